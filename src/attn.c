@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * attn.c - the entry points: status and error, contexts, pointer checks, forward.
+ *
+ * Invariant: what reaches a backend has been checked; a backend cannot fail half-way.
+ */
+#include "plan.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define TEXT_OF(x) #x
+#define VERSION_TEXT(a, b, c) TEXT_OF(a) "." TEXT_OF(b) "." TEXT_OF(c)
+
+const char *attn_version(void) {
+    return VERSION_TEXT(ATTN_VERSION_MAJOR, ATTN_VERSION_MINOR, ATTN_VERSION_PATCH);
+}
+
+const char *attn_status_name(attn_status status) {
+    switch (status) {
+    case ATTN_OK: return "ok";
+    case ATTN_INVALID: return "invalid argument";
+    case ATTN_UNSUPPORTED: return "unsupported";
+    case ATTN_OUT_OF_MEMORY: return "out of memory";
+    case ATTN_DEVICE: return "device error";
+    }
+    return "unknown status";
+}
+
+attn_status attn_fail(attn_error *error, attn_status status, const char *format, ...) {
+    if (error != NULL) {
+        va_list arguments;
+        va_start(arguments, format);
+        vsnprintf(error->text, sizeof error->text, format, arguments);
+        va_end(arguments);
+    }
+    return status;
+}
+
+/* ---- context --------------------------------------------------------------------------------- */
+
+void attn_options_init(attn_options *options) {
+    if (options != NULL) {
+        *options = (attn_options){.size = sizeof *options};
+    }
+}
+
+/* "cpu" and "cuda[:N]" are names; whether the device exists is another question. */
+static attn_status check_device(const char *device, attn_error *error) {
+    if (device == NULL || strcmp(device, "cpu") == 0) {
+        return ATTN_OK;
+    }
+    const char *number = NULL;
+    if (strcmp(device, "cuda") == 0) {
+        number = "0";
+    } else if (strncmp(device, "cuda:", 5) == 0) {
+        number = device + 5;
+    }
+    if (number == NULL || number[0] == '\0' || strlen(number) > 4 ||
+        strspn(number, "0123456789") != strlen(number)) {
+        return attn_fail(error, ATTN_INVALID, "options.device = \"%.64s\", expected \"cpu\", \"cuda\" or \"cuda:N\"",
+                         device);
+    }
+    return attn_fail(error, ATTN_UNSUPPORTED, "options.device = \"%s\": this build of libattn has no CUDA backend",
+                     device);
+}
+
+attn_status attn_open(const attn_options *options, attn_context **context, attn_error *error) {
+    if (context == NULL) {
+        return attn_fail(error, ATTN_INVALID, "context = NULL, expected where to put the context");
+    }
+    *context = NULL;
+    attn_options defaults;
+    attn_options_init(&defaults);
+    const attn_options *o = options != NULL ? options : &defaults;
+    if (o->size != sizeof *o) {
+        return attn_fail(error, ATTN_INVALID, "options.size = %zu, expected %zu: fill it with attn_options_init",
+                         o->size, sizeof *o);
+    }
+    if (o->threads < 0 || o->threads > 1024) {
+        return attn_fail(error, ATTN_INVALID, "options.threads = %d, expected 0 (automatic) to 1024",
+                         (int)o->threads);
+    }
+    attn_status status = check_device(o->device, error);
+    if (status != ATTN_OK) {
+        return status;
+    }
+    attn_context *made = calloc(1, sizeof *made);
+    if (made == NULL) {
+        return attn_fail(error, ATTN_OUT_OF_MEMORY, "no memory for a context");
+    }
+    status = variants_load(made, error);
+    if (status == ATTN_OK) {
+        made->pool = pool_create(o->threads);
+        if (made->pool == NULL) {
+            status = attn_fail(error, ATTN_OUT_OF_MEMORY, "no memory for %d threads", (int)o->threads);
+        }
+    }
+    if (status != ATTN_OK) {
+        attn_close(made);
+        return status;
+    }
+    *context = made;
+    return attn_fail(error, ATTN_OK, "%s", "");
+}
+
+void attn_close(attn_context *context) {
+    if (context != NULL) {
+        pool_destroy(context->pool);
+        variants_free(context);
+        free(context);
+    }
+}
+
+struct pool *context_pool(const attn_context *context) {
+    return context->pool;
+}
+
+attn_status attn_device_get(const attn_context *context, attn_device *device, attn_error *error) {
+    if (context == NULL || device == NULL) {
+        return attn_fail(error, ATTN_INVALID, "%s = NULL", context == NULL ? "context" : "device");
+    }
+    if (device->size != sizeof *device) {
+        return attn_fail(error, ATTN_INVALID, "device.size = %zu, expected sizeof(attn_device) = %zu",
+                         device->size, sizeof *device);
+    }
+    cpu_describe(device);
+    device->units = pool_size(context->pool);
+    return attn_fail(error, ATTN_OK, "%s", "");
+}
+
+/* ---- tensors --------------------------------------------------------------------------------- */
+
+void attn_tensors_init(attn_tensors *tensors) {
+    if (tensors != NULL) {
+        *tensors = (attn_tensors){.size = sizeof *tensors};
+    }
+}
+
+static attn_status check_pointer(const char *name, const void *pointer, size_t alignment, bool wanted,
+                                 attn_error *error) {
+    if (wanted && pointer == NULL) {
+        return attn_fail(error, ATTN_INVALID, "tensors.%s = NULL, expected the tensor the problem asks for",
+                         name);
+    }
+    if ((uintptr_t)pointer % alignment != 0) {
+        return attn_fail(error, ATTN_INVALID, "tensors.%s = %p, expected a multiple of %zu bytes", name,
+                         pointer, alignment);
+    }
+    return ATTN_OK;
+}
+
+static attn_status check_cu_seqlens(const char *name, const int32_t *cu, int64_t batch, int64_t most,
+                                    int64_t total, attn_error *error) {
+    for (int64_t b = 0; b <= batch; b++) {
+        const int64_t low = b == 0 ? 0 : cu[b - 1];
+        const int64_t high = b == 0 ? 0 : (low + most < total ? low + most : total);
+        if (cu[b] < low || cu[b] > high) {
+            return attn_fail(error, ATTN_INVALID, "tensors.%s[%lld] = %d, expected %lld to %lld", name,
+                             (long long)b, (int)cu[b], (long long)low, (long long)high);
+        }
+    }
+    return ATTN_OK;
+}
+
+static attn_status check_lengths(const attn_problem *p, const attn_tensors *t, attn_error *error) {
+    attn_status status = ATTN_OK;
+    if (p->packed) {
+        status = check_cu_seqlens("cu_seqlens_q", t->cu_seqlens_q, p->batch, p->seq_q, p->total_q, error);
+        if (status == ATTN_OK) {
+            status = check_cu_seqlens("cu_seqlens_kv", t->cu_seqlens_kv, p->batch, p->seq_kv,
+                                      p->total_kv, error);
+        }
+    }
+    for (int64_t b = 0; status == ATTN_OK && p->used_kv && b < p->batch; b++) {
+        const int64_t most =
+            p->packed ? t->cu_seqlens_kv[b + 1] - t->cu_seqlens_kv[b] : p->seq_kv;
+        if (t->used_kv[b] < 0 || t->used_kv[b] > most) {
+            status = attn_fail(error, ATTN_INVALID, "tensors.used_kv[%lld] = %d, expected 0 to %lld",
+                               (long long)b, (int)t->used_kv[b], (long long)most);
+        }
+    }
+    return status;
+}
+
+attn_status tensors_check(const attn_problem *p, const attn_tensors *t, bool outputs, bool host,
+                          attn_error *error) {
+    if (t == NULL) {
+        return attn_fail(error, ATTN_INVALID, "tensors = NULL, expected an attn_tensors");
+    }
+    if (t->size != sizeof *t) {
+        return attn_fail(error, ATTN_INVALID, "tensors.size = %zu, expected %zu: fill it with attn_tensors_init",
+                         t->size, sizeof *t);
+    }
+    const bool q = p->batch > 0 && (p->packed ? p->total_q : p->seq_q) > 0;
+    const bool kv = p->batch > 0 && (p->packed ? p->total_kv : p->seq_kv) > 0;
+    const size_t wide = (size_t)p->alignment;
+    const struct {
+        const char *name;
+        const void *pointer;
+        size_t alignment;
+        bool used, wanted;
+    } all[] = {
+        {"q", t->q, wide, true, q},
+        {"k", t->k, wide, true, kv},
+        {"v", t->v, wide, true, kv},
+        {"o", t->o, wide, outputs, q},
+        {"lse", t->lse, sizeof(float), outputs, false},
+        {"bias", t->bias, attn_dtype_size(p->bias_dtype), p->bias, q && kv},
+        {"alibi_slopes", t->alibi_slopes, sizeof(float), p->alibi, false},
+        {"sink", t->sink, sizeof(float), p->sink, true},
+        {"cu_seqlens_q", t->cu_seqlens_q, sizeof(int32_t), p->packed, true},
+        {"cu_seqlens_kv", t->cu_seqlens_kv, sizeof(int32_t), p->packed, true},
+        {"used_kv", t->used_kv, sizeof(int32_t), p->used_kv, p->batch > 0},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        const attn_status status =
+            all[i].used ? check_pointer(all[i].name, all[i].pointer, all[i].alignment,
+                                        all[i].wanted, error)
+                        : ATTN_OK;
+        if (status != ATTN_OK) {
+            return status;
+        }
+    }
+    if (outputs && t->o != NULL && (t->o == t->q || t->o == t->k || t->o == t->v)) {
+        return attn_fail(error, ATTN_INVALID, "tensors.o = %p, expected memory that is not an input's",
+                         t->o);
+    }
+    return host ? check_lengths(p, t, error) : ATTN_OK;
+}
+
+/* ---- forward --------------------------------------------------------------------------------- */
+
+static attn_status check_workspace(const attn_plan *plan, const void *workspace, size_t size,
+                                   attn_error *error) {
+    if (plan == NULL) {
+        return attn_fail(error, ATTN_INVALID, "plan = NULL, expected one from attn_plan_create");
+    }
+    if (plan->workspace == 0) {
+        return ATTN_OK;
+    }
+    if (workspace == NULL || (uintptr_t)workspace % CPU_ALIGN != 0) {
+        return attn_fail(error, ATTN_INVALID, "workspace = %p, expected %zu bytes at a multiple of %d",
+                         workspace, plan->workspace, (int)CPU_ALIGN);
+    }
+    if (size < plan->workspace) {
+        return attn_fail(error, ATTN_INVALID, "workspace_size = %zu, expected at least %zu", size,
+                         plan->workspace);
+    }
+    return ATTN_OK;
+}
+
+attn_status attn_workspace_init(const attn_plan *plan, void *workspace, size_t size, void *stream,
+                                attn_error *error) {
+    (void)stream;
+    const attn_status status = check_workspace(plan, workspace, size, error);
+    return status != ATTN_OK ? status : attn_fail(error, ATTN_OK, "%s", "");
+}
+
+attn_status attn_forward(const attn_plan *plan, const attn_tensors *tensors, void *workspace,
+                         size_t workspace_size, void *stream, attn_error *error) {
+    (void)stream; /* the CPU is its own */
+    attn_status status = check_workspace(plan, workspace, workspace_size, error);
+    if (status == ATTN_OK) {
+        status = tensors_check(&plan->problem, tensors, true, true, error);
+    }
+    if (status != ATTN_OK) {
+        return status;
+    }
+    const struct cpu_job job = {plan, &plan->problem, tensors, workspace};
+    if (plan->problem.batch > 0 && plan->problem.seq_q > 0) {
+        switch (plan->family) {
+        case FAMILY_CPU_TILE: cpu_tile_forward(&job, plan->context->pool); break;
+        case FAMILY_CPU_ROW: cpu_row_forward(&job, plan->context->pool); break;
+        }
+    }
+    return attn_fail(error, ATTN_OK, "%s", "");
+}

@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * cpu.c - what the two drivers of the CPU backend share: where rows lie, what happens to a score
+ * and how a row ends; and which instruction sets there are.
+ */
+#include "cpu.h"
+
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+size_t cpu_round_up(size_t bytes) {
+    return (bytes + CPU_ALIGN - 1) / CPU_ALIGN * CPU_ALIGN;
+}
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+static int64_t offset(const attn_strides *strides, bool packed, int64_t b, int64_t h, int64_t row) {
+    return (packed ? 0 : b * strides->batch) + h * strides->head + row * strides->row;
+}
+
+const char *cpu_q_row(const struct cpu_job *job, const struct sequence *s, int64_t b, int64_t h,
+                      int64_t i) {
+    const attn_problem *p = job->problem;
+    return (const char *)job->tensors->q +
+           offset(&p->q, p->packed, b, h, s->q_begin + i) * (int64_t)attn_dtype_size(p->dtype);
+}
+
+char *cpu_o_row(const struct cpu_job *job, const struct sequence *s, int64_t b, int64_t h,
+                int64_t i) {
+    const attn_problem *p = job->problem;
+    return (char *)job->tensors->o +
+           offset(&p->o, p->packed, b, h, s->q_begin + i) * (int64_t)attn_dtype_size(p->dtype);
+}
+
+static struct cpu_rows kv_rows(const attn_problem *p, const void *base, const attn_strides *strides,
+                               const struct sequence *s, int64_t b, int64_t hk, int64_t first,
+                               int count, int64_t cols) {
+    const int64_t size = (int64_t)attn_dtype_size(p->dtype);
+    return (struct cpu_rows){
+        .dtype = p->dtype,
+        .base = (const char *)base + offset(strides, p->packed, b, hk, s->kv_begin + first) * size,
+        .stride = strides->row * size,
+        .count = count,
+        .cols = (int)cols,
+    };
+}
+
+struct cpu_rows cpu_k_rows(const struct cpu_job *job, const struct sequence *s, int64_t b,
+                           int64_t hk, int64_t first, int count) {
+    const attn_problem *p = job->problem;
+    return kv_rows(p, job->tensors->k, &p->k, s, b, hk, first, count, p->head_dim);
+}
+
+struct cpu_rows cpu_v_rows(const struct cpu_job *job, const struct sequence *s, int64_t b,
+                           int64_t hk, int64_t first, int count) {
+    const attn_problem *p = job->problem;
+    return kv_rows(p, job->tensors->v, &p->v, s, b, hk, first, count, p->head_dim_v);
+}
+
+/* ---- scores ---------------------------------------------------------------------------------- */
+
+float cpu_q_factor(const attn_problem *problem) {
+    const double unit = problem->softcap > 0.0F ? 1.0 / (double)problem->softcap : LOG2_E;
+    return (float)((double)problem->scale * unit);
+}
+
+bool cpu_needs_adjust(const attn_problem *problem) {
+    return problem->softcap > 0.0F || problem->alibi || problem->bias;
+}
+
+void cpu_adjust_init(const struct cpu_job *job, struct cpu_adjust *adjust) {
+    const attn_problem *p = job->problem;
+    memset(adjust, 0, sizeof *adjust);
+    adjust->softcap = p->softcap;
+    adjust->alibi = p->alibi;
+    adjust->bias = p->bias;
+    adjust->bias_dtype = p->bias_dtype;
+    adjust->bias_col = p->bias_strides.col;
+}
+
+void cpu_adjust_row(const struct cpu_job *job, const struct sequence *s, int64_t b, int64_t h,
+                    int64_t i, int64_t first, int r, struct cpu_adjust *adjust) {
+    const attn_problem *p = job->problem;
+    const int64_t off = p->causal == ATTN_CAUSAL_TOP_LEFT ? 0 : s->kv_len - s->q_len;
+    adjust->diagonal[r] = (float)(i + off - first);
+    if (p->alibi) {
+        adjust->slope[r] = (float)(LOG2_E * (double)alibi_slope(p, job->tensors, b, h));
+    }
+    if (p->bias) {
+        const attn_bias_strides *st = &p->bias_strides;
+        const int64_t at = b * st->batch + h * st->head + i * st->row + first * st->col;
+        adjust->bias_row[r] =
+            (const char *)job->tensors->bias + at * (int64_t)attn_dtype_size(p->bias_dtype);
+    }
+}
+
+/* ---- the end of a row ------------------------------------------------------------------------ */
+
+float cpu_end_row(const struct cpu_job *job, const struct sequence *s, int64_t b, int64_t h,
+                  int64_t i, float max, float sum) {
+    const attn_problem *p = job->problem;
+    const bool empty = max == -INFINITY; /* NaN is not */
+    float lse = empty ? -INFINITY : (float)(LN_2 * ((double)max + log2((double)sum)));
+    float inverse = empty ? 0.0F : 1.0F / sum;
+    if (p->sink) {
+        const double sink = (double)job->tensors->sink[h];
+        if (empty) {
+            lse = (float)sink;
+        } else if (sink != -INFINITY) {
+            const double row = LN_2 * (double)max; /* the sink's denominator grows by 2^(sink - max) */
+            const double highest = row > sink ? row : sink;
+            const double total = (double)sum * exp(row - highest) + exp(sink - highest);
+            lse = (float)(highest + log(total));
+            inverse = (float)(exp(row - highest) / total);
+            /* a sink far above all keys must not look like a row that saw nothing */
+            inverse = inverse == 0.0F ? FLT_TRUE_MIN : inverse;
+        }
+        if (isnan(sink)) {
+            lse = NAN;
+            inverse = NAN;
+        }
+    }
+    if (job->tensors->lse != NULL) {
+        job->tensors->lse[offset(&p->lse, p->packed, b, h, 0) + (s->q_begin + i) * p->lse.row] = lse;
+    }
+    return inverse;
+}

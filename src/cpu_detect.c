@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * cpu_detect.c - which instruction sets are compiled in, and which of them this CPU has.
+ *
+ * Invariant: no function of an instruction-set file runs unless cpu_find_isa returned its table.
+ */
+#include "cpu.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#if defined(__aarch64__)
+#include <sys/auxv.h>
+#endif
+
+typedef bool cpu_test(void);
+
+static bool always(void) {
+    return true;
+}
+
+extern const struct cpu_isa cpu_isa_c;
+
+#if defined(__aarch64__) && !defined(ATTN_PORTABLE_ONLY)
+extern const struct cpu_isa cpu_isa_neon;
+#endif
+
+static const struct {
+    const char *name;
+    const struct cpu_isa *isa; /* NULL: not in this build */
+    cpu_test *present;
+    const char *needs;
+} isas[] = {
+    {"c", &cpu_isa_c, always, ""},
+#if defined(__aarch64__) && !defined(ATTN_PORTABLE_ONLY)
+    {"neon", &cpu_isa_neon, always, ""},
+#endif
+};
+
+const struct cpu_isa *cpu_find_isa(const char *name, attn_error *error) {
+    for (size_t i = 0; i < sizeof isas / sizeof isas[0]; i++) {
+        if (strcmp(isas[i].name, name) != 0) {
+            continue;
+        }
+        if (isas[i].present()) {
+            return isas[i].isa;
+        }
+        attn_fail(error, ATTN_UNSUPPORTED, "this CPU lacks %s", isas[i].needs);
+        return NULL;
+    }
+    attn_fail(error, ATTN_UNSUPPORTED, "instruction set %s is not in this build", name);
+    return NULL;
+}
+
+/* ---- names for people ------------------------------------------------------------------------ */
+
+#if defined(__aarch64__)
+static const char *arm_core(unsigned implementer, unsigned part) {
+    static const struct {
+        unsigned implementer, part;
+        const char *name;
+    } cores[] = {
+        {0x41, 0xd03, "Cortex-A53"},   {0x41, 0xd08, "Cortex-A72"},   {0x41, 0xd0b, "Cortex-A76"},
+        {0x41, 0xd0c, "Neoverse-N1"},  {0x41, 0xd40, "Neoverse-V1"},  {0x41, 0xd49, "Neoverse-N2"},
+        {0x41, 0xd4f, "Neoverse-V2"},  {0x41, 0xd84, "Neoverse-V3"},  {0x41, 0xd8e, "Neoverse-N3"},
+        {0xc0, 0xac3, "Ampere-1"},     {0xc0, 0xac4, "Ampere-1a"},
+    };
+    for (size_t i = 0; i < sizeof cores / sizeof cores[0]; i++) {
+        if (cores[i].implementer == implementer && cores[i].part == part) {
+            return cores[i].name;
+        }
+    }
+    return "Arm CPU";
+}
+#endif
+
+/* The model from /proc/cpuinfo: a name on x86, two numbers on Arm. */
+static void read_model(char *name, size_t size) {
+    char line[256];
+    FILE *file = fopen("/proc/cpuinfo", "re");
+    snprintf(name, size, "%s", "CPU");
+    if (file == NULL) {
+        return;
+    }
+#if defined(__aarch64__)
+    unsigned implementer = 0;
+    unsigned part = 0;
+    while (fgets(line, sizeof line, file) != NULL) {
+        sscanf(line, "CPU implementer : %x", &implementer);
+        sscanf(line, "CPU part : %x", &part);
+    }
+    snprintf(name, size, "%s", arm_core(implementer, part));
+#else
+    while (fgets(line, sizeof line, file) != NULL) {
+        char model[200];
+        if (sscanf(line, "model name : %199[^\n]", model) == 1) {
+            snprintf(name, size, "%s", model);
+            break;
+        }
+    }
+#endif
+    fclose(file);
+}
+
+void cpu_describe(attn_device *device) {
+    read_model(device->name, sizeof device->name);
+    size_t length = 0;
+    device->arch[0] = '\0';
+    for (size_t i = 0; i < sizeof isas / sizeof isas[0]; i++) {
+        if (isas[i].present() && length < sizeof device->arch) {
+            length += (size_t)snprintf(device->arch + length, sizeof device->arch - length, "%s%s",
+                                       length > 0 ? " " : "", isas[i].name);
+        }
+    }
+    device->memory = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
+}

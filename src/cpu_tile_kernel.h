@@ -1,0 +1,382 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * cpu_tile_kernel.h - the tile kernel in fp32 over the vector primitives of one instruction set.
+ * Included by cpu_<arch>.c behind its primitives and cpu_math.h.
+ *
+ * Query rows are the vector dimension, so maximum, sum and rescaling are plain vertical
+ * operations, and one matrix product serves both sides:
+ *
+ *     C[NB][MR] (+)= sum over k of B[k][NB] * A[k][MR]         MR = MV * VL rows
+ *
+ *     score:  A = Q^T [d][MR]     B = K panel [d][NB keys]     C = S^T [key][MR]
+ *     weigh:  A = P^T [key][MR]   B = V panel [key][NB dims]   C = O^T [dim][MR]
+ *
+ *     packed Q  [head_dim][MR]
+ *     packed K  [keys / NB] panels of [head_dim][NB]
+ *     packed V  [head_dim_v / NB] panels of [keys][NB]
+ *
+ * fp16 and bf16 become fp32 while they are packed; P is never rounded.
+ * An instruction set may bring a product of its own (HAVE_GEMM_PANEL).
+ */
+
+enum { MR = MV * VL };
+
+#ifndef HAVE_GEMM_PANEL
+/* MV' <= MV vectors of rows: a tile with few real rows need not multiply the padding. */
+INLINE void gemm_vectors(const float *a, const float *b, int k, float *c, bool accumulate,
+                         int vectors) {
+    vf sum[NB][MV];
+#pragma GCC unroll 16
+    for (int n = 0; n < NB; n++) {
+#pragma GCC unroll 4
+        for (int v = 0; v < vectors; v++) {
+            sum[n][v] = accumulate ? vload(c + n * MR + v * VL) : vdup(0.0F);
+        }
+    }
+    for (int i = 0; i < k; i++, a += MR, b += NB) {
+        vf row[MV];
+#pragma GCC unroll 4
+        for (int v = 0; v < vectors; v++) {
+            row[v] = vload(a + v * VL);
+        }
+#pragma GCC unroll 16
+        for (int n = 0; n < NB; n++) {
+            const vf scalar = vdup(b[n]);
+#pragma GCC unroll 4
+            for (int v = 0; v < vectors; v++) {
+                sum[n][v] = vfma(row[v], scalar, sum[n][v]);
+            }
+        }
+    }
+#pragma GCC unroll 16
+    for (int n = 0; n < NB; n++) {
+#pragma GCC unroll 4
+        for (int v = 0; v < vectors; v++) {
+            vstore(c + n * MR + v * VL, sum[n][v]);
+        }
+    }
+}
+
+/* rows: how many of the MR are real. */
+static void gemm_panel(const float *a, const float *b, int k, float *c, bool accumulate, int rows) {
+    if (MV > 1 && rows <= VL) {
+        gemm_vectors(a, b, k, c, accumulate, 1);
+    } else if (accumulate) {
+        gemm_vectors(a, b, k, c, true, MV);
+    } else {
+        gemm_vectors(a, b, k, c, false, MV);
+    }
+}
+#endif
+
+/* ---- sizes ----------------------------------------------------------------------------------- */
+
+static size_t float_bytes(size_t count) {
+    return cpu_round_up(count * sizeof(float));
+}
+
+static int panels(int count) {
+    return (count + NB - 1) / NB;
+}
+
+static size_t tile_q_bytes(int head_dim) {
+    return float_bytes((size_t)head_dim * MR);
+}
+
+static size_t tile_k_bytes(int keys, int head_dim) {
+    return float_bytes((size_t)panels(keys) * NB * (size_t)head_dim);
+}
+
+static size_t tile_v_bytes(int keys, int head_dim_v) {
+    return float_bytes((size_t)panels(head_dim_v) * NB * (size_t)keys);
+}
+
+static size_t tile_s_bytes(int keys) {
+    return float_bytes((size_t)panels(keys) * NB * MR);
+}
+
+static size_t tile_o_bytes(int head_dim_v) {
+    return float_bytes((size_t)panels(head_dim_v) * NB * MR);
+}
+
+static size_t tile_row_bytes(int cols) {
+    return float_bytes((size_t)MR * (size_t)cols + NB); /* one row is padded to NB */
+}
+
+/* ---- packing --------------------------------------------------------------------------------- */
+
+static void tile_pack_q(attn_dtype dtype, const void *const *rows, int count, int head_dim,
+                        float factor, void *packed, void *scratch) {
+    float *line = scratch;
+    for (int r = 0; r < count; r++) {
+        row_to_float(dtype, rows[r], head_dim, factor, line + (ptrdiff_t)r * head_dim);
+    }
+    transpose(line, head_dim, count, head_dim, packed, MR);
+}
+
+static void tile_pack_k(const struct cpu_rows *k, void *packed, void *scratch) {
+    float *out = packed;
+    for (int first = 0; first < k->count; first += NB, out += (ptrdiff_t)NB * k->cols) {
+        const int count = k->count - first < NB ? k->count - first : NB;
+        const char *row = k->base + first * k->stride;
+        const float *in = (const float *)(const void *)row;
+        ptrdiff_t stride = k->stride / (ptrdiff_t)sizeof(float);
+        if (k->dtype != ATTN_FP32) {
+            float *line = scratch;
+            for (int r = 0; r < count; r++) {
+                row_to_float(k->dtype, row + r * k->stride, k->cols, 1.0F,
+                             line + (ptrdiff_t)r * k->cols);
+            }
+            in = line;
+            stride = k->cols;
+        }
+        transpose(in, stride, count, k->cols, out, NB);
+    }
+}
+
+static bool tile_pack_v(const struct cpu_rows *v, int keys, void *packed, void *scratch) {
+    float *line = scratch;
+    const int padded = panels(v->cols) * NB;
+    const vf zero = vdup(0.0F);
+    vf residue = zero; /* becomes NaN as soon as NaN * 0 or Inf * 0 is added */
+    for (int j = 0; j < v->count; j++) {
+        row_to_float(v->dtype, v->base + j * v->stride, v->cols, 1.0F, line);
+        for (int c = v->cols; c < padded; c++) {
+            line[c] = 0.0F;
+        }
+        for (int c = 0; c < padded; c += NB) {
+            float *out = (float *)packed + (ptrdiff_t)c * keys + (ptrdiff_t)j * NB;
+            memcpy(out, line + c, NB * sizeof(float));
+        }
+        int c = 0;
+        for (; c + VL <= padded; c += VL) {
+            residue = vfma(vload(line + c), zero, residue);
+        }
+        for (; c < padded; c++) {
+            residue = vfma(vdup(line[c]), zero, residue);
+        }
+    }
+    return !vany_not_equal(residue, zero);
+}
+
+/* ---- one tile, one block --------------------------------------------------------------------- */
+
+static void tile_score(const struct cpu_tile *tile, int head_dim) {
+    const float *k = tile->k;
+    for (int panel = tile->begin / NB; panel * NB < tile->end; panel++) {
+        gemm_panel(tile->q, k + (ptrdiff_t)panel * NB * head_dim, head_dim,
+                   tile->s + panel * NB * MR, false, tile->rows);
+    }
+}
+
+/* Bias of all rows for `count` <= ADJUST_KEYS keys from `first`, as [key][MR], log2 units. */
+enum { ADJUST_KEYS = 16 };
+
+static void gather_bias(const struct cpu_adjust *adjust, int first, int count, float *out) {
+    float line[MR][ADJUST_KEYS];
+    const int64_t size = (int64_t)attn_dtype_size(adjust->bias_dtype);
+    for (int r = 0; r < MR; r++) {
+        const char *row = adjust->bias_row[r];
+        if (row == NULL) {
+            memset(line[r], 0, sizeof line[r]);
+        } else if (adjust->bias_col == 1) {
+            row_to_float(adjust->bias_dtype, row + first * size, count, (float)LOG2_E, line[r]);
+        } else {
+            for (int j = 0; j < count; j++) {
+                line[r][j] = (float)LOG2_E * load_element(adjust->bias_dtype, row,
+                                                          (first + j) * adjust->bias_col);
+            }
+        }
+    }
+    transpose(line[0], ADJUST_KEYS, MR, count, out, MR);
+}
+
+/* A NaN bias of an invisible key is masked later, with the rest of its score. */
+static void tile_adjust(const struct cpu_tile *tile, const struct cpu_adjust *adjust) {
+    float bias[ADJUST_KEYS * MR];
+    const vf cap = vdup((float)(LOG2_E * (double)adjust->softcap));
+    for (int first = tile->begin; first < tile->end; first += ADJUST_KEYS) {
+        const int count = tile->end - first < ADJUST_KEYS ? tile->end - first : ADJUST_KEYS;
+        if (adjust->bias) {
+            gather_bias(adjust, first, count, bias);
+        }
+        for (int j = 0; j < count; j++) {
+            const vf key = vdup((float)(first + j));
+            for (int v = 0; v < MR; v += VL) {
+                float *at = tile->s + (first + j) * MR + v;
+                vf s = vload(at);
+                if (adjust->softcap > 0.0F) {
+                    s = vmul(cap, tanh_vector(s));
+                }
+                if (adjust->alibi) {
+                    const vf distance = vabs(vsub(vload(adjust->diagonal + v), key));
+                    s = vsub(s, vmul(vload(adjust->slope + v), distance));
+                }
+                if (adjust->bias) {
+                    s = vadd(s, vload(bias + j * MR + v));
+                }
+                vstore(at, s);
+            }
+        }
+    }
+}
+
+/* Sets the scores that a row does not see to -inf. */
+static void mask_keys(const struct cpu_tile *tile, int begin, int end) {
+    float low[MR];
+    float high[MR];
+    for (int r = 0; r < MR; r++) {
+        low[r] = (float)tile->row_begin[r];
+        high[r] = (float)tile->row_end[r];
+    }
+    const vf hidden = vdup(-INFINITY);
+    for (int j = begin; j < end; j++) {
+        const vf key = vdup((float)j);
+        for (int v = 0; v < MR; v += VL) {
+            float *at = tile->s + j * MR + v;
+            const vf s = vless(key, vload(high + v), vload(at), hidden);
+            vstore(at, vless(key, vload(low + v), hidden, s));
+        }
+    }
+}
+
+/* O and l of the tile times alpha, where the maximum has moved. */
+static void rescale(const struct cpu_tile *tile, int head_dim_v, const vf *alpha) {
+    for (int v = 0; v < MV; v++) {
+        vstore(tile->l + v * VL, vmul(vload(tile->l + v * VL), alpha[v]));
+    }
+    for (int c = 0; c < head_dim_v; c++) {
+        for (int v = 0; v < MV; v++) {
+            float *at = tile->o + (ptrdiff_t)c * MR + v * VL;
+            vstore(at, vmul(vload(at), alpha[v]));
+        }
+    }
+}
+
+INLINE void exponentiate(const struct cpu_tile *tile, const vf *max) {
+    vf sum[MV];
+    for (int v = 0; v < MV; v++) {
+        sum[v] = vload(tile->l + v * VL);
+    }
+    float *s = tile->s + tile->begin * MR;
+    int j = tile->begin;
+    /* two keys at a time: exp2 is a long chain, and independent vectors hide its latency */
+    for (; j + 2 <= tile->end; j += 2, s += 2 * MR) {
+#pragma GCC unroll 4
+        for (int v = 0; v < MV; v++) {
+            const vf p = exp2_vector(vsub(vload(s + v * VL), max[v]));
+            const vf q = exp2_vector(vsub(vload(s + MR + v * VL), max[v]));
+            vstore(s + v * VL, p);
+            vstore(s + MR + v * VL, q);
+            sum[v] = vadd(sum[v], vadd(p, q));
+        }
+    }
+    if (j < tile->end) {
+        for (int v = 0; v < MV; v++) {
+            const vf p = exp2_vector(vsub(vload(s + v * VL), max[v]));
+            vstore(s + v * VL, p);
+            sum[v] = vadd(sum[v], p);
+        }
+    }
+    for (int v = 0; v < MV; v++) {
+        vstore(tile->l + v * VL, sum[v]);
+    }
+}
+
+/* Scores become probabilities relative to the running maximum. A row that has seen nothing keeps
+ * m = -inf; the largest negative number then stands in for it, so that -inf - m stays -inf. */
+static void tile_soften(const struct cpu_tile *tile, int head_dim_v, float factor) {
+    (void)factor; /* Q was scaled */
+    mask_keys(tile, tile->begin, tile->full_begin);
+    mask_keys(tile, tile->full_end, tile->end);
+    vf highest[MV];
+    for (int v = 0; v < MV; v++) {
+        highest[v] = vload(tile->m + v * VL);
+    }
+    for (int j = tile->begin; j < tile->end; j++) {
+        for (int v = 0; v < MV; v++) {
+            highest[v] = vmax(highest[v], vload(tile->s + j * MR + v * VL));
+        }
+    }
+    vf max[MV];
+    vf alpha[MV];
+    bool moved = false;
+    for (int v = 0; v < MV; v++) {
+        max[v] = vmax(vdup(-FLT_MAX), highest[v]);
+        alpha[v] = exp2_vector(vsub(vload(tile->m + v * VL), max[v]));
+        moved = moved || vany_not_equal(alpha[v], vdup(1.0F));
+        vstore(tile->m + v * VL, highest[v]);
+    }
+    if (moved) {
+        rescale(tile, head_dim_v, alpha);
+    }
+    exponentiate(tile, max);
+}
+
+/* Where V holds NaN or Inf, a zero probability of a masked key must not touch it. */
+static void weigh_visible(const struct cpu_tile *tile, int head_dim_v) {
+    const float *v = tile->v;
+    for (int c = 0; c < head_dim_v; c++) {
+        const float *column = v + (ptrdiff_t)(c / NB * NB) * tile->keys + c % NB;
+        for (int r = 0; r < tile->rows; r++) {
+            float sum = tile->o[(ptrdiff_t)c * MR + r];
+            for (int j = tile->row_begin[r]; j < tile->row_end[r]; j++) {
+                sum += tile->s[j * MR + r] * column[(ptrdiff_t)j * NB];
+            }
+            tile->o[(ptrdiff_t)c * MR + r] = sum;
+        }
+    }
+}
+
+static void tile_weigh(const struct cpu_tile *tile, int head_dim_v) {
+    const bool masked = tile->full_begin > tile->begin || tile->full_end < tile->end;
+    if (masked && !tile->v_finite) {
+        weigh_visible(tile, head_dim_v);
+        return;
+    }
+    const float *v = (const float *)tile->v + (ptrdiff_t)tile->begin * NB;
+    for (int panel = 0; panel < panels(head_dim_v); panel++) {
+        gemm_panel(tile->s + tile->begin * MR, v + (ptrdiff_t)panel * tile->keys * NB,
+                   tile->end - tile->begin, tile->o + (ptrdiff_t)panel * NB * MR, true, tile->rows);
+    }
+}
+
+static void tile_finish(const struct cpu_tile *tile, int head_dim_v, const float *inverse,
+                        attn_dtype dtype, void *const *out, void *scratch) {
+    float *lines = scratch;
+    int c = 0;
+    for (; c + 4 <= head_dim_v; c += 4) {
+        for (int r = 0; r < MR; r += 4) {
+            transpose4x4(tile->o + (ptrdiff_t)c * MR + r, MR,
+                         lines + (ptrdiff_t)r * head_dim_v + c, head_dim_v);
+        }
+    }
+    for (; c < head_dim_v; c++) {
+        for (int r = 0; r < MR; r++) {
+            lines[(ptrdiff_t)r * head_dim_v + c] = tile->o[(ptrdiff_t)c * MR + r];
+        }
+    }
+    for (int r = 0; r < tile->rows; r++) {
+        end_row(dtype, lines + (ptrdiff_t)r * head_dim_v, head_dim_v, inverse[r], out[r]);
+    }
+}
+
+static const struct cpu_tile_kernel tile_kernel = {
+    .tile_rows = MR,
+    .key_step = NB,
+    .scales_q = true,
+    .q_bytes = tile_q_bytes,
+    .k_bytes = tile_k_bytes,
+    .v_bytes = tile_v_bytes,
+    .s_bytes = tile_s_bytes,
+    .o_bytes = tile_o_bytes,
+    .row_bytes = tile_row_bytes,
+    .pack_q = tile_pack_q,
+    .pack_k = tile_pack_k,
+    .pack_v = tile_pack_v,
+    .score = tile_score,
+    .adjust = tile_adjust,
+    .soften = tile_soften,
+    .weigh = tile_weigh,
+    .finish = tile_finish,
+};

@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * plan.c - problem -> the first variant that applies -> workspace; and the plan read back.
+ *
+ * Refusals are not stored: the clauses are evaluated again when somebody asks, so that making a
+ * plan costs no formatting of sentences that nobody reads.
+ */
+#include "plan.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- create ---------------------------------------------------------------------------------- */
+
+static attn_status choose_by_name(attn_plan *plan, const char *name, attn_error *error) {
+    const struct variant *variant = variant_find(plan->context, name, &plan->variant);
+    if (variant == NULL) {
+        return attn_fail(error, ATTN_INVALID, "variant = \"%s\", expected a name from attn_variant_get",
+                         name);
+    }
+    attn_error why;
+    const attn_status status = variant_applies(variant, &plan->problem, &why);
+    if (status != ATTN_OK) {
+        return attn_fail(error, status, "variant \"%s\" does not apply: %.250s", name, why.text);
+    }
+    plan->named = true;
+    return ATTN_OK;
+}
+
+static attn_status choose_best(attn_plan *plan, attn_error *error) {
+    const attn_context *context = plan->context;
+    for (int32_t i = 0; i < context->variant_count; i++) {
+        const struct variant *variant = &context->variants[i];
+        if (!variant->added && variant_applies(variant, &plan->problem, NULL) == ATTN_OK) {
+            plan->variant = i;
+            return ATTN_OK;
+        }
+    }
+    return attn_fail(error, ATTN_UNSUPPORTED,
+                     "no variant applies; tensor_cores = REQUIRE leaves those with matrix instructions "
+                     "only (attn_variant_check names each one's reason)");
+}
+
+static void work_out(attn_plan *plan) {
+    const struct variant *variant = &plan->context->variants[plan->variant];
+    plan->name = variant->info.name;
+    plan->family = variant->family;
+    plan->threads = (size_t)pool_size(plan->context->pool);
+    plan->cpu.isa = cpu_find_isa(variant->info.arch, NULL);
+    plan->cpu.block_q = variant->info.block_q;
+    plan->cpu.block_kv = variant->info.block_kv;
+    switch (plan->family) {
+    case FAMILY_CPU_TILE: cpu_tile_plan(&plan->problem, &plan->cpu); break;
+    case FAMILY_CPU_ROW: cpu_row_plan(&plan->problem, &plan->cpu); break;
+    }
+    plan->workspace = plan->threads * plan->cpu.slot_bytes + plan->cpu.partial_bytes;
+}
+
+attn_status attn_plan_create(attn_context *context, const attn_problem *problem,
+                             const char *variant, attn_plan **plan, attn_error *error) {
+    if (context == NULL || plan == NULL) {
+        if (plan != NULL) {
+            *plan = NULL;
+        }
+        return attn_fail(error, ATTN_INVALID, "%s = NULL", context == NULL ? "context" : "plan");
+    }
+    *plan = NULL;
+    attn_plan made = {.context = context};
+    attn_status status = attn_problem_resolve(problem, &made.problem, error);
+    if (status != ATTN_OK) {
+        return status;
+    }
+    status = variant != NULL ? choose_by_name(&made, variant, error) : choose_best(&made, error);
+    if (status != ATTN_OK) {
+        return status;
+    }
+    work_out(&made);
+    attn_plan *copy = malloc(sizeof *copy);
+    if (copy == NULL) {
+        return attn_fail(error, ATTN_OUT_OF_MEMORY, "no memory for a plan of %zu bytes", sizeof *copy);
+    }
+    *copy = made;
+    *plan = copy;
+    return attn_fail(error, ATTN_OK, "%s", "");
+}
+
+void attn_plan_destroy(attn_plan *plan) {
+    free(plan);
+}
+
+/* ---- read back ------------------------------------------------------------------------------- */
+
+size_t attn_workspace_size(const attn_plan *plan) {
+    return plan != NULL ? plan->workspace : 0;
+}
+
+size_t attn_workspace_alignment(const attn_plan *plan) {
+    return plan != NULL ? CPU_ALIGN : 0;
+}
+
+const char *attn_plan_variant(const attn_plan *plan) {
+    return plan != NULL ? plan->name : NULL;
+}
+
+const attn_problem *attn_plan_problem(const attn_plan *plan) {
+    return plan != NULL ? &plan->problem : NULL;
+}
+
+attn_status attn_plan_refusal(const attn_plan *plan, int32_t index, attn_refusal *refusal,
+                              attn_error *error) {
+    if (plan == NULL || refusal == NULL) {
+        return attn_fail(error, ATTN_INVALID, "%s = NULL", plan == NULL ? "plan" : "refusal");
+    }
+    if (refusal->size != sizeof *refusal) {
+        return attn_fail(error, ATTN_INVALID, "refusal.size = %zu, expected sizeof(attn_refusal) = %zu",
+                         refusal->size, sizeof *refusal);
+    }
+    const int32_t count = plan->named ? 0 : plan->variant; /* all that stand before it */
+    if (index < 0 || index >= count) {
+        return attn_fail(error, ATTN_INVALID, "index = %d, the plan has %d refusals", (int)index,
+                         (int)count);
+    }
+    const struct variant *variant = &plan->context->variants[index];
+    attn_error why = {""};
+    variant_applies(variant, &plan->problem, &why);
+    refusal->variant = variant->info.name;
+    snprintf(refusal->reason, sizeof refusal->reason, "%.*s", (int)sizeof refusal->reason - 1,
+             why.text);
+    return attn_fail(error, ATTN_OK, "%s", "");
+}
+
+/* A line that grows past its buffer, as snprintf counts. */
+struct line {
+    char *buffer;
+    size_t size, length;
+};
+
+static void append(struct line *line, const char *format, ...) ATTN_PRINTF(2, 3);
+
+static void append(struct line *line, const char *format, ...) {
+    const size_t room = line->length < line->size ? line->size - line->length : 0;
+    va_list arguments;
+    va_start(arguments, format);
+    const int added =
+        vsnprintf(room > 0 ? line->buffer + line->length : NULL, room, format, arguments);
+    va_end(arguments);
+    line->length += added > 0 ? (size_t)added : 0;
+}
+
+static void append_problem(struct line *line, const attn_problem *p) {
+    static const char *const dtypes[] = {"fp32", "fp16", "bf16"};
+    static const char *const causal[] = {"", " causal top-left", " causal bottom-right"};
+    append(line, "%s B%" PRId64 " H%" PRId64, dtypes[p->dtype], p->batch, p->heads_q);
+    if (p->heads_kv != p->heads_q) {
+        append(line, "/%" PRId64, p->heads_kv);
+    }
+    append(line, " S%" PRId64, p->seq_q);
+    if (p->seq_kv != p->seq_q) {
+        append(line, "x%" PRId64, p->seq_kv);
+    }
+    append(line, " D%" PRId64, p->head_dim);
+    if (p->head_dim_v != p->head_dim) {
+        append(line, "/%" PRId64, p->head_dim_v);
+    }
+    append(line, "%s", causal[p->causal]);
+    if (p->window_left >= 0 || p->window_right >= 0) {
+        append(line, " window %" PRId64 ",%" PRId64, p->window_left, p->window_right);
+    }
+    if (p->softcap > 0.0F) {
+        append(line, " softcap %g", (double)p->softcap);
+    }
+    append(line, "%s%s%s%s%s", p->alibi ? " alibi" : "", p->bias ? " bias" : "",
+           p->sink ? " sink" : "", p->packed ? " packed" : "", p->used_kv ? " used_kv" : "");
+}
+
+size_t attn_plan_print(const attn_plan *plan, char *buffer, size_t size) {
+    struct line line = {buffer, size, 0};
+    if (size > 0 && buffer != NULL) {
+        buffer[0] = '\0';
+    }
+    if (plan == NULL) {
+        return 0;
+    }
+    append_problem(&line, &plan->problem);
+    append(&line, ": %s, blocks of %d rows x %d keys, workspace %zu bytes", plan->name,
+           plan->cpu.block_q, plan->cpu.block_kv, plan->workspace);
+    attn_refusal refusal = {.size = sizeof refusal};
+    for (int32_t i = 0; attn_plan_refusal(plan, i, &refusal, NULL) == ATTN_OK; i++) {
+        append(&line, "%s%s (%s)", i == 0 ? "; refused: " : ", ", refusal.variant, refusal.reason);
+    }
+    return line.length;
+}
