@@ -15,10 +15,10 @@ typedef struct {
     float lane[VL];
 } vf;
 
-#define EACH(i) for (int i = 0; i < VL; i++)
+#define ALL_LANES(i) for (int i = 0; i < VL; i++)
 #define LANES(expression)                                                                          \
     vf out;                                                                                        \
-    EACH(i) {                                                                                      \
+    ALL_LANES(i) {                                                                                      \
         out.lane[i] = (expression);                                                                \
     }                                                                                              \
     return out
@@ -56,6 +56,10 @@ static inline vf vfma(vf a, vf b, vf c) {
     LANES(a.lane[i] * b.lane[i] + c.lane[i]);
 }
 
+static inline vf vfma_constant(vf a, vf b, float c) {
+    return vfma(a, b, vdup(c));
+}
+
 static inline vf vmax(vf a, vf b) {
     LANES(a.lane[i] > b.lane[i] ? a.lane[i] : b.lane[i]);
 }
@@ -70,7 +74,7 @@ static inline vf vless(vf a, vf b, vf x, vf y) {
 
 static inline vf vpow2(vf a) {
     vf out;
-    EACH(i) {
+    ALL_LANES(i) {
         uint32_t bits;
         memcpy(&bits, &a.lane[i], sizeof bits);
         bits <<= 23;
@@ -81,7 +85,7 @@ static inline vf vpow2(vf a) {
 
 static inline bool vany_not_equal(vf a, vf b) {
     bool any = false;
-    EACH(i) {
+    ALL_LANES(i) {
         any = any || a.lane[i] != b.lane[i];
     }
     return any;
@@ -108,13 +112,13 @@ static inline vf vload_bf16(const uint16_t *in) {
 }
 
 static inline void vstore_half(uint16_t *out, vf a) {
-    EACH(i) {
+    ALL_LANES(i) {
         out[i] = float_to_half(a.lane[i]);
     }
 }
 
 static inline void vstore_bf16(uint16_t *out, vf a) {
-    EACH(i) {
+    ALL_LANES(i) {
         out[i] = float_to_bf16(a.lane[i]);
     }
 }

@@ -24,6 +24,13 @@ extern const struct cpu_isa cpu_isa_c;
 
 #if defined(__aarch64__) && !defined(ATTN_PORTABLE_ONLY)
 extern const struct cpu_isa cpu_isa_neon;
+extern const struct cpu_isa cpu_isa_neon_bf16;
+
+enum { HWCAP2_BF16_BIT = 14 }; /* of AT_HWCAP2, as Linux defines it */
+
+static bool has_bf16(void) {
+    return (getauxval(AT_HWCAP2) >> HWCAP2_BF16_BIT & 1) != 0;
+}
 #endif
 
 static const struct {
@@ -35,6 +42,7 @@ static const struct {
     {"c", &cpu_isa_c, always, ""},
 #if defined(__aarch64__) && !defined(ATTN_PORTABLE_ONLY)
     {"neon", &cpu_isa_neon, always, ""},
+    {"neon_bf16", &cpu_isa_neon_bf16, has_bf16, "the BF16 instructions (BFMMLA)"},
 #endif
 };
 

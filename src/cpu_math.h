@@ -5,6 +5,7 @@
  *
  * The primitives (vf: VL floats):
  *   vload vstore vdup vadd vsub vmul vdiv vfma(a,b,c)=a*b+c vabs
+ *   vfma_constant(a,b,c)  the same with a constant c (a float)
  *   vmax(a,b)        NaN in b gives NaN
  *   vpow2(t)         the float whose exponent field is the low 8 bits of t's bits
  *   vless(a,b,x,y)   a < b ? x : y
@@ -17,6 +18,10 @@
  */
 
 #define INLINE static inline __attribute__((always_inline))
+#define OUT_OF_LINE static __attribute__((noinline, unused)) /* not every file needs all of them */
+
+/* A loop whose every turn must become straight code, so that arrays of vectors stay in registers. */
+#define EACH(i, count) _Pragma("GCC unroll 16") for (int i = 0; i < (count); i++)
 
 /* Adding it to x in [-127, 127] leaves round(x) + 127, an exponent field, in the low mantissa bits. */
 #define EXP2_MAGIC (12582912.0F + 127.0F)
@@ -28,11 +33,11 @@ INLINE vf exp2_vector(vf x) {
     x = vmax(vdup(-127.0F), x);
     const vf t = vadd(x, vdup(EXP2_MAGIC));
     const vf f = vsub(x, vsub(t, vdup(EXP2_MAGIC)));
-    vf p = vfma(vdup(0x1.5bba14p-10F), f, vdup(0x1.3cea88p-7F));
-    p = vfma(p, f, vdup(0x1.c6b752p-5F));
-    p = vfma(p, f, vdup(0x1.ebf9bcp-3F));
-    p = vfma(p, f, vdup(0x1.62e42ap-1F));
-    p = vfma(p, f, vdup(1.0F));
+    vf p = vfma_constant(vdup(0x1.5bba14p-10F), f, 0x1.3cea88p-7F);
+    p = vfma_constant(p, f, 0x1.c6b752p-5F);
+    p = vfma_constant(p, f, 0x1.ebf9bcp-3F);
+    p = vfma_constant(p, f, 0x1.62e42ap-1F);
+    p = vfma_constant(p, f, 1.0F);
     return vmul(p, vpow2(t));
 }
 
@@ -54,7 +59,7 @@ INLINE vf tanh_vector(vf x) {
 }
 
 /* out[i] = in[i] * factor, for a row of any dtype. */
-static void row_to_float(attn_dtype dtype, const void *in, int count, float factor, float *out) {
+OUT_OF_LINE void row_to_float(attn_dtype dtype, const void *in, int count, float factor, float *out) {
     const float *single = in;
     const uint16_t *half = in;
     const vf f = vdup(factor);
@@ -88,7 +93,7 @@ static void row_to_float(attn_dtype dtype, const void *in, int count, float fact
 }
 
 /* out[i] = in[i] * factor, to a row of any dtype. */
-static void row_from_float(attn_dtype dtype, const float *in, int count, float factor, void *out) {
+OUT_OF_LINE void row_from_float(attn_dtype dtype, const float *in, int count, float factor, void *out) {
     float *single = out;
     uint16_t *half = out;
     const vf f = vdup(factor);
@@ -122,7 +127,7 @@ static void row_from_float(attn_dtype dtype, const float *in, int count, float f
 }
 
 /* The last step of a row: times inverse; 0 means that it saw nothing, whatever it holds. */
-static void end_row(attn_dtype dtype, const float *in, int count, float inverse, void *out) {
+OUT_OF_LINE void end_row(attn_dtype dtype, const float *in, int count, float inverse, void *out) {
     if (inverse == 0.0F) {
         memset(out, 0, (size_t)count * attn_dtype_size(dtype));
     } else {
@@ -132,7 +137,7 @@ static void end_row(attn_dtype dtype, const float *in, int count, float inverse,
 
 /* out[c * rows_out + r] = in[r * stride + c], for rows and columns in any number; rows_out is a
  * multiple of 4 and rows past `rows` are filled with zeros. */
-static void transpose(const float *in, ptrdiff_t stride, int rows, int cols, float *out,
+OUT_OF_LINE void transpose(const float *in, ptrdiff_t stride, int rows, int cols, float *out,
                       int rows_out) {
     int r = 0;
     for (; r + 4 <= rows; r += 4) {
@@ -146,9 +151,14 @@ static void transpose(const float *in, ptrdiff_t stride, int rows, int cols, flo
             }
         }
     }
+    for (; r < rows; r++) {
+        for (int c = 0; c < cols; c++) {
+            out[c * rows_out + r] = in[r * stride + c];
+        }
+    }
     for (; r < rows_out; r++) {
         for (int c = 0; c < cols; c++) {
-            out[c * rows_out + r] = r < rows ? in[r * stride + c] : 0.0F;
+            out[c * rows_out + r] = 0.0F;
         }
     }
 }

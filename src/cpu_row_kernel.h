@@ -37,25 +37,20 @@ INLINE void dot_block(attn_dtype dtype, const float *q, int rows, const struct c
                       int first, int keys, float *s, int s_stride) {
     const char *key = k->base + first * k->stride;
     vf sum[ROW_ROWS][ROW_KEYS];
-#pragma GCC unroll 4
-    for (int r = 0; r < rows; r++) {
-#pragma GCC unroll 4
-        for (int j = 0; j < keys; j++) {
+    EACH(r, rows) {
+        EACH(j, keys) {
             sum[r][j] = vdup(0.0F);
         }
     }
     int c = 0;
     for (; c + VL <= k->cols; c += VL) {
         vf x[ROW_KEYS];
-#pragma GCC unroll 4
-        for (int j = 0; j < keys; j++) {
+        EACH(j, keys) {
             x[j] = load_any(dtype, key + j * k->stride, c);
         }
-#pragma GCC unroll 4
-        for (int r = 0; r < rows; r++) {
+        EACH(r, rows) {
             const vf y = vload(q + (ptrdiff_t)r * k->cols + c);
-#pragma GCC unroll 4
-            for (int j = 0; j < keys; j++) {
+            EACH(j, keys) {
                 sum[r][j] = vfma(y, x[j], sum[r][j]);
             }
         }
@@ -163,8 +158,7 @@ static float row_soften(float *s, int count, float *max) {
     int j = 0;
     for (; j + 4 * VL <= whole; j += 4 * VL) {
         vf p[4];
-#pragma GCC unroll 4
-        for (int i = 0; i < 4; i++) {
+        EACH(i, 4) {
             p[i] = exp2_vector(vsub(vload(s + j + i * VL), shift));
             vstore(s + j + i * VL, p[i]);
         }
@@ -184,32 +178,25 @@ static float row_soften(float *s, int count, float *max) {
 INLINE void weigh_block(attn_dtype dtype, const float *p, int p_stride, int rows,
                         const struct cpu_rows *v, int first, int last, int c, int vectors, float *o) {
     vf sum[ROW_ROWS][ROW_VECTORS];
-#pragma GCC unroll 4
-    for (int r = 0; r < rows; r++) {
-#pragma GCC unroll 4
-        for (int i = 0; i < vectors; i++) {
+    EACH(r, rows) {
+        EACH(i, vectors) {
             sum[r][i] = vload(o + (ptrdiff_t)r * v->cols + c + i * VL);
         }
     }
     for (int j = first; j < last; j++) {
         vf x[ROW_VECTORS];
-#pragma GCC unroll 4
-        for (int i = 0; i < vectors; i++) {
+        EACH(i, vectors) {
             x[i] = load_any(dtype, v->base + j * v->stride, c + i * VL);
         }
-#pragma GCC unroll 4
-        for (int r = 0; r < rows; r++) {
+        EACH(r, rows) {
             const vf weight = vdup(p[r * p_stride + j]);
-#pragma GCC unroll 4
-            for (int i = 0; i < vectors; i++) {
+            EACH(i, vectors) {
                 sum[r][i] = vfma(x[i], weight, sum[r][i]);
             }
         }
     }
-#pragma GCC unroll 4
-    for (int r = 0; r < rows; r++) {
-#pragma GCC unroll 4
-        for (int i = 0; i < vectors; i++) {
+    EACH(r, rows) {
+        EACH(i, vectors) {
             vstore(o + (ptrdiff_t)r * v->cols + c + i * VL, sum[r][i]);
         }
     }

@@ -16,7 +16,7 @@
 
 enum {
     BLOCK_ELEMENTS = 512 * 256, /* of a block of keys: larger heads get fewer keys a block */
-    WANTED_UNITS = 64,          /* a problem with fewer heads is cut finer, to feed many cores */
+    WANTED_UNITS = 32,          /* a problem with fewer heads is cut finer, to feed many cores */
     FEWEST_ROWS = 96            /* but not below this: packing must pay */
 };
 

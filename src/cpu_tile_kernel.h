@@ -16,58 +16,53 @@
  *     packed V  [head_dim_v / NB] panels of [keys][NB]
  *
  * fp16 and bf16 become fp32 while they are packed; P is never rounded.
- * An instruction set may bring a product of its own (HAVE_GEMM_PANEL).
+ * An instruction set may bring a product of its own for full tiles (HAVE_GEMM_FULL).
  */
 
 enum { MR = MV * VL };
 
-#ifndef HAVE_GEMM_PANEL
-/* MV' <= MV vectors of rows: a tile with few real rows need not multiply the padding. */
+/* vectors <= MV of rows: a tile with few real rows need not multiply the padding. */
 INLINE void gemm_vectors(const float *a, const float *b, int k, float *c, bool accumulate,
                          int vectors) {
     vf sum[NB][MV];
-#pragma GCC unroll 16
-    for (int n = 0; n < NB; n++) {
-#pragma GCC unroll 4
-        for (int v = 0; v < vectors; v++) {
+    EACH(n, NB) {
+        EACH(v, vectors) {
             sum[n][v] = accumulate ? vload(c + n * MR + v * VL) : vdup(0.0F);
         }
     }
     for (int i = 0; i < k; i++, a += MR, b += NB) {
         vf row[MV];
-#pragma GCC unroll 4
-        for (int v = 0; v < vectors; v++) {
+        EACH(v, vectors) {
             row[v] = vload(a + v * VL);
         }
-#pragma GCC unroll 16
-        for (int n = 0; n < NB; n++) {
+        EACH(n, NB) {
             const vf scalar = vdup(b[n]);
-#pragma GCC unroll 4
-            for (int v = 0; v < vectors; v++) {
+            EACH(v, vectors) {
                 sum[n][v] = vfma(row[v], scalar, sum[n][v]);
             }
         }
     }
-#pragma GCC unroll 16
-    for (int n = 0; n < NB; n++) {
-#pragma GCC unroll 4
-        for (int v = 0; v < vectors; v++) {
+    EACH(n, NB) {
+        EACH(v, vectors) {
             vstore(c + n * MR + v * VL, sum[n][v]);
         }
     }
 }
 
+#ifndef HAVE_GEMM_FULL
+static void gemm_full(const float *a, const float *b, int k, float *c, bool accumulate) {
+    gemm_vectors(a, b, k, c, accumulate, MV);
+}
+#endif
+
 /* rows: how many of the MR are real. */
 static void gemm_panel(const float *a, const float *b, int k, float *c, bool accumulate, int rows) {
     if (MV > 1 && rows <= VL) {
         gemm_vectors(a, b, k, c, accumulate, 1);
-    } else if (accumulate) {
-        gemm_vectors(a, b, k, c, true, MV);
     } else {
-        gemm_vectors(a, b, k, c, false, MV);
+        gemm_full(a, b, k, c, accumulate);
     }
 }
-#endif
 
 /* ---- sizes ----------------------------------------------------------------------------------- */
 
@@ -173,22 +168,23 @@ static void tile_score(const struct cpu_tile *tile, int head_dim) {
 enum { ADJUST_KEYS = 16 };
 
 static void gather_bias(const struct cpu_adjust *adjust, int first, int count, float *out) {
-    float line[MR][ADJUST_KEYS];
+    float lines[MR * ADJUST_KEYS];
     const int64_t size = (int64_t)attn_dtype_size(adjust->bias_dtype);
     for (int r = 0; r < MR; r++) {
         const char *row = adjust->bias_row[r];
+        float *line = lines + r * ADJUST_KEYS;
         if (row == NULL) {
-            memset(line[r], 0, sizeof line[r]);
+            memset(line, 0, ADJUST_KEYS * sizeof *line);
         } else if (adjust->bias_col == 1) {
-            row_to_float(adjust->bias_dtype, row + first * size, count, (float)LOG2_E, line[r]);
+            row_to_float(adjust->bias_dtype, row + first * size, count, (float)LOG2_E, line);
         } else {
             for (int j = 0; j < count; j++) {
-                line[r][j] = (float)LOG2_E * load_element(adjust->bias_dtype, row,
-                                                          (first + j) * adjust->bias_col);
+                line[j] = (float)LOG2_E * load_element(adjust->bias_dtype, row,
+                                                       (first + j) * adjust->bias_col);
             }
         }
     }
-    transpose(line[0], ADJUST_KEYS, MR, count, out, MR);
+    transpose(lines, ADJUST_KEYS, MR, count, out, MR);
 }
 
 /* A NaN bias of an invisible key is masked later, with the rest of its score. */
@@ -242,11 +238,11 @@ static void mask_keys(const struct cpu_tile *tile, int begin, int end) {
 
 /* O and l of the tile times alpha, where the maximum has moved. */
 static void rescale(const struct cpu_tile *tile, int head_dim_v, const vf *alpha) {
-    for (int v = 0; v < MV; v++) {
+    EACH(v, MV) {
         vstore(tile->l + v * VL, vmul(vload(tile->l + v * VL), alpha[v]));
     }
     for (int c = 0; c < head_dim_v; c++) {
-        for (int v = 0; v < MV; v++) {
+        EACH(v, MV) {
             float *at = tile->o + (ptrdiff_t)c * MR + v * VL;
             vstore(at, vmul(vload(at), alpha[v]));
         }
@@ -255,15 +251,14 @@ static void rescale(const struct cpu_tile *tile, int head_dim_v, const vf *alpha
 
 INLINE void exponentiate(const struct cpu_tile *tile, const vf *max) {
     vf sum[MV];
-    for (int v = 0; v < MV; v++) {
+    EACH(v, MV) {
         sum[v] = vload(tile->l + v * VL);
     }
     float *s = tile->s + tile->begin * MR;
     int j = tile->begin;
     /* two keys at a time: exp2 is a long chain, and independent vectors hide its latency */
     for (; j + 2 <= tile->end; j += 2, s += 2 * MR) {
-#pragma GCC unroll 4
-        for (int v = 0; v < MV; v++) {
+        EACH(v, MV) {
             const vf p = exp2_vector(vsub(vload(s + v * VL), max[v]));
             const vf q = exp2_vector(vsub(vload(s + MR + v * VL), max[v]));
             vstore(s + v * VL, p);
@@ -272,13 +267,13 @@ INLINE void exponentiate(const struct cpu_tile *tile, const vf *max) {
         }
     }
     if (j < tile->end) {
-        for (int v = 0; v < MV; v++) {
+        EACH(v, MV) {
             const vf p = exp2_vector(vsub(vload(s + v * VL), max[v]));
             vstore(s + v * VL, p);
             sum[v] = vadd(sum[v], p);
         }
     }
-    for (int v = 0; v < MV; v++) {
+    EACH(v, MV) {
         vstore(tile->l + v * VL, sum[v]);
     }
 }
@@ -290,18 +285,20 @@ static void tile_soften(const struct cpu_tile *tile, int head_dim_v, float facto
     mask_keys(tile, tile->begin, tile->full_begin);
     mask_keys(tile, tile->full_end, tile->end);
     vf highest[MV];
-    for (int v = 0; v < MV; v++) {
+    EACH(v, MV) {
         highest[v] = vload(tile->m + v * VL);
     }
-    for (int j = tile->begin; j < tile->end; j++) {
-        for (int v = 0; v < MV; v++) {
-            highest[v] = vmax(highest[v], vload(tile->s + j * MR + v * VL));
+    for (int j = tile->begin; j < tile->end; j += 2) { /* two at a time halve the chain */
+        const float *s = tile->s + j * MR;
+        const float *next = j + 1 < tile->end ? s + MR : s;
+        EACH(v, MV) {
+            highest[v] = vmax(highest[v], vmax(vload(s + v * VL), vload(next + v * VL)));
         }
     }
     vf max[MV];
     vf alpha[MV];
     bool moved = false;
-    for (int v = 0; v < MV; v++) {
+    EACH(v, MV) {
         max[v] = vmax(vdup(-FLT_MAX), highest[v]);
         alpha[v] = exp2_vector(vsub(vload(tile->m + v * VL), max[v]));
         moved = moved || vany_not_equal(alpha[v], vdup(1.0F));

@@ -104,7 +104,7 @@ uint16_t float_to_half(float value) {
         /* The fraction with its hidden bit counts 2^(exponent - 150); fp16 counts 2^-24. */
         const uint32_t shift = 126 - (magnitude >> 23);
         const uint32_t fraction = (magnitude & FP32_FRACTION) | FP32_HIDDEN_BIT;
-        result = shift > 25 ? 0 : shift_to_even(fraction, shift);
+        result = shift > 24 ? 0 : shift_to_even(fraction, shift);
     }
     return (uint16_t)(sign | result);
 }

@@ -74,7 +74,9 @@ static const char *dtype_name(attn_dtype dtype) {
 
 static attn_status refuse_options(const attn_problem *p, attn_error *error) {
     const char *option = NULL;
-    if (p->softcap > 0.0F) {
+    if (p->scale == 0.0F) {
+        option = "scale = 0";
+    } else if (p->softcap > 0.0F) {
         option = "softcap";
     } else if (p->alibi) {
         option = "ALiBi";
