@@ -158,8 +158,8 @@ static void judge(const struct tally *tally) {
     r->twin_mean = tally->sum_twin / n;
     r->max_allowed = 2.0 * r->twin_max + 2.0 * tally->max_rounding;
     r->mean_allowed = 1.5 * r->twin_mean + tally->sum_half_ulp / n;
-    r->o_pass = !tally->o_refused && r->max_error <= r->max_allowed &&
-                r->mean_error <= r->mean_allowed;
+    r->o_pass =
+        !tally->o_refused && r->max_error <= r->max_allowed && r->mean_error <= r->mean_allowed;
     r->lse_pass = !tally->lse_refused;
     r->pass = r->o_pass && r->lse_pass;
 }
@@ -314,12 +314,12 @@ attn_status attn_verify(const attn_context *context, const attn_problem *problem
                            count, (long long)p.head_dim_v);
     }
     if (status == ATTN_OK) {
-        status = attn_reference(context, problem, tensors, ATTN_EXACT, rows, count, exact, lse,
-                                error);
+        status =
+            attn_reference(context, problem, tensors, ATTN_EXACT, rows, count, exact, lse, error);
     }
     if (status == ATTN_OK) {
-        status = attn_reference(context, problem, tensors, ATTN_TWIN, rows, count, twin, NULL,
-                                error);
+        status =
+            attn_reference(context, problem, tensors, ATTN_TWIN, rows, count, twin, NULL, error);
     }
     if (status == ATTN_OK) {
         status = attn_compare(problem, tensors, rows, count, exact, lse, twin, result, error);

@@ -141,10 +141,10 @@ struct cpu_geometry {
 const struct cpu_isa *cpu_find_isa(const char *name, attn_error *error);
 void cpu_describe(attn_device *device);
 
-/* Work out the geometry; run. */
+/* Work out the geometry (false: the partial results would not fit in any memory); run. */
 void cpu_tile_plan(const attn_problem *problem, struct cpu_geometry *geometry);
 void cpu_tile_forward(const struct cpu_job *job, struct pool *pool);
-void cpu_row_plan(const attn_problem *problem, struct cpu_geometry *geometry);
+bool cpu_row_plan(const attn_problem *problem, struct cpu_geometry *geometry);
 void cpu_row_forward(const struct cpu_job *job, struct pool *pool);
 
 /* ---- shared by the two drivers (cpu.c) ------------------------------------------------------- */

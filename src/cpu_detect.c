@@ -12,6 +12,9 @@
 
 #if defined(__aarch64__)
 #include <sys/auxv.h>
+#elif defined(__x86_64__)
+#include <cpuid.h>
+#include <pthread.h>
 #endif
 
 typedef bool cpu_test(void);
@@ -33,6 +36,66 @@ static bool has_bf16(void) {
 }
 #endif
 
+#if defined(__x86_64__) && !defined(ATTN_PORTABLE_ONLY)
+extern const struct cpu_isa cpu_isa_avx2;
+extern const struct cpu_isa cpu_isa_avx512;
+extern const struct cpu_isa cpu_isa_avx512_bf16;
+
+#define BIT(n) (1U << (n))
+
+/* What CPUID says, as far as it is asked for here; bits as Intel's and AMD's manuals number them. */
+enum {
+    LEAF_1_ECX = 0, /* FMA 12, OSXSAVE 27, AVX 28, F16C 29 */
+    LEAF_7_EBX,     /* AVX2 5, AVX512 F 16, DQ 17, BW 30, VL 31 */
+    LEAF_7_1_EAX,   /* AVX512_BF16 5 */
+    XCR0,           /* registers that the system saves: XMM 1, YMM 2, ZMM and masks 5 to 7 */
+    FEATURE_WORDS
+};
+
+/* Asked once: under a hypervisor each CPUID is a trip to it and back. */
+static unsigned features[FEATURE_WORDS];
+static pthread_once_t features_read = PTHREAD_ONCE_INIT;
+
+static void read_features(void) {
+    unsigned a;
+    unsigned b;
+    unsigned c;
+    unsigned d;
+    if (!__get_cpuid(1, &a, &b, &c, &d)) {
+        return;
+    }
+    features[LEAF_1_ECX] = c;
+    if (c & BIT(27)) {
+        __asm__("xgetbv" : "=a"(features[XCR0]), "=d"(d) : "c"(0));
+    }
+    if (__get_cpuid_count(7, 0, &a, &b, &c, &d)) {
+        features[LEAF_7_EBX] = b;
+        if (a >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d)) { /* a: the last subleaf */
+            features[LEAF_7_1_EAX] = a;
+        }
+    }
+}
+
+static bool has(int word, unsigned bits) {
+    pthread_once(&features_read, read_features);
+    return (features[word] & bits) == bits;
+}
+
+static bool has_avx2(void) {
+    return has(LEAF_1_ECX, BIT(12) | BIT(28) | BIT(29)) && has(LEAF_7_EBX, BIT(5)) &&
+           has(XCR0, BIT(1) | BIT(2));
+}
+
+static bool has_avx512(void) {
+    return has_avx2() && has(LEAF_7_EBX, BIT(16) | BIT(17) | BIT(30) | BIT(31)) &&
+           has(XCR0, BIT(5) | BIT(6) | BIT(7));
+}
+
+static bool has_avx512_bf16(void) {
+    return has_avx512() && has(LEAF_7_1_EAX, BIT(5));
+}
+#endif
+
 static const struct {
     const char *name;
     const struct cpu_isa *isa; /* NULL: not in this build */
@@ -43,6 +106,11 @@ static const struct {
 #if defined(__aarch64__) && !defined(ATTN_PORTABLE_ONLY)
     {"neon", &cpu_isa_neon, always, ""},
     {"neon_bf16", &cpu_isa_neon_bf16, has_bf16, "the BF16 instructions (BFMMLA)"},
+#endif
+#if defined(__x86_64__) && !defined(ATTN_PORTABLE_ONLY)
+    {"avx2", &cpu_isa_avx2, has_avx2, "AVX2, FMA or F16C"},
+    {"avx512", &cpu_isa_avx512, has_avx512, "AVX-512 (F, BW, DQ and VL)"},
+    {"avx512_bf16", &cpu_isa_avx512_bf16, has_avx512_bf16, "AVX512_BF16 (VDPBF16PS)"},
 #endif
 };
 

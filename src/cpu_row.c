@@ -30,7 +30,7 @@ static struct layout lay_out(const attn_problem *p, const struct cpu_geometry *g
     return at;
 }
 
-void cpu_row_plan(const attn_problem *p, struct cpu_geometry *g) {
+bool cpu_row_plan(const attn_problem *p, struct cpu_geometry *g) {
     const int64_t group = p->heads_q / p->heads_kv;
     const int64_t queries = p->seq_q > 0 ? p->seq_q : 1;
     g->head_cuts = 1;
@@ -43,7 +43,9 @@ void cpu_row_plan(const attn_problem *p, struct cpu_geometry *g) {
     g->chunks = g->chunks > 0 ? g->chunks : 1;
     const struct layout at = lay_out(p, g);
     g->slot_bytes = at.bytes;
-    g->partial_bytes = at.partial * (size_t)(p->batch * p->heads_kv * g->chunks);
+    const size_t partials = (size_t)(p->batch * p->heads_kv * g->chunks);
+    return !__builtin_mul_overflow(at.partial, partials, &g->partial_bytes) &&
+           g->partial_bytes < SIZE_MAX / 2;
 }
 
 struct unit {

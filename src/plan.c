@@ -44,7 +44,7 @@ static attn_status choose_best(attn_plan *plan, attn_error *error) {
                      "only (attn_variant_check names each one's reason)");
 }
 
-static void work_out(attn_plan *plan) {
+static attn_status work_out(attn_plan *plan, attn_error *error) {
     const struct variant *variant = &plan->context->variants[plan->variant];
     plan->name = variant->info.name;
     plan->family = variant->family;
@@ -52,11 +52,17 @@ static void work_out(attn_plan *plan) {
     plan->cpu.isa = cpu_find_isa(variant->info.arch, NULL);
     plan->cpu.block_q = variant->info.block_q;
     plan->cpu.block_kv = variant->info.block_kv;
+    bool fits = true;
     switch (plan->family) {
     case FAMILY_CPU_TILE: cpu_tile_plan(&plan->problem, &plan->cpu); break;
-    case FAMILY_CPU_ROW: cpu_row_plan(&plan->problem, &plan->cpu); break;
+    case FAMILY_CPU_ROW: fits = cpu_row_plan(&plan->problem, &plan->cpu); break;
+    }
+    if (!fits) {
+        return attn_fail(error, ATTN_UNSUPPORTED, "the workspace of %s would not fit in any memory",
+                         plan->name);
     }
     plan->workspace = plan->threads * plan->cpu.slot_bytes + plan->cpu.partial_bytes;
+    return ATTN_OK;
 }
 
 attn_status attn_plan_create(attn_context *context, const attn_problem *problem,
@@ -77,7 +83,10 @@ attn_status attn_plan_create(attn_context *context, const attn_problem *problem,
     if (status != ATTN_OK) {
         return status;
     }
-    work_out(&made);
+    status = work_out(&made, error);
+    if (status != ATTN_OK) {
+        return status;
+    }
     attn_plan *copy = malloc(sizeof *copy);
     if (copy == NULL) {
         return attn_fail(error, ATTN_OUT_OF_MEMORY, "no memory for a plan of %zu bytes", sizeof *copy);

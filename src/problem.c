@@ -12,6 +12,7 @@
 #define MAX_SIZE INT32_MAX              /* of one dimension: cu_seqlens are int32 */
 #define MAX_HEAD_DIM (1 << 20)          /* keeps one row's scratch in reason */
 #define MAX_OFFSET ((int64_t)1 << 58)   /* elements; times 4 bytes still far from overflow */
+#define MAX_ROWS ((int64_t)1 << 48)     /* batch x heads x rows: what loops and counters run over */
 
 void attn_problem_init(attn_problem *problem) {
     if (problem == NULL) {
@@ -41,6 +42,12 @@ void attn_problem_init(attn_problem *problem) {
         .bias_strides = {ATTN_AUTO, ATTN_AUTO, ATTN_AUTO, ATTN_AUTO},
         .alignment = 16,
     };
+}
+
+/* Saturates just above MAX_OFFSET instead of overflowing: whoever compares then refuses it. */
+static int64_t times(int64_t a, int64_t b) {
+    int64_t product;
+    return __builtin_mul_overflow(a, b, &product) || product > MAX_OFFSET ? MAX_OFFSET + 1 : product;
 }
 
 /* ---- one field at a time --------------------------------------------------------------------- */
@@ -122,6 +129,17 @@ static attn_status check_sizes(attn_problem *p, attn_error *error) {
     return ATTN_OK;
 }
 
+/* Packed sequences share their rows, so no tensor's extent bounds this product. */
+static attn_status check_rows(const attn_problem *p, attn_error *error) {
+    const int64_t longest = p->seq_q > p->seq_kv ? p->seq_q : p->seq_kv;
+    if (times(times(p->batch, p->heads_q), longest > 0 ? longest : 1) > MAX_ROWS) {
+        return attn_fail(error, ATTN_INVALID,
+                         "batch = %lld with heads_q = %lld and sequences of %lld, expected a product of at most 2^48",
+                         (long long)p->batch, (long long)p->heads_q, (long long)longest);
+    }
+    return ATTN_OK;
+}
+
 static attn_status check_numbers(attn_problem *p, attn_error *error) {
     if (isnan(p->scale)) {
         p->scale = (float)(1.0 / sqrt((double)p->head_dim));
@@ -156,12 +174,6 @@ static void fill(int64_t *stride, int64_t value) {
     if (*stride == ATTN_AUTO) {
         *stride = value;
     }
-}
-
-/* What ATTN_AUTO stands for. Saturates instead of overflowing: check_extent then refuses it. */
-static int64_t times(int64_t a, int64_t b) {
-    int64_t product;
-    return __builtin_mul_overflow(a, b, &product) || product > MAX_OFFSET ? MAX_OFFSET + 1 : product;
 }
 
 static void fill_strides(attn_strides *s, attn_layout layout, const struct extent *e) {
@@ -287,6 +299,7 @@ attn_status attn_problem_resolve(const attn_problem *problem, attn_problem *reso
     TRY(check_enums(problem, error)); /* before the copy: it must not read a wild bool */
     attn_problem p = *problem;
     TRY(check_sizes(&p, error));
+    TRY(check_rows(&p, error));
     TRY(check_numbers(&p, error));
     TRY(check_tensors(&p, error));
     *resolved = p;

@@ -16,8 +16,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROWS_PER_TASK = 4 };
-
 /* Rows of scratch are padded with zeros to a multiple of this, so that the loops over them have an
  * inner one of fixed length, which becomes vector code. */
 enum { LANES = 8 };
@@ -36,7 +34,6 @@ struct job {
     const attn_tensors *tensors;
     attn_precision precision;
     const attn_row *rows;
-    int64_t count;
     double *o, *lse;
     struct scratch *scratch; /* one per slot */
 };
@@ -90,9 +87,8 @@ static struct row describe(const struct job *job, attn_row at) {
         .slope = p->alibi ? alibi_slope(p, job->tensors, at.batch, at.head) : 0.0F,
         .sink = p->sink ? job->tensors->sink[at.head] : -INFINITY,
     };
-    const int64_t off = p->causal == ATTN_CAUSAL_TOP_LEFT
-                            ? 0
-                            : row.sequence.kv_len - row.sequence.q_len;
+    const int64_t off =
+        p->causal == ATTN_CAUSAL_TOP_LEFT ? 0 : row.sequence.kv_len - row.sequence.q_len;
     row.diagonal = row.i + off;
     narrow_to_visible(&row);
     return row;
@@ -312,7 +308,8 @@ static double twin_row(const struct row *row, const struct scratch *scratch, dou
 
 /* ---- all rows -------------------------------------------------------------------------------- */
 
-static void run_row(const struct job *job, int64_t index, const struct scratch *scratch) {
+static void run_row(void *argument, int64_t index, int slot) {
+    const struct job *job = argument;
     const attn_row at = rows_at(&job->problem, job->rows, index);
     const struct row row = describe(job, at);
     double *const o = job->o + index * job->problem.head_dim_v;
@@ -322,20 +319,12 @@ static void run_row(const struct job *job, int64_t index, const struct scratch *
             o[d] = 0.0;
         }
     } else if (job->precision == ATTN_TWIN) {
-        lse = twin_row(&row, scratch, o);
+        lse = twin_row(&row, &job->scratch[slot], o);
     } else {
-        lse = exact_row(&row, scratch, o);
+        lse = exact_row(&row, &job->scratch[slot], o);
     }
     if (job->lse != NULL) {
         job->lse[index] = lse;
-    }
-}
-
-static void run_task(void *argument, int64_t task, int slot) {
-    const struct job *job = argument;
-    const int64_t begin = task * ROWS_PER_TASK;
-    for (int64_t i = begin; i < begin + ROWS_PER_TASK && i < job->count; i++) {
-        run_row(job, i, &job->scratch[slot]);
     }
 }
 
@@ -364,8 +353,8 @@ static struct scratch *scratch_create(const attn_problem *p, int slots) {
         s->v = calloc(dim_v, sizeof *s->v);
         s->exact = calloc(dim_v, sizeof *s->exact);
         s->twin = calloc(dim_v, sizeof *s->twin);
-        if (s->scores == NULL || s->q == NULL || s->k == NULL || s->v == NULL ||
-            s->exact == NULL || s->twin == NULL) {
+        if (s->scores == NULL || s->q == NULL || s->k == NULL || s->v == NULL || s->exact == NULL ||
+            s->twin == NULL) {
             scratch_free(scratch, slots);
             return NULL;
         }
@@ -403,6 +392,8 @@ attn_status attn_reference(const attn_context *context, const attn_problem *prob
         status = rows_check(&job.problem, rows, count, error);
     }
     if (status == ATTN_OK) {
+        /* The problem's alignment is a promise to kernels; copies on the host need not keep it. */
+        job.problem.alignment = (int32_t)attn_dtype_size(job.problem.dtype);
         status = tensors_check(&job.problem, tensors, false, true, error);
     }
     if (status != ATTN_OK || count == 0) {
@@ -415,8 +406,7 @@ attn_status attn_reference(const attn_context *context, const attn_problem *prob
                          "no memory for the reference: %d threads with seq_kv = %lld doubles each",
                          pool_size(pool), (long long)job.problem.seq_kv);
     }
-    job.count = (int64_t)count;
-    pool_run(pool, (job.count + ROWS_PER_TASK - 1) / ROWS_PER_TASK, run_task, &job);
+    pool_run(pool, (int64_t)count, run_row, &job);
     scratch_free(job.scratch, pool_size(pool));
     return ATTN_OK;
 }

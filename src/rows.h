@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * rows.h - the list of rows that the oracle and the comparison are given, and where a row lies.
+ *
+ * Invariant: both read a list in the same way, so that number i of one is number i of the other.
  */
 #ifndef ATTN_ROWS_H
 #define ATTN_ROWS_H

@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * cpu_avx512.c - the fp32 kernels on x86-64 with AVX-512: tiles of 48 rows x 8 keys, 24 of the 32
+ * registers are accumulators.
+ */
+#include "cpu_avx512.h"
+
+enum { MV = 3, NB = 8 };
+
+#include "cpu_math.h"
+#include "cpu_row_kernel.h"
+#include "cpu_tile_kernel.h"
+
+const struct cpu_isa cpu_isa_avx512 = {"avx512", &tile_kernel, &row_kernel};
