@@ -187,7 +187,8 @@ typedef struct attn_problem {
     attn_bias_strides bias_strides; /* [ATTN_AUTO each = contiguous (batch, heads_q, seq_q, seq_kv)] */
 
     bool packed;     /* sequences of different lengths one after the other in one tensor, bounded
-                        by tensors.cu_seqlens_q and cu_seqlens_kv; batch strides are not used [false] */
+                        by tensors.cu_seqlens_q and cu_seqlens_kv; the batch strides of q, k, v, o
+                        and lse are not used, those of bias and slopes are [false] */
     int64_t total_q; /* packed: rows of Q and O altogether [0] */
     int64_t total_kv; /* packed: rows of K and V altogether [0] */
     bool used_kv;    /* tensors.used_kv[b] of the keys of sequence b exist; what lies behind them

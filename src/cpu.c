@@ -116,10 +116,6 @@ float cpu_end_row(const struct cpu_job *job, const struct sequence *s, int64_t b
             /* a sink far above all keys must not look like a row that saw nothing */
             inverse = inverse == 0.0F ? FLT_TRUE_MIN : inverse;
         }
-        if (isnan(sink)) {
-            lse = NAN;
-            inverse = NAN;
-        }
     }
     if (job->tensors->lse != NULL) {
         job->tensors->lse[offset(&p->lse, p->packed, b, h, 0) + (s->q_begin + i) * p->lse.row] = lse;

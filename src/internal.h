@@ -8,7 +8,8 @@
  *   variants.c  the table of variants and the clauses that refuse
  *   pool.c      threads
  *   dtype.c     fp16 and bf16
- *   ref.c       the oracle;  compare.c  the one comparison
+ *   sequence.c  lengths of one sequence, ALiBi slopes
+ *   ref.c       the oracle;  compare.c  the one comparison;  rows.c  which rows
  *   cpu.c       the CPU backend: units of work, workspace, forward (cpu.h)
  *
  * Invariant: behind the entry points every problem is resolved (no default left in it) and checked.

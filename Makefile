@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# A thin front for CMake and CTest: each target is a line or two that one could have typed.
+
+MAKEFLAGS += --no-print-directory
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+PREFIX ?= /usr/local
+CLANG_FORMAT ?= clang-format
+FUZZ_SECONDS ?= 60
+
+sources = $(wildcard include/*.h src/*.[ch] tool/*.[ch] vgpu/*.[ch] tests/*.[ch] tests/fuzz/*.[ch])
+
+# $(call build,preset): configure (quietly) and build.
+build = cmake --preset $(1) >/dev/null && cmake --build --preset $(1) --parallel $(JOBS)
+
+# $(call test,mode,folder): CTest, the list of skips, the closing line. WITHOUT='slow|cli' leaves out
+# labels.
+test = JOBS=$(JOBS) sh tests/run.sh $(1) $(2) $(if $(WITHOUT),--label-exclude '$(WITHOUT)')
+
+.PHONY: all deps run test bench install asan tsan bare x86 lint format fuzz clean help
+
+all:
+	@$(call build,dev)
+
+help:
+	@echo "make          build/attest and build/libattn.so"
+	@echo "make run      attention on generated tensors, verified and timed (under 3 minutes)"
+	@echo "make test     all tests (under 8 minutes)"
+	@echo "make bench    the CPU backend beside PyTorch's (makes a virtual environment)"
+	@echo "make install  into PREFIX ($(PREFIX)), below DESTDIR"
+	@echo "make deps     install what a bare Debian lacks; run and test call it"
+	@echo "make asan     the tests under AddressSanitizer and UndefinedBehaviorSanitizer"
+	@echo "make tsan     the tests under ThreadSanitizer"
+	@echo "make bare     the tests with portable C kernels only"
+	@echo "make x86      the tests for x86_64 under qemu-user"
+	@echo "make fuzz     each fuzz target for FUZZ_SECONDS ($(FUZZ_SECONDS)) with libFuzzer"
+	@echo "make lint     include rules, limits, clang-format, clang-tidy"
+	@echo "make format   apply clang-format"
+	@echo "make clean    remove every build folder"
+	@echo "With WITHOUT='slow|cli' the test targets leave out tests by label."
+
+deps:
+	@sh cmake/deps.sh
+
+run: deps all
+	@build/attest devices
+	@build/attest bench --grid cpu
+
+test: deps all
+	@$(call test,dev,build)
+
+bench: all
+	python3 python/bench_cpu.py
+
+install: all
+	cmake --install build --prefix $(PREFIX)
+
+asan tsan bare:
+	@$(call build,$@)
+	@$(call test,$@,build-$@)
+
+x86:
+	@$(call build,cross-x86)
+	@$(call test,cross-x86,build-x86)
+
+fuzz:
+	@$(call build,fuzz)
+	@sh tests/fuzz/run.sh build-fuzz $(FUZZ_SECONDS)
+
+lint:
+	@sh tests/check_includes.sh .
+	@sh tests/check_style.sh .
+	$(CLANG_FORMAT) --dry-run -Werror $(sources)
+	@sh tests/check_tidy.sh . build
+
+format:
+	$(CLANG_FORMAT) -i $(sources)
+
+clean:
+	rm -rf build build-*

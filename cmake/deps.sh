@@ -1,0 +1,72 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+#
+# Installs with apt-get what a bare Debian lacks for building, testing and linting this project.
+# Where that cannot work (no root, no network, another system) it says in one line what is missing.
+#
+# Invariant: exit code 0 iff there is a C compiler and CMake afterwards; nothing asks a question.
+set -u
+
+have() {
+    command -v "$1" >/dev/null 2>&1
+}
+
+# package, and how to see that it is not needed
+missing_packages() {
+    have cc && have make || echo build-essential
+    have c++ || echo g++
+    have cmake || echo cmake
+    have pkg-config || echo pkg-config
+    python3 -c 'import venv, ensurepip' 2>/dev/null || echo python3-venv
+    have clang || echo clang
+    ls "$(clang -print-resource-dir 2>/dev/null)"/lib/linux/libclang_rt.fuzzer-* >/dev/null 2>&1 ||
+        echo libclang-rt-dev
+    have clang-tidy || echo clang-tidy
+    have clang-format || echo clang-format
+    case $(uname -m) in
+    aarch64)
+        have x86_64-linux-gnu-gcc || echo gcc-x86-64-linux-gnu
+        [ -e /usr/x86_64-linux-gnu/include/stdio.h ] || echo libc6-dev-amd64-cross
+        have qemu-x86_64 || echo qemu-user
+        ;;
+    esac
+}
+
+install_packages() {
+    have apt-get || return 1
+    if [ "$(id -u)" = 0 ]; then
+        as_root="env"
+    elif have sudo && sudo -n true 2>/dev/null; then
+        as_root="sudo -n env"
+    else
+        return 1
+    fi
+    options="-qq -o Acquire::Retries=1 -o Acquire::http::Timeout=15 -o Acquire::https::Timeout=15"
+    # shellcheck disable=SC2086 # both variables are lists of words
+    timeout 120 $as_root apt-get $options update >/dev/null 2>&1 || return 1
+    # All at once, or one by one where another release lacks a name.
+    apt_install "$@" && return 0
+    for package in "$@"; do
+        apt_install "$package"
+    done
+}
+
+apt_install() {
+    # shellcheck disable=SC2086 # both variables are lists of words
+    $as_root DEBIAN_FRONTEND=noninteractive \
+        apt-get $options install -y --no-install-recommends "$@" </dev/null
+}
+
+missing=$(missing_packages)
+if [ -n "$missing" ]; then
+    # shellcheck disable=SC2086 # a list of words
+    install_packages $missing || true
+    missing=$(missing_packages)
+    if [ -n "$missing" ]; then
+        # shellcheck disable=SC2086 # a list of words
+        echo "deps: left out (apt-get could not install them):" $missing
+    fi
+fi
+have cc && have cmake && exit 0
+echo "deps: a C compiler (cc) and cmake are needed" >&2
+exit 1

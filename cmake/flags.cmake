@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# Compiler flags that hold for every file: ATTN_C_FLAGS, and ATTN_SHARED_LINK_FLAGS for the library.
+#
+# Invariant: no flag lets the compiler change floating-point results (no -ffast-math, no contraction)
+# and none depends on the machine that builds (no -march=native).
+
+set(ATTN_C_FLAGS -D_GNU_SOURCE -Wall -Wextra -Wshadow -ffp-contract=off)
+if(ATTN_WERROR)
+    list(APPEND ATTN_C_FLAGS -Werror)
+endif()
+
+set(ATTN_SHARED_LINK_FLAGS -Wl,--no-undefined -Wl,-z,defs)
+
+if(ATTN_SANITIZE)
+    add_compile_options(-fsanitize=${ATTN_SANITIZE} -fno-omit-frame-pointer
+                        -fno-sanitize-recover=all)
+    add_link_options(-fsanitize=${ATTN_SANITIZE})
+    # Clang links its sanitizer runtime into programs only, so that a library cannot be complete.
+    if(CMAKE_C_COMPILER_ID MATCHES Clang)
+        set(ATTN_SHARED_LINK_FLAGS "")
+    endif()
+endif()
+if(ATTN_LIBFUZZER)
+    add_compile_options(-fsanitize=fuzzer-no-link)
+endif()

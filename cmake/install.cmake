@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# `cmake --install`: header, library, program, pkg-config file and CMake package (attn::attn).
+#
+# Invariant: the installed files find each other by relative paths, so that --prefix and DESTDIR may
+# be chosen at install time and the tree may be moved. (Absolute CMAKE_INSTALL_*DIRs are kept.)
+
+include(CMakePackageConfigHelpers)
+
+install(FILES include/attn.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(TARGETS attn EXPORT attnTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+if(TARGET attest)
+    install(TARGETS attest RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+endif()
+
+if(IS_ABSOLUTE ${CMAKE_INSTALL_LIBDIR} OR IS_ABSOLUTE ${CMAKE_INSTALL_INCLUDEDIR})
+    set(pc_prefix ${CMAKE_INSTALL_PREFIX})
+    set(pc_libdir ${CMAKE_INSTALL_FULL_LIBDIR})
+    set(pc_includedir ${CMAKE_INSTALL_FULL_INCLUDEDIR})
+else()
+    file(RELATIVE_PATH up /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
+    string(REGEX REPLACE "/$" "" up ${up})
+    set(pc_prefix "\${pcfiledir}/${up}")
+    set(pc_libdir "\${prefix}/${CMAKE_INSTALL_LIBDIR}")
+    set(pc_includedir "\${prefix}/${CMAKE_INSTALL_INCLUDEDIR}")
+endif()
+configure_file(cmake/attn.pc.in attn.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/attn.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+
+set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/attn)
+configure_package_config_file(cmake/attnConfig.cmake.in attnConfig.cmake
+                              INSTALL_DESTINATION ${package_dir})
+write_basic_package_version_file(attnConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/attnConfig.cmake ${PROJECT_BINARY_DIR}/attnConfigVersion.cmake
+        DESTINATION ${package_dir})
+install(EXPORT attnTargets NAMESPACE attn:: DESTINATION ${package_dir})

@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * cases.h - problems to test with: drawn from a seed, or given, with tensors in guarded memory.
+ *
+ * A recipe says what to build, a sample is the built thing: problem, tensors, memory. Everything
+ * that no kernel may look at or write to (guard bands, stride gaps, keys that no query sees, bias
+ * of invisible pairs, keys past used_kv) holds bytes 0xFF, which is a NaN in every dtype and -1 as
+ * an integer; so do O and LSE before a run. Beyond the bands lie pages without access.
+ *
+ * Invariant: strides and visibility are worked out here from the words of attn.h, never by asking
+ * the library; the same seed builds the same bytes on every machine.
+ */
+#ifndef CASES_H
+#define CASES_H
+
+#include "attn.h"
+
+/* ---- numbers from a seed (splitmix64) -------------------------------------------------------- */
+
+uint64_t rng_next(uint64_t *state);
+int64_t rng_range(uint64_t *state, int64_t low, int64_t high); /* both included */
+bool rng_chance(uint64_t *state, int percent);
+float rng_normal(uint64_t *state); /* mean 0, deviation 1, never beyond 6 */
+
+/* ---- guarded memory -------------------------------------------------------------------------- */
+
+struct guarded {
+    unsigned char *map;
+    size_t map_size;
+    unsigned char *data; /* the caller's bytes, 0xFF at first */
+    size_t size;
+};
+
+/* size bytes whose last (at_end) or first byte lies at a page without access, up to alignment.
+ * The address is a multiple of alignment and, where that is below 16, not of 16 (if size > 0). */
+bool guarded_alloc(struct guarded *memory, size_t size, size_t alignment, bool at_end);
+bool guarded_intact(const struct guarded *memory); /* the bytes around data are still 0xFF */
+void guarded_free(struct guarded *memory);
+
+/* ---- recipes and samples --------------------------------------------------------------------- */
+
+enum distribution {
+    DIST_NORMAL,   /* N(0, 1) */
+    DIST_LARGE,    /* Q eight times that: a softmax near one-hot */
+    DIST_CONSTANT, /* all keys equal: the mean of V */
+    DIST_SPIKE,    /* one key far above the rest */
+    DIST_TINY,     /* V of 1e-6: denormals of fp16 */
+    DIST_COUNT
+};
+
+enum arrangement {
+    ARRANGE_GIVEN,     /* the strides of the problem as they are */
+    ARRANGE_GAPS,      /* holes after rows, heads and batches */
+    ARRANGE_FUSED,     /* Q, K and V are slices of one tensor (needs seq_q = seq_kv, equal dims) */
+    ARRANGE_BROADCAST, /* some strides of Q, K and V are 0 */
+    ARRANGE_MIXED,     /* each tensor in its own order of dimensions, LSE rows far apart */
+    ARRANGE_COUNT
+};
+
+struct recipe {
+    uint64_t seed;
+    attn_problem problem;
+    enum distribution distribution;
+    enum arrangement arrangement;
+    bool lse;          /* the LSE is wanted */
+    bool slopes;       /* ALiBi slopes are given rather than the usual ones */
+    bool masking_bias; /* a tenth of the bias is -inf */
+};
+
+/* The given problem with N(0, 1) and an LSE. */
+void recipe_init(struct recipe *recipe, const attn_problem *problem, uint64_t seed);
+
+/* A problem drawn from the seed: any dtype, layout and combination of options. */
+void recipe_draw(struct recipe *recipe, uint64_t seed);
+
+/* As one line, for a failure message. */
+const char *recipe_print(const struct recipe *recipe, char *buffer, size_t size);
+
+struct sample {
+    struct recipe recipe;
+    attn_problem problem; /* recipe.problem with the arrangement's strides (packed: the totals) */
+    attn_problem full;    /* the same with every default replaced */
+    attn_tensors tensors;
+    struct guarded qkv[3], o, lse, bias, slopes, sink, cu_q, cu_kv, used;
+    uint64_t inputs; /* hash of every input byte */
+};
+
+/* Builds the sample and remembers its line for a report on SIGSEGV. False: out of memory. */
+bool sample_make(struct sample *sample, const struct recipe *recipe);
+void sample_free(struct sample *sample);
+
+int64_t sample_rows_q(const struct sample *sample, int64_t batch); /* of this sequence */
+int64_t sample_rows_kv(const struct sample *sample, int64_t batch);
+
+/* The keys [*low, *high] that query i of this batch entry sees; *low > *high: none. */
+void sample_visible(const struct sample *sample, int64_t batch, int64_t i, int64_t *low,
+                    int64_t *high);
+
+/* Element offsets into the tensors. */
+int64_t sample_at_q(const struct sample *sample, int64_t batch, int64_t head, int64_t row);
+int64_t sample_at_k(const struct sample *sample, int64_t batch, int64_t head, int64_t row);
+int64_t sample_at_v(const struct sample *sample, int64_t batch, int64_t head, int64_t row);
+int64_t sample_at_o(const struct sample *sample, int64_t batch, int64_t head, int64_t row);
+int64_t sample_at_lse(const struct sample *sample, int64_t batch, int64_t head, int64_t row);
+
+/* Must follow any change that a test makes to the inputs of a built sample. */
+void sample_touch(struct sample *sample);
+
+/* O and LSE back to 0xFF. */
+void sample_poison(struct sample *sample);
+
+/* NULL, or what is wrong: an input changed, a band or a gap written. */
+const char *sample_damage(const struct sample *sample);
+
+/* Poisons, plans with the variant (NULL: the library's choice), runs in a guarded workspace and
+ * looks for damage. NULL, or what went wrong. */
+const char *sample_forward(attn_context *context, struct sample *sample, const char *variant);
+
+/* The reference for all rows, kept so that many variants are compared with one evaluation. */
+struct expectation {
+    size_t count;
+    double *o, *lse, *twin;
+};
+const char *expectation_make(struct expectation *expected, const attn_context *context,
+                             const struct sample *sample);
+void expectation_free(struct expectation *expected);
+
+/* NULL if what lies in O and LSE passes attn_compare, else the comparison as a line. The comparison
+ * itself goes to *result, which may be NULL. */
+const char *sample_compare(const struct sample *sample, const struct expectation *expected,
+                           attn_comparison *result);
+
+/* What recipe_verify has seen. */
+struct tally {
+    uint64_t ran;    /* bits of the variants that ran, by their index in attn_variant_get */
+    int runs;        /* of a variant over a recipe */
+    int near_misses; /* runs that missed the rule by little, by luck (see recipe_verify) */
+};
+
+/* Builds the recipe, runs it through every variant that accepts it and compares each result. Prints
+ * a line for each failure and returns their number.
+ *
+ * The rule sets the largest error of a result against twice the largest error of its twin. In fp32
+ * both are draws from the same distribution, and in one run of several hundred the one is by luck
+ * a little more than twice the other. Luck does not repeat: a miss of less than a factor of two, in
+ * fp32, without a NaN, counts as a failure unless other data of the same problem pass three times
+ * out of three. The tally counts them, so that a test can bound their number. */
+int recipe_verify(attn_context *context, const struct recipe *recipe, struct tally *tally);
+
+/* Runs the sample through every variant that accepts it and hands each result to `look`. Failed
+ * runs, and that none ran, are failed CHECKs of the test. */
+typedef void sample_look(const struct sample *sample, const char *variant, void *user);
+void sample_each_variant(attn_context *context, struct sample *sample, sample_look *look,
+                         void *user);
+
+/* A sample_look that CHECKs every row by attn_verify; user is the context. */
+void sample_must_pass(const struct sample *sample, const char *variant, void *user);
+
+#endif /* CASES_H */

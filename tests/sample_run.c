@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * sample_run.c - runs samples through variants and compares them with the reference.
+ *
+ * Invariant: a result counts as right only by attn_compare over every row, after a run that left
+ * no damage; the outputs held NaN before it.
+ */
+#include "cases.h"
+#include "test.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static _Thread_local char message[800];
+
+static const char *tell(const char *what, const char *why) {
+    snprintf(message, sizeof message, "%s: %s", what, why);
+    return message;
+}
+
+/* Every fourth sample runs twice in one workspace: the first run must leave it ready. */
+static const char *run_plan(const attn_plan *plan, struct sample *s, struct guarded *workspace) {
+    attn_error why;
+    unsigned char *first = NULL;
+    const char *wrong = NULL;
+    void *memory = workspace->size ? workspace->data : NULL;
+    if (attn_workspace_init(plan, memory, workspace->size, NULL, &why) != ATTN_OK) {
+        return tell("attn_workspace_init", why.text);
+    }
+    for (int run = 0; run < (s->recipe.seed % 4 ? 1 : 2) && !wrong; run++) {
+        sample_poison(s);
+        if (attn_forward(plan, &s->tensors, memory, workspace->size, NULL, &why) != ATTN_OK) {
+            wrong = tell("attn_forward", why.text);
+        } else if (run == 1 && first && memcmp(first, s->o.data, s->o.size) != 0) {
+            wrong = "the second run in the same workspace gave other bits";
+        } else if (run == 0 && (first = malloc(s->o.size + 1)) != NULL) {
+            memcpy(first, s->o.data, s->o.size);
+        }
+    }
+    free(first);
+    return wrong;
+}
+
+const char *sample_forward(attn_context *context, struct sample *s, const char *variant) {
+    attn_error why;
+    attn_plan *plan;
+    struct guarded workspace = {0};
+    if (attn_plan_create(context, &s->problem, variant, &plan, &why) != ATTN_OK) {
+        return tell("attn_plan_create", why.text);
+    }
+    const char *wrong = NULL;
+    if (variant && strcmp(attn_plan_variant(plan), variant) != 0) {
+        wrong = tell("the plan chose another variant", attn_plan_variant(plan));
+    } else if (!guarded_alloc(&workspace, attn_workspace_size(plan),
+                              attn_workspace_alignment(plan), s->recipe.seed % 2)) {
+        wrong = "no memory for the workspace";
+    } else {
+        wrong = run_plan(plan, s, &workspace);
+        wrong = wrong ? wrong : sample_damage(s);
+        wrong = !wrong && !guarded_intact(&workspace) ? "bytes beside the workspace were written"
+                                                      : wrong;
+    }
+    guarded_free(&workspace);
+    attn_plan_destroy(plan);
+    return wrong;
+}
+
+const char *expectation_make(struct expectation *expected, const attn_context *context,
+                             const struct sample *s) {
+    attn_error why;
+    const attn_problem *p = &s->full;
+    const size_t count = (size_t)(p->batch * p->heads_q * p->seq_q);
+    const size_t values = count * (size_t)p->head_dim_v + 1;
+    expected->count = count;
+    expected->o = malloc(values * sizeof(double));
+    expected->lse = malloc((count + 1) * sizeof(double));
+    expected->twin = malloc(values * sizeof(double));
+    if (!expected->o || !expected->lse || !expected->twin) {
+        return "no memory for the reference";
+    }
+    if (attn_reference(context, &s->problem, &s->tensors, ATTN_EXACT, NULL, count, expected->o,
+                       expected->lse, &why) != ATTN_OK ||
+        attn_reference(context, &s->problem, &s->tensors, ATTN_TWIN, NULL, count, expected->twin,
+                       NULL, &why) != ATTN_OK) {
+        return tell("attn_reference", why.text);
+    }
+    return NULL;
+}
+
+void expectation_free(struct expectation *expected) {
+    free(expected->o);
+    free(expected->lse);
+    free(expected->twin);
+    memset(expected, 0, sizeof *expected);
+}
+
+const char *sample_compare(const struct sample *s, const struct expectation *expected,
+                           attn_comparison *result) {
+    attn_error why;
+    attn_comparison local;
+    result = result ? result : &local;
+    *result = (attn_comparison){.size = sizeof *result};
+    if (attn_compare(&s->problem, &s->tensors, NULL, expected->count, expected->o, expected->lse,
+                     expected->twin, result, &why) != ATTN_OK) {
+        return tell("attn_compare", why.text);
+    }
+    if (result->pass) {
+        return NULL;
+    }
+    attn_comparison_print(result, message, sizeof message);
+    return message;
+}
+
+static bool near_miss(const struct recipe *recipe, const attn_comparison *result) {
+    return recipe->problem.dtype == ATTN_FP32 && result->lse_pass && result->nans == 0 &&
+           result->max_error < 2 * result->max_allowed &&
+           result->mean_error < 2 * result->mean_allowed;
+}
+
+/* Other data of the same problem. */
+static bool passes_elsewhere(attn_context *context, const struct recipe *recipe,
+                             const char *variant) {
+    bool pass = true;
+    for (uint64_t other = 1; other <= 3 && pass; other++) {
+        struct recipe redrawn = *recipe;
+        struct expectation expected = {0};
+        struct sample s;
+        redrawn.seed += other << 32;
+        if (!sample_make(&s, &redrawn)) {
+            return false;
+        }
+        pass = !expectation_make(&expected, context, &s) && !sample_forward(context, &s, variant) &&
+               !sample_compare(&s, &expected, NULL);
+        expectation_free(&expected);
+        sample_free(&s);
+    }
+    return pass;
+}
+
+/* One variant; 1 if it failed. */
+static int verify_variant(attn_context *context, struct sample *s,
+                          const struct expectation *expected, const char *variant,
+                          struct tally *tally) {
+    char line[600], copy[sizeof message];
+    attn_comparison result = {.nans = 1};
+    const char *wrong = sample_forward(context, s, variant);
+    wrong = wrong ? wrong : sample_compare(s, expected, &result);
+    if (!wrong) {
+        return 0;
+    }
+    snprintf(copy, sizeof copy, "%s", wrong); /* the next run has the buffer */
+    const bool near = near_miss(&s->recipe, &result);
+    if (near && passes_elsewhere(context, &s->recipe, variant)) {
+        tally->near_misses++;
+        return 0;
+    }
+    printf("  %s: %s: %s\n", variant, recipe_print(&s->recipe, line, sizeof line), copy);
+    return 1;
+}
+
+int recipe_verify(attn_context *context, const struct recipe *recipe, struct tally *tally) {
+    struct sample s;
+    struct expectation expected = {0};
+    char line[600];
+    int failures = 0, runs = 0;
+    if (!sample_make(&s, recipe)) {
+        printf("  %s: no memory\n", recipe_print(recipe, line, sizeof line));
+        return 1;
+    }
+    const char *wrong = expectation_make(&expected, context, &s);
+    attn_variant variant = {.size = sizeof variant};
+    for (int32_t index = 0;
+         !wrong && attn_variant_get(context, index, &variant, NULL) == ATTN_OK; index++) {
+        if (attn_variant_check(context, variant.name, &s.problem, NULL) == ATTN_OK) {
+            tally->ran |= (uint64_t)1 << index;
+            runs++;
+            failures += verify_variant(context, &s, &expected, variant.name, tally);
+        }
+    }
+    if (wrong || runs == 0) {
+        printf("  %s: %s\n", recipe_print(recipe, line, sizeof line),
+               wrong ? wrong : "no variant takes it");
+        failures++;
+    }
+    tally->runs += runs;
+    expectation_free(&expected);
+    sample_free(&s);
+    return failures;
+}
+
+void sample_each_variant(attn_context *context, struct sample *s, sample_look *look, void *user) {
+    attn_variant variant = {.size = sizeof variant};
+    int ran = 0;
+    for (int32_t i = 0; attn_variant_get(context, i, &variant, NULL) == ATTN_OK; i++) {
+        if (attn_variant_check(context, variant.name, &s->problem, NULL) != ATTN_OK) {
+            continue;
+        }
+        const char *wrong = sample_forward(context, s, variant.name);
+        ran++;
+        if (CHECK_MSG(!wrong, "%s: %s", variant.name, wrong ? wrong : "")) {
+            look(s, variant.name, user);
+        }
+    }
+    CHECK_MSG(ran > 0, "no variant takes the problem");
+}
+
+void sample_must_pass(const struct sample *s, const char *variant, void *user) {
+    const attn_context *context = user;
+    attn_comparison result = {.size = sizeof result};
+    attn_error why;
+    char line[600], text[600];
+    const size_t rows = (size_t)(s->full.batch * s->full.heads_q * s->full.seq_q);
+    if (CHECK_STATUS(attn_verify(context, &s->problem, &s->tensors, NULL, rows, &result, &why),
+                     ATTN_OK, &why)) {
+        attn_comparison_print(&result, text, sizeof text);
+        CHECK_MSG(result.pass, "%s: %s: %s", variant,
+                  recipe_print(&s->recipe, line, sizeof line), text);
+    }
+}

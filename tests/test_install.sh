@@ -1,0 +1,83 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+#
+# test_install.sh SOURCE_DIR BUILD_DIR
+#
+# Proves that what `make install` puts below DESTDIR and PREFIX is enough to use the library: a C
+# program compiles through pkg-config and another through find_package(attn), both run against the
+# installed libattn.so, and the installed attest starts. Nothing else is installed.
+set -eu
+
+source=$1
+build=$2
+command -v pkg-config >/dev/null || { echo "skip install: no pkg-config" && exit 77; }
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+fail() {
+    echo "FAIL $*"
+    exit 1
+}
+
+DESTDIR=$work/stage cmake --install "$build" --prefix /opt/attn >"$work/log" || fail "install"
+root=$work/stage/opt/attn
+libdir=$(dirname "$(find "$root" -name libattn.so)")
+
+(cd "$work/stage" && find . ! -type d | sort) >"$work/installed"
+unexpected=$(sed -E \
+    -e '\|^\./opt/attn/bin/attest$|d' \
+    -e '\|^\./opt/attn/include/attn\.h$|d' \
+    -e '\|^\./opt/attn/lib[^/]*/([^/]*-linux-gnu/)?libattn\.so(\.0(\.[0-9]+\.[0-9]+)?)?$|d' \
+    -e '\|^\./opt/attn/lib.*/pkgconfig/attn\.pc$|d' \
+    -e '\|^\./opt/attn/lib.*/cmake/attn/attn[A-Za-z-]*\.cmake$|d' "$work/installed")
+[ -z "$unexpected" ] || fail "installed too much: $unexpected"
+
+# The build folder must play no part: move the tree first.
+mv "$root" "$work/moved"
+libdir=$work/moved${libdir#"$root"}
+
+cat >"$work/use.c" <<'C'
+#include <attn.h>
+#include <string.h>
+
+int main(void) {
+    attn_problem problem;
+    attn_problem_init(&problem);
+    return strcmp(attn_version(), EXPECTED) != 0 || attn_problem_check(&problem, NULL) != ATTN_OK;
+}
+C
+
+export PKG_CONFIG_PATH="$libdir/pkgconfig"
+version=$(pkg-config --modversion attn)
+grep -q "MAJOR ${version%%.*}\$" "$source/include/attn.h" || fail "attn.pc says version $version"
+
+# A sanitized library needs its runtime in the program.
+sanitize=$(sed -n 's/^ATTN_SANITIZE:STRING=\(..*\)/-fsanitize=\1/p' "$build/CMakeCache.txt")
+compiler=$(sed -n 's/^CMAKE_C_COMPILER:[A-Z]*=//p' "$build/CMakeCache.txt")
+# Neither of these programs frees what it did not allocate; LeakSanitizer has nothing to find.
+export ASAN_OPTIONS=detect_leaks=0
+
+# shellcheck disable=SC2046,SC2086 # lists of words
+"$compiler" -std=c99 -pedantic -Wall -Werror $sanitize -DEXPECTED="\"$version\"" "$work/use.c" \
+    -o "$work/by_pkg_config" $(pkg-config --cflags --libs attn) || fail "compile by pkg-config"
+LD_LIBRARY_PATH=$libdir "$work/by_pkg_config" || fail "run by pkg-config"
+
+cat >"$work/CMakeLists.txt" <<CMAKE
+cmake_minimum_required(VERSION 3.22)
+project(use C)
+find_package(attn ${version%.*} REQUIRED)
+add_executable(use use.c)
+target_compile_definitions(use PRIVATE EXPECTED="$version")
+target_link_libraries(use PRIVATE attn::attn)
+CMAKE
+{
+    cmake -S "$work" -B "$work/build" -DCMAKE_PREFIX_PATH="$work/moved" \
+        -DCMAKE_C_COMPILER="$compiler" -DCMAKE_C_FLAGS="$sanitize" &&
+        cmake --build "$work/build"
+} >"$work/log" 2>&1 || fail "find_package: $(cat "$work/log")"
+"$work/build/use" || fail "run by find_package"
+
+if [ -e "$build/attest" ]; then
+    "$work/moved/bin/attest" --help >/dev/null || fail "the installed attest does not start"
+fi
+echo "ok   install"

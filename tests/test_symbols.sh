@@ -1,0 +1,55 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+#
+# test_symbols.sh SOURCE_DIR BUILD_DIR (or the path of libattn.so)
+#
+# Proves that libattn.so exports the functions of include/attn.h, all of them and nothing else, and
+# that it needs no library beyond libc, libm, the loader, threads and a sanitizer's runtime.
+#
+# Invariant: the list of functions is read from the header, so a new one needs no change here.
+set -eu
+
+source=$1
+library=$2
+[ -d "$library" ] && library=$library/libattn.so
+[ -f "$library" ] || { echo "FAIL symbols: no $library" && exit 1; }
+command -v nm >/dev/null || { echo "skip symbols: no nm" && exit 77; }
+command -v readelf >/dev/null || { echo "skip symbols: no readelf" && exit 77; }
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+passed=0
+failed=0
+verdict() { # verdict NAME FILE: the file must be empty
+    if [ -s "$2" ]; then
+        echo "FAIL $1: $(tr '\n' ' ' <"$2")"
+        failed=$((failed + 1))
+    else
+        echo "ok   $1"
+        passed=$((passed + 1))
+    fi
+}
+
+# Declarations begin with ATTN_API and end with a semicolon; the name stands before the bracket.
+tr '\n' ' ' <"$source/include/attn.h" | tr ';' '\n' |
+    sed -n 's/.*ATTN_API [^()]*[ *]\(attn_[a-z0-9_]*\)(.*/\1/p' | sort -u >"$work/declared"
+nm -D --defined-only "$library" | awk '{ print $NF }' | sed 's/@.*//' | sort -u >"$work/exported"
+
+[ "$(wc -l <"$work/declared")" -ge 30 ] || echo "only $(wc -l <"$work/declared")" >"$work/few"
+: >>"$work/few"
+verdict header_was_read "$work/few"
+
+comm -23 "$work/declared" "$work/exported" >"$work/missing"
+verdict every_function_is_exported "$work/missing"
+
+comm -13 "$work/declared" "$work/exported" |
+    grep -v -E '^(_init|_fini|__odr_asan.*|__asan_.*|__ubsan_.*|__tsan_.*)$' >"$work/extra" || :
+verdict nothing_else_is_exported "$work/extra"
+
+readelf -d "$library" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' |
+    grep -v -E '^(libc|libm|libdl|libpthread|ld-linux[a-z0-9_-]*|lib[alut]+san|libgcc_s)\.so' \
+        >"$work/needed" || :
+verdict no_other_library_is_needed "$work/needed"
+
+echo "$passed passed, $failed failed, 0 skipped"
+[ "$failed" -eq 0 ]

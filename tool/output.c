@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * output.c - see output.h. The temporary names live in a static table because a signal handler has
+ * to find them.
+ */
+#include "output.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "message.h"
+
+static struct {
+    volatile sig_atomic_t used;
+    char path[PATH_MAX + 64];
+} temporaries[OUTPUT_MAX];
+
+static const int FATAL_SIGNALS[] = {SIGINT, SIGTERM, SIGHUP};
+enum { FATAL_COUNT = sizeof FATAL_SIGNALS / sizeof *FATAL_SIGNALS };
+
+static void remove_and_die(int signal_number) {
+    for (int i = 0; i < OUTPUT_MAX; i++) {
+        if (temporaries[i].used) {
+            unlink(temporaries[i].path);
+        }
+    }
+    signal(signal_number, SIG_DFL);
+    raise(signal_number);
+}
+
+static void watch_signals(void) {
+    static bool watching;
+    for (int i = 0; i < FATAL_COUNT && !watching; i++) {
+        struct sigaction action;
+        /* A signal that somebody ignores for us (nohup) stays ignored. */
+        if (sigaction(FATAL_SIGNALS[i], NULL, &action) == 0 && action.sa_handler == SIG_DFL) {
+            action.sa_handler = remove_and_die;
+            sigaction(FATAL_SIGNALS[i], &action, NULL);
+        }
+    }
+    watching = true;
+}
+
+/* Creates the temporary file. Signals wait, so that none finds the file without its name. */
+static int create_temporary(struct output *output) {
+    sigset_t fatal, before;
+    sigemptyset(&fatal);
+    for (int i = 0; i < FATAL_COUNT; i++) {
+        sigaddset(&fatal, FATAL_SIGNALS[i]);
+    }
+    int slot = 0;
+    while (slot < OUTPUT_MAX && temporaries[slot].used) {
+        slot++;
+    }
+    if (slot == OUTPUT_MAX) {
+        errno = EMFILE;
+        return -1;
+    }
+    const char *slash = strrchr(output->target, '/');
+    const int folder = slash == NULL ? 0 : (int)(slash + 1 - output->target);
+    snprintf(temporaries[slot].path, sizeof temporaries[slot].path, "%.*s.attest-%ld-%d.tmp",
+             folder, output->target, (long)getpid(), slot);
+    sigprocmask(SIG_BLOCK, &fatal, &before);
+    const int file = open(temporaries[slot].path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (file >= 0) {
+        temporaries[slot].used = 1;
+        output->slot = slot;
+    }
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    return file;
+}
+
+static bool open_target(struct output *output, attn_error *why) {
+    struct stat info;
+    const bool exists = stat(output->target, &info) == 0;
+    if (exists && S_ISDIR(info.st_mode)) {
+        return explain(why, "cannot write: it is a directory");
+    }
+    if (exists && access(output->target, W_OK) != 0) {
+        return explain(why, "cannot write: %s", strerror(errno));
+    }
+    const bool in_place = exists && !S_ISREG(info.st_mode);
+    const int file =
+        in_place ? open(output->target, O_WRONLY | O_CLOEXEC) : create_temporary(output);
+    if (file < 0) {
+        return explain(why, "cannot write: %s", strerror(errno));
+    }
+    output->file = fdopen(file, "wb");
+    if (output->file == NULL) {
+        close(file);
+        return explain(why, "out of memory");
+    }
+    return true;
+}
+
+/* The path with every symbolic link followed, so that one file has one name; its last part need not
+ * exist. NULL and errno where the folder does not exist. */
+static char *canonical(const char *path) {
+    char *whole = realpath(path, NULL);
+    if (whole != NULL || errno != ENOENT) {
+        return whole;
+    }
+    const char *slash = strrchr(path, '/');
+    const char *name = slash == NULL ? path : slash + 1;
+    char folder[PATH_MAX] = ".";
+    if (slash != NULL) {
+        snprintf(folder, sizeof folder, "%.*s", (int)(slash - path) + 1, path);
+    }
+    char *resolved = realpath(folder, NULL);
+    if (resolved == NULL || *name == '\0') {
+        free(resolved);
+        errno = ENOENT;
+        return NULL;
+    }
+    const size_t size = strlen(resolved) + strlen(name) + 2;
+    whole = malloc(size);
+    if (whole != NULL) {
+        snprintf(whole, size, "%s/%s", resolved, name);
+    }
+    free(resolved);
+    return whole;
+}
+
+bool output_open(struct output *output, const char *path, attn_error *why) {
+    *output = (struct output){.slot = -1};
+    if (strlen(path) >= PATH_MAX) {
+        return explain(why, "cannot write: %s", strerror(ENAMETOOLONG));
+    }
+    watch_signals();
+    output->target = canonical(path);
+    if (output->target == NULL) {
+        return explain(why, "cannot write: %s", strerror(errno));
+    }
+    if (!open_target(output, why)) {
+        output_discard(output);
+        return false;
+    }
+    return true;
+}
+
+bool output_finish(struct output *output, attn_error *why) {
+    const bool closed = fclose(output->file) == 0; /* which flushes */
+    output->file = NULL;
+    return closed || explain(why, "cannot write: %s", strerror(errno));
+}
+
+void output_retract(struct output *output) {
+    struct stat info;
+    if (stat(output->target, &info) == 0 && S_ISREG(info.st_mode)) {
+        unlink(output->target);
+    }
+}
+
+bool output_publish(struct output *output, attn_error *why) {
+    if (output->slot >= 0) {
+        if (rename(temporaries[output->slot].path, output->target) != 0) {
+            return explain(why, "cannot write: %s", strerror(errno));
+        }
+        temporaries[output->slot].used = 0;
+        output->slot = -1;
+    }
+    return true;
+}
+
+void output_discard(struct output *output) {
+    if (output->file != NULL) {
+        fclose(output->file);
+    }
+    if (output->slot >= 0) {
+        unlink(temporaries[output->slot].path);
+        temporaries[output->slot].used = 0;
+    }
+    free(output->target);
+    *output = (struct output){.slot = -1};
+}

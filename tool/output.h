@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * output.h - an output file that appears whole or not at all.
+ *
+ * It is written under a temporary name beside its target and renamed at the very end; until then a
+ * failure, or SIGINT, SIGTERM or SIGHUP, removes it. What is not a regular file (a pipe, a device)
+ * is written in place.
+ *
+ *     output_open -> write to .file -> output_finish (everything is on disk) -> output_publish
+ *     output_discard at any point; after publishing it lets the file stand
+ *     output_retract for a file that was published but must not stay after all
+ *
+ * Invariant: the target is never a part of an output: it is the old file, or none, or all of it.
+ */
+#ifndef ATTEST_OUTPUT_H
+#define ATTEST_OUTPUT_H
+
+#include <stdbool.h>
+#include <stdio.h>
+
+#include "attn.h"
+
+enum { OUTPUT_MAX = 4 }; /* open at one time */
+
+struct output {
+    FILE *file;
+    char *target; /* with symbolic links followed */
+    int slot;     /* where its temporary name is kept; -1: written in place */
+};
+
+/* The sentences do not name the path. On failure the output is empty and may be discarded. */
+bool output_open(struct output *output, const char *path, attn_error *why);
+bool output_finish(struct output *output, attn_error *why);
+bool output_publish(struct output *output, attn_error *why);
+void output_discard(struct output *output);
+void output_retract(struct output *output);
+
+#endif /* ATTEST_OUTPUT_H */

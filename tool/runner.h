@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * runner.h - a device, a plan and its workspace in one hand, for the verbs that compute; and the
+ * check of what they computed.
+ *
+ * Invariant: runner_close may be called at any point, also after a failure, and frees everything.
+ */
+#ifndef ATTEST_RUNNER_H
+#define ATTEST_RUNNER_H
+
+#include "args.h"
+#include "attn.h"
+#include "json.h"
+
+struct runner {
+    attn_context *context;
+    attn_plan *plan;
+    void *workspace;
+    const char *device;  /* as it was asked for */
+    const char *variant; /* asked for, or NULL */
+    int64_t threads;     /* asked for; 0 = what the machine allows */
+};
+enum { RUNNER_ARGS = 3 };
+
+/* Empties the runner and fills a table with --device, --variant and --threads. */
+void runner_args(struct runner *runner, struct arg args[RUNNER_ARGS]);
+
+/* Opens the device. */
+bool runner_open(struct runner *runner, attn_error *why);
+
+/* Chooses the variant. The runner may have had another plan before. */
+bool runner_plan(struct runner *runner, const attn_problem *problem, attn_error *why);
+
+/* Gives the plan its workspace. Refuses a device that does not compute in the host's memory. */
+bool runner_prepare(struct runner *runner, attn_error *why);
+
+bool runner_forward(const struct runner *runner, const attn_tensors *tensors, attn_error *why);
+
+void runner_close(struct runner *runner);
+
+/* A block in which every vector unit likes to read, or NULL; give it to free(). */
+void *allocate_aligned(size_t bytes);
+
+/* ---- the check ------------------------------------------------------------------------------- */
+
+struct verdict {
+    attn_comparison comparison;
+    int64_t rows, rows_total; /* compared, and there */
+};
+
+/* Compares O (and the LSE, where tensors has one) with the reference: on all rows where `budget`
+ * operations suffice for them, else on a sample of at least 64, chosen by `seed`. False where it
+ * could not be done: that is no verdict. */
+bool runner_verify(const struct runner *runner, const attn_tensors *tensors, uint64_t seed,
+                   double budget, struct verdict *verdict, attn_error *why);
+
+/* "64 of 8192 rows, error 6e-07 of 2e-06 allowed"; returns the buffer. */
+const char *verdict_text(const struct verdict *verdict, char *buffer, size_t size);
+
+void verdict_json(struct json *json, const char *key, const struct verdict *verdict);
+
+#endif /* ATTEST_RUNNER_H */

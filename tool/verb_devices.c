@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * verb_devices.c - `attest devices`: the CPU and each GPU, or the reason why there is none.
+ *
+ * Invariant: a kind of device that is absent is listed with its reason, never left out.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "args.h"
+#include "attn.h"
+#include "json.h"
+#include "message.h"
+#include "verbs.h"
+
+enum { MAX_GPUS = 64 };
+
+struct found {
+    char id[16]; /* what --device takes */
+    bool available;
+    attn_device device;
+    attn_error why; /* where it is not available */
+};
+
+static struct found look_at(const char *id) {
+    struct found found = {.device.size = sizeof found.device};
+    snprintf(found.id, sizeof found.id, "%s", id);
+    attn_options options;
+    attn_context *context = NULL;
+    attn_options_init(&options);
+    options.device = found.id;
+    found.available = attn_open(&options, &context, &found.why) == ATTN_OK &&
+                      attn_device_get(context, &found.device, &found.why) == ATTN_OK;
+    attn_close(context);
+    return found;
+}
+
+static void print_json(struct json *json, const struct found *found) {
+    const attn_device *device = &found->device;
+    json_open(json, NULL, '{');
+    json_text(json, "device", found->id);
+    json_bool(json, "available", found->available);
+    if (found->available) {
+        json_text(json, "name", device->name);
+        json_text(json, "arch", device->arch);
+        json_int(json, "units", device->units);
+        json_int(json, "memory", device->memory);
+    } else {
+        json_text(json, "reason", found->why.text);
+    }
+    json_close(json);
+}
+
+static void print_text(const struct found *found) {
+    const attn_device *device = &found->device;
+    if (!found->available) {
+        printf("%-8s not available: %s\n", found->id, found->why.text);
+        return;
+    }
+    printf("%-8s %s, %s, %d %s, %.1f GiB\n", found->id, device->name, device->arch, device->units,
+           strcmp(found->id, "cpu") != 0 ? "multiprocessors"
+           : device->units == 1          ? "thread"
+                                         : "threads",
+           (double)device->memory / (1 << 30));
+}
+
+int verb_devices(int argc, char **argv) {
+    bool as_json = false;
+    struct arg args[] = {arg_flag("--json", &as_json, "the same as JSON")};
+    const struct arg_group groups[] = {{"options", args, 1}};
+    const struct command command = {
+        .verb = "devices",
+        .summary = "what this machine can compute on",
+        .synopsis = "[--json]",
+        .examples = "  attest devices\n"
+                    "  attest devices --json\n",
+        .groups = groups,
+        .group_count = 1,
+    };
+    const enum args_result parsed = args_parse(&command, argc, argv);
+    if (parsed != ARGS_RUN) {
+        return parsed == ARGS_HELP ? EXIT_DONE : EXIT_BAD_INPUT;
+    }
+    struct json json = json_begin(stdout);
+    if (as_json) {
+        json_open(&json, NULL, '{');
+        json_text(&json, "attn", attn_version());
+        json_open(&json, "devices", '[');
+    }
+    bool more = true;
+    for (int i = -1; i < MAX_GPUS && more; i++) {
+        char id[16] = "cpu";
+        if (i >= 0) {
+            snprintf(id, sizeof id, "cuda:%d", i);
+        }
+        const struct found found = look_at(id);
+        more = i < 0 || found.available;
+        if (found.available || i <= 0) { /* behind the last GPU there is nothing to explain */
+            if (as_json) {
+                print_json(&json, &found);
+            } else {
+                print_text(&found);
+            }
+        }
+    }
+    if (as_json) {
+        json_close(&json);
+        json_close(&json);
+    }
+    return EXIT_DONE;
+}

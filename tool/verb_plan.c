@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * verb_plan.c - `attest plan`: which variant computes a problem, and why the better ones do not.
+ *
+ * Invariant: nothing is chosen here; what is printed is what the library says of its own plan.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "args.h"
+#include "attn.h"
+#include "json.h"
+#include "message.h"
+#include "runner.h"
+#include "shape.h"
+#include "verbs.h"
+
+struct request {
+    struct runner runner;
+    struct sizes sizes;
+    struct semantics semantics;
+    struct extras extras;
+    attn_problem problem; /* resolved */
+    bool all, json;
+};
+
+/* ---- every variant, --all -------------------------------------------------------------------- */
+
+/* What the library says about the index-th variant; false past the last. */
+static bool variant_at(const struct request *request, int32_t index, attn_variant *variant,
+                       bool *applies, attn_error *why) {
+    *variant = (attn_variant){.size = sizeof *variant};
+    if (attn_variant_get(request->runner.context, index, variant, why) != ATTN_OK) {
+        return false;
+    }
+    *applies = attn_variant_check(request->runner.context, variant->name, &request->problem, why) ==
+               ATTN_OK;
+    return true;
+}
+
+static void print_variants(const struct request *request) {
+    attn_variant variant;
+    attn_error why;
+    bool applies;
+    int width = 0;
+    for (int32_t i = 0; variant_at(request, i, &variant, &applies, &why); i++) {
+        const int length = (int)strlen(variant.name);
+        width = length > width ? length : width;
+    }
+    for (int32_t i = 0; variant_at(request, i, &variant, &applies, &why); i++) {
+        printf("  %-*s  %s%s\n", width, variant.name, applies ? "yes" : "no: ", why.text);
+    }
+}
+
+static void variants_json(struct json *json, const struct request *request) {
+    attn_variant variant;
+    attn_error why;
+    bool applies;
+    json_open(json, "variants", '[');
+    for (int32_t i = 0; variant_at(request, i, &variant, &applies, &why); i++) {
+        json_open(json, NULL, '{');
+        json_text(json, "name", variant.name);
+        json_text(json, "family", variant.family);
+        json_text(json, "arch", variant.arch);
+        json_int(json, "block_q", variant.block_q);
+        json_int(json, "block_kv", variant.block_kv);
+        json_bool(json, "applies", applies);
+        json_text(json, "reason", applies ? NULL : why.text);
+        json_close(json);
+    }
+    json_close(json);
+}
+
+/* ---- the plan -------------------------------------------------------------------------------- */
+
+static void print_plan(const struct request *request) {
+    const attn_plan *plan = request->runner.plan;
+    char text[256];
+    printf("problem    %s\n", problem_text(&request->problem, text, sizeof text));
+    printf("variant    %s\n", attn_plan_variant(plan));
+    printf("workspace  %zu bytes\n", attn_workspace_size(plan));
+    attn_refusal refusal = {.size = sizeof refusal};
+    int width = 0;
+    for (int32_t i = 0; attn_plan_refusal(plan, i, &refusal, NULL) == ATTN_OK; i++) {
+        const int length = (int)strlen(refusal.variant);
+        width = length > width ? length : width;
+    }
+    for (int32_t i = 0; attn_plan_refusal(plan, i, &refusal, NULL) == ATTN_OK; i++) {
+        printf("refused    %-*s  %s\n", width, refusal.variant, refusal.reason);
+    }
+}
+
+static void plan_json(const struct request *request) {
+    const attn_plan *plan = request->runner.plan;
+    char line[4096];
+    struct json json = json_begin(stdout);
+    json_open(&json, NULL, '{');
+    json_text(&json, "attn", attn_version());
+    json_text(&json, "device", request->runner.device);
+    attn_plan_print(plan, line, sizeof line);
+    json_text(&json, "plan", line);
+    problem_json(&json, "problem", &request->problem);
+    json_real(&json, "flops", attn_problem_flops(&request->problem));
+    json_text(&json, "variant", attn_plan_variant(plan));
+    json_int(&json, "workspace", (int64_t)attn_workspace_size(plan));
+    json_open(&json, "refusals", '[');
+    attn_refusal refusal = {.size = sizeof refusal};
+    for (int32_t i = 0; attn_plan_refusal(plan, i, &refusal, NULL) == ATTN_OK; i++) {
+        json_open(&json, NULL, '{');
+        json_text(&json, "variant", refusal.variant);
+        json_text(&json, "reason", refusal.reason);
+        json_close(&json);
+    }
+    json_close(&json);
+    if (request->all) {
+        variants_json(&json, request);
+    }
+    json_close(&json);
+}
+
+static int make_plan(struct request *request) {
+    attn_problem problem;
+    attn_error why = {""};
+    attn_problem_init(&problem);
+    sizes_apply(&request->sizes, &problem);
+    semantics_apply(&request->semantics, &problem);
+    extras_apply(&request->extras, &problem);
+    if (attn_problem_resolve(&problem, &request->problem, &why) != ATTN_OK ||
+        !runner_open(&request->runner, &why)) {
+        return complain("plan: %s", why.text);
+    }
+    if (!runner_plan(&request->runner, &request->problem, &why)) {
+        if (request->all && !request->json) {
+            print_variants(request);
+        }
+        return complain("plan: %s", why.text);
+    }
+    if (request->json) {
+        plan_json(request);
+        return EXIT_DONE;
+    }
+    print_plan(request);
+    if (request->all) {
+        printf("\nvariants, the preferred ones first\n");
+        print_variants(request);
+    }
+    return EXIT_DONE;
+}
+
+int verb_plan(int argc, char **argv) {
+    struct request request = {0};
+    struct arg sizes[SIZES_ARGS], semantics[SEMANTICS_ARGS];
+    struct arg extras[EXTRAS_ARGS], runner[RUNNER_ARGS];
+    sizes_args(&request.sizes, sizes);
+    semantics_args(&request.semantics, semantics);
+    extras_args(&request.extras, extras);
+    runner_args(&request.runner, runner);
+    struct arg own[] = {
+        arg_flag("--all", &request.all,
+                 "also every variant: yes, or the first clause that refuses it"),
+        arg_flag("--json", &request.json, "the same as JSON"),
+    };
+    const struct arg_group groups[] = {{"sizes", sizes, SIZES_ARGS},
+                                       {"semantics", semantics, SEMANTICS_ARGS},
+                                       {"more", extras, EXTRAS_ARGS},
+                                       {"execution", runner, RUNNER_ARGS},
+                                       {"output", own, sizeof own / sizeof *own}};
+    const struct command command = {
+        .verb = "plan",
+        .summary = "which kernel computes a problem, and why not a better one",
+        .synopsis = "[options]",
+        .examples =
+            "  attest plan --dtype bf16\n"
+            "  attest plan --seq-q 1 --seq-kv 8192 --heads 32 --heads-kv 8 --dim 128 --all\n",
+        .groups = groups,
+        .group_count = sizeof groups / sizeof *groups,
+    };
+    const enum args_result parsed = args_parse(&command, argc, argv);
+    if (parsed != ARGS_RUN) {
+        return parsed == ARGS_HELP ? EXIT_DONE : EXIT_BAD_INPUT;
+    }
+    const int status = make_plan(&request);
+    runner_close(&request.runner);
+    return status;
+}

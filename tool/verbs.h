@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * verbs.h - the verbs. Each takes the words behind its name and returns the exit code (message.h).
+ */
+#ifndef ATTEST_VERBS_H
+#define ATTEST_VERBS_H
+
+int verb_attn(int argc, char **argv);
+int verb_bench(int argc, char **argv);
+int verb_devices(int argc, char **argv);
+int verb_plan(int argc, char **argv);
+
+#endif /* ATTEST_VERBS_H */
