@@ -242,9 +242,9 @@ static attn_status check_workspace(const attn_plan *plan, const void *workspace,
     if (plan->workspace == 0) {
         return ATTN_OK;
     }
-    if (workspace == NULL || (uintptr_t)workspace % CPU_ALIGN != 0) {
+    if (workspace == NULL || (uintptr_t)workspace % WORKSPACE_ALIGN != 0) {
         return attn_fail(error, ATTN_INVALID, "workspace = %p, expected %zu bytes at a multiple of %d",
-                         workspace, plan->workspace, (int)CPU_ALIGN);
+                         workspace, plan->workspace, (int)WORKSPACE_ALIGN);
     }
     if (size < plan->workspace) {
         return attn_fail(error, ATTN_INVALID, "workspace_size = %zu, expected at least %zu", size,
@@ -270,7 +270,7 @@ attn_status attn_forward(const attn_plan *plan, const attn_tensors *tensors, voi
     if (status != ATTN_OK) {
         return status;
     }
-    const struct cpu_job job = {plan, &plan->problem, tensors, workspace};
+    const struct cpu_job job = {plan, &plan->problem, tensors, cpu_align(workspace)};
     if (plan->problem.batch > 0 && plan->problem.seq_q > 0) {
         switch (plan->family) {
         case FAMILY_CPU_TILE: cpu_tile_forward(&job, plan->context->pool); break;

@@ -5,12 +5,15 @@
  */
 #include "cpu.h"
 
-#include <float.h>
 #include <math.h>
 #include <string.h>
 
 size_t cpu_round_up(size_t bytes) {
     return (bytes + CPU_ALIGN - 1) / CPU_ALIGN * CPU_ALIGN;
+}
+
+char *cpu_align(void *pointer) {
+    return (char *)pointer + (CPU_ALIGN - (uintptr_t)pointer % CPU_ALIGN) % CPU_ALIGN;
 }
 
 /* ---- rows ------------------------------------------------------------------------------------ */
@@ -100,9 +103,9 @@ void cpu_adjust_row(const struct cpu_job *job, const struct sequence *s, int64_t
 float cpu_end_row(const struct cpu_job *job, const struct sequence *s, int64_t b, int64_t h,
                   int64_t i, float max, float sum) {
     const attn_problem *p = job->problem;
-    const bool empty = max == -INFINITY; /* NaN is not */
+    const bool empty = max == -INFINITY && sum == 0.0F; /* a maximum may miss a NaN, a sum does not */
     float lse = empty ? -INFINITY : (float)(LN_2 * ((double)max + log2((double)sum)));
-    float inverse = empty ? 0.0F : 1.0F / sum;
+    float inverse = empty ? CPU_SAW_NOTHING : 1.0F / sum;
     if (p->sink) {
         const double sink = (double)job->tensors->sink[h];
         if (empty) {
@@ -113,8 +116,6 @@ float cpu_end_row(const struct cpu_job *job, const struct sequence *s, int64_t b
             const double total = (double)sum * exp(row - highest) + exp(sink - highest);
             lse = (float)(highest + log(total));
             inverse = (float)(exp(row - highest) / total);
-            /* a sink far above all keys must not look like a row that saw nothing */
-            inverse = inverse == 0.0F ? FLT_TRUE_MIN : inverse;
         }
     }
     if (job->tensors->lse != NULL) {

@@ -95,7 +95,7 @@ struct cpu_tile_kernel {
     void (*adjust)(const struct cpu_tile *tile, const struct cpu_adjust *adjust); /* or NULL */
     void (*soften)(const struct cpu_tile *tile, int head_dim_v, float factor);
     void (*weigh)(const struct cpu_tile *tile, int head_dim_v);
-    /* out[r] = inverse[r] * O of row r, for the real rows; zeros where inverse[r] = 0 */
+    /* out[r] = inverse[r] (from cpu_end_row) * O of row r, for the real rows */
     void (*finish)(const struct cpu_tile *tile, int head_dim_v, const float *inverse,
                    attn_dtype dtype, void *const *out, void *scratch);
 };
@@ -109,7 +109,7 @@ struct cpu_row_kernel {
     float (*soften)(float *s, int count, float *max);
     /* o[r * cols + c] += sum over j of p[r * p_stride + j] * v[j][c] */
     void (*weigh)(const float *p, int p_stride, int rows, const struct cpu_rows *v, float *o);
-    /* out = inverse * o; zeros where inverse = 0 */
+    /* out = inverse (from cpu_end_row) * o */
     void (*finish)(const float *o, int head_dim_v, float inverse, attn_dtype dtype, void *out);
 };
 
@@ -171,11 +171,15 @@ bool cpu_needs_adjust(const attn_problem *problem);
 /* What Q is multiplied by so that scores come out as `struct cpu_adjust` wants them. */
 float cpu_q_factor(const attn_problem *problem);
 
-/* Ends a row: joins the sink, stores the LSE (if wanted), returns what O must be multiplied by;
- * 0 only for a row in which nothing remained. */
+/* Instead of a factor: the row becomes zeros, whatever it holds (0 * NaN would not). */
+#define CPU_SAW_NOTHING (-1.0F)
+
+/* Ends a row: joins the sink, stores the LSE (if wanted), returns what O must be multiplied by, or
+ * CPU_SAW_NOTHING. */
 float cpu_end_row(const struct cpu_job *job, const struct sequence *s, int64_t b, int64_t h,
                   int64_t i, float max, float sum);
 
 size_t cpu_round_up(size_t bytes);
+char *cpu_align(void *pointer); /* up to CPU_ALIGN */
 
 #endif /* ATTN_CPU_H */

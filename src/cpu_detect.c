@@ -169,8 +169,8 @@ static void read_model(char *name, size_t size) {
     snprintf(name, size, "%s", arm_core(implementer, part));
 #else
     while (fgets(line, sizeof line, file) != NULL) {
-        char model[200];
-        if (sscanf(line, "model name : %199[^\n]", model) == 1) {
+        char model[96];
+        if (sscanf(line, "model name : %95[^\n]", model) == 1) {
             snprintf(name, size, "%s", model);
             break;
         }

@@ -126,9 +126,9 @@ OUT_OF_LINE void row_from_float(attn_dtype dtype, const float *in, int count, fl
     }
 }
 
-/* The last step of a row: times inverse; 0 means that it saw nothing, whatever it holds. */
+/* The last step of a row: times what cpu_end_row returned. */
 OUT_OF_LINE void end_row(attn_dtype dtype, const float *in, int count, float inverse, void *out) {
-    if (inverse == 0.0F) {
+    if (inverse == CPU_SAW_NOTHING) {
         memset(out, 0, (size_t)count * attn_dtype_size(dtype));
     } else {
         row_from_float(dtype, in, count, inverse, out);

@@ -195,7 +195,7 @@ static void run_split(void *argument, int64_t index, int slot) {
         l[r] = 0.0F;
     }
     if (all.end <= all.begin) {
-        return; /* combine skips a split whose m is -inf */
+        return; /* O stays unwritten; combine skips a split whose l is 0 */
     }
     memset(o, 0, (size_t)u.rows * (size_t)job->problem->head_dim_v * sizeof(float));
     float *q = floats(scratch, u.at.q);
@@ -230,19 +230,20 @@ static void combine_row(const struct unit *u, int r, float *max, float *sum) {
         nan = nan || isnan(m);
     }
     float *out = floats(partial_of(u, 0), u->at.o) + r * cols;
-    if (floats(partial_of(u, 0), u->at.m)[r] == -INFINITY) {
+    if (floats(partial_of(u, 0), u->at.l)[r] == 0.0F) {
         memset(out, 0, (size_t)cols * sizeof(float));
     }
     float total = 0.0F;
     for (int64_t split = 0; split < g->chunks; split++) {
         char *partial = partial_of(u, split);
         const float m = floats(partial, u->at.m)[r];
-        if (m == -INFINITY) {
+        const float l = floats(partial, u->at.l)[r];
+        if (m == -INFINITY && l == 0.0F) {
             continue;
         }
         const float weight = exp2f(m - highest);
         const float *o = floats(partial, u->at.o) + r * cols;
-        total += weight * floats(partial, u->at.l)[r];
+        total += weight * l;
         for (int64_t c = 0; c < cols; c++) {
             out[c] = split == 0 ? weight * o[c] : out[c] + weight * o[c];
         }

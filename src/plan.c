@@ -61,7 +61,7 @@ static attn_status work_out(attn_plan *plan, attn_error *error) {
         return attn_fail(error, ATTN_UNSUPPORTED, "the workspace of %s would not fit in any memory",
                          plan->name);
     }
-    plan->workspace = plan->threads * plan->cpu.slot_bytes + plan->cpu.partial_bytes;
+    plan->workspace = plan->threads * plan->cpu.slot_bytes + plan->cpu.partial_bytes + CPU_ALIGN;
     return ATTN_OK;
 }
 
@@ -107,7 +107,7 @@ size_t attn_workspace_size(const attn_plan *plan) {
 }
 
 size_t attn_workspace_alignment(const attn_plan *plan) {
-    return plan != NULL ? CPU_ALIGN : 0;
+    return plan != NULL ? WORKSPACE_ALIGN : 0;
 }
 
 const char *attn_plan_variant(const attn_plan *plan) {

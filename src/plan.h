@@ -7,6 +7,8 @@
 
 #include "cpu.h"
 
+enum { WORKSPACE_ALIGN = 16 }; /* asked of the caller: what malloc gives; kernels align further */
+
 enum variant_family { FAMILY_CPU_TILE, FAMILY_CPU_ROW };
 
 struct variant {

@@ -245,13 +245,13 @@ static attn_status check_disjoint(const attn_strides *s, const struct extent *e,
 
 static attn_status check_bias(attn_problem *p, attn_error *error) {
     attn_bias_strides *s = &p->bias_strides;
-    if (!p->bias) {
-        return ATTN_OK;
-    }
     fill(&s->col, 1);
     fill(&s->row, p->seq_kv);
     fill(&s->head, times(p->seq_q, p->seq_kv));
     fill(&s->batch, times(p->heads_q, times(p->seq_q, p->seq_kv)));
+    if (!p->bias) {
+        return ATTN_OK;
+    }
     int64_t last = 1;
     TRY(extend("bias_strides", "batch", p->batch, s->batch, &last, error));
     TRY(extend("bias_strides", "head", p->heads_q, s->head, &last, error));

@@ -46,8 +46,8 @@ static attn_problem shape(int dtype, bool decode) {
     p.heads_q = 4;
     p.heads_kv = 2;
     p.seq_q = decode ? 1 : 90;
-    p.seq_kv = decode ? 3000 : 130;
-    p.head_dim = 64;
+    p.seq_kv = decode ? 2000 : 130;
+    p.head_dim = 32;
     return p;
 }
 
@@ -202,7 +202,7 @@ static void call_variant(attn_context *const contexts[CALLERS], struct sample *s
     struct caller callers[CALLERS];
     for (int i = 0; i < CALLERS; i++) {
         callers[i] = (struct caller){.context = contexts[i], .plan = plan, .variant = variant,
-                                     .sample = s, .bits = bits, .rounds = 6};
+                                     .sample = s, .bits = bits, .rounds = 4};
     }
     call_together(callers);
     attn_plan_destroy(plan);

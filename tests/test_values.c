@@ -136,8 +136,9 @@ static void others_must_pass(const struct sample *s, struct plant *plant, const 
                      ATTN_OK, &why)) {
         attn_comparison_print(&result, text, sizeof text);
         CHECK_MSG(result.pass, "%s: %g in %s head %d row %d col %d leaks: %s: %s", variant,
-                  (double)plant->value, place_names[plant->place], (int)plant->head, (int)plant->row,
-                  (int)plant->col, recipe_print(&s->recipe, line, sizeof line), text);
+                  (double)plant->value, place_names[plant->place], (int)plant->head,
+                  (int)plant->row, (int)plant->col, recipe_print(&s->recipe, line, sizeof line),
+                  text);
     }
 }
 
