@@ -63,9 +63,12 @@ struct cpu_rows cpu_v_rows(const struct cpu_job *job, const struct sequence *s, 
 
 /* ---- scores ---------------------------------------------------------------------------------- */
 
-float cpu_q_factor(const attn_problem *problem) {
-    const double unit = problem->softcap > 0.0F ? 1.0 / (double)problem->softcap : LOG2_E;
-    return (float)((double)problem->scale * unit);
+float cpu_scale_sign(const attn_problem *problem) {
+    return problem->scale == 0.0F ? 0.0F : copysignf(1.0F, problem->scale);
+}
+
+float cpu_scale_factor(const attn_problem *problem, double unit) {
+    return problem->scale == 0.0F ? 1.0F : (float)(fabs((double)problem->scale) * unit);
 }
 
 bool cpu_needs_adjust(const attn_problem *problem) {
@@ -76,6 +79,7 @@ void cpu_adjust_init(const struct cpu_job *job, struct cpu_adjust *adjust) {
     const attn_problem *p = job->problem;
     memset(adjust, 0, sizeof *adjust);
     adjust->softcap = p->softcap;
+    adjust->factor = cpu_scale_factor(p, p->softcap > 0.0F ? 1.0 / (double)p->softcap : LOG2_E);
     adjust->alibi = p->alibi;
     adjust->bias = p->bias;
     adjust->bias_dtype = p->bias_dtype;

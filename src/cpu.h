@@ -61,9 +61,10 @@ struct cpu_tile {
     float *l; /* tile_rows running sums of 2^(s - m) */
 };
 
-/* What softcap, ALiBi and bias need to know of the rows; scores come in as scale * q.k / softcap
- * (natural units) where there is a softcap, else already times log2(e). */
+/* What softcap, ALiBi and bias need to know of the rows. Scores come in as +-q.k and leave in log2
+ * units. */
 struct cpu_adjust {
+    float factor;  /* what makes scale * q.k / softcap, or without softcap log2 units, of a score */
     float softcap; /* 0 = none */
     bool alibi;
     bool bias;
@@ -78,7 +79,6 @@ struct cpu_adjust {
 struct cpu_tile_kernel {
     int tile_rows;
     int key_step;
-    bool scales_q; /* pack_q multiplies by `factor`; else soften does */
     size_t (*q_bytes)(int head_dim);
     size_t (*k_bytes)(int keys, int head_dim);
     size_t (*v_bytes)(int keys, int head_dim_v);
@@ -86,13 +86,16 @@ struct cpu_tile_kernel {
     size_t (*o_bytes)(int head_dim_v);
     size_t (*row_bytes)(int cols);
 
-    void (*pack_q)(attn_dtype dtype, const void *const *rows, int count, int head_dim, float factor,
+    /* sign: 1, -1, or 0 (scale = 0), which Q is multiplied by; the scale's size comes later, so
+     * that it costs no rounding */
+    void (*pack_q)(attn_dtype dtype, const void *const *rows, int count, int head_dim, float sign,
                    void *packed, void *scratch);
     void (*pack_k)(const struct cpu_rows *k, void *packed, void *scratch);
     /* keys: the block's capacity. Returns whether all of V is finite. */
     bool (*pack_v)(const struct cpu_rows *v, int keys, void *packed, void *scratch);
     void (*score)(const struct cpu_tile *tile, int head_dim);
     void (*adjust)(const struct cpu_tile *tile, const struct cpu_adjust *adjust); /* or NULL */
+    /* factor > 0 makes log2 units of the scores */
     void (*soften)(const struct cpu_tile *tile, int head_dim_v, float factor);
     void (*weigh)(const struct cpu_tile *tile, int head_dim_v);
     /* out[r] = inverse[r] (from cpu_end_row) * O of row r, for the real rows */
@@ -101,12 +104,12 @@ struct cpu_tile_kernel {
 };
 
 struct cpu_row_kernel {
-    /* s[r * s_stride + j] = q_r . k_j; q is fp32, contiguous, already scaled */
+    /* s[r * s_stride + j] = q_r . k_j; q is fp32, contiguous */
     void (*score)(const float *q, int rows, const struct cpu_rows *k, float *s, int s_stride);
     /* the keys [first, first + count) of one row; s points at the first */
     void (*adjust)(float *s, int first, int count, const struct cpu_adjust *adjust, int row);
-    /* s -> 2^(s - max) in place; returns the sum and the maximum (-inf: nothing to see) */
-    float (*soften)(float *s, int count, float *max);
+    /* s -> 2^(factor * s - max) in place; returns the sum and the maximum (-inf: nothing to see) */
+    float (*soften)(float *s, int count, float factor, float *max);
     /* o[r * cols + c] += sum over j of p[r * p_stride + j] * v[j][c] */
     void (*weigh)(const float *p, int p_stride, int rows, const struct cpu_rows *v, float *o);
     /* out = inverse (from cpu_end_row) * o */
@@ -168,8 +171,10 @@ void cpu_adjust_row(const struct cpu_job *job, const struct sequence *s, int64_t
 void cpu_adjust_init(const struct cpu_job *job, struct cpu_adjust *adjust);
 bool cpu_needs_adjust(const attn_problem *problem);
 
-/* What Q is multiplied by so that scores come out as `struct cpu_adjust` wants them. */
-float cpu_q_factor(const attn_problem *problem);
+/* scale = sign * size. Q is multiplied by the sign (0 for scale = 0, with size 1), the scores by the
+ * size times `unit`: a positive factor, so that a maximum stays a maximum. */
+float cpu_scale_sign(const attn_problem *problem);
+float cpu_scale_factor(const attn_problem *problem, double unit);
 
 /* Instead of a factor: the row becomes zeros, whatever it holds (0 * NaN would not). */
 #define CPU_SAW_NOTHING (-1.0F)

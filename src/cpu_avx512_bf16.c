@@ -38,12 +38,10 @@ static void bf16_pack_k(const struct cpu_rows *k, void *packed, void *scratch) {
 /* Two keys at a time, so that their numbers stand side by side. */
 static bool bf16_pack_v(const struct cpu_rows *v, int keys, void *packed, void *scratch) {
     const int width = padded(v->cols);
-    uint16_t *even = scratch;
-    uint16_t *odd = even + width;
     __mmask32 wild = 0;
     for (int j = 0; j < padded(v->count); j += 2) {
-        copy_row(key_row(v, j), v->cols, width, 0, even);
-        copy_row(key_row(v, j + 1), v->cols, width, 0, odd);
+        const uint16_t *even = padded_row(v, j, scratch);
+        const uint16_t *odd = padded_row(v, j + 1, (uint16_t *)scratch + width);
         for (int c = 0; c < width; c += NB) {
             const __m128i a = _mm_loadu_si128((const __m128i *)(const void *)(even + c));
             const __m128i b = _mm_loadu_si128((const __m128i *)(const void *)(odd + c));
@@ -57,6 +55,7 @@ static bool bf16_pack_v(const struct cpu_rows *v, int keys, void *packed, void *
     return wild == 0;
 }
 
+/* Where dimension c of key j stands in packed V. */
 static ptrdiff_t v_place(int keys, int j, int c) {
     return (ptrdiff_t)(c / NB * NB) * keys + (ptrdiff_t)(j / 2) * 2 * NB + c % NB * 2 + j % 2;
 }
@@ -134,7 +133,6 @@ static void bf16_weigh(const struct cpu_tile *tile, int head_dim_v) {
 static const struct cpu_tile_kernel tile_kernel = {
     .tile_rows = MR,
     .key_step = UNIT,
-    .scales_q = false,
     .q_bytes = bf16_q_bytes,
     .k_bytes = bf16_k_bytes,
     .v_bytes = bf16_v_bytes,

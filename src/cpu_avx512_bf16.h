@@ -12,8 +12,7 @@
  *     O         [head_dim_v][MR] fp32
  *
  * The including file sets MV and UNIT (what the products take at a time) and lays K and V out.
- * Q is not scaled; a negative scale flips its signs. P is rounded to bf16, its sum is not: the LSE
- * is as exact as in fp32.
+ * P is rounded to bf16, its sum is not: the LSE is as exact as in fp32.
  * Invariant: head_dim, head_dim_v and keys are padded to multiples of UNIT, itself a multiple of
  * 8; what the padding of an operand holds is 0.
  */
@@ -81,6 +80,16 @@ static const uint16_t *key_row(const struct cpu_rows *rows, int j) {
     return j < rows->count ? (const uint16_t *)(const void *)(rows->base + j * rows->stride) : NULL;
 }
 
+/* Key j with zeros behind it: where it lies if it needs none, else its copy. */
+static const uint16_t *padded_row(const struct cpu_rows *rows, int j, uint16_t *copy) {
+    const int width = padded(rows->cols);
+    if (j < rows->count && rows->cols == width) {
+        return key_row(rows, j);
+    }
+    copy_row(key_row(rows, j), rows->cols, width, 0, copy);
+    return copy;
+}
+
 /* The lanes that hold Inf or NaN: their exponent is all ones. */
 INLINE __mmask32 wild_lanes(__m512i numbers) {
     const __m512i exponent = _mm512_set1_epi16(0x7f80);
@@ -108,10 +117,10 @@ INLINE void transpose_quarters(__m512i *x) {
 }
 
 static void bf16_pack_q(attn_dtype dtype, const void *const *rows, int count, int head_dim,
-                        float factor, void *packed, void *scratch) {
+                        float sign, void *packed, void *scratch) {
     (void)dtype;
     const int width = padded(head_dim);
-    const uint16_t flip = factor < 0.0F ? 0x8000 : 0;
+    const uint16_t flip = sign < 0.0F ? 0x8000 : 0; /* scale = 0 is refused: it would lose a NaN */
     uint16_t *lines = scratch;
     for (int r = 0; r < MR; r++) {
         copy_row(r < count ? rows[r] : NULL, head_dim, width, flip, lines + (ptrdiff_t)r * width);
@@ -188,9 +197,9 @@ INLINE vf exp2_coarse(vf x) {
 
 /* Two keys of 16 rows as 16 pairs of bf16. */
 INLINE __m512i round_pairs(vf even, vf odd) {
-    const __m512i interleave = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9,
-                                                24, 8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17,
-                                                1, 16, 0);
+    const __m512i interleave =
+        _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
+                         21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
     return _mm512_permutexvar_epi16(interleave, (__m512i)_mm512_cvtne2ps_pbh(odd, even));
 }
 
@@ -231,7 +240,6 @@ static void rescale(const struct cpu_tile *tile, int head_dim_v, const vf *alpha
 static void bf16_soften(const struct cpu_tile *tile, int head_dim_v, float factor) {
     mask_keys(tile, first_key(tile), tile->full_begin);
     mask_keys(tile, tile->full_end, last_key(tile));
-    const vf unit = vdup(fabsf(factor)); /* the sign went into Q */
     vf highest[MV];
     find_highest(tile, highest);
     vf max[MV]; /* what exp2 subtracts: never -inf */
@@ -239,7 +247,7 @@ static void bf16_soften(const struct cpu_tile *tile, int head_dim_v, float facto
     bool moved = false;
     EACH(v, MV) {
         const vf before = vload(tile->m + v * VL);
-        const vf found = vmul(highest[v], unit);
+        const vf found = vmul(highest[v], vdup(factor));
         const vf now = vless(vadd(before, vdup(SLACK)), found, found, before);
         vstore(tile->m + v * VL, now);
         max[v] = vmax(vdup(-FLT_MAX), now);
@@ -252,7 +260,7 @@ static void bf16_soften(const struct cpu_tile *tile, int head_dim_v, float facto
     if (moved) {
         rescale(tile, head_dim_v, alpha);
     }
-    exponentiate(tile, unit, max);
+    exponentiate(tile, vdup(factor), max);
 }
 
 /* ---- the rest -------------------------------------------------------------------------------- */
@@ -287,7 +295,8 @@ static void bf16_finish(const struct cpu_tile *tile, int head_dim_v, const float
     const int width = padded(head_dim_v);
     for (int c = 0; c < width; c += 4) {
         for (int r = 0; r < MR; r += 4) {
-            transpose4x4(tile->o + (ptrdiff_t)c * MR + r, MR, lines + (ptrdiff_t)r * width + c, width);
+            transpose4x4(tile->o + (ptrdiff_t)c * MR + r, MR, lines + (ptrdiff_t)r * width + c,
+                         width);
         }
     }
     for (int r = 0; r < tile->rows; r++) {

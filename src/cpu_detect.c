@@ -15,6 +15,7 @@
 #elif defined(__x86_64__)
 #include <cpuid.h>
 #include <pthread.h>
+#include <sys/syscall.h>
 #endif
 
 typedef bool cpu_test(void);
@@ -40,15 +41,17 @@ static bool has_bf16(void) {
 extern const struct cpu_isa cpu_isa_avx2;
 extern const struct cpu_isa cpu_isa_avx512;
 extern const struct cpu_isa cpu_isa_avx512_bf16;
+extern const struct cpu_isa cpu_isa_amx;
 
 #define BIT(n) (1U << (n))
 
-/* What CPUID says, as far as it is asked for here; bits as Intel's and AMD's manuals number them. */
+/* What is asked of CPUID, bits as Intel's and AMD's manuals number them. */
 enum {
     LEAF_1_ECX = 0, /* FMA 12, OSXSAVE 27, AVX 28, F16C 29 */
     LEAF_7_EBX,     /* AVX2 5, AVX512 F 16, DQ 17, BW 30, VL 31 */
+    LEAF_7_EDX,     /* AMX-BF16 22, AMX-TILE 24 */
     LEAF_7_1_EAX,   /* AVX512_BF16 5 */
-    XCR0,           /* registers that the system saves: XMM 1, YMM 2, ZMM and masks 5 to 7 */
+    XCR0,           /* what the system saves: XMM 1, YMM 2, masks and ZMM 5 to 7, AMX 17 and 18 */
     FEATURE_WORDS
 };
 
@@ -70,6 +73,7 @@ static void read_features(void) {
     }
     if (__get_cpuid_count(7, 0, &a, &b, &c, &d)) {
         features[LEAF_7_EBX] = b;
+        features[LEAF_7_EDX] = d;
         if (a >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d)) { /* a: the last subleaf */
             features[LEAF_7_1_EAX] = a;
         }
@@ -94,6 +98,15 @@ static bool has_avx512(void) {
 static bool has_avx512_bf16(void) {
     return has_avx512() && has(LEAF_7_1_EAX, BIT(5));
 }
+
+enum { REQUEST_PERMISSION = 0x1023, AMX_DATA = 18 }; /* ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA */
+
+/* The kernel lets a process use AMX once it has asked; asking again costs a system call. */
+static bool has_amx(void) {
+    return has_avx512_bf16() && has(LEAF_7_EDX, BIT(22) | BIT(24)) &&
+           has(XCR0, BIT(17) | BIT(18)) &&
+           syscall(SYS_arch_prctl, REQUEST_PERMISSION, AMX_DATA) == 0;
+}
 #endif
 
 static const struct {
@@ -111,6 +124,7 @@ static const struct {
     {"avx2", &cpu_isa_avx2, has_avx2, "AVX2, FMA or F16C"},
     {"avx512", &cpu_isa_avx512, has_avx512, "AVX-512 (F, BW, DQ and VL)"},
     {"avx512_bf16", &cpu_isa_avx512_bf16, has_avx512_bf16, "AVX512_BF16 (VDPBF16PS)"},
+    {"amx", &cpu_isa_amx, has_amx, "AMX-BF16 (TDPBF16PS), or the system's leave to use it"},
 #endif
 };
 

@@ -14,7 +14,7 @@
  *
  * The four keys of a step of P and V stand in the order 0 2 1 3: so one TRN2 of two accumulators
  * rounds (the low halves fall away) and builds the operand. P is rounded to bf16, its sum is not:
- * the LSE is as exact as in fp32. Q is not scaled; a negative scale flips its signs.
+ * the LSE is as exact as in fp32.
  * Invariant: gemm_bf16 reads up to 48 bytes of A past the end; scratch always goes on there.
  */
 #include "cpu_neon.h"
@@ -177,10 +177,10 @@ static void pack_pair(const uint16_t *first, const uint16_t *second, int cols, u
 }
 
 static void bf16_pack_q(attn_dtype dtype, const void *const *rows, int count, int head_dim,
-                        float factor, void *packed, void *scratch) {
+                        float sign, void *packed, void *scratch) {
     (void)dtype;
     (void)scratch;
-    const uint16_t flip = factor < 0.0F ? 0x8000 : 0;
+    const uint16_t flip = sign < 0.0F ? 0x8000 : 0; /* 0 is refused: it would lose a NaN */
     uint16_t *out = packed;
     if (count < TILE_ROWS) {
         memset(packed, 0, bf16_q_bytes(head_dim));
@@ -367,7 +367,6 @@ static void bf16_soften(const struct cpu_tile *tile, int head_dim_v, float facto
             mask_panel(tile, panel);
         }
     }
-    const float unit = fabsf(factor); /* the sign went into Q */
     vf highest[PAIRS];
     find_highest(tile, highest);
     float max[TILE_ROWS];   /* what exp2 subtracts: never -inf */
@@ -375,7 +374,7 @@ static void bf16_soften(const struct cpu_tile *tile, int head_dim_v, float facto
     bool moved = false;
     EACH(pair, PAIRS) {
         const float32x4_t both = vpmaxq_f32(highest[pair], highest[pair]); /* {r0, r1, r0, r1} */
-        vst1_f32(max + 2 * pair, vmul_n_f32(vget_low_f32(both), unit));
+        vst1_f32(max + 2 * pair, vmul_n_f32(vget_low_f32(both), factor));
     }
     for (int r = 0; r < TILE_ROWS; r += VL) {
         const vf before = vload(tile->m + r);
@@ -391,7 +390,7 @@ static void bf16_soften(const struct cpu_tile *tile, int head_dim_v, float facto
         rescale(tile, head_dim_v, alpha);
     }
     EACH(pair, PAIRS) {
-        const vf sum = exponentiate(tile, pair, vdup(unit), pair_of(max + 2 * pair));
+        const vf sum = exponentiate(tile, pair, vdup(factor), pair_of(max + 2 * pair));
         const float32x2_t rows = vget_low_f32(vpaddq_f32(sum, sum));
         vst1_f32(tile->l + 2 * pair, vadd_f32(vld1_f32(tile->l + 2 * pair), rows));
     }
@@ -451,7 +450,6 @@ static void bf16_finish(const struct cpu_tile *tile, int head_dim_v, const float
 static const struct cpu_tile_kernel tile_kernel = {
     .tile_rows = TILE_ROWS,
     .key_step = PANEL,
-    .scales_q = false,
     .q_bytes = bf16_q_bytes,
     .k_bytes = bf16_k_bytes,
     .v_bytes = bf16_v_bytes,

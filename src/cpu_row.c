@@ -5,7 +5,7 @@
  * The keys are cut into splits of a fixed length; each gives a partial (m, l, O) per row, and the
  * partials are combined in the order of the splits, so neither threads nor timing can change bits.
  *
- * Scratch of one thread:   queries (fp32, scaled) | scores
+ * Scratch of one thread:   queries (fp32) | scores
  * Behind all threads':     partials [batch][KV head][cut][split] of m[rows], l[rows], O[rows][dim]
  */
 #include "cpu.h"
@@ -94,12 +94,12 @@ static float *floats(char *base, size_t at) {
 
 static void load_queries(const struct unit *u, float *q) {
     const attn_problem *p = u->job->problem;
-    const float factor = cpu_q_factor(p);
+    const float sign = cpu_scale_sign(p);
     for (int r = 0; r < u->rows; r++) {
         const char *row =
             cpu_q_row(u->job, &u->sequence, u->batch, row_head(u, r), row_query(u, r));
         for (int64_t c = 0; c < p->head_dim; c++) {
-            q[r * p->head_dim + c] = load_element(p->dtype, row, c) * factor;
+            q[r * p->head_dim + c] = load_element(p->dtype, row, c) * sign;
         }
     }
 }
@@ -204,13 +204,15 @@ static void run_split(void *argument, int64_t index, int slot) {
     const struct cpu_rows v = cpu_v_rows(job, &u.sequence, u.batch, u.head_kv, first, (int)count);
     const struct cpu_rows seen = slice(&k, (int)all.begin, (int)all.end);
     u.kernel->score(q, u.rows, &seen, s + all.begin, g->block_kv);
+    float factor = cpu_scale_factor(job->problem, LOG2_E);
     if (cpu_needs_adjust(job->problem)) {
         adjust_rows(&u, first, keys, s);
+        factor = 1.0F;
     }
     for (int r = 0; r < u.rows; r++) {
         if (keys[r].end > keys[r].begin) {
             l[r] = u.kernel->soften(s + (ptrdiff_t)r * g->block_kv + keys[r].begin,
-                                    (int)(keys[r].end - keys[r].begin), &m[r]);
+                                    (int)(keys[r].end - keys[r].begin), factor, &m[r]);
         }
     }
     weigh_rows(&u, keys, &v, s, o);

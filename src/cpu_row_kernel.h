@@ -124,7 +124,7 @@ static void row_adjust(float *s, int first, int count, const struct cpu_adjust *
     const char *bias = adjust->bias_row[row];
     for (int j = 0; j < count; j += VL) {
         const int n = count - j < VL ? count - j : VL;
-        vf x = load_part(s + j, n, 0.0F);
+        vf x = vmul(load_part(s + j, n, 0.0F), vdup(adjust->factor));
         if (adjust->softcap > 0.0F) {
             x = vmul(cap, tanh_vector(x));
         }
@@ -145,31 +145,32 @@ static void row_adjust(float *s, int first, int count, const struct cpu_adjust *
     }
 }
 
-static float row_soften(float *s, int count, float *max) {
+static float row_soften(float *s, int count, float factor, float *max) {
     const int whole = count / VL * VL;
     const int rest = count - whole;
     vf highest = load_part(s + whole, rest, -INFINITY);
     for (int j = 0; j < whole; j += VL) {
         highest = vmax(highest, vload(s + j));
     }
-    *max = vhighest(highest);
-    const vf shift = vmax(vdup(-FLT_MAX), vdup(*max));
+    *max = factor * vhighest(highest);
+    const vf shift = vsub(vdup(0.0F), vmax(vdup(-FLT_MAX), vdup(*max)));
+    const vf scale = vdup(factor);
     vf sum = vdup(0.0F);
     int j = 0;
     for (; j + 4 * VL <= whole; j += 4 * VL) {
         vf p[4];
         EACH(i, 4) {
-            p[i] = exp2_vector(vsub(vload(s + j + i * VL), shift));
+            p[i] = exp2_vector(vfma(vload(s + j + i * VL), scale, shift));
             vstore(s + j + i * VL, p[i]);
         }
         sum = vadd(sum, vadd(vadd(p[0], p[1]), vadd(p[2], p[3])));
     }
     for (; j < whole; j += VL) {
-        const vf p = exp2_vector(vsub(vload(s + j), shift));
+        const vf p = exp2_vector(vfma(vload(s + j), scale, shift));
         vstore(s + j, p);
         sum = vadd(sum, p);
     }
-    const vf p = exp2_vector(vsub(load_part(s + whole, rest, -INFINITY), shift));
+    const vf p = exp2_vector(vfma(load_part(s + whole, rest, -INFINITY), scale, shift));
     store_part(s + whole, rest, p);
     return vsum(vadd(sum, p));
 }

@@ -6,7 +6,7 @@
  * Query rows are the vector dimension, so maximum, sum and rescaling are plain vertical
  * operations, and one matrix product serves both sides:
  *
- *     C[NB][MR] (+)= sum over k of B[k][NB] * A[k][MR]         MR = MV * VL rows
+ *     C[NB][MR] = [C +] sum over k of B[k][NB] * A[k][MR]      MR = MV * VL rows
  *
  *     score:  A = Q^T [d][MR]     B = K panel [d][NB keys]     C = S^T [key][MR]
  *     weigh:  A = P^T [key][MR]   B = V panel [key][NB dims]   C = O^T [dim][MR]
@@ -21,13 +21,12 @@
 
 enum { MR = MV * VL };
 
-/* vectors <= MV of rows: a tile with few real rows need not multiply the padding. */
-INLINE void gemm_vectors(const float *a, const float *b, int k, float *c, bool accumulate,
-                         int vectors) {
+/* vectors <= MV: a tile with few real rows need not multiply the padding. */
+INLINE void gemm_vectors(const float *a, const float *b, int k, float *c, bool add, int vectors) {
     vf sum[NB][MV];
     EACH(n, NB) {
         EACH(v, vectors) {
-            sum[n][v] = accumulate ? vload(c + n * MR + v * VL) : vdup(0.0F);
+            sum[n][v] = vdup(0.0F);
         }
     }
     for (int i = 0; i < k; i++, a += MR, b += NB) {
@@ -44,23 +43,24 @@ INLINE void gemm_vectors(const float *a, const float *b, int k, float *c, bool a
     }
     EACH(n, NB) {
         EACH(v, vectors) {
-            vstore(c + n * MR + v * VL, sum[n][v]);
+            float *at = c + n * MR + v * VL;
+            vstore(at, add ? vadd(vload(at), sum[n][v]) : sum[n][v]);
         }
     }
 }
 
 #ifndef HAVE_GEMM_FULL
-static void gemm_full(const float *a, const float *b, int k, float *c, bool accumulate) {
-    gemm_vectors(a, b, k, c, accumulate, MV);
+static void gemm_full(const float *a, const float *b, int k, float *c, bool add) {
+    gemm_vectors(a, b, k, c, add, MV);
 }
 #endif
 
 /* rows: how many of the MR are real. */
-static void gemm_panel(const float *a, const float *b, int k, float *c, bool accumulate, int rows) {
+static void gemm_panel(const float *a, const float *b, int k, float *c, bool add, int rows) {
     if (MV > 1 && rows <= VL) {
-        gemm_vectors(a, b, k, c, accumulate, 1);
+        gemm_vectors(a, b, k, c, add, 1);
     } else {
-        gemm_full(a, b, k, c, accumulate);
+        gemm_full(a, b, k, c, add);
     }
 }
 
@@ -101,10 +101,10 @@ static size_t tile_row_bytes(int cols) {
 /* ---- packing --------------------------------------------------------------------------------- */
 
 static void tile_pack_q(attn_dtype dtype, const void *const *rows, int count, int head_dim,
-                        float factor, void *packed, void *scratch) {
+                        float sign, void *packed, void *scratch) {
     float *line = scratch;
     for (int r = 0; r < count; r++) {
-        row_to_float(dtype, rows[r], head_dim, factor, line + (ptrdiff_t)r * head_dim);
+        row_to_float(dtype, rows[r], head_dim, sign, line + (ptrdiff_t)r * head_dim);
     }
     transpose(line, head_dim, count, head_dim, packed, MR);
 }
@@ -156,11 +156,22 @@ static bool tile_pack_v(const struct cpu_rows *v, int keys, void *packed, void *
 
 /* ---- one tile, one block --------------------------------------------------------------------- */
 
+/* A dot product is summed in pieces: one long chain of additions would make up to twice the error,
+ * and errors of the scores are what the error of an fp32 result mostly consists of. */
+static int score_piece(int head_dim) {
+    return head_dim < 64 ? (head_dim + 15) / 16 * 4 : 32;
+}
+
 static void tile_score(const struct cpu_tile *tile, int head_dim) {
+    const float *q = tile->q;
     const float *k = tile->k;
+    const int piece = score_piece(head_dim);
     for (int panel = tile->begin / NB; panel * NB < tile->end; panel++) {
-        gemm_panel(tile->q, k + (ptrdiff_t)panel * NB * head_dim, head_dim,
-                   tile->s + panel * NB * MR, false, tile->rows);
+        for (int d = 0; d < head_dim; d += piece) {
+            const int count = head_dim - d < piece ? head_dim - d : piece;
+            gemm_panel(q + d * MR, k + (ptrdiff_t)panel * NB * head_dim + d * NB, count,
+                       tile->s + panel * NB * MR, d > 0, tile->rows);
+        }
     }
 }
 
@@ -200,7 +211,7 @@ static void tile_adjust(const struct cpu_tile *tile, const struct cpu_adjust *ad
             const vf key = vdup((float)(first + j));
             for (int v = 0; v < MR; v += VL) {
                 float *at = tile->s + (first + j) * MR + v;
-                vf s = vload(at);
+                vf s = vmul(vload(at), vdup(adjust->factor));
                 if (adjust->softcap > 0.0F) {
                     s = vmul(cap, tanh_vector(s));
                 }
@@ -249,7 +260,7 @@ static void rescale(const struct cpu_tile *tile, int head_dim_v, const vf *alpha
     }
 }
 
-INLINE void exponentiate(const struct cpu_tile *tile, const vf *max) {
+INLINE void exponentiate(const struct cpu_tile *tile, vf factor, const vf *minus_max) {
     vf sum[MV];
     EACH(v, MV) {
         sum[v] = vload(tile->l + v * VL);
@@ -259,8 +270,8 @@ INLINE void exponentiate(const struct cpu_tile *tile, const vf *max) {
     /* two keys at a time: exp2 is a long chain, and independent vectors hide its latency */
     for (; j + 2 <= tile->end; j += 2, s += 2 * MR) {
         EACH(v, MV) {
-            const vf p = exp2_vector(vsub(vload(s + v * VL), max[v]));
-            const vf q = exp2_vector(vsub(vload(s + MR + v * VL), max[v]));
+            const vf p = exp2_vector(vfma(vload(s + v * VL), factor, minus_max[v]));
+            const vf q = exp2_vector(vfma(vload(s + MR + v * VL), factor, minus_max[v]));
             vstore(s + v * VL, p);
             vstore(s + MR + v * VL, q);
             sum[v] = vadd(sum[v], vadd(p, q));
@@ -268,7 +279,7 @@ INLINE void exponentiate(const struct cpu_tile *tile, const vf *max) {
     }
     if (j < tile->end) {
         EACH(v, MV) {
-            const vf p = exp2_vector(vsub(vload(s + v * VL), max[v]));
+            const vf p = exp2_vector(vfma(vload(s + v * VL), factor, minus_max[v]));
             vstore(s + v * VL, p);
             sum[v] = vadd(sum[v], p);
         }
@@ -281,12 +292,11 @@ INLINE void exponentiate(const struct cpu_tile *tile, const vf *max) {
 /* Scores become probabilities relative to the running maximum. A row that has seen nothing keeps
  * m = -inf; the largest negative number then stands in for it, so that -inf - m stays -inf. */
 static void tile_soften(const struct cpu_tile *tile, int head_dim_v, float factor) {
-    (void)factor; /* Q was scaled */
     mask_keys(tile, tile->begin, tile->full_begin);
     mask_keys(tile, tile->full_end, tile->end);
     vf highest[MV];
     EACH(v, MV) {
-        highest[v] = vload(tile->m + v * VL);
+        highest[v] = vdup(-INFINITY);
     }
     for (int j = tile->begin; j < tile->end; j += 2) { /* two at a time halve the chain */
         const float *s = tile->s + j * MR;
@@ -295,19 +305,22 @@ static void tile_soften(const struct cpu_tile *tile, int head_dim_v, float facto
             highest[v] = vmax(highest[v], vmax(vload(s + v * VL), vload(next + v * VL)));
         }
     }
-    vf max[MV];
+    vf minus_max[MV];
     vf alpha[MV];
     bool moved = false;
     EACH(v, MV) {
-        max[v] = vmax(vdup(-FLT_MAX), highest[v]);
-        alpha[v] = exp2_vector(vsub(vload(tile->m + v * VL), max[v]));
+        const vf before = vload(tile->m + v * VL);
+        const vf now = vmax(before, vmul(highest[v], vdup(factor)));
+        const vf max = vmax(vdup(-FLT_MAX), now);
+        minus_max[v] = vsub(vdup(0.0F), max);
+        alpha[v] = exp2_vector(vsub(before, max));
         moved = moved || vany_not_equal(alpha[v], vdup(1.0F));
-        vstore(tile->m + v * VL, highest[v]);
+        vstore(tile->m + v * VL, now);
     }
     if (moved) {
         rescale(tile, head_dim_v, alpha);
     }
-    exponentiate(tile, max);
+    exponentiate(tile, vdup(factor), minus_max);
 }
 
 /* Where V holds NaN or Inf, a zero probability of a masked key must not touch it. */
@@ -361,7 +374,6 @@ static void tile_finish(const struct cpu_tile *tile, int head_dim_v, const float
 static const struct cpu_tile_kernel tile_kernel = {
     .tile_rows = MR,
     .key_step = NB,
-    .scales_q = true,
     .q_bytes = tile_q_bytes,
     .k_bytes = tile_k_bytes,
     .v_bytes = tile_v_bytes,

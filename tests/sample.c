@@ -114,7 +114,7 @@ static void resolve(attn_problem *p) {
     b->row = b->row == ATTN_AUTO ? p->seq_kv : b->row;
     b->head = b->head == ATTN_AUTO ? p->seq_q * p->seq_kv : b->head;
     b->batch = b->batch == ATTN_AUTO ? p->heads_q * p->seq_q * p->seq_kv : b->batch;
-    p->scale = isnan(p->scale) ? 1.0f / sqrtf((float)p->head_dim) : p->scale;
+    p->scale = isnan(p->scale) ? (float)(1.0 / sqrt((double)p->head_dim)) : p->scale;
 }
 
 /* Gives the problem the strides of the arrangement. */

@@ -27,7 +27,7 @@ enum { CAN_FORK = 1 };
         SKIP("ThreadSanitizer does not follow threads through fork");                             \
     }
 
-enum { CHILD_SECONDS = 60 };
+enum { CHILD_SECONDS = 30 };
 
 struct scene {
     attn_context *context;
