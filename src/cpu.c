@@ -63,12 +63,21 @@ struct cpu_rows cpu_v_rows(const struct cpu_job *job, const struct sequence *s, 
 
 /* ---- scores ---------------------------------------------------------------------------------- */
 
-float cpu_scale_sign(const attn_problem *problem) {
-    return problem->scale == 0.0F ? 0.0F : copysignf(1.0F, problem->scale);
+double cpu_score_unit(const attn_problem *problem) {
+    return problem->softcap > 0.0F ? 1.0 / (double)problem->softcap : LOG2_E;
 }
 
-float cpu_scale_factor(const attn_problem *problem, double unit) {
-    return problem->scale == 0.0F ? 1.0F : (float)(fabs((double)problem->scale) * unit);
+struct cpu_scale cpu_scale(const attn_problem *problem, double unit) {
+    const double scale = (double)problem->scale * unit;
+    const double size = fabs(scale);
+    if (size < CPU_TAME_SCALE && size > 1.0 / CPU_TAME_SCALE) {
+        return (struct cpu_scale){scale < 0.0 ? -1.0F : 1.0F, (float)size};
+    }
+    return (struct cpu_scale){(float)scale, 1.0F};
+}
+
+float cpu_softmax_factor(const attn_problem *problem) {
+    return cpu_needs_adjust(problem) ? 1.0F : cpu_scale(problem, LOG2_E).factor;
 }
 
 bool cpu_needs_adjust(const attn_problem *problem) {
@@ -79,7 +88,7 @@ void cpu_adjust_init(const struct cpu_job *job, struct cpu_adjust *adjust) {
     const attn_problem *p = job->problem;
     memset(adjust, 0, sizeof *adjust);
     adjust->softcap = p->softcap;
-    adjust->factor = cpu_scale_factor(p, p->softcap > 0.0F ? 1.0 / (double)p->softcap : LOG2_E);
+    adjust->factor = cpu_scale(p, cpu_score_unit(p)).factor;
     adjust->alibi = p->alibi;
     adjust->bias = p->bias;
     adjust->bias_dtype = p->bias_dtype;
@@ -108,18 +117,18 @@ float cpu_end_row(const struct cpu_job *job, const struct sequence *s, int64_t b
                   int64_t i, float max, float sum) {
     const attn_problem *p = job->problem;
     const bool empty = max == -INFINITY && sum == 0.0F; /* a maximum may miss a NaN, a sum does not */
-    float lse = empty ? -INFINITY : (float)(LN_2 * ((double)max + log2((double)sum)));
+    const double top = LN_2 * (double)cpu_softmax_factor(p) * (double)max;
+    float lse = empty ? -INFINITY : (float)(top + log((double)sum));
     float inverse = empty ? CPU_SAW_NOTHING : 1.0F / sum;
     if (p->sink) {
         const double sink = (double)job->tensors->sink[h];
         if (empty) {
             lse = (float)sink;
         } else if (sink != -INFINITY) {
-            const double row = LN_2 * (double)max; /* the sink's denominator grows by 2^(sink - max) */
-            const double highest = row > sink ? row : sink;
-            const double total = (double)sum * exp(row - highest) + exp(sink - highest);
+            const double highest = top > sink ? top : sink;
+            const double total = (double)sum * exp(top - highest) + exp(sink - highest);
             lse = (float)(highest + log(total));
-            inverse = (float)(exp(row - highest) / total);
+            inverse = (float)(exp(top - highest) / total);
         }
     }
     if (job->tensors->lse != NULL) {

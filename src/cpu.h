@@ -17,7 +17,8 @@
  * row: one unit = (batch entry, KV head, one split of the keys); K and V are read where they lie,
  * partial results are combined in the order of the splits.
  *
- * Scores are kept in log2 units. The layout of a packed operand is known to its instruction set
+ * Scores are +-q.k as they come; what makes log2 units of them is a factor inside exp2, so that
+ * scaling costs no rounding. Adjusted scores are in log2 units, with factor 1. The layout of a packed operand is known to its instruction set
  * alone; the drivers see bytes.
  * Invariants: no instruction-set code in shared files; block borders follow from the shape, never
  * from the number of threads, so the bits of a result do not depend on it.
@@ -57,8 +58,8 @@ struct cpu_tile {
     const void *v;
     float *s; /* scores, then probabilities */
     float *o; /* output, not yet divided by l */
-    float *m; /* tile_rows running maxima, log2 units; -inf at first */
-    float *l; /* tile_rows running sums of 2^(s - m) */
+    float *m; /* tile_rows running maxima of the scores; -inf at first */
+    float *l; /* tile_rows running sums of 2^(factor (s - m)) */
 };
 
 /* What softcap, ALiBi and bias need to know of the rows. Scores come in as +-q.k and leave in log2
@@ -86,16 +87,14 @@ struct cpu_tile_kernel {
     size_t (*o_bytes)(int head_dim_v);
     size_t (*row_bytes)(int cols);
 
-    /* sign: 1, -1, or 0 (scale = 0), which Q is multiplied by; the scale's size comes later, so
-     * that it costs no rounding */
-    void (*pack_q)(attn_dtype dtype, const void *const *rows, int count, int head_dim, float sign,
-                   void *packed, void *scratch);
+    /* multiplier: from cpu_scale; 1 or -1 but for wild scales */
+    void (*pack_q)(attn_dtype dtype, const void *const *rows, int count, int head_dim,
+                   float multiplier, void *packed, void *scratch);
     void (*pack_k)(const struct cpu_rows *k, void *packed, void *scratch);
     /* keys: the block's capacity. Returns whether all of V is finite. */
     bool (*pack_v)(const struct cpu_rows *v, int keys, void *packed, void *scratch);
     void (*score)(const struct cpu_tile *tile, int head_dim);
     void (*adjust)(const struct cpu_tile *tile, const struct cpu_adjust *adjust); /* or NULL */
-    /* factor > 0 makes log2 units of the scores */
     void (*soften)(const struct cpu_tile *tile, int head_dim_v, float factor);
     void (*weigh)(const struct cpu_tile *tile, int head_dim_v);
     /* out[r] = inverse[r] (from cpu_end_row) * O of row r, for the real rows */
@@ -108,7 +107,7 @@ struct cpu_row_kernel {
     void (*score)(const float *q, int rows, const struct cpu_rows *k, float *s, int s_stride);
     /* the keys [first, first + count) of one row; s points at the first */
     void (*adjust)(float *s, int first, int count, const struct cpu_adjust *adjust, int row);
-    /* s -> 2^(factor * s - max) in place; returns the sum and the maximum (-inf: nothing to see) */
+    /* s -> 2^(factor (s - max)) in place; returns the sum and the maximum (-inf: nothing to see) */
     float (*soften)(float *s, int count, float factor, float *max);
     /* o[r * cols + c] += sum over j of p[r * p_stride + j] * v[j][c] */
     void (*weigh)(const float *p, int p_stride, int rows, const struct cpu_rows *v, float *o);
@@ -154,6 +153,7 @@ void cpu_row_forward(const struct cpu_job *job, struct pool *pool);
 
 #define LOG2_E 1.44269504088896340736
 #define LN_2 0.69314718055994530942
+#define CPU_TAME_SCALE 0x1p64 /* scales between its inverse and it need no care */
 
 /* Addresses of row i of head h, key j of KV head hk, in sequence s of batch entry b. */
 const char *cpu_q_row(const struct cpu_job *job, const struct sequence *s, int64_t b, int64_t h,
@@ -171,16 +171,23 @@ void cpu_adjust_row(const struct cpu_job *job, const struct sequence *s, int64_t
 void cpu_adjust_init(const struct cpu_job *job, struct cpu_adjust *adjust);
 bool cpu_needs_adjust(const attn_problem *problem);
 
-/* scale = sign * size. Q is multiplied by the sign (0 for scale = 0, with size 1), the scores by the
- * size times `unit`: a positive factor, so that a maximum stays a maximum. */
-float cpu_scale_sign(const attn_problem *problem);
-float cpu_scale_factor(const attn_problem *problem, double unit);
+/* Q is multiplied by q, the scores by factor > 0 (a maximum stays a maximum); together they make
+ * scale * unit. q is 1 or -1, unless the scale is 0 or so wild that 2^(factor s) would leave fp32. */
+struct cpu_scale {
+    float q, factor;
+};
+
+struct cpu_scale cpu_scale(const attn_problem *problem, double unit);
+double cpu_score_unit(const attn_problem *problem); /* 1 / softcap, else log2(e) */
+
+/* The same for the scores that softmax sees: with softcap, ALiBi or bias the factor is 1. */
+float cpu_softmax_factor(const attn_problem *problem);
 
 /* Instead of a factor: the row becomes zeros, whatever it holds (0 * NaN would not). */
 #define CPU_SAW_NOTHING (-1.0F)
 
 /* Ends a row: joins the sink, stores the LSE (if wanted), returns what O must be multiplied by, or
- * CPU_SAW_NOTHING. */
+ * CPU_SAW_NOTHING. max is a score. */
 float cpu_end_row(const struct cpu_job *job, const struct sequence *s, int64_t b, int64_t h,
                   int64_t i, float max, float sum);
 

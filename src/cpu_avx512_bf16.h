@@ -19,7 +19,7 @@
 
 enum { MR = MV * VL };
 
-/* Keys may exceed m by 2^SLACK before O and l are rescaled to a new one: nearly never, then. */
+/* P may reach 2^SLACK before O and l are rescaled to a new maximum: nearly never, then. */
 #define SLACK 8.0F
 
 static int padded(int count) {
@@ -117,10 +117,10 @@ INLINE void transpose_quarters(__m512i *x) {
 }
 
 static void bf16_pack_q(attn_dtype dtype, const void *const *rows, int count, int head_dim,
-                        float sign, void *packed, void *scratch) {
+                        float multiplier, void *packed, void *scratch) {
     (void)dtype;
     const int width = padded(head_dim);
-    const uint16_t flip = sign < 0.0F ? 0x8000 : 0; /* scale = 0 is refused: it would lose a NaN */
+    const uint16_t flip = multiplier < 0.0F ? 0x8000 : 0; /* it is 1 or -1: others are refused */
     uint16_t *lines = scratch;
     for (int r = 0; r < MR; r++) {
         copy_row(r < count ? rows[r] : NULL, head_dim, width, flip, lines + (ptrdiff_t)r * width);
@@ -182,10 +182,11 @@ INLINE void find_highest(const struct cpu_tile *tile, vf *highest) {
     }
 }
 
-/* 2^x for P: error 2.9e-6, a hundredth of what rounding to bf16 does and small enough for the LSE;
- * exactly 0 below -126. x = floor(x) + f; a polynomial for 2^f, and VSCALEFPS takes the floor of x
- * itself. */
-INLINE vf exp2_coarse(vf x) {
+/* 2^(factor * d) for P: error 2.9e-6, a hundredth of what rounding to bf16 does and small enough for
+ * the LSE; exactly 1 at d = 0, exactly 0 below 2^-126. x = floor(x) + f: a polynomial for 2^f, and
+ * VSCALEFPS takes the floor of x itself. */
+INLINE vf exp2_coarse(vf d, vf factor) {
+    const vf x = vmul(d, factor);
     const vf f = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
     vf p = vfma_constant(vdup(0x1.b7f73p-7F), f, 0x1.abf868p-5F);
     p = vfma_constant(p, f, 0x1.ee245p-3F);
@@ -206,10 +207,8 @@ INLINE __m512i round_pairs(vf even, vf odd) {
 /* P from S; its sums join l. */
 INLINE void exponentiate(const struct cpu_tile *tile, vf factor, const vf *max) {
     vf sum[MV];
-    vf minus_max[MV];
     EACH(v, MV) {
         sum[v] = vload(tile->l + v * VL);
-        minus_max[v] = vsub(vdup(0.0F), max[v]);
     }
     const int first = first_key(tile);
     const int last = last_key(tile);
@@ -217,8 +216,8 @@ INLINE void exponentiate(const struct cpu_tile *tile, vf factor, const vf *max) 
     uint16_t *p = probabilities(tile) + (ptrdiff_t)first * MR;
     for (int j = first; j < last; j += 2, s += 2 * MR, p += 2 * MR) {
         EACH(v, MV) {
-            const vf even = exp2_coarse(vfma(vload(s + v * VL), factor, minus_max[v]));
-            const vf odd = exp2_coarse(vfma(vload(s + MR + v * VL), factor, minus_max[v]));
+            const vf even = exp2_coarse(vsub(vload(s + v * VL), max[v]), factor);
+            const vf odd = exp2_coarse(vsub(vload(s + MR + v * VL), max[v]), factor);
             _mm512_storeu_si512(p + 2 * v * VL, round_pairs(even, odd));
             sum[v] = vadd(sum[v], vadd(even, odd));
         }
@@ -242,17 +241,18 @@ static void bf16_soften(const struct cpu_tile *tile, int head_dim_v, float facto
     mask_keys(tile, tile->full_end, last_key(tile));
     vf highest[MV];
     find_highest(tile, highest);
+    const vf unit = vdup(factor);
     vf max[MV]; /* what exp2 subtracts: never -inf */
     vf alpha[MV];
     bool moved = false;
     EACH(v, MV) {
         const vf before = vload(tile->m + v * VL);
-        const vf found = vmul(highest[v], vdup(factor));
-        const vf now = vless(vadd(before, vdup(SLACK)), found, found, before);
+        const vf bearable = vadd(before, vdup(SLACK / factor));
+        const vf now = vless(bearable, highest[v], highest[v], before);
         vstore(tile->m + v * VL, now);
         max[v] = vmax(vdup(-FLT_MAX), now);
         /* a row that has seen nothing holds zeros, which need no factor */
-        const vf ratio = exp2_vector(vsub(before, max[v]));
+        const vf ratio = exp2_product(vsub(before, max[v]), unit, vdup(EXP2_LOWEST / factor));
         alpha[v] = vless(vdup(-INFINITY), before, ratio, vdup(1.0F));
         moved = moved || vany_not_equal(alpha[v], vdup(1.0F));
         vstore(tile->l + v * VL, vmul(vload(tile->l + v * VL), alpha[v]));
@@ -260,7 +260,7 @@ static void bf16_soften(const struct cpu_tile *tile, int head_dim_v, float facto
     if (moved) {
         rescale(tile, head_dim_v, alpha);
     }
-    exponentiate(tile, vdup(factor), max);
+    exponentiate(tile, unit, max);
 }
 
 /* ---- the rest -------------------------------------------------------------------------------- */

@@ -26,13 +26,16 @@
 /* Adding it to x in [-127, 127] leaves round(x) + 127, an exponent field, in the low mantissa bits. */
 #define EXP2_MAGIC (12582912.0F + 127.0F)
 
-/* 2^x for x <= 127; exactly 1 at 0, exactly 0 below -126.5. Largest relative error 1.9e-7: the
- * polynomial's is 9e-8, the rest is rounding. The power is multiplied in, not added to the
+/* 2^(factor * d) for factor * d <= 127, factor > 0; exactly 1 at d = 0, exactly 0 below -126.5.
+ * lowest = EXP2_LOWEST / factor. Largest relative error 1.9e-7: the polynomial's is 9e-8, the rest is
+ * rounding; the product itself is never rounded. The power is multiplied in, not added to the
  * exponent bits, since that would turn some NaNs into numbers. */
-INLINE vf exp2_vector(vf x) {
-    x = vmax(vdup(-127.0F), x);
-    const vf t = vadd(x, vdup(EXP2_MAGIC));
-    const vf f = vsub(x, vsub(t, vdup(EXP2_MAGIC)));
+#define EXP2_LOWEST (-127.0F)
+
+INLINE vf exp2_product(vf d, vf factor, vf lowest) {
+    d = vmax(lowest, d);
+    const vf t = vfma_constant(d, factor, EXP2_MAGIC);
+    const vf f = vfma(d, factor, vsub(vdup(EXP2_MAGIC), t));
     vf p = vfma_constant(vdup(0x1.5bba14p-10F), f, 0x1.3cea88p-7F);
     p = vfma_constant(p, f, 0x1.c6b752p-5F);
     p = vfma_constant(p, f, 0x1.ebf9bcp-3F);
@@ -52,7 +55,7 @@ INLINE vf tanh_vector(vf x) {
     const vf near = vfma(vmul(p, y), x, x);
     /* 2 log2(e) |x|, held where tanh has long been 1; NaN passes through */
     const vf bounded = vless(vdup(20.0F), size, vdup(20.0F), size);
-    const vf e = exp2_vector(vmul(bounded, vdup((float)(2.0 * LOG2_E))));
+    const vf e = exp2_product(bounded, vdup((float)(2.0 * LOG2_E)), vdup(EXP2_LOWEST));
     const vf far = vsub(vdup(1.0F), vdiv(vdup(2.0F), vadd(e, vdup(1.0F))));
     const vf signed_far = vless(x, vdup(0.0F), vsub(vdup(0.0F), far), far);
     return vless(size, vdup(0.625F), near, signed_far);

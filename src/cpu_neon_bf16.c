@@ -177,10 +177,10 @@ static void pack_pair(const uint16_t *first, const uint16_t *second, int cols, u
 }
 
 static void bf16_pack_q(attn_dtype dtype, const void *const *rows, int count, int head_dim,
-                        float sign, void *packed, void *scratch) {
+                        float multiplier, void *packed, void *scratch) {
     (void)dtype;
     (void)scratch;
-    const uint16_t flip = sign < 0.0F ? 0x8000 : 0; /* 0 is refused: it would lose a NaN */
+    const uint16_t flip = multiplier < 0.0F ? 0x8000 : 0; /* it is 1 or -1: others are refused */
     uint16_t *out = packed;
     if (count < TILE_ROWS) {
         memset(packed, 0, bf16_q_bytes(head_dim));
@@ -307,11 +307,12 @@ INLINE void find_highest(const struct cpu_tile *tile, vf *highest) {
     }
 }
 
-/* 2^x for P: error 2.9e-6, a hundredth of what rounding to bf16 does and small enough for the LSE. */
-INLINE vf exp2_coarse(vf x) {
-    x = vmax(vdup(-127.0F), x);
-    const vf t = vadd(x, vdup(EXP2_MAGIC));
-    const vf f = vsub(x, vsub(t, vdup(EXP2_MAGIC)));
+/* exp2_product for P: error 2.9e-6, a hundredth of what rounding to bf16 does and small enough for
+ * the LSE. */
+INLINE vf exp2_coarse(vf d, vf factor, vf lowest) {
+    d = vmax(lowest, d);
+    const vf t = vfma_constant(d, factor, EXP2_MAGIC);
+    const vf f = vfma(d, factor, vsub(vdup(EXP2_MAGIC), t));
     vf p = vfma_constant(vdup(0x1.3a02ccp-7F), f, 0x1.c9fc46p-5F);
     p = vfma_constant(p, f, 0x1.ec0378p-3F);
     p = vfma_constant(p, f, 0x1.62e12cp-1F);
@@ -328,16 +329,17 @@ INLINE uint16x8_t round_quad(vf low, vf high) {
 }
 
 /* P of one row pair over all panels; returns the sums of its four lanes. */
-INLINE vf exponentiate(const struct cpu_tile *tile, int pair, vf factor, vf max) {
+INLINE vf exponentiate(const struct cpu_tile *tile, int pair, float factor, vf max) {
     const float *s = tile->s + (ptrdiff_t)first_panel(tile) * C_PANEL + (ptrdiff_t)pair * PANEL * 2;
     uint16_t *p = probabilities(tile) + (ptrdiff_t)first_panel(tile) * 2 * A_STEP +
                   (ptrdiff_t)pair * 2 * QUAD;
-    const vf minus_max = vsub(vdup(0.0F), max);
+    const vf unit = vdup(factor);
+    const vf lowest = vdup(EXP2_LOWEST / factor);
     vf sum = vdup(0.0F);
     for (int n = first_panel(tile); n < last_panel(tile); n++, s += C_PANEL, p += 2 * A_STEP) {
         vf e[4];
         EACH(i, 4) {
-            e[i] = exp2_coarse(vfma(vload(s + i * VL), factor, minus_max));
+            e[i] = exp2_coarse(vsub(vload(s + i * VL), max), unit, lowest);
         }
         vst1q_u16(p, round_quad(e[0], e[1]));
         vst1q_u16(p + A_STEP, round_quad(e[2], e[3]));
@@ -374,14 +376,15 @@ static void bf16_soften(const struct cpu_tile *tile, int head_dim_v, float facto
     bool moved = false;
     EACH(pair, PAIRS) {
         const float32x4_t both = vpmaxq_f32(highest[pair], highest[pair]); /* {r0, r1, r0, r1} */
-        vst1_f32(max + 2 * pair, vmul_n_f32(vget_low_f32(both), factor));
+        vst1_f32(max + 2 * pair, vget_low_f32(both));
     }
     for (int r = 0; r < TILE_ROWS; r += VL) {
         const vf before = vload(tile->m + r);
         const vf now = vmax(before, vload(max + r));
         vstore(tile->m + r, now);
         vstore(max + r, vmax(vdup(-FLT_MAX), now));
-        const vf ratio = exp2_vector(vsub(before, vload(max + r)));
+        const vf ratio = exp2_product(vsub(before, vload(max + r)), vdup(factor),
+                                      vdup(EXP2_LOWEST / factor));
         vstore(alpha + r, ratio);
         moved = moved || vany_not_equal(ratio, vdup(1.0F));
         vstore(tile->l + r, vmul(vload(tile->l + r), ratio));
@@ -390,7 +393,7 @@ static void bf16_soften(const struct cpu_tile *tile, int head_dim_v, float facto
         rescale(tile, head_dim_v, alpha);
     }
     EACH(pair, PAIRS) {
-        const vf sum = exponentiate(tile, pair, vdup(factor), pair_of(max + 2 * pair));
+        const vf sum = exponentiate(tile, pair, factor, pair_of(max + 2 * pair));
         const float32x2_t rows = vget_low_f32(vpaddq_f32(sum, sum));
         vst1_f32(tile->l + 2 * pair, vadd_f32(vld1_f32(tile->l + 2 * pair), rows));
     }

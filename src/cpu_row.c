@@ -94,12 +94,12 @@ static float *floats(char *base, size_t at) {
 
 static void load_queries(const struct unit *u, float *q) {
     const attn_problem *p = u->job->problem;
-    const float sign = cpu_scale_sign(p);
+    const float multiplier = cpu_scale(p, cpu_score_unit(p)).q;
     for (int r = 0; r < u->rows; r++) {
         const char *row =
             cpu_q_row(u->job, &u->sequence, u->batch, row_head(u, r), row_query(u, r));
         for (int64_t c = 0; c < p->head_dim; c++) {
-            q[r * p->head_dim + c] = load_element(p->dtype, row, c) * sign;
+            q[r * p->head_dim + c] = load_element(p->dtype, row, c) * multiplier;
         }
     }
 }
@@ -204,11 +204,10 @@ static void run_split(void *argument, int64_t index, int slot) {
     const struct cpu_rows v = cpu_v_rows(job, &u.sequence, u.batch, u.head_kv, first, (int)count);
     const struct cpu_rows seen = slice(&k, (int)all.begin, (int)all.end);
     u.kernel->score(q, u.rows, &seen, s + all.begin, g->block_kv);
-    float factor = cpu_scale_factor(job->problem, LOG2_E);
     if (cpu_needs_adjust(job->problem)) {
         adjust_rows(&u, first, keys, s);
-        factor = 1.0F;
     }
+    const float factor = cpu_softmax_factor(job->problem);
     for (int r = 0; r < u.rows; r++) {
         if (keys[r].end > keys[r].begin) {
             l[r] = u.kernel->soften(s + (ptrdiff_t)r * g->block_kv + keys[r].begin,
@@ -224,6 +223,7 @@ static void run_split(void *argument, int64_t index, int slot) {
 static void combine_row(const struct unit *u, int r, float *max, float *sum) {
     const struct cpu_geometry *g = &u->job->plan->cpu;
     const int64_t cols = u->job->problem->head_dim_v;
+    const float factor = cpu_softmax_factor(u->job->problem);
     float highest = -INFINITY;
     bool nan = false;
     for (int64_t split = 0; split < g->chunks; split++) {
@@ -243,7 +243,7 @@ static void combine_row(const struct unit *u, int r, float *max, float *sum) {
         if (m == -INFINITY && l == 0.0F) {
             continue;
         }
-        const float weight = exp2f(m - highest);
+        const float weight = exp2f(factor * (m - highest));
         const float *o = floats(partial, u->at.o) + r * cols;
         total += weight * l;
         for (int64_t c = 0; c < cols; c++) {

@@ -152,25 +152,27 @@ static float row_soften(float *s, int count, float factor, float *max) {
     for (int j = 0; j < whole; j += VL) {
         highest = vmax(highest, vload(s + j));
     }
-    *max = factor * vhighest(highest);
-    const vf shift = vsub(vdup(0.0F), vmax(vdup(-FLT_MAX), vdup(*max)));
-    const vf scale = vdup(factor);
+    *max = vhighest(highest);
+    const vf shift = vmax(vdup(-FLT_MAX), vdup(*max));
+    const vf unit = vdup(factor);
+    const vf lowest = vdup(EXP2_LOWEST / factor);
     vf sum = vdup(0.0F);
     int j = 0;
     for (; j + 4 * VL <= whole; j += 4 * VL) {
         vf p[4];
         EACH(i, 4) {
-            p[i] = exp2_vector(vfma(vload(s + j + i * VL), scale, shift));
+            p[i] = exp2_product(vsub(vload(s + j + i * VL), shift), unit, lowest);
             vstore(s + j + i * VL, p[i]);
         }
         sum = vadd(sum, vadd(vadd(p[0], p[1]), vadd(p[2], p[3])));
     }
     for (; j < whole; j += VL) {
-        const vf p = exp2_vector(vfma(vload(s + j), scale, shift));
+        const vf p = exp2_product(vsub(vload(s + j), shift), unit, lowest);
         vstore(s + j, p);
         sum = vadd(sum, p);
     }
-    const vf p = exp2_vector(vfma(load_part(s + whole, rest, -INFINITY), scale, shift));
+    const vf d = vsub(load_part(s + whole, rest, -INFINITY), shift);
+    const vf p = exp2_product(d, unit, lowest);
     store_part(s + whole, rest, p);
     return vsum(vadd(sum, p));
 }

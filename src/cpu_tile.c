@@ -133,7 +133,8 @@ static void begin_tiles(const struct unit *u) {
             const int64_t row = (int64_t)t * kernel->tile_rows + r;
             rows[r] = cpu_q_row(u->job, &u->sequence, u->batch, row_head(u, row), row_query(u, row));
         }
-        kernel->pack_q(p->dtype, rows, tile.rows, (int)p->head_dim, cpu_scale_sign(p),
+        kernel->pack_q(p->dtype, rows, tile.rows, (int)p->head_dim,
+                       cpu_scale(p, cpu_score_unit(p)).q,
                        (void *)(uintptr_t)tile.q, u->scratch + u->at.line);
         memset(tile.o, 0, kernel->o_bytes(dv));
         for (int r = 0; r < kernel->tile_rows; r++) {
@@ -200,7 +201,7 @@ static void run_block(const struct unit *u, int64_t first, int count) {
     const bool finite = kernel->pack_v(&v, u->geometry->block_kv, u->scratch + u->at.v,
                                        u->scratch + u->at.line);
     const bool adjust = cpu_needs_adjust(p);
-    const float factor = adjust ? 1.0F : cpu_scale_factor(p, LOG2_E);
+    const float factor = cpu_softmax_factor(p);
     for (int t = 0; t < tile_count(u); t++) {
         struct cpu_tile tile = tile_of(u, t);
         if (!see_keys(u, t, first, count, &tile)) {

@@ -101,10 +101,10 @@ static size_t tile_row_bytes(int cols) {
 /* ---- packing --------------------------------------------------------------------------------- */
 
 static void tile_pack_q(attn_dtype dtype, const void *const *rows, int count, int head_dim,
-                        float sign, void *packed, void *scratch) {
+                        float multiplier, void *packed, void *scratch) {
     float *line = scratch;
     for (int r = 0; r < count; r++) {
-        row_to_float(dtype, rows[r], head_dim, sign, line + (ptrdiff_t)r * head_dim);
+        row_to_float(dtype, rows[r], head_dim, multiplier, line + (ptrdiff_t)r * head_dim);
     }
     transpose(line, head_dim, count, head_dim, packed, MR);
 }
@@ -260,7 +260,7 @@ static void rescale(const struct cpu_tile *tile, int head_dim_v, const vf *alpha
     }
 }
 
-INLINE void exponentiate(const struct cpu_tile *tile, vf factor, const vf *minus_max) {
+INLINE void exponentiate(const struct cpu_tile *tile, vf factor, vf lowest, const vf *max) {
     vf sum[MV];
     EACH(v, MV) {
         sum[v] = vload(tile->l + v * VL);
@@ -270,8 +270,8 @@ INLINE void exponentiate(const struct cpu_tile *tile, vf factor, const vf *minus
     /* two keys at a time: exp2 is a long chain, and independent vectors hide its latency */
     for (; j + 2 <= tile->end; j += 2, s += 2 * MR) {
         EACH(v, MV) {
-            const vf p = exp2_vector(vfma(vload(s + v * VL), factor, minus_max[v]));
-            const vf q = exp2_vector(vfma(vload(s + MR + v * VL), factor, minus_max[v]));
+            const vf p = exp2_product(vsub(vload(s + v * VL), max[v]), factor, lowest);
+            const vf q = exp2_product(vsub(vload(s + MR + v * VL), max[v]), factor, lowest);
             vstore(s + v * VL, p);
             vstore(s + MR + v * VL, q);
             sum[v] = vadd(sum[v], vadd(p, q));
@@ -279,7 +279,7 @@ INLINE void exponentiate(const struct cpu_tile *tile, vf factor, const vf *minus
     }
     if (j < tile->end) {
         EACH(v, MV) {
-            const vf p = exp2_vector(vfma(vload(s + v * VL), factor, minus_max[v]));
+            const vf p = exp2_product(vsub(vload(s + v * VL), max[v]), factor, lowest);
             vstore(s + v * VL, p);
             sum[v] = vadd(sum[v], p);
         }
@@ -296,7 +296,7 @@ static void tile_soften(const struct cpu_tile *tile, int head_dim_v, float facto
     mask_keys(tile, tile->full_end, tile->end);
     vf highest[MV];
     EACH(v, MV) {
-        highest[v] = vdup(-INFINITY);
+        highest[v] = vload(tile->m + v * VL);
     }
     for (int j = tile->begin; j < tile->end; j += 2) { /* two at a time halve the chain */
         const float *s = tile->s + j * MR;
@@ -305,22 +305,21 @@ static void tile_soften(const struct cpu_tile *tile, int head_dim_v, float facto
             highest[v] = vmax(highest[v], vmax(vload(s + v * VL), vload(next + v * VL)));
         }
     }
-    vf minus_max[MV];
+    const vf unit = vdup(factor);
+    const vf lowest = vdup(EXP2_LOWEST / factor);
+    vf max[MV];
     vf alpha[MV];
     bool moved = false;
     EACH(v, MV) {
-        const vf before = vload(tile->m + v * VL);
-        const vf now = vmax(before, vmul(highest[v], vdup(factor)));
-        const vf max = vmax(vdup(-FLT_MAX), now);
-        minus_max[v] = vsub(vdup(0.0F), max);
-        alpha[v] = exp2_vector(vsub(before, max));
+        max[v] = vmax(vdup(-FLT_MAX), highest[v]);
+        alpha[v] = exp2_product(vsub(vload(tile->m + v * VL), max[v]), unit, lowest);
         moved = moved || vany_not_equal(alpha[v], vdup(1.0F));
-        vstore(tile->m + v * VL, now);
+        vstore(tile->m + v * VL, highest[v]);
     }
     if (moved) {
         rescale(tile, head_dim_v, alpha);
     }
-    exponentiate(tile, vdup(factor), minus_max);
+    exponentiate(tile, unit, lowest, max);
 }
 
 /* Where V holds NaN or Inf, a zero probability of a masked key must not touch it. */
