@@ -17,7 +17,8 @@ build = cmake --preset $(1) >/dev/null && cmake --build --preset $(1) --parallel
 # labels.
 test = JOBS=$(JOBS) sh tests/run.sh $(1) $(2) $(if $(WITHOUT),--label-exclude '$(WITHOUT)')
 
-.PHONY: all deps run test bench install asan tsan bare x86 lint format fuzz clean help
+.PHONY: all deps run test bench install asan tsan bare x86 fuzz format clean help
+.PHONY: lint lint-includes lint-style lint-format lint-tidy
 
 all:
 	@$(call build,dev)
@@ -68,10 +69,20 @@ fuzz:
 	@sh tests/fuzz/run.sh build-fuzz $(FUZZ_SECONDS)
 
 lint:
+	@$(MAKE) --keep-going lint-includes lint-style lint-format lint-tidy
+
+lint-includes:
 	@sh tests/check_includes.sh .
+
+lint-style:
 	@sh tests/check_style.sh .
-	$(CLANG_FORMAT) --dry-run -Werror $(sources)
-	@sh tests/check_tidy.sh . build
+
+lint-format:
+	@$(CLANG_FORMAT) --dry-run -Werror $(sources)
+
+lint-tidy:
+	@cmake --preset dev >/dev/null
+	@JOBS=$(JOBS) sh tests/check_tidy.sh . build
 
 format:
 	$(CLANG_FORMAT) -i $(sources)

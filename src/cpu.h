@@ -139,7 +139,9 @@ struct cpu_geometry {
     size_t partial_bytes;          /* row: partial results of all units, behind the slots */
 };
 
-/* The instruction set of that name: compiled in and present in this CPU; else NULL and why. */
+/* Is that name among the instruction sets compiled in? */
+bool cpu_knows_isa(const char *name);
+/* The instruction set of that name, if this CPU has it; else NULL and why. */
 const struct cpu_isa *cpu_find_isa(const char *name, attn_error *error);
 void cpu_describe(attn_device *device);
 

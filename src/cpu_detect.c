@@ -128,18 +128,24 @@ static const struct {
 #endif
 };
 
+bool cpu_knows_isa(const char *name) {
+    for (size_t i = 0; i < sizeof isas / sizeof isas[0]; i++) {
+        if (strcmp(isas[i].name, name) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 const struct cpu_isa *cpu_find_isa(const char *name, attn_error *error) {
     for (size_t i = 0; i < sizeof isas / sizeof isas[0]; i++) {
-        if (strcmp(isas[i].name, name) != 0) {
-            continue;
+        if (strcmp(isas[i].name, name) == 0) {
+            if (isas[i].present()) {
+                return isas[i].isa;
+            }
+            attn_fail(error, ATTN_UNSUPPORTED, "this CPU lacks %s", isas[i].needs);
         }
-        if (isas[i].present()) {
-            return isas[i].isa;
-        }
-        attn_fail(error, ATTN_UNSUPPORTED, "this CPU lacks %s", isas[i].needs);
-        return NULL;
     }
-    attn_fail(error, ATTN_UNSUPPORTED, "instruction set %s is not in this build", name);
     return NULL;
 }
 

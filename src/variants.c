@@ -15,6 +15,7 @@
 #define FAMILY_row FAMILY_CPU_ROW
 #define FAMILY_tile FAMILY_CPU_TILE
 
+/* Lines of other processors' instruction sets are left out when a context loads the table. */
 static const struct variant built_in[] = {
 #define CPU_VARIANT(kind, isa, types, matrix, options, rows, keys)                                 \
     {.info = {.size = sizeof(attn_variant),                                                        \
@@ -40,8 +41,11 @@ attn_status variants_load(attn_context *context, attn_error *error) {
         return attn_fail(error, ATTN_OUT_OF_MEMORY, "no memory for the table of %d variants",
                          (int)BUILT_IN);
     }
-    memcpy(context->variants, built_in, sizeof built_in);
-    context->variant_count = BUILT_IN;
+    for (int i = 0; i < BUILT_IN; i++) {
+        if (cpu_knows_isa(built_in[i].info.arch)) {
+            context->variants[context->variant_count++] = built_in[i];
+        }
+    }
     return ATTN_OK;
 }
 
@@ -193,7 +197,8 @@ attn_status attn_variant_image(const attn_context *context, const char *name, at
 
 static const struct variant *find_kernel(const char *family, const char *arch) {
     for (int i = 0; i < BUILT_IN; i++) {
-        if (strcmp(built_in[i].info.family, family) == 0 && strcmp(built_in[i].info.arch, arch) == 0) {
+        const attn_variant *v = &built_in[i].info;
+        if (strcmp(v->family, family) == 0 && strcmp(v->arch, arch) == 0 && cpu_knows_isa(arch)) {
             return &built_in[i];
         }
     }

@@ -17,11 +17,12 @@ for program in "$build"/tests/fuzz_*; do
     seeds=$here/../data/$name
     mkdir -p "$build/corpus/$name"
     [ -d "$seeds" ] || seeds=
-    echo "$name: $seconds seconds"
-    "$program" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=4096 -verbosity=0 \
-        -print_final_stats=1 -artifact_prefix="$build/$name-" "$build/corpus/$name" ${seeds:+"$seeds"} \
-        </dev/null
+    log=$build/$name.log
+    "$program" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=4096 -print_final_stats=1 \
+        -artifact_prefix="$build/$name-" "$build/corpus/$name" ${seeds:+"$seeds"} \
+        </dev/null >"$log" 2>&1 || { tail -40 "$log" && echo "FAIL $name, see $log" && exit 1; }
+    inputs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
+    echo "ok   $name: $inputs inputs in $seconds seconds"
     ran=$((ran + 1))
 done
 [ "$ran" -gt 0 ] || { echo "no fuzz target in $build/tests" >&2 && exit 1; }
-echo "$ran targets, no fault found"
