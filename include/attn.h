@@ -11,7 +11,8 @@
  *     attn_plan_create(ctx, &p, NULL, &plan, &why);       // choose a kernel, learn its workspace
  *     attn_tensors_init(&t);
  *     t.q = q;  t.k = k;  t.v = v;  t.o = o;
- *     attn_forward(plan, &t, malloc(attn_workspace_size(plan)), attn_workspace_size(plan), NULL, &why);
+ *     size_t size = attn_workspace_size(plan);
+ *     attn_forward(plan, &t, malloc(size), size, NULL, &why);
  *
  * Three parts: USE IT (context, problem, plan, forward), LOOK INSIDE (variants, refusals, devices)
  * and PROVE IT (a double-precision reference and the one comparison).
@@ -83,7 +84,7 @@ typedef struct attn_context attn_context;
 typedef struct attn_options {
     size_t size;        /* set by attn_options_init */
     const char *device; /* "cpu", "cuda" (= "cuda:0") or "cuda:N"; NULL = "cpu" */
-    const char *driver; /* path of the CUDA driver library; NULL = $ATTN_DRIVER, else libcuda.so.1 */
+    const char *driver; /* path of the CUDA driver; NULL = $ATTN_DRIVER, else libcuda.so.1 */
     int32_t threads;    /* CPU threads including the caller's; 0 = what affinity and cgroup allow.
                            Results are bitwise equal for any number. */
 } attn_options;
@@ -109,8 +110,8 @@ typedef enum attn_dtype { ATTN_FP32 = 0, ATTN_FP16 = 1, ATTN_BF16 = 2 } attn_dty
 /* Which diagonal "causal" means when seq_q != seq_kv. There is no default meaning: choose. */
 typedef enum attn_causal {
     ATTN_CAUSAL_NONE = 0,
-    ATTN_CAUSAL_TOP_LEFT = 1,    /* query i sees keys j <= i                    (PyTorch is_causal) */
-    ATTN_CAUSAL_BOTTOM_RIGHT = 2 /* query i sees keys j <= i + seq_kv - seq_q   (FlashAttention)    */
+    ATTN_CAUSAL_TOP_LEFT = 1,    /* query i sees keys j <= i (PyTorch is_causal) */
+    ATTN_CAUSAL_BOTTOM_RIGHT = 2 /* query i sees keys j <= i + seq_kv - seq_q (FlashAttention) */
 } attn_causal;
 
 /* The order of dimensions in memory that ATTN_AUTO strides stand for. */
@@ -154,7 +155,10 @@ typedef struct attn_bias_strides {
  *
  * A row in which nothing remains (no visible key, or every score -inf) gives O = 0 and
  * LSE = -inf (with a sink: the sink). NaN and Inf in a visible input propagate as IEEE says; in an
- * invisible one they never show. Offsets are 64-bit throughout. */
+ * invisible one they never show. Offsets are 64-bit throughout.
+ *
+ * Limits: sizes up to 2^31 - 1, head dimensions up to 2^20, batch * heads_q * longer sequence up
+ * to 2^48, offsets below 2^58 elements. */
 typedef struct attn_problem {
     size_t size; /* set by attn_problem_init, as is the default in brackets */
 
@@ -172,31 +176,31 @@ typedef struct attn_problem {
                                      (heads_q, total_q), whatever the layout; its rows may have
                                      any stride */
 
-    float scale;          /* [NaN = 1/sqrt(head_dim)] */
+    float scale;          /* finite, or NaN = 1/sqrt(head_dim) [NaN] */
     attn_causal causal;   /* [ATTN_CAUSAL_NONE] */
     int64_t window_left;  /* keys visible before the diagonal, -1 = all [-1] */
     int64_t window_right; /* keys visible after it, -1 = all [-1] */
     float softcap;        /* 0 = none [0] */
 
-    bool alibi;                 /* tensors.alibi_slopes, or the usual slopes where that is NULL [false] */
+    bool alibi;                 /* slopes from tensors.alibi_slopes, or the usual ones [false] */
     int64_t alibi_batch_stride; /* slopes are fp32 (heads_q), or (batch, heads_q) with this
                                    distance between batches [0] */
     bool sink;                  /* tensors.sink holds heads_q fp32 logits [false] */
     bool bias;                  /* tensors.bias is added to the scores [false] */
     attn_dtype bias_dtype;      /* [ATTN_FP32] */
-    attn_bias_strides bias_strides; /* [ATTN_AUTO each = contiguous (batch, heads_q, seq_q, seq_kv)] */
+    attn_bias_strides bias_strides; /* [ATTN_AUTO: contiguous (batch, heads_q, seq_q, seq_kv)] */
 
-    bool packed;     /* sequences of different lengths one after the other in one tensor, bounded
+    bool packed;      /* sequences of different lengths one after the other in one tensor, bounded
                         by tensors.cu_seqlens_q and cu_seqlens_kv; the batch strides of q, k, v, o
                         and lse are not used, those of bias and slopes are [false] */
-    int64_t total_q; /* packed: rows of Q and O altogether [0] */
+    int64_t total_q;  /* packed: rows of Q and O altogether [0] */
     int64_t total_kv; /* packed: rows of K and V altogether [0] */
-    bool used_kv;    /* tensors.used_kv[b] of the keys of sequence b exist; what lies behind them
+    bool used_kv;     /* tensors.used_kv[b] of the keys of sequence b exist; what lies behind them
                         is never read. seq_kv of the formulas above is then that number [false] */
 
     attn_tensor_cores tensor_cores; /* [ATTN_TENSOR_CORES_AUTO] */
     int32_t alignment; /* bytes, a power of two: what q, k, v and o are promised to be multiples
-                          of; attn_forward checks it. Must be at least the element's size [16] */
+                          of; attn_forward checks it. One element's size to 4096 [16] */
 } attn_problem;
 
 /* Fills every field with its default. */
@@ -248,7 +252,7 @@ typedef struct attn_tensors {
     const void *bias;
     const float *alibi_slopes; /* NULL: slope of head h = 2^(-8 (h+1) / heads_q) */
     const float *sink;
-    const int32_t *cu_seqlens_q;  /* batch + 1 numbers, rising from 0; sequence b is rows [b], [b+1) */
+    const int32_t *cu_seqlens_q;  /* batch + 1 numbers, from 0 upwards: rows [b], [b+1) are b's */
     const int32_t *cu_seqlens_kv; /* likewise for K and V */
     const int32_t *used_kv;       /* batch numbers */
 } attn_tensors;
@@ -270,11 +274,11 @@ ATTN_API attn_status attn_forward(const attn_plan *plan, const attn_tensors *ten
 /* ---- the device ----------------------------------------------------------------------------- */
 
 typedef struct attn_device {
-    size_t size;      /* to be set to sizeof(attn_device) by the caller */
-    char name[96];    /* "Neoverse-V1", "NVIDIA H200" */
-    char arch[96];    /* "aarch64 neon fp16 bf16", "sm_90" */
-    int32_t units;    /* CPU threads in use, or multiprocessors */
-    int64_t memory;   /* bytes */
+    size_t size;    /* to be set to sizeof(attn_device) by the caller */
+    char name[96];  /* "Neoverse-V1", "NVIDIA H200" */
+    char arch[96];  /* "aarch64 neon fp16 bf16", "sm_90" */
+    int32_t units;  /* CPU threads in use, or multiprocessors */
+    int64_t memory; /* bytes */
 } attn_device;
 
 ATTN_API attn_status attn_device_get(const attn_context *context, attn_device *device,
@@ -307,19 +311,19 @@ ATTN_API size_t attn_plan_print(const attn_plan *plan, char *buffer, size_t size
 
 /* One kernel with its knobs. name is the key. */
 typedef struct attn_variant {
-    size_t size;              /* to be set to sizeof(attn_variant) by the caller */
-    const char *name;         /* "cpu_tile_neon_bf16" */
-    const char *family;       /* the algorithm: "cpu_tile", "cpu_row" */
-    const char *arch;         /* the instruction set: "c", "neon", "neon_bf16", "avx2", ... */
-    uint32_t dtypes;          /* bit (1 << attn_dtype) for each dtype it takes */
-    bool tensor_cores;        /* uses matrix instructions */
-    bool full;                /* takes every option; else causal, window, GQA, lengths and LSE only */
-    int32_t head_dim_max;     /* 0 = any */
+    size_t size;          /* to be set to sizeof(attn_variant) by the caller */
+    const char *name;     /* "cpu_tile_neon_bf16" */
+    const char *family;   /* the algorithm: "cpu_tile", "cpu_row" */
+    const char *arch;     /* the instruction set: "c", "neon", "neon_bf16", "avx2", ... */
+    uint32_t dtypes;      /* bit (1 << attn_dtype) for each dtype it takes */
+    bool tensor_cores;    /* uses matrix instructions */
+    bool full;            /* takes every option; else causal, window, GQA, lengths and LSE only */
+    int32_t head_dim_max; /* 0 = any */
     int32_t head_dim_multiple; /* 1 = any */
-    int32_t block_q;          /* query rows of one unit of work */
-    int32_t block_kv;         /* keys of one step */
-    int32_t stages;           /* depth of the copy pipeline; 0 on CPUs */
-    int32_t warps;            /* per thread block; 0 on CPUs */
+    int32_t block_q;           /* query rows of one unit of work */
+    int32_t block_kv;          /* keys of one step */
+    int32_t stages;            /* depth of the copy pipeline; 0 on CPUs */
+    int32_t warps;             /* per thread block; 0 on CPUs */
 } attn_variant;
 
 /* The index-th variant of the context, best first; added ones last. Strings live as long as the
@@ -364,7 +368,7 @@ typedef enum attn_precision {
 } attn_precision;
 
 /* Spreads `count` rows over the problem, the first and the last among them; the same for the same
- * seed. A packed problem's lengths are not known here: rows past a sequence's end count as absent. */
+ * seed. A packed problem's lengths are not known here: rows past a sequence's end are absent. */
 ATTN_API attn_status attn_rows_sample(const attn_problem *problem, uint64_t seed, attn_row *rows,
                                       size_t count, attn_error *error);
 
@@ -381,13 +385,13 @@ ATTN_API attn_status attn_reference(const attn_context *context, const attn_prob
 
 /* What a comparison found. Errors are absolute. */
 typedef struct attn_comparison {
-    size_t size;       /* to be set to sizeof(attn_comparison) by the caller */
-    bool pass;         /* all of the rules below */
-    bool o_pass;       /* max and mean rule hold and nothing is NaN or infinite that should not be */
-    bool lse_pass;     /* true where no LSE was given */
-    int64_t elements;  /* of O that were compared */
-    int64_t nans;      /* NaN in O or LSE, given or expected: any one fails */
-    int64_t infs;      /* infinities, given or expected; equal ones pass */
+    size_t size;      /* to be set to sizeof(attn_comparison) by the caller */
+    bool pass;        /* all of the rules below */
+    bool o_pass;      /* max and mean rule hold and nothing is NaN or infinite that should not be */
+    bool lse_pass;    /* true where no LSE was given */
+    int64_t elements; /* of O that were compared */
+    int64_t nans;     /* NaN in O or LSE, given or expected: any one fails */
+    int64_t infs;     /* infinities, given or expected; equal ones pass */
     double max_error, mean_error;     /* |out - exact| */
     double twin_max, twin_mean;       /* |twin - exact| */
     double max_allowed, mean_allowed; /* the rule's right-hand sides */

@@ -61,11 +61,12 @@ static attn_status check_device(const char *device, attn_error *error) {
     }
     if (number == NULL || number[0] == '\0' || strlen(number) > 4 ||
         strspn(number, "0123456789") != strlen(number)) {
-        return attn_fail(error, ATTN_INVALID, "options.device = \"%.64s\", expected \"cpu\", \"cuda\" or \"cuda:N\"",
+        return attn_fail(error, ATTN_INVALID,
+                         "options.device = \"%.64s\", expected \"cpu\", \"cuda\" or \"cuda:N\"",
                          device);
     }
-    return attn_fail(error, ATTN_UNSUPPORTED, "options.device = \"%s\": this build of libattn has no CUDA backend",
-                     device);
+    return attn_fail(error, ATTN_UNSUPPORTED,
+                     "options.device = \"%s\": this build of libattn has no CUDA backend", device);
 }
 
 attn_status attn_open(const attn_options *options, attn_context **context, attn_error *error) {
@@ -77,12 +78,13 @@ attn_status attn_open(const attn_options *options, attn_context **context, attn_
     attn_options_init(&defaults);
     const attn_options *o = options != NULL ? options : &defaults;
     if (o->size != sizeof *o) {
-        return attn_fail(error, ATTN_INVALID, "options.size = %zu, expected %zu: fill it with attn_options_init",
+        return attn_fail(error, ATTN_INVALID,
+                         "options.size = %zu, expected %zu: fill it with attn_options_init",
                          o->size, sizeof *o);
     }
     if (o->threads < 0 || o->threads > 1024) {
-        return attn_fail(error, ATTN_INVALID, "options.threads = %d, expected 0 (automatic) to 1024",
-                         (int)o->threads);
+        return attn_fail(error, ATTN_INVALID,
+                         "options.threads = %d, expected 0 (automatic) to 1024", (int)o->threads);
     }
     attn_status status = check_device(o->device, error);
     if (status != ATTN_OK) {
@@ -96,7 +98,8 @@ attn_status attn_open(const attn_options *options, attn_context **context, attn_
     if (status == ATTN_OK) {
         made->pool = pool_create(o->threads);
         if (made->pool == NULL) {
-            status = attn_fail(error, ATTN_OUT_OF_MEMORY, "no memory for %d threads", (int)o->threads);
+            status =
+                attn_fail(error, ATTN_OUT_OF_MEMORY, "no memory for %d threads", (int)o->threads);
         }
     }
     if (status != ATTN_OK) {
@@ -124,8 +127,9 @@ attn_status attn_device_get(const attn_context *context, attn_device *device, at
         return attn_fail(error, ATTN_INVALID, "%s = NULL", context == NULL ? "context" : "device");
     }
     if (device->size != sizeof *device) {
-        return attn_fail(error, ATTN_INVALID, "device.size = %zu, expected sizeof(attn_device) = %zu",
-                         device->size, sizeof *device);
+        return attn_fail(error, ATTN_INVALID,
+                         "device.size = %zu, expected sizeof(attn_device) = %zu", device->size,
+                         sizeof *device);
     }
     cpu_describe(device);
     device->units = pool_size(context->pool);
@@ -140,27 +144,27 @@ void attn_tensors_init(attn_tensors *tensors) {
     }
 }
 
-static attn_status check_pointer(const char *name, const void *pointer, size_t alignment, bool wanted,
-                                 attn_error *error) {
+static attn_status check_pointer(const char *name, const void *pointer, size_t alignment,
+                                 bool wanted, attn_error *error) {
     if (wanted && pointer == NULL) {
-        return attn_fail(error, ATTN_INVALID, "tensors.%s = NULL, expected the tensor the problem asks for",
-                         name);
+        return attn_fail(error, ATTN_INVALID,
+                         "tensors.%s = NULL, expected the tensor the problem asks for", name);
     }
     if ((uintptr_t)pointer % alignment != 0) {
-        return attn_fail(error, ATTN_INVALID, "tensors.%s = %p, expected a multiple of %zu bytes", name,
-                         pointer, alignment);
+        return attn_fail(error, ATTN_INVALID, "tensors.%s = %p, expected a multiple of %zu bytes",
+                         name, pointer, alignment);
     }
     return ATTN_OK;
 }
 
-static attn_status check_cu_seqlens(const char *name, const int32_t *cu, int64_t batch, int64_t most,
-                                    int64_t total, attn_error *error) {
+static attn_status check_cu_seqlens(const char *name, const int32_t *cu, int64_t batch,
+                                    int64_t most, int64_t total, attn_error *error) {
     for (int64_t b = 0; b <= batch; b++) {
         const int64_t low = b == 0 ? 0 : cu[b - 1];
         const int64_t high = b == 0 ? 0 : (low + most < total ? low + most : total);
         if (cu[b] < low || cu[b] > high) {
-            return attn_fail(error, ATTN_INVALID, "tensors.%s[%lld] = %d, expected %lld to %lld", name,
-                             (long long)b, (int)cu[b], (long long)low, (long long)high);
+            return attn_fail(error, ATTN_INVALID, "tensors.%s[%lld] = %d, expected %lld to %lld",
+                             name, (long long)b, (int)cu[b], (long long)low, (long long)high);
         }
     }
     return ATTN_OK;
@@ -169,18 +173,19 @@ static attn_status check_cu_seqlens(const char *name, const int32_t *cu, int64_t
 static attn_status check_lengths(const attn_problem *p, const attn_tensors *t, attn_error *error) {
     attn_status status = ATTN_OK;
     if (p->packed) {
-        status = check_cu_seqlens("cu_seqlens_q", t->cu_seqlens_q, p->batch, p->seq_q, p->total_q, error);
+        status = check_cu_seqlens("cu_seqlens_q", t->cu_seqlens_q, p->batch, p->seq_q, p->total_q,
+                                  error);
         if (status == ATTN_OK) {
             status = check_cu_seqlens("cu_seqlens_kv", t->cu_seqlens_kv, p->batch, p->seq_kv,
                                       p->total_kv, error);
         }
     }
     for (int64_t b = 0; status == ATTN_OK && p->used_kv && b < p->batch; b++) {
-        const int64_t most =
-            p->packed ? t->cu_seqlens_kv[b + 1] - t->cu_seqlens_kv[b] : p->seq_kv;
+        const int64_t most = p->packed ? t->cu_seqlens_kv[b + 1] - t->cu_seqlens_kv[b] : p->seq_kv;
         if (t->used_kv[b] < 0 || t->used_kv[b] > most) {
-            status = attn_fail(error, ATTN_INVALID, "tensors.used_kv[%lld] = %d, expected 0 to %lld",
-                               (long long)b, (int)t->used_kv[b], (long long)most);
+            status =
+                attn_fail(error, ATTN_INVALID, "tensors.used_kv[%lld] = %d, expected 0 to %lld",
+                          (long long)b, (int)t->used_kv[b], (long long)most);
         }
     }
     return status;
@@ -192,7 +197,8 @@ attn_status tensors_check(const attn_problem *p, const attn_tensors *t, bool out
         return attn_fail(error, ATTN_INVALID, "tensors = NULL, expected an attn_tensors");
     }
     if (t->size != sizeof *t) {
-        return attn_fail(error, ATTN_INVALID, "tensors.size = %zu, expected %zu: fill it with attn_tensors_init",
+        return attn_fail(error, ATTN_INVALID,
+                         "tensors.size = %zu, expected %zu: fill it with attn_tensors_init",
                          t->size, sizeof *t);
     }
     const bool q = p->batch > 0 && (p->packed ? p->total_q : p->seq_q) > 0;
@@ -218,16 +224,16 @@ attn_status tensors_check(const attn_problem *p, const attn_tensors *t, bool out
     };
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         const attn_status status =
-            all[i].used ? check_pointer(all[i].name, all[i].pointer, all[i].alignment,
-                                        all[i].wanted, error)
-                        : ATTN_OK;
+            all[i].used
+                ? check_pointer(all[i].name, all[i].pointer, all[i].alignment, all[i].wanted, error)
+                : ATTN_OK;
         if (status != ATTN_OK) {
             return status;
         }
     }
     if (outputs && t->o != NULL && (t->o == t->q || t->o == t->k || t->o == t->v)) {
-        return attn_fail(error, ATTN_INVALID, "tensors.o = %p, expected memory that is not an input's",
-                         t->o);
+        return attn_fail(error, ATTN_INVALID,
+                         "tensors.o = %p, expected memory that is not an input's", t->o);
     }
     return host ? check_lengths(p, t, error) : ATTN_OK;
 }
@@ -243,8 +249,9 @@ static attn_status check_workspace(const attn_plan *plan, const void *workspace,
         return ATTN_OK;
     }
     if (workspace == NULL || (uintptr_t)workspace % WORKSPACE_ALIGN != 0) {
-        return attn_fail(error, ATTN_INVALID, "workspace = %p, expected %zu bytes at a multiple of %d",
-                         workspace, plan->workspace, (int)WORKSPACE_ALIGN);
+        return attn_fail(error, ATTN_INVALID,
+                         "workspace = %p, expected %zu bytes at a multiple of %d", workspace,
+                         plan->workspace, (int)WORKSPACE_ALIGN);
     }
     if (size < plan->workspace) {
         return attn_fail(error, ATTN_INVALID, "workspace_size = %zu, expected at least %zu", size,

@@ -116,7 +116,8 @@ void cpu_adjust_row(const struct cpu_job *job, const struct sequence *s, int64_t
 float cpu_end_row(const struct cpu_job *job, const struct sequence *s, int64_t b, int64_t h,
                   int64_t i, float max, float sum) {
     const attn_problem *p = job->problem;
-    const bool empty = max == -INFINITY && sum == 0.0F; /* a maximum may miss a NaN, a sum does not */
+    const bool empty =
+        max == -INFINITY && sum == 0.0F; /* a maximum may miss a NaN, a sum does not */
     const double top = LN_2 * (double)cpu_softmax_factor(p) * (double)max;
     float lse = empty ? -INFINITY : (float)(top + log((double)sum));
     float inverse = empty ? CPU_SAW_NOTHING : 1.0F / sum;
@@ -132,7 +133,8 @@ float cpu_end_row(const struct cpu_job *job, const struct sequence *s, int64_t b
         }
     }
     if (job->tensors->lse != NULL) {
-        job->tensors->lse[offset(&p->lse, p->packed, b, h, 0) + (s->q_begin + i) * p->lse.row] = lse;
+        job->tensors->lse[offset(&p->lse, p->packed, b, h, 0) + (s->q_begin + i) * p->lse.row] =
+            lse;
     }
     return inverse;
 }

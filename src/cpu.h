@@ -18,8 +18,8 @@
  * partial results are combined in the order of the splits.
  *
  * Scores are +-q.k as they come; what makes log2 units of them is a factor inside exp2, so that
- * scaling costs no rounding. Adjusted scores are in log2 units, with factor 1. The layout of a packed operand is known to its instruction set
- * alone; the drivers see bytes.
+ * scaling costs no rounding. Adjusted scores are in log2 units, with factor 1. The layout of a
+ * packed operand is known to its instruction set alone; the drivers see bytes.
  * Invariants: no instruction-set code in shared files; block borders follow from the shape, never
  * from the number of threads, so the bits of a result do not depend on it.
  */
@@ -29,9 +29,9 @@
 #include "internal.h"
 
 enum {
-    CPU_ALIGN = 64,       /* of every piece of scratch */
+    CPU_ALIGN = 64, /* of every piece of scratch */
     CPU_MAX_TILE_ROWS = 48,
-    CPU_MAX_ROW_ROWS = 16, /* query rows of a row kernel's unit */
+    CPU_MAX_ROW_ROWS = 16,  /* query rows of a row kernel's unit */
     CPU_MAX_UNIT_HEADS = 64 /* heads of one group in a unit; larger groups are cut */
 };
 
@@ -70,9 +70,9 @@ struct cpu_adjust {
     bool alibi;
     bool bias;
     attn_dtype bias_dtype;
-    int64_t bias_col;                    /* elements between two keys */
-    float slope[CPU_MAX_TILE_ROWS];      /* times log2(e) */
-    float diagonal[CPU_MAX_TILE_ROWS];   /* i + off, counted from the block's first key */
+    int64_t bias_col;                        /* elements between two keys */
+    float slope[CPU_MAX_TILE_ROWS];          /* times log2(e) */
+    float diagonal[CPU_MAX_TILE_ROWS];       /* i + off, counted from the block's first key */
     const void *bias_row[CPU_MAX_TILE_ROWS]; /* at the block's first key; NULL for padding */
 };
 
@@ -174,7 +174,7 @@ void cpu_adjust_init(const struct cpu_job *job, struct cpu_adjust *adjust);
 bool cpu_needs_adjust(const attn_problem *problem);
 
 /* Q is multiplied by q, the scores by factor > 0 (a maximum stays a maximum); together they make
- * scale * unit. q is 1 or -1, unless the scale is 0 or so wild that 2^(factor s) would leave fp32. */
+ * scale * unit. q is 1 or -1, unless the scale is 0 or so wild that factor * s could leave fp32. */
 struct cpu_scale {
     float q, factor;
 };

@@ -182,9 +182,9 @@ INLINE void find_highest(const struct cpu_tile *tile, vf *highest) {
     }
 }
 
-/* 2^(factor * d) for P: error 2.9e-6, a hundredth of what rounding to bf16 does and small enough for
- * the LSE; exactly 1 at d = 0, exactly 0 below 2^-126. x = floor(x) + f: a polynomial for 2^f, and
- * VSCALEFPS takes the floor of x itself. */
+/* 2^(factor * d) for P: error 2.9e-6, a hundredth of what rounding to bf16 does and small enough
+ * for the LSE; exactly 1 at d = 0, exactly 0 below 2^-126. x = floor(x) + f: a polynomial for 2^f,
+ * and VSCALEFPS takes the floor of x itself. */
 INLINE vf exp2_coarse(vf d, vf factor) {
     const vf x = vmul(d, factor);
     const vf f = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);

@@ -9,7 +9,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { VL = 4, MV = 2, NB = 4 };
+enum { VL = 4, MV = 2, NB = 4, ROW_KEYS = 4, ROW_VECTORS = 4 };
 
 typedef struct {
     float lane[VL];
@@ -18,7 +18,7 @@ typedef struct {
 #define ALL_LANES(i) for (int i = 0; i < VL; i++)
 #define LANES(expression)                                                                          \
     vf out;                                                                                        \
-    ALL_LANES(i) {                                                                                      \
+    ALL_LANES(i) {                                                                                 \
         out.lane[i] = (expression);                                                                \
     }                                                                                              \
     return out

@@ -20,15 +20,15 @@
 #define INLINE static inline __attribute__((always_inline))
 #define OUT_OF_LINE static __attribute__((noinline, unused)) /* not every file needs all of them */
 
-/* A loop whose every turn must become straight code, so that arrays of vectors stay in registers. */
+/* A loop that must become straight code, so that arrays of vectors stay in registers. */
 #define EACH(i, count) _Pragma("GCC unroll 16") for (int i = 0; i < (count); i++)
 
-/* Adding it to x in [-127, 127] leaves round(x) + 127, an exponent field, in the low mantissa bits. */
+/* Adding it to x in [-127, 127] leaves round(x) + 127, an exponent field, in the low bits. */
 #define EXP2_MAGIC (12582912.0F + 127.0F)
 
 /* 2^(factor * d) for factor * d <= 127, factor > 0; exactly 1 at d = 0, exactly 0 below -126.5.
- * lowest = EXP2_LOWEST / factor. Largest relative error 1.9e-7: the polynomial's is 9e-8, the rest is
- * rounding; the product itself is never rounded. The power is multiplied in, not added to the
+ * lowest = EXP2_LOWEST / factor. Largest relative error 1.9e-7: the polynomial's is 9e-8, the rest
+ * is rounding; the product itself is never rounded. The power is multiplied in, not added to the
  * exponent bits, since that would turn some NaNs into numbers. */
 #define EXP2_LOWEST (-127.0F)
 
@@ -62,7 +62,8 @@ INLINE vf tanh_vector(vf x) {
 }
 
 /* out[i] = in[i] * factor, for a row of any dtype. */
-OUT_OF_LINE void row_to_float(attn_dtype dtype, const void *in, int count, float factor, float *out) {
+OUT_OF_LINE void row_to_float(attn_dtype dtype, const void *in, int count, float factor,
+                              float *out) {
     const float *single = in;
     const uint16_t *half = in;
     const vf f = vdup(factor);
@@ -96,7 +97,8 @@ OUT_OF_LINE void row_to_float(attn_dtype dtype, const void *in, int count, float
 }
 
 /* out[i] = in[i] * factor, to a row of any dtype. */
-OUT_OF_LINE void row_from_float(attn_dtype dtype, const float *in, int count, float factor, void *out) {
+OUT_OF_LINE void row_from_float(attn_dtype dtype, const float *in, int count, float factor,
+                                void *out) {
     float *single = out;
     uint16_t *half = out;
     const vf f = vdup(factor);
@@ -141,7 +143,7 @@ OUT_OF_LINE void end_row(attn_dtype dtype, const float *in, int count, float inv
 /* out[c * rows_out + r] = in[r * stride + c], for rows and columns in any number; rows_out is a
  * multiple of 4 and rows past `rows` are filled with zeros. */
 OUT_OF_LINE void transpose(const float *in, ptrdiff_t stride, int rows, int cols, float *out,
-                      int rows_out) {
+                           int rows_out) {
     int r = 0;
     for (; r + 4 <= rows; r += 4) {
         int c = 0;

@@ -108,9 +108,12 @@ static inline void vstore_bf16(uint16_t *out, vf a) {
 static inline void transpose4x4(const float *in, ptrdiff_t in_stride, float *out,
                                 ptrdiff_t out_stride) {
     const float32x4x2_t ab = vtrnq_f32(vld1q_f32(in), vld1q_f32(in + in_stride));
-    const float32x4x2_t cd = vtrnq_f32(vld1q_f32(in + 2 * in_stride), vld1q_f32(in + 3 * in_stride));
+    const float32x4x2_t cd =
+        vtrnq_f32(vld1q_f32(in + 2 * in_stride), vld1q_f32(in + 3 * in_stride));
     vst1q_f32(out, vcombine_f32(vget_low_f32(ab.val[0]), vget_low_f32(cd.val[0])));
     vst1q_f32(out + out_stride, vcombine_f32(vget_low_f32(ab.val[1]), vget_low_f32(cd.val[1])));
-    vst1q_f32(out + 2 * out_stride, vcombine_f32(vget_high_f32(ab.val[0]), vget_high_f32(cd.val[0])));
-    vst1q_f32(out + 3 * out_stride, vcombine_f32(vget_high_f32(ab.val[1]), vget_high_f32(cd.val[1])));
+    vst1q_f32(out + 2 * out_stride,
+              vcombine_f32(vget_high_f32(ab.val[0]), vget_high_f32(cd.val[0])));
+    vst1q_f32(out + 3 * out_stride,
+              vcombine_f32(vget_high_f32(ab.val[1]), vget_high_f32(cd.val[1])));
 }

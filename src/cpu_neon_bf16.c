@@ -25,10 +25,10 @@ enum {
     TILE_ROWS = 12,
     PAIRS = TILE_ROWS / 2,
     PANEL = 8,
-    QUAD = 4,                     /* depth of one BFMMLA */
-    A_STEP = PAIRS * 2 * QUAD,    /* bf16 numbers of A in one step */
-    B_STEP = PANEL * QUAD,        /* and of B */
-    C_PANEL = TILE_ROWS * PANEL,  /* fp32 numbers of one panel of C */
+    QUAD = 4,                    /* depth of one BFMMLA */
+    A_STEP = PAIRS * 2 * QUAD,   /* bf16 numbers of A in one step */
+    B_STEP = PANEL * QUAD,       /* and of B */
+    C_PANEL = TILE_ROWS * PANEL, /* fp32 numbers of one panel of C */
     POSITIONS_PER_VECTOR = 8
 };
 
@@ -40,6 +40,7 @@ static int key_place(int j) {
 
 /* ---- the product ----------------------------------------------------------------------------- */
 
+/* clang-format off */
 #define BFMMLA4(a, c0, c1, c2, c3)                                                                 \
     "bfmmla " c0 ".4s, " a ".8h, v4.8h\n\t"                                                        \
     "bfmmla " c1 ".4s, " a ".8h, v5.8h\n\t"                                                        \
@@ -112,6 +113,8 @@ static void gemm_bf16(const uint16_t *a, const uint16_t *b, int steps, float *c,
           "v12", "v13", "v14", "v15", "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23", "v24",
           "v25", "v26", "v27", "v28", "v29", "v30", "v31");
 }
+
+/* clang-format on */
 
 /* ---- sizes ----------------------------------------------------------------------------------- */
 
@@ -280,7 +283,8 @@ static void mask_panel(const struct cpu_tile *tile, int panel) {
     const float odd[VL] = {0.0F, 1.0F, 0.0F, 1.0F};
     const vf hidden = vdup(-INFINITY);
     for (int pair = 0; pair < PAIRS; pair++) {
-        const float low[2] = {(float)tile->row_begin[2 * pair], (float)tile->row_begin[2 * pair + 1]};
+        const float low[2] = {(float)tile->row_begin[2 * pair],
+                              (float)tile->row_begin[2 * pair + 1]};
         const float high[2] = {(float)tile->row_end[2 * pair], (float)tile->row_end[2 * pair + 1]};
         float *at = tile->s + (ptrdiff_t)panel * C_PANEL + (ptrdiff_t)pair * PANEL * 2;
         for (int n = 0; n < PANEL; n += 2, at += VL) {
@@ -320,7 +324,7 @@ INLINE vf exp2_coarse(vf d, vf factor, vf lowest) {
     return vmul(p, vpow2(t));
 }
 
-/* Two vectors of probabilities, keys 0 1 and 2 3, rounded to bf16: half up, in the order 0 2 1 3. */
+/* Two vectors of probabilities, keys 0 1 and 2 3, rounded to bf16 (half up), as 0 2 1 3. */
 INLINE uint16x8_t round_quad(vf low, vf high) {
     const uint32x4_t half = vdupq_n_u32(0x8000);
     const uint32x4_t a = vaddq_u32(vreinterpretq_u32_f32(low), half);
@@ -357,7 +361,8 @@ static void rescale(const struct cpu_tile *tile, int head_dim_v, const float *al
         float *o = tile->o + (ptrdiff_t)panel * C_PANEL;
         EACH(pair, PAIRS) {
             for (int i = 0; i < PANEL * 2; i += VL) {
-                vstore(o + pair * PANEL * 2 + i, vmul(vload(o + pair * PANEL * 2 + i), factor[pair]));
+                vstore(o + pair * PANEL * 2 + i,
+                       vmul(vload(o + pair * PANEL * 2 + i), factor[pair]));
             }
         }
     }
@@ -371,7 +376,7 @@ static void bf16_soften(const struct cpu_tile *tile, int head_dim_v, float facto
     }
     vf highest[PAIRS];
     find_highest(tile, highest);
-    float max[TILE_ROWS];   /* what exp2 subtracts: never -inf */
+    float max[TILE_ROWS]; /* what exp2 subtracts: never -inf */
     float alpha[TILE_ROWS];
     bool moved = false;
     EACH(pair, PAIRS) {
@@ -383,8 +388,8 @@ static void bf16_soften(const struct cpu_tile *tile, int head_dim_v, float facto
         const vf now = vmax(before, vload(max + r));
         vstore(tile->m + r, now);
         vstore(max + r, vmax(vdup(-FLT_MAX), now));
-        const vf ratio = exp2_product(vsub(before, vload(max + r)), vdup(factor),
-                                      vdup(EXP2_LOWEST / factor));
+        const vf ratio =
+            exp2_product(vsub(before, vload(max + r)), vdup(factor), vdup(EXP2_LOWEST / factor));
         vstore(alpha + r, ratio);
         moved = moved || vany_not_equal(ratio, vdup(1.0F));
         vstore(tile->l + r, vmul(vload(tile->l + r), ratio));
@@ -404,8 +409,8 @@ static void weigh_visible(const struct cpu_tile *tile, int head_dim_v) {
     const ptrdiff_t panel_size = (ptrdiff_t)in_units(tile->keys, QUAD) * B_STEP;
     const uint16_t *p = probabilities(tile);
     for (int c = 0; c < head_dim_v; c++) {
-        const uint16_t *v = (const uint16_t *)tile->v + c / PANEL * panel_size +
-                            (ptrdiff_t)(c % PANEL) * QUAD;
+        const uint16_t *v =
+            (const uint16_t *)tile->v + c / PANEL * panel_size + (ptrdiff_t)(c % PANEL) * QUAD;
         for (int r = 0; r < tile->rows; r++) {
             float *o = tile->o + (ptrdiff_t)(c / PANEL) * C_PANEL + (ptrdiff_t)(r / 2) * PANEL * 2 +
                        c % PANEL / 2 * VL + r % 2 * 2 + c % 2;

@@ -10,8 +10,10 @@
  * Invariant: reads exactly k steps of A and B.
  */
 
-/* Eight multiply-adds (op fmla) or, in the first step, products (op fmul) of one vector of A with the
- * eight scalars of B. */
+/* clang-format off */
+
+/* Eight multiply-adds (op fmla) or, in the first step, products (op fmul) of one vector of A with
+ * the eight scalars of B. */
 #define EIGHT(op, a, c0, c1, c2, c3, c4, c5, c6, c7, low, high)                                    \
     op " " c0 ".4s, " a ".4s, " low ".s[0]\n\t" op " " c1 ".4s, " a ".4s, " low ".s[1]\n\t" op    \
        " " c2 ".4s, " a ".4s, " low ".s[2]\n\t" op " " c3 ".4s, " a ".4s, " low ".s[3]\n\t" op    \
@@ -105,3 +107,5 @@ static void gemm_full(const float *a, const float *b, int k, float *c, bool add)
           "v13", "v14", "v15", "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23", "v24", "v25",
           "v26", "v27", "v28", "v29", "v30", "v31");
 }
+
+/* clang-format on */

@@ -15,7 +15,7 @@
 #include <string.h>
 
 struct layout {
-    size_t q, s, bytes;     /* in a thread's scratch */
+    size_t q, s, bytes;      /* in a thread's scratch */
     size_t m, l, o, partial; /* in one partial result */
 };
 
@@ -145,8 +145,8 @@ static struct key_range see_keys(const struct unit *u, int64_t first, int64_t co
                                  struct key_range *keys) {
     struct key_range all = {count, 0};
     for (int r = 0; r < u->rows; r++) {
-        const struct key_range seen = visible_keys(u->job->problem, row_query(u, r),
-                                                   u->sequence.q_len, u->sequence.kv_len);
+        const struct key_range seen =
+            visible_keys(u->job->problem, row_query(u, r), u->sequence.q_len, u->sequence.kv_len);
         int64_t begin = seen.begin - first > 0 ? seen.begin - first : 0;
         int64_t end = seen.end - first < count ? seen.end - first : count;
         if (end <= begin) {
@@ -161,7 +161,8 @@ static struct key_range see_keys(const struct unit *u, int64_t first, int64_t co
     return all;
 }
 
-static void adjust_rows(const struct unit *u, int64_t first, const struct key_range *keys, float *s) {
+static void adjust_rows(const struct unit *u, int64_t first, const struct key_range *keys,
+                        float *s) {
     struct cpu_adjust adjust;
     cpu_adjust_init(u->job, &adjust);
     for (int r = 0; r < u->rows; r++) {

@@ -6,14 +6,14 @@
  * K and V are read once, where they lie, and converted in registers; four query rows share each
  * vector that was read. The dimensions are the vector dimension.
  *
+ * ROW_KEYS and ROW_VECTORS come from the including file: what its registers can hold.
+ *
  *     score:  4 rows x ROW_KEYS keys of dot products, summed across the lanes at the end
  *     weigh:  4 rows x ROW_VECTORS vectors of output in registers, over WEIGH_KEYS keys at a time
  */
 
 enum {
     ROW_ROWS = 4,
-    ROW_KEYS = 4,
-    ROW_VECTORS = 4,
     WEIGH_KEYS = 32,    /* their rows of V stay in L1 while the columns are walked */
     PREFETCH_KEYS = 16, /* ahead; into L2: prefetching into L1 was measured to hurt badly */
 };
@@ -179,7 +179,8 @@ static float row_soften(float *s, int count, float factor, float *max) {
 
 /* `rows` x `vectors` of output over the keys [first, last). */
 INLINE void weigh_block(attn_dtype dtype, const float *p, int p_stride, int rows,
-                        const struct cpu_rows *v, int first, int last, int c, int vectors, float *o) {
+                        const struct cpu_rows *v, int first, int last, int c, int vectors,
+                        float *o) {
     vf sum[ROW_ROWS][ROW_VECTORS];
     EACH(r, rows) {
         EACH(i, vectors) {

@@ -131,17 +131,46 @@ static void begin_tiles(const struct unit *u) {
         const void *rows[CPU_MAX_TILE_ROWS];
         for (int r = 0; r < tile.rows; r++) {
             const int64_t row = (int64_t)t * kernel->tile_rows + r;
-            rows[r] = cpu_q_row(u->job, &u->sequence, u->batch, row_head(u, row), row_query(u, row));
+            rows[r] =
+                cpu_q_row(u->job, &u->sequence, u->batch, row_head(u, row), row_query(u, row));
         }
         kernel->pack_q(p->dtype, rows, tile.rows, (int)p->head_dim,
-                       cpu_scale(p, cpu_score_unit(p)).q,
-                       (void *)(uintptr_t)tile.q, u->scratch + u->at.line);
+                       cpu_scale(p, cpu_score_unit(p)).q, (void *)(uintptr_t)tile.q,
+                       u->scratch + u->at.line);
         memset(tile.o, 0, kernel->o_bytes(dv));
         for (int r = 0; r < kernel->tile_rows; r++) {
             tile.m[r] = -INFINITY;
             tile.l[r] = 0.0F;
         }
     }
+}
+
+static struct key_range cut(struct key_range keys, int64_t first, int count) {
+    const int64_t begin = at_most(at_least(keys.begin - first, 0), count);
+    const int64_t end = at_most(at_least(keys.end - first, 0), count);
+    return (struct key_range){begin, at_least(begin, end)};
+}
+
+/* The usual case, without a look at each row: both borders rise with the query, so if the first and
+ * the last row see the same keys of the block, all do. */
+static bool see_all_alike(const struct unit *u, int64_t first_row, int64_t first, int count,
+                          struct cpu_tile *tile) {
+    const attn_problem *p = u->job->problem;
+    const struct sequence *s = &u->sequence;
+    const int64_t low = row_query(u, first_row);
+    const int64_t high = row_query(u, first_row + tile->rows - 1);
+    const struct key_range a = cut(visible_keys(p, low, s->q_len, s->kv_len), first, count);
+    const struct key_range b = cut(visible_keys(p, high, s->q_len, s->kv_len), first, count);
+    if (a.begin != b.begin || a.end != b.end || a.end == a.begin) {
+        return false;
+    }
+    tile->begin = tile->full_begin = (int)a.begin;
+    tile->end = tile->full_end = (int)a.end;
+    for (int r = 0; r < u->kernel->tile_rows; r++) {
+        tile->row_begin[r] = tile->begin;
+        tile->row_end[r] = tile->end;
+    }
+    return true;
 }
 
 /* Which keys of the block [first, first + count) the tile's rows see. False: none of them. */
@@ -151,20 +180,25 @@ static bool see_keys(const struct unit *u, int index, int64_t first, int count,
     tile->end = 0;
     tile->full_begin = 0;
     tile->full_end = count;
+    const int64_t first_row = (int64_t)index * u->kernel->tile_rows;
+    if (see_all_alike(u, first_row, first, count, tile)) {
+        return tile->end > tile->begin;
+    }
     int64_t last_query = -1;
     struct key_range keys = {0, 0};
     for (int r = 0; r < u->kernel->tile_rows; r++) {
         if (r < tile->rows) { /* padding sees what the last real row sees */
-            const int64_t query = row_query(u, (int64_t)index * u->kernel->tile_rows + r);
+            const int64_t query = row_query(u, first_row + r);
             if (query != last_query) {
                 keys = visible_keys(u->job->problem, query, u->sequence.q_len, u->sequence.kv_len);
                 last_query = query;
             }
         }
-        const int begin = (int)at_most(at_least(keys.begin - first, 0), count);
-        const int end = (int)at_most(at_least(keys.end - first, 0), count);
+        const struct key_range seen = cut(keys, first, count);
+        const int begin = (int)seen.begin;
+        const int end = (int)seen.end;
         tile->row_begin[r] = begin;
-        tile->row_end[r] = end > begin ? end : begin;
+        tile->row_end[r] = end;
         if (end > begin) {
             tile->begin = begin < tile->begin ? begin : tile->begin;
             tile->end = end > tile->end ? end : tile->end;
@@ -179,13 +213,14 @@ static bool see_keys(const struct unit *u, int index, int64_t first, int count,
     return tile->end > tile->begin;
 }
 
-static void adjust_tile(const struct unit *u, int index, int64_t first, const struct cpu_tile *tile) {
+static void adjust_tile(const struct unit *u, int index, int64_t first,
+                        const struct cpu_tile *tile) {
     struct cpu_adjust adjust;
     cpu_adjust_init(u->job, &adjust);
     for (int r = 0; r < tile->rows; r++) {
         const int64_t row = (int64_t)index * u->kernel->tile_rows + r;
-        cpu_adjust_row(u->job, &u->sequence, u->batch, row_head(u, row), row_query(u, row), first, r,
-                       &adjust);
+        cpu_adjust_row(u->job, &u->sequence, u->batch, row_head(u, row), row_query(u, row), first,
+                       r, &adjust);
     }
     u->kernel->adjust(tile, &adjust);
 }
@@ -193,13 +228,11 @@ static void adjust_tile(const struct unit *u, int index, int64_t first, const st
 static void run_block(const struct unit *u, int64_t first, int count) {
     const attn_problem *p = u->job->problem;
     const struct cpu_tile_kernel *kernel = u->kernel;
-    const struct cpu_rows k =
-        cpu_k_rows(u->job, &u->sequence, u->batch, u->head_kv, first, count);
-    const struct cpu_rows v =
-        cpu_v_rows(u->job, &u->sequence, u->batch, u->head_kv, first, count);
+    const struct cpu_rows k = cpu_k_rows(u->job, &u->sequence, u->batch, u->head_kv, first, count);
+    const struct cpu_rows v = cpu_v_rows(u->job, &u->sequence, u->batch, u->head_kv, first, count);
     kernel->pack_k(&k, u->scratch + u->at.k, u->scratch + u->at.line);
-    const bool finite = kernel->pack_v(&v, u->geometry->block_kv, u->scratch + u->at.v,
-                                       u->scratch + u->at.line);
+    const bool finite =
+        kernel->pack_v(&v, u->geometry->block_kv, u->scratch + u->at.v, u->scratch + u->at.line);
     const bool adjust = cpu_needs_adjust(p);
     const float factor = cpu_softmax_factor(p);
     for (int t = 0; t < tile_count(u); t++) {

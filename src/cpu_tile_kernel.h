@@ -190,8 +190,8 @@ static void gather_bias(const struct cpu_adjust *adjust, int first, int count, f
             row_to_float(adjust->bias_dtype, row + first * size, count, (float)LOG2_E, line);
         } else {
             for (int j = 0; j < count; j++) {
-                line[j] = (float)LOG2_E * load_element(adjust->bias_dtype, row,
-                                                       (first + j) * adjust->bias_col);
+                line[j] = (float)LOG2_E *
+                          load_element(adjust->bias_dtype, row, (first + j) * adjust->bias_col);
             }
         }
     }
@@ -356,8 +356,8 @@ static void tile_finish(const struct cpu_tile *tile, int head_dim_v, const float
     int c = 0;
     for (; c + 4 <= head_dim_v; c += 4) {
         for (int r = 0; r < MR; r += 4) {
-            transpose4x4(tile->o + (ptrdiff_t)c * MR + r, MR,
-                         lines + (ptrdiff_t)r * head_dim_v + c, head_dim_v);
+            transpose4x4(tile->o + (ptrdiff_t)c * MR + r, MR, lines + (ptrdiff_t)r * head_dim_v + c,
+                         head_dim_v);
         }
     }
     for (; c < head_dim_v; c++) {

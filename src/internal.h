@@ -85,8 +85,8 @@ struct pool *context_pool(const attn_context *context);
 
 /* ---- attn.c ---------------------------------------------------------------------------------- */
 
-/* Checks the pointers that the resolved problem needs: o and lse where `outputs`, the lengths behind
- * cu_seqlens and used_kv where `host`. */
+/* Checks the pointers that the resolved problem needs: o and lse where `outputs`, the lengths
+ * behind cu_seqlens and used_kv where `host`. */
 attn_status tensors_check(const attn_problem *resolved, const attn_tensors *tensors, bool outputs,
                           bool host, attn_error *error);
 

@@ -18,8 +18,8 @@
 static attn_status choose_by_name(attn_plan *plan, const char *name, attn_error *error) {
     const struct variant *variant = variant_find(plan->context, name, &plan->variant);
     if (variant == NULL) {
-        return attn_fail(error, ATTN_INVALID, "variant = \"%s\", expected a name from attn_variant_get",
-                         name);
+        return attn_fail(error, ATTN_INVALID,
+                         "variant = \"%s\", expected a name from attn_variant_get", name);
     }
     attn_error why;
     const attn_status status = variant_applies(variant, &plan->problem, &why);
@@ -39,9 +39,10 @@ static attn_status choose_best(attn_plan *plan, attn_error *error) {
             return ATTN_OK;
         }
     }
-    return attn_fail(error, ATTN_UNSUPPORTED,
-                     "no variant applies; tensor_cores = REQUIRE leaves those with matrix instructions "
-                     "only (attn_variant_check names each one's reason)");
+    return attn_fail(
+        error, ATTN_UNSUPPORTED,
+        "no variant applies; tensor_cores = REQUIRE leaves those with matrix instructions "
+        "only (attn_variant_check names each one's reason)");
 }
 
 static attn_status work_out(attn_plan *plan, attn_error *error) {
@@ -89,7 +90,8 @@ attn_status attn_plan_create(attn_context *context, const attn_problem *problem,
     }
     attn_plan *copy = malloc(sizeof *copy);
     if (copy == NULL) {
-        return attn_fail(error, ATTN_OUT_OF_MEMORY, "no memory for a plan of %zu bytes", sizeof *copy);
+        return attn_fail(error, ATTN_OUT_OF_MEMORY, "no memory for a plan of %zu bytes",
+                         sizeof *copy);
     }
     *copy = made;
     *plan = copy;
@@ -124,8 +126,9 @@ attn_status attn_plan_refusal(const attn_plan *plan, int32_t index, attn_refusal
         return attn_fail(error, ATTN_INVALID, "%s = NULL", plan == NULL ? "plan" : "refusal");
     }
     if (refusal->size != sizeof *refusal) {
-        return attn_fail(error, ATTN_INVALID, "refusal.size = %zu, expected sizeof(attn_refusal) = %zu",
-                         refusal->size, sizeof *refusal);
+        return attn_fail(error, ATTN_INVALID,
+                         "refusal.size = %zu, expected sizeof(attn_refusal) = %zu", refusal->size,
+                         sizeof *refusal);
     }
     const int32_t count = plan->named ? 0 : plan->variant; /* all that stand before it */
     if (index < 0 || index >= count) {

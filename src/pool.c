@@ -27,7 +27,7 @@ struct worker {
 };
 
 struct pool {
-    int size; /* threads, the caller's included */
+    int size;               /* threads, the caller's included */
     struct worker *workers; /* size - 1 of them */
     int started;            /* of them; fewer than size - 1 if the system refused */
     _Atomic pid_t owner;    /* the process whose threads they are; -pid while it starts them */
@@ -60,7 +60,8 @@ static int cgroup_limit(int most) {
     } else {
         FILE *q = fopen("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "re");
         FILE *p = fopen("/sys/fs/cgroup/cpu/cpu.cfs_period_us", "re");
-        if (q == NULL || p == NULL || fscanf(q, "%lf", &quota) != 1 || fscanf(p, "%lf", &period) != 1) {
+        if (q == NULL || p == NULL || fscanf(q, "%lf", &quota) != 1 ||
+            fscanf(p, "%lf", &period) != 1) {
             quota = -1.0;
         }
         if (q != NULL) {
@@ -90,7 +91,7 @@ static int allowed_threads(void) {
     return cgroup_limit(cpus);
 }
 
-/* ---- a worker's life -------------------------------------------------------------------------- */
+/* ---- a worker's life ------------------------------------------------------------------------- */
 
 static void relax(void) {
 #if defined(__x86_64__) || defined(__i386__)
@@ -165,7 +166,7 @@ static void start_workers(struct pool *pool) {
     }
 }
 
-/* ---- the interface ---------------------------------------------------------------------------- */
+/* ---- the interface --------------------------------------------------------------------------- */
 
 struct pool *pool_create(int threads) {
     int size = threads > 0 ? threads : allowed_threads();

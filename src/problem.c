@@ -9,10 +9,10 @@
 
 #include <math.h>
 
-#define MAX_SIZE INT32_MAX              /* of one dimension: cu_seqlens are int32 */
-#define MAX_HEAD_DIM (1 << 20)          /* keeps one row's scratch in reason */
-#define MAX_OFFSET ((int64_t)1 << 58)   /* elements; times 4 bytes still far from overflow */
-#define MAX_ROWS ((int64_t)1 << 48)     /* batch x heads x rows: what loops and counters run over */
+#define MAX_SIZE INT32_MAX            /* of one dimension: cu_seqlens are int32 */
+#define MAX_HEAD_DIM (1 << 20)        /* keeps one row's scratch in reason */
+#define MAX_OFFSET ((int64_t)1 << 58) /* elements; times 4 bytes still far from overflow */
+#define MAX_ROWS ((int64_t)1 << 48)   /* batch x heads x rows: what loops and counters run over */
 
 void attn_problem_init(attn_problem *problem) {
     if (problem == NULL) {
@@ -47,7 +47,8 @@ void attn_problem_init(attn_problem *problem) {
 /* Saturates just above MAX_OFFSET instead of overflowing: whoever compares then refuses it. */
 static int64_t times(int64_t a, int64_t b) {
     int64_t product;
-    return __builtin_mul_overflow(a, b, &product) || product > MAX_OFFSET ? MAX_OFFSET + 1 : product;
+    return __builtin_mul_overflow(a, b, &product) || product > MAX_OFFSET ? MAX_OFFSET + 1
+                                                                          : product;
 }
 
 /* ---- one field at a time --------------------------------------------------------------------- */
@@ -92,8 +93,8 @@ static attn_status check_enums(const attn_problem *p, attn_error *error) {
     TRY(check_enum("layout", (int)p->layout, ATTN_BSHD, "ATTN_BHSD or ATTN_BSHD", error));
     TRY(check_enum("causal", (int)p->causal, ATTN_CAUSAL_BOTTOM_RIGHT,
                    "ATTN_CAUSAL_NONE, _TOP_LEFT or _BOTTOM_RIGHT", error));
-    TRY(check_enum("bias_dtype", (int)p->bias_dtype, ATTN_BF16,
-                   "ATTN_FP32, ATTN_FP16 or ATTN_BF16", error));
+    TRY(check_enum("bias_dtype", (int)p->bias_dtype, ATTN_BF16, "ATTN_FP32, ATTN_FP16 or ATTN_BF16",
+                   error));
     TRY(check_enum("tensor_cores", (int)p->tensor_cores, ATTN_TENSOR_CORES_REQUIRE,
                    "ATTN_TENSOR_CORES_AUTO, _NEVER or _REQUIRE", error));
     TRY(check_bool("alibi", &p->alibi, error));
@@ -112,7 +113,8 @@ static attn_status check_sizes(attn_problem *p, attn_error *error) {
     }
     TRY(check_range("heads_kv", p->heads_kv, 1, MAX_SIZE, error));
     if (p->heads_q % p->heads_kv != 0) {
-        return attn_fail(error, ATTN_INVALID, "heads_kv = %lld, expected a divisor of heads_q = %lld",
+        return attn_fail(error, ATTN_INVALID,
+                         "heads_kv = %lld, expected a divisor of heads_q = %lld",
                          (long long)p->heads_kv, (long long)p->heads_q);
     }
     TRY(check_range("seq_q", p->seq_q, 0, MAX_SIZE, error));
@@ -134,9 +136,20 @@ static attn_status check_rows(const attn_problem *p, attn_error *error) {
     const int64_t longest = p->seq_q > p->seq_kv ? p->seq_q : p->seq_kv;
     if (times(times(p->batch, p->heads_q), longest > 0 ? longest : 1) > MAX_ROWS) {
         return attn_fail(error, ATTN_INVALID,
-                         "batch = %lld with heads_q = %lld and sequences of %lld, expected a product of at most 2^48",
+                         "batch = %lld with heads_q = %lld and sequences of %lld, expected a "
+                         "product of at most 2^48",
                          (long long)p->batch, (long long)p->heads_q, (long long)longest);
     }
+    return ATTN_OK;
+}
+
+/* A window wider than any problem becomes one that cannot overflow. */
+static attn_status check_window(const char *name, int64_t *window, attn_error *error) {
+    if (*window < -1) {
+        return attn_fail(error, ATTN_INVALID, "%s = %lld, expected -1 (no bound) or more", name,
+                         (long long)*window);
+    }
+    *window = *window < MAX_ROWS ? *window : MAX_ROWS;
     return ATTN_OK;
 }
 
@@ -145,18 +158,21 @@ static attn_status check_numbers(attn_problem *p, attn_error *error) {
         p->scale = (float)(1.0 / sqrt((double)p->head_dim));
     }
     if (!isfinite(p->scale)) {
-        return attn_fail(error, ATTN_INVALID, "scale = %g, expected a finite number, or NaN for 1/sqrt(head_dim)",
+        return attn_fail(error, ATTN_INVALID,
+                         "scale = %g, expected a finite number, or NaN for 1/sqrt(head_dim)",
                          (double)p->scale);
     }
     if (!(p->softcap >= 0.0F && isfinite(p->softcap))) {
-        return attn_fail(error, ATTN_INVALID, "softcap = %g, expected 0 (none) or a finite positive number",
+        return attn_fail(error, ATTN_INVALID,
+                         "softcap = %g, expected 0 (none) or a finite positive number",
                          (double)p->softcap);
     }
-    TRY(check_range("window_left", p->window_left, -1, MAX_SIZE, error));
-    TRY(check_range("window_right", p->window_right, -1, MAX_SIZE, error));
+    TRY(check_window("window_left", &p->window_left, error));
+    TRY(check_window("window_right", &p->window_right, error));
     const int64_t element = (int64_t)attn_dtype_size(p->dtype);
     if (p->alignment < element || p->alignment > 4096 || (p->alignment & (p->alignment - 1)) != 0) {
-        return attn_fail(error, ATTN_INVALID, "alignment = %d, expected a power of two from %lld (one element) to 4096",
+        return attn_fail(error, ATTN_INVALID,
+                         "alignment = %d, expected a power of two from %lld (one element) to 4096",
                          (int)p->alignment, (long long)element);
     }
     return ATTN_OK;
@@ -196,9 +212,10 @@ static attn_status extend(const char *tensor, const char *dim, int64_t count, in
     }
     const int64_t span = count > 1 ? times(count - 1, stride) : 0;
     if (span > MAX_OFFSET || *last + span > MAX_OFFSET) {
-        return attn_fail(error, ATTN_INVALID,
-                         "%s.%s stride = %lld with %lld entries, expected offsets below 2^58 elements",
-                         tensor, dim, (long long)stride, (long long)count);
+        return attn_fail(
+            error, ATTN_INVALID,
+            "%s.%s stride = %lld with %lld entries, expected offsets below 2^58 elements", tensor,
+            dim, (long long)stride, (long long)count);
     }
     *last += span;
     return ATTN_OK;
@@ -213,14 +230,16 @@ static attn_status check_extent(const attn_strides *s, const struct extent *e, a
 }
 
 /* An output's dimensions must nest: each stride at least as long as all that lies inside it. */
-static attn_status check_disjoint(const attn_strides *s, const struct extent *e, attn_error *error) {
+static attn_status check_disjoint(const attn_strides *s, const struct extent *e,
+                                  attn_error *error) {
     if (e->batch == 0 || e->heads == 0 || e->rows == 0) {
         return ATTN_OK; /* nothing is written */
     }
     struct {
         const char *name;
         int64_t count, stride;
-    } dim[3] = {{"batch", e->batch, s->batch}, {"head", e->heads, s->head}, {"row", e->rows, s->row}};
+    } dim[3] = {
+        {"batch", e->batch, s->batch}, {"head", e->heads, s->head}, {"row", e->rows, s->row}};
     int64_t inner = e->cols; /* elements covered by the dimensions placed so far */
     for (int placed = 0; placed < 3; placed++) {
         int next = -1;
@@ -234,8 +253,10 @@ static attn_status check_disjoint(const attn_strides *s, const struct extent *e,
         }
         if (dim[next].stride < inner) {
             return attn_fail(error, ATTN_INVALID,
-                             "%s.%s stride = %lld, expected at least %lld: elements of an output may not overlap",
-                             e->name, dim[next].name, (long long)dim[next].stride, (long long)inner);
+                             "%s.%s stride = %lld, expected at least %lld: elements of an output "
+                             "may not overlap",
+                             e->name, dim[next].name, (long long)dim[next].stride,
+                             (long long)inner);
         }
         inner += (dim[next].count - 1) * dim[next].stride;
         dim[next].count = 0;
@@ -346,7 +367,7 @@ static double sum_of_ramp(int64_t first, int64_t count, int64_t limit) {
 }
 
 double attn_problem_flops(const attn_problem *problem) {
-    attn_problem p;
+    attn_problem p = {0};
     if (attn_problem_resolve(problem, &p, NULL) != ATTN_OK) {
         return 0.0;
     }

@@ -100,9 +100,10 @@ static attn_status refuse_options(const attn_problem *p, attn_error *error) {
 static attn_status refuse_rows(const attn_variant *v, const attn_problem *p, attn_error *error) {
     const int64_t rows = p->heads_q / p->heads_kv * p->seq_q;
     if (rows > v->block_q) {
-        return attn_fail(error, ATTN_UNSUPPORTED,
-                         "%lld query rows per KV head (seq_q x heads_q / heads_kv), it takes at most %d",
-                         (long long)rows, (int)v->block_q);
+        return attn_fail(
+            error, ATTN_UNSUPPORTED,
+            "%lld query rows per KV head (seq_q x heads_q / heads_kv), it takes at most %d",
+            (long long)rows, (int)v->block_q);
     }
     return ATTN_OK;
 }
@@ -110,9 +111,6 @@ static attn_status refuse_rows(const attn_variant *v, const attn_problem *p, att
 attn_status variant_applies(const struct variant *variant, const attn_problem *p,
                             attn_error *error) {
     const attn_variant *v = &variant->info;
-    if (cpu_find_isa(v->arch, error) == NULL) {
-        return ATTN_UNSUPPORTED;
-    }
     if ((v->dtypes & (1U << p->dtype)) == 0) {
         return attn_fail(error, ATTN_UNSUPPORTED, "dtype is %s, which it does not take",
                          dtype_name(p->dtype));
@@ -132,9 +130,13 @@ attn_status variant_applies(const struct variant *variant, const attn_problem *p
         }
     }
     if (variant->family == FAMILY_CPU_ROW) {
-        return refuse_rows(v, p, error);
+        const attn_status status = refuse_rows(v, p, error);
+        if (status != ATTN_OK) {
+            return status;
+        }
     }
-    return ATTN_OK;
+    /* last: asking for some instruction sets (AMX) changes the process */
+    return cpu_find_isa(v->arch, error) != NULL ? ATTN_OK : ATTN_UNSUPPORTED;
 }
 
 /* ---- look inside ----------------------------------------------------------------------------- */
@@ -145,8 +147,9 @@ attn_status attn_variant_get(const attn_context *context, int32_t index, attn_va
         return attn_fail(error, ATTN_INVALID, "%s = NULL", context == NULL ? "context" : "variant");
     }
     if (variant->size != sizeof *variant) {
-        return attn_fail(error, ATTN_INVALID, "variant.size = %zu, expected sizeof(attn_variant) = %zu",
-                         variant->size, sizeof *variant);
+        return attn_fail(error, ATTN_INVALID,
+                         "variant.size = %zu, expected sizeof(attn_variant) = %zu", variant->size,
+                         sizeof *variant);
     }
     if (index < 0 || index >= context->variant_count) {
         return attn_fail(error, ATTN_INVALID, "index = %d, expected 0 to %d", (int)index,
@@ -163,8 +166,8 @@ attn_status attn_variant_check(const attn_context *context, const char *name,
     }
     const struct variant *variant = variant_find(context, name, NULL);
     if (variant == NULL) {
-        return attn_fail(error, ATTN_INVALID, "name = \"%s\", expected a name from attn_variant_get",
-                         name);
+        return attn_fail(error, ATTN_INVALID,
+                         "name = \"%s\", expected a name from attn_variant_get", name);
     }
     attn_problem resolved;
     const attn_status status = attn_problem_resolve(problem, &resolved, error);
@@ -181,16 +184,17 @@ attn_status attn_variant_image(const attn_context *context, const char *name, at
                                          : "size");
     }
     if (kind != ATTN_IMAGE_CUBIN && kind != ATTN_IMAGE_PTX) {
-        return attn_fail(error, ATTN_INVALID, "kind = %d, expected ATTN_IMAGE_CUBIN or ATTN_IMAGE_PTX",
-                         (int)kind);
+        return attn_fail(error, ATTN_INVALID,
+                         "kind = %d, expected ATTN_IMAGE_CUBIN or ATTN_IMAGE_PTX", (int)kind);
     }
     *image = NULL;
     *size = 0;
     if (variant_find(context, name, NULL) == NULL) {
-        return attn_fail(error, ATTN_INVALID, "name = \"%s\", expected a name from attn_variant_get",
-                         name);
+        return attn_fail(error, ATTN_INVALID,
+                         "name = \"%s\", expected a name from attn_variant_get", name);
     }
-    return attn_fail(error, ATTN_UNSUPPORTED, "name = \"%s\" is a CPU variant and has no image", name);
+    return attn_fail(error, ATTN_UNSUPPORTED, "name = \"%s\" is a CPU variant and has no image",
+                     name);
 }
 
 /* ---- add ------------------------------------------------------------------------------------- */
@@ -211,33 +215,38 @@ static attn_status check_added(const attn_context *context, const attn_variant *
         return attn_fail(error, ATTN_INVALID, "%s = NULL", context == NULL ? "context" : "variant");
     }
     if (variant->size != sizeof *variant) {
-        return attn_fail(error, ATTN_INVALID, "variant.size = %zu, expected sizeof(attn_variant) = %zu",
-                         variant->size, sizeof *variant);
+        return attn_fail(error, ATTN_INVALID,
+                         "variant.size = %zu, expected sizeof(attn_variant) = %zu", variant->size,
+                         sizeof *variant);
     }
     if (variant->name == NULL || variant->name[0] == '\0' || strlen(variant->name) > 127) {
         return attn_fail(error, ATTN_INVALID, "variant.name = %s, expected 1 to 127 characters",
-                         variant->name == NULL ? "NULL" : variant->name[0] == '\0' ? "\"\"" : "(long)");
+                         variant->name == NULL      ? "NULL"
+                         : variant->name[0] == '\0' ? "\"\""
+                                                    : "(long)");
     }
     if (variant_find(context, variant->name, NULL) != NULL) {
-        return attn_fail(error, ATTN_INVALID, "variant.name = \"%s\", expected a name not yet taken",
-                         variant->name);
+        return attn_fail(error, ATTN_INVALID,
+                         "variant.name = \"%s\", expected a name not yet taken", variant->name);
     }
     if (variant->family == NULL || variant->arch == NULL) {
         return attn_fail(error, ATTN_INVALID, "variant.%s = NULL",
                          variant->family == NULL ? "family" : "arch");
     }
     if (image != NULL || image_size != 0) {
-        return attn_fail(error, ATTN_INVALID,
-                         "image_size = %zu, expected no image: a CPU variant is a compiled-in kernel",
-                         image_size);
+        return attn_fail(
+            error, ATTN_INVALID,
+            "image_size = %zu, expected no image: a CPU variant is a compiled-in kernel",
+            image_size);
     }
     return ATTN_OK;
 }
 
 static attn_status check_block(const char *name, int32_t value, int32_t most, attn_error *error) {
     if (value < 0 || value > most) {
-        return attn_fail(error, ATTN_INVALID, "variant.%s = %d, expected 1 to %d, or 0 for the kernel's own",
-                         name, (int)value, (int)most);
+        return attn_fail(error, ATTN_INVALID,
+                         "variant.%s = %d, expected 1 to %d, or 0 for the kernel's own", name,
+                         (int)value, (int)most);
     }
     return ATTN_OK;
 }

@@ -111,7 +111,7 @@ static int64_t draw_length(uint64_t *rng) {
 }
 
 static int64_t draw_dim(uint64_t *rng) {
-    static const int64_t usual[] = {1,  2,  4,  8,  16, 31,  32,  33,  48,  63, 64,
+    static const int64_t usual[] = {1,  2,  4,  8,  16,  31,  32,  33,  48,  63, 64,
                                     65, 72, 80, 96, 127, 128, 129, 160, 192, 256};
     const int64_t count = (int64_t)(sizeof usual / sizeof usual[0]);
     return rng_chance(rng, 60) ? usual[rng_range(rng, 0, count - 1)] : rng_range(rng, 1, 160);
@@ -127,8 +127,9 @@ static void draw_sizes(uint64_t *rng, attn_problem *p) {
     p->seq_kv = rng_chance(rng, 40) ? p->seq_q : draw_length(rng);
     p->head_dim = draw_dim(rng);
     p->head_dim_v = rng_chance(rng, 70) ? p->head_dim : draw_dim(rng);
-    while ((double)p->batch * (double)(p->heads_kv * ratio) * (double)p->seq_q *
-               (double)p->seq_kv * (double)(p->head_dim + p->head_dim_v) > budget) {
+    while ((double)p->batch * (double)(p->heads_kv * ratio) * (double)p->seq_q * (double)p->seq_kv *
+               (double)(p->head_dim + p->head_dim_v) >
+           budget) {
         if (p->batch > 1) {
             p->batch--;
         } else if (p->heads_kv > 1) {
@@ -155,9 +156,7 @@ static void draw_mask(uint64_t *rng, attn_problem *p) {
         case 1: p->window_left = rng_range(rng, 0, p->seq_kv); break;
         case 2: p->window_right = rng_range(rng, 0, p->seq_kv); break;
         case 3: p->window_left = p->window_right = INT32_MAX; break;
-        default:
-            p->window_left = rng_range(rng, 0, 40);
-            p->window_right = rng_range(rng, 0, 40);
+        default: p->window_left = rng_range(rng, 0, 40); p->window_right = rng_range(rng, 0, 40);
         }
     }
 }

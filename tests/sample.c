@@ -39,8 +39,7 @@ void sample_visible(const struct sample *sample, int64_t batch, int64_t i, int64
                     int64_t *high) {
     const attn_problem *p = &sample->full;
     const int64_t keys = sample_rows_kv(sample, batch);
-    const int64_t off =
-        p->causal == ATTN_CAUSAL_TOP_LEFT ? 0 : keys - sample_rows_q(sample, batch);
+    const int64_t off = p->causal == ATTN_CAUSAL_TOP_LEFT ? 0 : keys - sample_rows_q(sample, batch);
     *low = 0;
     *high = keys - 1;
     if (p->causal != ATTN_CAUSAL_NONE && i + off < *high) {
@@ -217,9 +216,10 @@ static bool place_fused(struct sample *s, bool at_end) {
     const size_t element = attn_dtype_size(p->dtype);
     const size_t to_k = (size_t)(s->full.heads_q * s->full.head_dim) * element;
     const size_t to_v = to_k + (size_t)(s->full.heads_kv * s->full.head_dim) * element;
-    const size_t size = to_v + (size_t)extent(&s->full, &s->full.v, s->full.heads_kv,
-                                              p->packed ? p->total_kv : p->seq_kv,
-                                              s->full.head_dim_v) * element;
+    const size_t size =
+        to_v + (size_t)extent(&s->full, &s->full.v, s->full.heads_kv,
+                              p->packed ? p->total_kv : p->seq_kv, s->full.head_dim_v) *
+                   element;
     while (to_k % (size_t)p->alignment || to_v % (size_t)p->alignment) {
         p->alignment /= 2;
     }
@@ -318,8 +318,9 @@ static bool fill_tensor(struct sample *s, int tensor, uint64_t *rng) {
                 for (int64_t d = 0; d < dim; d++) {
                     row[d] = draw_value(s->recipe.distribution, tensor, spike, rng);
                 }
-                attn_from_float(p->dtype, data + (size_t)at[tensor](s, b, h, i) *
-                                                     attn_dtype_size(p->dtype), row, (size_t)dim);
+                attn_from_float(p->dtype,
+                                data + (size_t)at[tensor](s, b, h, i) * attn_dtype_size(p->dtype),
+                                row, (size_t)dim);
             }
         }
     }
@@ -334,8 +335,9 @@ static bool make_bias(struct sample *s, uint64_t *rng) {
     const attn_bias_strides *t = &p->bias_strides;
     const size_t element = attn_dtype_size(p->bias_dtype);
     const bool empty = p->batch == 0 || p->seq_q == 0 || p->seq_kv == 0;
-    const int64_t size = empty ? 0 : (p->batch - 1) * t->batch + (p->heads_q - 1) * t->head +
-                                         (p->seq_q - 1) * t->row + (p->seq_kv - 1) * t->col + 1;
+    const int64_t size = empty ? 0
+                               : (p->batch - 1) * t->batch + (p->heads_q - 1) * t->head +
+                                     (p->seq_q - 1) * t->row + (p->seq_kv - 1) * t->col + 1;
     if (!guarded_alloc(&s->bias, (size_t)size * element, element, rng_chance(rng, 50))) {
         return false;
     }
@@ -448,9 +450,8 @@ bool sample_make(struct sample *s, const struct recipe *recipe) {
 }
 
 void sample_free(struct sample *s) {
-    struct guarded *const all[] = {&s->qkv[0], &s->qkv[1], &s->qkv[2], &s->o,
-                                   &s->lse,    &s->bias,   &s->slopes, &s->sink,
-                                   &s->cu_q,   &s->cu_kv,  &s->used};
+    struct guarded *const all[] = {&s->qkv[0], &s->qkv[1], &s->qkv[2], &s->o,     &s->lse, &s->bias,
+                                   &s->slopes, &s->sink,   &s->cu_q,   &s->cu_kv, &s->used};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         guarded_free(all[i]);
     }
@@ -500,9 +501,9 @@ static bool gaps_intact(const struct sample *s, const struct guarded *memory, bo
 }
 
 const char *sample_damage(const struct sample *s) {
-    const struct guarded *const all[] = {&s->qkv[0], &s->qkv[1],  &s->qkv[2], &s->o,
-                                         &s->lse,    &s->bias,    &s->slopes, &s->sink,
-                                         &s->cu_q,   &s->cu_kv,   &s->used};
+    const struct guarded *const all[] = {&s->qkv[0], &s->qkv[1], &s->qkv[2], &s->o,
+                                         &s->lse,    &s->bias,   &s->slopes, &s->sink,
+                                         &s->cu_q,   &s->cu_kv,  &s->used};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         if (!guarded_intact(all[i])) {
             return "bytes beside a tensor were written";

@@ -52,8 +52,8 @@ const char *sample_forward(attn_context *context, struct sample *s, const char *
     const char *wrong = NULL;
     if (variant && strcmp(attn_plan_variant(plan), variant) != 0) {
         wrong = tell("the plan chose another variant", attn_plan_variant(plan));
-    } else if (!guarded_alloc(&workspace, attn_workspace_size(plan),
-                              attn_workspace_alignment(plan), s->recipe.seed % 2)) {
+    } else if (!guarded_alloc(&workspace, attn_workspace_size(plan), attn_workspace_alignment(plan),
+                              s->recipe.seed % 2)) {
         wrong = "no memory for the workspace";
     } else {
         wrong = run_plan(plan, s, &workspace);
@@ -130,8 +130,8 @@ static bool passes_elsewhere(attn_context *context, const struct recipe *recipe,
         if (!sample_make(&s, &redrawn)) {
             return false;
         }
-        misses += expectation_make(&expected, context, &s) || sample_forward(context, &s, variant) ||
-                  sample_compare(&s, &expected, NULL);
+        misses += expectation_make(&expected, context, &s) ||
+                  sample_forward(context, &s, variant) || sample_compare(&s, &expected, NULL);
         expectation_free(&expected);
         sample_free(&s);
     }
@@ -170,8 +170,8 @@ int recipe_verify(attn_context *context, const struct recipe *recipe, struct tal
     }
     const char *wrong = expectation_make(&expected, context, &s);
     attn_variant variant = {.size = sizeof variant};
-    for (int32_t index = 0;
-         !wrong && attn_variant_get(context, index, &variant, NULL) == ATTN_OK; index++) {
+    for (int32_t index = 0; !wrong && attn_variant_get(context, index, &variant, NULL) == ATTN_OK;
+         index++) {
         if (attn_variant_check(context, variant.name, &s.problem, NULL) == ATTN_OK) {
             tally->ran |= (uint64_t)1 << index;
             runs++;
@@ -214,7 +214,7 @@ void sample_must_pass(const struct sample *s, const char *variant, void *user) {
     if (CHECK_STATUS(attn_verify(context, &s->problem, &s->tensors, NULL, rows, &result, &why),
                      ATTN_OK, &why)) {
         attn_comparison_print(&result, text, sizeof text);
-        CHECK_MSG(result.pass, "%s: %s: %s", variant,
-                  recipe_print(&s->recipe, line, sizeof line), text);
+        CHECK_MSG(result.pass, "%s: %s: %s", variant, recipe_print(&s->recipe, line, sizeof line),
+                  text);
     }
 }

@@ -51,19 +51,19 @@ extern struct test_state test_state;
 
 #define TEST_STATE() struct test_state test_state;
 
-#define TEST_MAIN()                                                                               \
-    TEST_STATE()                                                                                  \
-    int main(int argc, char **argv) {                                                             \
-        return test_run(argc > 1 ? argv[1] : "");                                                 \
+#define TEST_MAIN()                                                                                \
+    TEST_STATE()                                                                                   \
+    int main(int argc, char **argv) {                                                              \
+        return test_run(argc > 1 ? argv[1] : "");                                                  \
     }
 
-#define TEST(name)                                                                                \
-    static void test_body_##name(void);                                                           \
-    __attribute__((constructor)) static void test_add_##name(void) {                              \
-        static struct test_case test = {#name, test_body_##name, NULL};                           \
-        *(test_state.last ? &test_state.last->next : &test_state.first) = &test;                  \
-        test_state.last = &test;                                                                  \
-    }                                                                                             \
+#define TEST(name)                                                                                 \
+    static void test_body_##name(void);                                                            \
+    __attribute__((constructor)) static void test_add_##name(void) {                               \
+        static struct test_case test = {#name, test_body_##name, NULL};                            \
+        *(test_state.last ? &test_state.last->next : &test_state.first) = &test;                   \
+        test_state.last = &test;                                                                   \
+    }                                                                                              \
     static void test_body_##name(void)
 
 #define CHECK(cond) test_check(cond, __FILE__, __LINE__, "%s", #cond)
@@ -71,15 +71,15 @@ extern struct test_state test_state;
 /* As CHECK, with a printf message instead of the condition. */
 #define CHECK_MSG(cond, ...) test_check(cond, __FILE__, __LINE__, __VA_ARGS__)
 
-#define TEST_NO_FLOAT(x)                                                                          \
-    ((void)sizeof(struct {                                                                        \
-        _Static_assert(_Generic((x), float: 0, double: 0, long double: 0, default: 1),            \
-                       "floats are compared by attn_compare, attn_verify or memcmp");             \
-        int unused;                                                                               \
+#define TEST_NO_FLOAT(x)                                                                           \
+    ((void)sizeof(struct {                                                                         \
+        _Static_assert(_Generic((x), float : 0, double : 0, long double : 0, default : 1),         \
+                       "floats are compared by attn_compare, attn_verify or memcmp");              \
+        int unused;                                                                                \
     }))
 
-#define CHECK_EQ(a, b)                                                                            \
-    (TEST_NO_FLOAT(a), TEST_NO_FLOAT(b),                                                          \
+#define CHECK_EQ(a, b)                                                                             \
+    (TEST_NO_FLOAT(a), TEST_NO_FLOAT(b),                                                           \
      test_check_eq((int64_t)(a), (int64_t)(b), __FILE__, __LINE__, #a " == " #b))
 
 #define CHECK_STR(a, b) test_check_str(a, b, __FILE__, __LINE__, #a)
@@ -87,13 +87,13 @@ extern struct test_state test_state;
 
 /* `error` is the attn_error pointer that `call` was given, or NULL. Also holds the sentence to its
  * contract: empty after success, a terminated non-empty text after a failure. */
-#define CHECK_STATUS(call, expected, error)                                                       \
+#define CHECK_STATUS(call, expected, error)                                                        \
     test_check_status(call, expected, error, __FILE__, __LINE__, #call)
 
-#define SKIP(why)                                                                                 \
-    do {                                                                                          \
-        test_state.skipped = (why);                                                               \
-        return;                                                                                   \
+#define SKIP(why)                                                                                  \
+    do {                                                                                           \
+        test_state.skipped = (why);                                                                \
+        return;                                                                                    \
     } while (0)
 
 __attribute__((format(printf, 4, 5))) static inline bool
@@ -129,9 +129,8 @@ static inline bool test_check_contains(const char *text, const char *part, const
                       what, part ? part : "(null)", text ? text : "(null)");
 }
 
-static inline bool test_check_status(attn_status got, attn_status expected,
-                                     const attn_error *error, const char *file, int line,
-                                     const char *call) {
+static inline bool test_check_status(attn_status got, attn_status expected, const attn_error *error,
+                                     const char *file, int line, const char *call) {
     const char *text = error ? error->text : "";
     const bool terminated = !error || memchr(text, '\0', sizeof error->text) != NULL;
     if (!test_check(terminated, file, line, "%s: error text is not terminated", call)) {

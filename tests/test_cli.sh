@@ -115,15 +115,17 @@ accepts "one thread" attn --q q.npy --k k.npy --v v.npy -o one.npy --threads 1
 accepts "three threads" attn --q q.npy --k k.npy --v v.npy -o three.npy --threads 3
 same "bitwise equal for any number of threads" one.npy three.npy
 
-# NumPy's broadcasting: a bias of one zero, of any rank, is no bias.
+# NumPy's broadcasting: a bias of one zero, of any rank, is as good as one of all zeros.
 for shape in "1" "1, 1" "1, 1, 1, 1" "41" "37, 41" "3, 1, 41" "2, 1, 37, 1"; do
     npy b.npy f4 "$shape" 0
     accepts "bias of shape ($shape)" attn --q q.npy --k k.npy --v v.npy -o o.npy --bias b.npy --verify
     accepts "bias of shape ($shape), portable" attn --q q.npy --k k.npy --v v.npy -o o.npy \
         --bias b.npy --variant cpu_tile_c
 done
-accepts "no bias, portable" attn --q q.npy --k k.npy --v v.npy -o none.npy --variant cpu_tile_c
-same "a bias of zeros is none" o.npy none.npy
+npy b.npy f4 "2, 3, 37, 41" 0
+accepts "a bias of every element" attn --q q.npy --k k.npy --v v.npy -o all.npy --bias b.npy \
+    --variant cpu_tile_c
+same "a broadcast bias is a whole one" o.npy all.npy
 
 # Empty ones.
 npy q.npy f4 "1, 1, 0, 8"

@@ -34,9 +34,9 @@ static attn_problem problem_of(int dtype, int64_t seq_q, int64_t seq_kv) {
 
 static float o_at(const struct sample *s, int64_t b, int64_t h, int64_t i, int64_t d) {
     float value;
-    attn_to_float(s->full.dtype, &value,
-                  s->o.data + (size_t)(sample_at_o(s, b, h, i) + d) *
-                                  attn_dtype_size(s->full.dtype), 1);
+    attn_to_float(
+        s->full.dtype, &value,
+        s->o.data + (size_t)(sample_at_o(s, b, h, i) + d) * attn_dtype_size(s->full.dtype), 1);
     return value;
 }
 
@@ -73,8 +73,7 @@ static void empty_where_blind(const struct sample *s, const char *variant, void 
             int64_t low, high;
             sample_visible(s, b, i, &low, &high);
             for (int64_t h = 0; h < s->full.heads_q && low > high; h++, ++*blind) {
-                row_is_empty(s, variant, b, h, i,
-                             s->tensors.sink ? s->tensors.sink[h] : -INFINITY);
+                row_is_empty(s, variant, b, h, i, s->tensors.sink ? s->tensors.sink[h] : -INFINITY);
             }
         }
     }
@@ -282,8 +281,8 @@ TEST(keys_past_used_kv_are_never_read) {
         }
         ((int32_t *)(void *)s.used.data)[0] = (int32_t)used;
         const size_t size = 9 * page;
-        unsigned char *keys = mmap(NULL, 2 * size, PROT_READ | PROT_WRITE,
-                                   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        unsigned char *keys =
+            mmap(NULL, 2 * size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (!CHECK(keys != MAP_FAILED)) {
             return;
         }

@@ -93,8 +93,8 @@ static void get_o(const struct sample *s, double *values) {
     for (int64_t r = 0; r < (int64_t)rows_of(s); r++) {
         const int64_t i = r % p->seq_q, h = r / p->seq_q % p->heads_q,
                       b = r / p->seq_q / p->heads_q;
-        attn_to_float(p->dtype, row, s->o.data + (size_t)sample_at_o(s, b, h, i) *
-                                                     attn_dtype_size(p->dtype),
+        attn_to_float(p->dtype, row,
+                      s->o.data + (size_t)sample_at_o(s, b, h, i) * attn_dtype_size(p->dtype),
                       (size_t)p->head_dim_v);
         for (int64_t d = 0; d < p->head_dim_v; d++) {
             values[r * p->head_dim_v + d] = (double)row[d];
@@ -111,8 +111,8 @@ static void set_o(struct sample *s, const double *values) {
         for (int64_t d = 0; d < p->head_dim_v; d++) {
             row[d] = (float)values[r * p->head_dim_v + d];
         }
-        attn_from_float(p->dtype, s->o.data + (size_t)sample_at_o(s, b, h, i) *
-                                                  attn_dtype_size(p->dtype),
+        attn_from_float(p->dtype,
+                        s->o.data + (size_t)sample_at_o(s, b, h, i) * attn_dtype_size(p->dtype),
                         row, (size_t)p->head_dim_v);
     }
 }
@@ -137,8 +137,8 @@ static void judge(const char *variant, const struct sample *s, const double *exa
                                   &result, &why),
                      ATTN_OK, &why)) {
         attn_comparison_print(&result, text, sizeof text);
-        CHECK_MSG(result.pass, "%s: %s: %s", variant,
-                  recipe_print(&s->recipe, line, sizeof line), text);
+        CHECK_MSG(result.pass, "%s: %s: %s", variant, recipe_print(&s->recipe, line, sizeof line),
+                  text);
     }
 }
 
@@ -446,8 +446,7 @@ TEST(two_parts_recombine) {
         struct expectation of_whole = {0};
         struct view parts[2] = {0};
         recipe_init(&recipe, &p, (uint64_t)round);
-        if (!CHECK(sample_make(&whole, &recipe)) ||
-            !view_make(&parts[0], &whole, -1, 0, cut) ||
+        if (!CHECK(sample_make(&whole, &recipe)) || !view_make(&parts[0], &whole, -1, 0, cut) ||
             !view_make(&parts[1], &whole, -1, cut, p.seq_kv - cut)) {
             return;
         }

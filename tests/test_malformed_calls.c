@@ -101,14 +101,20 @@ TEST(tensors_that_are_missing) {
         if (!bench_make(&bench, &p)) {
             return;
         }
-        static const char *const words[] = {"q",    "k",       "v",            "o",
-                                            "bias", "sink",    "used_kv",      "cu_seqlens_q",
-                                            "cu_seqlens_kv"};
+        static const char *const words[] = {
+            "q", "k", "v", "o", "bias", "sink", "used_kv", "cu_seqlens_q", "cu_seqlens_kv"};
         for (int i = 0; i < (packed ? 9 : 7); i++) {
             attn_tensors t = bench.s.tensors;
             const void *none = NULL;
-            void *const places[] = {&t.q,    &t.k,    &t.v,       &t.o,           &t.bias,
-                                    &t.sink, &t.used_kv, &t.cu_seqlens_q, &t.cu_seqlens_kv};
+            void *const places[] = {&t.q,
+                                    &t.k,
+                                    &t.v,
+                                    &t.o,
+                                    &t.bias,
+                                    &t.sink,
+                                    &t.used_kv,
+                                    &t.cu_seqlens_q,
+                                    &t.cu_seqlens_kv};
             memcpy(places[i], &none, sizeof none);
             call_refused(&bench, &t, words[i], i != 3);
         }
@@ -124,9 +130,9 @@ TEST(tensors_that_are_missing) {
 
 /* Lengths that do not rise from 0 within the totals, or are longer than the longest. */
 TEST(cu_seqlens_that_are_wrong) {
-    static const int32_t bad_q[][3] = {{1, 5, 6},  {-1, 4, 6}, {0, -1, 5}, {0, 5, 4},
-                                       {0, 6, 7},  {0, 2, 8},  {0, 5, 99}, {0, 5, INT32_MAX},
-                                       {5, 5, 5},  {0, 5, -5}, {0, 0, 6},  {0, INT32_MIN, 5}};
+    static const int32_t bad_q[][3] = {{1, 5, 6}, {-1, 4, 6}, {0, -1, 5}, {0, 5, 4},
+                                       {0, 6, 7}, {0, 2, 8},  {0, 5, 99}, {0, 5, INT32_MAX},
+                                       {5, 5, 5}, {0, 5, -5}, {0, 0, 6},  {0, INT32_MIN, 5}};
     struct bench bench = {0};
     attn_problem p = base_problem();
     p.packed = true;
@@ -191,9 +197,9 @@ TEST(tensors_that_are_not_asked_for) {
     attn_tensors t = bench.s.tensors;
     t.bias = t.sink = t.alibi_slopes = (const float *)8;
     t.cu_seqlens_q = t.cu_seqlens_kv = t.used_kv = (const int32_t *)8;
-    CHECK_STATUS(attn_forward(bench.plan, &t, bench.workspace.data, bench.workspace.size, NULL,
-                              &why),
-                 ATTN_OK, &why);
+    CHECK_STATUS(
+        attn_forward(bench.plan, &t, bench.workspace.data, bench.workspace.size, NULL, &why),
+        ATTN_OK, &why);
     bench_free(&bench);
 }
 
@@ -212,9 +218,19 @@ static void open_refused(const attn_options *options, const char *word, const ch
 }
 
 TEST(options) {
-    static const char *const devices[] = {"tpu",     "cuda:x",  "cuda:",   "cuda:-1", "cuda:1x",
-                                          "cuda: 1", "cuda:+1", "cuda1",   "cpux",    "gpu",
-                                          "cuda0:",  "CUDA:",   "cuda:99999999999999999999"};
+    static const char *const devices[] = {"tpu",
+                                          "cuda:x",
+                                          "cuda:",
+                                          "cuda:-1",
+                                          "cuda:1x",
+                                          "cuda: 1",
+                                          "cuda:+1",
+                                          "cuda1",
+                                          "cpux",
+                                          "gpu",
+                                          "cuda0:",
+                                          "CUDA:",
+                                          "cuda:99999999999999999999"};
     attn_options options;
     for (size_t i = 0; i < sizeof devices / sizeof devices[0]; i++) {
         attn_options_init(&options);
@@ -239,7 +255,7 @@ TEST(options) {
 /* ---- arguments of functions ------------------------------------------------------------------ */
 
 /* CALL is refused and its sentence contains WORD; `why` is the error it was given. */
-#define REFUSED(call, word)                                                                       \
+#define REFUSED(call, word)                                                                        \
     ((void)(CHECK_STATUS(call, ATTN_INVALID, &why) && CHECK_CONTAINS(why.text, word)))
 
 TEST(arguments_that_are_null) {

@@ -28,8 +28,7 @@ static bool open_contexts(void) {
         attn_error why;
         attn_options_init(&options);
         options.threads = i == 0 ? 1 : 3;
-        if (!contexts[i] &&
-            !CHECK_STATUS(attn_open(&options, &contexts[i], &why), ATTN_OK, &why)) {
+        if (!contexts[i] && !CHECK_STATUS(attn_open(&options, &contexts[i], &why), ATTN_OK, &why)) {
             return false;
         }
     }

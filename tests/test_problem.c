@@ -127,7 +127,7 @@ TEST(resolved_numbers) {
     attn_error why;
     attn_problem p = sizes();
     p.heads_kv = p.head_dim_v = -1;
-    p.q.row = 99; /* what is given stays */
+    p.q.row = 99;                                                    /* what is given stays */
     CHECK_STATUS(attn_problem_resolve(&p, &p, &why), ATTN_OK, &why); /* in place */
     CHECK_EQ(p.heads_kv, 6);
     CHECK_EQ(p.head_dim_v, 16);

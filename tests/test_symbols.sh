@@ -47,7 +47,7 @@ comm -13 "$work/declared" "$work/exported" |
 verdict nothing_else_is_exported "$work/extra"
 
 readelf -d "$library" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' |
-    grep -v -E '^(libc|libm|libdl|libpthread|ld-linux[a-z0-9_-]*|lib[alut]+san|libgcc_s)\.so' \
+    grep -v -E '^(libc|libm|libdl|libpthread|ld-linux[a-z0-9_-]*|lib(a|l|t|ub)san|libgcc_s)\.so' \
         >"$work/needed" || :
 verdict no_other_library_is_needed "$work/needed"
 

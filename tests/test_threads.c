@@ -193,16 +193,20 @@ static void call_variant(attn_context *const contexts[CALLERS], struct sample *s
     unsigned char *bits = lone_bits(contexts[0], s, variant);
     attn_plan *plan = NULL;
     attn_error why;
-    if (!bits || (one_plan && !CHECK_STATUS(attn_plan_create(contexts[0], &s->problem, variant,
-                                                             &plan, &why),
-                                            ATTN_OK, &why))) {
+    if (!bits ||
+        (one_plan && !CHECK_STATUS(attn_plan_create(contexts[0], &s->problem, variant, &plan, &why),
+                                   ATTN_OK, &why))) {
         free(bits);
         return;
     }
     struct caller callers[CALLERS];
     for (int i = 0; i < CALLERS; i++) {
-        callers[i] = (struct caller){.context = contexts[i], .plan = plan, .variant = variant,
-                                     .sample = s, .bits = bits, .rounds = 4};
+        callers[i] = (struct caller){.context = contexts[i],
+                                     .plan = plan,
+                                     .variant = variant,
+                                     .sample = s,
+                                     .bits = bits,
+                                     .rounds = 4};
     }
     call_together(callers);
     attn_plan_destroy(plan);
@@ -280,8 +284,8 @@ TEST(verify_beside_forward) {
     unsigned char *bits = lone_bits(context, &s, NULL);
     const char *wrong = sample_forward(context, &verified, NULL);
     if (bits && CHECK_MSG(!wrong, "%s", wrong ? wrong : "")) {
-        struct caller runner = {.context = context, .variant = NULL, .sample = &s, .bits = bits,
-                                .rounds = 20};
+        struct caller runner = {
+            .context = context, .variant = NULL, .sample = &s, .bits = bits, .rounds = 20};
         struct caller verifier = {.context = context, .sample = &verified};
         pthread_t thread;
         if (pthread_create(&thread, NULL, verify_often, &verifier) != 0) {

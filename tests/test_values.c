@@ -94,9 +94,9 @@ static bool sees(const struct sample *s, const struct plant *plant, int64_t h, i
 
 static float o_at(const struct sample *s, int64_t h, int64_t i, int64_t d) {
     float value;
-    attn_to_float(s->full.dtype, &value,
-                  s->o.data + (size_t)(sample_at_o(s, 0, h, i) + d) *
-                                  attn_dtype_size(s->full.dtype), 1);
+    attn_to_float(
+        s->full.dtype, &value,
+        s->o.data + (size_t)(sample_at_o(s, 0, h, i) + d) * attn_dtype_size(s->full.dtype), 1);
     return value;
 }
 
@@ -119,11 +119,10 @@ static bool must_show(const struct sample *s, const struct plant *plant, const c
     if (plant->place != PLACE_V && isnan(plant->value)) {
         right = right && isnan(s->tensors.lse[sample_at_lse(s, 0, h, i)]);
     }
-    return CHECK_MSG(right,
-                     "%s: %g in %s head %d row %d col %d does not show in head %d row %d: %s",
-                     variant, (double)plant->value, place_names[plant->place], (int)plant->head,
-                     (int)plant->row, (int)plant->col, (int)h, (int)i,
-                     recipe_print(&s->recipe, line, sizeof line));
+    return CHECK_MSG(
+        right, "%s: %g in %s head %d row %d col %d does not show in head %d row %d: %s", variant,
+        (double)plant->value, place_names[plant->place], (int)plant->head, (int)plant->row,
+        (int)plant->col, (int)h, (int)i, recipe_print(&s->recipe, line, sizeof line));
 }
 
 /* The rows that do not see the plant, by the comparison. */
@@ -209,8 +208,11 @@ static void plant_in_keys(enum place place, float value) {
             const attn_problem p = masked(dtype, mask);
             const int64_t rows[] = {0, 1, 33, p.seq_kv / 2, p.seq_kv - 2, p.seq_kv - 1};
             for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-                plant_in(&p, (struct plant){.place = place, .head = (int64_t)i % 2, .row = rows[i],
-                                            .col = (int64_t)i * 3, .value = value});
+                plant_in(&p, (struct plant){.place = place,
+                                            .head = (int64_t)i % 2,
+                                            .row = rows[i],
+                                            .col = (int64_t)i * 3,
+                                            .value = value});
             }
         }
     }
@@ -383,8 +385,7 @@ TEST(bias_as_causal_mask) {
         CHECK_MSG(!wrong, "%s", wrong ? wrong : "");
         attn_variant v = {.size = sizeof v};
         for (int32_t n = 0; attn_variant_get(context, n, &v, NULL) == ATTN_OK; n++) {
-            if (!wrong &&
-                attn_variant_check(context, v.name, &biased.problem, NULL) == ATTN_OK) {
+            if (!wrong && attn_variant_check(context, v.name, &biased.problem, NULL) == ATTN_OK) {
                 const char *fault = sample_forward(context, &biased, v.name);
                 fault = fault ? fault : sample_compare(&biased, &expected, NULL);
                 CHECK_MSG(!fault, "%s: %s", v.name, fault ? fault : "");

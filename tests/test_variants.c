@@ -310,9 +310,9 @@ TEST(no_images_on_cpus) {
         const void *image = NULL;
         size_t size = 0;
         attn_error why;
-        CHECK_STATUS(attn_variant_image(context, list[i].name, ATTN_IMAGE_CUBIN, &image, &size,
-                                        &why),
-                     ATTN_UNSUPPORTED, &why);
+        CHECK_STATUS(
+            attn_variant_image(context, list[i].name, ATTN_IMAGE_CUBIN, &image, &size, &why),
+            ATTN_UNSUPPORTED, &why);
         CHECK_STATUS(attn_variant_image(context, list[i].name, ATTN_IMAGE_PTX, &image, &size, &why),
                      ATTN_UNSUPPORTED, &why);
     }
@@ -424,9 +424,9 @@ TEST(variants_that_cannot_be_added) {
     attn_variant good = list[kernel];
     good.name = "new_name";
     for (int n = 0; n < 12; n++) {
-        static const char *const words[] = {"name",    "name",    "family",   "family",
-                                            "arch",    "arch",    "block_q",  "block_q",
-                                            "block_kv", "block_kv", "image",  "size"};
+        static const char *const words[] = {"name",     "name",     "family",  "family",
+                                            "arch",     "arch",     "block_q", "block_q",
+                                            "block_kv", "block_kv", "image",   "size"};
         attn_variant v = good;
         switch (n) {
         case 0: v.name = NULL; break;
@@ -442,8 +442,8 @@ TEST(variants_that_cannot_be_added) {
         case 11: v.size = 0; break;
         default: break;
         }
-        const attn_status status = attn_variant_add(other, &v, n == 10 ? "image" : NULL,
-                                                    n == 10 ? 5 : 0, &why);
+        const attn_status status =
+            attn_variant_add(other, &v, n == 10 ? "image" : NULL, n == 10 ? 5 : 0, &why);
         const bool unknown = n == 3 || n == 5; /* another build might know that kernel */
         CHECK_MSG(status == ATTN_INVALID || (unknown && status == ATTN_UNSUPPORTED), "case %d: %s",
                   n, attn_status_name(status));

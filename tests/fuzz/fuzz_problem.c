@@ -20,11 +20,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { TENSOR_MAX = 1 << 14, PAIRS_MAX = 1 << 12 }; /* elements and (query, key) pairs computed */
 
-#define HOLDS(condition)                                                                          \
-    do {                                                                                          \
-        if (!(condition)) {                                                                       \
-            abort();                                                                              \
-        }                                                                                         \
+#define HOLDS(condition)                                                                           \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            abort();                                                                               \
+        }                                                                                          \
     } while (0)
 
 /* ---- bytes to a problem ---------------------------------------------------------------------- */
@@ -99,8 +99,8 @@ static void take_problem(struct bytes *b, attn_problem *p) {
     p->dtype = (attn_dtype)take_enum(b);
     p->batch = take_size(b);
     p->heads_kv = take_size(b);
-    p->heads_q = more & 1 ? take_size(b)
-                          : (int64_t)((uint64_t)p->heads_kv * (1u + (more >> 1 & 3u)));
+    p->heads_q =
+        more & 1 ? take_size(b) : (int64_t)((uint64_t)p->heads_kv * (1u + (more >> 1 & 3u)));
     p->seq_q = take_size(b);
     p->seq_kv = take_size(b);
     p->head_dim = take_size(b);
@@ -199,8 +199,8 @@ static void compute(const attn_plan *plan, struct bytes *b) {
     const attn_strides of_bias = {t->batch, t->head, t->row};
     attn_problem unpacked = *p; /* the bias has batches, packed or not */
     unpacked.packed = false;
-    const int64_t keys = p->bias ? extent(&unpacked, &(attn_strides){0, 0, t->col}, 1, p->seq_kv, 1)
-                                 : 0;
+    const int64_t keys =
+        p->bias ? extent(&unpacked, &(attn_strides){0, 0, t->col}, 1, p->seq_kv, 1) : 0;
     const int64_t bias = keys ? extent(&unpacked, &of_bias, p->heads_q, p->seq_q, keys) : 0;
     const attn_strides of_slopes = {p->alibi_batch_stride, 1, 1};
     const int64_t slopes = p->alibi ? extent(&unpacked, &of_slopes, p->heads_q, 1, 1) : 0;
@@ -215,12 +215,17 @@ static void compute(const attn_plan *plan, struct bytes *b) {
         return;
     }
     const size_t element = attn_dtype_size(p->dtype);
-    void *memory[] = {block(sizes[0], element, b), block(sizes[1], element, b),
-                      block(sizes[2], element, b), block(sizes[3], element, b),
+    void *memory[] = {block(sizes[0], element, b),
+                      block(sizes[1], element, b),
+                      block(sizes[2], element, b),
+                      block(sizes[3], element, b),
                       block(sizes[4], 4, b),
                       p->bias ? block(bias, attn_dtype_size(p->bias_dtype), b) : NULL,
-                      block(slopes, 4, b), block(p->heads_q, 4, b), lengths(p->batch, true, b),
-                      lengths(p->batch, true, b), lengths(p->batch, false, b)};
+                      block(slopes, 4, b),
+                      block(p->heads_q, 4, b),
+                      lengths(p->batch, true, b),
+                      lengths(p->batch, true, b),
+                      lengths(p->batch, false, b)};
     const size_t size = attn_workspace_size(plan), alignment = attn_workspace_alignment(plan);
     void *const workspace = aligned_alloc(alignment, (size / alignment + 1) * alignment);
     attn_tensors tensors;

@@ -77,8 +77,7 @@ static size_t feed_folder(const char *folder, struct input *inputs) {
         if (count < FILES_MAX) {
             char path[4096];
             snprintf(path, sizeof path, "%s/%s", folder, entries[i]->d_name);
-            snprintf(progress, sizeof progress, "replay: crash on %s\n",
-                     entries[i]->d_name);
+            snprintf(progress, sizeof progress, "replay: crash on %s\n", entries[i]->d_name);
             inputs[count] = read_file(path);
             feed(inputs[count].bytes, inputs[count].size);
             count++;
