@@ -5,7 +5,7 @@
  */
 #include "cpu_x86.h"
 
-enum { VL = 8, MV = 3, NB = 4, ROW_KEYS = 2, ROW_VECTORS = 2 };
+enum { VL = 8, MV = 3, NB = 4, EXP_KEYS = 1, ROW_KEYS = 2, ROW_VECTORS = 2 };
 
 typedef __m256 vf;
 

@@ -5,7 +5,7 @@
  */
 #include "cpu_avx512.h"
 
-enum { MV = 3, NB = 8, ROW_KEYS = 4, ROW_VECTORS = 4 };
+enum { MV = 3, NB = 8, EXP_KEYS = 2, ROW_KEYS = 4, ROW_VECTORS = 4 };
 
 #include "cpu_math.h"
 #include "cpu_row_kernel.h"

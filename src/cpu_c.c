@@ -9,7 +9,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { VL = 4, MV = 2, NB = 4, ROW_KEYS = 4, ROW_VECTORS = 4 };
+enum { VL = 4, MV = 2, NB = 4, EXP_KEYS = 1, ROW_KEYS = 4, ROW_VECTORS = 4 };
 
 typedef struct {
     float lane[VL];

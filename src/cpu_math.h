@@ -32,16 +32,43 @@
  * exponent bits, since that would turn some NaNs into numbers. */
 #define EXP2_LOWEST (-127.0F)
 
+/* `count` vectors in step: exp2 is a long chain, and independent vectors hide its latency. */
+INLINE void exp2_products(vf *x, int count, vf factor, vf lowest) {
+    enum { MOST = 8 };
+    vf t[MOST];
+    vf p[MOST];
+    EACH(i, count) {
+        x[i] = vmax(lowest, x[i]);
+    }
+    EACH(i, count) {
+        t[i] = vfma_constant(x[i], factor, EXP2_MAGIC);
+    }
+    EACH(i, count) {
+        x[i] = vfma(x[i], factor, vsub(vdup(EXP2_MAGIC), t[i]));
+    }
+    EACH(i, count) {
+        p[i] = vfma_constant(vdup(0x1.5bba14p-10F), x[i], 0x1.3cea88p-7F);
+    }
+    EACH(i, count) {
+        p[i] = vfma_constant(p[i], x[i], 0x1.c6b752p-5F);
+    }
+    EACH(i, count) {
+        p[i] = vfma_constant(p[i], x[i], 0x1.ebf9bcp-3F);
+    }
+    EACH(i, count) {
+        p[i] = vfma_constant(p[i], x[i], 0x1.62e42ap-1F);
+    }
+    EACH(i, count) {
+        p[i] = vfma_constant(p[i], x[i], 1.0F);
+    }
+    EACH(i, count) {
+        x[i] = vmul(p[i], vpow2(t[i]));
+    }
+}
+
 INLINE vf exp2_product(vf d, vf factor, vf lowest) {
-    d = vmax(lowest, d);
-    const vf t = vfma_constant(d, factor, EXP2_MAGIC);
-    const vf f = vfma(d, factor, vsub(vdup(EXP2_MAGIC), t));
-    vf p = vfma_constant(vdup(0x1.5bba14p-10F), f, 0x1.3cea88p-7F);
-    p = vfma_constant(p, f, 0x1.c6b752p-5F);
-    p = vfma_constant(p, f, 0x1.ebf9bcp-3F);
-    p = vfma_constant(p, f, 0x1.62e42ap-1F);
-    p = vfma_constant(p, f, 1.0F);
-    return vmul(p, vpow2(t));
+    exp2_products(&d, 1, factor, lowest);
+    return d;
 }
 
 /* tanh: an odd polynomial (error 1.6e-8) near 0, where 1 - 2 / (e^2x + 1) would cancel. */

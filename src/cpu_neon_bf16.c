@@ -311,17 +311,36 @@ INLINE void find_highest(const struct cpu_tile *tile, vf *highest) {
     }
 }
 
-/* exp2_product for P: error 2.9e-6, a hundredth of what rounding to bf16 does and small enough for
- * the LSE. */
-INLINE vf exp2_coarse(vf d, vf factor, vf lowest) {
-    d = vmax(lowest, d);
-    const vf t = vfma_constant(d, factor, EXP2_MAGIC);
-    const vf f = vfma(d, factor, vsub(vdup(EXP2_MAGIC), t));
-    vf p = vfma_constant(vdup(0x1.3a02ccp-7F), f, 0x1.c9fc46p-5F);
-    p = vfma_constant(p, f, 0x1.ec0378p-3F);
-    p = vfma_constant(p, f, 0x1.62e12cp-1F);
-    p = vfma_constant(p, f, 1.0F);
-    return vmul(p, vpow2(t));
+/* exp2_products for P, four vectors in step: error 2.9e-6, a hundredth of what rounding to bf16 does
+ * and small enough for the LSE. */
+INLINE void exp2_coarse(vf *x, vf factor, vf lowest) {
+    enum { COUNT = 4 };
+    vf t[COUNT];
+    vf p[COUNT];
+    EACH(i, COUNT) {
+        x[i] = vmax(lowest, x[i]);
+    }
+    EACH(i, COUNT) {
+        t[i] = vfma_constant(x[i], factor, EXP2_MAGIC);
+    }
+    EACH(i, COUNT) {
+        x[i] = vfma(x[i], factor, vsub(vdup(EXP2_MAGIC), t[i]));
+    }
+    EACH(i, COUNT) {
+        p[i] = vfma_constant(vdup(0x1.3a02ccp-7F), x[i], 0x1.c9fc46p-5F);
+    }
+    EACH(i, COUNT) {
+        p[i] = vfma_constant(p[i], x[i], 0x1.ec0378p-3F);
+    }
+    EACH(i, COUNT) {
+        p[i] = vfma_constant(p[i], x[i], 0x1.62e12cp-1F);
+    }
+    EACH(i, COUNT) {
+        p[i] = vfma_constant(p[i], x[i], 1.0F);
+    }
+    EACH(i, COUNT) {
+        x[i] = vmul(p[i], vpow2(t[i]));
+    }
 }
 
 /* Two vectors of probabilities, keys 0 1 and 2 3, rounded to bf16 (half up), as 0 2 1 3. */
@@ -343,8 +362,9 @@ INLINE vf exponentiate(const struct cpu_tile *tile, int pair, float factor, vf m
     for (int n = first_panel(tile); n < last_panel(tile); n++, s += C_PANEL, p += 2 * A_STEP) {
         vf e[4];
         EACH(i, 4) {
-            e[i] = exp2_coarse(vsub(vload(s + i * VL), max), unit, lowest);
+            e[i] = vsub(vload(s + i * VL), max);
         }
+        exp2_coarse(e, unit, lowest);
         vst1q_u16(p, round_quad(e[0], e[1]));
         vst1q_u16(p + A_STEP, round_quad(e[2], e[3]));
         sum = vadd(sum, vadd(vadd(e[0], e[1]), vadd(e[2], e[3])));

@@ -161,7 +161,10 @@ static float row_soften(float *s, int count, float factor, float *max) {
     for (; j + 4 * VL <= whole; j += 4 * VL) {
         vf p[4];
         EACH(i, 4) {
-            p[i] = exp2_product(vsub(vload(s + j + i * VL), shift), unit, lowest);
+            p[i] = vsub(vload(s + j + i * VL), shift);
+        }
+        exp2_products(p, 4, unit, lowest);
+        EACH(i, 4) {
             vstore(s + j + i * VL, p[i]);
         }
         sum = vadd(sum, vadd(vadd(p[0], p[1]), vadd(p[2], p[3])));

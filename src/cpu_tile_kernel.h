@@ -16,7 +16,8 @@
  *     packed V  [head_dim_v / NB] panels of [keys][NB]
  *
  * fp16 and bf16 become fp32 while they are packed; P is never rounded.
- * An instruction set may bring a product of its own for full tiles (HAVE_GEMM_FULL).
+ * MV, NB and EXP_KEYS (keys exponentiated at a time) come from the including file. An instruction
+ * set may bring a product of its own for full tiles (HAVE_GEMM_FULL).
  */
 
 enum { MR = MV * VL };
@@ -260,29 +261,35 @@ static void rescale(const struct cpu_tile *tile, int head_dim_v, const vf *alpha
     }
 }
 
+/* `keys` rows of scores from s on; sum += their probabilities. */
+INLINE void exponentiate_keys(float *s, int keys, vf factor, vf lowest, const vf *max, vf *sum) {
+    vf p[EXP_KEYS * MV];
+    EACH(i, keys * MV) {
+        p[i] = vsub(vload(s + i * VL), max[i % MV]);
+    }
+    exp2_products(p, keys * MV, factor, lowest);
+    EACH(v, MV) {
+        vf part = p[v]; /* keys first: shorter chains of additions */
+        vstore(s + v * VL, p[v]);
+        EACH(j, keys - 1) {
+            part = vadd(part, p[(j + 1) * MV + v]);
+            vstore(s + (j + 1) * MR + v * VL, p[(j + 1) * MV + v]);
+        }
+        sum[v] = vadd(sum[v], part);
+    }
+}
+
 INLINE void exponentiate(const struct cpu_tile *tile, vf factor, vf lowest, const vf *max) {
     vf sum[MV];
     EACH(v, MV) {
         sum[v] = vload(tile->l + v * VL);
     }
-    float *s = tile->s + tile->begin * MR;
     int j = tile->begin;
-    /* two keys at a time: exp2 is a long chain, and independent vectors hide its latency */
-    for (; j + 2 <= tile->end; j += 2, s += 2 * MR) {
-        EACH(v, MV) {
-            const vf p = exp2_product(vsub(vload(s + v * VL), max[v]), factor, lowest);
-            const vf q = exp2_product(vsub(vload(s + MR + v * VL), max[v]), factor, lowest);
-            vstore(s + v * VL, p);
-            vstore(s + MR + v * VL, q);
-            sum[v] = vadd(sum[v], vadd(p, q));
-        }
+    for (; j + EXP_KEYS <= tile->end; j += EXP_KEYS) {
+        exponentiate_keys(tile->s + j * MR, EXP_KEYS, factor, lowest, max, sum);
     }
-    if (j < tile->end) {
-        EACH(v, MV) {
-            const vf p = exp2_product(vsub(vload(s + v * VL), max[v]), factor, lowest);
-            vstore(s + v * VL, p);
-            sum[v] = vadd(sum[v], p);
-        }
+    for (; j < tile->end; j++) {
+        exponentiate_keys(tile->s + j * MR, 1, factor, lowest, max, sum);
     }
     EACH(v, MV) {
         vstore(tile->l + v * VL, sum[v]);
