@@ -311,8 +311,8 @@ INLINE void find_highest(const struct cpu_tile *tile, vf *highest) {
     }
 }
 
-/* exp2_products for P, four vectors in step: error 2.9e-6, a hundredth of what rounding to bf16 does
- * and small enough for the LSE. */
+/* exp2_products for P, four vectors in step: error 2.9e-6, a hundredth of what rounding to bf16
+ * does and small enough for the LSE. */
 INLINE void exp2_coarse(vf *x, vf factor, vf lowest) {
     enum { COUNT = 4 };
     vf t[COUNT];

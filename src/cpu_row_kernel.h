@@ -14,7 +14,7 @@
 
 enum {
     ROW_ROWS = 4,
-    WEIGH_KEYS = 32,    /* their rows of V stay in L1 while the columns are walked */
+    WEIGH_KEYS = 16,    /* their rows of V stay in L1 while the columns are walked */
     PREFETCH_KEYS = 16, /* ahead; into L2: prefetching into L1 was measured to hurt badly */
 };
 
