@@ -332,6 +332,7 @@ attn_status attn_verify(const attn_context *context, const attn_problem *problem
 
 size_t attn_comparison_print(const attn_comparison *comparison, char *buffer, size_t size) {
     const attn_comparison *c = comparison;
+    size = buffer != NULL ? size : 0;
     if (check_result(c, NULL) != ATTN_OK) {
         if (size > 0) {
             buffer[0] = '\0';

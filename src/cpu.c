@@ -5,6 +5,7 @@
  */
 #include "cpu.h"
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -63,21 +64,25 @@ struct cpu_rows cpu_v_rows(const struct cpu_job *job, const struct sequence *s, 
 
 /* ---- scores ---------------------------------------------------------------------------------- */
 
-double cpu_score_unit(const attn_problem *problem) {
-    return problem->softcap > 0.0F ? 1.0 / (double)problem->softcap : LOG2_E;
-}
-
-struct cpu_scale cpu_scale(const attn_problem *problem, double unit) {
-    const double scale = (double)problem->scale * unit;
-    const double size = fabs(scale);
-    if (size < CPU_TAME_SCALE && size > 1.0 / CPU_TAME_SCALE) {
-        return (struct cpu_scale){scale < 0.0 ? -1.0F : 1.0F, (float)size};
+/* Without softcap, ALiBi and bias the factor is used inside exp2, which wants it tame: a wild scale is
+ * given to Q instead. With one of them it makes natural units, and an overflow is only tanh's 1. */
+struct cpu_scale cpu_scale(const attn_problem *problem) {
+    const double scale = (double)problem->scale;
+    const double size = fabs(scale) * LOG2_E;
+    const bool adjusted = cpu_needs_adjust(problem);
+    if (scale == 0.0 || (!adjusted && !(size < CPU_TAME_SCALE && size > 1.0 / CPU_TAME_SCALE))) {
+        return (struct cpu_scale){(float)(adjusted ? scale : scale * LOG2_E), 1.0F};
     }
-    return (struct cpu_scale){(float)scale, 1.0F};
+    const float sign = scale < 0.0 ? -1.0F : 1.0F;
+    if (!adjusted) {
+        return (struct cpu_scale){sign, (float)size};
+    }
+    const double natural = problem->softcap > 0.0F ? fabs(scale) / (double)problem->softcap : fabs(scale);
+    return (struct cpu_scale){sign, natural < (double)FLT_MAX ? (float)natural : FLT_MAX};
 }
 
 float cpu_softmax_factor(const attn_problem *problem) {
-    return cpu_needs_adjust(problem) ? 1.0F : cpu_scale(problem, LOG2_E).factor;
+    return cpu_needs_adjust(problem) ? (float)LOG2_E : cpu_scale(problem).factor;
 }
 
 bool cpu_needs_adjust(const attn_problem *problem) {
@@ -88,7 +93,7 @@ void cpu_adjust_init(const struct cpu_job *job, struct cpu_adjust *adjust) {
     const attn_problem *p = job->problem;
     memset(adjust, 0, sizeof *adjust);
     adjust->softcap = p->softcap;
-    adjust->factor = cpu_scale(p, cpu_score_unit(p)).factor;
+    adjust->factor = cpu_scale(p).factor;
     adjust->alibi = p->alibi;
     adjust->bias = p->bias;
     adjust->bias_dtype = p->bias_dtype;
@@ -101,7 +106,7 @@ void cpu_adjust_row(const struct cpu_job *job, const struct sequence *s, int64_t
     const int64_t off = p->causal == ATTN_CAUSAL_TOP_LEFT ? 0 : s->kv_len - s->q_len;
     adjust->diagonal[r] = (float)(i + off - first);
     if (p->alibi) {
-        adjust->slope[r] = (float)(LOG2_E * (double)alibi_slope(p, job->tensors, b, h));
+        adjust->slope[r] = alibi_slope(p, job->tensors, b, h);
     }
     if (p->bias) {
         const attn_bias_strides *st = &p->bias_strides;

@@ -18,8 +18,7 @@
  * partial results are combined in the order of the splits.
  *
  * Scores are +-q.k as they come; what makes log2 units of them is a factor inside exp2, so that
- * scaling costs no rounding. Adjusted scores are in log2 units, with factor 1. The layout of a
- * packed operand is known to its instruction set alone; the drivers see bytes.
+ * scaling costs no rounding. The layout of a packed operand is known to its instruction set alone; the drivers see bytes.
  * Invariants: no instruction-set code in shared files; block borders follow from the shape, never
  * from the number of threads, so the bits of a result do not depend on it.
  */
@@ -62,16 +61,16 @@ struct cpu_tile {
     float *l; /* tile_rows running sums of 2^(factor (s - m)) */
 };
 
-/* What softcap, ALiBi and bias need to know of the rows. Scores come in as +-q.k and leave in log2
- * units. */
+/* What softcap, ALiBi and bias need to know of the rows. Scores come in as +-q.k and leave in natural
+ * units: log2 units would make -inf of a bias of -FLT_MAX. */
 struct cpu_adjust {
-    float factor;  /* what makes scale * q.k / softcap, or without softcap log2 units, of a score */
+    float factor;  /* what makes scale * q.k, or scale * q.k / softcap, of a score */
     float softcap; /* 0 = none */
     bool alibi;
     bool bias;
     attn_dtype bias_dtype;
     int64_t bias_col;                        /* elements between two keys */
-    float slope[CPU_MAX_TILE_ROWS];          /* times log2(e) */
+    float slope[CPU_MAX_TILE_ROWS];
     float diagonal[CPU_MAX_TILE_ROWS];       /* i + off, counted from the block's first key */
     const void *bias_row[CPU_MAX_TILE_ROWS]; /* at the block's first key; NULL for padding */
 };
@@ -173,16 +172,15 @@ void cpu_adjust_row(const struct cpu_job *job, const struct sequence *s, int64_t
 void cpu_adjust_init(const struct cpu_job *job, struct cpu_adjust *adjust);
 bool cpu_needs_adjust(const attn_problem *problem);
 
-/* Q is multiplied by q, the scores by factor > 0 (a maximum stays a maximum); together they make
- * scale * unit. q is 1 or -1, unless the scale is 0 or so wild that factor * s could leave fp32. */
+/* Q is multiplied by q, the scores by factor > 0 (a maximum stays a maximum). q is 1 or -1, unless
+ * the scale is 0 or so wild that factor * s could leave fp32. */
 struct cpu_scale {
     float q, factor;
 };
 
-struct cpu_scale cpu_scale(const attn_problem *problem, double unit);
-double cpu_score_unit(const attn_problem *problem); /* 1 / softcap, else log2(e) */
+struct cpu_scale cpu_scale(const attn_problem *problem);
 
-/* The same for the scores that softmax sees: with softcap, ALiBi or bias the factor is 1. */
+/* What makes log2 units of the scores that softmax sees. */
 float cpu_softmax_factor(const attn_problem *problem);
 
 /* Instead of a factor: the row becomes zeros, whatever it holds (0 * NaN would not). */

@@ -14,6 +14,8 @@
 #include <math.h>
 #include <string.h>
 
+#define UNSEEN (-1.0F) /* the sum of a row that sees no key of the split: skipped, O is unwritten */
+
 struct layout {
     size_t q, s, bytes;      /* in a thread's scratch */
     size_t m, l, o, partial; /* in one partial result */
@@ -94,7 +96,7 @@ static float *floats(char *base, size_t at) {
 
 static void load_queries(const struct unit *u, float *q) {
     const attn_problem *p = u->job->problem;
-    const float multiplier = cpu_scale(p, cpu_score_unit(p)).q;
+    const float multiplier = cpu_scale(p).q;
     for (int r = 0; r < u->rows; r++) {
         const char *row =
             cpu_q_row(u->job, &u->sequence, u->batch, row_head(u, r), row_query(u, r));
@@ -193,10 +195,10 @@ static void run_split(void *argument, int64_t index, int slot) {
     const struct key_range all = see_keys(&u, first, count, keys);
     for (int r = 0; r < u.rows; r++) {
         m[r] = -INFINITY;
-        l[r] = 0.0F;
+        l[r] = UNSEEN;
     }
     if (all.end <= all.begin) {
-        return; /* O stays unwritten; combine skips a split whose l is 0 */
+        return; /* O stays unwritten */
     }
     memset(o, 0, (size_t)u.rows * (size_t)job->problem->head_dim_v * sizeof(float));
     float *q = floats(scratch, u.at.q);
@@ -233,7 +235,7 @@ static void combine_row(const struct unit *u, int r, float *max, float *sum) {
         nan = nan || isnan(m);
     }
     float *out = floats(partial_of(u, 0), u->at.o) + r * cols;
-    if (floats(partial_of(u, 0), u->at.l)[r] == 0.0F) {
+    if (floats(partial_of(u, 0), u->at.l)[r] == UNSEEN) {
         memset(out, 0, (size_t)cols * sizeof(float));
     }
     float total = 0.0F;
@@ -241,10 +243,11 @@ static void combine_row(const struct unit *u, int r, float *max, float *sum) {
         char *partial = partial_of(u, split);
         const float m = floats(partial, u->at.m)[r];
         const float l = floats(partial, u->at.l)[r];
-        if (m == -INFINITY && l == 0.0F) {
+        if (l == UNSEEN) {
             continue;
         }
-        const float weight = exp2f(factor * (m - highest));
+        /* scores of -inf alone weigh nothing, but their O may hold 0 * NaN */
+        const float weight = m == -INFINITY && l == 0.0F ? 0.0F : exp2f(factor * (m - highest));
         const float *o = floats(partial, u->at.o) + r * cols;
         total += weight * l;
         for (int64_t c = 0; c < cols; c++) {

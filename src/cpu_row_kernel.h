@@ -120,7 +120,7 @@ static void row_adjust(float *s, int first, int count, const struct cpu_adjust *
     for (int i = 0; i < VL; i++) {
         iota[i] = (float)i;
     }
-    const vf cap = vdup((float)(LOG2_E * (double)adjust->softcap));
+    const vf cap = vdup(adjust->softcap);
     const char *bias = adjust->bias_row[row];
     for (int j = 0; j < count; j += VL) {
         const int n = count - j < VL ? count - j : VL;
@@ -136,7 +136,7 @@ static void row_adjust(float *s, int first, int count, const struct cpu_adjust *
         if (adjust->bias) {
             float line[VL] = {0};
             for (int i = 0; i < n; i++) {
-                line[i] = (float)LOG2_E * load_element(adjust->bias_dtype, bias,
+                line[i] = load_element(adjust->bias_dtype, bias,
                                                        (first + j + i) * adjust->bias_col);
             }
             x = vadd(x, vload(line));

@@ -176,7 +176,7 @@ static void tile_score(const struct cpu_tile *tile, int head_dim) {
     }
 }
 
-/* Bias of all rows for `count` <= ADJUST_KEYS keys from `first`, as [key][MR], log2 units. */
+/* Bias of all rows for `count` <= ADJUST_KEYS keys from `first`, as [key][MR]. */
 enum { ADJUST_KEYS = 16 };
 
 static void gather_bias(const struct cpu_adjust *adjust, int first, int count, float *out) {
@@ -188,11 +188,10 @@ static void gather_bias(const struct cpu_adjust *adjust, int first, int count, f
         if (row == NULL) {
             memset(line, 0, ADJUST_KEYS * sizeof *line);
         } else if (adjust->bias_col == 1) {
-            row_to_float(adjust->bias_dtype, row + first * size, count, (float)LOG2_E, line);
+            row_to_float(adjust->bias_dtype, row + first * size, count, 1.0F, line);
         } else {
             for (int j = 0; j < count; j++) {
-                line[j] = (float)LOG2_E *
-                          load_element(adjust->bias_dtype, row, (first + j) * adjust->bias_col);
+                line[j] = load_element(adjust->bias_dtype, row, (first + j) * adjust->bias_col);
             }
         }
     }
@@ -202,7 +201,7 @@ static void gather_bias(const struct cpu_adjust *adjust, int first, int count, f
 /* A NaN bias of an invisible key is masked later, with the rest of its score. */
 static void tile_adjust(const struct cpu_tile *tile, const struct cpu_adjust *adjust) {
     float bias[ADJUST_KEYS * MR];
-    const vf cap = vdup((float)(LOG2_E * (double)adjust->softcap));
+    const vf cap = vdup(adjust->softcap);
     for (int first = tile->begin; first < tile->end; first += ADJUST_KEYS) {
         const int count = tile->end - first < ADJUST_KEYS ? tile->end - first : ADJUST_KEYS;
         if (adjust->bias) {
@@ -280,9 +279,9 @@ INLINE void exponentiate_keys(float *s, int keys, vf factor, vf lowest, const vf
 }
 
 INLINE void exponentiate(const struct cpu_tile *tile, vf factor, vf lowest, const vf *max) {
-    vf sum[MV];
+    vf sum[MV]; /* of this block only: one chain over very many keys would stop growing */
     EACH(v, MV) {
-        sum[v] = vload(tile->l + v * VL);
+        sum[v] = vdup(0.0F);
     }
     int j = tile->begin;
     for (; j + EXP_KEYS <= tile->end; j += EXP_KEYS) {
@@ -292,7 +291,7 @@ INLINE void exponentiate(const struct cpu_tile *tile, vf factor, vf lowest, cons
         exponentiate_keys(tile->s + j * MR, 1, factor, lowest, max, sum);
     }
     EACH(v, MV) {
-        vstore(tile->l + v * VL, sum[v]);
+        vstore(tile->l + v * VL, vadd(vload(tile->l + v * VL), sum[v]));
     }
 }
 

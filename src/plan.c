@@ -189,8 +189,8 @@ static void append_problem(struct line *line, const attn_problem *p) {
 }
 
 size_t attn_plan_print(const attn_plan *plan, char *buffer, size_t size) {
-    struct line line = {buffer, size, 0};
-    if (size > 0 && buffer != NULL) {
+    struct line line = {buffer, buffer != NULL ? size : 0, 0};
+    if (line.size > 0) {
         buffer[0] = '\0';
     }
     if (plan == NULL) {

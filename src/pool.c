@@ -12,9 +12,11 @@
 
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #define MAX_THREADS 1024
@@ -26,11 +28,20 @@ struct worker {
     pthread_t thread;
 };
 
+/* Whose threads they are. On a page that a forked child finds wiped; the pid stands guard where the
+ * system does not wipe, as it alone could not: another pid namespace may use the same number. */
+struct ownership {
+    _Atomic int state; /* one of: */
+    _Atomic pid_t pid;
+};
+
+enum { THREADS_ABSENT = 0, THREADS_STARTING = 1, THREADS_RUNNING = 2 };
+
 struct pool {
     int size;               /* threads, the caller's included */
     struct worker *workers; /* size - 1 of them */
     int started;            /* of them; fewer than size - 1 if the system refused */
-    _Atomic pid_t owner;    /* the process whose threads they are; -pid while it starts them */
+    struct ownership *ownership;
 
     pthread_mutex_t caller; /* held by the one caller whom the workers serve */
     pthread_mutex_t lock;   /* guards sleeping */
@@ -47,7 +58,8 @@ struct pool {
 
 /* ---- how many threads ------------------------------------------------------------------------ */
 
-/* CPUs allowed by a cgroup's quota, or `most`. Version 2 first, then version 1. */
+/* CPUs allowed by the quota of the cgroup that this process sees as the root (a container's own),
+ * or `most`. Version 2 first, then version 1. */
 static int cgroup_limit(int most) {
     double quota = -1.0;
     double period = 0.0;
@@ -147,8 +159,11 @@ static void *worker_main(void *argument) {
     }
 }
 
-/* Everything that a fork leaves in an unknown state, and the threads, which it does not copy. */
+/* Everything that a fork leaves in an unknown state, and the threads, which it does not copy. They
+ * take no signals: those are the program's own business. */
 static void start_workers(struct pool *pool) {
+    sigset_t all;
+    sigset_t before;
     pthread_mutex_init(&pool->caller, NULL);
     pthread_mutex_init(&pool->lock, NULL);
     pthread_cond_init(&pool->wake, NULL);
@@ -156,6 +171,8 @@ static void start_workers(struct pool *pool) {
     atomic_store(&pool->job, 0);
     atomic_store(&pool->running, 0);
     pool->started = 0;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, &before);
     for (int i = 0; i < pool->size - 1; i++) {
         struct worker *worker = &pool->workers[i];
         *worker = (struct worker){.pool = pool, .slot = i + 1};
@@ -164,9 +181,49 @@ static void start_workers(struct pool *pool) {
         }
         pool->started++;
     }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+static bool owns_threads(const struct pool *pool) {
+    return atomic_load_explicit(&pool->ownership->state, memory_order_acquire) == THREADS_RUNNING &&
+           atomic_load_explicit(&pool->ownership->pid, memory_order_relaxed) == getpid();
+}
+
+/* The first caller in a process starts the threads; others wait for it. */
+static void own_threads(struct pool *pool) {
+    struct ownership *own = pool->ownership;
+    while (!owns_threads(pool)) {
+        int state = atomic_load(&own->state);
+        if (state != THREADS_STARTING &&
+            atomic_compare_exchange_strong(&own->state, &state, THREADS_STARTING)) {
+            start_workers(pool);
+            atomic_store(&own->pid, getpid());
+            atomic_store_explicit(&own->state, THREADS_RUNNING, memory_order_release);
+            return;
+        }
+        sched_yield();
+    }
 }
 
 /* ---- the interface --------------------------------------------------------------------------- */
+
+static struct ownership *map_ownership(void) {
+    void *page = mmap(NULL, sizeof(struct ownership), PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (page == MAP_FAILED) {
+        return NULL;
+    }
+    madvise(page, sizeof(struct ownership), MADV_WIPEONFORK);
+    return page;
+}
+
+static void free_pool(struct pool *pool) {
+    if (pool->ownership != NULL) {
+        munmap(pool->ownership, sizeof *pool->ownership);
+    }
+    free(pool->workers);
+    free(pool);
+}
 
 struct pool *pool_create(int threads) {
     int size = threads > 0 ? threads : allowed_threads();
@@ -174,16 +231,17 @@ struct pool *pool_create(int threads) {
         size = MAX_THREADS;
     }
     struct pool *pool = calloc(1, sizeof *pool);
-    struct worker *workers = calloc((size_t)size, sizeof *workers);
-    if (pool == NULL || workers == NULL) {
-        free(pool);
-        free(workers);
+    if (pool == NULL) {
         return NULL;
     }
     pool->size = size;
-    pool->workers = workers;
-    start_workers(pool);
-    atomic_store(&pool->owner, getpid());
+    pool->workers = calloc((size_t)size, sizeof *pool->workers);
+    pool->ownership = map_ownership();
+    if (pool->workers == NULL || pool->ownership == NULL) {
+        free_pool(pool);
+        return NULL;
+    }
+    own_threads(pool);
     return pool;
 }
 
@@ -198,7 +256,7 @@ void pool_destroy(struct pool *pool) {
     if (pool == NULL) {
         return;
     }
-    if (atomic_load(&pool->owner) == getpid()) { /* else they are the parent's threads */
+    if (owns_threads(pool)) { /* else they are the parent's */
         atomic_store_explicit(&pool->stop, true, memory_order_release);
         post_job(pool);
         for (int i = 0; i < pool->started; i++) {
@@ -209,27 +267,11 @@ void pool_destroy(struct pool *pool) {
         pthread_mutex_destroy(&pool->lock);
         pthread_mutex_destroy(&pool->caller);
     }
-    free(pool->workers);
-    free(pool);
+    free_pool(pool);
 }
 
 int pool_size(const struct pool *pool) {
     return pool->size;
-}
-
-/* In a forked child the first caller starts the threads anew; others wait for it. */
-static void adopt_after_fork(struct pool *pool) {
-    const pid_t self = getpid();
-    pid_t owner = atomic_load_explicit(&pool->owner, memory_order_acquire);
-    while (owner != self) {
-        if (owner != -self && atomic_compare_exchange_strong(&pool->owner, &owner, -self)) {
-            start_workers(pool);
-            atomic_store_explicit(&pool->owner, self, memory_order_release);
-            return;
-        }
-        sched_yield();
-        owner = atomic_load_explicit(&pool->owner, memory_order_acquire);
-    }
 }
 
 static void run_alone(int64_t count, pool_task *task, void *argument) {
@@ -243,7 +285,7 @@ void pool_run(struct pool *pool, int64_t count, pool_task *task, void *argument)
         run_alone(count, task, argument);
         return;
     }
-    adopt_after_fork(pool);
+    own_threads(pool); /* a forked child has none yet */
     if (pool->started == 0 || pthread_mutex_trylock(&pool->caller) != 0) {
         run_alone(count, task, argument);
         return;

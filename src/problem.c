@@ -211,7 +211,7 @@ static attn_status extend(const char *tensor, const char *dim, int64_t count, in
                          tensor, dim, (long long)stride);
     }
     const int64_t span = count > 1 ? times(count - 1, stride) : 0;
-    if (span > MAX_OFFSET || *last + span > MAX_OFFSET) {
+    if (stride > MAX_OFFSET || span > MAX_OFFSET || *last + span > MAX_OFFSET) {
         return attn_fail(
             error, ATTN_INVALID,
             "%s.%s stride = %lld with %lld entries, expected offsets below 2^58 elements", tensor,

@@ -79,7 +79,7 @@ static const char *dtype_name(attn_dtype dtype) {
 
 static attn_status refuse_options(const attn_problem *p, attn_error *error) {
     const char *option = NULL;
-    if (fabsf(cpu_scale(p, LOG2_E).q) != 1.0F) {
+    if (fabsf(cpu_scale(p).q) != 1.0F) {
         option = "a scale of 0, or beyond 2^64 or 2^-64,";
     } else if (p->softcap > 0.0F) {
         option = "softcap";
