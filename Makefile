@@ -17,7 +17,7 @@ build = cmake --preset $(1) >/dev/null && cmake --build --preset $(1) --parallel
 # labels.
 test = JOBS=$(JOBS) sh tests/run.sh $(1) $(2) $(if $(WITHOUT),--label-exclude '$(WITHOUT)')
 
-.PHONY: all deps run test bench install asan tsan bare x86 fuzz format clean help
+.PHONY: all deps deps-to-test run test bench install asan tsan bare x86 fuzz format clean help
 .PHONY: lint lint-includes lint-style lint-format lint-tidy
 
 all:
@@ -29,7 +29,7 @@ help:
 	@echo "make test     all tests (under 8 minutes)"
 	@echo "make bench    the CPU backend beside PyTorch's (makes a virtual environment)"
 	@echo "make install  into PREFIX ($(PREFIX)), below DESTDIR"
-	@echo "make deps     install what a bare Debian lacks; run and test call it"
+	@echo "make deps     install what a bare Debian lacks for every target (run and test install their own)"
 	@echo "make asan     the tests under AddressSanitizer and UndefinedBehaviorSanitizer"
 	@echo "make tsan     the tests under ThreadSanitizer"
 	@echo "make bare     the tests with portable C kernels only"
@@ -41,20 +41,23 @@ help:
 	@echo "With WITHOUT='slow|cli' the test targets leave out tests by label."
 
 deps:
-	@sh cmake/deps.sh
+	@sh cmake/deps.sh all
 
-run: deps all
+deps-to-test:
+	@sh cmake/deps.sh test
+
+run: deps-to-test all
 	@build/attest devices
 	@build/attest bench --grid cpu
 
-test: deps all
+test: deps-to-test all
 	@$(call test,dev,build)
 
 bench: all
 	python3 python/bench_cpu.py
 
 install: all
-	cmake --install build --prefix $(PREFIX)
+	cmake --install build --prefix "$(PREFIX)"
 
 asan tsan bare:
 	@$(call build,$@)

@@ -1,11 +1,14 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# Installs with apt-get what a bare Debian lacks for building, testing and linting this project.
+# Installs with apt-get what a bare Debian lacks: for building and testing (`deps.sh test`), or for
+# every target of the Makefile (`deps.sh all`: clang and its tools, a cross compiler, an emulator).
 # Where that cannot work (no root, no network, another system) it says in one line what is missing.
 #
 # Invariant: exit code 0 iff there is a C compiler and CMake afterwards; nothing asks a question.
 set -u
+scope=${1:-all}
+log=${TMPDIR:-/tmp}/attest-deps-$$.log
 
 have() {
     command -v "$1" >/dev/null 2>&1
@@ -17,6 +20,8 @@ missing_packages() {
     have c++ || echo g++
     have cmake || echo cmake
     have pkg-config || echo pkg-config
+    have python3 || echo python3
+    [ "$scope" = all ] || return 0
     python3 -c 'import venv, ensurepip' 2>/dev/null || echo python3-venv
     have clang || echo clang
     ls "$(clang -print-resource-dir 2>/dev/null)"/lib/linux/libclang_rt.fuzzer-* >/dev/null 2>&1 ||
@@ -39,12 +44,14 @@ install_packages() {
     elif have sudo && sudo -n true 2>/dev/null; then
         as_root="sudo -n env"
     else
+        because="needs root"
         return 1
     fi
     options="-qq -o Acquire::Retries=1 -o Acquire::http::Timeout=15 -o Acquire::https::Timeout=15"
     # shellcheck disable=SC2086 # both variables are lists of words
-    timeout 120 $as_root apt-get $options update >/dev/null 2>&1 || return 1
+    timeout 120 $as_root apt-get $options update >>"$log" 2>&1 || return 1
     # All at once, or one by one where another release lacks a name.
+    echo "deps: installing" "$@"
     apt_install "$@" && return 0
     for package in "$@"; do
         apt_install "$package"
@@ -54,17 +61,20 @@ install_packages() {
 apt_install() {
     # shellcheck disable=SC2086 # both variables are lists of words
     $as_root DEBIAN_FRONTEND=noninteractive \
-        apt-get $options install -y --no-install-recommends "$@" </dev/null
+        apt-get $options install -y --no-install-recommends "$@" </dev/null >>"$log" 2>&1
 }
 
 missing=$(missing_packages)
 if [ -n "$missing" ]; then
+    because="apt-get failed, see $log"
     # shellcheck disable=SC2086 # a list of words
     install_packages $missing || true
     missing=$(missing_packages)
     if [ -n "$missing" ]; then
         # shellcheck disable=SC2086 # a list of words
-        echo "deps: left out (apt-get could not install them):" $missing
+        echo "deps: left out ($because):" $missing
+    else
+        rm -f "$log"
     fi
 fi
 have cc && have cmake && exit 0

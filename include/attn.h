@@ -22,10 +22,11 @@
  *    attn_error (which may be NULL): it names the argument, its value and what was expected. After
  *    a failure nothing was written to an output and nothing is leaked.
  *  - The library never prints, exits, aborts or changes signal handlers, and keeps no
- *    process-global state: two contexts know nothing of each other.
+ *    process-global state: two contexts know nothing of each other. (On x86 a plan for bf16 asks
+ *    the system once for the process's permission to use AMX.)
  *  - attn_forward allocates nothing and falls back to nothing: the plan said which variant runs.
- *  - Structs begin with their size, set by their _init function: a program compiled against an
- *    older header keeps working. Zero is a legal value of every other field, never "default".
+ *  - Structs begin with their size, set by their _init function, so that they can grow without
+ *    breaking programs. Zero is a legal value of every other field, never "default".
  *  - Thread-safety: a context, a plan and every const pointer may be used by any number of threads
  *    at once. attn_close, attn_plan_destroy and attn_variant_add want the object to themselves.
  */
@@ -158,7 +159,9 @@ typedef struct attn_bias_strides {
  * invisible one they never show. Offsets are 64-bit throughout.
  *
  * Limits: sizes up to 2^31 - 1, head dimensions up to 2^20, batch * heads_q * longer sequence up
- * to 2^48, offsets below 2^58 elements. */
+ * to 2^48, offsets below 2^58 elements. Values: sums run in fp32, so q.k, and |V| times the number
+ * of visible keys, must stay below 3.4e38. Kernels on bf16 matrix instructions take bf16 numbers
+ * below 1.2e-38 (subnormals) as 0, as those instructions do. */
 typedef struct attn_problem {
     size_t size; /* set by attn_problem_init, as is the default in brackets */
 
@@ -406,8 +409,9 @@ typedef struct attn_comparison {
  *   max |out - exact|  <= 2 max |twin - exact| + 2 max |(exact + 0.3 - 0.3) - exact|
  *   mean |out - exact| <= 1.5 mean |twin - exact| + mean half-ulp of exact
  *   every |lse - exact_lse| <= 1e-5 + 1e-5 |exact_lse|, and -inf exactly where it is expected
- * with the sum in brackets rounded to the problem's dtype. NaN never passes. Absent rows are
- * skipped. Returns ATTN_OK also when the comparison fails: look at result->pass. */
+ * with the sum in brackets rounded to the problem's dtype. NaN never passes, nor does a comparison
+ * of no rows of a problem that has some. Absent rows are skipped. Returns ATTN_OK also when the
+ * comparison fails: look at result->pass. */
 ATTN_API attn_status attn_compare(const attn_problem *problem, const attn_tensors *tensors,
                                   const attn_row *rows, size_t count, const double *exact,
                                   const double *exact_lse, const double *twin,

@@ -111,6 +111,7 @@ def measure(torch, la, shape, dtype_name, seconds):
     peer_result = peer().float()
     difference = (peer_result - keep[3].float()).abs().max().item()
     ours, theirs = [], []
+    keep[3].fill_(float("nan"))  # what is checked after the timing must come from the timed calls
     for order in ("ab", "ba"):
         for side in order:
             if side == "a":

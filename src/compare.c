@@ -164,6 +164,11 @@ static void judge(const struct tally *tally) {
     r->pass = r->o_pass && r->lse_pass;
 }
 
+/* Does the problem have rows at all? Where it has, a comparison of none of them is no proof. */
+static bool has_rows(const attn_problem *p, const attn_tensors *tensors) {
+    return p->batch > 0 && (p->packed ? tensors->cu_seqlens_q[p->batch] > 0 : p->seq_q > 0);
+}
+
 /* ---- arguments ------------------------------------------------------------------------------- */
 
 /* Only of the queries' lengths: nothing here reads keys. */
@@ -205,6 +210,19 @@ static attn_status check_tensors(const attn_tensors *tensors, size_t count, attn
     return ATTN_OK;
 }
 
+/* Host copies need be aligned to their elements only. */
+static attn_status check_alignment(const attn_problem *p, const attn_tensors *tensors,
+                                   attn_error *error) {
+    const size_t size = attn_dtype_size(p->dtype);
+    if ((uintptr_t)tensors->o % size != 0 || (uintptr_t)tensors->lse % sizeof(float) != 0) {
+        return attn_fail(
+            error, ATTN_INVALID,
+            "tensors.o = %p, tensors.lse = %p, expected multiples of %zu and %zu bytes", tensors->o,
+            (const void *)tensors->lse, size, sizeof(float));
+    }
+    return ATTN_OK;
+}
+
 static attn_status check_result(const attn_comparison *result, attn_error *error) {
     if (result == NULL) {
         return attn_fail(error, ATTN_INVALID, "result = NULL, expected an attn_comparison");
@@ -227,6 +245,9 @@ static attn_status check_request(const attn_problem *problem, const attn_tensors
     }
     if (status == ATTN_OK) {
         status = attn_problem_resolve(problem, resolved, error);
+    }
+    if (status == ATTN_OK) {
+        status = check_alignment(resolved, tensors, error);
     }
     if (status == ATTN_OK) {
         status = rows_check(resolved, rows, count, error);
@@ -292,6 +313,7 @@ attn_status attn_compare(const attn_problem *problem, const attn_tensors *tensor
         }
     }
     judge(&tally);
+    result->pass = result->pass && (result->elements > 0 || !has_rows(&p, tensors));
     return ATTN_OK;
 }
 

@@ -64,8 +64,8 @@ struct cpu_rows cpu_v_rows(const struct cpu_job *job, const struct sequence *s, 
 
 /* ---- scores ---------------------------------------------------------------------------------- */
 
-/* Without softcap, ALiBi and bias the factor is used inside exp2, which wants it tame: a wild scale is
- * given to Q instead. With one of them it makes natural units, and an overflow is only tanh's 1. */
+/* Without softcap, ALiBi and bias the factor is used inside exp2, which wants it tame: a wild scale
+ * is given to Q instead. With one of them it makes natural units, and an overflow is tanh's 1. */
 struct cpu_scale cpu_scale(const attn_problem *problem) {
     const double scale = (double)problem->scale;
     const double size = fabs(scale) * LOG2_E;
@@ -77,7 +77,8 @@ struct cpu_scale cpu_scale(const attn_problem *problem) {
     if (!adjusted) {
         return (struct cpu_scale){sign, (float)size};
     }
-    const double natural = problem->softcap > 0.0F ? fabs(scale) / (double)problem->softcap : fabs(scale);
+    const double natural =
+        problem->softcap > 0.0F ? fabs(scale) / (double)problem->softcap : fabs(scale);
     return (struct cpu_scale){sign, natural < (double)FLT_MAX ? (float)natural : FLT_MAX};
 }
 

@@ -18,7 +18,8 @@
  * partial results are combined in the order of the splits.
  *
  * Scores are +-q.k as they come; what makes log2 units of them is a factor inside exp2, so that
- * scaling costs no rounding. The layout of a packed operand is known to its instruction set alone; the drivers see bytes.
+ * scaling costs no rounding. The layout of a packed operand is known to its instruction set alone;
+ * the drivers see bytes.
  * Invariants: no instruction-set code in shared files; block borders follow from the shape, never
  * from the number of threads, so the bits of a result do not depend on it.
  */
@@ -61,15 +62,15 @@ struct cpu_tile {
     float *l; /* tile_rows running sums of 2^(factor (s - m)) */
 };
 
-/* What softcap, ALiBi and bias need to know of the rows. Scores come in as +-q.k and leave in natural
- * units: log2 units would make -inf of a bias of -FLT_MAX. */
+/* What softcap, ALiBi and bias need to know of the rows. Scores come in as +-q.k and leave in
+ * natural units: log2 units would make -inf of a bias of -FLT_MAX. */
 struct cpu_adjust {
     float factor;  /* what makes scale * q.k, or scale * q.k / softcap, of a score */
     float softcap; /* 0 = none */
     bool alibi;
     bool bias;
     attn_dtype bias_dtype;
-    int64_t bias_col;                        /* elements between two keys */
+    int64_t bias_col; /* elements between two keys */
     float slope[CPU_MAX_TILE_ROWS];
     float diagonal[CPU_MAX_TILE_ROWS];       /* i + off, counted from the block's first key */
     const void *bias_row[CPU_MAX_TILE_ROWS]; /* at the block's first key; NULL for padding */

@@ -208,7 +208,7 @@ INLINE __m512i round_pairs(vf even, vf odd) {
 INLINE void exponentiate(const struct cpu_tile *tile, vf factor, const vf *max) {
     vf sum[MV];
     EACH(v, MV) {
-        sum[v] = vload(tile->l + v * VL);
+        sum[v] = vdup(0.0F);
     }
     const int first = first_key(tile);
     const int last = last_key(tile);
@@ -223,7 +223,7 @@ INLINE void exponentiate(const struct cpu_tile *tile, vf factor, const vf *max) 
         }
     }
     EACH(v, MV) {
-        vstore(tile->l + v * VL, sum[v]);
+        vstore(tile->l + v * VL, vadd(vload(tile->l + v * VL), sum[v]));
     }
 }
 

@@ -111,7 +111,7 @@ static bool has_amx(void) {
 
 static const struct {
     const char *name;
-    const struct cpu_isa *isa; /* NULL: not in this build */
+    const struct cpu_isa *isa;
     cpu_test *present;
     const char *needs;
 } isas[] = {

@@ -169,27 +169,27 @@ OUT_OF_LINE void end_row(attn_dtype dtype, const float *in, int count, float inv
 
 /* out[c * rows_out + r] = in[r * stride + c], for rows and columns in any number; rows_out is a
  * multiple of 4 and rows past `rows` are filled with zeros. */
-OUT_OF_LINE void transpose(const float *in, ptrdiff_t stride, int rows, int cols, float *out,
-                           int rows_out) {
-    int r = 0;
+OUT_OF_LINE void transpose(const float *in, ptrdiff_t stride, ptrdiff_t rows, ptrdiff_t cols,
+                           float *out, ptrdiff_t rows_out) {
+    ptrdiff_t r = 0;
     for (; r + 4 <= rows; r += 4) {
-        int c = 0;
+        ptrdiff_t c = 0;
         for (; c + 4 <= cols; c += 4) {
             transpose4x4(in + r * stride + c, stride, out + c * rows_out + r, rows_out);
         }
         for (; c < cols; c++) {
-            for (int i = 0; i < 4; i++) {
+            for (ptrdiff_t i = 0; i < 4; i++) {
                 out[c * rows_out + r + i] = in[(r + i) * stride + c];
             }
         }
     }
     for (; r < rows; r++) {
-        for (int c = 0; c < cols; c++) {
+        for (ptrdiff_t c = 0; c < cols; c++) {
             out[c * rows_out + r] = in[r * stride + c];
         }
     }
     for (; r < rows_out; r++) {
-        for (int c = 0; c < cols; c++) {
+        for (ptrdiff_t c = 0; c < cols; c++) {
             out[c * rows_out + r] = 0.0F;
         }
     }

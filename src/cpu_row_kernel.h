@@ -136,8 +136,8 @@ static void row_adjust(float *s, int first, int count, const struct cpu_adjust *
         if (adjust->bias) {
             float line[VL] = {0};
             for (int i = 0; i < n; i++) {
-                line[i] = load_element(adjust->bias_dtype, bias,
-                                                       (first + j + i) * adjust->bias_col);
+                line[i] =
+                    load_element(adjust->bias_dtype, bias, (first + j + i) * adjust->bias_col);
             }
             x = vadd(x, vload(line));
         }

@@ -134,9 +134,8 @@ static void begin_tiles(const struct unit *u) {
             rows[r] =
                 cpu_q_row(u->job, &u->sequence, u->batch, row_head(u, row), row_query(u, row));
         }
-        kernel->pack_q(p->dtype, rows, tile.rows, (int)p->head_dim,
-                       cpu_scale(p).q, (void *)(uintptr_t)tile.q,
-                       u->scratch + u->at.line);
+        kernel->pack_q(p->dtype, rows, tile.rows, (int)p->head_dim, cpu_scale(p).q,
+                       (void *)(uintptr_t)tile.q, u->scratch + u->at.line);
         memset(tile.o, 0, kernel->o_bytes(dv));
         for (int r = 0; r < kernel->tile_rows; r++) {
             tile.m[r] = -INFINITY;

@@ -3,7 +3,7 @@
  * problem.c - the problem descriptor: its defaults, its one check, its FLOP count.
  *
  * Invariant: whatever attn_problem_resolve lets pass can be computed without overflow: every
- * offset of every tensor fits in 62 bits, every output element has a place of its own.
+ * offset of every tensor is below 2^60 bytes, every output element has a place of its own.
  */
 #include "internal.h"
 

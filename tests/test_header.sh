@@ -52,12 +52,12 @@ skip() {
     skipped=$((skipped + 1))
 }
 
-strict="-pedantic -pedantic-errors -Wall -Wextra -Werror -Wundef -I$source/include"
+strict="-pedantic -pedantic-errors -Wall -Wextra -Werror -Wundef"
 
 printf '#include "attn.h"\n#include "attn.h"\nint main(void) { return 0; }\n' >"$work/twice.c"
 for standard in c99 c11 c17; do
     # shellcheck disable=SC2086 # a list of words
-    check "compiles_as_$standard" "$compiler" -std=$standard $strict -Wstrict-prototypes \
+    check "compiles_as_$standard" "$compiler" -std=$standard $strict "-I$source/include" -Wstrict-prototypes \
         -Wmissing-prototypes -fsyntax-only "$work/twice.c"
 done
 cp "$work/twice.c" "$work/twice.cpp"
@@ -68,7 +68,7 @@ done
 for standard in c++11 c++14 c++17 c++20; do
     if [ -n "$found" ]; then
         # shellcheck disable=SC2086
-        check "compiles_as_$standard" "$found" -std=$standard $strict -fsyntax-only "$work/twice.cpp"
+        check "compiles_as_$standard" "$found" -std=$standard $strict "-I$source/include" -fsyntax-only "$work/twice.cpp"
     else
         skip "compiles_as_$standard" "no C++ compiler"
     fi

@@ -321,6 +321,9 @@ TEST(strides_of_single_elements) {
     p.q = p.k = p.v = (attn_strides){0, 0, 0}; /* inputs broadcast */
     p.bias_strides = (attn_bias_strides){0, 0, 0, 0};
     CHECK_STATUS(attn_problem_check(&p, &why), ATTN_OK, &why);
+    p.seq_kv = 1;
+    p.k.row = INT64_MAX; /* never used, and still no number to compute with */
+    CHECK_STATUS(attn_problem_check(&p, &why), ATTN_INVALID, &why);
     p.k = p.v = (attn_strides){1, 2, 3}; /* and overlap */
     CHECK_STATUS(attn_problem_check(&p, &why), ATTN_OK, &why);
 }

@@ -247,6 +247,7 @@ static void read_line(const attn_plan *plan) {
     CHECK(!strchr(line, '\n'));
     CHECK_CONTAINS(line, attn_plan_variant(plan));
     CHECK_EQ(attn_plan_print(plan, NULL, 0), length);
+    CHECK_EQ(attn_plan_print(plan, NULL, 10), length);
     const size_t sizes[] = {1, 2, 10, length, length + 1};
     for (int i = 0; i < 5; i++) {
         memset(part, 'x', sizeof part);

@@ -22,7 +22,7 @@ static void draw(struct progress *progress, double now) {
     progress->drawn = now;
     const double elapsed = now - progress->started;
     char bar[BAR_CELLS + 1];
-    int begin = 0, end = (int)(progress->fraction * BAR_CELLS + 0.5);
+    int begin = 0, end = (int)(progress->fraction * (double)BAR_CELLS + 0.5);
     if (progress->fraction < 0) { /* a block that wanders shows that work goes on */
         begin = (int)(elapsed / REDRAW) % (BAR_CELLS - RUNNER_CELLS + 1);
         end = begin + RUNNER_CELLS;

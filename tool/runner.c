@@ -10,7 +10,7 @@
 #include "message.h"
 #include "progress.h"
 
-enum { ALIGNMENT = 64, MIN_SAMPLED_ROWS = 64, MAX_THREADS = 4096 };
+enum { ALIGNMENT = 64, MIN_SAMPLED_ROWS = 64, MAX_THREADS = 1024 };
 
 void runner_args(struct runner *runner, struct arg args[RUNNER_ARGS]) {
     *runner = (struct runner){.device = "cpu"};

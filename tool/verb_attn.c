@@ -89,7 +89,7 @@ static int dtype_of(const struct job *job, const struct input *input, attn_dtype
 static int check_dtypes(struct job *job) {
     const struct input *const inputs[3] = {&job->q, &job->k, &job->v};
     for (int i = 0; i < 3; i++) {
-        attn_dtype dtype;
+        attn_dtype dtype = ATTN_FP32;
         const int status = dtype_of(job, inputs[i], &dtype);
         if (status != EXIT_DONE) {
             return status;

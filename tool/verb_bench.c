@@ -129,7 +129,7 @@ static int run_one(struct request *request) {
 }
 
 static int run_grid(struct request *request) {
-    int timed = 0, wrong = 0;
+    int timed = 0, wrong = 0, refused = 0;
     struct measurement m;
     if (!request->json) {
         print_heading(request);
@@ -152,6 +152,7 @@ static int run_grid(struct request *request) {
             measure(&request->runner, &p, &request->options, &m);
             timed += m.outcome == OUTCOME_TIMED;
             wrong += m.outcome == OUTCOME_WRONG;
+            refused += m.outcome == OUTCOME_REFUSED;
             if (request->json) {
                 print_json(&request->out, &m);
             } else {
@@ -163,7 +164,18 @@ static int run_grid(struct request *request) {
         complain("bench: %d result%s wrong", wrong, wrong == 1 ? " is" : "s are");
         return EXIT_FAILED_CHECK;
     }
-    return timed > 0 ? EXIT_DONE : complain("bench: nothing was timed: %s", m.why.text);
+    if (timed == 0) {
+        return complain("bench: nothing was timed: %s", m.why.text);
+    }
+    if (!request->json) {
+        printf("\n%d results, each checked against the double-precision reference before it was "
+               "timed\n",
+               timed);
+    }
+    if (refused > 0 && request->runner.variant == NULL) {
+        return complain("bench: %d problem%s refused", refused, refused == 1 ? " was" : "s were");
+    }
+    return EXIT_DONE;
 }
 
 static int run(struct request *request) {
