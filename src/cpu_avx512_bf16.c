@@ -68,13 +68,13 @@ INLINE __m512bh broadcast_pair(const uint16_t *pair) {
     return (__m512bh)_mm512_set1_epi32(bits);
 }
 
-/* C[NB][MR] (+)= sum over pairs of B[pair][NB] * A[pair][MR]; vectors <= MV of rows. */
-INLINE void multiply_vectors(const uint16_t *a, const uint16_t *b, int pairs, float *c,
-                             bool accumulate, int vectors) {
+/* C[NB][MR] = [C +] sum over pairs of B[pair][NB] * A[pair][MR]; vectors <= MV of rows. */
+INLINE void multiply_vectors(const uint16_t *a, const uint16_t *b, int pairs, float *c, bool add,
+                             int vectors) {
     vf sum[NB][MV];
     EACH(n, NB) {
         EACH(v, vectors) {
-            sum[n][v] = accumulate ? vload(c + n * MR + v * VL) : vdup(0.0F);
+            sum[n][v] = vdup(0.0F);
         }
     }
     for (int i = 0; i < pairs; i++, a += 2 * MR, b += 2 * NB) {
@@ -91,18 +91,19 @@ INLINE void multiply_vectors(const uint16_t *a, const uint16_t *b, int pairs, fl
     }
     EACH(n, NB) {
         EACH(v, vectors) {
-            vstore(c + n * MR + v * VL, sum[n][v]);
+            float *at = c + n * MR + v * VL;
+            vstore(at, add ? vadd(vload(at), sum[n][v]) : sum[n][v]);
         }
     }
 }
 
 /* rows: how many of the MR are real. */
-static void multiply(const uint16_t *a, const uint16_t *b, int pairs, float *c, bool accumulate,
+static void multiply(const uint16_t *a, const uint16_t *b, int pairs, float *c, bool add,
                      int rows) {
     if (rows <= VL) {
-        multiply_vectors(a, b, pairs, c, accumulate, 1);
+        multiply_vectors(a, b, pairs, c, add, 1);
     } else {
-        multiply_vectors(a, b, pairs, c, accumulate, MV);
+        multiply_vectors(a, b, pairs, c, add, MV);
     }
 }
 

@@ -64,27 +64,31 @@ static int key_place(int j) {
     FIVE_PAIRS("v0", "v1", "v2", "v3", "q0", "q1", "q2", "q3", "48", "64", "80", "96", "112")
 #define ODD_STEP                                                                                   \
     FIVE_PAIRS("v2", "v3", "v0", "v1", "q2", "q3", "q0", "q1", "144", "160", "176", "192", "208")
-#define C_PAIRS(op)                                                                                \
-    op " q8, q9, [%[c]]\n\t" op " q10, q11, [%[c], #32]\n\t" op " q12, q13, [%[c], #64]\n\t" op    \
-       " q14, q15, [%[c], #96]\n\t" op " q16, q17, [%[c], #128]\n\t" op                            \
-       " q18, q19, [%[c], #160]\n\t" op " q20, q21, [%[c], #192]\n\t" op                           \
-       " q22, q23, [%[c], #224]\n\t" op " q24, q25, [%[c], #256]\n\t" op                           \
-       " q26, q27, [%[c], #288]\n\t" op " q28, q29, [%[c], #320]\n\t" op                           \
-       " q30, q31, [%[c], #352]\n\t"
+#define STORE2(q0, q1, at) "stp " q0 ", " q1 ", [%[c], #" at "]\n\t"
+#define C_STORE                                                                                    \
+    STORE2("q8", "q9", "0") STORE2("q10", "q11", "32") STORE2("q12", "q13", "64")                  \
+    STORE2("q14", "q15", "96") STORE2("q16", "q17", "128") STORE2("q18", "q19", "160")             \
+    STORE2("q20", "q21", "192") STORE2("q22", "q23", "224") STORE2("q24", "q25", "256")            \
+    STORE2("q26", "q27", "288") STORE2("q28", "q29", "320") STORE2("q30", "q31", "352")
+/* What is in memory, added to two accumulators. */
+#define ADD2(v0, v1, at)                                                                           \
+    "ldp q0, q1, [%[c], #" at "]\n\tfadd " v0 ".4s, " v0 ".4s, v0.4s\n\tfadd " v1 ".4s, " v1       \
+    ".4s, v1.4s\n\t"
+#define C_ADD                                                                                      \
+    ADD2("v8", "v9", "0") ADD2("v10", "v11", "32") ADD2("v12", "v13", "64")                        \
+    ADD2("v14", "v15", "96") ADD2("v16", "v17", "128") ADD2("v18", "v19", "160")                   \
+    ADD2("v20", "v21", "192") ADD2("v22", "v23", "224") ADD2("v24", "v25", "256")                  \
+    ADD2("v26", "v27", "288") ADD2("v28", "v29", "320") ADD2("v30", "v31", "352")
 #define ZERO4(a, b, c, d)                                                                          \
     "movi " a ".4s, #0\n\tmovi " b ".4s, #0\n\tmovi " c ".4s, #0\n\tmovi " d ".4s, #0\n\t"
 
-/* C (+)= A B over `steps` >= 1 steps. */
-static void gemm_bf16(const uint16_t *a, const uint16_t *b, int steps, float *c, bool accumulate) {
+/* C = [C +] A B over `steps` >= 1 steps. */
+static void gemm_bf16(const uint16_t *a, const uint16_t *b, int steps, float *c, bool add) {
     int64_t left = steps;
     __asm__ volatile(
-        "cbz %w[accumulate], 1f\n\t" C_PAIRS("ldp")
-        "b 2f\n\t"
-        "1:\n\t"
         ZERO4("v8", "v9", "v10", "v11") ZERO4("v12", "v13", "v14", "v15")
         ZERO4("v16", "v17", "v18", "v19") ZERO4("v20", "v21", "v22", "v23")
         ZERO4("v24", "v25", "v26", "v27") ZERO4("v28", "v29", "v30", "v31")
-        "2:\n\t"
         "ldp q4, q5, [%[b]]\n\t"
         "ldp q6, q7, [%[b], #32]\n\t"
         LOAD_A("q0", "0") LOAD_A("q1", "16") LOAD_A("q2", "32")
@@ -106,9 +110,11 @@ static void gemm_bf16(const uint16_t *a, const uint16_t *b, int steps, float *c,
         ODD_STEP BFMMLA4("v3", "v28", "v29", "v30", "v31")
         "b 6f\n\t"
         "5:\n\t" EVEN_STEP BFMMLA4("v1", "v28", "v29", "v30", "v31")
-        "6:\n\t" C_PAIRS("stp")
+        "6:\n\t"
+        "cbz %w[add], 7f\n\t" C_ADD
+        "7:\n\t" C_STORE
         : [a] "+r"(a), [b] "+r"(b), [left] "+r"(left)
-        : [c] "r"(c), [accumulate] "r"((int)accumulate)
+        : [c] "r"(c), [add] "r"((int)add)
         : "memory", "cc", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11",
           "v12", "v13", "v14", "v15", "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23", "v24",
           "v25", "v26", "v27", "v28", "v29", "v30", "v31");
