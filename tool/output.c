@@ -21,7 +21,8 @@ static struct {
     char path[PATH_MAX + 64];
 } temporaries[OUTPUT_MAX];
 
-static const int FATAL_SIGNALS[] = {SIGINT, SIGTERM, SIGHUP};
+static const int FATAL_SIGNALS[] = {SIGINT,  SIGTERM, SIGHUP,  SIGQUIT,
+                                    SIGALRM, SIGXCPU, SIGUSR1, SIGUSR2};
 enum { FATAL_COUNT = sizeof FATAL_SIGNALS / sizeof *FATAL_SIGNALS };
 
 static void remove_and_die(int signal_number) {
@@ -43,6 +44,9 @@ static void watch_signals(void) {
             action.sa_handler = remove_and_die;
             sigaction(FATAL_SIGNALS[i], &action, NULL);
         }
+    }
+    if (!watching) {
+        signal(SIGXFSZ, SIG_IGN); /* a file too large is a failed write, and that is reported */
     }
     watching = true;
 }
@@ -79,6 +83,7 @@ static int create_temporary(struct output *output) {
 static bool open_target(struct output *output, attn_error *why) {
     struct stat info;
     const bool exists = stat(output->target, &info) == 0;
+    output->replaces = exists;
     if (exists && S_ISDIR(info.st_mode)) {
         return explain(why, "cannot write: it is a directory");
     }
@@ -152,7 +157,7 @@ bool output_finish(struct output *output, attn_error *why) {
 
 void output_retract(struct output *output) {
     struct stat info;
-    if (stat(output->target, &info) == 0 && S_ISREG(info.st_mode)) {
+    if (!output->replaces && stat(output->target, &info) == 0 && S_ISREG(info.st_mode)) {
         unlink(output->target);
     }
 }

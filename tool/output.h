@@ -8,7 +8,8 @@
  *
  *     output_open -> write to .file -> output_finish (everything is on disk) -> output_publish
  *     output_discard at any point; after publishing it lets the file stand
- *     output_retract for a file that was published but must not stay after all
+ *     output_retract for a file that was published but must not stay after all; one that replaced
+ *         an older file stays, since it is whole and the older one cannot be had back
  *
  * Invariant: the target is never a part of an output: it is the old file, or none, or all of it.
  */
@@ -24,8 +25,9 @@ enum { OUTPUT_MAX = 4 }; /* open at one time */
 
 struct output {
     FILE *file;
-    char *target; /* with symbolic links followed */
-    int slot;     /* where its temporary name is kept; -1: written in place */
+    char *target;  /* with symbolic links followed */
+    int slot;      /* where its temporary name is kept; -1: written in place */
+    bool replaces; /* there was such a file before */
 };
 
 /* The sentences do not name the path. On failure the output is empty and may be discarded. */
