@@ -475,6 +475,20 @@ TEST(impostors_are_refused) {
         CHECK_CONTAINS(why.text, sentence);                                                        \
     } while (0)
 
+TEST(a_comparison_of_nothing_proves_nothing) {
+    struct trial *t = prepare_random(ATTN_FP32, 1);
+    const double *x = t->exact, *l = t->exact_lse;
+    attn_comparison c = {.size = sizeof c};
+    attn_error why;
+    const attn_row none = {0};
+    attn_problem p = t->s->p;
+    CHECK_STATUS(attn_compare(&p, &t->s->t, &none, 0, x, l, x, &c, &why), ATTN_OK, &why);
+    CHECK(!c.pass && c.elements == 0);
+    p.seq_q = 0; /* but where there is nothing, nothing is wrong */
+    CHECK_STATUS(attn_compare(&p, &t->s->t, &none, 0, x, l, x, &c, &why), ATTN_OK, &why);
+    CHECK(c.pass && c.elements == 0);
+}
+
 TEST(wrong_arguments_get_a_sentence_and_no_result) {
     struct trial *t = prepare_random(ATTN_FP32, 1);
     const size_t n = (size_t)t->rows;

@@ -426,21 +426,23 @@ static void o_is_nan(const struct sample *s, const char *variant, void *user) {
 }
 
 TEST(nan_in_v_of_weight_zero) {
-    attn_problem p = problem_of(ATTN_FP32, 1, 2048);
-    struct recipe recipe;
-    struct sample s;
-    p.bias = true;
-    recipe_init(&recipe, &p, 7);
-    if (!CHECK(sample_make(&s, &recipe))) {
-        return;
+    for (int64_t half = 0; half < 2; half++) { /* the first split holds the sum, others join it */
+        attn_problem p = problem_of(ATTN_FP32, 1, 2048);
+        struct recipe recipe;
+        struct sample s;
+        p.bias = true;
+        recipe_init(&recipe, &p, 7);
+        if (!CHECK(sample_make(&s, &recipe))) {
+            return;
+        }
+        for (int64_t at = 0; at < 4 * p.seq_kv; at++) {
+            put(ATTN_FP32, s.tensors.bias, at, at % p.seq_kv / 1024 == half ? -INFINITY : 0.0f);
+        }
+        put(ATTN_FP32, s.tensors.v, (1024 * half + 5) * s.problem.head_dim_v, NAN);
+        sample_touch(&s);
+        sample_each_variant(context, &s, o_is_nan, NULL);
+        sample_free(&s);
     }
-    for (int64_t at = 0; at < 4 * p.seq_kv; at++) {
-        put(ATTN_FP32, s.tensors.bias, at, at % p.seq_kv < 1024 ? -INFINITY : 0.0f);
-    }
-    put(ATTN_FP32, s.tensors.v, 5 * s.problem.head_dim_v, NAN);
-    sample_touch(&s);
-    sample_each_variant(context, &s, o_is_nan, NULL);
-    sample_free(&s);
 }
 
 TEST(sink_of_minus_inf) {
