@@ -1,0 +1,442 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tests behind test_peers.sh: python3 test_peers.py SOURCE_DIR C_COMPILER
+
+Invariant: each planted fault must be found by the very check that it is planted for.
+"""
+
+import contextlib
+import ctypes
+import io
+import json
+import math
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+SOURCE, COMPILER = Path(sys.argv[1]).resolve(), sys.argv[2]
+sys.path.insert(0, str(SOURCE / "python"))
+
+import grids  # noqa: E402
+import libattn  # noqa: E402
+import peers  # noqa: E402
+import peers_report  # noqa: E402
+from peers_torch import DeviceLost, Side  # noqa: E402
+
+ENTRY = "fwd_wmma_fp16_d64_32x64_w4_s2"
+KERNELS = {"ours": [ENTRY], "flash": ["void pytorch_flash::flash_fwd_kernel<>"],
+           "cudnn": ["cudnn_generated_fort_native_sdpa_sm90_flash_fprop"],
+           "efficient": ["fmha_cutlassF_f16_aligned_64x64_rf_sm80"],
+           "flex": ["triton_tem_fused_0"], "fwd_scalar": ["fwd_scalar"]}
+SPEED = {"ours": 5.0, "flash": 12.0, "cudnn": 10.0, "efficient": 20.0, "flex": 15.0,
+         "fwd_scalar": 40.0}  # microseconds
+
+
+class FakeCase:
+    """Outputs are numbers: 1 is right, 3 is what an impostor gives."""
+
+    variant, flops, set_bytes = ENTRY, 2.1e9, 4 << 20
+
+    def __init__(self, machine, names, sets):
+        self.sets = sets
+        roles = {"ours": "ours", "fwd_scalar": "variant"}
+        self.ours, *self.others = [
+            Side(name, roles.get(name, "peer"),
+                 KERNELS[name][0] if name in roles else peers.PEERS[name], None) for name in names]
+        self.default = Side("sdpa", "host", None, None)
+        self.machine = machine
+        machine.opened += 1
+
+    def close(self):
+        self.machine.opened -= 1
+
+
+class FakeGraph:
+    def __init__(self, machine, side, calls, sets):
+        self.machine, self.side, self.sets = machine, side, sets
+
+    def replay_us(self, count):
+        return self.machine.samples(self.side, count)
+
+    def rerun(self):
+        return self.machine.results(self.side, "after", self.sets)
+
+
+class FakeMachine:
+    """Steady speeds with drift and noise; `faults` maps a fault to the side that has it."""
+
+    gpu, l2_bytes = "NVIDIA H200", 60 << 20
+
+    def __init__(self, **faults):
+        self.faults, self.random, self.clock, self.opened = faults, random.Random(1), 0, 0
+        self.sums = 0
+
+    def has(self, fault, side):
+        return self.faults.get(fault) == side.name
+
+    def case(self, shape, names, sets):
+        if self.faults.get("refused"):
+            raise libattn.AttnError("attn_plan_create: head_dim is 96, expected 64", 2)
+        variants = ["fwd_scalar"] if self.faults.get("variants") else []
+        return FakeCase(self, ["ours", *variants, *names], sets)
+
+    def samples(self, side, count):
+        self.clock += count
+        drift = 1 + 1e-4 * self.clock
+        noise = [1 + 0.02 * self.random.expovariate(1) for _ in range(count)]
+        scale = 1e-4 if self.has("impossible", side) else 1
+        return [round(SPEED.get(side.name, 1.0) * scale * drift * one, 6) for one in noise]
+
+    def results(self, side, when, sets):
+        value = 1.0
+        if self.has("wrong_" + when, side):
+            value = 1.2
+        if self.has("nan_" + when, side):
+            value = math.nan
+        return [1.0] * (sets - 1) + [value]
+
+    def outputs(self, side, case):
+        if self.has("raises", side):
+            raise RuntimeError("No available kernel.\nmore about it")
+        if self.has("crashes", side):
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+        return self.results(side, "before", case.sets)
+
+    def verify(self, case, outputs, which):
+        passed = all(value == 1 for value in outputs)
+        return {"passed": passed, "set": which, "rows": 96, "text": "max error 0.2"}
+
+    def difference(self, outputs, expected):
+        if len(outputs) != len(expected):
+            return math.inf
+        worst = max(abs(one - other) for one, other in zip(outputs, expected))
+        return math.inf if any(map(math.isnan, outputs)) else worst
+
+    def impostor(self, case):
+        return [1.0 if self.faults.get("impostor") else 3.0] * case.sets
+
+    def checksum(self, case):
+        self.sums += 1
+        return self.sums if self.faults.get("changes_inputs") else 0
+
+    def capture(self, side, calls, sets):
+        if self.has("no_capture", side):
+            raise RuntimeError("operation not permitted when stream is capturing")
+        return FakeGraph(self, side, calls, sets)
+
+    def eager_us(self, side, samples, calls, sets):
+        return [us + 20 for us in self.samples(side, samples)]
+
+    def host_us(self, side, samples, calls, sets):
+        return self.samples(side, samples)
+
+    def empty_call_us(self, samples, calls):
+        return [1.0] * samples
+
+    def kernels(self, side):
+        if self.has("profiler_fails", side):
+            raise RuntimeError("CUPTI_ERROR")
+        if self.has("other_kernel", side):
+            return ["void at::native::elementwise_kernel<>"]
+        if self.has("two_kernels", side):
+            return KERNELS[side.name] * 2
+        return [] if self.has("no_kernel", side) else KERNELS[side.name]
+
+    def state(self):
+        return {"clocks.sm": "1980 MHz"}
+
+    def environment(self):
+        return {"gpu": self.gpu, "torch": "none"}
+
+    def recover(self, error):
+        if "illegal memory access" in str(error):
+            raise DeviceLost("the GPU does not answer")
+
+
+def run(arguments=(), **faults):
+    """(exit code, report, what was printed) of a run over the canonical grid."""
+    machine, out = FakeMachine(**faults), io.StringIO()
+    options = peers.parse(["--quick", *arguments])
+    report = peers.new_report(machine, options)
+    original = peers.print_report
+    peers.print_report = lambda value: original(value, out)
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            code = peers.run(machine, options, report)
+    finally:
+        peers.print_report = original
+    assert machine.opened == 0, "a case was left open"
+    return code, report, out.getvalue()
+
+
+class Statistics(unittest.TestCase):
+    def test_interval_of_the_median(self):
+        self.assertIsNone(peers_report.median_interval([1.0] * 5))
+        self.assertEqual(peers_report.median_interval([6, 1, 5, 2, 4, 3]), (1, 6, 0.96875))
+        low, high, coverage = peers_report.median_interval(list(range(12)))
+        self.assertEqual((low, high), (2, 9))
+        self.assertAlmostEqual(coverage, 1 - 2 * (1 + 12 + 66) / 4096)
+
+    def test_interval_covers_as_often_as_it_says(self):
+        source, hits, trials = random.Random(7), 0, 4000
+        for _ in range(trials):
+            low, high, coverage = peers_report.median_interval(
+                [source.expovariate(1) for _ in range(12)])
+            hits += low <= math.log(2) <= high
+        self.assertAlmostEqual(hits / trials, coverage, delta=0.012)
+
+    def test_drift_hits_both_sides_alike(self):
+        clock = iter(range(10 ** 6))
+        rounds = peers.abba("ours", ["peer"], 12, lambda name: [
+            (20 if name == "peer" else 10) * (1 + 0.001 * next(clock)) for _ in range(5)])["peer"]
+        found = peers_report.paired_ratio(rounds)
+        self.assertAlmostEqual(found["ratio"], 2, delta=1e-3)
+        self.assertLess(found["high"] - found["low"], 1e-3)
+
+    def test_order_is_abba_and_turns_round(self):
+        order = []
+        peers.abba("o", ["x", "y"], 2, lambda name: order.append(name) or [1.0])
+        self.assertEqual("".join(order), "oxxooyyo" + "oyyooxxo")
+
+    def test_pace(self):
+        self.assertEqual(peers.pace(2.4, 12, 1e-3, [1e-3] * 4), (12, 11))
+        rounds, count = peers.pace(1.0, 12, 0.2, [0.2])
+        self.assertEqual((rounds, count), (peers.FEWEST_ROUNDS, 1))
+        self.assertIsNotNone(peers_report.median_interval([1.0] * peers.FEWEST_ROUNDS))
+
+    def test_geometric_mean(self):
+        self.assertAlmostEqual(peers_report.geometric_mean([2.0, 8.0]), 4.0)
+
+
+class Grids(unittest.TestCase):
+    def test_every_recorded_row_is_in_a_grid(self):
+        recorded = grids.load_recorded()
+        shapes = [shape for _, shape in grids.shapes_of(grids.GRIDS)]
+        self.assertEqual(len(shapes), len(set(shapes)))
+        self.assertEqual(set(shapes), set(recorded["by_shape"]))
+        for us in recorded["by_shape"].values():
+            self.assertLessEqual(set(us), set(recorded["columns"]))
+            self.assertTrue(all(value > 0 for value in us.values()))
+
+    def test_names_and_sets(self):
+        canonical = grids.canonical()[0]
+        self.assertEqual(str(canonical), "B2 H8 S512 D64")
+        self.assertEqual(str(grids.Shape(1, 32, 8, 1, 9, 128, True)),
+                         "B1 H32/8 Sq1 Skv9 D128 causal")
+        self.assertEqual(peers.sets_for(canonical), 8)
+        self.assertEqual(peers.sets_for(grids.square(1, 32, 32, 16384, 64, False)), 1)
+
+    def test_fa3_is_scaled_or_absent(self):
+        recorded, shape = grids.load_recorded(), grids.canonical()[0]
+        then = recorded["by_shape"][shape]
+        found = grids.scaled_fa3(recorded, shape, "NVIDIA H200", "fp16", 2 * then["cudnn"])
+        self.assertAlmostEqual(found["us"], 2 * then["fa3"])
+        self.assertIs(found["live"], False)
+        decode = grids.decode()[0]
+        found = grids.scaled_fa3(recorded, decode, "NVIDIA H200", "fp16", 1.0)
+        self.assertEqual(found["kernel"], "fa3_split")
+        for gpu, dtype, cudnn, which in (("NVIDIA H100", "fp16", 9.0, shape),
+                                         ("NVIDIA H200", "bf16", 9.0, shape),
+                                         ("NVIDIA H200", "fp16", None, shape),
+                                         ("NVIDIA H200", "fp16", 9.0, shape._replace(batch=3))):
+            self.assertIsNone(grids.scaled_fa3(recorded, which, gpu, dtype, cudnn))
+
+
+class Course(unittest.TestCase):
+    def assert_invalid(self, part, **faults):
+        """The row says it, and no number of it is printed or stored."""
+        code, report, text = run(**faults)
+        self.assertEqual(code, 1)
+        for row in report["rows"]:
+            self.assertIn(part, "; ".join(row["invalid"]))
+            self.assertIsNone(row["summary"])
+        self.assertIn("INVALID", text)
+        self.assertNotIn("geometric mean", text)
+
+    def test_a_good_run(self):
+        code, report, text = run()
+        self.assertEqual(code, 0)
+        self.assertTrue(report["complete"])
+        for row in report["rows"]:
+            graph = row["summary"]["modes"]["graph"]
+            ratio = graph["ratios"]["cudnn"]
+            self.assertEqual(graph["best"], "cudnn")
+            self.assertAlmostEqual(ratio["ratio"], 2.0, delta=0.05)
+            self.assertTrue(ratio["low"] <= ratio["ratio"] <= ratio["high"])
+            self.assertAlmostEqual(row["summary"]["tflops"], row["flops"] / graph["ours_us"] / 1e6)
+            self.assertTrue(all(side["proven"] for side in row["sides"].values()))
+            self.assertEqual(set(row["verified"]), {"before", "after"})
+            self.assertIn("flex", graph["us"])
+            self.assertIs(row["summary"]["fa3"]["live"], False)
+        for part in ("geometric mean 2.0", "scaled, not live", "2 measured, 0 invalid", ENTRY,
+                     "intervals hold 1", "clocks.sm 1980 MHz"):
+            self.assertIn(part, text)
+
+    def test_all_variants(self):
+        code, report, text = run(variants=True)
+        self.assertEqual(code, 0)
+        self.assertIn("configurations", text)
+        self.assertAlmostEqual(
+            report["rows"][0]["summary"]["modes"]["graph"]["ratios"]["fwd_scalar"]["ratio"], 8,
+            delta=0.2)
+        self.assertEqual(report["rows"][0]["summary"]["modes"]["graph"]["best"], "cudnn")
+        code, report, text = run(variants=True, wrong_before="fwd_scalar")
+        self.assertEqual(code, 1)
+        self.assertIn("fwd_scalar not timed", text)
+
+    def test_our_result_is_wrong(self):
+        self.assert_invalid("our result before the timing is wrong", wrong_before="ours")
+        self.assert_invalid("our result before the timing is wrong", nan_before="ours")
+        self.assert_invalid("our result after the timing is wrong", nan_after="ours")
+
+    def test_a_peer_is_wrong(self):
+        for fault in ("wrong_before", "nan_before", "raises", "no_capture"):
+            code, report, text = run(**{fault: "cudnn"})
+            self.assertEqual(code, 0, fault)
+            for row in report["rows"]:
+                self.assertTrue(row["sides"]["cudnn"]["error"], fault)
+                self.assertNotIn("\n", row["sides"]["cudnn"]["error"])
+                self.assertEqual(row["summary"]["modes"]["graph"]["best"], "flash")
+                self.assertNotIn("cudnn", row["summary"]["modes"]["graph"]["us"])
+                self.assertIsNone(row["summary"]["fa3"])
+            self.assertIn("cudnn not timed", text)
+        self.assert_invalid("cudnn: its result after the timing", nan_after="cudnn")
+
+    def test_other_kernels_than_expected(self):
+        self.assert_invalid("cudnn ran void at::native", other_kernel="cudnn")
+        self.assert_invalid("ours ran void at::native", other_kernel="ours")
+        self.assert_invalid(f"ours ran {ENTRY}, {ENTRY} where", two_kernels="ours")
+        self.assert_invalid("flash ran no kernel", no_kernel="flash")
+        self.assert_invalid("could not be named", profiler_fails="ours")
+
+    def test_impossible_things(self):
+        self.assert_invalid("more than the GPU can do", impossible="ours")
+        self.assert_invalid("mean of V", impostor=True)
+        self.assert_invalid("an input was changed", changes_inputs=True)
+
+    def test_nothing_to_measure(self):
+        code, report, text = run(refused=True)
+        self.assertEqual(code, 3)
+        self.assertIn("head_dim is 96", report["rows"][0]["reason"])
+        self.assertIn("not measured: AttnError: attn_plan_create", text)
+        code, report, _ = run(arguments=["--peers", ""])
+        self.assertEqual(code, 0)
+        self.assertIsNone(report["rows"][0]["summary"]["modes"]["graph"]["best"])
+
+    def test_the_gpu_is_lost(self):
+        code, report, _ = run(crashes="flash")
+        self.assertEqual(code, 1)
+        self.assertFalse(report["complete"])
+        self.assertEqual(len(report["rows"]), 1)
+        self.assertIsNone(report["rows"][0]["summary"])
+
+
+class Files(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.path = Path(self.folder.name) / "run.json"
+
+    def tearDown(self):
+        self.folder.cleanup()
+
+    def show(self, *arguments):
+        done = subprocess.run([sys.executable, "-B", str(SOURCE / "python" / "peers.py"),
+                               *arguments], capture_output=True, text=True, timeout=60,
+                              env={"PYTHONPATH": self.folder.name, "PATH": "/usr/bin:/bin"})
+        return done.returncode, done.stdout, done.stderr
+
+    def test_a_written_file_says_the_same_again(self):
+        _, _, text = run(arguments=["--json", str(self.path)])
+        code, shown, errors = self.show("--show", str(self.path))
+        self.assertEqual((code, errors), (0, ""))
+        self.assertEqual(shown, text)
+        report = json.loads(self.path.read_text())
+        self.assertEqual(set(report), {"schema", "complete", "environment", "arguments", "rows"})
+        self.assertEqual([path.name for path in self.path.parent.iterdir()], ["run.json"])
+
+    def test_a_changed_file_is_found_out(self):
+        run(arguments=["--json", str(self.path)])
+        report = json.loads(self.path.read_text())
+        for entry in report["rows"][1]["pairs"]["graph"]["cudnn"]:
+            entry["other"][0] = [2 * us for us in entry["other"][0]]
+            entry["other"][1] = [2 * us for us in entry["other"][1]]
+        self.path.write_text(json.dumps(report))
+        code, _, errors = self.show("--show", str(self.path))
+        self.assertEqual(code, 1)
+        self.assertIn("are not those of its samples", errors)
+
+    def test_a_run_that_did_not_end(self):
+        run(arguments=["--json", str(self.path)])
+        report = json.loads(self.path.read_text())
+        report["complete"] = False
+        self.path.write_text(json.dumps(report))
+        code, _, errors = self.show("--show", str(self.path))
+        self.assertEqual(code, 1)
+        self.assertIn("did not come to its end", errors)
+
+    def test_the_recorded_table(self):
+        code, shown, _ = self.show("--show", str(grids.RECORDED))
+        self.assertEqual(code, 0)
+        rows = [line for line in shown.splitlines() if line.startswith("B")]
+        self.assertEqual(len(rows), 62)
+        self.assertIn("12.22", rows[0])
+
+    def test_usage(self):
+        (Path(self.folder.name) / "torch.py").write_text("raise ImportError('planted')\n")
+        self.path.write_text('{"schema": "something else"}')
+        for arguments, part in ((["--grid", "huge"], "huge"), (["--peers", "flash,fa9"], "fa9"),
+                                (["--seconds", "0"], "--seconds"), (["--dtype", "fp8"], "fp8"),
+                                (["--lib", "nowhere.so"], "nowhere.so"),
+                                (["--show", "nowhere.json"], "nowhere.json"),
+                                (["--show", str(self.path)], "something else")):
+            code, out, errors = self.show(*arguments)
+            self.assertEqual((code, out), (2, ""), arguments)
+            self.assertIn(part, errors)
+        code, _, errors = self.show("--lib", str(self.path))
+        self.assertEqual(code, 3)
+        self.assertIn("NOT RUN: PyTorch is not there", errors)
+
+
+class Structs(unittest.TestCase):
+    NAMES = {"attn_error": libattn.Error, "attn_options": libattn.Options,
+             "attn_strides": libattn.Strides, "attn_bias_strides": libattn.BiasStrides,
+             "attn_problem": libattn.Problem, "attn_tensors": libattn.Tensors,
+             "attn_row": libattn.Row, "attn_comparison": libattn.Comparison,
+             "attn_device": libattn.Device, "attn_variant": libattn.Variant}
+
+    def test_no_field_is_missing(self):
+        header = re.sub(r"/\*.*?\*/", "", (SOURCE / "include" / "attn.h").read_text(), flags=re.S)
+        for name, struct in self.NAMES.items():
+            body = re.search(rf"typedef struct {name} {{(.*?)}} {name};", header, re.S).group(1)
+            members = [re.sub(r"\[.*", "", declarator).split()[-1].lstrip("*")
+                       for line in body.split(";") for declarator in line.split(",")
+                       if line.strip()]
+            fields = ["pass" if field == "passed" else field for field, *_ in struct._fields_]
+            self.assertEqual(fields, members)
+
+    def test_layouts_are_those_of_the_header(self):
+        lines = ['#include "attn.h"', "#include <stdio.h>", "int main(void) {"]
+        expected = []
+        for name, struct in self.NAMES.items():
+            lines.append(f'printf("{name} %zu\\n", sizeof({name}));')
+            expected.append(f"{name} {ctypes.sizeof(struct)}")
+            for field, *_ in struct._fields_:
+                member = "pass" if field == "passed" else field
+                lines.append(f'printf("{name}.{member} %zu %zu\\n", offsetof({name}, {member}), '
+                             f"sizeof((({name} *)0)->{member}));")
+                where = getattr(struct, field)
+                expected.append(f"{name}.{member} {where.offset} {where.size}")
+        with tempfile.TemporaryDirectory() as folder:
+            source, program = Path(folder) / "layout.c", Path(folder) / "layout"
+            source.write_text("\n".join([*lines, "return 0; }"]))
+            subprocess.run([COMPILER, "-std=c11", f"-I{SOURCE / 'include'}", "-o", str(program),
+                            str(source)], check=True)
+            printed = subprocess.run([str(program)], check=True, capture_output=True, text=True)
+        self.assertEqual(printed.stdout.splitlines(), expected)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0]], verbosity=1)
