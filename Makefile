@@ -8,7 +8,8 @@ PREFIX ?= /usr/local
 CLANG_FORMAT ?= clang-format
 FUZZ_SECONDS ?= 60
 
-sources = $(wildcard include/*.h src/*.[ch] tool/*.[ch] vgpu/*.[ch] tests/*.[ch] tests/fuzz/*.[ch])
+sources = $(wildcard include/*.h src/*.[ch] src/kernels/*.h src/kernels/*.cu tool/*.[ch] vgpu/*.[ch] \
+    tests/*.[ch] tests/fuzz/*.[ch] tests/faults/*.c tests/faults/*.cu)
 
 # $(call build,preset): configure (quietly) and build.
 build = cmake --preset $(1) >/dev/null && cmake --build --preset $(1) --parallel $(JOBS)
@@ -17,14 +18,18 @@ build = cmake --preset $(1) >/dev/null && cmake --build --preset $(1) --parallel
 # labels.
 test = JOBS=$(JOBS) sh tests/run.sh $(1) $(2) $(if $(WITHOUT),--label-exclude '$(WITHOUT)')
 
-.PHONY: all deps deps-to-test run test bench install asan tsan bare x86 fuzz format clean help
+.PHONY: all debug deps deps-to-test run test bench install asan tsan bare x86 fuzz format clean help
 .PHONY: lint lint-includes lint-style lint-format lint-tidy
 
 all:
 	@$(call build,dev)
 
+debug:
+	@$(call build,debug)
+
 help:
 	@echo "make          build/attest and build/libattn.so"
+	@echo "make debug    the same in build-debug/, with device asserts in the GPU kernels"
 	@echo "make run      attention on generated tensors, verified and timed (under 3 minutes)"
 	@echo "make test     all tests (under 8 minutes)"
 	@echo "make bench    the CPU backend beside PyTorch's (makes a virtual environment)"
@@ -32,7 +37,7 @@ help:
 	@echo "make deps     install what a bare Debian lacks for every target (run and test install their own)"
 	@echo "make asan     the tests under AddressSanitizer and UndefinedBehaviorSanitizer"
 	@echo "make tsan     the tests under ThreadSanitizer"
-	@echo "make bare     the tests with portable C kernels only"
+	@echo "make bare     the tests with portable C kernels only, and none for GPUs"
 	@echo "make x86      the tests for x86_64 under qemu-user"
 	@echo "make fuzz     each fuzz target for FUZZ_SECONDS ($(FUZZ_SECONDS)) with libFuzzer"
 	@echo "make lint     include rules, limits, clang-format, clang-tidy"

@@ -77,6 +77,10 @@ if [ -n "$missing" ]; then
         rm -f "$log"
     fi
 fi
+if [ "$scope" = all ] && ! (PATH=$PATH:/usr/local/cuda/bin && have "${CUDACXX:-nvcc}"); then
+    # Debian's own is too old, and NVIDIA's packages ask for a licence: not ours to install.
+    echo "deps: no nvcc: kernels for NVIDIA GPUs are left out (they need the CUDA toolkit, 12.0 or newer)"
+fi
 have cc && have cmake && exit 0
 echo "deps: a C compiler (cc) and cmake are needed" >&2
 exit 1

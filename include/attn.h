@@ -63,7 +63,7 @@ typedef enum attn_status {
     ATTN_OK = 0,
     ATTN_INVALID = 1,       /* an argument is wrong, whatever the device */
     ATTN_UNSUPPORTED = 2,   /* legal, but this device, build or variant does not do it */
-    ATTN_OUT_OF_MEMORY = 3, /* an allocation of the library itself failed */
+    ATTN_OUT_OF_MEMORY = 3, /* an allocation failed, of the library or of its driver */
     ATTN_DEVICE = 4         /* the device or its driver reported a failure */
 } attn_status;
 
@@ -282,10 +282,18 @@ typedef struct attn_device {
     char arch[96];  /* "aarch64 neon fp16 bf16", "sm_90" */
     int32_t units;  /* CPU threads in use, or multiprocessors */
     int64_t memory; /* bytes */
+    int32_t driver; /* the CUDA version that the driver supports, 13000 is 13.0; 0: a CPU */
+    int32_t shared; /* bytes of shared memory that a thread block can have; 0: a CPU */
 } attn_device;
 
 ATTN_API attn_status attn_device_get(const attn_context *context, attn_device *device,
                                      attn_error *error);
+
+/* A function of the driver that the context was opened with ("cuMemAlloc", without version suffix,
+ * as of CUDA 12.0), so that a program can allocate and copy without linking a CUDA library.
+ * ATTN_UNSUPPORTED on CPUs and for names that the driver does not know. */
+ATTN_API attn_status attn_driver_function(const attn_context *context, const char *name,
+                                          void **function, attn_error *error);
 
 /* ---- plans, read back ----------------------------------------------------------------------- */
 
@@ -312,25 +320,42 @@ ATTN_API size_t attn_plan_print(const attn_plan *plan, char *buffer, size_t size
 
 /* ---- variants ------------------------------------------------------------------------------- */
 
+/* Options that not every kernel takes. Causal, GQA, any length, any stride and the LSE are taken by
+ * all of them. */
+typedef enum attn_option {
+    ATTN_OPTION_WINDOW = 1,
+    ATTN_OPTION_SOFTCAP = 2,
+    ATTN_OPTION_ALIBI = 4,
+    ATTN_OPTION_BIAS = 8,
+    ATTN_OPTION_SINK = 16,
+    ATTN_OPTION_PACKED = 32,
+    ATTN_OPTION_USED_KV = 64,
+    ATTN_OPTION_ANY_SCALE = 128 /* also 0, and beyond 2^64 and 2^-64 */
+} attn_option;
+
 /* One kernel with its knobs. name is the key. */
 typedef struct attn_variant {
     size_t size;          /* to be set to sizeof(attn_variant) by the caller */
-    const char *name;     /* "cpu_tile_neon_bf16" */
-    const char *family;   /* the algorithm: "cpu_tile", "cpu_row" */
-    const char *arch;     /* the instruction set: "c", "neon", "neon_bf16", "avx2", ... */
+    const char *name;     /* "cpu_tile_neon_bf16", "fwd_wmma_fp16_d64_32x64_w4_s2" */
+    const char *device;   /* "cpu" or "cuda" */
+    const char *family;   /* the algorithm: "cpu_tile", "cpu_row", "fwd_scalar", "fwd_wmma" */
+    const char *arch;     /* cpu: the instruction set ("c", "neon"); cuda: the oldest it runs on */
     uint32_t dtypes;      /* bit (1 << attn_dtype) for each dtype it takes */
+    uint32_t options;     /* attn_option bits */
     bool tensor_cores;    /* uses matrix instructions */
-    bool full;            /* takes every option; else causal, window, GQA, lengths and LSE only */
     int32_t head_dim_max; /* 0 = any */
     int32_t head_dim_multiple; /* 1 = any */
     int32_t block_q;           /* query rows of one unit of work */
     int32_t block_kv;          /* keys of one step */
     int32_t stages;            /* depth of the copy pipeline; 0 on CPUs */
     int32_t warps;             /* per thread block; 0 on CPUs */
+    int32_t shared_bytes;      /* dynamic shared memory of one thread block; 0 on CPUs */
+    const char *entry;         /* the kernel's name in its image; NULL on CPUs */
 } attn_variant;
 
 /* The index-th variant of the context, best first; added ones last. Strings live as long as the
- * context. ATTN_INVALID past the last. Also lists those that this machine cannot run. */
+ * context. ATTN_INVALID past the last. Also lists those that this machine cannot run.
+ * context NULL: everything that is compiled into the library, for whatever device. */
 ATTN_API attn_status attn_variant_get(const attn_context *context, int32_t index,
                                       attn_variant *variant, attn_error *error);
 
@@ -341,7 +366,9 @@ ATTN_API attn_status attn_variant_check(const attn_context *context, const char 
 
 /* Adds a variant that is not compiled in, under a new name. Strings and image are copied. It runs
  * only in plans that ask for it by name.
- * GPU: image is a cubin or PTX text whose entry is called `name`.
+ * GPU: image is a cubin or PTX text with a kernel called `entry` (NULL: called `name`); family is
+ * one of the library's, which says how it is launched; all fields count. `arch` must be one that
+ * the device can run; the image is loaded when a plan asks for it.
  * CPU: image is NULL; family and arch name a compiled-in kernel, block_q and block_kv (0 = the
  * kernel's own) may differ, the other fields are taken from that kernel. */
 ATTN_API attn_status attn_variant_add(attn_context *context, const attn_variant *variant,
@@ -349,11 +376,21 @@ ATTN_API attn_status attn_variant_add(attn_context *context, const attn_variant 
 
 typedef enum attn_image_kind { ATTN_IMAGE_CUBIN = 0, ATTN_IMAGE_PTX = 1 } attn_image_kind;
 
-/* The machine code or PTX of a GPU variant, as embedded or added; lives as long as the context.
- * ATTN_UNSUPPORTED for CPU variants, which have none. */
+typedef struct attn_image {
+    size_t size; /* to be set to sizeof(attn_image) by the caller */
+    attn_image_kind kind;
+    const char *arch; /* "sm_80", "sm_90"; of PTX "compute_80"; of an added one the variant's */
+    const void *data;
+    size_t bytes;    /* PTX ends with a 0 that is not counted */
+    const char *log; /* of a compiled-in cubin: what ptxas said when it was made, headed by
+                        "sha256 <of the cubin>"; else NULL */
+} attn_image;
+
+/* The index-th image of a GPU variant: its cubins, then its PTX; lives as long as the context.
+ * ATTN_INVALID past the last; ATTN_UNSUPPORTED for CPU variants, which have none.
+ * context NULL: a variant that is compiled in. */
 ATTN_API attn_status attn_variant_image(const attn_context *context, const char *name,
-                                        attn_image_kind kind, const void **image, size_t *size,
-                                        attn_error *error);
+                                        int32_t index, attn_image *image, attn_error *error);
 
 /* ============================================================================================ *
  *  3. PROVE IT: host memory only, on the context's CPU threads (also those of a GPU context)

@@ -48,8 +48,10 @@ void attn_options_init(attn_options *options) {
     }
 }
 
-/* "cpu" and "cuda[:N]" are names; whether the device exists is another question. */
-static attn_status check_device(const char *device, attn_error *error) {
+/* "cpu" and "cuda[:N]" are names; whether the device exists is another question. *ordinal is -1
+ * for the CPU. */
+static attn_status parse_device(const char *device, int *ordinal, attn_error *error) {
+    *ordinal = -1;
     if (device == NULL || strcmp(device, "cpu") == 0) {
         return ATTN_OK;
     }
@@ -65,8 +67,8 @@ static attn_status check_device(const char *device, attn_error *error) {
                          "options.device = \"%.64s\", expected \"cpu\", \"cuda\" or \"cuda:N\"",
                          device);
     }
-    return attn_fail(error, ATTN_UNSUPPORTED,
-                     "options.device = \"%s\": this build of libattn has no CUDA backend", device);
+    *ordinal = atoi(number);
+    return ATTN_OK;
 }
 
 attn_status attn_open(const attn_options *options, attn_context **context, attn_error *error) {
@@ -86,7 +88,8 @@ attn_status attn_open(const attn_options *options, attn_context **context, attn_
         return attn_fail(error, ATTN_INVALID,
                          "options.threads = %d, expected 0 (automatic) to 1024", (int)o->threads);
     }
-    attn_status status = check_device(o->device, error);
+    int ordinal = -1;
+    attn_status status = parse_device(o->device, &ordinal, error);
     if (status != ATTN_OK) {
         return status;
     }
@@ -94,7 +97,12 @@ attn_status attn_open(const attn_options *options, attn_context **context, attn_
     if (made == NULL) {
         return attn_fail(error, ATTN_OUT_OF_MEMORY, "no memory for a context");
     }
-    status = variants_load(made, error);
+    if (ordinal >= 0) {
+        status = cuda_open(&made->cuda, ordinal, o->driver, error);
+    }
+    if (status == ATTN_OK) {
+        status = variants_load(made, error);
+    }
     if (status == ATTN_OK) {
         made->pool = pool_create(o->threads);
         if (made->pool == NULL) {
@@ -114,6 +122,7 @@ void attn_close(attn_context *context) {
     if (context != NULL) {
         pool_destroy(context->pool);
         variants_free(context);
+        cuda_close(context->cuda);
         free(context);
     }
 }
@@ -131,8 +140,33 @@ attn_status attn_device_get(const attn_context *context, attn_device *device, at
                          "device.size = %zu, expected sizeof(attn_device) = %zu", device->size,
                          sizeof *device);
     }
-    cpu_describe(device);
-    device->units = pool_size(context->pool);
+    *device = (attn_device){.size = sizeof *device};
+    if (context->cuda != NULL) {
+        cuda_describe(context->cuda, device);
+    } else {
+        cpu_describe(device);
+        device->units = pool_size(context->pool);
+    }
+    return attn_fail(error, ATTN_OK, "%s", "");
+}
+
+attn_status attn_driver_function(const attn_context *context, const char *name, void **function,
+                                 attn_error *error) {
+    if (context == NULL || name == NULL || function == NULL) {
+        return attn_fail(error, ATTN_INVALID, "%s = NULL",
+                         context == NULL ? "context"
+                         : name == NULL  ? "name"
+                                         : "function");
+    }
+    *function = NULL;
+    if (context->cuda == NULL) {
+        return attn_fail(error, ATTN_UNSUPPORTED, "context computes on the CPU and has no driver");
+    }
+    *function = cuda_driver_function(context->cuda, name);
+    if (*function == NULL) {
+        return attn_fail(error, ATTN_UNSUPPORTED, "name = \"%.64s\" is no function of the driver",
+                         name);
+    }
     return attn_fail(error, ATTN_OK, "%s", "");
 }
 
@@ -267,22 +301,27 @@ attn_status attn_workspace_init(const attn_plan *plan, void *workspace, size_t s
     return status != ATTN_OK ? status : attn_fail(error, ATTN_OK, "%s", "");
 }
 
+static attn_status dispatch(const attn_plan *plan, const attn_tensors *tensors, void *workspace,
+                            void *stream, attn_error *error) {
+    const struct cpu_job job = {plan, &plan->problem, tensors, cpu_align(workspace)};
+    switch (plan->family) {
+    case FAMILY_CPU_TILE: cpu_tile_forward(&job, plan->context->pool); break;
+    case FAMILY_CPU_ROW: cpu_row_forward(&job, plan->context->pool); break;
+    case FAMILY_FWD_SCALAR:
+    case FAMILY_FWD_WMMA:
+        return cuda_forward(plan->context->cuda, plan->name, &plan->cuda, tensors, stream, error);
+    }
+    return ATTN_OK;
+}
+
 attn_status attn_forward(const attn_plan *plan, const attn_tensors *tensors, void *workspace,
                          size_t workspace_size, void *stream, attn_error *error) {
-    (void)stream; /* the CPU is its own */
     attn_status status = check_workspace(plan, workspace, workspace_size, error);
     if (status == ATTN_OK) {
-        status = tensors_check(&plan->problem, tensors, true, true, error);
+        status = tensors_check(&plan->problem, tensors, true, plan->context->cuda == NULL, error);
     }
-    if (status != ATTN_OK) {
-        return status;
+    if (status == ATTN_OK && plan->problem.batch > 0 && plan->problem.seq_q > 0) {
+        status = dispatch(plan, tensors, workspace, stream, error);
     }
-    const struct cpu_job job = {plan, &plan->problem, tensors, cpu_align(workspace)};
-    if (plan->problem.batch > 0 && plan->problem.seq_q > 0) {
-        switch (plan->family) {
-        case FAMILY_CPU_TILE: cpu_tile_forward(&job, plan->context->pool); break;
-        case FAMILY_CPU_ROW: cpu_row_forward(&job, plan->context->pool); break;
-        }
-    }
-    return attn_fail(error, ATTN_OK, "%s", "");
+    return status != ATTN_OK ? status : attn_fail(error, ATTN_OK, "%s", "");
 }

@@ -11,6 +11,8 @@
  *   sequence.c  lengths of one sequence, ALiBi slopes
  *   ref.c       the oracle;  compare.c  the one comparison;  rows.c  which rows
  *   cpu.c       the CPU backend: units of work, workspace, forward (cpu.h)
+ *   cuda.c      the CUDA backend: device, loading, launching (cuda.h); cuda_plan.c  its clauses
+ *   driver.c    the CUDA driver as a table of functions;  images.h  the kernels compiled in
  *
  * Invariant: behind the entry points every problem is resolved (no default left in it) and checked.
  */

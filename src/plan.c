@@ -6,6 +6,7 @@
  * plan costs no formatting of sentences that nobody reads.
  */
 #include "plan.h"
+#include "images.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -22,7 +23,7 @@ static attn_status choose_by_name(attn_plan *plan, const char *name, attn_error 
                          "variant = \"%s\", expected a name from attn_variant_get", name);
     }
     attn_error why;
-    const attn_status status = variant_applies(variant, &plan->problem, &why);
+    const attn_status status = variant_applies(plan->context, variant, &plan->problem, &why);
     if (status != ATTN_OK) {
         return attn_fail(error, status, "variant \"%s\" does not apply: %.250s", name, why.text);
     }
@@ -30,40 +31,70 @@ static attn_status choose_by_name(attn_plan *plan, const char *name, attn_error 
     return ATTN_OK;
 }
 
+/* Why nothing applies: the reason of the first variant that is at least for this dtype and wish. */
+static attn_status refuse_all(const attn_plan *plan, attn_error *error) {
+    const attn_context *context = plan->context;
+    const attn_tensor_cores wish = plan->problem.tensor_cores;
+    for (int32_t i = 0; i < context->variant_count; i++) {
+        const struct variant *variant = &context->variants[i];
+        attn_error why;
+        if (!variant->added && (variant->info.dtypes & (1U << plan->problem.dtype)) != 0 &&
+            wish != (variant->info.tensor_cores ? ATTN_TENSOR_CORES_NEVER
+                                                : ATTN_TENSOR_CORES_REQUIRE)) {
+            variant_applies(context, variant, &plan->problem, &why);
+            return attn_fail(error, ATTN_UNSUPPORTED,
+                             "no variant applies; the first of its dtype, %s: %.200s",
+                             variant->info.name, why.text);
+        }
+    }
+    if (context->cuda != NULL && built_in_image_count == 0) {
+        return attn_fail(error, ATTN_UNSUPPORTED, "this build of libattn has no GPU kernels: %s",
+                         built_in_images_missing);
+    }
+    return attn_fail(error, ATTN_UNSUPPORTED,
+                     "no variant is for this dtype and wish about tensor cores "
+                     "(attn_variant_check names each one's reason)");
+}
+
 static attn_status choose_best(attn_plan *plan, attn_error *error) {
     const attn_context *context = plan->context;
     for (int32_t i = 0; i < context->variant_count; i++) {
         const struct variant *variant = &context->variants[i];
-        if (!variant->added && variant_applies(variant, &plan->problem, NULL) == ATTN_OK) {
+        if (!variant->added && variant_applies(context, variant, &plan->problem, NULL) == ATTN_OK) {
             plan->variant = i;
             return ATTN_OK;
         }
     }
-    return attn_fail(
-        error, ATTN_UNSUPPORTED,
-        "no variant applies; tensor_cores = REQUIRE leaves those with matrix instructions "
-        "only (attn_variant_check names each one's reason)");
+    return refuse_all(plan, error);
 }
 
-static attn_status work_out(attn_plan *plan, attn_error *error) {
-    const struct variant *variant = &plan->context->variants[plan->variant];
-    plan->name = variant->info.name;
-    plan->family = variant->family;
+static attn_status work_out_cpu(attn_plan *plan, const struct variant *variant, attn_error *error) {
     plan->threads = (size_t)pool_size(plan->context->pool);
     plan->cpu.isa = cpu_find_isa(variant->info.arch, NULL);
     plan->cpu.block_q = variant->info.block_q;
     plan->cpu.block_kv = variant->info.block_kv;
-    bool fits = true;
-    switch (plan->family) {
-    case FAMILY_CPU_TILE: cpu_tile_plan(&plan->problem, &plan->cpu); break;
-    case FAMILY_CPU_ROW: fits = cpu_row_plan(&plan->problem, &plan->cpu); break;
-    }
-    if (!fits) {
+    if (plan->family == FAMILY_CPU_TILE) {
+        cpu_tile_plan(&plan->problem, &plan->cpu);
+    } else if (!cpu_row_plan(&plan->problem, &plan->cpu)) {
         return attn_fail(error, ATTN_UNSUPPORTED, "the workspace of %s would not fit in any memory",
                          plan->name);
     }
     plan->workspace = plan->threads * plan->cpu.slot_bytes + plan->cpu.partial_bytes + CPU_ALIGN;
+    plan->block_q = plan->cpu.block_q;
+    plan->block_kv = plan->cpu.block_kv;
     return ATTN_OK;
+}
+
+static attn_status work_out(attn_plan *plan, attn_error *error) {
+    struct variant *variant = &plan->context->variants[plan->variant];
+    plan->name = variant->info.name;
+    plan->family = variant->family;
+    if (plan->context->cuda == NULL) {
+        return work_out_cpu(plan, variant, error);
+    }
+    plan->block_q = variant->info.block_q;
+    plan->block_kv = variant->info.block_kv;
+    return cuda_plan(plan->context->cuda, variant, &plan->problem, &plan->cuda, error);
 }
 
 attn_status attn_plan_create(attn_context *context, const attn_problem *problem,
@@ -137,7 +168,7 @@ attn_status attn_plan_refusal(const attn_plan *plan, int32_t index, attn_refusal
     }
     const struct variant *variant = &plan->context->variants[index];
     attn_error why = {""};
-    variant_applies(variant, &plan->problem, &why);
+    variant_applies(plan->context, variant, &plan->problem, &why);
     refusal->variant = variant->info.name;
     snprintf(refusal->reason, sizeof refusal->reason, "%.*s", (int)sizeof refusal->reason - 1,
              why.text);
@@ -198,7 +229,7 @@ size_t attn_plan_print(const attn_plan *plan, char *buffer, size_t size) {
     }
     append_problem(&line, &plan->problem);
     append(&line, ": %s, blocks of %d rows x %d keys, workspace %zu bytes", plan->name,
-           plan->cpu.block_q, plan->cpu.block_kv, plan->workspace);
+           plan->block_q, plan->block_kv, plan->workspace);
     attn_refusal refusal = {.size = sizeof refusal};
     for (int32_t i = 0; attn_plan_refusal(plan, i, &refusal, NULL) == ATTN_OK; i++) {
         append(&line, "%s%s (%s)", i == 0 ? "; refused: " : ", ", refusal.variant, refusal.reason);

@@ -6,19 +6,24 @@
 #define ATTN_PLAN_H
 
 #include "cpu.h"
+#include "cuda.h"
 
 enum { WORKSPACE_ALIGN = 16 }; /* asked of the caller: what malloc gives; kernels align further */
 
-enum variant_family { FAMILY_CPU_TILE, FAMILY_CPU_ROW };
+enum variant_family { FAMILY_CPU_TILE, FAMILY_CPU_ROW, FAMILY_FWD_SCALAR, FAMILY_FWD_WMMA };
 
 struct variant {
     attn_variant info;
     enum variant_family family;
-    bool added; /* by attn_variant_add: owns its name, runs only when asked for by name */
+    bool added;  /* by attn_variant_add: owns its strings, runs only when asked for by name */
+    char *image; /* of an added GPU variant: a copy, with a 0 behind it; else NULL */
+    size_t image_size;
+    struct cuda_kernel *kernel; /* of a GPU variant that a plan has asked for; else NULL */
 };
 
 struct attn_context {
     struct pool *pool;
+    struct cuda *cuda;        /* NULL: the context computes on the CPU */
     struct variant *variants; /* built in, best first, then the added ones */
     int32_t variant_count;
 };
@@ -33,16 +38,22 @@ struct attn_plan {
     bool named; /* asked for by name: nothing was refused */
     size_t threads;
     size_t workspace;
+    int block_q, block_kv;
     struct cpu_geometry cpu;
+    struct cuda_geometry cuda;
 };
 
-/* The built-in table into context->variants. */
+/* The built-in variants of the context's kind of device into context->variants. */
 attn_status variants_load(attn_context *context, attn_error *error);
 void variants_free(attn_context *context);
 const struct variant *variant_find(const attn_context *context, const char *name, int32_t *index);
 
+/* The first line of the table with this device and family (and arch, unless NULL), whether or not
+ * it was compiled; NULL: none. */
+const struct variant *variant_kernel(const char *device, const char *family, const char *arch);
+
 /* The clauses, in order: ATTN_OK or the first that refuses. The problem is resolved. */
-attn_status variant_applies(const struct variant *variant, const attn_problem *resolved,
-                            attn_error *error);
+attn_status variant_applies(const attn_context *context, const struct variant *variant,
+                            const attn_problem *resolved, attn_error *error);
 
 #endif /* ATTN_PLAN_H */

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * variants.c - the table of variants (from kernels/variants.def), the clauses that refuse a problem
- * and attn_variant_add.
+ * variants.c - the table of variants (from kernels/variants.def), the clauses that refuse a
+ * problem, and images. attn_variant_add is in variant_add.c.
  */
+#include "images.h"
 #include "plan.h"
 
 #include <math.h>
@@ -15,25 +16,95 @@
 #define FAMILY_row FAMILY_CPU_ROW
 #define FAMILY_tile FAMILY_CPU_TILE
 
-/* Lines of other processors' instruction sets are left out when a context loads the table. */
+enum {
+    ALL_OPTIONS = ATTN_OPTION_WINDOW | ATTN_OPTION_SOFTCAP | ATTN_OPTION_ALIBI | ATTN_OPTION_BIAS |
+                  ATTN_OPTION_SINK | ATTN_OPTION_PACKED | ATTN_OPTION_USED_KV |
+                  ATTN_OPTION_ANY_SCALE,
+    LENGTH_OPTIONS = ATTN_OPTION_WINDOW | ATTN_OPTION_PACKED | ATTN_OPTION_USED_KV,
+};
+
+/* What all lines of a GPU family have in common. */
+#define DTYPES_fp16 FP16
+#define DTYPES_bf16 BF16
+#define FAMILY_fwd_scalar FAMILY_FWD_SCALAR
+#define FAMILY_fwd_wmma FAMILY_FWD_WMMA
+#define MATRIX_fwd_scalar false
+#define MATRIX_fwd_wmma true
+#define OPTIONS_fwd_scalar ATTN_OPTION_ANY_SCALE
+#define OPTIONS_fwd_wmma ATTN_OPTION_ANY_SCALE
+
+/* Lines of other processors' instruction sets and kernels that this build did not compile are left
+ * out by is_here(). */
 static const struct variant built_in[] = {
-#define CPU_VARIANT(kind, isa, types, matrix, options, rows, keys)                                 \
+#define CPU_VARIANT(kind, isa, types, matrix, all, rows, keys)                                     \
     {.info = {.size = sizeof(attn_variant),                                                        \
               .name = "cpu_" #kind "_" #isa,                                                       \
+              .device = "cpu",                                                                     \
               .family = "cpu_" #kind,                                                              \
               .arch = #isa,                                                                        \
               .dtypes = (types),                                                                   \
+              .options = (all) ? ALL_OPTIONS : LENGTH_OPTIONS,                                     \
               .tensor_cores = (matrix),                                                            \
-              .full = (options),                                                                   \
               .head_dim_multiple = 1,                                                              \
               .block_q = (rows),                                                                   \
               .block_kv = (keys)},                                                                 \
      .family = FAMILY_##kind},
+#define CUDA_NAME(kind, type, dim, rows, keys, warp, stage)                                        \
+#kind "_" #type "_d" #dim "_" #rows "x" #keys "_w" #warp "_s" #stage
+#define CUDA_VARIANT(kind, sm, type, dim, rows, keys, warp, stage)                                 \
+    {.info = {.size = sizeof(attn_variant),                                                        \
+              .name = CUDA_NAME(kind, type, dim, rows, keys, warp, stage),                         \
+              .device = "cuda",                                                                    \
+              .family = #kind,                                                                     \
+              .arch = #sm,                                                                         \
+              .dtypes = DTYPES_##type,                                                             \
+              .options = OPTIONS_##kind,                                                           \
+              .tensor_cores = MATRIX_##kind,                                                       \
+              .head_dim_max = (dim),                                                               \
+              .head_dim_multiple = (dim),                                                          \
+              .block_q = (rows),                                                                   \
+              .block_kv = (keys),                                                                  \
+              .stages = (stage),                                                                   \
+              .warps = (warp),                                                                     \
+              .shared_bytes = ATTN_SHARED_##kind(rows, keys, dim, stage),                          \
+              .entry = CUDA_NAME(kind, type, dim, rows, keys, warp, stage)},                       \
+     .family = FAMILY_##kind},
 #include "kernels/variants.def"
 #undef CPU_VARIANT
+#undef CUDA_VARIANT
 };
 
 enum { BUILT_IN = sizeof built_in / sizeof built_in[0] };
+
+static bool is_gpu(const struct variant *variant) {
+    return variant->info.warps > 0;
+}
+
+const struct variant *variant_kernel(const char *device, const char *family, const char *arch) {
+    for (int i = 0; i < BUILT_IN; i++) {
+        const attn_variant *v = &built_in[i].info;
+        if (strcmp(v->device, device) == 0 && strcmp(v->family, family) == 0 &&
+            (arch == NULL || (strcmp(v->arch, arch) == 0 && cpu_knows_isa(arch)))) {
+            return &built_in[i];
+        }
+    }
+    return NULL;
+}
+
+/* The index-th image of a compiled-in variant, or NULL. */
+static const struct built_in_image *find_image(const char *name, int32_t index) {
+    for (int32_t i = 0; i < built_in_image_count; i++) {
+        if (strcmp(built_in_images[i].variant, name) == 0 && index-- == 0) {
+            return &built_in_images[i];
+        }
+    }
+    return NULL;
+}
+
+static bool is_here(const struct variant *variant) {
+    return is_gpu(variant) ? find_image(variant->info.name, 0) != NULL
+                           : cpu_knows_isa(variant->info.arch);
+}
 
 attn_status variants_load(attn_context *context, attn_error *error) {
     context->variants = malloc(sizeof built_in);
@@ -42,17 +113,28 @@ attn_status variants_load(attn_context *context, attn_error *error) {
                          (int)BUILT_IN);
     }
     for (int i = 0; i < BUILT_IN; i++) {
-        if (cpu_knows_isa(built_in[i].info.arch)) {
+        if (is_gpu(&built_in[i]) == (context->cuda != NULL) && is_here(&built_in[i])) {
             context->variants[context->variant_count++] = built_in[i];
         }
     }
     return ATTN_OK;
 }
 
+static void free_added(struct variant *variant) {
+    /* the strings were copied by attn_variant_add */
+    free((void *)(uintptr_t)variant->info.name);
+    if (is_gpu(variant)) {
+        free((void *)(uintptr_t)variant->info.entry);
+        free((void *)(uintptr_t)variant->info.arch);
+    }
+    free(variant->image);
+}
+
 void variants_free(attn_context *context) {
     for (int32_t i = 0; i < context->variant_count; i++) {
+        cuda_unload(context->cuda, context->variants[i].kernel);
         if (context->variants[i].added) {
-            free((void *)(uintptr_t)context->variants[i].info.name);
+            free_added(&context->variants[i]);
         }
     }
     free(context->variants);
@@ -77,24 +159,28 @@ static const char *dtype_name(attn_dtype dtype) {
     return names[dtype];
 }
 
-static attn_status refuse_options(const attn_problem *p, attn_error *error) {
-    const char *option = NULL;
-    if (fabsf(cpu_scale(p).q) != 1.0F) {
-        option = "a scale of 0, or beyond 2^64 or 2^-64,";
-    } else if (p->softcap > 0.0F) {
-        option = "softcap";
-    } else if (p->alibi) {
-        option = "ALiBi";
-    } else if (p->bias) {
-        option = "bias";
-    } else if (p->sink) {
-        option = "a sink";
+static attn_status refuse_options(uint32_t options, const attn_problem *p, attn_error *error) {
+    const struct {
+        attn_option option;
+        bool asked;
+        const char *name;
+    } all[] = {
+        {ATTN_OPTION_ANY_SCALE, fabsf(cpu_scale(p).q) != 1.0F,
+         "a scale of 0, or beyond 2^64 or 2^-64,"},
+        {ATTN_OPTION_WINDOW, p->window_left >= 0 || p->window_right >= 0, "a window"},
+        {ATTN_OPTION_SOFTCAP, p->softcap > 0.0F, "softcap"},
+        {ATTN_OPTION_ALIBI, p->alibi, "ALiBi"},
+        {ATTN_OPTION_BIAS, p->bias, "bias"},
+        {ATTN_OPTION_SINK, p->sink, "a sink"},
+        {ATTN_OPTION_PACKED, p->packed, "packed sequences"},
+        {ATTN_OPTION_USED_KV, p->used_kv, "used_kv"},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        if (all[i].asked && (options & (uint32_t)all[i].option) == 0) {
+            return attn_fail(error, ATTN_UNSUPPORTED, "%s is not among its options", all[i].name);
+        }
     }
-    if (option == NULL) {
-        return ATTN_OK;
-    }
-    return attn_fail(error, ATTN_UNSUPPORTED,
-                     "%s is not among its options (causal, window, GQA, lengths, LSE)", option);
+    return ATTN_OK;
 }
 
 static attn_status refuse_rows(const attn_variant *v, const attn_problem *p, attn_error *error) {
@@ -108,8 +194,8 @@ static attn_status refuse_rows(const attn_variant *v, const attn_problem *p, att
     return ATTN_OK;
 }
 
-attn_status variant_applies(const struct variant *variant, const attn_problem *p,
-                            attn_error *error) {
+attn_status variant_applies(const attn_context *context, const struct variant *variant,
+                            const attn_problem *p, attn_error *error) {
     const attn_variant *v = &variant->info;
     if ((v->dtypes & (1U << p->dtype)) == 0) {
         return attn_fail(error, ATTN_UNSUPPORTED, "dtype is %s, which it does not take",
@@ -123,11 +209,12 @@ attn_status variant_applies(const struct variant *variant, const attn_problem *p
         return attn_fail(error, ATTN_UNSUPPORTED,
                          "it uses no matrix instructions, and tensor_cores is REQUIRE");
     }
-    if (!v->full) {
-        const attn_status status = refuse_options(p, error);
-        if (status != ATTN_OK) {
-            return status;
-        }
+    const attn_status options = refuse_options(v->options, p, error);
+    if (options != ATTN_OK) {
+        return options;
+    }
+    if (context->cuda != NULL) {
+        return cuda_applies(context->cuda, v, p, error);
     }
     if (variant->family == FAMILY_CPU_ROW) {
         const attn_status status = refuse_rows(v, p, error);
@@ -143,20 +230,25 @@ attn_status variant_applies(const struct variant *variant, const attn_problem *p
 
 attn_status attn_variant_get(const attn_context *context, int32_t index, attn_variant *variant,
                              attn_error *error) {
-    if (context == NULL || variant == NULL) {
-        return attn_fail(error, ATTN_INVALID, "%s = NULL", context == NULL ? "context" : "variant");
+    if (variant == NULL) {
+        return attn_fail(error, ATTN_INVALID, "variant = NULL");
     }
     if (variant->size != sizeof *variant) {
         return attn_fail(error, ATTN_INVALID,
                          "variant.size = %zu, expected sizeof(attn_variant) = %zu", variant->size,
                          sizeof *variant);
     }
-    if (index < 0 || index >= context->variant_count) {
-        return attn_fail(error, ATTN_INVALID, "index = %d, expected 0 to %d", (int)index,
-                         (int)context->variant_count - 1);
+    int32_t count = 0;
+    const struct variant *found = context != NULL ? context->variants : built_in;
+    const struct variant *end = found + (context != NULL ? context->variant_count : BUILT_IN);
+    for (; found < end; found++) {
+        if ((context != NULL || is_here(found)) && count++ == index) {
+            *variant = found->info;
+            return attn_fail(error, ATTN_OK, "%s", "");
+        }
     }
-    *variant = context->variants[index].info;
-    return attn_fail(error, ATTN_OK, "%s", "");
+    return attn_fail(error, ATTN_INVALID, "index = %d, expected 0 to %d", (int)index,
+                     (int)count - 1);
 }
 
 attn_status attn_variant_check(const attn_context *context, const char *name,
@@ -171,122 +263,69 @@ attn_status attn_variant_check(const attn_context *context, const char *name,
     }
     attn_problem resolved;
     const attn_status status = attn_problem_resolve(problem, &resolved, error);
-    return status != ATTN_OK ? status : variant_applies(variant, &resolved, error);
+    return status != ATTN_OK ? status : variant_applies(context, variant, &resolved, error);
 }
 
-attn_status attn_variant_image(const attn_context *context, const char *name, attn_image_kind kind,
-                               const void **image, size_t *size, attn_error *error) {
-    if (context == NULL || name == NULL || image == NULL || size == NULL) {
-        return attn_fail(error, ATTN_INVALID, "%s = NULL",
-                         context == NULL ? "context"
-                         : name == NULL  ? "name"
-                         : image == NULL ? "image"
-                                         : "size");
+static const struct variant *find_anywhere(const attn_context *context, const char *name) {
+    if (context != NULL) {
+        return variant_find(context, name, NULL);
     }
-    if (kind != ATTN_IMAGE_CUBIN && kind != ATTN_IMAGE_PTX) {
-        return attn_fail(error, ATTN_INVALID,
-                         "kind = %d, expected ATTN_IMAGE_CUBIN or ATTN_IMAGE_PTX", (int)kind);
-    }
-    *image = NULL;
-    *size = 0;
-    if (variant_find(context, name, NULL) == NULL) {
-        return attn_fail(error, ATTN_INVALID,
-                         "name = \"%s\", expected a name from attn_variant_get", name);
-    }
-    return attn_fail(error, ATTN_UNSUPPORTED, "name = \"%s\" is a CPU variant and has no image",
-                     name);
-}
-
-/* ---- add ------------------------------------------------------------------------------------- */
-
-static const struct variant *find_kernel(const char *family, const char *arch) {
     for (int i = 0; i < BUILT_IN; i++) {
-        const attn_variant *v = &built_in[i].info;
-        if (strcmp(v->family, family) == 0 && strcmp(v->arch, arch) == 0 && cpu_knows_isa(arch)) {
+        if (strcmp(built_in[i].info.name, name) == 0 && is_here(&built_in[i])) {
             return &built_in[i];
         }
     }
     return NULL;
 }
 
-static attn_status check_added(const attn_context *context, const attn_variant *variant,
-                               const void *image, size_t image_size, attn_error *error) {
-    if (context == NULL || variant == NULL) {
-        return attn_fail(error, ATTN_INVALID, "%s = NULL", context == NULL ? "context" : "variant");
-    }
-    if (variant->size != sizeof *variant) {
-        return attn_fail(error, ATTN_INVALID,
-                         "variant.size = %zu, expected sizeof(attn_variant) = %zu", variant->size,
-                         sizeof *variant);
-    }
-    if (variant->name == NULL || variant->name[0] == '\0' || strlen(variant->name) > 127) {
-        return attn_fail(error, ATTN_INVALID, "variant.name = %s, expected 1 to 127 characters",
-                         variant->name == NULL      ? "NULL"
-                         : variant->name[0] == '\0' ? "\"\""
-                                                    : "(long)");
-    }
-    if (variant_find(context, variant->name, NULL) != NULL) {
-        return attn_fail(error, ATTN_INVALID,
-                         "variant.name = \"%s\", expected a name not yet taken", variant->name);
-    }
-    if (variant->family == NULL || variant->arch == NULL) {
-        return attn_fail(error, ATTN_INVALID, "variant.%s = NULL",
-                         variant->family == NULL ? "family" : "arch");
-    }
-    if (image != NULL || image_size != 0) {
-        return attn_fail(
-            error, ATTN_INVALID,
-            "image_size = %zu, expected no image: a CPU variant is a compiled-in kernel",
-            image_size);
-    }
-    return ATTN_OK;
+static bool get_added_image(const struct variant *variant, int32_t index, attn_image *image) {
+    const bool cubin = variant->image_size > 4 && memcmp(variant->image, "\177ELF", 4) == 0;
+    *image = (attn_image){.size = sizeof *image,
+                          .kind = cubin ? ATTN_IMAGE_CUBIN : ATTN_IMAGE_PTX,
+                          .arch = variant->info.arch,
+                          .data = variant->image,
+                          .bytes = variant->image_size};
+    return index == 0;
 }
 
-static attn_status check_block(const char *name, int32_t value, int32_t most, attn_error *error) {
-    if (value < 0 || value > most) {
-        return attn_fail(error, ATTN_INVALID,
-                         "variant.%s = %d, expected 1 to %d, or 0 for the kernel's own", name,
-                         (int)value, (int)most);
+static bool get_built_in_image(const struct variant *variant, int32_t index, attn_image *image) {
+    const struct built_in_image *found = find_image(variant->info.name, index);
+    if (index < 0 || found == NULL) {
+        return false;
     }
-    return ATTN_OK;
+    *image = (attn_image){.size = sizeof *image,
+                          .kind = found->kind,
+                          .arch = found->arch,
+                          .data = found->data,
+                          .bytes = (size_t)(found->end - found->data),
+                          .log = found->log};
+    return true;
 }
 
-attn_status attn_variant_add(attn_context *context, const attn_variant *variant, const void *image,
-                             size_t image_size, attn_error *error) {
-    attn_status status = check_added(context, variant, image, image_size, error);
-    if (status != ATTN_OK) {
-        return status;
+attn_status attn_variant_image(const attn_context *context, const char *name, int32_t index,
+                               attn_image *image, attn_error *error) {
+    if (name == NULL || image == NULL) {
+        return attn_fail(error, ATTN_INVALID, "%s = NULL", name == NULL ? "name" : "image");
     }
-    const struct variant *kernel = find_kernel(variant->family, variant->arch);
-    if (kernel == NULL) {
-        return attn_fail(error, ATTN_UNSUPPORTED,
-                         "variant.family = \"%s\" with arch = \"%s\" is no kernel of this library",
-                         variant->family, variant->arch);
+    if (image->size != sizeof *image) {
+        return attn_fail(error, ATTN_INVALID, "image.size = %zu, expected sizeof(attn_image) = %zu",
+                         image->size, sizeof *image);
     }
-    const int32_t most_q = kernel->family == FAMILY_CPU_ROW ? CPU_MAX_ROW_ROWS : 1 << 16;
-    status = check_block("block_q", variant->block_q, most_q, error);
-    if (status == ATTN_OK) {
-        status = check_block("block_kv", variant->block_kv, 1 << 16, error);
+    const struct variant *variant = find_anywhere(context, name);
+    if (variant == NULL) {
+        return attn_fail(error, ATTN_INVALID,
+                         "name = \"%.127s\", expected a name from attn_variant_get", name);
     }
-    if (status != ATTN_OK) {
-        return status;
+    if (!is_gpu(variant)) {
+        return attn_fail(error, ATTN_UNSUPPORTED, "name = \"%s\" is a CPU variant and has no image",
+                         name);
     }
-    const size_t count = (size_t)context->variant_count;
-    char *name = strdup(variant->name);
-    struct variant *grown = realloc(context->variants, (count + 1) * sizeof *grown);
-    if (grown != NULL) {
-        context->variants = grown;
+    attn_image found;
+    if (variant->image != NULL ? !get_added_image(variant, index, &found)
+                               : !get_built_in_image(variant, index, &found)) {
+        return attn_fail(error, ATTN_INVALID, "index = %d, \"%s\" has fewer images", (int)index,
+                         name);
     }
-    if (grown == NULL || name == NULL) {
-        free(name);
-        return attn_fail(error, ATTN_OUT_OF_MEMORY, "no memory for variant \"%s\"", variant->name);
-    }
-    struct variant *slot = &grown[count];
-    *slot = *kernel;
-    slot->added = true;
-    slot->info.name = name;
-    slot->info.block_q = variant->block_q > 0 ? variant->block_q : kernel->info.block_q;
-    slot->info.block_kv = variant->block_kv > 0 ? variant->block_kv : kernel->info.block_kv;
-    context->variant_count++;
+    *image = found;
     return attn_fail(error, ATTN_OK, "%s", "");
 }

@@ -12,15 +12,16 @@
 #   vgpu/           its own headers, libc                                attn.h, src
 #   tool/           attn.h, vgpu.h, sqlite3.h, its own headers, libc     src
 #   tests/          all of ours, libc                                    cuda.h
+#   tests/faults/   a kernel (.cu): headers of src/kernels               as src/kernels
 #
 # Vector intrinsics are for src/cpu_* and tests only. Exit code 0 clean, 1 violations, 2 usage.
 #
 # Invariant: it is a list of what is allowed; what nobody thought of is a violation.
 set -u
 
-libc='assert ctype dirent dlfcn errno fcntl fenv float getopt inttypes limits link locale malloc math
-poll pthread sched semaphore setjmp signal spawn stdalign stdarg stdatomic stdbool stddef stdint
-stdio stdlib stdnoreturn string strings sys/auxv sys/ioctl sys/mman sys/prctl sys/resource
+libc='assert ctype dirent dlfcn elf errno fcntl fenv float getopt inttypes limits link locale malloc
+math poll pthread regex sched semaphore setjmp signal spawn stdalign stdarg stdatomic stdbool stddef
+stdint stdio stdlib stdnoreturn string strings sys/auxv sys/ioctl sys/mman sys/prctl sys/resource
 sys/stat sys/syscall sys/sysinfo sys/time sys/types sys/uio sys/utsname sys/wait tgmath threads
 time unistd'
 vector='arm_bf16 arm_fp16 arm_neon arm_sve asm/hwcap cpuid immintrin'
@@ -43,6 +44,7 @@ allowed() {
     src/*) system_or_own src "$2" "$3" "$libc cpuid asm/hwcap" 'attn.h kernels/args.h kernels/variants.def' ;;
     vgpu/*) system_or_own vgpu "$2" "$3" "$libc" '' ;;
     tool/*) system_or_own tool "$2" "$3" "$libc sqlite3 attn vgpu" 'attn.h vgpu.h' ;;
+    tests/faults/*.cu) [ "$2" = '"' ] && [ -f "src/kernels/$3" ] && [ "$3" != "$header" ] ;;
     tests/*)
         system_or_own tests "$2" "$3" "$libc $vector attn vgpu" 'attn.h vgpu.h' ||
             { [ "$2" = '"' ] && { [ -f "src/$3" ] || [ -f "tool/$3" ] || [ -f "vgpu/$3" ]; }; }
@@ -67,7 +69,7 @@ check_tree() {
         exit 2
     }
     violations=$(
-        find include src vgpu tool tests -name faults -prune -o -type f \
+        find include src vgpu tool tests -type f \
             \( -name '*.[chS]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.def' \) \
             -exec grep -n '^[[:space:]]*#[[:space:]]*include' {} /dev/null \; 2>/dev/null |
             while IFS=: read -r file line text; do
@@ -107,13 +109,15 @@ self_test() {
     trap 'rm -rf "$work"' EXIT
     failures=0
     mkdir -p "$work/clean/include" "$work/clean/src/kernels" "$work/clean/vgpu" \
-        "$work/clean/tool" "$work/clean/tests"
+        "$work/clean/tool" "$work/clean/tests/faults"
     cd "$work/clean" || exit 2
     echo '#include <stdint.h>' >include/attn.h
     printf '#include "attn.h"\n#  include <pthread.h> /* why */\n' >src/internal.h
     printf '#include <arm_neon.h>\n#include "internal.h"\n#include "kernels/args.h"\n' >src/cpu_neon.c
     echo '#include "args.h"' >src/kernels/tile.cu
     : >src/kernels/args.h
+    echo '#include "args.h"' >tests/faults/race.cu
+    printf '#include "attn.h"\n#include <dlfcn.h>\n' >tests/faults/forward.c
     : >vgpu/vgpu.h
     printf '#include <stdio.h>\n#include "vgpu.h"\n' >vgpu/ptx.c
     : >tool/npy.h
@@ -143,6 +147,11 @@ self_test() {
     plant tool/main.c '#include "src/internal.h"'
     plant tool/main.c '#include <torch.h>'
     plant tests/test_a.c '#include <cuda.h>'
+    plant tests/faults/race.cu '#include <cuda_fp16.h>'
+    plant tests/faults/race.cu '#include "internal.h"'
+    plant tests/faults/race.cu '#include "../../src/kernels/args.h"'
+    plant tests/faults/race.cu '#include "tile.cu"'
+    plant tests/faults/forward.c '#include <cuda.h>'
     [ "$failures" -eq 0 ] || exit 1
     echo "self-test: every planted violation was found"
 }

@@ -100,6 +100,8 @@ self_test() {
     fi
     plant src/a.c '/* one line too many */' 1
     plant src/new.c '/* no licence */' 1
+    plant src/new.cu '/* no licence */' 1
+    plant src/a.cu "/* SPDX-License-Identifier: Apache-2.0 $(printf '%097d' 0) */" 1
     plant include/attn.h '/* blank */ ' 1
     plant include/attn.h "$(printf '\tint tab;')" 1
     plant include/attn.h '#if 0' 1

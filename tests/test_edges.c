@@ -15,6 +15,7 @@
 
 #include "cases.h"
 #include "test.h"
+#include "verify.h"
 
 static attn_context *context; /* opened by main */
 

@@ -264,6 +264,8 @@ TEST(arguments_that_are_null) {
     attn_problem resolved;
     attn_context *opened = NULL;
     attn_plan *plan = NULL;
+    attn_image image = {.size = sizeof image};
+    void *function = NULL;
     attn_row row;
     double o[64];
     attn_tensors t;
@@ -279,7 +281,12 @@ TEST(arguments_that_are_null) {
     REFUSED(attn_forward(NULL, &t, NULL, 0, NULL, &why), "plan");
     REFUSED(attn_device_get(context, NULL, &why), "device");
     REFUSED(attn_variant_get(context, 0, NULL, &why), "variant");
+    REFUSED(attn_variant_get(NULL, 0, NULL, &why), "variant");
     REFUSED(attn_variant_check(context, NULL, &p, &why), "name");
+    REFUSED(attn_variant_image(context, NULL, 0, &image, &why), "name");
+    REFUSED(attn_variant_image(NULL, NULL, 0, &image, &why), "name");
+    REFUSED(attn_variant_image(context, "cpu_tile_c", 0, NULL, &why), "image");
+    REFUSED(attn_driver_function(NULL, "cuInit", &function, &why), "context");
     REFUSED(attn_variant_add(context, NULL, NULL, 0, &why), "variant");
     REFUSED(attn_rows_sample(NULL, 1, &row, 1, &why), "problem");
     REFUSED(attn_rows_sample(&p, 1, NULL, 1, &why), "rows");
@@ -296,8 +303,7 @@ TEST(arguments_that_are_out_of_range) {
     const attn_problem p = base_problem();
     attn_variant v = {.size = sizeof v};
     attn_device device = {.size = 0};
-    const void *image;
-    size_t size;
+    attn_image image = {.size = sizeof image};
     double o[64];
     REFUSED(attn_device_get(context, &device, &why), "size");
     REFUSED(attn_variant_get(context, -1, &v, &why), "-1");
@@ -305,8 +311,10 @@ TEST(arguments_that_are_out_of_range) {
     v.size = 0;
     REFUSED(attn_variant_get(context, 0, &v, &why), "size");
     REFUSED(attn_variant_check(context, "no_such_variant", &p, &why), "no_such_variant");
-    REFUSED(attn_variant_image(context, "no_such_variant", ATTN_IMAGE_PTX, &image, &size, &why),
-            "no_such_variant");
+    REFUSED(attn_variant_image(context, "no_such_variant", 0, &image, &why), "no_such_variant");
+    REFUSED(attn_variant_image(NULL, "no_such_variant", 0, &image, &why), "no_such_variant");
+    image.size = 0;
+    REFUSED(attn_variant_image(context, "no_such_variant", 0, &image, &why), "size");
     struct bench bench = {0};
     if (!bench_make(&bench, &p)) {
         return;

@@ -16,6 +16,7 @@
 
 #include "cases.h"
 #include "test.h"
+#include "verify.h"
 
 enum { DRAWN_CASES = 900 };
 

@@ -14,6 +14,7 @@
 
 #include "cases.h"
 #include "test.h"
+#include "verify.h"
 
 enum { CALLERS = 4 };
 

@@ -15,6 +15,7 @@
 
 #include "cases.h"
 #include "test.h"
+#include "verify.h"
 
 enum { VARIANTS_MAX = 256 };
 
@@ -70,6 +71,8 @@ TEST(device) {
             CHECK(device.name[0] && memchr(device.name, 0, sizeof device.name));
             CHECK(device.arch[0] && memchr(device.arch, 0, sizeof device.arch));
             CHECK_EQ(device.units, threads);
+            CHECK_EQ(device.driver, 0);
+            CHECK_EQ(device.shared, 0);
             CHECK(device.memory > 0);
         }
         attn_close(opened);
@@ -125,11 +128,46 @@ TEST(list) {
         CHECK_MSG(v->block_q > 0 && v->block_kv > 0, "%s: blocks %d %d", v->name, v->block_q,
                   v->block_kv);
         CHECK_MSG(v->head_dim_max >= 0 && v->head_dim_multiple >= 1, "%s: head_dim", v->name);
+        CHECK_STR(v->device, "cpu");
         CHECK_MSG(v->stages == 0 && v->warps == 0, "%s: a pipeline on a CPU", v->name);
+        CHECK_MSG(v->shared_bytes == 0 && v->entry == NULL, "%s: a kernel on a CPU", v->name);
         for (int j = 0; j < i; j++) {
             CHECK_MSG(strcmp(v->name, list[j].name) != 0, "%s twice", v->name);
         }
     }
+}
+
+/* Without a context: what is compiled in, for any device; the context's own are among it, in the
+ * same order. */
+TEST(list_of_the_library) {
+    attn_variant list[VARIANTS_MAX], all[VARIANTS_MAX];
+    const int count = list_variants(context, list), total = list_variants(NULL, all);
+    int next = 0;
+    attn_error why;
+    CHECK(total >= count && total < VARIANTS_MAX);
+    for (int i = 0; i < total; i++) {
+        const attn_variant *v = &all[i];
+        const bool cuda = strcmp(v->device, "cuda") == 0;
+        CHECK_MSG(cuda || strcmp(v->device, "cpu") == 0, "%s: device %s", v->name, v->device);
+        CHECK_MSG(cuda == (v->warps > 0) && cuda == (v->entry != NULL), "%s: warps %d", v->name,
+                  v->warps);
+        CHECK_MSG((cuda || v->shared_bytes == 0) && cuda == (v->stages > 0), "%s: shared %d",
+                  v->name, v->shared_bytes);
+        attn_image image = {.size = sizeof image};
+        CHECK_STATUS(attn_variant_image(NULL, v->name, 0, &image, &why),
+                     cuda ? ATTN_OK : ATTN_UNSUPPORTED, &why);
+        if (next < count && strcmp(v->name, list[next].name) == 0) {
+            CHECK_EQ(v->options, list[next].options);
+            next++;
+        }
+        for (int j = 0; j < i; j++) {
+            CHECK_MSG(strcmp(v->name, all[j].name) != 0, "%s twice", v->name);
+        }
+    }
+    CHECK_EQ(next, count);
+    attn_variant v = {.size = sizeof v};
+    CHECK_STATUS(attn_variant_get(NULL, total, &v, &why), ATTN_INVALID, &why);
+    CHECK_STATUS(attn_variant_get(NULL, -1, &v, &why), ATTN_INVALID, &why);
 }
 
 /* Some variant takes everything, in each dtype, at any head_dim. */
@@ -174,6 +212,55 @@ static void accepts(const attn_variant *v, const attn_problem *p, bool expected,
     attn_plan_destroy(plan);
 }
 
+static void ask_window(attn_problem *p) {
+    p->window_left = p->window_right = 5;
+}
+static void ask_softcap(attn_problem *p) {
+    p->softcap = 1.0f;
+}
+static void ask_alibi(attn_problem *p) {
+    p->alibi = true;
+}
+static void ask_bias(attn_problem *p) {
+    p->bias = true;
+}
+static void ask_sink(attn_problem *p) {
+    p->sink = true;
+}
+static void ask_packed(attn_problem *p) {
+    p->packed = true;
+    p->total_q = p->total_kv = 100;
+}
+static void ask_used_kv(attn_problem *p) {
+    p->used_kv = true;
+}
+static void ask_scale_0(attn_problem *p) {
+    p->scale = 0.0f;
+}
+static void ask_scale_large(attn_problem *p) {
+    p->scale = 0x1p70f;
+}
+static void ask_scale_small(attn_problem *p) {
+    p->scale = 0x1p-70f;
+}
+
+static const struct {
+    attn_option bit;
+    const char *name;
+    void (*ask)(attn_problem *p);
+} OPTIONS[] = {
+    {ATTN_OPTION_WINDOW, "window", ask_window},
+    {ATTN_OPTION_SOFTCAP, "softcap", ask_softcap},
+    {ATTN_OPTION_ALIBI, "alibi", ask_alibi},
+    {ATTN_OPTION_BIAS, "bias", ask_bias},
+    {ATTN_OPTION_SINK, "sink", ask_sink},
+    {ATTN_OPTION_PACKED, "packed", ask_packed},
+    {ATTN_OPTION_USED_KV, "used_kv", ask_used_kv},
+    {ATTN_OPTION_ANY_SCALE, "scale 0", ask_scale_0},
+    {ATTN_OPTION_ANY_SCALE, "large scale", ask_scale_large},
+    {ATTN_OPTION_ANY_SCALE, "small scale", ask_scale_small},
+};
+
 TEST(clauses) {
     attn_variant list[VARIANTS_MAX];
     const int count = list_variants(context, list);
@@ -193,21 +280,12 @@ TEST(clauses) {
         accepts(v, &p, runs && v->tensor_cores, "tensor cores");
         p.tensor_cores = ATTN_TENSOR_CORES_AUTO;
         p.causal = ATTN_CAUSAL_TOP_LEFT;
-        p.window_left = p.window_right = 5;
-        p.used_kv = true;
-        accepts(v, &p, runs, "causal, window, lengths");
-        p.sink = true;
-        accepts(v, &p, runs && v->full, "sink");
-        p.sink = false;
-        p.alibi = true;
-        accepts(v, &p, runs && v->full, "alibi");
-        p.alibi = false;
-        p.bias = true;
-        accepts(v, &p, runs && v->full, "bias");
-        p.bias = false;
-        p.softcap = 1.0f;
-        accepts(v, &p, runs && v->full, "softcap");
-        p.softcap = 0.0f;
+        accepts(v, &p, runs, "causal");
+        for (int n = 0; n < (int)(sizeof OPTIONS / sizeof OPTIONS[0]); n++) {
+            attn_problem with = p;
+            OPTIONS[n].ask(&with);
+            accepts(v, &with, runs && (v->options & OPTIONS[n].bit), OPTIONS[n].name);
+        }
         p.head_dim = v->head_dim_max ? v->head_dim_max + v->head_dim_multiple : 1000;
         accepts(v, &p, runs && !v->head_dim_max, "large head_dim");
         p.head_dim = v->head_dim_multiple > 1 ? v->head_dim_multiple + 1 : 7;
@@ -308,14 +386,12 @@ TEST(no_images_on_cpus) {
     attn_variant list[VARIANTS_MAX];
     const int count = list_variants(context, list);
     for (int i = 0; i < count; i++) {
-        const void *image = NULL;
-        size_t size = 0;
+        attn_image image = {.size = sizeof image};
         attn_error why;
-        CHECK_STATUS(
-            attn_variant_image(context, list[i].name, ATTN_IMAGE_CUBIN, &image, &size, &why),
-            ATTN_UNSUPPORTED, &why);
-        CHECK_STATUS(attn_variant_image(context, list[i].name, ATTN_IMAGE_PTX, &image, &size, &why),
-                     ATTN_UNSUPPORTED, &why);
+        CHECK_STATUS(attn_variant_image(context, list[i].name, 0, &image, &why), ATTN_UNSUPPORTED,
+                     &why);
+        CHECK_STATUS(attn_variant_image(NULL, list[i].name, 0, &image, &why), ATTN_UNSUPPORTED,
+                     &why);
     }
 }
 
@@ -374,7 +450,8 @@ static void add_with_blocks(attn_context *on, const attn_variant *kernel, int32_
         CHECK_EQ(got.block_q, block_q ? block_q : kernel->block_q);
         CHECK_EQ(got.block_kv, block_kv ? block_kv : kernel->block_kv);
         CHECK_EQ(got.dtypes, kernel->dtypes);
-        CHECK_EQ(got.full, kernel->full);
+        CHECK_EQ(got.options, kernel->options);
+        CHECK_STR(got.device, "cpu");
         CHECK_EQ(got.tensor_cores, kernel->tensor_cores);
         CHECK_EQ(got.head_dim_max, kernel->head_dim_max);
         CHECK_EQ(got.head_dim_multiple, kernel->head_dim_multiple);

@@ -2,8 +2,9 @@
  *
  * main.c - attest: the verbs, the help page, the version.
  *
- * Exit codes: 0 done, 1 a check failed, 2 bad usage or input. With --json, stdout carries JSON and
- * nothing else.
+ * Exit codes: 0 done, 1 a check failed, 2 bad usage or input, 3 not run (what was asked for cannot
+ * be done on this machine), 4 invalid (a control of the check failed). With --json, stdout carries
+ * JSON and nothing else.
  */
 #include <signal.h>
 #include <stdio.h>
@@ -22,6 +23,9 @@ static const struct verb VERBS[] = {
     {"attn", "attention of NumPy files, verified if you like", verb_attn},
     {"bench", "check a problem's result, then time it", verb_bench},
     {"plan", "which kernel computes a problem, and why not a better one", verb_plan},
+    {"parity", "prove the kernels of a device against the reference", verb_parity},
+    {"inspect", "what is inside the compiled kernels, against their budgets", verb_inspect},
+    {"sanitize", "run the kernels under compute-sanitizer", verb_sanitize},
     {"devices", "what this machine can compute on", verb_devices},
 };
 enum { VERB_COUNT = sizeof VERBS / sizeof *VERBS };
@@ -36,7 +40,8 @@ static void print_help(void) {
            "  attest VERB --help   options and examples of a verb\n"
            "  attest --version     versions of the program and of its library\n"
            "\n"
-           "Every verb takes --json. Exit code: 0 done, 1 a check failed, 2 bad usage or input.\n"
+           "Every verb takes --json. Exit code: 0 done, 1 a check failed, 2 bad usage or input,\n"
+           "3 not run (no such device or tool here), 4 invalid (a check's own control failed).\n"
            "\n"
            "examples\n"
            "  attest attn --q q.npy --k k.npy --v v.npy -o o.npy --causal top-left --verify\n"

@@ -4,69 +4,238 @@
  */
 #include "runner.h"
 
+#include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "message.h"
 #include "progress.h"
 
-enum { ALIGNMENT = 64, MIN_SAMPLED_ROWS = 64, MAX_THREADS = 1024 };
+enum { ALIGNMENT = 64, MIN_SAMPLED_ROWS = 64, MAX_THREADS = 1024, NAME_SIZE = 256 };
+enum { MAX_IMAGE = 64 << 20 }; /* bytes; a kernel is a thousandth of it */
 
 void runner_args(struct runner *runner, struct arg args[RUNNER_ARGS]) {
     *runner = (struct runner){.device = "cpu"};
     const struct arg table[RUNNER_ARGS] = {
         arg_text("--device", &runner->device, "D", "as attest devices lists them [cpu]"),
+        arg_text("--driver", &runner->driver, "FILE",
+                 "the CUDA driver [$ATTN_DRIVER, else libcuda.so.1]"),
         arg_text("--variant", &runner->variant, "V",
                  "a kernel by name, as attest plan --all lists them [the best one]"),
+        arg_text("--image", &runner->image, "FILE",
+                 "a cubin or PTX to run instead of the code of --variant, under the same entry "
+                 "name"),
+        arg_flag("--ptx", &runner->ptx, "run the PTX of a GPU variant instead of its cubin"),
         arg_int("--threads", &runner->threads, 1, MAX_THREADS,
                 "CPU threads [what affinity and cgroup allow]"),
     };
     memcpy(args, table, sizeof table);
 }
 
+bool runner_wants_gpu(const struct runner *runner) {
+    return strncmp(runner->device, "cuda", 4) == 0;
+}
+
+/* What can be told before anything is opened. */
+static bool check_request(const struct runner *runner, attn_error *why) {
+    const char *option = runner->image != NULL ? "--image" : runner->ptx ? "--ptx" : NULL;
+    if (option == NULL) {
+        return true;
+    }
+    if (!runner_wants_gpu(runner)) {
+        return explain(why, "%s: device = %s, expected a GPU", option, runner->device);
+    }
+    if (runner->image != NULL && runner->ptx) {
+        return explain(why, "--ptx: the code comes from --image %s, expected one of the two",
+                       runner->image);
+    }
+    if (runner->image != NULL && runner->variant == NULL) {
+        return explain(why, "--image %s: no --variant, expected the one whose code it replaces",
+                       runner->image);
+    }
+    return true;
+}
+
 bool runner_open(struct runner *runner, attn_error *why) {
+    if (!check_request(runner, why)) {
+        return false;
+    }
     attn_options options;
     attn_options_init(&options);
     options.device = runner->device;
+    options.driver = runner->driver;
     options.threads = (int32_t)runner->threads;
-    return attn_open(&options, &runner->context, why) == ATTN_OK;
+    const attn_status status = attn_open(&options, &runner->context, why);
+    runner->absent = status == ATTN_UNSUPPORTED && runner_wants_gpu(runner);
+    if (status != ATTN_OK) {
+        return false;
+    }
+    runner->memory = device_open(runner->context, runner->device, why);
+    if (runner->memory == NULL) {
+        return false;
+    }
+    if (device_is_gpu(runner->memory)) {
+        runner->stream = stream_make(runner->memory, why);
+        return runner->stream != NULL;
+    }
+    return true;
 }
 
+int runner_complain(const struct runner *runner, const char *verb, const attn_error *why) {
+    complain("%s: %s%s", verb, runner->absent ? "not run: " : "", why->text);
+    return runner->absent ? EXIT_NOT_RUN : EXIT_BAD_INPUT;
+}
+
+/* ---- plan ------------------------------------------------------------------------------------ */
+
 static void forget_plan(struct runner *runner) {
-    free(runner->workspace);
+    if (runner->memory != NULL) {
+        device_free(runner->memory, runner->workspace);
+    }
     runner->workspace = NULL;
     attn_plan_destroy(runner->plan);
     runner->plan = NULL;
 }
 
-bool runner_plan(struct runner *runner, const attn_problem *problem, attn_error *why) {
+static bool find_variant(const struct runner *runner, const char *name, attn_variant *variant) {
+    *variant = (attn_variant){.size = sizeof *variant};
+    for (int32_t i = 0; attn_variant_get(runner->context, i, variant, NULL) == ATTN_OK; i++) {
+        if (strcmp(variant->name, name) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The whole file with a 0 behind it; NULL and the reason. Give it to free(). */
+static char *read_image(const char *path, size_t *size, attn_error *why) {
+    FILE *file = fopen(path, "rb");
+    if (file == NULL) {
+        explain(why, "--image %s: %s", path, strerror(errno));
+        return NULL;
+    }
+    char *data = malloc(MAX_IMAGE + 1);
+    *size = data != NULL ? fread(data, 1, MAX_IMAGE, file) : 0;
+    const bool failed = ferror(file) != 0;
+    const bool whole = !failed && fgetc(file) == EOF;
+    fclose(file);
+    if (data != NULL && whole && *size > 0) {
+        data[*size] = '\0';
+        return data;
+    }
+    explain(why, "--image %s: %s", path,
+            data == NULL ? "out of memory"
+            : failed     ? "cannot be read"
+            : whole      ? "is empty, expected a cubin or PTX"
+                         : "is larger than 64 MiB, expected a cubin or PTX");
+    free(data);
+    return NULL;
+}
+
+static attn_status find_ptx(const struct runner *runner, const char *name, attn_image *image,
+                            attn_error *why) {
+    for (int32_t i = 0;; i++) {
+        *image = (attn_image){.size = sizeof *image};
+        const attn_status status = attn_variant_image(runner->context, name, i, image, why);
+        if (status != ATTN_OK || image->kind == ATTN_IMAGE_PTX) {
+            return status;
+        }
+    }
+}
+
+/* Adds `name` with other code under `alias`, unless it was added before. */
+static attn_status add_alias(const struct runner *runner, const char *name, const char *alias,
+                             attn_error *why) {
+    attn_variant variant;
+    if (find_variant(runner, alias, &variant)) {
+        return ATTN_OK;
+    }
+    if (!find_variant(runner, name, &variant)) {
+        explain(why, "variant = %s: device %s has none of that name", name, runner->device);
+        return ATTN_INVALID;
+    }
+    if (variant.entry == NULL) {
+        variant.entry = name;
+    }
+    variant.name = alias;
+    if (runner->image == NULL) {
+        attn_image image;
+        const attn_status status = find_ptx(runner, name, &image, why);
+        return status != ATTN_OK
+                   ? status
+                   : attn_variant_add(runner->context, &variant, image.data, image.bytes, why);
+    }
+    size_t size = 0;
+    char *data = read_image(runner->image, &size, why);
+    const attn_status status =
+        data != NULL ? attn_variant_add(runner->context, &variant, data, size, why) : ATTN_INVALID;
+    free(data);
+    return status;
+}
+
+static attn_status plan_for(struct runner *runner, const attn_problem *problem, const char *variant,
+                            attn_error *why) {
     forget_plan(runner);
-    return attn_plan_create(runner->context, problem, runner->variant, &runner->plan, why) ==
-           ATTN_OK;
+    return attn_plan_create(runner->context, problem, variant, &runner->plan, why);
+}
+
+static attn_status choose(struct runner *runner, const attn_problem *problem, attn_error *why) {
+    if (runner->image == NULL && !runner->ptx) {
+        return plan_for(runner, problem, runner->variant, why);
+    }
+    char name[NAME_SIZE], alias[2 * NAME_SIZE];
+    if (runner->variant == NULL) { /* then it is the best one whose PTX is meant */
+        const attn_status status = plan_for(runner, problem, NULL, why);
+        if (status != ATTN_OK) {
+            return status;
+        }
+    }
+    snprintf(name, sizeof name, "%s",
+             runner->variant != NULL ? runner->variant : attn_plan_variant(runner->plan));
+    const char *file = runner->image != NULL ? runner->image : "ptx";
+    const char *slash = strrchr(file, '/');
+    snprintf(alias, sizeof alias, "%s@%s", name, slash != NULL ? slash + 1 : file);
+    const attn_status status = add_alias(runner, name, alias, why);
+    return status != ATTN_OK ? status : plan_for(runner, problem, alias, why);
+}
+
+bool runner_plan(struct runner *runner, const attn_problem *problem, attn_error *why) {
+    const attn_status status = choose(runner, problem, why);
+    runner->unsupported = status == ATTN_UNSUPPORTED;
+    return status == ATTN_OK;
 }
 
 bool runner_prepare(struct runner *runner, attn_error *why) {
-    if (strcmp(runner->device, "cpu") != 0) {
-        return explain(why, "device = %s: this verb computes in the host's memory, expected cpu",
-                       runner->device);
-    }
     const size_t size = attn_workspace_size(runner->plan);
-    const size_t alignment = attn_workspace_alignment(runner->plan);
-    if (size > 0 && posix_memalign(&runner->workspace,
-                                   alignment < ALIGNMENT ? ALIGNMENT : alignment, size) != 0) {
-        runner->workspace = NULL;
-        return explain(why, "out of memory for a workspace of %zu bytes", size);
+    if (size > 0) {
+        runner->workspace = device_alloc(runner->memory, size, why);
+        if (runner->workspace == NULL) {
+            return false;
+        }
     }
-    return attn_workspace_init(runner->plan, runner->workspace, size, NULL, why) == ATTN_OK;
+    return attn_workspace_init(runner->plan, runner->workspace, size, runner->stream, why) ==
+           ATTN_OK;
+}
+
+bool runner_forward_on(const struct runner *runner, const attn_tensors *tensors, void *stream,
+                       attn_error *why) {
+    return attn_forward(runner->plan, tensors, runner->workspace, attn_workspace_size(runner->plan),
+                        stream, why) == ATTN_OK;
 }
 
 bool runner_forward(const struct runner *runner, const attn_tensors *tensors, attn_error *why) {
-    return attn_forward(runner->plan, tensors, runner->workspace, attn_workspace_size(runner->plan),
-                        NULL, why) == ATTN_OK;
+    return runner_forward_on(runner, tensors, runner->stream, why);
 }
 
 void runner_close(struct runner *runner) {
     forget_plan(runner);
+    if (runner->stream != NULL) {
+        stream_free(runner->memory, runner->stream);
+        runner->stream = NULL;
+    }
+    device_close(runner->memory);
+    runner->memory = NULL;
     attn_close(runner->context);
     runner->context = NULL;
 }

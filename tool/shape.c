@@ -39,7 +39,8 @@ void sizes_args(struct sizes *s, struct arg args[SIZES_ARGS]) {
 void semantics_args(struct semantics *s, struct arg args[SEMANTICS_ARGS]) {
     *s = (struct semantics){.window = {-1, -1}, .scale = NAN};
     const struct arg table[SEMANTICS_ARGS] = {
-        arg_choice("--dtype", &s->dtype, DTYPE_NAMES, "type of Q, K, V and O [fp32]"),
+        arg_choice("--dtype", &s->dtype, DTYPE_NAMES,
+                   "type of Q, K, V and O [fp32; fp16 on a GPU]"),
         arg_choice("--layout", &s->layout, LAYOUT_NAMES,
                    "(batch, heads, seq, dim), or seq before heads [bhsd]"),
         arg_choice("--causal", &s->causal, CAUSAL_NAMES,

@@ -37,7 +37,8 @@ struct extras {
 enum { EXTRAS_ARGS = 3 };
 
 /* Each sets the defaults (the canonical problem: B2 H8 S512 D64, fp32) and fills a table that
- * points at them. */
+ * points at them. On a GPU the verbs that make their own inputs take fp16 where no dtype was
+ * given. */
 void sizes_args(struct sizes *sizes, struct arg args[SIZES_ARGS]);
 void semantics_args(struct semantics *semantics, struct arg args[SEMANTICS_ARGS]);
 void extras_args(struct extras *extras, struct arg args[EXTRAS_ARGS]);

@@ -50,7 +50,7 @@ struct job {
     bool dtype_given, verify, json;
     struct runner runner;
     attn_problem problem;
-    attn_tensors tensors;
+    attn_tensors tensors; /* in the host's memory */
     double seconds;
     struct verdict verdict;
 };
@@ -260,28 +260,70 @@ static int publish(struct job *job) {
 
 /* ---- compute --------------------------------------------------------------------------------- */
 
+/* Where the device finds an array: on a GPU a block of its own, with an input's data, or full of
+ * NaN so that what a kernel leaves out shows. */
+static bool place(struct job *job, const struct npy *array, bool input, void **memory,
+                  attn_error *why) {
+    struct device *device = job->runner.memory;
+    if (array->data == NULL || !device_is_gpu(device)) {
+        *memory = array->data;
+        return true;
+    }
+    *memory = device_alloc(device, array->bytes, why);
+    return *memory != NULL && (input ? device_write(device, *memory, array->data, array->bytes, why)
+                                     : device_fill(device, *memory, 0xff, array->bytes, why));
+}
+
+/* The tensors in the device's memory; it frees what they need itself. */
+static bool place_tensors(struct job *job, attn_tensors *tensors, attn_error *why) {
+    void *q = NULL, *k = NULL, *v = NULL, *bias = NULL, *lse = NULL;
+    attn_tensors_init(tensors);
+    if (!place(job, &job->q.array, true, &q, why) || !place(job, &job->k.array, true, &k, why) ||
+        !place(job, &job->v.array, true, &v, why) ||
+        !place(job, &job->bias.array, true, &bias, why) ||
+        !place(job, &job->o.array, false, &tensors->o, why) ||
+        !place(job, &job->lse.array, false, &lse, why)) {
+        return false;
+    }
+    tensors->q = q;
+    tensors->k = k;
+    tensors->v = v;
+    tensors->bias = bias;
+    tensors->lse = lse;
+    return true;
+}
+
+/* Brings an output back to the host. */
+static bool fetch(struct job *job, const struct npy *array, const void *memory, attn_error *why) {
+    return array->data == NULL || array->data == memory ||
+           device_read(job->runner.memory, array->data, memory, array->bytes, why);
+}
+
 static int compute(struct job *job) {
     attn_error why = {""};
-    attn_tensors *tensors = &job->tensors;
-    attn_tensors_init(tensors);
-    tensors->q = job->q.array.data;
-    tensors->k = job->k.array.data;
-    tensors->v = job->v.array.data;
-    tensors->bias = job->bias.array.data;
-    tensors->o = job->o.array.data;
-    tensors->lse = job->lse.path != NULL ? job->lse.array.data : NULL;
+    attn_tensors *host = &job->tensors, tensors;
+    attn_tensors_init(host);
+    host->q = job->q.array.data;
+    host->k = job->k.array.data;
+    host->v = job->v.array.data;
+    host->bias = job->bias.array.data;
+    host->o = job->o.array.data;
+    host->lse = job->lse.array.data;
     if (!runner_open(&job->runner, &why) || !runner_plan(&job->runner, &job->problem, &why) ||
-        !runner_prepare(&job->runner, &why)) {
-        return complain("attn: %s", why.text);
+        !runner_prepare(&job->runner, &why) || !place_tensors(job, &tensors, &why)) {
+        return runner_complain(&job->runner, "attn", &why);
     }
     struct progress progress;
     progress_start(&progress, "computing", true);
     const double start = clock_seconds();
-    const bool done = runner_forward(&job->runner, tensors, &why);
+    const bool done =
+        runner_forward(&job->runner, &tensors, &why) && device_wait(job->runner.memory, &why);
     job->seconds = clock_seconds() - start;
     progress_stop(&progress);
-    if (!done || (job->verify && !runner_verify(&job->runner, tensors, VERIFY_SEED, VERIFY_BUDGET,
-                                                &job->verdict, &why))) {
+    if (!done || !fetch(job, &job->o.array, tensors.o, &why) ||
+        !fetch(job, &job->lse.array, tensors.lse, &why) ||
+        (job->verify &&
+         !runner_verify(&job->runner, host, VERIFY_SEED, VERIFY_BUDGET, &job->verdict, &why))) {
         return complain("attn: %s", why.text);
     }
     return EXIT_DONE;
@@ -354,9 +396,12 @@ static int refuse_result(const struct job *job) {
 }
 
 static int run(struct job *job) {
-    if (read_inputs(job) != EXIT_DONE || open_products(job) != EXIT_DONE ||
-        compute(job) != EXIT_DONE) {
+    if (read_inputs(job) != EXIT_DONE || open_products(job) != EXIT_DONE) {
         return EXIT_BAD_INPUT;
+    }
+    const int computed = compute(job);
+    if (computed != EXIT_DONE) {
+        return computed;
     }
     if (job->verify && !job->verdict.comparison.pass) {
         return refuse_result(job);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * verb_bench.c - `attest bench`: one problem, or the grid of them that stands for the CPU backend.
+ * verb_bench.c - `attest bench`: one problem, or a grid of them; the best variant, or each.
  *
  * Invariant: no number is printed for a result that failed its check (measure.h).
  */
@@ -10,12 +10,19 @@
 
 #include "args.h"
 #include "attn.h"
+#include "grid.h"
 #include "json.h"
 #include "measure.h"
 #include "message.h"
 #include "runner.h"
 #include "shape.h"
 #include "verbs.h"
+
+/* How often each outcome was seen, and the last reason. */
+struct tally {
+    int timed, refused, failed, wrong;
+    attn_error why;
+};
 
 struct request {
     struct runner runner;
@@ -24,156 +31,273 @@ struct request {
     struct extras extras;
     struct measure_options options;
     int64_t seed;
-    bool grid, one_dtype, json;
-    int grid_name;
+    bool grid, one_dtype, all_variants, json;
+    int grid_name, mode;
+    int32_t variant_count; /* of the context, before any is added */
     attn_device device;
+    struct tally tally;
     struct json out;
 };
 
-static const char *const GRID_NAMES[] = {"cpu", NULL};
-
-/* Prefill from short to long, with and without grouped heads, and a decoding step. */
-static const struct {
-    int64_t batch, heads, heads_kv, seq_q, seq_kv, dim;
-    attn_causal causal;
-} GRID[] = {
-    {2, 8, 8, 512, 512, 64, ATTN_CAUSAL_NONE},
-    {1, 16, 16, 2048, 2048, 128, ATTN_CAUSAL_TOP_LEFT},
-    {1, 32, 8, 1024, 1024, 128, ATTN_CAUSAL_TOP_LEFT},
-    {1, 8, 8, 4096, 4096, 64, ATTN_CAUSAL_NONE},
-    {4, 32, 8, 1, 8192, 128, ATTN_CAUSAL_NONE},
-};
-enum { GRID_COUNT = sizeof GRID / sizeof *GRID };
+enum { MODE_ALL = MODE_COUNT };
+static const char *const MODE_CHOICES[] = {"eager", "stream", "graph", "all", NULL};
 
 /* ---- report ---------------------------------------------------------------------------------- */
 
-static void print_json(struct json *json, const struct measurement *m) {
-    json_open(json, NULL, '{');
-    problem_json(json, "problem", &m->problem);
-    json_text(json, "variant", m->variant[0] != '\0' ? m->variant : NULL);
-    if (m->outcome != OUTCOME_TIMED) {
-        json_text(json, "outcome", m->outcome == OUTCOME_WRONG ? "wrong" : "refused");
-        json_text(json, "reason", m->why.text);
-        json_close(json);
-        return;
+static double rate(const struct measurement *m, const struct timing *timing) {
+    return m->flops / timing->stats.p50;
+}
+
+static const char *outcome_name(enum outcome outcome) {
+    switch (outcome) {
+    case OUTCOME_TIMED: return "timed";
+    case OUTCOME_REFUSED: return "refused";
+    case OUTCOME_FAILED: return "failed";
+    case OUTCOME_WRONG: break;
     }
-    json_text(json, "outcome", "timed");
+    return "wrong";
+}
+
+static void timing_json(struct json *json, const struct request *request,
+                        const struct measurement *m, const struct timing *timing) {
     verdict_json(json, "check", &m->verdict);
-    json_int(json, "samples", (int64_t)m->stats.count);
-    json_int(json, "calls_per_sample", m->repeats);
+    if (runner_wants_gpu(&request->runner)) {
+        json_text(json, "mode", MODE_NAMES[timing->mode]);
+        json_real(json, "host_us", 1e6 * timing->host);
+    }
+    json_int(json, "samples", (int64_t)timing->stats.count);
+    json_int(json, "calls_per_sample", timing->repeats);
     json_int(json, "input_sets", m->sets);
-    json_real(json, "p50_seconds", m->stats.p50);
-    json_real(json, "p50_low_seconds", m->stats.low);
-    json_real(json, "p50_high_seconds", m->stats.high);
-    json_real(json, "p90_seconds", m->stats.p90);
-    json_real(json, "min_seconds", m->stats.min);
-    json_real(json, "gflops", m->gflops);
-    json_close(json);
+    json_real(json, "p50_seconds", timing->stats.p50);
+    json_real(json, "p50_low_seconds", timing->stats.low);
+    json_real(json, "p50_high_seconds", timing->stats.high);
+    json_real(json, "p90_seconds", timing->stats.p90);
+    json_real(json, "min_seconds", timing->stats.min);
+    json_real(json, "gflops", 1e-9 * rate(m, timing));
+}
+
+/* One object for each mode that was timed, or one that says why there is none. */
+static void print_json(struct request *request, const struct measurement *m) {
+    struct json *json = &request->out;
+    for (int i = 0; i == 0 || i < m->timing_count; i++) {
+        json_open(json, NULL, '{');
+        problem_json(json, "problem", &m->problem);
+        json_text(json, "variant", m->variant[0] != '\0' ? m->variant : NULL);
+        json_text(json, "outcome", outcome_name(m->outcome));
+        if (m->outcome == OUTCOME_TIMED) {
+            timing_json(json, request, m, &m->timings[i]);
+        } else {
+            json_text(json, "reason", m->why.text);
+        }
+        json_close(json);
+        if (m->outcome != OUTCOME_TIMED) {
+            return;
+        }
+    }
+}
+
+/* "NVIDIA H200, 132 multiprocessors, CUDA 13.0" or "Neoverse-V1, 2 threads" */
+static void print_device(const attn_device *device) {
+    if (device->driver > 0) {
+        printf("%s, %s, %d multiprocessors, CUDA %d.%d", device->name, device->arch, device->units,
+               device->driver / 1000, device->driver % 1000 / 10);
+    } else {
+        printf("%s, %d thread%s", device->name, device->units, device->units == 1 ? "" : "s");
+    }
+}
+
+static void print_timing_cpu(const struct measurement *m) {
+    const struct stats *stats = &m->timings[0].stats;
+    printf("p50       %.4f ms", 1e3 * stats->p50);
+    if (!isnan(stats->low)) {
+        printf("   95 %% CI %.4f to %.4f", 1e3 * stats->low, 1e3 * stats->high);
+    }
+    printf("\np90       %.4f ms\nmin       %.4f ms   of %zu samples\n", 1e3 * stats->p90,
+           1e3 * stats->min, stats->count);
+    printf("rate      %.1f GFLOP/s\n", 1e-9 * rate(m, &m->timings[0]));
+}
+
+static void print_timings_gpu(const struct measurement *m) {
+    printf("\n%-7s %10s %23s %10s %10s %9s %8s %8s\n", "mode", "p50 us", "95 % CI", "p90 us",
+           "min us", "TFLOP/s", "samples", "host us");
+    for (int i = 0; i < m->timing_count; i++) {
+        const struct timing *timing = &m->timings[i];
+        const struct stats *stats = &timing->stats;
+        printf("%-7s %10.2f %10.2f to %9.2f %10.2f %10.2f %9.1f %8zu ", MODE_NAMES[timing->mode],
+               1e6 * stats->p50, 1e6 * stats->low, 1e6 * stats->high, 1e6 * stats->p90,
+               1e6 * stats->min, 1e-12 * rate(m, timing), stats->count);
+        if (isnan(timing->host)) {
+            printf("%8s\n", "");
+        } else {
+            printf("%8.2f\n", 1e6 * timing->host);
+        }
+    }
 }
 
 static void print_block(const struct request *request, const struct measurement *m) {
     char text[256];
     printf("problem   %s\n", problem_text(&m->problem, text, sizeof text));
-    printf("variant   %s on %s, %d thread%s\n", m->variant, request->device.name,
-           request->device.units, request->device.units == 1 ? "" : "s");
-    printf("checked   %s\n", verdict_text(&m->verdict, text, sizeof text));
-    printf("p50       %.4f ms", 1e3 * m->stats.p50);
-    if (!isnan(m->stats.low)) {
-        printf("   95 %% CI %.4f to %.4f", 1e3 * m->stats.low, 1e3 * m->stats.high);
+    printf("variant   %s on ", m->variant);
+    print_device(&request->device);
+    printf("\nchecked   %s\n", verdict_text(&m->verdict, text, sizeof text));
+    if (runner_wants_gpu(&request->runner)) {
+        print_timings_gpu(m);
+    } else {
+        print_timing_cpu(m);
     }
-    printf("\np90       %.4f ms\nmin       %.4f ms   of %zu samples\n", 1e3 * m->stats.p90,
-           1e3 * m->stats.min, m->stats.count);
-    printf("rate      %.1f GFLOP/s\n", m->gflops);
 }
 
 static void print_heading(const struct request *request) {
-    printf("%s, %d thread%s\n\n%-36s %-22s %9s %9s %9s %9s\n", request->device.name,
-           request->device.units, request->device.units == 1 ? "" : "s", "problem", "variant",
-           "p50 ms", "p90 ms", "min ms", "GFLOP/s");
+    print_device(&request->device);
+    if (runner_wants_gpu(&request->runner)) {
+        printf("\n\n%-36s %-36s %-7s %10s %10s %10s %9s %8s\n", "problem", "variant", "mode",
+               "p50 us", "p90 us", "min us", "TFLOP/s", "host us");
+    } else {
+        printf("\n\n%-36s %-22s %9s %9s %9s %9s\n", "problem", "variant", "p50 ms", "p90 ms",
+               "min ms", "GFLOP/s");
+    }
 }
 
-static void print_row(const struct measurement *m) {
+static void print_rows_gpu(const char *problem, const struct measurement *m) {
+    for (int i = 0; i < m->timing_count; i++) {
+        const struct timing *timing = &m->timings[i];
+        printf("%-36s %-36s %-7s %10.2f %10.2f %10.2f %9.1f ", problem, m->variant,
+               MODE_NAMES[timing->mode], 1e6 * timing->stats.p50, 1e6 * timing->stats.p90,
+               1e6 * timing->stats.min, 1e-12 * rate(m, timing));
+        if (isnan(timing->host)) {
+            printf("%8s\n", "");
+        } else {
+            printf("%8.2f\n", 1e6 * timing->host);
+        }
+    }
+}
+
+static void print_row(const struct request *request, const struct measurement *m) {
     char text[256];
-    printf("%-36s ", problem_text(&m->problem, text, sizeof text));
-    if (m->outcome == OUTCOME_TIMED) {
-        printf("%-22s %9.3f %9.3f %9.3f %9.1f\n", m->variant, 1e3 * m->stats.p50,
-               1e3 * m->stats.p90, 1e3 * m->stats.min, m->gflops);
+    problem_text(&m->problem, text, sizeof text);
+    if (m->outcome != OUTCOME_TIMED) {
+        printf("%-36s %s%s%s: %s\n", text, m->variant, m->variant[0] != '\0' ? " " : "",
+               m->outcome == OUTCOME_WRONG ? "WRONG" : outcome_name(m->outcome), m->why.text);
+    } else if (runner_wants_gpu(&request->runner)) {
+        print_rows_gpu(text, m);
     } else {
-        printf("%s: %s\n", m->outcome == OUTCOME_WRONG ? "WRONG" : "refused", m->why.text);
+        const struct stats *stats = &m->timings[0].stats;
+        printf("%-36s %-22s %9.3f %9.3f %9.3f %9.1f\n", text, m->variant, 1e3 * stats->p50,
+               1e3 * stats->p90, 1e3 * stats->min, 1e-9 * rate(m, &m->timings[0]));
     }
     fflush(stdout); /* a table that grows while one looks */
 }
 
-/* ---- one, or the grid ------------------------------------------------------------------------ */
+/* ---- one, or many ---------------------------------------------------------------------------- */
+
+static void command_line_problem(const struct request *request, attn_problem *problem) {
+    attn_problem_init(problem);
+    sizes_apply(&request->sizes, problem);
+    semantics_apply(&request->semantics, problem);
+    extras_apply(&request->extras, problem);
+}
 
 static int run_one(struct request *request) {
     attn_problem problem;
     struct measurement m;
-    attn_problem_init(&problem);
-    sizes_apply(&request->sizes, &problem);
-    semantics_apply(&request->semantics, &problem);
-    extras_apply(&request->extras, &problem);
+    command_line_problem(request, &problem);
     measure(&request->runner, &problem, &request->options, &m);
     if (request->json) {
-        print_json(&request->out, &m);
+        print_json(request, &m);
     } else if (m.outcome == OUTCOME_TIMED) {
         print_block(request, &m);
     }
     switch (m.outcome) {
     case OUTCOME_TIMED: return EXIT_DONE;
-    case OUTCOME_REFUSED: return complain("bench: %s", m.why.text);
+    case OUTCOME_REFUSED:
+    case OUTCOME_FAILED: return complain("bench: %s", m.why.text);
     case OUTCOME_WRONG: break;
     }
     complain("bench: %s computes it wrongly: %s", m.variant, m.why.text);
     return EXIT_FAILED_CHECK;
 }
 
-static int run_grid(struct request *request) {
-    int timed = 0, wrong = 0, refused = 0;
+static void measure_row(struct request *request, const attn_problem *problem) {
+    struct tally *tally = &request->tally;
     struct measurement m;
-    if (!request->json) {
-        print_heading(request);
+    measure(&request->runner, problem, &request->options, &m);
+    tally->timed += m.outcome == OUTCOME_TIMED;
+    tally->refused += m.outcome == OUTCOME_REFUSED;
+    tally->failed += m.outcome == OUTCOME_FAILED;
+    tally->wrong += m.outcome == OUTCOME_WRONG;
+    if (m.outcome != OUTCOME_TIMED) {
+        tally->why = m.why;
     }
-    for (int i = 0; i < GRID_COUNT; i++) {
+    if (request->json) {
+        print_json(request, &m);
+    } else {
+        print_row(request, &m);
+    }
+}
+
+/* One row, or one for each variant that applies. Where none does, the row says why. */
+static void measure_rows(struct request *request, const attn_problem *problem) {
+    bool applied = false;
+    for (int32_t i = 0; request->all_variants && i < request->variant_count; i++) {
+        attn_variant variant = {.size = sizeof variant};
+        const attn_context *context = request->runner.context;
+        if (attn_variant_get(context, i, &variant, NULL) == ATTN_OK &&
+            attn_variant_check(context, variant.name, problem, NULL) == ATTN_OK) {
+            applied = true;
+            request->runner.variant = variant.name; /* lives as long as the context */
+            measure_row(request, problem);
+            request->runner.variant = NULL;
+        }
+    }
+    if (!applied) {
+        measure_row(request, problem);
+    }
+}
+
+static void measure_grid(struct request *request) {
+    for (int i = 0; i < grid_count(request->grid_name); i++) {
         for (int dtype = ATTN_FP32; dtype <= ATTN_BF16; dtype++) {
-            if (request->one_dtype && dtype != request->semantics.dtype) {
-                continue;
-            }
-            attn_problem p;
-            attn_problem_init(&p);
-            p.dtype = (attn_dtype)dtype;
-            p.batch = GRID[i].batch;
-            p.heads_q = GRID[i].heads;
-            p.heads_kv = GRID[i].heads_kv;
-            p.seq_q = GRID[i].seq_q;
-            p.seq_kv = GRID[i].seq_kv;
-            p.head_dim = GRID[i].dim;
-            p.causal = GRID[i].causal;
-            measure(&request->runner, &p, &request->options, &m);
-            timed += m.outcome == OUTCOME_TIMED;
-            wrong += m.outcome == OUTCOME_WRONG;
-            refused += m.outcome == OUTCOME_REFUSED;
-            if (request->json) {
-                print_json(&request->out, &m);
-            } else {
-                print_row(&m);
+            const bool wanted =
+                request->one_dtype ? dtype == request->semantics.dtype
+                                   : grid_has_every_dtype(request->grid_name) || dtype == ATTN_FP16;
+            if (wanted) {
+                attn_problem problem;
+                grid_problem(request->grid_name, i, &problem);
+                problem.dtype = (attn_dtype)dtype;
+                measure_rows(request, &problem);
             }
         }
     }
-    if (wrong > 0) {
-        complain("bench: %d result%s wrong", wrong, wrong == 1 ? " is" : "s are");
+}
+
+/* A table: problems that are refused are rows of it, not errors, unless nothing else is in it. */
+static int run_table(struct request *request) {
+    const struct tally *tally = &request->tally;
+    if (!request->json) {
+        print_heading(request);
+    }
+    if (request->grid) {
+        measure_grid(request);
+    } else {
+        attn_problem problem;
+        command_line_problem(request, &problem);
+        measure_rows(request, &problem);
+    }
+    if (tally->wrong > 0) {
+        complain("bench: %d result%s wrong", tally->wrong, tally->wrong == 1 ? " is" : "s are");
         return EXIT_FAILED_CHECK;
     }
-    if (timed == 0) {
-        return complain("bench: nothing was timed: %s", m.why.text);
+    if (tally->timed == 0) {
+        return complain("bench: nothing was timed: %s", tally->why.text);
+    }
+    if (tally->failed > 0) {
+        return complain("bench: %d of %d not measured: %s", tally->failed,
+                        tally->failed + tally->timed + tally->refused, tally->why.text);
     }
     if (!request->json) {
-        printf("\n%d results, each checked against the double-precision reference before it was "
+        printf("\n%d result%s, each checked against the double-precision reference before it was "
                "timed\n",
-               timed);
-    }
-    if (refused > 0 && request->runner.variant == NULL) {
-        return complain("bench: %d problem%s refused", refused, refused == 1 ? " was" : "s were");
+               tally->timed, tally->timed == 1 ? "" : "s");
     }
     return EXIT_DONE;
 }
@@ -184,9 +308,16 @@ static int run(struct request *request) {
     device->size = sizeof *device;
     if (!runner_open(&request->runner, &why) ||
         attn_device_get(request->runner.context, device, &why) != ATTN_OK) {
-        return complain("bench: %s", why.text);
+        return runner_complain(&request->runner, "bench", &why);
+    }
+    attn_variant variant = {.size = sizeof variant};
+    while (attn_variant_get(request->runner.context, request->variant_count, &variant, NULL) ==
+           ATTN_OK) {
+        request->variant_count++;
     }
     request->options.seed = (uint64_t)request->seed;
+    request->options.modes =
+        request->mode == MODE_ALL ? (1U << MODE_COUNT) - 1U : 1U << request->mode;
     request->out = json_begin(stdout);
     if (request->json) {
         json_open(&request->out, NULL, '{');
@@ -194,11 +325,15 @@ static int run(struct request *request) {
         json_text(&request->out, "device", request->runner.device);
         json_text(&request->out, "name", device->name);
         json_text(&request->out, "arch", device->arch);
-        json_int(&request->out, "threads", device->units);
+        json_int(&request->out, device->driver > 0 ? "multiprocessors" : "threads", device->units);
+        if (device->driver > 0) {
+            json_int(&request->out, "driver", device->driver);
+        }
         json_int(&request->out, "seed", request->seed);
         json_open(&request->out, "results", '[');
     }
-    const int status = request->grid ? run_grid(request) : run_one(request);
+    const int status =
+        request->grid || request->all_variants ? run_table(request) : run_one(request);
     if (request->json) {
         json_close(&request->out);
         json_close(&request->out);
@@ -208,7 +343,7 @@ static int run(struct request *request) {
 
 /* ---- the command line ------------------------------------------------------------------------ */
 
-enum { OWN_ARGS = 5, OWN_GRID = 0 }; /* --grid is the first of its table */
+enum { OWN_ARGS = 7, OWN_GRID = 0, OWN_MODE = 2 }; /* places of --grid and --mode */
 
 struct tables {
     struct arg sizes[SIZES_ARGS], semantics[SEMANTICS_ARGS];
@@ -223,10 +358,17 @@ static void fill_tables(struct request *request, struct tables *tables) {
     runner_args(&request->runner, tables->runner);
     request->options.seconds = 1.0;
     request->seed = 1;
+    request->mode = MODE_ALL;
     const struct arg own[OWN_ARGS] = {
         arg_choice("--grid", &request->grid_name, GRID_NAMES,
-                   "five problems, each in every dtype (or in --dtype), as one table"),
-        arg_real("--seconds", &request->options.seconds, "time each problem for so long [1]"),
+                   "a table of problems: cpu in every dtype, the others in fp16, or in --dtype"),
+        arg_flag("--all-variants", &request->all_variants,
+                 "each variant that applies instead of the best one, as one table"),
+        arg_choice("--mode", &request->mode, MODE_CHOICES,
+                   "on a GPU: calls back to back, each alone on a stream of its own, or replayed "
+                   "from a graph [all]"),
+        arg_real("--seconds", &request->options.seconds,
+                 "time each problem, in each mode, for so long [1]"),
         arg_int("--seed", &request->seed, 0, INT64_MAX, "of the random inputs [1]"),
         arg_flag("--lse", &request->options.lse, "compute the log-sum-exp too"),
         arg_flag("--json", &request->json, "report as JSON"),
@@ -238,8 +380,20 @@ static void fill_tables(struct request *request, struct tables *tables) {
 static enum args_result check_request(struct request *request, const struct tables *tables) {
     request->grid = tables->own[OWN_GRID].seen;
     request->one_dtype = tables->semantics[SEMANTICS_DTYPE].seen;
+    if (!request->one_dtype && runner_wants_gpu(&request->runner)) {
+        request->semantics.dtype = ATTN_FP16;
+    }
     if (!(request->options.seconds > 0)) {
         complain("bench: --seconds: %g, expected more than 0", request->options.seconds);
+        return ARGS_BAD;
+    }
+    if (tables->own[OWN_MODE].seen && !runner_wants_gpu(&request->runner)) {
+        complain("bench: --mode: device = %s, expected a GPU", request->runner.device);
+        return ARGS_BAD;
+    }
+    if (request->all_variants && request->runner.variant != NULL) {
+        complain("bench: --variant %s: --all-variants was given too, expected one of the two",
+                 request->runner.variant);
         return ARGS_BAD;
     }
     const char *clash = first_seen(tables->sizes, SIZES_ARGS);
@@ -264,14 +418,17 @@ static enum args_result parse(struct request *request, int argc, char **argv) {
         .verb = "bench",
         .summary = "check a problem's result, then time it",
         .synopsis = "[options]",
-        .notes = "Inputs are random, N(0,1). The result is compared with the double-precision "
-                 "reference on a\nsample of rows before anything is timed; a wrong result has no "
-                 "time (exit 1).\n",
+        .notes =
+            "Inputs are random, N(0,1). The result is compared with the double-precision "
+            "reference on a\nsample of rows before anything is timed; a wrong result has no "
+            "time (exit 1).\nInputs change from call to call: up to 8 sets, 256 MB, on a GPU, 4 "
+            "sets, 64 MB, on a CPU.\n",
         .examples =
             "  attest bench --dtype fp16\n"
             "  attest bench --batch 4 --heads 32 --heads-kv 8 --seq-q 1 --seq-kv 8192 --dim "
             "128\n"
-            "  attest bench --grid cpu --json > bench.json\n",
+            "  attest bench --grid cpu --json > bench.json\n"
+            "  attest bench --device cuda --grid canonical --all-variants --mode graph\n",
         .groups = groups,
         .group_count = sizeof groups / sizeof *groups,
     };

@@ -22,17 +22,22 @@ struct found {
     attn_error why; /* where it is not available */
 };
 
-static struct found look_at(const char *id) {
+static struct found look_at(const char *id, const char *driver) {
     struct found found = {.device.size = sizeof found.device};
     snprintf(found.id, sizeof found.id, "%s", id);
     attn_options options;
     attn_context *context = NULL;
     attn_options_init(&options);
     options.device = found.id;
+    options.driver = driver;
     found.available = attn_open(&options, &context, &found.why) == ATTN_OK &&
                       attn_device_get(context, &found.device, &found.why) == ATTN_OK;
     attn_close(context);
     return found;
+}
+
+static bool is_gpu(const struct found *found) {
+    return strcmp(found->id, "cpu") != 0;
 }
 
 static void print_json(struct json *json, const struct found *found) {
@@ -45,6 +50,10 @@ static void print_json(struct json *json, const struct found *found) {
         json_text(json, "arch", device->arch);
         json_int(json, "units", device->units);
         json_int(json, "memory", device->memory);
+        if (is_gpu(found)) {
+            json_int(json, "driver", device->driver);
+            json_int(json, "shared", device->shared);
+        }
     } else {
         json_text(json, "reason", found->why.text);
     }
@@ -57,21 +66,29 @@ static void print_text(const struct found *found) {
         printf("%-8s not available: %s\n", found->id, found->why.text);
         return;
     }
-    printf("%-8s %s, %s, %d %s, %.1f GiB\n", found->id, device->name, device->arch, device->units,
-           strcmp(found->id, "cpu") != 0 ? "multiprocessors"
-           : device->units == 1          ? "thread"
-                                         : "threads",
+    printf("%-8s %s, %s, %d %s, %.1f GiB", found->id, device->name, device->arch, device->units,
+           is_gpu(found)        ? "multiprocessors"
+           : device->units == 1 ? "thread"
+                                : "threads",
            (double)device->memory / (1 << 30));
+    if (is_gpu(found)) {
+        printf(", CUDA %d.%d", device->driver / 1000, device->driver % 1000 / 10);
+    }
+    printf("\n");
 }
 
 int verb_devices(int argc, char **argv) {
     bool as_json = false;
-    struct arg args[] = {arg_flag("--json", &as_json, "the same as JSON")};
-    const struct arg_group groups[] = {{"options", args, 1}};
+    const char *driver = NULL;
+    struct arg args[] = {
+        arg_text("--driver", &driver, "FILE", "the CUDA driver [$ATTN_DRIVER, else libcuda.so.1]"),
+        arg_flag("--json", &as_json, "the same as JSON"),
+    };
+    const struct arg_group groups[] = {{"options", args, sizeof args / sizeof *args}};
     const struct command command = {
         .verb = "devices",
         .summary = "what this machine can compute on",
-        .synopsis = "[--json]",
+        .synopsis = "[options]",
         .examples = "  attest devices\n"
                     "  attest devices --json\n",
         .groups = groups,
@@ -93,7 +110,7 @@ int verb_devices(int argc, char **argv) {
         if (i >= 0) {
             snprintf(id, sizeof id, "cuda:%d", i);
         }
-        const struct found found = look_at(id);
+        const struct found found = look_at(id, driver);
         more = i < 0 || found.available;
         if (found.available || i <= 0) { /* behind the last GPU there is nothing to explain */
             if (as_json) {

@@ -38,6 +38,44 @@ static bool variant_at(const struct request *request, int32_t index, attn_varian
     return true;
 }
 
+static const struct {
+    attn_option bit;
+    const char *name;
+} OPTIONS[] = {
+    {ATTN_OPTION_WINDOW, "window"},   {ATTN_OPTION_SOFTCAP, "softcap"},
+    {ATTN_OPTION_ALIBI, "alibi"},     {ATTN_OPTION_BIAS, "bias"},
+    {ATTN_OPTION_SINK, "sink"},       {ATTN_OPTION_PACKED, "packed"},
+    {ATTN_OPTION_USED_KV, "used_kv"}, {ATTN_OPTION_ANY_SCALE, "any_scale"},
+};
+enum { OPTION_COUNT = sizeof OPTIONS / sizeof *OPTIONS };
+
+static bool image_at(const struct request *request, const char *name, int32_t index,
+                     attn_image *image) {
+    *image = (attn_image){.size = sizeof *image};
+    return attn_variant_image(request->runner.context, name, index, image, NULL) == ATTN_OK;
+}
+
+/* "; takes window softcap", "; images sm_80 compute_80": what it says of itself. */
+static void print_traits(const struct request *request, const attn_variant *variant) {
+    uint32_t all = 0;
+    for (int i = 0; i < OPTION_COUNT; i++) {
+        all |= (uint32_t)OPTIONS[i].bit;
+    }
+    printf("; takes");
+    for (int i = 0; i < OPTION_COUNT && variant->options != all; i++) {
+        if ((variant->options & (uint32_t)OPTIONS[i].bit) != 0) {
+            printf(" %s", OPTIONS[i].name);
+        }
+    }
+    printf("%s", variant->options == all ? " every option"
+                 : variant->options == 0 ? " no option"
+                                         : "");
+    attn_image image;
+    for (int32_t i = 0; image_at(request, variant->name, i, &image); i++) {
+        printf("%s %s", i == 0 ? "; images" : "", image.arch);
+    }
+}
+
 static void print_variants(const struct request *request) {
     attn_variant variant;
     attn_error why;
@@ -48,8 +86,41 @@ static void print_variants(const struct request *request) {
         width = length > width ? length : width;
     }
     for (int32_t i = 0; variant_at(request, i, &variant, &applies, &why); i++) {
-        printf("  %-*s  %s%s\n", width, variant.name, applies ? "yes" : "no: ", why.text);
+        printf("  %-*s  %s%s", width, variant.name, applies ? "yes" : "no: ", why.text);
+        print_traits(request, &variant);
+        printf("\n");
     }
+}
+
+static void traits_json(struct json *json, const struct request *request,
+                        const attn_variant *variant) {
+    attn_image image;
+    json_bool(json, "tensor_cores", variant->tensor_cores);
+    json_open(json, "dtypes", '[');
+    for (int i = 0; DTYPE_NAMES[i] != NULL; i++) {
+        if ((variant->dtypes >> i & 1U) != 0) {
+            json_text(json, NULL, DTYPE_NAMES[i]);
+        }
+    }
+    json_close(json);
+    json_open(json, "options", '[');
+    for (int i = 0; i < OPTION_COUNT; i++) {
+        if ((variant->options & (uint32_t)OPTIONS[i].bit) != 0) {
+            json_text(json, NULL, OPTIONS[i].name);
+        }
+    }
+    json_close(json);
+    json_int(json, "head_dim_max", variant->head_dim_max);
+    json_int(json, "head_dim_multiple", variant->head_dim_multiple);
+    json_int(json, "stages", variant->stages);
+    json_int(json, "warps", variant->warps);
+    json_int(json, "shared_bytes", variant->shared_bytes);
+    json_text(json, "entry", variant->entry);
+    json_open(json, "images", '[');
+    for (int32_t i = 0; image_at(request, variant->name, i, &image); i++) {
+        json_text(json, NULL, image.arch);
+    }
+    json_close(json);
 }
 
 static void variants_json(struct json *json, const struct request *request) {
@@ -64,6 +135,7 @@ static void variants_json(struct json *json, const struct request *request) {
         json_text(json, "arch", variant.arch);
         json_int(json, "block_q", variant.block_q);
         json_int(json, "block_kv", variant.block_kv);
+        traits_json(json, request, &variant);
         json_bool(json, "applies", applies);
         json_text(json, "reason", applies ? NULL : why.text);
         json_close(json);
@@ -125,9 +197,11 @@ static int make_plan(struct request *request) {
     sizes_apply(&request->sizes, &problem);
     semantics_apply(&request->semantics, &problem);
     extras_apply(&request->extras, &problem);
-    if (attn_problem_resolve(&problem, &request->problem, &why) != ATTN_OK ||
-        !runner_open(&request->runner, &why)) {
+    if (attn_problem_resolve(&problem, &request->problem, &why) != ATTN_OK) {
         return complain("plan: %s", why.text);
+    }
+    if (!runner_open(&request->runner, &why)) {
+        return runner_complain(&request->runner, "plan", &why);
     }
     if (!runner_plan(&request->runner, &request->problem, &why)) {
         if (request->all && !request->json) {
@@ -171,13 +245,17 @@ int verb_plan(int argc, char **argv) {
         .synopsis = "[options]",
         .examples =
             "  attest plan --dtype bf16\n"
-            "  attest plan --seq-q 1 --seq-kv 8192 --heads 32 --heads-kv 8 --dim 128 --all\n",
+            "  attest plan --seq-q 1 --seq-kv 8192 --heads 32 --heads-kv 8 --dim 128 --all\n"
+            "  attest plan --device cuda --causal top-left --all\n",
         .groups = groups,
         .group_count = sizeof groups / sizeof *groups,
     };
     const enum args_result parsed = args_parse(&command, argc, argv);
     if (parsed != ARGS_RUN) {
         return parsed == ARGS_HELP ? EXIT_DONE : EXIT_BAD_INPUT;
+    }
+    if (!semantics[SEMANTICS_DTYPE].seen && runner_wants_gpu(&request.runner)) {
+        request.semantics.dtype = ATTN_FP16;
     }
     const int status = make_plan(&request);
     runner_close(&request.runner);

@@ -8,6 +8,9 @@
 int verb_attn(int argc, char **argv);
 int verb_bench(int argc, char **argv);
 int verb_devices(int argc, char **argv);
+int verb_inspect(int argc, char **argv);
+int verb_parity(int argc, char **argv);
 int verb_plan(int argc, char **argv);
+int verb_sanitize(int argc, char **argv);
 
 #endif /* ATTEST_VERBS_H */

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * sample_run.c - runs samples through variants and compares them with the reference.
+ * verify.c - runs samples through variants and compares them with the reference.
  *
  * Invariant: a result counts as right only by attn_compare over every row, after a run that left
  * no damage; the outputs held NaN before it.
  */
-#include "cases.h"
+#include "verify.h"
+
 #include "test.h"
 
 #include <stdio.h>
@@ -66,67 +67,15 @@ const char *sample_forward(attn_context *context, struct sample *s, const char *
     return wrong;
 }
 
-const char *expectation_make(struct expectation *expected, const attn_context *context,
-                             const struct sample *s) {
-    attn_error why;
-    const attn_problem *p = &s->full;
-    const size_t count = (size_t)(p->batch * p->heads_q * p->seq_q);
-    const size_t values = count * (size_t)p->head_dim_v + 1;
-    expected->count = count;
-    expected->o = malloc(values * sizeof(double));
-    expected->lse = malloc((count + 1) * sizeof(double));
-    expected->twin = malloc(values * sizeof(double));
-    if (!expected->o || !expected->lse || !expected->twin) {
-        return "no memory for the reference";
-    }
-    if (attn_reference(context, &s->problem, &s->tensors, ATTN_EXACT, NULL, count, expected->o,
-                       expected->lse, &why) != ATTN_OK ||
-        attn_reference(context, &s->problem, &s->tensors, ATTN_TWIN, NULL, count, expected->twin,
-                       NULL, &why) != ATTN_OK) {
-        return tell("attn_reference", why.text);
-    }
-    return NULL;
-}
-
-void expectation_free(struct expectation *expected) {
-    free(expected->o);
-    free(expected->lse);
-    free(expected->twin);
-    memset(expected, 0, sizeof *expected);
-}
-
-const char *sample_compare(const struct sample *s, const struct expectation *expected,
-                           attn_comparison *result) {
-    attn_error why;
-    attn_comparison local;
-    result = result ? result : &local;
-    *result = (attn_comparison){.size = sizeof *result};
-    if (attn_compare(&s->problem, &s->tensors, NULL, expected->count, expected->o, expected->lse,
-                     expected->twin, result, &why) != ATTN_OK) {
-        return tell("attn_compare", why.text);
-    }
-    if (result->pass) {
-        return NULL;
-    }
-    attn_comparison_print(result, message, sizeof message);
-    return message;
-}
-
-static bool near_miss(const struct recipe *recipe, const attn_comparison *result) {
-    return recipe->problem.dtype == ATTN_FP32 && result->lse_pass && result->nans == 0 &&
-           result->max_error < 4 * result->max_allowed &&
-           result->mean_error < 2 * result->mean_allowed;
-}
-
 /* Whether other data of the same problem pass, but for one of five at most. */
 static bool passes_elsewhere(attn_context *context, const struct recipe *recipe,
                              const char *variant) {
     int misses = 0;
-    for (uint64_t other = 1; other <= 5 && misses <= 1; other++) {
+    for (int other = 1; other <= REDRAWS && misses <= REDRAW_MISSES; other++) {
         struct recipe redrawn = *recipe;
         struct expectation expected = {0};
         struct sample s;
-        redrawn.seed += other << 32;
+        recipe_redraw(&redrawn, other);
         if (!sample_make(&s, &redrawn)) {
             return false;
         }
@@ -135,14 +84,14 @@ static bool passes_elsewhere(attn_context *context, const struct recipe *recipe,
         expectation_free(&expected);
         sample_free(&s);
     }
-    return misses <= 1;
+    return misses <= REDRAW_MISSES;
 }
 
 /* One variant; 1 if it failed. */
 static int verify_variant(attn_context *context, struct sample *s,
                           const struct expectation *expected, const char *variant,
                           struct tally *tally) {
-    char line[600], copy[sizeof message];
+    char line[600], copy[800];
     attn_comparison result = {.nans = 1};
     const char *wrong = sample_forward(context, s, variant);
     wrong = wrong ? wrong : sample_compare(s, expected, &result);
@@ -150,7 +99,7 @@ static int verify_variant(attn_context *context, struct sample *s,
         return 0;
     }
     snprintf(copy, sizeof copy, "%s", wrong); /* the next run has the buffer */
-    const bool near = near_miss(&s->recipe, &result);
+    const bool near = comparison_near_miss(&s->recipe, &result);
     if (near && passes_elsewhere(context, &s->recipe, variant)) {
         tally->near_misses++;
         return 0;

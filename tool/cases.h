@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cases.h - problems to test with: drawn from a seed, or given, with tensors in guarded memory.
+ * cases.h - problems to prove a kernel with: drawn from a seed, or given, with tensors in guarded
+ * memory. `attest parity` and the tests of the library share them.
  *
  * A recipe says what to build, a sample is the built thing: problem, tensors, memory. Everything
  * that no kernel may look at or write to (guard bands, stride gaps, keys that no query sees, bias
@@ -10,8 +11,8 @@
  * Invariant: strides and visibility are worked out here from the words of attn.h, never by asking
  * the library; the same seed builds the same bytes on every machine.
  */
-#ifndef CASES_H
-#define CASES_H
+#ifndef ATTEST_CASES_H
+#define ATTEST_CASES_H
 
 #include "attn.h"
 
@@ -29,6 +30,8 @@ struct guarded {
     size_t map_size;
     unsigned char *data; /* the caller's bytes, 0xFF at first */
     size_t size;
+    unsigned char *body; /* what is between the pages without access: data and its bands */
+    size_t body_size;
 };
 
 /* size bytes whose last (at_end) or first byte lies at a page without access, up to alignment.
@@ -45,6 +48,8 @@ enum distribution {
     DIST_CONSTANT, /* all keys equal: the mean of V */
     DIST_SPIKE,    /* one key far above the rest */
     DIST_TINY,     /* V of 1e-6: denormals of fp16 */
+    DIST_ONE_HOT,  /* row j of V is 1 in column j mod head_dim_v: O shows the probabilities */
+    DIST_GROWING,  /* scores rise with the position of the key: the maximum moves at every step */
     DIST_COUNT
 };
 
@@ -62,12 +67,13 @@ struct recipe {
     attn_problem problem;
     enum distribution distribution;
     enum arrangement arrangement;
+    int64_t granule;   /* strides of Q, K, V and O that an arrangement makes are multiples of it */
     bool lse;          /* the LSE is wanted */
     bool slopes;       /* ALiBi slopes are given rather than the usual ones */
     bool masking_bias; /* a tenth of the bias is -inf */
 };
 
-/* The given problem with N(0, 1) and an LSE. */
+/* The given problem with N(0, 1), an LSE and a granule of 1. */
 void recipe_init(struct recipe *recipe, const attn_problem *problem, uint64_t seed);
 
 /* A problem drawn from the seed: any dtype, layout and combination of options. */
@@ -112,49 +118,41 @@ void sample_poison(struct sample *sample);
 /* NULL, or what is wrong: an input changed, a band or a gap written. */
 const char *sample_damage(const struct sample *sample);
 
-/* Poisons, plans with the variant (NULL: the library's choice), runs in a guarded workspace and
- * looks for damage. NULL, or what went wrong. */
-const char *sample_forward(attn_context *context, struct sample *sample, const char *variant);
+/* ---- what is expected ------------------------------------------------------------------------ */
 
-/* The reference for all rows, kept so that many variants are compared with one evaluation. */
+/* The reference, kept so that many variants are compared with one evaluation. */
 struct expectation {
     size_t count;
+    attn_row *rows; /* which; NULL: all of them */
     double *o, *lse, *twin;
 };
+
+/* Of all rows. NULL, or what went wrong; to be freed in either case. */
 const char *expectation_make(struct expectation *expected, const attn_context *context,
                              const struct sample *sample);
+
+/* Of `count` rows, which must come from malloc and are freed with the expectation. */
+const char *expectation_make_rows(struct expectation *expected, const attn_context *context,
+                                  const struct sample *sample, attn_row *rows, size_t count);
 void expectation_free(struct expectation *expected);
+
+/* Which row the index-th one is. */
+attn_row expectation_row(const struct expectation *expected, const struct sample *sample,
+                         size_t index);
 
 /* NULL if what lies in O and LSE passes attn_compare, else the comparison as a line. The comparison
  * itself goes to *result, which may be NULL. */
 const char *sample_compare(const struct sample *sample, const struct expectation *expected,
                            attn_comparison *result);
 
-/* What recipe_verify has seen. */
-struct tally {
-    uint64_t ran;    /* bits of the variants that ran, by their index in attn_variant_get */
-    int runs;        /* of a variant over a recipe */
-    int near_misses; /* runs that missed the rule by little, by luck (see recipe_verify) */
-};
-
-/* Builds the recipe, runs it through every variant that accepts it and compares each result. Prints
- * a line for each failure and returns their number.
- *
- * The rule sets the largest error of a result against twice the largest error of its twin. In fp32
+/* The rule sets the largest error of a result against twice the largest error of its twin. In fp32
  * both are draws from the same distribution, and in one run of a thousand or so the one is by luck
  * more than twice the other, most of all where few rows have large scores. Luck does not repeat: a
  * near miss (fp32, no NaN, the maximum within a factor of four and the mean within two) counts as a
- * failure unless other data of the same problem pass at least four times out of five. The tally
- * counts near misses, so that a test can bound their number. */
-int recipe_verify(attn_context *context, const struct recipe *recipe, struct tally *tally);
+ * failure unless other data of the same problem pass at least four times out of five: other seeds
+ * for which recipe_redraw changes the data alone. */
+bool comparison_near_miss(const struct recipe *recipe, const attn_comparison *result);
+enum { REDRAWS = 5, REDRAW_MISSES = 1 };
+void recipe_redraw(struct recipe *recipe, int redraw);
 
-/* Runs the sample through every variant that accepts it and hands each result to `look`. Failed
- * runs, and that none ran, are failed CHECKs of the test. */
-typedef void sample_look(const struct sample *sample, const char *variant, void *user);
-void sample_each_variant(attn_context *context, struct sample *sample, sample_look *look,
-                         void *user);
-
-/* A sample_look that CHECKs every row by attn_verify; user is the context. */
-void sample_must_pass(const struct sample *sample, const char *variant, void *user);
-
-#endif /* CASES_H */
+#endif /* ATTEST_CASES_H */

@@ -117,18 +117,20 @@ static void resolve(attn_problem *p) {
 }
 
 /* Gives the problem the strides of the arrangement. */
-static void arrange(attn_problem *p, enum arrangement arrangement, uint64_t *rng) {
+static void arrange(attn_problem *p, const struct recipe *recipe, uint64_t *rng) {
+    const int64_t unit = recipe->granule;
     attn_problem r = *p;
     resolve(&r);
     const attn_layout other = p->layout == ATTN_BHSD ? ATTN_BSHD : ATTN_BHSD;
     const int64_t rows_q = p->packed ? p->total_q : p->seq_q;
     const int64_t rows_kv = p->packed ? p->total_kv : p->seq_kv;
-    switch (arrangement) {
+    switch (recipe->arrangement) {
     case ARRANGE_GAPS:
-        p->q = strides_of(p->layout, r.heads_q, rows_q, r.head_dim, rng_range(rng, 0, 3));
-        p->k = strides_of(p->layout, r.heads_kv, rows_kv, r.head_dim, rng_range(rng, 0, 8));
-        p->v = strides_of(p->layout, r.heads_kv, rows_kv, r.head_dim_v, rng_range(rng, 0, 8));
-        p->o = strides_of(p->layout, r.heads_q, rows_q, r.head_dim_v, rng_range(rng, 1, 5));
+        p->q = strides_of(p->layout, r.heads_q, rows_q, r.head_dim, unit * rng_range(rng, 0, 3));
+        p->k = strides_of(p->layout, r.heads_kv, rows_kv, r.head_dim, unit * rng_range(rng, 0, 8));
+        p->v =
+            strides_of(p->layout, r.heads_kv, rows_kv, r.head_dim_v, unit * rng_range(rng, 0, 8));
+        p->o = strides_of(p->layout, r.heads_q, rows_q, r.head_dim_v, unit * rng_range(rng, 1, 5));
         p->lse = strides_of(ATTN_BHSD, r.heads_q, rows_q, 1, rng_range(rng, 1, 2));
         break;
     case ARRANGE_FUSED:
@@ -270,13 +272,27 @@ static bool place_tensors(struct sample *s, uint64_t *rng) {
     return true;
 }
 
-static float draw_value(enum distribution distribution, int tensor, bool spike, uint64_t *rng) {
+/* Where a value stands: row `row` of `rows`, column `col` of `dim` of Q (0), K (1) or V (2). */
+struct place {
+    int tensor;
+    int64_t row, rows, col, dim;
+    bool spike;
+};
+
+static float draw_value(enum distribution distribution, const struct place *at, uint64_t *rng) {
+    const int tensor = at->tensor;
     switch (distribution) {
     case DIST_LARGE: return rng_normal(rng) * (tensor == 0 ? 8.0f : 1.0f);
     case DIST_CONSTANT: return tensor == 1 ? 0.25f : rng_normal(rng);
     case DIST_SPIKE: /* Q is positive, so that the constant key outshines the others */
-        return tensor == 0 ? fabsf(rng_normal(rng)) : spike ? 4.0f : rng_normal(rng);
+        return tensor == 0 ? fabsf(rng_normal(rng)) : at->spike ? 4.0f : rng_normal(rng);
     case DIST_TINY: return rng_normal(rng) * (tensor < 2 ? 1.0f : 1e-6f);
+    case DIST_ONE_HOT:
+        return tensor < 2 ? rng_normal(rng) : at->row % at->dim == at->col ? 1.0f : 0.0f;
+    case DIST_GROWING: /* Q is positive, so that a larger key is a larger score */
+        return tensor == 0 ? fabsf(rng_normal(rng))
+                           : rng_normal(rng) +
+                                 (tensor == 2 ? 0.0f : 2.0f * (float)at->row / (float)at->rows);
     default: return rng_normal(rng);
     }
 }
@@ -311,12 +327,12 @@ static bool fill_tensor(struct sample *s, int tensor, uint64_t *rng) {
         for (int64_t h = 0; h < heads; h++) {
             const int64_t special = rows > 0 ? rng_range(rng, 0, rows - 1) : 0;
             for (int64_t i = 0; i < rows; i++) {
-                const bool spike = tensor == 1 && i == special;
+                struct place place = {tensor, i, rows, 0, dim, tensor == 1 && i == special};
                 if (!seen[i]) {
                     continue;
                 }
-                for (int64_t d = 0; d < dim; d++) {
-                    row[d] = draw_value(s->recipe.distribution, tensor, spike, rng);
+                for (; place.col < dim; place.col++) {
+                    row[place.col] = draw_value(s->recipe.distribution, &place, rng);
                 }
                 attn_from_float(p->dtype,
                                 data + (size_t)at[tensor](s, b, h, i) * attn_dtype_size(p->dtype),
@@ -400,12 +416,17 @@ static bool make_extras(struct sample *s, uint64_t *rng) {
 static char current_line[600];
 static struct sigaction previous_segv, previous_bus;
 
+/* Safe in a signal handler; there is nobody to tell if it fails. */
+static void put(const char *text, size_t length) {
+    const ssize_t written = write(STDOUT_FILENO, text, length);
+    (void)written;
+}
+
 static void report_crash(int number) {
     static const char text[] = "\nfault in the case of ";
-    ssize_t ignored = write(STDOUT_FILENO, text, sizeof text - 1);
-    ignored = write(STDOUT_FILENO, current_line, strnlen(current_line, sizeof current_line));
-    ignored = write(STDOUT_FILENO, "\n", 1);
-    (void)ignored;
+    put(text, sizeof text - 1);
+    put(current_line, strnlen(current_line, sizeof current_line));
+    put("\n", 1);
     sigaction(SIGSEGV, &previous_segv, NULL); /* the fault repeats and meets the old handler */
     sigaction(SIGBUS, &previous_bus, NULL);
     (void)number;
@@ -433,7 +454,7 @@ bool sample_make(struct sample *s, const struct recipe *recipe) {
     watch_crashes(recipe);
     bool ok = make_lengths(s, rng);
     if (ok) {
-        arrange(&s->problem, recipe->arrangement, rng);
+        arrange(&s->problem, recipe, rng);
         s->full = s->problem;
         resolve(&s->full);
         ok = place_tensors(s, rng);
@@ -504,9 +525,22 @@ const char *sample_damage(const struct sample *s) {
     const struct guarded *const all[] = {&s->qkv[0], &s->qkv[1], &s->qkv[2], &s->o,
                                          &s->lse,    &s->bias,   &s->slopes, &s->sink,
                                          &s->cu_q,   &s->cu_kv,  &s->used};
+    static const char *const beside[] = {
+        "bytes beside Q (or fused QKV) were written",
+        "bytes beside K were written",
+        "bytes beside V were written",
+        "bytes beside O were written",
+        "bytes beside the LSE were written",
+        "bytes beside the bias were written",
+        "bytes beside the ALiBi slopes were written",
+        "bytes beside the sink were written",
+        "bytes beside cu_seqlens_q were written",
+        "bytes beside cu_seqlens_kv were written",
+        "bytes beside used_kv were written",
+    };
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         if (!guarded_intact(all[i])) {
-            return "bytes beside a tensor were written";
+            return beside[i];
         }
     }
     if (hash_inputs(s) != s->inputs) {

@@ -61,6 +61,8 @@ bool guarded_alloc(struct guarded *memory, size_t size, size_t alignment, bool a
     unsigned char *first = memory->map + page;
     mprotect(first, body, PROT_READ | PROT_WRITE);
     memset(first, 0xFF, body);
+    memory->body = first;
+    memory->body_size = body;
     memory->data = at_end ? first + body - round_up(size, alignment) : first + skew;
     if (at_end && skew && (uintptr_t)memory->data % 16 == 0) {
         memory->data -= skew;
@@ -69,12 +71,8 @@ bool guarded_alloc(struct guarded *memory, size_t size, size_t alignment, bool a
 }
 
 bool guarded_intact(const struct guarded *memory) {
-    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    if (!memory->map) {
-        return true;
-    }
-    const unsigned char *end = memory->map + memory->map_size - page;
-    for (const unsigned char *at = memory->map + page; at < end; at++) {
+    const unsigned char *end = memory->body + memory->body_size;
+    for (const unsigned char *at = memory->body; at < end; at++) {
         if (at == memory->data) {
             at += memory->size;
         }
@@ -95,7 +93,11 @@ void guarded_free(struct guarded *memory) {
 /* ---- recipes --------------------------------------------------------------------------------- */
 
 void recipe_init(struct recipe *recipe, const attn_problem *problem, uint64_t seed) {
-    *recipe = (struct recipe){.seed = seed, .problem = *problem, .lse = true};
+    *recipe = (struct recipe){.seed = seed, .problem = *problem, .granule = 1, .lse = true};
+}
+
+void recipe_redraw(struct recipe *recipe, int redraw) {
+    recipe->seed += (uint64_t)redraw << 32;
 }
 
 static int64_t draw_length(uint64_t *rng) {
@@ -245,7 +247,8 @@ void recipe_draw(struct recipe *recipe, uint64_t seed) {
 const char *recipe_print(const struct recipe *recipe, char *buffer, size_t size) {
     static const char *const dtypes[] = {"fp32", "fp16", "bf16"};
     static const char *const causals[] = {"", " top-left", " bottom-right"};
-    static const char *const distributions[] = {"normal", "large", "constant", "spike", "tiny"};
+    static const char *const distributions[] = {"normal", "large",   "constant", "spike",
+                                                "tiny",   "one-hot", "growing"};
     static const char *const arrangements[] = {"given", "gaps", "fused", "broadcast", "mixed"};
     const attn_problem *p = &recipe->problem;
     const attn_bias_strides *b = &p->bias_strides;

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * cuda.h - the CUDA backend: a device behind a driver table, its loaded kernels, and launches.
+ *
+ * Invariant: everything that allocates, loads or compiles happens when a plan is made; a forward
+ * call makes one launch on the caller's stream and can be captured into a graph.
+ */
+#ifndef ATTN_CUDA_H
+#define ATTN_CUDA_H
+
+#include "internal.h"
+#include "kernels/args.h"
+
+struct cuda;    /* a device */
+struct variant; /* plan.h */
+
+/* A kernel that is loaded, and for good: it is unloaded with its context. */
+struct cuda_kernel;
+
+/* What a plan needs to launch. The pointers in `args` are filled in by each call. */
+struct cuda_geometry {
+    const struct cuda_kernel *kernel;
+    unsigned grid, block, shared_bytes;
+    struct attn_args args;
+};
+
+/* Device `ordinal` of the driver at `path` (NULL: the default). ATTN_UNSUPPORTED and the reason
+ * where there is none that libattn can drive. */
+attn_status cuda_open(struct cuda **cuda, int ordinal, const char *path, attn_error *error);
+void cuda_close(struct cuda *cuda);
+
+void cuda_describe(const struct cuda *cuda, attn_device *device);
+void *cuda_driver_function(const struct cuda *cuda, const char *name);
+
+/* The clauses that only GPU variants have: head_dim, alignment, strides, size of the grid, and
+ * whether the device can run it. */
+attn_status cuda_applies(const struct cuda *cuda, const attn_variant *variant,
+                         const attn_problem *resolved, attn_error *error);
+
+/* Loads the variant's kernel unless that was done before, and works out the launch. */
+attn_status cuda_plan(struct cuda *cuda, struct variant *variant, const attn_problem *resolved,
+                      struct cuda_geometry *geometry, attn_error *error);
+
+/* Unloads; NULL is fine. */
+void cuda_unload(struct cuda *cuda, struct cuda_kernel *kernel);
+
+attn_status cuda_forward(struct cuda *cuda, const char *name, const struct cuda_geometry *geometry,
+                         const attn_tensors *tensors, void *stream, attn_error *error);
+
+#endif /* ATTN_CUDA_H */

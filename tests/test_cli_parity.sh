@@ -1,0 +1,196 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+#
+# test_cli_parity.sh - proves `attest parity`: right kernels pass, each planted fault is found, exits
+# 1 and is described for what it is; a child that crashes, hangs or talks nonsense loses its batch and
+# no more; a check that accepts everything is INVALID; without a GPU nothing is called a success.
+#
+# usage: test_cli_parity.sh ATTEST, or SOURCE_DIR BUILD_DIR
+. "$(dirname "$0")/cli.sh"
+
+tile='^cpu_tile_c$'
+row='^cpu_row_c$'
+
+# ends NAME CODE: the last run ended so, and if it failed, with one line of complaint.
+ends() {
+    if [ "$code" -ne "$2" ]; then
+        bad "$1" "exit code $code, expected $2"
+    elif [ "$2" -ne 0 ] && ! one_line_of_complaint; then
+        bad "$1" "not one line of complaint"
+    elif [ "$2" -eq 0 ] && [ -s stderr ]; then
+        bad "$1" "something on stderr"
+    else
+        ok
+    fi
+}
+
+# ---- kernels as they are -----------------------------------------------------------------------
+
+run parity --quick --seed 1
+ends "quick" 0
+says "quick: verdict" "PASS: "
+says "quick: launches" "launches bitwise equal"
+
+run parity --cases 6 --launches 20 --seed 7 --json --variant "$tile"
+ends "as JSON" 0
+says "as JSON: verdict" '"verdict": "PASS"'
+says "as JSON: name" '"name": "cpu_tile_c"'
+says "as JSON: launches" '"eager": 20'
+grep -v '"seconds"' stdout >once
+run parity --cases 6 --launches 20 --seed 7 --json --variant "$tile"
+grep -v '"seconds"' stdout >twice
+same "the same seed, the same numbers" once twice
+run parity --cases 6 --launches 20 --seed 8 --json --variant "$tile"
+grep -v '"seconds"\|"seed"' stdout >other
+holds "another seed, other numbers" sh -c '! cmp -s once other'
+
+# ---- without a device, and bad words -----------------------------------------------------------
+
+run parity --device cuda --driver ./no-such-driver.so
+ends "no GPU" 3
+holds "no GPU: says so" grep -q 'NOT RUN: .*no-such-driver' stderr
+holds "no GPU: no verdict on stdout" [ ! -s stdout ]
+run parity --device cuda --driver ./no-such-driver.so --json
+ends "no GPU, as JSON" 3
+says "no GPU, as JSON: verdict" '"verdict": "NOT_RUN"'
+
+refuses "device" 'device = "gpu"' parity --device gpu
+refuses "no such variant" "no variant of cpu matches 'zebra'" parity --variant zebra
+refuses "bad expression" "is no regular expression" parity --variant '(('
+refuses "case without seed" "--seed" parity --case 3
+refuses "PTX of a CPU" "--ptx is for GPUs" parity --ptx
+refuses "image of a CPU" "--image is for GPUs" parity --image file
+refuses "both" "expected one of them" parity --device cuda --ptx --image file
+refuses "no time" "expected more than 0" parity --timeout 0
+refuses "no cases" "out of range" parity --cases 0
+refuses "a job by hand" "its own child processes" parity --job list
+
+# ---- planted faults ----------------------------------------------------------------------------
+
+compiler=${CC:-cc}
+if ! $compiler -D_GNU_SOURCE -shared -fPIC -I"$here/../include" -o fault.so \
+    "$here/faults/parity.c" 2>stderr; then
+    skipped "faults" "$compiler cannot build them"
+    finish
+fi
+
+# Loaded before the sanitizers' own library, where there is one.
+ASAN_OPTIONS=verify_asan_link_order=0${ASAN_OPTIONS:+:$ASAN_OPTIONS}
+export ASAN_OPTIONS
+
+with_fault() {
+    FAULT=$1
+    shift
+    FAULT=$FAULT LD_PRELOAD=$work/fault.so "$attest" "$@" >stdout 2>stderr
+    code=$?
+}
+
+# notices FAULT "what the anatomy says" words...: FAIL, and described so.
+notices() {
+    fault=$1
+    sentence=$2
+    shift 2
+    with_fault "$fault" parity --seed 5 --variant "$tile" "$@"
+    ends "$fault" 1
+    says "$fault: described" "$sentence"
+    says "$fault: verdict" "FAIL: "
+}
+
+with_fault none parity --seed 5 --case 1 --variant "$tile"
+ends "no fault" 0
+
+# Case 1 of seed 5 has 362 queries and keys, top-left causal; all others that come are like it.
+notices scale "best factor out/expected 1.25, residual" --case 1
+says "scale: a factor" ": a constant factor"
+says "scale: everywhere" "whole rows, every column, every row of the tile"
+grep -o 'attest parity --device.*' stdout | head -1 >printed
+sed "s|^attest|FAULT=scale LD_PRELOAD=$work/fault.so $attest|" printed >repeat
+sh ./repeat >stdout 2>stderr
+code=$?
+ends "scale: repeated by its command" 1
+says "scale: repeated" "best factor out/expected 1.25, residual"
+
+notices column "columns 5 of 33, every row of the tile" --case 1
+notices tail "rows 361 to 361 of 362" --case 1
+says "tail: whole rows" "whole rows, every column, rows of the tile 361 of 512"
+notices nan "4 elements in 4 rows are NaN, the first in batch 0 head 0 row 181" --case 1
+notices noop "6336 NaN, 6336 of them never written" --case 1
+notices lse "off by 0.5 on average" --case 1
+notices growth "over keys: right with 256, wrong from 362 on (blocks of 256)" --case 1
+notices beside "bytes beside O were written" --case 1
+notices input "an input was changed" --case 1
+notices late "launch 89 differs from launch 3 in 1 bytes" --cases 2 --launches 100
+says "late: the cases pass" "0 of 2 cases failed, and 1 series of launches"
+
+with_fault scale parity --seed 5 --case 1 --variant "$tile" --json
+ends "fault as JSON" 1
+says "fault as JSON: verdict" '"verdict": "FAIL"'
+says "fault as JSON: anatomy" "a constant factor"
+says "fault as JSON: command" '"command": "attest parity --device cpu'
+
+with_fault accept parity --seed 5 --cases 4 --launches 4 --variant "$tile"
+ends "a rule that accepts everything" 4
+says "a rule that accepts everything: verdict" "INVALID: "
+
+# ---- children that do not come back ------------------------------------------------------------
+
+# The process that wrote its number into the file `once`; nobody may have waited for it yet.
+child_is_gone() {
+    read -r child <once || return 1
+    [ ! -d "/proc/$child" ] || grep -q '^State:[[:space:]]*Z' "/proc/$child/status"
+}
+
+# Of 48 cases the first 40 are one batch; the other 8 and the launches go on.
+for fault in crash hang answer; do
+    rm -f once
+    FAULT_ONCE=$work/once
+    export FAULT_ONCE
+    with_fault $fault parity --seed 5 --cases 48 --launches 8 --timeout 10 --variant "$row"
+    ends "$fault" 1
+    says "$fault: one batch" "40 of 48 cases failed, and 0 series of launches"
+    says "$fault: which" "40 cases lost, from 0 on: the child"
+    holds "$fault: the child is gone" child_is_gone
+done
+says "answer: nonsense" "answered nonsense: 'rubbish'"
+
+rm -f once
+FAULT=hang LD_PRELOAD=$work/fault.so "$attest" parity --seed 5 --cases 40 --variant "$row" \
+    >stdout 2>stderr &
+parent=$!
+tries=0
+while [ ! -s once ] && [ $tries -lt 100 ]; do
+    sleep 0.1
+    tries=$((tries + 1))
+done
+kill -TERM $parent
+wait $parent
+holds "a signal ends it" [ $? -gt 128 ]
+sleep 0.2
+holds "a signal ends its child" child_is_gone
+unset FAULT_ONCE
+
+# ---- a GPU that is a CPU -----------------------------------------------------------------------
+
+fake=$(dirname "$attest")/tests/libfake_driver.so
+if [ -f "$fake" ]; then
+    FAKE_DRIVER_COMPUTE=1
+    export FAKE_DRIVER_COMPUTE
+    gpu="parity --device cuda --driver $fake --seed 5"
+    run $gpu --case 0
+    if [ $code -eq 3 ]; then
+        holds "no kernels: says so" grep -q 'built without kernels' stderr
+    else
+        ends "fake GPU" 0
+        run $gpu --case 6 # keys of the future are NaN
+        ends "fake GPU, NaN in the future" 0
+        run $gpu --case 0 --ptx
+        ends "fake GPU, PTX" 0
+        says "fake GPU, PTX: says so" "through PTX"
+        FAKE_DRIVER_COMPUTE=0
+        run $gpu --case 0
+        ends "fake GPU that computes nothing" 1
+        says "fake GPU that computes nothing: described" "of them never written"
+    fi
+fi
+
+finish

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * verify.h - runs samples (cases.h) through the variants of a context and judges what comes out.
+ */
+#ifndef VERIFY_H
+#define VERIFY_H
+
+#include "cases.h"
+
+/* Poisons, plans with the variant (NULL: the library's choice), runs in a guarded workspace and
+ * looks for damage. NULL, or what went wrong. */
+const char *sample_forward(attn_context *context, struct sample *sample, const char *variant);
+
+/* What recipe_verify has seen. */
+struct tally {
+    uint64_t ran;    /* bits of the variants that ran, by their index in attn_variant_get */
+    int runs;        /* of a variant over a recipe */
+    int near_misses; /* runs that missed the rule by little, by luck (comparison_near_miss) */
+};
+
+/* Builds the recipe, runs it through every variant that accepts it and compares each result. Prints
+ * a line for each failure and returns their number. The tally counts near misses, so that a test
+ * can bound their number. */
+int recipe_verify(attn_context *context, const struct recipe *recipe, struct tally *tally);
+
+/* Runs the sample through every variant that accepts it and hands each result to `look`. Failed
+ * runs, and that none ran, are failed CHECKs of the test. */
+typedef void sample_look(const struct sample *sample, const char *variant, void *user);
+void sample_each_variant(attn_context *context, struct sample *sample, sample_look *look,
+                         void *user);
+
+/* A sample_look that CHECKs every row by attn_verify; user is the context. */
+void sample_must_pass(const struct sample *sample, const char *variant, void *user);
+
+#endif /* VERIFY_H */

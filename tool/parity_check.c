@@ -1,0 +1,321 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * parity_check.c - judges one case.
+ *
+ * A case passes if its run left no damage, attn_compare accepts O and LSE, and no row outside of
+ * the compared ones holds NaN. Then three impostors take the place of the result: zeros, the mean
+ * of the visible rows of V, and a copy of Q. Where one differs from the truth by more than the rule
+ * allows, the rule must refuse it: that is the control of the check itself.
+ *
+ * Invariant: nothing passes here that attn_compare was not asked about.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "message.h"
+#include "parity.h"
+
+enum { SAMPLED_ROWS = 192 };
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+static bool row_is_clean(const struct parity_case *c, const struct sample *s, int64_t b,
+                         int64_t i) {
+    int64_t low, high;
+    if (c->kind != CASE_FUTURE_NAN && c->kind != CASE_FUTURE_INF) {
+        return true;
+    }
+    sample_visible(s, b, i, &low, &high);
+    return high < c->first_poisoned;
+}
+
+/* The rows that see no poisoned key. */
+static attn_row *clean_rows(const struct parity_case *c, const struct sample *s, size_t *count) {
+    const attn_problem *p = &s->full;
+    attn_row *rows = malloc(((size_t)(p->batch * p->heads_q * p->seq_q) + 1) * sizeof *rows);
+    *count = 0;
+    for (int64_t b = 0; rows && b < p->batch; b++) {
+        for (int64_t h = 0; h < p->heads_q; h++) {
+            for (int64_t i = 0; i < p->seq_q; i++) {
+                if (row_is_clean(c, s, b, i)) {
+                    rows[(*count)++] = (attn_row){b, h, i};
+                }
+            }
+        }
+    }
+    return rows;
+}
+
+static const char *expect(struct expectation *expected, const struct target *t,
+                          const struct parity_case *c, const struct sample *s) {
+    static const char *const no_memory = "out of memory for a list of rows";
+    attn_error why;
+    attn_row *rows;
+    size_t count = SAMPLED_ROWS;
+    switch (c->kind) {
+    case CASE_LARGE:
+        if (s->full.batch * s->full.heads_q * s->full.seq_q <= (int64_t)count) {
+            break;
+        }
+        rows = malloc(count * sizeof *rows);
+        if (rows == NULL) {
+            return no_memory;
+        }
+        if (attn_rows_sample(&s->problem, c->recipe.seed, rows, count, &why) != ATTN_OK) {
+            free(rows);
+            return "attn_rows_sample failed";
+        }
+        return expectation_make_rows(expected, t->context, s, rows, count);
+    case CASE_FUTURE_NAN:
+    case CASE_FUTURE_INF:
+        rows = clean_rows(c, s, &count);
+        return rows == NULL ? no_memory
+                            : expectation_make_rows(expected, t->context, s, rows, count);
+    default: break;
+    }
+    return expectation_make(expected, t->context, s);
+}
+
+/* ---- every row, also those that are not compared --------------------------------------------- */
+
+static float out_value(const struct sample *s, int64_t at) {
+    const size_t element = attn_dtype_size(s->full.dtype);
+    float value;
+    attn_to_float(s->full.dtype, &value, s->o.data + (size_t)at * element, 1);
+    return value;
+}
+
+/* Elements of a row that are NaN where none is due, or the other way round. */
+static int64_t misplaced_nans(const struct sample *s, const attn_row *row, bool clean) {
+    const int64_t start = sample_at_o(s, row->batch, row->head, row->row);
+    int64_t count = 0;
+    for (int64_t d = 0; d < s->full.head_dim_v; d++) {
+        count += isnan(out_value(s, start + d)) == clean;
+    }
+    return count;
+}
+
+/* NaN exactly in the rows that see one. False and the place of the first exception. */
+static bool nans_in_place(const struct parity_case *c, const struct sample *s, attn_error *why) {
+    const attn_problem *p = &s->full;
+    int64_t elements = 0, rows = 0;
+    attn_row first = {0}, at;
+    bool first_clean = true;
+    for (at.batch = 0; at.batch < p->batch; at.batch++) {
+        for (at.head = 0; at.head < p->heads_q; at.head++) {
+            for (at.row = 0; at.row < sample_rows_q(s, at.batch); at.row++) {
+                const bool clean = row_is_clean(c, s, at.batch, at.row);
+                if (!clean && c->kind == CASE_FUTURE_INF) {
+                    continue; /* an infinite score may be 0 or NaN as a probability */
+                }
+                const int64_t bad = misplaced_nans(s, &at, clean);
+                if (bad > 0 && rows == 0) {
+                    first = at;
+                    first_clean = clean;
+                }
+                elements += bad;
+                rows += bad > 0;
+            }
+        }
+    }
+    return rows == 0 ||
+           explain(why,
+                   "%lld elements in %lld rows are %s, the first in batch %lld head %lld row %lld, "
+                   "which sees %s NaN",
+                   (long long)elements, (long long)rows, first_clean ? "NaN" : "not NaN",
+                   (long long)first.batch, (long long)first.head, (long long)first.row,
+                   first_clean ? "no" : "a");
+}
+
+/* ---- impostors ------------------------------------------------------------------------------- */
+
+enum impostor { IMPOSTOR_ZERO, IMPOSTOR_MEAN_V, IMPOSTOR_COPY_Q, IMPOSTORS };
+static const char *const IMPOSTOR_NAMES[IMPOSTORS] = {"a result of zeros", "the mean of V",
+                                                      "a copy of Q"};
+
+/* Row `row` as the impostor would have it, into `out`. */
+static void forge_row(const struct sample *s, enum impostor kind, const attn_row *row, float *v,
+                      float *out) {
+    const attn_problem *p = &s->full;
+    const size_t element = attn_dtype_size(p->dtype);
+    const size_t dim = (size_t)p->head_dim_v;
+    memset(out, 0, dim * sizeof *out);
+    if (kind == IMPOSTOR_COPY_Q) {
+        const unsigned char *q = (const unsigned char *)s->tensors.q;
+        const int64_t at = sample_at_q(s, row->batch, row->head, row->row);
+        const size_t shared = dim < (size_t)p->head_dim ? dim : (size_t)p->head_dim;
+        attn_to_float(p->dtype, out, q + (size_t)at * element, shared);
+    } else if (kind == IMPOSTOR_MEAN_V) {
+        const int64_t kv_head = row->head / (p->heads_q / p->heads_kv);
+        int64_t low, high;
+        sample_visible(s, row->batch, row->row, &low, &high);
+        for (int64_t j = low; j <= high; j++) {
+            const int64_t at = sample_at_v(s, row->batch, kv_head, j);
+            attn_to_float(p->dtype, v, (const unsigned char *)s->tensors.v + (size_t)at * element,
+                          dim);
+            for (size_t d = 0; d < dim; d++) {
+                out[d] += v[d] / (float)(high - low + 1);
+            }
+        }
+    }
+    for (size_t d = 0; d < dim; d++) { /* a NaN would be refused for the wrong reason */
+        out[d] = isfinite(out[d]) ? out[d] : 0.0f;
+    }
+}
+
+/* Puts the impostor in the place of O and returns its largest distance from the truth; below 0: out
+ * of memory. */
+static double forge(struct sample *s, const struct expectation *expected, enum impostor kind) {
+    const attn_problem *p = &s->full;
+    const size_t dim = (size_t)p->head_dim_v;
+    const size_t element = attn_dtype_size(p->dtype);
+    float *row = malloc(2 * dim * sizeof *row);
+    double distance = row ? 0 : -1;
+    for (size_t r = 0; row && r < expected->count; r++) {
+        const attn_row at = expectation_row(expected, s, r);
+        if (at.row >= sample_rows_q(s, at.batch)) {
+            continue; /* packed: no such row */
+        }
+        unsigned char *to = s->o.data + (size_t)sample_at_o(s, at.batch, at.head, at.row) * element;
+        forge_row(s, kind, &at, row + dim, row);
+        attn_from_float(p->dtype, to, row, dim);
+        attn_to_float(p->dtype, row, to, dim);
+        for (size_t d = 0; d < dim; d++) {
+            distance = fmax(distance, fabs((double)row[d] - expected->o[r * dim + d]));
+        }
+    }
+    free(row);
+    return distance;
+}
+
+/* False: the rule accepted an impostor. O is lost in either case. */
+static bool impostors_refused(struct sample *s, const struct expectation *expected, double allowed,
+                              struct case_result *result) {
+    struct sample judged = *s;
+    judged.tensors.lse = NULL;
+    for (int kind = 0; kind < IMPOSTORS; kind++) {
+        const double distance = forge(s, expected, (enum impostor)kind);
+        if (!(distance > allowed)) {
+            continue;
+        }
+        attn_comparison comparison;
+        result->controls++;
+        if (sample_compare(&judged, expected, &comparison) == NULL || comparison.o_pass) {
+            snprintf(result->reason, sizeof result->reason,
+                     "the control failed: %s, %g away from the truth, passed the rule",
+                     IMPOSTOR_NAMES[kind], distance);
+            return false;
+        }
+        result->refused++;
+    }
+    return true;
+}
+
+/* ---- the verdict ----------------------------------------------------------------------------- */
+
+static double ratio_of(double error, double allowed) {
+    return error == 0 ? 0 : error / allowed;
+}
+
+/* Runs and compares once. True: right. */
+static bool run_once(const struct target *t, const struct parity_case *c, struct sample *s,
+                     const struct expectation *expected, attn_comparison *comparison,
+                     struct case_result *result) {
+    attn_error why = {""};
+    const enum run_result run = run_sample(t, s, &s->problem, &why);
+    if (run != RUN_DONE) {
+        result->lost = run == RUN_LOST;
+        snprintf(result->reason, sizeof result->reason, "%s", why.text);
+        return false;
+    }
+    const char *wrong = sample_compare(s, expected, comparison);
+    if (wrong != NULL) {
+        snprintf(result->reason, sizeof result->reason, "%s", wrong);
+        return false;
+    }
+    if (!nans_in_place(c, s, &why)) {
+        snprintf(result->reason, sizeof result->reason, "%s", why.text);
+        return false;
+    }
+    return true;
+}
+
+/* Whether other data of the same problem pass, but for a few, or at least keep the rule on average:
+ * where few rows are compared, one rounding error is in every element of a row, and misses come in
+ * crowds. What is not a matter of size (NaN, the LSE, damage) is not luck. */
+static bool passes_elsewhere(const struct target *t, const struct parity_case *c) {
+    double max_error = 0, max_allowed = 0, mean_error = 0, mean_allowed = 0;
+    int misses = 0;
+    for (int redraw = 1; redraw <= REDRAWS; redraw++) {
+        struct parity_case other = *c;
+        struct case_result result = {0};
+        struct expectation expected = {0};
+        attn_comparison comparison = {.nans = 1};
+        struct sample s;
+        recipe_redraw(&other.recipe, redraw);
+        if (!case_build(&other, &s)) {
+            return false;
+        }
+        misses += expect(&expected, t, &other, &s) != NULL ||
+                  !run_once(t, &other, &s, &expected, &comparison, &result);
+        expectation_free(&expected);
+        sample_free(&s);
+        if (comparison.nans > 0 || !comparison.lse_pass) {
+            return false;
+        }
+        max_error += comparison.max_error;
+        max_allowed += comparison.max_allowed;
+        mean_error += comparison.mean_error;
+        mean_allowed += comparison.mean_allowed;
+    }
+    return misses <= REDRAW_MISSES || (max_error <= max_allowed && mean_error <= mean_allowed);
+}
+
+static void judge(const struct target *t, const struct parity_case *c, struct sample *s,
+                  const struct expectation *expected, struct case_result *result) {
+    attn_comparison comparison = {.size = sizeof comparison, .nans = 1};
+    result->pass = run_once(t, c, s, expected, &comparison, result);
+    if (!result->pass && !result->lost && comparison_near_miss(&c->recipe, &comparison)) {
+        result->near_miss = result->pass = passes_elsewhere(t, c);
+    }
+    if (!result->pass) {
+        if (!result->lost) {
+            anatomy_tell(t, s, expected, &comparison, result->anatomy, sizeof result->anatomy);
+        }
+        return;
+    }
+    if (!result->near_miss) {
+        result->ratio = ratio_of(comparison.max_error, comparison.max_allowed);
+        result->lse_ratio = s->tensors.lse ? comparison.lse_error : 0;
+    }
+    result->control_failed = !impostors_refused(s, expected, comparison.max_allowed, result);
+    result->pass = !result->control_failed;
+}
+
+void case_judge(const struct target *t, int64_t number, struct case_result *result) {
+    struct parity_case c;
+    struct sample s;
+    struct expectation expected = {0};
+    attn_error why = {""};
+    *result = (struct case_result){0};
+    if (!case_make(t, number, &c, &s, &why)) {
+        snprintf(result->reason, sizeof result->reason, "no problem found that it takes: %s",
+                 why.text);
+        return;
+    }
+    result->coverage = case_coverage(t, &c, &s);
+    static const char *const kinds[] = {"", " empty", " large", " future NaN", " future Inf"};
+    char line[600];
+    snprintf(result->recipe, sizeof result->recipe, "%s%s",
+             recipe_print(&s.recipe, line, sizeof line), kinds[c.kind]);
+    const char *wrong = expect(&expected, t, &c, &s);
+    if (wrong != NULL) {
+        snprintf(result->reason, sizeof result->reason, "%s", wrong);
+    } else {
+        judge(t, &c, &s, &expected, result);
+    }
+    expectation_free(&expected);
+    sample_free(&s);
+}

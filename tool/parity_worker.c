@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * parity_worker.c - a child of `attest parity`: opens the device, does one job, answers in lines.
+ *
+ *     list       device NAME ARCH; variant NAME FAMILY yes|no REASON
+ *     cases      start K; pass K RATIO LSE_RATIO CONTROLS REFUSED NEAR COVERAGE
+ *                fail|invalid|lost K REASON RECIPE ANATOMY
+ *     launches   same MODE COUNT; differs MODE REASON
+ *
+ * Fields are separated by tabs. A device that is not there is `absent STATUS REASON` in any job.
+ * The last line is `end`; a child that meets a broken device does not write it.
+ *
+ * Invariant: nothing but these lines goes to the answers.
+ */
+#include <fcntl.h>
+#include <regex.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include "message.h"
+#include "parity.h"
+
+const char *const JOB_NAMES[] = {"none", "list", "cases", "launches", NULL};
+
+struct worker {
+    const struct worker_setup *setup;
+    struct target target;
+    unsigned char *image; /* the file's bytes */
+    size_t image_size;
+    char runs_as[192];
+};
+
+/* ---- answers --------------------------------------------------------------------------------- */
+
+__attribute__((format(printf, 1, 2))) static void answer(const char *format, ...) {
+    char line[2 * TEXT_LONG];
+    va_list list;
+    va_start(list, format);
+    vsnprintf(line, sizeof line - 1, format, list);
+    va_end(list);
+    for (char *c = line; *c != '\0'; c++) {
+        *c = *c == '\n' ? ' ' : *c;
+    }
+    const size_t length = strlen(line);
+    line[length] = '\n';
+    for (size_t at = 0; at <= length;) {
+        const ssize_t written = write(WORKER_ANSWERS, line + at, length + 1 - at);
+        if (written <= 0) {
+            _exit(EXIT_BAD_INPUT); /* the parent is gone */
+        }
+        at += (size_t)written;
+    }
+}
+
+/* ---- the device and its variants ------------------------------------------------------------- */
+
+static bool open_device(struct worker *c, attn_status *status, attn_error *why) {
+    attn_options options;
+    attn_options_init(&options);
+    options.device = c->setup->device;
+    options.driver = c->setup->driver;
+    *status = attn_open(&options, &c->target.context, why);
+    if (*status != ATTN_OK) {
+        return false;
+    }
+    *status = ATTN_DEVICE;
+    c->target.device = device_open(c->target.context, c->setup->device, why);
+    return c->target.device != NULL;
+}
+
+static void close_device(struct worker *c) {
+    device_close(c->target.device);
+    attn_close(c->target.context);
+    free(c->image);
+}
+
+static bool read_image(struct worker *c, attn_error *why) {
+    const char *path = c->setup->image;
+    FILE *file = fopen(path, "rb");
+    size_t room = 1 << 16;
+    c->image = malloc(room + 1);
+    while (file != NULL && c->image != NULL) {
+        c->image_size += fread(c->image + c->image_size, 1, room - c->image_size, file);
+        if (c->image_size < room) {
+            break;
+        }
+        unsigned char *grown = realloc(c->image, 2 * room + 1);
+        if (grown == NULL) {
+            free(c->image);
+        }
+        c->image = grown;
+        room *= 2;
+    }
+    const bool whole = file != NULL && c->image != NULL && !ferror(file) && feof(file);
+    if (file != NULL) {
+        fclose(file);
+    }
+    if (!whole || c->image_size == 0) {
+        return explain(why, "--image: cannot read %.200s, expected a cubin or PTX", path);
+    }
+    c->image[c->image_size] = '\0'; /* as PTX wants it */
+    return true;
+}
+
+/* Adds the variant once more, with the PTX that is compiled in or the file's image. */
+static bool add_image(struct worker *c, attn_error *why) {
+    struct target *t = &c->target;
+    attn_variant added = t->variant;
+    attn_image image = {.size = sizeof image};
+    snprintf(c->runs_as, sizeof c->runs_as, "%s@%s", t->variant.name,
+             c->setup->ptx ? "ptx" : "image");
+    added.name = c->runs_as;
+    if (c->setup->ptx) {
+        int32_t index = 0;
+        do {
+            if (attn_variant_image(t->context, t->variant.name, index++, &image, why) != ATTN_OK) {
+                return explain(why, "it has no PTX");
+            }
+        } while (image.kind != ATTN_IMAGE_PTX);
+    } else {
+        image.data = c->image;
+        image.bytes = c->image_size;
+    }
+    t->runs_as = c->runs_as;
+    return attn_variant_add(t->context, &added, image.data, image.bytes, why) == ATTN_OK;
+}
+
+/* The least that a variant which runs here must accept. */
+static bool accepts_something(const struct target *t, attn_error *why) {
+    const attn_variant *v = &t->variant;
+    for (int dtype = ATTN_FP32; dtype <= ATTN_BF16; dtype++) {
+        attn_problem p;
+        attn_problem_init(&p);
+        p.dtype = (attn_dtype)dtype;
+        p.seq_kv = 16;
+        p.head_dim = v->head_dim_max > 0 && v->head_dim_max < 64 ? v->head_dim_max : 64;
+        if ((v->dtypes >> dtype & 1) != 0 &&
+            attn_variant_check(t->context, t->runs_as, &p, why) == ATTN_OK) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Makes the current variant the target's. False: it cannot run here, and why. */
+static bool take_variant(struct worker *c, attn_error *why) {
+    c->target.runs_as = c->target.variant.name;
+    explain(why, "it takes no dtype");
+    if ((c->setup->ptx || c->setup->image != NULL) && !add_image(c, why)) {
+        return false;
+    }
+    return accepts_something(&c->target, why);
+}
+
+/* The next variant of this device that the expression matches, from *index on. */
+static bool next_variant(struct worker *c, const regex_t *expression, int32_t *index) {
+    attn_variant *v = &c->target.variant;
+    const char *device = device_is_gpu(c->target.device) ? "cuda" : "cpu";
+    *v = (attn_variant){.size = sizeof *v};
+    while (attn_variant_get(c->target.context, (*index)++, v, NULL) == ATTN_OK) {
+        if (strcmp(v->device, device) == 0 && strchr(v->name, '@') == NULL &&
+            regexec(expression, v->name, 0, NULL, 0) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* ---- jobs ------------------------------------------------------------------------------------ */
+
+static bool list(struct worker *c, const regex_t *expression) {
+    attn_device device = {.size = sizeof device};
+    attn_error why = {""};
+    int32_t index = 0;
+    if (attn_device_get(c->target.context, &device, &why) != ATTN_OK) {
+        return false;
+    }
+    answer("device\t%s\t%s", device.name, device.arch);
+    while (next_variant(c, expression, &index)) {
+        const bool runs = take_variant(c, &why);
+        answer("variant\t%s\t%s\t%s\t%s", c->target.variant.name, c->target.variant.family,
+               runs ? "yes" : "no", runs ? "" : why.text);
+    }
+    return true;
+}
+
+static bool run_cases(struct worker *c, int64_t first, int64_t count) {
+    for (int64_t number = first; number < first + count; number++) {
+        struct case_result r;
+        answer("start\t%lld", (long long)number);
+        case_judge(&c->target, number, &r);
+        if (r.pass) {
+            answer("pass\t%lld\t%.9g\t%.9g\t%d\t%d\t%d\t%lu", (long long)number, r.ratio,
+                   r.lse_ratio, r.controls, r.refused, r.near_miss, (unsigned long)r.coverage);
+        } else {
+            answer("%s\t%lld\t%s\t%s\t%s",
+                   r.lost             ? "lost"
+                   : r.control_failed ? "invalid"
+                                      : "fail",
+                   (long long)number, r.reason, r.recipe, r.anatomy);
+        }
+        if (r.lost) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool run_launches(struct worker *c, int64_t count) {
+    const int modes = device_is_gpu(c->target.device) ? LAUNCH_MODES : LAUNCH_EAGER + 1;
+    for (int mode = 0; mode < modes; mode++) {
+        attn_error why = {""};
+        answer("start\t%d", mode);
+        if (launches_run(&c->target, (enum launch_mode)mode, count, &why)) {
+            answer("same\t%s\t%lld", LAUNCH_NAMES[mode], (long long)count);
+        } else {
+            answer("differs\t%s\t%s", LAUNCH_NAMES[mode], why.text);
+        }
+    }
+    return true;
+}
+
+static bool do_job(struct worker *c, enum worker_job job, int64_t first, int64_t count,
+                   const regex_t *expression) {
+    attn_error why = {""};
+    attn_status status = ATTN_OK;
+    int32_t index = 0;
+    if (!open_device(c, &status, &why)) {
+        answer("absent\t%d\t%s", (int)status, why.text);
+        return true;
+    }
+    if (c->setup->image != NULL && !read_image(c, &why)) {
+        answer("absent\t%d\t%s", (int)ATTN_INVALID, why.text);
+        return true;
+    }
+    if (job == JOB_LIST) {
+        return list(c, expression);
+    }
+    if (!next_variant(c, expression, &index) || !take_variant(c, &why)) {
+        fprintf(stderr, "%s: %s\n", c->setup->variant, why.text);
+        return false;
+    }
+    return job == JOB_CASES ? run_cases(c, first, count) : run_launches(c, count);
+}
+
+int worker_run(const struct worker_setup *setup, enum worker_job job, int64_t first,
+               int64_t count) {
+    struct worker c = {.setup = setup, .target.seed = setup->seed};
+    regex_t expression;
+    if (fcntl(WORKER_ANSWERS, F_GETFD) < 0) {
+        return complain("parity: --job is what it tells its own child processes");
+    }
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* nobody would read the answers */
+    const char *pattern = setup->variant != NULL ? setup->variant : "";
+    if (regcomp(&expression, pattern, REG_EXTENDED | REG_NOSUB) != 0) {
+        return complain("parity: --variant: '%s' is no regular expression", pattern);
+    }
+    const bool done = do_job(&c, job, first, count, &expression);
+    close_device(&c);
+    regfree(&expression);
+    if (!done) {
+        return EXIT_FAILED_CHECK;
+    }
+    answer("end");
+    return EXIT_DONE;
+}

@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * sanitizer_log.c - see sanitizer_log.h.
+ */
+#include "sanitizer_log.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "message.h"
+
+const char *const SANITIZER_TOOL_NAMES[] = {"memcheck", "racecheck", "initcheck", "synccheck",
+                                            NULL};
+const char *const SANITIZER_VERDICT_NAMES[] = {"PASS", "FAIL", "INVALID", "NOT_RUN"};
+
+static const char PREFIX[] = "=========";
+
+/* How each tool begins to tell of a finding. */
+static const char *const REPORTS[SANITIZER_TOOLS][2] = {
+    [MEMCHECK] = {"Invalid __", "Leaked "},
+    [RACECHECK] = {"Race reported between", "hazard detected at"},
+    [INITCHECK] = {"Uninitialized __", "Uninitialized access"},
+    [SYNCCHECK] = {"Barrier error detected", "Barrier error detected"},
+};
+
+/* How the tools tell that something went wrong with themselves or with the program under them. */
+static const char *const TROUBLES[] = {
+    "Error: ",
+    "Internal",
+    "not supported",
+    "terminated before first instrumented API call",
+    "Target application returned an error",
+    "No attachable process found",
+    "Unable to find injection library",
+};
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+/* A number, with or without commas between its digits, or -1. Moves the cursor behind it. */
+static int64_t read_number(const char **cursor) {
+    const char *s = *cursor;
+    int64_t number = 0;
+    bool any = false;
+    for (; (*s >= '0' && *s <= '9') || (any && *s == ','); s++) {
+        if (*s != ',') {
+            if (number > INT64_MAX / 10 - 10) {
+                return -1;
+            }
+            number = 10 * number + (*s - '0');
+            any = true;
+        }
+    }
+    *cursor = s;
+    return any ? number : -1;
+}
+
+/* Moves the cursor behind `word`, where the text goes on with it. */
+static bool skip_word(const char **cursor, const char *word) {
+    const size_t length = strlen(word);
+    if (strncmp(*cursor, word, length) != 0) {
+        return false;
+    }
+    *cursor += length;
+    return true;
+}
+
+/* The counts of the summaries; NONE: not printed. */
+enum { NONE = -1, BROKEN = -2 };
+
+struct counts {
+    int64_t errors, hazards, leaks;
+    bool broken; /* one of them was not understood */
+};
+
+/* "3 errors" */
+static int64_t error_count(const char *text) {
+    const int64_t count = read_number(&text);
+    return count >= 0 && skip_word(&text, " error") ? count : BROKEN;
+}
+
+/* "2 hazards displayed (1 error, 1 warning)" */
+static int64_t hazard_count(const char *text) {
+    const int64_t hazards = read_number(&text);
+    if (hazards < 0 ||
+        !(skip_word(&text, " hazards displayed (") || skip_word(&text, " hazard displayed ("))) {
+        return BROKEN;
+    }
+    const int64_t errors = read_number(&text);
+    if (errors < 0 || !(skip_word(&text, " errors, ") || skip_word(&text, " error, "))) {
+        return BROKEN;
+    }
+    const int64_t warnings = read_number(&text);
+    if (warnings < 0 || !skip_word(&text, " warning")) {
+        return BROKEN;
+    }
+    return hazards > errors + warnings ? hazards : errors + warnings;
+}
+
+/* "1,024 bytes leaked in 1 allocations" */
+static int64_t leak_count(const char *text) {
+    const int64_t bytes = read_number(&text);
+    if (bytes < 0 || !skip_word(&text, " bytes leaked in ")) {
+        return BROKEN;
+    }
+    const int64_t allocations = read_number(&text);
+    if (allocations < 0 || !skip_word(&text, " allocation")) {
+        return BROKEN;
+    }
+    return allocations > 0 || bytes == 0 ? allocations : 1;
+}
+
+/* Of two summaries of one kind the worse one counts. */
+static void read_summary(const char *line, const char *title, int64_t (*read)(const char *text),
+                         int64_t *count, struct counts *counts) {
+    const char *text = strstr(line, title);
+    if (text != NULL) {
+        const int64_t value = read(text + strlen(title));
+        counts->broken |= value == BROKEN;
+        *count = value > *count ? value : *count;
+    }
+}
+
+static void read_summaries(const char *line, struct counts *counts) {
+    read_summary(line, "ERROR SUMMARY: ", error_count, &counts->errors, counts);
+    read_summary(line, "RACECHECK SUMMARY: ", hazard_count, &counts->hazards, counts);
+    read_summary(line, "LEAK SUMMARY: ", leak_count, &counts->leaks, counts);
+}
+
+static void keep(char *buffer, size_t size, const char *text) {
+    if (buffer[0] == '\0') {
+        snprintf(buffer, size, "%s", text);
+    }
+}
+
+/* A line of the tool, behind its prefix. */
+static void read_tool_line(const char *line, enum sanitizer_tool tool, const char *entry,
+                           struct sanitizer_log *log) {
+    const char *text = line + strspn(line, " ");
+    const bool report =
+        strstr(text, REPORTS[tool][0]) != NULL || strstr(text, REPORTS[tool][1]) != NULL;
+    log->reported |= report;
+    log->names_entry |= strstr(text, entry) != NULL;
+    for (size_t i = 0; i < sizeof TROUBLES / sizeof *TROUBLES && !report; i++) {
+        if (strstr(text, TROUBLES[i]) != NULL) {
+            keep(log->trouble, sizeof log->trouble, text);
+        }
+    }
+}
+
+static void read_target_line(const char *line, struct sanitizer_log *log) {
+    long long launches, variants;
+    int end = 0;
+    if (sscanf(line, TARGET_DONE "%n", &launches, &variants, &end) == 2 && end > 0 &&
+        line[end] == '\0') {
+        log->launches = launches;
+        log->variants = variants;
+    }
+    if (strncmp(line, TARGET_WRONG, strlen(TARGET_WRONG)) == 0) {
+        keep(log->wrong, sizeof log->wrong, line + strlen(TARGET_WRONG));
+    }
+}
+
+static void count_findings(const struct counts *counts, enum sanitizer_tool tool,
+                           struct sanitizer_log *log) {
+    const bool there = tool == RACECHECK ? counts->hazards >= 0 : counts->errors >= 0;
+    log->counted = there && !counts->broken && !(tool == MEMCHECK && counts->leaks < 0);
+    /* Leaks are errors too where there are both; what a broken log counts still counts. */
+    const int64_t all[] = {counts->errors, counts->hazards, counts->leaks};
+    for (int i = 0; i < 3; i++) {
+        log->findings = all[i] > log->findings ? all[i] : log->findings;
+    }
+}
+
+bool sanitizer_log_read(FILE *in, enum sanitizer_tool tool, const char *entry,
+                        struct sanitizer_log *log, attn_error *why) {
+    struct counts counts = {NONE, NONE, NONE, false};
+    char *line = NULL;
+    size_t room = 0;
+    *log = (struct sanitizer_log){0};
+    while (getline(&line, &room, in) >= 0) {
+        line[strcspn(line, "\r\n")] = '\0';
+        if (strncmp(line, PREFIX, strlen(PREFIX)) == 0) {
+            read_summaries(line, &counts);
+            read_tool_line(line + strlen(PREFIX), tool, entry, log);
+        } else {
+            read_target_line(line, log);
+        }
+    }
+    free(line);
+    if (ferror(in)) {
+        return explain(why, "the log cannot be read");
+    }
+    count_findings(&counts, tool, log);
+    return true;
+}
+
+/* ---- judging --------------------------------------------------------------------------------- */
+
+enum sanitizer_verdict sanitizer_judge(const struct sanitizer_log *log, int exit_code,
+                                       int64_t variants, attn_error *why) {
+    enum sanitizer_verdict verdict = SANITIZER_INVALID;
+    why->text[0] = '\0';
+    if (log->findings > 0) {
+        verdict = SANITIZER_FAIL;
+        explain(why, "%" PRId64 " found", log->findings);
+    } else if (log->wrong[0] != '\0') {
+        verdict = SANITIZER_FAIL;
+        explain(why, "wrong result: %s", log->wrong);
+    } else if (log->trouble[0] != '\0') {
+        explain(why, "%s", log->trouble);
+    } else if (!log->counted) {
+        explain(why, "the log has no summary of this tool");
+    } else if (exit_code != 0) {
+        explain(why, "nothing counted, but exit code %d", exit_code);
+    } else if (log->reported) {
+        explain(why, "nothing counted, but something reported");
+    } else if (log->launches <= 0 || log->variants <= 0) {
+        explain(why, "no launch was verified");
+    } else if (log->variants != variants) {
+        explain(why, "%" PRId64 " variants were verified, expected %" PRId64, log->variants,
+                variants);
+    } else {
+        verdict = SANITIZER_PASS;
+    }
+    return verdict;
+}
+
+bool sanitizer_caught(const struct sanitizer_log *log, int exit_code, attn_error *why) {
+    why->text[0] = '\0';
+    if (log->findings <= 0) {
+        return explain(why, "nothing counted%s%s", log->trouble[0] ? ": " : "", log->trouble);
+    }
+    if (!log->reported) {
+        return explain(why, "%" PRId64 " counted, none of them a finding of this tool",
+                       log->findings);
+    }
+    if (!log->names_entry) {
+        return explain(why, "%" PRId64 " counted, none of them in the planted kernel",
+                       log->findings);
+    }
+    if (exit_code != SANITIZER_EXIT_CODE) {
+        return explain(why, "%" PRId64 " counted, but exit code %d, expected %d", log->findings,
+                       exit_code, SANITIZER_EXIT_CODE);
+    }
+    return true;
+}

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * sanitizer_log.h - reads what compute-sanitizer printed, and says what it is worth.
+ *
+ * Each tool has its own last words; a log is clean only where they are there and count nothing:
+ *
+ *     ========= ERROR SUMMARY: 0 errors                                       memcheck, initcheck,
+ *                                                                             synccheck
+ *     ========= LEAK SUMMARY: 0 bytes leaked in 0 allocations                 memcheck as well
+ *     ========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings) racecheck
+ *
+ * The program under the tool prints to the same log; its own last words are TARGET_DONE.
+ *
+ * Invariant: SANITIZER_PASS needs every sign at once: the tool's summary, its exit code, the
+ * program's last words, and no word of trouble. What is missing or contradicts itself is
+ * SANITIZER_INVALID.
+ */
+#ifndef ATTEST_SANITIZER_LOG_H
+#define ATTEST_SANITIZER_LOG_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "attn.h"
+
+enum sanitizer_tool { MEMCHECK, RACECHECK, INITCHECK, SYNCCHECK, SANITIZER_TOOLS };
+
+/* "memcheck" and so on; ends with NULL. */
+extern const char *const SANITIZER_TOOL_NAMES[SANITIZER_TOOLS + 1];
+
+/* What the program under the tool prints, for printf: launches and variants; a sentence. */
+#define TARGET_DONE "target: %lld launches of %lld variants verified"
+#define TARGET_WRONG "target: wrong: "
+
+enum { SANITIZER_EXIT_CODE = 86 }; /* --error-exitcode: none that the program itself has */
+
+struct sanitizer_log {
+    bool counted;      /* the tool's own summary is there and was understood */
+    int64_t findings;  /* errors, hazards of either severity, leaks; 0 unless counted */
+    bool reported;     /* a finding in the tool's own words */
+    bool names_entry;  /* a line of the tool holds the kernel's name */
+    char trouble[160]; /* the first line in which the tool speaks of its own trouble, or "" */
+    char wrong[160];   /* what follows TARGET_WRONG, or "" */
+    int64_t launches;  /* of TARGET_DONE, 0: not printed */
+    int64_t variants;
+};
+
+/* entry: the kernel whose name is looked for. False and the reason where it cannot be read. */
+bool sanitizer_log_read(FILE *in, enum sanitizer_tool tool, const char *entry,
+                        struct sanitizer_log *log, attn_error *why);
+
+enum sanitizer_verdict {
+    SANITIZER_PASS,
+    SANITIZER_FAIL,    /* the tool found something, or the result was wrong */
+    SANITIZER_INVALID, /* it cannot be told */
+    SANITIZER_NOT_RUN
+};
+
+/* "PASS", "FAIL", "INVALID", "NOT_RUN" */
+extern const char *const SANITIZER_VERDICT_NAMES[];
+
+/* Of a run of `variants` variants that ended with exit_code (-1: with none). why: the reason, ""
+ * after PASS. */
+enum sanitizer_verdict sanitizer_judge(const struct sanitizer_log *log, int exit_code,
+                                       int64_t variants, attn_error *why);
+
+/* Whether a run of a planted fault shows that the tool works: counted, reported in its own words,
+ * attributed to the kernel, and told by its exit code. */
+bool sanitizer_caught(const struct sanitizer_log *log, int exit_code, attn_error *why);
+
+#endif /* ATTEST_SANITIZER_LOG_H */
