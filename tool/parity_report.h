@@ -12,7 +12,6 @@
 #include "parity.h"
 
 enum verdict_kind { VERDICT_PASS, VERDICT_FAIL, VERDICT_INVALID, VERDICT_NOT_RUN };
-enum { PARITY_EXIT_INVALID = 4 }; /* beside those of message.h */
 
 struct failure {
     int64_t number; /* of the case; -1: launches */

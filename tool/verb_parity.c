@@ -326,7 +326,7 @@ static int run(struct request *request) {
     case VERDICT_INVALID: complain("parity: INVALID: %s", report->reason); break;
     default: complain("parity: FAIL: %s", report->reason);
     }
-    return report->verdict == VERDICT_INVALID ? PARITY_EXIT_INVALID : EXIT_FAILED_CHECK;
+    return report->verdict == VERDICT_INVALID ? EXIT_INVALID : EXIT_FAILED_CHECK;
 }
 
 /* ---- the command line ------------------------------------------------------------------------ */

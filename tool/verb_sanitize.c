@@ -27,8 +27,8 @@
 
 enum { PATH_SIZE = PATH_MAX, MAX_WORDS = 32, MAX_SECONDS = 3600, VERSION_SECONDS = 30 };
 
-/* The verdict's exit codes, in the order of enum sanitizer_verdict; INVALID is only ours. */
-static const int EXIT_CODES[] = {EXIT_DONE, EXIT_FAILED_CHECK, 4, EXIT_NOT_RUN};
+/* The verdict's exit codes, in the order of enum sanitizer_verdict. */
+static const int EXIT_CODES[] = {EXIT_DONE, EXIT_FAILED_CHECK, EXIT_INVALID, EXIT_NOT_RUN};
 
 static const char *const TOOL_CHOICES[] = {"memcheck",  "racecheck", "initcheck",
                                            "synccheck", "all",       NULL};
