@@ -23,7 +23,7 @@
  *    a failure nothing was written to an output and nothing is leaked.
  *  - The library never prints, exits, aborts or changes signal handlers, and keeps no
  *    process-global state: two contexts know nothing of each other. (On x86 a plan for bf16 asks
- *    the system once for the process's permission to use AMX.)
+ *    the system once for the process's permission to use AMX; a CUDA driver, once opened, stays.)
  *  - attn_forward allocates nothing and falls back to nothing: the plan said which variant runs.
  *  - Structs begin with their size, set by their _init function, so that they can grow without
  *    breaking programs. Zero is a legal value of every other field, never "default".
@@ -159,9 +159,9 @@ typedef struct attn_bias_strides {
  * invisible one they never show. Offsets are 64-bit throughout.
  *
  * Limits: sizes up to 2^31 - 1, head dimensions up to 2^20, batch * heads_q * longer sequence up
- * to 2^48, offsets below 2^58 elements. Values: sums run in fp32, so q.k, and |V| times the number
- * of visible keys, must stay below 3.4e38. Kernels on bf16 matrix instructions take bf16 numbers
- * below 1.2e-38 (subnormals) as 0, as those instructions do. */
+ * to 2^48, offsets below 2^58 elements. Values: sums run in fp32, so q.k, scale * q.k, and |V|
+ * times the number of visible keys, must stay below 3.4e38. Kernels on bf16 matrix instructions
+ * take bf16 numbers below 1.2e-38 (subnormals) as 0, as those instructions do. */
 typedef struct attn_problem {
     size_t size; /* set by attn_problem_init, as is the default in brackets */
 
@@ -263,8 +263,9 @@ typedef struct attn_tensors {
 ATTN_API void attn_tensors_init(attn_tensors *tensors);
 
 /* Computes O (and LSE). No allocation, no synchronisation, no printing; one workspace per call in
- * flight. stream: a CUstream for a GPU (NULL = the legacy default stream); the CPU backend ignores
- * it and has finished when it returns. Inputs are only read; Q, K, V may share memory with each
+ * flight. stream: a CUstream for a GPU (NULL = the legacy default stream), of the CUDA context that
+ * was current when the plan was made, if there was one; the CPU backend ignores it and has finished
+ * when it returns. Inputs are only read; Q, K, V may share memory with each
  * other, not with O or LSE. The CPU backend also checks cu_seqlens and used_kv. */
 ATTN_API attn_status attn_forward(const attn_plan *plan, const attn_tensors *tensors,
                                   void *workspace, size_t workspace_size, void *stream,
@@ -320,8 +321,8 @@ ATTN_API size_t attn_plan_print(const attn_plan *plan, char *buffer, size_t size
 
 /* ---- variants ------------------------------------------------------------------------------- */
 
-/* Options that not every kernel takes. Causal, GQA, any length, any stride and the LSE are taken by
- * all of them. */
+/* Options that not every kernel takes. Causal, GQA, any length and the LSE are taken by all of
+ * them; strides too, though on a GPU rows must begin at multiples of 16 bytes. */
 typedef enum attn_option {
     ATTN_OPTION_WINDOW = 1,
     ATTN_OPTION_SOFTCAP = 2,
@@ -330,7 +331,7 @@ typedef enum attn_option {
     ATTN_OPTION_SINK = 16,
     ATTN_OPTION_PACKED = 32,
     ATTN_OPTION_USED_KV = 64,
-    ATTN_OPTION_ANY_SCALE = 128 /* also 0, and beyond 2^64 and 2^-64 */
+    ATTN_OPTION_ANY_SCALE = 128 /* of 0 too, and beyond 2^64 and 2^-64 */
 } attn_option;
 
 /* One kernel with its knobs. name is the key. */

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "images.h"
@@ -72,6 +73,17 @@ static attn_status read_device(struct cuda *cuda, int ordinal, attn_error *error
     return ATTN_OK;
 }
 
+static struct birthmark *make_birthmark(void) {
+    struct birthmark *mark =
+        mmap(NULL, sizeof *mark, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (mark == MAP_FAILED) {
+        return NULL;
+    }
+    const bool wiped = madvise(mark, sizeof *mark, MADV_WIPEONFORK) == 0;
+    *mark = (struct birthmark){.ours = true, .wiped_on_fork = wiped, .process = getpid()};
+    return mark;
+}
+
 attn_status cuda_open(struct cuda **cuda, int ordinal, const char *path, attn_error *error) {
     *cuda = NULL;
     struct cuda *made = calloc(1, sizeof *made);
@@ -81,15 +93,15 @@ attn_status cuda_open(struct cuda **cuda, int ordinal, const char *path, attn_er
     attn_status status = driver_open(&made->driver, path, error);
     if (status == ATTN_OK) {
         status = read_device(made, ordinal, error);
-        if (status != ATTN_OK) {
-            driver_close(&made->driver);
-        }
+    }
+    if (status == ATTN_OK && (made->birthmark = make_birthmark()) == NULL) {
+        status = attn_fail(error, ATTN_OUT_OF_MEMORY, "no memory for a page");
     }
     if (status != ATTN_OK) {
+        driver_close(&made->driver);
         free(made);
         return status;
     }
-    made->process = getpid();
     pthread_mutex_init(&made->lock, NULL);
     pthread_mutex_init(&made->load_lock, NULL);
     *cuda = made;
@@ -98,7 +110,8 @@ attn_status cuda_open(struct cuda **cuda, int ordinal, const char *path, attn_er
 
 /* In a forked child the driver must not be called, not even to give something back. */
 static bool is_ours(const struct cuda *cuda) {
-    return cuda->process == getpid();
+    const struct birthmark *mark = cuda->birthmark;
+    return mark->ours && (mark->wiped_on_fork || mark->process == getpid());
 }
 
 void cuda_close(struct cuda *cuda) {
@@ -108,6 +121,7 @@ void cuda_close(struct cuda *cuda) {
     if (cuda->primary != NULL && is_ours(cuda)) {
         cuda->driver.cuDevicePrimaryCtxRelease(cuda->device);
     }
+    munmap(cuda->birthmark, sizeof *cuda->birthmark);
     pthread_mutex_destroy(&cuda->lock);
     pthread_mutex_destroy(&cuda->load_lock);
     driver_close(&cuda->driver);
@@ -148,10 +162,10 @@ static attn_status enter(struct cuda *cuda, bool *pushed, attn_error *error) {
     const struct driver *d = &cuda->driver;
     *pushed = false;
     if (!is_ours(cuda)) {
-        return attn_fail(error, ATTN_DEVICE,
-                         "the context was opened by process %ld and this is its child %ld; CUDA "
-                         "does not survive fork(): open a context here",
-                         (long)cuda->process, (long)getpid());
+        return attn_fail(
+            error, ATTN_DEVICE,
+            "the context was opened before fork() and CUDA does not survive that: fork "
+            "before attn_open, or exec in the child");
     }
     cu_context current = NULL;
     cu_device device = -1;
@@ -200,6 +214,12 @@ static int cubin_rank(const struct cuda *cuda, const char *arch) {
     return fields == 2 && minor != cuda->minor ? 0 : 1 + minor;
 }
 
+/* Loads, or compiles, the kernel for the current context now, not at its first launch. */
+static cu_result load_into_context(const struct cuda *cuda, const struct cuda_kernel *kernel) {
+    cu_function function = NULL;
+    return cuda->driver.cuKernelGetFunction(&function, kernel->kernel);
+}
+
 static cu_result load_image(const struct cuda *cuda, struct cuda_kernel *kernel, const void *image,
                             const char *entry) {
     const struct driver *d = &cuda->driver;
@@ -207,10 +227,9 @@ static cu_result load_image(const struct cuda *cuda, struct cuda_kernel *kernel,
     if (code != CU_SUCCESS) {
         return code;
     }
-    cu_function function = NULL;
     code = d->cuLibraryGetKernel(&kernel->kernel, kernel->library, entry);
     if (code == CU_SUCCESS) {
-        code = d->cuKernelGetFunction(&function, kernel->kernel); /* loads, or compiles, it now */
+        code = load_into_context(cuda, kernel);
     }
     if (code != CU_SUCCESS) {
         d->cuLibraryUnload(kernel->library);
@@ -277,6 +296,11 @@ attn_status cuda_load(struct cuda *cuda, struct variant *variant, attn_error *er
     pthread_mutex_lock(&cuda->load_lock);
     if (variant->kernel == NULL) {
         status = load(cuda, variant, error);
+    } else {
+        const cu_result code = load_into_context(cuda, variant->kernel);
+        if (code != CU_SUCCESS) {
+            status = fail(cuda, code, error, "the kernel cannot be loaded into this context");
+        }
     }
     pthread_mutex_unlock(&cuda->load_lock);
     leave(cuda, pushed);

@@ -11,6 +11,14 @@
 #include "cuda.h"
 #include "driver.h"
 
+/* On a page of its own, which a forked child finds wiped. The process number stands guard where the
+ * system does not wipe; alone it would not do, since another pid namespace may use it again. */
+struct birthmark {
+    bool ours;
+    bool wiped_on_fork;
+    pid_t process;
+};
+
 struct cuda {
     struct driver driver;
     cu_device device;
@@ -19,10 +27,10 @@ struct cuda {
     int units;        /* multiprocessors */
     int shared;       /* bytes of shared memory that a block can opt in to */
     size_t memory;
-    pid_t process;             /* that opened it */
-    pthread_mutex_t lock;      /* of `primary` */
-    pthread_mutex_t load_lock; /* of every variant's kernel */
-    cu_context primary;        /* retained when it was first needed, else NULL */
+    struct birthmark *birthmark; /* tells a forked child from the process that opened it */
+    pthread_mutex_t lock;        /* of `primary` */
+    pthread_mutex_t load_lock;   /* of every variant's kernel */
+    cu_context primary;          /* retained when it was first needed, else NULL */
 };
 
 /* Loads the variant's kernel into variant->kernel unless it is there. */

@@ -5,7 +5,7 @@
  *   attn.c      entry points: contexts, forward, pointer checks, status names
  *   problem.c   the problem: defaults, its one check, visible keys, FLOPs
  *   plan.c      problem -> variants that apply -> choice, refusals, the printed line
- *   variants.c  the table of variants and the clauses that refuse
+ *   variants.c  the table of variants and the clauses that refuse;  variant_add.c  added ones
  *   pool.c      threads
  *   dtype.c     fp16 and bf16
  *   sequence.c  lengths of one sequence, ALiBi slopes

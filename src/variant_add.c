@@ -193,6 +193,9 @@ static attn_status add_gpu(attn_context *context, const attn_variant *variant, c
     attn_status status = check_gpu_fields(variant, &family->info, error);
     if (status == ATTN_OK && image_size >= SELFMAG && memcmp(image, ELFMAG, SELFMAG) == 0) {
         status = check_cubin(image, image_size, error);
+    } else if (status == ATTN_OK && memchr(image, '\0', image_size - 1) != NULL) {
+        status = attn_fail(error, ATTN_INVALID,
+                           "image = %p is neither a cubin (ELF) nor text, as PTX is", image);
     }
     if (status != ATTN_OK) {
         return status;

@@ -84,7 +84,7 @@ says "plan of the PTX" "$kernel@ptx"
 refuses "head dimension" "head_dim = 128" plan $gpu --dtype fp16 --dim 128
 refuses "image without a variant" "no --variant" bench $gpu --image q.npy
 refuses "image and PTX" "expected one of the two" bench $gpu --image q.npy --ptx --variant "$kernel"
-refuses "image that is none" "cannot be loaded" bench $gpu --image q.npy --variant "$kernel" --dtype fp16
+refuses "image that is none" "neither a cubin" bench $gpu --image q.npy --variant "$kernel" --dtype fp16
 refuses "image that is missing" "no.cubin: No such file" bench $gpu --image no.cubin --variant "$kernel"
 : >empty
 refuses "image that is empty" "is empty" bench $gpu --image empty --variant "$kernel"

@@ -97,15 +97,16 @@ INLINE float finite_or_zero(float maximum) {
     return maximum == MINUS_INFINITY ? 0.0f : maximum;
 }
 
-/* What a finished row writes: 1 / sum, 0 where nothing was visible; NaN stays NaN. */
-INLINE float inverse_or_zero(float sum) {
+/* What a finished row writes: x / sum, and 0 where nothing weighs anything, whatever x became of a
+ * V that is not finite; a NaN in the sum stays. */
+INLINE float normalise(float x, float sum) {
     float inverse;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(sum));
-    return sum == 0.0f ? 0.0f : inverse;
+    return sum == 0.0f ? 0.0f : x * inverse;
 }
 
-INLINE float log_sum_exp(float maximum, float sum) {
-    return sum == 0.0f ? MINUS_INFINITY : (maximum + log2_fast(sum)) * LN_2;
+INLINE float log_sum_exp(float origin, float sum) {
+    return sum == 0.0f ? MINUS_INFINITY : (origin + log2_fast(sum)) * LN_2;
 }
 
 /* ---- copies ---------------------------------------------------------------------------------- */

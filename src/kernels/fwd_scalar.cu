@@ -50,6 +50,7 @@ struct rows {
 };
 
 INLINE void unpack8(float *to, const element *from) {
+    DEVICE_ASSERT(shared_address(from) % 16 == 0);
     const uint4 bits = *(const uint4 *)from;
     const unsigned pairs[4] = {bits.x, bits.y, bits.z, bits.w};
 #pragma unroll
@@ -109,7 +110,6 @@ INLINE void softmax(struct rows *rows, float scores[ROWS][KEYS], const int seen[
             maximum = fmaxf(maximum, __shfl_xor_sync(~0U, maximum, lanes));
         }
         maximum = fmaxf(maximum, rows->maximum[r]);
-        DEVICE_ASSERT(maximum >= rows->maximum[r]);
         const float origin = finite_or_zero(maximum);
         const float shrink = exp2_fast(rows->maximum[r] - origin);
         rows->maximum[r] = maximum;
@@ -119,15 +119,17 @@ INLINE void softmax(struct rows *rows, float scores[ROWS][KEYS], const int seen[
 #pragma unroll
         for (int i = 0; i < KEYS; i++) {
             scores[r][i] = exp2_fast(scores[r][i] - origin);
-            DEVICE_ASSERT(!(scores[r][i] < 0.0f)); /* so that the sum never shrinks */
+            DEVICE_ASSERT(!(scores[r][i] > 1.0f)); /* nothing exceeds the maximum */
             rows->sum[r] += scores[r][i];
         }
     }
 }
 
-/* O += P V over 32 keys. Masked: a row adds only what it sees, since 0 x NaN is NaN. */
+/* O += P V over 32 keys, which are summed up first: added one by one to a large sum, the small terms
+ * of very many keys would be lost. Masked: a row adds only what it sees, since 0 x NaN is NaN. */
 INLINE void accumulate(struct rows *rows, const float (*p)[ROWS], const element (*v)[ATTN_D],
                        int keys, const int seen[ROWS], bool masked, int lane) {
+    float sum[ROWS][COLUMNS] = {};
     for (int j = 0; j < keys; j++) {
         const float2 value = unpack(*(const unsigned *)&v[j][COLUMNS * lane]);
         float2 weights[ROWS / 2];
@@ -139,10 +141,15 @@ INLINE void accumulate(struct rows *rows, const float (*p)[ROWS], const element 
         for (int r = 0; r < ROWS; r++) {
             const float weight = r % 2 == 0 ? weights[r / 2].x : weights[r / 2].y;
             if (!masked || j < seen[r]) {
-                rows->o[r][0] = fmaf(weight, value.x, rows->o[r][0]);
-                rows->o[r][1] = fmaf(weight, value.y, rows->o[r][1]);
+                sum[r][0] = fmaf(weight, value.x, sum[r][0]);
+                sum[r][1] = fmaf(weight, value.y, sum[r][1]);
             }
         }
+    }
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        rows->o[r][0] += sum[r][0];
+        rows->o[r][1] += sum[r][1];
     }
 }
 
@@ -180,11 +187,12 @@ INLINE void store(const struct attn_args &a, const struct tile &tile, const stru
         for (int lanes = LANES / 2; lanes > 0; lanes /= 2) {
             sum += __shfl_xor_sync(~0U, sum, lanes);
         }
-        const int row = first_row + r;
-        if (row < a.seq_q) {
-            const float inverse = inverse_or_zero(sum);
+        DEVICE_ASSERT(sum == 0.0f || !(sum < 0.999f)); /* the largest score alone weighs 1 */
+        if (r < a.seq_q - first_row) {                 /* the sum of the two may pass 2^31 */
+            const long long row = first_row + r;
             element *o = tile.o + row * a.o_row + COLUMNS * lane;
-            *(unsigned *)o = pack(rows->o[r][0] * inverse, rows->o[r][1] * inverse);
+            DEVICE_ASSERT((unsigned long long)o % 4 == 0);
+            *(unsigned *)o = pack(normalise(rows->o[r][0], sum), normalise(rows->o[r][1], sum));
             if (tile.lse != 0 && lane == 0) {
                 tile.lse[row * a.lse_row] = log_sum_exp(rows->maximum[r], sum);
             }

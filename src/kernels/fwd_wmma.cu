@@ -15,8 +15,10 @@
  *         O += P V       fragments of O stay in registers
  *     O to shared memory, barrier, rows scaled and stored
  *
- * The maximum that a row's exponents refer to is raised only when a score exceeds it by 2^LAZY: the
- * result is the same, since numerator and denominator share the factor, and P stays below 2^LAZY.
+ * The origin that a row's exponents refer to is raised only when a score would make P exceed its
+ * bound: the result is the same, since numerator and denominator share the factor. fp16: the origin
+ * is a maximum and P may grow to 2^LAZY, so that small probabilities do not become subnormal. bf16:
+ * it is 2^LAZY above a maximum and P stays below 1, so that P V overflows no sooner than V does.
  *
  * Shared memory (dynamic, ATTN_SHARED_fwd_wmma in args.h):
  *     q  [BM][D + 8]            16 bits
@@ -48,7 +50,12 @@ enum {
     O_FRAGMENTS = ATTN_BM / FRAGMENT * O_COLUMNS,
     S_SHARE = (S_FRAGMENTS + ATTN_WARPS - 1) / ATTN_WARPS, /* of a warp, at most */
     O_SHARE = (O_FRAGMENTS + ATTN_WARPS - 1) / ATTN_WARPS,
-    LAZY = 8
+    LAZY = 8,
+#ifdef ATTN_DTYPE_fp16
+    HEADROOM = 0 /* how far the origin lies above the maximum that made it */
+#else
+    HEADROOM = LAZY
+#endif
 };
 
 static_assert(ATTN_BM % FRAGMENT == 0 && ATTN_BN % FRAGMENT == 0 && ATTN_D % FRAGMENT == 0, "tile");
@@ -76,8 +83,8 @@ static_assert(sizeof(float) * ATTN_BM * O_PITCH <= 2 * sizeof(((struct shared_ma
 
 /* A row's softmax, in each of the ROW_LANES lanes that share it. */
 struct row_state {
-    float maximum; /* the same in all of them */
-    float sum;     /* of the lane's own keys */
+    float origin; /* of the exponents; the same in all of them */
+    float sum;    /* of the lane's own keys */
 };
 
 /* ---- products -------------------------------------------------------------------------------- */
@@ -117,9 +124,16 @@ INLINE void compute_scores(struct shared_map *shared, int stage, int warp) {
     }
 }
 
+/* O += P V. The tile is summed up first: tensor cores truncate what they add to a large sum, and
+ * over very many keys that would show. */
 INLINE void accumulate(struct accumulator o[O_SHARE], const struct shared_map *shared, int stage,
                        int warp) {
     const int column = warp % O_COLUMNS * FRAGMENT;
+    struct accumulator sum[O_SHARE];
+#pragma unroll
+    for (int i = 0; i < O_SHARE; i++) {
+        clear(&sum[i]);
+    }
 #pragma unroll
     for (int key = 0; key < ATTN_BN; key += FRAGMENT) {
         struct operand p, v;
@@ -129,9 +143,13 @@ INLINE void accumulate(struct accumulator o[O_SHARE], const struct shared_map *s
             int row;
             if (place(warp, i, O_FRAGMENTS, O_COLUMNS, &row)) {
                 load_a(&p, &shared->p[row][key], P_PITCH);
-                multiply_add(&o[i], p, v);
+                multiply_add(&sum[i], p, v);
             }
         }
+    }
+#pragma unroll
+    for (int i = 0; i < O_SHARE; i++) {
+        add(&o[i], sum[i]);
     }
 }
 
@@ -164,10 +182,7 @@ INLINE void accumulate_carefully(struct accumulator o[O_SHARE], struct shared_ma
             __syncwarp();
             struct accumulator sum;
             load_accumulator(&sum, scratch, FRAGMENT);
-#pragma unroll
-            for (int e = 0; e < 8; e++) {
-                o[i].x[e] += sum.x[e];
-            }
+            add(&o[i], sum);
             __syncwarp(); /* the scratch is free again */
         }
     }
@@ -239,21 +254,19 @@ INLINE bool softmax(struct row_state *state, struct shared_map *shared, int row,
         }
     }
     maximum = row_maximum(maximum);
-    const bool raise = maximum > state->maximum + LAZY;
-    const float origin = finite_or_zero(raise ? maximum : state->maximum);
-    const float factor = raise ? exp2_fast(state->maximum - origin) : 1.0f;
-    const bool rescales = raise && state->maximum != MINUS_INFINITY;
-    if (raise) {
-        DEVICE_ASSERT(maximum >= state->maximum);
-        state->maximum = maximum;
-    }
+    const bool raise = maximum > state->origin + (LAZY - HEADROOM);
+    const float raised = raise ? maximum + HEADROOM : state->origin;
+    const float origin = finite_or_zero(raised);
+    const float factor = raise ? exp2_fast(state->origin - origin) : 1.0f;
+    const bool rescales = raise && state->origin != MINUS_INFINITY;
+    state->origin = raised;
     float sum = 0.0f;
 #pragma unroll
     for (int i = 0; i < ROW_KEYS; i += 4) {
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             scores[i + e] = exp2_fast(scores[i + e] - origin);
-            DEVICE_ASSERT(!(scores[i + e] < 0.0f)); /* so that the sum never shrinks */
+            DEVICE_ASSERT(!(scores[i + e] > exp2_fast(LAZY - HEADROOM)));
             sum += scores[i + e];
         }
         if (busy) {
@@ -285,16 +298,17 @@ INLINE void store(const struct attn_args &a, const struct tile &tile, struct sha
     __syncthreads();
     enum { PARTS = ATTN_D / 8 };
     for (int i = (int)threadIdx.x; i < ATTN_BM * PARTS; i += THREADS) {
-        const int r = i / PARTS, column = i % PARTS * 8, row = tile.first_row + r;
-        if (row < a.seq_q) {
-            const float *from = &out[r][column], inverse = shared->factor[r];
+        const int r = i / PARTS, column = i % PARTS * 8;
+        if (r < a.seq_q - tile.first_row) { /* the sum of the two may pass 2^31 */
+            const float *from = &out[r][column], sum = shared->factor[r];
+            element *to = tile.o + (long long)(tile.first_row + r) * a.o_row + column;
+            DEVICE_ASSERT((unsigned long long)to % 16 == 0);
             uint4 bits;
-            bits.x = pack(from[0] * inverse, from[1] * inverse);
-            bits.y = pack(from[2] * inverse, from[3] * inverse);
-            bits.z = pack(from[4] * inverse, from[5] * inverse);
-            bits.w = pack(from[6] * inverse, from[7] * inverse);
-            DEVICE_ASSERT((unsigned long long)(tile.o + row * a.o_row + column) % 16 == 0);
-            *(uint4 *)(tile.o + row * a.o_row + column) = bits;
+            bits.x = pack(normalise(from[0], sum), normalise(from[1], sum));
+            bits.y = pack(normalise(from[2], sum), normalise(from[3], sum));
+            bits.z = pack(normalise(from[4], sum), normalise(from[5], sum));
+            bits.w = pack(normalise(from[6], sum), normalise(from[7], sum));
+            *(uint4 *)to = bits;
         }
     }
 }
@@ -367,9 +381,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     __syncthreads(); /* K and V are dead; their memory takes O */
     const float sum = row_sum(state.sum);
     if (busy && part == 0) {
-        shared->factor[row] = inverse_or_zero(sum);
-        if (tile.lse != 0 && tile.first_row + row < a.seq_q) {
-            tile.lse[(tile.first_row + row) * a.lse_row] = log_sum_exp(state.maximum, sum);
+        DEVICE_ASSERT(sum == 0.0f || !(sum < 0.999f * exp2_fast(-HEADROOM)));
+        shared->factor[row] = sum;
+        if (tile.lse != 0 && row < a.seq_q - tile.first_row) {
+            tile.lse[(long long)(tile.first_row + row) * a.lse_row] =
+                log_sum_exp(state.origin, sum);
         }
     }
     store(a, tile, shared, o, warp);

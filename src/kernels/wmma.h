@@ -94,6 +94,13 @@ INLINE void clear(struct accumulator *sum) {
     }
 }
 
+INLINE void add(struct accumulator *sum, const struct accumulator &more) {
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        sum->x[i] += more.x[i];
+    }
+}
+
 INLINE void load_accumulator(struct accumulator *m, const float *from, int pitch) {
     DEVICE_ASSERT(shared_address(from) % 32 == 0 && pitch % 4 == 0);
     asm volatile("wmma.load.c.sync.aligned.row.m16n16k16.shared.f32 "
