@@ -149,8 +149,9 @@ const char *sample_compare(const struct sample *sample, const struct expectation
  * both are draws from the same distribution, and in one run of a thousand or so the one is by luck
  * more than twice the other, most of all where few rows have large scores. Luck does not repeat: a
  * near miss (fp32, no NaN, the maximum within a factor of four and the mean within two) counts as a
- * failure unless other data of the same problem pass at least four times out of five: other seeds
- * for which recipe_redraw changes the data alone. */
+ * failure unless other data of the same problem pass at least four times out of five (attest parity
+ * also takes five that keep the rule on average): other seeds for which recipe_redraw changes the
+ * data alone. */
 bool comparison_near_miss(const struct recipe *recipe, const attn_comparison *result);
 enum { REDRAWS = 5, REDRAW_MISSES = 1 };
 void recipe_redraw(struct recipe *recipe, int redraw);

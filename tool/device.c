@@ -43,7 +43,6 @@ struct driver {
     int (*fill)(gpu_address to, unsigned char byte, size_t bytes);
     int (*stream_create)(void **stream, unsigned int flags);
     int (*stream_destroy)(void *stream);
-    int (*stream_wait)(void *stream);
     int (*event_create)(void **event, unsigned int flags);
     int (*event_destroy)(void *event);
     int (*event_record)(void *event, void *stream);
@@ -76,7 +75,6 @@ static const struct {
     {"cuMemsetD8", offsetof(struct driver, fill)},
     {"cuStreamCreate", offsetof(struct driver, stream_create)},
     {"cuStreamDestroy", offsetof(struct driver, stream_destroy)},
-    {"cuStreamSynchronize", offsetof(struct driver, stream_wait)},
     {"cuEventCreate", offsetof(struct driver, event_create)},
     {"cuEventDestroy", offsetof(struct driver, event_destroy)},
     {"cuEventRecord", offsetof(struct driver, event_record)},
@@ -304,10 +302,6 @@ void stream_free(struct device *device, void *stream) {
     if (stream != NULL) {
         device->driver.stream_destroy(stream);
     }
-}
-
-bool stream_wait(struct device *device, void *stream, attn_error *why) {
-    return succeeded(device, device->driver.stream_wait(stream), "cuStreamSynchronize", why);
 }
 
 void *event_make(struct device *device, attn_error *why) {

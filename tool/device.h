@@ -54,7 +54,6 @@ bool device_wait(struct device *device, attn_error *why);
 /* A stream that does not wait for the legacy default stream. */
 void *stream_make(struct device *device, attn_error *why);
 void stream_free(struct device *device, void *stream);
-bool stream_wait(struct device *device, void *stream, attn_error *why);
 
 void *event_make(struct device *device, attn_error *why);
 void event_free(struct device *device, void *event);

@@ -6,7 +6,8 @@
  *     for each mode:            warm up -> O = NaN -> timed calls, the sets in turn -> the same
  *                               fingerprints?
  *
- * Small problems get several sets, so that the caches do not hold what the last call left there.
+ * Small problems get several sets, so that no call finds its own inputs where the last one left
+ * them. (The sets of a very small one may all stay in a GPU's L2 together.)
  * On a GPU the host keeps the tensors of one set at a time: those that are being compared.
  */
 #include "measure.h"

@@ -56,7 +56,10 @@ static void watch_signals(void) {
     const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
     for (size_t i = 0; !watching && i < sizeof numbers / sizeof numbers[0]; i++) {
         const struct sigaction action = {.sa_handler = pass_on};
-        sigaction(numbers[i], &action, NULL);
+        struct sigaction before;
+        if (sigaction(numbers[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN) {
+            sigaction(numbers[i], &action, NULL); /* what nohup ignores stays ignored */
+        }
     }
     watching = true;
 }
@@ -199,11 +202,13 @@ static bool listen_until(struct conversation *c, double deadline) {
 /* ---- the end --------------------------------------------------------------------------------- */
 
 /* Waits for the child until `deadline`. False: it still runs. */
-static bool wait_until(const struct conversation *c, double deadline, int *status) {
+/* Leaves the child as a zombie, so that its process group keeps its number. */
+static bool ended_until(const struct conversation *c, double deadline) {
     const struct timespec nap = {.tv_nsec = 2000000};
     for (;;) {
-        const pid_t gone = waitpid(c->child, status, WNOHANG);
-        if (gone == c->child || (gone < 0 && errno != EINTR)) {
+        siginfo_t info = {0};
+        const int answer = waitid(P_PID, (id_t)c->child, &info, WEXITED | WNOHANG | WNOWAIT);
+        if ((answer == 0 && info.si_pid == c->child) || (answer < 0 && errno != EINTR)) {
             return true;
         }
         if (clock_seconds() > deadline) {
@@ -246,11 +251,13 @@ static bool judge_end(struct conversation *c, bool in_time, double seconds, int 
 
 static bool finish(struct conversation *c, double seconds, double deadline, attn_error *why) {
     int status = 0;
-    const bool in_time =
-        listen_until(c, deadline) && (c->nonsense || wait_until(c, deadline, &status));
+    const bool in_time = listen_until(c, deadline) && (c->nonsense || ended_until(c, deadline));
     kill(-c->child, SIGKILL); /* also what the child may have started */
-    const bool gone = (in_time && !c->nonsense) || wait_until(c, clock_seconds() + GRACE, &status);
+    const bool gone = ended_until(c, clock_seconds() + GRACE);
     current_child = 0;
+    if (gone) {
+        waitpid(c->child, &status, 0);
+    }
     if (c->answers >= 0) {
         close(c->answers);
     }

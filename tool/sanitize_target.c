@@ -8,6 +8,7 @@
 #include "sanitize_target.h"
 
 #include <errno.h>
+#include <math.h>
 #include <regex.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,18 +21,23 @@
 
 enum { TENSORS = 5, NAN_BYTE = 0xff }; /* q, k, v, o, lse */
 
-/* Lengths that no block divides, keys that nobody sees, rows that see no key, shared KV heads. */
+/* Lengths that no block divides, keys that nobody sees, rows that see no key, shared KV heads; keys
+ * that grow, so that a running maximum rises; an infinity in V that all rows but the last must not
+ * see. */
 struct small_case {
     int64_t batch, heads_q, heads_kv, seq_q, seq_kv;
     attn_causal causal;
     attn_layout layout;
     bool lse;
+    bool growing, infinite;
 };
 static const struct small_case CASES[] = {
-    {1, 4, 2, 100, 130, ATTN_CAUSAL_BOTTOM_RIGHT, ATTN_BHSD, true},
-    {1, 2, 1, 130, 100, ATTN_CAUSAL_BOTTOM_RIGHT, ATTN_BSHD, true},
-    {2, 1, 1, 130, 130, ATTN_CAUSAL_NONE, ATTN_BHSD, false},
-    {1, 2, 2, 1, 33, ATTN_CAUSAL_TOP_LEFT, ATTN_BSHD, false},
+    {1, 4, 2, 100, 130, ATTN_CAUSAL_BOTTOM_RIGHT, ATTN_BHSD, true, false, false},
+    {1, 2, 1, 130, 100, ATTN_CAUSAL_BOTTOM_RIGHT, ATTN_BSHD, true, false, false},
+    {2, 1, 1, 130, 130, ATTN_CAUSAL_NONE, ATTN_BHSD, false, false, false},
+    {1, 2, 2, 1, 33, ATTN_CAUSAL_TOP_LEFT, ATTN_BSHD, false, false, false},
+    {1, 1, 1, 70, 300, ATTN_CAUSAL_NONE, ATTN_BHSD, true, true, false},
+    {1, 1, 1, 130, 130, ATTN_CAUSAL_BOTTOM_RIGHT, ATTN_BHSD, true, false, true},
 };
 enum { CASE_COUNT = sizeof CASES / sizeof *CASES };
 
@@ -161,26 +167,30 @@ static void free_buffers(struct target *target, struct buffers *buffers) {
     }
 }
 
-static bool fill_input(const attn_problem *problem, struct random *random, void *to, size_t bytes,
-                       attn_error *why) {
+/* Growing: each row is larger than the one before it, the last one eight times the first. */
+static bool fill_input(const attn_problem *problem, struct random *random, bool growing, void *to,
+                       size_t bytes, attn_error *why) {
     const size_t count = bytes / attn_dtype_size(problem->dtype);
     float *values = malloc(count * sizeof *values);
     if (values == NULL) {
         return explain(why, "out of memory for %zu numbers", count);
     }
     random_normal(random, values, count);
+    for (size_t i = 0; growing && i < count; i++) {
+        values[i] *= 1.0F + 7.0F * (float)i / (float)count;
+    }
     attn_from_float(problem->dtype, to, values, count);
     free(values);
     return true;
 }
 
-static bool make_buffers(struct target *target, const attn_problem *problem, bool lse,
-                         struct buffers *buffers, attn_error *why) {
+static bool make_buffers(struct target *target, const attn_problem *problem,
+                         const struct small_case *small, struct buffers *buffers, attn_error *why) {
     const size_t queries = (size_t)(problem->batch * problem->heads_q * problem->seq_q);
     const size_t keys = (size_t)(problem->batch * problem->heads_kv * problem->seq_kv);
     const size_t row = (size_t)problem->head_dim * attn_dtype_size(problem->dtype);
     const size_t bytes[TENSORS] = {queries * row, keys * row, keys * row, queries * row,
-                                   lse ? queries * sizeof(float) : 0};
+                                   small->lse ? queries * sizeof(float) : 0};
     struct random random = {4711};
     *buffers = (struct buffers){0};
     memcpy(buffers->bytes, bytes, sizeof bytes);
@@ -197,9 +207,17 @@ static bool make_buffers(struct target *target, const attn_problem *problem, boo
             return explain(why, "out of memory for %zu bytes", bytes[i]);
         }
         const bool input = i < 3;
+        if (input && !fill_input(problem, &random, small->growing && i == 1, buffers->host[i],
+                                 bytes[i], why)) {
+            return false;
+        }
+        if (i == 2 && small->infinite) { /* the first number of the last key */
+            const float infinity = INFINITY;
+            attn_from_float(problem->dtype, (char *)buffers->host[i] + bytes[i] - row, &infinity,
+                            1);
+        }
         if (input &&
-            (!fill_input(problem, &random, buffers->host[i], bytes[i], why) ||
-             !device_write(target->device, buffers->there[i], buffers->host[i], bytes[i], why))) {
+            !device_write(target->device, buffers->there[i], buffers->host[i], bytes[i], why)) {
             return false;
         }
         if (!input && !target->request->fresh &&
@@ -252,7 +270,7 @@ static bool launch(struct target *target, const attn_plan *plan, struct buffers 
 
 /* EXIT_DONE, EXIT_FAILED_CHECK after TARGET_WRONG, or EXIT_BAD_INPUT and the reason. */
 static int run_problem(struct target *target, const char *variant, const attn_problem *problem,
-                       bool lse, attn_error *why) {
+                       const struct small_case *small, attn_error *why) {
     attn_plan *plan = NULL;
     if (attn_plan_create(target->context, problem, variant, &plan, why) != ATTN_OK) {
         return EXIT_BAD_INPUT;
@@ -260,7 +278,7 @@ static int run_problem(struct target *target, const char *variant, const attn_pr
     const attn_problem *resolved = attn_plan_problem(plan);
     struct buffers buffers;
     bool fine =
-        make_buffers(target, resolved, lse, &buffers, why) && launch(target, plan, &buffers, why);
+        make_buffers(target, resolved, small, &buffers, why) && launch(target, plan, &buffers, why);
     attn_comparison comparison = {.size = sizeof comparison, .pass = true};
     if (fine && target->request->image == NULL) {
         const attn_tensors result = tensors_of(buffers.host);
@@ -321,7 +339,9 @@ static int run_variant(struct target *target, const char *name, attn_error *why)
         attn_problem problem;
         make_problem(&variant, &CASES[i], &problem);
         if (attn_variant_check(target->context, variant.name, &problem, why) == ATTN_OK) {
-            status = run_problem(target, variant.name, &problem, CASES[i].lse, why);
+            status = run_problem(target, variant.name, &problem, &CASES[i], why);
+        } else {
+            printf("target: %s does not take case %d: %s\n", name, i, why->text);
         }
     }
     return status;
@@ -397,7 +417,7 @@ static int run_fault(struct target *target, attn_error *why) {
     }
     attn_problem problem;
     make_problem(&fault, &CASES[0], &problem);
-    return run_problem(target, name, &problem, CASES[0].lse, why);
+    return run_problem(target, name, &problem, &CASES[0], why);
 }
 
 /* ---- the program ----------------------------------------------------------------------------- */

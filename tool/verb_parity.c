@@ -32,7 +32,7 @@ struct request {
     int64_t seed, cases, one_case, batch[2];
     double seconds; /* that a child may take */
     int job;
-    bool quick, json, cases_given, one_case_given;
+    bool quick, json, one_case_given;
     int64_t launches;
 };
 
