@@ -56,5 +56,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     for (uint32_t i = 0; i < cubin.entries && i < ENTRIES_MAX; i++) {
         look_at(&cubin, i);
     }
+    cubin_close(&cubin);
     return 0;
 }

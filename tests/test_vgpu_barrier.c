@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * test_vgpu_barrier.c - bar, barrier.cta and barrier.cluster: who waits for whom, what that orders,
+ * and each way to get it wrong.
+ */
+#include "exec_fixture.h"
+
+static uint32_t mirrored(uint32_t thread, uint32_t n) {
+    return 127 - thread + n;
+}
+
+/* Each thread writes its slot and reads that of the thread at the other end. */
+#define MIRROR(barrier)                                                                            \
+    K("mov.u32 %r9, tile; mad.lo.u32 %r3, %r0, 4, %r9; st.shared.u32 [%r3], %r0;\n" barrier "\n"   \
+      "xor.b32 %r4, %r0, 127; mad.lo.u32 %r3, %r4, 4, %r9; ld.shared.u32 %r2, [%r3];\n"           \
+      "add.u32 %r2, %r2, %r1;")
+
+/* barrier.sync in a branch: threads count, not warps. */
+#define IN_BRANCHES                                                                                \
+    "and.b32 %r5, %r0, 1; setp.ne.u32 %p1, %r5, 0; @%p1 bra ODD;\n"                                \
+    "barrier.sync 3; bra JOIN; ODD: barrier.sync 3; JOIN:"
+
+TEST(what_was_written_before_a_barrier_is_read_behind_it) {
+    static const char *const BARRIERS[] = {
+        MIRROR("bar.sync 0;"),
+        MIRROR("bar.sync 15, 128;"),
+        MIRROR("barrier.sync 0;"),
+        MIRROR("barrier.cta.sync.aligned 4, 128;"),
+        MIRROR("mov.u32 %r7, 5; mov.u32 %r8, 128; bar.sync %r7, %r8;"),
+        MIRROR("setp.eq.u32 %p2, %r0, 0; barrier.cta.red.popc.aligned.u32 %r8, 2, %p2;"),
+        MIRROR("barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;"),
+        MIRROR(IN_BRANCHES),
+    };
+    for (size_t i = 0; i < sizeof BARRIERS / sizeof BARRIERS[0]; i++) {
+        for (int async = 0; async < 4; async++) {
+            struct bench *bench = bench_with(
+                2, 128, (uint32_t)i, (struct bench_options){.async = (vgpu_async)async});
+            bench_run(bench, BARRIERS[i]);
+            bench_clean(bench);
+            for (uint32_t t = 0; t < 256; t++) {
+                CHECK_MSG(bench->out[t] == mirrored(t % 128, bench->n), "barrier %zu thread %u", i,
+                          t);
+            }
+            bench_free(bench);
+        }
+    }
+}
+
+TEST(without_a_barrier_it_is_a_race) {
+    struct bench *bench = bench_make(1, 128, 0);
+    bench_run(bench, MIRROR("bar.warp.sync -1;"));
+    CHECK(bench_find(bench, "race").text != NULL);
+    bench_free(bench);
+    bench = bench_make(1, 128, 0);
+    bench_run(bench, MIRROR("barrier.cluster.arrive.relaxed.aligned; barrier.cluster.wait.aligned;"));
+    CHECK(bench_find(bench, "race").text != NULL);
+    bench_free(bench);
+}
+
+static uint32_t from_producer(uint32_t thread, uint32_t n) {
+    (void)n;
+    return thread < 32 ? 0 : 5 * (thread % 32) + 45 * 1000;
+}
+
+/* Warp 0 fills a buffer ten times, warps 1 and 2 read it: full is barrier 1, empty barrier 2. */
+TEST(a_producer_and_two_consumers) {
+    for (int async = 0; async < 4; async++) {
+        struct bench *bench =
+            bench_with(1, 96, 0, (struct bench_options){.async = (vgpu_async)async});
+        bench_expect(
+            bench,
+            K("mov.u32 %r9, tile; mov.u32 %r10, %laneid; mad.lo.u32 %r9, %r10, 4, %r9;\n"
+              "mov.u32 %r2, 0; mov.u32 %r4, 0; setp.ge.u32 %p1, %r0, 32; @%p1 bra CONSUMER;\n"
+              "FILL: bar.sync 2, 96; mad.lo.u32 %r5, %r4, 1000, 0; and.b32 %r6, %r4, 1;\n"
+              "mad.lo.u32 %r5, %r6, %r10, %r5; st.shared.u32 [%r9], %r5; bar.arrive 1, 96;\n"
+              "add.u32 %r4, %r4, 1; setp.lt.u32 %p2, %r4, 10; @%p2 bra FILL; bra JOIN;\n"
+              "CONSUMER: bar.arrive 2, 96; bar.sync 1, 96; ld.shared.u32 %r5, [%r9];\n"
+              "add.u32 %r2, %r2, %r5; add.u32 %r4, %r4, 1; setp.lt.u32 %p2, %r4, 10;\n"
+              "@%p2 bra CONSUMER;\n"
+              "JOIN:"),
+            96, from_producer);
+    }
+}
+
+static uint32_t reductions(uint32_t thread, uint32_t n) {
+    (void)thread;
+    return n + 1000 * (n == 100) + 2000 * (n != 0); /* 100 threads */
+}
+
+TEST(reductions_over_a_block) {
+    for (uint32_t n = 0; n <= 100; n += 25) {
+        bench_expect(bench_make(1, 100, n),
+                     K("setp.lt.u32 %p1, %r0, %r1; bar.red.popc.u32 %r2, 0, %p1;\n"
+                       "bar.red.and.pred %p2, 0, %p1; selp.u32 %r3, 1000, 0, %p2;\n"
+                       "bar.red.or.pred %p3, 1, 128, %p1; selp.u32 %r4, 2000, 0, %p3;\n"
+                       "add.u32 %r2, %r2, %r3; add.u32 %r2, %r2, %r4;"),
+                     100, reductions);
+    }
+}
+
+static uint32_t of_the_cluster(uint32_t thread, uint32_t n) {
+    (void)n;
+    return (thread / 32 ^ 1) * 10;
+}
+
+/* Each CTA reads what the other one of its cluster wrote into its own shared memory. */
+#define NEIGHBOUR(before, behind)                                                                  \
+    K("mov.u32 %r9, tile; mov.u32 %r3, %ctaid.x; mul.lo.u32 %r3, %r3, 10;\n"                       \
+      "setp.eq.u32 %p1, %r0, 0; @%p1 st.shared.u32 [%r9], %r3;\n" before "\n"                      \
+      "mov.u32 %r4, %cluster_ctarank; xor.b32 %r4, %r4, 1; mapa.shared::cluster.u32 %r5, %r9, %r4;\n" \
+      "ld.shared::cluster.u32 %r2, [%r5];\n" behind)
+#define CLUSTER_SYNC "barrier.cluster.arrive.release; barrier.cluster.wait.acquire;\n"
+
+TEST(clusters_synchronise) {
+    struct bench *bench = bench_make(6, 32, 0);
+    bench->dims.cluster[0] = 2;
+    bench->dims.cluster[1] = bench->dims.cluster[2] = 1;
+    bench_expect(bench, NEIGHBOUR(CLUSTER_SYNC, CLUSTER_SYNC), 192, of_the_cluster);
+}
+
+TEST(cluster_barriers_out_of_order) {
+    struct bench *bench = bench_make(1, 32, 0);
+    bench_run(bench, K("mov.u32 %r2, 0; barrier.cluster.wait;"));
+    bench_found(bench, "barrier-count", "without a barrier.cluster.arrive");
+    bench_free(bench);
+    bench = bench_make(1, 32, 0);
+    bench_run(bench, K("mov.u32 %r2, 0; barrier.cluster.arrive; barrier.cluster.arrive;\n"
+                       "barrier.cluster.wait;"));
+    bench_found(bench, "barrier-count", "second time");
+    bench_free(bench);
+}
+
+/* ---- what goes wrong --------------------------------------------------------------------------------- */
+
+static struct bench *run_wrong(uint32_t block, const char *ptx, vgpu_status expected) {
+    struct bench *bench = bench_make(1, block, 0);
+    CHECK_EQ(bench_run(bench, ptx), expected);
+    return bench;
+}
+
+TEST(a_dead_lock_names_each_warp) {
+    struct bench *bench =
+        run_wrong(128,
+                  K("mov.u32 %r2, 0; setp.lt.u32 %p1, %r0, 64; @%p1 bra LOW;\n"
+                    "bar.sync 1, 96; bra JOIN;\n"
+                    "LOW: bar.sync 2, 128;\n"
+                    "JOIN:"),
+                  VGPU_FAULT);
+    bench_found(bench, "deadlock", "warps 0 to 1 at PTX line 10: barrier 2 (64 of 128");
+    bench_found(bench, "deadlock", "warps 2 to 3 at PTX line 9: barrier 1 (64 of 96");
+    bench_free(bench);
+}
+
+TEST(a_dead_lock_ends_the_launch_for_any_number_of_threads) {
+    for (int32_t threads = 1; threads <= 4; threads++) {
+        struct bench *bench =
+            bench_with(20, 64, 0, (struct bench_options){.threads = threads});
+        CHECK_EQ(bench_run(bench, K("mov.u32 %r2, %ctaid.x; setp.eq.u32 %p1, %r2, 7;\n"
+                                    "@%p1 bar.sync 3, 96;")),
+                 VGPU_FAULT);
+        const vgpu_finding finding = bench_find(bench, "deadlock");
+        CHECK(finding.text != NULL && finding.cta[0] == 7 && finding.count == 1);
+        bench_free(bench);
+    }
+}
+
+TEST(lanes_at_different_barriers) {
+    struct bench *bench = run_wrong(64,
+                                    K("mov.u32 %r2, 0; and.b32 %r3, %r0, 16;\n"
+                                      "setp.eq.u32 %p1, %r3, 0; @%p1 bra LOW;\n"
+                                      "bar.sync 0; bra JOIN;\n"
+                                      "LOW: bar.sync 0;\n"
+                                      "JOIN:"),
+                                    VGPU_OK);
+    bench_found(bench, "divergent-barrier", "lanes 0x0000ffff at PTX line 11 (bar)");
+    bench_free(bench);
+    bench = run_wrong(64,
+                      K("mov.u32 %r2, 0; and.b32 %r3, %r0, 16; setp.eq.u32 %p1, %r3, 0;\n"
+                        "@%p1 bar.sync 0; bar.sync 0;"),
+                      VGPU_OK);
+    bench_found(bench, "divergent-barrier", "the guard of bar");
+    bench_free(bench);
+}
+
+TEST(counts_that_differ) {
+    struct bench *bench = run_wrong(128,
+                                    K("mov.u32 %r2, 0; setp.lt.u32 %p1, %r0, 32; @%p1 bra LOW;\n"
+                                      "bar.sync 1, 128; bra JOIN;\n"
+                                      "LOW: bar.sync 1, 64;\n"
+                                      "JOIN:"),
+                                    VGPU_FAULT);
+    bench_found(bench, "barrier-count", "barrier 1 for 128 threads, but PTX line 10");
+    bench_free(bench);
+    bench = run_wrong(128, K("mov.u32 %r2, 0; bar.sync 1, 100;"), VGPU_OK);
+    bench_found(bench, "barrier-count", "multiple of 32");
+    bench_free(bench);
+}
+
+TEST(a_barrier_that_does_not_exist) {
+    struct bench *bench = run_wrong(32, K("mov.u32 %r2, 16; bar.sync %r2;"), VGPU_OK);
+    bench_found(bench, "illegal-operand", "barrier 16");
+    bench_free(bench);
+}
+
+TEST(registers_that_an_sm_does_not_have) {
+    struct bench *bench =
+        run_wrong(512, K("mov.u32 %r2, 0; setmaxnreg.inc.sync.aligned.u32 240;"), VGPU_OK);
+    bench_found(bench, "setmaxnreg", "an SM has 65536");
+    bench_free(bench);
+    bench = run_wrong(384,
+                      K("mov.u32 %r2, 0; setp.lt.u32 %p1, %r0, 128; @%p1 bra LOW;\n"
+                        "setmaxnreg.inc.sync.aligned.u32 240; bra JOIN;\n"
+                        "LOW: setmaxnreg.dec.sync.aligned.u32 24;\n"
+                        "JOIN:"),
+                      VGPU_OK);
+    bench_clean(bench);
+    bench_free(bench);
+}
+
+TEST_MAIN()

@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * memory.h - what the files of memory and happens-before share beside core.h.
+ *
+ *   device_memory.c  allocations of the device and their shadow
+ *   memory.c         one access: windows, bounds, alignment, initialised bytes
+ *   memory_cta.c     shared, local and parameter memory of a CTA; descriptions of addresses
+ *   clock.c          vector clocks and asynchronous agents
+ *   race.c           happens-before in shared memory: cells
+ *   race_global.c    happens-before in global memory: lines, inside and between clusters
+ *
+ * TIME. A cluster has a counter that goes up by one at each release (barrier, mbarrier arrival,
+ * fence, completion). An access is stamped with the counter's value. A clock holds for each slot
+ * (warp or engine) the last stamp that happened before: an access of slot s with stamp t is ordered
+ * before a warp if t <= seen[s]. A warp's `floor` says it for all slots at once: what has a stamp
+ * below it is ordered before whatever the warp does next; so most accesses are one comparison.
+ */
+#ifndef VGPU_MEMORY_H
+#define VGPU_MEMORY_H
+
+#include <string.h>
+
+#include "core.h"
+
+/* ---- device memory --------------------------------------------------------------------------- */
+
+struct allocation {
+    uint64_t begin, end;
+    char *label; /* "": none */
+    bool live;
+};
+
+struct device_memory {
+    unsigned char *base, *shadow;
+    uint64_t bytes; /* of each reservation */
+    size_t limit, used;
+    uint64_t next; /* where the next allocation goes */
+    struct allocation *ranges;
+    size_t count, capacity;
+};
+
+/* The last allocation, live or freed, that begins at or before the address; NULL: none. */
+const struct allocation *device_find(const struct device_memory *memory, uint64_t address);
+static inline unsigned char *device_shadow(const struct device_memory *memory, uint64_t address) {
+    return memory->shadow + (address - (uintptr_t)memory->base);
+}
+
+/* ---- private windows ------------------------------------------------------------------------- */
+
+/* Generic addresses of local and parameter memory: the low 32 bits are nowhere near a shared
+ * address; those of local memory carry the thread, so that another thread's is recognised. */
+#define PRIVATE_BIAS 0x80000000ULL
+static inline uint64_t local_window(const struct warp *warp, uint32_t lane) {
+    return WINDOW_LOCAL + ((uint64_t)(warp->index * LANES + lane + 1) << 32) + PRIVATE_BIAS;
+}
+#define PARAM_WINDOW (WINDOW_PARAM + PRIVATE_BIAS)
+
+/* ---- shadows --------------------------------------------------------------------------------- */
+
+/* Of a byte of shared, local or call-parameter memory. Global memory has the first two. */
+enum { BYTE_UNWRITTEN = 0, BYTE_WRITTEN = 1, BYTE_GAP = 2 };
+
+#define WRITTEN_8 0x0101010101010101ULL
+#define GAP_8 0x0202020202020202ULL
+
+static inline uint64_t load_8(const unsigned char *from) {
+    uint64_t value;
+    memcpy(&value, from, sizeof(value));
+    return value;
+}
+
+static inline bool all_written(const unsigned char *shadow, uint64_t bytes) {
+    uint64_t missing = 0;
+    for (; bytes >= 8; bytes -= 8, shadow += 8) {
+        missing |= load_8(shadow) ^ WRITTEN_8;
+    }
+    for (; bytes > 0; bytes--, shadow++) {
+        missing |= (uint64_t)*shadow ^ BYTE_WRITTEN;
+    }
+    return missing == 0;
+}
+
+static inline bool has_gap(const unsigned char *shadow, uint64_t bytes) {
+    uint64_t gaps = 0;
+    for (; bytes >= 8; bytes -= 8, shadow += 8) {
+        gaps |= load_8(shadow) & GAP_8;
+    }
+    for (; bytes > 0; bytes--, shadow++) {
+        gaps |= *shadow & BYTE_GAP;
+    }
+    return gaps != 0;
+}
+
+/* Memory that each thread has for itself: local variables, parameters of calls. */
+struct private_memory {
+    unsigned char *bytes, *shadow;
+    uint32_t stride; /* bytes of a thread */
+};
+
+struct cta_memory {
+    unsigned char *shadow; /* of each byte of shared memory */
+    uint32_t bytes;        /* of shared memory */
+    struct private_memory local, call_params;
+    /* race.c: one cell for each 1 << cell_shift bytes: 4, or as small as accesses were */
+    uint32_t cell_shift, cells;
+    uint32_t *write_stamp, *write_who;   /* the last write; stamp 0: none */
+    uint32_t *read_latest;               /* stamp of the last read by anybody */
+    uint32_t **read_stamp, **read_who;   /* by slot; NULL: it has read nothing here */
+    uint32_t *readers, reader_count;     /* slots that have */
+    uint8_t *write_flight, *read_flight; /* asynchronous operations under way there */
+    uint32_t flights;                    /* ranges under way; 0: both are all zero */
+};
+
+static inline struct cta_memory *cta_memory(const struct cta *cta) {
+    return cta->shadow;
+}
+
+/* ---- happens-before -------------------------------------------------------------------------- */
+
+enum { ENGINE_SLOTS = 32, WORD_CLOCKS = 16, RECENT = 64 };
+/* In place of a lane: several lanes; an engine on behalf of the warp. */
+enum { LANE_SEVERAL = 32, LANE_ENGINE = 33 };
+
+struct slot {
+    uint32_t released; /* stamp of its last release */
+    uint32_t start;    /* of its first access since; 0: none */
+    uint32_t sync;     /* stamps from here on: the lanes of the warp are not ordered */
+    uint32_t floor;    /* stamps below are ordered before what the warp does next */
+};
+
+struct line_table; /* race_global.c */
+
+/* Where a CTA of the cluster is in the grid: it is gone when clusters are compared. */
+struct cta_place {
+    uint32_t id[3], linear, warp_count;
+};
+
+/* What memory.c and race.c keep for a cluster (cluster->global). */
+struct cluster_memory {
+    struct cluster *cluster;
+    uint32_t time;
+    uint32_t warp_slots, slot_count; /* engines behind the warps */
+    struct slot *slots;
+    const struct clock *engines[ENGINE_SLOTS]; /* whose completions a slot stands for */
+    uint32_t engine_count;
+    struct clock *words[WORD_CLOCKS];        /* of atomics and other strong accesses, by address */
+    const struct allocation *recent[RECENT]; /* by op */
+    struct line_table *lines;
+    uint32_t acquires, releases;    /* strong accesses to global memory */
+    struct agent *agents;           /* under way */
+    const struct kernel *id_kernel; /* of op_id's last answer */
+    uint32_t id_base;
+    struct cta_place *places; /* by rank */
+};
+
+/* Makes it at the first call; NULL: no memory. */
+struct cluster_memory *cluster_memory(struct cluster *cluster);
+
+struct clock {
+    struct cluster_memory *memory;
+    uint32_t *fenced; /* stamps that a proxy fence has made known to engines */
+    uint32_t seen[];  /* slot_count, then those of `fenced` */
+};
+
+/* A new moment: what was stamped before has a smaller stamp than what comes. */
+static inline uint32_t time_next(struct cluster_memory *memory) {
+    return ++memory->time;
+}
+/* Acquires and releases the clocks of the words at these addresses. */
+void word_sync(struct warp *warp, const uint64_t *addresses, uint32_t mask, bool acquires,
+               bool releases);
+
+/* Bytes of shared memory that an agent is reading or writing. */
+struct flight {
+    struct cta *cta;
+    uint32_t offset, bytes, per_lane, lane;
+    bool writes;
+    enum proxy proxy;
+};
+struct agent {
+    struct cluster_memory *memory;
+    struct warp *warp;
+    const struct op *op;
+    struct flight *flights;
+    uint32_t count, capacity;
+    struct agent *next, *previous;
+};
+
+/* Ids of ops in shadows: 15 bits; 0: unknown. */
+uint32_t op_id(const struct warp *warp, const struct op *op);
+const struct op *op_of_id(const struct cluster *cluster, uint32_t id);
+const struct warp *warp_of_slot(const struct cluster *cluster, uint32_t slot);
+
+/* ---- race.c ---------------------------------------------------------------------------------- */
+
+struct race_hit {
+    uint32_t lanes, offset, who; /* lanes 0: none */
+    uint32_t slot;
+    const struct op *other;
+};
+enum { RACE_HITS = 5 };
+
+/* One access of shared memory while it is looked at. */
+struct race {
+    struct warp *warp;
+    const struct op *op;
+    struct cta *cta;
+    struct cta_memory *cells;
+    struct cluster_memory *memory;
+    enum access_kind kind;
+    enum proxy proxy;
+    bool strong;
+    struct agent *agent;
+    uint32_t slot, now, floor, sync, op_id;
+    struct race_hit hits[RACE_HITS]; /* by enum in race.c */
+};
+
+/* False: nothing to look at (races are not checked, or the agent's access was looked at when it was
+ * issued). */
+bool race_begin(struct race *race, struct warp *warp, const struct op *op, struct cta *cta,
+                enum access_kind kind, enum proxy proxy, bool strong, struct agent *agent);
+/* `bytes` from `offset` of the CTA's shared memory on, `per_lane` for each lane from `lane` on (or
+ * LANE_SEVERAL, LANE_ENGINE: all of it by all). */
+void race_range(struct race *race, uint32_t offset, uint32_t bytes, uint32_t per_lane,
+                uint32_t lane);
+void race_end(struct race *race); /* reports */
+/* The agent is done: its accesses become those of a slot, at this moment. */
+void race_land(const struct agent *agent, uint32_t slot, uint32_t stamp);
+bool race_allocate(struct cta_memory *cells, struct cluster_memory *memory);
+void race_free(struct cta_memory *cells);
+
+/* ---- memory_block.c -------------------------------------------------------------------------- */
+
+const char *access_verb(enum access_kind kind); /* "read" ... */
+
+/* ---- memory_cta.c ---------------------------------------------------------------------------- */
+
+/* The memory of calls' parameters, made at the first use; NULL: there is none, or no memory. */
+struct private_memory *call_params(struct cta *cta);
+
+/* ---- race_global.c --------------------------------------------------------------------------- */
+
+void race_global_access(struct warp *warp, const struct op *op, const struct access *access);
+void race_global_block(struct warp *warp, const struct op *op, uint64_t address, uint64_t bytes,
+                       enum access_kind kind);
+void race_global_free(struct line_table *lines);
+
+/* ---- op_memory.c, op_atomic.c, op_address.c --------------------------------------------------- */
+
+decode_function decode_atomic, decode_address_op;
+/* The space that the modifiers name; SPACE_GENERIC: none. */
+int memory_space(const struct ptx_instruction *in);
+/* 1, or what .v2, .v4 and .v8 say. */
+uint32_t memory_vector(const struct ptx_instruction *in);
+/* Types apart, are all modifiers among the names in `allowed` (blanks between them)? */
+bool memory_modifiers(struct decoder *decoder, const struct ptx_instruction *in,
+                      const char *allowed);
+/* Of an atomic's bytes that a lane in `lanes` touched: they count as written, or not. */
+void memory_set_written(struct warp *warp, const struct access *access, uint32_t lanes,
+                        bool written);
+
+#endif /* VGPU_MEMORY_H */

@@ -1,0 +1,314 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * memory_cta.c - the memory of a CTA (shared, local, parameters of calls) with its shadows, and
+ * what an address is in words.
+ *
+ * Invariant: a byte between two static shared variables, or between two local ones, is BYTE_GAP in
+ * the shadow from the beginning to the end and never becomes anything else.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "memory.h"
+
+/* ---- variables ------------------------------------------------------------------------------- */
+
+/* Calls `each` for the variables of a space that the kernel may touch: those of the module, its
+ * own, and those of functions it may call. */
+typedef void variable_function(void *state, const struct ptx_variable *variable);
+
+static void each_of(struct ptx_variable *const *variables, uint32_t count, enum ptx_space space,
+                    variable_function *each, void *state) {
+    for (uint32_t i = 0; i < count; i++) {
+        if (variables[i]->space == space) {
+            each(state, variables[i]);
+        }
+    }
+}
+
+static void each_variable(const struct kernel *kernel, enum ptx_space space,
+                          variable_function *each, void *state) {
+    const struct ptx_module *ptx = kernel->module->ptx;
+    each_of(ptx->variables, ptx->variable_count, space, each, state);
+    for (uint32_t i = 0; i < ptx->function_count; i++) {
+        const struct ptx_function *f = ptx->functions[i];
+        if (f == kernel->function || !f->entry) {
+            each_of(f->variables, f->variable_count, space, each, state);
+        }
+        if (!f->entry) {
+            each_of(f->params, f->param_count, space, each, state);
+            each_of(f->results, f->result_count, space, each, state);
+        }
+    }
+}
+
+struct gaps {
+    unsigned char *shadow;
+    uint64_t base, bytes; /* address of shadow[0] */
+};
+
+static void open_variable(void *state, const struct ptx_variable *variable) {
+    const struct gaps *gaps = state;
+    if (variable->address >= gaps->base && variable->address - gaps->base <= gaps->bytes &&
+        variable->size <= gaps->bytes - (variable->address - gaps->base)) {
+        memset(gaps->shadow + (variable->address - gaps->base), BYTE_UNWRITTEN, variable->size);
+    }
+}
+
+static void furthest(void *state, const struct ptx_variable *variable) {
+    uint64_t *end = state;
+    if (variable->address >= CALL_PARAM_BASE && variable->address + variable->size > *end) {
+        *end = variable->address + variable->size;
+    }
+}
+
+/* ---- private memory -------------------------------------------------------------------------- */
+
+static void private_free(struct private_memory *memory) {
+    free(memory->bytes);
+    free(memory->shadow);
+    *memory = (struct private_memory){0};
+}
+
+/* One copy for each thread; the first shadow says where the gaps are. */
+static bool private_make(struct private_memory *memory, const struct cta *cta, uint64_t base,
+                         uint32_t bytes, enum ptx_space space) {
+    const size_t threads = (size_t)cta->warp_count * LANES;
+    memory->stride = (bytes + 15) / 16 * 16;
+    if (bytes == 0) {
+        return true;
+    }
+    memory->bytes = calloc(threads, memory->stride);
+    memory->shadow = malloc(threads * memory->stride);
+    if (memory->bytes == NULL || memory->shadow == NULL) {
+        private_free(memory);
+        return false;
+    }
+    struct gaps gaps = {memory->shadow, base, memory->stride};
+    memset(memory->shadow, BYTE_GAP, memory->stride);
+    each_variable(cta->launch->kernel, space, open_variable, &gaps);
+    for (size_t i = 1; i < threads; i++) {
+        memcpy(memory->shadow + i * memory->stride, memory->shadow, memory->stride);
+    }
+    return true;
+}
+
+struct private_memory *call_params(struct cta *cta) {
+    struct private_memory *memory = &cta_memory(cta)->call_params;
+    if (memory->bytes == NULL) {
+        uint64_t end = CALL_PARAM_BASE;
+        each_variable(cta->launch->kernel, PTX_PARAM, furthest, &end);
+        if (end == CALL_PARAM_BASE || !private_make(memory, cta, CALL_PARAM_BASE,
+                                                    (uint32_t)(end - CALL_PARAM_BASE), PTX_PARAM)) {
+            return NULL;
+        }
+    }
+    return memory;
+}
+
+/* ---- a CTA ----------------------------------------------------------------------------------- */
+
+static bool shared_make(struct cta *cta, struct cta_memory *memory) {
+    const struct kernel *kernel = cta->launch->kernel;
+    memory->bytes = cta->shared_bytes;
+    /* Behind the end: whole vectors may be read there. */
+    cta->shared = aligned_alloc(64, ((size_t)memory->bytes + 127) / 64 * 64);
+    memory->shadow = calloc((size_t)memory->bytes + 64, 1);
+    if (cta->shared == NULL || memory->shadow == NULL) {
+        return false;
+    }
+    memset(cta->shared, 0, memory->bytes);
+    const uint32_t fixed =
+        kernel->shared_dynamic < memory->bytes ? kernel->shared_dynamic : memory->bytes;
+    struct gaps gaps = {memory->shadow, SHARED_BASE, memory->bytes};
+    memset(memory->shadow, BYTE_GAP, fixed);
+    each_variable(kernel, PTX_SHARED, open_variable, &gaps);
+    return true;
+}
+
+bool memory_start_cta(struct cta *cta) {
+    struct cta_memory *memory = calloc(1, sizeof(*memory));
+    struct cluster_memory *cluster = cluster_memory(cta->cluster);
+    cta->shadow = memory;
+    if (memory == NULL || cluster == NULL || !shared_make(cta, memory) ||
+        !private_make(&memory->local, cta, 0, cta->launch->kernel->local_bytes, PTX_LOCAL) ||
+        ((cta->launch->checks & VGPU_CHECK_RACE) != 0 && !race_allocate(memory, cluster))) {
+        memory_end_cta(cta);
+        return false;
+    }
+    cluster->places[cta->rank] =
+        (struct cta_place){{cta->id[0], cta->id[1], cta->id[2]}, cta->linear, cta->warp_count};
+    cta->local = memory->local.bytes;
+    cta->local_shadow = memory->local.shadow;
+    return true;
+}
+
+void memory_end_cta(struct cta *cta) {
+    struct cta_memory *memory = cta_memory(cta);
+    if (memory != NULL) {
+        race_free(memory);
+        private_free(&memory->local);
+        private_free(&memory->call_params);
+        free(memory->shadow);
+        free(memory);
+    }
+    free(cta->shared);
+    cta->shared = NULL;
+    cta->shadow = NULL;
+    cta->local = NULL;
+    cta->local_shadow = NULL;
+}
+
+/* ---- ops and slots --------------------------------------------------------------------------- */
+
+enum { OP_ID_MAX = 0x7fff };
+
+/* The number of ops before those of the kernel that has this one. */
+static const struct kernel *kernel_of(const struct warp *warp, const struct op *op,
+                                      uint32_t *before) {
+    const struct kernel *kernel = warp->cta->launch->kernel;
+    const struct vgpu_module *module = kernel->module;
+    *before = 0;
+    for (uint32_t i = 0; i < module->kernel_count; i++) {
+        const struct kernel *k = module->kernels[i];
+        if (op >= k->code && op < k->code + k->code_count) {
+            return k;
+        }
+        *before += k->code_count;
+    }
+    return kernel;
+}
+
+uint32_t op_id(const struct warp *warp, const struct op *op) {
+    struct cluster_memory *memory = warp->cta->cluster->global;
+    const struct kernel *kernel = memory->id_kernel;
+    if (kernel == NULL || op < kernel->code || op >= kernel->code + kernel->code_count) {
+        kernel = kernel_of(warp, op, &memory->id_base);
+        memory->id_kernel = kernel;
+    }
+    const uint64_t id = 1 + memory->id_base + (uint64_t)(op - kernel->code);
+    return id <= OP_ID_MAX ? (uint32_t)id : 0;
+}
+
+const struct op *op_of_id(const struct cluster *cluster, uint32_t id) {
+    const struct kernel *kernel = cluster->launch->kernel;
+    const struct vgpu_module *module = kernel->module;
+    if (id == 0) {
+        return NULL;
+    }
+    id--;
+    for (uint32_t i = 0; i < module->kernel_count; i++) {
+        if (id < module->kernels[i]->code_count) {
+            return &module->kernels[i]->code[id];
+        }
+        id -= module->kernels[i]->code_count;
+    }
+    return NULL;
+}
+
+const struct warp *warp_of_slot(const struct cluster *cluster, uint32_t slot) {
+    for (uint32_t i = 0; i < cluster->cta_count; i++) {
+        const struct cta *cta = &cluster->ctas[i];
+        for (uint32_t w = 0; w < cta->warp_count; w++) {
+            if (cta->warps[w].agent_index == slot) {
+                return &cta->warps[w];
+            }
+        }
+    }
+    return NULL;
+}
+
+/* ---- words ----------------------------------------------------------------------------------- */
+
+struct nearest {
+    uint64_t address;
+    const struct ptx_variable *before; /* the last one that begins at or before the address */
+};
+
+static void nearer(void *state, const struct ptx_variable *variable) {
+    struct nearest *nearest = state;
+    if (variable->address <= nearest->address &&
+        (nearest->before == NULL || variable->address >= nearest->before->address)) {
+        nearest->before = variable;
+    }
+}
+
+/* A place in a space with variables; `end` is where the space ends. */
+static void describe_variable(const struct warp *warp, enum ptx_space space, const char *name,
+                              uint64_t address, uint64_t end, char *buffer, size_t size) {
+    struct nearest nearest = {address, NULL};
+    each_variable(warp->cta->launch->kernel, space, nearer, &nearest);
+    const struct ptx_variable *v = nearest.before;
+    const unsigned long long at = address;
+    if (address >= end) {
+        snprintf(buffer, size, "%s address 0x%llx, %llu bytes behind the end of %s memory", name,
+                 at, (unsigned long long)(address - end), name);
+    } else if (v == NULL) {
+        snprintf(buffer, size, "%s address 0x%llx", name, at);
+    } else if (v->size != 0 && address - v->address >= v->size) {
+        snprintf(buffer, size, "%s address 0x%llx, %llu bytes behind \"%.40s\" (%llu bytes)", name,
+                 at, (unsigned long long)(address - v->address - v->size), v->name,
+                 (unsigned long long)v->size);
+    } else {
+        snprintf(buffer, size, "%s \"%.60s\" + %llu", name, v->name,
+                 (unsigned long long)(address - v->address));
+    }
+}
+
+static void describe_global(const struct device_memory *memory, uint64_t address, char *buffer,
+                            size_t size) {
+    const struct allocation *range = device_find(memory, address);
+    const struct allocation *next = range == NULL ? memory->ranges : range + 1;
+    const bool near_next = next < memory->ranges + memory->count && next->begin - address <= 4096;
+    const unsigned long long at = address;
+    if (range != NULL && address < range->end) {
+        snprintf(buffer, size, "global \"%.60s\" + %llu%s", range->label,
+                 (unsigned long long)(address - range->begin),
+                 range->live ? "" : ", which was freed");
+    } else if (near_next) {
+        snprintf(buffer, size, "global address 0x%llx, %llu bytes before \"%.40s\" (%llu bytes)",
+                 at, (unsigned long long)(next->begin - address), next->label,
+                 (unsigned long long)(next->end - next->begin));
+    } else if (range != NULL && address - range->end < 1ULL << 40) {
+        snprintf(buffer, size, "global address 0x%llx, %llu bytes behind \"%.40s\" (%llu bytes)",
+                 at, (unsigned long long)(address - range->end), range->label,
+                 (unsigned long long)(range->end - range->begin));
+    } else {
+        snprintf(buffer, size, "global address 0x%llx, near no allocation", at);
+    }
+}
+
+void memory_describe(const struct warp *warp, int space, uint64_t address, char *buffer,
+                     size_t size) {
+    const struct cta *cta = warp->cta;
+    const struct cta_memory *memory = cta_memory(cta);
+    if (space == SPACE_GENERIC) {
+        switch (address & WINDOW_MASK) {
+        case WINDOW_SHARED: space = SPACE_SHARED_CLUSTER; break;
+        case WINDOW_LOCAL: space = PTX_LOCAL; break;
+        case WINDOW_PARAM: space = PTX_PARAM; break;
+        default: space = PTX_GLOBAL; break;
+        }
+        address -= space == PTX_GLOBAL             ? 0
+                   : space == SPACE_SHARED_CLUSTER ? WINDOW_SHARED
+                   : space == PTX_PARAM            ? PARAM_WINDOW
+                                                   : 0;
+        address = space == PTX_LOCAL ? (address & 0xffffffffULL) - PRIVATE_BIAS : address;
+    }
+    switch (space) {
+    case SPACE_SHARED_CLUSTER:
+    case PTX_SHARED:
+        address &= space == PTX_SHARED ? ~0ULL : (1ULL << SHARED_RANK_SHIFT) - 1;
+        describe_variable(warp, PTX_SHARED, "shared", address,
+                          SHARED_BASE + (uint64_t)cta->shared_bytes, buffer, size);
+        break;
+    case PTX_LOCAL:
+        describe_variable(warp, PTX_LOCAL, "local", address, memory->local.stride, buffer, size);
+        break;
+    case PTX_PARAM:
+        snprintf(buffer, size, "parameter address 0x%llx (%u bytes of parameters)",
+                 (unsigned long long)address, cta->launch->kernel->function->param_bytes);
+        break;
+    default: describe_global(cta->launch->gpu->memory, address, buffer, size); break;
+    }
+}

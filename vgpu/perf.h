@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * perf.h - what memory accesses cost, line by line: read by report.c.
+ *
+ * Shared memory has 32 banks of 4 bytes. A request of 32 lanes is served in phases of 128 bytes: all
+ * lanes at once up to 4 bytes each, 16 lanes of 8 bytes, 8 lanes of 16 bytes (ldmatrix: one matrix);
+ * a phase needs as many passes as the bank with most different words has of them. Global memory is
+ * read in sectors of 32 bytes.
+ *
+ * Invariant: the numbers are sums over all launches, so no order of clusters shows in them.
+ */
+#ifndef VGPU_PERF_H
+#define VGPU_PERF_H
+
+#include "core.h"
+
+/* Requests of a warp, what they took and what the bytes would need at least. */
+struct cost {
+    uint64_t requests;
+    uint64_t used;   /* passes, or sectors */
+    uint64_t needed; /* likewise */
+};
+
+struct perf_line {
+    const char *kernel;
+    const char *opcode; /* of the first instruction there: "ld" */
+    vgpu_place place;
+    uint32_t ptx_line; /* of the first instruction there */
+    struct cost shared, global;
+};
+
+struct perf {
+    struct arena *strings;
+    struct perf_line *lines; /* sorted by kernel, file and line */
+    size_t count, room;
+    bool incomplete; /* there was no memory for some line */
+};
+
+void perf_free(struct perf *perf);
+
+#endif /* VGPU_PERF_H */

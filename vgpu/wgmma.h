@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * wgmma.h - what the files about wgmma share: op_wgmma.c (forms), wgmma.c (products in flight),
+ * wgmma_operand.c (operands in shared memory).
+ */
+#ifndef VGPU_WGMMA_H
+#define VGPU_WGMMA_H
+
+#include "matrix.h"
+
+/* extra of a wgmma.mma_async */
+struct wgmma_form {
+    struct matrix_form product;
+    bool a_shared, a_transposed, b_transposed, negative;
+    bool has_fence;      /* as far as decoding can tell */
+    uint32_t a, b;       /* rows of the descriptors */
+    uint32_t accumulate; /* a predicate */
+};
+
+op_function wgmma_run_issue, wgmma_run_fence, wgmma_run_commit, wgmma_run_wait;
+
+/* Whether the first operand is what the instruction writes, where it is a register at all. */
+bool wgmma_has_result(const struct ptx_instruction *in);
+
+/* A matrix descriptor, unpacked; offsets in bytes. */
+struct wgmma_descriptor {
+    uint32_t start, leading, stride;
+    uint32_t base_offset;
+    uint32_t swizzle; /* bytes of a row of the pattern: 128, 64, 32; 16: none */
+    bool reserved;    /* bits that must be 0 are not */
+};
+
+/* Rows of A or columns of B, from `first` on, with all of k: 32 bytes of each. */
+struct wgmma_operand {
+    struct wgmma_descriptor descriptor;
+    bool transposed; /* rows (columns) are contiguous, not k */
+    enum matrix_type type;
+    uint32_t first, count; /* multiples of 8 */
+    uint32_t k;
+};
+
+struct wgmma_descriptor wgmma_unpack(uint64_t bits);
+
+/* Everything that an operand's read must obey, for one warp and on behalf of the agent; taint: bit i
+ * is set where row (column) i has poison. False: it cannot be read; reported. */
+bool wgmma_check_operand(struct warp *warp, const struct op *op,
+                         const struct wgmma_operand *operand, const char *which,
+                         struct agent *agent, uint8_t taint[256 / 8]);
+
+/* Its values as a[row][k] or b[k][column]. Only after wgmma_check_operand. */
+void wgmma_read_a(const struct cta *cta, const struct wgmma_operand *operand,
+                  struct matrix_values *values);
+void wgmma_read_b(const struct cta *cta, const struct wgmma_operand *operand,
+                  const struct matrix_form *form, struct matrix_values *values);
+
+#endif /* VGPU_WGMMA_H */
