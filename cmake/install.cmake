@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# `cmake --install`: header, library, program, pkg-config file and CMake package (attn::attn).
+# `cmake --install`: header, library, program, pkg-config file and CMake package (attn::attn); the
+# virtual GPU's library and header beside them.
 #
 # Invariant: the installed files find each other by relative paths, so that --prefix and DESTDIR may
 # be chosen at install time and the tree may be moved. (Absolute CMAKE_INSTALL_*DIRs are kept.)
@@ -9,6 +10,10 @@ include(CMakePackageConfigHelpers)
 
 install(FILES include/attn.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(TARGETS attn EXPORT attnTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+if(TARGET vgpu)
+    install(FILES vgpu/vgpu.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+    install(TARGETS vgpu LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+endif()
 if(TARGET attest)
     install(TARGETS attest RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()

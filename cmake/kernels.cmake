@@ -211,6 +211,30 @@ macro(attn_add_variant family arch dtype head_dim block_q block_kv warps stages)
     endif()
 endmacro()
 
+# Stops with a sentence if the variable's value is no regular expression: if(MATCHES) would stop with
+# one that names neither. CMake has no other way to ask, so another CMake is asked.
+function(attn_check_expression name)
+    set(script ${PROJECT_BINARY_DIR}/CMakeFiles/expression.cmake)
+    file(WRITE ${script} "string(REGEX MATCH \"\${EXPRESSION}\" match \"text\")\n")
+    execute_process(COMMAND ${CMAKE_COMMAND} "-DEXPRESSION=${${name}}" -P ${script}
+                    RESULT_VARIABLE failed OUTPUT_QUIET ERROR_QUIET)
+    if(failed AND NOT "${${name}}" STREQUAL "")
+        message(FATAL_ERROR "${name} is \"${${name}}\", expected a regular expression of CMake's")
+    endif()
+endfunction()
+
+# Removes what an earlier run with another filter or compiler has left in kernels/.
+function(attn_remove_stale_kernels wanted)
+    file(GLOB found ${kernel_folder}/*.cubin ${kernel_folder}/*.log ${kernel_folder}/*.ptx
+         ${kernel_folder}/*.d)
+    foreach(file IN LISTS found)
+        string(REGEX REPLACE "\\.d$" ".ptx" output ${file})
+        if(NOT output IN_LIST wanted)
+            file(REMOVE ${file})
+        endif()
+    endforeach()
+endfunction()
+
 # attn_add_kernels(sources): adds images.c and images.S to the list named `sources`; the target
 # kernel_images builds what they embed. Sets ATTN_KERNELS_BUILT to whether there are any.
 function(attn_add_kernels sources)
@@ -231,6 +255,11 @@ function(attn_add_kernels sources)
         endif()
     endif()
 
+    # Both are looked at with and without nvcc: a wrong word is wrong on every machine.
+    if(ATTN_PORTABLE_ARCHS STREQUAL "")
+        message(FATAL_ERROR "ATTN_PORTABLE_ARCHS is empty, expected numbers from 80 (80;90)")
+    endif()
+    attn_check_expression(ATTN_VARIANTS)
     set(portable_archs "")
     foreach(number IN LISTS ATTN_PORTABLE_ARCHS)
         if(NOT number MATCHES "^[0-9]+$" OR number LESS 80)
@@ -270,6 +299,10 @@ function(attn_add_kernels sources)
         message(STATUS "Kernels for NVIDIA GPUs: ${built} of ${declared}, "
                 "nvcc ${ATTN_NVCC_VERSION} (${ATTN_NVCC})")
     endif()
+
+    attn_remove_stale_kernels("${compiled}")
+    # For tests/run.sh: some tests skip where there are none, for whatever reason.
+    file(CONFIGURE OUTPUT ${kernel_folder}/built.txt CONTENT "${built}\n" @ONLY)
 
     # What make cannot see: another compiler, another flag. Written only if its text changes.
     file(CONFIGURE OUTPUT ${kernel_folder}/options.txt @ONLY CONTENT

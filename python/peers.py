@@ -249,8 +249,14 @@ class Settings:
         self.block_seconds = 1e-3
 
 
+class OneLineParser(argparse.ArgumentParser):
+    def error(self, message):
+        print(f"peers: {message}", file=sys.stderr)
+        raise SystemExit(2)
+
+
 def parse(arguments):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = OneLineParser(description=__doc__.splitlines()[0])
     parser.add_argument("--lib", default=str(ROOT / "build" / "libattn.so"))
     parser.add_argument("--grid", nargs="+", default=["canonical"], choices=list(grids.GRIDS))
     parser.add_argument("--dtype", default="fp16", choices=["fp16", "bf16"])

@@ -9,6 +9,8 @@ Invariant: every figure is computed from the raw samples of a row by summarise()
 else; a row with a complaint has no figures.
 """
 
+import contextlib
+import io
 import json
 import math
 import statistics
@@ -18,6 +20,7 @@ from pathlib import Path
 import grids
 
 SCHEMA = "attn-peers/1"
+RECORDED_SCHEMA = "attn-peers-recorded/1"
 MODES = ("graph", "eager")
 CONTROL = "ours again"  # the A/A pair: its interval should hold 1
 PEERS = {  # name: what the name of one of its kernels must contain
@@ -249,13 +252,35 @@ def show(path):
     except (OSError, ValueError) as error:
         print(f"peers: --show: {path} cannot be read: {error}", file=sys.stderr)
         return 2
-    if report.get("schema") == "attn-peers-recorded/1":
-        print_recorded(grids.load_recorded(path))
-        return 0
-    if report.get("schema") != SCHEMA:
-        print(f"peers: --show: {path} has schema {report.get('schema')!r}, expected {SCHEMA!r}",
-              file=sys.stderr)
+    schema = report.get("schema") if isinstance(report, dict) else None
+    if schema not in (SCHEMA, RECORDED_SCHEMA):
+        print(f"peers: --show: {path} has schema {schema!r}, expected {SCHEMA!r}", file=sys.stderr)
         return 2
+    out = io.StringIO()  # nothing is shown of a file that turns out to lack something
+    try:
+        with contextlib.redirect_stdout(out):
+            if schema == RECORDED_SCHEMA:
+                print_recorded(grids.load_recorded(path))
+                differing, complete = [], True
+            else:
+                differing, complete = work_out_again(report), report["complete"]
+                print_report(report)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        print(f"peers: --show: {path} has schema {schema!r} and is no such file: "
+              f"{type(error).__name__}: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    print(out.getvalue(), end="")
+    for name in differing:
+        print(f"peers: --show: {path}: the figures of {name} are not those of its samples",
+              file=sys.stderr)
+    if not complete:
+        print(f"peers: --show: {path}: the run did not come to its end; no kernel is proven",
+              file=sys.stderr)
+    return 1 if differing or not complete else 0
+
+
+def work_out_again(report):
+    """The rows' summaries anew, from their samples; the names of those that were different."""
     differing = []
     for row in report["rows"]:
         again = summarise(row, load_recorded(), report["environment"]["gpu"])
@@ -263,14 +288,7 @@ def show(path):
         if again != row["summary"]:
             differing.append(row["name"])
         row["summary"] = again
-    print_report(report)
-    for name in differing:
-        print(f"peers: --show: {path}: the figures of {name} are not those of its samples",
-              file=sys.stderr)
-    if not report["complete"]:
-        print(f"peers: --show: {path}: the run did not come to its end; no kernel is proven",
-              file=sys.stderr)
-    return 1 if differing or not report["complete"] else 0
+    return differing
 
 
 def load_recorded():

@@ -79,8 +79,8 @@ static struct birthmark *make_birthmark(void) {
     if (mark == MAP_FAILED) {
         return NULL;
     }
-    const bool wiped = madvise(mark, sizeof *mark, MADV_WIPEONFORK) == 0;
-    *mark = (struct birthmark){.ours = true, .wiped_on_fork = wiped, .process = getpid()};
+    madvise(mark, sizeof *mark, MADV_WIPEONFORK);
+    *mark = (struct birthmark){.ours = true, .process = getpid()};
     return mark;
 }
 
@@ -111,7 +111,7 @@ attn_status cuda_open(struct cuda **cuda, int ordinal, const char *path, attn_er
 /* In a forked child the driver must not be called, not even to give something back. */
 static bool is_ours(const struct cuda *cuda) {
     const struct birthmark *mark = cuda->birthmark;
-    return mark->ours && (mark->wiped_on_fork || mark->process == getpid());
+    return mark->ours && mark->process == getpid();
 }
 
 void cuda_close(struct cuda *cuda) {

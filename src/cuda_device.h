@@ -15,7 +15,6 @@
  * system does not wipe; alone it would not do, since another pid namespace may use it again. */
 struct birthmark {
     bool ours;
-    bool wiped_on_fork;
     pid_t process;
 };
 

@@ -47,19 +47,17 @@ static attn_status check_range(const char *name, int32_t value, int32_t least, i
     return ATTN_OK;
 }
 
-/* Puts the variant behind the others. */
-static attn_status append(attn_context *context, const struct variant *variant, attn_error *error) {
+/* A place behind the others, which counts when the caller has filled it; NULL and the reason if
+ * there is no memory. */
+static struct variant *next_place(attn_context *context, const char *name, attn_error *error) {
     const size_t count = (size_t)context->variant_count;
     struct variant *grown = realloc(context->variants, (count + 1) * sizeof *grown);
     if (grown == NULL) {
-        return attn_fail(error, ATTN_OUT_OF_MEMORY, "no memory for variant \"%s\"",
-                         variant->info.name);
+        attn_fail(error, ATTN_OUT_OF_MEMORY, "no memory for variant \"%s\"", name);
+        return NULL;
     }
-    grown[count] = *variant;
-    grown[count].added = true;
     context->variants = grown;
-    context->variant_count++;
-    return attn_fail(error, ATTN_OK, "%s", "");
+    return &grown[count];
 }
 
 /* ---- CPU: other blocks for a compiled-in kernel ---------------------------------------------- */
@@ -88,19 +86,21 @@ static attn_status add_cpu(attn_context *context, const attn_variant *variant, a
     if (status != ATTN_OK) {
         return status;
     }
-    struct variant made = *kernel;
+    struct variant *place = next_place(context, variant->name, error);
+    if (place == NULL) {
+        return ATTN_OUT_OF_MEMORY;
+    }
     char *name = strdup(variant->name);
     if (name == NULL) {
         return attn_fail(error, ATTN_OUT_OF_MEMORY, "no memory for variant \"%s\"", variant->name);
     }
-    made.info.name = name;
-    made.info.block_q = variant->block_q > 0 ? variant->block_q : kernel->info.block_q;
-    made.info.block_kv = variant->block_kv > 0 ? variant->block_kv : kernel->info.block_kv;
-    status = append(context, &made, error);
-    if (status != ATTN_OK) {
-        free(name);
-    }
-    return status;
+    *place = *kernel;
+    place->added = true;
+    place->info.name = name;
+    place->info.block_q = variant->block_q > 0 ? variant->block_q : kernel->info.block_q;
+    place->info.block_kv = variant->block_kv > 0 ? variant->block_kv : kernel->info.block_kv;
+    context->variant_count++;
+    return attn_fail(error, ATTN_OK, "%s", "");
 }
 
 /* ---- GPU: an image --------------------------------------------------------------------------- */
@@ -144,6 +144,12 @@ static attn_status check_gpu_fields(const attn_variant *v, const attn_variant *f
     return status;
 }
 
+/* Of relocatable files: variables, local and shared memory, and what the system keeps of that. */
+static bool takes_no_bytes(Elf64_Word type) {
+    return type == SHT_NOBITS || type == SHT_LOPROC + 0x7 || type == SHT_LOPROC + 0x9 ||
+           type == SHT_LOPROC + 0xa || type == SHT_LOPROC + 0x15;
+}
+
 /* The driver is not told where a cubin ends, so whatever it will follow must lie inside. */
 static attn_status check_cubin(const unsigned char *image, size_t size, attn_error *error) {
     Elf64_Ehdr header = {0};
@@ -160,7 +166,7 @@ static attn_status check_cubin(const unsigned char *image, size_t size, attn_err
     for (size_t i = 0; whole && i < header.e_shnum; i++) {
         Elf64_Shdr section;
         memcpy(&section, image + header.e_shoff + i * sizeof section, sizeof section);
-        whole = section.sh_type == SHT_NOBITS ||
+        whole = takes_no_bytes(section.sh_type) ||
                 (section.sh_offset <= size && section.sh_size <= size - section.sh_offset);
     }
     if (!whole) {
@@ -200,29 +206,33 @@ static attn_status add_gpu(attn_context *context, const attn_variant *variant, c
     if (status != ATTN_OK) {
         return status;
     }
-    struct variant made = {.info = *variant, .family = family->family, .image_size = image_size};
+    struct variant *place = next_place(context, variant->name, error);
+    if (place == NULL) {
+        return ATTN_OUT_OF_MEMORY;
+    }
     char *name = strdup(variant->name);
     char *entry = strdup(variant->entry != NULL ? variant->entry : variant->name);
     char *arch = strdup(variant->arch);
-    made.info.name = name;
-    made.info.entry = entry;
-    made.info.arch = arch;
-    made.info.device = family->info.device;
-    made.info.family = family->info.family;
-    made.image = copy_image(image, image_size);
-    if (name == NULL || entry == NULL || arch == NULL || made.image == NULL) {
-        status =
-            attn_fail(error, ATTN_OUT_OF_MEMORY, "no memory for variant \"%s\"", variant->name);
-    } else {
-        status = append(context, &made, error);
-    }
-    if (status != ATTN_OK) {
+    char *copy = copy_image(image, image_size);
+    if (name == NULL || entry == NULL || arch == NULL || copy == NULL) {
         free(name);
         free(entry);
         free(arch);
-        free(made.image);
+        free(copy);
+        return attn_fail(error, ATTN_OUT_OF_MEMORY, "no memory for variant \"%s\"", variant->name);
     }
-    return status;
+    *place = (struct variant){.info = *variant,
+                              .family = family->family,
+                              .added = true,
+                              .image = copy,
+                              .image_size = image_size};
+    place->info.name = name;
+    place->info.entry = entry;
+    place->info.arch = arch;
+    place->info.device = family->info.device;
+    place->info.family = family->info.family;
+    context->variant_count++;
+    return attn_fail(error, ATTN_OK, "%s", "");
 }
 
 attn_status attn_variant_add(attn_context *context, const attn_variant *variant, const void *image,

@@ -3,7 +3,7 @@
  * async_fixture.h - for the tests of asynchronous copies: runs a PTX text under one completion
  * order and keeps what was found. Bugs are planted by replacing a part of the text.
  *
- * Invariant: a part that is to be replaced must be there, or the test fails; so a planted bug is in.
+ * Invariant: a part that is to be replaced must be there, or the test fails; so a bug is in.
  */
 #ifndef ASYNC_FIXTURE_H
 #define ASYNC_FIXTURE_H
@@ -28,6 +28,8 @@ struct bug {
 struct bench {
     vgpu *gpu;
     vgpu_dims dims;
+    vgpu_module *modules[4]; /* findings point into them: they go with the bench */
+    size_t module_count;
     vgpu_status status; /* of the last launch */
     vgpu_error why;
 };
@@ -64,9 +66,11 @@ static inline void bench_fetch(struct bench *bench, void *to, vgpu_pointer from,
 static inline bool bench_run(struct bench *bench, const char *ptx, void *const *arguments) {
     vgpu_module *module = NULL;
     bench->status = vgpu_load(bench->gpu, ptx, strlen(ptx), &module, &bench->why);
-    if (!CHECK_MSG(bench->status == VGPU_OK, "%s", bench->why.text)) {
+    if (!CHECK_MSG(bench->status == VGPU_OK, "%s", bench->why.text) ||
+        !CHECK(bench->module_count < sizeof bench->modules / sizeof bench->modules[0])) {
         return false;
     }
+    bench->modules[bench->module_count++] = module;
     bench->status = vgpu_launch(bench->gpu, module, "k", &bench->dims, arguments, &bench->why);
     return true;
 }
@@ -112,6 +116,9 @@ static inline bool bench_found(struct bench *bench, const char *kinds, const cha
 }
 
 static inline void bench_close(struct bench *bench) {
+    while (bench->module_count > 0) {
+        vgpu_unload(bench->modules[--bench->module_count]);
+    }
     vgpu_close(bench->gpu);
 }
 

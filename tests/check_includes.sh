@@ -42,12 +42,14 @@ allowed() {
     src/kernels/*) [ "$2" = '"' ] && [ -f "src/kernels/$3" ] ;;
     src/cpu_*) system_or_own src "$2" "$3" "$libc $vector" 'attn.h kernels/args.h kernels/variants.def' ;;
     src/*) system_or_own src "$2" "$3" "$libc cpuid asm/hwcap" 'attn.h kernels/args.h kernels/variants.def' ;;
-    vgpu/*) system_or_own vgpu "$2" "$3" "$libc" '' ;;
+    vgpu/*) system_or_own vgpu "$2" "$3" "$libc $vector" '' ;;
     tool/*) system_or_own tool "$2" "$3" "$libc sqlite3 attn vgpu" 'attn.h vgpu.h' ;;
+    tests/faults/check/*.cu | tests/golden/*.cu | tests/data/*) true ;; # as a user would write them
     tests/faults/*.cu) [ "$2" = '"' ] && [ -f "src/kernels/$3" ] && [ "$3" != "$header" ] ;;
     tests/*)
         system_or_own tests "$2" "$3" "$libc $vector attn vgpu" 'attn.h vgpu.h' ||
-            { [ "$2" = '"' ] && { [ -f "src/$3" ] || [ -f "tool/$3" ] || [ -f "vgpu/$3" ]; }; }
+            { [ "$2" = '"' ] && { [ -f "src/$3" ] || [ -f "tool/$3" ] || [ -f "vgpu/$3" ] ||
+                [ -f "tests/$3" ]; }; }
         ;;
     *) false ;;
     esac

@@ -22,7 +22,7 @@
     ".shared .align 16 .b8 tile[4096];\n"                                                          \
     "ld.param.u64 %rd0, [out]; ld.param.u32 %r1, [n]; mov.u32 %r0, %tid.x;\n"
 #define PTX_STORE                                                                                  \
-    "mov.u32 %r30, %ntid.x; mov.u32 %r31, %ctaid.x; mad.lo.u32 %r30, %r30, %r31, %r0;\n"          \
+    "mov.u32 %r30, %ntid.x; mov.u32 %r31, %ctaid.x; mad.lo.u32 %r30, %r30, %r31, %r0;\n"           \
     "mul.wide.u32 %rd14, %r30, 4; add.u64 %rd14, %rd0, %rd14; st.global.u32 [%rd14], %r2;\n"
 #define K(body) PTX_HEAD PTX_ENTRY body "\n" PTX_STORE "ret;\n}\n"
 

@@ -73,6 +73,9 @@ expected() {
         case ",$modes," in *,"$mode",* | ',any,') ;; *) continue ;; esac
         case $condition in
         always) return 0 ;;
+        without-kernels) [ "$(cat "$build/kernels/built.txt" 2>/dev/null)" = 0 ] && return 0 ;;
+        without-vgpu) [ -e "$build/libvgpu.so" ] || return 0 ;;
+        some-kernels) grep -q '^ATTN_VARIANTS:[A-Z]*=.' "$build/CMakeCache.txt" && return 0 ;;
         without-cpu=*) grep -qwi "${condition#*=}" /proc/cpuinfo || return 0 ;;
         without=*)
             # nvcc may be there without being in the PATH

@@ -108,6 +108,7 @@ static struct inspected inspect(const char *hash, const char *figures) {
     struct inspected row;
     attn_error why = {""};
     CHECK_MSG(inspect_variant(&variant, &image, &row, &why), "%s", why.text);
+    cubin_close(&row.cubin);
     return row;
 }
 
@@ -139,6 +140,48 @@ TEST(log_that_disagrees) {
                       "ptxas info    : Used 23 registers, used 3 barriers, 512 bytes smem\n");
     CHECK_EQ(row.spill_bytes, INSPECT_UNKNOWN);
     CHECK_CONTAINS(row.log_fault.text, "registers: the ptxas log says 23, the cubin 22");
+}
+
+/* ---- printing and asserting ------------------------------------------------------------------ */
+
+TEST(output_of_ptx) {
+    CHECK(inspect_output_call(".visible .entry fwd(.param .u64 p) { ret; }") == NULL);
+    CHECK(inspect_output_call(".visible .entry vprintf_free() { ret; }") == NULL);
+    CHECK(inspect_output_call(".visible .entry my_vprintf() { ret; }") == NULL);
+    CHECK_STR(inspect_output_call("vprintf"), "vprintf");
+    CHECK_STR(inspect_output_call("my_vprintf ... call.uni (r),\n\tvprintf,\n"), "vprintf");
+    CHECK_STR(inspect_output_call(".extern .func __assertfail\n("), "__assertfail");
+    CHECK_STR(inspect_output_call("call __assert_fail, (a);"), "__assert_fail");
+}
+
+/* A cubin that prints: the figures are those of any other, and the gate says what is wrong. */
+TEST(output_of_cubin) {
+    static unsigned char bytes[1 << 14];
+    FILE *in = fopen("tests/data/fuzz_cubin/prints.cubin", "rb");
+    if (!CHECK(in != NULL)) {
+        return;
+    }
+    const attn_image image = {.size = sizeof image,
+                              .kind = ATTN_IMAGE_CUBIN,
+                              .arch = "sm_80",
+                              .data = bytes,
+                              .bytes = fread(bytes, 1, sizeof bytes, in)};
+    fclose(in);
+    const attn_variant variant = {
+        .size = sizeof variant, .name = "v", .family = "f", .entry = "gamma"};
+    struct inspected row;
+    attn_error why = {""};
+    if (!CHECK_MSG(inspect_variant(&variant, &image, &row, &why), "%s", why.text)) {
+        return;
+    }
+    CHECK_STR(row.output_call, "vprintf");
+    row.ptx_output_call = "__assertfail";
+    const int count = inspect_gate(&row, NULL, failures);
+    if (CHECK(count >= 2)) {
+        CHECK_CONTAINS(failures[count - 2], "its machine code refers to vprintf");
+        CHECK_CONTAINS(failures[count - 1], "the variant's PTX refers to __assertfail");
+    }
+    cubin_close(&row.cubin);
 }
 
 /* ---- budgets.def ----------------------------------------------------------------------------- */

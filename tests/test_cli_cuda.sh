@@ -20,15 +20,15 @@ ends() {
     shift 3
     run "$@"
     if [ "$code" -ne "$expected" ]; then
-        bad "$kernel" "exit code $code, expected $expected"
+        bad "$name" "exit code $code, expected $expected"
     elif ! one_line_of_complaint; then
-        bad "$kernel" "not one line of complaint"
+        bad "$name" "not one line of complaint"
     elif ! grep -qF -- "$sentence" stderr; then
-        bad "$kernel" "no '$sentence' in it"
+        bad "$name" "no '$sentence' in it"
     elif grep -q -e 'FLOP' -e 'gflops' -e ' us$' -e '_seconds' stdout; then
-        bad "$kernel" "a number on stdout"
+        bad "$name" "a number on stdout"
     elif ! nothing_left; then
-        bad "$kernel" "a file was left behind"
+        bad "$name" "a file was left behind"
         rm -f o.npy l.npy .attest-*
     else
         ok
@@ -68,6 +68,13 @@ FAKE_DRIVER_CAPABILITY=75 "$attest" plan $gpu --dtype fp16 >stdout 2>stderr
 holds "an old GPU is not run" [ $? -eq 3 ]
 
 run plan $gpu --dtype fp16
+if [ $code -eq 3 ]; then
+    reason="not run: this build of libattn has no GPU kernels: "
+    ends "plan without kernels" 3 "$reason" plan $gpu
+    ends "plan of one without kernels" 3 "$reason" plan $gpu --variant fwd_scalar_fp16_d64_32x64_w4_s2
+    ends "bench without kernels" 3 "$reason" bench $gpu
+    ends "bench of a grid without kernels" 3 "$reason" bench $gpu --grid small --json
+fi
 if [ $code -ne 0 ]; then
     skipped "kernels" "this build has none for fp16"
     finish
@@ -90,6 +97,10 @@ refuses "image that is missing" "no.cubin: No such file" bench $gpu --image no.c
 refuses "image that is empty" "is empty" bench $gpu --image empty --variant "$kernel"
 refuses "image of no variant" "variant = nix" bench $gpu --image q.npy --variant nix
 refuses "PTX of no variant" "variant = nix" bench $gpu --ptx --variant nix
+refuses "variant of a CPU" "is for device cpu, and --device is cuda" plan $gpu --variant cpu_tile_c
+refuses "variant of a GPU" "is for device cuda, and --device is cpu" plan --variant "$kernel"
+mkfifo pipe
+refuses "image that is a pipe" "not a regular file" bench $gpu --image pipe --variant "$kernel"
 refuses "one variant and all" "--all-variants" bench $gpu --variant "$kernel" --all-variants
 
 # ---- a kernel that does nothing --------------------------------------------------------------

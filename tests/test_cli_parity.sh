@@ -63,7 +63,8 @@ refuses "image of a CPU" "--image is for GPUs" parity --image file
 refuses "both" "expected one of them" parity --device cuda --ptx --image file
 refuses "no time" "expected more than 0" parity --timeout 0
 refuses "no cases" "out of range" parity --cases 0
-refuses "a job by hand" "its own child processes" parity --job list
+refuses "a job by hand" "its own child processes" parity --job list 3>&-
+refuses "a job by hand, a file is open" "its own child processes" parity --job list 3>file3
 
 # ---- planted faults ----------------------------------------------------------------------------
 
@@ -178,7 +179,9 @@ if [ -f "$fake" ]; then
     gpu="parity --device cuda --driver $fake --seed 5"
     run $gpu --case 0
     if [ $code -eq 3 ]; then
-        holds "no kernels: says so" grep -q 'built without kernels' stderr
+        holds "no kernels: says so" grep -q 'NOT RUN: this build of libattn has no GPU kernels' stderr
+        run $gpu --case 0 --variant fwd_scalar
+        ends "no kernels, one by name" 3
     else
         ends "fake GPU" 0
         run $gpu --case 6 # keys of the future are NaN
@@ -186,6 +189,14 @@ if [ -f "$fake" ]; then
         run $gpu --case 0 --ptx
         ends "fake GPU, PTX" 0
         says "fake GPU, PTX: says so" "through PTX"
+        one=$(awk '/^fwd_/ { print $1; exit }' stdout)
+        printf 'MZ\000\001' >image
+        refuses "image: no image" "neither a cubin" $gpu --variant "^$one\$" --image image
+        echo "no PTX at all" >image
+        refuses "image: no PTX" "--image: image: " $gpu --variant "^$one\$" --image image
+        mkfifo pipe
+        refuses "image: a pipe" "pipe: not a regular file" $gpu --variant "^$one\$" --image pipe
+        refuses "image: no end" "not a regular file" $gpu --variant "^$one\$" --image /dev/zero
         FAKE_DRIVER_COMPUTE=0
         run $gpu --case 0
         ends "fake GPU that computes nothing" 1

@@ -41,7 +41,7 @@ esac
 if [ -n "$target" ] && [ ! -e "$folder/no_target" ]; then
     "$@" || exit
 fi
-grep -v '^target: 6 launches' "$folder/$name.log"
+grep -v '^target: [0-9]* launches' "$folder/$name.log"
 exit "$(cat "$folder/$name.code")"
 SCRIPT
 chmod +x bin/compute-sanitizer
@@ -104,7 +104,12 @@ not_run "no driver" "no-such-driver" --sanitizer bin/compute-sanitizer
 not_run "no driver, JSON" "no-such-driver" --json
 says "the reason as JSON" '"verdict": "NOT_RUN"'
 unset ATTN_DRIVER
-not_run "the tool's path is wrong" "No such file" --device cpu --sanitizer bin/none
+not_run "the tool's path is wrong" "bin/none: No such file" --device cpu --sanitizer bin/none \
+    --faults faults
+not_run "no planted faults" "--faults: nowhere: No such file" --device cpu --faults nowhere \
+    --sanitizer bin/compute-sanitizer
+not_run "planted faults: a file" "--faults: bin/compute-sanitizer: not a folder" --device cpu \
+    --faults bin/compute-sanitizer --sanitizer bin/compute-sanitizer
 # Not in PATH: the toolkit's own, which has nothing to say about a program without a GPU, or none.
 path=$PATH
 PATH=$work/none
@@ -124,6 +129,16 @@ refuses "unknown tool" "'raccheck' is not one of memcheck" sanitize --tool racch
 refuses "unknown device" "tpu" sanitize --device tpu
 refuses "no such variant" "'no_such' matches no variant" sanitize --device cpu --variant no_such
 refuses "not a regular expression" "is not a regular expression" sanitize --device cpu --variant '('
+ATTN_DRIVER=$work/no-such-driver.so
+export ATTN_DRIVER
+refuses "not a regular expression, no driver" "is not a regular expression" sanitize --variant '('
+refuses "target: not a regular expression" "is not a regular expression" sanitize --target --variant '('
+run sanitize --target
+holds "target without a driver" [ "$code" -eq 3 ]
+holds "target without a driver: says so" grep -q "target: NOT RUN: .*no-such-driver" stderr
+unset ATTN_DRIVER
+mkfifo pipe
+refuses "target: a pipe" "pipe: not a regular file" sanitize --target --device cpu --image pipe
 refuses "--image alone" "expected with --target only" sanitize --image x
 refuses "target: no such image" "no_such.cubin" sanitize --target --device cpu --image no_such.cubin
 refuses "target: no fault on a CPU" "target" sanitize --target --device cpu \
@@ -227,6 +242,8 @@ judged "a wrong result" 1 "^memcheck .*FAIL: wrong result"
 good
 echo 86 >"$fake/memcheck.code"
 judged "0 errors, exit code 86" 4 "^memcheck *caught .*INVALID: .*exit code 86"
+holds "one line of complaint" one_line_of_complaint
+holds "which says so" grep -q "sanitize: INVALID: memcheck: .*exit code 86" stderr
 holds "the others stand" grep -q "^racecheck *caught .*PASS" stdout
 holds "the verdict does not" grep -q "^verdict    INVALID" stdout
 good
@@ -254,7 +271,7 @@ judged "it hangs" 4 "^memcheck *caught .*INVALID: ended after 1 s" --tool memche
 
 for tool in memcheck racecheck initcheck synccheck; do
     good
-    grep -v '^target: 4' "$logs/$tool.clean.log" >"$fake/$tool.fault.log"
+    grep -v '^target: [0-9]* launches' "$logs/$tool.clean.log" >"$fake/$tool.fault.log"
     echo 0 >"$fake/$tool.fault.code"
     judged "$tool: fault not seen" 4 "^$tool *missed *0 *6 .*INVALID: its planted fault was not caught"
     good

@@ -11,7 +11,7 @@
 
 #include <stdlib.h>
 
-enum { FILE_MAX = 1 << 14, SECTION = 64 };
+enum { FILE_MAX = 1 << 15, SECTION = 64 };
 
 struct file {
     unsigned char bytes[FILE_MAX];
@@ -50,6 +50,7 @@ static bool read_all(const unsigned char *bytes, size_t size, attn_error *why) {
             CHECK(counts.instructions <= (int64_t)entry.code_bytes / CUBIN_INSTRUCTION);
         }
     }
+    cubin_close(&cubin);
     free(copy);
     return good;
 }
@@ -80,6 +81,43 @@ TEST(figures_are_those_of_ptxas) {
         CHECK_EQ(entry.barriers, 0);
         CHECK_EQ(entry.helpers, 1);
         CHECK_EQ(entry.builtins, 0);
+        CHECK(!cubin_names(&cubin, "vprintf"));
+        cubin_close(&cubin);
+    }
+}
+
+/* What ptxas -v said of the same kernels with -g and with -c: the system's 1024 bytes are in the
+ * first, though no section says so, and not in the second, whose memory takes no bytes either. */
+TEST(debug_and_relocatable) {
+    static const char *const names[] = {"sm_90_debug", "sm_90_relocatable"};
+    static const bool linked[] = {true, false};
+    for (int i = 0; i < 2; i++) {
+        const struct file file = load(names[i]);
+        struct cubin cubin;
+        struct cubin_entry entry;
+        attn_error why = {""};
+        if (!CHECK_MSG(cubin_open(&cubin, file.bytes, file.size, &why), "%s", why.text)) {
+            continue;
+        }
+        CHECK_EQ(cubin.linked, linked[i]);
+        CHECK_MSG(cubin_find(&cubin, "alpha", &entry, &why), "%s", why.text);
+        CHECK_EQ(entry.shared_bytes, 512);
+        CHECK_EQ(entry.frame_bytes, 64);
+        CHECK_EQ(entry.stack_bytes, 64);
+        CHECK_MSG(cubin_find(&cubin, "beta", &entry, &why), "%s", why.text);
+        CHECK_EQ(entry.shared_bytes, 0);
+        cubin_close(&cubin);
+    }
+}
+
+TEST(names) {
+    const struct file file = load("prints");
+    struct cubin cubin;
+    attn_error why = {""};
+    if (CHECK_MSG(cubin_open(&cubin, file.bytes, file.size, &why), "%s", why.text)) {
+        CHECK(cubin_names(&cubin, "vprintf"));
+        CHECK(!cubin_names(&cubin, "printf"));
+        cubin_close(&cubin);
     }
 }
 
@@ -108,6 +146,7 @@ TEST(instructions) {
         CHECK_EQ(entry.code_bytes, 24 * CUBIN_INSTRUCTION);
         CHECK_EQ(counts.opcodes[0x944], 1); /* CALL */
         CHECK_EQ(counts.opcodes[0x950], 0); /* RET, the helper's */
+        cubin_close(&cubin);
     }
 }
 
@@ -128,6 +167,7 @@ TEST(absent_kernel) {
     CHECK_CONTAINS(why.text, "no kernel called gamma among its 2");
     CHECK(!cubin_find(&cubin, "$beta$helper", &entry, &why));
     CHECK(!cubin_entry(&cubin, 2, &entry, &why));
+    cubin_close(&cubin);
 }
 
 /* ---- damage ---------------------------------------------------------------------------------- */

@@ -15,6 +15,7 @@
 
 /* ---- the layout ------------------------------------------------------------------------------ */
 
+/* src/kernels/device.h has the same numbers for the kernels' compiler. */
 #define AT(field, offset)                                                                          \
     _Static_assert(offsetof(struct attn_args, field) == (offset), #field " has moved")
 

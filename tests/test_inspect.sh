@@ -25,6 +25,10 @@ for arch in sm_80 sm_90; do
     [ $arch = sm_80 ] || registers=8
     holds "$arch beta" test "$(row beta)" = "beta $arch $registers 0 - 0 0 0 0 - 9 1 0 $hash"
 done
+accepts "debug" inspect --image "$data/sm_90_debug.cubin"
+holds "debug: shared memory" test "$(row alpha | cut -d ' ' -f 9)" = 512
+accepts "relocatable" inspect --image "$data/sm_90_relocatable.cubin"
+holds "relocatable: shared memory" test "$(row alpha | cut -d ' ' -f 9)" = 512
 accepts "one kernel of a file" inspect --image "$data/sm_80.cubin" --variant '^al'
 holds "the other is left out" test -z "$(row beta)"
 accepts "opcodes" inspect --image "$data/sm_80.cubin" --opcodes
@@ -41,10 +45,13 @@ accepts "help" inspect --help
 head -c 3000 "$data/sm_80.cubin" >cut.cubin
 : >empty.cubin
 refuses "cut file" "truncated" inspect --image cut.cubin
-refuses "empty file" "not a cubin" inspect --image empty.cubin
+refuses "empty file" "it is empty" inspect --image empty.cubin
 refuses "another kind of file" "not a cubin" inspect --image "$data/two_kernels.ptx"
 refuses "no such file" "No such file" inspect --image absent.cubin
 refuses "folder" "not a regular file" inspect --image .
+mkfifo pipe
+refuses "pipe" "pipe: not a regular file" inspect --image pipe
+refuses "budgets: no end" "/dev/zero: not a regular file" inspect --budgets /dev/zero
 refuses "no kernel selected" "none of its 2 kernels" inspect --image "$data/sm_80.cubin" --variant x
 refuses "regular expression" "is no regular expression" inspect --variant '('
 refuses "file and budgets" "--budgets" inspect --image "$data/sm_80.cubin" --budgets "$budgets"
@@ -74,7 +81,14 @@ setting() { # of the build, where its folder is known
 
 build=$(dirname "$attest")
 run inspect
-if [ "$code" -eq 3 ] && grep -q 'built without nvcc' stderr; then
+if [ "$code" -eq 3 ] && grep -q 'no GPU kernels' stderr; then
+    fake=$build/tests/libfake_driver.so
+    if [ -f "$fake" ]; then
+        ATTN_DRIVER=$fake "$attest" inspect >stdout 2>stderr
+        holds "the library's reason" grep -q 'no GPU kernels: [^ ]' stderr
+    fi
+    run inspect --dump images
+    holds "no folder for nothing" test ! -e images
     holds "nothing to look at, nothing said" test ! -s stdout
     skipped library "it holds no machine code for GPUs"
     finish
@@ -93,7 +107,8 @@ says "the library is within its budgets" ", 0 not there"
 cp stdout compiled_in
 accepts "budgets from the file" inspect --budgets "$budgets"
 same "budgets from the file" stdout compiled_in
-refuses "no such variant" "matches none" inspect --variant no_such
+refuses "no such variant" "matches none" inspect --variant no_such --dump images
+holds "no folder for nothing" test ! -e images
 
 first=$(sed -n 's/^BUDGET(\([a-z0-9_]*\), sm_80,.*/\1/p' "$budgets" | head -1)
 sed "s/^BUDGET($first, sm_80, [0-9]*/BUDGET($first, sm_80, 1/" "$budgets" >tight.def

@@ -28,6 +28,8 @@ unexpected=$(sed -E \
     -e '\|^\./opt/attn/bin/attest$|d' \
     -e '\|^\./opt/attn/include/attn\.h$|d' \
     -e '\|^\./opt/attn/lib[^/]*/([^/]*-linux-gnu/)?libattn\.so(\.0(\.[0-9]+\.[0-9]+)?)?$|d' \
+    -e '\|^\./opt/attn/include/vgpu\.h$|d' \
+    -e '\|^\./opt/attn/lib[^/]*/([^/]*-linux-gnu/)?libvgpu\.so(\.0(\.[0-9]+\.[0-9]+)?)?$|d' \
     -e '\|^\./opt/attn/lib.*/pkgconfig/attn\.pc$|d' \
     -e '\|^\./opt/attn/lib.*/cmake/attn/attn[A-Za-z-]*\.cmake$|d' "$work/installed")
 [ -z "$unexpected" ] || fail "installed too much: $unexpected"

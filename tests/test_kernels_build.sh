@@ -94,6 +94,19 @@ if configure without -DATTN_NVCC=/nowhere/nvcc -DATTN_KERNELS=ON; then
 else
     says kernels_on_without_nvcc 'ATTN_KERNELS is ON, but /nowhere/nvcc' "$work/without.log"
 fi
+refuses_to_configure() { # refuses_to_configure NAME SENTENCE OPTION...
+    name=$1
+    sentence=$2
+    shift 2
+    if configure wrong "$@"; then
+        bad "$name" "it configured"
+    else
+        says "$name" "$sentence" "$work/wrong.log"
+    fi
+}
+refuses_to_configure no_architectures 'ATTN_PORTABLE_ARCHS is empty' -DATTN_PORTABLE_ARCHS=
+refuses_to_configure an_expression_that_is_none 'ATTN_VARIANTS is "(", expected a regular' \
+    -DATTN_PORTABLE_ARCHS=80 '-DATTN_VARIANTS=('
 holds the_library_is_small test "$(wc -c <"$build/libattn.so")" -lt "$most_bytes"
 
 # ---- with nvcc -------------------------------------------------------------------------------
@@ -126,6 +139,11 @@ holds the_ptx_has_lines grep -q "\.file.*\"src/kernels/fwd_scalar\.cu\"" "$kerne
 lacks the_ptx_names_no_folder '"/' "$kernel.ptx"
 lacks release_code_does_not_print vprintf "$kernel.ptx"
 lacks release_code_does_not_assert __assertfail "$kernel.ptx"
+
+touch "$work/with/kernels/fwd_stale.ptx" "$work/with/kernels/fwd_stale.sm_80.cubin"
+holds it_configures_again configure with ${nvcc:+-DATTN_NVCC="$nvcc"}
+holds what_is_stale_goes test -z "$(find "$work/with/kernels" -name 'fwd_stale*')"
+holds what_is_not_stays test -e "$kernel.sm_90.cubin" -a -e "$kernel.d"
 
 # Another folder, perhaps another day: the same bytes.
 if [ -e "$build/kernels/$variant.ptx" ] && [ "$(cached ATTN_KERNEL_DEBUG)" = OFF ]; then

@@ -395,6 +395,16 @@ class Files(unittest.TestCase):
             code, out, errors = self.show(*arguments)
             self.assertEqual((code, out), (2, ""), arguments)
             self.assertIn(part, errors)
+            self.assertEqual(errors.count("\n"), 1, errors)
+        for text in ("[]", "7", "{}", '{"schema": "attn-peers/1"}',
+                     '{"schema": "attn-peers/1", "complete": true, "rows": [1]}',
+                     '{"schema": "attn-peers-recorded/1"}',
+                     '{"schema": "attn-peers-recorded/1", "rows": 3}'):
+            self.path.write_text(text)
+            code, out, errors = self.show("--show", str(self.path))
+            self.assertEqual((code, out), (2, ""), text)
+            self.assertEqual(errors.count("\n"), 1, errors)
+            self.assertIn("peers: --show: ", errors)
         code, _, errors = self.show("--lib", str(self.path))
         self.assertEqual(code, 3)
         self.assertIn("NOT RUN: PyTorch is not there", errors)

@@ -10,17 +10,17 @@
 
 #define HEADER ".version 8.0\n.target sm_80\n.address_size 64\n"
 
-/* y[i] = x[i] + table[i % 4] + bias for i < n */
+/* y[i] = x[i] + table[i % 4] + bias + more for i < n */
 static const char ADD[] =
     HEADER ".global .align 4 .b32 table[4] = {10, 20, 30, 40};\n"
            ".const .align 4 .b32 bias[1] = {1000};\n"
-           ".visible .entry add(.param .u64 add_0, .param .u64 add_1, .param .u32 add_2)\n"
+           ".visible .entry add(.param .u32 n, .param .u32 more, .param .u64 x, .param .u64 y)\n"
            ".maxntid 128, 1, 1\n{\n"
            "\t.reg .pred %p<2>;\n\t.reg .b32 %r<12>;\n\t.reg .b64 %rd<12>;\n"
            "\t.file 1 \"kernel.cu\"\n"
            "\t.loc 1 40 3\n"
-           "\tld.param.u64 %rd1, [add_0];\n\tld.param.u64 %rd2, [add_1];\n"
-           "\tld.param.u32 %r1, [add_2];\n"
+           "\tld.param.u64 %rd1, [x];\n\tld.param.u64 %rd2, [y];\n"
+           "\tld.param.u32 %r1, [n];\n\tld.param.u32 %r11, [more];\n"
            "\tmov.u32 %r2, %tid.x;\n\tmov.u32 %r3, %ctaid.x;\n\tmov.u32 %r4, %ntid.x;\n"
            "\tmad.lo.s32 %r5, %r3, %r4, %r2;\n"
            "\tsetp.ge.s32 %p1, %r5, %r1;\n\t@%p1 bra DONE;\n"
@@ -30,7 +30,7 @@ static const char ADD[] =
            "\tand.b32 %r7, %r5, 3;\n\tmul.wide.s32 %rd5, %r7, 4;\n"
            "\tmov.u64 %rd6, table;\n\tadd.s64 %rd7, %rd6, %rd5;\n"
            "\tld.global.u32 %r8, [%rd7];\n\tadd.s32 %r9, %r6, %r8;\n"
-           "\tld.const.u32 %r10, [bias];\n\tadd.s32 %r9, %r9, %r10;\n"
+           "\tld.const.u32 %r10, [bias];\n\tadd.s32 %r9, %r9, %r10;\n\tadd.s32 %r9, %r9, %r11;\n"
            "\t.loc 1 43 7\n"
            "\tadd.s64 %rd8, %rd2, %rd3;\n\tst.global.u32 [%rd8], %r9;\n"
            "DONE:\n\tret;\n}\n";
@@ -181,17 +181,17 @@ TEST(kernels_tell_their_shape) {
         return;
     }
     CHECK_STR(kernel.name, "add");
-    CHECK_EQ(kernel.param_count, 3);
-    CHECK_EQ(kernel.param_bytes, 20);
+    CHECK_EQ(kernel.param_count, 4);
+    CHECK_EQ(kernel.param_bytes, 24);
     CHECK_EQ(kernel.max_threads, 128);
     CHECK_EQ(kernel.shared_bytes, 0);
     CHECK_EQ(kernel.tensor_instructions, 0);
     CHECK(kernel.instructions > 15);
     CHECK(!vgpu_kernel_get(module, 1, &kernel));
-    CHECK(vgpu_param_get(module, 0, 2, &offset, &bytes));
-    CHECK_EQ(offset, 16);
+    CHECK(vgpu_param_get(module, 0, 1, &offset, &bytes));
+    CHECK_EQ(offset, 4);
     CHECK_EQ(bytes, 4);
-    CHECK(!vgpu_param_get(module, 0, 3, &offset, &bytes));
+    CHECK(!vgpu_param_get(module, 0, 4, &offset, &bytes));
     CHECK(!vgpu_param_get(module, 1, 0, &offset, &bytes));
     vgpu_unload(module);
     vgpu_close(gpu);
@@ -205,12 +205,12 @@ struct sum {
     vgpu *gpu;
     vgpu_module *module;
     vgpu_pointer x, y;
-    int32_t n;
+    int32_t n, more;
 };
 
 static bool sum_make(struct sum *sum, int32_t threads) {
     int32_t x[MANY];
-    *sum = (struct sum){.gpu = open_gpu(threads, 1 << 24), .n = MANY};
+    *sum = (struct sum){.gpu = open_gpu(threads, 1 << 24), .n = MANY, .more = 100000};
     if (sum->gpu == NULL || (sum->module = load(sum->gpu, ADD)) == NULL) {
         return false;
     }
@@ -223,7 +223,7 @@ static bool sum_make(struct sum *sum, int32_t threads) {
 }
 
 static vgpu_status sum_run(struct sum *sum, vgpu_error *why) {
-    void *arguments[] = {&sum->x, &sum->y, &sum->n};
+    void *arguments[] = {&sum->n, &sum->more, &sum->x, &sum->y};
     const vgpu_dims dims = {.grid = {(MANY + 127) / 128, 1, 1}, .block = {128, 1, 1}};
     return vgpu_launch(sum->gpu, sum->module, "add", &dims, arguments, why);
 }
@@ -247,7 +247,7 @@ TEST(a_kernel_computes_with_any_number_of_threads) {
         CHECK_STR(why.text, "");
         CHECK_EQ(vgpu_read(sum.gpu, y, sum.y, sizeof y, NULL), VGPU_OK);
         for (int32_t i = 0; i < MANY; i++) {
-            CHECK_EQ(y[i], i * i + 10 * (i % 4 + 1) + 1000);
+            CHECK_EQ(y[i], i * i + 10 * (i % 4 + 1) + 1000 + 100000);
         }
         CHECK(!vgpu_finding_get(sum.gpu, 0, &finding));
         vgpu_stats_get(sum.gpu, &stats);
@@ -323,8 +323,8 @@ TEST(wrong_launches_are_refused) {
     if (!sum_make(&sum, 1)) {
         return;
     }
-    void *arguments[] = {&sum.x, &sum.y, &sum.n};
-    void *missing[] = {&sum.x, NULL, &sum.n};
+    void *arguments[] = {&sum.n, &sum.more, &sum.x, &sum.y};
+    void *missing[] = {&sum.n, NULL, &sum.x, &sum.y};
     vgpu_dims dims = ONE_WARP;
     refuse_launch(&sum, "sub", &dims, arguments, VGPU_NOT_FOUND, "sub");
     refuse_launch(&sum, "add", NULL, arguments, VGPU_INVALID, "dims");
@@ -347,7 +347,7 @@ TEST(wrong_launches_are_refused) {
     sum_free(&sum);
 }
 
-/* ---- what is told before anything runs --------------------------------------------------------- */
+/* ---- what is told before anything runs ------------------------------------------------------- */
 
 static void check_lint(const char *ptx, const char *kind, const char *word) {
     vgpu *gpu = open_gpu(1, 1 << 20);

@@ -4,6 +4,7 @@
  * results against plain loops, and planted bugs that must be found.
  */
 #include "async_fixture.h"
+#include "vgpu.h"
 
 enum { THREADS = 64, PIECE = 16 };
 

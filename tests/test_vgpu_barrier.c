@@ -12,7 +12,7 @@ static uint32_t mirrored(uint32_t thread, uint32_t n) {
 /* Each thread writes its slot and reads that of the thread at the other end. */
 #define MIRROR(barrier)                                                                            \
     K("mov.u32 %r9, tile; mad.lo.u32 %r3, %r0, 4, %r9; st.shared.u32 [%r3], %r0;\n" barrier "\n"   \
-      "xor.b32 %r4, %r0, 127; mad.lo.u32 %r3, %r4, 4, %r9; ld.shared.u32 %r2, [%r3];\n"           \
+      "xor.b32 %r4, %r0, 127; mad.lo.u32 %r3, %r4, 4, %r9; ld.shared.u32 %r2, [%r3];\n"            \
       "add.u32 %r2, %r2, %r1;")
 
 /* barrier.sync in a branch: threads count, not warps. */
@@ -33,8 +33,8 @@ TEST(what_was_written_before_a_barrier_is_read_behind_it) {
     };
     for (size_t i = 0; i < sizeof BARRIERS / sizeof BARRIERS[0]; i++) {
         for (int async = 0; async < 4; async++) {
-            struct bench *bench = bench_with(
-                2, 128, (uint32_t)i, (struct bench_options){.async = (vgpu_async)async});
+            struct bench *bench =
+                bench_with(2, 128, (uint32_t)i, (struct bench_options){.async = (vgpu_async)async});
             bench_run(bench, BARRIERS[i]);
             bench_clean(bench);
             for (uint32_t t = 0; t < 256; t++) {
@@ -52,7 +52,8 @@ TEST(without_a_barrier_it_is_a_race) {
     CHECK(bench_find(bench, "race").text != NULL);
     bench_free(bench);
     bench = bench_make(1, 128, 0);
-    bench_run(bench, MIRROR("barrier.cluster.arrive.relaxed.aligned; barrier.cluster.wait.aligned;"));
+    bench_run(bench,
+              MIRROR("barrier.cluster.arrive.relaxed.aligned; barrier.cluster.wait.aligned;"));
     CHECK(bench_find(bench, "race").text != NULL);
     bench_free(bench);
 }
@@ -84,7 +85,7 @@ TEST(a_producer_and_two_consumers) {
 
 static uint32_t reductions(uint32_t thread, uint32_t n) {
     (void)thread;
-    return n + 1000 * (n == 100) + 2000 * (n != 0); /* 100 threads */
+    return n + (n == 100 ? 1000 : 0) + (n != 0 ? 2000 : 0); /* 100 threads */
 }
 
 TEST(reductions_over_a_block) {
@@ -107,7 +108,8 @@ static uint32_t of_the_cluster(uint32_t thread, uint32_t n) {
 #define NEIGHBOUR(before, behind)                                                                  \
     K("mov.u32 %r9, tile; mov.u32 %r3, %ctaid.x; mul.lo.u32 %r3, %r3, 10;\n"                       \
       "setp.eq.u32 %p1, %r0, 0; @%p1 st.shared.u32 [%r9], %r3;\n" before "\n"                      \
-      "mov.u32 %r4, %cluster_ctarank; xor.b32 %r4, %r4, 1; mapa.shared::cluster.u32 %r5, %r9, %r4;\n" \
+      "mov.u32 %r4, %cluster_ctarank; xor.b32 %r4, %r4, 1; mapa.shared::cluster.u32 %r5, %r9, "    \
+      "%r4;\n"                                                                                     \
       "ld.shared::cluster.u32 %r2, [%r5];\n" behind)
 #define CLUSTER_SYNC "barrier.cluster.arrive.release; barrier.cluster.wait.acquire;\n"
 
@@ -130,7 +132,51 @@ TEST(cluster_barriers_out_of_order) {
     bench_free(bench);
 }
 
-/* ---- what goes wrong --------------------------------------------------------------------------------- */
+static uint32_t first_warp_only(uint32_t thread, uint32_t n) {
+    return thread < 32 ? n : 0xaaaaaaaa;
+}
+
+/* The first warp waits already when the others exit. */
+TEST(warps_that_exit_are_not_waited_for) {
+    static const char *const BARRIERS[] = {"bar.sync 0;", "barrier.sync 0;",
+                                           "barrier.cluster.arrive; barrier.cluster.wait;"};
+    for (size_t i = 0; i < sizeof BARRIERS / sizeof BARRIERS[0]; i++) {
+        char ptx[4096];
+        snprintf(ptx, sizeof ptx, "%s%s%s",
+                 PTX_HEAD PTX_ENTRY
+                 "mov.u32 %r2, %r1; setp.lt.u32 %p1, %r0, 32; @%p1 bra FIRST; mov.u32 %r3, 0;\n"
+                 "LOOP: add.u32 %r3, %r3, 1; setp.lt.u32 %p2, %r3, 20000; @%p2 bra LOOP; exit;\n"
+                 "FIRST: ",
+                 BARRIERS[i], "\n" PTX_STORE "ret;\n}\n");
+        bench_expect(bench_make(1, 96, 8), ptx, 96, first_warp_only);
+    }
+}
+
+/* Warp 0 polls an mbarrier that warp 1 arrives at much later; or never. */
+#define POLL(arrive)                                                                               \
+    K("mov.u32 %r9, tile; mov.u32 %r2, %r1; setp.eq.u32 %p1, %r0, 0;\n"                            \
+      "@%p1 mbarrier.init.shared::cta.b64 [%r9], 32; bar.sync 0;\n"                                \
+      "setp.lt.u32 %p2, %r0, 32; @%p2 bra WAIT; mov.u32 %r3, 0;\n"                                 \
+      "LOOP: add.u32 %r3, %r3, 1; setp.lt.u32 %p3, %r3, 20000; @%p3 bra LOOP;\n" arrive            \
+      "bra JOIN;\n"                                                                                \
+      "WAIT: mbarrier.try_wait.parity.shared::cta.b64 %p4, [%r9], 0; @!%p4 bra WAIT;\n"            \
+      "JOIN:")
+
+static uint32_t everybody(uint32_t thread, uint32_t n) {
+    (void)thread;
+    return n;
+}
+
+TEST(a_poll_is_tried_again_when_something_happened) {
+    bench_expect(bench_make(1, 64, 6), POLL("mbarrier.arrive.shared::cta.b64 %rd1, [%r9];\n"), 64,
+                 everybody);
+    struct bench *bench = bench_make(1, 64, 6);
+    CHECK_EQ(bench_run(bench, POLL("")), VGPU_FAULT);
+    bench_found(bench, "deadlock", "warp 0 at PTX line 13: the mbarrier");
+    bench_free(bench);
+}
+
+/* ---- what goes wrong ---- */
 
 static struct bench *run_wrong(uint32_t block, const char *ptx, vgpu_status expected) {
     struct bench *bench = bench_make(1, block, 0);
@@ -139,13 +185,12 @@ static struct bench *run_wrong(uint32_t block, const char *ptx, vgpu_status expe
 }
 
 TEST(a_dead_lock_names_each_warp) {
-    struct bench *bench =
-        run_wrong(128,
-                  K("mov.u32 %r2, 0; setp.lt.u32 %p1, %r0, 64; @%p1 bra LOW;\n"
-                    "bar.sync 1, 96; bra JOIN;\n"
-                    "LOW: bar.sync 2, 128;\n"
-                    "JOIN:"),
-                  VGPU_FAULT);
+    struct bench *bench = run_wrong(128,
+                                    K("mov.u32 %r2, 0; setp.lt.u32 %p1, %r0, 64; @%p1 bra LOW;\n"
+                                      "bar.sync 1, 96; bra JOIN;\n"
+                                      "LOW: bar.sync 2, 128;\n"
+                                      "JOIN:"),
+                                    VGPU_FAULT);
     bench_found(bench, "deadlock", "warps 0 to 1 at PTX line 10: barrier 2 (64 of 128");
     bench_found(bench, "deadlock", "warps 2 to 3 at PTX line 9: barrier 1 (64 of 96");
     bench_free(bench);
@@ -153,8 +198,7 @@ TEST(a_dead_lock_names_each_warp) {
 
 TEST(a_dead_lock_ends_the_launch_for_any_number_of_threads) {
     for (int32_t threads = 1; threads <= 4; threads++) {
-        struct bench *bench =
-            bench_with(20, 64, 0, (struct bench_options){.threads = threads});
+        struct bench *bench = bench_with(20, 64, 0, (struct bench_options){.threads = threads});
         CHECK_EQ(bench_run(bench, K("mov.u32 %r2, %ctaid.x; setp.eq.u32 %p1, %r2, 7;\n"
                                     "@%p1 bar.sync 3, 96;")),
                  VGPU_FAULT);

@@ -4,8 +4,9 @@
  * against plain loops, with planted bugs, under every completion order.
  */
 #include "tma_fixture.h"
+#include "vgpu.h"
 
-/* ---- plain bytes ------------------------------------------------------------------------------ */
+/* ---- plain bytes ----------------------------------------------------------------------------- */
 
 TEST(plain_copies) {
     enum { BYTES = 4096 };
@@ -74,7 +75,7 @@ TEST(bugs_of_plain_copies_are_found) {
     }
 }
 
-/* ---- reductions ------------------------------------------------------------------------------- */
+/* ---- reductions ------------------------------------------------------------------------------ */
 
 struct reduce_case {
     const char *form;
@@ -176,7 +177,7 @@ TEST(reduction_of_a_tensor_is_clipped) {
     }
 }
 
-/* ---- clusters --------------------------------------------------------------------------------- */
+/* ---- clusters -------------------------------------------------------------------------------- */
 
 /* Block 0 of 2 loads a box for both; each tells the other through its mbarrier that it is done. */
 static const char MULTICAST[] =

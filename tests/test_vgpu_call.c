@@ -56,8 +56,7 @@ TEST(calls_inside_branches_and_branches_inside_calls) {
                        "{ .param .b32 p0; .param .align 8 .b8 q[8]; st.param.b32 [p0], %r0;\n"
                        "call.uni (q), g, (p0); ld.param.v2.b32 {%r3, %r4}, [q]; }\n"
                        "xor.b32 %r2, %r3, %r4; add.u32 %r2, %r2, %r1; bra JOIN;\n"
-                       "F: " CALL_F("%r2", "%r0", "%r1")
-                       "JOIN: vote.sync.all.pred %p2, %p1, -1;"),
+                       "F: " CALL_F("%r2", "%r0", "%r1") "JOIN: vote.sync.all.pred %p2, %p1, -1;"),
                  64, either);
 }
 
@@ -84,7 +83,7 @@ TEST(recursion_without_end_is_found) {
     bench_free(bench);
 }
 
-/* ---- vprintf ---------------------------------------------------------------------------------------------- */
+/* ---- vprintf ---- */
 
 #define RUNTIME                                                                                    \
     ".extern .func (.param .b32 r) vprintf(.param .b64 a, .param .b64 b);\n"                       \
@@ -104,8 +103,8 @@ static const char PRINTS[] = PTX_HEAD RUNTIME PTX_ENTRY
     "mov.u64 %rd4, values; cvta.local.u64 %rd4, %rd4; mov.u64 %rd5, format;\n"
     "cvta.global.u64 %rd5, %rd5;\n"
     "{ .param .b64 p0; .param .b64 p1; .param .b32 q; st.param.b64 [p0], %rd5;\n"
-    "st.param.b64 [p1], %rd4; call.uni (q), vprintf, (p0, p1); ld.param.b32 %r2, [q]; }\n"
-    PTX_STORE "ret; }\n";
+    "st.param.b64 [p1], %rd4; call.uni (q), vprintf, (p0, p1); ld.param.b32 %r2, [q]; }\n" PTX_STORE
+    "ret; }\n";
 
 /* What the program writes to stdout while the kernel runs. */
 static void capture(struct bench *bench, const char *ptx, char *text, size_t size) {
@@ -127,13 +126,12 @@ TEST(what_is_printed_comes_in_the_order_of_threads) {
     for (int cta = 0; cta < 4; cta++) {
         for (int thread = 31; thread <= 33; thread++) {
             const size_t used = strlen(expected);
-            snprintf(expected + used, sizeof expected - used,
-                     "%3d word 1.50 fedcba9876543210%%\n", 1000 * cta + thread);
+            snprintf(expected + used, sizeof expected - used, "%3d word 1.50 fedcba9876543210%%\n",
+                     1000 * cta + thread);
         }
     }
     for (int32_t threads = 1; threads <= 4; threads++) {
-        struct bench *bench =
-            bench_with(4, 64, 0, (struct bench_options){.threads = threads});
+        struct bench *bench = bench_with(4, 64, 0, (struct bench_options){.threads = threads});
         capture(bench, PRINTS, text, sizeof text);
         bench_clean(bench);
         CHECK_STR(text, expected);
@@ -144,8 +142,7 @@ TEST(what_is_printed_comes_in_the_order_of_threads) {
 
 TEST(a_failed_assertion_ends_the_kernel) {
     struct bench *bench = bench_make(1, 64, 0);
-    CHECK_EQ(bench_run(bench,
-                       PTX_HEAD RUNTIME PTX_ENTRY
+    CHECK_EQ(bench_run(bench, PTX_HEAD RUNTIME PTX_ENTRY
                        "setp.ne.u32 %p1, %r0, 40; @%p1 bra FINE; mov.u64 %rd1, word;\n"
                        "cvta.global.u64 %rd1, %rd1;\n"
                        "{ .param .b64 p0; .param .b64 p1; .param .b32 p2; .param .b64 p3;\n"

@@ -5,7 +5,7 @@
  */
 #include "exec_fixture.h"
 
-/* ---- divergence -------------------------------------------------------------------------------- */
+/* ---- divergence ---- */
 
 static uint32_t collatz(uint32_t thread, uint32_t n) {
     uint32_t x = thread + n, steps = 0;
@@ -53,14 +53,13 @@ static uint32_t jump_table(uint32_t thread, uint32_t n) {
 }
 
 TEST(brx_goes_where_each_lane_says) {
-    static const char KERNEL[] =
-        K("rem.u32 %r3, %r0, 3;\n"
-          "TABLE: .branchtargets A, B, C;\n"
-          "brx.idx %r3, TABLE;\n"
-          "A: mov.u32 %r2, 10; bra END;\n"
-          "B: mov.u32 %r2, 20; bra END;\n"
-          "C: mov.u32 %r2, 30;\n"
-          "END: add.u32 %r2, %r2, %r1;");
+    static const char KERNEL[] = K("rem.u32 %r3, %r0, 3;\n"
+                                   "TABLE: .branchtargets A, B, C;\n"
+                                   "brx.idx %r3, TABLE;\n"
+                                   "A: mov.u32 %r2, 10; bra END;\n"
+                                   "B: mov.u32 %r2, 20; bra END;\n"
+                                   "C: mov.u32 %r2, 30;\n"
+                                   "END: add.u32 %r2, %r2, %r1;");
     bench_expect(bench_make(1, 40, 7), KERNEL, 40, jump_table);
     struct bench *bench = bench_make(1, 32, 7);
     bench_run(bench, K("add.u32 %r3, %r0, 1;\n"
@@ -113,7 +112,7 @@ TEST(a_branch_on_uninitialised_memory_is_a_warning) {
     bench_free(bench);
 }
 
-/* ---- special registers --------------------------------------------------------------------------- */
+/* ---- special registers ---- */
 
 TEST(threads_of_a_block_are_numbered_x_first) {
     struct bench *bench = bench_make(1, 1, 0);
@@ -166,12 +165,12 @@ TEST(clocks_go_on) {
                  32, one);
 }
 
-/* ---- ends -------------------------------------------------------------------------------------------- */
+/* ---- ends ---- */
 
 TEST(a_loop_without_end_reaches_the_limit) {
     for (int32_t threads = 1; threads <= 4; threads *= 2) {
-        struct bench *bench = bench_with(
-            8, 64, 0, (struct bench_options){.threads = threads, .max_steps = 100000});
+        struct bench *bench =
+            bench_with(8, 64, 0, (struct bench_options){.threads = threads, .max_steps = 100000});
         CHECK_EQ(bench_run(bench, K("LOOP: add.u32 %r2, %r2, 1; bra LOOP;")), VGPU_FAULT);
         CHECK_CONTAINS(bench->error.text, "findings");
         const vgpu_finding finding = bench_find(bench, "steps");
@@ -201,7 +200,7 @@ TEST(trap_ends_the_kernel) {
     bench_free(bench);
 }
 
-/* ---- limits --------------------------------------------------------------------------------------------- */
+/* ---- limits ---- */
 
 static void refused(vgpu_dims dims, const char *part) {
     struct bench *bench = bench_make(1, 1, 0);
@@ -263,7 +262,7 @@ TEST(what_a_launch_may_ask_for_runs) {
     bench_expect(bench, K("mov.u32 %r2, 1;"), 8 * 1024, one);
 }
 
-/* ---- threads of the host ----------------------------------------------------------------------------------- */
+/* ---- threads of the host ---- */
 
 /* CTA 0 waits in a loop for what the last CTA writes; with one thread of the host, too. */
 TEST(clusters_may_wait_for_each_other) {
@@ -311,9 +310,8 @@ TEST(findings_do_not_depend_on_the_number_of_threads) {
     static uint32_t out[51 * 64];
     for (int async = 0; async < 4; async++) {
         for (int32_t threads = 1; threads <= 4; threads++) {
-            struct bench *bench =
-                bench_with(64, 64, 0,
-                           (struct bench_options){.threads = threads, .async = (vgpu_async)async});
+            struct bench *bench = bench_with(
+                64, 64, 0, (struct bench_options){.threads = threads, .async = (vgpu_async)async});
             CHECK_EQ(bench_run(bench, FAULTY), VGPU_FAULT);
             bench_found(bench, "divergent-barrier", "bar");
             bench_found(bench, "out-of-bounds", "");

@@ -6,7 +6,7 @@
 #include "alu_fixture.h"
 #include "alu_formats.h"
 
-/* ---- f32 and f64 ------------------------------------------------------------------------------ */
+/* ---- f32 and f64 ----------------------------------------------------------------------------- */
 
 static uint64_t flush(uint64_t bits) {
     return fpclassify(f32_of(bits)) == FP_SUBNORMAL ? bits & 0x80000000U : bits;
@@ -16,7 +16,9 @@ static float operand(uint64_t bits, bool ftz) {
 }
 static uint64_t result(float value, bool ftz, bool sat) {
     if (sat) {
-        return value >= 1 ? of_f32(1) : value > 0 ? (ftz ? flush(of_f32(value)) : of_f32(value)) : 0;
+        return value >= 1  ? of_f32(1)
+               : value > 0 ? (ftz ? flush(of_f32(value)) : of_f32(value))
+                           : 0;
     }
     return value != value ? 0x7fffffffU : ftz ? flush(of_f32(value)) : of_f32(value);
 }
@@ -141,11 +143,11 @@ MODEL(neg_f32, v[0] ^ 0x80000000U)
 MODEL(abs_ftz, flush(v[0]) & 0x7fffffffU)
 MODEL(neg_f64, v[0] ^ 1ULL << 63)
 MODEL(copysign_f32, (v[1] & 0x7fffffffU) | (v[0] & 0x80000000U))
-MODEL(min_f64, f64_of(v[0]) != f64_of(v[0])   ? (f64_of(v[1]) != f64_of(v[1]) ? 0xfff8000000000000ULL : v[1])
-               : f64_of(v[1]) != f64_of(v[1]) ? v[0]
-               : f64_of(v[0]) < f64_of(v[1]) || (f64_of(v[0]) == f64_of(v[1]) && v[0] >> 63 != 0)
-                   ? v[0]
-                   : v[1])
+MODEL(min_f64,
+      f64_of(v[0]) != f64_of(v[0])   ? (f64_of(v[1]) != f64_of(v[1]) ? 0xfff8000000000000ULL : v[1])
+      : f64_of(v[1]) != f64_of(v[1]) ? v[0]
+      : f64_of(v[0]) < f64_of(v[1]) || (f64_of(v[0]) == f64_of(v[1]) && v[0] >> 63 != 0) ? v[0]
+                                                                                         : v[1])
 MODEL(normal, fpclassify(f32_of(v[0])) == FP_NORMAL)
 MODEL(subnormal, fpclassify(f64_of(v[0])) == FP_SUBNORMAL)
 MODEL(is_finite, isfinite(f32_of(v[0])) != 0)
@@ -175,7 +177,7 @@ TEST(extremes_and_signs) {
     alu_check("testp.notanumber.f64", "pd", not_a_number);
 }
 
-/* ---- approximations --------------------------------------------------------------------------- */
+/* ---- approximations -------------------------------------------------------------------------- */
 
 static int64_t rank(uint64_t bits) {
     return bits >> 31 ? -(int64_t)(bits & 0x7fffffffU) : (int64_t)bits;
@@ -235,7 +237,7 @@ TEST(approximations_keep_their_bounds) {
     CHECK_MSG(worst < 1.5 && worst > 0.4, "ex2.approx: worst error %g ulp", worst);
 }
 
-/* ---- halves ----------------------------------------------------------------------------------- */
+/* ---- halves ---------------------------------------------------------------------------------- */
 
 static long double half_operand(const struct small_format *f, uint64_t bits, bool ftz) {
     const bool subnormal = (bits & ((f->largest + 1) & 0x7fff)) == 0;
@@ -293,12 +295,12 @@ HALF_MODEL(ex2_bf16, &SMALL_BF16, 0, exp2l(x))
 HALF_MODEL(tanh_f16, &SMALL_F16, 0, tanhl(x))
 HALF_MODEL(tanh_bf16, &SMALL_BF16, 0, tanhl(x))
 HALF_MODEL(max_f16, &SMALL_F16, 0,
-           x != x ? y
-           : y != y ? x
+           x != x                             ? y
+           : y != y                           ? x
            : x > y || (x == y && !signbit(x)) ? x
                                               : y)
 HALF_MODEL(min_nan_bf16, &SMALL_BF16, 0,
-           x != x || y != y ? (long double)NAN
+           x != x || y != y                  ? (long double)NAN
            : x < y || (x == y && signbit(x)) ? x
                                              : y)
 
@@ -306,27 +308,22 @@ HALF_MODEL(min_nan_bf16, &SMALL_BF16, 0,
     alu_check(opcode "." #type, "hhhh" + 3 - (n), name);                                           \
     alu_check(opcode "." #type "x2", "rrrr" + 3 - (n), name##_x2);
 
-TEST(halves_round_once) {
-    CHECK_HALF("add", f16, 2, add_f16)
-    CHECK_HALF("add.rn", bf16, 2, add_bf16)
-    CHECK_HALF("add.ftz", f16, 2, add_f16_ftz)
-    CHECK_HALF("sub.sat", f16, 2, sub_f16_sat)
-    CHECK_HALF("sub", bf16, 2, sub_bf16)
-    CHECK_HALF("mul", f16, 2, mul_f16)
-    CHECK_HALF("mul.rn.ftz.sat", f16, 2, mul_f16_ftz_sat)
-    CHECK_HALF("mul", bf16, 2, mul_bf16)
-    CHECK_HALF("fma.rn", f16, 3, fma_f16)
-    CHECK_HALF("fma.rn.ftz", f16, 3, fma_f16_ftz)
-    CHECK_HALF("fma.rn.sat", f16, 3, fma_f16_sat)
-    CHECK_HALF("fma.rn.relu", f16, 3, fma_f16_relu)
-    CHECK_HALF("fma.rn", bf16, 3, fma_bf16)
-    CHECK_HALF("fma.rn.relu", bf16, 3, fma_bf16_relu)
-    CHECK_HALF("ex2.approx", f16, 1, ex2_f16)
-    CHECK_HALF("ex2.approx.ftz", bf16, 1, ex2_bf16)
-    CHECK_HALF("tanh.approx", f16, 1, tanh_f16)
-    CHECK_HALF("tanh.approx", bf16, 1, tanh_bf16)
-    CHECK_HALF("max", f16, 2, max_f16)
-    CHECK_HALF("min.NaN", bf16, 2, min_nan_bf16)
-}
+TEST(halves_round_once){
+    CHECK_HALF("add", f16, 2, add_f16) CHECK_HALF("add.rn", bf16, 2, add_bf16)
+        CHECK_HALF("add.ftz", f16, 2, add_f16_ftz) CHECK_HALF("sub.sat", f16, 2, sub_f16_sat)
+            CHECK_HALF("sub", bf16, 2, sub_bf16) CHECK_HALF("mul", f16, 2, mul_f16)
+                CHECK_HALF("mul.rn.ftz.sat", f16, 2, mul_f16_ftz_sat)
+                    CHECK_HALF("mul", bf16, 2, mul_bf16) CHECK_HALF("fma.rn", f16, 3, fma_f16)
+                        CHECK_HALF("fma.rn.ftz", f16, 3, fma_f16_ftz) CHECK_HALF("fma.rn.sat", f16,
+                                                                                 3, fma_f16_sat)
+                            CHECK_HALF("fma.rn.relu", f16, 3,
+                                       fma_f16_relu) CHECK_HALF("fma.rn", bf16, 3, fma_bf16)
+                                CHECK_HALF("fma.rn.relu", bf16, 3,
+                                           fma_bf16_relu) CHECK_HALF("ex2.approx", f16, 1, ex2_f16)
+                                    CHECK_HALF("ex2.approx.ftz", bf16, 1, ex2_bf16)
+                                        CHECK_HALF("tanh.approx", f16, 1, tanh_f16)
+                                            CHECK_HALF("tanh.approx", bf16, 1, tanh_bf16)
+                                                CHECK_HALF("max", f16, 2, max_f16)
+                                                    CHECK_HALF("min.NaN", bf16, 2, min_nan_bf16)}
 
 TEST_MAIN()

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Proves that integer, logic, bit-field, compare, select and move instructions of the virtual GPU do
- * what PTX says: each against a model over __int128 or single bits.
+ * Proves that integer, logic, bit-field, compare, select and move instructions of the virtual GPU
+ * do what PTX says: each against a model over __int128 or single bits.
  */
 #include "alu_fixture.h"
 
@@ -112,16 +112,8 @@ MODEL(wide_s32, S(0, 32) * S(1, 32) + S(2, 64))
     alu_check("setp.gt.s" #bits, "p" l l, gt_s##bits);                                             \
     alu_check("setp.ge.s" #bits, "p" l l, ge_s##bits);
 
-TEST(arithmetic_of_16_bits) {
-    CHECK_WIDTH(16, "h")
-}
-TEST(arithmetic_of_32_bits) {
-    CHECK_WIDTH(32, "r")
-}
-TEST(arithmetic_of_64_bits) {
-    CHECK_WIDTH(64, "d")
-}
-TEST(wide_products) {
+TEST(arithmetic_of_16_bits){CHECK_WIDTH(16, "h")} TEST(arithmetic_of_32_bits){
+    CHECK_WIDTH(32, "r")} TEST(arithmetic_of_64_bits){CHECK_WIDTH(64, "d")} TEST(wide_products) {
     alu_check("mul.wide.u16", "rhh", wide_u16);
     alu_check("mul.wide.s16", "rhh", wide_s16);
     alu_check("mul.wide.u32", "drr", wide_u32);
@@ -188,7 +180,7 @@ TEST(carry_chains) {
     alu_check("sub.cc.u64 %d3, %d1, %d2; subc.u64 %d0, 0, 0;", "ddd", borrow_out);
 }
 
-/* ---- bits ------------------------------------------------------------------------------------- */
+/* ---- bits ------------------------------------------------------------------------------------ */
 
 static uint64_t lop3_bits(const uint64_t *v, uint32_t table) {
     uint64_t result = 0;
@@ -277,7 +269,8 @@ static uint64_t mirrored(uint64_t x, uint64_t bits) {
     MODEL(bfe_s##bits, field(v, bits, true))                                                       \
     MODEL(bfi_##bits, inserted(v, bits))                                                           \
     MODEL(bfind_u##bits, highest(bits, v[0], false))                                               \
-    MODEL(bfind_s##bits, highest(bits, (uint64_t)(S(0, bits) < 0 ? ~S(0, bits) : S(0, bits)), false)) \
+    MODEL(bfind_s##bits,                                                                           \
+          highest(bits, (uint64_t)(S(0, bits) < 0 ? ~S(0, bits) : S(0, bits)), false))             \
     MODEL(shiftamt_u##bits, highest(bits, v[0], true))                                             \
     MODEL(clz_##bits, v[0] == 0 ? (bits) : highest(bits, v[0], true))                              \
     MODEL(brev_##bits, mirrored(v[0], bits))
@@ -302,7 +295,8 @@ static uint64_t dot(const uint64_t *v, bool a_signed, bool b_signed, uint64_t a_
                     uint64_t count) {
     uint64_t sum = v[2];
     for (uint64_t i = 0; i < count; i++) {
-        const uint64_t a = v[0] >> (i * a_bits) << (64 - a_bits), b = v[1] >> ((from + i) * 8) << 56;
+        const uint64_t a = v[0] >> (i * a_bits) << (64 - a_bits), b = v[1] >> ((from + i) * 8)
+                                                                                  << 56;
         const int64_t x = a_signed ? (int64_t)a >> (64 - a_bits) : (int64_t)(a >> (64 - a_bits));
         sum += (uint64_t)(x * (b_signed ? (int64_t)b >> 56 : (int64_t)(b >> 56)));
     }

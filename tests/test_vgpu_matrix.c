@@ -40,7 +40,7 @@ static void make_product(unsigned m, unsigned n, unsigned k, const char *a_type,
     }
 }
 
-/* ---- mma: the formulas of the PTX manual ------------------------------------------------------ */
+/* ---- mma: the formulas of the PTX manual ----------------------------------------------------- */
 
 struct place {
     unsigned row, column;
@@ -213,7 +213,7 @@ TEST(poison_of_b_goes_along_its_column) {
     CHECK(poison_findings(true, 1, false) > 0);
 }
 
-/* ---- ldmatrix, stmatrix, movmatrix ------------------------------------------------------------ */
+/* ---- ldmatrix, stmatrix, movmatrix ----------------------------------------------------------- */
 
 /* Shared memory is a copy of `in` (1 KB, 32 rows of 16 bytes and 32 bytes apart); lane l addresses
  * row 7 l % 32. */
@@ -270,6 +270,33 @@ TEST(ldmatrix_of_every_form) {
     check_ldmatrix("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16", 2, true, false);
     check_ldmatrix("ldmatrix.sync.aligned.trans.x4.m8n8.shared.b16", 4, true, false);
     check_ldmatrix("ldmatrix.sync.aligned.m8n8.x4.b16", 4, false, true);
+}
+
+/* Row 3 of the matrix is never written; lanes whose lane / 4 (or % 4) is not `clean` store. */
+static uint64_t row_findings(bool trans, bool by_row, unsigned clean) {
+    static uint32_t in[32], out[LANES];
+    struct text text = {0};
+    text_begin(&text, "sm_80", ".shared .align 128 .b8 tile[128];");
+    text_add(&text,
+             "mov.u32 %%r3, tile;\nand.b32 %%r4, %%r2, 7;\nmad.lo.u32 %%r4, %%r4, 16, %%r3;\n"
+             "shr.u32 %%r5, %%r2, 3;\nmad.lo.u32 %%r5, %%r5, 4, %%r4;\nand.b32 %%r6, %%r2, 7;\n"
+             "setp.ne.u32 %%p1, %%r6, 3;\n@%%p1 st.shared.b32 [%%r5], 7;\nbar.sync 0;\n"
+             "ldmatrix.sync.aligned.m8n8.x1%s.shared.b16 {%%r10}, [%%r4];\n"
+             "shr.u32 %%r7, %%r2, 2;\nand.b32 %%r8, %%r2, 3;\nsetp.ne.u32 %%p2, %s, %u;\n"
+             "mad.wide.u32 %%rd4, %%r2, 4, %%rd2;\n@%%p2 st.global.b32 [%%rd4], %%r10;\n",
+             trans ? ".trans" : "", by_row ? "%r7" : "%r8", clean);
+    text_end(&text);
+    struct rig rig = rig_run(&text, LANES, in, sizeof in, 0, out, sizeof out, VGPU_ASYNC_EAGER);
+    const uint64_t count = rig_count(&rig, "uninitialised");
+    rig_close(&rig, &text);
+    return count;
+}
+
+TEST(poison_of_a_row_goes_where_its_elements_go) {
+    CHECK_EQ(row_findings(false, true, 3), 0U);
+    CHECK(row_findings(false, true, 2) > 0);
+    CHECK_EQ(row_findings(true, false, 1), 0U); /* row 3 is the odd element of lanes 1, 5, ... */
+    CHECK(row_findings(true, true, 3) > 0);
 }
 
 static void check_stmatrix(bool trans, unsigned count) {
@@ -336,7 +363,7 @@ TEST(movmatrix_transposes) {
     rig_close(&rig, &text);
 }
 
-/* ---- wmma -------------------------------------------------------------------------------------- */
+/* ---- wmma ------------------------------------------------------------------------------------ */
 
 struct wmma_case {
     const char *shape, *a_type, *c_type, *d_type;
@@ -451,7 +478,7 @@ TEST(wmma_of_every_shape) {
     }
 }
 
-/* ---- findings ----------------------------------------------------------------------------------- */
+/* ---- findings -------------------------------------------------------------------------------- */
 
 static uint64_t findings_of(const char *kind, const char *variables, const char *body) {
     static uint32_t in[64], out[64];

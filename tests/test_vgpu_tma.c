@@ -5,8 +5,9 @@
  * order.
  */
 #include "tma_fixture.h"
+#include "vgpu.h"
 
-/* ---- loads and stores ------------------------------------------------------------------------- */
+/* ---- loads and stores ------------------------------------------------------------------------ */
 
 static void check_load(uint64_t seed, int order) {
     const struct tensor t = some_tensor(seed);
@@ -91,7 +92,7 @@ TEST(stores_of_many_boxes) {
     }
 }
 
-/* ---- bugs ------------------------------------------------------------------------------------- */
+/* ---- bugs ------------------------------------------------------------------------------------ */
 
 static void check_bug(const char *text, const struct bug *bug, bool initialised) {
     for (int order = 0; order < ORDERS; order++) {
@@ -188,7 +189,7 @@ TEST(bugs_of_stores_are_found) {
     }
 }
 
-/* ---- the rules of tensor maps ----------------------------------------------------------------- */
+/* ---- the rules of tensor maps ---------------------------------------------------------------- */
 
 TEST(rules_of_tensor_maps) {
     enum field {

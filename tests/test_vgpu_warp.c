@@ -44,7 +44,7 @@ static void check(const char *ptx, uint32_t (*model)(uint32_t thread, uint32_t n
     }
 }
 
-/* ---- shfl ------------------------------------------------------------------------------------------ */
+/* ---- shfl ---- */
 
 enum mode { UP, DOWN, BFLY, IDX };
 
@@ -135,14 +135,14 @@ static uint32_t sum_of_halves(uint32_t thread, uint32_t n) {
 TEST(shfl_inside_branches) {
     check(K(HASH "and.b32 %r8, %r0, 16; setp.ne.u32 %p1, %r8, 0;\n"
                  "selp.b32 %r9, 0xffff0000, 0x0000ffff, %p1; @%p1 bra HIGH;\n" HALF_SUM
-            "bra JOIN;\nHIGH: " HALF_SUM "JOIN: bar.warp.sync -1;"),
+                 "bra JOIN;\nHIGH: " HALF_SUM "JOIN: bar.warp.sync -1;"),
           sum_of_halves);
     check(K(HASH "and.b32 %r8, %r0, 16; setp.ne.u32 %p1, %r8, 0;\n"
                  "selp.b32 %r9, 0xffff0000, 0x0000ffff, %p1;\n" HALF_SUM),
           sum_of_halves);
 }
 
-/* ---- vote ------------------------------------------------------------------------------------------- */
+/* ---- vote ---- */
 
 /* bit 0: all, 1: any, 2: uni, then the ballot: of the lanes of the talk whose value is odd. */
 static uint32_t votes(uint32_t thread, uint32_t n) {
@@ -152,18 +152,19 @@ static uint32_t votes(uint32_t thread, uint32_t n) {
         ballot |= (value(thread / 32 * 32 + lane, n) & 1) << lane;
     }
     ballot &= talk;
-    return (ballot << 3) ^ (ballot == talk) ^ ((ballot != 0) << 1) ^
-           ((ballot == talk || ballot == 0) << 2);
+    const uint32_t all = ballot == talk, any = ballot != 0, uni = ballot == talk || ballot == 0;
+    return ballot << 3 ^ all ^ any << 1 ^ uni << 2;
 }
 
 TEST(vote) {
-    check(K(HASH TWO_TALKS "and.b32 %r9, %r3, 1; setp.ne.u32 %p2, %r9, 0;\n"
-                           "vote.sync.ballot.b32 %r10, %p2, %r6; vote.sync.all.pred %p3, %p2, %r6;\n"
-                           "vote.sync.any.pred %p4, %p2, %r6; vote.sync.uni.pred %p5, %p2, %r6;\n"
-                           "vote.sync.all.pred %p6, !%p2, %r6;\n"
-                           "shl.b32 %r2, %r10, 3; selp.u32 %r11, 1, 0, %p3; xor.b32 %r2, %r2, %r11;\n"
-                           "selp.u32 %r11, 2, 0, %p4; xor.b32 %r2, %r2, %r11;\n"
-                           "selp.u32 %r11, 4, 0, %p5; xor.b32 %r2, %r2, %r11;"),
+    check(K(HASH TWO_TALKS
+            "and.b32 %r9, %r3, 1; setp.ne.u32 %p2, %r9, 0;\n"
+            "vote.sync.ballot.b32 %r10, %p2, %r6; vote.sync.all.pred %p3, %p2, %r6;\n"
+            "vote.sync.any.pred %p4, %p2, %r6; vote.sync.uni.pred %p5, %p2, %r6;\n"
+            "vote.sync.all.pred %p6, !%p2, %r6;\n"
+            "shl.b32 %r2, %r10, 3; selp.u32 %r11, 1, 0, %p3; xor.b32 %r2, %r2, %r11;\n"
+            "selp.u32 %r11, 2, 0, %p4; xor.b32 %r2, %r2, %r11;\n"
+            "selp.u32 %r11, 4, 0, %p5; xor.b32 %r2, %r2, %r11;"),
           votes);
 }
 
@@ -178,7 +179,7 @@ TEST(activemask_and_votes_without_sync_see_the_branch) {
           odd_lanes);
 }
 
-/* ---- match, redux, elect ------------------------------------------------------------------------------ */
+/* ---- match, redux, elect ---- */
 
 static uint32_t matches(uint32_t thread, uint32_t n) {
     uint32_t same = 0;
@@ -228,20 +229,20 @@ static uint32_t reduced(uint32_t thread, uint32_t n) {
         or |= x;
         xor ^= x;
     }
-    return add + 3 * lowest + 5 * highest + 7 * (uint32_t)least + 11 * (uint32_t)most + 13 * and +
-           17 * or + 19 * xor;
+    return add + 3 * lowest + 5 * highest + 7 * (uint32_t)least + 11 * (uint32_t)most +
+               13 * and+17 *
+           or +19 * xor;
 }
 
 TEST(redux) {
-    check(K(HASH TWO_TALKS
-            "redux.sync.add.u32 %r2, %r3, %r6;\n"
-            "redux.sync.min.u32 %r9, %r3, %r6; mad.lo.u32 %r2, %r9, 3, %r2;\n"
-            "redux.sync.max.u32 %r9, %r3, %r6; mad.lo.u32 %r2, %r9, 5, %r2;\n"
-            "redux.sync.min.s32 %r9, %r3, %r6; mad.lo.u32 %r2, %r9, 7, %r2;\n"
-            "redux.sync.max.s32 %r9, %r3, %r6; mad.lo.u32 %r2, %r9, 11, %r2;\n"
-            "redux.sync.and.b32 %r9, %r3, %r6; mad.lo.u32 %r2, %r9, 13, %r2;\n"
-            "redux.sync.or.b32 %r9, %r3, %r6; mad.lo.u32 %r2, %r9, 17, %r2;\n"
-            "redux.sync.xor.b32 %r9, %r3, %r6; mad.lo.u32 %r2, %r9, 19, %r2;"),
+    check(K(HASH TWO_TALKS "redux.sync.add.u32 %r2, %r3, %r6;\n"
+                           "redux.sync.min.u32 %r9, %r3, %r6; mad.lo.u32 %r2, %r9, 3, %r2;\n"
+                           "redux.sync.max.u32 %r9, %r3, %r6; mad.lo.u32 %r2, %r9, 5, %r2;\n"
+                           "redux.sync.min.s32 %r9, %r3, %r6; mad.lo.u32 %r2, %r9, 7, %r2;\n"
+                           "redux.sync.max.s32 %r9, %r3, %r6; mad.lo.u32 %r2, %r9, 11, %r2;\n"
+                           "redux.sync.and.b32 %r9, %r3, %r6; mad.lo.u32 %r2, %r9, 13, %r2;\n"
+                           "redux.sync.or.b32 %r9, %r3, %r6; mad.lo.u32 %r2, %r9, 17, %r2;\n"
+                           "redux.sync.xor.b32 %r9, %r3, %r6; mad.lo.u32 %r2, %r9, 19, %r2;"),
           reduced);
 }
 
@@ -256,7 +257,7 @@ TEST(elect) {
           elected);
 }
 
-/* ---- misuse --------------------------------------------------------------------------------------------- */
+/* ---- misuse ---- */
 
 static void found(const char *ptx, uint32_t block, const char *part) {
     struct bench *bench = bench_make(1, block, 5);

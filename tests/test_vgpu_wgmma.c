@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * test_vgpu_wgmma.c - wgmma on the virtual GPU: layouts of both majors under every swizzle, operands
- * from registers and from shared memory, against products computed element by element; and what
- * goes wrong around it.
+ * test_vgpu_wgmma.c - wgmma on the virtual GPU: layouts of both majors under every swizzle,
+ * operands from registers and from shared memory, against products computed element by element;
+ * and what goes wrong around it.
  *
  * A product is two instructions: the first ignores its accumulator, the second continues along k.
  * Inputs are small integers, exact in every format and in every sum: results are bit-equal.
@@ -22,9 +22,9 @@ struct layout {
     unsigned bits;
 };
 
-/* ---- where elements lie ------------------------------------------------------------------------ */
+/* ---- where elements lie ---------------------------------------------------------------------- */
 
-/* A 16-byte chunk of row r in a tile with rows of `swizzle` bytes that starts at a multiple of 1024. */
+/* A 16-byte chunk of row r in a tile with rows of `swizzle` bytes, at a multiple of 1024. */
 static unsigned in_tile(unsigned swizzle, unsigned r, unsigned chunk) {
     switch (swizzle) {
     case 128: return r * 128 + (chunk ^ (r & 7)) * 16;
@@ -74,7 +74,7 @@ static uint64_t descriptor(const struct layout *layout) {
     return leading >> 4 << 16 | stride >> 4 << 32 | (layout->swizzle == 0 ? 0 : mode) << 62;
 }
 
-/* ---- kernels ----------------------------------------------------------------------------------- */
+/* ---- kernels --------------------------------------------------------------------------------- */
 
 struct wgmma_case {
     const char *a_type, *d_type;
@@ -90,7 +90,8 @@ enum {
     READ_EARLY = 8,
     OVERWRITE_EARLY = 16,
     WRITE_A_EARLY = 32,
-    NO_COMMIT = 64
+    NO_COMMIT = 64,
+    PAUSE = 128 /* no fault: the warps meet while products are on their way */
 };
 
 static void copy_in(struct text *text, unsigned faults) {
@@ -162,7 +163,8 @@ static void wgmma_text(struct text *text, const struct wgmma_case *test, const s
     for (unsigned step = 0; step < STEPS; step++) {
         add_product(text, test, step, d_count);
     }
-    text_add(text, "%s%s%s%s%s", (faults & NO_COMMIT) ? "" : "wgmma.commit_group.sync.aligned;\n",
+    text_add(text, "%s%s%s%s%s%s", (faults & NO_COMMIT) ? "" : "wgmma.commit_group.sync.aligned;\n",
+             (faults & PAUSE) ? "bar.sync 0;\n" : "",
              (faults & READ_EARLY) ? "mov.b32 %r7, %r100;\n" : "",
              (faults & OVERWRITE_EARLY) ? "st.shared.b32 [%r3+16384], %r1;\n" : "",
              (faults & WRITE_A_EARLY) ? "mov.b32 %r20, 0;\n" : "",
@@ -174,7 +176,7 @@ static void wgmma_text(struct text *text, const struct wgmma_case *test, const s
     text_end(text);
 }
 
-/* ---- products ---------------------------------------------------------------------------------- */
+/* ---- products -------------------------------------------------------------------------------- */
 
 static void make_product(unsigned n, unsigned k, const char *type, int sign) {
     const int low = type[0] == 'u' ? 0 : 3;
@@ -244,9 +246,9 @@ static struct rig run_case(const struct wgmma_case *test, unsigned faults, vgpu_
                    (size_t)THREADS * test->n * type_bits(test->d_type) / 16, async);
 }
 
-static void check_case(const struct wgmma_case *test, vgpu_async async) {
+static void check_case(const struct wgmma_case *test, vgpu_async async, unsigned how) {
     struct text text = {0};
-    struct rig rig = run_case(test, 0, async, &text);
+    struct rig rig = run_case(test, how, async, &text);
     CHECK_MSG(memcmp(out, expected, (size_t)THREADS * test->n * type_bits(test->d_type) / 16) == 0,
               "n%u %s -> %s, A %s%u%s, B %u%s: wrong product", test->n, test->a_type, test->d_type,
               test->from_registers ? "in registers " : "", test->a_swizzle,
@@ -266,7 +268,7 @@ TEST(every_swizzle_and_major) {
                                         .b_swizzle = swizzles[(i / 4 + i) % 4],
                                         .a_transposed = i & 4,
                                         .b_transposed = i & 8};
-        check_case(&test, VGPU_ASYNC_EAGER);
+        check_case(&test, VGPU_ASYNC_EAGER, 0);
     }
 }
 
@@ -281,7 +283,7 @@ TEST(every_width) {
                                         .from_registers = n % 24 == 0,
                                         .b_transposed = turned,
                                         .negative = n % 40 == 0};
-        check_case(&test, VGPU_ASYNC_FIFO);
+        check_case(&test, VGPU_ASYNC_FIFO, 0);
     }
 }
 
@@ -297,7 +299,7 @@ TEST(every_type_from_registers_and_memory) {
                                             .a_swizzle = 64,
                                             .b_swizzle = j & 1 ? 128 : 32,
                                             .from_registers = j & 2};
-            check_case(&test, VGPU_ASYNC_LIFO);
+            check_case(&test, VGPU_ASYNC_LIFO, 0);
         }
     }
 }
@@ -313,12 +315,15 @@ static const struct wgmma_case in_registers = {.a_type = "bf16",
 
 TEST(every_order_of_completion) {
     for (int async = VGPU_ASYNC_EAGER; async <= VGPU_ASYNC_RANDOM; async++) {
-        check_case(&plain, (vgpu_async)async);
-        check_case(&in_registers, (vgpu_async)async);
+        check_case(&plain, (vgpu_async)async, 0);
+        check_case(&in_registers, (vgpu_async)async, 0);
+    }
+    for (rig_seed = 2; rig_seed < 40; rig_seed++) {
+        check_case(&plain, VGPU_ASYNC_RANDOM, PAUSE);
     }
 }
 
-/* ---- findings ------------------------------------------------------------------------------------ */
+/* ---- findings -------------------------------------------------------------------------------- */
 
 static uint64_t count_of(const struct wgmma_case *test, unsigned faults, const char *kind) {
     struct text text = {0};
@@ -346,7 +351,7 @@ TEST(unfinished_products_are_found) {
 }
 
 TEST(operands_overwritten_early_are_found) {
-    CHECK(count_of(&plain, OVERWRITE_EARLY, NULL) > 0);
+    CHECK(count_of(&plain, OVERWRITE_EARLY, "async-overwrite") > 0);
 }
 
 /* One wgmma whose descriptor of B is base + offset, with more bits set. */

@@ -12,7 +12,7 @@
 
 enum { RANK = 5, MAP_BYTES = 128, TILE_MAX = 32 * 1024 };
 
-/* ---- a tensor and its box, by plain loops ----------------------------------------------------- */
+/* ---- a tensor and its box, by plain loops ---------------------------------------------------- */
 
 struct tensor {
     int type, swizzle, fill;
@@ -102,7 +102,7 @@ static inline struct tensor some_tensor(uint64_t seed) {
     return t;
 }
 
-/* ---- kernels ---------------------------------------------------------------------------------- */
+/* ---- kernels --------------------------------------------------------------------------------- */
 
 #define PARAMS                                                                                     \
     "(.param .align 64 .b8 map[128], .param .u64 data, .param .u32 bytes, .param .u32 c0, "        \

@@ -57,6 +57,13 @@ struct arg arg_pair(const char *name, int64_t value[2], int64_t min, int64_t max
     return arg;
 }
 
+struct arg arg_list(const char *name, struct arg_list *value, const char *metavar,
+                    const char *help) {
+    struct arg arg = {.name = name, .kind = ARG_LIST, .value = value, .help = help};
+    arg.metavar = metavar;
+    return arg;
+}
+
 struct arg arg_required(struct arg arg) {
     arg.required = true;
     return arg;
@@ -143,6 +150,15 @@ static int set_choice(const char *verb, const struct arg *arg, const char *text)
     return complain("%s: %s: '%s' is not one of %s", verb, arg->name, text, expected);
 }
 
+static int set_list(const char *verb, const struct arg *arg, const char *text) {
+    struct arg_list *list = arg->value;
+    if (list->count == ARG_LIST_MOST) {
+        return complain("%s: %s: is given more than %d times", verb, arg->name, ARG_LIST_MOST);
+    }
+    list->items[list->count++] = text;
+    return EXIT_DONE;
+}
+
 static int set_value(const char *verb, const struct arg *arg, const char *text) {
     if (arg->kind != ARG_FLAG && *text == '\0') {
         return complain("%s: %s: its value is empty", verb, arg->name);
@@ -154,6 +170,7 @@ static int set_value(const char *verb, const struct arg *arg, const char *text) 
     case ARG_REAL: return set_real(verb, arg, text);
     case ARG_CHOICE: return set_choice(verb, arg, text);
     case ARG_PAIR: return set_pair(verb, arg, text);
+    case ARG_LIST: return set_list(verb, arg, text);
     }
     return EXIT_DONE;
 }
@@ -228,6 +245,16 @@ static struct arg *find_arg(const struct command *command, const char *word, siz
     return NULL;
 }
 
+/* Takes the word without a name. */
+static int parse_positional(const struct command *command, const char *word) {
+    struct arg *arg = command->positional;
+    if (arg->seen) {
+        return complain("%s: %s is given twice: '%s'", command->verb, arg->name, word);
+    }
+    arg->seen = true;
+    return set_value(command->verb, arg, word);
+}
+
 /* Takes one option and its value; *used is how many words that was. */
 static int parse_option(const struct command *command, int argc, char **argv, int *used) {
     const char *verb = command->verb;
@@ -239,7 +266,7 @@ static int parse_option(const struct command *command, int argc, char **argv, in
         return complain("%s: unknown %s '%.*s'; attest %s --help lists what there is", verb,
                         word[0] == '-' ? "option" : "argument", (int)length, word, verb);
     }
-    if (arg->seen) {
+    if (arg->seen && arg->kind != ARG_LIST) {
         return complain("%s: %s is given twice", verb, arg->name);
     }
     arg->seen = true;
@@ -266,10 +293,17 @@ enum args_result args_parse(const struct command *command, int argc, char **argv
             return ARGS_HELP;
         }
         int used = 1;
-        if (parse_option(command, argc - i, argv + i, &used) != EXIT_DONE) {
+        const bool named = command->positional == NULL || argv[i][0] == '-';
+        if ((named ? parse_option(command, argc - i, argv + i, &used)
+                   : parse_positional(command, argv[i])) != EXIT_DONE) {
             return ARGS_BAD;
         }
         i += used;
+    }
+    if (command->positional != NULL && !command->positional->seen) {
+        complain("%s: %s is missing; attest %s --help shows an example", command->verb,
+                 command->positional->name, command->verb);
+        return ARGS_BAD;
     }
     for (size_t g = 0; g < command->group_count; g++) {
         for (size_t i = 0; i < command->groups[g].count; i++) {

@@ -3,8 +3,8 @@
  * args.h - the command line of every verb: tables of options, one parser, one help page.
  *
  * A verb describes itself by a struct command whose groups point at the variables to fill. Options
- * are written `--name value` or `--name=value`; each may be given once; there are no positional
- * arguments.
+ * are written `--name value` or `--name=value`; each may be given once, but for lists; a verb takes
+ * at most one argument without a name.
  *
  * Invariant: what the parser accepts is what the help page shows, since both read the same table.
  */
@@ -21,7 +21,14 @@ enum arg_kind {
     ARG_INT,    /* int64_t, min to max */
     ARG_REAL,   /* double; finite, and so as a float */
     ARG_CHOICE, /* int: index into choices */
-    ARG_PAIR    /* int64_t[2], "L,R", min to max each */
+    ARG_PAIR,   /* int64_t[2], "L,R", min to max each */
+    ARG_LIST    /* struct arg_list; the option may be given again */
+};
+
+enum { ARG_LIST_MOST = 256 };
+struct arg_list {
+    const char *items[ARG_LIST_MOST]; /* not empty */
+    size_t count;
 };
 
 struct arg {
@@ -44,6 +51,8 @@ struct arg arg_int(const char *name, int64_t *value, int64_t min, int64_t max, c
 struct arg arg_real(const char *name, double *value, const char *help);
 struct arg arg_choice(const char *name, int *value, const char *const *choices, const char *help);
 struct arg arg_pair(const char *name, int64_t value[2], int64_t min, int64_t max, const char *help);
+struct arg arg_list(const char *name, struct arg_list *value, const char *metavar,
+                    const char *help);
 struct arg arg_required(struct arg arg);
 
 struct arg_group {
@@ -60,6 +69,7 @@ struct command {
     const char *examples; /* one per line */
     const struct arg_group *groups;
     size_t group_count;
+    struct arg *positional; /* ARG_TEXT: the word without a name; NULL: there is none */
 };
 
 enum args_result {

@@ -35,6 +35,10 @@ static void awaited_signals(sigset_t *set) {
 
 /* In a process group of its own, with signals as a fresh program has them. */
 static int start(char *const argv[], int output, const sigset_t *mask, pid_t *process) {
+    /* Where posix_spawn cannot tell (an emulator), an absent program would be exit code 127. */
+    if (access(argv[0], X_OK) != 0) {
+        return errno;
+    }
     posix_spawn_file_actions_t files;
     posix_spawnattr_t attributes;
     sigset_t defaults;

@@ -4,6 +4,7 @@
  */
 #include "inspect.h"
 
+#include <ctype.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,6 +12,37 @@
 #include "message.h"
 #include "ptxas_log.h"
 #include "sass.h"
+
+/* ---- printing and asserting ------------------------------------------------------------------ */
+
+static const char *const OUTPUT_CALLS[] = {"vprintf", "__assertfail", "__assert_fail"};
+enum { OUTPUT_CALL_COUNT = sizeof OUTPUT_CALLS / sizeof *OUTPUT_CALLS };
+
+static bool is_word(char c) {
+    return isalnum((unsigned char)c) || c == '_' || c == '$' || c == '%';
+}
+
+const char *inspect_output_call(const char *ptx) {
+    for (int i = 0; i < OUTPUT_CALL_COUNT; i++) {
+        const size_t length = strlen(OUTPUT_CALLS[i]);
+        for (const char *at = strstr(ptx, OUTPUT_CALLS[i]); at != NULL;
+             at = strstr(at + 1, OUTPUT_CALLS[i])) {
+            if ((at == ptx || !is_word(at[-1])) && !is_word(at[length])) {
+                return OUTPUT_CALLS[i];
+            }
+        }
+    }
+    return NULL;
+}
+
+static const char *output_call_of(const struct cubin *cubin) {
+    for (int i = 0; i < OUTPUT_CALL_COUNT; i++) {
+        if (cubin_names(cubin, OUTPUT_CALLS[i])) {
+            return OUTPUT_CALLS[i];
+        }
+    }
+    return NULL;
+}
 
 /* ---- figures --------------------------------------------------------------------------------- */
 
@@ -81,33 +113,36 @@ bool inspect_variant(const attn_variant *variant, const attn_image *image, struc
                               .spill_bytes = INSPECT_UNKNOWN};
     snprintf(row->arch, sizeof row->arch, "%s", image->arch);
     name_dtypes(variant->dtypes, row->dtype, sizeof row->dtype);
-    if (!cubin_open(&row->cubin, image->data, image->bytes, why) ||
-        !cubin_find(&row->cubin, variant->entry, &row->entry, why)) {
+    if (!cubin_open(&row->cubin, image->data, image->bytes, why)) {
         return false;
     }
     char found[16];
     snprintf(found, sizeof found, "sm_%" PRIu32, row->cubin.sm);
-    if (strncmp(found, row->arch, strlen(found)) != 0) { /* "sm_90" is what sm_90a's says too */
-        return explain(why, "its machine code is for %s", found);
+    if (!cubin_find(&row->cubin, variant->entry, &row->entry, why) ||
+        (strncmp(found, row->arch, strlen(found)) != 0 && /* "sm_90" is what sm_90a's says too */
+         !explain(why, "its machine code is for %s", found))) {
+        cubin_close(&row->cubin);
+        return false;
     }
+    row->output_call = output_call_of(&row->cubin);
     sha256_text(image->data, image->bytes, row->sha256);
     count(row);
     read_log(image->log, row, &row->log_fault);
     return true;
 }
 
-bool inspect_kernel(const void *data, size_t bytes, uint32_t index, struct inspected *row,
-                    attn_error *why) {
-    *row = (struct inspected){.head_dim = INSPECT_UNKNOWN,
+bool inspect_kernel(const struct cubin *cubin, const char sha256[SHA256_TEXT], uint32_t index,
+                    struct inspected *row, attn_error *why) {
+    *row = (struct inspected){.cubin = *cubin,
+                              .head_dim = INSPECT_UNKNOWN,
                               .smem_dynamic = INSPECT_UNKNOWN,
                               .spill_bytes = INSPECT_UNKNOWN};
-    if (!cubin_open(&row->cubin, data, bytes, why) ||
-        !cubin_entry(&row->cubin, index, &row->entry, why)) {
+    if (!cubin_entry(cubin, index, &row->entry, why)) {
         return false;
     }
     row->name = row->entry.name;
-    snprintf(row->arch, sizeof row->arch, "sm_%" PRIu32, row->cubin.sm);
-    sha256_text(data, bytes, row->sha256);
+    snprintf(row->arch, sizeof row->arch, "sm_%" PRIu32, cubin->sm);
+    memcpy(row->sha256, sha256, SHA256_TEXT);
     count(row);
     return true;
 }
@@ -145,6 +180,13 @@ static void check_tensor_ops(struct gate *gate, const struct inspected *row,
     }
 }
 
+static void no_output(struct gate *gate, const char *what, const char *call) {
+    if (call != NULL) {
+        snprintf(gate->failures[gate->count++], sizeof *gate->failures,
+                 "%s refers to %s: a release prints and asserts nothing", what, call);
+    }
+}
+
 int inspect_gate(const struct inspected *row, const struct budget *budget,
                  char failures[INSPECT_FAILURES_MAX][256]) {
     struct gate gate = {.failures = failures};
@@ -161,5 +203,7 @@ int inspect_gate(const struct inspected *row, const struct budget *budget,
     at_most(&gate, "local_ops", row->local_ops, 0);
     at_most(&gate, "helpers", row->entry.helpers, 0);
     check_tensor_ops(&gate, row, budget);
+    no_output(&gate, "its machine code", row->output_call);
+    no_output(&gate, "the variant's PTX", row->ptx_output_call);
     return gate.count;
 }

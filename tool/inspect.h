@@ -30,15 +30,22 @@ struct inspected {
     char sha256[SHA256_TEXT];
     bool log_bound;       /* the log belongs to this cubin */
     attn_error log_fault; /* why the log is of no use; "": it is */
+    /* What the machine code, or the variant's PTX, has to print or assert with: "vprintf"; NULL:
+     * nothing, as it must be in a release. */
+    const char *output_call, *ptx_output_call;
 };
 
-/* A compiled-in cubin of a variant. False: its machine code cannot be read. */
+/* A compiled-in cubin of a variant; give row->cubin to cubin_close. False: its machine code cannot
+ * be read. */
 bool inspect_variant(const attn_variant *variant, const attn_image *image, struct inspected *row,
                      attn_error *why);
 
-/* The index-th kernel of any cubin, of which no log is known. */
-bool inspect_kernel(const void *data, size_t bytes, uint32_t index, struct inspected *row,
-                    attn_error *why);
+/* The index-th kernel of any cubin, of which no log is known; row->cubin is the caller's. */
+bool inspect_kernel(const struct cubin *cubin, const char sha256[SHA256_TEXT], uint32_t index,
+                    struct inspected *row, attn_error *why);
+
+/* "vprintf", "__assertfail": the first such word in the text of PTX; NULL: none. */
+const char *inspect_output_call(const char *ptx);
 
 /* How many of the rules the row breaks, each in a sentence. budget NULL: it has none, which is the
  * first of them. */

@@ -24,6 +24,7 @@ static const struct verb VERBS[] = {
     {"bench", "check a problem's result, then time it", verb_bench},
     {"plan", "which kernel computes a problem, and why not a better one", verb_plan},
     {"parity", "prove the kernels of a device against the reference", verb_parity},
+    {"check", "run any CUDA kernel on a virtual GPU and find its bugs", verb_check},
     {"inspect", "what is inside the compiled kernels, against their budgets", verb_inspect},
     {"sanitize", "run the kernels under compute-sanitizer", verb_sanitize},
     {"devices", "what this machine can compute on", verb_devices},

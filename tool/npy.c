@@ -20,11 +20,14 @@ struct type_info {
     size_t size;
 };
 static const struct type_info TYPES[] = {
-    [NPY_FLOAT32] = {"<f4", "float32", 4},
-    [NPY_FLOAT16] = {"<f2", "float16", 2},
-    [NPY_UINT16] = {"<u2", "uint16", 2},
+    [NPY_FLOAT32] = {"<f4", "float32", 4}, [NPY_FLOAT16] = {"<f2", "float16", 2},
+    [NPY_UINT16] = {"<u2", "uint16", 2},   [NPY_FLOAT64] = {"<f8", "float64", 8},
+    [NPY_INT8] = {"|i1", "int8", 1},       [NPY_INT16] = {"<i2", "int16", 2},
+    [NPY_INT32] = {"<i4", "int32", 4},     [NPY_INT64] = {"<i8", "int64", 8},
+    [NPY_UINT8] = {"|u1", "uint8", 1},     [NPY_UINT32] = {"<u4", "uint32", 4},
+    [NPY_UINT64] = {"<u8", "uint64", 8},
 };
-enum { TYPE_COUNT = sizeof TYPES / sizeof *TYPES };
+enum { TYPES_OF_ATTENTION = NPY_UINT16 + 1, TYPES_ALL = sizeof TYPES / sizeof *TYPES };
 
 const char *npy_type_name(enum npy_type type) {
     return TYPES[type].name;
@@ -51,6 +54,7 @@ const char *npy_shape_text(const int64_t *shape, int dims, char *buffer, size_t 
 /* A text that ends with NUL, and the place up to which it was understood. */
 struct cursor {
     const char *at;
+    int types; /* how many of TYPES are welcome */
 };
 
 static void skip_space(struct cursor *c) {
@@ -100,16 +104,21 @@ static bool take_descr(struct cursor *c, struct npy *array, attn_error *why) {
     char descr[32];
     skip_space(c);
     if (*c->at == '[') {
-        return explain(why, "holds records, expected a plain array of float32, float16 or uint16");
+        return explain(why, "holds records, expected a plain array of %s",
+                       c->types == TYPES_ALL ? "numbers" : "float32, float16 or uint16");
     }
     if (!take_string(c, descr, sizeof descr)) {
         return explain(why, "malformed header: 'descr' is not a type");
     }
-    for (int type = 0; type < TYPE_COUNT; type++) {
+    for (int type = 0; type < c->types; type++) {
         if (strcmp(descr, TYPES[type].descr) == 0) {
             array->type = (enum npy_type)type;
             return true;
         }
+    }
+    if (c->types == TYPES_ALL) {
+        return explain(why, "holds '%s', expected '<f8', '<f4', '<f2' or an integer like '<i4'",
+                       descr);
     }
     if (descr[0] == '>') {
         return explain(why, "holds big-endian '%s', expected '<f4', '<f2' or '<u2'", descr);
@@ -156,8 +165,8 @@ static bool take_shape(struct cursor *c, struct npy *array, attn_error *why) {
     return true;
 }
 
-static bool parse_header(const char *text, struct npy *array, attn_error *why) {
-    struct cursor cursor = {text};
+static bool parse_header(const char *text, int types, struct npy *array, attn_error *why) {
+    struct cursor cursor = {text, types};
     static const char *const names[3] = {"descr", "fortran_order", "shape"};
     bool seen[3] = {false, false, false};
     if (!take(&cursor, '{')) {
@@ -214,7 +223,7 @@ static bool read_exactly(FILE *in, void *buffer, size_t size, const char *what, 
     return explain(why, "truncated: the file ends within %s", what);
 }
 
-static bool read_header(FILE *in, struct npy *array, attn_error *why) {
+static bool read_header(FILE *in, int types, struct npy *array, attn_error *why) {
     unsigned char preamble[8];
     if (!read_exactly(in, preamble, sizeof preamble, "its first 8 bytes", why)) {
         return false;
@@ -245,7 +254,7 @@ static bool read_header(FILE *in, struct npy *array, attn_error *why) {
     if (good && memchr(text, '\0', length) != NULL) {
         good = explain(why, "malformed header: it holds a NUL byte");
     }
-    good = good && parse_header(text, array, why);
+    good = good && parse_header(text, types, array, why);
     free(text);
     return good;
 }
@@ -331,24 +340,37 @@ static bool read_data(FILE *in, struct npy *array, attn_error *why) {
     return true;
 }
 
-bool npy_read(FILE *in, struct npy *array, attn_error *why) {
+static bool read_array(FILE *in, int types, struct npy *array, attn_error *why) {
     *array = (struct npy){0};
-    if (read_header(in, array, why) && count_bytes(array, why) && read_data(in, array, why)) {
+    if (read_header(in, types, array, why) && count_bytes(array, why) &&
+        read_data(in, array, why)) {
         return true;
     }
     *array = (struct npy){0};
     return false;
 }
 
-bool npy_load(const char *path, struct npy *array, attn_error *why) {
+static bool load_array(const char *path, int types, struct npy *array, attn_error *why) {
     *array = (struct npy){0};
     FILE *in = fopen(path, "rb");
     if (in == NULL) {
         return explain(why, "%s", strerror(errno));
     }
-    const bool good = npy_read(in, array, why);
+    const bool good = read_array(in, types, array, why);
     fclose(in);
     return good;
+}
+
+bool npy_read(FILE *in, struct npy *array, attn_error *why) {
+    return read_array(in, TYPES_OF_ATTENTION, array, why);
+}
+
+bool npy_load(const char *path, struct npy *array, attn_error *why) {
+    return load_array(path, TYPES_OF_ATTENTION, array, why);
+}
+
+bool npy_load_any(const char *path, struct npy *array, attn_error *why) {
+    return load_array(path, TYPES_ALL, array, why);
 }
 
 bool npy_write(FILE *out, const struct npy *array) {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * npy.h - NumPy's .npy files, versions 1.0, 2.0 and 3.0: float32, float16 and uint16 (which is how
- * bfloat16 travels), little-endian, C order. Anything else gets a sentence.
+ * bfloat16 travels), little-endian, C order. Anything else gets a sentence; float64 and the other
+ * integers do too, unless the caller asks for any type.
  *
  *     "\x93NUMPY" | major | minor | header length (2 or 4 bytes) | header, a Python dict | data
  *     {'descr': '<f4', 'fortran_order': False, 'shape': (2, 8, 512, 64), }   ... spaces, '\n'
@@ -24,7 +25,20 @@ enum {
     NPY_ALIGNMENT = 64      /* of npy.data */
 };
 
-enum npy_type { NPY_FLOAT32, NPY_FLOAT16, NPY_UINT16 };
+/* The first three are those of attention; only npy_load_any reads the others. */
+enum npy_type {
+    NPY_FLOAT32,
+    NPY_FLOAT16,
+    NPY_UINT16,
+    NPY_FLOAT64,
+    NPY_INT8,
+    NPY_INT16,
+    NPY_INT32,
+    NPY_INT64,
+    NPY_UINT8,
+    NPY_UINT32,
+    NPY_UINT64
+};
 
 struct npy {
     enum npy_type type;
@@ -47,6 +61,9 @@ bool npy_read(FILE *in, struct npy *array, attn_error *why);
 
 /* The same for a path. */
 bool npy_load(const char *path, struct npy *array, attn_error *why);
+
+/* The same, of any type above. */
+bool npy_load_any(const char *path, struct npy *array, attn_error *why);
 
 /* Writes version 1.0. False where a write failed; errno says why. */
 bool npy_write(FILE *out, const struct npy *array);

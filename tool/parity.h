@@ -127,6 +127,7 @@ bool launches_run(const struct target *target, enum launch_mode mode, int64_t co
 /* What a child is told: the words of its command line behind `parity`. */
 struct worker_setup {
     const char *device, *driver, *image, *variant; /* variant: a regular expression; NULL: all */
+    const char *async; /* orders of completion on the virtual GPU, or NULL */
     uint64_t seed;
     bool ptx;
 };

@@ -279,7 +279,7 @@ bool worker_ask(const struct worker_setup *setup, enum worker_job job, int64_t f
     const char *const words[][2] = {
         {"--job", JOB_NAMES[job]},     {"--batch", batch},          {"--seed", seed},
         {"--device", setup->device},   {"--driver", setup->driver}, {"--image", setup->image},
-        {"--variant", setup->variant},
+        {"--variant", setup->variant}, {"--async", setup->async},
     };
     snprintf(batch, sizeof batch, "%lld,%lld", (long long)first, (long long)count);
     snprintf(seed, sizeof seed, "%llu", (unsigned long long)setup->seed);

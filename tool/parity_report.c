@@ -113,10 +113,11 @@ static const char *repeat_text(const struct report *report, const struct variant
     if (f->number >= 0) {
         snprintf(number, sizeof number, " --case %lld", (long long)f->number);
     }
-    snprintf(buffer, size, "attest parity --device %s%s%s%s%s%s --variant '^%s$' --seed %llu%s",
+    snprintf(buffer, size, "attest parity --device %s%s%s%s%s%s%s%s --variant '^%s$' --seed %llu%s",
              s->device, s->driver != NULL ? " --driver " : "", s->driver != NULL ? s->driver : "",
              s->ptx ? " --ptx" : "", s->image != NULL ? " --image " : "",
-             s->image != NULL ? s->image : "", v->name, (unsigned long long)s->seed, number);
+             s->image != NULL ? s->image : "", s->async != NULL ? " --async " : "",
+             s->async != NULL ? s->async : "", v->name, (unsigned long long)s->seed, number);
     return buffer;
 }
 

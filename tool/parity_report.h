@@ -21,6 +21,7 @@ struct failure {
 struct variant_report {
     char name[128], family[64];
     char refusal[384]; /* why it cannot run here; "" if it can */
+    bool image_bad;    /* because --image is nothing that can be loaded */
     int64_t cases, failed, invalid, near_misses;
     int64_t controls; /* impostors that were refused */
     double max_ratio, lse_ratio;

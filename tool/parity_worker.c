@@ -2,7 +2,7 @@
  *
  * parity_worker.c - a child of `attest parity`: opens the device, does one job, answers in lines.
  *
- *     list       device NAME ARCH; variant NAME FAMILY yes|no REASON
+ *     list       device NAME ARCH; variant NAME FAMILY yes|no|bad REASON (bad: the image)
  *     cases      start K; pass K RATIO LSE_RATIO CONTROLS REFUSED NEAR COVERAGE
  *                fail|invalid|lost K REASON RECIPE ANATOMY
  *     launches   same MODE COUNT; differs MODE REASON
@@ -12,7 +12,7 @@
  *
  * Invariant: nothing but these lines goes to the answers.
  */
-#include <fcntl.h>
+#include <math.h>
 #include <regex.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -20,18 +20,25 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include "file.h"
+#include "kernels.h"
 #include "message.h"
 #include "parity.h"
+#include "vgpu_findings.h"
 
 const char *const JOB_NAMES[] = {"none", "list", "cases", "launches", NULL};
 
 struct worker {
     const struct worker_setup *setup;
     struct target target;
-    unsigned char *image; /* the file's bytes */
+    char *image; /* the file's bytes */
     size_t image_size;
+    bool image_bad; /* nothing that can be loaded */
+    bool watched;   /* the virtual GPU is the driver: what it finds counts */
+    struct async_orders orders; /* under which each case is judged; none: as the GPU has it */
     char runs_as[192];
 };
 
@@ -79,34 +86,6 @@ static void close_device(struct worker *c) {
     free(c->image);
 }
 
-static bool read_image(struct worker *c, attn_error *why) {
-    const char *path = c->setup->image;
-    FILE *file = fopen(path, "rb");
-    size_t room = 1 << 16;
-    c->image = malloc(room + 1);
-    while (file != NULL && c->image != NULL) {
-        c->image_size += fread(c->image + c->image_size, 1, room - c->image_size, file);
-        if (c->image_size < room) {
-            break;
-        }
-        unsigned char *grown = realloc(c->image, 2 * room + 1);
-        if (grown == NULL) {
-            free(c->image);
-        }
-        c->image = grown;
-        room *= 2;
-    }
-    const bool whole = file != NULL && c->image != NULL && !ferror(file) && feof(file);
-    if (file != NULL) {
-        fclose(file);
-    }
-    if (!whole || c->image_size == 0) {
-        return explain(why, "--image: cannot read %.200s, expected a cubin or PTX", path);
-    }
-    c->image[c->image_size] = '\0'; /* as PTX wants it */
-    return true;
-}
-
 /* Adds the variant once more, with the PTX that is compiled in or the file's image. */
 static bool add_image(struct worker *c, attn_error *why) {
     struct target *t = &c->target;
@@ -127,11 +106,13 @@ static bool add_image(struct worker *c, attn_error *why) {
         image.bytes = c->image_size;
     }
     t->runs_as = c->runs_as;
-    return attn_variant_add(t->context, &added, image.data, image.bytes, why) == ATTN_OK;
+    const attn_status status = attn_variant_add(t->context, &added, image.data, image.bytes, why);
+    c->image_bad = c->setup->image != NULL && status == ATTN_INVALID;
+    return status == ATTN_OK;
 }
 
 /* The least that a variant which runs here must accept. */
-static bool accepts_something(const struct target *t, attn_error *why) {
+static bool accepts_something(const struct target *t, attn_problem *accepted, attn_error *why) {
     const attn_variant *v = &t->variant;
     for (int dtype = ATTN_FP32; dtype <= ATTN_BF16; dtype++) {
         attn_problem p;
@@ -141,6 +122,7 @@ static bool accepts_something(const struct target *t, attn_error *why) {
         p.head_dim = v->head_dim_max > 0 && v->head_dim_max < 64 ? v->head_dim_max : 64;
         if ((v->dtypes >> dtype & 1) != 0 &&
             attn_variant_check(t->context, t->runs_as, &p, why) == ATTN_OK) {
+            *accepted = p;
             return true;
         }
     }
@@ -154,7 +136,17 @@ static bool take_variant(struct worker *c, attn_error *why) {
     if ((c->setup->ptx || c->setup->image != NULL) && !add_image(c, why)) {
         return false;
     }
-    return accepts_something(&c->target, why);
+    attn_problem problem;
+    if (!accepts_something(&c->target, &problem, why)) {
+        return false;
+    }
+    if (c->setup->image != NULL) { /* a plan loads it: what it is shows then */
+        attn_plan *plan = NULL;
+        c->image_bad =
+            attn_plan_create(c->target.context, &problem, c->target.runs_as, &plan, why) != ATTN_OK;
+        attn_plan_destroy(plan);
+    }
+    return !c->image_bad;
 }
 
 /* The next variant of this device that the expression matches, from *index on. */
@@ -184,16 +176,46 @@ static bool list(struct worker *c, const regex_t *expression) {
     while (next_variant(c, expression, &index)) {
         const bool runs = take_variant(c, &why);
         answer("variant\t%s\t%s\t%s\t%s", c->target.variant.name, c->target.variant.family,
-               runs ? "yes" : "no", runs ? "" : why.text);
+               runs           ? "yes"
+               : c->image_bad ? "bad"
+                              : "no",
+               runs ? "" : why.text);
     }
     return true;
+}
+
+/* What the virtual GPU found makes a case fail that seems right, and tells why it was lost. */
+static void judge_once(struct worker *c, int64_t number, struct case_result *r) {
+    char found[sizeof r->reason];
+    if (c->watched) {
+        vgpu_driver_forget();
+    }
+    case_judge(&c->target, number, r);
+    if (c->watched && !vgpu_driver_clean(found, sizeof found)) {
+        r->pass = false;
+        snprintf(r->reason, sizeof r->reason, "%s", found);
+    }
+}
+
+/* Under each order; passes if all do, and is as bad as the worst. */
+static void judge(struct worker *c, int64_t number, struct case_result *r) {
+    double ratio = 0, lse_ratio = 0;
+    size_t order = 0;
+    do {
+        if (c->orders.count > 0) {
+            vgpu_driver_order(&c->orders, order);
+        }
+        judge_once(c, number, r);
+        ratio = r->ratio = fmax(ratio, r->ratio);
+        lse_ratio = r->lse_ratio = fmax(lse_ratio, r->lse_ratio);
+    } while (r->pass && ++order < c->orders.count);
 }
 
 static bool run_cases(struct worker *c, int64_t first, int64_t count) {
     for (int64_t number = first; number < first + count; number++) {
         struct case_result r;
         answer("start\t%lld", (long long)number);
-        case_judge(&c->target, number, &r);
+        judge(c, number, &r);
         if (r.pass) {
             answer("pass\t%lld\t%.9g\t%.9g\t%d\t%d\t%d\t%lu", (long long)number, r.ratio,
                    r.lse_ratio, r.controls, r.refused, r.near_miss, (unsigned long)r.coverage);
@@ -216,7 +238,11 @@ static bool run_launches(struct worker *c, int64_t count) {
     for (int mode = 0; mode < modes; mode++) {
         attn_error why = {""};
         answer("start\t%d", mode);
-        if (launches_run(&c->target, (enum launch_mode)mode, count, &why)) {
+        if (c->watched) {
+            vgpu_driver_forget();
+        }
+        if (launches_run(&c->target, (enum launch_mode)mode, count, &why) &&
+            (!c->watched || vgpu_driver_clean(why.text, sizeof why.text))) {
             answer("same\t%s\t%lld", LAUNCH_NAMES[mode], (long long)count);
         } else {
             answer("differs\t%s\t%s", LAUNCH_NAMES[mode], why.text);
@@ -234,9 +260,23 @@ static bool do_job(struct worker *c, enum worker_job job, int64_t first, int64_t
         answer("absent\t%d\t%s", (int)status, why.text);
         return true;
     }
-    if (c->setup->image != NULL && !read_image(c, &why)) {
-        answer("absent\t%d\t%s", (int)ATTN_INVALID, why.text);
+    if (device_is_gpu(c->target.device) && kernels_missing(c->target.context, &why)) {
+        answer("absent\t%d\t%s", (int)ATTN_UNSUPPORTED, why.text);
         return true;
+    }
+    c->watched = vgpu_drives(c->target.context);
+    if (c->setup->async != NULL &&
+        !(c->watched ? async_orders_parse(c->setup->async, &c->orders, &why)
+                     : explain(&why, "the device has no such choice, expected vgpu"))) {
+        answer("absent\t%d\t--async: %s", (int)ATTN_INVALID, why.text);
+        return true;
+    }
+    if (c->setup->image != NULL) {
+        c->image = file_read(c->setup->image, &c->image_size, &why);
+        if (c->image == NULL) {
+            answer("absent\t%d\t--image: %s", (int)ATTN_INVALID, why.text);
+            return true;
+        }
     }
     if (job == JOB_LIST) {
         return list(c, expression);
@@ -252,7 +292,9 @@ int worker_run(const struct worker_setup *setup, enum worker_job job, int64_t fi
                int64_t count) {
     struct worker c = {.setup = setup, .target.seed = setup->seed};
     regex_t expression;
-    if (fcntl(WORKER_ANSWERS, F_GETFD) < 0) {
+    struct stat answers;
+    if (fstat(WORKER_ANSWERS, &answers) != 0 ||
+        (!S_ISFIFO(answers.st_mode) && !S_ISSOCK(answers.st_mode))) {
         return complain("parity: --job is what it tells its own child processes");
     }
     prctl(PR_SET_PDEATHSIG, SIGKILL); /* nobody would read the answers */

@@ -4,16 +4,17 @@
  */
 #include "runner.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "device_alias.h"
+#include "file.h"
+#include "kernels.h"
 #include "message.h"
 #include "progress.h"
 
 enum { ALIGNMENT = 64, MIN_SAMPLED_ROWS = 64, MAX_THREADS = 1024, NAME_SIZE = 256 };
-enum { MAX_IMAGE = 64 << 20 }; /* bytes; a kernel is a thousandth of it */
 
 void runner_args(struct runner *runner, struct arg args[RUNNER_ARGS]) {
     *runner = (struct runner){.device = "cpu"};
@@ -34,7 +35,7 @@ void runner_args(struct runner *runner, struct arg args[RUNNER_ARGS]) {
 }
 
 bool runner_wants_gpu(const struct runner *runner) {
-    return strncmp(runner->device, "cuda", 4) == 0;
+    return strncmp(runner->device, "cuda", 4) == 0 || strcmp(runner->device, "vgpu") == 0;
 }
 
 /* What can be told before anything is opened. */
@@ -61,6 +62,10 @@ bool runner_open(struct runner *runner, attn_error *why) {
     if (!check_request(runner, why)) {
         return false;
     }
+    if (!device_alias(&runner->device, &runner->driver, why)) {
+        runner->absent = runner->driver == NULL;
+        return false;
+    }
     attn_options options;
     attn_options_init(&options);
     options.device = runner->device;
@@ -69,6 +74,10 @@ bool runner_open(struct runner *runner, attn_error *why) {
     const attn_status status = attn_open(&options, &runner->context, why);
     runner->absent = status == ATTN_UNSUPPORTED && runner_wants_gpu(runner);
     if (status != ATTN_OK) {
+        return false;
+    }
+    if (runner_wants_gpu(runner) && kernels_missing(runner->context, why)) {
+        runner->absent = true;
         return false;
     }
     runner->memory = device_open(runner->context, runner->device, why);
@@ -108,31 +117,6 @@ static bool find_variant(const struct runner *runner, const char *name, attn_var
     return false;
 }
 
-/* The whole file with a 0 behind it; NULL and the reason. Give it to free(). */
-static char *read_image(const char *path, size_t *size, attn_error *why) {
-    FILE *file = fopen(path, "rb");
-    if (file == NULL) {
-        explain(why, "--image %s: %s", path, strerror(errno));
-        return NULL;
-    }
-    char *data = malloc(MAX_IMAGE + 1);
-    *size = data != NULL ? fread(data, 1, MAX_IMAGE, file) : 0;
-    const bool failed = ferror(file) != 0;
-    const bool whole = !failed && fgetc(file) == EOF;
-    fclose(file);
-    if (data != NULL && whole && *size > 0) {
-        data[*size] = '\0';
-        return data;
-    }
-    explain(why, "--image %s: %s", path,
-            data == NULL ? "out of memory"
-            : failed     ? "cannot be read"
-            : whole      ? "is empty, expected a cubin or PTX"
-                         : "is larger than 64 MiB, expected a cubin or PTX");
-    free(data);
-    return NULL;
-}
-
 static attn_status find_ptx(const struct runner *runner, const char *name, attn_image *image,
                             attn_error *why) {
     for (int32_t i = 0;; i++) {
@@ -167,11 +151,27 @@ static attn_status add_alias(const struct runner *runner, const char *name, cons
                    : attn_variant_add(runner->context, &variant, image.data, image.bytes, why);
     }
     size_t size = 0;
-    char *data = read_image(runner->image, &size, why);
-    const attn_status status =
-        data != NULL ? attn_variant_add(runner->context, &variant, data, size, why) : ATTN_INVALID;
+    attn_error fault;
+    char *data = file_read(runner->image, &size, &fault);
+    if (data == NULL) {
+        explain(why, "--image %.370s", fault.text);
+        return ATTN_INVALID;
+    }
+    const attn_status status = attn_variant_add(runner->context, &variant, data, size, why);
     free(data);
     return status;
+}
+
+/* Of a variant that another kind of device has; else the sentence stays. */
+static void explain_device(const struct runner *runner, const char *name, attn_error *why) {
+    attn_variant variant = {.size = sizeof variant};
+    for (int32_t i = 0; attn_variant_get(NULL, i, &variant, NULL) == ATTN_OK; i++) {
+        if (strcmp(variant.name, name) == 0 &&
+            strncmp(variant.device, runner->device, strlen(variant.device)) != 0) {
+            explain(why, "variant = \"%s\" is for device %s, and --device is %s", name,
+                    variant.device, runner->device);
+        }
+    }
 }
 
 static attn_status plan_for(struct runner *runner, const attn_problem *problem, const char *variant,
@@ -202,6 +202,9 @@ static attn_status choose(struct runner *runner, const attn_problem *problem, at
 
 bool runner_plan(struct runner *runner, const attn_problem *problem, attn_error *why) {
     const attn_status status = choose(runner, problem, why);
+    if (status == ATTN_INVALID && runner->variant != NULL) {
+        explain_device(runner, runner->variant, why);
+    }
     runner->unsupported = status == ATTN_UNSUPPORTED;
     return status == ATTN_OK;
 }

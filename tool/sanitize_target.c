@@ -7,7 +7,6 @@
  */
 #include "sanitize_target.h"
 
-#include <errno.h>
 #include <math.h>
 #include <regex.h>
 #include <stdio.h>
@@ -15,6 +14,8 @@
 #include <string.h>
 
 #include "device.h"
+#include "file.h"
+#include "kernels.h"
 #include "message.h"
 #include "random.h"
 #include "sanitizer_log.h"
@@ -366,29 +367,6 @@ static int run_variants(struct target *target, int64_t *variants, attn_error *wh
 
 /* ---- a planted fault ------------------------------------------------------------------------- */
 
-/* The whole file, with a 0 behind it, as PTX wants it. */
-static char *read_image(const char *path, size_t *size, attn_error *why) {
-    FILE *in = fopen(path, "rb");
-    char *data = NULL;
-    long length = -1;
-    if (in != NULL && fseek(in, 0, SEEK_END) == 0 && (length = ftell(in)) > 0) {
-        rewind(in);
-        data = calloc((size_t)length + 1, 1);
-        if (data != NULL && fread(data, 1, (size_t)length, in) != (size_t)length) {
-            free(data);
-            data = NULL;
-        }
-    }
-    if (data == NULL) {
-        explain(why, "%s: %s", path, errno != 0 ? strerror(errno) : "cannot be read");
-    }
-    if (in != NULL) {
-        fclose(in);
-    }
-    *size = data != NULL ? (size_t)length : 0;
-    return data;
-}
-
 static int run_fault(struct target *target, attn_error *why) {
     static const char name[] = FAULT_VARIANT "_fault";
     const attn_variant fault = {.size = sizeof fault,
@@ -405,8 +383,7 @@ static int run_fault(struct target *target, attn_error *why) {
                                 .warps = 4,
                                 .entry = FAULT_VARIANT};
     size_t size;
-    errno = 0;
-    char *image = read_image(target->request->image, &size, why);
+    char *image = file_read(target->request->image, &size, why);
     if (image == NULL) {
         return EXIT_BAD_INPUT;
     }
@@ -426,12 +403,17 @@ static int run_target(struct target *target, int64_t *variants, attn_error *why)
     attn_options options;
     attn_options_init(&options);
     options.device = target->request->device;
-    if (attn_open(&options, &target->context, why) != ATTN_OK) {
-        return EXIT_BAD_INPUT;
+    const attn_status status = attn_open(&options, &target->context, why);
+    if (status != ATTN_OK) {
+        return status == ATTN_UNSUPPORTED ? EXIT_NOT_RUN : EXIT_BAD_INPUT;
     }
     target->device = device_open(target->context, target->request->device, why);
     if (target->device == NULL) {
         return EXIT_BAD_INPUT;
+    }
+    if (target->request->image == NULL && device_is_gpu(target->device) &&
+        kernels_missing(target->context, why)) {
+        return EXIT_NOT_RUN;
     }
     return target->request->image != NULL ? run_fault(target, why)
                                           : run_variants(target, variants, why);
@@ -446,8 +428,9 @@ int sanitize_target(const struct target_request *request) {
         device_close(target.device);
     }
     attn_close(target.context);
-    if (status == EXIT_BAD_INPUT) {
-        return complain("sanitize: target: %s", why.text);
+    if (status == EXIT_BAD_INPUT || status == EXIT_NOT_RUN) {
+        complain("sanitize: target: %s%s", status == EXIT_NOT_RUN ? "NOT RUN: " : "", why.text);
+        return status;
     }
     if (status == EXIT_DONE && request->image != NULL) {
         printf("target: planted fault launched\n");

@@ -82,6 +82,8 @@ static int dtype_of(const struct job *job, const struct input *input, attn_dtype
                             input->path);
         }
         break;
+    default: /* npy_load reads no other */
+        return complain("attn: %s: holds %s", input->path, npy_type_name(input->array.type));
     }
     return EXIT_DONE;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * verb_devices.c - `attest devices`: the CPU and each GPU, or the reason why there is none.
+ * verb_devices.c - `attest devices`: the CPU, each GPU, or the reason why there is none, and the
+ * virtual GPU.
  *
  * Invariant: a kind of device that is absent is listed with its reason, never left out.
  */
@@ -9,6 +10,7 @@
 
 #include "args.h"
 #include "attn.h"
+#include "device_alias.h"
 #include "json.h"
 #include "message.h"
 #include "verbs.h"
@@ -30,7 +32,8 @@ static struct found look_at(const char *id, const char *driver) {
     attn_options_init(&options);
     options.device = found.id;
     options.driver = driver;
-    found.available = attn_open(&options, &context, &found.why) == ATTN_OK &&
+    found.available = device_alias(&options.device, &options.driver, &found.why) &&
+                      attn_open(&options, &context, &found.why) == ATTN_OK &&
                       attn_device_get(context, &found.device, &found.why) == ATTN_OK;
     attn_close(context);
     return found;
@@ -77,6 +80,14 @@ static void print_text(const struct found *found) {
     printf("\n");
 }
 
+static void print(const struct found *found, struct json *json) {
+    if (json != NULL) {
+        print_json(json, found);
+    } else {
+        print_text(found);
+    }
+}
+
 int verb_devices(int argc, char **argv) {
     bool as_json = false;
     const char *driver = NULL;
@@ -105,21 +116,20 @@ int verb_devices(int argc, char **argv) {
         json_open(&json, "devices", '[');
     }
     bool more = true;
+    struct found found;
     for (int i = -1; i < MAX_GPUS && more; i++) {
         char id[16] = "cpu";
         if (i >= 0) {
             snprintf(id, sizeof id, "cuda:%d", i);
         }
-        const struct found found = look_at(id, driver);
+        found = look_at(id, driver);
         more = i < 0 || found.available;
         if (found.available || i <= 0) { /* behind the last GPU there is nothing to explain */
-            if (as_json) {
-                print_json(&json, &found);
-            } else {
-                print_text(&found);
-            }
+            print(&found, as_json ? &json : NULL);
         }
     }
+    found = look_at("vgpu", NULL);
+    print(&found, as_json ? &json : NULL);
     if (as_json) {
         json_close(&json);
         json_close(&json);

@@ -16,8 +16,10 @@
 
 #include "args.h"
 #include "attn.h"
+#include "file.h"
 #include "inspect.h"
 #include "json.h"
+#include "kernels.h"
 #include "message.h"
 #include "output.h"
 #include "sass.h"
@@ -32,8 +34,8 @@ struct job {
     struct inspected *rows;
     size_t count;
     int variants; /* for GPUs in the library, whether selected or not */
-    unsigned char *file;
-    size_t file_bytes;
+    char *file;
+    struct cubin file_cubin; /* whose kernels the rows are, with --image */
 };
 
 static int failed(const char *where, const attn_error *why) {
@@ -71,6 +73,9 @@ static int write_file(const char *path, const void *data, size_t bytes) {
 
 static int dump_image(const struct job *job, const char *name, const attn_image *image) {
     char path[4096];
+    if (mkdir(job->dump_path, 0777) != 0 && errno != EEXIST) {
+        return complain("inspect: %s: %s", job->dump_path, strerror(errno));
+    }
     const char *kind = image->kind == ATTN_IMAGE_CUBIN ? "cubin" : "ptx";
     snprintf(path, sizeof path, "%s/%s.%s.%s", job->dump_path, name, image->arch, kind);
     const int status = write_file(path, image->data, image->bytes);
@@ -86,6 +91,8 @@ static int dump_image(const struct job *job, const char *name, const attn_image 
 static int look_at_variant(struct job *job, const attn_variant *variant) {
     attn_image image = {.size = sizeof image};
     attn_error why;
+    const size_t first = job->count;
+    const char *ptx_call = NULL;
     for (int32_t i = 0; attn_variant_image(NULL, variant->name, i, &image, &why) == ATTN_OK; i++) {
         if (job->dump_path != NULL) {
             const int status = dump_image(job, variant->name, &image);
@@ -94,6 +101,8 @@ static int look_at_variant(struct job *job, const attn_variant *variant) {
             }
         }
         if (image.kind != ATTN_IMAGE_CUBIN) {
+            const char *call = inspect_output_call(image.data);
+            ptx_call = call != NULL ? call : ptx_call;
             continue;
         }
         struct inspected *row = next_row(job);
@@ -106,6 +115,9 @@ static int look_at_variant(struct job *job, const attn_variant *variant) {
             return failed(where, &why);
         }
         job->count++;
+    }
+    for (size_t i = first; i < job->count; i++) {
+        job->rows[i].ptx_output_call = ptx_call;
     }
     return EXIT_DONE;
 }
@@ -129,54 +141,32 @@ static int look_at_library(struct job *job) {
 
 /* ---- any cubin ------------------------------------------------------------------------------- */
 
-static int read_whole_file(struct job *job) {
-    FILE *in = fopen(job->image_path, "rb");
-    struct stat info;
-    if (in == NULL || fstat(fileno(in), &info) != 0) {
-        const int cause = errno;
-        if (in != NULL) {
-            fclose(in);
-        }
-        return complain("inspect: %s: %s", job->image_path, strerror(cause));
-    }
-    /* One byte more, since malloc(0) may give NULL. */
-    const size_t room = S_ISREG(info.st_mode) ? (size_t)info.st_size + 1 : 0;
-    job->file = room > 0 ? malloc(room) : NULL;
-    job->file_bytes = job->file != NULL ? fread(job->file, 1, room, in) : 0;
-    const bool lost = ferror(in) != 0;
-    fclose(in);
-    if (room == 0) {
-        return complain("inspect: %s: not a regular file", job->image_path);
-    }
-    if (job->file == NULL) {
-        return complain("inspect: %s: out of memory for %zu bytes", job->image_path, room);
-    }
-    return lost ? complain("inspect: %s: cannot be read", job->image_path) : EXIT_DONE;
-}
-
 static int look_at_file(struct job *job) {
-    const int status = read_whole_file(job);
-    if (status != EXIT_DONE) {
-        return status;
-    }
-    struct cubin cubin;
     attn_error why;
-    if (!cubin_open(&cubin, job->file, job->file_bytes, &why)) {
+    size_t bytes;
+    job->file = file_read(job->image_path, &bytes, &why);
+    if (job->file == NULL) {
+        return complain("inspect: %s", why.text);
+    }
+    struct cubin *cubin = &job->file_cubin;
+    if (!cubin_open(cubin, job->file, bytes, &why)) {
         return complain("inspect: %s: %s", job->image_path, why.text);
     }
-    for (uint32_t i = 0; i < cubin.entries; i++) {
+    char sha256[SHA256_TEXT];
+    sha256_text(job->file, bytes, sha256);
+    for (uint32_t i = 0; i < cubin->entries; i++) {
         struct inspected *row = next_row(job);
         if (row == NULL) {
             return complain("inspect: out of memory for %zu rows", job->count + 1);
         }
-        if (!inspect_kernel(job->file, job->file_bytes, i, row, &why)) {
+        if (!inspect_kernel(cubin, sha256, i, row, &why)) {
             return complain("inspect: %s: %s", job->image_path, why.text);
         }
         job->count += selected(job, row->name);
     }
     return job->count > 0 ? EXIT_DONE
                           : complain("inspect: %s: none of its %" PRIu32 " kernels is selected",
-                                     job->image_path, cubin.entries);
+                                     job->image_path, cubin->entries);
 }
 
 /* ---- output ---------------------------------------------------------------------------------- */
@@ -386,12 +376,19 @@ static int read_budgets(struct job *job) {
     if (job->budgets_path == NULL) {
         return budgets_built_in(&job->budgets, &why) ? EXIT_DONE : failed("budgets.def", &why);
     }
-    FILE *in = fopen(job->budgets_path, "r");
+    size_t bytes;
+    char *text = file_read(job->budgets_path, &bytes, &why);
+    if (text == NULL) {
+        return complain("inspect: %s", why.text);
+    }
+    FILE *in = fmemopen(text, bytes, "r");
     if (in == NULL) {
+        free(text);
         return complain("inspect: %s: %s", job->budgets_path, strerror(errno));
     }
     const bool good = budgets_read(in, &job->budgets, &why);
     fclose(in);
+    free(text);
     return good ? EXIT_DONE : complain("inspect: %s: %s", job->budgets_path, why.text);
 }
 
@@ -411,9 +408,6 @@ static int prepare(struct job *job) {
         }
         job->has_regex = true;
     }
-    if (job->dump_path != NULL && mkdir(job->dump_path, 0777) != 0 && errno != EEXIST) {
-        return complain("inspect: %s: %s", job->dump_path, strerror(errno));
-    }
     return EXIT_DONE;
 }
 
@@ -426,7 +420,9 @@ static int inspect_library(struct job *job) {
         return status;
     }
     if (job->variants == 0) {
-        complain("inspect: the library holds no machine code for GPUs: it was built without nvcc");
+        attn_error why;
+        kernels_explain(&why);
+        complain("inspect: not run: %s", why.text);
         return EXIT_NOT_RUN;
     }
     if (job->count == 0) {
@@ -444,6 +440,19 @@ static int inspect_file(struct job *job) {
         print_rows(job);
     }
     return status;
+}
+
+static void free_job(struct job *job) {
+    for (size_t i = 0; i < job->count && job->image_path == NULL; i++) {
+        cubin_close(&job->rows[i].cubin);
+    }
+    cubin_close(&job->file_cubin);
+    if (job->has_regex) {
+        regfree(&job->regex);
+    }
+    budgets_free(&job->budgets);
+    free(job->rows);
+    free(job->file);
 }
 
 int verb_inspect(int argc, char **argv) {
@@ -481,11 +490,6 @@ int verb_inspect(int argc, char **argv) {
     if (status == EXIT_DONE) {
         status = job.image_path != NULL ? inspect_file(&job) : inspect_library(&job);
     }
-    if (job.has_regex) {
-        regfree(&job.regex);
-    }
-    budgets_free(&job.budgets);
-    free(job.rows);
-    free(job.file);
+    free_job(&job);
     return status;
 }

@@ -17,6 +17,7 @@
 
 #include "args.h"
 #include "clock.h"
+#include "device_alias.h"
 #include "message.h"
 #include "parity.h"
 #include "parity_report.h"
@@ -85,6 +86,7 @@ static bool take_list(void *user, char *line) {
         struct variant_report *v = report_add(report, f[1], f[2]);
         if (v != NULL && strcmp(f[3], "yes") != 0) {
             snprintf(v->refusal, sizeof v->refusal, "%s", f[4]);
+            v->image_bad = strcmp(f[3], "bad") == 0;
         }
         return v != NULL;
     }
@@ -291,16 +293,17 @@ static int find_variants(struct request *request) {
     if (report->absent) {
         return not_run(request, report->reason);
     }
-    if (report->count == 0 && request->setup.variant != NULL) {
-        return complain("parity: --variant: no variant of %s matches '%s'", request->setup.device,
-                        request->setup.variant);
-    }
     if (report->count == 0) {
-        return not_run(request, "the library was built without kernels for this device");
+        return complain("parity: --variant: no variant of %s matches '%s'", request->setup.device,
+                        request->setup.variant != NULL ? request->setup.variant : "");
     }
     if (request->setup.image != NULL && report->count != 1) {
         return complain("parity: --image: %zu variants match, expected --variant to name one",
                         report->count);
+    }
+    if (report->variants[0].image_bad) {
+        return complain("parity: --image: %s: %s", request->setup.image,
+                        report->variants[0].refusal);
     }
     if (report_runnable(report, NULL) == 0) {
         char reason[600];
@@ -331,7 +334,7 @@ static int run(struct request *request) {
 
 /* ---- the command line ------------------------------------------------------------------------ */
 
-enum { WHAT_ARGS = 8, HOW_ARGS = 4, CHILD_ARGS = 2 };
+enum { WHAT_ARGS = 8, HOW_ARGS = 5, CHILD_ARGS = 2 };
 enum { WHAT_CASES = 3, WHAT_SEED = 4, WHAT_CASE = 5 }; /* places in their table */
 
 struct tables {
@@ -341,7 +344,7 @@ struct tables {
 static void fill_tables(struct request *r, struct tables *tables) {
     *r = (struct request){.seconds = 60, .setup.device = "cpu"};
     const struct arg what[WHAT_ARGS] = {
-        arg_text("--device", &r->setup.device, "D", "cpu, cuda or cuda:N [cpu]"),
+        arg_text("--device", &r->setup.device, "D", "cpu, cuda, cuda:N or vgpu [cpu]"),
         arg_text("--variant", &r->setup.variant, "RE",
                  "variants whose name matches this extended regular expression [all]"),
         arg_flag("--quick", &r->quick, "a tenth of the cases and launches"),
@@ -358,6 +361,9 @@ static void fill_tables(struct request *r, struct tables *tables) {
         arg_real("--timeout", &r->seconds, "seconds that a child process may take [60]"),
         arg_int("--launches", &r->launches, 1, 1000000,
                 "of each variant in each way of launching [1000]"),
+        arg_text("--async", &r->setup.async, "ORDER",
+                 "on vgpu: when asynchronous operations complete: eager, fifo, lifo, random:SEED, "
+                 "or all, each case under each [$VGPU_ASYNC, else eager]"),
         arg_flag("--json", &r->json, "report as JSON"),
     };
     const struct arg child[CHILD_ARGS] = {
@@ -437,6 +443,11 @@ int verb_parity(int argc, char **argv) {
     case ARGS_HELP: return EXIT_DONE;
     case ARGS_BAD: return EXIT_BAD_INPUT;
     case ARGS_RUN: break;
+    }
+    attn_error why = {""};
+    if (!device_alias(&request.setup.device, &request.setup.driver, &why)) {
+        complain("parity: NOT RUN: %s", why.text);
+        return request.setup.driver != NULL ? EXIT_BAD_INPUT : EXIT_NOT_RUN;
     }
     if (!check_request(&request, &tables)) {
         return EXIT_BAD_INPUT;

@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <regex.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +21,7 @@
 #include "attn.h"
 #include "child.h"
 #include "json.h"
+#include "kernels.h"
 #include "message.h"
 #include "sanitize_target.h"
 #include "sanitizer_log.h"
@@ -87,6 +89,10 @@ static enum sanitizer_verdict look_at_device(struct sanitize *s, attn_error *why
     if (status != ATTN_OK) {
         return status == ATTN_UNSUPPORTED ? SANITIZER_NOT_RUN : SANITIZER_INVALID;
     }
+    if (strncmp(s->target.device, "cuda", 4) == 0 && kernels_missing(context, why)) {
+        attn_close(context);
+        return SANITIZER_NOT_RUN;
+    }
     const bool fine =
         attn_device_get(context, &s->device, why) == ATTN_OK &&
         target_candidates(context, &s->target, &s->candidates, &s->candidate_count, why);
@@ -131,6 +137,20 @@ static bool find_sanitizer(struct sanitize *s, attn_error *why) {
            explain(why, "compute-sanitizer is neither in $PATH nor in %s", toolkit);
 }
 
+/* Whether it is an expression at all; asked before any device is. */
+static bool check_pattern(const char *pattern) {
+    regex_t regex;
+    char text[128];
+    const int error = regcomp(&regex, pattern, REG_EXTENDED | REG_NOSUB);
+    if (error != 0) {
+        regerror(error, &regex, text, sizeof text);
+        complain("sanitize: --variant: '%s' is not a regular expression: %s", pattern, text);
+        return false;
+    }
+    regfree(&regex);
+    return true;
+}
+
 /* This program's own path, and the folder of planted faults beside it. */
 static bool find_self(struct sanitize *s, attn_error *why) {
     const ssize_t length = readlink("/proc/self/exe", s->self, PATH_SIZE - 1);
@@ -147,6 +167,15 @@ static bool find_self(struct sanitize *s, attn_error *why) {
         return explain(why, "%s: too long a path", s->self);
     }
     return true;
+}
+
+static bool find_faults(const struct sanitize *s, attn_error *why) {
+    struct stat info;
+    if (stat(s->faults_path, &info) != 0) {
+        return explain(why, "--faults: %s: %s, expected the folder of kernels with planted faults",
+                       s->faults_path, strerror(errno));
+    }
+    return S_ISDIR(info.st_mode) || explain(why, "--faults: %s: not a folder", s->faults_path);
 }
 
 /* The folder for the logs: the one that was asked for, or one with the time in its name. */
@@ -407,10 +436,16 @@ static int sanitize(struct sanitize *s) {
     if (device == SANITIZER_INVALID) {
         return complain("sanitize: %s", why.text);
     }
-    if (device == SANITIZER_NOT_RUN || !find_sanitizer(s, &why)) {
+    if (device == SANITIZER_NOT_RUN) {
         return not_run(s, &why);
     }
-    if (!find_self(s, &why) || !make_folder(s, &why) || !read_version(s, &why)) {
+    if (!find_self(s, &why)) {
+        return complain("sanitize: %s", why.text);
+    }
+    if (!find_faults(s, &why) || !find_sanitizer(s, &why)) {
+        return not_run(s, &why);
+    }
+    if (!make_folder(s, &why) || !read_version(s, &why)) {
         return complain("sanitize: %s", why.text);
     }
     if (!s->json) {
@@ -432,6 +467,13 @@ static int sanitize(struct sanitize *s) {
         print_json(s, verdict, NULL);
     } else {
         printf("\nverdict    %s\n", SANITIZER_VERDICT_NAMES[verdict]);
+    }
+    for (int i = 0; i < SANITIZER_TOOLS; i++) {
+        if (s->results[i].asked && verdict != SANITIZER_PASS && s->results[i].verdict == verdict) {
+            complain("sanitize: %s: %s: %s", SANITIZER_VERDICT_NAMES[verdict],
+                     SANITIZER_TOOL_NAMES[i], s->results[i].why.text);
+            break; /* the first one stands for the others, which stdout has */
+        }
     }
     return EXIT_CODES[verdict];
 }
@@ -469,7 +511,7 @@ int verb_sanitize(int argc, char **argv) {
         .notes = "exit code\n"
                  "  0 PASS     every tool found its planted fault, and nothing else\n"
                  "  1 FAIL     a tool found something in a kernel of ours\n"
-                 "  3 NOT RUN  no such device, or no compute-sanitizer\n"
+                 "  3 NOT RUN  no such device, no compute-sanitizer, no planted faults\n"
                  "  4 INVALID  a tool missed its planted fault, or its log proves nothing\n",
         .examples = "  attest sanitize\n"
                     "  attest sanitize --variant 'wmma.*bf16' --tool racecheck --out logs\n",
@@ -479,6 +521,9 @@ int verb_sanitize(int argc, char **argv) {
     const enum args_result parsed = args_parse(&command, argc, argv);
     if (parsed != ARGS_RUN) {
         return parsed == ARGS_HELP ? EXIT_DONE : EXIT_BAD_INPUT;
+    }
+    if (s.target.pattern != NULL && !check_pattern(s.target.pattern)) {
+        return EXIT_BAD_INPUT;
     }
     if (s.as_target) {
         /* What initcheck is to see unwritten, nobody may fill beforehand. */

@@ -7,6 +7,7 @@
 
 int verb_attn(int argc, char **argv);
 int verb_bench(int argc, char **argv);
+int verb_check(int argc, char **argv);
 int verb_devices(int argc, char **argv);
 int verb_inspect(int argc, char **argv);
 int verb_parity(int argc, char **argv);

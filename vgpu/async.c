@@ -41,7 +41,7 @@ struct warp_async *async_of_warp(struct warp *warp) {
     return warp->async;
 }
 
-/* ---- pending operations ----------------------------------------------------------------------- */
+/* ---- pending operations ---------------------------------------------------------------------- */
 
 static uint64_t next_sequence(const struct cluster *cluster) {
     uint64_t latest = 0;
@@ -145,7 +145,7 @@ bool async_complete_one(struct cluster *cluster) {
     return chosen != NULL;
 }
 
-/* ---- the end of a CTA ------------------------------------------------------------------------- */
+/* ---- the end of a CTA ------------------------------------------------------------------------ */
 
 /* CTAs of a cluster end together or one by one; what ended ones still had on its way may write into
  * the others, so it completes before the first of them is taken apart. */
@@ -182,7 +182,7 @@ void async_end_cta(struct cta *cta) {
     cta->async = NULL;
 }
 
-/* ---- operands --------------------------------------------------------------------------------- */
+/* ---- operands -------------------------------------------------------------------------------- */
 
 bool async_decode_address(struct decoder *decoder, const struct ptx_operand *operand,
                           struct async_address *address) {

@@ -43,7 +43,7 @@ void cp_async_end_warp(struct warp *warp, bool quiet);
 void bulk_end_warp(struct warp *warp, bool quiet);
 void mbarrier_end_cta(struct cta *cta, bool quiet);
 
-/* ---- operands -------------------------------------------------------------------------------- */
+/* ---- operands ------------------------------------------------------------------------------- */
 
 /* [row + offset] */
 struct async_address {
@@ -73,7 +73,7 @@ void async_check_poison(struct warp *warp, const struct op *op, uint32_t row, ui
 bool async_resolve(struct warp *warp, const struct op *op, uint32_t lanes, int space,
                    uint64_t address, struct cta **cta, uint32_t *offset);
 
-/* ---- mbarriers ------------------------------------------------------------------------------- */
+/* ---- mbarriers ------------------------------------------------------------------------------ */
 
 /* `bytes` arrived at the mbarrier at `cluster_address` (as shared::cluster has it, seen from the
  * warp); the agent, NULL or not, finishes into its phase. For st.async and red.async. */

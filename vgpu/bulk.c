@@ -19,7 +19,7 @@ static uint32_t bit(const struct transfer *transfer) {
     return 1U << transfer->lane;
 }
 
-/* ---- what is checked at the issue ------------------------------------------------------------- */
+/* ---- what is checked at the issue ------------------------------------------------------------ */
 
 static bool check_multiple(const struct transfer *transfer, uint64_t value, uint32_t of,
                            const char *what, int space) {
@@ -168,7 +168,7 @@ static bool read_source(struct transfer *transfer) {
                          &cta, &transfer->source);
 }
 
-/* ---- completion ------------------------------------------------------------------------------- */
+/* ---- completion ------------------------------------------------------------------------------ */
 
 static void complete_load(struct warp *warp, const struct op *op, void *state) {
     (void)warp, (void)op;
@@ -299,7 +299,7 @@ void bulk_run_prefetch_map(struct warp *warp, const struct op *op, uint32_t mask
     }
 }
 
-/* ---- groups of stores ------------------------------------------------------------------------- */
+/* ---- groups of stores ------------------------------------------------------------------------ */
 
 void bulk_run_commit(struct warp *warp, const struct op *op, uint32_t mask) {
     struct warp_async *state = async_of_warp(warp);

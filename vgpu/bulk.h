@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * bulk.h - bulk copies (cp.async.bulk, TMA): what op_bulk.c (decoding), bulk.c (issue, groups), op_tma.c (the
- * bytes that move) and op_reduce.c (reductions in memory) share.
+ * bulk.h - bulk copies (cp.async.bulk, TMA): what op_bulk.c (decoding), bulk.c (issue,
+ * groups), op_tma.c (the bytes that move) and op_reduce.c (reductions in memory) share.
  *
  * Invariant: a transfer was checked when it was issued: its shared memory is there and aligned, its
  * tensor map is one.

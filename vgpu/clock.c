@@ -57,6 +57,7 @@ struct clock *clock_make(struct cluster *cluster) {
     struct clock *clock = calloc(1, sizeof(*clock) + 2 * slots * sizeof(clock->seen[0]));
     if (clock != NULL) {
         clock->memory = memory;
+        clock->id = ++memory->clock_count;
         clock->fenced = clock->seen + slots;
     }
     return clock;
@@ -217,12 +218,12 @@ static uint32_t engine_slot(struct cluster_memory *memory, const struct clock *i
         return memory->warp_slots + last;
     }
     for (uint32_t i = 0; i < last && i < memory->engine_count; i++) {
-        if (memory->engines[i] == into) {
+        if (memory->engines[i] == into->id) {
             return memory->warp_slots + i;
         }
     }
     const uint32_t slot = memory->engine_count++ % last;
-    memory->engines[slot] = into;
+    memory->engines[slot] = into->id;
     return memory->warp_slots + slot;
 }
 

@@ -87,8 +87,8 @@ typedef bool decode_function(struct decoder *decoder, const struct ptx_instructi
                              struct op *op);
 
 /* The families, by opcode (decode.c has the table):
- *   op_int.c    add sub mul mad mul24 mad24 sad div rem abs neg min max (integer types) bfe bfi bfind brev
- *               clz popc prmt fns dp4a dp2a lop3 shf and or xor not cnot shl shr add.cc addc sub.cc
+ *   op_int.c    add sub mul mad mul24 mad24 sad div rem abs neg min max (integer types) bfe bfi bfind
+ *               brev clz popc prmt fns dp4a dp2a lop3 shf and or xor not cnot shl shr add.cc addc sub.cc
  *               subc mad.cc madc
  *   op_float.c  the same names with f32 and f64, fma, rcp sqrt rsqrt sin cos lg2 ex2 tanh copysign
  *               testp
@@ -206,8 +206,8 @@ struct kernel *module_kernel(const struct vgpu_module *module, const char *name)
 
 /* Generic addresses. Shared memory begins at offset 0x400 of its window, so that a null or tiny
  * pointer misses it, and 1024-byte alignment is kept; the other CTAs of a cluster see a CTA's
- * shared memory at (rank + 1) << 24 (shared::cluster addresses are 32 bits wide). A pointer into another
- * space that was cut to 32 bits hits none of them. */
+ * shared memory at (rank + 1) << 24 (shared::cluster addresses are 32 bits wide). A pointer into
+ * another space that was cut to 32 bits hits none of them. */
 #define WINDOW_SHARED 0x0000100000000000ULL
 #define WINDOW_LOCAL 0x0000200000000000ULL
 #define WINDOW_PARAM 0x0000300000000000ULL
@@ -247,7 +247,8 @@ struct access {
     /* results */
     unsigned char *host[LANES]; /* where the bytes are; of lanes in `good` */
     uint32_t good;              /* lanes that may proceed; the others were reported */
-    bool contiguous;            /* all 32 lanes are good and lie one behind the other from host[0] */
+    bool contiguous;            /* all 32 lanes are good, one behind the other from host[0] */
+    bool uniform;               /* all 32 lanes are good and at host[0] */
     /* reads: lanes whose element i is uninitialised; writes: given by the caller */
     uint32_t poison[8];
 };
@@ -255,8 +256,8 @@ struct access {
 /* Bounds, alignment, lifetime, initialised bytes, races: all of it, with a report for what is
  * wrong. Does not copy: the caller does, through host[]. */
 void memory_access(struct warp *warp, const struct op *op, struct access *access);
-/* Fills access->address and mask from a row and a constant, as decode_address gave them; lanes whose
- * address is poison are reported and left out of the mask. */
+/* Fills access->address and mask from a row and a constant, as decode_address gave them; lanes
+ * whose address is poison are reported and left out of the mask. */
 void memory_addresses(struct warp *warp, const struct op *op, struct access *access, uint32_t row,
                       bool narrow, int64_t offset, uint32_t mask);
 
@@ -293,7 +294,7 @@ void memory_describe(const struct warp *warp, int space, uint64_t address, char 
 struct device_memory;
 struct device_memory *device_memory_make(size_t limit);
 void device_memory_free(struct device_memory *memory);
-vgpu_pointer device_alloc(struct device_memory *memory, size_t bytes, const char *label); /* 0: none */
+vgpu_pointer device_alloc(struct device_memory *memory, size_t bytes, const char *label); /* 0 */
 bool device_release(struct device_memory *memory, vgpu_pointer pointer);
 /* The host bytes behind a range that lies within one live allocation, or NULL; `write` marks them
  * initialised. */
@@ -307,8 +308,8 @@ size_t device_memory_used(const struct device_memory *memory);
  * for asynchronous engines' operations. */
 struct clock;
 
-struct clock *clock_make(struct cluster *cluster); /* NULL where races are not checked: every
-                                                      function below accepts NULL and does nothing */
+/* NULL where races are not checked: every function below accepts NULL and does nothing. */
+struct clock *clock_make(struct cluster *cluster);
 void clock_free(struct clock *clock);
 void clock_clear(struct clock *clock);
 void clock_copy(struct clock *to, const struct clock *from);
@@ -344,7 +345,7 @@ struct group {
     uint32_t mask, pc;
     enum group_state state;
     const struct op *waits_at;
-    const char *waits_for;  /* for the report of a dead-lock: "bar.sync 1, 96 of 128 threads there" */
+    const char *waits_for;  /* for the report of a dead-lock: "bar.sync 1, 96 of 128 threads" */
     bool polls;             /* blocked, and to be tried again whenever anything happened */
     bool forced;            /* parked for lanes that cannot come: it goes on without them */
     uint32_t wanted;        /* parked: the lanes that it waits for */
@@ -480,7 +481,7 @@ static inline void set_poison(struct warp *warp, uint32_t offset, uint32_t mask,
     warp->poison[offset / 64] = (warp->poison[offset / 64] & ~mask) | (poison & mask);
 }
 
-/* ---- exec.c ----------------------------------------------------------------------------------- */
+/* ---- exec.c ---------------------------------------------------------------------------------- */
 
 /* Runs a whole launch; findings go to gpu->findings. */
 vgpu_status exec_launch(struct launch *launch, vgpu_error *error);
@@ -504,7 +505,7 @@ static inline uint32_t warp_alive(const struct warp *warp) {
 /* A number of the cluster's own generator. */
 uint64_t cluster_random(struct cluster *cluster);
 
-/* ---- async.c ---------------------------------------------------------------------------------- */
+/* ---- async.c --------------------------------------------------------------------------------- */
 
 bool async_start_cta(struct cta *cta);
 void async_end_cta(struct cta *cta); /* also reports what was left unfinished */

@@ -90,7 +90,7 @@ struct driver_state {
 };
 extern struct driver_state driver_state;
 
-/* ---- the lock: a function that begins with DRIVER_ENTER() holds it to its end ------------------ */
+/* ---- the lock: a function that begins with DRIVER_ENTER() holds it to its end -----------------*/
 
 int driver_enter(void);
 void driver_leave(int *entered);
@@ -107,10 +107,10 @@ int driver_ready(void);
 /* Bytes of shared memory that a block can have. */
 uint32_t driver_max_shared(void);
 
-/* Keeps why a call of this thread answered the code: cuGetErrorString tells it. Returns the code. */
+/* Keeps why a call of this thread answers the code: cuGetErrorString tells it. Returns the code. */
 int driver_explain(int code, const char *why);
 
-/* ---- objects ----------------------------------------------------------------------------------- */
+/* ---- objects ----------------------------------------------------------------------------------*/
 
 struct object *object_make(enum object_kind kind); /* NULL: no memory */
 struct object *object_find(const void *handle, enum object_kind kind);
@@ -118,14 +118,14 @@ void object_destroy(struct object *object); /* with what belongs to it */
 
 bool driver_capturing(void); /* a stream captures in this thread */
 
-/* ---- configuration and report ------------------------------------------------------------------ */
+/* ---- configuration and report -----------------------------------------------------------------*/
 
 /* From the environment; false: a variable is wrong, stderr says which. */
 bool driver_configure(vgpu_config *config);
 /* To $VGPU_REPORT; else, if there are findings that were not shown yet, to stderr. */
 void driver_report(const vgpu *gpu);
 
-/* ---- tables of functions ------------------------------------------------------------------------ */
+/* ---- tables of functions --------------------------------------------------------------------- */
 
 typedef void driver_any(void);
 struct driver_function {

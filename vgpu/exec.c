@@ -12,18 +12,18 @@
 #include <string.h>
 
 enum {
-    QUANTUM = 8192,         /* instructions of a warp before the next one has its turn */
-    RANDOM_QUANTUM = 512,   /* at most, where the order is random */
-    PATIENCE = 32,          /* turns of all warps before an operation completes although they run:
+    QUANTUM = 8192,       /* instructions of a warp before the next one has its turn */
+    RANDOM_QUANTUM = 512, /* at most, where the order is random */
+    PATIENCE = 32,        /* turns of all warps before an operation completes although they run:
                                they may be waiting for it in a loop of their own */
-    MAX_WAITS = 16          /* described in the report of a dead-lock */
+    MAX_WAITS = 16        /* described in the report of a dead-lock */
 };
 
 void cluster_stop(struct cluster *cluster) {
     cluster->stop = true;
 }
 
-/* ---- dead-locks -------------------------------------------------------------------------------- */
+/* ---- dead-locks ---- */
 
 /* Some group of a warp that waits. */
 struct wait {
@@ -103,7 +103,7 @@ static void report_deadlock(struct cluster *cluster) {
     }
 }
 
-/* ---- turns --------------------------------------------------------------------------------------- */
+/* ---- turns ---- */
 
 static uint32_t quantum_of(struct cluster *cluster) {
     if (cluster->launch->async != VGPU_ASYNC_RANDOM) {

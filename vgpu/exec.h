@@ -18,7 +18,7 @@
 
 enum { NO_GROUP = LANES };
 
-/* ---- calls ------------------------------------------------------------------------------------ */
+/* ---- calls ---- */
 
 /* A call of a function by some lanes of a warp, or the entry (parent NULL): rows of its own. */
 struct saved_piece;
@@ -45,7 +45,7 @@ void warp_enter(struct warp *warp, struct frame *frame);
 /* The lanes leave the frame and what it was called from, up to `until` (NULL: all of them). */
 void frame_leave(struct frame *frame, uint32_t lanes, const struct frame *until);
 
-/* ---- groups (warp.c) --------------------------------------------------------------------------- */
+/* ---- groups (warp.c) ---- */
 
 /* Runs the warp until nothing in it can run or about `quantum` instructions are done. */
 void warp_run(struct warp *warp, uint32_t quantum);
@@ -65,7 +65,7 @@ void warp_again(struct warp *warp, uint32_t lanes);
 void warp_park(struct warp *warp, uint32_t lanes, uint32_t wanted);
 /* From an op with OP_CONTROL: the running group waits for the barrier, from warp->next on. */
 void warp_block_at(struct warp *warp, const struct barrier *barrier);
-/* The running group lets the other groups and warps have their turn. */
+/* From an op with OP_CONTROL: the running group lets the other groups have their turn. */
 void warp_yield(struct warp *warp);
 /* The running group goes on although lanes that its op needs are elsewhere: reported already. */
 static inline bool warp_is_forced(const struct warp *warp) {
@@ -75,7 +75,7 @@ static inline bool warp_is_forced(const struct warp *warp) {
 /* "fwd.cu:42", or "PTX line 7"; of the module that the warp runs. */
 const char *op_place(const struct warp *warp, const struct op *op, char *buffer, size_t size);
 
-/* ---- barriers (op_barrier.c) ------------------------------------------------------------------- */
+/* ---- barriers (op_barrier.c) ---- */
 
 decode_function decode_barrier;
 /* Lanes of the warp have exited: a barrier that waited for them only is complete. */
@@ -84,17 +84,17 @@ void barriers_exit(struct warp *warp, uint32_t lanes);
 void barrier_describe(const struct warp *warp, const struct barrier *barrier, char *buffer,
                       size_t size);
 
-/* ---- warp-wide ops (op_warp.c) ------------------------------------------------------------------- */
+/* ---- warp-wide ops (op_warp.c) ---- */
 
 decode_function decode_warp_sync; /* bar.warp.sync */
 /* Whether all modifiers of the instruction are among `known`, which are separated by spaces. */
 bool only_modifiers(const struct ptx_instruction *in, const char *known);
 
-/* ---- calls (op_call.c) -------------------------------------------------------------------------- */
+/* ---- calls (op_call.c) ---- */
 
 decode_function decode_call, decode_return;
 
-/* ---- clusters (exec.c, exec_start.c) ------------------------------------------------------------ */
+/* ---- clusters (exec.c, exec_start.c) ---- */
 
 /* A cluster that has begun. */
 struct resident {

@@ -21,8 +21,8 @@
 
 enum {
     MAX_HOST_THREADS = 64,
-    WINDOW = 4096,     /* clusters that may be begun beyond the first that is not merged */
-    SLICE = 1 << 18,   /* warp instructions */
+    WINDOW = 4096,   /* clusters that may be begun beyond the first that is not merged */
+    SLICE = 1 << 18, /* warp instructions */
     MAX_RESIDENT = 1024,
     MIN_RESIDENT = 16
 };
@@ -34,19 +34,19 @@ struct schedule {
     struct launch *launch;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    uint64_t count;            /* clusters */
-    uint64_t next;             /* to begin */
-    uint64_t merged;           /* all before it are */
-    uint64_t fault;            /* the first that stopped; NO_CLUSTER: none */
-    uint32_t resident, room;   /* begun and not over; at most */
+    uint64_t count;          /* clusters */
+    uint64_t next;           /* to begin */
+    uint64_t merged;         /* all before it are */
+    uint64_t fault;          /* the first that stopped; NO_CLUSTER: none */
+    uint32_t resident, room; /* begun and not over; at most */
     uint32_t running;
-    uint64_t steps;            /* of those merged */
+    uint64_t steps; /* of those merged */
     bool no_memory;
-    struct resident *first, *last;     /* to run on, in order */
-    struct resident *done[WINDOW];     /* over, not merged: by linear % WINDOW */
+    struct resident *first, *last; /* to run on, in order */
+    struct resident *done[WINDOW]; /* over, not merged: by linear % WINDOW */
 };
 
-/* ---- merging ----------------------------------------------------------------------------------- */
+/* ---- merging ---- */
 
 static void merge_one(struct schedule *s, struct resident *resident) {
     vgpu *gpu = s->launch->gpu;
@@ -54,7 +54,9 @@ static void merge_one(struct schedule *s, struct resident *resident) {
     memory_merge_cluster(s->launch, cluster);
     perf_merge_cluster(gpu, cluster);
     findings_merge(gpu, cluster->findings);
-    fwrite(resident->printed, 1, resident->printed_size, stdout);
+    if (resident->printed_size > 0) {
+        fwrite(resident->printed, 1, resident->printed_size, stdout);
+    }
     gpu->stats.warp_instructions += resident->stats.warp_instructions;
     gpu->stats.thread_instructions += resident->stats.thread_instructions;
     gpu->stats.tensor_instructions += resident->stats.tensor_instructions;
@@ -78,7 +80,7 @@ static void merge_ready(struct schedule *s) {
     }
 }
 
-/* ---- whose turn it is ---------------------------------------------------------------------------- */
+/* ---- whose turn it is ---- */
 
 static bool can_begin(const struct schedule *s) {
     return !s->no_memory && s->next < s->count && s->next < s->fault && s->resident < s->room &&
@@ -172,7 +174,7 @@ static void *work(void *state) {
     }
 }
 
-/* ---- the launch ------------------------------------------------------------------------------------ */
+/* ---- the launch ---- */
 
 static uint32_t host_threads(const struct schedule *s) {
     long threads = s->launch->gpu->config.threads;

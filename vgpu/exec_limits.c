@@ -92,7 +92,8 @@ static vgpu_status check_shared(const struct launch *launch, vgpu_error *error) 
     const uint64_t bytes = (uint64_t)declared + dims->shared_bytes;
     const uint32_t most = max_shared(launch->gpu->config.sm);
     if (bytes > most) {
-        return refuse(error, "%u bytes of static and %u of dynamic shared memory, expected at most %u",
+        return refuse(error,
+                      "%u bytes of static and %u of dynamic shared memory, expected at most %u",
                       declared, dims->shared_bytes, most);
     }
     if (dims->max_shared_bytes != 0 && dims->shared_bytes > dims->max_shared_bytes) {

@@ -14,7 +14,7 @@
 
 enum { ROW_ALIGN = 64, PRINT_LIMIT = 1 << 20 };
 
-/* ---- the rows of a call ------------------------------------------------------------------------ */
+/* ---- the rows of a call ---- */
 
 static size_t round_rows(size_t bytes) {
     return (bytes + ROW_ALIGN - 1) / ROW_ALIGN * ROW_ALIGN;
@@ -62,7 +62,7 @@ void frame_leave(struct frame *frame, uint32_t lanes, const struct frame *until)
     }
 }
 
-/* ---- special registers -------------------------------------------------------------------------- */
+/* ---- special registers ---- */
 
 enum { AXES = 3 };
 
@@ -184,7 +184,7 @@ void frame_fill(const struct warp *warp, struct frame *frame) {
     }
 }
 
-/* ---- clusters ------------------------------------------------------------------------------------ */
+/* ---- clusters ---- */
 
 /* A warp's first frame lies behind the warps of its CTA. */
 static struct frame *entry_of(const struct warp *warp) {

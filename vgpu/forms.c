@@ -50,8 +50,7 @@ bool form_modifiers(const struct ptx_instruction *in, const char *wanted, uint32
     for (uint32_t i = 0; i < in->modifier_count; i++) {
         const char *modifier = in->modifiers[i];
         for (uint32_t j = 0; j < i; j++) {
-            if (strcmp(in->modifiers[j], modifier) == 0 &&
-                ptx_type_named(modifier) == PTX_NONE) {
+            if (strcmp(in->modifiers[j], modifier) == 0 && ptx_type_named(modifier) == PTX_NONE) {
                 return false;
             }
         }
@@ -124,8 +123,7 @@ enum form_match form_decode(struct decoder *decoder, const struct ptx_instructio
     for (size_t i = 0; i < count; i++) {
         const struct form *form = &forms[i];
         const enum ptx_type type = form->types == 0 ? PTX_NONE : ptx_modifier_type(in, 0);
-        if (strcmp(form->opcode, in->opcode) != 0 ||
-            strlen(form->operands) != in->operand_count ||
+        if (strcmp(form->opcode, in->opcode) != 0 || strlen(form->operands) != in->operand_count ||
             (form->types != 0 && (form->types >> type & 1) == 0) ||
             !form_modifiers(in, form->modifiers, form->types != 0)) {
             continue;
@@ -133,8 +131,7 @@ enum form_match form_decode(struct decoder *decoder, const struct ptx_instructio
         op->run = form->run;
         op->imm = form->imm;
         op->flags |= form->flags;
-        return decode_operands(decoder, in, op, form->operands, type) ? FORM_DECODED
-                                                                      : FORM_FAILED;
+        return decode_operands(decoder, in, op, form->operands, type) ? FORM_DECODED : FORM_FAILED;
     }
     return FORM_NONE;
 }

@@ -4,8 +4,8 @@
  *
  *     {"mul", "wide", T(U32), "wtt", mul_wide_u32}
  *
- * Modifiers are a set: the instruction must have each of them, in any order, and no other; `rn?` may
- * be missing. One type modifier is the type t of the form (forms without a type list their
+ * Modifiers are a set: the instruction must have each of them, in any order, and no other; `rn?`
+ * may be missing. One type modifier is the type t of the form (forms without a type list their
  * type-like names as modifiers). Operands, the result first, go to op->d, a, b, c, e, f:
  *
  *     t  a value of the type      w  one of twice its width     i  one of 32 bits

@@ -38,10 +38,11 @@ static inline uint64_t f64_out(double value) {
     return f64_is_nan(bits) ? F64_NAN : bits;
 }
 
-/* 2^x within 1.5 ulp, in a form that vectorises: x = n + r with |r| <= 1/2, the series of 2^r to the
- * 7th power, and two factors, since 2^n alone may be too large or too small. */
+/* 2^x within 1.5 ulp, in a form that vectorises: x = n + r with |r| <= 1/2, the series of 2^r to
+ * the 7th power, and two factors, since 2^n alone may be too large or too small. */
 static inline float exp2_approx(float x) {
-    const float magic = 0x1.8p23F; /* its last bit is worth 1: sums with it are rounded to integers */
+    const float magic =
+        0x1.8p23F; /* its last bit is worth 1: sums with it are rounded to integers */
     const uint32_t bits = bits_of_f32(x), most = bits_of_f32(160.0F);
     const uint32_t magnitude = bits & 0x7fffffffU;
     const uint32_t limit = magnitude < most ? magnitude : most;
@@ -74,17 +75,12 @@ static inline float exp2_approx(float x) {
 #define F32_LOAD_3(ftz) F32_LOAD_2(ftz) const float z = f32_in(c[lane], ftz);
 
 #define F32_FORMS(how, name, n, expression)                                                        \
-    OP_FUNCTION(name) {                                                                            \
-        F32_LANES(how, false, false, n, expression)                                                \
-    }                                                                                              \
-    OP_FUNCTION(name##_ftz) {                                                                      \
+    OP_FUNCTION(name){F32_LANES(how, false, false, n, expression)} OP_FUNCTION(name##_ftz) {       \
         F32_LANES(how, true, false, n, expression)                                                 \
     }
 #define F32_SAT(name, n, expression)                                                               \
-    OP_FUNCTION(name##_sat) {                                                                      \
-        F32_LANES(VECTOR_LANES, false, true, n, expression)                                        \
-    }                                                                                              \
-    OP_FUNCTION(name##_ftz_sat) {                                                                  \
+    OP_FUNCTION(name##_sat){F32_LANES(VECTOR_LANES, false, true, n, expression)} OP_FUNCTION(      \
+        name##_ftz_sat) {                                                                          \
         F32_LANES(VECTOR_LANES, true, true, n, expression)                                         \
     }
 #define F32_MODE(name, n, expression)                                                              \
@@ -111,16 +107,13 @@ static inline float exp2_approx(float x) {
 
 /* name, and name_mode with the rounding of op->imm. */
 #define F64_FORMS(name, n, expression)                                                             \
-    OP_FUNCTION(name) {                                                                            \
-        F64_LANES(VECTOR_LANES, n, expression)                                                     \
-    }                                                                                              \
-    OP_FUNCTION(name##_mode) {                                                                     \
+    OP_FUNCTION(name){F64_LANES(VECTOR_LANES, n, expression)} OP_FUNCTION(name##_mode) {           \
         host_rounding(op->imm);                                                                    \
         F64_LANES(VECTOR_LANES, n, expression)                                                     \
         host_rounding(ROUND_NEAREST);                                                              \
     }
 
-/* ---- rows of tables ----------------------------------------------------------------------------- */
+/* ---- rows of tables -------------------------------------------------------------------------- */
 
 /* f32 with .rz .rm .rp, .ftz, and .sat where `more` is FP_SAT. */
 #define F32_MODE_FORMS(opcode, operands, name, extra, more)                                        \

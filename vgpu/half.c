@@ -7,11 +7,11 @@
 #include "half.h"
 
 struct format {
-    int precision;       /* bits of the significand, the hidden one included */
-    int least_exponent;  /* of a normal number */
-    int shift;           /* of the whole pattern in its container */
-    uint64_t largest;    /* finite pattern, without sign and shift */
-    uint64_t nan;        /* canonical, with shift */
+    int precision;      /* bits of the significand, the hidden one included */
+    int least_exponent; /* of a normal number */
+    int shift;          /* of the whole pattern in its container */
+    uint64_t largest;   /* finite pattern, without sign and shift */
+    uint64_t nan;       /* canonical, with shift */
     int sign_bit;
     bool infinities;
 };

@@ -3,8 +3,9 @@
  * half.h - the small floating-point formats: f16, bf16, tf32, e4m3, e5m2, by hand.
  *
  * Two layers. The inline functions convert to and from f32 with rounding to nearest even; they are
- * free of branches, so that loops over lanes vectorise. `struct number` is any finite value, exactly;
- * it takes every format and every integer apart and packs into every other with any rounding.
+ * free of branches, so that loops over lanes vectorise. `struct number` is any finite value,
+ * exactly; it takes every format and every integer apart and packs into every other with any
+ * rounding.
  *
  * Invariant: each conversion rounds once. Not a number becomes the canonical one of its format
  * (f16, bf16: 0x7fff; e4m3, e5m2: 0x7f), as PTX says.
@@ -68,15 +69,15 @@ static inline float f32_odd(double value) {
     const uint64_t exact_magnitude = bits_of_f64(value) & 0x7fffffffffffffffULL;
     const uint64_t magnitude = bits_of_f64(back) & 0x7fffffffffffffffULL;
     const uint32_t step = exact_magnitude > magnitude ? 1 : ~0U;
-    const bool keep = exact_magnitude == magnitude || (bits & 1) != 0 ||
-                      exact_magnitude >= 0x7ff0000000000000ULL;
+    const bool keep =
+        exact_magnitude == magnitude || (bits & 1) != 0 || exact_magnitude >= 0x7ff0000000000000ULL;
     return f32_from_bits(keep ? bits : bits + step);
 }
 
-/* ---- exactly, with any rounding --------------------------------------------------------------- */
+/* ---- exactly, with any rounding -------------------------------------------------------------- */
 
 enum rounding {
-    ROUND_NEAREST,    /* ties to even */
+    ROUND_NEAREST, /* ties to even */
     ROUND_ZERO,
     ROUND_DOWN,
     ROUND_UP,

@@ -81,8 +81,8 @@
 #define SCALAR_2(name, D, A, B, expression) LANES_2(SCALAR_LANES, name, D, A, B, expression)
 #define SCALAR_3(name, D, A, B, C, expression) LANES_3(SCALAR_LANES, name, D, A, B, C, expression)
 
-/* condition ? yes : no without a branch: compilers would move floating-point arithmetic into one, and
- * then not vectorise it. */
+/* condition ? yes : no without a branch: compilers would move floating-point arithmetic into one,
+ * and then not vectorise it. */
 static inline uint32_t pick(bool condition, uint32_t yes, uint32_t no) {
     const uint32_t all = 0U - (uint32_t)condition;
     return (yes & all) | (no & ~all);

@@ -15,6 +15,10 @@
 #include <math.h>
 #include <string.h>
 
+#ifdef __ARM_FEATURE_FMA
+#include <arm_neon.h>
+#endif
+
 typedef float float4 __attribute__((vector_size(16), may_alias));
 
 /* ---- values ---------------------------------------------------------------------------------- */
@@ -30,7 +34,7 @@ static inline float value_of_f16(uint16_t bits) {
 #ifdef __ARM_FP16_FORMAT_IEEE
     __fp16 half;
     memcpy(&half, &bits, sizeof half);
-    return half;
+    return (float)half;
 #else
     return f32_from_f16(bits);
 #endif
@@ -131,16 +135,15 @@ do_load_a(struct warp *warp, const struct matrix_form *form, struct matrix_value
     const uint32_t halves = halves_of(form), width = tile_width(form->a_type);
     const uint32_t parts = form->k / width;
     char *a = (char *)&values->a;
-    double tile[8 * 32];
+    const uint32_t row_bytes = form->a_type == MATRIX_F64 ? 32 : 16;
     matrix_clear_taint(values);
     for (uint32_t i = 0; i < form->m / 8 * parts; i++) {
         const uint32_t half = i % halves, part = i / halves % parts;
         const uint32_t row = (i / halves / parts * halves + half) * 8;
         const uint32_t poison = poison_of(warp, form->a[i]);
-        unpack(form->a_type, warp->rows + form->a[i], 8 * width, tile);
-        for (uint32_t r = 0; r < 8; r++) {
-            memcpy(a + ((size_t)(row + r) * form->k + (size_t)part * width) * size,
-                   (const char *)tile + (size_t)r * width * size, width * size);
+        for (uint32_t r = 0; r < 8; r++) { /* each lies in a row of 16 bytes (of f64: 32) */
+            unpack(form->a_type, warp->rows + form->a[i] + r * row_bytes, width,
+                   a + ((size_t)(row + r) * form->k + (size_t)part * width) * size);
         }
         if (poison != 0) {
             values->row_taint |= tile_rows(poison) << row;
@@ -243,7 +246,16 @@ do_load_c(struct warp *warp, const struct matrix_form *form, struct matrix_value
 
 /* ---- products -------------------------------------------------------------------------------- */
 
-/* Four rows by eight columns, all of k. One variable for each sum: an array would live in memory. */
+/* sum + a b: fused where every machine of the kind can, which is the same, as a b is exact. */
+static inline float4 add_product(float4 sum, float a, float4 b) {
+#ifdef __ARM_FEATURE_FMA
+    return (float4)vfmaq_n_f32((float32x4_t)sum, (float32x4_t)b, a);
+#else
+    return sum + a * b;
+#endif
+}
+
+/* Four rows by eight columns, all of k. A variable for each sum: an array would be in memory. */
 static inline void multiply_block(const float *a, uint32_t k, const float *b, uint32_t n,
                                   float *d) {
     const float *a1 = a + k, *a2 = a1 + k, *a3 = a2 + k;
@@ -254,14 +266,14 @@ static inline void multiply_block(const float *a, uint32_t k, const float *b, ui
     for (uint32_t j = 0; j < k; j++, b += n) {
         const float4 left = *(const float4 *)(const void *)b;
         const float4 right = *(const float4 *)(const void *)(b + 4);
-        s00 += a[j] * left;
-        s01 += a[j] * right;
-        s10 += a1[j] * left;
-        s11 += a1[j] * right;
-        s20 += a2[j] * left;
-        s21 += a2[j] * right;
-        s30 += a3[j] * left;
-        s31 += a3[j] * right;
+        s00 = add_product(s00, a[j], left);
+        s01 = add_product(s01, a[j], right);
+        s10 = add_product(s10, a1[j], left);
+        s11 = add_product(s11, a1[j], right);
+        s20 = add_product(s20, a2[j], left);
+        s21 = add_product(s21, a2[j], right);
+        s30 = add_product(s30, a3[j], left);
+        s31 = add_product(s31, a3[j], right);
     }
     d0[0] = s00;
     d0[1] = s01;

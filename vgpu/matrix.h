@@ -102,8 +102,8 @@ uint32_t matrix_registers(enum matrix_type type, uint32_t elements);
 /* The rows of a {vector} of exactly `count` registers; NULL and decode_fail otherwise. */
 const uint32_t *matrix_rows(struct decoder *decoder, const struct ptx_operand *operand,
                             enum matrix_type type, uint32_t count, bool result);
-/* Reports an op of a warp that has not all of its 32 lanes (that all of those that are there execute
- * it together, exec.c has seen to). */
+/* Reports an op of a warp that has not all of its 32 lanes (that those that are there execute it
+ * together, the interpreter has seen to). */
 void matrix_check_lanes(struct warp *warp, const struct op *op);
 
 /* `count` packed elements as values: floats, or doubles if the type is wide. */

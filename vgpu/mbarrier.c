@@ -21,7 +21,7 @@ static uint64_t image_of(uint32_t address) {
     return 0x6d62617272696572ULL ^ ((uint64_t)address << 13); /* "mbarrier" */
 }
 
-/* ---- the table -------------------------------------------------------------------------------- */
+/* ---- the table ------------------------------------------------------------------------------- */
 
 static uint32_t slot_of(const struct cta_async *cta, uint32_t address) {
     uint32_t slot = (address >> 3) * 2654435761U & (cta->barrier_room - 1);
@@ -96,7 +96,7 @@ void mbarrier_end_cta(struct cta *cta, bool quiet) {
     free(state->barriers);
 }
 
-/* ---- changes of state ------------------------------------------------------------------------- */
+/* ---- changes of state ------------------------------------------------------------------------ */
 
 struct clock *mbarrier_clock(struct mbarrier *barrier) {
     return barrier->arriving;

@@ -6,7 +6,7 @@
  * What is common goes fast: 32 lanes side by side in one memory need one comparison with its bounds
  * and one pass over the shadow.
  *
- * Invariant: a lane in `good` has a host pointer to element * count bytes that belong to the kernel;
+ * Invariant: a lane in `good` has a host pointer to element * count bytes of the kernel;
  * nothing else is ever touched through an access, whatever the kernel computes.
  */
 #include <string.h>
@@ -191,30 +191,64 @@ static void report_refusals(struct warp *warp, const struct op *op, const struct
 
 /* ---- shared memory --------------------------------------------------------------------------- */
 
-static void race_lanes(struct warp *warp, const struct op *op, const struct access *access,
-                       struct cta *cta, uint32_t lanes, uint64_t base) {
+static bool is_uniform(const struct access *access, uint32_t lanes) {
+    if (lanes != ALL_LANES || access->address[1] != access->address[0]) {
+        return false;
+    }
+    uint64_t different = 0;
+    for (uint32_t i = 0; i < LANES; i++) {
+        different |= access->address[i] ^ access->address[0];
+    }
+    return different == 0;
+}
+
+static void look_for_races(struct warp *warp, const struct op *op, const struct access *access,
+                           struct cta *cta, uint32_t lanes, uint64_t base) {
     struct race race;
     const uint32_t bytes = access->element * access->count;
     if (!race_begin(&race, warp, op, cta, access->kind, access->proxy, access->strong,
                     access->agent)) {
         return;
     }
-    const uint32_t first = (uint32_t)(access->address[__builtin_ctz(lanes)] - base);
-    uint64_t different = 0;
-    for (uint32_t i = 0; i < LANES; i++) {
-        different |= access->address[i] ^ access->address[0];
-    }
     if (access->contiguous) {
-        race_range(&race, first, bytes * LANES, bytes, 0);
-    } else if (different == 0 && lanes == ALL_LANES && access->kind == ACCESS_READ) {
-        race_range(&race, first, bytes, bytes, LANE_SEVERAL);
+        race_range(&race, (uint32_t)(access->address[0] - base), bytes * LANES, bytes, 0);
+    } else if (access->uniform) {
+        race_range(&race, (uint32_t)(access->address[0] - base), bytes, bytes, LANE_SEVERAL);
     } else {
-        for (uint32_t rest = lanes; rest != 0; rest &= rest - 1) {
-            const uint32_t lane = (uint32_t)__builtin_ctz(rest);
-            race_range(&race, (uint32_t)(access->address[lane] - base), bytes, bytes, lane);
-        }
+        race_lanes(&race, access->address, base, lanes, bytes);
     }
     race_end(&race);
+}
+
+/* One lane after the other; inlined with the number of bytes known where it matters. */
+static inline __attribute__((always_inline)) uint32_t
+resolve_shared_lanes(struct access *access, struct cta *cta, uint32_t lanes, uint64_t base,
+                     bool shadowed, uint32_t bytes, struct refusals *refused) {
+    unsigned char *const shadows = cta_memory(cta)->shadow, *const from = cta->shared;
+    const uint32_t size = cta_memory(cta)->bytes;
+    const bool reads = access->kind == ACCESS_READ;
+    uint32_t good = 0;
+    for (uint32_t rest = lanes; rest != 0; rest &= rest - 1) {
+        const uint32_t lane = (uint32_t)__builtin_ctz(rest);
+        const uint64_t offset = access->address[lane] - base;
+        unsigned char *shadow = shadows + offset;
+        if (offset > size || bytes > size - offset) {
+            refused->outside |= 1U << lane;
+            continue;
+        }
+        if (!reads || !all_written(shadow, bytes)) {
+            if (has_gap(shadow, bytes)) {
+                refused->outside |= 1U << lane;
+                continue;
+            }
+            if (shadowed) {
+                look_at_lane(access, lane, shadow);
+            }
+        }
+        access->host[lane] = from + offset;
+        good |= 1U << lane;
+    }
+    return good;
 }
 
 /* Lanes whose addresses, less `base`, are offsets into the CTA's shared memory. */
@@ -237,22 +271,20 @@ static uint32_t resolve_shared(struct warp *warp, struct access *access, struct 
             }
         }
     }
-    uint32_t good = 0;
-    for (uint32_t rest = lanes; rest != 0; rest &= rest - 1) {
-        const uint32_t lane = (uint32_t)__builtin_ctz(rest);
-        const uint64_t offset = access->address[lane] - base;
-        if (offset > memory->bytes || bytes > memory->bytes - offset ||
-            has_gap(memory->shadow + offset, bytes)) {
-            refused->outside |= 1U << lane;
-            continue;
+    if (access->kind == ACCESS_READ && is_uniform(access, lanes) &&
+        resolve_shared_lanes(access, cta, 1, base, false, bytes, refused) == 1 &&
+        all_written(access->host[0] - cta->shared + memory->shadow, bytes)) {
+        for (uint32_t i = 1; i < LANES; i++) {
+            access->host[i] = access->host[0];
         }
-        access->host[lane] = cta->shared + offset;
-        good |= 1U << lane;
-        if (shadowed) {
-            look_at_lane(access, lane, memory->shadow + offset);
-        }
+        access->uniform = true;
+        return lanes;
     }
-    return good;
+    switch (bytes) {
+    case 4: return resolve_shared_lanes(access, cta, lanes, base, shadowed, 4, refused);
+    case 16: return resolve_shared_lanes(access, cta, lanes, base, shadowed, 16, refused);
+    default: return resolve_shared_lanes(access, cta, lanes, base, shadowed, bytes, refused);
+    }
 }
 
 /* `window` is 0 or WINDOW_SHARED; addresses name a CTA of the cluster in their upper bits. */
@@ -279,7 +311,7 @@ static void access_shared(struct warp *warp, const struct op *op, struct access 
         const uint32_t good = resolve_shared(warp, access, cta, same, base, refused);
         access->good |= good;
         if (good != 0 && warp->clock != NULL) {
-            race_lanes(warp, op, access, cta, good, base);
+            look_for_races(warp, op, access, cta, good, base);
         }
     }
 }
@@ -384,21 +416,24 @@ static void access_private(struct warp *warp, struct access *access, uint32_t la
                            const struct private_memory *memory, const uint64_t *bases,
                            struct refusals *refused) {
     const uint32_t bytes = access->element * access->count;
-    const bool shadowed = looks_at_shadow(warp, access);
+    const bool shadowed = looks_at_shadow(warp, access), reads = access->kind == ACCESS_READ;
     for (uint32_t rest = lanes; rest != 0; rest &= rest - 1) {
         const uint32_t lane = (uint32_t)__builtin_ctz(rest);
         const uint64_t offset = access->address[lane] - bases[lane];
         const size_t begin = (size_t)(warp->index * LANES + lane) * memory->stride;
-        if (offset > memory->stride || bytes > memory->stride - offset ||
-            has_gap(memory->shadow + begin + offset, bytes)) {
-            refused->outside |= 1U << lane;
-            continue;
+        unsigned char *shadow = memory->shadow + begin + offset;
+        const bool inside = offset <= memory->stride && bytes <= memory->stride - offset;
+        if (!inside || !reads || !all_written(shadow, bytes)) {
+            if (!inside || has_gap(shadow, bytes)) {
+                refused->outside |= 1U << lane;
+                continue;
+            }
+            if (shadowed) {
+                look_at_lane(access, lane, shadow);
+            }
         }
         access->host[lane] = memory->bytes + begin + offset;
         access->good |= 1U << lane;
-        if (shadowed) {
-            look_at_lane(access, lane, memory->shadow + begin + offset);
-        }
     }
 }
 
@@ -415,7 +450,7 @@ static void access_local(struct warp *warp, struct access *access, uint32_t lane
                    bases, refused);
 }
 
-/* Kernel parameters are the same for all threads and read-only; those of calls belong to threads. */
+/* A kernel's parameters are the same for all threads and read-only; a call's belong to a thread. */
 static void access_param(struct warp *warp, struct access *access, uint32_t lanes, uint64_t window,
                          struct refusals *refused) {
     const struct launch *launch = warp->cta->launch;
@@ -493,7 +528,7 @@ static void access_space(struct warp *warp, const struct op *op, struct access *
 void memory_access(struct warp *warp, const struct op *op, struct access *access) {
     struct refusals refused = {0};
     access->good = 0;
-    access->contiguous = false;
+    access->contiguous = access->uniform = false;
     if (access->kind != ACCESS_WRITE) {
         memset(access->poison, 0, sizeof(access->poison));
     }

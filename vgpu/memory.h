@@ -69,10 +69,21 @@ static inline uint64_t load_8(const unsigned char *from) {
     return value;
 }
 
+static inline uint32_t load_4(const unsigned char *from) {
+    uint32_t value;
+    memcpy(&value, from, sizeof(value));
+    return value;
+}
+
 static inline bool all_written(const unsigned char *shadow, uint64_t bytes) {
     uint64_t missing = 0;
     for (; bytes >= 8; bytes -= 8, shadow += 8) {
         missing |= load_8(shadow) ^ WRITTEN_8;
+    }
+    if (bytes >= 4) {
+        missing |= load_4(shadow) ^ (uint32_t)WRITTEN_8;
+        bytes -= 4;
+        shadow += 4;
     }
     for (; bytes > 0; bytes--, shadow++) {
         missing |= (uint64_t)*shadow ^ BYTE_WRITTEN;
@@ -84,6 +95,11 @@ static inline bool has_gap(const unsigned char *shadow, uint64_t bytes) {
     uint64_t gaps = 0;
     for (; bytes >= 8; bytes -= 8, shadow += 8) {
         gaps |= load_8(shadow) & GAP_8;
+    }
+    if (bytes >= 4) {
+        gaps |= load_4(shadow) & (uint32_t)GAP_8;
+        bytes -= 4;
+        shadow += 4;
     }
     for (; bytes > 0; bytes--, shadow++) {
         gaps |= *shadow & BYTE_GAP;
@@ -141,7 +157,8 @@ struct cluster_memory {
     uint32_t time;
     uint32_t warp_slots, slot_count; /* engines behind the warps */
     struct slot *slots;
-    const struct clock *engines[ENGINE_SLOTS]; /* whose completions a slot stands for */
+    uint32_t engines[ENGINE_SLOTS]; /* ids of the clocks whose completions a slot stands for */
+    uint32_t clock_count;           /* made so far */
     uint32_t engine_count;
     struct clock *words[WORD_CLOCKS];        /* of atomics and other strong accesses, by address */
     const struct allocation *recent[RECENT]; /* by op */
@@ -158,6 +175,7 @@ struct cluster_memory *cluster_memory(struct cluster *cluster);
 
 struct clock {
     struct cluster_memory *memory;
+    uint32_t id;      /* from 1 on */
     uint32_t *fenced; /* stamps that a proxy fence has made known to engines */
     uint32_t seen[];  /* slot_count, then those of `fenced` */
 };
@@ -223,6 +241,9 @@ bool race_begin(struct race *race, struct warp *warp, const struct op *op, struc
  * LANE_SEVERAL, LANE_ENGINE: all of it by all). */
 void race_range(struct race *race, uint32_t offset, uint32_t bytes, uint32_t per_lane,
                 uint32_t lane);
+/* The same for the addresses of `lanes`, less `base`: aligned to a power of two of bytes each. */
+void race_lanes(struct race *race, const uint64_t *addresses, uint64_t base, uint32_t lanes,
+                uint32_t bytes);
 void race_end(struct race *race); /* reports */
 /* The agent is done: its accesses become those of a slot, at this moment. */
 void race_land(const struct agent *agent, uint32_t slot, uint32_t stamp);
@@ -245,7 +266,7 @@ void race_global_block(struct warp *warp, const struct op *op, uint64_t address,
                        enum access_kind kind);
 void race_global_free(struct line_table *lines);
 
-/* ---- op_memory.c, op_atomic.c, op_address.c --------------------------------------------------- */
+/* ---- op_memory.c, op_atomic.c, op_address.c -------------------------------------------------- */
 
 decode_function decode_atomic, decode_address_op;
 /* The space that the modifiers name; SPACE_GENERIC: none. */

@@ -39,7 +39,7 @@ static uint32_t threads_alive(const struct cta *cta) {
     return threads;
 }
 
-/* ---- completion ---------------------------------------------------------------------------------- */
+/* ---- completion ---- */
 
 /* bar.red keeps the threads whose predicate held in the low half, all threads in the high half. */
 static void write_reduction(struct warp *warp, const struct group *group, uint64_t reduction) {
@@ -84,7 +84,8 @@ static void release_waiters(struct cta *cta, const struct barrier *barrier,
 }
 
 static void complete_if_all_there(struct cta *cta, struct barrier *barrier) {
-    const uint32_t expected = barrier->expected == EVERYBODY ? threads_alive(cta) : barrier->expected;
+    const uint32_t expected =
+        barrier->expected == EVERYBODY ? threads_alive(cta) : barrier->expected;
     if (barrier->arrived < expected) {
         return;
     }
@@ -96,7 +97,7 @@ static void complete_if_all_there(struct cta *cta, struct barrier *barrier) {
     barrier->generation++;
 }
 
-/* ---- bar.sync, bar.arrive, bar.red ------------------------------------------------------------------ */
+/* ---- bar.sync, bar.arrive, bar.red ---- */
 
 static uint32_t checked_id(struct warp *warp, const struct op *op, uint32_t lanes, uint32_t id) {
     if (id >= MAX_BARRIERS) {
@@ -196,7 +197,7 @@ static void run_barrier(struct warp *warp, const struct op *op, uint32_t mask) {
     arrive(warp, op, mask, id, count);
 }
 
-/* ---- barrier.cluster ----------------------------------------------------------------------------------- */
+/* ---- barrier.cluster ---- */
 
 static void complete_cluster(struct cluster *cluster) {
     bool any = false;
@@ -253,7 +254,7 @@ static void run_cluster_wait(struct warp *warp, const struct op *op, uint32_t ma
     clock_acquire(warp, cluster->barrier.released);
 }
 
-/* ---- for exec.c ------------------------------------------------------------------------------------------ */
+/* ---- for exec.c ---- */
 
 void barriers_exit(struct warp *warp, uint32_t lanes) {
     struct cta *cta = warp->cta;
@@ -282,12 +283,13 @@ void barrier_describe(const struct warp *warp, const struct barrier *barrier, ch
         snprintf(buffer, size, "barrier.cluster (%u of %u threads are there)", arrived, alive);
         return;
     }
-    const uint32_t expected = barrier->expected == EVERYBODY ? threads_alive(cta) : barrier->expected;
+    const uint32_t expected =
+        barrier->expected == EVERYBODY ? threads_alive(cta) : barrier->expected;
     snprintf(buffer, size, "barrier %u (%u of %u threads are there)",
              (uint32_t)(barrier - cta->barriers), barrier->arrived, expected);
 }
 
-/* ---- decoding -------------------------------------------------------------------------------------------- */
+/* ---- decoding ---- */
 
 static bool decode_cluster_barrier(struct decoder *decoder, const struct ptx_instruction *in,
                                    struct op *op) {
@@ -338,8 +340,7 @@ bool decode_barrier(struct decoder *decoder, const struct ptx_instruction *in, s
     }
     static const char *const FORMS[] = {"sync", "arrive", "popc", "and", "or", NULL};
     uint32_t which = 0;
-    if (!decode_choice(in, FORMS, &which) ||
-        (which >= FORM_RED_POPC) != ptx_has(in, "red") ||
+    if (!decode_choice(in, FORMS, &which) || (which >= FORM_RED_POPC) != ptx_has(in, "red") ||
         !only_modifiers(in, which < FORM_RED_POPC    ? "cta sync arrive aligned"
                             : which == FORM_RED_POPC ? "cta red popc aligned u32"
                                                      : "cta red and or aligned pred")) {

@@ -3,15 +3,15 @@
  * op_bits.c - logic, shifts, bit fields, bytes: and or xor not cnot shl shr shf lop3 prmt bfe bfi
  * bfind brev clz popc fns dp4a dp2a szext bmsk.
  *
- * Invariant: every function is defined for all operands, as PTX has it: positions and amounts beyond
- * the width included.
+ * Invariant: every function is defined for all operands, as PTX has it: positions and amounts
+ * beyond the width included.
  */
 #include <string.h>
 
 #include "forms.h"
 #include "lanes.h"
 
-/* ---- logic and shifts --------------------------------------------------------------------------- */
+/* ---- logic and shifts ------------------------------------------------------------------------ */
 
 #define LOGIC_FORMS(width, U, S)                                                                   \
     VECTOR_2(and_##width, U, U, U, x &y)                                                           \
@@ -43,7 +43,7 @@ VECTOR_3(shf_l_clamp, uint32_t, uint32_t, uint32_t, uint32_t,
          joined(y, x) << (z < 32 ? z : 32) >> 32)
 VECTOR_3(shf_r_clamp, uint32_t, uint32_t, uint32_t, uint32_t, joined(y, x) >> (z < 32 ? z : 32))
 
-/* ---- lop3 --------------------------------------------------------------------------------------- */
+/* ---- lop3 ------------------------------------------------------------------------------------ */
 
 static inline uint32_t choose(uint32_t selector, uint32_t one, uint32_t zero) {
     return (selector & one) | (~selector & zero);
@@ -88,17 +88,16 @@ OP_FUNCTION(lop3_predicate) {
                     poison | q_poison);
 }
 
-/* ---- bytes -------------------------------------------------------------------------------------- */
+/* ---- bytes ----------------------------------------------------------------------------------- */
 
 /* Four nibbles of `selector`, each a byte of (high, low) or, with bit 3, its sign. */
 static inline uint32_t permute(uint32_t low, uint32_t high, uint32_t selector) {
-    const uint64_t bytes = joined(high, low);
     uint32_t result = 0;
     for (uint32_t i = 0; i < 4; i++) {
-        const uint32_t nibble = selector >> (4 * i) & 15;
-        const uint32_t byte = (uint32_t)(bytes >> (8 * (nibble & 7))) & 0xff;
-        const uint32_t sign = (byte & 0x80) != 0 ? 0xff : 0;
-        result |= ((nibble & 8) != 0 ? sign : byte) << (8 * i);
+        const uint32_t nibble = selector >> (4 * i);
+        const uint32_t word = pick((nibble & 4) != 0, high, low);
+        const uint32_t byte = word >> (8 * (nibble & 3)) & 0xff;
+        result |= pick((nibble & 8) != 0, 0xff * (byte >> 7), byte) << (8 * i);
     }
     return result;
 }
@@ -142,7 +141,7 @@ static uint32_t dot2(uint32_t x, uint32_t y, uint32_t sum, int64_t how) {
 SCALAR_3(dp4a, uint32_t, uint32_t, uint32_t, uint32_t, dot4(x, y, z, op->imm))
 SCALAR_3(dp2a, uint32_t, uint32_t, uint32_t, uint32_t, dot2(x, y, z, op->imm))
 
-/* ---- fields ------------------------------------------------------------------------------------- */
+/* ---- fields ---------------------------------------------------------------------------------- */
 
 #define ONES(U, count) ((count) < 8 * sizeof(U) ? ((U)1 << (count)) - 1 : ~(U)0)
 
@@ -258,17 +257,19 @@ static uint32_t bit_mask(uint32_t position, uint32_t width, bool clamp) {
 }
 SCALAR_2(bmsk, uint32_t, uint32_t, uint32_t, bit_mask(x, y, op->imm != 0))
 
-/* ---- forms -------------------------------------------------------------------------------------- */
+/* ---- forms ----------------------------------------------------------------------------------- */
 
 #define LOGIC(opcode, operands, name)                                                              \
     {opcode, "", T(B16), operands, name##_16, 0, 0},                                               \
-        {opcode, "", T(B32), operands, name##_32, 0, 0},                                           \
-        {opcode, "", T(B64), operands, name##_64, 0, 0}
+        {opcode, "", T(B32), operands, name##_32, 0, 0}, {                                         \
+        opcode, "", T(B64), operands, name##_64, 0, 0                                              \
+    }
 #define FIELDS(opcode, modifiers, operands, name, imm)                                             \
     {opcode, modifiers, T(U32), operands, name##_u32, imm, 0},                                     \
         {opcode, modifiers, T(S32), operands, name##_s32, imm, 0},                                 \
-        {opcode, modifiers, T(U64), operands, name##_u64, imm, 0},                                 \
-        {opcode, modifiers, T(S64), operands, name##_s64, imm, 0}
+        {opcode, modifiers, T(U64), operands, name##_u64, imm, 0}, {                               \
+        opcode, modifiers, T(S64), operands, name##_s64, imm, 0                                    \
+    }
 #define BITS(opcode, operands, name)                                                               \
     {opcode, "", T(B32), operands, name##_32, 0, 0}, {                                             \
         opcode, "", T(B64), operands, name##_64, 0, 0                                              \

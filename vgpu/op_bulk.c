@@ -2,8 +2,8 @@
  *
  * op_bulk.c - decodes the forms of cp.async.bulk, cp.reduce.async.bulk and prefetch.tensormap.
  *
- * Invariant: a combination of spaces, completion, reduction and type that PTX does not have, or that
- * bulk.c cannot do (im2col, masks of bytes, changes of tensor maps), is refused.
+ * Invariant: a combination of spaces, completion, reduction and type that PTX does not have, or
+ * that bulk.c cannot do (im2col, masks of bytes, changes of tensor maps), is refused.
  */
 #include "bulk.h"
 

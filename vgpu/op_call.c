@@ -20,7 +20,7 @@ enum {
     CHUNK = 8 /* bytes of a thread that are copied at once */
 };
 
-/* ---- variables of a thread ---------------------------------------------------------------------------- */
+/* ---- variables of a thread ---- */
 
 /* The largest piece of what is left that lies at a multiple of its size. */
 static uint32_t piece_of(uint64_t address, uint64_t left) {
@@ -75,7 +75,7 @@ static void copy_variable(struct warp *warp, const struct op *op, uint32_t lanes
     }
 }
 
-/* ---- recursion ------------------------------------------------------------------------------------------ */
+/* ---- recursion ---- */
 
 struct saved_piece {
     unsigned char values[LANES][8];
@@ -143,7 +143,7 @@ static bool is_running(const struct frame *frame, const struct kernel *kernel) {
     return frame != NULL;
 }
 
-/* ---- call and ret ------------------------------------------------------------------------------------------ */
+/* ---- call and ret ---- */
 
 static struct frame *make_frame(struct warp *warp, const struct op *op, uint32_t lanes,
                                 const struct kernel *callee) {
@@ -161,8 +161,7 @@ static struct frame *make_frame(struct warp *warp, const struct op *op, uint32_t
     frame->lanes = lanes;
     frame_fill(warp, frame);
     if (is_running(warp->frame, callee)) {
-        frame->saved =
-            calloc(saved_pieces(callee->function) + 1, sizeof(struct saved_piece));
+        frame->saved = calloc(saved_pieces(callee->function) + 1, sizeof(struct saved_piece));
         if (frame->saved == NULL) {
             free(frame);
             return NULL;
@@ -175,8 +174,9 @@ static struct frame *make_frame(struct warp *warp, const struct op *op, uint32_t
 static void run_call(struct warp *warp, const struct op *op, uint32_t mask) {
     const struct call *call = op->extra;
     if (warp->frame->depth >= MAX_DEPTH) {
-        report(warp, op, FINDING_STACK, mask, NULL, "%u calls inside each other, expected at most %u",
-               warp->frame->depth + 1, MAX_DEPTH);
+        report(warp, op, FINDING_STACK, mask, NULL,
+               "%u calls inside each other, expected at most %u", warp->frame->depth + 1,
+               MAX_DEPTH);
         cluster_stop(warp->cta->cluster);
         return;
     }
@@ -221,14 +221,13 @@ static void run_return(struct warp *warp, const struct op *op, uint32_t mask) {
     frame_leave(frame, mask, caller);
 }
 
-/* ---- decoding ------------------------------------------------------------------------------------------------ */
+/* ---- decoding ---- */
 
 static const struct ptx_function *function_named(const struct ptx_module *module,
                                                  const char *name) {
     const struct ptx_function *found = NULL;
     for (uint32_t i = 0; i < module->function_count; i++) {
-        if (strcmp(module->functions[i]->name, name) == 0 &&
-            (found == NULL || found->external)) {
+        if (strcmp(module->functions[i]->name, name) == 0 && (found == NULL || found->external)) {
             found = module->functions[i];
         }
     }
@@ -264,8 +263,7 @@ bool decode_call(struct decoder *decoder, const struct ptx_instruction *in, stru
     if (at >= in->operand_count || operands[at].kind != PTX_OPERAND_FUNCTION) {
         return decode_fail(decoder, "a call of something else than a function's name");
     }
-    const struct ptx_function *function =
-        function_named(decode_module(decoder), operands[at].name);
+    const struct ptx_function *function = function_named(decode_module(decoder), operands[at].name);
     at++;
     if (at < in->operand_count && operands[at].kind == PTX_OPERAND_LIST) {
         arguments = &operands[at++];

@@ -2,9 +2,9 @@
  *
  * op_compare.c - setp and set: every comparison of every type, combined with a predicate or not.
  *
- * A comparison is a kernel that makes a mask of 32 lanes, and a flip. Kernels exist for equal, less,
- * less-or-equal, unequal-and-ordered, unordered; the others are these with operands swapped or the
- * result flipped: geu is "not less", gt is "less" with the operands swapped.
+ * A comparison is a kernel that makes a mask of 32 lanes, and a flip. Kernels exist for equal,
+ * less, less-or-equal, unequal-and-ordered, unordered; the others are these with operands swapped
+ * or the result flipped: geu is "not less", gt is "less" with the operands swapped.
  *
  * Invariant: a predicate is poisoned where a value or predicate that it comes from is.
  */
@@ -28,7 +28,7 @@ struct comparison {
     enum ptx_type result; /* of set */
 };
 
-/* ---- kernels ------------------------------------------------------------------------------------ */
+/* ---- kernels --------------------------------------------------------------------------------- */
 
 static const uint32_t LANE_BIT[LANES] = {
     1U << 0,  1U << 1,  1U << 2,  1U << 3,  1U << 4,  1U << 5,  1U << 6,  1U << 7,
@@ -110,7 +110,7 @@ PAIR_KERNELS(f16x2, f32_from_f16)
 PAIR_KERNELS(f16x2_ftz, flushed_f16)
 PAIR_KERNELS(bf16x2, f32_from_bf16)
 
-/* ---- results ------------------------------------------------------------------------------------ */
+/* ---- results --------------------------------------------------------------------------------- */
 
 static uint32_t combined(const struct warp *warp, const struct op *op, enum combination how,
                          uint32_t value) {
@@ -184,7 +184,7 @@ OP_FUNCTION(set_any) {
     }
 }
 
-/* ---- decoding ----------------------------------------------------------------------------------- */
+/* ---- decoding -------------------------------------------------------------------------------- */
 
 enum kernel_kind { KERNEL_EQ, KERNEL_LT, KERNEL_LE, KERNEL_NE, KERNEL_NAN };
 
@@ -220,15 +220,24 @@ struct kernels {
     }
 
 static const struct kernels KERNELS[] = {
-    INT_ROW(U16, u16),           INT_ROW(S16, s16),
-    INT_ROW(U32, u32),           INT_ROW(S32, s32),
-    INT_ROW(U64, u64),           INT_ROW(S64, s64),
-    BIT_ROW(B16, u16),           BIT_ROW(B32, u32),
-    BIT_ROW(B64, u64),           FLOAT_ROW(F32, false, f32),
-    FLOAT_ROW(F32, true, f32_ftz), FLOAT_ROW(F64, false, f64),
-    FLOAT_ROW(F16, false, f16),  FLOAT_ROW(F16, true, f16_ftz),
-    FLOAT_ROW(BF16, false, bf16), PAIR_ROW(F16X2, false, f16x2),
-    PAIR_ROW(F16X2, true, f16x2_ftz), PAIR_ROW(BF16X2, false, bf16x2),
+    INT_ROW(U16, u16),
+    INT_ROW(S16, s16),
+    INT_ROW(U32, u32),
+    INT_ROW(S32, s32),
+    INT_ROW(U64, u64),
+    INT_ROW(S64, s64),
+    BIT_ROW(B16, u16),
+    BIT_ROW(B32, u32),
+    BIT_ROW(B64, u64),
+    FLOAT_ROW(F32, false, f32),
+    FLOAT_ROW(F32, true, f32_ftz),
+    FLOAT_ROW(F64, false, f64),
+    FLOAT_ROW(F16, false, f16),
+    FLOAT_ROW(F16, true, f16_ftz),
+    FLOAT_ROW(BF16, false, bf16),
+    PAIR_ROW(F16X2, false, f16x2),
+    PAIR_ROW(F16X2, true, f16x2_ftz),
+    PAIR_ROW(BF16X2, false, bf16x2),
 };
 
 /* How an operator is made of a kernel: for floats, for integers, or both. */
@@ -238,16 +247,16 @@ static const struct operator_row {
     bool flip, swap;
     char numbers; /* i: signed and unsigned integers; u: unsigned ones; f: floats; a: i and f */
 } OPERATORS[] = {
-    {"eq", KERNEL_EQ, false, false, 'a'}, {"ne", KERNEL_EQ, true, false, 'i'},
-    {"ne", KERNEL_NE, false, false, 'f'}, {"lt", KERNEL_LT, false, false, 'a'},
-    {"gt", KERNEL_LT, false, true, 'a'},  {"le", KERNEL_LT, true, true, 'i'},
-    {"ge", KERNEL_LT, true, false, 'i'},  {"le", KERNEL_LE, false, false, 'f'},
-    {"ge", KERNEL_LE, false, true, 'f'},  {"lo", KERNEL_LT, false, false, 'u'},
-    {"hi", KERNEL_LT, false, true, 'u'},  {"ls", KERNEL_LT, true, true, 'u'},
-    {"hs", KERNEL_LT, true, false, 'u'},  {"equ", KERNEL_NE, true, false, 'f'},
-    {"neu", KERNEL_EQ, true, false, 'f'}, {"ltu", KERNEL_LE, true, true, 'f'},
-    {"gtu", KERNEL_LE, true, false, 'f'}, {"leu", KERNEL_LT, true, true, 'f'},
-    {"geu", KERNEL_LT, true, false, 'f'}, {"num", KERNEL_NAN, true, false, 'f'},
+    {"eq", KERNEL_EQ, false, false, 'a'},   {"ne", KERNEL_EQ, true, false, 'i'},
+    {"ne", KERNEL_NE, false, false, 'f'},   {"lt", KERNEL_LT, false, false, 'a'},
+    {"gt", KERNEL_LT, false, true, 'a'},    {"le", KERNEL_LT, true, true, 'i'},
+    {"ge", KERNEL_LT, true, false, 'i'},    {"le", KERNEL_LE, false, false, 'f'},
+    {"ge", KERNEL_LE, false, true, 'f'},    {"lo", KERNEL_LT, false, false, 'u'},
+    {"hi", KERNEL_LT, false, true, 'u'},    {"ls", KERNEL_LT, true, true, 'u'},
+    {"hs", KERNEL_LT, true, false, 'u'},    {"equ", KERNEL_NE, true, false, 'f'},
+    {"neu", KERNEL_EQ, true, false, 'f'},   {"ltu", KERNEL_LE, true, true, 'f'},
+    {"gtu", KERNEL_LE, true, false, 'f'},   {"leu", KERNEL_LT, true, true, 'f'},
+    {"geu", KERNEL_LT, true, false, 'f'},   {"num", KERNEL_NAN, true, false, 'f'},
     {"nan", KERNEL_NAN, false, false, 'f'},
 };
 
@@ -295,16 +304,16 @@ static bool set_gives(enum ptx_type result, enum ptx_type type) {
         return result == PTX_F16 || result == PTX_U16 || result == PTX_S16 || result == PTX_U32 ||
                result == PTX_S32;
     case PTX_BF16:
-        return result == PTX_BF16 || result == PTX_U16 || result == PTX_S16 ||
-               result == PTX_U32 || result == PTX_S32;
+        return result == PTX_BF16 || result == PTX_U16 || result == PTX_S16 || result == PTX_U32 ||
+               result == PTX_S32;
     default:
         return result == PTX_U32 || result == PTX_S32 || result == PTX_F32 ||
                (result == PTX_F16 && ptx_type_size(type) >= 2);
     }
 }
 
-static bool decode_results(struct decoder *decoder, const struct ptx_instruction *in,
-                           struct op *op, enum ptx_type result) {
+static bool decode_results(struct decoder *decoder, const struct ptx_instruction *in, struct op *op,
+                           enum ptx_type result) {
     const struct ptx_operand *operand = &in->operands[0];
     if (result != PTX_NONE) {
         op->d = decode_result(decoder, operand, result);
@@ -330,8 +339,8 @@ bool decode_compare(struct decoder *decoder, const struct ptx_instruction *in, s
     const struct operator_row *row = operator_of(in, type);
     const struct kernels *kernels = kernels_of(type, ftz);
     if (row == NULL || kernels == NULL || kernels->kernel[row->kind] == NULL ||
-        !modifiers_known(in, combination, ftz, set ? 2 : 1) ||
-        (set && !set_gives(result, type)) || in->operand_count != (combines ? 4 : 3)) {
+        !modifiers_known(in, combination, ftz, set ? 2 : 1) || (set && !set_gives(result, type)) ||
+        in->operand_count != (combines ? 4 : 3)) {
         return form_unknown(decoder, in);
     }
     op->flags |= OP_OWN_POISON;
@@ -350,8 +359,12 @@ bool decode_compare(struct decoder *decoder, const struct ptx_instruction *in, s
     if (how == NULL) {
         return false;
     }
-    *how = (struct comparison){kernels->kernel[row->kind], flip, combination,
-                               type == PTX_F16X2 || type == PTX_BF16X2, 0, result};
+    *how = (struct comparison){kernels->kernel[row->kind],
+                               flip,
+                               combination,
+                               type == PTX_F16X2 || type == PTX_BF16X2,
+                               0,
+                               result};
     op->extra = how;
     op->run = set ? set_any : setp_any;
     op->c = combines ? decode_predicate(decoder, &in->operands[3]) : 0;

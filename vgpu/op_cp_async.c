@@ -6,8 +6,8 @@
  * Groups are a thread's own: lanes of a warp may have committed different numbers of them. The
  * source is read when the copy completes, for that is when hardware may read it.
  *
- * Invariant: a copy stays in its warp's list until every lane of it was waited for, or it landed and
- * an mbarrier has told so.
+ * Invariant: a copy stays in its warp's list until every lane of it was waited for, or it landed
+ * and an mbarrier has told so.
  */
 #include "async.h"
 
@@ -43,7 +43,7 @@ struct copy {
     const struct op *op;
 };
 
-/* ---- the copy --------------------------------------------------------------------------------- */
+/* ---- the copy -------------------------------------------------------------------------------- */
 
 static void address_lanes(struct access *access, const uint64_t *addresses, uint32_t mask,
                           uint64_t skip) {
@@ -186,7 +186,7 @@ static void run_copy(struct warp *warp, const struct op *op, uint32_t mask) {
     }
 }
 
-/* ---- groups ----------------------------------------------------------------------------------- */
+/* ---- groups ---------------------------------------------------------------------------------- */
 
 static void free_copy(struct copy *copy) {
     if (copy->agent) {
@@ -256,7 +256,7 @@ static void run_wait(struct warp *warp, const struct op *op, uint32_t mask) {
     prune(state);
 }
 
-/* ---- mbarriers that track copies -------------------------------------------------------------- */
+/* ---- mbarriers that track copies ------------------------------------------------------------- */
 
 struct arrival {
     uint32_t mask;
@@ -299,11 +299,8 @@ static void run_arrive(struct warp *warp, const struct op *op, uint32_t mask) {
         cluster_stop(warp->cta->cluster);
         return;
     }
-    struct access access = {.space = form->space,
-                            .kind = ACCESS_READ,
-                            .element = 8,
-                            .count = 1,
-                            .mask = mask};
+    struct access access = {
+        .space = form->space, .kind = ACCESS_READ, .element = 8, .count = 1, .mask = mask};
     for (uint32_t lane = 0; lane < LANES; lane++) {
         access.address[lane] = async_lane_address(warp, &form->barrier, lane);
     }
@@ -334,7 +331,7 @@ static void run_arrive(struct warp *warp, const struct op *op, uint32_t mask) {
     async_forget(async_add(warp, op, complete_arrival, arrival));
 }
 
-/* ---- the end ---------------------------------------------------------------------------------- */
+/* ---- the end --------------------------------------------------------------------------------- */
 
 void cp_async_end_warp(struct warp *warp, bool quiet) {
     struct warp_async *state = warp->async;
@@ -349,7 +346,7 @@ void cp_async_end_warp(struct warp *warp, bool quiet) {
     }
 }
 
-/* ---- decoding --------------------------------------------------------------------------------- */
+/* ---- decoding -------------------------------------------------------------------------------- */
 
 static bool is_predicate(const struct decoder *decoder, const struct ptx_operand *operand) {
     return operand->kind == PTX_OPERAND_REGISTER &&

@@ -3,8 +3,8 @@
  * op_cvt.c - cvt: between all integers and floating-point formats, with every rounding.
  *
  * The conversions that kernels live on have loops of their own (FAST); all others take values apart
- * and pack them again (half.h), lane by lane. cvt is the one instruction whose registers may be wider
- * than its types: sources are cut off, results extended by their type.
+ * and pack them again (half.h), lane by lane. cvt is the one instruction whose registers may be
+ * wider than its types: sources are cut off, results extended by their type.
  *
  * Invariant: both ways give the same bits wherever both exist (tests/test_vgpu_cvt.c).
  */
@@ -13,7 +13,11 @@
 
 #include "fp.h"
 
-enum { PACK_NONE, PACK_TWO, PACK_HALVES }; /* how two values of a pair are made: of two f32; of a pair */
+enum {
+    PACK_NONE,
+    PACK_TWO,
+    PACK_HALVES
+}; /* how two values of a pair are made: of two f32; of a pair */
 
 struct conversion {
     enum ptx_type to, from; /* of one value; pairs: of a half */
@@ -24,7 +28,7 @@ struct conversion {
     int pack;
 };
 
-/* ---- any conversion ------------------------------------------------------------------------------- */
+/* ---- any conversion -------------------------------------------------------------------------- */
 
 static uint64_t sign_extended(uint64_t bits, uint32_t bytes) {
     const uint32_t unused = 64 - 8 * bytes;
@@ -48,8 +52,8 @@ static uint64_t to_integer(const struct conversion *how, struct number number, u
 /* .sat on the bits of a floating-point result. */
 static uint64_t saturated(enum ptx_type type, uint64_t bits) {
     const struct number value = number_unpack(type, bits);
-    const uint64_t one = number_pack(type, (struct number){NUMBER_FINITE, false, 1, 0},
-                                     ROUND_NEAREST, false);
+    const uint64_t one =
+        number_pack(type, (struct number){NUMBER_FINITE, false, 1, 0}, ROUND_NEAREST, false);
     if (value.kind == NUMBER_NAN || value.negative) {
         return 0;
     }
@@ -78,6 +82,9 @@ static uint64_t converted(const struct conversion *how, uint64_t bits) {
         bits = f32_flush((uint32_t)bits);
     }
     const struct number number = number_unpack(how->from, bits);
+    if (how->to == PTX_TF32 && number.kind == NUMBER_NAN) {
+        return bits & 0xffffe000U; /* as an H200 does: cut, not made canonical */
+    }
     return type_is_float(how->to) ? to_float(how, number) : to_integer(how, number, bits);
 }
 
@@ -122,7 +129,7 @@ OP_FUNCTION(cvt_pair) {
     }
 }
 
-/* ---- the usual ones ------------------------------------------------------------------------------- */
+/* ---- the usual ones -------------------------------------------------------------------------- */
 
 /* op->imm: how far the source's type is from the top of its register. */
 #define INT_CVT(name, D, U, S)                                                                     \
@@ -151,7 +158,7 @@ VECTOR_1(cvt_f64_u32, uint64_t, uint32_t, bits_of_f64((double)x))
 VECTOR_1(cvt_f64_f32, uint64_t, uint32_t, f64_out((double)f32_from_bits(x)))
 VECTOR_1(cvt_f32_f64, uint32_t, uint64_t, f32_out((float)f64_from_bits(x), false, false))
 VECTOR_1(cvt_f32_f16, uint32_t, uint16_t, bits_of_f32(f32_from_f16(x)))
-VECTOR_1(cvt_f32_bf16, uint32_t, uint16_t, f32_out(f32_from_bf16(x), false, false))
+VECTOR_1(cvt_f32_bf16, uint32_t, uint16_t, (uint32_t)x << 16) /* NaN keeps its bits, as seen */
 VECTOR_1(cvt_f16_f32, uint16_t, uint32_t, f16_from_f32(f32_from_bits(x)))
 VECTOR_1(cvt_bf16_f32, uint16_t, uint32_t, bf16_from_f32(f32_from_bits(x)))
 VECTOR_2(cvt_f16x2_f32, uint32_t, uint32_t, uint32_t,
@@ -223,7 +230,7 @@ static op_function *fast_function(const struct ptx_instruction *in) {
     return NULL;
 }
 
-/* ---- cvt.pack ------------------------------------------------------------------------------------- */
+/* ---- cvt.pack -------------------------------------------------------------------------------- */
 
 /* imm: the type of the halves. c is above them. */
 OP_FUNCTION(cvt_pack) {
@@ -232,22 +239,20 @@ OP_FUNCTION(cvt_pack) {
                           *const c = row32(warp, op->c);
     const enum ptx_type type = (enum ptx_type)op->imm;
     const uint32_t bits = 8 * ptx_type_size(type);
-    SCALAR_LANES(
-        uint32_t, ,
-        (uint64_t)c[lane] << (2 * bits) |
-            number_to_int(type, number_unpack(PTX_S32, a[lane]), ROUND_ZERO) << bits |
-            number_to_int(type, number_unpack(PTX_S32, b[lane]), ROUND_ZERO))
+    SCALAR_LANES(uint32_t, ,
+                 (uint64_t)c[lane] << (2 * bits) |
+                     number_to_int(type, number_unpack(PTX_S32, a[lane]), ROUND_ZERO) << bits |
+                     number_to_int(type, number_unpack(PTX_S32, b[lane]), ROUND_ZERO))
 }
 
 static bool decode_cvt_pack(struct decoder *decoder, const struct ptx_instruction *in,
                             struct op *op) {
     const enum ptx_type type = ptx_modifier_type(in, 0);
     const bool bytes = type == PTX_U8 || type == PTX_S8;
-    const bool known = (type == PTX_U16 || type == PTX_S16 || bytes) &&
-                       ptx_modifier_type(in, 1) == PTX_S32 &&
-                       (!bytes || ptx_modifier_type(in, 2) == PTX_B32) &&
-                       form_modifiers(in, "pack sat", bytes ? 3 : 2) &&
-                       in->operand_count == (bytes ? 4 : 3);
+    const bool known =
+        (type == PTX_U16 || type == PTX_S16 || bytes) && ptx_modifier_type(in, 1) == PTX_S32 &&
+        (!bytes || ptx_modifier_type(in, 2) == PTX_B32) &&
+        form_modifiers(in, "pack sat", bytes ? 3 : 2) && in->operand_count == (bytes ? 4 : 3);
     if (!known) {
         return form_unknown(decoder, in);
     }
@@ -265,7 +270,7 @@ static bool decode_cvt_pack(struct decoder *decoder, const struct ptx_instructio
     return op->d != 0 && op->a != 0 && op->b != 0 && (!bytes || op->c != 0);
 }
 
-/* ---- decoding ----------------------------------------------------------------------------------- */
+/* ---- decoding -------------------------------------------------------------------------------- */
 
 enum rounding_kind { ROUNDS_NOT, ROUNDS_FLOAT, ROUNDS_INTEGRAL, ROUNDS_AWAY };
 
@@ -275,10 +280,10 @@ static enum rounding_kind read_rounding(const char *name, enum rounding *roundin
         enum rounding rounding;
         enum rounding_kind kind;
     } names[] = {
-        {"rn", ROUND_NEAREST, ROUNDS_FLOAT},     {"rz", ROUND_ZERO, ROUNDS_FLOAT},
-        {"rm", ROUND_DOWN, ROUNDS_FLOAT},        {"rp", ROUND_UP, ROUNDS_FLOAT},
-        {"rni", ROUND_NEAREST, ROUNDS_INTEGRAL}, {"rzi", ROUND_ZERO, ROUNDS_INTEGRAL},
-        {"rmi", ROUND_DOWN, ROUNDS_INTEGRAL},    {"rpi", ROUND_UP, ROUNDS_INTEGRAL},
+        {"rn", ROUND_NEAREST, ROUNDS_FLOAT},      {"rz", ROUND_ZERO, ROUNDS_FLOAT},
+        {"rm", ROUND_DOWN, ROUNDS_FLOAT},         {"rp", ROUND_UP, ROUNDS_FLOAT},
+        {"rni", ROUND_NEAREST, ROUNDS_INTEGRAL},  {"rzi", ROUND_ZERO, ROUNDS_INTEGRAL},
+        {"rmi", ROUND_DOWN, ROUNDS_INTEGRAL},     {"rpi", ROUND_UP, ROUNDS_INTEGRAL},
         {"rna", ROUND_NEAREST_AWAY, ROUNDS_AWAY},
     };
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {

@@ -10,7 +10,7 @@
 
 #include "fp.h"
 
-/* ---- sums and products -------------------------------------------------------------------------- */
+/* ---- sums and products ----------------------------------------------------------------------- */
 
 F32_FORMS_2(add_f32, x + y)
 F32_FORMS_2(sub_f32, x - y)
@@ -39,14 +39,13 @@ F64_FORMS(fma_f64, 3, fma(x, y, z))
 /* PTX: for 2^126 < |y| < 2^128 zero of the sign, or not a number for an infinite x. */
 static inline float divide_approx(float x, float y) {
     const uint32_t magnitude = bits_of_f32(y) & 0x7fffffffU;
-    const float divisor = magnitude > 0x7e800000U && magnitude < 0x7f800000U
-                              ? copysignf(INFINITY, y)
-                              : y;
+    const float divisor =
+        magnitude > 0x7e800000U && magnitude < 0x7f800000U ? copysignf(INFINITY, y) : y;
     return x / divisor;
 }
 F32_FORMS(VECTOR_LANES, div_approx_f32, 2, divide_approx(x, y))
 
-/* ---- signs -------------------------------------------------------------------------------------- */
+/* ---- signs ----------------------------------------------------------------------------------- */
 
 #define F32_SIGN 0x80000000U
 #define F64_SIGN 0x8000000000000000ULL
@@ -60,7 +59,7 @@ VECTOR_1(abs_f64, uint64_t, uint64_t, x & ~F64_SIGN)
 VECTOR_2(copysign_f32, uint32_t, uint32_t, uint32_t, (x & F32_SIGN) | (y & ~F32_SIGN))
 VECTOR_2(copysign_f64, uint64_t, uint64_t, uint64_t, (x & F64_SIGN) | (y & ~F64_SIGN))
 
-/* ---- extremes ----------------------------------------------------------------------------------- */
+/* ---- extremes -------------------------------------------------------------------------------- */
 
 /* Integers in the order of the floats: -0 comes before +0. */
 static inline int32_t order_f32(uint32_t bits) {
@@ -108,7 +107,7 @@ EXTREME_FUNCTIONS(max, EXTREME_MAX)
 VECTOR_2(min_f64, uint64_t, uint64_t, uint64_t, extreme_f64(x, y, false))
 VECTOR_2(max_f64, uint64_t, uint64_t, uint64_t, extreme_f64(x, y, true))
 
-/* ---- testp -------------------------------------------------------------------------------------- */
+/* ---- testp ----------------------------------------------------------------------------------- */
 
 enum {
     TEST_FINITE = 1 << 0,
@@ -147,7 +146,7 @@ OP_FUNCTION(testp_f64) {
     predicate_write(warp, op->d, mask, result, poison_of(warp, op->a));
 }
 
-/* ---- forms -------------------------------------------------------------------------------------- */
+/* ---- forms ----------------------------------------------------------------------------------- */
 
 #define SUMS(opcode, nearest, operands, name)                                                      \
     F32_NEAREST_FORMS(opcode, nearest, operands, name##_f32),                                      \

@@ -17,7 +17,7 @@
 
 enum { HALF_FTZ = 1, HALF_SAT = 2, HALF_RELU = 4, HALF_NAN_WINS = 8, HALF_XORSIGN = 16 };
 
-/* ---- one value ---------------------------------------------------------------------------------- */
+/* ---- one value ------------------------------------------------------------------------------- */
 
 static inline uint16_t flush_f16(uint16_t half) {
     return (uint16_t)((half & 0x7c00U) == 0 ? half & 0x8000U : half);
@@ -75,7 +75,7 @@ static inline uint16_t extreme(uint16_t x, uint16_t y, uint16_t infinity, bool m
     return nan ? HALF_NAN : result | sign;
 }
 
-/* ---- loops -------------------------------------------------------------------------------------- */
+/* ---- loops ----------------------------------------------------------------------------------- */
 
 /* `per_lane` values in each lane; `load` declares operands of value i. */
 #define HALF_LOOP(per_lane, rows, load, expression)                                                \
@@ -100,17 +100,14 @@ static inline uint16_t extreme(uint16_t x, uint16_t y, uint16_t infinity, bool m
 
 /* name_type and name_type_x2. */
 #define HALF_FLOATS(name, type, n, how, expression)                                                \
-    OP_FUNCTION(name##_##type) {                                                                   \
-        HALF_LOOP(1, HALF_ROWS_##n, HALF_LOAD_##n(type, how), out_##type(expression, how))         \
-    }                                                                                              \
-    OP_FUNCTION(name##_##type##_x2) {                                                              \
+    OP_FUNCTION(name##_##type){                                                                    \
+        HALF_LOOP(1, HALF_ROWS_##n, HALF_LOAD_##n(type, how),                                      \
+                  out_##type(expression, how))} OP_FUNCTION(name##_##type##_x2) {                  \
         HALF_LOOP(2, HALF_ROWS_##n, HALF_LOAD_##n(type, how), out_##type(expression, how))         \
     }
 #define HALF_BITS(name, n, expression)                                                             \
-    OP_FUNCTION(name) {                                                                            \
-        HALF_LOOP(1, HALF_ROWS_##n, , (uint16_t)(expression))                                      \
-    }                                                                                              \
-    OP_FUNCTION(name##_x2) {                                                                       \
+    OP_FUNCTION(name){HALF_LOOP(1, HALF_ROWS_##n, , (uint16_t)(expression))} OP_FUNCTION(          \
+        name##_x2) {                                                                               \
         HALF_LOOP(2, HALF_ROWS_##n, , (uint16_t)(expression))                                      \
     }
 
@@ -159,7 +156,7 @@ HALF_FLOATS(ex2, bf16, 1, 0, exp2_half(x))
 HALF_FLOATS(tanh, f16, 1, 0, tanh_half(x))
 HALF_FLOATS(tanh, bf16, 1, 0, tanh_half(x))
 
-/* ---- forms -------------------------------------------------------------------------------------- */
+/* ---- forms ----------------------------------------------------------------------------------- */
 
 #define F16_FORM(opcode, modifiers, operands, name, imm)                                           \
     {opcode, modifiers, T(F16), operands, name, imm, 0}, {                                         \
@@ -176,8 +173,7 @@ HALF_FLOATS(tanh, bf16, 1, 0, tanh_half(x))
         F16_FORM(opcode, "rn? ftz sat", "ttt", name##_ftz_sat_f16, 0),                             \
         BF16_FORM(opcode, "rn?", "ttt", name##_bf16, 0)
 #define EXTREMES(opcode, name)                                                                     \
-    F16_FORM(opcode, "", "ttt", name##_f16, 0),                                                    \
-        F16_FORM(opcode, "ftz", "ttt", name##_ftz_f16, 0),                                         \
+    F16_FORM(opcode, "", "ttt", name##_f16, 0), F16_FORM(opcode, "ftz", "ttt", name##_ftz_f16, 0), \
         BF16_FORM(opcode, "", "ttt", name##_bf16, 0),                                              \
         F16_FORM(opcode, "NaN", "ttt", name##_any_f16, HALF_NAN_WINS),                             \
         F16_FORM(opcode, "ftz NaN", "ttt", name##_any_f16, HALF_NAN_WINS | HALF_FTZ),              \

@@ -10,7 +10,7 @@
 #include "forms.h"
 #include "lanes.h"
 
-/* ---- sums, products, extremes ----------------------------------------------------------------- */
+/* ---- sums, products, extremes ---------------------------------------------------------------- */
 
 __extension__ typedef unsigned __int128 uint128;
 __extension__ typedef __int128 int128;
@@ -50,14 +50,14 @@ VECTOR_3(mad_16, uint16_t, uint16_t, uint16_t, uint16_t, LOW_32(x, y) + z)
 VECTOR_3(mad_32, uint32_t, uint32_t, uint32_t, uint32_t, x *y + z)
 VECTOR_3(mad_64, uint64_t, uint64_t, uint64_t, uint64_t, x *y + z)
 
-VECTOR_2(mul_wide_u16, uint32_t, uint16_t, uint16_t, (uint32_t)x * y)
+VECTOR_2(mul_wide_u16, uint32_t, uint16_t, uint16_t, (uint32_t)x *y)
 VECTOR_2(mul_wide_s16, uint32_t, int16_t, int16_t, x *y)
-VECTOR_2(mul_wide_u32, uint64_t, uint32_t, uint32_t, (uint64_t)x * y)
-VECTOR_2(mul_wide_s32, uint64_t, int32_t, int32_t, (int64_t)x * y)
-VECTOR_3(mad_wide_u16, uint32_t, uint16_t, uint16_t, uint32_t, (uint32_t)x * y + z)
-VECTOR_3(mad_wide_s16, uint32_t, int16_t, int16_t, uint32_t, (uint32_t)(x * y) + z)
-VECTOR_3(mad_wide_u32, uint64_t, uint32_t, uint32_t, uint64_t, (uint64_t)x * y + z)
-VECTOR_3(mad_wide_s32, uint64_t, int32_t, int32_t, uint64_t, (uint64_t)((int64_t)x * y) + z)
+VECTOR_2(mul_wide_u32, uint64_t, uint32_t, uint32_t, (uint64_t)x *y)
+VECTOR_2(mul_wide_s32, uint64_t, int32_t, int32_t, (int64_t)x *y)
+VECTOR_3(mad_wide_u16, uint32_t, uint16_t, uint16_t, uint32_t, (uint32_t)x *y + z)
+VECTOR_3(mad_wide_s16, uint32_t, int16_t, int16_t, uint32_t, (uint32_t)(x *y) + z)
+VECTOR_3(mad_wide_u32, uint64_t, uint32_t, uint32_t, uint64_t, (uint64_t)x *y + z)
+VECTOR_3(mad_wide_s32, uint64_t, int32_t, int32_t, uint64_t, (uint64_t)((int64_t)x *y) + z)
 
 #define HIGH_FORMS(name, U, S)                                                                     \
     VECTOR_2(mul_hi_u##name, U, U, U, high_u##name(x, y))                                          \
@@ -140,7 +140,7 @@ VECTOR_1(abs_s16, uint16_t, int16_t, x < 0 ? 0 - (uint16_t)x : x)
 VECTOR_1(abs_s32, uint32_t, int32_t, x < 0 ? 0 - (uint32_t)x : (uint32_t)x)
 VECTOR_1(abs_s64, uint64_t, int64_t, x < 0 ? 0 - (uint64_t)x : (uint64_t)x)
 
-/* ---- two 16-bit values in 32 bits --------------------------------------------------------------- */
+/* ---- two 16-bit values in 32 bits ------------------------------------------------------------ */
 
 static inline uint32_t pair(uint32_t high, uint32_t low) {
     return high << 16 | (low & 0xffffU);
@@ -157,8 +157,7 @@ static inline uint32_t min_s(int32_t x, int32_t y) {
 static inline uint32_t max_s(int32_t x, int32_t y) {
     return (uint32_t)(x > y ? x : y);
 }
-#define PAIRED_S16(op)                                                                             \
-    pair(op(high_part_s16(x), high_part_s16(y)), op(low_s16(x), low_s16(y)))
+#define PAIRED_S16(op) pair(op(high_part_s16(x), high_part_s16(y)), op(low_s16(x), low_s16(y)))
 #define PAIRED_U16(op)                                                                             \
     pair(op((int32_t)(x >> 16), (int32_t)(y >> 16)),                                               \
          op((int32_t)(x & 0xffffU), (int32_t)(y & 0xffffU)))
@@ -173,7 +172,7 @@ VECTOR_2(max_u16x2, uint32_t, uint32_t, uint32_t, PAIRED_U16(max_s))
 VECTOR_2(min_relu_s16x2, uint32_t, uint32_t, uint32_t, RELU_S16(min_s))
 VECTOR_2(max_relu_s16x2, uint32_t, uint32_t, uint32_t, RELU_S16(max_s))
 
-/* ---- carry chains ------------------------------------------------------------------------------- */
+/* ---- carry chains ---------------------------------------------------------------------------- */
 
 enum { CARRY_IN = 1, CARRY_OUT = 2 };
 
@@ -229,8 +228,8 @@ static void carry_finish(struct warp *warp, const struct op *op, uint32_t mask, 
         (void)c;                                                                                   \
     }                                                                                              \
     OP_FUNCTION(mad_lo_carry_##width) {                                                            \
-        CARRY_LANES(U, bool overflow;, a[lane] * b[lane], c[lane],                                 \
-                                     plus_##width(one, two, carry, &overflow))                     \
+        CARRY_LANES(U, bool overflow;                                                              \
+                    , a[lane] * b[lane], c[lane], plus_##width(one, two, carry, &overflow))        \
     }                                                                                              \
     OP_FUNCTION(mad_hi_carry_u##width) {                                                           \
         CARRY_LANES(U, bool overflow;, high_u##width(a[lane], b[lane]), c[lane],                   \
@@ -244,32 +243,37 @@ static void carry_finish(struct warp *warp, const struct op *op, uint32_t mask, 
 CARRY_FORMS(32, uint32_t)
 CARRY_FORMS(64, uint64_t)
 
-/* ---- forms -------------------------------------------------------------------------------------- */
+/* ---- forms ----------------------------------------------------------------------------------- */
 
 #define BY_WIDTH(opcode, modifiers, operands, name)                                                \
     {opcode, modifiers, T_INT16, operands, name##_16, 0, 0},                                       \
-        {opcode, modifiers, T_INT32, operands, name##_32, 0, 0},                                   \
-        {opcode, modifiers, T_INT64, operands, name##_64, 0, 0}
+        {opcode, modifiers, T_INT32, operands, name##_32, 0, 0}, {                                 \
+        opcode, modifiers, T_INT64, operands, name##_64, 0, 0                                      \
+    }
 #define BY_TYPE(opcode, modifiers, operands, name)                                                 \
     {opcode, modifiers, T(U16), operands, name##u16, 0, 0},                                        \
         {opcode, modifiers, T(S16), operands, name##s16, 0, 0},                                    \
         {opcode, modifiers, T(U32), operands, name##u32, 0, 0},                                    \
         {opcode, modifiers, T(S32), operands, name##s32, 0, 0},                                    \
-        {opcode, modifiers, T(U64), operands, name##u64, 0, 0},                                    \
-        {opcode, modifiers, T(S64), operands, name##s64, 0, 0}
+        {opcode, modifiers, T(U64), operands, name##u64, 0, 0}, {                                  \
+        opcode, modifiers, T(S64), operands, name##s64, 0, 0                                       \
+    }
 #define WIDE(opcode, operands, name)                                                               \
     {opcode, "wide", T(U16), operands, name##_u16, 0, 0},                                          \
         {opcode, "wide", T(S16), operands, name##_s16, 0, 0},                                      \
-        {opcode, "wide", T(U32), operands, name##_u32, 0, 0},                                      \
-        {opcode, "wide", T(S32), operands, name##_s32, 0, 0}
+        {opcode, "wide", T(U32), operands, name##_u32, 0, 0}, {                                    \
+        opcode, "wide", T(S32), operands, name##_s32, 0, 0                                         \
+    }
 #define CARRIES(opcode, modifiers, operands, name, how)                                            \
-    {opcode, modifiers, T_INT32, operands, name##_32, how, OP_OWN_POISON},                         \
-        {opcode, modifiers, T_INT64, operands, name##_64, how, OP_OWN_POISON}
+    {opcode, modifiers, T_INT32, operands, name##_32, how, OP_OWN_POISON}, {                       \
+        opcode, modifiers, T_INT64, operands, name##_64, how, OP_OWN_POISON                        \
+    }
 #define CARRIES_HIGH(opcode, modifiers, how)                                                       \
     {opcode, modifiers, T(U32), "tttt", mad_hi_carry_u32, how, OP_OWN_POISON},                     \
         {opcode, modifiers, T(S32), "tttt", mad_hi_carry_s32, how, OP_OWN_POISON},                 \
-        {opcode, modifiers, T(U64), "tttt", mad_hi_carry_u64, how, OP_OWN_POISON},                 \
-        {opcode, modifiers, T(S64), "tttt", mad_hi_carry_s64, how, OP_OWN_POISON}
+        {opcode, modifiers, T(U64), "tttt", mad_hi_carry_u64, how, OP_OWN_POISON}, {               \
+        opcode, modifiers, T(S64), "tttt", mad_hi_carry_s64, how, OP_OWN_POISON                    \
+    }
 
 static const struct form FORMS[] = {
     BY_WIDTH("add", "", "ttt", add),

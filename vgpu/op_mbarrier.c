@@ -3,8 +3,9 @@
  * op_mbarrier.c - the mbarrier instructions. try_wait blocks until its phase completes (as hardware
  * may), so that a dead-lock is seen as one; under random completion it sometimes gives up.
  *
- * Invariant: to the race detector mbarrier.init and inval write the object's 8 bytes and every other
- * use reads them: uses do not conflict with each other, but one that is not ordered after init does.
+ * Invariant: to the race detector mbarrier.init and inval write the object's 8 bytes and every
+ * other use reads them: uses do not conflict with each other, but one that is not ordered after
+ * init does.
  */
 #include "mbarrier.h"
 
@@ -57,7 +58,7 @@ static uint32_t operand_of(struct warp *warp, const struct form *form, uint32_t 
     for (uint32_t rest = (mask), lane; rest != 0 && (lane = (uint32_t)__builtin_ctz(rest), true);  \
          rest &= rest - 1)
 
-/* ---- init, inval ------------------------------------------------------------------------------ */
+/* ---- init, inval ----------------------------------------------------------------------------- */
 
 static void run_init(struct warp *warp, const struct op *op, uint32_t mask) {
     const struct form *form = op->extra;
@@ -115,7 +116,7 @@ static void run_inval(struct warp *warp, const struct op *op, uint32_t mask) {
     }
 }
 
-/* ---- arrivals and bytes ----------------------------------------------------------------------- */
+/* ---- arrivals and bytes ---------------------------------------------------------------------- */
 
 static void expect(struct warp *warp, const struct op *op, uint32_t lane, struct mbarrier *barrier,
                    uint32_t bytes) {
@@ -194,7 +195,7 @@ static void run_complete_tx(struct warp *warp, const struct op *op, uint32_t mas
     }
 }
 
-/* ---- waits ------------------------------------------------------------------------------------ */
+/* ---- waits ----------------------------------------------------------------------------------- */
 
 /* Whether the phase that the lane asks for is complete. */
 static bool complete_for(struct warp *warp, const struct op *op, uint32_t lane,
@@ -287,7 +288,7 @@ static void run_pending_count(struct warp *warp, const struct op *op, uint32_t m
     set_poison(warp, op->d, mask, poison_of(warp, form->token));
 }
 
-/* ---- decoding --------------------------------------------------------------------------------- */
+/* ---- decoding -------------------------------------------------------------------------------- */
 
 static bool decode_head(struct decoder *decoder, const struct ptx_instruction *in,
                         const struct ptx_operand *address, struct form *form) {

@@ -108,6 +108,18 @@ static void load_words(struct warp *warp, const struct transfer_form *form,
     }
 }
 
+/* The same words for all lanes. */
+static void load_one_word(struct warp *warp, const struct transfer_form *form,
+                          const unsigned char *from) {
+    for (uint32_t i = 0; i < form->count; i++) {
+        uint32_t value, *to = row32(warp, form->rows[i]);
+        memcpy(&value, from + 4 * (size_t)i, 4);
+        for (uint32_t lane = 0; lane < LANES; lane++) {
+            to[lane] = value;
+        }
+    }
+}
+
 static void store_words(struct warp *warp, const struct transfer_form *form, unsigned char *to) {
     for (uint32_t i = 0; i < form->count; i++) {
         const uint32_t *from = row32(warp, form->rows[i]);
@@ -143,6 +155,8 @@ static void run_load(struct warp *warp, const struct op *op, uint32_t mask) {
         memcpy(warp->rows + form->rows[0], access.host[0], (size_t)form->element * LANES);
     } else if (access.contiguous && form->words) {
         load_words(warp, form, access.host[0]);
+    } else if (access.uniform && form->words) {
+        load_one_word(warp, form, access.host[0]);
     } else {
         for (uint32_t i = 0; i < form->count; i++) {
             form->moves[i](warp->rows + form->rows[i], access.host, i * form->element, access.good);

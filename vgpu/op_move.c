@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * op_move.c - values as they are: mov (with packing and unpacking of vectors), selp, slct, and logic
- * on predicates. setp and set are in op_compare.c, cvt in op_cvt.c.
+ * op_move.c - values as they are: mov (with packing and unpacking of vectors), selp, slct, and
+ * logic on predicates. setp and set are in op_compare.c, cvt in op_cvt.c.
  *
  * Invariant: bits are never changed. selp takes the poison of the value it takes.
  */
@@ -10,7 +10,7 @@
 #include "forms.h"
 #include "lanes.h"
 
-/* ---- mov ---------------------------------------------------------------------------------------- */
+/* ---- mov ------------------------------------------------------------------------------------- */
 
 VECTOR_1(mov_16, uint16_t, uint16_t, x)
 VECTOR_1(mov_32, uint32_t, uint32_t, x)
@@ -129,8 +129,8 @@ static bool decode_clock(struct decoder *decoder, const struct ptx_instruction *
     static const struct {
         const char *name;
         uint32_t bytes, shift;
-    } clocks[] = {{"%clock", 4, 0},           {"%clock_hi", 4, 32},     {"%clock64", 8, 0},
-                  {"%globaltimer_lo", 4, 0},  {"%globaltimer_hi", 4, 32}, {"%globaltimer", 8, 0}};
+    } clocks[] = {{"%clock", 4, 0},          {"%clock_hi", 4, 32},       {"%clock64", 8, 0},
+                  {"%globaltimer_lo", 4, 0}, {"%globaltimer_hi", 4, 32}, {"%globaltimer", 8, 0}};
     for (size_t i = 0; i < sizeof clocks / sizeof clocks[0]; i++) {
         if (strcmp(in->operands[1].name, clocks[i].name) == 0) {
             op->run = clocks[i].bytes == 8 ? mov_clock_64 : mov_clock_32;
@@ -171,7 +171,7 @@ static bool decode_mov(struct decoder *decoder, const struct ptx_instruction *in
     return op->d != 0 && op->a != 0;
 }
 
-/* ---- selp, slct ----------------------------------------------------------------------------------- */
+/* ---- selp, slct ------------------------------------------------------------------------------ */
 
 static void selp_poison(struct warp *warp, const struct op *op, uint32_t mask, uint32_t selector) {
     const uint32_t poison =
@@ -225,7 +225,7 @@ static bool decode_slct(struct decoder *decoder, const struct ptx_instruction *i
     return op->d != 0 && op->a != 0 && op->b != 0 && op->c != 0;
 }
 
-/* ---- predicates ----------------------------------------------------------------------------------- */
+/* ---- predicates ------------------------------------------------------------------------------ */
 
 static uint32_t predicate_poison_of(const struct warp *warp, uint32_t index) {
     return warp->predicate_poison[index & ~(uint32_t)PREDICATE_NOT];
@@ -244,7 +244,7 @@ PREDICATE_LOGIC(xor_predicate, x ^ y)
 PREDICATE_LOGIC(not_predicate, ~x)
 PREDICATE_LOGIC(mov_predicate, x)
 
-/* ---- forms -------------------------------------------------------------------------------------- */
+/* ---- forms ----------------------------------------------------------------------------------- */
 
 static const struct form FORMS[] = {
     {"selp", "", T(B16) | T_INT16, "tttp", selp_16, 0, OP_OWN_POISON},

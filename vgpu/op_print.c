@@ -16,7 +16,7 @@
 
 enum { MAX_TEXT = 4096, MAX_FIELD = 1024, MAX_SPEC = 32 };
 
-/* ---- a thread's memory ------------------------------------------------------------------------------ */
+/* ---- a thread's memory ---- */
 
 struct reader {
     struct warp *warp;
@@ -56,7 +56,7 @@ static void read_string(const struct reader *r, uint64_t address, char *buffer, 
     buffer[length] = '\0';
 }
 
-/* ---- vprintf ----------------------------------------------------------------------------------------- */
+/* ---- vprintf ---- */
 
 struct printer {
     struct reader reader;
@@ -146,8 +146,8 @@ static void put_conversion(struct printer *p, struct conversion *c) {
     } else if (c->letter == 'c') {
         put_field(p, field, snprintf(field, sizeof field, c->spec, (int)next_value(p, 4)));
     } else if (c->letter == 'p') {
-        put_field(p, field, snprintf(field, sizeof field, "0x%llx",
-                                     (unsigned long long)next_value(p, 8)));
+        put_field(p, field,
+                  snprintf(field, sizeof field, "0x%llx", (unsigned long long)next_value(p, 8)));
     } else if (c->letter == '%') {
         put(p, "%", 1);
     } else {
@@ -195,7 +195,7 @@ static void run_vprintf(struct warp *warp, const struct op *op, uint32_t mask) {
     }
 }
 
-/* ---- __assertfail -------------------------------------------------------------------------------------- */
+/* ---- __assertfail ---- */
 
 static void run_assertfail(struct warp *warp, const struct op *op, uint32_t mask) {
     const struct reader reader = {warp, op, (uint32_t)__builtin_ctz(mask)};

@@ -7,7 +7,8 @@
  *
  *     rcp sqrt        0.5 ulp      rsqrt f32       0.51 ulp (computed in double)
  *     ex2             1.5 ulp      lg2             1 ulp of libm's log2f
- *     sin cos tanh    0.51 ulp     f64 rcp rsqrt   2^-21, the low word is zero; rsqrt.approx.f64: 1 ulp
+ *     sin cos tanh    0.51 ulp     rsqrt f64       1 ulp
+ *     rcp, rsqrt .approx.ftz.f64   2^-21; the low word is zero
  *
  * so they are at least as good as the hardware's, and not bit-equal to it.
  *
@@ -48,13 +49,11 @@ VECTOR_1(rsqrt_approx_f64, uint64_t, uint64_t, rounded_high_word(1.0 / sqrt(high
 F32_FORMS(SCALAR_LANES, sin_f32, 1, (float)sin((double)x))
 F32_FORMS(SCALAR_LANES, cos_f32, 1, (float)cos((double)x))
 F32_FORMS(SCALAR_LANES, lg2_f32, 1, log2f(x))
-OP_FUNCTION(tanh_f32) {
-    F32_LANES(SCALAR_LANES, false, false, 1, (float)tanh((double)x))
-}
+OP_FUNCTION(tanh_f32){F32_LANES(SCALAR_LANES, false, false, 1, (float)tanh((double)x))}
 
 F32_FORMS_1(ex2_f32, exp2_approx(x))
 
-/* ---- forms -------------------------------------------------------------------------------------- */
+/* ---- forms ----------------------------------------------------------------------------------- */
 
 #define ROUNDED(opcode, name)                                                                      \
     F32_NEAREST_FORMS(opcode, "rn", "tt", name##_f32),                                             \
@@ -62,17 +61,17 @@ F32_FORMS_1(ex2_f32, exp2_approx(x))
         F32_MODE_FORMS(opcode, "tt", name##_f32, "", 0),                                           \
         F64_ALL_FORMS(opcode, "rn", "tt", name##_f64)
 
-const struct form special_forms[] = {
-    ROUNDED("rcp", rcp),
-    ROUNDED("sqrt", sqrt),
-    F32_NEAREST_FORMS("rsqrt", "approx", "tt", rsqrt_f32),
-    F32_NEAREST_FORMS("sin", "approx", "tt", sin_f32),
-    F32_NEAREST_FORMS("cos", "approx", "tt", cos_f32),
-    F32_NEAREST_FORMS("lg2", "approx", "tt", lg2_f32),
-    F32_NEAREST_FORMS("ex2", "approx", "tt", ex2_f32),
-    {"tanh", "approx", T(F32), "tt", tanh_f32, 0, 0},
-    {"rsqrt", "approx", T(F64), "tt", rsqrt_f64, 0, 0},
-    {"rcp", "approx ftz", T(F64), "tt", rcp_approx_f64, 0, 0},
-    {"rsqrt", "approx ftz", T(F64), "tt", rsqrt_approx_f64, 0, 0},
+    const struct form special_forms[] = {
+        ROUNDED("rcp", rcp),
+        ROUNDED("sqrt", sqrt),
+        F32_NEAREST_FORMS("rsqrt", "approx", "tt", rsqrt_f32),
+        F32_NEAREST_FORMS("sin", "approx", "tt", sin_f32),
+        F32_NEAREST_FORMS("cos", "approx", "tt", cos_f32),
+        F32_NEAREST_FORMS("lg2", "approx", "tt", lg2_f32),
+        F32_NEAREST_FORMS("ex2", "approx", "tt", ex2_f32),
+        {"tanh", "approx", T(F32), "tt", tanh_f32, 0, 0},
+        {"rsqrt", "approx", T(F64), "tt", rsqrt_f64, 0, 0},
+        {"rcp", "approx ftz", T(F64), "tt", rcp_approx_f64, 0, 0},
+        {"rsqrt", "approx ftz", T(F64), "tt", rsqrt_approx_f64, 0, 0},
 };
 const size_t special_form_count = FORM_COUNT(special_forms);

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- shared memory ---------------------------------------------------------------------------- */
+/* ---- shared memory --------------------------------------------------------------------------- */
 
 static uint32_t place_of(const struct transfer *transfer, uint32_t offset) {
     const struct bulk_form *form = transfer->op->extra;
@@ -109,7 +109,7 @@ static bool stage_from_shared(struct stage *stage, const struct transfer *transf
     return true;
 }
 
-/* ---- rows in global memory -------------------------------------------------------------------- */
+/* ---- rows in global memory ------------------------------------------------------------------- */
 
 /* A row of the box: bytes [begin, end) of the stage, of which [low, high) are in the tensor, the
  * first of these at `address`. */
@@ -226,7 +226,7 @@ static void store_row(const struct transfer *transfer, const struct stage *stage
     }
 }
 
-/* ---- whole transfers -------------------------------------------------------------------------- */
+/* ---- whole transfers ------------------------------------------------------------------------- */
 
 static struct row plain_row(const struct transfer *transfer) {
     return (struct row){0, transfer->bytes, 0, transfer->bytes, transfer->global};

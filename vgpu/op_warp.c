@@ -19,7 +19,7 @@ enum { LEGACY = 0 }; /* op->f of forms without .sync: the row of zeros stands fo
 /* Executes the op for lanes that take part together. */
 typedef void talk_function(struct warp *warp, const struct op *op, uint32_t lanes);
 
-/* ---- member masks -------------------------------------------------------------------------------- */
+/* ---- member masks ---- */
 
 static uint32_t lanes_with(const uint32_t *row, uint32_t value, uint32_t mask) {
     uint32_t same = 0;
@@ -60,7 +60,7 @@ static void gather(struct warp *warp, const struct op *op, uint32_t mask, talk_f
     }
 }
 
-/* ---- results -------------------------------------------------------------------------------------- */
+/* ---- results ---- */
 
 static void write_row(struct warp *warp, uint32_t row, uint32_t lanes, const uint32_t *values,
                       uint32_t poison) {
@@ -88,7 +88,7 @@ static void write_flag(struct warp *warp, const struct op *op, uint32_t lanes, u
     }
 }
 
-/* ---- shfl ------------------------------------------------------------------------------------------ */
+/* ---- shfl ---- */
 
 enum shuffle { SHUFFLE_UP, SHUFFLE_DOWN, SHUFFLE_BFLY, SHUFFLE_IDX };
 
@@ -146,7 +146,7 @@ static void run_shfl(struct warp *warp, const struct op *op, uint32_t mask) {
     gather(warp, op, mask, talk_shfl);
 }
 
-/* ---- vote ------------------------------------------------------------------------------------------- */
+/* ---- vote ---- */
 
 enum vote { VOTE_ALL, VOTE_ANY, VOTE_UNI, VOTE_BALLOT };
 
@@ -172,7 +172,7 @@ static void run_activemask(struct warp *warp, const struct op *op, uint32_t mask
     write_same(warp, op->d, mask, mask, false);
 }
 
-/* ---- match ------------------------------------------------------------------------------------------- */
+/* ---- match ---- */
 
 static uint64_t value_at(struct warp *warp, const struct op *op, uint32_t lane) {
     return op->imm == 8 ? row64(warp, op->a)[lane] : row32(warp, op->a)[lane];
@@ -209,10 +209,18 @@ static void run_match_all(struct warp *warp, const struct op *op, uint32_t mask)
     gather(warp, op, mask, talk_match_all);
 }
 
-/* ---- redux ------------------------------------------------------------------------------------------- */
+/* ---- redux ---- */
 
-enum redux { REDUX_ADD, REDUX_MIN_U, REDUX_MAX_U, REDUX_MIN_S, REDUX_MAX_S, REDUX_AND, REDUX_OR,
-             REDUX_XOR };
+enum redux {
+    REDUX_ADD,
+    REDUX_MIN_U,
+    REDUX_MAX_U,
+    REDUX_MIN_S,
+    REDUX_MAX_S,
+    REDUX_AND,
+    REDUX_OR,
+    REDUX_XOR
+};
 
 static uint32_t combine(enum redux how, uint32_t x, uint32_t y) {
     switch (how) {
@@ -241,7 +249,7 @@ static void run_redux(struct warp *warp, const struct op *op, uint32_t mask) {
     gather(warp, op, mask, talk_redux);
 }
 
-/* ---- elect, bar.warp.sync ------------------------------------------------------------------------------ */
+/* ---- elect, bar.warp.sync ---- */
 
 static void talk_elect(struct warp *warp, const struct op *op, uint32_t lanes) {
     const uint32_t leader = (uint32_t)__builtin_ctz(lanes);
@@ -262,7 +270,7 @@ static void run_warp_sync(struct warp *warp, const struct op *op, uint32_t mask)
     gather(warp, op, mask, talk_sync);
 }
 
-/* ---- decoding ------------------------------------------------------------------------------------------- */
+/* ---- decoding ---- */
 
 bool only_modifiers(const struct ptx_instruction *in, const char *known) {
     for (uint32_t i = 0; i < in->modifier_count; i++) {

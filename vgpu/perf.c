@@ -26,34 +26,48 @@ struct cluster_perf {
 
 /* ---- one access ------------------------------------------------------------------------------ */
 
-static bool is_consecutive(const struct access *access, uint32_t bytes) {
-    uint64_t different = 0;
+/* What all 32 lanes have in common; nothing where some are missing. */
+struct pattern {
+    bool consecutive, same;
+};
+
+static struct pattern pattern_of(const struct access *access, uint32_t bytes) {
+    uint64_t from_line = 0, from_first = 0;
     for (uint32_t lane = 0; lane < LANES; lane++) {
-        different |= access->address[lane] ^ (access->address[0] + (uint64_t)lane * bytes);
+        from_line |= access->address[lane] ^ (access->address[0] + (uint64_t)lane * bytes);
+        from_first |= access->address[lane] ^ access->address[0];
     }
-    return different == 0 && access->good == ALL_LANES;
+    const bool all = access->good == ALL_LANES;
+    return (struct pattern){.consecutive = all && from_line == 0, .same = all && from_first == 0};
 }
 
-/* Different words in the bank that has most of them, for the lanes of one phase. */
+/* Different places in the bank that has most of them, for the lanes of one phase. A lane touches
+ * `words` banks from a multiple of `words` on, so that these count as one wide bank. */
 static uint32_t phase_passes(const struct access *access, uint32_t mask, uint32_t words) {
-    int8_t first[BANKS], next[BANKS];
-    uint64_t word[BANKS];
-    uint32_t depth[BANKS] = {0}, count = 0, most = 0;
-    memset(first, -1, sizeof first);
+    const uint32_t banks = BANKS / words;
+    const int shift = __builtin_ctz(words * BANK_BYTES);
+    uint64_t place[BANKS + LANES]; /* the first of each bank, then those that collide with one */
+    int8_t next[BANKS + LANES];
+    uint32_t depth[BANKS], used = 0, count = banks, most = 1;
     for (; mask != 0; mask &= mask - 1) {
-        const uint64_t begin = access->address[__builtin_ctz(mask)] / BANK_BYTES;
-        for (uint32_t i = 0; i < words; i++) {
-            const uint32_t bank = (uint32_t)(begin + i) % BANKS;
-            int8_t at = first[bank];
-            while (at >= 0 && word[at] != begin + i) {
-                at = next[at];
-            }
-            if (at < 0) {
-                word[count] = begin + i;
-                next[count] = first[bank];
-                first[bank] = (int8_t)count++;
-                most = ++depth[bank] > most ? depth[bank] : most;
-            }
+        const uint64_t at = access->address[__builtin_ctz(mask)] >> shift;
+        const uint32_t bank = (uint32_t)at & (banks - 1);
+        if ((used >> bank & 1) == 0) {
+            used |= 1U << bank;
+            place[bank] = at;
+            next[bank] = -1;
+            depth[bank] = 1;
+            continue;
+        }
+        int8_t known = (int8_t)bank;
+        while (known >= 0 && place[known] != at) {
+            known = next[known];
+        }
+        if (known < 0) {
+            place[count] = at;
+            next[count] = next[bank];
+            next[bank] = (int8_t)count++;
+            most = ++depth[bank] > most ? depth[bank] : most;
         }
     }
     return most;
@@ -61,11 +75,12 @@ static uint32_t phase_passes(const struct access *access, uint32_t mask, uint32_
 
 static struct cost shared_cost(const struct access *access) {
     const uint32_t bytes = access->element * access->count;
-    const uint32_t words = (bytes + BANK_BYTES - 1) / BANK_BYTES;
-    const uint32_t lanes = words <= 1 ? LANES : PHASE_BYTES / BANK_BYTES / words;
+    const uint32_t words = bytes <= BANK_BYTES ? 1 : bytes / BANK_BYTES;
+    const uint32_t lanes = LANES / words; /* of a phase */
+    const struct pattern pattern = pattern_of(access, bytes);
     struct cost cost = {.requests = 1};
-    if (is_consecutive(access, bytes)) {
-        cost.used = cost.needed = LANES / lanes;
+    if (pattern.consecutive || pattern.same) {
+        cost.used = cost.needed = words;
         return cost;
     }
     for (uint32_t from = 0; from < LANES; from += lanes) {
@@ -92,7 +107,7 @@ static struct cost global_cost(const struct access *access) {
     const uint32_t bytes = access->element * access->count;
     const uint64_t all = (uint64_t)__builtin_popcount(access->good) * bytes;
     struct cost cost = {.requests = 1, .needed = (all + SECTOR_BYTES - 1) / SECTOR_BYTES};
-    if (is_consecutive(access, bytes)) {
+    if (pattern_of(access, bytes).consecutive) {
         const uint64_t last = access->address[0] + all - 1;
         cost.used = last / SECTOR_BYTES - access->address[0] / SECTOR_BYTES + 1;
     } else {
@@ -174,10 +189,11 @@ static void add_cost(struct cost *to, const struct cost *cost) {
     to->needed += cost->needed;
 }
 
-/* Constants have a cache of their own; no instruction moves more than 128 bytes a lane. */
+/* Constants have a cache of their own. A lane's bytes are a power of two. */
 static bool is_countable(const struct access *access) {
     const uint32_t bytes = access->element * access->count;
-    return access->good != 0 && access->space != PTX_CONST && bytes > 0 && bytes <= PHASE_BYTES;
+    return access->good != 0 && access->space != PTX_CONST && bytes > 0 && bytes <= PHASE_BYTES &&
+           (bytes & (bytes - 1)) == 0;
 }
 
 void perf_shared(struct warp *warp, const struct op *op, const struct access *access) {

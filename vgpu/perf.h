@@ -2,10 +2,10 @@
  *
  * perf.h - what memory accesses cost, line by line: read by report.c.
  *
- * Shared memory has 32 banks of 4 bytes. A request of 32 lanes is served in phases of 128 bytes: all
- * lanes at once up to 4 bytes each, 16 lanes of 8 bytes, 8 lanes of 16 bytes (ldmatrix: one matrix);
- * a phase needs as many passes as the bank with most different words has of them. Global memory is
- * read in sectors of 32 bytes.
+ * Shared memory has 32 banks of 4 bytes. A request of 32 lanes is served in phases of 128 bytes:
+ * all lanes at once up to 4 bytes each, 16 lanes of 8 bytes, 8 lanes of 16 bytes (ldmatrix: one
+ * matrix); a phase needs as many passes as the bank with most different words has of them. Global
+ * memory is read in sectors of 32 bytes.
  *
  * Invariant: the numbers are sums over all launches, so no order of clusters shows in them.
  */

@@ -160,11 +160,29 @@ static bool is_unsynced(const struct race *race, uint32_t stamp, uint32_t who, u
            !(other_strong && race->strong);
 }
 
+/* Are the last writes of n cells old, or by the lanes that touch them now? */
+static bool are_own(const struct race *race, uint32_t cell, uint32_t n, uint32_t lane,
+                    uint32_t lane_shift) {
+    const uint32_t *stamps = race->cells->write_stamp + cell;
+    const uint32_t *whos = race->cells->write_who + cell;
+    const uint32_t floor = race->floor, mask = ~(uint32_t)(WHO_OP | WHO_STRONG);
+    const uint32_t slot = race->slot << WHO_SLOT;
+    uint32_t others = lane >= LANES;
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t mine = slot | (lane + (i >> lane_shift)) << WHO_LANE;
+        others |= stamps[i] >= floor && (whos[i] & mask) != mine;
+    }
+    return others == 0;
+}
+
 /* Against the last writes of n cells. */
 static void check_writes(struct race *race, uint32_t cell, uint32_t n, uint32_t lane,
                          uint32_t lane_shift) {
     const struct cta_memory *cells = race->cells;
     const uint32_t *seen = race->warp->clock->seen;
+    if (are_own(race, cell, n, lane, lane_shift)) {
+        return;
+    }
     for (uint32_t i = 0; i < n; i++) {
         const uint32_t stamp = cells->write_stamp[cell + i], who = cells->write_who[cell + i];
         const uint32_t slot = who >> WHO_SLOT, mine = lane_at(lane, i, lane_shift);
@@ -265,32 +283,36 @@ static void check_proxy(struct race *race, uint32_t cell, uint32_t n, uint32_t l
 
 /* ---- what is remembered ---------------------------------------------------------------------- */
 
-static void record_write(struct cta_memory *cells, uint32_t cell, uint32_t n, uint32_t stamp,
-                         uint32_t who, uint32_t lane, uint32_t lane_shift) {
-    uint32_t *restrict stamps = cells->write_stamp + cell;
-    uint32_t *restrict whos = cells->write_who + cell;
-    if (lane >= LANES) {
-        for (uint32_t i = 0; i < n; i++) {
-            stamps[i] = stamp;
-            whos[i] = who | lane << WHO_LANE;
-        }
-        return;
-    }
+/* The rows of what is remembered, from one cell on. */
+struct written {
+    uint32_t *stamps, *whos;
+};
+struct read_by {
+    uint32_t *stamps, *whos, *latest;
+    uint32_t sync; /* of the slot that reads */
+};
+
+static inline __attribute__((always_inline)) void record_write(struct written row, uint32_t cell,
+                                                               uint32_t n, uint32_t stamp,
+                                                               uint32_t who, uint32_t lane,
+                                                               uint32_t lane_shift) {
+    uint32_t *restrict stamps = row.stamps + cell, *restrict whos = row.whos + cell;
+    const uint32_t shift = lane < LANES ? lane_shift : 31;
     for (uint32_t i = 0; i < n; i++) {
         stamps[i] = stamp;
-        whos[i] = who | (lane + (i >> lane_shift)) << WHO_LANE;
+        whos[i] = who | (lane + (i >> shift)) << WHO_LANE;
     }
 }
 
 /* A cell that different lanes have read since the warp synchronised belongs to several; reads by
  * the warp's engines leave it to those lanes. */
-static void record_read(struct cta_memory *cells, uint32_t slot, uint32_t sync, uint32_t cell,
-                        uint32_t n, uint32_t stamp, uint32_t who, uint32_t lane,
-                        uint32_t lane_shift) {
-    uint32_t *restrict stamps = cells->read_stamp[slot] + cell;
-    uint32_t *restrict whos = cells->read_who[slot] + cell;
-    uint32_t *restrict latest = cells->read_latest + cell;
-    const uint32_t shift = lane < LANES ? lane_shift : 31;
+static inline __attribute__((always_inline)) void record_read(struct read_by row, uint32_t cell,
+                                                              uint32_t n, uint32_t stamp,
+                                                              uint32_t who, uint32_t lane,
+                                                              uint32_t lane_shift) {
+    uint32_t *restrict stamps = row.stamps + cell, *restrict whos = row.whos + cell;
+    uint32_t *restrict latest = row.latest + cell;
+    const uint32_t shift = lane < LANES ? lane_shift : 31, sync = row.sync;
     if (lane == LANE_ENGINE) {
         for (uint32_t i = 0; i < n; i++) {
             whos[i] = stamps[i] >= sync ? whos[i] : who | (uint32_t)LANE_ENGINE << WHO_LANE;
@@ -301,11 +323,20 @@ static void record_read(struct cta_memory *cells, uint32_t slot, uint32_t sync, 
     }
     for (uint32_t i = 0; i < n; i++) {
         const uint32_t mine = lane + (i >> shift), before = who_lane(whos[i]);
-        const bool shared = stamps[i] >= sync && before != mine && before != LANE_ENGINE;
+        const bool shared = (stamps[i] >= sync) & (before != mine) & (before != LANE_ENGINE);
         whos[i] = who | (shared ? (uint32_t)LANE_SEVERAL : mine) << WHO_LANE;
         stamps[i] = stamp;
         latest[i] = stamp;
     }
+}
+
+static struct written written_of(const struct cta_memory *cells) {
+    return (struct written){cells->write_stamp, cells->write_who};
+}
+
+static struct read_by read_by_of(const struct cta_memory *cells, uint32_t slot, uint32_t sync) {
+    return (struct read_by){cells->read_stamp[slot], cells->read_who[slot], cells->read_latest,
+                            sync};
 }
 
 static void mark_flight(struct cta_memory *cells, const struct flight *flight, int step) {
@@ -356,9 +387,10 @@ void race_land(const struct agent *agent, uint32_t slot, uint32_t stamp) {
         const uint32_t lane_shift = per_lane == 0 ? 31 : (uint32_t)__builtin_ctz(per_lane);
         const uint32_t who = op_id(agent->warp, agent->op);
         if (flight->writes) {
-            record_write(cells, cell, n, stamp, who | slot << WHO_SLOT, lane, lane_shift);
+            record_write(written_of(cells), cell, n, stamp, who | slot << WHO_SLOT, lane,
+                         lane_shift);
         } else if (slot != nobody && make_reader(cells, slot)) {
-            record_read(cells, slot, sync, cell, n, stamp, who, lane, lane_shift);
+            record_read(read_by_of(cells, slot, sync), cell, n, stamp, who, lane, lane_shift);
         }
     }
 }
@@ -397,7 +429,8 @@ bool race_begin(struct race *race, struct warp *warp, const struct op *op, struc
     return issue || !is_read(kind) || make_reader(cells, race->slot);
 }
 
-static bool all_below(const uint32_t *stamps, uint32_t n, uint32_t floor) {
+static inline __attribute__((always_inline)) bool all_below(const uint32_t *stamps, uint32_t n,
+                                                            uint32_t floor) {
     uint32_t above = 0;
     for (uint32_t i = 0; i < n; i++) {
         above |= stamps[i] >= floor;
@@ -427,6 +460,24 @@ static void check_range(struct race *race, uint32_t cell, uint32_t n, uint32_t l
     }
 }
 
+static uint32_t who_of(const struct race *race) {
+    return race->op_id | (race->strong ? (uint32_t)WHO_STRONG : 0);
+}
+
+/* Cells of lanes side by side. */
+static void touch_cells(struct race *race, uint32_t cell, uint32_t n, uint32_t lane,
+                        uint32_t lane_shift) {
+    struct cta_memory *cells = race->cells;
+    check_range(race, cell, n, lane, lane_shift);
+    if (race->kind == ACCESS_READ) {
+        record_read(read_by_of(cells, race->slot, race->sync), cell, n, race->now, who_of(race),
+                    lane, lane_shift);
+    } else {
+        record_write(written_of(cells), cell, n, race->now, who_of(race) | race->slot << WHO_SLOT,
+                     lane, lane_shift);
+    }
+}
+
 void race_range(struct race *race, uint32_t offset, uint32_t bytes, uint32_t per_lane,
                 uint32_t lane) {
     struct cta_memory *cells = race->cells;
@@ -435,20 +486,61 @@ void race_range(struct race *race, uint32_t offset, uint32_t bytes, uint32_t per
     }
     const uint32_t cell = offset >> cells->cell_shift, n = bytes >> cells->cell_shift;
     const uint32_t lane_shift = (uint32_t)__builtin_ctz(per_lane >> cells->cell_shift);
-    check_range(race, cell, n, lane, lane_shift);
-    const uint32_t strong = race->strong;
-    switch (race->kind) {
-    case ACCESS_READ:
-        record_read(cells, race->slot, race->sync, cell, n, race->now,
-                    race->op_id | (strong ? (uint32_t)WHO_STRONG : 0), lane, lane_shift);
+    if (race->kind == ACCESS_ISSUE_WRITE || race->kind == ACCESS_ISSUE_READ) {
+        check_range(race, cell, n, lane, lane_shift);
+        record_flight(race, offset, bytes, per_lane, lane);
+    } else {
+        touch_cells(race, cell, n, lane, lane_shift);
+    }
+}
+
+/* Lanes anywhere; inlined with n known where it matters. What the loop needs is in variables: the
+ * compiler must not think that the cells may be parts of `race`. */
+static inline __attribute__((always_inline)) void touch_lanes(struct race *race,
+                                                              const uint64_t *addresses,
+                                                              uint64_t base, uint32_t lanes,
+                                                              uint32_t n) {
+    const struct cta_memory *cells = race->cells;
+    const bool reads = race->kind == ACCESS_READ;
+    const bool look = cells->flights != 0 || race->proxy == PROXY_ASYNC;
+    const uint32_t shift = cells->cell_shift, floor = race->floor, now = race->now;
+    const uint32_t who = who_of(race) | (reads ? 0 : race->slot << WHO_SLOT);
+    const uint32_t *latest = cells->read_latest;
+    const struct written written = written_of(cells);
+    const struct read_by read_by =
+        reads ? read_by_of(cells, race->slot, race->sync) : (struct read_by){0};
+    for (uint32_t rest = lanes; rest != 0; rest &= rest - 1) {
+        const uint32_t lane = (uint32_t)__builtin_ctz(rest);
+        const uint32_t cell = (uint32_t)(addresses[lane] - base) >> shift;
+        if (look || !all_below(written.stamps + cell, n, floor) ||
+            (!reads && !all_below(latest + cell, n, floor))) {
+            check_range(race, cell, n, lane, 31);
+        }
+        if (reads) {
+            record_read(read_by, cell, n, now, who, lane, 31);
+        } else {
+            record_write(written, cell, n, now, who, lane, 31);
+        }
+    }
+}
+
+void race_lanes(struct race *race, const uint64_t *addresses, uint64_t base, uint32_t lanes,
+                uint32_t bytes) {
+    const bool issue = race->kind == ACCESS_ISSUE_WRITE || race->kind == ACCESS_ISSUE_READ;
+    if (!fit_cells(race->cells, bytes)) {
+        return;
+    }
+    switch (issue ? 0 : bytes >> race->cells->cell_shift) {
+    case 1: touch_lanes(race, addresses, base, lanes, 1); break;
+    case 2: touch_lanes(race, addresses, base, lanes, 2); break;
+    case 4: touch_lanes(race, addresses, base, lanes, 4); break;
+    case 8: touch_lanes(race, addresses, base, lanes, 8); break;
+    default:
+        for (uint32_t rest = lanes; rest != 0; rest &= rest - 1) {
+            const uint32_t lane = (uint32_t)__builtin_ctz(rest);
+            race_range(race, (uint32_t)(addresses[lane] - base), bytes, bytes, lane);
+        }
         break;
-    case ACCESS_WRITE:
-    case ACCESS_ATOMIC:
-        record_write(cells, cell, n, race->now,
-                     race->op_id | race->slot << WHO_SLOT | (strong ? (uint32_t)WHO_STRONG : 0),
-                     lane, lane_shift);
-        break;
-    default: record_flight(race, offset, bytes, per_lane, lane); break;
     }
 }
 

@@ -10,7 +10,7 @@
  * not depend on that. Each cluster keeps the bytes it read, wrote, and touched with strong accesses
  * (atomics, volatile, relaxed and stronger); when it is done they are compared with those of the
  * clusters before it. A plain write conflicts with a plain access or a strong one of another
- * cluster, unless the two may be ordered by synchronisation that works through memory: one side made
+ * cluster, unless the two may be ordered by synchronisation that works by memory: one side made
  * a strong write or atomic after its access, and the other made a strong read or atomic before its
  * own. That misses wrong orders, and never reports a right one.
  *
@@ -23,7 +23,7 @@
 
 #include "memory.h"
 
-enum { LINE_BYTES = 128, LINES_MAX = 1 << 18, ALL_LINES_MAX = 1 << 20 };
+enum { LINE_BYTES = 128, LINES_MAX = 1 << 17, ALL_LINES_MAX = 1 << 19 };
 
 struct mask {
     uint64_t low, high;

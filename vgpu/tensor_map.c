@@ -42,7 +42,7 @@ __attribute__((format(printf, 2, 3))) static bool refuse(const struct request *r
     return false;
 }
 
-/* ---- the rules -------------------------------------------------------------------------------- */
+/* ---- the rules ------------------------------------------------------------------------------- */
 
 static bool check_modes(const struct request *r) {
     if (r->type < 0 || r->type >= TENSOR_TYPE_COUNT) {
@@ -125,7 +125,7 @@ static bool check_box(const struct request *r) {
     return true;
 }
 
-/* ---- making and reading ----------------------------------------------------------------------- */
+/* ---- making and reading ---------------------------------------------------------------------- */
 
 static uint32_t sum_of(const struct tensor_map *map) {
     const unsigned char *bytes = (const unsigned char *)map;

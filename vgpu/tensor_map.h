@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * tensor_map.h - tensor maps as the virtual GPU has them: 128 bytes that describe a tensor in global
- * memory and the box of it that one TMA instruction moves.
+ * tensor_map.h - tensor maps as the virtual GPU has them: 128 bytes that describe a tensor in
+ * global memory and the box of it that one TMA instruction moves.
  *
  * Invariant: a map that tensor_map_check accepts was made by tensor_map_encode and not changed
  * since; all its fields obey the rules of cuTensorMapEncodeTiled.

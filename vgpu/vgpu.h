@@ -7,7 +7,7 @@
  *     vgpu_open(&config, &gpu, &why);
  *     vgpu_load(gpu, ptx, strlen(ptx), &module, &why);            // line and caret if it cannot
  *     vgpu_malloc(gpu, 4096, "x", &x, &why);
- *     vgpu_launch(gpu, module, "kernel", &dims, arguments, &why);  // arguments as for cuLaunchKernel
+ *     vgpu_launch(gpu, module, "kernel", &dims, arguments, &why);  // as for cuLaunchKernel
  *     for (size_t i = 0; vgpu_finding_get(gpu, i, &finding); i++) ...
  *
  * The library also exports cuGetProcAddress_v2, which hands out the CUDA driver's functions over a

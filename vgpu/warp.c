@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * warp.c - the lanes of a warp: groups that are at the same instruction, and the loop that executes.
+ * warp.c - the lanes of a warp: groups that are at the same instruction; the interpreter's loop.
  *
  * The group with the lowest instruction in the innermost call runs, so that lanes meet again where
  * their paths do. A group that goes round a loop for long gives way to the others (a spin lock may
@@ -19,7 +19,7 @@ enum {
     TURN = 2048 /* times that a group jumps back before it gives way */
 };
 
-/* ---- groups ----------------------------------------------------------------------------------- */
+/* ---- groups ---- */
 
 static void remove_group(struct warp *warp, uint32_t index) {
     const uint32_t last = --warp->group_count;
@@ -160,7 +160,7 @@ bool warp_retry(struct warp *warp) {
     return any;
 }
 
-/* ---- who runs --------------------------------------------------------------------------------- */
+/* ---- who runs ---- */
 
 static bool runs_before(const struct group *a, const struct group *b) {
     if (a->turns != b->turns) {
@@ -252,7 +252,7 @@ static uint32_t next_meeting(const struct warp *warp) {
     return meeting;
 }
 
-/* ---- lanes that are elsewhere ------------------------------------------------------------------ */
+/* ---- lanes that are elsewhere ---- */
 
 const char *op_place(const struct warp *warp, const struct op *op, char *buffer, size_t size) {
     const struct ptx_module *ptx = warp->kernel->module->ptx;
@@ -278,9 +278,9 @@ static void describe_others(const struct warp *warp, uint32_t self, char *buffer
         const struct op *at =
             group->state == GROUP_READY ? &group->frame->kernel->code[group->pc] : group->waits_at;
         char place[128];
-        const int n = snprintf(buffer + used, size - used, "%slanes 0x%08x at %s (%s)",
-                               used ? ", " : "", group->mask, op_place(warp, at, place, sizeof place),
-                               at->in->opcode);
+        const int n =
+            snprintf(buffer + used, size - used, "%slanes 0x%08x at %s (%s)", used ? ", " : "",
+                     group->mask, op_place(warp, at, place, sizeof place), at->in->opcode);
         used += n > 0 ? (size_t)n : 0;
     }
 }
@@ -329,7 +329,7 @@ static bool all_parked(const struct warp *warp) {
     return warp->group_count > 0;
 }
 
-/* ---- the loop ---------------------------------------------------------------------------------- */
+/* ---- the loop ---- */
 
 /* An op that needs the whole warp: true if it may run with the lanes of `mask`. */
 static bool is_converged(struct warp *warp, const struct op *op, uint32_t mask) {
@@ -338,8 +338,8 @@ static bool is_converged(struct warp *warp, const struct op *op, uint32_t mask) 
         return false;
     }
     if (mask != warp->active) {
-        report(warp, op,
-               is_barrier(op) ? FINDING_DIVERGENT_BARRIER : FINDING_DIVERGENT_WARP_OP, mask, NULL,
+        report(warp, op, is_barrier(op) ? FINDING_DIVERGENT_BARRIER : FINDING_DIVERGENT_WARP_OP,
+               mask, NULL,
                "the guard of %s holds for lanes 0x%08x only of 0x%08x; the whole warp must "
                "execute it",
                op->in->opcode, mask, warp->active);
@@ -347,12 +347,43 @@ static bool is_converged(struct warp *warp, const struct op *op, uint32_t mask) 
     return true;
 }
 
-static inline void propagate_poison(struct warp *warp, const struct op *op, uint32_t mask,
+static inline void propagate_poison(uint32_t *poison, const struct op *op, uint32_t mask,
                                     uint32_t unsure) {
-    uint32_t *poison = warp->poison;
     const uint32_t sources = poison[op->a / 64] | poison[op->b / 64] | poison[op->c / 64];
     poison[op->d / 64] = (poison[op->d / 64] & ~mask) | (sources & mask) | unsure;
     poison[0] = 0; /* what has no result names the row of zeros */
+}
+
+enum { SLOW = OP_CONTROL | OP_CONVERGED | OP_TENSOR };
+
+/* The fast part: ops that only compute, from warp->pc to the first of another sort or to `end`. The
+ * rows and the lanes stay what they are meanwhile. */
+static void run_straight(struct warp *warp, uint32_t end) {
+    const struct op *const code = warp->kernel->code, *const last = code + end;
+    const uint32_t active = warp->active, *const predicates = warp->predicates;
+    const uint32_t *const predicate_poison = warp->predicate_poison;
+    uint32_t *const poison = warp->poison;
+    const struct op *op = code + warp->pc;
+    uint64_t instructions = warp->instructions, unguarded = 0, threads = 0;
+    for (; op < last && (op->flags & SLOW) == 0; op++) {
+        uint32_t mask = active, unsure = 0;
+        if (op->guard == 0) {
+            unguarded++;
+        } else {
+            mask &= predicates[op->guard] ^ op->guard_flip;
+            unsure = active & predicate_poison[op->guard];
+            threads += (uint64_t)__builtin_popcount(mask);
+        }
+        warp->instructions = ++instructions; /* what clocks show */
+        if (mask != 0) {
+            op->run(warp, op, mask);
+        }
+        if ((op->flags & OP_OWN_POISON) == 0) {
+            propagate_poison(poison, op, mask, unsure);
+        }
+    }
+    warp->pc = (uint32_t)(op - code);
+    warp->thread_instructions += threads + unguarded * (uint64_t)__builtin_popcount(active);
 }
 
 /* Behind an op with OP_CONTROL: true if the same group goes on, at warp->pc. */
@@ -383,64 +414,65 @@ static bool go_on(struct warp *warp, uint32_t *jumps_back, uint32_t *meeting) {
     return true;
 }
 
+/* Any op, the one at warp->pc; false: the group that ran it does not go on. */
+static bool run_op(struct warp *warp, uint32_t *jumps_back, uint32_t *meeting) {
+    const struct op *op = &warp->kernel->code[warp->pc];
+    uint32_t mask = warp->active, unsure = 0;
+    if (op->guard != 0) {
+        mask &= warp->predicates[op->guard] ^ op->guard_flip;
+        unsure = warp->active & warp->predicate_poison[op->guard];
+    }
+    warp->next = warp->pc + 1;
+    warp->executing = mask;
+    warp->instructions++;
+    if (warp->frame->clocks) {
+        frame_fill_clocks(warp, warp->frame);
+    }
+    if (warp->wgmma_busy != 0) {
+        wgmma_touch(warp, op, mask);
+    }
+    if (unsure != 0 && (op->flags & OP_CONTROL) != 0) {
+        report(warp, op, FINDING_UNINITIALISED_BRANCH, unsure, NULL,
+               "whether %s is executed depends on memory that nobody wrote", op->in->opcode);
+    }
+    if (mask != 0) {
+        if ((op->flags & OP_CONVERGED) != 0 && !is_converged(warp, op, mask)) {
+            return false;
+        }
+        warp->thread_instructions += (uint64_t)__builtin_popcount(mask);
+        warp->tensor_instructions += (op->flags & OP_TENSOR) != 0;
+        op->run(warp, op, mask);
+        if (warp->cta->cluster->stop) {
+            return false;
+        }
+    }
+    if ((op->flags & (OP_OWN_POISON | OP_CONTROL)) == 0) {
+        propagate_poison(warp->poison, op, mask, unsure);
+    }
+    return go_on(warp, jumps_back, meeting);
+}
+
 /* Runs the group that was picked; returns what is left of the quantum. */
 static uint32_t run_group(struct warp *warp, uint32_t quantum) {
     const uint64_t before = warp->instructions;
+    const uint64_t until = before + quantum;
     uint32_t jumps_back = 0, meeting = next_meeting(warp);
-    while (quantum > 0) {
-        if (warp->pc >= warp->kernel->code_count) {
-            warp->executing = warp->active; /* behind the last instruction: the end */
-            warp_exit(warp, warp->active);
+    while (warp->instructions < until && warp->pc < meeting) {
+        const uint32_t count = warp->kernel->code_count;
+        if (warp->pc >= count) {
+            warp_exit(warp, warp->active); /* behind the last instruction */
             break;
         }
-        const struct op *op = &warp->kernel->code[warp->pc];
-        uint32_t mask = warp->active, unsure = 0;
-        if (op->guard != 0) {
-            mask &= warp->predicates[op->guard] ^ op->guard_flip;
-            unsure = warp->active & warp->predicate_poison[op->guard];
-        }
-        quantum--;
-        warp->instructions++; /* what clocks show */
-        warp->thread_instructions +=
-            mask == ALL_LANES ? LANES : (uint64_t)__builtin_popcount(mask);
-        if (warp->frame->clocks) {
-            frame_fill_clocks(warp, warp->frame);
-        }
-        if (warp->wgmma_busy != 0) {
-            wgmma_touch(warp, op, mask);
-        }
-        if ((op->flags & (OP_CONTROL | OP_CONVERGED | OP_TENSOR)) == 0) {
-            if (mask != 0) {
-                op->run(warp, op, mask);
-            }
-            if ((op->flags & OP_OWN_POISON) == 0) {
-                propagate_poison(warp, op, mask, unsure);
-            }
-            if (++warp->pc >= meeting) {
-                break;
-            }
-            continue;
-        }
-        warp->next = warp->pc + 1;
-        warp->executing = mask;
-        if (unsure != 0 && (op->flags & OP_CONTROL) != 0) {
-            report(warp, op, FINDING_UNINITIALISED_BRANCH, unsure, NULL,
-                   "whether %s is executed depends on memory that nobody wrote", op->in->opcode);
-        }
-        if ((op->flags & OP_CONVERGED) != 0 && mask != 0 && !is_converged(warp, op, mask)) {
-            break;
-        }
-        if (mask != 0) {
-            warp->tensor_instructions += (op->flags & OP_TENSOR) != 0;
-            op->run(warp, op, mask);
-            if (warp->cta->cluster->stop) {
-                break;
+        if (!warp->frame->clocks && warp->wgmma_busy == 0) {
+            const uint64_t most = warp->pc + (until - warp->instructions);
+            uint32_t end = count < meeting ? count : meeting;
+            end = most < end ? (uint32_t)most : end;
+            run_straight(warp, end);
+            if (warp->pc >= end) {
+                continue;
             }
         }
-        if ((op->flags & (OP_OWN_POISON | OP_CONTROL)) == 0) {
-            propagate_poison(warp, op, mask, unsure);
-        }
-        if (!go_on(warp, &jumps_back, &meeting)) {
+        if (!run_op(warp, &jumps_back, &meeting)) {
             break;
         }
     }
@@ -448,7 +480,7 @@ static uint32_t run_group(struct warp *warp, uint32_t quantum) {
     if (warp->running != NO_GROUP) {
         warp->groups[warp->running].pc = warp->pc;
     }
-    return quantum;
+    return warp->instructions < until ? (uint32_t)(until - warp->instructions) : 0;
 }
 
 void warp_run(struct warp *warp, uint32_t quantum) {

@@ -9,8 +9,8 @@
  * issue to wait_group its accumulators must not be touched and its A registers not be written:
  * while anything is in flight (warp->wgmma_busy) exec calls wgmma_touch before each op.
  *
- * Invariant: products of a warp complete in the order in which it issued them; every one of them has
- * completed or was dropped when the warp ends.
+ * Invariant: products of a warp complete in the order in which it issued them; every one of them
+ * has completed or was dropped when the warp ends.
  */
 #include "wgmma.h"
 

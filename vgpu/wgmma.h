@@ -41,8 +41,8 @@ struct wgmma_operand {
 
 struct wgmma_descriptor wgmma_unpack(uint64_t bits);
 
-/* Everything that an operand's read must obey, for one warp and on behalf of the agent; taint: bit i
- * is set where row (column) i has poison. False: it cannot be read; reported. */
+/* Everything that an operand's read must obey, for one warp and on behalf of the agent; taint: bit
+ * i is set where row (column) i has poison. False: it cannot be read; reported. */
 bool wgmma_check_operand(struct warp *warp, const struct op *op,
                          const struct wgmma_operand *operand, const char *which,
                          struct agent *agent, uint8_t taint[256 / 8]);

@@ -20,7 +20,10 @@
 
 #include <string.h>
 
-enum { UNIT = 16, UNITS = 1 << 14 /* of an address of 18 bits */, MAX_UNITS = 512 };
+enum {
+    UNIT = 16,
+    UNITS = 1 << 14 /* of an address of 18 bits */
+};
 
 struct wgmma_descriptor wgmma_unpack(uint64_t bits) {
     static const uint32_t swizzles[] = {16, 128, 64, 32};
@@ -67,14 +70,10 @@ static uint32_t units_of_rows(const struct wgmma_operand *operand, uint32_t row,
 
 /* ---- checks ---------------------------------------------------------------------------------- */
 
+/* Units that nobody wrote. */
 struct unit_set {
     uint64_t words[UNITS / 64];
-    uint32_t low, high; /* units; high is the last */
 };
-
-static inline bool has_unit(const struct unit_set *set, uint32_t unit) {
-    return (set->words[unit / 64] >> unit % 64 & 1) != 0;
-}
 
 static bool descriptor_is_legal(struct warp *warp, const struct op *op,
                                 const struct wgmma_descriptor *d, const char *which) {
@@ -97,105 +96,106 @@ static bool descriptor_is_legal(struct warp *warp, const struct op *op,
     return d->base_offset == 0;
 }
 
-/* The operand's units; false: some lie outside of shared memory. */
-static bool collect_units(struct warp *warp, const struct op *op,
-                          const struct wgmma_operand *operand, const char *which,
-                          struct unit_set *set) {
+/* Units that always lie side by side: a power of two. Swizzling moves them together if the place of
+ * the first is a multiple of it. */
+static uint32_t piece_of(const struct wgmma_operand *operand) {
+    const struct wgmma_descriptor *d = &operand->descriptor;
+    if (d->swizzle == UNIT) {
+        return 8;
+    }
+    uint32_t bits = (d->start | d->stride) / UNIT;
+    if (operand->transposed) {
+        bits |= d->leading / UNIT | d->swizzle / UNIT | (operand->first | operand->count) / 8;
+    } else {
+        bits |= 2;
+    }
+    return bits & (0U - bits);
+}
+
+/* The pieces that begin in 8 rows, by their addresses. */
+static uint32_t pieces_of_rows(const struct wgmma_operand *operand, uint32_t row, uint32_t piece,
+                               uint32_t pieces[2 * UNIT]) {
+    uint32_t units[2 * UNIT], count = 0;
+    const uint32_t all = units_of_rows(operand, row, units);
+    for (uint32_t i = 0; i < all; i++) {
+        const bool plain = operand->descriptor.swizzle == UNIT;
+        const bool begins = plain ? (operand->transposed ? i % 8 == 0 : i < 2)
+                                  : (units[i] / UNIT & (piece - 1)) == 0;
+        pieces[count] = units[i];
+        count += begins;
+    }
+    return count;
+}
+
+static bool is_inside(struct warp *warp, const struct op *op, const char *which, uint32_t address,
+                      uint32_t bytes) {
     const uint32_t end = SHARED_BASE + warp->cta->shared_bytes;
-    memset(set->words, 0, sizeof set->words);
-    set->low = UNITS;
-    set->high = 0;
-    for (uint32_t row = operand->first; row < operand->first + operand->count; row += 8) {
-        uint32_t units[2 * UNIT];
-        const uint32_t count = units_of_rows(operand, row, units);
-        for (uint32_t i = 0; i < count; i++) {
-            if (units[i] < SHARED_BASE || units[i] + UNIT > end) {
-                const struct finding_detail detail = {
-                    .space = PTX_SHARED, .address = units[i], .bytes = UNIT};
-                report(warp, op, FINDING_DESCRIPTOR, ALL_LANES, &detail,
-                       "%s reaches shared address 0x%x; the CTA's shared memory is 0x%x to 0x%x",
-                       which, units[i], (unsigned)SHARED_BASE, end);
-                return false;
-            }
-            const uint32_t unit = units[i] / UNIT;
-            set->words[unit / 64] |= 1ULL << unit % 64;
-            set->low = unit < set->low ? unit : set->low;
-            set->high = unit > set->high ? unit : set->high;
-        }
+    if (address >= SHARED_BASE && address + bytes <= end) {
+        return true;
     }
-    return true;
+    const struct finding_detail detail = {.space = PTX_SHARED, .address = address, .bytes = bytes};
+    report(warp, op, FINDING_DESCRIPTOR, ALL_LANES, &detail,
+           "%s reaches shared address 0x%x; the CTA's shared memory is 0x%x to 0x%x", which,
+           address, (unsigned)SHARED_BASE, end);
+    return false;
 }
 
-/* The greatest power of two up to 8 that divides the length of every run of units. */
-static uint32_t piece_of_runs(const struct unit_set *set) {
-    uint32_t lengths = 8, run = 0;
-    for (uint32_t unit = set->low; unit <= set->high + 1; unit++) {
-        if (unit <= set->high && has_unit(set, unit)) {
-            run++;
-        } else {
-            lengths |= run;
-            run = 0;
-        }
-    }
-    return lengths & (0U - lengths);
-}
-
-/* Marks the units of the access that nobody wrote. */
-static void note_poison(const struct access *access, uint32_t lanes, struct unit_set *poisoned,
-                        bool *any) {
-    for (uint32_t i = 0; i < access->count; i++) {
-        for (uint32_t lane = 0; access->poison[i] != 0 && lane < lanes; lane++) {
-            if ((access->poison[i] & access->good) >> lane & 1U) {
-                const uint32_t unit = (uint32_t)access->address[lane] / UNIT + i;
-                poisoned->words[unit / 64] |= 1ULL << unit % 64;
-                *any = true;
-            }
-        }
-    }
-}
-
-/* The agent's read begins (races, proxies), and what it will find (uninitialised bytes). */
-static void access_pieces(struct warp *warp, const struct op *op, struct access *access,
-                          uint32_t lanes, struct unit_set *poisoned, bool *any) {
+/* The agent's read begins (races, proxies), and what it will find (uninitialised bytes): true if it
+ * will find any, marked in `poisoned`. */
+static bool access_pieces(struct warp *warp, const struct op *op, struct access *access,
+                          uint32_t lanes, bool found, struct unit_set *poisoned) {
     access->mask = lanes == LANES ? ALL_LANES : (1U << lanes) - 1;
     access->kind = ACCESS_ISSUE_READ;
     memory_access(warp, op, access);
     access->kind = ACCESS_READ;
     access->mask = access->good;
+    memset(access->poison, 0, sizeof access->poison);
     if (access->mask != 0) {
         memory_access(warp, op, access);
-        note_poison(access, lanes, poisoned, any);
     }
+    for (uint32_t i = 0; i < access->count; i++) {
+        for (uint32_t rest = access->poison[i] & access->good; rest != 0; rest &= rest - 1) {
+            const uint32_t unit = (uint32_t)access->address[__builtin_ctz(rest)] / UNIT + i;
+            if (!found) {
+                memset(poisoned, 0, sizeof *poisoned);
+                found = true;
+            }
+            poisoned->words[unit / 64] |= 1ULL << unit % 64;
+        }
+    }
+    return found;
 }
 
-/* Reads them all on behalf of the agent, as few accesses as can be; true: some are poisoned. */
-static bool access_units(struct warp *warp, const struct op *op, struct agent *agent,
-                         const struct unit_set *set, struct unit_set *poisoned) {
+/* Reads all of the operand on behalf of the agent; false: it reaches out of shared memory. */
+static bool access_operand(struct warp *warp, const struct op *op,
+                           const struct wgmma_operand *operand, const char *which,
+                           struct agent *agent, bool *found, struct unit_set *poisoned) {
     struct access access = {.space = PTX_SHARED,
                             .proxy = PROXY_ASYNC,
                             .element = UNIT,
-                            .count = piece_of_runs(set),
+                            .count = piece_of(operand),
                             .align = UNIT,
                             .agent = agent};
     uint32_t lanes = 0;
-    bool any = false;
-    memset(poisoned->words, 0, sizeof poisoned->words);
-    for (uint32_t unit = set->low; unit <= set->high;) {
-        if (!has_unit(set, unit)) {
-            unit++;
-            continue;
-        }
-        access.address[lanes++] = (uint64_t)unit * UNIT;
-        unit += access.count;
-        if (lanes == LANES) {
-            access_pieces(warp, op, &access, lanes, poisoned, &any);
-            lanes = 0;
+    *found = false;
+    for (uint32_t row = 0; row < operand->count; row += 8) {
+        uint32_t pieces[2 * UNIT];
+        const uint32_t count = pieces_of_rows(operand, operand->first + row, access.count, pieces);
+        for (uint32_t i = 0; i < count; i++) {
+            if (!is_inside(warp, op, which, pieces[i], access.count * UNIT)) {
+                return false;
+            }
+            access.address[lanes++] = pieces[i];
+            if (lanes == LANES) {
+                *found = access_pieces(warp, op, &access, lanes, *found, poisoned);
+                lanes = 0;
+            }
         }
     }
     if (lanes > 0) {
-        access_pieces(warp, op, &access, lanes, poisoned, &any);
+        *found = access_pieces(warp, op, &access, lanes, *found, poisoned);
     }
-    return any;
+    return true;
 }
 
 static void taint_rows(const struct wgmma_operand *operand, const struct unit_set *poisoned,
@@ -204,7 +204,7 @@ static void taint_rows(const struct wgmma_operand *operand, const struct unit_se
         uint32_t units[2 * UNIT];
         const uint32_t count = units_of_rows(operand, operand->first + row, units);
         for (uint32_t i = 0; i < count; i++) {
-            if (has_unit(poisoned, units[i] / UNIT)) {
+            if ((poisoned->words[units[i] / UNIT / 64] >> units[i] / UNIT % 64 & 1) != 0) {
                 taint[row / 8] |= (uint8_t)(operand->transposed ? 255U : 1U << i / 2);
             }
         }
@@ -214,12 +214,13 @@ static void taint_rows(const struct wgmma_operand *operand, const struct unit_se
 bool wgmma_check_operand(struct warp *warp, const struct op *op,
                          const struct wgmma_operand *operand, const char *which,
                          struct agent *agent, uint8_t taint[256 / 8]) {
-    struct unit_set set, poisoned;
+    struct unit_set poisoned;
+    bool found;
     if (!descriptor_is_legal(warp, op, &operand->descriptor, which) ||
-        !collect_units(warp, op, operand, which, &set)) {
+        !access_operand(warp, op, operand, which, agent, &found, &poisoned)) {
         return false;
     }
-    if (access_units(warp, op, agent, &set, &poisoned)) {
+    if (found) {
         taint_rows(operand, &poisoned, taint);
     }
     return true;

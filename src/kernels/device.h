@@ -37,6 +37,45 @@ enum {
     MIN_BLOCKS = 512 / THREADS /* on a multiprocessor: at most 128 registers a thread, no spills */
 };
 
+/* ---- the parameter --------------------------------------------------------------------------- */
+
+/* Where the C compiler puts each field (tests/test_cuda_args.c has the same numbers): an order that
+ * differs between the two compilers does not build. */
+#define AT(field, offset)                                                                          \
+    static_assert(__builtin_offsetof(struct attn_args, field) == (offset), #field " has moved")
+
+AT(q, 0);
+AT(k, 8);
+AT(v, 16);
+AT(o, 24);
+AT(lse, 32);
+AT(q_batch, 40);
+AT(q_head, 48);
+AT(q_row, 56);
+AT(k_batch, 64);
+AT(k_head, 72);
+AT(k_row, 80);
+AT(v_batch, 88);
+AT(v_head, 96);
+AT(v_row, 104);
+AT(o_batch, 112);
+AT(o_head, 120);
+AT(o_row, 128);
+AT(lse_batch, 136);
+AT(lse_head, 144);
+AT(lse_row, 152);
+AT(diagonal, 160);
+AT(heads_q, 168);
+AT(heads_per_kv, 172);
+AT(seq_q, 176);
+AT(seq_kv, 180);
+AT(tiles_q, 184);
+AT(causal, 188);
+AT(scale_log2, 192);
+AT(reserved, 196);
+static_assert(sizeof(struct attn_args) == 200, "struct attn_args has another size");
+#undef AT
+
 /* ---- elements -------------------------------------------------------------------------------- */
 
 /* The lower and the upper one of a pair as fp32. */

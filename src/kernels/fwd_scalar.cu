@@ -125,8 +125,9 @@ INLINE void softmax(struct rows *rows, float scores[ROWS][KEYS], const int seen[
     }
 }
 
-/* O += P V over 32 keys, which are summed up first: added one by one to a large sum, the small terms
- * of very many keys would be lost. Masked: a row adds only what it sees, since 0 x NaN is NaN. */
+/* O += P V over 32 keys, which are summed up first: added one by one to a large sum, the small
+ * terms of very many keys would be lost. Masked: a row adds only what it sees, since 0 x NaN is
+ * NaN. */
 INLINE void accumulate(struct rows *rows, const float (*p)[ROWS], const element (*v)[ATTN_D],
                        int keys, const int seen[ROWS], bool masked, int lane) {
     float sum[ROWS][COLUMNS] = {};

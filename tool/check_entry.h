@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * check_entry.h - which kernel of a module `attest check` is to run.
+ *
+ * Invariant: a name that fits several entries is refused; nothing is chosen by its place.
+ */
+#ifndef ATTEST_CHECK_ENTRY_H
+#define ATTEST_CHECK_ENTRY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "attn.h"
+#include "vgpu.h"
+
+enum { ENTRY_NAME_SIZE = 256 };
+
+/* "ns::kernel" of "_ZN2ns6kernelEPf", "kernel<...>" of a template's; any other name as it is.
+ * Returns the buffer. */
+const char *entry_demangle(const char *name, char *text, size_t size);
+
+/* The entry whose PTX or demangled name is `wanted` or, alone, begins with it; without `wanted`, the
+ * only one. */
+bool entry_find(const vgpu_module *module, const char *wanted, size_t *index, attn_error *why);
+
+/* A line for each entry, or JSON. */
+void entry_list(const vgpu_module *module, bool as_json);
+
+#endif /* ATTEST_CHECK_ENTRY_H */
