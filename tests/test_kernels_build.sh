@@ -72,7 +72,7 @@ cp -R "$source/CMakeLists.txt" "$source/cmake" "$source/include" "$source/src" "
 configure() { # configure FOLDER OPTION...
     folder=$1
     shift
-    cmake -S "$tree" -B "$work/$folder" -DBUILD_TESTING=OFF -DATTN_PORTABLE_ONLY=ON \
+    cmake -S "$tree" -B "$work/$folder" -DBUILD_TESTING=OFF -DATTN_PORTABLE_ONLY=ON -DATTN_VGPU=OFF \
         -DCMAKE_BUILD_TYPE=None -DCMAKE_C_COMPILER="$compiler" -DATTN_VARIANTS="^$variant\$" "$@" \
         >"$work/$folder.log" 2>&1
 }

@@ -91,7 +91,13 @@ enum {
     OVERWRITE_EARLY = 16,
     WRITE_A_EARLY = 32,
     NO_COMMIT = 64,
-    PAUSE = 128 /* no fault: the warps meet while products are on their way */
+    PAUSE = 128,         /* no fault: the warps meet while products are on their way */
+    RELEASE = 256,       /* no fault: warp 0 alone waits, tells a fifth warp, and that overwrites B,
+                            while the other three come late */
+    RELEASE_EARLY = 512, /* the same before the wait */
+    MISSING = 1024,      /* warp 2 waits elsewhere and never issues its part */
+    EXITED = 2048,       /* warp 2 exits instead */
+    OTHER_B = 4096       /* warp 2 has another descriptor of B */
 };
 
 static void copy_in(struct text *text, unsigned faults) {
@@ -102,6 +108,36 @@ static void copy_in(struct text *text, unsigned faults) {
              "add.u32 %%r5, %%r5, 512;\nadd.u32 %%r4, %%r4, 512;\n"
              "setp.lt.u32 %%p1, %%r4, %d;\n@%%p1 bra AGAIN;\n%sbar.sync 0;\n",
              IMAGE, (faults & NO_PROXY_FENCE) ? "" : "fence.proxy.async;\n");
+}
+
+/* What some of the warps do before they issue. */
+static void add_strays(struct text *text, unsigned faults) {
+    if (faults & (RELEASE | RELEASE_EARLY)) {
+        text_add(text, "setp.lt.u32 %%p4, %%r1, 32;\n@%%p4 bra READY;\nmov.u32 %%r8, 20000;\n"
+                       "SPIN:\nsub.u32 %%r8, %%r8, 1;\nsetp.ne.u32 %%p5, %%r8, 0;\n"
+                       "@%%p5 bra SPIN;\nREADY:\n");
+    }
+    text_add(text, "shr.u32 %%r9, %%r1, 5;\nsetp.eq.u32 %%p6, %%r9, 2;\n");
+    if (faults & (MISSING | EXITED)) {
+        text_add(text, "@%%p6 bra STRAY;\n");
+    }
+    if (faults & OTHER_B) {
+        text_add(text, "@%%p6 add.u64 %%rd7, %%rd7, 64;\n");
+    }
+}
+
+/* Where they go; a fifth warp overwrites B as soon as warp 0 lets it. */
+static void add_stray_ends(struct text *text, unsigned faults) {
+    if (faults & (MISSING | EXITED)) {
+        text_add(text, "ret;\nSTRAY:\n%s", (faults & MISSING) ? "bar.sync 3, 64;\n" : "");
+    }
+    if (faults & (RELEASE | RELEASE_EARLY)) {
+        text_add(text, "ret;\nFIFTH:\nbar.sync 0;\nbar.sync 1, 64;\nmov.u32 %%r3, tile;\n"
+                       "mad.lo.u32 %%r3, %%r2, 4, %%r3;\nmov.u32 %%r4, 0;\nWIPE:\n"
+                       "st.shared.b32 [%%r3+16384], %%r4;\nadd.u32 %%r3, %%r3, 128;\n"
+                       "add.u32 %%r4, %%r4, 128;\nsetp.lt.u32 %%p1, %%r4, 16384;\n"
+                       "@%%p1 bra WIPE;\n");
+    }
 }
 
 static void add_registers(struct text *text, unsigned from, unsigned count) {
@@ -142,6 +178,9 @@ static void wgmma_text(struct text *text, const struct wgmma_case *test, const s
                        const struct layout *b_at, unsigned faults) {
     const unsigned d_count = test->n * type_bits(test->d_type) / 64;
     text_begin(text, "sm_90a", ".shared .align 1024 .b8 tile[49152];");
+    if (faults & (RELEASE | RELEASE_EARLY)) {
+        text_add(text, "setp.ge.u32 %%p3, %%r1, %d;\n@%%p3 bra FIFTH;\n", THREADS);
+    }
     copy_in(text, faults);
     text_add(text, "mad.wide.u32 %%rd3, %%r1, 32, %%rd1;\n");
     for (unsigned i = 0; test->from_registers && i < 8; i++) {
@@ -158,21 +197,26 @@ static void wgmma_text(struct text *text, const struct wgmma_case *test, const s
                 descriptor(at));
         }
     }
+    add_strays(text, faults);
     text_add(text, "setp.ne.u32 %%p2, %%r3, %%r3;\n%s",
              (faults & NO_FENCE) ? "" : "wgmma.fence.sync.aligned;\n");
     for (unsigned step = 0; step < STEPS; step++) {
         add_product(text, test, step, d_count);
     }
-    text_add(text, "%s%s%s%s%s%s", (faults & NO_COMMIT) ? "" : "wgmma.commit_group.sync.aligned;\n",
+    text_add(text, "%s%s%s%s%s%s%s%s",
+             (faults & NO_COMMIT) ? "" : "wgmma.commit_group.sync.aligned;\n",
              (faults & PAUSE) ? "bar.sync 0;\n" : "",
              (faults & READ_EARLY) ? "mov.b32 %r7, %r100;\n" : "",
              (faults & OVERWRITE_EARLY) ? "st.shared.b32 [%r3+16384], %r1;\n" : "",
              (faults & WRITE_A_EARLY) ? "mov.b32 %r20, 0;\n" : "",
-             (faults & NO_WAIT) ? "" : "wgmma.wait_group.sync.aligned 0;\n");
+             (faults & RELEASE_EARLY) ? "@%p4 bar.arrive 1, 64;\n" : "",
+             (faults & NO_WAIT) ? "" : "wgmma.wait_group.sync.aligned 0;\n",
+             (faults & RELEASE) ? "@%p4 bar.arrive 1, 64;\n" : "");
     text_add(text, "mad.wide.u32 %%rd4, %%r1, %u, %%rd2;\n", d_count * 4);
     for (unsigned i = 0; (faults & (NO_WAIT | NO_COMMIT)) == 0 && i < d_count; i++) {
         text_add(text, "st.global.b32 [%%rd4+%u], %%r%u;\n", i * 4, 100 + i);
     }
+    add_stray_ends(text, faults);
     text_end(text);
 }
 
@@ -242,7 +286,8 @@ static struct rig run_case(const struct wgmma_case *test, unsigned faults, vgpu_
     const struct layout b_at = {test->b_swizzle, test->b_transposed, test->n, k, bits};
     fill(test, &a_at, &b_at);
     wgmma_text(text, test, &a_at, &b_at, faults);
-    return rig_run(text, THREADS, in, sizeof in, 0, out,
+    const unsigned threads = THREADS + (faults & (RELEASE | RELEASE_EARLY) ? 32U : 0U);
+    return rig_run(text, threads, in, sizeof in, 0, out,
                    (size_t)THREADS * test->n * type_bits(test->d_type) / 16, async);
 }
 
@@ -353,6 +398,43 @@ TEST(unfinished_products_are_found) {
 TEST(operands_overwritten_early_are_found) {
     CHECK(count_of(&plain, OVERWRITE_EARLY, "async-overwrite") > 0);
 }
+
+/* ---- the warps of a warpgroup ---------------------------------------------------------------- */
+
+TEST(one_warp_releases_for_all_four) {
+    for (int async = VGPU_ASYNC_EAGER; async <= VGPU_ASYNC_RANDOM; async++) {
+        check_case(&plain, (vgpu_async)async, RELEASE);
+        check_case(&in_registers, (vgpu_async)async, RELEASE);
+    }
+    for (rig_seed = 2; rig_seed < 20; rig_seed++) {
+        check_case(&plain, VGPU_ASYNC_RANDOM, RELEASE);
+    }
+    CHECK(count_of(&plain, RELEASE_EARLY, "race") +
+              count_of(&plain, RELEASE_EARLY, "async-overwrite") >
+          0);
+}
+
+TEST(a_warp_that_never_comes_is_named) {
+    struct text text = {0};
+    struct rig rig = run_case(&plain, MISSING, VGPU_ASYNC_FIFO, &text);
+    vgpu_finding finding;
+    unsigned named = 0;
+    CHECK_EQ(rig.status, VGPU_FAULT);
+    for (size_t i = 0; vgpu_finding_get(rig.gpu, i, &finding); i++) {
+        CHECK_MSG(strcmp(finding.kind, "deadlock") == 0, "%s: %s", finding.kind, finding.text);
+        named += strstr(finding.text, "a product that warp 2 did not issue") != NULL;
+    }
+    CHECK(named > 0);
+    rig_close(&rig, &text);
+}
+
+TEST(warps_that_do_not_take_part_are_found) {
+    CHECK(count_of(&plain, EXITED, "divergent-warp-op") > 0);
+    CHECK_EQ(count_of(&plain, EXITED, "deadlock"), 0U);
+    CHECK(count_of(&plain, OTHER_B, "descriptor") > 0);
+}
+
+/* ---- descriptors ----------------------------------------------------------------------------- */
 
 /* One wgmma whose descriptor of B is base + offset, with more bits set. */
 static uint64_t descriptor_findings(unsigned offset, uint64_t more, unsigned threads) {

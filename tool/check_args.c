@@ -15,7 +15,7 @@
 
 static const uint64_t BYTES_MOST = UINT64_C(4) << 30; /* what the virtual GPU has */
 
-/* ---- fields ----------------------------------------------------------------------------------- */
+/* ---- fields ---------------------------------------------------------------------------------- */
 
 /* What is left of an argument's text. */
 struct cursor {
@@ -78,7 +78,7 @@ static bool take_numbers(struct cursor *c, const char *what, uint64_t *numbers, 
                                     (int)field_length(c), c->at);
 }
 
-/* ---- what a buffer holds ---------------------------------------------------------------------- */
+/* ---- what a buffer holds --------------------------------------------------------------------- */
 
 static bool parse_fill(struct check_arg *arg, const char *text, attn_error *why) {
     static const char *const names[] = {"zero", "iota", "uninit", "rand"};
@@ -166,7 +166,7 @@ static bool check_bytes(const struct check_arg *arg, attn_error *why) {
     return true;
 }
 
-/* ---- buffers and tensor maps ------------------------------------------------------------------- */
+/* ---- buffers and tensor maps ----------------------------------------------------------------- */
 
 static bool parse_buffer(struct check_arg *arg, struct cursor *c, attn_error *why) {
     uint64_t count = 0;
@@ -291,7 +291,7 @@ const char *check_arg_text(const struct check_arg *arg, char *text, size_t size)
     return text;
 }
 
-/* ---- around a launch --------------------------------------------------------------------------- */
+/* ---- around a launch ------------------------------------------------------------------------- */
 
 static bool make_map(struct check_arg *arg, vgpu *gpu, attn_error *why) {
     static const uint32_t element_strides[CHECK_RANK] = {1, 1, 1, 1, 1};

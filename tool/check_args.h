@@ -7,8 +7,8 @@
  *     tmap:TYPE:D0xD1[x...]:S1[x...]:B0xB1[x...]:SWIZZLE:FILL  tmap:f16:64x128:128:64x64:128:iota
  *
  * FILL is zero, iota, uninit, rand[:SEED] or @file.npy. A tensor map describes a buffer of its own:
- * dims in elements, innermost first; strides of the dims behind the first, in bytes (a tensor of one
- * dim has an empty S); the box; none, 32, 64 or 128 bytes of swizzle.
+ * dims in elements, innermost first; strides of the dims behind the first, in bytes (of one dim
+ * there are none); the box; none, 32, 64 or 128 bytes of swizzle.
  *
  * Invariant: each launch begins with buffers that were just allocated and hold what FILL says.
  */

@@ -11,7 +11,7 @@
 #include "json.h"
 #include "message.h"
 
-/* ---- names of C++ ----------------------------------------------------------------------------- */
+/* ---- names of C++ ---------------------------------------------------------------------------- */
 
 struct name {
     char *text;
@@ -66,7 +66,7 @@ const char *entry_demangle(const char *name, char *text, size_t size) {
     return text;
 }
 
-/* ---- the choice ------------------------------------------------------------------------------- */
+/* ---- the choice ------------------------------------------------------------------------------ */
 
 enum match { MATCH_NONE, MATCH_PREFIX, MATCH_WHOLE };
 
@@ -114,7 +114,7 @@ bool entry_find(const vgpu_module *module, const char *wanted, size_t *index, at
                          first, second);
 }
 
-/* ---- the list --------------------------------------------------------------------------------- */
+/* ---- the list -------------------------------------------------------------------------------- */
 
 static void print_params(const vgpu_module *module, size_t index, const vgpu_kernel *kernel) {
     uint32_t offset, bytes;

@@ -19,8 +19,8 @@ enum { ENTRY_NAME_SIZE = 256 };
  * Returns the buffer. */
 const char *entry_demangle(const char *name, char *text, size_t size);
 
-/* The entry whose PTX or demangled name is `wanted` or, alone, begins with it; without `wanted`, the
- * only one. */
+/* The entry whose PTX or demangled name is `wanted` or, alone, begins with it; without `wanted`,
+ * the only one. */
 bool entry_find(const vgpu_module *module, const char *wanted, size_t *index, attn_error *why);
 
 /* A line for each entry, or JSON. */

@@ -33,7 +33,7 @@ static bool take_arg(const char *text, const struct check_arg *args, size_t coun
     return true;
 }
 
-/* ---- expectations ----------------------------------------------------------------------------- */
+/* ---- expectations ---------------------------------------------------------------------------- */
 
 static bool load_expected(struct check_expect *expect, const struct check_arg *arg,
                           attn_error *why) {
@@ -156,7 +156,7 @@ void check_expect_json(const struct check_expect *expect, struct json *json) {
     json_close(json);
 }
 
-/* ---- dumps ------------------------------------------------------------------------------------ */
+/* ---- dumps ----------------------------------------------------------------------------------- */
 
 bool check_dump_parse(struct check_dump *dump, const char *text, const struct check_arg *args,
                       size_t count, attn_error *why) {

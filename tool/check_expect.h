@@ -3,8 +3,8 @@
  * check_expect.h - what `attest check` does with buffers after a launch: --dump N:file.npy and
  * --expect N:file.npy:ATOL.
  *
- * Invariant: an expectation is met only if it was compared after every launch and no element was off
- * by more than ATOL in any; NaN never passes, whatever was expected.
+ * Invariant: an expectation is met only if it was compared after every launch and no element was
+ * off by more than ATOL in any; NaN never passes, whatever was expected.
  */
 #ifndef ATTEST_CHECK_EXPECT_H
 #define ATTEST_CHECK_EXPECT_H

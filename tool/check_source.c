@@ -23,7 +23,7 @@ static bool ends_with(const char *text, const char *end) {
     return a > b && strcmp(text + (a - b), end) == 0;
 }
 
-/* ---- nvcc ------------------------------------------------------------------------------------- */
+/* ---- nvcc ------------------------------------------------------------------------------------ */
 
 static bool is_program(const char *path) {
     struct stat info;
@@ -58,7 +58,7 @@ static bool find_nvcc(char path[PATH_MAX], attn_error *why) {
                    toolkit);
 }
 
-/* ---- compilation ------------------------------------------------------------------------------ */
+/* ---- compilation ----------------------------------------------------------------------------- */
 
 /* Names of what came with sm_90. */
 static bool is_for_hopper(const char *text) {

@@ -96,7 +96,7 @@ static long double half_value(const struct half_format *f, uint16_t bits) {
     return bits & 0x8000 ? -value : value;
 }
 
-/* ---- numbers ---------------------------------------------------------------------------------- */
+/* ---- numbers --------------------------------------------------------------------------------- */
 
 static void store_bits(const struct element *type, void *to, uint64_t bits) {
     memcpy(to, &bits, type->bytes); /* little-endian, like the GPU */
@@ -139,7 +139,7 @@ long double element_value(const struct element *type, const void *from) {
     return (long double)wide;
 }
 
-/* ---- the command line ------------------------------------------------------------------------- */
+/* ---- the command line ------------------------------------------------------------------------ */
 
 static bool parse_float(const struct element *type, const char *text, void *to, attn_error *why) {
     char *end;

@@ -36,8 +36,8 @@ struct worker {
     struct target target;
     char *image; /* the file's bytes */
     size_t image_size;
-    bool image_bad; /* nothing that can be loaded */
-    bool watched;   /* the virtual GPU is the driver: what it finds counts */
+    bool image_bad;             /* nothing that can be loaded */
+    bool watched;               /* the virtual GPU is the driver: what it finds counts */
     struct async_orders orders; /* under which each case is judged; none: as the GPU has it */
     char runs_as[192];
 };

@@ -55,7 +55,7 @@ struct check {
 
 static const char *const SM_NAMES[] = {"80", "90", NULL};
 
-/* ---- what was asked for ----------------------------------------------------------------------- */
+/* ---- what was asked for ---------------------------------------------------------------------- */
 
 /* "X", "X,Y" or "X,Y,Z"; what is not given is 1. */
 static int parse_dims(const char *name, const char *text, uint32_t dims[3]) {
@@ -165,7 +165,7 @@ static int suppress(struct check *c, const char *text) {
     return done ? EXIT_DONE : complain("check: --suppress: %s: %s", text, fault.text);
 }
 
-/* ---- the module ------------------------------------------------------------------------------- */
+/* ---- the module ------------------------------------------------------------------------------ */
 
 static int open_gpu(struct check *c) {
     vgpu_config config;
@@ -245,7 +245,7 @@ static int choose_entry(struct check *c) {
     return match_params(c);
 }
 
-/* ---- launches --------------------------------------------------------------------------------- */
+/* ---- launches -------------------------------------------------------------------------------- */
 
 /* With JSON on stdout, what a kernel prints goes to stderr: this exchanges the descriptors and
  * returns the one to give to restore_stdout, or -1. */
@@ -331,7 +331,7 @@ static int run_orders(struct check *c) {
     return status;
 }
 
-/* ---- the report ------------------------------------------------------------------------------- */
+/* ---- the report ------------------------------------------------------------------------------ */
 
 static size_t count_warnings(const struct check *c) {
     vgpu_finding finding;
@@ -422,7 +422,7 @@ static int report(const struct check *c) {
     return EXIT_FAILED_CHECK;
 }
 
-/* ---- the verb --------------------------------------------------------------------------------- */
+/* ---- the verb -------------------------------------------------------------------------------- */
 
 static int run(struct check *c) {
     int status = parse_request(c);

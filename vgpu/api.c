@@ -286,6 +286,9 @@ static vgpu_status place_variable(struct vgpu_module *module, struct ptx_variabl
     } else {
         memset(host, 0, (size_t)variable->size);
     }
+    if (variable->space == PTX_CONST) {
+        device_protect(memory, variable->address);
+    }
     return VGPU_OK;
 }
 

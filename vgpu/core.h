@@ -87,9 +87,9 @@ typedef bool decode_function(struct decoder *decoder, const struct ptx_instructi
                              struct op *op);
 
 /* The families, by opcode (decode.c has the table):
- *   op_int.c    add sub mul mad mul24 mad24 sad div rem abs neg min max (integer types) bfe bfi bfind
- *               brev clz popc prmt fns dp4a dp2a lop3 shf and or xor not cnot shl shr add.cc addc sub.cc
- *               subc mad.cc madc
+ *   op_int.c    add sub mul mad mul24 mad24 sad div rem abs neg min max (integer types) bfe bfi
+ *               bfind brev clz popc prmt fns dp4a dp2a lop3 shf and or xor not cnot shl shr add.cc
+ *               addc sub.cc subc mad.cc madc
  *   op_float.c  the same names with f32 and f64, fma, rcp sqrt rsqrt sin cos lg2 ex2 tanh copysign
  *               testp
  *   op_half.c   the same with f16 f16x2 bf16 bf16x2
@@ -296,6 +296,8 @@ struct device_memory *device_memory_make(size_t limit);
 void device_memory_free(struct device_memory *memory);
 vgpu_pointer device_alloc(struct device_memory *memory, size_t bytes, const char *label); /* 0 */
 bool device_release(struct device_memory *memory, vgpu_pointer pointer);
+/* From now on kernels may only read it. */
+void device_protect(struct device_memory *memory, vgpu_pointer pointer);
 /* The host bytes behind a range that lies within one live allocation, or NULL; `write` marks them
  * initialised. */
 unsigned char *device_bytes(struct device_memory *memory, vgpu_pointer pointer, size_t bytes,

@@ -179,7 +179,8 @@ vgpu_pointer device_alloc(struct device_memory *memory, size_t bytes, const char
     }
     memmove(memory->ranges + index + 1, memory->ranges + index,
             (memory->count - index) * sizeof(*memory->ranges));
-    memory->ranges[index] = (struct allocation){at, at + bytes, copy, true};
+    memory->ranges[index] =
+        (struct allocation){.begin = at, .end = at + bytes, .label = copy, .live = true};
     memory->count++;
     memory->used += bytes;
     return at;
@@ -214,6 +215,15 @@ bool device_release(struct device_memory *memory, vgpu_pointer pointer) {
     range->live = false;
     memory->used -= range->end - range->begin;
     return true;
+}
+
+void device_protect(struct device_memory *memory, vgpu_pointer pointer) {
+    for (size_t i = 0; i < memory->count; i++) {
+        if (memory->ranges[i].live && memory->ranges[i].begin == pointer) {
+            memory->ranges[i].read_only = true;
+            memory->has_read_only = true;
+        }
+    }
 }
 
 unsigned char *device_bytes(struct device_memory *memory, vgpu_pointer pointer, size_t bytes,

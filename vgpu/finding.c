@@ -173,17 +173,31 @@ void findings_free(struct findings *findings) {
     }
 }
 
-static uint32_t bucket_of(enum finding_kind kind, uint32_t line, uint32_t other) {
-    const uint32_t mixed = ((uint32_t)kind * 31 + line) * 0x9E3779B1U + other * 0x85EBCA6BU;
+static uint32_t bucket_of(enum finding_kind kind, const vgpu_finding *shown) {
+    const uint32_t line = shown->place.file != NULL ? shown->place.line : shown->ptx_line;
+    const uint32_t mixed = ((uint32_t)kind * 31 + line) * 0x9E3779B1U;
     return (mixed >> 16) % FINDING_BUCKETS;
 }
 
+static bool same_place(const vgpu_place *a, const vgpu_place *b) {
+    return a->line == b->line && (a->file == b->file || (a->file != NULL && b->file != NULL &&
+                                                         strcmp(a->file, b->file) == 0));
+}
+
+/* The same line of the source, inlined at the same line; the same of the PTX where no other is
+ * known. An unrolled loop is one line of the source and many of the PTX. */
+static bool same_finding(const vgpu_finding *a, const vgpu_finding *b) {
+    return same_place(&a->place, &b->place) && same_place(&a->callers[0], &b->callers[0]) &&
+           same_place(&a->other, &b->other) &&
+           (a->place.file != NULL || a->ptx_line == b->ptx_line) &&
+           (a->other.file != NULL || a->other_ptx_line == b->other_ptx_line) &&
+           strcmp(a->kernel, b->kernel) == 0;
+}
+
 static struct record *find(const struct findings *findings, enum finding_kind kind,
-                           const char *kernel, uint32_t line, uint32_t other) {
-    struct record *record = findings->buckets[bucket_of(kind, line, other)];
-    while (record != NULL &&
-           (record->kind != kind || record->shown.ptx_line != line ||
-            record->shown.other_ptx_line != other || strcmp(record->shown.kernel, kernel) != 0)) {
+                           const vgpu_finding *shown) {
+    struct record *record = findings->buckets[bucket_of(kind, shown)];
+    while (record != NULL && (record->kind != kind || !same_finding(&record->shown, shown))) {
         record = record->next;
     }
     return record;
@@ -217,7 +231,7 @@ static struct record *add(struct findings *findings, size_t limit, size_t positi
         findings->not_kept[shown->severity] += shown->count;
         return NULL;
     }
-    const uint32_t bucket = bucket_of(kind, shown->ptx_line, shown->other_ptx_line);
+    const uint32_t bucket = bucket_of(kind, shown);
     record->kind = kind;
     record->shown = *shown;
     record->next = findings->buckets[bucket];
@@ -287,13 +301,12 @@ void report(struct warp *warp, const struct op *op, enum finding_kind kind, uint
                           .other_ptx_line = other != NULL ? other->in->line : 0,
                           .lanes = lanes,
                           .count = 1};
-    struct record *record =
-        find(findings, kind, shown.kernel, shown.ptx_line, shown.other_ptx_line);
+    describe(&shown, warp, op, detail);
+    struct record *record = find(findings, kind, &shown);
     if (record != NULL) {
         record->shown.count++;
         return;
     }
-    describe(&shown, warp, op, detail);
     if (is_suppressed(launch->gpu, &shown)) {
         return;
     }
@@ -349,7 +362,7 @@ static int compare(const vgpu_finding *a, const vgpu_finding *b) {
 
 static void merge_one(vgpu *gpu, enum finding_kind kind, const vgpu_finding *shown) {
     struct findings *all = gpu->findings;
-    struct record *record = find(all, kind, shown->kernel, shown->ptx_line, shown->other_ptx_line);
+    struct record *record = find(all, kind, shown);
     if (record != NULL) {
         record->shown.count += shown->count;
         return;
@@ -451,8 +464,7 @@ static void drop(struct findings *findings, const struct suppression *rule) {
             findings->list[kept++] = record;
             continue;
         }
-        struct record **link = &findings->buckets[bucket_of(record->kind, record->shown.ptx_line,
-                                                            record->shown.other_ptx_line)];
+        struct record **link = &findings->buckets[bucket_of(record->kind, &record->shown)];
         while (*link != record) {
             link = &(*link)->next;
         }

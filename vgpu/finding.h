@@ -3,8 +3,8 @@
  * finding.h - lists of findings, as finding.c keeps them and report.c and the driver read them.
  *
  * A cluster has a list of its own while it runs, in the order of time; the GPU has one, sorted. One
- * record stands for all findings of one kind at one instruction (and, of a race, one other
- * instruction) of a kernel; it tells of the first of them.
+ * record stands for all findings of one kind at one source line (and, of a race, one other line) of
+ * a kernel, or at one instruction where no lines are known; it tells of the first of them.
  *
  * Invariant: strings of the GPU's list belong to it, so that it outlives modules; those of a
  * cluster's list belong to the module that runs.

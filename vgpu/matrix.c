@@ -350,7 +350,8 @@ static uint32_t tile_poison(const struct matrix_values *values, uint32_t tile, u
     uint32_t lanes = values->c_poison[tile * 2 + odd];
     for (uint32_t lane = 0; lane < LANES; lane++) {
         const uint32_t in_row = values->row_taint >> (row + lane / 4) & 1U;
-        const uint32_t in_column = values->column_taint[column / 8] >> (lane % 4 * 2 + odd) & 1U;
+        const uint32_t taint = values->column_taint[column / 8];
+        const uint32_t in_column = taint >> (lane % 4 * 2 + odd) & 1U;
         lanes |= (in_row | in_column) << lane;
     }
     return lanes;

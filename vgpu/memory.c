@@ -380,8 +380,28 @@ static uint32_t resolve_global(struct warp *warp, const struct op *op, struct ac
     return good;
 }
 
+/* Lanes that would write to constant memory. */
+static uint32_t protected_lanes(const struct warp *warp, const struct access *access,
+                                uint32_t lanes) {
+    const struct device_memory *memory = warp->cta->launch->gpu->memory;
+    uint32_t found = 0;
+    if (!memory->has_read_only || access->kind == ACCESS_READ ||
+        access->kind == ACCESS_ISSUE_READ) {
+        return 0;
+    }
+    for (uint32_t rest = lanes; rest != 0; rest &= rest - 1) {
+        const uint32_t lane = (uint32_t)__builtin_ctz(rest);
+        const struct allocation *range = device_find(memory, access->address[lane]);
+        found |= range != NULL && range->read_only ? 1U << lane : 0;
+    }
+    return found;
+}
+
 static void access_global(struct warp *warp, const struct op *op, struct access *access,
                           uint32_t lanes, struct refusals *refused) {
+    const uint32_t protected = protected_lanes(warp, access, lanes);
+    refused->read_only |= protected;
+    lanes &= ~protected;
     access->good |= resolve_global(warp, op, access, lanes, refused);
     if (access->kind == ACCESS_WRITE) {
         const uint32_t poison = any_poison(access) & access->good & lanes;

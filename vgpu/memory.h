@@ -28,6 +28,7 @@ struct allocation {
     uint64_t begin, end;
     char *label; /* "": none */
     bool live;
+    bool read_only; /* a variable of constant memory */
 };
 
 struct device_memory {
@@ -37,6 +38,7 @@ struct device_memory {
     uint64_t next; /* where the next allocation goes */
     struct allocation *ranges;
     size_t count, capacity;
+    bool has_read_only; /* some of them are */
 };
 
 /* The last allocation, live or freed, that begins at or before the address; NULL: none. */

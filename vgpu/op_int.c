@@ -113,10 +113,10 @@ VECTOR_3(mad24_hi_sat_s32, uint32_t, uint32_t, uint32_t, int32_t,
 /* The least value divided by -1 overflows: it stays what it is. */
 #define DIVISION_SIGNED(name, U, T)                                                                \
     static inline T quotient_##name(T x, T y) {                                                    \
-        return y == -1 ? (T)(0 - (U)x) : (T)(x / y);                                               \
+        return (T)(y == -1 ? (T)(0 - (U)x) : (T)(x / y));                                          \
     }                                                                                              \
     static inline T remainder_##name(T x, T y) {                                                   \
-        return y == -1 ? 0 : (T)(x % y);                                                           \
+        return (T)(y == -1 ? 0 : x % y);                                                           \
     }
 DIVISION_UNSIGNED(u16, uint16_t)
 DIVISION_UNSIGNED(u32, uint32_t)

@@ -207,6 +207,7 @@ bool decode_wgmma(struct decoder *decoder, const struct ptx_instruction *in, str
         !ptx_has(in, "aligned") || in->operand_count != operands) {
         return decode_fail(decoder, "unknown form of wgmma");
     }
+    op->flags |= operands == 1 ? OP_CONTROL : 0U; /* a wait may block */
     op->run = operands == 1          ? wgmma_run_wait
               : ptx_has(in, "fence") ? wgmma_run_fence
                                      : wgmma_run_commit;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * wgmma.h - what the files about wgmma share: op_wgmma.c (forms), wgmma.c (products in flight),
- * wgmma_operand.c (operands in shared memory).
+ * wgmma_registers.c (registers they hold), wgmma_operand.c (operands in shared memory).
  */
 #ifndef VGPU_WGMMA_H
 #define VGPU_WGMMA_H
@@ -52,5 +52,64 @@ void wgmma_read_a(const struct cta *cta, const struct wgmma_operand *operand,
                   struct matrix_values *values);
 void wgmma_read_b(const struct cta *cta, const struct wgmma_operand *operand,
                   const struct matrix_form *form, struct matrix_values *values);
+
+/* ---- products in flight ---------------------------------------------------------------------- */
+
+enum {
+    GROUP_WARPS = 4,
+    MOST_IN_FLIGHT = 4096 /* of a warp: more is a loop without a wait */
+};
+
+/* A warp's share of a product. */
+struct part {
+    const struct op *op; /* NULL: the warp has not issued it */
+    struct agent *agent;
+    uint64_t a_bits, b_bits; /* descriptors; of A in registers: 0 */
+    uint32_t group;          /* that it was committed to; 0: not yet */
+    uint32_t mask;
+    bool broken, accumulate, all_tainted;
+    bool retired;        /* its warp has waited for it */
+    unsigned char *rows; /* of the function that issued it */
+    uint32_t *poison;
+    struct wgmma_operand a, b;
+    uint8_t a_taint[256 / 8], b_taint[256 / 8];
+};
+
+struct product {
+    struct product *next;
+    struct warpgroup *group;
+    struct pending *pending; /* once every warp has issued it */
+    uint32_t number;         /* from 1 */
+    bool done;
+    struct part parts[GROUP_WARPS];
+};
+
+struct warpgroup {
+    struct warp *warps;
+    uint32_t count;               /* of warps: 4, where the kernel is right */
+    uint32_t users;               /* warps that have a struct warp_wgmma */
+    struct product *first, *last; /* that some warp has not waited for; numbers without gaps */
+    struct clock *completed;      /* reads of products that somebody waited for */
+};
+
+/* warp->wgmma */
+struct warp_wgmma {
+    struct warpgroup *group;
+    uint32_t issued, waited; /* numbers of products */
+    uint32_t groups;         /* committed */
+    uint32_t awaited;        /* the product that wait_group is blocked for; 0: it is not */
+    char waits_for[96];
+    const struct ptx_function *function;
+    uint32_t *accumulators; /* by register: the latest product that writes it */
+    uint32_t *sources;      /* by register: the latest product that reads it as A */
+};
+
+/* The product of this number, if some warp has not waited for it. */
+struct product *wgmma_product(const struct warpgroup *group, uint32_t number);
+
+/* Before the issue of a product: may it have these registers? */
+void wgmma_check_registers(struct warp *warp, const struct op *op, uint32_t mask);
+/* The product has them from now on. */
+void wgmma_mark_registers(struct warp_wgmma *state, const struct op *op, uint32_t number);
 
 #endif /* VGPU_WGMMA_H */

@@ -57,7 +57,8 @@ extern "C" __global__ void softmax_rows(const float *in, float *out, int count, 
     __shared__ float scratch[WARPS];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int begin = blockIdx.x * row;
-    const int length = FAULT == 4 || FAULT == 5 ? row + 8 : (begin + row <= count ? row : count - begin);
+    const int left = begin + row <= count ? row : count - begin;
+    const int length = FAULT == 4 || FAULT == 5 ? row + 8 : left;
     float maximum = -INFINITY;
     for (int i = threadIdx.x; i < length; i += THREADS) {
         const float x = begin + i < count || FAULT == 4 ? in[begin + i] : 0.0f; /* @4 */
@@ -70,7 +71,7 @@ extern "C" __global__ void softmax_rows(const float *in, float *out, int count, 
 #endif
 #if FAULT == 10
     const float4 four = *(const float4 *)(const void *)(in + 1); /* @10 */
-    maximum = fmaxf(maximum, fminf(four.x, -1e30f));
+    maximum = fmaxf(maximum, fminf(four.x + four.y + four.z + four.w, -1e30f));
 #endif
 #if FAULT == 17
     const unsigned cut = (unsigned)(unsigned long long)in;
@@ -146,7 +147,7 @@ extern "C" __global__ void softmax_rows(const float *in, float *out, int count, 
 #endif
     for (int i = threadIdx.x; i < (FAULT == 7 ? length + 4 : length); i += THREADS) {
         if (begin + i < count || FAULT == 5) {
-            out[begin + i] = (FAULT == 7 ? maximum : 0.0f) * 0.0f + values[i] / sum * unit[0]; /* @5 @7 */
+            out[begin + i] = values[i] / sum * unit[0]; /* @5 @7 */
         }
     }
 }
