@@ -15,8 +15,8 @@
  * $VGPU_ASYNC, $VGPU_SEED, $VGPU_THREADS, $VGPU_SM, $VGPU_CHECKS and $VGPU_REPORT (a file for the
  * findings; "-" is stderr) configure that one.
  *
- * Invariant: results and findings do not depend on the number of threads (but for the order of
- * floating-point atomics), and the same seed gives the same run.
+ * Invariant: results and findings do not depend on the number of threads, but for what a kernel
+ * makes of the order of its global atomics, and the same seed gives the same run.
  */
 #ifndef VGPU_H
 #define VGPU_H

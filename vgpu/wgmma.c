@@ -2,11 +2,12 @@
  *
  * wgmma.c - wgmma: products of a warpgroup that complete later.
  *
- * A product belongs to the four warps of a warpgroup: the n-th of one warp is the n-th of each. Each
- * warp has 16 rows of D as its part (matrix.h), from A in registers or both operands in shared
+ * A product belongs to the four warps of a warpgroup: the n-th of one warp is the n-th of each.
+ * Each warp has 16 rows of D as its part (matrix.h), from A in registers or both operands in shared
  * memory (wgmma_operand.c). A part's operands in shared memory are checked when its warp issues it,
- * as reads of an agent. When the last of the four has issued it, the product is on its way; it reads
- * memory and registers when it completes, whenever the launch's policy says, in the order of issue.
+ * as reads of an agent. When the last of the four has issued it, the product is on its way; it
+ * reads memory and registers when it completes, whenever the launch's policy says, in the order of
+ * issue.
  *
  * wait_group returns when the products it waits for have completed for all four warps: then nothing
  * of them reads shared memory any more, so that one thread of the warpgroup may release it for all.
@@ -410,12 +411,11 @@ static void wait_for_others(struct warp *warp, const struct product *product, ui
     struct warp_wgmma *state = warp->wgmma;
     const uint32_t first = warp->index & ~3U;
     int used = snprintf(state->waits_for, sizeof state->waits_for,
-                        "wgmma.wait_group, for a product that warp");
+                        "wgmma.wait_group, for a product not yet issued by warp");
     for (uint32_t rest = missing; rest != 0; rest &= rest - 1) {
         used += snprintf(state->waits_for + used, sizeof state->waits_for - (size_t)used, "%s %u",
                          rest == missing ? "" : ",", first + (uint32_t)__builtin_ctz(rest));
     }
-    snprintf(state->waits_for + used, sizeof state->waits_for - (size_t)used, " did not issue");
     state->awaited = product->number;
     warp->next = warp->pc;
     warp_block(warp, true, state->waits_for);
