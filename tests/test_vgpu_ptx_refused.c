@@ -247,7 +247,8 @@ TEST(names_of_functions_are_bounded) {
 TEST(caret_shows_the_line) {
     const char text[] = "one\n\tadd.s32 %r1;\r\nthree";
     char buffer[256];
-    CHECK_EQ(ptx_caret(text, strlen(text), 2, 10, buffer, sizeof buffer), strlen(buffer));
+    const size_t length = ptx_caret(text, strlen(text), 2, 10, buffer, sizeof buffer);
+    CHECK_EQ(length, strlen(buffer));
     CHECK_STR(buffer, "\tadd.s32 %r1;\n\t        ^\n");
     ptx_caret(text, strlen(text), 3, 6, buffer, sizeof buffer);
     CHECK_STR(buffer, "three\n     ^\n");

@@ -277,6 +277,10 @@ void race_global_access(struct warp *warp, const struct op *op, const struct acc
     for (uint32_t rest = access->good; rest != 0; rest &= rest - 1) {
         const uint32_t lane = (uint32_t)__builtin_ctz(rest);
         const uint64_t address = access->address[lane];
+        if (address % LINE_BYTES + bytes > LINE_BYTES) { /* a row of wmma may cross the line */
+            touch_range(&toucher, address, bytes, 1U << lane);
+            continue;
+        }
         if (address / LINE_BYTES != key) {
             if (key != 0) {
                 touch(&toucher, key, mask, lanes);
@@ -285,7 +289,6 @@ void race_global_access(struct warp *warp, const struct op *op, const struct acc
             mask = (struct mask){0, 0};
             lanes = 0;
         }
-        /* aligned, so it does not cross the line */
         mask = both(mask, mask_of((uint32_t)(address % LINE_BYTES), bytes));
         lanes |= 1U << lane;
     }

@@ -108,7 +108,7 @@ static struct product *next_product(const struct warp_wgmma *state) {
 /* Warps of the group that have not issued the product. */
 static uint32_t missing_warps(const struct product *product) {
     uint32_t missing = 0;
-    for (uint32_t i = 0; i < product->group->count; i++) {
+    for (uint32_t i = 0; i < GROUP_WARPS && i < product->group->count; i++) {
         missing |= (uint32_t)(product->parts[i].op == NULL) << i;
     }
     return missing;
