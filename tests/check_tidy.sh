@@ -12,7 +12,7 @@ build=$2
 command -v clang-tidy >/dev/null || { echo "skip tidy: no clang-tidy" && exit 77; }
 
 files=$(sed -n 's/^  "file": "\(.*\)",*$/\1/p' "$build/compile_commands.json" |
-    grep -E '/(src|tool|vgpu)/[^/]*\.c$' | sort -u)
+    grep -E '/(src|tool)/[^/]*\.c$' | sort -u)
 [ -n "$files" ] || { echo "nothing to check in $build/compile_commands.json" >&2 && exit 2; }
 # shellcheck disable=SC2086 # a list of files
 if echo $files | xargs -n 4 -P "${JOBS:-2}" clang-tidy --quiet -p "$build" 2>/dev/null; then

@@ -145,7 +145,7 @@ static bool make_initial(struct check_arg *arg, const char *text, attn_error *wh
         return load_file(arg, text + 1, why);
     }
     const size_t bytes = arg->type->bytes;
-    unsigned char *made = calloc(arg->count, bytes);
+    unsigned char *made = calloc(arg->count > 0 ? arg->count : 1, bytes > 0 ? bytes : 1);
     if (made == NULL) {
         return explain(why, "no memory for %zu elements of %zu bytes", arg->count, bytes);
     }

@@ -143,20 +143,54 @@ const struct ptx_module *decode_module(const struct decoder *decoder);
 /* ---- kernels --------------------------------------------------------------------------------- */
 
 enum special_register {
-    SPECIAL_TID_X, SPECIAL_TID_Y, SPECIAL_TID_Z, SPECIAL_NTID_X, SPECIAL_NTID_Y, SPECIAL_NTID_Z,
-    SPECIAL_CTAID_X, SPECIAL_CTAID_Y, SPECIAL_CTAID_Z,
-    SPECIAL_NCTAID_X, SPECIAL_NCTAID_Y, SPECIAL_NCTAID_Z,
-    SPECIAL_LANEID, SPECIAL_WARPID, SPECIAL_NWARPID, SPECIAL_SMID, SPECIAL_NSMID, SPECIAL_GRIDID,
-    SPECIAL_LANEMASK_EQ, SPECIAL_LANEMASK_LE, SPECIAL_LANEMASK_LT, SPECIAL_LANEMASK_GE,
+    SPECIAL_TID_X,
+    SPECIAL_TID_Y,
+    SPECIAL_TID_Z,
+    SPECIAL_NTID_X,
+    SPECIAL_NTID_Y,
+    SPECIAL_NTID_Z,
+    SPECIAL_CTAID_X,
+    SPECIAL_CTAID_Y,
+    SPECIAL_CTAID_Z,
+    SPECIAL_NCTAID_X,
+    SPECIAL_NCTAID_Y,
+    SPECIAL_NCTAID_Z,
+    SPECIAL_LANEID,
+    SPECIAL_WARPID,
+    SPECIAL_NWARPID,
+    SPECIAL_SMID,
+    SPECIAL_NSMID,
+    SPECIAL_GRIDID,
+    SPECIAL_LANEMASK_EQ,
+    SPECIAL_LANEMASK_LE,
+    SPECIAL_LANEMASK_LT,
+    SPECIAL_LANEMASK_GE,
     SPECIAL_LANEMASK_GT,
-    SPECIAL_CLUSTERID_X, SPECIAL_CLUSTERID_Y, SPECIAL_CLUSTERID_Z,
-    SPECIAL_NCLUSTERID_X, SPECIAL_NCLUSTERID_Y, SPECIAL_NCLUSTERID_Z,
-    SPECIAL_CLUSTER_CTAID_X, SPECIAL_CLUSTER_CTAID_Y, SPECIAL_CLUSTER_CTAID_Z,
-    SPECIAL_CLUSTER_NCTAID_X, SPECIAL_CLUSTER_NCTAID_Y, SPECIAL_CLUSTER_NCTAID_Z,
-    SPECIAL_CLUSTER_CTARANK, SPECIAL_CLUSTER_NCTARANK, SPECIAL_IS_EXPLICIT_CLUSTER,
-    SPECIAL_DYNAMIC_SMEM_SIZE, SPECIAL_TOTAL_SMEM_SIZE,
-    SPECIAL_CLOCK, SPECIAL_CLOCK_HI, SPECIAL_CLOCK64, SPECIAL_GLOBALTIMER, SPECIAL_GLOBALTIMER_LO,
-    SPECIAL_GLOBALTIMER_HI, SPECIAL_ENVREG1, SPECIAL_ENVREG2,
+    SPECIAL_CLUSTERID_X,
+    SPECIAL_CLUSTERID_Y,
+    SPECIAL_CLUSTERID_Z,
+    SPECIAL_NCLUSTERID_X,
+    SPECIAL_NCLUSTERID_Y,
+    SPECIAL_NCLUSTERID_Z,
+    SPECIAL_CLUSTER_CTAID_X,
+    SPECIAL_CLUSTER_CTAID_Y,
+    SPECIAL_CLUSTER_CTAID_Z,
+    SPECIAL_CLUSTER_NCTAID_X,
+    SPECIAL_CLUSTER_NCTAID_Y,
+    SPECIAL_CLUSTER_NCTAID_Z,
+    SPECIAL_CLUSTER_CTARANK,
+    SPECIAL_CLUSTER_NCTARANK,
+    SPECIAL_IS_EXPLICIT_CLUSTER,
+    SPECIAL_DYNAMIC_SMEM_SIZE,
+    SPECIAL_TOTAL_SMEM_SIZE,
+    SPECIAL_CLOCK,
+    SPECIAL_CLOCK_HI,
+    SPECIAL_CLOCK64,
+    SPECIAL_GLOBALTIMER,
+    SPECIAL_GLOBALTIMER_LO,
+    SPECIAL_GLOBALTIMER_HI,
+    SPECIAL_ENVREG1,
+    SPECIAL_ENVREG2,
     SPECIAL_COUNT
 };
 
@@ -171,12 +205,12 @@ struct kernel {
     const struct vgpu_module *module;
     struct op *code;
     uint32_t code_count;
-    uint32_t row_bytes;       /* of a warp; the first 256 are a row of zeros */
-    uint32_t predicate_count; /* [0] is always true, [1] is the carry flag */
-    const unsigned char *constants; /* row_bytes: what a warp's rows start with */
+    uint32_t row_bytes;                 /* of a warp; the first 256 are a row of zeros */
+    uint32_t predicate_count;           /* [0] is always true, [1] is the carry flag */
+    const unsigned char *constants;     /* row_bytes: what a warp's rows start with */
     const struct special_row *specials; /* rows to fill when a warp starts; clocks: when read */
     uint32_t special_count;
-    uint32_t local_bytes;  /* of a thread: its variables and those of what it calls */
+    uint32_t local_bytes;     /* of a thread: its variables and those of what it calls */
     uint32_t shared_static;   /* bytes up to the end of its variables, gaps between them included */
     uint32_t shared_declared; /* bytes of the variables alone: what counts against the limits */
     uint32_t shared_dynamic;  /* where dynamic shared memory begins: offset from SHARED_BASE */
@@ -347,13 +381,13 @@ struct group {
     uint32_t mask, pc;
     enum group_state state;
     const struct op *waits_at;
-    const char *waits_for;  /* for the report of a dead-lock: "bar.sync 1, 96 of 128 threads" */
-    bool polls;             /* blocked, and to be tried again whenever anything happened */
-    bool forced;            /* parked for lanes that cannot come: it goes on without them */
-    uint32_t wanted;        /* parked: the lanes that it waits for */
-    uint32_t turns;         /* how often it gave way to the others */
-    const void *waits_on;   /* blocked: the struct barrier, or NULL */
-    struct frame *frame;    /* the function call that it is in */
+    const char *waits_for; /* for the report of a dead-lock: "bar.sync 1, 96 of 128 threads" */
+    bool polls;            /* blocked, and to be tried again whenever anything happened */
+    bool forced;           /* parked for lanes that cannot come: it goes on without them */
+    uint32_t wanted;       /* parked: the lanes that it waits for */
+    uint32_t turns;        /* how often it gave way to the others */
+    const void *waits_on;  /* blocked: the struct barrier, or NULL */
+    struct frame *frame;   /* the function call that it is in */
 };
 
 struct warp {
@@ -366,7 +400,7 @@ struct warp {
     struct cta *cta;
     const struct kernel *kernel; /* of the function that runs */
     /* the rest */
-    uint32_t index; /* in its CTA */
+    uint32_t index;       /* in its CTA */
     uint32_t agent_index; /* in its cluster: slot of its clock */
     uint32_t lanes;       /* that exist */
     uint32_t exited;
@@ -379,8 +413,8 @@ struct warp {
     uint32_t cluster_waits;   /* lanes that arrived and did not wait yet */
     uint32_t registers;       /* what setmaxnreg asked for; 0: nothing yet */
     struct clock *clock;
-    void *async;  /* async.c: its cp.async groups, bulk groups */
-    void *wgmma;  /* op_wgmma.c */
+    void *async;         /* async.c: its cp.async groups, bulk groups */
+    void *wgmma;         /* op_wgmma.c */
     uint32_t wgmma_busy; /* registers are in flight: wgmma_touch is called before each op */
     uint64_t instructions, thread_instructions, tensor_instructions;
     uint32_t epoch; /* race.c */
@@ -410,7 +444,7 @@ struct cta {
     void *shadow;          /* memory.c: what belongs to `shared` */
     unsigned char *local;  /* thread by thread */
     void *local_shadow;
-    void *async;           /* async.c: what is on its way, mbarriers */
+    void *async; /* async.c: what is on its way, mbarriers */
 };
 
 struct cluster {
@@ -418,7 +452,7 @@ struct cluster {
     uint32_t linear;
     struct cta *ctas;
     uint32_t cta_count;
-    uint32_t agent_count; /* slots of its clocks */
+    uint32_t agent_count;   /* slots of its clocks */
     struct barrier barrier; /* barrier.cluster */
     struct findings *findings;
     uint64_t steps;  /* warp instructions */
@@ -535,26 +569,45 @@ void wgmma_touch(struct warp *warp, const struct op *op, uint32_t mask);
 
 enum finding_kind {
     /* memory */
-    FINDING_OUT_OF_BOUNDS, FINDING_MISALIGNED, FINDING_USE_AFTER_FREE, FINDING_WRONG_SPACE,
+    FINDING_OUT_OF_BOUNDS,
+    FINDING_MISALIGNED,
+    FINDING_USE_AFTER_FREE,
+    FINDING_WRONG_SPACE,
     FINDING_UNINITIALISED,        /* an address or a value stored to global memory is poison */
     FINDING_UNINITIALISED_BRANCH, /* warning */
     FINDING_READ_ONLY,            /* a write to .const, .param or through .nc */
     /* races */
-    FINDING_RACE, FINDING_RACE_WARP /* warning: lanes of one warp without __syncwarp */,
-    FINDING_RACE_GLOBAL, FINDING_PROXY_FENCE, FINDING_ASYNC_READ_EARLY /* read before completion */,
+    FINDING_RACE,
+    FINDING_RACE_WARP /* warning: lanes of one warp without __syncwarp */,
+    FINDING_RACE_GLOBAL,
+    FINDING_PROXY_FENCE,
+    FINDING_ASYNC_READ_EARLY /* read before completion */,
     FINDING_ASYNC_OVERWRITE /* written while an engine reads or writes it */,
     FINDING_REGISTER_IN_FLIGHT /* wgmma's accumulator touched before wait_group */,
     /* synchronisation */
-    FINDING_DIVERGENT_BARRIER, FINDING_BARRIER_COUNT, FINDING_DIVERGENT_WARP_OP,
-    FINDING_DEADLOCK, FINDING_MBARRIER, FINDING_ASYNC_UNFINISHED,
-    FINDING_WGMMA_FENCE, FINDING_CLUSTER_EXIT,
+    FINDING_DIVERGENT_BARRIER,
+    FINDING_BARRIER_COUNT,
+    FINDING_DIVERGENT_WARP_OP,
+    FINDING_DEADLOCK,
+    FINDING_MBARRIER,
+    FINDING_ASYNC_UNFINISHED,
+    FINDING_WGMMA_FENCE,
+    FINDING_CLUSTER_EXIT,
     /* misuse */
-    FINDING_MATRIX_LOCAL, FINDING_TENSOR_MAP, FINDING_DESCRIPTOR, FINDING_SETMAXNREG,
+    FINDING_MATRIX_LOCAL,
+    FINDING_TENSOR_MAP,
+    FINDING_DESCRIPTOR,
+    FINDING_SETMAXNREG,
     FINDING_ILLEGAL_OPERAND,
     /* ends */
-    FINDING_TRAP, FINDING_ASSERT, FINDING_STEPS, FINDING_MEMORY_LIMIT, FINDING_STACK,
+    FINDING_TRAP,
+    FINDING_ASSERT,
+    FINDING_STEPS,
+    FINDING_MEMORY_LIMIT,
+    FINDING_STACK,
     /* static */
-    FINDING_TRAP_ENTRY, FINDING_LIMIT,
+    FINDING_TRAP_ENTRY,
+    FINDING_LIMIT,
     FINDING_KIND_COUNT
 };
 
@@ -566,7 +619,7 @@ struct finding_detail {
     int space; /* -1: none */
     uint64_t address;
     uint32_t bytes;
-    const struct op *other;    /* the other access of a race */
+    const struct op *other; /* the other access of a race */
     const struct warp *other_warp;
     uint32_t other_warp_index; /* where other_warp is NULL */
 };

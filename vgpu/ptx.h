@@ -21,11 +21,30 @@ struct arena; /* arena.h: memory that is freed all at once */
 enum ptx_type {
     PTX_NONE,
     PTX_PRED,
-    PTX_B8, PTX_B16, PTX_B32, PTX_B64, PTX_B128,
-    PTX_U8, PTX_U16, PTX_U32, PTX_U64,
-    PTX_S8, PTX_S16, PTX_S32, PTX_S64,
-    PTX_F16, PTX_F16X2, PTX_BF16, PTX_BF16X2, PTX_TF32, PTX_F32, PTX_F64,
-    PTX_E4M3, PTX_E5M2, PTX_E4M3X2, PTX_E5M2X2,
+    PTX_B8,
+    PTX_B16,
+    PTX_B32,
+    PTX_B64,
+    PTX_B128,
+    PTX_U8,
+    PTX_U16,
+    PTX_U32,
+    PTX_U64,
+    PTX_S8,
+    PTX_S16,
+    PTX_S32,
+    PTX_S64,
+    PTX_F16,
+    PTX_F16X2,
+    PTX_BF16,
+    PTX_BF16X2,
+    PTX_TF32,
+    PTX_F32,
+    PTX_F64,
+    PTX_E4M3,
+    PTX_E5M2,
+    PTX_E4M3X2,
+    PTX_E5M2X2,
     PTX_TYPE_COUNT
 };
 
@@ -34,9 +53,7 @@ enum ptx_type ptx_type_named(const char *name);
 /* Bytes of one value: 1 to 16; PTX_PRED and PTX_NONE: 0. */
 uint32_t ptx_type_size(enum ptx_type type);
 
-enum ptx_space {
-    PTX_REG, PTX_GLOBAL, PTX_SHARED, PTX_LOCAL, PTX_CONST, PTX_PARAM
-};
+enum ptx_space { PTX_REG, PTX_GLOBAL, PTX_SHARED, PTX_LOCAL, PTX_CONST, PTX_PARAM };
 
 /* .reg .b32 %r<9> declares nine of them. */
 struct ptx_register {
@@ -47,10 +64,10 @@ struct ptx_register {
 struct ptx_variable {
     const char *name;
     enum ptx_space space;
-    enum ptx_type type;      /* of an element */
-    uint32_t align;          /* bytes */
-    uint64_t size;           /* bytes; 0: an array without a size (dynamic shared memory) */
-    bool external;           /* .extern */
+    enum ptx_type type;        /* of an element */
+    uint32_t align;            /* bytes */
+    uint64_t size;             /* bytes; 0: an array without a size (dynamic shared memory) */
+    bool external;             /* .extern */
     const unsigned char *init; /* size bytes, or NULL: zeros. Space const and global only */
     uint32_t line;
     uint64_t address; /* for the loader, not for the parser: where it was put */
@@ -88,8 +105,8 @@ struct ptx_operand {
 struct ptx_location {
     const char *file; /* "src/kernels/fwd_mma.cu" */
     uint32_t line, column;
-    const char *function;  /* of the code at this line where it was inlined, else NULL */
-    uint32_t inlined_at;   /* index into the module's locations; 0: not inlined */
+    const char *function; /* of the code at this line where it was inlined, else NULL */
+    uint32_t inlined_at;  /* index into the module's locations; 0: not inlined */
 };
 
 enum { PTX_MAX_MODIFIERS = 16, PTX_MAX_OPERANDS = 12 };
@@ -111,7 +128,7 @@ struct ptx_function {
     bool entry;    /* .entry, else .func */
     bool external; /* a declaration without a body (vprintf) */
     uint32_t line;
-    struct ptx_variable **params;  /* space PTX_PARAM, address = offset in the parameter block */
+    struct ptx_variable **params; /* space PTX_PARAM, address = offset in the parameter block */
     uint32_t param_count;
     uint32_t param_bytes;
     struct ptx_variable **results; /* of a .func */

@@ -39,10 +39,10 @@ typedef struct vgpu_module vgpu_module;
 
 typedef enum vgpu_status {
     VGPU_OK = 0,
-    VGPU_INVALID = 1,     /* an argument is wrong, or a limit of the GPU is exceeded */
-    VGPU_LOAD = 2,        /* PTX that cannot be parsed, or with a form that is not known */
+    VGPU_INVALID = 1, /* an argument is wrong, or a limit of the GPU is exceeded */
+    VGPU_LOAD = 2,    /* PTX that cannot be parsed, or with a form that is not known */
     VGPU_OUT_OF_MEMORY = 3,
-    VGPU_FAULT = 4,       /* the kernel trapped, asserted, dead-locked or ran out of steps */
+    VGPU_FAULT = 4, /* the kernel trapped, asserted, dead-locked or ran out of steps */
     VGPU_NOT_FOUND = 5
 } vgpu_status;
 
@@ -69,15 +69,15 @@ enum {
 };
 
 typedef struct vgpu_config {
-    size_t size;          /* set by vgpu_config_init */
-    int32_t threads;      /* 0: what the machine has */
-    int32_t sm;           /* 80 to 90; what the device says it is [90] */
-    uint32_t checks;      /* [VGPU_CHECK_ALL] */
-    vgpu_async async;     /* [VGPU_ASYNC_EAGER] */
-    uint64_t seed;        /* of random completion [1] */
-    uint64_t max_steps;   /* warp instructions of one launch; 0: no limit [1e10] */
-    size_t max_memory;    /* bytes of device memory [4 GiB] */
-    size_t max_findings;  /* kept apart; more are only counted [1000] */
+    size_t size;         /* set by vgpu_config_init */
+    int32_t threads;     /* 0: what the machine has */
+    int32_t sm;          /* 80 to 90; what the device says it is [90] */
+    uint32_t checks;     /* [VGPU_CHECK_ALL] */
+    vgpu_async async;    /* [VGPU_ASYNC_EAGER] */
+    uint64_t seed;       /* of random completion [1] */
+    uint64_t max_steps;  /* warp instructions of one launch; 0: no limit [1e10] */
+    size_t max_memory;   /* bytes of device memory [4 GiB] */
+    size_t max_findings; /* kept apart; more are only counted [1000] */
 } vgpu_config;
 
 VGPU_API void vgpu_config_init(vgpu_config *config);
@@ -120,7 +120,7 @@ typedef struct vgpu_kernel {
     uint32_t param_bytes;
     uint32_t shared_bytes; /* static */
     uint32_t local_bytes;
-    uint32_t max_threads;  /* of a block: .maxntid, .reqntid or 1024 */
+    uint32_t max_threads; /* of a block: .maxntid, .reqntid or 1024 */
     uint32_t instructions, tensor_instructions;
 } vgpu_kernel;
 
@@ -133,7 +133,7 @@ VGPU_API bool vgpu_param_get(const vgpu_module *module, size_t index, uint32_t p
 typedef struct vgpu_dims {
     uint32_t grid[3], block[3], cluster[3]; /* cluster 0,0,0: the kernel's own, else 1,1,1 */
     uint32_t shared_bytes;                  /* dynamic */
-    uint32_t max_shared_bytes; /* what cuKernelSetAttribute allowed; 0: 48 KB in all */
+    uint32_t max_shared_bytes;              /* what cuKernelSetAttribute allowed; 0: 48 KB in all */
 } vgpu_dims;
 
 /* Runs to the end. arguments[i] points at parameter i. VGPU_FAULT: findings say why. */
@@ -165,10 +165,10 @@ typedef struct vgpu_finding {
     vgpu_severity severity;
     const char *kernel;
     uint32_t ptx_line;
-    vgpu_place place;         /* the innermost source line */
-    vgpu_place callers[4];    /* where that was inlined, inside out; file NULL ends it */
+    vgpu_place place;             /* the innermost source line */
+    vgpu_place callers[4];        /* where that was inlined, inside out; file NULL ends it */
     uint32_t cta[3], warp, lanes; /* of the first occurrence: lowest CTA, then time */
-    const char *space;        /* "global", "shared", ... or "" */
+    const char *space;            /* "global", "shared", ... or "" */
     uint64_t address;
     uint32_t bytes;
     uint32_t other_ptx_line; /* the other access of a race; 0: none */
