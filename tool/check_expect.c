@@ -49,7 +49,7 @@ static bool load_expected(struct check_expect *expect, const struct check_arg *a
 
 bool check_expect_parse(struct check_expect *expect, const char *text, const struct check_arg *args,
                         size_t count, attn_error *why) {
-    const char *rest = NULL, *colon;
+    const char *rest = text, *colon;
     char *end = NULL;
     *expect = (struct check_expect){0};
     if (!take_arg(text, args, count, &expect->arg, &rest, why)) {
