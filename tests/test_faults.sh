@@ -7,10 +7,13 @@
 # once for each bug, and run by `attest check` under every order in which asynchronous work may
 # complete. The head of a file says how it is run and what must be found:
 #
+#   @arch NAME                   what for, if not compute_80
 #   @run ENTRY OPTIONS...        how; every such line for FAULT 0, the first for the bugs
+#   @run NUMBER ENTRY OPTIONS... how FAULT NUMBER is run, where not so; FAULT 0 also
 #   @fault NUMBER KIND words     FAULT NUMBER must give an error of KIND at a line that bears the mark
 #                                @NUMBER (or whose other access, or caller, does)
-#   @numbers NUMBER words        a bug that only wrong results show: --expect must miss
+#   @numbers NUMBER ARG ATOL words   a bug that only wrong results show: argument ARG must differ by
+#                                more than ATOL from what FAULT 0 gives, in all four orders
 #
 # FAULT 0 must give no error at all. Exit code 0 all as expected, 1 not, 77 no nvcc or no attest check.
 set -u
@@ -25,6 +28,7 @@ passed=0
 failed=0
 found=0
 planted=0
+by_numbers=0
 
 nvcc=$(PATH=$PATH:/usr/local/cuda/bin command -v nvcc) || {
     echo "skip all: there is no nvcc to compile the kernels with"
@@ -62,12 +66,18 @@ lines_of() { # KIND FILE_NAME
                  $0 = substr($0, RSTART + RLENGTH) } }' "$work/out.txt"
 }
 
+# How a bug is run: as the file says for it, or as the first line says.
+options_of() { # FILE NUMBER
+    sed -n "s/^ \\* @run $2 //p" "$1" | grep . ||
+        sed -n 's/^ \* @run \([^0-9]\)/\1/p' "$1" | head -1
+}
+
 try_clean() { # FILE
     if ! compile "$1" 0; then
         fail "$1: does not compile: $(tail -1 "$work/nvcc.txt")"
         return
     fi
-    sed -n 's/^ \* @run //p' "$1" >"$work/runs"
+    sed -n 's/^ \* @run \([0-9]* \)\{0,1\}//p' "$1" >"$work/runs"
     while read -r line; do
         # shellcheck disable=SC2086 # words
         if run_check $line; then
@@ -86,7 +96,7 @@ try_fault() { # FILE NUMBER KIND
         return
     fi
     # shellcheck disable=SC2046 # words
-    run_check $(sed -n 's/^ \* @run //p' "$1" | head -1)
+    run_check $(options_of "$1" "$2")
     status=$?
     marks=$(grep -n "@$2\\b" "$1" | grep -v '^[0-9]*: \*' | cut -d: -f1)
     for line in $(lines_of "$3" "$name"); do
@@ -102,6 +112,32 @@ try_fault() { # FILE NUMBER KIND
         grep -m1 ' error: ' "$work/out.txt" | cut -c1-150)"
 }
 
+try_numbers() { # FILE NUMBER ARG ATOL
+    name=$(basename "$1")
+    planted=$((planted + 1))
+    compile "$1" 0
+    # shellcheck disable=SC2046 # words
+    run_check $(options_of "$1" "$2") --dump "$3:$work/right.npy" || fail "$name as it should be"
+    # shellcheck disable=SC2046 # words
+    run_check $(options_of "$1" "$2") --expect "$3:$work/right.npy:$4" ||
+        fail "$name as it should be: does not give the same result twice"
+    if ! compile "$1" "$2"; then
+        fail "$name fault $2: does not compile: $(tail -1 "$work/nvcc.txt")"
+        return
+    fi
+    # shellcheck disable=SC2046 # words
+    run_check $(options_of "$1" "$2") --expect "$3:$work/right.npy:$4"
+    status=$?
+    if [ "$status" -eq 1 ] && ! grep -q ' error: ' "$work/out.txt" &&
+        grep -q "argument $3" "$work/out.txt"; then
+        passed=$((passed + 1))
+        by_numbers=$((by_numbers + 1))
+    else
+        fail "$name fault $2: expected wrong numbers and no finding; exit code $status: $(
+            grep -m1 'error' "$work/out.txt" | cut -c1-150)"
+    fi
+}
+
 [ $# -gt 0 ] || set -- "$source"/tests/faults/check/*.cu
 for file in "$@"; do
     try_clean "$file"
@@ -109,7 +145,12 @@ for file in "$@"; do
     while read -r number kind; do
         try_fault "$file" "$number" "$kind"
     done <"$work/faults"
+    sed -n 's/^ \* @numbers \([0-9]*\) \([0-9]*\) \([0-9.e-]*\).*/\1 \2 \3/p' "$file" >"$work/faults"
+    while read -r number argument tolerance; do
+        try_numbers "$file" "$number" "$argument" "$tolerance"
+    done <"$work/faults"
 done
-echo "$found of $planted planted bugs found by a finding of the right kind at the right line"
+echo "$found of $planted planted bugs found by a finding of the right kind at the right line," \
+    "$by_numbers by wrong numbers alone"
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]

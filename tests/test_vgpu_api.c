@@ -376,6 +376,9 @@ TEST(static_findings) {
                       "\tmov.u32 %r1, %tid.x;\n\tsetp.eq.s32 %p1, %r1, 99;\n\t@%p1 trap;\n"
                       "\tret;\n}\n",
                NULL, NULL);
+    check_lint(HEADER ".visible .entry k()\n{\n\tbar.sync 0;\n\ttrap;\n}\n", "trap-entry",
+               "line 7");
+    check_lint(HEADER ".visible .entry k()\n{\n\tbar.sync 0;\n\ttrap;\n\tret;\n}\n", NULL, NULL);
     check_lint(HEADER ".visible .entry k()\n{\n\tret;\n}\n", NULL, NULL);
     check_lint(HEADER ".func f()\n{\n\ttrap;\n}\n", NULL, NULL);
     check_lint(HEADER ".visible .entry k()\n{\n\t.shared .align 4 .b8 s[49156];\n\tret;\n}\n",

@@ -168,6 +168,18 @@ TEST(local_memory_of_another_thread) {
     EXPECT_FINDING(w, "wrong-space", 1, 0, "another thread");
 }
 
+TEST(shared_memory_of_a_block_that_has_ended) {
+    struct world *w = world_make(CHECKS, 2);
+    const uint64_t there = SMEM + (2ULL << SHARED_RANK_SHIFT);
+    struct access a = lanes_at(SPACE_SHARED_CLUSTER, ACCESS_WRITE, 4, 1, there, 4, ALL_LANES);
+    a = touch(w, warp_at(w, 1), 1, a);
+    CHECK_EQ(a.good, ALL_LANES);
+    w->ctas[0][1].alive = 0;
+    a = touch(w, warp_at(w, 1), 2, a);
+    CHECK_EQ(a.good, 0);
+    EXPECT_FINDING(w, "cluster-exit", 2, 0, "has ended");
+}
+
 TEST(generic_addresses_of_all_spaces_in_one_access) {
     struct world *w = world_make(CHECKS, 2);
     const uint64_t x = device_alloc(w->gpu.memory, 4096, "x");

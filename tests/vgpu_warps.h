@@ -76,6 +76,7 @@ static inline void world_cluster(struct world *w, uint32_t index, uint32_t ctas)
                             .rank = c,
                             .warps = w->warps[index][c],
                             .warp_count = WARPS,
+                            .alive = WARPS,
                             .shared_bytes = DYNAMIC + DYNAMIC_BYTES};
         for (uint32_t i = 0; i < WARPS; i++) {
             cta->warps[i] = (struct warp){.cta = cta,

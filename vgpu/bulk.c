@@ -134,22 +134,38 @@ static bool read_ranks(struct transfer *transfer) {
     return true;
 }
 
+/* The copy will signal it: whoever initialised it must have done so before the copy started. */
+static bool touch_barrier(const struct transfer *transfer, int space, uint64_t address) {
+    struct access access = {
+        .space = space, .kind = ACCESS_READ, .element = 8, .count = 1, .mask = bit(transfer)};
+    access.address[transfer->lane] = address;
+    memory_access(transfer->warp, transfer->op, &access);
+    return access.good != 0;
+}
+
+/* The mbarriers of the other CTAs that a multicast writes: at the same place. */
+static bool touch_other_barriers(const struct transfer *transfer) {
+    bool good = true;
+    for (uint32_t rank = 0; rank < transfer->warp->cta->cluster->cta_count; rank++) {
+        if ((transfer->ranks >> rank & 1) != 0 && rank != transfer->cta->rank) {
+            good = touch_barrier(transfer, SPACE_SHARED_CLUSTER,
+                                 ((uint64_t)rank + 1) << SHARED_RANK_SHIFT | transfer->barrier) &&
+                   good;
+        }
+    }
+    return good;
+}
+
 static bool read_barrier(struct transfer *transfer) {
     const struct bulk_form *form = transfer->op->extra;
     struct warp *warp = transfer->warp;
-    struct access access = {.space = form->shared_space,
-                            .kind = ACCESS_READ,
-                            .element = 8,
-                            .count = 1,
-                            .mask = bit(transfer)};
     struct cta *cta = NULL;
     const uint64_t address = async_lane_address(warp, &form->barrier, transfer->lane);
-    access.address[transfer->lane] = address;
     async_check_poison(warp, transfer->op, form->barrier.row, bit(transfer),
                        "the address of the mbarrier");
-    memory_access(warp, transfer->op, &access);
-    if (access.good == 0 || !async_resolve(warp, transfer->op, bit(transfer), form->shared_space,
-                                           address, &cta, &transfer->barrier)) {
+    if (!touch_barrier(transfer, form->shared_space, address) ||
+        !async_resolve(warp, transfer->op, bit(transfer), form->shared_space, address, &cta,
+                       &transfer->barrier)) {
         return false;
     }
     if (cta != transfer->cta) {
@@ -191,7 +207,7 @@ static void complete_store(struct warp *warp, const struct op *op, void *state) 
 
 static bool issue_load(struct transfer *transfer) {
     struct cluster *cluster = transfer->warp->cta->cluster;
-    if (!read_ranks(transfer) || !read_barrier(transfer)) {
+    if (!read_ranks(transfer) || !read_barrier(transfer) || !touch_other_barriers(transfer)) {
         return false;
     }
     bool good = true;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * lint.c - what can be told of a kernel before it runs: bodies that are nothing but a trap, limits
+ * lint.c - what can be told of a kernel before it runs: bodies that can only end in a trap, limits
  * that no launch can keep.
  *
- * nvcc turns a kernel whose wmma loads from a register array into a single trap, with a warning
+ * nvcc turns wmma on a register array, and all that follows, into a single trap, with a warning
  * that few builds show; on a GPU that is an "unspecified launch failure" without a place.
  *
  * Invariant: a finding here is true of every launch of the kernel.
@@ -26,17 +26,45 @@ static bool is_harmless(const struct ptx_instruction *in) {
     return false;
 }
 
+static bool is(const struct ptx_instruction *in, const char *opcode) {
+    return strcmp(in->opcode, opcode) == 0;
+}
+
+static bool is_certain_trap(const struct ptx_instruction *in) {
+    return is(in, "trap") && in->guard < 0;
+}
+
+/* The trap that every launch comes to, or NULL: only harmless instructions lie before it, or the
+ * body ends with it and nothing in the body returns. */
+static const struct ptx_instruction *certain_trap(const struct ptx_function *function) {
+    const struct ptx_instruction *code = function->code, *const end = code + function->code_count;
+    while (code < end && is_harmless(code)) {
+        code++;
+    }
+    if (code == end || is_certain_trap(code)) {
+        return code == end ? NULL : code;
+    }
+    for (const struct ptx_instruction *in = code; in < end; in++) {
+        if (is(in, "ret") || is(in, "exit")) {
+            return NULL;
+        }
+    }
+    return is_certain_trap(end - 1) ? end - 1 : NULL;
+}
+
+/* What the compiler put in has no line (0): then the kernel's own. */
 static void lint_trap(const struct kernel *kernel) {
     const struct ptx_function *function = kernel->function;
-    uint32_t at = 0;
-    while (at < function->code_count && is_harmless(&function->code[at])) {
-        at++;
-    }
-    const struct ptx_instruction *in = at < function->code_count ? &function->code[at] : NULL;
-    if (in != NULL && strcmp(in->opcode, "trap") == 0 && in->guard < 0) {
-        report_kernel(kernel->module->gpu, kernel, in, FINDING_TRAP_ENTRY,
-                      "the kernel does nothing but trap; nvcc makes that of code which it knows to "
-                      "be wrong, such as wmma on a register array: look at its warnings");
+    const struct ptx_module *module = kernel->module->ptx;
+    const struct ptx_instruction *in = certain_trap(function);
+    if (in != NULL) {
+        const bool placed = in->location == 0 || module->locations[in->location].line != 0;
+        report_kernel(kernel->module->gpu, kernel, placed ? in : &function->code[0],
+                      FINDING_TRAP_ENTRY,
+                      "every way through the kernel ends in the trap at line %u of the PTX; nvcc "
+                      "makes that of code which it knows to be wrong, such as wmma on a register "
+                      "array: look at its warnings",
+                      in->line);
     }
 }
 

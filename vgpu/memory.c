@@ -15,7 +15,7 @@
 
 /* Lanes that were refused, by reason. */
 struct refusals {
-    uint32_t outside, misaligned, freed, wrong_space, read_only;
+    uint32_t outside, misaligned, freed, wrong_space, read_only, ended;
 };
 
 /* ---- shadows --------------------------------------------------------------------------------- */
@@ -187,6 +187,8 @@ static void report_refusals(struct warp *warp, const struct op *op, const struct
                  ", which belongs to another thread");
     report_lanes(warp, op, access, FINDING_READ_ONLY, refused->read_only, space,
                  ", which is read-only");
+    report_lanes(warp, op, access, FINDING_CLUSTER_EXIT, refused->ended, space,
+                 ", of a block of the cluster that has ended");
 }
 
 /* ---- shared memory --------------------------------------------------------------------------- */
@@ -307,6 +309,10 @@ static void access_shared(struct warp *warp, const struct op *op, struct access 
             continue;
         }
         struct cta *cta = rank == 0 ? warp->cta : &cluster->ctas[rank - 1];
+        if (cta != warp->cta && cta->alive == 0) {
+            refused->ended |= same;
+            continue;
+        }
         const uint64_t base = window + (rank == 0 ? 0 : first & ~low) + SHARED_BASE;
         const uint32_t good = resolve_shared(warp, access, cta, same, base, refused);
         access->good |= good;
