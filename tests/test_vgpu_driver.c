@@ -117,30 +117,53 @@ static bool get_all(void) {
         return false;
     }
     done = true;
-#define GET(name) done = done && get(#name, &name, looked_up(#name));
-    GET(cuInit)
-    GET(cuDriverGetVersion)
-    GET(cuGetErrorName)
-    GET(cuGetErrorString)
-    GET(cuDeviceGetCount)
-    GET(cuDeviceGet)
-    GET(cuDeviceGetName)
-    GET(cuDeviceGetAttribute) GET(cuDevicePrimaryCtxRetain) GET(cuDevicePrimaryCtxRelease)
-        GET(cuCtxGetCurrent) GET(cuCtxSetCurrent) GET(cuCtxPushCurrent) GET(cuCtxPopCurrent)
-            GET(cuCtxSynchronize) GET(cuMemAlloc) GET(cuMemFree) GET(cuMemGetInfo) GET(cuMemcpyHtoD)
-                GET(cuMemcpyDtoH) GET(cuMemcpyDtoD) GET(cuMemsetD8) GET(cuMemsetD32)
-                    GET(cuStreamCreate) GET(cuStreamDestroy) GET(cuStreamSynchronize)
-                        GET(cuEventCreate) GET(cuEventDestroy) GET(cuEventRecord)
-                            GET(cuEventElapsedTime) GET(cuLibraryLoadData) GET(cuLibraryUnload)
-                                GET(cuLibraryGetKernel) GET(cuKernelGetFunction)
-                                    GET(cuKernelSetAttribute) GET(cuLaunchKernelEx)
-                                        GET(cuLaunchKernel) GET(cuStreamBeginCapture)
-                                            GET(cuStreamEndCapture) GET(cuGraphInstantiateWithFlags)
-                                                GET(cuGraphLaunch) GET(cuGraphDestroy)
-                                                    GET(cuGraphExecDestroy)
-                                                        GET(cuTensorMapEncodeTiled)
+#define GET(name) done = done && get(#name, &name, looked_up(#name))
+    GET(cuInit);
+    GET(cuDriverGetVersion);
+    GET(cuGetErrorName);
+    GET(cuGetErrorString);
+    GET(cuDeviceGetCount);
+    GET(cuDeviceGet);
+    GET(cuDeviceGetName);
+    GET(cuDeviceGetAttribute);
+    GET(cuDevicePrimaryCtxRetain);
+    GET(cuDevicePrimaryCtxRelease);
+    GET(cuCtxGetCurrent);
+    GET(cuCtxSetCurrent);
+    GET(cuCtxPushCurrent);
+    GET(cuCtxPopCurrent);
+    GET(cuCtxSynchronize);
+    GET(cuMemAlloc);
+    GET(cuMemFree);
+    GET(cuMemGetInfo);
+    GET(cuMemcpyHtoD);
+    GET(cuMemcpyDtoH);
+    GET(cuMemcpyDtoD);
+    GET(cuMemsetD8);
+    GET(cuMemsetD32);
+    GET(cuStreamCreate);
+    GET(cuStreamDestroy);
+    GET(cuStreamSynchronize);
+    GET(cuEventCreate);
+    GET(cuEventDestroy);
+    GET(cuEventRecord);
+    GET(cuEventElapsedTime);
+    GET(cuLibraryLoadData);
+    GET(cuLibraryUnload);
+    GET(cuLibraryGetKernel);
+    GET(cuKernelGetFunction);
+    GET(cuKernelSetAttribute);
+    GET(cuLaunchKernelEx);
+    GET(cuLaunchKernel);
+    GET(cuStreamBeginCapture);
+    GET(cuStreamEndCapture);
+    GET(cuGraphInstantiateWithFlags);
+    GET(cuGraphLaunch);
+    GET(cuGraphDestroy);
+    GET(cuGraphExecDestroy);
+    GET(cuTensorMapEncodeTiled);
 #undef GET
-                                                            return done;
+    return done;
 }
 
 /* ---- a kernel -------------------------------------------------------------------------------- */
