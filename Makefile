@@ -18,7 +18,7 @@ build = cmake --preset $(1) >/dev/null && cmake --build --preset $(1) --parallel
 # labels.
 test = JOBS=$(JOBS) sh tests/run.sh $(1) $(2) $(if $(WITHOUT),--label-exclude '$(WITHOUT)')
 
-.PHONY: all debug gpu deps deps-to-test run test bench install asan tsan bare x86 fuzz format clean help
+.PHONY: all debug gpu deps deps-to-test run test bench bench-vgpu install asan tsan bare x86 fuzz format clean help
 .PHONY: lint lint-includes lint-style lint-format lint-tidy
 
 all:
@@ -33,6 +33,7 @@ help:
 	@echo "make run      attention on generated tensors, verified and timed (under 3 minutes)"
 	@echo "make test     all tests (under 8 minutes)"
 	@echo "make bench    the CPU backend beside PyTorch's (makes a virtual environment)"
+	@echo "make bench-vgpu  thread-instructions a second of the virtual GPU, under each set of checks"
 	@echo "make gpu      everything claimed for the GPU kernels, seen on this machine's GPU (some minutes)"
 	@echo "make install  into PREFIX ($(PREFIX)), below DESTDIR"
 	@echo "make deps     install what a bare Debian lacks for every target (run and test install their own)"
@@ -61,6 +62,9 @@ test: deps-to-test all
 
 bench: all
 	python3 python/bench_cpu.py
+
+bench-vgpu: all
+	@build/tests/test_vgpu_speed --table
 
 gpu: all
 	@sh tests/prove_gpu.sh build build/proof-$$(date +%Y%m%d-%H%M%S)

@@ -42,7 +42,10 @@ static inline bool bench_open(struct bench *bench, vgpu_async order, uint64_t se
     config.seed = seed;
     config.max_steps = 2000000;
     memset(bench, 0, sizeof *bench);
-    bench->dims = (vgpu_dims){{1, 1, 1}, {64, 1, 1}, {0, 0, 0}, SHARED_BYTES, SHARED_BYTES};
+    bench->dims = (vgpu_dims){.grid = {1, 1, 1},
+                              .block = {64, 1, 1},
+                              .shared_bytes = SHARED_BYTES,
+                              .max_shared_bytes = SHARED_BYTES};
     return CHECK_MSG(vgpu_open(&config, &bench->gpu, &bench->why) == VGPU_OK, "%s",
                      bench->why.text);
 }

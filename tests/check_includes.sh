@@ -7,7 +7,7 @@
 #   from            may include                                          never
 #   include/        stdint, stddef, stdbool                              anything of ours
 #   src/            attn.h, headers of src/, libc, and of kernels/       vgpu, tool, cuda.h, sqlite
-#                   args.h and variants.def
+#                   args.h, variants.def and tuned.def
 #   src/kernels/    its own folder                                       libc, CUDA headers
 #   vgpu/           its own headers, libc                                attn.h, src
 #   tool/           attn.h, vgpu.h, sqlite3.h, its own headers, libc     src
@@ -40,8 +40,8 @@ allowed() {
     case $1 in
     include/*) [ "$2" = '<' ] && among "$header" 'stdint stddef stdbool' ;;
     src/kernels/*) [ "$2" = '"' ] && [ -f "src/kernels/$3" ] ;;
-    src/cpu_*) system_or_own src "$2" "$3" "$libc $vector" 'attn.h kernels/args.h kernels/variants.def' ;;
-    src/*) system_or_own src "$2" "$3" "$libc cpuid asm/hwcap" 'attn.h kernels/args.h kernels/variants.def' ;;
+    src/cpu_*) system_or_own src "$2" "$3" "$libc $vector" 'attn.h kernels/args.h kernels/variants.def kernels/tuned.def' ;;
+    src/*) system_or_own src "$2" "$3" "$libc cpuid asm/hwcap" 'attn.h kernels/args.h kernels/variants.def kernels/tuned.def' ;;
     vgpu/*) system_or_own vgpu "$2" "$3" "$libc $vector" '' ;;
     tool/*) system_or_own tool "$2" "$3" "$libc sqlite3 attn vgpu" 'attn.h vgpu.h' ;;
     tests/faults/check/*.cu | tests/golden/*.cu | tests/data/*) true ;; # as a user would write them

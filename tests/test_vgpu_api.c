@@ -403,4 +403,88 @@ TEST(a_trap_ends_the_launch) {
     vgpu_close(gpu);
 }
 
+/* What the compiler put in has line 0: it counts to the line before, or to where it was inlined. */
+TEST(a_line_0_is_the_line_before) {
+    static const char *const TRAPS[] = {".loc 1 0 0\n", ".loc 1 0 0, function_name f, inlined_at 1 "
+                                                        "40 3\n"};
+    for (int i = 0; i < 2; i++) {
+        char ptx[1024];
+        vgpu *gpu = open_gpu(1, 1 << 20);
+        vgpu_finding finding = {0};
+        snprintf(ptx, sizeof ptx,
+                 HEADER ".visible .entry k() {\n.reg .b32 %%r<2>;\n.loc 1 40 3\nmov.u32 %%r0, 1;\n"
+                        "%sbar.sync 0;\ntrap;\nret;\n}\n.file 1 \"kernel.cu\"\n"
+                        ".section .debug_str {\nf:\n.b8 102, 0\n}\n",
+                 TRAPS[i]);
+        vgpu_module *module = load(gpu, ptx);
+        CHECK_EQ(vgpu_launch(gpu, module, "k", &ONE_WARP, NULL, NULL), VGPU_FAULT);
+        if (CHECK(vgpu_finding_get(gpu, 0, &finding) && finding.place.file != NULL)) {
+            CHECK_STR(finding.place.file, "kernel.cu");
+            CHECK_EQ(finding.place.line, 40);
+        }
+        vgpu_unload(module);
+        vgpu_close(gpu);
+    }
+}
+
+/* ---- counts and limits ----------------------------------------------------------------------- */
+
+static const char LOOPS[] =
+    HEADER ".visible .entry endless() {\nL: bra L;\n}\n"
+           ".visible .entry hundred() {\n.reg .pred %p<1>;\n.reg .b32 %r<1>;\n"
+           ".local .align 4 .b8 mine[12];\nmov.u32 %r0, 0;\n"
+           "L: add.u32 %r0, %r0, 1;\nsetp.lt.u32 %p0, %r0, 100;\n@%p0 bra L;\nret;\n}\n";
+
+TEST(local_memory_is_counted_for_each_entry) {
+    vgpu *gpu = open_gpu(1, 1 << 20);
+    vgpu_module *module = load(gpu, LOOPS);
+    vgpu_kernel endless, hundred;
+    CHECK(vgpu_kernel_get(module, 0, &endless) && vgpu_kernel_get(module, 1, &hundred));
+    CHECK_EQ(endless.local_bytes, 0);
+    CHECK_EQ(hundred.local_bytes, 12);
+    vgpu_unload(module);
+    vgpu_close(gpu);
+}
+
+TEST(the_mix_counts_every_instruction) {
+    vgpu *gpu = open_gpu(1, 1 << 20);
+    vgpu_module *module = load(gpu, LOOPS);
+    char text[4096] = "";
+    FILE *out = fmemopen(text, sizeof text, "w");
+    CHECK_EQ(vgpu_launch(gpu, module, "hundred", &ONE_WARP, NULL, NULL), VGPU_OK);
+    CHECK(out != NULL && vgpu_report(gpu, out, VGPU_JSON) == VGPU_OK);
+    CHECK_CONTAINS(text, "\"warp_instructions\": 302");
+    CHECK_CONTAINS(text, "\"mix\": {\"integer\": 100, \"compare and select\": 100, \"move\": 1, "
+                         "\"control\": 101}");
+    fclose(out);
+    vgpu_unload(module);
+    vgpu_close(gpu);
+}
+
+/* A thousand blocks that never end cost little more than the limit, whatever is resident. */
+TEST(the_limit_of_steps_is_that_of_the_launch) {
+    for (int32_t threads = 1; threads <= 3; threads++) {
+        vgpu_config config;
+        vgpu *gpu = NULL;
+        vgpu_finding finding;
+        vgpu_stats stats;
+        vgpu_config_init(&config);
+        config.threads = threads;
+        config.max_steps = 50;
+        CHECK_EQ(vgpu_open(&config, &gpu, NULL), VGPU_OK);
+        vgpu_module *module = load(gpu, LOOPS);
+        const vgpu_dims dims = {.grid = {1000, 1, 1}, .block = {64, 1, 1}};
+        CHECK_EQ(vgpu_launch(gpu, module, "endless", &dims, NULL, NULL), VGPU_FAULT);
+        if (CHECK(vgpu_finding_get(gpu, 0, &finding))) {
+            CHECK_STR(finding.kind, "steps");
+            CHECK_CONTAINS(finding.text, "the limit of 50 warp instructions is reached");
+            CHECK_EQ(finding.cta[0], 0);
+        }
+        vgpu_stats_get(gpu, &stats);
+        CHECK_EQ(stats.warp_instructions, 50);
+        vgpu_unload(module);
+        vgpu_close(gpu);
+    }
+}
+
 TEST_MAIN()

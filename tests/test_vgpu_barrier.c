@@ -261,4 +261,66 @@ TEST(registers_that_an_sm_does_not_have) {
     bench_free(bench);
 }
 
+/* A thread starts with 64 registers: 4 blocks of 256 threads share an SM. */
+#define BOUNDED(body)                                                                              \
+    PTX_HEAD ".visible .entry k(.param .u64 out, .param .u32 n)\n.maxntid 256, 1, 1\n"             \
+             ".minnctapersm 4\n{\n" PTX_REGISTERS                                                  \
+             "mov.u32 %r0, %tid.x; setp.lt.u32 %p1, %r0, 128;\n" body "\nret;\n}\n"
+
+TEST(registers_that_others_must_give_back) {
+    struct bench *bench = run_wrong(256,
+                                    BOUNDED("@%p1 bra LOW;\n"
+                                            "setmaxnreg.inc.sync.aligned.u32 104; bra JOIN;\n"
+                                            "LOW: setmaxnreg.dec.sync.aligned.u32 24;\n"
+                                            "JOIN:"),
+                                    VGPU_OK);
+    bench_clean(bench);
+    bench_free(bench);
+    bench = run_wrong(256,
+                      BOUNDED("@%p1 bra LOW;\n"
+                              "setmaxnreg.inc.sync.aligned.u32 112; bra JOIN;\n"
+                              "LOW: setmaxnreg.dec.sync.aligned.u32 24;\n"
+                              "JOIN:"),
+                      VGPU_FAULT);
+    bench_found(bench, "deadlock", "registers that other warps of the CTA must give back");
+    bench_free(bench);
+    bench = run_wrong(256,
+                      BOUNDED("setmaxnreg.inc.sync.aligned.u32 64;"
+                              "setmaxnreg.dec.sync.aligned.u32 72;"),
+                      VGPU_OK);
+    bench_found(bench, "setmaxnreg", "dec to 72 registers, but a thread has 64");
+    bench_free(bench);
+}
+
+TEST(setmaxnreg_in_a_part_of_a_warpgroup) {
+    struct bench *bench = run_wrong(128,
+                                    BOUNDED("setp.lt.u32 %p1, %r0, 64; @%p1 bra JOIN;\n"
+                                            "setmaxnreg.dec.sync.aligned.u32 24;\n"
+                                            "JOIN:"),
+                                    VGPU_OK);
+    bench_found(bench, "setmaxnreg", "has ended and did not execute it");
+    bench_free(bench);
+}
+
+TEST(lanes_that_store_different_values_to_one_address) {
+    static const char *const STORES[] = {"shr.u32 %r3, %r0, 1; shl.b32 %r3, %r3, 2;\n", /* pairs */
+                                         "mov.u32 %r3, 0;\n"};                          /* all */
+    for (size_t i = 0; i < 2; i++) {
+        for (int same = 0; same < 2; same++) {
+            char ptx[2048];
+            snprintf(ptx, sizeof ptx,
+                     "%s%s mov.u32 %%r4, tile; add.u32 %%r3, %%r3, %%r4; mov.u32 %%r2, %s;\n"
+                     "st.shared.u32 [%%r3], %%r2; %s ret;\n}\n",
+                     PTX_HEAD PTX_ENTRY, STORES[i], same ? "7" : "%r0", PTX_STORE);
+            struct bench *bench = run_wrong(32, ptx, VGPU_OK);
+            if (same) {
+                bench_clean(bench);
+            } else {
+                bench_found(bench, "race-warp", "store different values to shared \"tile\" + 0");
+            }
+            bench_free(bench);
+        }
+    }
+}
+
 TEST_MAIN()

@@ -523,6 +523,24 @@ TEST(faults_come_at_the_next_call_and_stay) {
     check_fault(1, 2, 716, "misaligned");
 }
 
+TEST(a_later_launch_uses_a_buffer_that_was_freed) {
+    struct scene scene;
+    vgpu_finding finding;
+    address other = 0;
+    if (!scene_make(&scene)) {
+        return;
+    }
+    CHECK_EQ(scene_launch(&scene, NULL), 0);
+    CHECK_EQ(cuCtxSynchronize(), 0);
+    CHECK_EQ(cuMemFree(scene.p), 0);
+    CHECK_EQ(cuMemAlloc(&other, 128), 0); /* must not take the place of the first */
+    CHECK_EQ(scene_launch(&scene, NULL), 0);
+    CHECK_EQ(cuCtxSynchronize(), 700);
+    CHECK(finding_get(driver_gpu(), 0, &finding));
+    CHECK_STR(finding.kind, "use-after-free");
+    scene_free(&scene);
+}
+
 TEST(tensor_maps) {
     _Alignas(64) unsigned char map[128];
     const uint64_t dims[2] = {64, 8}, strides[1] = {128};

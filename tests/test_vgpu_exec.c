@@ -239,6 +239,9 @@ TEST(limits_of_a_launch) {
     refused(dims, "multiple of the cluster's 3");
     dims.grid[0] = dims.cluster[0] = 16;
     refused(dims, "at most 8");
+    dims.non_portable_cluster = true;
+    dims.grid[0] = dims.cluster[0] = 17;
+    refused(dims, "at most 16");
 }
 
 TEST(limits_of_a_kernel) {

@@ -166,6 +166,7 @@ MODEL(sub_chain, (LONG(0, 1) - LONG(2, 3)) >> 32)
 MODEL(mad_chain, ((uwide)v[0] * v[1] + LONG(2, 3)) >> 32)
 MODEL(carry_out, ((uwide)v[0] + v[1]) >> 64)
 MODEL(borrow_out, v[0] < v[1] ? -1 : 0)
+MODEL(nothing_borrowed, v[0] >= v[1])
 
 TEST(carry_chains) {
     alu_check("add.cc.u32 %r5, %r1, %r3; addc.u32 %r0, %r2, %r4;", "rrrrr", add_chain);
@@ -178,6 +179,7 @@ TEST(carry_chains) {
               "addc.s64 %d0, 0, 0;",
               "ddd", carry_out);
     alu_check("sub.cc.u64 %d3, %d1, %d2; subc.u64 %d0, 0, 0;", "ddd", borrow_out);
+    alu_check("sub.cc.u64 %d3, %d1, %d2; addc.u64 %d0, 0, 0;", "ddd", nothing_borrowed);
 }
 
 /* ---- bits ------------------------------------------------------------------------------------ */

@@ -26,7 +26,9 @@ static struct ptx_module *parse_body(const char *body) {
 }
 
 static const struct ptx_instruction *code(const struct ptx_module *module, uint32_t index) {
-    static const struct ptx_instruction none = {.opcode = "no such instruction"};
+    static struct ptx_operand nothing[PTX_MAX_OPERANDS];
+    static const struct ptx_instruction none = {.opcode = "no such instruction",
+                                                .operands = nothing};
     const bool there = module && module->function_count > 0 &&
                        index < module->functions[module->function_count - 1]->code_count;
     CHECK_MSG(there, "no instruction %u", index);

@@ -106,6 +106,7 @@ TEST(variables) {
     check_refused(HEAD ".global .u32 x[2] = ^1;", "expected '{'");
     check_refused(HEAD ".global .u64 y; .global .u64 x = ^generic(y);", "addresses as values");
     check_refused(HEAD ".global .u8 x[100000000] = ^{1};", "bytes of variables with values");
+    check_refused(HEAD ".global .u32 x[2][0] = ^{1};", "an array without elements");
     check_refused(HEAD ".global .attribute(.managed .u32 x;\n^", "')' at the end of .attribute");
 }
 

@@ -5,6 +5,7 @@
  */
 #include "test.h"
 
+#include "memory.h"
 #include "vgpu_warps.h"
 
 #define CHECKS (VGPU_CHECK_MEMORY | VGPU_CHECK_RACE)
@@ -458,15 +459,28 @@ TEST(a_block_reads_what_another_writes) {
     EXPECT_FINDING(w, "race-global", 2, 1, "by block 0");
 }
 
-/* The last block sums up what all wrote: each counts itself in with an atomic. */
-static struct world *last_block(bool counts) {
+/* The last block sums up what all wrote: each counts itself in with an atomic, fences around it. */
+enum { FENCE_BEFORE = 1, FENCE_AFTER = 2, FENCE_NARROW = 4 };
+static struct world *last_block(bool counts, int fences) {
     struct world *w = world_make(CHECKS, 1);
     const uint64_t x = device_alloc(w->gpu.memory, 4096, "x");
     const uint64_t counter = device_alloc(w->gpu.memory, 128, "counter");
+    const bool wide = (fences & FENCE_NARROW) == 0;
     for (uint32_t i = 0; i < 2; i++) {
-        global(w, &w->warps[i][0][0], 1, ACCESS_WRITE, x + i * 128ULL, false);
+        struct warp *warp = &w->warps[i][0][0];
+        global(w, warp, 1, ACCESS_WRITE, x + i * 128ULL, false);
+        if ((fences & FENCE_BEFORE) != 0) {
+            clock_fence(warp, wide);
+        }
         if (counts) {
-            global(w, &w->warps[i][0][0], 2, ACCESS_ATOMIC, counter, false);
+            struct access access = lanes_at(PTX_GLOBAL, ACCESS_ATOMIC, 4, 1, counter, 4, ALL_LANES);
+            order_read(warp, &access, ORDER_WIDE);
+            global(w, warp, 2, ACCESS_ATOMIC, counter, false);
+            access.good = ALL_LANES;
+            order_write(warp, &access, ORDER_WIDE);
+        }
+        if ((fences & FENCE_AFTER) != 0) {
+            clock_fence(warp, wide);
         }
     }
     global(w, &w->warps[1][0][0], 3, ACCESS_READ, x, false);
@@ -474,11 +488,18 @@ static struct world *last_block(bool counts) {
 }
 
 TEST(the_last_block_sums_up) {
-    EXPECT_NOTHING(last_block(true));
+    EXPECT_NOTHING(last_block(true, FENCE_BEFORE | FENCE_AFTER));
+}
+
+TEST(the_last_block_without_a_fence) {
+    EXPECT_FINDING(last_block(true, FENCE_AFTER), "race-global", 3, 1, "this read");
+    EXPECT_FINDING(last_block(true, FENCE_BEFORE), "race-global", 3, 1, "this read");
+    EXPECT_FINDING(last_block(true, FENCE_BEFORE | FENCE_AFTER | FENCE_NARROW), "race-global", 3, 1,
+                   "this read");
 }
 
 TEST(the_last_block_does_not_know_that_it_is_the_last) {
-    EXPECT_FINDING(last_block(false), "race-global", 3, 1, "this read");
+    EXPECT_FINDING(last_block(false, FENCE_BEFORE | FENCE_AFTER), "race-global", 3, 1, "this read");
 }
 
 TEST(races_are_not_looked_for_if_nobody_asked) {

@@ -13,7 +13,7 @@
 
 /* ---- a kernel that is all names and lines ---------------------------------------------------- */
 
-enum { OPS = 4, CTAS = 2 };
+enum { OPS = 5, CTAS = 2 };
 
 static struct ptx_location locations[] = {
     {0},
@@ -21,15 +21,15 @@ static struct ptx_location locations[] = {
     {"src/step.cuh", 40, 9, "step", 3},
     {"src/main.cu", 100, 1, NULL, 0},
     {"src/main.cu", 120, 0, NULL, 0},
+    {"src/tile.cuh", 19, 0, "store_tile", 3},
 };
 static struct ptx_instruction instructions[OPS] = {
-    {.opcode = "ld", .line = 30, .location = 1},
-    {.opcode = "st", .line = 31, .location = 4},
-    {.opcode = "bar", .line = 32, .location = 3},
-    {.opcode = "ld", .line = 33},
+    {.opcode = "ld", .line = 30, .location = 1},  {.opcode = "st", .line = 31, .location = 4},
+    {.opcode = "bar", .line = 32, .location = 3}, {.opcode = "ld", .line = 33},
+    {.opcode = "st", .line = 34, .location = 5},
 };
 static struct op ops[OPS];
-static struct ptx_module ptx = {.locations = locations, .location_count = 5};
+static struct ptx_module ptx = {.locations = locations, .location_count = 6};
 static struct ptx_function function = {.name = "kernel_a", .entry = true, .line = 20};
 static struct kernel kernel = {.function = &function, .code = ops, .code_count = OPS};
 static struct kernel *kernels[] = {&kernel};
@@ -198,9 +198,9 @@ TEST(what_is_beyond_the_limit_is_counted_as_errors) {
     world_merge(&world);
     CHECK(vgpu_finding_get(world.gpu, 0, &found));
     CHECK(!vgpu_finding_get(world.gpu, 1, &found));
-    CHECK_EQ(vgpu_error_count(world.gpu), 5);
+    CHECK_EQ(vgpu_error_count(world.gpu), OPS + 1);
     char *text = report_of(world.gpu, VGPU_TEXT);
-    CHECK_CONTAINS(text, "4 more beyond the limit of 1 are counted only\n5 errors");
+    CHECK_CONTAINS(text, "5 more beyond the limit of 1 are counted only\n6 errors");
     free(text);
     world_free(&world);
 }
@@ -279,7 +279,7 @@ TEST(wrong_suppressions_are_refused) {
 
 static void report_a_race(struct world *world) {
     const struct finding_detail detail = {
-        .space = PTX_SHARED, .address = 0x410, .bytes = 4, .other = &ops[1], .other_warp_index = 2};
+        .space = PTX_SHARED, .address = 0x410, .bytes = 4, .other = &ops[4], .other_warp_index = 2};
     report(&world->warps[1], &ops[0], FINDING_RACE, 0xff, &detail, "read of \"tile\"");
     report(&world->warps[1], &ops[0], FINDING_RACE, 1, &detail, "again");
     report(&world->warps[1], &ops[3], FINDING_RACE_WARP, 1, NULL, "a\\b\n\xff");
@@ -297,7 +297,8 @@ TEST(text_is_as_agreed) {
         "    in step, inlined at src/main.cu:100:1\n"
         "    in kernel kernel_a, PTX line 30, CTA (1, 0, 0), warp 3, lanes 0x000000ff\n"
         "    4 bytes at shared address 0x410\n"
-        "    other access at src/main.cu:120 by warp 2, PTX line 31\n"
+        "    other access at src/tile.cuh:19 by warp 2, PTX line 34\n"
+        "        in store_tile, inlined at src/main.cu:100:1\n"
         "    2 times; replay: async random, seed 7\n"
         "PTX:33: warning: race-warp: a\\b\n\xff\n"
         "    in kernel kernel_a, PTX line 33, CTA (1, 0, 0), warp 3, lanes 0x00000001\n"
@@ -404,7 +405,8 @@ TEST(json_is_valid_and_complete) {
     CHECK_CONTAINS(text, "\"text\": \"read of \\\"tile\\\"\"");
     CHECK_CONTAINS(text, "\"text\": \"a\\\\b\\u000a\\u00ff\"");
     CHECK_CONTAINS(text, "\"inlined_at\": [{\"file\": \"src/step.cuh\", \"line\": 40");
-    CHECK_CONTAINS(text, "\"other\": {\"ptx_line\": 31, \"warp\": 2, \"place\"");
+    CHECK_CONTAINS(text, "\"other\": {\"ptx_line\": 34, \"warp\": 2, \"place\"");
+    CHECK_CONTAINS(text, "\"inlined_at\": [{\"file\": \"src/main.cu\", \"line\": 100");
     CHECK_CONTAINS(text, "\"count\": 2, \"async\": \"random\", \"seed\": 7");
     free(text);
     world_free(&world);
@@ -425,6 +427,7 @@ TEST(sarif_has_what_the_schema_requires) {
     CHECK_CONTAINS(text, "\"artifactLocation\": {\"uri\": \"src/tile.cuh\"}, "
                          "\"region\": {\"startLine\": 12, \"startColumn\": 5}");
     CHECK_CONTAINS(text, "\"relatedLocations\": [{\"id\": 0, \"physicalLocation\"");
+    CHECK_CONTAINS(text, "\"message\": {\"text\": \"the other access was inlined here\"}");
     CHECK_CONTAINS(text, "\"partialFingerprints\": {\"vgpu/v1\": \"");
     /* the rule of an index is the rule of the name */
     char rule[64];

@@ -286,7 +286,7 @@ TEST(unknown_forms_are_refused) {
         "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.b32 [%rd1], [%r3], 16;",
         "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f16 [%rd1], [%r3], 16;",
         "cp.reduce.async.bulk.tensor.2d.global.shared::cta.bulk_group [%rd1, {%r10, %r11}], [%r3];",
-        "tensormap.replace.tile.global_address.global.b1024.b64 [%rd1], %rd2;",
+        "tensormap.replace.tile.swizzle_atomicity.global.b1024.b32 [%rd1], 1;",
         "cp.async.bulk.wait_group.read %r1;",
     };
     for (size_t i = 0; i < sizeof FORMS / sizeof FORMS[0]; i++) {

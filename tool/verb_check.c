@@ -97,6 +97,7 @@ static int parse_all_dims(struct check *c) {
     c->dims.shared_bytes = (uint32_t)c->shared;
     /* As a program does that wants more than the default: it asks for what it needs. */
     c->dims.max_shared_bytes = (uint32_t)c->shared;
+    c->dims.non_portable_cluster = true;
     return status;
 }
 

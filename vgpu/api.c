@@ -375,6 +375,33 @@ uint32_t kernel_max_threads(const struct kernel *kernel) {
     return threads > 0 && threads < 1024 ? (uint32_t)threads : 1024;
 }
 
+static uint64_t declared_local(const struct ptx_function *function) {
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < function->variable_count; i++) {
+        const struct ptx_variable *variable = function->variables[i];
+        if (variable->space == PTX_LOCAL) {
+            bytes = (bytes + variable->align - 1) / variable->align * variable->align;
+            bytes += variable->size;
+        }
+    }
+    return bytes;
+}
+
+/* Of a thread: what it declares and, if it calls anything, what the functions declare. */
+static uint32_t kernel_local_bytes(const struct kernel *kernel) {
+    const struct ptx_function *function = kernel->function;
+    const struct ptx_module *ptx = kernel->module->ptx;
+    uint64_t bytes = declared_local(function);
+    bool calls = false;
+    for (uint32_t i = 0; i < function->code_count; i++) {
+        calls = calls || strcmp(function->code[i].opcode, "call") == 0;
+    }
+    for (uint32_t i = 0; calls && i < ptx->function_count; i++) {
+        bytes += ptx->functions[i]->entry ? 0 : declared_local(ptx->functions[i]);
+    }
+    return (uint32_t)bytes; /* module_decode has refused more than 512 KB */
+}
+
 bool vgpu_kernel_get(const vgpu_module *module, size_t index, vgpu_kernel *kernel) {
     const struct kernel *found = entry_at(module, index);
     if (found == NULL) {
@@ -384,7 +411,7 @@ bool vgpu_kernel_get(const vgpu_module *module, size_t index, vgpu_kernel *kerne
                             .param_count = found->function->param_count,
                             .param_bytes = found->function->param_bytes,
                             .shared_bytes = found->shared_declared,
-                            .local_bytes = found->local_bytes,
+                            .local_bytes = kernel_local_bytes(found),
                             .max_threads = kernel_max_threads(found),
                             .instructions = found->code_count,
                             .tensor_instructions = found->tensor_count};

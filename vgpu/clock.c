@@ -6,6 +6,16 @@
  * Completions get slots by the clock that they are released into (an mbarrier has one): whoever
  * acquires that clock is ordered after the completions into it, and after no others.
  *
+ * Strong accesses (atomics, volatile, relaxed ...) hand clocks on by the word they touch, as PTX
+ * says: a .release, or a relaxed write behind a fence, leaves what came before it (before the
+ * fence) in the word's clock; an .acquire, or a fence behind a relaxed read, takes it from there. A
+ * relaxed access orders nothing by itself. Barriers carry on what was fenced before them, and stand
+ * for the fence behind a relaxed read: "all threads fence, barrier, one thread takes a ticket,
+ * barrier, all read" is how many kernels find their last block.
+ *
+ * Of clusters a clock knows only whether something outside was acquired: seen[OUTSIDE] (the slot
+ * behind those of the warps). What a cluster has released to the outside is in its `handed_on`.
+ *
  * Invariant: seen[s] of any clock is at most slots[s].released; so an access with the stamp of now
  * is ordered before nobody but its own warp.
  */
@@ -41,6 +51,7 @@ struct cluster_memory *cluster_memory(struct cluster *cluster) {
     for (uint32_t i = 0; i < memory->slot_count; i++) {
         memory->slots[i].sync = memory->slots[i].floor = 1;
     }
+    memory->outside = memory->warp_slots - 1;
     cluster->global = memory;
     return memory;
 }
@@ -54,11 +65,12 @@ struct clock *clock_make(struct cluster *cluster) {
         return NULL;
     }
     const size_t slots = memory->slot_count;
-    struct clock *clock = calloc(1, sizeof(*clock) + 2 * slots * sizeof(clock->seen[0]));
+    struct clock *clock = calloc(1, sizeof(*clock) + 3 * slots * sizeof(clock->seen[0]));
     if (clock != NULL) {
         clock->memory = memory;
         clock->id = ++memory->clock_count;
         clock->fenced = clock->seen + slots;
+        clock->published = clock->fenced + slots;
     }
     return clock;
 }
@@ -69,23 +81,25 @@ void clock_free(struct clock *clock) {
 
 void clock_clear(struct clock *clock) {
     if (clock != NULL) {
-        memset(clock->seen, 0, 2 * (size_t)clock->memory->slot_count * sizeof(clock->seen[0]));
+        memset(clock->seen, 0, 3 * (size_t)clock->memory->slot_count * sizeof(clock->seen[0]));
     }
 }
 
 void clock_copy(struct clock *to, const struct clock *from) {
     if (to != NULL && from != NULL) {
-        memcpy(to->seen, from->seen, 2 * (size_t)to->memory->slot_count * sizeof(to->seen[0]));
+        memcpy(to->seen, from->seen, 3 * (size_t)to->memory->slot_count * sizeof(to->seen[0]));
+    }
+}
+
+static void join_stamps(uint32_t *into, const uint32_t *from, uint32_t count) {
+    for (uint32_t i = 0; i < count; i++) {
+        into[i] = largest(into[i], from[i]);
     }
 }
 
 void clock_join(struct clock *into, const struct clock *from) {
-    if (into == NULL || from == NULL) {
-        return;
-    }
-    const uint32_t count = 2 * into->memory->slot_count;
-    for (uint32_t i = 0; i < count; i++) {
-        into->seen[i] = largest(into->seen[i], from->seen[i]);
+    if (into != NULL && from != NULL) {
+        join_stamps(into->seen, from->seen, 3 * into->memory->slot_count);
     }
 }
 
@@ -114,16 +128,49 @@ static void begin_epoch(struct warp *warp) {
     slot->floor = floor_of(memory, warp);
 }
 
-void clock_release(struct clock *into, struct warp *warp) {
-    if (warp->clock == NULL) {
-        return;
-    }
+/* As far as others are concerned; the lanes are not ordered among themselves. */
+static void set_floor(struct warp *warp) {
+    struct slot *slot = &warp->clock->memory->slots[warp->agent_index];
+    const uint32_t floor = floor_of(warp->clock->memory, warp);
+    slot->floor = floor < slot->sync ? floor : slot->sync;
+}
+
+/* What the warp did so far is ordered before whoever acquires its clock from here on. */
+static void stamp_release(struct warp *warp) {
     struct cluster_memory *memory = warp->clock->memory;
     struct slot *slot = &memory->slots[warp->agent_index];
     warp->clock->seen[warp->agent_index] = slot->released = memory->time;
     slot->start = 0;
+}
+
+/* The relaxed reads so far have become acquires. */
+static void take_pending(struct warp *warp, bool wide) {
+    struct cluster_memory *memory = warp->clock->memory;
+    struct slot *slot = &memory->slots[warp->agent_index];
+    if (slot->pending != NULL) {
+        join_stamps(warp->clock->seen, slot->pending->seen, 2 * memory->slot_count);
+    }
+    if (slot->pending_outside && wide) {
+        warp->clock->seen[memory->outside] = 1;
+        slot->pending_outside = false;
+    }
+}
+
+void clock_release(struct clock *into, struct warp *warp) {
+    if (warp->clock == NULL) {
+        return;
+    }
+    take_pending(warp, true);
+    stamp_release(warp);
     clock_join(into, warp->clock);
     begin_epoch(warp);
+}
+
+void clock_release_fenced(struct clock *into, struct warp *warp) {
+    if (warp->clock != NULL && into != NULL) {
+        join_stamps(into->seen, warp->clock->published, into->memory->slot_count);
+        join_stamps(into->fenced, warp->clock->fenced, into->memory->slot_count);
+    }
 }
 
 void clock_acquire(struct warp *warp, const struct clock *from) {
@@ -151,31 +198,110 @@ void clock_proxy_fence(struct warp *warp) {
     time_next(memory);
 }
 
-void word_sync(struct warp *warp, const uint64_t *addresses, uint32_t mask, bool acquires,
-               bool releases) {
-    if (warp->clock == NULL) {
+/* ---- strong accesses ------------------------------------------------------------------------- */
+
+/* From here on the warp's relaxed writes hand on all that it did and saw so far. */
+static void publish(struct warp *warp, bool wide) {
+    struct cluster_memory *memory = warp->clock->memory;
+    stamp_release(warp);
+    join_stamps(warp->clock->published, warp->clock->seen, memory->slot_count);
+    memory->fenced = true;
+    if (wide && memory->wide == NULL) {
+        memory->wide = calloc(2 * (size_t)memory->slot_count, sizeof(memory->wide[0]));
+        memory->handed_on = memory->wide != NULL ? memory->wide + memory->slot_count : NULL;
+    }
+    if (wide && memory->wide != NULL) {
+        join_stamps(memory->wide, warp->clock->seen, memory->slot_count);
+    }
+    time_next(memory);
+    set_floor(warp);
+}
+
+void clock_fence(struct warp *warp, bool wide) {
+    __sync_synchronize(); /* other clusters run on other threads of the host */
+    if (warp->clock != NULL) {
+        take_pending(warp, wide);
+        publish(warp, wide);
+    }
+}
+
+static bool is_outside(const struct warp *warp, const struct access *access, uint64_t address) {
+    const struct device_memory *memory = warp->cta->launch->gpu->memory;
+    return access->space == PTX_GLOBAL ||
+           (access->space == SPACE_GENERIC && address - (uintptr_t)memory->base < memory->bytes);
+}
+
+static struct clock **clock_of_word(struct cluster_memory *memory, uint64_t address) {
+    const uint32_t hash = (uint32_t)(address / 4) * 0x9e3779b1U;
+    return &memory->words[hash / (UINT32_MAX / WORD_CLOCKS + 1)];
+}
+
+void order_read(struct warp *warp, const struct access *access, uint32_t order) {
+    if (warp->clock == NULL || access->mask == 0) {
         return;
     }
     struct cluster_memory *memory = warp->clock->memory;
-    uint32_t words = 0;
-    for (uint32_t rest = mask; rest != 0; rest &= rest - 1) {
-        words |= 1U << (addresses[__builtin_ctz(rest)] / 4 % WORD_CLOCKS);
+    struct slot *slot = &memory->slots[warp->agent_index];
+    const uint64_t first = access->address[__builtin_ctz(access->mask)];
+    if ((order & ORDER_WIDE) != 0 && is_outside(warp, access, first)) {
+        memory->meets_others = true;
+        slot->pending_outside = true;
     }
-    for (uint32_t rest = words; rest != 0; rest &= rest - 1) {
-        struct clock **clock = &memory->words[__builtin_ctz(rest)];
-        if (*clock == NULL) {
+    uint64_t last = ~first;
+    for (uint32_t rest = access->mask; rest != 0; rest &= rest - 1) {
+        const uint64_t address = access->address[__builtin_ctz(rest)];
+        const struct clock *clock = address != last ? *clock_of_word(memory, address) : NULL;
+        last = address;
+        if (clock == NULL) {
+            continue;
+        }
+        if (slot->pending == NULL) {
+            slot->pending = clock_make(memory->cluster);
+        }
+        clock_join(slot->pending, clock);
+    }
+    if ((order & ORDER_ACQUIRE) != 0) {
+        take_pending(warp, (order & ORDER_WIDE) != 0);
+        set_floor(warp);
+    }
+}
+
+/* A write that other clusters may acquire. */
+static void hand_on(struct warp *warp) {
+    struct cluster_memory *memory = warp->clock->memory;
+    for (uint32_t i = 0; i < memory->slot_count; i++) {
+        const uint32_t mine = warp->clock->published[i], wide = memory->wide[i];
+        memory->handed_on[i] = largest(memory->handed_on[i], mine < wide ? mine : wide);
+    }
+}
+
+void order_write(struct warp *warp, const struct access *access, uint32_t order) {
+    const bool releases = (order & ORDER_RELEASE) != 0;
+    if (warp->clock == NULL || access->good == 0 || (!releases && !warp->clock->memory->fenced)) {
+        return;
+    }
+    struct cluster_memory *memory = warp->clock->memory;
+    if (releases) {
+        publish(warp, (order & ORDER_WIDE) != 0);
+    }
+    const uint64_t first = access->address[__builtin_ctz(access->good)];
+    if ((order & ORDER_WIDE) != 0 && memory->wide != NULL && is_outside(warp, access, first)) {
+        memory->meets_others = true;
+        hand_on(warp);
+    }
+    uint64_t last = ~first;
+    for (uint32_t rest = access->good; rest != 0; rest &= rest - 1) {
+        const uint64_t address = access->address[__builtin_ctz(rest)];
+        struct clock **clock = clock_of_word(memory, address);
+        if (address != last && *clock == NULL) {
             *clock = clock_make(memory->cluster);
         }
-        if (acquires) {
-            clock_join(warp->clock, *clock);
+        if (address != last) {
+            clock_release_fenced(*clock, warp);
         }
+        last = address;
     }
-    if (acquires) {
-        memory->slots[warp->agent_index].floor = floor_of(memory, warp);
-    }
-    for (uint32_t rest = releases ? words : 0; rest != 0; rest &= rest - 1) {
-        clock_release(memory->words[__builtin_ctz(rest)], warp);
-    }
+    begin_epoch(warp);
 }
 
 /* ---- agents ---------------------------------------------------------------------------------- */

@@ -13,7 +13,8 @@
  * A register is a ROW: the values of 32 lanes one after the other, 64 bytes for 16-bit registers,
  * 128 for 32-bit ones, 256 for 64-bit ones, at a multiple of 64 in the warp's rows. Immediates and
  * special registers (%tid.x) are rows too, filled when a warp starts; so a function that executes
- * an instruction knows no kinds of operands, only offsets. Predicates are 32-bit masks.
+ * an instruction knows no kinds of operands, only offsets. Predicates are 32-bit masks. A register
+ * of 128 bits is two rows of 64, HIGH_HALF apart: only mov, ld, st and atom know such registers.
  *
  * POISON: a lane of a row is poisoned if its value comes from memory that nobody wrote. One 32-bit
  * mask for each 64 bytes of rows, at index offset / 64 (of wider rows: the first). The interpreter
@@ -33,6 +34,7 @@
 
 enum { LANES = 32, MAX_WARPS = 32, MAX_BARRIERS = 16 };
 #define ALL_LANES 0xffffffffU
+enum { HIGH_HALF = 8 * LANES };
 
 struct op;
 struct warp;
@@ -52,7 +54,8 @@ enum {
     OP_CONVERGED = 4,  /* .aligned or .sync with a member mask: needs its lanes together (exec.c
                           parks a group until the others of the warp that are alive arrive; a
                           function with a member mask looks at it itself) */
-    OP_TENSOR = 8      /* a matrix product; counted */
+    OP_TENSOR = 8,     /* a matrix product; counted */
+    OP_MIX_SHIFT = 8   /* above it: the enum mix_family of the instruction (perf.h) */
 };
 
 /* One instruction, ready to run; its index is the instruction's index in the function. */
@@ -103,7 +106,8 @@ typedef bool decode_function(struct decoder *decoder, const struct ptx_instructi
  *   op_matrix.c ldmatrix stmatrix movmatrix mma wmma;  op_wgmma.c wgmma
  * cp, fence and cvt have one decode function each that looks at the modifiers and passes on. */
 decode_function decode_int, decode_float, decode_half, decode_move, decode_memory, decode_warp,
-    decode_control, decode_cp_async, decode_mbarrier, decode_bulk, decode_matrix, decode_wgmma;
+    decode_control, decode_cp_async, decode_mbarrier, decode_bulk, decode_matrix, decode_wgmma,
+    decode_tensor_map, decode_store_async;
 
 /* Writes the error "unknown form" with the instruction's line unless `format` says better; returns
  * false. */
@@ -275,7 +279,8 @@ struct access {
     uint32_t align;
     uint32_t mask;
     struct agent *agent;     /* whose access it is; NULL: the warp's own */
-    bool strong;             /* volatile, relaxed or stronger: no race with others of its kind */
+    bool strong;             /* volatile, relaxed or stronger: no race with others of its kind, */
+    bool narrow;             /* ... of the same cluster (.cta, .cluster) */
     uint64_t address[LANES]; /* generic: whole; else an offset in its space (shared: as PTX has it,
                                 from SHARED_BASE on) */
     /* results */
@@ -352,10 +357,14 @@ void clock_copy(struct clock *to, const struct clock *from);
 void clock_join(struct clock *into, const struct clock *from);
 /* What the warp did so far happens before whoever acquires `into`; the warp begins a new epoch. */
 void clock_release(struct clock *into, struct warp *warp);
+/* The same for what a fence came after only: barrier.cluster.arrive.relaxed. */
+void clock_release_fenced(struct clock *into, struct warp *warp);
 /* Everything that was released into `from` happened before what the warp does next. */
 void clock_acquire(struct warp *warp, const struct clock *from);
 /* The lanes of the warp have synchronised with each other (bar.warp.sync, shfl does not). */
 void clock_warp_sync(struct warp *warp);
+/* fence, membar; wide: not only for threads of the CTA or cluster. */
+void clock_fence(struct warp *warp, bool wide);
 /* fence.proxy.async: generic writes before it may be read by engines after it, and back. */
 void clock_proxy_fence(struct warp *warp);
 
@@ -408,16 +417,17 @@ struct warp {
     uint32_t group_count;
     uint32_t running; /* index of the group that runs */
     struct frame *frame;
-    uint32_t executing;       /* lanes of the op with OP_CONTROL that runs */
-    uint32_t cluster_arrived; /* lanes that arrived at barrier.cluster, not all of it there yet */
-    uint32_t cluster_waits;   /* lanes that arrived and did not wait yet */
-    uint32_t registers;       /* what setmaxnreg asked for; 0: nothing yet */
+    uint32_t executing;        /* lanes of the op with OP_CONTROL that runs */
+    uint32_t cluster_arrived;  /* lanes that arrived at barrier.cluster, not all of it there yet */
+    uint32_t cluster_waits;    /* lanes that arrived and did not wait yet */
+    uint32_t registers;        /* of a thread, by setmaxnreg; 0: as it started */
+    uint32_t register_changes; /* by setmaxnreg, so far */
+    const struct op *register_change; /* the last of them */
     struct clock *clock;
     void *async;         /* async.c: its cp.async groups, bulk groups */
     void *wgmma;         /* op_wgmma.c */
     uint32_t wgmma_busy; /* registers are in flight: wgmma_touch is called before each op */
     uint64_t instructions, thread_instructions, tensor_instructions;
-    uint32_t epoch; /* race.c */
 };
 
 struct barrier {
@@ -456,6 +466,7 @@ struct cluster {
     struct barrier barrier; /* barrier.cluster */
     struct findings *findings;
     uint64_t steps;  /* warp instructions */
+    uint32_t polls;  /* strong loads that may be of global memory, since its slice began */
     uint64_t random; /* state of its generator: seeded by launch seed and cluster number */
     bool stop;       /* a trap, an assertion or the limit of steps: nothing goes on */
     void *global;    /* memory.c: what it touched in global memory */
@@ -472,7 +483,8 @@ struct launch {
     vgpu_async async;
     uint32_t checks;
     uint64_t max_steps;
-    void *global; /* memory.c */
+    vgpu_pointer workspace; /* where %envreg1 and %envreg2 point: the barrier of a whole grid */
+    void *global;           /* memory.c */
 };
 
 struct vgpu {

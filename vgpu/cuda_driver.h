@@ -73,6 +73,7 @@ struct object {
     struct object *library;        /* of a kernel */
     const struct kernel *function; /* of a kernel */
     int max_dynamic_shared;        /* of a kernel; -1: not set */
+    bool non_portable_cluster;     /* as cuKernelSetAttribute set it */
     struct object *capture;        /* of a stream: the graph that it writes; NULL: none */
     pthread_t thread;              /* of a stream that captures */
     struct node *first, *last;     /* of a graph */

@@ -12,6 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "perf.h"
+
 /* ---- variables ------------------------------------------------------------------------------- */
 
 static uint64_t round_up(uint64_t value, uint64_t multiple) {
@@ -39,7 +41,8 @@ static uint64_t place_shared(struct ptx_variable *const *variables, uint32_t cou
 static uint64_t declared_shared(struct ptx_variable *const *variables, uint32_t count,
                                 uint64_t bytes) {
     for (uint32_t i = 0; i < count; i++) {
-        if (variables[i]->space == PTX_SHARED && !is_dynamic_shared(variables[i])) {
+        if (variables[i]->space == PTX_SHARED && !is_dynamic_shared(variables[i]) &&
+            *variables[i]->name != '%') { /* what is reserved does not count */
             bytes = round_up(bytes, variables[i]->align) + variables[i]->size;
         }
     }
@@ -62,6 +65,47 @@ static void place_dynamic(struct ptx_variable *const *variables, uint32_t count,
             variables[i]->address = address;
         }
     }
+}
+
+static bool names_reserved(const struct ptx_function *f) {
+    for (uint32_t i = 0; i < f->code_count; i++) {
+        const struct ptx_instruction *in = &f->code[i];
+        if (in->operand_count == 2 && in->operands[1].kind == PTX_OPERAND_SPECIAL &&
+            strcmp(in->operands[1].name, RESERVED_SHARED) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* A GPU keeps some shared memory of each block for itself; cooperative groups use a part of it. A
+ * module that names it has a variable of that name. */
+static bool add_reserved_shared(struct ptx_module *ptx) {
+    bool used = false;
+    for (uint32_t i = 0; i < ptx->function_count && !used; i++) {
+        used = names_reserved(ptx->functions[i]);
+    }
+    if (!used) {
+        return true;
+    }
+    struct ptx_variable *reserved = arena_alloc(ptx->arena, sizeof *reserved);
+    struct ptx_variable **variables =
+        arena_alloc(ptx->arena, (ptx->variable_count + 1) * sizeof(struct ptx_variable *));
+    if (reserved == NULL || variables == NULL) {
+        return false;
+    }
+    *reserved = (struct ptx_variable){.name = RESERVED_SHARED,
+                                      .space = PTX_SHARED,
+                                      .type = PTX_B8,
+                                      .align = 16,
+                                      .size = RESERVED_SHARED_BYTES};
+    variables[0] = reserved;
+    for (uint32_t i = 0; i < ptx->variable_count; i++) {
+        variables[i + 1] = ptx->variables[i];
+    }
+    ptx->variables = variables;
+    ptx->variable_count++;
+    return true;
 }
 
 /* Module-wide shared variables come first, so that functions which several kernels call find them
@@ -156,6 +200,11 @@ static bool decode_cp(struct decoder *decoder, const struct ptx_instruction *in,
     return ptx_has(in, "bulk") ? decode_bulk(decoder, in, op) : decode_cp_async(decoder, in, op);
 }
 
+static bool decode_st(struct decoder *decoder, const struct ptx_instruction *in, struct op *op) {
+    return ptx_has(in, "async") ? decode_store_async(decoder, in, op)
+                                : decode_memory(decoder, in, op);
+}
+
 static bool decode_prefetch(struct decoder *decoder, const struct ptx_instruction *in,
                             struct op *op) {
     return ptx_has(in, "tensormap") ? decode_bulk(decoder, in, op) : decode_memory(decoder, in, op);
@@ -172,7 +221,8 @@ static const struct {
      "subc madc szext bmsk",
      decode_int},
     {"mov selp slct setp set cvt", decode_move},
-    {"ld ldu st atom red cvta isspacep prefetchu discard applypriority createpolicy mapa "
+    {"st red", decode_st},
+    {"ld ldu atom cvta isspacep prefetchu discard applypriority createpolicy mapa "
      "getctarank",
      decode_memory},
     {"prefetch", decode_prefetch},
@@ -182,7 +232,7 @@ static const struct {
      decode_control},
     {"cp", decode_cp},
     {"mbarrier", decode_mbarrier},
-    {"tensormap", decode_bulk},
+    {"tensormap", decode_tensor_map},
     {"ldmatrix stmatrix movmatrix mma wmma", decode_matrix},
     {"wgmma", decode_wgmma},
 };
@@ -224,6 +274,7 @@ static bool decode_instruction(struct decoder *decoder, const struct ptx_instruc
     if (!known || op->run == NULL) {
         return decode_fail(decoder, "this form of %s is not known", in->opcode);
     }
+    op->flags |= (uint32_t)mix_of(in) << OP_MIX_SHIFT;
     decoder->kernel->tensor_count += (op->flags & OP_TENSOR) != 0;
     return true;
 }
@@ -238,8 +289,6 @@ static bool place_registers(struct decoder *decoder) {
         const enum ptx_type type = f->registers[i].type;
         if (type == PTX_PRED) {
             decoder->places[i] = kernel->predicate_count++;
-        } else if (decode_lane_bytes(type) > 8) {
-            return decode_fail(decoder, "register %s has more than 64 bits", f->registers[i].name);
         } else {
             decoder->places[i] = decode_new_row(decoder, decode_lane_bytes(type));
         }
@@ -296,7 +345,7 @@ vgpu_status module_decode(struct vgpu_module *module, struct ptx_error *error) {
     *error = (struct ptx_error){0};
     snprintf(error->text, sizeof error->text, "no memory for the module");
     module->kernels = arena_alloc(ptx->arena, ptx->function_count * sizeof(struct kernel *));
-    if (module->kernels == NULL) {
+    if (module->kernels == NULL || !add_reserved_shared(module->ptx)) {
         return VGPU_OUT_OF_MEMORY;
     }
     for (uint32_t i = 0; i < ptx->function_count; i++) {

@@ -8,6 +8,10 @@
 
 #include "core.h"
 
+/* Shared memory that a GPU keeps for itself, as far as kernels use it (cooperative groups). */
+#define RESERVED_SHARED "%reserved_smem_offset_1"
+enum { RESERVED_SHARED_BYTES = 288 };
+
 struct constant {
     uint64_t bits;
     uint32_t width; /* 0: an empty slot */
@@ -30,6 +34,6 @@ struct decoder {
 
 /* Another row of `width` bytes a lane; 0 and decode_fail: too many. */
 uint32_t decode_new_row(struct decoder *decoder, uint32_t width);
-uint32_t decode_lane_bytes(enum ptx_type type); /* 2, 4 or 8; 16: no row can hold it */
+uint32_t decode_lane_bytes(enum ptx_type type); /* 2, 4, 8 or 16 (core.h) */
 
 #endif /* VGPU_DECODE_H */

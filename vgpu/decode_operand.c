@@ -164,6 +164,7 @@ static const struct {
     {"%cluster_nctaid.z", SPECIAL_CLUSTER_NCTAID_Z, 4},
     {"%cluster_ctarank", SPECIAL_CLUSTER_CTARANK, 4},
     {"%cluster_nctarank", SPECIAL_CLUSTER_NCTARANK, 4},
+    {"%is_explicit_cluster", SPECIAL_IS_EXPLICIT_CLUSTER, 4}, /* in a predicate: op_move.c */
     {"%dynamic_smem_size", SPECIAL_DYNAMIC_SMEM_SIZE, 4},
     {"%total_smem_size", SPECIAL_TOTAL_SMEM_SIZE, 4},
     {"%clock", SPECIAL_CLOCK, 4},
@@ -195,6 +196,11 @@ static uint32_t special_row(struct decoder *decoder, const char *name, enum ptx_
         decoder->specials[decoder->special_count++] =
             (struct special_row){SPECIALS[i].which, row, SPECIALS[i].width};
         return row;
+    }
+    const struct ptx_module *ptx = decoder->module->ptx;
+    if (strcmp(name, RESERVED_SHARED) == 0 && ptx->variable_count > 0 &&
+        strcmp(ptx->variables[0]->name, name) == 0 && decode_lane_bytes(type) == 4) {
+        return decode_constant(decoder, ptx->variables[0]->address, 4);
     }
     decode_fail(decoder, "unknown special register %s", name);
     return 0;
@@ -244,7 +250,7 @@ static uint32_t register_row(struct decoder *decoder, uint32_t reg, enum ptx_typ
         return 0;
     }
     const uint32_t width = decode_lane_bytes(r->type), wanted = decode_lane_bytes(type);
-    if (width < wanted || (width > wanted && !takes_wider_registers(decoder->in))) {
+    if (width < wanted || (width > wanted && (width > 8 || !takes_wider_registers(decoder->in)))) {
         decode_fail(decoder, "%s has %u bits, expected %u", r->name, 8 * width, 8 * wanted);
         return 0;
     }
@@ -255,6 +261,10 @@ uint32_t decode_source(struct decoder *decoder, const struct ptx_operand *operan
                        enum ptx_type type) {
     const uint32_t width = decode_lane_bytes(type);
     uint64_t bits = 0;
+    if (width > 8 && operand->kind != PTX_OPERAND_REGISTER) {
+        decode_fail(decoder, "an operand of 128 bits must be a register");
+        return 0;
+    }
     switch (operand->kind) {
     case PTX_OPERAND_REGISTER: return register_row(decoder, operand->reg, type);
     case PTX_OPERAND_INTEGER:

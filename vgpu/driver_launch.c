@@ -15,6 +15,7 @@
 #include "cuda_driver.h"
 #include "exec.h"
 #include "finding.h"
+#include "tensor_map.h"
 
 enum { PARAM_END = 0, PARAM_BUFFER = 1, PARAM_BUFFER_SIZE = 2 }; /* by cuda.h */
 
@@ -193,7 +194,8 @@ static int code_of_shape(const struct kernel *kernel, const vgpu_dims *dims) {
     if (cluster[0] == 0 || cluster[1] == 0 || cluster[2] == 0) {
         return CU_INVALID_VALUE;
     }
-    return cluster[0] * cluster[1] * cluster[2] > 8 || dims->grid[0] % cluster[0] != 0 ||
+    const uint32_t most = dims->non_portable_cluster ? 16 : 8;
+    return cluster[0] * cluster[1] * cluster[2] > most || dims->grid[0] % cluster[0] != 0 ||
                    dims->grid[1] % cluster[1] != 0 || dims->grid[2] % cluster[2] != 0
                ? CU_INVALID_CLUSTER_SIZE
                : CU_INVALID_VALUE;
@@ -240,6 +242,7 @@ static int launch_kernel(const struct launch_config *config, const struct object
     if (kernel->max_dynamic_shared >= 0) {
         dims.max_shared_bytes = (uint32_t)kernel->max_dynamic_shared;
     }
+    dims.non_portable_cluster = kernel->non_portable_cluster;
     vgpu_error why = {0};
     struct launch shape = launch_make(driver_state.gpu, kernel->function, &dims, NULL);
     if (launch_check(&shape, &why) != VGPU_OK) {
@@ -412,6 +415,26 @@ static int cuTensorMapEncodeTiled(void *map, int type, unsigned rank, void *addr
                : driver_explain(CU_INVALID_VALUE, why.text);
 }
 
+/* A map that is none is refused here; the driver would write into whatever it is. */
+static int cuTensorMapReplaceAddress(void *map, void *address) {
+    DRIVER_ENTER();
+    struct tensor_map old;
+    if (!driver_state.initialised) {
+        return CU_NOT_INITIALIZED;
+    }
+    if (map == NULL || (uintptr_t)map % 64 != 0) {
+        return driver_explain(CU_INVALID_VALUE, "tensorMap is no multiple of 64 that is not 0");
+    }
+    if (address == NULL || (uintptr_t)address % 16 != 0) {
+        return driver_explain(CU_INVALID_VALUE, "globalAddress is no multiple of 16 that is not 0");
+    }
+    const char *wrong = tensor_map_check(map, &old);
+    if (wrong == NULL) {
+        wrong = tensor_map_replace(map, TENSOR_ADDRESS, 0, (uintptr_t)address);
+    }
+    return wrong == NULL ? CU_SUCCESS : driver_explain(CU_INVALID_VALUE, wrong);
+}
+
 const struct driver_function driver_launch_functions[] = {
     DRIVER_FUNCTION(cuLaunchKernelEx, 11060),
     DRIVER_FUNCTION(cuLaunchKernel, 4000),
@@ -423,5 +446,6 @@ const struct driver_function driver_launch_functions[] = {
     DRIVER_FUNCTION(cuGraphDestroy, 10000),
     DRIVER_FUNCTION(cuGraphExecDestroy, 10000),
     DRIVER_FUNCTION(cuTensorMapEncodeTiled, 12000),
+    DRIVER_FUNCTION(cuTensorMapReplaceAddress, 12000),
     {NULL, 0, NULL},
 };

@@ -196,8 +196,7 @@ static int cuMemsetD8(vgpu_pointer to, unsigned char byte, size_t bytes) {
                               : code_of(vgpu_fill(driver_state.gpu, to, byte, bytes, &why), &why);
 }
 
-static int cuMemsetD32(vgpu_pointer to, unsigned value, size_t count) {
-    DRIVER_ENTER();
+static int fill_words(vgpu_pointer to, unsigned value, size_t count) {
     const int code = driver_ready();
     if (code != CU_SUCCESS || count == 0) {
         return code;
@@ -213,35 +212,20 @@ static int cuMemsetD32(vgpu_pointer to, unsigned value, size_t count) {
                         : driver_explain(CU_INVALID_VALUE, "the range lies in no allocation");
 }
 
+static int cuMemsetD32(vgpu_pointer to, unsigned value, size_t count) {
+    DRIVER_ENTER();
+    return fill_words(to, value, count);
+}
+
 /* Whether a stream may be given: NULL and the two legacy handles 1 and 2 are the default stream. */
 static bool is_stream(void *stream) {
     return (uintptr_t)stream <= 2 || object_find(stream, OBJECT_STREAM) != NULL;
 }
 
-static int check_stream(void *stream) {
+/* Everything is finished when it is submitted, so the stream may be any. */
+static int cuMemsetD32Async(vgpu_pointer to, unsigned value, size_t count, void *stream) {
     DRIVER_ENTER();
-    const int code = driver_current();
-    return code != CU_SUCCESS ? code : is_stream(stream) ? CU_SUCCESS : CU_INVALID_HANDLE;
-}
-
-static int cuMemcpyHtoDAsync(vgpu_pointer to, const void *from, size_t bytes, void *stream) {
-    const int code = check_stream(stream);
-    return code != CU_SUCCESS ? code : cuMemcpyHtoD(to, from, bytes);
-}
-
-static int cuMemcpyDtoHAsync(void *to, vgpu_pointer from, size_t bytes, void *stream) {
-    const int code = check_stream(stream);
-    return code != CU_SUCCESS ? code : cuMemcpyDtoH(to, from, bytes);
-}
-
-static int cuMemcpyDtoDAsync(vgpu_pointer to, vgpu_pointer from, size_t bytes, void *stream) {
-    const int code = check_stream(stream);
-    return code != CU_SUCCESS ? code : cuMemcpyDtoD(to, from, bytes);
-}
-
-static int cuMemsetD8Async(vgpu_pointer to, unsigned char byte, size_t bytes, void *stream) {
-    const int code = check_stream(stream);
-    return code != CU_SUCCESS ? code : cuMemsetD8(to, byte, bytes);
+    return is_stream(stream) ? fill_words(to, value, count) : CU_INVALID_HANDLE;
 }
 
 /* ---- streams --------------------------------------------------------------------------------- */
@@ -334,12 +318,9 @@ const struct driver_function driver_memory_functions[] = {
     DRIVER_FUNCTION(cuMemcpyHtoD, 3020),
     DRIVER_FUNCTION(cuMemcpyDtoH, 3020),
     DRIVER_FUNCTION(cuMemcpyDtoD, 3020),
-    DRIVER_FUNCTION(cuMemcpyHtoDAsync, 3020),
-    DRIVER_FUNCTION(cuMemcpyDtoHAsync, 3020),
-    DRIVER_FUNCTION(cuMemcpyDtoDAsync, 3020),
     DRIVER_FUNCTION(cuMemsetD8, 3020),
-    DRIVER_FUNCTION(cuMemsetD8Async, 3020),
     DRIVER_FUNCTION(cuMemsetD32, 3020),
+    {"cuMemsetD32Async", 3020, (driver_any *)cuMemsetD32Async},
     DRIVER_FUNCTION(cuStreamCreate, 2000),
     DRIVER_FUNCTION(cuStreamDestroy, 4000),
     DRIVER_FUNCTION(cuStreamSynchronize, 2000),

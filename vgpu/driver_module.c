@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * driver_module.c - see cuda_driver.h: libraries of PTX, kernels, attributes.
- *
- * Modules are libraries and functions are kernels: with one context there is no difference.
+ * driver_module.c - see cuda_driver.h: libraries of PTX, kernels, attributes. Functions are
+ * kernels: with one context there is no difference.
  *
  * Invariant: PTX that cannot be loaded leaves its reason, with line and caret, in the caller's log
  * and in cuGetErrorString.
@@ -16,12 +15,8 @@
 enum {
     JIT_ERROR_LOG = 5,
     JIT_ERROR_LOG_SIZE = 6,
-    FUNCTION_MAX_THREADS = 0,
-    FUNCTION_SHARED = 1,
-    FUNCTION_LOCAL = 3,
-    FUNCTION_PTX_VERSION = 5,
-    FUNCTION_BINARY_VERSION = 6,
     FUNCTION_MAX_DYNAMIC_SHARED = 8,
+    FUNCTION_NON_PORTABLE_CLUSTER = 14,
     FUNCTION_LAST = 15
 };
 
@@ -61,6 +56,10 @@ static void write_log(const int *options, void *const *values, unsigned count, c
 
 static int load(void **library, const char *image, const int *options, void *const *values,
                 unsigned count) {
+    const int code = driver_state.initialised ? driver_state.fault : CU_NOT_INITIALIZED;
+    if (code != CU_SUCCESS) {
+        return code;
+    }
     if (library == NULL || image == NULL || (count > 0 && (options == NULL || values == NULL))) {
         return CU_INVALID_VALUE;
     }
@@ -93,21 +92,7 @@ static int cuLibraryLoadData(void **library, const void *image, int *options, vo
     (void)library_options; /* they tell when to load and what to keep: here all is loaded at once */
     (void)library_values;
     (void)library_count;
-    const int code = driver_state.initialised ? driver_state.fault : CU_NOT_INITIALIZED;
-    return code != CU_SUCCESS ? code : load(library, image, options, values, count);
-}
-
-static int cuModuleLoadData(void **module, const void *image) {
-    DRIVER_ENTER();
-    const int code = driver_ready();
-    return code != CU_SUCCESS ? code : load(module, image, NULL, NULL, 0);
-}
-
-static int cuModuleLoadDataEx(void **module, const void *image, unsigned count, int *options,
-                              void **values) {
-    DRIVER_ENTER();
-    const int code = driver_ready();
-    return code != CU_SUCCESS ? code : load(module, image, options, values, count);
+    return load(library, image, options, values, count);
 }
 
 static int cuLibraryUnload(void *library) {
@@ -161,9 +146,17 @@ static int cuKernelGetFunction(void **function, void *kernel) {
     return *function != NULL ? CU_SUCCESS : CU_INVALID_HANDLE;
 }
 
-static int set_attribute(struct object *kernel, int which, int value) {
-    if (kernel == NULL || which < 0 || which > FUNCTION_LAST) {
-        return kernel == NULL ? CU_INVALID_HANDLE : CU_INVALID_VALUE;
+static int cuKernelSetAttribute(int which, int value, void *handle, int device) {
+    DRIVER_ENTER();
+    struct object *kernel = object_find(handle, OBJECT_KERNEL);
+    if (device != 0 || kernel == NULL) {
+        return device != 0 ? CU_INVALID_DEVICE : CU_INVALID_HANDLE;
+    }
+    if (which < 0 || which > FUNCTION_LAST) {
+        return CU_INVALID_VALUE;
+    }
+    if (which == FUNCTION_NON_PORTABLE_CLUSTER) {
+        kernel->non_portable_cluster = value != 0;
     }
     if (which != FUNCTION_MAX_DYNAMIC_SHARED) {
         return CU_SUCCESS; /* hints, to a device that has no use for them */
@@ -180,75 +173,8 @@ static int set_attribute(struct object *kernel, int which, int value) {
     return CU_SUCCESS;
 }
 
-static int cuKernelSetAttribute(int which, int value, void *kernel, int device) {
-    DRIVER_ENTER();
-    return device != 0 ? CU_INVALID_DEVICE
-                       : set_attribute(object_find(kernel, OBJECT_KERNEL), which, value);
-}
-
-static int cuFuncSetAttribute(void *function, int which, int value) {
-    DRIVER_ENTER();
-    const int code = driver_current();
-    return code != CU_SUCCESS ? code
-                              : set_attribute(object_find(function, OBJECT_KERNEL), which, value);
-}
-
-/* A PTX of virtual registers does not tell how many the machine's code has: 0. */
-static int attribute_of(const struct object *kernel, int which) {
-    const struct kernel *function = kernel->function;
-    enum { PLAIN = 48 << 10 };
-    switch (which) {
-    case FUNCTION_MAX_THREADS: return (int)kernel_max_threads(function);
-    case FUNCTION_SHARED: return (int)function->shared_declared;
-    case FUNCTION_LOCAL: return (int)function->local_bytes;
-    case FUNCTION_PTX_VERSION: return (int)function->module->ptx->target;
-    case FUNCTION_BINARY_VERSION: return driver_state.gpu->config.sm;
-    case FUNCTION_MAX_DYNAMIC_SHARED:
-        return kernel->max_dynamic_shared >= 0 ? kernel->max_dynamic_shared
-                                               : PLAIN - (int)function->shared_declared;
-    default: return 0;
-    }
-}
-
-static int get_attribute(int *value, int which, const struct object *kernel) {
-    if (kernel == NULL || value == NULL || which < 0 || which > FUNCTION_LAST) {
-        return kernel == NULL ? CU_INVALID_HANDLE : CU_INVALID_VALUE;
-    }
-    *value = attribute_of(kernel, which);
-    return CU_SUCCESS;
-}
-
-static int cuKernelGetAttribute(int *value, int which, void *kernel, int device) {
-    DRIVER_ENTER();
-    return device != 0 ? CU_INVALID_DEVICE
-                       : get_attribute(value, which, object_find(kernel, OBJECT_KERNEL));
-}
-
-static int cuFuncGetAttribute(int *value, int which, void *function) {
-    DRIVER_ENTER();
-    return get_attribute(value, which, object_find(function, OBJECT_KERNEL));
-}
-
-static int cuModuleUnload(void *module) {
-    return cuLibraryUnload(module);
-}
-
-static int cuModuleGetFunction(void **function, void *module, const char *name) {
-    return cuLibraryGetKernel(function, module, name);
-}
-
 const struct driver_function driver_module_functions[] = {
-    DRIVER_FUNCTION(cuLibraryLoadData, 12000),
-    DRIVER_FUNCTION(cuLibraryUnload, 12000),
-    DRIVER_FUNCTION(cuLibraryGetKernel, 12000),
-    DRIVER_FUNCTION(cuModuleLoadData, 2000),
-    DRIVER_FUNCTION(cuModuleLoadDataEx, 2010),
-    DRIVER_FUNCTION(cuModuleUnload, 2000),
-    DRIVER_FUNCTION(cuModuleGetFunction, 2000),
-    DRIVER_FUNCTION(cuKernelGetFunction, 12000),
-    DRIVER_FUNCTION(cuKernelSetAttribute, 12000),
-    DRIVER_FUNCTION(cuKernelGetAttribute, 12000),
-    DRIVER_FUNCTION(cuFuncSetAttribute, 9000),
-    DRIVER_FUNCTION(cuFuncGetAttribute, 2020),
-    {NULL, 0, NULL},
+    DRIVER_FUNCTION(cuLibraryLoadData, 12000),    DRIVER_FUNCTION(cuLibraryUnload, 12000),
+    DRIVER_FUNCTION(cuLibraryGetKernel, 12000),   DRIVER_FUNCTION(cuKernelGetFunction, 12000),
+    DRIVER_FUNCTION(cuKernelSetAttribute, 12000), {NULL, 0, NULL},
 };

@@ -16,6 +16,7 @@ enum {
     RANDOM_QUANTUM = 512, /* at most, where the order is random */
     PATIENCE = 32,        /* turns of all warps before an operation completes although they run:
                                they may be waiting for it in a loop of their own */
+    MANY_POLLS = 1024,    /* it may wait in a loop for what another cluster writes */
     MAX_WAITS = 16        /* described in the report of a dead-lock */
 };
 
@@ -105,11 +106,16 @@ static void report_deadlock(struct cluster *cluster) {
 
 /* ---- turns ---- */
 
+/* Instructions that the next warp may execute; 0: the limit of the cluster is reached. */
 static uint32_t quantum_of(struct cluster *cluster) {
-    if (cluster->launch->async != VGPU_ASYNC_RANDOM) {
-        return QUANTUM;
-    }
-    return 1 + (uint32_t)(cluster_random(cluster) % RANDOM_QUANTUM);
+    const uint64_t limit = resident_of(cluster)->limit;
+    const uint64_t left = limit == 0               ? UINT64_MAX
+                          : limit > cluster->steps ? limit - cluster->steps
+                                                   : 0;
+    const uint32_t quantum = cluster->launch->async != VGPU_ASYNC_RANDOM
+                                 ? QUANTUM
+                                 : 1 + (uint32_t)(cluster_random(cluster) % RANDOM_QUANTUM);
+    return left < quantum ? (uint32_t)left : quantum;
 }
 
 /* Every warp that can runs for a quantum; false: none could. */
@@ -170,9 +176,9 @@ static void report_steps(struct cluster *cluster, struct warp *warp) {
     const uint32_t pc = group->pc < kernel->code_count ? group->pc : kernel->code_count - 1;
     warp_enter(warp, group->frame);
     report(warp, &kernel->code[pc], FINDING_STEPS, group->mask, NULL,
-           "%llu warp instructions are done, the limit, and the kernel has not ended: an endless "
-           "loop, or a wait for something that never comes",
-           (unsigned long long)cluster->steps);
+           "the limit of %llu warp instructions is reached and the kernel has not ended: an "
+           "endless loop, or a wait for something that never comes",
+           (unsigned long long)cluster->launch->max_steps);
 }
 
 bool cluster_run(struct cluster *cluster, uint64_t steps) {
@@ -206,7 +212,8 @@ bool cluster_run(struct cluster *cluster, uint64_t steps) {
                 cluster_stop(cluster);
             }
         }
-        if (cluster->steps >= until) {
+        if (cluster->steps >= until || cluster->polls >= MANY_POLLS) {
+            cluster->polls = 0;
             return cluster->stop;
         }
     }

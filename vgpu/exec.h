@@ -29,6 +29,7 @@ struct frame {
     uint32_t depth;        /* 0: the entry */
     uint32_t lanes;        /* in it or in what it called */
     bool clocks;           /* it reads clocks: their rows are filled before each instruction */
+    uint64_t *runs;        /* perf_runs */
     unsigned char *rows;
     uint32_t *poison, *predicates, *predicate_poison;
     struct saved_piece *saved; /* op_call.c: what a recursive call would overwrite, or NULL */
@@ -83,6 +84,9 @@ void barriers_exit(struct warp *warp, uint32_t lanes);
 /* What somebody at the barrier waits for: "barrier 1 (96 of 128 threads are there)". */
 void barrier_describe(const struct warp *warp, const struct barrier *barrier, char *buffer,
                       size_t size);
+
+/* A warp has ended: with the last of a CTA, whole warpgroups must have executed setmaxnreg. */
+void registers_leave(const struct warp *warp); /* op_control.c */
 
 /* ---- warp-wide ops (op_warp.c) ---- */
 

@@ -16,6 +16,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -24,7 +25,8 @@ enum {
     WINDOW = 4096,   /* clusters that may be begun beyond the first that is not merged */
     SLICE = 1 << 18, /* warp instructions */
     MAX_RESIDENT = 1024,
-    MIN_RESIDENT = 16
+    MIN_RESIDENT = 16,
+    WORKSPACE_BYTES = 64
 };
 #define RESIDENT_BYTES (2ULL << 30) /* memory for clusters that have begun, about */
 #define GRACE (1ULL << 28) /* steps of a cluster before one that has faulted: it may wait for it */
@@ -41,6 +43,7 @@ struct schedule {
     uint32_t resident, room; /* begun and not over; at most */
     uint32_t running;
     uint64_t steps; /* of those merged */
+    uint64_t spent; /* of all */
     bool no_memory;
     struct resident *first, *last; /* to run on, in order */
     struct resident *done[WINDOW]; /* over, not merged: by linear % WINDOW */
@@ -64,8 +67,8 @@ static void merge_one(struct schedule *s, struct resident *resident) {
     if (cluster->linear < s->fault && s->launch->max_steps != 0 &&
         s->steps > s->launch->max_steps) {
         report_kernel(gpu, s->launch->kernel, s->launch->kernel->function->code, FINDING_STEPS,
-                      "%llu warp instructions are done, the limit, and the grid has not ended",
-                      (unsigned long long)s->steps);
+                      "the limit of %llu warp instructions is reached and the grid has not ended",
+                      (unsigned long long)s->launch->max_steps);
         s->fault = cluster->linear;
     }
     cluster_free(resident);
@@ -82,9 +85,17 @@ static void merge_ready(struct schedule *s) {
 
 /* ---- whose turn it is ---- */
 
+/* Once all clusters together have done what the launch may do, only the first runs on: what is
+ * reported must not depend on which of them were quick, and a grid of endless loops must end. */
+static bool may_run(const struct schedule *s, uint64_t linear) {
+    const uint64_t limit = s->launch->max_steps;
+    return limit == 0 || s->spent < limit || linear == s->merged || linear > s->fault ||
+           s->no_memory;
+}
+
 static bool can_begin(const struct schedule *s) {
     return !s->no_memory && s->next < s->count && s->next < s->fault && s->resident < s->room &&
-           s->next < s->merged + WINDOW;
+           s->next < s->merged + WINDOW && may_run(s, s->next);
 }
 
 static void enqueue(struct schedule *s, struct resident *resident) {
@@ -93,13 +104,28 @@ static void enqueue(struct schedule *s, struct resident *resident) {
     s->last = resident;
 }
 
+/* Where the next that may run hangs in the queue; NULL there: none. */
+static struct resident **turn(struct schedule *s, struct resident **before) {
+    struct resident **link = &s->first;
+    for (*before = NULL; *link != NULL && !may_run(s, (*link)->cluster.linear);) {
+        *before = *link;
+        link = &(*link)->next;
+    }
+    return link;
+}
+
 static struct resident *dequeue(struct schedule *s) {
-    struct resident *resident = s->first;
+    struct resident *before, **link = turn(s, &before), *resident = *link;
     if (resident != NULL) {
-        s->first = resident->next;
-        s->last = s->first != NULL ? s->last : NULL;
+        *link = resident->next;
+        s->last = resident->next != NULL ? s->last : before;
     }
     return resident;
+}
+
+static bool has_work(struct schedule *s) {
+    struct resident *before;
+    return *turn(s, &before) != NULL || can_begin(s);
 }
 
 /* A cluster came to its end or to the end of its slice. */
@@ -157,14 +183,16 @@ static void *work(void *state) {
             put_back(s, resident);
         } else if (resident != NULL) {
             const bool faulted = s->fault != NO_CLUSTER;
+            const uint64_t before = resident->cluster.steps;
             pthread_mutex_unlock(&s->lock);
             run_slice(resident, faulted);
             pthread_mutex_lock(&s->lock);
+            s->spent += resident->cluster.steps - before;
             put_back(s, resident);
         }
         s->running--;
         pthread_cond_broadcast(&s->changed);
-        while (s->first == NULL && !can_begin(s)) {
+        while (!has_work(s)) {
             if (s->running == 0) {
                 pthread_mutex_unlock(&s->lock);
                 return NULL;
@@ -230,10 +258,39 @@ static double seconds_now(void) {
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
+/* Does a function of the kernel's module read where the workspace of the grid is? */
+static bool needs_workspace(const struct launch *launch) {
+    const struct vgpu_module *module = launch->kernel->module;
+    for (uint32_t k = 0; k < module->kernel_count; k++) {
+        for (uint32_t i = 0; i < module->kernels[k]->special_count; i++) {
+            const enum special_register which = module->kernels[k]->specials[i].which;
+            if (which == SPECIAL_ENVREG1 || which == SPECIAL_ENVREG2) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+/* Every launch is a cooperative one: all of its blocks have begun before one must have ended. */
+static bool make_workspace(struct launch *launch) {
+    struct device_memory *memory = launch->gpu->memory;
+    launch->workspace = device_alloc(memory, WORKSPACE_BYTES, "workspace of the grid");
+    unsigned char *bytes = device_bytes(memory, launch->workspace, WORKSPACE_BYTES, true);
+    if (bytes == NULL) {
+        return false;
+    }
+    memset(bytes, 0, WORKSPACE_BYTES);
+    return true;
+}
+
 vgpu_status exec_launch(struct launch *launch, vgpu_error *error) {
     const vgpu_status status = launch_check(launch, error);
     if (status != VGPU_OK) {
         return status;
+    }
+    if (needs_workspace(launch) && !make_workspace(launch)) {
+        return tell(VGPU_OUT_OF_MEMORY, error, "no memory for the workspace of the grid");
     }
     struct schedule *s = calloc(1, sizeof *s);
     if (s == NULL) {
@@ -254,6 +311,9 @@ vgpu_status exec_launch(struct launch *launch, vgpu_error *error) {
     fflush(stdout);
     drop_unmerged(s);
     memory_end_launch(launch);
+    if (launch->workspace != 0) {
+        device_release(launch->gpu->memory, launch->workspace);
+    }
     launch->gpu->stats.seconds += seconds_now() - start;
     const bool no_memory = s->no_memory, faulted = s->fault != NO_CLUSTER;
     free(s);

@@ -14,7 +14,8 @@ enum {
     MAX_BLOCK_Z = 64,
     MAX_GRID_YZ = 65535,
     DEFAULT_SHARED = 48 << 10,
-    MAX_CLUSTER = 8 /* CTAs; more are not portable, and need an attribute of the kernel */
+    MAX_CLUSTER = 8, /* CTAs; more are not portable, and need an attribute of the kernel */
+    MAX_NON_PORTABLE_CLUSTER = 16
 };
 
 __attribute__((format(printf, 2, 3))) static vgpu_status refuse(vgpu_error *error,
@@ -131,10 +132,15 @@ static vgpu_status resolve_cluster(struct launch *launch, vgpu_error *error) {
 static vgpu_status check_cluster(const struct launch *launch, vgpu_error *error) {
     const uint32_t *cluster = launch->dims.cluster, *grid = launch->dims.grid;
     const uint64_t ctas = volume(cluster);
+    const uint32_t most =
+        launch->dims.non_portable_cluster ? MAX_NON_PORTABLE_CLUSTER : MAX_CLUSTER;
     for (uint32_t axis = 0; axis < 3; axis++) {
-        if (cluster[axis] > MAX_CLUSTER || ctas > MAX_CLUSTER) {
-            return refuse(error, "a cluster of %u x %u x %u CTAs, expected at most %u", cluster[0],
-                          cluster[1], cluster[2], MAX_CLUSTER);
+        if (cluster[axis] > most || ctas > most) {
+            return refuse(error, "a cluster of %u x %u x %u CTAs, expected at most %u%s",
+                          cluster[0], cluster[1], cluster[2], most,
+                          most == MAX_CLUSTER ? " unless the kernel is allowed more "
+                                                "(non_portable_cluster)"
+                                              : "");
         }
         if (grid[axis] % cluster[axis] != 0) {
             return refuse(error, "grid[%u] is %u, expected a multiple of the cluster's %u", axis,

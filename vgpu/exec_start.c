@@ -142,6 +142,8 @@ static uint32_t value_of(const struct warp *warp, enum special_register which, u
     case SPECIAL_GRIDID: return (uint32_t)cta->launch->gpu->launches;
     case SPECIAL_DYNAMIC_SMEM_SIZE: return dims->shared_bytes;
     case SPECIAL_TOTAL_SMEM_SIZE: return cta->shared_bytes;
+    case SPECIAL_ENVREG1: return (uint32_t)(cta->launch->workspace >> 32);
+    case SPECIAL_ENVREG2: return (uint32_t)cta->launch->workspace;
     default: return 0;
     }
 }
@@ -172,6 +174,7 @@ void frame_fill(const struct warp *warp, struct frame *frame) {
     memcpy(frame->rows, kernel->constants, kernel->row_bytes);
     frame->predicates[0] = ALL_LANES;
     frame->clocks = false;
+    frame->runs = perf_runs(warp->cta->cluster, kernel);
     for (uint32_t i = 0; i < kernel->special_count; i++) {
         const struct special_row *special = &kernel->specials[i];
         if (is_clock(special->which)) {

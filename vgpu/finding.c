@@ -99,11 +99,7 @@ void place_of(const struct ptx_module *ptx, const struct ptx_instruction *in, vg
     *place = (vgpu_place){0};
     for (int depth = -1; index != 0 && index < ptx->location_count && depth < 4; depth++) {
         const struct ptx_location *location = &ptx->locations[index];
-        if (depth < 0) {
-            *place = place_at(location);
-        } else if (callers != NULL) {
-            callers[depth] = place_at(location);
-        }
+        *(depth < 0 ? place : &callers[depth]) = place_at(location);
         index = location->inlined_at;
     }
 }
@@ -282,7 +278,7 @@ static void describe(vgpu_finding *shown, const struct warp *warp, const struct 
     shown->address = detail->address;
     shown->bytes = detail->bytes;
     if (detail->other != NULL) {
-        place_of(ptx, detail->other->in, &shown->other, NULL);
+        place_of(ptx, detail->other->in, &shown->other, shown->other_callers);
         shown->other_warp =
             detail->other_warp != NULL ? detail->other_warp->index : detail->other_warp_index;
     }
@@ -340,6 +336,7 @@ static void keep_strings(struct arena *arena, vgpu_finding *shown) {
     keep_place(arena, &shown->other);
     for (int i = 0; i < 4; i++) {
         keep_place(arena, &shown->callers[i]);
+        keep_place(arena, &shown->other_callers[i]);
     }
 }
 

@@ -8,59 +8,43 @@
 
 #include "forms.h"
 
-/* The token is one of `wanted`, a list with blanks between. */
-static bool listed(const char *wanted, const char *token) {
-    const size_t length = strlen(token);
-    while (*wanted != '\0') {
-        const size_t span = strcspn(wanted, " ");
-        const size_t name = span > 0 && wanted[span - 1] == '?' ? span - 1 : span;
-        if (name == length && memcmp(wanted, token, length) == 0) {
-            return true;
+/* What stands behind the word in a list with blanks between: '?', ' ' or 0; -1: it is not there. */
+static int behind(const char *list, const char *word) {
+    const size_t length = strlen(word);
+    for (const char *at = list; (at = strstr(at, word)); at += length) {
+        if ((at == list || at[-1] == ' ') && (at[length] == '\0' || strchr(" ?", at[length]))) {
+            return at[length];
         }
-        wanted += span + (wanted[span] == ' ');
     }
-    return false;
+    return -1;
 }
 
-/* How many of `wanted` are not optional. */
-static uint32_t required(const char *wanted) {
+/* How many words of the list must be there. */
+static uint32_t required(const char *list) {
     uint32_t count = 0;
-    while (*wanted != '\0') {
-        const size_t span = strcspn(wanted, " ");
-        count += wanted[span - 1] != '?';
-        wanted += span + (wanted[span] == ' ');
+    for (; *list != '\0'; list += *list == ' ') {
+        list += strcspn(list, " ");
+        count += list[-1] != '?';
     }
     return count;
-}
-
-static bool optional(const char *wanted, const char *token) {
-    const size_t length = strlen(token);
-    const char *at = wanted;
-    while ((at = strstr(at, token)) != NULL) {
-        if ((at == wanted || at[-1] == ' ') && at[length] == '?') {
-            return true;
-        }
-        at += length;
-    }
-    return false;
 }
 
 bool form_modifiers(const struct ptx_instruction *in, const char *wanted, uint32_t type_count) {
     uint32_t types = 0, needed = 0;
     for (uint32_t i = 0; i < in->modifier_count; i++) {
         const char *modifier = in->modifiers[i];
-        for (uint32_t j = 0; j < i; j++) {
-            if (strcmp(in->modifiers[j], modifier) == 0 && ptx_type_named(modifier) == PTX_NONE) {
+        const bool is_type = ptx_type_named(modifier) != PTX_NONE;
+        const int found = behind(wanted, modifier);
+        for (uint32_t j = 0; j < i && !is_type; j++) {
+            if (strcmp(in->modifiers[j], modifier) == 0) {
                 return false;
             }
         }
-        if (listed(wanted, modifier)) {
-            needed += !optional(wanted, modifier);
-        } else if (ptx_type_named(modifier) != PTX_NONE) {
-            types++;
-        } else {
+        if (found < 0 && !is_type) {
             return false;
         }
+        types += found < 0;
+        needed += found >= 0 && found != '?';
     }
     return types == type_count && needed == required(wanted);
 }

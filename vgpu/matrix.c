@@ -255,34 +255,45 @@ static inline float4 add_product(float4 sum, float a, float4 b) {
 #endif
 }
 
-/* Four rows by eight columns, all of k. A variable for each sum: an array would be in memory. */
+static inline float4 load_4(const float *from) {
+    return *(const float4 *)(const void *)from;
+}
+
+/* Four rows by eight columns, all of k (a multiple of 4): sums from `left` and `right` (columns 0
+ * to 3, 4 to 7) on, a row every `stride`. A variable for each: an array would be in memory. */
 static inline void multiply_block(const float *a, uint32_t k, const float *b, uint32_t n,
-                                  float *d) {
+                                  float *left, float *right, size_t stride) {
     const float *a1 = a + k, *a2 = a1 + k, *a3 = a2 + k;
-    float4 *d0 = (float4 *)(void *)d, *d1 = (float4 *)(void *)(d + n);
-    float4 *d2 = (float4 *)(void *)(d + 2 * (size_t)n), *d3 = (float4 *)(void *)(d + 3 * (size_t)n);
-    float4 s00 = d0[0], s01 = d0[1], s10 = d1[0], s11 = d1[1];
-    float4 s20 = d2[0], s21 = d2[1], s30 = d3[0], s31 = d3[1];
-    for (uint32_t j = 0; j < k; j++, b += n) {
-        const float4 left = *(const float4 *)(const void *)b;
-        const float4 right = *(const float4 *)(const void *)(b + 4);
-        s00 = add_product(s00, a[j], left);
-        s01 = add_product(s01, a[j], right);
-        s10 = add_product(s10, a1[j], left);
-        s11 = add_product(s11, a1[j], right);
-        s20 = add_product(s20, a2[j], left);
-        s21 = add_product(s21, a2[j], right);
-        s30 = add_product(s30, a3[j], left);
-        s31 = add_product(s31, a3[j], right);
+    float4 *l0 = (float4 *)(void *)left, *l1 = (float4 *)(void *)(left + stride);
+    float4 *l2 = (float4 *)(void *)(left + 2 * stride), *l3 = (float4 *)(void *)(left + 3 * stride);
+    float4 *r0 = (float4 *)(void *)right, *r1 = (float4 *)(void *)(right + stride);
+    float4 *r2 = (float4 *)(void *)(right + 2 * stride);
+    float4 *r3 = (float4 *)(void *)(right + 3 * stride);
+    float4 s00 = *l0, s01 = *r0, s10 = *l1, s11 = *r1, s20 = *l2, s21 = *r2, s30 = *l3, s31 = *r3;
+#pragma GCC unroll 1 /* else there are not enough registers for what it takes out of the loops */
+    for (uint32_t j = 0; j < k; j += 4) {
+        const float4 x0 = load_4(a + j), x1 = load_4(a1 + j), x2 = load_4(a2 + j);
+        const float4 x3 = load_4(a3 + j);
+        for (uint32_t i = 0; i < 4; i++, b += n) {
+            const float4 b0 = load_4(b), b1 = load_4(b + 4);
+            s00 = add_product(s00, x0[i], b0);
+            s01 = add_product(s01, x0[i], b1);
+            s10 = add_product(s10, x1[i], b0);
+            s11 = add_product(s11, x1[i], b1);
+            s20 = add_product(s20, x2[i], b0);
+            s21 = add_product(s21, x2[i], b1);
+            s30 = add_product(s30, x3[i], b0);
+            s31 = add_product(s31, x3[i], b1);
+        }
     }
-    d0[0] = s00;
-    d0[1] = s01;
-    d1[0] = s10;
-    d1[1] = s11;
-    d2[0] = s20;
-    d2[1] = s21;
-    d3[0] = s30;
-    d3[1] = s31;
+    *l0 = s00;
+    *r0 = s01;
+    *l1 = s10;
+    *r1 = s11;
+    *l2 = s20;
+    *r2 = s21;
+    *l3 = s30;
+    *r3 = s31;
 }
 
 static inline __attribute__((always_inline)) void do_multiply(const struct matrix_form *form,
@@ -291,8 +302,9 @@ static inline __attribute__((always_inline)) void do_multiply(const struct matri
     if (!matrix_is_wide(form->a_type)) {
         for (uint32_t column = 0; column < n; column += 8) {
             for (uint32_t row = 0; row < m; row += 4) {
-                multiply_block(values->a.f + (size_t)row * k, k, values->b.f + column, n,
-                               values->d.f + (size_t)row * n + column);
+                float *d = values->d.f + (size_t)row * n + column;
+                multiply_block(values->a.f + (size_t)row * k, k, values->b.f + column, n, d, d + 4,
+                               n);
             }
         }
         return;
@@ -417,37 +429,83 @@ static inline __attribute__((always_inline)) void do_store_d(struct warp *warp,
     }
 }
 
-static inline __attribute__((always_inline)) void
-run(struct warp *warp, const struct matrix_form *form, uint32_t mask) {
-    struct matrix_values values;
-    do_load_a(warp, form, &values);
-    do_load_b(warp, form, &values);
-    do_load_c(warp, form, &values);
-    do_multiply(form, &values);
-    do_store_d(warp, form, &values, mask);
-}
-
 /* ---- what others call ------------------------------------------------------------------------ */
 
-/* The forms that kernels are made of, with constants that the compiler can unroll. */
+/* The products that kernels are made of: 16-bit elements, sums in f32, nothing poisoned. Columns of
+ * B are taken in the order of C's registers, even ones before odd ones, so that sums are what the
+ * registers hold. Inlined with constants where it matters. */
+enum { HALVES_A_MAX = 32 * 16, HALVES_B_MAX = 16 * 32, HALVES_D_MAX = 16 };
+
+static inline __attribute__((always_inline)) void run_halves(struct warp *warp,
+                                                             const struct matrix_form *form,
+                                                             uint32_t m, uint32_t n, uint32_t k,
+                                                             enum matrix_type type, uint32_t mask) {
+    _Alignas(64) float a[HALVES_A_MAX], b[HALVES_B_MAX], d[HALVES_D_MAX][LANES];
+    const uint32_t parts = k / 8, registers = m * n / LANES;
+    for (uint32_t i = 0; i < m / 8 * parts; i++) {
+        const uint32_t row = (i / 2 / parts * 2 + i % 2) * 8, part = i / 2 % parts;
+        for (uint32_t r = 0; r < 8; r++) {
+            unpack_16(type, row16(warp, form->a[i]) + (size_t)r * 8, 8,
+                      a + (size_t)(row + r) * k + (size_t)part * 8);
+        }
+    }
+    for (uint32_t i = 0; i < n / 8 * parts; i++) {
+        uint16_t turned[64];
+        matrix_transpose(row16(warp, form->b[i]), turned, true);
+        unpack_16(type, turned, 64, b + (size_t)i * 64);
+    }
+    for (uint32_t i = 0; i < registers; i++) {
+        memcpy(d[i], warp->rows + form->c[i], sizeof d[i]);
+    }
+    for (uint32_t tile = 0; tile < registers / 2; tile++) {
+        uint32_t column;
+        const uint32_t row = tile_place(form, tile, &column);
+        for (uint32_t half = 0; half < 2; half++) {
+            multiply_block(a + (size_t)(row + half * 4) * k, k, b + (size_t)column * k, 8,
+                           d[2 * tile] + (size_t)half * 16, d[2 * tile + 1] + (size_t)half * 16, 4);
+        }
+    }
+    for (uint32_t i = 0; i < registers; i++) {
+        matrix_write_row(warp, form->d[i], d[i], 4, mask);
+        set_poison(warp, form->d[i], mask, 0);
+    }
+}
+
+static uint32_t any_poison(const struct warp *warp, const uint32_t *rows, uint32_t count) {
+    uint32_t poison = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        poison |= poison_of(warp, rows[i]);
+    }
+    return poison;
+}
+
+/* Whether run_halves may: C and D are f32, A and B are not wider than 16 bits. */
+static bool is_of_halves(const struct warp *warp, const struct matrix_form *form) {
+    const uint32_t m = form->m, n = form->n, k = form->k;
+    return form->c_type == MATRIX_F32 && form->d_type == MATRIX_F32 &&
+           (form->a_type == MATRIX_F16 || form->a_type == MATRIX_BF16) && m % 16 == 0 &&
+           m * k <= HALVES_A_MAX && n * k <= HALVES_B_MAX && m * n <= HALVES_D_MAX * LANES &&
+           (any_poison(warp, form->a, m * k / 64) | any_poison(warp, form->b, n * k / 64) |
+            any_poison(warp, form->c, m * n / LANES)) == 0;
+}
+
 void matrix_run(struct warp *warp, const struct op *op, uint32_t mask) {
-    struct matrix_form form = *(const struct matrix_form *)op->extra;
-    const bool common = form.m == 16 && form.n == 8 && form.k == 16 && form.c_type == MATRIX_F32;
+    const struct matrix_form *form = op->extra;
+    const uint32_t m = form->m, n = form->n, k = form->k;
     matrix_check_lanes(warp, op);
-    if (common && form.a_type == MATRIX_F16) {
-        form.m = form.k = 16;
-        form.n = 8;
-        form.a_type = form.b_type = MATRIX_F16;
-        form.c_type = form.d_type = MATRIX_F32;
-        run(warp, &form, mask);
-    } else if (common && form.a_type == MATRIX_BF16) {
-        form.m = form.k = 16;
-        form.n = 8;
-        form.a_type = form.b_type = MATRIX_BF16;
-        form.c_type = form.d_type = MATRIX_F32;
-        run(warp, &form, mask);
+    if (!is_of_halves(warp, form)) {
+        struct matrix_values values;
+        do_load_a(warp, form, &values);
+        do_load_b(warp, form, &values);
+        do_load_c(warp, form, &values);
+        do_multiply(form, &values);
+        do_store_d(warp, form, &values, mask);
+    } else if (m == 16 && n == 8 && k == 16 && form->a_type == MATRIX_F16) {
+        run_halves(warp, form, 16, 8, 16, MATRIX_F16, mask);
+    } else if (m == 16 && n == 8 && k == 16) {
+        run_halves(warp, form, 16, 8, 16, MATRIX_BF16, mask);
     } else {
-        run(warp, &form, mask);
+        run_halves(warp, form, m, n, k, form->a_type, mask);
     }
 }
 

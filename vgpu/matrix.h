@@ -25,6 +25,8 @@
 #ifndef VGPU_MATRIX_H
 #define VGPU_MATRIX_H
 
+#include <string.h>
+
 #include "core.h"
 
 enum matrix_type {
@@ -125,6 +127,34 @@ void matrix_store_d(struct warp *warp, const struct matrix_form *form,
 /* Writes the lanes of `mask`, lane_bytes each, from a row of all 32. */
 void matrix_write_row(struct warp *warp, uint32_t offset, const void *from, size_t lane_bytes,
                       uint32_t mask);
+
+/* An 8 x 8 tile of 16 bits turned. paired: its rows are taken as 0 2 4 6 1 3 5 7. Words of two
+ * rows, then of four, are put together by shifts: no compiler finds shuffles in plain loops. */
+static inline void matrix_transpose(const uint16_t *from, uint16_t *to, bool paired) {
+    typedef uint32_t words __attribute__((vector_size(16)));
+    typedef uint64_t longs __attribute__((vector_size(16)));
+    words two[8]; /* [rows 2i and 2i + 1, even columns], [odd columns] */
+    for (uint32_t i = 0; i < 4; i++) {
+        const uint32_t first = paired ? i % 2 * 4 + i / 2 : 2 * i, step = paired ? 2 : 1;
+        words a, b;
+        memcpy(&a, from + (size_t)first * 8, sizeof a);
+        memcpy(&b, from + (size_t)(first + step) * 8, sizeof b);
+        two[2 * i] = (a & 0xffffU) | b << 16;
+        two[2 * i + 1] = a >> 16 | (b & 0xffff0000U);
+    }
+    for (uint32_t odd = 0; odd < 2; odd++) {
+        longs four[2][2]; /* [rows 0 to 3, 4 to 7][columns 0 and 4, 2 and 6 (1 and 5, 3 and 7)] */
+        for (uint32_t i = 0; i < 2; i++) {
+            const longs a = (longs)two[4 * i + odd], b = (longs)two[4 * i + 2 + odd];
+            four[i][0] = (a & 0xffffffffU) | b << 32;
+            four[i][1] = a >> 32 | (b & 0xffffffff00000000U);
+        }
+        for (uint32_t i = 0; i < 4; i++) { /* column odd + 2 i */
+            const longs column = {four[0][i % 2][i / 2], four[1][i % 2][i / 2]};
+            memcpy(to + (size_t)(odd + 2 * i) * 8, &column, sizeof column);
+        }
+    }
+}
 
 /* All of it: an op whose extra is a struct matrix_form. */
 op_function matrix_run;

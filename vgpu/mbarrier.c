@@ -40,7 +40,7 @@ static bool grow(struct cta_async *cta) {
     const uint32_t old_room = cta->barrier_room;
     struct mbarrier **old = cta->barriers;
     const uint32_t room = old_room == 0 ? 32 : old_room * 2;
-    struct mbarrier **made = calloc(room, sizeof *made);
+    struct mbarrier **made = calloc(room, sizeof(struct mbarrier *));
     if (!made) {
         return false;
     }
@@ -77,17 +77,18 @@ void mbarrier_end_cta(struct cta *cta, bool quiet) {
         if (!barrier) {
             continue;
         }
+        const unsigned long long unseen = barrier->unseen + barrier->bytes;
         const struct finding_detail at = {PTX_SHARED, barrier->address, 8, NULL, NULL, 0};
         if (!quiet && barrier->live && barrier->tx != 0) {
             report(barrier->warp, barrier->op, FINDING_ASYNC_UNFINISHED, ALL_LANES, &at,
                    "the block ends while the mbarrier at shared 0x%x is %lld bytes %s",
                    barrier->address, (long long)(barrier->tx < 0 ? -barrier->tx : barrier->tx),
                    barrier->tx > 0 ? "short of what was expected" : "beyond what was expected");
-        } else if (!quiet && barrier->live && barrier->unseen + barrier->bytes > 0) {
+        } else if (!quiet && barrier->live && unseen > 0) {
             report(barrier->warp, barrier->op, FINDING_ASYNC_UNFINISHED, ALL_LANES, &at,
                    "the block ends and nobody waited for the %llu bytes that came through the "
                    "mbarrier at shared 0x%x",
-                   (unsigned long long)(barrier->unseen + barrier->bytes), barrier->address);
+                   unseen, barrier->address);
         }
         clock_free(barrier->arriving);
         clock_free(barrier->completed);

@@ -13,11 +13,6 @@
 
 #include "memory.h"
 
-/* Lanes that were refused, by reason. */
-struct refusals {
-    uint32_t outside, misaligned, freed, wrong_space, read_only, ended;
-};
-
 /* ---- shadows --------------------------------------------------------------------------------- */
 
 /* The shadow of one lane's bytes: what a read finds, what a write leaves. */
@@ -45,9 +40,13 @@ static void look_at_lane(struct access *access, uint32_t lane, unsigned char *sh
     }
 }
 
+/* The bytes move later, by another access. */
+static bool is_issue(enum access_kind kind) {
+    return kind == ACCESS_ISSUE_READ || kind == ACCESS_ISSUE_WRITE;
+}
+
 static bool looks_at_shadow(const struct warp *warp, const struct access *access) {
-    return (warp->cta->launch->checks & VGPU_CHECK_INIT) != 0 &&
-           access->kind != ACCESS_ISSUE_READ && access->kind != ACCESS_ISSUE_WRITE;
+    return (warp->cta->launch->checks & VGPU_CHECK_INIT) != 0 && !is_issue(access->kind);
 }
 
 static uint32_t any_poison(const struct access *access) {
@@ -72,10 +71,6 @@ static bool look_at_row(struct access *access, unsigned char *shadow, uint32_t b
 
 /* ---- lanes ----------------------------------------------------------------------------------- */
 
-static uint32_t alignment(const struct access *access) {
-    return access->align != 0 ? access->align : access->element * access->count;
-}
-
 static bool is_contiguous(const struct access *access, uint32_t lanes) {
     if (lanes != ALL_LANES) {
         return false;
@@ -92,7 +87,7 @@ static bool is_contiguous(const struct access *access, uint32_t lanes) {
 }
 
 static uint32_t misaligned_lanes(const struct access *access, uint32_t lanes) {
-    const uint64_t low = alignment(access) - 1;
+    const uint64_t low = access_alignment(access) - 1;
     uint64_t any = 0;
     for (uint32_t i = 0; i < LANES; i++) {
         any |= access->address[i];
@@ -105,90 +100,6 @@ static uint32_t misaligned_lanes(const struct access *access, uint32_t lanes) {
         found |= (uint32_t)((access->address[i] & low) != 0) << i;
     }
     return found & lanes;
-}
-
-/* ---- reports --------------------------------------------------------------------------------- */
-
-static const char *space_word(int space) {
-    switch (space) {
-    case PTX_GLOBAL: return "global";
-    case PTX_SHARED:
-    case SPACE_SHARED_CLUSTER: return "shared";
-    case PTX_LOCAL: return "local";
-    case PTX_CONST: return "constant";
-    case PTX_PARAM: return "parameter";
-    default: return "generic";
-    }
-}
-
-/* What a pointer that missed its space may have been; NULL: nothing in particular. */
-static const char *guess(const struct warp *warp, int space, uint64_t address) {
-    const uint64_t window = address & WINDOW_MASK;
-    if (space == PTX_SHARED || space == SPACE_SHARED_CLUSTER) {
-        const struct device_memory *memory = warp->cta->launch->gpu->memory;
-        const struct allocation *whole = device_find(memory, address + WINDOW_SHARED);
-        bool global = whole != NULL && address + WINDOW_SHARED < whole->end;
-        for (size_t i = 0; address >> 32 == 0 && !global && i < memory->count; i++) {
-            const struct allocation *range = &memory->ranges[i];
-            global = range->live &&
-                     (uint32_t)(address - range->begin) < (uint64_t)(range->end - range->begin);
-        }
-        return global ? "a pointer to global memory"
-               : (address & ~(uint64_t)(1 << 20)) == ((address & 0xfffff) | PRIVATE_BIAS)
-                   ? "a pointer to local or parameter memory"
-                   : NULL;
-    }
-    if (space == PTX_GLOBAL || space == PTX_CONST) {
-        return window == WINDOW_SHARED  ? "a pointer to shared memory"
-               : window == WINDOW_LOCAL ? "a pointer to local memory"
-               : window == WINDOW_PARAM ? "a pointer to parameters"
-                                        : NULL;
-    }
-    if (space == PTX_LOCAL && address >= 1ULL << 32) {
-        return "a pointer to another space, or to another thread's local memory";
-    }
-    return NULL;
-}
-
-static void report_lanes(struct warp *warp, const struct op *op, const struct access *access,
-                         enum finding_kind kind, uint32_t lanes, int space, const char *what) {
-    if (lanes == 0) {
-        return;
-    }
-    const uint64_t address = access->address[__builtin_ctz(lanes)];
-    const struct finding_detail detail = {
-        .space = space, .address = address, .bytes = access->element * access->count};
-    const char *seems = kind == FINDING_OUT_OF_BOUNDS ? guess(warp, space, address) : NULL;
-    if (seems != NULL) {
-        report(warp, op, FINDING_WRONG_SPACE, lanes, &detail,
-               "%s of %u bytes at %s address 0x%llx, which looks like %s",
-               access_verb(access->kind), detail.bytes, space_word(space),
-               (unsigned long long)address, seems);
-        return;
-    }
-    char place[192];
-    memory_describe(warp, space, address, place, sizeof(place));
-    report(warp, op, kind, lanes, &detail, "%s of %u bytes at %s%s", access_verb(access->kind),
-           detail.bytes, place, what);
-}
-
-static void report_refusals(struct warp *warp, const struct op *op, const struct access *access,
-                            const struct refusals *refused, int space) {
-    char align[64];
-    snprintf(align, sizeof(align), ", which is no multiple of %u (address ...%03llx)",
-             alignment(access),
-             refused->misaligned == 0
-                 ? 0ULL
-                 : (unsigned long long)access->address[__builtin_ctz(refused->misaligned)] & 0xfff);
-    report_lanes(warp, op, access, FINDING_OUT_OF_BOUNDS, refused->outside, space, "");
-    report_lanes(warp, op, access, FINDING_MISALIGNED, refused->misaligned, space, align);
-    report_lanes(warp, op, access, FINDING_USE_AFTER_FREE, refused->freed, space, "");
-    report_lanes(warp, op, access, FINDING_WRONG_SPACE, refused->wrong_space, space,
-                 ", which belongs to another thread");
-    report_lanes(warp, op, access, FINDING_READ_ONLY, refused->read_only, space,
-                 ", which is read-only");
-    report_lanes(warp, op, access, FINDING_CLUSTER_EXIT, refused->ended, space,
-                 ", of a block of the cluster that has ended");
 }
 
 /* ---- shared memory --------------------------------------------------------------------------- */
@@ -222,32 +133,55 @@ static void look_for_races(struct warp *warp, const struct op *op, const struct 
     race_end(&race);
 }
 
-/* One lane after the other; inlined with the number of bytes known where it matters. */
-static inline __attribute__((always_inline)) uint32_t
-resolve_shared_lanes(struct access *access, struct cta *cta, uint32_t lanes, uint64_t base,
-                     bool shadowed, uint32_t bytes, struct refusals *refused) {
-    unsigned char *const shadows = cta_memory(cta)->shadow, *const from = cta->shared;
-    const uint32_t size = cta_memory(cta)->bytes;
-    const bool reads = access->kind == ACCESS_READ;
+/* Lanes anywhere of which nothing is to be told: inside, and they read what was written, or write
+ * what is no poison. False: look at them one by one; nothing has happened. Inlined with the number
+ * of bytes known where it matters. */
+static inline __attribute__((always_inline)) bool
+resolve_good_lanes(struct access *access, struct cta *cta, uint32_t lanes, uint64_t base,
+                   bool shadowed, uint32_t bytes) {
+    const struct cta_memory *memory = cta_memory(cta);
+    const uint64_t some = access->address[__builtin_ctz(lanes)]; /* for those that are not there */
+    const uint64_t last = (uint64_t)memory->bytes - bytes;
+    const bool reads = access->kind == ACCESS_READ && shadowed;
+    const bool marks = access->kind == ACCESS_WRITE && shadowed;
+    uint64_t offsets[LANES], outside = bytes > memory->bytes;
+    for (uint32_t i = 0; i < LANES; i++) {
+        offsets[i] = ((lanes >> i & 1) != 0 ? access->address[i] : some) - base;
+        outside |= offsets[i] > last;
+    }
+    if (outside != 0 || (marks && (any_poison(access) & lanes) != 0)) {
+        return false;
+    }
+    for (uint32_t i = 0; i < LANES; i++) {
+        const unsigned char *shadow = memory->shadow + offsets[i];
+        outside |= reads ? !all_written(shadow, bytes) : has_gap(shadow, bytes);
+        if ((lanes >> i & 1) != 0) {
+            access->host[i] = cta->shared + offsets[i];
+        }
+    }
+    for (uint32_t i = 0; outside == 0 && marks && i < LANES; i++) {
+        memset(memory->shadow + offsets[i], BYTE_WRITTEN, bytes);
+    }
+    return outside == 0;
+}
+
+static uint32_t resolve_shared_lanes(struct access *access, struct cta *cta, uint32_t lanes,
+                                     uint64_t base, bool shadowed, struct refusals *refused) {
+    const struct cta_memory *memory = cta_memory(cta);
+    const uint32_t bytes = access->element * access->count;
     uint32_t good = 0;
     for (uint32_t rest = lanes; rest != 0; rest &= rest - 1) {
         const uint32_t lane = (uint32_t)__builtin_ctz(rest);
         const uint64_t offset = access->address[lane] - base;
-        unsigned char *shadow = shadows + offset;
-        if (offset > size || bytes > size - offset) {
+        if (offset > memory->bytes || bytes > memory->bytes - offset ||
+            has_gap(memory->shadow + offset, bytes)) {
             refused->outside |= 1U << lane;
             continue;
         }
-        if (!reads || !all_written(shadow, bytes)) {
-            if (has_gap(shadow, bytes)) {
-                refused->outside |= 1U << lane;
-                continue;
-            }
-            if (shadowed) {
-                look_at_lane(access, lane, shadow);
-            }
+        if (shadowed) {
+            look_at_lane(access, lane, memory->shadow + offset);
         }
-        access->host[lane] = from + offset;
+        access->host[lane] = cta->shared + offset;
         good |= 1U << lane;
     }
     return good;
@@ -274,7 +208,7 @@ static uint32_t resolve_shared(struct warp *warp, struct access *access, struct 
         }
     }
     if (access->kind == ACCESS_READ && is_uniform(access, lanes) &&
-        resolve_shared_lanes(access, cta, 1, base, false, bytes, refused) == 1 &&
+        resolve_shared_lanes(access, cta, 1, base, false, refused) == 1 &&
         all_written(access->host[0] - cta->shared + memory->shadow, bytes)) {
         for (uint32_t i = 1; i < LANES; i++) {
             access->host[i] = access->host[0];
@@ -282,11 +216,14 @@ static uint32_t resolve_shared(struct warp *warp, struct access *access, struct 
         access->uniform = true;
         return lanes;
     }
-    switch (bytes) {
-    case 4: return resolve_shared_lanes(access, cta, lanes, base, shadowed, 4, refused);
-    case 16: return resolve_shared_lanes(access, cta, lanes, base, shadowed, 16, refused);
-    default: return resolve_shared_lanes(access, cta, lanes, base, shadowed, bytes, refused);
+    bool good = false;
+    switch (access->kind == ACCESS_ATOMIC ? 0 : bytes) {
+    case 4: good = resolve_good_lanes(access, cta, lanes, base, shadowed, 4); break;
+    case 8: good = resolve_good_lanes(access, cta, lanes, base, shadowed, 8); break;
+    case 16: good = resolve_good_lanes(access, cta, lanes, base, shadowed, 16); break;
+    default: break;
     }
+    return good ? lanes : resolve_shared_lanes(access, cta, lanes, base, shadowed, refused);
 }
 
 /* `window` is 0 or WINDOW_SHARED; addresses name a CTA of the cluster in their upper bits. */
@@ -416,11 +353,6 @@ static void access_global(struct warp *warp, const struct op *op, struct access 
                          ": the value comes from memory that nobody wrote");
         }
     }
-    struct cluster_memory *cluster = warp->cta->cluster->global;
-    const bool strong = access->strong || access->kind == ACCESS_ATOMIC;
-    const bool reads = access->kind == ACCESS_READ || access->kind == ACCESS_ATOMIC;
-    const bool writes = access->kind == ACCESS_WRITE || access->kind == ACCESS_ATOMIC;
-    cluster->acquires += strong && reads;
     struct access part = {.good = 0};
     const struct access *shown = access;
     if ((access->good & ~lanes) != 0) { /* a generic access of several spaces: this part of it */
@@ -430,7 +362,6 @@ static void access_global(struct warp *warp, const struct op *op, struct access 
         shown = &part;
     }
     race_global_access(warp, op, shown);
-    cluster->releases += strong && writes;
     if ((warp->cta->launch->checks & VGPU_CHECK_PERF) != 0) {
         perf_global(warp, op, shown);
     }
@@ -564,7 +495,8 @@ void memory_access(struct warp *warp, const struct op *op, struct access *access
         access->contiguous = false;
         report_refusals(warp, op, access, &refused, access->space);
     }
-    if (access->space == PTX_SHARED && (warp->cta->launch->checks & VGPU_CHECK_PERF) != 0) {
+    if (access->space == PTX_SHARED && !is_issue(access->kind) &&
+        (warp->cta->launch->checks & VGPU_CHECK_PERF) != 0) {
         perf_shared(warp, op, access);
     }
 }

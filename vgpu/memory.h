@@ -4,7 +4,9 @@
  *
  *   device_memory.c  allocations of the device and their shadow
  *   memory.c         one access: windows, bounds, alignment, initialised bytes
+ *   memory_block.c   one block that an engine moves
  *   memory_cta.c     shared, local and parameter memory of a CTA; descriptions of addresses
+ *   memory_report.c  what was refused, in words
  *   clock.c          vector clocks and asynchronous agents
  *   race.c           happens-before in shared memory: cells
  *   race_global.c    happens-before in global memory: lines, inside and between clusters
@@ -127,6 +129,9 @@ struct cta_memory {
     uint32_t *readers, reader_count;     /* slots that have */
     uint8_t *write_flight, *read_flight; /* asynchronous operations under way there */
     uint32_t flights;                    /* ranges under way; 0: both are all zero */
+    /* other CTAs of the cluster that touched it, by slot: what came last; NULL: nobody */
+    struct visit *visits;
+    struct clock *leaving; /* what happened before the CTA's warps ended */
 };
 
 static inline struct cta_memory *cta_memory(const struct cta *cta) {
@@ -135,15 +140,17 @@ static inline struct cta_memory *cta_memory(const struct cta *cta) {
 
 /* ---- happens-before -------------------------------------------------------------------------- */
 
-enum { ENGINE_SLOTS = 32, WORD_CLOCKS = 16, RECENT = 64 };
+enum { ENGINE_SLOTS = 32, WORD_CLOCKS = 256, RECENT = 64 };
 /* In place of a lane: several lanes; an engine on behalf of the warp. */
 enum { LANE_SEVERAL = 32, LANE_ENGINE = 33 };
 
 struct slot {
-    uint32_t released; /* stamp of its last release */
-    uint32_t start;    /* of its first access since; 0: none */
-    uint32_t sync;     /* stamps from here on: the lanes of the warp are not ordered */
-    uint32_t floor;    /* stamps below are ordered before what the warp does next */
+    uint32_t released;     /* stamp of its last release */
+    uint32_t start;        /* of its first access since; 0: none */
+    uint32_t sync;         /* stamps from here on: the lanes of the warp are not ordered */
+    uint32_t floor;        /* stamps below are ordered before what the warp does next */
+    struct clock *pending; /* what relaxed reads would acquire if a fence came; NULL: nothing */
+    bool pending_outside;  /* ... from other clusters */
 };
 
 struct line_table; /* race_global.c */
@@ -162,11 +169,15 @@ struct cluster_memory {
     uint32_t engines[ENGINE_SLOTS]; /* ids of the clocks whose completions a slot stands for */
     uint32_t clock_count;           /* made so far */
     uint32_t engine_count;
-    struct clock *words[WORD_CLOCKS];        /* of atomics and other strong accesses, by address */
+    struct clock *words[WORD_CLOCKS];        /* of strong accesses, by address; NULL: no release */
     const struct allocation *recent[RECENT]; /* by op */
-    struct line_table *lines;
-    uint32_t acquires, releases;    /* strong accesses to global memory */
-    struct agent *agents;           /* under way */
+    struct line_table *lines, *aside;        /* race_global.c */
+    uint32_t outside;                        /* the slot that stands for other clusters */
+    bool fenced;                             /* somebody fenced or released */
+    bool meets_others;                       /* ... or touched global memory by strong accesses, */
+    uint32_t *wide, *handed_on; /* stamps of each slot that a fence of the whole GPU has followed,
+                                   and that a strong write has released to other clusters; NULL */
+    struct agent *agents;       /* under way */
     const struct kernel *id_kernel; /* of op_id's last answer */
     uint32_t id_base;
     struct cta_place *places; /* by rank */
@@ -177,18 +188,25 @@ struct cluster_memory *cluster_memory(struct cluster *cluster);
 
 struct clock {
     struct cluster_memory *memory;
-    uint32_t id;      /* from 1 on */
-    uint32_t *fenced; /* stamps that a proxy fence has made known to engines */
-    uint32_t seen[];  /* slot_count, then those of `fenced` */
+    uint32_t id;         /* from 1 on */
+    uint32_t *fenced;    /* stamps that a proxy fence has made known to engines */
+    uint32_t *published; /* stamps that a fence came after: relaxed writes hand them on */
+    uint32_t seen[];     /* slot_count, then those of `fenced` and `published` */
 };
 
 /* A new moment: what was stamped before has a smaller stamp than what comes. */
 static inline uint32_t time_next(struct cluster_memory *memory) {
     return ++memory->time;
 }
-/* Acquires and releases the clocks of the words at these addresses. */
-void word_sync(struct warp *warp, const uint64_t *addresses, uint32_t mask, bool acquires,
-               bool releases);
+
+/* What a strong access orders: nothing if it is relaxed, and no other clusters unless it is wide
+ * (.gpu, .sys). */
+enum { ORDER_ACQUIRE = 1, ORDER_RELEASE = 2, ORDER_WIDE = 4 };
+/* As the modifiers of a strong access say. */
+uint32_t memory_order(const struct ptx_instruction *in);
+/* Before a strong read of the lanes in `mask`, after a strong write by those in `good`. */
+void order_read(struct warp *warp, const struct access *access, uint32_t order);
+void order_write(struct warp *warp, const struct access *access, uint32_t order);
 
 /* Bytes of shared memory that an agent is reading or writing. */
 struct flight {
@@ -209,7 +227,7 @@ struct agent {
 /* Ids of ops in shadows: 15 bits; 0: unknown. */
 uint32_t op_id(const struct warp *warp, const struct op *op);
 const struct op *op_of_id(const struct cluster *cluster, uint32_t id);
-const struct warp *warp_of_slot(const struct cluster *cluster, uint32_t slot);
+struct warp *warp_of_slot(const struct cluster *cluster, uint32_t slot);
 
 /* ---- race.c ---------------------------------------------------------------------------------- */
 
@@ -247,19 +265,38 @@ void race_range(struct race *race, uint32_t offset, uint32_t bytes, uint32_t per
 void race_lanes(struct race *race, const uint64_t *addresses, uint64_t base, uint32_t lanes,
                 uint32_t bytes);
 void race_end(struct race *race); /* reports */
+/* A warp of the CTA has ended; with the last one, what others did to its memory must have happened
+ * before. */
+void race_leave(struct warp *warp);
 /* The agent is done: its accesses become those of a slot, at this moment. */
 void race_land(const struct agent *agent, uint32_t slot, uint32_t stamp);
-bool race_allocate(struct cta_memory *cells, struct cluster_memory *memory);
-void race_free(struct cta_memory *cells);
 
-/* ---- memory_block.c -------------------------------------------------------------------------- */
+/* ---- memory_report.c ------------------------------------------------------------------------- */
 
 const char *access_verb(enum access_kind kind); /* "read" ... */
+
+/* Lanes that were refused, by reason. */
+struct refusals {
+    uint32_t outside, misaligned, freed, wrong_space, read_only, ended;
+};
+
+static inline uint32_t access_alignment(const struct access *access) {
+    return access->align != 0 ? access->align : access->element * access->count;
+}
+/* `what` ends the sentence. */
+void report_lanes(struct warp *warp, const struct op *op, const struct access *access,
+                  enum finding_kind kind, uint32_t lanes, int space, const char *what);
+void report_refusals(struct warp *warp, const struct op *op, const struct access *access,
+                     const struct refusals *refused, int space);
 
 /* ---- memory_cta.c ---------------------------------------------------------------------------- */
 
 /* The memory of calls' parameters, made at the first use; NULL: there is none, or no memory. */
 struct private_memory *call_params(struct cta *cta);
+/* Cells are made as small as these numbers of bytes, or'ed, need; false: races are not checked. */
+bool fit_cells(struct cta_memory *cells, uint32_t sizes);
+/* Rows for the reads of a slot. False: no memory. */
+bool make_reader(struct cta_memory *cells, uint32_t slot);
 
 /* ---- race_global.c --------------------------------------------------------------------------- */
 

@@ -8,16 +8,6 @@
 
 #include "memory.h"
 
-const char *access_verb(enum access_kind kind) {
-    switch (kind) {
-    case ACCESS_READ: return "read";
-    case ACCESS_WRITE: return "write";
-    case ACCESS_ATOMIC: return "atomic operation";
-    case ACCESS_ISSUE_WRITE: return "asynchronous write";
-    default: return "asynchronous read";
-    }
-}
-
 static bool refuse_block(struct warp *warp, const struct op *op, const struct block_access *block,
                          enum finding_kind kind) {
     const struct finding_detail detail = {

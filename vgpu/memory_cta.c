@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * memory_cta.c - the memory of a CTA (shared, local, parameters of calls) with its shadows, and
- * what an address is in words.
+ * memory_cta.c - the memory of a CTA (shared, local, parameters of calls) with its shadows and
+ * race.c's cells, and what an address is in words.
  *
  * Invariant: a byte between two static shared variables, or between two local ones, is BYTE_GAP in
  * the shadow from the beginning to the end and never becomes anything else.
@@ -106,6 +106,98 @@ struct private_memory *call_params(struct cta *cta) {
     return memory;
 }
 
+/* ---- cells of race.c ------------------------------------------------------------------------- */
+
+static bool race_allocate(struct cta_memory *cells, struct cluster_memory *memory) {
+    const size_t count = (cells->bytes + 15) / 16 * 4;
+    cells->cell_shift = 2;
+    cells->cells = (uint32_t)count;
+    cells->write_stamp = calloc(count + 1, sizeof(uint32_t));
+    cells->write_who = calloc(count + 1, sizeof(uint32_t));
+    cells->read_latest = calloc(count + 1, sizeof(uint32_t));
+    cells->write_flight = calloc(count + 1, 1);
+    cells->read_flight = calloc(count + 1, 1);
+    cells->read_stamp = calloc(memory->slot_count, sizeof(uint32_t *));
+    cells->read_who = calloc(memory->slot_count, sizeof(uint32_t *));
+    cells->readers = calloc(memory->slot_count, sizeof(uint32_t));
+    return cells->write_stamp != NULL && cells->write_who != NULL && cells->read_latest != NULL &&
+           cells->write_flight != NULL && cells->read_flight != NULL && cells->read_stamp != NULL &&
+           cells->read_who != NULL && cells->readers != NULL;
+}
+
+static void race_free(struct cta_memory *cells) {
+    for (uint32_t i = 0; i < cells->reader_count; i++) {
+        free(cells->read_stamp[cells->readers[i]]);
+        free(cells->read_who[cells->readers[i]]);
+    }
+    free(cells->write_stamp);
+    free(cells->write_who);
+    free(cells->read_latest);
+    free(cells->write_flight);
+    free(cells->read_flight);
+    free(cells->read_stamp);
+    free(cells->read_who);
+    free(cells->readers);
+}
+
+/* A row with each of its `count` elements twice, in place of the old one; NULL: no memory. */
+static void *split_row(void *row, uint32_t count, size_t size) {
+    unsigned char *wide = malloc(((size_t)count * 2 + 1) * size);
+    for (uint32_t i = 0; wide != NULL && i < count * 2; i++) {
+        memcpy(wide + i * size, (unsigned char *)row + i / 2 * size, size);
+    }
+    free(row);
+    return wide;
+}
+
+/* Halves the cells. False: no memory, and cells of different sizes: races are not checked any
+ * more. */
+static bool split_cells(struct cta_memory *cells) {
+    const uint32_t count = cells->cells;
+    uint32_t **rows[] = {&cells->write_stamp, &cells->write_who, &cells->read_latest};
+    bool good = true;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        good = (*rows[i] = split_row(*rows[i], count, sizeof(uint32_t))) != NULL && good;
+    }
+    good = (cells->write_flight = split_row(cells->write_flight, count, 1)) != NULL && good;
+    good = (cells->read_flight = split_row(cells->read_flight, count, 1)) != NULL && good;
+    for (uint32_t i = 0; i < cells->reader_count; i++) {
+        uint32_t **stamp = &cells->read_stamp[cells->readers[i]];
+        uint32_t **who = &cells->read_who[cells->readers[i]];
+        good = (*stamp = split_row(*stamp, count, sizeof(uint32_t))) != NULL && good;
+        good = (*who = split_row(*who, count, sizeof(uint32_t))) != NULL && good;
+    }
+    cells->cells = good ? count * 2 : 0;
+    cells->cell_shift -= 1;
+    return good;
+}
+
+bool fit_cells(struct cta_memory *cells, uint32_t sizes) {
+    while ((sizes & ((1U << cells->cell_shift) - 1)) != 0) {
+        if (!split_cells(cells)) {
+            return false;
+        }
+    }
+    return cells->cells != 0;
+}
+
+bool make_reader(struct cta_memory *cells, uint32_t slot) {
+    if (cells->read_stamp[slot] != NULL) {
+        return true;
+    }
+    uint32_t *stamp = calloc((size_t)cells->cells + 1, sizeof(*stamp));
+    uint32_t *who = calloc((size_t)cells->cells + 1, sizeof(*who));
+    if (stamp == NULL || who == NULL) {
+        free(stamp);
+        free(who);
+        return false;
+    }
+    cells->read_stamp[slot] = stamp;
+    cells->read_who[slot] = who;
+    cells->readers[cells->reader_count++] = slot;
+    return true;
+}
+
 /* ---- a CTA ----------------------------------------------------------------------------------- */
 
 static bool shared_make(struct cta *cta, struct cta_memory *memory) {
@@ -206,9 +298,9 @@ const struct op *op_of_id(const struct cluster *cluster, uint32_t id) {
     return NULL;
 }
 
-const struct warp *warp_of_slot(const struct cluster *cluster, uint32_t slot) {
+struct warp *warp_of_slot(const struct cluster *cluster, uint32_t slot) {
     for (uint32_t i = 0; i < cluster->cta_count; i++) {
-        const struct cta *cta = &cluster->ctas[i];
+        struct cta *cta = &cluster->ctas[i];
         for (uint32_t w = 0; w < cta->warp_count; w++) {
             if (cta->warps[w].agent_index == slot) {
                 return &cta->warps[w];

@@ -6,6 +6,7 @@
  * Invariant: whatever the host's threads do at the same time, no update is lost and no value torn:
  * memory changes only by compare-and-exchange of the whole element.
  */
+#include <pthread.h>
 #include <string.h>
 
 #include "half.h"
@@ -19,6 +20,8 @@ struct atomic_form {
     uint32_t element, count; /* bytes; of a vector */
     bool narrow, returns;
     bool replaces; /* exch: the old value does not matter */
+    bool halves;   /* one element of 128 bits, in two rows */
+    uint32_t order;
     atomic_function *function;
     uint32_t rows[8], b[8], c; /* results, operands; c: of cas */
 };
@@ -156,6 +159,7 @@ static bool is_global(const struct warp *warp, const unsigned char *host) {
 
 static uint32_t operand_poison(const struct warp *warp, const struct atomic_form *form) {
     uint32_t poison = form->c != 0 ? poison_of(warp, form->c) : 0;
+    poison |= form->c != 0 && form->halves ? poison_of(warp, form->c + HIGH_HALF) : 0;
     for (uint32_t i = 0; i < form->count; i++) {
         poison |= poison_of(warp, form->b[i]);
     }
@@ -191,8 +195,33 @@ static void follow_poison(struct warp *warp, const struct op *op, const struct a
     memory_set_written(warp, access, unknown & ~global, false);
 }
 
+/* exch and cas of 128 bits: two elements at once. They exclude only each other. */
+static void run_lane_128(struct warp *warp, const struct atomic_form *form, unsigned char *host,
+                         uint32_t lane) {
+    static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER;
+    uint64_t old[2], b[2], c[2] = {0, 0};
+    for (uint32_t i = 0; i < 2; i++) {
+        b[i] = row64(warp, form->b[i])[lane];
+        c[i] = form->c != 0 ? row64(warp, form->c + i * HIGH_HALF)[lane] : 0;
+    }
+    pthread_mutex_lock(&one_at_a_time);
+    memcpy(old, host, sizeof old);
+    if (form->replaces) {
+        memcpy(host, b, sizeof b);
+    } else if (old[0] == b[0] && old[1] == b[1]) {
+        memcpy(host, c, sizeof c);
+    }
+    pthread_mutex_unlock(&one_at_a_time);
+    row64(warp, form->rows[0])[lane] = old[0];
+    row64(warp, form->rows[1])[lane] = old[1];
+}
+
 static void run_lane(struct warp *warp, const struct atomic_form *form, unsigned char *host,
                      uint32_t lane) {
+    if (form->halves) {
+        run_lane_128(warp, form, host, lane);
+        return;
+    }
     const bool flush = form->function == add_f32 && is_global(warp, host);
     for (uint32_t i = 0; i < form->count; i++) {
         const uint64_t b = read_lane(warp, form->b[i], form->element, lane);
@@ -211,10 +240,13 @@ static void run_atomic(struct warp *warp, const struct op *op, uint32_t mask) {
     memset(&access, 0, sizeof(access));
     access.space = form->space;
     access.kind = ACCESS_ATOMIC;
+    access.narrow = (form->order & ORDER_WIDE) == 0;
     access.element = form->element;
     access.count = form->count;
     memory_addresses(warp, op, &access, op->a, form->narrow, op->imm, mask);
-    word_sync(warp, access.address, access.mask, true, false);
+    if (form->returns) {
+        order_read(warp, &access, form->order);
+    }
     memory_access(warp, op, &access);
     if ((warp->cta->launch->checks & VGPU_CHECK_INIT) != 0) {
         follow_poison(warp, op, &access, operand_poison(warp, form));
@@ -223,7 +255,7 @@ static void run_atomic(struct warp *warp, const struct op *op, uint32_t mask) {
         const uint32_t lane = (uint32_t)__builtin_ctz(rest);
         run_lane(warp, form, access.host[lane], lane);
     }
-    word_sync(warp, access.address, access.good, false, true);
+    order_write(warp, &access, form->order);
     for (uint32_t i = 0; form->returns && i < form->count; i++) {
         for (uint32_t rest = mask & ~access.good; rest != 0; rest &= rest - 1) {
             write_lane(warp, form->rows[i], form->element, (uint32_t)__builtin_ctz(rest), 0);
@@ -268,8 +300,8 @@ static const struct {
     {"and", T(B32) | T(B64), and_bits, false},
     {"or", T(B32) | T(B64), or_bits, false},
     {"xor", T(B32) | T(B64), xor_bits, false},
-    {"exch", T(B32) | T(B64), exchange, false},
-    {"cas", T(B16) | T(B32) | T(B64), compare_and_swap, false},
+    {"exch", T(B32) | T(B64) | T(B128), exchange, false},
+    {"cas", T(B16) | T(B32) | T(B64) | T(B128), compare_and_swap, false},
     {"inc", T(U32), increment, false},
     {"dec", T(U32), decrement, false},
 };
@@ -299,8 +331,13 @@ static bool is_vector_form(const struct atomic_form *form, enum ptx_type type) {
 static bool decode_values(struct decoder *decoder, const struct ptx_operand *operand,
                           enum ptx_type type, uint32_t count, bool result, uint32_t *rows) {
     const bool vector = operand->kind == PTX_OPERAND_VECTOR;
-    if (operand->kind != PTX_OPERAND_SINK &&
-        (vector != (count > 1) || (vector && operand->part_count != count))) {
+    if (type == PTX_B128) {
+        rows[0] =
+            result ? decode_result(decoder, operand, type) : decode_source(decoder, operand, type);
+        rows[1] = rows[0] + HIGH_HALF;
+        return rows[0] != 0;
+    }
+    if (operand->kind != PTX_OPERAND_SINK && (vector ? operand->part_count : 1) != count) {
         return decode_fail(decoder, "%u values are expected", count);
     }
     for (uint32_t i = 0; i < count; i++) {
@@ -324,6 +361,7 @@ bool decode_atomic(struct decoder *decoder, const struct ptx_instruction *in, st
         return false;
     }
     form->space = memory_space(in);
+    form->order = memory_order(in);
     form->count = memory_vector(in);
     form->element = ptx_type_size(type);
     form->returns = strcmp(in->opcode, "atom") == 0;
@@ -333,6 +371,11 @@ bool decode_atomic(struct decoder *decoder, const struct ptx_instruction *in, st
     if (!find_operation(form, in) || !is_vector_form(form, type) || in->operand_count != wanted ||
         (!form->returns && (swaps || ptx_has(in, "exch")))) {
         return decode_fail(decoder, "this form of %s is not known", in->opcode);
+    }
+    if (type == PTX_B128) {
+        form->halves = true;
+        form->element = 8;
+        form->count = 2;
     }
     op->extra = form;
     op->run = run_atomic;

@@ -10,6 +10,7 @@
  * arriving releases into the barrier's clock, and the waiters acquire it when the last has come.
  */
 #include "exec.h"
+#include "memory.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -234,9 +235,7 @@ static void run_cluster_arrive(struct warp *warp, const struct op *op, uint32_t 
     }
     warp->cluster_arrived |= mask;
     warp->cluster_waits |= mask;
-    if (op->imm != 0) {
-        clock_release(cluster->barrier.clock, warp);
-    }
+    (op->imm != 0 ? clock_release : clock_release_fenced)(cluster->barrier.clock, warp);
     complete_cluster(cluster);
 }
 
@@ -258,6 +257,10 @@ static void run_cluster_wait(struct warp *warp, const struct op *op, uint32_t ma
 
 void barriers_exit(struct warp *warp, uint32_t lanes) {
     struct cta *cta = warp->cta;
+    if (warp_alive(warp) == 0) {
+        race_leave(warp);
+        registers_leave(warp);
+    }
     for (uint32_t i = 0; i < MAX_BARRIERS; i++) {
         if (cta->barriers[i].arrived != 0 && cta->barriers[i].expected == EVERYBODY) {
             complete_if_all_there(cta, &cta->barriers[i]);

@@ -255,9 +255,6 @@ bool decode_bulk(struct decoder *decoder, const struct ptx_instruction *in, stru
     if (strcmp(in->opcode, "prefetch") == 0) {
         return decode_prefetch_map(decoder, in, op, form);
     }
-    if (strcmp(in->opcode, "cp") != 0) {
-        return decode_fail(decoder, "%s: the virtual GPU cannot change tensor maps", in->opcode);
-    }
     if (in->modifier_count >= 3 && (strcmp(in->modifiers[2], "commit_group") == 0 ||
                                     strcmp(in->modifiers[2], "wait_group") == 0)) {
         return decode_group(decoder, in, op);

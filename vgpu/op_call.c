@@ -242,7 +242,7 @@ static bool decode_list(struct decoder *decoder, const struct ptx_operand *list,
         return decode_fail(decoder, "a call with %u %s, the function has %u", count, what,
                            expected);
     }
-    *variables = decode_alloc(decoder, ((size_t)count + 1) * sizeof **variables);
+    *variables = decode_alloc(decoder, ((size_t)count + 1) * sizeof(const struct ptx_variable *));
     for (uint32_t i = 0; *variables != NULL && i < count; i++) {
         const struct ptx_operand *part = &list->parts[i];
         if (part->kind != PTX_OPERAND_VARIABLE || part->variable->space != PTX_PARAM ||

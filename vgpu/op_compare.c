@@ -6,7 +6,7 @@
  * less, less-or-equal, unequal-and-ordered, unordered; the others are these with operands swapped
  * or the result flipped: geu is "not less", gt is "less" with the operands swapped.
  *
- * Invariant: a predicate is poisoned where a value or predicate that it comes from is.
+ * Invariant: a predicate is poisoned where a value or predicate that it comes from is, and matters.
  */
 #include <string.h>
 
@@ -124,15 +124,19 @@ static uint32_t combined(const struct warp *warp, const struct op *op, enum comb
     return value;
 }
 
-static uint32_t poison_of_all(const struct warp *warp, const struct op *op) {
-    return poison_of(warp, op->a) | poison_of(warp, op->b) |
-           warp->predicate_poison[op->c & ~(uint32_t)PREDICATE_NOT];
+/* Where the other predicate alone decides, the values compared do not matter. */
+static uint32_t poison_of_all(const struct warp *warp, const struct op *op, enum combination how) {
+    const uint32_t values = poison_of(warp, op->a) | poison_of(warp, op->b);
+    const uint32_t poison = warp->predicate_poison[op->c & ~(uint32_t)PREDICATE_NOT];
+    const uint32_t other = predicate_read(warp, op->c);
+    const uint32_t settled = how == COMBINE_AND ? ~other : how == COMBINE_OR ? other : 0;
+    return (values & ~(settled & ~poison)) | poison;
 }
 
 /* setp with a second result or a combination: p is d, q is e (0: there is none). */
 OP_FUNCTION(setp_any) {
     const struct comparison *const how = op->extra;
-    const uint32_t poison = poison_of_all(warp, op);
+    const uint32_t poison = poison_of_all(warp, op, how->combination);
     const uint32_t first = how->kernel(warp, op, how) ^ how->flip;
     uint32_t second = ~first;
     if (how->two) {
@@ -165,7 +169,7 @@ OP_FUNCTION(set_any) {
     const uint32_t yes = true_of(how->result);
     const uint32_t value =
         combined(warp, op, how->combination, how->kernel(warp, op, how) ^ how->flip);
-    set_poison(warp, op->d, mask, poison_of_all(warp, op));
+    set_poison(warp, op->d, mask, poison_of_all(warp, op, how->combination));
     if (how->two) {
         struct comparison high = *how;
         high.part = 1;

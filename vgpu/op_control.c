@@ -117,6 +117,12 @@ static void run_nothing(struct warp *warp, const struct op *op, uint32_t mask) {
     (void)warp, (void)op, (void)mask;
 }
 
+/* imm: whether it is for more than the cluster. */
+static void run_fence(struct warp *warp, const struct op *op, uint32_t mask) {
+    (void)mask;
+    clock_fence(warp, op->imm != 0);
+}
+
 static void run_proxy_fence(struct warp *warp, const struct op *op, uint32_t mask) {
     (void)op, (void)mask;
     clock_proxy_fence(warp);
@@ -127,7 +133,8 @@ static bool decode_fence(struct decoder *decoder, const struct ptx_instruction *
     static const char ASYNC[] = "proxy async global shared::cta shared::cluster";
     static const char TENSORMAP[] = "proxy tensormap::generic acquire release cta cluster gpu sys";
     if (only_modifiers(in, PLAIN) && in->modifier_count > 0 && in->operand_count == 0) {
-        op->run = run_nothing; /* the strong accesses around it order what the race checks see */
+        op->run = run_fence;
+        op->imm = !ptx_has(in, "cta") && !ptx_has(in, "cluster");
     } else if (ptx_has(in, "async") && only_modifiers(in, ASYNC) && in->operand_count == 0) {
         op->run = run_proxy_fence;
     } else if (ptx_has(in, "alias") && only_modifiers(in, "proxy alias") &&
@@ -138,7 +145,7 @@ static bool decode_fence(struct decoder *decoder, const struct ptx_instruction *
         op->run = run_nothing; /* tensor maps are read anew for each copy */
     } else if (ptx_has(in, "mbarrier_init") && in->operand_count == 0 &&
                only_modifiers(in, "mbarrier_init release cluster")) {
-        op->run = run_nothing;
+        op->run = run_fence; /* with barrier.cluster.arrive.relaxed behind it */
     } else {
         return decode_fail(decoder, "this form of %s is not known", in->opcode);
     }
@@ -148,26 +155,105 @@ static bool decode_fence(struct decoder *decoder, const struct ptx_instruction *
 
 /* ---- setmaxnreg ---- */
 
-enum { MIN_REGISTERS = 24, MAX_REGISTERS = 256, ALL_REGISTERS = 64 << 10 };
+enum { MIN_REGISTERS = 24, MAX_REGISTERS = 256, ALL_REGISTERS = 64 << 10, WARPGROUP = 4 };
 
-/* imm: registers of a thread from now on. Of warps that have not said, nothing is known: ptxas
- * decides how many registers a kernel starts with. */
+static op_function run_setmaxnreg;
+
+/* Registers of a thread when the kernel starts, as ptxas has it: what .maxnreg says, or the share
+ * of an SM that the declared size of blocks leaves, but no more than the largest setmaxnreg.inc
+ * asks for. 0: without these directives, where setmaxnreg has no effect. */
+static uint32_t registers_at_start(const struct cta *cta) {
+    const struct kernel *kernel = cta->launch->kernel;
+    const struct ptx_function *function = kernel->function;
+    const uint32_t *shape = function->reqntid[0] != 0 ? function->reqntid : function->maxntid;
+    uint64_t threads = function->minnctapersm != 0 ? function->minnctapersm : 1;
+    uint32_t largest = MIN_REGISTERS;
+    for (int axis = 0; axis < 3; axis++) {
+        threads *= shape[axis] != 0 ? shape[axis] : 1;
+    }
+    for (uint32_t i = 0; i < kernel->code_count; i++) {
+        const struct op *op = &kernel->code[i];
+        const bool more = op->run == run_setmaxnreg && op->e != 0 && op->imm > largest;
+        largest = more ? (uint32_t)op->imm : largest;
+    }
+    const uint64_t share = shape[0] != 0 ? ALL_REGISTERS / threads / 8 * 8 : 0;
+    return function->maxnreg != 0 ? (function->maxnreg + 7) / 8 * 8
+           : share < largest      ? (uint32_t)share
+                                  : largest;
+}
+
+static uint64_t registers_in_use(const struct cta *cta, uint32_t at_start) {
+    uint64_t registers = 0;
+    for (uint32_t i = 0; i < cta->warp_count; i++) {
+        const uint32_t changed = cta->warps[i].registers;
+        registers += (uint64_t)(changed != 0 ? changed : at_start) * LANES;
+    }
+    return registers;
+}
+
+/* The warps of a warpgroup execute the same setmaxnreg one after the other. */
+static void count_change(struct warp *warp, const struct op *op, uint32_t mask) {
+    const struct warp *group = &warp->cta->warps[warp->index / WARPGROUP * WARPGROUP];
+    warp->register_change = op;
+    warp->register_changes++;
+    warp->cta->cluster->progress = true;
+    for (uint32_t i = 0; i < WARPGROUP && warp->cta->warp_count % WARPGROUP == 0; i++) {
+        if (group[i].register_changes == warp->register_changes && group[i].register_change != op) {
+            report(warp, op, FINDING_SETMAXNREG, mask,
+                   &(struct finding_detail){
+                       .space = -1, .other = group[i].register_change, .other_warp = &group[i]},
+                   "warp %u of the same warpgroup executed another setmaxnreg", group[i].index);
+            return;
+        }
+    }
+}
+
+void registers_leave(const struct warp *warp) {
+    struct cta *cta = warp->cta;
+    if (cta->alive != 0 || cta->warp_count % WARPGROUP != 0) {
+        return;
+    }
+    for (uint32_t i = 0; i < cta->warp_count; i++) {
+        struct warp *more = &cta->warps[i];
+        const struct warp *less = &cta->warps[i ^ 1], *other = &cta->warps[i ^ 2];
+        less = other->register_changes < less->register_changes ? other : less;
+        if (more->register_changes > less->register_changes) {
+            report(more, more->register_change, FINDING_SETMAXNREG, ALL_LANES, NULL,
+                   "warp %u of the same warpgroup has ended and did not execute it", less->index);
+            return;
+        }
+    }
+}
+
+/* imm: registers of a thread from now on; e: .inc. Where it is not known how many a thread starts
+ * with, warps that have not said count for nothing. */
 static void run_setmaxnreg(struct warp *warp, const struct op *op, uint32_t mask) {
     struct cta *cta = warp->cta;
-    uint64_t registers = 0;
-    warp->registers = (uint32_t)op->imm;
-    for (uint32_t i = 0; i < cta->warp_count; i++) {
-        registers += (uint64_t)cta->warps[i].registers * LANES;
-    }
-    if (registers > ALL_REGISTERS) {
-        report(warp, op, FINDING_SETMAXNREG, mask, NULL,
-               "the warps of the CTA ask for %llu registers together, an SM has %u",
-               (unsigned long long)registers, ALL_REGISTERS);
-    }
-    if (cta->warp_count % 4 != 0) {
+    const uint32_t at_start = registers_at_start(cta);
+    const uint32_t current = warp->registers != 0 ? warp->registers : at_start;
+    const uint64_t pool =
+        at_start != 0 ? (uint64_t)at_start * cta->warp_count * LANES : (uint64_t)ALL_REGISTERS;
+    const uint64_t wanted = registers_in_use(cta, at_start) + ((uint64_t)op->imm - current) * LANES;
+    if (cta->warp_count % WARPGROUP != 0) {
         report(warp, op, FINDING_SETMAXNREG, mask, NULL,
                "a CTA of %u warps, expected whole warpgroups of 4", cta->warp_count);
     }
+    const bool wrong = current != 0 && (op->e != 0 ? op->imm < current : op->imm > current);
+    if (wrong) {
+        report(warp, op, FINDING_SETMAXNREG, mask, NULL,
+               "setmaxnreg.%s to %lld registers, but a thread has %u", op->e != 0 ? "inc" : "dec",
+               (long long)op->imm, current);
+    } else if (wanted > pool && at_start != 0 && op->imm > current) {
+        warp->next = warp->pc;
+        warp_block(warp, true, "registers that other warps of the CTA must give back");
+        return;
+    } else if (wanted > pool) {
+        report(warp, op, FINDING_SETMAXNREG, mask, NULL,
+               "the warps of the CTA ask for %llu registers together, an SM has %u",
+               (unsigned long long)wanted, ALL_REGISTERS);
+    }
+    warp->registers = wrong && at_start != 0 ? current : (uint32_t)op->imm;
+    count_change(warp, op, mask);
 }
 
 static bool decode_setmaxnreg(struct decoder *decoder, const struct ptx_instruction *in,
@@ -182,8 +268,9 @@ static bool decode_setmaxnreg(struct decoder *decoder, const struct ptx_instruct
         return decode_fail(decoder, "setmaxnreg %lld, expected a multiple of 8 from %d to %d",
                            (long long)op->imm, MIN_REGISTERS, MAX_REGISTERS);
     }
+    op->e = ptx_has(in, "inc");
     op->run = run_setmaxnreg;
-    op->flags = OP_CONVERGED | OP_OWN_POISON;
+    op->flags = OP_CONTROL | OP_CONVERGED | OP_OWN_POISON;
     return true;
 }
 

@@ -11,6 +11,7 @@
  */
 #include "async.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -40,16 +41,36 @@ struct copy {
     uint32_t group[LANES];
     uint64_t to[LANES], from[LANES];
     unsigned char source_size[LANES];
+    bool whole; /* all of them are the form's */
     const struct op *op;
 };
 
 /* ---- the copy -------------------------------------------------------------------------------- */
 
-static void address_lanes(struct access *access, const uint64_t *addresses, uint32_t mask,
-                          uint64_t skip) {
-    for (uint32_t rest = mask; rest != 0; rest &= rest - 1) {
-        const uint32_t lane = (uint32_t)__builtin_ctz(rest);
+/* An access of lanes of the copy; what writes are poisoned with is left to fill in. */
+static void begin_access(struct access *access, const struct copy *copy, enum access_kind kind,
+                         uint32_t mask, uint32_t bytes, uint32_t skip) {
+    const struct form *form = copy->op->extra;
+    const bool read = kind == ACCESS_READ;
+    const uint64_t *addresses = read ? copy->from : copy->to;
+    memset(access, 0, offsetof(struct access, address));
+    access->space = read ? form->from_space : form->to_space;
+    access->kind = kind;
+    access->element = bytes % 4 == 0 ? 4 : 1;
+    access->count = bytes / access->element;
+    access->align = skip == 0 ? form->size : 1;
+    access->mask = mask;
+    access->agent = copy->agent;
+    for (uint32_t lane = 0; lane < LANES; lane++) {
         access->address[lane] = addresses[lane] + skip;
+    }
+}
+
+static inline void move_bytes(unsigned char *to, const unsigned char *from, uint32_t bytes) {
+    if (bytes == 16) { /* nearly always */
+        memcpy(to, from, 16);
+    } else {
+        memcpy(to, from, bytes);
     }
 }
 
@@ -57,29 +78,25 @@ static void address_lanes(struct access *access, const uint64_t *addresses, uint
  * lanes for each 4 bytes. */
 static void read_sources(struct warp *warp, const struct copy *copy, uint32_t mask, uint32_t skip,
                          uint32_t bytes, unsigned char (*data)[16], uint32_t *poison) {
-    const struct form *form = copy->op->extra;
-    const uint32_t element = bytes % 4 == 0 ? 4 : 1;
-    struct access read = {.space = form->from_space,
-                          .kind = ACCESS_READ,
-                          .element = element,
-                          .count = bytes / element,
-                          .align = skip == 0 ? form->size : 1,
-                          .mask = mask,
-                          .agent = copy->agent};
-    address_lanes(&read, copy->from, mask, skip);
+    struct access read;
+    begin_access(&read, copy, ACCESS_READ, mask, bytes, skip);
     memory_access(warp, copy->op, &read);
     for (uint32_t rest = read.good; rest != 0; rest &= rest - 1) {
         const uint32_t lane = (uint32_t)__builtin_ctz(rest);
-        memcpy(data[lane] + skip, read.host[lane], bytes);
+        move_bytes(data[lane] + skip, read.host[lane], bytes);
     }
     for (uint32_t i = 0; i < read.count; i++) {
-        poison[(skip + i * element) / 4] |= read.poison[i] & read.good;
+        poison[(skip + i * read.element) / 4] |= read.poison[i] & read.good;
     }
 }
 
 /* Lanes whose source has `size` bytes. */
 static uint32_t lanes_of_size(const struct copy *copy, uint32_t size) {
+    const struct form *form = copy->op->extra;
     uint32_t lanes = 0;
+    if (copy->whole) {
+        return size == form->size ? copy->mask : 0;
+    }
     for (uint32_t rest = copy->mask; rest != 0; rest &= rest - 1) {
         const uint32_t lane = (uint32_t)__builtin_ctz(rest);
         lanes |= copy->source_size[lane] == size ? 1U << lane : 0;
@@ -91,13 +108,9 @@ static void complete_copy(struct warp *warp, const struct op *op, void *state) {
     const struct copy *copy = state;
     const struct form *form = op->extra;
     unsigned char data[LANES][16] = {{0}};
-    struct access write = {.space = form->to_space,
-                           .kind = ACCESS_WRITE,
-                           .element = 4,
-                           .count = form->size / 4,
-                           .align = form->size,
-                           .mask = copy->mask,
-                           .agent = copy->agent};
+    struct access write;
+    begin_access(&write, copy, ACCESS_WRITE, copy->mask, form->size, 0);
+    memset(write.poison, 0, sizeof write.poison);
     uint32_t rest = copy->mask & ~lanes_of_size(copy, 0);
     while (rest != 0) { /* nearly always one size for all */
         const uint32_t size = copy->source_size[__builtin_ctz(rest)];
@@ -109,11 +122,10 @@ static void complete_copy(struct warp *warp, const struct op *op, void *state) {
         }
         rest &= ~lanes;
     }
-    address_lanes(&write, copy->to, copy->mask, 0);
     memory_access(warp, op, &write);
     for (uint32_t good = write.good; good != 0; good &= good - 1) {
         const uint32_t lane = (uint32_t)__builtin_ctz(good);
-        memcpy(write.host[lane], data[lane], form->size);
+        move_bytes(write.host[lane], data[lane], form->size);
     }
 }
 
@@ -121,6 +133,7 @@ static void read_source_sizes(struct warp *warp, const struct op *op, struct cop
                               uint32_t mask) {
     const struct form *form = op->extra;
     memset(copy->source_size, (int)form->size, sizeof copy->source_size);
+    copy->whole = form->source_size == 0 && form->ignore == 0;
     if (form->source_size != 0) {
         const uint32_t *sizes = row32(warp, form->source_size);
         async_check_poison(warp, op, form->source_size, mask, "the size of the source");
@@ -166,18 +179,12 @@ static void run_copy(struct warp *warp, const struct op *op, uint32_t mask) {
     copy->agent = agent_start(warp, op);
     memcpy(copy->group, state->committed, sizeof copy->group);
     read_source_sizes(warp, op, copy, mask);
-    struct access issue = {.space = form->to_space,
-                           .kind = ACCESS_ISSUE_WRITE,
-                           .element = 4,
-                           .count = form->size / 4,
-                           .align = form->size,
-                           .mask = mask,
-                           .agent = copy->agent};
     for (uint32_t lane = 0; lane < LANES; lane++) {
         copy->to[lane] = async_lane_address(warp, &form->to, lane);
         copy->from[lane] = async_lane_address(warp, &form->from, lane);
-        issue.address[lane] = copy->to[lane];
     }
+    struct access issue;
+    begin_access(&issue, copy, ACCESS_ISSUE_WRITE, mask, form->size, 0);
     memory_access(warp, op, &issue);
     copy->mask = copy->waiting = issue.good;
     append_copy(state, copy);
@@ -276,11 +283,11 @@ static void complete_arrival(struct warp *warp, const struct op *op, void *state
         async_finish(copy->pending);
         copy->waiting &= ~arrival->mask;
         if (copy->agent) {
-            agent_finish(copy->agent, clock);
+            agent_finish(copy->agent, mine->landed);
             copy->agent = NULL;
         }
     }
-    clock_join(mine->landed, clock);
+    clock_join(clock, mine->landed); /* also what landed for an arrival that was issued later */
     for (uint32_t rest = arrival->mask; rest != 0; rest &= rest - 1) {
         const uint32_t lane = (uint32_t)__builtin_ctz(rest);
         mbarrier_arrive_late(warp, op, 1U << lane, arrival->barriers[lane]);

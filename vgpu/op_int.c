@@ -176,7 +176,9 @@ VECTOR_2(max_relu_s16x2, uint32_t, uint32_t, uint32_t, RELU_S16(max_s))
 
 enum { CARRY_IN = 1, CARRY_OUT = 2 };
 
-/* The sum or difference of `first` and `second` with the carry, both rows' poison to all. */
+/* The sum of `first` and `second` with the carry, both rows' poison to all. A difference is the sum
+ * with the complement and 1; the flag is that sum's carry, set where nothing was borrowed: what
+ * nvcc makes of 128-bit division reads it with addc. */
 #define CARRY_LANES(U, load, first, second, carries)                                               \
     U *const d = ROW(U, op->d);                                                                    \
     const U *const a = ROW(const U, op->a), *const b = ROW(const U, op->b);                        \
@@ -211,20 +213,13 @@ static void carry_finish(struct warp *warp, const struct op *op, uint32_t mask, 
         *overflow = first || second;                                                               \
         return sum;                                                                                \
     }                                                                                              \
-    static inline U minus_##width(U x, U y, U borrow, bool *overflow) {                            \
-        U difference;                                                                              \
-        const bool first = __builtin_sub_overflow(x, y, &difference);                              \
-        const bool second = __builtin_sub_overflow(difference, borrow, &difference);               \
-        *overflow = first || second;                                                               \
-        return difference;                                                                         \
-    }                                                                                              \
     OP_FUNCTION(add_carry_##width) {                                                               \
         CARRY_LANES(U, bool overflow;, a[lane], b[lane], plus_##width(one, two, carry, &overflow)) \
         (void)c;                                                                                   \
     }                                                                                              \
     OP_FUNCTION(sub_carry_##width) {                                                               \
         CARRY_LANES(U, bool overflow;                                                              \
-                    , a[lane], b[lane], minus_##width(one, two, carry, &overflow))                 \
+                    , a[lane], (U)~b[lane], plus_##width(one, two, takes ? carry : 1, &overflow))  \
         (void)c;                                                                                   \
     }                                                                                              \
     OP_FUNCTION(mad_lo_carry_##width) {                                                            \

@@ -136,7 +136,7 @@ static bool row_access(struct warp *warp, const struct op *op, uint32_t mask, en
     access->count = 1;
     access->align = 16;
     access->agent = NULL;
-    access->strong = false;
+    access->strong = access->narrow = false;
     access->good = 0;
     access->poison[0] = 0;
     access->mask = mask & (tiles->count == 4 ? ALL_LANES : (1U << tiles->count * 8) - 1);
@@ -167,14 +167,6 @@ static bool row_access(struct warp *warp, const struct op *op, uint32_t mask, en
     }
     access->mask &= ~(local | outside);
     return access->mask != 0;
-}
-
-static void transpose(const uint16_t *from, uint16_t *to) {
-    for (uint32_t i = 0; i < 8; i++) {
-        for (uint32_t j = 0; j < 8; j++) {
-            to[i * 8 + j] = from[j * 8 + i];
-        }
-    }
 }
 
 /* Lanes that hold a part of the rows in `rows` (8 bits). */
@@ -216,7 +208,7 @@ static void run_ldmatrix(struct warp *warp, const struct op *op, uint32_t mask) 
     for (uint32_t i = 0; i < tiles->count; i++) {
         const uint32_t bad = (access.poison[0] & access.good) >> i * 8 & 255U;
         if (tiles->trans) {
-            transpose(tile[i], turned);
+            matrix_transpose(tile[i], turned, false);
         }
         matrix_write_row(warp, tiles->rows[i], tiles->trans ? turned : tile[i], 4, mask);
         set_poison(warp, tiles->rows[i], mask, bad == 0 ? 0 : lanes_of_rows(bad, tiles->trans));
@@ -232,7 +224,7 @@ static void run_stmatrix(struct warp *warp, const struct op *op, uint32_t mask) 
     for (uint32_t i = 0; i < tiles->count; i++) {
         const uint32_t lanes = poison_of(warp, tiles->rows[i]);
         if (tiles->trans) {
-            transpose(row16(warp, tiles->rows[i]), tile[i]);
+            matrix_transpose(row16(warp, tiles->rows[i]), tile[i], false);
         } else {
             memcpy(tile[i], row16(warp, tiles->rows[i]), 128);
         }
@@ -254,7 +246,7 @@ static void run_movmatrix(struct warp *warp, const struct op *op, uint32_t mask)
     const uint32_t poison = poison_of(warp, op->a);
     uint16_t turned[64];
     matrix_check_lanes(warp, op);
-    transpose(row16(warp, op->a), turned);
+    matrix_transpose(row16(warp, op->a), turned, false);
     matrix_write_row(warp, op->d, turned, 4, mask);
     set_poison(warp, op->d, mask,
                poison == 0 ? 0 : lanes_of_rows(rows_of_lanes(poison, false), true));

@@ -156,8 +156,8 @@ static void run_arrive(struct warp *warp, const struct op *op, uint32_t mask) {
     FOR_LANES(lane, access.good) {
         objects[lane] = object_of(warp, op, &access, lane);
         /* all lanes release before any of them completes the phase */
-        if (objects[lane] && objects[lane] != released && !form->relaxed) {
-            clock_release(objects[lane]->arriving, warp);
+        if (objects[lane] && objects[lane] != released) {
+            (form->relaxed ? clock_release_fenced : clock_release)(objects[lane]->arriving, warp);
             released = objects[lane];
         }
     }
@@ -270,7 +270,7 @@ static void run_try_wait(struct warp *warp, const struct op *op, uint32_t mask) 
     struct cluster *cluster = warp->cta->cluster;
     const bool gives_up =
         cluster->launch->async == VGPU_ASYNC_RANDOM && cluster_random(cluster) % 4 == 0;
-    if (complete != 0 || gives_up) {
+    if (missing == NULL || complete != 0 || gives_up) {
         predicate_write(warp, op->d, mask, complete, 0); /* lanes without success try again */
         return;
     }

@@ -20,6 +20,7 @@ struct transfer_form {
     int space;
     uint32_t element, count;
     bool narrow, strong;
+    uint32_t order; /* of a strong one */
     uint32_t rows[8];
     uint32_t widths[8]; /* bytes of a lane in the rows */
     bool words;         /* elements and registers have 32 bits */
@@ -140,6 +141,7 @@ static void begin(struct access *access, const struct transfer_form *form, enum 
     access->align = 0;
     access->agent = NULL;
     access->strong = form->strong;
+    access->narrow = (form->order & ORDER_WIDE) == 0;
 }
 
 static void run_load(struct warp *warp, const struct op *op, uint32_t mask) {
@@ -148,7 +150,8 @@ static void run_load(struct warp *warp, const struct op *op, uint32_t mask) {
     begin(&access, form, ACCESS_READ);
     memory_addresses(warp, op, &access, op->a, form->narrow, op->imm, mask);
     if (form->strong) {
-        word_sync(warp, access.address, access.mask, true, false);
+        warp->cta->cluster->polls += form->space == PTX_GLOBAL || form->space == SPACE_GENERIC;
+        order_read(warp, &access, form->order);
     }
     memory_access(warp, op, &access);
     if (access.contiguous && form->element == form->widths[0] && form->count == 1) {
@@ -170,6 +173,51 @@ static void run_load(struct warp *warp, const struct op *op, uint32_t mask) {
         }
         set_poison(warp, form->rows[i], mask, access.poison[i]);
     }
+    if (form->strong) {
+        __sync_synchronize(); /* of the host: an acquire of what another cluster released */
+    }
+}
+
+/* Whether each lane's address lies behind that of the lane before. */
+static bool is_rising(const struct access *access) {
+    bool rising = access->good == ALL_LANES;
+    for (uint32_t lane = 1; lane < LANES; lane++) {
+        rising &= access->address[lane] > access->address[lane - 1];
+    }
+    return rising;
+}
+
+/* After a store: a lane that does not find its value again shares the address with another one. */
+static void look_for_collisions(struct warp *warp, const struct op *op,
+                                const struct access *access) {
+    const struct transfer_form *form = op->extra;
+    uint32_t lost = 0;
+    for (uint32_t i = 0; i < form->count; i++) {
+        const unsigned char *row = warp->rows + form->rows[i];
+        for (uint32_t rest = access->good; rest != 0; rest &= rest - 1) {
+            const uint32_t lane = (uint32_t)__builtin_ctz(rest);
+            const unsigned char *there = access->host[lane] + i * form->element;
+            const unsigned char *mine = row + lane * form->widths[i];
+            const bool same = form->element == 4 ? load_4(there) == load_4(mine)
+                                                 : memcmp(there, mine, form->element) == 0;
+            lost |= (uint32_t)!same << lane;
+        }
+    }
+    for (uint32_t lane = lost != 0 ? (uint32_t)__builtin_ctz(lost) + 1 : LANES; lane < LANES;
+         lane++) {
+        const uint32_t first = (uint32_t)__builtin_ctz(lost);
+        if ((access->good >> lane & 1) != 0 && access->host[lane] == access->host[first]) {
+            char place[128];
+            memory_describe(warp, access->space, access->address[first], place, sizeof(place));
+            report(warp, op, FINDING_RACE_WARP, lost | 1U << lane,
+                   &(struct finding_detail){.space = access->space,
+                                            .address = access->address[first],
+                                            .bytes = form->element * form->count},
+                   "lanes %u and %u store different values to %s: which one stays is not defined",
+                   first, lane, place);
+            return;
+        }
+    }
 }
 
 static void run_store(struct warp *warp, const struct op *op, uint32_t mask) {
@@ -180,6 +228,9 @@ static void run_store(struct warp *warp, const struct op *op, uint32_t mask) {
         access.poison[i] = poison_of(warp, form->rows[i]);
     }
     memory_addresses(warp, op, &access, op->a, form->narrow, op->imm, mask);
+    if (form->strong) {
+        __sync_synchronize(); /* of the host: what was written before is seen before */
+    }
     memory_access(warp, op, &access);
     if (access.contiguous && form->element == form->widths[0] && form->count == 1) {
         memcpy(access.host[0], warp->rows + form->rows[0], (size_t)form->element * LANES);
@@ -190,8 +241,11 @@ static void run_store(struct warp *warp, const struct op *op, uint32_t mask) {
             form->moves[i](warp->rows + form->rows[i], access.host, i * form->element, access.good);
         }
     }
+    if (!access.contiguous && !form->strong && !is_rising(&access) && warp->clock != NULL) {
+        look_for_collisions(warp, op, &access);
+    }
     if (form->strong) {
-        word_sync(warp, access.address, access.good, false, true);
+        order_write(warp, &access, form->order);
     }
 }
 
@@ -239,6 +293,13 @@ bool memory_modifiers(struct decoder *decoder, const struct ptx_instruction *in,
     "L1::evict_last L1::no_allocate L2::evict_normal L2::evict_first L2::evict_last "              \
     "L2::cache_hint L2::64B L2::128B L2::256B"
 
+uint32_t memory_order(const struct ptx_instruction *in) {
+    const bool both = ptx_has(in, "acq_rel");
+    const bool wide = !ptx_has(in, "cta") && !ptx_has(in, "cluster");
+    return (both || ptx_has(in, "acquire") ? ORDER_ACQUIRE : 0U) |
+           (both || ptx_has(in, "release") ? ORDER_RELEASE : 0U) | (wide ? ORDER_WIDE : 0U);
+}
+
 uint32_t memory_vector(const struct ptx_instruction *in) {
     return ptx_has(in, "v8") ? 8 : ptx_has(in, "v4") ? 4 : ptx_has(in, "v2") ? 2 : 1;
 }
@@ -248,15 +309,32 @@ static bool is_signed(enum ptx_type type) {
 }
 
 static bool is_loadable(enum ptx_type type) {
-    return (type >= PTX_B8 && type <= PTX_S64 && type != PTX_B128) || type == PTX_F32 ||
-           type == PTX_F64;
+    return (type >= PTX_B8 && type <= PTX_S64) || type == PTX_F32 || type == PTX_F64;
+}
+
+/* A register of 128 bits is a vector of two rows. */
+static bool decode_halves(struct decoder *decoder, struct transfer_form *form,
+                          const struct ptx_operand *operand, bool load) {
+    if (form->count != 1) {
+        return decode_fail(decoder, "a vector of values of 128 bits");
+    }
+    form->rows[0] = load ? decode_result(decoder, operand, PTX_B128)
+                         : decode_source(decoder, operand, PTX_B128);
+    form->rows[1] = form->rows[0] + HIGH_HALF;
+    form->element = form->widths[0] = form->widths[1] = 8;
+    form->count = 2;
+    form->moves[0] = form->moves[1] = load ? load_u64_64 : store_u64_64;
+    return form->rows[0] != 0;
 }
 
 /* The registers, or for a store also constants, that the values are in. */
 static bool decode_rows(struct decoder *decoder, struct transfer_form *form,
                         const struct ptx_operand *operand, enum ptx_type type, bool load) {
+    if (type == PTX_B128) {
+        return decode_halves(decoder, form, operand, load);
+    }
     const bool vector = operand->kind == PTX_OPERAND_VECTOR;
-    if (vector != (form->count > 1) || (vector && operand->part_count != form->count)) {
+    if ((vector ? operand->part_count : 1) != form->count) {
         return decode_fail(decoder, "%u values are expected", form->count);
     }
     for (uint32_t i = 0; i < form->count; i++) {
@@ -305,6 +383,7 @@ static bool decode_transfer(struct decoder *decoder, const struct ptx_instructio
     }
     form->strong = ptx_has(in, "volatile") || ptx_has(in, "relaxed") || ptx_has(in, "acquire") ||
                    ptx_has(in, "release") || ptx_has(in, "mmio");
+    form->order = memory_order(in);
     op->extra = form;
     op->run = load ? run_load : run_store;
     op->flags = OP_OWN_POISON;

@@ -72,6 +72,22 @@ UNPACK(unpack_32, uint32_t, uint16_t)
 UNPACK(unpack_64, uint64_t, uint16_t)
 UNPACK(unpack_2x32, uint64_t, uint32_t)
 
+/* A register of 128 bits from, into or as two of 64: low parts to d from a, high parts to e from
+ * b; all parts are read before one is written. */
+OP_FUNCTION(mov_halves) {
+    uint64_t low[LANES], high[LANES];
+    memcpy(low, warp->rows + op->a, sizeof low);
+    memcpy(high, warp->rows + op->b, sizeof high);
+    const uint32_t low_poison = poison_of(warp, op->a), high_poison = poison_of(warp, op->b);
+    for (uint32_t rest = mask; rest != 0; rest &= rest - 1) {
+        const uint32_t lane = (uint32_t)__builtin_ctz(rest);
+        row64(warp, op->d)[lane] = low[lane];
+        row64(warp, op->e)[lane] = high[lane];
+    }
+    set_poison(warp, op->d, mask, low_poison);
+    set_poison(warp, op->e, mask, high_poison);
+}
+
 static enum ptx_type type_of_bytes(uint32_t bytes) {
     return bytes == 1 ? PTX_B8 : bytes == 2 ? PTX_B16 : bytes == 4 ? PTX_B32 : PTX_B64;
 }
@@ -142,12 +158,42 @@ static bool decode_clock(struct decoder *decoder, const struct ptx_instruction *
     return true;
 }
 
+static bool is_two(const struct ptx_operand *operand) {
+    return operand->kind == PTX_OPERAND_VECTOR && operand->part_count == 2;
+}
+
+static bool decode_mov_128(struct decoder *decoder, const struct ptx_instruction *in,
+                           struct op *op) {
+    const struct ptx_operand *to = &in->operands[0], *from = &in->operands[1];
+    const bool unpacks = is_two(to), packs = is_two(from);
+    op->run = mov_halves;
+    op->flags |= OP_OWN_POISON;
+    if (unpacks) {
+        op->d = decode_result(decoder, &to->parts[0], PTX_B64);
+        op->e = decode_result(decoder, &to->parts[1], PTX_B64);
+    } else {
+        op->d = decode_result(decoder, to, PTX_B128);
+        op->e = op->d + HIGH_HALF;
+    }
+    if (packs) {
+        op->a = decode_source(decoder, &from->parts[0], PTX_B64);
+        op->b = decode_source(decoder, &from->parts[1], PTX_B64);
+    } else {
+        op->a = decode_source(decoder, from, PTX_B128);
+        op->b = op->a + HIGH_HALF;
+    }
+    return op->d != 0 && op->e != 0 && op->a != 0 && op->b != 0;
+}
+
 static bool decode_mov(struct decoder *decoder, const struct ptx_instruction *in, struct op *op) {
     const enum ptx_type type = ptx_modifier_type(in, 0);
     const uint32_t bytes = ptx_type_size(type);
     const bool is_value = type != PTX_NONE && type < PTX_TYPE_COUNT && bytes >= 2 && bytes <= 8 &&
                           type != PTX_F16X2 && type != PTX_BF16X2 && type != PTX_TF32 &&
                           type < PTX_E4M3;
+    if (type == PTX_B128 && form_modifiers(in, "", 1) && in->operand_count == 2) {
+        return decode_mov_128(decoder, in, op);
+    }
     if (!is_value || !form_modifiers(in, "", 1) || in->operand_count != 2) {
         return form_unknown(decoder, in);
     }
@@ -231,18 +277,34 @@ static uint32_t predicate_poison_of(const struct warp *warp, uint32_t index) {
     return warp->predicate_poison[index & ~(uint32_t)PREDICATE_NOT];
 }
 
-#define PREDICATE_LOGIC(name, expression)                                                          \
+/* settled: lanes whose result is known from one operand alone, whatever the other is. */
+#define PREDICATE_LOGIC(name, expression, settled)                                                 \
     OP_FUNCTION(name) {                                                                            \
         const uint32_t x = predicate_read(warp, op->a), y = predicate_read(warp, op->b);           \
-        predicate_write(warp, op->d, mask, expression,                                             \
-                        predicate_poison_of(warp, op->a) | predicate_poison_of(warp, op->b));      \
+        const uint32_t x_poison = predicate_poison_of(warp, op->a);                                \
+        const uint32_t y_poison = predicate_poison_of(warp, op->b);                                \
+        predicate_write(warp, op->d, mask, expression, (x_poison | y_poison) & ~(settled));        \
         (void)y;                                                                                   \
     }
-PREDICATE_LOGIC(and_predicate, x &y)
-PREDICATE_LOGIC(or_predicate, x | y)
-PREDICATE_LOGIC(xor_predicate, x ^ y)
-PREDICATE_LOGIC(not_predicate, ~x)
-PREDICATE_LOGIC(mov_predicate, x)
+PREDICATE_LOGIC(and_predicate, x &y, (~x & ~x_poison) | (~y & ~y_poison))
+PREDICATE_LOGIC(or_predicate, x | y, (x & ~x_poison) | (y & ~y_poison))
+PREDICATE_LOGIC(xor_predicate, x ^ y, 0U)
+PREDICATE_LOGIC(not_predicate, ~x, 0U)
+PREDICATE_LOGIC(mov_predicate, x, 0U)
+
+/* %is_explicit_cluster, the one special register that is a predicate; a row of 0 or 1 here. */
+OP_FUNCTION(mov_special_predicate) {
+    predicate_write(warp, op->d, mask, row32(warp, op->a)[0] != 0 ? ALL_LANES : 0, 0);
+}
+
+static bool decode_special_predicate(struct decoder *decoder, const struct ptx_instruction *in,
+                                     struct op *op) {
+    op->run = mov_special_predicate;
+    op->flags |= OP_OWN_POISON;
+    op->d = form_predicate(decoder, &in->operands[0]);
+    op->a = decode_source(decoder, &in->operands[1], PTX_B32);
+    return op->a != 0 && strcmp(in->operands[1].name, "%is_explicit_cluster") == 0;
+}
 
 /* ---- forms ----------------------------------------------------------------------------------- */
 
@@ -258,6 +320,11 @@ static const struct form FORMS[] = {
 };
 
 bool decode_move(struct decoder *decoder, const struct ptx_instruction *in, struct op *op) {
+    if (strcmp(in->opcode, "mov") == 0 && form_modifiers(in, "", 1) &&
+        ptx_modifier_type(in, 0) == PTX_PRED && in->operand_count == 2 &&
+        in->operands[1].kind == PTX_OPERAND_SPECIAL) {
+        return decode_special_predicate(decoder, in, op);
+    }
     const enum form_match match = form_decode(decoder, in, op, FORMS, FORM_COUNT(FORMS));
     if (match != FORM_NONE) {
         return match == FORM_DECODED;

@@ -89,7 +89,7 @@ static void access_lines(struct warp *warp, const struct op *op, enum access_kin
     access->proxy = PROXY_GENERIC;
     access->mask = form->lines == LANES ? ALL_LANES : (1U << form->lines) - 1;
     access->agent = NULL;
-    access->strong = false;
+    access->strong = access->narrow = false;
     access->good = 0;
     for (uint32_t line = 0; line < form->lines; line++) {
         access->address[line] = base + line * step;
@@ -156,10 +156,12 @@ static void write_lines(struct warp *warp, const struct op *op, uint64_t base, u
     const uint32_t chunk = access.element * access.count;
     for (uint32_t from = 0; from < bytes; from += chunk) {
         memset(access.poison, 0, sizeof access.poison);
-        for (uint32_t i = 0; lines->any_poison && i < access.count * form->lines; i++) {
-            const uint32_t line = i % form->lines, element = i / form->lines;
-            access.poison[element] |= (uint32_t)lines->poison[line][from / access.element + element]
-                                      << line;
+        for (uint32_t line = 0; lines->any_poison && line < form->lines; line++) {
+            for (uint32_t i = 0; i < access.count; i++) {
+                /* NOLINTNEXTLINE(clang-analyzer-*): run_store filled them all */
+                const bool bad = lines->poison[line][from / access.element + i];
+                access.poison[i] |= (uint32_t)bad << line;
+            }
         }
         access_lines(warp, op, ACCESS_WRITE, base + from, step, &access);
         for (uint32_t line = 0; line < form->lines; line++) {
@@ -192,11 +194,14 @@ static void gather(const struct wmma_lines *lines, const uint16_t *places, uint3
 
 static uint32_t gather_poison(const struct wmma_lines *lines, const uint16_t *places,
                               uint32_t count, uint32_t size) {
+    const uint32_t each = count / LANES;
     uint32_t lanes = 0;
-    for (uint32_t i = 0; lines->any_poison && i < count; i++) {
-        const bool bad =
-            lines->poison[places[i] / LINE_MAX_BYTES][places[i] % LINE_MAX_BYTES / size];
-        lanes |= (uint32_t)bad << i / (count / LANES);
+    for (uint32_t lane = 0; lines->any_poison && lane < LANES; lane++) {
+        for (uint32_t i = lane * each; i < (lane + 1) * each; i++) {
+            const bool bad =
+                lines->poison[places[i] / LINE_MAX_BYTES][places[i] % LINE_MAX_BYTES / size];
+            lanes |= (uint32_t)bad << lane;
+        }
     }
     return lanes;
 }

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * perf.c - see perf.h: bank conflicts and sectors.
+ * perf.c - see perf.h: bank conflicts, sectors, instructions.
  *
  * While a cluster runs, each instruction has counters of its own; they are added to the GPU's lines
  * when it is done.
  */
 #include "perf.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,29 +18,15 @@ struct counter {
 };
 
 /* Counters of the instructions of one function; of a cluster there is one for each function that
- * touched memory, mostly one in all. */
+ * ran, mostly one in all. */
 struct cluster_perf {
     const struct kernel *kernel;
     struct counter *counters;
+    uint64_t *runs; /* perf_runs */
     struct cluster_perf *next;
 };
 
 /* ---- one access ------------------------------------------------------------------------------ */
-
-/* What all 32 lanes have in common; nothing where some are missing. */
-struct pattern {
-    bool consecutive, same;
-};
-
-static struct pattern pattern_of(const struct access *access, uint32_t bytes) {
-    uint64_t from_line = 0, from_first = 0;
-    for (uint32_t lane = 0; lane < LANES; lane++) {
-        from_line |= access->address[lane] ^ (access->address[0] + (uint64_t)lane * bytes);
-        from_first |= access->address[lane] ^ access->address[0];
-    }
-    const bool all = access->good == ALL_LANES;
-    return (struct pattern){.consecutive = all && from_line == 0, .same = all && from_first == 0};
-}
 
 /* Different places in the bank that has most of them, for the lanes of one phase. A lane touches
  * `words` banks from a multiple of `words` on, so that these count as one wide bank. */
@@ -77,17 +64,27 @@ static struct cost shared_cost(const struct access *access) {
     const uint32_t bytes = access->element * access->count;
     const uint32_t words = bytes <= BANK_BYTES ? 1 : bytes / BANK_BYTES;
     const uint32_t lanes = LANES / words; /* of a phase */
-    const struct pattern pattern = pattern_of(access, bytes);
+    const uint32_t shift = (uint32_t)__builtin_ctz(words * BANK_BYTES), last = BANKS / words - 1;
     struct cost cost = {.requests = 1};
-    if (pattern.consecutive || pattern.same) {
+    if (access->contiguous || access->uniform) {
         cost.used = cost.needed = words;
         return cost;
+    }
+    uint32_t banks[LANES]; /* that of each lane, as a bit */
+    for (uint32_t lane = 0; lane < LANES; lane++) {
+        const uint32_t bank = (uint32_t)(access->address[lane] >> shift) & last;
+        banks[lane] = (access->good >> lane & 1) << bank;
     }
     for (uint32_t from = 0; from < LANES; from += lanes) {
         const uint32_t phase =
             access->good & (lanes == LANES ? ALL_LANES : ((1U << lanes) - 1) << from);
+        uint32_t used = 0;
+        for (uint32_t lane = from; lane < from + lanes; lane++) {
+            used |= banks[lane];
+        }
         if (phase != 0) {
-            cost.used += phase_passes(access, phase, words);
+            const bool apart = __builtin_popcount(used) == __builtin_popcount(phase);
+            cost.used += apart ? 1 : phase_passes(access, phase, words);
             cost.needed++;
         }
     }
@@ -107,7 +104,7 @@ static struct cost global_cost(const struct access *access) {
     const uint32_t bytes = access->element * access->count;
     const uint64_t all = (uint64_t)__builtin_popcount(access->good) * bytes;
     struct cost cost = {.requests = 1, .needed = (all + SECTOR_BYTES - 1) / SECTOR_BYTES};
-    if (pattern_of(access, bytes).consecutive) {
+    if (access->contiguous) {
         const uint64_t last = access->address[0] + all - 1;
         cost.used = last / SECTOR_BYTES - access->address[0] / SECTOR_BYTES + 1;
     } else {
@@ -138,12 +135,14 @@ static bool has_op(const struct kernel *kernel, const struct op *op) {
 static struct cluster_perf *perf_of(const struct kernel *kernel) {
     struct cluster_perf *perf = calloc(1, sizeof *perf);
     struct counter *counters = calloc(kernel->code_count, sizeof *counters);
-    if (perf == NULL || counters == NULL) {
+    uint64_t *runs = calloc((size_t)kernel->code_count + 1, sizeof *runs);
+    if (perf == NULL || counters == NULL || runs == NULL) {
         free(perf);
         free(counters);
+        free(runs);
         return NULL;
     }
-    *perf = (struct cluster_perf){.kernel = kernel, .counters = counters};
+    *perf = (struct cluster_perf){.kernel = kernel, .counters = counters, .runs = runs};
     return perf;
 }
 
@@ -166,21 +165,32 @@ static const struct kernel *kernel_of(const struct warp *warp, const struct op *
     return NULL;
 }
 
+/* Of a function that has not run yet it is made; NULL: no memory, or nobody counts. */
+static struct cluster_perf *perf_in(const struct cluster *cluster, const struct kernel *kernel) {
+    struct cluster_perf *first = cluster->perf, *at = first;
+    while (at != NULL && at->kernel != kernel) {
+        at = at->next;
+    }
+    if (at == NULL && first != NULL && (at = perf_of(kernel)) != NULL) {
+        at->next = first->next;
+        first->next = at;
+    }
+    return at;
+}
+
+uint64_t *perf_runs(const struct cluster *cluster, const struct kernel *kernel) {
+    struct cluster_perf *perf = perf_in(cluster, kernel);
+    return perf != NULL ? perf->runs : NULL;
+}
+
 static struct counter *counter_of(struct warp *warp, const struct op *op) {
-    struct cluster_perf *perf = warp->cta->cluster->perf;
-    for (struct cluster_perf *at = perf; at != NULL; at = at->next) {
-        if (has_op(at->kernel, op)) {
-            return &at->counters[op - at->kernel->code];
-        }
+    const struct cluster *cluster = warp->cta->cluster;
+    const struct cluster_perf *perf = cluster->perf;
+    if (perf != NULL && !has_op(perf->kernel, op)) {
+        const struct kernel *kernel = kernel_of(warp, op);
+        perf = kernel != NULL ? perf_in(cluster, kernel) : NULL;
     }
-    const struct kernel *kernel = perf != NULL ? kernel_of(warp, op) : NULL;
-    struct cluster_perf *made = kernel != NULL ? perf_of(kernel) : NULL;
-    if (made == NULL) {
-        return NULL;
-    }
-    made->next = perf->next;
-    perf->next = made;
-    return &made->counters[op - kernel->code];
+    return perf != NULL ? &perf->counters[op - perf->kernel->code] : NULL;
 }
 
 static void add_cost(struct cost *to, const struct cost *cost) {
@@ -209,6 +219,62 @@ void perf_global(struct warp *warp, const struct op *op, const struct access *ac
     if (counter != NULL) {
         const struct cost cost = global_cost(access);
         add_cost(&counter->global, &cost);
+    }
+}
+
+/* ---- the mix --------------------------------------------------------------------------------- */
+
+/* What is not named is arithmetic: its type decides. */
+static const struct {
+    const char *name, *opcodes;
+} MIX[MIX_COUNT] = {
+    [MIX_INTEGER] = {"integer", ""},
+    [MIX_FLOAT] = {"float", ""},
+    [MIX_HALF] = {"half", ""},
+    [MIX_SPECIAL] = {"special function", " rcp sqrt rsqrt sin cos lg2 ex2 tanh "},
+    [MIX_COMPARE] = {"compare and select", " setp set selp slct testp "},
+    [MIX_CONVERT] = {"convert", " cvt "},
+    [MIX_MOVE] = {"move", " mov prmt cvta mapa isspacep getctarank createpolicy "},
+    [MIX_MEMORY] = {"memory", " ld ldu st ldmatrix stmatrix prefetch prefetchu discard "
+                              "applypriority tensormap "},
+    [MIX_ATOMIC] = {"atomic", " atom red "},
+    [MIX_ASYNC] = {"asynchronous copy", " cp "},
+    [MIX_BARRIER] = {"barrier and fence", " bar barrier mbarrier fence membar griddepcontrol "},
+    [MIX_WARP] = {"warp-wide", " shfl vote match redux elect activemask "},
+    [MIX_MATRIX] = {"matrix", " mma wmma wgmma movmatrix "},
+    [MIX_CONTROL] = {"control", " bra brx call ret exit trap brkpt nanosleep pmevent setmaxnreg "},
+};
+
+const char *mix_name(enum mix_family family) {
+    return MIX[family].name;
+}
+
+enum mix_family mix_of(const struct ptx_instruction *in) {
+    char word[32];
+    snprintf(word, sizeof word, " %s ", in->opcode);
+    for (int family = MIX_HALF + 1; family < MIX_COUNT; family++) {
+        if (strstr(MIX[family].opcodes, word) != NULL) {
+            return (enum mix_family)family;
+        }
+    }
+    switch (ptx_modifier_type(in, 0)) {
+    case PTX_F32:
+    case PTX_F64: return MIX_FLOAT;
+    case PTX_F16:
+    case PTX_F16X2:
+    case PTX_BF16:
+    case PTX_BF16X2: return MIX_HALF;
+    default: return MIX_INTEGER;
+    }
+}
+
+static void merge_mix(struct perf *perf, const struct cluster_perf *from) {
+    uint64_t times = 0;
+    for (uint32_t i = 0; i < from->kernel->code_count; i++) {
+        times += from->runs[i];
+        if (times > 0) {
+            perf->mix[from->kernel->code[i].flags >> OP_MIX_SHIFT] += times;
+        }
     }
 }
 
@@ -328,8 +394,10 @@ void perf_merge_cluster(vgpu *gpu, struct cluster *cluster) {
         struct cluster_perf *next = at->next;
         if (gpu->perf != NULL) {
             merge_function(gpu, cluster, at);
+            merge_mix(gpu->perf, at);
         }
         free(at->counters);
+        free(at->runs);
         free(at);
         at = next;
     }

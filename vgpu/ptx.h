@@ -112,13 +112,13 @@ struct ptx_location {
 enum { PTX_MAX_MODIFIERS = 16, PTX_MAX_OPERANDS = 12 };
 
 struct ptx_instruction {
-    const char *opcode;                       /* "ld" */
-    const char *modifiers[PTX_MAX_MODIFIERS]; /* "global", "v4", "f32"; "L2::128B" is one */
-    uint32_t modifier_count;
+    const char *opcode;           /* "ld" */
+    const char *const *modifiers; /* "global", "v4", "f32"; "L2::128B" is one */
+    uint32_t modifier_count;      /* at most PTX_MAX_MODIFIERS */
+    uint32_t operand_count;       /* at most PTX_MAX_OPERANDS */
+    struct ptx_operand *operands;
     int32_t guard; /* register index, or -1 */
     bool guard_negated;
-    struct ptx_operand operands[PTX_MAX_OPERANDS];
-    uint32_t operand_count;
     uint32_t line, column; /* in the PTX text, from 1 */
     uint32_t location;     /* index into the module's locations; 0: none */
 };

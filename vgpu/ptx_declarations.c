@@ -26,57 +26,31 @@ static enum ptx_type type_of(const struct token *token) {
     return ptx_type_named(name);
 }
 
-static enum ptx_type expect_type(struct parser *p, const char *what) {
-    const enum ptx_type type = type_of(&p->lexer.token);
-    if (type == PTX_NONE) {
-        lexer_expected(&p->lexer, what);
-        return PTX_NONE;
-    }
-    lexer_next(&p->lexer);
-    return type;
-}
-
 static void declare_register(struct parser *p, enum ptx_type type) {
-    const struct token name = p->lexer.token;
-    if (name.kind != TOKEN_NAME) {
-        lexer_expected(&p->lexer, "the name of a register");
-        return;
-    }
+    const struct token name = expect_kind(p, TOKEN_NAME, "the name of a register");
     struct symbol *symbol = symbol_of(p, &name);
-    lexer_next(&p->lexer);
-    if (!symbol) {
-        return;
-    }
     if (take_sign(p, '<')) {
-        /* A number alone: > is no operator here. */
-        const struct token limit = p->lexer.token;
-        if (limit.kind != TOKEN_INTEGER || limit.value > UINT32_MAX) {
-            lexer_expected(&p->lexer, "a number of registers, less than 2^32");
-            return;
-        }
-        lexer_next(&p->lexer);
+        const uint32_t limit =
+            expect_number(p, UINT32_MAX, "a number of registers, less than 2^32");
         expect_sign(p, '>', "behind the number of registers");
         struct binding *range = scope_bind(p, &name, symbol, p->depth, BOUND_RANGE);
-        if (range) {
-            range->type = type;
-            range->limit = (uint32_t)limit.value;
-        }
-        return;
-    }
-    struct binding *binding = scope_bind(p, &name, symbol, p->depth, BOUND_REGISTER);
-    struct ptx_register *added = vector_push(p, &p->registers, sizeof *added);
-    if (binding && added) {
-        *added = (struct ptx_register){.name = symbol->name, .type = type};
-        binding->reg = (uint32_t)p->registers.count - 1;
+        range->type = type;
+        range->number = limit;
+    } else {
+        scope_bind(p, &name, symbol, p->depth, BOUND_REGISTER)->number =
+            add_register(p, symbol, type);
     }
 }
 
 void parse_registers(struct parser *p) {
-    if (token_is(&p->lexer.token, ".v2") || token_is(&p->lexer.token, ".v4")) {
-        lexer_expected(&p->lexer, "a register of one value (vectors are written {%a, %b})");
-        return;
+    const enum ptx_type type = type_of(&p->token);
+    if (token_is(&p->token, ".v2") || token_is(&p->token, ".v4")) {
+        fail_expected(p, "a register of one value (vectors are written {%a, %b})");
     }
-    const enum ptx_type type = expect_type(p, "the type of a register");
+    if (type == PTX_NONE) {
+        fail_expected(p, "the type of a register");
+    }
+    next_token(p);
     do {
         declare_register(p, type);
     } while (take_sign(p, ','));
@@ -85,18 +59,13 @@ void parse_registers(struct parser *p) {
 
 /* ---- variables ------------------------------------------------------------------------------- */
 
-bool space_of(const struct token *token, enum ptx_space *space) {
-    static const struct {
-        const char *name;
-        enum ptx_space space;
-    } SPACES[] = {{".global", PTX_GLOBAL},
-                  {".shared", PTX_SHARED},
-                  {".local", PTX_LOCAL},
-                  {".const", PTX_CONST},
-                  {".param", PTX_PARAM}};
-    for (size_t i = 0; i < sizeof SPACES / sizeof SPACES[0]; i++) {
-        if (token_is(token, SPACES[i].name)) {
-            *space = SPACES[i].space;
+bool take_space(struct parser *p, enum ptx_space *space) {
+    static const char *const SPACES[] = {
+        [PTX_GLOBAL] = ".global", [PTX_SHARED] = ".shared", [PTX_LOCAL] = ".local",
+        [PTX_CONST] = ".const",   [PTX_PARAM] = ".param",
+    };
+    for (*space = PTX_GLOBAL; *space <= PTX_PARAM; (*space)++) {
+        if (take_word(p, SPACES[*space])) {
             return true;
         }
     }
@@ -113,49 +82,34 @@ struct attributes {
 };
 
 static uint32_t expect_align(struct parser *p) {
-    const struct token at = p->lexer.token;
+    const struct token at = p->token;
     const uint64_t align = expect_integer(p, PTX_MAX_ALIGN, "an alignment");
     if (align == 0 || (align & (align - 1)) != 0) {
-        lexer_fail_at(&p->lexer, at.line, at.column,
-                      "expected a power of two as alignment, found %llu",
-                      (unsigned long long)align);
-        return 1;
+        fail_at(p, &at, "expected a power of two as alignment, found %llu",
+                (unsigned long long)align);
     }
     return (uint32_t)align;
 }
 
 /* .attribute(.managed), .attribute(.unified(1, 2)): where memory is, which makes no difference. */
 static void skip_attribute(struct parser *p) {
-    uint32_t open = 0;
     expect_sign(p, '(', "behind .attribute");
-    for (open = 1; open > 0 && p->lexer.token.kind != TOKEN_END;) {
-        open += token_is_sign(&p->lexer.token, '(');
-        open -= token_is_sign(&p->lexer.token, ')');
-        lexer_next(&p->lexer);
-    }
-    if (open > 0) {
-        lexer_expected(&p->lexer, "')' at the end of .attribute");
-    }
-}
-
-/* `.ptr .global .align 16` describes what a parameter points to. */
-static void skip_pointee(struct parser *p) {
-    enum ptx_space space;
-    if (space_of(&p->lexer.token, &space)) {
-        lexer_next(&p->lexer);
-    }
-    if (take_word(p, ".align")) {
-        expect_align(p);
+    for (uint32_t open = 1; open > 0; next_token(p)) {
+        if (p->token.kind == TOKEN_END) {
+            fail_expected(p, "')' at the end of .attribute");
+        }
+        open += token_is_sign(&p->token, '(');
+        open -= token_is_sign(&p->token, ')');
     }
 }
 
 static struct attributes parse_attributes(struct parser *p, enum ptx_space space, bool external) {
     struct attributes a = {.space = space, .vector = 1, .external = external};
-    while (p->lexer.token.kind == TOKEN_DIRECTIVE) {
-        const enum ptx_type type = type_of(&p->lexer.token);
+    while (p->token.kind == TOKEN_DIRECTIVE) {
+        const enum ptx_type type = type_of(&p->token);
         if (type != PTX_NONE && type != PTX_PRED && a.type == PTX_NONE) {
             a.type = type;
-            lexer_next(&p->lexer);
+            next_token(p);
         } else if (take_word(p, ".align")) {
             a.align = expect_align(p);
         } else if (take_word(p, ".v2")) {
@@ -164,14 +118,18 @@ static struct attributes parse_attributes(struct parser *p, enum ptx_space space
             a.vector = 4;
         } else if (take_word(p, ".attribute")) {
             skip_attribute(p);
-        } else if (take_word(p, ".ptr")) {
-            skip_pointee(p);
+        } else if (take_word(p, ".ptr")) { /* what it points to: .ptr .global .align 16 */
+            enum ptx_space pointee;
+            take_space(p, &pointee);
+            if (take_word(p, ".align")) {
+                expect_align(p);
+            }
         } else {
-            lexer_expected(&p->lexer, "a type of a variable");
+            fail_expected(p, "a type of a variable");
         }
     }
     if (a.type == PTX_NONE) {
-        lexer_expected(&p->lexer, "the type of the variable");
+        fail_expected(p, "the type of the variable");
     }
     if (a.align == 0) {
         a.align = ptx_type_size(a.type) * a.vector;
@@ -179,110 +137,92 @@ static struct attributes parse_attributes(struct parser *p, enum ptx_space space
     return a;
 }
 
+/* A variable as it is written, without a value. */
+struct declarator {
+    struct token name;
+    struct symbol *symbol;
+    struct ptx_variable *variable;
+    uint64_t dimensions[PTX_MAX_DIMENSIONS + 1]; /* [0] is 0: open; the last may be a vector's */
+    uint32_t dimension_count;
+};
+
 /* x[2][3], x[]: the number of elements; 0: the first dimension is open. */
-static uint64_t parse_dimensions(struct parser *p, uint64_t *dimensions, uint32_t *count) {
+static uint64_t parse_dimensions(struct parser *p, struct declarator *d) {
     uint64_t product = 1;
-    while (token_is_sign(&p->lexer.token, '[')) {
-        const struct token at = p->lexer.token;
-        lexer_next(&p->lexer);
-        if (*count == PTX_MAX_DIMENSIONS) {
-            lexer_fail_at(&p->lexer, at.line, at.column, "expected at most %d dimensions",
-                          PTX_MAX_DIMENSIONS);
-            return 0;
+    while (token_is_sign(&p->token, '[')) {
+        const struct token at = p->token;
+        next_token(p);
+        if (d->dimension_count == PTX_MAX_DIMENSIONS) {
+            fail_at(p, &at, "expected at most %d dimensions", PTX_MAX_DIMENSIONS);
         }
-        uint64_t size = 0;
-        if (!(*count == 0 && token_is_sign(&p->lexer.token, ']'))) {
-            size = expect_integer(p, VARIABLE_BYTES_MAX, "a number of elements");
-        }
+        const bool open = d->dimension_count == 0 && token_is_sign(&p->token, ']');
+        const uint64_t size =
+            open ? 0 : expect_integer(p, VARIABLE_BYTES_MAX, "a number of elements");
         expect_sign(p, ']', "behind the number of elements");
-        dimensions[(*count)++] = size;
+        d->dimensions[d->dimension_count++] = size;
         if (size > 0 && product > VARIABLE_BYTES_MAX / size) {
-            lexer_fail_at(&p->lexer, at.line, at.column,
-                          "expected an array of at most 2^40 elements");
-            return 0;
+            fail_at(p, &at, "expected an array of at most 2^40 elements");
         }
         product *= size;
     }
     return product;
 }
 
-/* One variable behind its attributes, without a value; dimensions are as written. */
-static struct ptx_variable *parse_declarator(struct parser *p, const struct attributes *a,
-                                             struct token *name, uint64_t *dimensions,
-                                             uint32_t *dimension_count) {
-    *name = p->lexer.token;
-    if (name->kind != TOKEN_NAME) {
-        lexer_expected(&p->lexer, "the name of a variable");
-        return NULL;
-    }
-    const struct symbol *symbol = symbol_of(p, name);
-    struct ptx_variable *variable = parser_alloc(p, p->arena, sizeof *variable);
-    lexer_next(&p->lexer);
-    *dimension_count = 0;
-    const uint64_t elements = parse_dimensions(p, dimensions, dimension_count);
-    if (!symbol || !variable) {
-        return NULL;
-    }
-    variable->name = symbol->name;
-    variable->space = a->space;
-    variable->type = a->type;
-    variable->align = a->align;
-    variable->size = elements * a->vector * ptx_type_size(a->type);
-    variable->external = a->external;
-    variable->line = name->line;
-    return variable;
+static struct declarator parse_declarator(struct parser *p, const struct attributes *a) {
+    struct declarator d = {.name = expect_kind(p, TOKEN_NAME, "the name of a variable")};
+    d.symbol = symbol_of(p, &d.name);
+    d.variable = parser_alloc(p, p->arena, sizeof *d.variable);
+    *d.variable = (struct ptx_variable){
+        .name = d.symbol->name,
+        .space = a->space,
+        .type = a->type,
+        .align = a->align,
+        .size = parse_dimensions(p, &d) * a->vector * ptx_type_size(a->type),
+        .external = a->external,
+        .line = d.name.line,
+    };
+    return d;
 }
 
-/* Binds the variable where it stands. An extern declaration and a definition are one variable. */
-static void add_variable(struct parser *p, const struct token *name,
-                         struct ptx_variable *variable) {
-    struct symbol *symbol = symbol_of(p, name);
-    if (!symbol || p->lexer.failed) {
-        return;
+/* Binds the variable where it stands. */
+static void add_variable(struct parser *p, const struct declarator *d, struct vector *list) {
+    scope_bind(p, &d->name, d->symbol, p->depth, BOUND_VARIABLE)->variable = d->variable;
+    *(struct ptx_variable **)vector_push(p, list, sizeof d->variable) = d->variable;
+}
+
+/* An extern declaration and a definition are one variable: whether there is the other one. */
+static bool merge_variable(struct parser *p, const struct declarator *d) {
+    const struct binding *known = p->depth == 0 ? scope_find(p, d->symbol) : NULL;
+    if (!known || known->kind != BOUND_VARIABLE || known->variable->space != d->variable->space ||
+        !(known->variable->external || d->variable->external)) {
+        return false;
     }
-    const struct binding *known = scope_find(p, symbol);
-    if (p->depth == 0 && known && known->kind == BOUND_VARIABLE &&
-        known->variable->space == variable->space &&
-        (known->variable->external || variable->external)) {
-        if (known->variable->external) {
-            *known->variable = *variable;
-        }
-        return;
+    if (known->variable->external) {
+        *known->variable = *d->variable;
     }
-    struct binding *binding = scope_bind(p, name, symbol, p->depth, BOUND_VARIABLE);
-    struct vector *list = p->depth == 0 ? &p->variables : &p->locals;
-    struct ptx_variable **added = vector_push(p, list, sizeof(struct ptx_variable *));
-    if (binding && added) {
-        binding->variable = variable;
-        *added = variable;
-    }
+    return true;
 }
 
 static void parse_variable(struct parser *p, const struct attributes *a) {
-    struct token name;
-    uint64_t dimensions[PTX_MAX_DIMENSIONS + 1]; /* the last may be a vector's */
-    uint32_t count;
-    struct ptx_variable *variable = parse_declarator(p, a, &name, dimensions, &count);
-    if (!variable) {
-        return;
-    }
+    struct declarator d = parse_declarator(p, a);
     if (take_sign(p, '=')) {
         if ((a->space != PTX_GLOBAL && a->space != PTX_CONST) || a->external) {
-            lexer_fail_at(&p->lexer, name.line, name.column,
-                          "'%.80s' has a value, expected that of .global and .const alone",
-                          variable->name);
-            return;
+            fail_at(p, &d.name, "'%.80s' has a value, expected that of .global and .const alone",
+                    d.variable->name);
         }
         if (a->vector > 1) {
-            dimensions[count++] = a->vector;
+            d.dimensions[d.dimension_count++] = a->vector;
         }
-        parse_initialiser(p, variable, dimensions, count);
-    } else if (count > 0 && dimensions[0] == 0 && !a->external && a->space != PTX_PARAM) {
-        lexer_fail_at(&p->lexer, name.line, name.column,
-                      "expected the size of '%.80s', which is neither .extern nor has a value",
-                      variable->name);
+        parse_initialiser(p, d.variable, d.dimensions, d.dimension_count);
+    } else if (d.dimension_count > 0 && d.dimensions[0] == 0 && !a->external &&
+               a->space != PTX_PARAM) {
+        fail_at(p, &d.name,
+                "expected the size of '%.80s', which is neither .extern nor has a value",
+                d.variable->name);
     }
-    add_variable(p, &name, variable);
+    if (!merge_variable(p, &d)) {
+        add_variable(p, &d, p->depth == 0 ? &p->variables : &p->locals);
+    }
 }
 
 void parse_variables(struct parser *p, enum ptx_space space, bool external) {
@@ -297,88 +237,86 @@ void parse_variables(struct parser *p, enum ptx_space space, bool external) {
 
 /* (.param .u64 a, .param .align 8 .b8 b[24]): bound in the function's scope. */
 static struct ptx_variable **parse_params(struct parser *p, uint32_t *count, uint32_t *bytes) {
-    struct vector params = {0};
     uint64_t offset = 0;
-    while (!token_is_sign(&p->lexer.token, ')') && p->lexer.token.kind != TOKEN_END) {
-        if (params.count > 0 && !expect_sign(p, ',', "or ')' behind a parameter")) {
-            break;
+    while (!token_is_sign(&p->token, ')')) {
+        if (p->locals.count > 0) {
+            expect_sign(p, ',', "or ')' behind a parameter");
         }
         if (!take_word(p, ".param")) {
-            lexer_expected(&p->lexer, ".param");
-            break;
+            fail_expected(p, ".param");
         }
         const struct attributes attributes = parse_attributes(p, PTX_PARAM, false);
-        struct token name;
-        uint64_t dimensions[PTX_MAX_DIMENSIONS];
-        uint32_t dimension_count;
-        struct ptx_variable *param =
-            parse_declarator(p, &attributes, &name, dimensions, &dimension_count);
-        struct symbol *symbol = param ? symbol_of(p, &name) : NULL;
-        struct ptx_variable **added = vector_push(p, &params, sizeof(struct ptx_variable *));
-        if (!symbol || !added) {
-            break;
-        }
-        *added = param;
+        const struct declarator d = parse_declarator(p, &attributes);
+        struct ptx_variable *param = d.variable;
         offset = (offset + param->align - 1) & ~(uint64_t)(param->align - 1);
         param->address = offset;
         offset += param->size;
         if (offset > PARAM_BYTES_MAX) {
-            lexer_fail_at(&p->lexer, name.line, name.column,
-                          "expected parameters of at most 2^30 "
-                          "bytes");
-            break;
+            fail_at(p, &d.name, "expected parameters of at most 2^30 bytes");
         }
-        struct binding *binding = scope_bind(p, &name, symbol, p->depth, BOUND_VARIABLE);
-        if (binding) {
-            binding->variable = param;
-        }
+        add_variable(p, &d, &p->locals);
     }
-    expect_sign(p, ')', "behind the parameters");
-    struct ptx_variable **copy = vector_copy(p, &params, sizeof(struct ptx_variable *));
-    *count = (uint32_t)params.count;
+    next_token(p);
     *bytes = (uint32_t)offset;
-    vector_free(&params);
-    return copy;
+    return vector_take(p, &p->locals, 0, sizeof(struct ptx_variable *), count);
 }
 
-static void parse_three(struct parser *p, uint32_t *three, const char *what) {
-    three[0] = three[1] = three[2] = 1;
-    for (int i = 0; i < 3; i++) {
-        three[i] = (uint32_t)expect_integer(p, LAUNCH_MAX, what);
-        if (!take_sign(p, ',')) {
-            return;
+void parse_pragma(struct parser *p) {
+    do {
+        expect_kind(p, TOKEN_STRING, "a pragma in quotes");
+    } while (take_sign(p, ','));
+    expect_sign(p, ';', "behind a pragma");
+}
+
+/* .maxntid 128, 1, 1 and the like: false, another directive stands here. */
+static bool parse_numbers(struct parser *p, struct ptx_function *function) {
+    const struct {
+        const char *name;
+        uint32_t *to; /* NULL: it makes no difference */
+        uint32_t count;
+        const char *what;
+    } numbers[] = {
+        {".maxntid", function->maxntid, 3, "a number of threads"},
+        {".reqntid", function->reqntid, 3, "a number of threads"},
+        {".reqnctapercluster", function->reqnctapercluster, 3, "a number of blocks"},
+        {".minnctapersm", &function->minnctapersm, 1, "a number of blocks"},
+        {".maxclusterrank", &function->maxclusterrank, 1, "a number of blocks"},
+        {".maxnreg", &function->maxnreg, 1, "a number of registers"},
+        {".maxnctapersm", NULL, 1, "a number"},
+        {".abi_preserve", NULL, 1, "a number"},
+        {".abi_preserve_control", NULL, 1, "a number"},
+    };
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        if (!take_word(p, numbers[i].name)) {
+            continue;
         }
+        uint32_t values[3] = {1, 1, 1}, count = 0;
+        do {
+            if (count == 3) {
+                fail_expected(p, "at most three numbers");
+            }
+            values[count++] = (uint32_t)expect_integer(p, LAUNCH_MAX, numbers[i].what);
+        } while (numbers[i].count > 1 && take_sign(p, ','));
+        if (numbers[i].to) {
+            memcpy(numbers[i].to, values, numbers[i].count * sizeof *values);
+        }
+        return true;
     }
-    lexer_expected(&p->lexer, "at most three numbers");
+    return false;
 }
 
-/* .maxntid 128, 1, 1 and the like, between the parameters and the body. */
+/* What stands between the parameters and the body. */
 static void parse_performance(struct parser *p, struct ptx_function *function) {
-    while (p->lexer.token.kind == TOKEN_DIRECTIVE) {
-        if (take_word(p, ".maxntid")) {
-            parse_three(p, function->maxntid, "a number of threads");
-        } else if (take_word(p, ".reqntid")) {
-            parse_three(p, function->reqntid, "a number of threads");
-        } else if (take_word(p, ".reqnctapercluster")) {
-            parse_three(p, function->reqnctapercluster, "a number of blocks");
-        } else if (take_word(p, ".minnctapersm")) {
-            function->minnctapersm = (uint32_t)expect_integer(p, LAUNCH_MAX, "a number of blocks");
-        } else if (take_word(p, ".maxnctapersm") || take_word(p, ".abi_preserve") ||
-                   take_word(p, ".abi_preserve_control")) {
-            expect_integer(p, LAUNCH_MAX, "a number");
-        } else if (take_word(p, ".maxnreg")) {
-            function->maxnreg = (uint32_t)expect_integer(p, LAUNCH_MAX, "a number of registers");
-        } else if (take_word(p, ".maxclusterrank")) {
-            function->maxclusterrank =
-                (uint32_t)expect_integer(p, LAUNCH_MAX, "a number of blocks");
-        } else if (take_word(p, ".explicitcluster")) {
+    while (p->token.kind == TOKEN_DIRECTIVE) {
+        if (take_word(p, ".explicitcluster")) {
             function->explicitcluster = true;
         } else if (take_word(p, ".blocksareclusters")) {
             function->blocksareclusters = true;
         } else if (take_word(p, ".pragma")) {
-            skip_pragma(p);
-        } else if (!take_word(p, ".noreturn") && !take_word(p, ".unique")) {
-            lexer_expected(&p->lexer, "a directive of a function, its body or ';'");
+            parse_pragma(p);
+        } else if (!take_word(p, ".noreturn") && !take_word(p, ".unique") &&
+                   !parse_numbers(p, function)) {
+            fail_expected(p, "a directive of a function, its body or ';'");
         }
     }
 }
@@ -386,51 +324,37 @@ static void parse_performance(struct parser *p, struct ptx_function *function) {
 /* The function of that name: a declared one, or a new one. */
 static struct ptx_function *find_function(struct parser *p, const struct token *name, bool entry) {
     struct symbol *symbol = symbol_of(p, name);
-    if (!symbol) {
-        return NULL;
-    }
     const struct binding *known = scope_find(p, symbol);
     if (known && known->kind == BOUND_FUNCTION && known->function->external &&
         known->function->entry == entry) {
         return known->function;
     }
-    struct binding *binding = scope_bind(p, name, symbol, 0, BOUND_FUNCTION);
     struct ptx_function *function = parser_alloc(p, p->arena, sizeof *function);
-    struct ptx_function **added = vector_push(p, &p->functions, sizeof(struct ptx_function *));
-    if (!binding || !function || !added) {
-        return NULL;
-    }
-    binding->function = *added = function;
+    scope_bind(p, name, symbol, 0, BOUND_FUNCTION)->function = function;
+    *(struct ptx_function **)vector_push(p, &p->functions, sizeof function) = function;
     function->name = symbol->name;
-    function->entry = entry;
-    function->external = true;
     return function;
 }
 
 struct ptx_function *parse_function_head(struct parser *p, bool entry) {
-    struct ptx_function head = {.entry = entry};
-    uint32_t result_bytes = 0;
+    struct ptx_function head = {.entry = entry, .external = true};
+    uint32_t result_bytes;
     scope_open(p);
     if (!entry && take_sign(p, '(')) {
         head.results = parse_params(p, &head.result_count, &result_bytes);
     }
-    const struct token name = p->lexer.token;
+    const struct token name = p->token;
     if (name.kind != TOKEN_NAME) {
-        lexer_expected(&p->lexer, "the name of a function");
-        return NULL;
+        fail_expected(p, "the name of a function");
     }
     struct ptx_function *function = find_function(p, &name, entry);
-    lexer_next(&p->lexer);
+    head.name = function->name;
+    head.line = name.line;
+    next_token(p);
     if (take_sign(p, '(')) {
         head.params = parse_params(p, &head.param_count, &head.param_bytes);
     }
     parse_performance(p, &head);
-    if (!function) {
-        return NULL;
-    }
-    head.name = function->name;
-    head.line = name.line;
-    head.external = true;
     *function = head;
     return function;
 }
@@ -439,49 +363,37 @@ struct ptx_function *parse_function_head(struct parser *p, bool entry) {
 
 struct alias {
     struct ptx_function *function;
-    struct symbol *target;
-    uint32_t line, column;
+    struct token target;
 };
 
-static struct ptx_function *function_of(struct parser *p, struct symbol *symbol) {
-    const struct binding *binding = symbol ? scope_find(p, symbol) : NULL;
+static struct ptx_function *function_of(struct parser *p, const struct token *token) {
+    const struct binding *binding =
+        token->kind == TOKEN_NAME ? scope_find(p, symbol_of(p, token)) : NULL;
     return binding && binding->kind == BOUND_FUNCTION ? binding->function : NULL;
 }
 
 /* .alias NAME, TARGET; */
 void parse_alias(struct parser *p) {
-    struct ptx_function *function = NULL;
-    if (p->lexer.token.kind == TOKEN_NAME) {
-        function = function_of(p, symbol_of(p, &p->lexer.token));
-    }
+    struct ptx_function *function = function_of(p, &p->token);
     if (!function || !function->external) {
-        lexer_expected(&p->lexer, "a function that is declared without a body");
-        return;
+        fail_expected(p, "a function that is declared without a body");
     }
-    lexer_next(&p->lexer);
+    next_token(p);
     expect_sign(p, ',', "behind the name of an alias");
-    const struct token target = p->lexer.token;
-    if (target.kind != TOKEN_NAME) {
-        lexer_expected(&p->lexer, "the name of a function");
-        return;
-    }
     struct alias *alias = vector_push(p, &p->aliases, sizeof *alias);
-    if (alias) {
-        *alias = (struct alias){function, symbol_of(p, &target), target.line, target.column};
-    }
-    lexer_next(&p->lexer);
+    alias->function = function;
+    alias->target = expect_kind(p, TOKEN_NAME, "the name of a function");
     expect_sign(p, ';', "behind an alias");
 }
 
 void resolve_aliases(struct parser *p) {
     const struct alias *aliases = p->aliases.items;
-    for (size_t i = 0; i < p->aliases.count && !p->lexer.failed; i++) {
-        const struct ptx_function *target = function_of(p, aliases[i].target);
+    for (size_t i = 0; i < p->aliases.count; i++) {
+        const struct token *at = &aliases[i].target;
+        const struct ptx_function *target = function_of(p, at);
         if (!target || target->external) {
-            lexer_fail_at(&p->lexer, aliases[i].line, aliases[i].column,
-                          "expected a function with a body as target of an alias, found '%.80s'",
-                          aliases[i].target ? aliases[i].target->name : "");
-            return;
+            fail_at(p, at, "expected a function with a body as target of an alias, found '%.*s'",
+                    (int)(at->length < 80 ? at->length : 80), at->start);
         }
         const char *name = aliases[i].function->name;
         *aliases[i].function = *target;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ptx_lexer.c - PTX as tokens, one at a time, each with its place.
+ * ptx_lexer.c - PTX as tokens, one at a time, each with its place; and how parsing fails.
  *
  * Invariant: the cursor never passes the end of the text, where a 0 stands.
  */
-#include "ptx_lexer.h"
+#include "ptx_parser.h"
 
 #include <locale.h>
 #include <stdarg.h>
@@ -12,67 +12,44 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { NAME_FIRST = 1, NAME_REST = 2, DIGIT = 4 };
-
-/* Of the bytes below 128, 16 a row: $ % 0-9 A-Z _ a-z belong to names; no byte above does. */
-static const unsigned char CLASS[256] = {
-    /* clang-format off */
-    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
-    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
-    0, 0, 0, 0, 3, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
-    6, 6, 6, 6, 6, 6, 6, 6, 6, 6, 0, 0, 0, 0, 0, 0,
-    0, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3,
-    3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 0, 0, 0, 0, 3,
-    0, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3,
-    3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 0, 0, 0, 0, 0,
-    /* clang-format on */
-};
-
-static unsigned class_of(char c) {
-    return CLASS[(unsigned char)c];
-}
-
 static bool is_digit(char c) {
-    return (class_of(c) & DIGIT) != 0;
+    return c >= '0' && c <= '9';
 }
 
-/* 0 to 35, or 36 for what is neither digit nor letter. */
+static bool starts_name(char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || c == '$';
+}
+
+static bool in_name(char c) {
+    return starts_name(c) || is_digit(c);
+}
+
+/* 0 to 15, or 16 for what is no hexadecimal digit. */
 static unsigned digit_value(char c) {
-    if (c >= '0' && c <= '9') {
+    if (is_digit(c)) {
         return (unsigned)(c - '0');
     }
-    if (c >= 'a' && c <= 'z') {
-        return (unsigned)(c - 'a') + 10;
-    }
-    if (c >= 'A' && c <= 'Z') {
-        return (unsigned)(c - 'A') + 10;
-    }
-    return 36;
+    const char lower = (char)(c | 0x20);
+    return lower >= 'a' && lower <= 'f' ? (unsigned)(lower - 'a') + 10 : 16;
 }
 
 /* ---- errors ---------------------------------------------------------------------------------- */
 
-void lexer_fail_at(struct lexer *lexer, uint32_t line, uint32_t column, const char *format, ...) {
-    if (lexer->failed) {
-        return;
-    }
-    lexer->failed = true;
-    lexer->error->line = line;
-    lexer->error->column = column;
+void fail_at(struct parser *p, const struct token *at, const char *format, ...) {
+    p->error->line = at->line;
+    p->error->column = at->column;
     va_list args;
     va_start(args, format);
-    vsnprintf(lexer->error->text, sizeof lexer->error->text, format, args);
+    vsnprintf(p->error->text, sizeof p->error->text, format, args);
     va_end(args);
-    lexer->token.kind = TOKEN_END;
+    longjmp(p->failed, 1);
 }
 
-void lexer_expected(struct lexer *lexer, const char *what) {
+void fail_expected(struct parser *p, const char *what) {
     enum { SHOWN = 48 };
-    const struct token *token = &lexer->token;
+    const struct token *token = &p->token;
     if (token->kind == TOKEN_END) {
-        lexer_fail_at(lexer, token->line, token->column, "expected %s, found the end of the text",
-                      what);
-        return;
+        fail_at(p, token, "expected %s, found the end of the text", what);
     }
     char found[SHOWN + 1];
     const uint32_t length = token->length < SHOWN ? token->length : SHOWN;
@@ -81,303 +58,231 @@ void lexer_expected(struct lexer *lexer, const char *what) {
         found[i] = c >= ' ' && c <= '~' ? c : '?';
     }
     found[length] = '\0';
-    lexer_fail_at(lexer, token->line, token->column, "expected %s, found '%s%s'", what, found,
-                  token->length > SHOWN ? "..." : "");
+    fail_at(p, token, "expected %s, found '%s%s'", what, found, token->length > SHOWN ? "..." : "");
 }
 
-static uint32_t column_of(const struct lexer *lexer, const char *at) {
-    return (uint32_t)(at - lexer->line_start) + 1;
+/* The token that is being read, cut short where it is wrong. */
+static struct token place(const struct parser *p, const char *at) {
+    return (struct token){.line = p->line, .column = (uint32_t)(at - p->line_start) + 1};
 }
 
-static void fail_here(struct lexer *lexer, const char *at, const char *text) {
-    lexer_fail_at(lexer, lexer->line, column_of(lexer, at), "%s", text);
+static _Noreturn void fail_here(struct parser *p, const char *at, const char *text) {
+    const struct token here = place(p, at);
+    fail_at(p, &here, "%s", text);
 }
 
 /* ---- blanks ---------------------------------------------------------------------------------- */
 
-static void start_line(struct lexer *lexer, const char *at) {
-    lexer->line++;
-    lexer->line_start = at;
+static void start_line(struct parser *p, const char *at) {
+    p->line++;
+    p->line_start = at;
 }
 
-static const char *end_of_line(const struct lexer *lexer, const char *at) {
-    const char *found = memchr(at, '\n', (size_t)(lexer->end - at));
-    return found ? found : lexer->end;
-}
-
-/* Behind the comment that starts at `at`; at itself: the text ends inside it. */
-static const char *skip_comment(struct lexer *lexer, const char *at) {
-    for (const char *c = at + 2; c < lexer->end; c++) {
-        if (*c == '*' && c[1] == '/') {
-            return c + 2;
+/* Behind the comment that starts at `start`. */
+static const char *skip_comment(struct parser *p, const char *start) {
+    const struct token here = place(p, start);
+    for (const char *at = start + 2; at < p->end; at++) {
+        if (*at == '*' && at[1] == '/') {
+            return at + 2;
         }
-        if (*c == '\n') {
-            start_line(lexer, c + 1);
+        if (*at == '\n') {
+            start_line(p, at + 1);
         }
     }
-    return at;
+    fail_at(p, &here, "this comment does not end");
 }
 
 /* The first character that is neither blank nor comment. Lines of old compilers that hold
  * debugging data for the assembler (@@DWARF) are comments. */
-static const char *skip_blanks(struct lexer *lexer) {
-    const char *at = lexer->cursor;
+static const char *skip_blanks(struct parser *p) {
+    const char *at = p->cursor;
     for (;;) {
         if (*at == '\n') {
-            start_line(lexer, ++at);
-        } else if (*at == ' ' || *at == '\t' || *at == '\r' || *at == '\f' || *at == '\v') {
+            start_line(p, ++at);
+        } else if (*at == ' ' || (*at >= '\t' && *at <= '\r')) {
             at++;
         } else if ((*at == '/' && at[1] == '/') || (*at == '@' && strncmp(at, "@@DWARF", 7) == 0)) {
-            at = end_of_line(lexer, at);
+            const char *newline = memchr(at, '\n', (size_t)(p->end - at));
+            at = newline ? newline : p->end;
         } else if (*at == '/' && at[1] == '*') {
-            const uint32_t line = lexer->line, column = column_of(lexer, at);
-            const char *behind = skip_comment(lexer, at);
-            if (behind == at) {
-                lexer_fail_at(lexer, line, column, "this comment does not end");
-                return lexer->end;
-            }
-            at = behind;
+            at = skip_comment(p, at);
         } else {
             return at;
         }
     }
 }
 
-/* ---- names ----------------------------------------------------------------------------------- */
-
-static const char *hash_name(const char *at, uint64_t *hash) {
-    uint64_t h = *hash;
-    while (class_of(*at) & NAME_REST) {
-        h = lexer_hash(h, *at++);
-    }
-    *hash = h;
-    return at;
-}
-
-static void finish_name(struct lexer *lexer, enum token_kind kind, const char *start,
-                        const char *behind, uint64_t hash) {
-    struct token *token = &lexer->token;
-    token->kind = kind;
-    token->start = start;
-    token->length = (uint32_t)(behind - start);
-    token->hash = hash;
-    lexer->cursor = behind;
-}
-
-void lexer_extend_opcode(struct lexer *lexer) {
-    const char *at = lexer->cursor;
-    uint64_t hash = lexer->token.hash;
-    for (;;) {
-        const bool colons = at[0] == ':' && at[1] == ':';
-        if (*at != '.' && !colons) {
-            break;
-        }
-        const char *word = at + (colons ? 2 : 1);
-        if (!(class_of(*word) & NAME_REST)) {
-            fail_here(lexer, word, "expected the name of a modifier here");
-            return;
-        }
-        hash = lexer_hash(hash, *at);
-        at = hash_name(word, &hash);
-    }
-    finish_name(lexer, TOKEN_NAME, lexer->token.start, at, hash);
-}
-
-void lexer_extend_component(struct lexer *lexer) {
-    const char *at = lexer->cursor;
-    if (at[0] == '.' && (class_of(at[1]) & NAME_REST) && !(class_of(at[2]) & NAME_REST)) {
-        uint64_t hash = lexer_hash(lexer->token.hash, '.');
-        at = hash_name(at + 1, &hash);
-        finish_name(lexer, TOKEN_NAME, lexer->token.start, at, hash);
-    }
-}
-
 /* ---- numbers --------------------------------------------------------------------------------- */
 
-static void finish_number(struct lexer *lexer, enum token_kind kind, const char *behind,
-                          uint64_t value) {
-    if (class_of(*behind) & (NAME_REST | NAME_FIRST) && *behind != '%') {
-        fail_here(lexer, behind, "expected the number to end here");
-        return;
-    }
-    lexer->token.kind = kind;
-    lexer->token.length = (uint32_t)(behind - lexer->token.start);
-    lexer->token.value = value;
-    lexer->cursor = behind;
+/* The current token ends before `behind`. */
+static void finish(struct parser *p, enum token_kind kind, const char *behind) {
+    p->token.kind = kind;
+    p->token.length = (uint32_t)(behind - p->token.start);
+    p->cursor = behind;
 }
 
-static void lex_digits(struct lexer *lexer, const char *at, unsigned base) {
+static void finish_number(struct parser *p, enum token_kind kind, const char *behind,
+                          uint64_t value) {
+    if (in_name(*behind)) {
+        fail_here(p, behind, "expected the number to end here");
+    }
+    p->token.value = value;
+    finish(p, kind, behind);
+}
+
+static void lex_integer(struct parser *p, const char *first, unsigned base) {
     uint64_t value = 0;
-    const char *first = at;
+    const char *at = first;
     for (unsigned digit; (digit = digit_value(*at)) < base; at++) {
         if (value > (UINT64_MAX - digit) / base) {
-            fail_here(lexer, first, "expected an integer of at most 64 bits");
-            return;
+            fail_here(p, first, "expected an integer of at most 64 bits");
         }
         value = value * base + digit;
     }
     if (at == first) {
-        fail_here(lexer, at, "expected a digit here");
-        return;
+        fail_here(p, at, "expected a digit here");
     }
-    lexer->token.is_unsigned = value > INT64_MAX;
-    if (*at == 'U' || *at == 'u') {
-        lexer->token.is_unsigned = true;
-        at++;
-    }
-    finish_number(lexer, TOKEN_INTEGER, at, value);
+    const bool suffix = *at == 'U' || *at == 'u';
+    p->token.is_unsigned = suffix || value > INT64_MAX;
+    finish_number(p, TOKEN_INTEGER, at + suffix, value);
 }
 
-static void lex_bits(struct lexer *lexer, const char *at, enum token_kind kind, unsigned digits) {
+static void lex_bits(struct parser *p, const char *at, enum token_kind kind, unsigned digits) {
     uint64_t value = 0;
     for (unsigned i = 0; i < digits; i++) {
         const unsigned digit = digit_value(at[i]);
         if (digit >= 16) {
-            lexer_fail_at(lexer, lexer->line, column_of(lexer, at + i),
-                          "expected %u hexadecimal digits for the bits of a float, found %u",
-                          digits, i);
-            return;
+            const struct token here = place(p, at + i);
+            fail_at(p, &here, "expected %u hexadecimal digits for the bits of a float, found %u",
+                    digits, i);
         }
         value = value << 4 | digit;
     }
-    finish_number(lexer, kind, at + digits, value);
+    finish_number(p, kind, at + digits, value);
 }
 
-/* Whether the digits go on as a decimal float: "1.", "1.5", "1e9", "1.5e-9". */
-static bool is_decimal(const char *at) {
+/* Behind the decimal float that starts here: "1.", ".5", "1e9", "1.5E-9"; NULL: an integer does. */
+static const char *decimal_end(const char *at) {
     while (is_digit(*at)) {
         at++;
     }
-    if (*at == '.') {
-        return true;
-    }
-    if (*at != 'e' && *at != 'E') {
-        return false;
-    }
-    at += at[1] == '+' || at[1] == '-' ? 2 : 1;
-    return is_digit(*at);
-}
-
-static void lex_decimal(struct lexer *lexer, const char *start) {
-    enum { DIGITS_MAX = 64 };
-    char digits[DIGITS_MAX];
-    const char *at = start;
+    bool is_float = *at == '.';
     while (is_digit(*at) || *at == '.') {
         at++;
     }
-    if (*at == 'e' || *at == 'E') {
-        at += at[1] == '+' || at[1] == '-' ? 2 : 1;
-        while (is_digit(*at)) {
+    const char *exponent = at + (at[0] && (at[1] == '+' || at[1] == '-') ? 2 : 1);
+    if ((*at == 'e' || *at == 'E') && is_digit(*exponent)) {
+        is_float = true;
+        for (at = exponent; is_digit(*at);) {
             at++;
         }
     }
-    const size_t length = (size_t)(at - start);
+    return is_float ? at : NULL;
+}
+
+static void lex_decimal(struct parser *p, const char *start, const char *behind) {
+    enum { DIGITS_MAX = 64 };
+    char digits[DIGITS_MAX];
+    const size_t length = (size_t)(behind - start);
     if (length >= sizeof digits) {
-        fail_here(lexer, start, "expected a decimal number of fewer than 64 characters");
-        return;
+        fail_here(p, start, "expected a decimal number of fewer than 64 characters");
     }
     memcpy(digits, start, length);
     digits[length] = '\0';
     /* The program's locale may write the point as a comma. */
     const locale_t plain = newlocale(LC_NUMERIC_MASK, "C", (locale_t)0);
     if (!plain) {
-        fail_here(lexer, start, "out of memory");
-        return;
+        fail_here(p, start, "out of memory");
     }
     char *end;
     const double number = strtod_l(digits, &end, plain);
     freelocale(plain);
     if (*end) {
-        fail_here(lexer, start + (end - digits), "expected the number to end here");
-        return;
+        fail_here(p, start + (end - digits), "expected the number to end here");
     }
     uint64_t bits;
     memcpy(&bits, &number, sizeof bits);
-    finish_number(lexer, TOKEN_DECIMAL, at, bits);
+    finish_number(p, TOKEN_DECIMAL, behind, bits);
 }
 
-static void lex_number(struct lexer *lexer, const char *at) {
-    if (*at == '0') {
-        switch (at[1]) {
-        case 'x':
-        case 'X': lex_digits(lexer, at + 2, 16); return;
-        case 'b':
-        case 'B': lex_digits(lexer, at + 2, 2); return;
-        case 'f':
-        case 'F': lex_bits(lexer, at + 2, TOKEN_F32, 8); return;
-        case 'd':
-        case 'D': lex_bits(lexer, at + 2, TOKEN_F64, 16); return;
-        default: break;
-        }
+static void lex_number(struct parser *p, const char *at) {
+    switch (at[0] == '0' ? at[1] | 0x20 : 0) {
+    case 'x': lex_integer(p, at + 2, 16); return;
+    case 'b': lex_integer(p, at + 2, 2); return;
+    case 'f': lex_bits(p, at + 2, TOKEN_F32, 8); return;
+    case 'd': lex_bits(p, at + 2, TOKEN_F64, 16); return;
+    default: break;
     }
-    if (is_decimal(at)) {
-        lex_decimal(lexer, at);
+    const char *behind = decimal_end(at);
+    if (behind) {
+        lex_decimal(p, at, behind);
     } else {
-        lex_digits(lexer, at, *at == '0' ? 8 : 10);
+        lex_integer(p, at, *at == '0' ? 8 : 10);
     }
 }
 
 /* ---- tokens ---------------------------------------------------------------------------------- */
 
-static void lex_string(struct lexer *lexer, const char *start) {
-    for (const char *at = start + 1; at < lexer->end && *at != '\n'; at++) {
+static const char *name_end(const char *at) {
+    while (in_name(*at)) {
+        at++;
+    }
+    return at;
+}
+
+void extend_opcode(struct parser *p) {
+    const char *at = p->cursor;
+    while (*at == '.' || (at[0] == ':' && at[1] == ':')) {
+        const char *word = at + (*at == '.' ? 1 : 2);
+        if (!in_name(*word)) {
+            fail_here(p, word, "expected the name of a modifier here");
+        }
+        at = name_end(word);
+    }
+    finish(p, TOKEN_NAME, at);
+}
+
+void extend_component(struct parser *p) {
+    const char *at = p->cursor;
+    if (at[0] == '.' && in_name(at[1]) && !in_name(at[2])) {
+        finish(p, TOKEN_NAME, at + 2);
+    }
+}
+
+static void lex_string(struct parser *p, const char *start) {
+    for (const char *at = start + 1; at < p->end && *at != '\n'; at++) {
         if (*at == '"') {
-            finish_name(lexer, TOKEN_STRING, start, at + 1, 0);
+            finish(p, TOKEN_STRING, at + 1);
             return;
         }
-        if (*at == '\\' && at[1] != '\n' && at + 1 < lexer->end) {
+        if (*at == '\\' && at[1] != '\n' && at + 1 < p->end) {
             at++;
         }
     }
-    fail_here(lexer, start, "expected the string to end on its line");
+    fail_here(p, start, "expected the string to end on its line");
 }
 
-static void lex_name(struct lexer *lexer, const char *start) {
-    uint64_t hash = lexer_hash(LEXER_HASH_SEED, *start);
-    const char *behind = hash_name(start + 1, &hash);
-    finish_name(lexer, *start == '.' ? TOKEN_DIRECTIVE : TOKEN_NAME, start, behind, hash);
-}
-
-void lexer_next(struct lexer *lexer) {
-    struct token *token = &lexer->token;
-    if (lexer->failed) {
-        return;
-    }
-    const char *at = skip_blanks(lexer);
-    if (lexer->failed) {
-        return;
-    }
-    token->line = lexer->line;
-    token->column = column_of(lexer, at);
-    token->start = at;
-    token->is_unsigned = false;
-    const unsigned next = class_of(at[0] ? at[1] : '\0');
-    if (class_of(*at) & NAME_FIRST && (*at != '%' || (next & NAME_FIRST))) {
-        lex_name(lexer, at);
-    } else if (is_digit(*at) || (*at == '.' && (next & DIGIT))) {
-        lex_number(lexer, at);
-    } else if (*at == '.' && (next & NAME_REST)) {
-        lex_name(lexer, at);
+void next_token(struct parser *p) {
+    const char *at = skip_blanks(p);
+    p->token = place(p, at);
+    p->token.start = at;
+    const char second = (char)(at[0] ? at[1] : '\0');
+    if (starts_name(*at) || (*at == '%' && starts_name(second))) {
+        finish(p, TOKEN_NAME, name_end(at + 1));
+    } else if (is_digit(*at) || (*at == '.' && is_digit(second))) {
+        lex_number(p, at);
+    } else if (*at == '.' && in_name(second)) {
+        finish(p, TOKEN_DIRECTIVE, name_end(at + 1));
     } else if (*at == '"') {
-        lex_string(lexer, at);
-    } else if (*at == '\0' && at >= lexer->end) {
-        token->kind = TOKEN_END;
-        token->length = 0;
-        lexer->cursor = at;
+        lex_string(p, at);
+    } else if (*at == '\0' && at >= p->end) {
+        finish(p, TOKEN_END, at);
     } else if (*at > ' ' && *at <= '~') {
-        token->kind = TOKEN_SIGN;
-        token->length = 1;
-        lexer->cursor = at + 1;
+        finish(p, TOKEN_SIGN, at + 1);
     } else {
-        lexer_fail_at(lexer, token->line, token->column,
-                      "expected PTX, found a byte of value 0x%02x", (unsigned)(unsigned char)*at);
+        fail_at(p, &p->token, "expected PTX, found a byte of value 0x%02x",
+                (unsigned)(unsigned char)*at);
     }
-}
-
-void lexer_start(struct lexer *lexer, const char *text, size_t size, struct ptx_error *error) {
-    *lexer = (struct lexer){
-        .cursor = text, .end = text + size, .line_start = text, .line = 1, .error = error};
-    lexer_next(lexer);
 }
 
 bool token_is_sign(const struct token *token, char sign) {
@@ -388,4 +293,44 @@ bool token_is(const struct token *token, const char *text) {
     const size_t length = strlen(text);
     return (token->kind == TOKEN_NAME || token->kind == TOKEN_DIRECTIVE) &&
            token->length == length && memcmp(token->start, text, length) == 0;
+}
+
+bool take_sign(struct parser *p, char sign) {
+    const bool taken = token_is_sign(&p->token, sign);
+    if (taken) {
+        next_token(p);
+    }
+    return taken;
+}
+
+bool take_word(struct parser *p, const char *text) {
+    const bool taken = token_is(&p->token, text);
+    if (taken) {
+        next_token(p);
+    }
+    return taken;
+}
+
+void expect_sign(struct parser *p, char sign, const char *where) {
+    if (!take_sign(p, sign)) {
+        char what[80];
+        snprintf(what, sizeof what, "'%c' %s", sign, where);
+        fail_expected(p, what);
+    }
+}
+
+struct token expect_kind(struct parser *p, enum token_kind kind, const char *what) {
+    const struct token token = p->token;
+    if (token.kind != kind) {
+        fail_expected(p, what);
+    }
+    next_token(p);
+    return token;
+}
+
+uint32_t expect_number(struct parser *p, uint32_t limit, const char *what) {
+    if (p->token.kind == TOKEN_INTEGER && p->token.value > limit) {
+        fail_expected(p, what);
+    }
+    return (uint32_t)expect_kind(p, TOKEN_INTEGER, what).value;
 }

@@ -6,186 +6,118 @@
  */
 #include "ptx_parser.h"
 
+#include <stdlib.h>
 #include <string.h>
 
-enum { VERSION_MAX = 1000, TARGET_MAX = 10000 };
+struct directive {
+    const char *name;
+    void (*parse)(struct parser *p);
+};
+
+static bool parse_directive(struct parser *p, const struct directive *directives, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        if (take_word(p, directives[i].name)) {
+            directives[i].parse(p);
+            return true;
+        }
+    }
+    return false;
+}
+
+#define PARSE_ONE_OF(p, directives)                                                                \
+    parse_directive(p, directives, sizeof(directives) / sizeof *(directives))
 
 /* ---- bodies of functions --------------------------------------------------------------------- */
 
-static void parse_label(struct parser *p, const struct token *name) {
-    const struct token *token = &p->lexer.token;
-    if (token_is(token, ".branchtargets") || token_is(token, ".calltargets") ||
-        token_is(token, ".callprototype")) {
-        parse_targets(p, name);
-        return;
-    }
-    struct symbol *symbol = symbol_of(p, name);
-    struct binding *binding = symbol ? scope_bind(p, name, symbol, p->depth, BOUND_LABEL) : NULL;
-    if (binding) {
-        binding->label = (uint32_t)p->code.count;
-    }
-}
-
 /* Whether the current name is a label: a colon comes next. */
 static bool at_label(const struct parser *p) {
-    const char *at = p->lexer.cursor;
-    while (*at == ' ' || *at == '\t' || *at == '\r' || *at == '\n') {
-        at++;
-    }
-    return *at == ':';
+    return p->cursor[strspn(p->cursor, " \t\r\n")] == ':';
 }
 
-static void parse_guarded(struct parser *p) {
-    const bool negated = take_sign(p, '!');
-    const uint32_t guard = parse_register(p, "a predicate as guard");
-    if (p->lexer.token.kind != TOKEN_NAME) {
-        lexer_expected(&p->lexer, "an instruction behind the guard");
-        return;
+static void parse_label(struct parser *p) {
+    const struct token name = p->token;
+    next_token(p);
+    next_token(p);
+    if (token_is(&p->token, ".branchtargets") || token_is(&p->token, ".calltargets") ||
+        token_is(&p->token, ".callprototype")) {
+        parse_targets(p, &name);
+    } else {
+        scope_bind(p, &name, symbol_of(p, &name), p->depth, BOUND_LABEL)->number =
+            (uint32_t)p->code.count;
     }
-    parse_instruction(p, (int32_t)guard, negated);
 }
 
 static void parse_body_directive(struct parser *p) {
+    static const struct directive DIRECTIVES[] = {{".loc", parse_loc},
+                                                  {".reg", parse_registers},
+                                                  {".pragma", parse_pragma},
+                                                  {".file", parse_file}};
     enum ptx_space space;
-    if (take_word(p, ".loc")) {
-        parse_loc(p);
-    } else if (take_word(p, ".reg")) {
-        parse_registers(p);
-    } else if (space_of(&p->lexer.token, &space)) {
-        lexer_next(&p->lexer);
+    if (take_space(p, &space)) {
         parse_variables(p, space, false);
-    } else if (take_word(p, ".pragma")) {
-        skip_pragma(p);
-    } else if (take_word(p, ".file")) {
-        parse_file(p);
     } else if (take_word(p, ".extern")) {
-        if (!space_of(&p->lexer.token, &space)) {
-            lexer_expected(&p->lexer, "a state space behind .extern");
-            return;
+        if (!take_space(p, &space)) {
+            fail_expected(p, "a state space behind .extern");
         }
-        lexer_next(&p->lexer);
         parse_variables(p, space, true);
-    } else {
-        lexer_expected(&p->lexer, "a directive of a body");
+    } else if (!PARSE_ONE_OF(p, DIRECTIVES)) {
+        fail_expected(p, "a directive of a body");
     }
 }
 
 static void parse_statement(struct parser *p) {
-    const struct token token = p->lexer.token;
-    if (token.kind == TOKEN_NAME) {
-        if (!at_label(p)) {
-            parse_instruction(p, -1, false);
-            return;
-        }
-        lexer_next(&p->lexer);
-        lexer_next(&p->lexer);
-        parse_label(p, &token);
-    } else if (token.kind == TOKEN_DIRECTIVE) {
+    if (p->token.kind == TOKEN_NAME && at_label(p)) {
+        parse_label(p);
+    } else if (p->token.kind == TOKEN_NAME || token_is_sign(&p->token, '@')) {
+        parse_instruction(p);
+    } else if (p->token.kind == TOKEN_DIRECTIVE) {
         parse_body_directive(p);
-    } else if (take_sign(p, '@')) {
-        parse_guarded(p);
     } else if (take_sign(p, '{')) {
         scope_open(p);
     } else if (!take_sign(p, ';')) {
-        lexer_expected(&p->lexer, "an instruction, a label, a directive or '}'");
+        fail_expected(p, p->token.kind == TOKEN_END
+                             ? "'}' at the end of a function"
+                             : "an instruction, a label, a directive or '}'");
     }
-}
-
-/* A label at the very end means leaving the function. */
-static void end_with_return(struct parser *p, const struct token *at) {
-    struct ptx_form *form = parser_alloc(p, p->scratch, sizeof *form);
-    struct draft *draft = vector_push(p, &p->code, sizeof *draft);
-    if (form && draft) {
-        form->opcode = arena_intern(p->arena, "ret", 3);
-        *draft = (struct draft){.form = form,
-                                .first_operand = p->operands.count,
-                                .guard = -1,
-                                .line = at->line,
-                                .column = at->column,
-                                .location = p->location};
-        if (!form->opcode) {
-            lexer_fail_at(&p->lexer, at->line, at->column, "out of memory");
-        }
-    }
-}
-
-static void fill_instruction(struct ptx_instruction *in, const struct draft *draft,
-                             const struct ptx_operand *operands) {
-    const struct ptx_form *form = draft->form;
-    in->opcode = form->opcode;
-    memcpy(in->modifiers, form->modifiers, form->modifier_count * sizeof form->modifiers[0]);
-    in->modifier_count = form->modifier_count;
-    in->guard = draft->guard;
-    in->guard_negated = draft->guard_negated;
-    if (draft->operand_count) {
-        memcpy(in->operands, operands + draft->first_operand,
-               draft->operand_count * sizeof *operands);
-    }
-    in->operand_count = draft->operand_count;
-    in->line = draft->line;
-    in->column = draft->column;
-    in->location = draft->location;
-}
-
-static void finish_function(struct parser *p, struct ptx_function *function) {
-    const struct draft *drafts = p->code.items;
-    const size_t count = p->code.count;
-    struct ptx_instruction *code = parser_alloc(p, p->arena, count * sizeof *code);
-    if (!code) {
-        return;
-    }
-    for (size_t i = 0; i < count; i++) {
-        fill_instruction(&code[i], &drafts[i], p->operands.items);
-    }
-    function->external = false;
-    function->code = code;
-    function->code_count = (uint32_t)count;
-    function->registers = vector_copy(p, &p->registers, sizeof(struct ptx_register));
-    function->register_count = (uint32_t)p->registers.count;
-    function->variables = vector_copy(p, &p->locals, sizeof(struct ptx_variable *));
-    function->variable_count = (uint32_t)p->locals.count;
-    p->code_count += count;
 }
 
 /* Behind the first brace. */
 static void parse_body(struct parser *p, struct ptx_function *function) {
-    const uint32_t outside = p->depth;
-    struct token at;
-    for (;;) {
-        at = p->lexer.token;
-        if (at.kind == TOKEN_END) {
-            lexer_expected(&p->lexer, "'}' at the end of a function");
-            return;
-        }
-        if (!token_is_sign(&at, '}')) {
+    const uint32_t outside = p->depth - 1;
+    struct token end;
+    while (p->depth > outside) {
+        end = p->token;
+        if (token_is_sign(&end, '}')) {
+            scope_close(p);
+            next_token(p);
+        } else {
             parse_statement(p);
-            continue;
         }
-        if (p->depth == outside) {
-            break;
-        }
-        scope_close(p);
-        lexer_next(&p->lexer);
     }
-    scope_close(p);
-    if (!p->lexer.failed && p->last_label > 0 && p->last_label == p->code.count) {
-        end_with_return(p, &at);
+    if (p->last_label > 0 && p->last_label == p->code.count) {
+        /* A label at the very end means leaving the function. */
+        struct ptx_instruction *in = vector_push(p, &p->code, sizeof *in);
+        *in = (struct ptx_instruction){.opcode = parser_intern(p, "ret", 3),
+                                       .guard = -1,
+                                       .line = end.line,
+                                       .column = end.column,
+                                       .location = p->location};
     }
-    lexer_next(&p->lexer);
-    if (!p->lexer.failed) {
-        finish_function(p, function);
-    }
+    p->code_count += p->code.count;
+    function->external = false;
+    function->code =
+        vector_take(p, &p->code, 0, sizeof(struct ptx_instruction), &function->code_count);
+    function->registers =
+        vector_take(p, &p->registers, 0, sizeof(struct ptx_register), &function->register_count);
+    function->variables =
+        vector_take(p, &p->locals, 0, sizeof(struct ptx_variable *), &function->variable_count);
 }
 
 static void parse_function(struct parser *p, bool entry) {
-    p->registers.count = p->locals.count = p->code.count = 0;
-    p->operands.count = p->references.count = p->parts.count = 0;
     p->last_label = 0;
-    lines_start_function(p);
+    p->location = 0;
+    p->function_number++;
     struct ptx_function *function = parse_function_head(p, entry);
-    if (!function || p->lexer.failed) {
-        return;
-    }
     if (take_sign(p, '{')) {
         parse_body(p, function);
     } else {
@@ -196,153 +128,144 @@ static void parse_function(struct parser *p, bool entry) {
 
 /* ---- modules --------------------------------------------------------------------------------- */
 
-/* .version 9.0 */
-static void parse_version(struct parser *p) {
-    const struct token token = p->lexer.token;
-    uint32_t major = 0, minor = 0, i = 0;
-    if (token.kind == TOKEN_DECIMAL) {
-        for (; i < token.length && token.start[i] != '.' && major < VERSION_MAX; i++) {
-            major = major * 10 + (uint32_t)(token.start[i] - '0');
-        }
-        for (i++; i < token.length && minor < VERSION_MAX; i++) {
-            minor = minor * 10 + (uint32_t)(token.start[i] - '0');
-        }
+/* The digits at *at, which moves behind them. */
+static uint32_t read_number(const char **at, const char *end) {
+    enum { NUMBER_MAX = 100000 };
+    uint32_t number = 0;
+    for (; *at < end && **at >= '0' && **at <= '9' && number < NUMBER_MAX; (*at)++) {
+        number = number * 10 + (uint32_t)(**at - '0');
     }
-    if (major == 0 || major >= VERSION_MAX || minor > 9) {
-        lexer_expected(&p->lexer, "a version such as 9.0");
-        return;
-    }
-    p->module->version = major * 10 + minor;
-    lexer_next(&p->lexer);
+    return number;
 }
 
-/* sm_90a */
-static bool read_architecture(struct parser *p, const struct token *token) {
-    if (token->length < 4 || memcmp(token->start, "sm_", 3) != 0) {
-        return false;
+/* .version 9.0 */
+static void parse_version(struct parser *p) {
+    enum { MAJOR_MAX = 999, MINOR_MAX = 9 };
+    const char *at = p->token.start, *end = at + p->token.length;
+    const uint32_t major = read_number(&at, end);
+    at++; /* the point */
+    const uint32_t minor = read_number(&at, end);
+    if (p->token.kind != TOKEN_DECIMAL || major == 0 || major > MAJOR_MAX || minor > MINOR_MAX) {
+        fail_expected(p, "a version such as 9.0");
     }
-    uint32_t number = 0, i = 3;
-    for (; i < token->length && token->start[i] >= '0' && token->start[i] <= '9'; i++) {
-        number = number * 10 + (uint32_t)(token->start[i] - '0');
-        if (number > TARGET_MAX) {
-            return false;
-        }
-    }
-    char suffix = '\0';
-    if (i + 1 == token->length && token->start[i] >= 'a' && token->start[i] <= 'z') {
-        suffix = token->start[i++];
-    }
-    p->module->target = number;
-    p->module->target_suffix = suffix;
-    return i == token->length && number > 0;
+    p->module->version = major * 10 + minor;
+    next_token(p);
 }
 
 /* .target sm_90a, debug */
 static void parse_target(struct parser *p) {
-    if (p->lexer.token.kind != TOKEN_NAME || !read_architecture(p, &p->lexer.token)) {
-        lexer_expected(&p->lexer, "an architecture such as sm_80 or sm_90a");
-        return;
+    enum { TARGET_MAX = 10000 };
+    const char *at = p->token.start, *end = at + p->token.length;
+    const bool named = p->token.length > 3 && memcmp(at, "sm_", 3) == 0;
+    if (named) {
+        at += 3;
+        p->module->target = read_number(&at, end);
+        p->module->target_suffix = (char)(at + 1 == end && *at >= 'a' && *at <= 'z' ? *at++ : 0);
     }
-    lexer_next(&p->lexer);
+    if (!named || at != end || p->module->target == 0 || p->module->target > TARGET_MAX) {
+        fail_expected(p, "an architecture such as sm_80 or sm_90a");
+    }
+    next_token(p);
     while (take_sign(p, ',')) {
         if (!take_word(p, "debug") && !take_word(p, "texmode_unified") &&
             !take_word(p, "texmode_independent")) {
-            lexer_expected(&p->lexer, "debug or texmode_unified");
+            fail_expected(p, "debug or texmode_unified");
         }
     }
 }
 
 static void parse_address_size(struct parser *p) {
-    const struct token *token = &p->lexer.token;
-    if (token->kind != TOKEN_INTEGER || token->value != 64) {
-        lexer_expected(&p->lexer, "an address size of 64");
-        return;
+    if (p->token.kind != TOKEN_INTEGER || p->token.value != 64) {
+        fail_expected(p, "an address size of 64");
     }
-    lexer_next(&p->lexer);
+    next_token(p);
 }
 
-/* Behind .visible, .weak, .extern and .common. */
-static void parse_declaration(struct parser *p, bool external) {
+/* A function or a variable. */
+static void parse_declaration(struct parser *p) {
+    const bool external = take_word(p, ".extern");
+    if (!external && !take_word(p, ".visible") && !take_word(p, ".weak")) {
+        take_word(p, ".common");
+    }
     enum ptx_space space;
     if (take_word(p, ".entry")) {
         parse_function(p, true);
     } else if (take_word(p, ".func")) {
         parse_function(p, false);
-    } else if (space_of(&p->lexer.token, &space) && space != PTX_PARAM) {
-        lexer_next(&p->lexer);
+    } else if (!token_is(&p->token, ".param") && take_space(p, &space)) {
         parse_variables(p, space, external);
     } else {
-        lexer_expected(&p->lexer, "a function, a variable or a directive of a module");
-    }
-}
-
-static void parse_module_directive(struct parser *p) {
-    if (take_word(p, ".file")) {
-        parse_file(p);
-    } else if (take_word(p, ".loc")) {
-        parse_loc(p);
-    } else if (take_word(p, ".section")) {
-        parse_section(p);
-    } else if (take_word(p, ".pragma")) {
-        skip_pragma(p);
-    } else if (take_word(p, ".alias")) {
-        parse_alias(p);
-    } else if (take_word(p, ".address_size")) {
-        parse_address_size(p);
-    } else if (take_word(p, ".extern")) {
-        parse_declaration(p, true);
-    } else {
-        if (!take_word(p, ".visible") && !take_word(p, ".weak")) {
-            take_word(p, ".common");
-        }
-        parse_declaration(p, false);
+        fail_expected(p, "a function, a variable or a directive of a module");
     }
 }
 
 static void parse_module(struct parser *p) {
+    static const struct directive DIRECTIVES[] = {
+        {".file", parse_file},     {".loc", parse_loc},     {".section", parse_section},
+        {".pragma", parse_pragma}, {".alias", parse_alias}, {".address_size", parse_address_size},
+    };
     struct ptx_module *module = p->module;
-    module->address_size = 64;
+    next_token(p);
     if (!take_word(p, ".version")) {
-        lexer_expected(&p->lexer, ".version at the beginning");
+        fail_expected(p, ".version at the beginning");
     }
     parse_version(p);
     if (!take_word(p, ".target")) {
-        lexer_expected(&p->lexer, ".target behind .version");
+        fail_expected(p, ".target behind .version");
     }
     parse_target(p);
-    while (p->lexer.token.kind != TOKEN_END) {
-        if (!take_sign(p, ';')) {
-            parse_module_directive(p);
+    while (p->token.kind != TOKEN_END) {
+        if (!take_sign(p, ';') && !PARSE_ONE_OF(p, DIRECTIVES)) {
+            parse_declaration(p);
         }
     }
     resolve_aliases(p);
-    if (p->lexer.failed) {
-        return;
+    finish_lines(p);
+    module->address_size = 64;
+    module->functions =
+        vector_take(p, &p->functions, 0, sizeof(struct ptx_function *), &module->function_count);
+    module->variables =
+        vector_take(p, &p->variables, 0, sizeof(struct ptx_variable *), &module->variable_count);
+}
+
+/* All that may fail; false: it did. */
+static bool parse(struct parser *p) {
+    if (setjmp(p->failed)) {
+        return false;
     }
-    lines_finish(p);
-    module->functions = vector_copy(p, &p->functions, sizeof(struct ptx_function *));
-    module->function_count = (uint32_t)p->functions.count;
-    module->variables = vector_copy(p, &p->variables, sizeof(struct ptx_variable *));
-    module->variable_count = (uint32_t)p->variables.count;
+    p->arena = arena_make();
+    p->scratch = arena_make();
+    p->place_keys = arena_make();
+    if (!p->arena || !p->scratch || !p->place_keys) {
+        fail_at(p, &p->token, "out of memory");
+    }
+    p->module = parser_alloc(p, p->arena, sizeof *p->module);
+    p->module->arena = p->arena;
+    parse_module(p);
+    return true;
 }
 
 struct ptx_module *ptx_parse(const char *text, size_t size, struct ptx_error *error) {
-    struct parser p;
+    struct parser p = {
+        .cursor = text, .end = text + size, .line_start = text, .line = 1, .error = error};
     *error = (struct ptx_error){0};
     if (size > PTX_MAX_TEXT) {
         *error = (struct ptx_error){.text = "the text is too long, expected at most 2^28 bytes"};
         return NULL;
     }
-    if (!parser_make(&p, text, size, error)) {
-        return NULL;
+    const bool parsed = parse(&p);
+    const struct vector all[] = {p.functions,  p.variables, p.aliases,   p.places,
+                                 p.strings,    p.bytes,     p.registers, p.locals,
+                                 p.references, p.parts,     p.code};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        free(all[i].items);
     }
-    parse_module(&p);
-    parser_drop(&p);
-    if (p.lexer.failed) {
+    arena_free(p.scratch);
+    arena_free(p.place_keys);
+    if (!parsed) {
         arena_free(p.arena);
-        return NULL;
     }
-    return p.module;
+    return parsed ? p.module : NULL;
 }
 
 void ptx_free(struct ptx_module *module) {

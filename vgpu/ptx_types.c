@@ -6,6 +6,7 @@
  */
 #include "ptx.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static const struct {
@@ -57,52 +58,37 @@ enum ptx_type ptx_modifier_type(const struct ptx_instruction *in, uint32_t index
 
 /* ---- the caret ------------------------------------------------------------------------------- */
 
-/* At most this much of a line is shown, with the column in it. */
-enum { SHOWN_BEFORE = 60, SHOWN = 90 };
-
-struct output {
-    char *buffer;
-    size_t size, length;
-};
-
-static void put(struct output *output, char c) {
-    if (output->length + 1 < output->size) {
-        output->buffer[output->length++] = c;
-    }
-}
-
-/* Unprintable bytes would let a text draw over the terminal. */
+/* Of a byte of the text: unprintable ones would let it draw over the terminal. */
 static char shown(char c) {
     return c == '\t' || (c >= ' ' && c <= '~') ? c : '?';
 }
 
 size_t ptx_caret(const char *text, size_t size, uint32_t line, uint32_t column, char *buffer,
                  size_t buffer_size) {
-    struct output output = {buffer, buffer_size, 0};
+    enum { BEFORE = 60, SHOWN = 90 }; /* of a line, with the column in it */
+    char part[SHOWN + 1] = "", blanks[BEFORE + 1] = "";
     const char *start = text, *end = text + size;
     for (uint32_t i = 1; i < line && start; i++) {
         const char *newline = memchr(start, '\n', (size_t)(end - start));
         start = newline ? newline + 1 : NULL;
     }
-    if (start && line > 0 && column > 0) {
-        const char *newline = memchr(start, '\n', (size_t)(end - start));
-        size_t length = (size_t)((newline ? newline : end) - start);
-        length -= length > 0 && start[length - 1] == '\r';
-        const size_t caret = column - 1 < length ? column - 1 : length;
-        const size_t from = caret > SHOWN_BEFORE ? caret - SHOWN_BEFORE : 0;
-        const size_t to = length - from > SHOWN ? from + SHOWN : length;
-        for (size_t i = from; i < to; i++) {
-            put(&output, shown(start[i]));
+    if (!start || line == 0 || column == 0 || buffer_size == 0) {
+        if (buffer_size > 0) {
+            *buffer = '\0';
         }
-        put(&output, '\n');
-        for (size_t i = from; i < caret; i++) {
-            put(&output, start[i] == '\t' ? '\t' : ' ');
-        }
-        put(&output, '^');
-        put(&output, '\n');
+        return 0;
     }
-    if (buffer_size > 0) {
-        buffer[output.length] = '\0';
+    const char *newline = memchr(start, '\n', (size_t)(end - start));
+    size_t length = (size_t)((newline ? newline : end) - start);
+    length -= length > 0 && start[length - 1] == '\r';
+    const size_t caret = column - 1 < length ? column - 1 : length;
+    const size_t from = caret > BEFORE ? caret - BEFORE : 0;
+    for (size_t i = from; i < length && i < from + SHOWN; i++) {
+        part[i - from] = shown(start[i]);
     }
-    return output.length;
+    for (size_t i = from; i < caret; i++) {
+        blanks[i - from] = start[i] == '\t' ? '\t' : ' ';
+    }
+    const int written = snprintf(buffer, buffer_size, "%s\n%s^\n", part, blanks);
+    return (size_t)written < buffer_size ? (size_t)written : buffer_size - 1;
 }

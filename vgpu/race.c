@@ -27,108 +27,16 @@ static uint32_t who_lane(uint32_t who) {
     return who >> WHO_LANE & 63;
 }
 
-/* ---- cells ----------------------------------------------------------------------------------- */
-
-bool race_allocate(struct cta_memory *cells, struct cluster_memory *memory) {
-    const size_t count = (cells->bytes + 15) / 16 * 4;
-    cells->cell_shift = 2;
-    cells->cells = (uint32_t)count;
-    cells->write_stamp = calloc(count + 1, sizeof(uint32_t));
-    cells->write_who = calloc(count + 1, sizeof(uint32_t));
-    cells->read_latest = calloc(count + 1, sizeof(uint32_t));
-    cells->write_flight = calloc(count + 1, 1);
-    cells->read_flight = calloc(count + 1, 1);
-    cells->read_stamp = calloc(memory->slot_count, sizeof(uint32_t *));
-    cells->read_who = calloc(memory->slot_count, sizeof(uint32_t *));
-    cells->readers = calloc(memory->slot_count, sizeof(uint32_t));
-    return cells->write_stamp != NULL && cells->write_who != NULL && cells->read_latest != NULL &&
-           cells->write_flight != NULL && cells->read_flight != NULL && cells->read_stamp != NULL &&
-           cells->read_who != NULL && cells->readers != NULL;
+/* Four cells at once; loops over cells that are known to be so many do not become vector code by
+ * themselves. */
+typedef uint32_t cells4 __attribute__((vector_size(16)));
+static inline cells4 load_cells(const uint32_t *from) {
+    cells4 cells;
+    memcpy(&cells, from, sizeof(cells));
+    return cells;
 }
-
-void race_free(struct cta_memory *cells) {
-    for (uint32_t i = 0; i < cells->reader_count; i++) {
-        free(cells->read_stamp[cells->readers[i]]);
-        free(cells->read_who[cells->readers[i]]);
-    }
-    free(cells->write_stamp);
-    free(cells->write_who);
-    free(cells->read_latest);
-    free(cells->write_flight);
-    free(cells->read_flight);
-    free(cells->read_stamp);
-    free(cells->read_who);
-    free(cells->readers);
-}
-
-static bool split_row(uint32_t **row, uint32_t count) {
-    uint32_t *wide = malloc(((size_t)count * 2 + 1) * sizeof(*wide));
-    if (wide == NULL) {
-        return false;
-    }
-    for (uint32_t i = 0; i < count * 2; i++) {
-        wide[i] = (*row)[i / 2];
-    }
-    free(*row);
-    *row = wide;
-    return true;
-}
-
-static bool split_bytes(uint8_t **row, uint32_t count) {
-    uint8_t *wide = malloc((size_t)count * 2 + 1);
-    if (wide == NULL) {
-        return false;
-    }
-    for (uint32_t i = 0; i < count * 2; i++) {
-        wide[i] = (*row)[i / 2];
-    }
-    free(*row);
-    *row = wide;
-    return true;
-}
-
-/* Halves the cells. False: no memory, and cells of different sizes: races are not checked any
- * more. */
-static bool split_cells(struct cta_memory *cells) {
-    bool good = split_row(&cells->write_stamp, cells->cells) &&
-                split_row(&cells->write_who, cells->cells) &&
-                split_row(&cells->read_latest, cells->cells) &&
-                split_bytes(&cells->write_flight, cells->cells) &&
-                split_bytes(&cells->read_flight, cells->cells);
-    for (uint32_t i = 0; good && i < cells->reader_count; i++) {
-        const uint32_t slot = cells->readers[i];
-        good = split_row(&cells->read_stamp[slot], cells->cells) &&
-               split_row(&cells->read_who[slot], cells->cells);
-    }
-    cells->cells = good ? cells->cells * 2 : 0;
-    cells->cell_shift -= 1;
-    return good;
-}
-
-static bool fit_cells(struct cta_memory *cells, uint32_t sizes) {
-    while ((sizes & ((1U << cells->cell_shift) - 1)) != 0) {
-        if (!split_cells(cells)) {
-            return false;
-        }
-    }
-    return cells->cells != 0;
-}
-
-static bool make_reader(struct cta_memory *cells, uint32_t slot) {
-    if (cells->read_stamp[slot] != NULL) {
-        return true;
-    }
-    uint32_t *stamp = calloc((size_t)cells->cells + 1, sizeof(*stamp));
-    uint32_t *who = calloc((size_t)cells->cells + 1, sizeof(*who));
-    if (stamp == NULL || who == NULL) {
-        free(stamp);
-        free(who);
-        return false;
-    }
-    cells->read_stamp[slot] = stamp;
-    cells->read_who[slot] = who;
-    cells->readers[cells->reader_count++] = slot;
-    return true;
+static inline void store_cells(uint32_t *to, cells4 cells) {
+    memcpy(to, &cells, sizeof(cells));
 }
 
 /* ---- hits ------------------------------------------------------------------------------------ */
@@ -252,6 +160,17 @@ static const struct agent *agent_over(const struct race *race, uint32_t cell, bo
     return NULL;
 }
 
+static inline __attribute__((always_inline)) bool any_flight(const uint8_t *flights, uint32_t n) {
+    uint64_t any = 0;
+    if (n == 4) {
+        return load_4(flights) != 0;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        any |= flights[i];
+    }
+    return any != 0;
+}
+
 static void check_flights(struct race *race, const uint8_t *flights, bool writes, uint32_t cell,
                           uint32_t n, uint32_t lane, uint32_t lane_shift) {
     for (uint32_t i = 0; i < n; i++) {
@@ -292,41 +211,66 @@ struct read_by {
     uint32_t sync; /* of the slot that reads */
 };
 
+/* The lanes of cells from the i-th on, as a part of who. */
+static inline cells4 who_lanes(uint32_t lane, uint32_t i, uint32_t shift) {
+    const cells4 numbers = {i, i + 1, i + 2, i + 3};
+    return (lane + (numbers >> shift)) << WHO_LANE;
+}
+
 static inline __attribute__((always_inline)) void record_write(struct written row, uint32_t cell,
                                                                uint32_t n, uint32_t stamp,
                                                                uint32_t who, uint32_t lane,
                                                                uint32_t lane_shift) {
-    uint32_t *restrict stamps = row.stamps + cell, *restrict whos = row.whos + cell;
+    uint32_t *stamps = row.stamps + cell, *whos = row.whos + cell, i = 0;
     const uint32_t shift = lane < LANES ? lane_shift : 31;
-    for (uint32_t i = 0; i < n; i++) {
+    for (; i + 4 <= n; i += 4) {
+        store_cells(stamps + i, (cells4){stamp, stamp, stamp, stamp});
+        store_cells(whos + i, who | who_lanes(lane, i, shift));
+    }
+    for (; i < n; i++) {
         stamps[i] = stamp;
         whos[i] = who | (lane + (i >> shift)) << WHO_LANE;
     }
 }
 
-/* A cell that different lanes have read since the warp synchronised belongs to several; reads by
- * the warp's engines leave it to those lanes. */
+/* Reads by the warp's engines leave a cell to the lanes that have read it since the warp
+ * synchronised. */
+static void record_engine_read(struct read_by row, uint32_t cell, uint32_t n, uint32_t stamp,
+                               uint32_t who) {
+    uint32_t *stamps = row.stamps + cell, *whos = row.whos + cell, *latest = row.latest + cell;
+    for (uint32_t i = 0; i < n; i++) {
+        whos[i] = stamps[i] >= row.sync ? whos[i] : who | (uint32_t)LANE_ENGINE << WHO_LANE;
+        stamps[i] = latest[i] = stamp;
+    }
+}
+
+/* A cell that different lanes have read since the warp synchronised belongs to several. */
 static inline __attribute__((always_inline)) void record_read(struct read_by row, uint32_t cell,
                                                               uint32_t n, uint32_t stamp,
                                                               uint32_t who, uint32_t lane,
                                                               uint32_t lane_shift) {
-    uint32_t *restrict stamps = row.stamps + cell, *restrict whos = row.whos + cell;
-    uint32_t *restrict latest = row.latest + cell;
+    const uint32_t several = (uint32_t)LANE_SEVERAL << WHO_LANE, lane_bits = 63U << WHO_LANE;
+    const uint32_t engine = (uint32_t)LANE_ENGINE << WHO_LANE;
+    uint32_t *stamps = row.stamps + cell, *whos = row.whos + cell, *latest = row.latest + cell;
     const uint32_t shift = lane < LANES ? lane_shift : 31, sync = row.sync;
+    uint32_t i = 0;
     if (lane == LANE_ENGINE) {
-        for (uint32_t i = 0; i < n; i++) {
-            whos[i] = stamps[i] >= sync ? whos[i] : who | (uint32_t)LANE_ENGINE << WHO_LANE;
-            stamps[i] = stamp;
-            latest[i] = stamp;
-        }
+        record_engine_read(row, cell, n, stamp, who);
         return;
     }
-    for (uint32_t i = 0; i < n; i++) {
-        const uint32_t mine = lane + (i >> shift), before = who_lane(whos[i]);
-        const bool shared = (stamps[i] >= sync) & (before != mine) & (before != LANE_ENGINE);
-        whos[i] = who | (shared ? (uint32_t)LANE_SEVERAL : mine) << WHO_LANE;
-        stamps[i] = stamp;
-        latest[i] = stamp;
+    for (; i + 4 <= n; i += 4) {
+        const cells4 mine = who_lanes(lane, i, shift), before = load_cells(whos + i) & lane_bits;
+        const cells4 shared = (cells4)(load_cells(stamps + i) >= sync) & (cells4)(before != mine) &
+                              (cells4)(before != engine);
+        store_cells(whos + i, who | (shared & several) | (~shared & mine));
+        store_cells(stamps + i, (cells4){stamp, stamp, stamp, stamp});
+        store_cells(latest + i, (cells4){stamp, stamp, stamp, stamp});
+    }
+    for (; i < n; i++) {
+        const uint32_t mine = (lane + (i >> shift)) << WHO_LANE, before = whos[i] & lane_bits;
+        const bool shared = (stamps[i] >= sync) & (before != mine) & (before != engine);
+        whos[i] = who | (shared ? several : mine);
+        stamps[i] = latest[i] = stamp;
     }
 }
 
@@ -356,7 +300,7 @@ static void record_flight(struct race *race, uint32_t offset, uint32_t bytes, ui
         return;
     }
     if (agent->count == agent->capacity) {
-        const uint32_t capacity = agent->capacity == 0 ? 4 : agent->capacity * 2;
+        const uint32_t capacity = agent->capacity == 0 ? LANES : agent->capacity * 2;
         struct flight *flights = realloc(agent->flights, capacity * sizeof(*flights));
         if (flights == NULL) {
             return;
@@ -373,6 +317,7 @@ static void record_flight(struct race *race, uint32_t offset, uint32_t bytes, ui
 void race_land(const struct agent *agent, uint32_t slot, uint32_t stamp) {
     const uint32_t nobody = agent->memory->slot_count - 1;
     const uint32_t sync = agent->memory->slots[slot].sync;
+    const uint32_t who = agent->count > 0 ? op_id(agent->warp, agent->op) : 0;
     for (uint32_t i = 0; i < agent->count; i++) {
         const struct flight *flight = &agent->flights[i];
         struct cta_memory *cells = cta_memory(flight->cta);
@@ -385,12 +330,53 @@ void race_land(const struct agent *agent, uint32_t slot, uint32_t stamp) {
         const uint32_t lane = slot < agent->memory->warp_slots ? flight->lane : LANE_ENGINE;
         const uint32_t per_lane = flight->per_lane >> cells->cell_shift;
         const uint32_t lane_shift = per_lane == 0 ? 31 : (uint32_t)__builtin_ctz(per_lane);
-        const uint32_t who = op_id(agent->warp, agent->op);
         if (flight->writes) {
             record_write(written_of(cells), cell, n, stamp, who | slot << WHO_SLOT, lane,
                          lane_shift);
         } else if (slot != nobody && make_reader(cells, slot)) {
             record_read(read_by_of(cells, slot, sync), cell, n, stamp, who, lane, lane_shift);
+        }
+    }
+}
+
+/* ---- other CTAs ------------------------------------------------------------------------------ */
+
+/* The last access of a slot to the memory of another CTA. */
+struct visit {
+    uint32_t stamp, lanes; /* 0: none */
+    const struct op *op;
+};
+
+static void record_visit(const struct race *race, uint32_t lanes) {
+    struct cta_memory *cells = race->cells;
+    if (cells->visits == NULL) {
+        cells->visits = calloc(race->memory->slot_count, sizeof(*cells->visits));
+    }
+    if (cells->visits != NULL) {
+        cells->visits[race->slot] = (struct visit){race->now, lanes, race->op};
+    }
+}
+
+void race_leave(struct warp *warp) {
+    struct cta *cta = warp->cta;
+    struct cta_memory *cells = cta_memory(cta);
+    if (warp->clock == NULL || cells == NULL || cta->cluster->cta_count == 1) {
+        return;
+    }
+    if (cells->leaving == NULL) {
+        cells->leaving = clock_make(cta->cluster);
+    }
+    clock_join(cells->leaving, warp->clock);
+    const uint32_t slots = warp->clock->memory->warp_slots;
+    for (uint32_t i = 0; cta->alive == 0 && cells->visits != NULL && i < slots; i++) {
+        const struct visit *visit = &cells->visits[i];
+        struct warp *other = visit->lanes != 0 ? warp_of_slot(cta->cluster, i) : NULL;
+        if (other != NULL && cells->leaving != NULL && visit->stamp > cells->leaving->seen[i]) {
+            report(other, visit->op, FINDING_CLUSTER_EXIT, visit->lanes,
+                   &(struct finding_detail){.space = PTX_SHARED},
+                   "block %u of the cluster, whose shared memory this touches, may have ended by "
+                   "then: it ends without waiting for it",
+                   cta->rank);
         }
     }
 }
@@ -426,16 +412,24 @@ bool race_begin(struct race *race, struct warp *warp, const struct op *op, struc
     for (int i = 0; i < RACE_HITS; i++) {
         race->hits[i].lanes = 0;
     }
+    /* what an engine does there, whoever waits for the engine waits for */
+    if (cta != warp->cta && agent == NULL && (op->in == NULL || !ptx_has(op->in, "async"))) {
+        record_visit(race, warp->active);
+    }
     return issue || !is_read(kind) || make_reader(cells, race->slot);
 }
 
 static inline __attribute__((always_inline)) bool all_below(const uint32_t *stamps, uint32_t n,
                                                             uint32_t floor) {
-    uint32_t above = 0;
-    for (uint32_t i = 0; i < n; i++) {
+    cells4 blocks = {0};
+    uint32_t above = 0, i = 0;
+    for (; i + 4 <= n; i += 4) {
+        blocks |= (cells4)(load_cells(stamps + i) >= floor);
+    }
+    for (; i < n; i++) {
         above |= stamps[i] >= floor;
     }
-    return above == 0;
+    return (above | blocks[0] | blocks[1] | blocks[2] | blocks[3]) == 0;
 }
 
 static void check_range(struct race *race, uint32_t cell, uint32_t n, uint32_t lane,
@@ -501,22 +495,26 @@ static inline __attribute__((always_inline)) void touch_lanes(struct race *race,
                                                               uint64_t base, uint32_t lanes,
                                                               uint32_t n) {
     const struct cta_memory *cells = race->cells;
-    const bool reads = race->kind == ACCESS_READ;
-    const bool look = cells->flights != 0 || race->proxy == PROXY_ASYNC;
+    const bool reads = is_read(race->kind), proxied = race->proxy == PROXY_ASYNC;
+    const bool issue = race->kind == ACCESS_ISSUE_WRITE || race->kind == ACCESS_ISSUE_READ;
     const uint32_t shift = cells->cell_shift, floor = race->floor, now = race->now;
     const uint32_t who = who_of(race) | (reads ? 0 : race->slot << WHO_SLOT);
     const uint32_t *latest = cells->read_latest;
+    const uint8_t *writing = cells->write_flight, *reading = cells->read_flight;
     const struct written written = written_of(cells);
     const struct read_by read_by =
-        reads ? read_by_of(cells, race->slot, race->sync) : (struct read_by){0};
+        reads && !issue ? read_by_of(cells, race->slot, race->sync) : (struct read_by){0};
     for (uint32_t rest = lanes; rest != 0; rest &= rest - 1) {
         const uint32_t lane = (uint32_t)__builtin_ctz(rest);
-        const uint32_t cell = (uint32_t)(addresses[lane] - base) >> shift;
-        if (look || !all_below(written.stamps + cell, n, floor) ||
-            (!reads && !all_below(latest + cell, n, floor))) {
+        const uint32_t offset = (uint32_t)(addresses[lane] - base), cell = offset >> shift;
+        if (proxied || any_flight(writing + cell, n) ||
+            !all_below(written.stamps + cell, n, floor) ||
+            (!reads && (any_flight(reading + cell, n) || !all_below(latest + cell, n, floor)))) {
             check_range(race, cell, n, lane, 31);
         }
-        if (reads) {
+        if (issue) {
+            record_flight(race, offset, n << shift, n << shift, lane);
+        } else if (reads) {
             record_read(read_by, cell, n, now, who, lane, 31);
         } else {
             record_write(written, cell, n, now, who, lane, 31);
@@ -526,21 +524,16 @@ static inline __attribute__((always_inline)) void touch_lanes(struct race *race,
 
 void race_lanes(struct race *race, const uint64_t *addresses, uint64_t base, uint32_t lanes,
                 uint32_t bytes) {
-    const bool issue = race->kind == ACCESS_ISSUE_WRITE || race->kind == ACCESS_ISSUE_READ;
     if (!fit_cells(race->cells, bytes)) {
         return;
     }
-    switch (issue ? 0 : bytes >> race->cells->cell_shift) {
+    const uint32_t n = bytes >> race->cells->cell_shift;
+    switch (n) {
     case 1: touch_lanes(race, addresses, base, lanes, 1); break;
     case 2: touch_lanes(race, addresses, base, lanes, 2); break;
     case 4: touch_lanes(race, addresses, base, lanes, 4); break;
     case 8: touch_lanes(race, addresses, base, lanes, 8); break;
-    default:
-        for (uint32_t rest = lanes; rest != 0; rest &= rest - 1) {
-            const uint32_t lane = (uint32_t)__builtin_ctz(rest);
-            race_range(race, (uint32_t)(addresses[lane] - base), bytes, bytes, lane);
-        }
-        break;
+    default: touch_lanes(race, addresses, base, lanes, n); break;
     }
 }
 

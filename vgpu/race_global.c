@@ -8,11 +8,13 @@
  *
  * Between clusters nothing is known of time: they run on different host threads, and findings must
  * not depend on that. Each cluster keeps the bytes it read, wrote, and touched with strong accesses
- * (atomics, volatile, relaxed and stronger); when it is done they are compared with those of the
- * clusters before it. A plain write conflicts with a plain access or a strong one of another
- * cluster, unless the two may be ordered by synchronisation that works by memory: one side made
- * a strong write or atomic after its access, and the other made a strong read or atomic before its
- * own. That misses wrong orders, and never reports a right one.
+ * (atomics, volatile, relaxed and stronger, of scope gpu or sys); when it is done they are compared
+ * with those of the clusters before it. A plain write conflicts with a plain access or a strong one
+ * of another cluster, unless the two may be ordered by synchronisation that works by memory: one
+ * side handed its access on afterwards (a release, or a fence and a strong write), and the other
+ * acquired something before its own (clock.c). Accesses of a line that differ in that are kept
+ * apart, the older ones in `aside`. What was handed on is not matched with what was acquired: that
+ * misses wrong orders, and never reports a right one.
  *
  * Invariant: what is reported between clusters depends on what each cluster did and on the order of
  * clusters only. Beyond LINES_MAX lines of a cluster, or ALL_LINES_MAX of a launch, lines are not
@@ -29,15 +31,24 @@ struct mask {
     uint64_t low, high;
 };
 
-/* Who: op 15 bits, slot 10, acquired before 1, releases before (or whether one came after) 6. */
-enum { WHO_SLOT = 15, WHO_ACQUIRED = 1 << 25, WHO_SEQUENCE = 26, SEQUENCE_MAX = 63 };
+/* Who: op 15 bits, slot 10, strong 1, acquired before 1, handed on afterwards 1 (once known). */
+enum {
+    WHO_SLOT = 15,
+    WHO_STRONG = 1 << 25,
+    WHO_ACQUIRED = 1 << 26,
+    WHO_HANDED_ON = 1 << 27,
+    WHO_FLAGS = 26, /* the last two */
+    FLAG_SETS = 4
+};
 #define WHO_OP 0x7fffU
-#define WHO_FIXED 0x03ffffffU
+static uint32_t who_slot(uint32_t who) {
+    return who >> WHO_SLOT & 0x3ff;
+}
 
 struct touched {
     struct mask bytes;
-    uint32_t who;   /* the first one; 0: nobody */
-    uint32_t owner; /* in a launch: number of the cluster */
+    uint32_t who;  /* the last one (in a launch: the first); 0: nobody */
+    uint32_t mark; /* its stamp (in a launch: the number of its cluster) */
 };
 
 struct last {
@@ -45,17 +56,19 @@ struct last {
     uint32_t stamp, who;
 };
 
-enum { PLAIN_WRITE, PLAIN_READ, STRONG, TOUCHES };
+enum { PLAIN_READ, PLAIN_WRITE, STRONG_READ, STRONG_WRITE, TOUCHES };
 
 struct line {
-    uint64_t key; /* address / LINE_BYTES; 0: empty */
+    uint64_t key; /* address / LINE_BYTES (in aside and launches: * FLAG_SETS + flags); 0: empty */
     struct touched touched[TOUCHES];
-    struct last writer, reader;
+    struct last writers[2]; /* of different warps, the last one first */
+    struct last reader;
 };
 
 struct line_table {
     struct line *lines;
     uint32_t capacity, count, most;
+    uint32_t flag_sets; /* in a launch: those that there are, a bit for each */
 };
 
 /* ---- tables ---------------------------------------------------------------------------------- */
@@ -156,14 +169,14 @@ struct toucher {
     const struct op *op;
     struct cluster_memory *memory;
     int what; /* PLAIN_WRITE ... */
-    bool engine;
+    bool writes, strong, engine;
     uint32_t who, stamp;
-    const struct line *hit;
+    uint64_t hit_key; /* of the first line that was hit: the table may grow under a pointer */
     uint32_t hit_who, hit_lanes;
 };
 
 static bool toucher_begin(struct toucher *toucher, struct warp *warp, const struct op *op,
-                          int what) {
+                          enum access_kind kind, bool strong, bool narrow) {
     if (warp->clock == NULL) {
         return false;
     }
@@ -175,27 +188,58 @@ static bool toucher_begin(struct toucher *toucher, struct warp *warp, const stru
     if (slot->start == 0) {
         slot->start = memory->time;
     }
-    const uint32_t sequence = memory->releases < SEQUENCE_MAX ? memory->releases : SEQUENCE_MAX;
-    *toucher = (struct toucher){.warp = warp, .op = op, .memory = memory, .what = what};
+    *toucher = (struct toucher){.warp = warp, .op = op, .memory = memory};
+    toucher->writes = kind != ACCESS_READ && kind != ACCESS_ISSUE_READ;
+    toucher->strong = strong || kind == ACCESS_ATOMIC;
+    toucher->what = (toucher->strong && !narrow ? STRONG_READ : PLAIN_READ) + toucher->writes;
     toucher->stamp = memory->time;
     toucher->who = op_id(warp, op) | warp->agent_index << WHO_SLOT |
-                   (memory->acquires != 0 ? (uint32_t)WHO_ACQUIRED : 0) | sequence << WHO_SEQUENCE;
+                   (toucher->strong ? (uint32_t)WHO_STRONG : 0) |
+                   (warp->clock->seen[memory->outside] != 0 ? (uint32_t)WHO_ACQUIRED : 0);
     return memory->lines != NULL;
 }
 
-static bool is_unordered(const struct toucher *toucher, const struct last *last,
-                         struct mask bytes) {
-    const uint32_t slot = (last->who & WHO_FIXED & ~(uint32_t)WHO_ACQUIRED) >> WHO_SLOT;
+static bool races(const struct toucher *toucher, const struct last *last, struct mask bytes) {
+    const uint32_t slot = who_slot(last->who);
     return last->stamp != 0 && slot != toucher->warp->agent_index &&
-           last->stamp > toucher->warp->clock->seen[slot] && overlap(last->bytes, bytes);
+           last->stamp > toucher->warp->clock->seen[slot] && overlap(last->bytes, bytes) &&
+           !(toucher->strong && (last->who & WHO_STRONG) != 0);
 }
 
 static void remember(struct last *last, const struct toucher *toucher, struct mask bytes) {
-    const uint32_t identity = WHO_FIXED & ~(uint32_t)WHO_ACQUIRED & ~WHO_OP;
-    const bool same = last->stamp == toucher->stamp && ((last->who ^ toucher->who) & identity) == 0;
+    const bool same = last->stamp == toucher->stamp && ((last->who ^ toucher->who) & ~WHO_OP) == 0;
     last->bytes = same ? both(last->bytes, bytes) : bytes;
     last->stamp = toucher->stamp;
     last->who = toucher->who;
+}
+
+static bool is_handed_on(const struct cluster_memory *memory, const struct touched *touched) {
+    return memory->handed_on != NULL && touched->mark <= memory->handed_on[who_slot(touched->who)];
+}
+
+/* Adds to what is known of a line; the mark and who of the first stay if `first`. */
+static void add_touched(struct touched *into, const struct touched *from, bool first) {
+    into->bytes = both(into->bytes, from->bytes);
+    if (into->who == 0 || !first) {
+        into->who = from->who;
+        into->mark = from->mark;
+    }
+}
+
+/* The next access differs from those so far in what it is ordered with: these are put aside. */
+static void put_aside(struct cluster_memory *memory, uint64_t key, int what,
+                      struct touched *touched) {
+    if (memory->aside == NULL) {
+        memory->aside = table_make(LINES_MAX);
+    }
+    const uint32_t handed_on = is_handed_on(memory, touched) ? 2 : 0;
+    const uint64_t flags = handed_on | ((touched->who & WHO_ACQUIRED) != 0 ? 1U : 0U);
+    struct line *line =
+        memory->aside != NULL ? table_line(memory->aside, key * FLAG_SETS + flags) : NULL;
+    if (line != NULL) {
+        add_touched(&line->touched[what], touched, false);
+    }
+    *touched = (struct touched){.who = 0};
 }
 
 static void touch(struct toucher *toucher, uint64_t key, struct mask bytes, uint32_t lanes) {
@@ -204,25 +248,33 @@ static void touch(struct toucher *toucher, uint64_t key, struct mask bytes, uint
         return;
     }
     struct touched *touched = &line->touched[toucher->what];
-    touched->bytes = both(touched->bytes, bytes);
-    if (touched->who == 0) {
-        touched->who = toucher->who;
+    if (toucher->memory->meets_others && touched->who != 0 &&
+        (((touched->who ^ toucher->who) & WHO_ACQUIRED) != 0 ||
+         is_handed_on(toucher->memory, touched))) {
+        put_aside(toucher->memory, key, toucher->what, touched);
     }
-    touched->who = (touched->who & WHO_FIXED) | (toucher->who & ~WHO_FIXED);
-    if (toucher->what == STRONG || toucher->engine) {
+    touched->bytes = both(touched->bytes, bytes);
+    touched->who = toucher->who;
+    touched->mark = toucher->stamp;
+    if (toucher->engine) {
         return;
     }
-    const bool write = toucher->what == PLAIN_WRITE;
-    const struct last *other = is_unordered(toucher, &line->writer, bytes) ? &line->writer
-                               : write && is_unordered(toucher, &line->reader, bytes)
+    const struct last *other = races(toucher, &line->writers[0], bytes)   ? &line->writers[0]
+                               : races(toucher, &line->writers[1], bytes) ? &line->writers[1]
+                               : toucher->writes && races(toucher, &line->reader, bytes)
                                    ? &line->reader
                                    : NULL;
     if (other != NULL) {
-        toucher->hit = toucher->hit == NULL ? line : toucher->hit;
+        toucher->hit_key = toucher->hit_lanes == 0 ? line->key : toucher->hit_key;
         toucher->hit_who = toucher->hit_lanes == 0 ? other->who : toucher->hit_who;
         toucher->hit_lanes |= lanes;
     }
-    remember(write ? &line->writer : &line->reader, toucher, bytes);
+    if (toucher->writes && who_slot(line->writers[0].who) != toucher->warp->agent_index) {
+        const struct last before = line->writers[0];
+        line->writers[0] = line->writers[1];
+        line->writers[1] = before;
+    }
+    remember(toucher->writes ? &line->writers[0] : &line->reader, toucher, bytes);
 }
 
 static void touch_range(struct toucher *toucher, uint64_t address, uint64_t bytes, uint32_t lanes) {
@@ -240,27 +292,24 @@ static void toucher_end(const struct toucher *toucher) {
         return;
     }
     const struct cluster *cluster = toucher->memory->cluster;
-    const uint32_t who = toucher->hit_who & ~(uint32_t)WHO_ACQUIRED & WHO_FIXED;
-    const struct warp *other = warp_of_slot(cluster, who >> WHO_SLOT);
+    const struct warp *other = warp_of_slot(cluster, who_slot(toucher->hit_who));
     const struct finding_detail detail = {.space = PTX_GLOBAL,
-                                          .address = toucher->hit->key * LINE_BYTES,
+                                          .address = toucher->hit_key * LINE_BYTES,
                                           .bytes = LINE_BYTES,
-                                          .other = op_of_id(cluster, who & WHO_OP),
+                                          .other = op_of_id(cluster, toucher->hit_who & WHO_OP),
                                           .other_warp = other};
     char place[128];
     memory_describe(toucher->warp, PTX_GLOBAL, detail.address, place, sizeof(place));
     report(toucher->warp, toucher->op, FINDING_RACE, toucher->hit_lanes, &detail,
            "this %s in the 128 bytes at %s is not ordered with an earlier access by warp %u of "
            "block %u",
-           toucher->what == PLAIN_WRITE ? "write" : "read", place, other != NULL ? other->index : 0,
+           toucher->writes ? "write" : "read", place, other != NULL ? other->index : 0,
            other != NULL ? other->cta->linear : 0);
 }
 
 void race_global_access(struct warp *warp, const struct op *op, const struct access *access) {
     struct toucher toucher;
-    const bool write = access->kind == ACCESS_WRITE || access->kind == ACCESS_ISSUE_WRITE;
-    const bool strong = access->strong || access->kind == ACCESS_ATOMIC;
-    if (!toucher_begin(&toucher, warp, op, strong ? STRONG : write ? PLAIN_WRITE : PLAIN_READ)) {
+    if (!toucher_begin(&toucher, warp, op, access->kind, access->strong, access->narrow)) {
         return;
     }
     toucher.engine = access->agent != NULL || access->kind == ACCESS_ISSUE_WRITE ||
@@ -301,9 +350,7 @@ void race_global_access(struct warp *warp, const struct op *op, const struct acc
 void race_global_block(struct warp *warp, const struct op *op, uint64_t address, uint64_t bytes,
                        enum access_kind kind) {
     struct toucher toucher;
-    const bool write = kind == ACCESS_WRITE || kind == ACCESS_ISSUE_WRITE;
-    const int what = kind == ACCESS_ATOMIC ? STRONG : write ? PLAIN_WRITE : PLAIN_READ;
-    if (toucher_begin(&toucher, warp, op, what)) {
+    if (toucher_begin(&toucher, warp, op, kind, false, false)) {
         toucher.engine = true;
         touch_range(&toucher, address, bytes, warp->active);
     }
@@ -311,31 +358,24 @@ void race_global_block(struct warp *warp, const struct op *op, uint64_t address,
 
 /* ---- between clusters ------------------------------------------------------------------------ */
 
-/* From a cluster's own count of releases to: did one come after? */
-static uint32_t with_released(uint32_t who, uint32_t releases) {
-    const uint32_t sequence = who >> WHO_SEQUENCE;
-    const bool released = sequence == SEQUENCE_MAX || sequence < releases;
-    return (who & WHO_FIXED) | (released ? 1U << WHO_SEQUENCE : 0);
-}
-
 static bool may_be_ordered(uint32_t a, uint32_t b) {
-    const bool a_released = a >> WHO_SEQUENCE != 0, b_released = b >> WHO_SEQUENCE != 0;
-    return (a_released && (b & WHO_ACQUIRED) != 0) || (b_released && (a & WHO_ACQUIRED) != 0);
+    return ((a & WHO_HANDED_ON) != 0 && (b & WHO_ACQUIRED) != 0) ||
+           ((b & WHO_HANDED_ON) != 0 && (a & WHO_ACQUIRED) != 0);
 }
 
-static void report_conflict(struct cluster *cluster, const struct line *line, int mine, int theirs,
+static void report_conflict(struct cluster *cluster, uint64_t key, int mine, int theirs,
                             const struct touched *other, uint32_t who) {
-    static const char *const WORDS[TOUCHES] = {"write", "read", "atomic"};
-    const uint32_t identity = WHO_FIXED & ~(uint32_t)WHO_ACQUIRED;
+    static const char *const WORDS[TOUCHES] = {"read", "write", "volatile or atomic read",
+                                               "volatile or atomic write"};
     const struct cluster_memory *memory = cluster->global;
-    const uint32_t slot = (who & identity) >> WHO_SLOT;
+    const uint32_t slot = who_slot(who);
     const uint32_t warps = memory->places[0].warp_count;
     const struct cta_place *place = &memory->places[slot / warps];
     struct cta cta = {.launch = cluster->launch, .cluster = cluster, .linear = place->linear};
     memcpy(cta.id, place->id, sizeof(cta.id));
     struct warp warp = {.cta = &cta, .kernel = cluster->launch->kernel, .index = slot % warps};
     const struct finding_detail detail = {.space = PTX_GLOBAL,
-                                          .address = line->key * LINE_BYTES,
+                                          .address = key * LINE_BYTES,
                                           .bytes = LINE_BYTES,
                                           .other = op_of_id(cluster, other->who & WHO_OP)};
     char where[128];
@@ -343,50 +383,79 @@ static void report_conflict(struct cluster *cluster, const struct line *line, in
     report(&warp, op_of_id(cluster, who & WHO_OP), FINDING_RACE_GLOBAL, ALL_LANES, &detail,
            "this %s in the 128 bytes at %s and a %s by %s %u of the same bytes are not ordered",
            WORDS[mine], where, WORDS[theirs], cluster->cta_count > 1 ? "cluster" : "block",
-           other->owner);
+           other->mark);
 }
 
-static void compare_lines(struct cluster *cluster, const struct line *mine,
+static void compare_lines(struct cluster *cluster, uint64_t key, const struct line *mine,
                           const struct line *theirs) {
     static const struct {
         int mine, theirs;
-    } PAIRS[] = {{PLAIN_WRITE, PLAIN_WRITE},
-                 {PLAIN_WRITE, PLAIN_READ},
-                 {PLAIN_READ, PLAIN_WRITE},
-                 {PLAIN_WRITE, STRONG},
-                 {STRONG, PLAIN_WRITE}};
+    } PAIRS[] = {
+        {PLAIN_WRITE, PLAIN_WRITE},  {PLAIN_WRITE, PLAIN_READ},   {PLAIN_READ, PLAIN_WRITE},
+        {PLAIN_WRITE, STRONG_WRITE}, {STRONG_WRITE, PLAIN_WRITE}, {PLAIN_WRITE, STRONG_READ},
+        {STRONG_READ, PLAIN_WRITE},  {PLAIN_READ, STRONG_WRITE},  {STRONG_WRITE, PLAIN_READ}};
     for (size_t i = 0; i < sizeof(PAIRS) / sizeof(PAIRS[0]); i++) {
         const struct touched *a = &mine->touched[PAIRS[i].mine];
         const struct touched *b = &theirs->touched[PAIRS[i].theirs];
         if (overlap(a->bytes, b->bytes) && !may_be_ordered(a->who, b->who)) {
-            report_conflict(cluster, mine, PAIRS[i].mine, PAIRS[i].theirs, b, a->who);
+            report_conflict(cluster, key, PAIRS[i].mine, PAIRS[i].theirs, b, a->who);
             return;
         }
     }
 }
 
-static void merge_line(struct launch *launch, struct cluster *cluster, struct line *mine,
-                       uint32_t releases) {
+/* With the lines of the clusters before it. */
+static void compare_line(struct launch *launch, struct cluster *cluster, uint64_t key,
+                         struct line *mine) {
+    const struct line_table *lines = launch->global;
+    const struct cluster_memory *memory = cluster->global;
     for (int i = 0; i < TOUCHES; i++) {
         struct touched *touched = &mine->touched[i];
-        touched->owner = cluster->linear;
-        touched->who = touched->who != 0 ? with_released(touched->who, releases) : 0;
-    }
-    struct line *theirs = table_line(launch->global, mine->key);
-    if (theirs == NULL) {
-        return;
-    }
-    compare_lines(cluster, mine, theirs);
-    for (int i = 0; i < TOUCHES; i++) {
-        struct touched *into = &theirs->touched[i];
-        const struct touched *from = &mine->touched[i];
-        const uint32_t flags = (into->who | from->who) & ~(WHO_FIXED & ~(uint32_t)WHO_ACQUIRED);
-        if (into->who == 0) {
-            into->who = from->who;
-            into->owner = from->owner;
+        const bool hands_on = i == STRONG_WRITE && memory->handed_on != NULL; /* itself */
+        if (touched->who != 0 && (hands_on || is_handed_on(memory, touched))) {
+            touched->who |= (uint32_t)WHO_HANDED_ON;
         }
-        into->who |= flags;
-        into->bytes = both(into->bytes, from->bytes);
+    }
+    for (uint32_t sets = lines->flag_sets; sets != 0; sets &= sets - 1) {
+        const struct line *theirs = probe(lines, key * FLAG_SETS + (uint32_t)__builtin_ctz(sets));
+        if (theirs->key != 0) {
+            compare_lines(cluster, key, mine, theirs);
+        }
+    }
+}
+
+static void keep_line(struct launch *launch, const struct cluster *cluster, uint64_t key,
+                      struct line *mine) {
+    struct line_table *lines = launch->global;
+    struct line *line = NULL;
+    for (int i = 0; i < TOUCHES; i++) {
+        struct touched *touched = &mine->touched[i];
+        const uint64_t flags = touched->who >> WHO_FLAGS;
+        if (touched->who == 0) {
+            continue;
+        }
+        if (line == NULL || line->key != key * FLAG_SETS + flags) {
+            line = table_line(lines, key * FLAG_SETS + flags);
+        }
+        if (line != NULL) {
+            touched->mark = cluster->linear;
+            add_touched(&line->touched[i], touched, true);
+            lines->flag_sets |= 1U << flags;
+        }
+    }
+}
+
+enum { COMPARE = 1, KEEP = 2 };
+static void merge_lines(struct launch *launch, struct cluster *cluster, struct line_table *table,
+                        uint32_t keys, int steps) {
+    for (uint32_t i = 0; table != NULL && i < table->capacity; i++) {
+        struct line *line = &table->lines[i];
+        if (line->key != 0 && (steps & COMPARE) != 0) {
+            compare_line(launch, cluster, line->key / keys, line);
+        }
+        if (line->key != 0 && (steps & KEEP) != 0) {
+            keep_line(launch, cluster, line->key / keys, line);
+        }
     }
 }
 
@@ -398,6 +467,9 @@ void memory_free_cluster(struct cluster *cluster) {
     for (uint32_t i = 0; i < WORD_CLOCKS; i++) {
         clock_free(memory->words[i]);
     }
+    for (uint32_t i = 0; i < memory->slot_count; i++) {
+        clock_free(memory->slots[i].pending);
+    }
     while (memory->agents != NULL) {
         struct agent *agent = memory->agents;
         memory->agents = agent->next;
@@ -405,6 +477,8 @@ void memory_free_cluster(struct cluster *cluster) {
         free(agent);
     }
     race_global_free(memory->lines);
+    race_global_free(memory->aside);
+    free(memory->wide);
     free(memory->slots);
     free(memory->places);
     free(memory);
@@ -419,11 +493,10 @@ void memory_merge_cluster(struct launch *launch, struct cluster *cluster) {
     if (launch->global == NULL) {
         launch->global = table_make(ALL_LINES_MAX);
     }
-    const struct line_table *lines = memory->lines;
-    for (uint32_t i = 0; launch->global != NULL && lines != NULL && i < lines->capacity; i++) {
-        if (lines->lines[i].key != 0) {
-            merge_line(launch, cluster, &lines->lines[i], memory->releases);
-        }
+    if (launch->global != NULL) { /* no line is compared with one of the same cluster */
+        merge_lines(launch, cluster, memory->aside, FLAG_SETS, COMPARE);
+        merge_lines(launch, cluster, memory->lines, 1, COMPARE | KEEP);
+        merge_lines(launch, cluster, memory->aside, FLAG_SETS, KEEP);
     }
     memory_free_cluster(cluster);
 }

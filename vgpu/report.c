@@ -44,24 +44,24 @@ static void print_place(FILE *out, const vgpu_place *place, uint32_t ptx_line) {
     }
 }
 
-static void print_callers(FILE *out, const vgpu_finding *finding) {
-    const vgpu_place *inner = &finding->place;
-    for (int i = 0; i < 4 && finding->callers[i].file != NULL; i++) {
-        fprintf(out, "    ");
+static void print_callers(FILE *out, const char *indent, const vgpu_place *inner,
+                          const vgpu_place callers[4]) {
+    for (int i = 0; i < 4 && callers[i].file != NULL; i++) {
+        fprintf(out, "%s", indent);
         if (inner->function != NULL) {
             fprintf(out, "in %s, ", inner->function);
         }
         fprintf(out, "inlined at ");
-        print_place(out, &finding->callers[i], 0);
+        print_place(out, &callers[i], 0);
         fprintf(out, "\n");
-        inner = &finding->callers[i];
+        inner = &callers[i];
     }
 }
 
 static void print_finding(FILE *out, const vgpu_finding *finding) {
     print_place(out, &finding->place, finding->ptx_line);
     fprintf(out, ": %s: %s: %s\n", severity_name(finding->severity), finding->kind, finding->text);
-    print_callers(out, finding);
+    print_callers(out, "    ", &finding->place, finding->callers);
     fprintf(out, "    in kernel %s, PTX line %" PRIu32, finding->kernel, finding->ptx_line);
     if (finding->lanes != 0) {
         fprintf(out, ", CTA (%" PRIu32 ", %" PRIu32 ", %" PRIu32 ")", finding->cta[0],
@@ -78,6 +78,7 @@ static void print_finding(FILE *out, const vgpu_finding *finding) {
         print_place(out, &finding->other, finding->other_ptx_line);
         fprintf(out, " by warp %" PRIu32 ", PTX line %" PRIu32 "\n", finding->other_warp,
                 finding->other_ptx_line);
+        print_callers(out, "        ", &finding->other, finding->other_callers);
     }
     if (finding->lanes != 0) {
         fprintf(out, "    %" PRIu64 " time%s; replay: async %s, seed %" PRIu64 "\n", finding->count,
@@ -129,6 +130,16 @@ static void print_mix(const vgpu *gpu, FILE *out) {
     fprintf(out, "  of these %.1f %% matrix products, %.1f %% shared and %.1f %% global memory\n",
             100.0 * (double)stats->tensor_instructions / all,
             100.0 * (double)stats->shared_accesses / all, 100.0 * (double)global / all);
+    fprintf(out, "  mix:");
+    const char *separator = " ";
+    for (int family = 0; family < MIX_COUNT; family++) {
+        if (gpu->perf->mix[family] > 0) {
+            fprintf(out, "%s%.1f %% %s", separator, 100.0 * (double)gpu->perf->mix[family] / all,
+                    mix_name((enum mix_family)family));
+            separator = ", ";
+        }
+    }
+    fprintf(out, "\n");
 }
 
 static void report_costs(const vgpu *gpu, FILE *out) {

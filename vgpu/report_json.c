@@ -63,11 +63,11 @@ static void put_place(FILE *out, const vgpu_place *place) {
     fprintf(out, "}");
 }
 
-static void put_callers(FILE *out, const vgpu_finding *finding) {
+static void put_callers(FILE *out, const vgpu_place callers[4]) {
     fprintf(out, ",\n     \"inlined_at\": [");
-    for (int i = 0; i < 4 && finding->callers[i].file != NULL; i++) {
+    for (int i = 0; i < 4 && callers[i].file != NULL; i++) {
         fprintf(out, i > 0 ? ", " : "");
-        put_place(out, &finding->callers[i]);
+        put_place(out, &callers[i]);
     }
     fprintf(out, "]");
 }
@@ -79,6 +79,7 @@ static void put_other(FILE *out, const vgpu_finding *finding) {
         fprintf(out, ", \"place\": ");
         put_place(out, &finding->other);
     }
+    put_callers(out, finding->other_callers);
     fprintf(out, "}");
 }
 
@@ -94,7 +95,7 @@ static void put_finding(FILE *out, const vgpu_finding *finding) {
         fprintf(out, ", \"place\": ");
         put_place(out, &finding->place);
     }
-    put_callers(out, finding);
+    put_callers(out, finding->callers);
     fprintf(out, ",\n     \"cta\": [%" PRIu32 ", %" PRIu32 ", %" PRIu32 "], \"warp\": %" PRIu32,
             finding->cta[0], finding->cta[1], finding->cta[2], finding->warp);
     fprintf(out, ", \"lanes\": %" PRIu32, finding->lanes);
@@ -151,6 +152,19 @@ static void put_stats(FILE *out, const vgpu *gpu) {
             stats->global_sectors);
 }
 
+static void put_mix(FILE *out, const struct perf *perf) {
+    const char *separator = "";
+    fprintf(out, "  \"mix\": {");
+    for (int family = 0; perf != NULL && family < MIX_COUNT; family++) {
+        if (perf->mix[family] > 0) {
+            fprintf(out, "%s\"%s\": %" PRIu64, separator, mix_name((enum mix_family)family),
+                    perf->mix[family]);
+            separator = ", ";
+        }
+    }
+    fprintf(out, "},\n");
+}
+
 void report_json(const vgpu *gpu, FILE *out) {
     const struct findings *findings = gpu->findings;
     const size_t lines = gpu->perf != NULL ? gpu->perf->count : 0;
@@ -166,6 +180,7 @@ void report_json(const vgpu *gpu, FILE *out) {
     }
     fprintf(out, "  ],\n");
     put_stats(out, gpu);
+    put_mix(out, gpu->perf);
     fprintf(out, "  \"performance\": [\n");
     for (size_t i = 0; i < lines; i++) {
         put_line(out, &gpu->perf->lines[i]);
@@ -229,6 +244,9 @@ static void put_related_all(FILE *out, const vgpu_finding *finding) {
     }
     if (finding->other.file != NULL) {
         put_related(out, &finding->other, "the other access", &id);
+    }
+    for (int i = 0; i < 4 && finding->other_callers[i].file != NULL; i++) {
+        put_related(out, &finding->other_callers[i], "the other access was inlined here", &id);
     }
     fprintf(out, "],\n");
 }

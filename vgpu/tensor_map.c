@@ -130,7 +130,8 @@ static bool check_box(const struct request *r) {
 static uint32_t sum_of(const struct tensor_map *map) {
     const unsigned char *bytes = (const unsigned char *)map;
     uint32_t sum = 2166136261U;
-    for (size_t i = 0; i < offsetof(struct tensor_map, sum); i++) {
+    for (size_t i = offsetof(struct tensor_map, address); i < offsetof(struct tensor_map, sum);
+         i++) {
         sum = (sum ^ bytes[i]) * 16777619U;
     }
     return sum;
@@ -168,12 +169,73 @@ bool tensor_map_encode(void *map, int type, uint32_t rank, uint64_t address, con
     return true;
 }
 
+/* The rules for a map that a kernel made. */
+static const char *check_replaced(const struct tensor_map *map) {
+    static _Thread_local char why[160];
+    uint32_t box[TENSOR_MAP_RANK], element_strides[TENSOR_MAP_RANK];
+    for (uint32_t i = 0; i < TENSOR_MAP_RANK; i++) {
+        box[i] = map->box[i];
+        element_strides[i] = map->element_strides[i];
+    }
+    const struct request request = {
+        map->type,       map->rank,       map->address, map->dims,         map->strides, box,
+        element_strides, map->interleave, map->swizzle, map->l2_promotion, map->fill,    why,
+        sizeof why};
+    return check_modes(&request) && check_tensor(&request) && check_box(&request) ? NULL : why;
+}
+
 const char *tensor_map_check(const void *bytes, struct tensor_map *map) {
     memcpy(map, bytes, sizeof *map);
     if (map->magic != MAP_MAGIC) {
         return "the 128 bytes there are not a tensor map";
     }
-    return map->sum == sum_of(map) ? NULL : "the tensor map there was changed after it was made";
+    if (map->sum != sum_of(map)) {
+        return "the tensor map there was changed after it was made";
+    }
+    const char *wrong = map->replaced != 0 ? check_replaced(map) : NULL;
+    map->element_strides[0] = 1;
+    return wrong;
+}
+
+static uint8_t narrow(uint64_t value) {
+    return value > UINT8_MAX ? UINT8_MAX : (uint8_t)value; /* no field is right with 255 */
+}
+
+const char *tensor_map_replace(void *bytes, enum tensor_field field, uint32_t ordinal,
+                               uint64_t value) {
+    static const uint8_t TYPES[TENSOR_TYPE_COUNT] = {
+        TENSOR_U8,   TENSOR_U16,  TENSOR_U32,     TENSOR_S32,     TENSOR_U64,
+        TENSOR_S64,  TENSOR_F16,  TENSOR_F32,     TENSOR_F32_FTZ, TENSOR_F64,
+        TENSOR_BF16, TENSOR_TF32, TENSOR_TF32_FTZ};
+    struct tensor_map map;
+    memcpy(&map, bytes, sizeof map);
+    static const struct tensor_map zeros;
+    if (memcmp(&map, &zeros, sizeof map) == 0) {
+        map = (struct tensor_map){.magic = MAP_MAGIC, .rank = 1};
+        for (uint32_t i = 0; i < TENSOR_MAP_RANK; i++) {
+            map.dims[i] = map.box[i] = map.element_strides[i] = 1;
+        }
+    } else if (map.magic != MAP_MAGIC || map.sum != sum_of(&map)) {
+        return "the 128 bytes there are neither a tensor map nor zeros";
+    }
+    switch (field) {
+    case TENSOR_ADDRESS: map.address = value; break;
+    case TENSOR_RANK: map.rank = narrow(value < UINT8_MAX ? value + 1 : value); break;
+    case TENSOR_BOX: map.box[ordinal] = value > UINT16_MAX ? UINT16_MAX : (uint16_t)value; break;
+    case TENSOR_DIM: map.dims[ordinal] = value; break;
+    case TENSOR_STRIDE: map.strides[ordinal] = value; break;
+    case TENSOR_ELEMENT_STRIDE: map.element_strides[ordinal] = narrow(value); break;
+    case TENSOR_ELEMENT_TYPE:
+        map.type = value < TENSOR_TYPE_COUNT ? TYPES[value] : UINT8_MAX;
+        break;
+    case TENSOR_INTERLEAVE: map.interleave = narrow(value); break;
+    case TENSOR_SWIZZLE: map.swizzle = narrow(value); break;
+    case TENSOR_FILL: map.fill = narrow(value); break;
+    }
+    map.replaced = 1;
+    map.sum = sum_of(&map);
+    memcpy(bytes, &map, sizeof map);
+    return NULL;
 }
 
 uint32_t tensor_map_element(const struct tensor_map *map) {

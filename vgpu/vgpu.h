@@ -119,8 +119,8 @@ typedef struct vgpu_kernel {
     uint32_t param_count;
     uint32_t param_bytes;
     uint32_t shared_bytes; /* static */
-    uint32_t local_bytes;
-    uint32_t max_threads; /* of a block: .maxntid, .reqntid or 1024 */
+    uint32_t local_bytes;  /* of a thread; with those of the functions if it calls any */
+    uint32_t max_threads;  /* of a block: .maxntid, .reqntid or 1024 */
     uint32_t instructions, tensor_instructions;
 } vgpu_kernel;
 
@@ -134,6 +134,7 @@ typedef struct vgpu_dims {
     uint32_t grid[3], block[3], cluster[3]; /* cluster 0,0,0: the kernel's own, else 1,1,1 */
     uint32_t shared_bytes;                  /* dynamic */
     uint32_t max_shared_bytes;              /* what cuKernelSetAttribute allowed; 0: 48 KB in all */
+    bool non_portable_cluster;              /* likewise: clusters of up to 16 blocks, else 8 */
 } vgpu_dims;
 
 /* Runs to the end. arguments[i] points at parameter i. VGPU_FAULT: findings say why. */
@@ -172,7 +173,7 @@ typedef struct vgpu_finding {
     uint64_t address;
     uint32_t bytes;
     uint32_t other_ptx_line; /* the other access of a race; 0: none */
-    vgpu_place other;
+    vgpu_place other, other_callers[4];
     uint32_t other_warp;
     uint64_t count;   /* occurrences of the same kind at the same lines */
     uint64_t seed;    /* to replay it */

@@ -452,6 +452,15 @@ static bool run_op(struct warp *warp, uint32_t *jumps_back, uint32_t *meeting) {
     return go_on(warp, jumps_back, meeting);
 }
 
+/* For the mix of instructions. */
+static void count_run(const struct warp *warp, uint32_t from, uint32_t to) {
+    uint64_t *runs = warp->frame->runs;
+    if (runs != NULL) {
+        runs[from]++;
+        runs[to]--;
+    }
+}
+
 /* Runs the group that was picked; returns what is left of the quantum. */
 static uint32_t run_group(struct warp *warp, uint32_t quantum) {
     const uint64_t before = warp->instructions;
@@ -467,11 +476,14 @@ static uint32_t run_group(struct warp *warp, uint32_t quantum) {
             const uint64_t most = warp->pc + (until - warp->instructions);
             uint32_t end = count < meeting ? count : meeting;
             end = most < end ? (uint32_t)most : end;
+            const uint32_t from = warp->pc;
             run_straight(warp, end);
+            count_run(warp, from, warp->pc);
             if (warp->pc >= end) {
                 continue;
             }
         }
+        count_run(warp, warp->pc, warp->pc + 1);
         if (!run_op(warp, &jumps_back, &meeting)) {
             break;
         }

@@ -131,6 +131,7 @@ static void free_retired(struct warpgroup *group) {
                 return;
             }
         }
+        async_finish(product->pending); /* on its way for warps that have all exited */
         group->first = product->next;
         group->last = group->first != NULL ? group->last : NULL;
         async_forget(product->pending);

@@ -76,9 +76,10 @@ void wgmma_check_registers(struct warp *warp, const struct op *op, uint32_t mask
         const uint32_t reg = d->parts[i].reg;
         const uint32_t other = state->accumulators[reg];
         const struct wgmma_form *shape = before != NULL ? before->op->extra : NULL;
-        if (other > state->waited && (other != number || shape->product.n != form->product.n ||
-                                      shape->product.d_type != form->product.d_type ||
-                                      before->op->in->operands[0].parts[i].reg != reg)) {
+        if (other > state->waited &&
+            (other != number || shape == NULL || shape->product.n != form->product.n ||
+             shape->product.d_type != form->product.d_type ||
+             before->op->in->operands[0].parts[i].reg != reg)) {
             report_flight(warp, op, mask, reg, other,
                           "wgmma of another shape or order uses the accumulator");
             break;

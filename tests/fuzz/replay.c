@@ -17,6 +17,9 @@
 #include <unistd.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+/* Of a target that has one. */
+__attribute__((weak)) size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max_size,
+                                                     unsigned seed);
 
 enum { INPUT_MAX = 1 << 16, FILES_MAX = 1024, ROUNDS_DEFAULT = 2000, CHANGES_MAX = 8 };
 
@@ -134,7 +137,11 @@ int main(int argc, char **argv) {
             size = input->size;
             memcpy(buffer, input->bytes, size);
         }
-        size = change(buffer, size, &state);
+        if (LLVMFuzzerCustomMutator && next_random(&state) % 4 != 0) {
+            size = LLVMFuzzerCustomMutator(buffer, size, INPUT_MAX, (unsigned)next_random(&state));
+        } else {
+            size = change(buffer, size, &state);
+        }
         snprintf(progress, sizeof progress, "replay: crash in round %ld\n", round);
         feed(buffer, size);
     }

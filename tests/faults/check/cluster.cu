@@ -18,6 +18,12 @@
  * @fault 8 async-read-early the loaded tile is read before it is there
  * @fault 9 cluster-exit     a block ends while a multicast to it is under way
  * @fault 10 race            the box is written again while the other block may still read it
+ * @fault 11 cluster-exit    an arrival at the other block's mbarrier, which nobody waits for
+ * @fault 12 deadlock        the multicast leaves out the other block
+ * @fault 13 deadlock        only one block comes to the cluster's barrier
+ * @fault 14 race            a relaxed arrival at the cluster's barrier, without a fence before it
+ * @fault 15 race            the box is read in the block's own memory before the other wrote it
+ * @fault 16 async-read-early the tile is waited for with the parity of the phase before
  */
 #ifndef FAULT
 #define FAULT 0
@@ -64,6 +70,9 @@ __device__ void multicast(u32 to, const void *from, u32 bytes, u32 barrier, unsi
 __device__ void cluster_arrive() {
     asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }
+__device__ void cluster_arrive_relaxed() {
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
 __device__ void cluster_wait() {
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
@@ -95,9 +104,9 @@ extern "C" __global__ void exchange(const float *in, float *out) {
     cluster_wait(); /* @7 */
 #endif
     if (rank == 0 && thread == 0) {
-        const unsigned short blocks = FAULT == 3 ? 5 : 3;
+        const unsigned short blocks = FAULT == 3 ? 5 : FAULT == 12 ? 1 : 3;
         const u32 to = shared_address(tile), barrier = shared_address(&full);
-        multicast(to, in + base, BYTES, barrier, blocks); /* @3 @6 @8 @9 */
+        multicast(to, in + base, BYTES, barrier, blocks); /* @3 @6 @8 @9 @16 */
     }
 #if FAULT == 9
     if (rank == 1) {
@@ -105,24 +114,36 @@ extern "C" __global__ void exchange(const float *in, float *out) {
     }
 #endif
 #if FAULT != 8
-    wait(shared_address(&full), 0);
+    wait(shared_address(&full), FAULT == 16 ? 1 : 0); /* @12 */
 #endif
     const int mine = rank * HALF + thread;
-    const float product = tile[mine] * tile[(mine + 1) % (2 * HALF)]; /* @8 */
+    const float product = tile[mine] * tile[(mine + 1) % (2 * HALF)]; /* @8 @16 */
     const u32 other = rank ^ 1;
     const u32 to = in_block(box, FAULT == 4 ? 2 : other); /* @4 */
-    write_there(to + 4 * thread, product); /* @2 @10 */
-#if FAULT != 2
+    write_there(to + 4 * thread, product); /* @2 @10 @14 @15 */
+#if FAULT == 14
+    cluster_arrive_relaxed();
+    cluster_wait();
+#elif FAULT == 15
+    __syncthreads();
+#elif FAULT == 13
+    if (rank == 0) {
+        cluster_arrive();
+        cluster_wait(); /* @13 */
+        cluster_arrive();
+        cluster_wait(); /* @13 */
+    }
+#elif FAULT != 2
     cluster_arrive();
     cluster_wait();
 #endif
-    const float theirs = box[HALF - 1 - thread]; /* @2 @10 */
+    const float theirs = box[HALF - 1 - thread]; /* @2 @10 @14 @15 */
     const u32 free = in_block(&taken, FAULT == 5 ? rank : other);
     if (FAULT != 5 || rank == 1) {
         arrive_there(free);
     }
 #if FAULT != 10
-    wait(shared_address(&taken), 0); /* @5 */
+    wait(shared_address(&taken), 0); /* @5 @13 */
 #endif
     write_there(in_block(box, other) + 4 * thread, theirs); /* @10 */
     cluster_arrive();
@@ -132,5 +153,10 @@ extern "C" __global__ void exchange(const float *in, float *out) {
 #if FAULT != 1
     cluster_arrive();
     cluster_wait();
+#endif
+#if FAULT == 11
+    if (rank == 0) {
+        arrive_there(in_block(&taken, 1)); /* @11 */
+    }
 #endif
 }

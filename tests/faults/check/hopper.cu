@@ -28,7 +28,7 @@
  * @fault 16 misaligned          a TMA load to shared memory off by 64 bytes
  * @fault 17 tensor-map          a TMA load with something that is no tensor map
  * @fault 18 descriptor          a descriptor that leads out of shared memory
- * @fault 19 setmaxnreg          more registers than an SM has
+ * @fault 19 setmaxnreg          setmaxnreg.dec to more registers than a thread has
  * @run 19 attend --grid 1 --block 512 --smem 50176 --arg tmap:f16:64x64:128:64x64:128:rand:1 --arg tmap:f16:64x64:128:64x64:128:rand:2 --arg tmap:f16:64x64:128:64x64:128:rand:3 --arg tmap:f16:64x64:128:64x64:none:uninit --arg i32:1 --arg i32:1
  * @fault 20 async-unfinished    the block ends while its last store still reads
  * @fault 21 register-in-flight  products that were not committed are waited for
@@ -44,6 +44,21 @@
  * @fault 31 deadlock            the phase is not turned when the ring of stages wraps
  * @fault 32 wgmma-fence         registers of the left operand are written without a fence
  * @fault 33 descriptor          a descriptor with the wrong swizzle
+ * @fault 35 setmaxnreg          setmaxnreg in some warps of a warpgroup only
+ * @fault 36 deadlock            more registers are asked for than others gave back
+ * @fault 37 setmaxnreg          the warps of a warpgroup execute different setmaxnreg
+ * @fault 38 proxy-fence         a tile is written by ordinary stores, and multiplied
+ * @fault 39 race                ... with a fence, and no barrier for the other warps
+ * @fault 40 async-read-early    nobody waits for the tile of queries
+ * @fault 41 async-overwrite     the next tile of queries does not wait for the products
+ * @fault 42 mbarrier            the bytes of a stage are announced by two arrivals
+ * @fault 43 async-unfinished    a store that is not committed to a group
+ * @fault 44 register-in-flight  the last products are not waited for
+ * @fault 45 mbarrier            two threads are the producer
+ * @fault 46 async-read-early    the phase is tested once, whatever comes out
+ * @fault 47 async-read-early    the wait is tried once, whatever comes out
+ * @fault 48 race                an mbarrier is initialised anew while others use it
+ * @numbers 49 3 0.002           the values come from one row below
  * @numbers 34 3 0.002           steps of 8 columns where 16 are multiplied
  */
 #ifndef FAULT
@@ -67,6 +82,15 @@ __device__ void barrier_init(u32 barrier, u32 count) {
 __device__ void wait(u32 barrier, u32 parity) {
     asm volatile("{ .reg .pred p;\n again: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
                  "@!p bra again; }" ::"r"(barrier), "r"(parity) : "memory");
+}
+__device__ void wait_once(u32 barrier, u32 parity) {
+#if FAULT == 46
+    asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%0], %1; }"
+                 ::"r"(barrier), "r"(parity) : "memory");
+#else
+    asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1; }"
+                 ::"r"(barrier), "r"(parity) : "memory");
+#endif
 }
 __device__ void arrive(u32 barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
@@ -144,9 +168,11 @@ struct rings {
 __device__ void produce(const struct rings *r, const void *q, const void *k, const void *v) {
     int step = 0, turn = 0;
     for (int tile = blockIdx.x; tile < r->row_tiles; tile += gridDim.x, turn++) {
+#if FAULT != 41
         wait(r->q_empty, turn & 1 ^ 1);
+#endif
         expect(r->q_full, TILE_BYTES);
-        load(r->q, q, r->q_full, tile * 64);
+        load(r->q, q, r->q_full, tile * 64); /* @40 @41 */
         for (int key = 0; key < r->key_tiles; key++, step++) {
             const int stage = step % STAGES;
             const u32 full = r->full + 8 * stage, empty = r->empty + 8 * stage;
@@ -154,19 +180,24 @@ __device__ void produce(const struct rings *r, const void *q, const void *k, con
 #if FAULT != 5
             wait(empty, FAULT == 9 ? phase : phase ^ 1); /* @6 @9 */
 #endif
+#if FAULT == 42
+            expect(full, TILE_BYTES); /* @42 */
+#endif
 #if FAULT == 26
             arrive(full);
 #else
-            expect(full, FAULT == 2 ? 3 * TILE_BYTES : FAULT == 3 ? TILE_BYTES : 2 * TILE_BYTES);
+            const int tiles = FAULT == 2 ? 3 : FAULT == 3 || FAULT == 42 ? 1 : 2;
+            expect(full, tiles * TILE_BYTES); /* @42 @45 */
 #endif
 #if FAULT == 28
             load_3d(r->k + stage * TILE_BYTES, k, full, key * 64); /* @28 */
 #else
             const u32 to = r->k + stage * TILE_BYTES + (FAULT == 16 ? 64 : FAULT == 25 ? 65536 : 0);
             const void *map = FAULT == 17 ? (const char *)k + 64 : k;
-            load(to, map, full, key * 64); /* @4 @5 @7 @8 @10 @16 @17 @25 @26 @27 */
+            load(to, map, full, key * 64); /* @4 @5 @7 @8 @10 @16 @17 @25 @26 @27 @46 @47 */
 #endif
-            load(r->v + stage * TILE_BYTES, v, full, key * 64); /* @3 @4 @5 @7 @8 @10 @26 @27 */
+            load(r->v + stage * TILE_BYTES, v, full,
+                 key * 64 + (FAULT == 49)); /* @3 @4 @5 @7 @8 @10 @26 @27 @46 @47 */
         }
     }
 }
@@ -178,6 +209,15 @@ __device__ void use_stage(float out[32], const struct rings *r, int stage, int r
     for (int i = 0; i < 32; i++) {
         score[i] = 0.0f;
     }
+#if FAULT == 38 || FAULT == 39
+    const u32 word = r->q + threadIdx.x % 64 * 128; /* rows of other warps too */
+    asm volatile("st.shared.b32 [%0], %1;" ::"r"(word), "r"(0) : "memory"); /* @38 @39 */
+#endif
+#if FAULT == 38
+    asm volatile("bar.sync 3, 128;" ::: "memory");
+#elif FAULT == 39
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
 #if FAULT != 13
     fence(score);
 #endif
@@ -190,7 +230,7 @@ __device__ void use_stage(float out[32], const struct rings *r, int stage, int r
             product_shared(score, q, k, 1); /* @22 */
         }
 #else
-        product_shared(score, q, k, 1); /* @3 @4 @8 @13 @18 @26 @33 */
+        product_shared(score, q, k, 1); /* @3 @4 @8 @13 @18 @26 @33 @38 @39 @40 @41 @46 @47 */
 #endif
     }
 #if FAULT != 21
@@ -212,12 +252,12 @@ __device__ void use_stage(float out[32], const struct rings *r, int stage, int r
 #endif
     for (int i = 0; i < 4; i++) {
         const u64 v = descriptor(r->v + stage * TILE_BYTES + i * 2048, TILE_BYTES);
-        product_registers(out, left + 4 * i, v); /* @3 @4 @5 @7 @8 @10 @26 @27 @32 */
+        product_registers(out, left + 4 * i, v); /* @3 @4 @5 @7 @8 @10 @26 @27 @32 @44 @46 @47 */
     }
     commit();
 #if FAULT == 27
     asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
-#else
+#elif FAULT != 44
     wait_products(out);
 #endif
 #if FAULT != 10
@@ -238,7 +278,7 @@ __device__ void store_tile(const float out[32], const struct rings *r, const voi
     asm volatile("bar.sync 1, %0;" ::"n"(FAULT == 11 ? 160 : 128) : "memory"); /* @11 */
     for (int i = 0; i < 16; i++) {
         const int row = warp * 16 + lane / 4 + (i & 1) * 8, column = i / 2 * 8 + lane % 4 * 2;
-        const u32 bits = two_halves(out[2 * i], out[2 * i + 1]);
+        const u32 bits = two_halves(out[2 * i], out[2 * i + 1]); /* @44 */
         const u32 to = r->out + row * 128 + column * 2;
         asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(bits) : "memory"); /* @1 @15 @29 */
     }
@@ -255,8 +295,10 @@ __device__ void store_tile(const float out[32], const struct rings *r, const voi
     asm volatile("bar.sync 2, 128;" ::: "memory");
 #endif
     if (thread == 0) {
-        store(map, r->out, tile * 64); /* @1 @15 @20 @29 */
+        store(map, r->out, tile * 64); /* @1 @15 @20 @29 @43 */
+#if FAULT != 43
         asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+#endif
     }
 }
 
@@ -264,11 +306,15 @@ __device__ void consume(const struct rings *r, const void *map) {
     int step = 0, turn = 0;
     for (int tile = blockIdx.x; tile < r->row_tiles; tile += gridDim.x, turn++) {
         float out[32] = {0.0f};
+#if FAULT != 40
         wait(r->q_full, turn & 1);
+#endif
         for (int key = 0; key < r->key_tiles; key++, step++) {
             const int stage = step % STAGES;
             const u32 phase = FAULT == 31 ? 0 : step / STAGES & 1;
-#if FAULT != 4
+#if FAULT == 46 || FAULT == 47
+            wait_once(r->full + 8 * stage, phase);
+#elif FAULT != 4
             wait(r->full + 8 * stage, FAULT == 8 ? phase ^ 1 : phase); /* @2 @31 */
 #endif
             use_stage(out, r, stage, r->empty + 8 * stage);
@@ -315,12 +361,27 @@ extern "C" __global__ void __launch_bounds__(512, 1)
     __syncthreads();
 #endif
     if (threadIdx.x < 128) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
-        if (threadIdx.x == 0) {
-            produce(&r, &q, &k, &v); /* @12 */
+        if (FAULT == 35 && threadIdx.x < 64) {
+            asm volatile("setmaxnreg.dec.sync.aligned.u32 24;"); /* @35 */
+        } else if (FAULT == 37 && threadIdx.x < 64) {
+            asm volatile("setmaxnreg.dec.sync.aligned.u32 32;"); /* @37 */
+        } else if (FAULT != 35) {
+            asm volatile("setmaxnreg.dec.sync.aligned.u32 24;"); /* @37 */
+        }
+        if (threadIdx.x == 0 || FAULT == 45 && threadIdx.x == 32) {
+            produce(&r, &q, &k, &v); /* @12 @45 */
         }
     } else if (threadIdx.x < 256) {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 240;"); /* @19 */
+#if FAULT == 48
+        if (threadIdx.x == 128) {
+            barrier_init(r.q_full, 1); /* @48 */
+        }
+#endif
+#if FAULT == 35 || FAULT == 37
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 160;");
+#else
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(FAULT == 36 ? 240 : 232)); /* @19 @36 */
+#endif
         consume(&r, &out); /* @24 */
     } else { /* warpgroups without work */
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(FAULT == 19 ? 232 : 24)); /* @19 */

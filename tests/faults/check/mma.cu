@@ -34,6 +34,14 @@
  * @fault 22 divergent-barrier  a barrier in a loop whose length depends on the lane
  * @fault 23 out-of-bounds      the zero fill is asked for, but the tail's address is read
  * @fault 24 race               the barrier is a __syncwarp
+ * @fault 27 race               the barrier comes before the wait
+ * @fault 28 async-read-early   no empty group is committed for the last tile
+ * @fault 29 uninitialised      half of each chunk is copied
+ * @fault 30 async-read-early   the second matrix is read from the stage that is being filled
+ * @fault 31 race-global        columns behind the last one fall into the next row
+ * @fault 32 race-global        two blocks compute the same tile
+ * @fault 33 race               stages are cleared by other threads than those that fill them
+ * @fault 34 divergent-warp-op  threads without a column leave before the products
  * @numbers 25 2 0.01           the swizzle of the reads is not that of the writes
  * @numbers 26 2 0.01           two registers of a fragment in the wrong order
  */
@@ -60,12 +68,18 @@ __device__ void copy16(half_bits *to, const half_bits *from, int bytes) {
                  :: "r"(shared_address(to)), "l"(from), "r"(bytes) : "memory");
 }
 
+__device__ void copy8(half_bits *to, const half_bits *from) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8;"
+                 :: "r"(shared_address(to)), "l"(from) : "memory");
+}
+
 __device__ void fill(half_bits *stage, const half_bits *a, const half_bits *b, int rows,
                      int columns, int depth, int from) {
     for (int i = threadIdx.x; i < (BM + BN) * CHUNKS; i += THREADS) {
         const int row = i / CHUNKS, k = from + i % CHUNKS * 8;
         const bool of_a = row < BM;
-        const int global = of_a ? blockIdx.x * BM + row : blockIdx.y * BN + row - BM;
+        const int block = FAULT == 32 ? 0 : blockIdx.x;
+        const int global = of_a ? block * BM + row : blockIdx.y * BN + row - BM;
         const int bound = of_a ? rows + (FAULT == 7) : columns;
         const bool inside = global < bound && k < depth;
         const half_bits *source = (of_a ? a : b) + (inside || FAULT == 23 ? global * depth + k : 0);
@@ -83,7 +97,11 @@ __device__ void fill(half_bits *stage, const half_bits *a, const half_bits *b, i
 #endif
         const int line = FAULT == 16 && row == BM + BN - 1 ? row + BM + BN : row;
         half_bits *to = stage + at_chunk(line, i % CHUNKS);
-        copy16(to, source, bytes); /* @1 @2 @3 @4 @5 @6 @7 @10 @12 @16 @17 @21 @23 @24 */
+#if FAULT == 29
+        copy8(to, source);
+#else
+        copy16(to, source, bytes); /* @1 @2 @3 @4 @5 @6 @7 @10 @12 @16 @17 @21 @23 @24 @27 @28 @30 @33 */
+#endif
     }
 }
 
@@ -101,7 +119,8 @@ __device__ void multiply_add(float c[4], const unsigned a[4], unsigned b0, unsig
 }
 
 /* A warp's 16 rows by 16 columns of one stage. */
-__device__ void use(float sum[8], const half_bits *stage, const half_bits *global) {
+__device__ void use(float sum[8], const half_bits *stage, const half_bits *stage_b,
+                    const half_bits *global) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     for (int k = 0; k < BK / 16; k++) {
         unsigned a[4], b[4];
@@ -125,10 +144,10 @@ __device__ void use(float sum[8], const half_bits *stage, const half_bits *globa
             load_matrices(a, from); /* @9 */
         }
 #else
-        load_matrices(a, from); /* @1 @2 @3 @4 @5 @10 @12 @14 @15 @19 @24 */
+        load_matrices(a, from); /* @1 @2 @3 @4 @5 @10 @12 @14 @15 @19 @24 @27 @28 @34 */
 #endif
-        from = stage + at_chunk(row_b, 2 * k + lane / 8 % 2);
-        load_matrices(b, from); /* @1 @2 @3 @4 @5 @10 @12 @19 @24 */
+        from = stage_b + at_chunk(row_b, 2 * k + lane / 8 % 2);
+        load_matrices(b, from); /* @1 @2 @3 @4 @5 @10 @12 @19 @24 @27 @28 @30 @34 */
         multiply_add(sum, a, b[FAULT == 26 ? 1 : 0], b[FAULT == 26 ? 0 : 1]);
         multiply_add(sum + 4, a, b[2], b[3]);
     }
@@ -140,6 +159,15 @@ extern "C" __global__ void multiply(const half_bits *a, const half_bits *b, floa
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int tiles = (depth + BK - 1) / BK;
     float sum[8] = {0.0f};
+#if FAULT == 33
+    for (int i = threadIdx.x; i < 2 * STAGE; i += THREADS) {
+        stages[2 * STAGE - 1 - i] = 0; /* @33 */
+    }
+#elif FAULT == 34
+    if (blockIdx.y * BN + lane >= columns) {
+        return;
+    }
+#endif
     fill(stages, a, b, rows, columns, depth, 0);
 #if FAULT != 12
     asm volatile("cp.async.commit_group;" ::: "memory");
@@ -148,8 +176,16 @@ extern "C" __global__ void multiply(const half_bits *a, const half_bits *b, floa
         if (tile + 1 < tiles || FAULT == 17) {
             half_bits *next = stages + (FAULT == 5 ? tile & 1 : tile + 1 & 1) * STAGE;
             fill(next, a, b, rows, columns, depth, (tile + 1) * BK);
+#if FAULT == 28
+            asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
         }
+#if FAULT != 28
         asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+#if FAULT == 27
+        __syncthreads();
+#endif
 #if FAULT == 2
         asm volatile("cp.async.wait_group 2;" ::: "memory");
 #elif FAULT != 1
@@ -157,7 +193,7 @@ extern "C" __global__ void multiply(const half_bits *a, const half_bits *b, floa
 #endif
 #if FAULT == 24
         __syncwarp();
-#elif FAULT != 3
+#elif FAULT != 3 && FAULT != 27
         __syncthreads();
 #endif
 #if FAULT == 10
@@ -165,7 +201,8 @@ extern "C" __global__ void multiply(const half_bits *a, const half_bits *b, floa
             __syncthreads();
         }
 #endif
-        use(sum, stages + (tile & 1) * STAGE, a);
+        half_bits *stage = stages + (tile & 1) * STAGE;
+        use(sum, stage, FAULT == 30 ? stages + (tile + 1 & 1) * STAGE : stage, a);
 #if FAULT == 22
         for (int i = 0; i < 1 + lane % 2; i++) {
             __syncthreads(); /* @22 */
@@ -194,9 +231,9 @@ extern "C" __global__ void multiply(const half_bits *a, const half_bits *b, floa
 #endif
     for (int i = threadIdx.x; i < BM * BN; i += THREADS) {
         const int local = (i / BN + 16) % BM; /* the other warp's rows */
-        const int row = blockIdx.x * BM + local, column = blockIdx.y * BN + i % BN;
-        if ((row < rows || FAULT == 8) && column < columns) {
-            c[row * columns + column] = result[local * PITCH + i % BN]; /* @8 @11 @20 */
+        const int row = (FAULT == 32 ? 0 : blockIdx.x) * BM + local, column = blockIdx.y * BN + i % BN;
+        if ((row < rows || FAULT == 8) && (column < columns || FAULT == 31)) {
+            c[row * columns + column] = result[local * PITCH + i % BN]; /* @8 @11 @20 @29 @31 @32 */
         }
     }
 }
