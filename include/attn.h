@@ -301,6 +301,10 @@ ATTN_API attn_status attn_driver_function(const attn_context *context, const cha
 /* The name of the variant that runs. Lives as long as the plan. */
 ATTN_API const char *attn_plan_variant(const attn_plan *plan);
 
+/* The run that proved this variant best for problems of this class, as src/kernels/tuned.def names
+ * it; NULL where none was measured, or the variant was asked for by name. Static. */
+ATTN_API const char *attn_plan_tuned(const attn_plan *plan);
+
 /* The problem as the plan understood it (resolved). Lives as long as the plan. */
 ATTN_API const attn_problem *attn_plan_problem(const attn_plan *plan);
 
@@ -339,13 +343,17 @@ typedef struct attn_variant {
     size_t size;          /* to be set to sizeof(attn_variant) by the caller */
     const char *name;     /* "cpu_tile_neon_bf16", "fwd_wmma_fp16_d64_32x64_w4_s2" */
     const char *device;   /* "cpu" or "cuda" */
-    const char *family;   /* the algorithm: "cpu_tile", "cpu_row", "fwd_scalar", "fwd_wmma" */
+    const char *family;   /* the algorithm: "cpu_tile", "cpu_row", "fwd_scalar", "fwd_wmma",
+                             "fwd_mma", "fwd_mma_full", "fwd_hopper", "fwd_hopper_causal",
+                             "fwd_hopper_full" */
     const char *arch;     /* cpu: the instruction set ("c", "neon"); cuda: the oldest it runs on */
     uint32_t dtypes;      /* bit (1 << attn_dtype) for each dtype it takes */
     uint32_t options;     /* attn_option bits */
     bool tensor_cores;    /* uses matrix instructions */
-    int32_t head_dim_max; /* 0 = any */
-    int32_t head_dim_multiple; /* 1 = any */
+    int32_t head_dim_max; /* of Q, K and of V; 0 = any. On a GPU: of the tile in shared memory */
+    int32_t head_dim_multiple; /* of both; 1 = any. Equal to head_dim_max: that one alone. Whether
+                                  head_dim_v may differ is a matter of the family: the CPU's, the
+                                  fwd_mma and fwd_hopper ones take it; attn_variant_check says so */
     int32_t block_q;           /* query rows of one unit of work */
     int32_t block_kv;          /* keys of one step */
     int32_t stages;            /* depth of the copy pipeline; 0 on CPUs */
@@ -354,8 +362,9 @@ typedef struct attn_variant {
     const char *entry;         /* the kernel's name in its image; NULL on CPUs */
 } attn_variant;
 
-/* The index-th variant of the context, best first; added ones last. Strings live as long as the
- * context. ATTN_INVALID past the last. Also lists those that this machine cannot run.
+/* The index-th variant of the context, best first unless tuned.def knows better for a problem;
+ * added ones last. Strings live as long as the context. ATTN_INVALID past the last. Also lists
+ * those that this machine cannot run.
  * context NULL: everything that is compiled into the library, for whatever device. */
 ATTN_API attn_status attn_variant_get(const attn_context *context, int32_t index,
                                       attn_variant *variant, attn_error *error);

@@ -104,6 +104,9 @@ attn_status attn_open(const attn_options *options, attn_context **context, attn_
         status = variants_load(made, error);
     }
     if (status == ATTN_OK) {
+        status = tuned_load(made, tuned_lines, tuned_line_count, error);
+    }
+    if (status == ATTN_OK) {
         made->pool = pool_create(o->threads);
         if (made->pool == NULL) {
             status =
@@ -122,6 +125,7 @@ void attn_close(attn_context *context) {
     if (context != NULL) {
         pool_destroy(context->pool);
         variants_free(context);
+        free(context->preferences);
         cuda_close(context->cuda);
         free(context);
     }
@@ -296,8 +300,10 @@ static attn_status check_workspace(const attn_plan *plan, const void *workspace,
 
 attn_status attn_workspace_init(const attn_plan *plan, void *workspace, size_t size, void *stream,
                                 attn_error *error) {
-    (void)stream;
-    const attn_status status = check_workspace(plan, workspace, size, error);
+    attn_status status = check_workspace(plan, workspace, size, error);
+    if (status == ATTN_OK && plan->context->cuda != NULL) {
+        status = cuda_clear(plan->context->cuda, &plan->cuda, workspace, stream, error);
+    }
     return status != ATTN_OK ? status : attn_fail(error, ATTN_OK, "%s", "");
 }
 
@@ -309,7 +315,14 @@ static attn_status dispatch(const attn_plan *plan, const attn_tensors *tensors, 
     case FAMILY_CPU_ROW: cpu_row_forward(&job, plan->context->pool); break;
     case FAMILY_FWD_SCALAR:
     case FAMILY_FWD_WMMA:
-        return cuda_forward(plan->context->cuda, plan->name, &plan->cuda, tensors, stream, error);
+    case FAMILY_FWD_MMA:
+    case FAMILY_FWD_MMA_FULL:
+    case FAMILY_FWD_HOPPER:
+    case FAMILY_FWD_HOPPER_CAUSAL:
+    case FAMILY_FWD_HOPPER_FULL:
+    case FAMILY_FWD_HOPPER_SPLIT:
+        return cuda_forward(plan->context->cuda, plan->name, &plan->problem, &plan->cuda, tensors,
+                            workspace, stream, error);
     }
     return ATTN_OK;
 }

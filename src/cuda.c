@@ -24,8 +24,8 @@ struct cuda_kernel {
 
 /* ---- the device ------------------------------------------------------------------------------ */
 
-static attn_status fail(const struct cuda *cuda, cu_result code, attn_error *error,
-                        const char *what) {
+attn_status cuda_fail(const struct cuda *cuda, cu_result code, attn_error *error,
+                      const char *what) {
     char text[200];
     const attn_status status = code == CU_ERROR_OUT_OF_MEMORY ? ATTN_OUT_OF_MEMORY : ATTN_DEVICE;
     return attn_fail(error, status, "%s: %s", what,
@@ -37,7 +37,7 @@ static attn_status read_device(struct cuda *cuda, int ordinal, attn_error *error
     int count = 0;
     cu_result code = d->cuDeviceGetCount(&count);
     if (code != CU_SUCCESS) {
-        return fail(cuda, code, error, "cuDeviceGetCount");
+        return cuda_fail(cuda, code, error, "cuDeviceGetCount");
     }
     if (ordinal >= count) {
         return attn_fail(error, ATTN_UNSUPPORTED,
@@ -47,7 +47,7 @@ static attn_status read_device(struct cuda *cuda, int ordinal, attn_error *error
     if ((code = d->cuDeviceGet(&cuda->device, ordinal)) != CU_SUCCESS ||
         (code = d->cuDeviceGetName(cuda->name, sizeof cuda->name, cuda->device)) != CU_SUCCESS ||
         (code = d->cuDeviceTotalMem(&cuda->memory, cuda->device)) != CU_SUCCESS) {
-        return fail(cuda, code, error, "the device cannot be read");
+        return cuda_fail(cuda, code, error, "the device cannot be read");
     }
     const struct {
         enum cu_device_attribute which;
@@ -61,7 +61,7 @@ static attn_status read_device(struct cuda *cuda, int ordinal, attn_error *error
     for (size_t i = 0; i < sizeof attributes / sizeof attributes[0]; i++) {
         code = d->cuDeviceGetAttribute(attributes[i].value, attributes[i].which, cuda->device);
         if (code != CU_SUCCESS) {
-            return fail(cuda, code, error, "the device's attributes cannot be read");
+            return cuda_fail(cuda, code, error, "the device's attributes cannot be read");
         }
     }
     if (cuda->major < 8) {
@@ -154,11 +154,10 @@ static attn_status retain_primary(struct cuda *cuda, cu_context *primary, attn_e
     }
     *primary = cuda->primary;
     pthread_mutex_unlock(&cuda->lock);
-    return code == CU_SUCCESS ? ATTN_OK : fail(cuda, code, error, "cuDevicePrimaryCtxRetain");
+    return code == CU_SUCCESS ? ATTN_OK : cuda_fail(cuda, code, error, "cuDevicePrimaryCtxRetain");
 }
 
-/* Makes a context of our device current; *pushed says whether leave() has to undo it. */
-static attn_status enter(struct cuda *cuda, bool *pushed, attn_error *error) {
+attn_status cuda_enter(struct cuda *cuda, bool *pushed, attn_error *error) {
     const struct driver *d = &cuda->driver;
     *pushed = false;
     if (!is_ours(cuda)) {
@@ -174,7 +173,7 @@ static attn_status enter(struct cuda *cuda, bool *pushed, attn_error *error) {
         code = d->cuCtxGetDevice(&device);
     }
     if (code != CU_SUCCESS) {
-        return fail(cuda, code, error, "the current context cannot be read");
+        return cuda_fail(cuda, code, error, "the current context cannot be read");
     }
     if (current != NULL && device == cuda->device) {
         return ATTN_OK;
@@ -186,13 +185,13 @@ static attn_status enter(struct cuda *cuda, bool *pushed, attn_error *error) {
     }
     code = d->cuCtxPushCurrent(primary);
     if (code != CU_SUCCESS) {
-        return fail(cuda, code, error, "cuCtxPushCurrent");
+        return cuda_fail(cuda, code, error, "cuCtxPushCurrent");
     }
     *pushed = true;
     return ATTN_OK;
 }
 
-static void leave(const struct cuda *cuda, bool pushed) {
+void cuda_leave(const struct cuda *cuda, bool pushed) {
     cu_context popped = NULL;
     if (pushed) {
         cuda->driver.cuCtxPopCurrent(&popped);
@@ -281,7 +280,7 @@ static attn_status load(struct cuda *cuda, struct variant *variant, attn_error *
         char what[300];
         snprintf(what, sizeof what, "%s (entry %s, %d bytes of shared memory) cannot be loaded",
                  info->name, info->entry, (int)info->shared_bytes);
-        return fail(cuda, code, error, what);
+        return cuda_fail(cuda, code, error, what);
     }
     variant->kernel = kernel;
     return ATTN_OK;
@@ -289,7 +288,7 @@ static attn_status load(struct cuda *cuda, struct variant *variant, attn_error *
 
 attn_status cuda_load(struct cuda *cuda, struct variant *variant, attn_error *error) {
     bool pushed = false;
-    attn_status status = enter(cuda, &pushed, error);
+    attn_status status = cuda_enter(cuda, &pushed, error);
     if (status != ATTN_OK) {
         return status;
     }
@@ -299,11 +298,11 @@ attn_status cuda_load(struct cuda *cuda, struct variant *variant, attn_error *er
     } else {
         const cu_result code = load_into_context(cuda, variant->kernel);
         if (code != CU_SUCCESS) {
-            status = fail(cuda, code, error, "the kernel cannot be loaded into this context");
+            status = cuda_fail(cuda, code, error, "the kernel cannot be loaded into this context");
         }
     }
     pthread_mutex_unlock(&cuda->load_lock);
-    leave(cuda, pushed);
+    cuda_leave(cuda, pushed);
     return status;
 }
 
@@ -318,35 +317,73 @@ void cuda_unload(struct cuda *cuda, struct cuda_kernel *kernel) {
 
 /* ---- launching ------------------------------------------------------------------------------- */
 
-attn_status cuda_forward(struct cuda *cuda, const char *name, const struct cuda_geometry *geometry,
-                         const attn_tensors *tensors, void *stream, attn_error *error) {
+/* What the problem does not ask for is NULL, whatever the caller left there. */
+static void fill_pointers(struct attn_args *args, const attn_problem *p, const attn_tensors *t) {
+    args->q = t->q;
+    args->k = t->k;
+    args->v = t->v;
+    args->o = t->o;
+    args->lse = t->lse;
+    args->alibi_slopes = p->alibi ? t->alibi_slopes : NULL;
+    args->sink = p->sink ? t->sink : NULL;
+    args->bias = p->bias ? t->bias : NULL;
+    args->cu_seqlens_q = p->packed ? t->cu_seqlens_q : NULL;
+    args->cu_seqlens_kv = p->packed ? t->cu_seqlens_kv : NULL;
+    args->used_kv = p->used_kv ? t->used_kv : NULL;
+}
+
+attn_status cuda_clear(struct cuda *cuda, const struct cuda_geometry *geometry, void *workspace,
+                       void *stream, attn_error *error) {
     bool pushed = false;
-    const attn_status status = enter(cuda, &pushed, error);
+    attn_status status = geometry->workspace > 0 ? cuda_enter(cuda, &pushed, error) : ATTN_OK;
+    if (status != ATTN_OK || geometry->workspace == 0) {
+        return status;
+    }
+    const cu_result code = cuda->driver.cuMemsetD32Async(
+        (cu_address)(uintptr_t)workspace, 0, geometry->workspace / sizeof(unsigned), stream);
+    cuda_leave(cuda, pushed);
+    return code == CU_SUCCESS ? ATTN_OK : cuda_fail(cuda, code, error, "cuMemsetD32Async");
+}
+
+attn_status cuda_forward(struct cuda *cuda, const char *name, const attn_problem *p,
+                         const struct cuda_geometry *geometry, const attn_tensors *tensors,
+                         void *workspace, void *stream, attn_error *error) {
+    bool pushed = false;
+    const attn_status status = cuda_enter(cuda, &pushed, error);
     if (status != ATTN_OK) {
         return status;
     }
-    struct attn_args args = geometry->args;
-    args.q = tensors->q;
-    args.k = tensors->k;
-    args.v = tensors->v;
-    args.o = tensors->o;
-    args.lse = tensors->lse;
-    void *arguments[] = {&args};
-    const struct cu_launch launch = {.grid = {geometry->grid, 1, 1},
+    static const struct cu_launch_attribute early = {.id = CU_LAUNCH_PROGRAMMATIC_SERIALIZATION,
+                                                     .value = {.flag = 1}};
+    struct attn_tma_args args;
+    args.a = geometry->args;
+    fill_pointers(&args.a, p, tensors);
+    args.a.counters = geometry->workspace > 0 ? workspace : NULL;
+    void *arguments[] = {&args.a};
+    cu_result code = CU_SUCCESS;
+    if (geometry->has_maps) {
+        arguments[0] = &args;
+        code = maps_fill(cuda, geometry, &args);
+    }
+    const unsigned *grid = geometry->grid;
+    const struct cu_launch launch = {.grid = {grid[0], grid[1], grid[2]},
                                      .block = {geometry->block, 1, 1},
                                      .shared_bytes = geometry->shared_bytes,
-                                     .stream = stream};
-    /* a CUkernel may stand for a CUfunction in a launch */
-    const cu_result code = cuda->driver.cuLaunchKernelEx(
-        &launch, (cu_function)(void *)geometry->kernel->kernel, arguments, NULL);
-    leave(cuda, pushed);
+                                     .stream = stream,
+                                     .attributes = &early,
+                                     .attribute_count = geometry->begins_early ? 1 : 0};
+    if (code == CU_SUCCESS) { /* a CUkernel may stand for a CUfunction in a launch */
+        code = cuda->driver.cuLaunchKernelEx(&launch, (cu_function)(void *)geometry->kernel->kernel,
+                                             arguments, NULL);
+    }
+    cuda_leave(cuda, pushed);
     if (code != CU_SUCCESS) {
         char what[256];
         snprintf(what, sizeof what,
-                 "the launch of %.127s failed (grid %u x 1 x 1, block %u x 1 x 1, %u bytes of "
+                 "the launch of %.127s failed (grid %u x %u x %u, block %u x 1 x 1, %u bytes of "
                  "dynamic shared memory)",
-                 name, geometry->grid, geometry->block, geometry->shared_bytes);
-        return fail(cuda, code, error, what);
+                 name, grid[0], grid[1], grid[2], geometry->block, geometry->shared_bytes);
+        return cuda_fail(cuda, code, error, what);
     }
     return ATTN_OK;
 }

@@ -17,10 +17,18 @@ struct variant; /* plan.h */
 /* A kernel that is loaded, and for good: it is unloaded with its context. */
 struct cuda_kernel;
 
-/* What a plan needs to launch. The pointers in `args` are filled in by each call. */
+enum { CUDA_MAPS = 4 }; /* of Q, K, V and O, in the order of struct attn_tma_args */
+
+/* What a plan needs to launch. The pointers in `args` are filled in by each call, and so are the
+ * addresses in the maps: those of a plan are of no memory. They lie here as bytes, since a plan is
+ * aligned no better than malloc does. */
 struct cuda_geometry {
     const struct cuda_kernel *kernel;
-    unsigned grid, block, shared_bytes;
+    unsigned grid[3], block, shared_bytes;
+    bool begins_early; /* before the kernel in front of it has ended; it waits for that itself */
+    bool has_maps;     /* the kernel takes struct attn_tma_args; else struct attn_args */
+    size_t workspace;  /* bytes of counters; 0: none */
+    unsigned char maps[CUDA_MAPS][sizeof(struct attn_tensor_map)];
     struct attn_args args;
 };
 
@@ -32,9 +40,12 @@ void cuda_close(struct cuda *cuda);
 void cuda_describe(const struct cuda *cuda, attn_device *device);
 void *cuda_driver_function(const struct cuda *cuda, const char *name);
 
-/* The clauses that only GPU variants have: head_dim, alignment, strides, size of the grid, and
- * whether the device can run it. */
-attn_status cuda_applies(const struct cuda *cuda, const attn_variant *variant,
+/* Whether code for `arch` ("sm_80": and newer; "sm_90a": that one alone) is for the device. */
+bool cuda_runs(const struct cuda *cuda, const char *arch);
+
+/* The clauses that only GPU variants have: mask, head_dim, alignment, strides, size of the grid,
+ * and whether the device can run it. */
+attn_status cuda_applies(const struct cuda *cuda, const struct variant *variant,
                          const attn_problem *resolved, attn_error *error);
 
 /* Loads the variant's kernel unless that was done before, and works out the launch. */
@@ -44,7 +55,12 @@ attn_status cuda_plan(struct cuda *cuda, struct variant *variant, const attn_pro
 /* Unloads; NULL is fine. */
 void cuda_unload(struct cuda *cuda, struct cuda_kernel *kernel);
 
-attn_status cuda_forward(struct cuda *cuda, const char *name, const struct cuda_geometry *geometry,
-                         const attn_tensors *tensors, void *stream, attn_error *error);
+/* Sets a workspace to 0, on the stream; where its size is 0 nothing is done. */
+attn_status cuda_clear(struct cuda *cuda, const struct cuda_geometry *geometry, void *workspace,
+                       void *stream, attn_error *error);
+
+attn_status cuda_forward(struct cuda *cuda, const char *name, const attn_problem *resolved,
+                         const struct cuda_geometry *geometry, const attn_tensors *tensors,
+                         void *workspace, void *stream, attn_error *error);
 
 #endif /* ATTN_CUDA_H */

@@ -32,7 +32,28 @@ struct cuda {
     cu_context primary;          /* retained when it was first needed, else NULL */
 };
 
+/* "what: CUDA error ..." */
+attn_status cuda_fail(const struct cuda *cuda, cu_result code, attn_error *error, const char *what);
+
+/* Makes a context of our device current; *pushed says whether cuda_leave() has to undo it. */
+attn_status cuda_enter(struct cuda *cuda, bool *pushed, attn_error *error);
+void cuda_leave(const struct cuda *cuda, bool pushed);
+
 /* Loads the variant's kernel into variant->kernel unless it is there. */
 attn_status cuda_load(struct cuda *cuda, struct variant *variant, attn_error *error);
+
+/* ---- cuda_maps.c ----------------------------------------------------------------------------- */
+
+/* Whether tensor maps can describe the problem's Q, K, V and O, whose strides are multiples of 16
+ * bytes. */
+attn_status maps_check(const attn_problem *resolved, attn_error *error);
+
+/* Maps of tiles of so many query rows and keys, over memory that is not there. */
+attn_status maps_encode(struct cuda *cuda, const attn_problem *resolved, int block_q, int block_kv,
+                        struct cuda_geometry *geometry, attn_error *error);
+
+/* Copies the plan's maps into the arguments of a launch, with the addresses of its tensors. */
+cu_result maps_fill(const struct cuda *cuda, const struct cuda_geometry *geometry,
+                    struct attn_tma_args *args);
 
 #endif /* ATTN_CUDA_DEVICE_H */

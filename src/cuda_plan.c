@@ -2,44 +2,162 @@
  *
  * cuda_plan.c - which problems a GPU variant takes, and the launch of one that it takes.
  */
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "cuda_device.h"
 #include "plan.h"
 
 enum {
-    ROW_BYTES = 16
-}; /* every row of Q, K, V and O begins at a multiple: cp.async, 16-byte stores */
+    ROW_BYTES = 16,      /* every row of Q, K, V and O begins at a multiple: cp.async */
+    PACKED_QUERIES = 16, /* a problem of at most so many packs the heads of a group ... */
+    PACKED_TILES = 4,    /* ... if its rows are not more than so many tiles */
+    GRID_YZ = 65535      /* blocks in the second and third dimension of a grid */
+};
+
+enum masks { ANY_MASK, NOT_CAUSAL, CAUSAL_ONLY };
+
+/* Which thread block has which tile. */
+enum grid {
+    NUMBERED,  /* one for each: work_of_block of kernels/work.h */
+    RESIDENT,  /* one to a multiprocessor at most, which takes tile after tile */
+    THREE_DIMS /* one for each, (head, tile, batch) */
+};
+
+/* What the lines of a family have in common beside what attn_variant says. */
+static const struct family {
+    enum masks masks;
+    enum grid grid;
+    bool takes_head_dim_v; /* that is not head_dim */
+    bool packs_heads;      /* rows of a group of query heads can share a tile */
+    bool has_maps;         /* copies by tensor maps */
+    bool has_counters;     /* blocks take tiles by a counter, and count who has ended */
+    bool begins_early;     /* before the kernel in front of it has ended */
+    bool positive_scale;   /* only such: the largest score is that of the largest product */
+    int section_mib;       /* of K and V that stay in L2 while their heads are worked on */
+} families[] = {
+    [FAMILY_FWD_SCALAR] = {.section_mib = 24},
+    [FAMILY_FWD_WMMA] = {.section_mib = 24},
+    [FAMILY_FWD_MMA] = {.takes_head_dim_v = true, .packs_heads = true, .section_mib = 24},
+    [FAMILY_FWD_MMA_FULL] = {.takes_head_dim_v = true, .packs_heads = true, .section_mib = 24},
+    [FAMILY_FWD_HOPPER] = {.masks = NOT_CAUSAL,
+                           .grid = RESIDENT,
+                           .takes_head_dim_v = true,
+                           .has_maps = true,
+                           .positive_scale = true,
+                           .section_mib = 32},
+    [FAMILY_FWD_HOPPER_CAUSAL] = {.masks = CAUSAL_ONLY,
+                                  .grid = RESIDENT,
+                                  .takes_head_dim_v = true,
+                                  .has_maps = true,
+                                  .positive_scale = true,
+                                  .has_counters = true,
+                                  .section_mib = 32},
+    [FAMILY_FWD_HOPPER_FULL] = {.grid = RESIDENT,
+                                .takes_head_dim_v = true,
+                                .has_maps = true,
+                                .positive_scale = true,
+                                .has_counters = true,
+                                .section_mib = 32},
+    [FAMILY_FWD_HOPPER_SPLIT] = {.grid = THREE_DIMS,
+                                 .takes_head_dim_v = true,
+                                 .has_maps = true,
+                                 .positive_scale = true,
+                                 .begins_early = true,
+                                 .section_mib = 32},
+};
+
+/* ---- blocks ---------------------------------------------------------------------------------- */
+
+/* How the query rows are cut into thread blocks. */
+struct cut {
+    int64_t packed_heads; /* query heads that share a tile */
+    int64_t tiles;        /* of one such group */
+    int64_t groups;       /* in all batch entries */
+};
+
+static struct cut cut_rows(const struct variant *variant, const attn_problem *p) {
+    const int64_t heads = p->heads_q / p->heads_kv, block_q = variant->info.block_q;
+    struct cut cut = {.packed_heads = 1};
+    if (families[variant->family].packs_heads && p->seq_q <= PACKED_QUERIES &&
+        p->seq_q * heads <= PACKED_TILES * block_q) {
+        cut.packed_heads = heads;
+    }
+    cut.tiles = (p->seq_q * cut.packed_heads + block_q - 1) / block_q;
+    cut.groups = p->batch * (p->heads_q / cut.packed_heads);
+    return cut;
+}
+
+/* Groups that are worked on together. In a causal problem the blocks with the most keys go first,
+ * those of all heads; in sections of so many that what they read stays in L2. */
+static int64_t section_groups(const struct family *family, const struct cut *cut,
+                              const attn_problem *p) {
+    if ((p->causal == ATTN_CAUSAL_NONE && p->window_right < 0) || cut->groups == 0) {
+        return 1;
+    }
+    const int64_t bytes = (p->head_dim + p->head_dim_v) * (int64_t)attn_dtype_size(p->dtype);
+    const int64_t sharing = p->heads_q / p->heads_kv / cut->packed_heads; /* groups to a KV head */
+    const double fit = (double)family->section_mib * 0x1p20 * (double)sharing /
+                       ((double)bytes * (double)p->seq_kv);
+    if (!(fit < (double)cut->groups)) {
+        return cut->groups;
+    }
+    const int64_t most = fit > 1.0 ? (int64_t)fit : 1;
+    const int64_t sections = (cut->groups + most - 1) / most;
+    return (cut->groups + sections - 1) / sections;
+}
 
 /* ---- applies --------------------------------------------------------------------------------- */
 
-static attn_status check_head_dim(const attn_variant *v, const attn_problem *p, attn_error *error) {
-    if (p->head_dim > v->head_dim_max || p->head_dim % v->head_dim_multiple != 0) {
-        if (v->head_dim_max == v->head_dim_multiple) {
-            return attn_fail(error, ATTN_UNSUPPORTED, "head_dim = %lld, it takes %d only",
-                             (long long)p->head_dim, (int)v->head_dim_max);
-        }
-        return attn_fail(error, ATTN_UNSUPPORTED,
-                         "head_dim = %lld, it takes multiples of %d up to %d",
-                         (long long)p->head_dim, (int)v->head_dim_multiple, (int)v->head_dim_max);
+static attn_status check_mask(enum masks masks, const attn_problem *p, attn_error *error) {
+    if (masks == NOT_CAUSAL && p->causal != ATTN_CAUSAL_NONE) {
+        return attn_fail(error, ATTN_UNSUPPORTED, "causal is %s, it takes no causal mask",
+                         p->causal == ATTN_CAUSAL_TOP_LEFT ? "TOP_LEFT" : "BOTTOM_RIGHT");
     }
-    if (p->head_dim_v != p->head_dim) {
+    if (masks == CAUSAL_ONLY && p->causal == ATTN_CAUSAL_NONE) {
+        return attn_fail(error, ATTN_UNSUPPORTED, "causal is NONE, it takes causal problems only");
+    }
+    return ATTN_OK;
+}
+
+static attn_status check_dim(const char *name, int64_t dim, const attn_variant *v,
+                             attn_error *error) {
+    if (dim <= v->head_dim_max && dim % v->head_dim_multiple == 0) {
+        return ATTN_OK;
+    }
+    if (v->head_dim_max == v->head_dim_multiple) {
+        return attn_fail(error, ATTN_UNSUPPORTED, "%s = %lld, it takes %d only", name,
+                         (long long)dim, (int)v->head_dim_max);
+    }
+    return attn_fail(error, ATTN_UNSUPPORTED, "%s = %lld, it takes multiples of %d up to %d", name,
+                     (long long)dim, (int)v->head_dim_multiple, (int)v->head_dim_max);
+}
+
+static attn_status check_head_dims(const struct variant *variant, const attn_problem *p,
+                                   attn_error *error) {
+    const attn_status status = check_dim("head_dim", p->head_dim, &variant->info, error);
+    if (status != ATTN_OK || p->head_dim_v == p->head_dim) {
+        return status;
+    }
+    if (!families[variant->family].takes_head_dim_v) {
         return attn_fail(error, ATTN_UNSUPPORTED,
                          "head_dim_v = %lld, it takes head_dim = %lld only",
                          (long long)p->head_dim_v, (long long)p->head_dim);
     }
-    return ATTN_OK;
+    return check_dim("head_dim_v", p->head_dim_v, &variant->info, error);
 }
 
 /* A stride between things of which there is one does not matter. */
 static attn_status check_strides(const char *name, const attn_strides *s, const attn_problem *p,
                                  int64_t heads, int64_t rows, attn_error *error) {
+    const int64_t batches = p->packed ? 1 : p->batch; /* packed: their stride is not used */
     const int64_t bytes = (int64_t)attn_dtype_size(p->dtype);
     const struct {
         const char *name;
         int64_t stride, count;
-    } all[] = {{"batch", s->batch, p->batch}, {"head", s->head, heads}, {"row", s->row, rows}};
+    } all[] = {{"batch", s->batch, batches}, {"head", s->head, heads}, {"row", s->row, rows}};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         if (all[i].count > 1 && all[i].stride * bytes % ROW_BYTES != 0) {
             return attn_fail(error, ATTN_UNSUPPORTED,
@@ -55,41 +173,75 @@ static attn_status check_memory(const attn_problem *p, attn_error *error) {
         return attn_fail(error, ATTN_UNSUPPORTED, "alignment = %d, it takes %d or more",
                          (int)p->alignment, (int)ROW_BYTES);
     }
-    attn_status status = check_strides("q", &p->q, p, p->heads_q, p->seq_q, error);
+    const int64_t rows_q = p->packed ? p->total_q : p->seq_q;
+    const int64_t rows_kv = p->packed ? p->total_kv : p->seq_kv;
+    attn_status status = check_strides("q", &p->q, p, p->heads_q, rows_q, error);
     if (status == ATTN_OK) {
-        status = check_strides("k", &p->k, p, p->heads_kv, p->seq_kv, error);
+        status = check_strides("k", &p->k, p, p->heads_kv, rows_kv, error);
     }
     if (status == ATTN_OK) {
-        status = check_strides("v", &p->v, p, p->heads_kv, p->seq_kv, error);
+        status = check_strides("v", &p->v, p, p->heads_kv, rows_kv, error);
     }
     if (status == ATTN_OK) {
-        status = check_strides("o", &p->o, p, p->heads_q, p->seq_q, error);
+        status = check_strides("o", &p->o, p, p->heads_q, rows_q, error);
     }
     return status;
 }
 
-static int64_t tiles_of(const attn_variant *v, const attn_problem *p) {
-    return (p->seq_q + v->block_q - 1) / v->block_q;
-}
-
-static attn_status check_grid(const attn_variant *v, const attn_problem *p, attn_error *error) {
-    const double blocks = (double)p->batch * (double)p->heads_q * (double)tiles_of(v, p);
-    if (blocks > INT32_MAX) {
-        return attn_fail(error, ATTN_UNSUPPORTED,
-                         "%.0f blocks of %d query rows, a grid has at most %d", blocks,
-                         (int)v->block_q, INT32_MAX);
+/* Factors that a kernel gets in fp32, in the exponent of 2. */
+static attn_status check_factors(const struct family *family, const attn_problem *p,
+                                 attn_error *error) {
+    if (family->positive_scale && !(p->scale > 0.0F)) {
+        return attn_fail(error, ATTN_UNSUPPORTED, "scale = %g, it takes scales above 0",
+                         (double)p->scale);
+    }
+    const struct {
+        const char *name;
+        float value;
+    } all[] = {{"scale", p->scale}, {"softcap", p->softcap}};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        if (!isfinite((float)((double)all[i].value * LOG2_E))) {
+            return attn_fail(error, ATTN_UNSUPPORTED,
+                             "%s = %g, its product with log2(e) is beyond fp32", all[i].name,
+                             (double)all[i].value);
+        }
     }
     return ATTN_OK;
 }
 
-static attn_status check_device(const struct cuda *cuda, const attn_variant *v, attn_error *error) {
-    int arch = 0;
+static attn_status check_grid(const struct variant *variant, const attn_problem *p,
+                              attn_error *error) {
+    const struct cut cut = cut_rows(variant, p);
+    const double blocks = (double)cut.groups * (double)cut.tiles;
+    if (blocks > INT32_MAX) {
+        return attn_fail(error, ATTN_UNSUPPORTED,
+                         "%.0f blocks of %d query rows, a grid has at most %d", blocks,
+                         (int)variant->info.block_q, INT32_MAX);
+    }
+    const bool solid = families[variant->family].grid == THREE_DIMS;
+    if (solid && (cut.tiles > GRID_YZ || p->batch > GRID_YZ)) {
+        const bool tiles = cut.tiles > GRID_YZ;
+        return attn_fail(error, ATTN_UNSUPPORTED, "%s = %lld, it takes at most %lld",
+                         tiles ? "seq_q" : "batch", (long long)(tiles ? p->seq_q : p->batch),
+                         (long long)GRID_YZ * (tiles ? variant->info.block_q : 1));
+    }
+    return ATTN_OK;
+}
+
+bool cuda_runs(const struct cuda *cuda, const char *arch) {
+    int oldest = 0;
     char suffix = '\0';
-    const int fields = sscanf(v->arch, "sm_%d%c", &arch, &suffix);
+    const int fields = sscanf(arch, "sm_%d%c", &oldest, &suffix);
     const int device = 10 * cuda->major + cuda->minor;
-    if (fields < 1 || device < arch || (fields == 2 && device != arch)) {
+    return fields == 2 ? device == oldest : fields == 1 && device >= oldest;
+}
+
+static attn_status check_device(const struct cuda *cuda, const attn_variant *v, attn_error *error) {
+    if (!cuda_runs(cuda, v->arch)) {
+        const char last = v->arch[strlen(v->arch) - 1];
         return attn_fail(error, ATTN_UNSUPPORTED, "it is for %s%s, this GPU is sm_%d", v->arch,
-                         fields == 2 ? "" : " and newer", device);
+                         last >= '0' && last <= '9' ? " and newer" : "",
+                         10 * cuda->major + cuda->minor);
     }
     if (v->shared_bytes > cuda->shared) {
         return attn_fail(error, ATTN_UNSUPPORTED,
@@ -99,65 +251,128 @@ static attn_status check_device(const struct cuda *cuda, const attn_variant *v, 
     return ATTN_OK;
 }
 
-attn_status cuda_applies(const struct cuda *cuda, const attn_variant *v, const attn_problem *p,
-                         attn_error *error) {
-    attn_status status = check_head_dim(v, p, error);
+attn_status cuda_applies(const struct cuda *cuda, const struct variant *variant,
+                         const attn_problem *p, attn_error *error) {
+    const struct family *family = &families[variant->family];
+    attn_status status = check_mask(family->masks, p, error);
+    if (status == ATTN_OK) {
+        status = check_head_dims(variant, p, error);
+    }
     if (status == ATTN_OK) {
         status = check_memory(p, error);
     }
-    if (status == ATTN_OK && !isfinite((float)(p->scale * LOG2_E))) {
-        status = attn_fail(error, ATTN_UNSUPPORTED,
-                           "scale = %g, its product with log2(e) is "
-                           "beyond fp32",
-                           (double)p->scale);
+    if (status == ATTN_OK && family->has_maps) {
+        status = maps_check(p, error);
     }
     if (status == ATTN_OK) {
-        status = check_grid(v, p, error);
+        status = check_factors(family, p, error);
     }
-    return status != ATTN_OK ? status : check_device(cuda, v, error);
+    if (status == ATTN_OK) {
+        status = check_grid(variant, p, error);
+    }
+    return status != ATTN_OK ? status : check_device(cuda, &variant->info, error);
 }
 
 /* ---- launch ---------------------------------------------------------------------------------- */
 
+static void fill_strides(struct attn_args *args, const attn_problem *p) {
+    args->q_batch = p->q.batch;
+    args->q_head = p->q.head;
+    args->q_row = p->q.row;
+    args->k_batch = p->k.batch;
+    args->k_head = p->k.head;
+    args->k_row = p->k.row;
+    args->v_batch = p->v.batch;
+    args->v_head = p->v.head;
+    args->v_row = p->v.row;
+    args->o_batch = p->o.batch;
+    args->o_head = p->o.head;
+    args->o_row = p->o.row;
+    args->lse_batch = p->lse.batch;
+    args->lse_head = p->lse.head;
+    args->lse_row = p->lse.row;
+}
+
+static void fill_mask(struct attn_args *args, const attn_problem *p) {
+    args->causal = p->causal != ATTN_CAUSAL_NONE;
+    args->diagonal = p->causal == ATTN_CAUSAL_BOTTOM_RIGHT ? p->seq_kv - p->seq_q : 0;
+    args->top_left = p->causal == ATTN_CAUSAL_TOP_LEFT;
+    args->left = p->window_left;
+    args->right = args->causal ? 0 : p->window_right;
+}
+
+/* A quotient beyond fp32 becomes the largest number: tanh is 1 there, and 0 times it is 0. */
+static float softcap_scale(const attn_problem *p) {
+    const double quotient = (double)p->scale / (double)p->softcap;
+    return (float)fmax(-(double)FLT_MAX, fmin((double)FLT_MAX, quotient));
+}
+
+static void fill_options(struct attn_args *args, const attn_problem *p) {
+    if (p->softcap > 0.0F) {
+        args->softcap_log2 = (float)((double)p->softcap * LOG2_E);
+        args->softcap_scale = softcap_scale(p);
+    }
+    if (p->alibi) {
+        args->alibi = 1;
+        args->alibi_batch = p->alibi_batch_stride;
+    }
+    if (p->bias) {
+        args->bias_batch = p->bias_strides.batch;
+        args->bias_head = p->bias_strides.head;
+        args->bias_row = p->bias_strides.row;
+        args->bias_col = p->bias_strides.col;
+        args->bias_dtype = (int)p->bias_dtype;
+    }
+}
+
+static void fill_grid(const struct cuda *cuda, const struct family *family, const struct cut *cut,
+                      const attn_problem *p, unsigned grid[3]) {
+    const int64_t blocks = cut->groups * cut->tiles;
+    const bool solid = family->grid == THREE_DIMS, resident = family->grid == RESIDENT;
+    grid[0] = (unsigned)(solid                              ? p->heads_q
+                         : resident && blocks > cuda->units ? cuda->units
+                                                            : blocks);
+    grid[1] = (unsigned)(solid ? cut->tiles : 1);
+    grid[2] = (unsigned)(solid ? p->batch : 1);
+}
+
 attn_status cuda_plan(struct cuda *cuda, struct variant *variant, const attn_problem *p,
                       struct cuda_geometry *geometry, attn_error *error) {
-    const attn_status status = cuda_load(cuda, variant, error);
+    attn_status status = cuda_load(cuda, variant, error);
     if (status != ATTN_OK) {
         return status;
     }
     const attn_variant *v = &variant->info;
-    const int64_t tiles = tiles_of(v, p);
+    const struct family *family = &families[variant->family];
+    const struct cut cut = cut_rows(variant, p);
     *geometry = (struct cuda_geometry){
         .kernel = variant->kernel,
-        .grid = (unsigned)(p->batch * p->heads_q * tiles),
         .block = (unsigned)(32 * v->warps),
         .shared_bytes = (unsigned)v->shared_bytes,
+        .begins_early = family->begins_early,
+        .has_maps = family->has_maps,
+        .workspace = family->has_counters ? 2 * sizeof *geometry->args.counters : 0,
         .args =
             {
-                .q_batch = p->q.batch,
-                .q_head = p->q.head,
-                .q_row = p->q.row,
-                .k_batch = p->k.batch,
-                .k_head = p->k.head,
-                .k_row = p->k.row,
-                .v_batch = p->v.batch,
-                .v_head = p->v.head,
-                .v_row = p->v.row,
-                .o_batch = p->o.batch,
-                .o_head = p->o.head,
-                .o_row = p->o.row,
-                .lse_batch = p->lse.batch,
-                .lse_head = p->lse.head,
-                .lse_row = p->lse.row,
-                .diagonal = p->causal == ATTN_CAUSAL_BOTTOM_RIGHT ? p->seq_kv - p->seq_q : 0,
                 .heads_q = (int)p->heads_q,
                 .heads_per_kv = (int)(p->heads_q / p->heads_kv),
                 .seq_q = (int)p->seq_q,
                 .seq_kv = (int)p->seq_kv,
-                .tiles_q = (int)tiles,
-                .causal = p->causal != ATTN_CAUSAL_NONE,
+                .tiles_q = (int)cut.tiles,
                 .scale_log2 = (float)(p->scale * LOG2_E),
+                .head_dim = (int)p->head_dim,
+                .head_dim_v = (int)p->head_dim_v,
+                .packed_heads = (int)cut.packed_heads,
+                .section_heads = (int)section_groups(family, &cut, p),
+                .heads_all = (int)cut.groups,
             },
     };
-    return ATTN_OK;
+    fill_grid(cuda, family, &cut, p, geometry->grid);
+    fill_strides(&geometry->args, p);
+    fill_mask(&geometry->args, p);
+    fill_options(&geometry->args, p);
+    if (family->has_maps) {
+        status = maps_encode(cuda, p, v->block_q, v->block_kv, geometry, error);
+    }
+    return status;
 }

@@ -15,6 +15,7 @@
 
 typedef int cu_result; /* 0 is success */
 typedef int cu_device;
+typedef unsigned long long cu_address;
 typedef struct cu_context_s *cu_context;
 typedef struct cu_stream_s *cu_stream;
 typedef struct cu_library_s *cu_library;
@@ -36,12 +37,31 @@ enum cu_device_attribute {
 
 enum cu_function_attribute { CU_FUNCTION_MAX_DYNAMIC_SHARED = 8 };
 
+/* Of a tensor map; CUtensorMapDataType and the like. */
+enum cu_map_type { CU_MAP_FP16 = 6, CU_MAP_BF16 = 9 };
+enum cu_map_interleave { CU_MAP_INTERLEAVE_NONE = 0 };
+enum cu_map_swizzle { CU_MAP_SWIZZLE_128B = 3 };
+enum cu_map_promotion { CU_MAP_PROMOTE_L2_256B = 3 };
+enum cu_map_fill { CU_MAP_FILL_ZEROS = 0 };
+
+enum cu_launch_attribute_id { CU_LAUNCH_PROGRAMMATIC_SERIALIZATION = 6 };
+
+/* CUlaunchAttribute */
+struct cu_launch_attribute {
+    enum cu_launch_attribute_id id;
+    int padding;
+    union {
+        char bytes[64];
+        int flag;
+    } value;
+};
+
 /* CUlaunchConfig */
 struct cu_launch {
     unsigned grid[3], block[3];
     unsigned shared_bytes;
     cu_stream stream;
-    void *attributes;
+    const struct cu_launch_attribute *attributes;
     unsigned attribute_count;
 };
 
@@ -71,7 +91,14 @@ struct cu_launch {
     X(cuKernelSetAttribute,                                                                        \
       (enum cu_function_attribute which, int value, cu_kernel kernel, cu_device device))           \
     X(cuLaunchKernelEx,                                                                            \
-      (const struct cu_launch *launch, cu_function function, void **arguments, void **extra))
+      (const struct cu_launch *launch, cu_function function, void **arguments, void **extra))      \
+    X(cuTensorMapEncodeTiled,                                                                      \
+      (void *map, enum cu_map_type type, uint32_t rank, void *address, const uint64_t *dims,       \
+       const uint64_t *strides, const uint32_t *box, const uint32_t *element_strides,              \
+       enum cu_map_interleave interleave, enum cu_map_swizzle swizzle,                             \
+       enum cu_map_promotion promotion, enum cu_map_fill fill))                                    \
+    X(cuTensorMapReplaceAddress, (void *map, void *address))                                       \
+    X(cuMemsetD32Async, (cu_address to, unsigned value, size_t count, cu_stream stream))
 
 enum { DRIVER_VERSION = 12000 }; /* the oldest, and the one whose ABI the table has */
 

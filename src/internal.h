@@ -5,13 +5,15 @@
  *   attn.c      entry points: contexts, forward, pointer checks, status names
  *   problem.c   the problem: defaults, its one check, visible keys, FLOPs
  *   plan.c      problem -> variants that apply -> choice, refusals, the printed line
+ *   tuned.c     the order in which they are tried
  *   variants.c  the table of variants and the clauses that refuse;  variant_add.c  added ones
  *   pool.c      threads
  *   dtype.c     fp16 and bf16
  *   sequence.c  lengths of one sequence, ALiBi slopes
  *   ref.c       the oracle;  compare.c  the one comparison;  rows.c  which rows
  *   cpu.c       the CPU backend: units of work, workspace, forward (cpu.h)
- *   cuda.c      the CUDA backend: device, loading, launching (cuda.h); cuda_plan.c  its clauses
+ *   cuda.c      the CUDA backend: device, loading, launching (cuda.h); cuda_plan.c  its clauses;
+ *   cuda_maps.c its tensor maps
  *   driver.c    the CUDA driver as a table of functions;  images.h  the kernels compiled in
  *
  * Invariant: behind the entry points every problem is resolved (no default left in it) and checked.

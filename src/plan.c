@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * plan.c - problem -> the first variant that applies -> workspace; and the plan read back.
+ * plan.c - problem -> the first variant that applies -> workspace; and the plan read back. tuned.c
+ * knows which one is tried first.
  *
  * Refusals are not stored: the clauses are evaluated again when somebody asks, so that making a
  * plan costs no formatting of sentences that nobody reads.
@@ -27,7 +28,6 @@ static attn_status choose_by_name(attn_plan *plan, const char *name, attn_error 
     if (status != ATTN_OK) {
         return attn_fail(error, status, "variant \"%s\" does not apply: %.250s", name, why.text);
     }
-    plan->named = true;
     return ATTN_OK;
 }
 
@@ -35,10 +35,11 @@ static attn_status choose_by_name(attn_plan *plan, const char *name, attn_error 
 static attn_status refuse_all(const attn_plan *plan, attn_error *error) {
     const attn_context *context = plan->context;
     const attn_tensor_cores wish = plan->problem.tensor_cores;
-    for (int32_t i = 0; i < context->variant_count; i++) {
+    struct candidates candidates = {.context = context, .problem = &plan->problem};
+    for (int32_t i; (i = candidates_next(&candidates, NULL)) >= 0;) {
         const struct variant *variant = &context->variants[i];
         attn_error why;
-        if (!variant->added && (variant->info.dtypes & (1U << plan->problem.dtype)) != 0 &&
+        if ((variant->info.dtypes & (1U << plan->problem.dtype)) != 0 &&
             wish != (variant->info.tensor_cores ? ATTN_TENSOR_CORES_NEVER
                                                 : ATTN_TENSOR_CORES_REQUIRE)) {
             variant_applies(context, variant, &plan->problem, &why);
@@ -58,9 +59,9 @@ static attn_status refuse_all(const attn_plan *plan, attn_error *error) {
 
 static attn_status choose_best(attn_plan *plan, attn_error *error) {
     const attn_context *context = plan->context;
-    for (int32_t i = 0; i < context->variant_count; i++) {
-        const struct variant *variant = &context->variants[i];
-        if (!variant->added && variant_applies(context, variant, &plan->problem, NULL) == ATTN_OK) {
+    struct candidates candidates = {.context = context, .problem = &plan->problem};
+    for (int32_t i; (i = candidates_next(&candidates, &plan->tuned_run)) >= 0; plan->refused++) {
+        if (variant_applies(context, &context->variants[i], &plan->problem, NULL) == ATTN_OK) {
             plan->variant = i;
             return ATTN_OK;
         }
@@ -94,7 +95,10 @@ static attn_status work_out(attn_plan *plan, attn_error *error) {
     }
     plan->block_q = variant->info.block_q;
     plan->block_kv = variant->info.block_kv;
-    return cuda_plan(plan->context->cuda, variant, &plan->problem, &plan->cuda, error);
+    const attn_status status =
+        cuda_plan(plan->context->cuda, variant, &plan->problem, &plan->cuda, error);
+    plan->workspace = plan->cuda.workspace;
+    return status;
 }
 
 attn_status attn_plan_create(attn_context *context, const attn_problem *problem,
@@ -147,6 +151,10 @@ const char *attn_plan_variant(const attn_plan *plan) {
     return plan != NULL ? plan->name : NULL;
 }
 
+const char *attn_plan_tuned(const attn_plan *plan) {
+    return plan != NULL ? plan->tuned_run : NULL;
+}
+
 const attn_problem *attn_plan_problem(const attn_plan *plan) {
     return plan != NULL ? &plan->problem : NULL;
 }
@@ -161,12 +169,16 @@ attn_status attn_plan_refusal(const attn_plan *plan, int32_t index, attn_refusal
                          "refusal.size = %zu, expected sizeof(attn_refusal) = %zu", refusal->size,
                          sizeof *refusal);
     }
-    const int32_t count = plan->named ? 0 : plan->variant; /* all that stand before it */
-    if (index < 0 || index >= count) {
+    if (index < 0 || index >= plan->refused) {
         return attn_fail(error, ATTN_INVALID, "index = %d, the plan has %d refusals", (int)index,
-                         (int)count);
+                         (int)plan->refused);
     }
-    const struct variant *variant = &plan->context->variants[index];
+    struct candidates candidates = {.context = plan->context, .problem = &plan->problem};
+    int32_t tried = candidates_next(&candidates, NULL);
+    for (int32_t i = 0; i < index; i++) {
+        tried = candidates_next(&candidates, NULL);
+    }
+    const struct variant *variant = &plan->context->variants[tried];
     attn_error why = {""};
     variant_applies(plan->context, variant, &plan->problem, &why);
     refusal->variant = variant->info.name;
@@ -228,8 +240,12 @@ size_t attn_plan_print(const attn_plan *plan, char *buffer, size_t size) {
         return 0;
     }
     append_problem(&line, &plan->problem);
-    append(&line, ": %s, blocks of %d rows x %d keys, workspace %zu bytes", plan->name,
-           plan->block_q, plan->block_kv, plan->workspace);
+    append(&line, ": %s", plan->name);
+    if (plan->tuned_run != NULL) {
+        append(&line, " (tuned: %s)", plan->tuned_run);
+    }
+    append(&line, ", blocks of %d rows x %d keys, workspace %zu bytes", plan->block_q,
+           plan->block_kv, plan->workspace);
     attn_refusal refusal = {.size = sizeof refusal};
     for (int32_t i = 0; attn_plan_refusal(plan, i, &refusal, NULL) == ATTN_OK; i++) {
         append(&line, "%s%s (%s)", i == 0 ? "; refused: " : ", ", refusal.variant, refusal.reason);

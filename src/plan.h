@@ -7,10 +7,22 @@
 
 #include "cpu.h"
 #include "cuda.h"
+#include "tuned.h"
 
 enum { WORKSPACE_ALIGN = 16 }; /* asked of the caller: what malloc gives; kernels align further */
 
-enum variant_family { FAMILY_CPU_TILE, FAMILY_CPU_ROW, FAMILY_FWD_SCALAR, FAMILY_FWD_WMMA };
+enum variant_family {
+    FAMILY_CPU_TILE,
+    FAMILY_CPU_ROW,
+    FAMILY_FWD_SCALAR,
+    FAMILY_FWD_WMMA,
+    FAMILY_FWD_MMA,
+    FAMILY_FWD_MMA_FULL,
+    FAMILY_FWD_HOPPER,
+    FAMILY_FWD_HOPPER_CAUSAL,
+    FAMILY_FWD_HOPPER_FULL,
+    FAMILY_FWD_HOPPER_SPLIT,
+};
 
 struct variant {
     attn_variant info;
@@ -26,6 +38,8 @@ struct attn_context {
     struct cuda *cuda;        /* NULL: the context computes on the CPU */
     struct variant *variants; /* built in, best first, then the added ones */
     int32_t variant_count;
+    struct preference *preferences; /* from tuned.def; NULL: none */
+    int32_t preference_count;
 };
 
 /* Immutable once made. */
@@ -35,7 +49,8 @@ struct attn_plan {
     int32_t variant;      /* index; a variant's strings stay where they are, the array may move */
     const char *name;
     enum variant_family family;
-    bool named; /* asked for by name: nothing was refused */
+    int32_t refused; /* variants that were tried before it; 0: asked for by name, or the first */
+    const char *tuned_run; /* of the line of tuned.def that put it there; NULL: none did */
     size_t threads;
     size_t workspace;
     int block_q, block_kv;
@@ -51,6 +66,12 @@ const struct variant *variant_find(const attn_context *context, const char *name
 /* The first line of the table with this device and family (and arch, unless NULL), whether or not
  * it was compiled; NULL: none. */
 const struct variant *variant_kernel(const char *device, const char *family, const char *arch);
+
+/* The largest head_dim of the family's tiles below this one, compiled or not; 0: none. */
+int32_t variant_tile_below(const char *family, int32_t head_dim);
+
+/* Whether variants.def has a line with this name, compiled or not. */
+bool variant_is_declared(const char *name);
 
 /* The clauses, in order: ATTN_OK or the first that refuses. The problem is resolved. */
 attn_status variant_applies(const attn_context *context, const struct variant *variant,

@@ -28,10 +28,36 @@ enum {
 #define DTYPES_bf16 BF16
 #define FAMILY_fwd_scalar FAMILY_FWD_SCALAR
 #define FAMILY_fwd_wmma FAMILY_FWD_WMMA
+#define FAMILY_fwd_mma FAMILY_FWD_MMA
+#define FAMILY_fwd_mma_full FAMILY_FWD_MMA_FULL
+#define FAMILY_fwd_hopper FAMILY_FWD_HOPPER
+#define FAMILY_fwd_hopper_causal FAMILY_FWD_HOPPER_CAUSAL
+#define FAMILY_fwd_hopper_full FAMILY_FWD_HOPPER_FULL
+#define FAMILY_fwd_hopper_split FAMILY_FWD_HOPPER_SPLIT
 #define MATRIX_fwd_scalar false
 #define MATRIX_fwd_wmma true
+#define MATRIX_fwd_mma true
+#define MATRIX_fwd_mma_full true
+#define MATRIX_fwd_hopper true
+#define MATRIX_fwd_hopper_causal true
+#define MATRIX_fwd_hopper_full true
+#define MATRIX_fwd_hopper_split true
 #define OPTIONS_fwd_scalar ATTN_OPTION_ANY_SCALE
 #define OPTIONS_fwd_wmma ATTN_OPTION_ANY_SCALE
+#define OPTIONS_fwd_mma 0
+#define OPTIONS_fwd_mma_full ALL_OPTIONS
+#define OPTIONS_fwd_hopper 0
+#define OPTIONS_fwd_hopper_causal 0
+#define OPTIONS_fwd_hopper_full (LENGTH_OPTIONS | ATTN_OPTION_SOFTCAP)
+#define OPTIONS_fwd_hopper_split 0
+#define MULTIPLE_fwd_scalar(dim) (dim) /* that one alone */
+#define MULTIPLE_fwd_wmma(dim) (dim)
+#define MULTIPLE_fwd_mma(dim) 8 /* the tile is filled up with zeros */
+#define MULTIPLE_fwd_mma_full(dim) 8
+#define MULTIPLE_fwd_hopper(dim) 8 /* likewise, by the tensor map */
+#define MULTIPLE_fwd_hopper_causal(dim) 8
+#define MULTIPLE_fwd_hopper_full(dim) 8
+#define MULTIPLE_fwd_hopper_split(dim) 8
 
 /* Lines of other processors' instruction sets and kernels that this build did not compile are left
  * out by is_here(). */
@@ -61,12 +87,12 @@ static const struct variant built_in[] = {
               .options = OPTIONS_##kind,                                                           \
               .tensor_cores = MATRIX_##kind,                                                       \
               .head_dim_max = (dim),                                                               \
-              .head_dim_multiple = (dim),                                                          \
+              .head_dim_multiple = MULTIPLE_##kind(dim),                                           \
               .block_q = (rows),                                                                   \
               .block_kv = (keys),                                                                  \
               .stages = (stage),                                                                   \
               .warps = (warp),                                                                     \
-              .shared_bytes = ATTN_SHARED_##kind(rows, keys, dim, stage),                          \
+              .shared_bytes = ATTN_SHARED_##kind(rows, keys, dim, warp, stage),                    \
               .entry = CUDA_NAME(kind, type, dim, rows, keys, warp, stage)},                       \
      .family = FAMILY_##kind},
 #include "kernels/variants.def"
@@ -89,6 +115,27 @@ const struct variant *variant_kernel(const char *device, const char *family, con
         }
     }
     return NULL;
+}
+
+int32_t variant_tile_below(const char *family, int32_t head_dim) {
+    int32_t largest = 0;
+    for (int i = 0; i < BUILT_IN; i++) {
+        const attn_variant *v = &built_in[i].info;
+        if (strcmp(v->family, family) == 0 && v->head_dim_max < head_dim &&
+            v->head_dim_max > largest) {
+            largest = v->head_dim_max;
+        }
+    }
+    return largest;
+}
+
+bool variant_is_declared(const char *name) {
+    for (int i = 0; i < BUILT_IN; i++) {
+        if (strcmp(built_in[i].info.name, name) == 0) {
+            return true;
+        }
+    }
+    return false;
 }
 
 /* The index-th image of a compiled-in variant, or NULL. */
@@ -214,7 +261,7 @@ attn_status variant_applies(const attn_context *context, const struct variant *v
         return options;
     }
     if (context->cuda != NULL) {
-        return cuda_applies(context->cuda, v, p, error);
+        return cuda_applies(context->cuda, variant, p, error);
     }
     if (variant->family == FAMILY_CPU_ROW) {
         const attn_status status = refuse_rows(v, p, error);

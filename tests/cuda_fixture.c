@@ -145,7 +145,7 @@ attn_variant made_up(const char *name, attn_dtype dtype) {
 const char *made_up_ptx(const char *entry, const char *target, char buffer[1024]) {
     snprintf(buffer, 1024,
              ".version 7.0\n.target %s\n.address_size 64\n\n"
-             ".visible .entry %s(\n    .param .align 8 .b8 %s_param_0[200]\n)\n{\n    ret;\n}\n",
+             ".visible .entry %s(\n    .param .align 8 .b8 %s_param_0[344]\n)\n{\n    ret;\n}\n",
              target, entry, entry);
     return buffer;
 }
@@ -182,13 +182,63 @@ size_t made_up_cubin(const char *entry, int arch, unsigned char buffer[1024]) {
     return headers_at + sizeof sections;
 }
 
-bool add_made_up(attn_context *context, const char *name, attn_dtype dtype) {
+static bool add(attn_context *context, const attn_variant *variant) {
     char text[1024];
     attn_error why;
-    const attn_variant variant = made_up(name, dtype);
-    made_up_ptx(name, "sm_80", text);
-    return CHECK_STATUS(attn_variant_add(context, &variant, text, strlen(text), &why), ATTN_OK,
+    made_up_ptx(variant->name, variant->arch, text);
+    return CHECK_STATUS(attn_variant_add(context, variant, text, strlen(text), &why), ATTN_OK,
                         &why);
+}
+
+bool add_made_up(attn_context *context, const char *name, attn_dtype dtype) {
+    const attn_variant variant = made_up(name, dtype);
+    return add(context, &variant);
+}
+
+bool add_made_up_mma(attn_context *context, attn_dtype dtype) {
+    for (int full = 0; full < 2; full++) {
+        char name[64];
+        const char *family = full ? "fwd_mma_full" : "fwd_mma";
+        snprintf(name, sizeof name, "made_up_%s_%s", family, dtype == ATTN_FP16 ? "fp16" : "bf16");
+        attn_variant variant = made_up(name, dtype);
+        variant.family = family;
+        variant.options = full ? ALL_OPTIONS : 0;
+        variant.tensor_cores = true;
+        variant.head_dim_max = 128;
+        variant.head_dim_multiple = 8;
+        variant.block_q = 64;
+        if (!add(context, &variant)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+bool add_made_up_hopper(attn_context *context, attn_dtype dtype) {
+    static const char *const families[] = {"fwd_hopper", "fwd_hopper_causal", "fwd_hopper_full",
+                                           "fwd_hopper_split"};
+    for (int i = 0; i < 4; i++) {
+        const int rows = i < 3 ? 128 : 64;
+        char name[64];
+        snprintf(name, sizeof name, "made_up_%s_%s_d128_%dx64", families[i],
+                 dtype == ATTN_FP16 ? "fp16" : "bf16", rows);
+        attn_variant variant = made_up(name, dtype);
+        variant.family = families[i];
+        variant.arch = "sm_90a";
+        variant.options = i != 2 ? 0U
+                                 : ATTN_OPTION_WINDOW | ATTN_OPTION_SOFTCAP | ATTN_OPTION_PACKED |
+                                       ATTN_OPTION_USED_KV;
+        variant.tensor_cores = true;
+        variant.head_dim_max = 128;
+        variant.head_dim_multiple = 8;
+        variant.block_q = rows;
+        variant.warps = i < 3 ? 12 : 8;
+        variant.shared_bytes = 131072;
+        if (!add(context, &variant)) {
+            return false;
+        }
+    }
+    return true;
 }
 
 attn_problem gpu_problem(void) {
@@ -200,6 +250,16 @@ attn_problem gpu_problem(void) {
     p.seq_q = 40;
     p.seq_kv = 60;
     p.head_dim = 64;
+    return p;
+}
+
+attn_problem fitting_problem(const attn_variant *variant) {
+    attn_problem p = gpu_problem();
+    p.dtype = variant->dtypes >> ATTN_FP16 & 1 ? ATTN_FP16 : ATTN_BF16;
+    p.head_dim = variant->head_dim_max < p.head_dim ? variant->head_dim_max : p.head_dim;
+    if (strcmp(variant->family, "fwd_hopper_causal") == 0) {
+        p.causal = ATTN_CAUSAL_TOP_LEFT;
+    }
     return p;
 }
 
@@ -218,5 +278,11 @@ attn_tensors stand_ins(void) {
     t.v = (const void *)0x300000000000;
     t.o = (void *)0x400000000000;
     t.lse = (float *)0x500000000000;
+    t.bias = (const void *)0x510000000000;
+    t.alibi_slopes = (const float *)0x520000000000;
+    t.sink = (const float *)0x530000000000;
+    t.cu_seqlens_q = (const int32_t *)0x540000000000;
+    t.cu_seqlens_kv = (const int32_t *)0x550000000000;
+    t.used_kv = (const int32_t *)0x560000000000;
     return t;
 }

@@ -48,6 +48,12 @@ int built_in_variants(attn_variant list[BUILT_IN_MAX]);
         }                                                                                          \
     } while (0)
 
+enum {
+    ALL_OPTIONS = ATTN_OPTION_WINDOW | ATTN_OPTION_SOFTCAP | ATTN_OPTION_ALIBI | ATTN_OPTION_BIAS |
+                  ATTN_OPTION_SINK | ATTN_OPTION_PACKED | ATTN_OPTION_USED_KV |
+                  ATTN_OPTION_ANY_SCALE
+};
+
 /* A descriptor of family fwd_scalar for 16-bit floats of head_dim 64, and PTX with that entry. */
 attn_variant made_up(const char *name, attn_dtype dtype);
 const char *made_up_ptx(const char *entry, const char *target, char buffer[1024]);
@@ -59,8 +65,20 @@ size_t made_up_cubin(const char *entry, int arch, unsigned char buffer[1024]);
 /* Adds made_up(name) with its PTX; CHECKs. */
 bool add_made_up(attn_context *context, const char *name, attn_dtype dtype);
 
+/* Adds made_up_fwd_mma_<dtype> and made_up_fwd_mma_full_<dtype>: tiles of 64 rows, head dimensions
+ * of multiples of 8 up to 128. CHECKs. */
+bool add_made_up_mma(attn_context *context, attn_dtype dtype);
+
+/* Adds made_up_fwd_hopper_<dtype>_d128_128x64, made_up_fwd_hopper_causal_..., ..._full_... and
+ * ..._split_..._64x64: they take tensor maps (fake_driver.h), head dimensions of multiples of 8 up
+ * to 128. CHECKs. */
+bool add_made_up_hopper(attn_context *context, attn_dtype dtype);
+
 /* fp16, batch 2, 4 heads, 40 queries, 60 keys, head_dim 64. */
 attn_problem gpu_problem(void);
+
+/* The same, changed into one that this variant takes. */
+attn_problem fitting_problem(const attn_variant *variant);
 
 /* A plan for it; NULL and a failed CHECK. */
 attn_plan *plan_on(attn_context *context, const attn_problem *problem, const char *variant);

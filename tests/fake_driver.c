@@ -72,11 +72,13 @@ void fake_destroy(struct fake_object *object) {
     *link = object->next;
     for (bool found = true; found;) { /* what belongs to it may own something, too */
         found = false;
-        for (struct fake_object *other = objects; other != NULL && !found; other = other->next) {
-            if (belongs(other, object)) {
-                fake_destroy(other);
-                found = true;
-            }
+        struct fake_object *other = objects;
+        while (other != NULL && !belongs(other, object)) {
+            other = other->next;
+        }
+        if (other != NULL) {
+            fake_destroy(other);
+            found = true;
         }
     }
     free(object->data);
@@ -119,8 +121,14 @@ void fake_log_launch(const struct fake_launch *launch, void *stream) {
         memcpy(call->grid, launch->grid, sizeof call->grid);
         memcpy(call->block, launch->block, sizeof call->block);
         call->shared = launch->shared;
+        call->early = launch->early;
         call->stream = stream;
-        memcpy(call->args, &launch->args, sizeof launch->args);
+        unsigned char *to = call->args;
+        if (fake_takes_maps(launch->kernel->name)) {
+            memcpy(to, launch->maps, sizeof launch->maps);
+            to += offsetof(struct attn_tma_args, a);
+        }
+        memcpy(to, &launch->args, sizeof launch->args);
     }
 }
 
@@ -411,8 +419,8 @@ static const struct fake_function own_functions[] = {
 
 static const struct fake_function *find_function(const char *name) {
     const struct fake_function *const tables[] = {own_functions, fake_module_functions,
-                                                  fake_memory_functions};
-    for (int t = 0; t < 3; t++) {
+                                                  fake_memory_functions, fake_map_functions};
+    for (size_t t = 0; t < sizeof tables / sizeof *tables; t++) {
         for (const struct fake_function *f = tables[t]; f->name != NULL; f++) {
             if (strcmp(f->name, name) == 0) {
                 return f;

@@ -16,8 +16,9 @@
 #include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
-enum { FAKE_DEVICES = 8, FAKE_NAME = 128, FAKE_ARGS = 256 };
+enum { FAKE_DEVICES = 8, FAKE_NAME = 128, FAKE_ARGS = 1024, FAKE_RANK = 5 };
 
 /* The errors that it gives by itself; CUresult of CUDA 12. */
 enum fake_error {
@@ -63,6 +64,15 @@ struct fake_settings {
     bool log;                     /* calls are written down [false] */
 };
 
+/* What it makes of a tensor map; the meaning of the numbers is CUDA's. */
+struct fake_map {
+    uint64_t magic, address, dims[FAKE_RANK], strides[FAKE_RANK - 1];
+    uint16_t box[FAKE_RANK];
+    uint8_t element_strides[FAKE_RANK];
+    uint8_t rank, type, interleave, swizzle, promotion, fill;
+    uint8_t unused[19];
+};
+
 /* A call that entered the driver, whatever came of it. */
 struct fake_call {
     const char *name;
@@ -73,7 +83,8 @@ struct fake_call {
     char kernel[FAKE_NAME];
     unsigned int grid[3], block[3], shared;
     void *stream;
-    unsigned char args[FAKE_ARGS]; /* struct attn_args, then 0 */
+    bool early;                    /* begins before the kernel in front of it has ended */
+    unsigned char args[FAKE_ARGS]; /* struct attn_args or attn_tma_args, then 0 */
 };
 
 struct fake_control {

@@ -13,11 +13,15 @@
 #include "fake_driver.h"
 #include "kernels/args.h"
 
-_Static_assert(sizeof(struct attn_args) <= FAKE_ARGS, "the log has room for the arguments");
+_Static_assert(sizeof(struct attn_tma_args) <= FAKE_ARGS, "the log has room for the arguments");
+
+enum { FAKE_MAPS = 4 }; /* of struct attn_tma_args */
 
 struct fake_launch {
     struct fake_object *kernel;
     unsigned int grid[3], block[3], shared;
+    bool early;                                             /* programmatic stream serialization */
+    unsigned char maps[FAKE_MAPS][sizeof(struct fake_map)]; /* where the kernel takes them */
     struct attn_args args;
 };
 
@@ -84,6 +88,11 @@ int fake_submit(void *stream, const struct fake_launch *launch);
 /* Attention as struct attn_args says; does nothing for a kernel whose name holds no dtype. */
 void fake_compute(const char *kernel, unsigned int blocks, const struct attn_args *args);
 
+/* Whether the kernel's parameter is struct attn_tma_args, and whether its maps and grid fit the
+ * rest of it: else a GPU would compute nonsense. */
+bool fake_takes_maps(const char *kernel);
+bool fake_maps_agree(const struct fake_launch *launch);
+
 /* ---- tables of functions --------------------------------------------------------------------- */
 
 typedef void fake_any(void);
@@ -92,6 +101,7 @@ struct fake_function {
     int since; /* the version of CUDA that brought it */
     fake_any *function;
 };
-extern const struct fake_function fake_module_functions[], fake_memory_functions[];
+extern const struct fake_function fake_module_functions[], fake_memory_functions[],
+    fake_map_functions[];
 
 #endif /* FAKE_INTERNAL_H */

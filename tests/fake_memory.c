@@ -156,6 +156,25 @@ static bool is_stream(const void *stream) {
     return (uintptr_t)stream <= 2 || (found != NULL && found->context == fake_current());
 }
 
+/* Of any memory of the host's, as a launch would write it. */
+static int cuMemsetD32Async(gpu_address to, unsigned int value, size_t count, void *stream) {
+    ENTER(cuMemsetD32Async)
+    const int code = ready();
+    if (code != FAKE_SUCCESS) {
+        return code;
+    }
+    if (!is_stream(stream)) {
+        return FAKE_INVALID_HANDLE;
+    }
+    if (to == 0 || to % sizeof value != 0) {
+        return FAKE_INVALID_VALUE;
+    }
+    for (size_t i = 0; i < count; i++) {
+        memcpy((char *)(uintptr_t)to + i * sizeof value, &value, sizeof value);
+    }
+    return FAKE_SUCCESS;
+}
+
 static int cuStreamCreate(void **stream, unsigned int flags) {
     ENTER(cuStreamCreate)
     return flags > 1 ? FAKE_INVALID_VALUE : make_in_context(FAKE_STREAM, stream);
@@ -325,6 +344,7 @@ const struct fake_function fake_memory_functions[] = {
     FUNCTION(cuMemcpyHtoD, 3020),
     FUNCTION(cuMemcpyDtoH, 3020),
     FUNCTION(cuMemsetD8, 3020),
+    FUNCTION(cuMemsetD32Async, 3020),
     FUNCTION(cuStreamCreate, 2000),
     FUNCTION(cuStreamDestroy, 4000),
     FUNCTION(cuStreamSynchronize, 2000),

@@ -15,7 +15,13 @@
 
 #include "fake_internal.h"
 
-enum { MACHINE_CUDA = 190, ABI_NEW = 0x41, SHARED_UNASKED = 49152, MAX_DYNAMIC_SHARED = 8 };
+enum {
+    MACHINE_CUDA = 190,
+    ABI_NEW = 0x41,
+    SHARED_UNASKED = 49152,
+    MAX_DYNAMIC_SHARED = 8,
+    PROGRAMMATIC_SERIALIZATION = 6
+};
 
 /* ---- images ---------------------------------------------------------------------------------- */
 
@@ -208,10 +214,14 @@ static int cuKernelSetAttribute(int attribute, int value, void *kernel, int devi
 
 /* ---- launches -------------------------------------------------------------------------------- */
 
+struct launch_attribute { /* CUlaunchAttribute */
+    int id, padding, value[16];
+};
+
 struct launch_config { /* CUlaunchConfig */
     unsigned int grid[3], block[3], shared;
     void *stream;
-    void *attributes;
+    const struct launch_attribute *attributes;
     unsigned int attribute_count;
 };
 
@@ -220,6 +230,17 @@ static bool sizes_are_legal(const struct launch_config *config) {
     const uint64_t threads = (uint64_t)block[0] * block[1] * block[2];
     return grid[0] >= 1 && grid[0] <= 0x7FFFFFFF && grid[1] >= 1 && grid[1] <= 65535 &&
            grid[2] >= 1 && grid[2] <= 65535 && threads >= 1 && threads <= 1024;
+}
+
+/* Of the attributes it knows one; others are none that libattn may ask for. */
+static bool read_attributes(const struct launch_config *config, struct fake_launch *launch) {
+    for (unsigned int i = 0; i < config->attribute_count; i++) {
+        if (config->attributes == NULL || config->attributes[i].id != PROGRAMMATIC_SERIALIZATION) {
+            return false;
+        }
+        launch->early = config->attributes[i].value[0] != 0;
+    }
+    return true;
 }
 
 static int cuLaunchKernelEx(const struct launch_config *config, void *function, void **parameters,
@@ -241,15 +262,25 @@ static int cuLaunchKernelEx(const struct launch_config *config, void *function, 
         return FAKE_NO_BINARY_FOR_GPU;
     }
     if (parameters == NULL || parameters[0] == NULL || extra != NULL || !sizes_are_legal(config) ||
-        (config->attribute_count > 0 && config->attributes == NULL) ||
         config->shared > (unsigned int)kernel->shared[current->device]) {
         return FAKE_INVALID_VALUE;
     }
     struct fake_launch launch = {.kernel = kernel, .shared = config->shared};
+    if (!read_attributes(config, &launch)) {
+        return FAKE_INVALID_VALUE;
+    }
     memcpy(launch.grid, config->grid, sizeof launch.grid);
     memcpy(launch.block, config->block, sizeof launch.block);
-    memcpy(&launch.args, parameters[0], sizeof launch.args);
+    const unsigned char *parameter = parameters[0];
+    if (fake_takes_maps(kernel->name)) {
+        memcpy(launch.maps, parameter, sizeof launch.maps);
+        parameter += offsetof(struct attn_tma_args, a);
+    }
+    memcpy(&launch.args, parameter, sizeof launch.args);
     fake_log_launch(&launch, config->stream);
+    if (fake_takes_maps(kernel->name) && !fake_maps_agree(&launch)) {
+        return FAKE_LAUNCH_FAILED;
+    }
     return fake_submit(config->stream, &launch);
 }
 

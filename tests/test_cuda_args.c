@@ -47,8 +47,45 @@ AT(seq_kv, 180);
 AT(tiles_q, 184);
 AT(causal, 188);
 AT(scale_log2, 192);
-AT(reserved, 196);
-_Static_assert(sizeof(struct attn_args) == 200, "struct attn_args has another size");
+AT(top_left, 196);
+AT(left, 200);
+AT(right, 208);
+AT(head_dim, 216);
+AT(head_dim_v, 220);
+AT(packed_heads, 224);
+AT(section_heads, 228);
+AT(heads_all, 232);
+AT(softcap_log2, 236);
+AT(softcap_scale, 240);
+AT(alibi, 244);
+AT(alibi_slopes, 248);
+AT(alibi_batch, 256);
+AT(sink, 264);
+AT(bias, 272);
+AT(bias_batch, 280);
+AT(bias_head, 288);
+AT(bias_row, 296);
+AT(bias_col, 304);
+AT(bias_dtype, 312);
+AT(reserved, 316);
+AT(cu_seqlens_q, 320);
+AT(cu_seqlens_kv, 328);
+AT(used_kv, 336);
+AT(counters, 344);
+_Static_assert(sizeof(struct attn_args) == 352, "struct attn_args has another size");
+#undef AT
+#define AT(field, offset)                                                                          \
+    _Static_assert(offsetof(struct attn_tma_args, field) == (offset), #field " has moved")
+AT(q, 0);
+AT(k, 128);
+AT(v, 256);
+AT(o, 384);
+AT(a, 512);
+_Static_assert(sizeof(struct attn_tma_args) == 896, "struct attn_tma_args has another size");
+
+static bool is_hopper(const attn_variant *variant) {
+    return strncmp(variant->family, "fwd_hopper", 10) == 0;
+}
 
 /* The kernels' compiler agrees: every compiled-in kernel takes one parameter of that size. */
 TEST(parameter_of_compiled_kernels) {
@@ -66,8 +103,9 @@ TEST(parameter_of_compiled_kernels) {
             }
             const char *text = image.data;
             snprintf(entry, sizeof entry, ".entry %s", list[i].entry);
-            snprintf(parameter, sizeof parameter, ".param .align 8 .b8 %s_param_0[%zu]",
-                     list[i].entry, sizeof(struct attn_args));
+            snprintf(parameter, sizeof parameter, ".param .align %d .b8 %s_param_0[%zu]",
+                     is_hopper(&list[i]) ? 64 : 8, list[i].entry,
+                     is_hopper(&list[i]) ? sizeof(struct attn_tma_args) : sizeof(struct attn_args));
             CHECK_EQ(strlen(text), image.bytes);
             CHECK_CONTAINS(strstr(text, entry), parameter);
             seen = true;
@@ -76,29 +114,42 @@ TEST(parameter_of_compiled_kernels) {
     }
 }
 
+static unsigned *const COUNTERS = (unsigned *)0x600000000000;
+
+static bool has_counters(const attn_variant *variant) {
+    return strcmp(variant->family, "fwd_hopper_causal") == 0 ||
+           strcmp(variant->family, "fwd_hopper_full") == 0;
+}
+
+enum { MULTIPROCESSORS = 20 }; /* of the fake driver's first device */
+
 /* ---- one call -------------------------------------------------------------------------------- */
 
-static struct attn_args args_of(const struct fake_call *launch) {
+/* tests/test_cuda_maps.c looks at the maps before them. */
+static struct attn_args args_of(const struct fake_call *launch, const attn_variant *variant) {
     struct attn_args args;
-    memcpy(&args, launch->args, sizeof args);
+    memcpy(&args, launch->args + (is_hopper(variant) ? offsetof(struct attn_tma_args, a) : 0),
+           sizeof args);
     return args;
 }
 
 /* The log of one forward: questions about the current context, one launch in the middle, nothing
  * that loads, allocates, waits or copies. */
-static void check_calls(void) {
-    static const char *const allowed[] = {"cuCtxGetCurrent", "cuCtxGetDevice", "cuCtxPushCurrent",
-                                          "cuCtxPopCurrent", "cuLaunchKernelEx"};
+static void check_calls(const attn_variant *variant) {
+    static const char *const allowed[] = {"cuCtxGetCurrent",  "cuCtxGetDevice",
+                                          "cuCtxPushCurrent", "cuCtxPopCurrent",
+                                          "cuLaunchKernelEx", "cuTensorMapReplaceAddress"};
     size_t count;
     const struct fake_call *calls = fake->calls(&count);
     for (size_t i = 0; i < count; i++) {
         bool fine = false;
-        for (int n = 0; n < 5; n++) {
+        for (size_t n = 0; n < sizeof allowed / sizeof *allowed; n++) {
             fine = fine || strcmp(calls[i].name, allowed[n]) == 0;
         }
         CHECK_MSG(fine, "attn_forward called %s", calls[i].name);
     }
     CHECK_EQ(calls_of("cuLaunchKernelEx"), 1);
+    CHECK_EQ(calls_of("cuTensorMapReplaceAddress"), is_hopper(variant) ? 4 : 0);
     CHECK_EQ(calls_of("cuCtxPushCurrent"), calls_of("cuCtxPopCurrent"));
 }
 
@@ -110,11 +161,82 @@ static void check_strides(const char *name, attn_strides expected, long long bat
               (long long)expected.batch, (long long)expected.head, (long long)expected.row);
 }
 
+static bool is_mma(const attn_variant *variant) {
+    return strncmp(variant->family, "fwd_mma", 7) == 0;
+}
+
+/* Few queries of a group of heads share a tile, unless it took more than four. */
+static long long packed_heads(const attn_problem *p, const attn_variant *variant) {
+    const long long heads = p->heads_q / p->heads_kv;
+    return is_mma(variant) && p->seq_q <= 16 && p->seq_q * heads <= 4 * variant->block_q ? heads
+                                                                                         : 1;
+}
+
+/* Sections are as equal as can be, and K and V of one fit in so many MiB, if one head's do. */
+static void check_sections(const struct attn_args *args, const attn_problem *p, double mib) {
+    if (p->causal == ATTN_CAUSAL_NONE && p->window_right < 0) {
+        CHECK_EQ(args->section_heads, 1);
+        return;
+    }
+    const double limit = mib * 1024 * 1024;
+    const double sharing = (double)args->heads_per_kv / args->packed_heads;
+    const double one = 2.0 * (double)p->seq_kv * (double)(p->head_dim + p->head_dim_v) / sharing;
+    const long long sections = (args->heads_all + args->section_heads - 1) / args->section_heads;
+    CHECK(args->section_heads >= 1 && args->section_heads <= args->heads_all);
+    CHECK_MSG(args->section_heads == 1 || args->section_heads * one <= limit,
+              "%d heads of %g bytes", args->section_heads, one);
+    /* one section fewer would not fit, and with so many none is larger than it needs to be */
+    if (sections > 1) {
+        const long long larger = (args->heads_all + sections - 2) / (sections - 1);
+        CHECK_MSG((double)larger * one > limit, "%lld sections of %d heads of %g bytes", sections,
+                  args->section_heads, one);
+    }
+    CHECK_EQ(args->section_heads, (args->heads_all + sections - 1) / sections);
+}
+
+static void check_mask(const struct attn_args *args, const attn_problem *p) {
+    CHECK_EQ(args->causal != 0, p->causal != ATTN_CAUSAL_NONE);
+    CHECK_EQ(args->top_left, p->causal == ATTN_CAUSAL_TOP_LEFT);
+    CHECK_EQ(args->left, p->window_left);
+    CHECK_EQ(args->right, p->causal != ATTN_CAUSAL_NONE ? 0 : p->window_right);
+    if (p->causal != ATTN_CAUSAL_NONE) {
+        CHECK_EQ(args->diagonal, p->causal == ATTN_CAUSAL_TOP_LEFT ? 0 : p->seq_kv - p->seq_q);
+    }
+}
+
+static void check_near(const char *name, float value, double expected) {
+    CHECK_MSG(fabs((double)value - expected) <= 1.2e-7 * fabs(expected), "%s = %g, expected %g",
+              name, (double)value, expected);
+}
+
+/* What is not asked for is 0, whatever lies in the tensors. */
+static void check_options(const struct attn_args *args, const attn_problem *p,
+                          const attn_tensors *t) {
+    const bool softcap = p->softcap > 0;
+    check_near("softcap_log2", args->softcap_log2, (double)p->softcap * 1.4426950408889634);
+    check_near("softcap_scale", args->softcap_scale,
+               softcap ? (double)p->scale / (double)p->softcap : 0.0);
+    CHECK_EQ(args->alibi, p->alibi);
+    CHECK(args->alibi_slopes == (p->alibi ? t->alibi_slopes : NULL));
+    CHECK_EQ(args->alibi_batch, p->alibi ? p->alibi_batch_stride : 0);
+    CHECK(args->sink == (p->sink ? t->sink : NULL));
+    CHECK(args->bias == (p->bias ? t->bias : NULL));
+    CHECK_EQ(args->bias_batch, p->bias ? p->bias_strides.batch : 0);
+    CHECK_EQ(args->bias_head, p->bias ? p->bias_strides.head : 0);
+    CHECK_EQ(args->bias_row, p->bias ? p->bias_strides.row : 0);
+    CHECK_EQ(args->bias_col, p->bias ? p->bias_strides.col : 0);
+    CHECK_EQ(args->bias_dtype, p->bias ? (int)p->bias_dtype : 0);
+    CHECK(args->cu_seqlens_q == (p->packed ? t->cu_seqlens_q : NULL));
+    CHECK(args->cu_seqlens_kv == (p->packed ? t->cu_seqlens_kv : NULL));
+    CHECK(args->used_kv == (p->used_kv ? t->used_kv : NULL));
+}
+
 /* p is resolved. */
 static void check_launch(const struct fake_call *launch, const attn_problem *p,
                          const attn_tensors *t, const attn_variant *variant, void *stream) {
-    const struct attn_args args = args_of(launch);
-    const long long tiles = (p->seq_q + variant->block_q - 1) / variant->block_q;
+    const struct attn_args args = args_of(launch, variant);
+    const long long packed = packed_heads(p, variant);
+    const long long tiles = (p->seq_q * packed + variant->block_q - 1) / variant->block_q;
     CHECK(args.q == t->q && args.k == t->k && args.v == t->v && args.o == t->o);
     CHECK(args.lse == t->lse);
     check_strides("q", p->q, args.q_batch, args.q_head, args.q_row, p);
@@ -127,17 +249,27 @@ static void check_launch(const struct fake_call *launch, const attn_problem *p,
     CHECK_EQ(args.seq_q, p->seq_q);
     CHECK_EQ(args.seq_kv, p->seq_kv);
     CHECK_EQ(args.tiles_q, tiles);
-    CHECK_EQ(args.causal != 0, p->causal != ATTN_CAUSAL_NONE);
     CHECK_EQ(args.reserved, 0);
-    if (p->causal != ATTN_CAUSAL_NONE) {
-        CHECK_EQ(args.diagonal, p->causal == ATTN_CAUSAL_TOP_LEFT ? 0 : p->seq_kv - p->seq_q);
+    CHECK(args.counters == (has_counters(variant) ? COUNTERS : NULL));
+    CHECK_EQ(args.head_dim, p->head_dim);
+    CHECK_EQ(args.head_dim_v, p->head_dim_v);
+    CHECK_EQ(args.packed_heads, packed);
+    CHECK_EQ(args.heads_all, p->batch * p->heads_q / packed);
+    check_near("scale_log2", args.scale_log2, (double)p->scale * 1.4426950408889634);
+    check_mask(&args, p);
+    check_sections(&args, p, is_hopper(variant) ? 32.0 : 24.0);
+    check_options(&args, p, t);
+    const long long all = p->batch * p->heads_q / packed * tiles;
+    const bool split = strcmp(variant->family, "fwd_hopper_split") == 0;
+    if (split) {
+        CHECK_EQ(launch->grid[0], p->heads_q);
+    } else {
+        CHECK_EQ(launch->grid[0],
+                 is_hopper(variant) && all > MULTIPROCESSORS ? MULTIPROCESSORS : all);
     }
-    const double scale = (double)p->scale * 1.4426950408889634;
-    CHECK_MSG(fabs((double)args.scale_log2 - scale) <= 1.2e-7 * fabs(scale),
-              "scale_log2 = %g of %g", (double)args.scale_log2, scale);
-    CHECK_EQ(launch->grid[0], p->batch * p->heads_q * tiles);
-    CHECK_EQ(launch->grid[1], 1);
-    CHECK_EQ(launch->grid[2], 1);
+    CHECK_EQ(launch->grid[1], split ? tiles : 1);
+    CHECK_EQ(launch->grid[2], split ? p->batch : 1);
+    CHECK_EQ(launch->early, split);
     CHECK_EQ(launch->block[0], 32 * variant->warps);
     CHECK_EQ(launch->block[1], 1);
     CHECK_EQ(launch->block[2], 1);
@@ -148,29 +280,60 @@ static void check_launch(const struct fake_call *launch, const attn_problem *p,
 
 /* ---- drawn problems -------------------------------------------------------------------------- */
 
-/* Rows of 16 bytes, heads and batches anywhere, sometimes broadcast. */
-static attn_strides draw_strides(uint64_t *rng, int64_t rows, int64_t heads, bool output) {
+/* Rows of 16 bytes, heads and batches anywhere, sometimes (percent) broadcast. */
+static attn_strides draw_strides(uint64_t *rng, int64_t rows, int64_t heads, int64_t dim,
+                                 int broadcast) {
     const int64_t gap = 8 * rng_range(rng, 0, 3);
     attn_strides s;
     if (rng_chance(rng, 50)) { /* batch, heads, rows */
-        s.row = 64 + gap;
+        s.row = dim + gap;
         s.head = rows * s.row + 8 * rng_range(rng, 0, 9);
         s.batch = heads * s.head + 8 * rng_range(rng, 0, 9);
     } else { /* batch, rows, heads */
-        s.head = 64 + gap;
+        s.head = dim + gap;
         s.row = heads * s.head + 8 * rng_range(rng, 0, 9);
         s.batch = rows * s.row + 8 * rng_range(rng, 0, 9);
     }
-    if (!output && rng_chance(rng, 10)) {
+    if (rng_chance(rng, broadcast)) {
         s.head = 0;
     }
-    if (!output && rng_chance(rng, 10)) {
+    if (rng_chance(rng, broadcast)) {
         s.batch = 0;
     }
     return s;
 }
 
-static attn_problem draw(uint64_t seed) {
+/* Each option with a chance of its own, if the variant takes it. */
+static void draw_options(uint64_t *rng, uint32_t options, attn_problem *p) {
+    const struct {
+        attn_option option;
+        int percent;
+    } all[] = {{ATTN_OPTION_WINDOW, 40}, {ATTN_OPTION_SOFTCAP, 40}, {ATTN_OPTION_ALIBI, 40},
+               {ATTN_OPTION_BIAS, 40},   {ATTN_OPTION_SINK, 40},    {ATTN_OPTION_USED_KV, 40}};
+    bool wants[6];
+    for (int i = 0; i < 6; i++) {
+        wants[i] = rng_chance(rng, all[i].percent) && (options & (uint32_t)all[i].option) != 0;
+    }
+    if (wants[0]) {
+        p->window_left = rng_range(rng, -1, p->seq_kv);
+        p->window_right = rng_range(rng, -1, 100);
+    }
+    p->softcap = wants[1] ? (float)rng_range(rng, 1, 50) : 0.0f;
+    p->alibi = wants[2];
+    p->alibi_batch_stride = wants[2] ? p->heads_q * rng_range(rng, 0, 2) : 0;
+    p->bias = wants[3];
+    p->bias_dtype = (attn_dtype)rng_range(rng, 0, 2);
+    if (wants[3] && rng_chance(rng, 50)) {
+        p->bias_strides.col = rng_range(rng, 0, 3);
+        p->bias_strides.row = rng_range(rng, 0, 1000);
+        p->bias_strides.head = rng_range(rng, 0, 1000);
+        p->bias_strides.batch = 0;
+    }
+    p->sink = wants[4];
+    p->used_kv = wants[5];
+}
+
+static attn_problem draw(const attn_variant *variant, uint64_t seed) {
     static const int64_t lengths[] = {1,   2,   31,   32,   33,     64,
                                       100, 512, 1000, 4097, 100000, 2147483647};
     uint64_t rng = seed;
@@ -181,16 +344,29 @@ static attn_problem draw(uint64_t seed) {
     p.heads_kv = rng_range(&rng, 1, 4);
     p.heads_q = p.heads_kv * rng_range(&rng, 1, 8);
     p.seq_q = lengths[rng_range(&rng, 0, 10)];
-    p.seq_kv = lengths[rng_range(&rng, 0, 11)];
-    p.head_dim = 64;
+    p.seq_kv = lengths[rng_range(&rng, 0, is_hopper(variant) ? 10 : 11)]; /* strides < 2^40 */
+    const int64_t step = variant->head_dim_multiple, most = variant->head_dim_max / step;
+    p.head_dim = p.head_dim_v = step * rng_range(&rng, 1, most);
+    if (is_mma(variant) || is_hopper(variant)) {
+        p.head_dim_v = step * rng_range(&rng, 1, most);
+        p.seq_q = rng_chance(&rng, 40) ? rng_range(&rng, 1, 17) : p.seq_q;
+        p.heads_q = p.heads_kv * rng_range(&rng, 1, 20);
+    }
+    draw_options(&rng, variant->options, &p);
     p.layout = rng_chance(&rng, 50) ? ATTN_BHSD : ATTN_BSHD;
     p.causal = (attn_causal)rng_range(&rng, 0, 2);
+    if (strcmp(variant->family, "fwd_hopper") == 0) {
+        p.causal = ATTN_CAUSAL_NONE;
+    } else if (strcmp(variant->family, "fwd_hopper_causal") == 0 && p.causal == ATTN_CAUSAL_NONE) {
+        p.causal = ATTN_CAUSAL_TOP_LEFT;
+    }
     p.scale = rng_chance(&rng, 50) ? (float)NAN : 0.01f * (float)rng_range(&rng, 1, 300);
     if (rng_chance(&rng, 60)) {
-        p.q = draw_strides(&rng, p.seq_q, p.heads_q, false);
-        p.k = draw_strides(&rng, p.seq_kv, p.heads_kv, false);
-        p.v = draw_strides(&rng, p.seq_kv, p.heads_kv, false);
-        p.o = draw_strides(&rng, p.seq_q, p.heads_q, true);
+        const int broadcast = is_hopper(variant) ? 0 : 10; /* tensor maps have no stride of 0 */
+        p.q = draw_strides(&rng, p.seq_q, p.heads_q, p.head_dim, broadcast);
+        p.k = draw_strides(&rng, p.seq_kv, p.heads_kv, p.head_dim, broadcast);
+        p.v = draw_strides(&rng, p.seq_kv, p.heads_kv, p.head_dim_v, broadcast);
+        p.o = draw_strides(&rng, p.seq_q, p.heads_q, p.head_dim_v, 0);
     }
     if (rng_chance(&rng, 30)) { /* any stride will do for the LSE */
         p.lse.row = rng_range(&rng, 1, 3);
@@ -201,7 +377,7 @@ static attn_problem draw(uint64_t seed) {
 }
 
 static void run_one(attn_context *context, const attn_variant *variant, uint64_t seed) {
-    const attn_problem p = draw(seed);
+    const attn_problem p = draw(variant, seed);
     attn_problem full;
     attn_tensors t = stand_ins();
     attn_error why;
@@ -215,12 +391,13 @@ static void run_one(attn_context *context, const attn_variant *variant, uint64_t
         return;
     }
     CHECK_STR(attn_plan_variant(plan), variant->name);
-    CHECK_EQ(attn_workspace_size(plan), 0);
+    const size_t workspace = attn_workspace_size(plan);
+    CHECK_EQ(workspace, has_counters(variant) ? 2 * sizeof(unsigned) : 0);
     t.lse = rng_chance(&rng, 50) ? t.lse : NULL;
     void *stream = rng_chance(&rng, 50) ? (void *)(uintptr_t)rng_range(&rng, 1, 2) : NULL;
     fake->forget();
-    if (CHECK_STATUS(attn_forward(plan, &t, NULL, 0, stream, &why), ATTN_OK, &why)) {
-        check_calls();
+    if (CHECK_STATUS(attn_forward(plan, &t, COUNTERS, workspace, stream, &why), ATTN_OK, &why)) {
+        check_calls(variant);
         const struct fake_call *launch = launch_at(0);
         if (CHECK(launch != NULL)) {
             check_launch(launch, &full, &t, variant, stream);
@@ -238,7 +415,9 @@ TEST(drawn_problems) {
     }
     attn_context *context = fake_open("cuda");
     if (context == NULL || !add_made_up(context, "made_up_fp16", ATTN_FP16) ||
-        !add_made_up(context, "made_up_bf16", ATTN_BF16)) {
+        !add_made_up(context, "made_up_bf16", ATTN_BF16) || !add_made_up_mma(context, ATTN_FP16) ||
+        !add_made_up_mma(context, ATTN_BF16) || !add_made_up_hopper(context, ATTN_FP16) ||
+        !add_made_up_hopper(context, ATTN_BF16)) {
         return;
     }
     const int count = built_in_variants(list);
@@ -249,7 +428,7 @@ TEST(drawn_problems) {
             run_one(context, &variant, seed);
         }
     }
-    CHECK_EQ(listed, count + 2);
+    CHECK_EQ(listed, count + 14);
     CHECK_STATUS(attn_variant_get(context, listed, &variant, &why), ATTN_INVALID, &why);
     attn_close(context);
     fake_end();

@@ -16,7 +16,9 @@
 static attn_context *begin(void) {
     attn_context *context = fake_begin(1) ? fake_open("cuda") : NULL;
     if (context == NULL || !add_made_up(context, "made_up_fp16", ATTN_FP16) ||
-        !add_made_up(context, "made_up_bf16", ATTN_BF16)) {
+        !add_made_up(context, "made_up_bf16", ATTN_BF16) || !add_made_up_mma(context, ATTN_FP16) ||
+        !add_made_up_mma(context, ATTN_BF16) || !add_made_up_hopper(context, ATTN_FP16) ||
+        !add_made_up_hopper(context, ATTN_BF16)) {
         attn_close(context);
         return NULL;
     }
@@ -25,7 +27,31 @@ static attn_context *begin(void) {
     return context;
 }
 
-/* A drawn recipe without what CUDA variants refuse. */
+/* A drawn recipe without what every CUDA variant refuses. */
+static void draw_any(struct recipe *recipe, uint64_t seed) {
+    uint64_t rng = seed + 1000;
+    recipe_draw(recipe, seed);
+    attn_problem *p = &recipe->problem;
+    p->dtype = seed % 2 ? ATTN_FP16 : ATTN_BF16;
+    p->head_dim = 8 * rng_range(&rng, 1, 16);
+    p->head_dim_v = rng_chance(&rng, 50) ? -1 : 8 * rng_range(&rng, 1, 16);
+    p->tensor_cores = ATTN_TENSOR_CORES_AUTO;
+    p->alignment = 16;
+    recipe->granule = 8;
+    p->bias_strides = (attn_bias_strides){ATTN_AUTO, ATTN_AUTO, ATTN_AUTO, ATTN_AUTO};
+    p->seq_q = p->seq_q > 150 ? 150 : p->seq_q;
+    p->seq_kv = p->seq_kv > 200 ? 200 : p->seq_kv;
+    if (seed % 3 == 0) { /* few queries: heads of a group share a tile */
+        p->seq_q = rng_range(&rng, 1, 17);
+        p->heads_kv = rng_range(&rng, 1, 2);
+        p->heads_q = p->heads_kv * rng_range(&rng, 2, 16);
+    }
+    if (recipe->arrangement == ARRANGE_FUSED) {
+        recipe->arrangement = ARRANGE_GAPS;
+    }
+}
+
+/* The same without the options and dimensions that only some of them take. */
 static void draw(struct recipe *recipe, uint64_t seed) {
     recipe_draw(recipe, seed);
     attn_problem *p = &recipe->problem;
@@ -60,6 +86,38 @@ TEST(drawn_problems) {
     }
     CHECK_EQ(failures, 0);
     CHECK_MSG(tally.runs >= 24, "only %d runs", tally.runs);
+    attn_close(context);
+    fake_end();
+}
+
+/* Every option; how often each one occurred. */
+TEST(drawn_options) {
+    enum { WINDOW, SOFTCAP, ALIBI, BIAS, SINK, PACKED, USED, DIMS, GROUPS, COUNT };
+    attn_context *context = begin();
+    struct tally tally = {0};
+    int failures = 0, seen[COUNT] = {0};
+    if (context == NULL) {
+        return;
+    }
+    for (uint64_t seed = 1; seed <= 60; seed++) {
+        struct recipe recipe;
+        draw_any(&recipe, seed);
+        const attn_problem *p = &recipe.problem;
+        failures += recipe_verify(context, &recipe, &tally);
+        seen[WINDOW] += p->window_left >= 0 || p->window_right >= 0;
+        seen[SOFTCAP] += p->softcap > 0;
+        seen[ALIBI] += p->alibi;
+        seen[BIAS] += p->bias;
+        seen[SINK] += p->sink;
+        seen[PACKED] += p->packed;
+        seen[USED] += p->used_kv;
+        seen[DIMS] += p->head_dim_v > 0 && p->head_dim_v != p->head_dim;
+        seen[GROUPS] += p->seq_q <= 16 && p->heads_kv > 0 && p->heads_q > p->heads_kv;
+    }
+    CHECK_EQ(failures, 0);
+    for (int i = 0; i < COUNT; i++) {
+        CHECK_MSG(seen[i] >= 5, "option %d occurred %d times", i, seen[i]);
+    }
     attn_close(context);
     fake_end();
 }

@@ -12,7 +12,9 @@
 static void forward(const attn_plan *plan) {
     const attn_tensors t = stand_ins();
     attn_error why;
-    CHECK_STATUS(attn_forward(plan, &t, NULL, 0, NULL, &why), ATTN_OK, &why);
+    void *workspace = (void *)0x600000000000; /* for those that need one */
+    CHECK_STATUS(attn_forward(plan, &t, workspace, attn_workspace_size(plan), NULL, &why), ATTN_OK,
+                 &why);
 }
 
 /* ---- compiled-in images ---------------------------------------------------------------------- */
@@ -33,6 +35,14 @@ static bool loaded_image(const attn_context *context, const char *variant, attn_
     return false;
 }
 
+/* Kernels for sm_90a run on that alone; some want more shared memory than a GPU has. */
+static const char *refusal_of(const attn_variant *variant, int capability, int shared) {
+    const bool hopper = strcmp(variant->arch, "sm_90a") == 0;
+    return hopper && capability != 90       ? "it is for sm_90a, this GPU is"
+           : variant->shared_bytes > shared ? "bytes of shared memory, this GPU gives a block"
+                                            : NULL;
+}
+
 TEST(choice_by_architecture) {
     SKIP_WITHOUT_KERNELS();
     static const struct {
@@ -50,19 +60,34 @@ TEST(choice_by_architecture) {
     const int count = built_in_variants(list);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         for (int v = 0; v < count; v++) {
-            attn_problem p = gpu_problem();
-            p.dtype = list[v].dtypes >> ATTN_FP16 & 1 ? ATTN_FP16 : ATTN_BF16;
-            if (strcmp(list[v].arch, "sm_80") != 0 || !fake_begin(1)) {
-                continue;
+            const attn_problem p = fitting_problem(&list[v]);
+            const bool hopper = strcmp(list[v].arch, "sm_90a") == 0;
+            attn_device device = {.size = sizeof device};
+            attn_error why;
+            if (!fake_begin(1)) {
+                return;
             }
             fake->settings->capability[0] = cases[i].capability;
             fake->settings->no_cubins = cases[i].no_cubins;
             attn_context *context = fake_open("cuda");
-            attn_plan *plan = context != NULL ? plan_on(context, &p, list[v].name) : NULL;
+            if (!CHECK(context != NULL && attn_device_get(context, &device, NULL) == ATTN_OK)) {
+                return;
+            }
+            const char *refusal = refusal_of(&list[v], cases[i].capability, device.shared);
+            if (refusal != NULL) {
+                CHECK_STATUS(attn_variant_check(context, list[v].name, &p, &why), ATTN_UNSUPPORTED,
+                             &why);
+                CHECK_CONTAINS(why.text, refusal);
+                attn_close(context);
+                continue;
+            }
+            attn_plan *plan = plan_on(context, &p, list[v].name);
             attn_image image;
             if (plan != NULL && CHECK(loaded_image(context, list[v].name, &image))) {
                 CHECK_EQ(image.kind, cases[i].kind);
-                CHECK_STR(image.arch, cases[i].arch);
+                CHECK_STR(image.arch, !hopper                           ? cases[i].arch
+                                      : cases[i].kind == ATTN_IMAGE_PTX ? "compute_90a"
+                                                                        : "sm_90a");
                 forward(plan);
             }
             attn_plan_destroy(plan);

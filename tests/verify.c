@@ -122,7 +122,7 @@ int recipe_verify(attn_context *context, const struct recipe *recipe, struct tal
     for (int32_t index = 0; !wrong && attn_variant_get(context, index, &variant, NULL) == ATTN_OK;
          index++) {
         if (attn_variant_check(context, variant.name, &s.problem, NULL) == ATTN_OK) {
-            tally->ran |= (uint64_t)1 << index;
+            tally->ran |= index < 64 ? (uint64_t)1 << index : 0;
             runs++;
             failures += verify_variant(context, &s, &expected, variant.name, tally);
         }

@@ -13,8 +13,8 @@ const char *sample_forward(attn_context *context, struct sample *sample, const c
 
 /* What recipe_verify has seen. */
 struct tally {
-    uint64_t ran;    /* bits of the variants that ran, by their index in attn_variant_get */
-    int runs;        /* of a variant over a recipe */
+    uint64_t ran; /* bits of the variants that ran, by their index in attn_variant_get, below 64 */
+    int runs;     /* of a variant over a recipe */
     int near_misses; /* runs that missed the rule by little, by luck (comparison_near_miss) */
 };
 

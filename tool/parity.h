@@ -31,6 +31,7 @@ struct target {
     attn_variant variant;
     const char *runs_as; /* its name, or that under which another image of it was added */
     uint64_t seed;
+    bool emulated; /* on the virtual GPU, which is a thousand times slower */
 };
 
 enum case_kind {
@@ -54,7 +55,7 @@ bool case_make(const struct target *target, int64_t number, struct parity_case *
                struct sample *sample, attn_error *why);
 
 /* What a case is an example of: bits in the order of COVERAGE_NAMES. */
-enum { COVERAGE_COUNT = 30 };
+enum { COVERAGE_COUNT = 32 };
 extern const char *const COVERAGE_NAMES[COVERAGE_COUNT];
 uint32_t case_coverage(const struct target *target, const struct parity_case *drawn,
                        const struct sample *sample);

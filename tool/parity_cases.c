@@ -3,8 +3,8 @@
  * parity_cases.c - draws problems that a variant accepts.
  *
  * The number of a case decides its kind, so that every forty cases in a row hold empty problems, a
- * large one and poisoned futures; everything else comes from the seed. attn_variant_check has the
- * last word: what it refuses is drawn again, each time a little simpler.
+ * large one, poisoned futures and, on a GPU, few queries; everything else comes from the seed.
+ * attn_variant_check has the last word: what it refuses is drawn again, each time a little simpler.
  *
  * Invariant: the draw depends on the variant, the seed and the number, not on what ran before.
  */
@@ -40,6 +40,12 @@ static enum case_kind kind_of(int64_t number, enum empty_part *empty) {
     }
 }
 
+/* Shaped like a step of decoding: few queries, often many query heads to a KV head. */
+static bool is_decode(int64_t number) {
+    const int64_t place = number % KINDS_EVERY;
+    return place == 9 || place == 27 || place == 38;
+}
+
 /* ---- sizes ----------------------------------------------------------------------------------- */
 
 /* Often at the edge of a block, where the tail begins. */
@@ -68,20 +74,28 @@ static int64_t draw_dim(uint64_t *rng, const attn_variant *v) {
     return dim <= most && dim % step == 0 ? dim : step * rng_range(rng, 1, most / step);
 }
 
-static void draw_sizes(uint64_t *rng, const attn_variant *v, bool gpu, int attempt,
-                       attn_problem *p) {
-    static const int64_t ratios[] = {1, 1, 1, 2, 3, 4, 8};
-    int64_t ratio = ratios[rng_range(rng, 0, 6)];
-    p->batch = rng_range(rng, 1, 3);
-    p->heads_kv = rng_range(rng, 1, 3);
-    p->seq_q = draw_length(rng, v->block_q);
-    p->seq_kv = rng_chance(rng, 35) ? p->seq_q : draw_length(rng, v->block_kv);
-    p->head_dim = draw_dim(rng, v);
-    p->head_dim_v = gpu || rng_chance(rng, 70) ? -1 : draw_dim(rng, v);
-    if (attempt >= SIMPLER_AFTER) { /* for kernels that take few rows */
-        p->seq_q = rng_range(rng, 1, attempt < SIMPLEST_AFTER ? 4 : 1);
-        ratio = attempt < SIMPLEST_AFTER ? rng_range(rng, 1, 4) : 1;
-    }
+/* Whether a GPU variant takes a small problem with this mask and head_dim_v = `ratio` head_dim. */
+static bool takes(const struct target *t, attn_causal causal, int64_t ratio) {
+    attn_problem p;
+    attn_problem_init(&p);
+    p.dtype = t->variant.dtypes >> ATTN_BF16 & 1 ? ATTN_BF16 : ATTN_FP16;
+    p.head_dim = t->variant.head_dim_multiple;
+    p.head_dim_v = ratio * p.head_dim;
+    p.causal = causal;
+    return attn_variant_check(t->context, t->runs_as, &p, NULL) == ATTN_OK;
+}
+
+static bool takes_causal(const struct target *t) {
+    return !device_is_gpu(t->device) || takes(t, ATTN_CAUSAL_TOP_LEFT, 1);
+}
+
+static bool takes_head_dim_v(const struct target *t) {
+    return !device_is_gpu(t->device) || takes(t, ATTN_CAUSAL_NONE, 2) ||
+           takes(t, ATTN_CAUSAL_TOP_LEFT, 2);
+}
+
+/* Takes away until the reference has no more to do than it should; then the query heads follow. */
+static void fit_budget(int64_t ratio, attn_problem *p) {
     const double dims = (double)(p->head_dim + (p->head_dim_v < 0 ? p->head_dim : p->head_dim_v));
     while ((double)(p->batch * p->heads_kv * ratio) * (double)p->seq_q * (double)p->seq_kv * dims >
            BUDGET) {
@@ -96,10 +110,38 @@ static void draw_sizes(uint64_t *rng, const attn_variant *v, bool gpu, int attem
         }
     }
     p->heads_q = p->heads_kv * ratio;
+}
+
+static void draw_sizes(uint64_t *rng, const struct target *t, int attempt, attn_problem *p) {
+    const attn_variant *v = &t->variant;
+    static const int64_t ratios[] = {1, 1, 1, 2, 3, 4, 8};
+    int64_t ratio = ratios[rng_range(rng, 0, 6)];
+    p->batch = rng_range(rng, 1, 3);
+    p->heads_kv = rng_range(rng, 1, 3);
+    p->seq_q = draw_length(rng, v->block_q);
+    p->seq_kv = rng_chance(rng, 35) ? p->seq_q : draw_length(rng, v->block_kv);
+    p->head_dim = draw_dim(rng, v);
+    p->head_dim_v = !takes_head_dim_v(t) || rng_chance(rng, 70) ? -1 : draw_dim(rng, v);
+    if (attempt >= SIMPLER_AFTER) { /* for kernels that take few rows */
+        p->seq_q = rng_range(rng, 1, attempt < SIMPLEST_AFTER ? 4 : 1);
+        ratio = attempt < SIMPLEST_AFTER ? rng_range(rng, 1, 4) : 1;
+    }
+    fit_budget(ratio, p);
     p->heads_kv = ratio == 1 && rng_chance(rng, 50) ? -1 : p->heads_kv;
 }
 
-/* More work than one wave of thread blocks; a CPU gets less. */
+/* The dimensions are drawn already. */
+static void draw_decode(uint64_t *rng, const struct target *t, attn_problem *p) {
+    static const int64_t ratios[] = {1, 2, 3, 4, 5, 7, 8, 12, 16, 16};
+    p->batch = rng_range(rng, 1, 3);
+    p->heads_kv = rng_range(rng, 1, 3);
+    p->seq_q = rng_chance(rng, 40) ? 1 : rng_range(rng, 1, 16);
+    p->seq_kv = rng_chance(rng, 60) ? rng_range(rng, 1000, t->emulated ? 1500 : 6000)
+                                    : draw_length(rng, t->variant.block_kv);
+    fit_budget(ratios[rng_range(rng, 0, 9)], p);
+}
+
+/* More work than one wave of thread blocks; a CPU and a virtual GPU get less. */
 static void draw_large(uint64_t *rng, bool gpu, int attempt, attn_problem *p) {
     const bool few_rows = attempt >= SIMPLER_AFTER;
     p->batch = gpu ? 2 : 1;
@@ -201,12 +243,19 @@ static void draw_recipe(const struct target *t, struct parity_case *drawn, uint6
     attn_problem_init(&start);
     recipe_init(recipe, &start, seed);
     drawn->kind = kind_of(drawn->number, &empty);
+    if ((drawn->kind == CASE_FUTURE_NAN || drawn->kind == CASE_FUTURE_INF) && !takes_causal(t)) {
+        drawn->kind = CASE_PLAIN; /* a kernel without a mask hides no key */
+    }
     drawn->first_poisoned = -1;
     p->dtype = draw_dtype(rng, v->dtypes);
     p->layout = (attn_layout)rng_range(rng, 0, 1);
-    draw_sizes(rng, v, gpu, attempt, p);
+    draw_sizes(rng, t, attempt, p);
+    const bool decode = gpu && is_decode(drawn->number);
+    if (decode) {
+        draw_decode(rng, t, p);
+    }
     if (drawn->kind == CASE_LARGE) {
-        draw_large(rng, gpu, attempt, p);
+        draw_large(rng, gpu && !t->emulated, attempt, p);
     }
     draw_mask(rng, v, p);
     if (attempt < SIMPLEST_AFTER) {
@@ -227,6 +276,9 @@ static void draw_recipe(const struct target *t, struct parity_case *drawn, uint6
     }
     if (rng_chance(rng, 60)) {
         recipe->arrangement = (enum arrangement)rng_range(rng, 1, ARRANGE_COUNT - 1);
+    }
+    if (decode && recipe->arrangement == ARRANGE_FUSED) { /* it would have as many keys as rows */
+        recipe->arrangement = ARRANGE_GAPS;
     }
     if (drawn->kind == CASE_EMPTY) {
         make_empty(recipe, empty);
@@ -292,11 +344,12 @@ static bool poison_future(struct parity_case *drawn, struct sample *s) {
 /* ---- coverage -------------------------------------------------------------------------------- */
 
 const char *const COVERAGE_NAMES[COVERAGE_COUNT] = {
-    "fp32",         "fp16",      "bf16",      "bhsd",    "bshd",         "top-left",
-    "bottom-right", "gqa",       "one query", "one key", "more queries", "more keys",
-    "tail rows",    "tail keys", "lse",       "no lse",  "normal",       "large values",
-    "constant",     "spike",     "tiny",      "one-hot", "growing",      "gaps",
-    "fused",        "broadcast", "mixed",     "empty",   "large",        "poisoned future",
+    "fp32",         "fp16",       "bf16",      "bhsd",    "bshd",         "top-left",
+    "bottom-right", "gqa",        "one query", "one key", "more queries", "more keys",
+    "tail rows",    "tail keys",  "lse",       "no lse",  "normal",       "large values",
+    "constant",     "spike",      "tiny",      "one-hot", "growing",      "gaps",
+    "fused",        "broadcast",  "mixed",     "empty",   "large",        "poisoned future",
+    "gqa decode",   "head_dim_v",
 };
 
 uint32_t case_coverage(const struct target *t, const struct parity_case *drawn,
@@ -334,6 +387,8 @@ uint32_t case_coverage(const struct target *t, const struct parity_case *drawn,
         drawn->kind == CASE_EMPTY,
         drawn->kind == CASE_LARGE,
         drawn->kind == CASE_FUTURE_NAN || drawn->kind == CASE_FUTURE_INF,
+        p->seq_q <= 16 && p->heads_q != p->heads_kv,
+        p->head_dim_v != p->head_dim,
     };
     uint32_t bits = 0;
     for (int i = 0; i < COVERAGE_COUNT; i++) {

@@ -53,19 +53,23 @@ static attn_problem shape(int64_t batch, int64_t heads_q, int64_t heads_kv, int6
     return p;
 }
 
-/* A ragged problem of several tiles and steps that the variant takes; on a GPU about one thread
- * block for each multiprocessor. */
+/* A ragged problem of several tiles and steps that the variant takes, causal if it can be; on a GPU
+ * about one thread block for each multiprocessor. */
 static bool choose_problem(const struct target *t, attn_problem *problem, attn_error *why) {
     const bool gpu = device_is_gpu(t->device);
     const attn_problem shapes[] = {gpu ? shape(2, 8, 2, 205, 333) : shape(1, 2, 1, 35, 97),
                                    shape(2, 4, 4, 1, 333)};
-    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
-        for (int dtype = ATTN_FP32; dtype <= ATTN_BF16; dtype++) {
-            *problem = shapes[i];
-            problem->dtype = (attn_dtype)dtype;
-            if (attn_variant_check(t->context, t->runs_as, problem, why) == ATTN_OK) {
-                return true;
-            }
+    enum { SHAPES = sizeof shapes / sizeof shapes[0], DTYPES = ATTN_BF16 + 1 };
+    for (int i = 0; i < SHAPES * DTYPES * 2; i++) {
+        *problem = shapes[i / DTYPES / 2];
+        problem->dtype = (attn_dtype)(i / 2 % DTYPES);
+        problem->causal = i % 2 == 0 ? ATTN_CAUSAL_BOTTOM_RIGHT : ATTN_CAUSAL_NONE;
+        if (t->variant.head_dim_max > 0 && t->variant.head_dim_max < problem->head_dim) {
+            problem->head_dim = t->variant.head_dim_max;
+        }
+        if ((t->variant.dtypes >> problem->dtype & 1) != 0 &&
+            attn_variant_check(t->context, t->runs_as, problem, why) == ATTN_OK) {
+            return true;
         }
     }
     return false;

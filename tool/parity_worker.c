@@ -114,10 +114,12 @@ static bool add_image(struct worker *c, attn_error *why) {
 /* The least that a variant which runs here must accept. */
 static bool accepts_something(const struct target *t, attn_problem *accepted, attn_error *why) {
     const attn_variant *v = &t->variant;
-    for (int dtype = ATTN_FP32; dtype <= ATTN_BF16; dtype++) {
+    for (int i = 0; i < 2 * (ATTN_BF16 + 1); i++) {
+        const int dtype = i / 2;
         attn_problem p;
         attn_problem_init(&p);
         p.dtype = (attn_dtype)dtype;
+        p.causal = i % 2 == 0 ? ATTN_CAUSAL_NONE : ATTN_CAUSAL_TOP_LEFT;
         p.seq_kv = 16;
         p.head_dim = v->head_dim_max > 0 && v->head_dim_max < 64 ? v->head_dim_max : 64;
         if ((v->dtypes >> dtype & 1) != 0 &&
@@ -264,7 +266,7 @@ static bool do_job(struct worker *c, enum worker_job job, int64_t first, int64_t
         answer("absent\t%d\t%s", (int)ATTN_UNSUPPORTED, why.text);
         return true;
     }
-    c->watched = vgpu_drives(c->target.context);
+    c->watched = c->target.emulated = vgpu_drives(c->target.context);
     if (c->setup->async != NULL &&
         !(c->watched ? async_orders_parse(c->setup->async, &c->orders, &why)
                      : explain(&why, "the device has no such choice, expected vgpu"))) {

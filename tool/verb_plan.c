@@ -5,6 +5,7 @@
  * Invariant: nothing is chosen here; what is printed is what the library says of its own plan.
  */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "args.h"
@@ -150,6 +151,9 @@ static void print_plan(const struct request *request) {
     char text[256];
     printf("problem    %s\n", problem_text(&request->problem, text, sizeof text));
     printf("variant    %s\n", attn_plan_variant(plan));
+    if (attn_plan_tuned(plan) != NULL) {
+        printf("tuned      %s\n", attn_plan_tuned(plan));
+    }
     printf("workspace  %zu bytes\n", attn_workspace_size(plan));
     attn_refusal refusal = {.size = sizeof refusal};
     int width = 0;
@@ -162,18 +166,28 @@ static void print_plan(const struct request *request) {
     }
 }
 
+/* The plan in one line, whole; null without memory for it. */
+static void line_json(struct json *json, const attn_plan *plan) {
+    const size_t size = attn_plan_print(plan, NULL, 0) + 1;
+    char *line = malloc(size);
+    if (line != NULL) {
+        attn_plan_print(plan, line, size);
+    }
+    json_text(json, "plan", line);
+    free(line);
+}
+
 static void plan_json(const struct request *request) {
     const attn_plan *plan = request->runner.plan;
-    char line[4096];
     struct json json = json_begin(stdout);
     json_open(&json, NULL, '{');
     json_text(&json, "attn", attn_version());
     json_text(&json, "device", request->runner.device);
-    attn_plan_print(plan, line, sizeof line);
-    json_text(&json, "plan", line);
+    line_json(&json, plan);
     problem_json(&json, "problem", &request->problem);
     json_real(&json, "flops", attn_problem_flops(&request->problem));
     json_text(&json, "variant", attn_plan_variant(plan));
+    json_text(&json, "tuned", attn_plan_tuned(plan));
     json_int(&json, "workspace", (int64_t)attn_workspace_size(plan));
     json_open(&json, "refusals", '[');
     attn_refusal refusal = {.size = sizeof refusal};

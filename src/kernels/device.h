@@ -72,8 +72,41 @@ AT(seq_kv, 180);
 AT(tiles_q, 184);
 AT(causal, 188);
 AT(scale_log2, 192);
-AT(reserved, 196);
-static_assert(sizeof(struct attn_args) == 200, "struct attn_args has another size");
+AT(top_left, 196);
+AT(left, 200);
+AT(right, 208);
+AT(head_dim, 216);
+AT(head_dim_v, 220);
+AT(packed_heads, 224);
+AT(section_heads, 228);
+AT(heads_all, 232);
+AT(softcap_log2, 236);
+AT(softcap_scale, 240);
+AT(alibi, 244);
+AT(alibi_slopes, 248);
+AT(alibi_batch, 256);
+AT(sink, 264);
+AT(bias, 272);
+AT(bias_batch, 280);
+AT(bias_head, 288);
+AT(bias_row, 296);
+AT(bias_col, 304);
+AT(bias_dtype, 312);
+AT(reserved, 316);
+AT(cu_seqlens_q, 320);
+AT(cu_seqlens_kv, 328);
+AT(used_kv, 336);
+AT(counters, 344);
+static_assert(sizeof(struct attn_args) == 352, "struct attn_args has another size");
+#undef AT
+#define AT(field, offset)                                                                          \
+    static_assert(__builtin_offsetof(struct attn_tma_args, field) == (offset), #field " has moved")
+AT(q, 0);
+AT(k, 128);
+AT(v, 256);
+AT(o, 384);
+AT(a, 512);
+static_assert(sizeof(struct attn_tma_args) == 896, "struct attn_tma_args has another size");
 #undef AT
 
 /* ---- elements -------------------------------------------------------------------------------- */
@@ -156,12 +189,12 @@ INLINE unsigned shared_address(const void *pointer) {
 
 /* 16 bytes into shared memory, without passing a register; zeros where !there, and then the source
  * is not touched. */
-INLINE void copy_async(void *to, const void *from, bool there) {
-    DEVICE_ASSERT(shared_address(to) % 16 == 0);
+INLINE void copy_async(unsigned to, const void *from, bool there) {
+    DEVICE_ASSERT(to % 16 == 0);
     DEVICE_ASSERT((unsigned long long)from % 16 == 0 || !there);
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                  :
-                 : "r"(shared_address(to)), "l"(from), "r"(there ? 16 : 0)
+                 : "r"(to), "l"(from), "r"(there ? 16 : 0)
                  : "memory");
 }
 
@@ -169,8 +202,9 @@ INLINE void copies_commit(void) {
     asm volatile("cp.async.commit_group;" : : : "memory");
 }
 
-INLINE void copies_wait_all(void) {
-    asm volatile("cp.async.wait_group 0;" : : : "memory");
+/* Until at most `groups` are under way. */
+template <int groups> INLINE void copies_wait(void) {
+    asm volatile("cp.async.wait_group %0;" : : "n"(groups) : "memory");
 }
 
 /* `rows` rows of ATTN_D elements from row `first` on into shared rows that are `pitch` elements
@@ -183,7 +217,7 @@ INLINE void copy_rows(element *to, int pitch, const element *from, long long row
     const element *source = from + (first + row) * row_stride + column;
     for (; row < rows; row += STEP, source += STEP * row_stride) {
         const bool there = row < end - first;
-        copy_async(to + row * pitch + column, there ? source : from, there);
+        copy_async(shared_address(to + row * pitch + column), there ? source : from, there);
     }
 }
 

@@ -226,7 +226,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     for (int n = 0; n < tiles; n++) {
         const int stage = n % ATTN_STAGES;
         if (ATTN_STAGES == 2) {
-            copies_wait_all();
+            copies_wait<0>();
         }
         __syncthreads(); /* tile n is there for all; nobody still reads the stage to be filled */
         const int next = n + ATTN_STAGES - 1;
@@ -238,7 +238,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
             copies_commit();
         }
         if (ATTN_STAGES == 1) {
-            copies_wait_all();
+            copies_wait<0>();
             __syncthreads();
         }
 
@@ -252,6 +252,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
         softmax(&rows, scores, seen, a.scale_log2, lane);
         accumulate_tile(&rows, shared.p[warp], shared.v[stage], scores, seen, lane);
     }
-    copies_wait_all(); /* a block that sees no key has still asked for Q */
+    copies_wait<0>(); /* a block that sees no key has still asked for Q */
     store(a, tile, &rows, first_row, lane);
 }

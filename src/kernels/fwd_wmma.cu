@@ -73,7 +73,7 @@ struct shared_map {
     float factor[ATTN_BM];
 };
 static_assert(sizeof(struct shared_map) ==
-                  ATTN_SHARED_fwd_wmma(ATTN_BM, ATTN_BN, ATTN_D, ATTN_STAGES),
+                  ATTN_SHARED_fwd_wmma(ATTN_BM, ATTN_BN, ATTN_D, ATTN_WARPS, ATTN_STAGES),
               "the launch asks for what the map needs");
 static_assert(sizeof(struct shared_map) <= 99 * 1024, "shared memory of Ada");
 static_assert(sizeof(float) * ATTN_WARPS * FRAGMENT * FRAGMENT <=
@@ -349,7 +349,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     for (int n = 0; n < tiles; n++) {
         const int stage = n % ATTN_STAGES, next = n + ATTN_STAGES - 1;
         if (ATTN_STAGES == 2) {
-            copies_wait_all();
+            copies_wait<0>();
         }
         __syncthreads(); /* tile n is there for all; nobody still reads the stage to be filled */
         if (next < tiles) {
@@ -357,7 +357,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
             copies_commit();
         }
         if (ATTN_STAGES == 1) {
-            copies_wait_all();
+            copies_wait<0>();
             __syncthreads();
         }
 
@@ -377,7 +377,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
         }
     }
 
-    copies_wait_all();
+    copies_wait<0>();
     __syncthreads(); /* K and V are dead; their memory takes O */
     const float sum = row_sum(state.sum);
     if (busy && part == 0) {

@@ -1,0 +1,489 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * fwd_hopper.cu - fused attention for Hopper (sm_90a): products of warpgroups (wgmma), tiles by
+ * TMA, a producer warp and consumer warpgroups that meet at mbarriers, blocks that stay on their
+ * multiprocessor and take one tile of rows after the other.
+ *
+ * fwd_hopper takes no mask, fwd_hopper_causal a causal one, fwd_hopper_full windows, softcap,
+ * packed sequences and used keys as well: one file, three programs.
+ *
+ *     producer (one thread)                   each consumer warpgroup: 64 rows of the tile
+ *     for each tile of rows:                  for each tile of rows:
+ *         K of its last tile of keys              S = Q K^T of the last keys: their maximum is the
+ *         Q                                       row's reference, P = exp2(S - reference)
+ *         V, and K of the tile of keys before     for the other tiles of keys, backwards:
+ *         ...                                         S = Q K^T, O += P V (of the tile before)
+ *                                                     mask; P = exp2(S - reference)
+ *                                                 O += P V; O / sum -> shared -> global
+ *
+ * Keys run backwards, so that what a mask crosses comes first. No running maximum: a row's
+ * reference is the maximum of its first tile; later tiles are taken against it at once, and if a
+ * sum shows that 16 bits were too few (rare), the scores, which are still there, are taken again
+ * against their true maximum. OVERLAP keeps O += P V under way during the next softmax; PING_PONG
+ * has the warpgroups take turns at the tensor cores.
+ *
+ * Tiles of rows that are all as long are dealt out by number; masked ones longest first to whoever
+ * is free, by a counter in the workspace that the last block sets back. The producer tells its
+ * consumers by a note beside Q.
+ *
+ * Shared memory, dynamic, from the first multiple of 1024 on, in bytes (C = columns, in 64s):
+ *     q      Q_STAGES x BM x C x 2     later O, 16 bits, on its way out (TMA_STORE)
+ *     k      STAGES x BN x C x 2
+ *     v      STAGES x BN x C x 2
+ * static: mbarriers "full" and "empty" of each stage of q, k, v; a note for each stage of q.
+ *
+ * Invariant: every warpgroup waits for and releases every stage that the producer fills, in the
+ * same order; both sides work out the same tiles from the same numbers.
+ */
+#include "hopper.h"
+
+enum {
+    CONSUMERS = ATTN_WARPS / 4 - 1,
+    Q_STAGES = ATTN_TMA_Q_STAGES(ATTN_D),
+    OVERLAP = ATTN_D == 128 || (ATTN_D > 128 && MASKED),
+    PING_PONG = ATTN_D == 64 && !MASKED,
+    TMA_STORE = Q_STAGES == 2 && !FULL, /* packed sequences: a box would write into the next one */
+    PRODUCER_REGISTERS = CONSUMERS == 2   ? 24
+                         : CONSUMERS == 3 ? 32
+                                          : 24,
+    CONSUMER_REGISTERS = CONSUMERS == 2   ? 240
+                         : CONSUMERS == 3 ? 160
+                                          : 112
+};
+static_assert(ATTN_BM == ROWS * CONSUMERS, "a warpgroup has 64 rows");
+
+enum named { TURN = 1, GROUP_MEETS = 8 }; /* named barriers: one for each warpgroup from there on */
+
+/* Full and empty barriers of the three rings. */
+struct barriers {
+    unsigned q_full, q_empty, k_full, k_empty, v_full, v_empty;
+};
+
+struct places {
+    unsigned q, k, v; /* first stages, in shared memory */
+};
+
+/* ---- the tiles of this block ----------------------------------------------------------------- */
+
+/* What the producer tells its consumers of a tile of rows. */
+struct note {
+    int batch, head;
+    int first_row; /* < 0: there are no more */
+    int unused;
+};
+
+/* Of a tile of rows; none of a tile that lies behind its (packed) sequence. */
+INLINE struct span keys_of_tile(const struct attn_args &a, const struct work &w) {
+    struct keys common;
+    if (FULL && w.first_row >= w.rows) {
+        return {0, 0};
+    }
+    return tiles_of(keys_of_rows(a, w, w.first_row, ATTN_BM, &common));
+}
+
+/* ---- producer -------------------------------------------------------------------------------- */
+
+/* The number behind `number`: of the next tile that nobody has. */
+INLINE int next_tile(const struct attn_args &a, int number) {
+    return (int)gridDim.x + (MASKED ? (int)atomicAdd(&a.counters[0], 1U) : number);
+}
+
+/* The last block to end leaves both counters as it found them. */
+INLINE void end_tiles(const struct attn_args &a) {
+    unsigned ended;
+    asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;"
+                 : "=r"(ended)
+                 : "l"(&a.counters[1])
+                 : "memory");
+    if (ended == gridDim.x - 1) {
+        a.counters[0] = a.counters[1] = 0;
+    }
+}
+
+/* One tile of rows: K of its last keys, its Q with a note, then V and K in turn. */
+INLINE void produce_tile(const struct attn_tma_args &t, const struct work &w,
+                         const struct places &at, const struct barriers &b, struct note *notes,
+                         struct ring &q, struct ring &k, struct ring &v) {
+    const struct attn_args &a = t.a;
+    const struct span keys = keys_of_tile(a, w);
+    const int head_kv = head_kv_of(a, w);
+    const bool packed = FULL && a.cu_seqlens_q != 0;
+    const int first_query = packed ? a.cu_seqlens_q[w.batch] : 0;
+    const int first_key = packed ? a.cu_seqlens_kv[w.batch] : 0;
+    const int batch = packed ? 0 : w.batch;
+#pragma unroll 1
+    for (int n = keys.end; n >= keys.begin; n--) {
+        if (n > keys.begin) {
+            barrier_wait(b.k_empty + (unsigned)(k.stage * BARRIER), k.parity);
+            load_tile(at.k + (unsigned)(k.stage * K_BYTES), &t.k,
+                      b.k_full + (unsigned)(k.stage * BARRIER), K_CHUNK, K_BYTES,
+                      first_key + (n - 1) * ATTN_BN, head_kv, batch);
+            advance<ATTN_STAGES>(k);
+        }
+        if (n == keys.end) {
+            const unsigned full = b.q_full + (unsigned)(q.stage * BARRIER);
+            barrier_wait(b.q_empty + (unsigned)(q.stage * BARRIER), q.parity);
+            notes[q.stage] = {w.batch, w.head, w.first_row, 0};
+            if (keys.begin < keys.end) {
+                load_tile(at.q + (unsigned)(q.stage * Q_BYTES), &t.q, full, Q_CHUNK, Q_BYTES,
+                          first_query + w.first_row, w.head, batch);
+            } else {
+                barrier_arrive(full);
+            }
+            advance<Q_STAGES>(q);
+        } else {
+            barrier_wait(b.v_empty + (unsigned)(v.stage * BARRIER), v.parity);
+            load_tile(at.v + (unsigned)(v.stage * K_BYTES), &t.v,
+                      b.v_full + (unsigned)(v.stage * BARRIER), K_CHUNK, K_BYTES,
+                      first_key + n * ATTN_BN, head_kv, batch);
+            advance<ATTN_STAGES>(v);
+        }
+    }
+}
+
+INLINE void produce(const struct attn_tma_args &t, const struct places &at,
+                    const struct barriers &b, struct note *notes) {
+    const struct attn_args &a = t.a;
+    const int all = a.heads_all * a.tiles_q;
+    struct ring q = {0, 1}, k = {0, 1}, v = {0, 1}; /* parities: stages are empty at first */
+#pragma unroll 1
+    for (int number = (int)blockIdx.x; number < all;) {
+        const int next = next_tile(a, number); /* asked for early: it takes its time */
+        produce_tile(t, work_of_block(a, number), at, b, notes, q, k, v);
+        number = next;
+    }
+    barrier_wait(b.q_empty + (unsigned)(q.stage * BARRIER), q.parity);
+    notes[q.stage].first_row = -1;
+    barrier_arrive(b.q_full + (unsigned)(q.stage * BARRIER));
+    if (MASKED) {
+        end_tiles(a);
+    }
+}
+
+/* ---- consumer -------------------------------------------------------------------------------- */
+
+/* A warpgroup's way through the rings. */
+struct consumer {
+    struct barriers b;
+    struct places at;
+    int group, warp, lane;
+    bool leader;
+    struct ring q, k, v;
+    int unsettled; /* the Q stage that a store still reads; -1: none */
+};
+
+INLINE void wait_k(const struct consumer &c) {
+    barrier_wait(c.b.k_full + (unsigned)(c.k.stage * BARRIER), c.k.parity);
+}
+
+INLINE void wait_v(const struct consumer &c) {
+    barrier_wait(c.b.v_full + (unsigned)(c.v.stage * BARRIER), c.v.parity);
+}
+
+/* The leader speaks for its warpgroup: a product, or a barrier, has held the four warps together.
+ * */
+INLINE void release_k(struct consumer &c) {
+    if (c.leader) {
+        barrier_arrive(c.b.k_empty + (unsigned)(c.k.stage * BARRIER));
+    }
+    advance<ATTN_STAGES>(c.k);
+}
+
+INLINE void release_v(struct consumer &c) {
+    if (c.leader) {
+        barrier_arrive(c.b.v_empty + (unsigned)(c.v.stage * BARRIER));
+    }
+    advance<ATTN_STAGES>(c.v);
+}
+
+INLINE unsigned stage_k(const struct consumer &c) {
+    return c.at.k + (unsigned)(c.k.stage * K_BYTES);
+}
+
+INLINE unsigned stage_v(const struct consumer &c) {
+    return c.at.v + (unsigned)(c.v.stage * K_BYTES);
+}
+
+/* The Q stage of the tile before, if its O has left it. */
+INLINE void settle(struct consumer &c) {
+    if (TMA_STORE) {
+        if (c.unsettled >= 0 && c.leader) {
+            stores_wait_read();
+            barrier_arrive(c.b.q_empty + (unsigned)(c.unsettled * BARRIER));
+        }
+        c.unsettled = -1;
+    }
+}
+
+/* Tiles of keys that no row of this warpgroup sees: waited for and released. No product holds the
+ * four warps together here, and one that is two phases late would wait for a parity forever. */
+INLINE void skip_keys(struct consumer &c, int count) {
+#pragma unroll 1
+    for (int i = 0; i < count; i++) {
+        wait_k(c);
+        wait_v(c);
+        named_sync(GROUP_MEETS + c.group, GROUP);
+        release_k(c);
+        release_v(c);
+    }
+}
+
+/* One step of the loop: S of tile n, O += P V of the tile before, P of tile n. */
+INLINE void step(struct consumer &c, const struct attn_args &a, const struct work &w,
+                 const struct group_rows &rows, int n, unsigned q, float (&o)[OUTPUTS],
+                 unsigned (&before)[PAIRS], unsigned (&p)[PAIRS], struct row_state &state) {
+    float s[SCORES];
+    wait_k(c);
+    if (PING_PONG) {
+        wait_v(c);
+        named_sync(TURN + c.group, 2 * GROUP);
+    }
+    compute_scores(s, q, stage_k(c));
+    if (!PING_PONG) {
+        wait_v(c);
+    }
+    accumulate(o, before, stage_v(c));
+    if (PING_PONG) {
+        named_arrive(TURN + (c.group + 1 == CONSUMERS ? 0 : c.group + 1), 2 * GROUP);
+    }
+    if (OVERLAP) {
+        products_wait<1>();
+    } else {
+        products_wait<0>();
+        keep(o);
+        keep(before);
+    }
+    keep(s);
+    release_k(c);
+    if (!OVERLAP) {
+        release_v(c);
+    }
+    apply_options(s, a, w, rows, n, false, c.lane);
+    const bool raised = softmax(p, s, rows.scale, state);
+    if (OVERLAP) {
+        products_wait<0>();
+        keep(o);
+        keep(before);
+        release_v(c);
+    }
+    if (raised) {
+        rescale(o, state.factor);
+    }
+}
+
+INLINE void last_step(struct consumer &c, float (&o)[OUTPUTS], unsigned (&p)[PAIRS]) {
+    wait_v(c);
+    accumulate(o, p, stage_v(c));
+    products_wait<0>();
+    keep(o);
+    release_v(c);
+}
+
+/* Tiles of keys [begin, end) of this warpgroup's rows. */
+INLINE void attend(struct consumer &c, const struct attn_args &a, const struct work &w,
+                   const struct group_rows &rows, int begin, int end, unsigned q,
+                   float (&o)[OUTPUTS], struct row_state &state) {
+    unsigned p[PAIRS], other[PAIRS];
+    int n = end - 1;
+    {
+        float s[SCORES];
+        wait_k(c);
+        compute_scores(s, q, stage_k(c));
+        products_wait<0>();
+        keep(s);
+        release_k(c);
+        apply_options(s, a, w, rows, n, true, c.lane);
+        softmax_first(p, s, rows.scale, state);
+        settle(c);
+    }
+    if (OVERLAP) { /* P of one tile is read while that of the next is made */
+#pragma unroll 1
+        for (;;) {
+            if (--n < begin) {
+                last_step(c, o, p);
+                return;
+            }
+            step(c, a, w, rows, n, q, o, p, other, state);
+            if (--n < begin) {
+                last_step(c, o, other);
+                return;
+            }
+            step(c, a, w, rows, n, q, o, other, p, state);
+        }
+    } else {
+#pragma unroll 1
+        while (--n >= begin) {
+            step(c, a, w, rows, n, q, o, p, p, state);
+        }
+        last_step(c, o, p);
+    }
+}
+
+/* O and the LSE of a finished tile leave; the Q stage is released, now or when O has left it. */
+INLINE void finish(struct consumer &c, const struct attn_tma_args &t, const struct work &w,
+                   const struct group_rows &rows, float (&o)[OUTPUTS], struct row_state &state) {
+    const struct attn_args &a = t.a;
+    const int first = w.first_row + c.group * ROWS;
+    const bool bad = normalise_rows(o, state);
+    store_lse(a, w, state, rows.row, c.lane);
+    bool any_bad = bad;
+    if (TMA_STORE) {
+        const unsigned q = c.at.q + (unsigned)(c.q.stage * Q_BYTES + c.group * ROWS * SWIZZLE_ROW);
+        named_sync(GROUP_MEETS + c.group, GROUP); /* nobody reads these rows of Q any more */
+        stage_rows(o, q, c.warp, c.lane);
+        publish_shared();
+        any_bad = named_sync_or(GROUP_MEETS + c.group, GROUP, bad);
+        if (c.leader) {
+#pragma unroll
+            for (int i = 0; i < CHUNKS; i++) {
+                store_box(&t.o, q + (unsigned)(i * Q_CHUNK), 64 * i, first, w.head, w.batch);
+            }
+            stores_commit();
+        }
+        c.unsettled = c.q.stage;
+        if (any_bad) {
+            if (c.leader) {
+                stores_wait();
+            }
+            named_sync(GROUP_MEETS + c.group, GROUP);
+        }
+    } else {
+        named_sync(GROUP_MEETS + c.group, GROUP);
+        if (c.leader) {
+            barrier_arrive(c.b.q_empty + (unsigned)(c.q.stage * BARRIER));
+        }
+        store_rows(o, a, w, rows.row, c.lane);
+        __syncwarp();
+    }
+    if (bad) {
+        repair_rows(a, w, first + c.warp * 16, 16, c.lane);
+    }
+    advance<Q_STAGES>(c.q);
+}
+
+/* A warpgroup all of whose rows lie behind the sequence: it only keeps in step. */
+INLINE void pass(struct consumer &c, int count) {
+    skip_keys(c, count);
+    settle(c);
+    named_sync(GROUP_MEETS + c.group, GROUP);
+    if (c.leader) {
+        barrier_arrive(c.b.q_empty + (unsigned)(c.q.stage * BARRIER));
+    }
+    advance<Q_STAGES>(c.q);
+}
+
+/* The tile that a note tells of. */
+INLINE struct work work_of_note(const struct attn_args &a, const struct note &note) {
+    struct work w;
+    w.batch = note.batch;
+    w.head = note.head;
+    w.first_row = note.first_row;
+    lengths_of_sequence(a, w);
+    return w;
+}
+
+INLINE void consume(const struct attn_tma_args &t, struct consumer &c, const struct note *notes) {
+    const struct attn_args &a = t.a;
+    if (PING_PONG && c.group == CONSUMERS - 1) {
+        named_arrive(TURN, 2 * GROUP); /* the first warpgroup may begin */
+    }
+#pragma unroll 1
+    for (;;) {
+        barrier_wait(c.b.q_full + (unsigned)(c.q.stage * BARRIER), c.q.parity);
+        const struct note note = notes[c.q.stage];
+        if (note.first_row < 0) {
+            break;
+        }
+        const struct work w = work_of_note(a, note);
+        const struct span tile = keys_of_tile(a, w);
+        const int first = w.first_row + c.group * ROWS;
+        if (!PING_PONG && first >= w.rows) {
+            pass(c, tile.end - tile.begin);
+            continue;
+        }
+        struct group_rows rows;
+        rows.row = first + c.warp * 16 + c.lane / 4;
+        rows.scale = FULL && a.softcap_log2 > 0.0f ? 1.0f : a.scale_log2;
+        struct row_state state = {{NO_REFERENCE, NO_REFERENCE}, {0.0f, 0.0f}, {1.0f, 1.0f}};
+        float o[OUTPUTS];
+#pragma unroll
+        for (int i = 0; i < OUTPUTS; i++) {
+            o[i] = 0.0f;
+        }
+        const struct keys seen = keys_of_rows(a, w, min(first, w.rows - 1), ROWS, &rows.common);
+        struct span own = tile; /* what this warpgroup sees of it */
+        if (MASKED) {
+            own = tiles_of(seen);
+            if (own.begin == own.end) {
+                own.begin = own.end = tile.begin;
+            }
+            skip_keys(c, tile.end - own.end);
+        }
+        if (own.begin < own.end) {
+            const unsigned q =
+                c.at.q + (unsigned)(c.q.stage * Q_BYTES + c.group * ROWS * SWIZZLE_ROW);
+            attend(c, a, w, rows, own.begin, own.end, q, o, state);
+        } else {
+            settle(c);
+        }
+        if (FULL) {
+            skip_keys(c, own.begin - tile.begin);
+        }
+        finish(c, t, w, rows, o, state);
+    }
+    settle(c);
+}
+
+/* ---- the block ------------------------------------------------------------------------------- */
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    ATTN_ENTRY(const __grid_constant__ struct attn_tma_args t) {
+    extern __shared__ unsigned char dynamic[];
+    __shared__ __align__(8) unsigned long long barriers[2 * Q_STAGES + 4 * ATTN_STAGES];
+    __shared__ __align__(16) struct note notes[Q_STAGES];
+    const int group = __shfl_sync(~0U, (int)threadIdx.x / GROUP, 0);
+    struct places at;
+    at.q = (shared_address(dynamic) + SWIZZLE_ROWS - 1) & ~(unsigned)(SWIZZLE_ROWS - 1);
+    at.k = at.q + Q_STAGES * Q_BYTES;
+    at.v = at.k + ATTN_STAGES * K_BYTES;
+    struct barriers b;
+    b.q_full = shared_address(barriers);
+    b.q_empty = b.q_full + Q_STAGES * BARRIER;
+    b.k_full = b.q_empty + Q_STAGES * BARRIER;
+    b.k_empty = b.k_full + ATTN_STAGES * BARRIER;
+    b.v_full = b.k_empty + ATTN_STAGES * BARRIER;
+    b.v_empty = b.v_full + ATTN_STAGES * BARRIER;
+    if (threadIdx.x == 0) {
+        for (unsigned i = 0; i < Q_STAGES; i++) {
+            barrier_init(b.q_full + i * BARRIER, 1);
+            barrier_init(b.q_empty + i * BARRIER, CONSUMERS);
+        }
+        for (unsigned i = 0; i < ATTN_STAGES; i++) {
+            barrier_init(b.k_full + i * BARRIER, 1);
+            barrier_init(b.k_empty + i * BARRIER, CONSUMERS);
+            barrier_init(b.v_full + i * BARRIER, 1);
+            barrier_init(b.v_empty + i * BARRIER, CONSUMERS);
+        }
+        barriers_publish();
+    }
+    __syncthreads();
+    if (group == CONSUMERS) {
+        give_up_registers<PRODUCER_REGISTERS>();
+        if (threadIdx.x == CONSUMERS * GROUP) {
+            produce(t, at, b, notes);
+        }
+    } else {
+        take_registers<CONSUMER_REGISTERS>();
+        struct consumer c = {b,
+                             at,
+                             group,
+                             (int)threadIdx.x % GROUP / LANES,
+                             (int)threadIdx.x % LANES,
+                             threadIdx.x % GROUP == 0,
+                             {0, 0},
+                             {0, 0},
+                             {0, 0},
+                             -1};
+        consume(t, c, notes);
+    }
+}

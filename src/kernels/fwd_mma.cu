@@ -1,0 +1,497 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * fwd_mma.cu - fused attention on tensor cores, for every GPU since Ampere: mma.sync, ldmatrix,
+ * cp.async, probabilities in registers. fwd_mma_full.cu is the same with every option.
+ *
+ * A thread block computes BM query rows. Its warps stand in WARP_ROWS x WARP_KEYS: a warp has
+ * ROW_TILES x 16 of the rows and, of each tile of BN keys, every WARP_KEYS-th part.
+ *
+ *     Q  -> shared                                 (registers, if they have room)
+ *     for each tile n of BN keys that any row sees:
+ *         wait for tile n; start copying tile n + STAGES - 1 into the stage that n - 1 has left
+ *         S = Q K^T                                scores in registers
+ *         mask                                     tiles that a bound crosses, no others
+ *         P = exp2(S - reference)                  in registers; rows of sums
+ *         O = O + P V
+ *     merge the warps that share rows (WARP_KEYS > 1); O / sum -> global
+ *
+ * No running maximum: the reference of a row is the maximum of its first tile. Every later tile is
+ * taken against it at once, and the sums, which are needed anyway, tell if a probability came near
+ * the end of 16 bits; then the scores, which are still there, are taken again against their true
+ * maximum. That is exact, and on most data it happens once a row.
+ *
+ * Shared memory, dynamic, in bytes (mma.h has the order inside a tile):
+ *     q      BM x D x 2                later O, 16 bits, on its way out
+ *     k      STAGES x BN x D x 2
+ *     v      STAGES x BN x D x 2       later O, fp32, of warps that are merged (from k on)
+ *
+ * Invariant: a row's sum and O are what they would be against its reference in exact arithmetic;
+ * bits depend on the problem and the variant alone.
+ */
+#include "mma.h"
+#include "repair.h"
+
+enum {
+    M = 16, /* rows of a product */
+    WARP_ROWS = ATTN_BM / M < ATTN_WARPS ? ATTN_BM / M : ATTN_WARPS,
+    WARP_KEYS = ATTN_WARPS / WARP_ROWS,
+    ROW_TILES = ATTN_BM / M / WARP_ROWS,
+    KEYS = ATTN_BN / WARP_KEYS, /* of a tile, for one warp */
+    KEY_TILES = KEYS / 8,
+    KEY_STEPS = KEYS / 16,
+    STEPS = ATTN_D / 16,
+    COLUMN_TILES = ATTN_D / 8,
+    Q_BYTES = ATTN_BM * ATTN_D * 2,
+    TILE_BYTES = ATTN_BN * ATTN_D * 2,
+    Q_STAYS = ROW_TILES * STEPS * 4 <= 32, /* in registers */
+    /* Warps that a multiprocessor shall hold, by what a lane keeps: more of them hide more, until
+     * registers run out. Measured on an H200 (docs/kernels.md). */
+    RESIDENT_WARPS = FULL || ATTN_D > 64                ? 8
+                     : ROW_TILES == 1 && WARP_KEYS == 1 ? 16
+                     : ROW_TILES == 1 || KEYS <= 32     ? 12
+                                                        : 8,
+#ifdef LAB_BLOCKS
+    RESIDENT = LAB_BLOCKS
+#else
+    RESIDENT = RESIDENT_WARPS > ATTN_WARPS ? RESIDENT_WARPS / ATTN_WARPS : 1
+#endif
+};
+static_assert(ATTN_BM % (M * WARP_ROWS) == 0 && ATTN_WARPS % WARP_ROWS == 0, "warps share rows");
+static_assert(KEYS % 16 == 0 && ATTN_STAGES >= 2, "a tile has no such parts");
+
+/* Below it a sum has no part that 16 bits cannot hold; above it a reference is raised. */
+#define SUM_LIMIT 16384.0f
+/* The reference of a row that has seen nothing: its distance to any score is infinite. */
+#define NO_REFERENCE (-3.4028234e38f)
+
+/* What a lane holds: of each of its row tiles, rows l/4 and l/4 + 8. */
+struct rows {
+    float o[ROW_TILES][COLUMN_TILES][4];
+    float reference[ROW_TILES][2];
+    float sum[ROW_TILES][2];
+};
+
+/* Where a warp works. */
+struct place {
+    int lane;
+    int row; /* the warp's first, in the tile */
+    int key; /* its first, in a tile of keys */
+};
+
+/* ---- the two products ------------------------------------------------------------------------ */
+
+INLINE void load_q(unsigned q[ROW_TILES][4], unsigned shared_q, const struct place &at, int step) {
+    const struct lane_address lane = lane_address_of(at.lane % 16, at.lane / 16);
+#pragma unroll
+    for (int r = 0; r < ROW_TILES; r++) {
+        load_matrices(q[r],
+                      step_address(shared_q + 0, lane, ATTN_BM, 0, step) +
+                          (unsigned)((at.row + r * M) * (2 * step < WIDE ? WIDE_ROW : NARROW_ROW)));
+    }
+}
+
+/* S = Q K^T */
+INLINE void compute_scores(float s[ROW_TILES][KEY_TILES][4],
+                           const unsigned q_registers[Q_STAYS ? STEPS : 1][ROW_TILES][4],
+                           unsigned shared_q, unsigned shared_k, const struct place &at) {
+    const struct lane_address lane =
+        lane_address_of(at.lane % 8 + at.lane / 16 * 8, at.lane / 8 % 2);
+#pragma unroll
+    for (int r = 0; r < ROW_TILES; r++) {
+#pragma unroll
+        for (int n = 0; n < KEY_TILES; n++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                s[r][n][i] = 0.0f;
+            }
+        }
+    }
+#pragma unroll
+    for (int step = 0; step < STEPS; step++) {
+        unsigned q[ROW_TILES][4];
+        if (Q_STAYS) {
+#pragma unroll
+            for (int r = 0; r < ROW_TILES; r++) {
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    q[r][i] = q_registers[Q_STAYS ? step : 0][r][i];
+                }
+            }
+        } else {
+            load_q(q, shared_q, at, step);
+        }
+        const unsigned key = (unsigned)(at.key * (2 * step < WIDE ? WIDE_ROW : NARROW_ROW));
+#pragma unroll
+        for (int n = 0; n < KEY_TILES; n += 2) {
+            unsigned k[4];
+            load_matrices(k, step_address(shared_k, lane, ATTN_BN, 8 * n, step) + key);
+#pragma unroll
+            for (int r = 0; r < ROW_TILES; r++) {
+                multiply_add(s[r][n], q[r], &k[0]);
+                multiply_add(s[r][n + 1], q[r], &k[2]);
+            }
+        }
+    }
+}
+
+/* O += P V */
+INLINE void accumulate(struct rows &rows, const unsigned p[ROW_TILES][KEY_TILES][2],
+                       unsigned shared_v, const struct place &at) {
+    const struct lane_address lane = lane_address_of(at.lane % 16, at.lane / 16);
+#pragma unroll
+    for (int k = 0; k < KEY_STEPS; k++) {
+#pragma unroll
+        for (int step = 0; step < STEPS; step++) {
+            const unsigned key = (unsigned)(at.key * (2 * step < WIDE ? WIDE_ROW : NARROW_ROW));
+            unsigned v[4];
+            load_matrices_transposed(v, step_address(shared_v, lane, ATTN_BN, 16 * k, step) + key);
+#pragma unroll
+            for (int r = 0; r < ROW_TILES; r++) {
+                const unsigned a[4] = {p[r][2 * k][0], p[r][2 * k][1], p[r][2 * k + 1][0],
+                                       p[r][2 * k + 1][1]};
+                multiply_add(rows.o[r][2 * step], a, &v[0]);
+                multiply_add(rows.o[r][2 * step + 1], a, &v[2]);
+            }
+        }
+    }
+}
+
+/* ---- scores ---------------------------------------------------------------------------------- */
+
+/* Scores of keys that a row does not see become those that weigh nothing. `hidden` is -inf once it
+ * has been multiplied by `scale`. */
+INLINE void mask(float s[KEY_TILES][4], const struct keys visible[2], int first_key, float hidden) {
+#pragma unroll
+    for (int n = 0; n < KEY_TILES; n++) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int key = first_key + 8 * n + i % 2;
+            const struct keys &keys = visible[i / 2];
+            const bool seen = key < keys.end && (!FULL || key >= keys.begin);
+            s[n][i] = seen ? s[n][i] : hidden;
+        }
+    }
+}
+
+/* The options, and the mask with them: scores are in the exponent of 2 behind it. */
+INLINE void apply_options(float s[KEY_TILES][4], const struct attn_args &a, const struct work &w,
+                          int row, int first_key) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const struct row_options options = row_options_of(a, w, min(row + 8 * half, w.rows - 1));
+#pragma unroll
+        for (int n = 0; n < KEY_TILES; n++) {
+#pragma unroll
+            for (int i = 2 * half; i < 2 * half + 2; i++) {
+                const int key = first_key + 8 * n + i % 2;
+                const bool seen = key >= options.visible.begin && key < options.visible.end;
+                s[n][i] = seen ? score_of(a, options, s[n][i], key) : MINUS_INFINITY;
+            }
+        }
+    }
+}
+
+/* P and its sums against a reference. */
+INLINE void exponentiate(unsigned p[KEY_TILES][2], float sum[2], const float s[KEY_TILES][4],
+                         const float reference[2], float scale) {
+    sum[0] = sum[1] = 0.0f;
+#pragma unroll
+    for (int n = 0; n < KEY_TILES; n++) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const float low = exp2_fast(fmaf(s[n][2 * half], scale, -reference[half]));
+            const float high = exp2_fast(fmaf(s[n][2 * half + 1], scale, -reference[half]));
+            sum[half] += low + high;
+            p[n][half] = pack(low, high);
+        }
+    }
+}
+
+/* Raises the reference of both rows to their maximum so far and takes O and the sum along. */
+INLINE void raise_references(const float s[KEY_TILES][4], float scale, float reference[2],
+                             float sum[2], float o[COLUMN_TILES][4]) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        float maximum = reference[half];
+#pragma unroll
+        for (int n = 0; n < KEY_TILES; n++) {
+            maximum = fmaxf(maximum, fmaxf(s[n][2 * half] * scale, s[n][2 * half + 1] * scale));
+        }
+        maximum = fmaxf(maximum, __shfl_xor_sync(~0U, maximum, 1));
+        maximum = fmaxf(maximum, __shfl_xor_sync(~0U, maximum, 2));
+        const float factor = exp2_fast(reference[half] - maximum);
+        reference[half] = maximum;
+        sum[half] *= factor;
+#pragma unroll
+        for (int c = 0; c < COLUMN_TILES; c++) {
+            o[c][2 * half] *= factor;
+            o[c][2 * half + 1] *= factor;
+        }
+    }
+}
+
+INLINE void softmax(unsigned p[KEY_TILES][2], const float s[KEY_TILES][4], float scale, bool first,
+                    float reference[2], float sum[2], float o[COLUMN_TILES][4]) {
+    float added[2];
+    bool raise = first;
+    if (!first) {
+        exponentiate(p, added, s, reference, scale);
+        raise = __any_sync(~0U, !(added[0] < SUM_LIMIT && added[1] < SUM_LIMIT));
+    }
+    if (raise) {
+        raise_references(s, scale, reference, sum, o);
+        exponentiate(p, added, s, reference, scale);
+    }
+    sum[0] += added[0];
+    sum[1] += added[1];
+}
+
+/* ---- the last steps -------------------------------------------------------------------------- */
+
+/* Sums of a row over the four lanes that share it. */
+INLINE void finish_sums(struct rows &rows) {
+#pragma unroll
+    for (int r = 0; r < ROW_TILES; r++) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            rows.sum[r][half] += __shfl_xor_sync(~0U, rows.sum[r][half], 1);
+            rows.sum[r][half] += __shfl_xor_sync(~0U, rows.sum[r][half], 2);
+        }
+    }
+}
+
+/* What a warp leaves for the one it is merged into: lane after lane, so that banks do not meet. */
+struct left_behind {
+    float o[ROW_TILES * COLUMN_TILES * 4][LANES];
+    float reference[ROW_TILES * 2][LANES], sum[ROW_TILES * 2][LANES];
+};
+static_assert(WARP_KEYS == 1 || (int)sizeof(struct left_behind) * (WARP_KEYS - 1) * WARP_ROWS <=
+                                    2 * ATTN_STAGES * TILE_BYTES,
+              "K and V leave too little room to merge warps");
+
+/* Warps that share rows become one: the first of them. Returns whether this is one. */
+INLINE bool merge_warps(struct rows &rows, struct left_behind *left, int warp, int lane) {
+    if (WARP_KEYS == 1) {
+        return true;
+    }
+    const int part = warp / WARP_ROWS, row_warp = warp % WARP_ROWS;
+    if (part > 0) {
+        struct left_behind *mine = &left[(part - 1) * WARP_ROWS + row_warp];
+#pragma unroll
+        for (int r = 0; r < ROW_TILES; r++) {
+#pragma unroll
+            for (int i = 0; i < COLUMN_TILES * 4; i++) {
+                mine->o[r * COLUMN_TILES * 4 + i][lane] = rows.o[r][i / 4][i % 4];
+            }
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                mine->reference[2 * r + half][lane] = rows.reference[r][half];
+                mine->sum[2 * r + half][lane] = rows.sum[r][half];
+            }
+        }
+    }
+    __syncthreads();
+    if (part > 0) {
+        return false;
+    }
+#pragma unroll 1
+    for (int other = 0; other < WARP_KEYS - 1; other++) {
+        const struct left_behind *theirs = &left[other * WARP_ROWS + row_warp];
+#pragma unroll
+        for (int r = 0; r < ROW_TILES; r++) {
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const float there = theirs->reference[2 * r + half][lane];
+                const float raised = fmaxf(rows.reference[r][half], there);
+                const float factor = exp2_fast(rows.reference[r][half] - raised);
+                const float their_factor = exp2_fast(there - raised);
+                rows.reference[r][half] = raised;
+                rows.sum[r][half] =
+                    fmaf(theirs->sum[2 * r + half][lane], their_factor, rows.sum[r][half] * factor);
+#pragma unroll
+                for (int c = 0; c < 2 * COLUMN_TILES; c++) {
+                    const int tile = c / 2, i = 2 * half + c % 2;
+                    rows.o[r][tile][i] = fmaf(theirs->o[(r * COLUMN_TILES + tile) * 4 + i][lane],
+                                              their_factor, rows.o[r][tile][i] * factor);
+                }
+            }
+        }
+    }
+    return true;
+}
+
+/* O / sum as 16 bits into the memory of Q, of which a warp has its own rows; the LSE to global
+ * memory. Returns whether a lane of the warp met NaN or infinity. */
+INLINE bool finish_rows(struct rows &rows, const struct attn_args &a, const struct work &w,
+                        unsigned char *shared_q, const struct place &at) {
+    float zero = 0.0f; /* x times 0 of all x: NaN if one is not finite */
+#pragma unroll
+    for (int r = 0; r < ROW_TILES; r++) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int tile_row = at.row + r * M + at.lane / 4 + 8 * half;
+            const int row = w.first_row + tile_row;
+            float factor = 1.0f, *const sum = &rows.sum[r][half];
+            if (FULL && a.sink != 0) {
+                const int head = w.head + head_of_row(a, min(row, w.rows - 1));
+                factor = join_sink(a, head, &rows.reference[r][half], sum);
+            }
+            if (a.lse != 0 && at.lane % 4 == 0 && row < w.rows) {
+                lse_of(a, w)[row_offset(a, row, a.lse_row, a.lse_head)] =
+                    log_sum_exp(rows.reference[r][half], *sum);
+            }
+#pragma unroll
+            for (int c = 0; c < COLUMN_TILES; c++) {
+                const float low = rows.o[r][c][2 * half] * factor;
+                const float high = rows.o[r][c][2 * half + 1] * factor;
+                zero = fmaf(low, 0.0f, fmaf(high, 0.0f, zero));
+                *(unsigned *)(shared_q + chunk_at(ATTN_BM, tile_row, c) + at.lane % 4 * 4) =
+                    pack(normalise(low, *sum), normalise(high, *sum));
+            }
+        }
+    }
+    return __any_sync(~0U, !(zero == 0.0f));
+}
+
+INLINE void store_rows(const struct attn_args &a, const struct work &w,
+                       const unsigned char *shared_q, const struct place &at) {
+    element *const o = o_of(a, w);
+#pragma unroll
+    for (int i = at.lane; i < ROW_TILES * M * CHUNKS; i += LANES) {
+        const int tile_row = at.row + i / CHUNKS, chunk = i % CHUNKS;
+        const int row = w.first_row + tile_row;
+        if (row < w.rows && chunk * CHUNK < a.head_dim_v) {
+            *(uint4 *)(o + row_offset(a, row, a.o_row, a.o_head) + chunk * CHUNK) =
+                *(const uint4 *)(shared_q + chunk_at(ATTN_BM, tile_row, chunk));
+        }
+    }
+}
+
+/* ---- the block ------------------------------------------------------------------------------- */
+
+INLINE void copy_q(const struct attn_args &a, const struct work &w, unsigned shared_q) {
+    const element *const q = q_of(a, w);
+    if (a.packed_heads == 1) {
+        copy_tile(shared_q, ATTN_BM, q + w.first_row * a.q_row, a.q_row, w.rows - w.first_row,
+                  a.head_dim);
+        return;
+    }
+    for (int i = (int)threadIdx.x; i < ATTN_BM * CHUNKS; i += THREADS) {
+        const int row = w.first_row + i / CHUNKS, chunk = i % CHUNKS;
+        const bool there = row < w.rows && chunk * CHUNK < a.head_dim;
+        const element *from = q + (there ? row_offset(a, row, a.q_row, a.q_head) : 0);
+        copy_async(shared_q + chunk_at(ATTN_BM, i / CHUNKS, chunk),
+                   there ? from + chunk * CHUNK : from, there);
+    }
+}
+
+/* K and V of one sequence and head. */
+struct cache {
+    const element *k, *v;
+};
+
+INLINE void copy_keys(const struct attn_args &a, const struct cache &cache, unsigned shared_k,
+                      int n, int end) {
+    const unsigned stage = shared_k + (unsigned)(n % ATTN_STAGES * TILE_BYTES);
+    const long long first = (long long)n * ATTN_BN;
+    const int there = end - n * ATTN_BN;
+    copy_tile(stage, ATTN_BN, cache.k + first * a.k_row, a.k_row, there, a.head_dim);
+    copy_tile(stage + ATTN_STAGES * TILE_BYTES, ATTN_BN, cache.v + first * a.v_row, a.v_row, there,
+              a.head_dim_v);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
+    ATTN_ENTRY(const __grid_constant__ struct attn_args a) {
+    extern __shared__ __align__(128) unsigned char dynamic[];
+    const unsigned shared_q = shared_address(dynamic), shared_k = shared_q + Q_BYTES;
+    const struct work w = work_of_block(a, block_number());
+    if (FULL && w.first_row >= w.rows) {
+        return; /* a sequence that is shorter than the longest */
+    }
+    const int warp = (int)threadIdx.x / LANES;
+    const struct place at = {(int)threadIdx.x % LANES, warp % WARP_ROWS * ROW_TILES * M,
+                             warp / WARP_ROWS * KEYS};
+    const int last_row = min(w.first_row + ATTN_BM, w.rows) - 1;
+    const struct keys first = keys_of_query(a, w, query_of_row(a, w.first_row));
+    const struct keys last = keys_of_query(a, w, query_of_row(a, last_row));
+    const int begin = first.begin / ATTN_BN;
+    const int end = last.end / ATTN_BN + (last.end % ATTN_BN != 0);
+    const float scale = FULL ? 1.0f : a.scale_log2;
+    const struct cache cache = {k_of(a, w), v_of(a, w)};
+
+    struct rows rows;
+#pragma unroll
+    for (int r = 0; r < ROW_TILES; r++) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            rows.reference[r][half] = NO_REFERENCE;
+            rows.sum[r][half] = 0.0f;
+        }
+#pragma unroll
+        for (int i = 0; i < COLUMN_TILES * 4; i++) {
+            rows.o[r][i / 4][i % 4] = 0.0f;
+        }
+    }
+
+    copy_q(a, w, shared_q);
+#pragma unroll
+    for (int n = begin; n < begin + ATTN_STAGES - 1; n++) {
+        if (n < end) {
+            copy_keys(a, cache, shared_k, n, last.end);
+        }
+        copies_commit();
+    }
+    unsigned q[Q_STAYS ? STEPS : 1][ROW_TILES][4];
+
+#pragma unroll 1
+    for (int n = begin; n < end; n++) {
+        copies_wait<ATTN_STAGES - 2>();
+        __syncthreads(); /* tile n is there for all; nobody still reads the stage to be filled */
+        if (n + ATTN_STAGES - 1 < end) {
+            copy_keys(a, cache, shared_k, n + ATTN_STAGES - 1, last.end);
+        }
+        copies_commit();
+        if (Q_STAYS && n == begin) {
+#pragma unroll
+            for (int step = 0; step < STEPS; step++) {
+                load_q(q[Q_STAYS ? step : 0], shared_q, at, step);
+            }
+        }
+        const unsigned stage = shared_k + (unsigned)(n % ATTN_STAGES * TILE_BYTES);
+        const int first_key = n * ATTN_BN + at.key + at.lane % 4 * 2;
+        float s[ROW_TILES][KEY_TILES][4];
+        unsigned p[ROW_TILES][KEY_TILES][2];
+        compute_scores(s, q, shared_q, stage, at);
+        const bool crossed = n * ATTN_BN < last.begin || n * ATTN_BN + ATTN_BN > first.end;
+#pragma unroll
+        for (int r = 0; r < ROW_TILES; r++) {
+            const int row = w.first_row + at.row + r * M + at.lane / 4;
+            if (FULL) {
+                apply_options(s[r], a, w, row, first_key);
+            } else if (crossed) {
+                const struct keys visible[2] = {keys_of_query(a, w, query_of_row(a, row)),
+                                                keys_of_query(a, w, query_of_row(a, row + 8))};
+                mask(s[r], visible, first_key, copysignf(MINUS_INFINITY, -scale));
+            }
+            softmax(p[r], s[r], scale, n == begin, rows.reference[r], rows.sum[r], rows.o[r]);
+        }
+        accumulate(rows, p, stage + ATTN_STAGES * TILE_BYTES, at);
+    }
+
+    copies_wait<0>();
+    finish_sums(rows);
+    if (WARP_KEYS > 1 || begin >= end) {
+        __syncthreads(); /* Q has landed; K and V are dead, their memory takes what is merged */
+    }
+    if (!merge_warps(rows, (struct left_behind *)(dynamic + Q_BYTES), warp, at.lane)) {
+        return;
+    }
+    const struct work same = work_of_block(a, block_number()); /* cheaper than kept in registers */
+    const bool bad = finish_rows(rows, a, same, dynamic, at);
+    __syncwarp();
+    store_rows(a, same, dynamic, at);
+    if (bad) {
+        __syncwarp(); /* the rows have been stored once */
+        repair_rows(a, same, same.first_row + at.row, ROW_TILES * M, at.lane);
+    }
+}

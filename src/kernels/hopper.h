@@ -1,0 +1,304 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * hopper.h - what a warpgroup does with its 64 rows in every Hopper kernel: S = Q K^T, softmax,
+ * O += P V, masks, and O on its way out.
+ *
+ * No running maximum: a row's reference is the maximum of its first tile; later tiles are taken
+ * against it at once, and if a sum shows that 16 bits were too few (rare), the scores, which are
+ * still there, are taken again against their true maximum.
+ *
+ * Invariant: a row's sum and O are what they would be against its reference in exact arithmetic.
+ */
+#ifndef ATTN_KERNELS_HOPPER_H
+#define ATTN_KERNELS_HOPPER_H
+
+#include "repair.h"
+#include "tma.h"
+#include "wgmma.h"
+
+#ifdef ATTN_CAUSAL
+enum { MASKED = 1 };
+#else
+enum { MASKED = 0 };
+#endif
+
+enum {
+    ROWS = 64, /* of a warpgroup */
+    GROUP = 128,
+    COLUMNS = ATTN_TMA_COLUMNS(ATTN_D),
+    CHUNKS = COLUMNS / 64,
+    STEPS = ATTN_D / 16,
+    KEY_STEPS = ATTN_BN / 16,
+    SCORES = ATTN_BN / 2, /* of a thread */
+    OUTPUTS = ATTN_D / 2, /* likewise */
+    PAIRS = ATTN_BN / 4,  /* of probabilities */
+    Q_CHUNK = ATTN_BM * SWIZZLE_ROW,
+    K_CHUNK = ATTN_BN * SWIZZLE_ROW,
+    Q_BYTES = CHUNKS * Q_CHUNK,
+    K_BYTES = CHUNKS * K_CHUNK
+};
+
+/* Below it a sum has no part that 16 bits cannot hold; above it a reference is raised. */
+#define SUM_LIMIT 16384.0f
+/* The reference of a row that has seen nothing: its distance to any score is infinite. */
+#define NO_REFERENCE (-3.4028234e38f)
+
+/* ---- tiles of keys --------------------------------------------------------------------------- */
+
+/* Tiles of keys. */
+struct span {
+    int begin, end;
+};
+
+INLINE struct span tiles_of(struct keys keys) {
+    const int begin = keys.begin / ATTN_BN;
+    return {begin, keys.begin < keys.end ? keys.end / ATTN_BN + (keys.end % ATTN_BN != 0) : begin};
+}
+
+/* The keys that rows [first, first + count) see: from the first key of the first to the last of the
+ * last; `common` those that all of them see. */
+INLINE struct keys keys_of_rows(const struct attn_args &a, const struct work &w, int first,
+                                int count, struct keys *common) {
+    const int last = min(first + count, w.rows) - 1;
+    const struct keys of_first = keys_of_query(a, w, first), of_last = keys_of_query(a, w, last);
+    *common = {of_last.begin, of_first.end};
+    return {of_first.begin, of_last.end};
+}
+
+/* All columns of a tile. */
+INLINE void load_tile(unsigned to, const struct attn_tensor_map *map, unsigned barrier, int chunk,
+                      unsigned bytes, int row, int head, int batch) {
+    barrier_expect(barrier, bytes);
+#pragma unroll
+    for (int c = 0; c < CHUNKS; c++) {
+        load_box(to + (unsigned)(c * chunk), map, barrier, 64 * c, row, head, batch);
+    }
+}
+
+/* ---- a consumer's products ------------------------------------------------------------------- */
+
+/* S = Q K^T; q is the warpgroup's first row. */
+INLINE void compute_scores(float (&s)[SCORES], unsigned q, unsigned k) {
+    products_begin();
+#pragma unroll
+    for (int i = 0; i < STEPS; i++) {
+        const unsigned step = (unsigned)(i % 4 * 32);
+        multiply_shared(s, descriptor(q + (unsigned)(i / 4 * Q_CHUNK) + step, 16),
+                        descriptor(k + (unsigned)(i / 4 * K_CHUNK) + step, 16), i > 0);
+    }
+    products_commit();
+}
+
+/* O += P V */
+INLINE void accumulate(float (&o)[OUTPUTS], unsigned (&p)[PAIRS], unsigned v) {
+    keep(o);
+    keep(p);
+    products_begin();
+#pragma unroll
+    for (int i = 0; i < KEY_STEPS; i++) {
+        multiply_add(o, &p[4 * i], descriptor(v + (unsigned)(i * 2 * SWIZZLE_ROWS), K_CHUNK));
+    }
+    products_commit();
+}
+
+/* ---- softmax --------------------------------------------------------------------------------- */
+
+/* Of the two rows of a thread. */
+struct row_state {
+    float reference[2], sum[2], factor[2];
+};
+
+INLINE void exponentiate(unsigned (&p)[PAIRS], float sum[2], const float (&s)[SCORES],
+                         const float reference[2], float scale) {
+    float parts[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+#pragma unroll
+    for (int i = 0; i < PAIRS; i++) {
+        const float origin = -reference[i % 2];
+        const float low = exp2_fast(fmaf(s[2 * i], scale, origin));
+        const float high = exp2_fast(fmaf(s[2 * i + 1], scale, origin));
+        parts[i % 2 * 2] += low;
+        parts[i % 2 * 2 + 1] += high;
+        p[i] = pack(low, high);
+    }
+    sum[0] = parts[0] + parts[1];
+    sum[1] = parts[2] + parts[3];
+}
+
+/* The references become the maxima so far, factors what that does to sum and O. The largest score
+ * is the largest product: scales are positive. */
+INLINE void raise_references(const float (&s)[SCORES], float scale, struct row_state &rows) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        float even = s[2 * half], odd = s[2 * half + 1];
+#pragma unroll
+        for (int i = half + 2; i < PAIRS; i += 2) {
+            even = fmaxf(even, s[2 * i]);
+            odd = fmaxf(odd, s[2 * i + 1]);
+        }
+        float maximum = fmaxf(even, odd);
+        maximum = fmaxf(maximum, __shfl_xor_sync(~0U, maximum, 1));
+        maximum = fmaxf(maximum, __shfl_xor_sync(~0U, maximum, 2));
+        maximum = fmaxf(maximum * scale, rows.reference[half]);
+        rows.factor[half] = exp2_fast(rows.reference[half] - maximum);
+        rows.reference[half] = maximum;
+        rows.sum[half] *= rows.factor[half];
+    }
+}
+
+/* Returns whether O has to be multiplied by the factors; the same in all lanes. */
+INLINE bool softmax(unsigned (&p)[PAIRS], const float (&s)[SCORES], float scale,
+                    struct row_state &rows) {
+    float added[2];
+    exponentiate(p, added, s, rows.reference, scale);
+    const bool raise = __any_sync(~0U, !(fmaxf(added[0], added[1]) < SUM_LIMIT));
+    if (raise) {
+        raise_references(s, scale, rows);
+        exponentiate(p, added, s, rows.reference, scale);
+    }
+    rows.sum[0] += added[0];
+    rows.sum[1] += added[1];
+    return raise;
+}
+
+INLINE void softmax_first(unsigned (&p)[PAIRS], const float (&s)[SCORES], float scale,
+                          struct row_state &rows) {
+    rows.reference[0] = rows.reference[1] = NO_REFERENCE;
+    rows.sum[0] = rows.sum[1] = 0.0f;
+    raise_references(s, scale, rows);
+    exponentiate(p, rows.sum, s, rows.reference, scale);
+}
+
+INLINE void rescale(float (&o)[OUTPUTS], const float factor[2]) {
+#pragma unroll
+    for (int i = 0; i < OUTPUTS; i++) {
+        o[i] *= factor[i / 2 % 2];
+    }
+}
+
+/* ---- masks and options ----------------------------------------------------------------------- */
+
+/* What a warpgroup knows of its rows. */
+struct group_rows {
+    int row;            /* this thread's first; the second is 8 further */
+    struct keys common; /* that all rows of the warpgroup see */
+    float scale;
+};
+
+/* Scores of keys that a row does not see become those that weigh nothing. */
+INLINE void mask(float (&s)[SCORES], const struct attn_args &a, const struct work &w,
+                 const struct group_rows &rows, int n, int lane) {
+    const int first_key = n * ATTN_BN + lane % 4 * 2;
+    struct keys visible[2];
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        visible[half] = keys_of_query(a, w, min(rows.row + 8 * half, w.rows - 1));
+        visible[half].begin -= first_key;
+        visible[half].end -= first_key;
+    }
+#pragma unroll
+    for (int i = 0; i < SCORES; i++) {
+        const int key = i / 4 * 8 + i % 2;
+        const struct keys &keys = visible[i / 2 % 2];
+        const bool seen = key < keys.end && (!FULL || key >= keys.begin);
+        s[i] = seen ? s[i] : MINUS_INFINITY;
+    }
+}
+
+/* `last`: the last keys of the tile. Without a mask no others can be ragged. */
+INLINE void apply_options(float (&s)[SCORES], const struct attn_args &a, const struct work &w,
+                          const struct group_rows &rows, int n, bool last, int lane) {
+    if (FULL && a.softcap_log2 > 0.0f) {
+#pragma unroll
+        for (int i = 0; i < SCORES; i++) {
+            s[i] = capped(s[i] * a.softcap_scale, a.softcap_log2);
+        }
+    }
+    if ((MASKED || last) &&
+        (n * ATTN_BN + ATTN_BN > rows.common.end || (FULL && n * ATTN_BN < rows.common.begin))) {
+        mask(s, a, w, rows, n, lane);
+    }
+}
+
+/* ---- a finished tile ------------------------------------------------------------------------- */
+
+/* O / sum; whether this warp met NaN or infinity. Rows that see nothing become 0. */
+INLINE bool normalise_rows(float (&o)[OUTPUTS], struct row_state &rows) {
+    float zero = 0.0f, inverse[2]; /* x times 0 of all x: NaN if one is not finite */
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        rows.sum[half] += __shfl_xor_sync(~0U, rows.sum[half], 1);
+        rows.sum[half] += __shfl_xor_sync(~0U, rows.sum[half], 2);
+        asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse[half]) : "f"(rows.sum[half]));
+        inverse[half] = rows.sum[half] == 0.0f ? 0.0f : inverse[half];
+    }
+#pragma unroll
+    for (int i = 0; i < OUTPUTS; i++) {
+        o[i] *= inverse[i / 2 % 2];
+        zero = fmaf(o[i], 0.0f, zero);
+    }
+    return __any_sync(~0U, !(zero == 0.0f));
+}
+
+INLINE void store_lse(const struct attn_args &a, const struct work &w, const struct row_state &rows,
+                      int row, int lane) {
+    if (a.lse != 0 && lane % 4 == 0) {
+        float *const lse = lse_of(a, w);
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            if (row + 8 * half < w.rows) {
+                lse[(long long)(row + 8 * half) * a.lse_row] =
+                    log_sum_exp(rows.reference[half], rows.sum[half]);
+            }
+        }
+    }
+}
+
+/* O into the warpgroup's rows of a Q stage, 16 bits, in the order of a tensor map. */
+INLINE void stage_rows(const float (&o)[OUTPUTS], unsigned q, int warp, int lane) {
+    const int row = warp * 16 + lane % 16;
+#pragma unroll
+    for (int i = 0; i < STEPS; i++) {
+        const int chunk = i % 4 * 2 + lane / 16;
+        store_matrices(
+            q + (unsigned)(i / 4 * Q_CHUNK + row * SWIZZLE_ROW + ((chunk ^ row) & 7) * 16),
+            pack(o[8 * i], o[8 * i + 1]), pack(o[8 * i + 2], o[8 * i + 3]),
+            pack(o[8 * i + 4], o[8 * i + 5]), pack(o[8 * i + 6], o[8 * i + 7]));
+    }
+}
+
+/* O from registers: four lanes that share a row turn their 2 columns of 4 into 8 of 1. */
+INLINE void store_rows(const float (&o)[OUTPUTS], const struct attn_args &a, const struct work &w,
+                       int row, int lane) {
+    const bool odd = lane % 2 != 0, upper = lane % 4 >= 2;
+    element *const rows = o_of(a, w);
+#pragma unroll
+    for (int i = 0; i < ATTN_D / 32; i++) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            unsigned x[4];
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                x[j] = pack(o[16 * i + 4 * j + 2 * half], o[16 * i + 4 * j + 2 * half + 1]);
+            }
+            const unsigned near0 = __shfl_xor_sync(~0U, odd ? x[0] : x[1], 1);
+            const unsigned near1 = __shfl_xor_sync(~0U, odd ? x[2] : x[3], 1);
+            x[0] = odd ? near0 : x[0];
+            x[1] = odd ? x[1] : near0;
+            x[2] = odd ? near1 : x[2];
+            x[3] = odd ? x[3] : near1;
+            const unsigned far0 = __shfl_xor_sync(~0U, upper ? x[0] : x[2], 2);
+            const unsigned far1 = __shfl_xor_sync(~0U, upper ? x[1] : x[3], 2);
+            x[0] = upper ? far0 : x[0];
+            x[1] = upper ? far1 : x[1];
+            x[2] = upper ? x[2] : far0;
+            x[3] = upper ? x[3] : far1;
+            const int column = 32 * i + lane % 4 * 8;
+            if (row + 8 * half < w.rows && column < a.head_dim_v) {
+                *(uint4 *)(rows + (long long)(row + 8 * half) * a.o_row + column) =
+                    make_uint4(x[0], x[1], x[2], x[3]);
+            }
+        }
+    }
+}
+
+#endif /* ATTN_KERNELS_HOPPER_H */
