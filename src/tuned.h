@@ -11,19 +11,19 @@
 
 #include "internal.h"
 
-/* A line of tuned.def; head_dim, causal and rows as its head explains them. */
+/* A line of tuned.def; head_dim, causal, rows and keys as its head explains them. */
 struct tuned_line {
     const char *family, *arch;
-    int head_dim, causal, rows;
+    int head_dim, causal, rows, keys;
     const char *fp16, *bf16; /* the variants that it stands for */
     const char *run;
 };
 
 #define TUNED_NAME(family, type, dim, block_q, block_kv, warps, stages)                            \
 #family "_" #type "_d" #dim "_" #block_q "x" #block_kv "_w" #warps "_s" #stages
-#define TUNED_LINE(family, arch, dim, causal, rows, block_q, block_kv, warps, stages, run)         \
+#define TUNED_LINE(family, arch, dim, causal, rows, keys, block_q, block_kv, warps, stages, run)   \
     {                                                                                              \
-#family, #arch, dim, causal, rows,                                                         \
+#family, #arch, dim, causal, rows, keys,                                                   \
             TUNED_NAME(family, fp16, dim, block_q, block_kv, warps, stages),                       \
             TUNED_NAME(family, bf16, dim, block_q, block_kv, warps, stages), run                   \
     }
@@ -37,7 +37,8 @@ struct preference {
     int64_t dim_above, dim_most; /* of the larger head dimension: above the one, up to the other */
     int causal;                  /* 0, 1, or -1: both */
     double rows_most;            /* of the whole GPU */
-    int32_t variant;             /* index */
+    int64_t keys_most;
+    int32_t variant; /* index */
     const char *run;
 };
 

@@ -16,9 +16,9 @@
 
 enum { ATTEMPTS = 48, SIMPLER_AFTER = 6, SIMPLEST_AFTER = 24, KINDS_EVERY = 40, FUTURE_ROWS = 64 };
 
-/* Visible pairs x (head_dim + head_dim_v) of a case whose rows are all compared: what keeps the
- * reference to a tenth of a second. */
-static const double BUDGET = 2e7;
+/* Pairs of query and key x (head_dim + head_dim_v) of a case whose rows are all compared: what keeps
+ * the reference to a tenth of a second, and the virtual GPU, which computes whole tiles, to a few. */
+static const double BUDGET = 2e7, BUDGET_EMULATED = 1e7;
 
 /* ---- kinds ----------------------------------------------------------------------------------- */
 
@@ -94,19 +94,32 @@ static bool takes_head_dim_v(const struct target *t) {
            takes(t, ATTN_CAUSAL_TOP_LEFT, 2);
 }
 
-/* Takes away until the reference has no more to do than it should; then the query heads follow. */
-static void fit_budget(int64_t ratio, attn_problem *p) {
+static int64_t round_up(int64_t length, int64_t block) {
+    return (length + block - 1) / block * block;
+}
+
+/* Takes away until there is no more to do than there should be; then the query heads follow. Where
+ * tiles count whole, a sequence within one tile has nothing to give, and the group gives last. */
+static void fit_budget(const struct target *t, int64_t ratio, attn_problem *p) {
     const double dims = (double)(p->head_dim + (p->head_dim_v < 0 ? p->head_dim : p->head_dim_v));
-    while ((double)(p->batch * p->heads_kv * ratio) * (double)p->seq_q * (double)p->seq_kv * dims >
-           BUDGET) {
+    const double budget = (t->emulated ? BUDGET_EMULATED : BUDGET) / dims;
+    const int64_t block_q = t->emulated ? t->variant.block_q : 1;
+    const int64_t block_kv = t->emulated ? t->variant.block_kv : 1;
+    while ((double)(p->batch * p->heads_kv * ratio) * (double)round_up(p->seq_q, block_q) *
+               (double)round_up(p->seq_kv, block_kv) >
+           budget) {
         if (p->batch > 1) {
             p->batch--;
         } else if (p->heads_kv > 1) {
             p->heads_kv--;
-        } else if (p->seq_q > p->seq_kv) {
+        } else if (p->seq_q > block_q && (p->seq_q > p->seq_kv || p->seq_kv <= block_kv)) {
             p->seq_q -= p->seq_q / 3;
-        } else {
+        } else if (p->seq_kv > block_kv) {
             p->seq_kv -= p->seq_kv / 3;
+        } else if (ratio > 2) {
+            ratio--;
+        } else {
+            break;
         }
     }
     p->heads_q = p->heads_kv * ratio;
@@ -126,8 +139,8 @@ static void draw_sizes(uint64_t *rng, const struct target *t, int attempt, attn_
         p->seq_q = rng_range(rng, 1, attempt < SIMPLEST_AFTER ? 4 : 1);
         ratio = attempt < SIMPLEST_AFTER ? rng_range(rng, 1, 4) : 1;
     }
-    fit_budget(ratio, p);
-    p->heads_kv = ratio == 1 && rng_chance(rng, 50) ? -1 : p->heads_kv;
+    fit_budget(t, ratio, p);
+    p->heads_kv = p->heads_q == p->heads_kv && rng_chance(rng, 50) ? -1 : p->heads_kv;
 }
 
 /* The dimensions are drawn already. */
@@ -138,12 +151,20 @@ static void draw_decode(uint64_t *rng, const struct target *t, attn_problem *p) 
     p->seq_q = rng_chance(rng, 40) ? 1 : rng_range(rng, 1, 16);
     p->seq_kv = rng_chance(rng, 60) ? rng_range(rng, 1000, t->emulated ? 1500 : 6000)
                                     : draw_length(rng, t->variant.block_kv);
-    fit_budget(ratios[rng_range(rng, 0, 9)], p);
+    fit_budget(t, ratios[rng_range(rng, 0, 9)], p);
 }
 
-/* More work than one wave of thread blocks; a CPU and a virtual GPU get less. */
-static void draw_large(uint64_t *rng, bool gpu, int attempt, attn_problem *p) {
-    const bool few_rows = attempt >= SIMPLER_AFTER;
+/* More work than one wave of thread blocks; a CPU gets less. The virtual GPU gets one or two heads
+ * and more steps than a pipeline has stages. */
+static void draw_large(uint64_t *rng, const struct target *t, int attempt, attn_problem *p) {
+    const bool few_rows = attempt >= SIMPLER_AFTER, gpu = device_is_gpu(t->device);
+    if (t->emulated) {
+        p->batch = p->heads_kv = 1;
+        p->heads_q = rng_range(rng, 1, 2);
+        p->seq_kv = rng_range(rng, 500, 900);
+        p->seq_q = few_rows ? 1 : rng_range(rng, 100, 400);
+        return;
+    }
     p->batch = gpu ? 2 : 1;
     p->heads_kv = 2;
     p->heads_q = few_rows ? 2 : gpu ? 8 : 4;
@@ -255,7 +276,7 @@ static void draw_recipe(const struct target *t, struct parity_case *drawn, uint6
         draw_decode(rng, t, p);
     }
     if (drawn->kind == CASE_LARGE) {
-        draw_large(rng, gpu && !t->emulated, attempt, p);
+        draw_large(rng, t, attempt, p);
     }
     draw_mask(rng, v, p);
     if (attempt < SIMPLEST_AFTER) {

@@ -54,10 +54,12 @@ static attn_problem shape(int64_t batch, int64_t heads_q, int64_t heads_kv, int6
 }
 
 /* A ragged problem of several tiles and steps that the variant takes, causal if it can be; on a GPU
- * about one thread block for each multiprocessor. */
+ * about one thread block for each multiprocessor. The virtual GPU gets two heads, and more steps
+ * than a pipeline has stages. */
 static bool choose_problem(const struct target *t, attn_problem *problem, attn_error *why) {
-    const bool gpu = device_is_gpu(t->device);
-    const attn_problem shapes[] = {gpu ? shape(2, 8, 2, 205, 333) : shape(1, 2, 1, 35, 97),
+    const attn_problem shapes[] = {t->emulated                ? shape(1, 2, 1, 141, 589)
+                                   : device_is_gpu(t->device) ? shape(2, 8, 2, 205, 333)
+                                                              : shape(1, 2, 1, 35, 97),
                                    shape(2, 4, 4, 1, 333)};
     enum { SHAPES = sizeof shapes / sizeof shapes[0], DTYPES = ATTN_BF16 + 1 };
     for (int i = 0; i < SHAPES * DTYPES * 2; i++) {

@@ -240,6 +240,9 @@ static bool run_launches(struct worker *c, int64_t count) {
     for (int mode = 0; mode < modes; mode++) {
         attn_error why = {""};
         answer("start\t%d", mode);
+        if (c->orders.count > 0) { /* of several, those behind the first: it is the tamest */
+            vgpu_driver_order(&c->orders, (size_t)(mode + 1) % c->orders.count);
+        }
         if (c->watched) {
             vgpu_driver_forget();
         }

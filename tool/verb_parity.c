@@ -26,6 +26,7 @@
 
 enum { BATCH = 40 };
 enum { CASES = 400, CASES_QUICK = 40, LAUNCHES = 1000, LAUNCHES_QUICK = 100 };
+enum { TIMEOUT = 60, TIMEOUT_EMULATED = 300 };
 
 struct request {
     struct worker_setup setup;
@@ -335,14 +336,14 @@ static int run(struct request *request) {
 /* ---- the command line ------------------------------------------------------------------------ */
 
 enum { WHAT_ARGS = 8, HOW_ARGS = 5, CHILD_ARGS = 2 };
-enum { WHAT_CASES = 3, WHAT_SEED = 4, WHAT_CASE = 5 }; /* places in their table */
+enum { WHAT_CASES = 3, WHAT_SEED = 4, WHAT_CASE = 5, HOW_TIMEOUT = 1 }; /* places in tables */
 
 struct tables {
     struct arg what[WHAT_ARGS], how[HOW_ARGS], child[CHILD_ARGS];
 };
 
 static void fill_tables(struct request *r, struct tables *tables) {
-    *r = (struct request){.seconds = 60, .setup.device = "cpu"};
+    *r = (struct request){.seconds = TIMEOUT, .setup.device = "cpu"};
     const struct arg what[WHAT_ARGS] = {
         arg_text("--device", &r->setup.device, "D", "cpu, cuda, cuda:N or vgpu [cpu]"),
         arg_text("--variant", &r->setup.variant, "RE",
@@ -358,7 +359,8 @@ static void fill_tables(struct request *r, struct tables *tables) {
     };
     const struct arg how[HOW_ARGS] = {
         arg_text("--driver", &r->setup.driver, "PATH", "of the CUDA driver [libcuda.so.1]"),
-        arg_real("--timeout", &r->seconds, "seconds that a child process may take [60]"),
+        arg_real("--timeout", &r->seconds,
+                 "seconds that a child process may take [60; on vgpu 300]"),
         arg_int("--launches", &r->launches, 1, 1000000,
                 "of each variant in each way of launching [1000]"),
         arg_text("--async", &r->setup.async, "ORDER",
@@ -445,6 +447,9 @@ int verb_parity(int argc, char **argv) {
     case ARGS_RUN: break;
     }
     attn_error why = {""};
+    if (strcmp(request.setup.device, "vgpu") == 0 && !tables.how[HOW_TIMEOUT].seen) {
+        request.seconds = TIMEOUT_EMULATED;
+    }
     if (!device_alias(&request.setup.device, &request.setup.driver, &why)) {
         complain("parity: NOT RUN: %s", why.text);
         return request.setup.driver != NULL ? EXIT_BAD_INPUT : EXIT_NOT_RUN;

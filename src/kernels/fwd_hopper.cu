@@ -24,7 +24,8 @@
  *
  * Tiles of rows that are all as long are dealt out by number; masked ones longest first to whoever
  * is free, by a counter in the workspace that the last block sets back. The producer tells its
- * consumers by a note beside Q.
+ * consumers by a note beside Q. A block may begin before the kernel in front of it has ended; its
+ * producer waits for that.
  *
  * Shared memory, dynamic, from the first multiple of 1024 on, in bytes (C = columns, in 64s):
  *     q      Q_STAGES x BM x C x 2     later O, 16 bits, on its way out (TMA_STORE)
@@ -146,6 +147,7 @@ INLINE void produce(const struct attn_tma_args &t, const struct places &at,
     const struct attn_args &a = t.a;
     const int all = a.heads_all * a.tiles_q;
     struct ring q = {0, 1}, k = {0, 1}, v = {0, 1}; /* parities: stages are empty at first */
+    wait_for_kernel_before(); /* nobody here reads or writes global memory before Q is there */
 #pragma unroll 1
     for (int number = (int)blockIdx.x; number < all;) {
         const int next = next_tile(a, number); /* asked for early: it takes its time */
@@ -442,6 +444,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     __shared__ __align__(8) unsigned long long barriers[2 * Q_STAGES + 4 * ATTN_STAGES];
     __shared__ __align__(16) struct note notes[Q_STAGES];
     const int group = __shfl_sync(~0U, (int)threadIdx.x / GROUP, 0);
+    launch_next();
     struct places at;
     at.q = (shared_address(dynamic) + SWIZZLE_ROWS - 1) & ~(unsigned)(SWIZZLE_ROWS - 1);
     at.k = at.q + Q_STAGES * Q_BYTES;
