@@ -64,7 +64,7 @@ finds "no wait, at any order" async-read-early kernels.cu:36 kernels.ptx --entry
     --block 32 --async all --arg buf:i32:32:iota --arg buf:i32:32:zero
 finds "deadlock" deadlock kernels.cu:42 kernels.ptx --entry deadlock --grid 1 --block 64 \
     --arg buf:i32:64:zero
-finds "steps are limited" steps kernels.cu:16 kernels.ptx --entry _ZN6shapes4copyIh --grid 1 \
+finds "steps are limited" steps kernels.cu:17 kernels.ptx --entry _ZN6shapes4copyIh --grid 1 \
     --block 32 --max-steps 50 --arg buf:u8:4096:iota --arg buf:u8:4096:zero --arg i64:4096
 
 # ---- arguments and expectations --------------------------------------------------------------

@@ -323,4 +323,41 @@ TEST(lanes_that_store_different_values_to_one_address) {
     }
 }
 
+/* Threads of two warps store to one place; %r3 is where in `tile`, %r4 what. */
+TEST(warps_that_store_to_one_address) {
+    static const struct {
+        const char *code, *kind;
+    } CASES[] = {
+        {"mov.u32 %r4, 7; st.shared.u32 [%r3], %r4;", "race-same-value"},
+        {"shr.u32 %r4, %r0, 5; st.shared.u32 [%r3], %r4;", "race"},
+        {"st.shared.v2.u32 [%r3], {%r1, %r1};", "race-same-value"},
+        {"shr.u32 %r4, %r0, 5; st.shared.v2.u32 [%r3], {%r1, %r4};", "race"},
+        {"st.shared.u8 [%r3], 1;", "race-same-value"},
+        {"st.global.u32 [%rd0], 9;", "race-same-value"},
+        {"shr.u32 %r4, %r0, 5; st.global.u32 [%rd0], %r4;", "race"},
+        /* of the second warp only the last lane stores another value */
+        {"setp.eq.u32 %p1, %r0, 63; selp.u32 %r4, 8, 7, %p1; st.shared.u32 [%r3], %r4;", "race"},
+        {"setp.eq.u32 %p1, %r0, 63; selp.u32 %r4, 8, 7, %p1; st.global.u32 [%rd0], %r4;", "race"},
+        /* a plain store and a volatile one; a store and a read */
+        {"setp.lt.u32 %p1, %r0, 32; @%p1 st.shared.u32 [%r3], 7;\n"
+         "@!%p1 st.volatile.shared.u32 [%r3], 7;",
+         "race"},
+        {"setp.lt.u32 %p1, %r0, 32; @!%p1 st.shared.u32 [%r3], 7; @!%p1 bra JOIN;\n"
+         "ld.shared.u32 %r4, [%r3];\nJOIN:",
+         "race"},
+    };
+    for (size_t i = 0; i < sizeof CASES / sizeof CASES[0]; i++) {
+        char ptx[2048];
+        snprintf(ptx, sizeof ptx, "%s mov.u32 %%r3, tile;\n%s\nret;\n}\n", PTX_HEAD PTX_ENTRY,
+                 CASES[i].code);
+        struct bench *bench = run_wrong(64, ptx, VGPU_OK);
+        const bool same = strcmp(CASES[i].kind, "race") != 0;
+        CHECK_MSG(bench_find(bench, CASES[i].kind).text != NULL, "case %zu: no %s", i,
+                  CASES[i].kind);
+        CHECK_MSG((vgpu_error_count(bench->gpu) == 0) == same, "case %zu: %zu errors", i,
+                  vgpu_error_count(bench->gpu));
+        bench_free(bench);
+    }
+}
+
 TEST_MAIN()

@@ -420,8 +420,8 @@ TEST(special_registers) {
 TEST(registers_and_labels_belong_to_their_braces) {
     struct ptx_module *m = parse_body(
         ".reg .b32 x, %r<9>;\n"
-        "mov.b32 x, %r1;\n"                                         /* 0 */
-        "{ .reg .b64 x; mov.b64 x, %r2; W: bra W; @x bra D; D: }\n" /* 1 2 3 */
+        "mov.b32 x, %r1;\n"                                                       /* 0 */
+        "{ .reg .b64 x; .reg .pred p; mov.b64 x, %r2; W: bra W; @p bra D; D: }\n" /* 1 2 3 */
         "{ .reg .b16 x, %r<3>; mov.b16 x, %r1; mov.b16 x, %r8; W: bra W; bra D; D: bra OUT; }\n"
         "mov.b32 x, %r2;\n" /* 9 */
         "{ { bra W; } W: }\n"

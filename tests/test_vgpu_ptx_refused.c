@@ -132,6 +132,7 @@ TEST(registers_and_names) {
     check_refused(BODY "t: .calltargets ^f;\nret;\n}", "'f' is not declared, expected a function");
     check_refused(BODY "@^x ret;\n}", "'x' is not declared, expected a predicate as guard");
     check_refused(BODY "@^5 ret;\n}", "a predicate as guard, found '5'");
+    check_refused(BODY "@^%r1 ret;\n}", "a predicate as guard, found '%r1'");
     check_refused(BODY "@%p1 ^.reg;\n}", "an instruction behind the guard");
     check_refused(BODY "setp.x %p1, 1, !^a;\n}", "a predicate behind !");
 }

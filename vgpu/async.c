@@ -189,20 +189,6 @@ bool async_decode_address(struct decoder *decoder, const struct ptx_operand *ope
     return decode_address(decoder, operand, &address->row, &address->narrow, &address->offset);
 }
 
-bool async_known_modifiers(struct decoder *decoder, const struct ptx_instruction *in, uint32_t from,
-                           const char *const *names) {
-    for (uint32_t i = from; i < in->modifier_count; i++) {
-        const char *const *name = names;
-        while (*name && strcmp(*name, in->modifiers[i]) != 0) {
-            name++;
-        }
-        if (!*name) {
-            return decode_fail(decoder, "%s does not take .%s here", in->opcode, in->modifiers[i]);
-        }
-    }
-    return true;
-}
-
 void async_check_poison(struct warp *warp, const struct op *op, uint32_t row, uint32_t mask,
                         const char *what) {
     const uint32_t poisoned = poison_of(warp, row) & mask;

@@ -54,9 +54,6 @@ struct async_address {
 
 bool async_decode_address(struct decoder *decoder, const struct ptx_operand *operand,
                           struct async_address *address);
-/* False and decode_fail: a modifier behind the first `from` is none of `names` (NULL ends). */
-bool async_known_modifiers(struct decoder *decoder, const struct ptx_instruction *in, uint32_t from,
-                           const char *const *names);
 
 static inline uint64_t async_lane_address(struct warp *warp, const struct async_address *address,
                                           uint32_t lane) {

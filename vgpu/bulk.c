@@ -307,8 +307,7 @@ void bulk_issue(struct warp *warp, const struct op *op, uint32_t mask) {
 void bulk_run_prefetch_map(struct warp *warp, const struct op *op, uint32_t mask) {
     const struct bulk_form *form = op->extra;
     async_check_poison(warp, op, form->global.row, mask, "the address of the tensor map");
-    for (uint32_t rest = mask; rest != 0; rest &= rest - 1) {
-        const uint32_t lane = (uint32_t)__builtin_ctz(rest);
+    FOR_LANES(lane, mask) {
         struct tensor_map map;
         read_map(warp, op, lane, form->map_space, async_lane_address(warp, &form->global, lane),
                  &map);

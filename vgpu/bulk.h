@@ -78,6 +78,8 @@ void bulk_shared(struct transfer *transfer);
 /* PTX_NONE: a tensor of this type cannot be reduced this way. */
 enum ptx_type reduce_tensor_type(enum reduction reduction, enum tensor_type type);
 bool reduce_has_type(enum reduction reduction, enum ptx_type type, bool in_shared);
+/* .add ... among the modifiers. */
+bool reduce_named(const struct ptx_instruction *in, enum reduction *reduction);
 /* to = to op from, element by element, each atomically. */
 void reduce_bytes(unsigned char *to, const unsigned char *from, uint64_t bytes,
                   enum reduction reduction, enum ptx_type type);

@@ -237,19 +237,9 @@ static const struct {
     {"wgmma", decode_wgmma},
 };
 
-static bool is_word_of(const char *word, const char *list) {
-    const size_t length = strlen(word);
-    for (const char *at = strstr(list, word); at != NULL; at = strstr(at + 1, word)) {
-        if ((at == list || at[-1] == ' ') && (at[length] == ' ' || at[length] == '\0')) {
-            return true;
-        }
-    }
-    return false;
-}
-
 static decode_function *family_of(const char *opcode) {
     for (size_t i = 0; i < sizeof FAMILIES / sizeof FAMILIES[0]; i++) {
-        if (is_word_of(opcode, FAMILIES[i].opcodes)) {
+        if (is_listed(FAMILIES[i].opcodes, opcode)) {
             return FAMILIES[i].decode;
         }
     }

@@ -41,6 +41,37 @@ const struct ptx_module *decode_module(const struct decoder *decoder) {
     return decoder->module->ptx;
 }
 
+bool is_listed(const char *list, const char *word) {
+    const size_t length = strlen(word);
+    for (const char *at = strstr(list, word); at != NULL; at = strstr(at + 1, word)) {
+        if ((at == list || at[-1] == ' ') && (at[length] == ' ' || at[length] == '\0')) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The first modifier from number `from` on that is not allowed; NULL: there is none. */
+static const char *stranger(const struct ptx_instruction *in, uint32_t from, const char *allowed) {
+    for (uint32_t i = from; i < in->modifier_count; i++) {
+        const char *name = in->modifiers[i];
+        if (!is_listed(allowed, name) && (allowed[0] != '*' || ptx_type_named(name) == PTX_NONE)) {
+            return name;
+        }
+    }
+    return NULL;
+}
+
+bool only_modifiers(const struct ptx_instruction *in, const char *allowed) {
+    return stranger(in, 0, allowed) == NULL;
+}
+
+bool decode_modifiers(struct decoder *decoder, const struct ptx_instruction *in, uint32_t from,
+                      const char *allowed) {
+    const char *name = stranger(in, from, allowed);
+    return name == NULL || decode_fail(decoder, "%s does not take .%s here", in->opcode, name);
+}
+
 bool decode_choice(const struct ptx_instruction *in, const char *const *names, uint32_t *index) {
     for (uint32_t i = 0; names[i] != NULL; i++) {
         if (ptx_has(in, names[i])) {

@@ -91,8 +91,6 @@ void registers_leave(const struct warp *warp); /* op_control.c */
 /* ---- warp-wide ops (op_warp.c) ---- */
 
 decode_function decode_warp_sync; /* bar.warp.sync */
-/* Whether all modifiers of the instruction are among `known`, which are separated by spaces. */
-bool only_modifiers(const struct ptx_instruction *in, const char *known);
 
 /* ---- calls (op_call.c) ---- */
 

@@ -31,6 +31,8 @@ static const struct {
                                       "a branch on a value from memory that nobody wrote"},
     [FINDING_READ_ONLY] = {"read-only", VGPU_ERROR, "a write to memory that may only be read"},
     [FINDING_RACE] = {"race", VGPU_ERROR, "two accesses to shared memory that nothing orders"},
+    [FINDING_RACE_SAME_VALUE] = {"race-same-value", VGPU_WARNING,
+                                 "two stores of one value that nothing orders"},
     [FINDING_RACE_WARP] = {"race-warp", VGPU_WARNING,
                            "lanes of a warp share memory without __syncwarp"},
     [FINDING_RACE_GLOBAL] = {"race-global", VGPU_ERROR,

@@ -83,8 +83,8 @@ static enum ptx_type operand_type(char letter, enum ptx_type type) {
     }
 }
 
-static bool decode_operands(struct decoder *decoder, const struct ptx_instruction *in,
-                            struct op *op, const char *letters, enum ptx_type type) {
+bool form_operands(struct decoder *decoder, const struct ptx_instruction *in, struct op *op,
+                   const char *letters, enum ptx_type type) {
     uint32_t *const fields[] = {&op->d, &op->a, &op->b, &op->c, &op->e, &op->f};
     for (uint32_t i = 0; letters[i] != '\0'; i++) {
         const enum ptx_type want = operand_type(letters[i], type);
@@ -115,7 +115,7 @@ enum form_match form_decode(struct decoder *decoder, const struct ptx_instructio
         op->run = form->run;
         op->imm = form->imm;
         op->flags |= form->flags;
-        return decode_operands(decoder, in, op, form->operands, type) ? FORM_DECODED : FORM_FAILED;
+        return form_operands(decoder, in, op, form->operands, type) ? FORM_DECODED : FORM_FAILED;
     }
     return FORM_NONE;
 }

@@ -43,6 +43,10 @@ enum form_match form_decode(struct decoder *decoder, const struct ptx_instructio
  * may be missing), and there are `type_count` types. */
 bool form_modifiers(const struct ptx_instruction *in, const char *wanted, uint32_t type_count);
 
+/* The operands as the letters say, into the op. */
+bool form_operands(struct decoder *decoder, const struct ptx_instruction *in, struct op *op,
+                   const char *letters, enum ptx_type type);
+
 /* The index of a predicate that is written; a literal or a negated one fails. */
 uint32_t form_predicate(struct decoder *decoder, const struct ptx_operand *operand);
 

@@ -38,6 +38,11 @@ static inline uint16_t f16_from_f32(float value) {
     return (uint16_t)pick(magnitude > 0x7f800000U, 0x7fffU, half);
 }
 
+/* .ftz: subnormals become zeros of their sign. */
+static inline uint16_t flush_f16(uint16_t half) {
+    return (uint16_t)((half & 0x7c00U) == 0 ? half & 0x8000U : half);
+}
+
 static inline float f32_from_bf16(uint16_t half) {
     return f32_from_bits((uint32_t)half << 16);
 }

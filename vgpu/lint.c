@@ -52,10 +52,12 @@ static const struct ptx_instruction *certain_trap(const struct ptx_function *fun
     return is_certain_trap(end - 1) ? end - 1 : NULL;
 }
 
+/* What the compiler put in has no line of its own: then the kernel's. */
 static void lint_trap(const struct kernel *kernel) {
     const struct ptx_instruction *in = certain_trap(kernel->function);
     if (in != NULL) {
-        report_kernel(kernel->module->gpu, kernel, in, FINDING_TRAP_ENTRY,
+        report_kernel(kernel->module->gpu, kernel, in->borrowed ? kernel->function->code : in,
+                      FINDING_TRAP_ENTRY,
                       "every way through the kernel ends in the trap at line %u of the PTX; nvcc "
                       "makes that of code which it knows to be wrong, such as wmma on a register "
                       "array: look at its warnings",

@@ -97,8 +97,8 @@ static inline bool matrix_is_wide(enum matrix_type type) {
 uint32_t matrix_types(const struct ptx_instruction *in, enum matrix_type *types, uint32_t max);
 /* "m16n8k16" among the modifiers. */
 bool matrix_shape(const struct ptx_instruction *in, uint32_t *m, uint32_t *n, uint32_t *k);
-/* Whether every modifier is a type, a shape or one of `known` (ends with NULL). */
-bool matrix_modifiers(const struct ptx_instruction *in, const char *const *known);
+/* Whether every modifier is a type, a shape or one of `known` (is_listed). */
+bool matrix_modifiers(const struct ptx_instruction *in, const char *known);
 /* Registers of a fragment: `elements` of `type` over a warp. */
 uint32_t matrix_registers(enum matrix_type type, uint32_t elements);
 /* The rows of a {vector} of exactly `count` registers; NULL and decode_fail otherwise. */

@@ -123,6 +123,7 @@ static void look_for_races(struct warp *warp, const struct op *op, const struct 
                     access->agent)) {
         return;
     }
+    race.access = access;
     if (access->contiguous) {
         race_range(&race, (uint32_t)(access->address[0] - base), bytes * LANES, bytes, 0);
     } else if (access->uniform) {
@@ -170,8 +171,7 @@ static uint32_t resolve_shared_lanes(struct access *access, struct cta *cta, uin
     const struct cta_memory *memory = cta_memory(cta);
     const uint32_t bytes = access->element * access->count;
     uint32_t good = 0;
-    for (uint32_t rest = lanes; rest != 0; rest &= rest - 1) {
-        const uint32_t lane = (uint32_t)__builtin_ctz(rest);
+    FOR_LANES(lane, lanes) {
         const uint64_t offset = access->address[lane] - base;
         if (offset > memory->bytes || bytes > memory->bytes - offset ||
             has_gap(memory->shadow + offset, bytes)) {
@@ -235,8 +235,7 @@ static void access_shared(struct warp *warp, const struct op *op, struct access 
         const uint64_t first = access->address[__builtin_ctz(lanes)] - window;
         uint64_t rank = any_cta ? first >> SHARED_RANK_SHIFT : 0;
         uint32_t same = lanes;
-        for (uint32_t rest = any_cta ? lanes : 0; rest != 0; rest &= rest - 1) {
-            const uint32_t lane = (uint32_t)__builtin_ctz(rest);
+        FOR_LANES(lane, any_cta ? lanes : 0) {
             same ^= (uint32_t)((access->address[lane] - window) >> SHARED_RANK_SHIFT != rank)
                     << lane;
         }
@@ -306,8 +305,7 @@ static uint32_t resolve_global(struct warp *warp, const struct op *op, struct ac
         }
     }
     uint32_t good = 0;
-    for (uint32_t rest = lanes; rest != 0; rest &= rest - 1) {
-        const uint32_t lane = (uint32_t)__builtin_ctz(rest);
+    FOR_LANES(lane, lanes) {
         const uint64_t address = access->address[lane];
         const struct allocation *range = find_lane(memory, *recent, address, bytes, lane, refused);
         if (range == NULL) {
@@ -332,8 +330,7 @@ static uint32_t protected_lanes(const struct warp *warp, const struct access *ac
         access->kind == ACCESS_ISSUE_READ) {
         return 0;
     }
-    for (uint32_t rest = lanes; rest != 0; rest &= rest - 1) {
-        const uint32_t lane = (uint32_t)__builtin_ctz(rest);
+    FOR_LANES(lane, lanes) {
         const struct allocation *range = device_find(memory, access->address[lane]);
         found |= range != NULL && range->read_only ? 1U << lane : 0;
     }
@@ -374,14 +371,16 @@ static void access_private(struct warp *warp, struct access *access, uint32_t la
                            struct refusals *refused) {
     const uint32_t bytes = access->element * access->count;
     const bool shadowed = looks_at_shadow(warp, access), reads = access->kind == ACCESS_READ;
-    for (uint32_t rest = lanes; rest != 0; rest &= rest - 1) {
-        const uint32_t lane = (uint32_t)__builtin_ctz(rest);
+    FOR_LANES(lane, lanes) {
         const uint64_t offset = access->address[lane] - bases[lane];
         const size_t begin = (size_t)(warp->index * LANES + lane) * memory->stride;
+        if (offset > memory->stride || bytes > memory->stride - offset) {
+            refused->outside |= 1U << lane;
+            continue;
+        }
         unsigned char *shadow = memory->shadow + begin + offset;
-        const bool inside = offset <= memory->stride && bytes <= memory->stride - offset;
-        if (!inside || !reads || !all_written(shadow, bytes)) {
-            if (!inside || has_gap(shadow, bytes)) {
+        if (!reads || !all_written(shadow, bytes)) {
+            if (has_gap(shadow, bytes)) {
                 refused->outside |= 1U << lane;
                 continue;
             }
@@ -415,8 +414,7 @@ static void access_param(struct warp *warp, struct access *access, uint32_t lane
     const uint32_t bytes = access->element * access->count;
     uint64_t bases[LANES];
     uint32_t calls = 0;
-    for (uint32_t rest = lanes; rest != 0; rest &= rest - 1) {
-        const uint32_t lane = (uint32_t)__builtin_ctz(rest);
+    FOR_LANES(lane, lanes) {
         const uint64_t offset = access->address[lane] - window;
         bases[lane] = window + CALL_PARAM_BASE;
         if (offset >= CALL_PARAM_BASE) {

@@ -236,7 +236,7 @@ struct race_hit {
     uint32_t slot;
     const struct op *other;
 };
-enum { RACE_HITS = 5 };
+enum { RACE_HITS = 6 };
 
 /* One access of shared memory while it is looked at. */
 struct race {
@@ -249,6 +249,9 @@ struct race {
     enum proxy proxy;
     bool strong;
     struct agent *agent;
+    const struct access *access; /* NULL: a block */
+    uint32_t changed;            /* store_changes, once it was asked for */
+    bool compared;
     uint32_t slot, now, floor, sync, op_id;
     struct race_hit hits[RACE_HITS]; /* by enum in race.c */
 };
@@ -310,11 +313,21 @@ void race_global_free(struct line_table *lines);
 decode_function decode_atomic, decode_address_op;
 /* The space that the modifiers name; SPACE_GENERIC: none. */
 int memory_space(const struct ptx_instruction *in);
+/* Of atom and red: the new value for the old one and the operands, as bits. */
+typedef uint64_t atomic_function(uint64_t old, uint64_t b, uint64_t c);
+/* That of an operation ("add") on numbers of the type in global memory; NULL: there is none. */
+atomic_function *atomic_in_global(const char *name, enum ptx_type type);
+/* Gives what was there. */
+uint64_t atomic_update(unsigned char *host, uint32_t bytes, atomic_function *function, uint64_t b,
+                       uint64_t c);
+/* Spaces and types, for decode_modifiers. */
+#define SPACE_NAMES                                                                                \
+    "* global shared shared::cta shared::cluster local const param param::entry param::func "
 /* 1, or what .v2, .v4 and .v8 say. */
 uint32_t memory_vector(const struct ptx_instruction *in);
-/* Types apart, are all modifiers among the names in `allowed` (blanks between them)? */
-bool memory_modifiers(struct decoder *decoder, const struct ptx_instruction *in,
-                      const char *allowed);
+/* Before the bytes move: lanes that would change what is there, or share the address with one that
+ * would. All of them, if the op is no st. */
+uint32_t store_changes(struct warp *warp, const struct op *op, const struct access *access);
 /* Of an atomic's bytes that a lane in `lanes` touched: they count as written, or not. */
 void memory_set_written(struct warp *warp, const struct access *access, uint32_t lanes,
                         bool written);

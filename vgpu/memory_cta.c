@@ -138,6 +138,8 @@ static void race_free(struct cta_memory *cells) {
     free(cells->read_stamp);
     free(cells->read_who);
     free(cells->readers);
+    free(cells->visits);
+    clock_free(cells->leaving);
 }
 
 /* A row with each of its `count` elements twice, in place of the old one; NULL: no memory. */
@@ -350,8 +352,9 @@ static void describe_variable(const struct warp *warp, enum ptx_space space, con
 static void describe_global(const struct device_memory *memory, uint64_t address, char *buffer,
                             size_t size) {
     const struct allocation *range = device_find(memory, address);
-    const struct allocation *next = range == NULL ? memory->ranges : range + 1;
-    const bool near_next = next < memory->ranges + memory->count && next->begin - address <= 4096;
+    const size_t behind = range == NULL ? 0 : (size_t)(range - memory->ranges) + 1;
+    const struct allocation *next = behind < memory->count ? &memory->ranges[behind] : NULL;
+    const bool near_next = next != NULL && next->begin - address <= 4096;
     const unsigned long long at = address;
     if (range != NULL && address < range->end) {
         snprintf(buffer, size, "global \"%.60s\" + %llu%s", range->label,

@@ -32,8 +32,7 @@ static void run_cvta(struct warp *warp, const struct op *op, uint32_t mask) {
     const struct address_form *form = op->extra;
     const uint64_t *from = row64(warp, op->a);
     uint64_t *to = row64(warp, op->d);
-    for (uint32_t rest = mask; rest != 0; rest &= rest - 1) {
-        const uint32_t lane = (uint32_t)__builtin_ctz(rest);
+    FOR_LANES(lane, mask) {
         const uint64_t window = window_of(warp, form->space, lane);
         to[lane] = form->to ? from[lane] - window : from[lane] + window;
     }
@@ -70,8 +69,7 @@ static void run_mapa(struct warp *warp, const struct op *op, uint32_t mask) {
     const uint32_t *ranks = row32(warp, op->b);
     const uint64_t low = (1ULL << SHARED_RANK_SHIFT) - 1;
     uint32_t outside = 0;
-    for (uint32_t rest = mask; rest != 0; rest &= rest - 1) {
-        const uint32_t lane = (uint32_t)__builtin_ctz(rest);
+    FOR_LANES(lane, mask) {
         const uint64_t from = form->narrow ? row32(warp, op->a)[lane] : row64(warp, op->a)[lane];
         const uint64_t window = from & WINDOW_MASK;
         const uint64_t to = window | (from & low) | ((ranks[lane] + 1ULL) << SHARED_RANK_SHIFT);
@@ -92,8 +90,7 @@ static void run_mapa(struct warp *warp, const struct op *op, uint32_t mask) {
 static void run_getctarank(struct warp *warp, const struct op *op, uint32_t mask) {
     const struct address_form *form = op->extra;
     uint32_t *to = row32(warp, op->d);
-    for (uint32_t rest = mask; rest != 0; rest &= rest - 1) {
-        const uint32_t lane = (uint32_t)__builtin_ctz(rest);
+    FOR_LANES(lane, mask) {
         const uint64_t from = form->narrow ? row32(warp, op->a)[lane] : row64(warp, op->a)[lane];
         const uint64_t rank = (from & ~WINDOW_MASK) >> SHARED_RANK_SHIFT;
         to[lane] = rank == 0 ? warp->cta->rank : (uint32_t)rank - 1;
@@ -115,13 +112,10 @@ static void run_createpolicy(struct warp *warp, const struct op *op, uint32_t ma
 
 /* ---- decoding -------------------------------------------------------------------------------- */
 
-#define SPACE_NAMES                                                                                \
-    "global shared shared::cta shared::cluster local const param param::entry param::func "
-
 static bool decode_cvta(struct decoder *decoder, const struct ptx_instruction *in, struct op *op,
                         struct address_form *form) {
     form->to = ptx_has(in, "to");
-    if (!memory_modifiers(decoder, in, SPACE_NAMES "to") || in->operand_count != 2 ||
+    if (!decode_modifiers(decoder, in, 0, SPACE_NAMES "to") || in->operand_count != 2 ||
         ptx_modifier_type(in, 0) != PTX_U64 || form->space == SPACE_GENERIC) {
         return decode_fail(decoder, "this form of cvta is not known");
     }
@@ -133,7 +127,7 @@ static bool decode_cvta(struct decoder *decoder, const struct ptx_instruction *i
 
 static bool decode_isspacep(struct decoder *decoder, const struct ptx_instruction *in,
                             struct op *op, const struct address_form *form) {
-    if (!memory_modifiers(decoder, in, SPACE_NAMES) || in->operand_count != 2 ||
+    if (!decode_modifiers(decoder, in, 0, SPACE_NAMES) || in->operand_count != 2 ||
         form->space == SPACE_GENERIC) {
         return decode_fail(decoder, "this form of isspacep is not known");
     }
@@ -149,8 +143,8 @@ static bool decode_rank(struct decoder *decoder, const struct ptx_instruction *i
                         struct address_form *form) {
     const bool mapa = strcmp(in->opcode, "mapa") == 0;
     const enum ptx_type type = ptx_modifier_type(in, 0);
-    if (!memory_modifiers(decoder, in, "shared::cluster") || (type != PTX_U32 && type != PTX_U64) ||
-        in->operand_count != (mapa ? 3U : 2U) ||
+    if (!decode_modifiers(decoder, in, 0, "* shared::cluster") ||
+        (type != PTX_U32 && type != PTX_U64) || in->operand_count != (mapa ? 3U : 2U) ||
         (form->space == SPACE_GENERIC && type != PTX_U64)) {
         return decode_fail(decoder, "this form of %s is not known", in->opcode);
     }
@@ -167,8 +161,8 @@ static bool decode_hint(struct decoder *decoder, const struct ptx_instruction *i
     if (strcmp(in->opcode, "createpolicy") == 0) {
         op->run = run_createpolicy;
         op->d = in->operand_count > 0 ? decode_result(decoder, &in->operands[0], PTX_B64) : 0;
-        return memory_modifiers(decoder, in,
-                                "fractional range cvt L2 global L2::evict_last L2::evict_normal "
+        return decode_modifiers(decoder, in, 0,
+                                "* fractional range cvt L2 global L2::evict_last L2::evict_normal "
                                 "L2::evict_first L2::evict_unchanged") &&
                op->d != 0;
     }
@@ -176,7 +170,8 @@ static bool decode_hint(struct decoder *decoder, const struct ptx_instruction *i
     bool narrow = false;
     int64_t offset = 0;
     op->run = run_hint;
-    return memory_modifiers(decoder, in, "global local L1 L2 L2::evict_last L2::evict_normal") &&
+    return decode_modifiers(decoder, in, 0,
+                            "* global local L1 L2 L2::evict_last L2::evict_normal") &&
            in->operand_count > 0 &&
            decode_address(decoder, &in->operands[0], &row, &narrow, &offset);
 }

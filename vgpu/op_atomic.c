@@ -12,9 +12,6 @@
 #include "half.h"
 #include "memory.h"
 
-/* The new value for the old one and the operands, as bits. */
-typedef uint64_t atomic_function(uint64_t old, uint64_t b, uint64_t c);
-
 struct atomic_form {
     int space;
     uint32_t element, count; /* bytes; of a vector */
@@ -126,7 +123,7 @@ PAIR(max_bf16x2, max_bf16)
         return old;                                                                                \
     }
 
-static uint64_t update(unsigned char *host, uint32_t bytes, atomic_function *function, uint64_t b,
+uint64_t atomic_update(unsigned char *host, uint32_t bytes, atomic_function *function, uint64_t b,
                        uint64_t c) {
     switch (bytes) {
     case 2: UPDATE(uint16_t)
@@ -175,8 +172,7 @@ static void follow_poison(struct warp *warp, const struct op *op, const struct a
         unknown |= access->poison[i];
     }
     unknown &= access->good;
-    for (uint32_t rest = unknown; rest != 0; rest &= rest - 1) {
-        const uint32_t lane = (uint32_t)__builtin_ctz(rest);
+    FOR_LANES(lane, unknown) {
         global |= (uint32_t)is_global(warp, access->host[lane]) << lane;
     }
     if (global != 0) {
@@ -226,8 +222,8 @@ static void run_lane(struct warp *warp, const struct atomic_form *form, unsigned
     for (uint32_t i = 0; i < form->count; i++) {
         const uint64_t b = read_lane(warp, form->b[i], form->element, lane);
         const uint64_t c = form->c != 0 ? read_lane(warp, form->c, form->element, lane) : 0;
-        const uint64_t old = update(host + i * form->element, form->element,
-                                    flush ? add_f32_flushed : form->function, b, c);
+        const uint64_t old = atomic_update(host + i * form->element, form->element,
+                                           flush ? add_f32_flushed : form->function, b, c);
         if (form->returns) {
             write_lane(warp, form->rows[i], form->element, lane, old);
         }
@@ -251,8 +247,7 @@ static void run_atomic(struct warp *warp, const struct op *op, uint32_t mask) {
     if ((warp->cta->launch->checks & VGPU_CHECK_INIT) != 0) {
         follow_poison(warp, op, &access, operand_poison(warp, form));
     }
-    for (uint32_t rest = access.good; rest != 0; rest &= rest - 1) {
-        const uint32_t lane = (uint32_t)__builtin_ctz(rest);
+    FOR_LANES(lane, access.good) {
         run_lane(warp, form, access.host[lane], lane);
     }
     order_write(warp, &access, form->order);
@@ -306,6 +301,16 @@ static const struct {
     {"dec", T(U32), decrement, false},
 };
 
+atomic_function *atomic_in_global(const char *name, enum ptx_type type) {
+    for (size_t i = 0; i < sizeof(OPERATIONS) / sizeof(OPERATIONS[0]); i++) {
+        if (strcmp(name, OPERATIONS[i].name) == 0 && (OPERATIONS[i].types >> type & 1) != 0) {
+            atomic_function *function = OPERATIONS[i].function;
+            return function == add_f32 ? add_f32_flushed : function;
+        }
+    }
+    return NULL;
+}
+
 static bool find_operation(struct atomic_form *form, const struct ptx_instruction *in) {
     const enum ptx_type type = ptx_modifier_type(in, 0);
     for (size_t i = 0; i < sizeof(OPERATIONS) / sizeof(OPERATIONS[0]); i++) {
@@ -354,8 +359,8 @@ bool decode_atomic(struct decoder *decoder, const struct ptx_instruction *in, st
     const enum ptx_type type = ptx_modifier_type(in, 0);
     struct atomic_form *form = decode_alloc(decoder, sizeof(*form));
     if (form == NULL ||
-        !memory_modifiers(decoder, in,
-                          "relaxed acquire release acq_rel cta cluster gpu sys global shared "
+        !decode_modifiers(decoder, in, 0,
+                          "* relaxed acquire release acq_rel cta cluster gpu sys global shared "
                           "shared::cta shared::cluster add min max and or xor exch cas inc dec "
                           "noftz v2 v4 v8 L2::cache_hint")) {
         return false;

@@ -356,11 +356,7 @@ static enum form_match decode_dot(struct decoder *decoder, const struct ptx_inst
     op->run = two ? dp2a : dp4a;
     op->imm = (a == PTX_S32 ? DOT_A_SIGNED : 0) | (b == PTX_S32 ? DOT_B_SIGNED : 0) |
               (high ? DOT_HIGH : 0);
-    op->d = decode_result(decoder, &in->operands[0], PTX_U32);
-    op->a = decode_source(decoder, &in->operands[1], PTX_U32);
-    op->b = decode_source(decoder, &in->operands[2], PTX_U32);
-    op->c = decode_source(decoder, &in->operands[3], PTX_U32);
-    return op->d != 0 && op->a != 0 && op->b != 0 && op->c != 0 ? FORM_DECODED : FORM_FAILED;
+    return form_operands(decoder, in, op, "tttt", PTX_U32) ? FORM_DECODED : FORM_FAILED;
 }
 
 enum form_match decode_bits(struct decoder *decoder, const struct ptx_instruction *in,

@@ -59,13 +59,9 @@ static bool decode_kind(struct decoder *decoder, const struct ptx_instruction *i
 
 static bool decode_reduction(struct decoder *decoder, const struct ptx_instruction *in,
                              struct bulk_form *form) {
-    static const char *const NAMES[] = {"add", "min", "max", "inc", "dec",
-                                        "and", "or",  "xor", NULL};
-    uint32_t index = 0;
-    if (!decode_choice(in, NAMES, &index)) {
+    if (!reduce_named(in, &form->reduction)) {
         return decode_fail(decoder, "cp.reduce needs an operation");
     }
-    form->reduction = (enum reduction)(REDUCE_ADD + index);
     form->type = ptx_modifier_type(in, 0);
     return true;
 }
@@ -178,74 +174,27 @@ static bool decode_group(struct decoder *decoder, const struct ptx_instruction *
 
 static bool decode_prefetch_map(struct decoder *decoder, const struct ptx_instruction *in,
                                 struct op *op, struct bulk_form *form) {
-    static const char *const NAMES[] = {"tensormap", "param", "const", NULL};
+    static const char NAMES[] = "tensormap param const";
     form->map_space = ptx_has(in, "param")   ? (int)PTX_PARAM
                       : ptx_has(in, "const") ? (int)PTX_CONST
                                              : SPACE_GENERIC;
     op->run = bulk_run_prefetch_map;
-    return async_known_modifiers(decoder, in, 0, NAMES) &&
+    return decode_modifiers(decoder, in, 0, NAMES) &&
            (in->operand_count == 1 ||
             decode_fail(decoder, "prefetch.tensormap takes one operand")) &&
            async_decode_address(decoder, &in->operands[0], &form->global);
 }
 
 bool decode_bulk(struct decoder *decoder, const struct ptx_instruction *in, struct op *op) {
-    static const char *const NAMES[] = {"async",
-                                        "bulk",
-                                        "tensor",
-                                        "1d",
-                                        "2d",
-                                        "3d",
-                                        "4d",
-                                        "5d",
-                                        "tile",
-                                        "global",
-                                        "shared::cta",
-                                        "shared::cluster",
-                                        "mbarrier::complete_tx::bytes",
-                                        "bulk_group",
-                                        "multicast::cluster",
-                                        "L2::cache_hint",
-                                        NULL};
-    static const char *const PREFETCHES[] = {
-        "async", "bulk", "prefetch", "tensor",         "1d", "2d", "3d", "4d", "5d",
-        "tile",  "L2",   "global",   "L2::cache_hint", NULL};
-    static const char *const REDUCES[] = {"reduce",
-                                          "async",
-                                          "bulk",
-                                          "tensor",
-                                          "1d",
-                                          "2d",
-                                          "3d",
-                                          "4d",
-                                          "5d",
-                                          "tile",
-                                          "global",
-                                          "shared::cta",
-                                          "shared::cluster",
-                                          "mbarrier::complete_tx::bytes",
-                                          "bulk_group",
-                                          "L2::cache_hint",
-                                          "add",
-                                          "min",
-                                          "max",
-                                          "inc",
-                                          "dec",
-                                          "and",
-                                          "or",
-                                          "xor",
-                                          "noftz",
-                                          "f16",
-                                          "bf16",
-                                          "f32",
-                                          "f64",
-                                          "u32",
-                                          "s32",
-                                          "u64",
-                                          "s64",
-                                          "b32",
-                                          "b64",
-                                          NULL};
+    static const char NAMES[] =
+        "async bulk tensor 1d 2d 3d 4d 5d tile global shared::cta shared::cluster "
+        "mbarrier::complete_tx::bytes bulk_group multicast::cluster L2::cache_hint";
+    static const char PREFETCHES[] =
+        "async bulk prefetch tensor 1d 2d 3d 4d 5d tile L2 global L2::cache_hint";
+    static const char REDUCES[] =
+        "reduce async bulk tensor 1d 2d 3d 4d 5d tile global shared::cta "
+        "shared::cluster mbarrier::complete_tx::bytes bulk_group L2::cache_hint add min "
+        "max inc dec and or xor noftz f16 bf16 f32 f64 u32 s32 u64 s64 b32 b64";
     struct bulk_form *form = decode_alloc(decoder, sizeof *form);
     op->flags |= OP_OWN_POISON;
     op->extra = form;
@@ -261,10 +210,10 @@ bool decode_bulk(struct decoder *decoder, const struct ptx_instruction *in, stru
     }
     const bool reduces = ptx_has(in, "reduce");
     op->run = bulk_issue;
-    return async_known_modifiers(decoder, in, 0,
-                                 reduces                   ? REDUCES
-                                 : ptx_has(in, "prefetch") ? PREFETCHES
-                                                           : NAMES) &&
+    return decode_modifiers(decoder, in, 0,
+                            reduces                   ? REDUCES
+                            : ptx_has(in, "prefetch") ? PREFETCHES
+                                                      : NAMES) &&
            decode_rank(decoder, in, form) && (!reduces || decode_reduction(decoder, in, form)) &&
            decode_kind(decoder, in, form) && (!reduces || check_reduction(decoder, in, form)) &&
            decode_operands(decoder, in, form);

@@ -13,9 +13,8 @@
 #include "forms.h"
 #include "half.h"
 
-struct comparison;
-typedef uint32_t compare_function(struct warp *warp, const struct op *op,
-                                  const struct comparison *how);
+/* The lanes for which it holds; of pairs: for half `part` of the lane. */
+typedef uint32_t compare_function(struct warp *warp, const struct op *op, uint32_t part);
 
 enum combination { COMBINE_NONE, COMBINE_AND, COMBINE_OR, COMBINE_XOR };
 
@@ -23,8 +22,7 @@ struct comparison {
     compare_function *kernel;
     uint32_t flip; /* ALL_LANES or 0 */
     enum combination combination;
-    bool two;             /* f16x2: kernels look at half `part` of a lane */
-    uint32_t part;        /* 0 or 1 */
+    bool two;             /* pairs */
     enum ptx_type result; /* of set */
 };
 
@@ -36,26 +34,28 @@ static const uint32_t LANE_BIT[LANES] = {
     1U << 16, 1U << 17, 1U << 18, 1U << 19, 1U << 20, 1U << 21, 1U << 22, 1U << 23,
     1U << 24, 1U << 25, 1U << 26, 1U << 27, 1U << 28, 1U << 29, 1U << 30, 1U << 31};
 
-/* The kernel, and the function that executes a plain setp with it: d = kernel ^ op->imm. */
-#define KERNEL(name, A, load, condition)                                                           \
-    static inline uint32_t name(struct warp *warp, const struct op *op,                            \
-                                const struct comparison *how) {                                    \
-        const A *const a = ROW(const A, op->a), *const b = ROW(const A, op->b);                    \
+/* Of rows with `stride` values in a lane: x and y. */
+#define KERNEL(name, A, F, convert, stride, condition)                                             \
+    static inline uint32_t name(struct warp *warp, const struct op *op, uint32_t part) {           \
+        const A *const a = ROW(const A, op->a) + part, *const b = ROW(const A, op->b) + part;      \
         uint32_t result = 0;                                                                       \
-        (void)how;                                                                                 \
         for (uint32_t lane = 0; lane < LANES; lane++) {                                            \
-            load result |= (condition) ? LANE_BIT[lane] : 0;                                       \
+            const F x = convert(a[(stride)*lane]), y = convert(b[(stride)*lane]);                  \
+            result |= (condition) ? LANE_BIT[lane] : 0;                                            \
         }                                                                                          \
         return result;                                                                             \
-    }                                                                                              \
+    }
+/* The same, and the function that executes a plain setp with it: d = kernel ^ op->imm. */
+#define SETP_KERNEL(name, A, F, convert, stride, condition)                                        \
+    KERNEL(name, A, F, convert, stride, condition)                                                 \
     OP_FUNCTION(setp_##name) {                                                                     \
-        predicate_write(warp, op->d, mask, name(warp, op, NULL) ^ (uint32_t)op->imm,               \
+        predicate_write(warp, op->d, mask, name(warp, op, 0) ^ (uint32_t)op->imm,                  \
                         poison_of(warp, op->a) | poison_of(warp, op->b));                          \
     }
 
 #define INT_KERNELS(type, A)                                                                       \
-    KERNEL(eq_##type, A, const A x = a[lane]; const A y = b[lane];, x == y)                        \
-    KERNEL(lt_##type, A, const A x = a[lane]; const A y = b[lane];, x < y)
+    SETP_KERNEL(eq_##type, A, A, , 1, x == y)                                                      \
+    SETP_KERNEL(lt_##type, A, A, , 1, x < y)
 INT_KERNELS(u16, uint16_t)
 INT_KERNELS(s16, int16_t)
 INT_KERNELS(u32, uint32_t)
@@ -63,52 +63,29 @@ INT_KERNELS(s32, int32_t)
 INT_KERNELS(u64, uint64_t)
 INT_KERNELS(s64, int64_t)
 
-#define FLOAT_KERNELS(type, A, F, convert)                                                         \
-    KERNEL(eq_##type, A, const F x = convert(a[lane]); const F y = convert(b[lane]);, x == y)      \
-    KERNEL(lt_##type, A, const F x = convert(a[lane]); const F y = convert(b[lane]);, x < y)       \
-    KERNEL(le_##type, A, const F x = convert(a[lane]); const F y = convert(b[lane]);, x <= y)      \
-    KERNEL(ne_##type, A, const F x = convert(a[lane]); const F y = convert(b[lane]);               \
-           , (x < y) | (x > y))                                                                    \
-    KERNEL(nan_##type, A, const F x = convert(a[lane]); const F y = convert(b[lane]);              \
-           , (x != x) | (y != y))
+#define FLOAT_KERNELS(MAKE, type, A, F, convert, stride)                                           \
+    MAKE(eq_##type, A, F, convert, stride, x == y)                                                 \
+    MAKE(lt_##type, A, F, convert, stride, x < y)                                                  \
+    MAKE(le_##type, A, F, convert, stride, x <= y)                                                 \
+    MAKE(ne_##type, A, F, convert, stride, (x < y) | (x > y))                                      \
+    MAKE(nan_##type, A, F, convert, stride, (x != x) | (y != y))
 
 static inline float flushed(uint32_t bits) {
     return f32_from_bits(f32_flush(bits));
 }
-static inline uint16_t flush_f16(uint16_t half) {
-    return (uint16_t)((half & 0x7c00U) == 0 ? half & 0x8000U : half);
-}
 static inline float flushed_f16(uint16_t half) {
     return f32_from_f16(flush_f16(half));
 }
-FLOAT_KERNELS(f32, uint32_t, float, f32_from_bits)
-FLOAT_KERNELS(f32_ftz, uint32_t, float, flushed)
-FLOAT_KERNELS(f64, uint64_t, double, f64_from_bits)
-FLOAT_KERNELS(f16, uint16_t, float, f32_from_f16)
-FLOAT_KERNELS(f16_ftz, uint16_t, float, flushed_f16)
-FLOAT_KERNELS(bf16, uint16_t, float, f32_from_bf16)
-
-/* Pairs: the half that `how` says. No plain setp uses them. */
-#define PAIR_KERNEL(name, convert, condition)                                                      \
-    static uint32_t name(struct warp *warp, const struct op *op, const struct comparison *how) {   \
-        const uint16_t *const a = row16(warp, op->a), *const b = row16(warp, op->b);               \
-        uint32_t result = 0;                                                                       \
-        for (uint32_t lane = 0; lane < LANES; lane++) {                                            \
-            const float x = convert(a[2 * lane + how->part]);                                      \
-            const float y = convert(b[2 * lane + how->part]);                                      \
-            result |= (condition) ? LANE_BIT[lane] : 0;                                            \
-        }                                                                                          \
-        return result;                                                                             \
-    }
-#define PAIR_KERNELS(type, convert)                                                                \
-    PAIR_KERNEL(eq_##type, convert, x == y)                                                        \
-    PAIR_KERNEL(lt_##type, convert, x < y)                                                         \
-    PAIR_KERNEL(le_##type, convert, x <= y)                                                        \
-    PAIR_KERNEL(ne_##type, convert, (x < y) | (x > y))                                             \
-    PAIR_KERNEL(nan_##type, convert, (x != x) | (y != y))
-PAIR_KERNELS(f16x2, f32_from_f16)
-PAIR_KERNELS(f16x2_ftz, flushed_f16)
-PAIR_KERNELS(bf16x2, f32_from_bf16)
+FLOAT_KERNELS(SETP_KERNEL, f32, uint32_t, float, f32_from_bits, 1)
+FLOAT_KERNELS(SETP_KERNEL, f32_ftz, uint32_t, float, flushed, 1)
+FLOAT_KERNELS(SETP_KERNEL, f64, uint64_t, double, f64_from_bits, 1)
+FLOAT_KERNELS(SETP_KERNEL, f16, uint16_t, float, f32_from_f16, 1)
+FLOAT_KERNELS(SETP_KERNEL, f16_ftz, uint16_t, float, flushed_f16, 1)
+FLOAT_KERNELS(SETP_KERNEL, bf16, uint16_t, float, f32_from_bf16, 1)
+/* No plain setp is of pairs. */
+FLOAT_KERNELS(KERNEL, f16x2, uint16_t, float, f32_from_f16, 2)
+FLOAT_KERNELS(KERNEL, f16x2_ftz, uint16_t, float, flushed_f16, 2)
+FLOAT_KERNELS(KERNEL, bf16x2, uint16_t, float, f32_from_bf16, 2)
 
 /* ---- results --------------------------------------------------------------------------------- */
 
@@ -137,13 +114,8 @@ static uint32_t poison_of_all(const struct warp *warp, const struct op *op, enum
 OP_FUNCTION(setp_any) {
     const struct comparison *const how = op->extra;
     const uint32_t poison = poison_of_all(warp, op, how->combination);
-    const uint32_t first = how->kernel(warp, op, how) ^ how->flip;
-    uint32_t second = ~first;
-    if (how->two) {
-        struct comparison high = *how;
-        high.part = 1;
-        second = how->kernel(warp, op, &high) ^ how->flip;
-    }
+    const uint32_t first = how->kernel(warp, op, 0) ^ how->flip;
+    const uint32_t second = how->two ? how->kernel(warp, op, 1) ^ how->flip : ~first;
     const uint32_t p = combined(warp, op, how->combination, first);
     const uint32_t q = combined(warp, op, how->combination, second);
     predicate_write(warp, op->d, mask, p, poison);
@@ -168,13 +140,11 @@ OP_FUNCTION(set_any) {
     const struct comparison *const how = op->extra;
     const uint32_t yes = true_of(how->result);
     const uint32_t value =
-        combined(warp, op, how->combination, how->kernel(warp, op, how) ^ how->flip);
+        combined(warp, op, how->combination, how->kernel(warp, op, 0) ^ how->flip);
     set_poison(warp, op->d, mask, poison_of_all(warp, op, how->combination));
     if (how->two) {
-        struct comparison high = *how;
-        high.part = 1;
         const uint32_t above =
-            combined(warp, op, how->combination, how->kernel(warp, op, &high) ^ how->flip);
+            combined(warp, op, how->combination, how->kernel(warp, op, 1) ^ how->flip);
         uint32_t *const d = row32(warp, op->d);
         SCALAR_LANES(uint32_t, ,
                      ((value >> lane & 1) != 0 ? yes : 0) |
@@ -363,12 +333,8 @@ bool decode_compare(struct decoder *decoder, const struct ptx_instruction *in, s
     if (how == NULL) {
         return false;
     }
-    *how = (struct comparison){kernels->kernel[row->kind],
-                               flip,
-                               combination,
-                               type == PTX_F16X2 || type == PTX_BF16X2,
-                               0,
-                               result};
+    *how = (struct comparison){kernels->kernel[row->kind], flip, combination,
+                               type == PTX_F16X2 || type == PTX_BF16X2, result};
     op->extra = how;
     op->run = set ? set_any : setp_any;
     op->c = combines ? decode_predicate(decoder, &in->operands[3]) : 0;

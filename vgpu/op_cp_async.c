@@ -81,8 +81,7 @@ static void read_sources(struct warp *warp, const struct copy *copy, uint32_t ma
     struct access read;
     begin_access(&read, copy, ACCESS_READ, mask, bytes, skip);
     memory_access(warp, copy->op, &read);
-    for (uint32_t rest = read.good; rest != 0; rest &= rest - 1) {
-        const uint32_t lane = (uint32_t)__builtin_ctz(rest);
+    FOR_LANES(lane, read.good) {
         move_bytes(data[lane] + skip, read.host[lane], bytes);
     }
     for (uint32_t i = 0; i < read.count; i++) {
@@ -97,8 +96,7 @@ static uint32_t lanes_of_size(const struct copy *copy, uint32_t size) {
     if (copy->whole) {
         return size == form->size ? copy->mask : 0;
     }
-    for (uint32_t rest = copy->mask; rest != 0; rest &= rest - 1) {
-        const uint32_t lane = (uint32_t)__builtin_ctz(rest);
+    FOR_LANES(lane, copy->mask) {
         lanes |= copy->source_size[lane] == size ? 1U << lane : 0;
     }
     return lanes;
@@ -231,8 +229,7 @@ static void run_commit(struct warp *warp, const struct op *op, uint32_t mask) {
 static uint32_t older_lanes(const struct warp_async *state, const struct copy *copy, uint32_t mask,
                             uint64_t keep, bool all) {
     uint32_t lanes = 0;
-    for (uint32_t rest = copy->waiting & mask; rest != 0; rest &= rest - 1) {
-        const uint32_t lane = (uint32_t)__builtin_ctz(rest);
+    FOR_LANES(lane, copy->waiting & mask) {
         const bool older = copy->group[lane] + keep < state->committed[lane];
         lanes |= all || older ? 1U << lane : 0;
     }
@@ -288,8 +285,7 @@ static void complete_arrival(struct warp *warp, const struct op *op, void *state
         }
     }
     clock_join(clock, mine->landed); /* also what landed for an arrival that was issued later */
-    for (uint32_t rest = arrival->mask; rest != 0; rest &= rest - 1) {
-        const uint32_t lane = (uint32_t)__builtin_ctz(rest);
+    FOR_LANES(lane, arrival->mask) {
         mbarrier_arrive_late(warp, op, 1U << lane, arrival->barriers[lane]);
     }
     free(arrival);
@@ -313,8 +309,7 @@ static void run_arrive(struct warp *warp, const struct op *op, uint32_t mask) {
     }
     async_check_poison(warp, op, form->barrier.row, mask, "the address of the mbarrier");
     memory_access(warp, op, &access);
-    for (uint32_t rest = access.good; rest != 0; rest &= rest - 1) {
-        const uint32_t lane = (uint32_t)__builtin_ctz(rest);
+    FOR_LANES(lane, access.good) {
         struct cta *cta = NULL;
         uint32_t offset = 0;
         if (!async_resolve(warp, op, 1U << lane, form->space, access.address[lane], &cta,
@@ -372,12 +367,11 @@ static bool decode_size(struct decoder *decoder, const struct ptx_instruction *i
 }
 
 static bool decode_copy(struct decoder *decoder, const struct ptx_instruction *in, struct op *op) {
-    static const char *const NAMES[] = {
-        "ca",      "cg",       "shared",   "shared::cta",    "global",
-        "L2::64B", "L2::128B", "L2::256B", "L2::cache_hint", NULL};
+    static const char NAMES[] =
+        "ca cg shared shared::cta global L2::64B L2::128B L2::256B L2::cache_hint";
     struct form *form = decode_alloc(decoder, sizeof *form);
     const uint32_t hints = ptx_has(in, "L2::cache_hint") ? 1 : 0;
-    if (!form || !async_known_modifiers(decoder, in, 1, NAMES)) {
+    if (!form || !decode_modifiers(decoder, in, 1, NAMES)) {
         return false;
     }
     if (ptx_has(in, "ca") == ptx_has(in, "cg") || !ptx_has(in, "global") ||
@@ -429,9 +423,9 @@ static bool decode_wait(struct decoder *decoder, const struct ptx_instruction *i
 
 static bool decode_arrive(struct decoder *decoder, const struct ptx_instruction *in,
                           struct op *op) {
-    static const char *const NAMES[] = {"arrive", "noinc", "shared", "shared::cta", "b64", NULL};
+    static const char NAMES[] = "arrive noinc shared shared::cta b64";
     struct arrive_form *form = decode_alloc(decoder, sizeof *form);
-    if (!form || !async_known_modifiers(decoder, in, 2, NAMES)) {
+    if (!form || !decode_modifiers(decoder, in, 2, NAMES)) {
         return false;
     }
     if (!ptx_has(in, "arrive") || !ptx_has(in, "b64") || in->operand_count != 1) {

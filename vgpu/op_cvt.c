@@ -102,8 +102,7 @@ OP_FUNCTION(cvt_any) {
     const struct conversion *const how = op->extra;
     const uint32_t size = ptx_type_size(how->to);
     const uint64_t kept = size == 8 ? ~0ULL : (1ULL << (8 * size)) - 1;
-    for (uint32_t rest = mask; rest != 0; rest &= rest - 1) {
-        const uint32_t lane = (uint32_t)__builtin_ctz(rest);
+    FOR_LANES(lane, mask) {
         const uint64_t bits = converted(how, lane_load(warp, op->a, lane, how->from_width)) & kept;
         lane_store(warp, op->d, lane, how->to_width,
                    type_is_signed(how->to) ? sign_extended(bits, size) : bits);
@@ -114,8 +113,7 @@ OP_FUNCTION(cvt_any) {
 OP_FUNCTION(cvt_pair) {
     const struct conversion *const how = op->extra;
     const uint32_t size = ptx_type_size(how->to), from = ptx_type_size(how->from);
-    for (uint32_t rest = mask; rest != 0; rest &= rest - 1) {
-        const uint32_t lane = (uint32_t)__builtin_ctz(rest);
+    FOR_LANES(lane, mask) {
         uint64_t high, low;
         if (how->pack == PACK_TWO) {
             high = lane_load(warp, op->a, lane, from);
@@ -258,16 +256,12 @@ static bool decode_cvt_pack(struct decoder *decoder, const struct ptx_instructio
     }
     op->run = cvt_pack;
     op->imm = (int64_t)type;
-    op->d = decode_result(decoder, &in->operands[0], PTX_B32);
-    op->a = decode_source(decoder, &in->operands[1], PTX_S32);
-    op->b = decode_source(decoder, &in->operands[2], PTX_S32);
-    op->c = bytes ? decode_source(decoder, &in->operands[3], PTX_B32) : 0;
     for (uint32_t i = 0; i < in->operand_count; i++) {
         if (decode_width(decoder, &in->operands[i]) == 8) {
             return decode_fail(decoder, "a register of 64 bits, expected 32");
         }
     }
-    return op->d != 0 && op->a != 0 && op->b != 0 && (!bytes || op->c != 0);
+    return form_operands(decoder, in, op, bytes ? "itti" : "itt", PTX_S32);
 }
 
 /* ---- decoding -------------------------------------------------------------------------------- */

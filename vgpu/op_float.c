@@ -126,25 +126,18 @@ static int tests_of(uint64_t magnitude, uint64_t infinity, uint64_t normal) {
            (magnitude != 0 && magnitude < normal ? TEST_SUBNORMAL : 0);
 }
 
-OP_FUNCTION(testp_f32) {
-    const uint32_t *const a = row32(warp, op->a);
-    uint32_t result = 0;
-    for (uint32_t lane = 0; lane < LANES; lane++) {
-        const int tests = tests_of(a[lane] & ~F32_SIGN, 0x7f800000U, 0x00800000U);
-        result |= (uint32_t)((tests & op->imm) != 0) << lane;
+#define TESTP_FUNCTION(name, A, sign, infinity, normal)                                            \
+    OP_FUNCTION(name) {                                                                            \
+        const A *const a = ROW(const A, op->a);                                                    \
+        uint32_t result = 0;                                                                       \
+        for (uint32_t lane = 0; lane < LANES; lane++) {                                            \
+            const int tests = tests_of(a[lane] & ~(sign), infinity, normal);                       \
+            result |= (uint32_t)((tests & op->imm) != 0) << lane;                                  \
+        }                                                                                          \
+        predicate_write(warp, op->d, mask, result, poison_of(warp, op->a));                        \
     }
-    predicate_write(warp, op->d, mask, result, poison_of(warp, op->a));
-}
-OP_FUNCTION(testp_f64) {
-    const uint64_t *const a = row64(warp, op->a);
-    uint32_t result = 0;
-    for (uint32_t lane = 0; lane < LANES; lane++) {
-        const int tests =
-            tests_of(a[lane] & ~F64_SIGN, 0x7ff0000000000000ULL, 0x0010000000000000ULL);
-        result |= (uint32_t)((tests & op->imm) != 0) << lane;
-    }
-    predicate_write(warp, op->d, mask, result, poison_of(warp, op->a));
-}
+TESTP_FUNCTION(testp_f32, uint32_t, F32_SIGN, 0x7f800000U, 0x00800000U)
+TESTP_FUNCTION(testp_f64, uint64_t, F64_SIGN, 0x7ff0000000000000ULL, 0x0010000000000000ULL)
 
 /* ---- forms ----------------------------------------------------------------------------------- */
 

@@ -19,9 +19,6 @@ enum { HALF_FTZ = 1, HALF_SAT = 2, HALF_RELU = 4, HALF_NAN_WINS = 8, HALF_XORSIG
 
 /* ---- one value ------------------------------------------------------------------------------- */
 
-static inline uint16_t flush_f16(uint16_t half) {
-    return (uint16_t)((half & 0x7c00U) == 0 ? half & 0x8000U : half);
-}
 static inline float in_f16(uint16_t half, int how) {
     return f32_from_f16((how & HALF_FTZ) != 0 ? flush_f16(half) : half);
 }

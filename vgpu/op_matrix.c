@@ -62,16 +62,12 @@ bool matrix_shape(const struct ptx_instruction *in, uint32_t *m, uint32_t *n, ui
     return false;
 }
 
-bool matrix_modifiers(const struct ptx_instruction *in, const char *const *known) {
+bool matrix_modifiers(const struct ptx_instruction *in, const char *known) {
     for (uint32_t i = 0; i < in->modifier_count; i++) {
         const char *modifier = in->modifiers[i];
         uint32_t m, n, k;
-        bool found =
-            matrix_type_named(modifier) != MATRIX_NONE || parse_shape(modifier, &m, &n, &k);
-        for (const char *const *name = known; !found && *name != NULL; name++) {
-            found = strcmp(*name, modifier) == 0;
-        }
-        if (!found) {
+        if (matrix_type_named(modifier) == MATRIX_NONE && !parse_shape(modifier, &m, &n, &k) &&
+            !is_listed(known, modifier)) {
             return false;
         }
     }
@@ -254,8 +250,7 @@ static void run_movmatrix(struct warp *warp, const struct op *op, uint32_t mask)
 
 static bool decode_tiles(struct decoder *decoder, const struct ptx_instruction *in, struct op *op,
                          bool load) {
-    static const char *const known[] = {"sync",  "aligned", "m8n8",        "x1",  "x2", "x4",
-                                        "trans", "shared",  "shared::cta", "b16", NULL};
+    static const char known[] = "sync aligned m8n8 x1 x2 x4 trans shared shared::cta b16";
     static const char *const counts[] = {"x1", "x2", "x4", NULL};
     uint32_t log_count;
     struct tiles *tiles = decode_alloc(decoder, sizeof *tiles);
@@ -282,7 +277,7 @@ static bool decode_tiles(struct decoder *decoder, const struct ptx_instruction *
 
 static bool decode_movmatrix(struct decoder *decoder, const struct ptx_instruction *in,
                              struct op *op) {
-    static const char *const known[] = {"sync", "aligned", "m8n8", "trans", "b16", NULL};
+    static const char known[] = "sync aligned m8n8 trans b16";
     if (!matrix_modifiers(in, known) || in->modifier_count != 5 || in->operand_count != 2) {
         return decode_fail(decoder, "unknown form of movmatrix");
     }

@@ -54,10 +54,6 @@ static uint32_t operand_of(struct warp *warp, const struct form *form, uint32_t 
     return form->count == 0 ? 1 : row32(warp, form->count)[lane];
 }
 
-#define FOR_LANES(lane, mask)                                                                      \
-    for (uint32_t rest = (mask), lane; rest != 0 && (lane = (uint32_t)__builtin_ctz(rest), true);  \
-         rest &= rest - 1)
-
 /* ---- init, inval ----------------------------------------------------------------------------- */
 
 static void run_init(struct warp *warp, const struct op *op, uint32_t mask) {
@@ -301,36 +297,35 @@ static bool decode_head(struct decoder *decoder, const struct ptx_instruction *i
 
 static bool decode_set_up(struct decoder *decoder, const struct ptx_instruction *in, struct op *op,
                           struct form *form) {
-    static const char *const NAMES[] = {"shared", "shared::cta", "b64", NULL};
+    static const char NAMES[] = "shared shared::cta b64";
     const bool init = strcmp(in->modifiers[0], "init") == 0;
     if (in->operand_count != (init ? 2U : 1U)) {
         return decode_fail(decoder, "mbarrier.%s takes %d operands", in->modifiers[0],
                            init ? 2 : 1);
     }
     op->run = init ? run_init : run_inval;
-    return async_known_modifiers(decoder, in, 1, NAMES) &&
+    return decode_modifiers(decoder, in, 1, NAMES) &&
            decode_head(decoder, in, &in->operands[0], form) &&
            (!init || (form->count = decode_source(decoder, &in->operands[1], PTX_U32)) != 0);
 }
 
 static bool decode_bytes(struct decoder *decoder, const struct ptx_instruction *in, struct op *op,
                          struct form *form) {
-    static const char *const NAMES[] = {"relaxed", "cta",         "cluster",         "shared",
-                                        "b64",     "shared::cta", "shared::cluster", NULL};
+    static const char NAMES[] = "relaxed cta cluster shared b64 shared::cta shared::cluster";
     op->run = strcmp(in->modifiers[0], "expect_tx") == 0 ? run_expect_tx : run_complete_tx;
     if (in->operand_count != 2) {
         return decode_fail(decoder, "mbarrier.%s takes 2 operands", in->modifiers[0]);
     }
-    return async_known_modifiers(decoder, in, 1, NAMES) &&
+    return decode_modifiers(decoder, in, 1, NAMES) &&
            decode_head(decoder, in, &in->operands[0], form) &&
            (form->count = decode_source(decoder, &in->operands[1], PTX_U32)) != 0;
 }
 
 static bool decode_arrive(struct decoder *decoder, const struct ptx_instruction *in, struct op *op,
                           struct form *form) {
-    static const char *const NAMES[] = {"expect_tx", "noComplete",      "release", "relaxed",
-                                        "cta",       "cluster",         "shared",  "shared::cta",
-                                        "b64",       "shared::cluster", NULL};
+    static const char NAMES[] =
+        "expect_tx noComplete release relaxed cta cluster shared shared::cta b64 "
+        "shared::cluster";
     form->drop = strcmp(in->modifiers[0], "arrive_drop") == 0;
     form->expects = ptx_has(in, "expect_tx");
     form->no_complete = ptx_has(in, "noComplete");
@@ -345,7 +340,7 @@ static bool decode_arrive(struct decoder *decoder, const struct ptx_instruction 
     }
     op->run = run_arrive;
     op->d = decode_result(decoder, &in->operands[0], PTX_B64);
-    return op->d != 0 && async_known_modifiers(decoder, in, 1, NAMES) &&
+    return op->d != 0 && decode_modifiers(decoder, in, 1, NAMES) &&
            decode_head(decoder, in, &in->operands[1], form) &&
            (in->operand_count == 2 ||
             (form->count = decode_source(decoder, &in->operands[2], PTX_U32)) != 0);
@@ -353,8 +348,7 @@ static bool decode_arrive(struct decoder *decoder, const struct ptx_instruction 
 
 static bool decode_wait(struct decoder *decoder, const struct ptx_instruction *in, struct op *op,
                         struct form *form) {
-    static const char *const NAMES[] = {"parity", "acquire",     "relaxed", "cta", "cluster",
-                                        "shared", "shared::cta", "b64",     NULL};
+    static const char NAMES[] = "parity acquire relaxed cta cluster shared shared::cta b64";
     const bool tries = strcmp(in->modifiers[0], "try_wait") == 0;
     if (in->operand_count != 3 && !(tries && in->operand_count == 4)) {
         return decode_fail(decoder, "mbarrier.%s takes %s operands", in->modifiers[0],
@@ -365,21 +359,21 @@ static bool decode_wait(struct decoder *decoder, const struct ptx_instruction *i
     op->flags |= tries ? OP_CONTROL : 0;
     op->d = decode_predicate(decoder, &in->operands[0]);
     form->token = decode_source(decoder, &in->operands[2], form->parity ? PTX_U32 : PTX_B64);
-    return op->d != 0 && form->token != 0 && async_known_modifiers(decoder, in, 1, NAMES) &&
+    return op->d != 0 && form->token != 0 && decode_modifiers(decoder, in, 1, NAMES) &&
            decode_head(decoder, in, &in->operands[1], form) &&
            (in->operand_count == 3 || decode_source(decoder, &in->operands[3], PTX_U32) != 0);
 }
 
 static bool decode_pending_count(struct decoder *decoder, const struct ptx_instruction *in,
                                  struct op *op, struct form *form) {
-    static const char *const NAMES[] = {"b64", NULL};
+    static const char NAMES[] = "b64";
     if (in->operand_count != 2) {
         return decode_fail(decoder, "mbarrier.pending_count takes 2 operands");
     }
     op->run = run_pending_count;
     op->d = decode_result(decoder, &in->operands[0], PTX_U32);
     form->token = decode_source(decoder, &in->operands[1], PTX_B64);
-    return op->d != 0 && form->token != 0 && async_known_modifiers(decoder, in, 1, NAMES);
+    return op->d != 0 && form->token != 0 && decode_modifiers(decoder, in, 1, NAMES);
 }
 
 bool decode_mbarrier(struct decoder *decoder, const struct ptx_instruction *in, struct op *op) {

@@ -167,8 +167,7 @@ static void run_load(struct warp *warp, const struct op *op, uint32_t mask) {
     }
     const uint32_t refused = mask & ~access.good;
     for (uint32_t i = 0; i < form->count; i++) {
-        for (uint32_t rest = refused; rest != 0; rest &= rest - 1) {
-            const uint32_t lane = (uint32_t)__builtin_ctz(rest);
+        FOR_LANES(lane, refused) {
             memset(warp->rows + form->rows[i] + lane * form->widths[i], 0, form->widths[i]);
         }
         set_poison(warp, form->rows[i], mask, access.poison[i]);
@@ -177,6 +176,8 @@ static void run_load(struct warp *warp, const struct op *op, uint32_t mask) {
         __sync_synchronize(); /* of the host: an acquire of what another cluster released */
     }
 }
+
+static op_function run_store;
 
 /* Whether each lane's address lies behind that of the lane before. */
 static bool is_rising(const struct access *access) {
@@ -187,22 +188,44 @@ static bool is_rising(const struct access *access) {
     return rising;
 }
 
-/* After a store: a lane that does not find its value again shares the address with another one. */
-static void look_for_collisions(struct warp *warp, const struct op *op,
+/* Lanes whose values are not the bytes that they are stored to. */
+static uint32_t different_lanes(const struct warp *warp, const struct transfer_form *form,
                                 const struct access *access) {
-    const struct transfer_form *form = op->extra;
-    uint32_t lost = 0;
+    uint32_t different = 0;
     for (uint32_t i = 0; i < form->count; i++) {
         const unsigned char *row = warp->rows + form->rows[i];
-        for (uint32_t rest = access->good; rest != 0; rest &= rest - 1) {
-            const uint32_t lane = (uint32_t)__builtin_ctz(rest);
+        FOR_LANES(lane, access->good) {
             const unsigned char *there = access->host[lane] + i * form->element;
             const unsigned char *mine = row + lane * form->widths[i];
             const bool same = form->element == 4 ? load_4(there) == load_4(mine)
                                                  : memcmp(there, mine, form->element) == 0;
-            lost |= (uint32_t)!same << lane;
+            different |= (uint32_t)!same << lane;
         }
     }
+    return different;
+}
+
+uint32_t store_changes(struct warp *warp, const struct op *op, const struct access *access) {
+    if (op->run != run_store) {
+        return access->good;
+    }
+    const uint32_t different = different_lanes(warp, op->extra, access);
+    uint32_t changed = different;
+    for (uint32_t rest = different; rest != 0; rest &= rest - 1) {
+        const unsigned char *there = access->host[__builtin_ctz(rest)];
+        for (uint32_t others = access->good & ~changed; others != 0; others &= others - 1) {
+            const uint32_t lane = (uint32_t)__builtin_ctz(others);
+            changed |= (uint32_t)(access->host[lane] == there) << lane;
+        }
+    }
+    return changed;
+}
+
+/* After a store: a lane that does not find its value again shares the address with another one. */
+static void look_for_collisions(struct warp *warp, const struct op *op,
+                                const struct access *access) {
+    const struct transfer_form *form = op->extra;
+    const uint32_t lost = different_lanes(warp, form, access);
     for (uint32_t lane = lost != 0 ? (uint32_t)__builtin_ctz(lost) + 1 : LANES; lane < LANES;
          lane++) {
         const uint32_t first = (uint32_t)__builtin_ctz(lost);
@@ -268,25 +291,6 @@ int memory_space(const struct ptx_instruction *in) {
     return SPACE_GENERIC;
 }
 
-bool memory_modifiers(struct decoder *decoder, const struct ptx_instruction *in,
-                      const char *allowed) {
-    for (uint32_t i = 0; i < in->modifier_count; i++) {
-        const char *name = in->modifiers[i];
-        const size_t length = strlen(name);
-        bool known = ptx_type_named(name) != PTX_NONE;
-        for (const char *at = strstr(allowed, name); at != NULL && !known;
-             at = strstr(at + 1, name)) {
-            known = (at == allowed || at[-1] == ' ') && (at[length] == ' ' || at[length] == '\0');
-        }
-        if (!known) {
-            return decode_fail(decoder, "%s does not know .%s", in->opcode, name);
-        }
-    }
-    return true;
-}
-
-#define SPACE_NAMES                                                                                \
-    "global shared shared::cta shared::cluster local const param param::entry param::func "
 #define ORDER_NAMES "weak volatile relaxed acquire release mmio cta cluster gpu sys "
 #define CACHE_NAMES                                                                                \
     "ca cg cs lu cv wb wt nc v2 v4 v8 L1::evict_normal L1::evict_unchanged L1::evict_first "       \
@@ -363,10 +367,8 @@ static bool decode_rows(struct decoder *decoder, struct transfer_form *form,
 static bool decode_transfer(struct decoder *decoder, const struct ptx_instruction *in,
                             struct op *op, bool load) {
     const enum ptx_type type = ptx_modifier_type(in, 0);
-    const struct ptx_operand *address = &in->operands[load ? 1 : 0];
-    const struct ptx_operand *value = &in->operands[load ? 0 : 1];
     struct transfer_form *form = decode_alloc(decoder, sizeof(*form));
-    if (form == NULL || !memory_modifiers(decoder, in, SPACE_NAMES ORDER_NAMES CACHE_NAMES)) {
+    if (form == NULL || !decode_modifiers(decoder, in, 0, SPACE_NAMES ORDER_NAMES CACHE_NAMES)) {
         return false;
     }
     const bool hint = ptx_has(in, "L2::cache_hint");
@@ -374,6 +376,8 @@ static bool decode_transfer(struct decoder *decoder, const struct ptx_instructio
         in->operand_count != (hint ? 3U : 2U)) {
         return decode_fail(decoder, "this form of %s is not known", in->opcode);
     }
+    const struct ptx_operand *address = &in->operands[load ? 1 : 0];
+    const struct ptx_operand *value = &in->operands[load ? 0 : 1];
     form->space = memory_space(in);
     form->element = ptx_type_size(type);
     form->count = memory_vector(in);

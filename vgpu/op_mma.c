@@ -66,7 +66,7 @@ static bool known_shape(struct decoder *decoder, const struct matrix_form *form)
 }
 
 bool decode_mma(struct decoder *decoder, const struct ptx_instruction *in, struct op *op) {
-    static const char *const known[] = {"sync", "aligned", "row", "col", "satfinite", "rn", NULL};
+    static const char known[] = "sync aligned row col satfinite rn";
     enum matrix_type types[4];
     struct matrix_form *form = decode_alloc(decoder, sizeof *form);
     if (form == NULL) {

@@ -79,8 +79,7 @@ OP_FUNCTION(mov_halves) {
     memcpy(low, warp->rows + op->a, sizeof low);
     memcpy(high, warp->rows + op->b, sizeof high);
     const uint32_t low_poison = poison_of(warp, op->a), high_poison = poison_of(warp, op->b);
-    for (uint32_t rest = mask; rest != 0; rest &= rest - 1) {
-        const uint32_t lane = (uint32_t)__builtin_ctz(rest);
+    FOR_LANES(lane, mask) {
         row64(warp, op->d)[lane] = low[lane];
         row64(warp, op->e)[lane] = high[lane];
     }
@@ -264,11 +263,8 @@ static bool decode_slct(struct decoder *decoder, const struct ptx_instruction *i
     op->run = bytes == 2   ? (is_float ? slct_float_16 : slct_16)
               : bytes == 4 ? (is_float ? slct_float_32 : slct_32)
                            : (is_float ? slct_float_64 : slct_64);
-    op->d = decode_result(decoder, &in->operands[0], type);
-    op->a = decode_source(decoder, &in->operands[1], type);
-    op->b = decode_source(decoder, &in->operands[2], type);
     op->c = decode_source(decoder, &in->operands[3], selector);
-    return op->d != 0 && op->a != 0 && op->b != 0 && op->c != 0;
+    return form_operands(decoder, in, op, "ttt", type) && op->c != 0;
 }
 
 /* ---- predicates ------------------------------------------------------------------------------ */

@@ -102,58 +102,27 @@ static void run_store(struct warp *warp, const struct op *op, uint32_t mask) {
 
 static bool decode_operation(struct decoder *decoder, const struct ptx_instruction *in,
                              struct form *form) {
-    static const char *const OPERATIONS[] = {"add", "min", "max", "inc", "dec",
-                                             "and", "or",  "xor", NULL};
-    uint32_t index = 0;
     if (strcmp(in->opcode, "red") != 0) {
         return form->count == 1 || form->element * form->count <= 16 ||
                decode_fail(decoder, "a vector of more than 128 bits");
     }
-    if (!decode_choice(in, OPERATIONS, &index)) {
+    if (!reduce_named(in, &form->reduction)) {
         return decode_fail(decoder, "red.async needs an operation");
     }
-    form->reduction = (enum reduction)(REDUCE_ADD + index);
     return (form->count == 1 && reduce_has_type(form->reduction, form->type, true)) ||
            decode_fail(decoder, "this reduction does not exist for this type");
 }
 
 bool decode_store_async(struct decoder *decoder, const struct ptx_instruction *in, struct op *op) {
-    static const char *const STORE[] = {"async",
-                                        "weak",
-                                        "shared::cluster",
-                                        "mbarrier::complete_tx::bytes",
-                                        "v2",
-                                        "v4",
-                                        "b32",
-                                        "b64",
-                                        "u32",
-                                        "u64",
-                                        "s32",
-                                        "s64",
-                                        "f32",
-                                        "f64",
-                                        NULL};
-    static const char *const REDUCE[] = {"async",
-                                         "relaxed",
-                                         "cluster",
-                                         "shared::cluster",
-                                         "mbarrier::complete_tx::bytes",
-                                         "add",
-                                         "min",
-                                         "max",
-                                         "inc",
-                                         "dec",
-                                         "and",
-                                         "or",
-                                         "xor",
-                                         "u32",
-                                         "s32",
-                                         "u64",
-                                         "b32",
-                                         NULL};
+    static const char STORE[] =
+        "async weak shared::cluster mbarrier::complete_tx::bytes v2 v4 b32 b64 u32 u64 "
+        "s32 s64 f32 f64";
+    static const char REDUCE[] =
+        "async relaxed cluster shared::cluster mbarrier::complete_tx::bytes add min max "
+        "inc dec and or xor u32 s32 u64 b32";
     struct form *form = decode_alloc(decoder, sizeof *form);
     if (form == NULL ||
-        !async_known_modifiers(decoder, in, 0, strcmp(in->opcode, "st") == 0 ? STORE : REDUCE)) {
+        !decode_modifiers(decoder, in, 0, strcmp(in->opcode, "st") == 0 ? STORE : REDUCE)) {
         return false;
     }
     form->type = ptx_modifier_type(in, 0);

@@ -49,8 +49,7 @@ static void run_replace(struct warp *warp, const struct op *op, uint32_t mask) {
     const struct map_form *form = op->extra;
     async_check_poison(warp, op, form->map.row, mask, "the address of the tensor map");
     async_check_poison(warp, op, form->value, mask, "the new value");
-    for (uint32_t rest = mask; rest != 0; rest &= rest - 1) {
-        const uint32_t lane = (uint32_t)__builtin_ctz(rest);
+    FOR_LANES(lane, mask) {
         const uint64_t address = async_lane_address(warp, &form->map, lane);
         const uint64_t value =
             form->width == 8 ? row64(warp, form->value)[lane] : row32(warp, form->value)[lane];
@@ -106,19 +105,20 @@ static const struct {
 
 static bool decode_replace(struct decoder *decoder, const struct ptx_instruction *in, struct op *op,
                            struct map_form *form) {
-    static const char *const NAMES[] = {"replace", "tile", "global", "shared::cta",
-                                        "b1024",   "b32",  "b64",    NULL};
+    static const char NAMES[] = "replace tile global shared::cta b1024 b32 b64";
     const char *name = in->modifier_count > 2 ? in->modifiers[2] : "";
     for (size_t i = 0; i < sizeof FIELDS / sizeof FIELDS[0]; i++) {
         if (strcmp(FIELDS[i].name, name) != 0) {
             continue;
         }
         const bool numbered = FIELDS[i].ordinals > 0;
-        const struct ptx_operand *ordinal = &in->operands[1];
         if (!ptx_has(in, "replace") || !ptx_has(in, "tile") || !ptx_has(in, "b1024") ||
-            ptx_modifier_type(in, 0) != FIELDS[i].type || in->operand_count != 2U + numbered ||
-            (numbered && (ordinal->kind != PTX_OPERAND_INTEGER || ordinal->value < 0 ||
-                          ordinal->value >= FIELDS[i].ordinals))) {
+            ptx_modifier_type(in, 0) != FIELDS[i].type || in->operand_count != 2U + numbered) {
+            break;
+        }
+        const struct ptx_operand *ordinal = &in->operands[1];
+        if (numbered && (ordinal->kind != PTX_OPERAND_INTEGER || ordinal->value < 0 ||
+                         ordinal->value >= FIELDS[i].ordinals)) {
             break;
         }
         form->space = ptx_has(in, "shared::cta") ? PTX_SHARED
@@ -129,17 +129,16 @@ static bool decode_replace(struct decoder *decoder, const struct ptx_instruction
         form->width = ptx_type_size(FIELDS[i].type);
         form->value = decode_source(decoder, &in->operands[1 + numbered], FIELDS[i].type);
         op->run = run_replace;
-        return form->value != 0 && async_known_modifiers(decoder, in, 3, NAMES) &&
+        return form->value != 0 && decode_modifiers(decoder, in, 3, NAMES) &&
                async_decode_address(decoder, &in->operands[0], &form->map);
     }
     return decode_fail(decoder, "this form of tensormap.replace is not known");
 }
 
 bool decode_tensor_map(struct decoder *decoder, const struct ptx_instruction *in, struct op *op) {
-    static const char *const COPY[] = {
-        "cp_fenceproxy", "global", "shared::cta", "tensormap::generic",
-        "release",       "cta",    "cluster",     "gpu",
-        "sys",           "sync",   "aligned",     NULL};
+    static const char COPY[] =
+        "cp_fenceproxy global shared::cta tensormap::generic release cta cluster gpu "
+        "sys sync aligned";
     struct map_form *form = decode_alloc(decoder, sizeof *form);
     if (form == NULL) {
         return false;
@@ -151,7 +150,7 @@ bool decode_tensor_map(struct decoder *decoder, const struct ptx_instruction *in
     }
     op->run = run_copy;
     op->flags |= OP_CONVERGED;
-    return async_known_modifiers(decoder, in, 0, COPY) &&
+    return decode_modifiers(decoder, in, 0, COPY) &&
            ((in->operand_count == 3 && in->operands[2].kind == PTX_OPERAND_INTEGER &&
              in->operands[2].value == TENSOR_MAP_BYTES) ||
             decode_fail(decoder, "tensormap.cp_fenceproxy takes two addresses and 128")) &&

@@ -272,21 +272,6 @@ static void run_warp_sync(struct warp *warp, const struct op *op, uint32_t mask)
 
 /* ---- decoding ---- */
 
-bool only_modifiers(const struct ptx_instruction *in, const char *known) {
-    for (uint32_t i = 0; i < in->modifier_count; i++) {
-        const size_t length = strlen(in->modifiers[i]);
-        const char *at = strstr(known, in->modifiers[i]);
-        while (at != NULL && ((at != known && at[-1] != ' ') || //
-                              (at[length] != ' ' && at[length] != '\0'))) {
-            at = strstr(at + 1, in->modifiers[i]);
-        }
-        if (at == NULL) {
-            return false;
-        }
-    }
-    return true;
-}
-
 static bool unknown_form(struct decoder *decoder, const struct ptx_instruction *in) {
     return decode_fail(decoder, "this form of %s is not known", in->opcode);
 }

@@ -141,7 +141,7 @@ static bool form_exists(const struct matrix_form *form, uint32_t m) {
 
 static bool decode_product(struct decoder *decoder, const struct ptx_instruction *in,
                            struct op *op) {
-    static const char *const known[] = {"mma_async", "sync", "aligned", "satfinite", NULL};
+    static const char known[] = "mma_async sync aligned satfinite";
     enum matrix_type types[3] = {MATRIX_NONE};
     uint32_t m = 0;
     struct wgmma_form *form = decode_alloc(decoder, sizeof *form);
@@ -189,8 +189,7 @@ static bool decode_product(struct decoder *decoder, const struct ptx_instruction
 }
 
 bool decode_wgmma(struct decoder *decoder, const struct ptx_instruction *in, struct op *op) {
-    static const char *const waits[] = {"fence", "commit_group", "wait_group",
-                                        "sync",  "aligned",      NULL};
+    static const char waits[] = "fence commit_group wait_group sync aligned";
     const struct ptx_module *module = decode_module(decoder);
     op->flags |= OP_OWN_POISON | OP_CONVERGED;
     if (module->target != 90 || module->target_suffix != 'a') {

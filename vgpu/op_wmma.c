@@ -328,9 +328,7 @@ static uint32_t registers_of(char which, enum matrix_type type, uint32_t element
 
 static bool decode_transfer(struct decoder *decoder, const struct ptx_instruction *in,
                             struct op *op, bool load) {
-    static const char *const known[] = {"load",   "store",       "a",       "b",   "c",
-                                        "d",      "sync",        "aligned", "row", "col",
-                                        "shared", "shared::cta", "global",  NULL};
+    static const char known[] = "load store a b c d sync aligned row col shared shared::cta global";
     static const char *const which[] = {"a", "b", "c", "d", NULL};
     struct matrix_form shape;
     enum matrix_type type;
@@ -403,8 +401,7 @@ static bool product_types(const struct ptx_instruction *in, struct matrix_form *
 
 static bool decode_product(struct decoder *decoder, const struct ptx_instruction *in,
                            struct op *op) {
-    static const char *const known[] = {"mma", "sync", "aligned",   "row",
-                                        "col", "rn",   "satfinite", NULL};
+    static const char known[] = "mma sync aligned row col rn satfinite";
     struct matrix_form *form = decode_alloc(decoder, sizeof *form);
     if (form == NULL) {
         return false;

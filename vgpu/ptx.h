@@ -121,6 +121,7 @@ struct ptx_instruction {
     bool guard_negated;
     uint32_t line, column; /* in the PTX text, from 1 */
     uint32_t location;     /* index into the module's locations; 0: none */
+    bool borrowed;         /* the compiler put it in (line 0): location is the one before it */
 };
 
 struct ptx_function {

@@ -187,7 +187,7 @@ static struct declarator parse_declarator(struct parser *p, const struct attribu
 /* Binds the variable where it stands. */
 static void add_variable(struct parser *p, const struct declarator *d, struct vector *list) {
     scope_bind(p, &d->name, d->symbol, p->depth, BOUND_VARIABLE)->variable = d->variable;
-    *(struct ptx_variable **)vector_push(p, list, sizeof d->variable) = d->variable;
+    *(struct ptx_variable **)vector_push(p, list, sizeof(struct ptx_variable *)) = d->variable;
 }
 
 /* An extern declaration and a definition are one variable: whether there is the other one. */
@@ -331,7 +331,8 @@ static struct ptx_function *find_function(struct parser *p, const struct token *
     }
     struct ptx_function *function = parser_alloc(p, p->arena, sizeof *function);
     scope_bind(p, name, symbol, 0, BOUND_FUNCTION)->function = function;
-    *(struct ptx_function **)vector_push(p, &p->functions, sizeof function) = function;
+    *(struct ptx_function **)vector_push(p, &p->functions, sizeof(struct ptx_function *)) =
+        function;
     function->name = symbol->name;
     return function;
 }

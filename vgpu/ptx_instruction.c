@@ -99,12 +99,14 @@ static _Noreturn void fail_undeclared(struct parser *p, const struct token *at, 
 }
 
 /* A name that must be a register: its index. */
-static uint32_t parse_register(struct parser *p, const char *what) {
+static uint32_t parse_predicate(struct parser *p, const char *what) {
     const struct binding *binding = NULL;
     if (p->token.kind == TOKEN_NAME && !(binding = scope_find(p, symbol_of(p, &p->token)))) {
         fail_undeclared(p, &p->token, what);
     }
-    if (!binding || binding->kind != BOUND_REGISTER) {
+    const struct ptx_register *registers = p->registers.items;
+    if (!binding || binding->kind != BOUND_REGISTER ||
+        registers[binding->number].type != PTX_PRED) {
         fail_expected(p, what);
     }
     next_token(p);
@@ -302,7 +304,7 @@ static struct ptx_operand parse_operand(struct parser *p) {
             next_token(p);
             return (struct ptx_operand){.kind = PTX_OPERAND_REGISTER,
                                         .negated = true,
-                                        .reg = parse_register(p, "a predicate behind !")};
+                                        .reg = parse_predicate(p, "a predicate behind !")};
         }
         break;
     default: break;
@@ -319,7 +321,7 @@ void parse_instruction(struct parser *p) {
     bool negated = false;
     if (take_sign(p, '@')) {
         negated = take_sign(p, '!');
-        guard = (int32_t)parse_register(p, "a predicate as guard");
+        guard = (int32_t)parse_predicate(p, "a predicate as guard");
         if (p->token.kind != TOKEN_NAME) {
             fail_expected(p, "an instruction behind the guard");
         }
@@ -336,6 +338,7 @@ void parse_instruction(struct parser *p) {
     in->line = line;
     in->column = column;
     in->location = p->location;
+    in->borrowed = p->borrowed;
     if (take_sign(p, ';')) {
         return;
     }

@@ -77,7 +77,8 @@ void parse_loc(struct parser *p) {
             fail_expected(p, "function_name or inlined_at");
         }
     }
-    if (place.line == 0) { /* what the compiler put in: as the line before */
+    p->borrowed = place.line == 0;
+    if (p->borrowed) {
         p->location = place.inlined_at != 0 ? place.inlined_at : p->location;
     } else {
         p->location = *latest(p, &place) = index_of(p, &place);

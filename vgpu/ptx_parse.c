@@ -116,6 +116,7 @@ static void parse_body(struct parser *p, struct ptx_function *function) {
 static void parse_function(struct parser *p, bool entry) {
     p->last_label = 0;
     p->location = 0;
+    p->borrowed = false;
     p->function_number++;
     struct ptx_function *function = parse_function_head(p, entry);
     if (take_sign(p, '{')) {

@@ -133,6 +133,7 @@ struct parser {
     /* of the current function */
     uint32_t function_number;           /* counted from 1 */
     uint32_t location;                  /* of the next instruction */
+    bool borrowed;                      /* ... as in struct ptx_instruction */
     const struct ptx_instruction *form; /* of the current instruction */
     struct vector registers;            /* struct ptx_register */
     struct vector locals;               /* struct ptx_variable * */

@@ -18,7 +18,7 @@
 
 #include "memory.h"
 
-enum { HIT_RACE, HIT_WARP, HIT_EARLY, HIT_OVERWRITE, HIT_PROXY };
+enum { HIT_RACE, HIT_SAME_VALUE, HIT_WARP, HIT_EARLY, HIT_OVERWRITE, HIT_PROXY };
 
 /* Who it was, in 32 bits: op 15, lane 6, strong 1, slot 10 (of reads: the row's). */
 enum { WHO_LANE = 15, WHO_STRONG = 1 << 21, WHO_SLOT = 22 };
@@ -68,6 +68,19 @@ static bool is_unsynced(const struct race *race, uint32_t stamp, uint32_t who, u
            !(other_strong && race->strong);
 }
 
+/* A plain store over another one: does it leave what it finds? */
+static bool stores_same(struct race *race, uint32_t lane, bool other_strong) {
+    if (race->access == NULL || race->kind != ACCESS_WRITE || race->strong || other_strong ||
+        lane >= LANES) {
+        return false;
+    }
+    if (!race->compared) {
+        race->changed = store_changes(race->warp, race->op, race->access);
+        race->compared = true;
+    }
+    return (race->changed >> lane & 1) == 0;
+}
+
 /* Are the last writes of n cells old, or by the lanes that touch them now? */
 static bool are_own(const struct race *race, uint32_t cell, uint32_t n, uint32_t lane,
                     uint32_t lane_shift) {
@@ -108,6 +121,8 @@ static void check_writes(struct race *race, uint32_t cell, uint32_t n, uint32_t 
             continue;
         } else if (slot >= race->memory->warp_slots) {
             kind = is_read(race->kind) ? HIT_EARLY : HIT_OVERWRITE;
+        } else if (stores_same(race, mine, strong)) {
+            kind = HIT_SAME_VALUE;
         }
         hit(race, kind, cell + i, mine, slot, op_of_id(race->memory->cluster, who & WHO_OP));
     }
@@ -404,6 +419,8 @@ bool race_begin(struct race *race, struct warp *warp, const struct op *op, struc
     race->proxy = proxy;
     race->strong = strong || kind == ACCESS_ATOMIC;
     race->agent = agent;
+    race->access = NULL;
+    race->compared = false;
     race->slot = warp->agent_index;
     race->now = memory->time;
     race->floor = slot->floor;
@@ -504,8 +521,7 @@ static inline __attribute__((always_inline)) void touch_lanes(struct race *race,
     const struct written written = written_of(cells);
     const struct read_by read_by =
         reads && !issue ? read_by_of(cells, race->slot, race->sync) : (struct read_by){0};
-    for (uint32_t rest = lanes; rest != 0; rest &= rest - 1) {
-        const uint32_t lane = (uint32_t)__builtin_ctz(rest);
+    FOR_LANES(lane, lanes) {
         const uint32_t offset = (uint32_t)(addresses[lane] - base), cell = offset >> shift;
         if (proxied || any_flight(writing + cell, n) ||
             !all_below(written.stamps + cell, n, floor) ||
@@ -539,20 +555,13 @@ void race_lanes(struct race *race, const uint64_t *addresses, uint64_t base, uin
 
 /* ---- reports --------------------------------------------------------------------------------- */
 
-static const char *kind_word(enum access_kind kind) {
-    switch (kind) {
-    case ACCESS_READ: return "this read";
-    case ACCESS_WRITE: return "this write";
-    case ACCESS_ATOMIC: return "this atomic";
-    case ACCESS_ISSUE_WRITE: return "this asynchronous write";
-    default: return "this asynchronous read";
-    }
-}
-
 static void report_hit(struct race *race, int kind, const char *what) {
-    static const enum finding_kind KINDS[RACE_HITS] = {
-        FINDING_RACE, FINDING_RACE_WARP, FINDING_ASYNC_READ_EARLY, FINDING_ASYNC_OVERWRITE,
-        FINDING_PROXY_FENCE};
+    static const enum finding_kind KINDS[RACE_HITS] = {FINDING_RACE,
+                                                       FINDING_RACE_SAME_VALUE,
+                                                       FINDING_RACE_WARP,
+                                                       FINDING_ASYNC_READ_EARLY,
+                                                       FINDING_ASYNC_OVERWRITE,
+                                                       FINDING_PROXY_FENCE};
     const struct race_hit *found = &race->hits[kind];
     const struct warp *other = warp_of_slot(race->memory->cluster, found->slot);
     const struct finding_detail detail = {
@@ -568,13 +577,14 @@ static void report_hit(struct race *race, int kind, const char *what) {
     if (other != NULL) {
         snprintf(by, sizeof(by), " (warp %u of block %u)", other->index, other->cta->linear);
     }
-    report(race->warp, race->op, KINDS[kind], found->lanes, &detail, "%s of %s %s%s",
-           kind_word(race->kind), place, what, by);
+    report(race->warp, race->op, KINDS[kind], found->lanes, &detail, "this %s of %s %s%s",
+           access_verb(race->kind), place, what, by);
 }
 
 void race_end(struct race *race) {
     static const char *const WHATS[RACE_HITS] = {
         "is not ordered with an earlier access",
+        "is not ordered with an earlier one, of the same value",
         "touches what another lane of the warp touched, without __syncwarp between them",
         "does not wait for the asynchronous operation that writes there",
         "does not wait for the asynchronous operation that is at work there",

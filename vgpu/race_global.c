@@ -164,6 +164,12 @@ static struct mask both(struct mask a, struct mask b) {
     return (struct mask){a.low | b.low, a.high | b.high};
 }
 
+enum { HIT_RACE, HIT_SAME_VALUE };
+struct line_hit {
+    uint64_t key;        /* of the first line that was hit: the table may grow under a pointer */
+    uint32_t who, lanes; /* lanes 0: none */
+};
+
 struct toucher {
     struct warp *warp;
     const struct op *op;
@@ -171,8 +177,10 @@ struct toucher {
     int what; /* PLAIN_WRITE ... */
     bool writes, strong, engine;
     uint32_t who, stamp;
-    uint64_t hit_key; /* of the first line that was hit: the table may grow under a pointer */
-    uint32_t hit_who, hit_lanes;
+    const struct access *access; /* NULL: a block */
+    uint32_t changed;            /* lanes by store_changes, once it was asked for */
+    bool compared;
+    struct line_hit hits[2]; /* by HIT_RACE, HIT_SAME_VALUE */
 };
 
 static bool toucher_begin(struct toucher *toucher, struct warp *warp, const struct op *op,
@@ -204,6 +212,42 @@ static bool races(const struct toucher *toucher, const struct last *last, struct
     return last->stamp != 0 && slot != toucher->warp->agent_index &&
            last->stamp > toucher->warp->clock->seen[slot] && overlap(last->bytes, bytes) &&
            !(toucher->strong && (last->who & WHO_STRONG) != 0);
+}
+
+/* Do the stores leave what the other one stored to this line? Both are plain. */
+static bool stores_same(struct toucher *toucher, uint64_t key, const struct last *other) {
+    const struct access *access = toucher->access;
+    if (access == NULL || access->kind != ACCESS_WRITE || toucher->strong ||
+        (other->who & WHO_STRONG) != 0) {
+        return false;
+    }
+    if (!toucher->compared) {
+        toucher->changed = store_changes(toucher->warp, toucher->op, access);
+        toucher->compared = true;
+    }
+    const uint32_t bytes = access->element * access->count;
+    for (uint32_t rest = toucher->changed; rest != 0; rest &= rest - 1) {
+        const uint64_t address = access->address[__builtin_ctz(rest)];
+        const uint32_t first = (uint32_t)(address % LINE_BYTES);
+        if (first + bytes > LINE_BYTES ||
+            (address / LINE_BYTES == key && overlap(mask_of(first, bytes), other->bytes))) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void look_for_race(struct toucher *toucher, uint64_t key, const struct last *other,
+                          bool other_writes, struct mask bytes, uint32_t lanes) {
+    if (!races(toucher, other, bytes)) {
+        return;
+    }
+    const bool same = other_writes && stores_same(toucher, key, other);
+    struct line_hit *hit = &toucher->hits[same ? HIT_SAME_VALUE : HIT_RACE];
+    if (hit->lanes == 0) {
+        *hit = (struct line_hit){.key = key, .who = other->who};
+    }
+    hit->lanes |= lanes;
 }
 
 static void remember(struct last *last, const struct toucher *toucher, struct mask bytes) {
@@ -259,15 +303,10 @@ static void touch(struct toucher *toucher, uint64_t key, struct mask bytes, uint
     if (toucher->engine) {
         return;
     }
-    const struct last *other = races(toucher, &line->writers[0], bytes)   ? &line->writers[0]
-                               : races(toucher, &line->writers[1], bytes) ? &line->writers[1]
-                               : toucher->writes && races(toucher, &line->reader, bytes)
-                                   ? &line->reader
-                                   : NULL;
-    if (other != NULL) {
-        toucher->hit_key = toucher->hit_lanes == 0 ? line->key : toucher->hit_key;
-        toucher->hit_who = toucher->hit_lanes == 0 ? other->who : toucher->hit_who;
-        toucher->hit_lanes |= lanes;
+    look_for_race(toucher, key, &line->writers[0], true, bytes, lanes);
+    look_for_race(toucher, key, &line->writers[1], true, bytes, lanes);
+    if (toucher->writes) {
+        look_for_race(toucher, key, &line->reader, false, bytes, lanes);
     }
     if (toucher->writes && who_slot(line->writers[0].who) != toucher->warp->agent_index) {
         const struct last before = line->writers[0];
@@ -287,24 +326,32 @@ static void touch_range(struct toucher *toucher, uint64_t address, uint64_t byte
     }
 }
 
-static void toucher_end(const struct toucher *toucher) {
-    if (toucher->hit_lanes == 0) {
-        return;
-    }
+static void report_race(const struct toucher *toucher, enum finding_kind kind,
+                        const struct line_hit *hit) {
     const struct cluster *cluster = toucher->memory->cluster;
-    const struct warp *other = warp_of_slot(cluster, who_slot(toucher->hit_who));
+    const struct warp *other = warp_of_slot(cluster, who_slot(hit->who));
     const struct finding_detail detail = {.space = PTX_GLOBAL,
-                                          .address = toucher->hit_key * LINE_BYTES,
+                                          .address = hit->key * LINE_BYTES,
                                           .bytes = LINE_BYTES,
-                                          .other = op_of_id(cluster, toucher->hit_who & WHO_OP),
+                                          .other = op_of_id(cluster, hit->who & WHO_OP),
                                           .other_warp = other};
     char place[128];
     memory_describe(toucher->warp, PTX_GLOBAL, detail.address, place, sizeof(place));
-    report(toucher->warp, toucher->op, FINDING_RACE, toucher->hit_lanes, &detail,
-           "this %s in the 128 bytes at %s is not ordered with an earlier access by warp %u of "
+    report(toucher->warp, toucher->op, kind, hit->lanes, &detail,
+           "this %s in the 128 bytes at %s is not ordered with an earlier %s by warp %u of "
            "block %u",
-           toucher->writes ? "write" : "read", place, other != NULL ? other->index : 0,
-           other != NULL ? other->cta->linear : 0);
+           toucher->writes ? "write" : "read", place,
+           kind == FINDING_RACE ? "access" : "one of the same value,",
+           other != NULL ? other->index : 0, other != NULL ? other->cta->linear : 0);
+}
+
+static void toucher_end(const struct toucher *toucher) {
+    static const enum finding_kind KINDS[] = {FINDING_RACE, FINDING_RACE_SAME_VALUE};
+    for (int i = HIT_RACE; i <= HIT_SAME_VALUE; i++) {
+        if (toucher->hits[i].lanes != 0) {
+            report_race(toucher, KINDS[i], &toucher->hits[i]);
+        }
+    }
 }
 
 void race_global_access(struct warp *warp, const struct op *op, const struct access *access) {
@@ -312,6 +359,7 @@ void race_global_access(struct warp *warp, const struct op *op, const struct acc
     if (!toucher_begin(&toucher, warp, op, access->kind, access->strong, access->narrow)) {
         return;
     }
+    toucher.access = access;
     toucher.engine = access->agent != NULL || access->kind == ACCESS_ISSUE_WRITE ||
                      access->kind == ACCESS_ISSUE_READ;
     const uint32_t bytes = access->element * access->count;
@@ -323,8 +371,7 @@ void race_global_access(struct warp *warp, const struct op *op, const struct acc
     uint64_t key = 0;
     struct mask mask = {0, 0};
     uint32_t lanes = 0;
-    for (uint32_t rest = access->good; rest != 0; rest &= rest - 1) {
-        const uint32_t lane = (uint32_t)__builtin_ctz(rest);
+    FOR_LANES(lane, access->good) {
         const uint64_t address = access->address[lane];
         if (address % LINE_BYTES + bytes > LINE_BYTES) { /* a row of wmma may cross the line */
             touch_range(&toucher, address, bytes, 1U << lane);

@@ -380,7 +380,8 @@ extern "C" __global__ void __launch_bounds__(512, 1)
 #if FAULT == 35 || FAULT == 37
         asm volatile("setmaxnreg.inc.sync.aligned.u32 160;");
 #else
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(FAULT == 36 ? 240 : 232)); /* @19 @36 */
+        constexpr int MORE = FAULT == 36 ? 240 : 232;
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(MORE)); /* @19 @36 */
 #endif
         consume(&r, &out); /* @24 */
     } else { /* warpgroups without work */

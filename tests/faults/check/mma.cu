@@ -82,25 +82,25 @@ __device__ void fill(half_bits *stage, const half_bits *a, const half_bits *b, i
         const int global = of_a ? block * BM + row : blockIdx.y * BN + row - BM;
         const int bound = of_a ? rows + (FAULT == 7) : columns;
         const bool inside = global < bound && k < depth;
-        const half_bits *source = (of_a ? a : b) + (inside || FAULT == 23 ? global * depth + k : 0);
-        int bytes = inside ? 16 : 0;
+        const half_bits *chunk = (of_a ? a : b) + (inside || FAULT == 23 ? global * depth + k : 0);
+        int n = inside ? 16 : 0;
 #if FAULT == 6
-        source += 1;
+        chunk += 1;
 #elif FAULT == 11
         if (!inside) {
             continue;
         }
 #elif FAULT == 21
-        bytes *= 2;
+        n *= 2;
 #elif FAULT == 23
-        bytes = 16;
+        n = 16;
 #endif
         const int line = FAULT == 16 && row == BM + BN - 1 ? row + BM + BN : row;
         half_bits *to = stage + at_chunk(line, i % CHUNKS);
 #if FAULT == 29
-        copy8(to, source);
+        copy8(to, chunk);
 #else
-        copy16(to, source, bytes); /* @1 @2 @3 @4 @5 @6 @7 @10 @12 @16 @17 @21 @23 @24 @27 @28 @30 @33 */
+        copy16(to, chunk, n); /* @1 @2 @3 @4 @5 @6 @7 @10 @12 @16 @17 @21 @23 @24 @27 @28 @30 @33 */
 #endif
     }
 }
@@ -231,7 +231,8 @@ extern "C" __global__ void multiply(const half_bits *a, const half_bits *b, floa
 #endif
     for (int i = threadIdx.x; i < BM * BN; i += THREADS) {
         const int local = (i / BN + 16) % BM; /* the other warp's rows */
-        const int row = (FAULT == 32 ? 0 : blockIdx.x) * BM + local, column = blockIdx.y * BN + i % BN;
+        const int row = (FAULT == 32 ? 0 : blockIdx.x) * BM + local;
+        const int column = blockIdx.y * BN + i % BN;
         if ((row < rows || FAULT == 8) && (column < columns || FAULT == 31)) {
             c[row * columns + column] = result[local * PITCH + i % BN]; /* @8 @11 @20 @29 @31 @32 */
         }

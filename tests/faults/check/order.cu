@@ -74,7 +74,8 @@
 #endif
 
 /* All threads leave a part; the last block adds them up. */
-extern "C" __global__ void last_block(const float *in, float *parts, unsigned *tickets, float *out) {
+extern "C" __global__ void last_block(const float *in, float *parts, unsigned *tickets,
+                                      float *out) {
     __shared__ bool is_last;
     __shared__ float sums[32];
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -342,7 +343,9 @@ extern "C" __global__ void references(const float *in, float *values, int *flags
     if (threadIdx.x == 0) {
         values[blockIdx.x] = in[blockIdx.x]; /* @27 @28 @29 */
         cuda::atomic_ref<int, scope> mine(flags[blockIdx.x]), theirs(flags[next]);
-        mine.store(1, FAULT == 27 ? cuda::memory_order_relaxed : cuda::memory_order_release); /* @29 */
+        constexpr auto release =
+            FAULT == 27 ? cuda::memory_order_relaxed : cuda::memory_order_release;
+        mine.store(1, release); /* @29 */
         while (theirs.load(FAULT == 28 ? cuda::memory_order_relaxed
                                        : cuda::memory_order_acquire) == 0) { /* @29 */
         }

@@ -25,6 +25,10 @@
  * @fault 16 barrier-count     two warps come to one barrier with different counts
  * @fault 17 wrong-space       a global pointer, cut to 32 bits, is used as a shared one
  * @fault 18 read-only         a store to constant memory
+ * @run 19 any_positive --grid 2 --block 128 --arg buf:f32:256:rand:7 --arg buf:i32:2:zero
+ * @fault 19 race              threads of several warps store different values to one word
+ * @run 20 any_positive --grid 2 --block 128 --arg buf:f32:256:rand:7 --arg buf:i32:2:zero
+ * @fault 20 race              the same in global memory
  */
 #include <cassert>
 
@@ -150,4 +154,18 @@ extern "C" __global__ void softmax_rows(const float *in, float *out, int count, 
             out[begin + i] = values[i] / sum * unit[0]; /* @5 @7 */
         }
     }
+}
+
+/* Who finds one says so; that all say the same is worth a warning, not an error. */
+extern "C" __global__ void any_positive(const float *in, int *out) {
+    __shared__ int found;
+    if (threadIdx.x == 0) {
+        found = 0;
+    }
+    __syncthreads();
+    if (in[blockIdx.x * blockDim.x + threadIdx.x] > 0.0f) {
+        found = FAULT == 19 ? threadIdx.x / 32 + 1 : 1; /* @19 */
+    }
+    __syncthreads();
+    out[blockIdx.x] = FAULT == 20 ? threadIdx.x / 32 + found : found; /* @20 */
 }
