@@ -9,6 +9,7 @@
 set(ATTN_KERNELS AUTO CACHE STRING "Kernels for NVIDIA GPUs: ON, OFF, or AUTO (if nvcc is found)")
 set_property(CACHE ATTN_KERNELS PROPERTY STRINGS AUTO ON OFF)
 set(ATTN_VARIANTS "" CACHE STRING "Build only kernels with this regular expression in their name")
+option(ATTN_ONE_OF_EACH "Of each family, build only the first of these kernels" OFF)
 set(ATTN_PORTABLE_ARCHS "80;90" CACHE STRING "Machine code of portable kernels is for these sm_XX")
 option(ATTN_KERNEL_DEBUG "Kernels with device asserts and line tables in their machine code" OFF)
 
@@ -185,7 +186,8 @@ endmacro()
 macro(attn_add_variant family arch dtype head_dim block_q block_kv warps stages)
     set(variant ${family}_${dtype}_d${head_dim}_${block_q}x${block_kv}_w${warps}_s${stages})
     math(EXPR declared "${declared} + 1")
-    if(variant MATCHES "${ATTN_VARIANTS}")
+    if(variant MATCHES "${ATTN_VARIANTS}" AND NOT (ATTN_ONE_OF_EACH AND ${family} IN_LIST families))
+        list(APPEND families ${family})
         if(NOT EXISTS ${PROJECT_SOURCE_DIR}/src/kernels/${family}.cu)
             message(FATAL_ERROR "variants.def: family ${family} has no src/kernels/${family}.cu")
         endif()
@@ -270,9 +272,10 @@ function(attn_add_kernels sources)
     list(REMOVE_DUPLICATES portable_archs)
     list(SORT portable_archs COMPARE NATURAL)
 
-    set(declared 0) # lines of variants.def
-    set(built 0)    # of them, what the filter leaves
-    set(embedded 0) # files in images.S
+    set(declared 0)  # lines of variants.def
+    set(built 0)     # of them, what the filters leave
+    set(families "") # of these, with repetitions
+    set(embedded 0)  # files in images.S
     set(embedded_files "")
     set(compiled "")
     set(assembly "")

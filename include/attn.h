@@ -12,7 +12,9 @@
  *     attn_tensors_init(&t);
  *     t.q = q;  t.k = k;  t.v = v;  t.o = o;
  *     size_t size = attn_workspace_size(plan);
- *     attn_forward(plan, &t, malloc(size), size, NULL, &why);
+ *     void *workspace = malloc(size);                     // on a GPU: the device's memory
+ *     attn_workspace_init(plan, workspace, size, NULL, &why);
+ *     attn_forward(plan, &t, workspace, size, NULL, &why);
  *
  * Three parts: USE IT (context, problem, plan, forward), LOOK INSIDE (variants, refusals, devices)
  * and PROVE IT (a double-precision reference and the one comparison).
@@ -241,7 +243,8 @@ ATTN_API size_t attn_workspace_size(const attn_plan *plan);
 ATTN_API size_t attn_workspace_alignment(const attn_plan *plan);
 
 /* Prepares a workspace once after its allocation; each later call leaves it ready for the next.
- * Asynchronous on `stream` for a GPU. Costs nothing where nothing is needed. */
+ * Asynchronous on `stream` for a GPU, where kernels count in it and go wrong without this. Costs
+ * nothing where nothing is needed. */
 ATTN_API attn_status attn_workspace_init(const attn_plan *plan, void *workspace, size_t size,
                                          void *stream, attn_error *error);
 

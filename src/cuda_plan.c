@@ -352,7 +352,8 @@ attn_status cuda_plan(struct cuda *cuda, struct variant *variant, const attn_pro
         .kernel = variant->kernel,
         .block = (unsigned)(32 * v->warps),
         .shared_bytes = (unsigned)v->shared_bytes,
-        .begins_early = family->begins_early,
+        /* older drivers cannot capture such a launch into a graph */
+        .begins_early = family->begins_early && cuda->driver.version >= 12030,
         .has_maps = family->has_maps,
         .workspace = family->has_counters ? 2 * sizeof *geometry->args.counters : 0,
         .args =

@@ -143,17 +143,19 @@ static bool agrees(const struct fake_map *map, const struct tensor *t, int type)
     return fine;
 }
 
-/* fwd_hopper_split has a block for each (head, tile, batch), and waits for the kernel before it;
- * the others have blocks that stay, none of them without a tile, and do not wait. */
+/* fwd_hopper_split has a block for each (head, tile, batch); the others have blocks that stay, none
+ * of them without a tile. All begin early and wait themselves for the kernel before them. */
 static bool grid_fits(const struct fake_launch *launch) {
     const struct attn_args *a = &launch->args;
     const unsigned int *grid = launch->grid;
+    if (!launch->early) {
+        return false;
+    }
     if (strstr(launch->kernel->name, "_split") != NULL) {
         return grid[0] == (unsigned int)a->heads_q && grid[1] == (unsigned int)a->tiles_q &&
                grid[2] == (unsigned int)(a->heads_all / a->heads_q);
     }
-    return grid[0] <= (long long)a->heads_all * a->tiles_q && grid[1] == 1 && grid[2] == 1 &&
-           !launch->early;
+    return grid[0] <= (long long)a->heads_all * a->tiles_q && grid[1] == 1 && grid[2] == 1;
 }
 
 /* Some take tiles by counters, which they leave as they found them: at 0. */

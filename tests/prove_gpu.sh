@@ -40,25 +40,13 @@ step() {
     esac
 }
 
-# A debug image runs in the release library: one for each family.
-debug_images() {
-    debug=$build/debug-kernels
-    cmake -S "$root" -B "$debug" -DATTN_KERNELS=ON -DATTN_KERNEL_DEBUG=ON -DBUILD_TESTING=OFF \
-        -DATTN_VARIANTS='_fp16_d64_32x64_w4_s2$' >/dev/null &&
-        cmake --build "$debug" --target kernel_images --parallel 8 >/dev/null || return 1
-    for image in "$debug"/kernels/*.sm_90.cubin; do
-        variant=$(basename "$image" .sm_90.cubin)
-        "$attest" parity --device cuda --quick --variant "^$variant\$" --image "$image" || return 1
-    done
-}
-
 for one in $steps; do
     case $one in
     inspect) step inspect "$attest" inspect ;;
     sass) step sass sh "$root/tests/confirm_sass.sh" "$attest" ;;
     parity) step parity "$attest" parity --device cuda ;;
     ptx) step ptx "$attest" parity --device cuda --quick --ptx ;;
-    debug) step debug debug_images ;;
+    debug) step debug sh "$root/tests/debug_kernels.sh" "$build" cuda --quick ;;
     sanitize) step sanitize "$attest" sanitize --device cuda --out "$out/sanitizer" ;;
     bench) step bench "$attest" bench --device cuda --grid canonical --all-variants \
         --seconds 0.3 ;;

@@ -88,7 +88,9 @@ says "plan --json: images" '"compute_80"'
 says "plan --json: warps" '"warps": '
 accepts "plan of the PTX" plan $gpu --dtype fp16 --ptx
 says "plan of the PTX" "$kernel@ptx"
-refuses "head dimension" "head_dim = 128" plan $gpu --dtype fp16 --dim 128
+refuses "dtype" "no variant is for this dtype" plan $gpu --dtype fp32
+refuses "head dimension that is too large" "head_dim = 264" plan $gpu --dtype fp16 --dim 264
+refuses "head dimension that is odd" "head_dim = 65" plan $gpu --dtype fp16 --dim 65
 refuses "image without a variant" "no --variant" bench $gpu --image q.npy
 refuses "image and PTX" "expected one of the two" bench $gpu --image q.npy --ptx --variant "$kernel"
 refuses "image that is none" "neither a cubin" bench $gpu --image q.npy --variant "$kernel" --dtype fp16
@@ -126,7 +128,7 @@ says "bench: checked" "40 of 40 rows"
 says "bench: the device" "on Fake GPU 0, sm_90, 20 multiprocessors, CUDA 12.8"
 accepts "bench --mode graph" bench $gpu $small --mode graph --json --ptx
 says "bench --mode graph: mode" '"mode": "graph"'
-says "bench --mode graph: variant" "$kernel@ptx"
+holds "bench --mode graph: variant" grep -q '"variant": "fwd_[a-z0-9_]*@ptx"' stdout
 holds "bench --mode graph: nothing else" [ "$(grep -c '"mode"' stdout)" -eq 1 ]
 accepts "bench --mode eager" bench $gpu $small --mode eager --json --causal bottom-right
 holds "bench --mode eager: host" grep -q '"host_us": [0-9]' stdout
@@ -134,7 +136,7 @@ accepts "bench --all-variants" bench $gpu $small --all-variants --mode eager
 rows=$(grep -c ' eager ' stdout)
 run plan $gpu $(echo "$small" | sed 's/--seconds.*//') --all
 holds "bench --all-variants: a row for each" [ "$rows" -eq "$(grep -c '  yes;' stdout)" ]
-refuses "bench: no variant applies" "head_dim = 80" bench $gpu --dim 80 --dtype fp16
+refuses "bench: no variant applies" "head_dim = 65" bench $gpu --dim 65 --dtype fp16
 # Nothing of fp32 is among the kernels, so that a table of it holds nothing but refusals.
 run bench $gpu --grid small --dtype fp32
 holds "a grid of refusals: exit code" [ $code -eq 2 ]
@@ -150,6 +152,24 @@ accepts "attn through the PTX" attn $files $gpu --causal bottom-right --ptx
 same "attn through the PTX: O" o.npy o_gpu.npy
 same "attn through the PTX: LSE" l.npy l_gpu.npy
 rm -f o.npy l.npy
-refuses "attn: an option of no kernel" "ALiBi" attn $files $gpu --alibi
+
+# Options belong to the full families, each head dimension to one of the tiles.
+run plan $gpu --dtype fp16 --all
+dims="8 40 64"
+if grep -q fwd_mma_full_fp16_d256_ stdout; then # it may have been built without
+    dims="$dims 72 104 168 200 256"
+fi
+for dim in $dims; do
+    accepts "plan: head_dim $dim" plan $gpu --dtype fp16 --dim $dim
+    accepts "plan: head_dim $dim and an option" plan $gpu --dtype fp16 --dim $dim --alibi
+    says "plan: head_dim $dim and an option: kernel" "fwd_mma_full_fp16_"
+done
+accepts "attn with an option" attn $files $gpu --verify --alibi
+says "attn with an option: verified" "40 of 40 rows"
+npy q.npy f4 "1, 2, 20, 64" 1
+npy k.npy f4 "1, 1, 24, 64" 2
+npy v.npy f4 "1, 1, 24, 64" 3
+rm -f o.npy l.npy
+refuses "attn: a dtype of no kernel" "no variant is for this dtype" attn $files $gpu
 
 finish

@@ -5,9 +5,10 @@
 #
 # Proves what cmake/kernels.cmake promises. Without nvcc: the configuration succeeds, says what is
 # missing, and ATTN_KERNELS=ON refuses. With nvcc, in a copy of the tree: a filter builds one
-# kernel; the log's hash is the cubin's; the embedded bytes are the files'; nothing names a folder of
-# this machine, so that another folder gives the same PTX; release code neither prints nor asserts; an
-# edited header rebuilds the kernel and the library; a warning of nvcc or of ptxas is an error.
+# kernel, another one of each family; the log's hash is the cubin's; the embedded bytes are the
+# files'; nothing names a folder of this machine, so that another folder gives the same PTX; release
+# code neither prints nor asserts; an edited header rebuilds the kernel and the library; a warning of
+# nvcc or of ptxas is an error.
 #
 # Invariant: the tree and the build folder are only read.
 set -eu
@@ -15,7 +16,7 @@ set -eu
 source=$(cd "$1" && pwd)
 build=$2
 variant=fwd_scalar_fp16_d64_32x64_w4_s2
-most_bytes=20000000
+most_bytes_of_one=500000 # its PTX, the cubins, their logs
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -107,7 +108,8 @@ refuses_to_configure() { # refuses_to_configure NAME SENTENCE OPTION...
 refuses_to_configure no_architectures 'ATTN_PORTABLE_ARCHS is empty' -DATTN_PORTABLE_ARCHS=
 refuses_to_configure an_expression_that_is_none 'ATTN_VARIANTS is "(", expected a regular' \
     -DATTN_PORTABLE_ARCHS=80 '-DATTN_VARIANTS=('
-holds the_library_is_small test "$(wc -c <"$build/libattn.so")" -lt "$most_bytes"
+holds the_library_is_small test "$(wc -c <"$build/libattn.so")" -lt \
+    $((8000000 + $(cat "$build/kernels/built.txt") * most_bytes_of_one))
 
 # ---- with nvcc -------------------------------------------------------------------------------
 
@@ -135,6 +137,14 @@ for arch in sm_80 sm_90; do
     lacks "the_cubin_has_no_line_table_$arch" 'debug_line' "$kernel.$arch.cubin"
     lacks "the_cubin_names_no_folder_$arch" "$work" "$kernel.$arch.cubin"
 done
+one_of_each() {
+    configure each ${nvcc:+-DATTN_NVCC="$nvcc"} -DATTN_VARIANTS=_bf16_ -DATTN_ONE_OF_EACH=ON &&
+        sed -n 's/^    {"\(fwd_[a-z_]*\)_bf16_.*_PTX.*/\1/p' "$work/each/kernels/images.c"
+}
+sed -n 's/^CUDA_VARIANT(\([a-z_]*\), [a-z0-9_]*, bf16.*/\1/p' "$tree/src/kernels/variants.def" |
+    uniq >"$work/families"
+one_of_each >"$work/each.txt"
+holds one_of_each_family cmp "$work/families" "$work/each.txt"
 holds the_ptx_has_lines grep -q "\.file.*\"src/kernels/fwd_scalar\.cu\"" "$kernel.ptx"
 lacks the_ptx_names_no_folder '"/' "$kernel.ptx"
 lacks release_code_does_not_print vprintf "$kernel.ptx"
