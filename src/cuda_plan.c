@@ -14,7 +14,8 @@ enum {
     ROW_BYTES = 16,      /* every row of Q, K, V and O begins at a multiple: cp.async */
     PACKED_QUERIES = 16, /* a problem of at most so many packs the heads of a group ... */
     PACKED_TILES = 4,    /* ... if its rows are not more than so many tiles */
-    GRID_YZ = 65535      /* blocks in the second and third dimension of a grid */
+    GRID_YZ = 65535,     /* blocks in the second and third dimension of a grid */
+    MOST_UNITS = 65536   /* multiprocessors: resident blocks count so far past the last tile */
 };
 
 enum masks { ANY_MASK, NOT_CAUSAL, CAUSAL_ONLY };
@@ -216,10 +217,15 @@ static attn_status check_grid(const struct variant *variant, const attn_problem 
                               attn_error *error) {
     const struct cut cut = cut_rows(variant, p);
     const double blocks = (double)cut.groups * (double)cut.tiles;
-    if (blocks > INT32_MAX) {
+    const int32_t block_q = variant->info.block_q, most = INT32_MAX - MOST_UNITS;
+    if (blocks > most) {
         return attn_fail(error, ATTN_UNSUPPORTED,
                          "%.0f blocks of %d query rows, a grid has at most %d", blocks,
-                         (int)variant->info.block_q, INT32_MAX);
+                         (int)block_q, (int)most);
+    }
+    if (p->seq_q > INT32_MAX - block_q) { /* rows are counted to the end of the last block */
+        return attn_fail(error, ATTN_UNSUPPORTED, "seq_q = %lld, it takes at most %d",
+                         (long long)p->seq_q, (int)(INT32_MAX - block_q));
     }
     const bool solid = families[variant->family].grid == THREE_DIMS;
     if (solid && (cut.tiles > GRID_YZ || p->batch > GRID_YZ)) {

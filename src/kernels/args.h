@@ -49,8 +49,8 @@ struct attn_args {
     const float *sink; /* NULL: none */
     const void *bias;  /* NULL: none */
     long long bias_batch, bias_head, bias_row, bias_col;
-    int bias_dtype; /* as enum attn_dtype counts: fp32, fp16, bf16 */
-    int reserved;   /* 0; keeps the size a multiple of 8 without padding */
+    int bias_dtype;                          /* as enum attn_dtype counts: fp32, fp16, bf16 */
+    int reserved;                            /* 0; keeps the size a multiple of 8 without padding */
     const int *cu_seqlens_q, *cu_seqlens_kv; /* NULL: not packed */
     const int *used_kv;                      /* NULL: all of them */
 

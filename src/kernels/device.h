@@ -100,7 +100,8 @@ AT(counters, 344);
 static_assert(sizeof(struct attn_args) == 352, "struct attn_args has another size");
 #undef AT
 #define AT(field, offset)                                                                          \
-    static_assert(__builtin_offsetof(struct attn_tma_args, field) == (offset), #field " has moved")
+    static_assert(__builtin_offsetof(struct attn_tma_args, field) == (offset), #field " has "      \
+                                                                                      "moved")
 AT(q, 0);
 AT(k, 128);
 AT(v, 256);

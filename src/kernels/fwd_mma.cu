@@ -332,6 +332,7 @@ INLINE bool finish_rows(struct rows &rows, const struct attn_args &a, const stru
             const int tile_row = at.row + r * M + at.lane / 4 + 8 * half;
             const int row = w.first_row + tile_row;
             float factor = 1.0f, *const sum = &rows.sum[r][half];
+            const bool nothing = FULL && *sum == 0.0f; /* and 0 times NaN would be NaN */
             if (FULL && a.sink != 0) {
                 const int head = w.head + head_of_row(a, min(row, w.rows - 1));
                 factor = join_sink(a, head, &rows.reference[r][half], sum);
@@ -342,8 +343,8 @@ INLINE bool finish_rows(struct rows &rows, const struct attn_args &a, const stru
             }
 #pragma unroll
             for (int c = 0; c < COLUMN_TILES; c++) {
-                const float low = rows.o[r][c][2 * half] * factor;
-                const float high = rows.o[r][c][2 * half + 1] * factor;
+                const float low = nothing ? 0.0f : rows.o[r][c][2 * half] * factor;
+                const float high = nothing ? 0.0f : rows.o[r][c][2 * half + 1] * factor;
                 zero = fmaf(low, 0.0f, fmaf(high, 0.0f, zero));
                 *(unsigned *)(shared_q + chunk_at(ATTN_BM, tile_row, c) + at.lane % 4 * 4) =
                     pack(normalise(low, *sum), normalise(high, *sum));
@@ -462,7 +463,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
         float s[ROW_TILES][KEY_TILES][4];
         unsigned p[ROW_TILES][KEY_TILES][2];
         compute_scores(s, q, shared_q, stage, at);
-        const bool crossed = n * ATTN_BN < last.begin || n * ATTN_BN + ATTN_BN > first.end;
+        const bool crossed = n * ATTN_BN < last.begin || n * ATTN_BN > first.end - ATTN_BN;
 #pragma unroll
         for (int r = 0; r < ROW_TILES; r++) {
             const int row = w.first_row + at.row + r * M + at.lane / 4;

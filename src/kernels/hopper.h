@@ -214,7 +214,7 @@ INLINE void apply_options(float (&s)[SCORES], const struct attn_args &a, const s
         }
     }
     if ((MASKED || last) &&
-        (n * ATTN_BN + ATTN_BN > rows.common.end || (FULL && n * ATTN_BN < rows.common.begin))) {
+        (n * ATTN_BN > rows.common.end - ATTN_BN || (FULL && n * ATTN_BN < rows.common.begin))) {
         mask(s, a, w, rows, n, lane);
     }
 }

@@ -73,10 +73,11 @@ INLINE void repair_row(const struct attn_args &a, const struct work &w, int row,
         }
     }
     if (FULL && a.sink != 0) {
+        const bool nothing = sum == 0.0f;
         const float factor = join_sink(a, w.head + head_of_row(a, row), &reference, &sum);
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            o[i] *= factor;
+            o[i] = nothing ? 0.0f : o[i] * factor;
         }
     }
 #pragma unroll

@@ -178,6 +178,13 @@ INLINE float bias_at(const struct attn_args &a, long long at) {
     return __uint_as_float(bits << 16);
 }
 
+/* A natural logarithm's exponent as one of 2. What is finite stays so: masks of -FLT_MAX are usual,
+ * and a row that has nothing else is the mean of its V. */
+INLINE float in_base_2(float x) {
+    const float y = x * LOG2_E, most = 3e38f;
+    return fabsf(x) <= 3.4028234e38f ? fminf(fmaxf(y, -most), most) : y;
+}
+
 /* What the options need to know of one row. */
 struct row_options {
     struct keys visible;
@@ -211,7 +218,7 @@ INLINE float score_of(const struct attn_args &a, const struct row_options &r, fl
         score -= r.slope * fabsf((float)(r.diagonal - key));
     }
     if (a.bias != 0) {
-        score += LOG2_E * bias_at(a, r.bias + key * a.bias_col);
+        score += in_base_2(bias_at(a, r.bias + key * a.bias_col));
     }
     return score;
 }
@@ -219,7 +226,7 @@ INLINE float score_of(const struct attn_args &a, const struct row_options &r, fl
 /* The sink joins a finished row: the sum and, if it is above, the reference. Returns the factor of
  * what was summed up so far. */
 INLINE float join_sink(const struct attn_args &a, int head, float *reference, float *sum) {
-    const float logit = a.sink[head] * LOG2_E, raised = fmaxf(*reference, logit);
+    const float logit = in_base_2(a.sink[head]), raised = fmaxf(*reference, logit);
     const float origin = finite_or_zero(raised), factor = exp2_fast(*reference - origin);
     *sum = *sum * factor + exp2_fast(logit - origin);
     *reference = raised;

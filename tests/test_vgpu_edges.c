@@ -1,0 +1,539 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * test_vgpu_edges.c - kernels at the edges of the contract, on the virtual GPU: what attest parity
+ * draws seldom or never. Keys past used_kv that are NaN (in bounds for a tensor map), packed
+ * sequences without queries or keys, the longest sequence, rows that see nothing, scores of -inf,
+ * scores that outgrow every reference, infinities that have to stay where they are.
+ *
+ * Each edge is tried with one variant of every family that takes it, in fp16 and bf16 and under the
+ * four completion orders in turn.
+ *
+ * Invariant: whatever the edge, inputs, gaps between rows and the bands around O and LSE keep their
+ * bytes (run_sample looks at all of them), and the virtual GPU finds no error.
+ */
+#include <math.h>
+#include <stdlib.h>
+
+#include "cases.h"
+#include "device.h"
+#include "parity.h"
+#include "test.h"
+#include "vgpu_findings.h"
+
+#ifndef VGPU_LIBRARY
+#define VGPU_LIBRARY "libvgpu.so"
+#endif
+
+/* ---- the virtual GPU, opened once ------------------------------------------------------------ */
+
+static attn_context *context;
+static struct device *device;
+static struct async_orders orders;
+static size_t launches, edges; /* so far: the next ones take the next order and dtype */
+
+static bool open_gpu(void) {
+    attn_options options;
+    attn_error why;
+    if (device != NULL) {
+        return true;
+    }
+    attn_options_init(&options);
+    options.device = "cuda";
+    options.driver = VGPU_LIBRARY;
+    if (!CHECK_STATUS(attn_open(&options, &context, &why), ATTN_OK, &why)) {
+        return false;
+    }
+    device = device_open(context, options.device, &why);
+    return CHECK_MSG(device != NULL, "%s", why.text) &&
+           CHECK_MSG(async_orders_parse("all", &orders, &why), "%s", why.text);
+}
+
+/* Whether a kernel is compiled in that takes these options. */
+static bool has_kernels(uint32_t options) {
+    attn_variant variant = {.size = sizeof variant};
+    for (int32_t i = 0; attn_variant_get(context, i, &variant, NULL) == ATTN_OK; i++) {
+        if (strcmp(variant.device, "cuda") == 0 && (variant.options & options) == options) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* ---- values ---------------------------------------------------------------------------------- */
+
+static void set(const struct sample *s, const void *tensor, int64_t at, float value) {
+    const size_t bytes = attn_dtype_size(s->full.dtype);
+    attn_from_float(s->full.dtype, (char *)(uintptr_t)tensor + (size_t)at * bytes, &value, 1);
+}
+
+static void set_q(const struct sample *s, int64_t b, int64_t h, int64_t row, int64_t d, float x) {
+    set(s, s->tensors.q, sample_at_q(s, b, h, row) + d, x);
+}
+
+static void set_k(const struct sample *s, int64_t b, int64_t h, int64_t row, int64_t d, float x) {
+    set(s, s->tensors.k, sample_at_k(s, b, h, row) + d, x);
+}
+
+static void set_v(const struct sample *s, int64_t b, int64_t h, int64_t row, int64_t d, float x) {
+    set(s, s->tensors.v, sample_at_v(s, b, h, row) + d, x);
+}
+
+static int32_t *lengths(const struct guarded *memory) {
+    return (int32_t *)(void *)memory->data;
+}
+
+/* Keys in memory, used or not. */
+static int64_t stored_keys(const struct sample *s, int64_t b) {
+    const int32_t *cu = lengths(&s->cu_kv);
+    return s->full.packed ? cu[b + 1] - cu[b] : s->full.seq_kv;
+}
+
+/* Q, K and V of every sequence anew: N(0, 1) times these. */
+static void fill(const struct sample *s, float q, float k, float v) {
+    const attn_problem *p = &s->full;
+    uint64_t state = s->recipe.seed;
+    for (int64_t b = 0; b < p->batch; b++) {
+        for (int64_t h = 0; h < p->heads_q; h++) {
+            for (int64_t i = 0; i < sample_rows_q(s, b) * p->head_dim; i++) {
+                set_q(s, b, h, i / p->head_dim, i % p->head_dim, q * rng_normal(&state));
+            }
+        }
+        for (int64_t h = 0; h < p->heads_kv; h++) {
+            for (int64_t i = 0; i < stored_keys(s, b) * p->head_dim; i++) {
+                set_k(s, b, h, i / p->head_dim, i % p->head_dim, k * rng_normal(&state));
+            }
+            for (int64_t i = 0; i < stored_keys(s, b) * p->head_dim_v; i++) {
+                set_v(s, b, h, i / p->head_dim_v, i % p->head_dim_v, v * rng_normal(&state));
+            }
+        }
+    }
+}
+
+/* The first column of all of Q. */
+static void set_first_column_of_q(const struct sample *s, float value) {
+    for (int64_t b = 0; b < s->full.batch; b++) {
+        for (int64_t h = 0; h < s->full.heads_q; h++) {
+            for (int64_t i = 0; i < s->full.seq_q; i++) {
+                set_q(s, b, h, i, 0, value);
+            }
+        }
+    }
+}
+
+/* ---- one edge -------------------------------------------------------------------------------- */
+
+typedef void change_inputs(struct sample *sample);
+
+struct edge {
+    attn_problem problem;
+    enum arrangement arrangement;
+    change_inputs *change; /* NULL: the sample is the edge */
+    bool shows;            /* NaN and infinity are expected, in the right places */
+};
+
+static attn_problem problem_of(int64_t batch, int64_t heads, int64_t queries, int64_t keys) {
+    attn_problem p;
+    attn_problem_init(&p);
+    p.batch = batch;
+    p.heads_q = heads;
+    p.heads_kv = 1;
+    p.seq_q = queries;
+    p.seq_kv = keys;
+    return p;
+}
+
+/* NaN and infinity exactly where they are expected; the rest is near. */
+static bool same_pattern(const struct sample *s, const struct expectation *expected,
+                         attn_error *why) {
+    const attn_problem *p = &s->full;
+    for (size_t i = 0; i < expected->count; i++) {
+        const attn_row at = expectation_row(expected, s, i);
+        const int64_t o = sample_at_o(s, at.batch, at.head, at.row);
+        const size_t bytes = attn_dtype_size(p->dtype);
+        for (int64_t d = -1; d < p->head_dim_v; d++) { /* -1: the LSE */
+            const double want =
+                d < 0 ? expected->lse[i] : expected->o[(int64_t)i * p->head_dim_v + d];
+            float got = s->tensors.lse[sample_at_lse(s, at.batch, at.head, at.row)];
+            if (d >= 0) {
+                attn_to_float(p->dtype, &got, (const char *)s->tensors.o + (size_t)(o + d) * bytes,
+                              1);
+            }
+            const bool same = isnan(want)   ? isnan(got)
+                              : isinf(want) ? isinf(got) && (got > 0.0F) == (want > 0.0)
+                                            : fabs((double)got - want) <= 0.05 + 0.02 * fabs(want);
+            if (!same) {
+                snprintf(why->text, sizeof why->text,
+                         "batch %d head %d row %d column %d: %g, expected %g", (int)at.batch,
+                         (int)at.head, (int)at.row, (int)d, (double)got, want);
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+static void judge(const struct edge *edge, struct sample *s, const struct target *target) {
+    struct expectation expected = {0};
+    attn_error why = {""};
+    char line[640], finding[500];
+    recipe_print(&s->recipe, line, sizeof line);
+    const char *failed = expectation_make(&expected, context, s);
+    vgpu_driver_order(&orders, launches++ % orders.count);
+    vgpu_driver_forget();
+    if (CHECK_MSG(failed == NULL, "%s", failed) &&
+        CHECK_MSG(run_sample(target, s, &s->problem, &why) == RUN_DONE, "%s: %s: %s",
+                  target->runs_as, line, why.text)) {
+        if (edge->shows) {
+            CHECK_MSG(same_pattern(s, &expected, &why), "%s: %s: %s", target->runs_as, line,
+                      why.text);
+        } else {
+            failed = sample_compare(s, &expected, NULL);
+            CHECK_MSG(failed == NULL, "%s: %s: %s", target->runs_as, line, failed);
+        }
+    }
+    CHECK_MSG(vgpu_driver_clean(finding, sizeof finding), "%s: %s: %s", target->runs_as, line,
+              finding);
+    expectation_free(&expected);
+}
+
+/* False: the variant does not take it, not even (`narrower`) with a head_dim that it has. */
+static bool try_variant(const struct edge *edge, const attn_variant *variant, bool narrower) {
+    struct recipe recipe;
+    struct sample sample;
+    attn_error why;
+    recipe_init(&recipe, &edge->problem, 20 + launches);
+    recipe.problem.dtype = (variant->dtypes & 1U << ATTN_FP16) != 0 ? ATTN_FP16 : ATTN_BF16;
+    if (narrower && recipe.problem.head_dim > variant->head_dim_max) {
+        recipe.problem.head_dim = variant->head_dim_max;
+    }
+    recipe.arrangement = edge->arrangement;
+    recipe.granule = 8;
+    if (attn_variant_check(context, variant->name, &recipe.problem, &why) != ATTN_OK) {
+        return false;
+    }
+    if (!CHECK(sample_make(&sample, &recipe))) {
+        return true;
+    }
+    if (edge->change != NULL) {
+        edge->change(&sample);
+        sample_touch(&sample);
+    }
+    const struct target target = {.context = context,
+                                  .device = device,
+                                  .variant = *variant,
+                                  .runs_as = variant->name,
+                                  .emulated = true};
+    judge(edge, &sample, &target);
+    sample_free(&sample);
+    return true;
+}
+
+/* One variant of every family that takes the problem, of the dtype whose turn it is and with the
+ * problem's head_dim where this build has such a one; how many these were. */
+static int try_edge(const struct edge *edge) {
+    const attn_dtype turn = edges++ % 2 == 0 ? ATTN_BF16 : ATTN_FP16;
+    attn_variant variant = {.size = sizeof variant};
+    const char *done[16];
+    int count = 0;
+    for (int pass = 0; pass < 2; pass++) {
+        for (int32_t i = 0; attn_variant_get(context, i, &variant, NULL) == ATTN_OK; i++) {
+            bool known = strcmp(variant.device, "cuda") != 0 || count == 16 ||
+                         (pass == 0 && (variant.dtypes & 1U << turn) == 0);
+            for (int j = 0; j < count; j++) {
+                known = known || strcmp(done[j], variant.family) == 0;
+            }
+            if (!known && try_variant(edge, &variant, pass == 1)) {
+                done[count++] = variant.family;
+            }
+        }
+    }
+    return count;
+}
+
+#define NEEDS_KERNELS(options)                                                                     \
+    do {                                                                                           \
+        if (!open_gpu()) {                                                                         \
+            return;                                                                                \
+        }                                                                                          \
+        if (!has_kernels(options)) {                                                               \
+            SKIP("no kernel that takes it is compiled in");                                        \
+        }                                                                                          \
+    } while (0)
+
+/* ---- lengths --------------------------------------------------------------------------------- */
+
+/* Behind the used keys lie NaN and infinities, in the tensor's bounds. */
+static void use_few_keys(struct sample *s) {
+    const int32_t used[] = {0, 1, 64, 139, 140};
+    const attn_problem *p = &s->full;
+    fill(s, 1.0F, 1.0F, 1.0F);
+    for (int64_t b = 0; b < p->batch; b++) {
+        lengths(&s->used)[b] = used[b % 5];
+        for (int64_t j = used[b % 5]; j < p->seq_kv; j++) {
+            for (int64_t d = 0; d < p->head_dim; d++) {
+                set_k(s, b, 0, j, d, (j + d) % 3 != 0 ? NAN : INFINITY);
+            }
+            for (int64_t d = 0; d < p->head_dim_v; d++) {
+                set_v(s, b, 0, j, d, j % 2 != 0 ? NAN : -INFINITY);
+            }
+        }
+    }
+}
+
+TEST(nan_past_used_kv_never_shows) {
+    NEEDS_KERNELS(ATTN_OPTION_USED_KV | ATTN_OPTION_WINDOW);
+    struct edge edge = {problem_of(5, 1, 70, 140), ARRANGE_GAPS, use_few_keys, false};
+    edge.problem.used_kv = true;
+    for (int causal = 0; causal < 3; causal++) {
+        edge.problem.causal = (attn_causal)causal;
+        CHECK(try_edge(&edge) > 0);
+    }
+    edge.problem.causal = ATTN_CAUSAL_NONE;
+    edge.problem.window_left = 0;
+    edge.problem.window_right = 2;
+    edge.problem.seq_q = 3;
+    edge.problem.head_dim = 40;
+    edge.problem.head_dim_v = 24;
+    CHECK(try_edge(&edge) > 0);
+}
+
+/* Of four sequences two have no queries and another no keys; rows are left over. */
+static void empty_some(struct sample *s) {
+    const int32_t total_q = (int32_t)s->full.total_q, total_kv = (int32_t)s->full.total_kv;
+    const int32_t seq_q = (int32_t)s->full.seq_q, seq_kv = (int32_t)s->full.seq_kv;
+    int32_t *q = lengths(&s->cu_q), *kv = lengths(&s->cu_kv);
+    q[1] = q[0];
+    q[2] = q[3] = seq_q;
+    q[4] = total_q - seq_q < seq_q ? total_q : 2 * seq_q;
+    kv[1] = kv[2] = 7;
+    kv[3] = 9;
+    kv[4] = total_kv - 9 < seq_kv ? total_kv : 9 + seq_kv;
+    memset(s->qkv[1].data, 0xFF, s->qkv[1].size);
+    memset(s->qkv[2].data, 0xFF, s->qkv[2].size);
+    fill(s, 1.0F, 1.0F, 1.0F);
+}
+
+TEST(packed_sequences_may_be_empty) {
+    NEEDS_KERNELS(ATTN_OPTION_PACKED | ATTN_OPTION_WINDOW);
+    struct edge edge = {problem_of(4, 3, 70, 90), ARRANGE_GAPS, empty_some, false};
+    edge.problem.packed = true;
+    for (int causal = 0; causal < 3; causal++) {
+        edge.problem.causal = (attn_causal)causal;
+        CHECK(try_edge(&edge) > 0);
+    }
+    edge.arrangement = ARRANGE_MIXED;
+    edge.problem.seq_q = 9; /* heads of a group share a tile */
+    edge.problem.window_left = 5;
+    CHECK(try_edge(&edge) > 0);
+}
+
+TEST(rows_that_see_nothing) {
+    NEEDS_KERNELS(0);
+    struct edge edge = {problem_of(1, 2, 200, 30), ARRANGE_GAPS, NULL, false};
+    edge.problem.causal = ATTN_CAUSAL_BOTTOM_RIGHT;
+    CHECK(try_edge(&edge) > 0);
+    edge.problem.seq_kv = 1;
+    edge.arrangement = ARRANGE_MIXED;
+    CHECK(try_edge(&edge) > 0);
+    edge.problem = problem_of(1, 2, 200, 30);
+    edge.problem.causal = ATTN_CAUSAL_TOP_LEFT;
+    edge.problem.window_left = 0;
+    try_edge(&edge); /* not every build has a kernel that takes windows */
+}
+
+/* The largest seq_kv there is. A window shows its last keys alone, so no others need memory: K and
+ * V begin far below it. They and the result are those of a problem with few keys. */
+enum { LAST_QUERIES = 4, LAST_KEYS = 255, LAST_DIM = 8 };
+
+static void try_last_keys(const attn_variant *variant, attn_problem few) {
+    struct recipe recipe;
+    struct sample s;
+    struct mirror mirror;
+    struct expectation expected = {0};
+    attn_plan *plan = NULL;
+    attn_error why;
+    recipe_init(&recipe, &few, 7);
+    if (!CHECK(sample_make(&s, &recipe))) {
+        return;
+    }
+    attn_problem many = s.full;
+    many.seq_kv = INT32_MAX;
+    many.k.head = many.k.batch = many.v.head = many.v.batch = ATTN_AUTO;
+    const int64_t below = (many.seq_kv - few.seq_kv) * few.head_dim * 2; /* bytes */
+    if (CHECK_MSG(mirror_make(&mirror, device, &s, &why), "%s", why.text)) {
+        attn_tensors t = mirror.tensors;
+        t.k = (const void *)((uintptr_t)t.k - (uintptr_t)below);
+        t.v = (const void *)((uintptr_t)t.v - (uintptr_t)below);
+        CHECK(expectation_make(&expected, context, &s) == NULL);
+        if (CHECK_STATUS(attn_plan_create(context, &many, variant->name, &plan, &why), ATTN_OK,
+                         &why)) {
+            const size_t size = attn_workspace_size(plan);
+            void *workspace = size > 0 ? device_alloc(device, size, &why) : NULL;
+            CHECK_STATUS(attn_workspace_init(plan, workspace, size, NULL, &why), ATTN_OK, &why);
+            CHECK_STATUS(attn_forward(plan, &t, workspace, size, NULL, &why), ATTN_OK, &why);
+            CHECK(device_read(device, s.o.data, t.o, s.o.size, &why));
+            CHECK(device_read(device, s.lse.data, t.lse, s.lse.size, &why));
+            const char *wrong = sample_compare(&s, &expected, NULL);
+            CHECK_MSG(wrong == NULL, "%s: %s", variant->name, wrong);
+            device_free(device, workspace);
+            attn_plan_destroy(plan);
+        }
+        expectation_free(&expected);
+        mirror_free(&mirror);
+    }
+    sample_free(&s);
+}
+
+TEST(the_last_key_of_the_longest_sequence) {
+    NEEDS_KERNELS(ATTN_OPTION_WINDOW);
+    attn_variant variant = {.size = sizeof variant};
+    attn_problem p = problem_of(1, 1, LAST_QUERIES, LAST_KEYS);
+    p.head_dim = LAST_DIM;
+    p.window_left = 200; /* the last tile is crossed by its end alone */
+    for (int32_t i = 0; attn_variant_get(context, i, &variant, NULL) == ATTN_OK; i++) {
+        if (strcmp(variant.device, "cuda") == 0) {
+            p.dtype = (variant.dtypes & 1U << ATTN_FP16) != 0 ? ATTN_FP16 : ATTN_BF16;
+            if (attn_variant_check(context, variant.name, &p, NULL) == ATTN_OK) {
+                try_last_keys(&variant, p);
+            }
+        }
+    }
+}
+
+/* ---- scores ---------------------------------------------------------------------------------- */
+
+/* Every fifth row and every seventh key, and of every third row all keys but the last. */
+static void forbid_by_bias(struct sample *s) {
+    const attn_problem *p = &s->full;
+    const float low = -INFINITY;
+    for (int64_t h = 0; h < p->heads_q; h++) {
+        for (int64_t i = 0; i < p->seq_q; i++) {
+            for (int64_t j = 0; j < p->seq_kv; j++) {
+                const int64_t at = h * p->bias_strides.head + i * p->bias_strides.row + j;
+                if (i % 5 == 0 || j % 7 == 1 || (i % 3 == 0 && j < p->seq_kv - 1)) {
+                    const size_t bytes = attn_dtype_size(p->bias_dtype);
+                    attn_from_float(p->bias_dtype, s->bias.data + (size_t)at * bytes, &low, 1);
+                }
+            }
+        }
+    }
+}
+
+TEST(bias_of_minus_infinity) {
+    NEEDS_KERNELS(ATTN_OPTION_BIAS);
+    struct edge edge = {problem_of(1, 2, 37, 140), ARRANGE_GIVEN, forbid_by_bias, false};
+    edge.problem.bias = true;
+    for (int dtype = 0; dtype < 3; dtype++) {
+        edge.problem.bias_dtype = (attn_dtype)dtype;
+        CHECK(try_edge(&edge) > 0);
+    }
+}
+
+/* Rows whose scores are all -inf, and a V that is not finite behind them. */
+static void leave_the_sink(struct sample *s) {
+    forbid_by_bias(s);
+    set_v(s, 0, 0, 3, 2, NAN);
+    set_v(s, 0, 0, 3, 4, INFINITY);
+}
+
+TEST(nothing_but_the_sink_remains) {
+    NEEDS_KERNELS(ATTN_OPTION_BIAS | ATTN_OPTION_SINK);
+    struct edge edge = {problem_of(1, 2, 17, 40), ARRANGE_GAPS, leave_the_sink, true};
+    edge.problem.bias = true;
+    CHECK(try_edge(&edge) > 0);
+    edge.problem.sink = true;
+    CHECK(try_edge(&edge) > 0);
+}
+
+/* In the first batch entry all keys, in the second all but the first forty, in the third all but
+ * the last ones, and what remains is so low that it weighs nothing against a score of 0. */
+static void forbid_by_keys(struct sample *s) {
+    const float low = -2400.0F; /* its scores: -300 */
+    fill(s, 1.0F, 1.0F, 1.0F);
+    set_first_column_of_q(s, 1.0F);
+    for (int64_t j = 0; j < s->full.seq_kv; j++) {
+        set_k(s, 0, 0, j, 0, -INFINITY);
+        set_k(s, 1, 0, j, 0, j < 40 ? low : -INFINITY);
+        set_k(s, 2, 0, j, 0, j >= 140 ? low : -INFINITY);
+    }
+}
+
+TEST(keys_of_minus_infinity) {
+    NEEDS_KERNELS(0);
+    struct edge edge = {problem_of(3, 1, 33, 180), ARRANGE_GIVEN, forbid_by_keys, false};
+    CHECK(try_edge(&edge) > 0);
+    edge.problem.causal = ATTN_CAUSAL_BOTTOM_RIGHT;
+    CHECK(try_edge(&edge) > 0);
+}
+
+/* From key to key by 64, beyond the exponents of fp32 within a tile; down in every third row. */
+static void grow(struct sample *s) {
+    fill(s, 0.01F, 0.01F, 1.0F);
+    for (int64_t i = 0; i < s->full.seq_q; i++) {
+        set_q(s, 0, 0, i, 0, i % 3 == 0 ? -8.0F : 8.0F);
+    }
+    for (int64_t j = 0; j < s->full.seq_kv; j++) {
+        set_k(s, 0, 0, j, 0, (float)(8 * j));
+    }
+}
+
+TEST(scores_that_outgrow_every_reference) {
+    NEEDS_KERNELS(0);
+    struct edge edge = {problem_of(1, 1, 33, 300), ARRANGE_GIVEN, grow, false};
+    for (int i = 0; i < 4; i++) {
+        edge.problem.causal = i / 2 == 0 ? ATTN_CAUSAL_NONE : ATTN_CAUSAL_BOTTOM_RIGHT;
+        edge.problem.scale = i % 2 == 0 ? 1.0F : -1.0F;
+        CHECK(try_edge(&edge) > 0);
+    }
+}
+
+/* ---- values that are not finite, or nearly --------------------------------------------------- */
+
+/* Tiles whose probabilities against the reference of the first are some hundreds, just so that it
+ * need not be raised, and with them the sum of V leaves fp32: the mean does not. */
+static void enlarge_v(struct sample *s) {
+    const float large = s->full.dtype == ATTN_BF16 ? 1e35F : 1e3F;
+    fill(s, 0.01F, 0.01F, 1.0F);
+    set_first_column_of_q(s, 1.0F);
+    for (int64_t j = 0; j < s->full.seq_kv; j++) {
+        set_k(s, 0, 0, j, 0, j / 64 % 2 != 0 ? 50.0F : 0.0F); /* scores of 6.25 and 0 */
+        for (int64_t d = 0; d < s->full.head_dim_v; d++) {
+            set_v(s, 0, 0, j, d, large * (1.0F + (float)((j + d) % 5) / 8.0F));
+        }
+    }
+}
+
+TEST(large_v_below_a_risen_score) {
+    NEEDS_KERNELS(0);
+    struct edge edge = {problem_of(1, 1, 17, 300), ARRANGE_GIVEN, enlarge_v, false};
+    for (int i = 0; i < 4; i++) { /* in both dtypes */
+        edge.problem.causal = i < 2 ? ATTN_CAUSAL_NONE : ATTN_CAUSAL_BOTTOM_RIGHT;
+        CHECK(try_edge(&edge) > 0);
+    }
+}
+
+/* One query, a column of one key, an infinite column, and one of both signs. */
+static void spoil_some(struct sample *s) {
+    const int64_t middle = s->full.seq_kv / 2;
+    fill(s, 1.0F, 1.0F, 1.0F);
+    for (int64_t b = 0; b < s->full.batch; b++) {
+        set_q(s, b, 1, 5, 3, NAN);
+        set_v(s, b, 0, middle, 7, NAN);
+        set_v(s, b, 0, middle, 8, INFINITY);
+        set_v(s, b, 0, middle, 9, INFINITY);
+        set_v(s, b, 0, middle + 1, 9, -INFINITY);
+    }
+}
+
+TEST(nan_and_infinity_stay_in_their_rows_and_columns) {
+    NEEDS_KERNELS(0);
+    struct edge edge = {problem_of(1, 2, 60, 90), ARRANGE_GAPS, spoil_some, true};
+    for (int causal = 0; causal < 3; causal++) {
+        edge.problem.causal = (attn_causal)causal;
+        CHECK(try_edge(&edge) > 0);
+    }
+    edge.problem = problem_of(1, 3, 7, 90); /* heads of a group share a tile */
+    CHECK(try_edge(&edge) > 0);
+}
+
+TEST_MAIN()
