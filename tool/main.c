@@ -27,6 +27,7 @@ static const struct verb VERBS[] = {
     {"check", "run any CUDA kernel on a virtual GPU and find its bugs", verb_check},
     {"inspect", "what is inside the compiled kernels, against their budgets", verb_inspect},
     {"sanitize", "run the kernels under compute-sanitizer", verb_sanitize},
+    {"verify", "check an evidence pack against the raw observations in it", verb_verify},
     {"devices", "what this machine can compute on", verb_devices},
 };
 enum { VERB_COUNT = sizeof VERBS / sizeof *VERBS };

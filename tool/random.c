@@ -28,3 +28,7 @@ void random_normal(struct random *random, float *values, size_t count) {
         }
     }
 }
+
+uint64_t random_below(struct random *random, uint64_t bound) {
+    return (next(random) >> 32) * bound >> 32;
+}

@@ -13,5 +13,6 @@ int verb_inspect(int argc, char **argv);
 int verb_parity(int argc, char **argv);
 int verb_plan(int argc, char **argv);
 int verb_sanitize(int argc, char **argv);
+int verb_verify(int argc, char **argv);
 
 #endif /* ATTEST_VERBS_H */

@@ -1,0 +1,266 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * pack_fixture.c - see pack_fixture.h.
+ */
+#include "pack_fixture.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "evidence.h"
+#include "file.h"
+#include "message.h"
+#include "sanitizer_log.h"
+
+#define IMAGE "1111111111111111111111111111111111111111111111111111111111111111"
+#define LIBRARY "2222222222222222222222222222222222222222222222222222222222222222"
+
+static const struct {
+    enum stage stage;
+    bool gpu;
+    const char *wanted; /* cases or timings of a unit */
+} ROWS[] = {
+    {INSPECT, true, ""},
+    {EMULATE, true, "\"cases\": 3, "},
+    {PARITY, true, "\"cases\": 3, "},
+    {SANITIZE, true, ""},
+    {BENCH, true, "\"timings\": 2, "},
+    {PROFILE, true, ""},
+    {PARITY, false, "\"cases\": 3, "},
+    {BENCH, false, "\"timings\": 1, "},
+};
+enum { ROW_COUNT = sizeof ROWS / sizeof *ROWS };
+
+const char *fixture_plan(void) {
+    static char plan[8192];
+    int used = snprintf(plan, sizeof plan,
+                        "{\"schema\": \"" PACK_SCHEMA "\", \"mode\": \"full\", "
+                        "\"tool\": \"0.1.0\", \"library\": \"" LIBRARY "\", "
+                        "\"seed\": \"0123456789abcdef\", \"commit\": \"abc\", "
+                        "\"gpu_hour_price\": 3.6, \"rows\": [");
+    for (int i = 0; i < ROW_COUNT; i++) {
+        used +=
+            snprintf(plan + used, sizeof plan - (size_t)used,
+                     "%s{\"stage\": \"%s\", \"device\": \"%s\", \"absent\": null, %s"
+                     "\"subjects\": [{\"variant\": \"%s\", \"image\": %s}]}",
+                     i > 0 ? "," : "", STAGE_NAMES[ROWS[i].stage], ROWS[i].gpu ? "cuda:0" : "cpu",
+                     ROWS[i].wanted, ROWS[i].gpu ? "fwd_gpu" : "fwd_cpu",
+                     ROWS[i].gpu ? "\"" IMAGE "\"" : "null");
+    }
+    snprintf(plan + used, sizeof plan - (size_t)used, "]}");
+    return plan;
+}
+
+char *fixture_path(void) {
+    char folder[] = "/tmp/test_pack.XXXXXX";
+    char *path = mkdtemp(folder) != NULL ? malloc(sizeof folder + 8) : NULL;
+    if (path == NULL) {
+        perror(folder);
+        abort();
+    }
+    snprintf(path, sizeof folder + 8, "%s/pack", folder);
+    return path;
+}
+
+void fixture_remove(char *path) {
+    char command[128];
+    snprintf(command, sizeof command, "rm -rf '%.*s'", (int)(strlen(path) - 5), path);
+    if (system(command) != 0) {
+        fprintf(stderr, "%s is left\n", path);
+    }
+    free(path);
+}
+
+/* ---- units ----------------------------------------------------------------------------------- */
+
+static void put_cases(FILE *out) {
+    fprintf(out, ", \"cases\": [");
+    for (int i = 0; i < FIXTURE_CASES; i++) {
+        fprintf(out,
+                "%s{\"number\": %d, \"max_error\": 0.00%d, \"max_allowed\": 0.01, "
+                "\"mean_error\": 0.0001, \"mean_allowed\": 0.001, \"lse_error\": 0.5, "
+                "\"nans\": 0, \"damage\": null, \"impostors\": 3, \"refused\": 3}",
+                i > 0 ? "," : "", i, i + 1);
+    }
+    fprintf(out, "]");
+}
+
+static void put_timing(FILE *out, const char *mode) {
+    fprintf(out,
+            "{\"mode\": \"%s\", \"cache\": \"warm\", \"repeats\": 2, \"taken\": %d, "
+            "\"outputs_equal\": true, \"problem\": {\"dtype\": \"fp16\", \"batch\": 2, "
+            "\"heads\": 8, \"heads_kv\": 8, \"seq_q\": 512, \"seq_kv\": 512, \"dim\": 64, "
+            "\"dim_v\": 64, \"causal\": \"none\", \"window_left\": -1, \"window_right\": -1}, "
+            "\"ns\": [",
+            mode, FIXTURE_SAMPLES);
+    for (int i = 0; i < FIXTURE_SAMPLES; i++) {
+        fprintf(out, "%s%d", i > 0 ? "," : "", 40000 + 10 * i);
+    }
+    fprintf(out, "]}");
+}
+
+static bool put_log(const struct pack *pack, FILE *out, const char *side, int tool, int code,
+                    attn_error *why) {
+    char path[128], name[SHA256_TEXT];
+    size_t bytes = 0;
+    snprintf(path, sizeof path, "tests/data/sanitizer/%s.%s.log", SANITIZER_TOOL_NAMES[tool],
+             code == 0 ? "clean" : "fault");
+    char *text = file_read(path, &bytes, why);
+    const bool good = text != NULL && pack_add_artifact(pack, text, bytes, name, why);
+    free(text);
+    if (good) {
+        fprintf(out,
+                ", \"%s\": {\"log\": \"%s\", \"exit\": %d, "
+                "\"entry\": \"fwd_scalar_fp16_d64_32x64_w4_s2\"}",
+                side, name, code);
+    }
+    return good;
+}
+
+static bool put_logs(const struct pack *pack, FILE *out, attn_error *why) {
+    bool good = true;
+    fprintf(out, ", \"logs\": [");
+    for (int i = 0; good && i < SANITIZER_TOOLS; i++) {
+        fprintf(out, "%s{\"tool\": \"%s\"", i > 0 ? "," : "", SANITIZER_TOOL_NAMES[i]);
+        good = put_log(pack, out, "subject", i, 0, why) &&
+               put_log(pack, out, "control", i, SANITIZER_EXIT_CODE, why);
+        fprintf(out, "}");
+    }
+    fprintf(out, "]");
+    return good;
+}
+
+static bool put_body(const struct pack *pack, FILE *out, enum stage stage, bool gpu,
+                     attn_error *why) {
+    static const char *const VALUES[STAGES] = {
+        [INSPECT] = "\"registers\": 168, \"spill_bytes\": 0, \"stack_bytes\": 0",
+        [EMULATE] = "\"findings\": 0",
+        [PARITY] = "\"launches\": 1000, \"launches_differing\": 0",
+        [PROFILE] = "\"sm_busy_percent\": 81.5, \"tensor_pipe_percent\": 60",
+    };
+    static const char *const CONTROLS[STAGES] = {
+        [INSPECT] = "{\"name\": \"spill\", \"caught\": true}",
+        [EMULATE] = "{\"name\": \"planted\", \"caught\": true}",
+        [PARITY] = "{\"name\": \"zero\", \"caught\": true}, {\"name\": \"mean_v\", \"caught\": "
+                   "true}, {\"name\": \"copy_q\", \"caught\": true}",
+        [BENCH] = "{\"name\": \"sleep\", \"caught\": true}",
+    };
+    fprintf(out, ", \"values\": {%s}, \"controls\": [%s]", VALUES[stage] ? VALUES[stage] : "",
+            CONTROLS[stage] ? CONTROLS[stage] : "");
+    if (stage == EMULATE || stage == PARITY) {
+        put_cases(out);
+    }
+    if (stage == BENCH) {
+        fprintf(out, ", \"timings\": [");
+        put_timing(out, "eager");
+        if (gpu) {
+            fprintf(out, ",");
+            put_timing(out, "graph");
+        }
+        fprintf(out, "]");
+    }
+    return stage != SANITIZE || put_logs(pack, out, why);
+}
+
+static bool add_unit(const struct pack *pack, enum stage stage, bool gpu, attn_error *why) {
+    char *text = NULL, name[SHA256_TEXT];
+    size_t bytes = 0;
+    FILE *out = open_memstream(&text, &bytes);
+    if (out == NULL) {
+        return explain(why, "out of memory");
+    }
+    fprintf(out,
+            "{\"schema\": \"" PACK_UNIT_SCHEMA "\", \"stage\": \"%s\", \"device\": \"%s\", "
+            "\"variant\": \"%s\", \"image\": %s, \"tool\": \"0.1.0\", \"library\": \"" LIBRARY
+            "\", \"seed\": \"0123456789abcdef\", \"seconds\": 1.5, \"artifacts\": []",
+            STAGE_NAMES[stage], gpu ? "cuda:0" : "cpu", gpu ? "fwd_gpu" : "fwd_cpu",
+            gpu ? "\"" IMAGE "\"" : "null");
+    bool good = put_body(pack, out, stage, gpu, why);
+    fprintf(out, "}");
+    fclose(out);
+    good = good && pack_add_unit(pack, text, name, why);
+    free(text);
+    return good;
+}
+
+bool fixture_make(struct pack *pack, const char *path, attn_error *why) {
+    bool good = pack_create(pack, path, fixture_plan(), why);
+    for (int i = 0; good && i < ROW_COUNT; i++) {
+        good = add_unit(pack, ROWS[i].stage, ROWS[i].gpu, why);
+    }
+    struct evidence evidence;
+    if (good) {
+        good = evidence_make(pack, &evidence, why) && evidence_publish(pack, &evidence, why);
+        evidence_free(&evidence);
+    }
+    return good;
+}
+
+/* ---- edits ----------------------------------------------------------------------------------- */
+
+char *replaced(const char *text, const char *find, const char *by) {
+    const char *place = strstr(text, find);
+    const size_t size = strlen(text) + strlen(by) + 1;
+    char *result = place != NULL ? malloc(size) : NULL;
+    if (result != NULL) {
+        snprintf(result, size, "%.*s%s%s", (int)(place - text), text, by, place + strlen(find));
+    }
+    return result;
+}
+
+bool fixture_find(const struct pack *pack, const char *stage, const char *device,
+                  char name[SHA256_TEXT], attn_error *why) {
+    struct pack_names names;
+    bool found = false;
+    if (!pack_list(pack, PACK_UNITS, &names, why)) {
+        return false;
+    }
+    for (size_t i = 0; !found && i < names.count; i++) {
+        struct json_value *unit = pack_read_unit(pack, names.names[i], why);
+        found = unit != NULL && strcmp(json_text_of(json_at(unit, "stage")), stage) == 0 &&
+                strcmp(json_text_of(json_at(unit, "device")), device) == 0;
+        memcpy(name, names.names[i], SHA256_TEXT);
+        json_free(unit);
+    }
+    pack_names_free(&names);
+    return found || explain(why, "no unit of %s on %s", stage, device);
+}
+
+static bool remove_unit(const struct pack *pack, const char *name, attn_error *why) {
+    char path[256];
+    snprintf(path, sizeof path, "%s/units/%s.json", pack->path, name);
+    return unlink(path) == 0 || explain(why, "%s is not there", path);
+}
+
+bool fixture_drop(const struct pack *pack, const char *stage, const char *device, attn_error *why) {
+    char name[SHA256_TEXT];
+    return fixture_find(pack, stage, device, name, why) && remove_unit(pack, name, why);
+}
+
+bool fixture_edit(const struct pack *pack, const char *stage, const char *device, const char *find,
+                  const char *by, struct fixture_edit *edit, attn_error *why) {
+    size_t bytes = 0;
+    edit->text = fixture_find(pack, stage, device, edit->name, why)
+                     ? pack_read(pack, PACK_UNITS, edit->name, &bytes, why)
+                     : NULL;
+    char *edited = edit->text != NULL ? replaced(edit->text, find, by) : NULL;
+    if (edit->text != NULL && edited == NULL) {
+        explain(why, "no %s in the unit of %s on %s", find, stage, device);
+    }
+    const bool good = edited != NULL && remove_unit(pack, edit->name, why) &&
+                      pack_add_unit(pack, edited, edit->name, why);
+    free(edited);
+    if (!good) {
+        free(edit->text);
+    }
+    return good;
+}
+
+bool fixture_restore(const struct pack *pack, struct fixture_edit *edit, attn_error *why) {
+    const bool good =
+        remove_unit(pack, edit->name, why) && pack_add_unit(pack, edit->text, edit->name, why);
+    free(edit->text);
+    return good;
+}

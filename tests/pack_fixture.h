@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * pack_fixture.h - a small evidence pack that is right in every stage, for tests that spoil it.
+ *
+ * Its verdict is PASS, not partial: a full plan of six stages for one GPU variant, and parity and
+ * bench of a CPU variant.
+ */
+#ifndef PACK_FIXTURE_H
+#define PACK_FIXTURE_H
+
+#include "pack.h"
+
+enum { FIXTURE_CASES = 3, FIXTURE_SAMPLES = 40 };
+
+/* A new folder under /tmp, for free(), that does not exist yet inside one that does. */
+char *fixture_path(void);
+
+/* Removes the pack and the folder around it. */
+void fixture_remove(char *path);
+
+/* The plan: static text. */
+const char *fixture_plan(void);
+
+/* The pack with all its units, artifacts, evidence.json and statement.json. */
+bool fixture_make(struct pack *pack, const char *path, attn_error *why);
+
+/* `text` with its first `find` replaced, for free(); NULL where there is none. */
+char *replaced(const char *text, const char *find, const char *by);
+
+/* The name of the unit of that stage on that device. */
+bool fixture_find(const struct pack *pack, const char *stage, const char *device,
+                  char name[SHA256_TEXT], attn_error *why);
+
+/* Changes that unit as somebody would who recomputes every hash: the old one goes, and the new one
+ * has the name of its content. evidence.json stays as it was. fixture_restore takes it back, and
+ * must follow where fixture_edit was true. */
+struct fixture_edit {
+    char *text; /* as it was */
+    char name[SHA256_TEXT];
+};
+bool fixture_edit(const struct pack *pack, const char *stage, const char *device, const char *find,
+                  const char *by, struct fixture_edit *edit, attn_error *why);
+bool fixture_restore(const struct pack *pack, struct fixture_edit *edit, attn_error *why);
+
+bool fixture_drop(const struct pack *pack, const char *stage, const char *device, attn_error *why);
+
+#endif /* PACK_FIXTURE_H */

@@ -1,0 +1,516 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * test_pack_edits.c - proves that a pack cannot be made to say what does not follow from its raw
+ * files: each edit is made as somebody would who recomputes every hash, and must cost the verdict
+ * or the verification.
+ */
+#include "evidence.h"
+#include "message.h"
+#include "pack_fixture.h"
+#include "test.h"
+#include "verbs.h"
+
+#include <stdlib.h>
+
+static int verify(const char *path) {
+    char json[] = "--json", *argv[] = {(char *)(uintptr_t)path, json};
+    const int status = verb_verify(2, argv);
+    fflush(stdout);
+    return status;
+}
+
+/* The gate and the reason that follow from the pack now; GATE_COUNT: it is damaged. */
+static struct judgement follow(const struct pack *pack) {
+    struct evidence evidence;
+    attn_error why = {""};
+    struct judgement judgement = {.gate = GATE_COUNT};
+    if (evidence_make(pack, &evidence, &why)) {
+        judgement = evidence.judgement;
+    } else {
+        snprintf(judgement.reason, sizeof judgement.reason, "%.255s", why.text);
+    }
+    evidence_free(&evidence);
+    return judgement;
+}
+
+static bool republish(const struct pack *pack) {
+    struct evidence evidence;
+    attn_error why = {""};
+    const bool good =
+        evidence_make(pack, &evidence, &why) && evidence_publish(pack, &evidence, &why);
+    evidence_free(&evidence);
+    return CHECK_MSG(good, "%s", why.text);
+}
+
+TEST(the_fixture_passes) {
+    struct pack pack;
+    attn_error why = {""};
+    char *path = fixture_path();
+    if (CHECK_MSG(fixture_make(&pack, path, &why), "%s", why.text)) {
+        const struct judgement judgement = follow(&pack);
+        CHECK_MSG(judgement.gate == GATE_PASS, "%s: %s", GATE_NAMES[judgement.gate],
+                  judgement.reason);
+        CHECK_EQ(verify(path), EXIT_DONE);
+    }
+    pack_close(&pack);
+    fixture_remove(path);
+}
+
+/* ---- edits of units, with a new evidence.json that follows from them ------------------------- */
+
+static const struct edit {
+    const char *stage, *device, *find, *by;
+    enum gate gate;
+    const char *reason;
+} EDITS[] = {
+    {"parity", "cuda:0", "\"max_error\": 0.002", "\"max_error\": 0.02", GATE_FAIL, "case 1"},
+    {"parity", "cuda:0", "\"max_allowed\": 0.01", "\"max_allowed\": null", GATE_FAIL, "case 0"},
+    {"parity", "cuda:0", "\"mean_error\": 0.0001", "\"mean_error\": 0.1", GATE_FAIL, "case 0"},
+    {"parity", "cuda:0", "\"lse_error\": 0.5", "\"lse_error\": 1.5", GATE_FAIL, "case 0"},
+    {"parity", "cuda:0", "\"lse_error\": 0.5", "\"lse_error\": -1", GATE_FAIL, "case 0"},
+    {"parity", "cuda:0", "\"nans\": 0", "\"nans\": 1", GATE_FAIL, "case 0"},
+    {"parity", "cuda:0", "\"damage\": null", "\"damage\": \"O is written past its end\"", GATE_FAIL,
+     "past its end"},
+    {"parity", "cuda:0", "\"damage\": null,", "", GATE_FAIL, "damage is not told"},
+    {"parity", "cuda:0", "\"refused\": 3", "\"refused\": 2", GATE_INVALID, "impostor"},
+    {"parity", "cuda:0", "\"impostors\": 3", "\"impostors\": 4", GATE_INVALID, "impostor"},
+    {"parity", "cuda:0", "\"number\": 2", "\"number\": 1", GATE_INVALID, "not where it belongs"},
+    {"parity", "cuda:0", "\"number\": 0", "\"number\": 3", GATE_INVALID, "not where it belongs"},
+    {"parity", "cuda:0", "\"launches\": 1000", "\"launches\": 25", GATE_FAIL, "at least 1000"},
+    {"parity", "cuda:0", "\"launches_differing\": 0", "\"launches_differing\": 1", GATE_FAIL,
+     "launches_differing: 1"},
+    {"parity", "cuda:0", "\"launches\": 1000", "\"launched\": 1000", GATE_INVALID, "launches: no"},
+    {"parity", "cuda:0", "\"caught\": true", "\"caught\": false", GATE_INVALID, "was not caught"},
+    {"parity", "cuda:0", "\"name\": \"mean_v\"", "\"name\": \"zero\"", GATE_INVALID, "mean_v"},
+    {"parity", "cpu", "\"max_error\": 0.001", "\"max_error\": 1", GATE_FAIL, "parity on cpu"},
+    {"inspect", "cuda:0", "\"spill_bytes\": 0", "\"spill_bytes\": 8", GATE_FAIL, "spill_bytes: 8"},
+    {"inspect", "cuda:0", "\"stack_bytes\": 0", "\"stack_bytes\": 1344", GATE_FAIL, "1344"},
+    {"inspect", "cuda:0", "\"spill_bytes\": 0,", "", GATE_INVALID, "spill_bytes: no number"},
+    {"inspect", "cuda:0", "\"registers\": 168", "\"registers\": -1", GATE_FAIL, "registers"},
+    {"inspect", "cuda:0", "\"caught\": true", "\"caught\": 1", GATE_INVALID, "'spill'"},
+    {"emulate", "cuda:0", "\"findings\": 0", "\"findings\": 3389", GATE_FAIL, "3389"},
+    {"emulate", "cuda:0", "\"name\": \"planted\"", "\"name\": \"p\"", GATE_INVALID, "planted"},
+    {"sanitize", "cuda:0", "\"exit\": 86", "\"exit\": 0", GATE_INVALID, "planted fault"},
+    {"sanitize", "cuda:0", "\"exit\": 0", "\"exit\": 1", GATE_INVALID, "memcheck"},
+    {"sanitize", "cuda:0", "\"tool\": \"racecheck\"", "\"tool\": \"memcheck\"", GATE_INVALID,
+     "expected that of racecheck"},
+    {"sanitize", "cuda:0", "\"entry\": \"fwd_scalar_fp16_d64_32x64_w4_s2\"", "\"entry\": \"other\"",
+     GATE_INVALID, "planted fault"},
+    {"sanitize", "cuda:0", "\"logs\": [", "\"logs\": [], \"cases\": [", GATE_INVALID,
+     "logs of 0 tools"},
+    {"inspect", "cuda:0", "\"artifacts\": []",
+     "\"artifacts\": [\"ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff\"]",
+     GATE_INVALID, "artifact"},
+    {"inspect", "cuda:0", "\"artifacts\": []", "\"artifacts\": [\"../plan.json\"]", GATE_INVALID,
+     "names no file of a pack"},
+    {"bench", "cuda:0", "\"taken\": 40", "\"taken\": 41", GATE_INVALID, "expected 41"},
+    {"bench", "cuda:0", "40390\n", "403\n", GATE_INVALID, "no GPU needs less"},
+    {"bench", "cuda:0", "40390\n", "-40390\n", GATE_INVALID, "no time above 0"},
+    {"bench", "cuda:0", "40390\n", "null\n", GATE_INVALID, "no time above 0"},
+    {"bench", "cuda:0", "40000,", "", GATE_INVALID, "39 samples"},
+    {"bench", "cuda:0", "\"outputs_equal\": true", "\"outputs_equal\": false", GATE_FAIL, "bits"},
+    {"bench", "cuda:0", "\"mode\": \"graph\"", "\"mode\": \"eager\"", GATE_INVALID, "same"},
+    {"bench", "cuda:0", "\"mode\": \"graph\"", "\"mode\": \"best\"", GATE_INVALID, "no sense"},
+    {"bench", "cuda:0", "\"seq_q\": 512", "\"seq_q\": 512000", GATE_INVALID, "no GPU needs less"},
+    {"bench", "cuda:0", "\"dim\": 64", "\"dim\": 0", GATE_INVALID, "no sense"},
+    {"bench", "cuda:0", "\"seconds\": 1.5", "\"seconds\": 0.001", GATE_INVALID, "samples of"},
+    {"bench", "cuda:0", "\"caught\": true", "\"caught\": false", GATE_INVALID, "sleep"},
+    {"bench", "cuda:0", "\"repeats\": 2", "\"repeats\": 200", GATE_INVALID, "no GPU needs less"},
+    {"bench", "cuda:0", "\"repeats\": 2", "\"repeats\": 0", GATE_INVALID, "no time above 0"},
+    {"profile", "cuda:0", "\"sm_busy_percent\": 81.5", "\"sm_busy_percent\": 55", GATE_FAIL, "55"},
+    {"profile", "cuda:0", "\"tensor_pipe_percent\": 60", "\"tensor_pipe_percent\": 0", GATE_FAIL,
+     "more than 0"},
+    {"profile", "cuda:0", "\"seconds\": 1.5", "\"seconds\": -1", GATE_INVALID, "seconds"},
+    {"profile", "cuda:0", "\"values\"", "\"verdict\": \"PASS\", \"values\"", GATE_INVALID,
+     "has no 'verdict'"},
+    {"parity", "cuda:0", "\"image\": \"1", "\"image\": \"3", GATE_STALE, "another build"},
+    {"parity", "cuda:0", "\"library\": \"2", "\"library\": \"3", GATE_STALE, "another build"},
+    {"parity", "cuda:0", "\"tool\": \"0.1.0\"", "\"tool\": \"0.0.9\"", GATE_STALE, "another build"},
+    {"parity", "cuda:0", "\"seed\": \"0", "\"seed\": \"1", GATE_STALE, "another build"},
+    {"parity", "cpu", "\"image\": null,", "", GATE_STALE, "another build"},
+    {"parity", "cuda:0", "\"variant\": \"fwd_gpu\"", "\"variant\": \"fwd_other\"", GATE_INVALID,
+     "nothing that the plan asks for"},
+    {"parity", "cuda:0", "\"device\": \"cuda:0\"", "\"device\": \"cuda:1\"", GATE_INVALID,
+     "nothing that the plan asks for"},
+    {"parity", "cuda:0", "\"stage\": \"parity\"", "\"stage\": \"party\"", GATE_INVALID,
+     "nothing that the plan asks for"},
+};
+
+static void try_edit(const struct pack *pack, const struct edit *edit) {
+    attn_error why = {""};
+    struct fixture_edit done;
+    if (!CHECK_MSG(fixture_edit(pack, edit->stage, edit->device, edit->find, edit->by, &done, &why),
+                   "%s", why.text)) {
+        return;
+    }
+    const struct judgement now = follow(pack);
+    CHECK_MSG(now.gate == edit->gate, "%s -> %s: gate %d: %s", edit->find, edit->by, (int)now.gate,
+              now.reason);
+    CHECK_CONTAINS(now.reason, edit->reason);
+    CHECK_EQ(verify(pack->path), EXIT_FAILED_CHECK); /* the old evidence.json does not follow */
+    republish(pack);
+    CHECK_EQ(verify(pack->path), gate_exit(edit->gate));
+    CHECK_MSG(fixture_restore(pack, &done, &why), "%s", why.text);
+    republish(pack);
+}
+
+TEST(edits_of_units) {
+    struct pack pack;
+    attn_error why = {""};
+    char *path = fixture_path();
+    if (CHECK_MSG(fixture_make(&pack, path, &why), "%s", why.text)) {
+        for (size_t i = 0; i < sizeof EDITS / sizeof *EDITS; i++) {
+            try_edit(&pack, &EDITS[i]);
+        }
+        CHECK_EQ(verify(path), EXIT_DONE);
+    }
+    pack_close(&pack);
+    fixture_remove(path);
+}
+
+/* ---- edits of the plan ----------------------------------------------------------------------- */
+
+static const struct {
+    const char *find, *by;
+    enum gate gate; /* GATE_COUNT: it is no plan */
+    const char *reason;
+} PLAN_EDITS[] = {
+    {"\"cases\": 3", "\"cases\": 2", GATE_INVALID, "3 cases, the plan asked for 2"},
+    {"\"cases\": 3", "\"cases\": 4", GATE_INVALID, "3 cases, the plan asked for 4"},
+    {"\"cases\": 3, ", "", GATE_INVALID, "cases"},
+    {"\"timings\": 2", "\"timings\": 1", GATE_INVALID, "2 timings, the plan asked for 1"},
+    {"\"variant\": \"fwd_gpu\"", "\"variant\": \"fwd_new\"", GATE_INVALID, "nothing that the plan"},
+    {"\"image\": \"1", "\"image\": \"9", GATE_STALE, "another build"},
+    {"\"library\": \"2", "\"library\": \"9", GATE_STALE, "another build"},
+    {"\"seed\": \"0", "\"seed\": \"9", GATE_STALE, "another build"},
+    {"\"absent\": null", "\"absent\": \"no GPU\"", GATE_INVALID, "absent, and yet"},
+    {"\"stage\": \"inspect\"", "\"stage\": \"emulate\"", GATE_COUNT, "are in another one"},
+    {"\"stage\": \"inspect\"", "\"stage\": \"look\"", GATE_COUNT, "expected a stage"},
+    {"\"stage\": \"inspect\", \"device\": \"cuda:0\"", "\"stage\": \"inspect\", \"device\": \"x\"",
+     GATE_INVALID, "nothing that the plan"},
+    {"\"mode\": \"full\"", "\"mode\": \"lax\"", GATE_COUNT, "expected quick or full"},
+    {"\"seed\": \"0123456789abcdef\"", "\"seed\": 1", GATE_COUNT, "seed"},
+    {"\"subjects\": [", "\"subjects\": [{\"variant\": \"fwd_gpu\", \"image\": null}, ", GATE_COUNT,
+     "expected a variant of its own"},
+    {"\"image\": null", "\"image\": \"none\"", GATE_COUNT, "expected a variant"},
+    {"\"rows\": [", "\"rows\": 1, \"other\": [", GATE_COUNT, "at least one"},
+};
+
+TEST(edits_of_the_plan) {
+    struct pack pack;
+    attn_error why = {""};
+    char *path = fixture_path();
+    CHECK_MSG(fixture_make(&pack, path, &why), "%s", why.text);
+    for (size_t i = 0; i < sizeof PLAN_EDITS / sizeof *PLAN_EDITS; i++) {
+        char *plan = replaced(fixture_plan(), PLAN_EDITS[i].find, PLAN_EDITS[i].by);
+        if (CHECK_MSG(plan != NULL && pack_replan(&pack, plan, &why), "%s: %s", PLAN_EDITS[i].find,
+                      why.text)) {
+            const struct judgement now = follow(&pack);
+            CHECK_MSG(now.gate == PLAN_EDITS[i].gate, "%s -> %s: gate %d: %s", PLAN_EDITS[i].find,
+                      PLAN_EDITS[i].by, (int)now.gate, now.reason);
+            CHECK_CONTAINS(now.reason, PLAN_EDITS[i].reason);
+            CHECK_EQ(verify(path), EXIT_FAILED_CHECK);
+        }
+        free(plan);
+    }
+    pack_close(&pack);
+    fixture_remove(path);
+}
+
+/* ---- edits of what follows ------------------------------------------------------------------- */
+
+static const struct {
+    const char *file, *find, *by;
+} PUBLISHED_EDITS[] = {
+    {EVIDENCE_FILE, "\"value\": 2.0", "\"value\": 1.0"}, /* a p50 */
+    {EVIDENCE_FILE, "\"low\": 2.0", "\"low\": 1.0"},
+    {EVIDENCE_FILE, "\"samples\": 40", "\"samples\": 400"},
+    {EVIDENCE_FILE, "\"verdict\": \"PASS\"", "\"verdict\": \"FAIL\""},
+    {EVIDENCE_FILE, "\"gpu_seconds\": 9", "\"gpu_seconds\": 1"},
+    {EVIDENCE_FILE, "\"seconds\": 1.5", "\"seconds\": 1.50"},
+    {EVIDENCE_FILE, "\"stale\": []", "\"stale\": [ ]"},
+    {EVIDENCE_FILE, "\n}\n", "\n}\n\n"},
+    {EVIDENCE_FILE, "attest-evidence/1", "attest-evidence/0"},
+    {STATEMENT_FILE, "PASSED", "WARNED"},
+    {STATEMENT_FILE, "\"failedTests\": []", "\"failedTests\": [\"x\"]"},
+};
+
+TEST(edits_of_what_follows) {
+    struct pack pack;
+    attn_error why = {""};
+    char *path = fixture_path();
+    if (CHECK_MSG(fixture_make(&pack, path, &why), "%s", why.text)) {
+        for (size_t i = 0; i < sizeof PUBLISHED_EDITS / sizeof *PUBLISHED_EDITS; i++) {
+            const char *file = PUBLISHED_EDITS[i].file;
+            size_t bytes = 0;
+            char *text = pack_published(&pack, file, &bytes, &why);
+            char *edited = replaced(text, PUBLISHED_EDITS[i].find, PUBLISHED_EDITS[i].by);
+            if (CHECK_MSG(edited != NULL, "no %s in %s", PUBLISHED_EDITS[i].find, text)) {
+                CHECK(pack_publish(&pack, file, edited, strlen(edited), &why));
+                CHECK_EQ(verify(path), EXIT_FAILED_CHECK);
+                CHECK(pack_publish(&pack, file, text, bytes, &why));
+                CHECK_EQ(verify(path), EXIT_DONE);
+            }
+            free(edited);
+            free(text);
+        }
+    }
+    pack_close(&pack);
+    fixture_remove(path);
+}
+
+/* Five samples do not bound a median, however many it says were taken. */
+TEST(too_few_samples) {
+    struct pack pack;
+    attn_error why = {""};
+    struct fixture_edit samples, taken;
+    char *path = fixture_path();
+    if (CHECK_MSG(fixture_make(&pack, path, &why) &&
+                      fixture_edit(&pack, "bench", "cpu", "\"ns\": [",
+                                   "\"ns\": [1, 2, 3, 4, 5], \"more\": [", &samples, &why),
+                  "%s", why.text)) {
+        CHECK_MSG(
+            fixture_edit(&pack, "bench", "cpu", "\"taken\": 40", "\"taken\": 5", &taken, &why),
+            "%s", why.text);
+        const struct judgement now = follow(&pack);
+        CHECK_EQ(now.gate, GATE_INVALID);
+        CHECK_CONTAINS(now.reason, "5 samples, expected 5 and at least 6");
+        free(samples.text);
+        free(taken.text);
+    }
+    pack_close(&pack);
+    fixture_remove(path);
+}
+
+/* A stage that has no row at all. */
+TEST(a_full_run_has_six_stages) {
+    struct pack pack;
+    attn_error why = {""};
+    char *path = fixture_path();
+    char *plan = replaced(fixture_plan(), "", "");
+    char *row = strstr(plan, ",{\"stage\": \"profile\"");
+    char *next = strstr(row + 1, ",{\"stage\"");
+    memmove(row, next, strlen(next) + 1);
+    if (CHECK_MSG(fixture_make(&pack, path, &why) &&
+                      fixture_drop(&pack, "profile", "cuda:0", &why) &&
+                      pack_replan(&pack, plan, &why),
+                  "%s", why.text)) {
+        const struct judgement now = follow(&pack);
+        CHECK_EQ(now.gate, GATE_NOT_RUN);
+        CHECK_CONTAINS(now.reason, "profile: not asked for");
+        char *quick = replaced(plan, "\"full\"", "\"quick\"");
+        CHECK(pack_replan(&pack, quick, &why));
+        CHECK_EQ(follow(&pack).gate, GATE_PASS);
+        free(quick);
+    }
+    free(plan);
+    pack_close(&pack);
+    fixture_remove(path);
+}
+
+/* ---- near misses ----------------------------------------------------------------------------- */
+
+#define GOOD                                                                                       \
+    "{\"max_error\": 0.001, \"max_allowed\": 0.01, \"mean_error\": 0.0001, "                       \
+    "\"mean_allowed\": 0.001, \"lse_error\": 0.5, \"nans\": 0}"
+#define MISS                                                                                       \
+    "{\"max_error\": 0.02, \"max_allowed\": 0.01, \"mean_error\": 0.0001, "                        \
+    "\"mean_allowed\": 0.001, \"lse_error\": 0.5, \"nans\": 0}"
+#define REDRAWS(error, a, b, c, d, e)                                                              \
+    "\"redraws\": [" a "," b "," c "," d "," e "], \"max_error\": " error
+
+/* Five other draws, of which one may miss, and an error of up to four times what is allowed. */
+TEST(near_misses) {
+    static const struct edit NEAR[] = {
+        {"parity", "cpu", "\"max_error\": 0.001", REDRAWS("0.02", GOOD, GOOD, GOOD, GOOD, GOOD),
+         GATE_PASS, ""},
+        {"parity", "cpu", "\"max_error\": 0.001", REDRAWS("0.02", GOOD, MISS, GOOD, GOOD, GOOD),
+         GATE_PASS, ""},
+        {"parity", "cpu", "\"max_error\": 0.001", REDRAWS("0.02", GOOD, MISS, GOOD, MISS, GOOD),
+         GATE_FAIL, "case 0"},
+        {"parity", "cpu", "\"max_error\": 0.001", REDRAWS("0.05", GOOD, GOOD, GOOD, GOOD, GOOD),
+         GATE_FAIL, "case 0"},
+        {"parity", "cpu", "\"max_error\": 0.001", REDRAWS("null", GOOD, GOOD, GOOD, GOOD, GOOD),
+         GATE_FAIL, "case 0"},
+        {"parity", "cpu", "\"max_error\": 0.001",
+         "\"redraws\": [" GOOD "," GOOD "," GOOD "," GOOD "], \"max_error\": 0.02", GATE_FAIL,
+         "case 0"},
+    };
+    struct pack pack;
+    attn_error why = {""};
+    char *path = fixture_path();
+    if (CHECK_MSG(fixture_make(&pack, path, &why), "%s", why.text)) {
+        for (size_t i = 0; i < sizeof NEAR / sizeof *NEAR; i++) {
+            try_edit(&pack, &NEAR[i]);
+        }
+    }
+    pack_close(&pack);
+    fixture_remove(path);
+}
+
+/* No library has an image of 64 ones. */
+TEST(images_of_another_library) {
+    struct pack pack;
+    attn_error why = {""};
+    char *path = fixture_path(), current[] = "--current", *argv[] = {path, current};
+    if (CHECK_MSG(fixture_make(&pack, path, &why), "%s", why.text)) {
+        CHECK_EQ(verb_verify(1, argv), EXIT_DONE);
+        CHECK_EQ(verb_verify(2, argv), EXIT_NOT_RUN);
+    }
+    pack_close(&pack);
+    fixture_remove(path);
+}
+
+/* A plan of the fixture's CPU rows, and a GPU row that is absent, for free(). */
+static char *plan_of_image(const char *variant, const char *hash) {
+    char row[512];
+    snprintf(row, sizeof row,
+             "\"rows\": [{\"stage\": \"profile\", \"device\": \"cuda:0\", \"absent\": \"no GPU\", "
+             "\"subjects\": [{\"variant\": \"%s\", \"image\": \"%s\"}]}",
+             variant, hash);
+    char *quick = replaced(fixture_plan(), "\"full\"", "\"quick\"");
+    char *first = strstr(quick, "\"rows\": [");
+    const char *cpu = strstr(quick, ",{\"stage\": \"parity\", \"device\": \"cpu\"");
+    memmove(first + 1, cpu, strlen(cpu) + 1);
+    *first = '@';
+    char *plan = replaced(quick, "@", row);
+    free(quick);
+    return plan;
+}
+
+TEST(images_of_this_library) {
+    attn_variant variant = {.size = sizeof variant};
+    attn_image image = {.size = sizeof image};
+    int32_t index = 0;
+    while (attn_variant_get(NULL, index, &variant, NULL) == ATTN_OK &&
+           attn_variant_image(NULL, variant.name, 0, &image, NULL) != ATTN_OK) {
+        index++;
+    }
+    if (image.data == NULL) {
+        SKIP("the library has no GPU kernels");
+    }
+    char hash[SHA256_TEXT], current[] = "--current", *path = fixture_path();
+    char *argv[] = {path, current};
+    struct pack pack;
+    attn_error why = {""};
+    sha256_text(image.data, image.bytes, hash);
+    bool made = fixture_make(&pack, path, &why);
+    for (int stage = 0; made && stage < STAGES; stage++) {
+        made = fixture_drop(&pack, STAGE_NAMES[stage], "cuda:0", &why);
+    }
+    for (int i = 0; i < 2 && CHECK_MSG(made, "%s", why.text); i++) {
+        char *plan = plan_of_image(variant.name, hash);
+        CHECK_MSG(pack_replan(&pack, plan, &why), "%s", why.text);
+        republish(&pack);
+        CHECK_EQ(verb_verify(1, argv), EXIT_DONE);
+        CHECK_EQ(verb_verify(2, argv), i == 0 ? EXIT_DONE : EXIT_NOT_RUN);
+        hash[0] = hash[0] == '0' ? '1' : '0'; /* another image */
+        free(plan);
+    }
+    pack_close(&pack);
+    fixture_remove(path);
+}
+
+/* ---- units removed, doubled ------------------------------------------------------------------ */
+
+TEST(a_dropped_unit_is_not_run) {
+    for (int stage = 0; stage < STAGES; stage++) {
+        struct pack pack;
+        attn_error why = {""};
+        char *path = fixture_path();
+        if (CHECK_MSG(fixture_make(&pack, path, &why) &&
+                          fixture_drop(&pack, STAGE_NAMES[stage], "cuda:0", &why),
+                      "%s", why.text)) {
+            CHECK_EQ(follow(&pack).gate, GATE_NOT_RUN);
+            CHECK_EQ(verify(path), EXIT_FAILED_CHECK);
+            republish(&pack);
+            CHECK_EQ(verify(path), EXIT_NOT_RUN);
+        }
+        pack_close(&pack);
+        fixture_remove(path);
+    }
+}
+
+/* The better of two runs cannot be had by keeping both; a stale one beside it does no harm. */
+TEST(two_units_of_the_same) {
+    static const struct {
+        const char *find, *by;
+        enum gate gate;
+    } SECONDS[] = {{"\"seconds\": 1.5", "\"seconds\": 1.6", GATE_INVALID},
+                   {"\"seed\": \"0", "\"seed\": \"1", GATE_PASS}};
+    for (int i = 0; i < 2; i++) {
+        struct pack pack;
+        attn_error why = {""};
+        char *path = fixture_path(), name[SHA256_TEXT];
+        if (CHECK_MSG(fixture_make(&pack, path, &why) &&
+                          fixture_find(&pack, "bench", "cpu", name, &why),
+                      "%s", why.text)) {
+            size_t bytes = 0;
+            char *text = pack_read(&pack, PACK_UNITS, name, &bytes, &why);
+            char *second = replaced(text, SECONDS[i].find, SECONDS[i].by);
+            CHECK(second != NULL && pack_add_unit(&pack, second, name, &why));
+            CHECK_EQ(follow(&pack).gate, SECONDS[i].gate);
+            free(second);
+            free(text);
+        }
+        pack_close(&pack);
+        fixture_remove(path);
+    }
+}
+
+/* ---- quick runs ------------------------------------------------------------------------------ */
+
+static const char QUICK[] =
+    "{\"schema\": \"" PACK_SCHEMA "\", \"mode\": \"%s\", \"tool\": \"0.1.0\", \"library\": "
+    "\"2222222222222222222222222222222222222222222222222222222222222222\", "
+    "\"seed\": \"0123456789abcdef\", \"rows\": [{\"stage\": \"parity\", \"device\": \"cuda:0\", "
+    "\"absent\": \"no libcuda.so.1\", \"subjects\": []}]}";
+
+/* Without a GPU, and with nothing else asked for, nothing passes. */
+TEST(nothing_is_not_a_pass) {
+    static const char *const MODES[] = {"quick", "full"};
+    for (int i = 0; i < 2; i++) {
+        char plan[sizeof QUICK + 8];
+        struct pack pack;
+        attn_error why = {""};
+        char *path = fixture_path();
+        snprintf(plan, sizeof plan, QUICK, MODES[i]);
+        if (CHECK_MSG(pack_create(&pack, path, plan, &why), "%s", why.text)) {
+            CHECK_EQ(follow(&pack).gate, GATE_NOT_RUN);
+            CHECK_EQ(verify(path), EXIT_NOT_RUN);
+            republish(&pack);
+            CHECK_EQ(verify(path), EXIT_NOT_RUN);
+        }
+        pack_close(&pack);
+        fixture_remove(path);
+    }
+}
+
+/* The same units: quick with an absent row passes in part, full does not. */
+TEST(absent_is_partial_in_a_quick_run_only) {
+    static const char *const MODES[] = {"\"mode\": \"quick\"", "\"mode\": \"full\""};
+    for (int i = 0; i < 2; i++) {
+        struct pack pack;
+        struct evidence evidence;
+        attn_error why = {""};
+        char *path = fixture_path();
+        char *mode = replaced(fixture_plan(), MODES[1], MODES[i]);
+        char *plan = replaced(mode, "\"absent\": null", "\"absent\": \"no nvcc\"");
+        if (CHECK_MSG(fixture_make(&pack, path, &why) &&
+                          fixture_drop(&pack, "inspect", "cuda:0", &why) &&
+                          pack_replan(&pack, plan, &why) && evidence_make(&pack, &evidence, &why),
+                      "%s", why.text)) {
+            CHECK_EQ(evidence.judgement.gate, i == 0 ? GATE_PASS : GATE_NOT_RUN);
+            CHECK_EQ(evidence.partial, i == 0);
+            CHECK_CONTAINS(evidence.text, "no nvcc");
+            CHECK_CONTAINS(evidence.statement, "\"result\": \"WARNED\"");
+            evidence_free(&evidence);
+        }
+        free(plan);
+        free(mode);
+        pack_close(&pack);
+        fixture_remove(path);
+    }
+}
+
+TEST_MAIN()

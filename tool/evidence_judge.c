@@ -1,0 +1,312 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * evidence_judge.c - see evidence_judge.h. What a stage must show is a table.
+ */
+#include "evidence_judge.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "sanitizer_log.h"
+
+const char *const STAGE_NAMES[STAGES + 1] = {"inspect", "emulate", "parity", "sanitize",
+                                             "bench",   "profile", NULL};
+
+enum relation { EQUAL, AT_LEAST, AT_MOST, ABOVE };
+
+struct rule {
+    const char *value;
+    enum relation relation;
+    double bound;
+};
+
+enum { MOST_RULES = 4, MOST_CONTROLS = 4 };
+
+static const struct stage_rules {
+    const char *controls[MOST_CONTROLS]; /* each must be there and have been caught */
+    struct rule rules[MOST_RULES];       /* each value must be there and keep it, else FAIL */
+    bool cases, timings, logs;
+} RULES[STAGES] = {
+    [INSPECT] = {.controls = {"spill"},
+                 .rules = {{"registers", AT_MOST, 255},
+                           {"spill_bytes", EQUAL, 0},
+                           {"stack_bytes", EQUAL, 0}}},
+    [EMULATE] = {.controls = {"planted"}, .rules = {{"findings", EQUAL, 0}}, .cases = true},
+    [PARITY] = {.controls = {"zero", "mean_v", "copy_q"},
+                .rules = {{"launches", AT_LEAST, 1000}, {"launches_differing", EQUAL, 0}},
+                .cases = true},
+    [SANITIZE] = {.logs = true}, /* whose controls are logs, too */
+    [BENCH] = {.controls = {"sleep"}, .timings = true},
+    [PROFILE] = {.rules = {{"sm_busy_percent", AT_LEAST, 70}, {"tensor_pipe_percent", ABOVE, 0}}},
+};
+
+enum stage stage_of(const char *name) {
+    int stage = 0;
+    while (stage < STAGES && (name == NULL || strcmp(STAGE_NAMES[stage], name) != 0)) {
+        stage++;
+    }
+    return (enum stage)stage;
+}
+
+void judge(struct judgement *judgement, enum gate gate, const char *format, ...) {
+    if (gate_join(judgement->gate, gate) == judgement->gate) {
+        return;
+    }
+    judgement->gate = gate;
+    va_list list;
+    va_start(list, format);
+    vsnprintf(judgement->reason, sizeof judgement->reason, format, list);
+    va_end(list);
+}
+
+/* ---- form ------------------------------------------------------------------------------------ */
+
+static void judge_keys(const struct json_value *unit, struct judgement *judgement) {
+    static const char *const KNOWN[] = {"artifacts", "cases",   "controls", "device",  "image",
+                                        "library",   "logs",    "schema",   "seconds", "seed",
+                                        "stage",     "timings", "tool",     "values",  "variant"};
+    for (size_t i = 0; i < unit->as.list.count; i++) {
+        size_t k = 0;
+        while (k < sizeof KNOWN / sizeof *KNOWN &&
+               strcmp(unit->as.list.items[i].key, KNOWN[k]) != 0) {
+            k++;
+        }
+        if (k == sizeof KNOWN / sizeof *KNOWN) {
+            judge(judgement, GATE_INVALID, "a unit has no '%.60s'", unit->as.list.items[i].key);
+        }
+    }
+    if (!(json_number_of(json_at(unit, "seconds")) >= 0.0)) {
+        judge(judgement, GATE_INVALID, "seconds: expected a number of at least 0");
+    }
+}
+
+/* Bytes of an artifact, for free(). NULL: judged. */
+static char *artifact(const struct pack *pack, const struct json_value *name, size_t *bytes,
+                      struct judgement *judgement) {
+    attn_error why = {""};
+    const char *hash = json_text_of(name);
+    char *data = hash != NULL ? pack_read(pack, PACK_ARTIFACTS, hash, bytes, &why) : NULL;
+    if (data == NULL) {
+        judge(judgement, GATE_INVALID, "artifact %s", hash != NULL ? why.text : "has no name");
+    }
+    return data;
+}
+
+static void judge_artifacts(const struct pack *pack, const struct json_value *unit,
+                            struct judgement *judgement) {
+    const struct json_value *list = json_at(unit, "artifacts");
+    for (size_t i = 0; i < json_count_of(list); i++) {
+        size_t bytes = 0;
+        free(artifact(pack, &list->as.list.items[i], &bytes, judgement));
+    }
+}
+
+/* ---- controls and values --------------------------------------------------------------------- */
+
+static bool caught(const struct json_value *list, const char *name) {
+    for (size_t i = 0; i < json_count_of(list); i++) {
+        const struct json_value *control = &list->as.list.items[i];
+        const char *given = json_text_of(json_at(control, "name"));
+        const struct json_value *found = json_at(control, "caught");
+        if (given != NULL && strcmp(given, name) == 0) {
+            return found != NULL && found->kind == JSON_BOOL && found->as.truth;
+        }
+    }
+    return false;
+}
+
+static void judge_controls(const struct stage_rules *rules, const struct json_value *unit,
+                           struct judgement *judgement) {
+    const struct json_value *list = json_at(unit, "controls");
+    for (int i = 0; i < MOST_CONTROLS && rules->controls[i] != NULL; i++) {
+        if (!caught(list, rules->controls[i])) {
+            judge(judgement, GATE_INVALID, "control '%s' was not caught", rules->controls[i]);
+        }
+    }
+    for (size_t i = 0; i < json_count_of(list); i++) { /* those beyond the table, too */
+        const char *name = json_text_of(json_at(&list->as.list.items[i], "name"));
+        if (name == NULL || !caught(list, name)) {
+            judge(judgement, GATE_INVALID, "control '%.60s' was not caught",
+                  name != NULL ? name : "without a name");
+        }
+    }
+}
+
+static bool keeps(const struct rule *rule, double value) {
+    switch (rule->relation) {
+    case EQUAL: return value >= rule->bound && value <= rule->bound;
+    case AT_LEAST: return value >= rule->bound;
+    case AT_MOST: return value >= 0 && value <= rule->bound;
+    case ABOVE: return value > rule->bound;
+    }
+    return false;
+}
+
+static void judge_values(const struct stage_rules *rules, const struct json_value *unit,
+                         struct judgement *judgement) {
+    static const char *const WORDS[] = {"", "at least ", "at most ", "more than "};
+    for (int i = 0; i < MOST_RULES && rules->rules[i].value != NULL; i++) {
+        const struct rule *rule = &rules->rules[i];
+        const double value = json_number_of(json_at(json_at(unit, "values"), rule->value));
+        if (value != value) {
+            judge(judgement, GATE_INVALID, "%s: no number", rule->value);
+        } else if (!keeps(rule, value)) {
+            judge(judgement, GATE_FAIL, "%s: %g, expected %s%g", rule->value, value,
+                  WORDS[rule->relation], rule->bound);
+        }
+    }
+}
+
+/* ---- cases ----------------------------------------------------------------------------------- */
+
+static bool at_most(const struct json_value *object, const char *value, const char *bound) {
+    const double given = json_number_of(json_at(object, value));
+    return given >= 0 && given <= json_number_of(json_at(object, bound));
+}
+
+/* The comparison of attn.h, from the figures that it left. */
+static bool within_rule(const struct json_value *figures) {
+    const double lse = json_number_of(json_at(figures, "lse_error"));
+    const struct json_value *nans = json_at(figures, "nans");
+    return at_most(figures, "max_error", "max_allowed") &&
+           at_most(figures, "mean_error", "mean_allowed") && lse >= 0 && lse <= 1 && nans != NULL &&
+           nans->kind == JSON_INT && nans->as.integer == 0;
+}
+
+/* A near miss (cases.h) has been drawn again five times, of which one may miss. */
+static bool near_miss(const struct json_value *figures) {
+    enum { REDRAWN = 5, MAY_MISS = 1 };
+    const struct json_value *redraws = json_at(figures, "redraws");
+    const double error = json_number_of(json_at(figures, "max_error"));
+    const double mean = json_number_of(json_at(figures, "mean_error"));
+    const struct json_value *nans = json_at(figures, "nans");
+    int misses = 0;
+    for (size_t i = 0; i < json_count_of(redraws); i++) {
+        misses += !within_rule(&redraws->as.list.items[i]);
+    }
+    return json_count_of(redraws) == REDRAWN && misses <= MAY_MISS &&
+           error <= 4 * json_number_of(json_at(figures, "max_allowed")) &&
+           mean <= 2 * json_number_of(json_at(figures, "mean_allowed")) && nans != NULL &&
+           nans->kind == JSON_INT && nans->as.integer == 0 &&
+           json_number_of(json_at(figures, "lse_error")) <= 1;
+}
+
+/* Numbers go from 0 to one less than the plan asked for, each once. */
+static void judge_cases(const struct json_value *row, const struct json_value *unit,
+                        struct judgement *judgement) {
+    const struct json_value *list = json_at(unit, "cases");
+    const int64_t wanted = json_int_of(json_at(row, "cases"), 1);
+    if (wanted < 1 || (int64_t)json_count_of(list) != wanted) {
+        judge(judgement, GATE_INVALID, "%zu cases, the plan asked for %lld", json_count_of(list),
+              (long long)wanted);
+    }
+    for (size_t i = 0; i < json_count_of(list); i++) {
+        const struct json_value *one = &list->as.list.items[i];
+        const struct json_value *damage = json_at(one, "damage");
+        const int64_t impostors = json_int_of(json_at(one, "impostors"), 0);
+        if (json_int_of(json_at(one, "number"), 0) != (int64_t)i) {
+            judge(judgement, GATE_INVALID, "case %zu is not where it belongs", i);
+        } else if (impostors < 0 || json_int_of(json_at(one, "refused"), 0) != impostors) {
+            judge(judgement, GATE_INVALID, "case %zu: an impostor was accepted", i);
+        } else if (damage == NULL || damage->kind != JSON_NULL) {
+            judge(judgement, GATE_FAIL, "case %zu: %.160s", i,
+                  json_text_of(damage) != NULL ? json_text_of(damage) : "damage is not told");
+        } else if (!within_rule(one) && !near_miss(one)) {
+            judge(judgement, GATE_FAIL, "case %zu: error %g, allowed %g", i,
+                  json_number_of(json_at(one, "max_error")),
+                  json_number_of(json_at(one, "max_allowed")));
+        }
+    }
+}
+
+/* ---- logs of compute-sanitizer --------------------------------------------------------------- */
+
+static bool read_log(const struct pack *pack, const struct json_value *run, const char *which,
+                     enum sanitizer_tool tool, struct sanitizer_log *log,
+                     struct judgement *judgement) {
+    const struct json_value *side = json_at(run, which);
+    const char *entry = json_text_of(json_at(side, "entry"));
+    size_t bytes = 0;
+    char *text = artifact(pack, json_at(side, "log"), &bytes, judgement);
+    FILE *in = text != NULL ? fmemopen(text, bytes, "r") : NULL;
+    attn_error why = {"out of memory"};
+    const bool good = in != NULL && entry != NULL && sanitizer_log_read(in, tool, entry, log, &why);
+    if (text != NULL && !good) {
+        judge(judgement, GATE_INVALID, "%s: %s", SANITIZER_TOOL_NAMES[tool],
+              entry == NULL ? "the entry is not told" : why.text);
+    }
+    if (in != NULL) {
+        fclose(in);
+    }
+    free(text);
+    return good;
+}
+
+static int exit_code(const struct json_value *run, const char *which) {
+    return (int)json_int_of(json_at(json_at(run, which), "exit"), 0);
+}
+
+/* The verdict of a log is read from it anew: the planted fault caught, the kernel clean. */
+static void judge_log(const struct pack *pack, const struct json_value *run,
+                      enum sanitizer_tool tool, struct judgement *judgement) {
+    struct sanitizer_log control, log;
+    attn_error why = {""};
+    if (!read_log(pack, run, "control", tool, &control, judgement) ||
+        !read_log(pack, run, "subject", tool, &log, judgement)) {
+        return;
+    }
+    if (!sanitizer_caught(&control, exit_code(run, "control"), &why)) {
+        judge(judgement, GATE_INVALID, "%s: its planted fault: %.180s", SANITIZER_TOOL_NAMES[tool],
+              why.text);
+    }
+    static const enum gate GATES[] = {GATE_PASS, GATE_FAIL, GATE_INVALID, GATE_NOT_RUN};
+    const enum gate gate = GATES[sanitizer_judge(&log, exit_code(run, "subject"), 1, &why)];
+    judge(judgement, gate, "%s: %.200s", SANITIZER_TOOL_NAMES[tool], why.text);
+}
+
+static void judge_logs(const struct pack *pack, const struct json_value *unit,
+                       struct judgement *judgement) {
+    const struct json_value *list = json_at(unit, "logs");
+    if (json_count_of(list) != SANITIZER_TOOLS) {
+        judge(judgement, GATE_INVALID, "logs of %zu tools, expected %d", json_count_of(list),
+              (int)SANITIZER_TOOLS);
+        return;
+    }
+    for (int i = 0; i < SANITIZER_TOOLS; i++) {
+        const struct json_value *run = &list->as.list.items[i];
+        const char *name = json_text_of(json_at(run, "tool"));
+        if (name == NULL || strcmp(name, SANITIZER_TOOL_NAMES[i]) != 0) {
+            judge(judgement, GATE_INVALID, "log %d: expected that of %s", i,
+                  SANITIZER_TOOL_NAMES[i]);
+        } else {
+            judge_log(pack, run, (enum sanitizer_tool)i, judgement);
+        }
+    }
+}
+
+struct judgement judge_unit(const struct pack *pack, const struct json_value *row,
+                            const struct json_value *unit) {
+    struct judgement judgement = {.gate = GATE_PASS};
+    const enum stage stage = stage_of(json_text_of(json_at(unit, "stage")));
+    if (stage == STAGES) {
+        judge(&judgement, GATE_INVALID, "no such stage");
+        return judgement;
+    }
+    const struct stage_rules *rules = &RULES[stage];
+    judge_keys(unit, &judgement);
+    judge_artifacts(pack, unit, &judgement);
+    judge_controls(rules, unit, &judgement);
+    judge_values(rules, unit, &judgement);
+    if (rules->cases) {
+        judge_cases(row, unit, &judgement);
+    }
+    if (rules->logs) {
+        judge_logs(pack, unit, &judgement);
+    }
+    if (rules->timings) {
+        judge_timings(row, unit, &judgement);
+    }
+    return judgement;
+}

@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * verb_verify.c - `attest verify`: whether an evidence pack says what follows from what was
+ * observed.
+ *
+ * Invariant: changes nothing, and believes nothing that it can compute: hashes, statistics and
+ * verdicts come from the raw files, and evidence.json must be what they give, byte for byte.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "args.h"
+#include "evidence.h"
+#include "json.h"
+#include "message.h"
+#include "verbs.h"
+
+/* What was published, compared with what follows. */
+enum published { SAME, ABSENT, DIFFERENT };
+
+static int line_of_difference(const char *a, const char *b) {
+    int line = 1;
+    for (; *a == *b && *a != '\0'; a++, b++) {
+        line += *a == '\n';
+    }
+    return line;
+}
+
+static enum published compare(const struct pack *pack, const char *file, const char *text,
+                              size_t bytes, attn_error *why) {
+    size_t size = 0;
+    char *found = pack_published(pack, file, &size, why);
+    if (found == NULL) {
+        return why->text[0] == '\0' ? ABSENT : DIFFERENT;
+    }
+    const bool same = size == bytes && memcmp(found, text, bytes) == 0;
+    if (!same) {
+        explain(why, "%s/%s: line %d is not what follows from the plan and the units", pack->path,
+                file, line_of_difference(found, text));
+    }
+    free(found);
+    return same ? SAME : DIFFERENT;
+}
+
+/* Whether the variant is compiled in with an image of this hash. */
+static bool is_compiled_in(const char *variant, const char *hash) {
+    attn_image image = {.size = sizeof image};
+    for (int32_t i = 0; attn_variant_image(NULL, variant, i, &image, NULL) == ATTN_OK; i++) {
+        char own[SHA256_TEXT];
+        sha256_text(image.data, image.bytes, own);
+        if (strcmp(own, hash) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* evidence_make has seen that the plan has the form of one. CPU variants have no image. */
+static void judge_images(const struct pack *pack, struct judgement *judgement) {
+    const struct json_value *rows = json_at(pack->plan, "rows");
+    for (size_t i = 0; i < json_count_of(rows); i++) {
+        const struct json_value *subjects = json_at(&rows->as.list.items[i], "subjects");
+        for (size_t j = 0; j < json_count_of(subjects); j++) {
+            const struct json_value *subject = &subjects->as.list.items[j];
+            const char *variant = json_text_of(json_at(subject, "variant"));
+            const char *hash = json_text_of(json_at(subject, "image"));
+            if (hash != NULL && !is_compiled_in(variant, hash)) {
+                judge(judgement, GATE_STALE, "%.80s: image %.12s is not in this library", variant,
+                      hash);
+            }
+        }
+    }
+}
+
+static void print_text(const struct evidence *evidence, bool ended) {
+    for (size_t i = 0; i < evidence->row_count; i++) {
+        const struct evidence_row *row = &evidence->rows[i];
+        printf("%-9s %-8s %-8s %zu of %zu, %.1f s%s%s\n", STAGE_NAMES[row->stage], row->device,
+               GATE_NAMES[row->judgement.gate], row->passed, row->subjects, row->seconds,
+               row->judgement.gate == GATE_PASS ? "" : ": ", row->judgement.reason);
+    }
+    printf("\nverdict   %s%s%s%s\n", GATE_NAMES[evidence->judgement.gate],
+           evidence->partial ? " (partial)" : "", evidence->judgement.gate == GATE_PASS ? "" : ": ",
+           evidence->judgement.reason);
+    if (!ended) {
+        printf("          no %s yet: the run did not end\n", EVIDENCE_FILE);
+    }
+    printf("units     %zu, stale %zu\nroot      %s\n", evidence->unit_count, evidence->stale_count,
+           evidence->root);
+}
+
+static void print_json(const struct evidence *evidence, bool ended) {
+    struct json json = json_begin(stdout);
+    json_open(&json, NULL, '{');
+    json_text(&json, "verdict", GATE_NAMES[evidence->judgement.gate]);
+    json_text(&json, "reason",
+              evidence->judgement.gate == GATE_PASS ? NULL : evidence->judgement.reason);
+    json_bool(&json, "partial", evidence->partial);
+    json_bool(&json, "ended", ended);
+    json_int(&json, "units", (int64_t)evidence->unit_count);
+    json_int(&json, "stale", (int64_t)evidence->stale_count);
+    json_text(&json, "root", evidence->root);
+    json_close(&json);
+}
+
+/* The pack is open. */
+static int verify(const struct pack *pack, bool current, bool as_json) {
+    struct evidence evidence;
+    attn_error why = {""};
+    enum published evidence_is = ABSENT, statement_is = ABSENT;
+    bool sound = evidence_make(pack, &evidence, &why);
+    if (sound) {
+        evidence_is = compare(pack, EVIDENCE_FILE, evidence.text, evidence.text_bytes, &why);
+        sound = evidence_is != DIFFERENT;
+    }
+    if (sound) {
+        statement_is =
+            compare(pack, STATEMENT_FILE, evidence.statement, evidence.statement_bytes, &why);
+        sound = statement_is != DIFFERENT;
+    }
+    if (!sound) {
+        evidence_free(&evidence);
+        complain("%s", why.text);
+        return EXIT_FAILED_CHECK;
+    }
+    const bool ended = evidence_is == SAME && statement_is == SAME;
+    if (!ended) {
+        judge(&evidence.judgement, GATE_NOT_RUN, "the run did not end");
+    }
+    if (current) {
+        judge_images(pack, &evidence.judgement);
+    }
+    if (as_json) {
+        print_json(&evidence, ended);
+    } else {
+        print_text(&evidence, ended);
+    }
+    const int status = gate_exit(evidence.judgement.gate);
+    evidence_free(&evidence);
+    return status;
+}
+
+int verb_verify(int argc, char **argv) {
+    bool as_json = false, current = false;
+    const char *path = NULL;
+    struct arg args[] = {
+        arg_flag("--current", &current, "STALE, unless its images are those of this library"),
+        arg_flag("--json", &as_json, "the same as JSON"),
+    };
+    struct arg positional = arg_text("PACK", &path, "PACK", "");
+    const struct arg_group groups[] = {{"options", args, sizeof args / sizeof *args}};
+    const struct command command = {
+        .verb = "verify",
+        .summary = "check an evidence pack against the raw observations in it",
+        .synopsis = "PACK [options]",
+        .notes = "Exit code: that of the pack's verdict (0 PASS, 1 FAIL, 3 NOT_RUN or STALE,\n"
+                 "4 INVALID); 1 where the pack was changed; 2 where it is no pack of this schema.\n"
+                 "It shows that a pack is consistent, not who made it: compare the root hash with\n"
+                 "one that you trust.\n",
+        .examples = "  attest verify results/h200\n"
+                    "  attest verify --current --json results/h200\n",
+        .groups = groups,
+        .group_count = 1,
+        .positional = &positional,
+    };
+    const enum args_result parsed = args_parse(&command, argc, argv);
+    if (parsed != ARGS_RUN) {
+        return parsed == ARGS_HELP ? EXIT_DONE : EXIT_BAD_INPUT;
+    }
+    struct pack pack;
+    attn_error why = {""};
+    const int status =
+        pack_open(&pack, path, &why) ? verify(&pack, current, as_json) : complain("%s", why.text);
+    pack_close(&pack);
+    return status;
+}
