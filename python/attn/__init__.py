@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fused attention: O = softmax(scale * Q K^T + bias, masked) V, by libattn.
+
+attention() takes arrays of NumPy on the CPU, and on the GPU whatever speaks DLPack. attn.torch has
+PyTorch's scaled_dot_product_attention. Errors are exceptions that say what was expected:
+
+>>> import numpy as np, attn
+>>> q = np.zeros((1, 2, 5, 64), np.float32)
+>>> attn.attention(q, q, q, causal="left")
+Traceback (most recent call last):
+    ...
+attn.InvalidArgument: causal is 'left', expected None, 'top-left' or 'bottom-right'
+"""
+
+from ._attention import attention
+from ._library import (AttnError, DeviceError, InvalidArgument, OutOfMemory, Unsupported,
+                       library_path, load)
+from ._plans import clear_plans
+
+for _error in (AttnError, DeviceError, InvalidArgument, OutOfMemory, Unsupported):
+    _error.__module__ = "attn"
+del _error
+
+__all__ = ["attention", "clear_plans", "library_path", "version", "AttnError", "DeviceError",
+           "InvalidArgument", "OutOfMemory", "Unsupported"]
+
+
+def version() -> str:
+    """The version of the library that was loaded.
+
+    >>> import attn
+    >>> attn.version().count(".")
+    2
+    """
+    return load().attn_version().decode()

@@ -1,0 +1,369 @@
+# SPDX-License-Identifier: Apache-2.0
+"""attention(): from arrays and options to an attn_problem, its plan and one attn_forward.
+
+Invariant: all that the problem depends on is in the key of the plan cache (Key), and the problem
+is made from the key alone; addresses are not in it.
+"""
+
+from __future__ import annotations
+
+import math
+from ctypes import byref
+from typing import Any, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+
+from . import _arrays, _library
+from ._arrays import INT32, View
+from ._library import AUTO, CAUSAL, LAYOUT, TENSOR_CORES, FP32, InvalidArgument, Problem, Tensors
+from ._plans import Plan, context_of, plan_of
+
+Strides = Tuple[int, ...]
+
+
+class Key(NamedTuple):
+    """A problem as Python compares it. Strides are (batch, head, row), of bias also col."""
+    device: str
+    threads: int
+    variant: Optional[str]
+    dtype: int
+    sizes: Tuple[int, ...]  # batch, heads_q, heads_kv, seq_q, seq_kv, head_dim, head_dim_v
+    q: Strides
+    k: Strides
+    v: Strides
+    o: Strides
+    scale: Optional[float]
+    causal: int = 0
+    window: Tuple[int, int] = (-1, -1)
+    softcap: float = 0.0
+    alibi: Optional[int] = None  # the batch stride of the slopes
+    sink: bool = False
+    bias: Optional[Tuple[int, Strides]] = None  # dtype, strides
+    packed: Optional[Tuple[int, int]] = None  # total_q, total_kv
+    used_kv: bool = False
+    tensor_cores: int = 0
+    alignment: int = 16
+
+
+def _problem(key: Key) -> Problem:
+    p = Problem()
+    _library.load().attn_problem_init(byref(p))
+    p.dtype = key.dtype
+    (p.batch, p.heads_q, p.heads_kv, p.seq_q, p.seq_kv, p.head_dim, p.head_dim_v) = key.sizes
+    p.q, p.k, p.v, p.o = key.q, key.k, key.v, key.o
+    if key.scale is not None:
+        p.scale = key.scale
+    p.causal = key.causal
+    p.window_left, p.window_right = key.window
+    p.softcap = key.softcap
+    if key.alibi is not None:
+        p.alibi, p.alibi_batch_stride = True, key.alibi
+    p.sink = key.sink
+    if key.bias is not None:
+        p.bias, p.bias_dtype, p.bias_strides = True, key.bias[0], key.bias[1]
+    if key.packed is not None:
+        p.packed = True
+        p.total_q, p.total_kv = key.packed
+    p.used_kv = key.used_kv
+    p.tensor_cores = key.tensor_cores
+    p.alignment = key.alignment
+    return p
+
+
+def plan_for(key: Key) -> Plan:
+    return plan_of(key, lambda: Plan(context_of(key.device, key.threads), _problem(key),
+                                     key.variant))
+
+
+def alignment_of(*addresses: int) -> int:
+    """The largest power of two, up to 16, that all are multiples of."""
+    bits = 16
+    for address in addresses:
+        bits |= address
+    return bits & -bits
+
+
+def free_strides(shape: Sequence[int], strides: Sequence[int]) -> Strides:
+    """The strides, those that carry no meaning (of one element, of nothing) left to the library."""
+    if 0 in shape:
+        return (AUTO,) * len(shape)
+    return tuple([AUTO if n == 1 else step for n, step in zip(shape, strides)])
+
+
+# ---- arguments -------------------------------------------------------------------------------
+
+
+def _choice(name: str, value: Any, table: dict) -> int:
+    try:
+        return table[value]
+    except (KeyError, TypeError):
+        words = [repr(word) for word in table]
+        raise InvalidArgument(f"{name} is {value!r}, expected {', '.join(words[:-1])} or "
+                              f"{words[-1]}") from None
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise InvalidArgument(f"{name} is {value!r}, expected a number") from None
+
+
+def _window(window: Any) -> Tuple[int, int]:
+    try:
+        left, right = (int(n) for n in window)
+    except (TypeError, ValueError):
+        raise InvalidArgument(f"window is {window!r}, expected (left, right), -1 for no "
+                              "bound") from None
+    return left, right
+
+
+def _expect(what: str, found: Any, expected: Any) -> None:
+    if found != expected:
+        raise InvalidArgument(f"{what} is {found}, expected {expected}")
+
+
+def _check_rows(name: str, array: View) -> None:
+    if array.shape[-1] > 1 and array.strides[-1] != 1 and array.size():
+        raise InvalidArgument(f"{name} has {array.strides[-1]} elements between neighbours of its "
+                              "last dimension, expected 1: it would have to be copied "
+                              "(numpy.ascontiguousarray, or .contiguous())")
+
+
+def _small(name: str, value: Any, dtype: int, q: View, stream: Optional[int]) -> View:
+    """A vector of a few numbers: on the CPU converted if need be, on a GPU as it is."""
+    if q.device == "cpu" and not _arrays.is_torch(value):
+        wanted = np.int32 if dtype == INT32 else np.float32
+        try:
+            given = np.asarray(value)
+            if dtype == INT32 and given.dtype.kind not in "iu":
+                raise TypeError(f"{given.dtype} is not an integer type")
+            value = np.ascontiguousarray(given, wanted)
+            if dtype == INT32 and not np.array_equal(value, given):
+                raise ValueError("a number does not fit into 32 bits")
+        except (TypeError, ValueError) as error:
+            raise InvalidArgument(f"{name} is no array of {np.dtype(wanted).name} and cannot "
+                                  f"become one: {error}") from None
+    found = _arrays.view(name, value, stream)
+    _expect(f"the dtype of {name}", _arrays.DTYPE_NAMES[found.dtype], _arrays.DTYPE_NAMES[dtype])
+    _expect(f"the device of {name}", found.device, q.device)
+    if found.shape and found.shape[-1] > 1:
+        _expect(f"the last stride of {name}", found.strides[-1], 1)
+    return found
+
+
+def _bias(array: View, full: Tuple[int, ...]) -> Strides:
+    """Its strides, 0 where it is broadcast to (batch, heads_q, seq_q, seq_kv)."""
+    if array.dtype == INT32:
+        raise InvalidArgument("bias has dtype int32, expected float32, float16 or bfloat16")
+    shape = (1,) * (4 - len(array.shape)) + array.shape
+    if len(shape) != 4 or any(n not in (1, m) for n, m in zip(shape, full)):
+        raise InvalidArgument(f"bias has the shape {array.shape}, expected one that broadcasts to "
+                              f"{full}")
+    strides = (0,) * (4 - len(array.shape)) + array.strides
+    return tuple(0 if n == 1 else step for n, step in zip(shape, strides))
+
+
+class _Lengths(NamedTuple):
+    """Sequences packed one after the other."""
+    batch: int
+    longest_q: int
+    longest_kv: int
+    q: View
+    kv: View
+
+
+def _lengths(cu_q: Any, cu_kv: Any, longest: Tuple[Optional[int], Optional[int]], q: View,
+             stream: Optional[int]) -> _Lengths:
+    if cu_q is None or cu_kv is None:
+        missing = "cu_seqlens_q" if cu_q is None else "cu_seqlens_kv"
+        raise InvalidArgument(f"{missing} is None, expected an array beside the other cu_seqlens")
+    views, found = [], []
+    for name, value, most in (("q", cu_q, longest[0]), ("kv", cu_kv, longest[1])):
+        array = _small(f"cu_seqlens_{name}", value, INT32, q, stream)
+        if len(array.shape) != 1 or array.shape[0] < 1:
+            raise InvalidArgument(f"cu_seqlens_{name} has the shape {array.shape}, expected "
+                                  "(batch + 1,)")
+        if most is None:
+            if q.device != "cpu":
+                raise InvalidArgument(f"max_seqlen_{name} is None, expected the longest sequence: "
+                                      "cu_seqlens on a GPU is not read back")
+            steps = np.diff(np.asarray(array.owner))
+            most = int(steps.max()) if steps.size else 0
+        views.append(array)
+        found.append(int(most))
+    _expect("the length of cu_seqlens_kv", views[1].shape[0], views[0].shape[0])
+    return _Lengths(views[0].shape[0] - 1, found[0], found[1], views[0], views[1])
+
+
+def _overlaps(out: Any, array: Any) -> bool:
+    if not (isinstance(out, np.ndarray) and isinstance(array, np.ndarray)):
+        return False
+    try:
+        return np.shares_memory(out, array, max_work=1000)
+    except Exception:  # too hard to tell within that work: then better not
+        return True
+
+
+def _output(name: str, given: Any, shape: Tuple[int, ...], dtype: int, q: Any, device: str,
+            stream: Optional[int]) -> Tuple[Any, View]:
+    if given is None:
+        given = _arrays.empty(shape, dtype, q, device)
+    array = _arrays.view(name, given, stream)
+    _expect(f"the shape of {name}", array.shape, shape)
+    _expect(f"the dtype of {name}", _arrays.DTYPE_NAMES[array.dtype], _arrays.DTYPE_NAMES[dtype])
+    _expect(f"the device of {name}", array.device, device)
+    if not array.writable:
+        raise InvalidArgument(f"{name} is read-only, expected an array that can be written")
+    return given, array
+
+
+# ---- the function ----------------------------------------------------------------------------
+
+
+def attention(q: Any, k: Any, v: Any, *, causal: Optional[str] = None,
+              scale: Optional[float] = None, window: Tuple[int, int] = (-1, -1),
+              softcap: float = 0.0, alibi: Any = None, bias: Any = None, sink: Any = None,
+              cu_seqlens_q: Any = None, cu_seqlens_kv: Any = None,
+              max_seqlen_q: Optional[int] = None, max_seqlen_kv: Optional[int] = None,
+              used_kv: Any = None, layout: str = "bhsd", out: Any = None, lse: Any = None,
+              return_lse: bool = False, variant: Optional[str] = None,
+              tensor_cores: str = "auto", threads: int = 0, stream: Any = None) -> Any:
+    """softmax(scale * q k^T + bias, masked) v.
+
+    q, k, v: float32, float16 or bfloat16 (of ml_dtypes, or its bits as uint16), all three alike.
+        (batch, heads, seq, dim) in the layout "bhsd", (batch, seq, heads, dim) in "bshd"; packed
+        without batch, and all sequences in a row. The heads of q are a multiple of those of k and
+        v; v may have its own dim. Any strides, but neighbours of the last dimension must lie side
+        by side: nothing is copied.
+    causal: None, "top-left" (query i sees keys j <= i, as in PyTorch) or "bottom-right"
+        (j <= i + seq_kv - seq_q, as in FlashAttention and for decoding).
+    scale: of q k^T; None is 1 / sqrt(dim).
+    window: keys visible (before, after) the diagonal; -1 is no bound.
+    softcap: scores become softcap * tanh(score / softcap); 0 is none.
+    alibi: True (the usual slopes), or slopes of shape (heads,) or (batch, heads).
+    bias: added to the scores; broadcast to (batch, heads, seq_q, seq_kv), of any of the dtypes.
+    sink: a logit per head that joins the denominator.
+    cu_seqlens_q, cu_seqlens_kv: packed sequences; batch + 1 numbers from 0 upwards. On a GPU
+        max_seqlen_q and max_seqlen_kv must be given, else they are worked out.
+    used_kv: for each batch entry, how many of its keys exist.
+    out, lse: arrays to write to, of any strides (lse: contiguous); None makes new ones.
+    return_lse: the result is (out, lse); lse = ln(sum(exp(score))), float32, (batch, heads, seq_q),
+        packed (heads, total_q).
+    variant: the name of a kernel; None is the best that applies. tensor_cores: "auto", "never" or
+        "require". threads: of the CPU; 0 is all that the process may use.
+    stream: of the GPU: a CUstream as a number, or a stream of PyTorch or CuPy; None is the current
+        one of the framework of q (the legacy default stream where there is no such thing).
+
+    Rows that see no key are 0, with lse = -inf.
+
+    >>> import numpy as np, attn
+    >>> q = np.ones((1, 2, 3, 8), np.float32)
+    >>> v = np.arange(48, dtype=np.float32).reshape(q.shape)
+    >>> attn.attention(q, q, v, causal="top-left")[0, 0, :, 0]
+    array([0., 4., 8.], dtype=float32)
+
+    Two sequences of 1 and 2 tokens, packed:
+
+    >>> packed, values = q[0], v[0]
+    >>> o, lse = attn.attention(packed, packed, values, cu_seqlens_q=[0, 1, 3],
+    ...                         cu_seqlens_kv=[0, 1, 3], scale=1, return_lse=True)
+    >>> o[0, :, 0], lse.shape
+    (array([ 0., 12., 12.], dtype=float32), (2, 3))
+    """
+    where = _arrays.current_stream(q, stream) if _arrays.is_on_gpu(q) else None
+    vq, vk, vv = (_arrays.view(name, x, where) for name, x in (("q", q), ("k", k), ("v", v)))
+    for name, array in (("k", vk), ("v", vv)):
+        _expect(f"the device of {name}", array.device, vq.device)
+        _expect(f"the dtype of {name}", _arrays.DTYPE_NAMES[array.dtype],
+                _arrays.DTYPE_NAMES[vq.dtype])
+    if vq.dtype == INT32:
+        raise InvalidArgument("q has dtype int32, expected float32, float16 or bfloat16")
+
+    bshd = _choice("layout", layout, LAYOUT)
+    packed = cu_seqlens_q is not None or cu_seqlens_kv is not None
+    words = ("(total, heads, dim)" if bshd else "(heads, total, dim)") if packed else \
+        ("(batch, seq, heads, dim)" if bshd else "(batch, heads, seq, dim)")
+    for name, array in (("q", vq), ("k", vk), ("v", vv)):
+        if len(array.shape) != 4 - packed:
+            raise InvalidArgument(f"{name} has the shape {array.shape}, expected {words}")
+        _check_rows(name, array)
+    head, row = (-2, -3) if bshd else (-3, -2)
+
+    def along(array: View) -> Strides:
+        """Strides as (batch, head, row)."""
+        free = free_strides(array.shape, array.strides)
+        return (AUTO if packed else free[0], free[head], free[row])
+
+    heads_q, rows_q, dim = vq.shape[head], vq.shape[row], vq.shape[-1]
+    heads_kv, rows_kv, dim_v = vk.shape[head], vk.shape[row], vv.shape[-1]
+    expected = list(vk.shape)
+    expected[-1] = dim_v
+    _expect("the shape of v", vv.shape, tuple(expected))
+    expected = list(vq.shape)
+    expected[head], expected[row] = heads_kv, rows_kv
+    _expect("the shape of k", vk.shape, tuple(expected))
+    if packed:
+        lengths = _lengths(cu_seqlens_q, cu_seqlens_kv, (max_seqlen_q, max_seqlen_kv), vq, where)
+        batch, seq_q, seq_kv = lengths.batch, lengths.longest_q, lengths.longest_kv
+    else:
+        lengths, batch, seq_q, seq_kv = None, vq.shape[0], rows_q, rows_kv
+
+    shape = vq.shape[:-1] + (dim_v,)
+    out, vo = _output("out", out, shape, vq.dtype, q, vq.device, where)
+    _check_rows("out", vo)
+    vl = None
+    if return_lse or lse is not None:
+        lse_shape = (heads_q, rows_q) if packed else (batch, heads_q, rows_q)
+        lse, vl = _output("lse", lse, lse_shape, FP32, q, vq.device, where)
+        if free_strides(vl.shape, vl.strides) != \
+                free_strides(vl.shape, _arrays.contiguous(vl.shape)):
+            raise InvalidArgument(f"lse has the strides {vl.strides}, expected a contiguous array")
+    for name, array in (("q", q), ("k", k), ("v", v), ("lse", lse), ("bias", bias)):
+        if _overlaps(out, array):
+            raise InvalidArgument(f"out shares memory with {name}, expected memory of its own")
+
+    slopes = biases = sinks = used = None
+    if bias is not None:
+        biases = _arrays.view("bias", bias, where)
+        _expect("the device of bias", biases.device, vq.device)
+        bias_strides = _bias(biases, (batch, heads_q, seq_q, seq_kv))
+    if alibi is not None and not isinstance(alibi, bool):
+        slopes = _small("alibi", alibi, FP32, vq, where)
+        if slopes.shape not in ((heads_q,), (batch, heads_q)):
+            raise InvalidArgument(f"alibi has the shape {slopes.shape}, expected ({heads_q},) or "
+                                  f"({batch}, {heads_q})")
+    if sink is not None:
+        sinks = _small("sink", sink, FP32, vq, where)
+        _expect("the shape of sink", sinks.shape, (heads_q,))
+    if used_kv is not None:
+        used = _small("used_kv", used_kv, INT32, vq, where)
+        _expect("the shape of used_kv", used.shape, (batch,))
+
+    scale = None if scale is None else _number("scale", scale)
+    if scale is not None and not math.isfinite(scale):
+        raise InvalidArgument(f"scale is {scale}, expected a finite number or None")
+    key = Key(
+        vq.device, int(threads) if vq.device == "cpu" else 0, variant, vq.dtype,
+        (batch, heads_q, heads_kv, seq_q, seq_kv, dim, dim_v), along(vq), along(vk), along(vv),
+        along(vo), scale, _choice("causal", causal, CAUSAL), _window(window),
+        _number("softcap", softcap),
+        None if alibi is None or alibi is False else
+        slopes.strides[0] if slopes and len(slopes.shape) == 2 else 0,
+        sinks is not None, None if biases is None else (biases.dtype, bias_strides),
+        (rows_q, rows_kv) if packed else None, used is not None,
+        _choice("tensor_cores", tensor_cores, TENSOR_CORES),
+        alignment_of(*(x.address for x in (vq, vk, vv, vo) if x.size())))
+    plan = plan_for(key)
+
+    def at(array: Optional[View]) -> Optional[int]:
+        return None if array is None else array.address
+
+    tensors = Tensors(_library.TENSORS_SIZE, vq.address, vk.address, vv.address, vo.address, at(vl),
+                      at(biases), at(slopes), at(sinks), at(lengths and lengths.q),
+                      at(lengths and lengths.kv), at(used))
+    if vq.device == "cpu":
+        plan.forward_on_cpu(tensors)
+    else:
+        plan.forward_on_stream(tensors, where or 0)
+    return (out, lse) if return_lse else out

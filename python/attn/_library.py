@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""libattn.so through ctypes: the structs of attn.h, its functions, its errors as exceptions.
+
+Invariant: every struct here has the layout of the header's (python/tests/test_library.py asks the
+compiler) and the size that the loaded library expects (load() asks it).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from ctypes import (POINTER, Structure, byref, c_bool, c_char, c_char_p, c_double, c_float, c_int,
+                    c_int32, c_int64, c_size_t, c_uint32, c_void_p)
+from pathlib import Path
+from typing import NoReturn, Optional
+
+OK, INVALID, UNSUPPORTED, OUT_OF_MEMORY, DEVICE = range(5)
+FP32, FP16, BF16 = range(3)
+AUTO = -(1 << 63)
+CAUSAL = {None: 0, "top-left": 1, "bottom-right": 2}
+LAYOUT = {"bhsd": 0, "bshd": 1}
+TENSOR_CORES = {"auto": 0, "never": 1, "require": 2}
+
+
+class Error(Structure):
+    _fields_ = [("text", c_char * 384)]
+
+
+class Options(Structure):
+    _fields_ = [("size", c_size_t), ("device", c_char_p), ("driver", c_char_p),
+                ("threads", c_int32)]
+
+
+class Strides(Structure):
+    _fields_ = [("batch", c_int64), ("head", c_int64), ("row", c_int64)]
+
+
+class BiasStrides(Structure):
+    _fields_ = [("batch", c_int64), ("head", c_int64), ("row", c_int64), ("col", c_int64)]
+
+
+class Problem(Structure):
+    _fields_ = [
+        ("size", c_size_t), ("dtype", c_int), ("batch", c_int64), ("heads_q", c_int64),
+        ("heads_kv", c_int64), ("seq_q", c_int64), ("seq_kv", c_int64), ("head_dim", c_int64),
+        ("head_dim_v", c_int64), ("layout", c_int), ("q", Strides), ("k", Strides), ("v", Strides),
+        ("o", Strides), ("lse", Strides), ("scale", c_float), ("causal", c_int),
+        ("window_left", c_int64), ("window_right", c_int64), ("softcap", c_float),
+        ("alibi", c_bool), ("alibi_batch_stride", c_int64), ("sink", c_bool), ("bias", c_bool),
+        ("bias_dtype", c_int), ("bias_strides", BiasStrides), ("packed", c_bool),
+        ("total_q", c_int64), ("total_kv", c_int64), ("used_kv", c_bool), ("tensor_cores", c_int),
+        ("alignment", c_int32),
+    ]
+
+
+class Tensors(Structure):
+    _fields_ = [
+        ("size", c_size_t), ("q", c_void_p), ("k", c_void_p), ("v", c_void_p), ("o", c_void_p),
+        ("lse", c_void_p), ("bias", c_void_p), ("alibi_slopes", c_void_p), ("sink", c_void_p),
+        ("cu_seqlens_q", c_void_p), ("cu_seqlens_kv", c_void_p), ("used_kv", c_void_p),
+    ]
+
+
+class Variant(Structure):
+    _fields_ = [
+        ("size", c_size_t), ("name", c_char_p), ("device", c_char_p), ("family", c_char_p),
+        ("arch", c_char_p), ("dtypes", c_uint32), ("options", c_uint32), ("tensor_cores", c_bool),
+        ("head_dim_max", c_int32), ("head_dim_multiple", c_int32), ("block_q", c_int32),
+        ("block_kv", c_int32), ("stages", c_int32), ("warps", c_int32), ("shared_bytes", c_int32),
+        ("entry", c_char_p),
+    ]
+
+
+TENSORS_SIZE = ctypes.sizeof(Tensors)
+
+
+class AttnError(RuntimeError):
+    """What the library answered: a sentence with the argument, its value and what was expected."""
+
+
+class InvalidArgument(AttnError, ValueError):
+    """An argument is wrong, whatever the device."""
+
+
+class Unsupported(AttnError, NotImplementedError):
+    """Legal, but this device, this build or the variant that was asked for does not do it."""
+
+
+class OutOfMemory(AttnError, MemoryError):
+    """An allocation failed, of the library or of its driver."""
+
+
+class DeviceError(AttnError):
+    """The device or its driver reported a failure."""
+
+
+_ERRORS = {INVALID: InvalidArgument, UNSUPPORTED: Unsupported, OUT_OF_MEMORY: OutOfMemory,
+           DEVICE: DeviceError}
+
+
+def fail(status: int, error: Error) -> NoReturn:
+    raise _ERRORS.get(status, AttnError)(error.text.decode(errors="replace"))
+
+
+def library_path() -> Path:
+    """The libattn.so that is loaded: $ATTN_LIBRARY, else the one in the package."""
+    chosen = os.environ.get("ATTN_LIBRARY")
+    return Path(chosen) if chosen else Path(__file__).resolve().parent / "lib" / "libattn.so"
+
+
+def _declare(lib: ctypes.CDLL) -> None:
+    error = POINTER(Error)
+    pointer = POINTER(c_void_p)
+    for name, result, arguments in (
+            ("attn_version", c_char_p, []),
+            ("attn_options_init", None, [POINTER(Options)]),
+            ("attn_problem_init", None, [POINTER(Problem)]),
+            ("attn_tensors_init", None, [POINTER(Tensors)]),
+            ("attn_open", c_int, [POINTER(Options), pointer, error]),
+            ("attn_close", None, [c_void_p]),
+            ("attn_plan_create", c_int, [c_void_p, POINTER(Problem), c_char_p, pointer, error]),
+            ("attn_plan_destroy", None, [c_void_p]),
+            ("attn_plan_variant", c_char_p, [c_void_p]),
+            ("attn_plan_print", c_size_t, [c_void_p, c_char_p, c_size_t]),
+            ("attn_problem_flops", c_double, [POINTER(Problem)]),
+            ("attn_workspace_size", c_size_t, [c_void_p]),
+            ("attn_workspace_alignment", c_size_t, [c_void_p]),
+            ("attn_workspace_init", c_int, [c_void_p, c_void_p, c_size_t, c_void_p, error]),
+            ("attn_variant_get", c_int, [c_void_p, c_int32, POINTER(Variant), error]),
+            ("attn_driver_function", c_int, [c_void_p, c_char_p, pointer, error]),
+            ("attn_forward", c_int, [c_void_p, POINTER(Tensors), c_void_p, c_size_t, c_void_p,
+                                     error])):
+        function = getattr(lib, name)
+        function.restype = result
+        function.argtypes = arguments
+
+
+_lock = threading.Lock()
+_lib: Optional[ctypes.CDLL] = None
+
+
+def load() -> ctypes.CDLL:
+    """The library, loaded at the first call; ImportError with the path if it cannot be."""
+    global _lib
+    with _lock:
+        if _lib is None:
+            path = library_path()
+            try:
+                lib = ctypes.CDLL(str(path))
+                _declare(lib)
+            except (OSError, AttributeError) as error:
+                raise ImportError(f"{path} is no libattn that can be loaded ({error}); set "
+                                  "ATTN_LIBRARY to one, or install the wheel of attn") from error
+            for name, struct in (("attn_options_init", Options), ("attn_problem_init", Problem),
+                                 ("attn_tensors_init", Tensors)):
+                value = struct()
+                getattr(lib, name)(byref(value))
+                if value.size != ctypes.sizeof(struct):
+                    raise ImportError(f"{path}: {struct.__name__} has {value.size} bytes there, "
+                                      f"{ctypes.sizeof(struct)} in this package")
+            _lib = lib
+        return _lib

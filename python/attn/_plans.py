@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Contexts, plans and workspaces, kept between calls.
+
+Invariant: a plan or context lives as long as somebody holds it, in the cache or in a call: what
+the cache drops while another thread computes with it is destroyed when that call is done.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import threading
+from collections import OrderedDict
+from ctypes import byref, c_void_p
+from typing import Any, Callable, Dict, Hashable, List, Optional, Tuple
+
+from . import _library as library
+from ._library import Error, Problem, Tensors, fail
+
+CACHED_PLANS = 256
+
+
+class Context:
+    """One opened device."""
+
+    def __init__(self, device: str, threads: int = 0) -> None:
+        self.lib = library.load()
+        self.device = device
+        self.cpu = device == "cpu"
+        self._close = self.lib.attn_close
+        self.handle = c_void_p()
+        options = library.Options()
+        self.lib.attn_options_init(byref(options))
+        options.device = device.encode()
+        options.threads = threads
+        error = Error()
+        status = self.lib.attn_open(byref(options), byref(self.handle), byref(error))
+        if status:
+            fail(status, error)
+        self.spare: List[ctypes.Array] = []  # workspaces of the CPU that no call uses
+
+    # When Python ends, the system takes everything back; a driver may be gone by then, and so may
+    # this module's names.
+    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if getattr(self, "handle", None) and not ending():
+            self._close(self.handle)
+
+
+class Plan:
+    """A variant chosen for one problem."""
+
+    def __init__(self, context: Context, problem: Problem, variant: Optional[str]) -> None:
+        lib = context.lib
+        self.context = context
+        self._destroy = lib.attn_plan_destroy
+        self._call = lib.attn_forward
+        self.handle = c_void_p()
+        error = Error()
+        status = lib.attn_plan_create(context.handle, byref(problem),
+                                      variant.encode() if variant else None, byref(self.handle),
+                                      byref(error))
+        if status:
+            fail(status, error)
+        self.variant = lib.attn_plan_variant(self.handle).decode()
+        self.size = lib.attn_workspace_size(self.handle)
+        self._by_stream: Dict[int, Tuple[Any, int]] = {}  # workspaces: owner, address
+        self._lock = threading.Lock()
+
+    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if getattr(self, "handle", None) and not ending():
+            self._destroy(self.handle)
+
+    def __str__(self) -> str:
+        line = ctypes.create_string_buffer(4096)
+        self.context.lib.attn_plan_print(self.handle, line, len(line))
+        return line.value.decode()
+
+    def prepare(self, workspace: int, stream: int) -> None:
+        """Makes newly allocated memory ready for the first call with it."""
+        error = Error()
+        status = self.context.lib.attn_workspace_init(self.handle, workspace, self.size, stream,
+                                                      byref(error))
+        if status:
+            fail(status, error)
+
+    def forward(self, tensors: Tensors, workspace: int, stream: int) -> None:
+        error = Error()
+        status = self._call(self.handle, tensors, workspace, self.size, stream, error)
+        if status:
+            fail(status, error)
+
+    def forward_on_cpu(self, tensors: Tensors) -> None:
+        """With a workspace that the context keeps: one for each call in flight, the largest."""
+        spare = self.context.spare
+        try:
+            memory = spare.pop()
+        except IndexError:
+            memory = None
+        if memory is None or len(memory) < self.size:
+            memory = (ctypes.c_char * max(self.size, 1))()
+        workspace = ctypes.addressof(memory)
+        try:
+            self.prepare(workspace, 0)
+            self.forward(tensors, workspace, 0)
+        finally:
+            spare.append(memory)
+
+    def forward_on_stream(self, tensors: Tensors, stream: int,
+                          allocate: Optional[Callable[[int], Tuple[Any, int]]] = None) -> None:
+        """With a workspace that the plan keeps, one for each stream: a stream runs calls in order.
+        allocate(bytes) gives the owner of new memory and its address; None: by the driver."""
+        if not self.size:
+            self.forward(tensors, 0, stream)
+            return
+        with self._lock:  # nobody else may enqueue with this workspace in between
+            kept = self._by_stream.get(stream)
+            if kept is None:
+                if allocate is not None:
+                    kept = allocate(self.size)
+                else:
+                    memory = _DriverMemory(self.context, self.size)
+                    kept = memory, memory.address
+                self.prepare(kept[1], stream)
+                self._by_stream[stream] = kept
+            self.forward(tensors, kept[1], stream)
+
+
+class _DriverMemory:
+    """Memory of a GPU in its primary context, by the driver that the context was opened with."""
+
+    def __init__(self, context: Context, size: int) -> None:
+        self.context = context
+        self._free = self._function("cuMemFree", ctypes.c_uint64)
+        self._push = self._function("cuCtxPushCurrent", c_void_p)
+        self._pop = self._function("cuCtxPopCurrent", ctypes.POINTER(c_void_p))
+        retain = self._function("cuDevicePrimaryCtxRetain", ctypes.POINTER(c_void_p), ctypes.c_int)
+        allocate = self._function("cuMemAlloc", ctypes.POINTER(ctypes.c_uint64), ctypes.c_size_t)
+        self._primary = c_void_p()
+        address = ctypes.c_uint64()
+        # The library's context has retained it as well, or the caller's framework has.
+        ordinal = int(context.device.partition(":")[2] or 0)
+        status = retain(byref(self._primary), ordinal) or self._push(self._primary)
+        if not status:
+            status = allocate(byref(address), size)
+            self._pop(byref(c_void_p()))
+        if status:
+            raise library.OutOfMemory(f"a workspace of {size} bytes on {context.device} could not "
+                                      f"be allocated: CUDA error {status}")
+        self.address = address.value
+
+    def _function(self, name: str, *arguments: type) -> Callable[..., int]:
+        found, error = c_void_p(), Error()
+        status = self.context.lib.attn_driver_function(self.context.handle, name.encode(),
+                                                       byref(found), byref(error))
+        if status:
+            fail(status, error)
+        return ctypes.CFUNCTYPE(ctypes.c_int, *arguments)(found.value)
+
+    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if getattr(self, "address", None) and not ending():
+            if not self._push(self._primary):
+                self._free(self.address)
+                self._pop(byref(c_void_p()))
+
+
+_lock = threading.Lock()
+_contexts: Dict[Tuple[str, int], Context] = {}
+_plans: "OrderedDict[Hashable, Plan]" = OrderedDict()
+when_cleared: List[Callable[[], None]] = []  # who else keeps plans
+
+
+def context_of(device: str, threads: int = 0) -> Context:
+    with _lock:
+        found = _contexts.get((device, threads))
+        if found is None:
+            found = _contexts[device, threads] = Context(device, threads)
+        return found
+
+
+def plan_of(key: Hashable, make: Callable[[], Plan]) -> Plan:
+    """The plan that was made for an equal key, else make()'s. The least recently used ones go."""
+    with _lock:
+        plan = _plans.get(key)
+        if plan is not None:
+            _plans.move_to_end(key)
+            return plan
+    plan = make()
+    with _lock:
+        plan = _plans.setdefault(key, plan)
+        _plans.move_to_end(key)
+        dropped = [_plans.popitem(last=False)[1] for _ in range(len(_plans) - CACHED_PLANS)]
+    del dropped  # their destructors run outside the lock
+    return plan
+
+
+def clear_plans() -> None:
+    """Forgets every plan and every context: the next call makes its own."""
+    with _lock:
+        dropped = list(_plans.values()), list(_contexts.values())
+        _plans.clear()
+        _contexts.clear()
+    for forget in when_cleared:
+        forget()
+    del dropped

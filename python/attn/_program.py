@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The program attest of the wheel: replaces this process, so that its exit code and signals are its
+own."""
+
+import os
+import sys
+from pathlib import Path
+
+
+def main() -> None:
+    program = Path(__file__).resolve().parent / "bin" / "attest"
+    try:
+        os.execv(str(program), ["attest", *sys.argv[1:]])
+    except OSError as error:
+        sys.exit(f"attest: {program} cannot be run: {error.strerror}")

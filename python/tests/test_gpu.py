@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arrays on a GPU by DLPack, on the virtual GPU: real kernels, real capsules, no copy.
+
+Invariant: the arrays live in the virtual GPU's memory, so that a pointer of the host, a missing
+workspace or a wrong stride cannot pass.
+"""
+
+import ctypes
+import os
+import subprocess
+import sys
+from ctypes import byref, c_int64, c_uint64, c_void_p
+
+import attn
+import model
+import numpy as np
+import pytest
+from attn import _arrays, _library, _plans
+
+CODES = {"float32": (2, 32), "float16": (2, 16), "int32": (0, 32)}
+
+new_capsule = ctypes.pythonapi.PyCapsule_New
+new_capsule.restype = ctypes.py_object
+new_capsule.argtypes = [c_void_p, ctypes.c_char_p, c_void_p]
+
+
+class OnGpu:
+    """An array of some framework, as DLPack shows it."""
+
+    def __init__(self, context, array):
+        self.shape, self.dtype, self.bytes = array.shape, array.dtype, max(array.nbytes, 1)
+        self.strides = tuple(n // array.itemsize for n in array.strides)
+        base = array if array.base is None else array.base
+        assert base.flags.c_contiguous
+        self.base = base
+        self.memory = _plans._DriverMemory(context, max(base.nbytes, 1))
+        self.offset = array.ctypes.data - base.ctypes.data
+        self.streams = []
+        self.copy("cuMemcpyHtoD", c_uint64(self.memory.address), base.ctypes.data_as(c_void_p))
+
+    def copy(self, name, to, source):
+        function = self.memory._function(name, type(to), type(source), ctypes.c_size_t)
+        assert self.memory._push(self.memory._primary) == 0
+        assert function(to, source, self.base.nbytes) == 0
+        self.memory._pop(byref(c_void_p()))
+
+    def read(self):
+        back = np.empty_like(self.base)
+        self.copy("cuMemcpyDtoH", back.ctypes.data_as(c_void_p), c_uint64(self.memory.address))
+        steps = tuple(n * self.dtype.itemsize for n in self.strides)
+        return np.ndarray(self.shape, self.dtype, back.data, self.offset, steps).copy()
+
+    def __dlpack_device__(self):
+        return (2, 0)
+
+    def __dlpack__(self, *, stream):
+        self.streams.append(stream)
+        n = len(self.shape)
+        code, bits = CODES[self.dtype.name]
+        self.sizes, self.steps = (c_int64 * n)(*self.shape), (c_int64 * n)(*self.strides)
+        self.tensor = _arrays._DLTensor(self.memory.address, 2, 0, n, code, bits, 1, self.sizes,
+                                        self.steps, self.offset)
+        return new_capsule(ctypes.addressof(self.tensor), b"dltensor", None)
+
+
+def compiled_in(family):
+    """The name of a GPU kernel of that family (None: any) in the library, or None."""
+    lib, index = _library.load(), 0
+    while True:
+        variant = _library.Variant(size=ctypes.sizeof(_library.Variant))
+        if lib.attn_variant_get(None, index, byref(variant), None):
+            return None
+        if variant.device == b"cuda" and family in (None, variant.family.decode()):
+            return variant.name.decode()
+        index += 1
+
+
+@pytest.fixture(scope="module")
+def gpu():
+    driver = attn.library_path().parent / "libvgpu.so"
+    if not driver.exists():
+        pytest.skip(f"there is no {driver.name} beside the library")
+    if compiled_in(None) is None:
+        pytest.skip("this library was built without GPU kernels")
+    before = os.environ.get("ATTN_DRIVER")
+    os.environ["ATTN_DRIVER"] = str(driver)
+    attn.clear_plans()
+    try:
+        yield _plans.context_of("cuda:0")
+    finally:
+        attn.clear_plans()
+        del os.environ["ATTN_DRIVER"]
+        if before is not None:
+            os.environ["ATTN_DRIVER"] = before
+
+
+def random(shape, dtype, seed):
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+def check(gpu, arrays, options, stream=None, **on_gpu):
+    q, k, v = (OnGpu(gpu, x) for x in arrays)
+    shape = arrays[0].shape[:-1] + arrays[2].shape[-1:]
+    out = OnGpu(gpu, np.full(shape, np.nan, np.float16))
+    lse = OnGpu(gpu, np.full(shape[:3], np.nan, np.float32))
+    found = attn.attention(q, k, v, out=out, lse=lse, return_lse=True, stream=stream, **options,
+                           **{name: OnGpu(gpu, value) for name, value in on_gpu.items()})
+    assert found == (out, lse)
+    options = {name: value for name, value in options.items() if name != "variant"}
+    expected = model.attention(*arrays, **options, **on_gpu)
+    np.testing.assert_allclose(out.read().astype(np.float64), expected[0], 4e-3, 4e-3)
+    np.testing.assert_allclose(lse.read(), expected[1], 1e-4, 1e-4)
+    return q
+
+
+def test_attention(gpu):
+    shapes = (1, 2, 20, 64), (1, 1, 33, 64), (1, 1, 33, 64)
+    arrays = [random(shape, np.float16, n) for n, shape in enumerate(shapes)]
+    for _ in range(2):  # the second call finds the workspace of the first
+        q = check(gpu, arrays, {"causal": "bottom-right"})
+        assert set(q.streams) == {1}  # the legacy default stream, in DLPack's numbers
+    strided = [random((1, n, 2, 64), np.float16, 5).swapaxes(1, 2) for n in (20, 33, 33)]
+    check(gpu, strided, {})
+    check(gpu, [random((1, 2, n, 64), np.float16, 6)[:, :, 3:] for n in (9, 20, 20)], {})
+
+
+def test_workspace(gpu, monkeypatch):
+    """New memory holds anything: what a kernel needs in its workspace is written before."""
+    allocated = []
+
+    class Poisoned(_plans._DriverMemory):
+        def __init__(self, context, size):
+            super().__init__(context, size)
+            fill = self._function("cuMemsetD8", c_uint64, ctypes.c_ubyte, ctypes.c_size_t)
+            assert self._push(self._primary) == 0 and fill(self.address, 0xFF, size) == 0
+            self._pop(byref(c_void_p()))
+            allocated.append(size)
+
+    attn.clear_plans()
+    gpu = _plans.context_of("cuda:0")
+    variant = compiled_in("fwd_hopper_causal")  # takes its tiles from a counter in the workspace
+    if variant is None:
+        pytest.skip("this library has no kernel that needs a workspace")
+    arrays = [random((1, 2, 300, 64), np.float16, n) for n in range(3)]
+    monkeypatch.setattr(_plans, "_DriverMemory", Poisoned)
+    for call in range(3):
+        before = len(allocated)
+        check(gpu, arrays, {"causal": "top-left", "variant": variant})
+        # Five arrays, and the workspace for the first call alone.
+        assert len(allocated) - before == (6 if call == 0 else 5)
+
+
+def test_options(gpu):
+    arrays = [random((2, 2, n, 32), np.float16, n) for n in (9, 17, 17)]
+    check(gpu, arrays, {"softcap": 5.0, "window": (6, 2)}, used_kv=np.array([5, 17], np.int32),
+          sink=random((2,), np.float32, 1), bias=random((1, 1, 9, 17), np.float32, 2),
+          alibi=random((2, 2), np.float32, 3))
+
+
+def test_nothing_is_found(gpu, tmp_path):
+    """The virtual GPU checks every access, and reports when its process ends: in one of our own."""
+    report = tmp_path / "report.txt"
+    run = subprocess.run([sys.executable, "-B", "-m", "pytest", "-q", "-p", "no:cacheprovider",
+                          __file__, "-k", "not found"], text=True, capture_output=True,
+                         env={**os.environ, "VGPU_REPORT": str(report)})
+    assert run.returncode == 0, run.stdout
+    assert report.read_text().startswith("0 errors, 0 warnings"), report.read_text()
+
+
+def test_refusals(gpu):
+    q = OnGpu(gpu, random((1, 1, 4, 64), np.float32, 0))
+    with pytest.raises(attn.Unsupported, match="no variant"):
+        attn.attention(q, q, q, out=OnGpu(gpu, np.zeros((1, 1, 4, 64), np.float32)))
+    with pytest.raises(attn.InvalidArgument, match="the device of k is cpu, expected cuda:0"):
+        attn.attention(q, np.zeros((1, 1, 4, 64), np.float32), q)
+    with pytest.raises(attn.Unsupported, match="out is None"):
+        attn.attention(q, q, q)
+    packed = OnGpu(gpu, random((1, 4, 64), np.float32, 0))
+    ends = OnGpu(gpu, np.array([0, 4], np.int32))
+    with pytest.raises(attn.InvalidArgument, match="max_seqlen_q is None"):
+        attn.attention(packed, packed, packed, cu_seqlens_q=ends, cu_seqlens_kv=ends)
+    with pytest.raises(attn.InvalidArgument, match="sink is a list"):
+        attn.attention(q, q, q, sink=[1.0], out=q)

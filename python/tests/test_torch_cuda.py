@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""attn.torch.sdpa on an NVIDIA GPU beside PyTorch's: streams, graphs, inference mode, host cost."""
+
+import time
+
+import pytest
+
+torch = pytest.importorskip("torch", minversion="2.5")
+if not torch.cuda.is_available():
+    pytest.skip("PyTorch sees no NVIDIA GPU", allow_module_level=True)
+
+import attn  # noqa: E402
+import attn.torch  # noqa: E402
+
+theirs = torch.nn.functional.scaled_dot_product_attention
+CLOSE = {torch.float16: 4e-3, torch.bfloat16: 3e-2}
+MOST_HOST_SECONDS = 12e-6
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    torch.manual_seed(0)
+    with torch.inference_mode():
+        yield
+
+
+def qkv(dtype=torch.float16, heads_kv=8, seq_q=200, seq_kv=300, dim=64):
+    return [torch.randn(2, heads, rows, dim, device="cuda", dtype=dtype)
+            for heads, rows in ((8, seq_q), (heads_kv, seq_kv), (heads_kv, seq_kv))]
+
+
+def check(q, k, v, *arguments, **named):
+    close = CLOSE[q.dtype]
+    torch.testing.assert_close(attn.torch.sdpa(q, k, v, *arguments, **named),
+                               theirs(q, k, v, *arguments, **named), rtol=close, atol=close)
+
+
+@pytest.mark.parametrize("dim", [64, 128])
+@pytest.mark.parametrize("dtype", CLOSE, ids=str)
+def test_arguments(dtype, dim):
+    q, k, v = qkv(dtype, dim=dim)
+    for _ in range(2):
+        check(q, k, v)
+        check(q, k, v, is_causal=True)
+        check(q, k, v, scale=0.2)
+        check(*qkv(dtype, 2, dim=dim), is_causal=True, enable_gqa=True)
+        check(*(torch.randn(2, 99, 8, dim, device="cuda", dtype=dtype).transpose(1, 2)
+                for _ in range(3)))
+
+
+def test_masks():
+    q, k, v = qkv()
+    check(q, k, v, torch.rand(200, 300, device="cuda") > 0.3)
+    check(q, k, v, torch.randn(2, 1, 200, 300, device="cuda", dtype=q.dtype))
+
+
+def test_on_another_stream():
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for n in range(20):  # each input is made on that stream just before
+            q, k, v = qkv(seq_q=64 + n)
+            check(q, k, v, is_causal=True)
+    stream.synchronize()
+
+
+def test_graph():
+    q, k, v = qkv()
+    attn.torch.sdpa(q, k, v)  # kernels are loaded when a plan is made, not within a capture
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = attn.torch.sdpa(q, k, v)
+    for _ in range(3):
+        q.copy_(torch.randn_like(q))
+        graph.replay()
+        torch.testing.assert_close(out, theirs(q, k, v), rtol=4e-3, atol=4e-3)
+
+
+def test_compile():
+    compiled = torch.compile(lambda q, k, v: attn.torch.sdpa(q * 2, k, v), fullgraph=True,
+                             backend="aot_eager")
+    q, k, v = qkv()
+    torch.testing.assert_close(compiled(q, k, v), theirs(q * 2, k, v), rtol=4e-3, atol=4e-3)
+
+
+def test_attention():
+    q, k, v = qkv()
+    found, lse = attn.attention(q, k, v, causal="top-left", return_lse=True)
+    torch.testing.assert_close(found, theirs(q, k, v, is_causal=True), rtol=4e-3, atol=4e-3)
+    assert lse.is_cuda and lse.shape == q.shape[:3] and lse.isfinite().all()
+
+
+def test_host_cost():
+    q, k, v = qkv(seq_q=16, seq_kv=16)
+    best = float("inf")
+    for _ in range(20):
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        for _ in range(100):
+            attn.torch.sdpa(q, k, v)
+        best = min(best, (time.perf_counter() - begin) / 100)
+    assert best <= MOST_HOST_SECONDS, f"{best * 1e6:.1f} us"
