@@ -301,7 +301,7 @@ static bool read_modifiers(const struct ptx_instruction *in, struct conversion *
                            : strcmp(name, "relu") == 0      ? &how->relu
                            : strcmp(name, "satfinite") == 0 ? &how->finite
                                                             : NULL;
-        enum rounding rounding;
+        enum rounding rounding = ROUND_NEAREST;
         const enum rounding_kind found = read_rounding(name, &rounding);
         if (flag != NULL && !*flag) {
             *flag = true;
