@@ -24,7 +24,9 @@ enum { TENSORS = 5, NAN_BYTE = 0xff }; /* q, k, v, o, lse */
 
 /* Lengths that no block divides, keys that nobody sees, rows that see no key, shared KV heads; keys
  * that grow, so that a running maximum rises; an infinity in V that all rows but the last must not
- * see. */
+ * see; more tiles than a GPU has multiprocessors, so that blocks which stay take several. Outputs are
+ * filled with NaN before each launch: what is not written fails the comparison. initcheck alone would
+ * not tell, it does not see what TMA stores write. */
 struct small_case {
     int64_t batch, heads_q, heads_kv, seq_q, seq_kv;
     attn_causal causal;
@@ -39,6 +41,8 @@ static const struct small_case CASES[] = {
     {1, 2, 2, 1, 33, ATTN_CAUSAL_TOP_LEFT, ATTN_BSHD, false, false, false},
     {1, 1, 1, 70, 300, ATTN_CAUSAL_NONE, ATTN_BHSD, true, true, false},
     {1, 1, 1, 130, 130, ATTN_CAUSAL_BOTTOM_RIGHT, ATTN_BHSD, true, false, true},
+    {3, 100, 50, 70, 66, ATTN_CAUSAL_NONE, ATTN_BHSD, false, false, false},
+    {3, 100, 50, 66, 70, ATTN_CAUSAL_BOTTOM_RIGHT, ATTN_BHSD, false, false, false},
 };
 enum { CASE_COUNT = sizeof CASES / sizeof *CASES };
 
@@ -221,7 +225,8 @@ static bool make_buffers(struct target *target, const attn_problem *problem,
             !device_write(target->device, buffers->there[i], buffers->host[i], bytes[i], why)) {
             return false;
         }
-        if (!input && !target->request->fresh &&
+        /* A planted fault finds them as they were allocated: initcheck's reads its output. */
+        if (!input && target->request->image == NULL &&
             !device_fill(target->device, buffers->there[i], NAN_BYTE, bytes[i], why)) {
             return false;
         }

@@ -20,7 +20,6 @@ struct target_request {
     const char *pattern; /* a regular expression for the names of variants; NULL: all */
     const char *image;   /* of a planted fault, which is run instead of the variants; or NULL */
     bool ptx;            /* each variant from its PTX instead of its machine code */
-    bool fresh;          /* outputs are left as they were allocated, not filled with NaN */
 };
 
 struct candidate {

@@ -526,8 +526,6 @@ int verb_sanitize(int argc, char **argv) {
         return EXIT_BAD_INPUT;
     }
     if (s.as_target) {
-        /* What initcheck is to see unwritten, nobody may fill beforehand. */
-        s.target.fresh = s.tool == INITCHECK;
         return sanitize_target(&s.target);
     }
     if (s.target.image != NULL) {

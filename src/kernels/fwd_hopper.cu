@@ -206,12 +206,17 @@ INLINE unsigned stage_v(const struct consumer &c) {
     return c.at.v + (unsigned)(c.v.stage * K_BYTES);
 }
 
+/* Warp by warp, each by the lane that has read the note beside Q: race checkers see no other one. */
+INLINE void release_q(const struct consumer &c, int stage) {
+    barrier_arrive(c.b.q_empty + (unsigned)(stage * BARRIER));
+}
+
 /* The Q stage of the tile before, if its O has left it. */
 INLINE void settle(struct consumer &c) {
     if (TMA_STORE) {
         if (c.unsettled >= 0 && c.leader) {
             stores_wait_read();
-            barrier_arrive(c.b.q_empty + (unsigned)(c.unsettled * BARRIER));
+            release_q(c, c.unsettled);
         }
         c.unsettled = -1;
     }
@@ -341,6 +346,8 @@ INLINE void finish(struct consumer &c, const struct attn_tma_args &t, const stru
                 store_box(&t.o, q + (unsigned)(i * Q_CHUNK), 64 * i, first, w.head, w.batch);
             }
             stores_commit();
+        } else if (c.lane == 0) {
+            release_q(c, c.q.stage);
         }
         c.unsettled = c.q.stage;
         if (any_bad) {
@@ -350,9 +357,8 @@ INLINE void finish(struct consumer &c, const struct attn_tma_args &t, const stru
             named_sync(GROUP_MEETS + c.group, GROUP);
         }
     } else {
-        named_sync(GROUP_MEETS + c.group, GROUP);
-        if (c.leader) {
-            barrier_arrive(c.b.q_empty + (unsigned)(c.q.stage * BARRIER));
+        if (c.lane == 0) {
+            release_q(c, c.q.stage);
         }
         store_rows(o, a, w, rows.row, c.lane);
         __syncwarp();
@@ -367,20 +373,24 @@ INLINE void finish(struct consumer &c, const struct attn_tma_args &t, const stru
 INLINE void pass(struct consumer &c, int count) {
     skip_keys(c, count);
     settle(c);
-    named_sync(GROUP_MEETS + c.group, GROUP);
-    if (c.leader) {
-        barrier_arrive(c.b.q_empty + (unsigned)(c.q.stage * BARRIER));
+    if (c.lane == 0) {
+        release_q(c, c.q.stage);
     }
     advance<Q_STAGES>(c.q);
 }
 
-/* The tile that a note tells of. */
-INLINE struct work work_of_note(const struct attn_args &a, const struct note &note) {
-    struct work w;
-    w.batch = note.batch;
-    w.head = note.head;
-    w.first_row = note.first_row;
-    lengths_of_sequence(a, w);
+/* The tile that a note tells of, read by one lane for its warp; its first row is below 0 if there are
+ * no more. */
+INLINE struct work read_note(const struct note *note, int lane) {
+    struct work w = {};
+    if (lane == 0) {
+        w.batch = note->batch;
+        w.head = note->head;
+        w.first_row = note->first_row;
+    }
+    w.batch = __shfl_sync(~0U, w.batch, 0);
+    w.head = __shfl_sync(~0U, w.head, 0);
+    w.first_row = __shfl_sync(~0U, w.first_row, 0);
     return w;
 }
 
@@ -392,11 +402,11 @@ INLINE void consume(const struct attn_tma_args &t, struct consumer &c, const str
 #pragma unroll 1
     for (;;) {
         barrier_wait(c.b.q_full + (unsigned)(c.q.stage * BARRIER), c.q.parity);
-        const struct note note = notes[c.q.stage];
-        if (note.first_row < 0) {
+        struct work w = read_note(&notes[c.q.stage], c.lane);
+        if (w.first_row < 0) {
             break;
         }
-        const struct work w = work_of_note(a, note);
+        lengths_of_sequence(a, w);
         const struct span tile = keys_of_tile(a, w);
         const int first = w.first_row + c.group * ROWS;
         if (!PING_PONG && first >= w.rows) {
@@ -459,7 +469,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     if (threadIdx.x == 0) {
         for (unsigned i = 0; i < Q_STAGES; i++) {
             barrier_init(b.q_full + i * BARRIER, 1);
-            barrier_init(b.q_empty + i * BARRIER, CONSUMERS);
+            barrier_init(b.q_empty + i * BARRIER, 4 * CONSUMERS);
         }
         for (unsigned i = 0; i < ATTN_STAGES; i++) {
             barrier_init(b.k_full + i * BARRIER, 1);

@@ -488,6 +488,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
         return;
     }
     const struct work same = work_of_block(a, block_number()); /* cheaper than kept in registers */
+    __syncwarp(); /* no lane reads Q any more */
     const bool bad = finish_rows(rows, a, same, dynamic, at);
     __syncwarp();
     store_rows(a, same, dynamic, at);
