@@ -140,6 +140,15 @@ INLINE unsigned pack(float low, float high) {
     return pair;
 }
 
+/* Exponentials whose sum is below it are elements without overflow. A row whose sum in a tile is not
+ * gets a higher reference, and its exponentials are taken again: that costs time, so the limit is as
+ * high as it can be. bf16 has the range of fp32; what V makes of it is left to repair.h. */
+#ifdef ATTN_DTYPE_fp16
+#define SUM_LIMIT 65504.0f
+#else
+#define SUM_LIMIT 1099511627776.0f /* 2^40 */
+#endif
+
 /* Whether one of the pair is NaN or infinite: all bits of an exponent are set. */
 INLINE bool has_non_finite(unsigned pair) {
 #ifdef ATTN_DTYPE_fp16

@@ -7,7 +7,7 @@
  * fwd_hopper takes no mask, fwd_hopper_causal a causal one, fwd_hopper_full windows, softcap,
  * packed sequences and used keys as well: one file, three programs.
  *
- *     producer (one thread)                   each consumer warpgroup: 64 rows of the tile
+ *     producer (a thread; FULL: a warp)       each consumer warpgroup: 64 rows of the tile
  *     for each tile of rows:                  for each tile of rows:
  *         K of its last tile of keys              S = Q K^T of the last keys: their maximum is the
  *         Q                                       row's reference, P = exp2(S - reference)
@@ -24,14 +24,16 @@
  *
  * Tiles of rows that are all as long are dealt out by number; masked ones longest first to whoever
  * is free, by a counter in the workspace that the last block sets back. The producer tells its
- * consumers by a note beside Q. A block may begin before the kernel in front of it has ended; its
+ * consumers by a note beside Q. Where a tile reaches beyond the keys in use, TMA brings what lies there, so
+ * the producer of fwd_hopper_full zeroes those rows of V: 0 times NaN would show. A block may begin before the kernel in front of it has ended; its
  * producer waits for that.
  *
  * Shared memory, dynamic, from the first multiple of 1024 on, in bytes (C = columns, in 64s):
  *     q      Q_STAGES x BM x C x 2     later O, 16 bits, on its way out (TMA_STORE)
  *     k      STAGES x BN x C x 2
  *     v      STAGES x BN x C x 2
- * static: mbarriers "full" and "empty" of each stage of q, k, v; a note for each stage of q.
+ * static: mbarriers "full" and "empty" of each stage of q, k, v, one of a tile of V that is trimmed; a
+ * note for each stage of q.
  *
  * Invariant: every warpgroup waits for and releases every stage that the producer fills, in the
  * same order; both sides work out the same tiles from the same numbers.
@@ -49,7 +51,8 @@ enum {
                                           : 24,
     CONSUMER_REGISTERS = CONSUMERS == 2   ? 240
                          : CONSUMERS == 3 ? 160
-                                          : 112
+                                          : 112,
+    PRODUCERS = FULL ? LANES : 1 /* threads; the first of them asks for tiles */
 };
 static_assert(ATTN_BM == ROWS * CONSUMERS, "a warpgroup has 64 rows");
 
@@ -58,6 +61,7 @@ enum named { TURN = 1, GROUP_MEETS = 8 }; /* named barriers: one for each warpgr
 /* Full and empty barriers of the three rings. */
 struct barriers {
     unsigned q_full, q_empty, k_full, k_empty, v_full, v_empty;
+    unsigned landed; /* FULL: of a tile of V on its way to be trimmed */
 };
 
 struct places {
@@ -84,9 +88,17 @@ INLINE struct span keys_of_tile(const struct attn_args &a, const struct work &w)
 
 /* ---- producer -------------------------------------------------------------------------------- */
 
+/* The producer that speaks for all. */
+INLINE bool first_producer(void) {
+    return PRODUCERS == 1 || threadIdx.x % LANES == 0;
+}
+
 /* The number behind `number`: of the next tile that nobody has. */
 INLINE int next_tile(const struct attn_args &a, int number) {
-    return (int)gridDim.x + (MASKED ? (int)atomicAdd(&a.counters[0], 1U) : number);
+    if (MASKED && first_producer()) {
+        number = (int)atomicAdd(&a.counters[0], 1U);
+    }
+    return (int)gridDim.x + (PRODUCERS > 1 ? __shfl_sync(~0U, number, 0) : number);
 }
 
 /* The last block to end leaves both counters as it found them. */
@@ -101,10 +113,28 @@ INLINE void end_tiles(const struct attn_args &a) {
     }
 }
 
+/* Rows of tile n of V that hold keys; behind them lie unused ones, or another sequence. */
+INLINE int rows_in_use(const struct attn_args &a, const struct work &w, int n) {
+    const bool foreign = FULL && (a.used_kv != 0 || a.cu_seqlens_q != 0);
+    return foreign ? min(w.seq_kv - n * ATTN_BN, (int)ATTN_BN) : (int)ATTN_BN;
+}
+
+/* Rows of a tile of V that has landed, from `first` on, become 0. */
+INLINE void zero_rows(unsigned v, int first) {
+    const int chunk = (ATTN_BN - first) * (SWIZZLE_ROW / 16);
+    for (int i = (int)threadIdx.x % LANES; i < CHUNKS * chunk; i += LANES) {
+        const unsigned to =
+            v + (unsigned)(i / chunk * K_CHUNK + first * SWIZZLE_ROW + i % chunk * 16);
+        asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" : : "r"(to), "r"(0) : "memory");
+    }
+    publish_shared();
+    __syncwarp();
+}
+
 /* One tile of rows: K of its last keys, its Q with a note, then V and K in turn. */
 INLINE void produce_tile(const struct attn_tma_args &t, const struct work &w,
                          const struct places &at, const struct barriers &b, struct note *notes,
-                         struct ring &q, struct ring &k, struct ring &v) {
+                         struct ring &q, struct ring &k, struct ring &v, unsigned &landed) {
     const struct attn_args &a = t.a;
     const struct span keys = keys_of_tile(a, w);
     const int head_kv = head_kv_of(a, w);
@@ -116,27 +146,44 @@ INLINE void produce_tile(const struct attn_tma_args &t, const struct work &w,
     for (int n = keys.end; n >= keys.begin; n--) {
         if (n > keys.begin) {
             barrier_wait(b.k_empty + (unsigned)(k.stage * BARRIER), k.parity);
-            load_tile(at.k + (unsigned)(k.stage * K_BYTES), &t.k,
-                      b.k_full + (unsigned)(k.stage * BARRIER), K_CHUNK, K_BYTES,
-                      first_key + (n - 1) * ATTN_BN, head_kv, batch);
+            if (first_producer()) {
+                load_tile(at.k + (unsigned)(k.stage * K_BYTES), &t.k,
+                          b.k_full + (unsigned)(k.stage * BARRIER), K_CHUNK, K_BYTES,
+                          first_key + (n - 1) * ATTN_BN, head_kv, batch);
+            }
             advance<ATTN_STAGES>(k);
         }
         if (n == keys.end) {
             const unsigned full = b.q_full + (unsigned)(q.stage * BARRIER);
             barrier_wait(b.q_empty + (unsigned)(q.stage * BARRIER), q.parity);
-            notes[q.stage] = {w.batch, w.head, w.first_row, 0};
-            if (keys.begin < keys.end) {
-                load_tile(at.q + (unsigned)(q.stage * Q_BYTES), &t.q, full, Q_CHUNK, Q_BYTES,
-                          first_query + w.first_row, w.head, batch);
-            } else {
-                barrier_arrive(full);
+            if (first_producer()) {
+                notes[q.stage] = {w.batch, w.head, w.first_row, 0};
+                if (keys.begin < keys.end) {
+                    load_tile(at.q + (unsigned)(q.stage * Q_BYTES), &t.q, full, Q_CHUNK, Q_BYTES,
+                              first_query + w.first_row, w.head, batch);
+                } else {
+                    barrier_arrive(full);
+                }
             }
             advance<Q_STAGES>(q);
         } else {
+            const unsigned full = b.v_full + (unsigned)(v.stage * BARRIER);
+            const unsigned to = at.v + (unsigned)(v.stage * K_BYTES);
+            const int in_use = rows_in_use(a, w, n);
+            const bool trim = FULL && in_use < ATTN_BN;
             barrier_wait(b.v_empty + (unsigned)(v.stage * BARRIER), v.parity);
-            load_tile(at.v + (unsigned)(v.stage * K_BYTES), &t.v,
-                      b.v_full + (unsigned)(v.stage * BARRIER), K_CHUNK, K_BYTES,
-                      first_key + n * ATTN_BN, head_kv, batch);
+            if (first_producer()) {
+                load_tile(to, &t.v, trim ? b.landed : full, K_CHUNK, K_BYTES,
+                          first_key + n * ATTN_BN, head_kv, batch);
+            }
+            if (trim) {
+                barrier_wait(b.landed, landed);
+                landed ^= 1;
+                zero_rows(to, in_use);
+                if (first_producer()) {
+                    barrier_arrive(full);
+                }
+            }
             advance<ATTN_STAGES>(v);
         }
     }
@@ -147,18 +194,21 @@ INLINE void produce(const struct attn_tma_args &t, const struct places &at,
     const struct attn_args &a = t.a;
     const int all = a.heads_all * a.tiles_q;
     struct ring q = {0, 1}, k = {0, 1}, v = {0, 1}; /* parities: stages are empty at first */
+    unsigned landed = 0;
     wait_for_kernel_before(); /* nobody here reads or writes global memory before Q is there */
 #pragma unroll 1
     for (int number = (int)blockIdx.x; number < all;) {
         const int next = next_tile(a, number); /* asked for early: it takes its time */
-        produce_tile(t, work_of_block(a, number), at, b, notes, q, k, v);
+        produce_tile(t, work_of_block(a, number), at, b, notes, q, k, v, landed);
         number = next;
     }
     barrier_wait(b.q_empty + (unsigned)(q.stage * BARRIER), q.parity);
-    notes[q.stage].first_row = -1;
-    barrier_arrive(b.q_full + (unsigned)(q.stage * BARRIER));
-    if (MASKED) {
-        end_tiles(a);
+    if (first_producer()) {
+        notes[q.stage].first_row = -1;
+        barrier_arrive(b.q_full + (unsigned)(q.stage * BARRIER));
+        if (MASKED) {
+            end_tiles(a);
+        }
     }
 }
 
@@ -383,10 +433,12 @@ INLINE void pass(struct consumer &c, int count) {
  * no more. */
 INLINE struct work read_note(const struct note *note, int lane) {
     struct work w = {};
-    if (lane == 0) {
-        w.batch = note->batch;
-        w.head = note->head;
-        w.first_row = note->first_row;
+    if (lane == 0) { /* volatile: else the compiler lets all lanes read */
+        const unsigned from = shared_address(note);
+        asm volatile("ld.shared.v2.b32 {%0, %1}, [%3];\n\tld.shared.b32 %2, [%3 + 8];"
+                     : "=&r"(w.batch), "=&r"(w.head), "=&r"(w.first_row)
+                     : "r"(from)
+                     : "memory");
     }
     w.batch = __shfl_sync(~0U, w.batch, 0);
     w.head = __shfl_sync(~0U, w.head, 0);
@@ -451,7 +503,7 @@ INLINE void consume(const struct attn_tma_args &t, struct consumer &c, const str
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     ATTN_ENTRY(const __grid_constant__ struct attn_tma_args t) {
     extern __shared__ unsigned char dynamic[];
-    __shared__ __align__(8) unsigned long long barriers[2 * Q_STAGES + 4 * ATTN_STAGES];
+    __shared__ __align__(8) unsigned long long barriers[2 * Q_STAGES + 4 * ATTN_STAGES + FULL];
     __shared__ __align__(16) struct note notes[Q_STAGES];
     const int group = __shfl_sync(~0U, (int)threadIdx.x / GROUP, 0);
     launch_next();
@@ -466,7 +518,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     b.k_empty = b.k_full + ATTN_STAGES * BARRIER;
     b.v_full = b.k_empty + ATTN_STAGES * BARRIER;
     b.v_empty = b.v_full + ATTN_STAGES * BARRIER;
+    b.landed = b.v_empty + ATTN_STAGES * BARRIER;
     if (threadIdx.x == 0) {
+        if (FULL) {
+            barrier_init(b.landed, 1);
+        }
         for (unsigned i = 0; i < Q_STAGES; i++) {
             barrier_init(b.q_full + i * BARRIER, 1);
             barrier_init(b.q_empty + i * BARRIER, 4 * CONSUMERS);
@@ -482,7 +538,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     __syncthreads();
     if (group == CONSUMERS) {
         give_up_registers<PRODUCER_REGISTERS>();
-        if (threadIdx.x == CONSUMERS * GROUP) {
+        if (threadIdx.x < CONSUMERS * GROUP + PRODUCERS) {
             produce(t, at, b, notes);
         }
     } else {

@@ -59,8 +59,6 @@ enum {
 static_assert(ATTN_BM % (M * WARP_ROWS) == 0 && ATTN_WARPS % WARP_ROWS == 0, "warps share rows");
 static_assert(KEYS % 16 == 0 && ATTN_STAGES >= 2, "a tile has no such parts");
 
-/* Below it a sum has no part that 16 bits cannot hold; above it a reference is raised. */
-#define SUM_LIMIT 16384.0f
 /* The reference of a row that has seen nothing: its distance to any score is infinite. */
 #define NO_REFERENCE (-3.4028234e38f)
 
@@ -488,7 +486,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
         return;
     }
     const struct work same = work_of_block(a, block_number()); /* cheaper than kept in registers */
-    __syncwarp(); /* no lane reads Q any more */
+    __syncwarp();                                              /* no lane reads Q any more */
     const bool bad = finish_rows(rows, a, same, dynamic, at);
     __syncwarp();
     store_rows(a, same, dynamic, at);

@@ -38,8 +38,6 @@ enum {
     K_BYTES = CHUNKS * K_CHUNK
 };
 
-/* Below it a sum has no part that 16 bits cannot hold; above it a reference is raised. */
-#define SUM_LIMIT 16384.0f
 /* The reference of a row that has seen nothing: its distance to any score is infinite. */
 #define NO_REFERENCE (-3.4028234e38f)
 
