@@ -140,9 +140,9 @@ INLINE unsigned pack(float low, float high) {
     return pair;
 }
 
-/* Exponentials whose sum is below it are elements without overflow. A row whose sum in a tile is not
- * gets a higher reference, and its exponentials are taken again: that costs time, so the limit is as
- * high as it can be. bf16 has the range of fp32; what V makes of it is left to repair.h. */
+/* Exponentials whose sum is below it are elements without overflow. A row whose sum in a tile is
+ * not gets a higher reference, and its exponentials are taken again: that costs time, so the limit
+ * is as high as it can be. bf16 has the range of fp32; what V makes of it is left to repair.h. */
 #ifdef ATTN_DTYPE_fp16
 #define SUM_LIMIT 65504.0f
 #else

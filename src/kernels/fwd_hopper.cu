@@ -24,16 +24,16 @@
  *
  * Tiles of rows that are all as long are dealt out by number; masked ones longest first to whoever
  * is free, by a counter in the workspace that the last block sets back. The producer tells its
- * consumers by a note beside Q. Where a tile reaches beyond the keys in use, TMA brings what lies there, so
- * the producer of fwd_hopper_full zeroes those rows of V: 0 times NaN would show. A block may begin before the kernel in front of it has ended; its
- * producer waits for that.
+ * consumers by a note beside Q. A block may begin before the kernel in front of it has ended; its
+ * producer waits for that. Where a tile reaches beyond the keys in use, TMA brings what lies there,
+ * so the producer of fwd_hopper_full zeroes those rows of V: 0 times NaN would show.
  *
  * Shared memory, dynamic, from the first multiple of 1024 on, in bytes (C = columns, in 64s):
  *     q      Q_STAGES x BM x C x 2     later O, 16 bits, on its way out (TMA_STORE)
  *     k      STAGES x BN x C x 2
  *     v      STAGES x BN x C x 2
- * static: mbarriers "full" and "empty" of each stage of q, k, v, one of a tile of V that is trimmed; a
- * note for each stage of q.
+ * static: mbarriers "full" and "empty" of each stage of q, k, v, one of a tile of V that is
+ * trimmed; a note for each stage of q.
  *
  * Invariant: every warpgroup waits for and releases every stage that the producer fills, in the
  * same order; both sides work out the same tiles from the same numbers.
@@ -256,7 +256,8 @@ INLINE unsigned stage_v(const struct consumer &c) {
     return c.at.v + (unsigned)(c.v.stage * K_BYTES);
 }
 
-/* Warp by warp, each by the lane that has read the note beside Q: race checkers see no other one. */
+/* By each warp, and by the lane of it that has read the note beside Q: race checkers follow no
+ * order that goes from one thread's read to another's arrival. */
 INLINE void release_q(const struct consumer &c, int stage) {
     barrier_arrive(c.b.q_empty + (unsigned)(stage * BARRIER));
 }
@@ -429,8 +430,8 @@ INLINE void pass(struct consumer &c, int count) {
     advance<Q_STAGES>(c.q);
 }
 
-/* The tile that a note tells of, read by one lane for its warp; its first row is below 0 if there are
- * no more. */
+/* The tile that a note tells of, read by one lane for its warp; its first row is below 0 if there
+ * are no more. */
 INLINE struct work read_note(const struct note *note, int lane) {
     struct work w = {};
     if (lane == 0) { /* volatile: else the compiler lets all lanes read */

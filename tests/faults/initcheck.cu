@@ -4,8 +4,8 @@
  * nobody has written.
  *
  * Nothing else is wrong with it, and it computes nothing: `attest sanitize` runs it to see whether
- * initcheck speaks up, with an O that was allocated and not filled (that of a variant is). The read is volatile, so that
- * the compiler cannot drop it.
+ * initcheck speaks up, with an O that was allocated and not filled (that of a variant is). The read
+ * is volatile, so that the compiler cannot drop it.
  */
 #include "args.h"
 
