@@ -15,23 +15,26 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import xml.etree.ElementTree
 from pathlib import Path
 
 SOURCE, COMPILER = Path(sys.argv[1]).resolve(), sys.argv[2]
 sys.path.insert(0, str(SOURCE / "python"))
 
-import grids  # noqa: E402
-import libattn  # noqa: E402
-import peers  # noqa: E402
-import peers_report  # noqa: E402
-from peers_torch import DeviceLost, Side  # noqa: E402
+from attn import _library  # noqa: E402
+from attn.peers import grids, measure, picture, program, report as peers_report  # noqa: E402
+from attn.peers.cpu import CpuMachine  # noqa: E402
+from attn.peers.gpu import GpuMachine  # noqa: E402
+from attn.peers.machine import DeviceLost, NotRun, Side  # noqa: E402
+from attn.peers.progress import Progress  # noqa: E402
 
 ENTRY = "fwd_wmma_fp16_d64_32x64_w4_s2"
 KERNELS = {"ours": [ENTRY], "flash": ["void pytorch_flash::flash_fwd_kernel<>"],
            "cudnn": ["cudnn_generated_fort_native_sdpa_sm90_flash_fprop"],
            "efficient": ["fmha_cutlassF_f16_aligned_64x64_rf_sm80"],
-           "flex": ["triton_tem_fused_0"], "fwd_scalar": ["fwd_scalar"]}
-SPEED = {"ours": 5.0, "flash": 12.0, "cudnn": 10.0, "efficient": 20.0, "flex": 15.0,
+           "flex": ["triton_tem_fused_0"], "fwd_scalar": ["fwd_scalar"],
+           "sdpa": ["aten::scaled_dot_product_attention"]}
+SPEED = {"ours": 5.0, "flash": 12.0, "cudnn": 10.0, "efficient": 20.0, "flex": 15.0, "sdpa": 25.0,
          "fwd_scalar": 40.0}  # microseconds
 
 
@@ -45,8 +48,10 @@ class FakeCase:
         roles = {"ours": "ours", "fwd_scalar": "variant"}
         self.ours, *self.others = [
             Side(name, roles.get(name, "peer"),
-                 KERNELS[name][0] if name in roles else peers.PEERS[name], None) for name in names]
-        self.default = Side("sdpa", "host", None, None)
+                 KERNELS[name][0] if name in roles else peers_report.PEERS[name], None)
+            for name in names]
+        self.hosts = [Side("attn.torch.sdpa", "host", None, None),
+                      Side("sdpa", "host", None, None)]
         self.machine = machine
         machine.opened += 1
 
@@ -68,18 +73,19 @@ class FakeGraph:
 class FakeMachine:
     """Steady speeds with drift and noise; `faults` maps a fault to the side that has it."""
 
-    gpu, l2_bytes = "NVIDIA H200", 60 << 20
+    gpu, l2_bytes, most_sets, modes = "NVIDIA H200", 60 << 20, 8, ("graph", "eager")
+    proves = GpuMachine.proves
 
     def __init__(self, **faults):
         self.faults, self.random, self.clock, self.opened = faults, random.Random(1), 0, 0
-        self.sums = 0
+        self.sums, self.blanked = 0, 0
 
     def has(self, fault, side):
         return self.faults.get(fault) == side.name
 
-    def case(self, shape, names, sets):
+    def case(self, shape, dtype, names, sets):
         if self.faults.get("refused"):
-            raise libattn.AttnError("attn_plan_create: head_dim is 96, expected 64", 2)
+            raise _library.Unsupported("head_dim is 96, expected 64")
         variants = ["fwd_scalar"] if self.faults.get("variants") else []
         return FakeCase(self, ["ours", *variants, *names], sets)
 
@@ -130,6 +136,9 @@ class FakeMachine:
     def eager_us(self, side, samples, calls, sets):
         return [us + 20 for us in self.samples(side, samples)]
 
+    def blank(self, outputs):
+        self.blanked += 1
+
     def host_us(self, side, samples, calls, sets):
         return self.samples(side, samples)
 
@@ -156,18 +165,42 @@ class FakeMachine:
             raise DeviceLost("the GPU does not answer")
 
 
-def run(arguments=(), **faults):
-    """(exit code, report, what was printed) of a run over the canonical grid."""
-    machine, out = FakeMachine(**faults), io.StringIO()
-    options = peers.parse(["--quick", *arguments])
-    report = peers.new_report(machine, options)
-    original = peers.print_report
-    peers.print_report = lambda value: original(value, out)
-    try:
-        with contextlib.redirect_stderr(io.StringIO()):
-            code = peers.run(machine, options, report)
-    finally:
-        peers.print_report = original
+class FakeCpu(FakeMachine):
+    """The same without a GPU: no graphs, no kernels of ours that a profiler could see."""
+
+    gpu, l2_bytes, most_sets, modes = None, None, 1, ("eager",)
+    proves = CpuMachine.proves
+
+    def outputs(self, side, case):
+        return self.results(side, "after" if self.clock else "before", case.sets)
+
+    def capture(self, side, calls, sets):
+        raise AssertionError("there are no graphs on a CPU")
+
+    host_us = empty_call_us = capture
+
+    def kernels(self, side):
+        if side.name in ("ours", "fwd_scalar"):
+            return KERNELS["sdpa"] if self.has("falls_back", side) else []
+        return super().kernels(side)
+
+    def environment(self):
+        return {"device": "a CPU", "torch": "none"}
+
+    def state(self):
+        return {}
+
+    def extra_memory(self):
+        return {"name": "B1 H8 S16384 D128 causal", "workspace_mb": 2.25, "grown_mb": 2.5}
+
+
+def run(arguments=(), machine=FakeMachine, **faults):
+    """(exit code, report, what was printed) of a run over the usual grid."""
+    machine, out = machine(**faults), io.StringIO()
+    options = program.parse(["--quick", *arguments])
+    report = program.new_report(machine, options)
+    with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(out):
+        code = program.run(machine, options, report)
     assert machine.opened == 0, "a case was left open"
     return code, report, out.getvalue()
 
@@ -190,7 +223,7 @@ class Statistics(unittest.TestCase):
 
     def test_drift_hits_both_sides_alike(self):
         clock = iter(range(10 ** 6))
-        rounds = peers.abba("ours", ["peer"], 12, lambda name: [
+        rounds = measure.abba("ours", ["peer"], 12, lambda name: [
             (20 if name == "peer" else 10) * (1 + 0.001 * next(clock)) for _ in range(5)])["peer"]
         found = peers_report.paired_ratio(rounds)
         self.assertAlmostEqual(found["ratio"], 2, delta=1e-3)
@@ -198,14 +231,14 @@ class Statistics(unittest.TestCase):
 
     def test_order_is_abba_and_turns_round(self):
         order = []
-        peers.abba("o", ["x", "y"], 2, lambda name: order.append(name) or [1.0])
+        measure.abba("o", ["x", "y"], 2, lambda name: order.append(name) or [1.0])
         self.assertEqual("".join(order), "oxxooyyo" + "oyyooxxo")
 
     def test_pace(self):
-        self.assertEqual(peers.pace(2.4, 12, 1e-3, [1e-3] * 4), (12, 11))
-        rounds, count = peers.pace(1.0, 12, 0.2, [0.2])
-        self.assertEqual((rounds, count), (peers.FEWEST_ROUNDS, 1))
-        self.assertIsNotNone(peers_report.median_interval([1.0] * peers.FEWEST_ROUNDS))
+        self.assertEqual(measure.pace(2.4, 12, 1e-3, [1e-3] * 4), (12, 11))
+        rounds, count = measure.pace(1.0, 12, 0.2, [0.2])
+        self.assertEqual((rounds, count), (measure.FEWEST_ROUNDS, 1))
+        self.assertIsNotNone(peers_report.median_interval([1.0] * measure.FEWEST_ROUNDS))
 
     def test_geometric_mean(self):
         self.assertAlmostEqual(peers_report.geometric_mean([2.0, 8.0]), 4.0)
@@ -214,7 +247,7 @@ class Statistics(unittest.TestCase):
 class Grids(unittest.TestCase):
     def test_every_recorded_row_is_in_a_grid(self):
         recorded = grids.load_recorded()
-        shapes = [shape for _, shape in grids.shapes_of(grids.GRIDS)]
+        shapes = [shape for _, shape in grids.shapes_of(["canonical", "small", "full", "decode"])]
         self.assertEqual(len(shapes), len(set(shapes)))
         self.assertEqual(set(shapes), set(recorded["by_shape"]))
         for us in recorded["by_shape"].values():
@@ -226,8 +259,8 @@ class Grids(unittest.TestCase):
         self.assertEqual(str(canonical), "B2 H8 S512 D64")
         self.assertEqual(str(grids.Shape(1, 32, 8, 1, 9, 128, True)),
                          "B1 H32/8 Sq1 Skv9 D128 causal")
-        self.assertEqual(peers.sets_for(canonical), 8)
-        self.assertEqual(peers.sets_for(grids.square(1, 32, 32, 16384, 64, False)), 1)
+        self.assertEqual(measure.sets_for(canonical, 8), 8)
+        self.assertEqual(measure.sets_for(grids.square(1, 32, 32, 16384, 64, False), 8), 1)
 
     def test_fa3_is_scaled_or_absent(self):
         recorded, shape = grids.load_recorded(), grids.canonical()[0]
@@ -271,7 +304,8 @@ class Course(unittest.TestCase):
             self.assertEqual(set(row["verified"]), {"before", "after"})
             self.assertIn("flex", graph["us"])
             self.assertIs(row["summary"]["fa3"]["live"], False)
-        for part in ("geometric mean 2.0", "scaled, not live", "2 measured, 0 invalid", ENTRY,
+        self.assertRegex(text, r"graph: best peer / ours: geometric mean (1\.9[5-9]|2\.0[0-5])")
+        for part in ("scaled, not live", "2 measured, 0 invalid", ENTRY,
                      "intervals hold 1", "clocks.sm 1980 MHz"):
             self.assertIn(part, text)
 
@@ -321,10 +355,53 @@ class Course(unittest.TestCase):
         code, report, text = run(refused=True)
         self.assertEqual(code, 3)
         self.assertIn("head_dim is 96", report["rows"][0]["reason"])
-        self.assertIn("not measured: AttnError: attn_plan_create", text)
+        self.assertIn("not measured: Unsupported: head_dim is 96", text)
         code, report, _ = run(arguments=["--peers", ""])
         self.assertEqual(code, 0)
         self.assertIsNone(report["rows"][0]["summary"]["modes"]["graph"]["best"])
+
+    def test_without_a_gpu(self):
+        code, report, text = run(machine=FakeCpu)
+        self.assertEqual(code, 0)
+        self.assertEqual(len(report["rows"]), 3 * len(grids.cpu()))
+        for row in report["rows"]:
+            self.assertEqual(list(row["summary"]["modes"]), ["eager"])
+            self.assertIsNone(row["summary"]["fa3"])
+            self.assertTrue(row["sides"]["ours"]["proven"] and row["sides"]["sdpa"]["proven"])
+            self.assertEqual(set(row["verified"]), {"before", "after"})
+        for part in ("plain calls", "B2 H8 S512 D64 bf16", "workspace 2.2 MB", "15 measured"):
+            self.assertIn(part, text)
+        self.assertNotIn("FA3", text)
+        code, report, text = run(machine=FakeCpu, falls_back="ours")
+        self.assertEqual(code, 1)
+        self.assertIn("ours ran aten::scaled_dot", report["rows"][0]["invalid"][0])
+        for fault, part in (("nan_before", "our result before"), ("nan_after", "our result after")):
+            code, report, _ = run(machine=FakeCpu, arguments=["--only", "S512", "--dtype", "fp32"],
+                                  **{fault: "ours"})
+            self.assertEqual(code, 1)
+            self.assertIn(part, report["rows"][0]["invalid"][0])
+
+    def test_a_limit_of_time(self):
+        code, report, text = run(arguments=["--limit", "5"])
+        self.assertEqual(code, 3)
+        self.assertIn("not measured: the limit of 5 s was reached", text)
+        self.assertTrue(report["complete"])
+        self.assertEqual(run(arguments=["--limit", "600"])[0], 0)
+
+    def test_some_shapes_alone(self):
+        report = run(arguments=["--only", "causal", "--dtype", "fp16", "bf16"])[1]
+        self.assertEqual([(row["name"], row["dtype"]) for row in report["rows"]],
+                         [("B2 H8 S512 D64 causal", "fp16"), ("B2 H8 S512 D64 causal", "bf16")])
+
+    def test_peers_of_another_device(self):
+        for machine, name in ((FakeMachine, "sdpa"), (FakeCpu, "cudnn")):
+            with self.assertRaisesRegex(_library.InvalidArgument, name):
+                run(arguments=["--peers", name], machine=machine)
+
+    def test_what_a_cpu_would_take_too_long_for(self):
+        with self.assertRaisesRegex(NotRun, "3.5e.13 floating-point operations"):
+            CpuMachine.check_size(None, 3.5e13)
+        CpuMachine.check_size(None, 1e11)
 
     def test_the_gpu_is_lost(self):
         code, report, _ = run(crashes="flash")
@@ -343,9 +420,10 @@ class Files(unittest.TestCase):
         self.folder.cleanup()
 
     def show(self, *arguments):
-        done = subprocess.run([sys.executable, "-B", str(SOURCE / "python" / "peers.py"),
-                               *arguments], capture_output=True, text=True, timeout=60,
-                              env={"PYTHONPATH": self.folder.name, "PATH": "/usr/bin:/bin"})
+        path = f"{self.folder.name}:{SOURCE / 'python'}"  # a planted torch.py comes first
+        done = subprocess.run([sys.executable, "-B", "-m", "attn.peers", *arguments],
+                              capture_output=True, text=True, timeout=60,
+                              env={"PYTHONPATH": path, "PATH": "/usr/bin:/bin"})
         return done.returncode, done.stdout, done.stderr
 
     def test_a_written_file_says_the_same_again(self):
@@ -356,6 +434,31 @@ class Files(unittest.TestCase):
         report = json.loads(self.path.read_text())
         self.assertEqual(set(report), {"schema", "complete", "environment", "arguments", "rows"})
         self.assertEqual([path.name for path in self.path.parent.iterdir()], ["run.json"])
+        self.assertEqual(json.loads(run(arguments=["--json"])[2])["schema"], "attn-peers/1")
+        run(machine=FakeCpu, arguments=["--json", str(self.path)])
+        self.assertEqual(self.show("--show", str(self.path))[0], 0)
+
+    def test_files_of_old_are_read(self):
+        for path in sorted((SOURCE / "results").glob("h200-*.json")):
+            code, shown, errors = self.show("--show", str(path))
+            report = json.loads(path.read_text())
+            self.assertEqual(code, 0 if report["complete"] else 1, errors)
+            self.assertNotIn("are not those of its samples", errors)
+            self.assertIn("geometric mean", shown)
+
+    def test_a_picture(self):
+        run(arguments=["--json", str(self.path)])
+        drawn = Path(self.folder.name) / "ratios.svg"
+        code, _, errors = self.show("--show", str(self.path), "--picture", str(drawn))
+        self.assertEqual((code, errors), (0, ""))
+        tree = xml.etree.ElementTree.fromstring(drawn.read_text())
+        self.assertTrue(tree.tag.endswith("svg"))
+        words = "".join(tree.itertext())
+        for part in ("B2 H8 S512 D64 causal", "× cuDNN", "NVIDIA H200", "0 of them below 1"):
+            self.assertIn(part, words)
+        code, report, _ = run(refused=True)
+        with self.assertRaisesRegex(ValueError, "no ratio"):
+            picture.picture(report)
 
     def test_a_changed_file_is_found_out(self):
         run(arguments=["--json", str(self.path)])
@@ -390,6 +493,8 @@ class Files(unittest.TestCase):
         for arguments, part in ((["--grid", "huge"], "huge"), (["--peers", "flash,fa9"], "fa9"),
                                 (["--seconds", "0"], "--seconds"), (["--dtype", "fp8"], "fp8"),
                                 (["--lib", "nowhere.so"], "nowhere.so"),
+                                (["--only", "("], "--only"), (["--limit", "-1"], "--limit"),
+                                (["--threads", "0"], "--threads"),
                                 (["--show", "nowhere.json"], "nowhere.json"),
                                 (["--show", str(self.path)], "something else")):
             code, out, errors = self.show(*arguments)
@@ -410,12 +515,31 @@ class Files(unittest.TestCase):
         self.assertIn("NOT RUN: PyTorch is not there", errors)
 
 
+class Lines(unittest.TestCase):
+    def test_progress(self):
+        out = io.StringIO()
+        progress = Progress(4, out)
+        progress.started -= 30
+        progress.begin("a shape")
+        progress.step("a shape", "5 us")
+        self.assertEqual(out.getvalue(), "[1/4] a shape: 5 us, about 1:30 left\n")
+        out = io.StringIO()
+        out.isatty = lambda: True
+        progress = Progress(2, out)
+        progress.begin("a shape")
+        progress.step("a shape", "5 us")
+        progress.close()
+        self.assertIn("[........................] 0/2  a shape", out.getvalue())
+        self.assertIn("a shape: 5 us\n", out.getvalue())
+        self.assertIn("[############............] 1/2, about 0 s left", out.getvalue())
+
+
 class Structs(unittest.TestCase):
-    NAMES = {"attn_error": libattn.Error, "attn_options": libattn.Options,
-             "attn_strides": libattn.Strides, "attn_bias_strides": libattn.BiasStrides,
-             "attn_problem": libattn.Problem, "attn_tensors": libattn.Tensors,
-             "attn_row": libattn.Row, "attn_comparison": libattn.Comparison,
-             "attn_device": libattn.Device, "attn_variant": libattn.Variant}
+    NAMES = {"attn_error": _library.Error, "attn_options": _library.Options,
+             "attn_strides": _library.Strides, "attn_bias_strides": _library.BiasStrides,
+             "attn_problem": _library.Problem, "attn_tensors": _library.Tensors,
+             "attn_row": _library.Row, "attn_comparison": _library.Comparison,
+             "attn_device": _library.Device, "attn_variant": _library.Variant}
 
     def test_no_field_is_missing(self):
         header = re.sub(r"/\*.*?\*/", "", (SOURCE / "include" / "attn.h").read_text(), flags=re.S)
@@ -426,6 +550,14 @@ class Structs(unittest.TestCase):
                        if line.strip()]
             fields = ["pass" if field == "passed" else field for field, *_ in struct._fields_]
             self.assertEqual(fields, members)
+
+    def test_tensors_as_bytes(self):
+        names = [name for name, _ in _library.Tensors._fields_]
+        values = {name: 1 << (40 + n) for n, name in enumerate(names[1:])}
+        expected = _library.Tensors(ctypes.sizeof(_library.Tensors), **values)
+        self.assertEqual(_library.tensors(**values), bytes(expected))
+        self.assertEqual(_library.pack_four(_library.TENSORS_SIZE, 1, 2, 3, 4),
+                         _library.tensors(1, 2, 3, 4))
 
     def test_layouts_are_those_of_the_header(self):
         lines = ['#include "attn.h"', "#include <stdio.h>", "int main(void) {"]

@@ -3,11 +3,11 @@
 #
 # test_peers.sh SOURCE_DIR BUILD_DIR
 #
-# Proves python/peers.py as far as that goes without a GPU: statistics, grids, the recorded table,
-# the whole course of a measurement on a made-up machine with planted faults, the file that it
-# writes, and the structs of python/libattn.py against include/attn.h.
+# Proves python -m attn.peers as far as that goes without a GPU: statistics, grids, the recorded
+# table, the whole course of a measurement on made-up machines with planted faults, the files that
+# it writes, and the structs of attn._library against include/attn.h.
 #
-# Invariant: neither PyTorch nor libattn.so is loaded, so it runs in every build mode.
+# Invariant: neither PyTorch, NumPy nor libattn.so is loaded, so it runs in every build mode.
 set -u
 
 if ! command -v python3 >/dev/null 2>&1; then

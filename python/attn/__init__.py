@@ -12,10 +12,16 @@ Traceback (most recent call last):
 attn.InvalidArgument: causal is 'left', expected None, 'top-left' or 'bottom-right'
 """
 
-from ._attention import attention
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from ._library import (AttnError, DeviceError, InvalidArgument, OutOfMemory, Unsupported,
                        library_path, load)
 from ._plans import clear_plans
+
+if TYPE_CHECKING:
+    from ._attention import attention
 
 for _error in (AttnError, DeviceError, InvalidArgument, OutOfMemory, Unsupported):
     _error.__module__ = "attn"
@@ -33,3 +39,12 @@ def version() -> str:
     2
     """
     return load().attn_version().decode()
+
+
+def __getattr__(name: str) -> Any:
+    # At its first use, so that programs of the package that need no NumPy run without it.
+    if name == "attention":
+        from ._attention import attention
+        globals()["attention"] = attention
+        return attention
+    raise AttributeError(f"module 'attn' has no attribute {name!r}")

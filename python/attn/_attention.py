@@ -1,94 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""attention(): from arrays and options to an attn_problem, its plan and one attn_forward.
+"""attention(): from arrays and options to the key of a plan, and one attn_forward.
 
-Invariant: all that the problem depends on is in the key of the plan cache (Key), and the problem
-is made from the key alone; addresses are not in it.
+Invariant: an argument that is wrong is named before anything is computed.
 """
 
 from __future__ import annotations
 
 import math
-from ctypes import byref
-from typing import Any, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, NamedTuple, Optional, Tuple
 
 import numpy as np
 
 from . import _arrays, _library
 from ._arrays import INT32, View
-from ._library import AUTO, CAUSAL, LAYOUT, TENSOR_CORES, FP32, InvalidArgument, Problem, Tensors
-from ._plans import Plan, context_of, plan_of
-
-Strides = Tuple[int, ...]
-
-
-class Key(NamedTuple):
-    """A problem as Python compares it. Strides are (batch, head, row), of bias also col."""
-    device: str
-    threads: int
-    variant: Optional[str]
-    dtype: int
-    sizes: Tuple[int, ...]  # batch, heads_q, heads_kv, seq_q, seq_kv, head_dim, head_dim_v
-    q: Strides
-    k: Strides
-    v: Strides
-    o: Strides
-    scale: Optional[float]
-    causal: int = 0
-    window: Tuple[int, int] = (-1, -1)
-    softcap: float = 0.0
-    alibi: Optional[int] = None  # the batch stride of the slopes
-    sink: bool = False
-    bias: Optional[Tuple[int, Strides]] = None  # dtype, strides
-    packed: Optional[Tuple[int, int]] = None  # total_q, total_kv
-    used_kv: bool = False
-    tensor_cores: int = 0
-    alignment: int = 16
-
-
-def _problem(key: Key) -> Problem:
-    p = Problem()
-    _library.load().attn_problem_init(byref(p))
-    p.dtype = key.dtype
-    (p.batch, p.heads_q, p.heads_kv, p.seq_q, p.seq_kv, p.head_dim, p.head_dim_v) = key.sizes
-    p.q, p.k, p.v, p.o = key.q, key.k, key.v, key.o
-    if key.scale is not None:
-        p.scale = key.scale
-    p.causal = key.causal
-    p.window_left, p.window_right = key.window
-    p.softcap = key.softcap
-    if key.alibi is not None:
-        p.alibi, p.alibi_batch_stride = True, key.alibi
-    p.sink = key.sink
-    if key.bias is not None:
-        p.bias, p.bias_dtype, p.bias_strides = True, key.bias[0], key.bias[1]
-    if key.packed is not None:
-        p.packed = True
-        p.total_q, p.total_kv = key.packed
-    p.used_kv = key.used_kv
-    p.tensor_cores = key.tensor_cores
-    p.alignment = key.alignment
-    return p
-
-
-def plan_for(key: Key) -> Plan:
-    return plan_of(key, lambda: Plan(context_of(key.device, key.threads), _problem(key),
-                                     key.variant))
-
-
-def alignment_of(*addresses: int) -> int:
-    """The largest power of two, up to 16, that all are multiples of."""
-    bits = 16
-    for address in addresses:
-        bits |= address
-    return bits & -bits
-
-
-def free_strides(shape: Sequence[int], strides: Sequence[int]) -> Strides:
-    """The strides, those that carry no meaning (of one element, of nothing) left to the library."""
-    if 0 in shape:
-        return (AUTO,) * len(shape)
-    return tuple([AUTO if n == 1 else step for n, step in zip(shape, strides)])
-
+from ._library import AUTO, CAUSAL, LAYOUT, TENSOR_CORES, FP32, InvalidArgument
+from ._problem import Key, Strides, alignment_of, free_strides, plan_for
 
 # ---- arguments -------------------------------------------------------------------------------
 
@@ -200,7 +126,7 @@ def _overlaps(out: Any, array: Any) -> bool:
     if not (isinstance(out, np.ndarray) and isinstance(array, np.ndarray)):
         return False
     try:
-        return np.shares_memory(out, array, max_work=1000)
+        return np.shares_memory(out, array, max_work=1000)  # type: ignore[arg-type]
     except Exception:  # too hard to tell within that work: then better not
         return True
 
@@ -356,12 +282,12 @@ def attention(q: Any, k: Any, v: Any, *, causal: Optional[str] = None,
         alignment_of(*(x.address for x in (vq, vk, vv, vo) if x.size())))
     plan = plan_for(key)
 
-    def at(array: Optional[View]) -> Optional[int]:
-        return None if array is None else array.address
+    def at(array: Optional[View]) -> int:
+        return 0 if array is None else array.address
 
-    tensors = Tensors(_library.TENSORS_SIZE, vq.address, vk.address, vv.address, vo.address, at(vl),
-                      at(biases), at(slopes), at(sinks), at(lengths and lengths.q),
-                      at(lengths and lengths.kv), at(used))
+    tensors = _library.tensors(vq.address, vk.address, vv.address, vo.address, at(vl), at(biases),
+                               at(slopes), at(sinks), at(lengths and lengths.q),
+                               at(lengths and lengths.kv), at(used))
     if vq.device == "cpu":
         plan.forward_on_cpu(tensors)
     else:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import ctypes
 import os
+import struct
 import threading
 from ctypes import (POINTER, Structure, byref, c_bool, c_char, c_char_p, c_double, c_float, c_int,
-                    c_int32, c_int64, c_size_t, c_uint32, c_void_p)
+                    c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p)
 from pathlib import Path
 from typing import NoReturn, Optional
 
@@ -72,7 +73,39 @@ class Variant(Structure):
     ]
 
 
-TENSORS_SIZE = ctypes.sizeof(Tensors)
+class Row(Structure):
+    _fields_ = [("batch", c_int64), ("head", c_int64), ("row", c_int64)]
+
+
+class Comparison(Structure):
+    """`passed` is the header's `pass`, which is a word of Python."""
+    _fields_ = [
+        ("size", c_size_t), ("passed", c_bool), ("o_pass", c_bool), ("lse_pass", c_bool),
+        ("elements", c_int64), ("nans", c_int64), ("infs", c_int64), ("max_error", c_double),
+        ("mean_error", c_double), ("twin_max", c_double), ("twin_mean", c_double),
+        ("max_allowed", c_double), ("mean_allowed", c_double), ("lse_error", c_double),
+        ("worst", Row), ("worst_col", c_int64), ("worst_out", c_double),
+        ("worst_expected", c_double),
+    ]
+
+
+class Device(Structure):
+    _fields_ = [("size", c_size_t), ("name", c_char * 96), ("arch", c_char * 96),
+                ("units", c_int32), ("memory", c_int64), ("driver", c_int32), ("shared", c_int32)]
+
+
+# attn_tensors as bytes: made in a fifth of the time of the struct, and never shared by threads.
+_words = struct.Struct(f"{len(Tensors._fields_)}Q")
+TENSORS_SIZE = _words.size
+pack_four = struct.Struct(f"5Q{TENSORS_SIZE - 5 * 8}x").pack  # size, q, k, v, o
+
+
+def tensors(q: int, k: int, v: int, o: int, lse: int = 0, bias: int = 0, alibi_slopes: int = 0,
+            sink: int = 0, cu_seqlens_q: int = 0, cu_seqlens_kv: int = 0,
+            used_kv: int = 0) -> bytes:
+    """attn_tensors with these addresses; 0 is absent."""
+    return _words.pack(TENSORS_SIZE, q, k, v, o, lse, bias, alibi_slopes, sink, cu_seqlens_q,
+                       cu_seqlens_kv, used_kv)
 
 
 class AttnError(RuntimeError):
@@ -127,10 +160,16 @@ def _declare(lib: ctypes.CDLL) -> None:
             ("attn_workspace_size", c_size_t, [c_void_p]),
             ("attn_workspace_alignment", c_size_t, [c_void_p]),
             ("attn_workspace_init", c_int, [c_void_p, c_void_p, c_size_t, c_void_p, error]),
+            ("attn_device_get", c_int, [c_void_p, POINTER(Device), error]),
             ("attn_variant_get", c_int, [c_void_p, c_int32, POINTER(Variant), error]),
+            ("attn_variant_check", c_int, [c_void_p, c_char_p, POINTER(Problem), error]),
             ("attn_driver_function", c_int, [c_void_p, c_char_p, pointer, error]),
-            ("attn_forward", c_int, [c_void_p, POINTER(Tensors), c_void_p, c_size_t, c_void_p,
-                                     error])):
+            ("attn_rows_sample", c_int, [POINTER(Problem), c_uint64, POINTER(Row), c_size_t,
+                                         error]),
+            ("attn_verify", c_int, [c_void_p, POINTER(Problem), c_char_p, POINTER(Row), c_size_t,
+                                    POINTER(Comparison), error]),
+            ("attn_comparison_print", c_size_t, [POINTER(Comparison), c_char_p, c_size_t]),
+            ("attn_forward", c_int, [c_void_p, c_char_p, c_void_p, c_size_t, c_void_p, error])):
         function = getattr(lib, name)
         function.restype = result
         function.argtypes = arguments
@@ -152,12 +191,12 @@ def load() -> ctypes.CDLL:
             except (OSError, AttributeError) as error:
                 raise ImportError(f"{path} is no libattn that can be loaded ({error}); set "
                                   "ATTN_LIBRARY to one, or install the wheel of attn") from error
-            for name, struct in (("attn_options_init", Options), ("attn_problem_init", Problem),
-                                 ("attn_tensors_init", Tensors)):
-                value = struct()
+            for name, kind in (("attn_options_init", Options), ("attn_problem_init", Problem),
+                               ("attn_tensors_init", Tensors)):
+                value = kind()
                 getattr(lib, name)(byref(value))
-                if value.size != ctypes.sizeof(struct):
-                    raise ImportError(f"{path}: {struct.__name__} has {value.size} bytes there, "
-                                      f"{ctypes.sizeof(struct)} in this package")
+                if value.size != ctypes.sizeof(kind):
+                    raise ImportError(f"{path}: {kind.__name__} has {value.size} bytes there, "
+                                      f"{ctypes.sizeof(kind)} in this package")
             _lib = lib
         return _lib

@@ -11,13 +11,14 @@ import ctypes
 import sys
 import threading
 from collections import OrderedDict
-from ctypes import byref, c_void_p
-from typing import Any, Callable, Dict, Hashable, List, Optional, Tuple
+from ctypes import byref, c_size_t, c_void_p
+from typing import Any, Callable, Dict, Hashable, List, NamedTuple, Optional, Tuple
 
 from . import _library as library
-from ._library import Error, Problem, Tensors, fail
+from ._library import Error, Problem, fail
 
 CACHED_PLANS = 256
+_Allocator = Callable[[int], Tuple[Any, int]]
 
 
 class Context:
@@ -37,6 +38,8 @@ class Context:
         status = self.lib.attn_open(byref(options), byref(self.handle), byref(error))
         if status:
             fail(status, error)
+        # Without argtypes, for callers who convert once: half the time of a call.
+        self.forward: Callable[..., int] = self.lib["attn_forward"]
         self.spare: List[ctypes.Array] = []  # workspaces of the CPU that no call uses
 
     # When Python ends, the system takes everything back; a driver may be gone by then, and so may
@@ -47,13 +50,13 @@ class Context:
 
 
 class Plan:
-    """A variant chosen for one problem."""
+    """A variant chosen for one problem. Tensors are the bytes of _library.tensors()."""
 
     def __init__(self, context: Context, problem: Problem, variant: Optional[str]) -> None:
         lib = context.lib
         self.context = context
         self._destroy = lib.attn_plan_destroy
-        self._call = lib.attn_forward
+        self._call = context.forward
         self.handle = c_void_p()
         error = Error()
         status = lib.attn_plan_create(context.handle, byref(problem),
@@ -62,8 +65,11 @@ class Plan:
         if status:
             fail(status, error)
         self.variant = lib.attn_plan_variant(self.handle).decode()
-        self.size = lib.attn_workspace_size(self.handle)
-        self._by_stream: Dict[int, Tuple[Any, int]] = {}  # workspaces: owner, address
+        self.size: int = lib.attn_workspace_size(self.handle)
+        # What ctypes passes on as it is: objects of its types it would convert at every call.
+        self._argument = c_void_p.from_param(self.handle.value)
+        self._size = c_size_t.from_param(self.size)
+        self._by_stream: Dict[int, _Place] = {}
         self._lock = threading.Lock()
 
     def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
@@ -83,13 +89,24 @@ class Plan:
         if status:
             fail(status, error)
 
-    def forward(self, tensors: Tensors, workspace: int, stream: int) -> None:
+    def forward(self, tensors: bytes, workspace: int, stream: int) -> None:
         error = Error()
-        status = self._call(self.handle, tensors, workspace, self.size, stream, error)
+        status = self.context.lib.attn_forward(self.handle, tensors, workspace, self.size, stream,
+                                               byref(error))
         if status:
             fail(status, error)
 
-    def forward_on_cpu(self, tensors: Tensors) -> None:
+    def prepared(self, tensors: bytes, workspace: int) -> Callable[[c_void_p], None]:
+        """A function of the stream alone: the call with all else converted beforehand."""
+        call, handle, size = self._call, self._argument, self._size
+        where = c_void_p.from_param(workspace)
+
+        def forward(stream: c_void_p) -> None:
+            if call(handle, tensors, where, size, stream, None):
+                self.forward(tensors, workspace, stream.value or 0)  # once more, for its sentence
+        return forward
+
+    def forward_on_cpu(self, tensors: bytes) -> None:
         """With a workspace that the context keeps: one for each call in flight, the largest."""
         spare = self.context.spare
         try:
@@ -105,24 +122,50 @@ class Plan:
         finally:
             spare.append(memory)
 
-    def forward_on_stream(self, tensors: Tensors, stream: int,
-                          allocate: Optional[Callable[[int], Tuple[Any, int]]] = None) -> None:
+    def forward_on_stream(self, tensors: bytes, stream: int,
+                          allocate: Optional[_Allocator] = None) -> None:
         """With a workspace that the plan keeps, one for each stream: a stream runs calls in order.
         allocate(bytes) gives the owner of new memory and its address; None: by the driver."""
+        if self.enqueue(tensors, stream, allocate):  # once more, for its sentence
+            self.forward(tensors, self._by_stream[stream].address, stream)
+
+    def enqueue(self, tensors: bytes, stream: int, allocate: Optional[_Allocator] = None) -> int:
+        """forward_on_stream, but a failure of the library is a status other than 0."""
+        place = self._by_stream.get(stream)
+        if place is None:
+            place = self._new_place(stream, allocate)
+        workspace, on, _, _ = place
         if not self.size:
-            self.forward(tensors, 0, stream)
-            return
-        with self._lock:  # nobody else may enqueue with this workspace in between
-            kept = self._by_stream.get(stream)
-            if kept is None:
+            return self._call(self._argument, tensors, workspace, self._size, on, None)
+        # Nobody else may enqueue with this workspace in between. (`with` takes twice the time.)
+        self._lock.acquire()
+        try:
+            return self._call(self._argument, tensors, workspace, self._size, on, None)
+        finally:
+            self._lock.release()
+
+    def _new_place(self, stream: int, allocate: Optional[_Allocator]) -> _Place:
+        owner: Any = None
+        address = 0
+        with self._lock:
+            if self.size:
                 if allocate is not None:
-                    kept = allocate(self.size)
+                    owner, address = allocate(self.size)
                 else:
-                    memory = _DriverMemory(self.context, self.size)
-                    kept = memory, memory.address
-                self.prepare(kept[1], stream)
-                self._by_stream[stream] = kept
-            self.forward(tensors, kept[1], stream)
+                    owner = _DriverMemory(self.context, self.size)
+                    address = owner.address
+                self.prepare(address, stream)
+            place = _Place(c_void_p.from_param(address), c_void_p.from_param(stream), address,
+                           owner)
+            return self._by_stream.setdefault(stream, place)
+
+
+class _Place(NamedTuple):
+    """Where calls on one stream work."""
+    workspace: Any  # this and the stream as arguments that ctypes passes on as they are
+    stream: Any
+    address: int    # of the workspace
+    owner: Any
 
 
 class _DriverMemory:
@@ -154,7 +197,7 @@ class _DriverMemory:
                                                        byref(found), byref(error))
         if status:
             fail(status, error)
-        return ctypes.CFUNCTYPE(ctypes.c_int, *arguments)(found.value)
+        return ctypes.CFUNCTYPE(ctypes.c_int, *arguments)(found.value or 0)
 
     def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
         if getattr(self, "address", None) and not ending():

@@ -12,29 +12,87 @@ replace_sdpa(fallback=True) was asked to, and that keeps the reasons.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import torch
 import torch.nn.functional
 
 from . import _library, _plans
-from ._attention import Key, alignment_of, free_strides, plan_for
-from ._library import InvalidArgument, Tensors, Unsupported
+from ._library import TENSORS_SIZE, InvalidArgument, Unsupported, pack_four
 from ._plans import Plan
+from ._problem import Key, alignment_of, free_strides, plan_for
 
 __all__ = ["Replacement", "replace_sdpa", "sdpa"]
 
 _DTYPES = {torch.float32: _library.FP32, torch.float16: _library.FP16,
            torch.bfloat16: _library.BF16}
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
-_raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+
+# ---- functions of PyTorch that cost little ---------------------------------------------------
+#
+# Some have no public name. Where one is missing, the public way is taken: right, but slower.
 
 
-def _stream(index: int) -> int:
-    if _raw_stream is not None:
-        return _raw_stream(index)
+def _slow_stream(index: int) -> int:
     return torch.cuda.current_stream(index).cuda_stream
+
+
+def _slow_any_autocast() -> bool:
+    return torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
+
+
+_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", _slow_stream)
+_any_autocast: Callable[[], bool] = getattr(torch._C, "_is_any_autocast_enabled",
+                                            _slow_any_autocast)
+_is_capturing: Callable[[], bool] = getattr(torch._C, "_cuda_isCurrentStreamCapturing",
+                                            torch.cuda.is_current_stream_capturing)
+_is_tracing: Callable[[], bool] = getattr(torch._C, "_is_tracing", torch.jit.is_tracing)
+_is_compiling = torch.compiler.is_compiling
+_is_dynamo_compiling = torch.compiler.is_dynamo_compiling
+_is_grad_enabled = torch.is_grad_enabled
+_get_num_threads = torch.get_num_threads
+
+
+def _maker(device: torch.device) -> Callable[..., torch.Tensor]:
+    """torch.empty_strided(shape, strides, dtype) there; inductor's has no dispatcher in between.
+    A GPU's gives memory of whichever GPU is the current one."""
+    guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
+    found = getattr(guards, f"_empty_strided_{device.type}", None)
+    return found or functools.partial(_slow_empty, device)
+
+
+def _slow_empty(device: torch.device, shape: Tuple[int, ...], strides: Tuple[int, ...],
+                dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty_strided(shape, strides, dtype=dtype, device=device)
+
+
+def _guard(*tensors: torch.Tensor) -> Callable[..., bool]:
+    """A function that tells whether other tensors are like these, by the guards of torch.compile:
+    types, dtypes, devices, shapes, strides and requires_grad, and no mode (autocast, tracing, vmap,
+    dispatch to Python) but those that are on now. Never twice the same tensor."""
+    guards = torch._C._dynamo.guards.TensorGuards
+    return guards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
+
+
+def _guards_tell() -> bool:
+    """Whether they are there, and see what they are to see."""
+    try:
+        with torch.inference_mode(False), torch.no_grad():
+            one, two = torch.zeros(2, 3, 4, 4), torch.zeros(2, 3, 4, 4)
+            same = _guard(one, two)
+            others = (two[:1], two.mT, two[..., :3], two[0], two.half(), two.to("meta"),
+                      two.clone().requires_grad_(), torch._neg_view(two), one)
+            with torch.autocast("cpu", torch.bfloat16):
+                tells = not same(one, two)
+            return (tells and same(one, two) is True and same(two, one) is True
+                    and not any(same(one, other) for other in others))
+    except Exception:  # of whatever PyTorch may have in their place some day
+        return False
+
+
+_have_guards = _guards_tell()
 
 
 # ---- what may be asked -----------------------------------------------------------------------
@@ -178,55 +236,134 @@ def _plan(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor,
     return plan_for(Key(
         _device(q), torch.get_num_threads() if not q.is_cuda else 0, None, _DTYPES[q.dtype],
         (batch, heads_q, heads_kv, seq_q, seq_kv, dim, v.shape[3]),
-        *(free_strides(t.shape[:3], t.stride()) for t in (q, k, v, o)), scale, int(is_causal),
-        bias=None if bias is None else (_DTYPES[bias.dtype], tuple(bias.stride())),
+        free_strides(q.shape[:3], q.stride()), free_strides(k.shape[:3], k.stride()),
+        free_strides(v.shape[:3], v.stride()), free_strides(o.shape[:3], o.stride()), scale,
+        int(is_causal), bias=None if bias is None else (_DTYPES[bias.dtype], tuple(bias.stride())),
         alignment=alignment))
 
 
-def _launch(plan: Plan, tensors: Tensors, device: torch.device) -> None:
-    if plan.context.cpu:
+_Allocator = Callable[[int], Tuple[torch.Tensor, int]]
+
+
+def _allocate(device: torch.device, size: int) -> Tuple[torch.Tensor, int]:
+    memory = torch.empty(size, dtype=torch.uint8, device=device)
+    return memory, memory.data_ptr()
+
+
+def _launch(plan: Plan, tensors: bytes, gpu: int, allocate: _Allocator) -> None:
+    """gpu: its number, or -1: the CPU."""
+    if gpu < 0:
         plan.forward_on_cpu(tensors)
-        return
-    stream = _stream(device.index)
-
-    def allocate(size: int) -> Tuple[torch.Tensor, int]:
-        memory = torch.empty(size, dtype=torch.uint8, device=device)
-        return memory, memory.data_ptr()
-
-    if plan.size and torch.cuda.is_current_stream_capturing():
-        # A graph may be replayed beside other calls: it has its own, from its own pool.
-        workspace = allocate(plan.size)
+    elif plan.size and _is_capturing():
+        # A graph may be replayed beside other calls: it has its own workspace, from its own pool.
+        stream, workspace = _stream(gpu), allocate(plan.size)
         plan.prepare(workspace[1], stream)
         plan.forward(tensors, workspace[1], stream)
     else:
-        plan.forward_on_stream(tensors, stream, allocate)
+        plan.forward_on_stream(tensors, _stream(gpu), allocate)
 
 
 class _Known(NamedTuple):
     """A call that was seen before and can go straight to its plan."""
     plan: Plan
-    shape: Tuple[int, ...]  # of a contiguous output
-    swapped: bool           # whose heads and rows then change places
+    make: Callable[..., torch.Tensor]
+    shape: Tuple[int, ...]    # of the output
+    strides: Tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    gpu: int                  # its number; -1: the CPU
+    allocate: _Allocator      # of workspaces
+
+    def output(self) -> torch.Tensor:
+        out = self.make(self.shape, self.strides, self.dtype)
+        if self.gpu >= 0 and out.get_device() != self.gpu:
+            out = _slow_empty(self.device, self.shape, self.strides, self.dtype)
+        return out
+
+
+class _Recent(NamedTuple):
+    """A known call that is recognised without looking at its tensors one by one."""
+    is_causal: bool
+    scale: Optional[float]
+    enable_gqa: bool
+    is_like: Callable[..., bool]  # of query, key and value
+    run: Callable[..., Optional[torch.Tensor]]
+    known: _Known
 
 
 # By all that _slow_forward looks at where there is no mask and nothing is to be reshaped.
 _known: Dict[Tuple[Any, ...], _Known] = {}
 _MOST_KNOWN = 1024
-_plans.when_cleared.append(_known.clear)
+# The last few of them. Never changed, only replaced: other threads may be looking through it.
+_recent: Tuple[_Recent, ...] = ()
+_MOST_RECENT = 4
+
+
+def _forget() -> None:
+    global _recent
+    _known.clear()
+    _recent = ()
+
+
+_plans.when_cleared.append(_forget)
+
+
+def _runner(known: _Known) -> Callable[..., Optional[torch.Tensor]]:
+    """A function of query, key and value of such a call, as short as can be. It answers None where
+    it does not fit after all: addresses that are no multiples of 16 (attn_forward refuses those)
+    or another number of threads. Whatever else fails there is done once more, and raises."""
+    plan, gpu, allocate, output = known.plan, known.gpu, known.allocate, known.output
+    make, shape, strides, dtype = known.make, known.shape, known.strides, known.dtype
+    enqueue, keeps, threads = plan.enqueue, plan.size > 0, _get_num_threads()
+    one_gpu = gpu >= 0 and torch.cuda.device_count() == 1
+
+    def run_on_cpu(query: torch.Tensor, key: torch.Tensor,
+                   value: torch.Tensor) -> Optional[torch.Tensor]:
+        if _get_num_threads() != threads:
+            return None
+        out = make(shape, strides, dtype)
+        try:
+            plan.forward_on_cpu(pack_four(TENSORS_SIZE, query.data_ptr(), key.data_ptr(),
+                                          value.data_ptr(), out.data_ptr()))
+        except InvalidArgument:
+            return None
+        return out
+
+    def run_on_gpu(query: torch.Tensor, key: torch.Tensor,
+                   value: torch.Tensor) -> Optional[torch.Tensor]:
+        if keeps and _is_capturing():
+            return None
+        out = make(shape, strides, dtype) if one_gpu else output()
+        failed = enqueue(pack_four(TENSORS_SIZE, query.data_ptr(), key.data_ptr(),
+                                   value.data_ptr(), out.data_ptr()), _stream(gpu), allocate)
+        return None if failed else out
+
+    return run_on_cpu if gpu < 0 else run_on_gpu
+
+
+def _remember(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, is_causal: bool,
+              scale: Optional[float], enable_gqa: bool, known: _Known) -> None:
+    """Puts a call, all of whose addresses were multiples of 16, in front of the recent ones."""
+    global _recent
+    if (not _have_guards or query is key or key is value or query is value
+            or query.requires_grad or key.requires_grad or value.requires_grad):
+        return
+    kept = [one for one in _recent if one.known is not known]
+    _recent = (_Recent(is_causal, scale, enable_gqa, _guard(query, key, value), _runner(known),
+                       known), *kept[:_MOST_RECENT - 1])
 
 
 def _forward(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
              attn_mask: Optional[torch.Tensor], is_causal: bool, scale: Optional[float],
-             enable_gqa: bool) -> torch.Tensor:
+             enable_gqa: bool, eager: bool = False) -> torch.Tensor:
     if attn_mask is not None:
         return _slow_forward(query, key, value, attn_mask, is_causal, scale, enable_gqa)[0]
-    device = query.device
     try:
         q, k, v = query.data_ptr(), key.data_ptr(), value.data_ptr()
+        low = (q | k | v) & 15
         signature = (query.shape, query.stride(), key.shape, key.stride(), value.shape,
-                     value.stride(), query.dtype, key.dtype, value.dtype, device, key.device,
-                     value.device, is_causal, scale, enable_gqa, torch.get_num_threads(),
-                     (q | k | v) & 15)
+                     value.stride(), query.dtype, key.dtype, value.dtype, query.device, key.device,
+                     value.device, is_causal, scale, enable_gqa, _get_num_threads(), low)
     except RuntimeError as error:
         _check(query, key, value, None, is_causal)
         raise Unsupported("query, key or value has no memory of its own, as within torch.vmap: "
@@ -234,17 +371,19 @@ def _forward(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
     known = _known.get(signature)
     if known is None:
         out, plan = _slow_forward(query, key, value, None, is_causal, scale, enable_gqa)
-        if plan is not None:
-            swapped = not out.is_contiguous()
-            shape = out.transpose(1, 2).shape if swapped else out.shape
-            if len(_known) >= _MOST_KNOWN:
-                _known.clear()
-            _known[signature] = _Known(plan, tuple(shape), swapped)
-        return out
-    out = query.new_empty(known.shape)
-    if known.swapped:
-        out = out.transpose(1, 2)
-    _launch(known.plan, Tensors(_library.TENSORS_SIZE, q, k, v, out.data_ptr()), device)
+        if plan is None:
+            return out
+        if len(_known) >= _MOST_KNOWN:
+            _known.clear()
+        known = _known[signature] = _Known(
+            plan, _maker(query.device), tuple(out.shape), out.stride(), query.dtype, query.device,
+            query.get_device(), functools.partial(_allocate, query.device))
+    else:
+        out = known.output()
+        _launch(known.plan, pack_four(TENSORS_SIZE, q, k, v, out.data_ptr()), known.gpu,
+                known.allocate)
+    if eager and not low:
+        _remember(query, key, value, is_causal, scale, enable_gqa, known)
     return out
 
 
@@ -268,9 +407,8 @@ def _slow_forward(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
         bias = _bias(attn_mask, (query.shape[-2], key.shape[-2]), shapes)
     addresses = q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr()
     plan = _plan(q, k, v, o, bias, is_causal, scale, alignment_of(*addresses))
-    tensors = Tensors(_library.TENSORS_SIZE, *addresses, None,
-                      None if bias is None else bias.data_ptr())
-    _launch(plan, tensors, query.device)
+    tensors = _library.tensors(*addresses, bias=0 if bias is None else bias.data_ptr())
+    _launch(plan, tensors, query.get_device(), functools.partial(_allocate, query.device))
     return out, plan if (q is query and k is key and v is value and o is out) else None
 
 
@@ -307,14 +445,36 @@ def sdpa(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
     >>> theirs = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
     >>> torch.testing.assert_close(ours, theirs)
     """
+    if _is_dynamo_compiling():
+        return _traced(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    if attn_mask is None and not dropout_p:
+        for causal, factor, grouped, is_like, run, _ in _recent:
+            if (is_causal is causal and enable_gqa is grouped and scale == factor
+                    and is_like(query, key, value)):
+                out = run(query, key, value)
+                if out is not None:
+                    return out
+                break
+    if (_is_compiling() or _any_autocast() or type(query) not in _PLAIN or type(key) not in _PLAIN
+            or type(value) not in _PLAIN or query.is_neg() or key.is_neg() or value.is_neg()
+            or (attn_mask is not None and attn_mask.is_neg()) or _is_tracing()):
+        return _traced(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    if dropout_p or _is_grad_enabled():
+        _refuse_training(dropout_p, query, key, value, attn_mask)
+    return _forward(query, key, value, attn_mask, is_causal, scale, enable_gqa, eager=True)
+
+
+def _traced(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+            attn_mask: Optional[torch.Tensor], dropout_p: float, is_causal: bool,
+            scale: Optional[float], enable_gqa: bool) -> torch.Tensor:
+    """sdpa where somebody watches: a compiler, a tracer, autocast, a subclass of Tensor; and of
+    tensors whose memory holds their negatives, which PyTorch resolves for operators."""
     _refuse_training(dropout_p, query, key, value, attn_mask)
     if torch.is_autocast_enabled("cuda" if query.is_cuda else "cpu"):
         return _autocast(query, key, value, attn_mask, is_causal, scale, enable_gqa)
-    if torch.compiler.is_compiling() or type(query) not in _PLAIN or torch.jit.is_tracing():
-        if query.is_nested:
-            raise Unsupported("query is nested, expected a plain tensor")
-        return _operator(query, key, value, attn_mask, is_causal, scale, enable_gqa)
-    return _forward(query, key, value, attn_mask, is_causal, scale, enable_gqa)
+    if query.is_nested:
+        raise Unsupported("query is nested, expected a plain tensor")
+    return _operator(query, key, value, attn_mask, is_causal, scale, enable_gqa)
 
 
 def _autocast(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
@@ -324,9 +484,9 @@ def _autocast(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
     kind = "cuda" if query.is_cuda else "cpu"
     lower = torch.get_autocast_dtype(kind)
     with torch.autocast(kind, enabled=False):
-        query, key, value, attn_mask = (
-            t.to(lower) if t is not None and t.dtype in _DTYPES else t
-            for t in (query, key, value, attn_mask))
+        query, key, value = (t.to(lower) if t.dtype in _DTYPES else t for t in (query, key, value))
+        if attn_mask is not None and attn_mask.dtype in _DTYPES:
+            attn_mask = attn_mask.to(lower)
         return sdpa(query, key, value, attn_mask, 0.0, is_causal, scale, enable_gqa)
 
 

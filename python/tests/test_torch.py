@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """attn.torch.sdpa beside PyTorch's scaled_dot_product_attention on the CPU, over every argument."""
 
+import functools
 import math
+import struct
 import threading
 
 import attn
@@ -195,6 +197,50 @@ def test_repeated_calls_are_told_apart():
     attn.clear_plans()
     assert not attn.torch._known
     check(q, k, v, enable_gqa=True)
+
+
+def test_a_known_call_on_a_gpu(monkeypatch):
+    """What a repeated call hands to its plan there: addresses, the current stream, no workspace."""
+    class Seen:
+        size = 0
+
+        def forward_on_stream(self, tensors, stream, allocate):
+            self.words, self.stream = struct.unpack("12Q", tensors), stream
+
+        def prepare(self, workspace, stream):
+            self.prepared = workspace, stream
+
+        def forward(self, tensors, workspace, stream):
+            self.forwarded = workspace, stream
+
+    q, k, v = qkv()
+    attn.clear_plans()
+    attn.torch.sdpa(q, k, v)
+    (signature, known), = attn.torch._known.items()
+    plan = Seen()
+    attn.torch._known[signature] = known._replace(plan=plan, gpu=0)
+    monkeypatch.setattr(attn.torch, "_stream", lambda index: 700 + index)
+    out = attn.torch.sdpa(q, k, v)
+    addresses = tuple(x.data_ptr() for x in (q, k, v, out))
+    assert plan.words == (96, *addresses, 0, 0, 0, 0, 0, 0, 0) and plan.stream == 700
+    assert (out.shape, out.stride(), out.dtype) == (q.shape, q.stride(), q.dtype)
+    monkeypatch.setattr(attn.torch, "_is_capturing", lambda: True)
+    plan.size = 64  # a graph gets a workspace of its own, ready before its kernel
+    attn.torch.sdpa(q, k, v)
+    assert plan.prepared == plan.forwarded and plan.prepared[1] == 700 and plan.prepared[0]
+    attn.clear_plans()
+
+
+def test_outputs_are_made_the_public_way_too(monkeypatch):
+    q, k, v = (torch.randn(2, n, 4, 16).transpose(1, 2) for n in (13, 21, 21))
+    expected = attn.torch.sdpa(q, k, v)
+    monkeypatch.setattr(attn.torch, "_maker", lambda device: functools.partial(
+        attn.torch._slow_empty, device))
+    attn.clear_plans()
+    for _ in range(2):
+        found = attn.torch.sdpa(q, k, v)
+        assert torch.equal(found, expected) and found.stride() == expected.stride()
+    attn.clear_plans()
 
 
 def test_gradients_are_refused():

@@ -90,6 +90,45 @@ def test_attention():
     assert lse.is_cuda and lse.shape == q.shape[:3] and lse.isfinite().all()
 
 
+def test_cupy():
+    cupy = pytest.importorskip("cupy")
+    q, k, v = (cupy.from_dlpack(x.clone()) for x in qkv())
+    expected = theirs(*(torch.from_dlpack(x) for x in (q, k, v)))
+    for stream in (cupy.cuda.Stream.null, cupy.cuda.Stream(non_blocking=True)):
+        torch.cuda.synchronize()
+        with stream:
+            found = attn.attention(q, k, v)
+        stream.synchronize()
+        assert isinstance(found, cupy.ndarray)
+        torch.testing.assert_close(torch.from_dlpack(found), expected, rtol=4e-3, atol=4e-3)
+
+
+def test_jax(monkeypatch):
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    jax = pytest.importorskip("jax")
+    if not any(device.platform == "gpu" for device in jax.devices()):
+        pytest.skip("JAX sees no NVIDIA GPU")
+    tensors = qkv()
+    q, k, v = (jax.device_put(x.cpu().numpy(), jax.devices("gpu")[0]) for x in tensors)
+    with pytest.raises(attn.Unsupported, match="pass out="):
+        attn.attention(q, k, v)
+    out = torch.empty_like(tensors[0])
+    torch.cuda.synchronize()
+    attn.attention(q, k, v, out=out)
+    torch.cuda.synchronize()
+    torch.testing.assert_close(out, theirs(*tensors), rtol=4e-3, atol=4e-3)
+
+
+def test_known_calls_go_to_the_right_gpu():
+    """The output of a repeated call lies beside its input, whichever GPU is the current one."""
+    if torch.cuda.device_count() < 2:
+        pytest.skip("there is one NVIDIA GPU")
+    q, k, v = (x.to("cuda:1") for x in qkv())
+    for _ in range(3):
+        check(q, k, v)
+        assert attn.torch.sdpa(q, k, v).device == q.device
+
+
 def test_host_cost():
     q, k, v = qkv(seq_q=16, seq_kv=16)
     best = float("inf")

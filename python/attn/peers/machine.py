@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PyTorch and libattn on one device, as measure.py needs them: cases, results, times.
+
+Machine is what a CPU and a GPU have in common; cpu.py and gpu.py have the rest of it.
+
+Invariant: a timed side allocates and computes the way its users would, and both sides go through
+the same sets of inputs and keep as many outputs alive.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import math
+import time
+from typing import Any, Callable, ContextManager, Dict, List, Optional, Sequence, Tuple
+
+from .. import _library
+from .._library import BF16, FP16, FP32, InvalidArgument, Problem
+from .._plans import Context, Plan
+from . import asking
+from .grids import Shape
+
+ROWS_VERIFIED = 96
+DTYPES = {"fp32": ("float32", FP32), "fp16": ("float16", FP16), "bf16": ("bfloat16", BF16)}
+
+
+class NotRun(RuntimeError):
+    """This machine cannot do what was asked for."""
+
+
+class DeviceLost(RuntimeError):
+    """The GPU answers nothing any more: what follows would be noise."""
+
+
+def first_line(error: BaseException) -> str:
+    text = str(error).strip()
+    return f"{type(error).__name__}: {text.splitlines()[0][:200]}" if text else type(error).__name__
+
+
+def finite(value: float) -> Optional[float]:
+    return value if math.isfinite(value) else None
+
+
+def per_call_us(seconds: float, calls: int) -> float:
+    """Whole nanoseconds: the clocks do not tell more, and the file stays small."""
+    return round(seconds * 1e6 / calls, 3)
+
+
+class Side:
+    """Somebody who computes attention of input set i. role: ours, variant, peer or host (of whom
+    only the caller's time is asked); kernel: the name (ours) or the pattern (peers) that the
+    profiler must show; outputs: what every call writes to, if it is always the same."""
+
+    def __init__(self, name: str, role: str, kernel: Optional[str],
+                 call: Callable[[int, ctypes.c_void_p], Any],
+                 context: Callable[[], ContextManager[Any]] = contextlib.nullcontext,
+                 outputs: Sequence[Any] = ()) -> None:
+        self.name, self.role, self.kernel = name, role, kernel
+        self.call, self.context, self.outputs = call, context, outputs
+
+
+class Case:
+    """One shape with its inputs on the device and everyone who computes it."""
+
+    def __init__(self, problem: Problem, inputs: List[Tuple[Any, Any, Any]], variant: str,
+                 sides: List[Side], hosts: List[Side], flops: float) -> None:
+        self.problem, self.inputs, self.variant = problem, inputs, variant
+        self.ours, *self.others = sides
+        self.hosts, self.flops, self.sets = hosts, flops, len(inputs)
+        q, k, v = inputs[0]
+        self.set_bytes = (2 * q.numel() + k.numel() + v.numel()) * q.element_size()
+
+    def close(self) -> None:
+        del self.inputs, self.ours, self.others, self.hosts
+
+
+class Machine:
+    """One device as PyTorch and libattn see it. variant: None, a name or "all"."""
+
+    modes: Tuple[str, ...] = ("eager",)
+    gpu: Optional[str] = None
+    l2_bytes: Optional[int] = None
+    most_sets = 1
+
+    def __init__(self, torch: Any, context: Context, variant: Optional[str], seed: int,
+                 device: str) -> None:
+        self.torch, self.context, self.device = torch, context, torch.device(device)
+        self.variant, self.seed = variant, seed
+        self.entries = {known.name.decode(): (known.entry or b"").decode()
+                        for known in asking.variants(context)}
+        if variant not in (None, "all") and variant not in self.entries:
+            raise InvalidArgument(f"--variant: {variant!r} is no variant of this library")
+
+    # -- building a case
+
+    def case(self, shape: Shape, dtype: str, peers: Sequence[str], sets: int) -> Case:
+        problem = asking.problem_of(self.context, shape, DTYPES[dtype][1])
+        flops = self.context.lib.attn_problem_flops(problem)
+        self.check_size(flops)
+        plans = self.plans(problem)  # first: a refusal costs no memory
+        generator = self.torch.Generator(device=self.device)
+        generator.manual_seed(self.seed)
+
+        def random(heads: int, seq: int) -> Any:
+            return self.torch.randn(shape.batch, heads, seq, shape.head_dim, device=self.device,
+                                    dtype=getattr(self.torch, DTYPES[dtype][0]),
+                                    generator=generator)
+
+        inputs = [(random(shape.heads_q, shape.seq_q), random(shape.heads_kv, shape.seq_kv),
+                   random(shape.heads_kv, shape.seq_kv)) for _ in range(sets)]
+        sides = [self.our_side(plan, inputs, plan is plans[0]) for plan in plans]
+        sides += [self.peer_side(name, shape, inputs) for name in peers]
+        return Case(problem, inputs, plans[0].variant, sides, self.host_sides(shape, inputs), flops)
+
+    def check_size(self, flops: float) -> None:
+        """NotRun where a call takes too long here to be worth anyone's time."""
+
+    def plans(self, problem: Problem) -> List[Plan]:
+        """The plan's choice (or the one asked for) first, then what `all` adds."""
+        if self.variant != "all":
+            return [Plan(self.context, problem, self.variant)]
+        plans = [Plan(self.context, problem, None)]
+        return plans + [Plan(self.context, problem, name) for name in self.entries
+                        if name != plans[0].variant
+                        and not asking.refusal(self.context, name, problem)]
+
+    def workspace(self, plan: Plan) -> Tuple[Any, int]:
+        """(owner, address) of memory that is ready for calls of the plan."""
+        memory = self.torch.empty(plan.size + 256, dtype=self.torch.uint8, device=self.device)
+        address = (memory.data_ptr() + 255) // 256 * 256
+        plan.prepare(address, self.stream().value or 0)
+        return memory, address
+
+    def our_side(self, plan: Plan, inputs: List[Tuple[Any, Any, Any]], chosen: bool) -> Side:
+        outputs = [self.torch.full_like(q, math.nan) for q, _, _ in inputs]  # poisoned
+        memory, workspace = self.workspace(plan)
+        calls = [plan.prepared(_library.tensors(*(t.data_ptr() for t in (*three, o))), workspace)
+                 for three, o in zip(inputs, outputs)]
+
+        def call(index: int, stream: ctypes.c_void_p, owner: Any = memory) -> Any:
+            calls[index](stream)
+            return outputs[index]
+
+        name, role = ("ours", "ours") if chosen else (plan.variant, "variant")
+        return Side(name, role, self.entries[plan.variant], call, outputs=outputs)
+
+    def sdpa_side(self, name: str, role: str, kernel: Optional[str], shape: Shape,
+                  inputs: List[Tuple[Any, Any, Any]],
+                  context: Callable[[], ContextManager[Any]] = contextlib.nullcontext,
+                  sdpa: Optional[Callable[..., Any]] = None) -> Side:
+        sdpa = sdpa or self.torch.nn.functional.scaled_dot_product_attention
+        causal, grouped = shape.causal, shape.heads_q != shape.heads_kv
+
+        def call(index: int, _: ctypes.c_void_p) -> Any:
+            return sdpa(*inputs[index], is_causal=causal, enable_gqa=grouped)
+        return Side(name, role, kernel, call, context)
+
+    def peer_side(self, name: str, shape: Shape, inputs: List[Tuple[Any, Any, Any]]) -> Side:
+        raise NotImplementedError
+
+    def host_sides(self, shape: Shape, inputs: List[Tuple[Any, Any, Any]]) -> List[Side]:
+        """Whose cost for the caller is of interest: the operator, and PyTorch's as it chooses."""
+        import attn.torch
+        return [self.sdpa_side("attn.torch.sdpa", "host", None, shape, inputs,
+                               sdpa=attn.torch.sdpa),
+                self.sdpa_side("sdpa", "host", None, shape, inputs)]
+
+    # -- results
+
+    def outputs(self, side: Side, case: Case) -> List[Any]:
+        """One plain call for each set; the memory that a peer is likely to get holds NaN."""
+        results, stream = [], self.stream()
+        poison = [self.torch.full_like(q, math.nan) for q, _, _ in case.inputs]
+        del poison
+        with side.context():
+            for index in range(case.sets):
+                results.append(side.call(index, stream))
+        self.synchronize()
+        return results
+
+    def verify(self, case: Case, outputs: Sequence[Any], which: int) -> Dict[str, Any]:
+        """Sampled rows of one set against the double-precision reference."""
+        host = [tensor.cpu() for tensor in (*case.inputs[which], outputs[which])]
+        tensors = _library.tensors(*(tensor.data_ptr() for tensor in host))
+        found = asking.verified(self.context, case.problem, tensors, ROWS_VERIFIED, self.seed)
+        return {"passed": bool(found.passed), "set": which, "rows": ROWS_VERIFIED,
+                "max_error": finite(found.max_error), "max_allowed": finite(found.max_allowed),
+                "nans": found.nans, "text": asking.in_words(self.context, found)}
+
+    def difference(self, outputs: Sequence[Any], expected: Sequence[Any]) -> float:
+        """The largest distance of a row of O from the expected one, over that one's length;
+        infinite where something is missing or NaN."""
+        if len(outputs) != len(expected):
+            return math.inf
+        worst = 0.0
+        for one, other in zip(outputs, expected):
+            if one.shape != other.shape or one.dtype != other.dtype:
+                return math.inf
+            right = other.float()
+            distance = (one.float() - right).norm(dim=-1)
+            ratio = (distance / right.norm(dim=-1).clamp_min(1e-30)).max().item()
+            worst = max(worst, ratio if math.isfinite(ratio) else math.inf)
+        return worst
+
+    def impostor(self, case: Case) -> List[Any]:
+        """What a kernel gives that ignores Q and K: the mean of V."""
+        return [v.float().mean(2, keepdim=True).repeat_interleave(q.shape[1] // v.shape[1], 1)
+                .expand(q.shape).to(q.dtype) for q, _, v in case.inputs]
+
+    def checksum(self, case: Case) -> List[int]:
+        return [int(tensor.view(self.torch.int16).sum(dtype=self.torch.int64))
+                for inputs in case.inputs for tensor in inputs]
+
+    def blank(self, outputs: Sequence[Any]) -> None:
+        for output in outputs:
+            output.fill_(math.nan)
+
+    # -- timing
+
+    def stream(self) -> ctypes.c_void_p:
+        return ctypes.c_void_p()
+
+    def synchronize(self) -> None:
+        pass
+
+    def host_us(self, side: Side, samples: int, calls: int, sets: int) -> List[float]:
+        """Microseconds of the caller's time per call; a GPU works on meanwhile."""
+        stream, times = self.stream(), []
+        kept: List[Any] = [None] * sets
+        with side.context():
+            for sample in range(samples):
+                self.synchronize()
+                start = time.perf_counter()
+                for index in range(sample * calls, (sample + 1) * calls):
+                    kept[index % sets] = side.call(index % sets, stream)
+                times.append(per_call_us(time.perf_counter() - start, calls))
+        self.synchronize()
+        return times
+
+    def empty_call_us(self, samples: int, calls: int) -> List[float]:
+        """What ctypes takes for a call with attn_forward's arguments of a function that does
+        nothing with them."""
+        address = ctypes.cast(self.context.lib.attn_version, ctypes.c_void_p).value
+        empty, times = ctypes.CFUNCTYPE(ctypes.c_int)(address or 0), []
+        tensors, handle, size = bytes(_library.TENSORS_SIZE), ctypes.c_void_p(), ctypes.c_size_t()
+        for _ in range(samples):
+            start = time.perf_counter()
+            for _ in range(calls):
+                empty(handle, tensors, handle, size, handle, None)
+            times.append(per_call_us(time.perf_counter() - start, calls))
+        return times
+
+    def environment(self) -> Dict[str, Any]:
+        device = asking.device(self.context)
+        return {"device": device.name.decode(), "arch": device.arch.decode(),
+                "libattn": self.context.lib.attn_version().decode(),
+                "torch": self.torch.__version__, "date": time.strftime("%Y-%m-%d")}
+
+    def state(self) -> Dict[str, str]:
+        return {}
+
+    def recover(self, error: BaseException) -> None:
+        """After a failure: memory back, and DeviceLost if the device is gone with it."""
+        error.__traceback__ = None  # its frames hold tensors
