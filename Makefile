@@ -30,7 +30,7 @@ debug:
 help:
 	@echo "make          build/attest and build/libattn.so"
 	@echo "make debug    the same in build-debug/, with device asserts in the GPU kernels"
-	@echo "make run      attention on generated tensors, verified and timed (under 3 minutes)"
+	@echo "make run      attest run --quick: what this machine can prove, and a page about it (under 3 minutes)"
 	@echo "make test     all tests (under 8 minutes)"
 	@echo "make bench    the CPU backend beside PyTorch's (makes a virtual environment)"
 	@echo "make bench-vgpu  thread-instructions a second of the virtual GPU, under each set of checks"
@@ -55,13 +55,16 @@ deps-to-test:
 
 run: deps-to-test all
 	@build/attest devices
-	@build/attest bench --grid cpu
+	@pack=build/evidence-$$(date +%Y%m%d-%H%M%S) && \
+	    build/attest run --quick --out $$pack --commit "$$(git rev-parse HEAD 2>/dev/null || echo unknown)"; \
+	    status=$$?; build/attest report $$pack --html build/report.html && \
+	    echo "report    build/report.html" && exit $$status
 
 test: deps-to-test all
 	@$(call test,dev,build)
 
 bench: all
-	python3 python/bench_cpu.py
+	PYTHONPATH=python $$(sh python/environment.sh build/python-venv) -m attn.peers --device cpu --lib build/libattn.so
 
 bench-vgpu: all
 	@build/tests/test_vgpu_speed --table

@@ -21,6 +21,8 @@ missing_packages() {
     have cmake || echo cmake
     have pkg-config || echo pkg-config
     have python3 || echo python3
+    [ -e /usr/include/sqlite3.h ] || echo libsqlite3-dev
+    have sqlite3 || echo sqlite3
     [ "$scope" = all ] || return 0
     python3 -c 'import venv, ensurepip' 2>/dev/null || echo python3-venv
     have clang || echo clang
@@ -28,6 +30,7 @@ missing_packages() {
         echo libclang-rt-dev
     have clang-tidy || echo clang-tidy
     have clang-format || echo clang-format
+    have chromium || have chromium-browser || have google-chrome || echo chromium
     case $(uname -m) in
     aarch64)
         have x86_64-linux-gnu-gcc || echo gcc-x86-64-linux-gnu

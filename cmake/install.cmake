@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # `cmake --install`: header, library, program, pkg-config file and CMake package (attn::attn); the
-# virtual GPU's library and header beside them.
+# virtual GPU's library and header beside them; kernels with planted faults for attest.
 #
 # Invariant: the installed files find each other by relative paths, so that --prefix and DESTDIR may
 # be chosen at install time and the tree may be moved. (Absolute CMAKE_INSTALL_*DIRs are kept.)
@@ -16,6 +16,10 @@ if(TARGET vgpu)
 endif()
 if(TARGET attest)
     install(TARGETS attest RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+    if(ATTN_KERNELS_BUILT) # attest looks for them beside itself, or there
+        install(DIRECTORY ${PROJECT_BINARY_DIR}/faults DESTINATION libexec/attest
+                FILES_MATCHING PATTERN "*.cubin" PATTERN "*.ptx")
+    endif()
 endif()
 
 if(IS_ABSOLUTE ${CMAKE_INSTALL_LIBDIR} OR IS_ABSOLUTE ${CMAKE_INSTALL_INCLUDEDIR})

@@ -45,6 +45,7 @@ allowed() {
     vgpu/*) system_or_own vgpu "$2" "$3" "$libc $vector" '' ;;
     tool/*) system_or_own tool "$2" "$3" "$libc sqlite3 attn vgpu" 'attn.h vgpu.h' ;;
     tests/faults/check/*.cu | tests/golden/*.cu | tests/data/*) true ;; # as a user would write them
+    tests/red_team/*.cu) true ;; # as a cheat would
     tests/faults/*.cu) [ "$2" = '"' ] && [ -f "src/kernels/$3" ] && [ "$3" != "$header" ] ;;
     tests/*)
         system_or_own tests "$2" "$3" "$libc $vector attn vgpu" 'attn.h vgpu.h' ||

@@ -291,6 +291,7 @@ static int cuDeviceGetAttribute(int *value, int attribute, int device) {
     case 8: *value = 49152; break;                                  /* shared, unasked */
     case 10: *value = 32; break;                                    /* threads of a warp */
     case 16: *value = 20 + device; break;                           /* multiprocessors */
+    case 38: *value = 1 << 20; break;                               /* bytes of L2 */
     case 75: *value = fake_settings.capability[device] / 10; break; /* compute capability */
     case 76: *value = fake_settings.capability[device] % 10; break;
     case 97: *value = fake_shared_limit(device); break; /* shared, asked for */

@@ -8,7 +8,11 @@
  *
  * Settings are changed while no other thread is in the driver. In the environment, for programs
  * that know nothing of this file: FAKE_DRIVER_COMPUTE=1, FAKE_DRIVER_CAPABILITY=80,
- * FAKE_DRIVER_DEVICES=2.
+ * FAKE_DRIVER_DEVICES=2. And what goes wrong: FAKE_DRIVER_RIGHT_LAUNCHES=5 (later ones compute a
+ * wrong bit), FAKE_DRIVER_WRONG_ONCE=1 (one of those that are timed does), FAKE_DRIVER_SLEEP=50
+ * (the sleeping kernel takes that part of its time, in percent),
+ * FAKE_DRIVER_BLIND=1 (the comparing one finds no difference), FAKE_DRIVER_EVENTS=fast (events say
+ * a nanosecond of everything but a sleep), =slow (ten times the truth).
  */
 #ifndef FAKE_DRIVER_H
 #define FAKE_DRIVER_H

@@ -23,6 +23,7 @@ struct fake_launch {
     bool early;                                             /* programmatic stream serialization */
     unsigned char maps[FAKE_MAPS][sizeof(struct fake_map)]; /* where the kernel takes them */
     struct attn_args args;
+    uint64_t numbers[4]; /* instead of them where fake_is_aid */
 };
 
 /* Anything with a handle. */
@@ -87,6 +88,18 @@ int fake_submit(void *stream, const struct fake_launch *launch);
 
 /* Attention as struct attn_args says; does nothing for a kernel whose name holds no dtype. */
 void fake_compute(const char *kernel, unsigned int blocks, const struct attn_args *args);
+
+/* The kernels that the benchmark brings along (tool/bench_kernels.c): one that sleeps, one that
+ * compares. They are run whether or not `compute` is set. */
+bool fake_is_aid(const char *kernel);
+void fake_run_aid(const char *kernel, const uint64_t numbers[4]);
+void fake_awake(void); /* another kernel ran */
+
+/* True once, where that is wanted, in the middle of what is timed. */
+bool fake_wrong_now(void);
+
+/* What two events so many seconds apart are said to be apart. */
+double fake_elapsed(double seconds);
 
 /* Whether the kernel's parameter is struct attn_tma_args, and whether its maps and grid fit the
  * rest of it: else a GPU would compute nonsense. */

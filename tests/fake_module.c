@@ -272,6 +272,11 @@ static int cuLaunchKernelEx(const struct launch_config *config, void *function, 
     memcpy(launch.grid, config->grid, sizeof launch.grid);
     memcpy(launch.block, config->block, sizeof launch.block);
     const unsigned char *parameter = parameters[0];
+    if (fake_is_aid(kernel->name)) {
+        memcpy(launch.numbers, parameter, sizeof launch.numbers);
+        fake_log_launch(&launch, config->stream);
+        return fake_submit(config->stream, &launch);
+    }
     if (fake_takes_maps(kernel->name)) {
         memcpy(launch.maps, parameter, sizeof launch.maps);
         parameter += offsetof(struct attn_tma_args, a);

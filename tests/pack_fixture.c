@@ -39,7 +39,12 @@ const char *fixture_plan(void) {
                         "{\"schema\": \"" PACK_SCHEMA "\", \"mode\": \"full\", "
                         "\"tool\": \"0.1.0\", \"library\": \"" LIBRARY "\", "
                         "\"seed\": \"0123456789abcdef\", \"commit\": \"abc\", "
-                        "\"gpu_hour_price\": 3.6, \"rows\": [");
+                        "\"gpu_hour_price\": 3.6, \"request\": {\"stages\": [], "
+                        "\"devices\": [], \"variant\": null}, \"variants\": ["
+                        "{\"name\": \"fwd_gpu\", \"device\": \"cuda\", \"cubins\": "
+                        "[\"" IMAGE "\"]}, "
+                        "{\"name\": \"fwd_cpu\", \"device\": \"cpu\", \"cubins\": []}], "
+                        "\"rows\": [");
     for (int i = 0; i < ROW_COUNT; i++) {
         used +=
             snprintf(plan + used, sizeof plan - (size_t)used,
@@ -107,14 +112,19 @@ static bool put_log(const struct pack *pack, FILE *out, const char *side, int to
     size_t bytes = 0;
     snprintf(path, sizeof path, "tests/data/sanitizer/%s.%s.log", SANITIZER_TOOL_NAMES[tool],
              code == 0 ? "clean" : "fault");
-    char *text = file_read(path, &bytes, why);
-    const bool good = text != NULL && pack_add_artifact(pack, text, bytes, name, why);
+    char *text = file_read(path, &bytes, why), log[8192];
+    /* what the program under the tool says first */
+    const int length = snprintf(log, sizeof log, TARGET_TOOL "\n%s%s", SANITIZER_TOOL_NAMES[tool],
+                                code == 0 ? "target: variant fwd_gpu: 4 launches verified\n" : "",
+                                text != NULL ? text : "");
+    const bool good = text != NULL && length < (int)sizeof log &&
+                      pack_add_artifact(pack, log, (size_t)length, name, why);
     free(text);
     if (good) {
         fprintf(out,
-                ", \"%s\": {\"log\": \"%s\", \"exit\": %d, "
+                ", \"%s\": {\"log\": \"%s\", \"exit\": %d, %s"
                 "\"entry\": \"fwd_scalar_fp16_d64_32x64_w4_s2\"}",
-                side, name, code);
+                side, name, code, code == 0 ? "\"variants\": 1, " : "");
     }
     return good;
 }
@@ -132,23 +142,42 @@ static bool put_logs(const struct pack *pack, FILE *out, attn_error *why) {
     return good;
 }
 
+/* The bugs that the virtual GPU must find, and the kernel that has none. */
+static void put_planted(FILE *out) {
+    static const char *const NAMES[] = {
+        "clean",       "out_of_bounds",     "misaligned",       "uninitialised", "race",
+        "race_global", "divergent_barrier", "async_read_early", "deadlock",      "steps"};
+    for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++) {
+        fprintf(out, "%s{\"name\": \"%s\", \"caught\": true}", i > 0 ? ", " : "", NAMES[i]);
+    }
+}
+
 static bool put_body(const struct pack *pack, FILE *out, enum stage stage, bool gpu,
                      attn_error *why) {
     static const char *const VALUES[STAGES] = {
-        [INSPECT] = "\"registers\": 168, \"spill_bytes\": 0, \"stack_bytes\": 0",
+        [INSPECT] = "\"registers\": 168, \"spill_bytes\": 0, \"stack_bytes\": 0, "
+                    "\"local_ops\": 0, \"helpers\": 0, \"output_calls\": 0, "
+                    "\"budget_registers\": 168, \"budget_tensor_ops\": 16, \"tensor_ops\": 32, "
+                    "\"tensor_cores\": 1, \"tensor_demand\": 16, \"shared_static\": 1024, "
+                    "\"cuobjdump_registers\": 168, \"cuobjdump_stack_bytes\": 0, "
+                    "\"cuobjdump_shared_static\": 1024",
         [EMULATE] = "\"findings\": 0",
         [PARITY] = "\"launches\": 1000, \"launches_differing\": 0",
         [PROFILE] = "\"sm_busy_percent\": 81.5, \"tensor_pipe_percent\": 60",
     };
     static const char *const CONTROLS[STAGES] = {
         [INSPECT] = "{\"name\": \"spill\", \"caught\": true}",
-        [EMULATE] = "{\"name\": \"planted\", \"caught\": true}",
         [PARITY] = "{\"name\": \"zero\", \"caught\": true}, {\"name\": \"mean_v\", \"caught\": "
                    "true}, {\"name\": \"copy_q\", \"caught\": true}",
         [BENCH] = "{\"name\": \"sleep\", \"caught\": true}",
+        [PROFILE] = "{\"name\": \"idle\", \"caught\": true}",
     };
-    fprintf(out, ", \"values\": {%s}, \"controls\": [%s]", VALUES[stage] ? VALUES[stage] : "",
+    fprintf(out, ", \"values\": {%s}, \"controls\": [%s", VALUES[stage] ? VALUES[stage] : "",
             CONTROLS[stage] ? CONTROLS[stage] : "");
+    if (stage == EMULATE) {
+        put_planted(out);
+    }
+    fprintf(out, "]");
     if (stage == EMULATE || stage == PARITY) {
         put_cases(out);
     }
@@ -167,6 +196,19 @@ static bool put_body(const struct pack *pack, FILE *out, enum stage stage, bool 
 static bool add_unit(const struct pack *pack, enum stage stage, bool gpu, attn_error *why) {
     char *text = NULL, name[SHA256_TEXT];
     size_t bytes = 0;
+    char artifacts[SHA256_TEXT + 2] = "";
+    if (stage == INSPECT) {
+        static const char LOG[] =
+            "sha256 " IMAGE "\nptxas info    : Compiling entry function 'fwd_gpu' for 'sm_90'\n"
+            "ptxas info    : Function properties for fwd_gpu\n"
+            "    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\n"
+            "ptxas info    : Used 168 registers, used 1 barriers, 1024 bytes smem, 400 bytes "
+            "cmem[0]\n";
+        if (!pack_add_artifact(pack, LOG, sizeof LOG - 1, name, why)) {
+            return false;
+        }
+        snprintf(artifacts, sizeof artifacts, "\"%s\"", name);
+    }
     FILE *out = open_memstream(&text, &bytes);
     if (out == NULL) {
         return explain(why, "out of memory");
@@ -174,9 +216,9 @@ static bool add_unit(const struct pack *pack, enum stage stage, bool gpu, attn_e
     fprintf(out,
             "{\"schema\": \"" PACK_UNIT_SCHEMA "\", \"stage\": \"%s\", \"device\": \"%s\", "
             "\"variant\": \"%s\", \"image\": %s, \"tool\": \"0.1.0\", \"library\": \"" LIBRARY
-            "\", \"seed\": \"0123456789abcdef\", \"seconds\": 1.5, \"artifacts\": []",
+            "\", \"seed\": \"0123456789abcdef\", \"seconds\": 1.5, \"artifacts\": [%s]",
             STAGE_NAMES[stage], gpu ? "cuda:0" : "cpu", gpu ? "fwd_gpu" : "fwd_cpu",
-            gpu ? "\"" IMAGE "\"" : "null");
+            gpu ? "\"" IMAGE "\"" : "null", artifacts);
     bool good = put_body(pack, out, stage, gpu, why);
     fprintf(out, "}");
     fclose(out);

@@ -144,7 +144,7 @@ refuses "target: no such image" "no_such.cubin" sanitize --target --device cpu -
 refuses "target: no fault on a CPU" "target" sanitize --target --device cpu \
     --image bin/compute-sanitizer
 accepts "target" sanitize --target --device cpu --variant 'cpu_tile_c$'
-says "the target's last words" "target: 6 launches of 1 variants verified"
+says "the target's last words" "target: 8 launches of 1 variants verified"
 accepts "target, outputs not filled" sanitize --target --device cpu --variant 'cpu_tile_c$' \
     --tool initcheck
 
@@ -177,8 +177,8 @@ fi
 good
 judged "all good" 0 "verdict    PASS"
 for tool in memcheck racecheck initcheck synccheck; do
-    holds "$tool: its row" grep -q "^$tool *caught *0 *6 .*PASS\$" stdout
-    holds "$tool: its log" grep -q '^target: 6 launches of 1 variants verified' "out/$tool.log"
+    holds "$tool: its row" grep -q "^$tool *caught *0 *8 .*PASS\$" stdout
+    holds "$tool: its log" grep -q '^target: 8 launches of 1 variants verified' "out/$tool.log"
     same "$tool: the log of its fault" "out/$tool.fault.log" "$fake/$tool.fault.log"
     holds "$tool: called twice" [ "$(grep -c "^--tool $tool " "$fake/calls")" -eq 2 ]
     holds "$tool: with an exit code" \
@@ -273,7 +273,7 @@ for tool in memcheck racecheck initcheck synccheck; do
     good
     grep -v '^target: [0-9]* launches' "$logs/$tool.clean.log" >"$fake/$tool.fault.log"
     echo 0 >"$fake/$tool.fault.code"
-    judged "$tool: fault not seen" 4 "^$tool *missed *0 *6 .*INVALID: its planted fault was not caught"
+    judged "$tool: fault not seen" 4 "^$tool *missed *0 *8 .*INVALID: its planted fault was not caught"
     good
     echo 0 >"$fake/$tool.fault.code"
     judged "$tool: fault seen, exit code 0" 4 "^$tool *missed .*INVALID: .*exit code 0, expected 86"

@@ -55,6 +55,8 @@ refuses "budgets: no end" "/dev/zero: not a regular file" inspect --budgets /dev
 refuses "no kernel selected" "none of its 2 kernels" inspect --image "$data/sm_80.cubin" --variant x
 refuses "regular expression" "is no regular expression" inspect --variant '('
 refuses "file and budgets" "--budgets" inspect --image "$data/sm_80.cubin" --budgets "$budgets"
+refuses "against nothing" "--against" inspect --against absent.so
+refuses "file and another library" "--against" inspect --image "$data/sm_80.cubin" --against absent.so
 refuses "file and dump" "--dump" inspect --image "$data/sm_80.cubin" --dump .
 refuses "budgets: no such file" "No such file" inspect --budgets absent.def
 echo 'BUDGET(x, sm_80)' >bad.def
@@ -138,6 +140,11 @@ says "hash of the dumped cubin" "\"cubin_sha256\": \"$hash\""
 holds "hash in the dumped log" grep -qx "sha256 $hash" "images/$first.sm_80.log"
 holds "dumped PTX" grep -q "^.visible .entry $first" "images/$first.compute_80.ptx"
 accepts "a dumped cubin is read as it was embedded" inspect --image "images/$first.sm_80.cubin"
+library=$(dirname "$attest")/libattn.so
+accepts "against itself" inspect --variant "^$first\$" --against "$library"
+holds "against itself: the same" grep -Eq "^$first +sm_80 +([0-9]+)/\1 +0/0 +0/0" stdout
+accepts "against itself, JSON" inspect --variant "^$first\$" --against "$library" --json
+says "against itself, JSON: both" '"other": {'
 : >file
 refuses "dump into a file" "file" inspect --variant "^$first\$" --dump file
 finish

@@ -248,7 +248,7 @@ static struct arg *find_arg(const struct command *command, const char *word, siz
 /* Takes the word without a name. */
 static int parse_positional(const struct command *command, const char *word) {
     struct arg *arg = command->positional;
-    if (arg->seen) {
+    if (arg->seen && arg->kind != ARG_LIST) {
         return complain("%s: %s is given twice: '%s'", command->verb, arg->name, word);
     }
     arg->seen = true;

@@ -3,8 +3,8 @@
  * args.h - the command line of every verb: tables of options, one parser, one help page.
  *
  * A verb describes itself by a struct command whose groups point at the variables to fill. Options
- * are written `--name value` or `--name=value`; each may be given once, but for lists; a verb takes
- * at most one argument without a name.
+ * are written `--name value` or `--name=value`; each may be given once, but for lists; what a
+ * verb takes without a name is one argument, or one list of them.
  *
  * Invariant: what the parser accepts is what the help page shows, since both read the same table.
  */
@@ -69,7 +69,7 @@ struct command {
     const char *examples; /* one per line */
     const struct arg_group *groups;
     size_t group_count;
-    struct arg *positional; /* ARG_TEXT: the word without a name; NULL: there is none */
+    struct arg *positional; /* ARG_TEXT or ARG_LIST: what has no name; NULL: there is none */
 };
 
 enum args_result {

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "evidence_plan.h"
 #include "message.h"
 
 struct unit {
@@ -26,88 +27,14 @@ struct work {
     struct unit *units;
 };
 
-static bool same_text(const struct json_value *a, const struct json_value *b) {
-    const char *x = json_text_of(a), *y = json_text_of(b);
-    return x != NULL && y != NULL && strcmp(x, y) == 0;
-}
-
 /* CPUs have no image: null is the same as null. */
 static bool same_image(const struct json_value *a, const struct json_value *b) {
     const bool both_null = a != NULL && b != NULL && a->kind == JSON_NULL && b->kind == JSON_NULL;
-    return both_null || same_text(a, b);
+    return both_null || json_same_text(a, b);
 }
 
 static const struct json_value *plan_rows(const struct pack *pack) {
     return json_at(pack->plan, "rows");
-}
-
-/* ---- the plan -------------------------------------------------------------------------------- */
-
-static bool is_hex(const struct json_value *value, size_t digits) {
-    const char *text = json_text_of(value);
-    return text != NULL && strlen(text) == digits && strspn(text, "0123456789abcdef") == digits;
-}
-
-static bool is_full(const struct pack *pack) {
-    return strcmp(json_text_of(json_at(pack->plan, "mode")), "full") == 0;
-}
-
-/* Whether a key has the same text in an earlier item of the list, with `and` too if it is given. */
-static bool is_repeated(const struct json_value *list, size_t index, const char *key,
-                        const char *and) {
-    const struct json_value *items = list->as.list.items;
-    for (size_t i = 0; i < index; i++) {
-        if (same_text(json_at(&items[i], key), json_at(&items[index], key)) &&
-            (and == NULL || same_text(json_at(&items[i], and), json_at(&items[index], and)))) {
-            return true;
-        }
-    }
-    return false;
-}
-
-static bool check_row(const struct json_value *rows, size_t index, attn_error *why) {
-    const struct json_value *row = &rows->as.list.items[index];
-    const struct json_value *subjects = json_at(row, "subjects"), *absent = json_at(row, "absent");
-    if (stage_of(json_text_of(json_at(row, "stage"))) == STAGES ||
-        json_text_of(json_at(row, "device")) == NULL || absent == NULL ||
-        (absent->kind != JSON_NULL && json_text_of(absent) == NULL)) {
-        return explain(why, "plan.json: row %zu: expected a stage, a device and absent", index);
-    }
-    if (is_repeated(rows, index, "stage", "device")) {
-        return explain(why, "plan.json: row %zu: its stage and device are in another one", index);
-    }
-    for (size_t i = 0; i < json_count_of(subjects); i++) {
-        const struct json_value *subject = &subjects->as.list.items[i];
-        const struct json_value *image = json_at(subject, "image");
-        if (json_text_of(json_at(subject, "variant")) == NULL || image == NULL ||
-            (image->kind != JSON_NULL && !is_hex(image, SHA256_TEXT - 1)) ||
-            is_repeated(subjects, i, "variant", NULL)) {
-            return explain(why,
-                           "plan.json: row %zu: subject %zu: expected a variant of its own "
-                           "and an image",
-                           index, i);
-        }
-    }
-    return true;
-}
-
-static bool check_plan(const struct pack *pack, attn_error *why) {
-    const struct json_value *plan = pack->plan;
-    const char *mode = json_text_of(json_at(plan, "mode"));
-    if (mode == NULL || (strcmp(mode, "quick") != 0 && strcmp(mode, "full") != 0)) {
-        return explain(why, "plan.json: mode: expected quick or full");
-    }
-    if (json_text_of(json_at(plan, "tool")) == NULL || !is_hex(json_at(plan, "seed"), 16) ||
-        !is_hex(json_at(plan, "library"), SHA256_TEXT - 1)) {
-        return explain(why, "plan.json: expected tool, seed (16 digits) and library (64 digits)");
-    }
-    const struct json_value *rows = plan_rows(pack);
-    for (size_t i = 0; i < json_count_of(rows); i++) {
-        if (!check_row(rows, i, why)) {
-            return false;
-        }
-    }
-    return json_count_of(rows) > 0 || explain(why, "plan.json: rows: expected at least one");
 }
 
 /* ---- units ----------------------------------------------------------------------------------- */
@@ -116,8 +43,8 @@ static const struct json_value *find_row(const struct pack *pack, const struct j
     const struct json_value *rows = plan_rows(pack);
     for (size_t i = 0; i < json_count_of(rows); i++) {
         const struct json_value *row = &rows->as.list.items[i];
-        if (same_text(json_at(row, "stage"), json_at(unit, "stage")) &&
-            same_text(json_at(row, "device"), json_at(unit, "device"))) {
+        if (json_same_text(json_at(row, "stage"), json_at(unit, "stage")) &&
+            json_same_text(json_at(row, "device"), json_at(unit, "device"))) {
             return row;
         }
     }
@@ -128,7 +55,8 @@ static const struct json_value *find_subject(const struct json_value *row,
                                              const struct json_value *unit) {
     const struct json_value *subjects = json_at(row, "subjects");
     for (size_t i = 0; i < json_count_of(subjects); i++) {
-        if (same_text(json_at(&subjects->as.list.items[i], "variant"), json_at(unit, "variant"))) {
+        if (json_same_text(json_at(&subjects->as.list.items[i], "variant"),
+                           json_at(unit, "variant"))) {
             return &subjects->as.list.items[i];
         }
     }
@@ -150,9 +78,9 @@ static bool read_unit(struct work *work, size_t index, attn_error *why) {
     }
     unit->row = find_row(work->pack, unit->value);
     unit->subject = find_subject(unit->row, unit->value);
-    unit->fresh = same_text(json_at(unit->value, "tool"), json_at(plan, "tool")) &&
-                  same_text(json_at(unit->value, "library"), json_at(plan, "library")) &&
-                  same_text(json_at(unit->value, "seed"), json_at(plan, "seed")) &&
+    unit->fresh = json_same_text(json_at(unit->value, "tool"), json_at(plan, "tool")) &&
+                  json_same_text(json_at(unit->value, "library"), json_at(plan, "library")) &&
+                  json_same_text(json_at(unit->value, "seed"), json_at(plan, "seed")) &&
                   (unit->subject == NULL ||
                    same_image(json_at(unit->value, "image"), json_at(unit->subject, "image")));
     work->evidence->stale_count += !unit->fresh;
@@ -209,7 +137,7 @@ static const struct unit *unit_of(const struct work *work, const struct json_val
     } else if (stale > 0) {
         judge(judgement, GATE_STALE, "observed with another build, image, seed or version");
     } else {
-        judge(judgement, GATE_NOT_RUN, "the run stopped before it");
+        judge(judgement, GATE_NOT_RUN, "the run stopped before it, or an earlier stage failed");
     }
     return NULL;
 }
@@ -287,12 +215,20 @@ static void judge_orphans(const struct work *work, struct judgement *judgement) 
     }
 }
 
+/* Absent rows of a quick run are listed as partial, but for those of a stage that was asked for by
+ * its name. */
+static bool excused(const struct work *work, size_t index) {
+    const struct evidence_row *row = &work->evidence->rows[index];
+    const struct json_value *asked = json_at(&plan_rows(work->pack)->as.list.items[index], "asked");
+    return row->absent != NULL && row->judgement.gate == GATE_NOT_RUN &&
+           !plan_is_full(work->pack->plan) &&
+           (asked == NULL || asked->kind != JSON_BOOL || !asked->as.truth);
+}
+
 /* A quick run asked only for what the machine has: what it has not makes it partial, no worse. */
 static void judge_whole(const struct work *work, struct json *json) {
     struct evidence *evidence = work->evidence;
     struct judgement *whole = &evidence->judgement;
-    const bool full = is_full(work->pack);
-    bool seen[STAGES] = {false};
     size_t counted = 0;
     *whole = (struct judgement){.gate = GATE_PASS};
     json_open(json, "partial", '[');
@@ -301,8 +237,7 @@ static void judge_whole(const struct work *work, struct json *json) {
         char text[320];
         snprintf(text, sizeof text, "%s on %s: %.220s", STAGE_NAMES[row->stage], row->device,
                  row->judgement.reason);
-        seen[row->stage] = true;
-        if (row->absent != NULL && row->judgement.gate == GATE_NOT_RUN && !full) {
+        if (excused(work, i)) {
             json_text(json, NULL, text);
             evidence->partial = true;
             continue;
@@ -310,16 +245,7 @@ static void judge_whole(const struct work *work, struct json *json) {
         counted++;
         judge(whole, row->judgement.gate, "%.255s", text);
     }
-    for (int i = 0; i < STAGES; i++) {
-        char text[64];
-        snprintf(text, sizeof text, "%s: not asked for", STAGE_NAMES[i]);
-        if (!seen[i] && full) {
-            judge(whole, GATE_NOT_RUN, "%s", text);
-        } else if (!seen[i]) {
-            json_text(json, NULL, text);
-            evidence->partial = true;
-        }
-    }
+    evidence->partial |= plan_judge(work->pack->plan, json, whole);
     json_close(json);
     if (counted == 0) {
         judge(whole, GATE_NOT_RUN, "nothing ran");
@@ -338,14 +264,16 @@ static void names_json(struct json *json, const char *key, const struct pack_nam
 }
 
 static void cost_json(struct json *json, const struct work *work) {
-    double gpu = 0.0;
-    for (size_t i = 0; i < work->evidence->row_count; i++) {
-        const struct evidence_row *row = &work->evidence->rows[i];
-        gpu += strncmp(row->device, "cuda", 4) == 0 ? row->seconds : 0.0;
+    struct evidence *evidence = work->evidence;
+    evidence->gpu_seconds = 0.0;
+    for (size_t i = 0; i < evidence->row_count; i++) {
+        const struct evidence_row *row = &evidence->rows[i];
+        evidence->gpu_seconds += strncmp(row->device, "cuda", 4) == 0 ? row->seconds : 0.0;
     }
-    json_real(json, "gpu_seconds", gpu);
-    json_real(json, "gpu_price",
-              gpu / 3600.0 * json_number_of(json_at(work->pack->plan, "gpu_hour_price")));
+    evidence->gpu_price = evidence->gpu_seconds / 3600.0 *
+                          json_number_of(json_at(work->pack->plan, "gpu_hour_price"));
+    json_real(json, "gpu_seconds", evidence->gpu_seconds);
+    json_real(json, "gpu_price", evidence->gpu_price);
 }
 
 static void write_evidence(struct json *json, struct work *work) {
@@ -478,7 +406,7 @@ static bool hash_root(const struct work *work, char root[SHA256_TEXT], attn_erro
 bool evidence_make(const struct pack *pack, struct evidence *evidence, attn_error *why) {
     *evidence = (struct evidence){.judgement.gate = GATE_NOT_RUN};
     struct work work = {.pack = pack, .evidence = evidence};
-    bool good = check_plan(pack, why) && pack_list(pack, PACK_UNITS, &work.names, why) &&
+    bool good = plan_check(pack->plan, why) && pack_list(pack, PACK_UNITS, &work.names, why) &&
                 pack_list(pack, PACK_ARTIFACTS, &work.artifacts, why) && read_units(&work, why) &&
                 read_artifacts(&work, why) && hash_root(&work, evidence->root, why);
     if (good) {

@@ -30,8 +30,9 @@ struct evidence {
     struct evidence_row *rows;
     size_t row_count;
     size_t unit_count, stale_count;
-    char root[SHA256_TEXT]; /* of the names of everything that was observed */
-    char *text, *statement; /* evidence.json, statement.json */
+    double gpu_seconds, gpu_price; /* of the rows on GPUs; the price is NaN where it is not told */
+    char root[SHA256_TEXT];        /* of the names of everything that was observed */
+    char *text, *statement;        /* evidence.json, statement.json */
     size_t text_bytes, statement_bytes;
 };
 

@@ -138,10 +138,23 @@ static void judge_timing(const struct json_value *unit, size_t index, double *to
     free(samples);
 }
 
+/* How many the plan asks for: of this variant, or of each in the row. */
+static int64_t timings_wanted(const struct json_value *row, const struct json_value *unit) {
+    const struct json_value *subjects = json_at(row, "subjects"), *wanted = NULL;
+    const char *variant = json_text_of(json_at(unit, "variant"));
+    for (size_t i = 0; variant != NULL && i < json_count_of(subjects); i++) {
+        const struct json_value *subject = &subjects->as.list.items[i];
+        if (strcmp(json_text_of(json_at(subject, "variant")), variant) == 0) {
+            wanted = json_at(subject, "timings");
+        }
+    }
+    return json_int_of(wanted != NULL ? wanted : json_at(row, "timings"), 1);
+}
+
 void judge_timings(const struct json_value *row, const struct json_value *unit,
                    struct judgement *judgement) {
     const struct json_value *list = json_at(unit, "timings");
-    const int64_t wanted = json_int_of(json_at(row, "timings"), 1);
+    const int64_t wanted = timings_wanted(row, unit);
     double total = 0.0;
     if (wanted < 1 || (int64_t)json_count_of(list) != wanted) {
         judge(judgement, GATE_INVALID, "%zu timings, the plan asked for %lld", json_count_of(list),

@@ -54,6 +54,20 @@ static void count(struct inspected *row) {
     row->instructions = counts.instructions;
 }
 
+/* wgmma: 64 rows of a warpgroup, 16 of the inner dimension, all columns at once. Elsewhere one
+ * instruction of a warp is 16 x 8 x 16. */
+int64_t inspect_demand(const attn_variant *v) {
+    const int64_t dim = v->head_dim_max;
+    if (!v->tensor_cores || v->warps < 1) {
+        return 0;
+    }
+    if (strncmp(v->family, "fwd_hopper", strlen("fwd_hopper")) == 0) {
+        return dim / 16 + v->block_kv / 16;
+    }
+    const int64_t products = v->block_kv / 8 * (dim / 16) + dim / 8 * (v->block_kv / 16);
+    return v->block_q / 16 * products / v->warps;
+}
+
 /* The log is bound by its hash; where it speaks of what the cubin tells too, they must agree, or
  * one of the two was misread. */
 static bool read_log(const char *log, struct inspected *row, attn_error *why) {
@@ -110,6 +124,7 @@ bool inspect_variant(const attn_variant *variant, const attn_image *image, struc
                               .head_dim = variant->head_dim_max,
                               .smem_dynamic = variant->shared_bytes,
                               .tensor_cores = variant->tensor_cores,
+                              .tensor_demand = inspect_demand(variant),
                               .spill_bytes = INSPECT_UNKNOWN};
     snprintf(row->arch, sizeof row->arch, "%s", image->arch);
     name_dtypes(variant->dtypes, row->dtype, sizeof row->dtype);
@@ -173,7 +188,8 @@ static void check_tensor_ops(struct gate *gate, const struct inspected *row,
         at_most(gate, "tensor_ops", row->tensor_ops, 0);
         return;
     }
-    const int64_t fewest = budget != NULL && budget->tensor_ops > 1 ? budget->tensor_ops : 1;
+    int64_t fewest = budget != NULL && budget->tensor_ops > 1 ? budget->tensor_ops : 1;
+    fewest = row->tensor_demand > fewest ? row->tensor_demand : fewest;
     if (row->tensor_ops < fewest) {
         snprintf(gate->failures[gate->count++], sizeof *gate->failures,
                  "tensor_ops %" PRId64 ", budget at least %" PRId64, row->tensor_ops, fewest);

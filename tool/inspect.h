@@ -27,6 +27,7 @@ struct inspected {
     struct cubin_entry entry;
     int64_t spill_bytes; /* stored and loaded, from the log */
     int64_t tensor_ops, local_ops, instructions;
+    int64_t tensor_demand; /* the fewest matrix instructions that its tile can do with; 0: none */
     char sha256[SHA256_TEXT];
     bool log_bound;       /* the log belongs to this cubin */
     attn_error log_fault; /* why the log is of no use; "": it is */
@@ -46,6 +47,10 @@ bool inspect_kernel(const struct cubin *cubin, const char sha256[SHA256_TEXT], u
 
 /* "vprintf", "__assertfail": the first such word in the text of PTX; NULL: none. */
 const char *inspect_output_call(const char *ptx);
+
+/* Matrix instructions that one step of the variant's loop takes in one warp (or warpgroup), by the
+ * shape of its tile: products of Q and K, and of P and V. 0: it uses none. */
+int64_t inspect_demand(const attn_variant *variant);
 
 /* How many of the rules the row breaks, each in a sentence. budget NULL: it has none, which is the
  * first of them. */

@@ -441,7 +441,7 @@ int64_t json_int_of(const struct json_value *value, int64_t least) {
 
 /* ---- writing it ------------------------------------------------------------------------------ */
 
-static void write_value(struct json *json, const struct json_value *value) {
+void json_value_json(struct json *json, const struct json_value *value) {
     switch (value->kind) {
     case JSON_NULL: json_null(json, value->key); break;
     case JSON_BOOL: json_bool(json, value->key, value->as.truth); break;
@@ -452,7 +452,7 @@ static void write_value(struct json *json, const struct json_value *value) {
     case JSON_OBJECT:
         json_open(json, value->key, value->kind == JSON_OBJECT ? '{' : '[');
         for (size_t i = 0; i < value->as.list.count; i++) {
-            write_value(json, &value->as.list.items[i]);
+            json_value_json(json, &value->as.list.items[i]);
         }
         json_close(json);
         break;
@@ -468,7 +468,7 @@ char *json_canonical(const struct json_value *document, size_t *bytes, attn_erro
         return NULL;
     }
     struct json json = json_begin(out);
-    write_value(&json, document);
+    json_value_json(&json, document);
     const bool lost = ferror(out) != 0;
     if (fclose(out) != 0 || lost) {
         explain(why, "out of memory");

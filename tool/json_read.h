@@ -23,6 +23,7 @@
 #include <stdint.h>
 
 #include "attn.h"
+#include "json.h"
 
 enum json_kind { JSON_NULL, JSON_BOOL, JSON_INT, JSON_REAL, JSON_TEXT, JSON_LIST, JSON_OBJECT };
 
@@ -59,6 +60,9 @@ double json_number_of(const struct json_value *value);
 
 /* An integer of at least `least`; least - 1 where it is none. */
 int64_t json_int_of(const struct json_value *value, int64_t least);
+
+/* Writes it into a document, under its own key where it has one. */
+void json_value_json(struct json *json, const struct json_value *value);
 
 /* A terminated text for free(); NULL: out of memory. */
 char *json_canonical(const struct json_value *document, size_t *bytes, attn_error *why);

@@ -27,7 +27,13 @@ static const struct verb VERBS[] = {
     {"check", "run any CUDA kernel on a virtual GPU and find its bugs", verb_check},
     {"inspect", "what is inside the compiled kernels, against their budgets", verb_inspect},
     {"sanitize", "run the kernels under compute-sanitizer", verb_sanitize},
+    {"run", "six stages over every kernel, and one evidence pack", verb_run},
+    {"profile", "what Nsight Compute sees of the kernels while they run", verb_profile},
     {"verify", "check an evidence pack against the raw observations in it", verb_verify},
+    {"claims", "figures of a Markdown file against the results behind them", verb_claims},
+    {"ledger", "evidence packs over time: compare, ratchet", verb_ledger},
+    {"evolve", "search for a faster kernel, and promote what is proven", verb_evolve},
+    {"report", "an evidence pack, or a ledger of them, as a page to read", verb_report},
     {"devices", "what this machine can compute on", verb_devices},
 };
 enum { VERB_COUNT = sizeof VERBS / sizeof *VERBS };

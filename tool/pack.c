@@ -134,6 +134,14 @@ bool pack_publish(const struct pack *pack, const char *file, const char *text, s
     return good;
 }
 
+bool pack_withdraw(const struct pack *pack, const char *file, attn_error *why) {
+    char *path = join_path(pack->path, "", file, "", why);
+    const bool good = path != NULL && (unlink(path) == 0 || errno == ENOENT ||
+                                       explain(why, "%s: %s", path, strerror(errno)));
+    free(path);
+    return good;
+}
+
 /* ---- reading --------------------------------------------------------------------------------- */
 
 static bool is_temporary(const char *name) {

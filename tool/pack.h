@@ -69,6 +69,8 @@ struct json_value *pack_read_unit(const struct pack *pack, const char *name, att
 /* Writes PACK/file over whatever it was; reads it: NULL, and an empty sentence if it is absent. */
 bool pack_publish(const struct pack *pack, const char *file, const char *text, size_t bytes,
                   attn_error *why);
+/* Takes PACK/file away; it need not be there. */
+bool pack_withdraw(const struct pack *pack, const char *file, attn_error *why);
 char *pack_published(const struct pack *pack, const char *file, size_t *bytes, attn_error *why);
 
 #endif /* ATTEST_PACK_H */

@@ -4,7 +4,7 @@
  *
  *     verb_parity.c        the command line and the schedule } the parent: never opens
  *     parity_report.c      lines, JSON, the verdict           } a device
- *     parity_children.c    starts a child, listens, kills it when its time is up
+ *     parity_children.c    starts a child (conversation.h)
  *     parity_worker.c      a child: opens the device, does one job, answers in lines
  *     parity_cases.c       draws the problem of a case
  *     parity_run.c         one run of a sample on the device
@@ -33,6 +33,9 @@ struct target {
     uint64_t seed;
     bool emulated; /* on the virtual GPU, which is a thousand times slower */
 };
+
+/* The least that a variant which runs here must accept; false: it takes nothing, and why. */
+bool target_accepts(const struct target *target, attn_problem *accepted, attn_error *why);
 
 enum case_kind {
     CASE_PLAIN,
@@ -95,8 +98,22 @@ bool mirror_fetch_inputs(const struct mirror *mirror, struct sample *sample, att
 
 enum { TEXT_LONG = 2000 };
 
+/* Wrong results that the rule must refuse, where they differ from the right one. */
+enum impostor { IMPOSTOR_ZERO, IMPOSTOR_MEAN_V, IMPOSTOR_COPY_Q, IMPOSTORS };
+extern const char *const IMPOSTOR_NAMES[IMPOSTORS]; /* zero mean_v copy_q */
+
+/* What a comparison left: NaN, and one NaN counted, where there was none. */
+struct figures {
+    double max_error, max_allowed, mean_error, mean_allowed, lse_error;
+    int64_t nans;
+};
+
 struct case_result {
     bool pass, lost, near_miss;
+    bool damaged; /* `reason` speaks of something else than the figures */
+    struct figures figures;
+    struct figures redraws[REDRAWS]; /* of a near miss */
+    int redrawn;
     bool control_failed;     /* the rule accepted an impostor: no verdict counts any more */
     double ratio, lse_ratio; /* error / allowed */
     uint32_t coverage;
@@ -107,6 +124,10 @@ struct case_result {
 };
 
 void case_judge(const struct target *target, int64_t number, struct case_result *result);
+
+/* Whether the rule refuses each impostor on a problem of the variant's dtype where all of them are
+ * far from the truth. Runs nothing. False and the reason: it cannot be told. */
+bool case_controls(const struct target *target, bool refused[IMPOSTORS], attn_error *why);
 
 /* Describes the wrong result that lies in the sample. May run the variant on fewer keys. */
 void anatomy_tell(const struct target *target, struct sample *sample,
@@ -136,8 +157,7 @@ struct worker_setup {
 enum worker_job { JOB_NONE, JOB_LIST, JOB_CASES, JOB_LAUNCHES };
 extern const char *const JOB_NAMES[]; /* none list cases launches */
 
-/* The child's side: does the job, answers on WORKER_ANSWERS. Returns the exit code. */
-enum { WORKER_ANSWERS = 3 };
+/* The child's side: does the job, answers on CONVERSATION_ANSWERS. Returns the exit code. */
 int worker_run(const struct worker_setup *setup, enum worker_job job, int64_t first, int64_t count);
 
 /* The parent's side. A line of the answer, without its end; false: it makes no sense. */

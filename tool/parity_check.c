@@ -134,8 +134,8 @@ static bool nans_in_place(const struct parity_case *c, const struct sample *s, a
 
 /* ---- impostors ------------------------------------------------------------------------------- */
 
-enum impostor { IMPOSTOR_ZERO, IMPOSTOR_MEAN_V, IMPOSTOR_COPY_Q, IMPOSTORS };
-static const char *const IMPOSTOR_NAMES[IMPOSTORS] = {"a result of zeros", "the mean of V",
+const char *const IMPOSTOR_NAMES[IMPOSTORS] = {"zero", "mean_v", "copy_q"};
+static const char *const IMPOSTOR_WORDS[IMPOSTORS] = {"a result of zeros", "the mean of V",
                                                       "a copy of Q"};
 
 /* Row `row` as the impostor would have it, into `out`. */
@@ -208,7 +208,7 @@ static bool impostors_refused(struct sample *s, const struct expectation *expect
         if (sample_compare(&judged, expected, &comparison) == NULL || comparison.o_pass) {
             snprintf(result->reason, sizeof result->reason,
                      "the control failed: %s, %g away from the truth, passed the rule",
-                     IMPOSTOR_NAMES[kind], distance);
+                     IMPOSTOR_WORDS[kind], distance);
             return false;
         }
         result->refused++;
@@ -222,23 +222,43 @@ static double ratio_of(double error, double allowed) {
     return error == 0 ? 0 : error / allowed;
 }
 
+static const struct figures NO_FIGURES = {NAN, NAN, NAN, NAN, NAN, 1};
+
+static struct figures figures_of(const attn_comparison *comparison, bool lse) {
+    return (struct figures){
+        .max_error = comparison->max_error,
+        .max_allowed = comparison->max_allowed,
+        .mean_error = comparison->mean_error,
+        .mean_allowed = comparison->mean_allowed,
+        .lse_error = !lse                   ? 0
+                     : comparison->lse_pass ? comparison->lse_error
+                                            : INFINITY,
+        .nans = comparison->nans,
+    };
+}
+
 /* Runs and compares once. True: right. */
 static bool run_once(const struct target *t, const struct parity_case *c, struct sample *s,
                      const struct expectation *expected, attn_comparison *comparison,
                      struct case_result *result) {
     attn_error why = {""};
     const enum run_result run = run_sample(t, s, &s->problem, &why);
+    result->figures = NO_FIGURES;
+    result->damaged = false;
     if (run != RUN_DONE) {
         result->lost = run == RUN_LOST;
+        result->damaged = true;
         snprintf(result->reason, sizeof result->reason, "%s", why.text);
         return false;
     }
     const char *wrong = sample_compare(s, expected, comparison);
+    result->figures = figures_of(comparison, s->tensors.lse != NULL);
     if (wrong != NULL) {
         snprintf(result->reason, sizeof result->reason, "%s", wrong);
         return false;
     }
     if (!nans_in_place(c, s, &why)) {
+        result->damaged = true;
         snprintf(result->reason, sizeof result->reason, "%s", why.text);
         return false;
     }
@@ -248,7 +268,8 @@ static bool run_once(const struct target *t, const struct parity_case *c, struct
 /* Whether other data of the same problem pass, but for a few, or at least keep the rule on average:
  * where few rows are compared, one rounding error is in every element of a row, and misses come in
  * crowds. What is not a matter of size (NaN, the LSE, damage) is not luck. */
-static bool passes_elsewhere(const struct target *t, const struct parity_case *c) {
+static bool passes_elsewhere(const struct target *t, const struct parity_case *c,
+                             struct case_result *kept) {
     double max_error = 0, max_allowed = 0, mean_error = 0, mean_allowed = 0;
     int misses = 0;
     for (int redraw = 1; redraw <= REDRAWS; redraw++) {
@@ -264,6 +285,7 @@ static bool passes_elsewhere(const struct target *t, const struct parity_case *c
         const bool right = expect(&expected, t, &other, &s) == NULL &&
                            run_once(t, &other, &s, &expected, &comparison, &result);
         misses += !right;
+        kept->redraws[kept->redrawn++] = result.figures;
         expectation_free(&expected);
         sample_free(&s);
         /* one that passed the comparison and is wrong all the same is so for another reason */
@@ -283,7 +305,7 @@ static void judge(const struct target *t, const struct parity_case *c, struct sa
     attn_comparison comparison = {.size = sizeof comparison, .nans = 1};
     result->pass = run_once(t, c, s, expected, &comparison, result);
     if (!result->pass && !result->lost && comparison_near_miss(&c->recipe, &comparison)) {
-        result->near_miss = result->pass = passes_elsewhere(t, c);
+        result->near_miss = result->pass = passes_elsewhere(t, c, result);
     }
     if (!result->pass) {
         if (!result->lost) {
@@ -304,7 +326,7 @@ void case_judge(const struct target *t, int64_t number, struct case_result *resu
     struct sample s;
     struct expectation expected = {0};
     attn_error why = {""};
-    *result = (struct case_result){0};
+    *result = (struct case_result){.figures = NO_FIGURES, .damaged = true};
     if (!case_make(t, number, &c, &s, &why)) {
         snprintf(result->reason, sizeof result->reason, "no problem found that it takes: %s",
                  why.text);
@@ -323,4 +345,41 @@ void case_judge(const struct target *t, int64_t number, struct case_result *resu
     }
     expectation_free(&expected);
     sample_free(&s);
+}
+
+/* ---- the control of the rule itself ---------------------------------------------------------- */
+
+/* Some rows and keys of N(0, 1) in the variant's dtype; the rest of the problem is the default. */
+static void control_recipe(const struct target *t, struct recipe *recipe) {
+    attn_problem problem;
+    attn_problem_init(&problem);
+    problem.dtype = t->variant.dtypes >> ATTN_FP32 & 1   ? ATTN_FP32
+                    : t->variant.dtypes >> ATTN_FP16 & 1 ? ATTN_FP16
+                                                         : ATTN_BF16;
+    problem.heads_q = problem.heads_kv = 2;
+    problem.seq_q = 33;
+    problem.seq_kv = 47;
+    problem.head_dim = 64;
+    recipe_init(recipe, &problem, t->seed);
+}
+
+bool case_controls(const struct target *t, bool refused[IMPOSTORS], attn_error *why) {
+    struct recipe recipe;
+    struct sample s;
+    struct expectation expected = {0};
+    control_recipe(t, &recipe);
+    if (!sample_make(&s, &recipe)) {
+        return explain(why, "out of memory for the control of the rule");
+    }
+    s.tensors.lse = NULL;
+    const char *wrong = expectation_make(&expected, t->context, &s);
+    for (int kind = 0; kind < IMPOSTORS && wrong == NULL; kind++) {
+        attn_comparison comparison = {.size = sizeof comparison, .o_pass = true};
+        const double distance = forge(&s, &expected, (enum impostor)kind);
+        refused[kind] = sample_compare(&s, &expected, &comparison) != NULL && !comparison.o_pass &&
+                        comparison.nans == 0 && distance > comparison.max_allowed;
+    }
+    expectation_free(&expected);
+    sample_free(&s);
+    return wrong == NULL || explain(why, "%s", wrong);
 }

@@ -14,15 +14,11 @@
  */
 #include <math.h>
 #include <regex.h>
-#include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
+#include "conversation.h"
 #include "file.h"
 #include "kernels.h"
 #include "message.h"
@@ -41,28 +37,6 @@ struct worker {
     struct async_orders orders; /* under which each case is judged; none: as the GPU has it */
     char runs_as[192];
 };
-
-/* ---- answers --------------------------------------------------------------------------------- */
-
-__attribute__((format(printf, 1, 2))) static void answer(const char *format, ...) {
-    char line[2 * TEXT_LONG];
-    va_list list;
-    va_start(list, format);
-    vsnprintf(line, sizeof line - 1, format, list);
-    va_end(list);
-    for (char *c = line; *c != '\0'; c++) {
-        *c = *c == '\n' ? ' ' : *c;
-    }
-    const size_t length = strlen(line);
-    line[length] = '\n';
-    for (size_t at = 0; at <= length;) {
-        const ssize_t written = write(WORKER_ANSWERS, line + at, length + 1 - at);
-        if (written <= 0) {
-            _exit(EXIT_BAD_INPUT); /* the parent is gone */
-        }
-        at += (size_t)written;
-    }
-}
 
 /* ---- the device and its variants ------------------------------------------------------------- */
 
@@ -111,8 +85,7 @@ static bool add_image(struct worker *c, attn_error *why) {
     return status == ATTN_OK;
 }
 
-/* The least that a variant which runs here must accept. */
-static bool accepts_something(const struct target *t, attn_problem *accepted, attn_error *why) {
+bool target_accepts(const struct target *t, attn_problem *accepted, attn_error *why) {
     const attn_variant *v = &t->variant;
     for (int i = 0; i < 2 * (ATTN_BF16 + 1); i++) {
         const int dtype = i / 2;
@@ -139,7 +112,7 @@ static bool take_variant(struct worker *c, attn_error *why) {
         return false;
     }
     attn_problem problem;
-    if (!accepts_something(&c->target, &problem, why)) {
+    if (!target_accepts(&c->target, &problem, why)) {
         return false;
     }
     if (c->setup->image != NULL) { /* a plan loads it: what it is shows then */
@@ -174,14 +147,15 @@ static bool list(struct worker *c, const regex_t *expression) {
     if (attn_device_get(c->target.context, &device, &why) != ATTN_OK) {
         return false;
     }
-    answer("device\t%s\t%s", device.name, device.arch);
+    conversation_answer("device\t%s\t%s", device.name, device.arch);
     while (next_variant(c, expression, &index)) {
         const bool runs = take_variant(c, &why);
-        answer("variant\t%s\t%s\t%s\t%s", c->target.variant.name, c->target.variant.family,
-               runs           ? "yes"
-               : c->image_bad ? "bad"
-                              : "no",
-               runs ? "" : why.text);
+        conversation_answer("variant\t%s\t%s\t%s\t%s", c->target.variant.name,
+                            c->target.variant.family,
+                            runs           ? "yes"
+                            : c->image_bad ? "bad"
+                                           : "no",
+                            runs ? "" : why.text);
     }
     return true;
 }
@@ -216,17 +190,18 @@ static void judge(struct worker *c, int64_t number, struct case_result *r) {
 static bool run_cases(struct worker *c, int64_t first, int64_t count) {
     for (int64_t number = first; number < first + count; number++) {
         struct case_result r;
-        answer("start\t%lld", (long long)number);
+        conversation_answer("start\t%lld", (long long)number);
         judge(c, number, &r);
         if (r.pass) {
-            answer("pass\t%lld\t%.9g\t%.9g\t%d\t%d\t%d\t%lu", (long long)number, r.ratio,
-                   r.lse_ratio, r.controls, r.refused, r.near_miss, (unsigned long)r.coverage);
+            conversation_answer("pass\t%lld\t%.9g\t%.9g\t%d\t%d\t%d\t%lu", (long long)number,
+                                r.ratio, r.lse_ratio, r.controls, r.refused, r.near_miss,
+                                (unsigned long)r.coverage);
         } else {
-            answer("%s\t%lld\t%s\t%s\t%s",
-                   r.lost             ? "lost"
-                   : r.control_failed ? "invalid"
-                                      : "fail",
-                   (long long)number, r.reason, r.recipe, r.anatomy);
+            conversation_answer("%s\t%lld\t%s\t%s\t%s",
+                                r.lost             ? "lost"
+                                : r.control_failed ? "invalid"
+                                                   : "fail",
+                                (long long)number, r.reason, r.recipe, r.anatomy);
         }
         if (r.lost) {
             return false;
@@ -239,7 +214,7 @@ static bool run_launches(struct worker *c, int64_t count) {
     const int modes = device_is_gpu(c->target.device) ? LAUNCH_MODES : LAUNCH_EAGER + 1;
     for (int mode = 0; mode < modes; mode++) {
         attn_error why = {""};
-        answer("start\t%d", mode);
+        conversation_answer("start\t%d", mode);
         if (c->orders.count > 0) { /* of several, those behind the first: it is the tamest */
             vgpu_driver_order(&c->orders, (size_t)(mode + 1) % c->orders.count);
         }
@@ -248,9 +223,9 @@ static bool run_launches(struct worker *c, int64_t count) {
         }
         if (launches_run(&c->target, (enum launch_mode)mode, count, &why) &&
             (!c->watched || vgpu_driver_clean(why.text, sizeof why.text))) {
-            answer("same\t%s\t%lld", LAUNCH_NAMES[mode], (long long)count);
+            conversation_answer("same\t%s\t%lld", LAUNCH_NAMES[mode], (long long)count);
         } else {
-            answer("differs\t%s\t%s", LAUNCH_NAMES[mode], why.text);
+            conversation_answer("differs\t%s\t%s", LAUNCH_NAMES[mode], why.text);
         }
     }
     return true;
@@ -262,24 +237,24 @@ static bool do_job(struct worker *c, enum worker_job job, int64_t first, int64_t
     attn_status status = ATTN_OK;
     int32_t index = 0;
     if (!open_device(c, &status, &why)) {
-        answer("absent\t%d\t%s", (int)status, why.text);
+        conversation_answer("absent\t%d\t%s", (int)status, why.text);
         return true;
     }
     if (device_is_gpu(c->target.device) && kernels_missing(c->target.context, &why)) {
-        answer("absent\t%d\t%s", (int)ATTN_UNSUPPORTED, why.text);
+        conversation_answer("absent\t%d\t%s", (int)ATTN_UNSUPPORTED, why.text);
         return true;
     }
     c->watched = c->target.emulated = vgpu_drives(c->target.context);
     if (c->setup->async != NULL &&
         !(c->watched ? async_orders_parse(c->setup->async, &c->orders, &why)
                      : explain(&why, "the device has no such choice, expected vgpu"))) {
-        answer("absent\t%d\t--async: %s", (int)ATTN_INVALID, why.text);
+        conversation_answer("absent\t%d\t--async: %s", (int)ATTN_INVALID, why.text);
         return true;
     }
     if (c->setup->image != NULL) {
         c->image = file_read(c->setup->image, &c->image_size, &why);
         if (c->image == NULL) {
-            answer("absent\t%d\t--image: %s", (int)ATTN_INVALID, why.text);
+            conversation_answer("absent\t%d\t--image: %s", (int)ATTN_INVALID, why.text);
             return true;
         }
     }
@@ -297,12 +272,9 @@ int worker_run(const struct worker_setup *setup, enum worker_job job, int64_t fi
                int64_t count) {
     struct worker c = {.setup = setup, .target.seed = setup->seed};
     regex_t expression;
-    struct stat answers;
-    if (fstat(WORKER_ANSWERS, &answers) != 0 ||
-        (!S_ISFIFO(answers.st_mode) && !S_ISSOCK(answers.st_mode))) {
+    if (!conversation_joined()) {
         return complain("parity: --job is what it tells its own child processes");
     }
-    prctl(PR_SET_PDEATHSIG, SIGKILL); /* nobody would read the answers */
     const char *pattern = setup->variant != NULL ? setup->variant : "";
     if (regcomp(&expression, pattern, REG_EXTENDED | REG_NOSUB) != 0) {
         return complain("parity: --variant: '%s' is no regular expression", pattern);
@@ -313,6 +285,6 @@ int worker_run(const struct worker_setup *setup, enum worker_job job, int64_t fi
     if (!done) {
         return EXIT_FAILED_CHECK;
     }
-    answer("end");
+    conversation_answer("end");
     return EXIT_DONE;
 }

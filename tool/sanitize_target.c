@@ -24,9 +24,9 @@ enum { TENSORS = 5, NAN_BYTE = 0xff }; /* q, k, v, o, lse */
 
 /* Lengths that no block divides, keys that nobody sees, rows that see no key, shared KV heads; keys
  * that grow, so that a running maximum rises; an infinity in V that all rows but the last must not
- * see; more tiles than a GPU has multiprocessors, so that blocks which stay take several. Outputs are
- * filled with NaN before each launch: what is not written fails the comparison. initcheck alone would
- * not tell, it does not see what TMA stores write. */
+ * see; more tiles than a GPU has multiprocessors, so that blocks which stay take several. Outputs
+ * are filled with NaN before each launch: what is not written fails the comparison. initcheck alone
+ * would not tell, it does not see what TMA stores write. */
 struct small_case {
     int64_t batch, heads_q, heads_kv, seq_q, seq_kv;
     attn_causal causal;
@@ -362,8 +362,12 @@ static int run_variants(struct target *target, int64_t *variants, attn_error *wh
     int status = EXIT_DONE;
     for (size_t i = 0; i < count && status == EXIT_DONE; i++) {
         if (list[i].runs) {
+            const int64_t before = target->launches;
             status = run_variant(target, list[i].name, why);
             ++*variants;
+            if (status == EXIT_DONE) {
+                printf(TARGET_VARIANT "\n", list[i].name, (long long)(target->launches - before));
+            }
         }
     }
     free(list);
@@ -437,6 +441,7 @@ int sanitize_target(const struct target_request *request) {
         complain("sanitize: target: %s%s", status == EXIT_NOT_RUN ? "NOT RUN: " : "", why.text);
         return status;
     }
+    printf(TARGET_TOOL "\n", request->tool);
     if (status == EXIT_DONE && request->image != NULL) {
         printf("target: planted fault launched\n");
     } else if (status == EXIT_DONE) {

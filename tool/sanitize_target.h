@@ -19,6 +19,7 @@ struct target_request {
     const char *device;
     const char *pattern; /* a regular expression for the names of variants; NULL: all */
     const char *image;   /* of a planted fault, which is run instead of the variants; or NULL */
+    const char *tool;    /* that it runs under, as it was told, for its log */
     bool ptx;            /* each variant from its PTX instead of its machine code */
 };
 

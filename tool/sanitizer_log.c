@@ -195,6 +195,29 @@ bool sanitizer_log_read(FILE *in, enum sanitizer_tool tool, const char *entry,
     return true;
 }
 
+/* Whether a line of the text is, or begins with, `words`. */
+static bool has_line(const char *text, const char *words, bool whole) {
+    const size_t length = strlen(words);
+    for (const char *at = strstr(text, words); at != NULL; at = strstr(at + 1, words)) {
+        const char after = at[length];
+        if ((at == text || at[-1] == '\n') &&
+            (!whole || after == '\n' || after == '\r' || after == '\0')) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool sanitizer_log_is_of(const char *text, enum sanitizer_tool tool, const char *variant) {
+    char words[192];
+    snprintf(words, sizeof words, TARGET_TOOL, SANITIZER_TOOL_NAMES[tool]);
+    if (!has_line(text, words, true)) {
+        return false;
+    }
+    snprintf(words, sizeof words, "target: variant %.150s: ", variant != NULL ? variant : "");
+    return variant == NULL || has_line(text, words, false);
+}
+
 /* ---- judging --------------------------------------------------------------------------------- */
 
 enum sanitizer_verdict sanitizer_judge(const struct sanitizer_log *log, int exit_code,

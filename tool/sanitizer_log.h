@@ -29,7 +29,11 @@ enum sanitizer_tool { MEMCHECK, RACECHECK, INITCHECK, SYNCCHECK, SANITIZER_TOOLS
 /* "memcheck" and so on; ends with NULL. */
 extern const char *const SANITIZER_TOOL_NAMES[SANITIZER_TOOLS + 1];
 
-/* What the program under the tool prints, for printf: launches and variants; a sentence. */
+/* What the program under the tool prints, for printf: the tool that it was told; a variant and its
+ * launches; launches and variants; a sentence. The tools themselves say neither what they are nor
+ * what they run. */
+#define TARGET_TOOL "target: tool %s"
+#define TARGET_VARIANT "target: variant %s: %lld launches verified"
 #define TARGET_DONE "target: %lld launches of %lld variants verified"
 #define TARGET_WRONG "target: wrong: "
 
@@ -49,6 +53,10 @@ struct sanitizer_log {
 /* entry: the kernel whose name is looked for. False and the reason where it cannot be read. */
 bool sanitizer_log_read(FILE *in, enum sanitizer_tool tool, const char *entry,
                         struct sanitizer_log *log, attn_error *why);
+
+/* Whether the program under the tool said that it ran under this tool, and this variant; NULL:
+ * whatever it ran. */
+bool sanitizer_log_is_of(const char *text, enum sanitizer_tool tool, const char *variant);
 
 enum sanitizer_verdict {
     SANITIZER_PASS,

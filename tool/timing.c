@@ -6,6 +6,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "clock.h"
 #include "message.h"
@@ -13,6 +14,10 @@
 
 /* A median needs 6 samples for its interval; a CPU may be too slow for so many. */
 enum { MIN_SAMPLES_CPU = 3, MIN_SAMPLES_GPU = 7, MAX_SAMPLES = 50000 };
+enum {
+    FIRST_LOOK = 20,
+    GROWTH = 5
+}; /* samples before the stop rule; then a fifth more each time */
 enum { MAX_BATCH = 100, MIN_HOST_CALLS = 8, HOST_ROUNDS = 5 };
 static const double MIN_SAMPLE_CPU = 20e-6; /* seconds; makes the clock's own cost invisible */
 static const double MIN_SAMPLE_GPU = 5e-3;  /* likewise of events, and of the batch's two ends */
@@ -32,11 +37,12 @@ static bool on_gpu(const struct timer *timer) {
 
 /* `repeats` calls, each with the set behind the last one's. */
 static bool call(struct timer *timer, void *stream, attn_error *why) {
+    const struct work *work = timer->work;
     for (int64_t i = 0; i < timer->repeats; i++) {
-        if (!runner_forward_on(timer->runner, &timer->tensors[timer->next], stream, why)) {
+        if (!work->call(work->self, timer->next, stream, why)) {
             return false;
         }
-        timer->next = timer->next + 1 < timer->sets ? timer->next + 1 : 0;
+        timer->next = timer->next + 1 < work->sets ? timer->next + 1 : 0;
     }
     return true;
 }
@@ -53,16 +59,9 @@ static double between_events(struct timer *timer, enum mode mode, void *stream, 
     return event_seconds(device, timer->begin, timer->end, why);
 }
 
-/* Seconds of one sample, `repeats` calls, and what the clock says; below 0 on failure. */
-static double sample(struct timer *timer, enum mode mode, double *clock, attn_error *why) {
-    struct device *device = timer->runner->memory;
-    void *stream = timer->runner->stream;
-    if (mode == MODE_STREAM) {
-        stream = stream_make(device, why);
-        if (stream == NULL) {
-            return -1.0;
-        }
-    }
+/* Seconds of the timed window, `repeats` calls, and what the clock says; below 0 on failure. */
+static double timed(struct timer *timer, enum mode mode, void *stream, double *clock,
+                    attn_error *why) {
     const double start = clock_seconds();
     double seconds = -1.0;
     if (on_gpu(timer)) {
@@ -71,10 +70,8 @@ static double sample(struct timer *timer, enum mode mode, double *clock, attn_er
         seconds = clock_seconds() - start;
     }
     *clock = clock_seconds() - start;
-    if (mode == MODE_STREAM) {
-        stream_free(device, stream);
-    }
     if (*clock < TRUST * seconds) {
+        timer->distrusted = true;
         explain(why, "events say %.3g ms of a batch that took %.3g ms by the clock", 1e3 * seconds,
                 1e3 * *clock);
         return -1.0;
@@ -82,33 +79,73 @@ static double sample(struct timer *timer, enum mode mode, double *clock, attn_er
     return seconds;
 }
 
+/* The same on a stream made for it, when the GPU has nothing else to do. */
+static double timed_alone(struct timer *timer, double *clock, attn_error *why) {
+    struct device *device = timer->runner->memory;
+    void *stream = stream_make(device, why);
+    double seconds = -1.0;
+    if (stream != NULL && device_wait(device, why)) {
+        seconds = timed(timer, MODE_STREAM, stream, clock, why);
+    }
+    stream_free(device, stream);
+    return seconds;
+}
+
+/* A sample, and what stands around it; below 0 on failure. */
+static double sample(struct timer *timer, attn_error *why) {
+    const struct work *work = timer->work;
+    const int first = timer->next;
+    const int count = timer->repeats < work->sets ? (int)timer->repeats : work->sets;
+    void *stream = timer->runner->stream;
+    double clock = 0.0;
+    if ((work->before != NULL && !work->before(work->self, first, count, stream, why)) ||
+        (timer->options.cache == CACHE_COLD && !cache_empty(timer->cache, stream, why))) {
+        return -1.0;
+    }
+    const double seconds = timer->options.mode == MODE_STREAM
+                               ? timed_alone(timer, &clock, why)
+                               : timed(timer, timer->options.mode, stream, &clock, why);
+    if (seconds >= 0 && work->after != NULL &&
+        !work->after(work->self, first, count, stream, why)) {
+        return -1.0;
+    }
+    return seconds;
+}
+
 /* ---- open ------------------------------------------------------------------------------------ */
+
+/* Whether samples are batches: of calls that follow each other, on a warm cache. */
+static bool in_batches(const struct timer *timer) {
+    return timer->options.cache == CACHE_WARM && timer->options.mode != MODE_STREAM;
+}
 
 /* Runs until the machine is warm, then chooses how many calls make a sample. A graph's calls are
  * run eagerly here, since their number is not known yet. */
 static bool warm_up(struct timer *timer, attn_error *why) {
-    const enum mode mode = timer->mode == MODE_GRAPH ? MODE_EAGER : timer->mode;
-    const double enough = fmax(WARM_UP * timer->seconds, on_gpu(timer) ? WARM_UP_GPU : 0.0);
-    timer->repeats = on_gpu(timer) && mode == MODE_EAGER ? timer->sets : 1;
-    double warm = 0.0, one = 0.0;
-    while (warm <= enough) {
-        double clock = 0.0;
-        one = sample(timer, mode, &clock, why) / (double)timer->repeats;
+    const double enough = fmax(WARM_UP * timer->options.seconds, on_gpu(timer) ? WARM_UP_GPU : 0.0);
+    const double begin = clock_seconds();
+    timer->repeats = on_gpu(timer) ? timer->work->sets : 1;
+    double one = 0.0, clock = 0.0;
+    do {
+        one = timed(timer, MODE_EAGER, timer->runner->stream, &clock, why) / (double)timer->repeats;
         if (one < 0) {
             return false;
         }
-        warm += clock + 1e-9; /* a clock that stands still must not keep us here */
-    }
+    } while (clock_seconds() - begin <= enough);
     timer->next = 0;
-    if (!on_gpu(timer)) {
-        timer->repeats = one < MIN_SAMPLE_CPU ? (int64_t)(MIN_SAMPLE_CPU / (one + 1e-9)) + 1 : 1;
-    } else if (mode == MODE_EAGER) { /* whole rounds, so that a batch reaches every set */
+    timer->repeats = 1;
+    if (!on_gpu(timer) && in_batches(timer) && one < MIN_SAMPLE_CPU) {
+        timer->repeats = (int64_t)(MIN_SAMPLE_CPU / (one + 1e-9)) + 1;
+    } else if (on_gpu(timer) &&
+               in_batches(timer)) { /* whole rounds, so that it reaches every set */
+        const int sets = timer->work->sets;
         const double calls = fmin(ceil(MIN_SAMPLE_GPU / (one + 1e-9)), MAX_BATCH);
-        timer->repeats = ((int64_t)calls + timer->sets - 1) / timer->sets * timer->sets;
+        timer->repeats = ((int64_t)calls + sets - 1) / sets * sets;
     }
     return true;
 }
 
+/* Of as many calls as a sample has, from set 0 on. */
 static bool capture(struct timer *timer, attn_error *why) {
     struct device *device = timer->runner->memory;
     void *stream = timer->runner->stream;
@@ -118,22 +155,24 @@ static bool capture(struct timer *timer, attn_error *why) {
     const bool called = call(timer, stream, why);
     attn_error second = {""};
     timer->graph = capture_end(device, stream, called ? why : &second);
+    timer->next = 0;
     double clock = 0.0;
     return called && timer->graph != NULL &&
-           sample(timer, MODE_GRAPH, &clock, why) >= 0; /* the first replay uploads it */
+           timed(timer, MODE_GRAPH, stream, &clock, why) >= 0; /* the first replay uploads it */
 }
 
-bool timer_open(struct timer *timer, const struct runner *runner, const attn_tensors *tensors,
-                int sets, enum mode mode, double seconds, attn_error *why) {
+bool timer_open(struct timer *timer, const struct runner *runner, struct cache *cache,
+                const struct work *work, const struct timer_options *options, attn_error *why) {
     *timer = (struct timer){
-        .runner = runner, .tensors = tensors, .sets = sets, .mode = mode, .seconds = seconds};
+        .runner = runner, .cache = cache, .work = work, .options = *options, .repeats = 1};
     bool good = true;
     if (on_gpu(timer)) {
         timer->begin = event_make(runner->memory, why);
         timer->end = timer->begin != NULL ? event_make(runner->memory, why) : NULL;
         good = timer->end != NULL;
     }
-    good = good && warm_up(timer, why) && (mode != MODE_GRAPH || capture(timer, why));
+    good = good && (work->known > 0 || warm_up(timer, why)) &&
+           (options->mode != MODE_GRAPH || capture(timer, why));
     if (!good) {
         timer_close(timer);
     }
@@ -151,26 +190,53 @@ void timer_close(struct timer *timer) {
 
 /* ---- run ------------------------------------------------------------------------------------- */
 
-/* Returns the number of samples, 0 on failure. */
-static size_t take_samples(struct timer *timer, double *samples, attn_error *why) {
+/* Seconds of one call, sorted, in place of those of a sample. */
+static void per_call(const struct timing *timing, size_t count, double *sorted) {
+    for (size_t i = 0; i < count; i++) {
+        sorted[i] = timing->samples[i] / (double)timing->repeats;
+    }
+}
+
+static bool narrow(const struct timer *timer, const struct timing *timing, size_t count,
+                   double *scratch) {
+    per_call(timing, count, scratch);
+    const struct stats stats = stats_of(scratch, count);
+    return stats.high - stats.low <= timer->options.width * stats.p50; /* false for NaN */
+}
+
+/* Returns the number of samples, 0 on failure. `scratch` has as much room as the samples. */
+static size_t take_samples(struct timer *timer, struct timing *timing, double *scratch, size_t most,
+                           attn_error *why) {
+    const struct timer_options *options = &timer->options;
     const int few = on_gpu(timer) ? MIN_SAMPLES_GPU : MIN_SAMPLES_CPU;
-    const size_t least = (size_t)(timer->sets > few ? timer->sets : few);
+    size_t least = options->least > 0 ? options->least : (size_t)few;
+    least = (size_t)timer->work->sets > least ? (size_t)timer->work->sets : least;
     struct progress progress;
     progress_start(&progress, "timing", false);
-    size_t count = 0;
-    double total = 0.0;
-    while (count < MAX_SAMPLES && (count < least || total < timer->seconds)) {
-        double clock = 0.0;
-        const double seconds = sample(timer, timer->mode, &clock, why);
+    const double begin = clock_seconds();
+    double passed = 0.0;
+    size_t count = 0, look = least > FIRST_LOOK ? least : FIRST_LOOK;
+    while (count < most && (count < least || (passed < options->seconds && !timing->settled))) {
+        const double seconds = sample(timer, why);
         if (seconds < 0) {
             count = 0;
             break;
         }
-        total += clock;
-        samples[count++] = seconds / (double)timer->repeats;
-        progress_set(&progress, fmin(total / timer->seconds, (double)count / (double)least));
+        timing->samples[count++] = seconds;
+        if (count == look) {
+            timing->settled = narrow(timer, timing, count, scratch);
+            look += look / GROWTH;
+        }
+        if (options->gpu != NULL) {
+            nvml_watch_look(options->gpu);
+        }
+        passed = clock_seconds() - begin;
+        progress_set(&progress, fmin(passed / options->seconds, (double)count / (double)least));
     }
     progress_stop(&progress);
+    if (count > 0 && !timing->settled) {
+        timing->settled = narrow(timer, timing, count, scratch);
+    }
     return count;
 }
 
@@ -193,19 +259,103 @@ static double host_cost(struct timer *timer, double one, attn_error *why) {
 }
 
 bool timer_run(struct timer *timer, struct timing *timing, attn_error *why) {
-    double *samples = malloc(MAX_SAMPLES * sizeof *samples);
-    if (samples == NULL) {
+    const size_t most = timer->options.most > 0 ? timer->options.most : MAX_SAMPLES;
+    double *scratch = malloc(most * sizeof *scratch);
+    *timing = (struct timing){.mode = timer->options.mode,
+                              .cache = timer->options.cache,
+                              .samples = malloc(most * sizeof *timing->samples),
+                              .repeats = timer->repeats,
+                              .host = (double)NAN};
+    if (scratch == NULL || timing->samples == NULL) {
+        free(scratch);
         return explain(why, "out of memory for the samples");
     }
-    const size_t count = take_samples(timer, samples, why);
-    *timing = (struct timing){.mode = timer->mode, .repeats = timer->repeats, .host = NAN};
+    const size_t count = take_samples(timer, timing, scratch, most, why);
     if (count > 0) {
-        timing->stats = stats_of(samples, count);
+        per_call(timing, count, scratch);
+        timing->stats = stats_of(scratch, count); /* sorts */
+        timing->p90 = stats_quantile(scratch, count, 0.9);
+        timing->p99 = stats_quantile(scratch, count, 0.99);
     }
-    free(samples);
-    if (count > 0 && on_gpu(timer) && timer->mode == MODE_EAGER) {
+    free(scratch);
+    if (count > 0 && on_gpu(timer) && timer->work->known <= 0 && timing->mode == MODE_EAGER &&
+        timing->cache == CACHE_WARM) {
         timing->host = host_cost(timer, timing->stats.p50, why);
         return timing->host >= 0;
     }
     return count > 0;
+}
+
+void timing_free(struct timing *timing) {
+    free(timing->samples);
+    timing->samples = NULL;
+}
+
+/* ---- the control ----------------------------------------------------------------------------- */
+
+/* The timer may read so much more than the sleep: a share, and what a launch costs. Less it may not
+ * read, but for the resolution of the GPU's clock. A CPU's is short, since in a longer one there is
+ * always somebody else who wants the core. */
+static const double SLEEP_GPU = 1e-3, SLEEP_CPU = 0.25e-3;
+static const double SLEEP_SHARE = 0.03, SLEEP_LAUNCH = 20e-6, SLEEP_MISSING = 0.01;
+enum { SLEEP_SAMPLES = 9, SLEEP_TRIES = 5 };
+
+/* By a clock that the timer does not use. */
+static bool spin(void *self, int set, void *stream, attn_error *why) {
+    struct timespec begin, now;
+    (void)self;
+    (void)set;
+    (void)stream;
+    (void)why;
+    clock_gettime(CLOCK_MONOTONIC_RAW, &begin);
+    do {
+        clock_gettime(CLOCK_MONOTONIC_RAW, &now);
+    } while ((double)(now.tv_sec - begin.tv_sec) + 1e-9 * (double)(now.tv_nsec - begin.tv_nsec) <
+             SLEEP_CPU);
+    return true;
+}
+
+static bool sleep_on_gpu(void *self, int set, void *stream, attn_error *why) {
+    const struct cache *cache = self;
+    (void)set;
+    return launch_sleep(cache->kernels, (uint64_t)(1e9 * SLEEP_GPU), stream, why);
+}
+
+/* One try. */
+static bool read_sleep(const struct runner *runner, struct cache *cache, const struct work *work,
+                       const struct timer_options *options, struct sleep_reading *reading,
+                       attn_error *why) {
+    struct timer timer;
+    struct timing timing;
+    if (!timer_open(&timer, runner, cache, work, options, why)) {
+        return false;
+    }
+    const bool good = timer_run(&timer, &timing, why);
+    timer_close(&timer);
+    timing_free(&timing);
+    reading->read = timing.stats.p50;
+    reading->right = good && timing.stats.min >= (1.0 - SLEEP_MISSING) * reading->asked &&
+                     reading->read <= (1.0 + SLEEP_SHARE) * reading->asked + SLEEP_LAUNCH;
+    return good;
+}
+
+bool timer_control(const struct runner *runner, struct cache *cache, enum mode mode,
+                   enum cache_state state, struct sleep_reading *reading, attn_error *why) {
+    const bool gpu = cache->kernels != NULL;
+    const double asked = gpu ? SLEEP_GPU : SLEEP_CPU;
+    const struct work work = {
+        .self = cache, .sets = 1, .known = asked, .call = gpu ? sleep_on_gpu : spin};
+    const struct timer_options options = {.mode = mode,
+                                          .cache = state,
+                                          .seconds = asked,
+                                          .least = SLEEP_SAMPLES,
+                                          .most = SLEEP_SAMPLES};
+    *reading = (struct sleep_reading){.asked = asked};
+    /* On a machine that is busy with something else one median may be late; a timer that is wrong
+     * is wrong each time. */
+    bool good = true;
+    for (int i = 0; i < SLEEP_TRIES && good && !reading->right; i++) {
+        good = read_sleep(runner, cache, &work, &options, reading, why);
+    }
+    return good;
 }

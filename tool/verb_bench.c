@@ -20,7 +20,7 @@
 
 /* How often each outcome was seen, and the last reason. */
 struct tally {
-    int timed, refused, failed, wrong;
+    int timed, refused, failed, wrong, invalid;
     attn_error why;
 };
 
@@ -31,8 +31,10 @@ struct request {
     struct extras extras;
     struct measure_options options;
     int64_t seed;
-    bool grid, one_dtype, all_variants, json;
-    int grid_name, mode;
+    double width; /* in percent */
+    bool grid, one_dtype, all_variants, json, samples;
+    int grid_name, mode, cache;
+    struct nvml *nvml;
     int32_t variant_count; /* of the context, before any is added */
     attn_device device;
     struct tally tally;
@@ -41,6 +43,8 @@ struct request {
 
 enum { MODE_ALL = MODE_COUNT };
 static const char *const MODE_CHOICES[] = {"eager", "stream", "graph", "all", NULL};
+enum { CACHE_ALL = CACHE_STATES };
+static const char *const CACHE_CHOICES[] = {"cold", "warm", "all", NULL};
 
 /* ---- report ---------------------------------------------------------------------------------- */
 
@@ -48,44 +52,58 @@ static double rate(const struct measurement *m, const struct timing *timing) {
     return m->flops / timing->stats.p50;
 }
 
-static const char *outcome_name(enum outcome outcome) {
-    switch (outcome) {
-    case OUTCOME_TIMED: return "timed";
-    case OUTCOME_REFUSED: return "refused";
-    case OUTCOME_FAILED: return "failed";
-    case OUTCOME_WRONG: break;
+static void samples_json(struct json *json, const struct timing *timing) {
+    json_open(json, "sample_seconds", '[');
+    for (size_t i = 0; i < timing->stats.count; i++) {
+        json_real(json, NULL, timing->samples[i]);
     }
-    return "wrong";
+    json_close(json);
 }
 
-static void timing_json(struct json *json, const struct request *request,
-                        const struct measurement *m, const struct timing *timing) {
+static void row_json(struct json *json, const struct request *request, const struct measurement *m,
+                     const struct measured *row) {
+    const struct timing *timing = &row->timing;
     verdict_json(json, "check", &m->verdict);
     if (runner_wants_gpu(&request->runner)) {
         json_text(json, "mode", MODE_NAMES[timing->mode]);
         json_real(json, "host_us", 1e6 * timing->host);
     }
+    json_text(json, "cache", CACHE_STATE_NAMES[timing->cache]);
     json_int(json, "samples", (int64_t)timing->stats.count);
     json_int(json, "calls_per_sample", timing->repeats);
     json_int(json, "input_sets", m->sets);
+    json_bool(json, "settled", timing->settled);
     json_real(json, "p50_seconds", timing->stats.p50);
     json_real(json, "p50_low_seconds", timing->stats.low);
     json_real(json, "p50_high_seconds", timing->stats.high);
-    json_real(json, "p90_seconds", timing->stats.p90);
+    json_real(json, "p90_seconds", timing->p90.value);
+    json_real(json, "p90_low_seconds", timing->p90.low);
+    json_real(json, "p90_high_seconds", timing->p90.high);
+    json_real(json, "p99_seconds", timing->p99.value);
+    json_real(json, "p99_low_seconds", timing->p99.low);
+    json_real(json, "p99_high_seconds", timing->p99.high);
     json_real(json, "min_seconds", timing->stats.min);
     json_real(json, "gflops", 1e-9 * rate(m, timing));
+    json_real(json, "sleep_asked_seconds", row->sleep.asked);
+    json_real(json, "sleep_read_seconds", row->sleep.read);
+    if (request->nvml != NULL) {
+        nvml_json(json, "gpu", &row->gpu);
+    }
+    if (request->samples) {
+        samples_json(json, timing);
+    }
 }
 
 /* One object for each mode that was timed, or one that says why there is none. */
 static void print_json(struct request *request, const struct measurement *m) {
     struct json *json = &request->out;
-    for (int i = 0; i == 0 || i < m->timing_count; i++) {
+    for (int i = 0; i == 0 || i < m->row_count; i++) {
         json_open(json, NULL, '{');
         problem_json(json, "problem", &m->problem);
         json_text(json, "variant", m->variant[0] != '\0' ? m->variant : NULL);
-        json_text(json, "outcome", outcome_name(m->outcome));
+        json_text(json, "outcome", OUTCOME_NAMES[m->outcome]);
         if (m->outcome == OUTCOME_TIMED) {
-            timing_json(json, request, m, &m->timings[i]);
+            row_json(json, request, m, &m->rows[i]);
         } else {
             json_text(json, "reason", m->why.text);
         }
@@ -106,32 +124,61 @@ static void print_device(const attn_device *device) {
     }
 }
 
-static void print_timing_cpu(const struct measurement *m) {
-    const struct stats *stats = &m->timings[0].stats;
-    printf("p50       %.4f ms", 1e3 * stats->p50);
-    if (!isnan(stats->low)) {
-        printf("   95 %% CI %.4f to %.4f", 1e3 * stats->low, 1e3 * stats->high);
+static void print_interval(const char *name, struct interval interval) {
+    printf("%-9s %.4f ms", name, 1e3 * interval.value);
+    if (!isnan(interval.low) && !isnan(interval.high)) {
+        printf("   95 %% CI %.4f to %.4f", 1e3 * interval.low, 1e3 * interval.high);
     }
-    printf("\np90       %.4f ms\nmin       %.4f ms   of %zu samples\n", 1e3 * stats->p90,
-           1e3 * stats->min, stats->count);
-    printf("rate      %.1f GFLOP/s\n", 1e-9 * rate(m, &m->timings[0]));
+    printf("\n");
+}
+
+static void print_timings_cpu(const struct measurement *m) {
+    for (int i = 0; i < m->row_count; i++) {
+        const struct timing *timing = &m->rows[i].timing;
+        const struct stats *stats = &timing->stats;
+        printf("cache     %s\n", CACHE_STATE_NAMES[timing->cache]);
+        print_interval("p50", (struct interval){stats->p50, stats->low, stats->high});
+        print_interval("p90", timing->p90);
+        print_interval("p99", timing->p99);
+        printf("min       %.4f ms   of %zu samples\n", 1e3 * stats->min, stats->count);
+        printf("rate      %.1f GFLOP/s\n", 1e-9 * rate(m, timing));
+    }
+}
+
+static void print_host(const struct timing *timing) {
+    if (isnan(timing->host)) {
+        printf("%8s\n", "");
+    } else {
+        printf("%8.2f\n", 1e6 * timing->host);
+    }
 }
 
 static void print_timings_gpu(const struct measurement *m) {
-    printf("\n%-7s %10s %23s %10s %10s %9s %8s %8s\n", "mode", "p50 us", "95 % CI", "p90 us",
-           "min us", "TFLOP/s", "samples", "host us");
-    for (int i = 0; i < m->timing_count; i++) {
-        const struct timing *timing = &m->timings[i];
+    printf("\n%-7s %-5s %10s %23s %10s %10s %10s %9s %8s %8s\n", "mode", "cache", "p50 us",
+           "95 % CI", "p90 us", "p99 us", "min us", "TFLOP/s", "samples", "host us");
+    for (int i = 0; i < m->row_count; i++) {
+        const struct timing *timing = &m->rows[i].timing;
         const struct stats *stats = &timing->stats;
-        printf("%-7s %10.2f %10.2f to %9.2f %10.2f %10.2f %9.1f %8zu ", MODE_NAMES[timing->mode],
-               1e6 * stats->p50, 1e6 * stats->low, 1e6 * stats->high, 1e6 * stats->p90,
+        printf("%-7s %-5s %10.2f %10.2f to %9.2f %10.2f %10.2f %10.2f %9.1f %8zu ",
+               MODE_NAMES[timing->mode], CACHE_STATE_NAMES[timing->cache], 1e6 * stats->p50,
+               1e6 * stats->low, 1e6 * stats->high, 1e6 * stats->p90, 1e6 * timing->p99.value,
                1e6 * stats->min, 1e-12 * rate(m, timing), stats->count);
-        if (isnan(timing->host)) {
-            printf("%8s\n", "");
-        } else {
-            printf("%8.2f\n", 1e6 * timing->host);
-        }
+        print_host(timing);
     }
+}
+
+/* "clocks    1965 to 1980 MHz, memory 3201, 412 W, 52 C; held by: power cap" */
+static void print_state(const struct measurement *m) {
+    struct nvml_watch all = nvml_watch_begin(NULL);
+    char reasons[256];
+    for (int i = 0; i < m->row_count; i++) {
+        nvml_watch_join(&all, &m->rows[i].gpu);
+    }
+    printf("\nclocks    %.0f to %.0f MHz, memory %.0f, %.0f W, %.0f C%s%s\n",
+           all.least[SM_CLOCK_MHZ], all.most[SM_CLOCK_MHZ], all.least[MEMORY_CLOCK_MHZ],
+           all.most[POWER_WATTS], all.most[TEMPERATURE_C],
+           all.reasons_known && all.reasons != 0 ? "; held by: " : "",
+           nvml_reasons_text(all.reasons, reasons, sizeof reasons));
 }
 
 static void print_block(const struct request *request, const struct measurement *m) {
@@ -142,32 +189,39 @@ static void print_block(const struct request *request, const struct measurement 
     printf("\nchecked   %s\n", verdict_text(&m->verdict, text, sizeof text));
     if (runner_wants_gpu(&request->runner)) {
         print_timings_gpu(m);
+        if (request->nvml != NULL) {
+            print_state(m);
+        }
     } else {
-        print_timing_cpu(m);
+        print_timings_cpu(m);
     }
 }
 
 static void print_heading(const struct request *request) {
     print_device(&request->device);
     if (runner_wants_gpu(&request->runner)) {
-        printf("\n\n%-36s %-36s %-7s %10s %10s %10s %9s %8s\n", "problem", "variant", "mode",
-               "p50 us", "p90 us", "min us", "TFLOP/s", "host us");
+        printf("\n\n%-36s %-36s %-7s %-5s %10s %10s %10s %9s %8s\n", "problem", "variant", "mode",
+               "cache", "p50 us", "p90 us", "min us", "TFLOP/s", "host us");
     } else {
-        printf("\n\n%-36s %-22s %9s %9s %9s %9s\n", "problem", "variant", "p50 ms", "p90 ms",
-               "min ms", "GFLOP/s");
+        printf("\n\n%-36s %-22s %-5s %9s %9s %9s %9s\n", "problem", "variant", "cache", "p50 ms",
+               "p90 ms", "min ms", "GFLOP/s");
     }
 }
 
-static void print_rows_gpu(const char *problem, const struct measurement *m) {
-    for (int i = 0; i < m->timing_count; i++) {
-        const struct timing *timing = &m->timings[i];
-        printf("%-36s %-36s %-7s %10.2f %10.2f %10.2f %9.1f ", problem, m->variant,
-               MODE_NAMES[timing->mode], 1e6 * timing->stats.p50, 1e6 * timing->stats.p90,
-               1e6 * timing->stats.min, 1e-12 * rate(m, timing));
-        if (isnan(timing->host)) {
-            printf("%8s\n", "");
+static void print_rows(const struct request *request, const char *problem,
+                       const struct measurement *m) {
+    for (int i = 0; i < m->row_count; i++) {
+        const struct timing *timing = &m->rows[i].timing;
+        const struct stats *stats = &timing->stats;
+        const char *cache = CACHE_STATE_NAMES[timing->cache];
+        if (runner_wants_gpu(&request->runner)) {
+            printf("%-36s %-36s %-7s %-5s %10.2f %10.2f %10.2f %9.1f ", problem, m->variant,
+                   MODE_NAMES[timing->mode], cache, 1e6 * stats->p50, 1e6 * stats->p90,
+                   1e6 * stats->min, 1e-12 * rate(m, timing));
+            print_host(timing);
         } else {
-            printf("%8.2f\n", 1e6 * timing->host);
+            printf("%-36s %-22s %-5s %9.3f %9.3f %9.3f %9.1f\n", problem, m->variant, cache,
+                   1e3 * stats->p50, 1e3 * stats->p90, 1e3 * stats->min, 1e-9 * rate(m, timing));
         }
     }
 }
@@ -177,13 +231,12 @@ static void print_row(const struct request *request, const struct measurement *m
     problem_text(&m->problem, text, sizeof text);
     if (m->outcome != OUTCOME_TIMED) {
         printf("%-36s %s%s%s: %s\n", text, m->variant, m->variant[0] != '\0' ? " " : "",
-               m->outcome == OUTCOME_WRONG ? "WRONG" : outcome_name(m->outcome), m->why.text);
-    } else if (runner_wants_gpu(&request->runner)) {
-        print_rows_gpu(text, m);
+               m->outcome == OUTCOME_WRONG     ? "WRONG"
+               : m->outcome == OUTCOME_INVALID ? "INVALID"
+                                               : OUTCOME_NAMES[m->outcome],
+               m->why.text);
     } else {
-        const struct stats *stats = &m->timings[0].stats;
-        printf("%-36s %-22s %9.3f %9.3f %9.3f %9.1f\n", text, m->variant, 1e3 * stats->p50,
-               1e3 * stats->p90, 1e3 * stats->min, 1e-9 * rate(m, &m->timings[0]));
+        print_rows(request, text, m);
     }
     fflush(stdout); /* a table that grows while one looks */
 }
@@ -207,10 +260,12 @@ static int run_one(struct request *request) {
     } else if (m.outcome == OUTCOME_TIMED) {
         print_block(request, &m);
     }
+    measurement_free(&m);
     switch (m.outcome) {
     case OUTCOME_TIMED: return EXIT_DONE;
     case OUTCOME_REFUSED:
     case OUTCOME_FAILED: return complain("bench: %s", m.why.text);
+    case OUTCOME_INVALID: complain("bench: INVALID: %s", m.why.text); return EXIT_INVALID;
     case OUTCOME_WRONG: break;
     }
     complain("bench: %s computes it wrongly: %s", m.variant, m.why.text);
@@ -225,6 +280,7 @@ static void measure_row(struct request *request, const attn_problem *problem) {
     tally->refused += m.outcome == OUTCOME_REFUSED;
     tally->failed += m.outcome == OUTCOME_FAILED;
     tally->wrong += m.outcome == OUTCOME_WRONG;
+    tally->invalid += m.outcome == OUTCOME_INVALID;
     if (m.outcome != OUTCOME_TIMED) {
         tally->why = m.why;
     }
@@ -233,6 +289,7 @@ static void measure_row(struct request *request, const attn_problem *problem) {
     } else {
         print_row(request, &m);
     }
+    measurement_free(&m);
 }
 
 /* One row, or one for each variant that applies. Where none does, the row says why. */
@@ -287,6 +344,11 @@ static int run_table(struct request *request) {
         complain("bench: %d result%s wrong", tally->wrong, tally->wrong == 1 ? " is" : "s are");
         return EXIT_FAILED_CHECK;
     }
+    if (tally->invalid > 0) {
+        complain("bench: INVALID: %d of %d: %s", tally->invalid,
+                 tally->invalid + tally->failed + tally->timed + tally->refused, tally->why.text);
+        return EXIT_INVALID;
+    }
     if (tally->timed == 0) {
         return complain("bench: nothing was timed: %s", tally->why.text);
     }
@@ -318,6 +380,13 @@ static int run(struct request *request) {
     request->options.seed = (uint64_t)request->seed;
     request->options.modes =
         request->mode == MODE_ALL ? (1U << MODE_COUNT) - 1U : 1U << request->mode;
+    request->options.caches =
+        request->cache == CACHE_ALL ? (1U << CACHE_STATES) - 1U : 1U << request->cache;
+    request->options.width = 1e-2 * request->width;
+    if (device_is_gpu(request->runner.memory)) { /* without it nothing is known but the times */
+        request->nvml = nvml_open(request->runner.context, request->runner.device, NULL);
+        request->options.nvml = request->nvml;
+    }
     request->out = json_begin(stdout);
     if (request->json) {
         json_open(&request->out, NULL, '{');
@@ -343,7 +412,7 @@ static int run(struct request *request) {
 
 /* ---- the command line ------------------------------------------------------------------------ */
 
-enum { OWN_ARGS = 7, OWN_GRID = 0, OWN_MODE = 2 }; /* places of --grid and --mode */
+enum { OWN_ARGS = 10, OWN_GRID = 0, OWN_MODE = 2 }; /* places of --grid and --mode */
 
 struct tables {
     struct arg sizes[SIZES_ARGS], semantics[SEMANTICS_ARGS];
@@ -359,6 +428,8 @@ static void fill_tables(struct request *request, struct tables *tables) {
     request->options.seconds = 1.0;
     request->seed = 1;
     request->mode = MODE_ALL;
+    request->cache = CACHE_WARM;
+    request->width = 2.0;
     const struct arg own[OWN_ARGS] = {
         arg_choice("--grid", &request->grid_name, GRID_NAMES,
                    "a table of problems: cpu in every dtype, the others in fp16, or in --dtype"),
@@ -367,11 +438,16 @@ static void fill_tables(struct request *request, struct tables *tables) {
         arg_choice("--mode", &request->mode, MODE_CHOICES,
                    "on a GPU: calls back to back, each alone on a stream of its own, or replayed "
                    "from a graph [all]"),
+        arg_choice("--cache", &request->cache, CACHE_CHOICES,
+                   "what a call finds in it: its inputs, nothing, or once so and once so [warm]"),
+        arg_real("--width", &request->width,
+                 "stop when the median's 95 % interval is this narrow, in percent of it [2]"),
         arg_real("--seconds", &request->options.seconds,
-                 "time each problem, in each mode, for so long [1]"),
+                 "time each problem, in each mode and cache state, for no longer than this [1]"),
         arg_int("--seed", &request->seed, 0, INT64_MAX, "of the random inputs [1]"),
         arg_flag("--lse", &request->options.lse, "compute the log-sum-exp too"),
         arg_flag("--json", &request->json, "report as JSON"),
+        arg_flag("--samples", &request->samples, "with --json: every sample that was taken"),
     };
     memcpy(tables->own, own, sizeof own);
 }
@@ -385,6 +461,14 @@ static enum args_result check_request(struct request *request, const struct tabl
     }
     if (!(request->options.seconds > 0)) {
         complain("bench: --seconds: %g, expected more than 0", request->options.seconds);
+        return ARGS_BAD;
+    }
+    if (!(request->width >= 0)) {
+        complain("bench: --width: %g, expected 0 or more", request->width);
+        return ARGS_BAD;
+    }
+    if (request->samples && !request->json) {
+        complain("bench: --samples: no --json, expected both");
         return ARGS_BAD;
     }
     if (tables->own[OWN_MODE].seen && !runner_wants_gpu(&request->runner)) {
@@ -420,14 +504,17 @@ static enum args_result parse(struct request *request, int argc, char **argv) {
         .synopsis = "[options]",
         .notes =
             "Inputs are random, N(0,1). The result is compared with the double-precision "
-            "reference on a\nsample of rows before anything is timed; a wrong result has no "
-            "time (exit 1).\nInputs change from call to call: up to 8 sets, 256 MB, on a GPU, 4 "
-            "sets, 64 MB, on a CPU.\n",
+            "reference on a\nsample of rows before anything is timed, and bit for bit with that "
+            "after each sample; a\nwrong result has no time (exit 1). A sleep of known length must "
+            "read right in each mode,\nand no time may be below what the hardware can do: else "
+            "INVALID (exit 4).\nInputs change from call to call: up to 8 sets, 256 MB, on a GPU, 4 "
+            "sets, 64 MB, on a CPU;\nwarm: as many as stay in the cache together.\n",
         .examples =
             "  attest bench --dtype fp16\n"
             "  attest bench --batch 4 --heads 32 --heads-kv 8 --seq-q 1 --seq-kv 8192 --dim "
             "128\n"
-            "  attest bench --grid cpu --json > bench.json\n"
+            "  attest bench --grid cpu --json --samples > bench.json\n"
+            "  attest bench --device cuda --cache all --width 1 --seconds 5\n"
             "  attest bench --device cuda --grid canonical --all-variants --mode graph\n",
         .groups = groups,
         .group_count = sizeof groups / sizeof *groups,
@@ -443,6 +530,7 @@ int verb_bench(int argc, char **argv) {
         return parsed == ARGS_HELP ? EXIT_DONE : EXIT_BAD_INPUT;
     }
     const int status = run(&request);
+    nvml_close(request.nvml);
     runner_close(&request.runner);
     return status;
 }

@@ -18,6 +18,7 @@
 #include "attn.h"
 #include "file.h"
 #include "inspect.h"
+#include "inspect_against.h"
 #include "json.h"
 #include "kernels.h"
 #include "message.h"
@@ -27,7 +28,7 @@
 
 struct job {
     bool json, opcodes;
-    const char *pattern, *budgets_path, *image_path, *dump_path;
+    const char *pattern, *budgets_path, *image_path, *dump_path, *against;
     regex_t regex;
     bool has_regex;
     struct budgets budgets;
@@ -225,6 +226,9 @@ static void put_row(struct json *json, const struct job *job, const struct inspe
     put_known(json, "smem_dynamic", row->smem_dynamic);
     json_int(json, "barriers", row->entry.barriers);
     json_int(json, "tensor_ops", row->tensor_ops);
+    if (row->family != NULL) {
+        json_int(json, "tensor_demand", row->tensor_demand);
+    }
     json_int(json, "local_ops", row->local_ops);
     json_int(json, "instructions", row->instructions);
     json_int(json, "helpers", row->entry.helpers);
@@ -398,6 +402,11 @@ static int prepare(struct job *job) {
                         "already",
                         job->budgets_path != NULL ? "--budgets" : "--dump");
     }
+    if (job->image_path != NULL && job->against != NULL) {
+        return complain("inspect: --against: %s: it is for the kernels of the library, and --image "
+                        "looks at a file",
+                        job->against);
+    }
     if (job->pattern != NULL) {
         const int code = regcomp(&job->regex, job->pattern, REG_EXTENDED | REG_NOSUB);
         if (code != 0) {
@@ -407,6 +416,20 @@ static int prepare(struct job *job) {
                             text);
         }
         job->has_regex = true;
+    }
+    return EXIT_DONE;
+}
+
+/* A table of both; a verdict there is not, since neither is the measure of the other. */
+static int compare_builds(const struct job *job) {
+    attn_error why;
+    size_t missing;
+    if (!inspect_against(job->against, job->rows, job->count, job->json, &missing, &why)) {
+        return complain("inspect: %s", why.text);
+    }
+    if (missing > 0) {
+        complain("inspect: %s lacks %zu of %zu cubins", job->against, missing, job->count);
+        return EXIT_NOT_RUN;
     }
     return EXIT_DONE;
 }
@@ -429,6 +452,9 @@ static int inspect_library(struct job *job) {
         return complain("inspect: --variant: '%s' matches none of the library's %d variants for "
                         "GPUs",
                         job->pattern != NULL ? job->pattern : "", job->variants);
+    }
+    if (job->against != NULL) {
+        return compare_builds(job);
     }
     print_rows(job);
     return judge(job);
@@ -464,6 +490,8 @@ int verb_inspect(int argc, char **argv) {
         arg_text("--image", &job.image_path, "FILE",
                  "the kernels of a cubin instead, without budgets"),
         arg_flag("--opcodes", &job.opcodes, "how often each machine instruction occurs"),
+        arg_text("--against", &job.against, "LIB",
+                 "beside those of another libattn.so, such as that of make debug"),
         arg_text("--dump", &job.dump_path, "DIR", "write cubins, PTX and ptxas logs there too"),
         arg_flag("--json", &job.json, "the same as JSON"),
     };
@@ -471,13 +499,14 @@ int verb_inspect(int argc, char **argv) {
     const struct command command = {
         .verb = "inspect",
         .summary = "what the machine code in the library needs, compared with its budgets",
-        .synopsis = "[--variant RE] [--budgets FILE | --image FILE] [--opcodes] [--dump DIR] "
-                    "[--json]",
+        .synopsis = "[--variant RE] [--budgets FILE | --image FILE | --against LIB] [--opcodes] "
+                    "[--dump DIR] [--json]",
         .notes = "Needs no GPU. Registers, stack, shared memory and barriers are read from the "
                  "cubin, spills from\nthe ptxas log that is bound to it by its hash, instructions "
                  "from the kernel's own code.\nExit code 3: a cubin with a budget, or all of "
                  "them, are not in this library.\n",
         .examples = "  attest inspect --variant wmma\n"
+                    "  attest inspect --against build-debug/libattn.so\n"
                     "  attest inspect --image kernel.cubin --opcodes\n",
         .groups = groups,
         .group_count = 1,

@@ -17,6 +17,7 @@
 
 #include "args.h"
 #include "clock.h"
+#include "conversation.h"
 #include "device_alias.h"
 #include "message.h"
 #include "parity.h"
@@ -461,6 +462,7 @@ int verb_parity(int argc, char **argv) {
         return worker_run(&request.setup, (enum worker_job)request.job, request.batch[0],
                           request.batch[1]);
     }
+    conversation_watch(false);
     const int status = run(&request);
     report_free(&request.report);
     return status;

@@ -23,26 +23,19 @@
 #include "json.h"
 #include "kernels.h"
 #include "message.h"
+#include "sanitize_call.h"
 #include "sanitize_target.h"
 #include "sanitizer_log.h"
+#include "tool_path.h"
 #include "verbs.h"
 
-enum { PATH_SIZE = PATH_MAX, MAX_WORDS = 32, MAX_SECONDS = 3600, VERSION_SECONDS = 30 };
+enum { PATH_SIZE = PATH_MAX, MAX_SECONDS = 3600 };
 
 /* The verdict's exit codes, in the order of enum sanitizer_verdict. */
 static const int EXIT_CODES[] = {EXIT_DONE, EXIT_FAILED_CHECK, EXIT_INVALID, EXIT_NOT_RUN};
 
 static const char *const TOOL_CHOICES[] = {"memcheck",  "racecheck", "initcheck",
                                            "synccheck", "all",       NULL};
-
-/* What each tool is told beside its name. The padding parts allocations, so that a write behind one
- * does not land in the next. */
-static const char *const TOOL_OPTIONS[SANITIZER_TOOLS][5] = {
-    [MEMCHECK] = {"--leak-check", "full", "--padding", "512", NULL},
-    [RACECHECK] = {"--racecheck-report", "all", NULL},
-    [INITCHECK] = {NULL},
-    [SYNCCHECK] = {NULL},
-};
 
 struct run {
     bool done; /* child and log are filled */
@@ -67,7 +60,7 @@ struct sanitize {
     int64_t timeout;
     const char *sanitizer, *faults, *out;
 
-    char self[PATH_SIZE], sanitizer_path[PATH_SIZE], faults_path[PATH_SIZE], out_path[PATH_SIZE];
+    char sanitizer_path[PATH_SIZE], faults_path[PATH_SIZE], out_path[PATH_SIZE];
     char version[128];
     attn_device device;
     struct candidate *candidates;
@@ -110,31 +103,13 @@ static enum sanitizer_verdict look_at_device(struct sanitize *s, attn_error *why
     return SANITIZER_PASS;
 }
 
-/* folder/name, if that is a program. */
-static bool program_in(const char *folder, size_t length, const char *name, char *path) {
-    const int written = snprintf(path, PATH_SIZE, "%.*s/%s", (int)length, folder, name);
-    struct stat info;
-    return written > 0 && written < PATH_SIZE && stat(path, &info) == 0 && S_ISREG(info.st_mode) &&
-           access(path, X_OK) == 0;
-}
-
 static bool find_sanitizer(struct sanitize *s, attn_error *why) {
-    static const char name[] = "compute-sanitizer", toolkit[] = "/usr/local/cuda/bin";
     if (s->sanitizer != NULL) {
         snprintf(s->sanitizer_path, PATH_SIZE, "%s", s->sanitizer);
         return access(s->sanitizer_path, X_OK) == 0 ||
                explain(why, "--sanitizer: %s: %s", s->sanitizer, strerror(errno));
     }
-    const char *path = getenv("PATH");
-    for (const char *folder = path; folder != NULL && *folder != '\0';) {
-        const size_t length = strcspn(folder, ":");
-        if (length > 0 && program_in(folder, length, name, s->sanitizer_path)) {
-            return true;
-        }
-        folder += length + (folder[length] == ':');
-    }
-    return program_in(toolkit, strlen(toolkit), name, s->sanitizer_path) ||
-           explain(why, "compute-sanitizer is neither in $PATH nor in %s", toolkit);
+    return tool_find("compute-sanitizer", s->sanitizer_path, why);
 }
 
 /* Whether it is an expression at all; asked before any device is. */
@@ -151,26 +126,12 @@ static bool check_pattern(const char *pattern) {
     return true;
 }
 
-/* This program's own path, and the folder of planted faults beside it. */
-static bool find_self(struct sanitize *s, attn_error *why) {
-    const ssize_t length = readlink("/proc/self/exe", s->self, PATH_SIZE - 1);
-    if (length <= 0) {
-        return explain(why, "/proc/self/exe: %s", strerror(errno));
-    }
-    s->self[length] = '\0';
-    if (s->faults != NULL) {
-        snprintf(s->faults_path, PATH_SIZE, "%s", s->faults);
-        return true;
-    }
-    const int folder = (int)(strrchr(s->self, '/') - s->self);
-    if (snprintf(s->faults_path, PATH_SIZE, "%.*s/faults", folder, s->self) >= PATH_SIZE) {
-        return explain(why, "%s: too long a path", s->self);
-    }
-    return true;
-}
-
-static bool find_faults(const struct sanitize *s, attn_error *why) {
+static bool find_faults(struct sanitize *s, attn_error *why) {
     struct stat info;
+    if (s->faults == NULL) {
+        return tool_faults(s->faults_path, why);
+    }
+    snprintf(s->faults_path, PATH_SIZE, "%s", s->faults);
     if (stat(s->faults_path, &info) != 0) {
         return explain(why, "--faults: %s: %s, expected the folder of kernels with planted faults",
                        s->faults_path, strerror(errno));
@@ -198,80 +159,28 @@ static bool log_path(const struct sanitize *s, const char *name, char *path, att
            explain(why, "--out: %s: too long a path", s->out_path);
 }
 
-/* The line of `compute-sanitizer --version` that holds the number. */
 static bool read_version(struct sanitize *s, attn_error *why) {
-    char path[PATH_SIZE], line[sizeof s->version];
-    char version[] = "--version";
-    char *argv[] = {s->sanitizer_path, version, NULL};
-    struct child child;
-    if (!log_path(s, "version", path, why) ||
-        !child_run(argv, path, VERSION_SECONDS, &child, why)) {
-        return false;
-    }
-    FILE *in = fopen(path, "r");
-    while (in != NULL && fgets(line, sizeof line, in) != NULL) {
-        line[strcspn(line, "\r\n")] = '\0';
-        if (strstr(line, "ersion") != NULL) {
-            snprintf(s->version, sizeof s->version, "%s", line);
-        }
-    }
-    if (in != NULL) {
-        fclose(in);
-    }
-    return true;
+    char path[PATH_SIZE];
+    return log_path(s, "version", path, why) &&
+           tool_version(s->sanitizer_path, path, s->version, sizeof s->version, why);
 }
 
 /* ---- one run --------------------------------------------------------------------------------- */
-
-/* Fills `words`, which point at strings of the request, and ends it with NULL. */
-static void command_line(const struct sanitize *s, enum sanitizer_tool tool, const char *image,
-                         const char *words[MAX_WORDS]) {
-    static char exit_code[8], limit[] = "100";
-    int n = 0;
-    snprintf(exit_code, sizeof exit_code, "%d", SANITIZER_EXIT_CODE);
-    words[n++] = s->sanitizer_path;
-    words[n++] = "--tool";
-    words[n++] = SANITIZER_TOOL_NAMES[tool];
-    words[n++] = "--error-exitcode";
-    words[n++] = exit_code;
-    words[n++] = "--print-limit";
-    words[n++] = limit;
-    for (int i = 0; TOOL_OPTIONS[tool][i] != NULL; i++) {
-        words[n++] = TOOL_OPTIONS[tool][i];
-    }
-    words[n++] = s->self;
-    words[n++] = "sanitize";
-    words[n++] = "--target";
-    words[n++] = "--tool";
-    words[n++] = SANITIZER_TOOL_NAMES[tool];
-    words[n++] = "--device";
-    words[n++] = s->target.device;
-    if (image != NULL) {
-        words[n++] = "--image";
-        words[n++] = image;
-    } else {
-        if (s->target.pattern != NULL) {
-            words[n++] = "--variant";
-            words[n++] = s->target.pattern;
-        }
-        if (s->target.ptx) {
-            words[n++] = "--ptx";
-        }
-    }
-    words[n] = NULL;
-}
 
 /* False, and the reason in run->why, where there is nothing to judge. */
 static bool run_tool(const struct sanitize *s, enum sanitizer_tool tool, const char *image,
                      struct run *run) {
     char name[32];
-    const char *words[MAX_WORDS];
-    char *argv[MAX_WORDS];
+    const struct sanitize_call call = {.sanitizer = s->sanitizer_path,
+                                       .device = s->target.device,
+                                       .pattern = s->target.pattern,
+                                       .image = image,
+                                       .ptx = s->target.ptx,
+                                       .timeout = (double)s->timeout,
+                                       .tool = tool};
     snprintf(name, sizeof name, "%s%s", SANITIZER_TOOL_NAMES[tool], image != NULL ? ".fault" : "");
-    command_line(s, tool, image, words);
-    memcpy(argv, words, sizeof argv); /* which nobody writes to, whatever their type */
     if (!log_path(s, name, run->path, &run->why) ||
-        !child_run(argv, run->path, (double)s->timeout, &run->child, &run->why)) {
+        !sanitize_call(&call, run->path, &run->child, &run->why)) {
         return false;
     }
     FILE *in = fopen(run->path, "r");
@@ -439,9 +348,6 @@ static int sanitize(struct sanitize *s) {
     if (device == SANITIZER_NOT_RUN) {
         return not_run(s, &why);
     }
-    if (!find_self(s, &why)) {
-        return complain("sanitize: %s", why.text);
-    }
     if (!find_faults(s, &why) || !find_sanitizer(s, &why)) {
         return not_run(s, &why);
     }
@@ -526,6 +432,7 @@ int verb_sanitize(int argc, char **argv) {
         return EXIT_BAD_INPUT;
     }
     if (s.as_target) {
+        s.target.tool = TOOL_CHOICES[s.tool];
         return sanitize_target(&s.target);
     }
     if (s.target.image != NULL) {

@@ -6,13 +6,13 @@
  * Invariant: changes nothing, and believes nothing that it can compute: hashes, statistics and
  * verdicts come from the raw files, and evidence.json must be what they give, byte for byte.
  */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "args.h"
+#include "budgets.h"
 #include "evidence.h"
-#include "json.h"
+#include "evidence_print.h"
 #include "message.h"
 #include "verbs.h"
 
@@ -73,35 +73,60 @@ static void judge_images(const struct pack *pack, struct judgement *judgement) {
     }
 }
 
-static void print_text(const struct evidence *evidence, bool ended) {
-    for (size_t i = 0; i < evidence->row_count; i++) {
-        const struct evidence_row *row = &evidence->rows[i];
-        printf("%-9s %-8s %-8s %zu of %zu, %.1f s%s%s\n", STAGE_NAMES[row->stage], row->device,
-               GATE_NAMES[row->judgement.gate], row->passed, row->subjects, row->seconds,
-               row->judgement.gate == GATE_PASS ? "" : ": ", row->judgement.reason);
+static bool plan_knows(const struct pack *pack, const char *variant) {
+    const struct json_value *variants = json_at(pack->plan, "variants");
+    for (size_t i = 0; i < json_count_of(variants); i++) {
+        if (strcmp(json_text_of(json_at(&variants->as.list.items[i], "name")), variant) == 0) {
+            return true;
+        }
     }
-    printf("\nverdict   %s%s%s%s\n", GATE_NAMES[evidence->judgement.gate],
-           evidence->partial ? " (partial)" : "", evidence->judgement.gate == GATE_PASS ? "" : ": ",
-           evidence->judgement.reason);
-    if (!ended) {
-        printf("          no %s yet: the run did not end\n", EVIDENCE_FILE);
-    }
-    printf("units     %zu, stale %zu\nroot      %s\n", evidence->unit_count, evidence->stale_count,
-           evidence->root);
+    return false;
 }
 
-static void print_json(const struct evidence *evidence, bool ended) {
-    struct json json = json_begin(stdout);
-    json_open(&json, NULL, '{');
-    json_text(&json, "verdict", GATE_NAMES[evidence->judgement.gate]);
-    json_text(&json, "reason",
-              evidence->judgement.gate == GATE_PASS ? NULL : evidence->judgement.reason);
-    json_bool(&json, "partial", evidence->partial);
-    json_bool(&json, "ended", ended);
-    json_int(&json, "units", (int64_t)evidence->unit_count);
-    json_int(&json, "stale", (int64_t)evidence->stale_count);
-    json_text(&json, "root", evidence->root);
-    json_close(&json);
+/* What this library has, and the library of the pack had not. */
+static void judge_variants(const struct pack *pack, struct judgement *judgement) {
+    attn_variant variant = {.size = sizeof variant};
+    for (int32_t i = 0; attn_variant_get(NULL, i, &variant, NULL) == ATTN_OK; i++) {
+        if (!plan_knows(pack, variant.name)) {
+            judge(judgement, GATE_STALE,
+                  "%.80s is in this library, and the pack knows nothing of it", variant.name);
+        }
+    }
+}
+
+/* A unit of inspect was held to the budget that this program has. */
+static void judge_budget(const struct json_value *unit, const struct budgets *budgets,
+                         struct judgement *judgement) {
+    const struct json_value *values = json_at(unit, "values");
+    const char *variant = json_text_of(json_at(unit, "variant"));
+    const char *arch = json_text_of(json_at(unit, "device"));
+    const struct budget *budget =
+        variant != NULL && arch != NULL ? budgets_find(budgets, variant, arch) : NULL;
+    if (budget == NULL ||
+        json_int_of(json_at(values, "budget_registers"), 0) != budget->registers ||
+        json_int_of(json_at(values, "budget_tensor_ops"), 0) != budget->tensor_ops) {
+        judge(judgement, GATE_STALE, "%.80s: its budget is another one now",
+              variant != NULL ? variant : "a variant");
+    }
+}
+
+/* evidence_make has read every unit once. */
+static bool judge_budgets(const struct pack *pack, struct judgement *judgement, attn_error *why) {
+    struct budgets budgets;
+    struct pack_names names = {0};
+    bool good = budgets_built_in(&budgets, why) && pack_list(pack, PACK_UNITS, &names, why);
+    for (size_t i = 0; good && i < names.count; i++) {
+        struct json_value *unit = pack_read_unit(pack, names.names[i], why);
+        good = unit != NULL;
+        if (good && stage_of(json_text_of(json_at(unit, "stage"))) == INSPECT &&
+            json_at(unit, "broken") == NULL) {
+            judge_budget(unit, &budgets, judgement);
+        }
+        json_free(unit);
+    }
+    pack_names_free(&names);
+    budgets_free(&budgets);
+    return good;
 }
 
 /* The pack is open. */
@@ -130,11 +155,16 @@ static int verify(const struct pack *pack, bool current, bool as_json) {
     }
     if (current) {
         judge_images(pack, &evidence.judgement);
+        judge_variants(pack, &evidence.judgement);
+        if (!judge_budgets(pack, &evidence.judgement, &why)) {
+            evidence_free(&evidence);
+            return complain("%s", why.text);
+        }
     }
     if (as_json) {
-        print_json(&evidence, ended);
+        evidence_print_json(&evidence, pack->path, ended);
     } else {
-        print_text(&evidence, ended);
+        evidence_print(&evidence, ended);
     }
     const int status = gate_exit(evidence.judgement.gate);
     evidence_free(&evidence);
@@ -145,7 +175,8 @@ int verb_verify(int argc, char **argv) {
     bool as_json = false, current = false;
     const char *path = NULL;
     struct arg args[] = {
-        arg_flag("--current", &current, "STALE, unless its images are those of this library"),
+        arg_flag("--current", &current,
+                 "STALE, unless its images, variants and budgets are those of this library"),
         arg_flag("--json", &as_json, "the same as JSON"),
     };
     struct arg positional = arg_text("PACK", &path, "PACK", "");

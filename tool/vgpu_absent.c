@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * vgpu_absent.c - what the program says of the virtual GPU where that was left out of the build
- * (-DATTN_VGPU=OFF). It stands for verb_check.c, check_*.c, device_alias.c and vgpu_findings.c.
+ * (-DATTN_VGPU=OFF). It stands for verb_check.c, check_*.c, device_alias.c, vgpu_findings.c
+ * and vgpu_planted.c.
  *
  * Invariant: asking for it is told with one sentence, never ignored.
  */
@@ -11,6 +12,7 @@
 #include "message.h"
 #include "verbs.h"
 #include "vgpu_findings.h"
+#include "vgpu_planted.h"
 
 static const char ABSENT[] = "the virtual GPU is not built in (-DATTN_VGPU=ON)";
 
@@ -48,4 +50,10 @@ bool vgpu_driver_clean(char *text, size_t size) {
     (void)text;
     (void)size;
     return true;
+}
+
+int planted_run(struct planted planted[PLANTED_MOST], attn_error *why) {
+    (void)planted;
+    explain(why, "%s", ABSENT);
+    return 0;
 }

@@ -1,0 +1,594 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * report_fixture.c - see report_fixture.h.
+ */
+#include "report_fixture.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "evidence.h"
+#include "file.h"
+#include "json.h"
+#include "message.h"
+#include "pack_fixture.h"
+#include "sanitizer_log.h"
+
+#define LIBRARY "2222222222222222222222222222222222222222222222222222222222222222"
+#define SEED "0123456789abcdef"
+#define COMMIT "f2f55a6c1d3b9e0a7f4428c6d5b1e93a0c7d8e21"
+
+const char *const REPORT_FIXTURE_NAMES[REPORT_FIXTURES + 1] = {"full",    "partial", "failing",
+                                                               "hostile", "large",   NULL};
+
+const char REPORT_HOSTILE_TEXT[] =
+    "</title></svg></td><script>document.title='owned'</script><img src=x onerror=alert(1)>"
+    "\" onmouseover=\"alert(2)\n| **x** | `y` [z](https://evil.example) ![i](https://evil.example)"
+    "\xe2\x80\xae"
+    "gnp";
+
+enum { VARIANT = 320, SAMPLES = 24, LENGTHS = 6, CONTROLS_MOST = 12 };
+
+struct fixture {
+    struct pack *pack;
+    enum report_fixture kind;
+    int variants, cases, lengths;
+};
+
+struct row {
+    enum stage stage;
+    const char *device;
+    const char *absent;
+};
+
+static const struct row ROWS[] = {
+    {INSPECT, "cuda:0", NULL},  {EMULATE, "vgpu", NULL}, {PARITY, "cuda:0", NULL},
+    {SANITIZE, "cuda:0", NULL}, {BENCH, "cuda:0", NULL}, {PROFILE, "cuda:0", NULL},
+    {PARITY, "cpu", NULL},      {BENCH, "cpu", NULL},
+};
+enum { ROW_COUNT = sizeof ROWS / sizeof *ROWS };
+
+static const char *const PEERS[] = {"flash", "cudnn", "flex"};
+enum { PEER_COUNT = 3, CPU_VARIANTS = 2 };
+
+/* ---- names ----------------------------------------------------------------------------------- */
+
+static bool is_cpu(const struct row *row) {
+    return strcmp(row->device, "cpu") == 0;
+}
+
+static int subjects_of(const struct fixture *fixture, const struct row *row) {
+    return is_cpu(row) ? CPU_VARIANTS : fixture->variants;
+}
+
+static const char *variant_name(const struct fixture *fixture, const struct row *row, int index,
+                                char name[VARIANT]) {
+    static const char *const FAMILIES[] = {"fwd_hopper",       "fwd_hopper_causal", "fwd_mma",
+                                           "fwd_hopper_split", "fwd_wmma",          "fwd_scalar"};
+    static const int DIMS[] = {64, 128, 96, 192, 256};
+    if (is_cpu(row)) {
+        snprintf(name, VARIANT, "%s", index == 0 ? "cpu_tile_neon" : "cpu_row_neon");
+    } else if (fixture->kind == REPORT_HOSTILE && index == 0) {
+        snprintf(name, VARIANT, "%s", REPORT_HOSTILE_TEXT);
+    } else {
+        snprintf(name, VARIANT, "%s_%s_d%d_%dx64_w%d_s%d", FAMILIES[index % 6],
+                 index / 6 % 2 == 0 ? "fp16" : "bf16", DIMS[index / 12 % 5], 64 << (index % 3),
+                 4 + 4 * (index % 4), 2 + index / 60);
+    }
+    return name;
+}
+
+/* Any 64 digits, another for each variant; NULL for CPUs. */
+static const char *image_of(const struct row *row, int index, char image[SHA256_TEXT]) {
+    if (is_cpu(row)) {
+        return NULL;
+    }
+    snprintf(image, SHA256_TEXT, "%08x%056d", 0xc0ffee00U + (unsigned)index, index);
+    return image;
+}
+
+/* ---- the plan -------------------------------------------------------------------------------- */
+
+static const char *absence(const struct fixture *fixture, const struct row *row) {
+    const bool gpu = strncmp(row->device, "cuda", 4) == 0;
+    if (fixture->kind == REPORT_PARTIAL && gpu && row->stage != INSPECT) {
+        return row->stage == SANITIZE  ? "no compute-sanitizer in $PATH or /usr/local/cuda/bin"
+               : row->stage == PROFILE ? "no ncu in $PATH or /usr/local/cuda/bin"
+                                       : "libcuda.so.1: cannot open shared object file";
+    }
+    return NULL;
+}
+
+static void put_row(const struct fixture *fixture, const struct row *row, struct json *json) {
+    char name[VARIANT], image[SHA256_TEXT];
+    const char *absent = absence(fixture, row);
+    json_open(json, NULL, '{');
+    json_text(json, "stage", STAGE_NAMES[row->stage]);
+    json_text(json, "device", row->device);
+    json_text(json, "absent", absent);
+    if (row->stage == PARITY || row->stage == EMULATE) {
+        json_int(json, "cases", fixture->cases);
+    }
+    if (row->stage == BENCH) {
+        json_int(json, "timings", 2 * fixture->lengths);
+    }
+    json_open(json, "subjects", '[');
+    for (int i = 0; i < subjects_of(fixture, row); i++) {
+        json_open(json, NULL, '{');
+        json_text(json, "variant", variant_name(fixture, row, i, name));
+        json_text(json, "image", image_of(row, i, image));
+        json_close(json);
+    }
+    json_close(json);
+    json_close(json);
+}
+
+static void put_environment(const struct fixture *fixture, struct json *json) {
+    json_open(json, "environment", '{');
+    json_open(json, "devices", '{');
+    json_text(json, "cpu", "Arm Neoverse-V1, 2 cores");
+    if (fixture->kind != REPORT_PARTIAL) {
+        json_text(json, "cuda:0", "NVIDIA H200");
+    }
+    json_text(json, "vgpu", "virtual GPU, sm_90a");
+    json_close(json);
+    json_text(json, "driver", fixture->kind == REPORT_PARTIAL ? NULL : "580.159.04");
+    json_text(json, "compiler",
+              fixture->kind == REPORT_HOSTILE ? REPORT_HOSTILE_TEXT : "gcc 12.2, nvcc 13.0");
+    json_close(json);
+}
+
+/* What the library has: as the rows of parity name it. */
+static void put_variants(const struct fixture *fixture, struct json *json) {
+    char name[VARIANT], image[SHA256_TEXT];
+    json_open(json, "variants", '[');
+    for (int i = 0; i < ROW_COUNT; i++) {
+        const struct row *row = &ROWS[i];
+        for (int k = 0; row->stage == PARITY && k < subjects_of(fixture, row); k++) {
+            json_open(json, NULL, '{');
+            json_text(json, "name", variant_name(fixture, row, k, name));
+            json_text(json, "device", is_cpu(row) ? "cpu" : "cuda");
+            json_open(json, "cubins", '[');
+            if (!is_cpu(row)) {
+                json_text(json, NULL, image_of(row, k, image));
+            }
+            json_close(json);
+            json_close(json);
+        }
+    }
+    json_close(json);
+}
+
+static void put_plan(const struct fixture *fixture, struct json *json) {
+    json_open(json, NULL, '{');
+    json_text(json, "schema", PACK_SCHEMA);
+    json_text(json, "mode", fixture->kind == REPORT_PARTIAL ? "quick" : "full");
+    json_text(json, "tool", "0.1.0");
+    json_text(json, "library", LIBRARY);
+    json_text(json, "seed", SEED);
+    json_text(json, "commit", fixture->kind == REPORT_HOSTILE ? REPORT_HOSTILE_TEXT : COMMIT);
+    json_real(json, "gpu_hour_price", 3.5);
+    put_environment(fixture, json);
+    json_open(json, "request", '{');
+    json_open(json, "stages", '[');
+    json_close(json);
+    json_open(json, "devices", '[');
+    json_close(json);
+    json_null(json, "variant");
+    json_close(json);
+    put_variants(fixture, json);
+    json_open(json, "rows", '[');
+    for (int i = 0; i < ROW_COUNT; i++) {
+        put_row(fixture, &ROWS[i], json);
+    }
+    json_close(json);
+    json_close(json);
+}
+
+/* ---- units ----------------------------------------------------------------------------------- */
+
+/* 0 to 1, the same for the same numbers. */
+static double noise(int a, int b) {
+    uint32_t state = (uint32_t)a * 2654435761U ^ (uint32_t)b * 40503U ^ 0x9e3779b9U;
+    state ^= state >> 15;
+    state *= 0x2c1b3c6dU;
+    state ^= state >> 12;
+    return (double)(state >> 8) / (double)(1U << 24);
+}
+
+static bool fails(const struct fixture *fixture, const struct row *row, int index, enum stage stage,
+                  int which) {
+    return fixture->kind == REPORT_FAILING && row->stage == stage && index == which;
+}
+
+static void put_controls(const struct fixture *fixture, const struct row *row, int index,
+                         struct json *json) {
+    static const char *const NAMES[STAGES][CONTROLS_MOST] = {
+        [INSPECT] = {"spill"},
+        [EMULATE] = {"clean", "out_of_bounds", "misaligned", "uninitialised", "race", "race_global",
+                     "divergent_barrier", "async_read_early", "deadlock", "steps"},
+        [PARITY] = {"zero", "mean_v", "copy_q"},
+        [BENCH] = {"sleep", "differ"},
+        [PROFILE] = {"idle"},
+    };
+    json_open(json, "controls", '[');
+    for (int i = 0; i < CONTROLS_MOST && NAMES[row->stage][i] != NULL; i++) {
+        json_open(json, NULL, '{');
+        json_text(json, "name", NAMES[row->stage][i]);
+        json_bool(json, "caught", !(i == 4 && fails(fixture, row, index, EMULATE, 5)));
+        json_close(json);
+    }
+    json_close(json);
+}
+
+static int64_t registers_of(int index) {
+    return 88 + (int64_t)(160 * noise(index, 7));
+}
+
+static void put_values(const struct fixture *fixture, const struct row *row, int index,
+                       struct json *json) {
+    const double chance = noise(index, 7);
+    json_open(json, "values", '{');
+    switch (row->stage) {
+    case INSPECT:
+        json_int(json, "registers", registers_of(index));
+        json_int(json, "shared_static", 1024);
+        json_int(json, "shared_dynamic", 32768 + 1024 * (int64_t)(190 * noise(index, 8)));
+        json_int(json, "spill_bytes", fails(fixture, row, index, INSPECT, 2) ? 24 : 0);
+        json_int(json, "stack_bytes", 0);
+        json_int(json, "local_ops", 0);
+        json_int(json, "helpers", 0);
+        json_int(json, "output_calls", 0);
+        json_int(json, "tensor_cores", index % 6 != 5);
+        json_int(json, "budget_tensor_ops", 0);
+        json_int(json, "tensor_ops", index % 6 == 5 ? 0 : 64 << (index % 4));
+        json_int(json, "tensor_demand", index % 6 == 5 ? 0 : 64 << (index % 4));
+        json_int(json, "instructions", 1800 + (int64_t)(6000 * chance));
+        json_int(json, "budget_registers", 255);
+        break;
+    case EMULATE: json_int(json, "findings", fails(fixture, row, index, EMULATE, 1) ? 3 : 0); break;
+    case PARITY:
+        json_int(json, "launches", 3000);
+        json_int(json, "launches_differing", 0);
+        break;
+    case PROFILE:
+        json_real(json, "sm_busy_percent", 74 + 24 * chance);
+        json_real(json, "tensor_pipe_percent", 40 + 45 * noise(index, 9));
+        json_real(json, "dram_throughput_percent", 8 + 30 * noise(index, 10));
+        json_real(json, "occupancy_percent", 18 + 20 * noise(index, 11));
+        break;
+    case SANITIZE:
+    case BENCH:
+    case STAGES: break;
+    }
+    json_close(json);
+}
+
+static void put_cases(const struct fixture *fixture, const struct row *row, int index,
+                      struct json *json) {
+    json_open(json, "cases", '[');
+    for (int i = 0; i < fixture->cases; i++) {
+        const bool wrong = fails(fixture, row, index, PARITY, 3) && i == 7;
+        const bool damaged = fails(fixture, row, index, EMULATE, 1) && i == 4;
+        const bool hostile = fixture->kind == REPORT_HOSTILE && index == 1 && i == 2;
+        const double share = wrong ? 3.1 : pow(noise(index * 131 + i, 3), 2.2) * 0.85;
+        json_open(json, NULL, '{');
+        json_int(json, "number", i);
+        json_real(json, "max_error", 0.001 * share);
+        json_real(json, "max_allowed", 0.001);
+        json_real(json, "mean_error", 0.00006 * share * 0.8);
+        json_real(json, "mean_allowed", 0.00006);
+        json_real(json, "lse_error", 0.2 * share);
+        json_int(json, "nans", 0);
+        json_text(json, "damage",
+                  hostile   ? REPORT_HOSTILE_TEXT
+                  : damaged ? "race: two threads write shared memory at fwd_hopper.cu:287, "
+                              "block 3, without a barrier between them"
+                            : NULL);
+        json_int(json, "impostors", 3);
+        json_int(json, "refused", 3);
+        json_close(json);
+    }
+    json_close(json);
+}
+
+/* The problem of a length: 16384 tokens of 16 heads on a GPU, one batch entry of 8 on a CPU. */
+static struct sides {
+    int64_t batch, heads, seq, dim;
+} sides_of(const struct row *row, int length) {
+    const int64_t seq = (int64_t)(is_cpu(row) ? 64 : 512) << length;
+    return is_cpu(row) ? (struct sides){1, 8, seq, 64} : (struct sides){16384 / seq, 16, seq, 128};
+}
+
+/* Nanoseconds of a call: a rate that rises with the length towards what the side reaches. */
+static double call_ns(const struct row *row, int index, int length, bool graph) {
+    const struct sides sides = sides_of(row, length);
+    const double seq = (double)sides.seq;
+    const double flops = 4.0 * (double)(sides.batch * sides.heads * sides.dim) * seq * seq;
+    const double most = is_cpu(row)      ? (index == 0 ? 0.19e12 : 0.07e12)
+                        : index % 6 == 0 ? 690e12
+                                         : (90 + 90 * (6 - index % 6)) * 1e12;
+    return 1e9 * flops / (most * (0.9 + 0.1 * noise(index, 5)) * seq / (seq + 330)) +
+           (graph ? 900 : 4200);
+}
+
+static void put_timing(const struct fixture *fixture, const struct row *row, int index, int length,
+                       bool graph, struct json *json) {
+    const struct sides sides = sides_of(row, length);
+    const double ns = call_ns(row, index, length, graph);
+    json_open(json, NULL, '{');
+    json_text(json, "mode", graph && !is_cpu(row) ? "graph" : "eager");
+    json_text(json, "cache", is_cpu(row) && graph ? "cold" : "warm");
+    json_open(json, "problem", '{');
+    json_text(json, "dtype", is_cpu(row) ? "fp32" : "fp16");
+    json_int(json, "batch", sides.batch);
+    json_int(json, "heads", sides.heads);
+    json_int(json, "heads_kv", sides.heads);
+    json_int(json, "seq_q", sides.seq);
+    json_int(json, "seq_kv", sides.seq);
+    json_int(json, "dim", sides.dim);
+    json_int(json, "dim_v", sides.dim);
+    json_text(json, "causal", "none");
+    json_int(json, "window_left", -1);
+    json_int(json, "window_right", -1);
+    json_close(json);
+    json_int(json, "repeats", 4);
+    json_int(json, "taken", SAMPLES);
+    json_bool(json, "outputs_equal", !fails(fixture, row, index, BENCH, 4));
+    json_open(json, "ns", '[');
+    for (int i = 0; i < SAMPLES; i++) {
+        json_int(json, NULL, (int64_t)(4 * ns * (1 + 0.03 * noise(index * 1000 + i, length))));
+    }
+    json_close(json);
+    json_close(json);
+}
+
+/* What the program under the tool says: which tool, and that every variant ran. */
+static void put_target(const struct fixture *fixture, const struct row *row, int tool,
+                       const char *recorded, FILE *out) {
+    char name[VARIANT], done[80];
+    fprintf(out, TARGET_TOOL "\n", SANITIZER_TOOL_NAMES[tool]);
+    for (int i = 0; i < fixture->variants; i++) {
+        fprintf(out, TARGET_VARIANT "\n", variant_name(fixture, row, i, name), 4LL);
+    }
+    snprintf(done, sizeof done, TARGET_DONE, 4LL * fixture->variants, (long long)fixture->variants);
+    char *text = replaced(recorded, "target: 4 launches of 1 variants verified", done);
+    fputs(text != NULL ? text : recorded, out);
+    free(text);
+}
+
+/* A recorded log, as if all variants had run in one process. */
+static bool put_log(const struct fixture *fixture, const struct row *row, const char *side,
+                    int tool, bool fault, struct json *json, attn_error *why) {
+    char path[128], name[SHA256_TEXT], *text = NULL;
+    size_t bytes = 0, length = 0;
+    snprintf(path, sizeof path, "tests/data/sanitizer/%s.%s.log", SANITIZER_TOOL_NAMES[tool],
+             fault ? "fault" : "clean");
+    char *recorded = file_read(path, &bytes, why);
+    FILE *out = recorded != NULL ? open_memstream(&text, &length) : NULL;
+    if (out != NULL) {
+        put_target(fixture, row, tool, recorded, out);
+        fclose(out);
+    }
+    const bool good = text != NULL && pack_add_artifact(fixture->pack, text, length, name, why);
+    free(recorded);
+    free(text);
+    if (good) {
+        json_open(json, side, '{');
+        json_text(json, "log", name);
+        json_int(json, "exit", fault ? SANITIZER_EXIT_CODE : 0);
+        json_text(json, "entry", "fwd_scalar_fp16_d64_32x64_w4_s2");
+        json_int(json, "variants", fixture->variants);
+        json_close(json);
+    }
+    return good;
+}
+
+static bool put_logs(const struct fixture *fixture, const struct row *row, int index,
+                     struct json *json, attn_error *why) {
+    bool good = true;
+    json_open(json, "logs", '[');
+    for (int tool = 0; good && tool < SANITIZER_TOOLS; tool++) {
+        json_open(json, NULL, '{');
+        json_text(json, "tool", SANITIZER_TOOL_NAMES[tool]);
+        good = put_log(fixture, row, "subject", tool,
+                       tool == MEMCHECK && fails(fixture, row, index, SANITIZE, 0), json, why) &&
+               put_log(fixture, row, "control", tool, true, json, why);
+        json_close(json);
+    }
+    json_close(json);
+    return good;
+}
+
+/* Of inspect: what ptxas said of the image. */
+static bool put_artifacts(const struct fixture *fixture, const struct row *row, int index,
+                          struct json *json, attn_error *why) {
+    char variant[VARIANT], image[SHA256_TEXT], name[SHA256_TEXT], log[2048];
+    bool good = true;
+    json_open(json, "artifacts", '[');
+    if (row->stage == INSPECT) {
+        variant_name(fixture, row, index, variant);
+        const int length =
+            snprintf(log, sizeof log,
+                     "sha256 %s\nptxas info    : Compiling entry function '%s' for 'sm_90a'\n"
+                     "ptxas info    : Function properties for %s\n"
+                     "    0 bytes stack frame, %d bytes spill stores, 0 bytes spill loads\n"
+                     "ptxas info    : Used %d registers, used 1 barriers, 1024 bytes smem\n",
+                     image_of(row, index, image), variant, variant,
+                     fails(fixture, row, index, INSPECT, 2) ? 24 : 0, (int)registers_of(index));
+        good = pack_add_artifact(fixture->pack, log, (size_t)length, name, why);
+        if (good) {
+            json_text(json, NULL, name);
+        }
+    }
+    json_close(json);
+    return good;
+}
+
+static bool put_unit(const struct fixture *fixture, const struct row *row, int index,
+                     struct json *json, attn_error *why) {
+    char name[VARIANT], image[SHA256_TEXT];
+    json_open(json, NULL, '{');
+    json_text(json, "schema", PACK_UNIT_SCHEMA);
+    json_text(json, "stage", STAGE_NAMES[row->stage]);
+    json_text(json, "device", row->device);
+    json_text(json, "variant", variant_name(fixture, row, index, name));
+    json_text(json, "image", image_of(row, index, image));
+    json_text(json, "tool", "0.1.0");
+    json_text(json, "library", LIBRARY);
+    json_text(json, "seed", SEED);
+    json_real(json, "seconds", row->stage != BENCH ? 1.25 : is_cpu(row) ? 60 : 8);
+    put_controls(fixture, row, index, json);
+    put_values(fixture, row, index, json);
+    if (row->stage == EMULATE || row->stage == PARITY) {
+        put_cases(fixture, row, index, json);
+    }
+    if (row->stage == BENCH) {
+        json_open(json, "timings", '[');
+        for (int i = 0; i < 2 * fixture->lengths; i++) {
+            put_timing(fixture, row, index, i / 2, i % 2 == 1, json);
+        }
+        json_close(json);
+    }
+    const bool good = (row->stage != SANITIZE || put_logs(fixture, row, index, json, why)) &&
+                      put_artifacts(fixture, row, index, json, why);
+    json_close(json);
+    return good;
+}
+
+/* ---- the file of the peers runner ------------------------------------------------------------ */
+
+static void put_blocks(struct json *json, const char *side, double us, int seed) {
+    json_open(json, side, '[');
+    json_open(json, NULL, '[');
+    for (int i = 0; i < 4; i++) {
+        json_real(json, NULL, us * (1 + 0.01 * noise(seed, i)));
+    }
+    json_close(json);
+    json_close(json);
+}
+
+/* A shape beside each of the peers, in rounds of ours and theirs. */
+static void put_shape(const struct fixture *fixture, struct json *json, int length) {
+    static const double RATES[PEER_COUNT] = {0.62, 0.88, 0.66}; /* of ours */
+    const struct row *row = &ROWS[4];
+    const struct sides sides = sides_of(row, length);
+    const double us = 1e-3 * call_ns(row, 0, length, true);
+    char name[VARIANT];
+    json_open(json, NULL, '{');
+    json_open(json, "shape", '{');
+    json_int(json, "batch", sides.batch);
+    json_int(json, "heads_q", sides.heads);
+    json_int(json, "heads_kv", sides.heads);
+    json_int(json, "seq_q", sides.seq);
+    json_int(json, "seq_kv", sides.seq);
+    json_int(json, "head_dim", sides.dim);
+    json_bool(json, "causal", false);
+    json_close(json);
+    snprintf(name, sizeof name, "B%d H%d S%d D%d", (int)sides.batch, (int)sides.heads,
+             (int)sides.seq, (int)sides.dim);
+    json_text(json, "name", fixture->kind == REPORT_HOSTILE ? REPORT_HOSTILE_TEXT : name);
+    json_text(json, "dtype", "fp16");
+    json_text(json, "variant", variant_name(fixture, row, 0, name));
+    json_open(json, "invalid", '[');
+    json_close(json);
+    json_open(json, "pairs", '{');
+    json_open(json, "graph", '{');
+    for (int peer = 0; peer < PEER_COUNT; peer++) {
+        json_open(json, PEERS[peer], '[');
+        for (int round = 0; round < 5; round++) {
+            json_open(json, NULL, '{');
+            put_blocks(json, "ours", us, length * 10 + round);
+            put_blocks(json, "other", us / RATES[peer], length * 10 + round);
+            json_close(json);
+        }
+        json_close(json);
+    }
+    json_close(json);
+    json_close(json);
+    json_close(json);
+}
+
+static bool add_peers(const struct fixture *fixture, attn_error *why) {
+    char *text = NULL, name[SHA256_TEXT];
+    size_t bytes = 0;
+    FILE *out = open_memstream(&text, &bytes);
+    if (out == NULL) {
+        return explain(why, "out of memory");
+    }
+    struct json json = json_begin(out);
+    json_open(&json, NULL, '{');
+    json_text(&json, "schema", "attn-peers/1");
+    json_open(&json, "environment", '{');
+    json_text(&json, "gpu", "NVIDIA H200");
+    json_close(&json);
+    json_open(&json, "rows", '[');
+    for (int length = 0; length < fixture->lengths; length++) {
+        put_shape(fixture, &json, length);
+    }
+    json_close(&json);
+    json_close(&json);
+    const bool good = fclose(out) == 0 && pack_add_artifact(fixture->pack, text, bytes, name, why);
+    free(text);
+    return good;
+}
+
+/* ---- the pack -------------------------------------------------------------------------------- */
+
+static bool add_unit(const struct fixture *fixture, const struct row *row, int index,
+                     attn_error *why) {
+    char *text = NULL, name[SHA256_TEXT];
+    size_t bytes = 0;
+    FILE *out = open_memstream(&text, &bytes);
+    if (out == NULL) {
+        return explain(why, "out of memory");
+    }
+    struct json json = json_begin(out);
+    bool good = put_unit(fixture, row, index, &json, why);
+    good = fclose(out) == 0 && good;
+    good = good && pack_add_unit(fixture->pack, text, name, why);
+    free(text);
+    return good;
+}
+
+static bool create(const struct fixture *fixture, const char *path, attn_error *why) {
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *out = open_memstream(&text, &bytes);
+    if (out == NULL) {
+        return explain(why, "out of memory");
+    }
+    struct json json = json_begin(out);
+    put_plan(fixture, &json);
+    const bool good = fclose(out) == 0 && pack_create(fixture->pack, path, text, why);
+    free(text);
+    return good;
+}
+
+bool report_fixture_make(struct pack *pack, const char *path, enum report_fixture kind,
+                         attn_error *why) {
+    const bool large = kind == REPORT_LARGE;
+    const struct fixture fixture = {.pack = pack,
+                                    .kind = kind,
+                                    .variants = large ? 100 : 12,
+                                    .cases = large ? 40 : 24,
+                                    .lengths = LENGTHS};
+    *pack = (struct pack){.path = NULL};
+    bool good = create(&fixture, path, why);
+    for (int i = 0; good && i < ROW_COUNT; i++) {
+        const int subjects =
+            absence(&fixture, &ROWS[i]) == NULL ? subjects_of(&fixture, &ROWS[i]) : 0;
+        for (int k = 0; good && k < subjects; k++) {
+            good = add_unit(&fixture, &ROWS[i], k, why);
+        }
+    }
+    good = good && (kind == REPORT_PARTIAL || add_peers(&fixture, why));
+    struct evidence evidence;
+    if (good) {
+        good = evidence_make(pack, &evidence, why) && evidence_publish(pack, &evidence, why);
+        evidence_free(&evidence);
+    }
+    return good;
+}

@@ -1,0 +1,500 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * test_evolve.c - the parts of `attest evolve` that need no device: what is legal, what the search
+ * does with results that are made up here, the rules for sources and PTX, the journal.
+ *
+ * Invariant: results come from a formula and a seed, so that the search can be compared with the
+ * best there is.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "budgets.h"
+#include "cases.h"
+#include "evolve.h"
+#include "test.h"
+
+/* ---- the space ------------------------------------------------------------------------------- */
+
+static void problem_like(const attn_variant *v, attn_problem *p) {
+    attn_problem_init(p);
+    p->dtype = (v->dtypes >> ATTN_FP16 & 1) != 0 ? ATTN_FP16 : ATTN_BF16;
+    p->head_dim = p->head_dim_v = v->head_dim_max;
+    p->causal = strstr(v->family, "_causal") != NULL ? ATTN_CAUSAL_TOP_LEFT : ATTN_CAUSAL_NONE;
+}
+
+TEST(shipped_variants_are_legal) {
+    attn_variant v = {.size = sizeof v};
+    struct budgets budgets;
+    attn_error why = {""};
+    int count = 0;
+    CHECK(budgets_built_in(&budgets, &why));
+    for (int32_t i = 0; attn_variant_get(NULL, i, &v, NULL) == ATTN_OK; i++) {
+        attn_problem p;
+        struct family family;
+        char name[EVOLVE_NAME];
+        if (strcmp(v.device, "cuda") != 0) {
+            continue;
+        }
+        problem_like(&v, &p);
+        count++;
+        if (!CHECK_MSG(family_for_gpu(v.family, &p, "sm_90", &family), "%s: no family", v.name)) {
+            continue;
+        }
+        const struct space space = {.dtype = p.dtype, .shared = 227 << 10, .arch = "sm_90"};
+        struct knobs knobs = {
+            {v.block_q, v.block_kv, v.warps, v.stages, KNOB_AUTO, KNOB_AUTO, KNOB_AUTO}};
+        knobs_settle(&family, &knobs);
+        CHECK_MSG(knobs_legal(&space, &family, &knobs, &why), "%s: %s", v.name, why.text);
+        CHECK_STR(knobs_variant(&space, &family, &knobs, name), v.name);
+        CHECK_EQ(knobs_shared(&family, &knobs), v.shared_bytes);
+        const attn_variant own = knobs_describe(&space, &family, &knobs, name, name);
+        CHECK(own.tensor_cores == v.tensor_cores);
+        CHECK_EQ(own.head_dim_multiple, v.head_dim_multiple);
+        const struct budget *budget =
+            budgets_find(&budgets, v.name, strcmp(v.arch, "sm_80") == 0 ? "sm_90" : v.arch);
+        if (CHECK_MSG(budget != NULL, "%s: no budget", v.name)) {
+            CHECK_EQ(tensor_ops_demanded(&family, &knobs), budget->tensor_ops);
+        }
+    }
+    budgets_free(&budgets);
+    if (count == 0) {
+        SKIP("no kernels for GPUs were built");
+    }
+}
+
+TEST(illegal_knobs_have_reasons) {
+    attn_problem p;
+    struct family family;
+    attn_error why = {""};
+    attn_problem_init(&p);
+    p.dtype = ATTN_FP16;
+    p.head_dim = p.head_dim_v = 64;
+    const struct space space = {.dtype = ATTN_FP16, .shared = 227 << 10, .arch = "sm_90"};
+    CHECK(family_for_gpu("fwd_mma", &p, "sm_80", &family));
+    struct knobs knobs = {{64, 64, 4, 2, KNOB_AUTO, KNOB_AUTO, KNOB_AUTO}};
+    CHECK(knobs_legal(&space, &family, &knobs, &why));
+    knobs.value[KNOB_BLOCK_Q] = 63;
+    CHECK(!knobs_legal(&space, &family, &knobs, &why));
+    CHECK_CONTAINS(why.text, "block_q 63");
+    knobs.value[KNOB_BLOCK_Q] = 256;
+    knobs.value[KNOB_BLOCK_KV] = 128;
+    CHECK(!knobs_legal(&space, &family, &knobs, &why));
+    CHECK_CONTAINS(why.text, "registers");
+    p.head_dim = p.head_dim_v = 256;
+    CHECK(family_for_gpu("fwd_hopper", &p, "sm_90", &family));
+    knobs = (struct knobs){{128, 64, 12, 8, KNOB_AUTO, KNOB_AUTO, KNOB_AUTO}};
+    CHECK(!knobs_legal(&space, &family, &knobs, &why));
+    CHECK_CONTAINS(why.text, "shared memory");
+    CHECK(!family_for_gpu("fwd_hopper", &p, "sm_80", &family));
+    p.causal = ATTN_CAUSAL_TOP_LEFT;
+    CHECK(!family_for_gpu("fwd_hopper", &p, "sm_90", &family));
+    CHECK(family_for_gpu("fwd_hopper_causal", &p, "sm_90", &family));
+}
+
+TEST(shapes) {
+    attn_problem p;
+    attn_error why = {""};
+    char text[96];
+    CHECK(shape_parse("1,32/8,4096,128,causal", ATTN_BF16, &p, &why));
+    CHECK_EQ(p.heads_kv, 8);
+    CHECK_EQ(p.seq_kv, 4096);
+    CHECK_STR(shape_text(&p, text, sizeof text), "1,32/8,4096,128,causal");
+    static const char *const wrong[] = {
+        "",         "1",          "1,2,3",    "1,2,3,4,5", "0,2,3,4",       "1,2,3,x",
+        "1,2,3,4,", "1,3/2,8,64", "1 ,2,3,4", "1,2,-3,4",  "1,2,3,4causal", "9999999999,1,1,1"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        CHECK_MSG(!shape_parse(wrong[i], ATTN_FP16, &p, &why), "'%s' is no shape", wrong[i]);
+    }
+}
+
+/* ---- the search ------------------------------------------------------------------------------ */
+
+static const char FACTS[] =
+    "{\"device\": {\"name\": \"made up\", \"arch\": \"sm_90\", \"units\": 100, \"shared\": 232448,"
+    " \"driver\": 13000},"
+    " \"families\": [{\"name\": \"fwd_mma\", \"kernel\": \"fwd_mma\", \"arch\": \"sm_80\","
+    " \"head_dim\": 64}],"
+    " \"shipped\": [{\"name\": \"poor\", \"family\": \"fwd_mma\", \"knobs\": {\"block_q\": 16,"
+    " \"block_kv\": 128, \"warps\": 8, \"stages\": 5}}],"
+    " \"baselines\": [\"today\"], \"held_out\": [\"1,1,96,64\"], \"held_baselines\": [\"today\"]}";
+
+/* Seconds of a candidate: a valley with its floor at 64x64, 4 warps, 3 stages, 2 blocks. */
+static double cost_of(const struct knobs *knobs) {
+    const double best[] = {64, 64, 4, 3};
+    double cost = 1.0;
+    for (int i = 0; i < 4; i++) {
+        cost += 0.06 * fabs(log2(knobs->value[i] / best[i]));
+    }
+    cost += 0.05 * fabs(log2((double)knobs->value[0] * knobs->value[1] / 4096.0));
+    return cost + 0.02 * fabs(knobs->value[KNOB_RESIDENT] - 2.0);
+}
+
+struct world {
+    uint64_t noise;
+    double today;   /* seconds of today's choice */
+    double held;    /* how much of its speed a winner keeps on held-out shapes */
+    double spread;  /* of a sample */
+    int64_t rounds; /* that were measured */
+    int rejects;    /* one in so many candidates fails; 0: none */
+};
+
+static void timings_json(struct world *w, const struct step *step, struct json *json) {
+    const double cost =
+        cost_of(&step->candidate->knobs) / (step->kind == STEP_HELD_OUT ? w->held : 1);
+    json_open(json, "timings", '[');
+    json_open(json, NULL, '{');
+    for (int side = 0; side < 2; side++) {
+        json_open(json, side == 0 ? "baseline" : "candidate", '[');
+        for (int i = 0; i < step->rounds; i++) {
+            const double noise = 1.0 + w->spread * (double)rng_normal(&w->noise);
+            json_real(json, NULL, (side == 0 ? w->today : cost) * noise);
+        }
+        json_close(json);
+    }
+    json_close(json);
+    json_close(json);
+    w->rounds += step->rounds;
+}
+
+/* What a device would have answered. */
+static struct json_value *answer(struct world *w, const struct step *step) {
+    struct memo memo;
+    attn_error why;
+    if (step->kind == STEP_FACTS) {
+        return json_read(FACTS, strlen(FACTS), &why);
+    }
+    if (!memo_begin(&memo, &why)) {
+        return NULL;
+    }
+    json_open(&memo.json, NULL, '{');
+    if (w->rejects > 0 && step->kind == STEP_CANDIDATE &&
+        step->candidate->number % w->rejects == 1) {
+        json_text(&memo.json, "verdict", "rejected");
+        json_text(&memo.json, "gate", "compile");
+        json_text(&memo.json, "reason", "made up");
+    } else {
+        json_text(&memo.json, "verdict", "timed");
+        json_text(&memo.json, "machine", step->candidate->name);
+        json_real(&memo.json, "error", 0.5);
+        timings_json(w, step, &memo.json);
+    }
+    json_close(&memo.json);
+    return memo_end(&memo, &why);
+}
+
+/* Runs a search to its end; its steps as text, for free(). */
+static char *run_search(struct search *s, uint64_t seed, int candidates, struct world *w) {
+    struct shapes targets = {.count = 1};
+    const struct search_options options = {.seed = seed, .candidates = candidates};
+    attn_error why = {""};
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *steps = open_memstream(&text, &bytes);
+    CHECK(shape_parse("1,1,128,64", ATTN_FP16, &targets.problems[0], &why));
+    CHECK(search_begin(s, &options, &targets, &why));
+    for (struct step step = search_next(s); steps != NULL && step.kind != STEP_END;
+         step = search_next(s)) {
+        struct json json = json_begin(steps);
+        search_step_json(s, &step, &json);
+        struct json_value *result = answer(w, &step);
+        const bool taken = result != NULL && search_take(s, &step, result, 1.0, 0.5, &why);
+        json_free(result);
+        if (!CHECK_MSG(taken, "%s", why.text)) {
+            break;
+        }
+    }
+    if (steps != NULL) {
+        fclose(steps);
+    }
+    return text;
+}
+
+TEST(the_same_results_make_the_same_steps) {
+    struct search one, two;
+    struct world a = {.noise = 1, .today = 1.1, .held = 1, .spread = 0.01, .rejects = 5}, b = a;
+    char *first = run_search(&one, 7, 60, &a), *second = run_search(&two, 7, 60, &b);
+    CHECK_STR(first, second);
+    CHECK_EQ(one.count, two.count);
+    CHECK_STR(one.decision, two.decision);
+    search_free(&one);
+    search_free(&two);
+    free(first);
+    free(second);
+}
+
+/* Its candidates, that is: how long the best of them are timed follows from their results. */
+TEST(generation_0_follows_from_the_seed_alone) {
+    struct search one, two, three;
+    struct world a = {.noise = 1, .today = 1.1, .held = 1, .spread = 0.01};
+    struct world b = {.noise = 2, .today = 0.7, .held = 1, .spread = 0.1}, c = a;
+    free(run_search(&one, 7, 40, &a));
+    free(run_search(&two, 7, 40, &b));
+    free(run_search(&three, 8, 40, &c));
+    int others = 0;
+    for (int i = 0; i < one.count && one.candidates[i]->generation == 0; i++) {
+        CHECK_STR(one.candidates[i]->name, two.candidates[i]->name);
+        others += strcmp(one.candidates[i]->name, three.candidates[i]->name) != 0;
+    }
+    CHECK(others > 3);
+    CHECK_STR(one.candidates[0]->why, "shipped");
+    search_free(&one);
+    search_free(&two);
+    search_free(&three);
+}
+
+/* Every legal candidate, and the least cost among them. */
+static int brute_force(double *best) {
+    struct space space = {.dtype = ATTN_FP16, .shared = 232448, .arch = "sm_90"};
+    attn_problem p;
+    struct family family;
+    attn_error why;
+    int count = 0;
+    attn_problem_init(&p);
+    p.head_dim = p.head_dim_v = 64;
+    CHECK(family_for_gpu("fwd_mma", &p, "sm_90", &family));
+    const int *lists[KNOB_COUNT];
+    int counts[KNOB_COUNT], total = 1;
+    for (int k = 0; k < KNOB_COUNT; k++) {
+        counts[k] = knob_values(&family, (enum knob)k, &lists[k]);
+        total *= counts[k] > 0 ? counts[k] : 1;
+    }
+    *best = INFINITY;
+    for (int i = 0; i < total; i++) {
+        struct knobs knobs = {{0, 0, 0, 0, KNOB_AUTO, KNOB_AUTO, KNOB_AUTO}};
+        int rest = i;
+        for (int k = 0; k < KNOB_COUNT; k++) {
+            if (counts[k] > 0) {
+                knobs.value[k] = lists[k][rest % counts[k]];
+                rest /= counts[k];
+            }
+        }
+        if (knobs_legal(&space, &family, &knobs, &why)) {
+            *best = fmin(*best, cost_of(&knobs));
+            count++;
+        }
+    }
+    return count;
+}
+
+TEST(finds_what_brute_force_finds_with_a_fifth_of_its_work) {
+    enum { SEEDS = 100 };
+    double best;
+    const int legal = brute_force(&best), budget = legal / 5;
+    int found = 0;
+    for (uint64_t seed = 1; seed <= SEEDS; seed++) {
+        struct search s;
+        struct world w = {.noise = seed, .today = 1.0, .held = 1, .spread = 0.002};
+        free(run_search(&s, seed, budget, &w));
+        if (CHECK(s.winner >= 0)) {
+            found += cost_of(&s.candidates[s.winner]->knobs) <= 1.01 * best;
+        }
+        CHECK(s.count <= budget);
+        search_free(&s);
+    }
+    CHECK_MSG(found >= 90, "%d of %d searches came within 1 %% of the best of %d candidates", found,
+              (int)SEEDS, legal);
+}
+
+/* ---- promotion ------------------------------------------------------------------------------- */
+
+static void promotion(double today, double held, double spread, bool *proven, bool *refuted,
+                      char *decision, size_t size) {
+    struct search s;
+    struct world w = {.noise = 3, .today = today, .held = held, .spread = spread};
+    free(run_search(&s, 5, 80, &w));
+    *proven = s.proven;
+    *refuted = s.refuted;
+    snprintf(decision, size, "%s", s.decision);
+    search_free(&s);
+}
+
+TEST(only_what_is_proven_is_promoted) {
+    bool proven, refuted;
+    char decision[512];
+    promotion(1.3, 1.0, 0.01, &proven, &refuted, decision, sizeof decision);
+    CHECK_MSG(proven && !refuted, "%s", decision);
+    CHECK_CONTAINS(decision, "faster than today's choice on every target");
+    promotion(0.9, 1.0, 0.01, &proven, &refuted, decision, sizeof decision);
+    CHECK_MSG(!proven, "slower, and promoted: %s", decision);
+    CHECK_CONTAINS(decision, "not proven faster");
+    promotion(1.3, 0.7, 0.01, &proven, &refuted, decision, sizeof decision);
+    CHECK_MSG(proven && refuted, "lost a held-out shape: %s", decision);
+    CHECK_CONTAINS(decision, "held-out shape 1,1,96,64");
+}
+
+/* Today's choice is as fast as the best there is: chance alone must promote none of many. */
+TEST(noise_promotes_nothing) {
+    double best;
+    int promoted = 0;
+    brute_force(&best);
+    for (uint64_t seed = 1; seed <= 40; seed++) {
+        struct search s;
+        struct world w = {.noise = 1000 + seed, .today = best, .held = 1, .spread = 0.05};
+        free(run_search(&s, seed, 60, &w));
+        promoted += s.proven && !s.refuted;
+        search_free(&s);
+    }
+    CHECK_MSG(promoted <= 3, "%d of 40 searches promoted what is no faster", promoted);
+}
+
+TEST(promotion_line) {
+    struct search s;
+    struct world w = {.noise = 3, .today = 1.3, .held = 1, .spread = 0.01};
+    char line[256] = "";
+    attn_error why = {""};
+    free(run_search(&s, 5, 80, &w));
+    struct candidate *c = s.candidates[s.winner];
+    c->knobs.value[KNOB_RESIDENT] = KNOB_AUTO;
+    CHECK(promote_line(&s, "0123456789abcdef0123", line, sizeof line, &why));
+    CHECK_CONTAINS(line, "TUNED(fwd_mma, sm_90a, 64, 0, 2, 0, ");
+    CHECK_CONTAINS(line, "\"evolve-0123456789abcdef.json\")");
+    c->knobs.value[KNOB_RESIDENT] = 2;
+    CHECK(!promote_line(&s, "0", line, sizeof line, &why));
+    CHECK_CONTAINS(why.text, "change of the source");
+    search_free(&s);
+}
+
+/* ---- sources and PTX ------------------------------------------------------------------------- */
+
+TEST(sources) {
+    attn_error why = {""};
+    CHECK_MSG(source_allowed(".", "#include \"device.h\"\n// include <x>\nint a;\n", &why), "%s",
+              why.text);
+    static const char *const wrong[] = {
+        "#include <stdio.h>\n",
+        "#include \"/etc/passwd\"\n",
+        "#include \"../tuned.h\"\n",
+        "#  include <a>\n",
+        "/* */ #include <a>\n",
+        "#/* */include <a>\n",
+        "#inc\\\nlude <a>\n",
+        "#define H <stdio.h>\n#include H\n",
+        "#if __has_include(\"/etc/passwd\")\n#endif\n",
+        "%:include <a>\n",
+        "?\?=include <a>\n",
+        "const char *t = __TIME__;\n",
+        "int \x01;\n",
+        "int \xc3\xa4;\n",
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        CHECK_MSG(!source_allowed(".", wrong[i], &why), "source %zu was let through: %s", i,
+                  wrong[i]);
+    }
+}
+
+TEST(ptx_of_shipped_variants_is_allowed) {
+    attn_variant v = {.size = sizeof v};
+    attn_error why = {""};
+    int count = 0;
+    for (int32_t i = 0; attn_variant_get(NULL, i, &v, NULL) == ATTN_OK; i++) {
+        attn_image image = {.size = sizeof image};
+        for (int32_t j = 0; strcmp(v.device, "cuda") == 0 &&
+                            attn_variant_image(NULL, v.name, j, &image, NULL) == ATTN_OK;
+             j++) {
+            if (image.kind == ATTN_IMAGE_PTX) {
+                CHECK_MSG(ptx_allowed(image.data, v.entry, &why), "%s: %s", v.name, why.text);
+                count++;
+            }
+        }
+    }
+    if (count == 0) {
+        SKIP("no kernels for GPUs were built");
+    }
+}
+
+TEST(ptx_rules) {
+    attn_error why = {""};
+    static const char good[] =
+        ".version 8.0\n.extern .shared .b8 dynamic[];\n.visible .entry k(\n)\n"
+        "{\n.reg .b32 %r<2>;\nmov.u32 %r1, %tid.x; // %clock\nret;\n}\n";
+    CHECK_MSG(ptx_allowed(good, "k", &why), "%s", why.text);
+    CHECK(!ptx_allowed(good, "kk", &why));
+    static const struct {
+        const char *ptx, *word;
+    } wrong[] = {
+        {".visible .entry k(\n)\n{ mov.u32 %r1, %clock; }", "%clock"},
+        {".visible .entry k(\n)\n{ mov.u64 %rd1, %clock64; }", "%clock64"},
+        {".visible .entry k(\n)\n{ mov.u64 %rd1, %globaltimer; }", "%globaltimer"},
+        {".visible .entry k(\n)\n{ mov.u32 %r1, %smid; }", "%smid"},
+        {".visible .entry k(\n)\n{ mov.u32 %r1, %pm0; }", "%pm0"},
+        {".visible .entry k(\n)\n{ nanosleep.u32 100; }", "nanosleep"},
+        {".global .u32 x;\n.visible .entry k(\n)\n{ ret; }", "outlives"},
+        {".visible .global .u32 x;\n.visible .entry k(\n)\n{ ret; }", "outlives"},
+        {".extern .func f\n;\n.visible .entry k(\n)\n{ ret; }", "outside"},
+        {".visible .entry k(\n)\n{ ret; }\n.visible .entry l(\n)\n{ ret; }", "kernel l"},
+        {".visible .func k(\n)\n{ ret; }", "0 kernels"},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        char text[256];
+        snprintf(text, sizeof text, ".version 8.0\n%s\n", wrong[i].ptx);
+        CHECK_MSG(!ptx_allowed(text, "k", &why), "PTX %zu was let through", i);
+        CHECK_CONTAINS(why.text, wrong[i].word);
+    }
+}
+
+/* ---- the journal ----------------------------------------------------------------------------- */
+
+static struct json_value *number(int64_t value) {
+    struct memo memo;
+    attn_error why;
+    if (!memo_begin(&memo, &why)) {
+        return NULL;
+    }
+    json_open(&memo.json, NULL, '{');
+    json_int(&memo.json, "value", value);
+    json_close(&memo.json);
+    return memo_end(&memo, &why);
+}
+
+static void change_byte(const char *path) {
+    FILE *file = fopen(path, "r+b");
+    if (CHECK(file != NULL)) {
+        fseek(file, -3, SEEK_END);
+        fputc(' ', file);
+        fclose(file);
+    }
+}
+
+TEST(journal) {
+    char folder[] = "/tmp/attest-test-XXXXXX", path[64], unit[96], last[SHA256_TEXT];
+    attn_error why = {""};
+    struct journal journal;
+    CHECK(mkdtemp(folder) != NULL);
+    snprintf(path, sizeof path, "%s/j", folder);
+    CHECK(!journal_open(&journal, path, &why));
+    CHECK_CONTAINS(why.text, "no journal is there");
+    journal_close(&journal);
+    CHECK(journal_create(&journal, path, "{\"schema\": \"attest-journal/1\"}", &why));
+    for (int i = 0; i < 4; i++) {
+        struct json_value *one = number(i);
+        CHECK_MSG(journal_append(&journal, one, one, 0.1 * i, 0, &why), "%s", why.text);
+        json_free(one);
+    }
+    memcpy(last, journal.last, sizeof last);
+    journal_close(&journal);
+    CHECK(!journal_create(&journal, path, "{\"schema\": \"attest-journal/1\"}", &why));
+    CHECK_CONTAINS(why.text, "a journal is there");
+    journal_close(&journal);
+    CHECK_MSG(journal_open(&journal, path, &why), "%s", why.text);
+    CHECK_EQ(journal.count, 4);
+    CHECK_STR(journal.last, last);
+    CHECK_EQ(json_int_of(json_at(json_at(journal.units[2], "step"), "value"), 0), 2);
+    journal_close(&journal);
+
+    snprintf(unit, sizeof unit, "%s/units/000003.json", path); /* as a kill leaves it: not there */
+    CHECK_EQ(unlink(unit), 0);
+    CHECK(journal_open(&journal, path, &why));
+    CHECK_EQ(journal.count, 3);
+    journal_close(&journal);
+    snprintf(unit, sizeof unit, "%s/units/000001.json", path);
+    change_byte(unit);
+    CHECK(!journal_open(&journal, path, &why));
+    CHECK_CONTAINS(why.text, "000002.json: does not follow");
+    journal_close(&journal);
+    remove_folder(folder);
+    CHECK(access(folder, F_OK) != 0);
+}
+
+TEST_MAIN()

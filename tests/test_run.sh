@@ -1,0 +1,391 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+#
+# test_run.sh - proves that attest run cannot be made to say PASS: faults are planted into the library,
+# the children, the disk, the tools and the pack, one at a time, and each must cost the verdict; that
+# what was collected is never lost; and that a run goes on where it stopped.
+#
+# usage: test_run.sh SOURCE_DIR BUILD_DIR
+. "$(dirname "$0")/cli.sh"
+
+unset ATTN_DRIVER FAKE_DRIVER_COMPUTE VGPU_CHECKS
+one="--stage parity --device cpu --variant ^cpu_row_c\$"
+
+# ends NAME CODE TEXT options...: attest run in a new pack comes to that exit code, one line of complaint
+# with TEXT, no PASS as its verdict; and attest verify comes to the same.
+ends() {
+    name=$1
+    expected=$2
+    text=$3
+    shift 3
+    rm -rf pack
+    run run --out pack "$@"
+    judge_end
+}
+
+judge_end() {
+    cp stdout run_stdout
+    cp stderr run_stderr
+    if [ "$code" -ne "$expected" ]; then
+        bad "$name" "exit code $code, expected $expected"
+    elif ! one_line_of_complaint; then
+        bad "$name" "not one line of complaint"
+    elif ! grep -qF -- "$text" stderr; then
+        bad "$name" "no '$text' in it"
+    elif grep -q "^verdict *PASS" stdout; then
+        bad "$name" "PASS"
+    elif [ "$expected" -ne 2 ] && { run verify pack && [ "$code" -ne "$expected" ]; }; then
+        bad "$name" "verify: exit code $code, expected $expected"
+    else
+        ok
+    fi
+}
+
+# shows NAME EXPRESSION: a line of stdout matches.
+shows() {
+    holds "$1" grep -q -- "$2" stdout
+}
+
+# ---- the command line ------------------------------------------------------------------------
+
+refuses "no such stage" "--stage: 'party', expected inspect" run --stage party --out x
+refuses "no such device" "--device: 'gpu', expected cpu" run --device gpu --out x
+refuses "cuda without a number" "--device: 'cuda:'" run --device cuda: --out x
+refuses "a device twice" "given twice" run --device cpu --device cpu --out x
+refuses "quick and full" "expected one of them" run --quick --full --out x
+refuses "no expression" "is no regular expression" run --variant '(' --out x
+refuses "no such variant" "matches no variant" run --variant nothing --out x
+refuses "resume of what" "wants the --out" run --resume
+refuses "resume of something else" "expected no --quick" run --resume --out x --stage parity
+refuses "resume of nothing" "x: No such file" run --resume --out x
+refuses "a price below 0" "--gpu-hour-price: -1" run --gpu-hour-price -1 --out x
+refuses "no time" "--timeout: 0, expected more" run --timeout 0 --out x
+refuses "somebody else's job" "own child processes" run --job slots --out x
+refuses "somebody else's probe" "own child processes" run --job probe --device cpu
+holds "nothing was written" [ ! -e x ]
+echo text >file
+refuses "out is a file" "file" run --out file $one
+refuses "out is below a file" "file" run --out file/pack $one
+mkdir full
+echo text >full/notes
+refuses "out is somebody's folder" "not empty" run --out full $one
+
+# ---- as it should be -------------------------------------------------------------------------
+
+accepts "one variant" run --out good $one --gpu-hour-price 3 --commit abc
+shows "partial" "^verdict *PASS (partial: less than all stages"
+shows "one passed" "^parity *cpu *PASS *1 of 1"
+accepts "verified" verify good
+accepts "verified with this library" verify --current good
+says "the same verdict" "PASS (partial: less than all"
+accepts "as JSON" run --out good2 $one --json
+says "JSON: the verdict" '"verdict": "PASS"'
+says "JSON: in part" '"partial": true'
+holds "another seed each time" [ "$(grep '"seed"' good/plan.json)" != "$(grep '"seed"' good2/plan.json)" ]
+holds "per-case figures" grep -q '"mean_allowed"' good/units/*.json
+holds "the recipe of a case" grep -q '"recipe"' good/units/*.json
+accepts "nothing is left to do" run --resume --out good
+holds "still one unit" [ "$(ls good/units | wc -l)" -eq 1 ]
+ends "bench without parity" 3 "parity does not prove it there" --stage bench --device cpu \
+    --variant '^cpu_row_c$'
+ATTN_DRIVER=$work/none.so
+export ATTN_DRIVER
+ends "a device that was asked for" 3 "none.so" --device cuda:0 --stage parity
+ends "a stage that was asked for" 3 "none.so" --stage sanitize
+ends "full" 3 "none.so" --full --stage parity --variant '^cpu_row_c$|^fwd_mma_fp16_d64_64x64'
+unset ATTN_DRIVER
+
+# ---- the library is wrong --------------------------------------------------------------------
+
+compiler=${CC:-cc}
+if $compiler -D_GNU_SOURCE -shared -fPIC -I"$here/../include" -o fault.so "$here/faults/parity.c" -lm \
+    2>stderr; then
+    ASAN_OPTIONS=verify_asan_link_order=0${ASAN_OPTIONS:+:$ASAN_OPTIONS}
+    export ASAN_OPTIONS
+    # faulty NAME CODE TEXT FAULT options...
+    faulty() {
+        name=$1
+        expected=$2
+        text=$3
+        fault=$4
+        shift 4
+        rm -rf pack
+        FAULT=$fault LD_PRELOAD=$work/fault.so "$attest" run --out pack $one "$@" >stdout 2>stderr
+        code=$?
+        judge_end
+    }
+    faulty "O too large" 1 "cpu_row_c: case" scale
+    faulty "a column is off" 1 "cpu_row_c: case" column
+    faulty "the last row is 0" 1 "cpu_row_c: case" tail
+    faulty "one NaN" 1 "cpu_row_c: case" nan
+    faulty "the LSE is off" 1 "cpu_row_c: case" lse
+    faulty "nothing is computed" 1 "cpu_row_c: case" noop
+    faulty "a byte beside O" 1 "cpu_row_c: case" beside
+    faulty "an input is changed" 1 "cpu_row_c: case" input
+    faulty "one launch of many differs" 1 "launches_differing" late
+    faulty "every comparison passes" 4 "" accept
+    faulty "the child crashes" 1 "signal" crash
+    faulty "the child hangs" 1 "longer than 4 s and was killed" hang --timeout 4
+    faulty "the child writes nonsense" 1 "nonsense" answer
+    holds "a broken unit says why" grep -q '"broken": ".*nonsense' pack/units/*.json
+else
+    skipped "faults" "$compiler cannot build them"
+fi
+
+# ---- the run is ended ------------------------------------------------------------------------
+
+# started OPTIONS...: a run in the background that has begun its first slot.
+started() {
+    rm -rf pack
+    "$attest" run --out pack "$@" >run_stdout 2>run_stderr &
+    runner=$!
+    tries=0
+    while [ -z "$(ls pack/units 2>/dev/null)" ] && [ $tries -lt 300 ]; do
+        sleep 0.1
+        tries=$((tries + 1))
+    done
+}
+all="--stage parity --device cpu"
+
+started $all
+kill -TERM $runner # a shell lets its background programs ignore SIGINT
+wait $runner
+code=$?
+holds "SIGTERM: exit code" [ $code -eq 3 ]
+holds "SIGTERM: how to go on" grep -q "interrupted; attest run --resume --out pack" run_stderr
+run verify pack
+holds "SIGTERM: verifies in part" [ "$code" -eq 3 ]
+before=$(ls pack/units | wc -l)
+holds "SIGTERM: something is kept" [ "$before" -ge 1 ]
+accepts "SIGTERM: goes on" run --resume --out pack
+accepts "SIGTERM: and verifies" verify pack
+
+started $all
+kill -9 $runner
+wait $runner 2>/dev/null
+sleep 0.5
+run verify pack
+holds "kill -9: verifies in part" [ "$code" -eq 3 ]
+says "kill -9: did not end" "the run did not end"
+kept=$(ls pack/units)
+accepts "kill -9: goes on" run --resume --out pack
+for unit in $kept; do
+    holds "kill -9: $unit is kept" [ -e "pack/units/$unit" ]
+done
+
+# The child alone, in the slot that it is in.
+started $all
+child=$(cat "/proc/$runner/task/$runner/children" 2>/dev/null)
+if [ -n "$child" ]; then
+    kill -9 ${child%% *}
+    wait $runner
+    holds "a killed child" [ $? -eq 1 ]
+    holds "a killed child: why" grep -q "signal 9" run_stderr
+    run verify pack
+    holds "a killed child: verifies as FAIL" [ "$code" -eq 1 ]
+    holds "a killed child: the others are done" [ "$(ls pack/units | wc -l)" -ge 3 ]
+else
+    wait $runner
+    bad "a killed child" "there is none to kill"
+fi
+
+# ---- the disk --------------------------------------------------------------------------------
+
+name="a full disk" expected=2 text="File too large"
+rm -rf pack
+(
+    ulimit -f 16 # blocks of 512 or 1024 bytes: the plan fits, a unit does not
+    "$attest" run --out pack $all >stdout 2>stderr
+)
+code=$?
+if [ "$code" -eq 2 ] && [ ! -e pack/plan.json ]; then
+    holds "a full disk: no pack at all" [ -s stderr ]
+else
+    judge_end
+    run verify pack
+    holds "a full disk: not PASS" [ "$code" -eq 3 ]
+    accepts "a full disk: goes on with room" run --resume --out pack
+fi
+cp -r good pack3
+rm -rf pack3/units
+echo text >pack3/units
+refuses "units cannot be written" "units" run --resume --out pack3
+
+# ---- the pack --------------------------------------------------------------------------------
+
+rm -rf pack && cp -r good pack
+rm pack/units/*.json
+run verify pack
+holds "a lost unit does not verify" [ "$code" -eq 1 ]
+accepts "a lost unit is done again" run --resume --out pack
+accepts "a lost unit: verified" verify pack
+
+rm -rf pack && cp -r good pack
+unit=$(ls pack/units/*.json)
+head -c 200 "$unit" >cut && mv cut "$unit"
+run verify pack
+holds "a cut unit" [ "$code" -eq 1 ]
+refuses "a cut unit: no going on" "it was changed" run --resume --out pack
+
+rm -rf pack && cp -r good pack
+head -c 300 pack/plan.json >cut && mv cut pack/plan.json
+run verify pack
+holds "a cut plan" [ "$code" -eq 2 ]
+refuses "a cut plan: no going on" "plan.json" run --resume --out pack
+
+rm -rf pack && cp -r good pack
+sed 's,attest-evidence/1,attest-evidence/0,' good/plan.json >pack/plan.json
+refuses "an older schema" "schema attest-evidence/0" verify pack
+refuses "an older schema: no going on" "schema attest-evidence/0" run --resume --out pack
+refuses "a foreign folder" "no evidence pack" verify full
+refuses "a foreign folder: no going on" "no evidence pack" run --resume --out full
+
+# Another build of attest: the units are stale, and are done again.
+rm -rf pack && cp -r good pack
+folder=$(dirname "$attest")
+if [ -e "$folder/libattn.so" ]; then
+    cp "$attest" other && echo >>other
+    "./other" run --resume --out pack >stdout 2>stderr
+    code=$?
+    holds "another build: exit code" [ "$code" -eq 0 ]
+    shows "another build: the old unit is stale" "^units *2, stale 1"
+    accepts "another build: verified" verify pack
+fi
+
+# ---- machine code, and tools that say something else -----------------------------------------
+
+kernel=^fwd_mma_fp16_d64_64x64
+if ! "$attest" inspect --variant $kernel >stdout 2>stderr; then
+    skipped "kernels" "the library has none"
+    finish
+fi
+# The virtual GPU's checkers say nothing, or cry wolf.
+cat >blind.c <<'SOURCE'
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdlib.h>
+bool vgpu_finding_get(const void *gpu, size_t index, void *finding) {
+    return gpu == NULL && index > 0 && finding == NULL;
+}
+size_t vgpu_error_count(const void *gpu) {
+    return gpu != NULL && getenv("WOLF") != NULL ? 1 : 0;
+}
+SOURCE
+if [ -e fault.so ] && "$attest" check --help >stdout 2>stderr &&
+    $compiler -shared -fPIC -o blind.so blind.c 2>stderr; then
+    name="emulate with blind checkers" expected=4 text="was not caught"
+    rm -rf pack
+    LD_PRELOAD=$work/blind.so "$attest" run --out pack --stage emulate --variant $kernel \
+        >stdout 2>stderr
+    code=$?
+    judge_end
+    name="emulate with checkers that cry wolf" text="'clean' was not caught"
+    rm -rf pack
+    WOLF=1 LD_PRELOAD=$work/blind.so "$attest" run --out pack --stage emulate --variant $kernel \
+        >stdout 2>stderr
+    code=$?
+    judge_end
+    VGPU_CHECKS=none "$attest" run --out checks --stage emulate --variant $kernel >stdout 2>stderr
+    holds "emulate, whatever the environment says" [ $? -eq 0 ]
+fi
+path=$PATH
+mkdir bin
+PATH=$work/bin:$path
+# cuobjdump as it should be, or with FAKE_REGISTERS more registers, or broken off.
+cat >bin/cuobjdump <<'SCRIPT'
+#!/bin/sh
+[ "$1" = --version ] && echo "cuobjdump: release 13.0, V13.0.0" && exit 0
+[ -n "$FAKE_FAILS" ] && echo "cuobjdump fatal" && exit 255
+[ -n "$FAKE_KILLED" ] && kill -9 $$
+name=$(strings -a "$2" 2>/dev/null | grep -o 'fwd_[a-z0-9_]*' | head -1)
+echo "Resource usage:"
+echo " Function ${name:-none}:"
+echo "  REG:$FAKE_REGISTERS STACK:0 SHARED:0 LOCAL:0 CONSTANT[0]:640"
+SCRIPT
+chmod +x bin/cuobjdump
+inspect="--stage inspect --variant $kernel"
+FAKE_REGISTERS=1
+export FAKE_REGISTERS
+if command -v strings >/dev/null; then
+    ends "cuobjdump disagrees" 4 "cuobjdump says 1" $inspect
+fi
+FAKE_FAILS=1
+export FAKE_FAILS
+ends "cuobjdump fails" 1 "cuobjdump: exit code 255" $inspect
+unset FAKE_FAILS
+FAKE_KILLED=1
+export FAKE_KILLED
+ends "cuobjdump is killed" 1 "cuobjdump: ended by signal 9" $inspect
+unset FAKE_KILLED
+rm bin/cuobjdump
+
+# ---- compute-sanitizer -----------------------------------------------------------------------
+
+fake=$folder/tests/libfake_driver.so
+if [ ! -e "$fake" ] || [ ! -d "$folder/faults" ]; then
+    skipped "sanitize" "no fake driver, or no planted faults"
+    finish
+fi
+ATTN_DRIVER=$fake
+FAKE_DRIVER_COMPUTE=1
+LOGS=$here/data/sanitizer
+KEPT=$work/kept
+mkdir "$KEPT"
+export ATTN_DRIVER FAKE_DRIVER_COMPUTE LOGS KEPT
+# Runs the program, then says what the real one would; $SAY TOOL:WHAT changes one word of it.
+cat >bin/compute-sanitizer <<'SCRIPT'
+#!/bin/sh
+[ "$1" = --version ] && echo "Version 2025.3.1.0" && exit 0
+tool=$2
+kind=clean
+code=0
+case "$*" in *--image*) kind=fault code=86 ;; esac
+while [ "${1##*/}" != attest ]; do shift; done
+[ "$SAY" = "$tool:$kind:sleep" ] && echo $$ >"$KEPT/hung" && exec sleep 60
+[ "$SAY" = "$tool:$kind:killed" ] && kill -9 $$
+if [ "$SAY" != "$tool:$kind:idle" ]; then # the program's own words are kept, for time
+    [ -e "$KEPT/$tool.$kind" ] || "$@" >"$KEPT/$tool.$kind" || exit
+    cat "$KEPT/$tool.$kind"
+fi
+[ "$SAY" = "$tool:$kind:silent" ] && exit $code
+[ "$SAY" = "$tool:$kind:found" ] && kind=fault code=86
+[ "$SAY" = "$tool:$kind:missed" ] && kind=clean code=0
+[ "$SAY" = "$tool:$kind:code" ] && code=1
+grep -v '^target: ' "$LOGS/$tool.$kind.log"
+exit $code
+SCRIPT
+chmod +x bin/compute-sanitizer
+sanitize="--stage sanitize --device cuda:0 --variant $kernel"
+accepts "sanitize" run --out clean $sanitize
+shows "sanitize: passes" "^sanitize *cuda:0 *PASS *1 of 1"
+accepts "sanitize: verified" verify clean
+SAY=racecheck:clean:found
+export SAY
+ends "a race is found" 1 "racecheck" $sanitize
+SAY=memcheck:fault:missed
+ends "a planted fault is missed" 4 "memcheck: its planted fault" $sanitize
+SAY=initcheck:clean:silent
+ends "no summary" 4 "initcheck" $sanitize
+SAY=synccheck:clean:idle
+ends "the program was not run" 4 "synccheck" $sanitize
+SAY=
+cp kept/initcheck.clean initcheck.kept
+cp kept/synccheck.clean kept/initcheck.clean
+ends "a log of another tool" 4 "initcheck: the log is not of this tool" $sanitize
+sed 's/variant fwd_mma/variant fwd_other/' initcheck.kept >kept/initcheck.clean
+ends "a log of another variant" 4 "initcheck: the log is not of this tool and fwd_mma" $sanitize
+cp initcheck.kept kept/initcheck.clean
+SAY=synccheck:clean:code
+ends "an exit code without a finding" 4 "synccheck" $sanitize
+SAY=synccheck:clean:killed
+ends "the tool is killed" 1 "ended by signal 9" $sanitize
+SAY=memcheck:clean:sleep
+ends "the tool hangs" 1 "longer than 5 s and was killed" $sanitize --timeout 5
+if [ -e kept/hung ] && kill -0 "$(cat kept/hung)" 2>/dev/null; then
+    bad "the tool hangs" "it was left running"
+else
+    ok
+fi
+unset SAY
+
+finish

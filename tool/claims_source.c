@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * claims_source.c - see claims_source.h.
+ */
+#include "claims_source.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "evidence.h"
+#include "file.h"
+#include "message.h"
+
+enum { FEWEST_DIGITS = 8 }; /* of an artifact's name */
+
+/* ---- packs ----------------------------------------------------------------------------------- */
+
+static bool names_artifact(const struct json_value *unit, const char *name) {
+    const struct json_value *list = json_at(unit, "artifacts");
+    for (size_t i = 0; i < json_count_of(list); i++) {
+        const char *own = json_text_of(&list->as.list.items[i]);
+        if (own != NULL && strcmp(own, name) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Whether a unit names it: anybody could lay a file there. */
+static bool is_named(const struct pack *pack, const char *name, attn_error *why) {
+    struct pack_names units;
+    bool good = pack_list(pack, PACK_UNITS, &units, why), named = false;
+    for (size_t i = 0; good && !named && i < units.count; i++) {
+        struct json_value *unit = pack_read_unit(pack, units.names[i], why);
+        good = unit != NULL;
+        named = names_artifact(unit, name);
+        json_free(unit);
+    }
+    pack_names_free(&units);
+    return named || (good && explain(why, "%s: no unit names artifact %.12s", pack->path, name));
+}
+
+/* The artifact whose name begins so. */
+static bool find_artifact(const struct pack *pack, const char *digits, char name[SHA256_TEXT],
+                          attn_error *why) {
+    struct pack_names names;
+    size_t found = 0;
+    const size_t length = strlen(digits);
+    if (!pack_list(pack, PACK_ARTIFACTS, &names, why)) {
+        return false;
+    }
+    for (size_t i = 0; i < names.count; i++) {
+        if (length >= FEWEST_DIGITS && strncmp(names.names[i], digits, length) == 0) {
+            memcpy(name, names.names[i], SHA256_TEXT);
+            found++;
+        }
+    }
+    pack_names_free(&names);
+    return found == 1 ||
+           explain(why, "%s: %zu artifacts begin with '%.64s', expected one and %d digits or more",
+                   pack->path, found, digits, (int)FEWEST_DIGITS);
+}
+
+static struct json_value *read_artifact(const struct pack *pack, const char *digits,
+                                        attn_error *why) {
+    char name[SHA256_TEXT];
+    size_t bytes = 0;
+    char *text = find_artifact(pack, digits, name, why) && is_named(pack, name, why)
+                     ? pack_read(pack, PACK_ARTIFACTS, name, &bytes, why)
+                     : NULL;
+    struct json_value *document = text != NULL ? json_read(text, bytes, why) : NULL;
+    free(text);
+    return document;
+}
+
+/* A pack, verified: what follows from it, or one of its artifacts. */
+static struct json_value *read_pack(const char *path, const char *artifact, attn_error *why) {
+    struct pack pack;
+    struct evidence evidence = {.judgement.gate = GATE_NOT_RUN};
+    struct json_value *document = NULL;
+    size_t bytes = 0;
+    char *published = NULL;
+    if (pack_open(&pack, path, why) && evidence_make(&pack, &evidence, why)) {
+        published = pack_published(&pack, EVIDENCE_FILE, &bytes, why);
+        if (evidence.judgement.gate == GATE_INVALID) {
+            explain(why, "%s: INVALID: %.200s", path, evidence.judgement.reason);
+        } else if (published == NULL || bytes != evidence.text_bytes ||
+                   memcmp(published, evidence.text, bytes) != 0) {
+            explain(why, "%s: evidence.json is not what follows from the plan and the units", path);
+        } else if (artifact != NULL) {
+            document = read_artifact(&pack, artifact, why);
+        } else {
+            document = json_read(evidence.text, evidence.text_bytes, why);
+        }
+    }
+    free(published);
+    evidence_free(&evidence);
+    pack_close(&pack);
+    return document;
+}
+
+/* ---- files ----------------------------------------------------------------------------------- */
+
+/* Writes into the path. */
+static struct json_value *read_document(char *path, attn_error *why) {
+    static const char INSIDE[] = "/artifacts/";
+    struct stat info;
+    char *inside = strstr(path, INSIDE);
+    if (inside != NULL) {
+        *inside = '\0';
+        return read_pack(path, inside + strlen(INSIDE), why);
+    }
+    if (stat(path, &info) == 0 && S_ISDIR(info.st_mode)) {
+        return read_pack(path, NULL, why);
+    }
+    size_t bytes = 0;
+    attn_error reason = {""};
+    char *text = file_read(path, &bytes, why);
+    struct json_value *document = text != NULL ? json_read(text, bytes, &reason) : NULL;
+    if (text != NULL && document == NULL) {
+        explain(why, "%s: %.200s", path, reason.text);
+    }
+    free(text);
+    return document;
+}
+
+static bool is_inside(const char *name) {
+    return name[0] != '/' && name[0] != '\0' && strstr(name, "..") == NULL;
+}
+
+static struct json_value *read_source(const char *folder, const char *name, attn_error *why) {
+    const size_t length = strlen(name), own = strlen(EVIDENCE_FILE);
+    if (!is_inside(name)) {
+        explain(why, "'%.120s' is not in the folder of results", name);
+        return NULL;
+    }
+    if ((length > own && strcmp(name + length - own, EVIDENCE_FILE) == 0) ||
+        strstr(name, "/units/") != NULL) {
+        explain(why, "'%.120s': name the folder of the pack, so that it is verified", name);
+        return NULL;
+    }
+    char *path = malloc(strlen(folder) + length + 2);
+    if (path == NULL) {
+        explain(why, "out of memory");
+        return NULL;
+    }
+    sprintf(path, "%s/%s", folder, name);
+    struct json_value *document = read_document(path, why);
+    free(path);
+    return document;
+}
+
+const struct json_value *claims_source(struct claims_sources *sources, const char *name,
+                                       attn_error *why) {
+    for (size_t i = 0; i < sources->count; i++) {
+        if (strcmp(sources->items[i].name, name) == 0) {
+            *why = sources->items[i].why;
+            return sources->items[i].document;
+        }
+    }
+    struct claims_source *items =
+        realloc(sources->items, (sources->count + 1) * sizeof *sources->items);
+    char *copy = strdup(name);
+    if (items != NULL) {
+        sources->items = items;
+    }
+    if (items == NULL || copy == NULL) {
+        free(copy);
+        explain(why, "out of memory");
+        return NULL;
+    }
+    struct claims_source *source = &items[sources->count++];
+    *source = (struct claims_source){.name = copy};
+    source->document = read_source(sources->folder, name, &source->why);
+    *why = source->why;
+    return source->document;
+}
+
+void claims_sources_free(struct claims_sources *sources) {
+    for (size_t i = 0; i < sources->count; i++) {
+        free(sources->items[i].name);
+        json_free(sources->items[i].document);
+    }
+    free(sources->items);
+    sources->items = NULL;
+    sources->count = 0;
+}

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * claims_text.h - Markdown as far as figures in it are concerned: lines, code, tables, numbers.
+ *
+ * Invariant: the text is a copy that keeps its length: what has been dealt with is overwritten by
+ * blanks, so that a place in it has the same line as in the file.
+ */
+#ifndef ATTEST_CLAIMS_TEXT_H
+#define ATTEST_CLAIMS_TEXT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "attn.h"
+
+struct markdown_line {
+    char *begin, *end; /* without the newline */
+    bool code;         /* in a fence, the fence itself, or indented: shown as it is */
+    bool fence;        /* opens or closes one */
+};
+
+struct markdown {
+    char *text, *end;
+    struct markdown_line *lines;
+    size_t count;
+};
+
+bool markdown_read(struct markdown *markdown, const char *text, size_t bytes, attn_error *why);
+void markdown_free(struct markdown *markdown);
+
+/* The index of the line in which a place is; its number is one more. */
+size_t markdown_line_of(const struct markdown *markdown, const char *place);
+
+/* Overwrites everything but newlines. */
+void markdown_blank(char *begin, char *end);
+
+bool is_blank_line(const struct markdown_line *line);
+
+/* A row of a table, and the line of dashes under its head. */
+bool is_table_row(const struct markdown_line *line);
+bool is_table_rule(const struct markdown_line *line);
+
+enum { TABLE_COLUMNS = 32 }; /* what is beyond is left out */
+struct span {
+    char *begin, *end;
+};
+size_t table_cells(const struct markdown_line *line, struct span cells[TABLE_COLUMNS]);
+
+/* A number as it is shown: digits, perhaps a point and more digits; no part of a word. */
+struct shown_number {
+    char *begin, *end;
+    double value;
+    int decimals;
+};
+
+/* The first one that begins at `from` or later; false: there is none. */
+bool next_number(char *from, char *end, struct shown_number *number);
+
+/* Whether a unit of speed or time stands here, perhaps behind a blank: the end of it, or NULL. */
+const char *unit_end(const char *at, const char *end);
+
+/* Whether one stands anywhere in it, as in the head of a column. */
+bool has_unit(const char *begin, const char *end);
+
+#endif /* ATTEST_CLAIMS_TEXT_H */

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * evidence_plan.h - whether a plan is one, and what it leaves out.
+ *
+ * Invariant: a function of the plan alone.
+ */
+#ifndef ATTEST_EVIDENCE_PLAN_H
+#define ATTEST_EVIDENCE_PLAN_H
+
+#include "evidence_judge.h"
+
+/* Both are texts, and the same. */
+bool json_same_text(const struct json_value *a, const struct json_value *b);
+
+/* False and the reason: it has not the form of a plan. What follows is for those that have. */
+bool plan_check(const struct json_value *plan, attn_error *why);
+
+bool plan_is_full(const struct json_value *plan);
+
+/* Judges what the plan does not ask for, though the library has it: INVALID where it says nothing
+ * of a variant, NOT_RUN where what was timed was not proven, or a full plan lacks a stage. What it
+ * left out in the open is a line of the list that is open in `json`: then true, it is partial. */
+bool plan_judge(const struct json_value *plan, struct json *json, struct judgement *whole);
+
+#endif /* ATTEST_EVIDENCE_PLAN_H */

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * inspect_against.h - the machine code of this library beside that of another build of it: what a
+ * debug build costs, or what a change did.
+ *
+ * Invariant: a kernel that one of the two does not have is told, not left out.
+ */
+#ifndef ATTEST_INSPECT_AGAINST_H
+#define ATTEST_INSPECT_AGAINST_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "inspect.h"
+
+/* Prints a line (or an object) for each row, with the figures of both. path: another libattn.so.
+ * False and the reason: it is none. *missing: rows that it does not have. */
+bool inspect_against(const char *path, const struct inspected *rows, size_t count, bool as_json,
+                     size_t *missing, attn_error *why);
+
+#endif /* ATTEST_INSPECT_AGAINST_H */

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * ledger_print.c - see ledger_print.h.
+ */
+#include "ledger_print.h"
+
+#include <math.h>
+#include <stdio.h>
+
+void ledger_print_pack(const struct ledger_pack *pack) {
+    printf("%4lld  %.12s  %-7s%-10s %-5s %4lld timings  %.12s  %s%s%s\n", (long long)pack->id,
+           pack->root, pack->verdict, pack->partial ? " (partial)" : "", pack->mode,
+           (long long)pack->timings, pack->commit != NULL ? pack->commit : "-", pack->imported,
+           pack->reason != NULL ? "  " : "", pack->reason != NULL ? pack->reason : "");
+}
+
+void ledger_pack_json(struct json *json, const char *key, const struct ledger_pack *pack) {
+    json_open(json, key, '{');
+    json_int(json, "id", pack->id);
+    json_text(json, "root", pack->root);
+    json_text(json, "verdict", pack->verdict);
+    json_text(json, "reason", pack->reason);
+    json_bool(json, "partial", pack->partial);
+    json_text(json, "mode", pack->mode);
+    json_text(json, "tool", pack->tool);
+    json_text(json, "library", pack->library);
+    json_text(json, "commit", pack->commit);
+    json_text(json, "imported", pack->imported);
+    json_int(json, "units", pack->units);
+    json_int(json, "timings", pack->timings);
+    json_close(json);
+}
+
+/* Which one it is. */
+static void print_key(const struct ledger_timing *timing) {
+    const char *hardware = timing->key[KEY_HARDWARE];
+    printf("%s%s%s%s  %s  %s  %s %s\n", timing->key[KEY_DEVICE], *hardware != '\0' ? " (" : "",
+           hardware, *hardware != '\0' ? ")" : "", timing->key[KEY_VARIANT], timing->shape,
+           timing->key[KEY_MODE], timing->key[KEY_CACHE]);
+}
+
+static void key_json(struct json *json, const struct ledger_timing *timing) {
+    for (int k = 0; k < LEDGER_KEYS; k++) {
+        json_text(json, LEDGER_KEY_NAMES[k], k == KEY_PROBLEM ? timing->shape : timing->key[k]);
+    }
+}
+
+void ledger_print_timing(const struct ledger_timing *timing) {
+    const struct interval median = stats_quantile(timing->seconds, timing->count, 0.5);
+    printf("%10.2f us  [%.2f, %.2f]  %4zu samples  pack %lld  ", 1e6 * median.value,
+           1e6 * median.low, 1e6 * median.high, timing->count, (long long)timing->pack);
+    print_key(timing);
+}
+
+void ledger_timing_json(struct json *json, const struct ledger_timing *timing) {
+    const struct interval median = stats_quantile(timing->seconds, timing->count, 0.5);
+    json_open(json, NULL, '{');
+    key_json(json, timing);
+    json_int(json, "pack", timing->pack);
+    json_text(json, "image", timing->image);
+    json_int(json, "samples", (int64_t)timing->count);
+    json_real(json, "us", 1e6 * median.value);
+    json_real(json, "low_us", 1e6 * median.low);
+    json_real(json, "high_us", 1e6 * median.high);
+    json_close(json);
+}
+
+static double microseconds(const struct ledger_timing *timing) {
+    return timing != NULL ? 1e6 * timing->median : (double)NAN;
+}
+
+/* In a column of 10; "-" where it is not known. */
+static void print_microseconds(const struct ledger_timing *timing) {
+    if (timing == NULL) {
+        printf("%10s", "-");
+    } else {
+        printf("%10.2f", microseconds(timing));
+    }
+}
+
+void ledger_print_comparison(const struct comparison *comparison, const char *word) {
+    const bool both = comparison->old != NULL && comparison->new != NULL;
+    printf("%-9s ", word);
+    print_microseconds(comparison->old);
+    printf(" -> ");
+    print_microseconds(comparison->new);
+    printf(" us  ");
+    if (both) {
+        printf("%.4f [%.4f, %.4f]  ", comparison->ratio.value, comparison->ratio.low,
+               comparison->ratio.high);
+    }
+    print_key(comparison->subject);
+}
+
+void ledger_comparison_json(struct json *json, const struct comparison *comparison,
+                            const char *word) {
+    const bool both = comparison->old != NULL && comparison->new != NULL;
+    const double unknown = (double)NAN;
+    json_open(json, NULL, '{');
+    key_json(json, comparison->subject);
+    json_text(json, "verdict", word);
+    json_real(json, "old_us", microseconds(comparison->old));
+    json_real(json, "new_us", microseconds(comparison->new));
+    json_real(json, "ratio", both ? comparison->ratio.value : unknown);
+    json_real(json, "low", both ? comparison->ratio.low : unknown);
+    json_real(json, "high", both ? comparison->ratio.high : unknown);
+    json_bool(json, "sure", both && comparison->sure);
+    json_close(json);
+}

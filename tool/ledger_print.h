@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * ledger_print.h - packs, timings and comparisons of the ledger, as lines of text or as JSON.
+ *
+ * Invariant: text and JSON say the same; a number that is not known is "-" there and null here.
+ */
+#ifndef ATTEST_LEDGER_PRINT_H
+#define ATTEST_LEDGER_PRINT_H
+
+#include "json.h"
+#include "ledger.h"
+#include "ledger_compare.h"
+
+void ledger_print_pack(const struct ledger_pack *pack);
+void ledger_pack_json(struct json *json, const char *key, const struct ledger_pack *pack);
+
+void ledger_print_timing(const struct ledger_timing *timing);
+void ledger_timing_json(struct json *json, const struct ledger_timing *timing);
+
+/* `word` stands where the change would: what somebody makes of it. */
+void ledger_print_comparison(const struct comparison *comparison, const char *word);
+void ledger_comparison_json(struct json *json, const struct comparison *comparison,
+                            const char *word);
+
+#endif /* ATTEST_LEDGER_PRINT_H */

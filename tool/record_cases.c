@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * record_cases.c - see record_cases.h.
+ */
+#include "record_cases.h"
+
+#include <string.h>
+
+#include "message.h"
+#include "vgpu_findings.h"
+
+/* ---- the device ------------------------------------------------------------------------------ */
+
+static bool find_variant(struct target *target, const char *name, attn_error *why) {
+    attn_variant *variant = &target->variant;
+    *variant = (attn_variant){.size = sizeof *variant};
+    for (int32_t i = 0; attn_variant_get(target->context, i, variant, NULL) == ATTN_OK; i++) {
+        if (strcmp(variant->name, name) == 0) {
+            target->runs_as = variant->name;
+            return true;
+        }
+    }
+    return explain(why, "%s: no such variant", name);
+}
+
+static bool open_target(struct target *target, const struct slot *slot, attn_error *why) {
+    attn_options options;
+    attn_options_init(&options);
+    options.device = slot->device;
+    options.driver = slot->driver;
+    if (attn_open(&options, &target->context, why) != ATTN_OK) {
+        return false;
+    }
+    target->device = device_open(target->context, slot->device, why);
+    target->emulated = target->device != NULL && vgpu_drives(target->context);
+    return target->device != NULL;
+}
+
+const struct target *record_target(const struct slot *slot, attn_error *why) {
+    static struct target target; /* of this process, which serves one device */
+    static char opened[64];
+    if (target.device != NULL && strcmp(opened, slot->device) != 0) {
+        explain(why, "%s: this process has opened %s", slot->device, opened);
+        return NULL;
+    }
+    if (target.device == NULL && !open_target(&target, slot, why)) {
+        attn_close(target.context);
+        target = (struct target){0};
+        return NULL;
+    }
+    snprintf(opened, sizeof opened, "%s", slot->device);
+    target.seed = slot->seed;
+    return find_variant(&target, slot->variant, why) ? &target : NULL;
+}
+
+/* ---- cases ----------------------------------------------------------------------------------- */
+
+static void put_figures(struct json *json, const struct figures *figures) {
+    json_real(json, "max_error", figures->max_error);
+    json_real(json, "max_allowed", figures->max_allowed);
+    json_real(json, "mean_error", figures->mean_error);
+    json_real(json, "mean_allowed", figures->mean_allowed);
+    json_real(json, "lse_error", figures->lse_error);
+    json_int(json, "nans", figures->nans);
+}
+
+static void put_case(struct json *json, int64_t number, const struct case_result *result) {
+    json_open(json, NULL, '{');
+    json_int(json, "number", number);
+    put_figures(json, &result->figures);
+    json_text(json, "damage", result->damaged ? result->reason : NULL);
+    json_int(json, "impostors", result->controls);
+    json_int(json, "refused", result->refused);
+    json_text(json, "recipe", result->recipe);
+    if (result->redrawn > 0) {
+        json_open(json, "redraws", '[');
+        for (int i = 0; i < result->redrawn; i++) {
+            json_open(json, NULL, '{');
+            put_figures(json, &result->redraws[i]);
+            json_close(json);
+        }
+        json_close(json);
+    }
+    if (result->anatomy[0] != '\0') {
+        json_text(json, "anatomy", result->anatomy);
+    }
+    json_close(json);
+}
+
+bool record_cases(const struct slot *slot, const struct target *target, case_judger *judger,
+                  void *user, struct json *unit, attn_error *why) {
+    json_open(unit, "cases", '[');
+    for (int64_t number = 0; number < slot->cases; number++) {
+        struct case_result result;
+        judger(user, target, number, &result);
+        if (result.lost) {
+            return explain(why, "case %lld: the device was lost: %s", (long long)number,
+                           result.reason);
+        }
+        put_case(unit, number, &result);
+    }
+    json_close(unit);
+    return true;
+}
+
+void record_control(struct json *unit, const char *name, bool caught) {
+    json_open(unit, NULL, '{');
+    json_text(unit, "name", name);
+    json_bool(unit, "caught", caught);
+    json_close(unit);
+}

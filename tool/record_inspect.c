@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * record_inspect.c - the stage inspect of one variant: what its machine code for one architecture
+ * needs, the budget that it is held to, and what cuobjdump says of the same cubin where that is
+ * installed.
+ *
+ * Invariant: the cubin that is looked at has the hash that the plan names.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "child.h"
+#include "file.h"
+#include "inspect.h"
+#include "message.h"
+#include "ptxas_log.h"
+#include "record.h"
+#include "record_cases.h"
+#include "tool_path.h"
+
+enum { DUMP_SECONDS = 30 };
+
+static bool find_image(const struct slot *slot, attn_variant *variant, attn_image *image,
+                       attn_error *why) {
+    *variant = (attn_variant){.size = sizeof *variant};
+    for (int32_t i = 0; attn_variant_get(NULL, i, variant, NULL) == ATTN_OK; i++) {
+        *image = (attn_image){.size = sizeof *image};
+        for (int32_t k = 0; strcmp(variant->name, slot->variant) == 0 &&
+                            attn_variant_image(NULL, variant->name, k, image, NULL) == ATTN_OK;
+             k++) {
+            char hash[SHA256_TEXT];
+            sha256_text(image->data, image->bytes, hash);
+            if (image->kind == ATTN_IMAGE_CUBIN && strcmp(hash, slot->image) == 0) {
+                return true;
+            }
+        }
+    }
+    return explain(why, "%s: the library has no cubin %.12s of it", slot->variant, slot->image);
+}
+
+/* What the PTX of a variant has to print with; NULL: nothing, as it must be. */
+static const char *output_call(const char *variant) {
+    attn_image image = {.size = sizeof image};
+    const char *found = NULL;
+    for (int32_t i = 0; attn_variant_image(NULL, variant, i, &image, NULL) == ATTN_OK; i++) {
+        if (image.kind == ATTN_IMAGE_PTX && found == NULL) {
+            found = inspect_output_call(image.data);
+        }
+    }
+    return found;
+}
+
+/* ---- the control ----------------------------------------------------------------------------- */
+
+/* The variant's own log with eight bytes of spills in it: the gate must refuse what it says. */
+static bool spill_is_caught(const struct inspected *row, const attn_image *image,
+                            const struct budget *budget) {
+    static const char zero[] = "0 bytes spill stores";
+    char failures[INSPECT_FAILURES_MAX][256];
+    char *log = image->log != NULL ? strdup(image->log) : NULL;
+    char *place = log != NULL ? strstr(log, zero) : NULL;
+    bool caught = false;
+    if (place != NULL) {
+        struct inspected planted = *row;
+        struct ptxas_figures said = {0};
+        *place = '8';
+        if (ptxas_log_read(log, row->entry.name, row->arch, &said, NULL)) {
+            planted.spill_bytes = said.spill_stores + said.spill_loads;
+            const int count = inspect_gate(&planted, budget, failures);
+            for (int i = 0; i < count; i++) {
+                caught = caught || strncmp(failures[i], "spill_bytes 8", 13) == 0;
+            }
+        }
+    }
+    free(log);
+    return caught;
+}
+
+/* ---- cuobjdump ------------------------------------------------------------------------------- */
+
+/* The number behind `name` in the line of the kernel's figures; below 0: not there. */
+static int64_t dumped(const char *text, const char *entry, const char *name) {
+    char head[192];
+    snprintf(head, sizeof head, "Function %.150s:", entry);
+    const char *at = strstr(text, head);
+    const char *line = at != NULL ? strchr(at, '\n') : NULL;
+    const char *end = line != NULL ? strchr(line + 1, '\n') : NULL;
+    const char *value = line != NULL ? strstr(line, name) : NULL;
+    return value != NULL && (end == NULL || value < end) ? strtoll(value + strlen(name), NULL, 10)
+                                                         : -1;
+}
+
+/* The kernel's own: from sm_90 on, cuobjdump counts what the driver keeps of each block, too. */
+static int64_t dumped_shared(const char *text, const char *entry, const char *arch) {
+    enum { KEPT = 1024 };
+    int number = 0;
+    const int64_t all = dumped(text, entry, " SHARED:");
+    return sscanf(arch, "sm_%d", &number) == 1 && number >= 90 ? all - KEPT : all;
+}
+
+/* Runs cuobjdump on the cubin in a folder of its own. What it printed, for free(); NULL and the
+ * reason. */
+static char *dump(const char *program, const attn_image *image, attn_error *why) {
+    char folder[] = "/tmp/attest-inspect-XXXXXX", cubin[64], log[64];
+    char option[] = "--dump-resource-usage", *text = NULL;
+    if (mkdtemp(folder) == NULL) {
+        explain(why, "no folder for a cubin in /tmp");
+        return NULL;
+    }
+    snprintf(cubin, sizeof cubin, "%s/kernel.cubin", folder);
+    snprintf(log, sizeof log, "%s/log", folder);
+    FILE *out = fopen(cubin, "wb");
+    const bool opened = out != NULL;
+    bool good = opened && fwrite(image->data, 1, image->bytes, out) == image->bytes;
+    good = (!opened || fclose(out) == 0) && good;
+    struct child child;
+    char *argv[] = {(char *)(uintptr_t)program, option, cubin, NULL};
+    size_t bytes = 0;
+    if (!good) {
+        explain(why, "%s: cannot be written", cubin);
+    } else if (child_run(argv, log, DUMP_SECONDS, &child, why)) {
+        char ended[64];
+        if (child.code != 0) {
+            explain(why, "cuobjdump: %s", child_text(&child, ended, sizeof ended));
+        } else {
+            text = file_read(log, &bytes, why);
+        }
+    }
+    unlink(cubin);
+    unlink(log);
+    rmdir(folder);
+    return text;
+}
+
+/* ---- the unit -------------------------------------------------------------------------------- */
+
+static void put_values(struct json *unit, const struct inspected *row, const struct budget *budget,
+                       const char *dump_text) {
+    json_open(unit, "values", '{');
+    json_int(unit, "registers", row->entry.registers);
+    json_int(unit, "stack_bytes", row->entry.stack_bytes);
+    json_int(unit, "spill_bytes", row->spill_bytes);
+    json_int(unit, "local_ops", row->local_ops);
+    json_int(unit, "helpers", row->entry.helpers);
+    json_int(unit, "builtins", row->entry.builtins);
+    json_int(unit, "barriers", row->entry.barriers);
+    json_int(unit, "shared_static", row->entry.shared_bytes);
+    json_int(unit, "shared_dynamic", row->smem_dynamic);
+    json_int(unit, "instructions", row->instructions);
+    json_int(unit, "tensor_ops", row->tensor_ops);
+    json_int(unit, "tensor_cores", row->tensor_cores);
+    json_int(unit, "tensor_demand", row->tensor_demand);
+    json_int(unit, "output_calls", (row->output_call != NULL) + (row->ptx_output_call != NULL));
+    if (budget != NULL) {
+        json_int(unit, "budget_registers", budget->registers);
+        json_int(unit, "budget_tensor_ops", budget->tensor_ops);
+    }
+    if (dump_text != NULL) {
+        json_int(unit, "cuobjdump_registers", dumped(dump_text, row->entry.name, " REG:"));
+        json_int(unit, "cuobjdump_stack_bytes", dumped(dump_text, row->entry.name, " STACK:"));
+        json_int(unit, "cuobjdump_shared_static",
+                 dumped_shared(dump_text, row->entry.name, row->arch));
+    }
+    json_close(unit);
+}
+
+static bool put_artifacts(struct json *unit, struct pack *pack, const attn_image *image,
+                          const char *dump_text, attn_error *why) {
+    const char *const texts[] = {image->log, dump_text};
+    json_open(unit, "artifacts", '[');
+    for (int i = 0; i < 2; i++) {
+        char name[SHA256_TEXT];
+        if (texts[i] == NULL) {
+            continue;
+        }
+        if (!pack_add_artifact(pack, texts[i], strlen(texts[i]), name, why)) {
+            return false;
+        }
+        json_text(unit, NULL, name);
+    }
+    json_close(unit);
+    return true;
+}
+
+static bool put_unit(const struct slot *slot, struct pack *pack, struct json *unit,
+                     const struct inspected *row, const attn_image *image, attn_error *why) {
+    static struct budgets budgets;
+    char program[PATH_MAX], *text = NULL;
+    if (row->log_fault.text[0] != '\0') {
+        return explain(why, "%s", row->log_fault.text);
+    }
+    if (budgets.count == 0 && !budgets_built_in(&budgets, why)) {
+        return false;
+    }
+    if (tool_find("cuobjdump", program, NULL)) {
+        text = dump(program, image, why);
+        if (text == NULL) {
+            return false;
+        }
+    }
+    const struct budget *budget = budgets_find(&budgets, slot->variant, row->arch);
+    json_open(unit, "controls", '[');
+    record_control(unit, "spill", spill_is_caught(row, image, budget));
+    json_close(unit);
+    put_values(unit, row, budget, text);
+    const bool good = put_artifacts(unit, pack, image, text, why);
+    free(text);
+    return good;
+}
+
+bool record_inspect(const struct slot *slot, struct pack *pack, struct json *unit,
+                    attn_error *why) {
+    attn_variant variant = {.size = sizeof variant};
+    attn_image image = {.size = sizeof image};
+    struct inspected row = {.name = slot->variant};
+    if (!find_image(slot, &variant, &image, why) || !inspect_variant(&variant, &image, &row, why)) {
+        return false;
+    }
+    row.ptx_output_call = output_call(slot->variant);
+    const bool good = put_unit(slot, pack, unit, &row, &image, why);
+    cubin_close(&row.cubin);
+    return good;
+}

@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * report_peers.c - see report.h: an artifact that the peers runner wrote (python/peers.py --json,
+ * schema attn-peers/1) holds our times and those of others on the same problems, taken in turn.
+ *
+ * Invariant: every figure is worked out from the raw samples in the file. None of it is part of a
+ * verdict, and the page says so. A row that the runner calls invalid, or that makes no sense, is
+ * left out.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "message.h"
+#include "report.h"
+#include "shape.h"
+
+#define PEERS_SCHEMA "attn-peers/1"
+
+enum { SAMPLES_MOST = 4096 };
+
+static const char *text_at(const struct json_value *object, const char *key) {
+    return json_text_of(json_at(object, key));
+}
+
+/* As readers know them. */
+static const char *peer_name(const char *key) {
+    static const char *const NAMES[][2] = {{"flash", "FlashAttention-2"},
+                                           {"cudnn", "cuDNN"},
+                                           {"fa3", "FlashAttention-3"},
+                                           {"flex", "FlexAttention"},
+                                           {"efficient", "PyTorch efficient"}};
+    for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++) {
+        if (strcmp(NAMES[i][0], key) == 0) {
+            return NAMES[i][1];
+        }
+    }
+    return key;
+}
+
+/* ---- a row ----------------------------------------------------------------------------------- */
+
+static bool read_shape(const struct json_value *row, attn_problem *problem) {
+    const struct json_value *shape = json_at(row, "shape"), *causal = json_at(shape, "causal");
+    const char *dtype = text_at(row, "dtype");
+    int type = 0;
+    while (DTYPE_NAMES[type] != NULL && (dtype == NULL || strcmp(DTYPE_NAMES[type], dtype) != 0)) {
+        type++;
+    }
+    attn_problem_init(problem);
+    problem->batch = json_int_of(json_at(shape, "batch"), 1);
+    problem->heads_q = json_int_of(json_at(shape, "heads_q"), 1);
+    problem->heads_kv = json_int_of(json_at(shape, "heads_kv"), 1);
+    problem->seq_q = json_int_of(json_at(shape, "seq_q"), 1);
+    problem->seq_kv = json_int_of(json_at(shape, "seq_kv"), 1);
+    problem->head_dim = problem->head_dim_v = json_int_of(json_at(shape, "head_dim"), 1);
+    if (DTYPE_NAMES[type] == NULL || causal == NULL || causal->kind != JSON_BOOL ||
+        problem->batch < 1 || problem->seq_q < 1 || problem->seq_kv < 1) {
+        return false;
+    }
+    problem->dtype = (attn_dtype)type;
+    problem->causal = causal->as.truth ? ATTN_CAUSAL_TOP_LEFT : ATTN_CAUSAL_NONE;
+    return attn_problem_resolve(problem, problem, NULL) == ATTN_OK;
+}
+
+/* Seconds of one side in all rounds, sorted; returns how many. */
+static size_t read_samples(const struct json_value *rounds, const char *side,
+                           double samples[SAMPLES_MOST]) {
+    size_t count = 0;
+    for (size_t r = 0; r < json_count_of(rounds); r++) {
+        const struct json_value *blocks = json_at(&rounds->as.list.items[r], side);
+        for (size_t b = 0; b < json_count_of(blocks); b++) {
+            const struct json_value *block = &blocks->as.list.items[b];
+            for (size_t i = 0; i < json_count_of(block) && count < SAMPLES_MOST; i++) {
+                const double us = json_number_of(&block->as.list.items[i]);
+                if (!(us > 0)) {
+                    return 0;
+                }
+                samples[count++] = 1e-6 * us;
+            }
+        }
+    }
+    if (count > 0) {
+        stats_of(samples, count); /* sorts */
+    }
+    return count;
+}
+
+static bool add_timing(struct pack_report *report, const struct report_timing *timing,
+                       attn_error *why) {
+    struct report_timing *grown =
+        realloc(report->timings, (report->timing_count + 1) * sizeof *report->timings);
+    if (grown == NULL) {
+        return explain(why, "out of memory");
+    }
+    report->timings = grown;
+    report->timings[report->timing_count++] = *timing;
+    return true;
+}
+
+/* One side of a row in one mode; peer NULL: ours. */
+static bool add_side(struct pack_report *report, const struct report_timing *common,
+                     const struct json_value *rounds, const char *peer, attn_error *why) {
+    double samples[SAMPLES_MOST];
+    const size_t count = read_samples(rounds, peer != NULL ? "other" : "ours", samples);
+    if (count == 0) {
+        return true;
+    }
+    struct report_timing timing = *common;
+    timing.peer = peer;
+    timing.p50 = stats_quantile(samples, count, 0.5);
+    timing.p90 = stats_quantile(samples, count, 0.9);
+    timing.p99 = stats_quantile(samples, count, 0.99);
+    timing.tflops = timing.flops / timing.p50.value * 1e-12;
+    timing.samples = (int64_t)count;
+    return add_timing(report, &timing, why);
+}
+
+/* All sides of a row in one mode: ours is that beside the first of them. */
+static bool add_mode(struct pack_report *report, const struct report_timing *common,
+                     const struct json_value *sides, attn_error *why) {
+    static const char again[] = "ours again"; /* the runner's control */
+    bool ours = false;
+    for (size_t i = 0; sides->kind == JSON_OBJECT && i < sides->as.list.count; i++) {
+        const struct json_value *rounds = &sides->as.list.items[i];
+        if (strcmp(rounds->key, again) == 0) {
+            continue;
+        }
+        if ((!ours && !add_side(report, common, rounds, NULL, why)) ||
+            !add_side(report, common, rounds, peer_name(rounds->key), why)) {
+            return false;
+        }
+        ours = true;
+    }
+    return true;
+}
+
+static bool add_row(struct pack_report *report, const char *gpu, const struct json_value *row,
+                    attn_error *why) {
+    const struct json_value *modes = json_at(row, "pairs");
+    attn_problem problem;
+    if (!read_shape(row, &problem) || text_at(row, "name") == NULL ||
+        text_at(row, "variant") == NULL || json_count_of(json_at(row, "invalid")) > 0) {
+        return true;
+    }
+    struct report_timing common = {
+        .device = gpu,
+        .variant = text_at(row, "variant"),
+        .text = text_at(row, "name"),
+        .cache = "rotated",
+        .dtype = DTYPE_NAMES[problem.dtype],
+        .dim = problem.head_dim,
+        .batch = problem.batch,
+        .heads_q = problem.heads_q,
+        .heads_kv = problem.heads_kv,
+        .seq_q = problem.seq_q,
+        .seq_kv = problem.seq_kv,
+        .causal = problem.causal != ATTN_CAUSAL_NONE,
+        .flops = attn_problem_flops(&problem),
+        .floor = report_floor("cuda", gpu, &problem),
+    };
+    for (size_t i = 0; modes != NULL && modes->kind == JSON_OBJECT && i < modes->as.list.count;
+         i++) {
+        common.mode = modes->as.list.items[i].key;
+        if (!add_mode(report, &common, &modes->as.list.items[i], why)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* ---- the artifacts --------------------------------------------------------------------------- */
+
+/* Takes the document, which the report frees. */
+static bool add_document(struct pack_report *report, struct json_value *document, attn_error *why) {
+    const struct json_value *rows = json_at(document, "rows");
+    const char *gpu = text_at(json_at(document, "environment"), "gpu");
+    struct peers_file *grown =
+        realloc(report->peers, (report->peer_count + 1) * sizeof *report->peers);
+    if (grown == NULL) {
+        json_free(document);
+        return explain(why, "out of memory");
+    }
+    report->peers = grown;
+    report->peers[report->peer_count++].document = document;
+    bool good = true;
+    for (size_t i = 0; good && i < json_count_of(rows); i++) {
+        good = add_row(report, gpu != NULL ? gpu : "GPU", &rows->as.list.items[i], why);
+    }
+    return good;
+}
+
+static bool add_artifact(struct pack_report *report, const char *name, attn_error *why) {
+    size_t bytes = 0;
+    char *text = pack_read(&report->pack, PACK_ARTIFACTS, name, &bytes, why);
+    if (text == NULL) {
+        return false;
+    }
+    struct json_value *document = NULL;
+    if (text[0] == '{' && memmem(text, bytes, PEERS_SCHEMA, sizeof PEERS_SCHEMA - 1) != NULL) {
+        attn_error none;
+        document = json_read(text, bytes, &none); /* one that is no JSON is some other log */
+    }
+    free(text);
+    const char *schema = text_at(document, "schema");
+    if (schema == NULL || strcmp(schema, PEERS_SCHEMA) != 0) {
+        json_free(document);
+        return true;
+    }
+    return add_document(report, document, why);
+}
+
+bool report_add_peers(struct pack_report *report, attn_error *why) {
+    struct pack_names names;
+    if (!pack_list(&report->pack, PACK_ARTIFACTS, &names, why)) {
+        return false;
+    }
+    bool good = true;
+    for (size_t i = 0; good && i < names.count; i++) {
+        good = add_artifact(report, names.names[i], why);
+    }
+    pack_names_free(&names);
+    return good;
+}

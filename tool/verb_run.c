@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * verb_run.c - `attest run`: six stages, one evidence pack.
+ *
+ * Invariant: the verdict that is printed and the exit code are those of the evidence that follows
+ * from the pack on disk, the same that `attest verify` comes to.
+ */
+#include <errno.h>
+#include <math.h>
+#include <regex.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "args.h"
+#include "conversation.h"
+#include "evidence.h"
+#include "evidence_print.h"
+#include "message.h"
+#include "run_plan.h"
+#include "run_work.h"
+#include "verbs.h"
+
+enum job { JOB_RUN, JOB_PROBE, JOB_SLOTS };
+static const char *const JOBS[] = {"run", "probe", "slots", NULL};
+
+enum { WHAT_ARGS = 5, HOW_ARGS = 6, CHILD_ARGS = 3 };
+struct options {
+    struct run_request request;
+    bool quick, full, resume, json;
+    int job;
+    int64_t row;
+    const char *slots;
+    struct arg what[WHAT_ARGS], how[HOW_ARGS], child[CHILD_ARGS];
+};
+
+/* ---- the pack -------------------------------------------------------------------------------- */
+
+/* 63 bits, which is what attest parity --seed takes. */
+static bool fresh_seed(uint64_t *seed, attn_error *why) {
+    FILE *in = fopen("/dev/urandom", "rb");
+    const bool good = in != NULL && fread(seed, sizeof *seed, 1, in) == 1;
+    if (in != NULL) {
+        fclose(in);
+    }
+    *seed >>= 1;
+    return good || explain(why, "/dev/urandom: no random numbers: %s", strerror(errno));
+}
+
+static bool start_pack(struct pack *pack, struct run_request *request, attn_error *why) {
+    char *plan = fresh_seed(&request->seed, why) ? run_plan_make(request, NULL, why) : NULL;
+    const bool good = plan != NULL && pack_create(pack, request->out, plan, why);
+    free(plan);
+    return good;
+}
+
+/* The plan is replaced by one of this build; what was published of the old one goes first. */
+static bool reopen_pack(struct pack *pack, struct run_request *request, attn_error *why) {
+    if (!pack_open(pack, request->out, why) || !run_plan_request(pack->plan, request, why)) {
+        return false;
+    }
+    char *plan = run_plan_make(request, pack->plan, why);
+    const bool good = plan != NULL && pack_withdraw(pack, EVIDENCE_FILE, why) &&
+                      pack_withdraw(pack, STATEMENT_FILE, why) && pack_replan(pack, plan, why);
+    free(plan);
+    return good;
+}
+
+/* ---- the run --------------------------------------------------------------------------------- */
+
+static int finish(const struct options *options, const struct pack *pack) {
+    struct evidence evidence;
+    attn_error why = {""};
+    if (!evidence_make(pack, &evidence, &why) || !evidence_publish(pack, &evidence, &why)) {
+        evidence_free(&evidence);
+        complain("run: %s", why.text);
+        return EXIT_BAD_INPUT;
+    }
+    if (options->json) {
+        evidence_print_json(&evidence, pack->path, true);
+    } else {
+        printf("pack      %s\n\n", pack->path);
+        evidence_print(&evidence, true);
+    }
+    const enum gate gate = evidence.judgement.gate;
+    if (conversation_signal() != 0) {
+        complain("run: interrupted; attest run --resume --out %s goes on", pack->path);
+    } else if (gate != GATE_PASS) {
+        complain("run: %s: %s", GATE_NAMES[gate], evidence.judgement.reason);
+    }
+    evidence_free(&evidence);
+    return conversation_signal() != 0 && gate == GATE_PASS ? EXIT_NOT_RUN : gate_exit(gate);
+}
+
+static int run(struct options *options) {
+    struct run_request *request = &options->request;
+    struct pack pack = {.path = NULL};
+    attn_error why = {""};
+    unsetenv("VGPU_CHECKS"); /* of the virtual GPU: all, whatever somebody left there */
+    unsetenv("VGPU_SM");
+    conversation_watch(true);
+    int status;
+    if (options->resume ? !reopen_pack(&pack, request, &why) : !start_pack(&pack, request, &why)) {
+        status = complain("run: %s", why.text);
+    } else if (!run_work(&pack, request, &why)) {
+        status = complain("run: %s; what was collected is kept: attest run --resume --out %s",
+                          why.text, pack.path);
+    } else {
+        status = finish(options, &pack);
+    }
+    pack_close(&pack);
+    return status;
+}
+
+/* ---- the command line ------------------------------------------------------------------------ */
+
+static void fill_tables(struct options *o) {
+    struct run_request *r = &o->request;
+    *o = (struct options){.request = {.price = NAN}};
+    const struct arg what[WHAT_ARGS] = {
+        arg_flag("--quick", &o->quick, "what this machine can do, in minutes [this]"),
+        arg_flag("--full", &o->full, "all six stages: what is absent here is NOT RUN"),
+        arg_list("--stage", &r->stages, "S",
+                 "inspect, emulate, parity, sanitize, bench or profile; again for more [all]"),
+        arg_list("--device", &r->devices, "D",
+                 "cpu, vgpu or cuda:N; again for more "
+                 "[cpu, vgpu, cuda:0]"),
+        arg_text("--variant", &r->variant, "RE",
+                 "variants whose name matches this extended regular expression [all]"),
+    };
+    const struct arg how[HOW_ARGS] = {
+        arg_text("--out", &r->out, "DIR", "the pack [one with the time in its name]"),
+        arg_flag("--resume", &o->resume, "go on with the pack --out where it stopped"),
+        arg_real("--gpu-hour-price", &r->price, "what an hour of the GPU costs"),
+        arg_text("--commit", &r->commit, "TEXT", "the commit that was built, to be written down"),
+        arg_real("--timeout", &r->timeout,
+                 "seconds for one variant in one stage [2 minutes and "
+                 "more, by stage]"),
+        arg_flag("--json", &o->json, "the summary as JSON"),
+    };
+    const struct arg child[CHILD_ARGS] = {
+        arg_choice("--job", &o->job, JOBS, "what the child is to do"),
+        arg_int("--row", &o->row, 0, INT64_MAX, "of the plan"),
+        arg_text("--slots", &o->slots, "LIST", "numbers of the row's variants"),
+    };
+    memcpy(o->what, what, sizeof what);
+    memcpy(o->how, how, sizeof how);
+    memcpy(o->child, child, sizeof child);
+}
+
+static bool check_lists(const struct run_request *request) {
+    for (size_t i = 0; i < request->stages.count; i++) {
+        if (stage_of(request->stages.items[i]) == STAGES) {
+            complain("run: --stage: '%s', expected inspect, emulate, parity, sanitize, bench or "
+                     "profile",
+                     request->stages.items[i]);
+            return false;
+        }
+    }
+    for (size_t i = 0; i < request->devices.count; i++) {
+        const char *device = request->devices.items[i];
+        const bool known = strcmp(device, "cpu") == 0 || strcmp(device, "vgpu") == 0 ||
+                           (strncmp(device, "cuda:", 5) == 0 && device[5] != '\0' &&
+                            strspn(device + 5, "0123456789") == strlen(device + 5));
+        if (!known || strlen(device) > 12) {
+            complain("run: --device: '%s', expected cpu, vgpu or cuda:N", device);
+            return false;
+        }
+        for (size_t k = 0; k < i; k++) {
+            if (strcmp(device, request->devices.items[k]) == 0) {
+                complain("run: --device: '%s' is given twice", device);
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+/* Whether some variant of the library bears such a name; asked before anything is written. */
+static bool check_pattern(const char *pattern) {
+    regex_t regex;
+    char text[128];
+    attn_variant variant = {.size = sizeof variant};
+    const int error = regcomp(&regex, pattern, REG_EXTENDED | REG_NOSUB);
+    if (error != 0) {
+        regerror(error, &regex, text, sizeof text);
+        complain("run: --variant: '%s' is no regular expression: %s", pattern, text);
+        return false;
+    }
+    bool found = false;
+    for (int32_t i = 0; !found && attn_variant_get(NULL, i, &variant, NULL) == ATTN_OK; i++) {
+        found = regexec(&regex, variant.name, 0, NULL, 0) == 0;
+    }
+    regfree(&regex);
+    if (!found) {
+        complain("run: --variant: '%s' matches no variant of the library", pattern);
+    }
+    return found;
+}
+
+static bool check(struct options *o) {
+    struct run_request *request = &o->request;
+    if (o->quick && o->full) {
+        complain("run: --quick and --full are given, expected one of them");
+    } else if (o->resume && request->out == NULL) {
+        complain("run: --resume wants the --out that it goes on with");
+    } else if (o->resume && (o->quick || o->full || request->stages.count > 0 ||
+                             request->devices.count > 0 || request->variant != NULL)) {
+        complain("run: --resume goes on with what the pack's plan asks for, expected no --quick, "
+                 "--full, --stage, --device or --variant");
+    } else if (request->price < 0) {
+        complain("run: --gpu-hour-price: %g, expected 0 or more", request->price);
+    } else if (o->how[4].seen && !(request->timeout > 0)) {
+        complain("run: --timeout: %g, expected more than 0", request->timeout);
+    } else if (check_lists(request) &&
+               (request->variant == NULL || check_pattern(request->variant))) {
+        request->full = o->full;
+        return true;
+    }
+    return false;
+}
+
+int verb_run(int argc, char **argv) {
+    static struct options options; /* lists of hundreds of words */
+    static char out[64];
+    fill_tables(&options);
+    const struct arg_group groups[] = {
+        {"what", options.what, WHAT_ARGS},
+        {"how", options.how, HOW_ARGS},
+        {"what it tells its child processes", options.child, CHILD_ARGS}};
+    const struct command command = {
+        .verb = "run",
+        .summary = "six stages over every kernel, and one evidence pack",
+        .synopsis = "[--quick | --full] [--stage S] [--device D] [--variant RE] [--out DIR] "
+                    "[options]",
+        .notes = "A pack is verified by attest verify and shown by attest report. SIGINT, or the "
+                 "loss of the\nmachine, leaves a pack that verifies as far as it goes; --resume "
+                 "goes on with it.\n"
+                 "Exit code: 0 PASS, 1 FAIL, 3 NOT RUN (with --full, or of a stage that was asked "
+                 "for), 4 INVALID.\n",
+        .examples = "  attest run --quick --out pack\n"
+                    "  attest run --full --gpu-hour-price 3.5 --out results/h200\n"
+                    "  attest run --stage parity --device cpu --variant '^cpu_tile'\n",
+        .groups = groups,
+        .group_count = sizeof groups / sizeof *groups,
+    };
+    const enum args_result parsed = args_parse(&command, argc, argv);
+    if (parsed != ARGS_RUN) {
+        return parsed == ARGS_HELP ? EXIT_DONE : EXIT_BAD_INPUT;
+    }
+    switch ((enum job)options.job) {
+    case JOB_PROBE:
+        return run_probe(options.request.devices.count == 1 ? options.request.devices.items[0]
+                                                            : "cpu");
+    case JOB_SLOTS:
+        return run_slots(options.request.out != NULL ? options.request.out : "", options.row,
+                         options.slots != NULL ? options.slots : "");
+    case JOB_RUN: break;
+    }
+    if (!check(&options)) {
+        return EXIT_BAD_INPUT;
+    }
+    if (options.request.out == NULL) {
+        const time_t now = time(NULL);
+        struct tm utc;
+        strftime(out, sizeof out, "evidence-%Y%m%d-%H%M%S", gmtime_r(&now, &utc));
+        options.request.out = out;
+    }
+    return run(&options);
+}
