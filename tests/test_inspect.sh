@@ -55,7 +55,6 @@ refuses "budgets: no end" "/dev/zero: not a regular file" inspect --budgets /dev
 refuses "no kernel selected" "none of its 2 kernels" inspect --image "$data/sm_80.cubin" --variant x
 refuses "regular expression" "is no regular expression" inspect --variant '('
 refuses "file and budgets" "--budgets" inspect --image "$data/sm_80.cubin" --budgets "$budgets"
-refuses "against nothing" "--against" inspect --against absent.so
 refuses "file and another library" "--against" inspect --image "$data/sm_80.cubin" --against absent.so
 refuses "file and dump" "--dump" inspect --image "$data/sm_80.cubin" --dump .
 refuses "budgets: no such file" "No such file" inspect --budgets absent.def
@@ -95,6 +94,7 @@ if [ "$code" -eq 3 ] && grep -q 'no GPU kernels' stderr; then
     skipped library "it holds no machine code for GPUs"
     finish
 fi
+refuses "against nothing" "--against" inspect --against absent.so
 if [ "$(setting ATTN_KERNEL_DEBUG)" = ON ]; then
     skipped library "kernels with device asserts have no budget"
     finish

@@ -202,7 +202,7 @@ static bool read_some(struct conversation *c, int *from) {
     return true;
 }
 
-/* Until the child has closed both pipes. False: the time was up first, or a signal came. or a signal came. */
+/* Until the child has closed both pipes. False: the time was up first, or a signal came. */
 static bool listen(struct conversation *c) {
     const struct conversation_terms *terms = c->terms;
     while ((c->answers >= 0 || c->words >= 0) && !c->nonsense) {
