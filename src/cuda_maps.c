@@ -45,10 +45,15 @@ static void list_tensors(const attn_problem *p, struct tensor tensors[CUDA_MAPS]
     memcpy(tensors, all, sizeof all);
 }
 
+/* Nothing will be read of it or written to it. */
+static bool is_empty(const struct tensor *t) {
+    return t->columns < 1 || t->rows < 1 || t->heads < 1 || t->batches < 1;
+}
+
 /* A stride between things of which there is one does not matter. */
 static attn_status check_stride(const struct tensor *t, const char *name, int64_t stride,
                                 int64_t count, int64_t bytes, attn_error *error) {
-    if (count <= 1 || (stride > 0 && stride < STRIDE_END / bytes)) {
+    if (count <= 1 || is_empty(t) || (stride > 0 && stride < STRIDE_END / bytes)) {
         return ATTN_OK;
     }
     return attn_fail(error, ATTN_UNSUPPORTED, "%s.%s = %lld elements, it takes 1 to %lld", t->name,
@@ -84,9 +89,10 @@ static cu_result encode(const struct cuda *cuda, const struct tensor *t, attn_dt
     const uint32_t element_strides[RANK] = {1, 1, 1, 1};
     uint64_t dims[RANK], strides[RANK - 1];
     for (int i = 0; i < RANK; i++) {
-        dims[i] = (uint64_t)(counts[i] > 0 ? counts[i] : 1);
+        const int64_t count = is_empty(t) && (i > 0 || counts[i] < 1) ? 1 : counts[i];
+        dims[i] = (uint64_t)count;
         if (i > 0) {
-            strides[i - 1] = (uint64_t)(counts[i] > 1 ? steps[i] * bytes : row_bytes);
+            strides[i - 1] = (uint64_t)(count > 1 ? steps[i] * bytes : row_bytes);
         }
     }
     return cuda->driver.cuTensorMapEncodeTiled(

@@ -179,13 +179,14 @@ bool fake_maps_agree(const struct fake_launch *launch) {
     const bool packed = strstr(kernel, "_full") != NULL && a->cu_seqlens_q != NULL;
     const long long batches = packed ? 1 : a->heads_all / a->heads_q;
     const long long heads_kv = a->heads_q / a->heads_per_kv;
-    /* how many packed rows there are is told by no argument; of no keys there is one */
+    /* how many packed rows there are is told by no argument; of no keys there is one, of one head */
     const long long queries = packed ? 0 : a->seq_q, keys = packed ? 0 : a->seq_kv;
-    const long long least = packed || keys > 0 ? keys : 1;
+    const bool none = !packed && keys == 0;
+    const long long least = none ? 1 : keys, heads = none ? 1 : heads_kv, of = none ? 1 : batches;
     const struct tensor tensors[] = {
         {a->q, a->head_dim, queries, a->heads_q, batches, a->q_row, a->q_head, a->q_batch, block_q},
-        {a->k, a->head_dim, least, heads_kv, batches, a->k_row, a->k_head, a->k_batch, block_kv},
-        {a->v, a->head_dim_v, least, heads_kv, batches, a->v_row, a->v_head, a->v_batch, block_kv},
+        {a->k, a->head_dim, least, heads, of, a->k_row, a->k_head, a->k_batch, block_kv},
+        {a->v, a->head_dim_v, least, heads, of, a->v_row, a->v_head, a->v_batch, block_kv},
         {a->o, a->head_dim_v, queries, a->heads_q, batches, a->o_row, a->o_head, a->o_batch,
          ROWS_O},
     };

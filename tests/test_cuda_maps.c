@@ -183,6 +183,16 @@ TEST(fields_of_small_problems) {
     CHECK_STATUS(attn_forward(plan, &t, NULL, 0, NULL, &why), ATTN_OK, &why);
     CHECK_EQ(calls_of("cuLaunchKernelEx"), 0);
     attn_plan_destroy(plan);
+    for (int part = 0; part < 2; part++) { /* no queries, no keys: the strides come to 0 */
+        p = gpu_problem();
+        p.batch = 3;
+        p.seq_q = part == 0 ? 0 : 5;
+        p.seq_kv = part == 0 ? 5 : 0;
+        plan = plan_on(context, &p, PLAIN);
+        t = stand_ins();
+        CHECK_STATUS(attn_forward(plan, &t, NULL, 0, NULL, &why), ATTN_OK, &why);
+        attn_plan_destroy(plan);
+    }
     attn_close(context);
     fake_end();
 }

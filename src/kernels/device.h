@@ -142,11 +142,12 @@ INLINE unsigned pack(float low, float high) {
 
 /* Exponentials whose sum is below it are elements without overflow. A row whose sum in a tile is
  * not gets a higher reference, and its exponentials are taken again: that costs time, so the limit
- * is as high as it can be. bf16 has the range of fp32; what V makes of it is left to repair.h. */
+ * is as high as it can be. bf16 could go further, but has 8 bits: a key that outweighs all others
+ * must have a weight of 1, not one that was rounded. */
 #ifdef ATTN_DTYPE_fp16
 #define SUM_LIMIT 65504.0f
 #else
-#define SUM_LIMIT 1099511627776.0f /* 2^40 */
+#define SUM_LIMIT 16384.0f
 #endif
 
 /* Whether one of the pair is NaN or infinite: all bits of an exponent are set. */
