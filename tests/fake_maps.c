@@ -179,7 +179,8 @@ bool fake_maps_agree(const struct fake_launch *launch) {
     const bool packed = strstr(kernel, "_full") != NULL && a->cu_seqlens_q != NULL;
     const long long batches = packed ? 1 : a->heads_all / a->heads_q;
     const long long heads_kv = a->heads_q / a->heads_per_kv;
-    /* how many packed rows there are is told by no argument; of no keys there is one, of one head */
+    /* how many packed rows there are is told by no argument; without keys there is one, of one head
+     */
     const long long queries = packed ? 0 : a->seq_q, keys = packed ? 0 : a->seq_kv;
     const bool none = !packed && keys == 0;
     const long long least = none ? 1 : keys, heads = none ? 1 : heads_kv, of = none ? 1 : batches;

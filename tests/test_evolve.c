@@ -8,11 +8,13 @@
  */
 #include <math.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "budgets.h"
 #include "cases.h"
 #include "evolve.h"
+#include "file.h"
 #include "test.h"
 
 /* ---- the space ------------------------------------------------------------------------------- */
@@ -354,6 +356,62 @@ TEST(promotion_line) {
     CHECK(!promote_line(&s, "0", line, sizeof line, &why));
     CHECK_CONTAINS(why.text, "change of the source");
     search_free(&s);
+}
+
+static void put(const char *folder, const char *name, const char *text) {
+    char path[128];
+    attn_error why = {""};
+    snprintf(path, sizeof path, "%s/src/kernels/%s", folder, name);
+    CHECK_MSG(write_file(path, text, strlen(text), &why), "%s", why.text);
+}
+
+static char *get(const char *folder, const char *name) {
+    char path[128];
+    size_t bytes = 0;
+    attn_error why = {""};
+    snprintf(path, sizeof path, "%s/src/kernels/%s", folder, name);
+    char *text = file_read(path, &bytes, &why);
+    CHECK_MSG(text != NULL, "%s", why.text);
+    return text;
+}
+
+/* In front of the line that chose for the target until then, and behind those that did not. */
+TEST(promotion_writes_one_line) {
+    static const char before[] = "TUNED(fwd_mma, sm_80, 64, 1, 0, 0, 64, 64, 4, 2, \"a\")\n"
+                                 "TUNED(fwd_mma, sm_80, 64, 0, 1, 0, 64, 64, 4, 2, \"b\")\n";
+    static const char behind[] = "TUNED(fwd_mma, sm_80, 64, -1, 9, 0, 64, 64, 4, 2, \"c\")\n";
+    char folder[] = "/tmp/attest-test-XXXXXX", path[128], text[1024], line[256];
+    struct search s;
+    struct world w = {.noise = 3, .today = 1.3, .held = 1, .spread = 0.01};
+    attn_error why = {""};
+    struct journal journal = {.last = "0123456789abcdef0123"};
+    CHECK(mkdtemp(folder) != NULL);
+    snprintf(path, sizeof path, "%s/src", folder);
+    CHECK_EQ(mkdir(path, 0777), 0);
+    snprintf(path, sizeof path, "%s/src/kernels", folder);
+    CHECK_EQ(mkdir(path, 0777), 0);
+    free(run_search(&s, 5, 80, &w));
+    snprintf(s.baselines[0], sizeof s.baselines[0], "fwd_mma_fp16_d64_64x64_w4_s2");
+    s.candidates[s.winner]->knobs =
+        (struct knobs){{32, 128, 4, 2, KNOB_AUTO, KNOB_AUTO, KNOB_AUTO}};
+    snprintf(text, sizeof text, "%s%s", before, behind);
+    put(folder, "tuned.def", text);
+    put(folder, "variants.def", "CUDA_VARIANT(fwd_mma, sm_80, fp16, 64, 32, 128, 4, 2)\n");
+    CHECK(!promote_write(&s, &journal, folder, &why));
+    CHECK_CONTAINS(why.text, "first add CUDA_VARIANT(fwd_mma, sm_80, bf16, 64, 32, 128, 4, 2)");
+    put(folder, "variants.def",
+        "CUDA_VARIANT(fwd_mma, sm_80, fp16, 64, 32, 128, 4, 2)\n"
+        "CUDA_VARIANT(fwd_mma, sm_80, bf16, 64, 32, 128, 4, 2)\n");
+    CHECK_MSG(promote_write(&s, &journal, folder, &why), "%s", why.text);
+    CHECK(promote_line(&s, journal.last, line, sizeof line, &why));
+    snprintf(text, sizeof text, "%s%s\n%s", before, line, behind);
+    char *now = get(folder, "tuned.def");
+    CHECK_STR(now, text);
+    free(now);
+    CHECK(!promote_write(&s, &journal, folder, &why));
+    CHECK_CONTAINS(why.text, "has that line already");
+    search_free(&s);
+    remove_folder(folder);
 }
 
 /* ---- sources and PTX ------------------------------------------------------------------------- */

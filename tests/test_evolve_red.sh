@@ -27,6 +27,9 @@ mkdir files
     cat "$source/tests/red_team/honest.cu"
 } | sed '/^ \* gate: none/d' >files/reads_files.cu
 
+# No environment weakens a gate.
+export VGPU_CHECKS=none
+
 cheats=0
 for file in "$source"/tests/red_team/*.cu files/reads_files.cu; do
     name=$(basename "$file" .cu)

@@ -10,8 +10,8 @@ set -u
 source=$(cd "$1" && pwd)
 . "$(dirname "$0")/cli.sh"
 
-shape=1,4,512,32
-search="evolve --shape $shape --candidates 36 --seed 5"
+shape=1,4,256,32
+search="evolve --shape $shape --candidates 56 --seed 5"
 
 # ---- a search ----------------------------------------------------------------------------------
 
@@ -26,7 +26,7 @@ if command -v python3 >/dev/null 2>&1; then
 import json, sys
 board = json.load(open(sys.argv[1]))
 assert len(board["leaderboard"]) >= 10, "%d on the leaderboard" % len(board["leaderboard"])
-assert len(board["candidates"]) <= 36
+assert len(board["candidates"]) <= 56
 for one in board["candidates"]:
     assert {"id", "knobs", "verdict", "reason", "why", "parents"} <= set(one), one
     assert one["verdict"] != "timed" or one["p50_us"] > 0
@@ -46,6 +46,9 @@ accepts replay evolve --replay one
 says replay "replayed"
 accepts leaderboard evolve --leaderboard one --json
 same leaderboard stdout one.json
+accepts page evolve --leaderboard one --html page.html
+holds page/plot grep -q 'Best so far' page.html
+holds page/candidates test "$(grep -c '<tr><td>' page.html)" -ge 10
 
 # ---- killed in the middle ----------------------------------------------------------------------
 

@@ -18,6 +18,7 @@
  *     evolve_propose.c    a program that proposes
  *     evolve_judge.c      one source through all gates
  *     evolve_board.c      the leaderboard
+ *     evolve_page.c       the same as a page
  *     evolve_promote.c    a line of tuned.def
  *
  * Invariant: what the search does follows from its seed and what was recorded, bit for bit.
@@ -406,7 +407,8 @@ void remove_folder(const char *path); /* and what is in it */
  * of each is had by child_answered, once; NULL: nothing, whatever the cause. */
 void children_build(const char *list, double limit);
 struct json_value *child_answered(const struct task *task);
-int build_all(const char *list); /* the child of it */
+int build_all(const char *list);    /* the child of it */
+#define BUILD_BESIDE "build-beside" /* its job for each: a build on one thread */
 bool task_write(const struct task *task, attn_error *why);
 /* The task's texts live in *document, and the folder in the caller's. */
 bool task_read(const char *folder, struct task *task, struct json_value **document,
@@ -444,6 +446,9 @@ bool propose(const struct evolve *evolve, const struct journal *journal,
 
 void board_print(const struct search *search, const struct journal *journal, FILE *out);
 void board_json(const struct search *search, const struct journal *journal, struct json *json);
+/* One self-contained HTML page (evolve_page.c). */
+bool page_write(const struct search *search, const struct journal *journal, const char *path,
+                attn_error *why);
 
 /* Writes the proven line into tree/src/kernels/tuned.def. */
 bool promote_write(const struct search *search, const struct journal *journal, const char *tree,

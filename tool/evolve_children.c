@@ -181,7 +181,7 @@ static void become_builder(const char *folder) {
     if (file < 0 || dup2(file, STDOUT_FILENO) < 0 || dup2(file, STDERR_FILENO) < 0) {
         _exit(EXIT_BAD_INPUT);
     }
-    const int code = evolve_child(folder, "build");
+    const int code = evolve_child(folder, BUILD_BESIDE);
     fflush(NULL);
     _exit(code);
 }

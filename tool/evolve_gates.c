@@ -453,6 +453,18 @@ static int become_proposer(const char *folder) {
     return complain("evolve: /bin/sh cannot be started");
 }
 
+/* No environment weakens a gate. */
+static void plain_emulation(bool beside) {
+    static const char *const names[] = {"VGPU_ASYNC", "VGPU_SEED",   "VGPU_THREADS",
+                                        "VGPU_SM",    "VGPU_CHECKS", "VGPU_REPORT"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        unsetenv(names[i]);
+    }
+    if (beside) {
+        setenv("VGPU_THREADS", "1", 1);
+    }
+}
+
 int evolve_child(const char *folder, const char *job) {
     struct task task;
     struct json_value *document = NULL;
@@ -461,7 +473,13 @@ int evolve_child(const char *folder, const char *job) {
     if (strcmp(job, "propose") == 0) {
         return become_proposer(folder);
     }
-    const bool good = task_read(folder, &task, &document, &why) && answer(&task, job, &why);
+    const bool beside = strcmp(job, BUILD_BESIDE) == 0;
+    if (beside || strcmp(job, "build") == 0) {
+        plain_emulation(beside);
+    }
+    bool good = task_read(folder, &task, &document, &why);
+    task.threads = beside ? 1 : task.threads;
+    good = good && answer(&task, job, &why);
     json_free(document);
     return good ? EXIT_DONE : complain("evolve: %s", why.text);
 }

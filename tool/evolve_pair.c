@@ -35,7 +35,8 @@ static const double CHECK_BUDGET = 5e7;    /* operations of the reference for a 
 static const double FETCH_BYTES = 8 << 20; /* of an output that is looked at after each round */
 static const double TRUST = 0.9;           /* the least share of an event time on the clock */
 static const double LOOSE = 8.0; /* how many times the rule's error two kernels may be apart */
-/* One that was never faster than half of today's in so many rounds is not timed any longer. */
+/* One that was never faster than half of today's in so many rounds of its first timing is not timed
+ * any longer. */
 enum { HOPELESS_ROUNDS = 3 };
 static const double HOPELESS = 0.5;
 enum { NAN_BYTES = 0xff, PLAUSIBLE_BYTES = 0x3c };
@@ -417,7 +418,7 @@ static bool time_rounds(struct pair *p, struct json *json, attn_error *why) {
     const int rounds = p->task->rounds < 256 ? p->task->rounds : 256;
     int done = 0;
     double best = 0;
-    while (done < rounds && (done < HOPELESS_ROUNDS || best > HOPELESS)) {
+    while (done < rounds && (p->task->shorter || done < HOPELESS_ROUNDS || best > HOPELESS)) {
         if (!round_of(p, &today[done], &mine[done], why)) {
             return false;
         }

@@ -18,7 +18,7 @@
 /* How much a unit of a stage has to show. On the virtual GPU a case takes tenths of a second; a
  * thousand launches are what parity demands of every variant. */
 enum { LAUNCHES = 1000 };
-static const int64_t EMULATE_CASES[] = {2, 3}, CPU_CASES[] = {8, 40}, GPU_CASES[] = {2, 6};
+static const int64_t EMULATE_CASES[] = {4, 4}, CPU_CASES[] = {20, 40}, GPU_CASES[] = {2, 6};
 enum { CHOSEN_PROBLEMS = 7 }; /* of bench, for what the library itself would take */
 
 struct making {

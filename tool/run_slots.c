@@ -85,7 +85,7 @@ static bool fill_slot(const struct pack *pack, const struct json_value *row,
 }
 
 static enum result do_slot(struct pack *pack, const struct json_value *row,
-                           const struct json_value *subject, char name[SHA256_TEXT],
+                           const struct json_value *subject, int64_t behind, char name[SHA256_TEXT],
                            attn_error *why) {
     const enum stage stage = stage_of(json_text_of(json_at(row, "stage")));
     const double started = clock_seconds();
@@ -100,8 +100,9 @@ static enum result do_slot(struct pack *pack, const struct json_value *row,
     struct json unit = json_begin(out);
     json_open(&unit, NULL, '{');
     run_unit_head(&unit, pack, row, subject);
-    bool good =
-        fill_slot(pack, row, subject, &slot, why) && RECORDERS[stage](&slot, pack, &unit, why);
+    bool good = fill_slot(pack, row, subject, &slot, why);
+    slot.behind = behind;
+    good = good && RECORDERS[stage](&slot, pack, &unit, why);
     const double seconds = clock_seconds() - started;
     if (good) {
         json_real(&unit, "seconds", seconds);
@@ -124,6 +125,15 @@ static enum result do_slot(struct pack *pack, const struct json_value *row,
 
 /* ---- the row --------------------------------------------------------------------------------- */
 
+/* In a list with commas. */
+static int64_t count_numbers(const char *list) {
+    int64_t count = *list != '\0';
+    for (; *list != '\0'; list++) {
+        count += *list == ',';
+    }
+    return count;
+}
+
 static int do_row(struct pack *pack, const struct json_value *row, const char *slots) {
     const struct json_value *subjects = json_at(row, "subjects");
     for (const char *at = slots; *at != '\0';) {
@@ -136,7 +146,8 @@ static int do_row(struct pack *pack, const struct json_value *row, const char *s
         }
         at = *end == ',' ? end + 1 : end;
         conversation_answer("start\t%lu", index);
-        const enum result result = do_slot(pack, row, &subjects->as.list.items[index], name, &why);
+        const enum result result =
+            do_slot(pack, row, &subjects->as.list.items[index], count_numbers(at), name, &why);
         if (result == UNWRITABLE) {
             conversation_answer("unwritable\t%s", why.text);
             break;

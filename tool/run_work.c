@@ -26,7 +26,7 @@ enum { LANES_MOST = 32, GPU_LANES = 8 };
 /* Seconds without a line from the child: what the longest slot of a stage may take. */
 static const double PATIENCE[STAGES] = {
     [INSPECT] = 120,   [EMULATE] = 300, [PARITY] = 300,
-    [SANITIZE] = 1200, [BENCH] = 300,   [PROFILE] = 600,
+    [SANITIZE] = 2400, [BENCH] = 600,   [PROFILE] = 600,
 };
 
 struct row_work {

@@ -41,8 +41,8 @@ static const struct small_case CASES[] = {
     {1, 2, 2, 1, 33, ATTN_CAUSAL_TOP_LEFT, ATTN_BSHD, false, false, false},
     {1, 1, 1, 70, 300, ATTN_CAUSAL_NONE, ATTN_BHSD, true, true, false},
     {1, 1, 1, 130, 130, ATTN_CAUSAL_BOTTOM_RIGHT, ATTN_BHSD, true, false, true},
-    {1, 150, 50, 70, 66, ATTN_CAUSAL_NONE, ATTN_BHSD, false, false, false},
-    {1, 150, 75, 66, 70, ATTN_CAUSAL_BOTTOM_RIGHT, ATTN_BHSD, false, false, false},
+    {1, 300, 100, 9, 20, ATTN_CAUSAL_NONE, ATTN_BHSD, false, false, false},
+    {1, 300, 150, 9, 20, ATTN_CAUSAL_BOTTOM_RIGHT, ATTN_BHSD, false, false, false},
 };
 enum { CASE_COUNT = sizeof CASES / sizeof *CASES };
 

@@ -19,7 +19,7 @@
 #include "verbs.h"
 
 enum { MOST_SECONDS = 86400, MOST_CANDIDATES = 100000, MOST_THREADS = 1024, CLASSES = 16 };
-static const double DEFAULT_MINUTES = 10.0, DEFAULT_LIMIT = 180.0;
+static const double DEFAULT_MINUTES = 10.0, DEFAULT_LIMIT = 90.0;
 
 struct request {
     struct evolve evolve;
@@ -28,7 +28,7 @@ struct request {
     bool has_grid, has_dtype;
     double minutes, gpu_seconds;
     int64_t candidates, seed, limit;
-    const char *out, *replay, *leaderboard, *job, *folder, *judge;
+    const char *out, *replay, *leaderboard, *job, *folder, *judge, *html;
     struct arg_list from;
     bool resume, json, promote, plain;
 };
@@ -253,6 +253,9 @@ static int run_journal(struct request *r, struct journal *journal, bool execute)
         if (code == EXIT_DONE && execute && !keep_board(&search, journal, &why)) {
             code = complain("evolve: %s", why.text);
         }
+        if (code == EXIT_DONE && r->html != NULL && !page_write(&search, journal, r->html, &why)) {
+            code = complain("evolve: --html: %s", why.text);
+        }
         if (code == EXIT_DONE && r->promote) {
             code = promote_write(&search, journal, r->evolve.tree, &why)
                        ? EXIT_DONE
@@ -356,7 +359,7 @@ int verb_evolve(int argc, char **argv) {
         arg_real("--gpu-seconds", &r.gpu_seconds, "of the device, at most [any number]"),
         arg_int("--candidates", &r.candidates, 1, MOST_CANDIDATES, "at most [any number]"),
         arg_int("--limit", &r.limit, 1, MOST_SECONDS,
-                "seconds for each child process of a candidate [180]"),
+                "seconds for each child process of a candidate [90]"),
         arg_int("--seed", &r.seed, 0, INT64_MAX >> 12, "[1]"),
         arg_text("--proposer", &e->proposer, "CMD", "a program that proposes candidates"),
         arg_text("--tree", &e->tree, "DIR", "the source tree, for GPU kernels [.]"),
@@ -368,6 +371,7 @@ int verb_evolve(int argc, char **argv) {
         arg_text("--replay", &r.replay, "DIR",
                  "repeat a journal from its seed and its recorded results"),
         arg_text("--leaderboard", &r.leaderboard, "DIR", "print that of a journal"),
+        arg_text("--html", &r.html, "FILE", "the leaderboard as a page, with plots"),
         arg_flag("--promote", &r.promote, "write what was proven into src/kernels/tuned.def"),
         arg_text("--judge", &r.judge, "FILE",
                  "a source in the place of --start's, through all gates, and no search"),

@@ -6,12 +6,15 @@
  * from the pack on disk, the same that `attest verify` comes to.
  */
 #include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
 #include <math.h>
 #include <regex.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "args.h"
 #include "conversation.h"
@@ -48,16 +51,43 @@ static bool fresh_seed(uint64_t *seed, attn_error *why) {
     return good || explain(why, "/dev/urandom: no random numbers: %s", strerror(errno));
 }
 
+/* Two runs in one pack would do everything twice, which is INVALID. The lock ends with the process,
+ * the file with the run; a file that is left is one that readers ignore. */
+static bool lock_pack(const struct pack *pack, bool lock, attn_error *why) {
+    static int file = -1;
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%.4000s/.attest-run.tmp", pack->path);
+    if (!lock) {
+        if (file >= 0) {
+            unlink(path);
+        }
+        return true;
+    }
+    struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    file = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (file < 0) {
+        return explain(why, "%s: %s", path, strerror(errno));
+    }
+    if (fcntl(file, F_SETLK, &whole) != 0) {
+        close(file);
+        file = -1;
+        return explain(why, "%s: another attest run is at work in it", pack->path);
+    }
+    return true;
+}
+
 static bool start_pack(struct pack *pack, struct run_request *request, attn_error *why) {
     char *plan = fresh_seed(&request->seed, why) ? run_plan_make(request, NULL, why) : NULL;
-    const bool good = plan != NULL && pack_create(pack, request->out, plan, why);
+    const bool good =
+        plan != NULL && pack_create(pack, request->out, plan, why) && lock_pack(pack, true, why);
     free(plan);
     return good;
 }
 
 /* The plan is replaced by one of this build; what was published of the old one goes first. */
 static bool reopen_pack(struct pack *pack, struct run_request *request, attn_error *why) {
-    if (!pack_open(pack, request->out, why) || !run_plan_request(pack->plan, request, why)) {
+    if (!pack_open(pack, request->out, why) || !lock_pack(pack, true, why) ||
+        !run_plan_request(pack->plan, request, why)) {
         return false;
     }
     char *plan = run_plan_make(request, pack->plan, why);
@@ -108,6 +138,9 @@ static int run(struct options *options) {
                           why.text, pack.path);
     } else {
         status = finish(options, &pack);
+    }
+    if (pack.path != NULL) {
+        lock_pack(&pack, false, &why);
     }
     pack_close(&pack);
     return status;
