@@ -56,7 +56,7 @@ class Plan:
         lib = context.lib
         self.context = context
         self._destroy = lib.attn_plan_destroy
-        self._call = context.forward
+        self.call = context.forward
         self.handle = c_void_p()
         error = Error()
         status = lib.attn_plan_create(context.handle, byref(problem),
@@ -67,10 +67,10 @@ class Plan:
         self.variant = lib.attn_plan_variant(self.handle).decode()
         self.size: int = lib.attn_workspace_size(self.handle)
         # What ctypes passes on as it is: objects of its types it would convert at every call.
-        self._argument = c_void_p.from_param(self.handle.value)
-        self._size = c_size_t.from_param(self.size)
-        self._by_stream: Dict[int, _Place] = {}
-        self._lock = threading.Lock()
+        self.handle_argument = c_void_p.from_param(self.handle.value)
+        self.size_argument = c_size_t.from_param(self.size)
+        self.places: Dict[int, _Place] = {}
+        self.lock = threading.Lock()  # of the workspaces: nobody else may enqueue in between
 
     def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
         if getattr(self, "handle", None) and not ending():
@@ -98,7 +98,7 @@ class Plan:
 
     def prepared(self, tensors: bytes, workspace: int) -> Callable[[c_void_p], None]:
         """A function of the stream alone: the call with all else converted beforehand."""
-        call, handle, size = self._call, self._argument, self._size
+        call, handle, size = self.call, self.handle_argument, self.size_argument
         where = c_void_p.from_param(workspace)
 
         def forward(stream: c_void_p) -> None:
@@ -126,28 +126,21 @@ class Plan:
                           allocate: Optional[_Allocator] = None) -> None:
         """With a workspace that the plan keeps, one for each stream: a stream runs calls in order.
         allocate(bytes) gives the owner of new memory and its address; None: by the driver."""
-        if self.enqueue(tensors, stream, allocate):  # once more, for its sentence
-            self.forward(tensors, self._by_stream[stream].address, stream)
+        place = self.places.get(stream) or self.new_place(stream, allocate)
+        arguments = (self.handle_argument, tensors, place.workspace, self.size_argument,
+                     place.stream, None)
+        if self.size:
+            with self.lock:
+                status = self.call(*arguments)
+        else:
+            status = self.call(*arguments)
+        if status:  # once more, for its sentence
+            self.forward(tensors, place.address, stream)
 
-    def enqueue(self, tensors: bytes, stream: int, allocate: Optional[_Allocator] = None) -> int:
-        """forward_on_stream, but a failure of the library is a status other than 0."""
-        place = self._by_stream.get(stream)
-        if place is None:
-            place = self._new_place(stream, allocate)
-        workspace, on, _, _ = place
-        if not self.size:
-            return self._call(self._argument, tensors, workspace, self._size, on, None)
-        # Nobody else may enqueue with this workspace in between. (`with` takes twice the time.)
-        self._lock.acquire()
-        try:
-            return self._call(self._argument, tensors, workspace, self._size, on, None)
-        finally:
-            self._lock.release()
-
-    def _new_place(self, stream: int, allocate: Optional[_Allocator]) -> _Place:
+    def new_place(self, stream: int, allocate: Optional[_Allocator]) -> _Place:
         owner: Any = None
         address = 0
-        with self._lock:
+        with self.lock:
             if self.size:
                 if allocate is not None:
                     owner, address = allocate(self.size)
@@ -157,7 +150,7 @@ class Plan:
                 self.prepare(address, stream)
             place = _Place(c_void_p.from_param(address), c_void_p.from_param(stream), address,
                            owner)
-            return self._by_stream.setdefault(stream, place)
+            return self.places.setdefault(stream, place)
 
 
 class _Place(NamedTuple):

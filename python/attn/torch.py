@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional
 
 from . import _library, _plans
-from ._library import TENSORS_SIZE, InvalidArgument, Unsupported, pack_four
+from ._library import TENSORS_SIZE, AttnError, InvalidArgument, Unsupported, pack_four
 from ._plans import Plan
 from ._problem import Key, alignment_of, free_strides, plan_for
 
@@ -68,26 +68,40 @@ def _slow_empty(device: torch.device, shape: Tuple[int, ...], strides: Tuple[int
     return torch.empty_strided(shape, strides, dtype=dtype, device=device)
 
 
-def _guard(*tensors: torch.Tensor) -> Callable[..., bool]:
-    """A function that tells whether other tensors are like these, by the guards of torch.compile:
+_Guard = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], bool]
+
+
+def _guard(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> _Guard:
+    """A function that tells whether three tensors are like these, by the guards of torch.compile:
     types, dtypes, devices, shapes, strides and requires_grad, and no mode (autocast, tracing, vmap,
-    dispatch to Python) but those that are on now. Never twice the same tensor."""
-    guards = torch._C._dynamo.guards.TensorGuards
-    return guards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
+    dispatch to Python) but those that are on now; and whether two are the same. Not for nested
+    tensors: such a guard cannot raise, and ends the process."""
+    distinct = {id(tensor): tensor for tensor in (query, key, value)}.values()
+    are_like = torch._C._dynamo.guards.TensorGuards(
+        *distinct, dynamic_dims_sizes=None, dynamic_dims_strides=None).check  # all to be distinct
+    if len(distinct) == 3:
+        return are_like
+    if len(distinct) == 1:
+        return lambda q, k, v: q is k and k is v and are_like(q)
+    if key is value:
+        return lambda q, k, v: k is v and are_like(q, k)
+    if query is key:
+        return lambda q, k, v: q is k and are_like(q, v)
+    return lambda q, k, v: q is v and are_like(q, k)
 
 
 def _guards_tell() -> bool:
     """Whether they are there, and see what they are to see."""
     try:
         with torch.inference_mode(False), torch.no_grad():
-            one, two = torch.zeros(2, 3, 4, 4), torch.zeros(2, 3, 4, 4)
-            same = _guard(one, two)
+            one, two, three = (torch.zeros(2, 3, 4, 4) for _ in range(3))
+            are_like = _guard(one, two, three)
             others = (two[:1], two.mT, two[..., :3], two[0], two.half(), two.to("meta"),
                       two.clone().requires_grad_(), torch._neg_view(two), one)
             with torch.autocast("cpu", torch.bfloat16):
-                tells = not same(one, two)
-            return (tells and same(one, two) is True and same(two, one) is True
-                    and not any(same(one, other) for other in others))
+                tell = not are_like(one, two, three)
+            return (tell and are_like(three, two, one) is True
+                    and not any(are_like(one, other, three) for other in others))
     except Exception:  # of whatever PyTorch may have in their place some day
         return False
 
@@ -281,21 +295,15 @@ class _Known(NamedTuple):
         return out
 
 
-class _Recent(NamedTuple):
-    """A known call that is recognised without looking at its tensors one by one."""
-    is_causal: bool
-    scale: Optional[float]
-    enable_gqa: bool
-    is_like: Callable[..., bool]  # of query, key and value
-    run: Callable[..., Optional[torch.Tensor]]
-    known: _Known
-
-
 # By all that _slow_forward looks at where there is no mask and nothing is to be reshaped.
 _known: Dict[Tuple[Any, ...], _Known] = {}
 _MOST_KNOWN = 1024
-# The last few of them. Never changed, only replaced: other threads may be looking through it.
-_recent: Tuple[_Recent, ...] = ()
+
+# Functions of query, key, value, is_causal, scale and enable_gqa for the last few of them: each
+# computes a call like its own and answers None to others. Never changed, only replaced: other
+# threads may be looking through it.
+_Shortcut = Callable[..., Optional[torch.Tensor]]
+_recent: Tuple[_Shortcut, ...] = ()
 _MOST_RECENT = 4
 
 
@@ -308,49 +316,78 @@ def _forget() -> None:
 _plans.when_cleared.append(_forget)
 
 
-def _runner(known: _Known) -> Callable[..., Optional[torch.Tensor]]:
-    """A function of query, key and value of such a call, as short as can be. It answers None where
-    it does not fit after all: addresses that are no multiples of 16 (attn_forward refuses those)
-    or another number of threads. Whatever else fails there is done once more, and raises."""
-    plan, gpu, allocate, output = known.plan, known.gpu, known.allocate, known.output
-    make, shape, strides, dtype = known.make, known.shape, known.strides, known.dtype
-    enqueue, keeps, threads = plan.enqueue, plan.size > 0, _get_num_threads()
-    one_gpu = gpu >= 0 and torch.cuda.device_count() == 1
-
-    def run_on_cpu(query: torch.Tensor, key: torch.Tensor,
-                   value: torch.Tensor) -> Optional[torch.Tensor]:
-        if _get_num_threads() != threads:
-            return None
-        out = make(shape, strides, dtype)
-        try:
-            plan.forward_on_cpu(pack_four(TENSORS_SIZE, query.data_ptr(), key.data_ptr(),
-                                          value.data_ptr(), out.data_ptr()))
-        except InvalidArgument:
-            return None
-        return out
-
-    def run_on_gpu(query: torch.Tensor, key: torch.Tensor,
-                   value: torch.Tensor) -> Optional[torch.Tensor]:
-        if keeps and _is_capturing():
-            return None
-        out = make(shape, strides, dtype) if one_gpu else output()
-        failed = enqueue(pack_four(TENSORS_SIZE, query.data_ptr(), key.data_ptr(),
-                                   value.data_ptr(), out.data_ptr()), _stream(gpu), allocate)
-        return None if failed else out
-
-    return run_on_cpu if gpu < 0 else run_on_gpu
-
-
 def _remember(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, is_causal: bool,
               scale: Optional[float], enable_gqa: bool, known: _Known) -> None:
     """Puts a call, all of whose addresses were multiples of 16, in front of the recent ones."""
     global _recent
-    if (not _have_guards or query is key or key is value or query is value
-            or query.requires_grad or key.requires_grad or value.requires_grad):
-        return
-    kept = [one for one in _recent if one.known is not known]
-    _recent = (_Recent(is_causal, scale, enable_gqa, _guard(query, key, value), _runner(known),
-                       known), *kept[:_MOST_RECENT - 1])
+    if (_have_guards and not (query.requires_grad or key.requires_grad or value.requires_grad)
+            and not (known.gpu >= 0 and _is_capturing())):
+        shortcut = _shortcut_on_cpu if known.gpu < 0 else _shortcut_on_gpu
+        _recent = (shortcut(_guard(query, key, value), is_causal, scale, enable_gqa, known),
+                   *_recent[:_MOST_RECENT - 1])
+
+
+# What a shortcut need not look at: addresses that are no multiples of 16, and whatever else can
+# fail. The library refuses those, and the call goes the usual way, to another plan or an exception.
+
+
+def _shortcut_on_cpu(are_like: _Guard, causal: bool, factor: Optional[float],
+                     grouped: bool, known: _Known) -> _Shortcut:
+    threads = _get_num_threads()
+
+    def run(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, is_causal: bool,
+            scale: Optional[float], enable_gqa: bool) -> Optional[torch.Tensor]:
+        if (is_causal is not causal or enable_gqa is not grouped
+                or (scale is not factor and scale != factor)
+                or query.is_nested or key.is_nested or value.is_nested
+                or not are_like(query, key, value) or _get_num_threads() != threads):
+            return None
+        out = known.output()
+        try:
+            known.plan.forward_on_cpu(pack_four(TENSORS_SIZE, query.data_ptr(), key.data_ptr(),
+                                                value.data_ptr(), out.data_ptr()))
+        except AttnError:
+            return None
+        return out
+    return run
+
+
+def _shortcut_on_gpu(are_like: _Guard, causal: bool, factor: Optional[float],
+                     grouped: bool, known: _Known) -> _Shortcut:
+    """In the cost of a call one sees each attribute and each function in between: all is at hand
+    here, and only what may change is asked for."""
+    plan, make, shape, strides, dtype, device, gpu, allocate = known
+    others = torch.cuda.device_count() > 1  # then make() may give memory of another GPU
+    has_workspace, places, acquire, release = (plan.size > 0, plan.places, plan.lock.acquire,
+                                               plan.lock.release)
+    handle, size = plan.handle_argument, plan.size_argument
+    is_capturing, stream_of, pack, total = _is_capturing, _stream, pack_four, TENSORS_SIZE
+
+    def run(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, is_causal: bool,
+            scale: Optional[float], enable_gqa: bool) -> Optional[torch.Tensor]:
+        if (is_causal is not causal or enable_gqa is not grouped
+                or (scale is not factor and scale != factor)
+                or query.is_nested or key.is_nested or value.is_nested
+                or not are_like(query, key, value)):
+            return None
+        stream = stream_of(gpu)
+        if has_workspace and stream and is_capturing():  # the default stream 0 never is
+            return None
+        place = places.get(stream) or plan.new_place(stream, allocate)
+        out = make(shape, strides, dtype)
+        if others and out.get_device() != gpu:
+            out = _slow_empty(device, shape, strides, dtype)
+        tensors = pack(total, query.data_ptr(), key.data_ptr(), value.data_ptr(), out.data_ptr())
+        if not has_workspace:
+            failed = plan.call(handle, tensors, place[0], size, place[1], None)
+        else:
+            acquire()
+            try:
+                failed = plan.call(handle, tensors, place[0], size, place[1], None)
+            finally:
+                release()
+        return None if failed else out
+    return run
 
 
 def _forward(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
@@ -448,13 +485,10 @@ def sdpa(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
     if _is_dynamo_compiling():
         return _traced(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     if attn_mask is None and not dropout_p:
-        for causal, factor, grouped, is_like, run, _ in _recent:
-            if (is_causal is causal and enable_gqa is grouped and scale == factor
-                    and is_like(query, key, value)):
-                out = run(query, key, value)
-                if out is not None:
-                    return out
-                break
+        for shortcut in _recent:
+            out = shortcut(query, key, value, is_causal, scale, enable_gqa)
+            if out is not None:
+                return out
     if (_is_compiling() or _any_autocast() or type(query) not in _PLAIN or type(key) not in _PLAIN
             or type(value) not in _PLAIN or query.is_neg() or key.is_neg() or value.is_neg()
             or (attn_mask is not None and attn_mask.is_neg()) or _is_tracing()):
@@ -529,18 +563,23 @@ def replace_sdpa(fallback: bool = False) -> Iterator[Replacement]:
     original = torch.nn.functional.scaled_dot_product_attention
     seen = Replacement()
 
-    def scaled_dot_product_attention(*arguments: Any, **named: Any) -> torch.Tensor:
-        compiling = torch.compiler.is_compiling()
+    def scaled_dot_product_attention(
+            query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+            attn_mask: Optional[torch.Tensor] = None, dropout_p: float = 0.0,
+            is_causal: bool = False, scale: Optional[float] = None,
+            enable_gqa: bool = False) -> torch.Tensor:
+        compiling = _is_compiling()
         if not compiling:
             seen.calls += 1
         if not fallback:
-            return sdpa(*arguments, **named)
+            return sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
         try:
-            return sdpa(*arguments, **named)
+            return sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
         except Unsupported as error:
             if not compiling:
                 seen.reasons.append(str(error))
-        return original(*arguments, **named)
+        grouped = {"enable_gqa": True} if enable_gqa else {}  # PyTorch 2.4 does not know it
+        return original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, **grouped)
 
     torch.nn.functional.scaled_dot_product_attention = scaled_dot_product_attention
     try:

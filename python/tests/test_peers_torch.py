@@ -85,5 +85,5 @@ def test_host(tmp_path, monkeypatch, capsys, gpu):
         assert len(row["samples_us"]["replace_sdpa"]) == 2
         assert row["least_us"]["PyTorch SDPA"] > 0
     assert "attn.torch.sdpa" in shown.out
-    assert all(known.plan._call is known.plan.context.forward
+    assert all(known.plan.call is known.plan.context.forward
                for known in attn.torch._known.values())

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """attn.torch.sdpa beside PyTorch's scaled_dot_product_attention on the CPU, over every argument."""
 
-import functools
 import math
-import struct
 import threading
 
 import attn
@@ -13,10 +11,9 @@ import pytest
 torch = pytest.importorskip("torch", minversion="2.5")
 
 import attn.torch  # noqa: E402
+from sdpa import CLOSE, check, qkv, theirs  # noqa: E402
 
 F = torch.nn.functional
-theirs = F.scaled_dot_product_attention
-CLOSE = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 DTYPES = list(CLOSE)
 
 
@@ -25,23 +22,6 @@ def seeded():
     torch.manual_seed(0)
     with torch.no_grad():
         yield
-
-
-def qkv(batch=(2,), heads_q=4, heads_kv=None, seq_q=13, seq_kv=21, dim=16, dim_v=None,
-        dtype=torch.float32):
-    heads_kv = heads_kv or heads_q
-    return (torch.randn(*batch, heads_q, seq_q, dim).to(dtype),
-            torch.randn(*batch, heads_kv, seq_kv, dim).to(dtype),
-            torch.randn(*batch, heads_kv, seq_kv, dim_v or dim).to(dtype))
-
-
-def check(q, k, v, *arguments, **named):
-    found = attn.torch.sdpa(q, k, v, *arguments, **named)
-    expected = theirs(q, k, v, *arguments, **named)
-    assert found.dtype == expected.dtype and found.shape == expected.shape
-    close = CLOSE[q.dtype]
-    torch.testing.assert_close(found, expected, rtol=close, atol=close)
-    return found
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -173,74 +153,6 @@ def test_jit_trace():
     traced = torch.jit.trace(lambda q, k, v: attn.torch.sdpa(q, k, v), qkv())
     others = qkv()
     assert torch.equal(traced(*others), attn.torch.sdpa(*others))
-
-
-def test_repeated_calls_are_told_apart():
-    q, k, v = qkv(heads_kv=2)
-    for _ in range(3):  # the second call goes straight to the plan
-        check(q, k, v, enable_gqa=True)
-        check(q, k, v, enable_gqa=True, is_causal=True)
-        check(q, k, v, enable_gqa=True, scale=0.1)
-        check(q[..., 1:], k[..., 1:], v, enable_gqa=True)
-        swapped = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v)]
-        check(*swapped, enable_gqa=True)
-        check(q.half(), k.half(), v.half(), enable_gqa=True)
-        check(q.mT.contiguous().mT, k, v, enable_gqa=True)
-        check(q, k[:, :1], v[:, :1])
-        check(q[0, :2], k[0], v[0])
-        with pytest.raises(ValueError):
-            attn.torch.sdpa(q, k, v)
-    memory = torch.randn(q.numel() + 1)
-    for first in (0, 1):  # alike but for where they begin: at a multiple of 16 bytes, and not
-        x = memory[first:first + q.numel()].view(q.shape)
-        check(x, x, x)
-    attn.clear_plans()
-    assert not attn.torch._known
-    check(q, k, v, enable_gqa=True)
-
-
-def test_a_known_call_on_a_gpu(monkeypatch):
-    """What a repeated call hands to its plan there: addresses, the current stream, no workspace."""
-    class Seen:
-        size = 0
-
-        def forward_on_stream(self, tensors, stream, allocate):
-            self.words, self.stream = struct.unpack("12Q", tensors), stream
-
-        def prepare(self, workspace, stream):
-            self.prepared = workspace, stream
-
-        def forward(self, tensors, workspace, stream):
-            self.forwarded = workspace, stream
-
-    q, k, v = qkv()
-    attn.clear_plans()
-    attn.torch.sdpa(q, k, v)
-    (signature, known), = attn.torch._known.items()
-    plan = Seen()
-    attn.torch._known[signature] = known._replace(plan=plan, gpu=0)
-    monkeypatch.setattr(attn.torch, "_stream", lambda index: 700 + index)
-    out = attn.torch.sdpa(q, k, v)
-    addresses = tuple(x.data_ptr() for x in (q, k, v, out))
-    assert plan.words == (96, *addresses, 0, 0, 0, 0, 0, 0, 0) and plan.stream == 700
-    assert (out.shape, out.stride(), out.dtype) == (q.shape, q.stride(), q.dtype)
-    monkeypatch.setattr(attn.torch, "_is_capturing", lambda: True)
-    plan.size = 64  # a graph gets a workspace of its own, ready before its kernel
-    attn.torch.sdpa(q, k, v)
-    assert plan.prepared == plan.forwarded and plan.prepared[1] == 700 and plan.prepared[0]
-    attn.clear_plans()
-
-
-def test_outputs_are_made_the_public_way_too(monkeypatch):
-    q, k, v = (torch.randn(2, n, 4, 16).transpose(1, 2) for n in (13, 21, 21))
-    expected = attn.torch.sdpa(q, k, v)
-    monkeypatch.setattr(attn.torch, "_maker", lambda device: functools.partial(
-        attn.torch._slow_empty, device))
-    attn.clear_plans()
-    for _ in range(2):
-        found = attn.torch.sdpa(q, k, v)
-        assert torch.equal(found, expected) and found.stride() == expected.stride()
-    attn.clear_plans()
 
 
 def test_gradients_are_refused():

@@ -34,14 +34,14 @@ def library_does_nothing() -> Iterator[None]:
     """Within it the plans that attn.torch knows call a C function that returns 0 at once."""
     import attn.torch
     nothing = ctypes.CDLL("libm.so.6")["feclearexcept"]
-    plans = {known.plan: known.plan._call for known in attn.torch._known.values()}
+    plans = {known.plan: known.plan.call for known in attn.torch._known.values()}
     for plan in plans:
-        plan._call = nothing
+        plan.call = nothing
     try:
         yield
     finally:
         for plan, call in plans.items():
-            plan._call = call
+            plan.call = call
 
 
 def sides_of(machine: Machine, shape: Shape, dtype: str) -> List[Side]:
