@@ -4,12 +4,14 @@
  */
 #include "pack_fixture.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "evidence.h"
+#include "evidence_plan.h"
 #include "file.h"
 #include "message.h"
 #include "sanitizer_log.h"
@@ -17,21 +19,25 @@
 #define IMAGE "1111111111111111111111111111111111111111111111111111111111111111"
 #define LIBRARY "2222222222222222222222222222222222222222222222222222222222222222"
 
-static const struct {
+static const struct row {
     enum stage stage;
-    bool gpu;
-    const char *wanted; /* cases or timings of a unit */
+    const char *device;
+    const char *wanted; /* of a unit */
 } ROWS[] = {
-    {INSPECT, true, ""},
-    {EMULATE, true, "\"cases\": 3, "},
-    {PARITY, true, "\"cases\": 3, "},
-    {SANITIZE, true, ""},
-    {BENCH, true, "\"timings\": 2, "},
-    {PROFILE, true, ""},
-    {PARITY, false, "\"cases\": 3, "},
-    {BENCH, false, "\"timings\": 1, "},
+    {INSPECT, "sm_90", ""},
+    {EMULATE, "vgpu", "\"cases\": 4, "},
+    {PARITY, "cuda:0", "\"cases\": 6, \"launches\": 1000, "},
+    {SANITIZE, "cuda:0", ""},
+    {BENCH, "cuda:0", "\"timings\": 42, "},
+    {PROFILE, "cuda:0", ""},
+    {PARITY, "cpu", "\"cases\": 40, \"launches\": 1000, "},
+    {BENCH, "cpu", "\"timings\": 2, "},
 };
 enum { ROW_COUNT = sizeof ROWS / sizeof *ROWS };
+
+static bool is_cpu(const struct row *row) {
+    return strcmp(row->device, "cpu") == 0;
+}
 
 const char *fixture_plan(void) {
     static char plan[8192];
@@ -42,17 +48,16 @@ const char *fixture_plan(void) {
                         "\"gpu_hour_price\": 3.6, \"request\": {\"stages\": [], "
                         "\"devices\": [], \"variant\": null}, \"variants\": ["
                         "{\"name\": \"fwd_gpu\", \"device\": \"cuda\", \"cubins\": "
-                        "[\"" IMAGE "\"]}, "
+                        "[\"" IMAGE "\"], \"chosen\": [\"cuda:0\"]}, "
                         "{\"name\": \"fwd_cpu\", \"device\": \"cpu\", \"cubins\": []}], "
                         "\"rows\": [");
     for (int i = 0; i < ROW_COUNT; i++) {
-        used +=
-            snprintf(plan + used, sizeof plan - (size_t)used,
-                     "%s{\"stage\": \"%s\", \"device\": \"%s\", \"absent\": null, %s"
-                     "\"subjects\": [{\"variant\": \"%s\", \"image\": %s}]}",
-                     i > 0 ? "," : "", STAGE_NAMES[ROWS[i].stage], ROWS[i].gpu ? "cuda:0" : "cpu",
-                     ROWS[i].wanted, ROWS[i].gpu ? "fwd_gpu" : "fwd_cpu",
-                     ROWS[i].gpu ? "\"" IMAGE "\"" : "null");
+        used += snprintf(plan + used, sizeof plan - (size_t)used,
+                         "%s{\"stage\": \"%s\", \"device\": \"%s\", \"absent\": null, %s"
+                         "\"subjects\": [{\"variant\": \"%s\", \"image\": %s}]}",
+                         i > 0 ? "," : "", STAGE_NAMES[ROWS[i].stage], ROWS[i].device,
+                         ROWS[i].wanted, is_cpu(&ROWS[i]) ? "fwd_cpu" : "fwd_gpu",
+                         is_cpu(&ROWS[i]) ? "null" : "\"" IMAGE "\"");
     }
     snprintf(plan + used, sizeof plan - (size_t)used, "]}");
     return plan;
@@ -78,11 +83,69 @@ void fixture_remove(char *path) {
     free(path);
 }
 
+/* ---- logs ------------------------------------------------------------------------------------ */
+
+bool fixture_ptxas_log(const struct pack *pack, const char *variant, const char *image,
+                       const char *arch, int registers, int spills, char name[SHA256_TEXT],
+                       attn_error *why) {
+    char log[2048];
+    const int length =
+        snprintf(log, sizeof log,
+                 "sha256 %s\nptxas info    : Compiling entry function '%s' for '%s'\n"
+                 "ptxas info    : Function properties for %s\n"
+                 "    0 bytes stack frame, %d bytes spill stores, 0 bytes spill loads\n"
+                 "ptxas info    : Used %d registers, used 1 barriers, 1024 bytes smem\n",
+                 image, variant, arch, variant, spills, registers);
+    return pack_add_artifact(pack, log, (size_t)length, name, why);
+}
+
+struct ncu_kernel fixture_kernel(const char *variant, double busy, double tensor) {
+    struct ncu_kernel kernel = {.name = ""};
+    snprintf(kernel.name, sizeof kernel.name, "%.190s", variant);
+    for (int i = 0; i < NCU_FIGURES; i++) {
+        kernel.figures[i] = i == NCU_SM_BUSY ? busy : i == NCU_TENSOR_PIPE ? tensor : NAN;
+    }
+    for (int i = 0; i < NCU_STALLS; i++) {
+        kernel.stalls[i] = NAN;
+    }
+    return kernel;
+}
+
+static void put_kernel(FILE *out, const struct ncu_kernel *kernel) {
+    for (int i = 0; i < NCU_FIGURES; i++) {
+        if (!isnan(kernel->figures[i])) {
+            fprintf(out, "\"%s\",\"%s\",\"%s\",\"%%\",\"%.17g\"\n", kernel->name, kernel->name,
+                    NCU_FIGURE_METRICS[i], kernel->figures[i]);
+        }
+    }
+}
+
+bool fixture_ncu_log(const struct pack *pack, const struct ncu_kernel *kernel,
+                     char name[SHA256_TEXT], attn_error *why) {
+    const struct ncu_kernel idle = fixture_kernel("attest_sleep", 0.5, 0.0);
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *out = open_memstream(&text, &bytes);
+    if (out == NULL) {
+        return explain(why, "out of memory");
+    }
+    fprintf(out,
+            "target: %s verified\n"
+            "\"ID\",\"Kernel Name\",\"Metric Name\",\"Metric Unit\",\"Metric Value\"\n",
+            kernel->name);
+    put_kernel(out, &idle);
+    put_kernel(out, kernel);
+    const bool good = fclose(out) == 0 && pack_add_artifact(pack, text, bytes, name, why);
+    free(text);
+    return good;
+}
+
 /* ---- units ----------------------------------------------------------------------------------- */
 
-static void put_cases(FILE *out) {
+static void put_cases(FILE *out, const struct row *row) {
+    const int count = (int)plan_least_cases(row->stage, row->device, true);
     fprintf(out, ", \"cases\": [");
-    for (int i = 0; i < FIXTURE_CASES; i++) {
+    for (int i = 0; i < count; i++) {
         fprintf(out,
                 "%s{\"number\": %d, \"max_error\": 0.00%d, \"max_allowed\": 0.01, "
                 "\"mean_error\": 0.0001, \"mean_allowed\": 0.001, \"lse_error\": 0.5, "
@@ -92,18 +155,32 @@ static void put_cases(FILE *out) {
     fprintf(out, "]");
 }
 
-static void put_timing(FILE *out, const char *mode) {
+static void put_timing(FILE *out, const char *mode, const char *cache, int batch) {
     fprintf(out,
-            "{\"mode\": \"%s\", \"cache\": \"warm\", \"repeats\": 2, \"taken\": %d, "
-            "\"outputs_equal\": true, \"problem\": {\"dtype\": \"fp16\", \"batch\": 2, "
+            "{\"mode\": \"%s\", \"cache\": \"%s\", \"repeats\": 2, \"taken\": %d, "
+            "\"outputs_equal\": true, \"problem\": {\"dtype\": \"fp16\", \"batch\": %d, "
             "\"heads\": 8, \"heads_kv\": 8, \"seq_q\": 512, \"seq_kv\": 512, \"dim\": 64, "
             "\"dim_v\": 64, \"causal\": \"none\", \"window_left\": -1, \"window_right\": -1}, "
             "\"ns\": [",
-            mode, FIXTURE_SAMPLES);
+            mode, cache, FIXTURE_SAMPLES, batch);
     for (int i = 0; i < FIXTURE_SAMPLES; i++) {
         fprintf(out, "%s%d", i > 0 ? "," : "", 40000 + 10 * i);
     }
     fprintf(out, "]}");
+}
+
+/* Those that the library chooses are timed on seven problems in each mode, the others on one. */
+static void put_timings(FILE *out, const struct row *row) {
+    static const char *const MODES[] = {"eager", "graph", "stream"};
+    static const char *const CACHES[] = {"warm", "cold"};
+    const int modes = is_cpu(row) ? 1 : 3;
+    const int count = (int)plan_least_timings(row->device, true, !is_cpu(row));
+    fprintf(out, ", \"timings\": [");
+    for (int i = 0; i < count; i++) {
+        fprintf(out, i > 0 ? "," : "");
+        put_timing(out, MODES[i % modes], CACHES[i / modes % 2], 2 + i / modes / 2);
+    }
+    fprintf(out, "]");
 }
 
 static bool put_log(const struct pack *pack, FILE *out, const char *side, int tool, int code,
@@ -152,8 +229,8 @@ static void put_planted(FILE *out) {
     }
 }
 
-static bool put_body(const struct pack *pack, FILE *out, enum stage stage, bool gpu,
-                     attn_error *why) {
+static bool put_body(const struct pack *pack, FILE *out, const struct row *row, attn_error *why) {
+    const enum stage stage = row->stage;
     static const char *const VALUES[STAGES] = {
         [INSPECT] = "\"registers\": 168, \"spill_bytes\": 0, \"stack_bytes\": 0, "
                     "\"local_ops\": 0, \"helpers\": 0, \"output_calls\": 0, "
@@ -179,35 +256,37 @@ static bool put_body(const struct pack *pack, FILE *out, enum stage stage, bool 
     }
     fprintf(out, "]");
     if (stage == EMULATE || stage == PARITY) {
-        put_cases(out);
+        put_cases(out, row);
     }
     if (stage == BENCH) {
-        fprintf(out, ", \"timings\": [");
-        put_timing(out, "eager");
-        if (gpu) {
-            fprintf(out, ",");
-            put_timing(out, "graph");
-        }
-        fprintf(out, "]");
+        put_timings(out, row);
     }
     return stage != SANITIZE || put_logs(pack, out, why);
 }
 
-static bool add_unit(const struct pack *pack, enum stage stage, bool gpu, attn_error *why) {
-    char *text = NULL, name[SHA256_TEXT];
+/* What its tool printed, as the text of a list. */
+static bool add_artifacts(const struct pack *pack, const struct row *row,
+                          char artifacts[SHA256_TEXT + 2], attn_error *why) {
+    char name[SHA256_TEXT] = "";
+    bool good = true;
+    artifacts[0] = '\0';
+    if (row->stage == INSPECT) {
+        good = fixture_ptxas_log(pack, "fwd_gpu", IMAGE, row->device, 168, 0, name, why);
+    } else if (row->stage == PROFILE) {
+        const struct ncu_kernel kernel = fixture_kernel("fwd_gpu", 81.5, 60.0);
+        good = fixture_ncu_log(pack, &kernel, name, why);
+    }
+    if (name[0] != '\0') {
+        snprintf(artifacts, SHA256_TEXT + 2, "\"%s\"", name);
+    }
+    return good;
+}
+
+static bool add_unit(const struct pack *pack, const struct row *row, attn_error *why) {
+    char *text = NULL, name[SHA256_TEXT], artifacts[SHA256_TEXT + 2];
     size_t bytes = 0;
-    char artifacts[SHA256_TEXT + 2] = "";
-    if (stage == INSPECT) {
-        static const char LOG[] =
-            "sha256 " IMAGE "\nptxas info    : Compiling entry function 'fwd_gpu' for 'sm_90'\n"
-            "ptxas info    : Function properties for fwd_gpu\n"
-            "    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\n"
-            "ptxas info    : Used 168 registers, used 1 barriers, 1024 bytes smem, 400 bytes "
-            "cmem[0]\n";
-        if (!pack_add_artifact(pack, LOG, sizeof LOG - 1, name, why)) {
-            return false;
-        }
-        snprintf(artifacts, sizeof artifacts, "\"%s\"", name);
+    if (!add_artifacts(pack, row, artifacts, why)) {
+        return false;
     }
     FILE *out = open_memstream(&text, &bytes);
     if (out == NULL) {
@@ -217,9 +296,9 @@ static bool add_unit(const struct pack *pack, enum stage stage, bool gpu, attn_e
             "{\"schema\": \"" PACK_UNIT_SCHEMA "\", \"stage\": \"%s\", \"device\": \"%s\", "
             "\"variant\": \"%s\", \"image\": %s, \"tool\": \"0.1.0\", \"library\": \"" LIBRARY
             "\", \"seed\": \"0123456789abcdef\", \"seconds\": 1.5, \"artifacts\": [%s]",
-            STAGE_NAMES[stage], gpu ? "cuda:0" : "cpu", gpu ? "fwd_gpu" : "fwd_cpu",
-            gpu ? "\"" IMAGE "\"" : "null", artifacts);
-    bool good = put_body(pack, out, stage, gpu, why);
+            STAGE_NAMES[row->stage], row->device, is_cpu(row) ? "fwd_cpu" : "fwd_gpu",
+            is_cpu(row) ? "null" : "\"" IMAGE "\"", artifacts);
+    bool good = put_body(pack, out, row, why);
     fprintf(out, "}");
     fclose(out);
     good = good && pack_add_unit(pack, text, name, why);
@@ -230,7 +309,7 @@ static bool add_unit(const struct pack *pack, enum stage stage, bool gpu, attn_e
 bool fixture_make(struct pack *pack, const char *path, attn_error *why) {
     bool good = pack_create(pack, path, fixture_plan(), why);
     for (int i = 0; good && i < ROW_COUNT; i++) {
-        good = add_unit(pack, ROWS[i].stage, ROWS[i].gpu, why);
+        good = add_unit(pack, &ROWS[i], why);
     }
     struct evidence evidence;
     if (good) {

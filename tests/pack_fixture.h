@@ -8,9 +8,10 @@
 #ifndef PACK_FIXTURE_H
 #define PACK_FIXTURE_H
 
+#include "ncu_report.h"
 #include "pack.h"
 
-enum { FIXTURE_CASES = 3, FIXTURE_SAMPLES = 40 };
+enum { FIXTURE_SAMPLES = 40 };
 
 /* A new folder under /tmp, for free(), that does not exist yet inside one that does. */
 char *fixture_path(void);
@@ -23,6 +24,15 @@ const char *fixture_plan(void);
 
 /* The pack with all its units, artifacts, evidence.json and statement.json. */
 bool fixture_make(struct pack *pack, const char *path, attn_error *why);
+
+/* The artifact of what ptxas would have said of an image, of what ncu would have of a kernel that
+ * was right: its name. */
+bool fixture_ptxas_log(const struct pack *pack, const char *variant, const char *image,
+                       const char *arch, int registers, int spills, char name[SHA256_TEXT],
+                       attn_error *why);
+struct ncu_kernel fixture_kernel(const char *variant, double busy, double tensor);
+bool fixture_ncu_log(const struct pack *pack, const struct ncu_kernel *kernel,
+                     char name[SHA256_TEXT], attn_error *why);
 
 /* `text` with its first `find` replaced, for free(); NULL where there is none. */
 char *replaced(const char *text, const char *find, const char *by);

@@ -14,11 +14,8 @@
 #include "json.h"
 #include "message.h"
 #include "pack_fixture.h"
+#include "report_fixture_plan.h"
 #include "sanitizer_log.h"
-
-#define LIBRARY "2222222222222222222222222222222222222222222222222222222222222222"
-#define SEED "0123456789abcdef"
-#define COMMIT "f2f55a6c1d3b9e0a7f4428c6d5b1e93a0c7d8e21"
 
 const char *const REPORT_FIXTURE_NAMES[REPORT_FIXTURES + 1] = {"full",    "partial", "failing",
                                                                "hostile", "large",   NULL};
@@ -29,163 +26,10 @@ const char REPORT_HOSTILE_TEXT[] =
     "\xe2\x80\xae"
     "gnp";
 
-enum { VARIANT = 320, SAMPLES = 24, LENGTHS = 6, CONTROLS_MOST = 12 };
-
-struct fixture {
-    struct pack *pack;
-    enum report_fixture kind;
-    int variants, cases, lengths;
-};
-
-struct row {
-    enum stage stage;
-    const char *device;
-    const char *absent;
-};
-
-static const struct row ROWS[] = {
-    {INSPECT, "cuda:0", NULL},  {EMULATE, "vgpu", NULL}, {PARITY, "cuda:0", NULL},
-    {SANITIZE, "cuda:0", NULL}, {BENCH, "cuda:0", NULL}, {PROFILE, "cuda:0", NULL},
-    {PARITY, "cpu", NULL},      {BENCH, "cpu", NULL},
-};
-enum { ROW_COUNT = sizeof ROWS / sizeof *ROWS };
+enum { SAMPLES = 24, CONTROLS_MOST = 12 };
 
 static const char *const PEERS[] = {"flash", "cudnn", "flex"};
-enum { PEER_COUNT = 3, CPU_VARIANTS = 2 };
-
-/* ---- names ----------------------------------------------------------------------------------- */
-
-static bool is_cpu(const struct row *row) {
-    return strcmp(row->device, "cpu") == 0;
-}
-
-static int subjects_of(const struct fixture *fixture, const struct row *row) {
-    return is_cpu(row) ? CPU_VARIANTS : fixture->variants;
-}
-
-static const char *variant_name(const struct fixture *fixture, const struct row *row, int index,
-                                char name[VARIANT]) {
-    static const char *const FAMILIES[] = {"fwd_hopper",       "fwd_hopper_causal", "fwd_mma",
-                                           "fwd_hopper_split", "fwd_wmma",          "fwd_scalar"};
-    static const int DIMS[] = {64, 128, 96, 192, 256};
-    if (is_cpu(row)) {
-        snprintf(name, VARIANT, "%s", index == 0 ? "cpu_tile_neon" : "cpu_row_neon");
-    } else if (fixture->kind == REPORT_HOSTILE && index == 0) {
-        snprintf(name, VARIANT, "%s", REPORT_HOSTILE_TEXT);
-    } else {
-        snprintf(name, VARIANT, "%s_%s_d%d_%dx64_w%d_s%d", FAMILIES[index % 6],
-                 index / 6 % 2 == 0 ? "fp16" : "bf16", DIMS[index / 12 % 5], 64 << (index % 3),
-                 4 + 4 * (index % 4), 2 + index / 60);
-    }
-    return name;
-}
-
-/* Any 64 digits, another for each variant; NULL for CPUs. */
-static const char *image_of(const struct row *row, int index, char image[SHA256_TEXT]) {
-    if (is_cpu(row)) {
-        return NULL;
-    }
-    snprintf(image, SHA256_TEXT, "%08x%056d", 0xc0ffee00U + (unsigned)index, index);
-    return image;
-}
-
-/* ---- the plan -------------------------------------------------------------------------------- */
-
-static const char *absence(const struct fixture *fixture, const struct row *row) {
-    const bool gpu = strncmp(row->device, "cuda", 4) == 0;
-    if (fixture->kind == REPORT_PARTIAL && gpu && row->stage != INSPECT) {
-        return row->stage == SANITIZE  ? "no compute-sanitizer in $PATH or /usr/local/cuda/bin"
-               : row->stage == PROFILE ? "no ncu in $PATH or /usr/local/cuda/bin"
-                                       : "libcuda.so.1: cannot open shared object file";
-    }
-    return NULL;
-}
-
-static void put_row(const struct fixture *fixture, const struct row *row, struct json *json) {
-    char name[VARIANT], image[SHA256_TEXT];
-    const char *absent = absence(fixture, row);
-    json_open(json, NULL, '{');
-    json_text(json, "stage", STAGE_NAMES[row->stage]);
-    json_text(json, "device", row->device);
-    json_text(json, "absent", absent);
-    if (row->stage == PARITY || row->stage == EMULATE) {
-        json_int(json, "cases", fixture->cases);
-    }
-    if (row->stage == BENCH) {
-        json_int(json, "timings", 2 * fixture->lengths);
-    }
-    json_open(json, "subjects", '[');
-    for (int i = 0; i < subjects_of(fixture, row); i++) {
-        json_open(json, NULL, '{');
-        json_text(json, "variant", variant_name(fixture, row, i, name));
-        json_text(json, "image", image_of(row, i, image));
-        json_close(json);
-    }
-    json_close(json);
-    json_close(json);
-}
-
-static void put_environment(const struct fixture *fixture, struct json *json) {
-    json_open(json, "environment", '{');
-    json_open(json, "devices", '{');
-    json_text(json, "cpu", "Arm Neoverse-V1, 2 cores");
-    if (fixture->kind != REPORT_PARTIAL) {
-        json_text(json, "cuda:0", "NVIDIA H200");
-    }
-    json_text(json, "vgpu", "virtual GPU, sm_90a");
-    json_close(json);
-    json_text(json, "driver", fixture->kind == REPORT_PARTIAL ? NULL : "580.159.04");
-    json_text(json, "compiler",
-              fixture->kind == REPORT_HOSTILE ? REPORT_HOSTILE_TEXT : "gcc 12.2, nvcc 13.0");
-    json_close(json);
-}
-
-/* What the library has: as the rows of parity name it. */
-static void put_variants(const struct fixture *fixture, struct json *json) {
-    char name[VARIANT], image[SHA256_TEXT];
-    json_open(json, "variants", '[');
-    for (int i = 0; i < ROW_COUNT; i++) {
-        const struct row *row = &ROWS[i];
-        for (int k = 0; row->stage == PARITY && k < subjects_of(fixture, row); k++) {
-            json_open(json, NULL, '{');
-            json_text(json, "name", variant_name(fixture, row, k, name));
-            json_text(json, "device", is_cpu(row) ? "cpu" : "cuda");
-            json_open(json, "cubins", '[');
-            if (!is_cpu(row)) {
-                json_text(json, NULL, image_of(row, k, image));
-            }
-            json_close(json);
-            json_close(json);
-        }
-    }
-    json_close(json);
-}
-
-static void put_plan(const struct fixture *fixture, struct json *json) {
-    json_open(json, NULL, '{');
-    json_text(json, "schema", PACK_SCHEMA);
-    json_text(json, "mode", fixture->kind == REPORT_PARTIAL ? "quick" : "full");
-    json_text(json, "tool", "0.1.0");
-    json_text(json, "library", LIBRARY);
-    json_text(json, "seed", SEED);
-    json_text(json, "commit", fixture->kind == REPORT_HOSTILE ? REPORT_HOSTILE_TEXT : COMMIT);
-    json_real(json, "gpu_hour_price", 3.5);
-    put_environment(fixture, json);
-    json_open(json, "request", '{');
-    json_open(json, "stages", '[');
-    json_close(json);
-    json_open(json, "devices", '[');
-    json_close(json);
-    json_null(json, "variant");
-    json_close(json);
-    put_variants(fixture, json);
-    json_open(json, "rows", '[');
-    for (int i = 0; i < ROW_COUNT; i++) {
-        put_row(fixture, &ROWS[i], json);
-    }
-    json_close(json);
-    json_close(json);
-}
+enum { PEER_COUNT = 3 };
 
 /* ---- units ----------------------------------------------------------------------------------- */
 
@@ -198,13 +42,13 @@ static double noise(int a, int b) {
     return (double)(state >> 8) / (double)(1U << 24);
 }
 
-static bool fails(const struct fixture *fixture, const struct row *row, int index, enum stage stage,
-                  int which) {
+static bool fails(const struct report_making *fixture, const struct report_row *row, int index,
+                  enum stage stage, int which) {
     return fixture->kind == REPORT_FAILING && row->stage == stage && index == which;
 }
 
-static void put_controls(const struct fixture *fixture, const struct row *row, int index,
-                         struct json *json) {
+static void put_controls(const struct report_making *fixture, const struct report_row *row,
+                         int index, struct json *json) {
     static const char *const NAMES[STAGES][CONTROLS_MOST] = {
         [INSPECT] = {"spill"},
         [EMULATE] = {"clean", "out_of_bounds", "misaligned", "uninitialised", "race", "race_global",
@@ -227,9 +71,19 @@ static int64_t registers_of(int index) {
     return 88 + (int64_t)(160 * noise(index, 7));
 }
 
-static void put_values(const struct fixture *fixture, const struct row *row, int index,
+static struct ncu_kernel profiled(const char *variant, int index) {
+    struct ncu_kernel kernel =
+        fixture_kernel(variant, 74 + 24 * noise(index, 7), 40 + 45 * noise(index, 9));
+    kernel.figures[NCU_DRAM_THROUGHPUT] = 8 + 30 * noise(index, 10);
+    kernel.figures[NCU_OCCUPANCY] = 18 + 20 * noise(index, 11);
+    return kernel;
+}
+
+static void put_values(const struct report_making *fixture, const struct report_row *row, int index,
                        struct json *json) {
     const double chance = noise(index, 7);
+    char name[REPORT_VARIANT];
+    const struct ncu_kernel kernel = profiled(report_variant(fixture, row, index, name), index);
     json_open(json, "values", '{');
     switch (row->stage) {
     case INSPECT:
@@ -253,12 +107,7 @@ static void put_values(const struct fixture *fixture, const struct row *row, int
         json_int(json, "launches", 3000);
         json_int(json, "launches_differing", 0);
         break;
-    case PROFILE:
-        json_real(json, "sm_busy_percent", 74 + 24 * chance);
-        json_real(json, "tensor_pipe_percent", 40 + 45 * noise(index, 9));
-        json_real(json, "dram_throughput_percent", 8 + 30 * noise(index, 10));
-        json_real(json, "occupancy_percent", 18 + 20 * noise(index, 11));
-        break;
+    case PROFILE: ncu_values_json(json, &kernel); break;
     case SANITIZE:
     case BENCH:
     case STAGES: break;
@@ -266,7 +115,7 @@ static void put_values(const struct fixture *fixture, const struct row *row, int
     json_close(json);
 }
 
-static void put_cases(const struct fixture *fixture, const struct row *row, int index,
+static void put_cases(const struct report_making *fixture, const struct report_row *row, int index,
                       struct json *json) {
     json_open(json, "cases", '[');
     for (int i = 0; i < fixture->cases; i++) {
@@ -297,32 +146,41 @@ static void put_cases(const struct fixture *fixture, const struct row *row, int 
 /* The problem of a length: 16384 tokens of 16 heads on a GPU, one batch entry of 8 on a CPU. */
 static struct sides {
     int64_t batch, heads, seq, dim;
-} sides_of(const struct row *row, int length) {
-    const int64_t seq = (int64_t)(is_cpu(row) ? 64 : 512) << length;
-    return is_cpu(row) ? (struct sides){1, 8, seq, 64} : (struct sides){16384 / seq, 16, seq, 128};
+} sides_of(const struct report_row *row, int length) {
+    const int64_t seq = (int64_t)(report_is_cpu(row) ? 64 : 512) << length;
+    if (length == REPORT_LENGTHS) { /* one that does not fill the chip */
+        return (struct sides){8, 16, 512, 128};
+    }
+    return report_is_cpu(row) ? (struct sides){1, 8, seq, 64}
+                              : (struct sides){16384 / seq, 16, seq, 128};
 }
 
 /* Nanoseconds of a call: a rate that rises with the length towards what the side reaches. */
-static double call_ns(const struct row *row, int index, int length, bool graph) {
+static double call_ns(const struct report_row *row, int index, int length, bool graph) {
     const struct sides sides = sides_of(row, length);
     const double seq = (double)sides.seq;
     const double flops = 4.0 * (double)(sides.batch * sides.heads * sides.dim) * seq * seq;
-    const double most = is_cpu(row)      ? (index == 0 ? 0.19e12 : 0.07e12)
-                        : index % 6 == 0 ? 690e12
-                                         : (90 + 90 * (6 - index % 6)) * 1e12;
+    const double most = report_is_cpu(row) ? (index == 0 ? 0.19e12 : 0.07e12)
+                        : index % 6 == 0   ? 690e12
+                                           : (90 + 90 * (6 - index % 6)) * 1e12;
     return 1e9 * flops / (most * (0.9 + 0.1 * noise(index, 5)) * seq / (seq + 330)) +
            (graph ? 900 : 4200);
 }
 
-static void put_timing(const struct fixture *fixture, const struct row *row, int index, int length,
-                       bool graph, struct json *json) {
+/* Each length in graphs and alone, caches warm; of a chosen one in each mode and cache. */
+static void put_timing(const struct report_making *fixture, const struct report_row *row, int index,
+                       int number, struct json *json) {
+    static const char *const MODES[] = {"eager", "graph", "stream"};
+    const int ways = report_timings(row, index) > 2 * REPORT_LENGTHS ? 6 : 2;
+    const int length = number / ways, mode = number % ways % 3;
     const struct sides sides = sides_of(row, length);
-    const double ns = call_ns(row, index, length, graph);
+    const double ns = call_ns(row, index, length, mode == 1);
+    const bool cold = report_is_cpu(row) ? mode == 1 : number % ways >= 3;
     json_open(json, NULL, '{');
-    json_text(json, "mode", graph && !is_cpu(row) ? "graph" : "eager");
-    json_text(json, "cache", is_cpu(row) && graph ? "cold" : "warm");
+    json_text(json, "mode", report_is_cpu(row) ? "eager" : MODES[mode]);
+    json_text(json, "cache", cold ? "cold" : "warm");
     json_open(json, "problem", '{');
-    json_text(json, "dtype", is_cpu(row) ? "fp32" : "fp16");
+    json_text(json, "dtype", report_is_cpu(row) ? "fp32" : "fp16");
     json_int(json, "batch", sides.batch);
     json_int(json, "heads", sides.heads);
     json_int(json, "heads_kv", sides.heads);
@@ -346,12 +204,12 @@ static void put_timing(const struct fixture *fixture, const struct row *row, int
 }
 
 /* What the program under the tool says: which tool, and that every variant ran. */
-static void put_target(const struct fixture *fixture, const struct row *row, int tool,
+static void put_target(const struct report_making *fixture, const struct report_row *row, int tool,
                        const char *recorded, FILE *out) {
-    char name[VARIANT], done[80];
+    char name[REPORT_VARIANT], done[80];
     fprintf(out, TARGET_TOOL "\n", SANITIZER_TOOL_NAMES[tool]);
     for (int i = 0; i < fixture->variants; i++) {
-        fprintf(out, TARGET_VARIANT "\n", variant_name(fixture, row, i, name), 4LL);
+        fprintf(out, TARGET_VARIANT "\n", report_variant(fixture, row, i, name), 4LL);
     }
     snprintf(done, sizeof done, TARGET_DONE, 4LL * fixture->variants, (long long)fixture->variants);
     char *text = replaced(recorded, "target: 4 launches of 1 variants verified", done);
@@ -360,8 +218,8 @@ static void put_target(const struct fixture *fixture, const struct row *row, int
 }
 
 /* A recorded log, as if all variants had run in one process. */
-static bool put_log(const struct fixture *fixture, const struct row *row, const char *side,
-                    int tool, bool fault, struct json *json, attn_error *why) {
+static bool put_log(const struct report_making *fixture, const struct report_row *row,
+                    const char *side, int tool, bool fault, struct json *json, attn_error *why) {
     char path[128], name[SHA256_TEXT], *text = NULL;
     size_t bytes = 0, length = 0;
     snprintf(path, sizeof path, "tests/data/sanitizer/%s.%s.log", SANITIZER_TOOL_NAMES[tool],
@@ -386,7 +244,7 @@ static bool put_log(const struct fixture *fixture, const struct row *row, const 
     return good;
 }
 
-static bool put_logs(const struct fixture *fixture, const struct row *row, int index,
+static bool put_logs(const struct report_making *fixture, const struct report_row *row, int index,
                      struct json *json, attn_error *why) {
     bool good = true;
     json_open(json, "logs", '[');
@@ -402,44 +260,41 @@ static bool put_logs(const struct fixture *fixture, const struct row *row, int i
     return good;
 }
 
-/* Of inspect: what ptxas said of the image. */
-static bool put_artifacts(const struct fixture *fixture, const struct row *row, int index,
-                          struct json *json, attn_error *why) {
-    char variant[VARIANT], image[SHA256_TEXT], name[SHA256_TEXT], log[2048];
+/* Of inspect what ptxas said of the image, of profile what ncu did. */
+static bool put_artifacts(const struct report_making *fixture, const struct report_row *row,
+                          int index, struct json *json, attn_error *why) {
+    char variant[REPORT_VARIANT], image[SHA256_TEXT], name[SHA256_TEXT] = "";
     bool good = true;
     json_open(json, "artifacts", '[');
+    report_variant(fixture, row, index, variant);
     if (row->stage == INSPECT) {
-        variant_name(fixture, row, index, variant);
-        const int length =
-            snprintf(log, sizeof log,
-                     "sha256 %s\nptxas info    : Compiling entry function '%s' for 'sm_90a'\n"
-                     "ptxas info    : Function properties for %s\n"
-                     "    0 bytes stack frame, %d bytes spill stores, 0 bytes spill loads\n"
-                     "ptxas info    : Used %d registers, used 1 barriers, 1024 bytes smem\n",
-                     image_of(row, index, image), variant, variant,
-                     fails(fixture, row, index, INSPECT, 2) ? 24 : 0, (int)registers_of(index));
-        good = pack_add_artifact(fixture->pack, log, (size_t)length, name, why);
-        if (good) {
-            json_text(json, NULL, name);
-        }
+        good = fixture_ptxas_log(fixture->pack, variant, report_image(row, index, image),
+                                 row->device, (int)registers_of(index),
+                                 fails(fixture, row, index, INSPECT, 2) ? 24 : 0, name, why);
+    } else if (row->stage == PROFILE) {
+        const struct ncu_kernel kernel = profiled(variant, index);
+        good = fixture_ncu_log(fixture->pack, &kernel, name, why);
+    }
+    if (name[0] != '\0') {
+        json_text(json, NULL, name);
     }
     json_close(json);
     return good;
 }
 
-static bool put_unit(const struct fixture *fixture, const struct row *row, int index,
+static bool put_unit(const struct report_making *fixture, const struct report_row *row, int index,
                      struct json *json, attn_error *why) {
-    char name[VARIANT], image[SHA256_TEXT];
+    char name[REPORT_VARIANT], image[SHA256_TEXT];
     json_open(json, NULL, '{');
     json_text(json, "schema", PACK_UNIT_SCHEMA);
     json_text(json, "stage", STAGE_NAMES[row->stage]);
     json_text(json, "device", row->device);
-    json_text(json, "variant", variant_name(fixture, row, index, name));
-    json_text(json, "image", image_of(row, index, image));
+    json_text(json, "variant", report_variant(fixture, row, index, name));
+    json_text(json, "image", report_image(row, index, image));
     json_text(json, "tool", "0.1.0");
-    json_text(json, "library", LIBRARY);
-    json_text(json, "seed", SEED);
-    json_real(json, "seconds", row->stage != BENCH ? 1.25 : is_cpu(row) ? 60 : 8);
+    json_text(json, "library", REPORT_LIBRARY);
+    json_text(json, "seed", REPORT_SEED);
+    json_real(json, "seconds", row->stage != BENCH ? 1.25 : report_is_cpu(row) ? 60 : 8);
     put_controls(fixture, row, index, json);
     put_values(fixture, row, index, json);
     if (row->stage == EMULATE || row->stage == PARITY) {
@@ -447,8 +302,8 @@ static bool put_unit(const struct fixture *fixture, const struct row *row, int i
     }
     if (row->stage == BENCH) {
         json_open(json, "timings", '[');
-        for (int i = 0; i < 2 * fixture->lengths; i++) {
-            put_timing(fixture, row, index, i / 2, i % 2 == 1, json);
+        for (int i = 0; i < report_timings(row, index); i++) {
+            put_timing(fixture, row, index, i, json);
         }
         json_close(json);
     }
@@ -471,12 +326,12 @@ static void put_blocks(struct json *json, const char *side, double us, int seed)
 }
 
 /* A shape beside each of the peers, in rounds of ours and theirs. */
-static void put_shape(const struct fixture *fixture, struct json *json, int length) {
+static void put_shape(const struct report_making *fixture, struct json *json, int length) {
     static const double RATES[PEER_COUNT] = {0.62, 0.88, 0.66}; /* of ours */
-    const struct row *row = &ROWS[4];
+    const struct report_row *row = &REPORT_ROWS[4];
     const struct sides sides = sides_of(row, length);
     const double us = 1e-3 * call_ns(row, 0, length, true);
-    char name[VARIANT];
+    char name[REPORT_VARIANT];
     json_open(json, NULL, '{');
     json_open(json, "shape", '{');
     json_int(json, "batch", sides.batch);
@@ -491,7 +346,7 @@ static void put_shape(const struct fixture *fixture, struct json *json, int leng
              (int)sides.seq, (int)sides.dim);
     json_text(json, "name", fixture->kind == REPORT_HOSTILE ? REPORT_HOSTILE_TEXT : name);
     json_text(json, "dtype", "fp16");
-    json_text(json, "variant", variant_name(fixture, row, 0, name));
+    json_text(json, "variant", report_variant(fixture, row, 0, name));
     json_open(json, "invalid", '[');
     json_close(json);
     json_open(json, "pairs", '{');
@@ -511,7 +366,7 @@ static void put_shape(const struct fixture *fixture, struct json *json, int leng
     json_close(json);
 }
 
-static bool add_peers(const struct fixture *fixture, attn_error *why) {
+static bool add_peers(const struct report_making *fixture, attn_error *why) {
     char *text = NULL, name[SHA256_TEXT];
     size_t bytes = 0;
     FILE *out = open_memstream(&text, &bytes);
@@ -537,7 +392,7 @@ static bool add_peers(const struct fixture *fixture, attn_error *why) {
 
 /* ---- the pack -------------------------------------------------------------------------------- */
 
-static bool add_unit(const struct fixture *fixture, const struct row *row, int index,
+static bool add_unit(const struct report_making *fixture, const struct report_row *row, int index,
                      attn_error *why) {
     char *text = NULL, name[SHA256_TEXT];
     size_t bytes = 0;
@@ -553,7 +408,7 @@ static bool add_unit(const struct fixture *fixture, const struct row *row, int i
     return good;
 }
 
-static bool create(const struct fixture *fixture, const char *path, attn_error *why) {
+static bool create(const struct report_making *fixture, const char *path, attn_error *why) {
     char *text = NULL;
     size_t bytes = 0;
     FILE *out = open_memstream(&text, &bytes);
@@ -561,7 +416,7 @@ static bool create(const struct fixture *fixture, const char *path, attn_error *
         return explain(why, "out of memory");
     }
     struct json json = json_begin(out);
-    put_plan(fixture, &json);
+    report_plan(fixture, &json);
     const bool good = fclose(out) == 0 && pack_create(fixture->pack, path, text, why);
     free(text);
     return good;
@@ -570,18 +425,19 @@ static bool create(const struct fixture *fixture, const char *path, attn_error *
 bool report_fixture_make(struct pack *pack, const char *path, enum report_fixture kind,
                          attn_error *why) {
     const bool large = kind == REPORT_LARGE;
-    const struct fixture fixture = {.pack = pack,
-                                    .kind = kind,
-                                    .variants = large ? 100 : 12,
-                                    .cases = large ? 40 : 24,
-                                    .lengths = LENGTHS};
+    const struct report_making fixture = {.pack = pack,
+                                          .kind = kind,
+                                          .variants = large ? 100 : 12,
+                                          .cases = 40,
+                                          .lengths = REPORT_LENGTHS};
     *pack = (struct pack){.path = NULL};
     bool good = create(&fixture, path, why);
-    for (int i = 0; good && i < ROW_COUNT; i++) {
-        const int subjects =
-            absence(&fixture, &ROWS[i]) == NULL ? subjects_of(&fixture, &ROWS[i]) : 0;
+    for (int i = 0; good && i < REPORT_ROW_COUNT; i++) {
+        const int subjects = report_absence(&fixture, &REPORT_ROWS[i]) == NULL
+                                 ? report_subjects(&fixture, &REPORT_ROWS[i])
+                                 : 0;
         for (int k = 0; good && k < subjects; k++) {
-            good = add_unit(&fixture, &ROWS[i], k, why);
+            good = add_unit(&fixture, &REPORT_ROWS[i], k, why);
         }
     }
     good = good && (kind == REPORT_PARTIAL || add_peers(&fixture, why));

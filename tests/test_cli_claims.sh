@@ -55,6 +55,18 @@ same "and nothing else" updated.md good.md
 cp unmarked.md updated.md
 fails "it gives no figure a mark" "UNMARKED: 3 µs" claims updated.md --update
 same "and leaves such a file alone" updated.md unmarked.md
+sed 's/#ratio/#1.89/' good.md >constant.md
+fails "a number of the mark's own" "expected a power of 1000" claims constant.md
+sed 's|#ratio|#ratio / ratio * 1e3|; s/1\.89×/1000×/' good.md >itself.md
+fails "a value over itself" "the same whatever the file says" claims itself.md
+sed 's/It is /It is 30/' good.md >part.md
+fails "a part of a number" "makes the number another one" claims part.md
+cp part.md updated.md
+fails "which --update leaves alone" "makes the number another one" claims updated.md --update
+same "in every byte" updated.md part.md
+printf 'It takes 5\n&micro;s, or <b>6</b> usec.\n' >written.md
+fails "a figure however written" "written.md:1: UNMARKED: 5 &micro;s" claims written.md
+says "each of them" "0 figures backed, 0 wrong, 2 without a mark"
 sed 's/#ratio/#speed/' good.md >path.md
 fails "a wrong path" "there is no 'speed'" claims path.md
 sed 's/r\.json/s.json/' good.md >file.md

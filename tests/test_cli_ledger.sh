@@ -59,12 +59,12 @@ accepts "import again" ledger import a
 says "and that there is nothing to do" "nothing to do"
 refuses "two packs at once" "2 packs, expected PACK" ledger import a b
 accepts "the first baselines" ledger ratchet latest
-says "all are first" "0 faster and 3 first: moved"
+says "all are first" "0 faster and 44 first: moved"
 accepts "import a slower one" ledger import b
 exits "a regression" 1 ledger ratchet latest
 says "which it names" "REGRESSED"
 accepts "compare" ledger compare 1 2
-says "slower is SLOWER" "0 faster, 1 slower, 2 same (within 1 %), 0 ambiguous"
+says "slower is SLOWER" "0 faster, 1 slower, 43 same (within 1 %), 0 ambiguous"
 accepts "import a faster one" ledger import c
 accepts "a dry run" ledger ratchet latest --dry-run
 says "moves nothing" "not moved (--dry-run)"

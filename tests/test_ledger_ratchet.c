@@ -27,6 +27,7 @@ static struct ledger *open_ledger(const struct ledger_place *place) {
 enum { SUBJECTS = 12, RUNS = 80, SAMPLES = 40 };
 
 static int samples_in_a_run = SAMPLES;
+static const char *verdict_of_a_run = "PASS";
 
 static bool add_run(struct ledger *into, double scale, double noise_size, size_t subjects,
                     const char *hardware, struct random *random, struct ledger_pack *pack) {
@@ -38,7 +39,7 @@ static bool add_run(struct ledger *into, double scale, double noise_size, size_t
     number++;
     sha256_text(&number, sizeof number, root);
     *pack = (struct ledger_pack){.root = root,
-                                 .verdict = "PASS",
+                                 .verdict = (char *)(uintptr_t)verdict_of_a_run,
                                  .mode = "quick",
                                  .tool = "0",
                                  .library = "0",
@@ -48,7 +49,7 @@ static bool add_run(struct ledger *into, double scale, double noise_size, size_t
         random_normal(random, noise, SAMPLES);
         size_t used = 0;
         for (int j = 0; j < samples_in_a_run; j++) {
-            used += (size_t)snprintf(text[i] + used, sizeof text[i] - used, "%s%.1f",
+            used += (size_t)snprintf(text[i] + used, sizeof text[i] - used, "%s%.6g",
                                      j == 0 ? "[" : ",",
                                      20000 * scale * (1 + noise_size * (double)noise[j]));
         }
@@ -260,6 +261,64 @@ TEST(what_was_not_measured_again_is_missed) {
         CHECK_EQ(silent_ratchet(file, &pack, &strict), EXIT_NOT_RUN);
         CHECK(add_run(file, 1, 0.02, 0, "H", &random, &pack));
         CHECK_EQ(silent_ratchet(file, &pack, &strict), EXIT_NOT_RUN);
+    }
+    ledger_close(file);
+    ledger_place_close(&place);
+}
+
+/* A pack that failed has timings, of the slots that passed: they are no baselines, and confirm
+ * nothing. */
+TEST(a_pack_that_failed_moves_nothing) {
+    struct ledger_place place = ledger_place_open();
+    struct ledger *file = open_ledger(&place);
+    struct random random = {27};
+    const struct ratchet request = {.margin = 1};
+    static const char *const VERDICTS[] = {"FAIL", "NOT_RUN", "STALE", "INVALID"};
+    struct ledger_pack pack;
+    for (size_t i = 0; file != NULL && i < sizeof VERDICTS / sizeof *VERDICTS; i++) {
+        verdict_of_a_run = VERDICTS[i];
+        CHECK(add_run(file, 1, 0.002, SUBJECTS, "H", &random, &pack));
+        CHECK_EQ(silent_ratchet(file, &pack, &request), i == 0 ? EXIT_FAILED_CHECK : EXIT_NOT_RUN);
+        CHECK_EQ(baseline_pack(file), 0);
+    }
+    verdict_of_a_run = "PASS";
+    if (file != NULL && CHECK(add_run(file, 1, 0.002, SUBJECTS, "H", &random, &pack)) &&
+        CHECK_EQ(silent_ratchet(file, &pack, &request), EXIT_DONE)) {
+        const int64_t before = baseline_pack(file);
+        verdict_of_a_run = "FAIL";
+        CHECK(add_run(file, 0.8, 0.002, SUBJECTS, "H", &random, &pack));
+        verdict_of_a_run = "PASS";
+        CHECK(add_run(file, 0.8, 0.002, SUBJECTS, "H", &random, &pack));
+        CHECK_EQ(silent_ratchet(file, &pack, &request), EXIT_DONE);
+        CHECK_EQ(baseline_pack(file), before);
+    }
+    ledger_close(file);
+    ledger_place_close(&place);
+}
+
+/* Times so short that they are 0 in seconds, or so few that there is no interval: that is no
+ * "stays". */
+TEST(a_ratio_that_is_no_number_is_an_error) {
+    struct ledger_place place = ledger_place_open();
+    struct ledger *file = open_ledger(&place);
+    struct random random = {28};
+    const struct ratchet request = {.margin = 1};
+    struct ledger_pack pack;
+    if (file != NULL && CHECK(add_run(file, 1e-320, 0.002, SUBJECTS, "H", &random, &pack)) &&
+        CHECK_EQ(silent_ratchet(file, &pack, &request), EXIT_DONE)) {
+        const int64_t before = baseline_pack(file);
+        CHECK(add_run(file, 1, 0.002, SUBJECTS, "H", &random, &pack)); /* infinite */
+        CHECK_EQ(silent_ratchet(file, &pack, &request), EXIT_INVALID);
+        CHECK(add_run(file, 1e-320, 0.002, SUBJECTS, "H", &random, &pack)); /* 0 / 0 */
+        CHECK_EQ(silent_ratchet(file, &pack, &request), EXIT_INVALID);
+        CHECK_EQ(baseline_pack(file), before);
+    }
+    if (file != NULL && CHECK(add_run(file, 1, 0.002, SUBJECTS, "K", &random, &pack)) &&
+        CHECK_EQ(silent_ratchet(file, &pack, &request), EXIT_DONE)) {
+        samples_in_a_run = 5;
+        CHECK(add_run(file, 1, 0.002, SUBJECTS, "K", &random, &pack));
+        CHECK_EQ(silent_ratchet(file, &pack, &request), EXIT_INVALID);
+        samples_in_a_run = SAMPLES;
     }
     ledger_close(file);
     ledger_place_close(&place);

@@ -20,6 +20,7 @@
 
 #define LIBRARY "2222222222222222222222222222222222222222222222222222222222222222"
 
+/* One that this machine runs; an emulated one lacks instructions that the best ask for. */
 static const char *first_variant(const char *device, const char *driver) {
     static char name[192];
     attn_options options;
@@ -29,9 +30,16 @@ static const char *first_variant(const char *device, const char *driver) {
     options.device = device;
     options.driver = driver;
     name[0] = '\0';
-    if (attn_open(&options, &context, NULL) == ATTN_OK &&
-        attn_variant_get(context, 0, &variant, NULL) == ATTN_OK) {
-        snprintf(name, sizeof name, "%s", variant.name);
+    attn_open(&options, &context, NULL);
+    for (int32_t i = 0; name[0] == '\0' && context != NULL &&
+                        attn_variant_get(context, i, &variant, NULL) == ATTN_OK;
+         i++) {
+        attn_problem problem;
+        attn_error why;
+        if (bench_problem(context, device, &variant, true, 0, &problem, &why)) {
+            snprintf(name, sizeof name, "%s", variant.name);
+        }
+        variant = (attn_variant){.size = sizeof variant};
     }
     attn_close(context);
     return name[0] != '\0' ? name : NULL;

@@ -151,6 +151,7 @@ started $all
 run run --resume --out pack
 holds "two runs in one pack: exit code" [ "$code" -eq 2 ]
 holds "two runs in one pack" grep -q "another attest run is at work in it" stderr
+refuses "a new run in it" "pack" run --out pack $one
 kill -TERM $runner # a shell lets its background programs ignore SIGINT
 wait $runner
 code=$?
@@ -176,6 +177,40 @@ accepts "kill -9: goes on" run --resume --out pack
 for unit in $kept; do
     holds "kill -9: $unit is kept" [ -e "pack/units/$unit" ]
 done
+
+# Two that start in one folder at the same time. The first call of fsync takes a while: both are
+# between looking into the folder and giving plan.json its name.
+cat >slow.c <<'SOURCE'
+#define _GNU_SOURCE
+#include <sys/syscall.h>
+#include <unistd.h>
+int fsync(int file) {
+    static int calls;
+    if (calls++ == 0) {
+        sleep(2);
+    }
+    return (int)syscall(SYS_fsync, file);
+}
+SOURCE
+if $compiler -shared -fPIC -o slow.so slow.c 2>stderr; then
+    rm -rf pack
+    LD_PRELOAD=$work/slow.so "$attest" run --out pack $one --commit first >run_stdout 2>run_stderr &
+    runner=$!
+    LD_PRELOAD=$work/slow.so "$attest" run --out pack $one --commit second >stdout 2>stderr
+    code=$?
+    wait $runner
+    other=$?
+    holds "two new runs: one is refused" [ $((code + other)) -eq 2 ]
+    winner=second
+    [ $other -eq 0 ] && winner=first
+    holds "two new runs: it says why" grep -q "another attest run is at work in it" stderr run_stderr
+    holds "two new runs: the plan is that of the other" \
+        grep -q "\"commit\": \"$winner\"" pack/plan.json
+    accepts "two new runs: verified" verify pack
+    holds "two new runs: one unit" [ "$(ls pack/units | wc -l)" -eq 1 ]
+else
+    skipped "two new runs" "$compiler cannot delay fsync"
+fi
 
 # The child alone, in the slot that it is in.
 started $all
@@ -257,6 +292,7 @@ head -c 200 "$unit" >cut && mv cut "$unit"
 run verify pack
 holds "a cut unit" [ "$code" -eq 1 ]
 refuses "a cut unit: no going on" "it was changed" run --resume --out pack
+same "a cut unit: evidence.json stays" good/evidence.json pack/evidence.json
 
 rm -rf pack && cp -r good pack
 head -c 300 pack/plan.json >cut && mv cut pack/plan.json
@@ -270,6 +306,73 @@ refuses "an older schema" "schema attest-evidence/0" verify pack
 refuses "an older schema: no going on" "schema attest-evidence/0" run --resume --out pack
 refuses "a foreign folder" "no evidence pack" verify full
 refuses "a foreign folder: no going on" "no evidence pack" run --resume --out full
+
+# A request that this build cannot do is refused, and the pack stays as it was, byte for byte.
+# unfit NAME TEXT SED-COMMAND
+unfit() {
+    rm -rf pack before && cp -r good pack
+    sed "$3" good/plan.json >pack/plan.json
+    if cmp -s good/plan.json pack/plan.json; then
+        bad "$1" "nothing was edited"
+    fi
+    cp -r pack before
+    refuses "$1" "$2" run --resume --out pack
+    holds "$1: nothing changed" diff -r before pack
+}
+unfit "a pattern for nothing here" "matches no variant" 's,cpu_row_c\$,cpu_gone$,'
+unfit "a broken pattern" "is no regular expression" 's,cpu_row_c\$",(",'
+unfit "a stage that is none" "--stage: 'party'" '/"stages"/,/]/s,"parity","party",'
+unfit "a device that is none" "--device: 'cpux'" '/"request"/,/}/s,"cpu","cpux",'
+unfit "a mode that is none" "mode: expected quick or full" 's,"mode": "quick","mode": "lax",'
+unfit "a seed that is none" "seed (16 digits)" 's,"seed": ".*","seed": "7",'
+unfit "a pattern that is no text" "request: expected what was asked for" 's,"variant": "^.*","variant": 1,'
+unfit "a price below 0" "gpu_hour_price: -3" 's,"gpu_hour_price": 3,"gpu_hour_price": -3,'
+
+# rehash PACK: its one unit gets the name of its content, and there is no evidence.json.
+rehash() {
+    unit=$(ls "$1"/units/*.json)
+    mv "$unit" "$1/units/$(sha256sum <"$unit" | cut -c1-64).json"
+    rm -f "$1/evidence.json" "$1/statement.json"
+}
+
+# Text of a pack that would write another verdict over the true one, on a terminal.
+rm -rf pack && cp -r good pack
+unit=$(ls good/units/*.json)
+printf 'x\\u000a\\u001b[1A\\u001b[2K\\u000dverdict   PASS\\u001b[8m\302\2332K\342\200\256' >spoof
+awk 'BEGIN { getline text <"spoof" }
+    !done && (at = index($0, "\"damage\": null")) {
+        $0 = substr($0, 1, at + 9) "\"" text "\"" substr($0, at + 14)
+        done = 1
+    }
+    { print }' "$unit" >"pack/${unit#good/}"
+rehash pack
+for verb in "verify" "run --resume --out"; do
+    # shellcheck disable=SC2086 # words
+    run $verb pack
+    holds "$verb: text that spoofs: FAIL" [ "$code" -eq 1 ]
+    holds "$verb: text that spoofs: one verdict" [ "$(grep -c "^verdict" stdout)" -eq 1 ]
+    holds "$verb: text that spoofs: the true one" grep -q "^verdict *FAIL: .*x??\[1A" stdout
+    tr -d '\n' <stdout | LC_ALL=C tr -d '\040-\176' >left
+    holds "$verb: text that spoofs: plain" [ ! -s left ]
+done
+
+# A pack holds its files itself.
+rm -rf pack elsewhere && cp -r good pack
+mv pack/units elsewhere
+ln -s "$work/elsewhere" pack/units
+run verify pack
+holds "units/ is a link" [ "$code" -eq 1 ]
+holds "units/ is a link: why" grep -q "pack/units: a symbolic link" stderr
+refuses "units/ is a link: no going on" "a symbolic link" run --resume --out pack
+rm pack/units && mkdir pack/units
+ln -s "$work/elsewhere/$(ls elsewhere)" pack/units/
+run verify pack
+holds "a unit is a link" [ "$code" -eq 1 ]
+holds "a unit is a link: why" grep -q ".json: a symbolic link" stderr
+rm -rf pack && cp -r good pack
+mv pack/plan.json elsewhere/plan.json
+ln -s "$work/elsewhere/plan.json" pack/plan.json
+refuses "the plan is a link" "plan.json: a symbolic link" verify pack
 
 # Another build of attest: the units are stale, and are done again.
 rm -rf pack && cp -r good pack

@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "claims_plain.h"
+#include "claims_scan.h"
 #include "claims_text.h"
 #include "claims_value.h"
 #include "message.h"
@@ -46,6 +48,9 @@ static struct claim *add(struct work *work, enum claim_kind kind, const char *pl
     *claim = (struct claim){.kind = kind, .value = (double)NAN};
     claim->line = markdown_line_of(&work->markdown, place) + 1;
     snprintf(claim->shown, sizeof claim->shown, "%.*s", (int)(length < 60 ? length : 60), shown);
+    for (char *c = claim->shown; *c != '\0'; c++) {
+        *c = *c == '\n' ? ' ' : *c;
+    }
     return claim;
 }
 
@@ -62,7 +67,10 @@ static void compare(struct work *work, const struct shown_number *number,
                     const char *before) {
     attn_error why = {""};
     double value = (double)NAN;
-    const bool known = node != NULL && claims_value(node, expression, &value, &why);
+    const bool known =
+        number->bare
+            ? claims_value(node, expression, &value, &why)
+            : explain(&why, "expected digits, perhaps a point and digits; no sign, no exponent");
     const double unit = pow(10, -number->decimals);
     const bool same = known && fabs(value - number->value) <= 0.5 * unit * (1 + 1e-9);
     struct claim *claim = add(work, same ? CLAIM_BACKED : CLAIM_WRONG, number->begin, number->begin,
@@ -92,8 +100,58 @@ static char *split_source(char *text) {
     return hash;
 }
 
-/* The content between a mark and its end, which stands on the same line. */
-static void check_figure(struct work *work, char *mark, char *begin, char *end) {
+static bool is_digit(char c) {
+    return isdigit((unsigned char)c) != 0;
+}
+
+/* What is seen before a mark makes its number another one: "300.", "1,", "-"; or "1 " of "1 500",
+ * where three digits follow. */
+static bool joins_before(const struct plain *before, const struct shown_number *number) {
+    const char *end = before->seen;
+    if (end > before->text && (isalnum((unsigned char)end[-1]) || strchr(".,+-'_", end[-1]))) {
+        return true;
+    }
+    while (end > before->text && end[-1] == ' ') {
+        end--;
+    }
+    const bool group = number->end - number->begin >= 3 && is_digit(number->begin[1]) &&
+                       is_digit(number->begin[2]) && !is_digit(number->begin[3]);
+    const char *digits = end;
+    while (digits > before->text && is_digit(digits[-1])) {
+        digits--;
+    }
+    return group && digits < end && (digits == before->text || !isalnum((unsigned char)digits[-1]));
+}
+
+/* So does what is seen behind it: ".9", ",000", "e3", "0", "k". */
+static bool joins_behind(const struct plain *behind) {
+    char *at = behind->text;
+    const struct shown_number none = {.end = at};
+    if (at == behind->seen || *at == ' ') {
+        return false;
+    }
+    const char next = at + 1 < behind->seen ? at[1] : ' ';
+    const bool sign = *at == TIMES_SIGN || *at == OTHER_SIGN || strchr(".,'^", *at) != NULL;
+    return is_digit(*at) || (sign && is_digit(next)) ||
+           (isalpha((unsigned char)*at) && unit_end(&none, behind->seen) == NULL);
+}
+
+/* Whether a reader sees the number of a mark as one. `mark` is where that begins. */
+static bool stands_alone(struct work *work, char *mark, const struct shown_number *number) {
+    const struct markdown *markdown = &work->markdown;
+    struct plain before = {0}, behind = {0};
+    char *line = markdown->lines[markdown_line_of(markdown, mark)].begin;
+    char *end = markdown->lines[markdown_line_of(markdown, number->end)].end;
+    const bool good = plain_read(&before, line, mark) && plain_read(&behind, number->end, end);
+    const bool alone = good && !joins_before(&before, number) && !joins_behind(&behind);
+    work->lost = work->lost || !good;
+    plain_free(&before);
+    plain_free(&behind);
+    return alone;
+}
+
+/* The content between a mark, which begins at `place`, and its end, which is on the same line. */
+static void check_figure(struct work *work, char *mark, char *place, char *begin, char *end) {
     attn_error why = {""};
     struct shown_number number, more;
     char *expression = split_source(mark);
@@ -105,6 +163,8 @@ static void check_figure(struct work *work, char *mark, char *begin, char *end) 
         refuse(work, begin, mark, "there is no number between the marks");
     } else if (next_number(number.end, end, &more)) {
         refuse(work, begin, mark, "there is more than one number between the marks");
+    } else if (!stands_alone(work, place, &number)) {
+        refuse(work, begin, mark, "what stands beside the mark makes the number another one");
     } else {
         const struct json_value *document = claims_source(work->sources, mark, &why);
         if (document == NULL) {
@@ -143,7 +203,8 @@ static char *next_part(char **list, char separator) {
 static void plain_text(struct span cell, char *text, size_t size) {
     size_t used = 0;
     for (const char *c = cell.begin; c < cell.end && used + 1 < size; c++) {
-        if (*c != '*' && *c != '`' && (used > 0 || !isspace((unsigned char)*c))) {
+        if (*c != '*' && *c != '`' && *c != HIDDEN_SIGN &&
+            (used > 0 || !isspace((unsigned char)*c))) {
             text[used++] = *c;
         }
     }
@@ -242,8 +303,8 @@ static void check_table(struct work *work, size_t last) {
     for (size_t i = work->first_line; i < last; i++) {
         struct markdown_line *line = &markdown->lines[i];
         struct span cells[TABLE_COLUMNS];
-        const bool head = i + 1 < last && is_table_rule(line + 1);
-        if (!is_table_row(line) || is_table_rule(line) || head) {
+        const bool head = i + 1 < last && line[1].rule;
+        if (!line->row || line->rule || head) {
             continue;
         }
         const size_t count = table_cells(line, cells);
@@ -324,7 +385,7 @@ static char *body_of(const char *begin, const char *end) {
 }
 
 /* A figure between `end`, behind its mark, and the closing mark; returns where to go on. */
-static char *take_figure(struct work *work, char *mark, char *end) {
+static char *take_figure(struct work *work, char *mark, char *begin, char *end) {
     static const char CLOSING[] = "<!-- /result -->";
     char *close = strstr(end, "<!--");
     const char *newline = memchr(end, '\n', (size_t)(work->markdown.end - end));
@@ -332,7 +393,7 @@ static char *take_figure(struct work *work, char *mark, char *end) {
         refuse(work, end, mark, "expected <!-- /result --> behind the figure, on the same line");
         return end;
     }
-    check_figure(work, mark, end, close);
+    check_figure(work, mark, begin, end, close);
     char *after = close + strlen(CLOSING);
     markdown_blank(close, after);
     return after;
@@ -345,16 +406,35 @@ static bool begins_line(const struct work *work, const char *place) {
     return line->begin + strspn(line->begin, " ") == place;
 }
 
+/* Whether there is an empty line in it: that ends a comment in a paragraph for some renderers. */
+static bool has_empty_line(const char *begin, const char *end) {
+    bool empty = false;
+    for (; begin < end; begin++) {
+        if (*begin == '\n' && empty) {
+            return true;
+        }
+        empty = *begin == '\n' || (empty && isspace((unsigned char)*begin));
+    }
+    return false;
+}
+
 /* A comment from `begin` to `end`, of which `body` is the text. Returns where to go on. */
 static char *take_comment(struct work *work, char *body, char *begin, char *end) {
     const bool ours =
         begins(body, "result") || begins(body, "/result") || begins(body, "not-a-result");
+    char *next = end;
     if (ours && strstr(body, "--") != NULL) {
         refuse(work, begin, body, "-- inside: not every renderer hides such a comment");
+    } else if (strstr(body, "--!>") != NULL || body[0] == '>' || begins(body, "->") ||
+               (!begins_line(work, begin) && has_empty_line(begin, end))) {
+        refuse(work, begin, body,
+               "a comment that ends sooner for some renderers: --!>, <!-->, or "
+               "an empty line in a paragraph");
+        return begin + strlen("<!--"); /* what is in it may be seen */
     } else if (begins(body, "result ") && begins_line(work, begin)) {
         refuse(work, begin, body, "the mark begins its line, where it would end the paragraph");
     } else if (begins(body, "result ")) {
-        return take_figure(work, body + strlen("result "), end);
+        next = take_figure(work, body + strlen("result "), begin, end);
     } else if (begins(body, "results ")) {
         open_table(work, body + strlen("results "), begin);
     } else if (strcmp(body, "/results") == 0 && work->spec_count > 0) {
@@ -364,7 +444,12 @@ static char *take_comment(struct work *work, char *body, char *begin, char *end)
     } else if (ours) {
         refuse(work, begin, body, "this mark is not understood, or opens or closes nothing");
     }
-    return end;
+    if (ours) {
+        markdown_blank(begin, end);
+    } else {
+        markdown_hide(begin, end);
+    }
+    return next;
 }
 
 /* Behind the code in a line that begins here: `..`; one backtick further if it is none. */
@@ -389,6 +474,8 @@ static void take_marks(struct work *work) {
         const struct markdown_line *line = &markdown->lines[markdown_line_of(markdown, at)];
         if (line->code) {
             at = line->end + 1;
+        } else if (*at == '\\') {
+            at += at + 1 < markdown->end && ispunct((unsigned char)at[1]) ? 2 : 1;
         } else if (*at == '`') {
             at = skip_code(at, markdown->end);
         } else if (begins(at, "<!--")) {
@@ -398,9 +485,7 @@ static void take_marks(struct work *work) {
                 refuse(work, at, "<!--", "this comment has no end");
                 return;
             }
-            char *next = take_comment(work, body, at, close + 3);
-            markdown_blank(at, close + 3);
-            at = next;
+            at = take_comment(work, body, at, close + 3);
             free(body);
         } else {
             at++;
@@ -414,55 +499,10 @@ static void take_marks(struct work *work) {
 
 /* ---- what is left ---------------------------------------------------------------------------- */
 
-static void add_unmarked(struct work *work, const struct shown_number *number, const char *end,
-                         const char *reason) {
-    struct claim *claim =
-        add(work, CLAIM_UNMARKED, number->begin, number->begin, (size_t)(end - number->begin));
+static void add_unmarked(void *context, const char *begin, const char *end, const char *reason) {
+    struct work *work = context;
+    struct claim *claim = add(work, CLAIM_UNMARKED, begin, begin, (size_t)(end - begin));
     snprintf(claim->reason, sizeof claim->reason, "%s", reason);
-}
-
-/* Numbers of a table's row in columns whose head names a unit. */
-static void scan_row(struct work *work, const struct markdown_line *head,
-                     const struct markdown_line *line) {
-    struct span heads[TABLE_COLUMNS], cells[TABLE_COLUMNS];
-    const size_t columns = table_cells(head, heads), count = table_cells(line, cells);
-    for (size_t i = 0; i < count && i < columns; i++) {
-        struct shown_number number;
-        if (has_unit(heads[i].begin, heads[i].end) &&
-            next_number(cells[i].begin, cells[i].end, &number) &&
-            unit_end(number.end, cells[i].end) == NULL) {
-            add_unmarked(work, &number, number.end, "no mark, in a column that has a unit");
-        }
-    }
-}
-
-static void scan_line(struct work *work, const struct markdown_line *line) {
-    struct shown_number number;
-    char *from = line->begin;
-    while (next_number(from, line->end, &number)) {
-        const char *unit = unit_end(number.end, line->end);
-        if (unit != NULL) {
-            add_unmarked(work, &number, unit,
-                         line->code ? "no mark, and code cannot have one" : "no mark");
-        }
-        from = number.end;
-    }
-}
-
-static void scan_unmarked(struct work *work) {
-    const struct markdown *markdown = &work->markdown;
-    const struct markdown_line *head = NULL; /* of the table that goes on here */
-    for (size_t i = 0; i < markdown->count; i++) {
-        const struct markdown_line *line = &markdown->lines[i];
-        scan_line(work, line);
-        if (!is_table_row(line)) {
-            head = NULL;
-        } else if (is_table_rule(line) && i > 0 && is_table_row(line - 1)) {
-            head = line - 1;
-        } else if (head != NULL) {
-            scan_row(work, head, line);
-        }
-    }
 }
 
 bool claims_read(const char *text, size_t bytes, struct claims_sources *sources,
@@ -477,7 +517,7 @@ bool claims_read(const char *text, size_t bytes, struct claims_sources *sources,
     bool good = markdown_read(&work->markdown, text, bytes, why);
     if (good) {
         take_marks(work);
-        scan_unmarked(work);
+        work->lost = !claims_scan(&work->markdown, add_unmarked, work) || work->lost;
         good = !work->lost || explain(why, "out of memory");
     }
     markdown_free(&work->markdown);

@@ -75,33 +75,64 @@ static struct json_value *read_artifact(const struct pack *pack, const char *dig
     return document;
 }
 
-/* A pack, verified: what follows from it, or one of its artifacts. */
+/* Whether a file of the pack is the text that follows from its plan and units. */
+static bool is_published(const struct pack *pack, const char *file, const char *text, size_t bytes,
+                         attn_error *why) {
+    attn_error unread = {""};
+    size_t published_bytes = 0;
+    char *published = pack_published(pack, file, &published_bytes, &unread);
+    const bool same =
+        published != NULL && published_bytes == bytes && memcmp(published, text, bytes) == 0;
+    free(published);
+    return same || explain(why, "%s: %s is not what follows from the plan and the units: %.100s",
+                           pack->path, file, published == NULL ? unread.text : "the texts differ");
+}
+
+/* A pack, verified: what follows from it, or one of its artifacts. Where the whole is PASS, every
+ * variant that is timed has passed parity on its device. */
 static struct json_value *read_pack(const char *path, const char *artifact, attn_error *why) {
     struct pack pack;
     struct evidence evidence = {.judgement.gate = GATE_NOT_RUN};
     struct json_value *document = NULL;
-    size_t bytes = 0;
-    char *published = NULL;
     if (pack_open(&pack, path, why) && evidence_make(&pack, &evidence, why)) {
-        published = pack_published(&pack, EVIDENCE_FILE, &bytes, why);
-        if (evidence.judgement.gate == GATE_INVALID) {
-            explain(why, "%s: INVALID: %.200s", path, evidence.judgement.reason);
-        } else if (published == NULL || bytes != evidence.text_bytes ||
-                   memcmp(published, evidence.text, bytes) != 0) {
-            explain(why, "%s: evidence.json is not what follows from the plan and the units", path);
-        } else if (artifact != NULL) {
-            document = read_artifact(&pack, artifact, why);
-        } else {
-            document = json_read(evidence.text, evidence.text_bytes, why);
+        if (evidence.judgement.gate != GATE_PASS) {
+            explain(why, "%s: a pack that is %s backs nothing: %.200s", path,
+                    GATE_NAMES[evidence.judgement.gate], evidence.judgement.reason);
+        } else if (is_published(&pack, EVIDENCE_FILE, evidence.text, evidence.text_bytes, why) &&
+                   is_published(&pack, STATEMENT_FILE, evidence.statement, evidence.statement_bytes,
+                                why)) {
+            document = artifact != NULL ? read_artifact(&pack, artifact, why)
+                                        : json_read(evidence.text, evidence.text_bytes, why);
         }
     }
-    free(published);
     evidence_free(&evidence);
     pack_close(&pack);
     return document;
 }
 
 /* ---- files ----------------------------------------------------------------------------------- */
+
+/* Whether it lies in a pack, whose files are read by way of its folder: beside its plan, or among
+ * its units. Writes into the path, and takes that back. */
+static bool is_of_pack(char *path) {
+    static const char UNITS[] = "/units";
+    struct stat info;
+    char *slash = strrchr(path, '/');
+    if (slash == NULL) {
+        return false;
+    }
+    *slash = '\0';
+    const size_t length = strlen(path), own = strlen(UNITS);
+    const bool unit = length > own && strcmp(path + length - own, UNITS) == 0;
+    char *plan = malloc(length + sizeof "/plan.json");
+    if (plan != NULL) {
+        sprintf(plan, "%.*s/plan.json", (int)(length - (unit ? own : 0)), path);
+    }
+    *slash = '/';
+    const bool found = plan == NULL || stat(plan, &info) == 0;
+    free(plan);
+    return found;
+}
 
 /* Writes into the path. */
 static struct json_value *read_document(char *path, attn_error *why) {
@@ -114,6 +145,10 @@ static struct json_value *read_document(char *path, attn_error *why) {
     }
     if (stat(path, &info) == 0 && S_ISDIR(info.st_mode)) {
         return read_pack(path, NULL, why);
+    }
+    if (is_of_pack(path)) {
+        explain(why, "'%.120s': name the folder of the pack, so that it is verified", path);
+        return NULL;
     }
     size_t bytes = 0;
     attn_error reason = {""};
@@ -131,14 +166,9 @@ static bool is_inside(const char *name) {
 }
 
 static struct json_value *read_source(const char *folder, const char *name, attn_error *why) {
-    const size_t length = strlen(name), own = strlen(EVIDENCE_FILE);
+    const size_t length = strlen(name);
     if (!is_inside(name)) {
         explain(why, "'%.120s' is not in the folder of results", name);
-        return NULL;
-    }
-    if ((length > own && strcmp(name + length - own, EVIDENCE_FILE) == 0) ||
-        strstr(name, "/units/") != NULL) {
-        explain(why, "'%.120s': name the folder of the pack, so that it is verified", name);
         return NULL;
     }
     char *path = malloc(strlen(folder) + length + 2);

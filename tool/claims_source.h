@@ -3,8 +3,8 @@
  * claims_source.h - what may back a figure: JSON files and evidence packs of one folder.
  *
  * Invariant: of a pack it gives what follows from the raw files (evidence_make), or an artifact
- * that a unit names, and only if evidence.json says the same and the verdict is not INVALID;
- * nothing outside the folder is read.
+ * that a unit names, and only if evidence.json and statement.json say the same and the verdict is
+ * PASS (of less than all stages, too); nothing outside the folder is read.
  */
 #ifndef ATTEST_CLAIMS_SOURCE_H
 #define ATTEST_CLAIMS_SOURCE_H

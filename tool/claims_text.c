@@ -5,8 +5,10 @@
 #include "claims_text.h"
 
 #include <ctype.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "message.h"
 
@@ -22,7 +24,7 @@ static size_t indent_of(const struct markdown_line *line) {
 
 bool is_blank_line(const struct markdown_line *line) {
     for (const char *c = line->begin; c < line->end; c++) {
-        if (!isspace((unsigned char)*c)) {
+        if (!isspace((unsigned char)*c) && *c != HIDDEN_SIGN) {
             return false;
         }
     }
@@ -72,6 +74,63 @@ static void classify(struct markdown *markdown) {
     }
 }
 
+/* ---- tables ---------------------------------------------------------------------------------- */
+
+static bool has_bar(const struct markdown_line *line) {
+    return memchr(line->begin, '|', (size_t)(line->end - line->begin)) != NULL;
+}
+
+static bool is_rule(const struct markdown_line *line) {
+    bool dash = false;
+    for (const char *c = line->begin; c < line->end; c++) {
+        if (*c == '\0' || strchr("|-: \t\r", *c) == NULL) {
+            return false;
+        }
+        dash = dash || *c == '-';
+    }
+    return dash && has_bar(line);
+}
+
+/* A line that begins with a bar is a row; so is, bar or not, what has a rule above or below it. */
+static void classify_tables(struct markdown *markdown) {
+    bool inside = false;
+    for (size_t i = 0; i < markdown->count; i++) {
+        struct markdown_line *line = &markdown->lines[i];
+        if (line->code || is_blank_line(line)) {
+            inside = false;
+            continue;
+        }
+        line->rule = i > 0 && is_rule(line) && has_bar(line - 1) && !line[-1].code;
+        if (line->rule) {
+            inside = line[-1].row = true;
+        }
+        line->row = inside || line->begin[strspn(line->begin, " ")] == '|';
+    }
+}
+
+size_t table_cells(const struct markdown_line *line, struct span cells[TABLE_COLUMNS]) {
+    size_t count = 0;
+    char *begin = line->begin, *end = line->end;
+    while (begin < end && isspace((unsigned char)*begin)) {
+        begin++;
+    }
+    while (end > begin && isspace((unsigned char)end[-1])) {
+        end--;
+    }
+    begin += begin < end && *begin == '|';
+    while (begin < end && count < TABLE_COLUMNS) { /* a bar at the end begins no cell */
+        char *stop = begin;
+        while (stop < end && !(*stop == '|' && !(stop > begin && stop[-1] == '\\'))) {
+            stop++;
+        }
+        cells[count++] = (struct span){begin, stop};
+        begin = stop + 1;
+    }
+    return count;
+}
+
+/* ---- the text ------------------------------------------------------------------------------- */
+
 bool markdown_read(struct markdown *markdown, const char *text, size_t bytes, attn_error *why) {
     size_t lines = 1;
     for (size_t i = 0; i < bytes; i++) {
@@ -94,6 +153,7 @@ bool markdown_read(struct markdown *markdown, const char *text, size_t bytes, at
         begin = end + 1;
     }
     classify(markdown);
+    classify_tables(markdown);
     return true;
 }
 
@@ -122,125 +182,183 @@ void markdown_blank(char *begin, char *end) {
     }
 }
 
-/* ---- tables ---------------------------------------------------------------------------------- */
-
-bool is_table_row(const struct markdown_line *line) {
-    return !line->code && !is_blank_line(line) && line->begin[strspn(line->begin, " ")] == '|';
-}
-
-bool is_table_rule(const struct markdown_line *line) {
-    bool dash = false;
-    for (const char *c = line->begin; c < line->end; c++) {
-        if (strchr("|-: \r", *c) == NULL) {
-            return false;
-        }
-        dash = dash || *c == '-';
+void markdown_hide(char *begin, char *end) {
+    for (; begin < end; begin++) {
+        *begin = *begin == '\n' ? '\n' : HIDDEN_SIGN;
     }
-    return dash && is_table_row(line);
 }
 
-size_t table_cells(const struct markdown_line *line, struct span cells[TABLE_COLUMNS]) {
-    size_t count = 0;
-    char *begin = memchr(line->begin, '|', (size_t)(line->end - line->begin));
-    while (begin != NULL && count < TABLE_COLUMNS) {
-        char *end = ++begin;
-        while (end < line->end && !(*end == '|' && end[-1] != '\\')) {
-            end++;
-        }
-        if (end == line->end) {
-            break; /* what follows the last bar is no cell */
-        }
-        cells[count++] = (struct span){begin, end};
-        begin = end;
-    }
-    return count;
-}
-
-/* ---- numbers and units ----------------------------------------------------------------------- */
+/* ---- numbers --------------------------------------------------------------------------------- */
 
 static bool is_word(char c) {
     return isalnum((unsigned char)c) || c == '_';
 }
 
-bool next_number(char *from, char *end, struct shown_number *number) {
-    for (char *c = from; c < end; c++) {
-        if (!isdigit((unsigned char)*c)) {
-            continue;
-        }
-        char *stop = c;
-        int decimals = 0;
-        while (stop < end && isdigit((unsigned char)*stop)) {
-            stop++;
-        }
-        if (end - stop > 1 && *stop == '.' && isdigit((unsigned char)stop[1])) {
-            stop++;
-            for (; stop < end && isdigit((unsigned char)*stop); decimals++) {
-                stop++;
-            }
-        }
-        if (c > from && (is_word(c[-1]) || c[-1] == '.')) {
-            c = stop; /* D64, 1.2.3 */
-            continue;
-        }
-        *number = (struct shown_number){c, stop, strtod(c, NULL), decimals};
-        return true;
-    }
-    return false;
+static bool is_digit_at(const char *at, const char *end) {
+    return at < end && isdigit((unsigned char)*at);
 }
 
-enum follows { ANYTHING, NO_WORD, NO_NUMBER };
-
-static const struct unit {
-    const char *text;
-    bool apart; /* a blank may stand before it */
-    enum follows follows;
-} UNITS[] = {
-    {"\xc2\xb5s", true, NO_WORD}, /* both of Unicode's micro signs */
-    {"\xce\xbcs", true, NO_WORD}, {"us", true, NO_WORD},         {"ms", true, NO_WORD},
-    {"ns", true, NO_WORD},        {"\xc3\x97", true, NO_NUMBER}, /* times, but not 64 x 128 */
-    {"&times;", true, NO_NUMBER}, {"x", false, NO_WORD},         {"MFLOP", true, ANYTHING},
-    {"GFLOP", true, ANYTHING},    {"TFLOP", true, ANYTHING},     {"PFLOP", true, ANYTHING},
-};
-
-/* Behind blanks, those of HTML and Unicode too, and what makes a number bold or code. */
-static const char *skip_between(const char *at, const char *end) {
-    static const char *const BETWEEN[] = {" ", "*", "`", "&nbsp;", "\xc2\xa0", "\xe2\x80\xaf"};
-    for (size_t i = 0; i < sizeof BETWEEN / sizeof *BETWEEN;) {
-        const size_t length = strlen(BETWEEN[i]);
-        if ((size_t)(end - at) >= length && memcmp(at, BETWEEN[i], length) == 0) {
-            at += length;
-            i = 0;
-        } else {
-            i++;
-        }
+static char *skip_digits(char *at, const char *end) {
+    while (is_digit_at(at, end)) {
+        at++;
     }
     return at;
 }
 
-static bool allows(enum follows follows, const char *at, const char *end) {
-    switch (follows) {
-    case NO_WORD: return at == end || !is_word(*at);
-    case NO_NUMBER: at = skip_between(at, end); return at == end || !isdigit((unsigned char)*at);
-    default: return true;
+/* Behind e+3; where there is none, here. */
+static char *skip_exponent(char *at, const char *end) {
+    if (at >= end || (*at != 'e' && *at != 'E')) {
+        return at;
     }
+    char *digits = at + 1 + (at + 1 < end && (at[1] == '-' || at[1] == '+'));
+    char *stop = skip_digits(digits, end);
+    return stop > digits && (stop == end || !is_word(*stop)) ? stop : at;
 }
 
-const char *unit_end(const char *at, const char *end) {
-    const char *apart = skip_between(at, end);
+/* The number that begins here: its end. One with a second point is a version, and has no value. */
+static char *read_number(char *at, char *end, struct shown_number *number) {
+    char *stop = skip_digits(at, end);
+    char *fraction = NULL;
+    int points = 0;
+    while (stop + 1 < end && *stop == '.' && is_digit_at(stop + 1, end)) {
+        fraction = ++stop;
+        stop = skip_digits(stop, end);
+        points++;
+    }
+    char *behind = skip_exponent(stop, end);
+    *number = (struct shown_number){.begin = at,
+                                    .end = behind,
+                                    .value = points < 2 ? strtod(at, NULL) : (double)NAN,
+                                    .decimals = fraction != NULL ? (int)(stop - fraction) : 0,
+                                    .bare = behind == stop};
+    return behind;
+}
+
+/* What makes it negative stands before it: a hyphen, or the minus of Unicode. */
+static bool has_sign(const char *from, const char *at) {
+    return (at > from && (at[-1] == '-' || at[-1] == '+')) ||
+           (at - from >= 3 && memcmp(at - 3, "\xe2\x88\x92", 3) == 0);
+}
+
+bool next_number(char *from, char *end, struct shown_number *number) {
+    for (char *c = from; c < end; c++) {
+        const bool point = *c == '.' && is_digit_at(c + 1, end);
+        if (!point && !isdigit((unsigned char)*c)) {
+            continue;
+        }
+        const bool apart = c == from || (!is_word(c[-1]) && c[-1] != '.');
+        char *stop = read_number(c, end, number);
+        if (apart && !isnan(number->value)) {
+            number->bare = number->bare && !has_sign(from, c);
+            return true;
+        }
+        c = stop - 1; /* D64, 1.2.3 */
+    }
+    return false;
+}
+
+/* ---- units ----------------------------------------------------------------------------------- */
+
+static const struct unit {
+    const char *text;
+    bool any_case;
+    bool whole; /* no letter or digit follows */
+} UNITS[] = {
+    {"us", false, true},       {"ms", false, true},       {"ns", false, true},
+    {"usec", true, false},     {"msec", true, false},     {"nsec", true, false},
+    {"microsec", true, false}, {"millisec", true, false}, {"nanosec", true, false},
+    {"kflop", true, false},    {"mflop", true, false},    {"gflop", true, false},
+    {"tflop", true, false},    {"pflop", true, false},    {"megaflop", true, false},
+    {"gigaflop", true, false}, {"teraflop", true, false}, {"petaflop", true, false},
+    {"flop/s", true, true},    {"flops", true, true},     {"mf/s", true, true},
+    {"gf/s", true, true},      {"tf/s", true, true},      {"pf/s", true, true},
+};
+
+static const char *skip_blanks(const char *at, const char *end) {
+    while (at < end && *at == ' ') {
+        at++;
+    }
+    return at;
+}
+
+/* The text stands here: its end, or NULL. */
+static const char *text_end(const char *at, const char *end, const char *text, bool any_case,
+                            bool whole) {
+    const size_t length = strlen(text);
+    if ((size_t)(end - at) < length ||
+        (any_case ? strncasecmp(at, text, length) : memcmp(at, text, length)) != 0) {
+        return NULL;
+    }
+    return whole && at + length < end && is_word(at[length]) ? NULL : at + length;
+}
+
+static const char *named_unit_end(const char *at, const char *end) {
     for (size_t i = 0; i < sizeof UNITS / sizeof *UNITS; i++) {
-        const char *from = UNITS[i].apart ? apart : at;
-        const size_t length = strlen(UNITS[i].text);
-        if ((size_t)(end - from) >= length && memcmp(from, UNITS[i].text, length) == 0 &&
-            allows(UNITS[i].follows, from + length, end)) {
-            return from + length;
+        const char *stop = text_end(at, end, UNITS[i].text, UNITS[i].any_case, UNITS[i].whole);
+        if (stop != NULL) {
+            return stop;
         }
     }
     return NULL;
 }
 
+/* "1.5x", "1.5 x", but not 64x128, nor 64 x 128, nor 2 x D. */
+static const char *times_end(const char *at, const char *end) {
+    const char *sign = skip_blanks(at, end);
+    if (sign >= end || (*sign != TIMES_SIGN && *sign != 'x' && *sign != 'X')) {
+        return NULL;
+    }
+    const char *behind = sign + 1, *next = skip_blanks(behind, end);
+    if (is_digit_at(sign == at ? behind : next, end)) {
+        return NULL;
+    }
+    if (*sign == TIMES_SIGN) {
+        return behind;
+    }
+    const bool operand =
+        next < end &&
+        (isupper((unsigned char)*next) || *next == '(' ||
+         (isalpha((unsigned char)*next) && (next + 1 == end || !isalpha((unsigned char)next[1]))));
+    const bool word = behind < end && is_word(*behind);
+    return word || (sign > at && operand) ? NULL : behind;
+}
+
+/* "2.5 times", "3 times as fast", "5-fold"; what is done 3 times is no figure. */
+static const char *word_end(const struct shown_number *number, const char *at, const char *end) {
+    static const char *const FOLLOW[] = {"as ", "faster", "slower", "quicker"};
+    const char *stop = text_end(at, end, "fold", true, true);
+    if (stop != NULL) {
+        return stop;
+    }
+    stop = text_end(at, end, "times", true, true);
+    bool speed = stop != NULL && number->decimals > 0;
+    for (size_t i = 0; stop != NULL && i < sizeof FOLLOW / sizeof *FOLLOW; i++) {
+        speed = speed || text_end(skip_blanks(stop, end), end, FOLLOW[i], true, false) != NULL;
+    }
+    return speed ? stop : NULL;
+}
+
+const char *unit_end(const struct shown_number *number, const char *end) {
+    const char *at = number->end, *stop = times_end(at, end);
+    at = at < end && *at == '-' ? at + 1 : skip_blanks(at, end); /* a 5-us call */
+    stop = stop != NULL ? stop : named_unit_end(at, end);
+    return stop != NULL ? stop : word_end(number, at, end);
+}
+
+/* "rows × keys" is a product, "ratio, ×" and "× of the best" are none. */
+static bool is_product(const char *begin, const char *sign, const char *end) {
+    const char *next = skip_blanks(sign + 1, end);
+    while (sign > begin && sign[-1] == ' ') {
+        sign--;
+    }
+    return sign > begin && is_word(sign[-1]) && next < end && is_word(*next);
+}
+
 bool has_unit(const char *begin, const char *end) {
     for (const char *c = begin; c < end; c++) {
-        if ((c == begin || !is_word(c[-1])) && *c != 'x' && unit_end(c, end) != NULL) {
+        const bool first = c == begin || !is_word(c[-1]);
+        if ((first && named_unit_end(c, end) != NULL) ||
+            (*c == TIMES_SIGN && !is_product(begin, c, end))) {
             return true;
         }
     }

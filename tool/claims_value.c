@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * claims_value.c - see claims_value.h. A parser that computes while it reads.
+ * claims_value.c - see claims_value.h. A parser that computes while it reads. Whether a value of
+ * the document matters is found by reading again with that value bent a little.
  */
 #include "claims_value.h"
 
@@ -17,7 +18,23 @@ struct reader {
     const char *at;
     int depth; /* of parentheses */
     attn_error *why;
+    size_t reads;                   /* values of the document, and counts, that were read so far */
+    size_t wanted;                  /* the one of them ... */
+    const struct json_value *found; /* ... whose place is asked for */
+    const struct json_value *bent;  /* what is read there is multiplied by `by`; NULL: nothing */
+    double by;
 };
+
+/* Every value of the document passes through here. */
+static double taken(struct reader *reader, const struct json_value *from, double value) {
+    if (reader->reads++ == reader->wanted) {
+        reader->found = from;
+    }
+    if (from == NULL || from != reader->bent) {
+        return value;
+    }
+    return fabs(value) > 0 ? value * reader->by : reader->by - 1;
+}
 
 static void skip_blanks(struct reader *reader) {
     reader->at += strspn(reader->at, " \t\r\n");
@@ -160,6 +177,7 @@ struct fold {
     enum function function;
     double value; /* the least, the greatest, the sum of logarithms */
     size_t count;
+    const struct json_value *list; /* whose items these are; NULL: of none */
 };
 
 /* NaN is what an optional path was that is not there. */
@@ -175,9 +193,9 @@ static void fold_in(struct fold *fold, double value) {
     }
 }
 
-static double fold_out(const struct fold *fold) {
+static double fold_out(struct reader *reader, const struct fold *fold) {
     if (fold->function == COUNT) {
-        return (double)fold->count;
+        return taken(reader, fold->list, (double)fold->count);
     }
     if (fold->count == 0) {
         return (double)NAN;
@@ -208,7 +226,11 @@ static bool read_arguments(struct reader *reader, const struct json_value *node,
     if (*end == ':') {
         const struct json_value *list = follow(node, reader->at, end, reader->why);
         reader->at = end + 1;
+        fold->list = list;
         return list != NULL && fold_list(reader, list, fold);
+    }
+    if (fold->function == COUNT) {
+        return explain(reader->why, "count( needs a list: 'count(rows: us)'");
     }
     double value;
     while (read_expression(reader, node, &value)) {
@@ -246,7 +268,7 @@ static bool read_path(struct reader *reader, const struct json_value *node, doub
     const char *end = path_end(reader->at);
     const struct json_value *found = follow(node, reader->at, end, reader->why);
     const bool optional = *end == '?';
-    *value = json_number_of(found);
+    *value = taken(reader, found, json_number_of(found));
     if (isnan(*value) && !optional) {
         return found == NULL ? false
                              : explain(reader->why, "'%.*s' is no number", (int)(end - reader->at),
@@ -256,15 +278,30 @@ static bool read_path(struct reader *reader, const struct json_value *node, doub
     return true;
 }
 
-static bool read_factor(struct reader *reader, const struct json_value *node, double *value) {
+/* A number of the expression itself only changes the unit. */
+static bool read_constant(struct reader *reader, double *value) {
+    const char *at = reader->at;
+    char *end;
+    *value = strtod(at, &end);
+    reader->at = end;
+    const double power = log10(*value), thousands = round(power / 3) * 3;
+    const bool unit = fabs(power - thousands) < 1e-12 || fabs(power - 2) < 1e-12;
+    return unit ||
+           explain(reader->why, "'%.*s': expected a power of 1000, or 100, as a change of units is",
+                   (int)(end - at), at);
+}
+
+static bool read_factor(struct reader *reader, const struct json_value *node, double *value,
+                        bool *constant) {
     *value = (double)NAN;
     skip_blanks(reader);
     const char *at = reader->at;
     const enum function function = function_at(at);
-    if (isdigit((unsigned char)*at)) {
-        char *end;
-        *value = strtod(at, &end);
-        reader->at = end;
+    *constant = isdigit((unsigned char)*at) != 0;
+    if (*constant) {
+        if (!read_constant(reader, value)) {
+            return false;
+        }
     } else if (*at == '(' || function != FUNCTIONS) {
         struct fold fold = {.function = function};
         if (++reader->depth > DEEPEST) {
@@ -277,7 +314,7 @@ static bool read_factor(struct reader *reader, const struct json_value *node, do
         if (!good || !read_closing(reader)) {
             return false;
         }
-        *value = function == FUNCTIONS ? *value : fold_out(&fold);
+        *value = function == FUNCTIONS ? *value : fold_out(reader, &fold);
     } else if (!read_path(reader, node, value)) {
         return false;
     }
@@ -286,28 +323,62 @@ static bool read_factor(struct reader *reader, const struct json_value *node, do
 }
 
 static bool read_expression(struct reader *reader, const struct json_value *node, double *value) {
-    bool good = read_factor(reader, node, value);
+    const char *const begin = reader->at;
+    bool constant = false, all_constant = true;
+    bool good = read_factor(reader, node, value, &constant);
+    all_constant = constant;
     while (good && (*reader->at == '*' || *reader->at == '/')) {
         const char sign = *reader->at++;
         double other = (double)NAN;
-        good = read_factor(reader, node, &other);
+        good = read_factor(reader, node, &other, &constant);
+        all_constant = all_constant && constant;
         if (good) {
             *value = sign == '*' ? *value * other : *value / other;
         }
     }
-    return good;
+    return good && (!all_constant || explain(reader->why, "'%.*s' reads nothing from the file",
+                                             (int)(reader->at - begin), begin));
+}
+
+/* Whether the value is another one if one value of the document were: a / a is not, nor is what
+ * is smaller than the least. One that is read as the least of two equal ones changes downwards. */
+static bool depends(const struct json_value *document, const char *expression, double value,
+                    size_t reads) {
+    static const double BENT[] = {1.001, 0.999};
+    attn_error ignored = {""};
+    for (size_t i = 0; i < reads; i++) {
+        double other;
+        struct reader look = {.at = expression, .why = &ignored, .wanted = i};
+        read_expression(&look, document, &other);
+        for (size_t k = 0; look.found != NULL && k < sizeof BENT / sizeof *BENT; k++) {
+            struct reader reader = {.at = expression,
+                                    .why = &ignored,
+                                    .wanted = SIZE_MAX,
+                                    .bent = look.found,
+                                    .by = BENT[k]};
+            if (read_expression(&reader, document, &other) &&
+                !(fabs(other - value) <= 1e-9 * fabs(value))) {
+                return true;
+            }
+        }
+    }
+    return false;
 }
 
 bool claims_value(const struct json_value *document, const char *expression, double *value,
                   attn_error *why) {
-    struct reader reader = {.at = expression, .why = why};
+    struct reader reader = {.at = expression, .why = why, .wanted = SIZE_MAX};
     if (!read_expression(&reader, document, value)) {
         return false;
     }
     if (*reader.at != '\0') {
         return explain(why, "'%.60s' is left over", reader.at);
     }
-    return isfinite(*value) || explain(why, "'%.120s' gives no number", expression);
+    if (!isfinite(*value)) {
+        return explain(why, "'%.120s' gives no number", expression);
+    }
+    return depends(document, expression, *value, reader.reads) ||
+           explain(why, "'%.120s' gives the same whatever the file says", expression);
 }
 
 const struct json_value *claims_node(const struct json_value *document, const char *path,

@@ -3,12 +3,14 @@
  * claims_value.h - a number out of a JSON document, by an expression (docs/ledger.md):
  *
  *     rows[name=B2 H8 S512 D64].summary.tflops      a path: keys, [3] or [key=text] in lists
- *     rows[0].p50.value * 1e6                       with * and / from left to right, and ( )
+ *     rows[0].p50.value * 1e6                       with * and / from left to right, and ( );
+ *                                                   numbers are powers of 1000, or 100
  *     min(us.flash, us.cudnn, fa3.us?)              min, max, geomean, count; ?: if it is there
- *     geomean(rows: ratio)                          of an expression for each item of a list
+ *     geomean(rows: ratio)                          of an expression for each item of a list;
+ *                                                   count takes no other form
  *
- * Invariant: the answer is a finite number that the document gives, or a sentence: [key=text] that
- * meets no item, or more than one, is none.
+ * Invariant: the answer is a finite number that the document gives, which would be another one if
+ * some value in it were, or a sentence: [key=text] that meets no item, or more than one, is none.
  */
 #ifndef ATTEST_CLAIMS_VALUE_H
 #define ATTEST_CLAIMS_VALUE_H

@@ -268,7 +268,7 @@ static void cost_json(struct json *json, const struct work *work) {
     evidence->gpu_seconds = 0.0;
     for (size_t i = 0; i < evidence->row_count; i++) {
         const struct evidence_row *row = &evidence->rows[i];
-        evidence->gpu_seconds += strncmp(row->device, "cuda", 4) == 0 ? row->seconds : 0.0;
+        evidence->gpu_seconds += names_gpu(row->device) ? row->seconds : 0.0;
     }
     evidence->gpu_price = evidence->gpu_seconds / 3600.0 *
                           json_number_of(json_at(work->pack->plan, "gpu_hour_price"));

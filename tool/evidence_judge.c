@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "message.h"
+#include "ncu_run.h"
 #include "ptxas_log.h"
 #include "sanitizer_log.h"
 
@@ -24,11 +25,12 @@ struct rule {
     double bound;
 };
 
-enum { MOST_RULES = 8, MOST_CONTROLS = 12 };
+enum { MOST_RULES = 8, MOST_CONTROLS = 12, MOST_OTHERS = 16 };
 
 static const struct stage_rules {
     const char *controls[MOST_CONTROLS]; /* each must be there and have been caught */
     struct rule rules[MOST_RULES];       /* each value must be there and keep it, else FAIL */
+    const char *others[MOST_OTHERS];     /* values that may be there beside those */
     bool cases, timings, logs, budget;
 } RULES[STAGES] = {
     [INSPECT] = {.controls = {"spill"},
@@ -38,17 +40,23 @@ static const struct stage_rules {
                            {"local_ops", EQUAL, 0},
                            {"helpers", EQUAL, 0},
                            {"output_calls", EQUAL, 0}},
+                 .others = {"barriers", "budget_registers", "budget_tensor_ops", "builtins",
+                            "cuobjdump_registers", "cuobjdump_shared_static",
+                            "cuobjdump_stack_bytes", "instructions", "shared_dynamic",
+                            "shared_static", "tensor_cores", "tensor_demand", "tensor_ops"},
                  .budget = true},
     [EMULATE] = {.controls = {"clean", "out_of_bounds", "misaligned", "uninitialised", "race",
                               "race_global", "divergent_barrier", "async_read_early", "deadlock",
                               "steps"},
                  .rules = {{"findings", EQUAL, 0}},
+                 .others = {"orders"},
                  .cases = true},
     [PARITY] = {.controls = {"zero", "mean_v", "copy_q"},
-                .rules = {{"launches", AT_LEAST, 1000}, {"launches_differing", EQUAL, 0}},
+                .rules = {{"launches", AT_LEAST, LEAST_LAUNCHES}, {"launches_differing", EQUAL, 0}},
+                .others = {"launch_modes"},
                 .cases = true},
-    [SANITIZE] = {.logs = true}, /* whose controls are logs, too */
-    [BENCH] = {.controls = {"sleep"}, .timings = true},
+    [SANITIZE] = {.logs = true},                        /* whose controls are logs, too */
+    [BENCH] = {.controls = {"sleep"}, .timings = true}, /* whose values are nvml's */
     [PROFILE] = {.controls = {"idle"},
                  .rules = {{"sm_busy_percent", AT_LEAST, 70}, {"tensor_pipe_percent", ABOVE, 0}}},
 };
@@ -59,6 +67,12 @@ enum stage stage_of(const char *name) {
         stage++;
     }
     return (enum stage)stage;
+}
+
+bool names_gpu(const char *device) {
+    const size_t length = device != NULL && strncmp(device, "cuda:", 5) == 0 ? strlen(device) : 0;
+    return length > 5 && length <= 12 && strspn(device + 5, "0123456789") == length - 5 &&
+           (device[5] != '0' || length == 6); /* one name for a device */
 }
 
 void judge(struct judgement *judgement, enum gate gate, const char *format, ...) {
@@ -74,20 +88,27 @@ void judge(struct judgement *judgement, enum gate gate, const char *format, ...)
 
 /* ---- form ------------------------------------------------------------------------------------ */
 
-static void judge_keys(const struct json_value *unit, struct judgement *judgement) {
-    static const char *const KNOWN[] = {
-        "artifacts", "broken",  "cases", "controls", "device",  "image", "library", "logs",
-        "schema",    "seconds", "seed",  "stage",    "timings", "tool",  "values",  "variant"};
-    for (size_t i = 0; i < unit->as.list.count; i++) {
+/* Only keys of the list, which ends with NULL: what nobody judges could look like a verdict. */
+static void judge_known(const struct json_value *object, const char *const *known, const char *what,
+                        struct judgement *judgement) {
+    const bool is_object = object != NULL && object->kind == JSON_OBJECT;
+    for (size_t i = 0; is_object && i < object->as.list.count; i++) {
+        const char *key = object->as.list.items[i].key;
         size_t k = 0;
-        while (k < sizeof KNOWN / sizeof *KNOWN &&
-               strcmp(unit->as.list.items[i].key, KNOWN[k]) != 0) {
+        while (known[k] != NULL && strcmp(key, known[k]) != 0) {
             k++;
         }
-        if (k == sizeof KNOWN / sizeof *KNOWN) {
-            judge(judgement, GATE_INVALID, "a unit has no '%.60s'", unit->as.list.items[i].key);
+        if (known[k] == NULL) {
+            judge(judgement, GATE_INVALID, "%s has no '%.60s'", what, key);
         }
     }
+}
+
+static void judge_keys(const struct json_value *unit, struct judgement *judgement) {
+    static const char *const KNOWN[] = {
+        "artifacts", "broken", "cases", "controls", "device", "image",  "library", "logs", "schema",
+        "seconds",   "seed",   "stage", "timings",  "tool",   "values", "variant", NULL};
+    judge_known(unit, KNOWN, "a unit", judgement);
     if (!(json_number_of(json_at(unit, "seconds")) >= 0.0)) {
         judge(judgement, GATE_INVALID, "seconds: expected a number of at least 0");
     }
@@ -155,6 +176,21 @@ static bool keeps(const struct rule *rule, double value) {
     return false;
 }
 
+/* Those that the rules name, and the others of the stage. Of bench and profile others are told by
+ * their tools. */
+static void judge_value_names(const struct stage_rules *rules, const struct json_value *unit,
+                              struct judgement *judgement) {
+    const char *known[MOST_RULES + MOST_OTHERS + 1] = {NULL};
+    size_t count = 0;
+    for (int i = 0; i < MOST_RULES && rules->rules[i].value != NULL; i++) {
+        known[count++] = rules->rules[i].value;
+    }
+    for (int i = 0; i < MOST_OTHERS && rules->others[i] != NULL; i++) {
+        known[count++] = rules->others[i];
+    }
+    judge_known(json_at(unit, "values"), known, "values", judgement);
+}
+
 static void judge_values(const struct stage_rules *rules, const struct json_value *unit,
                          struct judgement *judgement) {
     static const char *const WORDS[] = {"", "at least ", "at most ", "more than "};
@@ -188,7 +224,8 @@ static void judge_budget(const struct json_value *unit, struct judgement *judgem
     } else if (!(registers <= most)) {
         judge(judgement, GATE_FAIL, "registers: %g, its budget is %g", registers, most);
     }
-    const bool plain = uses <= 0 && uses >= 0 && tensor <= 0 && tensor >= 0;
+    const bool plain = uses <= 0 && uses >= 0 && tensor <= 0 && tensor >= 0 && fewest <= 0 &&
+                       fewest >= 0 && demand <= 0;
     const bool on_tensor_cores = uses > 0 && tensor > 0 && tensor >= demand && tensor >= fewest;
     if (!plain && !on_tensor_cores) {
         judge(judgement, GATE_FAIL, "tensor_ops: %g, its tile demands %g and its budget %g", tensor,
@@ -217,14 +254,17 @@ static void judge_ptxas_log(const struct pack *pack, const struct json_value *un
     const struct json_value *list = json_at(unit, "artifacts"), *values = json_at(unit, "values");
     const char *variant = json_text_of(json_at(unit, "variant"));
     const char *image = json_text_of(json_at(unit, "image"));
+    const char *device = json_text_of(json_at(unit, "device"));
     bool found = false;
-    for (size_t i = 0; variant != NULL && image != NULL && i < json_count_of(list); i++) {
+    for (size_t i = 0;
+         variant != NULL && device != NULL && image != NULL && i < json_count_of(list); i++) {
         struct ptxas_figures said;
         char arch[16];
         size_t bytes = 0;
         char *text = artifact(pack, &list->as.list.items[i], &bytes, judgement);
         if (text != NULL && strncmp(text, "sha256 ", 7) == 0 && arch_of_log(text, arch) &&
-            ptxas_log_read(text, variant, arch, &said, NULL) && strcmp(said.sha256, image) == 0) {
+            strcmp(arch, device) == 0 && ptxas_log_read(text, variant, arch, &said, NULL) &&
+            strcmp(said.sha256, image) == 0) {
             const double spills = (double)(said.spill_stores + said.spill_loads);
             const double own = json_number_of(json_at(values, "spill_bytes"));
             const double registers = json_number_of(json_at(values, "registers"));
@@ -242,11 +282,41 @@ static void judge_ptxas_log(const struct pack *pack, const struct json_value *un
     }
 }
 
+/* What ncu printed is among the artifacts, and says the same. */
+static void judge_ncu_log(const struct pack *pack, const struct json_value *unit,
+                          struct judgement *judgement) {
+    const struct json_value *list = json_at(unit, "artifacts");
+    attn_error why = {"it is not there"};
+    bool found = false;
+    for (size_t i = 0; !found && i < json_count_of(list); i++) {
+        size_t bytes = 0;
+        char *text = artifact(pack, &list->as.list.items[i], &bytes, judgement);
+        found = text != NULL && ncu_unit_follows(text, bytes, unit, &why);
+        free(text);
+    }
+    if (!found) {
+        judge(judgement, GATE_INVALID, "what ncu printed: %.200s", why.text);
+    }
+}
+
 /* ---- cases ----------------------------------------------------------------------------------- */
 
 static bool at_most(const struct json_value *object, const char *value, const char *bound) {
     const double given = json_number_of(json_at(object, value));
     return given >= 0 && given <= json_number_of(json_at(object, bound));
+}
+
+static void judge_case_names(const struct json_value *one, struct judgement *judgement) {
+    static const char *const CASE[] = {
+        "max_error", "max_allowed", "mean_error", "mean_allowed", "lse_error", "nans",    "number",
+        "damage",    "impostors",   "refused",    "recipe",       "redraws",   "anatomy", NULL};
+    static const char *const REDRAW[] = {"max_error", "max_allowed", "mean_error", "mean_allowed",
+                                         "lse_error", "nans",        NULL};
+    const struct json_value *redraws = json_at(one, "redraws");
+    judge_known(one, CASE, "a case", judgement);
+    for (size_t i = 0; i < json_count_of(redraws); i++) {
+        judge_known(&redraws->as.list.items[i], REDRAW, "a redraw", judgement);
+    }
 }
 
 /* The comparison of attn.h, from the figures that it left. */
@@ -306,6 +376,7 @@ static void judge_cases(const struct json_value *row, const struct json_value *u
         const struct json_value *one = &list->as.list.items[i];
         const struct json_value *damage = json_at(one, "damage");
         const int64_t impostors = json_int_of(json_at(one, "impostors"), 0);
+        judge_case_names(one, judgement);
         if (json_int_of(json_at(one, "number"), 0) != (int64_t)i) {
             judge(judgement, GATE_INVALID, "case %zu is not where it belongs", i);
         } else if (impostors < 0 || json_int_of(json_at(one, "refused"), 0) != impostors) {
@@ -318,6 +389,17 @@ static void judge_cases(const struct json_value *row, const struct json_value *u
                   json_number_of(json_at(one, "max_error")),
                   json_number_of(json_at(one, "max_allowed")));
         }
+    }
+}
+
+/* As many as the plan asked for, too. */
+static void judge_launches(const struct json_value *row, const struct json_value *unit,
+                           struct judgement *judgement) {
+    const int64_t wanted = json_int_of(json_at(row, "launches"), 1);
+    const double launches = json_number_of(json_at(json_at(unit, "values"), "launches"));
+    if (wanted > 0 && !(launches >= (double)wanted)) {
+        judge(judgement, GATE_INVALID, "%g launches, the plan asked for %lld", launches,
+              (long long)wanted);
     }
 }
 
@@ -414,6 +496,15 @@ struct judgement judge_unit(const struct pack *pack, const struct json_value *ro
         judge_cases(row, unit, &judgement);
     }
     judge_values(rules, unit, &judgement);
+    if (stage != BENCH && stage != PROFILE) {
+        judge_value_names(rules, unit, &judgement);
+    }
+    if (stage == PARITY) {
+        judge_launches(row, unit, &judgement);
+    }
+    if (stage == PROFILE) {
+        judge_ncu_log(pack, unit, &judgement);
+    }
     if (rules->budget) {
         judge_budget(unit, &judgement);
         judge_ptxas_log(pack, unit, &judgement);

@@ -22,6 +22,11 @@ extern const char *const STAGE_NAMES[STAGES + 1]; /* ends with NULL */
 /* The stage of that name; STAGES if there is none, or no name. */
 enum stage stage_of(const char *name);
 
+/* Whether a row's or unit's device is a GPU: cuda:N. */
+bool names_gpu(const char *device);
+
+enum { LEAST_LAUNCHES = 1000 }; /* of parity, in each way of launching */
+
 struct judgement {
     enum gate gate;
     char reason[256]; /* "" after PASS; else why, of the first of its strength */

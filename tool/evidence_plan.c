@@ -9,10 +9,54 @@
 #include <string.h>
 
 #include "message.h"
+#include "record_bench.h"
 
 bool json_same_text(const struct json_value *a, const struct json_value *b) {
     const char *x = json_text_of(a), *y = json_text_of(b);
     return x != NULL && y != NULL && strcmp(x, y) == 0;
+}
+
+/* ---- where and how much ---------------------------------------------------------------------- */
+
+/* Which kinds of devices a stage is for. Inspect has architectures instead of devices. */
+static const struct {
+    bool cpu, gpu, emulated;
+} WHERE[STAGES] = {[EMULATE] = {.emulated = true},
+                   [PARITY] = {.cpu = true, .gpu = true},
+                   [SANITIZE] = {.gpu = true},
+                   [BENCH] = {.cpu = true, .gpu = true},
+                   [PROFILE] = {.gpu = true}};
+
+static bool is_cpu(const char *device) {
+    return strcmp(device, "cpu") == 0;
+}
+
+/* "sm_90", "sm_90a". */
+static bool is_arch(const char *device) {
+    const size_t digits = strncmp(device, "sm_", 3) == 0 ? strspn(device + 3, "0123456789") : 0;
+    const char *rest = digits > 0 ? device + 3 + digits : "";
+    return digits > 1 && digits < 4 &&
+           (rest[0] == '\0' || (strspn(rest, "af") == 1 && rest[1] == '\0'));
+}
+
+/* A library without machine code has none to inspect: "cubins", which are absent. */
+static bool is_for(enum stage stage, const char *device, bool absent) {
+    return (WHERE[stage].cpu && is_cpu(device)) || (WHERE[stage].gpu && names_gpu(device)) ||
+           (WHERE[stage].emulated && strcmp(device, "vgpu") == 0) ||
+           (stage == INSPECT && (is_arch(device) || (absent && strcmp(device, "cubins") == 0)));
+}
+
+/* On the virtual GPU a case takes tenths of a second. */
+int64_t plan_least_cases(enum stage stage, const char *device, bool full) {
+    static const int64_t EMULATED[] = {4, 4}, CPU[] = {20, 40}, GPU[] = {2, 6};
+    return stage == EMULATE  ? EMULATED[full]
+           : stage != PARITY ? 0
+           : is_cpu(device)  ? CPU[full]
+                             : GPU[full];
+}
+
+int64_t plan_least_timings(const char *device, bool full, bool chosen) {
+    return (full && chosen ? BENCH_PROBLEMS : 1) * bench_timings_per_problem(device);
 }
 
 /* ---- form ------------------------------------------------------------------------------------ */
@@ -35,27 +79,37 @@ static bool is_repeated(const struct json_value *list, size_t index, const char 
     return false;
 }
 
+/* CPUs have no image, and nothing else is without. */
+static bool check_subject(const struct json_value *subjects, size_t index, bool on_cpu) {
+    const struct json_value *subject = &subjects->as.list.items[index];
+    const struct json_value *image = json_at(subject, "image");
+    return json_text_of(json_at(subject, "variant")) != NULL && image != NULL &&
+           (on_cpu ? image->kind == JSON_NULL : is_hex(image, SHA256_TEXT - 1)) &&
+           !is_repeated(subjects, index, "variant", NULL);
+}
+
 static bool check_row(const struct json_value *rows, size_t index, attn_error *why) {
     const struct json_value *row = &rows->as.list.items[index];
     const struct json_value *subjects = json_at(row, "subjects"), *absent = json_at(row, "absent");
-    if (stage_of(json_text_of(json_at(row, "stage"))) == STAGES ||
-        json_text_of(json_at(row, "device")) == NULL || absent == NULL ||
+    const enum stage stage = stage_of(json_text_of(json_at(row, "stage")));
+    const char *device = json_text_of(json_at(row, "device"));
+    if (stage == STAGES || device == NULL || absent == NULL ||
         (absent->kind != JSON_NULL && json_text_of(absent) == NULL)) {
         return explain(why, "plan.json: row %zu: expected a stage, a device and absent", index);
+    }
+    if (!is_for(stage, device, absent->kind != JSON_NULL)) {
+        return explain(why, "plan.json: row %zu: %s is not done on '%.60s'", index,
+                       STAGE_NAMES[stage], device);
     }
     if (is_repeated(rows, index, "stage", "device")) {
         return explain(why, "plan.json: row %zu: its stage and device are in another one", index);
     }
     for (size_t i = 0; i < json_count_of(subjects); i++) {
-        const struct json_value *subject = &subjects->as.list.items[i];
-        const struct json_value *image = json_at(subject, "image");
-        if (json_text_of(json_at(subject, "variant")) == NULL || image == NULL ||
-            (image->kind != JSON_NULL && !is_hex(image, SHA256_TEXT - 1)) ||
-            is_repeated(subjects, i, "variant", NULL)) {
+        if (!check_subject(subjects, i, is_cpu(device))) {
             return explain(why,
                            "plan.json: row %zu: subject %zu: expected a variant of its own "
-                           "and an image",
-                           index, i);
+                           "and %s",
+                           index, i, is_cpu(device) ? "image null" : "the image of it");
         }
     }
     return true;
@@ -63,18 +117,40 @@ static bool check_row(const struct json_value *rows, size_t index, attn_error *w
 
 static bool check_variant(const struct json_value *variants, size_t index, attn_error *why) {
     const struct json_value *variant = &variants->as.list.items[index];
-    const struct json_value *cubins = json_at(variant, "cubins");
+    const struct json_value *cubins = json_at(variant, "cubins"),
+                            *chosen = json_at(variant, "chosen");
     const char *device = json_text_of(json_at(variant, "device"));
     bool good = json_text_of(json_at(variant, "name")) != NULL && device != NULL &&
                 (strcmp(device, "cpu") == 0 || strcmp(device, "cuda") == 0) &&
-                !is_repeated(variants, index, "name", NULL);
+                !is_repeated(variants, index, "name", NULL) &&
+                (chosen == NULL || chosen->kind == JSON_LIST);
     for (size_t i = 0; i < json_count_of(cubins); i++) {
         good = good && is_hex(&cubins->as.list.items[i], SHA256_TEXT - 1);
     }
+    for (size_t i = 0; i < json_count_of(chosen); i++) {
+        good = good && names_gpu(json_text_of(&chosen->as.list.items[i]));
+    }
     return good || explain(why,
                            "plan.json: variant %zu: expected a name of its own, cpu or cuda, "
-                           "and cubins",
+                           "cubins, and the GPUs on which it is chosen",
                            index);
+}
+
+/* Each part may be left out; one of another form would say that nothing was left out. */
+static bool check_request(const struct json_value *request, attn_error *why) {
+    static const char *const LISTS[] = {"stages", "devices"};
+    const struct json_value *variant = json_at(request, "variant");
+    bool good = request != NULL && request->kind == JSON_OBJECT &&
+                (variant == NULL || variant->kind == JSON_NULL || variant->kind == JSON_TEXT);
+    for (size_t i = 0; i < sizeof LISTS / sizeof *LISTS; i++) {
+        const struct json_value *part = json_at(request, LISTS[i]);
+        good = good && (part == NULL || part->kind == JSON_LIST);
+        for (size_t k = 0; k < json_count_of(part); k++) {
+            good = good && json_text_of(&part->as.list.items[k]) != NULL;
+        }
+    }
+    return good || explain(why, "plan.json: request: expected what was asked for: lists stages "
+                                "and devices, and variant, a text or null");
 }
 
 bool plan_check(const struct json_value *plan, attn_error *why) {
@@ -87,8 +163,8 @@ bool plan_check(const struct json_value *plan, attn_error *why) {
         !is_hex(json_at(plan, "library"), SHA256_TEXT - 1)) {
         return explain(why, "plan.json: expected tool, seed (16 digits) and library (64 digits)");
     }
-    if (json_at(plan, "request") == NULL || json_at(plan, "request")->kind != JSON_OBJECT) {
-        return explain(why, "plan.json: request: expected what was asked for");
+    if (!check_request(json_at(plan, "request"), why)) {
+        return false;
     }
     for (size_t i = 0; i < json_count_of(rows); i++) {
         if (!check_row(rows, i, why)) {
@@ -142,7 +218,7 @@ static bool is_absent(const struct json_value *row) {
 }
 
 static const char *kind_of(const struct json_value *row) {
-    return strcmp(json_text_of(json_at(row, "device")), "cpu") == 0 ? "cpu" : "cuda";
+    return is_cpu(json_text_of(json_at(row, "device"))) ? "cpu" : "cuda";
 }
 
 /* The item of a list whose key has this text. */
@@ -196,6 +272,82 @@ static void review_row(struct review *review, const struct json_value *row) {
     }
 }
 
+/* Whether the library would take the variant on that GPU. */
+static bool is_chosen(const struct review *review, const struct json_value *name,
+                      const struct json_value *device) {
+    const struct json_value *chosen = json_at(find(review->variants, "name", name), "chosen");
+    for (size_t i = 0; i < json_count_of(chosen); i++) {
+        if (json_same_text(item(chosen, i), device)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* What is profiled is what the library chooses there: no less, and nothing else. */
+static void review_profile(struct review *review, const struct json_value *row) {
+    const struct json_value *subjects = json_at(row, "subjects"), *device = json_at(row, "device");
+    for (size_t i = 0; i < json_count_of(review->variants); i++) {
+        const struct json_value *name = json_at(item(review->variants, i), "name");
+        const bool chosen = is_chosen(review, name, device);
+        const bool there = find(subjects, "variant", name) != NULL;
+        if (there && !chosen) {
+            judge(review->whole, GATE_INVALID, "profile on %s: the library does not choose %.100s",
+                  json_text_of(device), json_text_of(name));
+        } else if (chosen && !there && !is_filtered(review->plan, "variant")) {
+            judge(review->whole, GATE_INVALID, "profile on %s: the plan leaves out %.100s",
+                  json_text_of(device), json_text_of(name));
+        }
+    }
+}
+
+/* A plan that asks for less than `attest run` does would make less work a PASS. */
+static void review_amounts(struct review *review, const struct json_value *row) {
+    const struct json_value *subjects = json_at(row, "subjects"), *device = json_at(row, "device");
+    const char *name = json_text_of(device);
+    const enum stage stage = stage_of_row(row);
+    const bool full = plan_is_full(review->plan);
+    const int64_t cases = plan_least_cases(stage, name, full);
+    if (json_int_of(json_at(row, "cases"), 1) < cases) {
+        judge(review->whole, GATE_INVALID, "%s on %s: the plan asks for fewer than %lld cases",
+              STAGE_NAMES[stage], name, (long long)cases);
+    }
+    if (stage == PARITY && json_int_of(json_at(row, "launches"), 1) < LEAST_LAUNCHES) {
+        judge(review->whole, GATE_INVALID, "parity on %s: the plan asks for fewer than %d launches",
+              name, (int)LEAST_LAUNCHES);
+    }
+    for (size_t i = 0; stage == BENCH && i < json_count_of(subjects); i++) {
+        const struct json_value *variant = json_at(item(subjects, i), "variant");
+        const struct json_value *own = json_at(item(subjects, i), "timings");
+        const int64_t least = plan_least_timings(name, full, is_chosen(review, variant, device));
+        if (json_int_of(own != NULL ? own : json_at(row, "timings"), 1) < least) {
+            judge(review->whole, GATE_INVALID,
+                  "bench on %s: the plan asks for fewer than %lld timings of %.100s", name,
+                  (long long)least, json_text_of(variant));
+        }
+    }
+}
+
+/* Stages of a variant on a device are of one image: none proves another. */
+static void review_images(struct review *review, const struct json_value *row) {
+    const struct json_value *subjects = json_at(row, "subjects"), *device = json_at(row, "device");
+    for (size_t i = 0; names_gpu(json_text_of(device)) && i < json_count_of(subjects); i++) {
+        const struct json_value *subject = item(subjects, i);
+        for (size_t r = 0; r < json_count_of(review->rows); r++) {
+            const struct json_value *other = item(review->rows, r);
+            const struct json_value *twin =
+                json_same_text(json_at(other, "device"), device)
+                    ? find(json_at(other, "subjects"), "variant", json_at(subject, "variant"))
+                    : NULL;
+            if (twin != NULL &&
+                !json_same_text(json_at(twin, "image"), json_at(subject, "image"))) {
+                judge(review->whole, GATE_INVALID, "%.100s has several images on %s",
+                      json_text_of(json_at(subject, "variant")), json_text_of(device));
+            }
+        }
+    }
+}
+
 /* Every cubin is looked at. */
 static void review_cubins(struct review *review, bool any_row) {
     for (size_t i = 0; any_row && i < json_count_of(review->variants); i++) {
@@ -246,14 +398,6 @@ static void review_subjects(struct review *review, const struct json_value *row)
     }
 }
 
-/* Which kinds of devices a stage is for. */
-static const struct {
-    bool cpu, gpu;
-} WHERE[STAGES] = {[PARITY] = {true, true},
-                   [SANITIZE] = {false, true},
-                   [BENCH] = {true, true},
-                   [PROFILE] = {false, true}};
-
 static bool has_row(const struct review *review, int stage, const char *kind) {
     for (size_t i = 0; i < json_count_of(review->rows); i++) {
         const struct json_value *row = item(review->rows, i);
@@ -294,6 +438,13 @@ bool plan_judge(const struct json_value *plan, struct json *json, struct judgeme
         const enum stage stage = stage_of_row(row);
         inspects = inspects || (stage == INSPECT && !is_absent(row));
         review_subjects(&review, row);
+        review_images(&review, row);
+        if (!is_absent(row)) {
+            review_amounts(&review, row);
+        }
+        if (!is_absent(row) && stage == PROFILE) {
+            review_profile(&review, row);
+        }
         if (!is_filtered(plan, "variant") && !is_absent(row) && stage != INSPECT &&
             stage != PROFILE) {
             review_row(&review, row);

@@ -17,9 +17,16 @@ bool plan_check(const struct json_value *plan, attn_error *why);
 
 bool plan_is_full(const struct json_value *plan);
 
+/* How much a unit has to show at the least: what `attest run` asks for, and what a plan is held to.
+ * Cases of a stage, 0 where it has none; timings, of which there are more in a full run for a
+ * variant that the library itself would take. */
+int64_t plan_least_cases(enum stage stage, const char *device, bool full);
+int64_t plan_least_timings(const char *device, bool full, bool chosen);
+
 /* Judges what the plan does not ask for, though the library has it: INVALID where it says nothing
- * of a variant, NOT_RUN where what was timed was not proven, or a full plan lacks a stage. What it
- * left out in the open is a line of the list that is open in `json`: then true, it is partial. */
+ * of a variant, asks for less work than it takes or for several images on one device; NOT_RUN where
+ * what was timed was not proven, or a full plan lacks a stage. What it left out in the open is a
+ * line of the list that is open in `json`: then true, it is partial. */
 bool plan_judge(const struct json_value *plan, struct json *json, struct judgement *whole);
 
 #endif /* ATTEST_EVIDENCE_PLAN_H */

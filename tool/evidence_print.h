@@ -3,11 +3,16 @@
  * evidence_print.h - evidence on one screen, for `attest run` and `attest verify`.
  *
  * Invariant: nothing but a PASS is called one, and what it leaves out is said in the same line.
+ * Text of a pack cannot move the cursor, begin a line or turn the direction of one.
  */
 #ifndef ATTEST_EVIDENCE_PRINT_H
 #define ATTEST_EVIDENCE_PRINT_H
 
 #include "evidence.h"
+
+/* Text that somebody else wrote, at most so many bytes of it: a control character, one that turns
+ * the direction of writing or breaks lines, and what is no UTF-8 become '?'. */
+void print_foreign(const char *text, size_t most);
 
 /* ended: there is an evidence.json. */
 void evidence_print(const struct evidence *evidence, bool ended);

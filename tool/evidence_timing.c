@@ -15,6 +15,11 @@
 
 enum { FEWEST_SAMPLES = 6 }; /* fewer do not bound the median */
 
+/* What no clock has read: a call of less than a nanosecond, a sample of more than eleven days, one
+ * of so many calls; and 10 TFLOP/s from each of 1024 cores, several times what any has. */
+static const double LEAST_CALL = 1e-9, MOST_NS = 1e15, MOST_CPU_FLOPS = 1024 * 10e12;
+static const int64_t MOST_REPEATS = 1000000000;
+
 static const char *const CACHE_NAMES[] = {"cold", "warm", NULL};
 
 /* The place of a name in a list that ends with NULL; -1: it is not in it. */
@@ -30,13 +35,30 @@ static int place_of(const char *const *names, const struct json_value *value) {
 
 static bool is_gpu(const struct json_value *unit) {
     const char *device = json_text_of(json_at(unit, "device"));
-    return device != NULL && strncmp(device, "cuda", 4) == 0;
+    return names_gpu(device);
 }
 
-/* A problem as problem_json writes it, with every default replaced; what has no part in its time's
- * lower bound is left out. False: it is none. */
-static bool read_problem(const struct json_value *from, attn_problem *problem) {
-    attn_problem_init(problem);
+/* ---- problems -------------------------------------------------------------------------------- */
+
+/* Whether it is an object of keys that problem_json writes, and no others: one that nobody reads
+ * could make two problems of one. */
+static bool has_known_keys(const struct json_value *from) {
+    static const char *const KEYS[] = {"dtype",  "batch",       "heads",        "heads_kv", "seq_q",
+                                       "seq_kv", "dim",         "dim_v",        "layout",   "scale",
+                                       "causal", "window_left", "window_right", "softcap",  "alibi",
+                                       "bias",   "sink",        "tensor_cores"};
+    bool good = from != NULL && from->kind == JSON_OBJECT;
+    for (size_t i = 0; good && i < from->as.list.count; i++) {
+        bool known = false;
+        for (size_t k = 0; !known && k < sizeof KEYS / sizeof *KEYS; k++) {
+            known = strcmp(from->as.list.items[i].key, KEYS[k]) == 0;
+        }
+        good = known;
+    }
+    return good;
+}
+
+static bool read_sizes(const struct json_value *from, attn_problem *problem) {
     const struct {
         const char *name;
         int64_t *value, least;
@@ -57,9 +79,45 @@ static bool read_problem(const struct json_value *from, attn_problem *problem) {
             return false;
         }
     }
+    return true;
+}
+
+/* These may be absent, and the scale null: then they are what they usually are. */
+static bool read_flag(const struct json_value *value, bool *flag) {
+    *flag = value != NULL && value->kind == JSON_BOOL && value->as.truth;
+    return value == NULL || value->kind == JSON_BOOL;
+}
+
+static bool read_real(const struct json_value *value, bool may_be_null, float *real) {
+    if (value == NULL || (may_be_null && value->kind == JSON_NULL)) {
+        return true;
+    }
+    *real = (float)json_number_of(value) + 0.0F; /* -0 is 0 */
+    return isfinite(*real);
+}
+
+static bool read_extras(const struct json_value *from, attn_problem *problem) {
+    const struct json_value *layout = json_at(from, "layout");
+    const struct json_value *cores = json_at(from, "tensor_cores");
+    const int layout_place = layout != NULL ? place_of(LAYOUT_NAMES, layout) : 0;
+    const int cores_place = cores != NULL ? place_of(TENSOR_CORES_NAMES, cores) : 0;
+    problem->layout = (attn_layout)layout_place;
+    problem->tensor_cores = (attn_tensor_cores)cores_place;
+    return layout_place >= 0 && cores_place >= 0 &&
+           read_flag(json_at(from, "alibi"), &problem->alibi) &&
+           read_flag(json_at(from, "bias"), &problem->bias) &&
+           read_flag(json_at(from, "sink"), &problem->sink) &&
+           read_real(json_at(from, "scale"), true, &problem->scale) &&
+           read_real(json_at(from, "softcap"), false, &problem->softcap);
+}
+
+/* A problem as problem_json writes it, with every default replaced. False: it is none. */
+static bool read_problem(const struct json_value *from, attn_problem *problem) {
+    attn_problem_init(problem);
     const int dtype = place_of(DTYPE_NAMES, json_at(from, "dtype"));
     const int causal = place_of(CAUSAL_NAMES, json_at(from, "causal"));
-    if (dtype < 0 || causal < 0) {
+    if (dtype < 0 || causal < 0 || !has_known_keys(from) || !read_sizes(from, problem) ||
+        !read_extras(from, problem)) {
         return false;
     }
     problem->dtype = (attn_dtype)dtype;
@@ -67,22 +125,99 @@ static bool read_problem(const struct json_value *from, attn_problem *problem) {
     return attn_problem_resolve(problem, problem, NULL) == ATTN_OK;
 }
 
+/* ---- what was timed -------------------------------------------------------------------------- */
+
+/* Mode, cache and problem as numbers, so that what is the same in other words is the same. */
+enum { SUBJECT_PARTS = 20 };
+struct subject {
+    int64_t parts[SUBJECT_PARTS];
+    size_t index; /* of the timing */
+};
+
+static int64_t bits_of(float real) {
+    int32_t bits;
+    memcpy(&bits, &real, sizeof bits);
+    return bits;
+}
+
+/* A window that no key is outside of is none. */
+static int64_t window_of(const attn_problem *problem, int64_t window) {
+    return window >= problem->seq_q && window - problem->seq_q >= problem->seq_kv ? -1 : window;
+}
+
+/* False: it is none. */
+static bool read_subject(const struct json_value *timing, size_t index, attn_problem *problem,
+                         struct subject *subject) {
+    const int mode = place_of(MODE_NAMES, json_at(timing, "mode"));
+    const int cache = place_of(CACHE_NAMES, json_at(timing, "cache"));
+    if (mode < 0 || cache < 0 || !read_problem(json_at(timing, "problem"), problem)) {
+        return false;
+    }
+    const attn_problem *p = problem;
+    const struct subject read = {
+        .parts = {mode,
+                  cache,
+                  p->dtype,
+                  p->batch,
+                  p->heads_q,
+                  p->heads_kv,
+                  p->seq_q,
+                  p->seq_kv,
+                  p->head_dim,
+                  p->head_dim_v,
+                  p->layout,
+                  p->causal,
+                  window_of(p, p->window_left),
+                  p->causal == ATTN_CAUSAL_NONE ? window_of(p, p->window_right) : -1,
+                  bits_of(p->scale),
+                  bits_of(p->softcap),
+                  p->alibi,
+                  p->bias,
+                  p->sink,
+                  p->tensor_cores},
+        .index = index,
+    };
+    *subject = read;
+    return true;
+}
+
+static int by_subject(const void *a, const void *b) {
+    const struct subject *x = a, *y = b;
+    const int order = memcmp(x->parts, y->parts, sizeof x->parts);
+    return order != 0 ? order : (x->index > y->index) - (x->index < y->index);
+}
+
+/* Sorts them. */
+static void judge_repeated(struct subject *subjects, size_t count, struct judgement *judgement) {
+    qsort(subjects, count, sizeof *subjects, by_subject);
+    for (size_t i = 1; i < count; i++) {
+        if (memcmp(subjects[i - 1].parts, subjects[i].parts, sizeof subjects[i].parts) == 0) {
+            judge(judgement, GATE_INVALID, "timings %zu and %zu are of the same",
+                  subjects[i - 1].index, subjects[i].index);
+        }
+    }
+}
+
+/* ---- samples --------------------------------------------------------------------------------- */
+
 /* Seconds of one call in each sample, sorted, for free(); NULL: no memory, or something in it is
- * no positive number. */
+ * no time. */
 static double *read_samples(const struct json_value *timing, size_t *count, double *sum) {
     const struct json_value *list = json_at(timing, "ns");
     const int64_t repeats = json_int_of(json_at(timing, "repeats"), 1);
     *count = json_count_of(list);
     *sum = 0.0;
-    double *samples = *count > 0 && repeats > 0 ? malloc(*count * sizeof *samples) : NULL;
+    double *samples = *count > 0 && repeats >= 1 && repeats <= MOST_REPEATS
+                          ? malloc(*count * sizeof *samples)
+                          : NULL;
     for (size_t i = 0; samples != NULL && i < *count; i++) {
         const double ns = json_number_of(&list->as.list.items[i]);
-        if (!(ns > 0)) {
+        samples[i] = ns * 1e-9 / (double)repeats;
+        if (!(ns > 0 && ns <= MOST_NS && samples[i] > 0)) {
             free(samples);
             return NULL;
         }
         *sum += ns * 1e-9;
-        samples[i] = ns * 1e-9 / (double)repeats;
     }
     if (samples != NULL) {
         stats_of(samples, *count); /* sorts */
@@ -90,24 +225,16 @@ static double *read_samples(const struct json_value *timing, size_t *count, doub
     return samples;
 }
 
-static bool same_subject(const struct json_value *a, const struct json_value *b) {
-    static const char *const KEYS[] = {"mode", "cache", "problem"};
-    bool same = true;
-    for (size_t i = 0; same && i < sizeof KEYS / sizeof *KEYS; i++) {
-        const struct json_value *x = json_at(a, KEYS[i]), *y = json_at(b, KEYS[i]);
-        size_t bytes;
-        char *left = x != NULL ? json_canonical(x, &bytes, NULL) : NULL;
-        char *right = y != NULL ? json_canonical(y, &bytes, NULL) : NULL;
-        same = left != NULL && right != NULL && strcmp(left, right) == 0;
-        free(left);
-        free(right);
-    }
-    return same;
+/* The least that a call can take. */
+static double least_of(const struct json_value *unit, const attn_problem *problem) {
+    const double least =
+        is_gpu(unit) ? least_seconds(problem) : attn_problem_flops(problem) / MOST_CPU_FLOPS;
+    return fmax(least, LEAST_CALL);
 }
 
-/* Adds the seconds that its samples took to *total. */
-static void judge_timing(const struct json_value *unit, size_t index, double *total,
-                         struct judgement *judgement) {
+/* Adds the seconds that its samples took to *total. False: what was timed makes no sense. */
+static bool judge_timing(const struct json_value *unit, size_t index, struct subject *subject,
+                         double *total, struct judgement *judgement) {
     const struct json_value *timing = &json_at(unit, "timings")->as.list.items[index];
     const struct json_value *same = json_at(timing, "outputs_equal");
     attn_problem problem;
@@ -115,27 +242,29 @@ static void judge_timing(const struct json_value *unit, size_t index, double *to
     double sum;
     double *samples = read_samples(timing, &count, &sum);
     *total += sum;
-    if (place_of(MODE_NAMES, json_at(timing, "mode")) < 0 ||
-        place_of(CACHE_NAMES, json_at(timing, "cache")) < 0 ||
-        !read_problem(json_at(timing, "problem"), &problem)) {
+    const bool known = read_subject(timing, index, &problem, subject);
+    if (!known) {
         judge(judgement, GATE_INVALID, "timing %zu: mode, cache or problem make no sense", index);
     } else if (samples == NULL) {
-        judge(judgement, GATE_INVALID, "timing %zu: a sample that is no time above 0", index);
+        judge(judgement, GATE_INVALID,
+              "timing %zu: a sample that is no time above 0, or of no number of calls", index);
     } else if (count < FEWEST_SAMPLES ||
                json_int_of(json_at(timing, "taken"), 0) != (int64_t)count) {
         judge(judgement, GATE_INVALID, "timing %zu: %zu samples, expected %lld and at least %d",
               index, count, (long long)json_int_of(json_at(timing, "taken"), 0), FEWEST_SAMPLES);
-    } else if (is_gpu(unit) && !(samples[0] >= least_seconds(&problem))) {
+    } else if (!(samples[0] >= least_of(unit, &problem))) {
         judge(judgement, GATE_INVALID,
-              "timing %zu: a call took %.3g us; no GPU needs less than "
+              "timing %zu: a call took %.3g us; no %s needs less than "
               "%.3g us",
-              index, 1e6 * samples[0], 1e6 * least_seconds(&problem));
+              index, 1e6 * samples[0], is_gpu(unit) ? "GPU" : "CPU",
+              1e6 * least_of(unit, &problem));
     }
     if (same == NULL || same->kind != JSON_BOOL || !same->as.truth) {
         judge(judgement, GATE_FAIL, "timing %zu: not every output had the bits of the checked one",
               index);
     }
     free(samples);
+    return known;
 }
 
 /* How many the plan asks for: of this variant, or of each in the row. */
@@ -160,14 +289,17 @@ void judge_timings(const struct json_value *row, const struct json_value *unit,
         judge(judgement, GATE_INVALID, "%zu timings, the plan asked for %lld", json_count_of(list),
               (long long)wanted);
     }
-    for (size_t i = 0; i < json_count_of(list); i++) {
-        judge_timing(unit, i, &total, judgement);
-        for (size_t j = 0; j < i; j++) {
-            if (same_subject(&list->as.list.items[i], &list->as.list.items[j])) {
-                judge(judgement, GATE_INVALID, "timings %zu and %zu are of the same", j, i);
-            }
-        }
+    struct subject *subjects = calloc(json_count_of(list) + 1, sizeof *subjects);
+    size_t known = 0;
+    for (size_t i = 0; subjects != NULL && i < json_count_of(list); i++) {
+        known += judge_timing(unit, i, &subjects[known], &total, judgement);
     }
+    if (subjects != NULL) {
+        judge_repeated(subjects, known, judgement);
+    } else {
+        judge(judgement, GATE_INVALID, "no memory for %zu timings", json_count_of(list));
+    }
+    free(subjects);
     const double seconds = json_number_of(json_at(unit, "seconds"));
     if (!(total <= seconds)) {
         judge(judgement, GATE_INVALID, "samples of %g s in a unit of %g s", total, seconds);

@@ -5,13 +5,18 @@
 #include "ledger_print.h"
 
 #include <math.h>
+#include <stdint.h>
 #include <stdio.h>
 
+#include "evidence_print.h"
+
 void ledger_print_pack(const struct ledger_pack *pack) {
-    printf("%4lld  %.12s  %-7s%-10s %-5s %4lld timings  %.12s  %s%s%s\n", (long long)pack->id,
-           pack->root, pack->verdict, pack->partial ? " (partial)" : "", pack->mode,
-           (long long)pack->timings, pack->commit != NULL ? pack->commit : "-", pack->imported,
-           pack->reason != NULL ? "  " : "", pack->reason != NULL ? pack->reason : "");
+    printf("%4lld  %.12s  %-7s%-10s %-5s %4lld timings  ", (long long)pack->id, pack->root,
+           pack->verdict, pack->partial ? " (partial)" : "", pack->mode, (long long)pack->timings);
+    print_foreign(pack->commit != NULL ? pack->commit : "-", 12);
+    printf("  %s%s", pack->imported, pack->reason != NULL ? "  " : "");
+    print_foreign(pack->reason != NULL ? pack->reason : "", SIZE_MAX);
+    printf("\n");
 }
 
 void ledger_pack_json(struct json *json, const char *key, const struct ledger_pack *pack) {
@@ -34,9 +39,23 @@ void ledger_pack_json(struct json *json, const char *key, const struct ledger_pa
 /* Which one it is. */
 static void print_key(const struct ledger_timing *timing) {
     const char *hardware = timing->key[KEY_HARDWARE];
-    printf("%s%s%s%s  %s  %s  %s %s\n", timing->key[KEY_DEVICE], *hardware != '\0' ? " (" : "",
-           hardware, *hardware != '\0' ? ")" : "", timing->key[KEY_VARIANT], timing->shape,
-           timing->key[KEY_MODE], timing->key[KEY_CACHE]);
+    const bool known = *hardware != '\0';
+    const char *const parts[] = {timing->key[KEY_DEVICE],
+                                 known ? " (" : "",
+                                 hardware,
+                                 known ? ")" : "",
+                                 "  ",
+                                 timing->key[KEY_VARIANT],
+                                 "  ",
+                                 timing->shape,
+                                 "  ",
+                                 timing->key[KEY_MODE],
+                                 " ",
+                                 timing->key[KEY_CACHE]};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        print_foreign(parts[i], SIZE_MAX);
+    }
+    printf("\n");
 }
 
 static void key_json(struct json *json, const struct ledger_timing *timing) {

@@ -14,9 +14,9 @@
 #include "message.h"
 #include "verdict.h"
 
-enum outcome { STAYS, UNSURE, FIRST, WAITS, MOVED, REGRESSED, MISSING, OUTCOMES };
-static const char *const OUTCOME_NAMES[OUTCOMES] = {"STAYS", "AMBIGUOUS", "FIRST",  "FASTER",
-                                                    "MOVED", "REGRESSED", "MISSING"};
+enum outcome { STAYS, UNSURE, FIRST, WAITS, MOVED, REGRESSED, MISSING, ABSURD, OUTCOMES };
+static const char *const OUTCOME_NAMES[OUTCOMES] = {"STAYS", "AMBIGUOUS", "FIRST",   "FASTER",
+                                                    "MOVED", "REGRESSED", "MISSING", "NO_RATIO"};
 
 struct finding {
     struct comparison comparison;
@@ -35,12 +35,22 @@ struct work {
 
 /* ---- findings -------------------------------------------------------------------------------- */
 
+/* Not so where a median is 0 or there are too few samples: nothing follows, not even that it is
+ * the same. */
+static bool has_ratio(const struct comparison *comparison) {
+    const struct interval ratio = comparison->ratio;
+    return isfinite(ratio.value) && isfinite(ratio.low) && isfinite(ratio.high) && ratio.low > 0;
+}
+
 static enum outcome outcome_of(const struct comparison *comparison) {
     if (comparison->old == NULL) {
         return FIRST;
     }
     if (comparison->new == NULL) {
         return MISSING;
+    }
+    if (!has_ratio(comparison)) {
+        return ABSURD;
     }
     switch (comparison->change) {
     case FASTER: return comparison->sure ? WAITS : UNSURE;
@@ -133,12 +143,14 @@ static void print_text(const struct work *work, bool moves) {
         ledger_print_comparison(&work->findings[i].comparison,
                                 OUTCOME_NAMES[work->findings[i].outcome]);
     }
-    printf("%zu faster and %zu first: %s; %zu stay, %zu ambiguous, %zu regressed, %zu missing\n",
+    printf("%zu faster and %zu first: %s; %zu stay, %zu ambiguous, %zu regressed, %zu missing, "
+           "%zu without a ratio\n",
            outcomes[MOVED], outcomes[FIRST],
            moves                    ? "moved"
            : work->request->dry_run ? "not moved (--dry-run)"
                                     : "not moved",
-           outcomes[STAYS], outcomes[UNSURE], outcomes[REGRESSED], outcomes[MISSING]);
+           outcomes[STAYS], outcomes[UNSURE], outcomes[REGRESSED], outcomes[MISSING],
+           outcomes[ABSURD]);
     if (outcomes[WAITS] > 0) {
         printf("%zu faster once: a second pack of the same build would move them\n",
                outcomes[WAITS]);
@@ -191,6 +203,12 @@ static bool move_all(const struct work *work, attn_error *why) {
 }
 
 static int judge_findings(const struct work *work) {
+    if (work->outcomes[ABSURD] > 0) {
+        complain("ledger: %zu have no ratio to their baseline that is a number; no baseline was "
+                 "moved",
+                 work->outcomes[ABSURD]);
+        return EXIT_INVALID;
+    }
     if (work->outcomes[REGRESSED] > 0) {
         complain("ledger: %zu slower than their baseline by more than %g %%; no baseline was moved",
                  work->outcomes[REGRESSED], work->request->margin);

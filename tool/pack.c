@@ -82,13 +82,24 @@ static bool make_folder(const char *path, attn_error *why) {
     return true;
 }
 
+/* What a link leads to may be changed without a trace in the pack. */
+static bool is_no_link(const char *path, attn_error *why) {
+    struct stat info;
+    return lstat(path, &info) != 0 || !S_ISLNK(info.st_mode) ||
+           explain(why, "%s: a symbolic link, expected what belongs to the pack in it", path);
+}
+
+static char *read_plain(const char *path, size_t *bytes, attn_error *why) {
+    return is_no_link(path, why) ? file_read(path, bytes, why) : NULL;
+}
+
 static bool add(const struct pack *pack, enum pack_folder folder, const void *data, size_t bytes,
                 char name[SHA256_TEXT], attn_error *why) {
     sha256_text(data, bytes, name);
     char *home = path_in(pack, folder, "", why);
     char *path = path_in(pack, folder, name, why);
     const bool good = home != NULL && path != NULL && make_folder(home, why) &&
-                      write_whole(path, data, bytes, why);
+                      is_no_link(home, why) && write_whole(path, data, bytes, why);
     free(path);
     free(home);
     return good;
@@ -202,12 +213,12 @@ bool pack_list(const struct pack *pack, enum pack_folder folder, struct pack_nam
     if (home == NULL) {
         return false;
     }
-    DIR *open_folder = opendir(home);
-    bool good = true;
+    bool good = is_no_link(home, why);
+    DIR *open_folder = good ? opendir(home) : NULL;
     if (open_folder != NULL) {
         good = read_names(open_folder, home, SUFFIXES[folder], names, why);
         closedir(open_folder);
-    } else if (errno != ENOENT) { /* a run that was killed early has none yet */
+    } else if (good && errno != ENOENT) { /* a run that was killed early has none yet */
         good = explain(why, "%s: %s", home, strerror(errno));
     }
     if (!good) {
@@ -231,7 +242,7 @@ char *pack_read(const struct pack *pack, enum pack_folder folder, const char *na
         return NULL;
     }
     char *path = path_in(pack, folder, name, why);
-    char *data = path != NULL ? file_read(path, bytes, why) : NULL;
+    char *data = path != NULL ? read_plain(path, bytes, why) : NULL;
     if (data != NULL) {
         char hash[SHA256_TEXT];
         sha256_text(data, *bytes, hash);
@@ -285,7 +296,7 @@ char *pack_published(const struct pack *pack, const char *file, size_t *bytes, a
     if (path != NULL && access(path, F_OK) != 0 && errno == ENOENT) {
         explain(why, "%s", "");
     } else if (path != NULL) {
-        text = file_read(path, bytes, why);
+        text = read_plain(path, bytes, why);
     }
     free(path);
     return text;
@@ -335,7 +346,7 @@ bool pack_open(struct pack *pack, const char *path, attn_error *why) {
         explain(why, "%s: no evidence pack: there is no %s in it", path, PLAN);
     } else {
         size_t bytes = 0;
-        char *text = file_read(plan_path, &bytes, why);
+        char *text = read_plain(plan_path, &bytes, why);
         good = text != NULL && take_plan(pack, plan_path, text, bytes, why);
         free(text);
     }
@@ -377,10 +388,14 @@ static bool is_empty(const char *path, attn_error *why) {
     return empty;
 }
 
+bool pack_make_folder(const char *path, attn_error *why) {
+    return make_folder(path, why) && is_empty(path, why);
+}
+
 bool pack_create(struct pack *pack, const char *path, const char *plan, attn_error *why) {
     *pack = (struct pack){.path = strdup(path)};
     if (pack->path == NULL) {
         return explain(why, "out of memory");
     }
-    return make_folder(path, why) && is_empty(path, why) && pack_replan(pack, plan, why);
+    return pack_make_folder(path, why) && pack_replan(pack, plan, why);
 }

@@ -10,7 +10,8 @@
  *
  * Invariant: a file appears whole, under its name, or not at all, and is on disk before it has the
  * name: a run that is killed, or a disk that is full, leaves what was there, and at worst a file
- * `.attest-*.tmp`, which is ignored. A unit that is read has the SHA-256 that it is called by.
+ * `.attest-*.tmp`, which is ignored. A unit that is read has the SHA-256 that it is called by, and
+ * what is read lies in the pack: a symbolic link is refused.
  */
 #ifndef ATTEST_PACK_H
 #define ATTEST_PACK_H
@@ -32,8 +33,11 @@ struct pack {
 
 enum pack_folder { PACK_UNITS, PACK_ARTIFACTS, PACK_FOLDERS };
 
-/* Makes the folder, or takes an empty one, and writes the plan: JSON in any form, whose "schema" is
- * PACK_SCHEMA. After a failure, too, the pack may be closed. */
+/* Makes the folder, or takes one with nothing in it but `.attest-*.tmp`. */
+bool pack_make_folder(const char *path, attn_error *why);
+
+/* The same, and writes the plan: JSON in any form, whose "schema" is PACK_SCHEMA. After a failure,
+ * too, the pack may be closed. */
 bool pack_create(struct pack *pack, const char *path, const char *plan, attn_error *why);
 
 /* Refuses what is no pack, and packs of another schema. */

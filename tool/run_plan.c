@@ -11,15 +11,9 @@
 #include <string.h>
 #include <sys/utsname.h>
 
+#include "evidence_plan.h"
 #include "message.h"
 #include "pack.h"
-#include "record_bench.h"
-
-/* How much a unit of a stage has to show. On the virtual GPU a case takes tenths of a second; a
- * thousand launches are what parity demands of every variant. */
-enum { LAUNCHES = 1000 };
-static const int64_t EMULATE_CASES[] = {4, 4}, CPU_CASES[] = {20, 40}, GPU_CASES[] = {2, 6};
-enum { CHOSEN_PROBLEMS = 7 }; /* of bench, for what the library itself would take */
 
 struct making {
     const struct run_request *request;
@@ -56,13 +50,13 @@ static void open_row(const struct making *making, enum stage stage, const char *
     json_text(json, "device", device);
     json_text(json, "absent", absent[0] != '\0' ? absent : NULL);
     json_bool(json, "asked", asked);
-    if (stage == EMULATE) {
-        json_int(json, "cases", EMULATE_CASES[full]);
-    } else if (stage == PARITY) {
-        json_int(json, "cases", strcmp(device, "cpu") == 0 ? CPU_CASES[full] : GPU_CASES[full]);
-        json_int(json, "launches", LAUNCHES);
+    if (stage == EMULATE || stage == PARITY) {
+        json_int(json, "cases", plan_least_cases(stage, device, full));
+    }
+    if (stage == PARITY) {
+        json_int(json, "launches", LEAST_LAUNCHES);
     } else if (stage == BENCH) {
-        json_int(json, "timings", bench_timings_per_problem(device));
+        json_int(json, "timings", plan_least_timings(device, full, false));
     }
 }
 
@@ -138,7 +132,7 @@ static void put_device_row(const struct making *making, enum stage stage,
         if (is_subject(making, stage, subject)) {
             const bool more = stage == BENCH && making->request->full && subject->chosen;
             put_subject(json, subject->variant, subject->image,
-                        more ? CHOSEN_PROBLEMS * bench_timings_per_problem(device->name) : 0);
+                        more ? plan_least_timings(device->name, true, true) : 0);
         }
     }
     json_close(json);
@@ -243,8 +237,44 @@ static void put_inspect_rows(const struct making *making) {
     }
 }
 
+/* Whether the run before had it so: its device is gone, and its rows stay. */
+static bool was_chosen(const struct making *making, const char *variant, const char *device) {
+    const struct json_value *variants = json_at(making->before, "variants");
+    for (size_t i = 0; i < json_count_of(variants); i++) {
+        const struct json_value *one = &variants->as.list.items[i];
+        const struct json_value *chosen = json_at(one, "chosen");
+        const char *name = json_text_of(json_at(one, "name"));
+        for (size_t k = 0; name != NULL && k < json_count_of(chosen); k++) {
+            const char *there = json_text_of(&chosen->as.list.items[k]);
+            if (strcmp(name, variant) == 0 && there != NULL && strcmp(there, device) == 0) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+/* The devices on which the library would take the variant for a usual problem. */
+static void put_chosen(const struct making *making, const char *variant) {
+    json_open(making->json, "chosen", '[');
+    for (size_t i = 0; i < making->device_count; i++) {
+        const struct run_device *device = &making->devices[i];
+        bool chosen = device->absent[0] != '\0' && was_chosen(making, variant, device->name);
+        for (size_t k = 0; k < device->count; k++) {
+            const struct run_subject *subject = &device->subjects[k];
+            chosen = chosen || (subject->chosen && subject->refusal[0] == '\0' &&
+                                strcmp(subject->variant, variant) == 0);
+        }
+        if (chosen) {
+            json_text(making->json, NULL, device->name);
+        }
+    }
+    json_close(making->json);
+}
+
 /* Everything that is in the library, so that a row that lacks some can be told. */
-static void put_variants(struct json *json) {
+static void put_variants(const struct making *making) {
+    struct json *json = making->json;
     attn_variant variant = {.size = sizeof variant};
     json_open(json, "variants", '[');
     for (int32_t i = 0; attn_variant_get(NULL, i, &variant, NULL) == ATTN_OK; i++) {
@@ -262,6 +292,7 @@ static void put_variants(struct json *json) {
             }
         }
         json_close(json);
+        put_chosen(making, variant.name);
         json_close(json);
     }
     json_close(json);
@@ -380,7 +411,7 @@ static bool write_plan(struct making *making, attn_error *why) {
         return false;
     }
     put_rows(making);
-    put_variants(making->json);
+    put_variants(making);
     json_close(making->json);
     return true;
 }

@@ -218,7 +218,7 @@ static void *run_lane(void *argument) {
  * itself. */
 static size_t lanes_for(const struct json_value *row, size_t count) {
     const enum stage stage = stage_of(json_text_of(json_at(row, "stage")));
-    const bool gpu = strncmp(json_text_of(json_at(row, "device")), "cuda", 4) == 0;
+    const bool gpu = names_gpu(json_text_of(json_at(row, "device")));
     const long cores = sysconf(_SC_NPROCESSORS_ONLN);
     size_t lanes = 1;
     if (stage == EMULATE && cores > 1) {

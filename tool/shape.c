@@ -12,7 +12,7 @@
 const char *const DTYPE_NAMES[] = {"fp32", "fp16", "bf16", NULL};
 const char *const CAUSAL_NAMES[] = {"none", "top-left", "bottom-right", NULL};
 const char *const LAYOUT_NAMES[] = {"bhsd", "bshd", NULL};
-static const char *const TENSOR_CORES_NAMES[] = {"auto", "never", "require", NULL};
+const char *const TENSOR_CORES_NAMES[] = {"auto", "never", "require", NULL};
 
 /* ---- options --------------------------------------------------------------------------------- */
 

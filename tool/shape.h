@@ -10,9 +10,10 @@
 #include "json.h"
 
 /* Names in the order of the library's enums. */
-extern const char *const DTYPE_NAMES[];  /* fp32 fp16 bf16 */
-extern const char *const CAUSAL_NAMES[]; /* none top-left bottom-right */
-extern const char *const LAYOUT_NAMES[]; /* bhsd bshd */
+extern const char *const DTYPE_NAMES[];        /* fp32 fp16 bf16 */
+extern const char *const CAUSAL_NAMES[];       /* none top-left bottom-right */
+extern const char *const LAYOUT_NAMES[];       /* bhsd bshd */
+extern const char *const TENSOR_CORES_NAMES[]; /* auto never require */
 
 /* How big it is. */
 struct sizes {
