@@ -136,7 +136,7 @@ TEST(what_cannot_be_recorded) {
 /* The fake driver is told by the environment, which it reads at each call but for the launches. */
 TEST(gpu) {
     setenv("FAKE_DRIVER_COMPUTE", "1", 1);
-    const struct slot slot = {.device = "cuda",
+    const struct slot slot = {.device = "cuda:0",
                               .driver = FAKE_DRIVER,
                               .variant = first_variant("cuda", FAKE_DRIVER),
                               .image = LIBRARY,

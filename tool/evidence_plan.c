@@ -127,7 +127,7 @@ static bool check_variant(const struct json_value *variants, size_t index, attn_
     for (size_t i = 0; i < json_count_of(cubins); i++) {
         good = good && is_hex(&cubins->as.list.items[i], SHA256_TEXT - 1);
     }
-    for (size_t i = 0; i < json_count_of(chosen); i++) {
+    for (size_t i = 0; chosen != NULL && i < json_count_of(chosen); i++) {
         good = good && names_gpu(json_text_of(&chosen->as.list.items[i]));
     }
     return good || explain(why,

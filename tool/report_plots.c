@@ -284,9 +284,9 @@ static void put_figure(const struct pack_report *report, const struct panel *pan
     svg_plot(out, &(struct svg_plot){
                       .title = title,
                       .subtitle = subtitle,
-                      .x = {"keys (sequence length S)", SVG_LOG2},
-                      .y = {figure == TIME ? "\xc2\xb5s a call" : "TFLOP/s",
-                            figure == TIME ? SVG_LOG10 : SVG_LINEAR},
+                      .x = {.title = "keys (sequence length S)", .scale = SVG_LOG2},
+                      .y = {.title = figure == TIME ? "\xc2\xb5s a call" : "TFLOP/s",
+                            .scale = figure == TIME ? SVG_LOG10 : SVG_LINEAR},
                       .series = series,
                       .series_count = used,
                   });

@@ -165,7 +165,7 @@ static void put_course(const struct trend *trend, const struct ledger_timing *gr
                       .title = group->shape,
                       .subtitle = subtitle,
                       .x = {"pack", SVG_LINEAR, .whole = true},
-                      .y = {"\xc2\xb5s a call", SVG_LOG10},
+                      .y = {.title = "\xc2\xb5s a call", .scale = SVG_LOG10},
                       .series = series,
                       .series_count = find_baseline(trend, course) ? 3 : 2,
                   });
