@@ -168,6 +168,15 @@ static void forge_row(const struct sample *s, enum impostor kind, const attn_row
     }
 }
 
+static double largest_distance(const float *row, const double *truth, size_t count) {
+    double distance = 0;
+    for (size_t i = 0; i < count; i++) {
+        const double error = fabs((double)row[i] - truth[i]);
+        distance = error > distance ? error : distance;
+    }
+    return distance;
+}
+
 /* Puts the impostor in the place of O and returns its largest distance from the truth; below 0: out
  * of memory. */
 static double forge(struct sample *s, const struct expectation *expected, enum impostor kind) {
@@ -185,9 +194,7 @@ static double forge(struct sample *s, const struct expectation *expected, enum i
         forge_row(s, kind, &at, row + dim, row);
         attn_from_float(p->dtype, to, row, dim);
         attn_to_float(p->dtype, row, to, dim);
-        for (size_t d = 0; d < dim; d++) {
-            distance = fmax(distance, fabs((double)row[d] - expected->o[r * dim + d]));
-        }
+        distance = fmax(distance, largest_distance(row, expected->o + r * dim, dim));
     }
     free(row);
     return distance;
