@@ -106,11 +106,13 @@ struct row_state {
     float reference[2], sum[2], factor[2];
 };
 
-INLINE void exponentiate(unsigned (&p)[PAIRS], float sum[2], const float (&s)[SCORES],
-                         const float reference[2], float scale) {
+/* P and their sums, of both rows of a thread (from 0, step 1) or of one (from it on, step 2). */
+template <int from, int step>
+INLINE void exponentiate(unsigned (&p)[PAIRS], float (&sum)[2], const float (&s)[SCORES],
+                         const float (&reference)[2], float scale) {
     float parts[4] = {0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll
-    for (int i = 0; i < PAIRS; i++) {
+    for (int i = from; i < PAIRS; i += step) {
         const float origin = -reference[i % 2];
         const float low = exp2_fast(fmaf(s[2 * i], scale, origin));
         const float high = exp2_fast(fmaf(s[2 * i + 1], scale, origin));
@@ -118,40 +120,50 @@ INLINE void exponentiate(unsigned (&p)[PAIRS], float sum[2], const float (&s)[SC
         parts[i % 2 * 2 + 1] += high;
         p[i] = pack(low, high);
     }
-    sum[0] = parts[0] + parts[1];
-    sum[1] = parts[2] + parts[3];
-}
-
-/* The references become the maxima so far, factors what that does to sum and O. The largest score
- * is the largest product: scales are positive. */
-INLINE void raise_references(const float (&s)[SCORES], float scale, struct row_state &rows) {
 #pragma unroll
-    for (int half = 0; half < 2; half++) {
-        float even = s[2 * half], odd = s[2 * half + 1];
-#pragma unroll
-        for (int i = half + 2; i < PAIRS; i += 2) {
-            even = fmaxf(even, s[2 * i]);
-            odd = fmaxf(odd, s[2 * i + 1]);
-        }
-        float maximum = fmaxf(even, odd);
-        maximum = fmaxf(maximum, __shfl_xor_sync(~0U, maximum, 1));
-        maximum = fmaxf(maximum, __shfl_xor_sync(~0U, maximum, 2));
-        maximum = fmaxf(maximum * scale, rows.reference[half]);
-        rows.factor[half] = exp2_fast(rows.reference[half] - maximum);
-        rows.reference[half] = maximum;
-        rows.sum[half] *= rows.factor[half];
+    for (int row = from; row < 2; row += step) {
+        sum[row] = parts[2 * row] + parts[2 * row + 1];
     }
 }
 
-/* Returns whether O has to be multiplied by the factors; the same in all lanes. */
+/* The reference of a row becomes the maximum so far, the factor what that does to sum and O. The
+ * largest score is the largest product: scales are positive. */
+template <int row>
+INLINE void raise_reference(const float (&s)[SCORES], float scale, struct row_state &rows) {
+    float even = s[2 * row], odd = s[2 * row + 1];
+#pragma unroll
+    for (int i = row + 2; i < PAIRS; i += 2) {
+        even = fmaxf(even, s[2 * i]);
+        odd = fmaxf(odd, s[2 * i + 1]);
+    }
+    float maximum = fmaxf(even, odd);
+    maximum = fmaxf(maximum, __shfl_xor_sync(~0U, maximum, 1));
+    maximum = fmaxf(maximum, __shfl_xor_sync(~0U, maximum, 2));
+    maximum = fmaxf(maximum * scale, rows.reference[row]);
+    rows.factor[row] = exp2_fast(rows.reference[row] - maximum);
+    rows.reference[row] = maximum;
+    rows.sum[row] *= rows.factor[row];
+}
+
+/* Returns whether O has to be multiplied by the factors; the same in all lanes. Where 16 bits were
+ * too few for one of a lane's two rows, the other one is left as it is. */
 INLINE bool softmax(unsigned (&p)[PAIRS], const float (&s)[SCORES], float scale,
                     struct row_state &rows) {
     float added[2];
-    exponentiate(p, added, s, rows.reference, scale);
-    const bool raise = __any_sync(~0U, !(fmaxf(added[0], added[1]) < SUM_LIMIT));
+    exponentiate<0, 1>(p, added, s, rows.reference, scale);
+    const bool first = __any_sync(~0U, !(added[0] < SUM_LIMIT));
+    const bool second = __any_sync(~0U, !(added[1] < SUM_LIMIT));
+    const bool raise = first || second;
     if (raise) {
-        raise_references(s, scale, rows);
-        exponentiate(p, added, s, rows.reference, scale);
+        rows.factor[0] = rows.factor[1] = 1.0f;
+        if (first) {
+            raise_reference<0>(s, scale, rows);
+            exponentiate<0, 2>(p, added, s, rows.reference, scale);
+        }
+        if (second) {
+            raise_reference<1>(s, scale, rows);
+            exponentiate<1, 2>(p, added, s, rows.reference, scale);
+        }
     }
     rows.sum[0] += added[0];
     rows.sum[1] += added[1];
@@ -162,8 +174,9 @@ INLINE void softmax_first(unsigned (&p)[PAIRS], const float (&s)[SCORES], float 
                           struct row_state &rows) {
     rows.reference[0] = rows.reference[1] = NO_REFERENCE;
     rows.sum[0] = rows.sum[1] = 0.0f;
-    raise_references(s, scale, rows);
-    exponentiate(p, rows.sum, s, rows.reference, scale);
+    raise_reference<0>(s, scale, rows);
+    raise_reference<1>(s, scale, rows);
+    exponentiate<0, 1>(p, rows.sum, s, rows.reference, scale);
 }
 
 INLINE void rescale(float (&o)[OUTPUTS], const float factor[2]) {
