@@ -140,16 +140,19 @@ struct world {
     double spread;  /* of a sample */
     int64_t rounds; /* that were measured */
     int rejects;    /* one in so many candidates fails; 0: none */
+    double give_up; /* below this ratio a first timing ends after three rounds */
 };
 
 static void timings_json(struct world *w, const struct step *step, struct json *json) {
     const double cost =
         cost_of(&step->candidate->knobs) / (step->kind == STEP_HELD_OUT ? w->held : 1);
+    const bool hopeless = step->kind == STEP_CANDIDATE && w->today < w->give_up * cost;
+    const int rounds = hopeless ? 3 : step->rounds;
     json_open(json, "timings", '[');
     json_open(json, NULL, '{');
     for (int side = 0; side < 2; side++) {
         json_open(json, side == 0 ? "baseline" : "candidate", '[');
-        for (int i = 0; i < step->rounds; i++) {
+        for (int i = 0; i < rounds; i++) {
             const double noise = 1.0 + w->spread * (double)rng_normal(&w->noise);
             json_real(json, NULL, (side == 0 ? w->today : cost) * noise);
         }
@@ -157,7 +160,7 @@ static void timings_json(struct world *w, const struct step *step, struct json *
     }
     json_close(json);
     json_close(json);
-    w->rounds += step->rounds;
+    w->rounds += rounds;
 }
 
 /* What a device would have answered. */
@@ -297,6 +300,26 @@ TEST(finds_what_brute_force_finds_with_a_fifth_of_its_work) {
     }
     CHECK_MSG(found >= 90, "%d of %d searches came within 1 %% of the best of %d candidates", found,
               (int)SEEDS, legal);
+}
+
+/* Three rounds have no interval: such candidates are ranked all the same, below the others. */
+TEST(the_hopeless_rank_last) {
+    struct search s;
+    struct world w = {.noise = 9, .today = 1.0, .held = 1, .spread = 0.002, .give_up = 0.85};
+    int ranked[64], hopeless = 0;
+    free(run_search(&s, 11, 60, &w));
+    const int count = search_ranking(&s, ranked, 64);
+    for (int i = 0; i < count; i++) {
+        const double ratio = candidate_score(&s, s.candidates[ranked[i]]).value;
+        const bool given_up = isnan(candidate_score(&s, s.candidates[ranked[i]]).low);
+        CHECK_MSG(given_up || hopeless == 0, "%g stands behind a hopeless one", ratio);
+        CHECK_MSG(i == 0 || ratio < candidate_score(&s, s.candidates[ranked[i - 1]]).value + 0.01,
+                  "rank %d has %g", i, ratio);
+        hopeless += given_up;
+    }
+    CHECK(hopeless > 10 && hopeless < count);
+    CHECK(s.winner >= 0 && !isnan(candidate_score(&s, s.candidates[s.winner]).low));
+    search_free(&s);
 }
 
 /* ---- promotion ------------------------------------------------------------------------------- */

@@ -80,6 +80,13 @@ struct interval candidate_score(const struct search *search, const struct candid
     return mean_of(candidate->series, search->targets.count);
 }
 
+/* What a candidate is ranked by: the lower end of its interval. A hopeless one was given up before it
+ * had one, and has its median. */
+static double rank_of(const struct search *search, const struct candidate *candidate) {
+    const struct interval score = candidate_score(search, candidate);
+    return isnan(score.low) ? score.value : score.low;
+}
+
 int search_ranking(const struct search *search, int *numbers, int most) {
     int count = 0;
     for (int i = 0; i < search->count; i++) {
@@ -87,10 +94,9 @@ int search_ranking(const struct search *search, int *numbers, int most) {
         if (c->state != CANDIDATE_TIMED) {
             continue;
         }
-        const double low = candidate_score(search, c).low;
+        const double rank = rank_of(search, c);
         int place = count;
-        while (place > 0 &&
-               candidate_score(search, search->candidates[numbers[place - 1]]).low < low) {
+        while (place > 0 && rank_of(search, search->candidates[numbers[place - 1]]) < rank) {
             place--;
         }
         if (place < most) {
@@ -172,17 +178,16 @@ static void begin_generation(struct search *s) {
 static void climb(struct search *s) {
     int ranked[64], kept = 0, taken = 0;
     const int best = search_best(s);
-    const double bar = best >= 0 ? candidate_score(s, s->candidates[best]).low : (double)NAN;
+    const double bar = best >= 0 ? rank_of(s, s->candidates[best]) : (double)NAN;
     for (int i = 0; i < s->entrant_count; i++) {
         const struct candidate *c = s->candidates[s->entrants[i]];
-        const double low = candidate_score(s, c).low;
+        const double rank = rank_of(s, c);
         int place = kept;
         if (c->state != CANDIDATE_TIMED || !(candidate_score(s, c).high >= bar)) {
             continue;
         }
         taken++;
-        for (; place > 0 && candidate_score(s, s->candidates[ranked[place - 1]]).low < low;
-             place--) {
+        for (; place > 0 && rank_of(s, s->candidates[ranked[place - 1]]) < rank; place--) {
             ranked[place] = ranked[place - 1];
         }
         ranked[place] = c->number;
