@@ -147,6 +147,12 @@ static void judgement_json(struct json *json, const struct judgement *judgement)
     json_text(json, "reason", judgement->gate == GATE_PASS ? NULL : judgement->reason);
 }
 
+/* Children that shared the device: each second of theirs was one of all of them. */
+static double lanes_of(const struct unit *unit) {
+    const int64_t lanes = unit != NULL ? json_int_of(json_at(unit->value, "lanes"), 1) : 1;
+    return lanes > 1 ? (double)lanes : 1.0;
+}
+
 static void add_slot(const struct work *work, const struct json_value *row,
                      const struct json_value *subject, struct evidence_row *out,
                      struct json *json) {
@@ -169,7 +175,7 @@ static void add_slot(const struct work *work, const struct json_value *row,
     json_close(json);
     out->subjects++;
     out->passed += judgement.gate == GATE_PASS;
-    out->seconds += seconds >= 0 ? seconds : 0.0;
+    out->seconds += seconds >= 0 ? seconds / lanes_of(unit) : 0.0;
     judge(&out->judgement, judgement.gate, "%.80s: %.160s", variant, judgement.reason);
 }
 

@@ -105,12 +105,16 @@ static void judge_known(const struct json_value *object, const char *const *know
 }
 
 static void judge_keys(const struct json_value *unit, struct judgement *judgement) {
-    static const char *const KNOWN[] = {
-        "artifacts", "broken", "cases", "controls", "device", "image",  "library", "logs", "schema",
-        "seconds",   "seed",   "stage", "timings",  "tool",   "values", "variant", NULL};
+    static const char *const KNOWN[] = {"artifacts", "broken",  "cases",   "controls", "device",
+                                        "image",     "lanes",   "library", "logs",     "schema",
+                                        "seconds",   "seed",    "stage",   "timings",  "tool",
+                                        "values",    "variant", NULL};
     judge_known(unit, KNOWN, "a unit", judgement);
     if (!(json_number_of(json_at(unit, "seconds")) >= 0.0)) {
         judge(judgement, GATE_INVALID, "seconds: expected a number of at least 0");
+    }
+    if (json_at(unit, "lanes") != NULL && json_int_of(json_at(unit, "lanes"), 0) < 1) {
+        judge(judgement, GATE_INVALID, "lanes: expected a whole number of at least 1");
     }
 }
 

@@ -292,19 +292,19 @@ void nvml_values_json(struct json *json, const struct nvml_watch *watch) {
     }
 }
 
-void nvml_json(struct json *json, const char *key, const struct nvml_watch *watch) {
+void nvml_gpu_json(struct json *json, const struct nvml *nvml) {
+    json_text(json, "name", nvml->name[0] != '\0' ? nvml->name : NULL);
+    json_text(json, "uuid", nvml->uuid[0] != '\0' ? nvml->uuid : NULL);
+    json_text(json, "driver_version", nvml->driver[0] != '\0' ? nvml->driver : NULL);
+}
+
+void nvml_watch_json(struct json *json, const struct nvml_watch *watch) {
     char text[256];
-    json_open(json, key, '{');
     if (watch->nvml != NULL) {
-        json_text(json, "name", watch->nvml->name[0] != '\0' ? watch->nvml->name : NULL);
-        json_text(json, "uuid", watch->nvml->uuid[0] != '\0' ? watch->nvml->uuid : NULL);
-        json_text(json, "driver_version",
-                  watch->nvml->driver[0] != '\0' ? watch->nvml->driver : NULL);
         json_int(json, "looks", watch->looks);
         nvml_values_json(json, watch);
         if (watch->reasons_known) {
             json_text(json, "clocks_held_by", nvml_reasons_text(watch->reasons, text, sizeof text));
         }
     }
-    json_close(json);
 }

@@ -44,8 +44,9 @@ void nvml_watch_join(struct nvml_watch *all, const struct nvml_watch *one);
 /* "idle, power cap" into the buffer; the names of NVIDIA's clock event reasons. */
 const char *nvml_reasons_text(uint64_t reasons, char *buffer, size_t size);
 
-/* What the GPU is, and what was seen of it, as an object under `key`. */
-void nvml_json(struct json *json, const char *key, const struct nvml_watch *watch);
+/* What the GPU is, and what was seen of it: keys of an object that is open. */
+void nvml_gpu_json(struct json *json, const struct nvml *nvml);
+void nvml_watch_json(struct json *json, const struct nvml_watch *watch);
 
 /* The figures alone, as numbers of the open object: sm_clock_mhz_least and so on. What is not known
  * is left out. */

@@ -207,7 +207,9 @@ static void row_json(struct json *json, const struct measurement *m, const struc
     json_real(json, "sleep_read_ns", 1e9 * row->sleep.read);
     json_int(json, "words_differing", row->differing);
     json_real(json, "host_ns", 1e9 * row->timing.host);
-    nvml_json(json, "gpu", &row->gpu);
+    json_open(json, "gpu", '{');
+    nvml_watch_json(json, &row->gpu);
+    json_close(json);
     json_close(json);
 }
 
@@ -224,6 +226,11 @@ static void state_json(struct json *json, const struct recording *recording) {
               shared.nvml != NULL              ? "present"
               : shared.no_nvml.text[0] != '\0' ? shared.no_nvml.text
                                                : NULL);
+    if (shared.nvml != NULL) {
+        json_open(json, "gpu", '{');
+        nvml_gpu_json(json, shared.nvml);
+        json_close(json);
+    }
     if (recording->peers[0] != '\0' || recording->no_peers.text[0] != '\0') {
         json_text(json, "peers",
                   recording->peers[0] != '\0' ? recording->peers : recording->no_peers.text);

@@ -85,8 +85,8 @@ static bool fill_slot(const struct pack *pack, const struct json_value *row,
 }
 
 static enum result do_slot(struct pack *pack, const struct json_value *row,
-                           const struct json_value *subject, int64_t behind, char name[SHA256_TEXT],
-                           attn_error *why) {
+                           const struct json_value *subject, int64_t behind, int64_t lanes,
+                           char name[SHA256_TEXT], attn_error *why) {
     const enum stage stage = stage_of(json_text_of(json_at(row, "stage")));
     const double started = clock_seconds();
     char *text = NULL;
@@ -106,6 +106,7 @@ static enum result do_slot(struct pack *pack, const struct json_value *row,
     const double seconds = clock_seconds() - started;
     if (good) {
         json_real(&unit, "seconds", seconds);
+        json_int(&unit, "lanes", lanes);
         json_close(&unit);
     }
     const bool closed = fclose(out) == 0;
@@ -134,7 +135,8 @@ static int64_t count_numbers(const char *list) {
     return count;
 }
 
-static int do_row(struct pack *pack, const struct json_value *row, const char *slots) {
+static int do_row(struct pack *pack, const struct json_value *row, const char *slots,
+                  int64_t lanes) {
     const struct json_value *subjects = json_at(row, "subjects");
     for (const char *at = slots; *at != '\0';) {
         char *end;
@@ -146,8 +148,8 @@ static int do_row(struct pack *pack, const struct json_value *row, const char *s
         }
         at = *end == ',' ? end + 1 : end;
         conversation_answer("start\t%lu", index);
-        const enum result result =
-            do_slot(pack, row, &subjects->as.list.items[index], count_numbers(at), name, &why);
+        const enum result result = do_slot(pack, row, &subjects->as.list.items[index],
+                                           count_numbers(at), lanes, name, &why);
         if (result == UNWRITABLE) {
             conversation_answer("unwritable\t%s", why.text);
             break;
@@ -161,7 +163,7 @@ static int do_row(struct pack *pack, const struct json_value *row, const char *s
     return EXIT_DONE;
 }
 
-int run_slots(const char *path, int64_t row, const char *slots) {
+int run_slots(const char *path, int64_t row, const char *slots, int64_t lanes) {
     struct pack pack;
     attn_error why = {""};
     if (!conversation_joined()) {
@@ -173,7 +175,7 @@ int run_slots(const char *path, int64_t row, const char *slots) {
     } else if (row < 0 || row >= (int64_t)json_count_of(json_at(pack.plan, "rows"))) {
         status = complain("run: --row: %lld: the plan has no such row", (long long)row);
     } else {
-        status = do_row(&pack, &json_at(pack.plan, "rows")->as.list.items[row], slots);
+        status = do_row(&pack, &json_at(pack.plan, "rows")->as.list.items[row], slots, lanes);
     }
     pack_close(&pack);
     return status;

@@ -32,7 +32,7 @@ static const double PATIENCE[STAGES] = {
 struct row_work {
     struct pack *pack;
     const struct json_value *row;
-    size_t index;
+    size_t index, lanes;
     double seconds; /* of the watchdog */
     pthread_mutex_t lock;
     struct progress *progress;
@@ -164,7 +164,7 @@ static bool take_line(void *user, char *line) {
  * died in none, the first one does, so that there is an end. */
 static void run_child(struct lane *lane) {
     struct row_work *work = lane->work;
-    char row[24], reason[700], *slots = malloc(24 * (lane->count + 1));
+    char row[24], lanes[24], reason[700], *slots = malloc(24 * (lane->count + 1));
     attn_error why = {"out of memory"};
     if (slots == NULL) {
         work->unwritable = true;
@@ -177,8 +177,10 @@ static void run_child(struct lane *lane) {
         used += (size_t)sprintf(slots + used, "%s%zu", used > 0 ? "," : "", lane->slots[i]);
     }
     snprintf(row, sizeof row, "%zu", work->index);
-    const char *const words[] = {"attest", "run", "--job",   "slots", "--out", work->pack->path,
-                                 "--row",  row,   "--slots", slots,   NULL};
+    snprintf(lanes, sizeof lanes, "%zu", work->lanes);
+    const char *const words[] = {"attest",         "run",   "--job", "slots",   "--out",
+                                 work->pack->path, "--row", row,     "--slots", slots,
+                                 "--lanes",        lanes,   NULL};
     char *argv[sizeof words / sizeof *words];
     memcpy(argv, words, sizeof argv); /* which nobody writes to, whatever their type */
     const size_t before = lane->next;
@@ -235,6 +237,7 @@ static bool run_lanes(struct row_work *work, size_t *slots, size_t count) {
     pthread_t threads[LANES_MOST];
     const size_t lane_count = lanes_for(work->row, count);
     size_t at = 0, started = 0;
+    work->lanes = lane_count;
     if (lane_count > 1) {
         setenv("VGPU_THREADS", "1", 0); /* the lanes have the cores */
     }

@@ -26,6 +26,6 @@ bool run_unit_broken(const struct pack *pack, const struct json_value *row,
 bool run_work(struct pack *pack, const struct run_request *request, attn_error *why);
 
 /* The child's side: the slots of row `row` whose numbers are in `slots` ("0,3,7"). */
-int run_slots(const char *path, int64_t row, const char *slots);
+int run_slots(const char *path, int64_t row, const char *slots, int64_t lanes);
 
 #endif /* ATTEST_RUN_WORK_H */

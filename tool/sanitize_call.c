@@ -26,7 +26,7 @@ static const char *const TOOL_OPTIONS[SANITIZER_TOOLS][5] = {
 /* Fills `words`, which point at strings of the call, and ends it with NULL. */
 static void command_line(const struct sanitize_call *call, const char *self,
                          const char *words[MAX_WORDS]) {
-    static char exit_code[8], limit[] = "100";
+    static char exit_code[8], findings[] = "100", few[] = "8"; /* a planted fault has thousands */
     int n = 0;
     snprintf(exit_code, sizeof exit_code, "%d", SANITIZER_EXIT_CODE);
     words[n++] = call->sanitizer;
@@ -35,7 +35,7 @@ static void command_line(const struct sanitize_call *call, const char *self,
     words[n++] = "--error-exitcode";
     words[n++] = exit_code;
     words[n++] = "--print-limit";
-    words[n++] = limit;
+    words[n++] = call->image != NULL ? few : findings;
     for (int i = 0; TOOL_OPTIONS[call->tool][i] != NULL; i++) {
         words[n++] = TOOL_OPTIONS[call->tool][i];
     }

@@ -87,7 +87,10 @@ static void row_json(struct json *json, const struct request *request, const str
     json_real(json, "sleep_asked_seconds", row->sleep.asked);
     json_real(json, "sleep_read_seconds", row->sleep.read);
     if (request->nvml != NULL) {
-        nvml_json(json, "gpu", &row->gpu);
+        json_open(json, "gpu", '{');
+        nvml_gpu_json(json, request->nvml);
+        nvml_watch_json(json, &row->gpu);
+        json_close(json);
     }
     if (request->samples) {
         samples_json(json, timing);

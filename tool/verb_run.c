@@ -30,13 +30,14 @@
 enum job { JOB_RUN, JOB_PROBE, JOB_SLOTS };
 static const char *const JOBS[] = {"run", "probe", "slots", NULL};
 
-enum { WHAT_ARGS = 5, HOW_ARGS = 6, CHILD_ARGS = 3 };
+enum { WHAT_ARGS = 5, HOW_ARGS = 6, CHILD_ARGS = 4 };
 struct options {
     struct run_request request;
     bool quick, full, resume, json;
     int job;
     int64_t row;
     const char *slots;
+    int64_t lanes;
     struct arg what[WHAT_ARGS], how[HOW_ARGS], child[CHILD_ARGS];
 };
 
@@ -283,6 +284,7 @@ static void fill_tables(struct options *o) {
         arg_choice("--job", &o->job, JOBS, "what the child is to do"),
         arg_int("--row", &o->row, 0, INT64_MAX, "of the plan"),
         arg_text("--slots", &o->slots, "LIST", "numbers of the row's variants"),
+        arg_int("--lanes", &o->lanes, 1, 1024, "children at work on the row"),
     };
     memcpy(o->what, what, sizeof what);
     memcpy(o->how, how, sizeof how);
@@ -347,7 +349,7 @@ int verb_run(int argc, char **argv) {
                                                             : "cpu");
     case JOB_SLOTS:
         return run_slots(options.request.out != NULL ? options.request.out : "", options.row,
-                         options.slots != NULL ? options.slots : "");
+                         options.slots != NULL ? options.slots : "", options.lanes);
     case JOB_RUN: break;
     }
     if (!check(&options)) {
