@@ -259,6 +259,32 @@ static void choose_winner(struct search *s) {
     s->phase = s->proven && s->held_out.count > 0 ? STEP_HELD_OUT : STEP_END;
 }
 
+/* Whether a candidate is what every target has today. */
+static bool is_today(const struct search *s, const struct candidate *c) {
+    bool same = is_plain(c);
+    for (int i = 0; i < s->targets.count; i++) {
+        same = same && strcmp(c->name, s->baselines[i]) == 0;
+    }
+    return same;
+}
+
+/* A control: where today's choice was confirmed to be faster than itself, no other one was proven
+ * to be faster either. */
+static bool control_failed(struct search *s) {
+    for (int i = 0; i < s->finalist_count; i++) {
+        const struct candidate *c = s->candidates[s->finalists[i]];
+        const struct interval ratio = mean_of(c->confirmed, s->targets.count);
+        if (is_today(s, c) && ratio.low > 1.0) {
+            snprintf(s->decision, sizeof s->decision,
+                     "not promoted: the control failed, the machine was not quiet: %s is today's "
+                     "choice, and was %.4f (%.4f to %.4f) times as fast as itself",
+                     c->name, ratio.value, ratio.low, ratio.high);
+            return true;
+        }
+    }
+    return false;
+}
+
 static void decide(struct search *s) {
     char shape[96];
     const struct candidate *c = s->winner >= 0 ? s->candidates[s->winner] : NULL;
@@ -267,6 +293,7 @@ static void decide(struct search *s) {
         return;
     }
     const struct interval ratio = mean_of(c->confirmed, s->targets.count);
+    s->refuted = s->proven && control_failed(s);
     for (int i = 0; i < s->held_out.count && s->proven && !s->refuted; i++) {
         const struct interval held = series_interval(&s->held[i]);
         if (!(held.high >= HELD_OUT_LOSS)) {
