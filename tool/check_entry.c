@@ -11,61 +11,6 @@
 #include "json.h"
 #include "message.h"
 
-/* ---- names of C++ ---------------------------------------------------------------------------- */
-
-struct name {
-    char *text;
-    size_t size, used;
-};
-
-static void append(struct name *name, const char *text, size_t length) {
-    const size_t room = name->size - 1 - name->used;
-    const size_t kept = length < room ? length : room;
-    memcpy(name->text + name->used, text, kept);
-    name->used += kept;
-    name->text[name->used] = '\0';
-}
-
-/* "6kernel": the number says how long the name is. NULL: there is none. */
-static const char *take_source_name(const char *at, struct name *name) {
-    char *start;
-    if (*at == 'L') { /* of internal linkage */
-        at++;
-    }
-    if (*at < '1' || *at > '9') {
-        return NULL;
-    }
-    const unsigned long length = strtoul(at, &start, 10);
-    if (length > strlen(start)) {
-        return NULL;
-    }
-    if (name->used > 0) {
-        append(name, "::", 2);
-    }
-    if (strncmp(start, "_GLOBAL__N", 10) == 0) {
-        append(name, "(anonymous)", 11);
-    } else {
-        append(name, start, length);
-    }
-    return start + length;
-}
-
-const char *entry_demangle(const char *name, char *text, size_t size) {
-    struct name made = {text, size, 0};
-    const bool nested = strncmp(name, "_ZN", 3) == 0;
-    const char *at = strncmp(name, "_Z", 2) == 0 ? name + (nested ? 3 : 2) : NULL;
-    text[0] = '\0';
-    do {
-        at = at != NULL ? take_source_name(at, &made) : NULL;
-    } while (at != NULL && nested && *at != 'E' && *at != 'I');
-    if (at == NULL) {
-        snprintf(text, size, "%s", name);
-    } else if (*at == 'I') { /* the arguments of a template */
-        append(&made, "<...>", 5);
-    }
-    return text;
-}
-
 /* ---- the choice ------------------------------------------------------------------------------ */
 
 enum match { MATCH_NONE, MATCH_PREFIX, MATCH_WHOLE };
@@ -80,7 +25,8 @@ static enum match match_one(const char *name, const char *wanted) {
 static enum match match_entry(const char *name, const char *wanted) {
     char readable[ENTRY_NAME_SIZE];
     const enum match as_ptx = match_one(name, wanted);
-    const enum match as_source = match_one(entry_demangle(name, readable, sizeof readable), wanted);
+    const enum match as_source =
+        match_one(vgpu_readable_name(name, readable, sizeof readable), wanted);
     return as_ptx > as_source ? as_ptx : as_source;
 }
 
@@ -127,7 +73,7 @@ static void print_params(const vgpu_module *module, size_t index, const vgpu_ker
 
 static void print_entry(const vgpu_module *module, size_t index, const vgpu_kernel *kernel) {
     char readable[ENTRY_NAME_SIZE];
-    entry_demangle(kernel->name, readable, sizeof readable);
+    vgpu_readable_name(kernel->name, readable, sizeof readable);
     printf("%s", kernel->name);
     if (strcmp(readable, kernel->name) != 0) {
         printf("  (%s)", readable);
@@ -146,7 +92,7 @@ static void write_entry(struct json *json, const vgpu_module *module, size_t ind
     uint32_t offset, bytes;
     json_open(json, NULL, '{');
     json_text(json, "name", kernel->name);
-    json_text(json, "demangled", entry_demangle(kernel->name, readable, sizeof readable));
+    json_text(json, "demangled", vgpu_readable_name(kernel->name, readable, sizeof readable));
     json_open(json, "parameters", '[');
     for (uint32_t p = 0; vgpu_param_get(module, index, p, &offset, &bytes); p++) {
         json_int(json, NULL, bytes);

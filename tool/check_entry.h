@@ -15,10 +15,6 @@
 
 enum { ENTRY_NAME_SIZE = 256 };
 
-/* "ns::kernel" of "_ZN2ns6kernelEPf", "kernel<...>" of a template's; any other name as it is.
- * Returns the buffer. */
-const char *entry_demangle(const char *name, char *text, size_t size);
-
 /* The entry whose PTX or demangled name is `wanted` or, alone, begins with it; without `wanted`,
  * the only one. */
 bool entry_find(const vgpu_module *module, const char *wanted, size_t *index, attn_error *why);

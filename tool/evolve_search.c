@@ -80,8 +80,8 @@ struct interval candidate_score(const struct search *search, const struct candid
     return mean_of(candidate->series, search->targets.count);
 }
 
-/* What a candidate is ranked by: the lower end of its interval. A hopeless one was given up before it
- * had one, and has its median. */
+/* What a candidate is ranked by: the lower end of its interval. A hopeless one was given up before
+ * it had one, and has its median. */
 static double rank_of(const struct search *search, const struct candidate *candidate) {
     const struct interval score = candidate_score(search, candidate);
     return isnan(score.low) ? score.value : score.low;

@@ -417,8 +417,9 @@ static int report(const struct check *c) {
     if (passed) {
         return EXIT_DONE;
     }
-    complain("check: %s: %zu error%s%s%s", c->kernel.name, errors, errors == 1 ? "" : "s",
-             met ? "" : ", an expectation was missed",
+    char name[ENTRY_NAME_SIZE];
+    complain("check: %s: %zu error%s%s%s", vgpu_readable_name(c->kernel.name, name, sizeof name),
+             errors, errors == 1 ? "" : "s", met ? "" : ", an expectation was missed",
              c->unfinished ? ", it did not come to its end" : "");
     return EXIT_FAILED_CHECK;
 }

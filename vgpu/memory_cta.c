@@ -334,6 +334,10 @@ static void describe_variable(const struct warp *warp, enum ptx_space space, con
     each_variable(warp->cta->launch->kernel, space, nearer, &nearest);
     const struct ptx_variable *v = nearest.before;
     const unsigned long long at = address;
+    char variable[64] = "";
+    if (v != NULL) {
+        vgpu_readable_name(v->name, variable, sizeof variable);
+    }
     if (address >= end) {
         snprintf(buffer, size, "%s address 0x%llx, %llu bytes behind the end of %s memory", name,
                  at, (unsigned long long)(address - end), name);
@@ -341,10 +345,10 @@ static void describe_variable(const struct warp *warp, enum ptx_space space, con
         snprintf(buffer, size, "%s address 0x%llx", name, at);
     } else if (v->size != 0 && address - v->address >= v->size) {
         snprintf(buffer, size, "%s address 0x%llx, %llu bytes behind \"%.40s\" (%llu bytes)", name,
-                 at, (unsigned long long)(address - v->address - v->size), v->name,
+                 at, (unsigned long long)(address - v->address - v->size), variable,
                  (unsigned long long)v->size);
     } else {
-        snprintf(buffer, size, "%s \"%.60s\" + %llu", name, v->name,
+        snprintf(buffer, size, "%s \"%.60s\" + %llu", name, variable,
                  (unsigned long long)(address - v->address));
     }
 }

@@ -59,10 +59,12 @@ static void print_callers(FILE *out, const char *indent, const vgpu_place *inner
 }
 
 static void print_finding(FILE *out, const vgpu_finding *finding) {
+    char kernel[256];
     print_place(out, &finding->place, finding->ptx_line);
     fprintf(out, ": %s: %s: %s\n", severity_name(finding->severity), finding->kind, finding->text);
     print_callers(out, "    ", &finding->place, finding->callers);
-    fprintf(out, "    in kernel %s, PTX line %" PRIu32, finding->kernel, finding->ptx_line);
+    fprintf(out, "    in kernel %s, PTX line %" PRIu32,
+            vgpu_readable_name(finding->kernel, kernel, sizeof kernel), finding->ptx_line);
     if (finding->lanes != 0) {
         fprintf(out, ", CTA (%" PRIu32 ", %" PRIu32 ", %" PRIu32 ")", finding->cta[0],
                 finding->cta[1], finding->cta[2]);

@@ -198,6 +198,11 @@ VGPU_API vgpu *vgpu_driver_gpu(void);
 
 VGPU_API const char *vgpu_version(void);
 
+/* A name of C++ as its author wrote it: "ns::kernel" of "_ZN2ns6kernelEPf", "kernel<...>" of a
+ * template's, "part" of "_ZZ3sumPKfPfE4part"; any other name as it is. size is 1 or more. Returns
+ * the buffer. */
+VGPU_API const char *vgpu_readable_name(const char *name, char *text, size_t size);
+
 #ifdef __cplusplus
 }
 #endif
