@@ -453,6 +453,16 @@ ends "cuobjdump is killed" 1 "cuobjdump: ended by signal 9" $inspect
 unset FAKE_KILLED
 rm bin/cuobjdump
 
+# The same kernel of another build: of this one.
+ends "another library that is none" 2 "--against: absent.so" $inspect --against absent.so
+run run --out against $inspect --against "$folder/libattn.so"
+holds "another library" [ "$code" -eq 0 ]
+holds "its figures in the units" grep -q '"against_registers": [1-9]' against/units/*.json
+run report against
+holds "its table" grep -q '^## Beside another build' stdout
+run verify against
+holds "another library, verified" [ "$code" -eq 0 ]
+
 # ---- compute-sanitizer -----------------------------------------------------------------------
 
 fake=$folder/tests/libfake_driver.so

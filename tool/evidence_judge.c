@@ -25,7 +25,7 @@ struct rule {
     double bound;
 };
 
-enum { MOST_RULES = 8, MOST_CONTROLS = 12, MOST_OTHERS = 16 };
+enum { MOST_RULES = 8, MOST_CONTROLS = 12, MOST_OTHERS = 24 };
 
 static const struct stage_rules {
     const char *controls[MOST_CONTROLS]; /* each must be there and have been caught */
@@ -40,7 +40,9 @@ static const struct stage_rules {
                            {"local_ops", EQUAL, 0},
                            {"helpers", EQUAL, 0},
                            {"output_calls", EQUAL, 0}},
-                 .others = {"barriers", "budget_registers", "budget_tensor_ops", "builtins",
+                 .others = {"against_instructions", "against_local_ops", "against_registers",
+                            "against_spill_bytes", "against_stack_bytes", "against_tensor_ops",
+                            "barriers", "budget_registers", "budget_tensor_ops", "builtins",
                             "cuobjdump_registers", "cuobjdump_shared_static",
                             "cuobjdump_stack_bytes", "instructions", "shared_dynamic",
                             "shared_static", "tensor_cores", "tensor_demand", "tensor_ops"},

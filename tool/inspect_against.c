@@ -13,17 +13,7 @@
 #include "json.h"
 #include "message.h"
 
-typedef attn_status variant_getter(const attn_context *context, int32_t index,
-                                   attn_variant *variant, attn_error *error);
-typedef attn_status image_getter(const attn_context *context, const char *name, int32_t index,
-                                 attn_image *image, attn_error *error);
-
-struct other {
-    variant_getter *variant;
-    image_getter *image;
-};
-
-static bool open_other(const char *path, struct other *other, attn_error *why) {
+bool other_open(const char *path, struct other_library *other, attn_error *why) {
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (library == NULL) {
         explain(why, "--against: %s", dlerror());
@@ -37,9 +27,8 @@ static bool open_other(const char *path, struct other *other, attn_error *why) {
     return (variant != NULL && image != NULL) || explain(why, "--against: %s: no libattn", path);
 }
 
-/* The same kernel for the same architecture there. */
-static bool find_row(const struct other *other, const struct inspected *own,
-                     struct inspected *found, attn_error *why) {
+bool other_find(const struct other_library *other, const struct inspected *own,
+                struct inspected *found, attn_error *why) {
     attn_variant variant = {.size = sizeof variant};
     for (int32_t i = 0; other->variant(NULL, i, &variant, NULL) == ATTN_OK; i++) {
         attn_image image = {.size = sizeof image};
@@ -111,10 +100,10 @@ static void print_row(const struct inspected *own, const struct inspected *other
 
 bool inspect_against(const char *path, const struct inspected *rows, size_t count, bool as_json,
                      size_t *missing, attn_error *why) {
-    struct other other = {NULL, NULL};
+    struct other_library other = {NULL, NULL};
     struct json json = json_begin(stdout);
     *missing = 0;
-    if (!open_other(path, &other, why)) {
+    if (!other_open(path, &other, why)) {
         return false;
     }
     if (as_json) {
@@ -129,7 +118,7 @@ bool inspect_against(const char *path, const struct inspected *rows, size_t coun
     for (size_t i = 0; i < count; i++) {
         struct inspected found;
         attn_error cause = {""};
-        const bool there = find_row(&other, &rows[i], &found, &cause);
+        const bool there = other_find(&other, &rows[i], &found, &cause);
         *missing += !there;
         if (as_json) {
             row_json(&json, &rows[i], there ? &found : NULL);

@@ -13,6 +13,21 @@
 
 #include "inspect.h"
 
+/* Another libattn.so: its attn_variant_get and attn_variant_image. */
+struct other_library {
+    attn_status (*variant)(const attn_context *context, int32_t index, attn_variant *variant,
+                           attn_error *error);
+    attn_status (*image)(const attn_context *context, const char *name, int32_t index,
+                         attn_image *image, attn_error *error);
+};
+
+/* Stays open. False and the reason: it is none. */
+bool other_open(const char *path, struct other_library *other, attn_error *why);
+
+/* The same kernel for the same architecture there; its cubin is to be closed. */
+bool other_find(const struct other_library *other, const struct inspected *own,
+                struct inspected *found, attn_error *why);
+
 /* Prints a line (or an object) for each row, with the figures of both. path: another libattn.so.
  * False and the reason: it is none. *missing: rows that it does not have. */
 bool inspect_against(const char *path, const struct inspected *rows, size_t count, bool as_json,

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * record_inspect.c - the stage inspect of one variant: what its machine code for one architecture
- * needs, the budget that it is held to, and what cuobjdump says of the same cubin where that is
- * installed.
+ * needs, the budget that it is held to, what cuobjdump says of the same cubin where that is
+ * installed, and what the same kernel needs in the library that the run was told to look at beside
+ * it (--against: a debug build, or one before a change).
  *
  * Invariant: the cubin that is looked at has the hash that the plan names.
  */
@@ -15,6 +16,7 @@
 #include "child.h"
 #include "file.h"
 #include "inspect.h"
+#include "inspect_against.h"
 #include "message.h"
 #include "ptxas_log.h"
 #include "record.h"
@@ -137,8 +139,33 @@ static char *dump(const char *program, const attn_image *image, attn_error *why)
 
 /* ---- the unit -------------------------------------------------------------------------------- */
 
-static void put_values(struct json *unit, const struct inspected *row, const struct budget *budget,
-                       const char *dump_text) {
+/* Of the other library, which is opened once; nothing where the run has none, or it no such
+ * kernel. */
+static bool put_against(struct json *unit, const struct inspected *row, attn_error *why) {
+    static struct other_library other;
+    const char *path = getenv(RECORD_AGAINST);
+    struct inspected found = {.name = row->name};
+    if (path == NULL) {
+        return true;
+    }
+    if (other.variant == NULL && !other_open(path, &other, why)) {
+        return false;
+    }
+    if (!other_find(&other, row, &found, NULL)) {
+        return true;
+    }
+    json_int(unit, "against_registers", found.entry.registers);
+    json_int(unit, "against_stack_bytes", found.entry.stack_bytes);
+    json_int(unit, "against_spill_bytes", found.spill_bytes);
+    json_int(unit, "against_local_ops", found.local_ops);
+    json_int(unit, "against_instructions", found.instructions);
+    json_int(unit, "against_tensor_ops", found.tensor_ops);
+    cubin_close(&found.cubin);
+    return true;
+}
+
+static bool put_values(struct json *unit, const struct inspected *row, const struct budget *budget,
+                       const char *dump_text, attn_error *why) {
     json_open(unit, "values", '{');
     json_int(unit, "registers", row->entry.registers);
     json_int(unit, "stack_bytes", row->entry.stack_bytes);
@@ -164,7 +191,9 @@ static void put_values(struct json *unit, const struct inspected *row, const str
         json_int(unit, "cuobjdump_shared_static",
                  dumped_shared(dump_text, row->entry.name, row->arch));
     }
+    const bool good = put_against(unit, row, why);
     json_close(unit);
+    return good;
 }
 
 static bool put_artifacts(struct json *unit, struct pack *pack, const attn_image *image,
@@ -205,8 +234,8 @@ static bool put_unit(const struct slot *slot, struct pack *pack, struct json *un
     json_open(unit, "controls", '[');
     record_control(unit, "spill", spill_is_caught(row, image, budget));
     json_close(unit);
-    put_values(unit, row, budget, text);
-    const bool good = put_artifacts(unit, pack, image, text, why);
+    const bool good =
+        put_values(unit, row, budget, text, why) && put_artifacts(unit, pack, image, text, why);
     free(text);
     return good;
 }

@@ -101,31 +101,46 @@ static void put_cell(double value, FILE *out) {
     markdown_put(out, " %s |", number_text(value, text));
 }
 
-static void put_resources(const struct pack_report *report, FILE *out) {
-    static const char *const VALUES[] = {"registers", "shared_dynamic", "spill_bytes",
-                                         "stack_bytes", "tensor_ops"};
+/* A table of values of inspect: a row for each unit that has the first of them. */
+enum { INSPECTED = 5 };
+
+static void put_inspected(const struct pack_report *report, const char *head,
+                          const char *const values[INSPECTED], FILE *out) {
     bool any = false;
     for (size_t i = 0; i < report->slot_count; i++) {
         const struct report_slot *slot = &report->slots[i];
-        if (slot->stage != INSPECT || slot->unit == NULL) {
+        if (slot->stage != INSPECT || slot->unit == NULL || isnan(slot_value(slot, values[0]))) {
             continue;
         }
         if (!any) {
-            fputs("## Resources\n\n| variant | verdict | registers | dynamic shared memory | "
-                  "spills | stack "
-                  "| tensor-core instructions |\n|---|---|---:|---:|---:|---:|---:|\n",
-                  out);
+            fprintf(out, "%s\n|---|---|---|---:|---:|---:|---:|---:|\n", head);
             any = true;
         }
         fputs("| ", out);
         markdown_code(out, slot->variant);
-        markdown_put(out, " | %s |", gate_words(slot->gate));
-        for (size_t k = 0; k < sizeof VALUES / sizeof *VALUES; k++) {
-            put_cell(slot_value(slot, VALUES[k]), out);
+        markdown_put(out, " | %s | %s |", slot->device, gate_words(slot->gate));
+        for (size_t k = 0; k < INSPECTED; k++) {
+            put_cell(slot_value(slot, values[k]), out);
         }
         fputs("\n", out);
     }
     fputs(any ? "\n" : "", out);
+}
+
+static void put_resources(const struct pack_report *report, FILE *out) {
+    static const char *const OURS[INSPECTED] = {"registers", "shared_dynamic", "spill_bytes",
+                                                "stack_bytes", "tensor_ops"};
+    static const char *const BOTH[INSPECTED] = {"against_registers", "registers",
+                                                "against_spill_bytes", "against_instructions",
+                                                "instructions"};
+    put_inspected(report,
+                  "## Resources\n\n| variant | for | verdict | registers | dynamic shared memory | "
+                  "spills | stack | tensor-core instructions |",
+                  OURS, out);
+    put_inspected(report,
+                  "## Beside another build\n\n| variant | for | verdict | its registers | ours | "
+                  "its spills | its instructions | ours |",
+                  BOTH, out);
 }
 
 static void put_parity(const struct pack_report *report, FILE *out) {

@@ -130,8 +130,7 @@ void run_tools_json(struct json *json) {
 
 /* ---- identity -------------------------------------------------------------------------------- */
 
-/* Of any size: a library may be larger than what file_read takes. */
-static bool hash_of(const char *path, char hash[SHA256_TEXT], attn_error *why) {
+bool run_file_hash(const char *path, char hash[SHA256_TEXT], attn_error *why) {
     struct stat info;
     const int file = open(path, O_RDONLY | O_CLOEXEC);
     void *data = file >= 0 && fstat(file, &info) == 0 && info.st_size > 0
@@ -155,7 +154,8 @@ bool run_identity(char library[SHA256_TEXT], char tool[64], attn_error *why) {
     if (dladdr((const void *)(uintptr_t)attn_version, &info) == 0 || info.dli_fname == NULL) {
         return explain(why, "the path of the library cannot be told");
     }
-    if (!hash_of(info.dli_fname, library, why) || !hash_of("/proc/self/exe", program, why)) {
+    if (!run_file_hash(info.dli_fname, library, why) ||
+        !run_file_hash("/proc/self/exe", program, why)) {
         return false;
     }
     snprintf(tool, 64, "%d.%d.%d %.16s", ATTN_VERSION_MAJOR, ATTN_VERSION_MINOR, ATTN_VERSION_PATCH,

@@ -311,7 +311,7 @@ static void put_list(struct json *json, const char *key, const struct arg_list *
 static bool put_head(const struct making *making, attn_error *why) {
     const struct run_request *request = making->request;
     struct json *json = making->json;
-    char library[SHA256_TEXT], tool[64], seed[17];
+    char library[SHA256_TEXT], against[SHA256_TEXT], tool[64], seed[17];
     struct utsname host = {.sysname = ""};
     if (!run_identity(library, tool, why)) {
         return false;
@@ -325,6 +325,12 @@ static bool put_head(const struct making *making, attn_error *why) {
     json_real(json, "gpu_hour_price", request->price);
     if (request->commit != NULL) {
         json_text(json, "commit", request->commit);
+    }
+    if (request->against != NULL) {
+        if (!run_file_hash(request->against, against, why)) {
+            return false;
+        }
+        json_text(json, "against", against);
     }
     json_open(json, "request", '{');
     put_list(json, "stages", &request->stages);

@@ -29,6 +29,7 @@ struct run_request {
     struct arg_list stages, devices; /* none: all */
     const char *variant;             /* an extended regular expression; NULL: all */
     const char *out, *commit;        /* commit NULL: not told */
+    const char *against;             /* another libattn.so to look at; NULL: none */
     double price;                    /* of an hour of GPU; NaN: not told */
     double timeout;                  /* seconds for one slot; 0: as the stage needs */
     uint64_t seed;
@@ -61,6 +62,9 @@ void run_tool_absent(enum stage stage, const char *device, char reason[256]);
 
 /* The versions of the tools that are there, as the object "tools". */
 void run_tools_json(struct json *json);
+
+/* SHA-256 of a file of any size: a library may be larger than what file_read takes. */
+bool run_file_hash(const char *path, char hash[SHA256_TEXT], attn_error *why);
 
 /* SHA-256 of the library and of this program: what the units are bound to. */
 bool run_identity(char library[SHA256_TEXT], char tool[64], attn_error *why);

@@ -22,7 +22,9 @@
 #include "evidence.h"
 #include "evidence_plan.h"
 #include "evidence_print.h"
+#include "inspect_against.h"
 #include "message.h"
+#include "record.h"
 #include "run_plan.h"
 #include "run_work.h"
 #include "verbs.h"
@@ -30,7 +32,7 @@
 enum job { JOB_RUN, JOB_PROBE, JOB_SLOTS };
 static const char *const JOBS[] = {"run", "probe", "slots", NULL};
 
-enum { WHAT_ARGS = 5, HOW_ARGS = 6, CHILD_ARGS = 4 };
+enum { WHAT_ARGS = 5, HOW_ARGS = 7, CHILD_ARGS = 4 };
 struct options {
     struct run_request request;
     bool quick, full, resume, json;
@@ -148,6 +150,20 @@ static bool check_pattern(const char *pattern, attn_error *why) {
 static bool check_request(const struct run_request *request, attn_error *why) {
     return check_stages(&request->stages, why) && check_devices(&request->devices, why) &&
            (request->variant == NULL || check_pattern(request->variant, why));
+}
+
+/* The recorders run in children and elsewhere: they get the whole path. */
+static bool check_against(const char *path, attn_error *why) {
+    struct other_library other;
+    char whole[PATH_MAX];
+    if (path == NULL) {
+        unsetenv(RECORD_AGAINST);
+        return true;
+    }
+    if (realpath(path, whole) == NULL) {
+        return explain(why, "--against: %s: %s", path, strerror(errno));
+    }
+    return other_open(whole, &other, why) && setenv(RECORD_AGAINST, whole, 1) == 0;
 }
 
 /* ---- going on -------------------------------------------------------------------------------- */
@@ -279,6 +295,8 @@ static void fill_tables(struct options *o) {
                  "seconds for one variant in one stage [2 minutes and "
                  "more, by stage]"),
         arg_flag("--json", &o->json, "the summary as JSON"),
+        arg_text("--against", &r->against, "LIB",
+                 "another libattn.so, such as that of make debug, to be inspected beside ours"),
     };
     const struct arg child[CHILD_ARGS] = {
         arg_choice("--job", &o->job, JOBS, "what the child is to do"),
@@ -306,7 +324,7 @@ static bool check(struct options *o) {
         complain("run: --gpu-hour-price: %g, expected 0 or more", request->price);
     } else if (o->how[4].seen && !(request->timeout > 0)) {
         complain("run: --timeout: %g, expected more than 0", request->timeout);
-    } else if (!check_request(request, &why)) {
+    } else if (!check_request(request, &why) || !check_against(request->against, &why)) {
         complain("run: %s", why.text);
     } else {
         request->full = o->full;
