@@ -9,54 +9,13 @@
 #include <string.h>
 
 #include "json_read.h"
+#include "message.h"
 
 enum { REASON_WIDTH = 120 };
 
-/* The character at `text`, of which `left` bytes are there, and how many it has; 0: no UTF-8. */
-static size_t decode(const unsigned char *text, size_t left, uint32_t *character) {
-    static const uint32_t LEAST[] = {0, 0, 0x80, 0x800, 0x10000};
-    const size_t bytes = text[0] < 0x80             ? 1
-                         : (text[0] & 0xe0) == 0xc0 ? 2
-                         : (text[0] & 0xf0) == 0xe0 ? 3
-                         : (text[0] & 0xf8) == 0xf0 ? 4
-                                                    : 0;
-    if (bytes == 0 || bytes > left) {
-        return 0;
-    }
-    *character = bytes == 1 ? text[0] : text[0] & (0x7fU >> bytes);
-    for (size_t i = 1; i < bytes; i++) {
-        if ((text[i] & 0xc0) != 0x80) {
-            return 0;
-        }
-        *character = *character << 6 | (text[i] & 0x3f);
-    }
-    return *character >= LEAST[bytes] ? bytes : 0;
-}
-
-/* C0, DEL and C1; marks, embeddings, overrides and isolates of bidirectional text; the two
- * separators of lines; what has no width and hides a word in another. */
-static bool is_treacherous(uint32_t c) {
-    return c < 0x20 || (c >= 0x7f && c < 0xa0) || c == 0x61c || (c >= 0x200b && c <= 0x200f) ||
-           (c >= 0x2028 && c <= 0x202e) || (c >= 0x2060 && c <= 0x206f) || c == 0xfeff;
-}
-
-void print_foreign(const char *text, size_t most) {
-    const size_t length = strnlen(text, most);
-    for (size_t at = 0; at < length;) {
-        uint32_t character = 0;
-        const size_t bytes = decode((const unsigned char *)text + at, length - at, &character);
-        if (bytes == 0 || is_treacherous(character)) {
-            putchar('?');
-        } else {
-            printf("%.*s", (int)bytes, text + at);
-        }
-        at += bytes > 0 ? bytes : 1;
-    }
-}
-
 /* Followed by blanks up to a width. */
 static void print_column(const char *text, int width) {
-    print_foreign(text, SIZE_MAX);
+    print_foreign(stdout, text, SIZE_MAX);
     const size_t length = strlen(text);
     printf("%*s", length < (size_t)width ? width - (int)length : 0, "");
 }
@@ -70,7 +29,7 @@ static void print_partial(const struct evidence *evidence) {
         const char *text = json_text_of(&list->as.list.items[i]);
         const char *colon = text != NULL ? strstr(text, ": ") : NULL;
         printf("%s", i > 0 ? ", " : "");
-        print_foreign(text != NULL ? text : "", colon != NULL ? (size_t)(colon - text) : 0);
+        print_foreign(stdout, text != NULL ? text : "", colon != NULL ? (size_t)(colon - text) : 0);
     }
     printf(")");
     json_free(document);
@@ -87,13 +46,13 @@ void evidence_print(const struct evidence *evidence, bool ended) {
         print_column(row->device, 8);
         printf(" %-9s %-11s %7.1f%s", GATE_NAMES[row->judgement.gate],
                row->absent != NULL ? "-" : passed, row->seconds, pass ? "" : "  ");
-        print_foreign(pass ? "" : row->judgement.reason, REASON_WIDTH);
+        print_foreign(stdout, pass ? "" : row->judgement.reason, REASON_WIDTH);
         printf("\n");
     }
     printf("\nverdict   %s", GATE_NAMES[evidence->judgement.gate]);
     if (evidence->judgement.gate != GATE_PASS) {
         printf(": ");
-        print_foreign(evidence->judgement.reason, SIZE_MAX);
+        print_foreign(stdout, evidence->judgement.reason, SIZE_MAX);
     } else if (evidence->partial) {
         print_partial(evidence);
     }

@@ -10,10 +10,6 @@
 
 #include "evidence.h"
 
-/* Text that somebody else wrote, at most so many bytes of it: a control character, one that turns
- * the direction of writing or breaks lines, and what is no UTF-8 become '?'. */
-void print_foreign(const char *text, size_t most);
-
 /* ended: there is an evidence.json. */
 void evidence_print(const struct evidence *evidence, bool ended);
 void evidence_print_json(const struct evidence *evidence, const char *path, bool ended);

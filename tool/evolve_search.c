@@ -268,8 +268,7 @@ static bool is_today(const struct search *s, const struct candidate *c) {
     return same;
 }
 
-/* A control: where today's choice was confirmed to be faster than itself, no other one was proven
- * to be faster either. */
+/* Where today's choice was confirmed to be faster than itself, nothing else was proven either. */
 static bool control_failed(struct search *s) {
     for (int i = 0; i < s->finalist_count; i++) {
         const struct candidate *c = s->candidates[s->finalists[i]];

@@ -8,14 +8,14 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "evidence_print.h"
+#include "message.h"
 
 void ledger_print_pack(const struct ledger_pack *pack) {
     printf("%4lld  %.12s  %-7s%-10s %-5s %4lld timings  ", (long long)pack->id, pack->root,
            pack->verdict, pack->partial ? " (partial)" : "", pack->mode, (long long)pack->timings);
-    print_foreign(pack->commit != NULL ? pack->commit : "-", 12);
+    print_foreign(stdout, pack->commit != NULL ? pack->commit : "-", 12);
     printf("  %s%s", pack->imported, pack->reason != NULL ? "  " : "");
-    print_foreign(pack->reason != NULL ? pack->reason : "", SIZE_MAX);
+    print_foreign(stdout, pack->reason != NULL ? pack->reason : "", SIZE_MAX);
     printf("\n");
 }
 
@@ -53,7 +53,7 @@ static void print_key(const struct ledger_timing *timing) {
                                  " ",
                                  timing->key[KEY_CACHE]};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
-        print_foreign(parts[i], SIZE_MAX);
+        print_foreign(stdout, parts[i], SIZE_MAX);
     }
     printf("\n");
 }

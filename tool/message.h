@@ -7,6 +7,8 @@
 #ifndef ATTEST_MESSAGE_H
 #define ATTEST_MESSAGE_H
 
+#include <stdio.h>
+
 #include "attn.h"
 
 enum {
@@ -17,7 +19,11 @@ enum {
     EXIT_INVALID = 4       /* a check's own control failed: its verdict means nothing */
 };
 
-/* Prints "attest: " and the sentence on one line of stderr; control characters become '?'.
+/* At most so many bytes of a text that somebody else wrote: what is no UTF-8, moves the cursor,
+ * turns the direction of text around it or has no width becomes '?'. */
+void print_foreign(FILE *out, const char *text, size_t most);
+
+/* Prints "attest: " and the sentence on one line of stderr, as print_foreign does.
  * Returns EXIT_BAD_INPUT, so that a caller can say `return complain(...)`. */
 int complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
 

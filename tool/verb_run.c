@@ -235,7 +235,7 @@ static int finish(const struct options *options, const struct pack *pack) {
         evidence_print_json(&evidence, pack->path, true);
     } else {
         printf("pack      ");
-        print_foreign(pack->path, SIZE_MAX);
+        print_foreign(stdout, pack->path, SIZE_MAX);
         printf("\n\n");
         evidence_print(&evidence, true);
     }
