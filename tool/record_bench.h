@@ -26,8 +26,4 @@ bool bench_problem(const attn_context *context, const char *device, const attn_v
 bool profile_problem(const attn_context *context, const attn_variant *variant,
                      attn_problem *problem, attn_error *why);
 
-/* The variant of that name. */
-bool find_variant(const attn_context *context, const char *name, attn_variant *variant,
-                  attn_error *why);
-
 #endif /* ATTEST_RECORD_BENCH_H */

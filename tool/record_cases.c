@@ -7,21 +7,10 @@
 #include <string.h>
 
 #include "message.h"
+#include "variant_find.h"
 #include "vgpu_findings.h"
 
 /* ---- the device ------------------------------------------------------------------------------ */
-
-static bool find_variant(struct target *target, const char *name, attn_error *why) {
-    attn_variant *variant = &target->variant;
-    *variant = (attn_variant){.size = sizeof *variant};
-    for (int32_t i = 0; attn_variant_get(target->context, i, variant, NULL) == ATTN_OK; i++) {
-        if (strcmp(variant->name, name) == 0) {
-            target->runs_as = variant->name;
-            return true;
-        }
-    }
-    return explain(why, "%s: no such variant", name);
-}
 
 static bool open_target(struct target *target, const struct slot *slot, attn_error *why) {
     attn_options options;
@@ -50,7 +39,11 @@ const struct target *record_target(const struct slot *slot, attn_error *why) {
     }
     snprintf(opened, sizeof opened, "%s", slot->device);
     target.seed = slot->seed;
-    return find_variant(&target, slot->variant, why) ? &target : NULL;
+    if (!variant_find(target.context, slot->variant, &target.variant, why)) {
+        return NULL;
+    }
+    target.runs_as = target.variant.name;
+    return &target;
 }
 
 /* ---- cases ----------------------------------------------------------------------------------- */

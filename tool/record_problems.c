@@ -21,18 +21,6 @@ int64_t bench_timings_per_problem(const char *device) {
     return is_cpu(device) ? CACHE_STATES : MODE_COUNT * CACHE_STATES;
 }
 
-bool find_variant(const attn_context *context, const char *name, attn_variant *variant,
-                  attn_error *why) {
-    *variant = (attn_variant){.size = sizeof *variant};
-    for (int32_t i = 0; attn_variant_get(context, i, variant, NULL) == ATTN_OK; i++) {
-        if (strcmp(variant->name, name) == 0) {
-            return true;
-        }
-        *variant = (attn_variant){.size = sizeof *variant};
-    }
-    return explain(why, "variant = %s: the device has none of that name", name);
-}
-
 static bool takes(const attn_variant *variant, attn_dtype dtype) {
     return (variant->dtypes & (1U << dtype)) != 0;
 }

@@ -13,6 +13,7 @@
 #include "kernels.h"
 #include "message.h"
 #include "progress.h"
+#include "variant_find.h"
 
 enum { ALIGNMENT = 64, MIN_SAMPLED_ROWS = 64, MAX_THREADS = 1024, NAME_SIZE = 256 };
 
@@ -107,16 +108,6 @@ static void forget_plan(struct runner *runner) {
     runner->plan = NULL;
 }
 
-static bool find_variant(const struct runner *runner, const char *name, attn_variant *variant) {
-    *variant = (attn_variant){.size = sizeof *variant};
-    for (int32_t i = 0; attn_variant_get(runner->context, i, variant, NULL) == ATTN_OK; i++) {
-        if (strcmp(variant->name, name) == 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
 static attn_status find_ptx(const struct runner *runner, const char *name, attn_image *image,
                             attn_error *why) {
     for (int32_t i = 0;; i++) {
@@ -132,11 +123,10 @@ static attn_status find_ptx(const struct runner *runner, const char *name, attn_
 static attn_status add_alias(const struct runner *runner, const char *name, const char *alias,
                              attn_error *why) {
     attn_variant variant;
-    if (find_variant(runner, alias, &variant)) {
+    if (variant_find(runner->context, alias, &variant, NULL)) {
         return ATTN_OK;
     }
-    if (!find_variant(runner, name, &variant)) {
-        explain(why, "variant = %s: device %s has none of that name", name, runner->device);
+    if (!variant_find(runner->context, name, &variant, why)) {
         return ATTN_INVALID;
     }
     if (variant.entry == NULL) {

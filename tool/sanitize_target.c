@@ -19,6 +19,7 @@
 #include "message.h"
 #include "random.h"
 #include "sanitizer_log.h"
+#include "variant_find.h"
 
 enum { TENSORS = 5, NAN_BYTE = 0xff }; /* q, k, v, o, lse */
 
@@ -305,17 +306,6 @@ static int run_problem(struct target *target, const char *variant, const attn_pr
 
 /* ---- variants -------------------------------------------------------------------------------- */
 
-static bool find_variant(const attn_context *context, const char *name, attn_variant *variant) {
-    *variant = (attn_variant){.size = sizeof *variant};
-    for (int32_t i = 0; attn_variant_get(context, i, variant, NULL) == ATTN_OK; i++) {
-        if (strcmp(variant->name, name) == 0) {
-            return true;
-        }
-        *variant = (attn_variant){.size = sizeof *variant};
-    }
-    return false;
-}
-
 /* Adds the variant once more, made of its PTX, and finds it under its new name. */
 static bool from_ptx(struct target *target, attn_variant *variant, attn_error *why) {
     attn_image image;
@@ -327,14 +317,12 @@ static bool from_ptx(struct target *target, attn_variant *variant, attn_error *w
     snprintf(name, sizeof name, "%s_ptx", variant->name);
     copy.name = name;
     return attn_variant_add(target->context, &copy, image.data, image.bytes, why) == ATTN_OK &&
-           (find_variant(target->context, name, variant) ||
-            explain(why, "%s: not there after it was added", name));
+           variant_find(target->context, name, variant, why);
 }
 
 static int run_variant(struct target *target, const char *name, attn_error *why) {
     attn_variant variant;
-    if (!find_variant(target->context, name, &variant)) {
-        explain(why, "%s: no such variant", name);
+    if (!variant_find(target->context, name, &variant, why)) {
         return EXIT_BAD_INPUT;
     }
     if (target->request->ptx && !from_ptx(target, &variant, why)) {
