@@ -85,7 +85,7 @@ x86:
 
 fuzz:
 	@$(call build,fuzz)
-	@sh tests/fuzz/run.sh build-fuzz $(FUZZ_SECONDS)
+	@JOBS=$(JOBS) sh tests/fuzz/run.sh build-fuzz $(FUZZ_SECONDS)
 
 lint:
 	@$(MAKE) --keep-going lint-includes lint-style lint-format lint-tidy

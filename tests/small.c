@@ -7,6 +7,7 @@
 #include "small.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 #include "test.h"
 
@@ -15,11 +16,17 @@ static float random_float(uint64_t *state) {
     return (float)((int64_t)(*state >> 33) - (INT64_C(1) << 30)) * 0x1p-30F; /* [-1, 1) */
 }
 
+static attn_context *shared;
+
+static void close_shared(void) {
+    attn_close(shared);
+}
+
 attn_context *small_context(void) {
-    static attn_context *shared;
     if (shared == NULL) {
         attn_error why;
         CHECK_STATUS(attn_open(NULL, &shared, &why), ATTN_OK, &why);
+        atexit(close_shared);
     }
     return shared;
 }

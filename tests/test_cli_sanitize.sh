@@ -155,10 +155,10 @@ if [ -e "$driver" ] && [ -e "$image.ptx" ]; then
     ATTN_DRIVER=$driver
     FAKE_DRIVER_COMPUTE=1
     export ATTN_DRIVER FAKE_DRIVER_COMPUTE
-    accepts "target on a GPU" sanitize --target
+    accepts "target on a GPU" sanitize --target --variant _fp16_d64_
     holds "target on a GPU: verified" grep -q '^target: [1-9].* variants verified$' stdout
     mv stdout machine_code
-    accepts "target on a GPU, PTX" sanitize --target --ptx
+    accepts "target on a GPU, PTX" sanitize --target --ptx --variant _fp16_d64_
     same "target on a GPU, PTX: as many" machine_code stdout
     accepts "target on a GPU: planted fault" sanitize --target --image "$image.sm_90.cubin"
     says "target on a GPU: launched" "target: planted fault launched"
@@ -219,7 +219,7 @@ found() {
     good
     cp "$logs/$3.log" "$fake/$2.log"
     echo "$4" >"$fake/$2.code"
-    judged "$1" 1 "^$2 *caught .*FAIL"
+    judged "$1" 1 "^$2 *caught .*FAIL" --tool "$2"
     holds "$1: verdict" grep -q "^verdict    FAIL" stdout
 }
 found "errors" memcheck memcheck.fault 86
@@ -235,7 +235,7 @@ good
 touch "$fake/no_target"
 cp "$logs/wrong.log" "$fake/memcheck.log"
 echo 1 >"$fake/memcheck.code"
-judged "a wrong result" 1 "^memcheck .*FAIL: wrong result"
+judged "a wrong result" 1 "^memcheck .*FAIL: wrong result" --tool memcheck
 
 # ---- it cannot be told -----------------------------------------------------------------------
 
@@ -248,20 +248,20 @@ holds "the others stand" grep -q "^racecheck *caught .*PASS" stdout
 holds "the verdict does not" grep -q "^verdict    INVALID" stdout
 good
 touch "$fake/no_target"
-judged "the target's last words are missing" 4 "^synccheck .*INVALID: no launch was verified"
+judged "the target's last words are missing" 4 "^synccheck .*INVALID: no launch was verified" --tool synccheck
 good
 grep -v SUMMARY "$logs/initcheck.clean.log" >"$fake/initcheck.log"
-judged "no summary" 4 "^initcheck .*INVALID: .*no summary"
+judged "no summary" 4 "^initcheck .*INVALID: .*no summary" --tool initcheck
 good
 cp "$logs/initcheck.clean.log" "$fake/racecheck.log"
-judged "the words of another tool" 4 "^racecheck .*INVALID: .*no summary"
+judged "the words of another tool" 4 "^racecheck .*INVALID: .*no summary" --tool racecheck
 good
 grep -v LEAK "$logs/memcheck.clean.log" >"$fake/memcheck.log"
-judged "no word about leaks" 4 "^memcheck .*INVALID: .*no summary"
+judged "no word about leaks" 4 "^memcheck .*INVALID: .*no summary" --tool memcheck
 for trouble in no_call not_supported internal_error; do
     good
     cp "$logs/$trouble.log" "$fake/memcheck.log"
-    judged "$trouble" 4 "^memcheck .*INVALID: "
+    judged "$trouble" 4 "^memcheck .*INVALID: " --tool memcheck
 done
 good
 touch "$fake/memcheck.sleep"
@@ -273,17 +273,21 @@ for tool in memcheck racecheck initcheck synccheck; do
     good
     grep -v '^target: [0-9]* launches' "$logs/$tool.clean.log" >"$fake/$tool.fault.log"
     echo 0 >"$fake/$tool.fault.code"
-    judged "$tool: fault not seen" 4 "^$tool *missed *0 *8 .*INVALID: its planted fault was not caught"
+    judged "$tool: fault not seen" 4 "^$tool *missed *0 *8 .*INVALID: its planted fault was not caught" \
+        --tool "$tool"
     good
     echo 0 >"$fake/$tool.fault.code"
-    judged "$tool: fault seen, exit code 0" 4 "^$tool *missed .*INVALID: .*exit code 0, expected 86"
+    judged "$tool: fault seen, exit code 0" 4 "^$tool *missed .*INVALID: .*exit code 0, expected 86" \
+        --tool "$tool"
     good
     sed 's/fwd_scalar_fp16_d64_32x64_w4_s2/another_kernel/' "$logs/$tool.fault.log" \
         >"$fake/$tool.fault.log"
-    judged "$tool: fault seen elsewhere" 4 "^$tool *missed .*INVALID: .*none of them in the planted"
+    judged "$tool: fault seen elsewhere" 4 "^$tool *missed .*INVALID: .*none of them in the planted" \
+        --tool "$tool"
     good
     rm "faults/$tool.ptx"
-    judged "$tool: no fault to run" 4 "^$tool *missed .*INVALID: .*$tool.ptx: No such file"
+    judged "$tool: no fault to run" 4 "^$tool *missed .*INVALID: .*$tool.ptx: No such file" \
+        --tool "$tool"
 done
 good
 cp "$logs/memcheck.fault.log" "$fake/synccheck.fault.log"

@@ -34,7 +34,7 @@ static bool add_run(struct ledger *into, double scale, double noise_size, size_t
     struct ledger_timing items[SUBJECTS + 1];
     struct ledger_timings timings = {items, subjects};
     static uint64_t number;
-    char root[SHA256_TEXT], text[SUBJECTS + 1][1024], names[SUBJECTS + 1][8];
+    char root[SHA256_TEXT], text[SUBJECTS + 1][1024], names[SUBJECTS + 1][24];
     attn_error why = {""};
     number++;
     sha256_text(&number, sizeof number, root);
