@@ -5,7 +5,7 @@
 
 Nothing may be logged, thrown or requested; the plots must be there and have an extent; nothing may
 run out of the window, be it wide or narrow; text must stand out from what is behind it, in light
-and in dark. Exit code 0 if all of that holds, 1 if not, 4 if the looking itself does not work: a page
+and in dark. What is folded is unfolded for that, and not in the screenshots. Exit code 0 if all of that holds, 1 if not, 4 if the looking itself does not work: a page
 with each of these faults planted is opened first and must be refused for each.
 
 Invariant: a page that was not loaded, or a browser that does not answer, is a failure.
@@ -33,11 +33,13 @@ LOOK = """(() => {
     return 0.2126 * f(c[0]) + 0.7152 * f(c[1]) + 0.0722 * f(c[2]); };
   const behind = e => { for (; e; e = e.parentElement) {
     const c = rgb(getComputedStyle(e).backgroundColor); if (c[3] > 0.99) return c; } return [255, 255, 255, 1]; };
+  const folded = all('details:not([open])');
+  folded.forEach(e => { e.open = true; });
   const faint = all('main p, main td, main th, main li, main dd, main dt, .chip, figcaption span, h2, a').filter(e => {
     if (!shown(e) || !e.textContent.trim()) return false;
     const a = light(rgb(getComputedStyle(e).color)), b = light(behind(e));
     return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05) < 4.5; });
-  return {
+  const seen = {
     title: document.title,
     scripts: all('script, img, iframe, object, embed, link, form').length,
     handlers: all('*').filter(e => [...e.attributes].some(a => a.name.startsWith('on'))).length,
@@ -53,8 +55,10 @@ LOOK = """(() => {
     wide: document.documentElement.scrollWidth - document.documentElement.clientWidth,
     faint: faint.slice(0, 3).map(e => e.tagName + ' ' + e.textContent.trim().slice(0, 40)),
     background: getComputedStyle(document.body).backgroundColor,
-    height: Math.ceil(document.documentElement.scrollHeight),
   };
+  folded.forEach(e => { e.open = false; });
+  seen.height = Math.ceil(document.documentElement.scrollHeight);
+  return seen;
 })()"""
 
 PLANTED = """<!DOCTYPE html><html><head><title>planted</title></head><body style="background:#fff">

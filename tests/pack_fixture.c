@@ -129,6 +129,12 @@ static void put_kernel(FILE *out, const struct ncu_kernel *kernel) {
                     NCU_FIGURE_METRICS[i], kernel->figures[i]);
         }
     }
+    for (int i = 0; i < NCU_STALLS; i++) {
+        if (!isnan(kernel->stalls[i])) {
+            fprintf(out, "\"%s\",\"%s\",\"" NCU_STALL_METRIC "\",\"\",\"%.17g\"\n", kernel->name,
+                    kernel->name, NCU_STALL_NAMES[i], kernel->stalls[i]);
+        }
+    }
 }
 
 bool fixture_ncu_log(const struct pack *pack, const struct ncu_kernel *kernel,

@@ -64,7 +64,7 @@ accepts "import a slower one" ledger import b
 exits "a regression" 1 ledger ratchet latest
 says "which it names" "REGRESSED"
 accepts "compare" ledger compare 1 2
-says "slower is SLOWER" "0 faster, 1 slower, 43 same (within 1 %), 0 ambiguous"
+says "slower is SLOWER" "1 slower, 0 faster, 43 same (within 1 %), 0 ambiguous, 0 only old, 0 only new"
 accepts "import a faster one" ledger import c
 accepts "a dry run" ledger ratchet latest --dry-run
 says "moves nothing" "not moved (--dry-run)"

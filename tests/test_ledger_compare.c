@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "ledger_compare.h"
+#include "ledger_print.h"
 #include "random.h"
 #include "stats.h"
 #include "test.h"
@@ -131,6 +132,11 @@ TEST(only_the_same_subject_is_compared) {
     size_t count = 0, both = 0;
     struct comparison *all = compare_all(&(struct ledger_timings){a, 3},
                                          &(struct ledger_timings){b, 3}, MARGIN, &count, &both);
+    /* Two machines have a cpu: each line has to say which. */
+    CHECK(!ledger_print_hardware(&(struct ledger_timings){a, 3}, &(struct ledger_timings){b, 3}));
+    CHECK(
+        !ledger_print_hardware(&(struct ledger_timings){b, 1}, &(struct ledger_timings){a + 2, 1}));
+    CHECK(ledger_print_hardware(&(struct ledger_timings){a, 2}, &(struct ledger_timings){b, 3}));
     if (CHECK(all != NULL) && CHECK_EQ(count, 5) && CHECK_EQ(both, 1)) {
         CHECK(all[0].old == &a[0] && all[0].new == NULL);
         CHECK(all[1].old == NULL && all[1].new == &b[0]);

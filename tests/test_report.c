@@ -128,9 +128,139 @@ TEST(a_whole_run) {
     HAS(texts.html, "<code>attest parity --device cuda:0</code>");
     HAS(texts.markdown, "# attest report: PASS\n");
     HAS(texts.markdown, "## Resources");
-    HAS(texts.markdown, "| `fwd_hopper_fp16_d64_64x64_w4_s2` | PASS | ");
+    HAS(texts.markdown, "| `fwd_hopper_fp16_d64_64x64_w4_s2` | sm_90a | PASS | ");
     free_both(texts, path);
 }
+
+/* ---- times ----------------------------------------------------------------------------------- */
+
+/* The number behind the first `before` in `text`. */
+static double number_behind(const char *text, const char *before) {
+    const char *at = text != NULL ? strstr(text, before) : NULL;
+    return at != NULL ? strtod(at + strlen(before), NULL) : 0;
+}
+
+/* "Every time" is ours alone; what the peers runner took is beside each other, theirs over ours. */
+TEST(a_peer_is_not_ours) {
+    char *path = make_pack(REPORT_FULL);
+    const struct texts texts = write_both(path, GATE_PASS);
+    const char *all = strstr(texts.html, ">Every time <"),
+               *peers = strstr(texts.html, "id=\"peers\"");
+    if (CHECK(all != NULL && peers != NULL && all < peers)) {
+        char *times = strndup(all, (size_t)(peers - all));
+        CHECK(strstr(times, "rotated") == NULL && strstr(times, "NVIDIA H200") == NULL);
+        CHECK(strstr(times, "FlashAttention") == NULL);
+        HAS(times, "<small class=\"keep\">fp16 B32 H16 S512 D128, cuda:0</small>");
+        free(times);
+    }
+    const char *line = peers != NULL ? strstr(peers, ">fp16 B32 H16 S512 D128<br>") : NULL;
+    const double ours = number_behind(line, "<td>graph</td><td class=\"n\"><b>");
+    const double theirs = number_behind(line, "TFLOP/s</small></td><td class=\"n\">");
+    CHECK_MSG(ours > 0 && theirs / ours > 1.12 && theirs / ours < 1.16, "%g and %g us", ours,
+              theirs);
+    HAS(texts.html, "<small>1.61\xc3\x97</small>");
+    HAS(texts.html, "<b>1.14\xc3\x97</b> cuDNN<br>");
+    HAS(texts.markdown, "## Beside the peers\n");
+    HAS(texts.markdown, " **1.14\xc3\x97** cuDNN");
+    free_both(texts, path);
+}
+
+/* A row that was wrong and a side that was not seen to run are left out, and counted. */
+TEST(peers_are_proven) {
+    char *path = make_pack(REPORT_FAILING);
+    const struct texts texts = write_both(path, GATE_INVALID);
+    const char *peers = strstr(texts.html, "id=\"peers\"");
+    if (CHECK(peers != NULL)) {
+        HAS(peers, "Left out, because not proven or not right: 2.");
+        const char *first = strstr(peers, ">fp16 B32 H16 S512 D128<br>");
+        const char *second = strstr(peers, ">fp16 B8 H16 S2048 D128<br>");
+        CHECK(strstr(peers, ">fp16 B16 H16 S1024 D128<br>") == NULL);
+        if (CHECK(first != NULL && second != NULL)) {
+            const char *dash = strstr(first, "<td class=\"n\">\xe2\x80\x93</td>");
+            CHECK(dash != NULL && dash < second);
+            CHECK(strstr(second, "<td class=\"n\">\xe2\x80\x93</td><td") == NULL ||
+                  strstr(second, "<td class=\"n\">\xe2\x80\x93</td><td") >
+                      strstr(second, "</table>"));
+        }
+    }
+    free_both(texts, path);
+}
+
+/* What lies in the pack and no unit names is nobody's evidence. */
+TEST(peers_are_named) {
+    static const char FORGED[] =
+        "{\"schema\": \"attn-peers/1\", \"environment\": {\"gpu\": \"NVIDIA H200\"}, \"rows\": "
+        "[{\"name\": \"forged\", \"dtype\": \"fp16\", \"variant\": \"v\", \"invalid\": [], "
+        "\"shape\": {\"batch\": 1, \"heads_q\": 1, \"heads_kv\": 1, \"seq_q\": 8, \"seq_kv\": 8, "
+        "\"head_dim\": 64, \"causal\": false}, \"verified\": {\"before\": {\"passed\": true}, "
+        "\"after\": {\"passed\": true}}, \"sides\": {\"ours\": {\"proven\": true}, \"flash\": "
+        "{\"proven\": true}}, \"pairs\": {\"graph\": {\"flash\": [{\"ours\": [[1.0]], \"other\": "
+        "[[9.0]]}]}}}]}";
+    struct pack pack;
+    attn_error why = {""};
+    char *path = make_pack(REPORT_FULL), name[SHA256_TEXT];
+    if (CHECK_MSG(pack_open(&pack, path, &why) &&
+                      pack_add_artifact(&pack, FORGED, sizeof FORGED - 1, name, &why) &&
+                      ledger_fixture_publish(&pack, &why),
+                  "%s", why.text)) {
+        const struct texts texts = write_both(path, GATE_PASS);
+        CHECK(strstr(texts.html, "forged") == NULL && strstr(texts.markdown, "forged") == NULL);
+        free(texts.html);
+        free(texts.markdown);
+    }
+    pack_close(&pack);
+    fixture_remove(path);
+}
+
+/* One line for each problem in the Markdown: seven of the GPU, which come first, six of the CPU. */
+TEST(the_fastest_of_each_problem) {
+    char *path = make_pack(REPORT_FULL);
+    const struct texts texts = write_both(path, GATE_PASS);
+    const char *speed = strstr(texts.markdown, "\n## Speed\n");
+    const char *after = speed != NULL ? strstr(speed + 1, "\n## ") : NULL;
+    if (CHECK(after != NULL)) {
+        char *part = strndup(speed, (size_t)(after - speed));
+        CHECK_EQ(count(part, "\n| fp16 B"), 7);
+        CHECK_EQ(count(part, "\n| fp32 B"), 6);
+        HAS(part, "|\n| fp16 B32 H16 S512 D128 | cuda:0 | `fwd_hopper_");
+        HAS(part, "| cpu | `cpu_tile_neon` |");
+        CHECK(strstr(part, "cpu_row_neon") == NULL && strstr(part, "fwd_scalar") == NULL);
+        free(part);
+    }
+    HAS(texts.html, "The fastest for each problem <small>13 problems</small>");
+    free_both(texts, path);
+}
+
+/* ---- tables ---------------------------------------------------------------------------------- */
+
+TEST(a_stage_that_is_not_for_a_device) {
+    CHECK(report_applies(INSPECT, "sm_90a") && !report_applies(INSPECT, "cuda:0"));
+    CHECK(report_applies(SANITIZE, "cuda:1") && !report_applies(SANITIZE, "cpu"));
+    CHECK(report_applies(EMULATE, "vgpu") && !report_applies(PARITY, "vgpu"));
+    CHECK(report_applies(BENCH, "cpu") && report_applies(PROFILE, "cuda:0"));
+    char *path = make_pack(REPORT_FULL);
+    const struct texts texts = write_both(path, GATE_PASS);
+    CHECK(strstr(texts.html, "not asked for") == NULL);
+    HAS(texts.markdown, "| stage | cuda:0 | cpu | vgpu | sm_90a |");
+    HAS(texts.markdown,
+        "\n| inspect | \xe2\x80\x93 | \xe2\x80\x93 | \xe2\x80\x93 | **PASS** 12 of 12 |");
+    free_both(texts, path);
+}
+
+TEST(tables_are_folded_and_have_units) {
+    char *path = make_pack(REPORT_FULL);
+    const struct texts texts = write_both(path, GATE_PASS);
+    HAS(texts.html, "<details open><summary>Every kernel <small>12 units</small></summary>");
+    HAS(texts.html, "<th scope=\"col\" class=\"n\">Duration</th><th scope=\"col\">Top stalls</th>");
+    HAS(texts.html, "<td class=\"n\">385.1 \xc2\xb5s</td><td class=\"stalls\"><span class=\"keep\">"
+                    "branch_resolving 1.25</span>, <span class=\"keep\">barrier 0.50</span></td>");
+    CHECK(strstr(texts.html, "duration ns") == NULL && strstr(texts.html, "stall ") == NULL);
+    HAS(texts.markdown, "## Resources\n\n<details><summary>every unit</summary>\n\n| variant |");
+    CHECK_EQ(count(texts.markdown, "<details>"), count(texts.markdown, "\n\n</details>\n\n"));
+    free_both(texts, path);
+}
+
+/* ---- what ran, and what did not -------------------------------------------------------------- */
 
 /* Nothing of a GPU that was not there is green, neither in the page nor in the Markdown. */
 TEST(a_part_looks_like_a_part) {
@@ -152,7 +282,7 @@ TEST(a_part_looks_like_a_part) {
     }
     HAS(texts.html, "Not shown here. no ncu in $PATH");
     HAS(texts.markdown, "# attest report: PASS (partial)\n\n**Only a part ran.");
-    HAS(texts.markdown, "## What did not run\n\n- parity on cuda\\:0\\: libcuda");
+    HAS(texts.markdown, "## What did not run\n\n- parity on cuda\\:0: libcuda");
     CHECK_EQ(count(texts.html, "<figure class=\"plot\">"), 2); /* of the CPU alone */
     CHECK(strstr(texts.html, "FlashAttention") == NULL);
     free_both(texts, path);
@@ -174,8 +304,8 @@ TEST(findings) {
                *after = strstr(texts.html, "Resources</h2>");
     const char *wrong = times != NULL ? strstr(times, "fwd_wmma_fp16_d64_128x64_w4_s2") : NULL;
     CHECK(after != NULL && (wrong == NULL || wrong > after));
-    HAS(texts.markdown, "| **FAIL** | sanitize | cuda\\:0 | ");
-    HAS(texts.markdown, " | memcheck.cu\\:20 |\n");
+    HAS(texts.markdown, "| **FAIL** | sanitize | cuda:0 | ");
+    HAS(texts.markdown, " | memcheck.cu:20 |\n");
     free_both(texts, path);
 }
 
@@ -205,6 +335,8 @@ TEST(a_large_run_is_a_small_page) {
     char *path = make_pack(REPORT_LARGE);
     const struct texts texts = write_both(path, GATE_PASS);
     HAS(texts.html, "100 variants, up to 40 cases each");
+    HAS(texts.html, "<details><summary>Every kernel <small>100 units</small></summary>");
+    HAS(texts.html, "<details><summary>Parity on cuda:0 <small>100 variants");
     HAS(texts.html, "more rows are in evidence.json");
     free_both(texts, path);
 }

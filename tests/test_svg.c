@@ -85,6 +85,11 @@ TEST(markdown_escapes) {
               "| a\\|b \\*\\*c\\*\\* \\`d\\` \\[e\\](https\\://f.g) \\!\\[h\\](i) \\<j\\> "
               "www\\.k.l \\_m\\_ n_o \\@p \\#1 |");
     free(written);
+    /* A colon marks an address or a picture; elsewhere it is one. */
+    out = begin();
+    markdown_put(out, "%s", "cuda:0, a.cu:20: x; ftp://a :bug: 1:100:2:+1:");
+    CHECK_STR(end(out), "cuda:0, a.cu\\:20: x; ftp\\://a \\:bug: 1\\:100\\:2\\:+1:");
+    free(written);
     out = begin();
     markdown_code(out, "a`b|c\nd");
     markdown_code(out, "");

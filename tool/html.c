@@ -65,12 +65,19 @@ static bool follows_www(const char *start, const char *at) {
     return at - start >= 3 && strncmp(at - 3, "www", 3) == 0;
 }
 
+/* A colon means something before a slash (an address), and around a word (":x:" is a picture). */
+static bool is_marking_colon(const char *at) {
+    const size_t word = strspn(at + 1, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                       "0123456789_+-");
+    return at[0] == ':' && (at[1] == '/' || (word > 0 && at[1 + word] == ':'));
+}
+
 static void markdown_character(FILE *out, const char *start, const char *at, size_t length) {
-    const bool marks = length == 1 && strchr("\\`*[]<>#|~!@:&$\"", at[0]) != NULL;
+    const bool marks = length == 1 && strchr("\\`*[]<>#|~!@&$\"", at[0]) != NULL;
     /* Between letters an underscore is one. */
     const bool edge = at[0] == '_' && (at == start || at[-1] == ' ' || at[-1] == '_' ||
                                        at[1] == '\0' || at[1] == ' ' || at[1] == '_');
-    if (marks || edge || (at[0] == '.' && follows_www(start, at))) {
+    if (marks || edge || is_marking_colon(at) || (at[0] == '.' && follows_www(start, at))) {
         fputc('\\', out);
     }
     fwrite(at, 1, length, out);

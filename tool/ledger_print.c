@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "message.h"
 
@@ -36,9 +37,9 @@ void ledger_pack_json(struct json *json, const char *key, const struct ledger_pa
     json_close(json);
 }
 
-/* Which one it is. */
-static void print_key(const struct ledger_timing *timing) {
-    const char *hardware = timing->key[KEY_HARDWARE];
+/* Which one it is; brief: without its hardware. */
+static void print_key(const struct ledger_timing *timing, bool brief) {
+    const char *hardware = brief ? "" : timing->key[KEY_HARDWARE];
     const bool known = *hardware != '\0';
     const char *const parts[] = {timing->key[KEY_DEVICE],
                                  known ? " (" : "",
@@ -68,7 +69,7 @@ void ledger_print_timing(const struct ledger_timing *timing) {
     const struct interval median = stats_quantile(timing->seconds, timing->count, 0.5);
     printf("%10.2f us  [%.2f, %.2f]  %4zu samples  pack %lld  ", 1e6 * median.value,
            1e6 * median.low, 1e6 * median.high, timing->count, (long long)timing->pack);
-    print_key(timing);
+    print_key(timing, false);
 }
 
 void ledger_timing_json(struct json *json, const struct ledger_timing *timing) {
@@ -97,7 +98,44 @@ static void print_microseconds(const struct ledger_timing *timing) {
     }
 }
 
-void ledger_print_comparison(const struct comparison *comparison, const char *word) {
+enum { DEVICES_MOST = 16 };
+
+/* Adds the devices of the timings to those that are known; false: two of a name, or too many. */
+static bool list_devices(const struct ledger_timings *timings,
+                         const struct ledger_timing *devices[DEVICES_MOST], size_t *count) {
+    for (size_t i = 0; i < timings->count; i++) {
+        const struct ledger_timing *timing = &timings->items[i];
+        size_t k = 0;
+        while (k < *count && strcmp(devices[k]->key[KEY_DEVICE], timing->key[KEY_DEVICE]) != 0) {
+            k++;
+        }
+        if (k == DEVICES_MOST ||
+            (k < *count && strcmp(devices[k]->key[KEY_HARDWARE], timing->key[KEY_HARDWARE]) != 0)) {
+            return false;
+        }
+        if (k == *count) {
+            devices[(*count)++] = timing;
+        }
+    }
+    return true;
+}
+
+bool ledger_print_hardware(const struct ledger_timings *old, const struct ledger_timings *new) {
+    const struct ledger_timing *devices[DEVICES_MOST];
+    size_t count = 0;
+    if (!list_devices(old, devices, &count) || !list_devices(new, devices, &count)) {
+        return false;
+    }
+    for (size_t i = 0; i < count; i++) {
+        print_foreign(stdout, devices[i]->key[KEY_DEVICE], SIZE_MAX);
+        printf(" is ");
+        print_foreign(stdout, devices[i]->key[KEY_HARDWARE], SIZE_MAX);
+        printf(devices[i]->key[KEY_HARDWARE][0] != '\0' ? "\n" : "not known\n");
+    }
+    return true;
+}
+
+void ledger_print_comparison(const struct comparison *comparison, const char *word, bool brief) {
     const bool both = comparison->old != NULL && comparison->new != NULL;
     printf("%-9s ", word);
     print_microseconds(comparison->old);
@@ -108,7 +146,7 @@ void ledger_print_comparison(const struct comparison *comparison, const char *wo
         printf("%.4f [%.4f, %.4f]  ", comparison->ratio.value, comparison->ratio.low,
                comparison->ratio.high);
     }
-    print_key(comparison->subject);
+    print_key(comparison->subject, brief);
 }
 
 void ledger_comparison_json(struct json *json, const struct comparison *comparison,

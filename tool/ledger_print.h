@@ -17,8 +17,12 @@ void ledger_pack_json(struct json *json, const char *key, const struct ledger_pa
 void ledger_print_timing(const struct ledger_timing *timing);
 void ledger_timing_json(struct json *json, const struct ledger_timing *timing);
 
-/* `word` stands where the change would: what somebody makes of it. */
-void ledger_print_comparison(const struct comparison *comparison, const char *word);
+/* What each device of the timings is, once, so that lines need not say it; false and nothing where
+ * that does not do, because there are two of a name. */
+bool ledger_print_hardware(const struct ledger_timings *old, const struct ledger_timings *new);
+
+/* `word` stands where the change would: what somebody makes of it. `brief`: without hardware. */
+void ledger_print_comparison(const struct comparison *comparison, const char *word, bool brief);
 void ledger_comparison_json(struct json *json, const struct comparison *comparison,
                             const char *word);
 

@@ -27,6 +27,7 @@ struct finding {
 struct work {
     const struct ratchet *request;
     struct ledger *ledger;
+    const struct ledger_timings *baselines, *timings;
     struct ledger_timings *others; /* of other packs of the same build */
     size_t other_count;
     struct finding *findings;
@@ -90,11 +91,10 @@ static void confirm(const struct work *work, struct finding *finding, size_t amo
     finding->comparison = slowest;
 }
 
-static bool find(struct work *work, const struct ledger_timings *baselines,
-                 const struct ledger_timings *timings) {
+static bool find(struct work *work) {
     size_t both = 0;
-    struct comparison *all =
-        compare_all(baselines, timings, work->request->margin / 100, &work->count, &both);
+    struct comparison *all = compare_all(work->baselines, work->timings,
+                                         work->request->margin / 100, &work->count, &both);
     work->findings = all != NULL ? calloc(work->count + 1, sizeof *work->findings) : NULL;
     for (size_t i = 0; work->findings != NULL && i < work->count; i++) {
         struct finding *finding = &work->findings[i];
@@ -138,10 +138,18 @@ static size_t leave_out_others(struct ledger_timings *baselines,
 /* ---- what is said and done ------------------------------------------------------------------- */
 
 static void print_text(const struct work *work, bool moves) {
+    /* What asks for something to be done comes first. */
+    static const enum outcome ORDER[OUTCOMES] = {ABSURD, REGRESSED, MISSING, MOVED,
+                                                 WAITS,  FIRST,     UNSURE,  STAYS};
     const size_t *outcomes = work->outcomes;
-    for (size_t i = 0; i < work->count; i++) {
-        ledger_print_comparison(&work->findings[i].comparison,
-                                OUTCOME_NAMES[work->findings[i].outcome]);
+    const bool brief = ledger_print_hardware(work->baselines, work->timings);
+    for (int k = 0; k < OUTCOMES; k++) {
+        for (size_t i = 0; i < work->count; i++) {
+            if (work->findings[i].outcome == ORDER[k]) {
+                ledger_print_comparison(&work->findings[i].comparison, OUTCOME_NAMES[ORDER[k]],
+                                        brief);
+            }
+        }
     }
     printf("%zu faster and %zu first: %s; %zu stay, %zu ambiguous, %zu regressed, %zu missing, "
            "%zu without a ratio\n",
@@ -296,8 +304,9 @@ int ledger_ratchet(struct ledger *ledger, const struct ledger_pack *pack,
     }
     if (status == EXIT_DONE) {
         const struct ledger_timings own = {baselines.items, leave_out_others(&baselines, &timings)};
-        status =
-            find(&work, &own, &timings) ? judge_and_move(&work) : complain("ledger: out of memory");
+        work.baselines = &own;
+        work.timings = &timings;
+        status = find(&work) ? judge_and_move(&work) : complain("ledger: out of memory");
     }
     for (size_t i = 0; i < work.other_count; i++) {
         ledger_timings_free(&work.others[i]);

@@ -46,9 +46,11 @@ struct report_timing {
     double tflops, flops;
     double floor; /* seconds below which it cannot be; NaN: not known */
     int64_t samples;
+    struct interval ratio; /* of a peer: its time over ours, round by round; else NaN */
 };
 
 struct peers_file {
+    const char *name; /* of the artifact, in a unit */
     struct json_value *document;
 };
 
@@ -64,7 +66,8 @@ struct pack_report {
     size_t timing_count;
     struct peers_file *peers; /* files of the peers runner, which timings point into */
     size_t peer_count;
-    bool links; /* the page will lie in the pack's folder: names of files are links */
+    size_t peers_left_out; /* sides of rows that were measured and not proven */
+    bool links;            /* the page will lie in the pack's folder: names of files are links */
 };
 
 /* False and the reason: no pack, a damaged one, or an evidence.json that does not follow. In any
@@ -81,7 +84,8 @@ void report_markdown(const struct pack_report *report, FILE *out);
  * devices. hardware may be NULL. */
 double report_floor(const char *device, const char *hardware, const attn_problem *problem);
 
-/* Adds what the artifacts hold that the peers runner wrote (report_peers.c). */
+/* Adds what the peers runner wrote, of the artifacts that a bench that is PASS names
+ * (report_peers.c). */
 bool report_add_peers(struct pack_report *report, attn_error *why);
 
 /* ---- what both languages say (report_text.c) ------------------------------------------------- */
@@ -100,7 +104,11 @@ const char *gate_class(enum gate gate);
 /* What a device is, as the plan's environment says it; NULL where it does not. */
 const char *report_hardware(const struct pack_report *report, const char *device);
 
-/* The devices of the plan, each once, in its order; returns how many, `most` at most. */
+/* Whether a stage is for that kind of device at all; INSPECT is for architectures. */
+bool report_applies(enum stage stage, const char *device);
+
+/* The devices of the plan, each once: GPUs, CPUs, the virtual GPU, architectures. Returns how many,
+ * `most` at most. */
 size_t report_devices(const struct pack_report *report, const char **devices, size_t most);
 
 /* The slot of that; NULL: none. device NULL: the first of any. */
@@ -121,7 +129,11 @@ const char *number_text(double number, char text[REPORT_TEXT]);
 
 /* ---- parts of the page ----------------------------------------------------------------------- */
 
-void report_plots_html(const struct pack_report *report, FILE *out);    /* report_plots.c */
+void report_plots_html(const struct pack_report *report, FILE *out); /* report_plots.c */
+void report_times_html(const struct pack_report *report, FILE *out); /* report_times.c */
+void report_times_markdown(const struct pack_report *report, FILE *out);
+void report_beside_html(const struct pack_report *report, FILE *out); /* report_beside.c */
+void report_beside_markdown(const struct pack_report *report, FILE *out);
 void report_tables_html(const struct pack_report *report, FILE *out);   /* report_tables.c */
 void report_findings_html(const struct pack_report *report, FILE *out); /* report_findings.c */
 void report_findings_markdown(const struct pack_report *report, FILE *out);

@@ -181,17 +181,20 @@ static void put_tiles(const struct pack_report *report, FILE *out) {
 
 /* ---- stages and devices ---------------------------------------------------------------------- */
 
-static void put_cell(const struct evidence_row *row, FILE *out) {
+static void put_cell(const struct pack_report *report, enum stage stage, const char *device,
+                     FILE *out) {
+    const struct evidence_row *row = report_row(report, stage, device);
     if (row == NULL) {
-        fputs("<td><span class=\"chip g-none\">not asked for</span></td>", out);
+        html_put(out, "<td><span class=\"chip g-none\">%s</span></td>",
+                 report_applies(stage, device) ? "not asked for" : "\xe2\x80\x93");
         return;
     }
     char text[REPORT_TEXT];
     html_put(out, "<td><span class=\"chip %s\">%s</span>", gate_class(row->judgement.gate),
              gate_words(row->judgement.gate));
     if (row->subjects > 0) {
-        html_put(out, "<small>%zu of %zu variants, %s</small>", row->passed, row->subjects,
-                 seconds_text(row->seconds, text));
+        html_put(out, "<small>%zu of %zu variants, <span class=\"keep\">%s</span></small>",
+                 row->passed, row->subjects, seconds_text(row->seconds, text));
     }
     if (row->judgement.gate != GATE_PASS) {
         html_put(out, "<span class=\"r\">%s</span>", row->judgement.reason);
@@ -208,7 +211,8 @@ static void put_stages(const struct pack_report *report, FILE *out) {
     const char *devices[DEVICES_MOST];
     const size_t count = report_devices(report, devices, DEVICES_MOST);
     fputs("<h2 id=\"stages\">Stages</h2>\n<p class=\"lead\">A row is proven on a device only where "
-          "it says PASS there. NOT RUN is the absence of evidence, not a lesser pass.</p>\n"
+          "it says PASS there. NOT RUN is the absence of evidence, not a lesser pass; a dash is "
+          "where a stage is not for such a device.</p>\n"
           "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Stages by device\">"
           "<table class=\"stages\"><caption>Verdict of each stage on each device, with the reason "
           "where it is not PASS</caption><thead><tr><th scope=\"col\">Stage</th>",
@@ -222,7 +226,7 @@ static void put_stages(const struct pack_report *report, FILE *out) {
         html_put(out, "<tr><th scope=\"row\"><i>%d</i>%s<small>%s</small></th>", stage + 1,
                  STAGE_NAMES[stage], WHAT[stage]);
         for (size_t i = 0; i < count; i++) {
-            put_cell(report_row(report, (enum stage)stage, devices[i]), out);
+            put_cell(report, (enum stage)stage, devices[i], out);
         }
         fputs("</tr>\n", out);
     }
@@ -288,16 +292,20 @@ void report_html(const struct pack_report *report, FILE *out) {
     html_put(out,
              "<div class=\"top\"><h1><b>attest</b> evidence for libattn: %s</h1>"
              "<nav aria-label=\"Sections\"><a href=\"#stages\">Stages</a>"
-             "<a href=\"#findings\">Findings</a><a href=\"#speed\">Speed</a>"
-             "<a href=\"#resources\">Resources</a><a href=\"#parity\">Parity</a>"
-             "<a href=\"#matrix\">Evidence</a></nav></div>\n",
+             "<a href=\"#findings\">Findings</a><a href=\"#speed\">Speed</a>",
              report->pack.path);
+    fputs(report->peer_count > 0 ? "<a href=\"#peers\">Peers</a>" : "", out);
+    fputs("<a href=\"#resources\">Resources</a><a href=\"#parity\">Parity</a>"
+          "<a href=\"#matrix\">Evidence</a></nav></div>\n",
+          out);
     put_hero(report, out);
     put_tiles(report, out);
     put_stages(report, out);
     put_partial(report, out);
     report_findings_html(report, out);
     report_plots_html(report, out);
+    report_times_html(report, out);
+    report_beside_html(report, out);
     report_tables_html(report, out);
     report_matrix_html(report, out);
     put_environment(report, out);

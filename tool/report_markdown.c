@@ -8,7 +8,7 @@
 #include "html.h"
 #include "report.h"
 
-enum { TIMINGS_MOST = 60, DEVICES_MOST = 16 };
+enum { DEVICES_MOST = 16 };
 
 static void put_head(const struct pack_report *report, FILE *out) {
     const struct json_value *plan = report->pack.plan;
@@ -47,7 +47,9 @@ static void put_stages(const struct pack_report *report, FILE *out) {
         for (size_t i = 0; i < count; i++) {
             const struct evidence_row *row = report_row(report, (enum stage)stage, devices[i]);
             if (row == NULL) {
-                fputs(" not asked for |", out);
+                fputs(report_applies((enum stage)stage, devices[i]) ? " not asked for |"
+                                                                    : " \xe2\x80\x93 |",
+                      out);
                 continue;
             }
             markdown_put(out, " **%s**", gate_words(row->judgement.gate));
@@ -73,38 +75,25 @@ static void put_partial(const struct pack_report *report, FILE *out) {
     fputs("\n", out);
 }
 
-static void put_timings(const struct pack_report *report, FILE *out) {
-    char p50[REPORT_TEXT], low[REPORT_TEXT], high[REPORT_TEXT], tflops[REPORT_TEXT];
-    if (report->timing_count == 0) {
-        return;
-    }
-    fputs("## Speed\n\n| problem | device | variant | mode, cache | p50 | 95 % interval | TFLOP/s "
-          "|\n|---|---|---|---|---:|---:|---:|\n",
-          out);
-    for (size_t i = 0; i < report->timing_count && i < TIMINGS_MOST; i++) {
-        const struct report_timing *timing = &report->timings[i];
-        markdown_put(out, "| %s | %s | ", timing->text, timing->device);
-        markdown_code(out, timing->peer != NULL ? timing->peer : timing->variant);
-        markdown_put(out, " | %s, %s | %s | %s to %s | %s |\n", timing->mode, timing->cache,
-                     seconds_text(timing->p50.value, p50), seconds_text(timing->p50.low, low),
-                     seconds_text(timing->p50.high, high), number_text(timing->tflops, tflops));
-    }
-    if (report->timing_count > TIMINGS_MOST) {
-        markdown_put(out, "\n%zu more are in evidence.json.\n",
-                     report->timing_count - (size_t)TIMINGS_MOST);
-    }
-    fputs("\n", out);
-}
-
 static void put_cell(double value, FILE *out) {
     char text[REPORT_TEXT];
     markdown_put(out, " %s |", number_text(value, text));
 }
 
+/* Long tables are folded: GitHub and others know the tag, and elsewhere it is one more line. */
+static void fold(const char *title, const char *columns, const char *rule, FILE *out) {
+    fprintf(out, "## %s\n\n<details><summary>every unit</summary>\n\n%s\n%s\n", title, columns,
+            rule);
+}
+
+static void unfold(FILE *out) {
+    fputs("\n</details>\n\n", out);
+}
+
 /* A table of values of inspect: a row for each unit that has the first of them. */
 enum { INSPECTED = 5 };
 
-static void put_inspected(const struct pack_report *report, const char *head,
+static void put_inspected(const struct pack_report *report, const char *title, const char *columns,
                           const char *const values[INSPECTED], FILE *out) {
     bool any = false;
     for (size_t i = 0; i < report->slot_count; i++) {
@@ -113,7 +102,7 @@ static void put_inspected(const struct pack_report *report, const char *head,
             continue;
         }
         if (!any) {
-            fprintf(out, "%s\n|---|---|---|---:|---:|---:|---:|---:|\n", head);
+            fold(title, columns, "|---|---|---|---:|---:|---:|---:|---:|", out);
             any = true;
         }
         fputs("| ", out);
@@ -124,7 +113,9 @@ static void put_inspected(const struct pack_report *report, const char *head,
         }
         fputs("\n", out);
     }
-    fputs(any ? "\n" : "", out);
+    if (any) {
+        unfold(out);
+    }
 }
 
 static void put_resources(const struct pack_report *report, FILE *out) {
@@ -133,13 +124,13 @@ static void put_resources(const struct pack_report *report, FILE *out) {
     static const char *const BOTH[INSPECTED] = {"against_registers", "registers",
                                                 "against_spill_bytes", "against_instructions",
                                                 "instructions"};
-    put_inspected(report,
-                  "## Resources\n\n| variant | for | verdict | registers | dynamic shared memory | "
-                  "spills | stack | tensor-core instructions |",
+    put_inspected(report, "Resources",
+                  "| variant | for | verdict | registers | dynamic shared memory, B | spills, B | "
+                  "stack, B | tensor-core instructions |",
                   OURS, out);
-    put_inspected(report,
-                  "## Beside another build\n\n| variant | for | verdict | its registers | ours | "
-                  "its spills | its instructions | ours |",
+    put_inspected(report, "Beside another build",
+                  "| variant | for | verdict | its registers | ours | its spills, B | its "
+                  "instructions | ours |",
                   BOTH, out);
 }
 
@@ -157,9 +148,8 @@ static void put_parity(const struct pack_report *report, FILE *out) {
             worst = isnan(share) || isnan(worst) ? NAN : fmax(worst, share);
         }
         if (!any) {
-            fputs("## Parity\n\n| variant | stage | device | verdict | cases | worst error / "
-                  "allowed |\n|---|---|---|---|---:|---:|\n",
-                  out);
+            fold("Parity", "| variant | stage | device | verdict | cases | worst error / allowed |",
+                 "|---|---|---|---|---:|---:|", out);
             any = true;
         }
         fputs("| ", out);
@@ -169,7 +159,9 @@ static void put_parity(const struct pack_report *report, FILE *out) {
         put_cell(worst, out);
         fputs("\n", out);
     }
-    fputs(any ? "\n" : "", out);
+    if (any) {
+        unfold(out);
+    }
 }
 
 void report_markdown(const struct pack_report *report, FILE *out) {
@@ -177,7 +169,8 @@ void report_markdown(const struct pack_report *report, FILE *out) {
     put_stages(report, out);
     put_partial(report, out);
     report_findings_markdown(report, out);
-    put_timings(report, out);
+    report_beside_markdown(report, out);
+    report_times_markdown(report, out);
     put_resources(report, out);
     put_parity(report, out);
     report_matrix_markdown(report, out);

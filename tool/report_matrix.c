@@ -205,13 +205,14 @@ static bool is_first_of_variant(const struct pack_report *report, size_t index) 
 
 static void put_variants(const struct pack_report *report, FILE *out) {
     size_t shown = 0, left_out = 0;
-    fputs(
-        "<details><summary>Every unit <small>source, image and unit of each variant</small>"
+    html_put(
+        out,
+        "<details><summary>Every unit <small>%zu, with source and image of each variant</small>"
         "</summary><div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Every unit\">"
         "<table><caption>A unit is called by the SHA-256 of its content: units/HASH.json</caption>"
         "<thead><tr><th scope=\"col\">Variant</th><th scope=\"col\">Source</th>"
         "<th scope=\"col\">Image</th>",
-        out);
+        report->evidence.unit_count);
     for (size_t i = 0; i < report->evidence.row_count; i++) {
         html_put(out, "<th scope=\"col\">%s<br>%s</th>",
                  STAGE_NAMES[report->evidence.rows[i].stage], report->evidence.rows[i].device);

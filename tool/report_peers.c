@@ -3,9 +3,10 @@
  * report_peers.c - see report.h: an artifact that the peers runner wrote (python/peers.py --json,
  * schema attn-peers/1) holds our times and those of others on the same problems, taken in turn.
  *
- * Invariant: every figure is worked out from the raw samples in the file. None of it is part of a
- * verdict, and the page says so. A row that the runner calls invalid, or that makes no sense, is
- * left out.
+ * Invariant: every figure is worked out from the raw samples in the file, which a bench that is
+ * PASS names. None of it is part of a verdict, and the page says so. A row that the runner calls
+ * invalid or that makes no sense, an output that was not found right and a side whose kernel was
+ * not seen to run are left out, and counted.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -17,7 +18,12 @@
 
 #define PEERS_SCHEMA "attn-peers/1"
 
-enum { SAMPLES_MOST = 4096 };
+enum { SAMPLES_MOST = 4096, ROUNDS_MOST = 256 };
+static const struct interval UNKNOWN = {(double)NAN, (double)NAN, (double)NAN};
+
+static bool is_true(const struct json_value *value) {
+    return value != NULL && value->kind == JSON_BOOL && value->as.truth;
+}
 
 static const char *text_at(const struct json_value *object, const char *key) {
     return json_text_of(json_at(object, key));
@@ -63,27 +69,50 @@ static bool read_shape(const struct json_value *row, attn_problem *problem) {
     return attn_problem_resolve(problem, problem, NULL) == ATTN_OK;
 }
 
-/* Seconds of one side in all rounds, sorted; returns how many. */
-static size_t read_samples(const struct json_value *rounds, const char *side,
-                           double samples[SAMPLES_MOST]) {
-    size_t count = 0;
-    for (size_t r = 0; r < json_count_of(rounds); r++) {
-        const struct json_value *blocks = json_at(&rounds->as.list.items[r], side);
-        for (size_t b = 0; b < json_count_of(blocks); b++) {
-            const struct json_value *block = &blocks->as.list.items[b];
-            for (size_t i = 0; i < json_count_of(block) && count < SAMPLES_MOST; i++) {
-                const double us = json_number_of(&block->as.list.items[i]);
-                if (!(us > 0)) {
-                    return 0;
-                }
-                samples[count++] = 1e-6 * us;
+/* Appends the seconds of one side of a round; false: they are no times, or too many. */
+static bool read_round(const struct json_value *round, const char *side,
+                       double samples[SAMPLES_MOST], size_t *count) {
+    const struct json_value *blocks = json_at(round, side);
+    for (size_t b = 0; b < json_count_of(blocks); b++) {
+        const struct json_value *block = &blocks->as.list.items[b];
+        for (size_t i = 0; i < json_count_of(block); i++) {
+            const double us = json_number_of(&block->as.list.items[i]);
+            if (!(us > 0) || *count == SAMPLES_MOST) {
+                return false;
             }
+            samples[(*count)++] = 1e-6 * us;
         }
     }
-    if (count > 0) {
-        stats_of(samples, count); /* sorts */
+    return true;
+}
+
+/* Appends those of all rounds. */
+static bool read_rounds(const struct json_value *rounds, const char *side,
+                        double samples[SAMPLES_MOST], size_t *count) {
+    bool good = true;
+    for (size_t r = 0; good && r < json_count_of(rounds); r++) {
+        good = read_round(&rounds->as.list.items[r], side, samples, count);
     }
-    return count;
+    return good;
+}
+
+/* Their time over ours: the median over rounds, in each of which both took turns. */
+static struct interval ratio_of(const struct json_value *rounds) {
+    double ratios[ROUNDS_MOST], ours[SAMPLES_MOST], theirs[SAMPLES_MOST];
+    size_t used = 0;
+    for (size_t r = 0; r < json_count_of(rounds) && used < ROUNDS_MOST; r++) {
+        const struct json_value *round = &rounds->as.list.items[r];
+        size_t own = 0, other = 0;
+        if (read_round(round, "ours", ours, &own) && read_round(round, "other", theirs, &other) &&
+            own > 0 && other > 0) {
+            ratios[used++] = stats_of(theirs, other).p50 / stats_of(ours, own).p50;
+        }
+    }
+    if (used == 0) {
+        return UNKNOWN;
+    }
+    stats_of(ratios, used); /* sorts */
+    return stats_quantile(ratios, used, 0.5);
 }
 
 static bool add_timing(struct pack_report *report, const struct report_timing *timing,
@@ -98,16 +127,11 @@ static bool add_timing(struct pack_report *report, const struct report_timing *t
     return true;
 }
 
-/* One side of a row in one mode; peer NULL: ours. */
+/* A side with its samples, which are sorted here. */
 static bool add_side(struct pack_report *report, const struct report_timing *common,
-                     const struct json_value *rounds, const char *peer, attn_error *why) {
-    double samples[SAMPLES_MOST];
-    const size_t count = read_samples(rounds, peer != NULL ? "other" : "ours", samples);
-    if (count == 0) {
-        return true;
-    }
+                     double *samples, size_t count, attn_error *why) {
     struct report_timing timing = *common;
-    timing.peer = peer;
+    stats_of(samples, count); /* sorts */
     timing.p50 = stats_quantile(samples, count, 0.5);
     timing.p90 = stats_quantile(samples, count, 0.9);
     timing.p99 = stats_quantile(samples, count, 0.99);
@@ -116,31 +140,64 @@ static bool add_side(struct pack_report *report, const struct report_timing *com
     return add_timing(report, &timing, why);
 }
 
-/* All sides of a row in one mode: ours is that beside the first of them. */
+/* Whether the runner saw the kernel run that it says was timed. */
+static bool is_proven(const struct json_value *row, const char *side) {
+    return is_true(json_at(json_at(json_at(row, "sides"), side), "proven"));
+}
+
+/* All sides of a row in one mode, ours first: beside every one of them, and beside itself. */
 static bool add_mode(struct pack_report *report, const struct report_timing *common,
-                     const struct json_value *sides, attn_error *why) {
+                     const struct json_value *row, const struct json_value *sides,
+                     attn_error *why) {
     static const char again[] = "ours again"; /* the runner's control */
-    bool ours = false;
-    for (size_t i = 0; sides->kind == JSON_OBJECT && i < sides->as.list.count; i++) {
+    double samples[SAMPLES_MOST];
+    size_t count = 0;
+    bool good = sides->kind == JSON_OBJECT;
+    for (size_t i = 0; good && i < sides->as.list.count; i++) {
+        good = read_rounds(&sides->as.list.items[i], "ours", samples, &count);
+    }
+    if (!good || count == 0) {
+        report->peers_left_out++;
+        return true;
+    }
+    good = add_side(report, common, samples, count, why);
+    for (size_t i = 0; good && i < sides->as.list.count; i++) {
         const struct json_value *rounds = &sides->as.list.items[i];
+        struct report_timing theirs = *common;
+        theirs.peer = peer_name(rounds->key);
+        theirs.ratio = ratio_of(rounds);
+        count = 0;
         if (strcmp(rounds->key, again) == 0) {
             continue;
         }
-        if ((!ours && !add_side(report, common, rounds, NULL, why)) ||
-            !add_side(report, common, rounds, peer_name(rounds->key), why)) {
-            return false;
+        if (is_proven(row, rounds->key) && read_rounds(rounds, "other", samples, &count) &&
+            count > 0) {
+            good = add_side(report, &theirs, samples, count, why);
+        } else {
+            report->peers_left_out++;
         }
-        ours = true;
     }
-    return true;
+    return good;
+}
+
+/* Our output was right before and after, and ours is the kernel that ran. */
+static bool is_verified(const struct json_value *row) {
+    const struct json_value *verified = json_at(row, "verified");
+    return is_true(json_at(json_at(verified, "before"), "passed")) &&
+           is_true(json_at(json_at(verified, "after"), "passed")) && is_proven(row, "ours") &&
+           json_count_of(json_at(row, "invalid")) == 0;
 }
 
 static bool add_row(struct pack_report *report, const char *gpu, const struct json_value *row,
                     attn_error *why) {
     const struct json_value *modes = json_at(row, "pairs");
     attn_problem problem;
+    if (text_at(row, "reason") != NULL) { /* it was not measured */
+        return true;
+    }
     if (!read_shape(row, &problem) || text_at(row, "name") == NULL ||
-        text_at(row, "variant") == NULL || json_count_of(json_at(row, "invalid")) > 0) {
+        text_at(row, "variant") == NULL || !is_verified(row)) {
+        report->peers_left_out++;
         return true;
     }
     struct report_timing common = {
@@ -158,11 +215,12 @@ static bool add_row(struct pack_report *report, const char *gpu, const struct js
         .causal = problem.causal != ATTN_CAUSAL_NONE,
         .flops = attn_problem_flops(&problem),
         .floor = report_floor("cuda", gpu, &problem),
+        .ratio = UNKNOWN,
     };
     for (size_t i = 0; modes != NULL && modes->kind == JSON_OBJECT && i < modes->as.list.count;
          i++) {
         common.mode = modes->as.list.items[i].key;
-        if (!add_mode(report, &common, &modes->as.list.items[i], why)) {
+        if (!add_mode(report, &common, row, &modes->as.list.items[i], why)) {
             return false;
         }
     }
@@ -172,7 +230,8 @@ static bool add_row(struct pack_report *report, const char *gpu, const struct js
 /* ---- the artifacts --------------------------------------------------------------------------- */
 
 /* Takes the document, which the report frees. */
-static bool add_document(struct pack_report *report, struct json_value *document, attn_error *why) {
+static bool add_document(struct pack_report *report, const char *name, struct json_value *document,
+                         attn_error *why) {
     const struct json_value *rows = json_at(document, "rows");
     const char *gpu = text_at(json_at(document, "environment"), "gpu");
     struct peers_file *grown =
@@ -182,7 +241,7 @@ static bool add_document(struct pack_report *report, struct json_value *document
         return explain(why, "out of memory");
     }
     report->peers = grown;
-    report->peers[report->peer_count++].document = document;
+    report->peers[report->peer_count++] = (struct peers_file){name, document};
     bool good = true;
     for (size_t i = 0; good && i < json_count_of(rows); i++) {
         good = add_row(report, gpu != NULL ? gpu : "GPU", &rows->as.list.items[i], why);
@@ -207,18 +266,27 @@ static bool add_artifact(struct pack_report *report, const char *name, attn_erro
         json_free(document);
         return true;
     }
-    return add_document(report, document, why);
+    return add_document(report, name, document, why);
+}
+
+static bool is_added(const struct pack_report *report, const char *name) {
+    size_t i = 0;
+    while (i < report->peer_count && strcmp(report->peers[i].name, name) != 0) {
+        i++;
+    }
+    return i < report->peer_count;
 }
 
 bool report_add_peers(struct pack_report *report, attn_error *why) {
-    struct pack_names names;
-    if (!pack_list(&report->pack, PACK_ARTIFACTS, &names, why)) {
-        return false;
-    }
     bool good = true;
-    for (size_t i = 0; good && i < names.count; i++) {
-        good = add_artifact(report, names.names[i], why);
+    for (size_t i = 0; good && i < report->slot_count; i++) {
+        const struct report_slot *slot = &report->slots[i];
+        const bool counts = slot->stage == BENCH && slot->gate == GATE_PASS;
+        const struct json_value *names = counts ? json_at(slot->unit, "artifacts") : NULL;
+        for (size_t k = 0; good && k < json_count_of(names); k++) {
+            const char *name = json_text_of(&names->as.list.items[k]);
+            good = name == NULL || is_added(report, name) || add_artifact(report, name, why);
+        }
     }
-    pack_names_free(&names);
     return good;
 }

@@ -17,6 +17,7 @@
 
 enum {
     PANELS_MOST = 12,
+    PANELS_OPEN = 6, /* the others are folded */
     PEERS_MOST = SVG_COLOURS - 1,
     LENGTHS_MOST = 40,
     OTHERS_MOST = 2000,
@@ -107,12 +108,19 @@ static bool is_first(const struct pack_report *report, size_t index, enum family
     return report->timings[index].peer == NULL;
 }
 
-/* Those with at least `fewest` lengths. Returns how many there are; the first PANELS_MOST are
- * filled in. */
-static size_t choose_panels(const struct pack_report *report, size_t fewest,
-                            struct panel panels[PANELS_MOST]) {
-    size_t count = 0;
+/* Beside the peers first; bf16 last, which runs as fp16 does. */
+static int rank_of(const struct report_timing *timing) {
+    return !timing->judged ? 0 : strcmp(timing->dtype, "bf16") != 0 ? 1 : 2;
+}
+
+/* Adds those of that rank with at least `fewest` lengths to the `count` that there are; the first
+ * PANELS_MOST are filled in. */
+static size_t add_panels(const struct pack_report *report, size_t fewest, int rank, size_t count,
+                         struct panel panels[PANELS_MOST]) {
     for (size_t i = 0; i < report->timing_count; i++) {
+        if (rank_of(&report->timings[i]) != rank) {
+            continue;
+        }
         /* Of few queries, and of one length, both families are the same. */
         const bool apart = is_square(&report->timings[i]) && fewest > 1;
         for (int family = 0; family < (apart ? FAMILIES : 1); family++) {
@@ -129,6 +137,17 @@ static size_t choose_panels(const struct pack_report *report, size_t fewest,
                 count++;
             }
         }
+    }
+    return count;
+}
+
+/* Those with at least `fewest` lengths. Returns how many there are; PANELS_MOST at most are filled
+ * in. */
+static size_t choose_panels(const struct pack_report *report, size_t fewest,
+                            struct panel panels[PANELS_MOST]) {
+    size_t count = 0;
+    for (int rank = 0; rank <= 2; rank++) {
+        count = add_panels(report, fewest, rank, count, panels);
     }
     return count;
 }
@@ -278,8 +297,8 @@ static void put_figure(const struct pack_report *report, const struct panel *pan
              panel->family == SAME_BATCH ? "batch" : "queries in all",
              (long long)(panel->family == SAME_BATCH ? first->batch : first->batch * first->seq_q),
              (long long)first->heads_q);
-    snprintf(subtitle, sizeof subtitle, "%.60s; %s; %s, %s cache; median, 95 %% interval%s",
-             first->device, size, panel->mode, panel->cache,
+    snprintf(subtitle, sizeof subtitle, "%.60s; %s; %s, %s cache%s", first->device, size,
+             panel->mode, panel->cache,
              first->judged ? "" : ". By the peers runner; not part of the verdict");
     svg_plot(out, &(struct svg_plot){
                       .title = title,
@@ -290,6 +309,16 @@ static void put_figure(const struct pack_report *report, const struct panel *pan
                       .series = series,
                       .series_count = used,
                   });
+}
+
+static void put_panels(const struct pack_report *report, const struct panel *panels, size_t count,
+                       struct lines *lines, FILE *out) {
+    fputs("<div class=\"plots\">\n", out);
+    for (size_t i = 0; i < count; i++) {
+        put_figure(report, &panels[i], TIME, lines, out);
+        put_figure(report, &panels[i], THROUGHPUT, lines, out);
+    }
+    fputs("</div>\n", out);
 }
 
 void report_plots_html(const struct pack_report *report, FILE *out) {
@@ -306,14 +335,18 @@ void report_plots_html(const struct pack_report *report, FILE *out) {
         return;
     }
     fputs("<p class=\"lead\">Only of variants whose output was checked, before and after. A point "
-          "is a median; rest the pointer on it for the variant. Of time less is better, of "
-          "throughput more.</p>\n<div class=\"plots\">\n",
+          "is a median and its bar the 95 % interval; rest the pointer on it for the variant. Of "
+          "time less is better, of throughput more.</p>\n",
           out);
-    for (size_t i = 0; i < count && i < PANELS_MOST; i++) {
-        put_figure(report, &panels[i], TIME, lines, out);
-        put_figure(report, &panels[i], THROUGHPUT, lines, out);
+    const size_t shown = count < PANELS_MOST ? count : PANELS_MOST;
+    const size_t open = shown < PANELS_OPEN ? shown : PANELS_OPEN;
+    put_panels(report, panels, open, lines, out);
+    if (open < shown) {
+        html_put(out, "<details><summary>More plots <small>%zu of other problems</small></summary>",
+                 2 * (shown - open));
+        put_panels(report, panels + open, shown - open, lines, out);
+        fputs("</details>\n", out);
     }
-    fputs("</div>\n", out);
     if (count > PANELS_MOST) {
         html_put(out, "<p class=\"note\">%zu more are in the table of timings only.</p>\n",
                  count - PANELS_MOST);

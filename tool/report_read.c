@@ -171,6 +171,7 @@ static bool read_timing(const struct pack_report *report, const struct report_sl
         .flops = attn_problem_flops(&problem),
         .floor = report_floor(slot->device, report_hardware(report, slot->device), &problem),
         .samples = json_int_of(json_at(figures, "samples"), 0),
+        .ratio = {(double)NAN, (double)NAN, (double)NAN},
     };
     return timing->text != NULL && timing->mode != NULL && timing->cache != NULL;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * report_tables.c - see report.h: what each variant needs, how far each case was from the allowed
- * error, and every time.
+ * report_tables.c - see report.h: what each variant needs, what the counters say, and how far each
+ * case was from the allowed error.
  *
  * Invariant: a table is what the units hold, column by column, whatever a stage chose to observe;
  * what is left out of a long one is counted below it.
@@ -16,8 +16,8 @@
 enum {
     COLUMNS_MOST = 12,
     ROWS_MOST = 400,
-    TIMES_MOST = 250,
-    WAYS_MOST = 8,
+    ROWS_OPEN = 20, /* a longer table is folded */
+    STALLS_SHOWN = 3,
     HEAT_ROWS_MOST = 200,
     DEVICES_MOST = 16
 };
@@ -27,26 +27,28 @@ enum {
 /* Those that a reader looks for come first, under a name of their own. */
 static const struct {
     const char *value, *title;
-    double full; /* of a gauge; 0: none */
+    double full;    /* of a gauge; 0: none */
+    double seconds; /* how many its unit is; 0: it is no time */
 } KNOWN[] = {
-    {"registers", "Registers", 255},
-    {"shared_static", "Static shared, B", 0},
-    {"shared_dynamic", "Dynamic shared, B", 0},
-    {"spill_bytes", "Spills, B", 0},
-    {"stack_bytes", "Stack, B", 0},
-    {"tensor_ops", "Tensor-core instr.", 0},
-    {"tensor_demand", "The tile's demand", 0},
-    {"instructions", "Instructions", 0},
-    {"against_registers", "Registers, other build", 255},
-    {"against_spill_bytes", "Spills, other build, B", 0},
-    {"against_stack_bytes", "Stack, other build, B", 0},
-    {"against_instructions", "Instructions, other build", 0},
-    {"sm_busy_percent", "SM busy, %", 100},
-    {"tensor_pipe_percent", "Tensor pipe, %", 100},
-    {"sm_throughput_percent", "SM throughput, %", 100},
-    {"dram_throughput_percent", "DRAM throughput, %", 100},
-    {"l2_throughput_percent", "L2 throughput, %", 100},
-    {"occupancy_percent", "Occupancy, %", 100},
+    {"registers", "Registers", 255, 0},
+    {"shared_static", "Static shared, B", 0, 0},
+    {"shared_dynamic", "Dynamic shared, B", 0, 0},
+    {"spill_bytes", "Spills, B", 0, 0},
+    {"stack_bytes", "Stack, B", 0, 0},
+    {"tensor_ops", "Tensor-core instr.", 0, 0},
+    {"tensor_demand", "The tile's demand", 0, 0},
+    {"instructions", "Instructions", 0, 0},
+    {"against_registers", "Registers, other build", 255, 0},
+    {"against_spill_bytes", "Spills, other build, B", 0, 0},
+    {"against_stack_bytes", "Stack, other build, B", 0, 0},
+    {"against_instructions", "Instructions, other build", 0, 0},
+    {"sm_busy_percent", "SM busy, %", 100, 0},
+    {"tensor_pipe_percent", "Tensor, %", 100, 0},
+    {"sm_throughput_percent", "SM, %", 100, 0},
+    {"dram_throughput_percent", "DRAM, %", 100, 0},
+    {"l2_throughput_percent", "L2, %", 100, 0},
+    {"occupancy_percent", "Occupancy, %", 100, 0},
+    {"duration_ns", "Duration", 0, 1e-9},
 };
 enum { KNOWN_COUNT = sizeof KNOWN / sizeof *KNOWN };
 
@@ -74,6 +76,12 @@ static void add_column(const char *columns[COLUMNS_MOST], size_t *count, const c
     }
 }
 
+/* Why warps wait, which has a column for all of them together. */
+#define STALL "stall_"
+static bool is_stall(const char *value) {
+    return strncmp(value, STALL, sizeof STALL - 1) == 0;
+}
+
 /* The names of the values that units of a stage have: of inspect those that are known, since it has
  * many that are 0 or say the same as another tool. */
 static size_t list_columns(const struct pack_report *report, enum stage stage,
@@ -86,7 +94,7 @@ static size_t list_columns(const struct pack_report *report, enum stage stage,
         for (size_t k = 0;
              values != NULL && values->kind == JSON_OBJECT && k < values->as.list.count; k++) {
             const char *value = values->as.list.items[k].key;
-            if (stage != INSPECT || known_of(value) < KNOWN_COUNT) {
+            if ((stage != INSPECT || known_of(value) < KNOWN_COUNT) && !is_stall(value)) {
                 add_column(columns, &count, value);
             }
         }
@@ -113,48 +121,131 @@ static void put_value(const char *column, double value, FILE *out) {
     } else {
         fputs("<td class=\"n\">", out);
     }
-    html_put(out, "%s</td>", number_text(value, text));
+    const double seconds = known < KNOWN_COUNT ? KNOWN[known].seconds : 0;
+    html_put(out, "%s</td>",
+             seconds > 0 ? seconds_text(seconds * value, text) : number_text(value, text));
 }
 
-static void put_values(const struct pack_report *report, enum stage stage, const char *caption,
-                       FILE *out) {
+/* The heaviest that is lighter than `before`, or as heavy and behind it; NULL: none is left. */
+static const struct json_value *next_stall(const struct json_value *values,
+                                           const struct json_value *before) {
+    const struct json_value *best = NULL;
+    for (size_t i = 0; values != NULL && values->kind == JSON_OBJECT && i < values->as.list.count;
+         i++) {
+        const struct json_value *one = &values->as.list.items[i];
+        const double weight = json_number_of(one);
+        const double limit = before != NULL ? json_number_of(before) : INFINITY;
+        const bool follows = weight < limit || (weight <= limit && one > before);
+        if (is_stall(one->key) && follows && (best == NULL || weight > json_number_of(best))) {
+            best = one;
+        }
+    }
+    return best;
+}
+
+/* "barrier 1.69, wait 1.63, gmma 0.98" */
+static void put_stalls(const struct report_slot *slot, FILE *out) {
+    const struct json_value *values = json_at(slot->unit, "values");
+    const struct json_value *one = next_stall(values, NULL);
+    fputs("<td class=\"stalls\">", out);
+    for (int i = 0; i < STALLS_SHOWN && one != NULL; i++) {
+        char text[REPORT_TEXT];
+        html_put(out, "%s<span class=\"keep\">%s %s</span>", i > 0 ? ", " : "",
+                 one->key + sizeof STALL - 1, number_text(json_number_of(one), text));
+        one = next_stall(values, one);
+    }
+    fputs("</td>", out);
+}
+
+static bool has_stalls(const struct pack_report *report, enum stage stage) {
+    bool any = false;
+    for (size_t i = 0; i < report->slot_count && !any; i++) {
+        const struct report_slot *slot = &report->slots[i];
+        any = slot->stage == stage && next_stall(json_at(slot->unit, "values"), NULL) != NULL;
+    }
+    return any;
+}
+
+static void put_slot(const struct report_slot *slot, const char *const *columns, size_t count,
+                     bool stalls, FILE *out) {
+    html_put(out, "<tr><th scope=\"row\" class=\"name\"><code>%s</code></th><td>%s</td>",
+             slot->variant, slot->device);
+    for (size_t k = 0; k < count; k++) {
+        put_value(columns[k], slot_value(slot, columns[k]), out);
+    }
+    if (stalls) {
+        put_stalls(slot, out);
+    }
+    html_put(out, "<td><span class=\"chip %s\">%s</span></td></tr>\n", gate_class(slot->gate),
+             gate_words(slot->gate));
+}
+
+static size_t count_units(const struct pack_report *report, enum stage stage) {
+    size_t count = 0;
+    for (size_t i = 0; i < report->slot_count; i++) {
+        count += report->slots[i].stage == stage && report->slots[i].unit != NULL;
+    }
+    return count;
+}
+
+static void put_values(const struct pack_report *report, enum stage stage, const char *title,
+                       const char *caption, FILE *out) {
     const char *columns[COLUMNS_MOST];
-    const size_t count = list_columns(report, stage, columns);
-    size_t rows = 0, left_out = 0;
+    const size_t count = list_columns(report, stage, columns), units = count_units(report, stage);
+    const bool stalls = has_stalls(report, stage);
+    size_t rows = 0;
     if (count == 0) {
         html_put(out, "<p class=\"note\">No %s was observed.</p>\n", STAGE_NAMES[stage]);
         return;
     }
-    html_put(out,
-             "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"%s\"><table>"
-             "<caption>%s</caption><thead><tr><th scope=\"col\">Variant</th>"
-             "<th scope=\"col\">Device</th>",
-             caption, caption);
+    fputs(units <= ROWS_OPEN ? "<details open>" : "<details>", out);
+    html_put(
+        out,
+        "<summary>%s <small>%zu units</small></summary><div class=\"scroll\" tabindex=\"0\" "
+        "role=\"region\" aria-label=\"%s\"><table class=\"dense\"><caption>%s</caption><thead><tr>"
+        "<th scope=\"col\">Variant</th><th scope=\"col\">Device</th>",
+        title, units, title, caption);
     for (size_t k = 0; k < count; k++) {
         put_heading(columns[k], out);
     }
+    fputs(stalls ? "<th scope=\"col\">Top stalls</th>" : "", out);
     fputs("<th scope=\"col\">Verdict</th></tr></thead><tbody>\n", out);
-    for (size_t i = 0; i < report->slot_count; i++) {
+    for (size_t i = 0; i < report->slot_count && rows < ROWS_MOST; i++) {
         const struct report_slot *slot = &report->slots[i];
-        if (slot->stage != stage || slot->unit == NULL) {
-            continue;
+        if (slot->stage == stage && slot->unit != NULL) {
+            put_slot(slot, columns, count, stalls, out);
+            rows++;
         }
-        if (++rows > ROWS_MOST) {
-            left_out++;
-            continue;
-        }
-        html_put(out, "<tr><th scope=\"row\" class=\"name\"><code>%s</code></th><td>%s</td>",
-                 slot->variant, slot->device);
-        for (size_t k = 0; k < count; k++) {
-            put_value(columns[k], slot_value(slot, columns[k]), out);
-        }
-        html_put(out, "<td><span class=\"chip %s\">%s</span></td></tr>\n", gate_class(slot->gate),
-                 gate_words(slot->gate));
     }
-    fputs("</tbody></table></div>\n", out);
-    if (left_out > 0) {
-        html_put(out, "<p class=\"note\">%zu more are in the pack.</p>\n", left_out);
+    fputs("</tbody></table></div></details>\n", out);
+    if (rows < units) {
+        html_put(out, "<p class=\"note\">%zu more are in the pack.</p>\n", units - rows);
     }
+}
+
+/* The most that any unit of inspect has of a value; NaN: none has it. */
+static double most_of(const struct pack_report *report, const char *value) {
+    double most = (double)NAN;
+    for (size_t i = 0; i < report->slot_count; i++) {
+        if (report->slots[i].stage == INSPECT) {
+            most = fmax(most, slot_value(&report->slots[i], value));
+        }
+    }
+    return most;
+}
+
+static void put_most(const struct pack_report *report, FILE *out) {
+    char registers[REPORT_TEXT], spills[REPORT_TEXT], stack[REPORT_TEXT], shared[REPORT_TEXT];
+    if (isnan(most_of(report, "registers"))) {
+        return;
+    }
+    html_put(out,
+             " At most %s registers, %s B of spills, %s B of stack and %s KiB of dynamic "
+             "shared memory.",
+             number_text(most_of(report, "registers"), registers),
+             number_text(most_of(report, "spill_bytes"), spills),
+             number_text(most_of(report, "stack_bytes"), stack),
+             number_text(most_of(report, "shared_dynamic") / 1024, shared));
 }
 
 /* ---- the heat map of cases ------------------------------------------------------------------- */
@@ -214,6 +305,10 @@ static bool put_map(const struct pack_report *report, enum stage stage, const ch
     snprintf(title, sizeof title, "%s on %.80s", stage == PARITY ? "Parity" : "Emulation", device);
     snprintf(subtitle, sizeof subtitle, "%zu variants, up to %zu cases each%s", map.count,
              map.columns, left_out > 0 ? "; others that passed are in the pack" : "");
+    const bool folded = map.count > ROWS_OPEN;
+    if (folded) {
+        html_put(out, "<details><summary>%s <small>%s</small></summary>", title, subtitle);
+    }
     svg_heat(out, &(struct svg_heat){
                       .title = title,
                       .subtitle = subtitle,
@@ -225,6 +320,7 @@ static bool put_map(const struct pack_report *report, enum stage stage, const ch
                       .cell = cell_share,
                       .subject = &map,
                   });
+    fputs(folded ? "</details>\n" : "", out);
     return true;
 }
 
@@ -247,132 +343,18 @@ static void put_maps(const struct pack_report *report, FILE *out) {
     }
 }
 
-/* ---- every time ------------------------------------------------------------------------------ */
-
-/* The ways in which a problem was timed: a column each. */
-struct ways {
-    const struct report_timing *first[WAYS_MOST];
-    size_t count;
-};
-
-static bool same_way(const struct report_timing *a, const struct report_timing *b) {
-    return strcmp(a->mode, b->mode) == 0 && strcmp(a->cache, b->cache) == 0;
-}
-
-static bool same_subject(const struct report_timing *a, const struct report_timing *b) {
-    return strcmp(a->variant, b->variant) == 0 && strcmp(a->device, b->device) == 0 &&
-           strcmp(a->text, b->text) == 0;
-}
-
-static struct ways list_ways(const struct pack_report *report) {
-    struct ways ways = {.count = 0};
-    for (size_t i = 0; i < report->timing_count; i++) {
-        size_t k = 0;
-        while (k < ways.count && !same_way(ways.first[k], &report->timings[i])) {
-            k++;
-        }
-        if (k == ways.count && k < WAYS_MOST) {
-            ways.first[ways.count++] = &report->timings[i];
-        }
-    }
-    return ways;
-}
-
-/* "12.3 us" and half the width of its interval, in percent. */
-static void put_median(const struct report_timing *timing, FILE *out) {
-    char text[REPORT_TEXT], share[REPORT_TEXT];
-    const double half = (timing->p50.high - timing->p50.low) / 2 / timing->p50.value;
-    html_put(out, "<td class=\"n\">%s<br><small>\xc2\xb1%s %%</small></td>",
-             seconds_text(timing->p50.value, text), number_text(100 * half, share));
-}
-
-/* All timings of one variant and problem, of which `first` is one; they lie behind it. */
-static void put_subject(const struct pack_report *report, const struct ways *ways, size_t first,
-                        FILE *out) {
-    const struct report_timing *of = &report->timings[first], *best = of;
-    html_put(out, "<tr><th scope=\"row\" class=\"name\"><code>%s</code></th><td>%s</td><td>%s</td>",
-             of->peer != NULL ? of->peer : of->variant, of->device, of->text);
-    for (size_t k = 0; k < ways->count; k++) {
-        const struct report_timing *found = NULL;
-        for (size_t i = first; i < report->timing_count; i++) {
-            const struct report_timing *timing = &report->timings[i];
-            if (same_subject(of, timing) && same_way(ways->first[k], timing)) {
-                found = timing;
-            }
-        }
-        if (found == NULL) {
-            fputs("<td class=\"n\">\xe2\x80\x93</td>", out);
-            continue;
-        }
-        put_median(found, out);
-        best = found->p50.value < best->p50.value ? found : best;
-    }
-    char p90[REPORT_TEXT], p99[REPORT_TEXT], tflops[REPORT_TEXT], share[REPORT_TEXT];
-    html_put(out,
-             "<td class=\"n\">%s</td><td class=\"n\">%s</td><td class=\"n\">%s</td>"
-             "<td class=\"n\">%s</td></tr>\n",
-             seconds_text(best->p90.value, p90), seconds_text(best->p99.value, p99),
-             number_text(best->tflops, tflops),
-             number_text(100 * best->floor / best->p50.value, share));
-}
-
-static bool is_first(const struct pack_report *report, size_t index) {
-    for (size_t i = 0; i < index; i++) {
-        if (same_subject(&report->timings[i], &report->timings[index])) {
-            return false;
-        }
-    }
-    return true;
-}
-
-static void put_timings(const struct pack_report *report, FILE *out) {
-    const struct ways ways = list_ways(report);
-    size_t shown = 0, left_out = 0;
-    if (report->timing_count == 0) {
-        return;
-    }
-    html_put(
-        out,
-        "<details><summary>Every time <small>%zu medians with their intervals</small></summary>"
-        "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Every time\"><table>"
-        "<caption>Medians of the raw samples and half their 95 %% interval, which assumes no "
-        "distribution; p90, p99 and TFLOP/s are of the fastest way in the row</caption><thead>"
-        "<tr><th scope=\"col\">Variant</th><th scope=\"col\">Device</th>"
-        "<th scope=\"col\">Problem</th>",
-        report->timing_count);
-    for (size_t k = 0; k < ways.count; k++) {
-        html_put(out, "<th scope=\"col\" class=\"n\">%s,<br>%s</th>", ways.first[k]->mode,
-                 ways.first[k]->cache);
-    }
-    fputs("<th scope=\"col\" class=\"n\">p90</th><th scope=\"col\" class=\"n\">p99</th>"
-          "<th scope=\"col\" class=\"n\">TFLOP/s</th><th scope=\"col\" class=\"n\">% of roofline"
-          "</th></tr></thead><tbody>\n",
-          out);
-    for (size_t i = 0; i < report->timing_count; i++) {
-        if (!is_first(report, i)) {
-            continue;
-        }
-        if (shown < TIMES_MOST) {
-            put_subject(report, &ways, i, out);
-            shown++;
-        } else {
-            left_out++;
-        }
-    }
-    fputs("</tbody></table></div></details>\n", out);
-    if (left_out > 0) {
-        html_put(out, "<p class=\"note\">%zu more rows are in evidence.json.</p>\n", left_out);
-    }
-}
-
 void report_tables_html(const struct pack_report *report, FILE *out) {
-    put_timings(report, out);
     fputs(
         "<h2 id=\"resources\">Resources</h2>\n<p class=\"lead\">Read from the machine code that is "
-        "loaded, not from what the source intends.</p>\n",
+        "loaded, not from what the source intends.",
         out);
-    put_values(report, INSPECT, "What each variant's machine code needs", out);
-    fputs("<h3>Counters</h3>\n", out);
-    put_values(report, PROFILE, "What Nsight Compute counted", out);
+    put_most(report, out);
+    fputs("</p>\n", out);
+    put_values(report, INSPECT, "Every kernel", "What each variant's machine code needs", out);
+    put_values(report, PROFILE, "Counters",
+               "What Nsight Compute counted: SM, DRAM and L2 by throughput; stalls: warps that "
+               "wait for each instruction that is "
+               "issued",
+               out);
     put_maps(report, out);
 }

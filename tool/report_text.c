@@ -42,20 +42,48 @@ const struct evidence_row *report_row(const struct pack_report *report, enum sta
     return NULL;
 }
 
+/* ---- devices --------------------------------------------------------------------------------- */
+
+enum kind { GPU, CPU, VIRTUAL, ARCHITECTURE };
+
+static enum kind kind_of(const char *device) {
+    return strncmp(device, "cuda", 4) == 0 ? GPU
+           : strcmp(device, "cpu") == 0    ? CPU
+           : strcmp(device, "vgpu") == 0   ? VIRTUAL
+                                           : ARCHITECTURE;
+}
+
+bool report_applies(enum stage stage, const char *device) {
+    switch (kind_of(device)) {
+    case GPU: return stage == PARITY || stage == SANITIZE || stage == BENCH || stage == PROFILE;
+    case CPU: return stage == PARITY || stage == BENCH;
+    case VIRTUAL: return stage == EMULATE;
+    default: return stage == INSPECT;
+    }
+}
+
+static bool is_among(const char *device, const char *const *devices, size_t count) {
+    size_t i = 0;
+    while (i < count && strcmp(devices[i], device) != 0) {
+        i++;
+    }
+    return i < count;
+}
+
 size_t report_devices(const struct pack_report *report, const char **devices, size_t most) {
     size_t count = 0;
-    for (size_t i = 0; i < report->evidence.row_count; i++) {
-        const char *device = report->evidence.rows[i].device;
-        size_t k = 0;
-        while (k < count && strcmp(devices[k], device) != 0) {
-            k++;
-        }
-        if (k == count && count < most) {
-            devices[count++] = device;
+    for (int kind = GPU; kind <= ARCHITECTURE; kind++) {
+        for (size_t i = 0; i < report->evidence.row_count && count < most; i++) {
+            const char *device = report->evidence.rows[i].device;
+            if (kind_of(device) == (enum kind)kind && !is_among(device, devices, count)) {
+                devices[count++] = device;
+            }
         }
     }
     return count;
 }
+
+/* ---- slots and figures ----------------------------------------------------------------------- */
 
 const struct report_slot *report_find(const struct pack_report *report, enum stage stage,
                                       const char *device, const char *variant) {

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "args.h"
 #include "ledger.h"
@@ -44,6 +45,11 @@ static bool is_meant(const struct ledger_packs *packs, size_t i, const char *wor
     return length >= FEWEST_DIGITS && strncmp(packs->items[i].root, word, length) == 0;
 }
 
+static bool is_folder(const char *path) {
+    struct stat status;
+    return stat(path, &status) == 0 && S_ISDIR(status.st_mode);
+}
+
 /* A pack by its number, the beginning of its root hash, or "latest". NULL: complained. */
 static const struct ledger_pack *find_pack(const struct ledger_packs *packs, const char *word) {
     const struct ledger_pack *found = NULL;
@@ -57,7 +63,11 @@ static const struct ledger_pack *find_pack(const struct ledger_packs *packs, con
             found = &packs->items[i];
         }
     }
-    if (found == NULL) {
+    if (found == NULL && is_folder(word)) {
+        complain("ledger: '%s' is a folder, expected a pack of the ledger: attest ledger import it "
+                 "first",
+                 word);
+    } else if (found == NULL) {
         complain("ledger: no pack '%s', expected a number of attest ledger list, %d or more digits "
                  "of a root, or latest",
                  word, (int)FEWEST_DIGITS);
@@ -219,30 +229,45 @@ static int do_show(const struct request *request, struct ledger *ledger,
 
 /* ---- compare --------------------------------------------------------------------------------- */
 
-static const char *word_of(const struct comparison *comparison) {
-    return comparison->old == NULL   ? "ONLY_NEW"
-           : comparison->new == NULL ? "ONLY_OLD"
-                                     : CHANGE_NAMES[comparison->change];
+/* What became of a subject, in the order in which a reader wants to know. */
+enum word { W_SLOWER, W_FASTER, W_AMBIGUOUS, W_ONLY_OLD, W_ONLY_NEW, W_SAME, WORDS };
+static const char *const WORD_NAMES[WORDS] = {"SLOWER",   "FASTER",   "AMBIGUOUS",
+                                              "ONLY_OLD", "ONLY_NEW", "SAME"};
+
+static enum word word_of(const struct comparison *comparison) {
+    static const enum word WORD_OF[CHANGES] = {
+        [SAME_SPEED] = W_SAME, [FASTER] = W_FASTER, [SLOWER] = W_SLOWER, [AMBIGUOUS] = W_AMBIGUOUS};
+    return comparison->old == NULL   ? W_ONLY_NEW
+           : comparison->new == NULL ? W_ONLY_OLD
+                                     : WORD_OF[comparison->change];
 }
 
-/* How many of those on both sides changed how. */
-static void count_changes(const struct comparison *all, size_t count, size_t changes[CHANGES]) {
-    memset(changes, 0, CHANGES * sizeof *changes);
-    for (size_t i = 0; i < count; i++) {
-        changes[all[i].change] += all[i].old != NULL && all[i].new != NULL;
-    }
-}
-
-static void say_comparisons(const struct request *request, const struct comparison *all,
-                            size_t count) {
-    size_t changes[CHANGES];
-    count_changes(all, count, changes);
-    if (!request->ratchet.as_json) {
+static void print_comparisons(const struct request *request, const struct comparison *all,
+                              size_t count, const size_t words[WORDS], bool brief) {
+    for (int word = 0; word < WORDS; word++) {
         for (size_t i = 0; i < count; i++) {
-            ledger_print_comparison(&all[i], word_of(&all[i]));
+            if (word_of(&all[i]) == (enum word)word) {
+                ledger_print_comparison(&all[i], WORD_NAMES[word], brief);
+            }
         }
-        printf("%zu faster, %zu slower, %zu same (within %g %%), %zu ambiguous\n", changes[FASTER],
-               changes[SLOWER], changes[SAME_SPEED], request->ratchet.margin, changes[AMBIGUOUS]);
+    }
+    printf("%zu slower, %zu faster, %zu same (within %g %%), %zu ambiguous, %zu only old, %zu only "
+           "new\n",
+           words[W_SLOWER], words[W_FASTER], words[W_SAME], request->ratchet.margin,
+           words[W_AMBIGUOUS], words[W_ONLY_OLD], words[W_ONLY_NEW]);
+}
+
+static void say_comparisons(const struct request *request, const struct ledger_timings *old,
+                            const struct ledger_timings *new, const struct comparison *all,
+                            size_t count) {
+    static const char *const KEYS[WORDS] = {"slower",   "faster",   "ambiguous",
+                                            "only_old", "only_new", "same"};
+    size_t words[WORDS] = {0};
+    for (size_t i = 0; i < count; i++) {
+        words[word_of(&all[i])]++;
+    }
+    if (!request->ratchet.as_json) {
+        print_comparisons(request, all, count, words, ledger_print_hardware(old, new));
         return;
     }
     struct json json = json_begin(stdout);
@@ -250,13 +275,12 @@ static void say_comparisons(const struct request *request, const struct comparis
     json_real(&json, "margin_percent", request->ratchet.margin);
     json_open(&json, "rows", '[');
     for (size_t i = 0; i < count; i++) {
-        ledger_comparison_json(&json, &all[i], word_of(&all[i]));
+        ledger_comparison_json(&json, &all[i], WORD_NAMES[word_of(&all[i])]);
     }
     json_close(&json);
-    json_int(&json, "faster", (int64_t)changes[FASTER]);
-    json_int(&json, "slower", (int64_t)changes[SLOWER]);
-    json_int(&json, "same", (int64_t)changes[SAME_SPEED]);
-    json_int(&json, "ambiguous", (int64_t)changes[AMBIGUOUS]);
+    for (int word = 0; word < WORDS; word++) {
+        json_int(&json, KEYS[word], (int64_t)words[word]);
+    }
     json_close(&json);
 }
 
@@ -278,7 +302,7 @@ static int do_compare(const struct request *request, struct ledger *ledger,
     if (all == NULL) {
         status = complain("%s", good ? "ledger: out of memory" : why.text);
     } else {
-        say_comparisons(request, all, count);
+        say_comparisons(request, &old, &new, all, count);
         if (both == 0) {
             complain("ledger: packs %lld and %lld have no timing of the same device, variant, "
                      "problem, mode and cache",
@@ -300,8 +324,10 @@ static int do_ratchet(const struct request *request, struct ledger *ledger,
 
 /* ---- the command line ------------------------------------------------------------------------ */
 
+#define READS "Exit code: 0 done; 2 usage; 3 built without SQLite.\n"
+
 static const struct action {
-    const char *name, *summary, *synopsis, *words, *examples;
+    const char *name, *summary, *synopsis, *words, *exits, *examples;
     size_t word_count;
     enum ledger_access access;
     int (*run)(const struct request *, struct ledger *, const struct ledger_packs *);
@@ -312,12 +338,16 @@ static const struct action {
      .synopsis = "PACK [options]",
      .words = "PACK",
      .word_count = 1,
+     .exits =
+         "Exit code: 0 it is in the ledger, whatever its verdict; 1 it was changed; 2 usage, or\n"
+         "no pack; 3 built without SQLite; 4 it is INVALID.\n",
      .examples = "  attest ledger import results/h200\n"},
     {.name = "list",
      .summary = "the packs of the ledger, or its baselines",
      .synopsis = "[options]",
      .run = do_list,
      .baselines = true,
+     .exits = READS,
      .examples = "  attest ledger list --json\n  attest ledger list --baselines\n"},
     {.name = "show",
      .summary = "a pack of the ledger and its timings",
@@ -325,6 +355,7 @@ static const struct action {
      .words = "PACK",
      .word_count = 1,
      .run = do_show,
+     .exits = READS,
      .examples = "  attest ledger show 3\n  attest ledger show latest\n"},
     {.name = "compare",
      .summary = "whether pack B is faster than pack A",
@@ -333,6 +364,9 @@ static const struct action {
      .word_count = 2,
      .run = do_compare,
      .margin = true,
+     .exits =
+         "Exit code: 0 compared, whatever became slower (ratchet is what fails for it); 2 usage;\n"
+         "3 nothing in common, or built without SQLite.\n",
      .examples = "  attest ledger compare 3 latest\n"
                  "  attest ledger compare 1f2e3d 4c5b6a --margin 2 --json\n"},
     {.name = "ratchet",
@@ -344,6 +378,10 @@ static const struct action {
      .run = do_ratchet,
      .margin = true,
      .ratchets = true,
+     .exits =
+         "Exit code: 0 baselines moved or stayed; 1 something is surely slower, or the pack is\n"
+         "FAIL; 2 usage; 3 a baseline was not measured again, the pack is not PASS, or built\n"
+         "without SQLite; 4 no ratio is a number. Unless 0, no baseline moves.\n",
      .examples = "  attest ledger ratchet latest\n  attest ledger ratchet latest --dry-run\n"},
 };
 enum { ACTION_COUNT = sizeof ACTIONS / sizeof *ACTIONS };
@@ -370,14 +408,18 @@ static enum args_result parse(const struct action *action, int argc, char **argv
     }
     struct arg positional = arg_list(action->words, &request->words, action->words, "");
     const struct arg_group groups[] = {{"options", args, count}};
+    char notes[512];
+    snprintf(notes, sizeof notes, "%s%s",
+             action->word_count > 0 && action->run != NULL
+                 ? "A pack of the ledger is named by its number, by 6 or more digits of its root\n"
+                   "hash, or as latest.\n"
+                 : "",
+             action->exits);
     const struct command command = {
         .verb = verb,
         .summary = action->summary,
         .synopsis = action->synopsis,
-        .notes = "A pack of the ledger is named by its number, by 6 or more digits of its root\n"
-                 "hash, or as latest. Exit code: 0 done; 1 the pack was changed, is FAIL, or\n"
-                 "is slower; 2 usage; 3 built without SQLite, or nothing to compare; 4 the pack\n"
-                 "is INVALID.\n",
+        .notes = notes,
         .examples = action->examples,
         .groups = groups,
         .group_count = 1,
