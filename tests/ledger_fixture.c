@@ -20,7 +20,7 @@ bool ledger_fixture_publish(const struct pack *pack, attn_error *why) {
     return good;
 }
 
-/* Samples of two calls each: 1 % of scatter around 40 us times `scale`. */
+/* 1 % of scatter around 40 us times `scale`. */
 static char *samples(double scale, uint64_t seed) {
     char *text = NULL;
     size_t bytes = 0;
@@ -55,19 +55,10 @@ static char *old_samples(const struct pack *pack, attn_error *why) {
     return part;
 }
 
-static bool name_hardware(struct pack *pack, attn_error *why) {
-    char *plan = replaced(fixture_plan(), "\"commit\": \"abc\"",
-                          "\"commit\": \"abc\", \"environment\": {\"devices\": {\"cpu\": "
-                          "\"Fixture One\", \"cuda:0\": \"Fixture GPU\"}}");
-    const bool good = plan != NULL ? pack_replan(pack, plan, why) : explain(why, "no commit");
-    free(plan);
-    return good;
-}
-
 bool ledger_fixture(const char *path, double scale, uint64_t seed, attn_error *why) {
     struct pack pack;
     struct fixture_edit edit = {0};
-    bool good = fixture_make(&pack, path, why) && name_hardware(&pack, why);
+    bool good = fixture_make(&pack, path, why);
     char *old = good ? old_samples(&pack, why) : NULL, *new = samples(scale, seed);
     good = good && (old != NULL || explain(why, "no samples")) &&
            (new != NULL || explain(why, "out of memory")) &&

@@ -12,13 +12,18 @@
 #include <unistd.h>
 
 #include "evidence.h"
+#include "evidence_parts.h"
 #include "evidence_plan.h"
 #include "file.h"
 #include "message.h"
+#include "parity.h"
 #include "sanitizer_log.h"
+#include "shape.h"
+#include "timing.h"
 
 #define IMAGE "1111111111111111111111111111111111111111111111111111111111111111"
 #define LIBRARY "2222222222222222222222222222222222222222222222222222222222222222"
+#define SEED "0123456789abcdef"
 
 static const struct row {
     enum stage stage;
@@ -45,7 +50,10 @@ const char *fixture_plan(void) {
     int used = snprintf(plan, sizeof plan,
                         "{\"schema\": \"" PACK_SCHEMA "\", \"mode\": \"full\", "
                         "\"tool\": \"0.1.0\", \"library\": \"" LIBRARY "\", "
-                        "\"seed\": \"0123456789abcdef\", \"commit\": \"abc\", "
+                        "\"seed\": \"" SEED "\", \"commit\": \"abc\", "
+                        "\"environment\": {\"devices\": {\"cpu\": \"Fixture CPU, avx2, 2 "
+                        "threads\", \"cuda:0\": \"Fixture GPU, sm_90, 132 multiprocessors\", "
+                        "\"vgpu\": \"vgpu\"}, \"tools\": {\"cuobjdump\": \"13.0\"}}, "
                         "\"gpu_hour_price\": 3.6, \"request\": {\"stages\": [], "
                         "\"devices\": [], \"variant\": null}, \"variants\": ["
                         "{\"name\": \"fwd_gpu\", \"device\": \"cuda\", \"cubins\": "
@@ -110,6 +118,16 @@ bool fixture_ptxas_log(const struct pack *pack, const char *variant, const char 
     return pack_add_artifact(pack, log, (size_t)length, name, why);
 }
 
+bool fixture_dump(const struct pack *pack, const char *variant, int registers,
+                  char name[SHA256_TEXT], attn_error *why) {
+    char log[512];
+    const int length = snprintf(log, sizeof log,
+                                "Resource usage:\n Common:\n  GLOBAL:0\n Function %s:\n"
+                                "  REG:%d STACK:0 SHARED:2048 LOCAL:0 CONSTANT[0]:640\n",
+                                variant, registers);
+    return pack_add_artifact(pack, log, (size_t)length, name, why);
+}
+
 struct ncu_kernel fixture_kernel(const char *variant, double busy, double tensor) {
     struct ncu_kernel kernel = {.name = ""};
     snprintf(kernel.name, sizeof kernel.name, "%.190s", variant);
@@ -125,14 +143,14 @@ struct ncu_kernel fixture_kernel(const char *variant, double busy, double tensor
 static void put_kernel(FILE *out, const struct ncu_kernel *kernel) {
     for (int i = 0; i < NCU_FIGURES; i++) {
         if (!isnan(kernel->figures[i])) {
-            fprintf(out, "\"%s\",\"%s\",\"%s\",\"%%\",\"%.17g\"\n", kernel->name, kernel->name,
-                    NCU_FIGURE_METRICS[i], kernel->figures[i]);
+            fprintf(out, "\"%s\",\"%s\",\"0\",\"9.0\",\"%s\",\"%%\",\"%.17g\"\n", kernel->name,
+                    kernel->name, NCU_FIGURE_METRICS[i], kernel->figures[i]);
         }
     }
     for (int i = 0; i < NCU_STALLS; i++) {
         if (!isnan(kernel->stalls[i])) {
-            fprintf(out, "\"%s\",\"%s\",\"" NCU_STALL_METRIC "\",\"\",\"%.17g\"\n", kernel->name,
-                    kernel->name, NCU_STALL_NAMES[i], kernel->stalls[i]);
+            fprintf(out, "\"%s\",\"%s\",\"0\",\"9.0\",\"" NCU_STALL_METRIC "\",\"\",\"%.17g\"\n",
+                    kernel->name, kernel->name, NCU_STALL_NAMES[i], kernel->stalls[i]);
         }
     }
 }
@@ -148,7 +166,8 @@ bool fixture_ncu_log(const struct pack *pack, const struct ncu_kernel *kernel,
     }
     fprintf(out,
             "target: %s verified\n"
-            "\"ID\",\"Kernel Name\",\"Metric Name\",\"Metric Unit\",\"Metric Value\"\n",
+            "\"ID\",\"Kernel Name\",\"Device\",\"CC\",\"Metric Name\",\"Metric Unit\","
+            "\"Metric Value\"\n",
             kernel->name);
     put_kernel(out, &idle);
     put_kernel(out, kernel);
@@ -157,29 +176,107 @@ bool fixture_ncu_log(const struct pack *pack, const struct ncu_kernel *kernel,
     return good;
 }
 
+/* ---- the state of a bench unit --------------------------------------------------------------- */
+
+/* As if everything had been right beside a timing. */
+static void put_seen(struct json *json, const struct json_value *timing, bool gpu) {
+    attn_problem problem;
+    char text[160];
+    const bool known = read_problem(json_at(timing, "problem"), &problem);
+    json_open(json, NULL, '{');
+    json_text(json, "problem", known ? problem_text(&problem, text, sizeof text) : "none");
+    json_text(json, "mode", json_text_of(json_at(timing, "mode")));
+    json_text(json, "cache", json_text_of(json_at(timing, "cache")));
+    json_bool(json, "settled", true);
+    json_real(json, "sleep_asked_ns", 1e9 * sleep_asked(gpu));
+    json_real(json, "sleep_read_ns", 1.001e9 * sleep_asked(gpu));
+    json_int(json, "words_differing", 0);
+    json_null(json, "host_ns");
+    json_open(json, "gpu", '{');
+    if (gpu) {
+        json_int(json, "looks", 2);
+        json_int(json, "sm_clock_mhz_least", 1980);
+        json_int(json, "sm_clock_mhz_most", 1980);
+        json_int(json, "clock_reasons", 0);
+    }
+    json_close(json);
+    json_close(json);
+}
+
+bool fixture_state(const struct pack *pack, const struct fixture_timed *timed, const char *timings,
+                   char name[SHA256_TEXT], attn_error *why) {
+    struct json_value *list = json_read(timings, strlen(timings), why);
+    const struct json_value *items = json_at(list, "timings");
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *out = list != NULL ? open_memstream(&text, &bytes) : NULL;
+    if (out == NULL) {
+        json_free(list);
+        return false;
+    }
+    struct json json = json_begin(out);
+    json_open(&json, NULL, '{');
+    json_text(&json, "schema", "attest-bench-state/2");
+    json_text(&json, "variant", timed->variant);
+    json_text(&json, "image", timed->image);
+    json_text(&json, "seed", timed->seed);
+    json_text(&json, "device_name", timed->device_name);
+    json_text(&json, "arch", timed->arch);
+    json_text(&json, "nvml", timed->image != NULL ? "present" : NULL);
+    if (timed->image != NULL) {
+        json_open(&json, "gpu", '{');
+        json_text(&json, "uuid", "GPU-1");
+        json_close(&json);
+    }
+    if (timed->peers != NULL) {
+        json_text(&json, "peers", timed->peers);
+    }
+    json_open(&json, "rows", '[');
+    for (size_t i = 0; i < json_count_of(items); i++) {
+        put_seen(&json, &items->as.list.items[i], timed->image != NULL);
+    }
+    json_close(&json);
+    json_close(&json);
+    const bool good = fclose(out) == 0 && pack_add_artifact(pack, text, bytes, name, why);
+    free(text);
+    json_free(list);
+    return good;
+}
+
 /* ---- units ----------------------------------------------------------------------------------- */
+
+const char *fixture_recipe(const char *variant, const char *seed, int64_t number, char recipe[64]) {
+    uint64_t state = case_seed(variant, strtoull(seed, NULL, 16), number);
+    snprintf(recipe, 64, "seed %llu: fp16", (unsigned long long)rng_next(&state));
+    return recipe;
+}
 
 static void put_cases(FILE *out, const struct row *row) {
     const int count = (int)plan_least_cases(row->stage, row->device, true);
+    char recipe[64];
     fprintf(out, ", \"cases\": [");
     for (int i = 0; i < count; i++) {
         fprintf(out,
                 "%s{\"number\": %d, \"max_error\": 0.00%d, \"max_allowed\": 0.01, "
                 "\"mean_error\": 0.0001, \"mean_allowed\": 0.001, \"lse_error\": 0.5, "
-                "\"nans\": 0, \"damage\": null, \"impostors\": 3, \"refused\": 3}",
-                i > 0 ? "," : "", i, i + 1);
+                "\"nans\": 0, \"damage\": null, \"impostors\": 3, \"refused\": 3, "
+                "\"recipe\": \"%s\"}",
+                i > 0 ? "," : "", i, i + 1,
+                fixture_recipe(is_cpu(row) ? "fwd_cpu" : "fwd_gpu", SEED, i, recipe));
     }
     fprintf(out, "]");
 }
 
 static void put_timing(FILE *out, const char *mode, const char *cache, int batch) {
+    const bool batches = strcmp(cache, "warm") == 0 && strcmp(mode, "stream") != 0;
     fprintf(out,
-            "{\"mode\": \"%s\", \"cache\": \"%s\", \"repeats\": 2, \"taken\": %d, "
+            "{\"mode\": \"%s\", \"cache\": \"%s\", \"repeats\": %d, \"taken\": %d, "
             "\"outputs_equal\": true, \"problem\": {\"dtype\": \"fp16\", \"batch\": %d, "
             "\"heads\": 8, \"heads_kv\": 8, \"seq_q\": 512, \"seq_kv\": 512, \"dim\": 64, "
-            "\"dim_v\": 64, \"causal\": \"none\", \"window_left\": -1, \"window_right\": -1}, "
-            "\"ns\": [",
-            mode, cache, FIXTURE_SAMPLES, batch);
+            "\"dim_v\": 64, \"layout\": \"bhsd\", \"scale\": 0.125, \"causal\": \"none\", "
+            "\"window_left\": -1, \"window_right\": -1, \"softcap\": 0, \"alibi\": false, "
+            "\"bias\": false, \"sink\": false, \"tensor_cores\": \"auto\"}, \"ns\": [",
+            mode, cache, batches ? 2 : 1, FIXTURE_SAMPLES, batch);
     for (int i = 0; i < FIXTURE_SAMPLES; i++) {
         fprintf(out, "%s%d", i > 0 ? "," : "", 40000 + 10 * i);
     }
@@ -192,7 +289,7 @@ static void put_timings(FILE *out, const struct row *row) {
     static const char *const CACHES[] = {"warm", "cold"};
     const int modes = is_cpu(row) ? 1 : 3;
     const int count = (int)plan_least_timings(row->device, true, !is_cpu(row));
-    fprintf(out, ", \"timings\": [");
+    fprintf(out, "\"timings\": [");
     for (int i = 0; i < count; i++) {
         fprintf(out, i > 0 ? "," : "");
         put_timing(out, MODES[i % modes], CACHES[i / modes % 2], 2 + i / modes / 2);
@@ -200,13 +297,30 @@ static void put_timings(FILE *out, const struct row *row) {
     fprintf(out, "]");
 }
 
+char *fixture_fault_log(int tool, const char *kernel, attn_error *why) {
+    static const char RECORDED[] = "fwd_scalar_fp16_d64_32x64_w4_s2";
+    char path[128];
+    size_t bytes = 0;
+    snprintf(path, sizeof path, "tests/data/sanitizer/%s.fault.log", SANITIZER_TOOL_NAMES[tool]);
+    char *text = file_read(path, &bytes, why);
+    for (bool more = text != NULL && strstr(kernel, RECORDED) == NULL; more;) {
+        char *next = replaced(text, RECORDED, kernel);
+        more = next != NULL;
+        if (more) {
+            free(text);
+            text = next;
+        }
+    }
+    return text;
+}
+
 static bool put_log(const struct pack *pack, FILE *out, const char *side, int tool, int code,
                     attn_error *why) {
     char path[128], name[SHA256_TEXT];
     size_t bytes = 0;
-    snprintf(path, sizeof path, "tests/data/sanitizer/%s.%s.log", SANITIZER_TOOL_NAMES[tool],
-             code == 0 ? "clean" : "fault");
-    char *text = file_read(path, &bytes, why), log[8192];
+    snprintf(path, sizeof path, "tests/data/sanitizer/%s.clean.log", SANITIZER_TOOL_NAMES[tool]);
+    char *text = code == 0 ? file_read(path, &bytes, why) : fixture_fault_log(tool, "fwd_gpu", why);
+    char log[8192];
     /* what the program under the tool says first */
     const int length = snprintf(log, sizeof log, TARGET_TOOL "\n%s%s", SANITIZER_TOOL_NAMES[tool],
                                 code == 0 ? "target: variant fwd_gpu: 4 launches verified\n" : "",
@@ -215,10 +329,8 @@ static bool put_log(const struct pack *pack, FILE *out, const char *side, int to
                       pack_add_artifact(pack, log, (size_t)length, name, why);
     free(text);
     if (good) {
-        fprintf(out,
-                ", \"%s\": {\"log\": \"%s\", \"exit\": %d, %s"
-                "\"entry\": \"fwd_scalar_fp16_d64_32x64_w4_s2\"}",
-                side, name, code, code == 0 ? "\"variants\": 1, " : "");
+        fprintf(out, ", \"%s\": {\"log\": \"%s\", \"exit\": %d, %s\"entry\": \"fwd_gpu\"}", side,
+                name, code, code == 0 ? "\"variants\": 1, " : "");
     }
     return good;
 }
@@ -253,20 +365,27 @@ static bool put_body(const struct pack *pack, FILE *out, const struct row *row, 
                     "\"local_ops\": 0, \"helpers\": 0, \"output_calls\": 0, "
                     "\"budget_registers\": 168, \"budget_tensor_ops\": 16, \"tensor_ops\": 32, "
                     "\"tensor_cores\": 1, \"tensor_demand\": 16, \"shared_static\": 1024, "
+                    "\"barriers\": 1, "
                     "\"cuobjdump_registers\": 168, \"cuobjdump_stack_bytes\": 0, "
                     "\"cuobjdump_shared_static\": 1024",
-        [EMULATE] = "\"findings\": 0",
-        [PARITY] = "\"launches\": 1000, \"launches_differing\": 0",
+        [EMULATE] = "\"findings\": 0, \"orders\": 4",
+        [PARITY] = "\"launches\": 1000, \"launches_differing\": 0, \"launch_modes\": ",
+        [BENCH] = "\"sm_clock_mhz_least\": 1980, \"sm_clock_mhz_most\": 1980, \"clock_reasons\": 0",
         [PROFILE] = "\"sm_busy_percent\": 81.5, \"tensor_pipe_percent\": 60",
     };
     static const char *const CONTROLS[STAGES] = {
         [INSPECT] = "{\"name\": \"spill\", \"caught\": true}",
         [PARITY] = "{\"name\": \"zero\", \"caught\": true}, {\"name\": \"mean_v\", \"caught\": "
                    "true}, {\"name\": \"copy_q\", \"caught\": true}",
-        [BENCH] = "{\"name\": \"sleep\", \"caught\": true}",
+        [BENCH] =
+            "{\"name\": \"sleep\", \"caught\": true}, {\"name\": \"differ\", \"caught\": true}",
         [PROFILE] = "{\"name\": \"idle\", \"caught\": true}",
     };
-    fprintf(out, ", \"values\": {%s}, \"controls\": [%s", VALUES[stage] ? VALUES[stage] : "",
+    const bool has_values = VALUES[stage] != NULL && !(stage == BENCH && is_cpu(row));
+    fprintf(out, ", \"values\": {%s%s}, \"controls\": [%s", has_values ? VALUES[stage] : "",
+            stage != PARITY ? ""
+            : is_cpu(row)   ? "1"
+                            : "3",
             CONTROLS[stage] ? CONTROLS[stage] : "");
     if (stage == EMULATE) {
         put_planted(out);
@@ -276,31 +395,57 @@ static bool put_body(const struct pack *pack, FILE *out, const struct row *row, 
         put_cases(out, row);
     }
     if (stage == BENCH) {
+        fprintf(out, ", ");
         put_timings(out, row);
     }
     return stage != SANITIZE || put_logs(pack, out, why);
 }
 
-/* What its tool printed, as the text of a list. */
+static bool add_state(const struct pack *pack, const struct row *row, char name[SHA256_TEXT],
+                      attn_error *why) {
+    const struct fixture_timed timed = {.variant = is_cpu(row) ? "fwd_cpu" : "fwd_gpu",
+                                        .image = is_cpu(row) ? NULL : IMAGE,
+                                        .seed = SEED,
+                                        .device_name = is_cpu(row) ? "Fixture CPU" : "Fixture GPU",
+                                        .arch = is_cpu(row) ? "avx2" : "sm_90"};
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *out = open_memstream(&text, &bytes);
+    if (out == NULL) {
+        return explain(why, "out of memory");
+    }
+    fprintf(out, "{");
+    put_timings(out, row);
+    fprintf(out, "}");
+    const bool good = fclose(out) == 0 && fixture_state(pack, &timed, text, name, why);
+    free(text);
+    return good;
+}
+
+/* What its tool printed, or was seen beside it, as the text of a list. */
 static bool add_artifacts(const struct pack *pack, const struct row *row,
-                          char artifacts[SHA256_TEXT + 2], attn_error *why) {
-    char name[SHA256_TEXT] = "";
+                          char artifacts[2 * SHA256_TEXT + 8], attn_error *why) {
+    char name[SHA256_TEXT] = "", dump[SHA256_TEXT] = "";
     bool good = true;
     artifacts[0] = '\0';
     if (row->stage == INSPECT) {
-        good = fixture_ptxas_log(pack, "fwd_gpu", IMAGE, row->device, 168, 0, name, why);
+        good = fixture_ptxas_log(pack, "fwd_gpu", IMAGE, row->device, 168, 0, name, why) &&
+               fixture_dump(pack, "fwd_gpu", 168, dump, why);
+    } else if (row->stage == BENCH) {
+        good = add_state(pack, row, name, why);
     } else if (row->stage == PROFILE) {
         const struct ncu_kernel kernel = fixture_kernel("fwd_gpu", 81.5, 60.0);
         good = fixture_ncu_log(pack, &kernel, name, why);
     }
     if (name[0] != '\0') {
-        snprintf(artifacts, SHA256_TEXT + 2, "\"%s\"", name);
+        snprintf(artifacts, 2 * SHA256_TEXT + 8, dump[0] != '\0' ? "\"%s\", \"%s\"" : "\"%s\"",
+                 name, dump);
     }
     return good;
 }
 
 static bool add_unit(const struct pack *pack, const struct row *row, attn_error *why) {
-    char *text = NULL, name[SHA256_TEXT], artifacts[SHA256_TEXT + 2];
+    char *text = NULL, name[SHA256_TEXT], artifacts[2 * SHA256_TEXT + 8];
     size_t bytes = 0;
     if (!add_artifacts(pack, row, artifacts, why)) {
         return false;
@@ -312,7 +457,7 @@ static bool add_unit(const struct pack *pack, const struct row *row, attn_error 
     fprintf(out,
             "{\"schema\": \"" PACK_UNIT_SCHEMA "\", \"stage\": \"%s\", \"device\": \"%s\", "
             "\"variant\": \"%s\", \"image\": %s, \"tool\": \"0.1.0\", \"library\": \"" LIBRARY
-            "\", \"seed\": \"0123456789abcdef\", \"seconds\": 1.5, \"artifacts\": [%s]",
+            "\", \"seed\": \"" SEED "\", \"seconds\": 1.5, \"artifacts\": [%s]",
             STAGE_NAMES[row->stage], row->device, is_cpu(row) ? "fwd_cpu" : "fwd_gpu",
             is_cpu(row) ? "null" : "\"" IMAGE "\"", artifacts);
     bool good = put_body(pack, out, row, why);
@@ -394,6 +539,50 @@ bool fixture_edit(const struct pack *pack, const char *stage, const char *device
         free(edit->text);
     }
     return good;
+}
+
+/* The first artifact that the text names and that has `find` in it: its name and content, for
+ * free(); NULL: there is none. */
+static char *find_artifact(const struct pack *pack, const char *unit, const char *find,
+                           char name[SHA256_TEXT]) {
+    struct pack_names names;
+    attn_error why = {""};
+    char *found = NULL;
+    if (!pack_list(pack, PACK_ARTIFACTS, &names, &why)) {
+        return NULL;
+    }
+    for (size_t i = 0; found == NULL && i < names.count; i++) {
+        size_t bytes = 0;
+        char *text = strstr(unit, names.names[i]) != NULL
+                         ? pack_read(pack, PACK_ARTIFACTS, names.names[i], &bytes, &why)
+                         : NULL;
+        if (text != NULL && strstr(text, find) != NULL) {
+            snprintf(name, SHA256_TEXT, "%s", names.names[i]);
+            found = text;
+        } else {
+            free(text);
+        }
+    }
+    pack_names_free(&names);
+    return found;
+}
+
+bool fixture_edit_artifact(const struct pack *pack, const char *stage, const char *device,
+                           const char *find, const char *by, struct fixture_edit *edit,
+                           attn_error *why) {
+    char unit[SHA256_TEXT], old[SHA256_TEXT], new[SHA256_TEXT];
+    size_t bytes = 0;
+    char *text = fixture_find(pack, stage, device, unit, why)
+                     ? pack_read(pack, PACK_UNITS, unit, &bytes, why)
+                     : NULL;
+    char *artifact = text != NULL ? find_artifact(pack, text, find, old) : NULL;
+    char *edited = artifact != NULL ? replaced(artifact, find, by) : NULL;
+    const bool good = edited != NULL ? pack_add_artifact(pack, edited, strlen(edited), new, why)
+                                     : explain(why, "no artifact with %s of %s", find, stage);
+    free(edited);
+    free(artifact);
+    free(text);
+    return good && fixture_edit(pack, stage, device, old, new, edit, why);
 }
 
 bool fixture_restore(const struct pack *pack, struct fixture_edit *edit, attn_error *why) {

@@ -16,6 +16,7 @@
 #include "pack_fixture.h"
 #include "report_fixture_plan.h"
 #include "sanitizer_log.h"
+#include "shape.h"
 
 const char *const REPORT_FIXTURE_NAMES[REPORT_FIXTURES + 1] = {"full",    "partial", "failing",
                                                                "hostile", "large",   NULL};
@@ -92,6 +93,7 @@ static void put_values(const struct report_making *fixture, const struct report_
     case INSPECT:
         json_int(json, "registers", registers_of(index));
         json_int(json, "shared_static", 1024);
+        json_int(json, "barriers", 1);
         json_int(json, "shared_dynamic", 32768 + 1024 * (int64_t)(190 * noise(index, 8)));
         json_int(json, "spill_bytes", fails(fixture, row, index, INSPECT, 2) ? 24 : 0);
         json_int(json, "stack_bytes", 0);
@@ -105,14 +107,24 @@ static void put_values(const struct report_making *fixture, const struct report_
         json_int(json, "instructions", 1800 + (int64_t)(6000 * chance));
         json_int(json, "budget_registers", 255);
         break;
-    case EMULATE: json_int(json, "findings", fails(fixture, row, index, EMULATE, 1) ? 3 : 0); break;
+    case EMULATE:
+        json_int(json, "findings", fails(fixture, row, index, EMULATE, 1) ? 3 : 0);
+        json_int(json, "orders", 4);
+        break;
     case PARITY:
         json_int(json, "launches", 3000);
         json_int(json, "launches_differing", 0);
+        json_int(json, "launch_modes", report_is_cpu(row) ? 1 : 3);
         break;
     case PROFILE: ncu_values_json(json, &kernel); break;
-    case SANITIZE:
     case BENCH:
+        if (!report_is_cpu(row)) {
+            json_int(json, "sm_clock_mhz_least", 1980);
+            json_int(json, "sm_clock_mhz_most", 1980);
+            json_int(json, "clock_reasons", 0);
+        }
+        break;
+    case SANITIZE:
     case STAGES: break;
     }
     json_close(json);
@@ -120,6 +132,8 @@ static void put_values(const struct report_making *fixture, const struct report_
 
 static void put_cases(const struct report_making *fixture, const struct report_row *row, int index,
                       struct json *json) {
+    char name[REPORT_VARIANT], recipe[64];
+    report_variant(fixture, row, index, name);
     json_open(json, "cases", '[');
     for (int i = 0; i < fixture->cases; i++) {
         const bool wrong = fails(fixture, row, index, PARITY, 3) && i == 7;
@@ -141,6 +155,7 @@ static void put_cases(const struct report_making *fixture, const struct report_r
                             : NULL);
         json_int(json, "impostors", 3);
         json_int(json, "refused", 3);
+        json_text(json, "recipe", fixture_recipe(name, REPORT_SEED, i, recipe));
         json_close(json);
     }
     json_close(json);
@@ -170,39 +185,46 @@ static double call_ns(const struct report_row *row, int index, int length, bool 
            (graph ? 900 : 4200);
 }
 
-/* Each length in graphs and alone, caches warm; of a chosen one in each mode and cache. */
+/* Each length in each mode, caches warm and cold. */
 static void put_timing(const struct report_making *fixture, const struct report_row *row, int index,
                        int number, struct json *json) {
     static const char *const MODES[] = {"eager", "graph", "stream"};
-    const int ways = report_timings(row, index) > 2 * REPORT_LENGTHS ? 6 : 2;
-    const int length = number / ways, mode = number % ways % 3;
+    const int ways = report_ways(row), modes = ways / 2;
+    const int length = number / ways, mode = number % modes;
     const struct sides sides = sides_of(row, length);
     const double ns = call_ns(row, index, length, mode == 1);
-    const bool cold = report_is_cpu(row) ? mode == 1 : number % ways >= 3;
+    const bool cold = number % ways >= modes;
+    const int repeats = cold || mode == 2 ? 1 : 4;
+    attn_problem problem;
+    attn_problem_init(&problem);
+    problem.dtype = report_is_cpu(row) ? ATTN_FP32 : ATTN_FP16;
+    problem.batch = sides.batch;
+    problem.heads_q = problem.heads_kv = sides.heads;
+    problem.seq_q = problem.seq_kv = sides.seq;
+    problem.head_dim = problem.head_dim_v = sides.dim;
+    attn_problem_resolve(&problem, &problem, NULL);
     json_open(json, NULL, '{');
-    json_text(json, "mode", report_is_cpu(row) ? "eager" : MODES[mode]);
+    json_text(json, "mode", MODES[mode]);
     json_text(json, "cache", cold ? "cold" : "warm");
-    json_open(json, "problem", '{');
-    json_text(json, "dtype", report_is_cpu(row) ? "fp32" : "fp16");
-    json_int(json, "batch", sides.batch);
-    json_int(json, "heads", sides.heads);
-    json_int(json, "heads_kv", sides.heads);
-    json_int(json, "seq_q", sides.seq);
-    json_int(json, "seq_kv", sides.seq);
-    json_int(json, "dim", sides.dim);
-    json_int(json, "dim_v", sides.dim);
-    json_text(json, "causal", "none");
-    json_int(json, "window_left", -1);
-    json_int(json, "window_right", -1);
-    json_close(json);
-    json_int(json, "repeats", 4);
+    problem_json(json, "problem", &problem);
+    json_int(json, "repeats", repeats);
     json_int(json, "taken", SAMPLES);
     json_bool(json, "outputs_equal", !fails(fixture, row, index, BENCH, 4));
     json_open(json, "ns", '[');
     for (int i = 0; i < SAMPLES; i++) {
-        json_int(json, NULL, (int64_t)(4 * ns * (1 + 0.03 * noise(index * 1000 + i, length))));
+        json_int(json, NULL,
+                 (int64_t)(repeats * ns * (1 + 0.03 * noise(index * 1000 + i, length))));
     }
     json_close(json);
+    json_close(json);
+}
+
+static void put_timings(const struct report_making *fixture, const struct report_row *row,
+                        int index, struct json *json) {
+    json_open(json, "timings", '[');
+    for (int i = 0; i < report_timings(row, index); i++) {
+        put_timing(fixture, row, index, i, json);
+    }
     json_close(json);
 }
 
@@ -223,11 +245,11 @@ static void put_target(const struct report_making *fixture, const struct report_
 /* A recorded log, as if all variants had run in one process. */
 static bool put_log(const struct report_making *fixture, const struct report_row *row,
                     const char *side, int tool, bool fault, struct json *json, attn_error *why) {
-    char path[128], name[SHA256_TEXT], *text = NULL;
+    char path[128], name[SHA256_TEXT], entry[REPORT_VARIANT], *text = NULL;
     size_t bytes = 0, length = 0;
-    snprintf(path, sizeof path, "tests/data/sanitizer/%s.%s.log", SANITIZER_TOOL_NAMES[tool],
-             fault ? "fault" : "clean");
-    char *recorded = file_read(path, &bytes, why);
+    report_variant(fixture, row, 1, entry);
+    snprintf(path, sizeof path, "tests/data/sanitizer/%s.clean.log", SANITIZER_TOOL_NAMES[tool]);
+    char *recorded = fault ? fixture_fault_log(tool, entry, why) : file_read(path, &bytes, why);
     FILE *out = recorded != NULL ? open_memstream(&text, &length) : NULL;
     if (out != NULL) {
         put_target(fixture, row, tool, recorded, out);
@@ -240,7 +262,7 @@ static bool put_log(const struct report_making *fixture, const struct report_row
         json_open(json, side, '{');
         json_text(json, "log", name);
         json_int(json, "exit", fault ? SANITIZER_EXIT_CODE : 0);
-        json_text(json, "entry", "fwd_scalar_fp16_d64_32x64_w4_s2");
+        json_text(json, "entry", entry);
         json_int(json, "variants", fixture->variants);
         json_close(json);
     }
@@ -263,12 +285,38 @@ static bool put_logs(const struct report_making *fixture, const struct report_ro
     return good;
 }
 
-static bool add_peers(const struct report_making *fixture, char name[SHA256_TEXT], attn_error *why);
+/* What was seen beside the samples of a bench unit. */
+static bool add_state(const struct report_making *fixture, const struct report_row *row, int index,
+                      const char *peers, char name[SHA256_TEXT], attn_error *why) {
+    const bool cpu = report_is_cpu(row);
+    char variant[REPORT_VARIANT], image[SHA256_TEXT], *text = NULL;
+    size_t bytes = 0;
+    const struct fixture_timed timed = {.variant = report_variant(fixture, row, index, variant),
+                                        .image = report_image(row, index, image),
+                                        .seed = REPORT_SEED,
+                                        .device_name = cpu ? REPORT_CPU : REPORT_GPU,
+                                        .arch = cpu ? REPORT_CPU_ARCH : REPORT_GPU_ARCH,
+                                        .peers = peers};
+    FILE *out = open_memstream(&text, &bytes);
+    if (out == NULL) {
+        return explain(why, "out of memory");
+    }
+    struct json json = json_begin(out);
+    json_open(&json, NULL, '{');
+    put_timings(fixture, row, index, &json);
+    json_close(&json);
+    const bool good = fclose(out) == 0 && fixture_state(fixture->pack, &timed, text, name, why);
+    free(text);
+    return good;
+}
 
-/* Of inspect what ptxas said of the image, of profile what ncu did, of one bench the peers. */
+/* Of inspect what ptxas said of the image, of profile what ncu did, of bench the state; and of the
+ * first that is timed on a GPU the peers. */
 static bool put_artifacts(const struct report_making *fixture, const struct report_row *row,
                           int index, struct json *json, attn_error *why) {
     char variant[REPORT_VARIANT], image[SHA256_TEXT], name[SHA256_TEXT] = "";
+    const bool first = row->stage == BENCH && !report_is_cpu(row) && index == 0;
+    const char *peers = first && fixture->peers[0] != '\0' ? fixture->peers : NULL;
     bool good = true;
     json_open(json, "artifacts", '[');
     report_variant(fixture, row, index, variant);
@@ -279,11 +327,14 @@ static bool put_artifacts(const struct report_making *fixture, const struct repo
     } else if (row->stage == PROFILE) {
         const struct ncu_kernel kernel = profiled(variant, index);
         good = fixture_ncu_log(fixture->pack, &kernel, name, why);
-    } else if (row->stage == BENCH && !report_is_cpu(row) && index == 0) {
-        good = add_peers(fixture, name, why);
+    } else if (row->stage == BENCH) {
+        good = add_state(fixture, row, index, peers, name, why);
     }
     if (name[0] != '\0') {
         json_text(json, NULL, name);
+    }
+    if (peers != NULL) {
+        json_text(json, NULL, peers);
     }
     json_close(json);
     return good;
@@ -301,18 +352,14 @@ static bool put_unit(const struct report_making *fixture, const struct report_ro
     json_text(json, "tool", "0.1.0");
     json_text(json, "library", REPORT_LIBRARY);
     json_text(json, "seed", REPORT_SEED);
-    json_real(json, "seconds", row->stage != BENCH ? 1.25 : report_is_cpu(row) ? 60 : 8);
+    json_real(json, "seconds", row->stage != BENCH ? 1.25 : report_is_cpu(row) ? 60 : 10);
     put_controls(fixture, row, index, json);
     put_values(fixture, row, index, json);
     if (row->stage == EMULATE || row->stage == PARITY) {
         put_cases(fixture, row, index, json);
     }
     if (row->stage == BENCH) {
-        json_open(json, "timings", '[');
-        for (int i = 0; i < report_timings(row, index); i++) {
-            put_timing(fixture, row, index, i, json);
-        }
-        json_close(json);
+        put_timings(fixture, row, index, json);
     }
     const bool good = (row->stage != SANITIZE || put_logs(fixture, row, index, json, why)) &&
                       put_artifacts(fixture, row, index, json, why);
@@ -396,8 +443,7 @@ static void put_shape(const struct report_making *fixture, struct json *json, in
     json_close(json);
 }
 
-static bool add_peers(const struct report_making *fixture, char name[SHA256_TEXT],
-                      attn_error *why) {
+static bool add_peers(struct report_making *fixture, attn_error *why) {
     char *text = NULL;
     size_t bytes = 0;
     FILE *out = open_memstream(&text, &bytes);
@@ -416,7 +462,8 @@ static bool add_peers(const struct report_making *fixture, char name[SHA256_TEXT
     }
     json_close(&json);
     json_close(&json);
-    const bool good = fclose(out) == 0 && pack_add_artifact(fixture->pack, text, bytes, name, why);
+    const bool good =
+        fclose(out) == 0 && pack_add_artifact(fixture->pack, text, bytes, fixture->peers, why);
     free(text);
     return good;
 }
@@ -456,13 +503,13 @@ static bool create(const struct report_making *fixture, const char *path, attn_e
 bool report_fixture_make(struct pack *pack, const char *path, enum report_fixture kind,
                          attn_error *why) {
     const bool large = kind == REPORT_LARGE;
-    const struct report_making fixture = {.pack = pack,
-                                          .kind = kind,
-                                          .variants = large ? 100 : 12,
-                                          .cases = 40,
-                                          .lengths = REPORT_LENGTHS};
+    struct report_making fixture = {.pack = pack,
+                                    .kind = kind,
+                                    .variants = large ? 100 : 12,
+                                    .cases = 40,
+                                    .lengths = REPORT_LENGTHS};
     *pack = (struct pack){.path = NULL};
-    bool good = create(&fixture, path, why);
+    bool good = create(&fixture, path, why) && (kind == REPORT_PARTIAL || add_peers(&fixture, why));
     for (int i = 0; good && i < REPORT_ROW_COUNT; i++) {
         const int subjects = report_absence(&fixture, &REPORT_ROWS[i]) == NULL
                                  ? report_subjects(&fixture, &REPORT_ROWS[i])

@@ -32,9 +32,14 @@ int report_subjects(const struct report_making *fixture, const struct report_row
                                    : fixture->variants;
 }
 
+int report_ways(const struct report_row *row) {
+    return (int)plan_least_timings(row->device, false, false);
+}
+
 int report_timings(const struct report_row *row, int index) {
     const bool chosen = !report_is_cpu(row) && index < REPORT_CHOSEN;
-    return chosen ? (int)plan_least_timings(row->device, true, true) : 2 * REPORT_LENGTHS;
+    return chosen ? (int)plan_least_timings(row->device, true, true)
+                  : report_ways(row) * REPORT_LENGTHS;
 }
 
 const char *report_variant(const struct report_making *fixture, const struct report_row *row,
@@ -105,9 +110,9 @@ static void put_row(const struct report_making *fixture, const struct report_row
 static void put_environment(const struct report_making *fixture, struct json *json) {
     json_open(json, "environment", '{');
     json_open(json, "devices", '{');
-    json_text(json, "cpu", "Arm Neoverse-V1, 2 cores");
+    json_text(json, "cpu", REPORT_CPU ", " REPORT_CPU_ARCH ", 2 cores");
     if (fixture->kind != REPORT_PARTIAL) {
-        json_text(json, "cuda:0", "NVIDIA H200");
+        json_text(json, "cuda:0", REPORT_GPU ", " REPORT_GPU_ARCH ", 132 multiprocessors");
     }
     json_text(json, "vgpu", "virtual GPU, sm_90a");
     json_close(json);

@@ -14,6 +14,10 @@
 
 #define REPORT_LIBRARY "2222222222222222222222222222222222222222222222222222222222222222"
 #define REPORT_SEED "0123456789abcdef"
+#define REPORT_CPU "Arm Neoverse-V1"
+#define REPORT_CPU_ARCH "neon"
+#define REPORT_GPU "NVIDIA H200"
+#define REPORT_GPU_ARCH "sm_90"
 
 enum { REPORT_VARIANT = 320, REPORT_LENGTHS = 6, REPORT_CHOSEN = 2, REPORT_ROW_COUNT = 8 };
 
@@ -21,6 +25,7 @@ struct report_making {
     struct pack *pack;
     enum report_fixture kind;
     int variants, cases, lengths;
+    char peers[SHA256_TEXT]; /* the artifact of them; "": none */
 };
 
 struct report_row {
@@ -32,6 +37,9 @@ extern const struct report_row REPORT_ROWS[REPORT_ROW_COUNT];
 
 bool report_is_cpu(const struct report_row *row);
 int report_subjects(const struct report_making *fixture, const struct report_row *row);
+
+/* In how many ways a problem is timed: each mode, caches cold and warm. */
+int report_ways(const struct report_row *row);
 
 /* Of a unit of bench; the first variants of the GPU are those that the library takes. */
 int report_timings(const struct report_row *row, int index);

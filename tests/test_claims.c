@@ -342,8 +342,8 @@ static void check_artifacts(struct pack *pack) {
              name);
     read_claims(text, counts, &found);
     CHECK_CONTAINS(found.reason, "no unit names");
-    snprintf(list, sizeof list, "\"artifacts\": [\"%s\"]", name);
-    CHECK_MSG(fixture_edit(pack, "bench", "cpu", "\"artifacts\": []", list, &edit, &why), "%s",
+    snprintf(list, sizeof list, "\"artifacts\": [\"%s\",", name);
+    CHECK_MSG(fixture_edit(pack, "bench", "cpu", "\"artifacts\": [", list, &edit, &why), "%s",
               why.text);
     CHECK(evidence_make(pack, &evidence, &why) && evidence_publish(pack, &evidence, &why));
     evidence_free(&evidence);

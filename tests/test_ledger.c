@@ -109,10 +109,10 @@ TEST(a_pack_is_imported_once) {
     CHECK_EQ(ledger(&place, "list", NULL, NULL, NULL), EXIT_DONE);
     CHECK_CONTAINS(output, "1 packs, head ");
     CHECK_EQ(ledger(&place, "show", "1", NULL, NULL), EXIT_DONE);
-    CHECK_CONTAINS(output, "cpu (Fixture One)  fwd_cpu");
-    CHECK_CONTAINS(output, "cuda:0 (Fixture GPU)  fwd_gpu");
+    CHECK_CONTAINS(output, "cpu (Fixture CPU, avx2, 2 threads)  fwd_cpu");
+    CHECK_CONTAINS(output, "cuda:0 (Fixture GPU, sm_90, 132 multiprocessors)  fwd_gpu");
     CHECK_EQ(ledger(&place, "show", "latest", NULL, "--json"), EXIT_DONE);
-    CHECK_CONTAINS(output, "\"hardware\": \"Fixture One\"");
+    CHECK_CONTAINS(output, "\"hardware\": \"Fixture CPU, avx2, 2 threads\"");
     ledger_place_close(&place);
 }
 
@@ -183,7 +183,9 @@ TEST(compare_says_which_is_faster) {
         import_made(&place, 1, 3)) {
         CHECK_EQ(ledger(&place, "compare", "1", "2", NULL), EXIT_DONE);
         /* Its hardware once, and what matters first; that something is slower is an answer. */
-        CHECK(strstr(output, "cpu is Fixture One\ncuda:0 is Fixture GPU\nSLOWER ") == output);
+        CHECK(strstr(output, "cpu is Fixture CPU, avx2, 2 threads\ncuda:0 is Fixture GPU, ") ==
+              output);
+        CHECK_CONTAINS(output, "132 multiprocessors\nSLOWER ");
         CHECK_CONTAINS(output, "  cpu  fwd_cpu");
         CHECK(strstr(output, "(Fixture") == NULL);
         CHECK_CONTAINS(output, "1 slower, 0 faster, 43 same");

@@ -75,7 +75,8 @@ static const struct {
      "\"stage\": \"emulate\", \"device\": \"vgpu\"", GATE_COUNT, "are in another one"},
     {"\"stage\": \"inspect\"", "\"stage\": \"look\"", GATE_COUNT, "expected a stage"},
     {"\"stage\": \"inspect\", \"device\": \"sm_90\"",
-     "\"stage\": \"inspect\", \"device\": \"sm_80\"", GATE_INVALID, "nothing that the plan"},
+     "\"stage\": \"inspect\", \"device\": \"sm_80\"", GATE_INVALID,
+     "image 111111111111 on cuda:0 is for sm_80"},
     {"\"mode\": \"full\"", "\"mode\": \"lax\"", GATE_COUNT, "expected quick or full"},
     {"\"seed\": \"0123456789abcdef\"", "\"seed\": 1", GATE_COUNT, "seed"},
     {"\"subjects\": [", "\"subjects\": [{\"variant\": \"fwd_gpu\", \"image\": null}, ", GATE_COUNT,
@@ -110,6 +111,29 @@ static const struct {
     {"\"stages\": []", "\"stages\": {}", GATE_COUNT, "lists stages"},
     {"\"devices\": []", "\"devices\": [1]", GATE_COUNT, "lists stages"},
     {"\"rows\": [", "\"rows\": 1, \"other\": [", GATE_COUNT, "at least one"},
+    /* what a device is, and on which one something was done */
+    {"\"cuda:0\": \"Fixture GPU", "\"cuda:1\": \"Fixture GPU", GATE_INVALID,
+     "expected '' of the plan"},
+    {"\"cuda:0\": \"Fixture GPU", "\"cuda:0\": \"NVIDIA L4", GATE_INVALID, "timed on 'Fixture GPU"},
+    {"\"environment\": {\"devices\"", "\"environment\": {\"others\"", GATE_INVALID,
+     "expected '' of the plan"},
+    {"sm_90, 132", "sm_89, 58", GATE_INVALID, "timed on 'Fixture GPU, sm_90'"},
+    {"\"image\": \"" ONES "\"}]},{\"stage\": \"parity\"",
+     "\"image\": \"" NINES "\"}]},{\"stage\": \"parity\"", GATE_STALE, "another build"},
+    {"\"cubins\": [\"" ONES "\"]", "\"cubins\": []", GATE_PASS, ""}, /* it was emulated */
+    /* keys that nobody reads */
+    {"\"mode\"", "\"verdict\": \"PASS\", \"mode\"", GATE_COUNT, "a plan has no 'verdict'"},
+    {"\"stages\"", "\"proven\": true, \"stages\"", GATE_COUNT, "a request has no 'proven'"},
+    {"\"cubins\"", "\"proven\": true, \"cubins\"", GATE_COUNT, "a variant has no 'proven'"},
+    {"\"absent\"", "\"proven\": true, \"absent\"", GATE_COUNT, "a row has no 'proven'"},
+    {"\"subjects\": [{", "\"subjects\": [{\"tflops\": 99, ", GATE_COUNT,
+     "a subject has no 'tflops'"},
+    {"\"absent\"", "\"refused\": [{\"verdict\": 1}], \"absent\"", GATE_COUNT,
+     "a refusal has no 'verdict'"},
+    /* what an hour costs */
+    {"\"gpu_hour_price\": 3.6", "\"gpu_hour_price\": -3.5", GATE_COUNT, "gpu_hour_price: -3.5"},
+    {"\"gpu_hour_price\": 3.6", "\"gpu_hour_price\": \"free\"", GATE_COUNT, "gpu_hour_price: nan"},
+    {"\"gpu_hour_price\": 3.6", "\"gpu_hour_price\": null", GATE_PASS, ""},
 };
 
 TEST(edits_of_the_plan) {
@@ -131,6 +155,103 @@ TEST(edits_of_the_plan) {
     }
     pack_close(&pack);
     fixture_remove(path);
+}
+
+/* ---- several GPUs, other images, many rows --------------------------------------------------- */
+
+/* The plan with each `find` replaced, for free(). */
+static char *plan_with(const char *find, const char *by) {
+    char *plan = replaced(fixture_plan(), "", "");
+    for (char *next = plan; next != NULL && strstr(by, find) == NULL;) {
+        next = replaced(plan, find, by);
+        if (next != NULL) {
+            free(plan);
+            plan = next;
+        }
+    }
+    return plan;
+}
+
+/* What plan_judge says of a plan; GATE_COUNT: it is none. Frees it. */
+static struct judgement judge_plan(char *text) {
+    struct judgement judgement = {.gate = GATE_PASS};
+    attn_error why = {""};
+    char *partial = NULL;
+    size_t bytes = 0;
+    struct json_value *plan = json_read(text, strlen(text), &why);
+    FILE *out = open_memstream(&partial, &bytes);
+    struct json json = json_begin(out);
+    json_open(&json, NULL, '[');
+    if (plan != NULL && plan_check(plan, &why)) {
+        plan_judge(plan, &json, &judgement);
+    } else {
+        judgement.gate = GATE_COUNT;
+        snprintf(judgement.reason, sizeof judgement.reason, "%.255s", why.text);
+    }
+    json_close(&json);
+    fclose(out);
+    json_free(plan);
+    free(partial);
+    free(text);
+    return judgement;
+}
+
+/* What is said of a GPU is said of that one. */
+TEST(a_stage_on_another_gpu) {
+    char *named = replaced(fixture_plan(), "\"vgpu\": \"vgpu\"",
+                           "\"vgpu\": \"vgpu\", \"cuda:7\": \"Fixture GPU, sm_90\"");
+    char *moved = replaced(named, "\"stage\": \"sanitize\", \"device\": \"cuda:0\"",
+                           "\"stage\": \"sanitize\", \"device\": \"cuda:7\"");
+    const struct judgement judgement = judge_plan(moved);
+    CHECK_EQ(judgement.gate, GATE_NOT_RUN);
+    CHECK_CONTAINS(judgement.reason, "sanitize on cuda:0: not asked for");
+    free(named);
+}
+
+TEST(a_device_that_is_not_told) {
+    const struct judgement judgement = judge_plan(
+        replaced(fixture_plan(), "\"cuda:0\": \"Fixture GPU", "\"cuda:1\": \"Fixture GPU"));
+    CHECK_EQ(judgement.gate, GATE_INVALID);
+    CHECK_CONTAINS(judgement.reason, "environment: devices: 'cuda:0' is not told");
+}
+
+/* Every stage on the GPU is of an image that no stage looked at. */
+TEST(an_image_of_nobody) {
+    char *plan = plan_with("\"image\": \"" ONES "\"", "\"image\": \"" NINES "\"");
+    char *emulated = replaced(plan, "\"image\": \"" NINES "\"", "\"image\": \"" ONES "\"");
+    char *inspected = replaced(emulated, "\"image\": \"" NINES "\"", "\"image\": \"" ONES "\"");
+    const struct judgement judgement = judge_plan(inspected);
+    CHECK_EQ(judgement.gate, GATE_INVALID);
+    CHECK_CONTAINS(judgement.reason, "image 999999999999 on cuda:0, expected one of its cubins");
+    free(emulated);
+    free(plan);
+}
+
+TEST(plans_that_are_too_large) {
+    static const struct {
+        const char *find, *item;
+        int count;
+        const char *reason;
+    } LARGE[] = {
+        {"\"rows\": [", "{}, ", 257, "265 rows"},
+        {"\"variants\": [", "{\"name\": \"x\"}, ", 4096, "4098 variants"},
+        {"\"subjects\": [", "{}, ", 16384, "16392 subjects"},
+    };
+    for (size_t i = 0; i < sizeof LARGE / sizeof *LARGE; i++) {
+        char *items = NULL;
+        size_t bytes = 0;
+        FILE *out = open_memstream(&items, &bytes);
+        fprintf(out, "%s", LARGE[i].find);
+        for (int k = 0; k < LARGE[i].count; k++) {
+            fprintf(out, "%s", LARGE[i].item);
+        }
+        fclose(out);
+        const struct judgement judgement =
+            judge_plan(replaced(fixture_plan(), LARGE[i].find, items));
+        CHECK_EQ(judgement.gate, GATE_COUNT);
+        CHECK_CONTAINS(judgement.reason, LARGE[i].reason);
+        free(items);
+    }
 }
 
 /* Plan and unit say sm_80; what ptxas said of the image is for sm_90. */

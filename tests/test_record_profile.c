@@ -167,7 +167,7 @@ static bool follows(const struct pack *pack, const struct json_value *unit, cons
     char *changed = text != NULL ? replaced(text, find, by) : NULL;
     struct json_value *other = changed != NULL ? json_read(changed, strlen(changed), why) : NULL;
     const bool good = CHECK(log != NULL) && CHECK_MSG(other != NULL, "%s: %s", find, why->text) &&
-                      ncu_unit_follows(log, bytes, other, why);
+                      ncu_unit_follows(log, bytes, other, NULL, why);
     json_free(other);
     free(changed);
     free(text);

@@ -268,6 +268,79 @@ TEST(a_fault_in_other_words_is_not_caught) {
                 MEMCHECK, SANITIZER_EXIT_CODE));
 }
 
+/* The kernel's name counts where the tool says that something is at it. */
+TEST(a_fault_elsewhere_is_not_caught) {
+    static const char *const PLACES[] = {"at another_kernel in ", "at my_", "in ", "cat "};
+    char text[LOG_SIZE], place[64];
+    for (size_t i = 0; i < sizeof PLACES / sizeof *PLACES; i++) {
+        snprintf(place, sizeof place, "%s%s", PLACES[i], ENTRY);
+        load("synccheck.clean", text);
+        spoil(text, "========= ERROR SUMMARY: 0 errors",
+              "========= Barrier error detected. In warp\n=========     %\n"
+              "========= ERROR SUMMARY: 1 error");
+        spoil(text, "%", place);
+        CHECK(!caught(text, SYNCCHECK, SANITIZER_EXIT_CODE));
+    }
+    load("synccheck.fault", text);
+    spoil(text, ENTRY, "fwd_scalar_fp16_d64_32x64_w4_s2_other");
+    CHECK(!caught(text, SYNCCHECK, SANITIZER_EXIT_CODE));
+}
+
+static bool is_of(const char *text, enum sanitizer_tool tool, const char *variant,
+                  int64_t variants) {
+    attn_error why = {""};
+    const bool yes = sanitizer_log_is_of(text, tool, variant, variants, &why);
+    CHECK(yes == (why.text[0] == '\0'));
+    return yes;
+}
+
+TEST(a_log_is_of_one_tool_and_its_variants) {
+    static const char GOOD[] = "target: variant fwd_a: 8 launches verified\n"
+                               "target: variant fwd_b: 4 launches verified\r\n"
+                               "target: tool memcheck\n";
+    static const struct {
+        const char *part, *by;
+    } BAD[] = {
+        {"tool memcheck", "tool memcheck2"},
+        {"tool memcheck", "tool racecheck"},
+        {"target: tool memcheck", "target: tool memcheck\ntarget: tool memcheck"},
+        {"fwd_a: 8 launches", "fwd_a: 0 launches"},
+        {"fwd_a: 8 launches", "fwd_a: -8 launches"},
+        {"fwd_b: 4 launches", "fwd_b: 0 launches"},
+        {"launches verified\n", "launches verified not\n"},
+        {"variant fwd_a", "variant fwd_b"},
+        {"target: variant fwd_b", "variant fwd_b"},
+        {"target: variant fwd_b", "target: variant fwd_a"},
+    };
+    char text[LOG_SIZE];
+    CHECK(is_of(GOOD, MEMCHECK, "fwd_a", 2));
+    CHECK(is_of(GOOD, MEMCHECK, "fwd_b", 2));
+    CHECK(is_of(GOOD, MEMCHECK, NULL, 0));
+    CHECK(!is_of(GOOD, MEMCHECK, "fwd_", 2));
+    CHECK(!is_of(GOOD, MEMCHECK, "fwd_a", 3));
+    CHECK(!is_of("", MEMCHECK, NULL, 0));
+    for (size_t i = 0; i < sizeof BAD / sizeof *BAD; i++) {
+        snprintf(text, sizeof text, "%s", GOOD);
+        spoil(text, BAD[i].part, BAD[i].by);
+        if (!CHECK(!is_of(text, MEMCHECK, "fwd_a", 2))) {
+            printf("  with \"%s\"\n", BAD[i].by);
+        }
+    }
+}
+
+TEST(a_log_that_is_no_text) {
+    char text[LOG_SIZE];
+    struct sanitizer_log log;
+    attn_error why = {""};
+    load("memcheck.clean", text);
+    const size_t bytes = strlen(text);
+    strstr(text, "ERROR SUMMARY")[-1] = '\0';
+    FILE *in = fmemopen(text, bytes, "r");
+    CHECK(in != NULL && !sanitizer_log_read(in, MEMCHECK, ENTRY, &log, &why));
+    CHECK_CONTAINS(why.text, "a byte of 0");
+    fclose(in);
+}
+
 /* ---- the child ------------------------------------------------------------------------------- */
 
 /* Runs sh with the script; its output goes to a file of its own. */

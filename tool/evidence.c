@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "evidence_plan.h"
+#include "evidence_row.h"
 #include "message.h"
 
 struct unit {
@@ -25,6 +26,7 @@ struct work {
     struct evidence *evidence;
     struct pack_names names, artifacts;
     struct unit *units;
+    const struct json_value **together; /* room for all of them */
 };
 
 /* CPUs have no image: null is the same as null. */
@@ -89,7 +91,8 @@ static bool read_unit(struct work *work, size_t index, attn_error *why) {
 
 static bool read_units(struct work *work, attn_error *why) {
     work->units = calloc(work->names.count + 1, sizeof *work->units);
-    if (work->units == NULL) {
+    work->together = calloc(work->names.count + 1, sizeof *work->together);
+    if (work->units == NULL || work->together == NULL) {
         return explain(why, "out of memory");
     }
     for (size_t i = 0; i < work->names.count; i++) {
@@ -179,6 +182,18 @@ static void add_slot(const struct work *work, const struct json_value *row,
     judge(&out->judgement, judgement.gate, "%.80s: %.160s", variant, judgement.reason);
 }
 
+/* The units that count, of a row or (NULL) of all, into `together`; how many. */
+static size_t gather(const struct work *work, const struct json_value *row) {
+    size_t count = 0;
+    for (size_t i = 0; i < work->names.count; i++) {
+        const struct unit *unit = &work->units[i];
+        if (unit->fresh && unit->subject != NULL && (row == NULL || unit->row == row)) {
+            work->together[count++] = unit->value;
+        }
+    }
+    return count;
+}
+
 static void add_row(const struct work *work, const struct json_value *row, struct evidence_row *out,
                     struct json *json) {
     const struct json_value *subjects = json_at(row, "subjects");
@@ -204,6 +219,7 @@ static void add_row(const struct work *work, const struct json_value *row, struc
             judge(&out->judgement, GATE_INVALID, "absent, and yet there is a unit of it");
         }
     }
+    judge_row(work->pack, work->together, gather(work, row), &out->judgement);
     json_text(json, "stage", STAGE_NAMES[out->stage]);
     json_text(json, "device", out->device);
     json_real(json, "seconds", out->seconds);
@@ -257,6 +273,7 @@ static void judge_whole(const struct work *work, struct json *json) {
         judge(whole, GATE_NOT_RUN, "nothing ran");
     }
     judge_orphans(work, whole);
+    judge_repeated_samples(work->pack, work->together, gather(work, NULL), whole);
 }
 
 /* ---- the texts ------------------------------------------------------------------------------- */
@@ -430,6 +447,7 @@ bool evidence_make(const struct pack *pack, struct evidence *evidence, attn_erro
         json_free(work.units[i].value);
     }
     free(work.units);
+    free(work.together);
     pack_names_free(&work.names);
     pack_names_free(&work.artifacts);
     return good;

@@ -9,10 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "message.h"
-#include "ncu_run.h"
-#include "ptxas_log.h"
-#include "sanitizer_log.h"
+#include "evidence_parts.h"
 
 const char *const STAGE_NAMES[STAGES + 1] = {"inspect", "emulate", "parity", "sanitize",
                                              "bench",   "profile", NULL};
@@ -25,7 +22,9 @@ struct rule {
     double bound;
 };
 
-enum { MOST_RULES = 8, MOST_CONTROLS = 12, MOST_OTHERS = 24 };
+enum { MOST_RULES = 8, MOST_CONTROLS = 12, MOST_OTHERS = 24, MOST_ARTIFACTS = 16 };
+
+static const double MOST_SECONDS = 1e7; /* of a unit: four months */
 
 static const struct stage_rules {
     const char *controls[MOST_CONTROLS]; /* each must be there and have been caught */
@@ -57,8 +56,12 @@ static const struct stage_rules {
                 .rules = {{"launches", AT_LEAST, LEAST_LAUNCHES}, {"launches_differing", EQUAL, 0}},
                 .others = {"launch_modes"},
                 .cases = true},
-    [SANITIZE] = {.logs = true},                        /* whose controls are logs, too */
-    [BENCH] = {.controls = {"sleep"}, .timings = true}, /* whose values are nvml's */
+    [SANITIZE] = {.logs = true}, /* whose controls are logs, too */
+    [BENCH] = {.controls = {"sleep", "differ"},
+               .others = {"clock_reasons", "memory_clock_mhz_least", "memory_clock_mhz_most",
+                          "power_watts_least", "power_watts_most", "sm_clock_mhz_least",
+                          "sm_clock_mhz_most", "temperature_c_least", "temperature_c_most"},
+               .timings = true},
     [PROFILE] = {.controls = {"idle"},
                  .rules = {{"sm_busy_percent", AT_LEAST, 70}, {"tensor_pipe_percent", ABOVE, 0}}},
 };
@@ -77,6 +80,10 @@ bool names_gpu(const char *device) {
            (device[5] != '0' || length == 6); /* one name for a device */
 }
 
+const char *plan_model(const struct json_value *plan, const char *device) {
+    return json_text_of(json_at(json_at(json_at(plan, "environment"), "devices"), device));
+}
+
 void judge(struct judgement *judgement, enum gate gate, const char *format, ...) {
     if (gate_join(judgement->gate, gate) == judgement->gate) {
         return;
@@ -90,9 +97,8 @@ void judge(struct judgement *judgement, enum gate gate, const char *format, ...)
 
 /* ---- form ------------------------------------------------------------------------------------ */
 
-/* Only keys of the list, which ends with NULL: what nobody judges could look like a verdict. */
-static void judge_known(const struct json_value *object, const char *const *known, const char *what,
-                        struct judgement *judgement) {
+void judge_known(const struct json_value *object, const char *const *known, const char *what,
+                 struct judgement *judgement) {
     const bool is_object = object != NULL && object->kind == JSON_OBJECT;
     for (size_t i = 0; is_object && i < object->as.list.count; i++) {
         const char *key = object->as.list.items[i].key;
@@ -112,17 +118,41 @@ static void judge_keys(const struct json_value *unit, struct judgement *judgemen
                                         "seconds",   "seed",    "stage",   "timings",  "tool",
                                         "values",    "variant", NULL};
     judge_known(unit, KNOWN, "a unit", judgement);
-    if (!(json_number_of(json_at(unit, "seconds")) >= 0.0)) {
-        judge(judgement, GATE_INVALID, "seconds: expected a number of at least 0");
-    }
-    if (json_at(unit, "lanes") != NULL && json_int_of(json_at(unit, "lanes"), 0) < 1) {
-        judge(judgement, GATE_INVALID, "lanes: expected a whole number of at least 1");
+    const double seconds = json_number_of(json_at(unit, "seconds"));
+    if (!(seconds >= 0.0 && seconds <= MOST_SECONDS)) {
+        judge(judgement, GATE_INVALID, "seconds: %g, expected a number from 0 to %g", seconds,
+              MOST_SECONDS);
     }
 }
 
-/* Bytes of an artifact, for free(). NULL: judged. */
-static char *artifact(const struct pack *pack, const struct json_value *name, size_t *bytes,
-                      struct judgement *judgement) {
+static void judge_lanes(enum stage stage, const struct json_value *unit,
+                        struct judgement *judgement) {
+    const struct json_value *lanes = json_at(unit, "lanes");
+    const bool gpu = names_gpu(json_text_of(json_at(unit, "device")));
+    const int64_t most = stage == BENCH || stage == PROFILE ? 1 : gpu ? MOST_LANES_GPU : MOST_LANES;
+    const int64_t count = json_int_of(lanes, 1);
+    if (lanes != NULL && (count < 1 || count > most)) {
+        judge(judgement, GATE_INVALID, "lanes: %lld, expected 1 to %lld", (long long)count,
+              (long long)most);
+    }
+}
+
+/* What another stage observes, and nobody would look at in this one. */
+static void judge_foreign(const struct stage_rules *rules, const struct json_value *unit,
+                          struct judgement *judgement) {
+    const struct {
+        const char *key;
+        bool own;
+    } parts[] = {{"cases", rules->cases}, {"timings", rules->timings}, {"logs", rules->logs}};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        if (!parts[i].own && json_at(unit, parts[i].key) != NULL) {
+            judge(judgement, GATE_INVALID, "a unit of this stage has no '%s'", parts[i].key);
+        }
+    }
+}
+
+char *judge_artifact(const struct pack *pack, const struct json_value *name, size_t *bytes,
+                     struct judgement *judgement) {
     attn_error why = {""};
     const char *hash = json_text_of(name);
     char *data = hash != NULL ? pack_read(pack, PACK_ARTIFACTS, hash, bytes, &why) : NULL;
@@ -132,27 +162,40 @@ static char *artifact(const struct pack *pack, const struct json_value *name, si
     return data;
 }
 
-static void judge_artifacts(const struct pack *pack, const struct json_value *unit,
+/* False: they are too many to be looked at again. */
+static bool judge_artifacts(const struct pack *pack, const struct json_value *unit,
                             struct judgement *judgement) {
     const struct json_value *list = json_at(unit, "artifacts");
-    for (size_t i = 0; i < json_count_of(list); i++) {
-        size_t bytes = 0;
-        free(artifact(pack, &list->as.list.items[i], &bytes, judgement));
+    const size_t count = json_count_of(list);
+    if (count > MOST_ARTIFACTS) {
+        judge(judgement, GATE_INVALID, "%zu artifacts, expected %d at most", count,
+              (int)MOST_ARTIFACTS);
+        return false;
     }
+    for (size_t i = 0; i < count; i++) {
+        size_t bytes = 0;
+        free(judge_artifact(pack, &list->as.list.items[i], &bytes, judgement));
+    }
+    return true;
 }
 
 /* ---- controls and values --------------------------------------------------------------------- */
 
+/* Each of that name was, and there is one. */
 static bool caught(const struct json_value *list, const char *name) {
+    bool any = false;
     for (size_t i = 0; i < json_count_of(list); i++) {
         const struct json_value *control = &list->as.list.items[i];
         const char *given = json_text_of(json_at(control, "name"));
         const struct json_value *found = json_at(control, "caught");
         if (given != NULL && strcmp(given, name) == 0) {
-            return found != NULL && found->kind == JSON_BOOL && found->as.truth;
+            any = true;
+            if (found == NULL || found->kind != JSON_BOOL || !found->as.truth) {
+                return false;
+            }
         }
     }
-    return false;
+    return any;
 }
 
 static void judge_controls(const struct stage_rules *rules, const struct json_value *unit,
@@ -164,6 +207,8 @@ static void judge_controls(const struct stage_rules *rules, const struct json_va
         }
     }
     for (size_t i = 0; i < json_count_of(list); i++) { /* those beyond the table, too */
+        static const char *const KNOWN[] = {"name", "caught", NULL};
+        judge_known(&list->as.list.items[i], KNOWN, "a control", judgement);
         const char *name = json_text_of(json_at(&list->as.list.items[i], "name"));
         if (name == NULL || !caught(list, name)) {
             judge(judgement, GATE_INVALID, "control '%.60s' was not caught",
@@ -182,8 +227,7 @@ static bool keeps(const struct rule *rule, double value) {
     return false;
 }
 
-/* Those that the rules name, and the others of the stage. Of bench and profile others are told by
- * their tools. */
+/* Those that the rules name, and the others of the stage. Of profile they are what ncu printed. */
 static void judge_value_names(const struct stage_rules *rules, const struct json_value *unit,
                               struct judgement *judgement) {
     const char *known[MOST_RULES + MOST_OTHERS + 1] = {NULL};
@@ -212,6 +256,11 @@ static void judge_values(const struct stage_rules *rules, const struct json_valu
     }
 }
 
+/* The families that compute with matrix instructions have it in their names. */
+static bool names_tensor_cores(const char *variant) {
+    return variant != NULL && (strstr(variant, "mma") != NULL || strstr(variant, "hopper") != NULL);
+}
+
 /* A variant is within its budget, has the matrix instructions that its tile demands, and no other
  * tool says otherwise. */
 static void judge_budget(const struct json_value *unit, struct judgement *judgement) {
@@ -230,8 +279,9 @@ static void judge_budget(const struct json_value *unit, struct judgement *judgem
     } else if (!(registers <= most)) {
         judge(judgement, GATE_FAIL, "registers: %g, its budget is %g", registers, most);
     }
-    const bool plain = uses <= 0 && uses >= 0 && tensor <= 0 && tensor >= 0 && fewest <= 0 &&
-                       fewest >= 0 && demand <= 0;
+    const char *variant = json_text_of(json_at(unit, "variant"));
+    const bool plain = !names_tensor_cores(variant) && uses <= 0 && uses >= 0 && tensor <= 0 &&
+                       tensor >= 0 && fewest <= 0 && fewest >= 0 && demand <= 0;
     const bool on_tensor_cores = uses > 0 && tensor > 0 && tensor >= demand && tensor >= fewest;
     if (!plain && !on_tensor_cores) {
         judge(judgement, GATE_FAIL, "tensor_ops: %g, its tile demands %g and its budget %g", tensor,
@@ -244,239 +294,6 @@ static void judge_budget(const struct json_value *unit, struct judgement *judgem
         if (said != NULL && !(other >= own && other <= own)) {
             judge(judgement, GATE_INVALID, "%s: cuobjdump says %g, we read %g", DUMPED[i][1], other,
                   own);
-        }
-    }
-}
-
-/* The arch that a ptxas log is for: "sm_90a" of "... for 'sm_90a'". */
-static bool arch_of_log(const char *text, char arch[16]) {
-    const char *place = strstr(text, " for 'sm_");
-    return place != NULL && sscanf(place, " for '%15[a-z0-9_]'", arch) == 1;
-}
-
-/* What ptxas said of this very image is among the artifacts, and says the same. */
-static void judge_ptxas_log(const struct pack *pack, const struct json_value *unit,
-                            struct judgement *judgement) {
-    const struct json_value *list = json_at(unit, "artifacts"), *values = json_at(unit, "values");
-    const char *variant = json_text_of(json_at(unit, "variant"));
-    const char *image = json_text_of(json_at(unit, "image"));
-    const char *device = json_text_of(json_at(unit, "device"));
-    bool found = false;
-    for (size_t i = 0;
-         variant != NULL && device != NULL && image != NULL && i < json_count_of(list); i++) {
-        struct ptxas_figures said;
-        char arch[16];
-        size_t bytes = 0;
-        char *text = artifact(pack, &list->as.list.items[i], &bytes, judgement);
-        if (text != NULL && strncmp(text, "sha256 ", 7) == 0 && arch_of_log(text, arch) &&
-            strcmp(arch, device) == 0 && ptxas_log_read(text, variant, arch, &said, NULL) &&
-            strcmp(said.sha256, image) == 0) {
-            const double spills = (double)(said.spill_stores + said.spill_loads);
-            const double own = json_number_of(json_at(values, "spill_bytes"));
-            const double registers = json_number_of(json_at(values, "registers"));
-            found = true;
-            if (!(own >= spills && own <= spills) || !(registers >= (double)said.registers) ||
-                !(registers <= (double)said.registers)) {
-                judge(judgement, GATE_INVALID, "ptxas said %lld registers and %g bytes of spills",
-                      (long long)said.registers, spills);
-            }
-        }
-        free(text);
-    }
-    if (!found) {
-        judge(judgement, GATE_INVALID, "there is no ptxas log of this image");
-    }
-}
-
-/* What ncu printed is among the artifacts, and says the same. */
-static void judge_ncu_log(const struct pack *pack, const struct json_value *unit,
-                          struct judgement *judgement) {
-    const struct json_value *list = json_at(unit, "artifacts");
-    attn_error why = {"it is not there"};
-    bool found = false;
-    for (size_t i = 0; !found && i < json_count_of(list); i++) {
-        size_t bytes = 0;
-        char *text = artifact(pack, &list->as.list.items[i], &bytes, judgement);
-        found = text != NULL && ncu_unit_follows(text, bytes, unit, &why);
-        free(text);
-    }
-    if (!found) {
-        judge(judgement, GATE_INVALID, "what ncu printed: %.200s", why.text);
-    }
-}
-
-/* ---- cases ----------------------------------------------------------------------------------- */
-
-static bool at_most(const struct json_value *object, const char *value, const char *bound) {
-    const double given = json_number_of(json_at(object, value));
-    return given >= 0 && given <= json_number_of(json_at(object, bound));
-}
-
-static void judge_case_names(const struct json_value *one, struct judgement *judgement) {
-    static const char *const CASE[] = {
-        "max_error", "max_allowed", "mean_error", "mean_allowed", "lse_error", "nans",    "number",
-        "damage",    "impostors",   "refused",    "recipe",       "redraws",   "anatomy", NULL};
-    static const char *const REDRAW[] = {"max_error", "max_allowed", "mean_error", "mean_allowed",
-                                         "lse_error", "nans",        NULL};
-    const struct json_value *redraws = json_at(one, "redraws");
-    judge_known(one, CASE, "a case", judgement);
-    for (size_t i = 0; i < json_count_of(redraws); i++) {
-        judge_known(&redraws->as.list.items[i], REDRAW, "a redraw", judgement);
-    }
-}
-
-/* The comparison of attn.h, from the figures that it left. */
-static bool within_rule(const struct json_value *figures) {
-    const double lse = json_number_of(json_at(figures, "lse_error"));
-    const struct json_value *nans = json_at(figures, "nans");
-    return at_most(figures, "max_error", "max_allowed") &&
-           at_most(figures, "mean_error", "mean_allowed") && lse >= 0 && lse <= 1 && nans != NULL &&
-           nans->kind == JSON_INT && nans->as.integer == 0;
-}
-
-/* Whether redraws that are not wrong in any other way keep the rule on average. */
-static bool average_keeps(const struct json_value *redraws) {
-    double sums[4] = {0, 0, 0, 0};
-    static const char *const KEYS[] = {"max_error", "max_allowed", "mean_error", "mean_allowed"};
-    bool good = true;
-    for (size_t i = 0; i < json_count_of(redraws); i++) {
-        const struct json_value *one = &redraws->as.list.items[i];
-        const double lse = json_number_of(json_at(one, "lse_error"));
-        good = good && lse >= 0 && lse <= 1 && json_int_of(json_at(one, "nans"), 0) == 0;
-        for (int k = 0; k < 4; k++) {
-            sums[k] += json_number_of(json_at(one, KEYS[k]));
-        }
-    }
-    return good && sums[0] <= sums[1] && sums[2] <= sums[3];
-}
-
-/* A near miss (cases.h) has been drawn again five times: one may miss, or they keep the rule on
- * average. */
-static bool near_miss(const struct json_value *figures) {
-    enum { REDRAWN = 5, MAY_MISS = 1 };
-    const struct json_value *redraws = json_at(figures, "redraws");
-    const double error = json_number_of(json_at(figures, "max_error"));
-    const double mean = json_number_of(json_at(figures, "mean_error"));
-    const struct json_value *nans = json_at(figures, "nans");
-    int misses = 0;
-    for (size_t i = 0; i < json_count_of(redraws); i++) {
-        misses += !within_rule(&redraws->as.list.items[i]);
-    }
-    return json_count_of(redraws) == REDRAWN && (misses <= MAY_MISS || average_keeps(redraws)) &&
-           error <= 4 * json_number_of(json_at(figures, "max_allowed")) &&
-           mean <= 2 * json_number_of(json_at(figures, "mean_allowed")) && nans != NULL &&
-           nans->kind == JSON_INT && nans->as.integer == 0 &&
-           json_number_of(json_at(figures, "lse_error")) <= 1;
-}
-
-/* Numbers go from 0 to one less than the plan asked for, each once. */
-static void judge_cases(const struct json_value *row, const struct json_value *unit,
-                        struct judgement *judgement) {
-    const struct json_value *list = json_at(unit, "cases");
-    const int64_t wanted = json_int_of(json_at(row, "cases"), 1);
-    if (wanted < 1 || (int64_t)json_count_of(list) != wanted) {
-        judge(judgement, GATE_INVALID, "%zu cases, the plan asked for %lld", json_count_of(list),
-              (long long)wanted);
-    }
-    for (size_t i = 0; i < json_count_of(list); i++) {
-        const struct json_value *one = &list->as.list.items[i];
-        const struct json_value *damage = json_at(one, "damage");
-        const int64_t impostors = json_int_of(json_at(one, "impostors"), 0);
-        judge_case_names(one, judgement);
-        if (json_int_of(json_at(one, "number"), 0) != (int64_t)i) {
-            judge(judgement, GATE_INVALID, "case %zu is not where it belongs", i);
-        } else if (impostors < 0 || json_int_of(json_at(one, "refused"), 0) != impostors) {
-            judge(judgement, GATE_INVALID, "case %zu: an impostor was accepted", i);
-        } else if (damage == NULL || damage->kind != JSON_NULL) {
-            judge(judgement, GATE_FAIL, "case %zu: %.160s", i,
-                  json_text_of(damage) != NULL ? json_text_of(damage) : "damage is not told");
-        } else if (!within_rule(one) && !near_miss(one)) {
-            judge(judgement, GATE_FAIL, "case %zu: error %g, allowed %g", i,
-                  json_number_of(json_at(one, "max_error")),
-                  json_number_of(json_at(one, "max_allowed")));
-        }
-    }
-}
-
-/* As many as the plan asked for, too. */
-static void judge_launches(const struct json_value *row, const struct json_value *unit,
-                           struct judgement *judgement) {
-    const int64_t wanted = json_int_of(json_at(row, "launches"), 1);
-    const double launches = json_number_of(json_at(json_at(unit, "values"), "launches"));
-    if (wanted > 0 && !(launches >= (double)wanted)) {
-        judge(judgement, GATE_INVALID, "%g launches, the plan asked for %lld", launches,
-              (long long)wanted);
-    }
-}
-
-/* ---- logs of compute-sanitizer --------------------------------------------------------------- */
-
-/* variant: that the log must be of; NULL: of a planted fault. */
-static bool read_log(const struct pack *pack, const struct json_value *run, const char *which,
-                     enum sanitizer_tool tool, const char *variant, struct sanitizer_log *log,
-                     struct judgement *judgement) {
-    const struct json_value *side = json_at(run, which);
-    const char *entry = json_text_of(json_at(side, "entry"));
-    size_t bytes = 0;
-    char *text = artifact(pack, json_at(side, "log"), &bytes, judgement);
-    FILE *in = text != NULL ? fmemopen(text, bytes, "r") : NULL;
-    attn_error why = {"out of memory"};
-    bool good = in != NULL && entry != NULL && sanitizer_log_read(in, tool, entry, log, &why);
-    if (good && !sanitizer_log_is_of(text, tool, variant)) {
-        good = explain(&why, "the log is not of this tool%s%s", variant != NULL ? " and " : "",
-                       variant != NULL ? variant : "");
-    }
-    if (text != NULL && !good) {
-        judge(judgement, GATE_INVALID, "%s: %s", SANITIZER_TOOL_NAMES[tool],
-              entry == NULL ? "the entry is not told" : why.text);
-    }
-    if (in != NULL) {
-        fclose(in);
-    }
-    free(text);
-    return good;
-}
-
-static int exit_code(const struct json_value *run, const char *which) {
-    return (int)json_int_of(json_at(json_at(run, which), "exit"), 0);
-}
-
-/* The verdict of a log is read from it anew: the planted fault caught, the kernel clean. */
-static void judge_log(const struct pack *pack, const struct json_value *run,
-                      enum sanitizer_tool tool, const char *variant, struct judgement *judgement) {
-    struct sanitizer_log control, log;
-    attn_error why = {""};
-    if (!read_log(pack, run, "control", tool, NULL, &control, judgement) ||
-        !read_log(pack, run, "subject", tool, variant, &log, judgement)) {
-        return;
-    }
-    const int64_t variants = json_int_of(json_at(json_at(run, "subject"), "variants"), 1);
-    if (!sanitizer_caught(&control, exit_code(run, "control"), &why)) {
-        judge(judgement, GATE_INVALID, "%s: its planted fault: %.180s", SANITIZER_TOOL_NAMES[tool],
-              why.text);
-    }
-    static const enum gate GATES[] = {GATE_PASS, GATE_FAIL, GATE_INVALID, GATE_NOT_RUN};
-    const enum gate gate = GATES[sanitizer_judge(&log, exit_code(run, "subject"), variants, &why)];
-    judge(judgement, gate, "%s: %.200s", SANITIZER_TOOL_NAMES[tool], why.text);
-}
-
-static void judge_logs(const struct pack *pack, const struct json_value *unit,
-                       struct judgement *judgement) {
-    const struct json_value *list = json_at(unit, "logs");
-    if (json_count_of(list) != SANITIZER_TOOLS) {
-        judge(judgement, GATE_INVALID, "logs of %zu tools, expected %d", json_count_of(list),
-              (int)SANITIZER_TOOLS);
-        return;
-    }
-    for (int i = 0; i < SANITIZER_TOOLS; i++) {
-        const struct json_value *run = &list->as.list.items[i];
-        const char *name = json_text_of(json_at(run, "tool"));
-        if (name == NULL || strcmp(name, SANITIZER_TOOL_NAMES[i]) != 0) {
-            judge(judgement, GATE_INVALID, "log %d: expected that of %s", i,
-                  SANITIZER_TOOL_NAMES[i]);
-        } else {
-            const char *variant = json_text_of(json_at(unit, "variant"));
-            judge_log(pack, run, (enum sanitizer_tool)i, variant != NULL ? variant : "", judgement);
         }
     }
 }
@@ -496,14 +313,20 @@ struct judgement judge_unit(const struct pack *pack, const struct json_value *ro
         judge(&judgement, GATE_FAIL, "%.250s", broken != NULL ? broken : "it broke off");
         return judgement;
     }
-    judge_artifacts(pack, unit, &judgement);
+    judge_lanes(stage, unit, &judgement);
+    if (!judge_artifacts(pack, unit, &judgement)) {
+        return judgement;
+    }
     judge_controls(rules, unit, &judgement);
     if (rules->cases) { /* which say more than sums */
         judge_cases(row, unit, &judgement);
     }
     judge_values(rules, unit, &judgement);
-    if (stage != BENCH && stage != PROFILE) {
+    if (stage != PROFILE) {
         judge_value_names(rules, unit, &judgement);
+    }
+    if (stage == EMULATE) {
+        judge_orders(pack->plan, unit, &judgement);
     }
     if (stage == PARITY) {
         judge_launches(row, unit, &judgement);
@@ -513,13 +336,15 @@ struct judgement judge_unit(const struct pack *pack, const struct json_value *ro
     }
     if (rules->budget) {
         judge_budget(unit, &judgement);
-        judge_ptxas_log(pack, unit, &judgement);
+        judge_image_logs(pack, unit, &judgement);
     }
     if (rules->logs) {
-        judge_logs(pack, unit, &judgement);
+        judge_sanitizer_logs(pack, unit, &judgement);
     }
     if (rules->timings) {
         judge_timings(row, unit, &judgement);
+        judge_bench_state(pack, unit, &judgement);
     }
+    judge_foreign(rules, unit, &judgement);
     return judgement;
 }

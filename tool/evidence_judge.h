@@ -27,6 +27,10 @@ bool names_gpu(const char *device);
 
 enum { LEAST_LAUNCHES = 1000 }; /* of parity, in each way of launching */
 
+/* Children that share a device, at most: all cores on the virtual GPU, some on a GPU; where
+ * something is timed or counted there is one. */
+enum { MOST_LANES = 32, MOST_LANES_GPU = 8 };
+
 struct judgement {
     enum gate gate;
     char reason[256]; /* "" after PASS; else why, of the first of its strength */

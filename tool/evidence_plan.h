@@ -17,6 +17,10 @@ bool plan_check(const struct json_value *plan, attn_error *why);
 
 bool plan_is_full(const struct json_value *plan);
 
+/* Whether a stage is done on a device of that name. A library without machine code has none to
+ * inspect: "cubins", which are absent. */
+bool plan_is_for(enum stage stage, const char *device, bool absent);
+
 /* How much a unit has to show at the least: what `attest run` asks for, and what a plan is held to.
  * Cases of a stage, 0 where it has none; timings, of which there are more in a full run for a
  * variant that the library itself would take. */
@@ -24,8 +28,9 @@ int64_t plan_least_cases(enum stage stage, const char *device, bool full);
 int64_t plan_least_timings(const char *device, bool full, bool chosen);
 
 /* Judges what the plan does not ask for, though the library has it: INVALID where it says nothing
- * of a variant, asks for less work than it takes or for several images on one device; NOT_RUN where
- * what was timed was not proven, or a full plan lacks a stage. What it left out in the open is a
+ * of a variant or of what a device is, asks for less work than it takes, for several images on one
+ * device or for one that the library has not; NOT_RUN where what was timed was not proven, or a
+ * full plan lacks a stage, or lacks it on one of its GPUs. What it left out in the open is a
  * line of the list that is open in `json`: then true, it is partial. */
 bool plan_judge(const struct json_value *plan, struct json *json, struct judgement *whole);
 

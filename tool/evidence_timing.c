@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "evidence_judge.h"
+#include "evidence_parts.h"
 #include "measure.h"
 #include "shape.h"
 #include "stats.h"
@@ -40,22 +40,29 @@ static bool is_gpu(const struct json_value *unit) {
 
 /* ---- problems -------------------------------------------------------------------------------- */
 
-/* Whether it is an object of keys that problem_json writes, and no others: one that nobody reads
- * could make two problems of one. */
-static bool has_known_keys(const struct json_value *from) {
-    static const char *const KEYS[] = {"dtype",  "batch",       "heads",        "heads_kv", "seq_q",
-                                       "seq_kv", "dim",         "dim_v",        "layout",   "scale",
-                                       "causal", "window_left", "window_right", "softcap",  "alibi",
-                                       "bias",   "sink",        "tensor_cores"};
-    bool good = from != NULL && from->kind == JSON_OBJECT;
-    for (size_t i = 0; good && i < from->as.list.count; i++) {
-        bool known = false;
-        for (size_t k = 0; !known && k < sizeof KEYS / sizeof *KEYS; k++) {
-            known = strcmp(from->as.list.items[i].key, KEYS[k]) == 0;
-        }
-        good = known;
+/* Whether problem_json would write the problem in these very words: what is left out, or said in
+ * others, would make two problems of one. */
+static bool is_worded(const struct json_value *from, const attn_problem *problem) {
+    char *text = NULL, *own = NULL, *given = NULL;
+    size_t bytes = 0;
+    FILE *out = open_memstream(&text, &bytes);
+    if (out == NULL) {
+        return false;
     }
-    return good;
+    struct json json = json_begin(out);
+    json_open(&json, NULL, '{');
+    problem_json(&json, "problem", problem); /* a value's canonical form begins with its key */
+    json_close(&json);
+    struct json_value *document = fclose(out) == 0 ? json_read(text, bytes, NULL) : NULL;
+    const struct json_value *written = json_at(document, "problem");
+    own = written != NULL ? json_canonical(written, &bytes, NULL) : NULL;
+    given = json_canonical(from, &bytes, NULL);
+    const bool same = own != NULL && given != NULL && strcmp(own, given) == 0;
+    free(given);
+    free(own);
+    json_free(document);
+    free(text);
+    return same;
 }
 
 static bool read_sizes(const struct json_value *from, attn_problem *problem) {
@@ -111,18 +118,16 @@ static bool read_extras(const struct json_value *from, attn_problem *problem) {
            read_real(json_at(from, "softcap"), false, &problem->softcap);
 }
 
-/* A problem as problem_json writes it, with every default replaced. False: it is none. */
-static bool read_problem(const struct json_value *from, attn_problem *problem) {
+bool read_problem(const struct json_value *from, attn_problem *problem) {
     attn_problem_init(problem);
     const int dtype = place_of(DTYPE_NAMES, json_at(from, "dtype"));
     const int causal = place_of(CAUSAL_NAMES, json_at(from, "causal"));
-    if (dtype < 0 || causal < 0 || !has_known_keys(from) || !read_sizes(from, problem) ||
-        !read_extras(from, problem)) {
+    if (dtype < 0 || causal < 0 || !read_sizes(from, problem) || !read_extras(from, problem)) {
         return false;
     }
     problem->dtype = (attn_dtype)dtype;
     problem->causal = (attn_causal)causal;
-    return attn_problem_resolve(problem, problem, NULL) == ATTN_OK;
+    return attn_problem_resolve(problem, problem, NULL) == ATTN_OK && is_worded(from, problem);
 }
 
 /* ---- what was timed -------------------------------------------------------------------------- */
@@ -187,6 +192,34 @@ static int by_subject(const void *a, const void *b) {
     return order != 0 ? order : (x->index > y->index) - (x->index < y->index);
 }
 
+static int by_problem(const void *a, const void *b) {
+    enum { WAY = 2 }; /* mode and cache */
+    const struct subject *x = a, *y = b;
+    return memcmp(x->parts + WAY, y->parts + WAY, sizeof x->parts - WAY * sizeof *x->parts);
+}
+
+/* Each problem is timed in each way: every mode, caches cold and warm; a CPU has one mode. Those
+ * that are the same have been told by judge_repeated. Sorts them. */
+static void judge_ways(const struct json_value *unit, struct subject *subjects, size_t count,
+                       struct judgement *judgement) {
+    const size_t modes = is_gpu(unit) ? MODE_COUNT : 1, ways = modes * CACHE_STATES;
+    qsort(subjects, count, sizeof *subjects, by_problem);
+    for (size_t i = 0, first = 0; i < count; i++) {
+        const bool ends = i + 1 == count || by_problem(&subjects[i], &subjects[i + 1]) != 0;
+        if (subjects[i].parts[0] >= (int64_t)modes) {
+            judge(judgement, GATE_INVALID, "timing %zu: mode: %s, expected %s on a CPU",
+                  subjects[i].index, MODE_NAMES[subjects[i].parts[0]], MODE_NAMES[0]);
+        }
+        if (ends && i + 1 - first != ways) {
+            judge(judgement, GATE_INVALID,
+                  "timing %zu: its problem is timed in %zu ways, expected %zu: each mode, cold and "
+                  "warm",
+                  subjects[first].index, i + 1 - first, ways);
+        }
+        first = ends ? i + 1 : first;
+    }
+}
+
 /* Sorts them. */
 static void judge_repeated(struct subject *subjects, size_t count, struct judgement *judgement) {
     qsort(subjects, count, sizeof *subjects, by_subject);
@@ -235,6 +268,8 @@ static double least_of(const struct json_value *unit, const attn_problem *proble
 /* Adds the seconds that its samples took to *total. False: what was timed makes no sense. */
 static bool judge_timing(const struct json_value *unit, size_t index, struct subject *subject,
                          double *total, struct judgement *judgement) {
+    static const char *const KNOWN[] = {"mode",  "cache",         "problem", "repeats",
+                                        "taken", "outputs_equal", "ns",      NULL};
     const struct json_value *timing = &json_at(unit, "timings")->as.list.items[index];
     const struct json_value *same = json_at(timing, "outputs_equal");
     attn_problem problem;
@@ -244,7 +279,9 @@ static bool judge_timing(const struct json_value *unit, size_t index, struct sub
     *total += sum;
     const bool known = read_subject(timing, index, &problem, subject);
     if (!known) {
-        judge(judgement, GATE_INVALID, "timing %zu: mode, cache or problem make no sense", index);
+        judge(judgement, GATE_INVALID,
+              "timing %zu: mode, cache or problem make no sense, or are told in other words",
+              index);
     } else if (samples == NULL) {
         judge(judgement, GATE_INVALID,
               "timing %zu: a sample that is no time above 0, or of no number of calls", index);
@@ -258,6 +295,14 @@ static bool judge_timing(const struct json_value *unit, size_t index, struct sub
               "%.3g us",
               index, 1e6 * samples[0], is_gpu(unit) ? "GPU" : "CPU",
               1e6 * least_of(unit, &problem));
+    }
+    judge_known(timing, KNOWN, "a timing", judgement);
+    if (known && (subject->parts[0] == MODE_STREAM || subject->parts[1] == CACHE_COLD) &&
+        json_int_of(json_at(timing, "repeats"), 1) != 1) {
+        judge(judgement, GATE_INVALID,
+              "timing %zu: repeats: %lld, expected 1: samples in a stream, or on a cold cache, are "
+              "of one call",
+              index, (long long)json_int_of(json_at(timing, "repeats"), 1));
     }
     if (same == NULL || same->kind != JSON_BOOL || !same->as.truth) {
         judge(judgement, GATE_FAIL, "timing %zu: not every output had the bits of the checked one",
@@ -296,6 +341,7 @@ void judge_timings(const struct json_value *row, const struct json_value *unit,
     }
     if (subjects != NULL) {
         judge_repeated(subjects, known, judgement);
+        judge_ways(unit, subjects, known, judgement);
     } else {
         judge(judgement, GATE_INVALID, "no memory for %zu timings", json_count_of(list));
     }

@@ -138,13 +138,15 @@ static double unit(const char *text) {
 
 struct columns {
     int id, kernel, metric, unit, value;
+    int device, cc; /* below 0: the table has none */
 };
 
 /* False, and nothing is changed, where the line is no head. */
 static bool read_head(const struct line *line, struct columns *columns) {
-    const struct columns found = {column(line, "ID"), column(line, "Kernel Name"),
-                                  column(line, "Metric Name"), column(line, "Metric Unit"),
-                                  column(line, "Metric Value")};
+    const struct columns found = {
+        column(line, "ID"),          column(line, "Kernel Name"),  column(line, "Metric Name"),
+        column(line, "Metric Unit"), column(line, "Metric Value"), column(line, "Device"),
+        column(line, "CC")};
     if (found.id < 0 || found.kernel < 0 || found.metric < 0 || found.unit < 0 || found.value < 0) {
         return false;
     }
@@ -175,6 +177,11 @@ static void set_name(struct ncu_kernel *kernel, const char *field) {
     }
 }
 
+/* A field that may not be there: "". */
+static void set_word(char word[16], const struct line *line, int place_of_it) {
+    snprintf(word, 16, "%.15s", place_of_it >= 0 ? line->fields[place_of_it] : "");
+}
+
 /* Lines of the same launch follow each other and have the same ID. */
 static bool add(struct ncu_report *report, const struct line *line, const struct columns *columns,
                 char *last, attn_error *why) {
@@ -194,6 +201,8 @@ static bool add(struct ncu_report *report, const struct line *line, const struct
             kernel->stalls[i] = (double)NAN;
         }
         set_name(kernel, line->fields[columns->kernel]);
+        set_word(kernel->device, line, columns->device);
+        set_word(kernel->cc, line, columns->cc);
         snprintf(last, FIELD, "%s", line->fields[columns->id]);
     }
     const double value = unit(line->fields[columns->unit]) * number(line->fields[columns->value]);
@@ -258,6 +267,15 @@ const struct ncu_kernel *ncu_report_find(const struct ncu_report *report, const 
             }
             found = &report->kernels[i];
         }
+    }
+    return found;
+}
+
+bool ncu_says_error(const char *text) {
+    static const char ERROR[] = "==ERROR==";
+    bool found = false;
+    for (const char *at = strstr(text, ERROR); !found && at != NULL; at = strstr(at + 1, ERROR)) {
+        found = at == text || at[-1] == '\n';
     }
     return found;
 }

@@ -36,6 +36,7 @@ struct ncu_kernel {
     char name[192];
     double figures[NCU_FIGURES];
     double stalls[NCU_STALLS];
+    char device[16], cc[16]; /* its number, "9.0"; "": the table has no such column */
 };
 
 struct ncu_report {
@@ -50,6 +51,9 @@ void ncu_report_free(struct ncu_report *report);
 
 /* The only launch of that kernel; NULL where there is none, or more than one. */
 const struct ncu_kernel *ncu_report_find(const struct ncu_report *report, const char *name);
+
+/* Whether ncu says that something went wrong. */
+bool ncu_says_error(const char *text);
 
 /* Whether ncu says that the user may not read the GPU's counters; that it knows no such metric. */
 bool ncu_says_forbidden(const char *text);

@@ -251,12 +251,40 @@ static bool control_is(const struct json_value *unit, bool caught) {
            said->as.truth == caught;
 }
 
-bool ncu_unit_follows(char *text, size_t bytes, const struct json_value *unit, attn_error *why) {
+/* "9.0" of "NVIDIA H200, sm_90, ..."; "": the model does not say. */
+static void capability_of(const char *model, char cc[16]) {
+    const char *arch = model != NULL ? strstr(model, ", sm_") : NULL;
+    const size_t digits = arch != NULL ? strspn(arch + 5, "0123456789") : 0;
+    cc[0] = '\0';
+    if (digits >= 2 && digits < 8) {
+        snprintf(cc, 16, "%.*s.%c", (int)digits - 1, arch + 5, arch[5 + digits - 1]);
+    }
+}
+
+/* The kernel ran on the GPU of the unit, and of the plan. */
+static bool ran_there(const struct ncu_kernel *kernel, const struct json_value *unit,
+                      const char *model, attn_error *why) {
+    const char *device = json_text_of(json_at(unit, "device"));
+    const char *number = device != NULL ? strchr(device, ':') : NULL;
+    char cc[16];
+    capability_of(model, cc);
+    if (kernel->device[0] != '\0' && (number == NULL || strcmp(number + 1, kernel->device) != 0)) {
+        return explain(why, "device %s, expected that of %s", kernel->device,
+                       device != NULL ? device : "a GPU");
+    }
+    return kernel->cc[0] == '\0' || cc[0] == '\0' || strcmp(kernel->cc, cc) == 0 ||
+           explain(why, "CC %s, expected %s of %.80s", kernel->cc, cc, model);
+}
+
+bool ncu_unit_follows(char *text, size_t bytes, const struct json_value *unit, const char *model,
+                      attn_error *why) {
     struct ncu_result result = {.text = text, .bytes = bytes};
     const char *variant = json_text_of(json_at(unit, "variant"));
     bool good = false;
     if (variant == NULL) {
         explain(why, "no variant");
+    } else if (ncu_says_error(text)) {
+        explain(why, "it has a line ==ERROR==");
     } else if (read_result(&result, why)) {
         const struct ncu_kernel *kernel = ncu_figures(&result, variant, why);
         if (kernel != NULL && !values_follow(kernel, unit)) {
@@ -264,7 +292,7 @@ bool ncu_unit_follows(char *text, size_t bytes, const struct json_value *unit, a
         } else if (kernel != NULL && !control_is(unit, result.idle)) {
             explain(why, "control 'idle' is another than ncu printed");
         } else {
-            good = kernel != NULL;
+            good = kernel != NULL && ran_there(kernel, unit, model, why);
         }
     }
     ncu_report_free(&result.report);

@@ -57,8 +57,9 @@ const struct ncu_kernel *ncu_figures(const struct ncu_result *result, const char
                                      attn_error *why);
 
 /* Whether the values and the control of a unit are those that follow from what ncu printed, which
- * has a 0 behind it; else why not. */
-bool ncu_unit_follows(char *text, size_t bytes, const struct json_value *unit, attn_error *why);
+ * has a 0 behind it, of a GPU such as `model` names, "NVIDIA H200, sm_90, ..."; else why not. */
+bool ncu_unit_follows(char *text, size_t bytes, const struct json_value *unit, const char *model,
+                      attn_error *why);
 
 /* The target's side: launches the sleeping kernel, then every variant whose name matches the
  * expression, each once. Returns the exit code of the program. */

@@ -214,11 +214,17 @@ static void row_json(struct json *json, const struct measurement *m, const struc
     json_close(json);
 }
 
-/* What was seen beside the samples. */
-static void state_json(struct json *json, const struct recording *recording) {
+/* What was seen beside the samples, and of what: so that it is no other variant's. */
+static void state_json(struct json *json, const struct slot *slot,
+                       const struct recording *recording) {
     attn_device device = {.size = sizeof device};
+    char seed[17];
+    snprintf(seed, sizeof seed, "%016llx", (unsigned long long)slot->seed);
     json_open(json, NULL, '{');
-    json_text(json, "schema", "attest-bench-state/1");
+    json_text(json, "schema", "attest-bench-state/2");
+    json_text(json, "variant", slot->variant);
+    json_text(json, "image", slot->image);
+    json_text(json, "seed", seed);
     if (attn_device_get(shared.runner.context, &device, NULL) == ATTN_OK) {
         json_text(json, "device_name", device.name);
         json_text(json, "arch", device.arch);
@@ -249,8 +255,8 @@ static void state_json(struct json *json, const struct recording *recording) {
     json_close(json);
 }
 
-static bool store_state(const struct recording *recording, const struct pack *pack,
-                        char name[SHA256_TEXT], attn_error *why) {
+static bool store_state(const struct slot *slot, const struct recording *recording,
+                        const struct pack *pack, char name[SHA256_TEXT], attn_error *why) {
     char *text = NULL;
     size_t bytes = 0;
     FILE *out = open_memstream(&text, &bytes);
@@ -258,7 +264,7 @@ static bool store_state(const struct recording *recording, const struct pack *pa
         return explain(why, "out of memory for an artifact");
     }
     struct json json = json_begin(out);
-    state_json(&json, recording);
+    state_json(&json, slot, recording);
     const bool written = fclose(out) == 0;
     const bool stored = written ? pack_add_artifact(pack, text, bytes, name, why)
                                 : explain(why, "out of memory for an artifact");
@@ -293,7 +299,7 @@ bool record_bench(const struct slot *slot, struct pack *pack, struct json *unit,
             recording.peers[0] = '\0';
         }
     }
-    good = good && store_state(&recording, pack, artifact, why);
+    good = good && store_state(slot, &recording, pack, artifact, why);
     if (good) {
         unit_json(unit, &recording, slot->timings, artifact);
     }

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "child.h"
+#include "cuobjdump_log.h"
 #include "file.h"
 #include "inspect.h"
 #include "inspect_against.h"
@@ -82,26 +83,6 @@ static bool spill_is_caught(const struct inspected *row, const attn_image *image
 }
 
 /* ---- cuobjdump ------------------------------------------------------------------------------- */
-
-/* The number behind `name` in the line of the kernel's figures; below 0: not there. */
-static int64_t dumped(const char *text, const char *entry, const char *name) {
-    char head[192];
-    snprintf(head, sizeof head, "Function %.150s:", entry);
-    const char *at = strstr(text, head);
-    const char *line = at != NULL ? strchr(at, '\n') : NULL;
-    const char *end = line != NULL ? strchr(line + 1, '\n') : NULL;
-    const char *value = line != NULL ? strstr(line, name) : NULL;
-    return value != NULL && (end == NULL || value < end) ? strtoll(value + strlen(name), NULL, 10)
-                                                         : -1;
-}
-
-/* The kernel's own: from sm_90 on, cuobjdump counts what the driver keeps of each block, too. */
-static int64_t dumped_shared(const char *text, const char *entry, const char *arch) {
-    enum { KEPT = 1024 };
-    int number = 0;
-    const int64_t all = dumped(text, entry, " SHARED:");
-    return sscanf(arch, "sm_%d", &number) == 1 && number >= 90 ? all - KEPT : all;
-}
 
 /* Runs cuobjdump on the cubin in a folder of its own. What it printed, for free(); NULL and the
  * reason. */
@@ -186,10 +167,11 @@ static bool put_values(struct json *unit, const struct inspected *row, const str
         json_int(unit, "budget_tensor_ops", budget->tensor_ops);
     }
     if (dump_text != NULL) {
-        json_int(unit, "cuobjdump_registers", dumped(dump_text, row->entry.name, " REG:"));
-        json_int(unit, "cuobjdump_stack_bytes", dumped(dump_text, row->entry.name, " STACK:"));
-        json_int(unit, "cuobjdump_shared_static",
-                 dumped_shared(dump_text, row->entry.name, row->arch));
+        struct cuobjdump_figures said;
+        cuobjdump_log_read(dump_text, row->entry.name, row->arch, &said);
+        json_int(unit, "cuobjdump_registers", said.registers);
+        json_int(unit, "cuobjdump_stack_bytes", said.stack_bytes);
+        json_int(unit, "cuobjdump_shared_static", said.shared_static);
     }
     const bool good = put_against(unit, row, why);
     json_close(unit);

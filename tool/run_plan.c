@@ -338,6 +338,8 @@ static bool put_head(const struct making *making, attn_error *why) {
     json_text(json, "variant", request->variant);
     json_close(json);
     (void)uname(&host);
+    /* A device that is gone keeps its name, as its rows keep what they hold. */
+    const struct json_value *models = json_at(json_at(making->before, "environment"), "devices");
     json_open(json, "environment", '{');
     json_text(json, "system", host.sysname);
     json_text(json, "release", host.release);
@@ -345,7 +347,9 @@ static bool put_head(const struct making *making, attn_error *why) {
     json_open(json, "devices", '{');
     for (size_t i = 0; i < making->device_count; i++) {
         const struct run_device *device = &making->devices[i];
-        json_text(json, device->name, device->absent[0] == '\0' ? device->model : NULL);
+        json_text(json, device->name,
+                  device->absent[0] == '\0' ? device->model
+                                            : json_text_of(json_at(models, device->name)));
     }
     json_close(json);
     run_tools_json(json);

@@ -21,7 +21,7 @@
 #include "message.h"
 #include "progress.h"
 
-enum { LANES_MOST = 32, GPU_LANES = 8 };
+enum { LANES_MOST = MOST_LANES, GPU_LANES = MOST_LANES_GPU }; /* to which units are held */
 
 /* Seconds without a line from the child: what the longest slot of a stage may take. */
 static const double PATIENCE[STAGES] = {

@@ -133,6 +133,22 @@ static void keep(char *buffer, size_t size, const char *text) {
     }
 }
 
+/* Whether a line attributes something to the kernel: " at KERNEL+0xb90". */
+static bool is_at(const char *text, const char *entry) {
+    static const char IN_NAMES[] =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_";
+    static const char AT[] = "at ";
+    const size_t length = strlen(entry);
+    bool found = false;
+    for (const char *at = strstr(text, AT); !found && at != NULL; at = strstr(at + 1, AT)) {
+        const char *name = at + strlen(AT);
+        const char after = strncmp(name, entry, length) == 0 ? name[length] : 'x';
+        found = length > 0 && (at == text || at[-1] == ' ') &&
+                (after == '\0' || strchr(IN_NAMES, after) == NULL);
+    }
+    return found;
+}
+
 /* A line of the tool, behind its prefix. */
 static void read_tool_line(const char *line, enum sanitizer_tool tool, const char *entry,
                            struct sanitizer_log *log) {
@@ -140,7 +156,7 @@ static void read_tool_line(const char *line, enum sanitizer_tool tool, const cha
     const bool report =
         strstr(text, REPORTS[tool][0]) != NULL || strstr(text, REPORTS[tool][1]) != NULL;
     log->reported |= report;
-    log->names_entry |= strstr(text, entry) != NULL;
+    log->names_entry |= is_at(text, entry);
     for (size_t i = 0; i < sizeof TROUBLES / sizeof *TROUBLES && !report; i++) {
         if (strstr(text, TROUBLES[i]) != NULL) {
             keep(log->trouble, sizeof log->trouble, text);
@@ -155,6 +171,7 @@ static void read_target_line(const char *line, struct sanitizer_log *log) {
         line[end] == '\0') {
         log->launches = launches;
         log->variants = variants;
+        log->ends++;
     }
     if (strncmp(line, TARGET_WRONG, strlen(TARGET_WRONG)) == 0) {
         keep(log->wrong, sizeof log->wrong, line + strlen(TARGET_WRONG));
@@ -177,8 +194,11 @@ bool sanitizer_log_read(FILE *in, enum sanitizer_tool tool, const char *entry,
     struct counts counts = {NONE, NONE, NONE, false};
     char *line = NULL;
     size_t room = 0;
+    ssize_t length;
+    bool plain = true;
     *log = (struct sanitizer_log){0};
-    while (getline(&line, &room, in) >= 0) {
+    while ((length = getline(&line, &room, in)) >= 0) {
+        plain = plain && memchr(line, '\0', (size_t)length) == NULL;
         line[strcspn(line, "\r\n")] = '\0';
         if (strncmp(line, PREFIX, strlen(PREFIX)) == 0) {
             read_summaries(line, &counts);
@@ -191,31 +211,78 @@ bool sanitizer_log_read(FILE *in, enum sanitizer_tool tool, const char *entry,
     if (ferror(in)) {
         return explain(why, "the log cannot be read");
     }
+    if (!plain) {
+        return explain(why, "the log holds a byte of 0, behind which a line could hide");
+    }
     count_findings(&counts, tool, log);
     return true;
 }
 
-/* Whether a line of the text is, or begins with, `words`. */
-static bool has_line(const char *text, const char *words, bool whole) {
-    const size_t length = strlen(words);
+/* Lines of the text that begin with `words`. */
+static int64_t count_lines(const char *text, const char *words) {
+    int64_t count = 0;
     for (const char *at = strstr(text, words); at != NULL; at = strstr(at + 1, words)) {
-        const char after = at[length];
-        if ((at == text || at[-1] == '\n') &&
-            (!whole || after == '\n' || after == '\r' || after == '\0')) {
-            return true;
-        }
+        count += at == text || at[-1] == '\n';
     }
-    return false;
+    return count;
 }
 
-bool sanitizer_log_is_of(const char *text, enum sanitizer_tool tool, const char *variant) {
+/* Launches in the line that says that the variant was verified: TARGET_VARIANT and nothing behind
+ * it; 0: there is none. */
+static int64_t launches_of(const char *line, const char *variant) {
     char words[192];
-    snprintf(words, sizeof words, TARGET_TOOL, SANITIZER_TOOL_NAMES[tool]);
-    if (!has_line(text, words, true)) {
-        return false;
+    long long launches = 0;
+    int end = 0;
+    snprintf(words, sizeof words, "target: variant %.150s: ", variant);
+    const size_t length = strlen(words);
+    const bool good = strncmp(line, words, length) == 0 &&
+                      sscanf(line + length, "%lld launches verified%n", &launches, &end) == 1 &&
+                      end > 0 && strchr("\r\n", line[length + (size_t)end]) != NULL;
+    return good && launches > 0 ? launches : 0;
+}
+
+/* Each line about a variant says that it was launched and verified, and one of them is about this
+ * one. */
+static bool runs_variant(const char *text, const char *variant, attn_error *why) {
+    static const char WORDS[] = "target: variant ";
+    int64_t found = 0;
+    for (const char *at = strstr(text, WORDS); at != NULL; at = strstr(at + 1, WORDS)) {
+        char name[160] = "";
+        if (at != text && at[-1] != '\n') {
+            continue;
+        }
+        if (strncmp(at + strlen(WORDS), variant, strlen(variant)) == 0 &&
+            launches_of(at, variant) > 0) {
+            found++;
+        } else if (sscanf(at + strlen(WORDS), "%159[^: \n]", name) != 1 ||
+                   launches_of(at, name) == 0) {
+            return explain(why, "the log says '%.*s', expected launches that were verified",
+                           (int)strcspn(at, "\r\n"), at);
+        }
     }
-    snprintf(words, sizeof words, "target: variant %.150s: ", variant != NULL ? variant : "");
-    return variant == NULL || has_line(text, words, false);
+    return found == 1 ||
+           explain(why, "the log is not of this tool and %s: %lld lines are about it, expected one",
+                   variant, (long long)found);
+}
+
+bool sanitizer_log_is_of(const char *text, enum sanitizer_tool tool, const char *variant,
+                         int64_t variants, attn_error *why) {
+    char words[64];
+    const char *line = strstr(text, "target: tool ");
+    snprintf(words, sizeof words, TARGET_TOOL, SANITIZER_TOOL_NAMES[tool]);
+    if (count_lines(text, "target: tool ") != 1 || strncmp(line, words, strlen(words)) != 0 ||
+        strchr("\r\n", line[strlen(words)]) == NULL) {
+        return explain(why, "the log is not of this tool%s%s, which it must name once",
+                       variant != NULL ? " and " : "", variant != NULL ? variant : "");
+    }
+    if (variant == NULL) {
+        return true;
+    }
+    const int64_t lines = count_lines(text, "target: variant ");
+    return runs_variant(text, variant, why) &&
+           (lines == variants ||
+            explain(why, "variants: %lld were verified one by one, expected %lld", (long long)lines,
+                    (long long)variants));
 }
 
 /* ---- judging --------------------------------------------------------------------------------- */
@@ -240,6 +307,8 @@ enum sanitizer_verdict sanitizer_judge(const struct sanitizer_log *log, int exit
         explain(why, "nothing counted, but something reported");
     } else if (log->launches <= 0 || log->variants <= 0) {
         explain(why, "no launch was verified");
+    } else if (log->ends != 1) {
+        explain(why, "the program has %" PRId64 " last words, expected one", log->ends);
     } else if (log->variants != variants) {
         explain(why, "%" PRId64 " variants were verified, expected %" PRId64, log->variants,
                 variants);

@@ -300,6 +300,15 @@ static const double SLEEP_GPU = 1e-3, SLEEP_CPU = 0.25e-3;
 static const double SLEEP_SHARE = 0.03, SLEEP_LAUNCH = 20e-6, SLEEP_MISSING = 0.01;
 enum { SLEEP_SAMPLES = 9, SLEEP_TRIES = 5 };
 
+double sleep_asked(bool gpu) {
+    return gpu ? SLEEP_GPU : SLEEP_CPU;
+}
+
+bool sleep_is_right(double asked, double least, double median) {
+    return least >= (1.0 - SLEEP_MISSING) * asked &&
+           median <= (1.0 + SLEEP_SHARE) * asked + SLEEP_LAUNCH;
+}
+
 /* By a clock that the timer does not use. */
 static bool spin(void *self, int set, void *stream, attn_error *why) {
     struct timespec begin, now;
@@ -334,15 +343,14 @@ static bool read_sleep(const struct runner *runner, struct cache *cache, const s
     timer_close(&timer);
     timing_free(&timing);
     reading->read = timing.stats.p50;
-    reading->right = good && timing.stats.min >= (1.0 - SLEEP_MISSING) * reading->asked &&
-                     reading->read <= (1.0 + SLEEP_SHARE) * reading->asked + SLEEP_LAUNCH;
+    reading->right = good && sleep_is_right(reading->asked, timing.stats.min, reading->read);
     return good;
 }
 
 bool timer_control(const struct runner *runner, struct cache *cache, enum mode mode,
                    enum cache_state state, struct sleep_reading *reading, attn_error *why) {
     const bool gpu = cache->kernels != NULL;
-    const double asked = gpu ? SLEEP_GPU : SLEEP_CPU;
+    const double asked = sleep_asked(gpu);
     const struct work work = {
         .self = cache, .sets = 1, .known = asked, .call = gpu ? sleep_on_gpu : spin};
     const struct timer_options options = {.mode = mode,

@@ -91,6 +91,10 @@ struct sleep_reading {
     double asked, read; /* seconds */
     bool right;
 };
+/* How long it is, in seconds; and whether what the timer read is right: the least sample, and the
+ * median. */
+double sleep_asked(bool gpu);
+bool sleep_is_right(double asked, double least, double median);
 bool timer_control(const struct runner *runner, struct cache *cache, enum mode mode,
                    enum cache_state state, struct sleep_reading *reading, attn_error *why);
 

@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * evidence_cases.c - cases of emulate and parity, and launches. See evidence_parts.h.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "evidence_parts.h"
+#include "evidence_plan.h"
+#include "parity.h"
+
+/* No value of V is above 6 and outputs are averages of them: a rule that grants more than this
+ * would accept anything. */
+static const double MOST_ALLOWED = 16.0;
+
+enum { ALL_ORDERS = 4 }; /* in which asynchronous work may complete */
+
+static bool at_most(const struct json_value *object, const char *value, const char *bound,
+                    double times) {
+    const double given = json_number_of(json_at(object, value));
+    const double allowed = json_number_of(json_at(object, bound));
+    return given >= 0 && given <= times * allowed && allowed <= MOST_ALLOWED;
+}
+
+/* What a comparison counts beside the errors of O. */
+static bool counts_keep(const struct json_value *figures) {
+    const double lse = json_number_of(json_at(figures, "lse_error"));
+    const struct json_value *nans = json_at(figures, "nans");
+    return lse >= 0 && lse <= 1 && nans != NULL && nans->kind == JSON_INT && nans->as.integer == 0;
+}
+
+static void judge_case_names(const struct json_value *one, struct judgement *judgement) {
+    static const char *const CASE[] = {
+        "max_error", "max_allowed", "mean_error", "mean_allowed", "lse_error", "nans",    "number",
+        "damage",    "impostors",   "refused",    "recipe",       "redraws",   "anatomy", NULL};
+    static const char *const REDRAW[] = {"max_error", "max_allowed", "mean_error", "mean_allowed",
+                                         "lse_error", "nans",        NULL};
+    const struct json_value *redraws = json_at(one, "redraws");
+    judge_known(one, CASE, "a case", judgement);
+    for (size_t i = 0; i < json_count_of(redraws); i++) {
+        judge_known(&redraws->as.list.items[i], REDRAW, "a redraw", judgement);
+    }
+}
+
+/* The comparison of attn.h, from the figures that it left. */
+static bool within_rule(const struct json_value *figures) {
+    return at_most(figures, "max_error", "max_allowed", 1) &&
+           at_most(figures, "mean_error", "mean_allowed", 1) && counts_keep(figures);
+}
+
+/* Whether redraws that are not wrong in any other way keep the rule on average. */
+static bool average_keeps(const struct json_value *redraws) {
+    double sums[4] = {0, 0, 0, 0};
+    static const char *const KEYS[] = {"max_error", "max_allowed", "mean_error", "mean_allowed"};
+    bool good = true;
+    for (size_t i = 0; i < json_count_of(redraws); i++) {
+        const struct json_value *one = &redraws->as.list.items[i];
+        good = good && counts_keep(one);
+        for (int k = 0; k < 4; k++) {
+            const double value = json_number_of(json_at(one, KEYS[k]));
+            good = good && value >= 0;
+            sums[k] += value;
+        }
+    }
+    return good && sums[0] <= sums[1] && sums[2] <= sums[3];
+}
+
+/* A near miss (cases.h) has been drawn again five times: one may miss, or they keep the rule on
+ * average. */
+static bool near_miss(const struct json_value *figures) {
+    enum { REDRAWN = 5, MAY_MISS = 1 };
+    const struct json_value *redraws = json_at(figures, "redraws");
+    int misses = 0;
+    for (size_t i = 0; i < json_count_of(redraws); i++) {
+        misses += !within_rule(&redraws->as.list.items[i]);
+    }
+    return json_count_of(redraws) == REDRAWN && (misses <= MAY_MISS || average_keeps(redraws)) &&
+           at_most(figures, "max_error", "max_allowed", 4) &&
+           at_most(figures, "mean_error", "mean_allowed", 2) && counts_keep(figures);
+}
+
+size_t count_near_misses(const struct json_value *unit) {
+    const struct json_value *list = json_at(unit, "cases");
+    size_t count = 0;
+    for (size_t i = 0; i < json_count_of(list); i++) {
+        count += !within_rule(&list->as.list.items[i]);
+    }
+    return count;
+}
+
+/* A case is drawn from the seed of the plan, the variant and its number. */
+static bool is_drawn(const struct json_value *unit, const struct json_value *one, int64_t number) {
+    const char *recipe = json_text_of(json_at(one, "recipe"));
+    const char *variant = json_text_of(json_at(unit, "variant"));
+    const char *seed = json_text_of(json_at(unit, "seed"));
+    unsigned long long own = 0;
+    return recipe != NULL && variant != NULL && seed != NULL &&
+           sscanf(recipe, "seed %llu:", &own) == 1 &&
+           case_seed_follows(variant, strtoull(seed, NULL, 16), number, own);
+}
+
+static void judge_case(const struct json_value *unit, const struct json_value *one, int64_t number,
+                       struct judgement *judgement) {
+    const struct json_value *damage = json_at(one, "damage");
+    const int64_t impostors = json_int_of(json_at(one, "impostors"), 0);
+    const int64_t refused = json_int_of(json_at(one, "refused"), 0);
+    const long long n = number;
+    judge_case_names(one, judgement);
+    if (json_int_of(json_at(one, "number"), 0) != number) {
+        judge(judgement, GATE_INVALID, "case %lld is not where it belongs", n);
+    } else if (!is_drawn(unit, one, number)) {
+        const char *recipe = json_text_of(json_at(one, "recipe"));
+        judge(judgement, GATE_INVALID,
+              "case %lld: recipe '%.40s' is not drawn for this variant, seed and number", n,
+              recipe != NULL ? recipe : "");
+    } else if (impostors < 0 || impostors > IMPOSTORS) {
+        judge(judgement, GATE_INVALID, "case %lld: impostors: %lld, expected 0 to %d", n,
+              (long long)impostors, (int)IMPOSTORS);
+    } else if (refused != impostors) {
+        judge(judgement, GATE_INVALID, "case %lld: an impostor was accepted", n);
+    } else if (damage == NULL || damage->kind != JSON_NULL) {
+        judge(judgement, GATE_FAIL, "case %lld: %.160s", n,
+              json_text_of(damage) != NULL ? json_text_of(damage) : "damage is not told");
+    } else if (!within_rule(one) && !near_miss(one)) {
+        judge(judgement, GATE_FAIL, "case %lld: error %g, allowed %g", n,
+              json_number_of(json_at(one, "max_error")),
+              json_number_of(json_at(one, "max_allowed")));
+    }
+}
+
+size_t count_impostors(const struct json_value *unit) {
+    const struct json_value *list = json_at(unit, "cases");
+    size_t count = 0;
+    for (size_t i = 0; i < json_count_of(list); i++) {
+        const int64_t own = json_int_of(json_at(&list->as.list.items[i], "impostors"), 0);
+        count += own > 0 ? (size_t)own : 0;
+    }
+    return count;
+}
+
+void judge_cases(const struct json_value *row, const struct json_value *unit,
+                 struct judgement *judgement) {
+    const struct json_value *list = json_at(unit, "cases");
+    const int64_t wanted = json_int_of(json_at(row, "cases"), 1);
+    if (wanted < 1 || (int64_t)json_count_of(list) != wanted) {
+        judge(judgement, GATE_INVALID, "%zu cases, the plan asked for %lld", json_count_of(list),
+              (long long)wanted);
+    }
+    for (size_t i = 0; i < json_count_of(list); i++) {
+        judge_case(unit, &list->as.list.items[i], (int64_t)i, judgement);
+    }
+    judge_impostors(json_count_of(list), count_impostors(unit), judgement);
+}
+
+void judge_impostors(size_t cases, size_t impostors, struct judgement *judgement) {
+    enum { ENOUGH = 4 };
+    if (cases >= ENOUGH && impostors == 0 && judgement->gate == GATE_PASS) {
+        judge(judgement, GATE_INVALID,
+              "impostors: 0 in %zu cases, expected some: nothing shows that the rule refuses what "
+              "is wrong",
+              cases);
+    }
+}
+
+/* ---- launches and orders --------------------------------------------------------------------- */
+
+void judge_launches(const struct json_value *row, const struct json_value *unit,
+                    struct judgement *judgement) {
+    const struct json_value *values = json_at(unit, "values");
+    const int64_t wanted = json_int_of(json_at(row, "launches"), 1);
+    const int64_t launches = json_int_of(json_at(values, "launches"), 0);
+    const int ways = names_gpu(json_text_of(json_at(unit, "device"))) ? LAUNCH_MODES : 1;
+    const double modes = json_number_of(json_at(values, "launch_modes"));
+    if (wanted > 0 && launches < wanted) {
+        judge(judgement, GATE_INVALID, "%lld launches, the plan asked for %lld",
+              (long long)launches, (long long)wanted);
+    }
+    if (!(modes >= ways && modes <= ways)) {
+        judge(judgement, GATE_INVALID, "launch_modes: %g, expected each of %d", modes, ways);
+    }
+}
+
+void judge_orders(const struct json_value *plan, const struct json_value *unit,
+                  struct judgement *judgement) {
+    const double orders = json_number_of(json_at(json_at(unit, "values"), "orders"));
+    const int least = plan_is_full(plan) ? ALL_ORDERS : 1;
+    if (!(orders >= least && orders <= ALL_ORDERS)) {
+        judge(judgement, GATE_INVALID, "orders: %g, expected %d to %d", orders, least,
+              (int)ALL_ORDERS);
+    }
+}

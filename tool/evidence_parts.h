@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * evidence_parts.h - what the parts of the judge know of each other.
+ *
+ *     evidence_judge.c     the table of the stages, controls, values
+ *     evidence_cases.c     cases and launches
+ *     evidence_logs.c      what ptxas, cuobjdump, ncu and compute-sanitizer printed
+ *     evidence_timing.c    samples, and the statistics that follow from them
+ *     evidence_state.c     what was seen beside the samples
+ *     evidence_row.c       what only several units together can show
+ *
+ * Invariant: each judges what it is given, and nothing that it does not look at can pass for it.
+ */
+#ifndef ATTEST_EVIDENCE_PARTS_H
+#define ATTEST_EVIDENCE_PARTS_H
+
+#include "attn.h"
+#include "evidence_judge.h"
+
+/* Only keys of the list, which ends with NULL: what nobody judges could look like a verdict. */
+void judge_known(const struct json_value *object, const char *const *known, const char *what,
+                 struct judgement *judgement);
+
+/* Bytes of an artifact, for free(). NULL: judged. */
+char *judge_artifact(const struct pack *pack, const struct json_value *name, size_t *bytes,
+                     struct judgement *judgement);
+
+/* What the plan says that a device is: "NVIDIA H200, sm_90, ..."; NULL: nothing. */
+const char *plan_model(const struct json_value *plan, const char *device);
+
+/* ---- cases and launches (evidence_cases.c) --------------------------------------------------- */
+
+/* Numbers go from 0 to one less than the plan asked for, each once, and each was drawn from the
+ * plan's seed for this variant. */
+void judge_cases(const struct json_value *row, const struct json_value *unit,
+                 struct judgement *judgement);
+
+/* As many as the plan asked for, in every way of launching. */
+void judge_launches(const struct json_value *row, const struct json_value *unit,
+                    struct judgement *judgement);
+
+/* Asynchronous work completed in every order in a full run. */
+void judge_orders(const struct json_value *plan, const struct json_value *unit,
+                  struct judgement *judgement);
+
+/* Where there are some cases, wrong results were tried on them: not on an empty one, or on one in
+ * which they would be right, or once something was found damaged. */
+void judge_impostors(size_t cases, size_t impostors, struct judgement *judgement);
+size_t count_impostors(const struct json_value *unit);
+
+/* Cases that break the rule, and were forgiven for what came of drawing them again. */
+size_t count_near_misses(const struct json_value *unit);
+
+/* ---- logs (evidence_logs.c) ------------------------------------------------------------------ */
+
+/* What ptxas, and cuobjdump where the plan has it, said of this very image. */
+void judge_image_logs(const struct pack *pack, const struct json_value *unit,
+                      struct judgement *judgement);
+void judge_ncu_log(const struct pack *pack, const struct json_value *unit,
+                   struct judgement *judgement);
+void judge_sanitizer_logs(const struct pack *pack, const struct json_value *unit,
+                          struct judgement *judgement);
+
+/* ---- timings (evidence_timing.c) ------------------------------------------------------------- */
+
+/* A problem as problem_json writes it, with every default replaced. False: it is none, or it is
+ * written in other words, which would make two problems of one. */
+bool read_problem(const struct json_value *from, attn_problem *problem);
+
+/* ---- the state (evidence_state.c) ------------------------------------------------------------ */
+
+/* The one artifact of a bench unit that tells what was seen beside the samples says the same as
+ * the unit and the plan. */
+void judge_bench_state(const struct pack *pack, const struct json_value *unit,
+                       struct judgement *judgement);
+
+/* It, for json_free(); NULL: there is none, or more than one. */
+struct json_value *bench_state(const struct pack *pack, const struct json_value *unit);
+
+/* Whether it names the variant, image and seed that it is of: the first form did not. */
+bool bench_state_is_named(const struct json_value *state);
+
+#endif /* ATTEST_EVIDENCE_PARTS_H */

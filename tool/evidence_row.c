@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * evidence_row.c - see evidence_row.h.
+ */
+#include "evidence_row.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "evidence_parts.h"
+#include "evidence_plan.h"
+
+static bool is_bench(const struct json_value *unit) {
+    return stage_of(json_text_of(json_at(unit, "stage"))) == BENCH;
+}
+
+/* ---- a row ----------------------------------------------------------------------------------- */
+
+/* Rounding makes a case miss now and then; where many do, it is not rounding. */
+static void judge_all_cases(const struct json_value *const *units, size_t count,
+                            struct judgement *judgement) {
+    enum { ONE_IN = 50 };
+    size_t cases = 0, misses = 0, impostors = 0;
+    for (size_t i = 0; i < count; i++) {
+        impostors += count_impostors(units[i]);
+        cases += json_count_of(json_at(units[i], "cases"));
+        misses += count_near_misses(units[i]);
+    }
+    const size_t most = 1 + cases / ONE_IN;
+    if (misses > most) {
+        judge(judgement, GATE_FAIL, "%zu of %zu cases are near misses, expected %zu at most",
+              misses, cases, most);
+    }
+    judge_impostors(cases, impostors, judgement);
+}
+
+/* Times of two GPUs are not one row. */
+static void judge_one_gpu(const struct pack *pack, const struct json_value *const *units,
+                          size_t count, struct judgement *judgement) {
+    struct json_value *first = NULL;
+    for (size_t i = 0; i < count; i++) {
+        struct json_value *state = is_bench(units[i]) ? bench_state(pack, units[i]) : NULL;
+        const struct json_value *uuid = json_at(json_at(state, "gpu"), "uuid");
+        const struct json_value *other = json_at(json_at(first, "gpu"), "uuid");
+        if (first != NULL && uuid != NULL && !json_same_text(uuid, other)) {
+            judge(judgement, GATE_INVALID, "uuid: %.60s in the state of %.80s, expected %.60s",
+                  json_text_of(uuid) != NULL ? json_text_of(uuid) : "none",
+                  json_text_of(json_at(units[i], "variant")), json_text_of(other));
+        }
+        if (first == NULL && json_text_of(uuid) != NULL) {
+            first = state;
+        } else {
+            json_free(state);
+        }
+    }
+    json_free(first);
+}
+
+void judge_row(const struct pack *pack, const struct json_value *const *units, size_t count,
+               struct judgement *judgement) {
+    judge_all_cases(units, count, judgement);
+    judge_one_gpu(pack, units, count, judgement);
+}
+
+/* ---- samples --------------------------------------------------------------------------------- */
+
+enum { FEWEST_ALIKE = 8 }; /* samples that do not come out the same by chance */
+
+struct samples {
+    char hash[SHA256_TEXT];
+    const char *variant;
+    size_t index; /* of the timing */
+};
+
+static int by_hash(const void *a, const void *b) {
+    const struct samples *x = a, *y = b;
+    const int hashes = strcmp(x->hash, y->hash);
+    const int names = hashes != 0 ? hashes : strcmp(x->variant, y->variant);
+    return names != 0 ? names : (x->index > y->index) - (x->index < y->index);
+}
+
+/* Adds those of a unit to the list, which grows. False: out of memory. */
+static bool add_samples(const struct json_value *unit, struct samples **list, size_t *count) {
+    const struct json_value *timings = json_at(unit, "timings");
+    struct samples *grown = realloc(*list, (*count + json_count_of(timings) + 1) * sizeof *grown);
+    if (grown == NULL) {
+        return false;
+    }
+    *list = grown;
+    for (size_t i = 0; i < json_count_of(timings); i++) {
+        const struct json_value *ns = json_at(&timings->as.list.items[i], "ns");
+        size_t bytes = 0;
+        char *text = json_count_of(ns) >= FEWEST_ALIKE ? json_canonical(ns, &bytes, NULL) : NULL;
+        if (text != NULL) {
+            struct samples *one = &grown[(*count)++];
+            *one = (struct samples){.variant = json_text_of(json_at(unit, "variant")), .index = i};
+            sha256_text(text, bytes, one->hash);
+        }
+        free(text);
+    }
+    return true;
+}
+
+void judge_repeated_samples(const struct pack *pack, const struct json_value *const *units,
+                            size_t count, struct judgement *judgement) {
+    struct samples *list = NULL;
+    size_t known = 0;
+    bool good = true;
+    for (size_t i = 0; good && i < count; i++) {
+        struct json_value *state = is_bench(units[i]) ? bench_state(pack, units[i]) : NULL;
+        if (state != NULL && !bench_state_is_named(state)) {
+            good = add_samples(units[i], &list, &known);
+        }
+        json_free(state);
+    }
+    if (!good) {
+        judge(judgement, GATE_INVALID, "no memory for the samples of %zu units", count);
+    } else if (known > 1) {
+        qsort(list, known, sizeof *list, by_hash);
+    }
+    for (size_t i = 1; good && i < known; i++) {
+        if (strcmp(list[i - 1].hash, list[i].hash) == 0) {
+            judge(judgement, GATE_INVALID,
+                  "timing %zu of %.80s: its samples ns are those of timing %zu of %.80s",
+                  list[i].index, list[i].variant, list[i - 1].index, list[i - 1].variant);
+        }
+    }
+    free(list);
+}

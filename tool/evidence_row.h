@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * evidence_row.h - what only several units together can show.
+ *
+ * Invariant: a function of the units; the order in which they come is of no account to the gate.
+ */
+#ifndef ATTEST_EVIDENCE_ROW_H
+#define ATTEST_EVIDENCE_ROW_H
+
+#include "evidence_judge.h"
+
+/* Of the units that count in a row: near misses are few, impostors some, and one GPU was timed. */
+void judge_row(const struct pack *pack, const struct json_value *const *units, size_t count,
+               struct judgement *judgement);
+
+/* Of all units that count in a pack: where the state of a bench unit does not say of which variant
+ * it is, nobody has timed two things to the same nanosecond many times. */
+void judge_repeated_samples(const struct pack *pack, const struct json_value *const *units,
+                            size_t count, struct judgement *judgement);
+
+#endif /* ATTEST_EVIDENCE_ROW_H */
