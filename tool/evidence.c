@@ -91,7 +91,7 @@ static bool read_unit(struct work *work, size_t index, attn_error *why) {
 
 static bool read_units(struct work *work, attn_error *why) {
     work->units = calloc(work->names.count + 1, sizeof *work->units);
-    work->together = calloc(work->names.count + 1, sizeof *work->together);
+    work->together = calloc(work->names.count + 1, sizeof(void *));
     if (work->units == NULL || work->together == NULL) {
         return explain(why, "out of memory");
     }

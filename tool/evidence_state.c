@@ -113,7 +113,7 @@ static void judge_peers(const struct found *found, struct judgement *judgement) 
     const bool hash = told != NULL && strlen(told) == SHA256_TEXT - 1 &&
                       strspn(told, "0123456789abcdef") == SHA256_TEXT - 1;
     if (found->peers > 1 || (found->peers == 1) != hash ||
-        (hash && strcmp(found->peers_name, told) != 0)) {
+        (hash && found->peers_name != NULL && strcmp(found->peers_name, told) != 0)) {
         judge(judgement, GATE_INVALID, "peers: %.12s in the state, expected %.12s of the artifacts",
               hash ? told : "none", found->peers > 0 ? found->peers_name : "none");
     }

@@ -135,7 +135,8 @@ static const struct json_value *next_stall(const struct json_value *values,
         const struct json_value *one = &values->as.list.items[i];
         const double weight = json_number_of(one);
         const double limit = before != NULL ? json_number_of(before) : INFINITY;
-        const bool follows = weight < limit || (weight <= limit && one > before);
+        const bool behind = before == NULL || one > before;
+        const bool follows = weight < limit || (weight <= limit && behind);
         if (is_stall(one->key) && follows && (best == NULL || weight > json_number_of(best))) {
             best = one;
         }
