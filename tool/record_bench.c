@@ -21,7 +21,7 @@
 #include "record.h"
 #include "record_peers.h"
 #include "shape.h"
-#include "variant_find.h"
+#include "variant_by_name.h"
 
 enum { LEAST_SAMPLES = 7, MOST_SAMPLES = 200, SETS = 3, NAME = 192 };
 static const double WIDTH = 0.02;      /* of the median's interval */
@@ -283,7 +283,7 @@ bool record_bench(const struct slot *slot, struct pack *pack, struct json *unit,
                        BENCH_PROBLEMS * (long long)per_problem);
     }
     if (!open_shared(slot, why) ||
-        !variant_find(shared.runner.context, slot->variant, &variant, why)) {
+        !variant_by_name(shared.runner.context, slot->variant, &variant, why)) {
         return false;
     }
     shared.runner.variant = variant.name;

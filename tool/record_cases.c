@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "message.h"
-#include "variant_find.h"
+#include "variant_by_name.h"
 #include "vgpu_findings.h"
 
 /* ---- the device ------------------------------------------------------------------------------ */
@@ -39,7 +39,7 @@ const struct target *record_target(const struct slot *slot, attn_error *why) {
     }
     snprintf(opened, sizeof opened, "%s", slot->device);
     target.seed = slot->seed;
-    if (!variant_find(target.context, slot->variant, &target.variant, why)) {
+    if (!variant_by_name(target.context, slot->variant, &target.variant, why)) {
         return NULL;
     }
     target.runs_as = target.variant.name;

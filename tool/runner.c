@@ -13,7 +13,7 @@
 #include "kernels.h"
 #include "message.h"
 #include "progress.h"
-#include "variant_find.h"
+#include "variant_by_name.h"
 
 enum { ALIGNMENT = 64, MIN_SAMPLED_ROWS = 64, MAX_THREADS = 1024, NAME_SIZE = 256 };
 
@@ -123,10 +123,10 @@ static attn_status find_ptx(const struct runner *runner, const char *name, attn_
 static attn_status add_alias(const struct runner *runner, const char *name, const char *alias,
                              attn_error *why) {
     attn_variant variant;
-    if (variant_find(runner->context, alias, &variant, NULL)) {
+    if (variant_by_name(runner->context, alias, &variant, NULL)) {
         return ATTN_OK;
     }
-    if (!variant_find(runner->context, name, &variant, why)) {
+    if (!variant_by_name(runner->context, name, &variant, why)) {
         return ATTN_INVALID;
     }
     if (variant.entry == NULL) {

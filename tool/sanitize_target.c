@@ -19,7 +19,7 @@
 #include "message.h"
 #include "random.h"
 #include "sanitizer_log.h"
-#include "variant_find.h"
+#include "variant_by_name.h"
 
 enum { TENSORS = 5, NAN_BYTE = 0xff }; /* q, k, v, o, lse */
 
@@ -317,12 +317,12 @@ static bool from_ptx(struct target *target, attn_variant *variant, attn_error *w
     snprintf(name, sizeof name, "%s_ptx", variant->name);
     copy.name = name;
     return attn_variant_add(target->context, &copy, image.data, image.bytes, why) == ATTN_OK &&
-           variant_find(target->context, name, variant, why);
+           variant_by_name(target->context, name, variant, why);
 }
 
 static int run_variant(struct target *target, const char *name, attn_error *why) {
     attn_variant variant;
-    if (!variant_find(target->context, name, &variant, why)) {
+    if (!variant_by_name(target->context, name, &variant, why)) {
         return EXIT_BAD_INPUT;
     }
     if (target->request->ptx && !from_ptx(target, &variant, why)) {

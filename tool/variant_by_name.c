@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * variant_find.c - see variant_find.h.
+ * variant_by_name.c - see variant_by_name.h.
  */
-#include "variant_find.h"
+#include "variant_by_name.h"
 
 #include <string.h>
 
 #include "message.h"
 
-bool variant_find(const attn_context *context, const char *name, attn_variant *variant,
-                  attn_error *why) {
+bool variant_by_name(const attn_context *context, const char *name, attn_variant *variant,
+                     attn_error *why) {
     *variant = (attn_variant){.size = sizeof *variant};
     for (int32_t i = 0; attn_variant_get(context, i, variant, NULL) == ATTN_OK; i++) {
         if (strcmp(variant->name, name) == 0) {
