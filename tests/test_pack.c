@@ -7,6 +7,7 @@
 #include "json_read.h"
 #include "message.h"
 #include "pack_fixture.h"
+#include "pack_verdict.h"
 #include "test.h"
 #include "verbs.h"
 
@@ -18,13 +19,6 @@
 #include <unistd.h>
 
 static const char UNIT[] = "{\"schema\": \"" PACK_UNIT_SCHEMA "\", \"n\": 1}";
-
-static int verify(const char *path) {
-    char json[] = "--json", *argv[] = {(char *)(uintptr_t)path, json};
-    const int status = verb_verify(2, argv);
-    fflush(stdout);
-    return status;
-}
 
 static const char *path_in(const char *path, const char *name) {
     static char joined[512];
@@ -95,7 +89,7 @@ static void refuse(const char *path, const char *sentence) {
     CHECK_MSG(!pack_open(&pack, path, &why), "%s was opened", path);
     CHECK_CONTAINS(why.text, sentence);
     pack_close(&pack);
-    CHECK_EQ(verify(path), EXIT_BAD_INPUT);
+    CHECK_EQ(pack_verify(path), EXIT_BAD_INPUT);
 }
 
 TEST(what_is_no_pack) {
@@ -148,21 +142,21 @@ TEST(flipped_bits) {
             for (size_t i = 0; i < bytes; i += 37 + bytes / 400) {
                 text[i] = (char)(text[i] ^ (1 << i % 8));
                 put(path_in(path, names[file]), text, bytes);
-                const int status = verify(path);
+                const int status = pack_verify(path);
                 CHECK_MSG(status == EXIT_FAILED_CHECK || (file == 0 && status == EXIT_BAD_INPUT),
                           "%s, byte %zu: %d", names[file], i, status);
                 text[i] = (char)(text[i] ^ (1 << i % 8));
             }
             put(path_in(path, names[file]), text, bytes - 1);
-            CHECK(verify(path) != EXIT_DONE);
+            CHECK(pack_verify(path) != EXIT_DONE);
             put(path_in(path, names[file]), text, bytes);
-            CHECK_EQ(verify(path), EXIT_DONE);
+            CHECK_EQ(pack_verify(path), EXIT_DONE);
         }
         put(path_in(path, "units/notes.txt"), "x", 1);
-        CHECK_EQ(verify(path), EXIT_FAILED_CHECK);
+        CHECK_EQ(pack_verify(path), EXIT_FAILED_CHECK);
         CHECK_EQ(unlink(path_in(path, "units/notes.txt")), 0);
         CHECK_EQ(unlink(path_in(path, names[3])), 0);
-        CHECK_EQ(verify(path), EXIT_FAILED_CHECK);
+        CHECK_EQ(pack_verify(path), EXIT_FAILED_CHECK);
     }
     pack_names_free(&artifacts);
     pack_close(&pack);
@@ -186,7 +180,7 @@ TEST(what_is_wrong_is_said) {
                       fixture_find(&pack, "parity", "cpu", name, &why),
                   "%s", why.text)) {
         put(path_in(path, "units/.attest-1-0.tmp"), "{", 1); /* what a killed run leaves */
-        CHECK_EQ(verify(path), EXIT_DONE);
+        CHECK_EQ(pack_verify(path), EXIT_DONE);
         put(path_in(path, "units/notes.txt"), "x", 1);
         damaged(&pack, "units/notes.txt: no part of a pack");
         CHECK_EQ(unlink(path_in(path, "units/notes.txt")), 0);
@@ -204,7 +198,7 @@ TEST(what_is_wrong_is_said) {
         put(path_in(path, file), OLDER, sizeof OLDER - 1);
         damaged(&pack, "schema attest-unit/0, expected attest-unit/1");
         CHECK_EQ(unlink(path_in(path, file)), 0);
-        CHECK_EQ(verify(path), EXIT_DONE);
+        CHECK_EQ(pack_verify(path), EXIT_DONE);
     }
     pack_close(&pack);
     fixture_remove(path);
@@ -218,7 +212,7 @@ TEST(a_run_that_did_not_end) {
         char *path = fixture_path();
         if (CHECK_MSG(fixture_make(&pack, path, &why), "%s", why.text)) {
             CHECK_EQ(unlink(path_in(path, FILES[i])), 0);
-            CHECK_EQ(verify(path), EXIT_NOT_RUN);
+            CHECK_EQ(pack_verify(path), EXIT_NOT_RUN);
         }
         pack_close(&pack);
         fixture_remove(path);
@@ -245,7 +239,7 @@ TEST(a_full_disk_leaves_what_was_there) {
         CHECK(!stored && !over);
         CHECK_CONTAINS(why.text, "cannot write: File too large");
         CHECK_CONTAINS(published.text, "evidence.json: cannot write");
-        CHECK_EQ(verify(path), EXIT_DONE);
+        CHECK_EQ(pack_verify(path), EXIT_DONE);
     }
     pack_close(&pack);
     fixture_remove(path);
@@ -270,7 +264,7 @@ TEST(a_folder_that_cannot_be_written) {
         CHECK_CONTAINS(why.text, "cannot write: Permission denied");
         CHECK(!pack_publish(&pack, "evidence.json", "x", 1, &why));
         CHECK_CONTAINS(why.text, "cannot write: Permission denied");
-        CHECK_EQ(verify(path), EXIT_DONE);
+        CHECK_EQ(pack_verify(path), EXIT_DONE);
         if (own == 0) {
             CHECK_EQ(seteuid(own), 0);
         }
@@ -316,7 +310,7 @@ TEST(killed_at_any_moment) {
             CHECK_MSG(pack_open(&pack, path, &why) && evidence_make(&pack, &evidence, &why), "%s",
                       why.text);
             CHECK(evidence.judgement.gate != GATE_PASS);
-            CHECK(verify(path) != EXIT_DONE);
+            CHECK(pack_verify(path) != EXIT_DONE);
             evidence_free(&evidence);
         }
         pack_close(&pack);

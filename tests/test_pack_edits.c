@@ -7,31 +7,11 @@
 #include "evidence.h"
 #include "message.h"
 #include "pack_fixture.h"
+#include "pack_verdict.h"
 #include "test.h"
 #include "verbs.h"
 
 #include <stdlib.h>
-
-static int verify(const char *path) {
-    char json[] = "--json", *argv[] = {(char *)(uintptr_t)path, json};
-    const int status = verb_verify(2, argv);
-    fflush(stdout);
-    return status;
-}
-
-/* The gate and the reason that follow from the pack now; GATE_COUNT: it is damaged. */
-static struct judgement follow(const struct pack *pack) {
-    struct evidence evidence;
-    attn_error why = {""};
-    struct judgement judgement = {.gate = GATE_COUNT};
-    if (evidence_make(pack, &evidence, &why)) {
-        judgement = evidence.judgement;
-    } else {
-        snprintf(judgement.reason, sizeof judgement.reason, "%.255s", why.text);
-    }
-    evidence_free(&evidence);
-    return judgement;
-}
 
 static bool republish(const struct pack *pack) {
     struct evidence evidence;
@@ -47,10 +27,10 @@ TEST(the_fixture_passes) {
     attn_error why = {""};
     char *path = fixture_path();
     if (CHECK_MSG(fixture_make(&pack, path, &why), "%s", why.text)) {
-        const struct judgement judgement = follow(&pack);
+        const struct judgement judgement = pack_verdict(&pack);
         CHECK_MSG(judgement.gate == GATE_PASS, "%s: %s", GATE_NAMES[judgement.gate],
                   judgement.reason);
-        CHECK_EQ(verify(path), EXIT_DONE);
+        CHECK_EQ(pack_verify(path), EXIT_DONE);
     }
     pack_close(&pack);
     fixture_remove(path);
@@ -233,13 +213,14 @@ static void try_edit(const struct pack *pack, const struct edit *edit) {
                    "%s", why.text)) {
         return;
     }
-    const struct judgement now = follow(pack);
+    const struct judgement now = pack_verdict(pack);
     CHECK_MSG(now.gate == edit->gate, "%s -> %s: gate %d: %s", edit->find, edit->by, (int)now.gate,
               now.reason);
     CHECK_CONTAINS(now.reason, edit->reason);
-    CHECK_EQ(verify(pack->path), EXIT_FAILED_CHECK); /* the old evidence.json does not follow */
+    CHECK_EQ(pack_verify(pack->path),
+             EXIT_FAILED_CHECK); /* the old evidence.json does not follow */
     republish(pack);
-    CHECK_EQ(verify(pack->path), gate_exit(edit->gate));
+    CHECK_EQ(pack_verify(pack->path), gate_exit(edit->gate));
     CHECK_MSG(fixture_restore(pack, &done, &why), "%s", why.text);
     republish(pack);
 }
@@ -252,7 +233,7 @@ TEST(edits_of_units) {
         for (size_t i = 0; i < sizeof EDITS / sizeof *EDITS; i++) {
             try_edit(&pack, &EDITS[i]);
         }
-        CHECK_EQ(verify(path), EXIT_DONE);
+        CHECK_EQ(pack_verify(path), EXIT_DONE);
     }
     pack_close(&pack);
     fixture_remove(path);
@@ -288,9 +269,9 @@ TEST(edits_of_what_follows) {
             char *edited = replaced(text, PUBLISHED_EDITS[i].find, PUBLISHED_EDITS[i].by);
             if (CHECK_MSG(edited != NULL, "no %s in %s", PUBLISHED_EDITS[i].find, text)) {
                 CHECK(pack_publish(&pack, file, edited, strlen(edited), &why));
-                CHECK_EQ(verify(path), EXIT_FAILED_CHECK);
+                CHECK_EQ(pack_verify(path), EXIT_FAILED_CHECK);
                 CHECK(pack_publish(&pack, file, text, bytes, &why));
-                CHECK_EQ(verify(path), EXIT_DONE);
+                CHECK_EQ(pack_verify(path), EXIT_DONE);
             }
             free(edited);
             free(text);
@@ -313,7 +294,7 @@ TEST(too_few_samples) {
         CHECK_MSG(
             fixture_edit(&pack, "bench", "cpu", "\"taken\": 40", "\"taken\": 5", &taken, &why),
             "%s", why.text);
-        const struct judgement now = follow(&pack);
+        const struct judgement now = pack_verdict(&pack);
         CHECK_EQ(now.gate, GATE_INVALID);
         CHECK_CONTAINS(now.reason, "5 samples, expected 5 and at least 6");
         free(samples.text);
@@ -336,12 +317,12 @@ TEST(a_full_run_has_six_stages) {
                       fixture_drop(&pack, "profile", "cuda:0", &why) &&
                       pack_replan(&pack, plan, &why),
                   "%s", why.text)) {
-        const struct judgement now = follow(&pack);
+        const struct judgement now = pack_verdict(&pack);
         CHECK_EQ(now.gate, GATE_NOT_RUN);
         CHECK_CONTAINS(now.reason, "profile: not asked for");
         char *quick = replaced(plan, "\"full\"", "\"quick\"");
         CHECK(pack_replan(&pack, quick, &why));
-        CHECK_EQ(follow(&pack).gate, GATE_PASS);
+        CHECK_EQ(pack_verdict(&pack).gate, GATE_PASS);
         free(quick);
     }
     free(plan);
@@ -430,10 +411,10 @@ TEST(a_dropped_unit_is_not_run) {
         if (CHECK_MSG(fixture_make(&pack, path, &why) &&
                           fixture_drop(&pack, STAGE_NAMES[stage], DEVICES[stage], &why),
                       "%s", why.text)) {
-            CHECK_EQ(follow(&pack).gate, GATE_NOT_RUN);
-            CHECK_EQ(verify(path), EXIT_FAILED_CHECK);
+            CHECK_EQ(pack_verdict(&pack).gate, GATE_NOT_RUN);
+            CHECK_EQ(pack_verify(path), EXIT_FAILED_CHECK);
             republish(&pack);
-            CHECK_EQ(verify(path), EXIT_NOT_RUN);
+            CHECK_EQ(pack_verify(path), EXIT_NOT_RUN);
         }
         pack_close(&pack);
         fixture_remove(path);
@@ -458,7 +439,7 @@ TEST(two_units_of_the_same) {
             char *text = pack_read(&pack, PACK_UNITS, name, &bytes, &why);
             char *second = replaced(text, SECONDS[i].find, SECONDS[i].by);
             CHECK(second != NULL && pack_add_unit(&pack, second, name, &why));
-            CHECK_EQ(follow(&pack).gate, SECONDS[i].gate);
+            CHECK_EQ(pack_verdict(&pack).gate, SECONDS[i].gate);
             free(second);
             free(text);
         }
@@ -487,10 +468,10 @@ TEST(nothing_is_not_a_pass) {
         char *path = fixture_path();
         snprintf(plan, sizeof plan, QUICK, MODES[i]);
         if (CHECK_MSG(pack_create(&pack, path, plan, &why), "%s", why.text)) {
-            CHECK_EQ(follow(&pack).gate, GATE_NOT_RUN);
-            CHECK_EQ(verify(path), EXIT_NOT_RUN);
+            CHECK_EQ(pack_verdict(&pack).gate, GATE_NOT_RUN);
+            CHECK_EQ(pack_verify(path), EXIT_NOT_RUN);
             republish(&pack);
-            CHECK_EQ(verify(path), EXIT_NOT_RUN);
+            CHECK_EQ(pack_verify(path), EXIT_NOT_RUN);
         }
         pack_close(&pack);
         fixture_remove(path);

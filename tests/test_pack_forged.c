@@ -9,26 +9,13 @@
 #include "evidence_row.h"
 #include "message.h"
 #include "pack_fixture.h"
+#include "pack_verdict.h"
 #include "test.h"
 
 #include <stdlib.h>
 
-/* The gate and the reason that follow from the pack now; GATE_COUNT: it is damaged. */
-static struct judgement follow(const struct pack *pack) {
-    struct evidence evidence;
-    attn_error why = {""};
-    struct judgement judgement = {.gate = GATE_COUNT};
-    if (evidence_make(pack, &evidence, &why)) {
-        judgement = evidence.judgement;
-    } else {
-        snprintf(judgement.reason, sizeof judgement.reason, "%.255s", why.text);
-    }
-    evidence_free(&evidence);
-    return judgement;
-}
-
 static void expect(const struct pack *pack, enum gate gate, const char *reason, const char *what) {
-    const struct judgement now = follow(pack);
+    const struct judgement now = pack_verdict(pack);
     CHECK_MSG(now.gate == gate && strstr(now.reason, reason) != NULL, "%s: gate %d: %s", what,
               (int)now.gate, now.reason);
 }

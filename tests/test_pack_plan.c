@@ -8,6 +8,7 @@
 #include "evidence_plan.h"
 #include "message.h"
 #include "pack_fixture.h"
+#include "pack_verdict.h"
 #include "run_plan.h"
 #include "test.h"
 #include "verbs.h"
@@ -16,27 +17,6 @@
 
 #define ONES "1111111111111111111111111111111111111111111111111111111111111111"
 #define NINES "9999999999999999999999999999999999999999999999999999999999999999"
-
-static int verify(const char *path) {
-    char json[] = "--json", *argv[] = {(char *)(uintptr_t)path, json};
-    const int status = verb_verify(2, argv);
-    fflush(stdout);
-    return status;
-}
-
-/* The gate and the reason that follow from the pack now; GATE_COUNT: it is damaged. */
-static struct judgement follow(const struct pack *pack) {
-    struct evidence evidence;
-    attn_error why = {""};
-    struct judgement judgement = {.gate = GATE_COUNT};
-    if (evidence_make(pack, &evidence, &why)) {
-        judgement = evidence.judgement;
-    } else {
-        snprintf(judgement.reason, sizeof judgement.reason, "%.255s", why.text);
-    }
-    evidence_free(&evidence);
-    return judgement;
-}
 
 /* ---- edits of the plan ----------------------------------------------------------------------- */
 
@@ -145,11 +125,11 @@ TEST(edits_of_the_plan) {
         char *plan = replaced(fixture_plan(), PLAN_EDITS[i].find, PLAN_EDITS[i].by);
         if (CHECK_MSG(plan != NULL && pack_replan(&pack, plan, &why), "%s: %s", PLAN_EDITS[i].find,
                       why.text)) {
-            const struct judgement now = follow(&pack);
+            const struct judgement now = pack_verdict(&pack);
             CHECK_MSG(now.gate == PLAN_EDITS[i].gate, "%s -> %s: gate %d: %s", PLAN_EDITS[i].find,
                       PLAN_EDITS[i].by, (int)now.gate, now.reason);
             CHECK_CONTAINS(now.reason, PLAN_EDITS[i].reason);
-            CHECK_EQ(verify(path), EXIT_FAILED_CHECK);
+            CHECK_EQ(pack_verify(path), EXIT_FAILED_CHECK);
         }
         free(plan);
     }
@@ -265,7 +245,7 @@ TEST(a_log_of_another_architecture) {
                 fixture_edit(&pack, "inspect", "sm_90", "\"sm_90\"", "\"sm_80\"", &done, &why) &&
                 pack_replan(&pack, plan, &why),
             "%s", why.text)) {
-        const struct judgement now = follow(&pack);
+        const struct judgement now = pack_verdict(&pack);
         CHECK_EQ(now.gate, GATE_INVALID);
         CHECK_CONTAINS(now.reason, "inspect on sm_80: fwd_gpu: there is no ptxas log");
         free(done.text);
