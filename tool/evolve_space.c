@@ -254,7 +254,7 @@ static bool overlaps(const struct family *family, const struct knobs *knobs) {
 static bool hopper_fits(const struct family *family, const struct knobs *knobs, attn_error *why) {
     const int d = family->head_dim, keys = knobs->value[KNOB_BLOCK_KV];
     const int consumers = knobs->value[KNOB_BLOCK_Q] / 64;
-    const int most = consumers == 2 ? 240 : consumers == 3 ? 160 : 112;
+    const int most = consumers == 2 ? 232 : consumers == 3 ? 160 : 112;
     const int twice = overlaps(family, knobs) ? keys / 4 : 0; /* P of two tiles of keys */
     const int held = d / 2 + keys / 2 + keys / 4 + twice;
     const int room = 32;

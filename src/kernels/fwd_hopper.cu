@@ -20,12 +20,14 @@
  * reference is the maximum of its first tile; later tiles are taken against it at once, and if a
  * sum shows that 16 bits were too few (rare), the scores, which are still there, are taken again
  * against their true maximum. OVERLAP keeps O += P V under way during the next softmax; PING_PONG
- * has the warpgroups take turns at the tensor cores.
+ * has the warpgroups take turns at the tensor cores, STAGGER only at a tile's first scores.
  *
  * Tiles of rows that are all as long are dealt out by number; masked ones longest first to whoever
- * is free, by a counter in the workspace that the last block sets back. The producer tells its
- * consumers by a note beside Q. A block may begin before the kernel in front of it has ended; its
- * producer waits for that. Where a tile reaches beyond the keys in use, TMA brings what lies there,
+ * is free, by a counter in the workspace that the last block sets back. A block takes its next tile
+ * when it has almost asked for all of this one: sooner, and blocks with long tiles would take long
+ * ones again. The producer tells its consumers by a note beside Q. A block may begin before the
+ * kernel in front of it has ended; its producer waits for that, and sends its first tiles on their
+ * way to L2 meanwhile. Where a tile reaches beyond the keys in use, TMA brings what lies there,
  * so the producer of fwd_hopper_full zeroes those rows of V: 0 times NaN would show.
  *
  * Shared memory, dynamic, from the first multiple of 1024 on, in bytes (C = columns, in 64s):
@@ -38,179 +40,7 @@
  * Invariant: every warpgroup waits for and releases every stage that the producer fills, in the
  * same order; both sides work out the same tiles from the same numbers.
  */
-#include "hopper.h"
-
-enum {
-    CONSUMERS = ATTN_WARPS / 4 - 1,
-    Q_STAGES = ATTN_TMA_Q_STAGES(ATTN_D),
-    OVERLAP = ATTN_D == 128 || (ATTN_D > 128 && MASKED),
-    PING_PONG = ATTN_D == 64 && !MASKED,
-    TMA_STORE = Q_STAGES == 2 && !FULL, /* packed sequences: a box would write into the next one */
-    PRODUCER_REGISTERS = CONSUMERS == 2   ? 24
-                         : CONSUMERS == 3 ? 32
-                                          : 24,
-    CONSUMER_REGISTERS = CONSUMERS == 2   ? 240
-                         : CONSUMERS == 3 ? 160
-                                          : 112,
-    PRODUCERS = FULL ? LANES : 1 /* threads; the first of them asks for tiles */
-};
-static_assert(ATTN_BM == ROWS * CONSUMERS, "a warpgroup has 64 rows");
-
-enum named { TURN = 1, GROUP_MEETS = 8 }; /* named barriers: one for each warpgroup from there on */
-
-/* Full and empty barriers of the three rings. */
-struct barriers {
-    unsigned q_full, q_empty, k_full, k_empty, v_full, v_empty;
-    unsigned landed; /* FULL: of a tile of V on its way to be trimmed */
-};
-
-struct places {
-    unsigned q, k, v; /* first stages, in shared memory */
-};
-
-/* ---- the tiles of this block ----------------------------------------------------------------- */
-
-/* What the producer tells its consumers of a tile of rows. */
-struct note {
-    int batch, head;
-    int first_row; /* < 0: there are no more */
-    int unused;
-};
-
-/* Of a tile of rows; none of a tile that lies behind its (packed) sequence. */
-INLINE struct span keys_of_tile(const struct attn_args &a, const struct work &w) {
-    struct keys common;
-    if (FULL && w.first_row >= w.rows) {
-        return {0, 0};
-    }
-    return tiles_of(keys_of_rows(a, w, w.first_row, ATTN_BM, &common));
-}
-
-/* ---- producer -------------------------------------------------------------------------------- */
-
-/* The producer that speaks for all. */
-INLINE bool first_producer(void) {
-    return PRODUCERS == 1 || threadIdx.x % LANES == 0;
-}
-
-/* The number behind `number`: of the next tile that nobody has. */
-INLINE int next_tile(const struct attn_args &a, int number) {
-    if (MASKED && first_producer()) {
-        number = (int)atomicAdd(&a.counters[0], 1U);
-    }
-    return (int)gridDim.x + (PRODUCERS > 1 ? __shfl_sync(~0U, number, 0) : number);
-}
-
-/* The last block to end leaves both counters as it found them. */
-INLINE void end_tiles(const struct attn_args &a) {
-    unsigned ended;
-    asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;"
-                 : "=r"(ended)
-                 : "l"(&a.counters[1])
-                 : "memory");
-    if (ended == gridDim.x - 1) {
-        a.counters[0] = a.counters[1] = 0;
-    }
-}
-
-/* Rows of tile n of V that hold keys; behind them lie unused ones, or another sequence. */
-INLINE int rows_in_use(const struct attn_args &a, const struct work &w, int n) {
-    const bool foreign = FULL && (a.used_kv != 0 || a.cu_seqlens_q != 0);
-    return foreign ? min(w.seq_kv - n * ATTN_BN, (int)ATTN_BN) : (int)ATTN_BN;
-}
-
-/* Rows of a tile of V that has landed, from `first` on, become 0. */
-INLINE void zero_rows(unsigned v, int first) {
-    const int chunk = (ATTN_BN - first) * (SWIZZLE_ROW / 16);
-    for (int i = (int)threadIdx.x % LANES; i < CHUNKS * chunk; i += LANES) {
-        const unsigned to =
-            v + (unsigned)(i / chunk * K_CHUNK + first * SWIZZLE_ROW + i % chunk * 16);
-        asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" : : "r"(to), "r"(0) : "memory");
-    }
-    publish_shared();
-    __syncwarp();
-}
-
-/* One tile of rows: K of its last keys, its Q with a note, then V and K in turn. */
-INLINE void produce_tile(const struct attn_tma_args &t, const struct work &w,
-                         const struct places &at, const struct barriers &b, struct note *notes,
-                         struct ring &q, struct ring &k, struct ring &v, unsigned &landed) {
-    const struct attn_args &a = t.a;
-    const struct span keys = keys_of_tile(a, w);
-    const int head_kv = head_kv_of(a, w);
-    const bool packed = FULL && a.cu_seqlens_q != 0;
-    const int first_query = packed ? a.cu_seqlens_q[w.batch] : 0;
-    const int first_key = packed ? a.cu_seqlens_kv[w.batch] : 0;
-    const int batch = packed ? 0 : w.batch;
-#pragma unroll 1
-    for (int n = keys.end; n >= keys.begin; n--) {
-        if (n > keys.begin) {
-            barrier_wait(b.k_empty + (unsigned)(k.stage * BARRIER), k.parity);
-            if (first_producer()) {
-                load_tile(at.k + (unsigned)(k.stage * K_BYTES), &t.k,
-                          b.k_full + (unsigned)(k.stage * BARRIER), K_CHUNK, K_BYTES,
-                          first_key + (n - 1) * ATTN_BN, head_kv, batch);
-            }
-            advance<ATTN_STAGES>(k);
-        }
-        if (n == keys.end) {
-            const unsigned full = b.q_full + (unsigned)(q.stage * BARRIER);
-            barrier_wait(b.q_empty + (unsigned)(q.stage * BARRIER), q.parity);
-            if (first_producer()) {
-                notes[q.stage] = {w.batch, w.head, w.first_row, 0};
-                if (keys.begin < keys.end) {
-                    load_tile(at.q + (unsigned)(q.stage * Q_BYTES), &t.q, full, Q_CHUNK, Q_BYTES,
-                              first_query + w.first_row, w.head, batch);
-                } else {
-                    barrier_arrive(full);
-                }
-            }
-            advance<Q_STAGES>(q);
-        } else {
-            const unsigned full = b.v_full + (unsigned)(v.stage * BARRIER);
-            const unsigned to = at.v + (unsigned)(v.stage * K_BYTES);
-            const int in_use = rows_in_use(a, w, n);
-            const bool trim = FULL && in_use < ATTN_BN;
-            barrier_wait(b.v_empty + (unsigned)(v.stage * BARRIER), v.parity);
-            if (first_producer()) {
-                load_tile(to, &t.v, trim ? b.landed : full, K_CHUNK, K_BYTES,
-                          first_key + n * ATTN_BN, head_kv, batch);
-            }
-            if (trim) {
-                barrier_wait(b.landed, landed);
-                landed ^= 1;
-                zero_rows(to, in_use);
-                if (first_producer()) {
-                    barrier_arrive(full);
-                }
-            }
-            advance<ATTN_STAGES>(v);
-        }
-    }
-}
-
-INLINE void produce(const struct attn_tma_args &t, const struct places &at,
-                    const struct barriers &b, struct note *notes) {
-    const struct attn_args &a = t.a;
-    const int all = a.heads_all * a.tiles_q;
-    struct ring q = {0, 1}, k = {0, 1}, v = {0, 1}; /* parities: stages are empty at first */
-    unsigned landed = 0;
-    wait_for_kernel_before(); /* nobody here reads or writes global memory before Q is there */
-#pragma unroll 1
-    for (int number = (int)blockIdx.x; number < all;) {
-        const int next = next_tile(a, number); /* asked for early: it takes its time */
-        produce_tile(t, work_of_block(a, number), at, b, notes, q, k, v, landed);
-        number = next;
-    }
-    barrier_wait(b.q_empty + (unsigned)(q.stage * BARRIER), q.parity);
-    if (first_producer()) {
-        notes[q.stage].first_row = -1;
-        barrier_arrive(b.q_full + (unsigned)(q.stage * BARRIER));
-        if (MASKED) {
-            end_tiles(a);
-        }
-    }
-}
+#include "hopper_producer.h"
 
 /* ---- consumer -------------------------------------------------------------------------------- */
 
@@ -286,6 +116,18 @@ INLINE void skip_keys(struct consumer &c, int count) {
     }
 }
 
+/* STAGGER: at the seam of two tiles of rows warpgroup 1 lets warpgroup 0 have its first scores. */
+INLINE void wait_for_turn(const struct consumer &c) {
+    if (STAGGER && c.group == 1) {
+        named_sync(TURN, 2 * GROUP);
+    }
+}
+INLINE void give_turn(const struct consumer &c) {
+    if (STAGGER && c.group == 0) {
+        named_arrive(TURN, 2 * GROUP);
+    }
+}
+
 /* One step of the loop: S of tile n, O += P V of the tile before, P of tile n. */
 INLINE void step(struct consumer &c, const struct attn_args &a, const struct work &w,
                  const struct group_rows &rows, int n, unsigned q, float (&o)[OUTPUTS],
@@ -346,9 +188,11 @@ INLINE void attend(struct consumer &c, const struct attn_args &a, const struct w
     {
         float s[SCORES];
         wait_k(c);
+        wait_for_turn(c);
         compute_scores(s, q, stage_k(c));
         products_wait<0>();
         keep(s);
+        give_turn(c);
         release_k(c);
         apply_options(s, a, w, rows, n, true, c.lane);
         softmax_first(p, s, rows.scale, state);
@@ -422,6 +266,9 @@ INLINE void finish(struct consumer &c, const struct attn_tma_args &t, const stru
 
 /* A warpgroup all of whose rows lie behind the sequence: it only keeps in step. */
 INLINE void pass(struct consumer &c, int count) {
+    if (count > 0) {
+        wait_for_turn(c);
+    }
     skip_keys(c, count);
     settle(c);
     if (c.lane == 0) {

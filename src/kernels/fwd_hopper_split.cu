@@ -3,8 +3,8 @@
  * fwd_hopper_split.cu - fused attention for Hopper where there are too few rows to fill the chip:
  * one block for 64 rows, and two warpgroups that share its keys. Causal or not.
  *
- *     one thread asks for Q and for as many tiles of K and V as there are stages
  *     warpgroup g, tiles of keys g, g + 2, g + 4 ... counted from the last:
+ *         its leader asks for as many tiles of K and V as it has stages, that of 0 for Q first
  *         S of its first two tiles at once; P of the first while S of the second is computed
  *         O += P V; then S, O += P V, P of one tile after the other
  *         its leader asks for the tile that takes a stage it has left
@@ -74,6 +74,34 @@ INLINE void ask_for_v(const struct part &p, int i) {
     const int stage = i % OWN;
     load_tile(p.v + (unsigned)(stage * K_BYTES), &p.t->v, p.v_full + (unsigned)(stage * BARRIER),
               K_CHUNK, K_BYTES, (p.last - GROUPS * i) * ATTN_BN, head_kv_of(a, p.w), p.w.batch);
+}
+
+/* A warpgroup's first tiles, and Q for both. Hints go ahead while the kernel before still runs; more
+ * of them, or K at 64 columns, would stand in the way of the copies. */
+INLINE void ask_for_first(const struct part &p, unsigned q, unsigned q_full) {
+    const struct attn_tma_args &t = *p.t;
+    const int count = min(OWN, p.count);
+    prefetch_map(&t.k);
+    prefetch_map(&t.v);
+    if (ATTN_D > 64) {
+        prefetch_tile(&t.k, p.last * ATTN_BN, head_kv_of(t.a, p.w), p.w.batch);
+    }
+    if (p.group == 0) {
+        prefetch_map(&t.q);
+        prefetch_tile(&t.q, p.w.first_row, p.w.head, p.w.batch);
+    }
+    wait_for_kernel_before();
+    if (p.group == 0) {
+        load_tile(q, &t.q, q_full, Q_CHUNK, Q_BYTES, p.w.first_row, p.w.head, p.w.batch);
+    }
+#pragma unroll 1
+    for (int i = 0; i < count; i++) {
+        ask_for_k(p, i);
+    }
+#pragma unroll 1
+    for (int i = 0; i < count; i++) {
+        ask_for_v(p, i);
+    }
 }
 
 /* S of tile i, under way. */
@@ -257,28 +285,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     rows.row = p.w.first_row + p.warp * 16 + p.lane / 4;
     rows.scale = a.scale_log2;
     const struct span all = tiles_of(keys_of_rows(a, p.w, p.w.first_row, ROWS, &rows.common));
-    const int count = all.end - all.begin;
     p = part_of_group(p, all, __shfl_sync(~0U, (int)threadIdx.x / GROUP, 0), k, q_full + BARRIER);
-
-    if (threadIdx.x == 0) { /* one thread for all: that is faster than each group for itself */
+    if (threadIdx.x == 0) {
         for (unsigned i = 0; i < 1 + 2 * ATTN_STAGES; i++) {
             barrier_init(q_full + i * BARRIER, 1);
         }
         barriers_publish();
-        wait_for_kernel_before();
-        if (count > 0) {
-            load_tile(q, &t.q, q_full, Q_CHUNK, Q_BYTES, p.w.first_row, p.w.head, p.w.batch);
-        }
-#pragma unroll 1
-        for (int i = 0; i < min(ATTN_STAGES, count); i++) {
-            ask_for_k(part_of_group(p, all, i % GROUPS, k, q_full + BARRIER), i / GROUPS);
-        }
-#pragma unroll 1
-        for (int i = 0; i < min(ATTN_STAGES, count); i++) {
-            ask_for_v(part_of_group(p, all, i % GROUPS, k, q_full + BARRIER), i / GROUPS);
-        }
     }
     __syncthreads();
+    if (p.leader && p.count > 0) {
+        ask_for_first(p, q, q_full);
+    }
 
     struct row_state state = {{NO_REFERENCE, NO_REFERENCE}, {0.0f, 0.0f}, {1.0f, 1.0f}};
     float o[OUTPUTS];
@@ -289,6 +306,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     if (p.count > 0) {
         barrier_wait(q_full, 0);
         attend(p, rows, q, o, state);
+    } else {
+        wait_for_kernel_before(); /* nobody else has */
     }
     float4 *outputs =
         (float4 *)(dynamic + skipped + Q_BYTES + OWN * K_BYTES); /* K of warpgroup 1 */

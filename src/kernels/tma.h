@@ -75,6 +75,19 @@ INLINE void load_box(unsigned to, const struct attn_tensor_map *map, unsigned ba
                  : "memory");
 }
 
+/* Hints that change nothing that is read, so they may stand before wait_for_kernel_before: the map,
+ * and a box on its way to L2, where the writes of all kernels meet. */
+INLINE void prefetch_map(const struct attn_tensor_map *map) {
+    asm volatile("prefetch.tensormap [%0];" : : "l"(map) : "memory");
+}
+INLINE void prefetch_box(const struct attn_tensor_map *map, int column, int row, int head,
+                         int batch) {
+    asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global [%0, {%1, %2, %3, %4}];"
+                 :
+                 : "l"(map), "r"(column), "r"(row), "r"(head), "r"(batch)
+                 : "memory");
+}
+
 /* What lies outside the tensor is not written. */
 INLINE void store_box(const struct attn_tensor_map *map, unsigned from, int column, int row,
                       int head, int batch) {

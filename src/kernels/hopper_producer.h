@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * hopper_producer.h - the producer of fwd_hopper.cu: which tiles of rows a block takes, and their Q,
+ * K and V on their way into three rings of stages. What both sides have to know stands first: how a
+ * block is divided, barriers, places, the note beside Q.
+ *
+ * Invariant: tiles come in the order in which consumers wait for them, none before all consumers
+ * have left its stage.
+ */
+#ifndef ATTN_KERNELS_HOPPER_PRODUCER_H
+#define ATTN_KERNELS_HOPPER_PRODUCER_H
+
+#include "hopper.h"
+
+enum {
+    CONSUMERS = ATTN_WARPS / 4 - 1,
+    Q_STAGES = ATTN_TMA_Q_STAGES(ATTN_D),
+    OVERLAP = ATTN_D == 128 || (ATTN_D > 128 && MASKED),
+    PING_PONG = ATTN_D == 64 && !MASKED,
+    STAGGER = CONSUMERS == 2 && !PING_PONG && !MASKED,
+    LOOK_AHEAD = STAGGER && Q_STAGES == 2, /* the next Q goes to L2 while this tile is computed */
+    TMA_STORE = Q_STAGES == 2 && !FULL, /* packed sequences: a box would write into the next one */
+    PRODUCER_REGISTERS = CONSUMERS == 2 ? 40 : 32,
+    CONSUMER_REGISTERS = CONSUMERS == 2   ? 232
+                         : CONSUMERS == 3 ? 160
+                                          : 112,
+    PRODUCERS = FULL ? LANES : 1 /* threads; the first of them asks for tiles */
+};
+static_assert(ATTN_BM == ROWS * CONSUMERS, "a warpgroup has 64 rows");
+
+enum named { TURN = 1, GROUP_MEETS = 8 }; /* named barriers: one for each warpgroup from there on */
+
+/* Full and empty barriers of the three rings. */
+struct barriers {
+    unsigned q_full, q_empty, k_full, k_empty, v_full, v_empty;
+    unsigned landed; /* FULL: of a tile of V on its way to be trimmed */
+};
+
+struct places {
+    unsigned q, k, v; /* first stages, in shared memory */
+};
+
+/* ---- the tiles of this block ----------------------------------------------------------------- */
+
+/* What the producer tells its consumers of a tile of rows. */
+struct note {
+    int batch, head;
+    int first_row; /* < 0: there are no more */
+    int unused;
+};
+
+/* Of a tile of rows; none of a tile that lies behind its (packed) sequence. */
+INLINE struct span keys_of_tile(const struct attn_args &a, const struct work &w) {
+    struct keys common;
+    if (FULL && w.first_row >= w.rows) {
+        return {0, 0};
+    }
+    return tiles_of(keys_of_rows(a, w, w.first_row, ATTN_BM, &common));
+}
+
+/* ---- producer -------------------------------------------------------------------------------- */
+
+/* The producer that speaks for all. */
+INLINE bool first_producer(void) {
+    return PRODUCERS == 1 || threadIdx.x % LANES == 0;
+}
+
+/* The number behind `number`: of the next tile that nobody has. */
+INLINE int next_tile(const struct attn_args &a, int number) {
+    if (MASKED && first_producer()) {
+        number = (int)atomicAdd(&a.counters[0], 1U);
+    }
+    return (int)gridDim.x + (PRODUCERS > 1 ? __shfl_sync(~0U, number, 0) : number);
+}
+
+/* The last block to end leaves both counters as it found them. */
+INLINE void end_tiles(const struct attn_args &a) {
+    unsigned ended;
+    asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;"
+                 : "=r"(ended)
+                 : "l"(&a.counters[1])
+                 : "memory");
+    if (ended == gridDim.x - 1) {
+        a.counters[0] = a.counters[1] = 0;
+    }
+}
+
+/* Rows of tile n of V that hold keys; behind them lie unused ones, or another sequence. */
+INLINE int rows_in_use(const struct attn_args &a, const struct work &w, int n) {
+    const bool foreign = FULL && (a.used_kv != 0 || a.cu_seqlens_q != 0);
+    return foreign ? min(w.seq_kv - n * ATTN_BN, (int)ATTN_BN) : (int)ATTN_BN;
+}
+
+/* Rows of a tile of V that has landed, from `first` on, become 0. */
+INLINE void zero_rows(unsigned v, int first) {
+    const int chunk = (ATTN_BN - first) * (SWIZZLE_ROW / 16);
+    for (int i = (int)threadIdx.x % LANES; i < CHUNKS * chunk; i += LANES) {
+        const unsigned to =
+            v + (unsigned)(i / chunk * K_CHUNK + first * SWIZZLE_ROW + i % chunk * 16);
+        asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" : : "r"(to), "r"(0) : "memory");
+    }
+    publish_shared();
+    __syncwarp();
+}
+
+/* The producer's way through tiles of rows and rings. */
+struct producer {
+    struct barriers b;
+    struct places at;
+    struct note *notes;
+    struct ring q, k, v;
+    unsigned landed; /* parity */
+    int number, all; /* of the tile to come; of all tiles */
+    struct work w;   /* the tile to come, if there is one */
+};
+
+INLINE void find_tile(const struct attn_args &a, struct producer &p) {
+    if (p.number < p.all) {
+        p.w = work_of_block(a, p.number);
+    }
+}
+
+/* Q and the first K of the tile to come on their way to L2. */
+INLINE void prefetch_first(const struct attn_tma_args &t, const struct producer &p) {
+    const struct span keys = keys_of_tile(t.a, p.w);
+    prefetch_map(&t.q);
+    prefetch_map(&t.k);
+    prefetch_map(&t.v);
+    if (p.number < p.all && keys.begin < keys.end) {
+        prefetch_tile(&t.k, (keys.end - 1) * ATTN_BN, head_kv_of(t.a, p.w), p.w.batch);
+        prefetch_tile(&t.q, p.w.first_row, p.w.head, p.w.batch);
+    }
+}
+
+/* The next tile of rows. Masked, it is asked for as late as its answer can wait. */
+INLINE void take_next(const struct attn_tma_args &t, struct producer &p) {
+    p.number = next_tile(t.a, p.number);
+    if (LOOK_AHEAD && p.number < p.all) {
+        p.w = work_of_block(t.a, p.number);
+        prefetch_tile(&t.q, p.w.first_row, p.w.head, p.w.batch);
+    }
+}
+
+/* One tile of rows: K of its last keys, its Q with a note, then V and K in turn. */
+INLINE void produce_tile(const struct attn_tma_args &t, struct producer &p) {
+    const struct attn_args &a = t.a;
+    const struct work w = p.w;
+    const struct span keys = keys_of_tile(a, w);
+    const int head_kv = head_kv_of(a, w);
+    const bool packed = FULL && a.cu_seqlens_q != 0;
+    const int first_query = packed ? a.cu_seqlens_q[w.batch] : 0;
+    const int first_key = packed ? a.cu_seqlens_kv[w.batch] : 0;
+    const int batch = packed ? 0 : w.batch;
+    const int ask = LOOK_AHEAD ? max(keys.begin, keys.end - 1) : min(keys.end, keys.begin + 1);
+#pragma unroll 1
+    for (int n = keys.end; n >= keys.begin; n--) {
+        if (n == ask) {
+            take_next(t, p);
+        }
+        if (n > keys.begin) {
+            barrier_wait(p.b.k_empty + (unsigned)(p.k.stage * BARRIER), p.k.parity);
+            if (first_producer()) {
+                load_tile(p.at.k + (unsigned)(p.k.stage * K_BYTES), &t.k,
+                          p.b.k_full + (unsigned)(p.k.stage * BARRIER), K_CHUNK, K_BYTES,
+                          first_key + (n - 1) * ATTN_BN, head_kv, batch);
+            }
+            advance<ATTN_STAGES>(p.k);
+        }
+        if (n == keys.end) {
+            const unsigned full = p.b.q_full + (unsigned)(p.q.stage * BARRIER);
+            barrier_wait(p.b.q_empty + (unsigned)(p.q.stage * BARRIER), p.q.parity);
+            if (first_producer()) {
+                p.notes[p.q.stage] = {w.batch, w.head, w.first_row, 0};
+                if (keys.begin < keys.end) {
+                    load_tile(p.at.q + (unsigned)(p.q.stage * Q_BYTES), &t.q, full, Q_CHUNK,
+                              Q_BYTES, first_query + w.first_row, w.head, batch);
+                } else {
+                    barrier_arrive(full);
+                }
+            }
+            advance<Q_STAGES>(p.q);
+        } else {
+            const unsigned full = p.b.v_full + (unsigned)(p.v.stage * BARRIER);
+            const unsigned to = p.at.v + (unsigned)(p.v.stage * K_BYTES);
+            const int in_use = rows_in_use(a, w, n);
+            const bool trim = FULL && in_use < ATTN_BN;
+            barrier_wait(p.b.v_empty + (unsigned)(p.v.stage * BARRIER), p.v.parity);
+            if (first_producer()) {
+                load_tile(to, &t.v, trim ? p.b.landed : full, K_CHUNK, K_BYTES,
+                          first_key + n * ATTN_BN, head_kv, batch);
+            }
+            if (trim) {
+                barrier_wait(p.b.landed, p.landed);
+                p.landed ^= 1;
+                zero_rows(to, in_use);
+                if (first_producer()) {
+                    barrier_arrive(full);
+                }
+            }
+            advance<ATTN_STAGES>(p.v);
+        }
+    }
+}
+
+INLINE void produce(const struct attn_tma_args &t, const struct places &at,
+                    const struct barriers &b, struct note *notes) {
+    const struct attn_args &a = t.a;
+    struct producer p = {b,
+                         at,
+                         notes,
+                         {0, 1},
+                         {0, 1},
+                         {0, 1}, /* parities: stages are empty */
+                         0U,
+                         (int)blockIdx.x,
+                         a.heads_all * a.tiles_q,
+                         {}};
+    if (!FULL) { /* its lengths lie in no memory */
+        find_tile(a, p);
+        prefetch_first(t, p);
+    }
+    wait_for_kernel_before(); /* nobody here reads or writes global memory before Q is there */
+    if (FULL) {
+        find_tile(a, p);
+    }
+#pragma unroll 1
+    while (p.number < p.all) {
+        produce_tile(t, p);
+        if (!LOOK_AHEAD) {
+            find_tile(a, p);
+        }
+    }
+    barrier_wait(b.q_empty + (unsigned)(p.q.stage * BARRIER), p.q.parity);
+    if (first_producer()) {
+        notes[p.q.stage].first_row = -1;
+        barrier_arrive(b.q_full + (unsigned)(p.q.stage * BARRIER));
+        if (MASKED) {
+            end_tiles(a);
+        }
+    }
+}
+
+#endif /* ATTN_KERNELS_HOPPER_PRODUCER_H */
