@@ -13,14 +13,17 @@ from __future__ import annotations
 import argparse
 import contextlib
 import ctypes
+import functools
+import itertools
 import json
 import statistics
 import sys
+import time
 from pathlib import Path
-from typing import Any, Dict, Iterator, List
+from typing import Any, Callable, ContextManager, Dict, Iterator, List, NamedTuple
 
 from .grids import Shape, square
-from .machine import Machine, Side
+from .machine import Machine, per_call_us
 
 MOST_US = 12.0  # of attn.torch.sdpa on a GPU
 SAMPLES, CALLS = 60, 50
@@ -44,34 +47,54 @@ def library_does_nothing() -> Iterator[None]:
             plan.call = call
 
 
-def sides_of(machine: Machine, shape: Shape, dtype: str) -> List[Side]:
+class Caller(NamedTuple):
+    """Somebody whose call is timed as users make it: with nothing of ours around it."""
+    name: str
+    call: Callable[[], Any]
+    context: Callable[[], ContextManager[Any]] = contextlib.nullcontext
+
+
+def callers_of(machine: Machine, shape: Shape, dtype: str) -> List[Caller]:
     import attn.torch
-    functional, ours = machine.torch.nn.functional, attn.torch.sdpa
+    functional = machine.torch.nn.functional
     case = machine.case(shape, dtype, [], 1)
-    inputs, grouped = case.inputs, shape.heads_q != shape.heads_kv
-
-    def replaced(index: int, _: ctypes.c_void_p) -> Any:
-        return functional.scaled_dot_product_attention(*inputs[index], is_causal=shape.causal,
-                                                       enable_gqa=grouped)
-
-    sides = [machine.sdpa_side("attn.torch.sdpa", "host", None, shape, inputs, sdpa=ours),
-             Side("replace_sdpa", "host", None, replaced, attn.torch.replace_sdpa),
-             Side("attn_forward", "host", None, case.ours.call),
-             machine.sdpa_side("PyTorch SDPA", "host", None, shape, inputs)]
+    options = {"is_causal": shape.causal, "enable_gqa": shape.heads_q != shape.heads_kv}
+    ours = functools.partial(attn.torch.sdpa, *case.inputs[0], **options)
+    theirs = functools.partial(functional.scaled_dot_product_attention, *case.inputs[0], **options)
+    query, key, value = case.inputs[0]
+    callers = [Caller("attn.torch.sdpa", ours),
+               Caller("replace_sdpa",
+                      lambda: functional.scaled_dot_product_attention(query, key, value, **options),
+                      attn.torch.replace_sdpa),
+               Caller("attn_forward", functools.partial(case.ours.call, 0, machine.stream())),
+               Caller("PyTorch SDPA", theirs)]
     if machine.gpu is not None:  # on a CPU the caller computes
-        sides.insert(1, machine.sdpa_side("its Python", "host", None, shape, inputs,
-                                          library_does_nothing, ours))
-    return sides
+        callers.insert(1, Caller("its Python", ours, library_does_nothing))
+    return callers
+
+
+def sample_us(machine: Machine, caller: Caller) -> float:
+    """Microseconds of the caller's time per call; a GPU works on meanwhile."""
+    call, kept = caller.call, None
+    with caller.context():
+        machine.synchronize()
+        start = time.perf_counter()
+        for _ in itertools.repeat(None, CALLS):
+            kept = call()
+        end = time.perf_counter()
+    machine.synchronize()
+    del kept
+    return per_call_us(end - start, CALLS)
 
 
 def samples_of(machine: Machine, shape: Shape, dtype: str) -> Dict[str, List[float]]:
-    sides = sides_of(machine, shape, dtype)
-    found: Dict[str, List[float]] = {side.name: [] for side in sides}
-    for side in sides:
-        machine.host_us(side, 2, CALLS, 1)
+    callers = callers_of(machine, shape, dtype)
+    for caller in callers:
+        sample_us(machine, caller)
+    found: Dict[str, List[float]] = {caller.name: [] for caller in callers}
     for _ in range(SAMPLES):
-        for side in sides:
-            found[side.name] += machine.host_us(side, 1, CALLS, 1)
+        for caller in callers:
+            found[caller.name].append(sample_us(machine, caller))
     return found
 
 
