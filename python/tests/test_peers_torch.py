@@ -40,6 +40,15 @@ def test_a_run(tmp_path, capsys):
     assert "control, ours beside ours" in capsys.readouterr().out
 
 
+def test_variants_beside_it_by_a_pattern(tmp_path, capsys):
+    code, report = run([*FAST, "fp32", "--variant", "all/^cpu_tile_c$"], tmp_path)
+    (row,) = report["rows"]
+    others = [name for name, side in row["sides"].items() if side["role"] == "variant"]
+    assert code == 0 and others == ["cpu_tile_c"]
+    assert program.main([*FAST, "fp32", "--variant", "all/["]) == 2
+    assert "no regular expression" in capsys.readouterr().err
+
+
 def test_a_wrong_peer_is_not_timed(tmp_path, monkeypatch):
     right = torch.nn.functional.scaled_dot_product_attention
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention",

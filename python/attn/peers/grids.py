@@ -66,6 +66,16 @@ def small() -> List[Shape]:
     ]
 
 
+def middle() -> List[Shape]:
+    """Between small and full: 80 to 500 rows of queries to a multiprocessor of an H200, where the
+    choice of a kernel turns."""
+    sizes = [(1, 16, 16, 1024, 64), (2, 12, 12, 1024, 64), (1, 32, 32, 1024, 64),
+             (1, 16, 16, 2048, 64), (4, 12, 12, 1024, 64), (1, 16, 16, 700, 128),
+             (1, 16, 16, 1024, 128), (1, 24, 24, 1000, 128), (1, 32, 8, 1200, 128),
+             (1, 32, 8, 1500, 128)]
+    return [square(*size, causal) for size in sizes for causal in (False, True)]
+
+
 def full() -> List[Shape]:
     """Training: batch x seq = 16384, heads x head_dim = 2048; then prefill with GQA."""
     shapes = []
@@ -91,7 +101,8 @@ def cpu() -> List[Shape]:
             Shape(4, 32, 8, 1, 8192, 128, False)]
 
 
-GRIDS = {"canonical": canonical, "small": small, "full": full, "decode": decode, "cpu": cpu}
+GRIDS = {"canonical": canonical, "small": small, "middle": middle, "full": full, "decode": decode,
+         "cpu": cpu}
 
 
 def shapes_of(names: Iterable[str]) -> List[Tuple[str, Shape]]:

@@ -12,8 +12,10 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import math
+import re
 import time
-from typing import Any, Callable, ContextManager, Dict, List, Optional, Sequence, Tuple
+from typing import (Any, Callable, ContextManager, Dict, List, Optional, Pattern, Sequence,
+                    Tuple)
 
 from .. import _library
 from .._library import BF16, FP16, FP32, InvalidArgument, Problem
@@ -75,8 +77,19 @@ class Case:
         del self.inputs, self.ours, self.others, self.hosts
 
 
+def beside(variant: Optional[str]) -> Optional[Pattern[str]]:
+    """What `all` of --variant means: a pattern of names; None: it is not asked for."""
+    if variant is None or variant.partition("/")[0] != "all":
+        return None
+    try:
+        return re.compile(variant.partition("/")[2])
+    except re.error as error:
+        raise InvalidArgument(f"--variant: {variant!r} has no regular expression: {error}") from None
+
+
 class Machine:
-    """One device as PyTorch and libattn see it. variant: None, a name or "all"."""
+    """One device as PyTorch and libattn see it. variant: None, a name, "all", or
+    "all/REGEX"."""
 
     modes: Tuple[str, ...] = ("eager",)
     gpu: Optional[str] = None
@@ -87,9 +100,10 @@ class Machine:
                  device: str) -> None:
         self.torch, self.context, self.device = torch, context, torch.device(device)
         self.variant, self.seed = variant, seed
+        self.beside = beside(variant)
         self.entries = {known.name.decode(): (known.entry or b"").decode()
                         for known in asking.variants(context)}
-        if variant not in (None, "all") and variant not in self.entries:
+        if variant is not None and self.beside is None and variant not in self.entries:
             raise InvalidArgument(f"--variant: {variant!r} is no variant of this library")
 
     # -- building a case
@@ -118,11 +132,11 @@ class Machine:
 
     def plans(self, problem: Problem) -> List[Plan]:
         """The plan's choice (or the one asked for) first, then what `all` adds."""
-        if self.variant != "all":
+        if self.beside is None:
             return [Plan(self.context, problem, self.variant)]
         plans = [Plan(self.context, problem, None)]
         return plans + [Plan(self.context, problem, name) for name in self.entries
-                        if name != plans[0].variant
+                        if name != plans[0].variant and self.beside.search(name)
                         and not asking.refusal(self.context, name, problem)]
 
     def workspace(self, plan: Plan) -> Tuple[Any, int]:

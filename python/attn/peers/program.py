@@ -51,8 +51,9 @@ def parse(arguments: Optional[Sequence[str]]) -> argparse.Namespace:
     parser.add_argument("--only", metavar="REGEX", help="shapes whose name has it")
     parser.add_argument("--dtype", nargs="+", choices=list(DTYPES),
                         help="[fp16; on a CPU all three]")
-    parser.add_argument("--variant", metavar="NAME|all", help="instead of the plan's choice; all: "
-                        "every other one that applies beside it")
+    parser.add_argument("--variant", metavar="NAME|all[/REGEX]", help="instead of the plan's "
+                        "choice; all: every other one that applies beside it, or those whose name "
+                        "has REGEX")
     parser.add_argument("--peers", metavar="LIST", help=f"with commas, of {','.join(GPU_PEERS)}; "
                         f"on a CPU {','.join(CPU_PEERS)} [all; flex on the canonical grid alone]")
     parser.add_argument("--seconds", type=float, help="of timing per shape [4; --quick 1]")
