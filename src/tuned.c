@@ -13,7 +13,7 @@ const struct tuned_line tuned_lines[] = {
 #define TUNED(...) TUNED_LINE(__VA_ARGS__),
 #include "kernels/tuned.def"
 #undef TUNED
-    {NULL, NULL, 0, 0, 0, 0, NULL, NULL, NULL}, /* C has no empty array */
+    {NULL, NULL, 0, 0, 0, 0, 0, NULL, NULL, NULL}, /* C has no empty array */
 };
 const int tuned_line_count = sizeof tuned_lines / sizeof tuned_lines[0] - 1;
 
@@ -32,6 +32,8 @@ static void prefer(attn_context *context, const struct tuned_line *line, attn_dt
         .dim_most = line->head_dim,
         .causal = line->causal,
         .rows_most = line->rows > 0 ? (double)line->rows * units : (double)INFINITY,
+        .blocks_most = line->rows < 0 ? -(double)line->rows * units : (double)INFINITY,
+        .block_q = line->block_q,
         .keys_most = line->keys > 0 ? line->keys : INT64_MAX,
         .variant = index,
         .run = line->run,
@@ -66,9 +68,12 @@ attn_status tuned_load(attn_context *context, const struct tuned_line *lines, in
 static bool holds(const struct preference *class, const attn_problem *p) {
     const int64_t dim = p->head_dim > p->head_dim_v ? p->head_dim : p->head_dim_v;
     const int causal = p->causal != ATTN_CAUSAL_NONE;
+    const double heads = (double)p->batch * (double)p->heads_q;
+    const int64_t blocks = p->seq_q / class->block_q + (p->seq_q % class->block_q != 0);
     return class->dtype == p->dtype && dim > class->dim_above && dim <= class->dim_most &&
            (class->causal < 0 || class->causal == causal) && p->seq_kv <= class->keys_most &&
-           (double)p->batch * (double)p->heads_q * (double)p->seq_q <= class->rows_most;
+           heads * (double)p->seq_q <= class->rows_most &&
+           heads * (double)blocks <= class->blocks_most;
 }
 
 /* Whether one of the first `count` preferences has already given this variant its place. */

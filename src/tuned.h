@@ -14,7 +14,7 @@
 /* A line of tuned.def; head_dim, causal, rows and keys as its head explains them. */
 struct tuned_line {
     const char *family, *arch;
-    int head_dim, causal, rows, keys;
+    int head_dim, causal, rows, keys, block_q;
     const char *fp16, *bf16; /* the variants that it stands for */
     const char *run;
 };
@@ -23,7 +23,7 @@ struct tuned_line {
 #family "_" #type "_d" #dim "_" #block_q "x" #block_kv "_w" #warps "_s" #stages
 #define TUNED_LINE(family, arch, dim, causal, rows, keys, block_q, block_kv, warps, stages, run)   \
     {                                                                                              \
-#family, #arch, dim, causal, rows, keys,                                                   \
+#family, #arch, dim, causal, rows, keys, block_q,                                          \
             TUNED_NAME(family, fp16, dim, block_q, block_kv, warps, stages),                       \
             TUNED_NAME(family, bf16, dim, block_q, block_kv, warps, stages), run                   \
     }
@@ -37,6 +37,8 @@ struct preference {
     int64_t dim_above, dim_most; /* of the larger head dimension: above the one, up to the other */
     int causal;                  /* 0, 1, or -1: both */
     double rows_most;            /* of the whole GPU */
+    double blocks_most;          /* likewise, of block_q rows of one (batch, head) */
+    int64_t block_q;
     int64_t keys_most;
     int32_t variant; /* index */
     const char *run;

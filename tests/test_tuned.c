@@ -19,7 +19,7 @@ static const char *fault_of(const struct tuned_line *line) {
     return !variant_is_declared(line->fp16)            ? "no variant of fp16"
            : !variant_is_declared(line->bf16)          ? "no variant of bf16"
            : line->causal < -1 || line->causal > 1     ? "causal"
-           : line->rows < 0                            ? "rows"
+           : line->rows < 0 && line->block_q < 1       ? "rows"
            : line->run == NULL || line->run[0] == '\0' ? "run"
            : strncmp(line->arch, "sm_", 3) != 0        ? "arch"
                                                        : NULL;
@@ -224,6 +224,37 @@ TEST(preferred_before_the_table) {
     p.head_dim_v = 64;
     CHECK_STATUS(attn_plan_create(context, &p, NULL, &plan, &why), ATTN_UNSUPPORTED, &why);
     CHECK_CONTAINS(why.text, WMMA_16 ": head_dim = 63");
+    end(context);
+}
+
+/* Rows below 0 count blocks: so many to a multiprocessor, each of one head's rows. */
+TEST(classes_of_blocks) {
+    static const struct tuned_line lines[] = {
+        TUNED_LINE(fwd_wmma, sm_80, 64, -1, -2, 0, 16, 64, 4, 2, "two blocks"),
+        TUNED_LINE(fwd_scalar, sm_80, 64, -1, 0, 0, 32, 64, 4, 2, "any"),
+    };
+    attn_context *context = begin();
+    if (context == NULL) {
+        return;
+    }
+    declare(context, WMMA_16, "fwd_wmma", 64);
+    declare(context, SCALAR_32, "fwd_scalar", 64);
+    attn_problem p = gpu_problem();
+    CHECK_EQ(tuned_load(context, lines, 2, NULL), ATTN_OK);
+    p.batch = 1;
+    p.heads_q = p.heads_kv = 2;
+    p.seq_q = 16 * units_of(context); /* two heads: two blocks to each, all of them full */
+    check_plan(context, &p, "two blocks");
+    p.seq_q++;
+    check_plan(context, &p, "any");
+    p.heads_q = p.heads_kv = 2 * units_of(context);
+    p.seq_q = 1; /* a block for a row */
+    check_plan(context, &p, "two blocks");
+    p.seq_q = 17;
+    check_plan(context, &p, "any");
+    p.heads_q = p.heads_kv = 2 * units_of(context) + 1;
+    p.seq_q = 1;
+    check_plan(context, &p, "any");
     end(context);
 }
 

@@ -93,10 +93,12 @@ static bool chose(const char *line, const char *variant, const attn_problem *p, 
     }
     snprintf(name, sizeof name, "%s_%s_d%d_%dx%d_w%d_s%d", family, DTYPE_NAMES[p->dtype], dim, bq,
              bkv, warps, stages);
-    const double all = (double)p->batch * (double)p->heads_q * (double)p->seq_q;
+    const double heads = (double)p->batch * (double)p->heads_q;
+    const double most = (double)abs(rows) * units; /* below 0 it counts blocks */
+    const double all = heads * (rows < 0 ? ceil((double)p->seq_q / bq) : (double)p->seq_q);
     return strcmp(name, variant) == 0 &&
            (causal < 0 || causal == (p->causal != ATTN_CAUSAL_NONE)) &&
-           (rows == 0 || all <= (double)rows * units) && (keys == 0 || p->seq_kv <= keys);
+           (rows == 0 || all <= most) && (keys == 0 || p->seq_kv <= keys);
 }
 
 /* Where the new line goes: in front of the first that chose for a target, else at the end. */
