@@ -76,8 +76,8 @@ INLINE void ask_for_v(const struct part &p, int i) {
               K_CHUNK, K_BYTES, (p.last - GROUPS * i) * ATTN_BN, head_kv_of(a, p.w), p.w.batch);
 }
 
-/* A warpgroup's first tiles, and Q for both. Hints go ahead while the kernel before still runs; more
- * of them, or K at 64 columns, would stand in the way of the copies. */
+/* A warpgroup's first tiles, and Q for both. Hints go ahead while the kernel before still runs;
+ * more of them, or K at 64 columns, would stand in the way of the copies. */
 INLINE void ask_for_first(const struct part &p, unsigned q, unsigned q_full) {
     const struct attn_tma_args &t = *p.t;
     const int count = min(OWN, p.count);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hopper_producer.h - the producer of fwd_hopper.cu: which tiles of rows a block takes, and their Q,
- * K and V on their way into three rings of stages. What both sides have to know stands first: how a
- * block is divided, barriers, places, the note beside Q.
+ * hopper_producer.h - the producer of fwd_hopper.cu: which tiles of rows a block takes, and their
+ * Q, K and V on their way into three rings of stages. What both sides have to know stands first:
+ * how a block is divided, barriers, places, the note beside Q.
  *
  * Invariant: tiles come in the order in which consumers wait for them, none before all consumers
  * have left its stage.
