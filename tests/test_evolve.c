@@ -431,7 +431,8 @@ static char *get(const char *folder, const char *name) {
 TEST(promotion_writes_one_line) {
     static const char before[] = "TUNED(fwd_mma, sm_80, 64, 1, 0, 0, 64, 64, 4, 2, \"a\")\n"
                                  "TUNED(fwd_mma, sm_80, 64, 0, 1, 0, 64, 64, 4, 2, \"b\")\n";
-    static const char behind[] = "TUNED(fwd_mma, sm_80, 64, -1, 9, 0, 64, 64, 4, 2, \"c\")\n";
+    static const char behind[] = "TUNED(fwd_mma, sm_80, 64, 0, -1, 0, 64, 64, 4, 2, \"blocks\")\n"
+                                 "TUNED(fwd_mma, sm_80, 64, -1, 9, 0, 64, 64, 4, 2, \"c\")\n";
     char folder[] = "/tmp/attest-test-XXXXXX", path[128], text[1024], line[256];
     struct search s;
     struct world w = {.noise = 3, .today = 1.3, .held = 1, .spread = 0.01};

@@ -26,9 +26,10 @@
  * is free, by a counter in the workspace that the last block sets back. A block takes its next tile
  * when it has almost asked for all of this one: sooner, and blocks with long tiles would take long
  * ones again. The producer tells its consumers by a note beside Q. A block may begin before the
- * kernel in front of it has ended; its producer waits for that, and sends its first tiles on their
- * way to L2 meanwhile. Where a tile reaches beyond the keys in use, TMA brings what lies there,
- * so the producer of fwd_hopper_full zeroes those rows of V: 0 times NaN would show.
+ * kernel in front of it has ended; its producer waits for that, and (but for fwd_hopper_full, whose
+ * lengths lie in memory) sends its first tiles on their way to L2 meanwhile. Where a tile reaches
+ * beyond the keys in use, TMA brings what lies there, so the producer of fwd_hopper_full zeroes
+ * those rows of V: 0 times NaN would show.
  *
  * Shared memory, dynamic, from the first multiple of 1024 on, in bytes (C = columns, in 64s):
  *     q      Q_STAGES x BM x C x 2     later O, 16 bits, on its way out (TMA_STORE)
@@ -116,15 +117,17 @@ INLINE void skip_keys(struct consumer &c, int count) {
     }
 }
 
-/* STAGGER: at the seam of two tiles of rows warpgroup 1 lets warpgroup 0 have its first scores. */
+/* STAGGER: at the seam of two tiles of rows warpgroup 1 lets warpgroup 0 have its first scores. A
+ * barrier for each stage of Q: warpgroup 0 comes to a stage again only when 1 has left it, and two
+ * arrivals at one barrier would stand for warpgroup 1's. */
 INLINE void wait_for_turn(const struct consumer &c) {
     if (STAGGER && c.group == 1) {
-        named_sync(TURN, 2 * GROUP);
+        named_sync(TURN + c.q.stage, 2 * GROUP);
     }
 }
 INLINE void give_turn(const struct consumer &c) {
     if (STAGGER && c.group == 0) {
-        named_arrive(TURN, 2 * GROUP);
+        named_arrive(TURN + c.q.stage, 2 * GROUP);
     }
 }
 

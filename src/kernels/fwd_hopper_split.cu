@@ -307,7 +307,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
         barrier_wait(q_full, 0);
         attend(p, rows, q, o, state);
     } else {
-        wait_for_kernel_before(); /* nobody else has */
+        wait_for_kernel_before(); /* its leader has not */
     }
     float4 *outputs =
         (float4 *)(dynamic + skipped + Q_BYTES + OWN * K_BYTES); /* K of warpgroup 1 */

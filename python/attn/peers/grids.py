@@ -67,7 +67,7 @@ def small() -> List[Shape]:
 
 
 def middle() -> List[Shape]:
-    """Between small and full: 80 to 500 rows of queries to a multiprocessor of an H200, where the
+    """Between small and full: 85 to 372 rows of queries to a multiprocessor of an H200, where the
     choice of a kernel turns."""
     sizes = [(1, 16, 16, 1024, 64), (2, 12, 12, 1024, 64), (1, 32, 32, 1024, 64),
              (1, 16, 16, 2048, 64), (4, 12, 12, 1024, 64), (1, 16, 16, 700, 128),

@@ -48,7 +48,7 @@ def library_does_nothing() -> Iterator[None]:
 
 
 class Caller(NamedTuple):
-    """Somebody whose call is timed as users make it: with nothing of ours around it."""
+    """Somebody whose call is timed as users make it."""
     name: str
     call: Callable[[], Any]
     context: Callable[[], ContextManager[Any]] = contextlib.nullcontext
