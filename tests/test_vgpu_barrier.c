@@ -196,6 +196,35 @@ TEST(a_dead_lock_names_each_warp) {
     bench_free(bench);
 }
 
+/* Twenty times warp 0 arrives and works for longer than a turn, and warp 1 waits for it. */
+#define TURNS(hears, replies)                                                                      \
+    K("mov.u32 %r2, 0; mov.u32 %r3, 20; setp.ge.u32 %p1, %r0, 32; @%p1 bra SECOND;\n"              \
+      "FIRST: bar.arrive 1, 64; mov.u32 %r4, 3000;\n"                                              \
+      "WORK: sub.u32 %r4, %r4, 1; setp.ne.u32 %p2, %r4, 0; @%p2 bra WORK;\n" hears                 \
+      "sub.u32 %r3, %r3, 1; setp.ne.u32 %p2, %r3, 0; @%p2 bra FIRST; bra JOIN;\n"                  \
+      "SECOND: bar.sync 1, 64;" replies                                                            \
+      "sub.u32 %r3, %r3, 1; setp.ne.u32 %p2, %r3, 0; @%p2 bra SECOND;\n"                           \
+      "JOIN:")
+
+/* Two arrivals of the same warp complete a barrier that is meant for both: whether that happens is
+ * a matter of who is faster, and the random order has a warp fall behind. */
+TEST(warps_that_only_happen_to_keep_in_step) {
+    for (int async = 0; async < 4; async++) {
+        const struct bench_options options = {.async = (vgpu_async)async};
+        const bool random = async == VGPU_ASYNC_RANDOM;
+        struct bench *bench = bench_with(1, 64, 0, options);
+        CHECK_EQ(bench_run(bench, TURNS("", "")), random ? VGPU_FAULT : VGPU_OK);
+        if (random) {
+            bench_found(bench, "deadlock", "warp 1 at PTX line 12: barrier 1 (32 of 64");
+        }
+        bench_free(bench);
+        bench = bench_with(1, 64, 0, options);
+        bench_run(bench, TURNS("bar.sync 2, 64;\n", "bar.arrive 2, 64;\n"));
+        bench_clean(bench);
+        bench_free(bench);
+    }
+}
+
 TEST(a_dead_lock_ends_the_launch_for_any_number_of_threads) {
     for (int32_t threads = 1; threads <= 4; threads++) {
         struct bench *bench = bench_with(20, 64, 0, (struct bench_options){.threads = threads});

@@ -266,6 +266,8 @@ struct cluster {
     void *global;    /* memory.c: what it touched in global memory */
     void *perf;      /* perf.c */
     bool progress;   /* set by whoever changes something that a polling group may wait for */
+    /* Under VGPU_ASYNC_RANDOM: warps that are held back for so many rounds more; 0: none are. */
+    uint32_t held_rounds, held_cta, held_first, held_end;
 };
 
 struct launch {

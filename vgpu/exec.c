@@ -16,6 +16,9 @@ enum {
     RANDOM_QUANTUM = 512, /* at most, where the order is random */
     PATIENCE = 32,        /* turns of all warps before an operation completes although they run:
                                they may be waiting for it in a loop of their own */
+    HELD_SELDOM = 16,     /* rounds between holds, on average, where the order is random */
+    HELD_ROUNDS = 512,    /* at most */
+    HELD_WARPS = 4,       /* a warpgroup, where there are more warps */
     MANY_POLLS = 1024,    /* it may wait in a loop for what another cluster writes */
     MAX_WAITS = 16        /* described in the report of a dead-lock */
 };
@@ -118,13 +121,38 @@ static uint32_t quantum_of(struct cluster *cluster) {
     return left < quantum ? (uint32_t)left : quantum;
 }
 
+/* Where the order is random, some warps stand still now and then, until nobody else can go on or
+ * for so many rounds: what is right only because warps keep in step shows. */
+static void hold_somebody(struct cluster *cluster) {
+    if (cluster->launch->async != VGPU_ASYNC_RANDOM) {
+        return;
+    }
+    if (cluster->held_rounds > 0) {
+        cluster->held_rounds--;
+    } else if (cluster_random(cluster) % HELD_SELDOM == 0) {
+        cluster->held_cta = (uint32_t)(cluster_random(cluster) % cluster->cta_count);
+        const uint32_t warps = cluster->ctas[cluster->held_cta].warp_count;
+        const uint32_t together = warps > HELD_WARPS ? HELD_WARPS : 1;
+        const uint32_t first = (uint32_t)(cluster_random(cluster) % warps);
+        cluster->held_first = first - first % together;
+        cluster->held_end = cluster->held_first + together;
+        cluster->held_rounds = 1 + (uint32_t)(cluster_random(cluster) % HELD_ROUNDS);
+    }
+}
+
+static bool is_held(const struct cluster *cluster, uint32_t cta, uint32_t warp) {
+    return cluster->held_rounds > 0 && cta == cluster->held_cta && warp >= cluster->held_first &&
+           warp < cluster->held_end;
+}
+
 /* Every warp that can runs for a quantum; false: none could. */
 static bool run_round(struct cluster *cluster) {
     bool ran = false;
+    hold_somebody(cluster);
     for (uint32_t c = 0; c < cluster->cta_count; c++) {
         struct cta *cta = &cluster->ctas[c];
         for (uint32_t w = 0; w < cta->warp_count && !cluster->stop; w++) {
-            if (!warp_ready(&cta->warps[w])) {
+            if (!warp_ready(&cta->warps[w]) || is_held(cluster, c, w)) {
                 continue;
             }
             warp_run(&cta->warps[w], quantum_of(cluster));
@@ -207,6 +235,8 @@ bool cluster_run(struct cluster *cluster, uint64_t steps) {
             if (async_complete_one(cluster)) {
                 cluster->progress = true;
                 retry_all(cluster);
+            } else if (cluster->held_rounds > 0) {
+                cluster->held_rounds = 0;
             } else if (!force_one(cluster)) {
                 report_deadlock(cluster);
                 cluster_stop(cluster);
