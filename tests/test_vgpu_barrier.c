@@ -209,9 +209,9 @@ TEST(a_dead_lock_names_each_warp) {
 /* Two arrivals of the same warp complete a barrier that is meant for both: whether that happens is
  * a matter of who is faster, and the random order has a warp fall behind. */
 TEST(warps_that_only_happen_to_keep_in_step) {
-    for (int async = 0; async < 4; async++) {
-        const struct bench_options options = {.async = (vgpu_async)async};
-        const bool random = async == VGPU_ASYNC_RANDOM;
+    for (int i = 0; i < 4 * 8; i++) {
+        const struct bench_options options = {.async = (vgpu_async)(i % 4), .seed = 1 + i / 4};
+        const bool random = options.async == VGPU_ASYNC_RANDOM;
         struct bench *bench = bench_with(1, 64, 0, options);
         CHECK_EQ(bench_run(bench, TURNS("", "")), random ? VGPU_FAULT : VGPU_OK);
         if (random) {
