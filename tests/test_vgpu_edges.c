@@ -487,6 +487,28 @@ TEST(scores_that_outgrow_every_reference) {
     }
 }
 
+/* In every third head a key far above all others, which come first. */
+static void tower_in_some_heads(struct sample *s) {
+    fill(s, 0.01F, 0.01F, 1.0F);
+    for (int64_t h = 0; h < s->full.heads_q; h += 3) {
+        for (int64_t i = 0; i < s->full.seq_q; i++) {
+            set_q(s, 0, h, i, 0, 8.0F);
+        }
+    }
+    set_k(s, 0, 0, 1, 0, 100.0F);
+}
+
+/* More tiles of rows than multiprocessors: a block has one after the other, some of them twice. */
+TEST(some_of_many_tiles_outgrow_fp32) {
+    NEEDS_KERNELS(0);
+    struct edge edge = {problem_of(1, 280, 17, 70), ARRANGE_GIVEN, tower_in_some_heads, false};
+    edge.problem.scale = 1.0F;
+    for (int causal = 0; causal < 3; causal++) {
+        edge.problem.causal = (attn_causal)causal;
+        CHECK(try_edge(&edge) > 0);
+    }
+}
+
 /* ---- values that are not finite, or nearly --------------------------------------------------- */
 
 /* Tiles whose probabilities against the reference of the first are some hundreds, just so that it

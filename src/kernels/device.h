@@ -29,6 +29,7 @@ extern "C" __device__ void __assertfail(const char *condition, const char *file,
 #endif
 
 #define MINUS_INFINITY __int_as_float(0xff800000)
+#define NOT_A_NUMBER __int_as_float(0x7fffffff)
 #define LN_2 0.693147180559945309f
 
 enum {
@@ -168,6 +169,12 @@ INLINE float exp2_fast(float x) {
     return y;
 }
 
+INLINE float reciprocal_fast(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 INLINE float log2_fast(float x) {
     float y;
     asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -183,9 +190,7 @@ INLINE float finite_or_zero(float maximum) {
 /* What a finished row writes: x / sum, and 0 where nothing weighs anything, whatever x became of a
  * V that is not finite; a NaN in the sum stays. */
 INLINE float normalise(float x, float sum) {
-    float inverse;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(sum));
-    return sum == 0.0f ? 0.0f : x * inverse;
+    return sum == 0.0f ? 0.0f : x * reciprocal_fast(sum);
 }
 
 INLINE float log_sum_exp(float origin, float sum) {

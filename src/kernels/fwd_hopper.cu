@@ -9,18 +9,18 @@
  *
  *     producer (a thread; FULL: a warp)       each consumer warpgroup: 64 rows of the tile
  *     for each tile of rows:                  for each tile of rows:
- *         K of its last tile of keys              S = Q K^T of the last keys: their maximum is the
- *         Q                                       row's reference, P = exp2(S - reference)
+ *         K of its last tile of keys              S = Q K^T of the last keys: their maximum gives
+ *         Q                                       a row its reference, P = exp2(S - reference)
  *         V, and K of the tile of keys before     for the other tiles of keys, backwards:
  *         ...                                         S = Q K^T, O += P V (of the tile before)
  *                                                     mask; P = exp2(S - reference)
  *                                                 O += P V; O / sum -> shared -> global
  *
- * Keys run backwards, so that what a mask crosses comes first. No running maximum: a row's
- * reference is the maximum of its first tile; later tiles are taken against it at once, and if a
- * sum shows that 16 bits were too few (rare), the scores, which are still there, are taken again
- * against their true maximum. OVERLAP keeps O += P V under way during the next softmax; PING_PONG
- * has the warpgroups take turns at the tensor cores, STAGGER only at a tile's first scores.
+ * Keys run backwards, so that what a mask crosses comes first. The softmax has no running maximum
+ * (hopper_softmax.h); where it needed one, a consumer asks for the tile of rows again, and gets it
+ * behind the tile that is under way, with `careful` in its note. OVERLAP keeps O += P V under way
+ * during the next softmax; PING_PONG has the warpgroups take turns at the tensor cores, STAGGER
+ * only at a tile's first scores.
  *
  * Tiles of rows that are all as long are dealt out by number; masked ones longest first to whoever
  * is free, by a counter in the workspace that the last block sets back. A block takes its next tile
@@ -36,7 +36,7 @@
  *     k      STAGES x BN x C x 2
  *     v      STAGES x BN x C x 2
  * static: mbarriers "full" and "empty" of each stage of q, k, v, one of a tile of V that is
- * trimmed; a note for each stage of q.
+ * trimmed; two notes for each stage of q, and what is to come again.
  *
  * Invariant: every warpgroup waits for and releases every stage that the producer fills, in the
  * same order; both sides work out the same tiles from the same numbers.
@@ -49,11 +49,17 @@
 struct consumer {
     struct barriers b;
     struct places at;
+    struct notes *notes;
     int group, warp, lane;
     bool leader;
     struct ring q, k, v;
     int unsettled; /* the Q stage that a store still reads; -1: none */
 };
+
+/* Of the tile of rows that it is at. */
+INLINE struct note *own_note(const struct consumer &c) {
+    return &c.notes->note[note_of(c.q.stage, c.q.parity ^ 1)]; /* the producer's parity */
+}
 
 INLINE void wait_k(const struct consumer &c) {
     barrier_wait(c.b.k_full + (unsigned)(c.k.stage * BARRIER), c.k.parity);
@@ -131,10 +137,13 @@ INLINE void give_turn(const struct consumer &c) {
     }
 }
 
-/* One step of the loop: S of tile n, O += P V of the tile before, P of tile n. */
+/* One step of the loop: S of tile n, O += P V of the tile before, P of tile n. `careful`: with a
+ * running maximum; rare, and not overlapped. */
+template <bool careful>
 INLINE void step(struct consumer &c, const struct attn_args &a, const struct work &w,
                  const struct group_rows &rows, int n, unsigned q, float (&o)[OUTPUTS],
                  unsigned (&before)[PAIRS], unsigned (&p)[PAIRS], struct row_state &state) {
+    constexpr bool overlap = OVERLAP && !careful; /* else P may take the place of the one before */
     float s[SCORES];
     wait_k(c);
     if (PING_PONG) {
@@ -149,7 +158,7 @@ INLINE void step(struct consumer &c, const struct attn_args &a, const struct wor
     if (PING_PONG) {
         named_arrive(TURN + (c.group + 1 == CONSUMERS ? 0 : c.group + 1), 2 * GROUP);
     }
-    if (OVERLAP) {
+    if (overlap) {
         products_wait<1>();
     } else {
         products_wait<0>();
@@ -158,19 +167,22 @@ INLINE void step(struct consumer &c, const struct attn_args &a, const struct wor
     }
     keep(s);
     release_k(c);
-    if (!OVERLAP) {
+    if (!overlap) {
         release_v(c);
     }
     apply_options(s, a, w, rows, n, false, c.lane);
-    const bool raised = softmax(p, s, rows.scale, state);
-    if (OVERLAP) {
+    if (careful) {
+        raise_rows(s, rows.scale, state);
+    }
+    const unsigned raised = softmax(p, s, rows.scale, state) | (careful ? BOTH_ROWS : 0);
+    if (overlap) {
         products_wait<0>();
         keep(o);
         keep(before);
         release_v(c);
     }
-    if (raised) {
-        rescale(o, state.factor);
+    if (raised != 0) {
+        rescale(o, state, raised);
     }
 }
 
@@ -184,7 +196,7 @@ INLINE void last_step(struct consumer &c, float (&o)[OUTPUTS], unsigned (&p)[PAI
 
 /* Tiles of keys [begin, end) of this warpgroup's rows. */
 INLINE void attend(struct consumer &c, const struct attn_args &a, const struct work &w,
-                   const struct group_rows &rows, int begin, int end, unsigned q,
+                   const struct group_rows &rows, int begin, int end, bool careful, unsigned q,
                    float (&o)[OUTPUTS], struct row_state &state) {
     unsigned p[PAIRS], other[PAIRS];
     int n = end - 1;
@@ -201,6 +213,11 @@ INLINE void attend(struct consumer &c, const struct attn_args &a, const struct w
         softmax_first(p, s, rows.scale, state);
         settle(c);
     }
+#pragma unroll 1
+    while (n > begin && (careful || may_lack_reference(rows, n))) {
+        n--;
+        step<true>(c, a, w, rows, n, q, o, p, p, state);
+    }
     if (OVERLAP) { /* P of one tile is read while that of the next is made */
 #pragma unroll 1
         for (;;) {
@@ -208,25 +225,34 @@ INLINE void attend(struct consumer &c, const struct attn_args &a, const struct w
                 last_step(c, o, p);
                 return;
             }
-            step(c, a, w, rows, n, q, o, p, other, state);
+            step<false>(c, a, w, rows, n, q, o, p, other, state);
             if (--n < begin) {
                 last_step(c, o, other);
                 return;
             }
-            step(c, a, w, rows, n, q, o, other, p, state);
+            step<false>(c, a, w, rows, n, q, o, other, p, state);
         }
     } else {
 #pragma unroll 1
         while (--n >= begin) {
-            step(c, a, w, rows, n, q, o, p, p, state);
+            step<false>(c, a, w, rows, n, q, o, p, p, state);
         }
         last_step(c, o, p);
     }
 }
 
-/* O and the LSE of a finished tile leave; the Q stage is released, now or when O has left it. */
+/* Has the tile of rows come once more. Before its stage of Q is released. */
+INLINE void ask_again(const struct consumer &c) {
+    if (atomicOr(&own_note(c)->again, 1U) == 0) {
+        atomicAdd(&c.notes->asked, 1U);
+    }
+}
+
+/* O and the LSE of a finished tile leave; the Q stage is released, now or when O has left it. What
+ * is not finite comes again, and if it still is not, it is repaired. */
 INLINE void finish(struct consumer &c, const struct attn_tma_args &t, const struct work &w,
-                   const struct group_rows &rows, float (&o)[OUTPUTS], struct row_state &state) {
+                   const struct group_rows &rows, bool careful, float (&o)[OUTPUTS],
+                   struct row_state &state) {
     const struct attn_args &a = t.a;
     const int first = w.first_row + c.group * ROWS;
     const bool bad = normalise_rows(o, state);
@@ -239,6 +265,11 @@ INLINE void finish(struct consumer &c, const struct attn_tma_args &t, const stru
         publish_shared();
         any_bad = named_sync_or(GROUP_MEETS + c.group, GROUP, bad);
         if (c.leader) {
+            if (careful) {
+                stores_wait(); /* of the same rows, the first time */
+            } else if (any_bad) {
+                ask_again(c);
+            }
 #pragma unroll
             for (int i = 0; i < CHUNKS; i++) {
                 store_box(&t.o, q + (unsigned)(i * Q_CHUNK), 64 * i, first, w.head, w.batch);
@@ -248,7 +279,7 @@ INLINE void finish(struct consumer &c, const struct attn_tma_args &t, const stru
             release_q(c, c.q.stage);
         }
         c.unsettled = c.q.stage;
-        if (any_bad) {
+        if (any_bad && careful) {
             if (c.leader) {
                 stores_wait();
             }
@@ -256,12 +287,15 @@ INLINE void finish(struct consumer &c, const struct attn_tma_args &t, const stru
         }
     } else {
         if (c.lane == 0) {
+            if (bad && !careful) {
+                ask_again(c);
+            }
             release_q(c, c.q.stage);
         }
         store_rows(o, a, w, rows.row, c.lane);
         __syncwarp();
     }
-    if (bad) {
+    if (bad && careful) {
         repair_rows(a, w, first + c.warp * 16, 16, c.lane);
     }
     advance<Q_STAGES>(c.q);
@@ -282,32 +316,51 @@ INLINE void pass(struct consumer &c, int count) {
 
 /* The tile that a note tells of, read by one lane for its warp; its first row is below 0 if there
  * are no more. */
-INLINE struct work read_note(const struct note *note, int lane) {
+INLINE struct work read_note(const struct note *note, int lane, int &careful) {
     struct work w = {};
+    careful = 0;
     if (lane == 0) { /* volatile: else the compiler lets all lanes read */
-        const unsigned from = shared_address(note);
-        asm volatile("ld.shared.v2.b32 {%0, %1}, [%3];\n\tld.shared.b32 %2, [%3 + 8];"
-                     : "=&r"(w.batch), "=&r"(w.head), "=&r"(w.first_row)
-                     : "r"(from)
+        asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(w.batch), "=r"(w.head), "=r"(w.first_row), "=r"(careful)
+                     : "r"(shared_address(note))
                      : "memory");
     }
+    careful = __shfl_sync(~0U, careful, 0);
     w.batch = __shfl_sync(~0U, w.batch, 0);
     w.head = __shfl_sync(~0U, w.head, 0);
     w.first_row = __shfl_sync(~0U, w.first_row, 0);
     return w;
 }
 
-INLINE void consume(const struct attn_tma_args &t, struct consumer &c, const struct note *notes) {
+/* The producer has no more tiles, and so many came again: is that all that were asked for? */
+INLINE bool is_end(struct consumer &c, int came_again) {
+    settle(c);
+    named_sync(END, CONSUMERS * GROUP); /* nobody asks after that */
+    if (*(volatile unsigned *)&c.notes->asked == (unsigned)came_again) {
+        return true;
+    }
+    if (c.lane == 0) {
+        release_q(c, c.q.stage);
+    }
+    advance<Q_STAGES>(c.q);
+    return false;
+}
+
+INLINE void consume(const struct attn_tma_args &t, struct consumer &c) {
     const struct attn_args &a = t.a;
     if (PING_PONG && c.group == CONSUMERS - 1) {
         named_arrive(TURN, 2 * GROUP); /* the first warpgroup may begin */
     }
 #pragma unroll 1
     for (;;) {
+        int careful;
         barrier_wait(c.b.q_full + (unsigned)(c.q.stage * BARRIER), c.q.parity);
-        struct work w = read_note(&notes[c.q.stage], c.lane);
+        struct work w = read_note(own_note(c), c.lane, careful);
         if (w.first_row < 0) {
-            break;
+            if (is_end(c, careful)) {
+                break;
+            }
+            continue;
         }
         lengths_of_sequence(a, w);
         const struct span tile = keys_of_tile(a, w);
@@ -319,7 +372,7 @@ INLINE void consume(const struct attn_tma_args &t, struct consumer &c, const str
         struct group_rows rows;
         rows.row = first + c.warp * 16 + c.lane / 4;
         rows.scale = FULL && a.softcap_log2 > 0.0f ? 1.0f : a.scale_log2;
-        struct row_state state = {{NO_REFERENCE, NO_REFERENCE}, {0.0f, 0.0f}, {1.0f, 1.0f}};
+        struct row_state state = unseen_rows();
         float o[OUTPUTS];
 #pragma unroll
         for (int i = 0; i < OUTPUTS; i++) {
@@ -337,16 +390,15 @@ INLINE void consume(const struct attn_tma_args &t, struct consumer &c, const str
         if (own.begin < own.end) {
             const unsigned q =
                 c.at.q + (unsigned)(c.q.stage * Q_BYTES + c.group * ROWS * SWIZZLE_ROW);
-            attend(c, a, w, rows, own.begin, own.end, q, o, state);
+            attend(c, a, w, rows, own.begin, own.end, careful, q, o, state);
         } else {
             settle(c);
         }
         if (FULL) {
             skip_keys(c, own.begin - tile.begin);
         }
-        finish(c, t, w, rows, o, state);
+        finish(c, t, w, rows, careful, o, state);
     }
-    settle(c);
 }
 
 /* ---- the block ------------------------------------------------------------------------------- */
@@ -355,7 +407,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     ATTN_ENTRY(const __grid_constant__ struct attn_tma_args t) {
     extern __shared__ unsigned char dynamic[];
     __shared__ __align__(8) unsigned long long barriers[2 * Q_STAGES + 4 * ATTN_STAGES + FULL];
-    __shared__ __align__(16) struct note notes[Q_STAGES];
+    __shared__ __align__(16) struct notes notes;
     const int group = __shfl_sync(~0U, (int)threadIdx.x / GROUP, 0);
     launch_next();
     struct places at;
@@ -378,6 +430,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             barrier_init(b.q_full + i * BARRIER, 1);
             barrier_init(b.q_empty + i * BARRIER, 4 * CONSUMERS);
         }
+        for (int i = 0; i < 2 * Q_STAGES; i++) {
+            notes.note[i].again = 0;
+        }
+        notes.again = -1;
+        notes.came_again = 0;
+        notes.asked = 0;
         for (unsigned i = 0; i < ATTN_STAGES; i++) {
             barrier_init(b.k_full + i * BARRIER, 1);
             barrier_init(b.k_empty + i * BARRIER, CONSUMERS);
@@ -390,12 +448,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     if (group == CONSUMERS) {
         give_up_registers<PRODUCER_REGISTERS>();
         if (threadIdx.x < CONSUMERS * GROUP + PRODUCERS) {
-            produce(t, at, b, notes);
+            produce(t, at, b, &notes);
         }
     } else {
         take_registers<CONSUMER_REGISTERS>();
         struct consumer c = {b,
                              at,
+                             &notes,
                              group,
                              (int)threadIdx.x % GROUP / LANES,
                              (int)threadIdx.x % LANES,
@@ -404,6 +463,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                              {0, 0},
                              {0, 0},
                              -1};
-        consume(t, c, notes);
+        consume(t, c);
     }
 }

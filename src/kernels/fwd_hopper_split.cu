@@ -8,7 +8,8 @@
  *         S of its first two tiles at once; P of the first while S of the second is computed
  *         O += P V; then S, O += P V, P of one tile after the other
  *         its leader asks for the tile that takes a stage it has left
- *     warpgroup 1 leaves O, sums and references in its stages; warpgroup 0 merges and stores
+ *     warpgroup 1 leaves O, sums and references in its stages; warpgroup 0 merges and stores,
+ *         unless something is not finite: then both begin once more, with a running maximum
  *
  * A stage belongs to one warpgroup for good, so nobody has to say that it is empty but the
  * warpgroup to itself. The block begins before the kernel in front of it has ended, and waits for
@@ -36,7 +37,7 @@ static_assert(ATTN_BM == ROWS && ATTN_WARPS == 4 * GROUPS && ATTN_STAGES % GROUP
 static_assert(OWN >= 2, "two tiles are worked on at once");
 static_assert(OWN * K_BYTES >= ROWS * ATTN_D * 4, "the stages of K leave too little room for O");
 
-enum named { MERGE = 1, GROUP_MEETS = 2 };
+enum named { MERGE = 1, GROUP_MEETS, VERDICT };
 
 /* A warpgroup, its part of the keys and where they come to lie. */
 struct part {
@@ -130,11 +131,15 @@ INLINE void leave_v(const struct part &p, int i) {
     }
 }
 
+INLINE int tile_of(const struct part &p, int i) {
+    return p.last - GROUPS * i;
+}
+
 INLINE void finish_scores(const struct part &p, float (&s)[SCORES], const struct group_rows &rows,
                           int i) {
     keep(s);
     leave_k(p, i);
-    apply_options(s, p.t->a, p.w, rows, p.last - GROUPS * i, true, p.lane);
+    apply_options(s, p.t->a, p.w, rows, tile_of(p, i), true, p.lane);
 }
 
 /* Tiles 2 and up, each with O += P V of the one before it. */
@@ -150,8 +155,9 @@ INLINE void attend_more(const struct part &p, const struct group_rows &rows, uns
         keep(pairs);
         leave_v(p, i - 1);
         finish_scores(p, s, rows, i);
-        if (softmax(pairs, s, rows.scale, state)) {
-            rescale(o, state.factor);
+        const unsigned raised = softmax(pairs, s, rows.scale, state);
+        if (raised != 0) {
+            rescale(o, state, raised);
         }
     }
 }
@@ -178,18 +184,43 @@ INLINE void attend(const struct part &p, const struct group_rows &rows, unsigned
     begin_outputs(p, o, pairs, 0);
     products_wait<1>();
     finish_scores(p, second, rows, 1);
-    const bool raised = softmax(other, second, rows.scale, state);
+    unsigned raised = 0;
+    if (may_lack_reference(rows, tile_of(p, 0))) { /* tiles after the second are seen by all */
+        raise_rows(second, rows.scale, state);
+        raised = BOTH_ROWS;
+    }
+    raised |= softmax(other, second, rows.scale, state);
     products_wait<0>();
     keep(o);
     keep(pairs);
     leave_v(p, 0);
-    if (raised) {
-        rescale(o, state.factor);
+    if (raised != 0) {
+        rescale(o, state, raised);
     }
     attend_more(p, rows, q, o, other, state);
     begin_outputs(p, o, other, p.count - 1);
     products_wait<0>();
     keep(o);
+}
+
+/* With a running maximum, a tile at a time: rare. */
+INLINE void attend_carefully(const struct part &p, const struct group_rows &rows, unsigned q,
+                             float (&o)[OUTPUTS], struct row_state &state) {
+#pragma unroll 1
+    for (int i = 0; i < p.count; i++) {
+        float s[SCORES];
+        unsigned pairs[PAIRS];
+        begin_scores(p, s, q, i);
+        products_wait<0>();
+        finish_scores(p, s, rows, i);
+        raise_rows(s, rows.scale, state);
+        softmax(pairs, s, rows.scale, state);
+        rescale(o, state, BOTH_ROWS);
+        begin_outputs(p, o, pairs, i);
+        products_wait<0>();
+        keep(o);
+        leave_v(p, i);
+    }
 }
 
 /* ---- two become one -------------------------------------------------------------------------- */
@@ -231,14 +262,19 @@ INLINE void merge(float (&o)[OUTPUTS], struct row_state &state, const float4 *ou
     }
 }
 
-/* O / sum and the LSE leave. */
-INLINE void finish(const struct part &p, const struct group_rows &rows, float (&o)[OUTPUTS],
+/* O / sum and the LSE leave, unless something is not finite: then all is done once more, and if it
+ * still is not, it is repaired. Returns whether that is so. */
+template <bool careful>
+INLINE bool finish(const struct part &p, const struct group_rows &rows, float (&o)[OUTPUTS],
                    struct row_state &state, unsigned q) {
     const struct attn_args &a = p.t->a;
     const bool bad = normalise_rows(o, state);
     stage_rows(o, q, p.warp, p.lane);
     publish_shared();
-    const bool any_bad = named_sync_or(GROUP_MEETS, GROUP, bad);
+    const bool any_bad = named_sync_or(VERDICT, GROUPS * GROUP, bad);
+    if (any_bad && !careful) {
+        return true;
+    }
     if (p.leader) {
 #pragma unroll
         for (int i = 0; i < CHUNKS; i++) {
@@ -260,9 +296,53 @@ INLINE void finish(const struct part &p, const struct group_rows &rows, float (&
     if (p.leader) {
         stores_wait_read(); /* shared memory goes with the block */
     }
+    return false;
 }
 
 /* ---- the block ------------------------------------------------------------------------------- */
+
+/* The whole block; true: once more, carefully (with a running maximum). */
+template <bool careful>
+INLINE bool run(const struct part &p, const struct group_rows &rows, unsigned q, unsigned q_full,
+                float4 *outputs, float4 *states) {
+    if (threadIdx.x == 0) {
+        for (unsigned i = 0; i < 1 + 2 * ATTN_STAGES; i++) {
+            if (careful) {
+                barrier_end(q_full + i * BARRIER);
+            }
+            barrier_init(q_full + i * BARRIER, 1);
+        }
+        barriers_publish();
+    }
+    __syncthreads();
+    if (p.leader && p.count > 0) {
+        ask_for_first(p, q, q_full);
+    }
+    struct row_state state = unseen_rows();
+    float o[OUTPUTS];
+#pragma unroll
+    for (int i = 0; i < OUTPUTS; i++) {
+        o[i] = 0.0f;
+    }
+    if (p.count > 0) {
+        barrier_wait(q_full, 0);
+        if (careful) {
+            attend_carefully(p, rows, q, o, state);
+        } else {
+            attend(p, rows, q, o, state);
+        }
+    } else {
+        wait_for_kernel_before(); /* its leader has not */
+    }
+    if (p.group == 1) {
+        leave_behind(o, state, outputs, states);
+        named_arrive(MERGE, GROUPS * GROUP);
+        return named_sync_or(VERDICT, GROUPS * GROUP, false) && !careful;
+    }
+    named_sync(MERGE, GROUPS * GROUP);
+    merge(o, state, outputs, states);
+    return finish<careful>(p, rows, o, state, q);
+}
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     ATTN_ENTRY(const __grid_constant__ struct attn_tma_args t) {
@@ -273,6 +353,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     const unsigned skipped = (0U - shared_address(dynamic)) & (SWIZZLE_ROWS - 1);
     const unsigned q = shared_address(dynamic) + skipped, k = q + Q_BYTES;
     const unsigned q_full = shared_address(barriers);
+    float4 *const outputs =
+        (float4 *)(dynamic + skipped + Q_BYTES + OWN * K_BYTES); /* K of warpgroup 1 */
     launch_next();
 
     struct part p;
@@ -286,37 +368,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     rows.scale = a.scale_log2;
     const struct span all = tiles_of(keys_of_rows(a, p.w, p.w.first_row, ROWS, &rows.common));
     p = part_of_group(p, all, __shfl_sync(~0U, (int)threadIdx.x / GROUP, 0), k, q_full + BARRIER);
-    if (threadIdx.x == 0) {
-        for (unsigned i = 0; i < 1 + 2 * ATTN_STAGES; i++) {
-            barrier_init(q_full + i * BARRIER, 1);
-        }
-        barriers_publish();
+    if (run<false>(p, rows, q, q_full, outputs, states)) {
+        publish_shared(); /* copies come to lie where threads have written */
+        __syncthreads();
+        run<true>(p, rows, q, q_full, outputs, states);
     }
-    __syncthreads();
-    if (p.leader && p.count > 0) {
-        ask_for_first(p, q, q_full);
-    }
-
-    struct row_state state = {{NO_REFERENCE, NO_REFERENCE}, {0.0f, 0.0f}, {1.0f, 1.0f}};
-    float o[OUTPUTS];
-#pragma unroll
-    for (int i = 0; i < OUTPUTS; i++) {
-        o[i] = 0.0f;
-    }
-    if (p.count > 0) {
-        barrier_wait(q_full, 0);
-        attend(p, rows, q, o, state);
-    } else {
-        wait_for_kernel_before(); /* its leader has not */
-    }
-    float4 *outputs =
-        (float4 *)(dynamic + skipped + Q_BYTES + OWN * K_BYTES); /* K of warpgroup 1 */
-    if (p.group == 1) {
-        leave_behind(o, state, outputs, states);
-        named_arrive(MERGE, GROUPS * GROUP);
-        return;
-    }
-    named_sync(MERGE, GROUPS * GROUP);
-    merge(o, state, outputs, states);
-    finish(p, rows, o, state, q);
 }

@@ -1,18 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hopper.h - what a warpgroup does with its 64 rows in every Hopper kernel: S = Q K^T, softmax,
- * O += P V, masks, and O on its way out.
+ * hopper.h - what a warpgroup does with its 64 rows in every Hopper kernel, but for the softmax:
+ * S = Q K^T, O += P V, masks, and O on its way out.
  *
- * No running maximum: a row's reference is the maximum of its first tile; later tiles are taken
- * against it at once, and if a sum shows that 16 bits were too few (rare), the scores, which are
- * still there, are taken again against their true maximum.
- *
- * Invariant: a row's sum and O are what they would be against its reference in exact arithmetic.
+ * Invariant: a thread holds two rows, 8 apart, of S, P and O; four neighbouring lanes share them.
  */
 #ifndef ATTN_KERNELS_HOPPER_H
 #define ATTN_KERNELS_HOPPER_H
 
-#include "repair.h"
+#include "hopper_softmax.h"
 #include "tma.h"
 #include "wgmma.h"
 
@@ -29,17 +25,12 @@ enum {
     CHUNKS = COLUMNS / 64,
     STEPS = ATTN_D / 16,
     KEY_STEPS = ATTN_BN / 16,
-    SCORES = ATTN_BN / 2, /* of a thread */
-    OUTPUTS = ATTN_D / 2, /* likewise */
-    PAIRS = ATTN_BN / 4,  /* of probabilities */
+    OUTPUTS = ATTN_D / 2, /* of a thread */
     Q_CHUNK = ATTN_BM * SWIZZLE_ROW,
     K_CHUNK = ATTN_BN * SWIZZLE_ROW,
     Q_BYTES = CHUNKS * Q_CHUNK,
     K_BYTES = CHUNKS * K_CHUNK
 };
-
-/* The reference of a row that has seen nothing: its distance to any score is infinite. */
-#define NO_REFERENCE (-3.4028234e38f)
 
 /* ---- tiles of keys --------------------------------------------------------------------------- */
 
@@ -117,90 +108,20 @@ INLINE void accumulate(float (&o)[OUTPUTS], unsigned (&p)[PAIRS], unsigned v) {
     products_commit();
 }
 
-/* ---- softmax --------------------------------------------------------------------------------- */
-
-/* Of the two rows of a thread. */
-struct row_state {
-    float reference[2], sum[2], factor[2];
-};
-
-/* P and their sums, of both rows of a thread (from 0, step 1) or of one (from it on, step 2). */
-template <int from, int step>
-INLINE void exponentiate(unsigned (&p)[PAIRS], float (&sum)[2], const float (&s)[SCORES],
-                         const float (&reference)[2], float scale) {
-    float parts[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+template <int row> INLINE void rescale_row(float (&o)[OUTPUTS], float factor) {
 #pragma unroll
-    for (int i = from; i < PAIRS; i += step) {
-        const float origin = -reference[i % 2];
-        const float low = exp2_fast(fmaf(s[2 * i], scale, origin));
-        const float high = exp2_fast(fmaf(s[2 * i + 1], scale, origin));
-        parts[i % 2 * 2] += low;
-        parts[i % 2 * 2 + 1] += high;
-        p[i] = pack(low, high);
-    }
-#pragma unroll
-    for (int row = from; row < 2; row += step) {
-        sum[row] = parts[2 * row] + parts[2 * row + 1];
+    for (int i = 2 * row; i < OUTPUTS; i += 4) {
+        o[i] *= factor;
+        o[i + 1] *= factor;
     }
 }
 
-/* The reference of a row becomes the maximum so far, the factor what that does to sum and O. The
- * largest score is the largest product: scales are positive. */
-template <int row>
-INLINE void raise_reference(const float (&s)[SCORES], float scale, struct row_state &rows) {
-    float even = s[2 * row], odd = s[2 * row + 1];
-#pragma unroll
-    for (int i = row + 2; i < PAIRS; i += 2) {
-        even = fmaxf(even, s[2 * i]);
-        odd = fmaxf(odd, s[2 * i + 1]);
+INLINE void rescale(float (&o)[OUTPUTS], const struct row_state &state, unsigned raised) {
+    if (raised & FIRST_ROW) {
+        rescale_row<0>(o, state.factor[0]);
     }
-    float maximum = fmaxf(even, odd);
-    maximum = fmaxf(maximum, __shfl_xor_sync(~0U, maximum, 1));
-    maximum = fmaxf(maximum, __shfl_xor_sync(~0U, maximum, 2));
-    maximum = fmaxf(maximum * scale, rows.reference[row]);
-    rows.factor[row] = exp2_fast(rows.reference[row] - maximum);
-    rows.reference[row] = maximum;
-    rows.sum[row] *= rows.factor[row];
-}
-
-/* Returns whether O has to be multiplied by the factors; the same in all lanes. Where 16 bits were
- * too few for one of a lane's two rows, the other one is left as it is. */
-INLINE bool softmax(unsigned (&p)[PAIRS], const float (&s)[SCORES], float scale,
-                    struct row_state &rows) {
-    float added[2];
-    exponentiate<0, 1>(p, added, s, rows.reference, scale);
-    const bool first = __any_sync(~0U, !(added[0] < SUM_LIMIT));
-    const bool second = __any_sync(~0U, !(added[1] < SUM_LIMIT));
-    const bool raise = first || second;
-    if (raise) {
-        rows.factor[0] = rows.factor[1] = 1.0f;
-        if (first) {
-            raise_reference<0>(s, scale, rows);
-            exponentiate<0, 2>(p, added, s, rows.reference, scale);
-        }
-        if (second) {
-            raise_reference<1>(s, scale, rows);
-            exponentiate<1, 2>(p, added, s, rows.reference, scale);
-        }
-    }
-    rows.sum[0] += added[0];
-    rows.sum[1] += added[1];
-    return raise;
-}
-
-INLINE void softmax_first(unsigned (&p)[PAIRS], const float (&s)[SCORES], float scale,
-                          struct row_state &rows) {
-    rows.reference[0] = rows.reference[1] = NO_REFERENCE;
-    rows.sum[0] = rows.sum[1] = 0.0f;
-    raise_reference<0>(s, scale, rows);
-    raise_reference<1>(s, scale, rows);
-    exponentiate<0, 1>(p, rows.sum, s, rows.reference, scale);
-}
-
-INLINE void rescale(float (&o)[OUTPUTS], const float factor[2]) {
-#pragma unroll
-    for (int i = 0; i < OUTPUTS; i++) {
-        o[i] *= factor[i / 2 % 2];
+    if (raised & SECOND_ROW) {
+        rescale_row<1>(o, state.factor[1]);
     }
 }
 
@@ -248,6 +169,12 @@ INLINE void apply_options(float (&s)[SCORES], const struct attn_args &a, const s
     }
 }
 
+/* Whether a row may have no reference when tile n has been seen. Keys run backwards, so the row
+ * whose keys end first is the last to get one. */
+INLINE bool may_lack_reference(const struct group_rows &rows, int n) {
+    return MASKED && rows.common.end <= n * ATTN_BN;
+}
+
 /* ---- a finished tile ------------------------------------------------------------------------- */
 
 /* O / sum; whether this warp met NaN or infinity. Rows that see nothing become 0. */
@@ -256,10 +183,8 @@ INLINE bool normalise_rows(float (&o)[OUTPUTS], struct row_state &rows) {
     float zeros[4] = {0.0f, 0.0f, 0.0f, 0.0f}; /* x times 0 of all x: NaN if one is not finite */
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        rows.sum[half] += __shfl_xor_sync(~0U, rows.sum[half], 1);
-        rows.sum[half] += __shfl_xor_sync(~0U, rows.sum[half], 2);
-        asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse[half]) : "f"(rows.sum[half]));
-        inverse[half] = rows.sum[half] == 0.0f ? 0.0f : inverse[half];
+        rows.sum[half] = sum_of_row(rows.sum[half]);
+        inverse[half] = rows.sum[half] == 0.0f ? 0.0f : reciprocal_fast(rows.sum[half]);
     }
 #pragma unroll
     for (int i = 0; i < OUTPUTS; i++) {

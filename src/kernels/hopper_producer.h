@@ -28,7 +28,8 @@ enum {
 };
 static_assert(ATTN_BM == ROWS * CONSUMERS, "a warpgroup has 64 rows");
 
-enum named { TURN = 1, GROUP_MEETS = 8 }; /* named barriers: one for each warpgroup from there on */
+/* Named barriers: one for each warpgroup, or stage of Q, from TURN and GROUP_MEETS on. */
+enum named { TURN = 1, GROUP_MEETS = 8, END = 12 };
 
 /* Full and empty barriers of the three rings. */
 struct barriers {
@@ -42,12 +43,27 @@ struct places {
 
 /* ---- the tiles of this block ----------------------------------------------------------------- */
 
-/* What the producer tells its consumers of a tile of rows. */
+/* What the producer tells its consumers of a tile of rows, and they it. */
 struct note {
     int batch, head;
-    int first_row; /* < 0: there are no more */
-    int unused;
+    int first_row;  /* < 0: there are no more */
+    int careful;    /* the tile comes for the second time; at the end: how many did */
+    unsigned again; /* a consumer wants it to come again: a row has become NaN */
+    unsigned unused[3];
 };
+
+/* In shared memory. */
+struct notes {
+    struct note note[2 * Q_STAGES];
+    int again;      /* the note of a tile that is to come again; < 0: there is none */
+    int came_again; /* tiles so far */
+    unsigned asked; /* tiles so far that consumers have asked for again */
+};
+
+/* The number of a note: a tile's outlives that of the next one in the same stage of Q. */
+INLINE int note_of(int stage, unsigned parity) {
+    return stage + (int)parity * Q_STAGES;
+}
 
 /* Of a tile of rows; none of a tile that lies behind its (packed) sequence. */
 INLINE struct span keys_of_tile(const struct attn_args &a, const struct work &w) {
@@ -103,14 +119,16 @@ INLINE void zero_rows(unsigned v, int first) {
     __syncwarp();
 }
 
+enum { ENDED = 0x7fffffff };
+
 /* The producer's way through tiles of rows and rings. */
 struct producer {
     struct barriers b;
     struct places at;
-    struct note *notes;
+    struct notes *notes;
     struct ring q, k, v;
     unsigned landed; /* parity */
-    int number, all; /* of the tile to come; of all tiles */
+    int number, all; /* of the tile to come, ENDED when all have been told; of all tiles */
     struct work w;   /* the tile to come, if there is one */
 };
 
@@ -141,8 +159,46 @@ INLINE void take_next(const struct attn_tma_args &t, struct producer &p) {
     }
 }
 
+/* A stage of Q is empty. If the tile that was there is to come again, its note is remembered. */
+INLINE void look_back(const struct producer &p, struct ring q) {
+    barrier_wait(p.b.q_empty + (unsigned)(q.stage * BARRIER), q.parity);
+    const int before = note_of(q.stage, q.parity ^ 1);
+    if (first_producer() && p.notes->note[before].again != 0) {
+        p.notes->again = before;
+    }
+}
+
+/* Whether a note is remembered. */
+INLINE bool must_come_again(const struct producer &p) {
+    if (PRODUCERS > 1) {
+        __syncwarp();
+    }
+    return p.notes->again >= 0;
+}
+
+/* If there is a tile to come again, it takes the place of the tile to come. */
+INLINE bool take_again(const struct attn_args &a, struct producer &p) {
+    const bool again = must_come_again(p);
+    if (again) {
+        struct note *const note = &p.notes->note[p.notes->again];
+        p.w.batch = note->batch;
+        p.w.head = note->head;
+        p.w.first_row = note->first_row;
+        lengths_of_sequence(a, p.w);
+        if (PRODUCERS > 1) {
+            __syncwarp();
+        }
+        if (first_producer()) {
+            note->again = 0;
+            p.notes->again = -1;
+            p.notes->came_again++;
+        }
+    }
+    return again;
+}
+
 /* One tile of rows: K of its last keys, its Q with a note, then V and K in turn. */
-INLINE void produce_tile(const struct attn_tma_args &t, struct producer &p) {
+INLINE void produce_tile(const struct attn_tma_args &t, struct producer &p, bool careful) {
     const struct attn_args &a = t.a;
     const struct work w = p.w;
     const struct span keys = keys_of_tile(a, w);
@@ -151,7 +207,9 @@ INLINE void produce_tile(const struct attn_tma_args &t, struct producer &p) {
     const int first_query = packed ? a.cu_seqlens_q[w.batch] : 0;
     const int first_key = packed ? a.cu_seqlens_kv[w.batch] : 0;
     const int batch = packed ? 0 : w.batch;
-    const int ask = LOOK_AHEAD ? max(keys.begin, keys.end - 1) : min(keys.end, keys.begin + 1);
+    const int ask = careful      ? -1
+                    : LOOK_AHEAD ? max(keys.begin, keys.end - 1)
+                                 : min(keys.end, keys.begin + 1);
 #pragma unroll 1
     for (int n = keys.end; n >= keys.begin; n--) {
         if (n == ask) {
@@ -168,9 +226,10 @@ INLINE void produce_tile(const struct attn_tma_args &t, struct producer &p) {
         }
         if (n == keys.end) {
             const unsigned full = p.b.q_full + (unsigned)(p.q.stage * BARRIER);
-            barrier_wait(p.b.q_empty + (unsigned)(p.q.stage * BARRIER), p.q.parity);
+            look_back(p, p.q);
             if (first_producer()) {
-                p.notes[p.q.stage] = {w.batch, w.head, w.first_row, 0};
+                p.notes->note[note_of(p.q.stage, p.q.parity)] = {w.batch, w.head, w.first_row,
+                                                                 ask < 0, 0};
                 if (keys.begin < keys.end) {
                     load_tile(p.at.q + (unsigned)(p.q.stage * Q_BYTES), &t.q, full, Q_CHUNK,
                               Q_BYTES, first_query + w.first_row, w.head, batch);
@@ -202,8 +261,33 @@ INLINE void produce_tile(const struct attn_tma_args &t, struct producer &p) {
     }
 }
 
+/* There are no more tiles: says so, and waits for what consumers say of the last ones. Whether that
+ * was all; else one has to come again. */
+INLINE bool end(const struct attn_args &a, struct producer &p) {
+    look_back(p, p.q);
+    if (must_come_again(p)) {
+        return false;
+    }
+    if (first_producer()) {
+        p.notes->note[note_of(p.q.stage, p.q.parity)] = {0, 0, -1, p.notes->came_again, 0};
+        barrier_arrive(p.b.q_full + (unsigned)(p.q.stage * BARRIER));
+        if (MASKED && p.number < ENDED) {
+            end_tiles(a);
+        }
+    }
+    p.number = ENDED;
+    advance<Q_STAGES>(p.q);
+    struct ring q = p.q;
+#pragma unroll 1
+    for (int i = 1; i < Q_STAGES && !must_come_again(p); i++) {
+        look_back(p, q);
+        advance<Q_STAGES>(q);
+    }
+    return !must_come_again(p);
+}
+
 INLINE void produce(const struct attn_tma_args &t, const struct places &at,
-                    const struct barriers &b, struct note *notes) {
+                    const struct barriers &b, struct notes *notes) {
     const struct attn_args &a = t.a;
     struct producer p = {b,
                          at,
@@ -224,18 +308,15 @@ INLINE void produce(const struct attn_tma_args &t, const struct places &at,
         find_tile(a, p);
     }
 #pragma unroll 1
-    while (p.number < p.all) {
-        produce_tile(t, p);
-        if (!LOOK_AHEAD) {
-            find_tile(a, p);
-        }
-    }
-    barrier_wait(b.q_empty + (unsigned)(p.q.stage * BARRIER), p.q.parity);
-    if (first_producer()) {
-        notes[p.q.stage].first_row = -1;
-        barrier_arrive(b.q_full + (unsigned)(p.q.stage * BARRIER));
-        if (MASKED) {
-            end_tiles(a);
+    for (;;) {
+        const bool careful = take_again(a, p);
+        if (careful || p.number < p.all) {
+            produce_tile(t, p, careful);
+            if (careful || !LOOK_AHEAD) {
+                find_tile(a, p);
+            }
+        } else if (end(a, p)) {
+            break;
         }
     }
 }

@@ -160,9 +160,7 @@ INLINE float capped(float x, float c) {
     const float square = x * x;
     const float series = x * fmaf(square, fmaf(square, 2.0f / 15.0f, -1.0f / 3.0f), 1.0f);
     const float e = exp2_fast(2.0f * LOG2_E * x); /* inf: tanh is 1 */
-    float inverse;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(e + 1.0f));
-    return c * (fabsf(x) < 0.06f ? series : fmaf(-2.0f, inverse, 1.0f));
+    return c * (fabsf(x) < 0.06f ? series : fmaf(-2.0f, reciprocal_fast(e + 1.0f), 1.0f));
 }
 
 INLINE float bias_at(const struct attn_args &a, long long at) {
