@@ -487,6 +487,32 @@ TEST(scores_that_outgrow_every_reference) {
     }
 }
 
+/* Thousands from 0, and in all tiles but the last, which is seen first, 30 above it: equal weights,
+ * whose V add up to 0. */
+static void stand_on_a_plateau(struct sample *s) {
+    fill(s, 0.0F, 0.0F, 0.0F);
+    for (int64_t i = 0; i < s->full.seq_q; i++) {
+        set_q(s, 0, 0, i, 0, i % 2 == 0 ? 8.0F : 800.0F);
+        set_q(s, 0, 0, i, 1, 1.0F);
+    }
+    for (int64_t j = 0; j < s->full.seq_kv; j++) {
+        set_k(s, 0, 0, j, 0, 6144.0F);
+        set_k(s, 0, 0, j, 1, j < 256 ? 30.0F : 0.0F);
+        for (int64_t d = 0; d < s->full.head_dim_v && j < 256; d++) {
+            set_v(s, 0, 0, j, d, j < 128 ? 1.0F : -1.0F);
+        }
+    }
+}
+
+TEST(equal_scores_far_from_zero) {
+    NEEDS_KERNELS(0);
+    struct edge edge = {problem_of(1, 1, 40, 384), ARRANGE_GIVEN, stand_on_a_plateau, false};
+    edge.problem.scale = 1.0F;
+    for (int i = 0; i < 2; i++) { /* in both dtypes */
+        CHECK(try_edge(&edge) > 0);
+    }
+}
+
 /* In every third head a key far above all others, which come first. */
 static void tower_in_some_heads(struct sample *s) {
     fill(s, 0.01F, 0.01F, 1.0F);

@@ -171,10 +171,8 @@ INLINE void step(struct consumer &c, const struct attn_args &a, const struct wor
         release_v(c);
     }
     apply_options(s, a, w, rows, n, false, c.lane);
-    if (careful) {
-        raise_rows(s, rows.scale, state);
-    }
-    const unsigned raised = softmax(p, s, rows.scale, state) | (careful ? BOTH_ROWS : 0);
+    const unsigned raised =
+        careful ? softmax_careful(p, s, rows.scale, state) : softmax(p, s, rows.scale, state);
     if (overlap) {
         products_wait<0>();
         keep(o);

@@ -213,9 +213,7 @@ INLINE void attend_carefully(const struct part &p, const struct group_rows &rows
         begin_scores(p, s, q, i);
         products_wait<0>();
         finish_scores(p, s, rows, i);
-        raise_rows(s, rows.scale, state);
-        softmax(pairs, s, rows.scale, state);
-        rescale(o, state, BOTH_ROWS);
+        rescale(o, state, softmax_careful(pairs, s, rows.scale, state));
         begin_outputs(p, o, pairs, i);
         products_wait<0>();
         keep(o);

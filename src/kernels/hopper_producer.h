@@ -81,12 +81,17 @@ INLINE bool first_producer(void) {
     return PRODUCERS == 1 || threadIdx.x % LANES == 0;
 }
 
+/* What the first producer knows; the others read no notes. */
+INLINE int told(int value) {
+    return PRODUCERS > 1 ? __shfl_sync(~0U, value, 0) : value;
+}
+
 /* The number behind `number`: of the next tile that nobody has. */
 INLINE int next_tile(const struct attn_args &a, int number) {
     if (MASKED && first_producer()) {
         number = (int)atomicAdd(&a.counters[0], 1U);
     }
-    return (int)gridDim.x + (PRODUCERS > 1 ? __shfl_sync(~0U, number, 0) : number);
+    return (int)gridDim.x + told(number);
 }
 
 /* The last block to end leaves both counters as it found them. */
@@ -170,29 +175,26 @@ INLINE void look_back(const struct producer &p, struct ring q) {
 
 /* Whether a note is remembered. */
 INLINE bool must_come_again(const struct producer &p) {
-    if (PRODUCERS > 1) {
-        __syncwarp();
-    }
-    return p.notes->again >= 0;
+    return told(first_producer() ? p.notes->again : 0) >= 0;
 }
 
 /* If there is a tile to come again, it takes the place of the tile to come. */
 INLINE bool take_again(const struct attn_args &a, struct producer &p) {
     const bool again = must_come_again(p);
     if (again) {
-        struct note *const note = &p.notes->note[p.notes->again];
-        p.w.batch = note->batch;
-        p.w.head = note->head;
-        p.w.first_row = note->first_row;
-        lengths_of_sequence(a, p.w);
-        if (PRODUCERS > 1) {
-            __syncwarp();
-        }
         if (first_producer()) {
+            struct note *const note = &p.notes->note[p.notes->again];
+            p.w.batch = note->batch;
+            p.w.head = note->head;
+            p.w.first_row = note->first_row;
             note->again = 0;
             p.notes->again = -1;
             p.notes->came_again++;
         }
+        p.w.batch = told(p.w.batch);
+        p.w.head = told(p.w.head);
+        p.w.first_row = told(p.w.first_row);
+        lengths_of_sequence(a, p.w);
     }
     return again;
 }

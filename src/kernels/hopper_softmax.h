@@ -7,8 +7,9 @@
  * exponentials of later tiles are taken against it at once, and take the place of their scores.
  * Where a lane's sum shows that 16 bits were too few, they and all that came before are multiplied
  * by a factor: in a wide row of thousands of keys that happens now and then, so it is kept cheap. A
- * tile whose sum is 2^126 or more has left fp32, and its scores are gone: the row becomes NaN, and
- * its tile of rows is computed once more, carefully: with a running maximum.
+ * tile whose sum is 2^125 or more may have left fp32, and its scores are gone; thousands of bits
+ * from 0, factor and reference no longer agree. Then the row becomes NaN, and its tile of rows is
+ * computed once more, carefully: with a running maximum.
  *
  * Invariant: a row's sum and O are what they would be against its reference (to the rounding of a
  * reference in fp32), or NaN; after careful tiles alone, NaN only if an input or a sum of V is not
@@ -46,6 +47,11 @@ INLINE struct row_state unseen_rows(void) {
 #define LIFT_LIMIT 0x1p22f
 #endif
 
+/* A tile's sum from which on it is not safe that its exponentials and 1 over it are normal numbers;
+ * a reference whose rounding may be 2^-12 bits. */
+#define LOST_SUM 0x1p125f
+#define FAR_REFERENCE 4096.0f
+
 /* Of a row's scores in this tile. */
 template <int row> INLINE float maximum_of_row(const float (&s)[SCORES]) {
     float even = s[2 * row], odd = s[2 * row + 1];
@@ -68,8 +74,7 @@ INLINE void raise_to_maximum(const float (&s)[SCORES], float scale, struct row_s
     state.sum[row] *= state.factor[row];
 }
 
-/* A running maximum, for rows that may have no reference yet, or scores that may lie anywhere.
- * Before softmax, which then raises nothing; O has to be multiplied by the factors in any case. */
+/* A running maximum. */
 INLINE void raise_rows(const float (&s)[SCORES], float scale, struct row_state &state) {
     raise_to_maximum<0>(s, scale, state);
     raise_to_maximum<1>(s, scale, state);
@@ -110,7 +115,8 @@ INLINE void lift(unsigned (&p)[PAIRS], float (&added)[2], const float (&exponent
     state.reference[row] += log2_fast(top);
     state.factor[row] = factor;
     state.sum[row] *= factor;
-    added[row] = top < 0x1p126f ? added[row] * factor : NOT_A_NUMBER;
+    const bool safe = top < LOST_SUM && fabsf(state.reference[row]) < FAR_REFERENCE;
+    added[row] = safe ? added[row] * factor : NOT_A_NUMBER;
 #pragma unroll
     for (int i = row; i < PAIRS; i += 2) {
         p[i] = pack(exponentials[2 * i] * factor, exponentials[2 * i + 1] * factor);
@@ -143,6 +149,17 @@ INLINE unsigned softmax(unsigned (&p)[PAIRS], float (&s)[SCORES], float scale,
     state.sum[0] += added[0];
     state.sum[1] += added[1];
     return raised;
+}
+
+/* The same for rows that may have no reference yet, or scores that may lie anywhere. */
+INLINE unsigned softmax_careful(unsigned (&p)[PAIRS], float (&s)[SCORES], float scale,
+                                struct row_state &state) {
+    float added[2];
+    raise_rows(s, scale, state);
+    exponentiate(p, added, s, scale, state.reference);
+    state.sum[0] += added[0];
+    state.sum[1] += added[1];
+    return BOTH_ROWS;
 }
 
 /* The first tile. */
