@@ -19,7 +19,8 @@
  *     q      64 x C x 2                later O, 16 bits, on its way out
  *     k      STAGES x BN x C x 2       first half warpgroup 0's; the second later takes O, fp32
  *     v      STAGES x BN x C x 2
- * static: an mbarrier for Q and for each stage of k and v; sums and references to be merged.
+ * static: an mbarrier for Q and for each stage of k and v; sums and references to be merged; what
+ * warpgroup 0 has decided.
  *
  * Invariant: tile i of a warpgroup lies in its stage i % (STAGES / 2), phase i / (STAGES / 2).
  */
@@ -260,18 +261,36 @@ INLINE void merge(float (&o)[OUTPUTS], struct row_state &state, const float4 *ou
     }
 }
 
+/* What warpgroup 1 has to know when it has left O behind. One warpgroup arrives and the other one
+ * waits: synccheck calls it wrong if both wait at a barrier of the whole block, each in its own
+ * place. */
+INLINE void tell(int *verdict, bool again, bool leader) {
+    if (leader) {
+        *verdict = again;
+    }
+    named_arrive(VERDICT, GROUPS * GROUP);
+}
+
+INLINE bool be_told(const int *verdict) {
+    named_sync(VERDICT, GROUPS * GROUP);
+    return *verdict != 0;
+}
+
 /* O / sum and the LSE leave, unless something is not finite: then all is done once more, and if it
- * still is not, it is repaired. Returns whether that is so. */
+ * still is not, it is repaired. Returns whether it is done once more. */
 template <bool careful>
 INLINE bool finish(const struct part &p, const struct group_rows &rows, float (&o)[OUTPUTS],
-                   struct row_state &state, unsigned q) {
+                   struct row_state &state, unsigned q, int *verdict) {
     const struct attn_args &a = p.t->a;
     const bool bad = normalise_rows(o, state);
     stage_rows(o, q, p.warp, p.lane);
     publish_shared();
-    const bool any_bad = named_sync_or(VERDICT, GROUPS * GROUP, bad);
-    if (any_bad && !careful) {
-        return true;
+    const bool any_bad = named_sync_or(GROUP_MEETS, GROUP, bad);
+    if (!careful) {
+        tell(verdict, any_bad, p.leader);
+        if (any_bad) {
+            return true;
+        }
     }
     if (p.leader) {
 #pragma unroll
@@ -302,7 +321,7 @@ INLINE bool finish(const struct part &p, const struct group_rows &rows, float (&
 /* The whole block; true: once more, carefully (with a running maximum). */
 template <bool careful>
 INLINE bool run(const struct part &p, const struct group_rows &rows, unsigned q, unsigned q_full,
-                float4 *outputs, float4 *states) {
+                float4 *outputs, float4 *states, int *verdict) {
     if (threadIdx.x == 0) {
         for (unsigned i = 0; i < 1 + 2 * ATTN_STAGES; i++) {
             if (careful) {
@@ -335,11 +354,11 @@ INLINE bool run(const struct part &p, const struct group_rows &rows, unsigned q,
     if (p.group == 1) {
         leave_behind(o, state, outputs, states);
         named_arrive(MERGE, GROUPS * GROUP);
-        return named_sync_or(VERDICT, GROUPS * GROUP, false) && !careful;
+        return !careful && be_told(verdict);
     }
     named_sync(MERGE, GROUPS * GROUP);
     merge(o, state, outputs, states);
-    return finish<careful>(p, rows, o, state, q);
+    return finish<careful>(p, rows, o, state, q, verdict);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
@@ -347,6 +366,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     extern __shared__ unsigned char dynamic[];
     __shared__ __align__(8) unsigned long long barriers[1 + 2 * ATTN_STAGES];
     __shared__ float4 states[GROUP];
+    __shared__ int verdict;
     const struct attn_args &a = t.a;
     const unsigned skipped = (0U - shared_address(dynamic)) & (SWIZZLE_ROWS - 1);
     const unsigned q = shared_address(dynamic) + skipped, k = q + Q_BYTES;
@@ -366,9 +386,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     rows.scale = a.scale_log2;
     const struct span all = tiles_of(keys_of_rows(a, p.w, p.w.first_row, ROWS, &rows.common));
     p = part_of_group(p, all, __shfl_sync(~0U, (int)threadIdx.x / GROUP, 0), k, q_full + BARRIER);
-    if (run<false>(p, rows, q, q_full, outputs, states)) {
+    if (run<false>(p, rows, q, q_full, outputs, states, &verdict)) {
         publish_shared(); /* copies come to lie where threads have written */
         __syncthreads();
-        run<true>(p, rows, q, q_full, outputs, states);
+        run<true>(p, rows, q, q_full, outputs, states, &verdict);
     }
 }
