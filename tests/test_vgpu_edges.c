@@ -3,7 +3,8 @@
  * test_vgpu_edges.c - kernels at the edges of the contract, on the virtual GPU: what attest parity
  * draws seldom or never. Keys past used_kv that are NaN (in bounds for a tensor map), packed
  * sequences without queries or keys, the longest sequence, rows that see nothing, scores of -inf,
- * scores that outgrow every reference, infinities that have to stay where they are.
+ * scores that outgrow every reference, or fp32, or lie far from 0, infinities that have to stay
+ * where they are.
  *
  * Each edge is tried with one variant of every family that takes it, in fp16 and bf16 and under the
  * four completion orders in turn.

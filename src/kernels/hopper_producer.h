@@ -2,10 +2,12 @@
  *
  * hopper_producer.h - the producer of fwd_hopper.cu: which tiles of rows a block takes, and their
  * Q, K and V on their way into three rings of stages. What both sides have to know stands first:
- * how a block is divided, barriers, places, the note beside Q.
+ * how a block is divided, barriers, places, the note beside Q, by which they talk to each other: a
+ * tile of rows that consumers ask for again comes behind the one under way.
  *
  * Invariant: tiles come in the order in which consumers wait for them, none before all consumers
- * have left its stage.
+ * have left its stage; the end is told as often as it takes until as many came again as were asked
+ * for.
  */
 #ifndef ATTN_KERNELS_HOPPER_PRODUCER_H
 #define ATTN_KERNELS_HOPPER_PRODUCER_H
