@@ -467,14 +467,15 @@ TEST(keys_of_minus_infinity) {
     CHECK(try_edge(&edge) > 0);
 }
 
-/* From key to key by 64, beyond the exponents of fp32 within a tile; down in every third row. */
+/* By 64 from key to key, beyond the exponents of fp32 within a tile, and from the middle on down
+ * again; the other way round in every third row. */
 static void grow(struct sample *s) {
     fill(s, 0.01F, 0.01F, 1.0F);
     for (int64_t i = 0; i < s->full.seq_q; i++) {
         set_q(s, 0, 0, i, 0, i % 3 == 0 ? -8.0F : 8.0F);
     }
     for (int64_t j = 0; j < s->full.seq_kv; j++) {
-        set_k(s, 0, 0, j, 0, (float)(8 * j));
+        set_k(s, 0, 0, j, 0, (float)(8 * (j < 160 ? j : 320 - j)));
     }
 }
 
@@ -488,8 +489,8 @@ TEST(scores_that_outgrow_every_reference) {
     }
 }
 
-/* Thousands from 0, and in all tiles but the last, which is seen first, 30 above it: equal weights,
- * whose V add up to 0. */
+/* Thousands from 0, and in all tiles but the first and the last, one of which is seen first, 30
+ * above them: equal weights, whose V add up to 0. */
 static void stand_on_a_plateau(struct sample *s) {
     fill(s, 0.0F, 0.0F, 0.0F);
     for (int64_t i = 0; i < s->full.seq_q; i++) {
@@ -498,23 +499,24 @@ static void stand_on_a_plateau(struct sample *s) {
     }
     for (int64_t j = 0; j < s->full.seq_kv; j++) {
         set_k(s, 0, 0, j, 0, 6144.0F);
-        set_k(s, 0, 0, j, 1, j < 256 ? 30.0F : 0.0F);
-        for (int64_t d = 0; d < s->full.head_dim_v && j < 256; d++) {
-            set_v(s, 0, 0, j, d, j < 128 ? 1.0F : -1.0F);
+        const bool high = j >= 128 && j < 384;
+        set_k(s, 0, 0, j, 1, high ? 30.0F : 0.0F);
+        for (int64_t d = 0; d < s->full.head_dim_v && high; d++) {
+            set_v(s, 0, 0, j, d, j < 256 ? 1.0F : -1.0F);
         }
     }
 }
 
 TEST(equal_scores_far_from_zero) {
     NEEDS_KERNELS(0);
-    struct edge edge = {problem_of(1, 1, 40, 384), ARRANGE_GIVEN, stand_on_a_plateau, false};
+    struct edge edge = {problem_of(1, 1, 40, 512), ARRANGE_GIVEN, stand_on_a_plateau, false};
     edge.problem.scale = 1.0F;
     for (int i = 0; i < 2; i++) { /* in both dtypes */
         CHECK(try_edge(&edge) > 0);
     }
 }
 
-/* In every third head a key far above all others, which come first. */
+/* In every third head a key far above all others, neither in the first tile nor in the last. */
 static void tower_in_some_heads(struct sample *s) {
     fill(s, 0.01F, 0.01F, 1.0F);
     for (int64_t h = 0; h < s->full.heads_q; h += 3) {
@@ -522,16 +524,40 @@ static void tower_in_some_heads(struct sample *s) {
             set_q(s, 0, h, i, 0, 8.0F);
         }
     }
-    set_k(s, 0, 0, 1, 0, 100.0F);
+    set_k(s, 0, 0, 100, 0, 100.0F);
 }
 
 /* More tiles of rows than multiprocessors: a block has one after the other, some of them twice. */
 TEST(some_of_many_tiles_outgrow_fp32) {
     NEEDS_KERNELS(0);
-    struct edge edge = {problem_of(1, 280, 17, 70), ARRANGE_GIVEN, tower_in_some_heads, false};
+    struct edge edge = {problem_of(1, 280, 17, 200), ARRANGE_GIVEN, tower_in_some_heads, false};
     edge.problem.scale = 1.0F;
     for (int causal = 0; causal < 3; causal++) {
         edge.problem.causal = (attn_causal)causal;
+        CHECK(try_edge(&edge) > 0);
+    }
+}
+
+/* The same, and NaN in V: at keys that the first rows see, and the last ones. */
+static void tower_and_nan(struct sample *s) {
+    tower_in_some_heads(s);
+    set_v(s, 0, 0, 100, 3, NAN);
+    set_v(s, 0, 0, 440, 5, NAN);
+}
+
+/* 449 rows are two tiles of 192 and one of 65, wherever that lies. */
+TEST(tiles_that_are_not_full_come_again) {
+    NEEDS_KERNELS(ATTN_OPTION_WINDOW);
+    struct edge edge = {problem_of(1, 2, 449, 449), ARRANGE_GIVEN, tower_and_nan, true};
+    edge.problem.scale = 1.0F;
+    edge.problem.causal = ATTN_CAUSAL_TOP_LEFT;
+    edge.problem.window_left = 20; /* few rows see NaN */
+    CHECK(try_edge(&edge) > 0);
+    edge.problem.window_left = -1;
+    edge.change = tower_in_some_heads;
+    edge.shows = false;
+    edge.problem.head_dim = edge.problem.head_dim_v = 128;
+    for (int i = 0; i < 2; i++) { /* in both dtypes */
         CHECK(try_edge(&edge) > 0);
     }
 }

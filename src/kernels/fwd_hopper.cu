@@ -9,21 +9,26 @@
  *
  *     producer (a thread; FULL: a warp)       each consumer warpgroup: 64 rows of the tile
  *     for each tile of rows:                  for each tile of rows:
- *         K of its last tile of keys              S = Q K^T of the last keys: their maximum gives
+ *         K of one tile of keys                   S = Q K^T of these keys: their maximum gives
  *         Q                                       a row its reference, P = exp2(S - reference)
- *         V, and K of the tile of keys before     for the other tiles of keys, backwards:
+ *         V, and K of the next tile of keys       for the other tiles of keys:
  *         ...                                         S = Q K^T, O += P V (of the tile before)
  *                                                     mask; P = exp2(S - reference)
  *                                                 O += P V; O / sum -> shared -> global
  *
  * Keys run backwards, so that what a mask crosses comes first. The softmax has no running maximum
  * (hopper_softmax.h); where it needed one, a consumer asks for the tile of rows again, and gets it
- * behind the tile that is under way, with `careful` in its note. OVERLAP keeps O += P V under way
- * during the next softmax; PING_PONG has the warpgroups take turns at the tensor cores, STAGGER
- * only at a tile's first scores.
+ * behind the tile that is under way, with `careful` in its note. That costs a second pass, so rows
+ * should know their largest scores early: FIRST_IN_FRONT takes the first tile of keys before the
+ * last, and the maximum of both, so that a sink at either end is known; TWO_MAXIMA takes that of the
+ * tile at the diagonal, where some rows see one key, and of the one behind it. (Elsewhere these
+ * cost more than they save; warpgroups that begin with the same keys under a mask lose a tenth.)
+ * OVERLAP keeps O += P V under way during the next softmax; PING_PONG has the warpgroups take turns
+ * at the tensor cores, STAGGER only at a tile's first scores.
  *
  * Tiles of rows that are all as long are dealt out by number; masked ones longest first to whoever
- * is free, by a counter in the workspace that the last block sets back. A block takes its next tile
+ * is free, by a counter in the workspace that the last block sets back. CUT_FROM_END cuts them from
+ * the last row on, so that the one that is not full is the shortest. A block takes its next tile
  * when it has almost asked for all of this one: sooner, and blocks with long tiles would take long
  * ones again. The producer tells its consumers by a note beside Q. A block may begin before the
  * kernel in front of it has ended; its producer waits for that, and (but for fwd_hopper_full, whose
@@ -138,12 +143,12 @@ INLINE void give_turn(const struct consumer &c) {
 }
 
 /* One step of the loop: S of tile n, O += P V of the tile before, P of tile n. `careful`: with a
- * running maximum; rare, and not overlapped. */
-template <bool careful>
+ * running maximum; tile n may be the last. `overlap`: else P may take the place of the one before.
+ * */
+template <bool careful, bool overlap>
 INLINE void step(struct consumer &c, const struct attn_args &a, const struct work &w,
                  const struct group_rows &rows, int n, unsigned q, float (&o)[OUTPUTS],
                  unsigned (&before)[PAIRS], unsigned (&p)[PAIRS], struct row_state &state) {
-    constexpr bool overlap = OVERLAP && !careful; /* else P may take the place of the one before */
     float s[SCORES];
     wait_k(c);
     if (PING_PONG) {
@@ -170,7 +175,7 @@ INLINE void step(struct consumer &c, const struct attn_args &a, const struct wor
     if (!overlap) {
         release_v(c);
     }
-    apply_options(s, a, w, rows, n, false, c.lane);
+    apply_options(s, a, w, rows, n, careful, c.lane);
     const unsigned raised =
         careful ? softmax_careful(p, s, rows.scale, state) : softmax(p, s, rows.scale, state);
     if (overlap) {
@@ -197,7 +202,8 @@ INLINE void attend(struct consumer &c, const struct attn_args &a, const struct w
                    const struct group_rows &rows, int begin, int end, bool careful, unsigned q,
                    float (&o)[OUTPUTS], struct row_state &state) {
     unsigned p[PAIRS], other[PAIRS];
-    int n = end - 1;
+    int n = end - !FIRST_IN_FRONT; /* of the tile before the next */
+    const int last = begin + FIRST_IN_FRONT;
     {
         float s[SCORES];
         wait_k(c);
@@ -207,33 +213,40 @@ INLINE void attend(struct consumer &c, const struct attn_args &a, const struct w
         keep(s);
         give_turn(c);
         release_k(c);
-        apply_options(s, a, w, rows, n, true, c.lane);
-        softmax_first(p, s, rows.scale, state);
+        apply_options(s, a, w, rows, key_tile({begin, end}, 0), true, c.lane);
+        softmax_first(TWO_MAXIMA ? other : p, s, rows.scale, state);
         settle(c);
     }
+    if (TWO_MAXIMA) {
+        if (--n < last) {
+            last_step(c, o, other);
+            return;
+        }
+        step<true, true>(c, a, w, rows, n, q, o, other, p, state);
+    }
 #pragma unroll 1
-    while (n > begin && (careful || may_lack_reference(rows, n))) {
+    while (n > last && (careful || (FIRST_IN_FRONT ? n == end : may_lack_reference(rows, n)))) {
         n--;
-        step<true>(c, a, w, rows, n, q, o, p, p, state);
+        step<true, false>(c, a, w, rows, n, q, o, p, p, state);
     }
     if (OVERLAP) { /* P of one tile is read while that of the next is made */
 #pragma unroll 1
         for (;;) {
-            if (--n < begin) {
+            if (--n < last) {
                 last_step(c, o, p);
                 return;
             }
-            step<false>(c, a, w, rows, n, q, o, p, other, state);
-            if (--n < begin) {
+            step<false, true>(c, a, w, rows, n, q, o, p, other, state);
+            if (--n < last) {
                 last_step(c, o, other);
                 return;
             }
-            step<false>(c, a, w, rows, n, q, o, other, p, state);
+            step<false, true>(c, a, w, rows, n, q, o, other, p, state);
         }
     } else {
 #pragma unroll 1
-        while (--n >= begin) {
-            step<false>(c, a, w, rows, n, q, o, p, p, state);
+        while (--n >= last) {
+            step<false, false>(c, a, w, rows, n, q, o, p, p, state);
         }
         last_step(c, o, p);
     }
@@ -361,6 +374,7 @@ INLINE void consume(const struct attn_tma_args &t, struct consumer &c) {
             continue;
         }
         lengths_of_sequence(a, w);
+        end_first_tile(w);
         const struct span tile = keys_of_tile(a, w);
         const int first = w.first_row + c.group * ROWS;
         if (!PING_PONG && first >= w.rows) {

@@ -3,7 +3,8 @@
  * fwd_hopper_split.cu - fused attention for Hopper where there are too few rows to fill the chip:
  * one block for 64 rows, and two warpgroups that share its keys. Causal or not.
  *
- *     warpgroup g, tiles of keys g, g + 2, g + 4 ... counted from the last:
+ *     warpgroup 0 begins with the last tile of keys, warpgroup 1 with the first, so that a sink at
+ *     either end is a row's first reference; of the others they take every second, backwards:
  *         its leader asks for as many tiles of K and V as it has stages, that of 0 for Q first
  *         S of its first two tiles at once; P of the first while S of the second is computed
  *         O += P V; then S, O += P V, P of one tile after the other
@@ -46,8 +47,8 @@ struct part {
     struct work w;
     int group, warp, lane;
     bool leader;
-    int last;  /* tile of keys that is its first: they run backwards in steps of GROUPS */
-    int count; /* of its tiles */
+    int first, next; /* tile of keys that is its first; its tile i is else next - GROUPS * i */
+    int count;       /* of its tiles */
     unsigned k, v, k_full, v_full; /* of its first stage */
 };
 
@@ -55,7 +56,8 @@ struct part {
 INLINE struct part part_of_group(struct part p, struct span all, int group, unsigned k,
                                  unsigned k_full) {
     p.group = group;
-    p.last = all.end - 1 - group;
+    p.first = group == 0 ? all.end - 1 : all.begin;
+    p.next = all.end - group;
     p.count = (all.end - all.begin + GROUPS - 1 - group) / GROUPS;
     p.k = k + (unsigned)(group * OWN * K_BYTES);
     p.v = p.k + ATTN_STAGES * K_BYTES;
@@ -64,18 +66,22 @@ INLINE struct part part_of_group(struct part p, struct span all, int group, unsi
     return p;
 }
 
+INLINE int tile_of(const struct part &p, int i) {
+    return i == 0 ? p.first : p.next - GROUPS * i;
+}
+
 INLINE void ask_for_k(const struct part &p, int i) {
     const struct attn_args &a = p.t->a;
     const int stage = i % OWN;
     load_tile(p.k + (unsigned)(stage * K_BYTES), &p.t->k, p.k_full + (unsigned)(stage * BARRIER),
-              K_CHUNK, K_BYTES, (p.last - GROUPS * i) * ATTN_BN, head_kv_of(a, p.w), p.w.batch);
+              K_CHUNK, K_BYTES, tile_of(p, i) * ATTN_BN, head_kv_of(a, p.w), p.w.batch);
 }
 
 INLINE void ask_for_v(const struct part &p, int i) {
     const struct attn_args &a = p.t->a;
     const int stage = i % OWN;
     load_tile(p.v + (unsigned)(stage * K_BYTES), &p.t->v, p.v_full + (unsigned)(stage * BARRIER),
-              K_CHUNK, K_BYTES, (p.last - GROUPS * i) * ATTN_BN, head_kv_of(a, p.w), p.w.batch);
+              K_CHUNK, K_BYTES, tile_of(p, i) * ATTN_BN, head_kv_of(a, p.w), p.w.batch);
 }
 
 /* A warpgroup's first tiles, and Q for both. Hints go ahead while the kernel before still runs;
@@ -86,7 +92,7 @@ INLINE void ask_for_first(const struct part &p, unsigned q, unsigned q_full) {
     prefetch_map(&t.k);
     prefetch_map(&t.v);
     if (ATTN_D > 64) {
-        prefetch_tile(&t.k, p.last * ATTN_BN, head_kv_of(t.a, p.w), p.w.batch);
+        prefetch_tile(&t.k, p.first * ATTN_BN, head_kv_of(t.a, p.w), p.w.batch);
     }
     if (p.group == 0) {
         prefetch_map(&t.q);
@@ -130,10 +136,6 @@ INLINE void leave_v(const struct part &p, int i) {
     if (p.leader && i + OWN < p.count) {
         ask_for_v(p, i + OWN);
     }
-}
-
-INLINE int tile_of(const struct part &p, int i) {
-    return p.last - GROUPS * i;
 }
 
 INLINE void finish_scores(const struct part &p, float (&s)[SCORES], const struct group_rows &rows,

@@ -154,7 +154,7 @@ INLINE void mask(float (&s)[SCORES], const struct attn_args &a, const struct wor
     }
 }
 
-/* `last`: the last keys of the tile. Without a mask no others can be ragged. */
+/* `last`: these may be the last keys. Without a mask no others can be ragged. */
 INLINE void apply_options(float (&s)[SCORES], const struct attn_args &a, const struct work &w,
                           const struct group_rows &rows, int n, bool last, int lane) {
     if (FULL && a.softcap_log2 > 0.0f) {
@@ -169,8 +169,8 @@ INLINE void apply_options(float (&s)[SCORES], const struct attn_args &a, const s
     }
 }
 
-/* Whether a row may have no reference when tile n has been seen. Keys run backwards, so the row
- * whose keys end first is the last to get one. */
+/* Whether a row may have no reference when tile n has been seen, and those behind it if there are
+ * any: the row whose keys end first is the last to get one. */
 INLINE bool may_lack_reference(const struct group_rows &rows, int n) {
     return MASKED && rows.common.end <= n * ATTN_BN;
 }

@@ -21,6 +21,9 @@ enum {
     PING_PONG = ATTN_D == 64 && !MASKED,
     STAGGER = CONSUMERS == 2 && !PING_PONG && !MASKED,
     LOOK_AHEAD = STAGGER && Q_STAGES == 2, /* the next Q goes to L2 while this tile is computed */
+    FIRST_IN_FRONT = !MASKED && (PING_PONG || ATTN_D > 128), /* tiles of keys: see key_tile */
+    TWO_MAXIMA = OVERLAP && MASKED && !FULL && (ATTN_D > 128 || CONSUMERS == 3),
+    CUT_FROM_END = MASKED && CONSUMERS == 3, /* few sequences are a multiple of 192 rows */
     TMA_STORE = Q_STAGES == 2 && !FULL, /* packed sequences: a box would write into the next one */
     PRODUCER_REGISTERS = CONSUMERS == 2 ? 40 : 32,
     CONSUMER_REGISTERS = CONSUMERS == 2   ? 232
@@ -67,6 +70,27 @@ INLINE int note_of(int stage, unsigned parity) {
     return stage + (int)parity * Q_STAGES;
 }
 
+/* Rows that the tiles which a sequence needs have too many, in whole warpgroups. */
+INLINE int rows_too_many(int rows) {
+    const unsigned whole = ((unsigned)rows + ROWS - 1) / ROWS * ROWS;
+    return (int)((ATTN_BM - whole % ATTN_BM) % ATTN_BM);
+}
+
+/* CUT_FROM_END: a tile begins so many rows earlier, and the one that is not full is the first,
+ * which sees the fewest keys, instead of the last, which sees the most. */
+INLINE void cut_from_end(struct work &w) {
+    if (CUT_FROM_END) {
+        w.first_row = max(w.first_row - rows_too_many(w.rows), 0);
+    }
+}
+
+/* The first tile ends where the second begins. */
+INLINE void end_first_tile(struct work &w) {
+    if (CUT_FROM_END && w.first_row == 0) {
+        w.rows = min(w.rows, ATTN_BM - rows_too_many(w.rows));
+    }
+}
+
 /* Of a tile of rows; none of a tile that lies behind its (packed) sequence. */
 INLINE struct span keys_of_tile(const struct attn_args &a, const struct work &w) {
     struct keys common;
@@ -74,6 +98,15 @@ INLINE struct span keys_of_tile(const struct attn_args &a, const struct work &w)
         return {0, 0};
     }
     return tiles_of(keys_of_rows(a, w, w.first_row, ATTN_BM, &common));
+}
+
+/* The tile of keys that comes i-th. They run backwards, so that what a mask crosses comes first.
+ * FIRST_IN_FRONT: the first goes ahead of them; models put their largest scores at either end. */
+INLINE int key_tile(struct span keys, int i) {
+    if (FIRST_IN_FRONT) {
+        return i == 0 ? keys.begin : keys.end - i;
+    }
+    return keys.end - 1 - i;
 }
 
 /* ---- producer -------------------------------------------------------------------------------- */
@@ -142,6 +175,8 @@ struct producer {
 INLINE void find_tile(const struct attn_args &a, struct producer &p) {
     if (p.number < p.all) {
         p.w = work_of_block(a, p.number);
+        cut_from_end(p.w);
+        end_first_tile(p.w);
     }
 }
 
@@ -152,7 +187,7 @@ INLINE void prefetch_first(const struct attn_tma_args &t, const struct producer 
     prefetch_map(&t.k);
     prefetch_map(&t.v);
     if (p.number < p.all && keys.begin < keys.end) {
-        prefetch_tile(&t.k, (keys.end - 1) * ATTN_BN, head_kv_of(t.a, p.w), p.w.batch);
+        prefetch_tile(&t.k, key_tile(keys, 0) * ATTN_BN, head_kv_of(t.a, p.w), p.w.batch);
         prefetch_tile(&t.q, p.w.first_row, p.w.head, p.w.batch);
     }
 }
@@ -197,11 +232,12 @@ INLINE bool take_again(const struct attn_args &a, struct producer &p) {
         p.w.head = told(p.w.head);
         p.w.first_row = told(p.w.first_row);
         lengths_of_sequence(a, p.w);
+        end_first_tile(p.w);
     }
     return again;
 }
 
-/* One tile of rows: K of its last keys, its Q with a note, then V and K in turn. */
+/* One tile of rows: K of the first keys to come, its Q with a note, then V and K in turn. */
 INLINE void produce_tile(const struct attn_tma_args &t, struct producer &p, bool careful) {
     const struct attn_args &a = t.a;
     const struct work w = p.w;
@@ -211,30 +247,29 @@ INLINE void produce_tile(const struct attn_tma_args &t, struct producer &p, bool
     const int first_query = packed ? a.cu_seqlens_q[w.batch] : 0;
     const int first_key = packed ? a.cu_seqlens_kv[w.batch] : 0;
     const int batch = packed ? 0 : w.batch;
-    const int ask = careful      ? -1
-                    : LOOK_AHEAD ? max(keys.begin, keys.end - 1)
-                                 : min(keys.end, keys.begin + 1);
+    const int count = keys.end - keys.begin;
+    const int ask = careful ? -1 : LOOK_AHEAD ? min(count, 1) : max(count - 1, 0);
 #pragma unroll 1
-    for (int n = keys.end; n >= keys.begin; n--) {
-        if (n == ask) {
+    for (int i = 0; i <= count; i++) {
+        if (i == ask) {
             take_next(t, p);
         }
-        if (n > keys.begin) {
+        if (i < count) {
             barrier_wait(p.b.k_empty + (unsigned)(p.k.stage * BARRIER), p.k.parity);
             if (first_producer()) {
                 load_tile(p.at.k + (unsigned)(p.k.stage * K_BYTES), &t.k,
                           p.b.k_full + (unsigned)(p.k.stage * BARRIER), K_CHUNK, K_BYTES,
-                          first_key + (n - 1) * ATTN_BN, head_kv, batch);
+                          first_key + key_tile(keys, i) * ATTN_BN, head_kv, batch);
             }
             advance<ATTN_STAGES>(p.k);
         }
-        if (n == keys.end) {
+        if (i == 0) {
             const unsigned full = p.b.q_full + (unsigned)(p.q.stage * BARRIER);
             look_back(p, p.q);
             if (first_producer()) {
                 p.notes->note[note_of(p.q.stage, p.q.parity)] = {w.batch, w.head, w.first_row,
                                                                  ask < 0, 0};
-                if (keys.begin < keys.end) {
+                if (count > 0) {
                     load_tile(p.at.q + (unsigned)(p.q.stage * Q_BYTES), &t.q, full, Q_CHUNK,
                               Q_BYTES, first_query + w.first_row, w.head, batch);
                 } else {
@@ -245,6 +280,7 @@ INLINE void produce_tile(const struct attn_tma_args &t, struct producer &p, bool
         } else {
             const unsigned full = p.b.v_full + (unsigned)(p.v.stage * BARRIER);
             const unsigned to = p.at.v + (unsigned)(p.v.stage * K_BYTES);
+            const int n = key_tile(keys, i - 1);
             const int in_use = rows_in_use(a, w, n);
             const bool trim = FULL && in_use < ATTN_BN;
             barrier_wait(p.b.v_empty + (unsigned)(p.v.stage * BARRIER), p.v.parity);

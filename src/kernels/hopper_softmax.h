@@ -3,13 +3,13 @@
  * hopper_softmax.h - the softmax of a warpgroup's 64 rows in every Hopper kernel, a tile of keys at
  * a time.
  *
- * No running maximum: a row's reference is the maximum of the first tile of which it sees a key;
- * exponentials of later tiles are taken against it at once, and take the place of their scores.
- * Where a lane's sum shows that 16 bits were too few, they and all that came before are multiplied
- * by a factor: in a wide row of thousands of keys that happens now and then, so it is kept cheap. A
- * tile whose sum is 2^125 or more may have left fp32, and its scores are gone; thousands of bits
- * from 0, factor and reference no longer agree. Then the row becomes NaN, and its tile of rows is
- * computed once more, carefully: with a running maximum.
+ * No running maximum: a row's reference is the maximum of the first tile of which it sees a key, or
+ * of the first two; exponentials of later tiles are taken against it at once, and take the place of
+ * their scores. Where a lane's sum shows that 16 bits were too few, they and all that came before
+ * are multiplied by a factor: in a wide row of thousands of keys that happens now and then, so it
+ * is kept cheap. A tile whose sum is 2^125 or more may have left fp32, and its scores are gone;
+ * thousands of bits from 0, factor and reference no longer agree. Then the row becomes NaN, and its
+ * tile of rows is computed once more, carefully: with a running maximum.
  *
  * Invariant: a row's sum and O are what they would be against its reference (to the rounding of a
  * reference in fp32), or NaN; after careful tiles alone, NaN only if an input or a sum of V is not

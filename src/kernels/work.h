@@ -27,7 +27,7 @@ enum { FULL = 0 };
 struct work {
     int batch, head;
     int seq_q, seq_kv; /* of this sequence */
-    int rows;          /* of this sequence: queries x packed heads */
+    int rows;          /* of this sequence (queries x packed heads), or up to the next block */
     int first_row;
 };
 
