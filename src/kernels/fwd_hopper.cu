@@ -20,8 +20,8 @@
  * (hopper_softmax.h); where it needed one, a consumer asks for the tile of rows again, and gets it
  * behind the tile that is under way, with `careful` in its note. That costs a second pass, so rows
  * should know their largest scores early: FIRST_IN_FRONT takes the first tile of keys before the
- * last, and the maximum of both, so that a sink at either end is known; TWO_MAXIMA takes that of the
- * tile at the diagonal, where some rows see one key, and of the one behind it. (Elsewhere these
+ * last, and the maximum of both, so that a sink at either end is known; TWO_MAXIMA takes that of
+ * the tile at the diagonal, where some rows see one key, and of the one behind it. (Elsewhere these
  * cost more than they save; warpgroups that begin with the same keys under a mask lose a tenth.)
  * OVERLAP keeps O += P V under way during the next softmax; PING_PONG has the warpgroups take turns
  * at the tensor cores, STAGGER only at a tile's first scores.
