@@ -20,8 +20,8 @@
  *     q      64 x C x 2                later O, 16 bits, on its way out
  *     k      STAGES x BN x C x 2       first half warpgroup 0's; the second later takes O, fp32
  *     v      STAGES x BN x C x 2
- * static: an mbarrier for Q and for each stage of k and v; sums and references to be merged; what
- * warpgroup 0 has decided.
+ * static: an mbarrier for Q, for each stage of k and v, and for what warpgroup 0 has decided; that,
+ * and sums and references to be merged.
  *
  * Invariant: tile i of a warpgroup lies in its stage i % (STAGES / 2), phase i / (STAGES / 2).
  */
@@ -39,7 +39,10 @@ static_assert(ATTN_BM == ROWS && ATTN_WARPS == 4 * GROUPS && ATTN_STAGES % GROUP
 static_assert(OWN >= 2, "two tiles are worked on at once");
 static_assert(OWN * K_BYTES >= ROWS * ATTN_D * 4, "the stages of K leave too little room for O");
 
-enum named { MERGE = 1, GROUP_MEETS, VERDICT };
+enum named { MERGE = 1, GROUP_MEETS };
+
+/* mbarriers: of Q, of each stage of K, then of V, and of the verdict. */
+enum { BARRIERS = 1 + 2 * ATTN_STAGES + 1 };
 
 /* A warpgroup, its part of the keys and where they come to lie. */
 struct part {
@@ -263,33 +266,38 @@ INLINE void merge(float (&o)[OUTPUTS], struct row_state &state, const float4 *ou
     }
 }
 
-/* What warpgroup 1 has to know when it has left O behind. One warpgroup arrives and the other one
- * waits: synccheck calls it wrong if both wait at a barrier of the whole block, each in its own
- * place. */
-INLINE void tell(int *verdict, bool again, bool leader) {
-    if (leader) {
-        *verdict = again;
-    }
-    named_arrive(VERDICT, GROUPS * GROUP);
+/* What warpgroup 1 has to know when it has left O behind. By an mbarrier: of named ones synccheck
+ * calls it wrong if both warpgroups wait in different places, and racecheck follows no arrival to
+ * more than one warp that waits. */
+struct verdict {
+    unsigned told; /* its mbarrier */
+    int *again;
+};
+
+INLINE void tell(const struct verdict &verdict, bool again) {
+    *verdict.again = again;
+    barrier_arrive(verdict.told);
 }
 
-INLINE bool be_told(const int *verdict) {
-    named_sync(VERDICT, GROUPS * GROUP);
-    return *verdict != 0;
+INLINE bool be_told(const struct verdict &verdict) {
+    barrier_wait(verdict.told, 0);
+    return *verdict.again != 0;
 }
 
 /* O / sum and the LSE leave, unless something is not finite: then all is done once more, and if it
  * still is not, it is repaired. Returns whether it is done once more. */
 template <bool careful>
 INLINE bool finish(const struct part &p, const struct group_rows &rows, float (&o)[OUTPUTS],
-                   struct row_state &state, unsigned q, int *verdict) {
+                   struct row_state &state, unsigned q, const struct verdict &verdict) {
     const struct attn_args &a = p.t->a;
     const bool bad = normalise_rows(o, state);
     stage_rows(o, q, p.warp, p.lane);
     publish_shared();
     const bool any_bad = named_sync_or(GROUP_MEETS, GROUP, bad);
     if (!careful) {
-        tell(verdict, any_bad, p.leader);
+        if (p.leader) {
+            tell(verdict, any_bad);
+        }
         if (any_bad) {
             return true;
         }
@@ -323,9 +331,9 @@ INLINE bool finish(const struct part &p, const struct group_rows &rows, float (&
 /* The whole block; true: once more, carefully (with a running maximum). */
 template <bool careful>
 INLINE bool run(const struct part &p, const struct group_rows &rows, unsigned q, unsigned q_full,
-                float4 *outputs, float4 *states, int *verdict) {
+                float4 *outputs, float4 *states, const struct verdict &verdict) {
     if (threadIdx.x == 0) {
-        for (unsigned i = 0; i < 1 + 2 * ATTN_STAGES; i++) {
+        for (unsigned i = 0; i < BARRIERS - careful; i++) { /* the verdict is told once */
             if (careful) {
                 barrier_end(q_full + i * BARRIER);
             }
@@ -366,9 +374,9 @@ INLINE bool run(const struct part &p, const struct group_rows &rows, unsigned q,
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     ATTN_ENTRY(const __grid_constant__ struct attn_tma_args t) {
     extern __shared__ unsigned char dynamic[];
-    __shared__ __align__(8) unsigned long long barriers[1 + 2 * ATTN_STAGES];
+    __shared__ __align__(8) unsigned long long barriers[BARRIERS];
     __shared__ float4 states[GROUP];
-    __shared__ int verdict;
+    __shared__ int again;
     const struct attn_args &a = t.a;
     const unsigned skipped = (0U - shared_address(dynamic)) & (SWIZZLE_ROWS - 1);
     const unsigned q = shared_address(dynamic) + skipped, k = q + Q_BYTES;
@@ -388,9 +396,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     rows.scale = a.scale_log2;
     const struct span all = tiles_of(keys_of_rows(a, p.w, p.w.first_row, ROWS, &rows.common));
     p = part_of_group(p, all, __shfl_sync(~0U, (int)threadIdx.x / GROUP, 0), k, q_full + BARRIER);
-    if (run<false>(p, rows, q, q_full, outputs, states, &verdict)) {
+    const struct verdict verdict = {q_full + (BARRIERS - 1) * BARRIER, &again};
+    if (run<false>(p, rows, q, q_full, outputs, states, verdict)) {
         publish_shared(); /* copies come to lie where threads have written */
         __syncthreads();
-        run<true>(p, rows, q, q_full, outputs, states, &verdict);
+        run<true>(p, rows, q, q_full, outputs, states, verdict);
     }
 }

@@ -57,12 +57,13 @@ struct note {
     unsigned unused[3];
 };
 
-/* In shared memory. */
+/* In shared memory. Volatile: else ptxas has all lanes read what one of them writes, and forgets
+ * what they read. */
 struct notes {
     struct note note[2 * Q_STAGES];
-    int again;      /* the note of a tile that is to come again; < 0: there is none */
-    int came_again; /* tiles so far */
-    unsigned asked; /* tiles so far that consumers have asked for again */
+    volatile int again;      /* the note of a tile that is to come again; < 0: there is none */
+    volatile int came_again; /* tiles so far */
+    unsigned asked;          /* tiles so far that consumers have asked for again */
 };
 
 /* The number of a note: a tile's outlives that of the next one in the same stage of Q. */
@@ -205,7 +206,7 @@ INLINE void take_next(const struct attn_tma_args &t, struct producer &p) {
 INLINE void look_back(const struct producer &p, struct ring q) {
     barrier_wait(p.b.q_empty + (unsigned)(q.stage * BARRIER), q.parity);
     const int before = note_of(q.stage, q.parity ^ 1);
-    if (first_producer() && p.notes->note[before].again != 0) {
+    if (first_producer() && *(volatile unsigned *)&p.notes->note[before].again != 0) {
         p.notes->again = before;
     }
 }
