@@ -23,7 +23,8 @@
  * static: an mbarrier for Q, for each stage of k and v, and for what warpgroup 0 has decided; that,
  * and sums and references to be merged.
  *
- * Invariant: tile i of a warpgroup lies in its stage i % (STAGES / 2), phase i / (STAGES / 2).
+ * Invariant: the i-th tile that a warpgroup asks for lies in its stage i % (STAGES / 2), phase
+ * i / (STAGES / 2). Those of the second time follow those of the first.
  */
 #define ATTN_CAUSAL 1
 #include "hopper.h"
@@ -50,8 +51,9 @@ struct part {
     struct work w;
     int group, warp, lane;
     bool leader;
-    int first, next; /* tile of keys that is its first; its tile i is else next - GROUPS * i */
+    int first, next; /* tile of keys that is its first; its n-th is else next - GROUPS * n */
     int count;       /* of its tiles */
+    int begin;       /* tiles of the first time, once they are over */
     unsigned k, v, k_full, v_full; /* of its first stage */
 };
 
@@ -69,8 +71,13 @@ INLINE struct part part_of_group(struct part p, struct span all, int group, unsi
     return p;
 }
 
+/* The tile of keys that is its i-th. */
 INLINE int tile_of(const struct part &p, int i) {
-    return i == 0 ? p.first : p.next - GROUPS * i;
+    return i == p.begin ? p.first : p.next - GROUPS * (i - p.begin);
+}
+
+INLINE int end_of(const struct part &p) {
+    return p.begin + p.count;
 }
 
 INLINE void ask_for_k(const struct part &p, int i) {
@@ -91,7 +98,7 @@ INLINE void ask_for_v(const struct part &p, int i) {
  * more of them, or K at 64 columns, would stand in the way of the copies. */
 INLINE void ask_for_first(const struct part &p, unsigned q, unsigned q_full) {
     const struct attn_tma_args &t = *p.t;
-    const int count = min(OWN, p.count);
+    const int end = p.begin + min(OWN, p.count);
     prefetch_map(&t.k);
     prefetch_map(&t.v);
     if (ATTN_D > 64) {
@@ -106,11 +113,11 @@ INLINE void ask_for_first(const struct part &p, unsigned q, unsigned q_full) {
         load_tile(q, &t.q, q_full, Q_CHUNK, Q_BYTES, p.w.first_row, p.w.head, p.w.batch);
     }
 #pragma unroll 1
-    for (int i = 0; i < count; i++) {
+    for (int i = p.begin; i < end; i++) {
         ask_for_k(p, i);
     }
 #pragma unroll 1
-    for (int i = 0; i < count; i++) {
+    for (int i = p.begin; i < end; i++) {
         ask_for_v(p, i);
     }
 }
@@ -130,13 +137,13 @@ INLINE void begin_outputs(const struct part &p, float (&o)[OUTPUTS], unsigned (&
 
 /* Tile i has been read; its stage takes the next one. */
 INLINE void leave_k(const struct part &p, int i) {
-    if (p.leader && i + OWN < p.count) {
+    if (p.leader && i + OWN < end_of(p)) {
         ask_for_k(p, i + OWN);
     }
 }
 
 INLINE void leave_v(const struct part &p, int i) {
-    if (p.leader && i + OWN < p.count) {
+    if (p.leader && i + OWN < end_of(p)) {
         ask_for_v(p, i + OWN);
     }
 }
@@ -209,11 +216,11 @@ INLINE void attend(const struct part &p, const struct group_rows &rows, unsigned
     keep(o);
 }
 
-/* With a running maximum, a tile at a time: rare. */
+/* The second time: with a running maximum, a tile after the other. */
 INLINE void attend_carefully(const struct part &p, const struct group_rows &rows, unsigned q,
                              float (&o)[OUTPUTS], struct row_state &state) {
 #pragma unroll 1
-    for (int i = 0; i < p.count; i++) {
+    for (int i = p.begin; i < end_of(p); i++) {
         float s[SCORES];
         unsigned pairs[PAIRS];
         begin_scores(p, s, q, i);
@@ -330,18 +337,9 @@ INLINE bool finish(const struct part &p, const struct group_rows &rows, float (&
 
 /* The whole block; true: once more, carefully (with a running maximum). */
 template <bool careful>
-INLINE bool run(const struct part &p, const struct group_rows &rows, unsigned q, unsigned q_full,
+INLINE bool run(struct part p, const struct group_rows &rows, unsigned q, unsigned q_full,
                 float4 *outputs, float4 *states, const struct verdict &verdict) {
-    if (threadIdx.x == 0) {
-        for (unsigned i = 0; i < BARRIERS - careful; i++) { /* the verdict is told once */
-            if (careful) {
-                barrier_end(q_full + i * BARRIER);
-            }
-            barrier_init(q_full + i * BARRIER, 1);
-        }
-        barriers_publish();
-    }
-    __syncthreads();
+    p.begin = careful ? p.count : 0;
     if (p.leader && p.count > 0) {
         ask_for_first(p, q, q_full);
     }
@@ -352,7 +350,7 @@ INLINE bool run(const struct part &p, const struct group_rows &rows, unsigned q,
         o[i] = 0.0f;
     }
     if (p.count > 0) {
-        barrier_wait(q_full, 0);
+        barrier_wait(q_full, careful);
         if (careful) {
             attend_carefully(p, rows, q, o, state);
         } else {
@@ -397,6 +395,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     const struct span all = tiles_of(keys_of_rows(a, p.w, p.w.first_row, ROWS, &rows.common));
     p = part_of_group(p, all, __shfl_sync(~0U, (int)threadIdx.x / GROUP, 0), k, q_full + BARRIER);
     const struct verdict verdict = {q_full + (BARRIERS - 1) * BARRIER, &again};
+    if (threadIdx.x == 0) {
+        for (unsigned i = 0; i < BARRIERS; i++) {
+            barrier_init(q_full + i * BARRIER, 1);
+        }
+        barriers_publish();
+    }
+    __syncthreads();
     if (run<false>(p, rows, q, q_full, outputs, states, verdict)) {
         publish_shared(); /* copies come to lie where threads have written */
         __syncthreads();

@@ -25,11 +25,6 @@ INLINE void barrier_init(unsigned barrier, unsigned arrivals) {
                  : "memory");
 }
 
-/* Its place may be used otherwise, or for another one. */
-INLINE void barrier_end(unsigned barrier) {
-    asm volatile("mbarrier.inval.shared::cta.b64 [%0];" : : "r"(barrier) : "memory");
-}
-
 /* What was initialised is there for the copy engine too. */
 INLINE void barriers_publish(void) {
     asm volatile("fence.mbarrier_init.release.cluster;" : : : "memory");
