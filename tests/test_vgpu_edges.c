@@ -532,10 +532,9 @@ TEST(some_of_many_tiles_outgrow_fp32) {
     NEEDS_KERNELS(0);
     struct edge edge = {problem_of(1, 280, 17, 200), ARRANGE_GIVEN, tower_in_some_heads, false};
     edge.problem.scale = 1.0F;
-    for (int causal = 0; causal < 3; causal++) {
-        edge.problem.causal = (attn_causal)causal;
-        CHECK(try_edge(&edge) > 0);
-    }
+    CHECK(try_edge(&edge) > 0);
+    edge.problem.causal = ATTN_CAUSAL_BOTTOM_RIGHT; /* all rows see the tower */
+    CHECK(try_edge(&edge) > 0);
 }
 
 /* The same, and NaN in V: at keys that the first rows see, and the last ones. */
