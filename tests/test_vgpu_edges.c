@@ -544,7 +544,7 @@ static void tower_and_nan(struct sample *s) {
     set_v(s, 0, 0, 440, 5, NAN);
 }
 
-/* 449 rows are two tiles of 192 and one of 65, wherever that lies. */
+/* 449 rows are seven warpgroups and one of a row: of three tiles of 192 one is not full. */
 TEST(tiles_that_are_not_full_come_again) {
     NEEDS_KERNELS(ATTN_OPTION_WINDOW);
     struct edge edge = {problem_of(1, 2, 449, 449), ARRANGE_GIVEN, tower_and_nan, true};

@@ -143,8 +143,7 @@ INLINE void give_turn(const struct consumer &c) {
 }
 
 /* One step of the loop: S of tile n, O += P V of the tile before, P of tile n. `careful`: with a
- * running maximum; tile n may be the last. `overlap`: else P may take the place of the one before.
- * */
+ * running maximum; tile n may be the last. Not `overlap`: P may take the place of `before`. */
 template <bool careful, bool overlap>
 INLINE void step(struct consumer &c, const struct attn_args &a, const struct work &w,
                  const struct group_rows &rows, int n, unsigned q, float (&o)[OUTPUTS],

@@ -21,7 +21,8 @@ enum {
     PING_PONG = ATTN_D == 64 && !MASKED,
     STAGGER = CONSUMERS == 2 && !PING_PONG && !MASKED,
     LOOK_AHEAD = STAGGER && Q_STAGES == 2, /* the next Q goes to L2 while this tile is computed */
-    FIRST_IN_FRONT = !MASKED && (PING_PONG || ATTN_D > 128), /* tiles of keys: see key_tile */
+    /* Which references rows get first: see fwd_hopper.cu. */
+    FIRST_IN_FRONT = !MASKED && (PING_PONG || ATTN_D > 128),
     TWO_MAXIMA = OVERLAP && MASKED && !FULL && (ATTN_D > 128 || CONSUMERS == 3),
     CUT_FROM_END = MASKED && CONSUMERS == 3, /* few sequences are a multiple of 192 rows */
     TMA_STORE = Q_STAGES == 2 && !FULL, /* packed sequences: a box would write into the next one */
