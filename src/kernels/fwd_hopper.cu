@@ -115,16 +115,25 @@ INLINE void settle(struct consumer &c) {
     }
 }
 
-/* Tiles of keys that no row of this warpgroup sees: waited for and released. No product holds the
- * four warps together here, and one that is two phases late would wait for a parity forever. */
-INLINE void skip_keys(struct consumer &c, int count) {
+/* Tiles of K, of V, or of both, that no row of this warpgroup sees: waited for and released. No
+ * product holds the four warps together here, and one that is two phases late would wait for a
+ * parity forever. */
+template <bool k, bool v> INLINE void skip_tiles(struct consumer &c, int count) {
 #pragma unroll 1
     for (int i = 0; i < count; i++) {
-        wait_k(c);
-        wait_v(c);
+        if (k) {
+            wait_k(c);
+        }
+        if (v) {
+            wait_v(c);
+        }
         named_sync(GROUP_MEETS + c.group, GROUP);
-        release_k(c);
-        release_v(c);
+        if (k) {
+            release_k(c);
+        }
+        if (v) {
+            release_v(c);
+        }
     }
 }
 
@@ -174,7 +183,9 @@ INLINE void step(struct consumer &c, const struct attn_args &a, const struct wor
     if (!overlap) {
         release_v(c);
     }
-    apply_options(s, a, w, rows, n, careful, c.lane);
+    if (careful || OPTIONS_IN_LOOP) {
+        apply_options(s, a, w, rows, n, careful, c.lane);
+    }
     const unsigned raised =
         careful ? softmax_careful(p, s, rows.scale, state) : softmax(p, s, rows.scale, state);
     if (overlap) {
@@ -196,10 +207,11 @@ INLINE void last_step(struct consumer &c, float (&o)[OUTPUTS], unsigned (&p)[PAI
     release_v(c);
 }
 
-/* Tiles of keys [begin, end) of this warpgroup's rows. */
+/* Tiles of keys [begin, end) of this warpgroup's rows. V_LATER: V of those `skipped` in front of
+ * them is still to be skipped. */
 INLINE void attend(struct consumer &c, const struct attn_args &a, const struct work &w,
-                   const struct group_rows &rows, int begin, int end, bool careful, unsigned q,
-                   float (&o)[OUTPUTS], struct row_state &state) {
+                   const struct group_rows &rows, int begin, int end, int skipped, bool careful,
+                   unsigned q, float (&o)[OUTPUTS], struct row_state &state) {
     unsigned p[PAIRS], other[PAIRS];
     int n = end - !FIRST_IN_FRONT; /* of the tile before the next */
     const int last = begin + FIRST_IN_FRONT;
@@ -215,6 +227,9 @@ INLINE void attend(struct consumer &c, const struct attn_args &a, const struct w
         apply_options(s, a, w, rows, key_tile({begin, end}, 0), true, c.lane);
         softmax_first(TWO_MAXIMA ? other : p, s, rows.scale, state);
         settle(c);
+        if (V_LATER) {
+            skip_tiles<false, true>(c, skipped);
+        }
     }
     if (TWO_MAXIMA) {
         if (--n < last) {
@@ -316,7 +331,7 @@ INLINE void pass(struct consumer &c, int count) {
     if (count > 0) {
         wait_for_turn(c);
     }
-    skip_keys(c, count);
+    skip_tiles<true, true>(c, count);
     settle(c);
     if (c.lane == 0) {
         release_q(c, c.q.stage);
@@ -396,17 +411,21 @@ INLINE void consume(const struct attn_tma_args &t, struct consumer &c) {
             if (own.begin == own.end) {
                 own.begin = own.end = tile.begin;
             }
-            skip_keys(c, tile.end - own.end);
+            if (V_LATER && own.begin < own.end) {
+                skip_tiles<true, false>(c, tile.end - own.end);
+            } else {
+                skip_tiles<true, true>(c, tile.end - own.end);
+            }
         }
         if (own.begin < own.end) {
             const unsigned q =
                 c.at.q + (unsigned)(c.q.stage * Q_BYTES + c.group * ROWS * SWIZZLE_ROW);
-            attend(c, a, w, rows, own.begin, own.end, careful, q, o, state);
+            attend(c, a, w, rows, own.begin, own.end, tile.end - own.end, careful, q, o, state);
         } else {
             settle(c);
         }
         if (FULL) {
-            skip_keys(c, own.begin - tile.begin);
+            skip_tiles<true, true>(c, own.begin - tile.begin);
         }
         finish(c, t, w, rows, careful, o, state);
     }

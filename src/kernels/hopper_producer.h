@@ -24,6 +24,10 @@ enum {
     /* Which references rows get first: see fwd_hopper.cu. */
     FIRST_IN_FRONT = !MASKED && (PING_PONG || ATTN_D > 128),
     TWO_MAXIMA = OVERLAP && MASKED && !FULL && (ATTN_D > 128 || CONSUMERS == 3),
+    /* A causal mask crosses no tile behind those that are taken carefully. Where the loop does not
+     * overlap, ptxas still makes 1 to 3 % more of it with the question for one in it. */
+    OPTIONS_IN_LOOP = FULL || (MASKED && !OVERLAP),
+    V_LATER = MASKED && !OVERLAP, /* of keys that a warpgroup skips, behind its first softmax */
     CUT_FROM_END = MASKED && CONSUMERS == 3, /* few sequences are a multiple of 192 rows */
     TMA_STORE = Q_STAGES == 2 && !FULL, /* packed sequences: a box would write into the next one */
     PRODUCER_REGISTERS = CONSUMERS == 2 ? 40 : 32,
@@ -33,6 +37,8 @@ enum {
     PRODUCERS = FULL ? LANES : 1 /* threads; the first of them asks for tiles */
 };
 static_assert(ATTN_BM == ROWS * CONSUMERS, "a warpgroup has 64 rows");
+static_assert(CONSUMERS <= ATTN_STAGES + 1,
+              "K behind CONSUMERS tiles comes before their V is left");
 
 /* Named barriers: one for each warpgroup, or stage of Q, from TURN and GROUP_MEETS on. */
 enum named { TURN = 1, GROUP_MEETS = 8, END = 12 };
