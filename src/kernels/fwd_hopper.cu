@@ -207,6 +207,12 @@ INLINE void last_step(struct consumer &c, float (&o)[OUTPUTS], unsigned (&p)[PAI
     release_v(c);
 }
 
+/* Whether the tile behind tile n is taken with a running maximum: the second if the first came from
+ * the front, and those of which a row does not see all, or nothing of the one before. */
+INLINE bool needs_care(const struct group_rows &rows, int n, int end) {
+    return FIRST_IN_FRONT ? n == end : MASKED && (n - 1) * ATTN_BN >= rows.common.end - ATTN_BN;
+}
+
 /* Tiles of keys [begin, end) of this warpgroup's rows. V_LATER: V of those `skipped` in front of
  * them is still to be skipped. */
 INLINE void attend(struct consumer &c, const struct attn_args &a, const struct work &w,
@@ -239,7 +245,7 @@ INLINE void attend(struct consumer &c, const struct attn_args &a, const struct w
         step<true, true>(c, a, w, rows, n, q, o, other, p, state);
     }
 #pragma unroll 1
-    while (n > last && (careful || (FIRST_IN_FRONT ? n == end : may_lack_reference(rows, n)))) {
+    while (n > last && (careful || needs_care(rows, n, end))) {
         n--;
         step<true, false>(c, a, w, rows, n, q, o, p, p, state);
     }
