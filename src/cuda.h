@@ -27,7 +27,7 @@ struct cuda_geometry {
     unsigned grid[3], block, shared_bytes;
     bool begins_early; /* before the kernel in front of it has ended; it waits for that itself */
     bool has_maps;     /* the kernel takes struct attn_tma_args; else struct attn_args */
-    size_t workspace;  /* bytes of counters; 0: none */
+    size_t workspace;  /* bytes of counters, and of what parts leave behind; 0: none */
     unsigned char maps[CUDA_MAPS][sizeof(struct attn_tensor_map)];
     struct attn_args args;
 };

@@ -14,6 +14,8 @@ enum {
     ROW_BYTES = 16,      /* every row of Q, K, V and O begins at a multiple: cp.async */
     PACKED_QUERIES = 16, /* a problem of at most so many packs the heads of a group ... */
     PACKED_TILES = 4,    /* ... if its rows are not more than so many tiles */
+    PART_BLOCKS = 2,     /* to a multiprocessor, of a family that splits keys */
+    PART_TILES = 2,      /* of keys that such a block has at least */
     GRID_YZ = 65535,     /* blocks in the second and third dimension of a grid */
     MOST_UNITS = 65536   /* multiprocessors: resident blocks count so far past the last tile */
 };
@@ -35,6 +37,7 @@ static const struct family {
     bool packs_heads;      /* rows of a group of query heads can share a tile */
     bool has_maps;         /* copies by tensor maps */
     bool has_counters;     /* blocks take tiles by a counter, and count who has ended */
+    bool splits_keys;      /* several blocks share the keys of a tile of rows */
     bool begins_early;     /* before the kernel in front of it has ended */
     bool positive_scale;   /* only such: the largest score is that of the largest product */
     int section_mib;       /* of K and V that stay in L2 while their heads are worked on */
@@ -43,6 +46,10 @@ static const struct family {
     [FAMILY_FWD_WMMA] = {.section_mib = 24},
     [FAMILY_FWD_MMA] = {.takes_head_dim_v = true, .packs_heads = true, .section_mib = 24},
     [FAMILY_FWD_MMA_FULL] = {.takes_head_dim_v = true, .packs_heads = true, .section_mib = 24},
+    [FAMILY_FWD_MMA_DECODE] = {.takes_head_dim_v = true,
+                               .packs_heads = true,
+                               .splits_keys = true,
+                               .section_mib = 24},
     [FAMILY_FWD_HOPPER] = {.masks = NOT_CAUSAL,
                            .grid = RESIDENT,
                            .takes_head_dim_v = true,
@@ -92,6 +99,36 @@ static struct cut cut_rows(const struct variant *variant, const attn_problem *p)
     cut.tiles = (p->seq_q * cut.packed_heads + block_q - 1) / block_q;
     cut.groups = p->batch * (p->heads_q / cut.packed_heads);
     return cut;
+}
+
+/* Blocks that share the keys of a tile of rows: so many that every multiprocessor has its own. */
+static int64_t count_parts(const struct cuda *cuda, const struct variant *variant,
+                           const struct cut *cut, const attn_problem *p) {
+    const int64_t blocks = cut->groups * cut->tiles;
+    if (!families[variant->family].splits_keys || blocks == 0) {
+        return 1;
+    }
+    const int64_t block_kv = variant->info.block_kv;
+    const int64_t most = (p->seq_kv + block_kv - 1) / block_kv / PART_TILES;
+    const int64_t wanted = PART_BLOCKS * (int64_t)cuda->units / blocks;
+    const int64_t parts = wanted < most ? wanted : most;
+    return parts > 1 ? parts : 1;
+}
+
+/* Bytes: counters for the blocks, or for the parts of each tile of rows and what they leave behind
+ * (kernels/args.h). */
+static size_t workspace_size(const struct variant *variant, const struct cut *cut, int64_t parts) {
+    const size_t counter = sizeof(unsigned);
+    if (families[variant->family].has_counters) {
+        return 2 * counter;
+    }
+    if (parts == 1) {
+        return 0;
+    }
+    const size_t tiles = (size_t)(cut->groups * cut->tiles);
+    const size_t counters = (tiles * counter + ATTN_PARTS_ALIGN - 1) / ATTN_PARTS_ALIGN;
+    return counters * ATTN_PARTS_ALIGN +
+           tiles * (size_t)parts * ATTN_PART_BYTES((size_t)variant->info.head_dim_max);
 }
 
 /* Groups that are worked on together. In a causal problem the blocks with the most keys go first,
@@ -335,8 +372,8 @@ static void fill_options(struct attn_args *args, const attn_problem *p) {
 }
 
 static void fill_grid(const struct cuda *cuda, const struct family *family, const struct cut *cut,
-                      const attn_problem *p, unsigned grid[3]) {
-    const int64_t blocks = cut->groups * cut->tiles;
+                      int64_t parts, const attn_problem *p, unsigned grid[3]) {
+    const int64_t blocks = cut->groups * cut->tiles * parts;
     const bool solid = family->grid == THREE_DIMS, resident = family->grid == RESIDENT;
     grid[0] = (unsigned)(solid                              ? p->heads_q
                          : resident && blocks > cuda->units ? cuda->units
@@ -354,6 +391,7 @@ attn_status cuda_plan(struct cuda *cuda, struct variant *variant, const attn_pro
     const attn_variant *v = &variant->info;
     const struct family *family = &families[variant->family];
     const struct cut cut = cut_rows(variant, p);
+    const int64_t parts = count_parts(cuda, variant, &cut, p);
     *geometry = (struct cuda_geometry){
         .kernel = variant->kernel,
         .block = (unsigned)(32 * v->warps),
@@ -361,7 +399,7 @@ attn_status cuda_plan(struct cuda *cuda, struct variant *variant, const attn_pro
         /* older drivers cannot capture such a launch into a graph */
         .begins_early = family->begins_early && cuda->driver.version >= 12030,
         .has_maps = family->has_maps,
-        .workspace = family->has_counters ? 2 * sizeof *geometry->args.counters : 0,
+        .workspace = workspace_size(variant, &cut, parts),
         .args =
             {
                 .heads_q = (int)p->heads_q,
@@ -375,9 +413,10 @@ attn_status cuda_plan(struct cuda *cuda, struct variant *variant, const attn_pro
                 .packed_heads = (int)cut.packed_heads,
                 .section_heads = (int)section_groups(family, &cut, p),
                 .heads_all = (int)cut.groups,
+                .parts = (int)parts,
             },
     };
-    fill_grid(cuda, family, &cut, p, geometry->grid);
+    fill_grid(cuda, family, &cut, parts, p, geometry->grid);
     fill_strides(&geometry->args, p);
     fill_mask(&geometry->args, p);
     fill_options(&geometry->args, p);

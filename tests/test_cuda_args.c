@@ -67,7 +67,7 @@ AT(bias_head, 288);
 AT(bias_row, 296);
 AT(bias_col, 304);
 AT(bias_dtype, 312);
-AT(reserved, 316);
+AT(parts, 316);
 AT(cu_seqlens_q, 320);
 AT(cu_seqlens_kv, 328);
 AT(used_kv, 336);
@@ -122,6 +122,25 @@ static bool has_counters(const attn_variant *variant) {
 }
 
 enum { MULTIPROCESSORS = 20 }; /* of the fake driver's first device */
+
+/* Blocks that share the keys of a tile of rows: two to a multiprocessor, two tiles of keys to each,
+ * if there are so many. `tiles` of all heads. */
+static long long parts_of(const attn_problem *p, const attn_variant *variant, long long tiles) {
+    const long long keys = (p->seq_kv + variant->block_kv - 1) / variant->block_kv / 2;
+    const long long room = 2 * MULTIPROCESSORS / tiles, parts = room < keys ? room : keys;
+    return strcmp(variant->family, "fwd_mma_decode") == 0 && parts > 1 ? parts : 1;
+}
+
+/* Counters: two, or one for each tile whose keys are shared, in whole 256 bytes, and 16 rows of O,
+ * a reference and a sum for each part. */
+static size_t workspace_of(const attn_problem *p, const attn_variant *variant, long long tiles) {
+    const size_t parts = (size_t)parts_of(p, variant, tiles), all = (size_t)tiles;
+    if (parts > 1) {
+        return (4 * all + 255) / 256 * 256 +
+               all * parts * (size_t)(4 * 16 * variant->head_dim_max + 4 * 32 * 4);
+    }
+    return has_counters(variant) ? 2 * sizeof(unsigned) : 0;
+}
 
 /* ---- one call -------------------------------------------------------------------------------- */
 
@@ -249,8 +268,8 @@ static void check_launch(const struct fake_call *launch, const attn_problem *p,
     CHECK_EQ(args.seq_q, p->seq_q);
     CHECK_EQ(args.seq_kv, p->seq_kv);
     CHECK_EQ(args.tiles_q, tiles);
-    CHECK_EQ(args.reserved, 0);
-    CHECK(args.counters == (has_counters(variant) ? COUNTERS : NULL));
+    CHECK_EQ(args.parts, parts_of(p, variant, tiles * args.heads_all));
+    CHECK(args.counters == (has_counters(variant) || args.parts > 1 ? COUNTERS : NULL));
     CHECK_EQ(args.head_dim, p->head_dim);
     CHECK_EQ(args.head_dim_v, p->head_dim_v);
     CHECK_EQ(args.packed_heads, packed);
@@ -265,7 +284,7 @@ static void check_launch(const struct fake_call *launch, const attn_problem *p,
         CHECK_EQ(launch->grid[0], p->heads_q);
     } else {
         CHECK_EQ(launch->grid[0],
-                 is_hopper(variant) && all > MULTIPROCESSORS ? MULTIPROCESSORS : all);
+                 is_hopper(variant) && all > MULTIPROCESSORS ? MULTIPROCESSORS : all * args.parts);
     }
     CHECK_EQ(launch->grid[1], split ? tiles : 1);
     CHECK_EQ(launch->grid[2], split ? p->batch : 1);
@@ -391,8 +410,10 @@ static void run_one(attn_context *context, const attn_variant *variant, uint64_t
         return;
     }
     CHECK_STR(attn_plan_variant(plan), variant->name);
+    const long long packed = packed_heads(&full, variant);
+    const long long tiles = (full.seq_q * packed + variant->block_q - 1) / variant->block_q;
     const size_t workspace = attn_workspace_size(plan);
-    CHECK_EQ(workspace, has_counters(variant) ? 2 * sizeof(unsigned) : 0);
+    CHECK_EQ(workspace, workspace_of(&full, variant, tiles * full.batch * full.heads_q / packed));
     t.lse = rng_chance(&rng, 50) ? t.lse : NULL;
     void *stream = rng_chance(&rng, 50) ? (void *)(uintptr_t)rng_range(&rng, 1, 2) : NULL;
     fake->forget();

@@ -101,6 +101,14 @@ static const struct kind KINDS[] = {
                 [KNOB_RESIDENT] = VALUES(KNOB_AUTO, 1, 2)}},
     MMA("fwd_mma"),
     MMA("fwd_mma_full"),
+    {.kernel = "fwd_mma_decode",
+     .arch = "sm_80",
+     .dims = {64, 128, 256},
+     .values = {[KNOB_BLOCK_Q] = VALUES(16),
+                [KNOB_BLOCK_KV] = VALUES(16, 32, 64, 96, 128),
+                [KNOB_WARPS] = VALUES(1, 2, 4, 8),
+                [KNOB_STAGES] = VALUES(2, 3, 4, 5),
+                [KNOB_RESIDENT] = VALUES(KNOB_AUTO, 1, 2, 3, 4, 6, 8)}},
     OLD("fwd_wmma"),
     OLD("fwd_scalar"),
     {.kernel = "cpu_tile",
@@ -114,9 +122,9 @@ static const struct kind KINDS[] = {
 };
 enum { KIND_COUNT = sizeof KINDS / sizeof *KINDS };
 
-const char *const GPU_KERNELS[] = {"fwd_hopper",       "fwd_hopper_causal", "fwd_hopper_full",
-                                   "fwd_hopper_split", "fwd_mma",           "fwd_mma_full",
-                                   "fwd_wmma",         "fwd_scalar",        NULL};
+const char *const GPU_KERNELS[] = {
+    "fwd_hopper",   "fwd_hopper_causal", "fwd_hopper_full", "fwd_hopper_split", "fwd_mma",
+    "fwd_mma_full", "fwd_mma_decode",    "fwd_wmma",        "fwd_scalar",       NULL};
 
 static const struct kind *kind_of(const char *kernel) {
     for (int i = 0; i < KIND_COUNT; i++) {
@@ -215,7 +223,7 @@ static bool mma_fits(const struct family *family, const struct knobs *knobs, att
                        warp_keys, bn);
     }
     /* What a lane holds at once: O, the scores, Q if it stays, the sums; and room to work. */
-    const bool full = strcmp(family->kernel, "fwd_mma_full") == 0;
+    const bool full = strcmp(family->kernel, "fwd_mma") != 0; /* it, or with parts */
     const int held = row_tiles * (d / 2 + keys / 2) +
                      (row_tiles * d / 4 <= 32 ? row_tiles * d / 4 : 0) + 4 * row_tiles;
     const int resident_warps = full || d > 64                     ? 8

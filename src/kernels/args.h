@@ -50,12 +50,14 @@ struct attn_args {
     const void *bias;  /* NULL: none */
     long long bias_batch, bias_head, bias_row, bias_col;
     int bias_dtype;                          /* as enum attn_dtype counts: fp32, fp16, bf16 */
-    int reserved;                            /* 0; keeps the size a multiple of 8 without padding */
+    int parts;                               /* blocks that share the keys of a tile of rows */
     const int *cu_seqlens_q, *cu_seqlens_kv; /* NULL: not packed */
     const int *used_kv;                      /* NULL: all of them */
 
-    unsigned *counters; /* two, 0 before and after every launch: tiles given out, blocks that have
-                           ended. NULL: the family needs none */
+    /* 0 before and after every launch; NULL: not needed. Two: tiles given out, blocks that have
+     * ended. Or, if there are parts, for each tile of rows how many of its have ended; what they
+     * leave behind lies from the next multiple of ATTN_PARTS_ALIGN on. */
+    unsigned *counters;
 };
 
 /* What a kernel of a family that copies by tensor maps is told: maps of Q, K, V and O over (column,
@@ -69,6 +71,11 @@ struct attn_tma_args {
     struct attn_args a;
 };
 
+/* Bytes: where the first of the parts lies behind the counters, and what one leaves behind of 16
+ * rows (O, references and sums, fp32, as the lanes of a warp hold them). */
+#define ATTN_PARTS_ALIGN 256
+#define ATTN_PART_BYTES(d) (((d) / 2 + 4) * 32 * 4)
+
 /* Bytes of dynamic shared memory that a kernel of the family is launched with. */
 #define ATTN_SHARED_fwd_scalar(bm, bn, d, warps, stages) 0 /* all of it is static */
 #define ATTN_SHARED_fwd_wmma(bm, bn, d, warps, stages)                                             \
@@ -79,6 +86,8 @@ struct attn_tma_args {
 #define ATTN_SHARED_fwd_mma(bm, bn, d, warps, stages)                                              \
     (2 * ((bm) + 2 * (stages) * (bn)) * (d)) /* Q, K, V: 16 bits */
 #define ATTN_SHARED_fwd_mma_full(bm, bn, d, warps, stages)                                         \
+    ATTN_SHARED_fwd_mma(bm, bn, d, warps, stages)
+#define ATTN_SHARED_fwd_mma_decode(bm, bn, d, warps, stages)                                       \
     ATTN_SHARED_fwd_mma(bm, bn, d, warps, stages)
 /* Q (two of them up to 128 columns), K, V; 16 bits, columns in chunks of 64, tiles at multiples of
  * 1024. */

@@ -93,7 +93,7 @@ AT(bias_head, 288);
 AT(bias_row, 296);
 AT(bias_col, 304);
 AT(bias_dtype, 312);
-AT(reserved, 316);
+AT(parts, 316);
 AT(cu_seqlens_q, 320);
 AT(cu_seqlens_kv, 328);
 AT(used_kv, 336);

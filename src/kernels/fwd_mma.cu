@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * fwd_mma.cu - fused attention on tensor cores, for every GPU since Ampere: mma.sync, ldmatrix,
- * cp.async, probabilities in registers. fwd_mma_full.cu is the same with every option.
+ * cp.async, probabilities in registers. fwd_mma_full.cu is the same with every option,
+ * fwd_mma_decode.cu that with the keys of a tile of rows shared among blocks.
  *
  * A thread block computes BM query rows. Its warps stand in WARP_ROWS x WARP_KEYS: a warp has
  * ROW_TILES x 16 of the rows and, of each tile of BN keys, every WARP_KEYS-th part.
@@ -13,7 +14,9 @@
  *         mask                                     tiles that a bound crosses, no others
  *         P = exp2(S - reference)                  in registers; rows of sums
  *         O = O + P V
- *     merge the warps that share rows (WARP_KEYS > 1); O / sum -> global
+ *     merge the warps that share rows (WARP_KEYS > 1)
+ *     leave O behind; the last of the blocks that share rows merges them (PARTS)
+ *     O / sum -> global
  *
  * No running maximum: the reference of a row is the maximum of its first tile. Every later tile is
  * taken against it at once, and the sums, which are needed anyway, tell if a probability came near
@@ -23,51 +26,13 @@
  * Shared memory, dynamic, in bytes (mma.h has the order inside a tile):
  *     q      BM x D x 2                later O, 16 bits, on its way out
  *     k      STAGES x BN x D x 2
- *     v      STAGES x BN x D x 2       later O, fp32, of warps that are merged (from k on)
+ *     v      STAGES x BN x D x 2       later (from k on) O, fp32, of warps, parts that are merged
  *
  * Invariant: a row's sum and O are what they would be against its reference in exact arithmetic;
- * bits depend on the problem and the variant alone.
+ * bits depend on the problem, the variant and the number of parts alone.
  */
-#include "mma.h"
+#include "mma_rows.h"
 #include "repair.h"
-
-enum {
-    M = 16, /* rows of a product */
-    WARP_ROWS = ATTN_BM / M < ATTN_WARPS ? ATTN_BM / M : ATTN_WARPS,
-    WARP_KEYS = ATTN_WARPS / WARP_ROWS,
-    ROW_TILES = ATTN_BM / M / WARP_ROWS,
-    KEYS = ATTN_BN / WARP_KEYS, /* of a tile, for one warp */
-    KEY_TILES = KEYS / 8,
-    KEY_STEPS = KEYS / 16,
-    STEPS = ATTN_D / 16,
-    COLUMN_TILES = ATTN_D / 8,
-    Q_BYTES = ATTN_BM * ATTN_D * 2,
-    TILE_BYTES = ATTN_BN * ATTN_D * 2,
-    Q_STAYS = ROW_TILES * STEPS * 4 <= 32, /* in registers */
-    /* Warps that a multiprocessor shall hold, by what a lane keeps: more of them hide more, until
-     * registers run out. Measured on an H200 (docs/kernels.md). */
-    RESIDENT_WARPS = FULL || ATTN_D > 64                ? 8
-                     : ROW_TILES == 1 && WARP_KEYS == 1 ? 16
-                     : ROW_TILES == 1 || KEYS <= 32     ? 12
-                                                        : 8,
-#ifdef LAB_BLOCKS
-    RESIDENT = LAB_BLOCKS
-#else
-    RESIDENT = RESIDENT_WARPS > ATTN_WARPS ? RESIDENT_WARPS / ATTN_WARPS : 1
-#endif
-};
-static_assert(ATTN_BM % (M * WARP_ROWS) == 0 && ATTN_WARPS % WARP_ROWS == 0, "warps share rows");
-static_assert(KEYS % 16 == 0 && ATTN_STAGES >= 2, "a tile has no such parts");
-
-/* The reference of a row that has seen nothing: its distance to any score is infinite. */
-#define NO_REFERENCE (-3.4028234e38f)
-
-/* What a lane holds: of each of its row tiles, rows l/4 and l/4 + 8. */
-struct rows {
-    float o[ROW_TILES][COLUMN_TILES][4];
-    float reference[ROW_TILES][2];
-    float sum[ROW_TILES][2];
-};
 
 /* Where a warp works. */
 struct place {
@@ -258,65 +223,7 @@ INLINE void finish_sums(struct rows &rows) {
     }
 }
 
-/* What a warp leaves for the one it is merged into: lane after lane, so that banks do not meet. */
-struct left_behind {
-    float o[ROW_TILES * COLUMN_TILES * 4][LANES];
-    float reference[ROW_TILES * 2][LANES], sum[ROW_TILES * 2][LANES];
-};
-static_assert(WARP_KEYS == 1 || (int)sizeof(struct left_behind) * (WARP_KEYS - 1) * WARP_ROWS <=
-                                    2 * ATTN_STAGES * TILE_BYTES,
-              "K and V leave too little room to merge warps");
-
-/* Warps that share rows become one: the first of them. Returns whether this is one. */
-INLINE bool merge_warps(struct rows &rows, struct left_behind *left, int warp, int lane) {
-    if (WARP_KEYS == 1) {
-        return true;
-    }
-    const int part = warp / WARP_ROWS, row_warp = warp % WARP_ROWS;
-    if (part > 0) {
-        struct left_behind *mine = &left[(part - 1) * WARP_ROWS + row_warp];
-#pragma unroll
-        for (int r = 0; r < ROW_TILES; r++) {
-#pragma unroll
-            for (int i = 0; i < COLUMN_TILES * 4; i++) {
-                mine->o[r * COLUMN_TILES * 4 + i][lane] = rows.o[r][i / 4][i % 4];
-            }
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                mine->reference[2 * r + half][lane] = rows.reference[r][half];
-                mine->sum[2 * r + half][lane] = rows.sum[r][half];
-            }
-        }
-    }
-    __syncthreads();
-    if (part > 0) {
-        return false;
-    }
-#pragma unroll 1
-    for (int other = 0; other < WARP_KEYS - 1; other++) {
-        const struct left_behind *theirs = &left[other * WARP_ROWS + row_warp];
-#pragma unroll
-        for (int r = 0; r < ROW_TILES; r++) {
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                const float there = theirs->reference[2 * r + half][lane];
-                const float raised = fmaxf(rows.reference[r][half], there);
-                const float factor = exp2_fast(rows.reference[r][half] - raised);
-                const float their_factor = exp2_fast(there - raised);
-                rows.reference[r][half] = raised;
-                rows.sum[r][half] =
-                    fmaf(theirs->sum[2 * r + half][lane], their_factor, rows.sum[r][half] * factor);
-#pragma unroll
-                for (int c = 0; c < 2 * COLUMN_TILES; c++) {
-                    const int tile = c / 2, i = 2 * half + c % 2;
-                    rows.o[r][tile][i] = fmaf(theirs->o[(r * COLUMN_TILES + tile) * 4 + i][lane],
-                                              their_factor, rows.o[r][tile][i] * factor);
-                }
-            }
-        }
-    }
-    return true;
-}
+/* ---- O on its way out ------------------------------------------------------------------------ */
 
 /* O / sum as 16 bits into the memory of Q, of which a warp has its own rows; the LSE to global
  * memory. Returns whether a lane of the warp met NaN or infinity. */
@@ -403,7 +310,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     ATTN_ENTRY(const __grid_constant__ struct attn_args a) {
     extern __shared__ __align__(128) unsigned char dynamic[];
     const unsigned shared_q = shared_address(dynamic), shared_k = shared_q + Q_BYTES;
-    const struct work w = work_of_block(a, block_number());
+    const int tile = PARTS ? block_number() / a.parts : block_number();
+    const struct work w = work_of_block(a, tile);
     if (FULL && w.first_row >= w.rows) {
         return; /* a sequence that is shorter than the longest */
     }
@@ -413,8 +321,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     const int last_row = min(w.first_row + ATTN_BM, w.rows) - 1;
     const struct keys first = keys_of_query(a, w, query_of_row(a, w.first_row));
     const struct keys last = keys_of_query(a, w, query_of_row(a, last_row));
-    const int begin = first.begin / ATTN_BN;
-    const int end = last.end / ATTN_BN + (last.end % ATTN_BN != 0);
+    int begin = first.begin / ATTN_BN;
+    int end = last.end / ATTN_BN + (last.end % ATTN_BN != 0);
+    struct part part = {};
+    if (PARTS) {
+        part = part_of_block(a, tile, block_number() % a.parts, begin, end);
+        if (part.number >= part.count) {
+            return;
+        }
+        begin = part.begin;
+        end = part.end;
+    }
     const float scale = FULL ? 1.0f : a.scale_log2;
     const struct cache cache = {k_of(a, w), v_of(a, w)};
 
@@ -482,11 +399,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     if (WARP_KEYS > 1 || begin >= end) {
         __syncthreads(); /* Q has landed; K and V are dead, their memory takes what is merged */
     }
-    if (!merge_warps(rows, (struct left_behind *)(dynamic + Q_BYTES), warp, at.lane)) {
+    struct left_behind *const left = (struct left_behind *)(dynamic + Q_BYTES);
+    bool owns_rows = merge_warps(rows, left, warp, at.lane);
+    if (PARTS && part.count > 1) {
+        owns_rows = merge_parts(rows, left, a, part, warp, at.lane);
+    }
+    if (!owns_rows) {
         return;
     }
-    const struct work same = work_of_block(a, block_number()); /* cheaper than kept in registers */
-    __syncwarp();                                              /* no lane reads Q any more */
+    /* cheaper than kept in registers */
+    const struct work same = work_of_block(a, PARTS ? block_number() / a.parts : block_number());
+    __syncwarp(); /* no lane reads Q any more */
     const bool bad = finish_rows(rows, a, same, dynamic, at);
     __syncwarp();
     store_rows(a, same, dynamic, at);

@@ -139,12 +139,7 @@ INLINE int next_tile(const struct attn_args &a, int number) {
 
 /* The last block to end leaves both counters as it found them. */
 INLINE void end_tiles(const struct attn_args &a) {
-    unsigned ended;
-    asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;"
-                 : "=r"(ended)
-                 : "l"(&a.counters[1])
-                 : "memory");
-    if (ended == gridDim.x - 1) {
+    if (count_up(&a.counters[1]) == gridDim.x - 1) {
         a.counters[0] = a.counters[1] = 0;
     }
 }

@@ -113,6 +113,16 @@ INLINE struct work work_of_grid(const struct attn_args &a) {
     return w;
 }
 
+/* One more; what it was. Who counts sees what all did who counted before. */
+INLINE unsigned count_up(unsigned *counter) {
+    unsigned before;
+    asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;"
+                 : "=r"(before)
+                 : "l"(counter)
+                 : "memory");
+    return before;
+}
+
 /* ---- where they lie: the first query or key of the sequence, in the block's (first) head ------
  * */
 

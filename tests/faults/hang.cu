@@ -2,12 +2,12 @@
  *
  * hang.cu - a forward kernel that never ends: whoever runs kernels must give up on it in time.
  *
- * The field it waits for is 0 and stays 0; the compiler does not know that.
+ * The field it waits for is 1 and stays 1; the compiler does not know that.
  */
 #include "args.h"
 
 extern "C" __global__ void ATTN_ENTRY(struct attn_args a) {
-    while (a.reserved == 0) {
+    while (a.parts == 1) {
         asm volatile("nanosleep.u32 1000;" ::: "memory");
     }
     *(unsigned short *)a.o = 0;

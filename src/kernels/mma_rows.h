@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * mma_rows.h - what a lane of fwd_mma.cu holds of its rows, and how warps and blocks that share
+ * rows become one.
+ *
+ * Warps of a block leave their O in shared memory. Blocks that share the keys of a tile of rows
+ * (PARTS) leave it in the workspace and count themselves; the last one merges all.
+ *
+ * Invariant: what is merged is merged in the order of its keys, whoever comes first.
+ */
+#ifndef ATTN_KERNELS_MMA_ROWS_H
+#define ATTN_KERNELS_MMA_ROWS_H
+
+#include "mma.h"
+#include "work.h"
+
+#ifdef ATTN_PARTS
+enum { PARTS = 1 };
+#else
+enum { PARTS = 0 };
+#endif
+
+enum {
+    M = 16, /* rows of a product */
+    WARP_ROWS = ATTN_BM / M < ATTN_WARPS ? ATTN_BM / M : ATTN_WARPS,
+    WARP_KEYS = ATTN_WARPS / WARP_ROWS,
+    ROW_TILES = ATTN_BM / M / WARP_ROWS,
+    KEYS = ATTN_BN / WARP_KEYS, /* of a tile, for one warp */
+    KEY_TILES = KEYS / 8,
+    KEY_STEPS = KEYS / 16,
+    STEPS = ATTN_D / 16,
+    COLUMN_TILES = ATTN_D / 8,
+    Q_BYTES = ATTN_BM * ATTN_D * 2,
+    TILE_BYTES = ATTN_BN * ATTN_D * 2,
+    Q_STAYS = ROW_TILES * STEPS * 4 <= 32, /* in registers */
+    /* Warps that a multiprocessor shall hold, by what a lane keeps: more of them hide more, until
+     * registers run out. Measured on an H200 (docs/kernels.md). */
+    RESIDENT_WARPS = FULL || ATTN_D > 64                ? 8
+                     : ROW_TILES == 1 && WARP_KEYS == 1 ? 16
+                     : ROW_TILES == 1 || KEYS <= 32     ? 12
+                                                        : 8,
+#ifdef LAB_BLOCKS
+    RESIDENT = LAB_BLOCKS
+#else
+    RESIDENT = RESIDENT_WARPS > ATTN_WARPS ? RESIDENT_WARPS / ATTN_WARPS : 1
+#endif
+};
+static_assert(ATTN_BM % (M * WARP_ROWS) == 0 && ATTN_WARPS % WARP_ROWS == 0, "warps share rows");
+static_assert(KEYS % 16 == 0 && ATTN_STAGES >= 2, "a tile has no such parts");
+static_assert(!PARTS || ATTN_BM == M, "parts of one warp's rows are merged");
+
+/* The reference of a row that has seen nothing: its distance to any score is infinite. */
+#define NO_REFERENCE (-3.4028234e38f)
+
+/* What a lane holds: of each of its row tiles, rows l/4 and l/4 + 8. */
+struct rows {
+    float o[ROW_TILES][COLUMN_TILES][4];
+    float reference[ROW_TILES][2];
+    float sum[ROW_TILES][2];
+};
+
+/* ---- warps that share rows ------------------------------------------------------------------- */
+
+/* What a warp leaves for the one it is merged into: lane after lane, so that banks do not meet. */
+struct left_behind {
+    float o[ROW_TILES * COLUMN_TILES * 4][LANES];
+    float reference[ROW_TILES * 2][LANES], sum[ROW_TILES * 2][LANES];
+};
+static_assert(WARP_KEYS == 1 || (int)sizeof(struct left_behind) * (WARP_KEYS - 1) * WARP_ROWS <=
+                                    2 * ATTN_STAGES * TILE_BYTES,
+              "K and V leave too little room to merge warps");
+static_assert(!PARTS || sizeof(struct left_behind) == ATTN_PART_BYTES(ATTN_D),
+              "as the host counts");
+
+INLINE void leave_behind(struct left_behind *left, const struct rows &rows, int lane) {
+#pragma unroll
+    for (int r = 0; r < ROW_TILES; r++) {
+#pragma unroll
+        for (int i = 0; i < COLUMN_TILES * 4; i++) {
+            left->o[r * COLUMN_TILES * 4 + i][lane] = rows.o[r][i / 4][i % 4];
+        }
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            left->reference[2 * r + half][lane] = rows.reference[r][half];
+            left->sum[2 * r + half][lane] = rows.sum[r][half];
+        }
+    }
+}
+
+/* Warps that share rows become one: the first of them. Returns whether this is one. */
+INLINE bool merge_warps(struct rows &rows, struct left_behind *left, int warp, int lane) {
+    if (WARP_KEYS == 1) {
+        return true;
+    }
+    const int part = warp / WARP_ROWS, row_warp = warp % WARP_ROWS;
+    if (part > 0) {
+        leave_behind(&left[(part - 1) * WARP_ROWS + row_warp], rows, lane);
+    }
+    __syncthreads();
+    if (part > 0) {
+        return false;
+    }
+#pragma unroll 1
+    for (int other = 0; other < WARP_KEYS - 1; other++) {
+        const struct left_behind *theirs = &left[other * WARP_ROWS + row_warp];
+#pragma unroll
+        for (int r = 0; r < ROW_TILES; r++) {
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const float there = theirs->reference[2 * r + half][lane];
+                const float raised = fmaxf(rows.reference[r][half], there);
+                const float factor = exp2_fast(rows.reference[r][half] - raised);
+                const float their_factor = exp2_fast(there - raised);
+                rows.reference[r][half] = raised;
+                rows.sum[r][half] =
+                    fmaf(theirs->sum[2 * r + half][lane], their_factor, rows.sum[r][half] * factor);
+#pragma unroll
+                for (int c = 0; c < 2 * COLUMN_TILES; c++) {
+                    const int tile = c / 2, i = 2 * half + c % 2;
+                    rows.o[r][tile][i] = fmaf(theirs->o[(r * COLUMN_TILES + tile) * 4 + i][lane],
+                                              their_factor, rows.o[r][tile][i] * factor);
+                }
+            }
+        }
+    }
+    return true;
+}
+
+/* ---- blocks that share rows ------------------------------------------------------------------ */
+
+/* The tiles of keys that this block has of its rows'. */
+struct part {
+    int tile, number; /* of rows, and of the part: below `count`, or there is nothing for it */
+    int begin, end;
+    int count; /* parts that have any keys */
+};
+
+INLINE struct part part_of_block(const struct attn_args &a, int tile, int number, int begin,
+                                 int end) {
+    const int each = max((end - begin + a.parts - 1) / a.parts, 1);
+    return {tile, number, begin + number * each, min(begin + (number + 1) * each, end),
+            max((end - begin + each - 1) / each, 1)};
+}
+
+INLINE struct left_behind *first_part(const struct attn_args &a, const struct part &part) {
+    const unsigned counters = (unsigned)(a.heads_all * a.tiles_q) * (unsigned)sizeof *a.counters;
+    const unsigned skipped = (counters + ATTN_PARTS_ALIGN - 1) / ATTN_PARTS_ALIGN;
+    return (struct left_behind *)((unsigned char *)a.counters +
+                                  (size_t)skipped * ATTN_PARTS_ALIGN) +
+           (size_t)part.tile * (unsigned)a.parts;
+}
+
+/* Every warp sums up its share of the columns over all parts, in their order, whichever came last.
+ * Around L1: other multiprocessors have written them. */
+INLINE void sum_parts(struct left_behind *to, const struct left_behind *parts, int count, int warp,
+                      int lane) {
+    enum { SHARE = COLUMN_TILES * 4 / ATTN_WARPS };
+    static_assert(!PARTS || SHARE % 4 == 0, "a share has both rows of whole tiles");
+    float reference[2] = {NO_REFERENCE, NO_REFERENCE}, sum[2] = {0.0f, 0.0f}, o[SHARE] = {};
+    for (int i = 0; i < count; i++) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            reference[half] = fmaxf(reference[half], __ldcg(&parts[i].reference[half][lane]));
+        }
+    }
+#pragma unroll 4
+    for (int i = 0; i < count; i++) {
+        float factor[2];
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            factor[half] = exp2_fast(__ldcg(&parts[i].reference[half][lane]) - reference[half]);
+            sum[half] = fmaf(__ldcg(&parts[i].sum[half][lane]), factor[half], sum[half]);
+        }
+#pragma unroll
+        for (int j = 0; j < SHARE; j++) {
+            o[j] = fmaf(__ldcg(&parts[i].o[warp * SHARE + j][lane]), factor[j / 2 % 2], o[j]);
+        }
+    }
+#pragma unroll
+    for (int j = 0; j < SHARE; j++) {
+        to->o[warp * SHARE + j][lane] = o[j];
+    }
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        if (warp == 0) {
+            to->reference[half][lane] = reference[half];
+            to->sum[half][lane] = sum[half];
+        }
+    }
+}
+
+/* Blocks that share rows become one: the first warp of the last of them to end. Returns whether
+ * this is it. All warps call it, the first with the block's rows. */
+INLINE bool merge_parts(struct rows &rows, struct left_behind *merged, const struct attn_args &a,
+                        const struct part &part, int warp, int lane) {
+    __shared__ int is_last;
+    struct left_behind *const parts = first_part(a, part);
+    if (warp == 0) {
+        leave_behind(&parts[part.number], rows, lane);
+        __threadfence();
+        __syncwarp();
+        if (lane == 0) {
+            is_last = count_up(&a.counters[part.tile]) == (unsigned)part.count - 1;
+        }
+    }
+    __syncthreads();
+    if (!is_last) {
+        return false;
+    }
+    sum_parts(merged, parts, part.count, warp, lane);
+    __syncthreads();
+    if (warp > 0) {
+        return false;
+    }
+    if (lane == 0) {
+        a.counters[part.tile] = 0;
+    }
+#pragma unroll
+    for (int i = 0; i < COLUMN_TILES * 4; i++) {
+        rows.o[0][i / 4][i % 4] = merged->o[i][lane];
+    }
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        rows.reference[0][half] = merged->reference[half][lane];
+        rows.sum[0][half] = merged->sum[half][lane];
+    }
+    return true;
+}
+
+#endif /* ATTN_KERNELS_MMA_ROWS_H */
