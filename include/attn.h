@@ -243,9 +243,10 @@ ATTN_API void attn_plan_destroy(attn_plan *plan);
 ATTN_API size_t attn_workspace_size(const attn_plan *plan);
 ATTN_API size_t attn_workspace_alignment(const attn_plan *plan);
 
-/* Prepares a workspace once after its allocation; each later call leaves it ready for the next.
- * Asynchronous on `stream` for a GPU, where kernels count in it and go wrong without this. Costs
- * nothing where nothing is needed. */
+/* Prepares a workspace for this plan, once after its allocation; each later call of the plan leaves
+ * it ready for the next. (For another plan it has to be prepared anew.) Asynchronous on `stream`
+ * for a GPU, where kernels count in it and go wrong without this. Costs nothing where nothing is
+ * needed. */
 ATTN_API attn_status attn_workspace_init(const attn_plan *plan, void *workspace, size_t size,
                                          void *stream, attn_error *error);
 

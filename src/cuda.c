@@ -340,7 +340,7 @@ attn_status cuda_clear(struct cuda *cuda, const struct cuda_geometry *geometry, 
         return status;
     }
     const cu_result code = cuda->driver.cuMemsetD32Async(
-        (cu_address)(uintptr_t)workspace, 0, geometry->workspace / sizeof(unsigned), stream);
+        (cu_address)(uintptr_t)workspace, 0, geometry->counters / sizeof(unsigned), stream);
     cuda_leave(cuda, pushed);
     return code == CU_SUCCESS ? ATTN_OK : cuda_fail(cuda, code, error, "cuMemsetD32Async");
 }

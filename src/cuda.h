@@ -28,6 +28,7 @@ struct cuda_geometry {
     bool begins_early; /* before the kernel in front of it has ended; it waits for that itself */
     bool has_maps;     /* the kernel takes struct attn_tma_args; else struct attn_args */
     size_t workspace;  /* bytes of counters, and of what parts leave behind; 0: none */
+    size_t counters;   /* bytes of it that are 0 before and after each call */
     unsigned char maps[CUDA_MAPS][sizeof(struct attn_tensor_map)];
     struct attn_args args;
 };

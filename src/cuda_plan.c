@@ -14,8 +14,8 @@ enum {
     ROW_BYTES = 16,      /* every row of Q, K, V and O begins at a multiple: cp.async */
     PACKED_QUERIES = 16, /* a problem of at most so many packs the heads of a group ... */
     PACKED_TILES = 4,    /* ... if its rows are not more than so many tiles */
-    PART_BLOCKS = 2,     /* to a multiprocessor, of a family that splits keys */
-    PART_TILES = 2,      /* of keys that such a block has at least */
+    PART_BLOCKS = 2,     /* to a multiprocessor at most, where keys are shared ... */
+    PART_TILES = 2,      /* ... and tiles of keys to a block, on average, at least */
     GRID_YZ = 65535,     /* blocks in the second and third dimension of a grid */
     MOST_UNITS = 65536   /* multiprocessors: resident blocks count so far past the last tile */
 };
@@ -101,7 +101,7 @@ static struct cut cut_rows(const struct variant *variant, const attn_problem *p)
     return cut;
 }
 
-/* Blocks that share the keys of a tile of rows: so many that every multiprocessor has its own. */
+/* Blocks that share the keys of a tile of rows. */
 static int64_t count_parts(const struct cuda *cuda, const struct variant *variant,
                            const struct cut *cut, const attn_problem *p) {
     const int64_t blocks = cut->groups * cut->tiles;
@@ -115,20 +115,19 @@ static int64_t count_parts(const struct cuda *cuda, const struct variant *varian
     return parts > 1 ? parts : 1;
 }
 
-/* Bytes: counters for the blocks, or for the parts of each tile of rows and what they leave behind
- * (kernels/args.h). */
-static size_t workspace_size(const struct variant *variant, const struct cut *cut, int64_t parts) {
-    const size_t counter = sizeof(unsigned);
+/* Counters for all blocks, or one for each tile of rows that has parts, and behind them what these
+ * leave behind (kernels/args.h). */
+static void size_workspace(const struct variant *variant, const struct cut *cut, int64_t parts,
+                           struct cuda_geometry *geometry) {
+    const size_t counter = sizeof(unsigned), tiles = (size_t)(cut->groups * cut->tiles);
     if (families[variant->family].has_counters) {
-        return 2 * counter;
+        geometry->workspace = geometry->counters = 2 * counter;
+    } else if (parts > 1) {
+        const size_t part = ATTN_PART_BYTES((size_t)variant->info.head_dim_max);
+        const size_t lines = (tiles * counter + ATTN_PARTS_ALIGN - 1) / ATTN_PARTS_ALIGN;
+        geometry->counters = lines * ATTN_PARTS_ALIGN;
+        geometry->workspace = geometry->counters + tiles * (size_t)parts * part;
     }
-    if (parts == 1) {
-        return 0;
-    }
-    const size_t tiles = (size_t)(cut->groups * cut->tiles);
-    const size_t counters = (tiles * counter + ATTN_PARTS_ALIGN - 1) / ATTN_PARTS_ALIGN;
-    return counters * ATTN_PARTS_ALIGN +
-           tiles * (size_t)parts * ATTN_PART_BYTES((size_t)variant->info.head_dim_max);
 }
 
 /* Groups that are worked on together. In a causal problem the blocks with the most keys go first,
@@ -399,7 +398,6 @@ attn_status cuda_plan(struct cuda *cuda, struct variant *variant, const attn_pro
         /* older drivers cannot capture such a launch into a graph */
         .begins_early = family->begins_early && cuda->driver.version >= 12030,
         .has_maps = family->has_maps,
-        .workspace = workspace_size(variant, &cut, parts),
         .args =
             {
                 .heads_q = (int)p->heads_q,
@@ -416,6 +414,7 @@ attn_status cuda_plan(struct cuda *cuda, struct variant *variant, const attn_pro
                 .parts = (int)parts,
             },
     };
+    size_workspace(variant, &cut, parts, geometry);
     fill_grid(cuda, family, &cut, parts, p, geometry->grid);
     fill_strides(&geometry->args, p);
     fill_mask(&geometry->args, p);

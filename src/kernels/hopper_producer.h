@@ -37,8 +37,9 @@ enum {
     PRODUCERS = FULL ? LANES : 1 /* threads; the first of them asks for tiles */
 };
 static_assert(ATTN_BM == ROWS * CONSUMERS, "a warpgroup has 64 rows");
-static_assert(CONSUMERS <= ATTN_STAGES + 1,
-              "K behind CONSUMERS tiles comes before their V is left");
+/* A warpgroup skips K of so many tiles at most; the next K comes behind V of all but the last. */
+static_assert(!V_LATER || (ATTN_BM - ROWS + ATTN_BN - 1) / ATTN_BN <= ATTN_STAGES + 1,
+              "too few stages to leave V for later");
 
 /* Named barriers: one for each warpgroup, or stage of Q, from TURN and GROUP_MEETS on. */
 enum named { TURN = 1, GROUP_MEETS = 8, END = 12 };
