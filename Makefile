@@ -30,8 +30,8 @@ debug:
 help:
 	@echo "make          build/attest and build/libattn.so"
 	@echo "make debug    the same in build-debug/, with device asserts in the GPU kernels"
-	@echo "make run      attest run --quick: what this machine can prove, and a page about it (under 3 minutes)"
-	@echo "make test     all tests (under 8 minutes)"
+	@echo "make run      attest run --quick: what this machine can prove, and a page about it (3 to 4 minutes on two cores)"
+	@echo "make test     all tests (6 to 9 minutes)"
 	@echo "make bench    the CPU backend beside PyTorch's (makes a virtual environment)"
 	@echo "make bench-vgpu  thread-instructions a second of the virtual GPU, under each set of checks"
 	@echo "make gpu      everything claimed for the GPU kernels, seen on this machine's GPU (some minutes)"
