@@ -103,6 +103,29 @@ TEST(no_table) {
     CHECK(ncu_says_unknown_metric(CASES[2].text) && !ncu_says_unknown_metric(GOOD));
 }
 
+TEST(folder_of_the_program) {
+    static const struct {
+        const char *text, *expected;
+    } CASES[] = {
+        {"", ""},
+        {GOOD, GOOD}, /* has none */
+        {"==WARNING== x\n==PROF== Connected to process 7 (/a b/(c)/attest)\nfwd_a /x/y (/z)\n",
+         "==WARNING== x\n==PROF== Connected to process 7 (attest)\nfwd_a /x/y (/z)\n"},
+        {"==PROF== Connected to process 7 (/attest)\r\n==PROF== Connected to process 8 (/a/b)\n",
+         "==PROF== Connected to process 7 (attest)\r\n==PROF== Connected to process 8 (b)\n"},
+        {"==PROF== Connected to process 7 /a/b\n", "==PROF== Connected to process 7 /a/b\n"},
+        {"==PROF== Connected to process 7 (/a/b", "==PROF== Connected to process 7 (b"},
+    };
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        char text[4096];
+        const size_t bytes = strlen(CASES[i].text);
+        CHECK(bytes < sizeof text);
+        memcpy(text, CASES[i].text, bytes + 1);
+        CHECK_EQ(ncu_forget_folder(text, bytes), strlen(CASES[i].expected));
+        CHECK_STR(text, CASES[i].expected);
+    }
+}
+
 /* Cut anywhere, it is read without a fault, and no figure is another one than in the whole text
  * (a field without its closing mark is none). */
 TEST(cut_off) {

@@ -156,6 +156,33 @@ TEST(recorded_and_judged) {
     runs();
 }
 
+/* What ncu printed is kept as it is, but for the folder of the program. */
+TEST(where_it_was_made_stays_there) {
+    char *path;
+    struct pack pack;
+    attn_error why = {""};
+    if (!begin((struct figures){"91.5", "60.25", "0.8",
+                                "==PROF== Connected to process 7 (/some/where/attest)"},
+               &path, &pack)) {
+        return;
+    }
+    struct json_value *unit = record(&pack, "fwd_a", &why);
+    if (CHECK_MSG(unit != NULL, "%s", why.text)) {
+        const struct json_value *names = json_at(unit, "artifacts");
+        size_t bytes = 0;
+        char *log =
+            pack_read(&pack, PACK_ARTIFACTS, json_text_of(&names->as.list.items[0]), &bytes, &why);
+        if (CHECK_MSG(log != NULL, "%s", why.text)) {
+            CHECK(strstr(log, "/some/where") == NULL);
+            CHECK_CONTAINS(log, "==PROF== Connected to process 7 (attest)\n");
+        }
+        free(log);
+    }
+    json_free(unit);
+    end(path, &pack);
+    runs();
+}
+
 /* `unit` with a change, against what was printed. */
 static bool follows(const struct pack *pack, const struct json_value *unit, const char *find,
                     const char *by, attn_error *why) {

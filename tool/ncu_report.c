@@ -280,6 +280,23 @@ bool ncu_says_error(const char *text) {
     return found;
 }
 
+size_t ncu_forget_folder(char *text, size_t bytes) {
+    static const char CONNECTED[] = "==PROF== Connected to process ";
+    for (char *at = strstr(text, CONNECTED); at != NULL; at = strstr(at + 1, CONNECTED)) {
+        char *const end = at + strcspn(at, "\r\n"), *const open =
+                                                        memchr(at, '(', (size_t)(end - at));
+        char *name = end;
+        while (open != NULL && name > open && name[-1] != '/') {
+            name--;
+        }
+        if (open != NULL && name > open) {
+            memmove(open + 1, name, bytes - (size_t)(name - text) + 1);
+            bytes -= (size_t)(name - open - 1);
+        }
+    }
+    return bytes;
+}
+
 bool ncu_says_forbidden(const char *text) {
     return strstr(text, "ERR_NVGPUCTRPERM") != NULL;
 }

@@ -59,6 +59,10 @@ bool ncu_says_error(const char *text);
 bool ncu_says_forbidden(const char *text);
 bool ncu_says_unknown_metric(const char *text);
 
+/* Takes out of what ncu printed the folder of the program that it connected to: a pack is for other
+ * people, and says nothing of where it was made. Returns how many bytes are left, a 0 behind. */
+size_t ncu_forget_folder(char *text, size_t bytes);
+
 /* Up to NCU_TOP_STALLS of them that weigh most, their places; returns how many. */
 int ncu_top_stalls(const struct ncu_kernel *kernel, int places[NCU_TOP_STALLS]);
 

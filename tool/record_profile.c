@@ -118,6 +118,9 @@ static bool profile_next(const struct slot *slot, const struct pack *pack, attn_
         last.count = 0;
         return false;
     }
+    if (last.result.text != NULL) {
+        last.result.bytes = ncu_forget_folder(last.result.text, last.result.bytes);
+    }
     return last.result.text == NULL ||
            pack_add_artifact(pack, last.result.text, last.result.bytes, last.artifact, why);
 }
