@@ -208,7 +208,8 @@ INLINE void last_step(struct consumer &c, float (&o)[OUTPUTS], unsigned (&p)[PAI
 }
 
 /* Whether the tile behind tile n is taken with a running maximum: the second if the first came from
- * the front, and those of which a row does not see all, or nothing of the one before. */
+ * the front, and those of which a row does not see all, or nothing of the one before: the question
+ * of may_lack_reference, in the form of which ptxas makes more here. */
 INLINE bool needs_care(const struct group_rows &rows, int n, int end) {
     return FIRST_IN_FRONT ? n == end : MASKED && (n - 1) * ATTN_BN >= rows.common.end - ATTN_BN;
 }

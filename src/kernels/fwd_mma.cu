@@ -26,7 +26,7 @@
  * Shared memory, dynamic, in bytes (mma.h has the order inside a tile):
  *     q      BM x D x 2                later O, 16 bits, on its way out
  *     k      STAGES x BN x D x 2
- *     v      STAGES x BN x D x 2       later (from k on) O, fp32, of warps, parts that are merged
+ *     v      STAGES x BN x D x 2       later (from k on) O, fp32, of what is merged
  *
  * Invariant: a row's sum and O are what they would be against its reference in exact arithmetic;
  * bits depend on the problem, the variant and the number of parts alone.
