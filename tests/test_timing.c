@@ -6,6 +6,8 @@
  * inside fails the timing.
  */
 #include <math.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "clock.h"
 #include "message.h"
@@ -13,6 +15,15 @@
 #include "timing.h"
 
 enum { SETS = 3 };
+
+/* The clock of this program, in place of the C library's: it ticks as slowly as a test wishes. */
+static long tick_ns = 1;
+
+int clock_gettime(clockid_t clock, struct timespec *now) {
+    const long status = syscall(SYS_clock_gettime, clock, now);
+    now->tv_nsec -= now->tv_nsec % tick_ns;
+    return (int)status;
+}
 
 /* Notes what the timer does with it. */
 struct witness {
@@ -149,6 +160,23 @@ TEST(stop_rule) {
         }
         timing_free(&timing);
     }
+}
+
+/* Samples of one tick each: their interval has no width, which no width asked for does not mean. */
+TEST(stop_rule_of_a_slow_clock) {
+    struct witness w = {.slow_sample = -1, .fails_at_sample = -1};
+    struct timing timing;
+    attn_error why = {""};
+    const struct timer_options options = {
+        .cache = CACHE_COLD, .seconds = 20.0, .width = 0.0, .least = 7, .most = 50};
+    tick_ns = 1000 * 1000;
+    if (CHECK_MSG(time_it(&w, options, &timing, &why), "%s", why.text)) {
+        CHECK_EQ(timing.stats.count, 50U);
+        CHECK(!timing.settled);
+        CHECK(timing.stats.high - timing.stats.low < 1e-6);
+    }
+    tick_ns = 1;
+    timing_free(&timing);
 }
 
 /* Of 20 samples 12 are slow, and the median may be either; of 39 it is fast for sure. */

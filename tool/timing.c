@@ -197,11 +197,13 @@ static void per_call(const struct timing *timing, size_t count, double *sorted) 
     }
 }
 
+/* A slow clock can leave the interval no width at all; a width of 0 does not ask for that. */
 static bool narrow(const struct timer *timer, const struct timing *timing, size_t count,
                    double *scratch) {
+    const double width = timer->options.width;
     per_call(timing, count, scratch);
     const struct stats stats = stats_of(scratch, count);
-    return stats.high - stats.low <= timer->options.width * stats.p50; /* false for NaN */
+    return width > 0.0 && stats.high - stats.low <= width * stats.p50; /* false for NaN */
 }
 
 /* Returns the number of samples, 0 on failure. `scratch` has as much room as the samples. */
