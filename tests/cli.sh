@@ -26,6 +26,8 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 trap 'exit 1' INT TERM
 cd "$work" || exit 1
+export TMPDIR="$work/.tmp" # what a program that is killed leaves behind goes with the folder
+mkdir "$TMPDIR"
 
 passed=0
 failed=0

@@ -4,7 +4,6 @@
  */
 #include "check_source.h"
 
-#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +14,7 @@
 #include "child.h"
 #include "file.h"
 #include "message.h"
+#include "temporary.h"
 
 enum { COMPILE_SECONDS = 600 };
 
@@ -95,7 +95,7 @@ static void show_log(const char *path) {
 /* In `folder`: kernel.ptx and log. */
 static char *compile_in(const char *folder, const char *nvcc, const char *source, bool hopper,
                         size_t *size, attn_error *why) {
-    char output[PATH_MAX + 16], log[PATH_MAX + 16], words[128];
+    char output[TEMPORARY_FILE], log[TEMPORARY_FILE], words[128];
     struct child child;
     snprintf(output, sizeof output, "%s/kernel.ptx", folder);
     snprintf(log, sizeof log, "%s/log", folder);
@@ -118,8 +118,7 @@ static char *compile_in(const char *folder, const char *nvcc, const char *source
 
 static enum source_result compile(const char *path, bool hopper, char **ptx, size_t *size,
                                   attn_error *why) {
-    char nvcc[PATH_MAX], folder[PATH_MAX];
-    const char *temporary = getenv("TMPDIR");
+    char nvcc[PATH_MAX], folder[TEMPORARY_SIZE];
     char *source = file_read(path, size, why);
     if (source == NULL) {
         return SOURCE_BAD;
@@ -129,10 +128,7 @@ static enum source_result compile(const char *path, bool hopper, char **ptx, siz
     if (!find_nvcc(nvcc, why)) {
         return SOURCE_NO_NVCC;
     }
-    const int written = snprintf(folder, sizeof folder, "%s/attest-check-XXXXXX",
-                                 temporary != NULL && *temporary != '\0' ? temporary : "/tmp");
-    if (written < 0 || written + 16 > (int)sizeof folder || mkdtemp(folder) == NULL) {
-        explain(why, "no folder for nvcc's output: %s: %s", folder, strerror(errno));
+    if (!temporary_folder(folder, "check", why)) {
         return SOURCE_BAD;
     }
     *ptx = compile_in(folder, nvcc, path, hopper, size, why);

@@ -21,6 +21,7 @@
 #include "inspect.h"
 #include "message.h"
 #include "shape.h"
+#include "temporary.h"
 
 enum { WORDS_MOST = 24, FLAG_SIZE = EVOLVE_NAME + 32 };
 static const double VERSION_SECONDS = 30.0;
@@ -66,22 +67,21 @@ static bool find_nvcc(const char *asked, char *nvcc, size_t size, attn_error *wh
 
 /* "release 13.0, V13.0.88" of what `nvcc --version` says. */
 static bool read_version(const char *nvcc, char *version, size_t size, attn_error *why) {
-    char log[] = "/tmp/attest-nvcc-XXXXXX";
+    char folder[TEMPORARY_SIZE], log[TEMPORARY_FILE];
     struct child child;
     size_t bytes = 0;
-    const int file = mkstemp(log);
-    if (file < 0) {
-        return explain(why, "no temporary file for the version of nvcc");
-    }
-    close(file);
-    unlink(log);
-    char *const argv[] = {(char *)(uintptr_t)nvcc, (char *)(uintptr_t) "--version", NULL};
-    if (!child_run(argv, log, VERSION_SECONDS, &child, why)) {
+    if (!temporary_folder(folder, "nvcc", why)) {
         return false;
     }
-    attn_error empty;
-    char *said = file_read(log, &bytes, &empty);
+    snprintf(log, sizeof log, "%s/version", folder);
+    char *const argv[] = {(char *)(uintptr_t)nvcc, (char *)(uintptr_t) "--version", NULL};
+    const bool ran = child_run(argv, log, VERSION_SECONDS, &child, why);
+    char *said = ran ? file_read(log, &bytes, NULL) : NULL;
     unlink(log);
+    rmdir(folder);
+    if (!ran) {
+        return false;
+    }
     const char *release = said != NULL ? strstr(said, "release ") : NULL;
     if (release != NULL) {
         snprintf(version, size, "nvcc %.*s", (int)strcspn(release, "\n"), release);

@@ -15,6 +15,7 @@
 #include "file.h"
 #include "json.h"
 #include "message.h"
+#include "temporary.h"
 #include "tool_path.h"
 
 enum { TRY_SECONDS = 60 };
@@ -171,10 +172,10 @@ void ncu_result_free(struct ncu_result *result) {
 }
 
 bool ncu_allowed(const char *ncu, const char *device, const char *driver, attn_error *why) {
-    char folder[] = "/tmp/attest-ncu.XXXXXX", log[sizeof folder + 16];
+    char folder[TEMPORARY_SIZE], log[TEMPORARY_FILE];
     struct ncu_result result = {0};
-    if (mkdtemp(folder) == NULL) {
-        return explain(why, "%s: %s", folder, strerror(errno));
+    if (!temporary_folder(folder, "ncu", why)) {
+        return false;
     }
     snprintf(log, sizeof log, "%s/ncu.csv", folder);
     const struct ncu_request request = {

@@ -22,6 +22,7 @@
 #include "ptxas_log.h"
 #include "record.h"
 #include "record_cases.h"
+#include "temporary.h"
 #include "tool_path.h"
 
 enum { DUMP_SECONDS = 30 };
@@ -87,10 +88,9 @@ static bool spill_is_caught(const struct inspected *row, const attn_image *image
 /* Runs cuobjdump on the cubin in a folder of its own. What it printed, for free(); NULL and the
  * reason. */
 static char *dump(const char *program, const attn_image *image, attn_error *why) {
-    char folder[] = "/tmp/attest-inspect-XXXXXX", cubin[64], log[64];
+    char folder[TEMPORARY_SIZE], cubin[TEMPORARY_FILE], log[TEMPORARY_FILE];
     char option[] = "--dump-resource-usage", *text = NULL;
-    if (mkdtemp(folder) == NULL) {
-        explain(why, "no folder for a cubin in /tmp");
+    if (!temporary_folder(folder, "inspect", why)) {
         return NULL;
     }
     snprintf(cubin, sizeof cubin, "%s/kernel.cubin", folder);

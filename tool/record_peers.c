@@ -15,12 +15,13 @@
 #include "file.h"
 #include "json_read.h"
 #include "message.h"
+#include "temporary.h"
 #include "tool_path.h"
 
 enum { MAX_WORDS = 20, PEERS_SECONDS = 40, GRACE_SECONDS = 50, NOT_RUN_CODE = 3 };
 
 struct peers {
-    char folder[64], json[96], log[96];
+    char folder[TEMPORARY_SIZE], json[TEMPORARY_FILE], log[TEMPORARY_FILE];
     char python[PATH_MAX], script[PATH_MAX], library[PATH_MAX];
 };
 
@@ -104,13 +105,11 @@ static bool store(const struct peers *peers, const struct pack *pack, char name[
 
 bool record_peers(const struct pack *pack, char name[SHA256_TEXT], attn_error *why) {
     const char *program = getenv("ATTN_PEERS");
-    struct peers peers = {.folder = "/tmp/attest-peers.XXXXXX"};
+    struct peers peers;
     struct child child;
-    if (program == NULL && !find_runner(&peers, why)) {
+    if ((program == NULL && !find_runner(&peers, why)) ||
+        !temporary_folder(peers.folder, "peers", why)) {
         return false;
-    }
-    if (mkdtemp(peers.folder) == NULL) {
-        return explain(why, "%s: %s", peers.folder, strerror(errno));
     }
     snprintf(peers.json, sizeof peers.json, "%s/peers.json", peers.folder);
     snprintf(peers.log, sizeof peers.log, "%s/log", peers.folder);

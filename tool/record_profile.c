@@ -8,7 +8,6 @@
  *
  * Invariant: the values of a unit are those that ncu_report_read finds in its artifact.
  */
-#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,6 +18,7 @@
 #include "message.h"
 #include "ncu_run.h"
 #include "record.h"
+#include "temporary.h"
 
 enum { LIMIT_SECONDS = 240, NAME = 192 };
 
@@ -67,26 +67,16 @@ static int collect(const struct pack *pack, const struct slot *slot,
     return count;
 }
 
-/* A file that is not there yet, in a folder of its own. */
-static bool make_log(char *folder, char *log, size_t size, attn_error *why) {
-    const char *temporary = getenv("TMPDIR");
-    snprintf(folder, size, "%s/attest-ncu.XXXXXX", temporary != NULL ? temporary : "/tmp");
-    if (mkdtemp(folder) == NULL) {
-        return explain(why, "%s: %s", folder, strerror(errno));
-    }
-    snprintf(log, size + 16, "%s/ncu.csv", folder);
-    return true;
-}
-
 static bool run_ncu(const struct slot *slot, const char *ncu, attn_error *why) {
-    char folder[1024], log[sizeof folder + 16];
+    char folder[TEMPORARY_SIZE], log[TEMPORARY_FILE];
     const char *names[NCU_MOST];
     for (int i = 0; i < last.count; i++) {
         names[i] = last.variants[i];
     }
-    if (!make_log(folder, log, sizeof folder, why)) {
+    if (!temporary_folder(folder, "ncu", why)) {
         return false;
     }
+    snprintf(log, sizeof log, "%s/ncu.csv", folder);
     const struct ncu_request request = {.ncu = ncu,
                                         .device = slot->device,
                                         .driver = slot->driver,

@@ -20,6 +20,7 @@
 #include "record.h"
 #include "sanitize_call.h"
 #include "sanitize_target.h"
+#include "temporary.h"
 #include "tool_path.h"
 
 enum { BATCH = 25, NAME_SIZE = 96 };
@@ -45,7 +46,7 @@ struct batch {
 /* Of this process. */
 struct bench {
     char sanitizer[PATH_MAX], faults[PATH_MAX];
-    char folder[32]; /* "": not ready yet */
+    char folder[TEMPORARY_SIZE]; /* "": not ready yet */
     bool machine_code;
     int runs; /* for names of logs */
     struct kept_log controls[SANITIZER_TOOLS];
@@ -83,7 +84,7 @@ static bool keep_log(struct pack *pack, const char *path, const struct child *ch
 static bool run_tool(struct bench *bench, const struct slot *slot, struct pack *pack,
                      enum sanitizer_tool tool, const char *pattern, int64_t variants,
                      struct kept_log *kept, attn_error *why) {
-    char log[64], image[PATH_MAX + 32];
+    char log[TEMPORARY_FILE], image[PATH_MAX + 32];
     struct child child;
     snprintf(log, sizeof log, "%s/%d.log", bench->folder, bench->runs++);
     snprintf(image, sizeof image, "%s/%s%s", bench->faults, SANITIZER_TOOL_NAMES[tool],
@@ -129,13 +130,11 @@ static bool make_ready(struct bench *bench, const struct slot *slot, struct pack
     if (bench->folder[0] != '\0') {
         return true;
     }
-    char folder[] = "/tmp/attest-sanitize-XXXXXX";
+    char folder[TEMPORARY_SIZE];
     if (!tool_faults(bench->faults, why) ||
-        !tool_find("compute-sanitizer", bench->sanitizer, why) || !ask_device(bench, slot, why)) {
+        !tool_find("compute-sanitizer", bench->sanitizer, why) || !ask_device(bench, slot, why) ||
+        !temporary_folder(folder, "sanitize", why)) {
         return false;
-    }
-    if (mkdtemp(folder) == NULL) {
-        return explain(why, "no folder for logs in /tmp");
     }
     snprintf(bench->folder, sizeof bench->folder, "%s", folder);
     atexit(remove_folder);

@@ -17,6 +17,7 @@
 #include "message.h"
 #include "ncu_run.h"
 #include "run_plan.h"
+#include "temporary.h"
 #include "tool_path.h"
 
 enum { PROBE_SECONDS = 120 };
@@ -111,8 +112,8 @@ void run_tool_absent(enum stage stage, const char *device, char reason[256]) {
 
 void run_tools_json(struct json *json) {
     static const char *const TOOLS[] = {"compute-sanitizer", "cuobjdump", "ncu", "nvcc"};
-    char folder[] = "/tmp/attest-run-XXXXXX", path[PATH_MAX], log[64], version[128];
-    const bool has_folder = mkdtemp(folder) != NULL;
+    char folder[TEMPORARY_SIZE], path[PATH_MAX], log[TEMPORARY_FILE], version[128];
+    const bool has_folder = temporary_folder(folder, "run", NULL);
     snprintf(log, sizeof log, "%s/version", folder);
     json_open(json, "tools", '{');
     for (size_t i = 0; has_folder && i < sizeof TOOLS / sizeof *TOOLS; i++) {
