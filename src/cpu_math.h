@@ -183,7 +183,8 @@ OUT_OF_LINE void transpose(const float *in, ptrdiff_t stride, ptrdiff_t rows, pt
             }
         }
     }
-    for (; r < rows; r++) {
+    const int rest = (int)(rows - r); /* fewer than 4 */
+    for (int i = 0; i < rest; i++, r++) {
         for (ptrdiff_t c = 0; c < cols; c++) {
             out[c * rows_out + r] = in[r * stride + c];
         }

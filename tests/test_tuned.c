@@ -29,7 +29,8 @@ TEST(lines_name_variants) {
     for (int i = 0; i < tuned_line_count; i++) {
         const struct tuned_line *line = &tuned_lines[i];
         const char *fault = fault_of(line);
-        CHECK_MSG(fault == NULL, "line %d of tuned.def (%s): %s", i + 1, line->fp16, fault);
+        CHECK_MSG(fault == NULL, "line %d of tuned.def (%s): %s", i + 1, line->fp16,
+                  fault != NULL ? fault : "");
         if (fault == NULL) {
             char path[256];
             snprintf(path, sizeof path, "results/%s", line->run);

@@ -377,7 +377,8 @@ static const char *json_end(const char *at, int depth) {
 
 static void check_json(const char *text) {
     const char *end = text != NULL ? json_end(text, 0) : NULL;
-    CHECK_MSG(end != NULL && *json_blank(end) == '\0', "no JSON: %s", text);
+    CHECK_MSG(end != NULL && *json_blank(end) == '\0', "no JSON: %s",
+              text != NULL ? text : "nothing");
 }
 
 TEST(the_check_of_json_can_fail) {
