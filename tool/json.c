@@ -31,21 +31,37 @@ static int utf8_length(const unsigned char *s) {
     return length > 1 && outside ? 0 : length;
 }
 
+/* Bytes at `s` up to the first character that does not stand for itself. */
+static size_t plain_length(const unsigned char *s) {
+    size_t plain = 0;
+    while (s[plain] >= 0x20 && s[plain] != '"' && s[plain] != '\\' && s[plain] != 0x7f) {
+        const int length = utf8_length(s + plain);
+        if (length == 0) {
+            break;
+        }
+        plain += (size_t)length;
+    }
+    return plain;
+}
+
 static void put_string(FILE *out, const char *text) {
     const unsigned char *s = (const unsigned char *)text;
     fputc('"', out);
-    while (*s != '\0') {
-        const int length = utf8_length(s);
-        if (length == 0) {
-            fputs("\\ufffd", out);
-        } else if (*s == '"' || *s == '\\') {
+    for (;;) {
+        const size_t plain = plain_length(s);
+        fwrite(s, 1, plain, out);
+        s += plain;
+        if (*s == '\0') {
+            break;
+        }
+        if (*s == '"' || *s == '\\') {
             fprintf(out, "\\%c", *s);
         } else if (*s < 0x20 || *s == 0x7f) {
             fprintf(out, "\\u%04x", *s);
         } else {
-            fwrite(s, 1, (size_t)length, out);
+            fputs("\\ufffd", out);
         }
-        s += length == 0 ? 1 : length;
+        s++;
     }
     fputc('"', out);
 }
@@ -53,7 +69,9 @@ static void put_string(FILE *out, const char *text) {
 /* ---- structure ------------------------------------------------------------------------------- */
 
 static void put_line(struct json *json) {
-    fprintf(json->out, "\n%*s", 2 * json->depth, "");
+    static const char line[] = "\n                                ";
+    static_assert(sizeof line >= 2 + 2 * JSON_MAX_DEPTH, "the deepest line begins further right");
+    fwrite(line, 1, 1 + 2 * (size_t)json->depth, json->out);
 }
 
 /* The comma, the line and the key that stand before a value. */

@@ -36,18 +36,23 @@ static void compress(uint32_t h[WORDS], const unsigned char block[BLOCK]) {
         const uint32_t s1 = rotr(w[t - 2], 17) ^ rotr(w[t - 2], 19) ^ w[t - 2] >> 10;
         w[t] = w[t - 16] + s0 + w[t - 7] + s1;
     }
-    uint32_t v[WORDS]; /* a to h */
-    memcpy(v, h, sizeof v);
+    uint32_t a = h[0], b = h[1], c = h[2], d = h[3], e = h[4], f = h[5], g = h[6], last = h[7];
     for (int t = 0; t < ROUNDS; t++) {
-        const uint32_t sum1 = rotr(v[4], 6) ^ rotr(v[4], 11) ^ rotr(v[4], 25);
-        const uint32_t sum0 = rotr(v[0], 2) ^ rotr(v[0], 13) ^ rotr(v[0], 22);
-        const uint32_t ch = (v[4] & v[5]) ^ (~v[4] & v[6]);
-        const uint32_t maj = (v[0] & v[1]) ^ (v[0] & v[2]) ^ (v[1] & v[2]);
-        const uint32_t t1 = v[7] + sum1 + ch + K[t] + w[t];
-        memmove(v + 1, v, 7 * sizeof *v);
-        v[4] += t1;
-        v[0] = t1 + sum0 + maj;
+        const uint32_t sum1 = rotr(e, 6) ^ rotr(e, 11) ^ rotr(e, 25);
+        const uint32_t sum0 = rotr(a, 2) ^ rotr(a, 13) ^ rotr(a, 22);
+        const uint32_t ch = (e & f) ^ (~e & g);
+        const uint32_t maj = (a & b) ^ (a & c) ^ (b & c);
+        const uint32_t t1 = last + sum1 + ch + K[t] + w[t];
+        last = g;
+        g = f;
+        f = e;
+        e = d + t1;
+        d = c;
+        c = b;
+        b = a;
+        a = t1 + sum0 + maj;
     }
+    const uint32_t v[WORDS] = {a, b, c, d, e, f, g, last};
     for (int i = 0; i < WORDS; i++) {
         h[i] += v[i];
     }
