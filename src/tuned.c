@@ -13,7 +13,7 @@ const struct tuned_line tuned_lines[] = {
 #define TUNED(...) TUNED_LINE(__VA_ARGS__),
 #include "kernels/tuned.def"
 #undef TUNED
-    {NULL, NULL, 0, 0, 0, 0, 0, NULL, NULL, NULL}, /* C has no empty array */
+    {NULL, NULL, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL}, /* C has no empty array */
 };
 const int tuned_line_count = sizeof tuned_lines / sizeof tuned_lines[0] - 1;
 
@@ -31,6 +31,7 @@ static void prefer(attn_context *context, const struct tuned_line *line, attn_dt
         .dim_above = variant_tile_below(line->family, line->head_dim),
         .dim_most = line->head_dim,
         .causal = line->causal,
+        .queries_most = line->queries > 0 ? line->queries : INT64_MAX,
         .rows_most = line->rows > 0 ? (double)line->rows * units : (double)INFINITY,
         .blocks_most = line->rows < 0 ? -(double)line->rows * units : (double)INFINITY,
         .block_q = line->block_q,
@@ -72,7 +73,7 @@ static bool holds(const struct preference *class, const attn_problem *p) {
     const int64_t blocks = p->seq_q / class->block_q + (p->seq_q % class->block_q != 0);
     return class->dtype == p->dtype && dim > class->dim_above && dim <= class->dim_most &&
            (class->causal < 0 || class->causal == causal) && p->seq_kv <= class->keys_most &&
-           heads * (double)p->seq_q <= class->rows_most &&
+           p->seq_q <= class->queries_most && heads * (double)p->seq_q <= class->rows_most &&
            heads * (double)blocks <= class->blocks_most;
 }
 

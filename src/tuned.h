@@ -11,19 +11,20 @@
 
 #include "internal.h"
 
-/* A line of tuned.def; head_dim, causal, rows and keys as its head explains them. */
+/* A line of tuned.def; head_dim, causal, queries, rows and keys as its head explains them. */
 struct tuned_line {
     const char *family, *arch;
-    int head_dim, causal, rows, keys, block_q;
+    int head_dim, causal, queries, rows, keys, block_q;
     const char *fp16, *bf16; /* the variants that it stands for */
     const char *run;
 };
 
 #define TUNED_NAME(family, type, dim, block_q, block_kv, warps, stages)                            \
 #family "_" #type "_d" #dim "_" #block_q "x" #block_kv "_w" #warps "_s" #stages
-#define TUNED_LINE(family, arch, dim, causal, rows, keys, block_q, block_kv, warps, stages, run)   \
+#define TUNED_LINE(family, arch, dim, causal, queries, rows, keys, block_q, block_kv, warps,       \
+                   stages, run)                                                                    \
     {                                                                                              \
-#family, #arch, dim, causal, rows, keys, block_q,                                          \
+#family, #arch, dim, causal, queries, rows, keys, block_q,                                 \
             TUNED_NAME(family, fp16, dim, block_q, block_kv, warps, stages),                       \
             TUNED_NAME(family, bf16, dim, block_q, block_kv, warps, stages), run                   \
     }
@@ -36,6 +37,7 @@ struct preference {
     attn_dtype dtype;
     int64_t dim_above, dim_most; /* of the larger head dimension: above the one, up to the other */
     int causal;                  /* 0, 1, or -1: both */
+    int64_t queries_most;        /* of one sequence */
     double rows_most;            /* of the whole GPU */
     double blocks_most;          /* likewise, of block_q rows of one (batch, head) */
     int64_t block_q;

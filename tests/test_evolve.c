@@ -402,7 +402,7 @@ TEST(promotion_line) {
     struct candidate *c = s.candidates[s.winner];
     c->knobs.value[KNOB_RESIDENT] = KNOB_AUTO;
     CHECK(promote_line(&s, "0123456789abcdef0123", line, sizeof line, &why));
-    CHECK_CONTAINS(line, "TUNED(fwd_mma, sm_90a, 64, 0, 2, 0, ");
+    CHECK_CONTAINS(line, "TUNED(fwd_mma, sm_90a, 64, 0, 128, 2, 0, ");
     CHECK_CONTAINS(line, "\"evolve-0123456789abcdef.json\")");
     c->knobs.value[KNOB_RESIDENT] = 2;
     CHECK(!promote_line(&s, "0", line, sizeof line, &why));
@@ -429,10 +429,11 @@ static char *get(const char *folder, const char *name) {
 
 /* In front of the line that chose for the target until then, and behind those that did not. */
 TEST(promotion_writes_one_line) {
-    static const char before[] = "TUNED(fwd_mma, sm_80, 64, 1, 0, 0, 64, 64, 4, 2, \"a\")\n"
-                                 "TUNED(fwd_mma, sm_80, 64, 0, 1, 0, 64, 64, 4, 2, \"b\")\n";
-    static const char behind[] = "TUNED(fwd_mma, sm_80, 64, 0, -1, 0, 64, 64, 4, 2, \"blocks\")\n"
-                                 "TUNED(fwd_mma, sm_80, 64, -1, 9, 0, 64, 64, 4, 2, \"c\")\n";
+    static const char before[] = "TUNED(fwd_mma, sm_80, 64, 1, 0, 0, 0, 64, 64, 4, 2, \"a\")\n"
+                                 "TUNED(fwd_mma, sm_80, 64, 0, 0, 1, 0, 64, 64, 4, 2, \"b\")\n";
+    static const char behind[] =
+        "TUNED(fwd_mma, sm_80, 64, 0, 0, -1, 0, 64, 64, 4, 2, \"blocks\")\n"
+        "TUNED(fwd_mma, sm_80, 64, -1, 0, 9, 0, 64, 64, 4, 2, \"c\")\n";
     char folder[] = "/tmp/attest-test-XXXXXX", path[128], text[1024], line[256];
     struct search s;
     struct world w = {.noise = 3, .today = 1.3, .held = 1, .spread = 0.01};

@@ -45,11 +45,11 @@ TEST(lines_name_variants) {
 
 TEST(faults_are_found) {
     static const struct tuned_line lines[] = {
-        TUNED_LINE(fwd_mma, sm_80, 64, -1, 0, 0, 64, 64, 4, 2, "r"),
-        TUNED_LINE(fwd_mma, sm_80, 64, -1, 0, 0, 63, 64, 4, 2, "r"),
-        TUNED_LINE(fwd_nothing, sm_80, 64, -1, 0, 0, 64, 64, 4, 2, "r"),
-        TUNED_LINE(fwd_mma, sm_80, 64, 2, 0, 0, 64, 64, 4, 2, "r"),
-        TUNED_LINE(fwd_mma, sm_80, 64, -1, 0, 0, 64, 64, 4, 2, ""),
+        TUNED_LINE(fwd_mma, sm_80, 64, -1, 0, 0, 0, 64, 64, 4, 2, "r"),
+        TUNED_LINE(fwd_mma, sm_80, 64, -1, 0, 0, 0, 63, 64, 4, 2, "r"),
+        TUNED_LINE(fwd_nothing, sm_80, 64, -1, 0, 0, 0, 64, 64, 4, 2, "r"),
+        TUNED_LINE(fwd_mma, sm_80, 64, 2, 0, 0, 0, 64, 64, 4, 2, "r"),
+        TUNED_LINE(fwd_mma, sm_80, 64, -1, 0, 0, 0, 64, 64, 4, 2, ""),
     };
     CHECK(fault_of(&lines[0]) == NULL);
     for (int i = 1; i < 5; i++) {
@@ -174,14 +174,14 @@ static void end(attn_context *context) {
 
 TEST(preferred_before_the_table) {
     static const struct tuned_line lines[] = {
-        TUNED_LINE(fwd_scalar, sm_80, 64, 1, 0, 0, 16, 64, 4, 2, "causal"),
-        TUNED_LINE(fwd_wmma, sm_80, 64, -1, 2, 0, 16, 64, 4, 2, "few rows"),
-        TUNED_LINE(fwd_scalar, sm_80, 64, -1, 0, 0, 32, 64, 4, 2, "any"),
-        TUNED_LINE(fwd_wmma, sm_80, 64, -1, 0, 0, 16, 64, 4, 2, "a second line for one variant"),
-        TUNED_LINE(fwd_wmma, sm_80, 64, -1, 0, 0, 17, 64, 4, 2, "a variant that is not there"),
-        TUNED_LINE(fwd_nothing, sm_80, 64, -1, 0, 0, 17, 64, 4, 2, "a family that is not there"),
-        TUNED_LINE(fwd_scalar, sm_100, 64, -1, 0, 0, 16, 64, 4, 2, "newer GPUs"),
-        TUNED_LINE(fwd_scalar, sm_80a, 64, -1, 0, 0, 16, 64, 4, 2, "another GPU alone"),
+        TUNED_LINE(fwd_scalar, sm_80, 64, 1, 0, 0, 0, 16, 64, 4, 2, "causal"),
+        TUNED_LINE(fwd_wmma, sm_80, 64, -1, 0, 2, 0, 16, 64, 4, 2, "few rows"),
+        TUNED_LINE(fwd_scalar, sm_80, 64, -1, 0, 0, 0, 32, 64, 4, 2, "any"),
+        TUNED_LINE(fwd_wmma, sm_80, 64, -1, 0, 0, 0, 16, 64, 4, 2, "a second line for one variant"),
+        TUNED_LINE(fwd_wmma, sm_80, 64, -1, 0, 0, 0, 17, 64, 4, 2, "a variant that is not there"),
+        TUNED_LINE(fwd_nothing, sm_80, 64, -1, 0, 0, 0, 17, 64, 4, 2, "a family that is not there"),
+        TUNED_LINE(fwd_scalar, sm_100, 64, -1, 0, 0, 0, 16, 64, 4, 2, "newer GPUs"),
+        TUNED_LINE(fwd_scalar, sm_80a, 64, -1, 0, 0, 0, 16, 64, 4, 2, "another GPU alone"),
     };
     const char *const none[] = {NULL}, *const some[] = {SCALAR_32, WMMA_16, NULL};
     const char *const few[] = {WMMA_16, SCALAR_32, NULL};
@@ -231,8 +231,8 @@ TEST(preferred_before_the_table) {
 /* Rows below 0 count blocks: so many to a multiprocessor, each of one head's rows. */
 TEST(classes_of_blocks) {
     static const struct tuned_line lines[] = {
-        TUNED_LINE(fwd_wmma, sm_80, 64, -1, -2, 0, 16, 64, 4, 2, "two blocks"),
-        TUNED_LINE(fwd_scalar, sm_80, 64, -1, 0, 0, 32, 64, 4, 2, "any"),
+        TUNED_LINE(fwd_wmma, sm_80, 64, -1, 0, -2, 0, 16, 64, 4, 2, "two blocks"),
+        TUNED_LINE(fwd_scalar, sm_80, 64, -1, 0, 0, 0, 32, 64, 4, 2, "any"),
     };
     attn_context *context = begin();
     if (context == NULL) {
@@ -259,13 +259,35 @@ TEST(classes_of_blocks) {
     end(context);
 }
 
+TEST(classes_of_queries) {
+    static const struct tuned_line lines[] = {
+        TUNED_LINE(fwd_wmma, sm_80, 64, -1, 16, 0, 0, 16, 64, 4, 2, "few queries"),
+        TUNED_LINE(fwd_scalar, sm_80, 64, -1, 0, 0, 0, 32, 64, 4, 2, "any"),
+    };
+    attn_context *context = begin();
+    if (context == NULL) {
+        return;
+    }
+    declare(context, WMMA_16, "fwd_wmma", 64);
+    declare(context, SCALAR_32, "fwd_scalar", 64);
+    attn_problem p = gpu_problem();
+    CHECK_EQ(tuned_load(context, lines, 2, NULL), ATTN_OK);
+    p.batch = 1000; /* however many there are in all */
+    p.seq_q = 16;
+    check_plan(context, &p, "few queries");
+    p.batch = 1;
+    p.seq_q = 17;
+    check_plan(context, &p, "any");
+    end(context);
+}
+
 /* By head_dim: the smallest tile of the family that holds both dimensions. */
 TEST(classes_of_head_dim) {
     static const struct tuned_line lines[] = {
-        TUNED_LINE(fwd_mma_full, sm_80, 32, -1, 0, 0, 64, 64, 4, 2, "32"),
-        TUNED_LINE(fwd_mma_full, sm_80, 64, -1, 0, 0, 64, 64, 4, 2, "64"),
-        TUNED_LINE(fwd_mma_full, sm_80, 96, -1, 0, 0, 64, 64, 4, 2, "96"),
-        TUNED_LINE(fwd_mma, sm_80, 128, -1, 0, 0, 64, 64, 4, 2, "128"),
+        TUNED_LINE(fwd_mma_full, sm_80, 32, -1, 0, 0, 0, 64, 64, 4, 2, "32"),
+        TUNED_LINE(fwd_mma_full, sm_80, 64, -1, 0, 0, 0, 64, 64, 4, 2, "64"),
+        TUNED_LINE(fwd_mma_full, sm_80, 96, -1, 0, 0, 0, 64, 64, 4, 2, "96"),
+        TUNED_LINE(fwd_mma, sm_80, 128, -1, 0, 0, 0, 64, 64, 4, 2, "128"),
     };
     const struct {
         int64_t head_dim, head_dim_v;

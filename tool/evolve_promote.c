@@ -29,6 +29,15 @@ static double rows_most(const struct search *s) {
     return ceil(most / s->units);
 }
 
+static long long queries_most(const struct search *s) {
+    long long most = 0;
+    for (int i = 0; i < s->targets.count; i++) {
+        const long long queries = s->targets.problems[i].seq_q;
+        most = queries > most ? queries : most;
+    }
+    return most;
+}
+
 bool promote_line(const struct search *s, const char *run, char *line, size_t size,
                   attn_error *why) {
     if (s->winner < 0 || !s->proven || s->refuted) {
@@ -47,10 +56,11 @@ bool promote_line(const struct search *s, const char *run, char *line, size_t si
     }
     /* it was measured on this GPU and is for no other: sm_90a is Hopper alone */
     const char *arch = strcmp(s->space.arch, "sm_90") == 0 ? "sm_90a" : family->arch;
-    snprintf(line, size, "TUNED(%s, %s, %d, %d, %.0f, 0, %d, %d, %d, %d, \"evolve-%.*s.json\")",
-             family->kernel, arch, family->head_dim,
-             s->targets.problems[0].causal != ATTN_CAUSAL_NONE, rows_most(s), v[KNOB_BLOCK_Q],
-             v[KNOB_BLOCK_KV], v[KNOB_WARPS], v[KNOB_STAGES], (int)RUN_DIGITS, run);
+    snprintf(
+        line, size, "TUNED(%s, %s, %d, %d, %lld, %.0f, 0, %d, %d, %d, %d, \"evolve-%.*s.json\")",
+        family->kernel, arch, family->head_dim, s->targets.problems[0].causal != ATTN_CAUSAL_NONE,
+        queries_most(s), rows_most(s), v[KNOB_BLOCK_Q], v[KNOB_BLOCK_KV], v[KNOB_WARPS],
+        v[KNOB_STAGES], (int)RUN_DIGITS, run);
     return true;
 }
 
@@ -82,13 +92,14 @@ static bool is_declared(const struct search *s, const char *tree, attn_error *wh
     return good;
 }
 
-/* Whether it is the line TUNED(family, arch, dim, causal, rows, keys, ...) that chose `variant` for
- * the problem today. */
+/* Whether it is the line TUNED(family, arch, dim, causal, queries, rows, keys, ...) that chose
+ * `variant` for the problem today. */
 static bool chose(const char *line, const char *variant, const attn_problem *p, int units) {
     char family[32], arch[16], name[EVOLVE_NAME];
-    int dim = 0, causal = 0, rows = 0, keys = 0, bq = 0, bkv = 0, warps = 0, stages = 0;
-    if (sscanf(line, "TUNED(%31[a-z0-9_], %15[a-z0-9_], %d, %d, %d, %d, %d, %d, %d, %d", family,
-               arch, &dim, &causal, &rows, &keys, &bq, &bkv, &warps, &stages) != 10) {
+    int dim = 0, causal = 0, queries = 0, rows = 0, keys = 0; /* the class */
+    int bq = 0, bkv = 0, warps = 0, stages = 0;
+    if (sscanf(line, "TUNED(%31[a-z0-9_], %15[a-z0-9_], %d, %d, %d, %d, %d, %d, %d, %d, %d", family,
+               arch, &dim, &causal, &queries, &rows, &keys, &bq, &bkv, &warps, &stages) != 11) {
         return false;
     }
     snprintf(name, sizeof name, "%s_%s_d%d_%dx%d_w%d_s%d", family, DTYPE_NAMES[p->dtype], dim, bq,
@@ -98,7 +109,8 @@ static bool chose(const char *line, const char *variant, const attn_problem *p, 
     const double all = heads * (rows < 0 ? ceil((double)p->seq_q / bq) : (double)p->seq_q);
     return strcmp(name, variant) == 0 &&
            (causal < 0 || causal == (p->causal != ATTN_CAUSAL_NONE)) &&
-           (rows == 0 || all <= most) && (keys == 0 || p->seq_kv <= keys);
+           (queries == 0 || p->seq_q <= queries) && (rows == 0 || all <= most) &&
+           (keys == 0 || p->seq_kv <= keys);
 }
 
 /* Where the new line goes: in front of the first that chose for a target, else at the end. */
