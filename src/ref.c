@@ -8,7 +8,8 @@
  * are visible, and no arithmetic.
  *
  * Invariant: a row's result depends on its own inputs alone, never on the other rows asked for, on
- * the number of threads or on any other file's idea of attention. Memory is O(seq_kv) per thread.
+ * the number of threads or on any other file's idea of attention. Memory is O(seq_kv) per thread,
+ * and at most 1 MiB each for rows of K and V.
  */
 #include "rows.h"
 
@@ -18,15 +19,22 @@
 
 /* Rows of scratch are padded with zeros to a multiple of this, so that the loops over them have an
  * inner one of fixed length, which becomes vector code. */
-enum { LANES = 8 };
+enum { LANES = 8, SHELF_BYTES = 1 << 20 };
+
+/* Rows of K or V as floats, which many rows of Q need one after the other. */
+struct shelf {
+    float *rows;       /* `count` of them, `dim` each: padded */
+    const char **from; /* where each was read, NULL: nowhere yet */
+    int64_t dim, count;
+};
 
 /* One thread's memory. */
 struct scratch {
     double *scores; /* seq_kv: scores, then weights */
-    float *q, *k;   /* head_dim, padded */
-    float *v;       /* head_dim_v, padded */
-    double *exact;  /* head_dim_v, padded: sums of exact_row */
-    float *twin;    /* and of twin_row */
+    float *q;       /* head_dim, padded */
+    struct shelf k, v;
+    double *exact; /* head_dim_v, padded: sums of exact_row */
+    float *twin;   /* and of twin_row */
 };
 
 struct job {
@@ -96,30 +104,38 @@ static struct row describe(const struct job *job, attn_row at) {
 
 /* ---- where the inputs are -------------------------------------------------------------------- */
 
-static void load(const attn_problem *p, const void *tensor, int64_t offset, float *dst, int64_t n) {
-    const char *const base = tensor;
-    attn_to_float(p->dtype, dst, base + (size_t)offset * attn_dtype_size(p->dtype), (size_t)n);
+static const char *element_at(const attn_problem *p, const void *tensor, int64_t offset) {
+    return (const char *)tensor + (size_t)offset * attn_dtype_size(p->dtype);
+}
+
+/* Row j, from the shelf if it is there. */
+static const float *take(const struct shelf *shelf, const attn_problem *p, const char *from,
+                         int64_t j, int64_t n) {
+    const int64_t place = j % shelf->count;
+    float *const row = shelf->rows + place * shelf->dim;
+    if (shelf->from[place] != from) {
+        attn_to_float(p->dtype, row, from, (size_t)n);
+        shelf->from[place] = from;
+    }
+    return row;
 }
 
 static void load_q(const struct row *row, float *dst) {
     const attn_problem *p = row->problem;
-    load(p, row->tensors->q,
-         row_offset(p, &p->q, row->batch, row->head, row->sequence.q_begin, row->i), dst,
-         p->head_dim);
+    const int64_t at = row_offset(p, &p->q, row->batch, row->head, row->sequence.q_begin, row->i);
+    attn_to_float(p->dtype, dst, element_at(p, row->tensors->q, at), (size_t)p->head_dim);
 }
 
-static void load_k(const struct row *row, int64_t j, float *dst) {
+static const float *take_k(const struct row *row, int64_t j, const struct scratch *scratch) {
     const attn_problem *p = row->problem;
-    load(p, row->tensors->k,
-         row_offset(p, &p->k, row->batch, row->head_kv, row->sequence.kv_begin, j), dst,
-         p->head_dim);
+    const int64_t at = row_offset(p, &p->k, row->batch, row->head_kv, row->sequence.kv_begin, j);
+    return take(&scratch->k, p, element_at(p, row->tensors->k, at), j, p->head_dim);
 }
 
-static void load_v(const struct row *row, int64_t j, float *dst) {
+static const float *take_v(const struct row *row, int64_t j, const struct scratch *scratch) {
     const attn_problem *p = row->problem;
-    load(p, row->tensors->v,
-         row_offset(p, &p->v, row->batch, row->head_kv, row->sequence.kv_begin, j), dst,
-         p->head_dim_v);
+    const int64_t at = row_offset(p, &p->v, row->batch, row->head_kv, row->sequence.kv_begin, j);
+    return take(&scratch->v, p, element_at(p, row->tensors->v, at), j, p->head_dim_v);
 }
 
 /* Also in a packed problem the bias counts batch entries and rows from each sequence's start. */
@@ -195,8 +211,7 @@ static double exact_row(const struct row *row, const struct scratch *scratch, do
     load_q(row, scratch->q);
     for (int64_t j = row->begin; j < row->end; j++) {
         if (visible(row, j)) {
-            load_k(row, j, scratch->k);
-            w[j] = exact_score(row, j, scratch->q, scratch->k);
+            w[j] = exact_score(row, j, scratch->q, take_k(row, j, scratch));
             maximum = w[j] > maximum ? w[j] : maximum;
             remains = remains || w[j] != -INFINITY;
         }
@@ -214,8 +229,7 @@ static double exact_row(const struct row *row, const struct scratch *scratch, do
     }
     for (int64_t j = row->begin; j < row->end; j++) {
         if (visible(row, j)) {
-            load_v(row, j, scratch->v);
-            exact_add(scratch->exact, w[j] / sum, scratch->v, padded(p->head_dim_v));
+            exact_add(scratch->exact, w[j] / sum, take_v(row, j, scratch), padded(p->head_dim_v));
         }
     }
     memcpy(o, scratch->exact, (size_t)p->head_dim_v * sizeof *o);
@@ -274,8 +288,7 @@ static double twin_row(const struct row *row, const struct scratch *scratch, dou
     load_q(row, scratch->q);
     for (int64_t j = row->begin; j < row->end; j++) {
         if (visible(row, j)) {
-            load_k(row, j, scratch->k);
-            const float s = twin_score(row, j, scratch->q, scratch->k);
+            const float s = twin_score(row, j, scratch->q, take_k(row, j, scratch));
             w[j] = (double)s;
             maximum = s > maximum ? s : maximum;
             remains = remains || s != -INFINITY;
@@ -295,9 +308,8 @@ static double twin_row(const struct row *row, const struct scratch *scratch, dou
     }
     for (int64_t j = row->begin; j < row->end; j++) {
         if (visible(row, j)) {
-            load_v(row, j, scratch->v);
             const float weight = rounded(p->dtype, (float)w[j] / sum);
-            twin_add(scratch->twin, weight, scratch->v, padded(p->head_dim_v));
+            twin_add(scratch->twin, weight, take_v(row, j, scratch), padded(p->head_dim_v));
         }
     }
     for (int64_t d = 0; d < p->head_dim_v; d++) {
@@ -332,12 +344,23 @@ static void scratch_free(struct scratch *scratch, int slots) {
     for (int i = 0; scratch != NULL && i < slots; i++) {
         free(scratch[i].scores);
         free(scratch[i].q);
-        free(scratch[i].k);
-        free(scratch[i].v);
+        free(scratch[i].k.rows);
+        free(scratch[i].k.from);
+        free(scratch[i].v.rows);
+        free(scratch[i].v.from);
         free(scratch[i].exact);
         free(scratch[i].twin);
     }
     free(scratch);
+}
+
+static bool shelf_create(struct shelf *shelf, int64_t dim, int64_t seq_kv) {
+    const int64_t most = SHELF_BYTES / ((dim + LANES) * (int64_t)sizeof *shelf->rows) + 1;
+    shelf->dim = dim;
+    shelf->count = seq_kv < 1 ? 1 : seq_kv < most ? seq_kv : most;
+    shelf->rows = calloc((size_t)(shelf->count * dim) + 1, sizeof *shelf->rows);
+    shelf->from = calloc((size_t)shelf->count, sizeof *shelf->from);
+    return shelf->rows != NULL && shelf->from != NULL;
 }
 
 /* One more element than needed, since calloc may answer 0 elements with NULL. */
@@ -349,12 +372,11 @@ static struct scratch *scratch_create(const attn_problem *p, int slots) {
         struct scratch *s = &scratch[i];
         s->scores = calloc((size_t)p->seq_kv + 1, sizeof *s->scores);
         s->q = calloc(dim, sizeof *s->q);
-        s->k = calloc(dim, sizeof *s->k);
-        s->v = calloc(dim_v, sizeof *s->v);
         s->exact = calloc(dim_v, sizeof *s->exact);
         s->twin = calloc(dim_v, sizeof *s->twin);
-        if (s->scores == NULL || s->q == NULL || s->k == NULL || s->v == NULL || s->exact == NULL ||
-            s->twin == NULL) {
+        if (!shelf_create(&s->k, (int64_t)dim, p->seq_kv) ||
+            !shelf_create(&s->v, (int64_t)dim_v, p->seq_kv) || s->scores == NULL || s->q == NULL ||
+            s->exact == NULL || s->twin == NULL) {
             scratch_free(scratch, slots);
             return NULL;
         }
