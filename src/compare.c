@@ -17,6 +17,7 @@
 
 #define LSE_ABSOLUTE 1e-5
 #define LSE_RELATIVE 1e-5
+#define LSE_ROUNDING 0x1p-21 /* of the largest one: four roundings of fp32 */
 
 /* ---- the grid of a dtype --------------------------------------------------------------------- */
 
@@ -68,6 +69,7 @@ struct tally {
     int64_t finite;              /* elements whose exact value is finite: the sums' number */
     double sum_error, sum_twin, sum_half_ulp;
     double max_rounding;
+    double largest_lse; /* of all that are expected and finite */
 };
 
 static void note_worst(struct tally *tally, enum severity severity, attn_row at, int64_t col,
@@ -143,7 +145,8 @@ static void count_lse(struct tally *tally, attn_row at, double out, double exact
         r->infs++;
         error = out == exact ? 0.0 : (double)INFINITY;
     } else {
-        error = fabs(out - exact) / (LSE_ABSOLUTE + LSE_RELATIVE * fabs(exact));
+        error = fabs(out - exact) /
+                (LSE_ABSOLUTE + LSE_RELATIVE * fabs(exact) + LSE_ROUNDING * tally->largest_lse);
     }
     r->lse_error = fmax(r->lse_error, error);
     if (!(error <= 1.0)) {
@@ -278,6 +281,14 @@ static attn_status check_expected(const attn_tensors *tensors, size_t count, con
     return ATTN_OK;
 }
 
+static double largest_finite(const double *values, size_t count) {
+    double largest = 0.0;
+    for (size_t i = 0; i < count; i++) {
+        largest = isfinite(values[i]) ? fmax(largest, fabs(values[i])) : largest;
+    }
+    return largest;
+}
+
 /* ---- entry points ---------------------------------------------------------------------------- */
 
 attn_status attn_compare(const attn_problem *problem, const attn_tensors *tensors,
@@ -295,6 +306,7 @@ attn_status attn_compare(const attn_problem *problem, const attn_tensors *tensor
     p.used_kv = false; /* tensors.used_kv may be NULL here: only the queries' lengths matter */
     *result = (attn_comparison){.size = sizeof *result};
     struct tally tally = {.format = format_of(p.dtype), .result = result};
+    tally.largest_lse = tensors->lse != NULL ? largest_finite(exact_lse, count) : 0.0;
     for (size_t i = 0; i < count; i++) {
         const attn_row at = rows_at(&p, rows, (int64_t)i);
         const struct sequence s = sequence_of(&p, tensors, at.batch);

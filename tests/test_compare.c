@@ -235,16 +235,41 @@ TEST(a_shift_of_the_mean_fails) {
     }
 }
 
+static double largest_lse(const struct trial *t) {
+    double largest = 0.0;
+    for (int64_t i = 0; i < t->rows; i++) {
+        largest = fmax(largest, fabs(t->exact_lse[i]));
+    }
+    return largest;
+}
+
+/* What is granted one row because of another's size is four roundings of it, and not a fifth. */
+TEST(a_small_lse_beside_a_large_one) {
+    struct trial *t = prepare_random(ATTN_FP16, 6);
+    t->exact_lse[2] = -200.0;
+    t->lse[2] = -200.0F;
+    t->exact_lse[9] = 0.0;
+    t->lse[9] = (float)(1e-5 + 4 * 0x1p-23 * 200.0 - 1e-7);
+    CHECK_PASSES(t);
+    t->lse[9] = (float)(1e-5 + 5 * 0x1p-23 * 200.0);
+    CHECK_LSE_FAILS(t);
+    t->exact_lse[2] = -INFINITY; /* no size at all */
+    t->lse[2] = -INFINITY;
+    t->lse[9] = 5e-5F;
+    CHECK_LSE_FAILS(t);
+}
+
 TEST(an_lse_off_by_more_than_its_limit_fails) {
     for (int dtype = ATTN_FP32; dtype <= ATTN_BF16; dtype++) {
         struct trial *t = prepare_random((attn_dtype)dtype, 6);
-        const double limit = 1e-5 + 1e-5 * fabs(t->exact_lse[9]);
+        const double rounding = 0x1p-21 * largest_lse(t);
+        const double limit = 1e-5 + 1e-5 * fabs(t->exact_lse[9]) + rounding;
         t->lse[9] = (float)(t->exact_lse[9] + 0.9 * limit);
         CHECK_PASSES(t);
         CHECK(t->c.lse_error > 0.8 && t->c.lse_error < 1.0);
         t->lse[9] = (float)(t->exact_lse[9] - 1.1 * limit);
         CHECK_LSE_FAILS(t);
-        t->lse[9] = (float)(t->exact_lse[9] + 2e-5 * (1.0 + fabs(t->exact_lse[9])));
+        t->lse[9] = (float)(t->exact_lse[9] + 2 * limit);
         CHECK_LSE_FAILS(t);
         CHECK(t->c.lse_error > 1.9 && t->c.lse_error < 2.1);
         CHECK_CONTAINS(line_of(&t->c), "FAIL");
