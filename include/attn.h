@@ -161,10 +161,11 @@ typedef struct attn_bias_strides {
  * invisible one they never show. Offsets are 64-bit throughout.
  *
  * Limits: sizes up to 2^31 - 1, head dimensions up to 2^20, batch * heads_q * longer sequence up
- * to 2^48, offsets below 2^58 elements. Values: sums run in fp32, so q.k, scale * q.k, and |V|
- * times the number of visible keys, must stay below 3.4e38; on GPUs a finite bias or sink beyond
- * 2e38 counts as 2e38. Kernels on bf16 matrix instructions
- * take bf16 numbers below 1.2e-38 (subnormals) as 0, as those instructions do. */
+ * to 2^48, offsets below 2^58 elements. Values: sums run in fp32, so q.k, scale * q.k, with a
+ * scale beyond 2^64 scale * q, and |V| times the number of visible keys, must stay below 3.4e38; a
+ * softcap of more than 2^90 times the scale counts as that, which bends no q.k below 2^78; on GPUs
+ * a finite bias or sink beyond 2e38 counts as 2e38. Kernels on bf16 matrix instructions take bf16
+ * numbers below 1.2e-38 (subnormals) as 0, as those instructions do. */
 typedef struct attn_problem {
     size_t size; /* set by attn_problem_init, as is the default in brackets */
 

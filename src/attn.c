@@ -248,12 +248,12 @@ attn_status tensors_check(const attn_problem *p, const attn_tensors *t, bool out
         size_t alignment;
         bool used, wanted;
     } all[] = {
-        {"q", t->q, wide, true, q},
-        {"k", t->k, wide, true, kv},
-        {"v", t->v, wide, true, kv},
-        {"o", t->o, wide, outputs, q},
+        {"q", t->q, wide, q, true}, /* what has no elements may lie anywhere */
+        {"k", t->k, wide, kv, true},
+        {"v", t->v, wide, kv, true},
+        {"o", t->o, wide, outputs && q, true},
         {"lse", t->lse, sizeof(float), outputs, false},
-        {"bias", t->bias, attn_dtype_size(p->bias_dtype), p->bias, q && kv},
+        {"bias", t->bias, attn_dtype_size(p->bias_dtype), p->bias && q && kv, true},
         {"alibi_slopes", t->alibi_slopes, sizeof(float), p->alibi, false},
         {"sink", t->sink, sizeof(float), p->sink, true},
         {"cu_seqlens_q", t->cu_seqlens_q, sizeof(int32_t), p->packed, true},

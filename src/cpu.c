@@ -77,8 +77,8 @@ struct cpu_scale cpu_scale(const attn_problem *problem) {
     if (!adjusted) {
         return (struct cpu_scale){sign, (float)size};
     }
-    const double natural =
-        problem->softcap > 0.0F ? fabs(scale) / (double)problem->softcap : fabs(scale);
+    const double softcap = (double)problem_softcap(problem);
+    const double natural = softcap > 0.0 ? fabs(scale) / softcap : fabs(scale);
     return (struct cpu_scale){sign, natural < (double)FLT_MAX ? (float)natural : FLT_MAX};
 }
 
@@ -93,7 +93,7 @@ bool cpu_needs_adjust(const attn_problem *problem) {
 void cpu_adjust_init(const struct cpu_job *job, struct cpu_adjust *adjust) {
     const attn_problem *p = job->problem;
     memset(adjust, 0, sizeof *adjust);
-    adjust->softcap = p->softcap;
+    adjust->softcap = problem_softcap(p);
     adjust->factor = cpu_scale(p).factor;
     adjust->alibi = p->alibi;
     adjust->bias = p->bias;

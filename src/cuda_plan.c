@@ -238,7 +238,7 @@ static attn_status check_factors(const struct family *family, const attn_problem
     const struct {
         const char *name;
         float value;
-    } all[] = {{"scale", p->scale}, {"softcap", p->softcap}};
+    } all[] = {{"scale", p->scale}, {"softcap", problem_softcap(p)}};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         if (!isfinite((float)((double)all[i].value * LOG2_E))) {
             return attn_fail(error, ATTN_UNSUPPORTED,
@@ -348,13 +348,13 @@ static void fill_mask(struct attn_args *args, const attn_problem *p) {
 
 /* A quotient beyond fp32 becomes the largest number: tanh is 1 there, and 0 times it is 0. */
 static float softcap_scale(const attn_problem *p) {
-    const double quotient = (double)p->scale / (double)p->softcap;
+    const double quotient = (double)p->scale / (double)problem_softcap(p);
     return (float)fmax(-(double)FLT_MAX, fmin((double)FLT_MAX, quotient));
 }
 
 static void fill_options(struct attn_args *args, const attn_problem *p) {
     if (p->softcap > 0.0F) {
-        args->softcap_log2 = (float)((double)p->softcap * LOG2_E);
+        args->softcap_log2 = (float)((double)problem_softcap(p) * LOG2_E);
         args->softcap_scale = softcap_scale(p);
     }
     if (p->alibi) {

@@ -80,6 +80,10 @@ struct key_range {
 struct key_range visible_keys(const attn_problem *resolved, int64_t i, int64_t q_len,
                               int64_t kv_len);
 
+/* The softcap as kernels have it: at most 2^90 times the scale, since a quotient of the two that is
+ * no normal number of fp32 has lost digits. */
+float problem_softcap(const attn_problem *resolved);
+
 /* ALiBi's slope of head h of batch entry b. */
 float alibi_slope(const attn_problem *resolved, const attn_tensors *tensors, int64_t b, int64_t h);
 

@@ -21,7 +21,7 @@ static attn_status choose_by_name(attn_plan *plan, const char *name, attn_error 
     const struct variant *variant = variant_find(plan->context, name, &plan->variant);
     if (variant == NULL) {
         return attn_fail(error, ATTN_INVALID,
-                         "variant = \"%s\", expected a name from attn_variant_get", name);
+                         "variant = \"%.127s\", expected a name from attn_variant_get", name);
     }
     attn_error why;
     const attn_status status = variant_applies(plan->context, variant, &plan->problem, &why);
@@ -31,22 +31,35 @@ static attn_status choose_by_name(attn_plan *plan, const char *name, attn_error 
     return ATTN_OK;
 }
 
-/* Why nothing applies: the reason of the first variant that is at least for this dtype and wish. */
+/* Whether it takes more than the other: options first, then the head dimension. */
+static bool takes_more(const attn_variant *v, const attn_variant *other) {
+    const int options = __builtin_popcount(v->options);
+    const int theirs = __builtin_popcount(other->options);
+    return options != theirs ? options > theirs : v->head_dim_max > other->head_dim_max;
+}
+
+/* Why nothing applies: the reason of the variant that takes most of those that are at least for
+ * this dtype and wish, since what it refuses no other takes. */
 static attn_status refuse_all(const attn_plan *plan, attn_error *error) {
     const attn_context *context = plan->context;
     const attn_tensor_cores wish = plan->problem.tensor_cores;
     struct candidates candidates = {.context = context, .problem = &plan->problem};
+    const struct variant *most = NULL;
     for (int32_t i; (i = candidates_next(&candidates, NULL)) >= 0;) {
         const struct variant *variant = &context->variants[i];
-        attn_error why;
         if ((variant->info.dtypes & (1U << plan->problem.dtype)) != 0 &&
             wish != (variant->info.tensor_cores ? ATTN_TENSOR_CORES_NEVER
-                                                : ATTN_TENSOR_CORES_REQUIRE)) {
-            variant_applies(context, variant, &plan->problem, &why);
-            return attn_fail(error, ATTN_UNSUPPORTED,
-                             "no variant applies; the first of its dtype, %s: %.200s",
-                             variant->info.name, why.text);
+                                                : ATTN_TENSOR_CORES_REQUIRE) &&
+            (most == NULL || takes_more(&variant->info, &most->info))) {
+            most = variant;
         }
+    }
+    if (most != NULL) {
+        attn_error why;
+        variant_applies(context, most, &plan->problem, &why);
+        return attn_fail(error, ATTN_UNSUPPORTED,
+                         "no variant applies; the one that takes most, %s: %.200s", most->info.name,
+                         why.text);
     }
     if (context->cuda != NULL && built_in_image_count == 0) {
         return attn_fail(error, ATTN_UNSUPPORTED, "this build of libattn has no GPU kernels: %s",

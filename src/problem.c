@@ -309,6 +309,11 @@ static attn_status check_tensors(attn_problem *p, attn_error *error) {
     return check_bias(p, error);
 }
 
+float problem_softcap(const attn_problem *p) {
+    const double most = 0x1p90 * fabs((double)p->scale);
+    return most > 0.0 && (double)p->softcap > most ? (float)most : p->softcap;
+}
+
 attn_status attn_problem_resolve(const attn_problem *problem, attn_problem *resolved,
                                  attn_error *error) {
     if (problem == NULL || resolved == NULL) {

@@ -310,7 +310,7 @@ attn_status attn_variant_check(const attn_context *context, const char *name,
     const struct variant *variant = variant_find(context, name, NULL);
     if (variant == NULL) {
         return attn_fail(error, ATTN_INVALID,
-                         "name = \"%s\", expected a name from attn_variant_get", name);
+                         "name = \"%.127s\", expected a name from attn_variant_get", name);
     }
     attn_problem resolved;
     const attn_status status = attn_problem_resolve(problem, &resolved, error);

@@ -185,6 +185,40 @@ TEST(null_keys_where_there_are_none) {
     }
 }
 
+/* What has no elements may lie anywhere. */
+TEST(empty_tensors_off_sixteen) {
+    struct recipe recipe;
+    struct sample s;
+    attn_problem p = problem_of(ATTN_FP16, 3, 0);
+    recipe_init(&recipe, &p, 3);
+    if (CHECK(sample_make(&s, &recipe))) {
+        s.tensors.k = s.tensors.v = (const unsigned char *)s.tensors.q + 2;
+        sample_each_variant(context, &s, sample_must_pass, context);
+        sample_free(&s);
+    }
+}
+
+/* A softcap that bends nothing leaves the scores as they are, however large it is. */
+TEST(softcap_out_of_reach) {
+    static const struct {
+        float softcap, scale;
+    } CASES[] = {{3e38F, 1e-4F}, {1e38F, 0.01F}, {1e37F, -1e-3F}, {1e30F, 1.0F}, {2.0F, 1e-37F}};
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        for (int dtype = ATTN_FP32; dtype <= ATTN_BF16; dtype++) {
+            struct recipe recipe;
+            struct sample s;
+            attn_problem p = problem_of(dtype, 5, 40);
+            p.softcap = CASES[i].softcap;
+            p.scale = CASES[i].scale;
+            recipe_init(&recipe, &p, 4);
+            if (CHECK(sample_make(&s, &recipe))) {
+                sample_each_variant(context, &s, sample_must_pass, context);
+                sample_free(&s);
+            }
+        }
+    }
+}
+
 TEST(one_query_one_key) {
     for (int dtype = ATTN_FP32; dtype <= ATTN_BF16; dtype++) {
         for (int causal = 0; causal < 3; causal++) {
