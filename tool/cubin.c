@@ -97,9 +97,13 @@ static const char *string_of(const struct cubin *cubin, uint32_t table, uint32_t
     return (const char *)cubin->data + raw_section(cubin, table).at + at;
 }
 
+static const char *section_name(const struct cubin *cubin, uint32_t index) {
+    return string_of(cubin, cubin->section_names, section_name_at(cubin, index));
+}
+
 static struct section get_section(const struct cubin *cubin, uint32_t index) {
     struct section section = raw_section(cubin, index);
-    section.name = string_of(cubin, cubin->section_names, section_name_at(cubin, index));
+    section.name = section_name(cubin, index);
     return section;
 }
 
@@ -129,7 +133,7 @@ static bool is_builtin(const struct symbol *symbol) {
     return strncmp(symbol->name, "$__internal_", 12) == 0;
 }
 
-/* The first section called PREFIX and NAME; false if there is none. */
+/* The first section called PREFIX and NAME; false, and another one, if there is none. */
 static bool find_section(const struct cubin *cubin, const char *prefix, const char *name,
                          struct section *section) {
     const struct named_section *names = cubin->index->names;
@@ -137,19 +141,19 @@ static bool find_section(const struct cubin *cubin, const char *prefix, const ch
     uint32_t low = 0, high = cubin->sections;
     while (low < high) {
         const uint32_t middle = low + (high - low) / 2;
-        const int prefixes = strncmp(names[middle].name, prefix, length);
-        if (prefixes < 0 || (prefixes == 0 && strcmp(names[middle].name + length, name) < 0)) {
+        const char *at = section_name(cubin, names[middle].section);
+        const int prefixes = strncmp(at, prefix, length);
+        if (prefixes < 0 || (prefixes == 0 && strcmp(at + length, name) < 0)) {
             low = middle + 1;
         } else {
             high = middle;
         }
     }
-    if (low == cubin->sections || strncmp(names[low].name, prefix, length) != 0 ||
-        strcmp(names[low].name + length, name) != 0) {
+    if (low == cubin->sections) {
         return false;
     }
     *section = get_section(cubin, names[low].section);
-    return true;
+    return strncmp(section->name, prefix, length) == 0 && strcmp(section->name + length, name) == 0;
 }
 
 /* ---- the checks that all of the above relies on ---------------------------------------------- */
