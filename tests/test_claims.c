@@ -127,7 +127,13 @@ static bool write_file(const char *name, const char *text) {
 
 static bool open_folder(void) {
     strcpy(folder, "/tmp/test_claims.XXXXXX");
-    return mkdtemp(folder) != NULL && write_file("d.json", DATA) && write_file("bad.json", "{");
+    char link[128];
+    if (mkdtemp(folder) == NULL) {
+        return false;
+    }
+    snprintf(link, sizeof link, "%s/link.json", folder);
+    return write_file("d.json", DATA) && write_file("bad.json", "{") &&
+           symlink("/etc/hostname", link) == 0;
 }
 
 static void close_folder(void) {
@@ -183,6 +189,7 @@ static const struct text {
     {"b <!-- result bad.json#ratio -->1.89×<!-- /result -->", 0, 1, 0, 0, 1, "bad.json"},
     {"b <!-- result ../d.json#ratio -->1.89×<!-- /result -->", 0, 1, 0, 0, 1, "not in the folder"},
     {"b <!-- result /etc/passwd#ratio -->1.89<!-- /result -->", 0, 1, 0, 0, 1, "not in the folder"},
+    {"b <!-- result link.json#ratio -->1.89<!-- /result -->", 0, 1, 0, 0, 1, "leads out of"},
     {"b " MARK("ratios", "1.89×"), 0, 1, 0, 0, 1, "there is no 'ratios'"},
     {"b " MARK("rows[name=B2 H8].k", "1"), 0, 1, 0, 0, 1, "2 items"},
     {"b <!-- result d.json -->1.89×<!-- /result -->", 0, 1, 1, 0, 1, "FILE#EXPRESSION"},

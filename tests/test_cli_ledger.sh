@@ -107,6 +107,12 @@ done
 accepts "all are in it" ledger list
 says "seven packs" "7 packs, head "
 
+cp ledger.db before.db
+refuses "a report over its ledger" "belongs to ledger.db" report ledger.db --html ledger.db
+refuses "two reports in one file" "the same file" report ledger.db --html x --markdown x
+same "the ledger is as it was" ledger.db before.db
+rm before.db
+
 if [ "$(id -u)" != 0 ]; then
     make f 1 6
     chmod a-w ledger.db

@@ -377,6 +377,10 @@ TEST(changed_packs_are_refused) {
         CHECK(fixture_restore(&pack, &edit, &why));
     }
     CHECK_EQ(report_verb(path, "--json", NULL), EXIT_DONE);
+    /* No file of the pack is written over. */
+    CHECK_EQ(report_verb(path, "--html", path_in(path, "plan.json")), EXIT_BAD_INPUT);
+    CHECK_EQ(report_verb(path, "--html", path_in(path, "units/new.html")), EXIT_BAD_INPUT);
+    CHECK_EQ(report_verb(path, "--json", NULL), EXIT_DONE);
     /* A unit that does not have its hash. */
     if (CHECK(fixture_find(&pack, "parity", "cuda:0", name, &why))) {
         char file[200];
@@ -390,6 +394,17 @@ TEST(changed_packs_are_refused) {
     CHECK_EQ(report_verb("/nonexistent", "--json", NULL), EXIT_BAD_INPUT);
     pack_close(&pack);
     fixture_remove(path);
+}
+
+/* Both of the files that end a run are looked at. */
+TEST(a_statement_of_another_run) {
+    char *path = make_pack(REPORT_PARTIAL);
+    CHECK_EQ(unlink(path_in(path, "statement.json")), 0);
+    const struct texts texts = write_both(path, GATE_NOT_RUN);
+    HAS(texts.html, "the run did not end");
+    put(path_in(path, "statement.json"), "{}\n");
+    CHECK_EQ(report_verb(path, "--json", NULL), EXIT_FAILED_CHECK);
+    free_both(texts, path);
 }
 
 TEST(a_run_that_did_not_end) {

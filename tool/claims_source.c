@@ -165,6 +165,17 @@ static bool is_inside(const char *name) {
     return name[0] != '/' && name[0] != '\0' && strstr(name, "..") == NULL;
 }
 
+/* Through a link. What does not exist leads nowhere. */
+static bool leads_out(const char *path, const char *folder) {
+    char *real = realpath(path, NULL), *home = realpath(folder, NULL);
+    const size_t length = home != NULL ? strlen(home) : 0;
+    const bool out =
+        real != NULL && home != NULL && (strncmp(real, home, length) != 0 || real[length] != '/');
+    free(real);
+    free(home);
+    return out;
+}
+
 static struct json_value *read_source(const char *folder, const char *name, attn_error *why) {
     const size_t length = strlen(name);
     if (!is_inside(name)) {
@@ -177,7 +188,12 @@ static struct json_value *read_source(const char *folder, const char *name, attn
         return NULL;
     }
     sprintf(path, "%s/%s", folder, name);
-    struct json_value *document = read_document(path, why);
+    struct json_value *document = NULL;
+    if (leads_out(path, folder)) {
+        explain(why, "'%.120s' is a link that leads out of the folder of results", name);
+    } else {
+        document = read_document(path, why);
+    }
     free(path);
     return document;
 }

@@ -294,7 +294,11 @@ static bool split_fits(const struct family *family, const struct knobs *knobs, a
 static bool old_fits(const struct family *family, const struct knobs *knobs, attn_error *why) {
     const int bm = knobs->value[KNOB_BLOCK_Q], bn = knobs->value[KNOB_BLOCK_KV];
     const int warps = knobs->value[KNOB_WARPS], stages = knobs->value[KNOB_STAGES];
-    const int d = family->head_dim, rows = bm / warps;
+    const int d = family->head_dim;
+    if (bm < 1 || bn < 16 || warps < 1 || d < 16) { /* of a journal that was written by hand */
+        return explain(why, "tiles of %d x %d for %d warps and a head_dim of %d", bm, bn, warps, d);
+    }
+    const int rows = bm / warps;
     if (bm % warps != 0) {
         return explain(why, "block_q %d, expected a multiple of warps %d", bm, warps);
     }

@@ -201,20 +201,32 @@ static bool read_timings(struct pack_report *report, attn_error *why) {
 
 /* ---- the whole ------------------------------------------------------------------------------- */
 
-/* evidence.json in the pack is the one that follows, or is not there yet. */
-static bool check_published(struct pack_report *report, attn_error *why) {
+/* The file in the pack is the one that follows, or is not there yet. */
+static bool check_file(const struct pack *pack, const char *name, const char *expected,
+                       size_t expected_bytes, bool *there, attn_error *why) {
     size_t bytes = 0;
     attn_error absent = {""};
-    char *text = pack_published(&report->pack, EVIDENCE_FILE, &bytes, &absent);
+    char *text = pack_published(pack, name, &bytes, &absent);
     if (text == NULL && absent.text[0] != '\0') {
         return explain(why, "%s", absent.text);
     }
-    const bool same = text == NULL || (bytes == report->evidence.text_bytes &&
-                                       memcmp(text, report->evidence.text, bytes) == 0);
-    report->ended = text != NULL;
+    const bool same =
+        text == NULL || (bytes == expected_bytes && memcmp(text, expected, bytes) == 0);
+    *there = text != NULL;
     free(text);
-    return same || explain(why, "%s/%s is not what follows from the plan and the units",
-                           report->pack.path, EVIDENCE_FILE);
+    return same ||
+           explain(why, "%s/%s is not what follows from the plan and the units", pack->path, name);
+}
+
+/* A run has ended when both are there. */
+static bool check_published(struct pack_report *report, attn_error *why) {
+    const struct evidence *e = &report->evidence;
+    bool judged = false, stated = false;
+    const bool same =
+        check_file(&report->pack, EVIDENCE_FILE, e->text, e->text_bytes, &judged, why) &&
+        check_file(&report->pack, STATEMENT_FILE, e->statement, e->statement_bytes, &stated, why);
+    report->ended = judged && stated;
+    return same;
 }
 
 bool report_open(struct pack_report *report, const char *path, bool *changed, attn_error *why) {

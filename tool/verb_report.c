@@ -2,6 +2,7 @@
  *
  * verb_report.c - attest report: an evidence pack, or a ledger of them, for a reader.
  */
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -70,6 +71,41 @@ static bool lies_in(const char *file, const char *folder) {
                       a.st_dev == b.st_dev && a.st_ino == b.st_ino;
     free(parent);
     return same;
+}
+
+static bool is_same_file(const char *a, const char *b) {
+    struct stat first, second;
+    return stat(a, &first) == 0 && stat(b, &second) == 0 && first.st_dev == second.st_dev &&
+           first.st_ino == second.st_ino;
+}
+
+/* Whether to write it would destroy what the report is of. */
+static bool is_of_the_subject(const char *file, const char *subject) {
+    static const char *const OWN[] = {"plan.json", EVIDENCE_FILE, STATEMENT_FILE, "units/.",
+                                      "artifacts/."};
+    bool own = is_same_file(file, subject);
+    for (size_t i = 0; !own && i < sizeof OWN / sizeof *OWN; i++) {
+        char path[PATH_MAX];
+        const int length = snprintf(path, sizeof path, "%s/%s", subject, OWN[i]);
+        own = length < (int)sizeof path && (is_same_file(file, path) || lies_in(file, path));
+    }
+    return own;
+}
+
+/* Two files of their own, or one, or none. */
+static bool may_be_written(const struct request *request, attn_error *why) {
+    const struct {
+        const char *option, *path;
+    } files[] = {{"--html", request->html}, {"--markdown", request->markdown}};
+    for (int i = 0; i < 2; i++) {
+        if (files[i].path != NULL && is_of_the_subject(files[i].path, request->path)) {
+            return explain(why, "%s: %s belongs to %s, expected another file", files[i].option,
+                           files[i].path, request->path);
+        }
+    }
+    const bool both = request->html != NULL && request->markdown != NULL;
+    return !both || strcmp(request->html, request->markdown) != 0 ||
+           explain(why, "--html and --markdown name the same file");
 }
 
 static void print_json(const struct pack_report *report, const struct request *request) {
@@ -181,6 +217,10 @@ int verb_report(int argc, char **argv) {
     const enum args_result parsed = args_parse(&command, argc, argv);
     if (parsed != ARGS_RUN) {
         return parsed == ARGS_HELP ? EXIT_DONE : EXIT_BAD_INPUT;
+    }
+    attn_error why = {""};
+    if (!may_be_written(&request, &why)) {
+        return complain("%s", why.text);
     }
     return is_file(request.path) ? report_ledger(&request) : report_pack(&request);
 }

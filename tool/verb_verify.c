@@ -86,8 +86,8 @@ int verb_verify(int argc, char **argv) {
     const char *path = NULL;
     struct arg args[] = {
         arg_flag("--current", &current,
-                 "STALE, unless its variants, images and budgets are those of this library, and\n"
-                 "of CPUs the library itself"),
+                 "STALE, unless its variants, images and budgets are those of this library, and of "
+                 "CPUs the library itself"),
         arg_flag("--json", &as_json, "the same as JSON"),
     };
     struct arg positional = arg_text("PACK", &path, "PACK", "");
