@@ -200,6 +200,7 @@ holds "no nvcc is said" grep -q "not run: nvcc: .CUDACXX = /nonexistent/nvcc" st
 if command -v nvcc >/dev/null; then
     finds "race in CUDA" race race.cu:8 race.cu --grid 4 --block 128 --arg buf:f32:512:rand \
         --arg buf:f32:4:uninit
+    holds "a file is named from here" grep -q '^race.cu:8' stdout
     accepts "tensor map in CUDA" check tensor.cu --grid 1 --block 32 \
         --arg tmap:f32:64x16:256:32x8:none:iota --arg buf:f32:256:uninit --expect 1:b.npy:0
     echo '__global__ void k() { nonsense }' >wrong.cu

@@ -92,6 +92,21 @@ static void show_log(const char *path) {
     }
 }
 
+/* nvcc names files from the root on; who asks from a folder expects names from there. */
+static void name_from_here(char *ptx, size_t *size) {
+    static const char DIRECTIVE[] = "\n\t.file\t";
+    char here[PATH_MAX];
+    const size_t length = getcwd(here, sizeof here) != NULL ? strlen(here) : 0;
+    for (char *line = ptx; length > 1 && (line = strstr(line, DIRECTIVE)) != NULL;) {
+        line += strlen(DIRECTIVE);
+        char *name = line + strcspn(line, "\"\n");
+        if (name[0] == '"' && strncmp(name + 1, here, length) == 0 && name[1 + length] == '/') {
+            memmove(name + 1, name + 2 + length, *size - (size_t)(name + 2 + length - ptx) + 1);
+            *size -= 1 + length;
+        }
+    }
+}
+
 /* In `folder`: kernel.ptx and log. */
 static char *compile_in(const char *folder, const char *nvcc, const char *source, bool hopper,
                         size_t *size, attn_error *why) {
@@ -110,6 +125,9 @@ static char *compile_in(const char *folder, const char *nvcc, const char *source
                 child_text(&child, words, sizeof words));
     } else if (ran) {
         ptx = file_read(output, size, why);
+    }
+    if (ptx != NULL) {
+        name_from_here(ptx, size);
     }
     unlink(output);
     unlink(log);
