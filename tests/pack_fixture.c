@@ -267,7 +267,8 @@ static void put_cases(FILE *out, const struct row *row) {
     fprintf(out, "]");
 }
 
-static void put_timing(FILE *out, const char *mode, const char *cache, int batch) {
+/* The last sample has the number of the timing: no two have the same ones. */
+static void put_timing(FILE *out, const char *mode, const char *cache, int batch, int number) {
     const bool batches = strcmp(cache, "warm") == 0 && strcmp(mode, "stream") != 0;
     fprintf(out,
             "{\"mode\": \"%s\", \"cache\": \"%s\", \"repeats\": %d, \"taken\": %d, "
@@ -278,7 +279,8 @@ static void put_timing(FILE *out, const char *mode, const char *cache, int batch
             "\"bias\": false, \"sink\": false, \"tensor_cores\": \"auto\"}, \"ns\": [",
             mode, cache, batches ? 2 : 1, FIXTURE_SAMPLES, batch);
     for (int i = 0; i < FIXTURE_SAMPLES; i++) {
-        fprintf(out, "%s%d", i > 0 ? "," : "", 40000 + 10 * i);
+        const int last = i + 1 == FIXTURE_SAMPLES ? number : 0;
+        fprintf(out, "%s%d", i > 0 ? "," : "", 40000 + 10 * i + last);
     }
     fprintf(out, "]}");
 }
@@ -292,7 +294,8 @@ static void put_timings(FILE *out, const struct row *row) {
     fprintf(out, "\"timings\": [");
     for (int i = 0; i < count; i++) {
         fprintf(out, i > 0 ? "," : "");
-        put_timing(out, MODES[i % modes], CACHES[i / modes % 2], 2 + i / modes / 2);
+        put_timing(out, MODES[i % modes], CACHES[i / modes % 2], 2 + i / modes / 2,
+                   is_cpu(row) ? 50 + i : i);
     }
     fprintf(out, "]");
 }

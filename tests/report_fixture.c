@@ -213,7 +213,7 @@ static void put_timing(const struct report_making *fixture, const struct report_
     json_open(json, "ns", '[');
     for (int i = 0; i < SAMPLES; i++) {
         json_int(json, NULL,
-                 (int64_t)(repeats * ns * (1 + 0.03 * noise(index * 1000 + i, length))));
+                 number + (int64_t)(repeats * ns * (1 + 0.03 * noise(index * 1000 + i, length))));
     }
     json_close(json);
     json_close(json);

@@ -435,7 +435,7 @@ TEST(a_pack_backs_a_figure_only_if_it_verifies) {
         check_artifacts(&pack);
         /* Faster samples, with all hashes right, and the old evidence.json. */
         struct fixture_edit edit;
-        CHECK(fixture_edit(&pack, "bench", "cpu", "40390\n", "40380\n", &edit, &why));
+        CHECK(fixture_edit(&pack, "bench", "cpu", "40440\n", "40439\n", &edit, &why));
         read_claims(TEXT, counts, &found);
         CHECK_EQ(counts[CLAIM_WRONG], 1);
         CHECK_CONTAINS(found.reason, "not what follows");

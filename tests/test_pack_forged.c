@@ -337,26 +337,58 @@ TEST(times_of_two_gpus) {
     fixture_remove(path);
 }
 
-/* The first form of the state names no variant: then samples must not be those of another. */
+/* Samples of another timing: of the same variant, and of another one; the last sample of a timing
+ * is 40390 and its number, 50 and more on the CPU. */
 TEST(samples_that_were_copied) {
+    static const struct {
+        const char *find, *by, *reason;
+    } COPIES[] = {
+        {"40441", "40440", "timing 1 of fwd_cpu: its samples ns are those of timing 0 of fwd_cpu"},
+        {"40440", "40395", "timing 5 of fwd_gpu: its samples ns are those of timing 0 of fwd_cpu"},
+    };
     struct pack pack;
     attn_error why = {""};
-    struct fixture_edit done = {.text = NULL};
     char *path = fixture_path();
-    if (CHECK_MSG(fixture_make(&pack, path, &why) &&
-                      fixture_edit_artifact(&pack, "bench", "cpu", "attest-bench-state/2",
-                                            "attest-bench-state/1", &done, &why),
-                  "%s", why.text)) {
-        expect(&pack, GATE_INVALID, "timing 1 of fwd_cpu: its samples ns are those of timing 0",
-               "the same samples");
-        free(done.text);
-        CHECK_MSG(fixture_edit(&pack, "bench", "cpu", "40000", "40001", &done, &why), "%s",
-                  why.text);
-        expect(&pack, GATE_PASS, "", "other samples");
-        free(done.text);
+    const bool made = CHECK_MSG(fixture_make(&pack, path, &why), "%s", why.text);
+    for (size_t i = 0; made && i < sizeof COPIES / sizeof *COPIES; i++) {
+        struct fixture_edit done = {.text = NULL};
+        if (CHECK_MSG(
+                fixture_edit(&pack, "bench", "cpu", COPIES[i].find, COPIES[i].by, &done, &why),
+                "%s", why.text)) {
+            expect(&pack, GATE_INVALID, COPIES[i].reason, "the same samples");
+            CHECK_MSG(fixture_restore(&pack, &done, &why), "%s", why.text);
+        }
     }
     pack_close(&pack);
     fixture_remove(path);
+}
+
+/* A coarse clock gives the same few values again and again: that is no copy. */
+TEST(samples_that_are_alike_by_chance) {
+    static const struct {
+        const char *ns;
+        enum gate gate;
+    } LISTS[] = {
+        {"1000, 1000, 1000, 1000, 1000, 1000, 1000, 1000, 1000, 1000, 1000, 1000", GATE_PASS},
+        {"1000, 2000, 1000, 1000, 1000, 1000, 1000, 1000, 1000, 2000, 1000, 3000", GATE_PASS},
+        {"1000, 2000, 3000, 1000, 2000, 3000, 1000, 2000, 3000, 2000, 1000, 3000", GATE_INVALID},
+        {"1001, 1002, 1003, 1004, 1005, 1006, 1007", GATE_PASS},
+        {"1001, 1002, 1003, 1004, 1005, 1006, 1007, 1008", GATE_INVALID},
+    };
+    for (size_t i = 0; i < sizeof LISTS / sizeof *LISTS; i++) {
+        char text[512];
+        attn_error why = {""};
+        struct judgement judgement = {.gate = GATE_PASS};
+        snprintf(text, sizeof text,
+                 "{\"stage\": \"bench\", \"variant\": \"v\", \"timings\": [{\"ns\": [%s]}]}",
+                 LISTS[i].ns);
+        struct json_value *unit = json_read(text, strlen(text), &why);
+        const struct json_value *const units[] = {unit, unit};
+        CHECK_MSG(unit != NULL, "%s", why.text);
+        judge_repeated_samples(units, 2, &judgement);
+        CHECK_MSG(judgement.gate == LISTS[i].gate, "%s: gate %d", LISTS[i].ns, (int)judgement.gate);
+        json_free(unit);
+    }
 }
 
 TEST_MAIN()

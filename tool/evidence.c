@@ -273,7 +273,7 @@ static void judge_whole(const struct work *work, struct json *json) {
         judge(whole, GATE_NOT_RUN, "nothing ran");
     }
     judge_orphans(work, whole);
-    judge_repeated_samples(work->pack, work->together, gather(work, NULL), whole);
+    judge_repeated_samples(work->together, gather(work, NULL), whole);
 }
 
 /* ---- the texts ------------------------------------------------------------------------------- */

@@ -77,7 +77,4 @@ void judge_bench_state(const struct pack *pack, const struct json_value *unit,
 /* It, for json_free(); NULL: there is none, or more than one. */
 struct json_value *bench_state(const struct pack *pack, const struct json_value *unit);
 
-/* Whether it names the variant, image and seed that it is of: the first form did not. */
-bool bench_state_is_named(const struct json_value *state);
-
 #endif /* ATTEST_EVIDENCE_PARTS_H */

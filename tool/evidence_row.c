@@ -64,7 +64,10 @@ void judge_row(const struct pack *pack, const struct json_value *const *units, s
 
 /* ---- samples --------------------------------------------------------------------------------- */
 
-enum { FEWEST_ALIKE = 8 }; /* samples that do not come out the same by chance */
+enum { FEWEST_ALIKE = 8 }; /* samples that do not come out the same by chance ... */
+
+/* ... unless the clock is so coarse that they hardly differ: 8 different ones have 40320 orders. */
+static const double FEWEST_ORDERS = 1e4;
 
 struct samples {
     char hash[SHA256_TEXT];
@@ -79,6 +82,32 @@ static int by_hash(const void *a, const void *b) {
     return names != 0 ? names : (x->index > y->index) - (x->index < y->index);
 }
 
+static int by_value(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Whether the samples could have come in many other orders, so that chance does not repeat them. */
+static bool are_telling(const struct json_value *ns) {
+    const size_t count = json_count_of(ns);
+    double *values = count >= FEWEST_ALIKE ? calloc(count, sizeof *values) : NULL;
+    if (values == NULL) {
+        return false;
+    }
+    for (size_t i = 0; i < count; i++) {
+        values[i] = json_number_of(&ns->as.list.items[i]);
+    }
+    qsort(values, count, sizeof *values, by_value);
+    double orders = 1.0; /* count! over the factorial of how often each value is there */
+    size_t alike = 0;
+    for (size_t i = 0; i < count && orders < FEWEST_ORDERS * FEWEST_ORDERS; i++) {
+        alike = i > 0 && by_value(&values[i - 1], &values[i]) == 0 ? alike + 1 : 1;
+        orders *= (double)(i + 1) / (double)alike;
+    }
+    free(values);
+    return orders >= FEWEST_ORDERS;
+}
+
 /* Adds those of a unit to the list, which grows. False: out of memory. */
 static bool add_samples(const struct json_value *unit, struct samples **list, size_t *count) {
     const struct json_value *timings = json_at(unit, "timings");
@@ -90,7 +119,7 @@ static bool add_samples(const struct json_value *unit, struct samples **list, si
     for (size_t i = 0; i < json_count_of(timings); i++) {
         const struct json_value *ns = json_at(&timings->as.list.items[i], "ns");
         size_t bytes = 0;
-        char *text = json_count_of(ns) >= FEWEST_ALIKE ? json_canonical(ns, &bytes, NULL) : NULL;
+        char *text = are_telling(ns) ? json_canonical(ns, &bytes, NULL) : NULL;
         if (text != NULL) {
             struct samples *one = &grown[(*count)++];
             *one = (struct samples){.variant = json_text_of(json_at(unit, "variant")), .index = i};
@@ -101,17 +130,13 @@ static bool add_samples(const struct json_value *unit, struct samples **list, si
     return true;
 }
 
-void judge_repeated_samples(const struct pack *pack, const struct json_value *const *units,
-                            size_t count, struct judgement *judgement) {
+void judge_repeated_samples(const struct json_value *const *units, size_t count,
+                            struct judgement *judgement) {
     struct samples *list = NULL;
     size_t known = 0;
     bool good = true;
     for (size_t i = 0; good && i < count; i++) {
-        struct json_value *state = is_bench(units[i]) ? bench_state(pack, units[i]) : NULL;
-        if (state != NULL && !bench_state_is_named(state)) {
-            good = add_samples(units[i], &list, &known);
-        }
-        json_free(state);
+        good = !is_bench(units[i]) || add_samples(units[i], &list, &known);
     }
     if (!good) {
         judge(judgement, GATE_INVALID, "no memory for the samples of %zu units", count);

@@ -13,9 +13,10 @@
 void judge_row(const struct pack *pack, const struct json_value *const *units, size_t count,
                struct judgement *judgement);
 
-/* Of all units that count in a pack: where the state of a bench unit does not say of which variant
- * it is, nobody has timed two things to the same nanosecond many times. */
-void judge_repeated_samples(const struct pack *pack, const struct json_value *const *units,
-                            size_t count, struct judgement *judgement);
+/* Of all units that count in a pack: nobody has timed two things to the same nanosecond many times.
+ * Lists of fewer than 8 samples, or of a clock so coarse that their values could hardly have come
+ * in another order, are not compared. */
+void judge_repeated_samples(const struct json_value *const *units, size_t count,
+                            struct judgement *judgement);
 
 #endif /* ATTEST_EVIDENCE_ROW_H */

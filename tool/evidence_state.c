@@ -16,7 +16,8 @@
 
 static const char FIRST_FORM[] = "attest-bench-state/1", NAMED_FORM[] = "attest-bench-state/2";
 
-bool bench_state_is_named(const struct json_value *state) {
+/* Whether it names the variant, image and seed that it is of: the first form did not. */
+static bool is_named(const struct json_value *state) {
     const char *schema = json_text_of(json_at(state, "schema"));
     return schema != NULL && strcmp(schema, NAMED_FORM) == 0;
 }
@@ -98,7 +99,7 @@ static bool same_or_null(const struct json_value *a, const struct json_value *b)
 static void judge_names(const struct json_value *unit, const struct json_value *state,
                         struct judgement *judgement) {
     static const char *const KEYS[] = {"variant", "image", "seed"};
-    for (size_t i = 0; bench_state_is_named(state) && i < sizeof KEYS / sizeof *KEYS; i++) {
+    for (size_t i = 0; is_named(state) && i < sizeof KEYS / sizeof *KEYS; i++) {
         const struct json_value *own = json_at(state, KEYS[i]);
         if (!same_or_null(own, json_at(unit, KEYS[i]))) {
             judge(judgement, GATE_INVALID, "%s: '%.80s' in the state, expected that of the unit",
