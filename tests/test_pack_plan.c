@@ -18,6 +18,44 @@
 #define ONES "1111111111111111111111111111111111111111111111111111111111111111"
 #define NINES "9999999999999999999999999999999999999999999999999999999999999999"
 
+/* ---- absence --------------------------------------------------------------------------------- */
+
+/* A quick run may lack what nobody named: `asked` says whether, and the request does. */
+TEST(what_was_asked_for_by_name) {
+    static const struct {
+        const char *asked, *stages, *devices, *there;
+        bool by_name;
+    } ROWS[] = {
+        {"", "", "", "null", false},
+        {"\"asked\": false, ", "", "", "null", false},
+        {"\"asked\": true, ", "", "", "null", true},
+        {"\"asked\": false, ", "\"sanitize\"", "", "null", true},
+        {"", "\"sanitize\"", "", "null", true},
+        {"\"asked\": false, ", "\"parity\"", "", "null", false}, /* done on the CPU */
+        {"\"asked\": false, ", "", "\"cuda:0\"", "null", true},
+        {"\"asked\": false, ", "", "\"cuda:0\"", "\"a GPU, sm_90\"", false}, /* the tool is not */
+    };
+    for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
+        char plan[2048];
+        attn_error why = {""};
+        snprintf(
+            plan, sizeof plan,
+            "{\"mode\": \"quick\", \"tool\": \"0\", \"library\": \"" ONES "\", "
+            "\"seed\": \"0123456789abcdef\", \"environment\": {\"devices\": {\"cuda:0\": %s}}, "
+            "\"request\": {\"stages\": [%s], \"devices\": [%s]}, \"variants\": [{\"name\": "
+            "\"fwd_cpu\", \"device\": \"cpu\", \"cubins\": []}], \"rows\": ["
+            "{\"stage\": \"sanitize\", \"device\": \"cuda:0\", %s\"absent\": \"no tool\", "
+            "\"subjects\": []}, {\"stage\": \"parity\", \"device\": \"cpu\", "
+            "\"absent\": null, \"subjects\": []}]}",
+            ROWS[i].there, ROWS[i].stages, ROWS[i].devices, ROWS[i].asked);
+        struct json_value *value = json_read(plan, strlen(plan), &why);
+        if (CHECK_MSG(value != NULL && plan_check(value, &why), "%zu: %s", i, why.text)) {
+            CHECK_MSG(plan_asks_for(value, 0) == ROWS[i].by_name, "row %zu", i);
+        }
+        json_free(value);
+    }
+}
+
 /* ---- edits of the plan ----------------------------------------------------------------------- */
 
 static const struct {
@@ -110,6 +148,7 @@ static const struct {
      "a subject has no 'tflops'"},
     {"\"absent\"", "\"refused\": [{\"verdict\": 1}], \"absent\"", GATE_COUNT,
      "a refusal has no 'verdict'"},
+    {"\"absent\"", "\"asked\": \"yes\", \"absent\"", GATE_COUNT, "asked: expected true or false"},
     /* what an hour costs */
     {"\"gpu_hour_price\": 3.6", "\"gpu_hour_price\": -3.5", GATE_COUNT, "gpu_hour_price: -3.5"},
     {"\"gpu_hour_price\": 3.6", "\"gpu_hour_price\": \"free\"", GATE_COUNT, "gpu_hour_price: nan"},

@@ -237,14 +237,11 @@ static void judge_orphans(const struct work *work, struct judgement *judgement) 
     }
 }
 
-/* Absent rows of a quick run are listed as partial, but for those of a stage that was asked for by
- * its name. */
+/* Absent rows of a quick run are listed as partial, but for those that were asked for by name. */
 static bool excused(const struct work *work, size_t index) {
     const struct evidence_row *row = &work->evidence->rows[index];
-    const struct json_value *asked = json_at(&plan_rows(work->pack)->as.list.items[index], "asked");
     return row->absent != NULL && row->judgement.gate == GATE_NOT_RUN &&
-           !plan_is_full(work->pack->plan) &&
-           (asked == NULL || asked->kind != JSON_BOOL || !asked->as.truth);
+           !plan_is_full(work->pack->plan) && !plan_asks_for(work->pack->plan, index);
 }
 
 /* A quick run asked only for what the machine has: what it has not makes it partial, no worse. */

@@ -6,6 +6,7 @@
 
 #include <string.h>
 
+#include "evidence_parts.h"
 #include "message.h"
 #include "record_bench.h"
 
@@ -170,11 +171,15 @@ static bool check_subject(const struct json_value *subjects, size_t index, bool 
 static bool check_row(const struct json_value *rows, size_t index, attn_error *why) {
     const struct json_value *row = &rows->as.list.items[index];
     const struct json_value *subjects = json_at(row, "subjects"), *absent = json_at(row, "absent");
+    const struct json_value *asked = json_at(row, "asked");
     const enum stage stage = stage_of(json_text_of(json_at(row, "stage")));
     const char *device = json_text_of(json_at(row, "device"));
     if (stage == STAGES || device == NULL || absent == NULL ||
         (absent->kind != JSON_NULL && json_text_of(absent) == NULL)) {
         return explain(why, "plan.json: row %zu: expected a stage, a device and absent", index);
+    }
+    if (asked != NULL && asked->kind != JSON_BOOL) {
+        return explain(why, "plan.json: row %zu: asked: expected true or false", index);
     }
     if (!plan_is_for(stage, device, absent->kind != JSON_NULL)) {
         return explain(why, "plan.json: row %zu: %s is not done on '%.60s'", index,
@@ -264,4 +269,29 @@ bool plan_check(const struct json_value *plan, attn_error *why) {
 
 bool plan_is_full(const struct json_value *plan) {
     return strcmp(json_text_of(json_at(plan, "mode")), "full") == 0;
+}
+
+static bool has_text(const struct json_value *list, const struct json_value *text) {
+    for (size_t i = 0; i < json_count_of(list); i++) {
+        if (json_same_text(&list->as.list.items[i], text)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool plan_asks_for(const struct json_value *plan, size_t row) {
+    const struct json_value *rows = json_at(plan, "rows"), *request = json_at(plan, "request");
+    const struct json_value *own = &rows->as.list.items[row], *asked = json_at(own, "asked");
+    const struct json_value *stage = json_at(own, "stage"), *device = json_at(own, "device");
+    bool somewhere = false;
+    for (size_t i = 0; i < json_count_of(rows); i++) {
+        const struct json_value *other = &rows->as.list.items[i];
+        somewhere = somewhere || (json_text_of(json_at(other, "absent")) == NULL &&
+                                  json_same_text(json_at(other, "stage"), stage));
+    }
+    return (asked != NULL && asked->as.truth) ||
+           (has_text(json_at(request, "devices"), device) &&
+            plan_model(plan, json_text_of(device)) == NULL) ||
+           (has_text(json_at(request, "stages"), stage) && !somewhere);
 }

@@ -17,6 +17,10 @@ bool plan_check(const struct json_value *plan, attn_error *why);
 
 bool plan_is_full(const struct json_value *plan);
 
+/* Whether a row was asked for by name, so that its absence is no mere gap: its `asked` says so, or
+ * the request names its device, which is not there, or its stage, which is done nowhere. */
+bool plan_asks_for(const struct json_value *plan, size_t row);
+
 /* Whether a stage is done on a device of that name. A library without machine code has none to
  * inspect: "cubins", which are absent. */
 bool plan_is_for(enum stage stage, const char *device, bool absent);
