@@ -225,7 +225,9 @@ bool fixture_state(const struct pack *pack, const struct fixture_timed *timed, c
     json_text(&json, "nvml", timed->image != NULL ? "present" : NULL);
     if (timed->image != NULL) {
         json_open(&json, "gpu", '{');
+        json_text(&json, "name", timed->device_name);
         json_text(&json, "uuid", "GPU-1");
+        json_text(&json, "driver_version", NULL);
         json_close(&json);
     }
     if (timed->peers != NULL) {

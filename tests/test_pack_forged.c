@@ -65,6 +65,18 @@ static const struct edit {
     {"bench", "cuda:0", "\"nvml\": ",
      "\"peers\": \"1111111111111111111111111111111111111111111111111111111111111111\", \"nvml\": ",
      GATE_INVALID, "peers: 111111111111 in the state, expected none of the artifacts"},
+    {"bench", "cuda:0", "\"uuid\": \"GPU-1\"", "\"uuid\": 1", GATE_INVALID,
+     "gpu: uuid: expected a text or null"},
+    {"bench", "cuda:0", "\"gpu\": {", "\"cache_bytes\": {", GATE_INVALID,
+     "gpu: none in the state, expected what it is called"},
+    {"bench", "cuda:0", "\"nvml\": \"present\"", "\"nvml\": \"no libnvidia-ml.so.1\"", GATE_INVALID,
+     "gpu: one in the state, expected none"},
+    {"bench", "cpu", "\"nvml\": null", "\"nvml\": \"present\"", GATE_INVALID,
+     "gpu: none in the state"},
+    {"bench", "cuda:0", "\"name\": \"Fixture GPU\"", "\"name\": \"Fixture GP\"", GATE_INVALID,
+     "gpu: name: 'Fixture GP', expected 'Fixture GPU' of device_name"},
+    {"bench", "cuda:0", "\"name\": \"Fixture GPU\"", "\"name\": \"Fixture\"", GATE_PASS, ""},
+    {"bench", "cuda:0", "\"uuid\": \"GPU-1\"", "\"uuid\": null", GATE_PASS, ""}, /* the only one */
     {"bench", "cuda:0", "\"nvml\": ", "\"peers\": \"no PyTorch\", \"nvml\": ", GATE_PASS, ""},
     /* machine code */
     {"inspect", "sm_90", "0 bytes stack frame", "640 bytes stack frame", GATE_INVALID,
@@ -329,6 +341,18 @@ TEST(times_of_two_gpus) {
         judge_row(&pack, others, 2, &judgement);
         CHECK_EQ(judgement.gate, GATE_INVALID);
         CHECK_CONTAINS(judgement.reason, "uuid: GPU-2 in the state of fwd_gpu, expected GPU-1");
+        free(done.text);
+        CHECK_MSG(fixture_edit_artifact(&pack, "bench", "cuda:0", "\"GPU-2\"", "null", &done, &why),
+                  "%s", why.text);
+        struct json_value *silent = pack_read_unit(&pack, done.name, &why);
+        for (int i = 0; i < 2; i++) { /* one that does not say is none of them */
+            const struct json_value *pair[] = {i == 0 ? one : silent, i == 0 ? silent : one};
+            judgement = (struct judgement){.gate = GATE_PASS};
+            judge_row(&pack, pair, 2, &judgement);
+            CHECK_EQ(judgement.gate, GATE_INVALID);
+            CHECK_CONTAINS(judgement.reason, i == 0 ? "expected GPU-1" : "expected none");
+        }
+        json_free(silent);
         json_free(one);
         json_free(two);
         free(done.text);

@@ -34,20 +34,21 @@ static void judge_all_cases(const struct json_value *const *units, size_t count,
     judge_impostors(cases, impostors, judgement);
 }
 
-/* Times of two GPUs are not one row. */
+/* Times of two GPUs are not one row; and where one state names its GPU, all do. */
 static void judge_one_gpu(const struct pack *pack, const struct json_value *const *units,
                           size_t count, struct judgement *judgement) {
     struct json_value *first = NULL;
     for (size_t i = 0; i < count; i++) {
         struct json_value *state = is_bench(units[i]) ? bench_state(pack, units[i]) : NULL;
-        const struct json_value *uuid = json_at(json_at(state, "gpu"), "uuid");
-        const struct json_value *other = json_at(json_at(first, "gpu"), "uuid");
-        if (first != NULL && uuid != NULL && !json_same_text(uuid, other)) {
+        const char *uuid = json_text_of(json_at(json_at(state, "gpu"), "uuid"));
+        const char *other = json_text_of(json_at(json_at(first, "gpu"), "uuid"));
+        const bool same = uuid != NULL && other != NULL ? strcmp(uuid, other) == 0 : uuid == other;
+        if (first != NULL && state != NULL && !same) {
             judge(judgement, GATE_INVALID, "uuid: %.60s in the state of %.80s, expected %.60s",
-                  json_text_of(uuid) != NULL ? json_text_of(uuid) : "none",
-                  json_text_of(json_at(units[i], "variant")), json_text_of(other));
+                  uuid != NULL ? uuid : "none", json_text_of(json_at(units[i], "variant")),
+                  other != NULL ? other : "none");
         }
-        if (first == NULL && json_text_of(uuid) != NULL) {
+        if (first == NULL) {
             first = state;
         } else {
             json_free(state);

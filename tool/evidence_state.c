@@ -91,6 +91,40 @@ static void judge_hardware(const struct json_value *plan, const struct json_valu
     }
 }
 
+/* "NVIDIA A100" is the name of "NVIDIA A100 MIG 1g.5gb", too. */
+static bool begins_with_name(const char *whole, const char *name) {
+    const size_t length = strlen(name);
+    return strncmp(whole, name, length) == 0 && (whole[length] == '\0' || whole[length] == ' ');
+}
+
+/* Where NVML was there it was asked which GPU this is, and says the same as the driver. */
+static void judge_gpu(const struct json_value *state, bool on_gpu, struct judgement *judgement) {
+    static const char *const KNOWN[] = {"name", "uuid", "driver_version", NULL};
+    const struct json_value *gpu = json_at(state, "gpu");
+    const char *nvml = json_text_of(json_at(state, "nvml"));
+    const char *name = json_text_of(json_at(gpu, "name"));
+    const char *device = json_text_of(json_at(state, "device_name"));
+    const bool present = nvml != NULL && strcmp(nvml, "present") == 0;
+    judge_known(gpu, KNOWN, "the gpu of a state", judgement);
+    if (present != (gpu != NULL) || (gpu != NULL && (gpu->kind != JSON_OBJECT || !on_gpu))) {
+        judge(judgement, GATE_INVALID, "gpu: %s in the state, expected %s: nvml is '%.60s'",
+              gpu == NULL                ? "none"
+              : gpu->kind == JSON_OBJECT ? "one"
+                                         : "another form",
+              present && on_gpu ? "what it is called" : "none", nvml != NULL ? nvml : "");
+    }
+    for (int i = 0; gpu != NULL && KNOWN[i] != NULL; i++) { /* null: NVML did not say */
+        const struct json_value *said = json_at(gpu, KNOWN[i]);
+        if (said == NULL || (said->kind != JSON_NULL && said->kind != JSON_TEXT)) {
+            judge(judgement, GATE_INVALID, "gpu: %s: expected a text or null", KNOWN[i]);
+        }
+    }
+    if (name != NULL && device != NULL && !begins_with_name(device, name)) {
+        judge(judgement, GATE_INVALID, "gpu: name: '%.60s', expected '%.60s' of device_name", name,
+              device);
+    }
+}
+
 static bool same_or_null(const struct json_value *a, const struct json_value *b) {
     const bool nulls = a != NULL && b != NULL && a->kind == JSON_NULL && b->kind == JSON_NULL;
     return nulls || json_same_text(a, b);
@@ -232,6 +266,7 @@ void judge_bench_state(const struct pack *pack, const struct json_value *unit,
         judge_known(found.state, KNOWN, "a state", judgement);
         judge_names(unit, found.state, judgement);
         judge_hardware(pack->plan, unit, found.state, judgement);
+        judge_gpu(found.state, gpu, judgement);
         judge_peers(&found, judgement);
         judge_clocks(unit, rows, judgement);
     }
