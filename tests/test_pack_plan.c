@@ -149,6 +149,18 @@ static const struct {
     {"\"absent\"", "\"refused\": [{\"verdict\": 1}], \"absent\"", GATE_COUNT,
      "a refusal has no 'verdict'"},
     {"\"absent\"", "\"asked\": \"yes\", \"absent\"", GATE_COUNT, "asked: expected true or false"},
+    /* parts of another kind, which nobody would look at */
+    {"\"commit\": \"abc\"", "\"commit\": {\"verdict\": 1}", GATE_COUNT, "expected commit, a text"},
+    {"\"commit\"", "\"against\": [1], \"commit\"", GATE_COUNT, "against (64 digits)"},
+    {"\"commit\"", "\"against\": \"" ONES "\", \"commit\"", GATE_PASS, ""},
+    {"\"environment\": {", "\"environment\": \"PASS\", \"against\": {", GATE_COUNT, "environment"},
+    {"\"absent\"", "\"refused\": \"none\", \"absent\"", GATE_COUNT,
+     "a refusal stands outside a list"},
+    {"\"absent\"", "\"refused\": [\"none\"], \"absent\"", GATE_COUNT,
+     "a refusal is in another form"},
+    {"\"absent\"", "\"refused\": [{\"variant\": 1}], \"absent\"", GATE_COUNT,
+     "a variant and a reason"},
+    {"\"cubins\": []", "\"cubins\": \"none\"", GATE_COUNT, "cubins"},
     /* what an hour costs */
     {"\"gpu_hour_price\": 3.6", "\"gpu_hour_price\": -3.5", GATE_COUNT, "gpu_hour_price: -3.5"},
     {"\"gpu_hour_price\": 3.6", "\"gpu_hour_price\": \"free\"", GATE_COUNT, "gpu_hour_price: nan"},

@@ -38,6 +38,8 @@ static void judge_case_names(const struct json_value *one, struct judgement *jud
                                          "lse_error", "nans",        NULL};
     const struct json_value *redraws = json_at(one, "redraws");
     judge_known(one, CASE, "a case", judgement);
+    judge_kind(one, "redraws", JSON_LIST, judgement);
+    judge_kind(one, "anatomy", JSON_TEXT, judgement);
     for (size_t i = 0; i < json_count_of(redraws); i++) {
         judge_known(&redraws->as.list.items[i], REDRAW, "a redraw", judgement);
     }

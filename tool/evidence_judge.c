@@ -100,6 +100,9 @@ void judge(struct judgement *judgement, enum gate gate, const char *format, ...)
 void judge_known(const struct json_value *object, const char *const *known, const char *what,
                  struct judgement *judgement) {
     const bool is_object = object != NULL && object->kind == JSON_OBJECT;
+    if (object != NULL && !is_object) {
+        judge(judgement, GATE_INVALID, "%s is in another form, expected an object", what);
+    }
     for (size_t i = 0; is_object && i < object->as.list.count; i++) {
         const char *key = object->as.list.items[i].key;
         size_t k = 0;
@@ -112,12 +115,27 @@ void judge_known(const struct json_value *object, const char *const *known, cons
     }
 }
 
+void judge_kind(const struct json_value *object, const char *key, enum json_kind kind,
+                struct judgement *judgement) {
+    static const char *const NAMES[] = {
+        [JSON_BOOL] = "true or false", [JSON_TEXT] = "a text", [JSON_LIST] = "a list"};
+    const struct json_value *value = json_at(object, key);
+    if (value != NULL && value->kind != kind) {
+        judge(judgement, GATE_INVALID, "%s is in another form, expected %s", key, NAMES[kind]);
+    }
+}
+
 static void judge_keys(const struct json_value *unit, struct judgement *judgement) {
     static const char *const KNOWN[] = {"artifacts", "broken",  "cases",   "controls", "device",
                                         "image",     "lanes",   "library", "logs",     "schema",
                                         "seconds",   "seed",    "stage",   "timings",  "tool",
                                         "values",    "variant", NULL};
+    static const char *const LISTS[] = {"artifacts", "cases", "controls", "logs", "timings"};
     judge_known(unit, KNOWN, "a unit", judgement);
+    for (size_t i = 0; i < sizeof LISTS / sizeof *LISTS; i++) {
+        judge_kind(unit, LISTS[i], JSON_LIST, judgement);
+    }
+    judge_kind(unit, "broken", JSON_TEXT, judgement);
     const double seconds = json_number_of(json_at(unit, "seconds"));
     if (!(seconds >= 0.0 && seconds <= MOST_SECONDS)) {
         judge(judgement, GATE_INVALID, "seconds: %g, expected a number from 0 to %g", seconds,
@@ -209,6 +227,7 @@ static void judge_controls(const struct stage_rules *rules, const struct json_va
     for (size_t i = 0; i < json_count_of(list); i++) { /* those beyond the table, too */
         static const char *const KNOWN[] = {"name", "caught", NULL};
         judge_known(&list->as.list.items[i], KNOWN, "a control", judgement);
+        judge_kind(&list->as.list.items[i], "caught", JSON_BOOL, judgement);
         const char *name = json_text_of(json_at(&list->as.list.items[i], "name"));
         if (name == NULL || !caught(list, name)) {
             judge(judgement, GATE_INVALID, "control '%.60s' was not caught",
@@ -238,7 +257,16 @@ static void judge_value_names(const struct stage_rules *rules, const struct json
     for (int i = 0; i < MOST_OTHERS && rules->others[i] != NULL; i++) {
         known[count++] = rules->others[i];
     }
-    judge_known(json_at(unit, "values"), known, "values", judgement);
+    const struct json_value *values = json_at(unit, "values");
+    judge_known(values, known, "values", judgement);
+    for (size_t i = 0; values != NULL && values->kind == JSON_OBJECT && i < values->as.list.count;
+         i++) {
+        const struct json_value *value = &values->as.list.items[i];
+        if (value->kind != JSON_INT && value->kind != JSON_REAL) {
+            judge(judgement, GATE_INVALID, "%.60s is in another form, expected a number",
+                  value->key);
+        }
+    }
 }
 
 static void judge_values(const struct stage_rules *rules, const struct json_value *unit,

@@ -17,9 +17,14 @@
 #include "attn.h"
 #include "evidence_judge.h"
 
-/* Only keys of the list, which ends with NULL: what nobody judges could look like a verdict. */
+/* An object, with only keys of the list, which ends with NULL: what nobody judges could look like a
+ * verdict. NULL is fine. */
 void judge_known(const struct json_value *object, const char *const *known, const char *what,
                  struct judgement *judgement);
+
+/* The value of a key, where it is there, is of that kind: what has another is not looked at. */
+void judge_kind(const struct json_value *object, const char *key, enum json_kind kind,
+                struct judgement *judgement);
 
 /* Bytes of an artifact, for free(). NULL: judged. */
 char *judge_artifact(const struct pack *pack, const struct json_value *name, size_t *bytes,

@@ -80,8 +80,10 @@ static bool is_repeated(const struct json_value *list, size_t index, const char 
 /* Only keys of the list, which ends with NULL: what nobody reads could look like a verdict. */
 static bool has_known_keys(const struct json_value *object, const char *const *known,
                            const char *what, attn_error *why) {
-    for (size_t i = 0; object != NULL && object->kind == JSON_OBJECT && i < object->as.list.count;
-         i++) {
+    if (object != NULL && object->kind != JSON_OBJECT) {
+        return explain(why, "plan.json: %s is in another form, expected an object", what);
+    }
+    for (size_t i = 0; object != NULL && i < object->as.list.count; i++) {
         const char *key = object->as.list.items[i].key;
         size_t k = 0;
         while (known[k] != NULL && strcmp(known[k], key) != 0) {
@@ -96,6 +98,9 @@ static bool has_known_keys(const struct json_value *object, const char *const *k
 
 static bool items_have_known_keys(const struct json_value *list_of, const char *const *known,
                                   const char *what, attn_error *why) {
+    if (list_of != NULL && list_of->kind != JSON_LIST) {
+        return explain(why, "plan.json: %s stands outside a list", what);
+    }
     for (size_t i = 0; i < json_count_of(list_of); i++) {
         if (!has_known_keys(&list_of->as.list.items[i], known, what, why)) {
             return false;
@@ -125,6 +130,36 @@ static bool check_keys(const struct json_value *plan, attn_error *why) {
                items_have_known_keys(json_at(row, "refused"), REFUSED, "a refusal", why);
     }
     return good;
+}
+
+static bool is_or_is_not_there(const struct json_value *value, enum json_kind kind) {
+    return value == NULL || value->kind == kind;
+}
+
+/* What is copied or not looked at could be anything else. */
+static bool check_kinds(const struct json_value *plan, attn_error *why) {
+    const struct json_value *environment = json_at(plan, "environment"),
+                            *against = json_at(plan, "against"), *rows = json_at(plan, "rows");
+    if (!is_or_is_not_there(json_at(plan, "commit"), JSON_TEXT) ||
+        (against != NULL && !is_hex(against, SHA256_TEXT - 1)) ||
+        !is_or_is_not_there(environment, JSON_OBJECT) ||
+        !is_or_is_not_there(json_at(environment, "devices"), JSON_OBJECT) ||
+        !is_or_is_not_there(json_at(environment, "tools"), JSON_OBJECT)) {
+        return explain(why, "plan.json: expected commit, a text, against (64 digits), and "
+                            "environment, with objects devices and tools, or none of them");
+    }
+    for (size_t i = 0; i < json_count_of(rows); i++) {
+        const struct json_value *refused = json_at(&rows->as.list.items[i], "refused");
+        for (size_t k = 0; k < json_count_of(refused); k++) {
+            const struct json_value *one = &refused->as.list.items[k];
+            if (json_text_of(json_at(one, "variant")) == NULL ||
+                json_text_of(json_at(one, "reason")) == NULL) {
+                return explain(why, "plan.json: row %zu: refused: expected a variant and a reason",
+                               i);
+            }
+        }
+    }
+    return true;
 }
 
 /* More than any library and machine have: a plan that is larger keeps the judge at work for
@@ -207,7 +242,7 @@ static bool check_variant(const struct json_value *variants, size_t index, attn_
     bool good = json_text_of(json_at(variant, "name")) != NULL && device != NULL &&
                 (strcmp(device, "cpu") == 0 || strcmp(device, "cuda") == 0) &&
                 !is_repeated(variants, index, "name", NULL) &&
-                (chosen == NULL || chosen->kind == JSON_LIST);
+                is_or_is_not_there(cubins, JSON_LIST) && is_or_is_not_there(chosen, JSON_LIST);
     for (size_t i = 0; i < json_count_of(cubins); i++) {
         good = good && is_hex(&cubins->as.list.items[i], SHA256_TEXT - 1);
     }
@@ -264,7 +299,7 @@ bool plan_check(const struct json_value *plan, attn_error *why) {
     return (json_count_of(rows) > 0 || explain(why, "plan.json: rows: expected at least one")) &&
            (json_count_of(variants) > 0 ||
             explain(why, "plan.json: variants: expected those of the library")) &&
-           check_keys(plan, why);
+           check_keys(plan, why) && check_kinds(plan, why);
 }
 
 bool plan_is_full(const struct json_value *plan) {

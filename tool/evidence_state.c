@@ -264,6 +264,7 @@ void judge_bench_state(const struct pack *pack, const struct json_value *unit,
               found.states);
     } else {
         judge_known(found.state, KNOWN, "a state", judgement);
+        judge_kind(found.state, "rows", JSON_LIST, judgement);
         judge_names(unit, found.state, judgement);
         judge_hardware(pack->plan, unit, found.state, judgement);
         judge_gpu(found.state, gpu, judgement);
