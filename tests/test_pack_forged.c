@@ -92,6 +92,8 @@ static const struct edit {
     /* ncu */
     {"profile", "cuda:0", "target: fwd_gpu", "==ERROR== code (1)\ntarget: fwd_gpu", GATE_INVALID,
      "it has a line ==ERROR=="},
+    {"profile", "cuda:0", "target: fwd_gpu", "target: fwd_gpu: error 3 of 0.1\ntarget: fwd_gpu",
+     GATE_INVALID, "what ncu printed: error 3 of 0.1"},
     {"profile", "cuda:0", "\"fwd_gpu\",\"0\",\"9.0\"", "\"fwd_gpu\",\"3\",\"9.0\"", GATE_INVALID,
      "device 3, expected that of cuda:0"},
     {"profile", "cuda:0", "\"fwd_gpu\",\"0\",\"9.0\"", "\"fwd_gpu\",\"0\",\"8.0\"", GATE_INVALID,
@@ -111,6 +113,8 @@ static const struct edit {
     {"sanitize", "cuda:0", "target: 4 launches of 1",
      "target: 9 launches of 9 variants verified\ntarget: 4 launches of 1", GATE_INVALID,
      "2 last words, expected one"},
+    {"sanitize", "cuda:0", "fwd_gpu: 4 launches verified", "fwd_gpu: 1 launches verified",
+     GATE_INVALID, "1 launches of one variant after the other, expected 4"},
     {"sanitize", "cuda:0", "at fwd_gpu", "at other_kernel in fwd_gpu", GATE_PASS, ""}, /* once */
 };
 
@@ -184,6 +188,29 @@ TEST(a_log_that_is_no_text) {
         free(done.text);
         free(text);
         json_free(value);
+    }
+    pack_close(&pack);
+    fixture_remove(path);
+}
+
+/* Two prints of ncu, of which one says that it went wrong. */
+TEST(two_prints_of_ncu) {
+    struct pack pack;
+    attn_error why = {""};
+    struct fixture_edit done = {.text = NULL};
+    char *path = fixture_path(), name[SHA256_TEXT], list[SHA256_TEXT + 32];
+    if (CHECK_MSG(fixture_make(&pack, path, &why), "%s", why.text)) {
+        CHECK(pack_add_artifact(&pack, "==ERROR== x\n", 12, name, &why));
+        for (int i = 0; i < 2; i++) { /* before the other, and behind it */
+            snprintf(list, sizeof list,
+                     i == 0 ? "\"artifacts\": [\"%s\"," : ", \"%s\"], \"controls\"", name);
+            CHECK_MSG(fixture_edit(&pack, "profile", "cuda:0",
+                                   i == 0 ? "\"artifacts\": [" : "],\n  \"controls\"", list, &done,
+                                   &why),
+                      "%s", why.text);
+            expect(&pack, GATE_INVALID, "it has a line ==ERROR==", "a second print");
+            CHECK_MSG(fixture_restore(&pack, &done, &why), "%s", why.text);
+        }
     }
     pack_close(&pack);
     fixture_remove(path);

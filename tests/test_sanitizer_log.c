@@ -341,6 +341,74 @@ TEST(a_log_that_is_no_text) {
     fclose(in);
 }
 
+/* Who shows the log, or ends a line at it, sees a line more. */
+TEST(a_line_behind_a_carriage_return) {
+    char text[LOG_SIZE];
+    struct sanitizer_log log;
+    attn_error why = {""};
+    load("memcheck.clean", text);
+    spoil(text, "ERROR SUMMARY: 0 errors",
+          "ERROR SUMMARY: 0 errors\r========= ERROR SUMMARY: 3 errors");
+    FILE *in = fmemopen(text, strlen(text), "r");
+    CHECK(in != NULL && !sanitizer_log_read(in, MEMCHECK, ENTRY, &log, &why));
+    CHECK_CONTAINS(why.text, "a carriage return");
+    fclose(in);
+    load("memcheck.clean", text);
+    spoil(text, "ERROR SUMMARY: 0 errors", "ERROR SUMMARY: 0 errors\r");
+    CHECK_EQ(judge(text, MEMCHECK, 0), SANITIZER_PASS);
+}
+
+/* No tool tells of what another one looks for, or of a program that broke off. */
+TEST(what_another_tool_reports) {
+    static const char *const LINES[] = {
+        "========= Invalid __global__ write of size 2 bytes\n=========",
+        "========= Program hit CUDA_ERROR_ILLEGAL_ADDRESS (error 700) due to \"an illegal memory "
+        "access\" on CUDA API call to cuCtxSynchronize.\n=========",
+        "========= Barrier error detected. Divergent thread(s) in warp\n=========",
+        "========= Uninitialized __global__ memory read of size 4 bytes\n========="};
+    for (size_t i = 0; i < sizeof LINES / sizeof *LINES; i++) {
+        char text[LOG_SIZE];
+        load("racecheck.clean", text);
+        CHECK_EQ(judge(text, RACECHECK, 0), SANITIZER_PASS);
+        spoil(text, "=========", LINES[i]);
+        CHECK_MSG(judge(text, RACECHECK, 0) == SANITIZER_INVALID, "%s", LINES[i]);
+    }
+}
+
+/* Launches of each variant are those of all, and none is named in another's place. */
+TEST(launches_are_of_each_variant) {
+    static const struct {
+        const char *lines;
+        enum sanitizer_verdict verdict;
+        bool once;
+    } LOGS[] = {
+        {"target: variant a: 3 launches verified\ntarget: variant b: 1 launches verified\n",
+         SANITIZER_PASS, true},
+        {"target: variant a: 1 launches verified\ntarget: variant b: 1 launches verified\n",
+         SANITIZER_INVALID, true},
+        {"target: variant a: 3 launches verified\ntarget: variant b: -1 launches verified\n",
+         SANITIZER_INVALID, false},
+        {"target: variant a: 3 launches verified\ntarget: variant ab: 1 launches verified\n",
+         SANITIZER_PASS, true},
+    };
+    char text[LOG_SIZE], all[2 * LOG_SIZE];
+    attn_error why = {""};
+    load("memcheck.clean", text);
+    spoil(text, "of 1 variants", "of 2 variants");
+    for (size_t i = 0; i < sizeof LOGS / sizeof *LOGS; i++) {
+        snprintf(all, sizeof all, TARGET_TOOL "\n%s%s", "memcheck", LOGS[i].lines, text);
+        const struct sanitizer_log log = parse(all, MEMCHECK);
+        CHECK_MSG(sanitizer_judge(&log, 0, 2, &why) == LOGS[i].verdict, "%zu: %s", i, why.text);
+        CHECK_EQ(sanitizer_log_is_of(all, MEMCHECK, "a", 2, &why), LOGS[i].once);
+    }
+    snprintf(all, sizeof all,
+             TARGET_TOOL "\ntarget: variant b: 1 launches verified\ntarget: variant a: 2 launches "
+                         "verified\ntarget: variant b: 1 launches verified\n%s",
+             "memcheck", text);
+    CHECK(!sanitizer_log_is_of(all, MEMCHECK, "a", 3, &why));
+    CHECK_CONTAINS(why.text, "the log names b twice");
+}
+
 /* ---- the child ------------------------------------------------------------------------------- */
 
 /* Runs sh with the script; its output goes to a file of its own. */

@@ -124,14 +124,14 @@ void judge_ncu_log(const struct pack *pack, const struct json_value *unit,
     const char *device = json_text_of(json_at(unit, "device"));
     const char *model = device != NULL ? plan_model(pack->plan, device) : NULL;
     attn_error why = {"it is not there"};
-    bool found = false;
-    for (size_t i = 0; !found && i < json_count_of(list); i++) {
+    bool good = json_count_of(list) > 0;
+    for (size_t i = 0; good && i < json_count_of(list); i++) { /* none contradicts another */
         size_t bytes = 0;
         char *text = judge_artifact(pack, &list->as.list.items[i], &bytes, judgement);
-        found = text != NULL && ncu_unit_follows(text, bytes, unit, model, &why);
+        good = text != NULL && ncu_unit_follows(text, bytes, unit, model, &why);
         free(text);
     }
-    if (!found) {
+    if (!good) {
         judge(judgement, GATE_INVALID, "what ncu printed: %.200s", why.text);
     }
 }

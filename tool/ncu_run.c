@@ -191,12 +191,12 @@ bool ncu_allowed(const char *ncu, const char *device, const char *driver, attn_e
 
 const struct ncu_kernel *ncu_figures(const struct ncu_result *result, const char *variant,
                                      attn_error *why) {
-    char line[256];
+    char line[256], wrong[256];
     snprintf(line, sizeof line, "target: %s verified\n", variant);
-    if (strstr(result->text, line) == NULL) {
-        snprintf(line, sizeof line, "target: %s: ", variant);
-        const char *said = strstr(result->text, line);
-        said = said != NULL ? said + strlen(line) : "the target said nothing about its result";
+    snprintf(wrong, sizeof wrong, "target: %s: ", variant);
+    const char *said = strstr(result->text, wrong); /* whatever else it said */
+    if (said != NULL || strstr(result->text, line) == NULL) {
+        said = said != NULL ? said + strlen(wrong) : "the target said nothing about its result";
         explain(why, "%.*s", (int)strcspn(said, "\r\n"), said);
         return NULL;
     }

@@ -27,6 +27,7 @@ static const char *const REPORTS[SANITIZER_TOOLS][2] = {
 /* How the tools tell that something went wrong with themselves or with the program under them. */
 static const char *const TROUBLES[] = {
     "Error: ",
+    "Program hit ",
     "Internal",
     "not supported",
     "terminated before first instrumented API call",
@@ -149,12 +150,15 @@ static bool is_at(const char *text, const char *entry) {
     return found;
 }
 
-/* A line of the tool, behind its prefix. */
+static bool reports(enum sanitizer_tool tool, const char *text) {
+    return strstr(text, REPORTS[tool][0]) != NULL || strstr(text, REPORTS[tool][1]) != NULL;
+}
+
+/* A line of the tool, behind its prefix. What another tool reports is trouble. */
 static void read_tool_line(const char *line, enum sanitizer_tool tool, const char *entry,
                            struct sanitizer_log *log) {
     const char *text = line + strspn(line, " ");
-    const bool report =
-        strstr(text, REPORTS[tool][0]) != NULL || strstr(text, REPORTS[tool][1]) != NULL;
+    const bool report = reports(tool, text);
     log->reported |= report;
     log->names_entry |= is_at(text, entry);
     for (size_t i = 0; i < sizeof TROUBLES / sizeof *TROUBLES && !report; i++) {
@@ -162,11 +166,22 @@ static void read_tool_line(const char *line, enum sanitizer_tool tool, const cha
             keep(log->trouble, sizeof log->trouble, text);
         }
     }
+    for (int i = 0; i < SANITIZER_TOOLS && !report; i++) {
+        if (reports((enum sanitizer_tool)i, text)) {
+            keep(log->trouble, sizeof log->trouble, text);
+        }
+    }
 }
 
 static void read_target_line(const char *line, struct sanitizer_log *log) {
+    enum { MOST_LAUNCHES = 1000000000 };
     long long launches, variants;
     int end = 0;
+    if (sscanf(line, "target: variant %*[^: ]: %lld launches verified", &launches) == 1) {
+        const bool few = launches >= 0 && launches <= MOST_LAUNCHES;
+        log->told = few && log->told >= 0 ? log->told + launches : -1;
+        log->tells = true;
+    }
     if (sscanf(line, TARGET_DONE "%n", &launches, &variants, &end) == 2 && end > 0 &&
         line[end] == '\0') {
         log->launches = launches;
@@ -195,11 +210,13 @@ bool sanitizer_log_read(FILE *in, enum sanitizer_tool tool, const char *entry,
     char *line = NULL;
     size_t room = 0;
     ssize_t length;
-    bool plain = true;
+    bool plain = true, whole = true;
     *log = (struct sanitizer_log){0};
     while ((length = getline(&line, &room, in)) >= 0) {
         plain = plain && memchr(line, '\0', (size_t)length) == NULL;
-        line[strcspn(line, "\r\n")] = '\0';
+        const size_t end = strcspn(line, "\r\n");
+        whole = whole && strspn(line + end, "\r\n") == strlen(line + end);
+        line[end] = '\0';
         if (strncmp(line, PREFIX, strlen(PREFIX)) == 0) {
             read_summaries(line, &counts);
             read_tool_line(line + strlen(PREFIX), tool, entry, log);
@@ -213,6 +230,9 @@ bool sanitizer_log_read(FILE *in, enum sanitizer_tool tool, const char *entry,
     }
     if (!plain) {
         return explain(why, "the log holds a byte of 0, behind which a line could hide");
+    }
+    if (!whole) {
+        return explain(why, "the log holds a carriage return, behind which a line could hide");
     }
     count_findings(&counts, tool, log);
     return true;
@@ -265,6 +285,37 @@ static bool runs_variant(const char *text, const char *variant, attn_error *why)
                    variant, (long long)found);
 }
 
+static int by_name(const void *a, const void *b) {
+    const char *const *x = a, *const *y = b;
+    const size_t m = strcspn(*x, ":\n"), n = strcspn(*y, ":\n");
+    const int order = strncmp(*x, *y, m < n ? m : n);
+    return order != 0 ? order : (m > n) - (m < n);
+}
+
+/* No variant is named by two of the lines about one, of which there are so many. */
+static bool each_once(const char *text, int64_t lines, attn_error *why) {
+    static const char WORDS[] = "target: variant ";
+    const char **names = calloc((size_t)lines + 1, sizeof *names);
+    size_t count = 0;
+    if (names == NULL) {
+        return explain(why, "out of memory");
+    }
+    for (const char *at = strstr(text, WORDS); at != NULL; at = strstr(at + 1, WORDS)) {
+        if (at == text || at[-1] == '\n') {
+            names[count++] = at + strlen(WORDS);
+        }
+    }
+    qsort(names, count, sizeof *names, by_name);
+    bool good = true;
+    for (size_t i = 1; good && i < count; i++) {
+        good = by_name(&names[i - 1], &names[i]) != 0 ||
+               explain(why, "the log names %.*s twice, expected each variant once",
+                       (int)strcspn(names[i], ":\n"), names[i]);
+    }
+    free(names);
+    return good;
+}
+
 bool sanitizer_log_is_of(const char *text, enum sanitizer_tool tool, const char *variant,
                          int64_t variants, attn_error *why) {
     char words[64];
@@ -282,7 +333,8 @@ bool sanitizer_log_is_of(const char *text, enum sanitizer_tool tool, const char 
     return runs_variant(text, variant, why) &&
            (lines == variants ||
             explain(why, "variants: %lld were verified one by one, expected %lld", (long long)lines,
-                    (long long)variants));
+                    (long long)variants)) &&
+           each_once(text, lines, why);
 }
 
 /* ---- judging --------------------------------------------------------------------------------- */
@@ -309,6 +361,9 @@ enum sanitizer_verdict sanitizer_judge(const struct sanitizer_log *log, int exit
         explain(why, "no launch was verified");
     } else if (log->ends != 1) {
         explain(why, "the program has %" PRId64 " last words, expected one", log->ends);
+    } else if (log->tells && log->told != log->launches) {
+        explain(why, "%" PRId64 " launches of one variant after the other, expected %" PRId64,
+                log->told, log->launches);
     } else if (log->variants != variants) {
         explain(why, "%" PRId64 " variants were verified, expected %" PRId64, log->variants,
                 variants);
