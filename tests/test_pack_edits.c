@@ -366,6 +366,9 @@ TEST(a_full_run_has_six_stages) {
 #define WRONG                                                                                      \
     "{\"max_error\": 0.02, \"max_allowed\": 0.01, \"mean_error\": 0.0001, "                        \
     "\"mean_allowed\": 0.001, \"lse_error\": 1.5, \"nans\": 0}"
+#define LAX                                                                                        \
+    "{\"max_error\": 1e200, \"max_allowed\": 1e300, \"mean_error\": 0.0001, "                      \
+    "\"mean_allowed\": 1e300, \"lse_error\": 0.5, \"nans\": 0}"
 #define REDRAWS(error, a, b, c, d, e)                                                              \
     "\"redraws\": [" a "," b "," c "," d "," e "], \"max_error\": " error
 
@@ -385,6 +388,8 @@ TEST(near_misses) {
          GATE_FAIL, "case 0"},
         {"parity", "cpu", "\"max_error\": 0.001", REDRAWS("0.02", GOOD, WRONG, GOOD, GOOD, GOOD),
          GATE_FAIL, "case 0"}, /* one may miss, but not the LSE */
+        {"parity", "cpu", "\"max_error\": 0.001", REDRAWS("0.02", LAX, LAX, LAX, LAX, LAX),
+         GATE_FAIL, "case 0"}, /* a rule that allows anything is none */
         {"parity", "cpu", "\"max_error\": 0.001", REDRAWS("0.05", GOOD, GOOD, GOOD, GOOD, GOOD),
          GATE_FAIL, "case 0"},
         {"parity", "cpu", "\"max_error\": 0.001", REDRAWS("null", GOOD, GOOD, GOOD, GOOD, GOOD),

@@ -60,7 +60,7 @@ static bool average_keeps(const struct json_value *redraws) {
         const struct json_value *one = &redraws->as.list.items[i];
         for (int k = 0; k < 4; k++) {
             const double value = json_number_of(json_at(one, KEYS[k]));
-            good = good && value >= 0;
+            good = good && value >= 0 && (k % 2 == 0 || value <= MOST_ALLOWED);
             sums[k] += value;
         }
     }
