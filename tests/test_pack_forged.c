@@ -332,20 +332,30 @@ TEST(what_all_cases_have) {
     }
 }
 
-/* A unit of two cases may have had none to try an impostor on; a row of such may not. */
+/* A unit of few cases may have had none to try an impostor on; a row may not, and be it of one. */
 TEST(a_row_without_impostors) {
-    static const char TWO[] = "{\"cases\": [{\"impostors\": 0}, {\"impostors\": 0}]}";
-    attn_error why = {""};
-    struct json_value *unit = json_read(TWO, strlen(TWO), &why);
-    CHECK_MSG(json_count_of(json_at(unit, "cases")) == 2, "%s", why.text);
-    const struct json_value *units[] = {unit, unit};
+    static const struct {
+        const char *unit, *reason;
+        enum gate gate;
+    } ROWS[] = {{"{\"cases\": [{\"impostors\": 0}]}", "impostors: 0 in 1 cases", GATE_INVALID},
+                {"{\"cases\": [{\"impostors\": 1}]}", "", GATE_PASS},
+                {"{\"cases\": []}", "", GATE_PASS}};
+    for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
+        attn_error why = {""};
+        struct json_value *unit = json_read(ROWS[i].unit, strlen(ROWS[i].unit), &why);
+        const struct json_value *const units[] = {unit};
+        struct judgement judgement = {.gate = GATE_PASS};
+        CHECK_MSG(unit != NULL, "%s", why.text);
+        judge_impostors(1, 4, count_impostors(unit), &judgement);
+        CHECK_EQ(judgement.gate, GATE_PASS);
+        judge_row(NULL, units, 1, &judgement);
+        CHECK_EQ(judgement.gate, ROWS[i].gate);
+        CHECK_CONTAINS(judgement.reason, ROWS[i].reason);
+        json_free(unit);
+    }
     struct judgement judgement = {.gate = GATE_PASS};
-    judge_impostors(2, count_impostors(unit), &judgement);
-    CHECK_EQ(judgement.gate, GATE_PASS);
-    judge_impostors(4, count_impostors(units[0]) + count_impostors(units[1]), &judgement);
+    judge_impostors(4, 4, 0, &judgement);
     CHECK_EQ(judgement.gate, GATE_INVALID);
-    CHECK_CONTAINS(judgement.reason, "impostors: 0 in 4 cases");
-    json_free(unit);
 }
 
 /* Two units of a row, of which one was timed elsewhere. */

@@ -14,7 +14,8 @@
  * would accept anything. */
 static const double MOST_ALLOWED = 16.0;
 
-enum { ALL_ORDERS = 4 }; /* in which asynchronous work may complete */
+enum { LEAST_CASES = 4 }; /* of a unit: among them is one that an impostor is tried on */
+enum { ALL_ORDERS = 4 };  /* in which asynchronous work may complete */
 
 static bool at_most(const struct json_value *object, const char *value, const char *bound,
                     double times) {
@@ -154,12 +155,11 @@ void judge_cases(const struct json_value *row, const struct json_value *unit,
     for (size_t i = 0; i < json_count_of(list); i++) {
         judge_case(unit, &list->as.list.items[i], (int64_t)i, judgement);
     }
-    judge_impostors(json_count_of(list), count_impostors(unit), judgement);
+    judge_impostors(json_count_of(list), LEAST_CASES, count_impostors(unit), judgement);
 }
 
-void judge_impostors(size_t cases, size_t impostors, struct judgement *judgement) {
-    enum { ENOUGH = 4 };
-    if (cases >= ENOUGH && impostors == 0 && judgement->gate == GATE_PASS) {
+void judge_impostors(size_t cases, size_t enough, size_t impostors, struct judgement *judgement) {
+    if (cases >= enough && impostors == 0 && judgement->gate == GATE_PASS) {
         judge(judgement, GATE_INVALID,
               "impostors: 0 in %zu cases, expected some: nothing shows that the rule refuses what "
               "is wrong",

@@ -48,9 +48,9 @@ void judge_launches(const struct json_value *row, const struct json_value *unit,
 void judge_orders(const struct json_value *plan, const struct json_value *unit,
                   struct judgement *judgement);
 
-/* Where there are some cases, wrong results were tried on them: not on an empty one, or on one in
+/* Where there are enough cases, wrong results were tried on them: not on an empty one, or on one in
  * which they would be right, or once something was found damaged. */
-void judge_impostors(size_t cases, size_t impostors, struct judgement *judgement);
+void judge_impostors(size_t cases, size_t enough, size_t impostors, struct judgement *judgement);
 size_t count_impostors(const struct json_value *unit);
 
 /* Cases that break the rule, and were forgiven for what came of drawing them again. */

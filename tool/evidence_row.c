@@ -31,7 +31,7 @@ static void judge_all_cases(const struct json_value *const *units, size_t count,
         judge(judgement, GATE_FAIL, "%zu of %zu cases are near misses, expected %zu at most",
               misses, cases, most);
     }
-    judge_impostors(cases, impostors, judgement);
+    judge_impostors(cases, 1, impostors, judgement); /* a row's first is one to try them on */
 }
 
 /* Times of two GPUs are not one row; and where one state names its GPU, all do. */
