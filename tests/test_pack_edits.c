@@ -326,6 +326,28 @@ TEST(too_few_samples) {
     fixture_remove(path);
 }
 
+/* Each control is held against all: thousands would keep the judge at work for minutes. */
+TEST(too_many_controls) {
+    struct pack pack;
+    attn_error why = {""};
+    struct fixture_edit done = {.text = NULL};
+    char *path = fixture_path(), list[4096] = "\"controls\": [";
+    for (int i = 0; i < 62; i++) { /* and the three that are there */
+        const size_t used = strlen(list);
+        snprintf(list + used, sizeof list - used, "{\"caught\": true, \"name\": \"x%d\"}, ", i);
+    }
+    if (CHECK_MSG(fixture_make(&pack, path, &why) &&
+                      fixture_edit(&pack, "parity", "cpu", "\"controls\": [", list, &done, &why),
+                  "%s", why.text)) {
+        const struct judgement now = pack_verdict(&pack);
+        CHECK_EQ(now.gate, GATE_INVALID);
+        CHECK_CONTAINS(now.reason, "65 controls, expected 64 at most");
+        free(done.text);
+    }
+    pack_close(&pack);
+    fixture_remove(path);
+}
+
 /* A stage that has no row at all. */
 TEST(a_full_run_has_six_stages) {
     struct pack pack;

@@ -56,6 +56,34 @@ TEST(what_was_asked_for_by_name) {
     }
 }
 
+/* Each cubin is looked for among all subjects. */
+TEST(too_many_cubins) {
+    enum { CUBINS = 8193 };
+    char *text = NULL;
+    size_t bytes = 0;
+    attn_error why = {""};
+    FILE *out = open_memstream(&text, &bytes);
+    if (!CHECK(out != NULL)) {
+        return;
+    }
+    for (int i = 0; i < CUBINS; i++) {
+        fprintf(out, "\"%064x\", ", i);
+    }
+    fclose(out);
+    char *by = malloc(bytes + 32);
+    if (CHECK(by != NULL)) {
+        snprintf(by, bytes + 32, "\"cubins\": [%s", text);
+        char *plan = replaced(fixture_plan(), "\"cubins\": [", by);
+        struct json_value *value = json_read(plan, strlen(plan), &why);
+        CHECK_MSG(value != NULL && !plan_check(value, &why), "%s", why.text);
+        CHECK_CONTAINS(why.text, "8194 cubins, expected 8192 at most");
+        json_free(value);
+        free(plan);
+    }
+    free(by);
+    free(text);
+}
+
 /* ---- edits of the plan ----------------------------------------------------------------------- */
 
 static const struct {

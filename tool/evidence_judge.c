@@ -22,7 +22,13 @@ struct rule {
     double bound;
 };
 
-enum { MOST_RULES = 8, MOST_CONTROLS = 12, MOST_OTHERS = 24, MOST_ARTIFACTS = 16 };
+enum {
+    MOST_RULES = 8,
+    MOST_CONTROLS = 12,
+    MOST_CONTROLS_GIVEN = 64,
+    MOST_OTHERS = 24,
+    MOST_ARTIFACTS = 16
+};
 
 static const double MOST_SECONDS = 1e7; /* of a unit: four months */
 
@@ -219,6 +225,11 @@ static bool caught(const struct json_value *list, const char *name) {
 static void judge_controls(const struct stage_rules *rules, const struct json_value *unit,
                            struct judgement *judgement) {
     const struct json_value *list = json_at(unit, "controls");
+    if (json_count_of(list) > MOST_CONTROLS_GIVEN) { /* each is held against all of them */
+        judge(judgement, GATE_INVALID, "%zu controls, expected %d at most", json_count_of(list),
+              (int)MOST_CONTROLS_GIVEN);
+        return;
+    }
     for (int i = 0; i < MOST_CONTROLS && rules->controls[i] != NULL; i++) {
         if (!caught(list, rules->controls[i])) {
             judge(judgement, GATE_INVALID, "control '%s' was not caught", rules->controls[i]);

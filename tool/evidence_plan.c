@@ -165,15 +165,21 @@ static bool check_kinds(const struct json_value *plan, attn_error *why) {
 /* More than any library and machine have: a plan that is larger keeps the judge at work for
  * minutes. */
 static bool check_sizes(const struct json_value *plan, attn_error *why) {
-    enum { MOST_ROWS = 256, MOST_VARIANTS = 4096, MOST_SUBJECTS = 16384 };
+    enum { MOST_ROWS = 256, MOST_VARIANTS = 4096, MOST_SUBJECTS = 16384, MOST_CUBINS = 8192 };
     const struct json_value *rows = json_at(plan, "rows");
     const size_t row_count = json_count_of(rows),
                  variants = json_count_of(json_at(plan, "variants"));
-    size_t subjects = 0;
+    size_t subjects = 0, cubins = 0;
     for (size_t i = 0; row_count <= MOST_ROWS && i < row_count; i++) {
         const struct json_value *row = &rows->as.list.items[i];
         subjects +=
             json_count_of(json_at(row, "subjects")) + json_count_of(json_at(row, "refused"));
+    }
+    for (size_t i = 0; variants <= MOST_VARIANTS && i < variants; i++) {
+        cubins += json_count_of(json_at(&json_at(plan, "variants")->as.list.items[i], "cubins"));
+    }
+    if (cubins > MOST_CUBINS) {
+        return explain(why, "plan.json: %zu cubins, expected %d at most", cubins, (int)MOST_CUBINS);
     }
     if (row_count > MOST_ROWS || variants > MOST_VARIANTS || subjects > MOST_SUBJECTS) {
         return explain(why,

@@ -250,9 +250,11 @@ static void review_cubins(struct review *review, bool any_row) {
             for (size_t r = 0; !found && r < json_count_of(review->rows); r++) {
                 const struct json_value *row = item(review->rows, r);
                 const struct json_value *subject =
-                    find(json_at(row, "subjects"), "variant", json_at(variant, "name"));
-                found = stage_of_row(row) == INSPECT && subject != NULL &&
-                        json_same_text(json_at(subject, "image"), item(cubins, k));
+                    stage_of_row(row) == INSPECT
+                        ? find(json_at(row, "subjects"), "variant", json_at(variant, "name"))
+                        : NULL;
+                found =
+                    subject != NULL && json_same_text(json_at(subject, "image"), item(cubins, k));
             }
             if (!found) {
                 judge(review->whole, GATE_INVALID,
