@@ -91,6 +91,31 @@ TEST(a_spin_lock_inside_a_warp_ends) {
                  64, lock_result);
 }
 
+static uint32_t handed_over(uint32_t thread, uint32_t n) {
+    return thread == 1 ? n : 0;
+}
+
+/* The loop is so long, or a turn so short, that no turn of the warp has many rounds of it. */
+TEST(a_lane_that_waits_for_another_one_in_a_long_loop_ends) {
+    for (int random = 0; random < 2; random++) {
+        struct bench *bench = bench_with(
+            1, 32, 7,
+            (struct bench_options){.max_steps = 1000000,
+                                   .async = random ? VGPU_ASYNC_RANDOM : VGPU_ASYNC_EAGER});
+        bench_expect(bench,
+                     K("mov.u32 %r9, tile; setp.eq.u32 %p1, %r0, 0; setp.eq.u32 %p2, %r0, 1;\n"
+                       "mov.u32 %r2, 0; mov.u32 %r4, 0; @%p1 st.volatile.shared.u32 [%r9], 0;\n"
+                       "bar.warp.sync 0xffffffff; @!%p2 bra OTHERS;\n"
+                       "SPIN: ld.volatile.shared.u32 %r3, [%r9];\n"
+                       "add.u32 %r4, %r4, 1; add.u32 %r4, %r4, 1; add.u32 %r4, %r4, 1;\n"
+                       "add.u32 %r4, %r4, 1; add.u32 %r4, %r4, 1; add.u32 %r4, %r4, 1;\n"
+                       "setp.eq.u32 %p3, %r3, 0; @%p3 bra SPIN;\n"
+                       "mov.u32 %r2, %r3; bra END;\n"
+                       "OTHERS: @%p1 st.volatile.shared.u32 [%r9], %r1; END:"),
+                     32, handed_over);
+    }
+}
+
 static uint32_t odd_stay(uint32_t thread, uint32_t n) {
     return thread % 2 == 1 ? thread + n : 0xaaaaaaaa;
 }

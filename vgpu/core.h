@@ -189,6 +189,7 @@ struct group {
     bool forced;           /* parked for lanes that cannot come: it goes on without them */
     uint32_t wanted;       /* parked: the lanes that it waits for */
     uint32_t turns;        /* how often it gave way to the others */
+    uint32_t jumps_back;   /* since it last did, over all its quanta */
     const void *waits_on;  /* blocked: the struct barrier, or NULL */
     struct frame *frame;   /* the function call that it is in */
 };

@@ -195,6 +195,7 @@ static void merge_groups(struct warp *warp) {
             }
             a->mask |= b->mask;
             a->turns = a->turns < b->turns ? a->turns : b->turns;
+            a->jumps_back = a->jumps_back > b->jumps_back ? a->jumps_back : b->jumps_back;
             remove_group(warp, j);
         }
     }
@@ -232,6 +233,7 @@ static bool pick_group(struct warp *warp) {
     struct group *group = &warp->groups[best];
     if (warp->group_count == 1) {
         group->turns = 0;
+        group->jumps_back = 0;
     }
     warp->active = group->mask;
     warp->pc = group->pc;
@@ -387,7 +389,7 @@ static void run_straight(struct warp *warp, uint32_t end) {
 }
 
 /* Behind an op with OP_CONTROL: true if the same group goes on, at warp->pc. */
-static bool go_on(struct warp *warp, uint32_t *jumps_back, uint32_t *meeting) {
+static bool go_on(struct warp *warp, uint32_t *meeting) {
     if (warp->running == NO_GROUP) {
         return false;
     }
@@ -399,8 +401,9 @@ static bool go_on(struct warp *warp, uint32_t *jumps_back, uint32_t *meeting) {
         *meeting = UINT32_MAX;
         return true;
     }
-    if (warp->next <= from && ++*jumps_back >= TURN) {
+    if (warp->next <= from && ++group->jumps_back >= TURN) {
         group->turns++;
+        group->jumps_back = 0;
         return false;
     }
     *meeting = next_meeting(warp);
@@ -415,7 +418,7 @@ static bool go_on(struct warp *warp, uint32_t *jumps_back, uint32_t *meeting) {
 }
 
 /* Any op, the one at warp->pc; false: the group that ran it does not go on. */
-static bool run_op(struct warp *warp, uint32_t *jumps_back, uint32_t *meeting) {
+static bool run_op(struct warp *warp, uint32_t *meeting) {
     const struct op *op = &warp->kernel->code[warp->pc];
     uint32_t mask = warp->active, unsure = 0;
     if (op->guard != 0) {
@@ -449,7 +452,7 @@ static bool run_op(struct warp *warp, uint32_t *jumps_back, uint32_t *meeting) {
     if ((op->flags & (OP_OWN_POISON | OP_CONTROL)) == 0) {
         propagate_poison(warp->poison, op, mask, unsure);
     }
-    return go_on(warp, jumps_back, meeting);
+    return go_on(warp, meeting);
 }
 
 /* For the mix of instructions. */
@@ -465,7 +468,7 @@ static void count_run(const struct warp *warp, uint32_t from, uint32_t to) {
 static uint32_t run_group(struct warp *warp, uint32_t quantum) {
     const uint64_t before = warp->instructions;
     const uint64_t until = before + quantum;
-    uint32_t jumps_back = 0, meeting = next_meeting(warp);
+    uint32_t meeting = next_meeting(warp);
     while (warp->instructions < until && warp->pc < meeting) {
         const uint32_t count = warp->kernel->code_count;
         if (warp->pc >= count) {
@@ -484,7 +487,7 @@ static uint32_t run_group(struct warp *warp, uint32_t quantum) {
             }
         }
         count_run(warp, warp->pc, warp->pc + 1);
-        if (!run_op(warp, &jumps_back, &meeting)) {
+        if (!run_op(warp, &meeting)) {
             break;
         }
     }
