@@ -127,6 +127,43 @@ TEST(lanes_that_exit_are_not_waited_for) {
                  96, odd_stay);
 }
 
+/* So many instructions of another kernel, or of the same, before those that race hide nothing. */
+static void race_behind(uint32_t before, uint32_t inside) {
+    static const char ADD[] = "add.u32 %r3, %r0, 1;\n", HEAD[] = PTX_HEAD,
+                      OTHER[] = ".visible .entry other() {\n" PTX_REGISTERS,
+                      RACE[] = "mov.u32 %r9, tile; shl.b32 %r5, %r0, 2; add.u32 %r5, %r5, %r9;\n"
+                               "xor.b32 %r6, %r5, 4; st.shared.u32 [%r5], %r0;\n"
+                               "ld.shared.u32 %r7, [%r6]; mov.u32 %r4, %ctaid.x;\n"
+                               "st.global.u32 [%rd0], %r4; ret;\n}\n";
+    const size_t size = sizeof HEAD + sizeof OTHER + sizeof PTX_ENTRY + sizeof RACE + 32 +
+                        ((size_t)before + inside) * (sizeof ADD - 1);
+    char *ptx = calloc(size, 1), *end = ptx;
+    if (!CHECK(ptx != NULL)) {
+        return;
+    }
+    end = stpcpy(stpcpy(end, HEAD), OTHER);
+    for (uint32_t i = 0; i < before; i++) {
+        end = stpcpy(end, ADD);
+    }
+    end = stpcpy(stpcpy(end, "ret;\n}\n"), PTX_ENTRY);
+    for (uint32_t i = 0; i < inside; i++) {
+        end = stpcpy(end, ADD);
+    }
+    stpcpy(end, RACE);
+    struct bench *bench = bench_make(2, 32, 0);
+    bench_run(bench, ptx);
+    bench_found(bench, "race-warp", "");
+    bench_found(bench, "race-global", "");
+    bench_free(bench);
+    free(ptx);
+}
+
+TEST(races_far_back_in_a_module_are_found) {
+    race_behind(10, 10);
+    race_behind(40000, 10);
+    race_behind(10, 40000);
+}
+
 TEST(a_branch_on_uninitialised_memory_is_a_warning) {
     struct bench *bench = bench_make(1, 32, 0);
     bench_run(bench, K("mov.u32 %r9, tile; ld.shared.u32 %r3, [%r9]; mov.u32 %r2, 1;\n"

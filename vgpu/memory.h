@@ -224,7 +224,7 @@ struct agent {
     struct agent *next, *previous;
 };
 
-/* Ids of ops in shadows: 15 bits; 0: unknown. */
+/* Ids of ops in shadows: 15 bits, never 0. NULL: nobody's, or several ops have it. */
 uint32_t op_id(const struct warp *warp, const struct op *op);
 const struct op *op_of_id(const struct cluster *cluster, uint32_t id);
 struct warp *warp_of_slot(const struct cluster *cluster, uint32_t slot);

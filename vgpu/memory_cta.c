@@ -255,22 +255,30 @@ void memory_end_cta(struct cta *cta) {
 
 /* ---- ops and slots --------------------------------------------------------------------------- */
 
-enum { OP_ID_MAX = 0x7fff };
+/* Ops have the numbers from 1 on, those of the launched kernel first, then those of the functions
+ * it may call. Where there are more than fit, those from OP_ID_SHARED on share the rest of the
+ * numbers: each is still somebody, and not the same one as the thousands of ops around it. */
+enum { OP_ID_SHARED = 0x7000, OP_ID_MAX = 0x7fff, OP_IDS_SHARED = OP_ID_MAX - OP_ID_SHARED + 1 };
+
+/* The i-th kernel whose ops have numbers, from 0 on; NULL: other kernels' code does not run. */
+static const struct kernel *numbered(const struct kernel *launched, uint32_t i) {
+    const struct kernel *kernel = i > 0 ? launched->module->kernels[i - 1] : launched;
+    return i > 0 && kernel->function->entry ? NULL : kernel;
+}
 
 /* The number of ops before those of the kernel that has this one. */
 static const struct kernel *kernel_of(const struct warp *warp, const struct op *op,
                                       uint32_t *before) {
-    const struct kernel *kernel = warp->cta->launch->kernel;
-    const struct vgpu_module *module = kernel->module;
+    const struct kernel *launched = warp->cta->launch->kernel;
     *before = 0;
-    for (uint32_t i = 0; i < module->kernel_count; i++) {
-        const struct kernel *k = module->kernels[i];
-        if (op >= k->code && op < k->code + k->code_count) {
+    for (uint32_t i = 0; i <= launched->module->kernel_count; i++) {
+        const struct kernel *k = numbered(launched, i);
+        if (k != NULL && op >= k->code && op < k->code + k->code_count) {
             return k;
         }
-        *before += k->code_count;
+        *before += k != NULL ? k->code_count : 0;
     }
-    return kernel;
+    return launched;
 }
 
 uint32_t op_id(const struct warp *warp, const struct op *op) {
@@ -281,23 +289,25 @@ uint32_t op_id(const struct warp *warp, const struct op *op) {
         memory->id_kernel = kernel;
     }
     const uint64_t id = 1 + memory->id_base + (uint64_t)(op - kernel->code);
-    return id <= OP_ID_MAX ? (uint32_t)id : 0;
+    return id <= OP_ID_MAX ? (uint32_t)id
+                           : OP_ID_SHARED + (uint32_t)((id - OP_ID_SHARED) % OP_IDS_SHARED);
 }
 
 const struct op *op_of_id(const struct cluster *cluster, uint32_t id) {
-    const struct kernel *kernel = cluster->launch->kernel;
-    const struct vgpu_module *module = kernel->module;
-    if (id == 0) {
-        return NULL;
-    }
-    id--;
-    for (uint32_t i = 0; i < module->kernel_count; i++) {
-        if (id < module->kernels[i]->code_count) {
-            return &module->kernels[i]->code[id];
+    const struct kernel *launched = cluster->launch->kernel;
+    const struct op *found = NULL;
+    uint64_t count = 0;
+    for (uint32_t i = 0; id > 0 && i <= launched->module->kernel_count; i++) {
+        const struct kernel *kernel = numbered(launched, i);
+        if (kernel == NULL) {
+            continue;
         }
-        id -= module->kernels[i]->code_count;
+        if (id > count && id - count <= kernel->code_count) {
+            found = &kernel->code[id - count - 1];
+        }
+        count += kernel->code_count;
     }
-    return NULL;
+    return id >= OP_ID_SHARED && count > OP_ID_MAX ? NULL : found;
 }
 
 struct warp *warp_of_slot(const struct cluster *cluster, uint32_t slot) {
