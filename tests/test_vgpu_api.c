@@ -349,11 +349,22 @@ TEST(wrong_launches_are_refused) {
 
 /* ---- what is told before anything runs ------------------------------------------------------- */
 
+/* A trap is told when the kernel is launched, beside the one that is then executed. */
 static void check_lint(const char *ptx, const char *kind, const char *word) {
     vgpu *gpu = open_gpu(1, 1 << 20);
     vgpu_module *module = load(gpu, ptx);
     vgpu_finding f;
-    const bool found = vgpu_finding_get(gpu, 0, &f);
+    size_t at = 0;
+    if (kind != NULL && strcmp(kind, "trap-entry") == 0) {
+        uint64_t a = 0;
+        void *arguments[] = {&a};
+        vgpu_error why;
+        CHECK(!vgpu_finding_get(gpu, 0, &f));
+        CHECK_EQ(vgpu_launch(gpu, module, "k", &ONE_WARP, arguments, &why), VGPU_FAULT);
+        CHECK(vgpu_finding_get(gpu, 0, &f) && strcmp(f.kind, "trap") == 0);
+        at = 1;
+    }
+    const bool found = vgpu_finding_get(gpu, at, &f);
     if (kind == NULL) {
         CHECK_MSG(!found, "%s: %s", f.kind, f.text);
     } else if (CHECK_MSG(found, "nothing found, expected %s", kind)) {
@@ -361,7 +372,7 @@ static void check_lint(const char *ptx, const char *kind, const char *word) {
         CHECK_STR(f.kernel, "k");
         CHECK_CONTAINS(f.text, word);
         CHECK_EQ(f.severity, VGPU_ERROR);
-        CHECK(!vgpu_finding_get(gpu, 1, &f));
+        CHECK(!vgpu_finding_get(gpu, at + 1, &f));
     }
     vgpu_unload(module);
     vgpu_close(gpu);
@@ -388,6 +399,19 @@ TEST(static_findings) {
     check_lint(HEADER ".visible .entry k()\n.maxntid 1024, 2, 1\n{\n\tret;\n}\n", "limit", "2048");
 }
 
+/* A stub for another architecture beside it is nothing to tell of a kernel. */
+TEST(a_trap_in_a_kernel_that_is_not_launched) {
+    vgpu *gpu = open_gpu(1, 1 << 20);
+    vgpu_module *module = load(gpu, HEADER ".visible .entry stub()\n{\n\ttrap;\n}\n"
+                                           ".visible .entry k()\n{\n\tret;\n}\n");
+    vgpu_error why;
+    vgpu_finding f;
+    CHECK_EQ(vgpu_launch(gpu, module, "k", &ONE_WARP, NULL, &why), VGPU_OK);
+    CHECK(!vgpu_finding_get(gpu, 0, &f));
+    vgpu_unload(module);
+    vgpu_close(gpu);
+}
+
 TEST(a_trap_ends_the_launch) {
     vgpu *gpu = open_gpu(1, 1 << 20);
     vgpu_module *module = load(gpu, HEADER ".visible .entry k()\n{\n\ttrap;\n\tret;\n}\n");
@@ -395,9 +419,10 @@ TEST(a_trap_ends_the_launch) {
     vgpu_findings_clear(gpu);
     if (module != NULL) {
         CHECK_EQ(vgpu_launch(gpu, module, "k", &ONE_WARP, NULL, &why), VGPU_FAULT);
-        vgpu_finding f;
-        CHECK(vgpu_finding_get(gpu, 0, &f));
-        CHECK_STR(f.kind, "trap");
+        vgpu_finding first, second;
+        CHECK(vgpu_finding_get(gpu, 0, &first) && vgpu_finding_get(gpu, 1, &second));
+        CHECK_STR(first.kind, "trap");
+        CHECK_STR(second.kind, "trap-entry");
     }
     vgpu_unload(module);
     vgpu_close(gpu);

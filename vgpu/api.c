@@ -471,6 +471,7 @@ struct launch launch_make(vgpu *gpu, const struct kernel *kernel, const vgpu_dim
 }
 
 vgpu_status launch_run(struct launch *launch, vgpu_error *error) {
+    lint_launch(launch->kernel);
     const vgpu_status status = exec_launch(launch, error);
     launch->gpu->launches += status == VGPU_OK || status == VGPU_FAULT;
     return status == VGPU_OK ? api_success(error) : status;

@@ -451,7 +451,8 @@ void findings_free(struct findings *findings);
 void findings_merge(vgpu *gpu, struct findings *from);
 
 /* lint.c: what can be told before a launch; findings, not errors. */
-void lint_module(const struct vgpu_module *module);
+void lint_module(const struct vgpu_module *module); /* of each kernel */
+void lint_launch(const struct kernel *kernel);      /* of one that is about to run */
 
 /* perf.c: counters of a warp's accesses by op; NULL-safe where VGPU_CHECK_PERF is off. */
 void perf_shared(struct warp *warp, const struct op *op, const struct access *access);

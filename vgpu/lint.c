@@ -52,8 +52,9 @@ static const struct ptx_instruction *certain_trap(const struct ptx_function *fun
     return is_certain_trap(end - 1) ? end - 1 : NULL;
 }
 
-/* What the compiler put in has no line of its own: then the kernel's. */
-static void lint_trap(const struct kernel *kernel) {
+/* What the compiler put in has no line of its own: then the kernel's. Kernels that are not launched
+ * may well be such, as stubs for another architecture. */
+void lint_launch(const struct kernel *kernel) {
     const struct ptx_instruction *in = certain_trap(kernel->function);
     if (in != NULL) {
         report_kernel(kernel->module->gpu, kernel, in->borrowed ? kernel->function->code : in,
@@ -96,8 +97,7 @@ static void lint_limits(const struct kernel *kernel) {
 void lint_module(const struct vgpu_module *module) {
     for (uint32_t i = 0; i < module->kernel_count; i++) {
         if (module->kernels[i]->function->entry) {
-            lint_trap(module->kernels[i]);
-            lint_limits(module->kernels[i]);
+            lint_limits(module->kernels[i]); /* no GPU loads the module */
         }
     }
 }
