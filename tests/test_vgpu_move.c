@@ -178,7 +178,11 @@ TEST(comparisons_of_floats) {
         COMPARE("prr", comparison_high, "setp.%s.f16x2 %%p4|%%p0, %%r1, %%r2;", OPERATORS[i])
         ask.yes = 0x3c00;
         COMPARE("rrr", comparison_pair, "set.%s.f16x2.f16x2", OPERATORS[i])
+        ask.yes = 0xffff;
+        COMPARE("rrr", comparison_pair, "set.%s.u32.f16x2", OPERATORS[i])
+        COMPARE("rrr", comparison_pair, "set.%s.s32.f16x2", OPERATORS[i])
         ask.half = &SMALL_BF16;
+        COMPARE("rrr", comparison_pair, "set.%s.u32.bf16x2", OPERATORS[i])
         ask.yes = 1;
         COMPARE("phh", comparison, "setp.%s.bf16", OPERATORS[i])
         ask.yes = 0xffff;

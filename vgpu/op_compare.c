@@ -146,8 +146,8 @@ OP_FUNCTION(set_any) {
         const uint32_t above =
             combined(warp, op, how->combination, how->kernel(warp, op, 1) ^ how->flip);
         uint32_t *const d = row32(warp, op->d);
-        SCALAR_LANES(uint32_t, ,
-                     ((value >> lane & 1) != 0 ? yes : 0) |
+        SCALAR_LANES(uint32_t, , /* each half of an integer is all ones, too */
+                     ((value >> lane & 1) != 0 ? yes & 0xffff : 0) |
                          ((above >> lane & 1) != 0 ? yes << 16 : 0))
     } else if (ptx_type_size(how->result) == 2) {
         uint16_t *const d = row16(warp, op->d);
@@ -272,8 +272,8 @@ static bool modifiers_known(const struct ptx_instruction *in, enum combination c
 /* What set may give for a comparison of `type`. */
 static bool set_gives(enum ptx_type result, enum ptx_type type) {
     switch (type) {
-    case PTX_F16X2: return result == PTX_F16X2;
-    case PTX_BF16X2: return result == PTX_BF16X2;
+    case PTX_F16X2: return result == PTX_F16X2 || result == PTX_U32 || result == PTX_S32;
+    case PTX_BF16X2: return result == PTX_BF16X2 || result == PTX_U32 || result == PTX_S32;
     case PTX_F16:
         return result == PTX_F16 || result == PTX_U16 || result == PTX_S16 || result == PTX_U32 ||
                result == PTX_S32;
