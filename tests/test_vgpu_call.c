@@ -136,6 +136,9 @@ TEST(what_is_printed_comes_in_the_order_of_threads) {
         bench_clean(bench);
         CHECK_STR(text, expected);
         CHECK_EQ(bench->out[31], 4);
+        vgpu_stats stats; /* of the stores: what is read to be printed is no traffic */
+        vgpu_stats_get(bench->gpu, &stats);
+        CHECK_EQ(stats.global_sectors, 4 * 2);
         bench_free(bench);
     }
 }
@@ -182,6 +185,10 @@ TEST(calls_that_make_no_sense_are_refused) {
                      "multiple of 8");
     cannot_be_loaded(PTX_HEAD PTX_ENTRY "bar.arrive 1; ret; }\n", "number of threads");
     cannot_be_loaded(PTX_HEAD PTX_ENTRY "fence.proxy.nobody; ret; }\n", "fence");
+    cannot_be_loaded(PTX_HEAD PTX_ENTRY "vabsdiff4.u32.u32.u32.add %r2, %r0, %r1, %r3; ret; }\n",
+                     "video instructions are not supported: vabsdiff4");
+    cannot_be_loaded(PTX_HEAD PTX_ENTRY "vanish.u32 %r2, %r0; ret; }\n",
+                     "unknown instruction vanish");
 }
 
 TEST_MAIN()

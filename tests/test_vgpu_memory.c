@@ -226,6 +226,30 @@ TEST(local_variables_have_red_zones_and_threads_their_own) {
     EXPECT_FINDING(w, "out-of-bounds", 2, 0, "0 bytes behind \"depot\"");
 }
 
+TEST(before_the_first_local_variable) {
+    struct world *w = world_make(CHECKS, 1);
+    touch(w, warp_at(w, 0), 1, lanes_at(PTX_LOCAL, ACCESS_READ, 4, 1, 0 - 4ULL, 0, ALL_LANES));
+    EXPECT_FINDING(w, "out-of-bounds", 1, 0, "4 bytes before local memory");
+}
+
+TEST(between_a_constant_and_a_buffer) {
+    struct world *w = world_make(CHECKS, 1);
+    const uint64_t c = device_alloc(w->gpu.memory, 128, "c");
+    const uint64_t x = device_alloc(w->gpu.memory, 128, "x");
+    CHECK(c < x);
+    device_protect(w->gpu.memory, c);
+    touch(w, warp_at(w, 0), 1, lanes_at(PTX_GLOBAL, ACCESS_WRITE, 4, 1, x - 4, 0, 1));
+    EXPECT_FINDING(w, "out-of-bounds", 1, 0, "4 bytes before \"x\"");
+}
+
+TEST(a_write_to_a_constant) {
+    struct world *w = world_make(CHECKS, 1);
+    const uint64_t c = device_alloc(w->gpu.memory, 128, "c");
+    device_protect(w->gpu.memory, c);
+    touch(w, warp_at(w, 0), 1, lanes_at(PTX_GLOBAL, ACCESS_WRITE, 4, 1, c + 124, 0, 1));
+    EXPECT_FINDING(w, "read-only", 1, 0, "read-only");
+}
+
 TEST(parameters_are_read_only) {
     struct world *w = world_make(CHECKS, 1);
     w->params[40] = 9;

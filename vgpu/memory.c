@@ -331,8 +331,9 @@ static uint32_t protected_lanes(const struct warp *warp, const struct access *ac
         return 0;
     }
     FOR_LANES(lane, lanes) {
-        const struct allocation *range = device_find(memory, access->address[lane]);
-        found |= range != NULL && range->read_only ? 1U << lane : 0;
+        const uint64_t address = access->address[lane];
+        const struct allocation *range = device_find(memory, address);
+        found |= range != NULL && range->read_only && address < range->end ? 1U << lane : 0;
     }
     return found;
 }

@@ -348,7 +348,10 @@ static void describe_variable(const struct warp *warp, enum ptx_space space, con
     if (v != NULL) {
         vgpu_readable_name(v->name, variable, sizeof variable);
     }
-    if (address >= end) {
+    if (address != 0 && 0 - address <= 1ULL << 31) { /* an index that is negative */
+        snprintf(buffer, size, "%s address -%llu, %llu bytes before %s memory", name, 0 - at,
+                 0 - at, name);
+    } else if (address >= end) {
         snprintf(buffer, size, "%s address 0x%llx, %llu bytes behind the end of %s memory", name,
                  at, (unsigned long long)(address - end), name);
     } else if (v == NULL) {

@@ -53,7 +53,7 @@ static const char *guess(const struct warp *warp, int space, uint64_t address) {
                : window == WINDOW_PARAM ? "a pointer to parameters"
                                         : NULL;
     }
-    if (space == PTX_LOCAL && address >= 1ULL << 32) {
+    if (space == PTX_LOCAL && address >= 1ULL << 32 && address < 0 - (1ULL << 31)) {
         return "a pointer to another space, or to another thread's local memory";
     }
     return NULL;

@@ -125,13 +125,18 @@ uint64_t report_global_requests(const vgpu *gpu) {
     return requests;
 }
 
+/* In percent; an instruction may make several requests, of a matrix for instance. */
+static double share(uint64_t part, double all) {
+    return (double)part < all ? 100.0 * (double)part / all : 100.0;
+}
+
 static void print_mix(const vgpu *gpu, FILE *out) {
     const vgpu_stats *stats = &gpu->stats;
     const double all = (double)(stats->warp_instructions > 0 ? stats->warp_instructions : 1);
     const uint64_t global = report_global_requests(gpu);
     fprintf(out, "  of these %.1f %% matrix products, %.1f %% shared and %.1f %% global memory\n",
-            100.0 * (double)stats->tensor_instructions / all,
-            100.0 * (double)stats->shared_accesses / all, 100.0 * (double)global / all);
+            share(stats->tensor_instructions, all), share(stats->shared_accesses, all),
+            share(global, all));
     fprintf(out, "  mix:");
     const char *separator = " ";
     for (int family = 0; family < MIX_COUNT; family++) {
