@@ -164,6 +164,37 @@ TEST(races_far_back_in_a_module_are_found) {
     race_behind(10, 40000);
 }
 
+/* Each lane writes n words, 4 KB apart: so many lines of 128 bytes, times 32. */
+static void touch_lines(uint32_t n, bool told) {
+    static const char PTX[] =
+        PTX_HEAD PTX_ENTRY "mul.wide.u32 %rd1, %r0, 128; add.u64 %rd0, %rd0, %rd1;\n"
+                           "AGAIN: st.global.u32 [%rd0], %r1; add.u64 %rd0, %rd0, 4096;\n"
+                           "sub.u32 %r1, %r1, 1; setp.ne.u32 %p1, %r1, 0; @%p1 bra AGAIN; ret; }\n";
+    struct bench *bench = bench_make(1, 32, n);
+    vgpu_module *module = NULL;
+    vgpu_pointer out = 0;
+    vgpu_error *why = &bench->error;
+    void *arguments[] = {&out, &bench->n};
+    CHECK_EQ(vgpu_load(bench->gpu, PTX, strlen(PTX), &module, why), VGPU_OK);
+    CHECK_EQ(vgpu_malloc(bench->gpu, (size_t)n * 4096, "out", &out, why), VGPU_OK);
+    bench->status = vgpu_launch(bench->gpu, module, "k", &bench->dims, arguments, why);
+    if (told) {
+        bench_found(bench, "race-unchecked", "16 MB of a cluster, 64 MB of a launch");
+        CHECK_EQ(bench_find(bench, "race-unchecked").severity, VGPU_NOTE);
+        CHECK_EQ(vgpu_error_count(bench->gpu), 0);
+        CHECK_EQ(bench->status, VGPU_OK);
+    } else {
+        bench_clean(bench);
+    }
+    vgpu_unload(module);
+    bench_free(bench);
+}
+
+TEST(what_is_not_looked_at_for_races_is_told) {
+    touch_lines(4096, false);
+    touch_lines(4097, true);
+}
+
 TEST(a_branch_on_uninitialised_memory_is_a_warning) {
     struct bench *bench = bench_make(1, 32, 0);
     bench_run(bench, K("mov.u32 %r9, tile; ld.shared.u32 %r3, [%r9]; mov.u32 %r2, 1;\n"

@@ -117,6 +117,7 @@ void memory_end_cta(struct cta *cta);
  * the order of clusters (the caller sees to that). */
 void memory_merge_cluster(struct launch *launch, struct cluster *cluster);
 void memory_free_cluster(struct cluster *cluster); /* where it was not merged; else does nothing */
+void memory_tell_unchecked(const struct launch *launch); /* of races, if so: a note */
 void memory_end_launch(struct launch *launch);
 
 /* What is at an address, for reports: `shared "tile" + 12`, `3 bytes behind "x" (4096 bytes)`. */
@@ -418,6 +419,8 @@ enum finding_kind {
     /* static */
     FINDING_TRAP_ENTRY,
     FINDING_LIMIT,
+    /* of the checks themselves */
+    FINDING_RACE_UNCHECKED,
     FINDING_KIND_COUNT
 };
 

@@ -310,6 +310,7 @@ vgpu_status exec_launch(struct launch *launch, vgpu_error *error) {
     pthread_mutex_destroy(&s->lock);
     fflush(stdout);
     drop_unmerged(s);
+    memory_tell_unchecked(launch);
     memory_end_launch(launch);
     if (launch->workspace != 0) {
         device_release(launch->gpu->memory, launch->workspace);

@@ -72,6 +72,8 @@ static const struct {
     [FINDING_STACK] = {"stack", VGPU_ERROR, "calls nested too deeply"},
     [FINDING_TRAP_ENTRY] = {"trap-entry", VGPU_ERROR, "a kernel that can only end in a trap"},
     [FINDING_LIMIT] = {"limit", VGPU_ERROR, "a kernel that no GPU can launch"},
+    [FINDING_RACE_UNCHECKED] = {"race-unchecked", VGPU_NOTE,
+                                "global memory that is not looked at for races"},
 };
 
 const char *finding_name(enum finding_kind kind) {

@@ -18,7 +18,7 @@
  *
  * Invariant: what is reported between clusters depends on what each cluster did and on the order of
  * clusters only. Beyond LINES_MAX lines of a cluster, or ALL_LINES_MAX of a launch, lines are not
- * looked at.
+ * looked at; a note says so.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -69,6 +69,7 @@ struct line_table {
     struct line *lines;
     uint32_t capacity, count, most;
     uint32_t flag_sets; /* in a launch: those that there are, a bit for each */
+    bool full;          /* some lines are not in it (in a launch: nor in those of a cluster) */
 };
 
 /* ---- tables ---------------------------------------------------------------------------------- */
@@ -127,11 +128,13 @@ static struct line *table_line(struct line_table *table, uint64_t key) {
         return line;
     }
     if (table->count >= table->most) {
+        table->full = true;
         return NULL;
     }
     if (2 * (table->count + 1) > table->capacity) {
         if (!table_grow(table)) {
             table->most = table->count;
+            table->full = true;
             return NULL;
         }
         line = probe(table, key);
@@ -544,8 +547,22 @@ void memory_merge_cluster(struct launch *launch, struct cluster *cluster) {
         merge_lines(launch, cluster, memory->aside, FLAG_SETS, COMPARE);
         merge_lines(launch, cluster, memory->lines, 1, COMPARE | KEEP);
         merge_lines(launch, cluster, memory->aside, FLAG_SETS, KEEP);
+        ((struct line_table *)launch->global)->full |=
+            (memory->lines != NULL && memory->lines->full) ||
+            (memory->aside != NULL && memory->aside->full);
     }
     memory_free_cluster(cluster);
+}
+
+void memory_tell_unchecked(const struct launch *launch) {
+    const struct line_table *lines = launch->global;
+    if (lines != NULL && lines->full) {
+        report_kernel(launch->gpu, launch->kernel, NULL, FINDING_RACE_UNCHECKED,
+                      "the launch touches more global memory than is looked at for races: %d MB of "
+                      "a cluster, %d MB of a launch",
+                      LINES_MAX / (1 << 10) * LINE_BYTES / (1 << 10),
+                      ALL_LINES_MAX / (1 << 10) * LINE_BYTES / (1 << 10));
+    }
 }
 
 void memory_end_launch(struct launch *launch) {
