@@ -15,8 +15,10 @@ from typing import Any, Dict, NamedTuple, Optional, Tuple
 
 import numpy as np
 
+from ._arguments import integer
 from ._library import BF16, FP16, FP32, InvalidArgument, Unsupported
 
+_ADDRESS_MAX = (1 << 64) - 1
 INT32 = 16  # beside the library's dtypes
 DTYPE_NAMES = {FP32: "float32", FP16: "float16", BF16: "bfloat16", INT32: "int32"}
 ITEM_BYTES = {FP32: 4, FP16: 2, BF16: 2, INT32: 4}
@@ -192,7 +194,7 @@ def current_stream(array: Any, given: Any) -> int:
         for attribute in ("cuda_stream", "ptr"):  # of PyTorch and of CuPy
             if hasattr(given, attribute):
                 return int(getattr(given, attribute))
-        return int(given)
+        return integer("stream", given, 0, _ADDRESS_MAX)
     if is_torch(array):
         return sys.modules["torch"].cuda.current_stream(array.device).cuda_stream
     cupy = sys.modules.get("cupy")

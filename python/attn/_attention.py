@@ -12,36 +12,13 @@ from typing import Any, NamedTuple, Optional, Tuple
 import numpy as np
 
 from . import _arrays, _library
+from ._arguments import MOST_ROWS, MOST_THREADS, choice, integer, number, variant_name
+from ._arguments import window as window_of
 from ._arrays import INT32, View
 from ._library import AUTO, CAUSAL, LAYOUT, TENSOR_CORES, FP32, InvalidArgument
 from ._problem import Key, Strides, alignment_of, free_strides, plan_for
 
 # ---- arguments -------------------------------------------------------------------------------
-
-
-def _choice(name: str, value: Any, table: dict) -> int:
-    try:
-        return table[value]
-    except (KeyError, TypeError):
-        words = [repr(word) for word in table]
-        raise InvalidArgument(f"{name} is {value!r}, expected {', '.join(words[:-1])} or "
-                              f"{words[-1]}") from None
-
-
-def _number(name: str, value: Any) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise InvalidArgument(f"{name} is {value!r}, expected a number") from None
-
-
-def _window(window: Any) -> Tuple[int, int]:
-    try:
-        left, right = (int(n) for n in window)
-    except (TypeError, ValueError):
-        raise InvalidArgument(f"window is {window!r}, expected (left, right), -1 for no "
-                              "bound") from None
-    return left, right
 
 
 def _expect(what: str, found: Any, expected: Any) -> None:
@@ -114,10 +91,9 @@ def _lengths(cu_q: Any, cu_kv: Any, longest: Tuple[Optional[int], Optional[int]]
             if q.device != "cpu":
                 raise InvalidArgument(f"max_seqlen_{name} is None, expected the longest sequence: "
                                       "cu_seqlens on a GPU is not read back")
-            steps = np.diff(np.asarray(array.owner))
-            most = int(steps.max()) if steps.size else 0
+            most = np.diff(np.asarray(array.owner)).max(initial=0)
         views.append(array)
-        found.append(int(most))
+        found.append(integer(f"max_seqlen_{name}", most, 0, MOST_ROWS))
     _expect("the length of cu_seqlens_kv", views[1].shape[0], views[0].shape[0])
     return _Lengths(views[0].shape[0] - 1, found[0], found[1], views[0], views[1])
 
@@ -206,7 +182,7 @@ def attention(q: Any, k: Any, v: Any, *, causal: Optional[str] = None,
     if vq.dtype == INT32:
         raise InvalidArgument("q has dtype int32, expected float32, float16 or bfloat16")
 
-    bshd = _choice("layout", layout, LAYOUT)
+    bshd = choice("layout", layout, LAYOUT)
     packed = cu_seqlens_q is not None or cu_seqlens_kv is not None
     words = ("(total, heads, dim)" if bshd else "(heads, total, dim)") if packed else \
         ("(batch, seq, heads, dim)" if bshd else "(batch, heads, seq, dim)")
@@ -266,19 +242,20 @@ def attention(q: Any, k: Any, v: Any, *, causal: Optional[str] = None,
         used = _small("used_kv", used_kv, INT32, vq, where)
         _expect("the shape of used_kv", used.shape, (batch,))
 
-    scale = None if scale is None else _number("scale", scale)
+    scale = None if scale is None else number("scale", scale)
     if scale is not None and not math.isfinite(scale):
         raise InvalidArgument(f"scale is {scale}, expected a finite number or None")
+    threads = integer("threads", threads, 0, MOST_THREADS)
     key = Key(
-        vq.device, int(threads) if vq.device == "cpu" else 0, variant, vq.dtype,
+        vq.device, threads if vq.device == "cpu" else 0, variant_name(variant), vq.dtype,
         (batch, heads_q, heads_kv, seq_q, seq_kv, dim, dim_v), along(vq), along(vk), along(vv),
-        along(vo), scale, _choice("causal", causal, CAUSAL), _window(window),
-        _number("softcap", softcap),
+        along(vo), scale, choice("causal", causal, CAUSAL), window_of(window),
+        number("softcap", softcap),
         None if alibi is None or alibi is False else
         slopes.strides[0] if slopes and len(slopes.shape) == 2 else 0,
         sinks is not None, None if biases is None else (biases.dtype, bias_strides),
         (rows_q, rows_kv) if packed else None, used is not None,
-        _choice("tensor_cores", tensor_cores, TENSOR_CORES),
+        choice("tensor_cores", tensor_cores, TENSOR_CORES),
         alignment_of(*(x.address for x in (vq, vk, vv, vo) if x.size())))
     plan = plan_for(key)
 

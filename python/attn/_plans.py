@@ -60,7 +60,7 @@ class Plan:
         self.handle = c_void_p()
         error = Error()
         status = lib.attn_plan_create(context.handle, byref(problem),
-                                      variant.encode() if variant else None, byref(self.handle),
+                                      None if variant is None else variant.encode(), byref(self.handle),
                                       byref(error))
         if status:
             fail(status, error)

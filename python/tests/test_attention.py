@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """attn.attention on NumPy arrays: options against the float64 model, strides, errors, threads."""
 
+import re
 import threading
 
 import attn
@@ -113,6 +114,14 @@ def test_strides(dtype):
     check(q, one, one)
 
 
+@pytest.mark.parametrize("bound", [2**31, 2**63 - 1, 2**63, 2**64 - 1, 2**64, 2**64 + 1, 2**70])
+def test_windows_beyond_all_keys_are_no_bound(bound):
+    q, k, v = inputs()
+    for wide, none in (((bound, 0), (-1, 0)), ((1, bound), (1, -1))):
+        expected = attn.attention(q, k, v, window=none)
+        assert np.array_equal(attn.attention(q, k, v, window=wide), expected)
+
+
 def test_dims():
     check(*inputs(dim_v=24))
     check(random((1, 1, 1, 1)), random((1, 1, 1, 1)), random((1, 1, 1, 1)))
@@ -147,8 +156,17 @@ REFUSED = [
     ((Q, K, V), {"layout": "sbhd"}, "layout is 'sbhd'"),
     ((Q, K, V), {"scale": "big"}, "scale is 'big', expected a number"),
     ((Q, K, V), {"scale": np.nan}, "scale is nan"), ((Q, K, V), {"window": 3}, "window is 3"),
-    ((Q, K, V), {"softcap": -1.0}, "softcap"), ((Q, K, V), {"window": (-2, 0)}, "window_left"),
-    ((Q, K, V), {"threads": -1}, "threads"), ((Q, K, V), {"variant": "no_such"}, "no_such"),
+    ((Q, K, V), {"softcap": -1.0}, "softcap"), ((Q, K, V), {"window": (-2, 0)}, "window is (-2, 0)"),
+    ((Q, K, V), {"window": (-2**64, 0)}, "window is (-18446744073709551616, 0), expected"),
+    ((Q, K, V), {"window": (np.inf, 0)}, "window is (inf, 0), expected (left, right)"),
+    ((Q, K, V), {"window": (1.5, 0)}, "window is (1.5, 0)"),
+    ((Q, K, V), {"threads": -1}, "threads is -1"), ((Q, K, V), {"threads": "2"}, "threads is '2'"),
+    ((Q, K, V), {"threads": 2**32 + 1}, "threads is 4294967297, expected an integer from 0 to"),
+    ((Q, K, V), {"scale": 10**400}, "scale is 1000"),
+    ((Q, K, V), {"variant": "no_such"}, "no_such"), ((Q, K, V), {"variant": ""}, 'variant = ""'),
+    ((Q, K, V), {"variant": 3}, "variant is 3, expected None or the name"),
+    ((Q, K, V), {"variant": ["x"]}, "variant is ['x'], expected None or the name"),
+    ((Q, K, V), {"variant": "cpu\0"}, "variant is 'cpu"),
     ((Q[0], K, V), {}, "q has the shape"), ((Q.astype(np.float64), K, V), {}, "float64"),
     ((Q, K.astype(np.float16), V), {}, "the dtype of k is float16, expected float32"),
     ((Q, K, V[:, :, :-1]), {}, "the shape of v"), ((Q, K[:1], V[:1]), {}, "the shape of k"),
@@ -163,6 +181,9 @@ REFUSED = [
     ((Q, K, V), {"used_kv": [1, SKV + 1]}, "used_kv"),
     ((Q[0], K[0], V[0]), {"cu_seqlens_q": [0, 3]}, "cu_seqlens_kv is None"),
     ((Q[0], K[0], V[0]), {"cu_seqlens_q": [0, 13], "cu_seqlens_kv": [0, 22]}, "cu_seqlens_kv"),
+    ((Q[0], K[0], V[0]), {"cu_seqlens_q": [5, 0], "cu_seqlens_kv": [0, 21]}, "cu_seqlens_q"),
+    ((Q[0], K[0], V[0]), {"cu_seqlens_q": [0, 13], "cu_seqlens_kv": [0, 21],
+                          "max_seqlen_q": 2**64 + 13}, "max_seqlen_q is 18446744073709551629"),
     ((Q, K, V), {"out": Q}, "out shares memory with q"),
     ((Q, K, V), {"out": READ_ONLY}, "out is read-only"),
     ((Q, K, V), {"out": np.empty((1,), np.float32)}, "the shape of out"),
@@ -173,7 +194,7 @@ REFUSED = [
 @pytest.mark.parametrize("number", range(len(REFUSED)))
 def test_refusals(number):
     arrays, options, text = REFUSED[number]
-    with pytest.raises(attn.AttnError, match="(?s)" + text.replace("(", r"\(")) as caught:
+    with pytest.raises(attn.AttnError, match=re.escape(text)) as caught:
         attn.attention(*arrays, **options)
     assert isinstance(caught.value, (ValueError, NotImplementedError))
 
