@@ -11,10 +11,11 @@ import ctypes
 import os
 import struct
 import threading
+import weakref
 from ctypes import (POINTER, Structure, byref, c_bool, c_char, c_char_p, c_double, c_float, c_int,
                     c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p)
 from pathlib import Path
-from typing import NoReturn, Optional
+from typing import Any, NoReturn, Optional
 
 OK, INVALID, UNSUPPORTED, OUT_OF_MEMORY, DEVICE = range(5)
 FP32, FP16, BF16 = range(3)
@@ -175,7 +176,25 @@ def _declare(lib: ctypes.CDLL) -> None:
         function.argtypes = arguments
 
 
-_lock = threading.Lock()
+_locks: "weakref.WeakSet[Any]" = weakref.WeakSet()
+
+
+def new_lock() -> Any:
+    """A lock that is free in a forked child, whoever held it: that thread is not there to release
+    it. (What the locks guard is changed in single steps, so a child finds all of it usable.)"""
+    lock = threading.Lock()
+    _locks.add(lock)
+    return lock
+
+
+def _free_locks() -> None:
+    for lock in _locks:
+        lock._at_fork_reinit()  # as threading and logging do; in place, for who holds .acquire
+
+
+os.register_at_fork(after_in_child=_free_locks)
+
+_lock = new_lock()
 _lib: Optional[ctypes.CDLL] = None
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import sys
-import threading
 from collections import OrderedDict
 from ctypes import byref, c_size_t, c_void_p
 from typing import Any, Callable, Dict, Hashable, List, NamedTuple, Optional, Tuple
@@ -70,7 +69,7 @@ class Plan:
         self.handle_argument = c_void_p.from_param(self.handle.value)
         self.size_argument = c_size_t.from_param(self.size)
         self.places: Dict[int, _Place] = {}
-        self.lock = threading.Lock()  # of the workspaces: nobody else may enqueue in between
+        self.lock = library.new_lock()  # of the workspaces: nobody else may enqueue in between
 
     def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
         if getattr(self, "handle", None) and not ending():
@@ -199,7 +198,7 @@ class _DriverMemory:
                 self._pop(byref(c_void_p()))
 
 
-_lock = threading.Lock()
+_lock = library.new_lock()
 _contexts: Dict[Tuple[str, int], Context] = {}
 _plans: "OrderedDict[Hashable, Plan]" = OrderedDict()
 when_cleared: List[Callable[[], None]] = []  # who else keeps plans

@@ -30,3 +30,41 @@ def test_an_absent_gpu_is_unsupported():
     from attn import _plans
     with pytest.raises(attn.AttnError, match="cuda"):
         _plans.Context("cuda:99")
+
+
+FORKED_WHILE_LOCKED = """
+import os, signal, threading
+import attn, numpy as np
+from attn import _library, _plans
+q = np.ones((1, 1, 4, 8), np.float32)
+attn.attention(q, q, q)
+plan = next(iter(_plans._plans.values()))
+acquire = plan.lock.acquire  # as the shortcuts of attn.torch hold it
+held, done = threading.Event(), threading.Event()
+
+def work():
+    with _library._lock, _plans._lock, plan.lock:
+        held.set()
+        done.wait()
+
+thread = threading.Thread(target=work)
+thread.start()
+held.wait()
+child = os.fork()
+if not child:
+    signal.alarm(10)
+    attn.clear_plans()
+    assert acquire() and (attn.attention(q, q, q, scale=0.5) == 1).all()
+    os._exit(0)
+status = os.waitpid(child, 0)[1]
+assert _plans._lock.locked() and plan.lock.locked()  # here it is still the thread's
+done.set()
+thread.join()
+raise SystemExit(f"the child ended with {status}" if status else 0)
+"""
+
+
+def test_a_forked_child_finds_no_lock_held():
+    run = subprocess.run([sys.executable, "-W", "ignore", "-c", FORKED_WHILE_LOCKED], text=True,
+                         capture_output=True)
+    assert run.returncode == 0, run.stderr
