@@ -11,7 +11,7 @@ import ctypes
 import sys
 from ctypes import (POINTER, Structure, c_int32, c_int64, c_uint8, c_uint16, c_uint32, c_uint64,
                     c_void_p)
-from typing import Any, Dict, NamedTuple, Optional, Tuple
+from typing import Any, Dict, NamedTuple, NoReturn, Optional, Tuple
 
 import numpy as np
 
@@ -24,6 +24,7 @@ DTYPE_NAMES = {FP32: "float32", FP16: "float16", BF16: "bfloat16", INT32: "int32
 ITEM_BYTES = {FP32: 4, FP16: 2, BF16: 2, INT32: 4}
 _BY_NAME = {"float32": FP32, "float16": FP16, "bfloat16": BF16, "int32": INT32,
             "uint16": BF16}  # the bits of bfloat16, for who has no such dtype
+FLOATS = (FP32, FP16, BF16)
 
 
 class View(NamedTuple):
@@ -40,6 +41,16 @@ class View(NamedTuple):
         for n in self.shape:
             size *= n
         return size
+
+
+def _refuse_dtype(name: str, found: str, dtypes: Tuple[int, ...],
+                  of_numpy: bool = False) -> NoReturn:
+    words = [DTYPE_NAMES[dtype] for dtype in dtypes]
+    if of_numpy and BF16 in dtypes:
+        words[dtypes.index(BF16)] += " (of ml_dtypes, or its bits as uint16)"
+    expected = " or ".join([", ".join(words[:-1])] * (len(words) > 1) + words[-1:])
+    raise InvalidArgument(f"{name} has {found}, expected {expected}"
+                          f"{', in native byte order' if of_numpy else ''}")
 
 
 # ---- DLPack ----------------------------------------------------------------------------------
@@ -79,7 +90,8 @@ def _capsule_of(array: Any, stream: Optional[int]) -> Any:
         return array.__dlpack__(**arguments)
 
 
-def view_of_capsule(name: str, capsule: Any) -> View:
+def view_of_capsule(name: str, capsule: Any,
+                    dtypes: Tuple[int, ...] = tuple(DTYPE_NAMES)) -> View:
     """What a DLPack capsule, of either version, says."""
     writable = True
     if _capsule_is(capsule, b"dltensor_versioned"):
@@ -93,10 +105,9 @@ def view_of_capsule(name: str, capsule: Any) -> View:
     else:
         raise InvalidArgument(f"{name} gave no DLPack capsule that is unused")
     dtype = _BY_CODE.get((tensor.code, tensor.bits)) if tensor.lanes == 1 else None
-    if dtype is None:
-        raise InvalidArgument(f"{name} has the DLPack type (code {tensor.code}, {tensor.bits} "
-                              f"bits, {tensor.lanes} lanes), expected float32, float16, bfloat16 "
-                              "or int32")
+    if dtype not in dtypes:
+        _refuse_dtype(name, f"the DLPack type (code {tensor.code}, {tensor.bits} bits, "
+                      f"{tensor.lanes} lanes)", dtypes)
     if tensor.device_type in (_CUDA, _CUDA_MANAGED):
         device = f"cuda:{tensor.device_id}"
     elif tensor.device_type in (_CPU, _CUDA_HOST):
@@ -130,16 +141,14 @@ def is_torch(array: Any) -> bool:
 _BY_NUMPY: Dict[np.dtype, Optional[int]] = {}
 
 
-def _view_of_numpy(name: str, array: np.ndarray) -> View:
+def _view_of_numpy(name: str, array: np.ndarray, dtypes: Tuple[int, ...]) -> View:
     try:
         dtype = _BY_NUMPY[array.dtype]
     except KeyError:
         dtype = _BY_NAME.get(array.dtype.name) if array.dtype.isnative else None
         _BY_NUMPY[array.dtype] = dtype
-    if dtype is None:
-        raise InvalidArgument(f"{name} has dtype {array.dtype}, expected float32, float16, "
-                              "bfloat16 (of ml_dtypes, or its bits as uint16) or int32, in native "
-                              "byte order")
+    if dtype not in dtypes:
+        _refuse_dtype(name, f"dtype {array.dtype}", dtypes, of_numpy=True)
     item = array.itemsize
     strides = []
     for step in array.strides:
@@ -151,31 +160,77 @@ def _view_of_numpy(name: str, array: np.ndarray) -> View:
                 array, array.flags.writeable)
 
 
-def _view_of_torch(name: str, array: Any) -> View:
+def _view_of_torch(name: str, array: Any, dtypes: Tuple[int, ...]) -> View:
+    torch = sys.modules["torch"]
     dtype = _BY_NAME.get(str(array.dtype)[len("torch."):])
-    if dtype is None:
-        raise InvalidArgument(f"{name} has dtype {array.dtype}, expected float32, float16, "
-                              "bfloat16 or int32")
+    if dtype not in dtypes:
+        _refuse_dtype(name, f"dtype {array.dtype}", dtypes)
+    if array.is_nested or array.layout != torch.strided:
+        raise Unsupported(f"{name} is {'nested' if array.is_nested else array.layout}, expected a "
+                          "plain tensor")
     if array.device.type not in ("cpu", "cuda"):
         raise Unsupported(f"{name} lies on {array.device}, expected cpu or cuda")
-    if array.requires_grad and sys.modules["torch"].is_grad_enabled():
+    if array.is_neg():
+        raise Unsupported(f"{name} is a view of its negative (is_neg() is True), expected one of "
+                          "its values: it would have to be copied (.resolve_neg())")
+    if array.requires_grad and torch.is_grad_enabled():
         raise Unsupported(f"{name} requires a gradient, and there is no backward pass yet: call it "
                           "under torch.no_grad()")
     device = "cpu" if array.device.type == "cpu" else f"cuda:{array.device.index or 0}"
-    return View(array.data_ptr(), tuple(array.shape), tuple(array.stride()), dtype, device, array)
+    try:
+        address = array.data_ptr()
+    except RuntimeError as error:
+        raise Unsupported(f"{name} has no memory of its own, as within torch.vmap: {error}") \
+            from error
+    return View(address, tuple(array.shape), tuple(array.stride()), dtype, device, array)
 
 
-def view(name: str, array: Any, stream: Optional[int] = None) -> View:
-    """The array of that name in error messages, where it lies. stream: that of the call, so that
-    a producer on another one makes it wait."""
+def _view(name: str, array: Any, stream: Optional[int], dtypes: Tuple[int, ...]) -> View:
     if isinstance(array, np.ndarray):
-        return _view_of_numpy(name, array)
+        return _view_of_numpy(name, array, dtypes)
     if is_torch(array):
-        return _view_of_torch(name, array)
+        return _view_of_torch(name, array, dtypes)
     if hasattr(array, "__dlpack__") and hasattr(array, "__dlpack_device__"):
-        return view_of_capsule(name, _capsule_of(array, stream if is_on_gpu(array) else None))
+        capsule = _capsule_of(array, stream if is_on_gpu(array) else None)
+        return view_of_capsule(name, capsule, dtypes)
     raise InvalidArgument(f"{name} is a {type(array).__name__}, expected an array of NumPy or "
                           "PyTorch, or one with __dlpack__")
+
+
+def view(name: str, array: Any, stream: Optional[int] = None,
+         dtypes: Tuple[int, ...] = tuple(DTYPE_NAMES)) -> View:
+    """The array of that name in error messages, where it lies. stream: that of the call, so that
+    a producer on another one makes it wait. dtypes: those it may have."""
+    found = _view(name, array, stream, dtypes)
+    if found.address & 15:
+        if not found.size():
+            return found._replace(address=0)  # nothing lies there: no address is a wrong one
+        item = ITEM_BYTES[found.dtype]
+        if found.address % item:
+            raise InvalidArgument(f"{name} lies at the address {found.address:#x}, expected a "
+                                  f"multiple of {item}, the bytes of an element")
+    return found
+
+
+class _Places:
+    """Where the elements of a view lie, as NumPy reads it; of whatever device, for it only
+    compares them."""
+
+    def __init__(self, of: View) -> None:
+        item = ITEM_BYTES[of.dtype]
+        self.__array_interface__ = {
+            "version": 3, "typestr": f"|V{item}", "data": (of.address, True), "shape": of.shape,
+            "strides": tuple(step * item for step in of.strides)}
+
+
+def share_memory(one: View, other: View) -> bool:
+    if one.device != other.device or not one.size() or not other.size():
+        return False
+    try:
+        return np.shares_memory(np.asarray(_Places(one)), np.asarray(_Places(other)),
+                                max_work=1000)  # type: ignore[arg-type]
+    except RuntimeError:  # too hard to tell within that work: then better not
+        return True
 
 
 def is_on_gpu(array: Any) -> bool:

@@ -7,14 +7,14 @@ Invariant: an argument that is wrong is named before anything is computed.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple, Optional, Tuple
+from typing import Any, Dict, NamedTuple, Optional, Tuple
 
 import numpy as np
 
 from . import _arrays, _library
 from ._arguments import MOST_ROWS, MOST_THREADS, choice, integer, number, variant_name
 from ._arguments import window as window_of
-from ._arrays import INT32, View
+from ._arrays import FLOATS, INT32, View
 from ._library import AUTO, CAUSAL, LAYOUT, TENSOR_CORES, FP32, InvalidArgument
 from ._problem import Key, Strides, alignment_of, free_strides, plan_for
 
@@ -47,8 +47,7 @@ def _small(name: str, value: Any, dtype: int, q: View, stream: Optional[int]) ->
         except (TypeError, ValueError) as error:
             raise InvalidArgument(f"{name} is no array of {np.dtype(wanted).name} and cannot "
                                   f"become one: {error}") from None
-    found = _arrays.view(name, value, stream)
-    _expect(f"the dtype of {name}", _arrays.DTYPE_NAMES[found.dtype], _arrays.DTYPE_NAMES[dtype])
+    found = _arrays.view(name, value, stream, (dtype,))
     _expect(f"the device of {name}", found.device, q.device)
     if found.shape and found.shape[-1] > 1:
         _expect(f"the last stride of {name}", found.strides[-1], 1)
@@ -57,8 +56,6 @@ def _small(name: str, value: Any, dtype: int, q: View, stream: Optional[int]) ->
 
 def _bias(array: View, full: Tuple[int, ...]) -> Strides:
     """Its strides, 0 where it is broadcast to (batch, heads_q, seq_q, seq_kv)."""
-    if array.dtype == INT32:
-        raise InvalidArgument("bias has dtype int32, expected float32, float16 or bfloat16")
     shape = (1,) * (4 - len(array.shape)) + array.shape
     if len(shape) != 4 or any(n not in (1, m) for n, m in zip(shape, full)):
         raise InvalidArgument(f"bias has the shape {array.shape}, expected one that broadcasts to "
@@ -98,26 +95,24 @@ def _lengths(cu_q: Any, cu_kv: Any, longest: Tuple[Optional[int], Optional[int]]
     return _Lengths(views[0].shape[0] - 1, found[0], found[1], views[0], views[1])
 
 
-def _overlaps(out: Any, array: Any) -> bool:
-    if not (isinstance(out, np.ndarray) and isinstance(array, np.ndarray)):
-        return False
-    try:
-        return np.shares_memory(out, array, max_work=1000)  # type: ignore[arg-type]
-    except Exception:  # too hard to tell within that work: then better not
-        return True
-
-
 def _output(name: str, given: Any, shape: Tuple[int, ...], dtype: int, q: Any, device: str,
             stream: Optional[int]) -> Tuple[Any, View]:
     if given is None:
         given = _arrays.empty(shape, dtype, q, device)
-    array = _arrays.view(name, given, stream)
+    array = _arrays.view(name, given, stream, FLOATS)
     _expect(f"the shape of {name}", array.shape, shape)
     _expect(f"the dtype of {name}", _arrays.DTYPE_NAMES[array.dtype], _arrays.DTYPE_NAMES[dtype])
     _expect(f"the device of {name}", array.device, device)
     if not array.writable:
         raise InvalidArgument(f"{name} is read-only, expected an array that can be written")
     return given, array
+
+
+def _own_memory(name: str, others: Dict[str, Optional[View]]) -> None:
+    mine = others[name]
+    for other, array in others.items():
+        if mine and array and other != name and _arrays.share_memory(mine, array):
+            raise InvalidArgument(f"{name} shares memory with {other}, expected memory of its own")
 
 
 # ---- the function ----------------------------------------------------------------------------
@@ -174,13 +169,12 @@ def attention(q: Any, k: Any, v: Any, *, causal: Optional[str] = None,
     (array([ 0., 12., 12.], dtype=float32), (2, 3))
     """
     where = _arrays.current_stream(q, stream) if _arrays.is_on_gpu(q) else None
-    vq, vk, vv = (_arrays.view(name, x, where) for name, x in (("q", q), ("k", k), ("v", v)))
+    vq, vk, vv = (_arrays.view(name, x, where, FLOATS)
+                  for name, x in (("q", q), ("k", k), ("v", v)))
     for name, array in (("k", vk), ("v", vv)):
         _expect(f"the device of {name}", array.device, vq.device)
         _expect(f"the dtype of {name}", _arrays.DTYPE_NAMES[array.dtype],
                 _arrays.DTYPE_NAMES[vq.dtype])
-    if vq.dtype == INT32:
-        raise InvalidArgument("q has dtype int32, expected float32, float16 or bfloat16")
 
     bshd = choice("layout", layout, LAYOUT)
     packed = cu_seqlens_q is not None or cu_seqlens_kv is not None
@@ -212,6 +206,7 @@ def attention(q: Any, k: Any, v: Any, *, causal: Optional[str] = None,
         lengths, batch, seq_q, seq_kv = None, vq.shape[0], rows_q, rows_kv
 
     shape = vq.shape[:-1] + (dim_v,)
+    given = [name for name, array in (("out", out), ("lse", lse)) if array is not None]
     out, vo = _output("out", out, shape, vq.dtype, q, vq.device, where)
     _check_rows("out", vo)
     vl = None
@@ -221,13 +216,10 @@ def attention(q: Any, k: Any, v: Any, *, causal: Optional[str] = None,
         if free_strides(vl.shape, vl.strides) != \
                 free_strides(vl.shape, _arrays.contiguous(vl.shape)):
             raise InvalidArgument(f"lse has the strides {vl.strides}, expected a contiguous array")
-    for name, array in (("q", q), ("k", k), ("v", v), ("lse", lse), ("bias", bias)):
-        if _overlaps(out, array):
-            raise InvalidArgument(f"out shares memory with {name}, expected memory of its own")
 
     slopes = biases = sinks = used = None
     if bias is not None:
-        biases = _arrays.view("bias", bias, where)
+        biases = _arrays.view("bias", bias, where, FLOATS)
         _expect("the device of bias", biases.device, vq.device)
         bias_strides = _bias(biases, (batch, heads_q, seq_q, seq_kv))
     if alibi is not None and not isinstance(alibi, bool):
@@ -241,6 +233,11 @@ def attention(q: Any, k: Any, v: Any, *, causal: Optional[str] = None,
     if used_kv is not None:
         used = _small("used_kv", used_kv, INT32, vq, where)
         _expect("the shape of used_kv", used.shape, (batch,))
+    others = {"q": vq, "k": vk, "v": vv, "bias": biases, "alibi": slopes, "sink": sinks,
+              "cu_seqlens_q": lengths and lengths.q, "cu_seqlens_kv": lengths and lengths.kv,
+              "used_kv": used, "lse": vl, "out": vo}
+    for name in given:
+        _own_memory(name, others)
 
     scale = None if scale is None else number("scale", scale)
     if scale is not None and not math.isfinite(scale):

@@ -10,6 +10,7 @@ import model
 import numpy as np
 import pytest
 from attn import _plans
+from dlpack import Foreign
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 # |error| <= tolerance * (1 + |expected|): some roundings of the dtype
@@ -130,6 +131,12 @@ def test_dims():
     assert attn.attention(q[:0], k[:0], v[:0]).shape == (0, HQ, SQ, D)
     o, lse = attn.attention(q, k[:, :, :0], v[:, :, :0], return_lse=True)
     assert not o.any() and np.isneginf(lse).all()
+    flat = np.zeros(k.size + 4, np.float32)  # nor is any address of nothing a wrong one
+    for start in range(4):
+        empty = flat[start:][:k.size].reshape(k.shape)[:, :, :0]
+        assert not attn.attention(q, empty, empty).any()
+        assert attn.attention(empty, k, v).size == 0
+        assert attn.attention(q[:, :, :0], k, v, out=empty.repeat(2, 1)).size == 0
 
 
 def test_bits_of_bfloat16():
@@ -151,6 +158,9 @@ def test_out_and_lse_are_written():
 Q, K, V = inputs()
 READ_ONLY = np.empty_like(Q)
 READ_ONLY.flags.writeable = False
+OUT = np.empty_like(Q)
+INSIDE_Q, INSIDE_OUT = (x.reshape(-1)[:B * HQ * SQ].reshape(B, HQ, SQ) for x in (Q, OUT))
+ODD = np.zeros(Q.nbytes + 16, np.uint8)[1:][:Q.nbytes].view(np.float32).reshape(Q.shape)
 REFUSED = [
     ((Q, K, V), {"causal": True}, "causal is True, expected None, 'top-left' or 'bottom-right'"),
     ((Q, K, V), {"layout": "sbhd"}, "layout is 'sbhd'"),
@@ -168,12 +178,18 @@ REFUSED = [
     ((Q, K, V), {"variant": ["x"]}, "variant is ['x'], expected None or the name"),
     ((Q, K, V), {"variant": "cpu\0"}, "variant is 'cpu"),
     ((Q[0], K, V), {}, "q has the shape"), ((Q.astype(np.float64), K, V), {}, "float64"),
+    ((Q.astype(float), K, V), {}, "expected float32, float16 or bfloat16 (of ml_dtypes"),
+    ((Q.astype(np.int32), K, V), {}, "q has dtype int32, expected float32, float16 or bfloat16"),
+    ((ODD, K, V), {}, f"q lies at the address {ODD.ctypes.data:#x}, expected a multiple of 4"),
+    ((Q, K, V), {"out": ODD}, "out lies at the address"),
     ((Q, K.astype(np.float16), V), {}, "the dtype of k is float16, expected float32"),
     ((Q, K, V[:, :, :-1]), {}, "the shape of v"), ((Q, K[:1], V[:1]), {}, "the shape of k"),
     ((Q[:, :3], K, V), {}, "heads"), ((Q[..., ::2], K[..., :8], V), {}, "q has 2 elements between"),
     ((Q, K[:, :, ::-1], V), {}, "stride"), ((Q.tolist(), K, V), {}, "q is a list"),
     ((Q, K, V), {"bias": np.zeros((2, 2), np.float32)}, "bias has the shape"),
     ((Q, K, V), {"bias": np.zeros((SQ, SKV), bool)}, "bias has dtype bool"),
+    ((Q, K, V), {"bias": np.zeros((SQ, SKV))}, "bias has dtype float64, expected float32, float16"),
+    ((Q, K, V), {"bias": np.zeros((SQ, SKV), np.int32)}, "bias has dtype int32, expected float32"),
     ((Q, K, V), {"sink": [1, 2]}, "the shape of sink"),
     ((Q, K, V), {"alibi": [1, 2]}, "alibi has the shape"),
     ((Q, K, V), {"used_kv": [1.5, 2]}, "used_kv is no array of int32"),
@@ -185,6 +201,9 @@ REFUSED = [
     ((Q[0], K[0], V[0]), {"cu_seqlens_q": [0, 13], "cu_seqlens_kv": [0, 21],
                           "max_seqlen_q": 2**64 + 13}, "max_seqlen_q is 18446744073709551629"),
     ((Q, K, V), {"out": Q}, "out shares memory with q"),
+    ((Q, K, V), {"lse": INSIDE_Q}, "lse shares memory with q, expected memory of its own"),
+    ((Q, K, V), {"lse": INSIDE_OUT, "out": OUT}, "out shares memory with lse"),
+    ((Q, K, V), {"out": Foreign(Q)}, "out shares memory with q"),
     ((Q, K, V), {"out": READ_ONLY}, "out is read-only"),
     ((Q, K, V), {"out": np.empty((1,), np.float32)}, "the shape of out"),
     ((Q, K, V), {"tensor_cores": True}, "tensor_cores is True"),

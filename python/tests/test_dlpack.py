@@ -9,29 +9,7 @@ import attn
 import numpy as np
 import pytest
 from attn import _arrays, _library
-
-
-def newest():
-    """Whether this NumPy knows the capsules of DLPack 1."""
-    return int(np.__version__.split(".")[0]) >= 2
-
-
-class Foreign:
-    """An array that is known by DLPack alone."""
-
-    def __init__(self, array, legacy=False):
-        self.array, self.legacy, self.streams = array, legacy or not newest(), []
-
-    def __dlpack_device__(self):
-        return self.array.__dlpack_device__()
-
-    def __dlpack__(self, **arguments):
-        self.streams.append(arguments.get("stream"))
-        if self.legacy:
-            if "max_version" in arguments:
-                raise TypeError("unexpected keyword argument 'max_version'")
-            return self.array.__dlpack__()
-        return self.array.__dlpack__(max_version=(1, 0))
+from dlpack import Foreign, newest
 
 
 @pytest.mark.parametrize("legacy", [True, False])
@@ -141,3 +119,40 @@ def test_torch_tensors():
     assert torch.equal(packed, found[0])
     with pytest.raises(attn.Unsupported, match="q requires a gradient"):
         attn.attention(q.requires_grad_(), q, q)
+
+
+def test_torch_tensors_that_are_not_plain():
+    torch = pytest.importorskip("torch")
+    q, k, v = torch.randn(3, 1, 2, 7, 16).unbind(0)
+    negative, bias = torch._neg_view(q), torch.randn(7, 7, dtype=torch.cfloat).conj().imag
+    for name, arrays, named in (("q", (negative, k, v), {}), ("v", (q, k, negative), {}),
+                                ("bias", (q, k, v), {"bias": bias}),
+                                ("out", (q, k, v), {"out": torch._neg_view(torch.empty_like(q))})):
+        with pytest.raises(attn.Unsupported, match=f"^{name} is a view of its negative"):
+            attn.attention(*arrays, **named)
+    assert torch.equal(attn.attention(negative.resolve_neg(), k, v), attn.attention(-q, k, v))
+    with pytest.raises(attn.InvalidArgument, match="^q has dtype torch.complex64, expected float3"):
+        attn.attention(q.to(torch.cfloat).conj(), k, v)
+    with pytest.raises(attn.Unsupported, match="^k is torch.sparse_coo, expected a plain tensor"):
+        attn.attention(q, k.to_sparse(), v)
+    with pytest.raises(attn.Unsupported, match="^q is nested"):
+        attn.attention(torch.nested.nested_tensor([q[0], q[0, :, :3]]), k, v)
+    with pytest.raises(attn.Unsupported, match="^q has no memory of its own, as within torch.vmap"):
+        torch.vmap(lambda x: attn.attention(x, k, v))(q[None])
+    with pytest.raises(attn.InvalidArgument, match="^used_kv has dtype torch.int64, expected int32"):
+        attn.attention(q, k, v, used_kv=torch.tensor([3]))
+
+
+def test_memory_of_torch_that_is_shared():
+    torch = pytest.importorskip("torch")
+    memory = torch.randn(2, 1, 2, 7, 16)
+    q, flat = memory[0], memory.view(-1)
+    for out in (q, q.view(q.shape), flat[16:16 + q.numel()].view(q.shape)):
+        with pytest.raises(attn.InvalidArgument, match="^out shares memory with q"):
+            attn.attention(q, memory[1], memory[1], out=out)
+    with pytest.raises(attn.InvalidArgument, match="^lse shares memory with k"):
+        attn.attention(q, memory[1], q, lse=memory[1].view(-1)[:14].view(1, 2, 7))
+    beside = torch.zeros(1, 2, 7, 2, 16)  # rows in turns: no element is of both
+    beside[:, :, :, 0] = q
+    attn.attention(beside[:, :, :, 0], q, q, out=beside[:, :, :, 1])
+    assert torch.equal(beside[:, :, :, 1], attn.attention(q, q, q))
