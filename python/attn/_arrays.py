@@ -17,6 +17,7 @@ import numpy as np
 
 from ._arguments import integer
 from ._library import BF16, FP16, FP32, InvalidArgument, Unsupported
+from ._tangents import refuse_tangent
 
 _ADDRESS_MAX = (1 << 64) - 1
 INT32 = 16  # beside the library's dtypes
@@ -173,6 +174,7 @@ def _view_of_torch(name: str, array: Any, dtypes: Tuple[int, ...]) -> View:
     if array.is_neg():
         raise Unsupported(f"{name} is a view of its negative (is_neg() is True), expected one of "
                           "its values: it would have to be copied (.resolve_neg())")
+    refuse_tangent(name, array)
     if array.requires_grad and torch.is_grad_enabled():
         raise Unsupported(f"{name} requires a gradient, and there is no backward pass yet: call it "
                           "under torch.no_grad()")

@@ -17,12 +17,14 @@ import math
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import torch
+import torch.autograd.forward_ad as _forward_ad
 import torch.nn.functional
 
 from . import _library, _plans
 from ._library import TENSORS_SIZE, AttnError, InvalidArgument, Unsupported, pack_four
 from ._plans import Plan
 from ._problem import Key, alignment_of, free_strides, plan_for
+from ._tangents import refuse_tangent
 
 __all__ = ["Replacement", "replace_sdpa", "sdpa"]
 
@@ -122,6 +124,14 @@ def _refuse_training(dropout_p: float, *tensors: Optional[torch.Tensor]) -> None
                           "it under torch.no_grad() or torch.inference_mode()")
 
 
+def _refuse_tangents(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+                     attn_mask: Optional[torch.Tensor]) -> None:
+    for name, tensor in (("query", query), ("key", key), ("value", value),
+                         ("attn_mask", attn_mask)):
+        if tensor is not None:
+            refuse_tangent(name, tensor)
+
+
 def _check(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
            attn_mask: Optional[torch.Tensor], is_causal: bool) -> None:
     if query.dtype not in _DTYPES:
@@ -152,6 +162,9 @@ def _check(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
     if attn_mask.dtype != torch.bool and attn_mask.dtype not in _DTYPES:
         raise Unsupported(f"attn_mask has dtype {attn_mask.dtype}, expected torch.bool, "
                           "torch.float32, torch.float16 or torch.bfloat16")
+    if attn_mask.is_nested or attn_mask.layout != torch.strided:
+        raise Unsupported(f"attn_mask is {'nested' if attn_mask.is_nested else attn_mask.layout}, "
+                          "expected a plain tensor")
     if attn_mask.device != query.device:
         raise InvalidArgument(f"attn_mask lies on {attn_mask.device}, expected {query.device}")
 
@@ -393,18 +406,22 @@ def _shortcut_on_gpu(are_like: _Guard, causal: bool, factor: Optional[float],
 def _forward(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
              attn_mask: Optional[torch.Tensor], is_causal: bool, scale: Optional[float],
              enable_gqa: bool, eager: bool = False) -> torch.Tensor:
-    if attn_mask is not None:
-        return _slow_forward(query, key, value, attn_mask, is_causal, scale, enable_gqa)[0]
     try:
         q, k, v = query.data_ptr(), key.data_ptr(), value.data_ptr()
-        low = (q | k | v) & 15
-        signature = (query.shape, query.stride(), key.shape, key.stride(), value.shape,
-                     value.stride(), query.dtype, key.dtype, value.dtype, query.device, key.device,
-                     value.device, is_causal, scale, enable_gqa, _get_num_threads(), low)
+        if attn_mask is not None:
+            attn_mask.data_ptr()
+        else:
+            low = (q | k | v) & 15
+            signature = (query.shape, query.stride(), key.shape, key.stride(), value.shape,
+                         value.stride(), query.dtype, key.dtype, value.dtype, query.device,
+                         key.device, value.device, is_causal, scale, enable_gqa,
+                         _get_num_threads(), low)
     except RuntimeError as error:
-        _check(query, key, value, None, is_causal)
-        raise Unsupported("query, key or value has no memory of its own, as within torch.vmap: "
-                          f"{error}") from error
+        _check(query, key, value, attn_mask, is_causal)
+        raise Unsupported("query, key, value or attn_mask has no memory of its own, as within "
+                          f"torch.vmap: {error}") from error
+    if attn_mask is not None:
+        return _slow_forward(query, key, value, attn_mask, is_causal, scale, enable_gqa)[0]
     known = _known.get(signature)
     if known is None:
         out, plan = _slow_forward(query, key, value, None, is_causal, scale, enable_gqa)
@@ -455,6 +472,7 @@ def _slow_forward(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
 def _operator(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
               attn_mask: Optional[torch.Tensor], is_causal: bool, scale: Optional[float],
               enable_gqa: bool) -> torch.Tensor:
+    _refuse_tangents(query, key, value, attn_mask)
     return _forward(query, key, value, attn_mask, is_causal, scale, enable_gqa)
 
 
@@ -474,7 +492,8 @@ def sdpa(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
     masks (True is visible) and additive ones, broadcast; leading dimensions broadcast; any strides.
     Rows that see no key are 0. On the CPU it uses torch.get_num_threads() threads.
 
-    Raises attn.Unsupported for dropout_p > 0, inputs that need a gradient, and other dtypes.
+    Raises attn.Unsupported for dropout_p > 0, inputs that need a gradient or have a forward-mode
+    one, and other dtypes.
 
     >>> import torch, attn.torch
     >>> q, k, v = torch.randn(3, 1, 4, 10, 16).unbind(0)
@@ -482,6 +501,8 @@ def sdpa(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
     >>> theirs = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
     >>> torch.testing.assert_close(ours, theirs)
     """
+    if getattr(_forward_ad, "_current_level", 0) >= 0:
+        _refuse_tangents(query, key, value, attn_mask)
     if _is_dynamo_compiling():
         return _traced(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     if attn_mask is None and not dropout_p:

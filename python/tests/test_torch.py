@@ -135,6 +135,10 @@ def test_tensors_that_are_not_plain():
         attn.torch.sdpa(sparse, sparse, sparse)
     with pytest.raises(attn.Unsupported, match="no memory of its own"):
         torch.vmap(attn.torch.sdpa)(Q, K, V)
+    with pytest.raises(attn.Unsupported, match="no memory of its own"):
+        torch.vmap(lambda q: attn.torch.sdpa(q, K[0], V[0], BOTH))(Q)
+    with pytest.raises(attn.Unsupported, match="attn_mask is torch.sparse_coo"):
+        attn.torch.sdpa(Q, K, V, torch.ones(13, 21).to_sparse())
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
@@ -163,6 +167,35 @@ def test_gradients_are_refused():
     check(q, k, v)
     with torch.inference_mode():
         check(q, k, v)
+
+
+def test_forward_mode_gradients_are_refused():
+    forward_ad = torch.autograd.forward_ad
+    q, k, v = qkv()
+    mask, tangent = torch.randn(13, 21), torch.randn_like(q)
+    attn.torch.sdpa(q, k, v)  # now there is a shortcut for it
+    with forward_ad.dual_level():
+        check(q, k, v)  # where there are some, but not of these
+        dual = forward_ad.make_dual(q, tangent)
+        for call in (attn.torch.sdpa, attn.attention,
+                     lambda *qkv: torch.ops.attn.sdpa(*qkv, None, False, None, False),
+                     torch.compile(lambda *qkv: attn.torch.sdpa(*qkv), backend="eager")):
+            with pytest.raises(attn.Unsupported, match="has a forward-mode gradient"):
+                call(dual, k, v)
+        with pytest.raises(attn.Unsupported, match="attn_mask has a forward-mode gradient"):
+            attn.torch.sdpa(q, k, v, forward_ad.make_dual(mask, torch.ones_like(mask)))
+        with torch.inference_mode():
+            check(q, k, v)
+        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+            expected = forward_ad.unpack_dual(theirs(dual, k, v)).tangent
+            with attn.torch.replace_sdpa(fallback=True) as seen:
+                found = F.scaled_dot_product_attention(dual, k, v)
+            assert torch.equal(forward_ad.unpack_dual(found).tangent, expected)
+        assert seen.calls == 1 and "query has a forward-mode gradient" in seen.reasons[0]
+    for jvp in (torch.func.jvp, torch.compile(torch.func.jvp, backend="eager")):
+        with pytest.raises(attn.Unsupported, match="query has a forward-mode gradient"):
+            jvp(lambda x: attn.torch.sdpa(x, k, v), (q,), (tangent,))
+    check(q, k, v)
 
 
 def test_threads_do_not_change_bits():
