@@ -166,9 +166,6 @@ def _view_of_torch(name: str, array: Any, dtypes: Tuple[int, ...]) -> View:
     dtype = _BY_NAME.get(str(array.dtype)[len("torch."):])
     if dtype not in dtypes:
         _refuse_dtype(name, f"dtype {array.dtype}", dtypes)
-    if array.is_nested or array.layout != torch.strided:
-        raise Unsupported(f"{name} is {'nested' if array.is_nested else array.layout}, expected a "
-                          "plain tensor")
     if array.device.type not in ("cpu", "cuda"):
         raise Unsupported(f"{name} lies on {array.device}, expected cpu or cuda")
     if array.is_neg():
@@ -180,11 +177,14 @@ def _view_of_torch(name: str, array: Any, dtypes: Tuple[int, ...]) -> View:
                           "under torch.no_grad()")
     device = "cpu" if array.device.type == "cpu" else f"cuda:{array.device.index or 0}"
     try:
-        address = array.data_ptr()
+        return View(array.data_ptr(), tuple(array.shape), tuple(array.stride()), dtype, device,
+                    array)
     except RuntimeError as error:
+        if array.is_nested or array.layout != torch.strided:
+            raise Unsupported(f"{name} is {'nested' if array.is_nested else array.layout}, "
+                              "expected a plain tensor") from error
         raise Unsupported(f"{name} has no memory of its own, as within torch.vmap: {error}") \
             from error
-    return View(address, tuple(array.shape), tuple(array.stride()), dtype, device, array)
 
 
 def _view(name: str, array: Any, stream: Optional[int], dtypes: Tuple[int, ...]) -> View:
@@ -225,8 +225,22 @@ class _Places:
             "strides": tuple(step * item for step in of.strides)}
 
 
+def _bounds(of: View) -> Tuple[int, int]:
+    """The first byte, and the one behind the last."""
+    low, high, item = of.address, of.address, ITEM_BYTES[of.dtype]
+    for n, step in zip(of.shape, of.strides):
+        if step < 0:
+            low += (n - 1) * step * item
+        else:
+            high += (n - 1) * step * item
+    return low, high + item
+
+
 def share_memory(one: View, other: View) -> bool:
     if one.device != other.device or not one.size() or not other.size():
+        return False
+    mine, theirs = _bounds(one), _bounds(other)
+    if mine[1] <= theirs[0] or theirs[1] <= mine[0]:  # as nearly always: NumPy takes its time
         return False
     try:
         return np.shares_memory(np.asarray(_Places(one)), np.asarray(_Places(other)),

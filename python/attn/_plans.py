@@ -59,8 +59,8 @@ class Plan:
         self.handle = c_void_p()
         error = Error()
         status = lib.attn_plan_create(context.handle, byref(problem),
-                                      None if variant is None else variant.encode(), byref(self.handle),
-                                      byref(error))
+                                      None if variant is None else variant.encode(),
+                                      byref(self.handle), byref(error))
         if status:
             fail(status, error)
         self.variant = lib.attn_plan_variant(self.handle).decode()

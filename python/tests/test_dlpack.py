@@ -139,7 +139,7 @@ def test_torch_tensors_that_are_not_plain():
         attn.attention(torch.nested.nested_tensor([q[0], q[0, :, :3]]), k, v)
     with pytest.raises(attn.Unsupported, match="^q has no memory of its own, as within torch.vmap"):
         torch.vmap(lambda x: attn.attention(x, k, v))(q[None])
-    with pytest.raises(attn.InvalidArgument, match="^used_kv has dtype torch.int64, expected int32"):
+    with pytest.raises(attn.InvalidArgument, match="^used_kv has dtype torch.int64, expected int3"):
         attn.attention(q, k, v, used_kv=torch.tensor([3]))
 
 
