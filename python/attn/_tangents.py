@@ -12,6 +12,12 @@ from typing import Any
 from ._library import Unsupported
 
 
+def refuse_tangents(**tensors: Any) -> None:
+    for name, tensor in tensors.items():
+        if tensor is not None:
+            refuse_tangent(name, tensor)
+
+
 def refuse_tangent(name: str, tensor: Any) -> None:
     # Outside of torch.autograd.forward_ad.dual_level() and torch.func.jvp this is all; where the
     # level has another name some day, unpack_dual looks for itself.

@@ -24,7 +24,7 @@ from . import _library, _plans
 from ._library import TENSORS_SIZE, AttnError, InvalidArgument, Unsupported, pack_four
 from ._plans import Plan
 from ._problem import Key, alignment_of, free_strides, plan_for
-from ._tangents import refuse_tangent
+from ._tangents import refuse_tangents
 
 __all__ = ["Replacement", "replace_sdpa", "sdpa"]
 
@@ -122,14 +122,6 @@ def _refuse_training(dropout_p: float, *tensors: Optional[torch.Tensor]) -> None
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
         raise Unsupported("an input requires a gradient, and there is no backward pass yet: call "
                           "it under torch.no_grad() or torch.inference_mode()")
-
-
-def _refuse_tangents(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
-                     attn_mask: Optional[torch.Tensor]) -> None:
-    for name, tensor in (("query", query), ("key", key), ("value", value),
-                         ("attn_mask", attn_mask)):
-        if tensor is not None:
-            refuse_tangent(name, tensor)
 
 
 def _check(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
@@ -472,7 +464,7 @@ def _slow_forward(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
 def _operator(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
               attn_mask: Optional[torch.Tensor], is_causal: bool, scale: Optional[float],
               enable_gqa: bool) -> torch.Tensor:
-    _refuse_tangents(query, key, value, attn_mask)
+    refuse_tangents(query=query, key=key, value=value, attn_mask=attn_mask)
     return _forward(query, key, value, attn_mask, is_causal, scale, enable_gqa)
 
 
@@ -492,8 +484,7 @@ def sdpa(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
     masks (True is visible) and additive ones, broadcast; leading dimensions broadcast; any strides.
     Rows that see no key are 0. On the CPU it uses torch.get_num_threads() threads.
 
-    Raises attn.Unsupported for dropout_p > 0, inputs that need a gradient or have a forward-mode
-    one, and other dtypes.
+    Raises attn.Unsupported for dropout_p > 0, gradients of either mode, and other dtypes.
 
     >>> import torch, attn.torch
     >>> q, k, v = torch.randn(3, 1, 4, 10, 16).unbind(0)
@@ -502,7 +493,7 @@ def sdpa(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
     >>> torch.testing.assert_close(ours, theirs)
     """
     if getattr(_forward_ad, "_current_level", 0) >= 0:
-        _refuse_tangents(query, key, value, attn_mask)
+        refuse_tangents(query=query, key=key, value=value, attn_mask=attn_mask)
     if _is_dynamo_compiling():
         return _traced(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     if attn_mask is None and not dropout_p:
