@@ -101,7 +101,7 @@ static bool items_have_known_keys(const struct json_value *list_of, const char *
     if (list_of != NULL && list_of->kind != JSON_LIST) {
         return explain(why, "plan.json: %s stands outside a list", what);
     }
-    for (size_t i = 0; i < json_count_of(list_of); i++) {
+    for (size_t i = 0; list_of != NULL && i < list_of->as.list.count; i++) {
         if (!has_known_keys(&list_of->as.list.items[i], known, what, why)) {
             return false;
         }
