@@ -9,7 +9,7 @@
  *
  * Invariant: a row's result depends on its own inputs alone, never on the other rows asked for, on
  * the number of threads or on any other file's idea of attention. Memory is O(seq_kv) per thread,
- * and at most 1 MiB each for rows of K and V.
+ * and about 1 MiB each for rows of K and V.
  */
 #include "rows.h"
 

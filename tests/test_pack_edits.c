@@ -530,21 +530,28 @@ TEST(nothing_is_not_a_pass) {
 }
 
 /* The same units: quick with an absent row passes in part, full does not. */
-TEST(absent_is_partial_in_a_quick_run_only) {
-    static const char *const MODES[] = {"\"mode\": \"quick\"", "\"mode\": \"full\""};
-    for (int i = 0; i < 2; i++) {
+TEST(absent_is_partial_in_a_quick_run_that_did_not_ask_for_it) {
+    static const struct {
+        const char *mode, *absent;
+        enum gate gate;
+    } RUNS[] = {
+        {"\"mode\": \"quick\"", "\"absent\": \"no nvcc\"", GATE_PASS},
+        {"\"mode\": \"quick\"", "\"asked\": true, \"absent\": \"no nvcc\"", GATE_NOT_RUN},
+        {"\"mode\": \"full\"", "\"absent\": \"no nvcc\"", GATE_NOT_RUN},
+    };
+    for (size_t i = 0; i < sizeof RUNS / sizeof *RUNS; i++) {
         struct pack pack;
         struct evidence evidence;
         attn_error why = {""};
         char *path = fixture_path();
-        char *mode = replaced(fixture_plan(), MODES[1], MODES[i]);
-        char *plan = replaced(mode, "\"absent\": null", "\"absent\": \"no nvcc\"");
+        char *mode = replaced(fixture_plan(), "\"mode\": \"full\"", RUNS[i].mode);
+        char *plan = replaced(mode, "\"absent\": null", RUNS[i].absent);
         if (CHECK_MSG(fixture_make(&pack, path, &why) &&
                           fixture_drop(&pack, "inspect", "sm_90", &why) &&
                           pack_replan(&pack, plan, &why) && evidence_make(&pack, &evidence, &why),
                       "%s", why.text)) {
-            CHECK_EQ(evidence.judgement.gate, i == 0 ? GATE_PASS : GATE_NOT_RUN);
-            CHECK_EQ(evidence.partial, i == 0);
+            CHECK_EQ(evidence.judgement.gate, RUNS[i].gate);
+            CHECK_EQ(evidence.partial, RUNS[i].gate == GATE_PASS);
             CHECK_CONTAINS(evidence.text, "no nvcc");
             CHECK_CONTAINS(evidence.statement, "\"result\": \"WARNED\"");
             evidence_free(&evidence);

@@ -229,20 +229,28 @@ TEST(preferred_before_the_table) {
     end(context);
 }
 
+/* With two variants and a line for each of them. */
+static attn_context *begin_with(const struct tuned_line lines[2]) {
+    attn_context *context = begin();
+    if (context != NULL) {
+        declare(context, WMMA_16, "fwd_wmma", 64);
+        declare(context, SCALAR_32, "fwd_scalar", 64);
+        CHECK_EQ(tuned_load(context, lines, 2, NULL), ATTN_OK);
+    }
+    return context;
+}
+
 /* Rows below 0 count blocks: so many to a multiprocessor, each of one head's rows. */
 TEST(classes_of_blocks) {
     static const struct tuned_line lines[] = {
         TUNED_LINE(fwd_wmma, sm_80, 64, -1, 0, -2, 0, 16, 64, 4, 2, "two blocks"),
         TUNED_LINE(fwd_scalar, sm_80, 64, -1, 0, 0, 0, 32, 64, 4, 2, "any"),
     };
-    attn_context *context = begin();
+    attn_context *context = begin_with(lines);
     if (context == NULL) {
         return;
     }
-    declare(context, WMMA_16, "fwd_wmma", 64);
-    declare(context, SCALAR_32, "fwd_scalar", 64);
     attn_problem p = gpu_problem();
-    CHECK_EQ(tuned_load(context, lines, 2, NULL), ATTN_OK);
     p.batch = 1;
     p.heads_q = p.heads_kv = 2;
     p.seq_q = 16 * units_of(context); /* two heads: two blocks to each, all of them full */
@@ -265,14 +273,11 @@ TEST(classes_of_queries) {
         TUNED_LINE(fwd_wmma, sm_80, 64, -1, 16, 0, 0, 16, 64, 4, 2, "few queries"),
         TUNED_LINE(fwd_scalar, sm_80, 64, -1, 0, 0, 0, 32, 64, 4, 2, "any"),
     };
-    attn_context *context = begin();
+    attn_context *context = begin_with(lines);
     if (context == NULL) {
         return;
     }
-    declare(context, WMMA_16, "fwd_wmma", 64);
-    declare(context, SCALAR_32, "fwd_scalar", 64);
     attn_problem p = gpu_problem();
-    CHECK_EQ(tuned_load(context, lines, 2, NULL), ATTN_OK);
     p.batch = 1000; /* however many there are in all */
     p.seq_q = 16;
     check_plan(context, &p, "few queries");
