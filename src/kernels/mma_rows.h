@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * mma_rows.h - what a lane of fwd_mma.cu holds of its rows, and how warps and blocks that share
- * rows become one.
- *
- * Warps of a block leave their O in shared memory. Blocks that share the keys of a tile of rows
- * (PARTS) leave it in the workspace and count themselves; the last one merges all.
+ * mma_rows.h - what a lane of fwd_mma.cu holds of its rows, and how warps that share rows become
+ * one: they leave their O in shared memory, and the first of them takes it up.
  *
  * Invariant: what is merged is merged in the order of its keys, whoever comes first.
  */
@@ -26,6 +23,11 @@ enum {
     WARP_KEYS = ATTN_WARPS / WARP_ROWS,
     ROW_TILES = ATTN_BM / M / WARP_ROWS,
     KEYS = ATTN_BN / WARP_KEYS, /* of a tile, for one warp */
+#ifdef ATTN_OWN_TILES
+    TILE_KEYS = KEYS, /* in shared memory: each warp has its own */
+#else
+    TILE_KEYS = ATTN_BN,
+#endif
     KEY_TILES = KEYS / 8,
     KEY_STEPS = KEYS / 16,
     STEPS = ATTN_D / 16,
@@ -122,107 +124,6 @@ INLINE bool merge_warps(struct rows &rows, struct left_behind *left, int warp, i
                 }
             }
         }
-    }
-    return true;
-}
-
-/* ---- blocks that share rows ------------------------------------------------------------------ */
-
-/* The tiles of keys that this block has of its rows'. */
-struct part {
-    int tile, number; /* of rows, and of the part: below `count`, or there is nothing for it */
-    int begin, end;
-    int count; /* parts that have any keys */
-};
-
-INLINE struct part part_of_block(const struct attn_args &a, int tile, int number, int begin,
-                                 int end) {
-    const int each = max((end - begin + a.parts - 1) / a.parts, 1);
-    return {tile, number, begin + number * each, min(begin + (number + 1) * each, end),
-            max((end - begin + each - 1) / each, 1)};
-}
-
-INLINE struct left_behind *first_part(const struct attn_args &a, const struct part &part) {
-    const unsigned counters = (unsigned)(a.heads_all * a.tiles_q) * (unsigned)sizeof *a.counters;
-    const unsigned skipped = (counters + ATTN_PARTS_ALIGN - 1) / ATTN_PARTS_ALIGN;
-    return (struct left_behind *)((unsigned char *)a.counters +
-                                  (size_t)skipped * ATTN_PARTS_ALIGN) +
-           (size_t)part.tile * (unsigned)a.parts;
-}
-
-/* Every warp sums up its share of the columns over all parts, in their order, whichever came last.
- * Around L1: other multiprocessors have written them. */
-INLINE void sum_parts(struct left_behind *to, const struct left_behind *parts, int count, int warp,
-                      int lane) {
-    enum { SHARE = COLUMN_TILES * 4 / ATTN_WARPS };
-    static_assert(!PARTS || SHARE % 4 == 0, "a share has both rows of whole tiles");
-    float reference[2] = {NO_REFERENCE, NO_REFERENCE}, sum[2] = {0.0f, 0.0f}, o[SHARE] = {};
-    for (int i = 0; i < count; i++) {
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            reference[half] = fmaxf(reference[half], __ldcg(&parts[i].reference[half][lane]));
-        }
-    }
-#pragma unroll 4
-    for (int i = 0; i < count; i++) {
-        float factor[2];
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            factor[half] = exp2_fast(__ldcg(&parts[i].reference[half][lane]) - reference[half]);
-            sum[half] = fmaf(__ldcg(&parts[i].sum[half][lane]), factor[half], sum[half]);
-        }
-#pragma unroll
-        for (int j = 0; j < SHARE; j++) {
-            o[j] = fmaf(__ldcg(&parts[i].o[warp * SHARE + j][lane]), factor[j / 2 % 2], o[j]);
-        }
-    }
-#pragma unroll
-    for (int j = 0; j < SHARE; j++) {
-        to->o[warp * SHARE + j][lane] = o[j];
-    }
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        if (warp == 0) {
-            to->reference[half][lane] = reference[half];
-            to->sum[half][lane] = sum[half];
-        }
-    }
-}
-
-/* Blocks that share rows become one: the first warp of the last of them to end. Returns whether
- * this is it. All warps call it, the first with the block's rows. */
-INLINE bool merge_parts(struct rows &rows, struct left_behind *merged, const struct attn_args &a,
-                        const struct part &part, int warp, int lane) {
-    __shared__ int is_last;
-    struct left_behind *const parts = first_part(a, part);
-    if (warp == 0) {
-        leave_behind(&parts[part.number], rows, lane);
-        __threadfence();
-        __syncwarp();
-        if (lane == 0) {
-            is_last = count_up(&a.counters[part.tile]) == (unsigned)part.count - 1;
-        }
-    }
-    __syncthreads();
-    if (!is_last) {
-        return false;
-    }
-    sum_parts(merged, parts, part.count, warp, lane);
-    __syncthreads();
-    if (warp > 0) {
-        return false;
-    }
-    if (lane == 0) {
-        a.counters[part.tile] = 0;
-    }
-#pragma unroll
-    for (int i = 0; i < COLUMN_TILES * 4; i++) {
-        rows.o[0][i / 4][i % 4] = merged->o[i][lane];
-    }
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        rows.reference[0][half] = merged->reference[half][lane];
-        rows.sum[0][half] = merged->sum[half][lane];
     }
     return true;
 }

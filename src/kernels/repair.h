@@ -46,11 +46,10 @@ INLINE float product_of(const element *query, const element *key, int head_dim) 
     return product;
 }
 
-/* Each lane works alone, and all of them compute the same scores: shuffles in a branch that is
- * never taken would cost the loops around it registers. */
-INLINE void repair_row(const struct attn_args &a, const struct work &w, int row, int lane) {
+/* 8 columns of a row, by one lane. Each works alone, and those of a row compute the same scores:
+ * shuffles in a branch that is never taken would cost the loops around it registers. */
+INLINE void repair_columns(const struct attn_args &a, const struct work &w, int row, int column) {
     const struct row_options options = row_options_of(a, w, row);
-    const int column = lane * 8;
     const element *const query = q_of(a, w) + row_offset(a, row, a.q_row, a.q_head);
     float o[8] = {0, 0, 0, 0, 0, 0, 0, 0};
     float reference = MINUS_INFINITY, sum = 0.0f;
@@ -91,7 +90,7 @@ INLINE void repair_rows(const struct attn_args &a, const struct work &w, int fir
                         int lane) {
 #pragma unroll 1
     for (int row = first; row < min(first + count, w.rows); row++) {
-        repair_row(a, w, row, lane);
+        repair_columns(a, w, row, lane * 8);
     }
 }
 
