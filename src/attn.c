@@ -318,6 +318,7 @@ static attn_status dispatch(const attn_plan *plan, const attn_tensors *tensors, 
     case FAMILY_FWD_MMA:
     case FAMILY_FWD_MMA_FULL:
     case FAMILY_FWD_MMA_DECODE:
+    case FAMILY_FWD_HOPPER_DECODE:
     case FAMILY_FWD_HOPPER:
     case FAMILY_FWD_HOPPER_CAUSAL:
     case FAMILY_FWD_HOPPER_FULL:

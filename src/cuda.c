@@ -353,8 +353,16 @@ attn_status cuda_forward(struct cuda *cuda, const char *name, const attn_problem
     if (status != ATTN_OK) {
         return status;
     }
-    static const struct cu_launch_attribute early = {.id = CU_LAUNCH_PROGRAMMATIC_SERIALIZATION,
-                                                     .value = {.flag = 1}};
+    struct cu_launch_attribute attributes[2];
+    unsigned attribute_count = 0;
+    if (geometry->begins_early) {
+        attributes[attribute_count++] = (struct cu_launch_attribute){
+            .id = CU_LAUNCH_PROGRAMMATIC_SERIALIZATION, .value = {.flag = 1}};
+    }
+    if (geometry->cluster > 0) {
+        attributes[attribute_count++] = (struct cu_launch_attribute){
+            .id = CU_LAUNCH_CLUSTER, .value = {.cluster = {geometry->cluster, 1, 1}}};
+    }
     struct attn_tma_args args;
     args.a = geometry->args;
     fill_pointers(&args.a, p, tensors);
@@ -370,8 +378,8 @@ attn_status cuda_forward(struct cuda *cuda, const char *name, const attn_problem
                                      .block = {geometry->block, 1, 1},
                                      .shared_bytes = geometry->shared_bytes,
                                      .stream = stream,
-                                     .attributes = &early,
-                                     .attribute_count = geometry->begins_early ? 1 : 0};
+                                     .attributes = attributes,
+                                     .attribute_count = attribute_count};
     if (code == CU_SUCCESS) { /* a CUkernel may stand for a CUfunction in a launch */
         code = cuda->driver.cuLaunchKernelEx(&launch, (cu_function)(void *)geometry->kernel->kernel,
                                              arguments, NULL);

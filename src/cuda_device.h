@@ -48,8 +48,8 @@ attn_status cuda_load(struct cuda *cuda, struct variant *variant, attn_error *er
  * bytes. */
 attn_status maps_check(const attn_problem *resolved, attn_error *error);
 
-/* Maps of tiles of so many query rows and keys, over memory that is not there. */
-attn_status maps_encode(struct cuda *cuda, const attn_problem *resolved, int block_q, int block_kv,
+/* Maps of boxes of so many query rows and keys, over memory that is not there. */
+attn_status maps_encode(struct cuda *cuda, const attn_problem *resolved, int rows_q, int rows_kv,
                         struct cuda_geometry *geometry, attn_error *error);
 
 /* Copies the plan's maps into the arguments of a launch, with the addresses of its tensors. */

@@ -97,13 +97,13 @@ static cu_result encode(const struct cuda *cuda, const struct tensor *t, attn_dt
     }
     return cuda->driver.cuTensorMapEncodeTiled(
         map, dtype == ATTN_FP16 ? CU_MAP_FP16 : CU_MAP_BF16, RANK, stand_in(), dims, strides, box,
-        element_strides, CU_MAP_INTERLEAVE_NONE, CU_MAP_SWIZZLE_128B, CU_MAP_PROMOTE_L2_256B,
+        element_strides, CU_MAP_INTERLEAVE_NONE, CU_MAP_SWIZZLE_128B, CU_MAP_PROMOTE_L2_128B,
         CU_MAP_FILL_ZEROS);
 }
 
-attn_status maps_encode(struct cuda *cuda, const attn_problem *p, int block_q, int block_kv,
+attn_status maps_encode(struct cuda *cuda, const attn_problem *p, int rows_q, int rows_kv,
                         struct cuda_geometry *geometry, attn_error *error) {
-    const int rows[CUDA_MAPS] = {block_q, block_kv, block_kv, BOX_ROWS_O};
+    const int rows[CUDA_MAPS] = {rows_q, rows_kv, rows_kv, BOX_ROWS_O};
     struct tensor tensors[CUDA_MAPS];
     bool pushed = false;
     attn_status status = cuda_enter(cuda, &pushed, error);

@@ -16,9 +16,16 @@ enum {
     PACKED_TILES = 4,    /* ... if its rows are not more than so many tiles */
     PART_BLOCKS = 2,     /* to a multiprocessor at most, where keys are shared ... */
     PART_TILES = 2,      /* ... and tiles of keys to a block, on average, at least */
+    CLUSTER_BLOCKS = 8,  /* of a cluster at most */
+    MOST_BLOCKS = 8,     /* to a multiprocessor, where keys are shared among clusters */
     GRID_YZ = 65535,     /* blocks in the second and third dimension of a grid */
     MOST_UNITS = 65536   /* multiprocessors: resident blocks count so far past the last tile */
 };
+
+#define STREAMS 0.6       /* of all multiprocessors: together they take what the memory gives */
+#define BLOCK_BEGINS 2.0  /* steps */
+#define CLUSTER_MEETS 0.5 /* steps, in a cluster */
+#define MEMORY_MEETS 1.5  /* steps, in the workspace */
 
 enum masks { ANY_MASK, NOT_CAUSAL, CAUSAL_ONLY };
 
@@ -35,9 +42,11 @@ static const struct family {
     enum grid grid;
     bool takes_head_dim_v; /* that is not head_dim */
     bool packs_heads;      /* rows of a group of query heads can share a tile */
-    bool has_maps;         /* copies by tensor maps */
+    bool has_maps;         /* copies by tensor maps ... */
+    bool warps_copy;       /* ... each warp its share of a tile of keys; else one all of it */
     bool has_counters;     /* blocks take tiles by a counter, and count who has ended */
     bool splits_keys;      /* several blocks share the keys of a tile of rows */
+    bool has_clusters;     /* ... in clusters, which share their memory */
     bool begins_early;     /* before the kernel in front of it has ended */
     bool positive_scale;   /* only such: the largest score is that of the largest product */
     int section_mib;       /* of K and V that stay in L2 while their heads are worked on */
@@ -78,6 +87,14 @@ static const struct family {
                                  .positive_scale = true,
                                  .begins_early = true,
                                  .section_mib = 32},
+    [FAMILY_FWD_HOPPER_DECODE] = {.takes_head_dim_v = true,
+                                  .packs_heads = true,
+                                  .has_maps = true,
+                                  .warps_copy = true,
+                                  .splits_keys = true,
+                                  .has_clusters = true,
+                                  .begins_early = true,
+                                  .section_mib = 32},
 };
 
 /* ---- blocks ---------------------------------------------------------------------------------- */
@@ -101,32 +118,75 @@ static struct cut cut_rows(const struct variant *variant, const attn_problem *p)
     return cut;
 }
 
-/* Blocks that share the keys of a tile of rows. */
-static int64_t count_parts(const struct cuda *cuda, const struct variant *variant,
-                           const struct cut *cut, const attn_problem *p) {
-    const int64_t blocks = cut->groups * cut->tiles;
-    if (!families[variant->family].splits_keys || blocks == 0) {
-        return 1;
-    }
-    const int64_t block_kv = variant->info.block_kv;
-    const int64_t most = (p->seq_kv + block_kv - 1) / block_kv / PART_TILES;
-    const int64_t wanted = PART_BLOCKS * (int64_t)cuda->units / blocks;
-    const int64_t parts = wanted < most ? wanted : most;
-    return parts > 1 ? parts : 1;
+/* The blocks that share the keys of a tile of rows. */
+struct split {
+    int64_t parts;   /* so many blocks */
+    int64_t cluster; /* ... in clusters of so many; 0: none */
+};
+
+/* Clusters of up to 8 blocks, if all of a problem have their place at once: up to 2 they always
+ * have; more of them leave multiprocessors without a block. */
+static bool is_one_cluster(int64_t parts, int64_t tiles, int64_t units) {
+    const bool power_of_2 = (parts & (parts - 1)) == 0;
+    return parts <= 2 || (power_of_2 && parts <= CLUSTER_BLOCKS && parts * tiles <= units * 7 / 8);
 }
 
-/* Counters for all blocks, or one for each tile of rows that has parts, and behind them what these
- * leave behind (kernels/args.h). */
-static void size_workspace(const struct variant *variant, const struct cut *cut, int64_t parts,
-                           struct cuda_geometry *geometry) {
+/* How long the blocks of a problem take, in steps. A step is a tile of keys, 64 KiB of K and V, as
+ * fast as one multiprocessor gets them; STREAMS of all of them are as fast as the memory is.
+ * Beginning, ending and meeting take their time, too. Measured on an H200: docs/kernels.md. */
+static double time_of_blocks(int64_t blocks, int64_t units, int64_t steps, double meeting) {
+    const double streams = STREAMS * (double)units, last = (double)(blocks % units);
+    const double full = (double)(blocks / units), rounds = ceil((double)blocks / (double)units);
+    const double slowdown = full / STREAMS + (last > 0.0 ? fmax(1.0, last / streams) : 0.0);
+    return (double)steps * slowdown + BLOCK_BEGINS * rounds + meeting;
+}
+
+/* So many parts that the GPU is done soonest. */
+static struct split split_in_clusters(int64_t units, int64_t tiles, int64_t tiles_kv) {
+    struct split best = {.parts = 1, .cluster = 1};
+    double least = time_of_blocks(tiles, units, tiles_kv, 0.0);
+    for (int64_t parts = 2; parts <= tiles_kv && parts * tiles <= MOST_BLOCKS * units; parts++) {
+        const bool one = is_one_cluster(parts, tiles, units);
+        const double time = time_of_blocks(parts * tiles, units, (tiles_kv + parts - 1) / parts,
+                                           one ? CLUSTER_MEETS : MEMORY_MEETS);
+        if (time < least) {
+            least = time;
+            best = (struct split){parts, one ? parts : parts % 2 == 0 ? 2 : 1};
+        }
+    }
+    return best;
+}
+
+static struct split split_keys(const struct cuda *cuda, const struct variant *variant,
+                               const struct cut *cut, const attn_problem *p) {
+    const struct family *family = &families[variant->family];
+    const int64_t blocks = cut->groups * cut->tiles, block_kv = variant->info.block_kv;
+    if (!family->splits_keys || blocks == 0) {
+        return (struct split){.parts = 1};
+    }
+    const int64_t tiles_kv = (p->seq_kv + block_kv - 1) / block_kv;
+    if (family->has_clusters) {
+        return split_in_clusters(cuda->units, blocks, tiles_kv);
+    }
+    const int64_t most = tiles_kv / PART_TILES;
+    const int64_t wanted = PART_BLOCKS * (int64_t)cuda->units / blocks;
+    const int64_t parts = wanted < most ? wanted : most;
+    return (struct split){.parts = parts > 1 ? parts : 1};
+}
+
+/* Counters for all blocks, or one for each tile of rows whose parts meet in memory, and behind them
+ * what these leave behind (kernels/args.h). */
+static void size_workspace(const struct variant *variant, const struct cut *cut,
+                           const struct split *split, struct cuda_geometry *geometry) {
     const size_t counter = sizeof(unsigned), tiles = (size_t)(cut->groups * cut->tiles);
+    const size_t parts = (size_t)(split->parts / (split->cluster > 0 ? split->cluster : 1));
     if (families[variant->family].has_counters) {
         geometry->workspace = geometry->counters = 2 * counter;
     } else if (parts > 1) {
         const size_t part = ATTN_PART_BYTES((size_t)variant->info.head_dim_max);
         const size_t lines = (tiles * counter + ATTN_PARTS_ALIGN - 1) / ATTN_PARTS_ALIGN;
         geometry->counters = lines * ATTN_PARTS_ALIGN;
-        geometry->workspace = geometry->counters + tiles * (size_t)parts * part;
+        geometry->workspace = geometry->counters + tiles * parts * part;
     }
 }
 
@@ -390,7 +450,7 @@ attn_status cuda_plan(struct cuda *cuda, struct variant *variant, const attn_pro
     const attn_variant *v = &variant->info;
     const struct family *family = &families[variant->family];
     const struct cut cut = cut_rows(variant, p);
-    const int64_t parts = count_parts(cuda, variant, &cut, p);
+    const struct split split = split_keys(cuda, variant, &cut, p);
     *geometry = (struct cuda_geometry){
         .kernel = variant->kernel,
         .block = (unsigned)(32 * v->warps),
@@ -398,6 +458,7 @@ attn_status cuda_plan(struct cuda *cuda, struct variant *variant, const attn_pro
         /* older drivers cannot capture such a launch into a graph */
         .begins_early = family->begins_early && cuda->driver.version >= 12030,
         .has_maps = family->has_maps,
+        .cluster = split.cluster > 1 ? (unsigned)split.cluster : 0,
         .args =
             {
                 .heads_q = (int)p->heads_q,
@@ -411,16 +472,17 @@ attn_status cuda_plan(struct cuda *cuda, struct variant *variant, const attn_pro
                 .packed_heads = (int)cut.packed_heads,
                 .section_heads = (int)section_groups(family, &cut, p),
                 .heads_all = (int)cut.groups,
-                .parts = (int)parts,
+                .parts = (int)split.parts,
             },
     };
-    size_workspace(variant, &cut, parts, geometry);
-    fill_grid(cuda, family, &cut, parts, p, geometry->grid);
+    size_workspace(variant, &cut, &split, geometry);
+    fill_grid(cuda, family, &cut, split.parts, p, geometry->grid);
     fill_strides(&geometry->args, p);
     fill_mask(&geometry->args, p);
     fill_options(&geometry->args, p);
     if (family->has_maps) {
-        status = maps_encode(cuda, p, v->block_q, v->block_kv, geometry, error);
+        const int keys = v->block_kv / (family->warps_copy ? v->warps : 1);
+        status = maps_encode(cuda, p, v->block_q, keys, geometry, error);
     }
     return status;
 }

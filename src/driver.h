@@ -41,10 +41,10 @@ enum cu_function_attribute { CU_FUNCTION_MAX_DYNAMIC_SHARED = 8 };
 enum cu_map_type { CU_MAP_FP16 = 6, CU_MAP_BF16 = 9 };
 enum cu_map_interleave { CU_MAP_INTERLEAVE_NONE = 0 };
 enum cu_map_swizzle { CU_MAP_SWIZZLE_128B = 3 };
-enum cu_map_promotion { CU_MAP_PROMOTE_L2_256B = 3 };
+enum cu_map_promotion { CU_MAP_PROMOTE_L2_128B = 2 };
 enum cu_map_fill { CU_MAP_FILL_ZEROS = 0 };
 
-enum cu_launch_attribute_id { CU_LAUNCH_PROGRAMMATIC_SERIALIZATION = 6 };
+enum cu_launch_attribute_id { CU_LAUNCH_CLUSTER = 4, CU_LAUNCH_PROGRAMMATIC_SERIALIZATION = 6 };
 
 /* CUlaunchAttribute */
 struct cu_launch_attribute {
@@ -53,6 +53,7 @@ struct cu_launch_attribute {
     union {
         char bytes[64];
         int flag;
+        unsigned cluster[3];
     } value;
 };
 

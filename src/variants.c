@@ -31,6 +31,7 @@ enum {
 #define FAMILY_fwd_mma FAMILY_FWD_MMA
 #define FAMILY_fwd_mma_full FAMILY_FWD_MMA_FULL
 #define FAMILY_fwd_mma_decode FAMILY_FWD_MMA_DECODE
+#define FAMILY_fwd_hopper_decode FAMILY_FWD_HOPPER_DECODE
 #define FAMILY_fwd_hopper FAMILY_FWD_HOPPER
 #define FAMILY_fwd_hopper_causal FAMILY_FWD_HOPPER_CAUSAL
 #define FAMILY_fwd_hopper_full FAMILY_FWD_HOPPER_FULL
@@ -40,6 +41,7 @@ enum {
 #define MATRIX_fwd_mma true
 #define MATRIX_fwd_mma_full true
 #define MATRIX_fwd_mma_decode true
+#define MATRIX_fwd_hopper_decode true
 #define MATRIX_fwd_hopper true
 #define MATRIX_fwd_hopper_causal true
 #define MATRIX_fwd_hopper_full true
@@ -49,6 +51,7 @@ enum {
 #define OPTIONS_fwd_mma 0
 #define OPTIONS_fwd_mma_full ALL_OPTIONS
 #define OPTIONS_fwd_mma_decode ALL_OPTIONS
+#define OPTIONS_fwd_hopper_decode ALL_OPTIONS
 #define OPTIONS_fwd_hopper 0
 #define OPTIONS_fwd_hopper_causal 0
 #define OPTIONS_fwd_hopper_full (LENGTH_OPTIONS | ATTN_OPTION_SOFTCAP)
@@ -58,6 +61,7 @@ enum {
 #define MULTIPLE_fwd_mma(dim) 8 /* the tile is filled up with zeros */
 #define MULTIPLE_fwd_mma_full(dim) 8
 #define MULTIPLE_fwd_mma_decode(dim) 8
+#define MULTIPLE_fwd_hopper_decode(dim) 8
 #define MULTIPLE_fwd_hopper(dim) 8 /* likewise, by the tensor map */
 #define MULTIPLE_fwd_hopper_causal(dim) 8
 #define MULTIPLE_fwd_hopper_full(dim) 8

@@ -5,11 +5,11 @@
  * The last result is kept: tests launch the same thing a thousand times. It is used again only if
  * the arguments and every byte of the inputs are the same.
  *
- * What of the arguments a kernel reads is the family's business: names with fwd_mma_full and
- * fwd_mma_decode take everything (of the latter's blocks, `parts` share a tile), with
- * fwd_hopper_full everything but ALiBi, bias and sink, with fwd_mma or fwd_hopper everything but
- * the options, others causal and diagonal alone. The blocks of fwd_hopper stay and take one tile
- * after the other, so all are reached.
+ * What of the arguments a kernel reads is the family's business: names with fwd_mma_full,
+ * fwd_mma_decode and fwd_hopper_decode take everything (of the latter two's blocks, `parts` share a
+ * tile), with fwd_hopper_full everything but ALiBi, bias and sink, with fwd_mma or fwd_hopper
+ * everything but the options, others causal and diagonal alone. The blocks of other fwd_hopper stay
+ * and take one tile after the other, so all are reached.
  *
  * Invariant: it reads and writes through the arguments of the launch alone, so that a wrong stride,
  * size or pointer in them gives a wrong result, or a report of ASan.
@@ -415,12 +415,12 @@ void fake_compute(const char *kernel, unsigned int blocks, const struct attn_arg
                                                  : NULL;
     const bool hopper = strstr(kernel, "fwd_hopper") != NULL;
     job.bounds = hopper || strstr(kernel, "fwd_mma") != NULL;
-    job.options =
-        job.bounds && (strstr(kernel, "_full") != NULL || strstr(kernel, "_decode") != NULL);
-    if (strstr(kernel, "_decode") != NULL) {
+    const bool shares = strstr(kernel, "_decode") != NULL;
+    job.options = job.bounds && (strstr(kernel, "_full") != NULL || shares);
+    if (shares) {
         job.blocks /= (unsigned int)args->parts;
     }
-    if (hopper) {
+    if (hopper && !shares) {
         job.blocks = (unsigned int)(args->heads_all * args->tiles_q);
         job.args.alibi = 0;
         job.args.sink = NULL;

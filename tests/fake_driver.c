@@ -122,6 +122,7 @@ void fake_log_launch(const struct fake_launch *launch, void *stream) {
         memcpy(call->block, launch->block, sizeof call->block);
         call->shared = launch->shared;
         call->early = launch->early;
+        call->cluster = launch->cluster;
         call->stream = stream;
         unsigned char *to = call->args;
         if (fake_takes_maps(launch->kernel->name)) {

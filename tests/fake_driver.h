@@ -87,6 +87,7 @@ struct fake_call {
     char kernel[FAKE_NAME];
     unsigned int grid[3], block[3], shared;
     void *stream;
+    unsigned int cluster;          /* blocks of one; 0: none */
     bool early;                    /* begins before the kernel in front of it has ended */
     unsigned char args[FAKE_ARGS]; /* struct attn_args or attn_tma_args, then 0 */
 };

@@ -20,6 +20,7 @@ enum { FAKE_MAPS = 4 }; /* of struct attn_tma_args */
 struct fake_launch {
     struct fake_object *kernel;
     unsigned int grid[3], block[3], shared;
+    unsigned int cluster;                                   /* blocks; 0: none */
     bool early;                                             /* programmatic stream serialization */
     unsigned char maps[FAKE_MAPS][sizeof(struct fake_map)]; /* where the kernel takes them */
     struct attn_args args;

@@ -15,7 +15,7 @@ enum {
     TYPE_FP16 = 6,
     TYPE_BF16 = 9,
     SWIZZLE_128B = 3,
-    PROMOTION_256B = 3,
+    PROMOTION_128B = 2,
     COLUMNS = 64,
     ROWS_O = 64,
     MAP_ALIGNMENT = 64
@@ -108,11 +108,17 @@ bool fake_takes_maps(const char *kernel) {
     return strstr(kernel, "fwd_hopper") != NULL;
 }
 
-/* Rows and keys of the tile. */
-static bool read_tile(const char *kernel, int *rows, int *keys) {
-    for (const char *at = kernel; (at = strstr(at, "_d")) != NULL; at++) {
+static bool is_decode(const char *kernel) {
+    return strstr(kernel, "_decode") != NULL;
+}
+
+/* Rows and keys of a box: of the tile, or of a warp's share of its keys. */
+static bool read_box(const struct fake_launch *launch, int *rows, int *keys) {
+    const int warps = (int)launch->block[0] / 32;
+    for (const char *at = launch->kernel->name; (at = strstr(at, "_d")) != NULL; at++) {
         int dim;
         if (sscanf(at, "_d%d_%dx%d", &dim, rows, keys) == 3) {
+            *keys /= is_decode(launch->kernel->name) ? warps : 1;
             return true;
         }
     }
@@ -132,7 +138,7 @@ static bool agrees(const struct fake_map *map, const struct tensor *t, int type)
     const int box[] = {COLUMNS, t->box, 1, 1};
     bool fine = map->magic == MAGIC && map->rank == 4 && map->type == type &&
                 map->interleave == 0 && map->swizzle == SWIZZLE_128B &&
-                map->promotion == PROMOTION_256B && map->fill == 0 &&
+                map->promotion == PROMOTION_128B && map->fill == 0 &&
                 (t->address == NULL || map->address == (uintptr_t)t->address);
     for (int i = 0; i < 4 && fine; i++) {
         const bool any = i == 1 && t->rows == 0;
@@ -143,8 +149,9 @@ static bool agrees(const struct fake_map *map, const struct tensor *t, int type)
     return fine;
 }
 
-/* fwd_hopper_split has a block for each (head, tile, batch); the others have blocks that stay, none
- * of them without a tile. All begin early and wait themselves for the kernel before them. */
+/* fwd_hopper_split has a block for each (head, tile, batch), fwd_hopper_decode so many parts for
+ * each tile; the others have blocks that stay, none of them without a tile. All begin early and
+ * wait themselves for the kernel before them. */
 static bool grid_fits(const struct fake_launch *launch) {
     const struct attn_args *a = &launch->args;
     const unsigned int *grid = launch->grid;
@@ -155,14 +162,20 @@ static bool grid_fits(const struct fake_launch *launch) {
         return grid[0] == (unsigned int)a->heads_q && grid[1] == (unsigned int)a->tiles_q &&
                grid[2] == (unsigned int)(a->heads_all / a->heads_q);
     }
-    return grid[0] <= (long long)a->heads_all * a->tiles_q && grid[1] == 1 && grid[2] == 1;
+    const long long tiles = (long long)a->heads_all * a->tiles_q;
+    return (is_decode(launch->kernel->name) ? grid[0] == tiles * a->parts : grid[0] <= tiles) &&
+           grid[1] == 1 && grid[2] == 1;
 }
 
-/* Some take tiles by counters, which they leave as they found them: at 0. */
+/* Some take tiles by counters, or count clusters, and leave them as they found them: at 0. */
 static bool counters_are_ready(const struct fake_launch *launch) {
     const char *kernel = launch->kernel->name;
     const unsigned *counters = launch->args.counters;
     const bool counts = strstr(kernel, "_causal") != NULL || strstr(kernel, "_full") != NULL;
+    const unsigned int cluster = launch->cluster > 0 ? launch->cluster : 1;
+    if (is_decode(kernel)) {
+        return (counters != NULL) == ((unsigned int)launch->args.parts / cluster > 1);
+    }
     if (!counts) {
         return counters == NULL;
     }
@@ -172,12 +185,13 @@ static bool counters_are_ready(const struct fake_launch *launch) {
 bool fake_maps_agree(const struct fake_launch *launch) {
     const struct attn_args *a = &launch->args;
     const char *kernel = launch->kernel->name;
-    int block_q, block_kv;
-    if (!read_tile(kernel, &block_q, &block_kv) || a->heads_q < 1 || a->heads_per_kv < 1) {
+    int rows, keys_of_box;
+    if (!read_box(launch, &rows, &keys_of_box) || a->heads_q < 1 || a->heads_per_kv < 1) {
         return false;
     }
-    const bool packed = strstr(kernel, "_full") != NULL && a->cu_seqlens_q != NULL;
-    const long long batches = packed ? 1 : a->heads_all / a->heads_q;
+    const bool packed =
+        a->cu_seqlens_q != NULL && (strstr(kernel, "_full") != NULL || is_decode(kernel));
+    const long long batches = packed ? 1 : (long long)a->heads_all * a->packed_heads / a->heads_q;
     const long long heads_kv = a->heads_q / a->heads_per_kv;
     /* how many packed rows there are is told by no argument; without keys there is one, of one head
      */
@@ -185,13 +199,14 @@ bool fake_maps_agree(const struct fake_launch *launch) {
     const bool none = !packed && keys == 0;
     const long long least = none ? 1 : keys, heads = none ? 1 : heads_kv, of = none ? 1 : batches;
     const struct tensor tensors[] = {
-        {a->q, a->head_dim, queries, a->heads_q, batches, a->q_row, a->q_head, a->q_batch, block_q},
-        {a->k, a->head_dim, least, heads, of, a->k_row, a->k_head, a->k_batch, block_kv},
-        {a->v, a->head_dim_v, least, heads, of, a->v_row, a->v_head, a->v_batch, block_kv},
+        {a->q, a->head_dim, queries, a->heads_q, batches, a->q_row, a->q_head, a->q_batch, rows},
+        {a->k, a->head_dim, least, heads, of, a->k_row, a->k_head, a->k_batch, keys_of_box},
+        {a->v, a->head_dim_v, least, heads, of, a->v_row, a->v_head, a->v_batch, keys_of_box},
         {a->o, a->head_dim_v, queries, a->heads_q, batches, a->o_row, a->o_head, a->o_batch,
          ROWS_O},
     };
-    bool fine = a->packed_heads == 1 && grid_fits(launch) && counters_are_ready(launch);
+    bool fine = (a->packed_heads == 1 || is_decode(kernel)) && grid_fits(launch) &&
+                counters_are_ready(launch);
     for (int i = 0; i < FAKE_MAPS && fine; i++) {
         struct fake_map map;
         memcpy(&map, launch->maps[i], sizeof map);

@@ -20,6 +20,7 @@ enum {
     ABI_NEW = 0x41,
     SHARED_UNASKED = 49152,
     MAX_DYNAMIC_SHARED = 8,
+    CLUSTER_DIMENSION = 4,
     PROGRAMMATIC_SERIALIZATION = 6
 };
 
@@ -232,13 +233,24 @@ static bool sizes_are_legal(const struct launch_config *config) {
            grid[2] >= 1 && grid[2] <= 65535 && threads >= 1 && threads <= 1024;
 }
 
-/* Of the attributes it knows one; others are none that libattn may ask for. */
+static bool cluster_is_legal(const struct launch_config *config, const int size[3]) {
+    return size[0] >= 1 && size[0] <= 8 && size[1] == 1 && size[2] == 1 &&
+           config->grid[0] % (unsigned int)size[0] == 0;
+}
+
+/* Of the attributes it knows two; others are none that libattn may ask for. */
 static bool read_attributes(const struct launch_config *config, struct fake_launch *launch) {
     for (unsigned int i = 0; i < config->attribute_count; i++) {
-        if (config->attributes == NULL || config->attributes[i].id != PROGRAMMATIC_SERIALIZATION) {
+        const struct launch_attribute *attribute =
+            config->attributes != NULL ? &config->attributes[i] : NULL;
+        if (attribute != NULL && attribute->id == PROGRAMMATIC_SERIALIZATION) {
+            launch->early = attribute->value[0] != 0;
+        } else if (attribute != NULL && attribute->id == CLUSTER_DIMENSION &&
+                   cluster_is_legal(config, attribute->value)) {
+            launch->cluster = (unsigned int)attribute->value[0];
+        } else {
             return false;
         }
-        launch->early = config->attributes[i].value[0] != 0;
     }
     return true;
 }

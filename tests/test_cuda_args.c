@@ -123,6 +123,10 @@ static bool has_counters(const attn_variant *variant) {
 
 enum { MULTIPROCESSORS = 20 }; /* of the fake driver's first device */
 
+static bool has_clusters(const attn_variant *variant) {
+    return strcmp(variant->family, "fwd_hopper_decode") == 0;
+}
+
 /* Blocks that share the keys of a tile of rows: two to a multiprocessor, two tiles of keys to each,
  * if there are so many. `tiles` of all heads. */
 static long long parts_of(const attn_problem *p, const attn_variant *variant, long long tiles) {
@@ -131,13 +135,25 @@ static long long parts_of(const attn_problem *p, const attn_variant *variant, lo
     return strcmp(variant->family, "fwd_mma_decode") == 0 && parts > 1 ? parts : 1;
 }
 
-/* Counters: two, or one for each tile whose keys are shared, in whole 256 bytes, and 16 rows of O,
- * a reference and a sum for each part. */
-static size_t workspace_of(const attn_problem *p, const attn_variant *variant, long long tiles) {
-    const size_t parts = (size_t)parts_of(p, variant, tiles), all = (size_t)tiles;
+/* How clusters share keys is pinned below (keys_are_shared_as_measured); what holds always: whole
+ * clusters, of which those that have more than two blocks all have their place, a tile of keys for
+ * each block. */
+static void check_clusters(const struct fake_call *launch, const attn_problem *p,
+                           const attn_variant *variant, long long tiles, long long parts) {
+    const long long keys = (p->seq_kv + variant->block_kv - 1) / variant->block_kv;
+    const long long cluster = launch->cluster > 0 ? launch->cluster : 1;
+    CHECK(launch->cluster != 1 && parts % cluster == 0);
+    CHECK(cluster <= 2 || (cluster == parts && (cluster == 4 || cluster == 8) &&
+                           8 * cluster * tiles <= 7 * MULTIPROCESSORS));
+    CHECK(parts == 1 || (parts <= keys && parts * tiles <= 8 * MULTIPROCESSORS));
+}
+
+/* Counters: two, or one for each tile whose keys are shared by more than a cluster, in whole 256
+ * bytes, and 16 rows of O, a reference and a sum for each part. */
+static size_t workspace_of(const attn_variant *variant, long long tiles, long long parts) {
     if (parts > 1) {
-        return (4 * all + 255) / 256 * 256 +
-               all * parts * (size_t)(4 * 16 * variant->head_dim_max + 4 * 32 * 4);
+        return (4 * (size_t)tiles + 255) / 256 * 256 +
+               (size_t)(tiles * parts) * (size_t)(4 * 16 * variant->head_dim_max + 4 * 32 * 4);
     }
     return has_counters(variant) ? 2 * sizeof(unsigned) : 0;
 }
@@ -187,8 +203,8 @@ static bool is_mma(const attn_variant *variant) {
 /* Few queries of a group of heads share a tile, unless it took more than four. */
 static long long packed_heads(const attn_problem *p, const attn_variant *variant) {
     const long long heads = p->heads_q / p->heads_kv;
-    return is_mma(variant) && p->seq_q <= 16 && p->seq_q * heads <= 4 * variant->block_q ? heads
-                                                                                         : 1;
+    const bool packs = is_mma(variant) || has_clusters(variant);
+    return packs && p->seq_q <= 16 && p->seq_q * heads <= 4 * variant->block_q ? heads : 1;
 }
 
 /* Sections are as equal as can be, and K and V of one fit in so many MiB, if one head's do. */
@@ -252,7 +268,8 @@ static void check_options(const struct attn_args *args, const attn_problem *p,
 
 /* p is resolved. */
 static void check_launch(const struct fake_call *launch, const attn_problem *p,
-                         const attn_tensors *t, const attn_variant *variant, void *stream) {
+                         const attn_tensors *t, const attn_variant *variant, size_t workspace,
+                         void *stream) {
     const struct attn_args args = args_of(launch, variant);
     const long long packed = packed_heads(p, variant);
     const long long tiles = (p->seq_q * packed + variant->block_q - 1) / variant->block_q;
@@ -268,8 +285,15 @@ static void check_launch(const struct fake_call *launch, const attn_problem *p,
     CHECK_EQ(args.seq_q, p->seq_q);
     CHECK_EQ(args.seq_kv, p->seq_kv);
     CHECK_EQ(args.tiles_q, tiles);
-    CHECK_EQ(args.parts, parts_of(p, variant, tiles * args.heads_all));
-    CHECK(args.counters == (has_counters(variant) || args.parts > 1 ? COUNTERS : NULL));
+    if (has_clusters(variant)) {
+        check_clusters(launch, p, variant, tiles * args.heads_all, args.parts);
+    } else {
+        CHECK_EQ(args.parts, parts_of(p, variant, tiles * args.heads_all));
+        CHECK_EQ(launch->cluster, 0);
+    }
+    const long long meeting = args.parts / (launch->cluster > 0 ? launch->cluster : 1);
+    CHECK_EQ(workspace, workspace_of(variant, tiles * args.heads_all, meeting));
+    CHECK(args.counters == (workspace > 0 ? COUNTERS : NULL));
     CHECK_EQ(args.head_dim, p->head_dim);
     CHECK_EQ(args.head_dim_v, p->head_dim_v);
     CHECK_EQ(args.packed_heads, packed);
@@ -283,8 +307,9 @@ static void check_launch(const struct fake_call *launch, const attn_problem *p,
     if (split) {
         CHECK_EQ(launch->grid[0], p->heads_q);
     } else {
+        const bool stays = is_hopper(variant) && !has_clusters(variant);
         CHECK_EQ(launch->grid[0],
-                 is_hopper(variant) && all > MULTIPROCESSORS ? MULTIPROCESSORS : all * args.parts);
+                 stays && all > MULTIPROCESSORS ? MULTIPROCESSORS : all * args.parts);
     }
     CHECK_EQ(launch->grid[1], split ? tiles : 1);
     CHECK_EQ(launch->grid[2], split ? p->batch : 1);
@@ -410,10 +435,7 @@ static void run_one(attn_context *context, const attn_variant *variant, uint64_t
         return;
     }
     CHECK_STR(attn_plan_variant(plan), variant->name);
-    const long long packed = packed_heads(&full, variant);
-    const long long tiles = (full.seq_q * packed + variant->block_q - 1) / variant->block_q;
     const size_t workspace = attn_workspace_size(plan);
-    CHECK_EQ(workspace, workspace_of(&full, variant, tiles * full.batch * full.heads_q / packed));
     t.lse = rng_chance(&rng, 50) ? t.lse : NULL;
     void *stream = rng_chance(&rng, 50) ? (void *)(uintptr_t)rng_range(&rng, 1, 2) : NULL;
     fake->forget();
@@ -421,7 +443,7 @@ static void run_one(attn_context *context, const attn_variant *variant, uint64_t
         check_calls(variant);
         const struct fake_call *launch = launch_at(0);
         if (CHECK(launch != NULL)) {
-            check_launch(launch, &full, &t, variant, stream);
+            check_launch(launch, &full, &t, variant, workspace, stream);
         }
     }
     attn_plan_destroy(plan);
@@ -451,6 +473,60 @@ TEST(drawn_problems) {
     }
     CHECK_EQ(listed, count + 14);
     CHECK_STATUS(attn_variant_get(context, listed, &variant, &why), ATTN_INVALID, &why);
+    attn_close(context);
+    fake_end();
+}
+
+/* What split_keys counts out for a GPU of 20 multiprocessors: tiles of rows and of keys, blocks
+ * that share them, of a cluster. */
+static const struct {
+    int tiles, keys;
+    int parts, cluster;
+} SHARED_KEYS[] = {
+    {1, 1, 1, 0},   {1, 2, 2, 2},   {1, 8, 8, 8},    {1, 64, 16, 2},  {2, 64, 8, 8},
+    {3, 4, 4, 4},   {4, 64, 4, 4},  {5, 64, 4, 2},   {7, 64, 2, 2},   {16, 64, 1, 0},
+    {21, 64, 4, 2}, {40, 64, 1, 0}, {24, 640, 4, 2}, {400, 64, 1, 0},
+};
+
+static void check_shared_keys(attn_context *context, const attn_variant *variant, int row) {
+    attn_problem p = gpu_problem();
+    const attn_tensors t = stand_ins();
+    attn_error why;
+    p.dtype = (variant->dtypes & 1U << ATTN_FP16) != 0 ? ATTN_FP16 : ATTN_BF16;
+    p.batch = 1;
+    p.heads_q = p.heads_kv = SHARED_KEYS[row].tiles;
+    p.seq_q = 1;
+    p.seq_kv = (int64_t)SHARED_KEYS[row].keys * variant->block_kv;
+    p.head_dim = p.head_dim_v = variant->head_dim_max;
+    attn_plan *plan = plan_on(context, &p, variant->name);
+    if (plan == NULL) {
+        return;
+    }
+    fake->forget();
+    CHECK_STATUS(attn_forward(plan, &t, COUNTERS, attn_workspace_size(plan), NULL, &why), ATTN_OK,
+                 &why);
+    const struct fake_call *launch = launch_at(0);
+    if (CHECK(launch != NULL)) {
+        CHECK_EQ(args_of(launch, variant).parts, SHARED_KEYS[row].parts);
+        CHECK_EQ(launch->cluster, SHARED_KEYS[row].cluster);
+    }
+    attn_plan_destroy(plan);
+}
+
+TEST(keys_are_shared_as_measured) {
+    SKIP_WITHOUT_KERNELS();
+    attn_variant list[BUILT_IN_MAX];
+    if (!fake_begin(1)) {
+        return;
+    }
+    attn_context *context = fake_open("cuda");
+    const int count = context != NULL ? built_in_variants(list) : 0;
+    for (int i = 0; i < count; i++) {
+        const int rows = sizeof SHARED_KEYS / sizeof *SHARED_KEYS;
+        for (int row = 0; row < rows && has_clusters(&list[i]); row++) {
+            check_shared_keys(context, &list[i], row);
+        }
+    }
     attn_close(context);
     fake_end();
 }

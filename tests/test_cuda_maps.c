@@ -51,7 +51,7 @@ struct expected {
 static void check_map(const char *name, const struct fake_map *map, const struct expected *e,
                       const void *address, attn_dtype dtype) {
     bool same = map->rank == 4 && map->type == (dtype == ATTN_FP16 ? 6 : 9) &&
-                map->interleave == 0 && map->swizzle == 3 && map->promotion == 3 && map->fill == 0;
+                map->interleave == 0 && map->swizzle == 3 && map->promotion == 2 && map->fill == 0;
     CHECK_MSG(same, "%s: rank %d, type %d, interleave %d, swizzle %d, promotion %d, fill %d", name,
               map->rank, map->type, map->interleave, map->swizzle, map->promotion, map->fill);
     CHECK(map->address == (uintptr_t)address);

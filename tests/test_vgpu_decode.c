@@ -1,23 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * test_vgpu_decode.c - few rows and many keys, which fwd_mma_decode shares among blocks, on the
- * virtual GPU: parts that get no keys, tiles of rows of several heads, every option, sequences of
- * their own lengths, NaN in one part.
+ * test_vgpu_decode.c - few rows and many keys, which fwd_mma_decode and fwd_hopper_decode share
+ * among blocks, on the virtual GPU: parts that get no keys, tiles of rows of several heads, every
+ * option, sequences of their own lengths, NaN in one part.
  *
- * Invariant: each problem is one whose keys are shared (it has a workspace). Every fourth is
- * computed twice in one (run_sample), which counters that are not 0 again would show.
+ * Invariant: each problem is one whose keys fwd_mma_decode shares (its plan has a workspace); those
+ * of fwd_hopper_decode are shared by a cluster, by several, and by none. Every fourth is computed
+ * twice in one (run_sample), which counters that are not 0 again would show.
  */
 #include "edge_fixture.h"
 #include "parity.h" /* and with it what tests of tool/ link */
 
-static const char FAMILY[] = "fwd_mma_decode";
+static const char COUNTING[] = "fwd_mma_decode", CLUSTER[] = "fwd_hopper_decode";
 
-/* The edge, with every variant of the family; each dtype has its turn. */
+static bool shares_keys(const attn_variant *variant) {
+    return strcmp(variant->family, COUNTING) == 0 || strcmp(variant->family, CLUSTER) == 0;
+}
+
+/* The edge, with every variant of both families; each dtype has its turn. */
 static void try_parts(const struct edge *edge) {
     attn_variant variant = {.size = sizeof variant};
     int count = 0, widest = 0;
     for (int32_t i = 0; attn_variant_get(context, i, &variant, NULL) == ATTN_OK; i++) {
-        if (strcmp(variant.family, FAMILY) != 0) {
+        if (!shares_keys(&variant)) {
             continue;
         }
         widest = variant.head_dim_max > widest ? variant.head_dim_max : widest;
@@ -30,7 +35,8 @@ static void try_parts(const struct edge *edge) {
             p.total_kv = p.batch * p.seq_kv;
         }
         if (attn_plan_create(context, &p, variant.name, &plan, &why) == ATTN_OK) {
-            CHECK_MSG(attn_workspace_size(plan) > 0, "%s has one part", variant.name);
+            CHECK_MSG(attn_workspace_size(plan) > 0 || strcmp(variant.family, COUNTING) != 0,
+                      "%s has one part", variant.name);
             attn_plan_destroy(plan);
             CHECK(try_variant(edge, &variant, false));
             count++;
@@ -44,7 +50,7 @@ static void try_parts(const struct edge *edge) {
 static bool has_decode(void) {
     attn_variant variant = {.size = sizeof variant};
     for (int32_t i = 0; attn_variant_get(context, i, &variant, NULL) == ATTN_OK; i++) {
-        if (strcmp(variant.family, FAMILY) == 0) {
+        if (shares_keys(&variant)) {
             return true;
         }
     }
@@ -70,6 +76,35 @@ TEST(one_query_of_many_keys) {
     try_parts(&edge);
     edge.problem.head_dim = edge.problem.head_dim_v = 128;
     try_parts(&edge);
+}
+
+/* Every variant of fwd_hopper_decode; whether parts meet in the workspace. */
+static void try_clusters(const struct edge *edge, bool in_memory) {
+    attn_variant variant = {.size = sizeof variant};
+    for (int32_t i = 0; attn_variant_get(context, i, &variant, NULL) == ATTN_OK; i++) {
+        attn_problem p = edge->problem;
+        attn_plan *plan = NULL;
+        attn_error why;
+        p.dtype = (variant.dtypes & 1U << ATTN_FP16) != 0 ? ATTN_FP16 : ATTN_BF16;
+        if (strcmp(variant.family, CLUSTER) == 0 &&
+            CHECK_STATUS(attn_plan_create(context, &p, variant.name, &plan, &why), ATTN_OK, &why)) {
+            CHECK_EQ(attn_workspace_size(plan) > 0, in_memory);
+            attn_plan_destroy(plan);
+            CHECK(try_variant(edge, &variant, false));
+        }
+    }
+}
+
+/* Few keys are one block's, more of them a cluster's, many those of clusters. */
+TEST(clusters_of_every_kind) {
+    NEEDS_DECODE;
+    struct edge edge = {.problem = problem_of(2, 4, 1, 60)};
+    try_clusters(&edge, false);
+    edge.problem.seq_kv = 500;
+    try_clusters(&edge, false);
+    edge.problem.seq_kv = 9001;
+    edge.problem.batch = 1;
+    try_clusters(&edge, true);
 }
 
 /* 64 rows are four tiles, and 13 queries of 3 heads no whole number of them. */

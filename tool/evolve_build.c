@@ -232,10 +232,11 @@ static void identify(const char *source_hash, char flags[][FLAG_SIZE], int flag_
 int64_t tensor_ops_demanded(const struct family *family, const struct knobs *knobs) {
     const int64_t bm = knobs->value[KNOB_BLOCK_Q], bn = knobs->value[KNOB_BLOCK_KV];
     const int64_t d = family->head_dim, warps = knobs->value[KNOB_WARPS];
-    if (strncmp(family->kernel, "fwd_hopper", 10) == 0) {
+    const bool decode = strcmp(family->kernel, "fwd_hopper_decode") == 0; /* by mma.sync, too */
+    if (strncmp(family->kernel, "fwd_hopper", 10) == 0 && !decode) {
         return d / 16 + bn / 16;
     }
-    if (strncmp(family->kernel, "fwd_mma", 7) == 0) {
+    if (strncmp(family->kernel, "fwd_mma", 7) == 0 || decode) {
         const int64_t rows = bm / 16 < warps ? bm / 16 : warps;
         return bm / 16 / rows * (bn / (warps / rows)) * d / 64;
     }

@@ -109,6 +109,14 @@ static const struct kind KINDS[] = {
                 [KNOB_WARPS] = VALUES(1, 2, 4, 8),
                 [KNOB_STAGES] = VALUES(2, 3, 4, 5),
                 [KNOB_RESIDENT] = VALUES(KNOB_AUTO, 1, 2, 3, 4, 6, 8)}},
+    {.kernel = "fwd_hopper_decode",
+     .arch = "sm_90a",
+     .dims = {64, 128, 256},
+     .values = {[KNOB_BLOCK_Q] = VALUES(16),
+                [KNOB_BLOCK_KV] = VALUES(32, 64, 128, 256),
+                [KNOB_WARPS] = VALUES(2, 4, 8),
+                [KNOB_STAGES] = VALUES(2, 3, 4, 5, 6),
+                [KNOB_RESIDENT] = VALUES(KNOB_AUTO, 1, 2, 3)}},
     OLD("fwd_wmma"),
     OLD("fwd_scalar"),
     {.kernel = "cpu_tile",
@@ -122,9 +130,17 @@ static const struct kind KINDS[] = {
 };
 enum { KIND_COUNT = sizeof KINDS / sizeof *KINDS };
 
-const char *const GPU_KERNELS[] = {
-    "fwd_hopper",   "fwd_hopper_causal", "fwd_hopper_full", "fwd_hopper_split", "fwd_mma",
-    "fwd_mma_full", "fwd_mma_decode",    "fwd_wmma",        "fwd_scalar",       NULL};
+const char *const GPU_KERNELS[] = {"fwd_hopper",
+                                   "fwd_hopper_causal",
+                                   "fwd_hopper_full",
+                                   "fwd_hopper_split",
+                                   "fwd_mma",
+                                   "fwd_mma_full",
+                                   "fwd_mma_decode",
+                                   "fwd_hopper_decode",
+                                   "fwd_wmma",
+                                   "fwd_scalar",
+                                   NULL};
 
 static const struct kind *kind_of(const char *kernel) {
     for (int i = 0; i < KIND_COUNT; i++) {
@@ -184,6 +200,9 @@ int knobs_shared(const struct family *family, const struct knobs *knobs) {
     const int stages = knobs->value[KNOB_STAGES], d = family->head_dim;
     if (strcmp(family->kernel, "fwd_hopper_split") == 0) {
         return 2 * tma_columns(d) * (bm + 2 * stages * bn) + 1024;
+    }
+    if (strcmp(family->kernel, "fwd_hopper_decode") == 0) {
+        return 2 * tma_columns(d) * (bm + 64 + 2 * stages * bn) + 1024;
     }
     if (starts(family->kernel, "fwd_hopper")) {
         return 2 * tma_columns(d) * ((d <= 128 ? 2 : 1) * bm + 2 * stages * bn) + 1024;
@@ -291,6 +310,27 @@ static bool split_fits(const struct family *family, const struct knobs *knobs, a
     return true;
 }
 
+static bool decode_fits(const struct family *family, const struct knobs *knobs, attn_error *why) {
+    const int bn = knobs->value[KNOB_BLOCK_KV], warps = knobs->value[KNOB_WARPS];
+    const int stages = knobs->value[KNOB_STAGES], d = family->head_dim, keys = bn / warps;
+    if (keys < 16 || keys > 64 || keys % 16 != 0) {
+        return explain(why, "block_kv %d on %d warps, expected 16 to 64 keys for each", bn, warps);
+    }
+    if (4 * stages * keys * d < 4 * 32 * (d / 2 + 4)) {
+        return explain(why, "stages %d of %d keys leave too little room for O", stages, keys);
+    }
+    const int held = d / 2 + keys / 2 + (d / 4 <= 32 ? d / 4 : 0) + 4, room = d > 128 ? 104 : 88;
+    const int asked = knobs->value[KNOB_RESIDENT];
+    const int blocks = asked != KNOB_AUTO ? asked : warps < 8 ? 8 / warps : 1;
+    const int file = REGISTER_FILE / (blocks * warps * 32) / 8 * 8;
+    const int most = file < THREAD_REGISTERS ? file : THREAD_REGISTERS;
+    return held + room <= most ||
+           explain(why,
+                   "a lane holds about %d numbers and needs %d registers to work, %d blocks of %d "
+                   "warps leave it %d",
+                   held, room, blocks, warps, most);
+}
+
 static bool old_fits(const struct family *family, const struct knobs *knobs, attn_error *why) {
     const int bm = knobs->value[KNOB_BLOCK_Q], bn = knobs->value[KNOB_BLOCK_KV];
     const int warps = knobs->value[KNOB_WARPS], stages = knobs->value[KNOB_STAGES];
@@ -360,6 +400,9 @@ bool knobs_legal(const struct space *space, const struct family *family, const s
     }
     if (strcmp(family->kernel, "fwd_hopper_split") == 0) {
         return split_fits(family, knobs, why);
+    }
+    if (strcmp(family->kernel, "fwd_hopper_decode") == 0) {
+        return decode_fits(family, knobs, why);
     }
     return starts(family->kernel, "fwd_hopper") ? hopper_fits(family, knobs, why)
                                                 : old_fits(family, knobs, why);

@@ -102,4 +102,8 @@ struct attn_tma_args {
 #define ATTN_SHARED_fwd_hopper_split(bm, bn, d, warps, stages)                                     \
     (2 * ATTN_TMA_COLUMNS(d) * ((bm) + 2 * (stages) * (bn)) + 1024)
 
+/* The rings of K and V of all warps, at multiples of 1024, what blocks send each other, and Q. */
+#define ATTN_SHARED_fwd_hopper_decode(bm, bn, d, warps, stages)                                    \
+    (2 * ATTN_TMA_COLUMNS(d) * ((bm) + 64 + 2 * (stages) * (bn)) + 1024)
+
 #endif /* ATTN_KERNELS_ARGS_H */

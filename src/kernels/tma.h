@@ -75,6 +75,22 @@ INLINE void load_box(unsigned to, const struct attn_tensor_map *map, unsigned ba
                  : "memory");
 }
 
+/* What is copied once by one block alone need not stay in L2: such a copy names its policy. */
+INLINE unsigned long long read_once_policy(void) {
+    unsigned long long policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+INLINE void load_box_once(unsigned to, const struct attn_tensor_map *map, unsigned barrier,
+                          int column, int row, int head, int batch, unsigned long long policy) {
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 ".L2::cache_hint [%0], [%1, {%3, %4, %5, %6}], [%2], %7;"
+                 :
+                 : "r"(to), "l"(map), "r"(barrier), "r"(column), "r"(row), "r"(head), "r"(batch),
+                   "l"(policy)
+                 : "memory");
+}
+
 /* Hints that change nothing that is read, so they may stand before wait_for_kernel_before: the map,
  * and a box on its way to L2, where the writes of all kernels meet. */
 INLINE void prefetch_map(const struct attn_tensor_map *map) {
