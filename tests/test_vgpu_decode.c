@@ -162,6 +162,11 @@ TEST(every_option) {
     NEEDS_DECODE;
     struct edge edge = {.problem = problem_of(2, 4, 2, 1000)};
     edge.problem.causal = ATTN_CAUSAL_BOTTOM_RIGHT;
+    edge.problem.scale = 0.0F; /* all keys that are seen weigh the same */
+    try_parts(&edge);
+    edge.problem.scale = -0.1F;
+    try_parts(&edge);
+    edge.problem.scale = NAN;
     edge.problem.sink = true;
     try_parts(&edge);
     edge.problem.softcap = 20.0F;

@@ -119,7 +119,10 @@ struct bounds {
 INLINE void attend(const struct stream &s, const struct work &w, const struct bounds &bounds,
                    unsigned shared_q, const struct place &at, struct rows &rows) {
     const struct attn_args &a = s.t->a;
-    const bool options = a.softcap_log2 > 0.0f || a.alibi || a.bias != 0;
+    /* 0 times infinity hides no key, and what overflows is not a fused product's */
+    const float size = fabsf(a.scale_log2);
+    const bool options =
+        a.softcap_log2 > 0.0f || a.alibi || a.bias != 0 || !(size > 0x1p-64f && size < 0x1p64f);
     const float scale = options ? 1.0f : a.scale_log2;
     const int row = w.first_row + at.lane / 4;
     const struct keys visible[2] = {keys_of_query(a, w, query_of_row(a, row)),
