@@ -80,6 +80,7 @@ static enum code code_of(const char *variant) {
         enum code code;
     } FAMILIES[] = {
         {"fwd_hopper_split", CODE_FWD_HOPPER_SPLIT},
+        {"fwd_hopper_decode", CODE_FWD_HOPPER_DECODE},
         {"fwd_hopper", CODE_FWD_HOPPER},
         {"fwd_mma", CODE_FWD_MMA},
         {"fwd_wmma", CODE_FWD_WMMA},
