@@ -78,8 +78,11 @@ TEST(one_query_of_many_keys) {
     try_parts(&edge);
 }
 
-/* Every variant of fwd_hopper_decode; whether parts meet in the workspace. */
-static void try_clusters(const struct edge *edge, bool in_memory) {
+/* Whether parts meet in the workspace. */
+enum meeting { IN_CLUSTER, IN_MEMORY, IN_EITHER };
+
+/* Every variant of fwd_hopper_decode. */
+static void try_clusters(const struct edge *edge, enum meeting where) {
     attn_variant variant = {.size = sizeof variant};
     for (int32_t i = 0; attn_variant_get(context, i, &variant, NULL) == ATTN_OK; i++) {
         attn_problem p = edge->problem;
@@ -88,7 +91,7 @@ static void try_clusters(const struct edge *edge, bool in_memory) {
         p.dtype = (variant.dtypes & 1U << ATTN_FP16) != 0 ? ATTN_FP16 : ATTN_BF16;
         if (strcmp(variant.family, CLUSTER) == 0 &&
             CHECK_STATUS(attn_plan_create(context, &p, variant.name, &plan, &why), ATTN_OK, &why)) {
-            CHECK_EQ(attn_workspace_size(plan) > 0, in_memory);
+            CHECK(where == IN_EITHER || (attn_workspace_size(plan) > 0) == (where == IN_MEMORY));
             attn_plan_destroy(plan);
             CHECK(try_variant(edge, &variant, false));
         }
@@ -99,12 +102,35 @@ static void try_clusters(const struct edge *edge, bool in_memory) {
 TEST(clusters_of_every_kind) {
     NEEDS_DECODE;
     struct edge edge = {.problem = problem_of(2, 4, 1, 60)};
-    try_clusters(&edge, false);
+    try_clusters(&edge, IN_CLUSTER);
     edge.problem.seq_kv = 500;
-    try_clusters(&edge, false);
+    try_clusters(&edge, IN_CLUSTER);
     edge.problem.seq_kv = 9001;
     edge.problem.batch = 1;
-    try_clusters(&edge, true);
+    try_clusters(&edge, IN_MEMORY);
+}
+
+/* So many tiles of rows that a warp takes more groups of keys than it has stages. */
+TEST(stages_are_filled_again) {
+    NEEDS_DECODE;
+    struct edge edge = {.problem = problem_of(34, 4, 1, 1100)};
+    edge.problem.heads_kv = 4;
+    try_clusters(&edge, IN_EITHER);
+}
+
+/* Scores beyond 2^31, of which nothing may be left in the exponent but differences. */
+static void grow(struct sample *s) {
+    fill(s, 9000.0F, 9000.0F, 1.0F); /* of fp16's 65504 */
+}
+
+TEST(scores_far_from_zero) {
+    NEEDS_DECODE;
+    struct edge edge = {.problem = problem_of(1, 4, 4, 1000)};
+    edge.problem.scale = 1e10F;
+    try_parts(&edge);
+    edge.problem.scale = NAN;
+    edge.change = grow;
+    try_parts(&edge);
 }
 
 /* 64 rows are four tiles, and 13 queries of 3 heads no whole number of them. */
@@ -120,6 +146,8 @@ TEST(several_tiles_of_rows) {
     try_parts(&edge);
     edge.problem.heads_kv = 3;
     edge.problem.seq_q = 50; /* more than heads of a group are packed for */
+    try_parts(&edge);
+    edge.problem.window_left = 100; /* the first rows of a tile do not see what the last see */
     try_parts(&edge);
 }
 

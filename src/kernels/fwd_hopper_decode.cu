@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fwd_hopper_decode.cu - few queries against many keys, for Hopper: a cluster of up to 16 blocks
- * shares the keys of 16 query rows, the queries of a group of heads. Every option.
+ * fwd_hopper_decode.cu - few queries against many keys, for Hopper: clusters of up to 8 blocks
+ * share the keys of 16 query rows, the queries of a group of heads. Every option.
  *
  * Time goes into reading K and V once, so every warp works for itself: it has its own ring of
  * stages in shared memory, asks the copy engine for its own keys and waits for nobody else.
@@ -60,8 +60,8 @@ INLINE void ask_for(const struct stream &s, const struct attn_tensor_map *map, u
     barrier_expect(full, STAGE_BYTES);
 #pragma unroll
     for (int page = 0; page < PAGES; page++) {
-        load_box_once(to + (unsigned)(page * PAGE_BYTES), map, full, 64 * page,
-                      s.first_row + key_of(s, i), s.head, s.batch, s.policy);
+        load_box_by(to + (unsigned)(page * PAGE_BYTES), map, full, 64 * page,
+                    s.first_row + key_of(s, i), s.head, s.batch, s.policy);
     }
 }
 
@@ -107,7 +107,7 @@ INLINE struct stream stream_of_warp(const struct attn_tma_args &t, const struct 
     s.begin = begin + number;
     s.step = t.a.parts * ATTN_WARPS;
     s.count = max(0, (end - s.begin + s.step - 1) / s.step);
-    s.policy = read_once_policy();
+    s.policy = copy_policy(t.a.tiles_q == 1 && t.a.packed_heads == t.a.heads_per_kv);
     return s;
 }
 
@@ -116,14 +116,19 @@ struct bounds {
     struct keys first, last;
 };
 
+/* Into the exponent of 2, rounded once: a fused product with the reference would bring back what the
+ * reference was rounded by, which is much of a large score; and 0 times a hidden one is none. */
+INLINE void scale_scores(float s[KEY_TILES][4], float scale) {
+#pragma unroll
+    for (int i = 0; i < KEY_TILES * 4; i++) {
+        s[i / 4][i % 4] *= scale;
+    }
+}
+
 INLINE void attend(const struct stream &s, const struct work &w, const struct bounds &bounds,
                    unsigned shared_q, const struct place &at, struct rows &rows) {
     const struct attn_args &a = s.t->a;
-    /* 0 times infinity hides no key, and what overflows is not a fused product's */
-    const float size = fabsf(a.scale_log2);
-    const bool options =
-        a.softcap_log2 > 0.0f || a.alibi || a.bias != 0 || !(size > 0x1p-64f && size < 0x1p64f);
-    const float scale = options ? 1.0f : a.scale_log2;
+    const bool options = a.softcap_log2 > 0.0f || a.alibi || a.bias != 0;
     const int row = w.first_row + at.lane / 4;
     const struct keys visible[2] = {keys_of_query(a, w, query_of_row(a, row)),
                                     keys_of_query(a, w, query_of_row(a, row + 8))};
@@ -149,10 +154,13 @@ INLINE void attend(const struct stream &s, const struct work &w, const struct bo
         }
         if (options) {
             apply_options(scores[0], a, w, row, lane_key);
-        } else if (first_key < bounds.last.begin || first_key > bounds.first.end - KEYS) {
-            mask(scores[0], visible, lane_key, copysignf(MINUS_INFINITY, -scale));
+        } else {
+            scale_scores(scores[0], a.scale_log2);
+            if (first_key < bounds.last.begin || first_key > bounds.first.end - KEYS) {
+                mask(scores[0], visible, lane_key, MINUS_INFINITY);
+            }
         }
-        softmax(p[0], scores[0], scale, i == 0, rows.reference[0], rows.sum[0], rows.o[0]);
+        softmax(p[0], scores[0], 1.0f, i == 0, rows.reference[0], rows.sum[0], rows.o[0]);
         barrier_wait(s.v_full + (unsigned)(ring.stage * BARRIER), ring.parity);
         const unsigned v = s.v + (unsigned)(ring.stage * STAGE_BYTES);
         if (first_key > bounds.last.end - KEYS) {

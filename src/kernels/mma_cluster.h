@@ -20,7 +20,7 @@
 #include "mma_rows.h"
 #include "repair.h"
 
-enum { MOST_BLOCKS = 8 }; /* of a cluster */
+static_assert(sizeof(struct left_behind) == ATTN_PART_BYTES(ATTN_D), "as the host counts");
 
 /* ---- the cluster ----------------------------------------------------------------------------- */
 

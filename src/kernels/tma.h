@@ -75,14 +75,15 @@ INLINE void load_box(unsigned to, const struct attn_tensor_map *map, unsigned ba
                  : "memory");
 }
 
-/* What is copied once by one block alone need not stay in L2: such a copy names its policy. */
-INLINE unsigned long long read_once_policy(void) {
-    unsigned long long policy;
-    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-    return policy;
+/* A copy can name what becomes of it in L2: what nobody else will read goes first. */
+INLINE unsigned long long copy_policy(bool read_once) {
+    unsigned long long first, normal;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(first));
+    asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(normal));
+    return read_once ? first : normal;
 }
-INLINE void load_box_once(unsigned to, const struct attn_tensor_map *map, unsigned barrier,
-                          int column, int row, int head, int batch, unsigned long long policy) {
+INLINE void load_box_by(unsigned to, const struct attn_tensor_map *map, unsigned barrier,
+                        int column, int row, int head, int batch, unsigned long long policy) {
     asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
                  ".L2::cache_hint [%0], [%1, {%3, %4, %5, %6}], [%2], %7;"
                  :
