@@ -7,12 +7,12 @@
  * stages in shared memory, asks the copy engine for its own keys and waits for nobody else.
  *
  *     Q  -> shared -> registers (if they have room)
- *     warp j of the n warps of the cluster, for each group i = j, j + n, ... of KEYS keys:
+ *     warp j of all n that share the rows, for each group i = j, j + n, ... of KEYS keys:
  *         K(i) is there:  S = Q K^T;  its stage takes K of STAGES groups later
  *         options, mask                            groups that a bound crosses, no others
  *         P = exp2(S - reference)                  as in fwd_mma.cu
  *         V(i) is there:  O += P V;   its stage takes V of STAGES groups later
- *     the warps of the cluster become one          mma_cluster.h
+ *     all of these warps become one                mma_cluster.h
  *
  * The block begins before the kernel in front of it has ended, and waits for that before it reads
  * memory; what it will read first goes to L2 meanwhile.

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * mma_rows.h - what a lane of fwd_mma.cu holds of its rows, and how warps that share rows become
- * one: they leave their O in shared memory, and the first of them takes it up.
+ * mma_rows.h - what a lane of fwd_mma.cu or fwd_hopper_decode.cu holds of its rows, and how warps
+ * of fwd_mma.cu that share rows become one: they leave their O in shared memory, and the first of
+ * them takes it up.
  *
  * Invariant: what is merged is merged in the order of its keys, whoever comes first.
  */
@@ -41,11 +42,7 @@ enum {
                      : ROW_TILES == 1 && WARP_KEYS == 1 ? 16
                      : ROW_TILES == 1 || KEYS <= 32     ? 12
                                                         : 8,
-#ifdef LAB_BLOCKS
-    RESIDENT = LAB_BLOCKS
-#else
     RESIDENT = RESIDENT_WARPS > ATTN_WARPS ? RESIDENT_WARPS / ATTN_WARPS : 1
-#endif
 };
 static_assert(ATTN_BM % (M * WARP_ROWS) == 0 && ATTN_WARPS % WARP_ROWS == 0, "warps share rows");
 static_assert(KEYS % 16 == 0 && ATTN_STAGES >= 2, "a tile has no such parts");
