@@ -136,7 +136,7 @@ static bool is_one_cluster(int64_t parts, int64_t tiles, int64_t units) {
  * Beginning, ending and meeting take their time, too. Measured on an H200: docs/kernels.md. */
 static double time_of_blocks(int64_t blocks, int64_t units, int64_t steps, double meeting) {
     const double streams = STREAMS * (double)units, last = (double)(blocks % units);
-    const double full = (double)(blocks / units), rounds = ceil((double)blocks / (double)units);
+    const double all = (double)blocks / (double)units, full = floor(all), rounds = ceil(all);
     const double slowdown = full / STREAMS + (last > 0.0 ? fmax(1.0, last / streams) : 0.0);
     return (double)steps * slowdown + BLOCK_BEGINS * rounds + meeting;
 }
