@@ -221,15 +221,6 @@ INLINE void store_pair(const struct pair &pair, const struct attn_args &a, const
 
 /* ---- clusters -------------------------------------------------------------------------------- */
 
-/* Where the cluster that has tile `tile` of rows and part `part` of its keys leaves them. */
-INLINE struct left_behind *cluster_part(const struct attn_args &a, int tile, int parts, int part) {
-    const unsigned counters = (unsigned)(a.heads_all * a.tiles_q) * (unsigned)sizeof *a.counters;
-    const unsigned skipped = (counters + ATTN_PARTS_ALIGN - 1) / ATTN_PARTS_ALIGN;
-    return (struct left_behind *)((unsigned char *)a.counters +
-                                  (size_t)skipped * ATTN_PARTS_ALIGN) +
-           (size_t)tile * (unsigned)parts + (unsigned)part;
-}
-
 INLINE void leave_for_clusters(struct left_behind *left, const struct pair &pair,
                                struct pair_place at, int lane) {
     const int value = at.column_tile * 4 + 2 * at.half;
@@ -283,7 +274,7 @@ INLINE bool cluster_is_last(unsigned *counter, const struct share &share) {
 INLINE void finish_tile(const unsigned char *left, int stride, struct mail *mail,
                         const struct attn_args &a, const struct work &w, const struct share &share,
                         int warp, int lane) {
-    struct left_behind *const parts = cluster_part(a, share.tile, share.clusters, 0);
+    struct left_behind *const parts = parts_of_tile(a, share.tile, share.clusters);
     const int pairs = pairs_of(w);
     const int mine = share.rank + share.blocks * warp, next = share.blocks * ATTN_WARPS;
     const bool alone = share.blocks * share.clusters == 1;

@@ -24,14 +24,6 @@ INLINE struct part part_of_block(const struct attn_args &a, int tile, int number
             max((end - begin + each - 1) / each, 1)};
 }
 
-INLINE struct left_behind *first_part(const struct attn_args &a, const struct part &part) {
-    const unsigned counters = (unsigned)(a.heads_all * a.tiles_q) * (unsigned)sizeof *a.counters;
-    const unsigned skipped = (counters + ATTN_PARTS_ALIGN - 1) / ATTN_PARTS_ALIGN;
-    return (struct left_behind *)((unsigned char *)a.counters +
-                                  (size_t)skipped * ATTN_PARTS_ALIGN) +
-           (size_t)part.tile * (unsigned)a.parts;
-}
-
 /* Every warp sums up its share of the columns over all parts, in their order, whichever came last.
  * Around L1: other multiprocessors have written them. */
 INLINE void sum_parts(struct left_behind *to, const struct left_behind *parts, int count, int warp,
@@ -76,7 +68,7 @@ INLINE void sum_parts(struct left_behind *to, const struct left_behind *parts, i
 INLINE bool merge_parts(struct rows &rows, struct left_behind *merged, const struct attn_args &a,
                         const struct part &part, int warp, int lane) {
     __shared__ int is_last;
-    struct left_behind *const parts = first_part(a, part);
+    struct left_behind *const parts = parts_of_tile(a, part.tile, a.parts);
     if (warp == 0) {
         leave_behind(&parts[part.number], rows, lane);
         __threadfence();

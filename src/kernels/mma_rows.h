@@ -125,4 +125,15 @@ INLINE bool merge_warps(struct rows &rows, struct left_behind *left, int warp, i
     return true;
 }
 
+/* ---- parts that meet in the workspace -------------------------------------------------------- */
+
+/* Where the first of a tile's parts is left, of so many: behind the counters (args.h). */
+INLINE struct left_behind *parts_of_tile(const struct attn_args &a, int tile, int parts) {
+    const unsigned counters = (unsigned)(a.heads_all * a.tiles_q) * (unsigned)sizeof *a.counters;
+    const unsigned skipped = (counters + ATTN_PARTS_ALIGN - 1) / ATTN_PARTS_ALIGN;
+    return (struct left_behind *)((unsigned char *)a.counters +
+                                  (size_t)skipped * ATTN_PARTS_ALIGN) +
+           (size_t)tile * (unsigned)parts;
+}
+
 #endif /* ATTN_KERNELS_MMA_ROWS_H */
