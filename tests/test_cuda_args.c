@@ -516,13 +516,19 @@ static void check_shared_keys(attn_context *context, const attn_variant *variant
 TEST(keys_are_shared_as_measured) {
     SKIP_WITHOUT_KERNELS();
     attn_variant list[BUILT_IN_MAX];
+    const int count = built_in_variants(list), rows = sizeof SHARED_KEYS / sizeof *SHARED_KEYS;
+    int sharing = 0;
+    for (int i = 0; i < count; i++) {
+        sharing += has_clusters(&list[i]);
+    }
+    if (sharing == 0) {
+        SKIP("no variant of its family is compiled in");
+    }
     if (!fake_begin(1)) {
         return;
     }
     attn_context *context = fake_open("cuda");
-    const int count = context != NULL ? built_in_variants(list) : 0;
-    for (int i = 0; i < count; i++) {
-        const int rows = sizeof SHARED_KEYS / sizeof *SHARED_KEYS;
+    for (int i = 0; i < count && context != NULL; i++) {
         for (int row = 0; row < rows && has_clusters(&list[i]); row++) {
             check_shared_keys(context, &list[i], row);
         }
