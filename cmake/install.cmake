@@ -8,7 +8,8 @@
 
 include(CMakePackageConfigHelpers)
 
-install(FILES include/attn.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(FILES include/attn.h include/attn_inspect.h include/attn_verify.h
+        DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(TARGETS attn EXPORT attnTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 if(TARGET vgpu)
     install(FILES vgpu/vgpu.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
@@ -39,7 +40,7 @@ install(FILES ${PROJECT_BINARY_DIR}/attn.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/attn)
 configure_package_config_file(cmake/attnConfig.cmake.in attnConfig.cmake
                               INSTALL_DESTINATION ${package_dir})
-write_basic_package_version_file(attnConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+write_basic_package_version_file(attnConfigVersion.cmake COMPATIBILITY SameMajorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/attnConfig.cmake ${PROJECT_BINARY_DIR}/attnConfigVersion.cmake
         DESTINATION ${package_dir})
 install(EXPORT attnTargets NAMESPACE attn:: DESTINATION ${package_dir})

@@ -12,12 +12,11 @@
  *     attn_tensors_init(&t);
  *     t.q = q;  t.k = k;  t.v = v;  t.o = o;
  *     size_t size = attn_workspace_size(plan);
- *     void *workspace = malloc(size);                     // on a GPU: the device's memory
- *     attn_workspace_init(plan, workspace, size, NULL, &why);
+ *     void *workspace = malloc(size);                     // on a GPU: device memory
  *     attn_forward(plan, &t, workspace, size, NULL, &why);
  *
- * Three parts: USE IT (context, problem, plan, forward), LOOK INSIDE (variants, refusals, devices)
- * and PROVE IT (a double-precision reference and the one comparison).
+ * Two more headers: attn_inspect.h (devices, variants, images, why a kernel was not chosen) and
+ * attn_verify.h (a double-precision reference and the one comparison).
  *
  * What holds everywhere:
  *  - Every function that can fail returns an attn_status and writes one sentence into the caller's
@@ -27,10 +26,12 @@
  *    process-global state: two contexts know nothing of each other. (On x86 a plan for bf16 asks
  *    the system once for the process's permission to use AMX; a CUDA driver, once opened, stays.)
  *  - attn_forward allocates nothing and falls back to nothing: the plan said which variant runs.
- *  - Structs begin with their size, set by their _init function, so that they can grow without
- *    breaking programs. Zero is a legal value of every other field, never "default".
- *  - Thread-safety: a context, a plan and every const pointer may be used by any number of threads
- *    at once. attn_close, attn_plan_destroy and attn_variant_add want the object to themselves.
+ *  - Programs keep running with newer libraries. A struct begins with its size as the program was
+ *    compiled, set by its _init function. Structs only grow, and the default of every later field
+ *    is zero: a library fills fields that the program does not know with their defaults, and
+ *    refuses fields that it does not know only if one of them is not zero.
+ *  - Thread safety: a context, a plan and every const pointer may be used by any number of threads
+ *    at once. attn_close, attn_plan_destroy and attn_variant_add need exclusive access.
  */
 #ifndef ATTN_H
 #define ATTN_H
@@ -40,8 +41,9 @@
 #include <stdint.h>
 
 #define ATTN_VERSION_MAJOR 0
-#define ATTN_VERSION_MINOR 1
+#define ATTN_VERSION_MINOR 2
 #define ATTN_VERSION_PATCH 0
+#define ATTN_ABI 1 /* libattn.so.1: changes only if programs would break */
 
 #ifndef ATTN_API
 #if defined(__GNUC__)
@@ -55,10 +57,6 @@
 extern "C" {
 #endif
 
-/* ============================================================================================ *
- *  1. USE IT
- * ============================================================================================ */
-
 /* ---- status and error ---------------------------------------------------------------------- */
 
 typedef enum attn_status {
@@ -69,7 +67,7 @@ typedef enum attn_status {
     ATTN_DEVICE = 4         /* the device or its driver reported a failure */
 } attn_status;
 
-/* The caller's buffer for one sentence. "" after success. */
+/* The caller's buffer for one sentence. "" after success. Never grows. */
 typedef struct attn_error {
     char text[384];
 } attn_error;
@@ -77,7 +75,7 @@ typedef struct attn_error {
 /* "ok", "invalid argument", ...; static, never NULL, also for values outside the enum. */
 ATTN_API const char *attn_status_name(attn_status status);
 
-/* "0.1.0"; the version of the library that was loaded, not of the header. */
+/* "0.2.0"; the version of the library that was loaded, not of the header. */
 ATTN_API const char *attn_version(void);
 
 /* ---- context: a device and what belongs to it ---------------------------------------------- */
@@ -90,9 +88,8 @@ typedef struct attn_options {
     const char *driver; /* path of the CUDA driver; NULL = $ATTN_DRIVER, else libcuda.so.1 */
     int32_t threads;    /* CPU threads including the caller's; 0 = what affinity and cgroup allow.
                            Results are bitwise equal for any number. */
+    int32_t reserved;   /* 0 */
 } attn_options;
-
-ATTN_API void attn_options_init(attn_options *options);
 
 /* Opens a device. options may be NULL (the CPU, defaults). A device that is absent, or that this
  * build cannot drive, is ATTN_UNSUPPORTED with the reason. On failure *context is NULL.
@@ -123,23 +120,23 @@ typedef enum attn_layout {
     ATTN_BSHD = 1  /* (batch, seq, heads, dim); packed: (total, heads, dim) */
 } attn_layout;
 
-/* A wish about matrix instructions (GPU tensor cores; BFMMLA and the like on CPUs). */
+/* Preference for matrix instructions (GPU tensor cores; BFMMLA, AMX and the like on CPUs). */
 typedef enum attn_tensor_cores {
     ATTN_TENSOR_CORES_AUTO = 0,
     ATTN_TENSOR_CORES_NEVER = 1,
     ATTN_TENSOR_CORES_REQUIRE = 2
 } attn_tensor_cores;
 
-/* A stride that the library works out from `layout` and the sizes. */
+/* A stride that the library derives from `layout` and the sizes. */
 #define ATTN_AUTO INT64_MIN
 
-/* Distances in elements between neighbours. The last dimension is contiguous. 0 broadcasts an
- * input; in an output no two elements may share a place. Negative strides are refused. */
+/* Distances in elements. The last dimension is contiguous. 0 broadcasts an input; in an output no
+ * two elements may share an address. Negative strides are refused. */
 typedef struct attn_strides {
     int64_t batch, head, row;
 } attn_strides;
 
-/* As above, with the distance between keys: 0 everywhere but in `col` is one bias row for all. */
+/* As above, with the distance between keys: 0 everywhere but in `col` is one row for all. */
 typedef struct attn_bias_strides {
     int64_t batch, head, row, col;
 } attn_bias_strides;
@@ -150,6 +147,7 @@ typedef struct attn_bias_strides {
  *   s   = softcap * tanh(s / softcap)                     if softcap > 0
  *   s  += -slope[head] * |i + off - j|                    if alibi
  *   s  += bias[i][j]                                      if bias
+ *   s   = -inf where mask[i][j] is 0                      if mask
  *   off = seq_kv - seq_q; with ATTN_CAUSAL_TOP_LEFT off = 0
  *   key j is visible  iff  j < seq_kv,  j <= i + off (causal),
  *                          i + off - window_left <= j <= i + off + window_right  (-1 = no bound)
@@ -158,18 +156,21 @@ typedef struct attn_bias_strides {
  *
  * A row in which nothing remains (no visible key, or every score -inf) gives O = 0 and
  * LSE = -inf (with a sink: the sink). NaN and Inf in a visible input propagate as IEEE says; in an
- * invisible one they never show. Offsets are 64-bit throughout.
+ * invisible one they never show. Behind a mask of 0 they do not show in K; in V they may.
  *
  * Limits: sizes up to 2^31 - 1, head dimensions up to 2^20, batch * heads_q * longer sequence up
  * to 2^48, offsets below 2^58 elements. Values: sums run in fp32, so q.k, scale * q.k, with a
- * scale beyond 2^64 scale * q, and |V| times the number of visible keys, must stay below 3.4e38; a
- * softcap of more than 2^90 times the scale counts as that, which bends no q.k below 2^78; on GPUs
- * a finite bias or sink beyond 2e38 counts as 2e38. Kernels on bf16 matrix instructions take bf16
+ * scale beyond 2^64 scale * q, and |V| times the number of visible keys, must stay below 3.4e38. A
+ * softcap above 2^90 times the scale is taken as that (no effect for |q.k| < 2^78). On GPUs a
+ * finite bias or sink beyond 2e38 is taken as 2e38. Kernels on bf16 matrix instructions take bf16
  * numbers below 1.2e-38 (subnormals) as 0, as those instructions do. */
 typedef struct attn_problem {
     size_t size; /* set by attn_problem_init, as is the default in brackets */
 
-    attn_dtype dtype;   /* of Q, K, V and O [ATTN_FP32] */
+    attn_dtype dtype;   /* of Q [ATTN_FP32] */
+    int32_t dtype_kv;   /* of K and V, an attn_dtype; -1 = dtype [-1] */
+    int32_t dtype_o;    /* of O, likewise [-1] */
+    attn_layout layout; /* what ATTN_AUTO strides stand for [ATTN_BHSD] */
     int64_t batch;      /* [1] */
     int64_t heads_q;    /* [1] */
     int64_t heads_kv;   /* divides heads_q; -1 = heads_q [-1] */
@@ -178,7 +179,6 @@ typedef struct attn_problem {
     int64_t head_dim;   /* of Q and K, >= 1 [64] */
     int64_t head_dim_v; /* of V and O; -1 = head_dim [-1] */
 
-    attn_layout layout;           /* what ATTN_AUTO strides stand for [ATTN_BHSD] */
     attn_strides q, k, v, o, lse; /* [ATTN_AUTO each]; lse is (batch, heads_q, seq_q), packed
                                      (heads_q, total_q), whatever the layout; its rows may have
                                      any stride */
@@ -189,67 +189,87 @@ typedef struct attn_problem {
     int64_t window_right; /* keys visible after it, -1 = all [-1] */
     float softcap;        /* 0 = none [0] */
 
-    bool alibi;                 /* slopes from tensors.alibi_slopes, or the usual ones [false] */
-    int64_t alibi_batch_stride; /* slopes are fp32 (heads_q), or (batch, heads_q) with this
-                                   distance between batches [0] */
-    bool sink;                  /* tensors.sink holds heads_q fp32 logits [false] */
-    bool bias;                  /* tensors.bias is added to the scores [false] */
-    attn_dtype bias_dtype;      /* [ATTN_FP32] */
-    attn_bias_strides bias_strides; /* [ATTN_AUTO: contiguous (batch, heads_q, seq_q, seq_kv)] */
+    attn_dtype bias_dtype; /* [ATTN_FP32] */
+    bool bias;             /* tensors.bias is added to the scores [false] */
+    bool mask;             /* tensors.mask hides keys [false] */
+    bool alibi;            /* slopes from tensors.alibi_slopes, or the usual ones [false] */
+    bool sink;             /* tensors.sink holds heads_q fp32 logits [false] */
+    bool packed;           /* sequences of different lengths one after the other in one tensor,
+                              bounded by tensors.cu_seqlens_q and cu_seqlens_kv; the batch strides
+                              of q, k, v, o and lse are not used, those of bias, mask and slopes
+                              are [false] */
+    bool used_kv;          /* tensors.used_kv[b] of the keys of sequence b exist; what lies after
+                              them is never read. seq_kv of the formulas above is then that number:
+                              a plan for the longest cache serves all shorter ones [false] */
+    bool reserved[2];      /* [false] */
 
-    bool packed;      /* sequences of different lengths one after the other in one tensor, bounded
-                        by tensors.cu_seqlens_q and cu_seqlens_kv; the batch strides of q, k, v, o
-                        and lse are not used, those of bias and slopes are [false] */
-    int64_t total_q;  /* packed: rows of Q and O altogether [0] */
-    int64_t total_kv; /* packed: rows of K and V altogether [0] */
-    bool used_kv;     /* tensors.used_kv[b] of the keys of sequence b exist; what lies behind them
-                        is never read. seq_kv of the formulas above is then that number [false] */
+    attn_bias_strides bias_strides; /* [ATTN_AUTO: contiguous (batch, heads_q, seq_q, seq_kv)] */
+    attn_bias_strides mask_strides; /* likewise */
+    int64_t alibi_batch_stride;     /* slopes are fp32 (heads_q), or (batch, heads_q) with this
+                                       distance between batch entries [0] */
+    int64_t total_q;                /* packed: rows of Q and O altogether [0] */
+    int64_t total_kv;               /* packed: rows of K and V altogether [0] */
 
     attn_tensor_cores tensor_cores; /* [ATTN_TENSOR_CORES_AUTO] */
-    int32_t alignment; /* bytes, a power of two: what q, k, v and o are promised to be multiples
-                          of; attn_forward checks it. One element's size to 4096 [16] */
+    int32_t alignment;              /* bytes, a power of two: the promised alignment of q, k, v and
+                                       o, which attn_forward checks. One element to 4096 [16] */
 } attn_problem;
 
-/* Fills every field with its default. */
-ATTN_API void attn_problem_init(attn_problem *problem);
-
-/* ATTN_OK, or ATTN_INVALID and the first thing that is wrong with it. Needs no device. */
+/* ATTN_OK, or ATTN_INVALID and the first thing that is wrong with it (different dtypes of Q, K and
+ * O: ATTN_UNSUPPORTED so far). Needs no device. */
 ATTN_API attn_status attn_problem_check(const attn_problem *problem, attn_error *error);
 
-/* A copy in which every default (-1, NaN, ATTN_AUTO) is replaced by the value it stands for.
- * Fails where attn_problem_check fails. `resolved` may be `problem`. */
+/* A copy in which every default (-1, NaN, ATTN_AUTO) is replaced by the value it stands for, of
+ * the same size. Fails where attn_problem_check fails. `resolved` may be `problem`. */
 ATTN_API attn_status attn_problem_resolve(const attn_problem *problem, attn_problem *resolved,
                                           attn_error *error);
 
 /* Floating-point operations: 2 (head_dim + head_dim_v) for each visible (query, key) pair. Packed
- * and used_kv problems are counted at their longest. 0 for a problem that attn_problem_check
- * refuses. This is the only FLOP formula of the project. */
+ * and used_kv problems are counted at their longest; a mask is not looked at. 0 for a problem that
+ * attn_problem_check refuses. This is the only FLOP formula of the project. */
 ATTN_API double attn_problem_flops(const attn_problem *problem);
 
 /* ---- plan: which kernel computes it, and what it needs -------------------------------------- */
 
 typedef struct attn_plan attn_plan;
 
-/* Chooses a variant and loads it. variant: a name from attn_variant_get, or NULL for the best one
- * that applies. If none applies (or the named one does not): ATTN_UNSUPPORTED and the reason.
- * On failure *plan is NULL. The problem is copied. The caller owns *plan; it must not outlive its
- * context. Cheap, but not free: keep the plan. */
+typedef enum attn_direction {
+    ATTN_FORWARD = 0,
+    ATTN_BACKWARD = 1 /* ATTN_UNSUPPORTED so far */
+} attn_direction;
+
+typedef struct attn_plan_options {
+    size_t size;              /* set by attn_plan_options_init; every other default is zero */
+    const char *variant;      /* a name from attn_variant_get (attn_inspect.h); NULL = the best one
+                                 that applies */
+    attn_direction direction; /* [ATTN_FORWARD] */
+    bool deterministic;       /* the same inputs give the same bits. Every forward kernel does
+                                 [false] */
+    bool batch_invariant;     /* a row's bits do not depend on the other sequences of the call.
+                                 ATTN_UNSUPPORTED so far [false] */
+    bool reserved[2];         /* [false] */
+} attn_plan_options;
+
+/* Chooses a variant and loads it. options may be NULL (defaults). If no variant applies (or the
+ * named one does not): ATTN_UNSUPPORTED and the reason. On failure *plan is NULL. The problem is
+ * copied. The caller owns *plan; it must not outlive its context. Costs about a microsecond once
+ * its variant is loaded, so that a program whose sizes change at every call makes a plan for each;
+ * used_kv serves a growing cache with one plan. */
 ATTN_API attn_status attn_plan_create(attn_context *context, const attn_problem *problem,
-                                      const char *variant, attn_plan **plan, attn_error *error);
+                                      const attn_plan_options *options, attn_plan **plan,
+                                      attn_error *error);
 
 /* NULL is fine. No call with this plan may be in flight. */
 ATTN_API void attn_plan_destroy(attn_plan *plan);
 
-/* Bytes that attn_forward needs in the device's memory (0: none), and their alignment. */
-ATTN_API size_t attn_workspace_size(const attn_plan *plan);
-ATTN_API size_t attn_workspace_alignment(const attn_plan *plan);
-
-/* Prepares a workspace for this plan, once after its allocation; each later call of the plan leaves
- * it ready for the next. (For another plan it has to be prepared anew.) Asynchronous on `stream`
- * for a GPU, where kernels count in it and go wrong without this. Costs nothing where nothing is
- * needed. */
+/* Prepares a workspace for this plan, once after its allocation. */
 ATTN_API attn_status attn_workspace_init(const attn_plan *plan, void *workspace, size_t size,
                                          void *stream, attn_error *error);
+
+/* Bytes that attn_forward needs in the device's memory (0: none), and their alignment. They may
+ * hold anything: no initialisation is needed, and any plans may share them, one call at a time. */
+ATTN_API size_t attn_workspace_size(const attn_plan *plan);
+ATTN_API size_t attn_workspace_alignment(const attn_plan *plan);
 
 /* Where the tensors lie, in the device's memory (cpu: the host's). What the problem does not ask
  * for is ignored; what it asks for must not be NULL unless it is empty. */
@@ -259,14 +279,13 @@ typedef struct attn_tensors {
     void *o;
     float *lse; /* NULL: the LSE is not wanted */
     const void *bias;
+    const uint8_t *mask;       /* 0: hidden; else visible */
     const float *alibi_slopes; /* NULL: slope of head h = 2^(-8 (h+1) / heads_q) */
     const float *sink;
     const int32_t *cu_seqlens_q;  /* batch + 1 numbers, from 0 upwards: rows [b], [b+1) are b's */
     const int32_t *cu_seqlens_kv; /* likewise for K and V */
     const int32_t *used_kv;       /* batch numbers */
 } attn_tensors;
-
-ATTN_API void attn_tensors_init(attn_tensors *tensors);
 
 /* Computes O (and LSE). No allocation, no synchronisation, no printing; one workspace per call in
  * flight. stream: a CUstream for a GPU (NULL = the legacy default stream), of the CUDA context that
@@ -277,217 +296,30 @@ ATTN_API attn_status attn_forward(const attn_plan *plan, const attn_tensors *ten
                                   void *workspace, size_t workspace_size, void *stream,
                                   attn_error *error);
 
-/* ============================================================================================ *
- *  2. LOOK INSIDE
- * ============================================================================================ */
+/* ---- defaults ------------------------------------------------------------------------------ */
 
-/* ---- the device ----------------------------------------------------------------------------- */
+/* Fill `size` bytes with the defaults. Call the inline functions below: they pass on the size that
+ * the struct has in the calling program. NULL is fine. */
+ATTN_API void attn_options_init_sized(attn_options *options, size_t size);
+ATTN_API void attn_problem_init_sized(attn_problem *problem, size_t size);
+ATTN_API void attn_plan_options_init_sized(attn_plan_options *options, size_t size);
+ATTN_API void attn_tensors_init_sized(attn_tensors *tensors, size_t size);
 
-typedef struct attn_device {
-    size_t size;    /* to be set to sizeof(attn_device) by the caller */
-    char name[96];  /* "Neoverse-V1", "NVIDIA H200" */
-    char arch[96];  /* "aarch64 neon fp16 bf16", "sm_90" */
-    int32_t units;  /* CPU threads in use, or multiprocessors */
-    int64_t memory; /* bytes */
-    int32_t driver; /* the CUDA version that the driver supports, 13000 is 13.0; 0: a CPU */
-    int32_t shared; /* bytes of shared memory that a thread block can have; 0: a CPU */
-} attn_device;
+static inline void attn_options_init(attn_options *options) {
+    attn_options_init_sized(options, sizeof *options);
+}
 
-ATTN_API attn_status attn_device_get(const attn_context *context, attn_device *device,
-                                     attn_error *error);
+static inline void attn_problem_init(attn_problem *problem) {
+    attn_problem_init_sized(problem, sizeof *problem);
+}
 
-/* A function of the driver that the context was opened with ("cuMemAlloc", without version suffix,
- * as of CUDA 12.0), so that a program can allocate and copy without linking a CUDA library.
- * ATTN_UNSUPPORTED on CPUs and for names that the driver does not know. */
-ATTN_API attn_status attn_driver_function(const attn_context *context, const char *name,
-                                          void **function, attn_error *error);
+static inline void attn_plan_options_init(attn_plan_options *options) {
+    attn_plan_options_init_sized(options, sizeof *options);
+}
 
-/* ---- plans, read back ----------------------------------------------------------------------- */
-
-/* The name of the variant that runs. Lives as long as the plan. */
-ATTN_API const char *attn_plan_variant(const attn_plan *plan);
-
-/* The run that proved this variant best for problems of this class, as src/kernels/tuned.def names
- * it; NULL where none was measured, or the variant was asked for by name. Static. */
-ATTN_API const char *attn_plan_tuned(const attn_plan *plan);
-
-/* The problem as the plan understood it (resolved). Lives as long as the plan. */
-ATTN_API const attn_problem *attn_plan_problem(const attn_plan *plan);
-
-typedef struct attn_refusal {
-    size_t size;         /* to be set to sizeof(attn_refusal) by the caller */
-    const char *variant; /* lives as long as the plan */
-    char reason[256];    /* the first clause that refused it */
-} attn_refusal;
-
-/* The index-th variant that was preferred to the chosen one and refused, from the best downwards;
- * ATTN_INVALID past the last. A plan made for a variant by name has no refusals. */
-ATTN_API attn_status attn_plan_refusal(const attn_plan *plan, int32_t index, attn_refusal *refusal,
-                                       attn_error *error);
-
-/* The plan in one line: problem, variant, workspace, refusals. Works like snprintf: returns the
- * length of the whole line, writes at most size bytes with their terminator. */
-ATTN_API size_t attn_plan_print(const attn_plan *plan, char *buffer, size_t size);
-
-/* ---- variants ------------------------------------------------------------------------------- */
-
-/* Options that not every kernel takes. Causal, GQA, any length and the LSE are taken by all of
- * them; strides too, though on a GPU rows must begin at multiples of 16 bytes. */
-typedef enum attn_option {
-    ATTN_OPTION_WINDOW = 1,
-    ATTN_OPTION_SOFTCAP = 2,
-    ATTN_OPTION_ALIBI = 4,
-    ATTN_OPTION_BIAS = 8,
-    ATTN_OPTION_SINK = 16,
-    ATTN_OPTION_PACKED = 32,
-    ATTN_OPTION_USED_KV = 64,
-    ATTN_OPTION_ANY_SCALE = 128 /* of 0 too, and beyond 2^64 and 2^-64 */
-} attn_option;
-
-/* One kernel with its knobs. name is the key. */
-typedef struct attn_variant {
-    size_t size;          /* to be set to sizeof(attn_variant) by the caller */
-    const char *name;     /* "cpu_tile_neon_bf16", "fwd_wmma_fp16_d64_32x64_w4_s2" */
-    const char *device;   /* "cpu" or "cuda" */
-    const char *family;   /* the algorithm: "cpu_tile", "cpu_row", "fwd_scalar", "fwd_wmma",
-                             "fwd_mma", "fwd_mma_full", "fwd_mma_decode", "fwd_hopper",
-                             "fwd_hopper_causal", "fwd_hopper_full", "fwd_hopper_split",
-                             "fwd_hopper_decode" */
-    const char *arch;     /* cpu: the instruction set ("c", "neon"); cuda: the oldest it runs on */
-    uint32_t dtypes;      /* bit (1 << attn_dtype) for each dtype it takes */
-    uint32_t options;     /* attn_option bits */
-    bool tensor_cores;    /* uses matrix instructions */
-    int32_t head_dim_max; /* of Q, K and of V; 0 = any. On a GPU: of the tile in shared memory */
-    int32_t head_dim_multiple; /* of both; 1 = any. Equal to head_dim_max: that one alone. Whether
-                                  head_dim_v may differ is a matter of the family: the CPU's, the
-                                  fwd_mma and fwd_hopper ones take it; attn_variant_check says so */
-    int32_t block_q;           /* query rows of one unit of work */
-    int32_t block_kv;          /* keys of one step */
-    int32_t stages;            /* depth of the copy pipeline; 0 on CPUs */
-    int32_t warps;             /* per thread block; 0 on CPUs */
-    int32_t shared_bytes;      /* dynamic shared memory of one thread block; 0 on CPUs */
-    const char *entry;         /* the kernel's name in its image; NULL on CPUs */
-} attn_variant;
-
-/* The index-th variant of the context, best first unless tuned.def knows better for a problem;
- * added ones last. Strings live as long as the context. ATTN_INVALID past the last. Also lists
- * those that this machine cannot run.
- * context NULL: everything that is compiled into the library, for whatever device. */
-ATTN_API attn_status attn_variant_get(const attn_context *context, int32_t index,
-                                      attn_variant *variant, attn_error *error);
-
-/* ATTN_OK if the variant would compute this problem on this device; else ATTN_UNSUPPORTED and the
- * first clause that refused (ATTN_INVALID: no such name, or the problem itself is wrong). */
-ATTN_API attn_status attn_variant_check(const attn_context *context, const char *name,
-                                        const attn_problem *problem, attn_error *error);
-
-/* Adds a variant that is not compiled in, under a new name. Strings and image are copied. It runs
- * only in plans that ask for it by name.
- * GPU: image is a cubin or PTX text with a kernel called `entry` (NULL: called `name`); family is
- * one of the library's, which says how it is launched; all fields count. `arch` must be one that
- * the device can run; the image is loaded when a plan asks for it.
- * CPU: image is NULL; family and arch name a compiled-in kernel, block_q and block_kv (0 = the
- * kernel's own) may differ, the other fields are taken from that kernel. */
-ATTN_API attn_status attn_variant_add(attn_context *context, const attn_variant *variant,
-                                      const void *image, size_t image_size, attn_error *error);
-
-typedef enum attn_image_kind { ATTN_IMAGE_CUBIN = 0, ATTN_IMAGE_PTX = 1 } attn_image_kind;
-
-typedef struct attn_image {
-    size_t size; /* to be set to sizeof(attn_image) by the caller */
-    attn_image_kind kind;
-    const char *arch; /* "sm_80", "sm_90"; of PTX "compute_80"; of an added one the variant's */
-    const void *data;
-    size_t bytes;    /* PTX ends with a 0 that is not counted */
-    const char *log; /* of a compiled-in cubin: what ptxas said when it was made, headed by
-                        "sha256 <of the cubin>"; else NULL */
-} attn_image;
-
-/* The index-th image of a GPU variant: its cubins, then its PTX; lives as long as the context.
- * ATTN_INVALID past the last; ATTN_UNSUPPORTED for CPU variants, which have none.
- * context NULL: a variant that is compiled in. */
-ATTN_API attn_status attn_variant_image(const attn_context *context, const char *name,
-                                        int32_t index, attn_image *image, attn_error *error);
-
-/* ============================================================================================ *
- *  3. PROVE IT: host memory only, on the context's CPU threads (also those of a GPU context)
- * ============================================================================================ */
-
-/* One row of O. Packed: row counts from the start of its sequence. */
-typedef struct attn_row {
-    int64_t batch, head, row;
-} attn_row;
-
-typedef enum attn_precision {
-    ATTN_EXACT = 0, /* double precision throughout, from the inputs as they are */
-    ATTN_TWIN = 1   /* the same maths as a plain program would do it in the problem's dtype: scores,
-                       probabilities and output each rounded to it, sums in fp32 */
-} attn_precision;
-
-/* Spreads `count` rows over the problem, the first and the last among them; the same for the same
- * seed. A packed problem's lengths are not known here: rows past a sequence's end are absent. */
-ATTN_API attn_status attn_rows_sample(const attn_problem *problem, uint64_t seed, attn_row *rows,
-                                      size_t count, attn_error *error);
-
-/* The oracle: a plain, slow, checkable evaluation of the formulas above. Any number of rows of a
- * problem of any size; nothing of size seq_q x seq_kv exists.
- * rows NULL: all of them, batch-major, count = batch * heads_q * seq_q.
- * o: count x head_dim_v doubles; lse: count doubles, or NULL. tensors->o and ->lse are not used.
- * An absent row (packed, past its sequence's end) gives O = 0, LSE = -inf.
- * Allocates its scratch; ATTN_OUT_OF_MEMORY if it cannot. */
-ATTN_API attn_status attn_reference(const attn_context *context, const attn_problem *problem,
-                                    const attn_tensors *tensors, attn_precision precision,
-                                    const attn_row *rows, size_t count, double *o, double *lse,
-                                    attn_error *error);
-
-/* What a comparison found. Errors are absolute. */
-typedef struct attn_comparison {
-    size_t size;      /* to be set to sizeof(attn_comparison) by the caller */
-    bool pass;        /* all of the rules below */
-    bool o_pass;      /* max and mean rule hold and nothing is NaN or infinite that should not be */
-    bool lse_pass;    /* true where no LSE was given */
-    int64_t elements; /* of O that were compared */
-    int64_t nans;     /* NaN in O or LSE, given or expected: any one fails */
-    int64_t infs;     /* infinities, given or expected; equal ones pass */
-    double max_error, mean_error;     /* |out - exact| */
-    double twin_max, twin_mean;       /* |twin - exact| */
-    double max_allowed, mean_allowed; /* the rule's right-hand sides */
-    double lse_error;                 /* the largest |lse - exact| over what is allowed */
-    attn_row worst;                   /* where max_error (or the first NaN) is */
-    int64_t worst_col;
-    double worst_out, worst_expected;
-} attn_comparison;
-
-/* The one comparison of the project. tensors: o, lse (or NULL), and cu_seqlens where packed.
- * exact, exact_lse, twin: from attn_reference for the same rows. It passes iff
- *   max |out - exact|  <= 2 max |twin - exact| + 2 max |(exact + 0.3 - 0.3) - exact|
- *   mean |out - exact| <= 1.5 mean |twin - exact| + mean half-ulp of exact
- *   every |lse - exact_lse| <= 1e-5 + 1e-5 |exact_lse| + 2^-21 max |exact_lse|, and -inf exactly
- *   where it is expected
- * with the sum in brackets rounded to the problem's dtype. NaN never passes, nor does a comparison
- * of no rows of a problem that has some. Absent rows are skipped. Returns ATTN_OK also when the
- * comparison fails: look at result->pass. */
-ATTN_API attn_status attn_compare(const attn_problem *problem, const attn_tensors *tensors,
-                                  const attn_row *rows, size_t count, const double *exact,
-                                  const double *exact_lse, const double *twin,
-                                  attn_comparison *result, attn_error *error);
-
-/* attn_reference (both precisions) and attn_compare in one call, for the caller who wants the
- * answer only. Allocates and frees what it needs. */
-ATTN_API attn_status attn_verify(const attn_context *context, const attn_problem *problem,
-                                 const attn_tensors *tensors, const attn_row *rows, size_t count,
-                                 attn_comparison *result, attn_error *error);
-
-/* The comparison in one line; works like snprintf. */
-ATTN_API size_t attn_comparison_print(const attn_comparison *comparison, char *buffer, size_t size);
-
-/* n values between fp32 and a dtype (round to nearest even, NaN stays NaN). dst and src may not
- * overlap. */
-ATTN_API void attn_from_float(attn_dtype dtype, void *dst, const float *src, size_t n);
-ATTN_API void attn_to_float(attn_dtype dtype, float *dst, const void *src, size_t n);
-
-/* Bytes of one element: 4, 2, 2; 0 for a value outside the enum. */
-ATTN_API size_t attn_dtype_size(attn_dtype dtype);
+static inline void attn_tensors_init(attn_tensors *tensors) {
+    attn_tensors_init_sized(tensors, sizeof *tensors);
+}
 
 #ifdef __cplusplus
 }

@@ -4,6 +4,7 @@
  *
  * Invariant: what reaches a backend has been checked; a backend cannot fail half-way.
  */
+#include "abi.h"
 #include "plan.h"
 
 #include <math.h>
@@ -42,9 +43,10 @@ attn_status attn_fail(attn_error *error, attn_status status, const char *format,
 
 /* ---- context --------------------------------------------------------------------------------- */
 
-void attn_options_init(attn_options *options) {
+void attn_options_init_sized(attn_options *options, size_t size) {
+    const attn_options defaults = {.size = sizeof defaults};
     if (options != NULL) {
-        *options = (attn_options){.size = sizeof *options};
+        abi_write(options, size, &defaults, sizeof defaults);
     }
 }
 
@@ -76,20 +78,24 @@ attn_status attn_open(const attn_options *options, attn_context **context, attn_
         return attn_fail(error, ATTN_INVALID, "context = NULL, expected where to put the context");
     }
     *context = NULL;
-    attn_options defaults;
-    attn_options_init(&defaults);
-    const attn_options *o = options != NULL ? options : &defaults;
-    if (o->size != sizeof *o) {
-        return attn_fail(error, ATTN_INVALID,
-                         "options.size = %zu, expected %zu: fill it with attn_options_init",
-                         o->size, sizeof *o);
+    attn_options o;
+    attn_options_init(&o);
+    attn_status status = ATTN_OK;
+    if (options != NULL) {
+        status = abi_read("options", options, OPTIONS_0_2, &o, sizeof o, error);
     }
-    if (o->threads < 0 || o->threads > 1024) {
-        return attn_fail(error, ATTN_INVALID,
-                         "options.threads = %d, expected 0 (automatic) to 1024", (int)o->threads);
+    if (status == ATTN_OK && (o.threads < 0 || o.threads > 1024)) {
+        status = attn_fail(error, ATTN_INVALID,
+                           "options.threads = %d, expected 0 (automatic) to 1024", (int)o.threads);
+    }
+    if (status == ATTN_OK && o.reserved != 0) {
+        status =
+            attn_fail(error, ATTN_INVALID, "options.reserved = %d, expected 0", (int)o.reserved);
     }
     int ordinal = -1;
-    attn_status status = parse_device(o->device, &ordinal, error);
+    if (status == ATTN_OK) {
+        status = parse_device(o.device, &ordinal, error);
+    }
     if (status != ATTN_OK) {
         return status;
     }
@@ -98,7 +104,7 @@ attn_status attn_open(const attn_options *options, attn_context **context, attn_
         return attn_fail(error, ATTN_OUT_OF_MEMORY, "no memory for a context");
     }
     if (ordinal >= 0) {
-        status = cuda_open(&made->cuda, ordinal, o->driver, error);
+        status = cuda_open(&made->cuda, ordinal, o.driver, error);
     }
     if (status == ATTN_OK) {
         status = variants_load(made, error);
@@ -107,10 +113,10 @@ attn_status attn_open(const attn_options *options, attn_context **context, attn_
         status = tuned_load(made, tuned_lines, tuned_line_count, error);
     }
     if (status == ATTN_OK) {
-        made->pool = pool_create(o->threads);
+        made->pool = pool_create(o.threads);
         if (made->pool == NULL) {
             status =
-                attn_fail(error, ATTN_OUT_OF_MEMORY, "no memory for %d threads", (int)o->threads);
+                attn_fail(error, ATTN_OUT_OF_MEMORY, "no memory for %d threads", (int)o.threads);
         }
     }
     if (status != ATTN_OK) {
@@ -139,18 +145,18 @@ attn_status attn_device_get(const attn_context *context, attn_device *device, at
     if (context == NULL || device == NULL) {
         return attn_fail(error, ATTN_INVALID, "%s = NULL", context == NULL ? "context" : "device");
     }
-    if (device->size != sizeof *device) {
-        return attn_fail(error, ATTN_INVALID,
-                         "device.size = %zu, expected sizeof(attn_device) = %zu", device->size,
-                         sizeof *device);
+    const attn_status status = abi_check("device", device->size, DEVICE_0_2, error);
+    if (status != ATTN_OK) {
+        return status;
     }
-    *device = (attn_device){.size = sizeof *device};
+    attn_device found = {.size = sizeof found};
     if (context->cuda != NULL) {
-        cuda_describe(context->cuda, device);
+        cuda_describe(context->cuda, &found);
     } else {
-        cpu_describe(device);
-        device->units = pool_size(context->pool);
+        cpu_describe(&found);
+        found.units = pool_size(context->pool);
     }
+    abi_write(device, device->size, &found, sizeof found);
     return attn_fail(error, ATTN_OK, "%s", "");
 }
 
@@ -176,10 +182,25 @@ attn_status attn_driver_function(const attn_context *context, const char *name, 
 
 /* ---- tensors --------------------------------------------------------------------------------- */
 
-void attn_tensors_init(attn_tensors *tensors) {
+void attn_tensors_init_sized(attn_tensors *tensors, size_t size) {
+    const attn_tensors defaults = {.size = sizeof defaults};
     if (tensors != NULL) {
-        *tensors = (attn_tensors){.size = sizeof *tensors};
+        abi_write(tensors, size, &defaults, sizeof defaults);
     }
+}
+
+const attn_tensors *tensors_read(const attn_tensors *tensors, attn_tensors *room,
+                                 attn_error *error) {
+    if (tensors == NULL) {
+        attn_fail(error, ATTN_INVALID, "tensors = NULL, expected an attn_tensors");
+        return NULL;
+    }
+    if (tensors->size == sizeof *tensors) {
+        return tensors;
+    }
+    attn_tensors_init(room);
+    return abi_read("tensors", tensors, TENSORS_0_2, room, sizeof *room, error) == ATTN_OK ? room
+                                                                                           : NULL;
 }
 
 static attn_status check_pointer(const char *name, const void *pointer, size_t alignment,
@@ -231,14 +252,6 @@ static attn_status check_lengths(const attn_problem *p, const attn_tensors *t, a
 
 attn_status tensors_check(const attn_problem *p, const attn_tensors *t, bool outputs, bool host,
                           attn_error *error) {
-    if (t == NULL) {
-        return attn_fail(error, ATTN_INVALID, "tensors = NULL, expected an attn_tensors");
-    }
-    if (t->size != sizeof *t) {
-        return attn_fail(error, ATTN_INVALID,
-                         "tensors.size = %zu, expected %zu: fill it with attn_tensors_init",
-                         t->size, sizeof *t);
-    }
     const bool q = p->batch > 0 && (p->packed ? p->total_q : p->seq_q) > 0;
     const bool kv = p->batch > 0 && (p->packed ? p->total_kv : p->seq_kv) > 0;
     const size_t wide = (size_t)p->alignment;
@@ -254,6 +267,7 @@ attn_status tensors_check(const attn_problem *p, const attn_tensors *t, bool out
         {"o", t->o, wide, outputs && q, true},
         {"lse", t->lse, sizeof(float), outputs, false},
         {"bias", t->bias, attn_dtype_size(p->bias_dtype), p->bias && q && kv, true},
+        {"mask", t->mask, 1, p->mask && q && kv, true},
         {"alibi_slopes", t->alibi_slopes, sizeof(float), p->alibi, false},
         {"sink", t->sink, sizeof(float), p->sink, true},
         {"cu_seqlens_q", t->cu_seqlens_q, sizeof(int32_t), p->packed, true},
@@ -332,11 +346,17 @@ static attn_status dispatch(const attn_plan *plan, const attn_tensors *tensors, 
 attn_status attn_forward(const attn_plan *plan, const attn_tensors *tensors, void *workspace,
                          size_t workspace_size, void *stream, attn_error *error) {
     attn_status status = check_workspace(plan, workspace, workspace_size, error);
-    if (status == ATTN_OK) {
-        status = tensors_check(&plan->problem, tensors, true, plan->context->cuda == NULL, error);
+    if (status != ATTN_OK) {
+        return status;
     }
+    attn_tensors room;
+    const attn_tensors *t = tensors_read(tensors, &room, error);
+    if (t == NULL) {
+        return ATTN_INVALID;
+    }
+    status = tensors_check(&plan->problem, t, true, plan->context->cuda == NULL, error);
     if (status == ATTN_OK && plan->problem.batch > 0 && plan->problem.seq_q > 0) {
-        status = dispatch(plan, tensors, workspace, stream, error);
+        status = dispatch(plan, t, workspace, stream, error);
     }
     return status != ATTN_OK ? status : attn_fail(error, ATTN_OK, "%s", "");
 }

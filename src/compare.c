@@ -9,6 +9,7 @@
  * Invariant: nothing passes by being incomparable. Every rule is written as "good only if
  * x <= limit", which no NaN satisfies, and a NaN is counted and refused before any rule sees it.
  */
+#include "abi.h"
 #include "rows.h"
 
 #include <math.h>
@@ -199,14 +200,6 @@ static attn_status check_lengths(const attn_problem *p, const attn_tensors *tens
 }
 
 static attn_status check_tensors(const attn_tensors *tensors, size_t count, attn_error *error) {
-    if (tensors == NULL) {
-        return attn_fail(error, ATTN_INVALID, "tensors = NULL, expected an attn_tensors");
-    }
-    if (tensors->size != sizeof *tensors) {
-        return attn_fail(error, ATTN_INVALID,
-                         "tensors.size = %zu, expected %zu: fill it with attn_tensors_init",
-                         tensors->size, sizeof *tensors);
-    }
     if (tensors->o == NULL && count > 0) {
         return attn_fail(error, ATTN_INVALID, "tensors.o = NULL, expected the output to compare");
     }
@@ -230,24 +223,19 @@ static attn_status check_result(const attn_comparison *result, attn_error *error
     if (result == NULL) {
         return attn_fail(error, ATTN_INVALID, "result = NULL, expected an attn_comparison");
     }
-    if (result->size != sizeof *result) {
-        return attn_fail(error, ATTN_INVALID,
-                         "result.size = %zu, expected sizeof(attn_comparison) = %zu", result->size,
-                         sizeof *result);
-    }
-    return ATTN_OK;
+    return abi_check("result", result->size, COMPARISON_0_2, error);
 }
 
 /* What attn_compare and attn_verify have in common. */
 static attn_status check_request(const attn_problem *problem, const attn_tensors *tensors,
                                  const attn_row *rows, size_t count, const attn_comparison *result,
                                  attn_problem *resolved, attn_error *error) {
-    attn_status status = check_result(result, error);
+    attn_status status = tensors == NULL ? ATTN_INVALID : check_result(result, error);
     if (status == ATTN_OK) {
         status = check_tensors(tensors, count, error);
     }
     if (status == ATTN_OK) {
-        status = attn_problem_resolve(problem, resolved, error);
+        status = problem_resolve(problem, resolved, error);
     }
     if (status == ATTN_OK) {
         status = check_alignment(resolved, tensors, error);
@@ -296,51 +284,56 @@ attn_status attn_compare(const attn_problem *problem, const attn_tensors *tensor
                          const double *exact_lse, const double *twin, attn_comparison *result,
                          attn_error *error) {
     attn_problem p;
-    attn_status status = check_request(problem, tensors, rows, count, result, &p, error);
+    attn_tensors room;
+    const attn_tensors *t = tensors_read(tensors, &room, error);
+    attn_status status = check_request(problem, t, rows, count, result, &p, error);
     if (status == ATTN_OK) {
-        status = check_expected(tensors, count, exact, exact_lse, twin, error);
+        status = check_expected(t, count, exact, exact_lse, twin, error);
     }
     if (status != ATTN_OK) {
         return status;
     }
     p.used_kv = false; /* tensors.used_kv may be NULL here: only the queries' lengths matter */
-    *result = (attn_comparison){.size = sizeof *result};
-    struct tally tally = {.format = format_of(p.dtype), .result = result};
-    tally.largest_lse = tensors->lse != NULL ? largest_finite(exact_lse, count) : 0.0;
+    attn_comparison found = {.size = sizeof found};
+    struct tally tally = {.format = format_of(p.dtype), .result = &found};
+    tally.largest_lse = t->lse != NULL ? largest_finite(exact_lse, count) : 0.0;
     for (size_t i = 0; i < count; i++) {
         const attn_row at = rows_at(&p, rows, (int64_t)i);
-        const struct sequence s = sequence_of(&p, tensors, at.batch);
+        const struct sequence s = sequence_of(&p, t, at.batch);
         if (at.row >= s.q_len) { /* absent */
             continue;
         }
         const int64_t o = row_offset(&p, &p.o, at.batch, at.head, s.q_begin, at.row);
         for (int64_t col = 0; col < p.head_dim_v; col++) {
             const size_t k = i * (size_t)p.head_dim_v + (size_t)col;
-            const float out = load_element(p.dtype, tensors->o, o + col);
+            const float out = load_element(p.dtype, t->o, o + col);
             count_element(&tally, at, col, (double)out, exact[k], twin[k]);
         }
-        if (tensors->lse != NULL) {
+        if (t->lse != NULL) {
             const int64_t l = row_offset(&p, &p.lse, at.batch, at.head, s.q_begin, at.row);
-            count_lse(&tally, at, (double)tensors->lse[l], exact_lse[i]);
+            count_lse(&tally, at, (double)t->lse[l], exact_lse[i]);
         }
     }
     judge(&tally);
-    result->pass = result->pass && (result->elements > 0 || !has_rows(&p, tensors));
-    return ATTN_OK;
+    found.pass = found.pass && (found.elements > 0 || !has_rows(&p, t));
+    abi_write(result, result->size, &found, sizeof found);
+    return attn_fail(error, ATTN_OK, "%s", "");
 }
 
 attn_status attn_verify(const attn_context *context, const attn_problem *problem,
                         const attn_tensors *tensors, const attn_row *rows, size_t count,
                         attn_comparison *result, attn_error *error) {
     attn_problem p;
-    attn_status status = check_request(problem, tensors, rows, count, result, &p, error);
+    attn_tensors room;
+    const attn_tensors *t = tensors_read(tensors, &room, error);
+    attn_status status = check_request(problem, t, rows, count, result, &p, error);
     if (status != ATTN_OK) {
         return status;
     }
-    const size_t room = count > 0 ? count : 1; /* calloc may answer 0 elements with NULL */
-    double *const exact = calloc(room, (size_t)p.head_dim_v * sizeof *exact);
-    double *const twin = calloc(room, (size_t)p.head_dim_v * sizeof *twin);
-    double *const lse = calloc(room, sizeof *lse);
+    const size_t some = count > 0 ? count : 1; /* calloc may answer 0 elements with NULL */
+    double *const exact = calloc(some, (size_t)p.head_dim_v * sizeof *exact);
+    double *const twin = calloc(some, (size_t)p.head_dim_v * sizeof *twin);
+    double *const lse = calloc(some, sizeof *lse);
     if (exact == NULL || twin == NULL || lse == NULL) {
         status = attn_fail(error, ATTN_OUT_OF_MEMORY,
                            "no memory to verify count = %zu rows of head_dim_v = %lld doubles, "
@@ -348,15 +341,13 @@ attn_status attn_verify(const attn_context *context, const attn_problem *problem
                            count, (long long)p.head_dim_v);
     }
     if (status == ATTN_OK) {
-        status =
-            attn_reference(context, problem, tensors, ATTN_EXACT, rows, count, exact, lse, error);
+        status = attn_reference(context, problem, t, ATTN_EXACT, rows, count, exact, lse, error);
     }
     if (status == ATTN_OK) {
-        status =
-            attn_reference(context, problem, tensors, ATTN_TWIN, rows, count, twin, NULL, error);
+        status = attn_reference(context, problem, t, ATTN_TWIN, rows, count, twin, NULL, error);
     }
     if (status == ATTN_OK) {
-        status = attn_compare(problem, tensors, rows, count, exact, lse, twin, result, error);
+        status = attn_compare(problem, t, rows, count, exact, lse, twin, result, error);
     }
     free(exact);
     free(twin);

@@ -9,7 +9,7 @@
 #ifndef ATTN_IMAGES_H
 #define ATTN_IMAGES_H
 
-#include "attn.h"
+#include "attn_inspect.h"
 
 struct built_in_image {
     const char *variant;

@@ -3,6 +3,7 @@
  * internal.h - what the files of libattn share. Nothing here is exported.
  *
  *   attn.c      entry points: contexts, forward, pointer checks, status names
+ *   abi.c       structs of programs that were compiled with another header
  *   problem.c   the problem: defaults, its one check, visible keys, FLOPs
  *   plan.c      problem -> variants that apply -> choice, refusals, the printed line
  *   tuned.c     the order in which they are tried
@@ -21,7 +22,8 @@
 #ifndef ATTN_INTERNAL_H
 #define ATTN_INTERNAL_H
 
-#include "attn.h"
+#include "attn_inspect.h"
+#include "attn_verify.h"
 
 #if defined(__GNUC__)
 #define ATTN_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
@@ -80,6 +82,9 @@ struct key_range {
 struct key_range visible_keys(const attn_problem *resolved, int64_t i, int64_t q_len,
                               int64_t kv_len);
 
+/* attn_problem_resolve into a struct of the library's own size, which may be uninitialised. */
+attn_status problem_resolve(const attn_problem *problem, attn_problem *resolved, attn_error *error);
+
 /* The softcap as kernels have it: at most 2^90 times the scale, since a quotient of the two that is
  * no normal number of fp32 has lost digits. */
 float problem_softcap(const attn_problem *resolved);
@@ -92,6 +97,11 @@ float alibi_slope(const attn_problem *resolved, const attn_tensors *tensors, int
 struct pool *context_pool(const attn_context *context);
 
 /* ---- attn.c ---------------------------------------------------------------------------------- */
+
+/* The caller's tensors at the library's own size: themselves, or a copy in `room`. NULL and the
+ * reason if they are none. */
+const attn_tensors *tensors_read(const attn_tensors *tensors, attn_tensors *room,
+                                 attn_error *error);
 
 /* Checks the pointers that the resolved problem needs: o and lse where `outputs`, the lengths
  * behind cu_seqlens and used_kv where `host`. */

@@ -7,6 +7,7 @@
  * plan costs no formatting of sentences that nobody reads.
  */
 #include "plan.h"
+#include "abi.h"
 #include "images.h"
 
 #include <inttypes.h>
@@ -114,8 +115,49 @@ static attn_status work_out(attn_plan *plan, attn_error *error) {
     return status;
 }
 
+void attn_plan_options_init_sized(attn_plan_options *options, size_t size) {
+    const attn_plan_options defaults = {.size = sizeof defaults};
+    if (options != NULL) {
+        abi_write(options, size, &defaults, sizeof defaults);
+    }
+}
+
+/* The name of the variant that is asked for, or NULL; the rest is checked. */
+static attn_status read_options(const attn_plan_options *options, const char **variant,
+                                attn_error *error) {
+    attn_plan_options o;
+    attn_plan_options_init(&o);
+    if (options != NULL) {
+        const attn_status status =
+            abi_read("options", options, PLAN_OPTIONS_0_2, &o, sizeof o, error);
+        if (status != ATTN_OK) {
+            return status;
+        }
+    }
+    unsigned char flags[4]; /* as bytes: a wild bool is not read as one */
+    memcpy(flags, &o.deterministic, sizeof flags);
+    if (flags[0] > 1 || flags[1] > 1 || flags[2] != 0 || flags[3] != 0) {
+        return attn_fail(error, ATTN_INVALID,
+                         "options.deterministic, batch_invariant, reserved = %u, %u, {%u, %u}, "
+                         "expected true or false, the last two false",
+                         flags[0], flags[1], flags[2], flags[3]);
+    }
+    if (o.direction == ATTN_BACKWARD || flags[1] != 0) {
+        return attn_fail(error, ATTN_UNSUPPORTED, "options.%s: no kernel does that yet",
+                         flags[1] != 0 ? "batch_invariant = true" : "direction = ATTN_BACKWARD");
+    }
+    if (o.direction != ATTN_FORWARD) {
+        return attn_fail(error, ATTN_INVALID,
+                         "options.direction = %d, expected ATTN_FORWARD or ATTN_BACKWARD",
+                         (int)o.direction);
+    }
+    *variant = o.variant;
+    return ATTN_OK;
+}
+
 attn_status attn_plan_create(attn_context *context, const attn_problem *problem,
-                             const char *variant, attn_plan **plan, attn_error *error) {
+                             const attn_plan_options *options, attn_plan **plan,
+                             attn_error *error) {
     if (context == NULL || plan == NULL) {
         if (plan != NULL) {
             *plan = NULL;
@@ -124,7 +166,11 @@ attn_status attn_plan_create(attn_context *context, const attn_problem *problem,
     }
     *plan = NULL;
     attn_plan made = {.context = context};
-    attn_status status = attn_problem_resolve(problem, &made.problem, error);
+    const char *variant = NULL;
+    attn_status status = read_options(options, &variant, error);
+    if (status == ATTN_OK) {
+        status = problem_resolve(problem, &made.problem, error);
+    }
     if (status != ATTN_OK) {
         return status;
     }
@@ -168,8 +214,16 @@ const char *attn_plan_tuned(const attn_plan *plan) {
     return plan != NULL ? plan->tuned_run : NULL;
 }
 
-const attn_problem *attn_plan_problem(const attn_plan *plan) {
-    return plan != NULL ? &plan->problem : NULL;
+attn_status attn_plan_problem(const attn_plan *plan, attn_problem *problem, attn_error *error) {
+    if (plan == NULL || problem == NULL) {
+        return attn_fail(error, ATTN_INVALID, "%s = NULL", plan == NULL ? "plan" : "problem");
+    }
+    const attn_status status = abi_check("problem", problem->size, PROBLEM_0_2, error);
+    if (status != ATTN_OK) {
+        return status;
+    }
+    abi_write(problem, problem->size, &plan->problem, sizeof plan->problem);
+    return attn_fail(error, ATTN_OK, "%s", "");
 }
 
 attn_status attn_plan_refusal(const attn_plan *plan, int32_t index, attn_refusal *refusal,
@@ -177,10 +231,9 @@ attn_status attn_plan_refusal(const attn_plan *plan, int32_t index, attn_refusal
     if (plan == NULL || refusal == NULL) {
         return attn_fail(error, ATTN_INVALID, "%s = NULL", plan == NULL ? "plan" : "refusal");
     }
-    if (refusal->size != sizeof *refusal) {
-        return attn_fail(error, ATTN_INVALID,
-                         "refusal.size = %zu, expected sizeof(attn_refusal) = %zu", refusal->size,
-                         sizeof *refusal);
+    const attn_status status = abi_check("refusal", refusal->size, REFUSAL_0_2, error);
+    if (status != ATTN_OK) {
+        return status;
     }
     if (index < 0 || index >= plan->refused) {
         return attn_fail(error, ATTN_INVALID, "index = %d, the plan has %d refusals", (int)index,
@@ -194,9 +247,9 @@ attn_status attn_plan_refusal(const attn_plan *plan, int32_t index, attn_refusal
     const struct variant *variant = &plan->context->variants[tried];
     attn_error why = {""};
     variant_applies(plan->context, variant, &plan->problem, &why);
-    refusal->variant = variant->info.name;
-    snprintf(refusal->reason, sizeof refusal->reason, "%.*s", (int)sizeof refusal->reason - 1,
-             why.text);
+    attn_refusal found = {.variant = variant->info.name};
+    snprintf(found.reason, sizeof found.reason, "%.*s", (int)sizeof found.reason - 1, why.text);
+    abi_write(refusal, refusal->size, &found, sizeof found);
     return attn_fail(error, ATTN_OK, "%s", "");
 }
 
@@ -240,8 +293,9 @@ static void append_problem(struct line *line, const attn_problem *p) {
     if (p->softcap > 0.0F) {
         append(line, " softcap %g", (double)p->softcap);
     }
-    append(line, "%s%s%s%s%s", p->alibi ? " alibi" : "", p->bias ? " bias" : "",
-           p->sink ? " sink" : "", p->packed ? " packed" : "", p->used_kv ? " used_kv" : "");
+    append(line, "%s%s%s%s%s%s", p->alibi ? " alibi" : "", p->bias ? " bias" : "",
+           p->mask ? " mask" : "", p->sink ? " sink" : "", p->packed ? " packed" : "",
+           p->used_kv ? " used_kv" : "");
 }
 
 size_t attn_plan_print(const attn_plan *plan, char *buffer, size_t size) {

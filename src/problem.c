@@ -5,7 +5,7 @@
  * Invariant: whatever attn_problem_resolve lets pass can be computed without overflow: every
  * offset of every tensor is below 2^60 bytes, every output element has a place of its own.
  */
-#include "internal.h"
+#include "abi.h"
 
 #include <math.h>
 
@@ -14,34 +14,40 @@
 #define MAX_OFFSET ((int64_t)1 << 58) /* elements; times 4 bytes still far from overflow */
 #define MAX_ROWS ((int64_t)1 << 48)   /* batch x heads x rows: what loops and counters run over */
 
-void attn_problem_init(attn_problem *problem) {
-    if (problem == NULL) {
-        return;
+#define AUTOMATIC                                                                                  \
+    { ATTN_AUTO, ATTN_AUTO, ATTN_AUTO }
+
+static const attn_problem defaults = {
+    .size = sizeof defaults,
+    .dtype = ATTN_FP32,
+    .dtype_kv = -1,
+    .dtype_o = -1,
+    .layout = ATTN_BHSD,
+    .batch = 1,
+    .heads_q = 1,
+    .heads_kv = -1,
+    .seq_q = 1,
+    .seq_kv = 1,
+    .head_dim = 64,
+    .head_dim_v = -1,
+    .q = AUTOMATIC,
+    .k = AUTOMATIC,
+    .v = AUTOMATIC,
+    .o = AUTOMATIC,
+    .lse = AUTOMATIC,
+    .scale = NAN,
+    .window_left = -1,
+    .window_right = -1,
+    .bias_dtype = ATTN_FP32,
+    .bias_strides = {ATTN_AUTO, ATTN_AUTO, ATTN_AUTO, ATTN_AUTO},
+    .mask_strides = {ATTN_AUTO, ATTN_AUTO, ATTN_AUTO, ATTN_AUTO},
+    .alignment = 16,
+};
+
+void attn_problem_init_sized(attn_problem *problem, size_t size) {
+    if (problem != NULL) {
+        abi_write(problem, size, &defaults, sizeof defaults);
     }
-    const attn_strides automatic = {ATTN_AUTO, ATTN_AUTO, ATTN_AUTO};
-    *problem = (attn_problem){
-        .size = sizeof *problem,
-        .dtype = ATTN_FP32,
-        .batch = 1,
-        .heads_q = 1,
-        .heads_kv = -1,
-        .seq_q = 1,
-        .seq_kv = 1,
-        .head_dim = 64,
-        .head_dim_v = -1,
-        .layout = ATTN_BHSD,
-        .q = automatic,
-        .k = automatic,
-        .v = automatic,
-        .o = automatic,
-        .lse = automatic,
-        .scale = NAN,
-        .window_left = -1,
-        .window_right = -1,
-        .bias_dtype = ATTN_FP32,
-        .bias_strides = {ATTN_AUTO, ATTN_AUTO, ATTN_AUTO, ATTN_AUTO},
-        .alignment = 16,
-    };
 }
 
 /* Saturates just above MAX_OFFSET instead of overflowing: whoever compares then refuses it. */
@@ -88,8 +94,25 @@ static attn_status check_bool(const char *name, const bool *value, attn_error *e
         }                                                                                          \
     } while (0)
 
-static attn_status check_enums(const attn_problem *p, attn_error *error) {
+static attn_status check_dtype(const char *name, int32_t *dtype, attn_dtype of_q,
+                               attn_error *error) {
+    if (*dtype == -1) {
+        *dtype = (int32_t)of_q;
+    }
+    TRY(check_enum(name, *dtype, ATTN_BF16, "-1 (as dtype), ATTN_FP32, ATTN_FP16 or ATTN_BF16",
+                   error));
+    if (*dtype != (int32_t)of_q) {
+        return attn_fail(error, ATTN_UNSUPPORTED,
+                         "%s = %d, expected dtype = %d: mixed dtypes are not computed yet", name,
+                         (int)*dtype, (int)of_q);
+    }
+    return ATTN_OK;
+}
+
+static attn_status check_enums(attn_problem *p, attn_error *error) {
     TRY(check_enum("dtype", (int)p->dtype, ATTN_BF16, "ATTN_FP32, ATTN_FP16 or ATTN_BF16", error));
+    TRY(check_dtype("dtype_kv", &p->dtype_kv, p->dtype, error));
+    TRY(check_dtype("dtype_o", &p->dtype_o, p->dtype, error));
     TRY(check_enum("layout", (int)p->layout, ATTN_BSHD, "ATTN_BHSD or ATTN_BSHD", error));
     TRY(check_enum("causal", (int)p->causal, ATTN_CAUSAL_BOTTOM_RIGHT,
                    "ATTN_CAUSAL_NONE, _TOP_LEFT or _BOTTOM_RIGHT", error));
@@ -100,8 +123,14 @@ static attn_status check_enums(const attn_problem *p, attn_error *error) {
     TRY(check_bool("alibi", &p->alibi, error));
     TRY(check_bool("sink", &p->sink, error));
     TRY(check_bool("bias", &p->bias, error));
+    TRY(check_bool("mask", &p->mask, error));
     TRY(check_bool("packed", &p->packed, error));
     TRY(check_bool("used_kv", &p->used_kv, error));
+    TRY(check_bool("reserved[0]", &p->reserved[0], error));
+    TRY(check_bool("reserved[1]", &p->reserved[1], error));
+    if (p->reserved[0] || p->reserved[1]) {
+        return attn_fail(error, ATTN_INVALID, "reserved = true, expected false");
+    }
     return ATTN_OK;
 }
 
@@ -264,20 +293,21 @@ static attn_status check_disjoint(const attn_strides *s, const struct extent *e,
     return ATTN_OK;
 }
 
-static attn_status check_bias(attn_problem *p, attn_error *error) {
-    attn_bias_strides *s = &p->bias_strides;
+/* Of a bias or a mask, which is `there` or not. */
+static attn_status check_scores(const attn_problem *p, const char *name, bool there,
+                                attn_bias_strides *s, attn_error *error) {
     fill(&s->col, 1);
     fill(&s->row, p->seq_kv);
     fill(&s->head, times(p->seq_q, p->seq_kv));
     fill(&s->batch, times(p->heads_q, times(p->seq_q, p->seq_kv)));
-    if (!p->bias) {
+    if (!there) {
         return ATTN_OK;
     }
     int64_t last = 1;
-    TRY(extend("bias_strides", "batch", p->batch, s->batch, &last, error));
-    TRY(extend("bias_strides", "head", p->heads_q, s->head, &last, error));
-    TRY(extend("bias_strides", "row", p->seq_q, s->row, &last, error));
-    TRY(extend("bias_strides", "col", p->seq_kv, s->col, &last, error));
+    TRY(extend(name, "batch", p->batch, s->batch, &last, error));
+    TRY(extend(name, "head", p->heads_q, s->head, &last, error));
+    TRY(extend(name, "row", p->seq_q, s->row, &last, error));
+    TRY(extend(name, "col", p->seq_kv, s->col, &last, error));
     return ATTN_OK;
 }
 
@@ -306,7 +336,8 @@ static attn_status check_tensors(attn_problem *p, attn_error *error) {
         int64_t last = p->heads_q;
         TRY(extend("alibi_batch_stride", "batch", p->batch, p->alibi_batch_stride, &last, error));
     }
-    return check_bias(p, error);
+    TRY(check_scores(p, "bias_strides", p->bias, &p->bias_strides, error));
+    return check_scores(p, "mask_strides", p->mask, &p->mask_strides, error);
 }
 
 float problem_softcap(const attn_problem *p) {
@@ -320,24 +351,33 @@ attn_status attn_problem_resolve(const attn_problem *problem, attn_problem *reso
         return attn_fail(error, ATTN_INVALID, "%s = NULL, expected an attn_problem",
                          problem == NULL ? "problem" : "resolved");
     }
-    if (problem->size != sizeof *problem) {
-        return attn_fail(error, ATTN_INVALID,
-                         "problem.size = %zu, expected %zu: fill it with attn_problem_init",
-                         problem->size, sizeof *problem);
+    const size_t theirs = problem->size;
+    attn_problem p;
+    TRY(problem_resolve(problem, &p, error));
+    abi_write(resolved, theirs, &p, sizeof p);
+    return attn_fail(error, ATTN_OK, "%s", "");
+}
+
+attn_status problem_resolve(const attn_problem *problem, attn_problem *resolved,
+                            attn_error *error) {
+    if (problem == NULL) {
+        return attn_fail(error, ATTN_INVALID, "problem = NULL, expected an attn_problem");
     }
-    TRY(check_enums(problem, error)); /* before the copy: it must not read a wild bool */
-    attn_problem p = *problem;
+    attn_problem p = defaults;
+    TRY(abi_read("problem", problem, PROBLEM_0_2, &p, sizeof p, error));
+    TRY(check_enums(&p, error));
     TRY(check_sizes(&p, error));
     TRY(check_rows(&p, error));
     TRY(check_numbers(&p, error));
     TRY(check_tensors(&p, error));
     *resolved = p;
-    return attn_fail(error, ATTN_OK, "%s", "");
+    return ATTN_OK;
 }
 
 attn_status attn_problem_check(const attn_problem *problem, attn_error *error) {
     attn_problem resolved;
-    return attn_problem_resolve(problem, &resolved, error);
+    const attn_status status = problem_resolve(problem, &resolved, error);
+    return status != ATTN_OK ? status : attn_fail(error, ATTN_OK, "%s", "");
 }
 
 /* ---- FLOPs ----------------------------------------------------------------------------------- */
@@ -372,8 +412,8 @@ static double sum_of_ramp(int64_t first, int64_t count, int64_t limit) {
 }
 
 double attn_problem_flops(const attn_problem *problem) {
-    attn_problem p = {0};
-    if (attn_problem_resolve(problem, &p, NULL) != ATTN_OK) {
+    attn_problem p;
+    if (problem_resolve(problem, &p, NULL) != ATTN_OK) {
         return 0.0;
     }
     const int64_t diagonal = p.causal == ATTN_CAUSAL_TOP_LEFT ? 0 : p.seq_kv - p.seq_q;

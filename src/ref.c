@@ -405,10 +405,13 @@ attn_status attn_reference(const attn_context *context, const attn_problem *prob
                            const attn_tensors *tensors, attn_precision precision,
                            const attn_row *rows, size_t count, double *o, double *lse,
                            attn_error *error) {
-    struct job job = {.tensors = tensors, .precision = precision, .rows = rows, .o = o, .lse = lse};
-    attn_status status = check_arguments(context, precision, count, o, error);
+    attn_tensors room;
+    const attn_tensors *t = tensors_read(tensors, &room, error);
+    struct job job = {.tensors = t, .precision = precision, .rows = rows, .o = o, .lse = lse};
+    attn_status status =
+        t == NULL ? ATTN_INVALID : check_arguments(context, precision, count, o, error);
     if (status == ATTN_OK) {
-        status = attn_problem_resolve(problem, &job.problem, error);
+        status = problem_resolve(problem, &job.problem, error);
     }
     if (status == ATTN_OK) {
         status = rows_check(&job.problem, rows, count, error);
@@ -416,10 +419,10 @@ attn_status attn_reference(const attn_context *context, const attn_problem *prob
     if (status == ATTN_OK) {
         /* The problem's alignment is a promise to kernels; copies on the host need not keep it. */
         job.problem.alignment = (int32_t)attn_dtype_size(job.problem.dtype);
-        status = tensors_check(&job.problem, tensors, false, true, error);
+        status = tensors_check(&job.problem, t, false, true, error);
     }
     if (status != ATTN_OK || count == 0) {
-        return status;
+        return status != ATTN_OK ? status : attn_fail(error, ATTN_OK, "%s", "");
     }
     struct pool *const pool = context_pool(context);
     job.scratch = scratch_create(&job.problem, pool_size(pool));
@@ -430,5 +433,5 @@ attn_status attn_reference(const attn_context *context, const attn_problem *prob
     }
     pool_run(pool, (int64_t)count, run_row, &job);
     scratch_free(job.scratch, pool_size(pool));
-    return ATTN_OK;
+    return attn_fail(error, ATTN_OK, "%s", "");
 }

@@ -73,7 +73,7 @@ static uint64_t next_random(uint64_t *state) {
 attn_status attn_rows_sample(const attn_problem *problem, uint64_t seed, attn_row *rows,
                              size_t count, attn_error *error) {
     attn_problem resolved;
-    const attn_status status = attn_problem_resolve(problem, &resolved, error);
+    const attn_status status = problem_resolve(problem, &resolved, error);
     if (status != ATTN_OK || count == 0) {
         return status;
     }

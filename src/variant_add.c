@@ -4,6 +4,7 @@
  *
  * Invariant: an added variant owns its strings and its image; its other strings are the table's.
  */
+#include "abi.h"
 #include "plan.h"
 
 #include <elf.h>
@@ -13,14 +14,6 @@
 
 static attn_status check_added(const attn_context *context, const attn_variant *variant,
                                attn_error *error) {
-    if (context == NULL || variant == NULL) {
-        return attn_fail(error, ATTN_INVALID, "%s = NULL", context == NULL ? "context" : "variant");
-    }
-    if (variant->size != sizeof *variant) {
-        return attn_fail(error, ATTN_INVALID,
-                         "variant.size = %zu, expected sizeof(attn_variant) = %zu", variant->size,
-                         sizeof *variant);
-    }
     if (variant->name == NULL || variant->name[0] == '\0' || strlen(variant->name) > 127) {
         return attn_fail(error, ATTN_INVALID, "variant.name = %s, expected 1 to 127 characters",
                          variant->name == NULL      ? "NULL"
@@ -237,7 +230,14 @@ static attn_status add_gpu(attn_context *context, const attn_variant *variant, c
 
 attn_status attn_variant_add(attn_context *context, const attn_variant *variant, const void *image,
                              size_t image_size, attn_error *error) {
-    const attn_status status = check_added(context, variant, error);
+    if (context == NULL || variant == NULL) {
+        return attn_fail(error, ATTN_INVALID, "%s = NULL", context == NULL ? "context" : "variant");
+    }
+    attn_variant read = {0};
+    attn_status status = abi_read("variant", variant, VARIANT_0_2, &read, sizeof read, error);
+    if (status == ATTN_OK) {
+        status = check_added(context, &read, error);
+    }
     if (status != ATTN_OK) {
         return status;
     }
@@ -248,7 +248,7 @@ attn_status attn_variant_add(attn_context *context, const attn_variant *variant,
                 "image_size = %zu, expected no image: a CPU variant is a compiled-in kernel",
                 image_size);
         }
-        return add_cpu(context, variant, error);
+        return add_cpu(context, &read, error);
     }
     if (image == NULL || image_size == 0) {
         return attn_fail(error, ATTN_INVALID,
@@ -256,5 +256,5 @@ attn_status attn_variant_add(attn_context *context, const attn_variant *variant,
                          "or PTX",
                          image, image_size);
     }
-    return add_gpu(context, variant, image, image_size, error);
+    return add_gpu(context, &read, image, image_size, error);
 }

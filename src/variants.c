@@ -3,6 +3,7 @@
  * variants.c - the table of variants (from kernels/variants.def), the clauses that refuse a
  * problem, and images. attn_variant_add is in variant_add.c.
  */
+#include "abi.h"
 #include "images.h"
 #include "plan.h"
 
@@ -19,7 +20,7 @@
 enum {
     ALL_OPTIONS = ATTN_OPTION_WINDOW | ATTN_OPTION_SOFTCAP | ATTN_OPTION_ALIBI | ATTN_OPTION_BIAS |
                   ATTN_OPTION_SINK | ATTN_OPTION_PACKED | ATTN_OPTION_USED_KV |
-                  ATTN_OPTION_ANY_SCALE,
+                  ATTN_OPTION_ANY_SCALE, /* a mask is taken by none yet */
     LENGTH_OPTIONS = ATTN_OPTION_WINDOW | ATTN_OPTION_PACKED | ATTN_OPTION_USED_KV,
 };
 
@@ -226,6 +227,7 @@ static attn_status refuse_options(uint32_t options, const attn_problem *p, attn_
         {ATTN_OPTION_SOFTCAP, p->softcap > 0.0F, "softcap"},
         {ATTN_OPTION_ALIBI, p->alibi, "ALiBi"},
         {ATTN_OPTION_BIAS, p->bias, "bias"},
+        {ATTN_OPTION_MASK, p->mask, "a mask"},
         {ATTN_OPTION_SINK, p->sink, "a sink"},
         {ATTN_OPTION_PACKED, p->packed, "packed sequences"},
         {ATTN_OPTION_USED_KV, p->used_kv, "used_kv"},
@@ -288,17 +290,16 @@ attn_status attn_variant_get(const attn_context *context, int32_t index, attn_va
     if (variant == NULL) {
         return attn_fail(error, ATTN_INVALID, "variant = NULL");
     }
-    if (variant->size != sizeof *variant) {
-        return attn_fail(error, ATTN_INVALID,
-                         "variant.size = %zu, expected sizeof(attn_variant) = %zu", variant->size,
-                         sizeof *variant);
+    const attn_status status = abi_check("variant", variant->size, VARIANT_0_2, error);
+    if (status != ATTN_OK) {
+        return status;
     }
     int32_t count = 0;
     const struct variant *found = context != NULL ? context->variants : built_in;
     const struct variant *end = found + (context != NULL ? context->variant_count : BUILT_IN);
     for (; found < end; found++) {
         if ((context != NULL || is_here(found)) && count++ == index) {
-            *variant = found->info;
+            abi_write(variant, variant->size, &found->info, sizeof found->info);
             return attn_fail(error, ATTN_OK, "%s", "");
         }
     }
@@ -317,8 +318,11 @@ attn_status attn_variant_check(const attn_context *context, const char *name,
                          "name = \"%.127s\", expected a name from attn_variant_get", name);
     }
     attn_problem resolved;
-    const attn_status status = attn_problem_resolve(problem, &resolved, error);
-    return status != ATTN_OK ? status : variant_applies(context, variant, &resolved, error);
+    attn_status status = problem_resolve(problem, &resolved, error);
+    if (status == ATTN_OK) {
+        status = variant_applies(context, variant, &resolved, error);
+    }
+    return status != ATTN_OK ? status : attn_fail(error, ATTN_OK, "%s", "");
 }
 
 static const struct variant *find_anywhere(const attn_context *context, const char *name) {
@@ -362,9 +366,9 @@ attn_status attn_variant_image(const attn_context *context, const char *name, in
     if (name == NULL || image == NULL) {
         return attn_fail(error, ATTN_INVALID, "%s = NULL", name == NULL ? "name" : "image");
     }
-    if (image->size != sizeof *image) {
-        return attn_fail(error, ATTN_INVALID, "image.size = %zu, expected sizeof(attn_image) = %zu",
-                         image->size, sizeof *image);
+    const attn_status status = abi_check("image", image->size, IMAGE_0_2, error);
+    if (status != ATTN_OK) {
+        return status;
     }
     const struct variant *variant = find_anywhere(context, name);
     if (variant == NULL) {
@@ -381,6 +385,6 @@ attn_status attn_variant_image(const attn_context *context, const char *name, in
         return attn_fail(error, ATTN_INVALID, "index = %d, \"%s\" has fewer images", (int)index,
                          name);
     }
-    *image = found;
+    abi_write(image, image->size, &found, sizeof found);
     return attn_fail(error, ATTN_OK, "%s", "");
 }

@@ -5,12 +5,12 @@
 # check_includes.sh --self-test    plants violations and expects each to be found
 #
 #   from            may include                                          never
-#   include/        stdint, stddef, stdbool                              anything of ours
-#   src/            attn.h, headers of src/, libc, and of kernels/       vgpu, tool, cuda.h, sqlite
+#   include/        stdint, stddef, stdbool; attn_*.h include attn.h     anything else of ours
+#   src/            include/, headers of src/, libc, and of kernels/     vgpu, tool, cuda.h, sqlite
 #                   args.h, variants.def and tuned.def
 #   src/kernels/    its own folder                                       libc, CUDA headers
 #   vgpu/           its own headers, libc                                attn.h, src
-#   tool/           attn.h, vgpu.h, sqlite3.h, its own headers, libc     src
+#   tool/           include/, vgpu.h, sqlite3.h, its own headers, libc     src
 #   tests/          all of ours, libc                                    cuda.h
 #   tests/faults/   a kernel (.cu): headers of src/kernels               as src/kernels
 #
@@ -25,6 +25,7 @@ stdint stdio stdlib stdnoreturn string strings sys/auxv sys/ioctl sys/mman sys/p
 sys/stat sys/syscall sys/sysinfo sys/time sys/types sys/uio sys/utsname sys/wait tgmath threads
 time unistd'
 vector='arm_bf16 arm_fp16 arm_neon arm_sve asm/hwcap cpuid immintrin'
+ours='attn.h attn_inspect.h attn_verify.h'
 
 among() { # among WORD LIST
     for word in $2; do
@@ -38,17 +39,18 @@ allowed() {
     header=${3%.h}
     case $3 in *..* | /*) return 1 ;; esac
     case $1 in
+    include/attn_*.h) [ "$3" = attn.h ] || { [ "$2" = '<' ] && among "$header" 'stdint stddef stdbool'; } ;;
     include/*) [ "$2" = '<' ] && among "$header" 'stdint stddef stdbool' ;;
     src/kernels/*) [ "$2" = '"' ] && [ -f "src/kernels/$3" ] ;;
-    src/cpu_*) system_or_own src "$2" "$3" "$libc $vector" 'attn.h kernels/args.h kernels/variants.def kernels/tuned.def' ;;
-    src/*) system_or_own src "$2" "$3" "$libc cpuid asm/hwcap" 'attn.h kernels/args.h kernels/variants.def kernels/tuned.def' ;;
+    src/cpu_*) system_or_own src "$2" "$3" "$libc $vector" "$ours kernels/args.h kernels/variants.def kernels/tuned.def" ;;
+    src/*) system_or_own src "$2" "$3" "$libc cpuid asm/hwcap" "$ours kernels/args.h kernels/variants.def kernels/tuned.def" ;;
     vgpu/*) system_or_own vgpu "$2" "$3" "$libc $vector" '' ;;
-    tool/*) system_or_own tool "$2" "$3" "$libc sqlite3 attn vgpu" 'attn.h vgpu.h' ;;
+    tool/*) system_or_own tool "$2" "$3" "$libc sqlite3 attn vgpu" "$ours vgpu.h" ;;
     tests/faults/check/*.cu | tests/golden/*.cu | tests/data/*) true ;; # as a user would write them
     tests/red_team/*.cu) true ;; # as a cheat would
     tests/faults/*.cu) [ "$2" = '"' ] && [ -f "src/kernels/$3" ] && [ "$3" != "$header" ] ;;
     tests/*)
-        system_or_own tests "$2" "$3" "$libc $vector attn vgpu" 'attn.h vgpu.h' ||
+        system_or_own tests "$2" "$3" "$libc $vector attn vgpu" "$ours vgpu.h" ||
             { [ "$2" = '"' ] && { [ -f "src/$3" ] || [ -f "tool/$3" ] || [ -f "vgpu/$3" ] ||
                 [ -f "tests/$3" ]; }; }
         ;;
@@ -132,6 +134,7 @@ self_test() {
     fi
     plant include/attn.h '#include <stdio.h>'
     plant include/attn.h '#include "internal.h"'
+    plant include/attn.h '#include "attn_verify.h"'
     plant src/plan.c '#include "vgpu.h"'
     plant src/plan.c '#include "../vgpu/vgpu.h"'
     plant src/plan.c '#include "npy.h"'

@@ -266,7 +266,8 @@ attn_problem fitting_problem(const attn_variant *variant) {
 attn_plan *plan_on(attn_context *context, const attn_problem *problem, const char *variant) {
     attn_plan *plan = NULL;
     attn_error why;
-    CHECK_STATUS(attn_plan_create(context, problem, variant, &plan, &why), ATTN_OK, &why);
+    CHECK_STATUS(attn_plan_create(context, problem, ATTN_BY_NAME(variant), &plan, &why), ATTN_OK,
+                 &why);
     return plan;
 }
 

@@ -12,6 +12,7 @@
 #ifndef CUDA_FIXTURE_H
 #define CUDA_FIXTURE_H
 
+#include "attn_inspect.h"
 #include "fake_driver.h"
 #include "test.h"
 

@@ -8,7 +8,7 @@
 #ifndef SMALL_H
 #define SMALL_H
 
-#include "attn.h"
+#include "attn_verify.h"
 
 enum { SMALL_MOST = 4096, SMALL_HEADS = 64 }; /* elements of one tensor; batch * heads at most */
 

@@ -30,7 +30,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "attn.h"
+#include "attn_verify.h"
 
 enum { TEST_PASS = 0, TEST_FAIL = 1, TEST_SKIP = 77 };
 /* A loop over drawn cases divides their number by this: sanitizers and emulators take ten to fifty

@@ -241,10 +241,10 @@ static void *work(void *argument) {
     for (int n = 0; n < ROUNDS; n++) {
         attn_plan *plan = NULL;
         p.seq_q = 1000 + worker->number; /* by which the log tells them apart */
-        expect_ok(
-            worker,
-            attn_plan_create(worker->context, &p, names[(n + worker->number) % 3], &plan, &why),
-            &why);
+        expect_ok(worker,
+                  attn_plan_create(worker->context, &p,
+                                   ATTN_BY_NAME(names[(n + worker->number) % 3]), &plan, &why),
+                  &why);
         if (plan != NULL) {
             expect_ok(worker, attn_forward(plan, &t, NULL, 0, NULL, &why), &why);
         }
@@ -301,7 +301,9 @@ static int in_the_child(attn_context *context, attn_plan *plan) {
     fake->forget();
     wrong |= attn_forward(plan, &t, NULL, 0, NULL, &why) != ATTN_DEVICE;
     wrong |= (strstr(why.text, "fork") == NULL) << 1;
-    wrong |= (attn_plan_create(context, &p, "made_up_fp16", &another, &why) != ATTN_DEVICE) << 2;
+    wrong |=
+        (attn_plan_create(context, &p, ATTN_BY_NAME("made_up_fp16"), &another, &why) != ATTN_DEVICE)
+        << 2;
     wrong |= (another != NULL || strstr(why.text, "fork") == NULL) << 3;
     attn_plan_destroy(plan);
     attn_close(context);

@@ -234,7 +234,7 @@ static void bad_image(const char *what, const attn_variant *variant, const void 
     attn_status status = attn_variant_add(context, variant, image, size, &why);
     if (status == ATTN_OK) {
         CHECK(why.text[0] == '\0');
-        status = attn_plan_create(context, &p, variant->name, &plan, &why);
+        status = attn_plan_create(context, &p, ATTN_BY_NAME(variant->name), &plan, &why);
     }
     CHECK_MSG(status != ATTN_OK && plan == NULL, "%s: was taken", what);
     CHECK_MSG(strstr(why.text, part) != NULL, "%s: no \"%s\" in \"%s\"", what, part, why.text);
@@ -392,7 +392,8 @@ TEST(failed_loads) {
         }
         fake->forget();
         fake->fail(cases[i].function, 0, cases[i].code);
-        const attn_status status = attn_plan_create(context, &p, "large", &plan, &why);
+        const attn_status status =
+            attn_plan_create(context, &p, ATTN_BY_NAME("large"), &plan, &why);
         if (calls_of(cases[i].function) > 0) { /* else the failure was not there to be met */
             const bool memory = cases[i].code == FAKE_OUT_OF_MEMORY && status == ATTN_OUT_OF_MEMORY;
             CHECK_MSG((status == ATTN_DEVICE || memory) && plan == NULL, "%s gave %d: %s",

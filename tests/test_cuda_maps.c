@@ -459,7 +459,8 @@ TEST(driver_refuses) {
                                                 "the tensor map of v, in boxes of 64 rows, cannot",
                                                 "the tensor map of o, in boxes of 64 rows, cannot"};
         fake->fail("cuTensorMapEncodeTiled", nth, FAKE_INVALID_VALUE);
-        CHECK_STATUS(attn_plan_create(context, &p, PLAIN, &plan, &why), ATTN_DEVICE, &why);
+        CHECK_STATUS(attn_plan_create(context, &p, ATTN_BY_NAME(PLAIN), &plan, &why), ATTN_DEVICE,
+                     &why);
         CHECK_CONTAINS(why.text, sentences[nth - 1]);
         CHECK(plan == NULL);
         CHECK_EQ(fake->depth(), 0);
@@ -565,7 +566,8 @@ TEST(boxes_have_an_end) {
     variant.block_q = 257;
     made_up_ptx(variant.name, "sm_90a", text);
     CHECK_STATUS(attn_variant_add(context, &variant, text, strlen(text), &why), ATTN_OK, &why);
-    CHECK_STATUS(attn_plan_create(context, &p, variant.name, &plan, &why), ATTN_DEVICE, &why);
+    CHECK_STATUS(attn_plan_create(context, &p, ATTN_BY_NAME(variant.name), &plan, &why),
+                 ATTN_DEVICE, &why);
     CHECK_CONTAINS(why.text, "the tensor map of q, in boxes of 257 rows, cannot be made");
     attn_close(context);
     fake_end();

@@ -13,6 +13,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "attn_inspect.h"
 #include "cases.h"
 #include "test.h"
 #include "verify.h"
@@ -399,8 +400,8 @@ static void spoil_workspace(struct sample *s, const attn_plan *plan, unsigned ch
 static void spoil_variant(struct sample *s, const char *variant) {
     attn_plan *plan;
     attn_error why;
-    if (!CHECK_STATUS(attn_plan_create(context, &s->problem, variant, &plan, &why), ATTN_OK,
-                      &why)) {
+    if (!CHECK_STATUS(attn_plan_create(context, &s->problem, ATTN_BY_NAME(variant), &plan, &why),
+                      ATTN_OK, &why)) {
         return;
     }
     const size_t size = attn_workspace_size(plan), alignment = attn_workspace_alignment(plan);

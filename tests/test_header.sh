@@ -54,7 +54,8 @@ skip() {
 
 strict="-pedantic -pedantic-errors -Wall -Wextra -Werror -Wundef"
 
-printf '#include "attn.h"\n#include "attn.h"\nint main(void) { return 0; }\n' >"$work/twice.c"
+printf '#include "attn_%s.h"\n#include "attn.h"\n' inspect verify verify inspect >"$work/twice.c"
+printf 'int main(void) { return 0; }\n' >>"$work/twice.c"
 for standard in c99 c11 c17; do
     # shellcheck disable=SC2086 # a list of words
     check "compiles_as_$standard" "$compiler" -std=$standard $strict "-I$source/include" -Wstrict-prototypes \

@@ -17,6 +17,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "attn_inspect.h"
 #include "cases.h"
 #include "test.h"
 #include "verify.h"

@@ -13,6 +13,7 @@
 #include <limits.h>
 #include <math.h>
 
+#include "attn_inspect.h"
 #include "test.h"
 
 static attn_context *context; /* opened by main */
@@ -169,7 +170,8 @@ static void refused(const attn_problem *p, const char *name, const char *value) 
     attn_variant v = {.size = sizeof v};
     if (CHECK_STATUS(attn_variant_get(context, 0, &v, &why), ATTN_OK, &why)) {
         CHECK_STATUS(attn_variant_check(context, v.name, p, &why), ATTN_INVALID, &why);
-        CHECK_STATUS(attn_plan_create(context, p, v.name, &plan, &why), ATTN_INVALID, &why);
+        CHECK_STATUS(attn_plan_create(context, p, ATTN_BY_NAME(v.name), &plan, &why), ATTN_INVALID,
+                     &why);
     }
     writers_refuse(p, name, value);
 }

@@ -10,6 +10,7 @@
  */
 #include <limits.h>
 
+#include "attn_inspect.h"
 #include "cases.h"
 #include "test.h"
 

@@ -6,7 +6,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "attn.h"
+#include "attn_inspect.h"
+#include "attn_verify.h"
 #include "test.h"
 
 static attn_context *context; /* opened by main */
@@ -36,7 +37,7 @@ static void sum_many(int dtype, const char *variant) {
     t.q = t.k = t.v = dtype == ATTN_FP32 ? (const void *)line : one;
     t.o = dtype == ATTN_FP32 ? (void *)o : half;
     t.lse = lse;
-    CHECK_STATUS(attn_plan_create(context, &p, variant, &plan, &why), ATTN_OK, &why);
+    CHECK_STATUS(attn_plan_create(context, &p, ATTN_BY_NAME(variant), &plan, &why), ATTN_OK, &why);
     const size_t size = attn_workspace_size(plan);
     void *workspace = malloc(size);
     CHECK_STATUS(attn_forward(plan, &t, workspace, size, NULL, &why), ATTN_OK, &why);

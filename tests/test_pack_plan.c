@@ -3,6 +3,7 @@
  * test_pack_plan.c - proves that a plan cannot be cut to what was done: less work, other devices or
  * images, variants left out; and that a pack of another library is not current.
  */
+#include "attn_inspect.h"
 #include "evidence.h"
 #include "evidence_current.h"
 #include "evidence_plan.h"

@@ -14,6 +14,7 @@
  */
 #include <stdlib.h>
 
+#include "attn_inspect.h"
 #include "cases.h"
 #include "test.h"
 #include "verify.h"

@@ -12,6 +12,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "attn_inspect.h"
 #include "cases.h"
 #include "test.h"
 #include "verify.h"
@@ -151,7 +152,8 @@ static void *call_often(void *argument) {
             continue;
         }
         attn_plan *plan;
-        c->status = attn_plan_create(c->context, &c->sample->problem, c->variant, &plan, &c->why);
+        c->status = attn_plan_create(c->context, &c->sample->problem, ATTN_BY_NAME(c->variant),
+                                     &plan, &c->why);
         if (c->status == ATTN_OK) {
             c->status = call_once(c, plan);
             attn_plan_destroy(plan);
@@ -194,9 +196,9 @@ static void call_variant(attn_context *const contexts[CALLERS], struct sample *s
     unsigned char *bits = lone_bits(contexts[0], s, variant);
     attn_plan *plan = NULL;
     attn_error why;
-    if (!bits ||
-        (one_plan && !CHECK_STATUS(attn_plan_create(contexts[0], &s->problem, variant, &plan, &why),
-                                   ATTN_OK, &why))) {
+    if (!bits || (one_plan && !CHECK_STATUS(attn_plan_create(contexts[0], &s->problem,
+                                                             ATTN_BY_NAME(variant), &plan, &why),
+                                            ATTN_OK, &why))) {
         free(bits);
         return;
     }

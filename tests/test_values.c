@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "attn_inspect.h"
 #include "cases.h"
 #include "test.h"
 #include "verify.h"

@@ -13,6 +13,7 @@
 #include <limits.h>
 #include <stdlib.h>
 
+#include "attn_inspect.h"
 #include "cases.h"
 #include "test.h"
 #include "verify.h"
@@ -200,7 +201,7 @@ static void accepts(const attn_variant *v, const attn_problem *p, bool expected,
     CHECK_MSG((status == ATTN_OK) == (why.text[0] == '\0'), "%s: \"%s\"", v->name, why.text);
     attn_plan *plan = NULL;
     attn_error plan_why;
-    CHECK_EQ(attn_plan_create(context, p, v->name, &plan, &plan_why), status);
+    CHECK_EQ(attn_plan_create(context, p, ATTN_BY_NAME(v->name), &plan, &plan_why), status);
     CHECK((status == ATTN_OK) == (plan != NULL));
     if (plan) {
         CHECK_STR(attn_plan_variant(plan), v->name);
@@ -354,7 +355,9 @@ TEST(plans) {
         attn_problem resolved;
         memset(&resolved, 0, sizeof resolved);
         CHECK_STATUS(attn_problem_resolve(p, &resolved, &why), ATTN_OK, &why);
-        const attn_problem *kept = attn_plan_problem(plan);
+        attn_problem planned = {.size = sizeof planned};
+        attn_plan_problem(plan, &planned, NULL);
+        const attn_problem *kept = &planned;
         CHECK_EQ(kept->heads_kv, resolved.heads_kv);
         CHECK_EQ(kept->head_dim_v, resolved.head_dim_v);
         CHECK_EQ(kept->seq_kv, p->seq_kv);
@@ -377,7 +380,8 @@ TEST(unknown_name) {
         attn_plan *plan = (attn_plan *)(void *)&plan;
         attn_error why;
         CHECK_STATUS(attn_variant_check(context, unknown[i], &p, &why), ATTN_INVALID, &why);
-        CHECK(attn_plan_create(context, &p, unknown[i], &plan, &why) != ATTN_OK && plan == NULL);
+        CHECK(attn_plan_create(context, &p, ATTN_BY_NAME(unknown[i]), &plan, &why) != ATTN_OK &&
+              plan == NULL);
         CHECK_CONTAINS(why.text, unknown[i]);
     }
 }

@@ -9,7 +9,8 @@
 #include <dlfcn.h>
 #include <stdlib.h>
 
-#include "attn.h"
+#include "attn_inspect.h"
+#include "attn_verify.h"
 #include "device.h"
 #include "test.h"
 #include "vgpu.h"
@@ -98,7 +99,8 @@ static bool check_variant(attn_context *context, struct device *device, const at
     }
     set_async(driver_gpu(), async, 1);
     if (tensors_make(&t, device, p.dtype) &&
-        CHECK_STATUS(attn_plan_create(context, &p, variant->name, &plan, &why), ATTN_OK, &why)) {
+        CHECK_STATUS(attn_plan_create(context, &p, ATTN_BY_NAME(variant->name), &plan, &why),
+                     ATTN_OK, &why)) {
         attn_tensors given, here;
         attn_comparison result = {.size = sizeof result};
         const size_t size = attn_workspace_size(plan);

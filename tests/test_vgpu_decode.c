@@ -34,7 +34,7 @@ static void try_parts(const struct edge *edge) {
             p.total_q = p.batch * p.seq_q;
             p.total_kv = p.batch * p.seq_kv;
         }
-        if (attn_plan_create(context, &p, variant.name, &plan, &why) == ATTN_OK) {
+        if (attn_plan_create(context, &p, ATTN_BY_NAME(variant.name), &plan, &why) == ATTN_OK) {
             CHECK_MSG(attn_workspace_size(plan) > 0 || strcmp(variant.family, COUNTING) != 0,
                       "%s has one part", variant.name);
             attn_plan_destroy(plan);
@@ -90,7 +90,8 @@ static void try_clusters(const struct edge *edge, enum meeting where) {
         attn_error why;
         p.dtype = (variant.dtypes & 1U << ATTN_FP16) != 0 ? ATTN_FP16 : ATTN_BF16;
         if (strcmp(variant.family, CLUSTER) == 0 &&
-            CHECK_STATUS(attn_plan_create(context, &p, variant.name, &plan, &why), ATTN_OK, &why)) {
+            CHECK_STATUS(attn_plan_create(context, &p, ATTN_BY_NAME(variant.name), &plan, &why),
+                         ATTN_OK, &why)) {
             CHECK(where == IN_EITHER || (attn_workspace_size(plan) > 0) == (where == IN_MEMORY));
             attn_plan_destroy(plan);
             CHECK(try_variant(edge, &variant, false));

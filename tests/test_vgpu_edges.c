@@ -151,8 +151,8 @@ static void try_last_keys(const attn_variant *variant, attn_problem few) {
         t.k = (const void *)((uintptr_t)t.k - (uintptr_t)below);
         t.v = (const void *)((uintptr_t)t.v - (uintptr_t)below);
         CHECK(expectation_make(&expected, context, &s) == NULL);
-        if (CHECK_STATUS(attn_plan_create(context, &many, variant->name, &plan, &why), ATTN_OK,
-                         &why)) {
+        if (CHECK_STATUS(attn_plan_create(context, &many, ATTN_BY_NAME(variant->name), &plan, &why),
+                         ATTN_OK, &why)) {
             const size_t size = attn_workspace_size(plan);
             void *workspace = size > 0 ? device_alloc(device, size, &why) : NULL;
             CHECK_STATUS(attn_workspace_init(plan, workspace, size, NULL, &why), ATTN_OK, &why);

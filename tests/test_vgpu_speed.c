@@ -16,7 +16,8 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "attn.h"
+#include "attn_inspect.h"
+#include "attn_verify.h"
 #include "device.h"
 #include "test.h"
 #include "vgpu.h"
@@ -270,7 +271,8 @@ static bool time_variant(attn_context *context, struct device *device, const cha
     attn_tensors_init(&given);
     given.q = memory[0], given.k = memory[1], given.v = memory[2];
     given.o = memory[3], given.lse = memory[4];
-    if (CHECK_STATUS(attn_plan_create(context, &p, name, &plan, &why), ATTN_OK, &why)) {
+    if (CHECK_STATUS(attn_plan_create(context, &p, ATTN_BY_NAME(name), &plan, &why), ATTN_OK,
+                     &why)) {
         const double seconds = time_forward(device, plan, &given, table ? 20 : 4);
         printf("  %-40s %6.2f ms with all checks (bar: %.0f)\n", name, seconds * 1e3,
                VARIANT_BAR * 1e3);

@@ -6,6 +6,7 @@
  * no damage; the outputs held NaN before it.
  */
 #include "verify.h"
+#include "attn_inspect.h"
 
 #include "test.h"
 
@@ -47,7 +48,7 @@ const char *sample_forward(attn_context *context, struct sample *s, const char *
     attn_error why;
     attn_plan *plan;
     struct guarded workspace = {0};
-    if (attn_plan_create(context, &s->problem, variant, &plan, &why) != ATTN_OK) {
+    if (attn_plan_create(context, &s->problem, ATTN_BY_NAME(variant), &plan, &why) != ATTN_OK) {
         return tell("attn_plan_create", why.text);
     }
     const char *wrong = NULL;

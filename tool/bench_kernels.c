@@ -3,6 +3,7 @@
  * bench_kernels.c - see bench_kernels.h. Both kernels take one struct of four 64-bit numbers.
  */
 #include "bench_kernels.h"
+#include "attn_inspect.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -14,7 +14,7 @@
 #ifndef ATTEST_CASES_H
 #define ATTEST_CASES_H
 
-#include "attn.h"
+#include "attn_verify.h"
 
 /* ---- numbers from a seed (splitmix64) -------------------------------------------------------- */
 

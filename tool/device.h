@@ -16,7 +16,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "attn.h"
+#include "attn_inspect.h"
 
 struct device;
 

@@ -3,6 +3,7 @@
  * evidence_current.c - see evidence_current.h.
  */
 #include "evidence_current.h"
+#include "attn_inspect.h"
 
 #include <string.h>
 

@@ -31,7 +31,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "attn.h"
+#include "attn_inspect.h"
 #include "json.h"
 #include "json_read.h"
 #include "sha256.h"

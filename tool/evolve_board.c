@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "attn_verify.h"
 #include "evolve.h"
 #include "shape.h"
 

@@ -156,7 +156,9 @@ struct launch {
 enum { WORKSPACE_ROOM = 256 };
 
 static bool launch_make(struct launch *l, attn_error *why) {
-    const attn_problem *p = attn_plan_problem(l->plan);
+    attn_problem planned = {.size = sizeof planned};
+    attn_plan_problem(l->plan, &planned, NULL);
+    const attn_problem *p = &planned;
     const size_t size = attn_dtype_size(p->dtype);
     const size_t rows = (size_t)(p->batch * p->heads_q * p->seq_q);
     const size_t kv = (size_t)(p->batch * p->heads_kv * p->seq_kv * p->head_dim) * size;
@@ -219,7 +221,9 @@ static bool fill_outputs(struct launch *l, unsigned char byte, attn_error *why) 
  * which bytes nobody has written), NaN, plausible numbers, and the right result but for its last
  * row. */
 static bool outputs_unread(struct launch *l, attn_error *why) {
-    const attn_problem *p = attn_plan_problem(l->plan);
+    attn_problem planned = {.size = sizeof planned};
+    attn_plan_problem(l->plan, &planned, NULL);
+    const attn_problem *p = &planned;
     const size_t row = (size_t)p->head_dim * attn_dtype_size(p->dtype);
     bool good = launch_make(l, why) && launch_once(l, 0, why);
     for (int i = 0; i < 3 && good; i++) {
@@ -239,7 +243,8 @@ static bool outputs_unread(struct launch *l, attn_error *why) {
 static bool run_unread(const struct bench *b, attn_error *why) {
     const attn_problem problem = small_problem(b->task);
     struct launch l = {.device = b->device};
-    if (attn_plan_create(b->context, &problem, b->task->name, &l.plan, why) != ATTN_OK) {
+    if (attn_plan_create(b->context, &problem, ATTN_BY_NAME(b->task->name), &l.plan, why) !=
+        ATTN_OK) {
         return false;
     }
     const bool good = outputs_unread(&l, why);
@@ -329,8 +334,8 @@ static bool build_cpu(const struct task *task, struct json *json, struct rejecti
         open_bench(&b, task, task->device, task->driver, &why) && add_candidate(&b, NULL, 0, &why);
     for (int i = 0; i < task->shapes.count && good && used < sizeof text; i++) {
         attn_plan *plan = NULL;
-        good = attn_plan_create(b.context, &task->shapes.problems[i], task->name, &plan, &why) ==
-               ATTN_OK;
+        good = attn_plan_create(b.context, &task->shapes.problems[i], ATTN_BY_NAME(task->name),
+                                &plan, &why) == ATTN_OK;
         if (good) {
             attn_plan_print(plan, line, sizeof line);
             const char *blocks = strstr(line, "blocks of");

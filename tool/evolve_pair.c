@@ -446,7 +446,8 @@ static bool time_rounds(struct pair *p, struct json *json, attn_error *why) {
 /* ---- one shape ------------------------------------------------------------------------------- */
 
 static bool make_side(struct pair *p, struct side *side, const char *variant, attn_error *why) {
-    if (attn_plan_create(p->context, &p->problem, variant, &side->plan, why) != ATTN_OK) {
+    if (attn_plan_create(p->context, &p->problem, ATTN_BY_NAME(variant), &side->plan, why) !=
+        ATTN_OK) {
         return false;
     }
     const size_t size = attn_workspace_size(side->plan);

@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "attn.h"
+#include "attn_inspect.h"
 #include "budgets.h"
 #include "cubin.h"
 #include "sha256.h"

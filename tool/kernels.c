@@ -3,6 +3,7 @@
  * kernels.c - see kernels.h. The reason is that of a plan which nothing can run.
  */
 #include "kernels.h"
+#include "attn_inspect.h"
 
 #include "message.h"
 

@@ -3,6 +3,7 @@
  * nvml.c - see nvml.h. Signatures and numbers are those of nvml.h of CUDA 12.
  */
 #include "nvml.h"
+#include "attn_inspect.h"
 
 #include <dlfcn.h>
 #include <math.h>

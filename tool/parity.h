@@ -18,7 +18,8 @@
 #ifndef ATTEST_PARITY_H
 #define ATTEST_PARITY_H
 
-#include "attn.h"
+#include "attn_inspect.h"
+#include "attn_verify.h"
 #include "cases.h"
 #include "device.h"
 

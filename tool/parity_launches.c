@@ -140,7 +140,8 @@ static bool bench_make(struct bench *b, int64_t launches, attn_error *why) {
     attn_problem problem;
     const struct target *t = b->target;
     return choose_problem(t, &problem, why) && make_sets(b, &problem, why) &&
-           attn_plan_create(t->context, &problem, t->runs_as, &b->plan, why) == ATTN_OK &&
+           attn_plan_create(t->context, &problem, ATTN_BY_NAME(t->runs_as), &b->plan, why) ==
+               ATTN_OK &&
            make_slots(b, launches, why) && make_workspaces(b, why);
 }
 

@@ -294,7 +294,8 @@ static enum run_result run_plan(const struct target *t, const attn_plan *plan, s
 enum run_result run_sample(const struct target *t, struct sample *s, const attn_problem *problem,
                            attn_error *why) {
     attn_plan *plan;
-    const attn_status status = attn_plan_create(t->context, problem, t->runs_as, &plan, why);
+    const attn_status status =
+        attn_plan_create(t->context, problem, ATTN_BY_NAME(t->runs_as), &plan, why);
     if (status != ATTN_OK) {
         return refused(status, "attn_plan_create", why);
     }

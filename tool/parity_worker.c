@@ -117,8 +117,8 @@ static bool take_variant(struct worker *c, attn_error *why) {
     }
     if (c->setup->image != NULL) { /* a plan loads it: what it is shows then */
         attn_plan *plan = NULL;
-        c->image_bad =
-            attn_plan_create(c->target.context, &problem, c->target.runs_as, &plan, why) != ATTN_OK;
+        c->image_bad = attn_plan_create(c->target.context, &problem,
+                                        ATTN_BY_NAME(c->target.runs_as), &plan, why) != ATTN_OK;
         attn_plan_destroy(plan);
     }
     return !c->image_bad;

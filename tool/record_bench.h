@@ -7,7 +7,7 @@
 #ifndef ATTEST_RECORD_BENCH_H
 #define ATTEST_RECORD_BENCH_H
 
-#include "attn.h"
+#include "attn_inspect.h"
 
 /* Timings of one problem: each mode in each cache state. A slot that asks for n times as many gets
  * the first n problems. */

@@ -14,6 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "attn_inspect.h"
 #include "file.h"
 #include "json_read.h"
 #include "message.h"

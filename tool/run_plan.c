@@ -3,6 +3,7 @@
  * run_plan.c - see run_plan.h.
  */
 #include "run_plan.h"
+#include "attn_inspect.h"
 
 #include <math.h>
 #include <regex.h>

@@ -167,7 +167,7 @@ static void explain_device(const struct runner *runner, const char *name, attn_e
 static attn_status plan_for(struct runner *runner, const attn_problem *problem, const char *variant,
                             attn_error *why) {
     forget_plan(runner);
-    return attn_plan_create(runner->context, problem, variant, &runner->plan, why);
+    return attn_plan_create(runner->context, problem, ATTN_BY_NAME(variant), &runner->plan, why);
 }
 
 static attn_status choose(struct runner *runner, const attn_problem *problem, attn_error *why) {
@@ -254,7 +254,9 @@ static int64_t affordable_rows(const attn_problem *problem, int64_t total, doubl
 
 bool runner_verify(const struct runner *runner, const attn_tensors *tensors, uint64_t seed,
                    double budget, struct verdict *verdict, attn_error *why) {
-    const attn_problem *problem = attn_plan_problem(runner->plan);
+    attn_problem planned = {.size = sizeof planned};
+    attn_plan_problem(runner->plan, &planned, NULL);
+    const attn_problem *problem = &planned;
     const int64_t total = problem->batch * problem->heads_q * problem->seq_q;
     *verdict = (struct verdict){.comparison.size = sizeof verdict->comparison,
                                 .rows = affordable_rows(problem, total, budget),

@@ -9,7 +9,7 @@
 #define ATTEST_RUNNER_H
 
 #include "args.h"
-#include "attn.h"
+#include "attn_verify.h"
 #include "device.h"
 #include "json.h"
 

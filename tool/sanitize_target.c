@@ -6,6 +6,7 @@
  * rows, and everything that was allocated on the device has been given back.
  */
 #include "sanitize_target.h"
+#include "attn_verify.h"
 
 #include <math.h>
 #include <regex.h>
@@ -279,10 +280,12 @@ static bool launch(struct target *target, const attn_plan *plan, struct buffers 
 static int run_problem(struct target *target, const char *variant, const attn_problem *problem,
                        const struct small_case *small, attn_error *why) {
     attn_plan *plan = NULL;
-    if (attn_plan_create(target->context, problem, variant, &plan, why) != ATTN_OK) {
+    if (attn_plan_create(target->context, problem, ATTN_BY_NAME(variant), &plan, why) != ATTN_OK) {
         return EXIT_BAD_INPUT;
     }
-    const attn_problem *resolved = attn_plan_problem(plan);
+    attn_problem planned = {.size = sizeof planned};
+    attn_plan_problem(plan, &planned, NULL);
+    const attn_problem *resolved = &planned;
     struct buffers buffers;
     bool fine =
         make_buffers(target, resolved, small, &buffers, why) && launch(target, plan, &buffers, why);

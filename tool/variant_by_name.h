@@ -7,7 +7,7 @@
 
 #include <stdbool.h>
 
-#include "attn.h"
+#include "attn_inspect.h"
 
 /* Of the context's device, those that were added to it included. False and the reason: it has none
  * of that name. */

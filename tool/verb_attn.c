@@ -17,7 +17,8 @@
 #include <string.h>
 
 #include "args.h"
-#include "attn.h"
+#include "attn_inspect.h"
+#include "attn_verify.h"
 #include "clock.h"
 #include "json.h"
 #include "message.h"
@@ -347,11 +348,13 @@ static void product_json(struct json *json, const char *key, const struct produc
 
 static void report_json(const struct job *job) {
     struct json json = json_begin(stdout);
+    attn_problem problem = {.size = sizeof problem};
+    attn_plan_problem(job->runner.plan, &problem, NULL);
     json_open(&json, NULL, '{');
     json_text(&json, "attn", attn_version());
     json_text(&json, "device", job->runner.device);
     json_text(&json, "variant", attn_plan_variant(job->runner.plan));
-    problem_json(&json, "problem", attn_plan_problem(job->runner.plan));
+    problem_json(&json, "problem", &problem);
     json_real(&json, "seconds", job->seconds);
     if (!job->verify) {
         json_null(&json, "verify");
@@ -375,7 +378,9 @@ static void print_product(const struct product *product) {
 
 static void report_text(const struct job *job) {
     char text[512];
-    printf("problem   %s\n", problem_text(attn_plan_problem(job->runner.plan), text, sizeof text));
+    attn_problem problem = {.size = sizeof problem};
+    attn_plan_problem(job->runner.plan, &problem, NULL);
+    printf("problem   %s\n", problem_text(&problem, text, sizeof text));
     printf("variant   %s, %.3f ms\n", attn_plan_variant(job->runner.plan), 1e3 * job->seconds);
     if (job->verify) {
         printf("verified  %s\n", verdict_text(&job->verdict, text, sizeof text));

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "args.h"
-#include "attn.h"
+#include "attn_inspect.h"
 #include "grid.h"
 #include "json.h"
 #include "measure.h"

@@ -15,7 +15,7 @@
 #include <sys/stat.h>
 
 #include "args.h"
-#include "attn.h"
+#include "attn_inspect.h"
 #include "file.h"
 #include "inspect.h"
 #include "inspect_against.h"

@@ -15,7 +15,7 @@
 #include <time.h>
 
 #include "args.h"
-#include "attn.h"
+#include "attn_inspect.h"
 #include "json.h"
 #include "kernels.h"
 #include "message.h"

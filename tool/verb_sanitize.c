@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 #include "args.h"
-#include "attn.h"
+#include "attn_inspect.h"
 #include "child.h"
 #include "json.h"
 #include "kernels.h"

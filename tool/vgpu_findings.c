@@ -3,6 +3,7 @@
  * vgpu_findings.c - see vgpu_findings.h.
  */
 #include "vgpu_findings.h"
+#include "attn_inspect.h"
 
 #include <dlfcn.h>
 #include <errno.h>

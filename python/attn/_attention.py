@@ -259,7 +259,7 @@ def attention(q: Any, k: Any, v: Any, *, causal: Optional[str] = None,
     def at(array: Optional[View]) -> int:
         return 0 if array is None else array.address
 
-    tensors = _library.tensors(vq.address, vk.address, vv.address, vo.address, at(vl), at(biases),
+    tensors = _library.tensors(vq.address, vk.address, vv.address, vo.address, at(vl), at(biases), 0,
                                at(slopes), at(sinks), at(lengths and lengths.q),
                                at(lengths and lengths.kv), at(used))
     if vq.device == "cpu":

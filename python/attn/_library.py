@@ -2,7 +2,7 @@
 """libattn.so through ctypes: the structs of attn.h, its functions, its errors as exceptions.
 
 Invariant: every struct here has the layout of the header's (python/tests/test_library.py asks the
-compiler) and the size that the loaded library expects (load() asks it).
+compiler); nothing is called in a library older than that header (load() asks its version).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import struct
 import threading
 import weakref
-from ctypes import (POINTER, Structure, byref, c_bool, c_char, c_char_p, c_double, c_float, c_int,
+from ctypes import (POINTER, Structure, c_bool, c_char, c_char_p, c_double, c_float, c_int,
                     c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p)
 from pathlib import Path
 from typing import Any, NoReturn, Optional
@@ -20,6 +20,7 @@ from typing import Any, NoReturn, Optional
 OK, INVALID, UNSUPPORTED, OUT_OF_MEMORY, DEVICE = range(5)
 FP32, FP16, BF16 = range(3)
 AUTO = -(1 << 63)
+OLDEST = 0, 2  # the version of attn.h that the structs below are of; later ones only add to them
 CAUSAL = {None: 0, "top-left": 1, "bottom-right": 2}
 LAYOUT = {"bhsd": 0, "bshd": 1}
 TENSOR_CORES = {"auto": 0, "never": 1, "require": 2}
@@ -31,7 +32,7 @@ class Error(Structure):
 
 class Options(Structure):
     _fields_ = [("size", c_size_t), ("device", c_char_p), ("driver", c_char_p),
-                ("threads", c_int32)]
+                ("threads", c_int32), ("reserved", c_int32)]
 
 
 class Strides(Structure):
@@ -44,23 +45,30 @@ class BiasStrides(Structure):
 
 class Problem(Structure):
     _fields_ = [
-        ("size", c_size_t), ("dtype", c_int), ("batch", c_int64), ("heads_q", c_int64),
-        ("heads_kv", c_int64), ("seq_q", c_int64), ("seq_kv", c_int64), ("head_dim", c_int64),
-        ("head_dim_v", c_int64), ("layout", c_int), ("q", Strides), ("k", Strides), ("v", Strides),
-        ("o", Strides), ("lse", Strides), ("scale", c_float), ("causal", c_int),
-        ("window_left", c_int64), ("window_right", c_int64), ("softcap", c_float),
-        ("alibi", c_bool), ("alibi_batch_stride", c_int64), ("sink", c_bool), ("bias", c_bool),
-        ("bias_dtype", c_int), ("bias_strides", BiasStrides), ("packed", c_bool),
-        ("total_q", c_int64), ("total_kv", c_int64), ("used_kv", c_bool), ("tensor_cores", c_int),
-        ("alignment", c_int32),
+        ("size", c_size_t), ("dtype", c_int), ("dtype_kv", c_int32), ("dtype_o", c_int32),
+        ("layout", c_int), ("batch", c_int64), ("heads_q", c_int64), ("heads_kv", c_int64),
+        ("seq_q", c_int64), ("seq_kv", c_int64), ("head_dim", c_int64), ("head_dim_v", c_int64),
+        ("q", Strides), ("k", Strides), ("v", Strides), ("o", Strides), ("lse", Strides),
+        ("scale", c_float), ("causal", c_int), ("window_left", c_int64),
+        ("window_right", c_int64), ("softcap", c_float), ("bias_dtype", c_int), ("bias", c_bool),
+        ("mask", c_bool), ("alibi", c_bool), ("sink", c_bool), ("packed", c_bool),
+        ("used_kv", c_bool), ("reserved", c_bool * 2), ("bias_strides", BiasStrides),
+        ("mask_strides", BiasStrides), ("alibi_batch_stride", c_int64), ("total_q", c_int64),
+        ("total_kv", c_int64), ("tensor_cores", c_int), ("alignment", c_int32),
     ]
+
+
+class PlanOptions(Structure):
+    _fields_ = [("size", c_size_t), ("variant", c_char_p), ("direction", c_int),
+                ("deterministic", c_bool), ("batch_invariant", c_bool), ("reserved", c_bool * 2)]
 
 
 class Tensors(Structure):
     _fields_ = [
         ("size", c_size_t), ("q", c_void_p), ("k", c_void_p), ("v", c_void_p), ("o", c_void_p),
-        ("lse", c_void_p), ("bias", c_void_p), ("alibi_slopes", c_void_p), ("sink", c_void_p),
-        ("cu_seqlens_q", c_void_p), ("cu_seqlens_kv", c_void_p), ("used_kv", c_void_p),
+        ("lse", c_void_p), ("bias", c_void_p), ("mask", c_void_p), ("alibi_slopes", c_void_p),
+        ("sink", c_void_p), ("cu_seqlens_q", c_void_p), ("cu_seqlens_kv", c_void_p),
+        ("used_kv", c_void_p),
     ]
 
 
@@ -92,7 +100,8 @@ class Comparison(Structure):
 
 class Device(Structure):
     _fields_ = [("size", c_size_t), ("name", c_char * 96), ("arch", c_char * 96),
-                ("units", c_int32), ("memory", c_int64), ("driver", c_int32), ("shared", c_int32)]
+                ("memory", c_int64), ("units", c_int32), ("driver", c_int32), ("shared", c_int32),
+                ("reserved", c_int32)]
 
 
 # attn_tensors as bytes: made in a fifth of the time of the struct, and never shared by threads.
@@ -101,12 +110,12 @@ TENSORS_SIZE = _words.size
 pack_four = struct.Struct(f"5Q{TENSORS_SIZE - 5 * 8}x").pack  # size, q, k, v, o
 
 
-def tensors(q: int, k: int, v: int, o: int, lse: int = 0, bias: int = 0, alibi_slopes: int = 0,
-            sink: int = 0, cu_seqlens_q: int = 0, cu_seqlens_kv: int = 0,
+def tensors(q: int, k: int, v: int, o: int, lse: int = 0, bias: int = 0, mask: int = 0,
+            alibi_slopes: int = 0, sink: int = 0, cu_seqlens_q: int = 0, cu_seqlens_kv: int = 0,
             used_kv: int = 0) -> bytes:
     """attn_tensors with these addresses; 0 is absent."""
-    return _words.pack(TENSORS_SIZE, q, k, v, o, lse, bias, alibi_slopes, sink, cu_seqlens_q,
-                       cu_seqlens_kv, used_kv)
+    return _words.pack(TENSORS_SIZE, q, k, v, o, lse, bias, mask, alibi_slopes, sink,
+                       cu_seqlens_q, cu_seqlens_kv, used_kv)
 
 
 class AttnError(RuntimeError):
@@ -148,12 +157,12 @@ def _declare(lib: ctypes.CDLL) -> None:
     pointer = POINTER(c_void_p)
     for name, result, arguments in (
             ("attn_version", c_char_p, []),
-            ("attn_options_init", None, [POINTER(Options)]),
-            ("attn_problem_init", None, [POINTER(Problem)]),
-            ("attn_tensors_init", None, [POINTER(Tensors)]),
+            ("attn_options_init_sized", None, [POINTER(Options), c_size_t]),
+            ("attn_problem_init_sized", None, [POINTER(Problem), c_size_t]),
             ("attn_open", c_int, [POINTER(Options), pointer, error]),
             ("attn_close", None, [c_void_p]),
-            ("attn_plan_create", c_int, [c_void_p, POINTER(Problem), c_char_p, pointer, error]),
+            ("attn_plan_create", c_int, [c_void_p, POINTER(Problem), POINTER(PlanOptions), pointer,
+                                         error]),
             ("attn_plan_destroy", None, [c_void_p]),
             ("attn_plan_variant", c_char_p, [c_void_p]),
             ("attn_plan_print", c_size_t, [c_void_p, c_char_p, c_size_t]),
@@ -206,16 +215,14 @@ def load() -> ctypes.CDLL:
             path = library_path()
             try:
                 lib = ctypes.CDLL(str(path))
+                lib.attn_version.restype = c_char_p
+                version = lib.attn_version().decode()
+                if tuple(map(int, version.split(".")[:2])) < OLDEST:
+                    raise ImportError(f"{path} is libattn {version}, expected "
+                                      f"{OLDEST[0]}.{OLDEST[1]} or newer")
                 _declare(lib)
             except (OSError, AttributeError) as error:
                 raise ImportError(f"{path} is no libattn that can be loaded ({error}); set "
                                   "ATTN_LIBRARY to one, or install the wheel of attn") from error
-            for name, kind in (("attn_options_init", Options), ("attn_problem_init", Problem),
-                               ("attn_tensors_init", Tensors)):
-                value = kind()
-                getattr(lib, name)(byref(value))
-                if value.size != ctypes.sizeof(kind):
-                    raise ImportError(f"{path}: {kind.__name__} has {value.size} bytes there, "
-                                      f"{ctypes.sizeof(kind)} in this package")
             _lib = lib
         return _lib

@@ -30,7 +30,7 @@ class Context:
         self._close = self.lib.attn_close
         self.handle = c_void_p()
         options = library.Options()
-        self.lib.attn_options_init(byref(options))
+        self.lib.attn_options_init_sized(byref(options), ctypes.sizeof(options))
         options.device = device.encode()
         options.threads = threads
         error = Error()
@@ -58,8 +58,9 @@ class Plan:
         self.call = context.forward
         self.handle = c_void_p()
         error = Error()
-        status = lib.attn_plan_create(context.handle, byref(problem),
-                                      None if variant is None else variant.encode(),
+        options = library.PlanOptions(ctypes.sizeof(library.PlanOptions),
+                                      None if variant is None else variant.encode())
+        status = lib.attn_plan_create(context.handle, byref(problem), byref(options),
                                       byref(self.handle), byref(error))
         if status:
             fail(status, error)

@@ -7,7 +7,7 @@ is made from the key alone; addresses are not in it. NumPy is not needed.
 
 from __future__ import annotations
 
-from ctypes import byref
+from ctypes import byref, sizeof
 from typing import NamedTuple, Optional, Sequence, Tuple
 
 from . import _library
@@ -43,7 +43,7 @@ class Key(NamedTuple):
 
 def _problem(key: Key) -> Problem:
     p = Problem()
-    _library.load().attn_problem_init(byref(p))
+    _library.load().attn_problem_init_sized(byref(p), sizeof(p))
     p.dtype = key.dtype
     (p.batch, p.heads_q, p.heads_kv, p.seq_q, p.seq_kv, p.head_dim, p.head_dim_v) = key.sizes
     p.q, p.k, p.v, p.o = key.q, key.k, key.v, key.o

@@ -19,7 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "attn.h"
+#include "attn_inspect.h"
 
 /* 4 of a check, 1 to warm up, and not quite the 4 that are timed at least. */
 enum { GOOD_CALLS = 8 };
@@ -45,7 +45,9 @@ attn_status attn_forward(const attn_plan *plan, const attn_tensors *tensors, voi
         return ATTN_DEVICE;
     }
     const attn_status status = forward(plan, tensors, workspace, workspace_size, stream, error);
-    const attn_problem *p = attn_plan_problem(plan);
+    attn_problem planned = {.size = sizeof planned};
+    attn_plan_problem(plan, &planned, NULL);
+    const attn_problem *p = &planned;
     float *o = tensors->o;
     const int64_t count = p->batch * p->heads_q * p->seq_q * p->head_dim_v;
     if (strcmp(fault, "first") == 0 || (strcmp(fault, "late") == 0 && calls > GOOD_CALLS)) {

@@ -25,7 +25,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "attn.h"
+#include "attn_inspect.h"
+#include "attn_verify.h"
 
 enum { BAD_CALL = 5, LATE_CALL = 90, ANSWERS = 3 };
 
@@ -124,7 +125,9 @@ attn_status attn_forward(const attn_plan *plan, const attn_tensors *tensors, voi
     if (fault == NULL || symbol == NULL) {
         abort();
     }
-    const attn_problem *p = attn_plan_problem(plan);
+    attn_problem planned = {.size = sizeof planned};
+    attn_plan_problem(plan, &planned, NULL);
+    const attn_problem *p = &planned;
     const int empty = p->batch == 0 || p->seq_q == 0;
     if (empty || (only != NULL && strcmp(only, attn_plan_variant(plan)) != 0)) {
         return forward(plan, tensors, workspace, workspace_size, stream, error);

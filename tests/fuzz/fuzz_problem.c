@@ -14,7 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "attn.h"
+#include "attn_inspect.h"
+#include "attn_verify.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -187,7 +188,9 @@ static int32_t *lengths(int64_t batch, bool cumulative, struct bytes *b) {
 }
 
 static void compute(const attn_plan *plan, struct bytes *b) {
-    const attn_problem *p = attn_plan_problem(plan);
+    attn_problem planned = {.size = sizeof planned};
+    attn_plan_problem(plan, &planned, NULL);
+    const attn_problem *p = &planned;
     const int64_t rows_q = p->packed ? p->total_q : p->seq_q;
     const int64_t rows_kv = p->packed ? p->total_kv : p->seq_kv;
     const int64_t sizes[] = {extent(p, &p->q, p->heads_q, rows_q, p->head_dim),

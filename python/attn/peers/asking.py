@@ -55,7 +55,7 @@ def refusal(context: Context, variant: str, problem: Problem) -> Optional[str]:
 
 def problem_of(context: Context, shape: Shape, dtype: int) -> Problem:
     problem = Problem()
-    context.lib.attn_problem_init(byref(problem))
+    context.lib.attn_problem_init_sized(byref(problem), ctypes.sizeof(problem))
     problem.dtype = dtype
     problem.batch = shape.batch
     problem.heads_q, problem.heads_kv = shape.heads_q, shape.heads_kv
