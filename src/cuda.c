@@ -20,6 +20,7 @@
 struct cuda_kernel {
     cu_library library;
     cu_kernel kernel;
+    cu_context loaded; /* the last context that it was loaded into */
 };
 
 /* ---- the device ------------------------------------------------------------------------------ */
@@ -79,8 +80,8 @@ static struct birthmark *make_birthmark(void) {
     if (mark == MAP_FAILED) {
         return NULL;
     }
-    madvise(mark, sizeof *mark, MADV_WIPEONFORK);
-    *mark = (struct birthmark){.ours = true, .process = getpid()};
+    const bool wiped = madvise(mark, sizeof *mark, MADV_WIPEONFORK) == 0;
+    *mark = (struct birthmark){.ours = true, .wiped = wiped, .process = getpid()};
     return mark;
 }
 
@@ -111,7 +112,7 @@ attn_status cuda_open(struct cuda **cuda, int ordinal, const char *path, attn_er
 /* In a forked child the driver must not be called, not even to give something back. */
 static bool is_ours(const struct cuda *cuda) {
     const struct birthmark *mark = cuda->birthmark;
-    return mark->ours && mark->process == getpid();
+    return mark->ours && (mark->wiped || mark->process == getpid());
 }
 
 void cuda_close(struct cuda *cuda) {
@@ -286,23 +287,30 @@ static attn_status load(struct cuda *cuda, struct variant *variant, attn_error *
     return ATTN_OK;
 }
 
+/* A capture in the default mode forbids loading, to any thread, and loading does not concern it. */
 attn_status cuda_load(struct cuda *cuda, struct variant *variant, attn_error *error) {
-    bool pushed = false;
-    attn_status status = cuda_enter(cuda, &pushed, error);
-    if (status != ATTN_OK) {
-        return status;
-    }
+    const struct driver *d = &cuda->driver;
+    cu_context current = NULL;
+    cu_result code = d->cuCtxGetCurrent(&current);
+    attn_status status = ATTN_OK;
     pthread_mutex_lock(&cuda->load_lock);
-    if (variant->kernel == NULL) {
-        status = load(cuda, variant, error);
-    } else {
-        const cu_result code = load_into_context(cuda, variant->kernel);
-        if (code != CU_SUCCESS) {
-            status = cuda_fail(cuda, code, error, "the kernel cannot be loaded into this context");
+    if (code == CU_SUCCESS && (variant->kernel == NULL || variant->kernel->loaded != current)) {
+        enum cu_capture_mode mode = CU_CAPTURE_RELAXED;
+        code = d->cuThreadExchangeStreamCaptureMode(&mode);
+        if (variant->kernel == NULL) {
+            status = load(cuda, variant, error);
+        } else if (code == CU_SUCCESS) {
+            code = load_into_context(cuda, variant->kernel);
+        }
+        d->cuThreadExchangeStreamCaptureMode(&mode);
+        if (status == ATTN_OK && code == CU_SUCCESS) {
+            variant->kernel->loaded = current;
         }
     }
     pthread_mutex_unlock(&cuda->load_lock);
-    cuda_leave(cuda, pushed);
+    if (status == ATTN_OK && code != CU_SUCCESS) {
+        status = cuda_fail(cuda, code, error, "the kernel cannot be loaded into this context");
+    }
     return status;
 }
 

@@ -11,10 +11,11 @@
 #include "cuda.h"
 #include "driver.h"
 
-/* On a page of its own, which a forked child finds wiped. The process number stands guard where the
- * system does not wipe; alone it would not do, since another pid namespace may use it again. */
+/* On a page of its own, which a forked child finds wiped. Where the system does not wipe, the
+ * process number tells; it costs a system call, and another pid namespace may use it again. */
 struct birthmark {
     bool ours;
+    bool wiped; /* in a forked child */
     pid_t process;
 };
 
@@ -39,7 +40,8 @@ attn_status cuda_fail(const struct cuda *cuda, cu_result code, attn_error *error
 attn_status cuda_enter(struct cuda *cuda, bool *pushed, attn_error *error);
 void cuda_leave(const struct cuda *cuda, bool pushed);
 
-/* Loads the variant's kernel into variant->kernel unless it is there. */
+/* Loads the variant's kernel into variant->kernel, and that into the current context, unless it is
+ * there. Legal while a stream is captured. */
 attn_status cuda_load(struct cuda *cuda, struct variant *variant, attn_error *error);
 
 /* ---- cuda_maps.c ----------------------------------------------------------------------------- */
@@ -48,7 +50,8 @@ attn_status cuda_load(struct cuda *cuda, struct variant *variant, attn_error *er
  * bytes. */
 attn_status maps_check(const attn_problem *resolved, attn_error *error);
 
-/* Maps of boxes of so many query rows and keys, over memory that is not there. */
+/* Maps of boxes of so many query rows and keys, over memory that is not there. A context is
+ * current. */
 attn_status maps_encode(struct cuda *cuda, const attn_problem *resolved, int rows_q, int rows_kv,
                         struct cuda_geometry *geometry, attn_error *error);
 

@@ -105,25 +105,19 @@ attn_status maps_encode(struct cuda *cuda, const attn_problem *p, int rows_q, in
                         struct cuda_geometry *geometry, attn_error *error) {
     const int rows[CUDA_MAPS] = {rows_q, rows_kv, rows_kv, BOX_ROWS_O};
     struct tensor tensors[CUDA_MAPS];
-    bool pushed = false;
-    attn_status status = cuda_enter(cuda, &pushed, error);
-    if (status != ATTN_OK) {
-        return status;
-    }
     list_tensors(p, tensors);
-    for (int i = 0; i < CUDA_MAPS && status == ATTN_OK; i++) {
+    for (int i = 0; i < CUDA_MAPS; i++) {
         struct attn_tensor_map map;
         const cu_result code = encode(cuda, &tensors[i], p->dtype, rows[i], &map);
         if (code != CU_SUCCESS) {
             char what[96];
             snprintf(what, sizeof what, "the tensor map of %s, in boxes of %d rows, cannot be made",
                      tensors[i].name, rows[i]);
-            status = cuda_fail(cuda, code, error, what);
+            return cuda_fail(cuda, code, error, what);
         }
         memcpy(geometry->maps[i], &map, sizeof map);
     }
-    cuda_leave(cuda, pushed);
-    return status;
+    return ATTN_OK;
 }
 
 /* NULL: there is nothing in that tensor, and nothing will be read. */

@@ -341,8 +341,10 @@ bool cuda_runs(const struct cuda *cuda, const char *arch) {
     return fields == 2 ? device == oldest : fields == 1 && device >= oldest;
 }
 
-static attn_status check_device(const struct cuda *cuda, const attn_variant *v, attn_error *error) {
-    if (!cuda_runs(cuda, v->arch)) {
+static attn_status check_device(const struct cuda *cuda, const struct variant *variant,
+                                attn_error *error) {
+    const attn_variant *v = &variant->info;
+    if (!variant->runs) {
         const char last = v->arch[strlen(v->arch) - 1];
         return attn_fail(error, ATTN_UNSUPPORTED, "it is for %s%s, this GPU is sm_%d", v->arch,
                          last >= '0' && last <= '9' ? " and newer" : "",
@@ -375,7 +377,7 @@ attn_status cuda_applies(const struct cuda *cuda, const struct variant *variant,
     if (status == ATTN_OK) {
         status = check_grid(variant, p, error);
     }
-    return status != ATTN_OK ? status : check_device(cuda, &variant->info, error);
+    return status != ATTN_OK ? status : check_device(cuda, variant, error);
 }
 
 /* ---- launch ---------------------------------------------------------------------------------- */
@@ -441,12 +443,10 @@ static void fill_grid(const struct cuda *cuda, const struct family *family, cons
     grid[2] = (unsigned)(solid ? p->batch : 1);
 }
 
-attn_status cuda_plan(struct cuda *cuda, struct variant *variant, const attn_problem *p,
-                      struct cuda_geometry *geometry, attn_error *error) {
-    attn_status status = cuda_load(cuda, variant, error);
-    if (status != ATTN_OK) {
-        return status;
-    }
+/* The launch of a variant whose kernel is loaded; a context is current. */
+static attn_status fill_geometry(struct cuda *cuda, const struct variant *variant,
+                                 const attn_problem *p, struct cuda_geometry *geometry,
+                                 attn_error *error) {
     const attn_variant *v = &variant->info;
     const struct family *family = &families[variant->family];
     const struct cut cut = cut_rows(variant, p);
@@ -482,7 +482,22 @@ attn_status cuda_plan(struct cuda *cuda, struct variant *variant, const attn_pro
     fill_options(&geometry->args, p);
     if (family->has_maps) {
         const int keys = v->block_kv / (family->warps_copy ? v->warps : 1);
-        status = maps_encode(cuda, p, v->block_q, keys, geometry, error);
+        return maps_encode(cuda, p, v->block_q, keys, geometry, error);
     }
+    return ATTN_OK;
+}
+
+attn_status cuda_plan(struct cuda *cuda, struct variant *variant, const attn_problem *p,
+                      struct cuda_geometry *geometry, attn_error *error) {
+    bool pushed = false;
+    attn_status status = cuda_enter(cuda, &pushed, error);
+    if (status != ATTN_OK) {
+        return status;
+    }
+    status = cuda_load(cuda, variant, error);
+    if (status == ATTN_OK) {
+        status = fill_geometry(cuda, variant, p, geometry, error);
+    }
+    cuda_leave(cuda, pushed);
     return status;
 }

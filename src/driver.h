@@ -35,6 +35,8 @@ enum cu_device_attribute {
     CU_DEVICE_SHARED_PER_BLOCK_OPTIN = 97,
 };
 
+enum cu_capture_mode { CU_CAPTURE_RELAXED = 2 };
+
 enum cu_function_attribute { CU_FUNCTION_MAX_DYNAMIC_SHARED = 8 };
 
 /* Of a tensor map; CUtensorMapDataType and the like. */
@@ -83,6 +85,7 @@ struct cu_launch {
     X(cuCtxGetDevice, (cu_device * device))                                                        \
     X(cuCtxPushCurrent, (cu_context context))                                                      \
     X(cuCtxPopCurrent, (cu_context * context))                                                     \
+    X(cuThreadExchangeStreamCaptureMode, (enum cu_capture_mode * mode))                            \
     X(cuLibraryLoadData,                                                                           \
       (cu_library * library, const void *image, void *jit_options, void **jit_values,              \
        unsigned jit_count, void *library_options, void **library_values, unsigned library_count))  \

@@ -29,6 +29,7 @@ enum variant_family {
 struct variant {
     attn_variant info;
     enum variant_family family;
+    bool runs;   /* of a GPU variant: its arch is the context's */
     bool added;  /* by attn_variant_add: owns its strings, runs only when asked for by name */
     char *image; /* of an added GPU variant: a copy, with a 0 behind it; else NULL */
     size_t image_size;

@@ -69,30 +69,31 @@ attn_status tuned_load(attn_context *context, const struct tuned_line *lines, in
 static bool holds(const struct preference *class, const attn_problem *p) {
     const int64_t dim = p->head_dim > p->head_dim_v ? p->head_dim : p->head_dim_v;
     const int causal = p->causal != ATTN_CAUSAL_NONE;
+    if (class->dtype != p->dtype || dim <= class->dim_above || dim > class->dim_most ||
+        (class->causal >= 0 && class->causal != causal) || p->seq_kv > class->keys_most ||
+        p->seq_q > class->queries_most) {
+        return false;
+    }
     const double heads = (double)p->batch * (double)p->heads_q;
-    const int64_t blocks = p->seq_q / class->block_q + (p->seq_q % class->block_q != 0);
-    return class->dtype == p->dtype && dim > class->dim_above && dim <= class->dim_most &&
-           (class->causal < 0 || class->causal == causal) && p->seq_kv <= class->keys_most &&
-           p->seq_q <= class->queries_most && heads * (double)p->seq_q <= class->rows_most &&
+    const int64_t blocks = (p->seq_q + class->block_q - 1) / class->block_q;
+    return heads * (double)p->seq_q <= class->rows_most &&
            heads * (double)blocks <= class->blocks_most;
 }
 
-/* Whether one of the first `count` preferences has already given this variant its place. */
-static bool is_preferred(const struct candidates *c, int32_t variant, int32_t count) {
-    for (int32_t i = 0; i < count; i++) {
-        const struct preference *class = &c->context->preferences[i];
-        if (class->variant == variant && holds(class, c->problem)) {
-            return true;
-        }
-    }
-    return false;
+/* Whether it was tried before; it is now. */
+static bool was_tried(struct candidates *c, int32_t variant) {
+    uint64_t *word = &c->tried[variant / 64];
+    const uint64_t bit = (uint64_t)1 << (variant % 64);
+    const bool was = (*word & bit) != 0;
+    *word |= bit;
+    return was;
 }
 
 int32_t candidates_next(struct candidates *c, const char **run) {
     const attn_context *context = c->context;
     while (c->preferred < context->preference_count) {
         const struct preference *class = &context->preferences[c->preferred++];
-        if (holds(class, c->problem) && !is_preferred(c, class->variant, c->preferred - 1)) {
+        if (holds(class, c->problem) && !was_tried(c, class->variant)) {
             if (run != NULL) {
                 *run = class->run;
             }
@@ -104,8 +105,7 @@ int32_t candidates_next(struct candidates *c, const char **run) {
     }
     while (c->listed < context->variant_count) {
         const int32_t variant = c->listed++;
-        if (!context->variants[variant].added &&
-            !is_preferred(c, variant, context->preference_count)) {
+        if (!context->variants[variant].added && !was_tried(c, variant)) {
             return variant;
         }
     }

@@ -51,11 +51,14 @@ struct preference {
 attn_status tuned_load(attn_context *context, const struct tuned_line *lines, int count,
                        attn_error *error);
 
+enum { MOST_BUILT_IN = 1024 }; /* variants of variants.def */
+
 /* Walks over the variants that a plan tries, each one once; starts as {context, resolved}. */
 struct candidates {
     const attn_context *context;
     const attn_problem *problem;
-    int32_t preferred, listed; /* how far it has come in each of the two lists */
+    int32_t preferred, listed;          /* how far it has come in each of the two lists */
+    uint64_t tried[MOST_BUILT_IN / 64]; /* bits of the preferred ones */
 };
 
 /* The index of the next one, or -1. *run (unless NULL) is the run behind a line of tuned.def, or

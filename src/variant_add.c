@@ -216,6 +216,7 @@ static attn_status add_gpu(attn_context *context, const attn_variant *variant, c
     }
     *place = (struct variant){.info = *variant,
                               .family = family->family,
+                              .runs = cuda_runs(context->cuda, variant->arch),
                               .added = true,
                               .image = copy,
                               .image_size = image_size};

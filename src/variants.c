@@ -110,6 +110,7 @@ static const struct variant built_in[] = {
 };
 
 enum { BUILT_IN = sizeof built_in / sizeof built_in[0] };
+_Static_assert((int)BUILT_IN <= (int)MOST_BUILT_IN, "struct candidates has a bit for each");
 
 static bool is_gpu(const struct variant *variant) {
     return variant->info.warps > 0;
@@ -170,7 +171,9 @@ attn_status variants_load(attn_context *context, attn_error *error) {
     }
     for (int i = 0; i < BUILT_IN; i++) {
         if (is_gpu(&built_in[i]) == (context->cuda != NULL) && is_here(&built_in[i])) {
-            context->variants[context->variant_count++] = built_in[i];
+            struct variant *variant = &context->variants[context->variant_count++];
+            *variant = built_in[i];
+            variant->runs = context->cuda != NULL && cuda_runs(context->cuda, variant->info.arch);
         }
     }
     return ATTN_OK;
@@ -215,26 +218,37 @@ static const char *dtype_name(attn_dtype dtype) {
     return names[dtype];
 }
 
+static const struct {
+    attn_option option;
+    const char *name;
+} option_names[] = {
+    {ATTN_OPTION_ANY_SCALE, "a scale of 0, or beyond 2^64 or 2^-64,"},
+    {ATTN_OPTION_WINDOW, "a window"},
+    {ATTN_OPTION_SOFTCAP, "softcap"},
+    {ATTN_OPTION_ALIBI, "ALiBi"},
+    {ATTN_OPTION_BIAS, "bias"},
+    {ATTN_OPTION_MASK, "a mask"},
+    {ATTN_OPTION_SINK, "a sink"},
+    {ATTN_OPTION_PACKED, "packed sequences"},
+    {ATTN_OPTION_USED_KV, "used_kv"},
+};
+
+/* The attn_option bits of what the problem asks for. */
+static uint32_t options_of(const attn_problem *p) {
+    return (fabsf(cpu_scale(p).q) != 1.0F ? ATTN_OPTION_ANY_SCALE : 0U) |
+           (p->window_left >= 0 || p->window_right >= 0 ? ATTN_OPTION_WINDOW : 0U) |
+           (p->softcap > 0.0F ? ATTN_OPTION_SOFTCAP : 0U) | (p->alibi ? ATTN_OPTION_ALIBI : 0U) |
+           (p->bias ? ATTN_OPTION_BIAS : 0U) | (p->mask ? ATTN_OPTION_MASK : 0U) |
+           (p->sink ? ATTN_OPTION_SINK : 0U) | (p->packed ? ATTN_OPTION_PACKED : 0U) |
+           (p->used_kv ? ATTN_OPTION_USED_KV : 0U);
+}
+
 static attn_status refuse_options(uint32_t options, const attn_problem *p, attn_error *error) {
-    const struct {
-        attn_option option;
-        bool asked;
-        const char *name;
-    } all[] = {
-        {ATTN_OPTION_ANY_SCALE, fabsf(cpu_scale(p).q) != 1.0F,
-         "a scale of 0, or beyond 2^64 or 2^-64,"},
-        {ATTN_OPTION_WINDOW, p->window_left >= 0 || p->window_right >= 0, "a window"},
-        {ATTN_OPTION_SOFTCAP, p->softcap > 0.0F, "softcap"},
-        {ATTN_OPTION_ALIBI, p->alibi, "ALiBi"},
-        {ATTN_OPTION_BIAS, p->bias, "bias"},
-        {ATTN_OPTION_MASK, p->mask, "a mask"},
-        {ATTN_OPTION_SINK, p->sink, "a sink"},
-        {ATTN_OPTION_PACKED, p->packed, "packed sequences"},
-        {ATTN_OPTION_USED_KV, p->used_kv, "used_kv"},
-    };
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
-        if (all[i].asked && (options & (uint32_t)all[i].option) == 0) {
-            return attn_fail(error, ATTN_UNSUPPORTED, "%s is not among its options", all[i].name);
+    const uint32_t missing = options_of(p) & ~options;
+    for (size_t i = 0; missing != 0 && i < sizeof option_names / sizeof option_names[0]; i++) {
+        if ((missing & (uint32_t)option_names[i].option) != 0) {
+            return attn_fail(error, ATTN_UNSUPPORTED, "%s is not among its options",
+                             option_names[i].name);
         }
     }
     return ATTN_OK;

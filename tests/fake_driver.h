@@ -63,6 +63,8 @@ struct fake_settings {
     int version;                  /* of CUDA, 12020 is 12.2 [12080] */
     const char *missing;          /* a function that the look-up does not know, or NULL [NULL] */
     int missing_code;             /* what the look-up then returns; 0 as drivers do [0] */
+    bool capturing;               /* a stream is, in the default mode: loading is forbidden to
+                                     threads whose mode is not relaxed [false] */
     bool no_cubins;               /* answers every cubin with NO_BINARY_FOR_GPU [false] */
     bool compute;                 /* [FAKE_DRIVER_COMPUTE=1] */
     bool log;                     /* calls are written down [false] */

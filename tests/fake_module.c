@@ -114,10 +114,24 @@ static bool has_kernel(const struct fake_object *library, const char *name) {
 
 /* ---- libraries and kernels ------------------------------------------------------------------- */
 
+enum { RELAXED = 2 };
+static __thread int capture_mode; /* 0: global, the default */
+
+static int cuThreadExchangeStreamCaptureMode(int *mode) {
+    ENTER(cuThreadExchangeStreamCaptureMode)
+    const int before = capture_mode;
+    capture_mode = *mode;
+    *mode = before;
+    return FAKE_SUCCESS;
+}
+
 static int cuLibraryLoadData(void **library, const void *image, int *options, void **values,
                              unsigned int count, int *library_options, void **library_values,
                              unsigned int library_count) {
     ENTER(cuLibraryLoadData)
+    if (fake_settings.capturing && capture_mode != RELAXED) {
+        return FAKE_CAPTURE_UNSUPPORTED;
+    }
     if (library == NULL || image == NULL || (count > 0 && (options == NULL || values == NULL)) ||
         (library_count > 0 && library_options == NULL) ||
         (library_count > 0 && library_values == NULL)) {
@@ -169,6 +183,9 @@ static int cuLibraryGetKernel(void **kernel, void *library, const char *name) {
 
 static int cuKernelGetFunction(void **function, void *kernel) {
     ENTER(cuKernelGetFunction)
+    if (fake_settings.capturing && capture_mode != RELAXED) {
+        return FAKE_CAPTURE_UNSUPPORTED;
+    }
     struct fake_object *current = fake_current(), *found = fake_find(kernel, FAKE_KERNEL);
     if (found == NULL) {
         return FAKE_INVALID_HANDLE;
@@ -305,6 +322,7 @@ static int cuLaunchKernelEx(const struct launch_config *config, void *function, 
     { #name, since, (fake_any *)name }
 
 const struct fake_function fake_module_functions[] = {
+    FUNCTION(cuThreadExchangeStreamCaptureMode, 10010),
     FUNCTION(cuLibraryLoadData, 12000),
     FUNCTION(cuLibraryUnload, 12000),
     FUNCTION(cuLibraryGetKernel, 12000),

@@ -58,6 +58,30 @@ TEST(primary) {
     fake_end();
 }
 
+/* The first plan of a variant may be made while a stream is captured, and the thread's mode is what
+ * it was. */
+TEST(capture) {
+    const attn_problem p = gpu_problem();
+    if (!fake_begin(1)) {
+        return;
+    }
+    attn_context *context = open_with_kernel("cuda");
+    fake->settings->capturing = true;
+    attn_plan *plan = context != NULL ? plan_on(context, &p, "made_up_fp16") : NULL;
+    void *function = NULL;
+    if (plan != NULL && attn_driver_function(context, "cuThreadExchangeStreamCaptureMode",
+                                             &function, NULL) == ATTN_OK) {
+        int mode = 0;
+        int (*exchange)(int *mode) = NULL;
+        memcpy(&exchange, &function, sizeof function);
+        CHECK_EQ(exchange(&mode), 0);
+        CHECK_EQ(mode, 0);
+    }
+    attn_plan_destroy(plan);
+    attn_close(context);
+    fake_end();
+}
+
 /* A context of the program's own that is current on the device is used, and stays current; the plan
  * may have been made in another one. */
 TEST(foreign_context) {

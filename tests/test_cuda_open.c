@@ -53,6 +53,7 @@ TEST(missing_functions) {
         "cuCtxGetCurrent",
         "cuCtxGetDevice",
         "cuCtxPopCurrent",
+        "cuThreadExchangeStreamCaptureMode",
         "cuLibraryLoadData",
         "cuLibraryGetKernel",
         "cuLaunchKernelEx",

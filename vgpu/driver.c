@@ -336,6 +336,16 @@ static int cuCtxPushCurrent(const void *context) {
     return driver_state.initialised ? push(context) : CU_NOT_INITIALIZED;
 }
 
+/* Nothing is forbidden during a capture here: the mode is kept, and has no effect. */
+static int cuThreadExchangeStreamCaptureMode(int *mode) {
+    static _Thread_local int kept;
+    DRIVER_ENTER();
+    const int before = kept;
+    kept = *mode;
+    *mode = before;
+    return CU_SUCCESS;
+}
+
 static int cuCtxPopCurrent(const void **context) {
     DRIVER_ENTER();
     if (!driver_state.initialised || depth == 0) {
@@ -381,6 +391,7 @@ static const struct driver_function OWN_FUNCTIONS[] = {
     DRIVER_FUNCTION(cuCtxGetDevice, 2000),
     DRIVER_FUNCTION(cuCtxPushCurrent, 4000),
     DRIVER_FUNCTION(cuCtxPopCurrent, 4000),
+    DRIVER_FUNCTION(cuThreadExchangeStreamCaptureMode, 10010),
     DRIVER_FUNCTION(cuCtxSetCurrent, 4000),
     DRIVER_FUNCTION(cuCtxSynchronize, 2000),
     {NULL, 0, NULL},
