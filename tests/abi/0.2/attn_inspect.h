@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * attn_inspect.h - look inside libattn: the device, what a plan chose and why, variants, images.
+ *
+ * Structs that the library fills begin with their size, which the caller sets to sizeof. The
+ * library writes what fits, and zeros into fields that it does not know.
+ */
+#ifndef ATTN_INSPECT_H
+#define ATTN_INSPECT_H
+
+#include "attn.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- the device ----------------------------------------------------------------------------- */
+
+typedef struct attn_device {
+    size_t size;    /* to be set to sizeof(attn_device) by the caller */
+    char name[96];  /* "Neoverse-V1", "NVIDIA H200" */
+    char arch[96];  /* "aarch64 neon fp16 bf16", "sm_90" */
+    int64_t memory; /* bytes */
+    int32_t units;  /* CPU threads in use, or multiprocessors */
+    int32_t driver; /* the CUDA version that the driver supports, 13000 is 13.0; 0: a CPU */
+    int32_t shared; /* bytes of shared memory that a CTA can have; 0: a CPU */
+    int32_t reserved;
+} attn_device;
+
+ATTN_API attn_status attn_device_get(const attn_context *context, attn_device *device,
+                                     attn_error *error);
+
+/* A function of the driver that the context was opened with ("cuMemAlloc", without version suffix,
+ * as of CUDA 12.0), so that a program can allocate and copy without linking a CUDA library.
+ * ATTN_UNSUPPORTED on CPUs and for names that the driver does not know. */
+ATTN_API attn_status attn_driver_function(const attn_context *context, const char *name,
+                                          void **function, attn_error *error);
+
+/* ---- plans, read back ----------------------------------------------------------------------- */
+
+/* The name of the variant that runs. Lives as long as the plan. */
+ATTN_API const char *attn_plan_variant(const attn_plan *plan);
+
+/* The run that proved this variant best for problems of this class, as src/kernels/tuned.def names
+ * it; NULL where none was measured, or the variant was asked for by name. Static. */
+ATTN_API const char *attn_plan_tuned(const attn_plan *plan);
+
+/* The problem as the plan understood it (resolved). */
+ATTN_API attn_status attn_plan_problem(const attn_plan *plan, attn_problem *problem,
+                                       attn_error *error);
+
+typedef struct attn_refusal {
+    size_t size;         /* to be set to sizeof(attn_refusal) by the caller */
+    const char *variant; /* lives as long as the plan */
+    char reason[256];    /* the first clause that refused it */
+} attn_refusal;
+
+/* The index-th variant that was preferred to the chosen one and refused, from the best downwards;
+ * ATTN_INVALID past the last. A plan made for a variant by name has no refusals. */
+ATTN_API attn_status attn_plan_refusal(const attn_plan *plan, int32_t index, attn_refusal *refusal,
+                                       attn_error *error);
+
+/* The plan in one line: problem, variant, workspace, refusals. Works like snprintf: returns the
+ * length of the whole line, writes at most size bytes with their terminator. */
+ATTN_API size_t attn_plan_print(const attn_plan *plan, char *buffer, size_t size);
+
+/* ---- variants ------------------------------------------------------------------------------- */
+
+/* In C, the options of a plan for the variant of this name (NULL: the best one). */
+#define ATTN_BY_NAME(name)                                                                         \
+    (&(const attn_plan_options){.size = sizeof(attn_plan_options), .variant = (name)})
+
+/* Options that not every kernel takes. Causal, GQA, any length and the LSE are taken by all of
+ * them; strides too, though on a GPU rows must begin at multiples of 16 bytes. */
+typedef enum attn_option {
+    ATTN_OPTION_WINDOW = 1,
+    ATTN_OPTION_SOFTCAP = 2,
+    ATTN_OPTION_ALIBI = 4,
+    ATTN_OPTION_BIAS = 8,
+    ATTN_OPTION_SINK = 16,
+    ATTN_OPTION_PACKED = 32,
+    ATTN_OPTION_USED_KV = 64,
+    ATTN_OPTION_ANY_SCALE = 128, /* of 0 too, and beyond 2^64 and 2^-64 */
+    ATTN_OPTION_MASK = 256
+} attn_option;
+
+/* One kernel with its knobs. name is the key. */
+typedef struct attn_variant {
+    size_t size;          /* to be set to sizeof(attn_variant) by the caller */
+    const char *name;     /* "cpu_tile_neon_bf16", "fwd_wmma_fp16_d64_32x64_w4_s2" */
+    const char *device;   /* "cpu" or "cuda" */
+    const char *family;   /* the algorithm: "cpu_tile", "cpu_row", "fwd_scalar", "fwd_wmma",
+                             "fwd_mma", "fwd_mma_full", "fwd_mma_decode", "fwd_hopper",
+                             "fwd_hopper_causal", "fwd_hopper_full", "fwd_hopper_split",
+                             "fwd_hopper_decode" */
+    const char *arch;     /* cpu: the instruction set ("c", "neon"); cuda: the oldest it runs on */
+    uint32_t dtypes;      /* bit (1 << attn_dtype) for each dtype it takes */
+    uint32_t options;     /* attn_option bits */
+    bool tensor_cores;    /* uses matrix instructions */
+    int32_t head_dim_max; /* of Q, K and of V; 0 = any. On a GPU: of the tile in shared memory */
+    int32_t head_dim_multiple; /* of both; 1 = any. Equal to head_dim_max: that one alone. Whether
+                                  head_dim_v may differ is a matter of the family: the CPU's, the
+                                  fwd_mma and fwd_hopper ones take it; attn_variant_check says so */
+    int32_t block_q;           /* query rows of one unit of work */
+    int32_t block_kv;          /* keys of one step */
+    int32_t stages;            /* depth of the copy pipeline; 0 on CPUs */
+    int32_t warps;             /* per thread block; 0 on CPUs */
+    int32_t shared_bytes;      /* dynamic shared memory of one thread block; 0 on CPUs */
+    const char *entry;         /* the kernel's name in its image; NULL on CPUs */
+} attn_variant;
+
+/* The index-th variant of the context, best first unless tuned.def knows better for a problem;
+ * added ones last. Strings live as long as the context. ATTN_INVALID past the last. Also lists
+ * those that this machine cannot run.
+ * context NULL: everything that is compiled into the library, for whatever device. */
+ATTN_API attn_status attn_variant_get(const attn_context *context, int32_t index,
+                                      attn_variant *variant, attn_error *error);
+
+/* ATTN_OK if the variant would compute this problem on this device; else ATTN_UNSUPPORTED and the
+ * first clause that refused (ATTN_INVALID: no such name, or the problem itself is wrong). */
+ATTN_API attn_status attn_variant_check(const attn_context *context, const char *name,
+                                        const attn_problem *problem, attn_error *error);
+
+/* Adds a variant that is not compiled in, under a new name. Strings and image are copied. It runs
+ * only in plans that ask for it by name.
+ * GPU: image is a cubin or PTX text with a kernel called `entry` (NULL: called `name`); family is
+ * one of the library's, which says how it is launched; all fields count. `arch` must be one that
+ * the device can run; the image is loaded when a plan asks for it.
+ * CPU: image is NULL; family and arch name a compiled-in kernel, block_q and block_kv (0 = the
+ * kernel's own) may differ, the other fields are taken from that kernel. */
+ATTN_API attn_status attn_variant_add(attn_context *context, const attn_variant *variant,
+                                      const void *image, size_t image_size, attn_error *error);
+
+typedef enum attn_image_kind { ATTN_IMAGE_CUBIN = 0, ATTN_IMAGE_PTX = 1 } attn_image_kind;
+
+typedef struct attn_image {
+    size_t size; /* to be set to sizeof(attn_image) by the caller */
+    attn_image_kind kind;
+    const char *arch; /* "sm_80", "sm_90"; of PTX "compute_80"; of an added one the variant's */
+    const void *data;
+    size_t bytes;    /* PTX ends with a 0 that is not counted */
+    const char *log; /* of a compiled-in cubin: what ptxas said when it was made, headed by
+                        "sha256 <of the cubin>"; else NULL */
+} attn_image;
+
+/* The index-th image of a GPU variant: its cubins, then its PTX; lives as long as the context.
+ * ATTN_INVALID past the last; ATTN_UNSUPPORTED for CPU variants, which have none.
+ * context NULL: a variant that is compiled in. */
+ATTN_API attn_status attn_variant_image(const attn_context *context, const char *name,
+                                        int32_t index, attn_image *image, attn_error *error);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* ATTN_INSPECT_H */

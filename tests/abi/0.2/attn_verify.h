@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * attn_verify.h - the double-precision reference and the one comparison of the project.
+ *
+ * Host memory only, on the context's CPU threads (also those of a GPU context).
+ */
+#ifndef ATTN_VERIFY_H
+#define ATTN_VERIFY_H
+
+#include "attn.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* One row of O. Packed: row counts from the start of its sequence. */
+typedef struct attn_row {
+    int64_t batch, head, row;
+} attn_row;
+
+typedef enum attn_precision {
+    ATTN_EXACT = 0, /* double precision throughout, from the inputs as they are */
+    ATTN_TWIN = 1   /* the same maths as a plain program would do it in the problem's dtype: scores,
+                       probabilities and output each rounded to it, sums in fp32 */
+} attn_precision;
+
+/* Spreads `count` rows over the problem, the first and the last among them; the same for the same
+ * seed. A packed problem's lengths are not known here: rows past a sequence's end are absent. */
+ATTN_API attn_status attn_rows_sample(const attn_problem *problem, uint64_t seed, attn_row *rows,
+                                      size_t count, attn_error *error);
+
+/* The oracle: a plain, slow, checkable evaluation of the formulas above. Any number of rows of a
+ * problem of any size; nothing of size seq_q x seq_kv exists.
+ * rows NULL: all of them, batch-major, count = batch * heads_q * seq_q.
+ * o: count x head_dim_v doubles; lse: count doubles, or NULL. tensors->o and ->lse are not used.
+ * An absent row (packed, past its sequence's end) gives O = 0, LSE = -inf.
+ * Allocates its scratch; ATTN_OUT_OF_MEMORY if it cannot. */
+ATTN_API attn_status attn_reference(const attn_context *context, const attn_problem *problem,
+                                    const attn_tensors *tensors, attn_precision precision,
+                                    const attn_row *rows, size_t count, double *o, double *lse,
+                                    attn_error *error);
+
+/* What a comparison found. Errors are absolute. */
+typedef struct attn_comparison {
+    size_t size;      /* to be set to sizeof(attn_comparison) by the caller */
+    bool pass;        /* all of the rules below */
+    bool o_pass;      /* max and mean rule hold and nothing is NaN or infinite that should not be */
+    bool lse_pass;    /* true where no LSE was given */
+    int64_t elements; /* of O that were compared */
+    int64_t nans;     /* NaN in O or LSE, given or expected: any one fails */
+    int64_t infs;     /* infinities, given or expected; equal ones pass */
+    double max_error, mean_error;     /* |out - exact| */
+    double twin_max, twin_mean;       /* |twin - exact| */
+    double max_allowed, mean_allowed; /* the rule's right-hand sides */
+    double lse_error;                 /* the largest |lse - exact| over what is allowed */
+    attn_row worst;                   /* where max_error (or the first NaN) is */
+    int64_t worst_col;
+    double worst_out, worst_expected;
+} attn_comparison;
+
+/* The one comparison of the project. tensors: o, lse (or NULL), and cu_seqlens where packed.
+ * exact, exact_lse, twin: from attn_reference for the same rows. It passes iff
+ *   max |out - exact|  <= 2 max |twin - exact| + 2 max |(exact + 0.3 - 0.3) - exact|
+ *   mean |out - exact| <= 1.5 mean |twin - exact| + mean half-ulp of exact
+ *   every |lse - exact_lse| <= 1e-5 + 1e-5 |exact_lse| + 2^-21 max |exact_lse|, and -inf exactly
+ *   where it is expected
+ * with the sum in brackets rounded to the problem's dtype. NaN never passes, nor does a comparison
+ * of no rows of a problem that has some. Absent rows are skipped. Returns ATTN_OK also when the
+ * comparison fails: look at result->pass. */
+ATTN_API attn_status attn_compare(const attn_problem *problem, const attn_tensors *tensors,
+                                  const attn_row *rows, size_t count, const double *exact,
+                                  const double *exact_lse, const double *twin,
+                                  attn_comparison *result, attn_error *error);
+
+/* attn_reference (both precisions) and attn_compare in one call, for the caller who wants the
+ * answer only. Allocates and frees what it needs. */
+ATTN_API attn_status attn_verify(const attn_context *context, const attn_problem *problem,
+                                 const attn_tensors *tensors, const attn_row *rows, size_t count,
+                                 attn_comparison *result, attn_error *error);
+
+/* The comparison in one line; works like snprintf. */
+ATTN_API size_t attn_comparison_print(const attn_comparison *comparison, char *buffer, size_t size);
+
+/* ---- dtypes ---------------------------------------------------------------------------------- */
+
+/* n values between fp32 and a dtype (round to nearest even, NaN stays NaN). dst and src may not
+ * overlap. */
+ATTN_API void attn_from_float(attn_dtype dtype, void *dst, const float *src, size_t n);
+ATTN_API void attn_to_float(attn_dtype dtype, float *dst, const void *src, size_t n);
+
+/* Bytes of one element: 4, 2, 2; 0 for a value outside the enum. */
+ATTN_API size_t attn_dtype_size(attn_dtype dtype);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* ATTN_VERIFY_H */
