@@ -49,7 +49,7 @@ typedef struct attn_comparison {
     int64_t elements; /* of O that were compared */
     int64_t nans;     /* NaN in O or LSE, given or expected: any one fails */
     int64_t infs;     /* infinities, given or expected; equal ones pass */
-    double max_error, mean_error;     /* |out - exact| */
+    double max_error, mean_error;     /* |out - exact|; a wrong infinity makes max_error infinite */
     double twin_max, twin_mean;       /* |twin - exact| */
     double max_allowed, mean_allowed; /* the rule's right-hand sides */
     double lse_error;                 /* the largest |lse - exact| over what is allowed */
@@ -80,6 +80,45 @@ ATTN_API attn_status attn_verify(const attn_context *context, const attn_problem
 
 /* The comparison in one line; works like snprintf. */
 ATTN_API size_t attn_comparison_print(const attn_comparison *comparison, char *buffer, size_t size);
+
+/* The numbers of a comparison that decide. Recorded, they can be judged again without the tensors.
+ * This struct does not grow. */
+typedef struct attn_statistics {
+    double max_error, max_allowed, mean_error, mean_allowed;
+    double lse_error; /* over what is allowed; 0 where no LSE was given */
+    int64_t nans;
+} attn_statistics;
+
+/* Every number is NaN, which attn_judge rejects, for NULL, a wrong size, and a comparison that did
+ * not pass though these numbers would (of no rows, or not made yet). */
+ATTN_API attn_statistics attn_comparison_statistics(const attn_comparison *comparison);
+
+typedef enum attn_verdict {
+    ATTN_REJECT = 0,
+    ATTN_ACCEPT = 1,
+    ATTN_BORDERLINE = 2 /* not decided: resample and ask again */
+} attn_verdict;
+
+#define ATTN_RESAMPLES 5 /* that decide about a borderline case */
+
+/* The one pass rule for random cases. The rule of attn_compare sets the largest error against twice
+ * the largest error of the twin. In fp32 both are samples of one distribution, and about one case
+ * in a thousand exceeds the limit by chance. Chance does not repeat, so such a case is resampled:
+ * the same problem and variant on other random data. `resamples` has `count` of them.
+ *
+ *   within the rule: max_error <= max_allowed, mean_error <= mean_allowed, lse_error <= 1, no NaN
+ *   borderline:      not within it, but dtype is ATTN_FP32, max_error <= 4 max_allowed,
+ *                    mean_error <= 2 mean_allowed, lse_error <= 1, no NaN
+ *
+ * ATTN_ACCEPT: it is within the rule (resamples are not read). Or it is borderline, exactly
+ *   ATTN_RESAMPLES resamples are each within the rule or borderline, and either at most one of them
+ *   is borderline or their averages are within the rule: the sum of max_error is at most that of
+ *   max_allowed, and likewise for the mean.
+ * ATTN_BORDERLINE: it is borderline, no resample is worse than that, and there are too few of them.
+ * ATTN_REJECT: everything else. A case that failed otherwise (damaged memory, a failed launch) has
+ *   NaN for its numbers. NaN, a negative number or an infinite limit is never accepted. */
+ATTN_API attn_verdict attn_judge(attn_dtype dtype, const attn_statistics *statistics,
+                                 const attn_statistics *resamples, size_t count);
 
 /* ---- dtypes ---------------------------------------------------------------------------------- */
 

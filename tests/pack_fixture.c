@@ -249,7 +249,8 @@ bool fixture_state(const struct pack *pack, const struct fixture_timed *timed, c
 
 const char *fixture_recipe(const char *variant, const char *seed, int64_t number, char recipe[64]) {
     uint64_t state = case_seed(variant, strtoull(seed, NULL, 16), number);
-    snprintf(recipe, 64, "seed %llu: fp16", (unsigned long long)rng_next(&state));
+    snprintf(recipe, 64, "seed %llu: %s", (unsigned long long)rng_next(&state),
+             strcmp(variant, "fwd_cpu") == 0 ? "fp32" : "fp16");
     return recipe;
 }
 

@@ -262,9 +262,9 @@ TEST(variants_that_ran) {
         }
         printf("  %s: %s\n", variant.name, tally.ran >> i & 1 ? "ran" : why.text);
     }
-    printf("  %d runs, %d near misses\n", tally.runs, tally.near_misses);
+    printf("  %d runs, %d borderline\n", tally.runs, tally.borderline);
     CHECK(tally.ran != 0);
-    CHECK_MSG(tally.near_misses * 500 <= tally.runs, "too many to be luck");
+    CHECK_MSG(tally.borderline * 500 <= tally.runs, "too many to be chance");
 }
 
 TEST_STATE()

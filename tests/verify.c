@@ -68,24 +68,22 @@ const char *sample_forward(attn_context *context, struct sample *s, const char *
     return wrong;
 }
 
-/* Whether other data of the same problem pass, but for one of five at most. */
-static bool passes_elsewhere(attn_context *context, const struct recipe *recipe,
-                             const char *variant) {
-    int misses = 0;
-    for (int other = 1; other <= REDRAWS && misses <= REDRAW_MISSES; other++) {
-        struct recipe redrawn = *recipe;
-        struct expectation expected = {0};
-        struct sample s;
-        recipe_redraw(&redrawn, other);
-        if (!sample_make(&s, &redrawn)) {
-            return false;
+/* The same problem with other data; NaN where it failed otherwise than by the comparison. */
+static attn_statistics resample(attn_context *context, const struct recipe *recipe, size_t number,
+                                const char *variant) {
+    struct recipe other = *recipe;
+    struct expectation expected = {0};
+    struct sample s;
+    attn_comparison result = {0};
+    recipe_resample(&other, number);
+    if (sample_make(&s, &other)) {
+        if (!expectation_make(&expected, context, &s) && !sample_forward(context, &s, variant)) {
+            sample_compare(&s, &expected, &result);
         }
-        misses += expectation_make(&expected, context, &s) ||
-                  sample_forward(context, &s, variant) || sample_compare(&s, &expected, NULL);
         expectation_free(&expected);
         sample_free(&s);
     }
-    return misses <= REDRAW_MISSES;
+    return attn_comparison_statistics(&result);
 }
 
 /* One variant; 1 if it failed. */
@@ -93,16 +91,23 @@ static int verify_variant(attn_context *context, struct sample *s,
                           const struct expectation *expected, const char *variant,
                           struct tally *tally) {
     char line[600], copy[800];
-    attn_comparison result = {.nans = 1};
+    attn_comparison result = {0}; /* no statistics before the comparison */
+    attn_statistics resamples[ATTN_RESAMPLES];
+    size_t count = 0;
+    attn_verdict verdict;
     const char *wrong = sample_forward(context, s, variant);
     wrong = wrong ? wrong : sample_compare(s, expected, &result);
     if (!wrong) {
         return 0;
     }
     snprintf(copy, sizeof copy, "%s", wrong); /* the next run has the buffer */
-    const bool near = comparison_near_miss(&s->recipe, &result);
-    if (near && passes_elsewhere(context, &s->recipe, variant)) {
-        tally->near_misses++;
+    const attn_statistics found = attn_comparison_statistics(&result);
+    while ((verdict = attn_judge(s->full.dtype, &found, resamples, count)) == ATTN_BORDERLINE) {
+        resamples[count] = resample(context, &s->recipe, count + 1, variant);
+        count++;
+    }
+    if (verdict == ATTN_ACCEPT) {
+        tally->borderline++;
         return 0;
     }
     printf("  %s: %s: %s\n", variant, recipe_print(&s->recipe, line, sizeof line), copy);

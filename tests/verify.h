@@ -15,12 +15,12 @@ const char *sample_forward(attn_context *context, struct sample *sample, const c
 struct tally {
     uint64_t ran; /* bits of the variants that ran, by their index in attn_variant_get, below 64 */
     int runs;     /* of a variant over a recipe */
-    int near_misses; /* runs that missed the rule by little, by luck (comparison_near_miss) */
+    int borderline; /* runs that were accepted by their resamples (attn_judge) */
 };
 
 /* Builds the recipe, runs it through every variant that accepts it and compares each result. Prints
- * a line for each failure and returns their number. The tally counts near misses, so that a test
- * can bound their number. */
+ * a line for each failure and returns their number. The tally counts borderline cases, so that a
+ * test can bound their number. */
 int recipe_verify(attn_context *context, const struct recipe *recipe, struct tally *tally);
 
 /* Runs the sample through every variant that accepts it and hands each result to `look`. Failed

@@ -96,8 +96,8 @@ void recipe_init(struct recipe *recipe, const attn_problem *problem, uint64_t se
     *recipe = (struct recipe){.seed = seed, .problem = *problem, .granule = 1, .lse = true};
 }
 
-void recipe_redraw(struct recipe *recipe, int redraw) {
-    recipe->seed += (uint64_t)redraw << 32;
+void recipe_resample(struct recipe *recipe, size_t number) {
+    recipe->seed += (uint64_t)number << 32;
 }
 
 static int64_t draw_length(uint64_t *rng) {

@@ -145,15 +145,8 @@ attn_row expectation_row(const struct expectation *expected, const struct sample
 const char *sample_compare(const struct sample *sample, const struct expectation *expected,
                            attn_comparison *result);
 
-/* The rule sets the largest error of a result against twice the largest error of its twin. In fp32
- * both are draws from the same distribution, and in one run of a thousand or so the one is by luck
- * more than twice the other, most of all where few rows have large scores. Luck does not repeat: a
- * near miss (fp32, no NaN, the maximum within a factor of four and the mean within two) counts as a
- * failure unless other data of the same problem pass at least four times out of five (attest parity
- * also takes five that keep the rule on average): other seeds for which recipe_redraw changes the
- * data alone. */
-bool comparison_near_miss(const struct recipe *recipe, const attn_comparison *result);
-enum { REDRAWS = 5, REDRAW_MISSES = 1 };
-void recipe_redraw(struct recipe *recipe, int redraw);
+/* The number-th resample of a borderline case (attn_judge), from 1 on: another seed, which changes
+ * the data alone. */
+void recipe_resample(struct recipe *recipe, size_t number);
 
 #endif /* ATTEST_CASES_H */

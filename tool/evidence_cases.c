@@ -2,6 +2,7 @@
  *
  * evidence_cases.c - cases of emulate and parity, and launches. See evidence_parts.h.
  */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,85 +11,71 @@
 #include "evidence_plan.h"
 #include "parity.h"
 
-/* No value of V is above 6 and outputs are averages of them: a rule that grants more than this
- * would accept anything. */
+/* No value of V is above 6 and outputs are averages of them: a limit above this would accept
+ * anything, and counts as NaN. */
 static const double MOST_ALLOWED = 16.0;
 
 enum { LEAST_CASES = 4 }; /* of a unit: among them is one that an impostor is tried on */
 enum { ALL_ORDERS = 4 };  /* in which asynchronous work may complete */
 
-static bool at_most(const struct json_value *object, const char *value, const char *bound,
-                    double times) {
-    const double given = json_number_of(json_at(object, value));
-    const double allowed = json_number_of(json_at(object, bound));
-    return given >= 0 && given <= times * allowed && allowed <= MOST_ALLOWED;
+static double limit_of(const struct json_value *limit) {
+    const double value = json_number_of(limit);
+    return value <= MOST_ALLOWED ? value : (double)NAN;
 }
 
-/* What a comparison counts beside the errors of O. */
-static bool counts_keep(const struct json_value *figures) {
-    const double lse = json_number_of(json_at(figures, "lse_error"));
+static attn_statistics statistics_of(const struct json_value *figures) {
     const struct json_value *nans = json_at(figures, "nans");
-    return lse >= 0 && lse <= 1 && nans != NULL && nans->kind == JSON_INT && nans->as.integer == 0;
+    return (attn_statistics){
+        .max_error = json_number_of(json_at(figures, "max_error")),
+        .max_allowed = limit_of(json_at(figures, "max_allowed")),
+        .mean_error = json_number_of(json_at(figures, "mean_error")),
+        .mean_allowed = limit_of(json_at(figures, "mean_allowed")),
+        .lse_error = json_number_of(json_at(figures, "lse_error")),
+        .nans = nans != NULL && nans->kind == JSON_INT ? nans->as.integer : 1,
+    };
+}
+
+/* Of its recipe; fp16, which is never resampled, where that does not tell. */
+static attn_dtype dtype_of(const struct json_value *one) {
+    const char *recipe = json_text_of(json_at(one, "recipe"));
+    const char *colon = recipe != NULL ? strchr(recipe, ':') : NULL;
+    const bool fp32 = colon != NULL && (strcmp(colon, ": fp32") == 0 ||
+                                        strncmp(colon, ": fp32 ", strlen(": fp32 ")) == 0);
+    return fp32 ? ATTN_FP32 : ATTN_FP16;
+}
+
+/* What attn_judge says of the recorded numbers. */
+static attn_verdict verdict_of(const struct json_value *one, bool resampled) {
+    const struct json_value *list = json_at(one, "resamples");
+    const size_t count = resampled ? json_count_of(list) : 0;
+    const attn_statistics statistics = statistics_of(one);
+    attn_statistics resamples[ATTN_RESAMPLES];
+    for (size_t i = 0; i < count && i < ATTN_RESAMPLES; i++) {
+        resamples[i] = statistics_of(&list->as.list.items[i]);
+    }
+    return attn_judge(dtype_of(one), &statistics, resamples, count);
 }
 
 static void judge_case_names(const struct json_value *one, struct judgement *judgement) {
     static const char *const CASE[] = {
         "max_error", "max_allowed", "mean_error", "mean_allowed", "lse_error", "nans",    "number",
-        "damage",    "impostors",   "refused",    "recipe",       "redraws",   "anatomy", NULL};
-    static const char *const REDRAW[] = {"max_error", "max_allowed", "mean_error", "mean_allowed",
-                                         "lse_error", "nans",        NULL};
-    const struct json_value *redraws = json_at(one, "redraws");
+        "damage",    "impostors",   "refused",    "recipe",       "resamples", "anatomy", NULL};
+    static const char *const RESAMPLE[] = {"max_error", "max_allowed", "mean_error", "mean_allowed",
+                                           "lse_error", "nans",        NULL};
+    const struct json_value *resamples = json_at(one, "resamples");
     judge_known(one, CASE, "a case", judgement);
-    judge_kind(one, "redraws", JSON_LIST, judgement);
+    judge_kind(one, "resamples", JSON_LIST, judgement);
     judge_kind(one, "anatomy", JSON_TEXT, judgement);
-    for (size_t i = 0; i < json_count_of(redraws); i++) {
-        judge_known(&redraws->as.list.items[i], REDRAW, "a redraw", judgement);
+    for (size_t i = 0; i < json_count_of(resamples); i++) {
+        judge_known(&resamples->as.list.items[i], RESAMPLE, "a resample", judgement);
     }
 }
 
-/* The comparison of attn.h, from the figures that it left. */
-static bool within_rule(const struct json_value *figures) {
-    return at_most(figures, "max_error", "max_allowed", 1) &&
-           at_most(figures, "mean_error", "mean_allowed", 1) && counts_keep(figures);
-}
-
-/* Whether redraws keep the rule on average. */
-static bool average_keeps(const struct json_value *redraws) {
-    double sums[4] = {0, 0, 0, 0};
-    static const char *const KEYS[] = {"max_error", "max_allowed", "mean_error", "mean_allowed"};
-    bool good = true;
-    for (size_t i = 0; i < json_count_of(redraws); i++) {
-        const struct json_value *one = &redraws->as.list.items[i];
-        for (int k = 0; k < 4; k++) {
-            const double value = json_number_of(json_at(one, KEYS[k]));
-            good = good && value >= 0 && (k % 2 == 0 || value <= MOST_ALLOWED);
-            sums[k] += value;
-        }
-    }
-    return good && sums[0] <= sums[1] && sums[2] <= sums[3];
-}
-
-/* A near miss (cases.h) has been drawn again five times, none of them wrong in another way than by
- * O's size: one may miss, or they keep the rule on average. */
-static bool near_miss(const struct json_value *figures) {
-    enum { REDRAWN = 5, MAY_MISS = 1 };
-    const struct json_value *redraws = json_at(figures, "redraws");
-    int misses = 0;
-    bool sound = json_count_of(redraws) == REDRAWN;
-    for (size_t i = 0; i < json_count_of(redraws); i++) {
-        misses += !within_rule(&redraws->as.list.items[i]);
-        sound = sound && counts_keep(&redraws->as.list.items[i]);
-    }
-    return sound && (misses <= MAY_MISS || average_keeps(redraws)) &&
-           at_most(figures, "max_error", "max_allowed", 4) &&
-           at_most(figures, "mean_error", "mean_allowed", 2) && counts_keep(figures);
-}
-
-size_t count_near_misses(const struct json_value *unit) {
+size_t count_borderline(const struct json_value *unit) {
     const struct json_value *list = json_at(unit, "cases");
     size_t count = 0;
     for (size_t i = 0; i < json_count_of(list); i++) {
-        count += !within_rule(&list->as.list.items[i]);
+        count += verdict_of(&list->as.list.items[i], false) != ATTN_ACCEPT;
     }
     return count;
 }
@@ -126,11 +113,13 @@ static void judge_case(const struct json_value *unit, const struct json_value *o
     } else if (damage == NULL || damage->kind != JSON_NULL) {
         judge(judgement, GATE_FAIL, "case %lld: %.160s", n,
               json_text_of(damage) != NULL ? json_text_of(damage) : "damage is not told");
-    } else if (!within_rule(one) && !near_miss(one)) {
-        judge(judgement, GATE_FAIL, "case %lld: error %g, allowed %g; LSE %g of 1 allowed", n,
-              json_number_of(json_at(one, "max_error")),
-              json_number_of(json_at(one, "max_allowed")),
-              json_number_of(json_at(one, "lse_error")));
+    } else if (verdict_of(one, true) != ATTN_ACCEPT) {
+        const attn_statistics s = statistics_of(one);
+        judge(judgement, GATE_FAIL,
+              "case %lld: max error %g of %g allowed, mean %g of %g, LSE %g of 1, %lld NaN, "
+              "%zu resamples",
+              n, s.max_error, s.max_allowed, s.mean_error, s.mean_allowed, s.lse_error,
+              (long long)s.nans, json_count_of(json_at(one, "resamples")));
     }
 }
 

@@ -53,8 +53,8 @@ void judge_orders(const struct json_value *plan, const struct json_value *unit,
 void judge_impostors(size_t cases, size_t enough, size_t impostors, struct judgement *judgement);
 size_t count_impostors(const struct json_value *unit);
 
-/* Cases that break the rule, and were forgiven for what came of drawing them again. */
-size_t count_near_misses(const struct json_value *unit);
+/* Cases that are not within the rule by themselves. */
+size_t count_borderline(const struct json_value *unit);
 
 /* ---- logs (evidence_logs.c) ------------------------------------------------------------------ */
 

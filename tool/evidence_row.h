@@ -9,7 +9,8 @@
 
 #include "evidence_judge.h"
 
-/* Of the units that count in a row: near misses are few, impostors some, and one GPU was timed. */
+/* Of the units that count in a row: borderline cases are few, impostors some, and one GPU was
+ * timed. */
 void judge_row(const struct pack *pack, const struct json_value *const *units, size_t count,
                struct judgement *judgement);
 

@@ -51,13 +51,19 @@ static void watch_signals(void) {
     watching = true;
 }
 
-/* Creates the temporary file. Signals wait, so that none finds the file without its name. */
-static int create_temporary(struct output *output) {
-    sigset_t fatal, before;
+/* Makes signals wait; `before` goes to sigprocmask in the end. */
+static void hold_signals(sigset_t *before) {
+    sigset_t fatal;
     sigemptyset(&fatal);
     for (int i = 0; i < FATAL_COUNT; i++) {
         sigaddset(&fatal, FATAL_SIGNALS[i]);
     }
+    sigprocmask(SIG_BLOCK, &fatal, before);
+}
+
+/* Creates the temporary file. Signals wait, so that none finds the file without its name. */
+static int create_temporary(struct output *output) {
+    sigset_t before;
     int slot = 0;
     while (slot < OUTPUT_MAX && temporaries[slot].used) {
         slot++;
@@ -70,7 +76,7 @@ static int create_temporary(struct output *output) {
     const int folder = slash == NULL ? 0 : (int)(slash + 1 - output->target);
     snprintf(temporaries[slot].path, sizeof temporaries[slot].path, "%.*s.attest-%ld-%d.tmp",
              folder, output->target, (long)getpid(), slot);
-    sigprocmask(SIG_BLOCK, &fatal, &before);
+    hold_signals(&before);
     const int file = open(temporaries[slot].path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (file >= 0) {
         temporaries[slot].used = 1;
@@ -81,20 +87,25 @@ static int create_temporary(struct output *output) {
 }
 
 static bool open_target(struct output *output, attn_error *why) {
-    struct stat info;
+    struct stat info, link;
     const bool exists = stat(output->target, &info) == 0;
-    output->replaces = exists;
     if (exists && S_ISDIR(info.st_mode)) {
         return explain(why, "cannot write: it is a directory");
     }
     if (exists && access(output->target, W_OK) != 0) {
         return explain(why, "cannot write: %s", strerror(errno));
     }
-    const bool in_place = exists && !S_ISREG(info.st_mode);
+    /* What is still a link leads to a file without a name (/proc/self/fd/1, a deleted file). */
+    const bool in_place = exists && (!S_ISREG(info.st_mode) ||
+                                     (lstat(output->target, &link) == 0 && S_ISLNK(link.st_mode)));
     const int file =
-        in_place ? open(output->target, O_WRONLY | O_CLOEXEC) : create_temporary(output);
+        in_place ? open(output->target, O_WRONLY | O_TRUNC | O_CLOEXEC) : create_temporary(output);
     if (file < 0) {
-        return explain(why, "cannot write: %s", strerror(errno));
+        return explain(why, "cannot write: %s%s", strerror(errno),
+                       in_place ? "" : " for a new file in its folder");
+    }
+    if (exists && !in_place) {
+        (void)fchmod(file, info.st_mode & 0777);
     }
     output->file = fdopen(file, "wb");
     if (output->file == NULL) {
@@ -104,16 +115,12 @@ static bool open_target(struct output *output, attn_error *why) {
     return true;
 }
 
-/* The path with every symbolic link followed, so that one file has one name; its last part need not
- * exist. NULL and errno where the folder does not exist. */
-static char *canonical(const char *path) {
-    char *whole = realpath(path, NULL);
-    if (whole != NULL || errno != ENOENT) {
-        return whole;
-    }
+/* The folder of the path with every symbolic link followed, and the path's last part, which need
+ * not exist. NULL and errno where the folder does not exist. */
+static char *canonical_folder(const char *path) {
     const char *slash = strrchr(path, '/');
     const char *name = slash == NULL ? path : slash + 1;
-    char folder[PATH_MAX] = ".";
+    char folder[2 * PATH_MAX] = ".";
     if (slash != NULL) {
         snprintf(folder, sizeof folder, "%.*s", (int)(slash - path) + 1, path);
     }
@@ -124,12 +131,47 @@ static char *canonical(const char *path) {
         return NULL;
     }
     const size_t size = strlen(resolved) + strlen(name) + 2;
-    whole = malloc(size);
+    char *whole = malloc(size);
     if (whole != NULL) {
         snprintf(whole, size, "%s/%s", resolved, name);
     }
     free(resolved);
     return whole;
+}
+
+/* Where a link that leads to no file leads; false: it is no such link. */
+static bool follow_dangling(const char *link, char to[2 * PATH_MAX]) {
+    struct stat info;
+    char text[PATH_MAX];
+    const ssize_t length = readlink(link, text, sizeof text - 1);
+    if (length <= 0 || stat(link, &info) == 0) {
+        return false;
+    }
+    text[length] = '\0';
+    const int folder = text[0] == '/' ? 0 : (int)(strrchr(link, '/') + 1 - link);
+    snprintf(to, 2 * PATH_MAX, "%.*s%s", folder, link, text);
+    return true;
+}
+
+/* The path with every symbolic link followed, so that one file has one name; its last part, or what
+ * that leads to, need not exist. NULL and errno where the folder does not exist. */
+static char *canonical(const char *path) {
+    enum { MOST_LINKS = 40 };
+    char at[2 * PATH_MAX];
+    snprintf(at, sizeof at, "%s", path);
+    for (int i = 0; i < MOST_LINKS; i++) {
+        char *whole = realpath(at, NULL);
+        if (whole != NULL || errno != ENOENT) {
+            return whole;
+        }
+        whole = canonical_folder(at);
+        if (whole == NULL || !follow_dangling(whole, at)) {
+            return whole;
+        }
+        free(whole);
+    }
+    errno = ELOOP;
+    return NULL;
 }
 
 bool output_open(struct output *output, const char *path, attn_error *why) {
@@ -155,22 +197,80 @@ bool output_finish(struct output *output, attn_error *why) {
     return closed || explain(why, "cannot write: %s", strerror(errno));
 }
 
-void output_retract(struct output *output) {
+/* ---- publishing ------------------------------------------------------------------------------ */
+
+enum { ASIDE_SIZE = PATH_MAX + 80 };
+
+/* Keeps an old file under another name, until the new ones have all replaced theirs. "": there is
+ * none, or none that a rename would replace. */
+static bool set_aside(const struct output *output, char aside[ASIDE_SIZE]) {
     struct stat info;
-    if (!output->replaces && stat(output->target, &info) == 0 && S_ISREG(info.st_mode)) {
-        unlink(output->target);
+    aside[0] = '\0';
+    if (lstat(output->target, &info) != 0 || !S_ISREG(info.st_mode)) {
+        return true;
+    }
+    snprintf(aside, ASIDE_SIZE, "%s.old", temporaries[output->slot].path);
+    /* Not every file system has hard links; without one, for a moment, there is no file. */
+    return link(output->target, aside) == 0 || rename(output->target, aside) == 0;
+}
+
+static void bring_back(const char *target, const char *aside) {
+    if (aside[0] == '\0') {
+        unlink(target);
+    } else if (rename(aside, target) == 0) {
+        unlink(aside); /* two names of one file: rename did nothing */
     }
 }
 
-bool output_publish(struct output *output, attn_error *why) {
-    if (output->slot >= 0) {
-        if (rename(temporaries[output->slot].path, output->target) != 0) {
-            return explain(why, "cannot write: %s", strerror(errno));
-        }
-        temporaries[output->slot].used = 0;
-        output->slot = -1;
+static bool publish(const struct output *output, char aside[ASIDE_SIZE], bool last) {
+    aside[0] = '\0';
+    if (output->slot < 0) {
+        return true;
     }
-    return true;
+    if (!last && !set_aside(output, aside)) {
+        return false;
+    }
+    if (rename(temporaries[output->slot].path, output->target) == 0) {
+        return true;
+    }
+    const int reason = errno;
+    if (aside[0] != '\0') {
+        bring_back(output->target, aside);
+    }
+    errno = reason;
+    return false;
+}
+
+size_t output_publish_all(struct output *const outputs[], size_t count, attn_error *why) {
+    char asides[OUTPUT_MAX][ASIDE_SIZE];
+    sigset_t before;
+    size_t done = 0;
+    hold_signals(&before);
+    while (done < count && publish(outputs[done], asides[done], done + 1 == count)) {
+        done++;
+    }
+    if (done < count) {
+        explain(why, "cannot write: %s", strerror(errno));
+    }
+    for (size_t i = 0; i < done; i++) {
+        if (outputs[i]->slot < 0) {
+            continue;
+        }
+        if (done < count) {
+            bring_back(outputs[i]->target, asides[i]);
+        } else if (asides[i][0] != '\0') {
+            unlink(asides[i]);
+        }
+        temporaries[outputs[i]->slot].used = 0;
+        outputs[i]->slot = -1;
+    }
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    return done;
+}
+
+bool output_publish(struct output *output, attn_error *why) {
+    struct output *const outputs[] = {output};
+    return output_publish_all(outputs, 1, why) == 1;
 }
 
 void output_discard(struct output *output) {

@@ -108,18 +108,12 @@ enum { TEXT_LONG = 2000 };
 enum impostor { IMPOSTOR_ZERO, IMPOSTOR_MEAN_V, IMPOSTOR_COPY_Q, IMPOSTORS };
 extern const char *const IMPOSTOR_NAMES[IMPOSTORS]; /* zero mean_v copy_q */
 
-/* What a comparison left: NaN, and one NaN counted, where there was none. */
-struct figures {
-    double max_error, max_allowed, mean_error, mean_allowed, lse_error;
-    int64_t nans;
-};
-
 struct case_result {
-    bool pass, lost, near_miss;
-    bool damaged; /* `reason` speaks of something else than the figures */
-    struct figures figures;
-    struct figures redraws[REDRAWS]; /* of a near miss */
-    int redrawn;
+    bool pass, lost;
+    bool damaged;               /* `reason` speaks of something else than the statistics */
+    attn_statistics statistics; /* NaN where nothing was compared */
+    attn_statistics resamples[ATTN_RESAMPLES]; /* of a borderline case (attn_judge) */
+    size_t resampled;
     bool control_failed;     /* the rule accepted an impostor: no verdict counts any more */
     double ratio, lse_ratio; /* error / allowed */
     uint32_t coverage;

@@ -2,10 +2,10 @@
  *
  * parity_check.c - judges one case.
  *
- * A case passes if its run left no damage, attn_compare accepts O and LSE, and no row outside of
- * the compared ones holds NaN. Then three impostors take the place of the result: zeros, the mean
- * of the visible rows of V, and a copy of Q. Where one differs from the truth by more than the rule
- * allows, the rule must refuse it: that is the control of the check itself.
+ * A case passes if its run left no damage, attn_judge accepts what attn_compare found, and no row
+ * outside of the compared ones holds NaN. Then three impostors take the place of the result: zeros,
+ * the mean of the visible rows of V, and a copy of Q. Where one differs from the truth by more than
+ * the rule allows, the rule must refuse it: that is the control of the check itself.
  *
  * Invariant: nothing passes here that attn_compare was not asked about.
  */
@@ -229,98 +229,71 @@ static double ratio_of(double error, double allowed) {
     return error == 0 ? 0 : error / allowed;
 }
 
-static const struct figures NO_FIGURES = {NAN, NAN, NAN, NAN, NAN, 1};
-
-static struct figures figures_of(const attn_comparison *comparison, bool lse) {
-    return (struct figures){
-        .max_error = comparison->max_error,
-        .max_allowed = comparison->max_allowed,
-        .mean_error = comparison->mean_error,
-        .mean_allowed = comparison->mean_allowed,
-        .lse_error = !lse                   ? 0
-                     : comparison->lse_pass ? comparison->lse_error
-                                            : INFINITY,
-        .nans = comparison->nans,
-    };
-}
-
-/* Runs and compares once. True: right. */
-static bool run_once(const struct target *t, const struct parity_case *c, struct sample *s,
+/* Runs and compares once. What is damaged has no statistics that could be accepted. */
+static void run_once(const struct target *t, const struct parity_case *c, struct sample *s,
                      const struct expectation *expected, attn_comparison *comparison,
                      struct case_result *result) {
     attn_error why = {""};
     const enum run_result run = run_sample(t, s, &s->problem, &why);
-    result->figures = NO_FIGURES;
-    result->damaged = false;
+    result->statistics = attn_comparison_statistics(NULL);
+    result->lost = run == RUN_LOST;
+    result->damaged = true;
     if (run != RUN_DONE) {
-        result->lost = run == RUN_LOST;
-        result->damaged = true;
         snprintf(result->reason, sizeof result->reason, "%s", why.text);
-        return false;
+        return;
     }
     const char *wrong = sample_compare(s, expected, comparison);
-    result->figures = figures_of(comparison, s->tensors.lse != NULL);
-    if (wrong != NULL) {
-        snprintf(result->reason, sizeof result->reason, "%s", wrong);
-        return false;
-    }
-    if (!nans_in_place(c, s, &why)) {
-        result->damaged = true;
+    const attn_statistics found = attn_comparison_statistics(comparison);
+    if (attn_judge(s->full.dtype, &found, NULL, 0) != ATTN_REJECT && !nans_in_place(c, s, &why)) {
         snprintf(result->reason, sizeof result->reason, "%s", why.text);
-        return false;
+        return;
     }
-    return true;
+    result->damaged = false;
+    result->statistics = found;
+    snprintf(result->reason, sizeof result->reason, "%s", wrong != NULL ? wrong : "");
 }
 
-/* Whether other data of the same problem pass, but for a few, or at least keep the rule on average:
- * where few rows are compared, one rounding error is in every element of a row, and misses come in
- * crowds. What is not a matter of size (NaN, the LSE, damage) is not luck. */
-static bool passes_elsewhere(const struct target *t, const struct parity_case *c,
-                             struct case_result *kept) {
-    double max_error = 0, max_allowed = 0, mean_error = 0, mean_allowed = 0;
-    int misses = 0;
-    for (int redraw = 1; redraw <= REDRAWS; redraw++) {
-        struct parity_case other = *c;
-        struct case_result result = {0};
-        struct expectation expected = {0};
-        attn_comparison comparison = {.nans = 1};
-        struct sample s;
-        recipe_redraw(&other.recipe, redraw);
-        if (!case_build(&other, &s)) {
-            return false;
+/* The same problem with other data. */
+static void resample(const struct target *t, const struct parity_case *c,
+                     struct case_result *result) {
+    struct parity_case other = *c;
+    struct case_result own = {.statistics = attn_comparison_statistics(NULL)};
+    struct expectation expected = {0};
+    attn_comparison comparison;
+    struct sample s;
+    recipe_resample(&other.recipe, result->resampled + 1);
+    if (case_build(&other, &s)) {
+        if (expect(&expected, t, &other, &s) == NULL) {
+            run_once(t, &other, &s, &expected, &comparison, &own);
         }
-        const bool right = expect(&expected, t, &other, &s) == NULL &&
-                           run_once(t, &other, &s, &expected, &comparison, &result);
-        misses += !right;
-        kept->redraws[kept->redrawn++] = result.figures;
         expectation_free(&expected);
         sample_free(&s);
-        /* one that passed the comparison and is wrong all the same is so for another reason */
-        if (comparison.nans > 0 || !comparison.lse_pass || (comparison.pass && !right)) {
-            return false;
-        }
-        max_error += comparison.max_error;
-        max_allowed += comparison.max_allowed;
-        mean_error += comparison.mean_error;
-        mean_allowed += comparison.mean_allowed;
     }
-    return misses <= REDRAW_MISSES || (max_error <= max_allowed && mean_error <= mean_allowed);
+    if (own.lost) {
+        result->lost = true;
+        memcpy(result->reason, own.reason, sizeof own.reason);
+    }
+    result->resamples[result->resampled++] = own.statistics;
 }
 
 static void judge(const struct target *t, const struct parity_case *c, struct sample *s,
                   const struct expectation *expected, struct case_result *result) {
+    const attn_dtype dtype = s->full.dtype;
     attn_comparison comparison = {.size = sizeof comparison, .nans = 1};
-    result->pass = run_once(t, c, s, expected, &comparison, result);
-    if (!result->pass && !result->lost && comparison_near_miss(&c->recipe, &comparison)) {
-        result->near_miss = result->pass = passes_elsewhere(t, c, result);
+    attn_verdict verdict;
+    run_once(t, c, s, expected, &comparison, result);
+    while ((verdict = attn_judge(dtype, &result->statistics, result->resamples,
+                                 result->resampled)) == ATTN_BORDERLINE) {
+        resample(t, c, result);
     }
+    result->pass = verdict == ATTN_ACCEPT;
     if (!result->pass) {
         if (!result->lost) {
             anatomy_tell(t, s, expected, &comparison, result->anatomy, sizeof result->anatomy);
         }
         return;
     }
-    if (!result->near_miss) {
+    if (result->resampled == 0) {
         result->ratio = ratio_of(comparison.max_error, comparison.max_allowed);
         result->lse_ratio = s->tensors.lse ? comparison.lse_error : 0;
     }
@@ -333,7 +306,7 @@ void case_judge(const struct target *t, int64_t number, struct case_result *resu
     struct sample s;
     struct expectation expected = {0};
     attn_error why = {""};
-    *result = (struct case_result){.figures = NO_FIGURES, .damaged = true};
+    *result = (struct case_result){.statistics = attn_comparison_statistics(NULL), .damaged = true};
     if (!case_make(t, number, &c, &s, &why)) {
         snprintf(result->reason, sizeof result->reason, "no problem found that it takes: %s",
                  why.text);

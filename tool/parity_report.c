@@ -11,7 +11,7 @@
 
 #include "json.h"
 
-enum { SHOWN_FAILURES = 3, LUCK = 100, COLUMNS = 100 };
+enum { SHOWN_FAILURES = 3, CHANCE = 100, COLUMNS = 100 };
 static const char *const VERDICT_NAMES[] = {"PASS", "FAIL", "INVALID", "NOT_RUN"};
 
 /* ---- keeping --------------------------------------------------------------------------------- */
@@ -71,7 +71,7 @@ void report_merge(struct variant_report *v, struct variant_report *batch) {
     v->cases += batch->cases;
     v->failed += batch->failed;
     v->invalid += batch->invalid;
-    v->near_misses += batch->near_misses;
+    v->borderline += batch->borderline;
     v->controls += batch->controls;
     for (int i = 0; i < COVERAGE_COUNT; i++) {
         v->coverage[i] += batch->coverage[i];
@@ -213,13 +213,13 @@ static const char *blind_family(const struct report *report) {
 }
 
 void report_judge(struct report *report, bool controls_wanted) {
-    int64_t cases = 0, failed = 0, invalid = 0, near_misses = 0, ways = 0;
+    int64_t cases = 0, failed = 0, invalid = 0, borderline = 0, ways = 0;
     for (size_t i = 0; i < report->count; i++) {
         const struct variant_report *v = &report->variants[i];
         cases += v->cases;
         failed += v->failed;
         invalid += v->invalid;
-        near_misses += v->near_misses;
+        borderline += v->borderline;
         ways += v->launches_failed;
     }
     const char *blind = controls_wanted ? blind_family(report) : NULL;
@@ -229,9 +229,9 @@ void report_judge(struct report *report, bool controls_wanted) {
     if (failed > 0 || ways > 0) {
         snprintf(to, size, "%lld of %lld cases failed, and %lld series of launches",
                  (long long)failed, (long long)cases, (long long)ways);
-    } else if (near_misses * LUCK > cases + LUCK) {
-        snprintf(to, size, "%lld near misses in %lld cases are too many to be luck",
-                 (long long)near_misses, (long long)cases);
+    } else if (borderline * CHANCE > cases + CHANCE) {
+        snprintf(to, size, "%lld borderline cases of %lld are too many to be chance",
+                 (long long)borderline, (long long)cases);
     } else if (cases == 0) {
         snprintf(to, size, "no case ran");
     } else if (invalid > 0) {
@@ -242,8 +242,7 @@ void report_judge(struct report *report, bool controls_wanted) {
         snprintf(to, size, "no case of %s could tell an impostor from the truth", blind);
     } else {
         report->verdict = VERDICT_PASS;
-        snprintf(to, size, "%lld cases, %lld near misses", (long long)cases,
-                 (long long)near_misses);
+        snprintf(to, size, "%lld cases, %lld borderline", (long long)cases, (long long)borderline);
     }
 }
 
@@ -317,7 +316,7 @@ static void variant_json(struct json *json, const struct report *report,
     json_int(json, "cases", v->cases);
     json_int(json, "failed", v->failed);
     json_int(json, "controls_failed", v->invalid);
-    json_int(json, "near_misses", v->near_misses);
+    json_int(json, "borderline", v->borderline);
     json_int(json, "impostors_refused", v->controls);
     json_real(json, "max_ratio", v->max_ratio);
     json_real(json, "lse_ratio", v->lse_ratio);

@@ -22,7 +22,7 @@ struct variant_report {
     char name[128], family[64];
     char refusal[384]; /* why it cannot run here; "" if it can */
     bool image_bad;    /* because --image is nothing that can be loaded */
-    int64_t cases, failed, invalid, near_misses;
+    int64_t cases, failed, invalid, borderline;
     int64_t controls; /* impostors that were refused */
     double max_ratio, lse_ratio;
     int64_t launches[LAUNCH_MODES];   /* bitwise equal ones; -1: not launched in that way */

@@ -194,7 +194,7 @@ static bool run_cases(struct worker *c, int64_t first, int64_t count) {
         judge(c, number, &r);
         if (r.pass) {
             conversation_answer("pass\t%lld\t%.9g\t%.9g\t%d\t%d\t%d\t%lu", (long long)number,
-                                r.ratio, r.lse_ratio, r.controls, r.refused, r.near_miss,
+                                r.ratio, r.lse_ratio, r.controls, r.refused, r.resampled > 0,
                                 (unsigned long)r.coverage);
         } else {
             conversation_answer("%s\t%lld\t%s\t%s\t%s",

@@ -48,28 +48,28 @@ const struct target *record_target(const struct slot *slot, attn_error *why) {
 
 /* ---- cases ----------------------------------------------------------------------------------- */
 
-static void put_figures(struct json *json, const struct figures *figures) {
-    json_real(json, "max_error", figures->max_error);
-    json_real(json, "max_allowed", figures->max_allowed);
-    json_real(json, "mean_error", figures->mean_error);
-    json_real(json, "mean_allowed", figures->mean_allowed);
-    json_real(json, "lse_error", figures->lse_error);
-    json_int(json, "nans", figures->nans);
+static void put_statistics(struct json *json, const attn_statistics *statistics) {
+    json_real(json, "max_error", statistics->max_error);
+    json_real(json, "max_allowed", statistics->max_allowed);
+    json_real(json, "mean_error", statistics->mean_error);
+    json_real(json, "mean_allowed", statistics->mean_allowed);
+    json_real(json, "lse_error", statistics->lse_error);
+    json_int(json, "nans", statistics->nans);
 }
 
 static void put_case(struct json *json, int64_t number, const struct case_result *result) {
     json_open(json, NULL, '{');
     json_int(json, "number", number);
-    put_figures(json, &result->figures);
+    put_statistics(json, &result->statistics);
     json_text(json, "damage", result->damaged ? result->reason : NULL);
     json_int(json, "impostors", result->controls);
     json_int(json, "refused", result->refused);
     json_text(json, "recipe", result->recipe);
-    if (result->redrawn > 0) {
-        json_open(json, "redraws", '[');
-        for (int i = 0; i < result->redrawn; i++) {
+    if (result->resampled > 0) {
+        json_open(json, "resamples", '[');
+        for (size_t i = 0; i < result->resampled; i++) {
             json_open(json, NULL, '{');
-            put_figures(json, &result->redraws[i]);
+            put_statistics(json, &result->resamples[i]);
             json_close(json);
         }
         json_close(json);

@@ -332,7 +332,7 @@ static void put_maps(const struct pack_report *report, FILE *out) {
     bool any = false;
     fputs("<h2 id=\"parity\">Parity</h2>\n<p class=\"lead\">Each cell is a drawn problem: the "
           "error against double precision over what the rule allows, the larger of maximum, mean "
-          "and log-sum-exp. A near miss above 1 was drawn again five times.</p>\n",
+          "and log-sum-exp. A borderline case above 1 was resampled five times.</p>\n",
           out);
     for (int stage = 0; stage < 2; stage++) {
         for (size_t i = 0; i < count; i++) {

@@ -79,9 +79,3 @@ const char *sample_compare(const struct sample *s, const struct expectation *exp
     attn_comparison_print(result, message, sizeof message);
     return message;
 }
-
-bool comparison_near_miss(const struct recipe *recipe, const attn_comparison *result) {
-    return !result->pass && recipe->problem.dtype == ATTN_FP32 && result->lse_pass &&
-           result->nans == 0 && result->max_error < 4 * result->max_allowed &&
-           result->mean_error < 2 * result->mean_allowed;
-}

@@ -243,22 +243,27 @@ static int write_product(struct product *product) {
                : complain("attn: %s: %s", product->path, why.text);
 }
 
-static int publish_product(struct product *product) {
-    attn_error why = {""};
-    return output_publish(&product->output, &why)
-               ? EXIT_DONE
-               : complain("attn: %s: %s", product->path, why.text);
+/* What is written in place comes last: it cannot be taken back. */
+static int write_products(struct job *job) {
+    struct product *const products[] = {&job->o, &job->lse};
+    int status = EXIT_DONE;
+    for (int in_place = 0; in_place <= 1; in_place++) {
+        for (int i = 0; i < 2 && status == EXIT_DONE; i++) {
+            if (products[i]->path != NULL && (products[i]->output.slot < 0) == in_place) {
+                status = write_product(products[i]);
+            }
+        }
+    }
+    return status;
 }
 
 static int publish(struct job *job) {
-    if (publish_product(&job->o) != EXIT_DONE) {
-        return EXIT_BAD_INPUT;
-    }
-    if (job->lse.path != NULL && publish_product(&job->lse) != EXIT_DONE) {
-        output_retract(&job->o.output);
-        return EXIT_BAD_INPUT;
-    }
-    return EXIT_DONE;
+    attn_error why = {""};
+    struct output *const outputs[] = {&job->o.output, &job->lse.output};
+    const char *const paths[] = {job->o.path, job->lse.path};
+    const size_t count = job->lse.path != NULL ? 2 : 1;
+    const size_t done = output_publish_all(outputs, count, &why);
+    return done == count ? EXIT_DONE : complain("attn: %s: %s", paths[done], why.text);
 }
 
 /* ---- compute --------------------------------------------------------------------------------- */
@@ -413,8 +418,7 @@ static int run(struct job *job) {
     if (job->verify && !job->verdict.comparison.pass) {
         return refuse_result(job);
     }
-    if (write_product(&job->o) != EXIT_DONE ||
-        (job->lse.path != NULL && write_product(&job->lse) != EXIT_DONE)) {
+    if (write_products(job) != EXIT_DONE) {
         return EXIT_BAD_INPUT;
     }
     if (job->json) {
@@ -472,7 +476,7 @@ static enum args_result parse(struct job *job, int argc, char **argv) {
         .summary = "attention of NumPy files",
         .synopsis = "--q FILE --k FILE --v FILE -o FILE [options]",
         .notes = "float32 and float16 files are what they say they are; bfloat16 comes as uint16 "
-                 "with\n--dtype bf16. An output appears when it is complete, or not at all.\n",
+                 "with\n--dtype bf16. Outputs appear when all are complete, or none does.\n",
         .examples = "  attest attn --q q.npy --k k.npy --v v.npy -o o.npy --verify\n"
                     "  attest attn --q q.npy --k k.npy --v v.npy -o o.npy --lse lse.npy \\\n"
                     "      --causal bottom-right --window 256,0 --layout bshd\n",

@@ -107,7 +107,7 @@ static bool take_case(void *user, char *line) {
     struct batch *b = user;
     const char *f[FIELDS];
     const size_t count = split(line, f);
-    int64_t number, controls, refused, near, coverage;
+    int64_t number, controls, refused, borderline, coverage;
     double ratio, lse;
     if (count < 2 || !to_number(f[1], &number) || number != b->next) {
         return false;
@@ -121,11 +121,11 @@ static bool take_case(void *user, char *line) {
     }
     b->next++;
     if (count == 8 && strcmp(f[0], "pass") == 0 && to_ratio(f[2], &ratio) && to_ratio(f[3], &lse) &&
-        to_number(f[4], &controls) && to_number(f[5], &refused) && to_number(f[6], &near) &&
+        to_number(f[4], &controls) && to_number(f[5], &refused) && to_number(f[6], &borderline) &&
         to_number(f[7], &coverage) && controls == refused) {
         b->so_far.cases++;
         b->so_far.controls += controls;
-        b->so_far.near_misses += near;
+        b->so_far.borderline += borderline;
         for (int i = 0; i < COVERAGE_COUNT; i++) {
             b->so_far.coverage[i] += coverage >> i & 1;
         }

@@ -151,6 +151,8 @@ static void use_verify(attn_context *context, const attn_problem *p, const attn_
     CHECK(attn_compare(p, t, NULL, ROWS, exact, exact_lse, twin, &result.it, &why) == ATTN_OK);
     CHECK_WHOLE(result);
     CHECK(!result.it.pass && result.it.worst_col == 3);
+    const attn_statistics statistics = attn_comparison_statistics(&result.it);
+    CHECK(attn_judge(ATTN_FP32, &statistics, NULL, 0) == ATTN_REJECT);
     char line[512];
     CHECK(attn_comparison_print(&result.it, line, sizeof line) > 10);
     uint16_t half;
