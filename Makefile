@@ -9,7 +9,7 @@ CLANG_FORMAT ?= clang-format
 FUZZ_SECONDS ?= 60
 
 sources = $(wildcard include/*.h src/*.[ch] src/kernels/*.h src/kernels/*.cu tool/*.[ch] vgpu/*.[ch] \
-    tests/*.[ch] tests/abi/*.c tests/fuzz/*.[ch] tests/faults/*.c tests/faults/*.cu)
+    examples/*.c tests/*.[ch] tests/abi/*.c tests/fuzz/*.[ch] tests/faults/*.c tests/faults/*.cu)
 
 # $(call build,preset): configure (quietly) and build.
 build = cmake --preset $(1) >/dev/null && cmake --build --preset $(1) --parallel $(JOBS)
