@@ -27,7 +27,7 @@ static void need(attn_status status, const attn_error *why) {
     }
 }
 
-/* ---- memory of the device: malloc and memcpy, or the CUDA driver that libattn has opened ------ */
+/* ---- device memory: malloc, or the CUDA driver that libattn has opened ---------------------- */
 
 static attn_context *context;
 static int (*cu_alloc)(uint64_t *address, size_t bytes);
@@ -101,7 +101,7 @@ static void download(void *to, const void *from, size_t bytes) {
     }
 }
 
-/* ---- a model would make these ------------------------------------------------------------------ */
+/* ---- what a model would make -------------------------------------------------------------- */
 
 static void random_rows(uint16_t *rows, size_t count) {
     for (size_t i = 0; i < count; i++) {
