@@ -63,7 +63,7 @@ struct fake_settings {
     int version;                  /* of CUDA, 12020 is 12.2 [12080] */
     const char *missing;          /* a function that the look-up does not know, or NULL [NULL] */
     int missing_code;             /* what the look-up then returns; 0 as drivers do [0] */
-    bool no_cubins;               /* answers every cubin with NO_BINARY_FOR_GPU [false] */
+    bool text_only;               /* NO_BINARY_FOR_GPU unless it is PTX as text [false] */
     bool compute;                 /* [FAKE_DRIVER_COMPUTE=1] */
     bool log;                     /* calls are written down [false] */
 };
