@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # `cmake --install`: header, library, program, pkg-config file and CMake package (attn::attn); the
-# virtual GPU's library and header beside them; kernels with planted faults for attest.
+# virtual GPU's library and header beside them, and the PTX that it runs; kernels with planted faults
+# for attest.
 #
 # Invariant: the installed files find each other by relative paths, so that --prefix and DESTDIR may
 # be chosen at install time and the tree may be moved. (Absolute CMAKE_INSTALL_*DIRs are kept.)
@@ -11,6 +12,9 @@ include(CMakePackageConfigHelpers)
 install(FILES include/attn.h include/attn_inspect.h include/attn_verify.h
         DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(TARGETS attn EXPORT attnTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+if(TARGET attn_ptx) # the library looks for it in its own folder
+    install(TARGETS attn_ptx LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+endif()
 if(TARGET vgpu)
     install(FILES vgpu/vgpu.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
     install(TARGETS vgpu LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})

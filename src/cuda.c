@@ -238,17 +238,18 @@ static cu_result load_image(const struct cuda *cuda, struct cuda_kernel *kernel,
     return code;
 }
 
-/* The best cubin; where none suits, or the driver does not take it, the PTX. */
+/* The best cubin; where none suits, or the driver does not take it, the portable PTX. A virtual GPU
+ * takes neither, and runs the companion's; if that is absent, `absent` says so. */
 static cu_result load_built_in(const struct cuda *cuda, struct cuda_kernel *kernel,
-                               const char *name, const char *entry) {
-    const struct built_in_image *cubin = NULL, *ptx = NULL;
+                               const char *name, const char *entry, attn_error *absent) {
+    const struct built_in_image *cubin = NULL, *fatbin = NULL, *ptx = NULL;
     for (int32_t i = 0; i < built_in_image_count; i++) {
         const struct built_in_image *image = &built_in_images[i];
         if (strcmp(image->variant, name) != 0) {
             continue;
         }
-        if (image->kind == ATTN_IMAGE_PTX) {
-            ptx = image;
+        if (image->kind == ATTN_IMAGE_FATBIN) {
+            fatbin = image;
         } else if (cubin_rank(cuda, image->arch) >
                    (cubin != NULL ? cubin_rank(cuda, cubin->arch) : 0)) {
             cubin = image;
@@ -258,7 +259,10 @@ static cu_result load_built_in(const struct cuda *cuda, struct cuda_kernel *kern
     if (cubin != NULL) {
         code = load_image(cuda, kernel, cubin->data, entry);
     }
-    if (code == CU_ERROR_NO_BINARY_FOR_GPU && ptx != NULL) {
+    if (code == CU_ERROR_NO_BINARY_FOR_GPU && fatbin != NULL) {
+        code = load_image(cuda, kernel, fatbin->data, entry);
+    }
+    if (code == CU_ERROR_NO_BINARY_FOR_GPU && companion_find(name, &ptx, absent) == ATTN_OK) {
         code = load_image(cuda, kernel, ptx->data, entry);
     }
     return code;
@@ -270,14 +274,19 @@ static attn_status load(struct cuda *cuda, struct variant *variant, attn_error *
     if (kernel == NULL) {
         return attn_fail(error, ATTN_OUT_OF_MEMORY, "no memory to load %s", info->name);
     }
-    cu_result code = variant->image != NULL ? load_image(cuda, kernel, variant->image, info->entry)
-                                            : load_built_in(cuda, kernel, info->name, info->entry);
+    attn_error absent = {""};
+    cu_result code = variant->image != NULL
+                         ? load_image(cuda, kernel, variant->image, info->entry)
+                         : load_built_in(cuda, kernel, info->name, info->entry, &absent);
     if (code == CU_SUCCESS && info->shared_bytes > 0) {
         code = cuda->driver.cuKernelSetAttribute(CU_FUNCTION_MAX_DYNAMIC_SHARED, info->shared_bytes,
                                                  kernel->kernel, cuda->device);
     }
     if (code != CU_SUCCESS) {
         cuda_unload(cuda, kernel);
+        if (absent.text[0] != '\0') {
+            return attn_fail(error, ATTN_UNSUPPORTED, "%s", absent.text);
+        }
         char what[300];
         snprintf(what, sizeof what, "%s (entry %s, %d bytes of shared memory) cannot be loaded",
                  info->name, info->entry, (int)info->shared_bytes);

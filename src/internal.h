@@ -16,6 +16,7 @@
  *   cuda.c      the CUDA backend: device, loading, launching (cuda.h); cuda_plan.c  its clauses;
  *   cuda_maps.c its tensor maps
  *   driver.c    the CUDA driver as a table of functions;  images.h  the kernels compiled in
+ *   companion.c their PTX, in a file beside the library
  *
  * Invariant: behind the entry points every problem is resolved (no default left in it) and checked.
  */

@@ -351,20 +351,38 @@ static const struct variant *find_anywhere(const attn_context *context, const ch
     return NULL;
 }
 
-static bool get_added_image(const struct variant *variant, int32_t index, attn_image *image) {
+static attn_status no_such_image(const struct variant *variant, int32_t index, attn_error *error) {
+    return attn_fail(error, ATTN_INVALID, "index = %d, \"%s\" has fewer images", (int)index,
+                     variant->info.name);
+}
+
+static attn_status get_added_image(const struct variant *variant, int32_t index, attn_image *image,
+                                   attn_error *error) {
+    if (index != 0) {
+        return no_such_image(variant, index, error);
+    }
     const bool cubin = variant->image_size > 4 && memcmp(variant->image, "\177ELF", 4) == 0;
     *image = (attn_image){.size = sizeof *image,
                           .kind = cubin ? ATTN_IMAGE_CUBIN : ATTN_IMAGE_PTX,
                           .arch = variant->info.arch,
                           .data = variant->image,
                           .bytes = variant->image_size};
-    return index == 0;
+    return ATTN_OK;
 }
 
-static bool get_built_in_image(const struct variant *variant, int32_t index, attn_image *image) {
-    const struct built_in_image *found = find_image(variant->info.name, index);
-    if (index < 0 || found == NULL) {
-        return false;
+/* What the library embeds, then the companion's. */
+static attn_status get_built_in_image(const struct variant *variant, int32_t index,
+                                      attn_image *image, attn_error *error) {
+    const char *name = variant->info.name;
+    const struct built_in_image *found = index >= 0 ? find_image(name, index) : NULL;
+    if (found == NULL && (index < 1 || find_image(name, index - 1) == NULL)) {
+        return no_such_image(variant, index, error);
+    }
+    if (found == NULL) {
+        const attn_status status = companion_find(name, &found, error);
+        if (status != ATTN_OK) {
+            return status;
+        }
     }
     *image = (attn_image){.size = sizeof *image,
                           .kind = found->kind,
@@ -372,7 +390,7 @@ static bool get_built_in_image(const struct variant *variant, int32_t index, att
                           .data = found->data,
                           .bytes = (size_t)(found->end - found->data),
                           .log = found->log};
-    return true;
+    return ATTN_OK;
 }
 
 attn_status attn_variant_image(const attn_context *context, const char *name, int32_t index,
@@ -380,7 +398,7 @@ attn_status attn_variant_image(const attn_context *context, const char *name, in
     if (name == NULL || image == NULL) {
         return attn_fail(error, ATTN_INVALID, "%s = NULL", name == NULL ? "name" : "image");
     }
-    const attn_status status = abi_check("image", image->size, IMAGE_0_2, error);
+    attn_status status = abi_check("image", image->size, IMAGE_0_2, error);
     if (status != ATTN_OK) {
         return status;
     }
@@ -393,11 +411,11 @@ attn_status attn_variant_image(const attn_context *context, const char *name, in
         return attn_fail(error, ATTN_UNSUPPORTED, "name = \"%s\" is a CPU variant and has no image",
                          name);
     }
-    attn_image found;
-    if (variant->image != NULL ? !get_added_image(variant, index, &found)
-                               : !get_built_in_image(variant, index, &found)) {
-        return attn_fail(error, ATTN_INVALID, "index = %d, \"%s\" has fewer images", (int)index,
-                         name);
+    attn_image found = {0};
+    status = variant->image != NULL ? get_added_image(variant, index, &found, error)
+                                    : get_built_in_image(variant, index, &found, error);
+    if (status != ATTN_OK) {
+        return status;
     }
     abi_write(image, image->size, &found, sizeof found);
     return attn_fail(error, ATTN_OK, "%s", "");

@@ -65,7 +65,7 @@ struct fake_settings {
     int missing_code;             /* what the look-up then returns; 0 as drivers do [0] */
     bool capturing;               /* a stream is, in the default mode: loading is forbidden to
                                      threads whose mode is not relaxed [false] */
-    bool no_cubins;               /* answers every cubin with NO_BINARY_FOR_GPU [false] */
+    bool text_only;               /* NO_BINARY_FOR_GPU unless it is PTX as text [false] */
     bool compute;                 /* [FAKE_DRIVER_COMPUTE=1] */
     bool log;                     /* calls are written down [false] */
 };

@@ -38,9 +38,10 @@ struct fake_object {
     char name[FAKE_NAME];        /* of a kernel */
     unsigned char *data;         /* a library's image, or memory */
     size_t size;
-    int capability;            /* a library: what it was made for */
-    bool ptx;                  /* a library: any newer device will do */
-    bool exact;                /* a library: that capability alone ("sm_90a") */
+    int capability; /* a library: what it was made for */
+    bool ptx;       /* a library: any newer device will do */
+    bool fatbin;    /* a library: PTX that is not read here, whose kernels have any name */
+    bool exact;     /* a library: that capability alone ("sm_90a") */
     int shared[FAKE_DEVICES];  /* a kernel: what each device was told to allow */
     double seconds;            /* an event: when it was recorded; below 0: never */
     struct fake_object *graph; /* a stream: what it is captured into */

@@ -3,7 +3,7 @@
  * fake_module.c - libraries, kernels and launches of the fake driver.
  *
  * A cubin is an ELF file whose flags name its architecture and whose sections name its kernels; PTX
- * names both in its text. Nothing in them is run.
+ * names both in its text; of a fatbin only the header is read. Nothing in them is run.
  *
  * Invariant: what is loaded is a copy, so an image that is freed too early shows under ASan only in
  * the library under test.
@@ -23,6 +23,8 @@ enum {
     CLUSTER_DIMENSION = 4,
     PROGRAMMATIC_SERIALIZATION = 6
 };
+
+static const unsigned char FATBIN_MAGIC[] = {0x50, 0xED, 0x55, 0xBA};
 
 /* ---- images ---------------------------------------------------------------------------------- */
 
@@ -70,6 +72,21 @@ static int read_ptx(struct fake_object *library, const char *text) {
     return FAKE_SUCCESS;
 }
 
+/* Compressed PTX: 16 bytes of header (their number is the 4th half word, the bytes after them the
+ * 2nd long word), then those of the one image, whose 8th word is the architecture. */
+static int read_fatbin(struct fake_object *library, const unsigned char *image) {
+    uint16_t header = 0;
+    uint64_t size = 0;
+    uint32_t capability = 0;
+    memcpy(&header, image + 6, sizeof header);
+    memcpy(&size, image + 8, sizeof size);
+    memcpy(&capability, image + header + 28, sizeof capability);
+    library->ptx = library->fatbin = true;
+    library->capability = (int)capability;
+    library->size = header + size;
+    return FAKE_SUCCESS;
+}
+
 static bool fits(const struct fake_object *library, int device) {
     const int capability = fake_settings.capability[device];
     if (library->exact) {
@@ -81,7 +98,10 @@ static bool fits(const struct fake_object *library, int device) {
 
 static int read_image(struct fake_object *library, const void *image) {
     const bool elf = memcmp(image, ELFMAG, SELFMAG) == 0;
-    const int code = elf ? read_cubin(library, image) : read_ptx(library, image);
+    const bool fatbin = memcmp(image, FATBIN_MAGIC, 4) == 0;
+    const int code = elf      ? read_cubin(library, image)
+                     : fatbin ? read_fatbin(library, image)
+                              : read_ptx(library, image);
     if (code != FAKE_SUCCESS) {
         return code;
     }
@@ -89,7 +109,7 @@ static int read_image(struct fake_object *library, const void *image) {
     for (int device = 0; device < fake_settings.devices; device++) {
         any = any || fits(library, device);
     }
-    if (!any || (elf && fake_settings.no_cubins)) {
+    if (!any || ((elf || fatbin) && fake_settings.text_only)) {
         return FAKE_NO_BINARY_FOR_GPU;
     }
     library->data = malloc(library->size + 1);
@@ -103,6 +123,9 @@ static int read_image(struct fake_object *library, const void *image) {
 
 static bool has_kernel(const struct fake_object *library, const char *name) {
     char wanted[FAKE_NAME + 16];
+    if (library->fatbin) {
+        return true;
+    }
     if (!library->ptx) { /* a section of that name, with its terminator */
         const int length = snprintf(wanted, sizeof wanted, ".text.%s", name);
         return memmem(library->data, library->size, wanted, (size_t)length + 1) != NULL;

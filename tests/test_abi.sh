@@ -48,6 +48,7 @@ grown_library() {
         echo 'const struct built_in_image built_in_images[1];'
         echo 'const int32_t built_in_image_count = 0;'
         echo 'const char *const built_in_images_missing = "it is a test";'
+        echo 'const char built_in_identity[] = "";'
     } >"$work/images.c"
     files=$(find "$source/src" -maxdepth 1 -name '*.c' \
         ! -name 'cpu_neon*' ! -name 'cpu_avx*' ! -name 'cpu_amx*')

@@ -28,12 +28,16 @@ unexpected=$(sed -E \
     -e '\|^\./opt/attn/bin/attest$|d' \
     -e '\|^\./opt/attn/include/attn[_a-z]*\.h$|d' \
     -e '\|^\./opt/attn/lib[^/]*/([^/]*-linux-gnu/)?libattn\.so(\.[0-9.]+)?$|d' \
+    -e '\|^\./opt/attn/lib[^/]*/([^/]*-linux-gnu/)?libattn_ptx\.so$|d' \
     -e '\|^\./opt/attn/include/vgpu\.h$|d' \
     -e '\#^\./opt/attn/libexec/attest/faults/[a-z]*(\.sm_90)?\.(cubin|ptx)$#d' \
     -e '\|^\./opt/attn/lib[^/]*/([^/]*-linux-gnu/)?libvgpu\.so(\.0(\.[0-9]+\.[0-9]+)?)?$|d' \
     -e '\|^\./opt/attn/lib.*/pkgconfig/attn\.pc$|d' \
     -e '\|^\./opt/attn/lib.*/cmake/attn/attn[A-Za-z-]*\.cmake$|d' "$work/installed")
 [ -z "$unexpected" ] || fail "installed too much: $unexpected"
+
+[ "$(cat "$build/kernels/built.txt")" = 0 ] || [ -e "$libdir/libattn_ptx.so" ] ||
+    fail "libattn_ptx.so is not installed"
 
 # The build folder must play no part: move the tree first.
 mv "$root" "$work/moved"

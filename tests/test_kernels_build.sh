@@ -6,9 +6,9 @@
 # Proves what cmake/kernels.cmake promises. Without nvcc: the configuration succeeds, says what is
 # missing, and ATTN_KERNELS=ON refuses. With nvcc, in a copy of the tree: a filter builds one
 # kernel, another one of each family; the log's hash is the cubin's; the embedded bytes are the
-# files'; nothing names a folder of this machine, so that another folder gives the same PTX; release
-# code neither prints nor asserts; an edited header rebuilds the kernel and the library; a warning of
-# nvcc or of ptxas is an error.
+# files'; line tables are in the companion's PTX alone; nothing names a folder of this machine, so that
+# another folder gives the same PTX; release code neither prints nor asserts; an edited header rebuilds
+# the kernel, the library and the companion; a warning of nvcc or of ptxas is an error.
 #
 # Invariant: the tree and the build folder are only read.
 set -eu
@@ -16,7 +16,6 @@ set -eu
 source=$(cd "$1" && pwd)
 build=$2
 variant=fwd_scalar_fp16_d64_32x64_w4_s2
-most_bytes_of_one=500000 # its PTX, the cubins, their logs
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -108,8 +107,6 @@ refuses_to_configure() { # refuses_to_configure NAME SENTENCE OPTION...
 refuses_to_configure no_architectures 'ATTN_PORTABLE_ARCHS is empty' -DATTN_PORTABLE_ARCHS=
 refuses_to_configure an_expression_that_is_none 'ATTN_VARIANTS is "(", expected a regular' \
     -DATTN_PORTABLE_ARCHS=80 '-DATTN_VARIANTS=('
-holds the_library_is_small test "$(wc -c <"$build/libattn.so")" -lt \
-    $((8000000 + $(cat "$build/kernels/built.txt") * most_bytes_of_one))
 
 # ---- with nvcc -------------------------------------------------------------------------------
 
@@ -139,7 +136,7 @@ for arch in sm_80 sm_90; do
 done
 one_of_each() {
     configure each ${nvcc:+-DATTN_NVCC="$nvcc"} -DATTN_VARIANTS=_bf16_ -DATTN_ONE_OF_EACH=ON &&
-        sed -n 's/^    {"\(fwd_[a-z_]*\)_bf16_.*_PTX.*/\1/p' "$work/each/kernels/images.c"
+        sed -n 's/^    {"\(fwd_[a-z_]*\)_bf16_.*_PTX.*/\1/p' "$work/each/kernels/companion.c"
 }
 sed -n 's/^CUDA_VARIANT(\([a-z_]*\), [a-z0-9_]*, bf16.*/\1/p' "$tree/src/kernels/variants.def" |
     uniq >"$work/families"
@@ -160,6 +157,28 @@ if [ -e "$build/kernels/$variant.ptx" ] && [ "$(cached ATTN_KERNEL_DEBUG)" = OFF
     holds another_folder_gives_the_same_ptx cmp "$kernel.ptx" "$build/kernels/$variant.ptx"
     holds another_folder_gives_the_same_cubin cmp "$kernel.sm_90.cubin" \
         "$build/kernels/$variant.sm_90.cubin"
+    holds another_folder_gives_the_same_fatbin cmp "$kernel.fatbin" "$build/kernels/$variant.fatbin"
+fi
+
+# Without line tables it is the same program: ptxas, told the same, makes the same machine code of it.
+cat >"$work/keep" <<'SH'
+#!/bin/sh
+cp plain.ptx "$KEEP" && : >plain.fatbin
+SH
+chmod +x "$work/keep"
+holds line_tables_are_taken_out env KEEP="$work/plain.ptx" \
+    sh "$tree/cmake/compress_ptx.sh" "$work/keep" "$kernel.ptx" "$work/none.fatbin" compute_80
+lacks no_line_table_is_left '^[[:space:]]*\.\(loc\|file\|section\)' "$work/plain.ptx"
+nvcc=$(sed -n 's/^ATTN_NVCC:[A-Z]*=//p' "$work/with/CMakeCache.txt")
+holds ptxas_takes_it "$(dirname "$nvcc")/ptxas" -v --warning-as-error --generate-line-info \
+    --suppress-debug-info -arch=sm_90 "$work/plain.ptx" -o "$work/plain.cubin"
+holds the_machine_code_is_the_same cmp "$work/plain.cubin" "$kernel.sm_90.cubin"
+echo '.section .nv_debug_lines' | cat "$kernel.ptx" - >"$work/edited.ptx"
+if sh "$tree/cmake/compress_ptx.sh" "$work/keep" "$work/edited.ptx" "$work/none.fatbin" compute_80 \
+    >/dev/null 2>&1; then
+    bad an_unknown_table_is_refused "it was taken"
+else
+    ok an_unknown_table_is_refused
 fi
 
 # The table, read by a program of its own: its order, and each image against its file.
@@ -182,10 +201,9 @@ int main(int count, char **files) {
             if (at == image->end || *at++ != c)
                 return printf("%s: other bytes\n", files[i + 1]);
         fclose(file);
-        if (at != image->end || (image->kind == ATTN_IMAGE_PTX && *at != 0))
+        if (at != image->end || *at != 0)
             return printf("%s: another end\n", files[i + 1]);
-        printf("%s %s %.7s\n", image->kind == ATTN_IMAGE_PTX ? "ptx" : "cubin", image->arch,
-               image->log ? image->log : "none");
+        printf("%d %s %.7s\n", (int)image->kind, image->arch, image->log ? image->log : "none");
     }
     return 0;
 }
@@ -193,9 +211,9 @@ C
 holds the_table_compiles "$compiler" -std=c11 -Wall -Werror -I"$tree/include" -I"$tree/src" \
     -o "$work/table" "$work/table.c" "$work/with/kernels/images.c" "$work/with/kernels/images.S"
 holds the_table_has_the_files \
-    "$work/table" "$kernel.sm_80.cubin" "$kernel.sm_90.cubin" "$kernel.ptx"
+    "$work/table" "$kernel.sm_80.cubin" "$kernel.sm_90.cubin" "$kernel.fatbin"
 cp "$work/said" "$work/table.txt"
-printf 'cubin sm_80 sha256 \ncubin sm_90 sha256 \nptx compute_80 none\n' >"$work/expected"
+printf '0 sm_80 sha256 \n0 sm_90 sha256 \n2 compute_80 none\n' >"$work/expected"
 holds the_table_is_in_order cmp "$work/expected" "$work/table.txt"
 
 # ---- edits -----------------------------------------------------------------------------------
@@ -220,6 +238,10 @@ holds an_edited_header_builds make_target attn
 holds an_edited_header_rebuilds_the_kernel grep -q 'minnctapersm 2' "$kernel.ptx"
 holds a_new_image_relinks_the_library \
     test "$(sha256sum <"$work/with/libattn.so")" != "$library_before"
+holds the_library_knows_its_companion \
+    grep -a -q -F "$(cat "$work/with/kernels/identity.txt")" "$work/with/libattn.so"
+holds the_companion_is_of_this_build \
+    grep -a -q -F "$(cat "$work/with/kernels/identity.txt")" "$work/with/libattn_ptx.so"
 
 refuses() { # refuses NAME PATTERN: the build fails, and says this
     if make_target kernel_images; then

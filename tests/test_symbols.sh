@@ -4,7 +4,8 @@
 # test_symbols.sh SOURCE_DIR BUILD_DIR (or the path of libattn.so)
 #
 # Proves that libattn.so exports the functions of include/, all of them and nothing else, and
-# that it needs no library beyond libc, libm, the loader, threads and a sanitizer's runtime.
+# that it needs no library beyond libc, libm, the loader, threads and a sanitizer's runtime; and that
+# libattn_ptx.so, where there is one, exports its table alone.
 #
 # Invariant: the list of functions is read from the headers, so a new one needs no change here.
 set -eu
@@ -42,9 +43,17 @@ verdict header_was_read "$work/few"
 comm -23 "$work/declared" "$work/exported" >"$work/missing"
 verdict every_function_is_exported "$work/missing"
 
-comm -13 "$work/declared" "$work/exported" |
-    grep -v -E '^(_init|_fini|__odr_asan.*|__asan_.*|__ubsan_.*|__tsan_.*)$' >"$work/extra" || :
+added='^(_init|_fini|__odr_asan.*|__asan_.*|__ubsan_.*|__tsan_.*)$' # by linkers and sanitizers
+comm -13 "$work/declared" "$work/exported" | grep -v -E "$added" >"$work/extra" || :
 verdict nothing_else_is_exported "$work/extra"
+
+companion=$(dirname "$library")/libattn_ptx.so
+if [ -e "$companion" ]; then
+    nm -D --defined-only "$companion" | awk '{ print $2, $NF }' | grep -v -E "${added#^}" |
+        grep -v '^[DR] attn_ptx$' >"$work/extra" || :
+    nm -D --defined-only "$companion" | grep -q ' attn_ptx$' || echo "no attn_ptx" >>"$work/extra"
+    verdict the_companion_exports_its_table "$work/extra"
+fi
 
 readelf -d "$library" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' |
     grep -v -E '^(libc|libm|libdl|libpthread|ld-linux[a-z0-9_-]*|lib(a|l|t|ub)san|libgcc_s)\.so' \

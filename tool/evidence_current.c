@@ -33,8 +33,10 @@ static void judge_images(const struct pack *pack, struct judgement *judgement) {
             const char *variant = json_text_of(json_at(subject, "variant"));
             const char *hash = json_text_of(json_at(subject, "image"));
             if (hash != NULL && !is_compiled_in(variant, hash)) {
-                judge(judgement, GATE_STALE, "%.80s: image %.12s is not in this library", variant,
-                      hash);
+                judge(
+                    judgement, GATE_STALE,
+                    "%.80s: image %.12s is neither in this library nor in libattn_ptx.so beside it",
+                    variant, hash);
             }
         }
     }

@@ -72,7 +72,7 @@ static bool add_image(struct worker *c, attn_error *why) {
         int32_t index = 0;
         do {
             if (attn_variant_image(t->context, t->variant.name, index++, &image, why) != ATTN_OK) {
-                return explain(why, "it has no PTX");
+                return false;
             }
         } while (image.kind != ATTN_IMAGE_PTX);
     } else {

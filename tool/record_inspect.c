@@ -45,16 +45,16 @@ static bool find_image(const struct slot *slot, attn_variant *variant, attn_imag
     return explain(why, "%s: the library has no cubin %.12s of it", slot->variant, slot->image);
 }
 
-/* What the PTX of a variant has to print with; NULL: nothing, as it must be. */
-static const char *output_call(const char *variant) {
+/* What the PTX of a variant has to print with; NULL: nothing, as it must be. False: no PTX. */
+static bool find_output_call(const char *variant, const char **call, attn_error *why) {
     attn_image image = {.size = sizeof image};
-    const char *found = NULL;
-    for (int32_t i = 0; attn_variant_image(NULL, variant, i, &image, NULL) == ATTN_OK; i++) {
-        if (image.kind == ATTN_IMAGE_PTX && found == NULL) {
-            found = inspect_output_call(image.data);
+    for (int32_t i = 0; attn_variant_image(NULL, variant, i, &image, why) == ATTN_OK; i++) {
+        if (image.kind == ATTN_IMAGE_PTX) {
+            *call = inspect_output_call(image.data);
+            return true;
         }
     }
-    return found;
+    return false;
 }
 
 /* ---- the control ----------------------------------------------------------------------------- */
@@ -230,8 +230,8 @@ bool record_inspect(const struct slot *slot, struct pack *pack, struct json *uni
     if (!find_image(slot, &variant, &image, why) || !inspect_variant(&variant, &image, &row, why)) {
         return false;
     }
-    row.ptx_output_call = output_call(slot->variant);
-    const bool good = put_unit(slot, pack, unit, &row, &image, why);
+    const bool good = find_output_call(slot->variant, &row.ptx_output_call, why) &&
+                      put_unit(slot, pack, unit, &row, &image, why);
     cubin_close(&row.cubin);
     return good;
 }

@@ -35,17 +35,18 @@ static int cubin_rank(const char *arch, int device) {
     return 1 + number % 10;
 }
 
-/* The image that is loaded: the best cubin, else the PTX; the virtual GPU takes PTX alone. */
+/* The image that is loaded: the best cubin, else the fatbin; the virtual GPU takes PTX alone. */
 static bool loaded_image(const struct target *target, int device, char hash[SHA256_TEXT]) {
     attn_image image = {.size = sizeof image}, best = {.data = NULL};
     int rank = 0;
     for (int32_t i = 0;
          attn_variant_image(target->context, target->variant.name, i, &image, NULL) == ATTN_OK;
          i++) {
-        if (image.kind == ATTN_IMAGE_PTX) {
-            best = best.data == NULL ? image : best;
-        } else if (!target->emulated && cubin_rank(image.arch, device) > rank) {
-            rank = cubin_rank(image.arch, device);
+        const int suits = target->emulated                 ? image.kind == ATTN_IMAGE_PTX
+                          : image.kind == ATTN_IMAGE_CUBIN ? cubin_rank(image.arch, device)
+                                                           : rank == 0;
+        if (suits > rank) {
+            rank = suits;
             best = image;
         }
     }

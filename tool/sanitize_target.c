@@ -100,7 +100,7 @@ static bool find_ptx(const attn_context *context, const char *name, attn_image *
     for (int32_t i = 0;; i++) {
         *image = (attn_image){.size = sizeof *image};
         if (attn_variant_image(context, name, i, image, why) != ATTN_OK) {
-            return explain(why, "it has no PTX");
+            return false;
         }
         if (image->kind == ATTN_IMAGE_PTX) {
             return true;

@@ -77,8 +77,9 @@ static int dump_image(const struct job *job, const char *name, const attn_image 
     if (mkdir(job->dump_path, 0777) != 0 && errno != EEXIST) {
         return complain("inspect: %s: %s", job->dump_path, strerror(errno));
     }
-    const char *kind = image->kind == ATTN_IMAGE_CUBIN ? "cubin" : "ptx";
-    snprintf(path, sizeof path, "%s/%s.%s.%s", job->dump_path, name, image->arch, kind);
+    static const char *const ENDINGS[] = {"cubin", "ptx", "fatbin"};
+    snprintf(path, sizeof path, "%s/%s.%s.%s", job->dump_path, name, image->arch,
+             ENDINGS[image->kind]);
     const int status = write_file(path, image->data, image->bytes);
     if (status != EXIT_DONE || image->log == NULL) {
         return status;
@@ -94,6 +95,7 @@ static int look_at_variant(struct job *job, const attn_variant *variant) {
     attn_error why;
     const size_t first = job->count;
     const char *ptx_call = NULL;
+    bool ptx_seen = false;
     for (int32_t i = 0; attn_variant_image(NULL, variant->name, i, &image, &why) == ATTN_OK; i++) {
         if (job->dump_path != NULL) {
             const int status = dump_image(job, variant->name, &image);
@@ -101,9 +103,11 @@ static int look_at_variant(struct job *job, const attn_variant *variant) {
                 return status;
             }
         }
+        if (image.kind == ATTN_IMAGE_PTX) {
+            ptx_call = inspect_output_call(image.data);
+            ptx_seen = true;
+        }
         if (image.kind != ATTN_IMAGE_CUBIN) {
-            const char *call = inspect_output_call(image.data);
-            ptx_call = call != NULL ? call : ptx_call;
             continue;
         }
         struct inspected *row = next_row(job);
@@ -116,6 +120,9 @@ static int look_at_variant(struct job *job, const attn_variant *variant) {
             return failed(where, &why);
         }
         job->count++;
+    }
+    if (!ptx_seen) { /* then nothing is known of what it prints */
+        return failed(variant->name, &why);
     }
     for (size_t i = first; i < job->count; i++) {
         job->rows[i].ptx_output_call = ptx_call;

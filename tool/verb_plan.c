@@ -56,6 +56,11 @@ static bool image_at(const struct request *request, const char *name, int32_t in
     return attn_variant_image(request->runner.context, name, index, image, NULL) == ATTN_OK;
 }
 
+/* "compute_80" is in the library, "compute_80.ptx" in the file beside it. */
+static const char *ending_of(const attn_image *image) {
+    return image->kind == ATTN_IMAGE_PTX ? ".ptx" : "";
+}
+
 /* "; takes window softcap", "; images sm_80 compute_80": what it says of itself. */
 static void print_traits(const struct request *request, const attn_variant *variant) {
     uint32_t all = 0;
@@ -73,7 +78,7 @@ static void print_traits(const struct request *request, const attn_variant *vari
                                          : "");
     attn_image image;
     for (int32_t i = 0; image_at(request, variant->name, i, &image); i++) {
-        printf("%s %s", i == 0 ? "; images" : "", image.arch);
+        printf("%s %s%s", i == 0 ? "; images" : "", image.arch, ending_of(&image));
     }
 }
 
@@ -119,7 +124,9 @@ static void traits_json(struct json *json, const struct request *request,
     json_text(json, "entry", variant->entry);
     json_open(json, "images", '[');
     for (int32_t i = 0; image_at(request, variant->name, i, &image); i++) {
-        json_text(json, NULL, image.arch);
+        char name[64];
+        snprintf(name, sizeof name, "%s%s", image.arch, ending_of(&image));
+        json_text(json, NULL, name);
     }
     json_close(json);
 }

@@ -131,7 +131,11 @@ ATTN_API attn_status attn_variant_check(const attn_context *context, const char 
 ATTN_API attn_status attn_variant_add(attn_context *context, const attn_variant *variant,
                                       const void *image, size_t image_size, attn_error *error);
 
-typedef enum attn_image_kind { ATTN_IMAGE_CUBIN = 0, ATTN_IMAGE_PTX = 1 } attn_image_kind;
+typedef enum attn_image_kind {
+    ATTN_IMAGE_CUBIN = 0, /* machine code */
+    ATTN_IMAGE_PTX = 1,   /* text, with line tables */
+    ATTN_IMAGE_FATBIN = 2 /* the same PTX without line tables, compressed as drivers read it */
+} attn_image_kind;
 
 typedef struct attn_image {
     size_t size; /* to be set to sizeof(attn_image) by the caller */
@@ -143,8 +147,10 @@ typedef struct attn_image {
                         "sha256 <of the cubin>"; else NULL */
 } attn_image;
 
-/* The index-th image of a GPU variant: its cubins, then its PTX; lives as long as the context.
- * ATTN_INVALID past the last; ATTN_UNSUPPORTED for CPU variants, which have none.
+/* The index-th image of a GPU variant: its cubins; its fatbin, unless it runs on one architecture
+ * alone; its PTX, which lies in libattn_ptx.so beside the library. Lives as long as the context.
+ * ATTN_INVALID past the last; ATTN_UNSUPPORTED for PTX if that file is absent or of another build,
+ * and for CPU variants, which have no image.
  * context NULL: a variant that is compiled in. */
 ATTN_API attn_status attn_variant_image(const attn_context *context, const char *name,
                                         int32_t index, attn_image *image, attn_error *error);
