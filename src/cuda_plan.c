@@ -135,20 +135,32 @@ static bool is_one_cluster(int64_t parts, int64_t tiles, int64_t units) {
  * fast as one multiprocessor gets them; STREAMS of all of them are as fast as the memory is.
  * Beginning, ending and meeting take their time, too. Measured on an H200: docs/kernels.md. */
 static double time_of_blocks(int64_t blocks, int64_t units, int64_t steps, double meeting) {
-    const double streams = STREAMS * (double)units, last = (double)(blocks % units);
-    const double all = (double)blocks / (double)units, full = floor(all), rounds = ceil(all);
-    const double slowdown = full / STREAMS + (last > 0.0 ? fmax(1.0, last / streams) : 0.0);
-    return (double)steps * slowdown + BLOCK_BEGINS * rounds + meeting;
+    const int64_t full = blocks / units, last = blocks - full * units;
+    const double streams = STREAMS * (double)units;
+    const double slowdown =
+        (double)full / STREAMS + (last > 0 ? fmax(1.0, (double)last / streams) : 0.0);
+    return (double)steps * slowdown + BLOCK_BEGINS * (double)(full + (last > 0)) + meeting;
+}
+
+/* The next number of parts that can be better: the fewest with fewer steps each, since more of them
+ * with as many steps take longer; or one that makes a cluster. Past tiles_kv: none. */
+static int64_t next_parts(int64_t parts, int64_t steps, int64_t tiles_kv) {
+    const int64_t fewer = steps > 1 ? (tiles_kv + steps - 2) / (steps - 1) : tiles_kv + 1;
+    const int64_t cluster = parts < 4 ? 4 : parts < CLUSTER_BLOCKS ? CLUSTER_BLOCKS : fewer;
+    return cluster < fewer ? cluster : fewer;
 }
 
 /* So many parts that the GPU is done soonest. */
 static struct split split_in_clusters(int64_t units, int64_t tiles, int64_t tiles_kv) {
     struct split best = {.parts = 1, .cluster = 1};
     double least = time_of_blocks(tiles, units, tiles_kv, 0.0);
-    for (int64_t parts = 2; parts <= tiles_kv && parts * tiles <= MOST_BLOCKS * units; parts++) {
+    int64_t steps;
+    for (int64_t parts = 2; parts <= tiles_kv && parts * tiles <= MOST_BLOCKS * units;
+         parts = next_parts(parts, steps, tiles_kv)) {
+        steps = (tiles_kv + parts - 1) / parts;
         const bool one = is_one_cluster(parts, tiles, units);
-        const double time = time_of_blocks(parts * tiles, units, (tiles_kv + parts - 1) / parts,
-                                           one ? CLUSTER_MEETS : MEMORY_MEETS);
+        const double time =
+            time_of_blocks(parts * tiles, units, steps, one ? CLUSTER_MEETS : MEMORY_MEETS);
         if (time < least) {
             least = time;
             best = (struct split){parts, one ? parts : parts % 2 == 0 ? 2 : 1};
