@@ -161,9 +161,10 @@ typedef struct attn_bias_strides {
  * Limits: sizes up to 2^31 - 1, head dimensions up to 2^20, batch * heads_q * longer sequence up
  * to 2^48, offsets below 2^58 elements. Values: sums run in fp32, so q.k, scale * q.k, with a
  * scale beyond 2^64 scale * q, and |V| times the number of visible keys, must stay below 3.4e38. A
- * softcap above 2^90 times the scale is taken as that (no effect for |q.k| < 2^78). On GPUs a
- * finite bias or sink beyond 2e38 is taken as 2e38. Kernels on bf16 matrix instructions take bf16
- * numbers below 1.2e-38 (subnormals) as 0, as those instructions do. */
+ * softcap above 2^90 times the scale is taken as that (no effect for |q.k| < 2^78). On GPUs
+ * scale * q.k must stay below 2.3e38, and a finite bias or sink beyond 2e38 is taken as 2e38.
+ * Kernels on bf16 matrix instructions take bf16 numbers below 1.2e-38 (subnormals) as 0, as those
+ * instructions do. */
 typedef struct attn_problem {
     size_t size; /* set by attn_problem_init, as is the default in brackets */
 

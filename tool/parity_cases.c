@@ -253,6 +253,24 @@ static void make_future(struct recipe *recipe, uint64_t *rng, int attempt) {
     }
 }
 
+static void draw_values(uint64_t *rng, struct recipe *recipe) {
+    attn_problem *p = &recipe->problem;
+    if (rng_chance(rng, 55)) {
+        recipe->distribution = (enum distribution)rng_range(rng, 1, DIST_COUNT - 1);
+    }
+    /* A sink far above every score leaves an O of 1e-30, the error of which is that of the score
+     * itself: the rule cannot tell it from the kernel's. */
+    if (p->sink && (!isnan(p->scale) || recipe->distribution == DIST_LARGE ||
+                    recipe->distribution == DIST_SPIKE || recipe->distribution == DIST_GROWING)) {
+        p->sink = false;
+    }
+    /* Scores far from 0, but equal ones: among others rounding decides which is the largest. */
+    const bool only_scaled = p->softcap == 0.0f && !p->alibi && !p->bias && !p->sink;
+    if (recipe->distribution == DIST_CONSTANT && only_scaled && rng_chance(rng, 40)) {
+        p->scale = 1e10f;
+    }
+}
+
 static void draw_recipe(const struct target *t, struct parity_case *drawn, uint64_t seed,
                         int attempt) {
     const attn_variant *v = &t->variant;
@@ -287,15 +305,7 @@ static void draw_recipe(const struct target *t, struct parity_case *drawn, uint6
     p->alignment = !gpu && rng_chance(rng, 30) ? element : rng_chance(rng, 20) ? 64 : 16;
     recipe->granule = gpu || rng_chance(rng, 50) ? 16 / element : 1;
     recipe->lse = rng_chance(rng, 75);
-    if (rng_chance(rng, 55)) {
-        recipe->distribution = (enum distribution)rng_range(rng, 1, DIST_COUNT - 1);
-    }
-    /* A sink far above every score leaves an O of 1e-30, the error of which is that of the score
-     * itself: the rule cannot tell it from the kernel's. */
-    if (p->sink && (!isnan(p->scale) || recipe->distribution == DIST_LARGE ||
-                    recipe->distribution == DIST_SPIKE || recipe->distribution == DIST_GROWING)) {
-        p->sink = false;
-    }
+    draw_values(rng, recipe);
     if (rng_chance(rng, 60)) {
         recipe->arrangement = (enum arrangement)rng_range(rng, 1, ARRANGE_COUNT - 1);
     }

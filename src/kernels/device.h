@@ -181,6 +181,25 @@ INLINE float log2_fast(float x) {
     return y;
 }
 
+/* The reference of a row that has seen nothing: its distance to any score is infinite. */
+#define NO_REFERENCE (-3.4028234e38f)
+
+/* Where exp2(q.k * scale - reference) is one fused multiply-add, the reference, a rounded product,
+ * is up to half an ulp off its score. Near 0 that is a factor close to 1, which all exponentials of
+ * the row share. At 2^31 it is 2^128: they all become 0 or infinite. So where a reference is far
+ * from 0, scores are rounded as it was before it is subtracted: the largest difference is exactly 0
+ * then, and no finite score is lost. */
+#define FAR_REFERENCE 4096.0f
+
+INLINE bool is_far(float reference) {
+    return fabsf(reference) >= FAR_REFERENCE;
+}
+
+/* q.k in the exponent of 2, rounded: never contracted with the subtraction of a reference. */
+INLINE float scaled(float product, float scale) {
+    return __fmul_rn(product, scale);
+}
+
 /* The exponent's reference point: a row that has seen nothing has the maximum -inf, and
  * (-inf) - (-inf) would be NaN. */
 INLINE float finite_or_zero(float maximum) {

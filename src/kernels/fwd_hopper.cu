@@ -287,7 +287,7 @@ INLINE void finish(struct consumer &c, const struct attn_tma_args &t, const stru
                    struct row_state &state) {
     const struct attn_args &a = t.a;
     const int first = w.first_row + c.group * ROWS;
-    const bool bad = normalise_rows(o, state);
+    const bool bad = normalise_rows(o, state, careful);
     store_lse(a, w, state, rows.row, c.lane);
     bool any_bad = bad;
     if (TMA_STORE) {

@@ -116,15 +116,6 @@ struct bounds {
     struct keys first, last;
 };
 
-/* Into the exponent of 2, rounded once: a fused product with the reference would bring back what
- * that was rounded by, which is much of a large score; and 0 times a hidden one is none. */
-INLINE void scale_scores(float s[KEY_TILES][4], float scale) {
-#pragma unroll
-    for (int i = 0; i < KEY_TILES * 4; i++) {
-        s[i / 4][i % 4] *= scale;
-    }
-}
-
 INLINE void attend(const struct stream &s, const struct work &w, const struct bounds &bounds,
                    unsigned shared_q, const struct place &at, struct rows &rows) {
     const struct attn_args &a = s.t->a;

@@ -297,7 +297,7 @@ template <bool careful>
 INLINE bool finish(const struct part &p, const struct group_rows &rows, float (&o)[OUTPUTS],
                    struct row_state &state, unsigned q, const struct verdict &verdict) {
     const struct attn_args &a = p.t->a;
-    const bool bad = normalise_rows(o, state);
+    const bool bad = normalise_rows(o, state, careful);
     stage_rows(o, q, p.warp, p.lane);
     publish_shared();
     const bool any_bad = named_sync_or(GROUP_MEETS, GROUP, bad);

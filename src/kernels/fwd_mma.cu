@@ -21,7 +21,8 @@
  * No running maximum: the reference of a row is the maximum of its first tile. Every later tile is
  * taken against it at once, and the sums, which are needed anyway, tell if a probability came near
  * the end of 16 bits; then the scores, which are still there, are taken again against their true
- * maximum. That is exact, and on most data it happens once a row.
+ * maximum. That is exact, and on most data it happens once a row; where the reference is far from 0
+ * (FAR_REFERENCE), in every tile.
  *
  * Shared memory, dynamic, in bytes (mma.h has the order inside a tile):
  *     q      BM x D x 2                later O, 16 bits, on its way out

@@ -102,7 +102,7 @@ INLINE void softmax(struct rows *rows, float scores[ROWS][KEYS], const int seen[
 #pragma unroll
         for (int i = 0; i < KEYS; i++) {
             const bool visible = lane + LANES * i < seen[r];
-            scores[r][i] = visible ? scores[r][i] * scale : MINUS_INFINITY;
+            scores[r][i] = visible ? scaled(scores[r][i], scale) : MINUS_INFINITY;
             maximum = fmaxf(maximum, scores[r][i]);
         }
 #pragma unroll

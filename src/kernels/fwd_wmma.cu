@@ -249,12 +249,12 @@ INLINE bool softmax(struct row_state *state, struct shared_map *shared, int row,
         const float raw[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
         for (int e = 0; e < 4; e++) {
-            scores[i + e] = key + e < seen ? raw[e] * scale : MINUS_INFINITY;
+            scores[i + e] = key + e < seen ? scaled(raw[e], scale) : MINUS_INFINITY;
             maximum = fmaxf(maximum, scores[i + e]);
         }
     }
     maximum = row_maximum(maximum);
-    const bool raise = maximum > state->origin + (LAZY - HEADROOM);
+    const bool raise = maximum - state->origin > LAZY - HEADROOM; /* exact, unlike their sum */
     const float raised = raise ? maximum + HEADROOM : state->origin;
     const float origin = finite_or_zero(raised);
     const float factor = raise ? exp2_fast(state->origin - origin) : 1.0f;
@@ -381,7 +381,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     __syncthreads(); /* K and V are dead; their memory takes O */
     const float sum = row_sum(state.sum);
     if (busy && part == 0) {
-        DEVICE_ASSERT(sum == 0.0f || !(sum < 0.999f * exp2_fast(-HEADROOM)));
+        /* far from 0 an origin is rounded: by as much again as it was to be */
+        DEVICE_ASSERT(sum == 0.0f || !(sum < 0.999f * exp2_fast(-2 * HEADROOM)));
         shared->factor[row] = sum;
         if (tile.lse != 0 && row < a.seq_q - tile.first_row) {
             tile.lse[(long long)(tile.first_row + row) * a.lse_row] =

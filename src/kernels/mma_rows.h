@@ -48,9 +48,6 @@ static_assert(ATTN_BM % (M * WARP_ROWS) == 0 && ATTN_WARPS % WARP_ROWS == 0, "wa
 static_assert(KEYS % 16 == 0 && ATTN_STAGES >= 2, "a tile has no such parts");
 static_assert(!PARTS || ATTN_BM == M, "parts of one warp's rows are merged");
 
-/* The reference of a row that has seen nothing: its distance to any score is infinite. */
-#define NO_REFERENCE (-3.4028234e38f)
-
 /* What a lane holds: of each of its row tiles, rows l/4 and l/4 + 8. */
 struct rows {
     float o[ROW_TILES][COLUMN_TILES][4];

@@ -177,15 +177,23 @@ INLINE void exponentiate(unsigned p[KEY_TILES][2], float sum[2], const float s[K
     }
 }
 
+/* Into the exponent of 2. */
+INLINE void scale_scores(float s[KEY_TILES][4], float scale) {
+#pragma unroll
+    for (int i = 0; i < KEY_TILES * 4; i++) {
+        s[i / 4][i % 4] = scaled(s[i / 4][i % 4], scale);
+    }
+}
+
 /* Raises the reference of both rows to their maximum so far and takes O and the sum along. */
-INLINE void raise_references(const float s[KEY_TILES][4], float scale, float reference[2],
-                             float sum[2], float o[COLUMN_TILES][4]) {
+INLINE void raise_references(const float s[KEY_TILES][4], float reference[2], float sum[2],
+                             float o[COLUMN_TILES][4]) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         float maximum = reference[half];
 #pragma unroll
         for (int n = 0; n < KEY_TILES; n++) {
-            maximum = fmaxf(maximum, fmaxf(s[n][2 * half] * scale, s[n][2 * half + 1] * scale));
+            maximum = fmaxf(maximum, fmaxf(s[n][2 * half], s[n][2 * half + 1]));
         }
         maximum = fmaxf(maximum, __shfl_xor_sync(~0U, maximum, 1));
         maximum = fmaxf(maximum, __shfl_xor_sync(~0U, maximum, 2));
@@ -200,17 +208,24 @@ INLINE void raise_references(const float s[KEY_TILES][4], float scale, float ref
     }
 }
 
-INLINE void softmax(unsigned p[KEY_TILES][2], const float s[KEY_TILES][4], float scale, bool first,
+/* FULL: scores are in the exponent of 2, and `scale` is 1. Else they get there in the fused
+ * multiply-add, or first where a reference rises or is far. */
+INLINE void softmax(unsigned p[KEY_TILES][2], float s[KEY_TILES][4], float scale, bool first,
                     float reference[2], float sum[2], float o[COLUMN_TILES][4]) {
     float added[2];
     bool raise = first;
     if (!first) {
         exponentiate(p, added, s, reference, scale);
-        raise = __any_sync(~0U, !(added[0] < SUM_LIMIT && added[1] < SUM_LIMIT));
+        const bool fits = added[0] < SUM_LIMIT && added[1] < SUM_LIMIT;
+        const bool far = !FULL && (is_far(reference[0]) || is_far(reference[1]));
+        raise = __any_sync(~0U, far || !fits);
     }
     if (raise) {
-        raise_references(s, scale, reference, sum, o);
-        exponentiate(p, added, s, reference, scale);
+        if (!FULL) {
+            scale_scores(s, scale);
+        }
+        raise_references(s, reference, sum, o);
+        exponentiate(p, added, s, reference, 1.0f);
     }
     sum[0] += added[0];
     sum[1] += added[1];

@@ -221,7 +221,7 @@ INLINE struct row_options row_options_of(const struct attn_args &a, const struct
 INLINE float score_of(const struct attn_args &a, const struct row_options &r, float product,
                       int key) {
     float score = a.softcap_log2 > 0.0f ? capped(product * a.softcap_scale, a.softcap_log2)
-                                        : product * a.scale_log2;
+                                        : scaled(product, a.scale_log2);
     if (a.alibi) {
         score -= r.slope * fabsf((float)(r.diagonal - key));
     }
