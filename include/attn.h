@@ -13,7 +13,6 @@
  *     t.q = q;  t.k = k;  t.v = v;  t.o = o;
  *     size_t size = attn_workspace_size(plan);
  *     void *workspace = malloc(size);                     // on a GPU: the device's memory
- *     attn_workspace_init(plan, workspace, size, NULL, &why);
  *     attn_forward(plan, &t, workspace, size, NULL, &why);
  *
  * Three parts: USE IT (context, problem, plan, forward), LOOK INSIDE (variants, refusals, devices)
@@ -240,16 +239,12 @@ ATTN_API attn_status attn_plan_create(attn_context *context, const attn_problem 
 /* NULL is fine. No call with this plan may be in flight. */
 ATTN_API void attn_plan_destroy(attn_plan *plan);
 
-/* Bytes that attn_forward needs in the device's memory (0: none), and their alignment. */
+/* Bytes that attn_forward needs in the device's memory (0: none), and their alignment. They may
+ * hold anything: no call depends on what it finds there, so plans may use one workspace in turn, on
+ * one stream. (GPU kernels look for counters there before they write them; compute-sanitizer's
+ * initcheck reports that, unless something has been written to the memory before.) */
 ATTN_API size_t attn_workspace_size(const attn_plan *plan);
 ATTN_API size_t attn_workspace_alignment(const attn_plan *plan);
-
-/* Prepares a workspace for this plan, once after its allocation; each later call of the plan leaves
- * it ready for the next. (For another plan it has to be prepared anew.) Asynchronous on `stream`
- * for a GPU, where kernels count in it and go wrong without this. Costs nothing where nothing is
- * needed. */
-ATTN_API attn_status attn_workspace_init(const attn_plan *plan, void *workspace, size_t size,
-                                         void *stream, attn_error *error);
 
 /* Where the tensors lie, in the device's memory (cpu: the host's). What the problem does not ask
  * for is ignored; what it asks for must not be NULL unless it is empty. */
