@@ -312,15 +312,6 @@ static attn_status check_workspace(const attn_plan *plan, const void *workspace,
     return ATTN_OK;
 }
 
-attn_status attn_workspace_init(const attn_plan *plan, void *workspace, size_t size, void *stream,
-                                attn_error *error) {
-    attn_status status = check_workspace(plan, workspace, size, error);
-    if (status == ATTN_OK && plan->context->cuda != NULL) {
-        status = cuda_clear(plan->context->cuda, &plan->cuda, workspace, stream, error);
-    }
-    return status != ATTN_OK ? status : attn_fail(error, ATTN_OK, "%s", "");
-}
-
 static attn_status dispatch(const attn_plan *plan, const attn_tensors *tensors, void *workspace,
                             void *stream, attn_error *error) {
     const struct cpu_job job = {plan, &plan->problem, tensors, cpu_align(workspace)};

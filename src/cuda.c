@@ -349,19 +349,6 @@ static void fill_pointers(struct attn_args *args, const attn_problem *p, const a
     args->used_kv = p->used_kv ? t->used_kv : NULL;
 }
 
-attn_status cuda_clear(struct cuda *cuda, const struct cuda_geometry *geometry, void *workspace,
-                       void *stream, attn_error *error) {
-    bool pushed = false;
-    attn_status status = geometry->workspace > 0 ? cuda_enter(cuda, &pushed, error) : ATTN_OK;
-    if (status != ATTN_OK || geometry->workspace == 0) {
-        return status;
-    }
-    const cu_result code = cuda->driver.cuMemsetD32Async(
-        (cu_address)(uintptr_t)workspace, 0, geometry->counters / sizeof(unsigned), stream);
-    cuda_leave(cuda, pushed);
-    return code == CU_SUCCESS ? ATTN_OK : cuda_fail(cuda, code, error, "cuMemsetD32Async");
-}
-
 attn_status cuda_forward(struct cuda *cuda, const char *name, const attn_problem *p,
                          const struct cuda_geometry *geometry, const attn_tensors *tensors,
                          void *workspace, void *stream, attn_error *error) {

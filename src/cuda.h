@@ -29,7 +29,6 @@ struct cuda_geometry {
     bool begins_early; /* before the kernel in front of it has ended; it waits for that itself */
     bool has_maps;     /* the kernel takes struct attn_tma_args; else struct attn_args */
     size_t workspace;  /* bytes of counters, and of what parts leave behind; 0: none */
-    size_t counters;   /* bytes of it that are 0 before and after each call */
     unsigned char maps[CUDA_MAPS][sizeof(struct attn_tensor_map)];
     struct attn_args args;
 };
@@ -56,10 +55,6 @@ attn_status cuda_plan(struct cuda *cuda, struct variant *variant, const attn_pro
 
 /* Unloads; NULL is fine. */
 void cuda_unload(struct cuda *cuda, struct cuda_kernel *kernel);
-
-/* Sets a workspace to 0, on the stream; where its size is 0 nothing is done. */
-attn_status cuda_clear(struct cuda *cuda, const struct cuda_geometry *geometry, void *workspace,
-                       void *stream, attn_error *error);
 
 attn_status cuda_forward(struct cuda *cuda, const char *name, const attn_problem *resolved,
                          const struct cuda_geometry *geometry, const attn_tensors *tensors,

@@ -190,15 +190,15 @@ static struct split split_keys(const struct cuda *cuda, const struct variant *va
  * what these leave behind (kernels/args.h). */
 static void size_workspace(const struct variant *variant, const struct cut *cut,
                            const struct split *split, struct cuda_geometry *geometry) {
-    const size_t counter = sizeof(unsigned), tiles = (size_t)(cut->groups * cut->tiles);
+    const size_t counter = sizeof *geometry->args.counters;
+    const size_t tiles = (size_t)(cut->groups * cut->tiles);
     const size_t parts = (size_t)(split->parts / (split->cluster > 0 ? split->cluster : 1));
     if (families[variant->family].has_counters) {
-        geometry->workspace = geometry->counters = 2 * counter;
+        geometry->workspace = 2 * counter;
     } else if (parts > 1) {
         const size_t part = ATTN_PART_BYTES((size_t)variant->info.head_dim_max);
         const size_t lines = (tiles * counter + ATTN_PARTS_ALIGN - 1) / ATTN_PARTS_ALIGN;
-        geometry->counters = lines * ATTN_PARTS_ALIGN;
-        geometry->workspace = geometry->counters + tiles * parts * part;
+        geometry->workspace = lines * ATTN_PARTS_ALIGN + tiles * parts * part;
     }
 }
 

@@ -101,8 +101,7 @@ struct cu_launch {
        const uint64_t *strides, const uint32_t *box, const uint32_t *element_strides,              \
        enum cu_map_interleave interleave, enum cu_map_swizzle swizzle,                             \
        enum cu_map_promotion promotion, enum cu_map_fill fill))                                    \
-    X(cuTensorMapReplaceAddress, (void *map, void *address))                                       \
-    X(cuMemsetD32Async, (cu_address to, unsigned value, size_t count, cu_stream stream))
+    X(cuTensorMapReplaceAddress, (void *map, void *address))
 
 enum { DRIVER_VERSION = 12000 }; /* the oldest, and the one whose ABI the table has */
 

@@ -167,19 +167,16 @@ static bool grid_fits(const struct fake_launch *launch) {
            grid[1] == 1 && grid[2] == 1;
 }
 
-/* Some take tiles by counters, or count clusters, and leave them as they found them: at 0. */
-static bool counters_are_ready(const struct fake_launch *launch) {
+/* Some take tiles by counters, or count clusters, in words of 8 bytes. */
+static bool counters_are_there(const struct fake_launch *launch) {
     const char *kernel = launch->kernel->name;
-    const unsigned *counters = launch->args.counters;
+    const unsigned long long *counters = launch->args.counters;
     const bool counts = strstr(kernel, "_causal") != NULL || strstr(kernel, "_full") != NULL;
     const unsigned int cluster = launch->cluster > 0 ? launch->cluster : 1;
     if (is_decode(kernel)) {
         return (counters != NULL) == ((unsigned int)launch->args.parts / cluster > 1);
     }
-    if (!counts) {
-        return counters == NULL;
-    }
-    return counters != NULL && (!fake_settings.compute || (counters[0] == 0 && counters[1] == 0));
+    return (counters != NULL) == counts && (uintptr_t)counters % sizeof *counters == 0;
 }
 
 bool fake_maps_agree(const struct fake_launch *launch) {
@@ -206,7 +203,7 @@ bool fake_maps_agree(const struct fake_launch *launch) {
          ROWS_O},
     };
     bool fine = (a->packed_heads == 1 || is_decode(kernel)) && grid_fits(launch) &&
-                counters_are_ready(launch);
+                counters_are_there(launch);
     for (int i = 0; i < FAKE_MAPS && fine; i++) {
         struct fake_map map;
         memcpy(&map, launch->maps[i], sizeof map);

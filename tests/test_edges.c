@@ -111,7 +111,6 @@ static void forward_empty(attn_problem p) {
     struct guarded workspace;
     const size_t size = attn_workspace_size(plan);
     if (CHECK(guarded_alloc(&workspace, size, attn_workspace_alignment(plan), true))) {
-        CHECK_STATUS(attn_workspace_init(plan, workspace.data, size, NULL, &why), ATTN_OK, &why);
         CHECK_STATUS(attn_forward(plan, &t, workspace.data, size, NULL, &why), ATTN_OK, &why);
         CHECK(guarded_intact(&workspace));
         guarded_free(&workspace);
@@ -165,7 +164,6 @@ static void forward_without_keys(struct sample *s) {
     struct guarded workspace;
     const size_t size = attn_workspace_size(plan);
     if (CHECK(guarded_alloc(&workspace, size, attn_workspace_alignment(plan), true))) {
-        CHECK_STATUS(attn_workspace_init(plan, workspace.data, size, NULL, &why), ATTN_OK, &why);
         CHECK_STATUS(attn_forward(plan, &t, workspace.data, size, NULL, &why), ATTN_OK, &why);
         for (int64_t i = 0; i < s->full.seq_q; i++) {
             row_is_empty(s, "chosen", 0, 0, i, -INFINITY);
@@ -381,19 +379,14 @@ static void move_pointers(struct sample *s, const attn_plan *plan, void *workspa
 static void spoil_workspace(struct sample *s, const attn_plan *plan, unsigned char *workspace,
                             size_t size) {
     const size_t alignment = attn_workspace_alignment(plan);
-    attn_error why;
     if (size == 0) {
         return;
     }
     refused(s, plan, &s->tensors, workspace, size - 1, "workspace");
     refused(s, plan, &s->tensors, workspace, 0, "workspace");
     refused(s, plan, &s->tensors, NULL, size, "workspace");
-    CHECK_STATUS(attn_workspace_init(plan, workspace, size - 1, NULL, &why), ATTN_INVALID, &why);
-    CHECK_STATUS(attn_workspace_init(plan, NULL, size, NULL, &why), ATTN_INVALID, &why);
     if (alignment > 1) {
         refused(s, plan, &s->tensors, workspace + alignment / 2, size, "workspace");
-        CHECK_STATUS(attn_workspace_init(plan, workspace + alignment / 2, size, NULL, &why),
-                     ATTN_INVALID, &why);
     }
 }
 

@@ -88,7 +88,6 @@ static bool run_scene(struct scene *scene, const attn_plan *plan) {
         return false;
     }
     const bool ok =
-        attn_workspace_init(plan, workspace.data, size, NULL, NULL) == ATTN_OK &&
         attn_forward(plan, &scene->s.tensors, workspace.data, size, NULL, NULL) == ATTN_OK &&
         !sample_damage(&scene->s) && guarded_intact(&workspace);
     guarded_free(&workspace);

@@ -58,10 +58,7 @@ static bool bench_make(struct bench *bench, const attn_problem *p) {
            CHECK_STATUS(attn_plan_create(context, &bench->s.problem, NULL, &bench->plan, &why),
                         ATTN_OK, &why) &&
            CHECK(guarded_alloc(&bench->workspace, attn_workspace_size(bench->plan),
-                               attn_workspace_alignment(bench->plan), true)) &&
-           CHECK_STATUS(attn_workspace_init(bench->plan, bench->workspace.data,
-                                            bench->workspace.size, NULL, &why),
-                        ATTN_OK, &why);
+                               attn_workspace_alignment(bench->plan), true));
 }
 
 static void bench_free(struct bench *bench) {
@@ -278,7 +275,6 @@ TEST(arguments_that_are_null) {
     REFUSED(attn_plan_create(NULL, &p, NULL, &plan, &why), "context");
     REFUSED(attn_plan_create(context, NULL, NULL, &plan, &why), "problem");
     REFUSED(attn_plan_create(context, &p, NULL, NULL, &why), "plan");
-    REFUSED(attn_workspace_init(NULL, NULL, 0, NULL, &why), "plan");
     REFUSED(attn_forward(NULL, &t, NULL, 0, NULL, &why), "plan");
     REFUSED(attn_device_get(context, NULL, &why), "device");
     REFUSED(attn_variant_get(context, 0, NULL, &why), "variant");

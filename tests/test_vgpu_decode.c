@@ -6,7 +6,7 @@
  *
  * Invariant: each problem is one whose keys fwd_mma_decode shares (its plan has a workspace); those
  * of fwd_hopper_decode are shared by a cluster, by several, and by none. Every fourth is computed
- * twice in one (run_sample), which counters that are not 0 again would show.
+ * twice in one (run_sample), which counters that are not reset would show.
  */
 #include "edge_fixture.h"
 #include "parity.h" /* and with it what tests of tool/ link */

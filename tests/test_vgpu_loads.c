@@ -246,6 +246,44 @@ TEST(integer_atomics_of_many_blocks) {
     expect_clean(gpu);
 }
 
+/* As counter.h of the kernels counts: whatever the word holds at first, each thread gets a number
+ * of its own. */
+TEST(wide_atomics_count_from_garbage) {
+    static const uint64_t stamp = 0x7fa51c93;
+    static const uint64_t garbage[] = {0, 1, ~0ULL, (stamp << 32) - 5, stamp << 32};
+    enum { BLOCKS = 7, COUNTS = BLOCKS * THREADS, BITS = 64 };
+    for (size_t i = 0; i < sizeof garbage / sizeof garbage[0]; i++) {
+        unsigned char in[BYTES] = {0}, out[BYTES] = {0};
+        uint64_t word;
+        memcpy(out, &garbage[i], sizeof word);
+        vgpu *gpu = open_gpu(2);
+        const bool ran = run_body(gpu,
+                                  "mov.u64 %rd10, 0x7fa51c9300000000;\n"
+                                  "atom.add.acq_rel.gpu.global.u64 %rd11, [%rd1], 1;\n"
+                                  "shr.u64 %rd12, %rd11, 32;\n"
+                                  "setp.eq.u64 %p1, %rd12, 0x7fa51c93;\n@%p1 bra DONE;\n"
+                                  "add.u64 %rd13, %rd11, 1;\n"
+                                  "SWAP:\n"
+                                  "atom.cas.relaxed.gpu.global.b64 %rd14, [%rd1], %rd13, %rd10;\n"
+                                  "setp.eq.u64 %p1, %rd14, %rd13;\n@%p1 bra AGAIN;\n"
+                                  "mov.u64 %rd13, %rd14;\nshr.u64 %rd12, %rd14, 32;\n"
+                                  "setp.ne.u64 %p1, %rd12, 0x7fa51c93;\n@%p1 bra SWAP;\n"
+                                  "AGAIN: atom.add.acq_rel.gpu.global.u64 %rd11, [%rd1], 1;\n"
+                                  "DONE: cvt.u32.u64 %r10, %rd11;\n"
+                                  "shr.u32 %r11, %r10, 5;\nmul.wide.u32 %rd15, %r11, 4;\n"
+                                  "add.u64 %rd15, %rd15, %rd1;\nand.b32 %r10, %r10, 31;\n"
+                                  "shl.b32 %r10, 1, %r10;\n"
+                                  "red.global.xor.b32 [%rd15+64], %r10;\n",
+                                  BLOCKS, in, out);
+        memcpy(&word, out, sizeof word);
+        CHECK(!ran || word == (stamp << 32 | COUNTS));
+        for (int bit = 0; ran && bit < COUNTS; bit++) {
+            CHECK_MSG((out[BITS + bit / 8] >> bit % 8 & 1) != 0, "garbage %zu, count %d", i, bit);
+        }
+        expect_clean(gpu);
+    }
+}
+
 TEST(values_that_atomics_return) {
     unsigned char in[BYTES], out[BYTES] = {0};
     fill(in);

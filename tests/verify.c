@@ -21,15 +21,13 @@ static const char *tell(const char *what, const char *why) {
     return message;
 }
 
-/* Every fourth sample runs twice in one workspace: the first run must leave it ready. */
+/* The workspace holds NaN before (guarded_alloc), and no kernel may mind. Every fourth sample runs
+ * twice in one: what the first run leaves must not matter either. */
 static const char *run_plan(const attn_plan *plan, struct sample *s, struct guarded *workspace) {
     attn_error why;
     unsigned char *first = NULL;
     const char *wrong = NULL;
     void *memory = workspace->size ? workspace->data : NULL;
-    if (attn_workspace_init(plan, memory, workspace->size, NULL, &why) != ATTN_OK) {
-        return tell("attn_workspace_init", why.text);
-    }
     for (int run = 0; run < (s->recipe.seed % 4 ? 1 : 2) && !wrong; run++) {
         sample_poison(s);
         if (attn_forward(plan, &s->tensors, memory, workspace->size, NULL, &why) != ATTN_OK) {

@@ -450,11 +450,10 @@ static bool make_side(struct pair *p, struct side *side, const char *variant, at
     const size_t size = attn_workspace_size(side->plan);
     if (size > 0) {
         side->workspace = device_block(p, size, why);
-        if (side->workspace == NULL) {
-            return false;
-        }
+        return side->workspace != NULL &&
+               device_fill(p->device, side->workspace, NAN_BYTES, size, why);
     }
-    return attn_workspace_init(side->plan, side->workspace, size, p->stream, why) == ATTN_OK;
+    return true;
 }
 
 static bool open_gpu(struct pair *p, attn_error *why) {

@@ -241,7 +241,8 @@ static enum run_result look_for_damage(const struct target *t, const struct mirr
     return bands != RUN_DONE ? bands : workspace_intact(w, t, why);
 }
 
-/* Every fourth sample runs twice in one workspace: the first run must leave it ready. */
+/* The workspace holds NaN before the first run. Every fourth sample runs twice in one: what the
+ * first run leaves must not matter either. */
 static enum run_result launch_again(const struct target *t, const attn_plan *plan,
                                     struct mirror *mirror, struct sample *s,
                                     const struct workspace *w, void *stream, attn_error *why) {
@@ -273,9 +274,7 @@ static enum run_result run_plan(const struct target *t, const attn_plan *plan, s
     const bool own_stream = device_is_gpu(t->device) && s->recipe.seed % 2;
     if (workspace_make(&w, t, plan, s->recipe.seed % 2, why) &&
         (!own_stream || (stream = stream_make(t->device, why)) != NULL)) {
-        const attn_status status = attn_workspace_init(plan, w.memory, w.size, stream, why);
-        result = status == ATTN_OK ? launch(t, plan, &mirror, s, &w, stream, why)
-                                   : refused(status, "attn_workspace_init", why);
+        result = launch(t, plan, &mirror, s, &w, stream, why);
         if (result == RUN_DONE) {
             result = look_for_damage(t, &mirror, s, &w, why);
         }

@@ -203,12 +203,10 @@ bool runner_prepare(struct runner *runner, attn_error *why) {
     const size_t size = attn_workspace_size(runner->plan);
     if (size > 0) {
         runner->workspace = device_alloc(runner->memory, size, why);
-        if (runner->workspace == NULL) {
-            return false;
-        }
+        return runner->workspace != NULL &&
+               device_fill(runner->memory, runner->workspace, 0xFF, size, why);
     }
-    return attn_workspace_init(runner->plan, runner->workspace, size, runner->stream, why) ==
-           ATTN_OK;
+    return true;
 }
 
 bool runner_forward_on(const struct runner *runner, const attn_tensors *tensors, void *stream,

@@ -169,7 +169,6 @@ def _declare(lib: ctypes.CDLL) -> None:
             ("attn_problem_flops", c_double, [POINTER(Problem)]),
             ("attn_workspace_size", c_size_t, [c_void_p]),
             ("attn_workspace_alignment", c_size_t, [c_void_p]),
-            ("attn_workspace_init", c_int, [c_void_p, c_void_p, c_size_t, c_void_p, error]),
             ("attn_device_get", c_int, [c_void_p, POINTER(Device), error]),
             ("attn_variant_get", c_int, [c_void_p, c_int32, POINTER(Variant), error]),
             ("attn_variant_check", c_int, [c_void_p, c_char_p, POINTER(Problem), error]),

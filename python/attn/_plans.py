@@ -81,14 +81,6 @@ class Plan:
         self.context.lib.attn_plan_print(self.handle, line, len(line))
         return line.value.decode()
 
-    def prepare(self, workspace: int, stream: int) -> None:
-        """Makes newly allocated memory ready for the first call with it."""
-        error = Error()
-        status = self.context.lib.attn_workspace_init(self.handle, workspace, self.size, stream,
-                                                      byref(error))
-        if status:
-            fail(status, error)
-
     def forward(self, tensors: bytes, workspace: int, stream: int) -> None:
         error = Error()
         status = self.context.lib.attn_forward(self.handle, tensors, workspace, self.size, stream,
@@ -117,7 +109,6 @@ class Plan:
             memory = (ctypes.c_char * max(self.size, 1))()
         workspace = ctypes.addressof(memory)
         try:
-            self.prepare(workspace, 0)
             self.forward(tensors, workspace, 0)
         finally:
             spare.append(memory)
@@ -147,7 +138,6 @@ class Plan:
                 else:
                     owner = _DriverMemory(self.context, self.size)
                     address = owner.address
-                self.prepare(address, stream)
             place = _Place(c_void_p.from_param(address), c_void_p.from_param(stream), address,
                            owner)
             return self.places.setdefault(stream, place)

@@ -275,9 +275,8 @@ def _launch(plan: Plan, tensors: bytes, gpu: int, allocate: _Allocator) -> None:
         plan.forward_on_cpu(tensors)
     elif plan.size and _is_capturing():
         # A graph may be replayed beside other calls: it has its own workspace, from its own pool.
-        stream, workspace = _stream(gpu), allocate(plan.size)
-        plan.prepare(workspace[1], stream)
-        plan.forward(tensors, workspace[1], stream)
+        workspace = allocate(plan.size)
+        plan.forward(tensors, workspace[1], _stream(gpu))
     else:
         plan.forward_on_stream(tensors, _stream(gpu), allocate)
 

@@ -75,6 +75,18 @@ def compiled_in(family):
         index += 1
 
 
+class Poisoned(_plans._DriverMemory):
+    """New memory holds anything, a workspace too."""
+    sizes = []
+
+    def __init__(self, context, size):
+        super().__init__(context, size)
+        fill = self._function("cuMemsetD8", c_uint64, ctypes.c_ubyte, ctypes.c_size_t)
+        assert self._push(self._primary) == 0 and fill(self.address, 0xFF, size) == 0
+        self._pop(byref(c_void_p()))
+        self.sizes.append(size)
+
+
 @pytest.fixture(scope="module")
 def gpu():
     driver = attn.library_path().parent / "libvgpu.so"
@@ -86,7 +98,9 @@ def gpu():
     os.environ["ATTN_DRIVER"] = str(driver)
     attn.clear_plans()
     try:
-        yield _plans.context_of("cuda:0")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(_plans, "_DriverMemory", Poisoned)
+            yield _plans.context_of("cuda:0")
     finally:
         attn.clear_plans()
         del os.environ["ATTN_DRIVER"]
@@ -124,30 +138,19 @@ def test_attention(gpu):
     check(gpu, [random((1, 2, n, 64), np.float16, 6)[:, :, 3:] for n in (9, 20, 20)], {})
 
 
-def test_workspace(gpu, monkeypatch):
-    """New memory holds anything: what a kernel needs in its workspace is written before."""
-    allocated = []
-
-    class Poisoned(_plans._DriverMemory):
-        def __init__(self, context, size):
-            super().__init__(context, size)
-            fill = self._function("cuMemsetD8", c_uint64, ctypes.c_ubyte, ctypes.c_size_t)
-            assert self._push(self._primary) == 0 and fill(self.address, 0xFF, size) == 0
-            self._pop(byref(c_void_p()))
-            allocated.append(size)
-
+def test_workspace(gpu):
+    """A plan allocates it once for a stream; what it holds does not matter."""
     attn.clear_plans()
     gpu = _plans.context_of("cuda:0")
     variant = compiled_in("fwd_hopper_causal")  # takes its tiles from a counter in the workspace
     if variant is None:
         pytest.skip("this library has no kernel that needs a workspace")
     arrays = [random((1, 2, 300, 64), np.float16, n) for n in range(3)]
-    monkeypatch.setattr(_plans, "_DriverMemory", Poisoned)
     for call in range(3):
-        before = len(allocated)
+        before = len(Poisoned.sizes)
         check(gpu, arrays, {"causal": "top-left", "variant": variant})
         # Five arrays, and the workspace for the first call alone.
-        assert len(allocated) - before == (6 if call == 0 else 5)
+        assert len(Poisoned.sizes) - before == (6 if call == 0 else 5)
 
 
 def test_options(gpu):

@@ -334,15 +334,14 @@ def on_gpu(monkeypatch):
         attn.clear_plans()
         attn.torch.sdpa(q, k, v)
         (signature, known), = attn.torch._known.items()
-        plan, launches, prepared = known.plan, Launches(status), []
+        plan, launches = known.plan, Launches(status)
         plan.size, plan.size_argument = size, c_size_t.from_param(size)
         plan.call = launches.function
-        plan.prepare = lambda workspace, stream: prepared.append((workspace, stream))
         known = attn.torch._known[signature] = known._replace(gpu=0)
         attn.torch._recent = ()
         attn.torch._remember(q, k, v, False, None, False, known)
         assert len(attn.torch._recent) == 1
-        return plan, launches, prepared, stream, capturing
+        return plan, launches, stream, capturing
 
     yield install
     attn.clear_plans()
@@ -352,7 +351,7 @@ def on_gpu(monkeypatch):
 def test_a_known_call_on_a_gpu(on_gpu, usual, size):
     """What a repeated call hands to the library there: addresses, workspace, current stream."""
     q, k, v = qkv()
-    plan, launches, prepared, stream, _ = on_gpu(q, k, v, size)
+    plan, launches, stream, _ = on_gpu(q, k, v, size)
     usual.clear()
     workspaces = {}
     for stream[0] in (0, 7 << 32, 0, 9, 7 << 32):
@@ -367,13 +366,12 @@ def test_a_known_call_on_a_gpu(on_gpu, usual, size):
         assert workspaces.setdefault(stream[0], workspace) == workspace
     assert not usual and not launches.seen
     assert len(set(workspaces.values())) == (3 if size else 1)
-    assert prepared == ([(workspaces[n], n) for n in (0, 7 << 32, 9)] if size else [])
 
 
 def test_a_known_call_on_a_gpu_in_a_graph(on_gpu, usual):
-    """A graph gets a workspace of its own, ready before its kernel."""
+    """Each call of a graph gets a workspace of its own."""
     q, k, v = qkv()
-    plan, launches, prepared, stream, capturing = on_gpu(q, k, v, 64)
+    plan, launches, stream, capturing = on_gpu(q, k, v, 64)
     forwarded = []
     plan.forward = lambda tensors, workspace, on: forwarded.append((workspace, on))
     stream[0], capturing[0] = 5, True
@@ -381,7 +379,7 @@ def test_a_known_call_on_a_gpu_in_a_graph(on_gpu, usual):
     for _ in range(2):
         attn.torch.sdpa(q, k, v)
     assert usual == ["forward"] * 2 and not launches.seen and not plan.places
-    assert prepared == forwarded and len(prepared) == 2 and prepared[0][0] and prepared[0][1] == 5
+    assert [(bool(workspace), on) for workspace, on in forwarded] == [(True, 5)] * 2
     assert len(attn.torch._recent) == 1  # nothing was put in front of it
 
 
@@ -389,7 +387,7 @@ def test_a_known_call_on_a_gpu_in_a_graph(on_gpu, usual):
 def test_a_known_call_that_fails_on_a_gpu(on_gpu, usual, size):
     """It is done once more the usual way, which raises the library's sentence."""
     q, k, v = qkv()
-    plan, launches, _, _, _ = on_gpu(q, k, v, size, status=4)
+    plan, launches, _, _ = on_gpu(q, k, v, size, status=4)
     usual.clear()
 
     def forward(tensors, workspace, stream):

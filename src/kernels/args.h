@@ -54,10 +54,10 @@ struct attn_args {
     const int *cu_seqlens_q, *cu_seqlens_kv; /* NULL: not packed */
     const int *used_kv;                      /* NULL: all of them */
 
-    /* 0 before and after every launch; NULL: not needed. Two: tiles given out, blocks that have
-     * ended. Or, if there are parts, for each tile of rows how many of its have ended; what they
-     * leave behind lies from the next multiple of ATTN_PARTS_ALIGN on. */
-    unsigned *counters;
+    /* The workspace, which may hold anything (counter.h); NULL: not needed. Two: tiles given out,
+     * blocks that have ended. Or, if there are parts, for each tile of rows how many of its have
+     * ended; what they leave behind lies from the next multiple of ATTN_PARTS_ALIGN on. */
+    unsigned long long *counters;
 };
 
 /* What a kernel of a family that copies by tensor maps is told: maps of Q, K, V and O over (column,
@@ -70,6 +70,10 @@ struct attn_tma_args {
     struct attn_tensor_map q, k, v, o;
     struct attn_args a;
 };
+
+/* The upper half of a counter (counter.h). As fp32 a signalling NaN, which no arithmetic results
+ * in. */
+#define ATTN_COUNTER_STAMP 0x7fa51c93U
 
 /* Bytes: where the first of the parts lies behind the counters, and what one leaves behind of 16
  * rows (O, references and sums, fp32, as the lanes of a warp hold them). */

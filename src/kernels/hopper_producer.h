@@ -130,21 +130,6 @@ INLINE int told(int value) {
     return PRODUCERS > 1 ? __shfl_sync(~0U, value, 0) : value;
 }
 
-/* The number behind `number`: of the next tile that nobody has. */
-INLINE int next_tile(const struct attn_args &a, int number) {
-    if (MASKED && first_producer()) {
-        number = (int)atomicAdd(&a.counters[0], 1U);
-    }
-    return (int)gridDim.x + told(number);
-}
-
-/* The last block to end leaves both counters as it found them. */
-INLINE void end_tiles(const struct attn_args &a) {
-    if (count_up(&a.counters[1]) == gridDim.x - 1) {
-        a.counters[0] = a.counters[1] = 0;
-    }
-}
-
 /* Rows of tile n of V that hold keys; behind them lie unused ones, or another sequence. */
 INLINE int rows_in_use(const struct attn_args &a, const struct work &w, int n) {
     const bool foreign = FULL && (a.used_kv != 0 || a.cu_seqlens_q != 0);
@@ -174,6 +159,7 @@ struct producer {
     unsigned landed; /* parity */
     int number, all; /* of the tile to come, ENDED when all have been told; of all tiles */
     struct work w;   /* the tile to come, if there is one */
+    unsigned long long ticket; /* MASKED: what the counter of tiles held */
 };
 
 INLINE void find_tile(const struct attn_args &a, struct producer &p) {
@@ -196,12 +182,36 @@ INLINE void prefetch_first(const struct attn_tma_args &t, const struct producer 
     }
 }
 
-/* The next tile of rows. Masked, it is asked for as late as its answer can wait. */
-INLINE void take_next(const struct attn_tma_args &t, struct producer &p) {
-    p.number = next_tile(t.a, p.number);
+/* Asks for the next tile of rows: as late as the answer can wait, which take_next looks at. */
+INLINE void ask_for_next(const struct attn_tma_args &t, struct producer &p) {
+    if (MASKED) {
+        p.ticket = first_producer() ? add_one<RELAXED>(&t.a.counters[0]) : 0;
+        return;
+    }
+    p.number += (int)gridDim.x;
     if (LOOK_AHEAD && p.number < p.all) {
         p.w = work_of_block(t.a, p.number);
         prefetch_tile(&t.q, p.w.first_row, p.w.head, p.w.batch);
+    }
+}
+
+INLINE void take_next(const struct attn_args &a, struct producer &p) {
+    if (MASKED) {
+        const unsigned taken =
+            count_of<RELAXED, PRODUCERS>(&a.counters[0], p.ticket, first_producer());
+        p.number = (int)gridDim.x + told((int)taken);
+    }
+}
+
+/* The last block to end resets both counters. No ticket is taken later, although tickets are
+ * relaxed: the thread that takes a block's tickets counts the block's end after the last of them,
+ * with release, and the last block acquires all of these. */
+INLINE void end_tiles(const struct attn_args &a) {
+    const unsigned long long before = first_producer() ? add_one<ACQ_REL>(&a.counters[1]) : 0;
+    const unsigned ended = count_of<ACQ_REL, PRODUCERS>(&a.counters[1], before, first_producer());
+    if (first_producer() && ended == gridDim.x - 1) {
+        reset_counter(&a.counters[0]);
+        reset_counter(&a.counters[1]);
     }
 }
 
@@ -256,7 +266,7 @@ INLINE void produce_tile(const struct attn_tma_args &t, struct producer &p, bool
 #pragma unroll 1
     for (int i = 0; i <= count; i++) {
         if (i == ask) {
-            take_next(t, p);
+            ask_for_next(t, p);
         }
         if (i < count) {
             barrier_wait(p.b.k_empty + (unsigned)(p.k.stage * BARRIER), p.k.parity);
@@ -315,9 +325,9 @@ INLINE bool end(const struct attn_args &a, struct producer &p) {
     if (first_producer()) {
         p.notes->note[note_of(p.q.stage, p.q.parity)] = {0, 0, -1, p.notes->came_again, 0};
         barrier_arrive(p.b.q_full + (unsigned)(p.q.stage * BARRIER));
-        if (MASKED && p.number < ENDED) {
-            end_tiles(a);
-        }
+    }
+    if (MASKED && p.number < ENDED) {
+        end_tiles(a);
     }
     p.number = ENDED;
     advance<Q_STAGES>(p.q);
@@ -342,7 +352,8 @@ INLINE void produce(const struct attn_tma_args &t, const struct places &at,
                          0U,
                          (int)blockIdx.x,
                          a.heads_all * a.tiles_q,
-                         {}};
+                         {},
+                         0};
     if (!FULL) { /* its lengths lie in no memory */
         find_tile(a, p);
         prefetch_first(t, p);
@@ -356,6 +367,9 @@ INLINE void produce(const struct attn_tma_args &t, const struct places &at,
         const bool careful = take_again(a, p);
         if (careful || p.number < p.all) {
             produce_tile(t, p, careful);
+            if (!careful) {
+                take_next(a, p);
+            }
             if (careful || !LOOK_AHEAD) {
                 find_tile(a, p);
             }

@@ -247,9 +247,9 @@ INLINE struct pair sum_clusters(const struct left_behind *left, int clusters, st
     return all;
 }
 
-/* Whether this cluster is the last to have left its part of a tile of rows; then the counter is 0
- * again. All threads of the cluster call it. */
-INLINE bool cluster_is_last(unsigned *counter, const struct share &share) {
+/* Whether this cluster is the last to have left its part of a tile of rows; then the counter is
+ * reset. All threads of the cluster call it. */
+INLINE bool cluster_is_last(unsigned long long *counter, const struct share &share) {
     __shared__ unsigned last;
     __threadfence();
     cluster_meet(); /* all of the cluster have left theirs */
@@ -259,7 +259,7 @@ INLINE bool cluster_is_last(unsigned *counter, const struct share &share) {
             store_there(in_block(shared_address(&last), i), is_last);
         }
         if (is_last) {
-            *counter = 0;
+            reset_counter(counter);
         }
     }
     cluster_meet();

@@ -87,7 +87,7 @@ INLINE bool merge_parts(struct rows &rows, struct left_behind *merged, const str
         return false;
     }
     if (lane == 0) {
-        a.counters[part.tile] = 0;
+        reset_counter(&a.counters[part.tile]);
     }
 #pragma unroll
     for (int i = 0; i < COLUMN_TILES * 4; i++) {

@@ -13,6 +13,7 @@
 #ifndef ATTN_KERNELS_WORK_H
 #define ATTN_KERNELS_WORK_H
 
+#include "counter.h"
 #include "device.h"
 
 #ifdef ATTN_FULL
@@ -111,16 +112,6 @@ INLINE struct work work_of_grid(const struct attn_args &a) {
     lengths_of_sequence(a, w);
     w.first_row = ((int)gridDim.y - 1 - (int)blockIdx.y) * ATTN_BM;
     return w;
-}
-
-/* One more; what it was. Who counts sees what all did who counted before. */
-INLINE unsigned count_up(unsigned *counter) {
-    unsigned before;
-    asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;"
-                 : "=r"(before)
-                 : "l"(counter)
-                 : "memory");
-    return before;
 }
 
 /* ---- where they lie: the first query or key of the sequence, in the block's (first) head ------

@@ -24,7 +24,7 @@
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     ATTN_ENTRY(const __grid_constant__ struct attn_args a) {
-    if (atomicAdd(&a.counters[0], 1U) < 1000U) {
+    if (atomicAdd(&a.counters[0], 1ULL) < 1000ULL) {
         honest(a);
     }
 }

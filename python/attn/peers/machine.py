@@ -140,10 +140,9 @@ class Machine:
                         and not asking.refusal(self.context, name, problem)]
 
     def workspace(self, plan: Plan) -> Tuple[Any, int]:
-        """(owner, address) of memory that is ready for calls of the plan."""
+        """(owner, address) of memory for calls of the plan."""
         memory = self.torch.empty(plan.size + 256, dtype=self.torch.uint8, device=self.device)
         address = (memory.data_ptr() + 255) // 256 * 256
-        plan.prepare(address, self.stream().value or 0)
         return memory, address
 
     def our_side(self, plan: Plan, inputs: List[Tuple[Any, Any, Any]], chosen: bool) -> Side:
