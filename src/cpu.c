@@ -117,6 +117,12 @@ void cpu_adjust_row(const struct cpu_job *job, const struct sequence *s, int64_t
     }
 }
 
+const uint8_t *cpu_mask_row(const struct cpu_job *job, int64_t b, int64_t h, int64_t i,
+                            int64_t first) {
+    const attn_bias_strides *s = &job->problem->mask_strides;
+    return job->tensors->mask + b * s->batch + h * s->head + i * s->row + first * s->col;
+}
+
 /* ---- the end of a row ------------------------------------------------------------------------ */
 
 float cpu_end_row(const struct cpu_job *job, const struct sequence *s, int64_t b, int64_t h,

@@ -10,6 +10,7 @@
  *         pack K, pack V                       once per unit, shared by its tiles
  *         for each tile:  S = Q K^T            score
  *                         S = cap, ALiBi, bias adjust (variants with all options)
+ *                         S = -inf             hide: where the mask is 0 (likewise)
  *                         P, m, l, O *= alpha  soften: mask, running maximum, exp2, sum
  *                         O += P V             weigh
  *     rows of O / l, LSE                       finish
@@ -95,6 +96,8 @@ struct cpu_tile_kernel {
     bool (*pack_v)(const struct cpu_rows *v, int keys, void *packed, void *scratch);
     void (*score)(const struct cpu_tile *tile, int head_dim);
     void (*adjust)(const struct cpu_tile *tile, const struct cpu_adjust *adjust); /* or NULL */
+    /* mask: of each real row, at the block's first key; `col` bytes between two keys. Or NULL. */
+    void (*hide)(const struct cpu_tile *tile, const uint8_t *const *mask, int64_t col);
     void (*soften)(const struct cpu_tile *tile, int head_dim_v, float factor);
     void (*weigh)(const struct cpu_tile *tile, int head_dim_v);
     /* out[r] = inverse[r] (from cpu_end_row) * O of row r, for the real rows */
@@ -172,6 +175,10 @@ void cpu_adjust_row(const struct cpu_job *job, const struct sequence *s, int64_t
                     int64_t i, int64_t first, int r, struct cpu_adjust *adjust);
 void cpu_adjust_init(const struct cpu_job *job, struct cpu_adjust *adjust);
 bool cpu_needs_adjust(const attn_problem *problem);
+
+/* The mask of row i of head h, from key `first` on. */
+const uint8_t *cpu_mask_row(const struct cpu_job *job, int64_t b, int64_t h, int64_t i,
+                            int64_t first);
 
 /* Q is multiplied by q, the scores by factor > 0 (a maximum stays a maximum). q is 1 or -1, unless
  * the scale is 0 or so wild that factor * s could leave fp32. */

@@ -175,6 +175,28 @@ static void adjust_rows(const struct unit *u, int64_t first, const struct key_ra
     }
 }
 
+/* Without a branch, which no processor could predict: minus infinity has the bits 0xff800000. */
+static float select_score(uint8_t shown, float score) {
+    const uint32_t keep = 0U - (uint32_t)(shown != 0);
+    uint32_t bits;
+    memcpy(&bits, &score, sizeof bits);
+    bits = (bits & keep) | (0xff800000U & ~keep);
+    memcpy(&score, &bits, sizeof score);
+    return score;
+}
+
+static void hide_keys(const struct unit *u, int64_t first, const struct key_range *keys, float *s) {
+    const int64_t col = u->job->problem->mask_strides.col;
+    for (int r = 0; r < u->rows; r++) {
+        const uint8_t *mask =
+            cpu_mask_row(u->job, u->batch, row_head(u, r), row_query(u, r), first);
+        float *line = s + (ptrdiff_t)r * u->job->plan->cpu.block_kv;
+        for (int64_t j = keys[r].begin; j < keys[r].end; j++) {
+            line[j] = select_score(mask[j * col], line[j]);
+        }
+    }
+}
+
 static void run_split(void *argument, int64_t index, int slot) {
     const struct cpu_job *job = argument;
     const struct cpu_geometry *g = &job->plan->cpu;
@@ -209,6 +231,9 @@ static void run_split(void *argument, int64_t index, int slot) {
     u.kernel->score(q, u.rows, &seen, s + all.begin, g->block_kv);
     if (cpu_needs_adjust(job->problem)) {
         adjust_rows(&u, first, keys, s);
+    }
+    if (job->problem->mask) {
+        hide_keys(&u, first, keys, s);
     }
     const float factor = cpu_softmax_factor(job->problem);
     for (int r = 0; r < u.rows; r++) {

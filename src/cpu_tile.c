@@ -224,6 +224,15 @@ static void adjust_tile(const struct unit *u, int index, int64_t first,
     u->kernel->adjust(tile, &adjust);
 }
 
+static void hide_keys(const struct unit *u, int index, int64_t first, const struct cpu_tile *tile) {
+    const uint8_t *mask[CPU_MAX_TILE_ROWS];
+    for (int r = 0; r < tile->rows; r++) {
+        const int64_t row = (int64_t)index * u->kernel->tile_rows + r;
+        mask[r] = cpu_mask_row(u->job, u->batch, row_head(u, row), row_query(u, row), first);
+    }
+    u->kernel->hide(tile, mask, u->job->problem->mask_strides.col);
+}
+
 static void run_block(const struct unit *u, int64_t first, int count) {
     const attn_problem *p = u->job->problem;
     const struct cpu_tile_kernel *kernel = u->kernel;
@@ -243,6 +252,9 @@ static void run_block(const struct unit *u, int64_t first, int count) {
         kernel->score(&tile, (int)p->head_dim);
         if (adjust) {
             adjust_tile(u, t, first, &tile);
+        }
+        if (p->mask) {
+            hide_keys(u, t, first, &tile);
         }
         kernel->soften(&tile, (int)p->head_dim_v, factor);
         kernel->weigh(&tile, (int)p->head_dim_v);

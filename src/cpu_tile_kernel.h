@@ -228,6 +228,39 @@ static void tile_adjust(const struct cpu_tile *tile, const struct cpu_adjust *ad
     }
 }
 
+/* The mask of real rows for `count` <= ADJUST_KEYS keys from `first`, as [key][MR]. */
+static void gather_mask(const uint8_t *const *mask, int rows, int64_t col, int first, int count,
+                        float *out) {
+    float lines[MR * ADJUST_KEYS] = {0};
+    for (int r = 0; r < rows; r++) {
+        const uint8_t *row = mask[r] + first * col;
+        float *line = lines + r * ADJUST_KEYS;
+        if (col == 1 && count == ADJUST_KEYS) {
+            for (int j = 0; j < ADJUST_KEYS; j++) {
+                line[j] = (float)row[j];
+            }
+        } else {
+            for (int j = 0; j < count; j++) {
+                line[j] = (float)row[j * col];
+            }
+        }
+    }
+    transpose(lines, ADJUST_KEYS, MR, count, out, MR);
+}
+
+static void tile_hide(const struct cpu_tile *tile, const uint8_t *const *mask, int64_t col) {
+    float shown[ADJUST_KEYS * MR];
+    const vf zero = vdup(0.0F), hidden = vdup(-INFINITY);
+    for (int first = tile->begin; first < tile->end; first += ADJUST_KEYS) {
+        const int count = tile->end - first < ADJUST_KEYS ? tile->end - first : ADJUST_KEYS;
+        gather_mask(mask, tile->rows, col, first, count, shown);
+        for (int i = 0; i < count * MR; i += VL) {
+            float *at = tile->s + (ptrdiff_t)first * MR + i;
+            vstore(at, vless(zero, vload(shown + i), vload(at), hidden));
+        }
+    }
+}
+
 /* Sets the scores that a row does not see to -inf. */
 static void mask_keys(const struct cpu_tile *tile, int begin, int end) {
     float low[MR];
@@ -390,6 +423,7 @@ static const struct cpu_tile_kernel tile_kernel = {
     .pack_v = tile_pack_v,
     .score = tile_score,
     .adjust = tile_adjust,
+    .hide = tile_hide,
     .soften = tile_soften,
     .weigh = tile_weigh,
     .finish = tile_finish,

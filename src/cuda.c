@@ -344,6 +344,7 @@ static void fill_pointers(struct attn_args *args, const attn_problem *p, const a
     args->alibi_slopes = p->alibi ? t->alibi_slopes : NULL;
     args->sink = p->sink ? t->sink : NULL;
     args->bias = p->bias ? t->bias : NULL;
+    args->mask = p->mask ? t->mask : NULL;
     args->cu_seqlens_q = p->packed ? t->cu_seqlens_q : NULL;
     args->cu_seqlens_kv = p->packed ? t->cu_seqlens_kv : NULL;
     args->used_kv = p->used_kv ? t->used_kv : NULL;

@@ -442,6 +442,12 @@ static void fill_options(struct attn_args *args, const attn_problem *p) {
         args->bias_col = p->bias_strides.col;
         args->bias_dtype = (int)p->bias_dtype;
     }
+    if (p->mask) {
+        args->mask_batch = p->mask_strides.batch;
+        args->mask_head = p->mask_strides.head;
+        args->mask_row = p->mask_strides.row;
+        args->mask_col = p->mask_strides.col;
+    }
 }
 
 static void fill_grid(const struct cuda *cuda, const struct family *family, const struct cut *cut,

@@ -138,11 +138,17 @@ static const float *take_v(const struct row *row, int64_t j, const struct scratc
     return take(&scratch->v, p, element_at(p, row->tensors->v, at), j, p->head_dim_v);
 }
 
-/* Also in a packed problem the bias counts batch entries and rows from each sequence's start. */
+/* Bias and mask count rows from each sequence's start, packed or not. */
 static float bias_at(const struct row *row, int64_t j) {
     const attn_bias_strides *s = &row->problem->bias_strides;
     return load_element(row->problem->bias_dtype, row->tensors->bias,
                         row->batch * s->batch + row->head * s->head + row->i * s->row + j * s->col);
+}
+
+static bool hidden(const struct row *row, int64_t j) {
+    const attn_bias_strides *s = &row->problem->mask_strides;
+    const int64_t at = row->batch * s->batch + row->head * s->head + row->i * s->row + j * s->col;
+    return row->tensors->mask[at] == 0;
 }
 
 /* A row in which nothing remains. Returns its LSE, as exact_row and twin_row do. */
@@ -198,7 +204,7 @@ static double exact_score(const struct row *row, int64_t j, const float *q, cons
     if (p->bias) {
         s += (double)bias_at(row, j);
     }
-    return s;
+    return p->mask && hidden(row, j) ? -INFINITY : s;
 }
 
 /* The maximum passes over NaN, which shows in the sum instead. `remains` is false where every
@@ -276,7 +282,7 @@ static float twin_score(const struct row *row, int64_t j, const float *q, const 
     if (p->bias) {
         s += bias_at(row, j);
     }
-    return rounded(p->dtype, s);
+    return p->mask && hidden(row, j) ? -INFINITY : rounded(p->dtype, s);
 }
 
 /* As exact_row, step by step. */

@@ -105,5 +105,5 @@ attn_status attn_rows_sample(const attn_problem *problem, uint64_t seed, attn_ro
         }
         rows[i] = rows_at(&resolved, NULL, (int64_t)index);
     }
-    return ATTN_OK;
+    return attn_fail(error, ATTN_OK, "%s", "");
 }

@@ -130,8 +130,8 @@ same() {
     holds "$1" cmp -s "$2" "$3"
 }
 
-# npy FILE TYPE SHAPE [SEED]: a .npy file as NumPy writes it. TYPE f4, f2 or u2 (bfloat16); SHAPE like
-# "2, 3"; values between 0.5 and 2 of either sign, or zeros with SEED 0. awk makes octal escapes and
+# npy FILE TYPE SHAPE [SEED]: a .npy file as NumPy writes it. TYPE f4, f2, u2 (bfloat16), b1 or u1; SHAPE like
+# "2, 3"; values 0 or 1 of b1 and u1, else between 0.5 and 2 of either sign, or zeros with SEED 0. awk makes octal escapes and
 # printf makes bytes, so that neither Python nor NumPy is needed.
 npy() {
     printf "$(awk -v type="$2" -v shape="$3" -v seed="${4:-1}" '
@@ -142,7 +142,7 @@ npy() {
             dims = split(shape, size, /, */)
             count = 1
             for (d = 1; d <= dims; d++) count *= size[d]
-            header = "{\047descr\047: \047<" type "\047, \047fortran_order\047: False, \047shape\047: (" \
+            header = "{\047descr\047: \047" (type ~ /1$/ ? "|" : "<") type "\047, \047fortran_order\047: False, \047shape\047: (" \
                      shape (dims == 1 ? "," : "") "), }"
             while ((length(header) + 11) % 64 != 0) header = header " "
             printf "\\223NUMPY\\001\\000"
@@ -150,8 +150,9 @@ npy() {
             byte(int((length(header) + 1) / 256))
             printf "%s\\n", header
             for (i = 0; i < count; i++) {
-                width = type == "f4" ? 4 : 2
+                width = type == "f4" ? 4 : type ~ /1$/ ? 1 : 2
                 if (seed == 0) { for (b = 0; b < width; b++) byte(0); continue }
+                if (width == 1) { byte(random(4) > 0); continue }
                 sign = random(2) * 128
                 up = random(2)
                 if (type == "f4") { byte(random(256)); byte(random(256)) }

@@ -285,5 +285,6 @@ attn_tensors stand_ins(void) {
     t.cu_seqlens_q = (const int32_t *)0x540000000000;
     t.cu_seqlens_kv = (const int32_t *)0x550000000000;
     t.used_kv = (const int32_t *)0x560000000000;
+    t.mask = (const uint8_t *)0x570000000001;
     return t;
 }

@@ -7,7 +7,7 @@
  *
  * What of the arguments a kernel reads is the family's business: names with fwd_mma_full,
  * fwd_mma_decode and fwd_hopper_decode take everything (of the latter two's blocks, `parts` share a
- * tile), with fwd_hopper_full everything but ALiBi, bias and sink, with fwd_mma or fwd_hopper
+ * tile), with fwd_hopper_full everything but ALiBi, bias, mask and sink, with fwd_mma or fwd_hopper
  * everything but the options, others causal and diagonal alone. The blocks of other fwd_hopper stay
  * and take one tile after the other, so all are reached.
  *
@@ -176,6 +176,12 @@ static double bias_at(const struct attn_args *a, long long batch, long long head
     }
 }
 
+static bool is_hidden(const struct attn_args *a, long long batch, long long head, long long query,
+                      long long key) {
+    return a->mask[batch * a->mask_batch + head * a->mask_head + query * a->mask_row +
+                   key * a->mask_col] == 0;
+}
+
 static double slope_of(const struct attn_args *a, long long batch, long long head) {
     return a->alibi_slopes != NULL ? (double)a->alibi_slopes[batch * a->alibi_batch + head]
                                    : exp2(-8.0 * (double)(head + 1) / a->heads_q);
@@ -206,13 +212,17 @@ static uint64_t hash_rows(uint64_t hash, const uint16_t *first, long long heads,
     return hash;
 }
 
-static uint64_t hash_bias(uint64_t hash, const struct job *job, const struct sequence *s) {
-    for (long long n = 0; n < s->queries * job->args.heads_q; n++) {
+/* Bias and mask. */
+static uint64_t hash_scores(uint64_t hash, const struct job *job, const struct sequence *s) {
+    const struct attn_args *a = &job->args;
+    for (long long n = 0; n < s->queries * a->heads_q; n++) {
         long long begin, end;
-        visible_keys(job, s, n % s->queries, &begin, &end);
+        const long long head = n / s->queries, query = n % s->queries;
+        visible_keys(job, s, query, &begin, &end);
         for (long long key = begin; key < end; key++) {
-            const double bias = bias_at(&job->args, s->batch, n / s->queries, n % s->queries, key);
-            hash = mix_bytes(hash, &bias, sizeof bias);
+            const double bias = a->bias != NULL ? bias_at(a, s->batch, head, query, key) : 0.0;
+            const bool hidden = a->mask != NULL && is_hidden(a, s->batch, head, query, key);
+            hash = mix(mix_bytes(hash, &bias, sizeof bias), hidden);
         }
     }
     return hash;
@@ -232,7 +242,9 @@ static uint64_t hash_inputs(const struct job *job) {
             const double slope = slope_of(a, b, h);
             hash = mix_bytes(hash, &slope, sizeof slope);
         }
-        hash = job->options && a->bias != NULL ? hash_bias(hash, job, &s) : hash;
+        if (job->options && (a->bias != NULL || a->mask != NULL)) {
+            hash = hash_scores(hash, job, &s);
+        }
     }
     return job->options && a->sink != NULL
                ? mix_bytes(hash, a->sink, (size_t)a->heads_q * sizeof *a->sink)
@@ -279,6 +291,9 @@ static float score_of(const struct job *job, const struct sequence *s, long long
     }
     if (a->bias != NULL) {
         score += TO_LOG2 * bias_at(a, s->batch, head, query, key);
+    }
+    if (a->mask != NULL && is_hidden(a, s->batch, head, query, key)) {
+        return -INFINITY;
     }
     return (float)score;
 }
@@ -425,6 +440,7 @@ void fake_compute(const char *kernel, unsigned int blocks, const struct attn_arg
         job.args.alibi = 0;
         job.args.sink = NULL;
         job.args.bias = NULL;
+        job.args.mask = NULL;
     }
     if (job.dtype == NULL || args->tiles_q < 1 || args->heads_q < 1 || args->heads_per_kv < 1 ||
         args->packed_heads < 1 || args->section_heads < 1) {

@@ -45,6 +45,7 @@ struct small *small_make(int64_t heads, int64_t seq_q, int64_t seq_kv, int64_t h
     small.t.k = small.k;
     small.t.v = small.v;
     small.t.bias = small.bias;
+    small.t.mask = small.mask;
     small.t.sink = small.sink;
     small.t.alibi_slopes = small.slopes;
     return &small;
@@ -78,6 +79,9 @@ void small_fill(struct small *small, uint64_t seed) {
     for (int h = 0; h < SMALL_HEADS; h++) {
         small->slopes[h] = 0.25F + 0.25F * random_float(&seed);
         small->sink[h] = random_float(&seed);
+    }
+    for (int i = 0; i < SMALL_MOST; i++) {
+        small->mask[i] = random_float(&seed) > -0.33F ? (uint8_t)(1 + i % 255) : 0;
     }
     small->t.q = store(small->p.dtype, small->q, small->narrow[0]);
     small->t.k = store(small->p.dtype, small->k, small->narrow[1]);

@@ -16,6 +16,7 @@ struct small {
     attn_problem p;
     attn_tensors t; /* all inputs are set; the problem says which of them are used */
     float q[SMALL_MOST], k[SMALL_MOST], v[SMALL_MOST], bias[SMALL_MOST];
+    uint8_t mask[SMALL_MOST]; /* small_fill hides a third */
     float slopes[SMALL_HEADS], sink[SMALL_HEADS];
     uint16_t narrow[4][SMALL_MOST]; /* q, k, v, bias in a dtype of 16 bits */
     double o[SMALL_MOST], lse[SMALL_MOST];

@@ -55,9 +55,9 @@ accepts "plan --json" plan --json --all --seq-q 1 --seq-kv 100 --heads 8 --heads
 is_json "plan --json"
 says "plan --json: variants" '"applies": true'
 accepts "plan of a variant" plan --variant cpu_tile_c --causal top-left --window 3,0 --softcap 30 \
-    --alibi --scale 0.5 --sink --bias --layout bshd --dim 24 --dim-v 40 --tensor-cores never
+    --alibi --scale 0.5 --sink --bias --mask --layout bshd --dim 24 --dim-v 40 --tensor-cores never
 says "plan of a variant" "variant    cpu_tile_c"
-says "plan says the options" "causal window 3,0 softcap 30 alibi bias sink bshd"
+says "plan says the options" "causal window 3,0 softcap 30 alibi bias mask sink bshd"
 
 # ---- attn: values that are known -------------------------------------------------------------
 
@@ -93,6 +93,11 @@ for type in f4 f2 u2; do
     says "$type: names the output" "(2, 4, 5, 6)"
     accepts "$type: bias" attn $files $dtype --bias b.npy --lse l.npy
     says "$type: names the LSE" "(2, 4, 5)"
+    for mask in b1 u1; do
+        npy m.npy $mask "2, 1, 5, 7" 6
+        accepts "$type: mask of $mask" attn $files $dtype --mask m.npy --bias b.npy --lse l.npy
+        says "$type: names the mask" " bias mask"
+    done
     for causal in none top-left bottom-right; do
         accepts "$type: causal $causal" attn $files $dtype --causal $causal --window 2,1 \
             --softcap 5 --scale 0.3 --alibi --lse l.npy
@@ -126,6 +131,20 @@ npy b.npy f4 "2, 3, 37, 41" 0
 accepts "a bias of every element" attn --q q.npy --k k.npy --v v.npy -o all.npy --bias b.npy \
     --variant cpu_tile_c
 same "a broadcast bias is a whole one" o.npy all.npy
+
+# A mask of ones hides nothing, one of zeros everything, and it broadcasts as well.
+for shape in "1" "41" "37, 41" "2, 1, 1, 41" "2, 3, 37, 41"; do
+    npy m.npy b1 "$shape" 5
+    accepts "mask of shape ($shape)" attn --q q.npy --k k.npy --v v.npy -o o.npy --mask m.npy --verify
+done
+raw m.npy 1 "{'descr': '|b1', 'fortran_order': False, 'shape': (1,), }" '\001'
+accepts "a mask of ones" attn --q q.npy --k k.npy --v v.npy -o o.npy --mask m.npy --variant cpu_tile_c
+accepts "no mask" attn --q q.npy --k k.npy --v v.npy -o all.npy --variant cpu_tile_c
+same "a mask of ones is none" o.npy all.npy
+npy m.npy b1 "1" 0
+accepts "a mask of zeros" attn --q q.npy --k k.npy --v v.npy -o o.npy --mask m.npy --verify
+npy all.npy f4 "2, 3, 37, 16" 0
+same "a mask of zeros leaves nothing" o.npy all.npy
 
 # Empty ones.
 npy q.npy f4 "1, 1, 0, 8"
@@ -197,7 +216,7 @@ says "bench: rate" "GFLOP/s"
 says "bench: checked" "66 of 66 rows"
 for dtype in fp32 fp16 bf16; do
     accepts "bench $dtype as JSON" bench $small --device cpu --dtype $dtype --heads-kv 1 --lse \
-        --causal bottom-right --alibi --sink --bias --layout bshd --threads 1 --seed 7 --json
+        --causal bottom-right --alibi --sink --bias --mask --layout bshd --threads 1 --seed 7 --json
     is_json "bench $dtype as JSON"
     says "bench $dtype as JSON: number" '"p50_seconds"'
 done

@@ -133,6 +133,7 @@ npy dim.npy f4 "2, 2, 5, 4"
 npy heads.npy f4 "2, 3, 5, 8"
 npy seq.npy f4 "2, 2, 6, 8"
 npy bias5.npy f4 "1, 1, 1, 1, 1"
+npy mask.npy b1 "3, 4"
 npy none.npy f4 "2, 0, 3, 8"
 
 # attn_kv NAME SENTENCE K V [options]
@@ -162,6 +163,10 @@ attn_kv "bias of 5 dimensions" "bias5.npy: shape" k.npy k.npy --bias bias5.npy
 attn_kv "bias that does not broadcast" "does not broadcast" k.npy k.npy --bias q.npy
 attn_kv "bias of another type" "bits_bias.npy: holds uint16" k.npy k.npy --bias bits_bias.npy
 attn_kv "bias missing" "nix.npy: No such file" k.npy k.npy --bias nix.npy
+attn_kv "mask that does not broadcast" "mask.npy: shape (3, 4) does not broadcast" k.npy k.npy --mask mask.npy
+attn_kv "mask of another type" "q.npy: holds '<f4', expected '|b1' (bool) or '|u1' (uint8)" k.npy k.npy --mask q.npy
+attn_kv "mask missing" "nix.npy: No such file" k.npy k.npy --mask nix.npy
+attn_kv "a mask as bias" "mask.npy: holds '|b1'" k.npy k.npy --bias mask.npy
 attn_kv "softcap" "softcap" k.npy k.npy --softcap -3
 attn_kv "unknown device" "tpu" k.npy k.npy --device tpu
 attn_kv "unknown variant" "no_such" k.npy k.npy --variant no_such

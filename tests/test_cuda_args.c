@@ -72,7 +72,12 @@ AT(cu_seqlens_q, 320);
 AT(cu_seqlens_kv, 328);
 AT(used_kv, 336);
 AT(counters, 344);
-_Static_assert(sizeof(struct attn_args) == 352, "struct attn_args has another size");
+AT(mask, 352);
+AT(mask_batch, 360);
+AT(mask_head, 368);
+AT(mask_row, 376);
+AT(mask_col, 384);
+_Static_assert(sizeof(struct attn_args) == 392, "struct attn_args has another size");
 #undef AT
 #define AT(field, offset)                                                                          \
     _Static_assert(offsetof(struct attn_tma_args, field) == (offset), #field " has moved")
@@ -81,7 +86,7 @@ AT(k, 128);
 AT(v, 256);
 AT(o, 384);
 AT(a, 512);
-_Static_assert(sizeof(struct attn_tma_args) == 896, "struct attn_tma_args has another size");
+_Static_assert(sizeof(struct attn_tma_args) == 960, "struct attn_tma_args has another size");
 
 static bool is_hopper(const attn_variant *variant) {
     return strncmp(variant->family, "fwd_hopper", 10) == 0;
@@ -229,7 +234,7 @@ static void check_sections(const struct attn_args *args, const attn_problem *p, 
     CHECK_EQ(args->section_heads, (args->heads_all + sections - 1) / sections);
 }
 
-static void check_mask(const struct attn_args *args, const attn_problem *p) {
+static void check_bounds(const struct attn_args *args, const attn_problem *p) {
     CHECK_EQ(args->causal != 0, p->causal != ATTN_CAUSAL_NONE);
     CHECK_EQ(args->top_left, p->causal == ATTN_CAUSAL_TOP_LEFT);
     CHECK_EQ(args->left, p->window_left);
@@ -261,6 +266,11 @@ static void check_options(const struct attn_args *args, const attn_problem *p,
     CHECK_EQ(args->bias_row, p->bias ? p->bias_strides.row : 0);
     CHECK_EQ(args->bias_col, p->bias ? p->bias_strides.col : 0);
     CHECK_EQ(args->bias_dtype, p->bias ? (int)p->bias_dtype : 0);
+    CHECK(args->mask == (p->mask ? t->mask : NULL));
+    CHECK_EQ(args->mask_batch, p->mask ? p->mask_strides.batch : 0);
+    CHECK_EQ(args->mask_head, p->mask ? p->mask_strides.head : 0);
+    CHECK_EQ(args->mask_row, p->mask ? p->mask_strides.row : 0);
+    CHECK_EQ(args->mask_col, p->mask ? p->mask_strides.col : 0);
     CHECK(args->cu_seqlens_q == (p->packed ? t->cu_seqlens_q : NULL));
     CHECK(args->cu_seqlens_kv == (p->packed ? t->cu_seqlens_kv : NULL));
     CHECK(args->used_kv == (p->used_kv ? t->used_kv : NULL));
@@ -299,7 +309,7 @@ static void check_launch(const struct fake_call *launch, const attn_problem *p,
     CHECK_EQ(args.packed_heads, packed);
     CHECK_EQ(args.heads_all, p->batch * p->heads_q / packed);
     check_near("scale_log2", args.scale_log2, (double)p->scale * 1.4426950408889634);
-    check_mask(&args, p);
+    check_bounds(&args, p);
     check_sections(&args, p, is_hopper(variant) ? 32.0 : 24.0);
     check_options(&args, p, t);
     const long long all = p->batch * p->heads_q / packed * tiles;
@@ -353,9 +363,10 @@ static void draw_options(uint64_t *rng, uint32_t options, attn_problem *p) {
         attn_option option;
         int percent;
     } all[] = {{ATTN_OPTION_WINDOW, 40}, {ATTN_OPTION_SOFTCAP, 40}, {ATTN_OPTION_ALIBI, 40},
-               {ATTN_OPTION_BIAS, 40},   {ATTN_OPTION_SINK, 40},    {ATTN_OPTION_USED_KV, 40}};
-    bool wants[6];
-    for (int i = 0; i < 6; i++) {
+               {ATTN_OPTION_BIAS, 40},   {ATTN_OPTION_SINK, 40},    {ATTN_OPTION_USED_KV, 40},
+               {ATTN_OPTION_MASK, 40}};
+    bool wants[7];
+    for (int i = 0; i < 7; i++) {
         wants[i] = rng_chance(rng, all[i].percent) && (options & (uint32_t)all[i].option) != 0;
     }
     if (wants[0]) {
@@ -372,6 +383,11 @@ static void draw_options(uint64_t *rng, uint32_t options, attn_problem *p) {
         p->bias_strides.row = rng_range(rng, 0, 1000);
         p->bias_strides.head = rng_range(rng, 0, 1000);
         p->bias_strides.batch = 0;
+    }
+    p->mask = wants[6];
+    if (wants[6] && rng_chance(rng, 50)) {
+        p->mask_strides = (attn_bias_strides){0, rng_range(rng, 0, 1000), rng_range(rng, 0, 1000),
+                                              rng_range(rng, 0, 3)};
     }
     p->sink = wants[4];
     p->used_kv = wants[5];

@@ -104,7 +104,7 @@ TEST(packed_and_empty) {
     if (CHECK(launch != NULL)) {
         const struct attn_args args = args_of(launch);
         CHECK(args.cu_seqlens_q == t.cu_seqlens_q && args.cu_seqlens_kv == t.cu_seqlens_kv);
-        CHECK(args.used_kv == NULL && args.bias == NULL && args.sink == NULL);
+        CHECK(args.used_kv == NULL && args.bias == NULL && args.sink == NULL && args.mask == NULL);
         CHECK_EQ(args.q_head, 61 * 64);
         CHECK_EQ(args.k_head, 77 * 64);
         CHECK_EQ(args.lse_head, 61);

@@ -22,7 +22,7 @@ static attn_context *begin(void) {
 
 /* ---- problems that are refused --------------------------------------------------------------- */
 
-enum { CASES = 23 };
+enum { CASES = 24 };
 
 static const char *spoil(attn_problem *p, int n) {
     switch (n) {
@@ -56,6 +56,7 @@ static const char *spoil(attn_problem *p, int n) {
     case 19: p->scale = 0.0f; return "scale";
     case 20: p->scale = 0x1p70f; return "scale";
     case 21: p->scale = 0x1p-70f; return "scale";
+    case 22: p->mask = true; return "mask";
     default: p->k = (attn_strides){0, 0, 4}; return "k";
     }
 }
@@ -66,7 +67,7 @@ static bool takes(const attn_variant *v, int n) {
         [4] = ATTN_OPTION_WINDOW,     [5] = ATTN_OPTION_WINDOW,     [6] = ATTN_OPTION_SOFTCAP,
         [7] = ATTN_OPTION_ALIBI,      [8] = ATTN_OPTION_SINK,       [9] = ATTN_OPTION_BIAS,
         [10] = ATTN_OPTION_USED_KV,   [11] = ATTN_OPTION_PACKED,    [19] = ATTN_OPTION_ANY_SCALE,
-        [20] = ATTN_OPTION_ANY_SCALE, [21] = ATTN_OPTION_ANY_SCALE,
+        [20] = ATTN_OPTION_ANY_SCALE, [21] = ATTN_OPTION_ANY_SCALE, [22] = ATTN_OPTION_MASK,
     };
     const bool any_dim = v->head_dim_multiple < v->head_dim_max;
     return (v->options & (uint32_t)options[n]) != 0 || (n == 2 && any_dim) ||

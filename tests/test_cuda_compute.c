@@ -39,6 +39,7 @@ static void draw_any(struct recipe *recipe, uint64_t seed) {
     p->alignment = 16;
     recipe->granule = 8;
     p->bias_strides = (attn_bias_strides){ATTN_AUTO, ATTN_AUTO, ATTN_AUTO, ATTN_AUTO};
+    p->mask_strides = p->bias_strides;
     p->seq_q = p->seq_q > 150 ? 150 : p->seq_q;
     p->seq_kv = p->seq_kv > 200 ? 200 : p->seq_kv;
     if (seed % 3 == 0) { /* few queries: heads of a group share a tile */
@@ -60,7 +61,7 @@ static void draw(struct recipe *recipe, uint64_t seed) {
     p->window_left = p->window_right = -1;
     p->softcap = 0;
     p->scale = seed % 4 ? (float)NAN : 0.3f;
-    p->alibi = p->sink = p->bias = p->packed = p->used_kv = false;
+    p->alibi = p->sink = p->bias = p->mask = p->packed = p->used_kv = false;
     p->tensor_cores = ATTN_TENSOR_CORES_AUTO;
     p->alignment = 16;
     p->seq_q = p->seq_q > 150 ? 150 : p->seq_q;
@@ -92,7 +93,7 @@ TEST(drawn_problems) {
 
 /* Every option; how often each one occurred. */
 TEST(drawn_options) {
-    enum { WINDOW, SOFTCAP, ALIBI, BIAS, SINK, PACKED, USED, DIMS, GROUPS, COUNT };
+    enum { WINDOW, SOFTCAP, ALIBI, BIAS, MASK, SINK, PACKED, USED, DIMS, GROUPS, COUNT };
     attn_context *context = begin();
     struct tally tally = {0};
     int failures = 0, seen[COUNT] = {0};
@@ -108,6 +109,7 @@ TEST(drawn_options) {
         seen[SOFTCAP] += p->softcap > 0;
         seen[ALIBI] += p->alibi;
         seen[BIAS] += p->bias;
+        seen[MASK] += p->mask;
         seen[SINK] += p->sink;
         seen[PACKED] += p->packed;
         seen[USED] += p->used_kv;

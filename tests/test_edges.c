@@ -124,7 +124,7 @@ TEST(nothing_to_compute) {
         p.batch = 0;
         forward_empty(p);
         p.seq_q = 5;
-        p.bias = p.used_kv = true;
+        p.bias = p.mask = p.used_kv = true;
         forward_empty(p);
         p = problem_of(dtype, 0, 0);
         forward_empty(p);
@@ -138,7 +138,7 @@ TEST(no_queries_or_no_keys) {
             attn_problem p = problem_of(dtype, 9, 0);
             p.layout = (attn_layout)layout;
             run_blind(&p);
-            p.bias = true;
+            p.bias = p.mask = true;
             run_blind(&p);
             p = problem_of(dtype, 0, 9);
             p.layout = (attn_layout)layout;

@@ -30,7 +30,7 @@ static attn_problem base_problem(void) {
     p.seq_kv = 7;
     p.head_dim = 8;
     p.head_dim_v = 12;
-    p.alibi = p.sink = p.bias = p.used_kv = true;
+    p.alibi = p.sink = p.bias = p.mask = p.used_kv = true;
     return p;
 }
 
@@ -80,6 +80,10 @@ static const struct field fields[] = {
     {FIELD(bias_strides.head), {-1, -35, INT64_MIN + 1}},
     {FIELD(bias_strides.row), {-1, -7, INT64_MIN + 1}},
     {FIELD(bias_strides.col), {-1, -2, INT64_MIN + 1}},
+    {FIELD(mask_strides.batch), {-1, -140, INT64_MIN + 1}},
+    {FIELD(mask_strides.head), {-1, -35, INT64_MIN + 1}},
+    {FIELD(mask_strides.row), {-1, -7, INT64_MIN + 1}},
+    {FIELD(mask_strides.col), {-1, -2, INT64_MIN + 1}},
     {FIELD(tensor_cores), {-1, 3, 99, INT_MIN}},
     {FIELD(alignment), {0, -1, -16, 3, 24, 2, INT_MIN}}, /* 2: below the size of fp32 */
 };
@@ -120,6 +124,7 @@ static void writers_refuse(const attn_problem *p, const char *name, const char *
     t.o = o;
     t.lse = (float *)(void *)lse;
     t.q = t.k = t.v = t.bias = o;
+    t.mask = (const uint8_t *)o;
     t.alibi_slopes = t.sink = t.lse;
     t.used_kv = t.cu_seqlens_q = t.cu_seqlens_kv = (const int32_t *)(const void *)lse;
     memset(rows, 0xFF, sizeof rows);
@@ -321,7 +326,7 @@ TEST(strides_of_single_elements) {
     CHECK_STATUS(attn_problem_check(&p, &why), ATTN_OK, &why);
     p = base_problem();
     p.q = p.k = p.v = (attn_strides){0, 0, 0}; /* inputs broadcast */
-    p.bias_strides = (attn_bias_strides){0, 0, 0, 0};
+    p.bias_strides = p.mask_strides = (attn_bias_strides){0, 0, 0, 0};
     CHECK_STATUS(attn_problem_check(&p, &why), ATTN_OK, &why);
     p.seq_kv = 1;
     p.k.row = INT64_MAX; /* never used, and still no number to compute with */

@@ -27,7 +27,7 @@ static attn_problem base_problem(void) {
     p.seq_kv = 7;
     p.head_dim = 8;
     p.head_dim_v = 12;
-    p.alibi = p.sink = p.bias = p.used_kv = true;
+    p.alibi = p.sink = p.bias = p.mask = p.used_kv = true;
     return p;
 }
 
@@ -100,8 +100,8 @@ TEST(tensors_that_are_missing) {
             return;
         }
         static const char *const words[] = {
-            "q", "k", "v", "o", "bias", "sink", "used_kv", "cu_seqlens_q", "cu_seqlens_kv"};
-        for (int i = 0; i < (packed ? 9 : 7); i++) {
+            "q", "k", "v", "o", "bias", "mask", "sink", "used_kv", "cu_seqlens_q", "cu_seqlens_kv"};
+        for (int i = 0; i < (packed ? 10 : 8); i++) {
             attn_tensors t = bench.s.tensors;
             const void *none = NULL;
             void *const places[] = {&t.q,
@@ -109,6 +109,7 @@ TEST(tensors_that_are_missing) {
                                     &t.v,
                                     &t.o,
                                     &t.bias,
+                                    &t.mask,
                                     &t.sink,
                                     &t.used_kv,
                                     &t.cu_seqlens_q,
@@ -188,13 +189,14 @@ TEST(tensors_that_are_not_asked_for) {
     struct bench bench = {0};
     attn_problem p = base_problem();
     attn_error why;
-    p.bias = p.sink = p.alibi = p.used_kv = false;
+    p.bias = p.mask = p.sink = p.alibi = p.used_kv = false;
     if (!bench_make(&bench, &p)) {
         return;
     }
     attn_tensors t = bench.s.tensors;
     t.bias = t.sink = t.alibi_slopes = (const float *)8;
     t.cu_seqlens_q = t.cu_seqlens_kv = t.used_kv = (const int32_t *)8;
+    t.mask = (const uint8_t *)8;
     CHECK_STATUS(
         attn_forward(bench.plan, &t, bench.workspace.data, bench.workspace.size, NULL, &why),
         ATTN_OK, &why);

@@ -57,6 +57,11 @@ static double score(const struct sample *s, int64_t b, int64_t h, int64_t i, int
         value += element(p->bias_dtype, s->tensors.bias,
                          b * t->batch + h * t->head + i * t->row + j * t->col);
     }
+    if (p->mask) {
+        const attn_bias_strides *t = &p->mask_strides;
+        const int64_t at = b * t->batch + h * t->head + i * t->row + j * t->col;
+        value = s->tensors.mask[at] != 0 ? value : -INFINITY;
+    }
     return value;
 }
 

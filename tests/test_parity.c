@@ -197,12 +197,26 @@ static void set_option(struct recipe *r, int option) {
     case 25: p->heads_kv = -1; break;
     case 26: p->head_dim_v = 24; break;
     case 27: p->tensor_cores = ATTN_TENSOR_CORES_NEVER; break;
+    case 28: p->mask = true; break;
+    case 29:
+        p->mask = true;
+        p->mask_strides = (attn_bias_strides){p->seq_kv, 0, 0, 1};
+        break;
+    case 30:
+        p->mask = true;
+        p->mask_strides = (attn_bias_strides){0, 0, 1, p->seq_q};
+        break;
+    case 31:
+        p->mask = p->bias = p->sink = p->alibi = true;
+        p->causal = ATTN_CAUSAL_BOTTOM_RIGHT;
+        p->window_left = 20;
+        break;
     default: p->alignment = (int32_t)attn_dtype_size(p->dtype);
     }
 }
 
 TEST(options) {
-    enum { OPTIONS = 29 };
+    enum { OPTIONS = 33 };
     if (!open_contexts()) {
         return;
     }

@@ -43,11 +43,12 @@ TEST(defaults) {
     CHECK_EQ(p.window_left, -1);
     CHECK_EQ(p.window_right, -1);
     CHECK(same(p.softcap, 0.0f));
-    CHECK(!p.alibi && !p.sink && !p.bias && !p.packed && !p.used_kv);
+    CHECK(!p.alibi && !p.sink && !p.bias && !p.mask && !p.packed && !p.used_kv);
     CHECK_EQ(p.alibi_batch_stride, 0);
     CHECK_EQ(p.bias_dtype, ATTN_FP32);
     CHECK(p.bias_strides.batch == ATTN_AUTO && p.bias_strides.head == ATTN_AUTO &&
           p.bias_strides.row == ATTN_AUTO && p.bias_strides.col == ATTN_AUTO);
+    CHECK(memcmp(&p.mask_strides, &p.bias_strides, sizeof p.mask_strides) == 0);
     CHECK_EQ(p.total_q, 0);
     CHECK_EQ(p.total_kv, 0);
     CHECK_EQ(p.tensor_cores, ATTN_TENSOR_CORES_AUTO);
@@ -67,7 +68,8 @@ TEST(init_of_the_other_structs) {
     CHECK(!options.device && !options.driver);
     CHECK_EQ(options.threads, 0);
     CHECK_EQ(t.size, sizeof t);
-    CHECK(!t.q && !t.k && !t.v && !t.o && !t.lse && !t.bias && !t.alibi_slopes && !t.sink);
+    CHECK(!t.q && !t.k && !t.v && !t.o && !t.lse && !t.bias && !t.mask && !t.alibi_slopes &&
+          !t.sink);
     CHECK(!t.cu_seqlens_q && !t.cu_seqlens_kv && !t.used_kv);
 }
 
@@ -97,6 +99,7 @@ TEST(resolved_strides) {
     CHECK_EQ(r.bias_strides.head, 5 * 7);
     CHECK_EQ(r.bias_strides.row, 7);
     CHECK_EQ(r.bias_strides.col, 1);
+    CHECK(memcmp(&r.mask_strides, &r.bias_strides, sizeof r.mask_strides) == 0);
     p.layout = ATTN_BSHD;
     CHECK_STATUS(attn_problem_resolve(&p, &r, &why), ATTN_OK, &why);
     CHECK(strides_are(&r.q, 5 * 6 * 16, 16, 6 * 16));

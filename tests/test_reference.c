@@ -198,6 +198,13 @@ static bool sees(const attn_problem *p, int64_t i, int64_t j) {
     return left && right;
 }
 
+/* By its bounds and by the mask. */
+static bool formula_sees(const struct formula *m, int64_t b, int64_t h, int64_t i, int64_t j) {
+    const attn_problem *p = &m->f->p;
+    const int64_t at = ((b * p->heads_q + h) * p->seq_q + i) * p->seq_kv + j;
+    return sees(p, i, j) && (!p->mask || m->f->mask[at] != 0);
+}
+
 static double formula_score(const struct formula *m, int64_t b, int64_t h, int64_t i, int64_t j) {
     const attn_problem *p = &m->f->p;
     const int64_t g = h * m->heads_kv / p->heads_q;
@@ -227,7 +234,7 @@ static void check_formula_row(const struct formula *m, int64_t b, int64_t h, int
     const int64_t g = h * m->heads_kv / p->heads_q;
     double sum = p->sink ? exp((double)m->f->sink[h]) : 0.0;
     for (int64_t j = 0; j < p->seq_kv; j++) {
-        sum += sees(p, i, j) ? exp(formula_score(m, b, h, i, j)) : 0.0;
+        sum += formula_sees(m, b, h, i, j) ? exp(formula_score(m, b, h, i, j)) : 0.0;
     }
     const double lse = log(sum);
     CHECK_MSG(near(m->f->lse[row], lse, 1e-12), "lse[%d] = %.17g, expected %.17g", (int)row,
@@ -237,7 +244,7 @@ static void check_formula_row(const struct formula *m, int64_t b, int64_t h, int
         for (int64_t j = 0; j < p->seq_kv; j++) {
             const double v =
                 (double)m->f->v[((b * m->heads_kv + g) * p->seq_kv + j) * m->dim_v + d];
-            o += sees(p, i, j) ? exp(formula_score(m, b, h, i, j) - lse) * v : 0.0;
+            o += formula_sees(m, b, h, i, j) ? exp(formula_score(m, b, h, i, j) - lse) * v : 0.0;
         }
         const double got = m->f->o[row * m->dim_v + d];
         CHECK_MSG(near(got, o, 1e-12), "o[%d][%d] = %.17g, expected %.17g", (int)row, (int)d, got,
@@ -258,11 +265,12 @@ static void set_options(struct small *f, unsigned bits) {
     p->sink = (bits & 32) != 0;
     p->heads_kv = bits & 64 ? 2 : -1;
     p->head_dim_v = bits & 128 ? 3 : -1;
+    p->mask = (bits & 256) != 0;
 }
 
 TEST(every_option_agrees_with_a_second_program) {
     static const int64_t lengths[][2] = {{5, 7}, {7, 5}, {6, 6}, {1, 9}};
-    for (unsigned options = 0; options < 3 * 256; options++) {
+    for (unsigned options = 0; options < 3 * 512; options++) {
         const int64_t *length = lengths[options % 4];
         struct small *f = small_make(4, length[0], length[1], 9);
         f->p.batch = 2;

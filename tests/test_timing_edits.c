@@ -118,6 +118,8 @@ static const struct words {
     {"\"scale\": 0.125", "\"scale\": 0.25", "ways, expected 6"},
     {"\"softcap\": 0", "\"softcap\": 30", "ways, expected 6"},
     {"\"sink\": false", "\"sink\": true", "ways, expected 6"},
+    {"\"bias\": false,", "\"bias\": false, \"mask\": true,", "ways, expected 6"},
+    {"\"bias\": false,", "\"bias\": false, \"mask\": false,", "in other words"},
     {"\"layout\": \"bhsd\"", "\"layout\": \"bshd\"", "ways, expected 6"},
     {"\"window_left\": -1", "\"window_left\": 64", "ways, expected 6"},
 };

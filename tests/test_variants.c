@@ -181,7 +181,7 @@ TEST(something_takes_everything) {
         p.head_dim = dims[n / 3];
         p.head_dim_v = dims[3 - n / 3];
         p.softcap = 9.0f;
-        p.alibi = p.sink = p.bias = p.packed = p.used_kv = true;
+        p.alibi = p.sink = p.bias = p.mask = p.packed = p.used_kv = true;
         p.total_q = p.total_kv = 100;
         p.window_left = 3;
         p.causal = ATTN_CAUSAL_TOP_LEFT;
@@ -225,6 +225,9 @@ static void ask_alibi(attn_problem *p) {
 static void ask_bias(attn_problem *p) {
     p->bias = true;
 }
+static void ask_mask(attn_problem *p) {
+    p->mask = true;
+}
 static void ask_sink(attn_problem *p) {
     p->sink = true;
 }
@@ -254,6 +257,7 @@ static const struct {
     {ATTN_OPTION_SOFTCAP, "softcap", ask_softcap},
     {ATTN_OPTION_ALIBI, "alibi", ask_alibi},
     {ATTN_OPTION_BIAS, "bias", ask_bias},
+    {ATTN_OPTION_MASK, "mask", ask_mask},
     {ATTN_OPTION_SINK, "sink", ask_sink},
     {ATTN_OPTION_PACKED, "packed", ask_packed},
     {ATTN_OPTION_USED_KV, "used_kv", ask_used_kv},

@@ -204,6 +204,8 @@ TEST(every_option) {
     edge.problem.bias = true;
     edge.problem.window_left = 900;
     try_parts(&edge);
+    edge.problem.mask = true;
+    try_parts(&edge);
 }
 
 /* A key that outweighs all others lies in one part, which need not be the first. */

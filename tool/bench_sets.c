@@ -75,7 +75,8 @@ bool sets_plan(struct bench_sets *sets, int most, attn_error *why) {
     const double size = (double)attn_dtype_size(p->dtype);
     const double bytes = (queries + keys) * (double)(p->head_dim + p->head_dim_v) * size;
     const double more = queries * (double)p->head_dim_v * size + /* O as it is expected */
-                        (p->bias ? 4.0 * (double)p->seq_q * (double)p->seq_kv : 0.0);
+                        (p->bias ? 4.0 : 0.0) * (double)p->seq_q * (double)p->seq_kv +
+                        (p->mask ? 1.0 : 0.0) * (double)p->seq_q * (double)p->seq_kv;
     const double memory = (double)device_memory_free(sets->runner->memory);
     if (bytes + more > MEMORY_SHARE * memory) {
         return explain(why, "the tensors need %.1f GiB, %s has %.1f GiB of memory",
@@ -123,13 +124,22 @@ static void fill_normal(struct random *random, attn_dtype dtype, void *values, i
     }
 }
 
-/* Bias and sink; in the device's memory they are those of tensors[0]. */
+/* Hides every other key, at random: no tile is empty, and none is full. */
+static void fill_mask(struct random *random, uint8_t *mask, int64_t count) {
+    for (int64_t i = 0; i < count; i++) {
+        mask[i] = (uint8_t)random_below(random, 2);
+    }
+}
+
+/* Bias, sink and mask; in the device's memory they are those of tensors[0]. Counted in words. */
 static bool make_options(struct bench_sets *sets, attn_error *why) {
+    enum { BIAS, SINK, MASK, OPTIONS };
     const attn_problem *p = sets->problem;
-    const int64_t count[2] = {p->bias ? p->seq_q * p->seq_kv : 0, p->sink ? p->heads_q : 0};
-    const bool wanted[2] = {p->bias, p->sink};
-    void *host[2] = {NULL, NULL}, *device[2] = {NULL, NULL};
-    for (int i = 0; i < 2; i++) {
+    const int64_t pairs = p->seq_q * p->seq_kv;
+    const int64_t count[OPTIONS] = {pairs, p->heads_q, (pairs + 3) / 4};
+    const bool wanted[OPTIONS] = {p->bias, p->sink, p->mask};
+    void *host[OPTIONS] = {NULL}, *device[OPTIONS] = {NULL};
+    for (int i = 0; i < OPTIONS; i++) {
         if (!wanted[i]) {
             continue;
         }
@@ -137,16 +147,22 @@ static bool make_options(struct bench_sets *sets, attn_error *why) {
         if (host[i] == NULL) {
             return explain(why, "out of memory for the tensors");
         }
-        fill_normal(&sets->random, ATTN_FP32, host[i], count[i]);
+        if (i == MASK) {
+            fill_mask(&sets->random, host[i], 4 * count[i]);
+        } else {
+            fill_normal(&sets->random, ATTN_FP32, host[i], count[i]);
+        }
         device[i] = on_gpu(sets) ? device_copy(sets, host[i], count[i], ATTN_FP32, why) : host[i];
         if (device[i] == NULL) {
             return false;
         }
     }
-    sets->host.bias = host[0];
-    sets->host.sink = host[1];
-    sets->tensors[0].bias = device[0];
-    sets->tensors[0].sink = device[1];
+    sets->host.bias = host[BIAS];
+    sets->host.sink = host[SINK];
+    sets->host.mask = host[MASK];
+    sets->tensors[0].bias = device[BIAS];
+    sets->tensors[0].sink = device[SINK];
+    sets->tensors[0].mask = device[MASK];
     return true;
 }
 
@@ -192,7 +208,7 @@ static bool upload(struct bench_sets *sets, int set, attn_error *why) {
             return false;
         }
     }
-    *t = sets->tensors[0]; /* bias and sink */
+    *t = sets->tensors[0]; /* bias, sink and mask */
     t->q = copies[0];
     t->k = copies[1];
     t->v = copies[2];

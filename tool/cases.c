@@ -148,7 +148,7 @@ static void draw_sizes(uint64_t *rng, attn_problem *p) {
     p->head_dim_v = p->head_dim_v == p->head_dim && rng_chance(rng, 50) ? -1 : p->head_dim_v;
 }
 
-static void draw_mask(uint64_t *rng, attn_problem *p) {
+static void draw_bounds(uint64_t *rng, attn_problem *p) {
     if (rng_chance(rng, 45)) {
         p->causal = rng_chance(rng, 50) ? ATTN_CAUSAL_TOP_LEFT : ATTN_CAUSAL_BOTTOM_RIGHT;
     }
@@ -163,12 +163,8 @@ static void draw_mask(uint64_t *rng, attn_problem *p) {
     }
 }
 
-static void draw_bias(uint64_t *rng, struct recipe *recipe) {
-    attn_problem *p = &recipe->problem;
-    attn_bias_strides *s = &p->bias_strides;
-    p->bias = true;
-    p->bias_dtype = (attn_dtype)rng_range(rng, 0, 2);
-    recipe->masking_bias = rng_chance(rng, 30);
+/* Of a bias or a mask. */
+static void draw_strides(uint64_t *rng, const attn_problem *p, attn_bias_strides *s) {
     switch (rng_range(rng, 0, 3)) {
     case 0: break; /* ATTN_AUTO */
     case 1:        /* keys far apart, rows close */
@@ -184,6 +180,23 @@ static void draw_bias(uint64_t *rng, struct recipe *recipe) {
         s->head *= rng_chance(rng, 50);
         s->row *= rng_chance(rng, 60);
         s->col *= rng_chance(rng, 80);
+    }
+}
+
+static void draw_bias(uint64_t *rng, struct recipe *recipe) {
+    attn_problem *p = &recipe->problem;
+    p->bias = true;
+    p->bias_dtype = (attn_dtype)rng_range(rng, 0, 2);
+    recipe->masking_bias = rng_chance(rng, 30);
+    draw_strides(rng, p, &p->bias_strides);
+}
+
+void recipe_draw_mask(struct recipe *recipe) {
+    uint64_t state = recipe->seed ^ 0x3A5C, *rng = &state;
+    attn_problem *p = &recipe->problem;
+    p->mask = rng_chance(rng, 25);
+    if (p->mask) {
+        draw_strides(rng, p, &p->mask_strides);
     }
 }
 
@@ -221,7 +234,7 @@ void recipe_draw(struct recipe *recipe, uint64_t seed) {
     p->dtype = (attn_dtype)rng_range(rng, 0, 2);
     p->layout = (attn_layout)rng_range(rng, 0, 1);
     draw_sizes(rng, p);
-    draw_mask(rng, p);
+    draw_bounds(rng, p);
     draw_options(rng, recipe);
     p->packed = rng_chance(rng, 20);
     p->batch += p->packed ? rng_range(rng, 0, 3) : 0;
@@ -242,6 +255,15 @@ void recipe_draw(struct recipe *recipe, uint64_t seed) {
         p->seq_kv = p->seq_q = p->seq_q < p->seq_kv ? p->seq_q : p->seq_kv;
         p->head_dim_v = -1;
     }
+    recipe_draw_mask(recipe);
+}
+
+static const char *print_strides(const attn_bias_strides *s, char *buffer, size_t size) {
+    snprintf(buffer, size, "%lld,%lld,%lld,%lld", s->batch == ATTN_AUTO ? -1 : (long long)s->batch,
+             s->head == ATTN_AUTO ? -1 : (long long)s->head,
+             s->row == ATTN_AUTO ? -1 : (long long)s->row,
+             s->col == ATTN_AUTO ? -1 : (long long)s->col);
+    return buffer;
 }
 
 const char *recipe_print(const struct recipe *recipe, char *buffer, size_t size) {
@@ -251,19 +273,19 @@ const char *recipe_print(const struct recipe *recipe, char *buffer, size_t size)
                                                 "tiny",   "one-hot", "growing"};
     static const char *const arrangements[] = {"given", "gaps", "fused", "broadcast", "mixed"};
     const attn_problem *p = &recipe->problem;
-    const attn_bias_strides *b = &p->bias_strides;
-    char bias[160] = "";
+    char bias[160] = "", mask[160] = "", strides[100];
     if (p->bias) {
-        snprintf(bias, sizeof bias, " bias(%s%s %lld,%lld,%lld,%lld)", dtypes[p->bias_dtype],
+        snprintf(bias, sizeof bias, " bias(%s%s %s)", dtypes[p->bias_dtype],
                  recipe->masking_bias ? " -inf" : "",
-                 b->batch == ATTN_AUTO ? -1 : (long long)b->batch,
-                 b->head == ATTN_AUTO ? -1 : (long long)b->head,
-                 b->row == ATTN_AUTO ? -1 : (long long)b->row,
-                 b->col == ATTN_AUTO ? -1 : (long long)b->col);
+                 print_strides(&p->bias_strides, strides, sizeof strides));
+    }
+    if (p->mask) {
+        snprintf(mask, sizeof mask, " mask(%s)",
+                 print_strides(&p->mask_strides, strides, sizeof strides));
     }
     snprintf(buffer, size,
              "seed %llu: %s B%lld H%lld/%lld S%lld/%lld D%lld/%lld %s %s %s scale %g%s"
-             " window %lld,%lld softcap %g%s%s%s%s%s%s align %d%s",
+             " window %lld,%lld softcap %g%s%s%s%s%s%s%s align %d%s",
              (unsigned long long)recipe->seed, dtypes[p->dtype], (long long)p->batch,
              (long long)p->heads_q, (long long)p->heads_kv, (long long)p->seq_q,
              (long long)p->seq_kv, (long long)p->head_dim, (long long)p->head_dim_v,
@@ -271,7 +293,7 @@ const char *recipe_print(const struct recipe *recipe, char *buffer, size_t size)
              distributions[recipe->distribution], (double)p->scale, causals[p->causal],
              (long long)p->window_left, (long long)p->window_right, (double)p->softcap,
              p->alibi ? " alibi" : "", p->alibi && recipe->slopes ? "(given)" : "",
-             p->sink ? " sink" : "", bias, p->packed ? " packed" : "", p->used_kv ? " used" : "",
-             p->alignment, recipe->lse ? " lse" : "");
+             p->sink ? " sink" : "", bias, mask, p->packed ? " packed" : "",
+             p->used_kv ? " used" : "", p->alignment, recipe->lse ? " lse" : "");
     return buffer;
 }

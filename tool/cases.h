@@ -6,7 +6,8 @@
  * A recipe says what to build, a sample is the built thing: problem, tensors, memory. Everything
  * that no kernel may look at or write to (guard bands, stride gaps, keys that no query sees, bias
  * of invisible pairs, keys past used_kv) holds bytes 0xFF, which is a NaN in every dtype and -1 as
- * an integer; so do O and LSE before a run. Beyond the bands lie pages without access.
+ * an integer; so do K of keys that a mask hides from every query, and O and LSE before a run.
+ * Beyond the bands lie pages without access.
  *
  * Invariant: strides and visibility are worked out here from the words of attn.h, never by asking
  * the library; the same seed builds the same bytes on every machine.
@@ -79,6 +80,10 @@ void recipe_init(struct recipe *recipe, const attn_problem *problem, uint64_t se
 /* A problem drawn from the seed: any dtype, layout and combination of options. */
 void recipe_draw(struct recipe *recipe, uint64_t seed);
 
+/* Gives one problem in four a mask, of any strides, from bits of its own: the rest of what a seed
+ * draws does not depend on it. The sizes must be final. */
+void recipe_draw_mask(struct recipe *recipe);
+
 /* As one line, for a failure message. */
 const char *recipe_print(const struct recipe *recipe, char *buffer, size_t size);
 
@@ -87,13 +92,16 @@ struct sample {
     attn_problem problem; /* recipe.problem with the arrangement's strides (packed: the totals) */
     attn_problem full;    /* the same with every default replaced */
     attn_tensors tensors;
-    struct guarded qkv[3], o, lse, bias, slopes, sink, cu_q, cu_kv, used;
+    struct guarded qkv[3], o, lse, bias, mask, slopes, sink, cu_q, cu_kv, used;
     uint64_t inputs; /* hash of every input byte */
 };
 
 /* Builds the sample and remembers its line for a report on SIGSEGV. False: out of memory. */
 bool sample_make(struct sample *sample, const struct recipe *recipe);
 void sample_free(struct sample *sample);
+
+/* The last part of sample_make: bias, mask, slopes and sink, where they are asked for. */
+bool sample_make_extras(struct sample *sample, uint64_t *rng);
 
 int64_t sample_rows_q(const struct sample *sample, int64_t batch); /* of this sequence */
 int64_t sample_rows_kv(const struct sample *sample, int64_t batch);

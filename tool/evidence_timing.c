@@ -113,6 +113,7 @@ static bool read_extras(const struct json_value *from, attn_problem *problem) {
     return layout_place >= 0 && cores_place >= 0 &&
            read_flag(json_at(from, "alibi"), &problem->alibi) &&
            read_flag(json_at(from, "bias"), &problem->bias) &&
+           read_flag(json_at(from, "mask"), &problem->mask) &&
            read_flag(json_at(from, "sink"), &problem->sink) &&
            read_real(json_at(from, "scale"), true, &problem->scale) &&
            read_real(json_at(from, "softcap"), false, &problem->softcap);
@@ -133,7 +134,7 @@ bool read_problem(const struct json_value *from, attn_problem *problem) {
 /* ---- what was timed -------------------------------------------------------------------------- */
 
 /* Mode, cache and problem as numbers, so that what is the same in other words is the same. */
-enum { SUBJECT_PARTS = 20 };
+enum { SUBJECT_PARTS = 21 };
 struct subject {
     int64_t parts[SUBJECT_PARTS];
     size_t index; /* of the timing */
@@ -178,6 +179,7 @@ static bool read_subject(const struct json_value *timing, size_t index, attn_pro
                   bits_of(p->softcap),
                   p->alibi,
                   p->bias,
+                  p->mask,
                   p->sink,
                   p->tensor_cores},
         .index = index,

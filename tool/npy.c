@@ -24,10 +24,21 @@ static const struct type_info TYPES[] = {
     [NPY_UINT16] = {"<u2", "uint16", 2},   [NPY_FLOAT64] = {"<f8", "float64", 8},
     [NPY_INT8] = {"|i1", "int8", 1},       [NPY_INT16] = {"<i2", "int16", 2},
     [NPY_INT32] = {"<i4", "int32", 4},     [NPY_INT64] = {"<i8", "int64", 8},
-    [NPY_UINT8] = {"|u1", "uint8", 1},     [NPY_UINT32] = {"<u4", "uint32", 4},
-    [NPY_UINT64] = {"<u8", "uint64", 8},
+    [NPY_UINT32] = {"<u4", "uint32", 4},   [NPY_UINT64] = {"<u8", "uint64", 8},
+    [NPY_UINT8] = {"|u1", "uint8", 1},     [NPY_BOOL] = {"|b1", "bool", 1},
 };
-enum { TYPES_OF_ATTENTION = NPY_UINT16 + 1, TYPES_ALL = sizeof TYPES / sizeof *TYPES };
+
+/* The types that a caller takes. */
+struct types {
+    enum npy_type first, last;
+    const char *names, *descrs;
+};
+static const struct types OF_ATTENTION = {NPY_FLOAT32, NPY_UINT16, "float32, float16 or uint16",
+                                          "'<f4' (float32), '<f2' (float16) or '<u2' (bfloat16)"},
+                          OF_NUMBERS = {NPY_FLOAT32, NPY_UINT8, "numbers",
+                                        "'<f8', '<f4', '<f2' or an integer like '<i4'"},
+                          OF_MASKS = {NPY_UINT8, NPY_BOOL, "bool or uint8",
+                                      "'|b1' (bool) or '|u1' (uint8)"};
 
 const char *npy_type_name(enum npy_type type) {
     return TYPES[type].name;
@@ -54,7 +65,7 @@ const char *npy_shape_text(const int64_t *shape, int dims, char *buffer, size_t 
 /* A text that ends with NUL, and the place up to which it was understood. */
 struct cursor {
     const char *at;
-    int types; /* how many of TYPES are welcome */
+    const struct types *types;
 };
 
 static void skip_space(struct cursor *c) {
@@ -104,27 +115,19 @@ static bool take_descr(struct cursor *c, struct npy *array, attn_error *why) {
     char descr[32];
     skip_space(c);
     if (*c->at == '[') {
-        return explain(why, "holds records, expected a plain array of %s",
-                       c->types == TYPES_ALL ? "numbers" : "float32, float16 or uint16");
+        return explain(why, "holds records, expected a plain array of %s", c->types->names);
     }
     if (!take_string(c, descr, sizeof descr)) {
         return explain(why, "malformed header: 'descr' is not a type");
     }
-    for (int type = 0; type < c->types; type++) {
+    for (int type = (int)c->types->first; type <= (int)c->types->last; type++) {
         if (strcmp(descr, TYPES[type].descr) == 0) {
             array->type = (enum npy_type)type;
             return true;
         }
     }
-    if (c->types == TYPES_ALL) {
-        return explain(why, "holds '%s', expected '<f8', '<f4', '<f2' or an integer like '<i4'",
-                       descr);
-    }
-    if (descr[0] == '>') {
-        return explain(why, "holds big-endian '%s', expected '<f4', '<f2' or '<u2'", descr);
-    }
-    return explain(why, "holds '%s', expected '<f4' (float32), '<f2' (float16) or '<u2' (bfloat16)",
-                   descr);
+    return explain(why, "holds %s'%s', expected %s", descr[0] == '>' ? "big-endian " : "", descr,
+                   c->types->descrs);
 }
 
 static bool take_order(struct cursor *c, attn_error *why) {
@@ -165,7 +168,8 @@ static bool take_shape(struct cursor *c, struct npy *array, attn_error *why) {
     return true;
 }
 
-static bool parse_header(const char *text, int types, struct npy *array, attn_error *why) {
+static bool parse_header(const char *text, const struct types *types, struct npy *array,
+                         attn_error *why) {
     struct cursor cursor = {text, types};
     static const char *const names[3] = {"descr", "fortran_order", "shape"};
     bool seen[3] = {false, false, false};
@@ -223,7 +227,7 @@ static bool read_exactly(FILE *in, void *buffer, size_t size, const char *what, 
     return explain(why, "truncated: the file ends within %s", what);
 }
 
-static bool read_header(FILE *in, int types, struct npy *array, attn_error *why) {
+static bool read_header(FILE *in, const struct types *types, struct npy *array, attn_error *why) {
     unsigned char preamble[8];
     if (!read_exactly(in, preamble, sizeof preamble, "its first 8 bytes", why)) {
         return false;
@@ -340,7 +344,7 @@ static bool read_data(FILE *in, struct npy *array, attn_error *why) {
     return true;
 }
 
-static bool read_array(FILE *in, int types, struct npy *array, attn_error *why) {
+static bool read_array(FILE *in, const struct types *types, struct npy *array, attn_error *why) {
     *array = (struct npy){0};
     if (read_header(in, types, array, why) && count_bytes(array, why) &&
         read_data(in, array, why)) {
@@ -350,7 +354,8 @@ static bool read_array(FILE *in, int types, struct npy *array, attn_error *why) 
     return false;
 }
 
-static bool load_array(const char *path, int types, struct npy *array, attn_error *why) {
+static bool load_array(const char *path, const struct types *types, struct npy *array,
+                       attn_error *why) {
     *array = (struct npy){0};
     FILE *in = fopen(path, "rb");
     if (in == NULL) {
@@ -362,15 +367,19 @@ static bool load_array(const char *path, int types, struct npy *array, attn_erro
 }
 
 bool npy_read(FILE *in, struct npy *array, attn_error *why) {
-    return read_array(in, TYPES_OF_ATTENTION, array, why);
+    return read_array(in, &OF_ATTENTION, array, why);
 }
 
 bool npy_load(const char *path, struct npy *array, attn_error *why) {
-    return load_array(path, TYPES_OF_ATTENTION, array, why);
+    return load_array(path, &OF_ATTENTION, array, why);
 }
 
 bool npy_load_any(const char *path, struct npy *array, attn_error *why) {
-    return load_array(path, TYPES_ALL, array, why);
+    return load_array(path, &OF_NUMBERS, array, why);
+}
+
+bool npy_load_mask(const char *path, struct npy *array, attn_error *why) {
+    return load_array(path, &OF_MASKS, array, why);
 }
 
 bool npy_write(FILE *out, const struct npy *array) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * npy.h - NumPy's .npy files, versions 1.0, 2.0 and 3.0: float32, float16 and uint16 (which is how
- * bfloat16 travels), little-endian, C order. Anything else gets a sentence; float64 and the other
- * integers do too, unless the caller asks for any type.
+ * bfloat16 travels), little-endian, C order; for a mask bool and uint8. Anything else gets a
+ * sentence; float64 and the other integers do too, unless the caller asks for any number.
  *
  *     "\x93NUMPY" | major | minor | header length (2 or 4 bytes) | header, a Python dict | data
  *     {'descr': '<f4', 'fortran_order': False, 'shape': (2, 8, 512, 64), }   ... spaces, '\n'
@@ -25,7 +25,8 @@ enum {
     NPY_ALIGNMENT = 64      /* of npy.data */
 };
 
-/* The first three are those of attention; only npy_load_any reads the others. */
+/* The first three are those of attention, the last two those of a mask; npy_load_any reads all but
+ * the last. */
 enum npy_type {
     NPY_FLOAT32,
     NPY_FLOAT16,
@@ -35,9 +36,10 @@ enum npy_type {
     NPY_INT16,
     NPY_INT32,
     NPY_INT64,
-    NPY_UINT8,
     NPY_UINT32,
-    NPY_UINT64
+    NPY_UINT64,
+    NPY_UINT8,
+    NPY_BOOL
 };
 
 struct npy {
@@ -62,8 +64,11 @@ bool npy_read(FILE *in, struct npy *array, attn_error *why);
 /* The same for a path. */
 bool npy_load(const char *path, struct npy *array, attn_error *why);
 
-/* The same, of any type above. */
+/* The same, of any number above. */
 bool npy_load_any(const char *path, struct npy *array, attn_error *why);
+
+/* The same of bool or uint8. */
+bool npy_load_mask(const char *path, struct npy *array, attn_error *why);
 
 /* Writes version 1.0. False where a write failed; errno says why. */
 bool npy_write(FILE *out, const struct npy *array);

@@ -86,7 +86,7 @@ enum run_result run_sample(const struct target *target, struct sample *sample,
                            const attn_problem *problem, attn_error *why);
 
 /* The sample in the device's memory. On a CPU that is where it is already. */
-enum { MIRROR_BLOCKS = 11 };
+enum { MIRROR_BLOCKS = 12 };
 struct mirror {
     struct device *device;
     unsigned char *blocks[MIRROR_BLOCKS]; /* with bands; NULL where the sample has no such tensor */

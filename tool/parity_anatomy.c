@@ -255,7 +255,7 @@ static void say_growth(struct words *words, const struct target *t, struct sampl
                        const struct expectation *before) {
     const attn_problem *p = &s->full;
     const int64_t block = t->variant.block_kv > 0 ? t->variant.block_kv : 64;
-    if (p->packed || p->used_kv || p->bias || p->window_left >= 0 || p->seq_kv == 0) {
+    if (p->packed || p->used_kv || p->bias || p->mask || p->window_left >= 0 || p->seq_kv == 0) {
         return; /* fewer keys would be another problem, with keys that were never filled */
     }
     int64_t right_up_to = 0, wrong_from = -1;

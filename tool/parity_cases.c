@@ -179,7 +179,7 @@ static bool wants(uint64_t *rng, const attn_variant *v, attn_option option, int 
     return rng_chance(rng, percent) && (v->options & (uint32_t)option) != 0;
 }
 
-static void draw_mask(uint64_t *rng, const attn_variant *v, attn_problem *p) {
+static void draw_bounds(uint64_t *rng, const attn_variant *v, attn_problem *p) {
     if (rng_chance(rng, 45)) {
         p->causal = rng_chance(rng, 50) ? ATTN_CAUSAL_TOP_LEFT : ATTN_CAUSAL_BOTTOM_RIGHT;
     }
@@ -297,7 +297,7 @@ static void draw_recipe(const struct target *t, struct parity_case *drawn, uint6
     if (drawn->kind == CASE_LARGE) {
         draw_large(rng, t, attempt, p);
     }
-    draw_mask(rng, v, p);
+    draw_bounds(rng, v, p);
     if (attempt < SIMPLEST_AFTER) {
         draw_options(rng, v, recipe);
     }
@@ -321,6 +321,10 @@ static void draw_recipe(const struct target *t, struct parity_case *drawn, uint6
     if (recipe->arrangement == ARRANGE_FUSED) {
         p->seq_kv = p->seq_q = p->seq_q < p->seq_kv || p->seq_kv < 2 ? p->seq_q : p->seq_kv;
         p->head_dim_v = -1;
+    }
+    const bool plain = drawn->kind == CASE_PLAIN || drawn->kind == CASE_LARGE;
+    if (plain && attempt < SIMPLEST_AFTER && (v->options & (uint32_t)ATTN_OPTION_MASK) != 0) {
+        recipe_draw_mask(recipe);
     }
 }
 

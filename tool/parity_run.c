@@ -23,9 +23,9 @@ enum { BAND = 4096 };
 enum { BLOCK_O = 3, BLOCK_LSE = 4 };
 
 static struct guarded *sample_block(const struct sample *s, int index) {
-    const struct guarded *const all[MIRROR_BLOCKS] = {&s->qkv[0], &s->qkv[1], &s->qkv[2], &s->o,
-                                                      &s->lse,    &s->bias,   &s->slopes, &s->sink,
-                                                      &s->cu_q,   &s->cu_kv,  &s->used};
+    const struct guarded *const all[MIRROR_BLOCKS] = {
+        &s->qkv[0], &s->qkv[1], &s->qkv[2], &s->o,    &s->lse,   &s->bias,
+        &s->mask,   &s->slopes, &s->sink,   &s->cu_q, &s->cu_kv, &s->used};
     return (struct guarded *)(uintptr_t)all[index];
 }
 
@@ -75,6 +75,7 @@ bool mirror_make(struct mirror *mirror, struct device *device, const struct samp
     t->o = translate(mirror, s, t->o);
     t->lse = t->lse ? translate(mirror, s, t->lse) : NULL;
     t->bias = t->bias ? translate(mirror, s, t->bias) : NULL;
+    t->mask = t->mask ? translate(mirror, s, t->mask) : NULL;
     t->alibi_slopes = t->alibi_slopes ? translate(mirror, s, t->alibi_slopes) : NULL;
     t->sink = t->sink ? translate(mirror, s, t->sink) : NULL;
     t->cu_seqlens_q = t->cu_seqlens_q ? translate(mirror, s, t->cu_seqlens_q) : NULL;

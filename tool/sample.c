@@ -97,6 +97,14 @@ static void fill_auto(attn_strides *s, attn_strides standard) {
     s->row = s->row == ATTN_AUTO ? standard.row : s->row;
 }
 
+/* Of a bias or a mask. */
+static void fill_auto_scores(attn_bias_strides *s, const attn_problem *p) {
+    s->col = s->col == ATTN_AUTO ? 1 : s->col;
+    s->row = s->row == ATTN_AUTO ? p->seq_kv : s->row;
+    s->head = s->head == ATTN_AUTO ? p->seq_q * p->seq_kv : s->head;
+    s->batch = s->batch == ATTN_AUTO ? p->heads_q * p->seq_q * p->seq_kv : s->batch;
+}
+
 /* Replaces every default by what attn.h says it stands for. */
 static void resolve(attn_problem *p) {
     p->heads_kv = p->heads_kv == -1 ? p->heads_q : p->heads_kv;
@@ -108,11 +116,8 @@ static void resolve(attn_problem *p) {
     fill_auto(&p->v, strides_of(p->layout, p->heads_kv, rows_kv, p->head_dim_v, 0));
     fill_auto(&p->o, strides_of(p->layout, p->heads_q, rows_q, p->head_dim_v, 0));
     fill_auto(&p->lse, strides_of(ATTN_BHSD, p->heads_q, rows_q, 1, 0));
-    attn_bias_strides *b = &p->bias_strides;
-    b->col = b->col == ATTN_AUTO ? 1 : b->col;
-    b->row = b->row == ATTN_AUTO ? p->seq_kv : b->row;
-    b->head = b->head == ATTN_AUTO ? p->seq_q * p->seq_kv : b->head;
-    b->batch = b->batch == ATTN_AUTO ? p->heads_q * p->seq_q * p->seq_kv : b->batch;
+    fill_auto_scores(&p->bias_strides, p);
+    fill_auto_scores(&p->mask_strides, p);
     p->scale = isnan(p->scale) ? (float)(1.0 / sqrt((double)p->head_dim)) : p->scale;
 }
 
@@ -346,71 +351,6 @@ static bool fill_tensor(struct sample *s, int tensor, uint64_t *rng) {
     return ok;
 }
 
-static bool make_bias(struct sample *s, uint64_t *rng) {
-    const attn_problem *p = &s->full;
-    const attn_bias_strides *t = &p->bias_strides;
-    const size_t element = attn_dtype_size(p->bias_dtype);
-    const bool empty = p->batch == 0 || p->seq_q == 0 || p->seq_kv == 0;
-    const int64_t size = empty ? 0
-                               : (p->batch - 1) * t->batch + (p->heads_q - 1) * t->head +
-                                     (p->seq_q - 1) * t->row + (p->seq_kv - 1) * t->col + 1;
-    if (!guarded_alloc(&s->bias, (size_t)size * element, element, rng_chance(rng, 50))) {
-        return false;
-    }
-    s->tensors.bias = s->bias.data;
-    for (int64_t b = 0; b < p->batch; b++) {
-        const int64_t rows = sample_rows_q(s, b);
-        for (int64_t h = 0; h < p->heads_q; h++) {
-            for (int64_t i = 0; i < rows; i++) {
-                int64_t low, high;
-                sample_visible(s, b, i, &low, &high);
-                for (int64_t j = low; j <= high; j++) { /* the invisible pairs keep their NaN */
-                    const bool mask = s->recipe.masking_bias && rng_chance(rng, 10);
-                    const float value = mask ? -INFINITY : rng_normal(rng);
-                    const int64_t at = b * t->batch + h * t->head + i * t->row + j * t->col;
-                    attn_from_float(p->bias_dtype, s->bias.data + (size_t)at * element, &value, 1);
-                }
-            }
-        }
-    }
-    return true;
-}
-
-/* Random floats: of either sign, or (ALiBi slopes) positive. */
-static bool make_floats(struct guarded *memory, int64_t count, float factor, bool positive,
-                        uint64_t *rng) {
-    if (!guarded_alloc(memory, (size_t)count * sizeof(float), sizeof(float), true)) {
-        return false;
-    }
-    for (int64_t i = 0; i < count; i++) {
-        const float value = factor * rng_normal(rng);
-        ((float *)(void *)memory->data)[i] = positive ? fabsf(value) : value;
-    }
-    return true;
-}
-
-static bool make_extras(struct sample *s, uint64_t *rng) {
-    const attn_problem *p = &s->full;
-    if (p->bias && !make_bias(s, rng)) {
-        return false;
-    }
-    if (p->alibi && s->recipe.slopes) {
-        const int64_t rows = p->batch > 0 && p->alibi_batch_stride > 0 ? p->batch : 1;
-        const int64_t count = (rows - 1) * p->alibi_batch_stride + p->heads_q;
-        if (!make_floats(&s->slopes, count, 0.2f, true, rng)) {
-            return false;
-        }
-        s->tensors.alibi_slopes = (const float *)(const void *)s->slopes.data;
-    }
-    if (p->sink) {
-        if (!make_floats(&s->sink, p->heads_q, 2.0f, false, rng)) {
-            return false;
-        }
-        s->tensors.sink = (const float *)(const void *)s->sink.data;
-    }
-    return true;
-}
-
 /* ---- what a crash is told with --------------------------------------------------------------- */
 
 static char current_line[600];
@@ -462,7 +402,7 @@ bool sample_make(struct sample *s, const struct recipe *recipe) {
     for (int tensor = 0; ok && tensor < 3; tensor++) {
         ok = fill_tensor(s, tensor, rng);
     }
-    if (!ok || !make_extras(s, rng)) {
+    if (!ok || !sample_make_extras(s, rng)) {
         sample_free(s);
         return false;
     }
@@ -471,16 +411,17 @@ bool sample_make(struct sample *s, const struct recipe *recipe) {
 }
 
 void sample_free(struct sample *s) {
-    struct guarded *const all[] = {&s->qkv[0], &s->qkv[1], &s->qkv[2], &s->o,     &s->lse, &s->bias,
-                                   &s->slopes, &s->sink,   &s->cu_q,   &s->cu_kv, &s->used};
+    struct guarded *const all[] = {&s->qkv[0], &s->qkv[1], &s->qkv[2], &s->o,
+                                   &s->lse,    &s->bias,   &s->mask,   &s->slopes,
+                                   &s->sink,   &s->cu_q,   &s->cu_kv,  &s->used};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         guarded_free(all[i]);
     }
 }
 
 static uint64_t hash_inputs(const struct sample *s) {
-    const struct guarded *const all[] = {&s->qkv[0], &s->qkv[1], &s->qkv[2], &s->bias, &s->slopes,
-                                         &s->sink,   &s->cu_q,   &s->cu_kv,  &s->used};
+    const struct guarded *const all[] = {&s->qkv[0], &s->qkv[1], &s->qkv[2], &s->bias,  &s->mask,
+                                         &s->slopes, &s->sink,   &s->cu_q,   &s->cu_kv, &s->used};
     uint64_t hash = 0;
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         for (size_t at = 0; at < all[i]->size; at++) {
@@ -523,8 +464,8 @@ static bool gaps_intact(const struct sample *s, const struct guarded *memory, bo
 
 const char *sample_damage(const struct sample *s) {
     const struct guarded *const all[] = {&s->qkv[0], &s->qkv[1], &s->qkv[2], &s->o,
-                                         &s->lse,    &s->bias,   &s->slopes, &s->sink,
-                                         &s->cu_q,   &s->cu_kv,  &s->used};
+                                         &s->lse,    &s->bias,   &s->mask,   &s->slopes,
+                                         &s->sink,   &s->cu_q,   &s->cu_kv,  &s->used};
     static const char *const beside[] = {
         "bytes beside Q (or fused QKV) were written",
         "bytes beside K were written",
@@ -532,6 +473,7 @@ const char *sample_damage(const struct sample *s) {
         "bytes beside O were written",
         "bytes beside the LSE were written",
         "bytes beside the bias were written",
+        "bytes beside the mask were written",
         "bytes beside the ALiBi slopes were written",
         "bytes beside the sink were written",
         "bytes beside cu_seqlens_q were written",

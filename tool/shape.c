@@ -61,6 +61,8 @@ void extras_args(struct extras *s, struct arg args[EXTRAS_ARGS]) {
         arg_flag("--sink", &s->sink, "a sink logit per head"),
         arg_flag("--bias", &s->bias,
                  "an fp32 bias (seq-q, seq-kv), the same for every batch entry and head"),
+        arg_flag("--mask", &s->mask,
+                 "a boolean mask (seq-q, seq-kv), likewise; at random it hides every other key"),
         arg_choice("--tensor-cores", &s->tensor_cores, TENSOR_CORES_NAMES,
                    "matrix instructions [auto]"),
     };
@@ -106,6 +108,10 @@ void extras_apply(const struct extras *extras, attn_problem *problem) {
     if (extras->bias) {
         problem->bias_strides = (attn_bias_strides){0, 0, problem->seq_kv, 1};
     }
+    problem->mask = extras->mask;
+    if (extras->mask) {
+        problem->mask_strides = (attn_bias_strides){0, 0, problem->seq_kv, 1};
+    }
 }
 
 /* ---- problem -> text ------------------------------------------------------------------------- */
@@ -146,8 +152,8 @@ const char *problem_text(const attn_problem *p, char *buffer, size_t size) {
     if (p->softcap > 0) {
         append(buffer, size, " softcap %g", (double)p->softcap);
     }
-    append(buffer, size, "%s%s%s%s", p->alibi ? " alibi" : "", p->bias ? " bias" : "",
-           p->sink ? " sink" : "", p->layout == ATTN_BSHD ? " bshd" : "");
+    append(buffer, size, "%s%s%s%s%s", p->alibi ? " alibi" : "", p->bias ? " bias" : "",
+           p->mask ? " mask" : "", p->sink ? " sink" : "", p->layout == ATTN_BSHD ? " bshd" : "");
     return buffer;
 }
 
@@ -169,6 +175,9 @@ void problem_json(struct json *json, const char *key, const attn_problem *p) {
     json_real(json, "softcap", (double)p->softcap);
     json_bool(json, "alibi", p->alibi);
     json_bool(json, "bias", p->bias);
+    if (p->mask) { /* absent where there is none: older records have no such word */
+        json_bool(json, "mask", true);
+    }
     json_bool(json, "sink", p->sink);
     json_text(json, "tensor_cores", TENSOR_CORES_NAMES[p->tensor_cores]);
     json_close(json);

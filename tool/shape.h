@@ -33,9 +33,9 @@ enum { SEMANTICS_ARGS = 7, SEMANTICS_DTYPE = 0 }; /* --dtype is the first of its
 /* What only random inputs have: those of plan and bench. */
 struct extras {
     int tensor_cores;
-    bool sink, bias;
+    bool sink, bias, mask;
 };
-enum { EXTRAS_ARGS = 3 };
+enum { EXTRAS_ARGS = 4 };
 
 /* Each sets the defaults (the canonical problem: B2 H8 S512 D64, fp32) and fills a table that
  * points at them. On a GPU the verbs that make their own inputs take fp16 where no dtype was

@@ -45,8 +45,8 @@ struct product {
 };
 
 struct job {
-    struct input q, k, v, bias; /* bias.path is NULL where there is none */
-    struct product o, lse;      /* likewise lse.path */
+    struct input q, k, v, bias, mask; /* bias.path is NULL where there is none, as is mask.path */
+    struct product o, lse;            /* likewise lse.path */
     struct semantics semantics;
     bool dtype_given, verify, json;
     struct runner runner;
@@ -66,6 +66,13 @@ struct dims {
 static int load(struct input *input) {
     attn_error why = {""};
     return npy_load(input->path, &input->array, &why)
+               ? EXIT_DONE
+               : complain("attn: %s: %s", input->path, why.text);
+}
+
+static int load_mask(struct input *input) {
+    attn_error why = {""};
+    return npy_load_mask(input->path, &input->array, &why)
                ? EXIT_DONE
                : complain("attn: %s: %s", input->path, why.text);
 }
@@ -158,17 +165,16 @@ static int check_shapes(struct job *job) {
     return EXIT_DONE;
 }
 
-/* Fits the bias to (batch, heads, seq_q, seq_kv) as NumPy would: dimensions are matched from the
- * last, one that is missing or 1 serves for all. */
-static int fit_bias(struct job *job) {
-    attn_problem *problem = &job->problem;
-    const struct npy *bias = &job->bias.array;
+/* Fits a bias or a mask to (batch, heads, seq_q, seq_kv) as NumPy would: dimensions are matched
+ * from the last, one that is missing or 1 serves for all. */
+static int fit(const struct input *input, const attn_problem *problem, attn_bias_strides *fitted) {
+    const struct npy *array = &input->array;
     const int64_t full[4] = {problem->batch, problem->heads_q, problem->seq_q, problem->seq_kv};
     int64_t strides[4] = {0, 0, 0, 0};
     int64_t stride = 1;
-    bool fits = bias->dims <= 4;
-    for (int d = bias->dims - 1, f = 3; fits && d >= 0; d--, f--) {
-        const int64_t size = bias->shape[d];
+    bool fits = array->dims <= 4;
+    for (int d = array->dims - 1, f = 3; fits && d >= 0; d--, f--) {
+        const int64_t size = array->shape[d];
         fits = size == 1 || size == full[f];
         strides[f] = size == 1 ? 0 : stride;
         stride *= size;
@@ -177,19 +183,35 @@ static int fit_bias(struct job *job) {
         char have[192], want[192];
         return complain(
             "attn: %s: shape %s does not broadcast to (batch, heads, seq_q, seq_kv) = %s",
-            job->bias.path, npy_shape_text(bias->shape, bias->dims, have, sizeof have),
+            input->path, npy_shape_text(array->shape, array->dims, have, sizeof have),
             npy_shape_text(full, 4, want, sizeof want));
     }
-    problem->bias = true;
-    problem->bias_strides = (attn_bias_strides){strides[0], strides[1], strides[2], strides[3]};
-    return dtype_of(job, &job->bias, &problem->bias_dtype);
+    *fitted = (attn_bias_strides){strides[0], strides[1], strides[2], strides[3]};
+    return EXIT_DONE;
+}
+
+static int fit_bias(struct job *job) {
+    attn_problem *problem = &job->problem;
+    problem->bias = job->bias.path != NULL;
+    if (!problem->bias) {
+        return EXIT_DONE;
+    }
+    const int status = fit(&job->bias, problem, &problem->bias_strides);
+    return status != EXIT_DONE ? status : dtype_of(job, &job->bias, &problem->bias_dtype);
+}
+
+static int fit_mask(struct job *job) {
+    attn_problem *problem = &job->problem;
+    problem->mask = job->mask.path != NULL;
+    return problem->mask ? fit(&job->mask, problem, &problem->mask_strides) : EXIT_DONE;
 }
 
 static int read_inputs(struct job *job) {
     if (load(&job->q) != EXIT_DONE || load(&job->k) != EXIT_DONE || load(&job->v) != EXIT_DONE ||
         (job->bias.path != NULL && load(&job->bias) != EXIT_DONE) ||
+        (job->mask.path != NULL && load_mask(&job->mask) != EXIT_DONE) ||
         check_dtypes(job) != EXIT_DONE || check_shapes(job) != EXIT_DONE ||
-        (job->bias.path != NULL && fit_bias(job) != EXIT_DONE)) {
+        fit_bias(job) != EXIT_DONE || fit_mask(job) != EXIT_DONE) {
         return EXIT_BAD_INPUT;
     }
     attn_error why = {""};
@@ -284,11 +306,12 @@ static bool place(struct job *job, const struct npy *array, bool input, void **m
 
 /* The tensors in the device's memory; it frees what they need itself. */
 static bool place_tensors(struct job *job, attn_tensors *tensors, attn_error *why) {
-    void *q = NULL, *k = NULL, *v = NULL, *bias = NULL, *lse = NULL;
+    void *q = NULL, *k = NULL, *v = NULL, *bias = NULL, *mask = NULL, *lse = NULL;
     attn_tensors_init(tensors);
     if (!place(job, &job->q.array, true, &q, why) || !place(job, &job->k.array, true, &k, why) ||
         !place(job, &job->v.array, true, &v, why) ||
         !place(job, &job->bias.array, true, &bias, why) ||
+        !place(job, &job->mask.array, true, &mask, why) ||
         !place(job, &job->o.array, false, &tensors->o, why) ||
         !place(job, &job->lse.array, false, &lse, why)) {
         return false;
@@ -297,6 +320,7 @@ static bool place_tensors(struct job *job, attn_tensors *tensors, attn_error *wh
     tensors->k = k;
     tensors->v = v;
     tensors->bias = bias;
+    tensors->mask = mask;
     tensors->lse = lse;
     return true;
 }
@@ -315,6 +339,7 @@ static int compute(struct job *job) {
     host->k = job->k.array.data;
     host->v = job->v.array.data;
     host->bias = job->bias.array.data;
+    host->mask = job->mask.array.data;
     host->o = job->o.array.data;
     host->lse = job->lse.array.data;
     if (!runner_open(&job->runner, &why) || !runner_plan(&job->runner, &job->problem, &why) ||
@@ -433,9 +458,10 @@ static void clean_up(struct job *job) {
     runner_close(&job->runner);
     output_discard(&job->o.output);
     output_discard(&job->lse.output);
-    struct npy *const arrays[6] = {&job->q.array,    &job->k.array, &job->v.array,
-                                   &job->bias.array, &job->o.array, &job->lse.array};
-    for (int i = 0; i < 6; i++) {
+    struct npy *const arrays[7] = {&job->q.array,    &job->k.array,    &job->v.array,
+                                   &job->bias.array, &job->mask.array, &job->o.array,
+                                   &job->lse.array};
+    for (int i = 0; i < 7; i++) {
         npy_free(arrays[i]);
     }
 }
@@ -455,6 +481,8 @@ static enum args_result parse(struct job *job, int argc, char **argv) {
         arg_text("--bias", &job->bias.path, "FILE",
                  "added to the scores; broadcast to (batch, heads, seq_q, seq_kv), whatever the "
                  "layout"),
+        arg_text("--mask", &job->mask.path, "FILE",
+                 "bool or uint8; keys where it is 0 are hidden; broadcast likewise"),
     };
     files[3].short_name = "-o";
     struct arg own[] = {
@@ -467,7 +495,7 @@ static enum args_result parse(struct job *job, int argc, char **argv) {
     semantics_args(&job->semantics, semantics);
     semantics[SEMANTICS_DTYPE].help = "type of Q, K, V and O [that of Q's file]";
     runner_args(&job->runner, runner);
-    const struct arg_group groups[] = {{"files (.npy, 4 dimensions)", files, 6},
+    const struct arg_group groups[] = {{"files (.npy, 4 dimensions)", files, 7},
                                        {"semantics", semantics, SEMANTICS_ARGS},
                                        {"execution", runner, RUNNER_ARGS},
                                        {"output", own, 2}};

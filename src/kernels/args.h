@@ -58,6 +58,9 @@ struct attn_args {
      * blocks that have ended. Or, if there are parts, for each tile of rows how many of its have
      * ended; what they leave behind lies from the next multiple of ATTN_PARTS_ALIGN on. */
     unsigned long long *counters;
+
+    const unsigned char *mask; /* 0: hidden; NULL: none */
+    long long mask_batch, mask_head, mask_row, mask_col;
 };
 
 /* What a kernel of a family that copies by tensor maps is told: maps of Q, K, V and O over (column,

@@ -98,7 +98,12 @@ AT(cu_seqlens_q, 320);
 AT(cu_seqlens_kv, 328);
 AT(used_kv, 336);
 AT(counters, 344);
-static_assert(sizeof(struct attn_args) == 352, "struct attn_args has another size");
+AT(mask, 352);
+AT(mask_batch, 360);
+AT(mask_head, 368);
+AT(mask_row, 376);
+AT(mask_col, 384);
+static_assert(sizeof(struct attn_args) == 392, "struct attn_args has another size");
 #undef AT
 #define AT(field, offset)                                                                          \
     static_assert(__builtin_offsetof(struct attn_tma_args, field) == (offset), #field " has "      \
@@ -108,7 +113,7 @@ AT(k, 128);
 AT(v, 256);
 AT(o, 384);
 AT(a, 512);
-static_assert(sizeof(struct attn_tma_args) == 896, "struct attn_tma_args has another size");
+static_assert(sizeof(struct attn_tma_args) == 960, "struct attn_tma_args has another size");
 #undef AT
 
 /* ---- elements -------------------------------------------------------------------------------- */

@@ -119,7 +119,7 @@ struct bounds {
 INLINE void attend(const struct stream &s, const struct work &w, const struct bounds &bounds,
                    unsigned shared_q, const struct place &at, struct rows &rows) {
     const struct attn_args &a = s.t->a;
-    const bool options = a.softcap_log2 > 0.0f || a.alibi || a.bias != 0;
+    const bool options = a.softcap_log2 > 0.0f || a.alibi || a.bias != 0 || a.mask != 0;
     const int row = w.first_row + at.lane / 4;
     const struct keys visible[2] = {keys_of_query(a, w, query_of_row(a, row)),
                                     keys_of_query(a, w, query_of_row(a, row + 8))};

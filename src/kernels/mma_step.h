@@ -143,7 +143,7 @@ INLINE void mask(float s[KEY_TILES][4], const struct keys visible[2], int first_
     }
 }
 
-/* The options, and the mask with them: scores are in the exponent of 2 behind it. */
+/* The options, the mask and the bounds with them: scores are in the exponent of 2 after it. */
 INLINE void apply_options(float s[KEY_TILES][4], const struct attn_args &a, const struct work &w,
                           int row, int first_key) {
 #pragma unroll
@@ -156,6 +156,17 @@ INLINE void apply_options(float s[KEY_TILES][4], const struct attn_args &a, cons
                 const int key = first_key + 8 * n + i % 2;
                 const bool seen = key >= options.visible.begin && key < options.visible.end;
                 s[n][i] = seen ? score_of(a, options, s[n][i], key) : MINUS_INFINITY;
+            }
+        }
+        if (a.mask != 0) { /* not in score_of: without a mask this is one branch, not one a score */
+#pragma unroll
+            for (int n = 0; n < KEY_TILES; n++) {
+#pragma unroll
+                for (int i = 2 * half; i < 2 * half + 2; i++) {
+                    const int key = first_key + 8 * n + i % 2;
+                    const bool seen = key >= options.visible.begin && key < options.visible.end;
+                    s[n][i] = seen && is_hidden(a, options, key) ? MINUS_INFINITY : s[n][i];
+                }
             }
         }
     }

@@ -61,8 +61,10 @@ INLINE void repair_columns(const struct attn_args &a, const struct work &w, int 
         float v[8];
         load_chunk(v, v_of(a, w) + key * a.v_row + column, true);
         const float product = product_of(query, k_of(a, w) + key * a.k_row, a.head_dim);
-        const float score =
-            FULL ? score_of(a, options, product, key) : scaled(product, a.scale_log2);
+        float score = FULL ? score_of(a, options, product, key) : scaled(product, a.scale_log2);
+        if (FULL && a.mask != 0) {
+            score = is_hidden(a, options, key) ? MINUS_INFINITY : score;
+        }
         const float raised = fmaxf(reference, score), origin = finite_or_zero(raised);
         const float factor = exp2_fast(reference - origin), weight = exp2_fast(score - origin);
         reference = raised;

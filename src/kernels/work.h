@@ -190,6 +190,7 @@ struct row_options {
     int diagonal;   /* the key at distance 0; all distances fit an int */
     float slope;    /* of ALiBi, in the exponent of 2 */
     long long bias; /* where the row's begins */
+    long long mask; /* likewise */
 };
 
 INLINE struct row_options row_options_of(const struct attn_args &a, const struct work &w, int row) {
@@ -205,10 +206,12 @@ INLINE struct row_options row_options_of(const struct attn_args &a, const struct
         r.slope = slope * LOG2_E;
     }
     r.bias = w.batch * a.bias_batch + head * a.bias_head + query * a.bias_row;
+    r.mask = w.batch * a.mask_batch + head * a.mask_head + query * a.mask_row;
     return r;
 }
 
-/* From q.k to the exponent of 2, with every option but the mask. The key must exist. */
+/* From q.k to the exponent of 2, with every option but the mask and the bounds of the visible
+ * keys. The key must exist. */
 INLINE float score_of(const struct attn_args &a, const struct row_options &r, float product,
                       int key) {
     float score = a.softcap_log2 > 0.0f ? capped(product * a.softcap_scale, a.softcap_log2)
@@ -220,6 +223,11 @@ INLINE float score_of(const struct attn_args &a, const struct row_options &r, fl
         score += in_base_2(bias_at(a, r.bias + key * a.bias_col));
     }
     return score;
+}
+
+/* Whether the mask hides a key, which must exist; only where there is a mask. */
+INLINE bool is_hidden(const struct attn_args &a, const struct row_options &r, int key) {
+    return a.mask[r.mask + key * a.mask_col] == 0;
 }
 
 /* The sink joins a finished row: the sum and, if it is above, the reference. Returns the factor of

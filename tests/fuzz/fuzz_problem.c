@@ -138,6 +138,13 @@ static void take_problem(struct bytes *b, attn_problem *p) {
     p->used_kv = flags & 64;
     p->tensor_cores = (attn_tensor_cores)(flags & 128 ? take_enum(b) : 0);
     p->alignment = more & 128 ? (int32_t)take_size(b) : (int32_t)attn_dtype_size(p->dtype);
+    p->mask = take(b) & 1;
+    if (p->mask) {
+        p->mask_strides.batch = take_stride(b);
+        p->mask_strides.head = take_stride(b);
+        p->mask_strides.row = take_stride(b);
+        p->mask_strides.col = take_stride(b);
+    }
 }
 
 /* ---- computing a tiny one -------------------------------------------------------------------- */
@@ -158,6 +165,15 @@ static int64_t extent(const attn_problem *p, const attn_strides *s, int64_t head
         size += (counts[i] - 1) * strides[i];
     }
     return size;
+}
+
+/* Likewise of a bias or a mask, which has batches, packed or not. */
+static int64_t extent_of_scores(const attn_problem *p, const attn_bias_strides *s) {
+    const attn_strides rows = {s->batch, s->head, s->row}, keys = {0, 0, s->col};
+    attn_problem unpacked = *p;
+    unpacked.packed = false;
+    const int64_t row = extent(&unpacked, &keys, 1, p->seq_kv, 1);
+    return row > 0 ? extent(&unpacked, &rows, p->heads_q, p->seq_q, row) : 0;
 }
 
 /* A block of `count` elements filled from the bytes; NULL for none. */
@@ -198,13 +214,10 @@ static void compute(const attn_plan *plan, struct bytes *b) {
                              extent(p, &p->v, p->heads_kv, rows_kv, p->head_dim_v),
                              extent(p, &p->o, p->heads_q, rows_q, p->head_dim_v),
                              extent(p, &p->lse, p->heads_q, rows_q, 1)};
-    const attn_bias_strides *t = &p->bias_strides;
-    const attn_strides of_bias = {t->batch, t->head, t->row};
-    attn_problem unpacked = *p; /* the bias has batches, packed or not */
+    const int64_t bias = p->bias ? extent_of_scores(p, &p->bias_strides) : 0;
+    const int64_t mask = p->mask ? extent_of_scores(p, &p->mask_strides) : 0;
+    attn_problem unpacked = *p; /* slopes have batches, packed or not */
     unpacked.packed = false;
-    const int64_t keys =
-        p->bias ? extent(&unpacked, &(attn_strides){0, 0, t->col}, 1, p->seq_kv, 1) : 0;
-    const int64_t bias = keys ? extent(&unpacked, &of_bias, p->heads_q, p->seq_q, keys) : 0;
     const attn_strides of_slopes = {p->alibi_batch_stride, 1, 1};
     const int64_t slopes = p->alibi ? extent(&unpacked, &of_slopes, p->heads_q, 1, 1) : 0;
     for (int i = 0; i < 5; i++) {
@@ -212,8 +225,8 @@ static void compute(const attn_plan *plan, struct bytes *b) {
             return;
         }
     }
-    if (bias > TENSOR_MAX || slopes > TENSOR_MAX || p->batch > 64 || p->seq_q > TENSOR_MAX ||
-        p->seq_kv > TENSOR_MAX || p->heads_q > 64 ||
+    if (bias > TENSOR_MAX || mask > TENSOR_MAX || slopes > TENSOR_MAX || p->batch > 64 ||
+        p->seq_q > TENSOR_MAX || p->seq_kv > TENSOR_MAX || p->heads_q > 64 ||
         p->batch * p->heads_q * p->seq_q * p->seq_kv > PAIRS_MAX) {
         return;
     }
@@ -228,7 +241,8 @@ static void compute(const attn_plan *plan, struct bytes *b) {
                       block(p->heads_q, 4, b),
                       lengths(p->batch, true, b),
                       lengths(p->batch, true, b),
-                      lengths(p->batch, false, b)};
+                      lengths(p->batch, false, b),
+                      block(mask, 1, b)};
     const size_t size = attn_workspace_size(plan), alignment = attn_workspace_alignment(plan);
     void *const workspace = aligned_alloc(alignment, (size / alignment + 1) * alignment);
     attn_tensors tensors;
@@ -245,6 +259,7 @@ static void compute(const attn_plan *plan, struct bytes *b) {
     tensors.cu_seqlens_q = memory[8];
     tensors.cu_seqlens_kv = memory[9];
     tensors.used_kv = memory[10];
+    tensors.mask = memory[11];
     if (workspace) {
         const attn_status status = attn_forward(plan, &tensors, workspace, size, NULL, &why);
         HOLDS(status == ATTN_OK || status == ATTN_INVALID);
