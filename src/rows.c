@@ -75,7 +75,7 @@ attn_status attn_rows_sample(const attn_problem *problem, uint64_t seed, attn_ro
     attn_problem resolved;
     const attn_status status = problem_resolve(problem, &resolved, error);
     if (status != ATTN_OK || count == 0) {
-        return status;
+        return status != ATTN_OK ? status : attn_fail(error, ATTN_OK, "%s", "");
     }
     if (rows == NULL) {
         return attn_fail(error, ATTN_INVALID, "rows = NULL, expected room for count = %zu rows",

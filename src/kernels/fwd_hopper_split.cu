@@ -183,7 +183,7 @@ INLINE void attend(const struct part &p, const struct group_rows &rows, unsigned
         begin_scores(p, first, q, 0);
         products_wait<0>();
         finish_scores(p, first, rows, 0);
-        softmax_first(pairs, first, rows.scale, state);
+        softmax_first(pairs, first, rows.scale, state, false);
         begin_outputs(p, o, pairs, 0);
         products_wait<0>();
         keep(o);
@@ -193,7 +193,7 @@ INLINE void attend(const struct part &p, const struct group_rows &rows, unsigned
     begin_scores(p, second, q, 1);
     products_wait<1>();
     finish_scores(p, first, rows, 0);
-    softmax_first(pairs, first, rows.scale, state);
+    softmax_first(pairs, first, rows.scale, state, false);
     begin_outputs(p, o, pairs, 0);
     products_wait<1>();
     finish_scores(p, second, rows, 1);
@@ -226,7 +226,7 @@ INLINE void attend_carefully(const struct part &p, const struct group_rows &rows
         begin_scores(p, s, q, i);
         products_wait<0>();
         finish_scores(p, s, rows, i);
-        rescale(o, state, softmax_careful(pairs, s, rows.scale, state));
+        rescale(o, state, softmax_careful(pairs, s, rows.scale, state, true));
         begin_outputs(p, o, pairs, i);
         products_wait<0>();
         keep(o);

@@ -102,10 +102,11 @@ INLINE bool has_far(const float (&reference)[2]) {
            (is_far(reference[1]) && reference[1] != NO_REFERENCE);
 }
 
-/* The same for references that may be far. */
+/* The same for references that may be far. That counts only when a tile of rows comes `again`: the
+ * first time it ends with a far reference, and is computed once more whatever came out. */
 INLINE void exponentiate_anywhere(unsigned (&p)[PAIRS], float (&sum)[2], float (&s)[SCORES],
-                                  float scale, const float (&reference)[2]) {
-    const bool far = __any_sync(~0U, has_far(reference));
+                                  float scale, const float (&reference)[2], bool again) {
+    const bool far = again && __any_sync(~0U, has_far(reference));
     if (far) {
 #pragma unroll
         for (int i = 0; i < SCORES; i++) {
@@ -168,10 +169,10 @@ INLINE unsigned softmax(unsigned (&p)[PAIRS], float (&s)[SCORES], float scale,
 
 /* The same for rows that may have no reference yet, or scores that may lie anywhere. */
 INLINE unsigned softmax_careful(unsigned (&p)[PAIRS], float (&s)[SCORES], float scale,
-                                struct row_state &state) {
+                                struct row_state &state, bool again) {
     float added[2];
     raise_rows(s, scale, state);
-    exponentiate_anywhere(p, added, s, scale, state.reference);
+    exponentiate_anywhere(p, added, s, scale, state.reference, again);
     state.sum[0] += added[0];
     state.sum[1] += added[1];
     return BOTH_ROWS;
@@ -179,9 +180,9 @@ INLINE unsigned softmax_careful(unsigned (&p)[PAIRS], float (&s)[SCORES], float 
 
 /* The first tile. */
 INLINE void softmax_first(unsigned (&p)[PAIRS], float (&s)[SCORES], float scale,
-                          struct row_state &state) {
+                          struct row_state &state, bool again) {
     raise_rows(s, scale, state);
-    exponentiate_anywhere(p, state.sum, s, scale, state.reference);
+    exponentiate_anywhere(p, state.sum, s, scale, state.reference, again);
 }
 
 #endif /* ATTN_KERNELS_HOPPER_SOFTMAX_H */
