@@ -143,7 +143,7 @@ def _are_plain(q: Any, k: Any, v: Any, dtype: torch.dtype, gpu: int) -> bool:
 def _bhsd(each: Any, bshd: int, packed: bool) -> Any:
     """Sizes or strides of any layout in the order (batch, heads, rows, columns)."""
     if packed:
-        each = [(1, *x) for x in each]
+        each = [(1, one, two, col) for one, two, col in each]
     return [(batch, two, one, col) for batch, one, two, col in each] if bshd else each
 
 
