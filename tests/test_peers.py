@@ -21,7 +21,7 @@ from pathlib import Path
 SOURCE, COMPILER = Path(sys.argv[1]).resolve(), sys.argv[2]
 sys.path.insert(0, str(SOURCE / "python"))
 
-from attn import _library  # noqa: E402
+from attn import _library, _problem  # noqa: E402
 from attn.peers import grids, measure, picture, program, report as peers_report  # noqa: E402
 from attn.peers.cpu import CpuMachine  # noqa: E402
 from attn.peers.gpu import GpuMachine  # noqa: E402
@@ -558,8 +558,22 @@ class Structs(unittest.TestCase):
         values = {name: 1 << (40 + n) for n, name in enumerate(names[1:])}
         expected = _library.Tensors(ctypes.sizeof(_library.Tensors), **values)
         self.assertEqual(_library.tensors(**values), bytes(expected))
-        self.assertEqual(_library.pack_four(_library.TENSORS_SIZE, 1, 2, 3, 4),
-                         _library.tensors(1, 2, 3, 4))
+
+    def test_problems_as_bytes(self):
+        most = iter(range(1 << 62, 1 << 63))  # of 64 bits, and each another
+        sizes, q, k, v, o, window, bias, mask, (alibi,), packed = (
+            tuple(next(most) for _ in range(count)) for count in (7, 3, 3, 3, 3, 2, 4, 4, 1, 2))
+        plain = dict(dtype=1, sizes=sizes, q=q, k=k, v=v, o=o)
+        first = (ctypes.sizeof(_library.Problem), 1, -1, -1, 0, *sizes, q, k, v, o,
+                 (_library.AUTO,) * 3)
+        self.assertEqual(
+            _problem.problem(**plain, scale=0.5, causal=2, window=window, softcap=1.5,
+                             bias=(2, bias), mask=mask, alibi=alibi, sink=True, packed=packed,
+                             used_kv=True, tensor_cores=2, alignment=4096),
+            bytes(_library.Problem(*first, 0.5, 2, *window, 1.5, 2, *(True,) * 6, (False, False),
+                                   bias, mask, alibi, *packed, 2, 4096)))
+        self.assertEqual(_problem.problem(**plain),
+                         bytes(_library.Problem(*first, math.nan, 0, -1, -1, alignment=16)))
 
     def test_layouts_are_those_of_the_header(self):
         lines = ['#include "attn_inspect.h"', '#include "attn_verify.h"', "#include <stdio.h>", "int main(void) {"]

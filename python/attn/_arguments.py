@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Arguments that are no arrays: words, numbers, windows and names, as the library takes them.
 
-Invariant: what comes out fits the field of the struct it is for: ctypes would cut it down to that
-without a word. What does not is refused, with the argument, its value and what was expected.
+Invariant: what comes out fits the field of the struct it is for. What does not is refused, with the
+argument, its value and what was expected.
 """
 
 from __future__ import annotations
 
+from ctypes import c_float
 from typing import Any, Optional, Tuple
 
 from ._library import InvalidArgument
@@ -26,8 +27,9 @@ def choice(name: str, value: Any, table: dict) -> int:
 
 
 def number(name: str, value: Any) -> float:
+    """Infinite where it is too large for a float of C."""
     try:
-        return float(value)
+        return c_float(float(value)).value
     except (TypeError, ValueError, OverflowError):
         raise InvalidArgument(f"{name} is {value!r}, expected a number") from None
 

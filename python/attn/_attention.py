@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""attention(): from arrays and options to the key of a plan, and one attn_forward.
+"""attention(): from arrays and options to the bytes of a problem, and one attn_forward.
+
+Plain tensors of PyTorch take the fast path (_fast.py); everything else goes through views of any
+kind of array here.
 
 Invariant: an argument that is wrong is named before anything is computed.
 """
@@ -7,16 +10,17 @@ Invariant: an argument that is wrong is named before anything is computed.
 from __future__ import annotations
 
 import math
-from typing import Any, Dict, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
 
 import numpy as np
 
 from . import _arrays, _library
 from ._arguments import MOST_ROWS, MOST_THREADS, choice, integer, number, variant_name
 from ._arguments import window as window_of
-from ._arrays import FLOATS, INT32, View
+from ._arrays import FLOATS, INT32, MASK, View
 from ._library import AUTO, CAUSAL, LAYOUT, TENSOR_CORES, FP32, InvalidArgument
-from ._problem import Key, Strides, alignment_of, free_strides, plan_for
+from ._plans import caches, open_cache
+from ._problem import Strides, alignment_of, free_strides, problem
 
 # ---- arguments -------------------------------------------------------------------------------
 
@@ -54,12 +58,13 @@ def _small(name: str, value: Any, dtype: int, q: View, stream: Optional[int]) ->
     return found
 
 
-def _bias(array: View, full: Tuple[int, ...]) -> Strides:
+def _scores(name: str, array: View, full: Tuple[int, ...], device: str) -> Strides:
     """Its strides, 0 where it is broadcast to (batch, heads_q, seq_q, seq_kv)."""
+    _expect(f"the device of {name}", array.device, device)
     shape = (1,) * (4 - len(array.shape)) + array.shape
     if len(shape) != 4 or any(n not in (1, m) for n, m in zip(shape, full)):
-        raise InvalidArgument(f"bias has the shape {array.shape}, expected one that broadcasts to "
-                              f"{full}")
+        raise InvalidArgument(f"{name} has the shape {array.shape}, expected one that broadcasts "
+                              f"to {full}")
     strides = (0,) * (4 - len(array.shape)) + array.strides
     return tuple(0 if n == 1 else step for n, step in zip(shape, strides))
 
@@ -115,59 +120,29 @@ def _own_memory(name: str, others: Dict[str, Optional[View]]) -> None:
             raise InvalidArgument(f"{name} shares memory with {other}, expected memory of its own")
 
 
-# ---- the function ----------------------------------------------------------------------------
+# ---- the call --------------------------------------------------------------------------------
 
 
-def attention(q: Any, k: Any, v: Any, *, causal: Optional[str] = None,
-              scale: Optional[float] = None, window: Tuple[int, int] = (-1, -1),
-              softcap: float = 0.0, alibi: Any = None, bias: Any = None, sink: Any = None,
-              cu_seqlens_q: Any = None, cu_seqlens_kv: Any = None,
-              max_seqlen_q: Optional[int] = None, max_seqlen_kv: Optional[int] = None,
-              used_kv: Any = None, layout: str = "bhsd", out: Any = None, lse: Any = None,
-              return_lse: bool = False, variant: Optional[str] = None,
-              tensor_cores: str = "auto", threads: int = 0, stream: Any = None) -> Any:
-    """softmax(scale * q k^T + bias, masked) v.
+def _run(device: str, threads: int, problem_bytes: bytes, variant: Optional[str], tensors: bytes,
+         stream: Optional[int]) -> None:
+    """stream: None is PyTorch's current one, with a workspace of PyTorch's."""
+    gpu = int(device[len("cuda:"):]) if device != "cpu" else -1
+    key = (gpu, threads if gpu < 0 else 0)
+    cache = caches.get(key) or open_cache(*key)
+    plan = cache.plan(problem_bytes, variant)
+    if gpu < 0:
+        plan.forward_on_cpu(tensors)
+    elif stream is None:
+        from ._fast import run
+        run(plan, gpu, tensors)
+    else:
+        cache.forward_on_stream(plan, tensors, stream)
 
-    q, k, v: float32, float16 or bfloat16 (of ml_dtypes, or its bits as uint16), all three alike.
-        (batch, heads, seq, dim) in the layout "bhsd", (batch, seq, heads, dim) in "bshd"; packed
-        without batch, and all sequences in a row. The heads of q are a multiple of those of k and
-        v; v may have its own dim. Any strides, but neighbours of the last dimension must lie side
-        by side: nothing is copied.
-    causal: None, "top-left" (query i sees keys j <= i, as in PyTorch) or "bottom-right"
-        (j <= i + seq_kv - seq_q, as in FlashAttention and for decoding).
-    scale: of q k^T; None is 1 / sqrt(dim).
-    window: keys visible (before, after) the diagonal; -1 is no bound.
-    softcap: scores become softcap * tanh(score / softcap); 0 is none.
-    alibi: True (the usual slopes), or slopes of shape (heads,) or (batch, heads).
-    bias: added to the scores; broadcast to (batch, heads, seq_q, seq_kv), of any of the dtypes.
-    sink: a logit per head that joins the denominator.
-    cu_seqlens_q, cu_seqlens_kv: packed sequences; batch + 1 numbers from 0 upwards. On a GPU
-        max_seqlen_q and max_seqlen_kv must be given, else they are worked out.
-    used_kv: for each batch entry, how many of its keys exist.
-    out, lse: arrays to write to, of any strides (lse: contiguous); None makes new ones.
-    return_lse: the result is (out, lse); lse = ln(sum(exp(score))), float32, (batch, heads, seq_q),
-        packed (heads, total_q).
-    variant: the name of a kernel; None is the best that applies. tensor_cores: "auto", "never" or
-        "require". threads: of the CPU; 0 is all that the process may use.
-    stream: of the GPU: a CUstream as a number, or a stream of PyTorch or CuPy; None is the current
-        one of the framework of q (the legacy default stream where there is no such thing).
 
-    Rows that see no key are 0, with lse = -inf.
-
-    >>> import numpy as np, attn
-    >>> q = np.ones((1, 2, 3, 8), np.float32)
-    >>> v = np.arange(48, dtype=np.float32).reshape(q.shape)
-    >>> attn.attention(q, q, v, causal="top-left")[0, 0, :, 0]
-    array([0., 4., 8.], dtype=float32)
-
-    Two sequences of 1 and 2 tokens, packed:
-
-    >>> packed, values = q[0], v[0]
-    >>> o, lse = attn.attention(packed, packed, values, cu_seqlens_q=[0, 1, 3],
-    ...                         cu_seqlens_kv=[0, 1, 3], scale=1, return_lse=True)
-    >>> o[0, :, 0], lse.shape
-    (array([ 0., 12., 12.], dtype=float32), (2, 3))
-    """
+def _general(q: Any, k: Any, v: Any, causal: Any, scale: Any, window: Any, softcap: Any, alibi: Any,
+             bias: Any, mask: Any, sink: Any, cu_seqlens_q: Any, cu_seqlens_kv: Any,
+             max_seqlen_q: Any, max_seqlen_kv: Any, used_kv: Any, layout: Any, out: Any, lse: Any,
+             return_lse: bool, variant: Any, tensor_cores: Any, threads: Any, stream: Any) -> Any:
     where = _arrays.current_stream(q, stream) if _arrays.is_on_gpu(q) else None
     vq, vk, vv = (_arrays.view(name, x, where, FLOATS)
                   for name, x in (("q", q), ("k", k), ("v", v)))
@@ -217,11 +192,14 @@ def attention(q: Any, k: Any, v: Any, *, causal: Optional[str] = None,
                 free_strides(vl.shape, _arrays.contiguous(vl.shape)):
             raise InvalidArgument(f"lse has the strides {vl.strides}, expected a contiguous array")
 
-    slopes = biases = sinks = used = None
+    slopes = biases = masks = sinks = used = None
+    full = (batch, heads_q, seq_q, seq_kv)
     if bias is not None:
         biases = _arrays.view("bias", bias, where, FLOATS)
-        _expect("the device of bias", biases.device, vq.device)
-        bias_strides = _bias(biases, (batch, heads_q, seq_q, seq_kv))
+        bias_strides = _scores("bias", biases, full, vq.device)
+    if mask is not None:
+        masks = _arrays.view("mask", mask, where, (MASK,))
+        mask_strides = _scores("mask", masks, full, vq.device)
     if alibi is not None and not isinstance(alibi, bool):
         slopes = _small("alibi", alibi, FP32, vq, where)
         if slopes.shape not in ((heads_q,), (batch, heads_q)):
@@ -233,9 +211,9 @@ def attention(q: Any, k: Any, v: Any, *, causal: Optional[str] = None,
     if used_kv is not None:
         used = _small("used_kv", used_kv, INT32, vq, where)
         _expect("the shape of used_kv", used.shape, (batch,))
-    others = {"q": vq, "k": vk, "v": vv, "bias": biases, "alibi": slopes, "sink": sinks,
-              "cu_seqlens_q": lengths and lengths.q, "cu_seqlens_kv": lengths and lengths.kv,
-              "used_kv": used, "lse": vl, "out": vo}
+    others = {"q": vq, "k": vk, "v": vv, "bias": biases, "mask": masks, "alibi": slopes,
+              "sink": sinks, "cu_seqlens_q": lengths and lengths.q,
+              "cu_seqlens_kv": lengths and lengths.kv, "used_kv": used, "lse": vl, "out": vo}
     for name in given:
         _own_memory(name, others)
 
@@ -243,27 +221,102 @@ def attention(q: Any, k: Any, v: Any, *, causal: Optional[str] = None,
     if scale is not None and not math.isfinite(scale):
         raise InvalidArgument(f"scale is {scale}, expected a finite number or None")
     threads = integer("threads", threads, 0, MOST_THREADS)
-    key = Key(
-        vq.device, threads if vq.device == "cpu" else 0, variant_name(variant), vq.dtype,
-        (batch, heads_q, heads_kv, seq_q, seq_kv, dim, dim_v), along(vq), along(vk), along(vv),
-        along(vo), scale, choice("causal", causal, CAUSAL), window_of(window),
-        number("softcap", softcap),
-        None if alibi is None or alibi is False else
+    bytes_ = problem(
+        dtype=vq.dtype, sizes=(batch, heads_q, heads_kv, seq_q, seq_kv, dim, dim_v), q=along(vq),
+        k=along(vk), v=along(vv), o=along(vo), scale=scale, causal=choice("causal", causal, CAUSAL),
+        window=window_of(window), softcap=number("softcap", softcap),
+        bias=None if biases is None else (biases.dtype, bias_strides),
+        mask=None if masks is None else mask_strides,
+        alibi=None if alibi is None or alibi is False else
         slopes.strides[0] if slopes and len(slopes.shape) == 2 else 0,
-        sinks is not None, None if biases is None else (biases.dtype, bias_strides),
-        (rows_q, rows_kv) if packed else None, used is not None,
-        choice("tensor_cores", tensor_cores, TENSOR_CORES),
-        alignment_of(*(x.address for x in (vq, vk, vv, vo) if x.size())))
-    plan = plan_for(key)
+        sink=sinks is not None, packed=(rows_q, rows_kv) if packed else None,
+        used_kv=used is not None, tensor_cores=choice("tensor_cores", tensor_cores, TENSOR_CORES),
+        alignment=alignment_of(*(x.address for x in (vq, vk, vv, vo) if x.size())))
 
     def at(array: Optional[View]) -> int:
         return 0 if array is None else array.address
 
-    tensors = _library.tensors(vq.address, vk.address, vv.address, vo.address, at(vl), at(biases), 0,
-                               at(slopes), at(sinks), at(lengths and lengths.q),
+    tensors = _library.tensors(vq.address, vk.address, vv.address, vo.address, at(vl), at(biases),
+                               at(masks), at(slopes), at(sinks), at(lengths and lengths.q),
                                at(lengths and lengths.kv), at(used))
-    if vq.device == "cpu":
-        plan.forward_on_cpu(tensors)
-    else:
-        plan.forward_on_stream(tensors, where or 0)
+    _run(vq.device, threads, bytes_, variant_name(variant), tensors,
+         None if _arrays.is_torch(q) and stream is None else where or 0)
     return (out, lse) if return_lse else out
+
+
+# ---- the function ------------------------------------------------------------------------------
+
+_fast_paths: Dict[type, Optional[Callable[..., Any]]] = {}  # by the type of q
+
+
+def _fast_path(q: Any) -> Optional[Callable[..., Any]]:
+    if not _arrays.is_torch(q):
+        return None
+    from ._fast import forward
+    return forward
+
+
+def attention(q: Any, k: Any, v: Any, *, causal: Optional[str] = None,
+              scale: Optional[float] = None, window: Tuple[int, int] = (-1, -1),
+              softcap: float = 0.0, alibi: Any = None, bias: Any = None, mask: Any = None,
+              sink: Any = None, cu_seqlens_q: Any = None, cu_seqlens_kv: Any = None,
+              max_seqlen_q: Optional[int] = None, max_seqlen_kv: Optional[int] = None,
+              used_kv: Any = None, layout: str = "bhsd", out: Any = None, lse: Any = None,
+              return_lse: bool = False, variant: Optional[str] = None,
+              tensor_cores: str = "auto", threads: int = 0, stream: Any = None) -> Any:
+    """softmax(scale * q k^T + bias, masked) v.
+
+    q, k, v: float32, float16 or bfloat16 (of ml_dtypes, or its bits as uint16), all three alike.
+        (batch, heads, seq, dim) in the layout "bhsd", (batch, seq, heads, dim) in "bshd"; packed
+        without batch, and all sequences in a row. The heads of q are a multiple of those of k and
+        v; v may have its own dim. Any strides, but neighbours of the last dimension must lie side
+        by side: nothing is copied.
+    causal: None, "top-left" (query i sees keys j <= i, as in PyTorch) or "bottom-right"
+        (j <= i + seq_kv - seq_q, as in FlashAttention and for decoding).
+    scale: of q k^T; None is 1 / sqrt(dim).
+    window: keys visible (before, after) the diagonal; -1 is no bound.
+    softcap: scores become softcap * tanh(score / softcap); 0 is none.
+    alibi: True (the usual slopes), or slopes of shape (heads,) or (batch, heads).
+    bias: added to the scores; broadcast to (batch, heads, seq_q, seq_kv), of any of the dtypes.
+    mask: bool or uint8, 0 hides a key; broadcast likewise, and read where it lies.
+    sink: a logit per head that joins the denominator.
+    cu_seqlens_q, cu_seqlens_kv: packed sequences; batch + 1 numbers from 0 upwards. On a GPU
+        max_seqlen_q and max_seqlen_kv must be given, else they are worked out.
+    used_kv: for each batch entry, how many of its keys exist.
+    out, lse: arrays to write to, of any strides (lse: contiguous); None makes new ones.
+    return_lse: the result is (out, lse); lse = ln(sum(exp(score))), float32, (batch, heads, seq_q),
+        packed (heads, total_q).
+    variant: the name of a kernel; None is the best that applies. tensor_cores: "auto", "never" or
+        "require". threads: of the CPU; 0 is all that the process may use.
+    stream: of the GPU: a CUstream as a number, or a stream of PyTorch or CuPy; None is the current
+        one of the framework of q (the legacy default stream where there is no such thing).
+
+    Rows that see no key are 0, with lse = -inf.
+
+    >>> import numpy as np, attn
+    >>> q = np.ones((1, 2, 3, 8), np.float32)
+    >>> v = np.arange(48, dtype=np.float32).reshape(q.shape)
+    >>> attn.attention(q, q, v, causal="top-left")[0, 0, :, 0]
+    array([0., 4., 8.], dtype=float32)
+
+    Two sequences of 1 and 2 tokens, packed:
+
+    >>> packed, values = q[0], v[0]
+    >>> o, lse = attn.attention(packed, packed, values, cu_seqlens_q=[0, 1, 3],
+    ...                         cu_seqlens_kv=[0, 1, 3], scale=1, return_lse=True)
+    >>> o[0, :, 0], lse.shape
+    (array([ 0., 12., 12.], dtype=float32), (2, 3))
+    """
+    try:
+        forward = _fast_paths[type(q)]
+    except KeyError:
+        forward = _fast_paths[type(q)] = _fast_path(q)
+    if forward is not None and out is lse is variant is stream is None and tensor_cores == "auto":
+        found = forward(q, k, v, causal, scale, bias, mask, False, True, threads, None, layout,
+                        window, softcap, alibi, sink, used_kv, cu_seqlens_q, cu_seqlens_kv,
+                        max_seqlen_q, max_seqlen_kv, return_lse)
+        if found is not None:
+            return found
+    return _general(q, k, v, causal, scale, window, softcap, alibi, bias, mask, sink, cu_seqlens_q,
+                    cu_seqlens_kv, max_seqlen_q, max_seqlen_kv, used_kv, layout, out, lse,
+                    return_lse, variant, tensor_cores, threads, stream)

@@ -104,18 +104,37 @@ class Device(Structure):
                 ("reserved", c_int32)]
 
 
-# attn_tensors as bytes: made in a fifth of the time of the struct, and never shared by threads.
-_words = struct.Struct(f"{len(Tensors._fields_)}Q")
-TENSORS_SIZE = _words.size
-pack_four = struct.Struct(f"5Q{TENSORS_SIZE - 5 * 8}x").pack  # size, q, k, v, o
+# attn_problem as bytes: its fields in the header's order, strides one by one. They are what a plan
+# is made of, and the key that finds it again. Three runs of fields that few calls touch are bytes
+# themselves: up to layout (problem_head), the strides of lse (AUTO_LSE), and from window_left to
+# tensor_cores (pack_options).
+_head = struct.Struct("N4i")
+_options = struct.Struct("2qfi8?8q3qi")
+_problem = struct.Struct(f"{_head.size}s19q24sfi{_options.size}si")
+pack_options, pack_problem = _options.pack, _problem.pack
+AUTO_LSE = struct.pack("3q", AUTO, AUTO, AUTO)
+PLAIN_OPTIONS = pack_options(-1, -1, *(0,) * 22)
+
+
+def problem_head(dtype: int) -> bytes:
+    return _head.pack(_problem.size, dtype, -1, -1, 0)
+
+
+# attn_tensors as bytes: made in a fifth of the time of the struct, and never shared by threads. The
+# last field of pack_tensors, from bias on, is the bytes of pack_others.
+_others = struct.Struct("7Q")
+_tensors = struct.Struct(f"6Q{_others.size}s")
+TENSORS_SIZE = _tensors.size
+pack_others, pack_tensors = _others.pack, _tensors.pack
+NO_OTHERS = bytes(_others.size)
 
 
 def tensors(q: int, k: int, v: int, o: int, lse: int = 0, bias: int = 0, mask: int = 0,
             alibi_slopes: int = 0, sink: int = 0, cu_seqlens_q: int = 0, cu_seqlens_kv: int = 0,
             used_kv: int = 0) -> bytes:
     """attn_tensors with these addresses; 0 is absent."""
-    return _words.pack(TENSORS_SIZE, q, k, v, o, lse, bias, mask, alibi_slopes, sink,
-                       cu_seqlens_q, cu_seqlens_kv, used_kv)
+    return pack_tensors(TENSORS_SIZE, q, k, v, o, lse, pack_others(
+        bias, mask, alibi_slopes, sink, cu_seqlens_q, cu_seqlens_kv, used_kv))
 
 
 class AttnError(RuntimeError):
@@ -161,8 +180,7 @@ def _declare(lib: ctypes.CDLL) -> None:
             ("attn_problem_init_sized", None, [POINTER(Problem), c_size_t]),
             ("attn_open", c_int, [POINTER(Options), pointer, error]),
             ("attn_close", None, [c_void_p]),
-            ("attn_plan_create", c_int, [c_void_p, POINTER(Problem), POINTER(PlanOptions), pointer,
-                                         error]),
+            ("attn_plan_create", c_int, [c_void_p, c_char_p, POINTER(PlanOptions), pointer, error]),
             ("attn_plan_destroy", None, [c_void_p]),
             ("attn_plan_variant", c_char_p, [c_void_p]),
             ("attn_plan_print", c_size_t, [c_void_p, c_char_p, c_size_t]),

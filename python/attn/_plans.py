@@ -1,23 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """Contexts, plans and workspaces, kept between calls.
 
-Invariant: a plan or context lives as long as somebody holds it, in the cache or in a call: what
-the cache drops while another thread computes with it is destroyed when that call is done.
+Invariant: a plan or context lives as long as the cache or a call holds it: what the cache drops
+while another thread computes with it is destroyed when that call is done. What is kept does not
+grow with the number of problems seen: at most CACHED_PLANS plans of a context, and on a GPU one
+workspace for each stream that arrays of other frameworks than PyTorch were computed on.
 """
 
 from __future__ import annotations
 
 import ctypes
 import sys
-from collections import OrderedDict
-from ctypes import byref, c_size_t, c_void_p
-from typing import Any, Callable, Dict, Hashable, List, NamedTuple, Optional, Tuple
+from ctypes import byref, c_char, c_size_t, c_void_p
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from . import _library as library
-from ._library import Error, Problem, fail
+from ._arguments import MOST_THREADS, integer
+from ._library import Error, fail
 
-CACHED_PLANS = 256
-_Allocator = Callable[[int], Tuple[Any, int]]
+CACHED_PLANS = 512
+MOST_STREAMS = 64
+GRAIN = 1 << 16  # bytes: workspaces grow by more than a problem does
 
 
 class Context:
@@ -26,7 +29,6 @@ class Context:
     def __init__(self, device: str, threads: int = 0) -> None:
         self.lib = library.load()
         self.device = device
-        self.cpu = device == "cpu"
         self._close = self.lib.attn_close
         self.handle = c_void_p()
         options = library.Options()
@@ -37,7 +39,7 @@ class Context:
         status = self.lib.attn_open(byref(options), byref(self.handle), byref(error))
         if status:
             fail(status, error)
-        # Without argtypes, for callers who convert once: half the time of a call.
+        # Without argtypes: half the time of a call.
         self.forward: Callable[..., int] = self.lib["attn_forward"]
         self.spare: List[ctypes.Array] = []  # workspaces of the CPU that no call uses
 
@@ -49,113 +51,107 @@ class Context:
 
 
 class Plan:
-    """A variant chosen for one problem. Tensors are the bytes of _library.tensors()."""
+    """A variant chosen for one problem: the bytes of _library.pack_problem(). Tensors are the bytes
+    of _library.pack_tensors()."""
 
-    def __init__(self, context: Context, problem: Problem, variant: Optional[str]) -> None:
-        lib = context.lib
+    __slots__ = ("context", "handle", "size", "_size")
+
+    def __init__(self, context: Context, problem: bytes, variant: Optional[str] = None) -> None:
         self.context = context
-        self._destroy = lib.attn_plan_destroy
-        self.call = context.forward
-        self.handle = c_void_p()
-        error = Error()
-        options = library.PlanOptions(ctypes.sizeof(library.PlanOptions),
-                                      None if variant is None else variant.encode())
-        status = lib.attn_plan_create(context.handle, byref(problem), byref(options),
-                                      byref(self.handle), byref(error))
+        handle, error, options = c_void_p(), Error(), None
+        if variant is not None:
+            options = byref(library.PlanOptions(ctypes.sizeof(library.PlanOptions),
+                                                variant.encode()))
+        status = context.lib.attn_plan_create(context.handle, problem, options, byref(handle),
+                                              byref(error))
         if status:
             fail(status, error)
-        self.variant = lib.attn_plan_variant(self.handle).decode()
-        self.size: int = lib.attn_workspace_size(self.handle)
         # What ctypes passes on as it is: objects of its types it would convert at every call.
-        self.handle_argument = c_void_p.from_param(self.handle.value)
-        self.size_argument = c_size_t.from_param(self.size)
-        self.places: Dict[int, _Place] = {}
-        self.lock = library.new_lock()  # of the workspaces: nobody else may enqueue in between
+        self.handle = c_void_p.from_param(handle.value)
+        self.size: int = context.lib.attn_workspace_size(handle)
+        self._size = c_size_t.from_param(self.size)
 
     def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        if getattr(self, "handle", None) and not ending():
-            self._destroy(self.handle)
+        if hasattr(self, "handle") and not ending():
+            self.context.lib.attn_plan_destroy(self.handle)
+
+    @property
+    def variant(self) -> str:
+        return self.context.lib.attn_plan_variant(self.handle).decode()
 
     def __str__(self) -> str:
         line = ctypes.create_string_buffer(4096)
         self.context.lib.attn_plan_print(self.handle, line, len(line))
         return line.value.decode()
 
-    def forward(self, tensors: bytes, workspace: int, stream: int) -> None:
-        error = Error()
-        status = self.context.lib.attn_forward(self.handle, tensors, workspace, self.size, stream,
-                                               byref(error))
-        if status:
-            fail(status, error)
-
-    def prepared(self, tensors: bytes, workspace: int) -> Callable[[c_void_p], None]:
-        """A function of the stream alone: the call with all else converted beforehand."""
-        call, handle, size = self.call, self.handle_argument, self.size_argument
-        where = c_void_p.from_param(workspace)
-
-        def forward(stream: c_void_p) -> None:
-            if call(handle, tensors, where, size, stream, None):
-                self.forward(tensors, workspace, stream.value or 0)  # once more, for its sentence
-        return forward
+    def forward(self, tensors: bytes, workspace: Any, stream: Optional[c_void_p]) -> None:
+        """workspace: an object of ctypes that passes as a pointer, or None: there is none."""
+        context = self.context
+        if context.forward(self.handle, tensors, workspace, self._size, stream, None):
+            error = Error()  # once more, for its sentence
+            status = context.lib.attn_forward(self.handle, tensors, workspace, self.size, stream,
+                                              byref(error))
+            if status:
+                fail(status, error)
 
     def forward_on_cpu(self, tensors: bytes) -> None:
         """With a workspace that the context keeps: one for each call in flight, the largest."""
+        size = self.size
+        if not size:
+            return self.forward(tensors, None, None)
         spare = self.context.spare
+        memory = spare.pop() if spare else None  # two threads may see the last one
+        if memory is None or len(memory) < size:
+            memory = (c_char * -(-size // GRAIN * GRAIN))()
         try:
-            memory = spare.pop()
-        except IndexError:
-            memory = None
-        if memory is None or len(memory) < self.size:
-            memory = (ctypes.c_char * max(self.size, 1))()
-        workspace = ctypes.addressof(memory)
-        try:
-            self.forward(tensors, workspace, 0)
+            self.forward(tensors, memory, None)
         finally:
             spare.append(memory)
 
-    def forward_on_stream(self, tensors: bytes, stream: int,
-                          allocate: Optional[_Allocator] = None) -> None:
-        """With a workspace that the plan keeps, one for each stream: a stream runs calls in order.
-        allocate(bytes) gives the owner of new memory and its address; None: by the driver."""
-        place = self.places.get(stream) or self.new_place(stream, allocate)
-        arguments = (self.handle_argument, tensors, place.workspace, self.size_argument,
-                     place.stream, None)
-        if self.size:
-            with self.lock:
-                status = self.call(*arguments)
-        else:
-            status = self.call(*arguments)
-        if status:  # once more, for its sentence
-            self.forward(tensors, place.address, stream)
 
-    def new_place(self, stream: int, allocate: Optional[_Allocator]) -> _Place:
-        owner: Any = None
-        address = 0
-        with self.lock:
-            if self.size:
-                if allocate is not None:
-                    owner, address = allocate(self.size)
-                else:
-                    owner = _DriverMemory(self.context, self.size)
-                    address = owner.address
-            place = _Place(c_void_p.from_param(address), c_void_p.from_param(stream), address,
-                           owner)
-            return self.places.setdefault(stream, place)
+class Cache:
+    """A context, its plans by their problems, and the workspaces of its streams."""
 
+    __slots__ = ("context", "plans", "_workspaces", "_lock")
 
-class _Place(NamedTuple):
-    """Where calls on one stream work."""
-    workspace: Any  # this and the stream as arguments that ctypes passes on as they are
-    stream: Any
-    address: int    # of the workspace
-    owner: Any
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.plans: Dict[bytes, Plan] = {}
+        self._workspaces: Dict[int, _DriverMemory] = {}
+        self._lock = library.new_lock()  # of the workspaces: nothing is freed before it is enqueued
+
+    def plan(self, problem: bytes, variant: Optional[str] = None) -> Plan:
+        key = problem if variant is None else problem + b"\0" + variant.encode()
+        return self.plans.get(key) or self.new_plan(problem, variant, key)
+
+    def new_plan(self, problem: bytes, variant: Optional[str], key: bytes) -> Plan:
+        plan, plans = Plan(self.context, problem, variant), self.plans
+        if len(plans) >= CACHED_PLANS:  # the oldest half; plans are cheap to make
+            for old in list(plans)[:(CACHED_PLANS + 1) // 2]:
+                plans.pop(old, None)
+        plans[key] = plan
+        return plan
+
+    def forward_on_stream(self, plan: Plan, tensors: bytes, stream: int) -> None:
+        """With a workspace that the cache keeps for the stream, which runs calls in order."""
+        if not plan.size:
+            return plan.forward(tensors, None, c_void_p(stream))
+        with self._lock:
+            memory = self._workspaces.get(stream)
+            if memory is None or memory.size < plan.size:
+                if len(self._workspaces) >= MOST_STREAMS:
+                    self._workspaces.clear()  # cuMemFree waits for all that uses it
+                held = memory.size if memory else GRAIN
+                memory = _DriverMemory(self.context, max(plan.size, 2 * held))
+                self._workspaces[stream] = memory
+            plan.forward(tensors, c_void_p(memory.address), c_void_p(stream))
 
 
 class _DriverMemory:
     """Memory of a GPU in its primary context, by the driver that the context was opened with."""
 
     def __init__(self, context: Context, size: int) -> None:
-        self.context = context
+        self.context, self.size = context, size
         self._free = self._function("cuMemFree", ctypes.c_uint64)
         self._push = self._function("cuCtxPushCurrent", c_void_p)
         self._pop = self._function("cuCtxPopCurrent", ctypes.POINTER(c_void_p))
@@ -190,41 +186,23 @@ class _DriverMemory:
 
 
 _lock = library.new_lock()
-_contexts: Dict[Tuple[str, int], Context] = {}
-_plans: "OrderedDict[Hashable, Plan]" = OrderedDict()
-when_cleared: List[Callable[[], None]] = []  # who else keeps plans
+caches: Dict[Tuple[int, int], Cache] = {}  # by the number of the GPU (-1: the CPU) and of threads
 
 
-def context_of(device: str, threads: int = 0) -> Context:
+def open_cache(gpu: int, threads: int) -> Cache:
+    """caches[gpu, threads], made if it is not there."""
     with _lock:
-        found = _contexts.get((device, threads))
+        found = caches.get((gpu, threads))
         if found is None:
-            found = _contexts[device, threads] = Context(device, threads)
+            device = "cpu" if gpu < 0 else f"cuda:{gpu}"
+            found = Cache(Context(device, integer("threads", threads, 0, MOST_THREADS)))
+            caches[gpu, threads] = found
         return found
 
 
-def plan_of(key: Hashable, make: Callable[[], Plan]) -> Plan:
-    """The plan that was made for an equal key, else make()'s. The least recently used ones go."""
-    with _lock:
-        plan = _plans.get(key)
-        if plan is not None:
-            _plans.move_to_end(key)
-            return plan
-    plan = make()
-    with _lock:
-        plan = _plans.setdefault(key, plan)
-        _plans.move_to_end(key)
-        dropped = [_plans.popitem(last=False)[1] for _ in range(len(_plans) - CACHED_PLANS)]
-    del dropped  # their destructors run outside the lock
-    return plan
-
-
 def clear_plans() -> None:
-    """Forgets every plan and every context: the next call makes its own."""
+    """Forgets every plan, every context and every workspace: the next call makes its own."""
     with _lock:
-        dropped = list(_plans.values()), list(_contexts.values())
-        _plans.clear()
-        _contexts.clear()
-    for forget in when_cleared:
-        forget()
-    del dropped
+        dropped = list(caches.values())
+        caches.clear()
+    del dropped  # outside the lock

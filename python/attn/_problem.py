@@ -1,74 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Problems: what the arguments of a call amount to, as the key of its plan.
+"""attn_problem as bytes, by the names of its parts: for the general path of attention().
 
-Invariant: all that the problem depends on is in the key of the plan cache (Key), and the problem
-is made from the key alone; addresses are not in it. NumPy is not needed.
+Invariant: all that a plan depends on is in the bytes, and nothing else; addresses are not. NumPy is
+not needed.
 """
 
 from __future__ import annotations
 
-from ctypes import byref, sizeof
-from typing import NamedTuple, Optional, Sequence, Tuple
+import math
+from typing import Optional, Sequence, Tuple
 
-from . import _library
-from ._library import AUTO, Problem
-from ._plans import Plan, context_of, plan_of
+from ._library import AUTO, AUTO_LSE, pack_options, pack_problem, problem_head
 
-Strides = Tuple[int, ...]
-
-
-class Key(NamedTuple):
-    """A problem as Python compares it. Strides are (batch, head, row), of bias also col."""
-    device: str
-    threads: int
-    variant: Optional[str]
-    dtype: int
-    sizes: Tuple[int, ...]  # batch, heads_q, heads_kv, seq_q, seq_kv, head_dim, head_dim_v
-    q: Strides
-    k: Strides
-    v: Strides
-    o: Strides
-    scale: Optional[float]
-    causal: int = 0
-    window: Tuple[int, int] = (-1, -1)
-    softcap: float = 0.0
-    alibi: Optional[int] = None  # the batch stride of the slopes
-    sink: bool = False
-    bias: Optional[Tuple[int, Strides]] = None  # dtype, strides
-    packed: Optional[Tuple[int, int]] = None  # total_q, total_kv
-    used_kv: bool = False
-    tensor_cores: int = 0
-    alignment: int = 16
+Strides = Tuple[int, ...]  # (batch, head, row), of bias and mask also col
+_ANY = (0, 0, 0, 0)
 
 
-def _problem(key: Key) -> Problem:
-    p = Problem()
-    _library.load().attn_problem_init_sized(byref(p), sizeof(p))
-    p.dtype = key.dtype
-    (p.batch, p.heads_q, p.heads_kv, p.seq_q, p.seq_kv, p.head_dim, p.head_dim_v) = key.sizes
-    p.q, p.k, p.v, p.o = key.q, key.k, key.v, key.o
-    if key.scale is not None:
-        p.scale = key.scale
-    p.causal = key.causal
-    p.window_left, p.window_right = key.window
-    p.softcap = key.softcap
-    if key.alibi is not None:
-        p.alibi, p.alibi_batch_stride = True, key.alibi
-    p.sink = key.sink
-    if key.bias is not None:
-        p.bias, p.bias_dtype, p.bias_strides = True, key.bias[0], key.bias[1]
-    if key.packed is not None:
-        p.packed = True
-        p.total_q, p.total_kv = key.packed
-    p.used_kv = key.used_kv
-    p.tensor_cores = key.tensor_cores
-    p.alignment = key.alignment
-    return p
-
-
-def plan_for(key: Key) -> Plan:
-    return plan_of(key, lambda: Plan(context_of(key.device, key.threads), _problem(key),
-                                     key.variant))
+def problem(*, dtype: int, sizes: Strides, q: Strides, k: Strides, v: Strides, o: Strides,
+            scale: Optional[float] = None, causal: int = 0, window: Tuple[int, int] = (-1, -1),
+            softcap: float = 0.0, bias: Optional[Tuple[int, Strides]] = None,
+            mask: Optional[Strides] = None, alibi: Optional[int] = None, sink: bool = False,
+            packed: Optional[Tuple[int, int]] = None, used_kv: bool = False,
+            tensor_cores: int = 0, alignment: int = 16) -> bytes:
+    """sizes: batch, heads_q, heads_kv, seq_q, seq_kv, head_dim, head_dim_v. bias: dtype and
+    strides. alibi: the batch stride of the slopes. packed: total_q and total_kv."""
+    bias_dtype, bias_strides = bias or (0, _ANY)
+    options = pack_options(
+        *window, softcap, bias_dtype, bias is not None, mask is not None, alibi is not None, sink,
+        packed is not None, used_kv, False, False, *bias_strides, *(mask or _ANY), alibi or 0,
+        *(packed or (0, 0)), tensor_cores)
+    return pack_problem(problem_head(dtype), *sizes, *q, *k, *v, *o, AUTO_LSE,
+                        math.nan if scale is None else scale, causal, options, alignment)
 
 
 def alignment_of(*addresses: int) -> int:

@@ -12,7 +12,7 @@ def usual_slopes(heads):
 
 
 def one_head(q, k, v, *, scale, causal=None, window=(-1, -1), softcap=0.0, slope=None, bias=None,
-             sink=None):
+             mask=None, sink=None):
     """q (rows, dim), k and v (keys, dim): O and LSE."""
     rows, keys = len(q), len(k)
     s = scale * (q @ k.T)
@@ -25,6 +25,8 @@ def one_head(q, k, v, *, scale, causal=None, window=(-1, -1), softcap=0.0, slope
     if bias is not None:
         s = s + bias
     visible = np.ones((rows, keys), bool)
+    if mask is not None:
+        visible &= mask != 0
     if causal is not None:
         visible &= j <= diagonal
     if window[0] >= 0:
@@ -41,8 +43,8 @@ def one_head(q, k, v, *, scale, causal=None, window=(-1, -1), softcap=0.0, slope
     return (weights @ v) / np.where(total > 0, total, 1.0)[:, None], lse
 
 
-def attention(q, k, v, *, scale=None, alibi=None, bias=None, sink=None, cu_seqlens_q=None,
-              cu_seqlens_kv=None, used_kv=None, layout="bhsd", **options):
+def attention(q, k, v, *, scale=None, alibi=None, bias=None, mask=None, sink=None,
+              cu_seqlens_q=None, cu_seqlens_kv=None, used_kv=None, layout="bhsd", **options):
     """As attn.attention with return_lse=True, in float64."""
     q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
     if layout == "bshd":
@@ -65,15 +67,19 @@ def attention(q, k, v, *, scale=None, alibi=None, bias=None, sink=None, cu_seqle
             qs, ks, vs = pick(q, h, at_q), pick(k, h // group, at_kv), pick(v, h // group, at_kv)
             if used_kv is not None:
                 ks, vs = ks[:used_kv[b]], vs[:used_kv[b]]
-            extra = None
-            if bias is not None:
-                wide = np.asarray(bias, np.float64)
+
+            def scores(given):
+                if given is None:
+                    return None
+                wide = np.asarray(given, np.float64)
                 wide = wide.reshape((1,) * (4 - wide.ndim) + wide.shape)
                 extra = wide[b if wide.shape[0] > 1 else 0, h if wide.shape[1] > 1 else 0]
                 extra = extra[:len(qs) if extra.shape[0] > 1 else 1]
-                extra = extra[:, :len(ks) if extra.shape[1] > 1 else 1]
+                return extra[:, :len(ks) if extra.shape[1] > 1 else 1]
+
             found = one_head(qs, ks, vs, scale=q.shape[-1] ** -0.5 if scale is None else scale,
-                             slope=None if slopes is None else slopes[b, h], bias=extra,
+                             slope=None if slopes is None else slopes[b, h],
+                             bias=scores(bias), mask=scores(mask),
                              sink=None if sink is None else sink[h], **options)
             where = (h, at_q) if packed else (b, h)
             o[where], lse[where] = found

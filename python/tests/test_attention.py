@@ -67,6 +67,14 @@ OPTIONS = {
     "bias bf16": {"bias": random((1, HQ, SQ, SKV), BF16, 7)},
     "bias strides": {"bias": random((HQ, SKV, SQ), seed=7).transpose(0, 2, 1)},
     "bias hides": {"bias": np.where(random((SQ, SKV), seed=6) > 0, 0, -np.inf).astype(np.float32)},
+    "mask": {"mask": random((B, HQ, SQ, SKV), seed=5) > 0},
+    "mask of keys": {"mask": random((B, 1, 1, SKV), seed=5) > 0},
+    "mask row": {"mask": random((SKV,), seed=5) > 0}, "mask all": {"mask": np.zeros((1, 1), bool)},
+    "mask uint8": {"mask": np.array([0, 1, 255] * 7, np.uint8)},
+    "mask strides": {"mask": (random((HQ, SKV, SQ), seed=5) > 0).transpose(0, 2, 1)},
+    "mask and bias": {"mask": random((SQ, 1), seed=5) > 0, "bias": random((SKV,), seed=7)},
+    "mask, causal, sink": {"mask": random((SQ, SKV), seed=5) > 0, "causal": "bottom-right",
+                           "sink": random((HQ,), seed=8)},
     "threads": {"threads": 1},
     "all": {"scale": 0.5, "causal": "bottom-right", "window": (6, -1), "softcap": 3.0,
             "alibi": True, "bias": random((SQ, SKV), seed=7), "sink": random((HQ,), seed=8),
@@ -191,6 +199,9 @@ REFUSED = [
     ((Q, K, V), {"bias": np.zeros((SQ, SKV), bool)}, "bias has dtype bool"),
     ((Q, K, V), {"bias": np.zeros((SQ, SKV))}, "bias has dtype float64, expected float32, float16"),
     ((Q, K, V), {"bias": np.zeros((SQ, SKV), np.int32)}, "bias has dtype int32, expected float32"),
+    ((Q, K, V), {"mask": np.zeros((2, 2), bool)}, "mask has the shape (2, 2), expected one that"),
+    ((Q, K, V), {"mask": Q[0, 0, :, :1]}, "mask has dtype float32, expected bool or uint8"),
+    ((Q, K, V), {"mask": [True]}, "mask is a list"),
     ((Q, K, V), {"sink": [1, 2]}, "the shape of sink"),
     ((Q, K, V), {"alibi": [1, 2]}, "alibi has the shape"),
     ((Q, K, V), {"used_kv": [1.5, 2]}, "used_kv is no array of int32"),
@@ -221,12 +232,18 @@ def test_refusals(number):
 
 def test_plan_cache_forgets():
     attn.clear_plans()
-    for length in range(1, _plans.CACHED_PLANS + 20):
+    cache, most = _plans.open_cache(-1, 0), _plans.CACHED_PLANS
+    for length in range(1, most + 1):
         x = np.ones((1, 1, length, 1), np.float32)
         assert attn.attention(x, x, x)[0, 0, -1, 0] == pytest.approx(1)
-    assert len(_plans._plans) == _plans.CACHED_PLANS
+    plans = dict(cache.plans)
+    assert len(plans) == most
+    attn.attention(x, x, x)
+    assert cache.plans == plans
+    attn.attention(x, x, x, scale=0.5)  # the oldest half makes place
+    assert list(cache.plans)[:-1] == list(plans)[most // 2:]
     attn.clear_plans()
-    assert not _plans._plans
+    assert not _plans.caches
 
 
 def test_threads_at_once(monkeypatch):

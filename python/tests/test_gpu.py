@@ -75,18 +75,6 @@ def compiled_in(family):
         index += 1
 
 
-class Poisoned(_plans._DriverMemory):
-    """New memory holds anything, a workspace too."""
-    sizes = []
-
-    def __init__(self, context, size):
-        super().__init__(context, size)
-        fill = self._function("cuMemsetD8", c_uint64, ctypes.c_ubyte, ctypes.c_size_t)
-        assert self._push(self._primary) == 0 and fill(self.address, 0xFF, size) == 0
-        self._pop(byref(c_void_p()))
-        self.sizes.append(size)
-
-
 @pytest.fixture(scope="module")
 def gpu():
     driver = attn.library_path().parent / "libvgpu.so"
@@ -98,9 +86,7 @@ def gpu():
     os.environ["ATTN_DRIVER"] = str(driver)
     attn.clear_plans()
     try:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(_plans, "_DriverMemory", Poisoned)
-            yield _plans.context_of("cuda:0")
+        yield _plans.open_cache(0, 0).context
     finally:
         attn.clear_plans()
         del os.environ["ATTN_DRIVER"]
@@ -138,19 +124,52 @@ def test_attention(gpu):
     check(gpu, [random((1, 2, n, 64), np.float16, 6)[:, :, 3:] for n in (9, 20, 20)], {})
 
 
-def test_workspace(gpu):
-    """A plan allocates it once for a stream; what it holds does not matter."""
-    attn.clear_plans()
-    gpu = _plans.context_of("cuda:0")
+@pytest.fixture
+def allocated(monkeypatch):
+    """The sizes of all memory that is allocated from now on; it holds anything."""
+    sizes = []
+
+    class Poisoned(_plans._DriverMemory):
+        def __init__(self, context, size):
+            super().__init__(context, size)
+            fill = self._function("cuMemsetD8", c_uint64, ctypes.c_ubyte, ctypes.c_size_t)
+            assert self._push(self._primary) == 0 and fill(self.address, 0xFF, size) == 0
+            self._pop(byref(c_void_p()))
+            sizes.append(size)
+
+    monkeypatch.setattr(_plans, "_DriverMemory", Poisoned)
+    return sizes
+
+
+def test_workspace(gpu, allocated):
+    """No kernel expects anything in it, and all plans share the one of their stream."""
     variant = compiled_in("fwd_hopper_causal")  # takes its tiles from a counter in the workspace
     if variant is None:
         pytest.skip("this library has no kernel that needs a workspace")
-    arrays = [random((1, 2, 300, 64), np.float16, n) for n in range(3)]
-    for call in range(3):
-        before = len(Poisoned.sizes)
+    attn.clear_plans()
+    gpu = _plans.open_cache(0, 0).context
+    for call, rows in enumerate((300, 300, 290, 200)):
+        arrays = [random((1, 2, rows, 64), np.float16, n) for n in range(3)]
+        before = len(allocated)
         check(gpu, arrays, {"causal": "top-left", "variant": variant})
         # Five arrays, and the workspace for the first call alone.
-        assert len(Poisoned.sizes) - before == (6 if call == 0 else 5)
+        assert len(allocated) - before == (6 if call == 0 else 5)
+
+
+def test_a_growing_cache(gpu, allocated):
+    """Hundreds of lengths, each seen once: a bounded number of plans, one workspace that grows."""
+    attn.clear_plans()
+    cache, most = _plans.open_cache(0, 0), 200
+    q, k, v, out = (OnGpu(cache.context, random((1, 1, n, 64), np.float16, n))
+                    for n in (1, most, most, 1))
+    before = len(allocated)
+    for n in range(1, most + 1):
+        k.shape = v.shape = (1, 1, n, 64)
+        attn.attention(q, k, v, out=out, scale=0.125)
+        assert len(cache.plans) <= _plans.CACHED_PLANS
+    expected = model.attention(*(x.read() for x in (q, k, v)), scale=0.125)[0]
+    np.testing.assert_allclose(out.read().astype(np.float64), expected, 4e-3, 4e-3)
+    assert len(allocated) - before <= 3 and len(cache._workspaces) <= 1
 
 
 def test_options(gpu):

@@ -17,6 +17,20 @@ def test_a_missing_library_is_named():
     assert "ImportError: /no/such.so is no libattn" in run.stderr
 
 
+@pytest.mark.parametrize("version, expected", [
+    ("0.1.9", "is libattn 0.1.9, expected 0.2 or newer"),
+    ("0.2.0", "is no libattn that can be loaded"), ("7.0.0", "is no libattn that can be loaded")])
+def test_the_version_is_asked_first(tmp_path, version, expected):
+    """Of a library that has nothing else: an old one may have the names, with other structs."""
+    source, library = tmp_path / "fake.c", tmp_path / "libfake.so"
+    source.write_text(f'const char *attn_version(void) {{ return "{version}"; }}')
+    subprocess.run([os.environ.get("CC", "cc"), "-shared", "-fPIC", "-o", library, source],
+                   check=True)
+    run = subprocess.run([sys.executable, "-c", "import attn; attn.version()"], text=True,
+                         capture_output=True, env={**os.environ, "ATTN_LIBRARY": str(library)})
+    assert run.returncode == 1 and f"ImportError: {library} {expected}" in run.stderr
+
+
 @pytest.mark.parametrize("status, kind", [
     (1, ValueError), (2, NotImplementedError), (3, MemoryError), (4, attn.DeviceError),
     (9, attn.AttnError)])
@@ -38,12 +52,11 @@ import attn, numpy as np
 from attn import _library, _plans
 q = np.ones((1, 1, 4, 8), np.float32)
 attn.attention(q, q, q)
-plan = next(iter(_plans._plans.values()))
-acquire = plan.lock.acquire  # as the shortcuts of attn.torch hold it
+lock = _plans.open_cache(-1, 0)._lock
 held, done = threading.Event(), threading.Event()
 
 def work():
-    with _library._lock, _plans._lock, plan.lock:
+    with _library._lock, _plans._lock, lock:
         held.set()
         done.wait()
 
@@ -54,10 +67,10 @@ child = os.fork()
 if not child:
     signal.alarm(10)
     attn.clear_plans()
-    assert acquire() and (attn.attention(q, q, q, scale=0.5) == 1).all()
+    assert lock.acquire() and (attn.attention(q, q, q, scale=0.5) == 1).all()
     os._exit(0)
 status = os.waitpid(child, 0)[1]
-assert _plans._lock.locked() and plan.lock.locked()  # here it is still the thread's
+assert _plans._lock.locked() and lock.locked()  # here it is still the thread's
 done.set()
 thread.join()
 raise SystemExit(f"the child ended with {status}" if status else 0)

@@ -8,6 +8,7 @@ import pytest
 torch = pytest.importorskip("torch", minversion="2.5")
 
 import attn  # noqa: E402
+from attn import _plans  # noqa: E402
 from attn.peers import cpu, host, program  # noqa: E402
 
 FAST = ["--device", "cpu", "--quick", "--seconds", "0.05", "--grid", "small", "--only", "H12 S128",
@@ -79,20 +80,68 @@ def test_a_variant_that_does_not_exist(tmp_path, capsys):
     assert "no_such" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("gpu", [None, "NVIDIA H200"], ids=["cpu", "gpu"])
-def test_host(tmp_path, monkeypatch, capsys, gpu):
-    """As on a GPU too, but for the speed: there 12 us are promised, and a CPU takes longer."""
-    monkeypatch.setattr(host, "SAMPLES", 2)
-    monkeypatch.setattr(host, "CALLS", 2)
-    monkeypatch.setattr(cpu.CpuMachine, "gpu", gpu)
-    code, report = run(["--device", "cpu", "--host", "--dtype", "fp32"], tmp_path)
-    shown = capsys.readouterr()
-    assert code == (0 if gpu is None else 1)
-    assert ("expected at most 12 us" in shown.err) == (gpu is not None)
-    for row in report["rows"]:
-        assert ("its Python" in row["median_us"]) == (gpu is not None)
-        assert len(row["samples_us"]["replace_sdpa"]) == 2
-        assert row["least_us"]["PyTorch SDPA"] > 0
-    assert "attn.torch.sdpa" in shown.out
-    assert all(known.plan.call is known.plan.context.forward
-               for known in attn.torch._known.values())
+@pytest.fixture
+def short(monkeypatch):
+    for name, value in (("SAMPLES", 2), ("CALLS", 2), ("LENGTHS", 60)):
+        monkeypatch.setattr(host, name, value)
+    attn.clear_plans()
+
+
+HOST = ["--device", "cpu", "--host", "--dtype", "fp32"]
+
+
+def test_host(tmp_path, short, capsys):
+    """Every cell of the table has its samples, or the reason why not; a CPU has no targets."""
+    code, report = run(HOST, tmp_path)
+    shown = capsys.readouterr().out
+    assert code == 0 and report["schema"] == "attn-host/2"
+    cells = {(cell["row"], cell["caller"]): cell for cell in report["cells"]}
+    assert len(cells) == len(report["cells"]) == 4 + 4 + 11
+    for (row, caller), cell in cells.items():
+        assert row in shown and caller in shown and cell["target_us"] is None
+        if cell["reason"] is None:
+            assert len(cell["samples_us"]) == 2 and cell["least_us"] > 0 and cell["met"]
+        else:  # a library without kernels for masks
+            assert row == "mask" and not cell["samples_us"] and not cell["met"]
+    assert report["held_mb"] < host.HELD_MB
+
+
+def test_a_new_length_has_no_plan(tmp_path, short, monkeypatch):
+    """But all other calls have one from the sample that warms up."""
+    made, seen = [], []
+    new_plan = _plans.Cache.new_plan
+    monkeypatch.setattr(_plans.Cache, "new_plan",
+                        lambda self, *rest: made.append(1) or new_plan(self, *rest))
+    sample_us = host.sample_us
+
+    def counted(machine, calls):
+        before = len(made)
+        us = sample_us(machine, calls)
+        seen.append(len(made) - before)
+        return us
+
+    monkeypatch.setattr(host, "sample_us", counted)
+    monkeypatch.setattr(host, "held_mb", lambda *_: 0.0)
+    _, report = run(HOST, tmp_path)
+    cells = [cell for cell in report["cells"] if cell["reason"] is None]
+    for cell, plans in zip(cells * 2, seen[-2 * len(cells):]):
+        new = cell["row"] == "new length" and cell["caller"] in host.OURS
+        assert plans == (host.CALLS if new else 0), cell
+
+
+@pytest.mark.parametrize("fault, text", [
+    ("known", "attn.attention, known: "), ("option", "attn.torch.sdpa, bias: "),
+    ("new", "attn.torch.sdpa, new length: "), ("held", "60 lengths hold 9 MB, expected less than")])
+def test_host_targets(tmp_path, short, monkeypatch, capsys, fault, text):
+    """As on a GPU, but for the speed: exactly what is planted is missed, with --check alone."""
+    limits = {"KNOWN_US": 1e9, "NEW_US": 1e9, "OPTION_US": 1e9}
+    planted = {"known": ("KNOWN_US", 1e-3), "option": ("OPTION_US", -1e6), "new": ("NEW_US", 1e-3)}
+    for name, value in {**limits, **dict([planted[fault]] if fault in planted else [])}.items():
+        monkeypatch.setattr(host, name, value)
+    used = iter([(0.0, 5.0), (0.0, 5.0), (0.0, 5.0 + 9 * (fault == "held"))])
+    monkeypatch.setattr(cpu.CpuMachine, "gpu", "NVIDIA H200")
+    monkeypatch.setattr(cpu.CpuMachine, "used_mb", lambda self: next(used))
+    code, report = run([*HOST, "--check"], tmp_path)
+    lines = [line for line in capsys.readouterr().err.splitlines() if ", mask: " not in line]
+    assert code == 1 and text in lines[0] + lines[-1], lines
+    assert len(lines) == {"known": 2, "new": 2, "held": 1, "option": 9}[fault]

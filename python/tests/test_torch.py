@@ -173,7 +173,7 @@ def test_forward_mode_gradients_are_refused():
     forward_ad = torch.autograd.forward_ad
     q, k, v = qkv()
     mask, tangent = torch.randn(13, 21), torch.randn_like(q)
-    attn.torch.sdpa(q, k, v)  # now there is a shortcut for it
+    attn.torch.sdpa(q, k, v)  # now there is a plan for it
     with forward_ad.dual_level():
         check(q, k, v)  # where there are some, but not of these
         dual = forward_ad.make_dual(q, tangent)
@@ -191,7 +191,7 @@ def test_forward_mode_gradients_are_refused():
             with attn.torch.replace_sdpa(fallback=True) as seen:
                 found = F.scaled_dot_product_attention(dual, k, v)
             assert torch.equal(forward_ad.unpack_dual(found).tangent, expected)
-        assert seen.calls == 1 and "query has a forward-mode gradient" in seen.reasons[0]
+        assert seen.calls == 1 and "query has a forward-mode gradient" in list(seen.reasons)[0]
     for jvp in (torch.func.jvp, torch.compile(torch.func.jvp, backend="eager")):
         with pytest.raises(attn.Unsupported, match="query has a forward-mode gradient"):
             jvp(lambda x: attn.torch.sdpa(x, k, v), (q,), (tangent,))
@@ -271,7 +271,7 @@ def test_replace_in_a_model():
         assert F.scaled_dot_product_attention is not theirs
         found = model(x)
     assert F.scaled_dot_product_attention is theirs
-    assert (seen.calls, seen.reasons) == (1, [])
+    assert (seen.calls, seen.by_pytorch, seen.reasons) == (1, 0, {})
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
     with attn.torch.replace_sdpa():
         compiled = torch.compile(model, fullgraph=True, backend="eager")(x)
@@ -297,7 +297,17 @@ def test_fallback():
         model(x)
         with pytest.raises(ValueError):  # what is wrong stays wrong
             F.scaled_dot_product_attention(Q, K[:, :2], V[:, :2])
-    assert seen.calls == 2 and seen.reasons == ["dropout_p is 0.5, expected 0: there is no dropout"]
+    assert seen.calls == 2
+    assert seen.reasons == {"dropout_p is 0.5, expected 0: there is no dropout": 1}
+
+
+def test_reasons_are_bounded():
+    with attn.torch.replace_sdpa(fallback=True) as seen:
+        for n in range(1, 101):
+            for _ in range(2):
+                F.scaled_dot_product_attention(Q, K, V, dropout_p=n / 200)
+    assert repr(seen) == "<200 calls, 200 of them by PyTorch>"
+    assert len(seen.reasons) == attn.torch.MOST_REASONS and set(seen.reasons.values()) == {2}
 
 
 def test_threads_at_once():

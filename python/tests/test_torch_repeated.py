@@ -1,77 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Repeated calls of attn.torch.sdpa: each takes its shortcut, and none takes another's."""
+"""The fast path of PyTorch tensors: what it takes, what it hands to the library, what it keeps."""
 
 import ctypes
-import functools
-import gc
-import struct
 import threading
-from ctypes import c_size_t, c_void_p
 
 import attn
 import pytest
-from attn import _plans
+from attn import _attention, _library, _plans
 
 torch = pytest.importorskip("torch", minversion="2.5")
 
 import attn.torch  # noqa: E402
+from attn import _fast  # noqa: E402
 from sdpa import check, qkv  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
 def seeded():
     torch.manual_seed(0)
+    attn.clear_plans()
     with torch.no_grad():
         yield
-
-
-def test_repeated_calls_are_told_apart():
-    q, k, v = qkv(heads_kv=2)
-    for _ in range(3):  # the second call goes straight to the plan
-        check(q, k, v, enable_gqa=True)
-        check(q, k, v, enable_gqa=True, is_causal=True)
-        check(q, k, v, enable_gqa=True, scale=0.1)
-        check(q[..., 1:], k[..., 1:], v, enable_gqa=True)
-        swapped = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v)]
-        check(*swapped, enable_gqa=True)
-        check(q.half(), k.half(), v.half(), enable_gqa=True)
-        check(q.mT.contiguous().mT, k, v, enable_gqa=True)
-        check(q, k[:, :1], v[:, :1])
-        check(q[0, :2], k[0], v[0])
-        with pytest.raises(ValueError):
-            attn.torch.sdpa(q, k, v)
-    memory = torch.randn(q.numel() + 1)
-    for first in (0, 1):  # alike but for where they begin: at a multiple of 16 bytes, and not
-        x = memory[first:first + q.numel()].view(q.shape)
-        check(x, x, x)
-    attn.clear_plans()
-    assert not attn.torch._known
-    check(q, k, v, enable_gqa=True)
-
-
-@pytest.fixture
-def usual(monkeypatch):
-    """A list of the calls of sdpa that took no shortcut."""
-    taken, forward, traced = [], attn.torch._forward, attn.torch._traced
-
-    def counted(*arguments, **named):
-        if named:  # eager=True; not the operator's
-            taken.append("forward")
-        return forward(*arguments, **named)
-
-    def counted_traced(*arguments):
-        taken.append("traced")
-        return traced(*arguments)
-
-    monkeypatch.setattr(attn.torch, "_forward", counted)
-    monkeypatch.setattr(attn.torch, "_traced", counted_traced)
-    attn.clear_plans()
-    yield taken
     attn.clear_plans()
 
 
 def moved(x, elements):
-    """The same values, with the first that many elements behind a multiple of 16 bytes."""
+    """The same values, with the first that many elements after a multiple of 16 bytes."""
     memory = torch.empty(x.numel() + 16, dtype=x.dtype)
     assert memory.data_ptr() % 16 == 0
     return memory[elements:elements + x.numel()].view(x.shape).copy_(x)
@@ -81,23 +35,24 @@ def rows_first(x):
     return x.transpose(1, 2).contiguous().transpose(1, 2)
 
 
-def as_parameter(x):
-    return torch.nn.Parameter(x, requires_grad=False)
+# ---- results ---------------------------------------------------------------------------------
 
-
-# What makes of a call another one: query, key and value, and named arguments.
-CHANGES = {
+# What makes of a call another one, which the fast path computes too.
+FAST = {
     "query's rows": lambda q, k, v: ((q[:, :, :7], k, v), {}),
+    "one row": lambda q, k, v: ((q[:, :, 3:4], k, v), {}),
+    "one key": lambda q, k, v: ((q, k[:, :, 3:4], v[:, :, 3:4]), {}),
     "rows of key and value": lambda q, k, v: ((q, k[:, :, :9], v[:, :, :9]), {}),
-    "batch": lambda q, k, v: ((q[:1], k[:1], v[:1]), {}),
+    "batch": lambda q, k, v: ((q[1:], k[1:], v[1:]), {}),
     "heads": lambda q, k, v: ((q[:, :2], k[:, :2], v[:, :2]), {}),
+    "one head": lambda q, k, v: ((q[:, 2:3], k[:, 2:3], v[:, 2:3]), {}),
     "head_dim": lambda q, k, v: ((q[..., :8], k[..., :8], v), {}),
     "head_dim of value": lambda q, k, v: ((q, k, v[..., :8]), {}),
-    "dimensions": lambda q, k, v: ((q[0], k[0], v[0]), {}),
     "query's strides": lambda q, k, v: ((rows_first(q), k, v), {}),
     "key's strides": lambda q, k, v: ((q, rows_first(k), v), {}),
     "value's strides": lambda q, k, v: ((q, k, rows_first(v)), {}),
-    "strides of rows": lambda q, k, v: ((q, k, v.mT.contiguous().mT), {}),
+    "rows apart": lambda q, k, v: ((q[:, :, ::2], k[:, :, ::3], v[:, :, ::3]), {}),
+    "one batch for all": lambda q, k, v: ((q, k[:1].expand_as(k), v[:1].expand_as(v)), {}),
     "float16": lambda q, k, v: ((q.half(), k.half(), v.half()), {}),
     "bfloat16": lambda q, k, v: ((q.bfloat16(), k.bfloat16(), v.bfloat16()), {}),
     "query's alignment": lambda q, k, v: ((moved(q, 1), k, v), {}),
@@ -106,91 +61,72 @@ CHANGES = {
     "is_causal": lambda q, k, v: ((q, k, v), {"is_causal": True}),
     "scale": lambda q, k, v: ((q, k, v), {"scale": 0.5}),
     "a scale of 0": lambda q, k, v: ((q, k, v), {"scale": 0.0}),
-    "enable_gqa": lambda q, k, v: ((q, k, v), {"enable_gqa": True}),
     "groups": lambda q, k, v: ((q, k[:, :2], v[:, :2]), {"enable_gqa": True}),
-    "attn_mask": lambda q, k, v: ((q, k, v, torch.rand(13, 21) > 0.5), {}),
+    "an added mask": lambda q, k, v: ((q, k, v, torch.randn(13, 21)), {}),
+    "an added mask of heads": lambda q, k, v: ((q, k, v, torch.randn(4, 1, 21)), {}),
+    "a mask": lambda q, k, v: ((q, k, v, torch.rand(13, 21) > 0.5), {}),
+    "a mask of batches": lambda q, k, v: ((q, k, v, torch.rand(2, 1, 1, 21) > 0.5), {}),
     "key is value": lambda q, k, v: ((q, k, k), {}),
-    "query is key": lambda q, k, v: ((q, q, v[:, :, :13]), {}),
-    "query is value": lambda q, k, v: ((q, k[:, :, :13], q), {}),
     "all are one": lambda q, k, v: ((q, q, q), {}),
+    "a parameter": lambda q, k, v: ((torch.nn.Parameter(q, requires_grad=False), k, v), {}),
+}
+# What it leaves to the slow path.
+SLOW = {
+    "dimensions": lambda q, k, v: ((q[0], k[0], v[0]), {}),
+    "one head for all": lambda q, k, v: ((q, k[:, :1], v[:, :1]), {}),
+    "one batch": lambda q, k, v: ((q, k[:1], v[:1]), {}),
+    "columns apart": lambda q, k, v: ((q, k, v.mT.contiguous().mT), {}),
+    "no keys": lambda q, k, v: ((q, k[:, :, :0], v[:, :, :0]), {}),
+    "no rows": lambda q, k, v: ((q[:, :, :0], k, v), {}),
     "negatives": lambda q, k, v: ((torch._neg_view(q), k, torch._neg_view(v)), {}),
-    "a parameter": lambda q, k, v: ((as_parameter(q), k, v), {}),
 }
 
 
-@pytest.mark.parametrize("name", CHANGES)
-def test_a_changed_call_takes_no_shortcut(usual, name):
+@pytest.fixture
+def slow(monkeypatch):
+    """A list of the calls of sdpa that left the fast path."""
+    taken = []
+    for name in ("_slow", "_traced"):
+        def counted(*arguments, name=name, original=getattr(attn.torch, name)):
+            taken.append(name)
+            return original(*arguments)
+        monkeypatch.setattr(attn.torch, name, counted)
+    return taken
+
+
+@pytest.mark.parametrize("name", [*FAST, *SLOW])
+def test_a_changed_call(slow, name):
     q, k, v = qkv()
-    arguments, named = CHANGES[name](q, k, v)
-    for _ in range(3):  # at first there is no plan for it, then it is known
-        attn.torch._recent = ()
-        check(q, k, v)
-        usual.clear()
+    arguments, named = {**FAST, **SLOW}[name](q, k, v)
+    for _ in range(3):  # at first there is no plan for it
         check(*(x.clone() for x in (q, k, v)))
-        assert not usual and len(attn.torch._recent) == 1
+        assert not slow
         check(*arguments, **named)
-        assert len(usual) == 1
-        usual.clear()
-        check(q, k, v)
-        assert not usual
+        assert bool(slow) == (name in SLOW and name != "no keys")
+        slow.clear()
 
 
-@pytest.mark.parametrize("name", CHANGES)
-def test_a_changed_call_may_have_its_own_shortcut(usual, name):
+def test_outputs_lie_as_query_does():
     q, k, v = qkv()
-    arguments, named = CHANGES[name](q, k, v)
-    check(q, k, v)
-    check(*arguments, **named)
-    for _ in range(3):
-        check(*arguments, **named)
-        check(q, k, v)
+    for query in (q, rows_first(q)):
+        out = check(query, k, v)
+        assert out.stride() == query.stride()
+        assert torch.equal(out, attn.attention(query, k, v))
+        assert attn.attention(query, k, v).is_contiguous()
 
 
-def test_addresses_between_multiples_of_16_have_no_shortcut(usual):
-    """Its plan would serve aligned tensors as well, but not with the best kernel."""
-    q, k, v = qkv()
-    odd = moved(q, 1)
-    for _ in range(2):
-        check(odd, k, v)
-    assert usual == ["forward"] * 2 and not attn.torch._recent
-    check(q, k, v)
-    assert len({known.plan for known in attn.torch._known.values()}) == 2
-
-
-def test_the_same_tensor_twice(usual):
-    """Alike but for which of them are the same tensor: each has its own shortcut."""
-    q, k, v = (torch.randn(2, 4, 13, 16) for _ in range(3))
-    calls = [(q, q, q), (q, k, k), (q, q, v), (q, k, q), (q, k, v)]
-    for call in calls:
-        attn.torch._recent = ()
-        check(*call)
-        for other in calls:
-            usual.clear()
-            found = attn.torch._recent[-1](*other, False, None, False)
-            assert (found is not None) == (other is call)
-            assert other is not call or torch.equal(found, attn.torch.sdpa(*other))
-            assert not usual or other is not call
-
-
-def test_modes_take_no_shortcut(usual):
+def test_modes(slow):
     q, k, v = qkv()
     check(q, k, v)
-    check(q, k, v)
-    assert usual == ["forward"]
-    usual.clear()
     with torch.autocast("cpu", torch.bfloat16):
         assert attn.torch.sdpa(q, k, v).dtype == torch.bfloat16
-    assert usual[0] == "traced"
-    usual.clear()
+    assert slow.pop() == "_traced" and not slow
     torch.jit.trace(lambda *x: attn.torch.sdpa(*x), (q, k, v), check_trace=False)
-    assert usual[0] == "traced"
-    usual.clear()
+    assert slow.pop() == "_traced"
+    slow.clear()
     with torch.inference_mode():
-        for _ in range(2):
-            assert attn.torch.sdpa(q, k, v).is_inference()
-    assert usual == ["forward"]
-    assert not check(q, k, v).is_inference()  # has its shortcut still
-    assert usual == ["forward"]
+        assert attn.torch.sdpa(q, k, v).is_inference()
+    assert not check(q, k, v).is_inference() and not slow
     for wrong in ((q, k, v.double()), (q, k.to("meta"), v), (q, k.to_sparse(), v)):
         with pytest.raises(attn.AttnError):
             attn.torch.sdpa(*wrong)
@@ -202,56 +138,27 @@ def test_modes_take_no_shortcut(usual):
         needs = [q, k, v]
         needs[number] = x.clone().requires_grad_()
         check(*needs)
-        check(*needs)
         with torch.enable_grad(), pytest.raises(attn.Unsupported, match="requires a gradient"):
             attn.torch.sdpa(*needs)
+        with torch.enable_grad(), pytest.raises(attn.Unsupported, match="requires a gradient"):
+            attn.attention(*needs)
     with pytest.raises(attn.Unsupported, match="dropout"):
         attn.torch.sdpa(q, k, v, dropout_p=0.5)
 
 
-def test_number_of_threads_takes_no_shortcut(usual):
+def test_number_of_threads():
     q, k, v = qkv()
     before = torch.get_num_threads()
     try:
         for threads in (1, 2):
             torch.set_num_threads(threads)
             check(q, k, v)
-        assert usual == ["forward"] * 2
-        assert {known.plan.context for known in attn.torch._known.values()} == {
-            _plans.context_of("cpu", threads) for threads in (1, 2)}
+        assert set(_plans.caches) == {(-1, 1), (-1, 2)}
     finally:
         torch.set_num_threads(before)
 
 
-def test_shortcuts_of_the_last_few(usual):
-    q, k, v = qkv()
-    cases = [(q[:, :, :n], k, v) for n in range(1, 2 + attn.torch._MOST_RECENT)]
-    for _ in range(2):
-        for case in cases[1:]:
-            check(*case)
-    assert len(usual) == len(cases) - 1
-    check(*cases[0])
-    check(*cases[0])
-    check(*cases[-1])
-    assert len(usual) == len(cases)
-    check(*cases[1])  # has gone
-    assert len(usual) == len(cases) + 1 and len(attn.torch._recent) == attn.torch._MOST_RECENT
-
-
-def test_shortcuts_outlive_the_cache_of_plans(usual, monkeypatch):
-    monkeypatch.setattr(_plans, "CACHED_PLANS", 1)
-    q, k, v = qkv()
-    check(q, k, v)
-    for n in range(1, 4):
-        check(q[:, :, :n], k, v)
-    gc.collect()
-    assert len(_plans._plans) == 1
-    usual.clear()
-    check(q, k, v)
-    assert not usual
-
-
-def test_shortcuts_while_plans_are_cleared():
+def test_while_plans_are_cleared():
     q, k, v = qkv()
     expected, wrong, done = attn.torch.sdpa(q, k, v), [], threading.Event()
 
@@ -271,151 +178,176 @@ def test_shortcuts_while_plans_are_cleared():
     for thread in threads:
         thread.join()
     assert not wrong
-    attn.clear_plans()
-    assert not attn.torch._recent and not attn.torch._known
 
 
-def test_without_guards(usual, monkeypatch):
-    monkeypatch.setattr(attn.torch, "_have_guards", False)
-    q, k, v = qkv()
-    for _ in range(3):
-        check(q, k, v)
-    assert len(usual) == 3 and not attn.torch._recent
-
-
-def test_guards_that_do_not_tell(monkeypatch):
-    tell, guard = attn.torch._guards_tell, attn.torch._guard
-    assert attn.torch._have_guards and tell()
-
-    def broken(*tensors):
-        raise SystemError("another signature")
-
-    def blind_to_autocast(*tensors):
-        are_like = guard(*tensors)
-
-        def without(*others):
-            with torch.autocast("cpu", enabled=False):
-                return are_like(*others)
-        return without
-
-    for instead in (broken, blind_to_autocast, lambda *tensors: lambda *others: False,
-                    lambda *tensors: lambda *others: not torch.is_autocast_enabled("cpu")):
-        monkeypatch.setattr(attn.torch, "_guard", instead)
-        assert not tell()
-    monkeypatch.setattr(attn.torch, "_guard", guard)
-    assert tell()
-
-
-class Launches:
-    """Stands in for attn_forward of a plan, behind ctypes: what reaches a C function."""
-
-    def __init__(self, status=0):
-        self.seen, self.status = [], status
-        kind = ctypes.CFUNCTYPE(ctypes.c_int, c_void_p, c_void_p, c_void_p, c_size_t, c_void_p,
-                                c_void_p)
-        self.callback = kind(self.called)
-        self.function = ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.cast(self.callback, c_void_p).value)
-
-    def called(self, plan, tensors, workspace, size, stream, error):
-        words = struct.unpack("12Q", ctypes.string_at(tensors, 96))
-        self.seen.append((plan, words, workspace, size, stream, error))
-        return self.status
+# ---- what reaches the library ----------------------------------------------------------------
 
 
 @pytest.fixture
-def on_gpu(monkeypatch):
-    """The known call of CPU tensors made one of GPU 0, with a workspace of that many bytes."""
-    stream, capturing = [0], [False]
-    monkeypatch.setattr(attn.torch, "_stream", lambda index: stream[0] + index)
-    monkeypatch.setattr(attn.torch, "_is_capturing", lambda: capturing[0])
+def seen(monkeypatch):
+    """The (problem, tensors) of each call, in place of its computation: also of problems that no
+    kernel of this machine computes."""
+    calls = []
 
-    def install(q, k, v, size, status=0, count=1):
-        monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
-        attn.clear_plans()
-        attn.torch.sdpa(q, k, v)
-        (signature, known), = attn.torch._known.items()
-        plan, launches = known.plan, Launches(status)
-        plan.size, plan.size_argument = size, c_size_t.from_param(size)
-        plan.call = launches.function
-        known = attn.torch._known[signature] = known._replace(gpu=0)
-        attn.torch._recent = ()
-        attn.torch._remember(q, k, v, False, None, False, known)
-        assert len(attn.torch._recent) == 1
-        return plan, launches, stream, capturing
+    class Recorded:
+        size = 0
 
-    yield install
-    attn.clear_plans()
+        def __init__(self, context, problem, variant=None):
+            self.problem = problem
+
+        def forward_on_cpu(self, tensors):
+            resolved = _library.Problem.from_buffer_copy(self.problem)
+            error = _library.Error()
+            assert not _library.load().attn_problem_resolve(
+                ctypes.byref(resolved), ctypes.byref(resolved), ctypes.byref(error)), error.text
+            calls.append((resolved, _library.Tensors.from_buffer_copy(tensors)))
+
+    monkeypatch.setattr(_plans, "Plan", Recorded)
+    return calls
+
+
+def floats(*shape):
+    return torch.randn(*shape)
+
+
+def ints(*values):
+    return torch.tensor(values, dtype=torch.int32)
+
+
+OPTIONS = {
+    "plain": {}, "scale": {"scale": 0.7}, "top-left": {"causal": "top-left"},
+    "bottom-right": {"causal": "bottom-right"}, "window": {"window": (3, 2)},
+    "softcap": {"softcap": 2.0}, "alibi": {"alibi": True}, "no alibi": {"alibi": False},
+    "slopes": {"alibi": floats(4)}, "slopes of batches": {"alibi": floats(2, 4)},
+    "sink": {"sink": floats(4)}, "used_kv": {"used_kv": ints(7, 21)},
+    "bias": {"bias": floats(2, 4, 13, 21)}, "bias row": {"bias": floats(21)},
+    "bias of heads": {"bias": floats(4, 1, 21)}, "bias fp16": {"bias": floats(13, 21).half()},
+    "bias strides": {"bias": floats(4, 21, 13).mT}, "bias col": {"bias": floats(13, 1)},
+    "mask": {"mask": floats(2, 4, 13, 21) > 0}, "mask row": {"mask": floats(21) > 0},
+    "mask of batches": {"mask": floats(2, 1, 1, 21) > 0},
+    "mask uint8": {"mask": ints(0, 1, 2).to(torch.uint8).repeat(7)},
+    "mask strides": {"mask": (floats(1, 4, 21, 13) > 0).mT},
+    "mask and bias": {"mask": floats(13, 21) > 0, "bias": floats(21)},
+    "lse": {"return_lse": True}, "bshd": {"layout": "bshd"}, "threads": {"threads": 1},
+    "all": {"scale": 0.5, "causal": "bottom-right", "window": (6, -1), "softcap": 3.0,
+            "alibi": True, "bias": floats(13, 21), "mask": floats(21) > 0, "sink": floats(4),
+            "used_kv": ints(9, 20), "return_lse": True},
+}
+PACKED = {"cu_seqlens_q": ints(0, 5, 13), "cu_seqlens_kv": ints(0, 9, 21), "max_seqlen_q": 8,
+          "max_seqlen_kv": 12}
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["", "packed"])
+@pytest.mark.parametrize("name", OPTIONS)
+def test_both_paths_ask_for_the_same(seen, monkeypatch, name, packed):
+    q, k, v = qkv(heads_kv=2)
+    options = dict(OPTIONS[name])
+    if packed:
+        q, k, v = q[0], k[0], v[0]
+        options.update(PACKED)
+        for one in options.keys() & {"bias", "mask"}:
+            options[one] = options[one][(..., slice(8), slice(12))[-options[one].dim():]]
+    if options.get("layout") == "bshd":
+        q, k, v = (x.transpose(-3, -2).contiguous() for x in (q, k, v))
+    with monkeypatch.context() as patched:
+        patched.setattr(_attention, "_general", None)
+        fast = attn.attention(q, k, v, **options)
+    monkeypatch.setattr(_attention, "_fast_paths", {torch.Tensor: None})
+    general = attn.attention(q, k, v, **options)
+    results = [x if isinstance(x, tuple) else (x,) for x in (fast, general)]
+    assert [(x.shape, x.stride(), x.dtype) for x in results[0]] == \
+        [(x.shape, x.stride(), x.dtype) for x in results[1]]
+    (problem, tensors), (other_problem, other_tensors) = seen
+    for struct, other in ((problem, other_problem), (problem.q, other_problem.q),
+                          (problem.k, other_problem.k), (problem.v, other_problem.v),
+                          (problem.o, other_problem.o),
+                          (problem.bias_strides, other_problem.bias_strides),
+                          (problem.mask_strides, other_problem.mask_strides),
+                          (tensors, other_tensors)):
+        for field, kind in struct._fields_:
+            mine, theirs = getattr(struct, field), getattr(other, field)
+            if issubclass(kind, (ctypes.Structure, ctypes.Array)) or field in ("o", "lse"):
+                continue  # outputs are new
+            if packed and field == "batch" and kind is ctypes.c_int64 and struct is not problem:
+                continue  # not used
+            assert mine == theirs, field
+    for name in ("bias", "mask", "sink", "used_kv", "cu_seqlens_q", "cu_seqlens_kv"):
+        given = options.get(name)
+        assert getattr(tensors, name) == (None if given is None else given.data_ptr())
+
+
+@pytest.mark.parametrize("shape", [(13, 21), (1, 21), (13, 1), (21,), (4, 13, 21), (2, 1, 1, 21),
+                                   (1, 4, 13, 1), (2, 4, 13, 21)], ids=str)
+@pytest.mark.parametrize("boolean", [True, False])
+def test_masks_are_read_where_they_lie(seen, shape, boolean):
+    q, k, v = qkv()
+    mask = torch.randn(shape)
+    if boolean:
+        mask = mask > 0
+    attn.torch.sdpa(q, k, v, mask)
+    ((problem, tensors),) = seen
+    asked, strides, address = (problem.mask, problem.mask_strides, tensors.mask) if boolean else \
+        (problem.bias, problem.bias_strides, tensors.bias)
+    assert asked and address == mask.data_ptr()
+    assert (problem.bias, problem.mask) == (not boolean, boolean)
+    expected = mask.expand(2, 4, 13, 21).stride()
+    assert (strides.batch, strides.head, strides.row, strides.col) == expected
+
+
+def test_a_call_that_fails_is_named_by_the_general_path(monkeypatch):
+    """Whatever the library answers to the fast path, the sentence is that of the general one."""
+    q, k, v = qkv()
+    lost = _library.Error(b"lost")
+    monkeypatch.setattr(_plans.Plan, "forward", lambda *_: _library.fail(4, lost))
+    for call in (attn.torch.sdpa, attn.attention):
+        with pytest.raises(attn.DeviceError, match="^lost$"):
+            call(q, k, v)
+
+
+# ---- a GPU, as far as that goes without one --------------------------------------------------
+
+
+class OnGpu:
+    """A plan whose calls are noted."""
+
+    def __init__(self, size):
+        self.size, self.calls = size, []
+
+    def forward(self, tensors, workspace, stream):
+        self.calls.append((tensors, workspace and workspace.value, stream.value))
 
 
 @pytest.mark.parametrize("size", [0, 64])
-def test_a_known_call_on_a_gpu(on_gpu, usual, size):
-    """What a repeated call hands to the library there: addresses, workspace, current stream."""
-    q, k, v = qkv()
-    plan, launches, stream, _ = on_gpu(q, k, v, size)
-    usual.clear()
-    workspaces = {}
-    for stream[0] in (0, 7 << 32, 0, 9, 7 << 32):
-        tensors = [x.clone() for x in (q, k, v)]
-        out = attn.torch.sdpa(*tensors)
-        assert (out.shape, out.stride(), out.dtype) == (q.shape, q.stride(), q.dtype)
-        handle, words, workspace, bytes_, on, error = launches.seen.pop()
-        addresses = tuple(x.data_ptr() for x in (*tensors, out))
-        assert words == (96, *addresses, 0, 0, 0, 0, 0, 0, 0)
-        assert (handle, bytes_, on or 0, error) == (plan.handle.value, size, stream[0], None)
-        assert bool(workspace) == bool(size) and not plan.lock.locked()
-        assert workspaces.setdefault(stream[0], workspace) == workspace
-    assert not usual and not launches.seen
-    assert len(set(workspaces.values())) == (3 if size else 1)
+def test_workspaces_of_a_gpu(monkeypatch, size):
+    """Each call has memory of PyTorch's for the current stream, and keeps none of it."""
+    made, plan = [], OnGpu(size)
+    monkeypatch.setattr(_fast, "_empty",
+                        lambda gpu, *like: made.append((gpu, torch.empty_strided(
+                            *like[:2], dtype=like[2]))) or made[-1][1])
+    monkeypatch.setattr(_fast, "_stream", lambda gpu: (7 << 32) + gpu)
+    _fast.run(plan, 1, b"tensors")
+    (call,) = plan.calls
+    assert call[0] == b"tensors" and call[2] == (7 << 32) + 1
+    if size:
+        ((gpu, memory),) = made
+        assert gpu == 1 and call[1] == memory.data_ptr()
+        assert (memory.dtype, memory.shape) == (torch.uint8, (size,))
+    else:
+        assert not made and call[1] is None
 
 
-def test_a_known_call_on_a_gpu_in_a_graph(on_gpu, usual):
-    """Each call of a graph gets a workspace of its own."""
-    q, k, v = qkv()
-    plan, launches, stream, capturing = on_gpu(q, k, v, 64)
-    forwarded = []
-    plan.forward = lambda tensors, workspace, on: forwarded.append((workspace, on))
-    stream[0], capturing[0] = 5, True
-    usual.clear()
-    for _ in range(2):
-        attn.torch.sdpa(q, k, v)
-    assert usual == ["forward"] * 2 and not launches.seen and not plan.places
-    assert [(bool(workspace), on) for workspace, on in forwarded] == [(True, 5)] * 2
-    assert len(attn.torch._recent) == 1  # nothing was put in front of it
-
-
-@pytest.mark.parametrize("size", [0, 64])
-def test_a_known_call_that_fails_on_a_gpu(on_gpu, usual, size):
-    """It is done once more the usual way, which raises the library's sentence."""
-    q, k, v = qkv()
-    plan, launches, _, _ = on_gpu(q, k, v, size, status=4)
-    usual.clear()
-
-    def forward(tensors, workspace, stream):
-        raise attn.DeviceError("the device is lost")
-
-    plan.forward = forward
-    with pytest.raises(attn.DeviceError, match="is lost"):
-        attn.torch.sdpa(q, k, v)
-    assert usual == ["forward"] and len(launches.seen) == 2 and not plan.lock.locked()
-
-
-def test_outputs_where_there_are_several_gpus(on_gpu, monkeypatch):
+def test_outputs_where_there_are_several_gpus(monkeypatch):
     """PyTorch's quick way gives memory of the current GPU: where that is another, the slow one."""
-    q, k, v = qkv()
-    on_gpu(q, k, v, 0, count=2)
     made = []
-    monkeypatch.setattr(attn.torch, "_slow_empty", lambda *x: made.append(x) or torch.empty(1))
-    assert attn.torch.sdpa(q, k, v).shape == (1,)  # the CPU's is not GPU 0
-    assert made == [(q.device, tuple(q.shape), q.stride(), q.dtype)]
+    monkeypatch.setattr(_fast, "_empty_cuda", lambda *like: torch.empty(1))  # not on GPU 1
+    monkeypatch.setattr(_fast, "_slow_empty", lambda *like: made.append(like) or torch.empty(2))
+    assert _fast._empty(1, (2,), (1,), torch.uint8).shape == (2,)
+    assert made == [((2,), (1,), torch.uint8, "cuda:1")]
 
 
 def test_outputs_are_made_the_public_way_too(monkeypatch):
     q, k, v = (torch.randn(2, n, 4, 16).transpose(1, 2) for n in (13, 21, 21))
     expected = attn.torch.sdpa(q, k, v)
-    monkeypatch.setattr(attn.torch, "_maker", lambda device: functools.partial(
-        attn.torch._slow_empty, device))
-    attn.clear_plans()
-    for _ in range(2):
-        found = attn.torch.sdpa(q, k, v)
-        assert torch.equal(found, expected) and found.stride() == expected.stride()
-    attn.clear_plans()
+    monkeypatch.setattr(_fast, "_empty_cpu", _fast._slow_empty)
+    found = attn.torch.sdpa(q, k, v)
+    assert torch.equal(found, expected) and found.stride() == expected.stride()

@@ -73,6 +73,9 @@ class CpuMachine(Machine):
     def environment(self) -> Dict[str, Any]:
         return {**super().environment(), "threads": self.threads}
 
+    def used_mb(self) -> Tuple[float, ...]:
+        return (resident_mb("VmRSS"),)
+
     def extra_memory(self) -> Dict[str, Any]:
         """How much the process grows in one call of a long sequence, workspace included."""
         problem = asking.problem_of(self.context, MEMORY_SHAPE, DTYPES["fp32"][1])
@@ -81,7 +84,7 @@ class CpuMachine(Machine):
         tensors = [self.torch.zeros(shape).fill_(0.5) for _ in range(4)]  # their pages exist
         before = resident_mb("VmRSS")
         Path("/proc/self/clear_refs").write_text("5")  # resets the high-water mark
-        plan = Plan(self.context, problem, None)
+        plan = Plan(self.context, bytes(problem))
         plan.forward_on_cpu(_library.tensors(*(tensor.data_ptr() for tensor in tensors)))
         return {"name": str(MEMORY_SHAPE), "workspace_mb": plan.size / 1e6,
                 "grown_mb": round(resident_mb("VmHWM") - before, 3)}

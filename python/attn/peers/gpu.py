@@ -176,6 +176,13 @@ class GpuMachine(Machine):
                 "cuda_driver": device.driver, "cudnn": self.torch.backends.cudnn.version(),
                 "l2_bytes": self.l2_bytes}
 
+    def used_mb(self) -> Tuple[float, ...]:
+        """What PyTorch's allocator has given out, and what is not free on the GPU."""
+        self.synchronize()
+        self.torch.cuda.empty_cache()
+        free, total = self.torch.cuda.mem_get_info(self.device)
+        return self.torch.cuda.memory_allocated(self.device) / 1e6, (total - free) / 1e6
+
     def recover(self, error: BaseException) -> None:
         super().recover(error)
         gc.collect()

@@ -95,6 +95,7 @@ class Machine:
     gpu: Optional[str] = None
     l2_bytes: Optional[int] = None
     most_sets = 1
+    threads = 0  # of the CPU
 
     def __init__(self, torch: Any, context: Context, variant: Optional[str], seed: int,
                  device: str) -> None:
@@ -133,26 +134,26 @@ class Machine:
     def plans(self, problem: Problem) -> List[Plan]:
         """The plan's choice (or the one asked for) first, then what `all` adds."""
         if self.beside is None:
-            return [Plan(self.context, problem, self.variant)]
-        plans = [Plan(self.context, problem, None)]
-        return plans + [Plan(self.context, problem, name) for name in self.entries
+            return [Plan(self.context, bytes(problem), self.variant)]
+        plans = [Plan(self.context, bytes(problem))]
+        return plans + [Plan(self.context, bytes(problem), name) for name in self.entries
                         if name != plans[0].variant and self.beside.search(name)
                         and not asking.refusal(self.context, name, problem)]
 
     def workspace(self, plan: Plan) -> Tuple[Any, int]:
         """(owner, address) of memory for calls of the plan."""
         memory = self.torch.empty(plan.size + 256, dtype=self.torch.uint8, device=self.device)
-        address = (memory.data_ptr() + 255) // 256 * 256
-        return memory, address
+        return memory, (memory.data_ptr() + 255) // 256 * 256
 
     def our_side(self, plan: Plan, inputs: List[Tuple[Any, Any, Any]], chosen: bool) -> Side:
         outputs = [self.torch.full_like(q, math.nan) for q, _, _ in inputs]  # poisoned
-        memory, workspace = self.workspace(plan)
-        calls = [plan.prepared(_library.tensors(*(t.data_ptr() for t in (*three, o))), workspace)
-                 for three, o in zip(inputs, outputs)]
+        memory, address = self.workspace(plan)
+        workspace = ctypes.c_void_p(address)
+        tensors = [_library.tensors(*(t.data_ptr() for t in (*three, o)))
+                   for three, o in zip(inputs, outputs)]
 
         def call(index: int, stream: ctypes.c_void_p, owner: Any = memory) -> Any:
-            calls[index](stream)
+            plan.forward(tensors[index], workspace, stream)
             return outputs[index]
 
         name, role = ("ours", "ours") if chosen else (plan.variant, "variant")
@@ -269,6 +270,10 @@ class Machine:
         return {"device": device.name.decode(), "arch": device.arch.decode(),
                 "libattn": self.context.lib.attn_version().decode(),
                 "torch": self.torch.__version__, "date": time.strftime("%Y-%m-%d")}
+
+    def used_mb(self) -> Tuple[float, ...]:
+        """Memory in use, in each of the ways to count it."""
+        raise NotImplementedError
 
     def state(self) -> Dict[str, str]:
         return {}

@@ -72,6 +72,8 @@ def parse(arguments: Optional[Sequence[str]]) -> argparse.Namespace:
                         "shown")
     parser.add_argument("--host", action="store_true", help="what one call costs the caller, and "
                         "nothing else")
+    parser.add_argument("--check", action="store_true", help="of --host: exit code 1 if a target "
+                        "is missed")
     options = parser.parse_args(arguments)
     if options.peers is not None:
         options.peers = [name for name in options.peers.split(",") if name]
@@ -142,7 +144,7 @@ def new_report(machine: Any, options: argparse.Namespace) -> Dict[str, Any]:
             "environment": {**machine.environment(), "seed": options.seed,
                             "before": machine.state()},
             "arguments": {key: value for key, value in vars(options).items()
-                          if key not in ("lib", "json", "show", "picture", "host")},
+                          if key not in ("lib", "json", "show", "picture", "host", "check")},
             "rows": []}
 
 
