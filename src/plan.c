@@ -74,8 +74,11 @@ static attn_status refuse_all(const attn_plan *plan, attn_error *error) {
 static attn_status choose_best(attn_plan *plan, attn_error *error) {
     const attn_context *context = plan->context;
     struct candidates candidates = {.context = context, .problem = &plan->problem};
+    const uint32_t options = problem_options(&plan->problem);
     for (int32_t i; (i = candidates_next(&candidates, &plan->tuned_run)) >= 0; plan->refused++) {
-        if (variant_applies(context, &context->variants[i], &plan->problem, NULL) == ATTN_OK) {
+        /* most are refused by this, at the price of one look */
+        if ((options & ~context->variants[i].info.options) == 0 &&
+            variant_applies(context, &context->variants[i], &plan->problem, NULL) == ATTN_OK) {
             plan->variant = i;
             return ATTN_OK;
         }

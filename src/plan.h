@@ -76,6 +76,9 @@ int32_t variant_tile_below(const char *family, int32_t head_dim);
 /* Whether variants.def has a line with this name, compiled or not. */
 bool variant_is_declared(const char *name);
 
+/* The attn_option bits of what the problem asks for. */
+uint32_t problem_options(const attn_problem *resolved);
+
 /* The clauses, in order: ATTN_OK or the first that refuses. The problem is resolved. */
 attn_status variant_applies(const attn_context *context, const struct variant *variant,
                             const attn_problem *resolved, attn_error *error);

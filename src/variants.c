@@ -233,8 +233,7 @@ static const struct {
     {ATTN_OPTION_USED_KV, "used_kv"},
 };
 
-/* The attn_option bits of what the problem asks for. */
-static uint32_t options_of(const attn_problem *p) {
+uint32_t problem_options(const attn_problem *p) {
     return (fabsf(cpu_scale(p).q) != 1.0F ? ATTN_OPTION_ANY_SCALE : 0U) |
            (p->window_left >= 0 || p->window_right >= 0 ? ATTN_OPTION_WINDOW : 0U) |
            (p->softcap > 0.0F ? ATTN_OPTION_SOFTCAP : 0U) | (p->alibi ? ATTN_OPTION_ALIBI : 0U) |
@@ -244,7 +243,7 @@ static uint32_t options_of(const attn_problem *p) {
 }
 
 static attn_status refuse_options(uint32_t options, const attn_problem *p, attn_error *error) {
-    const uint32_t missing = options_of(p) & ~options;
+    const uint32_t missing = problem_options(p) & ~options;
     for (size_t i = 0; missing != 0 && i < sizeof option_names / sizeof option_names[0]; i++) {
         if ((missing & (uint32_t)option_names[i].option) != 0) {
             return attn_fail(error, ATTN_UNSUPPORTED, "%s is not among its options",
