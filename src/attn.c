@@ -32,7 +32,9 @@ const char *attn_status_name(attn_status status) {
 }
 
 attn_status attn_fail(attn_error *error, attn_status status, const char *format, ...) {
-    if (error != NULL) {
+    if (error != NULL && status == ATTN_OK) { /* at every call: not worth a format */
+        error->text[0] = '\0';
+    } else if (error != NULL) {
         va_list arguments;
         va_start(arguments, format);
         vsnprintf(error->text, sizeof error->text, format, arguments);

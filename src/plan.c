@@ -168,30 +168,28 @@ attn_status attn_plan_create(attn_context *context, const attn_problem *problem,
         return attn_fail(error, ATTN_INVALID, "%s = NULL", context == NULL ? "context" : "plan");
     }
     *plan = NULL;
-    attn_plan made = {.context = context};
+    attn_plan *made = calloc(1, sizeof *made);
+    if (made == NULL) {
+        return attn_fail(error, ATTN_OUT_OF_MEMORY, "no memory for a plan of %zu bytes",
+                         sizeof *made);
+    }
+    made->context = context;
     const char *variant = NULL;
     attn_status status = read_options(options, &variant, error);
     if (status == ATTN_OK) {
-        status = problem_resolve(problem, &made.problem, error);
+        status = problem_resolve(problem, &made->problem, error);
+    }
+    if (status == ATTN_OK) {
+        status = variant != NULL ? choose_by_name(made, variant, error) : choose_best(made, error);
+    }
+    if (status == ATTN_OK) {
+        status = work_out(made, error);
     }
     if (status != ATTN_OK) {
+        free(made);
         return status;
     }
-    status = variant != NULL ? choose_by_name(&made, variant, error) : choose_best(&made, error);
-    if (status != ATTN_OK) {
-        return status;
-    }
-    status = work_out(&made, error);
-    if (status != ATTN_OK) {
-        return status;
-    }
-    attn_plan *copy = malloc(sizeof *copy);
-    if (copy == NULL) {
-        return attn_fail(error, ATTN_OUT_OF_MEMORY, "no memory for a plan of %zu bytes",
-                         sizeof *copy);
-    }
-    *copy = made;
-    *plan = copy;
+    *plan = made;
     return attn_fail(error, ATTN_OK, "%s", "");
 }
 

@@ -52,7 +52,7 @@ enum {
 #define OPTIONS_fwd_mma 0
 #define OPTIONS_fwd_mma_full ALL_OPTIONS
 #define OPTIONS_fwd_mma_decode ALL_OPTIONS
-#define OPTIONS_fwd_hopper_decode ALL_OPTIONS
+#define OPTIONS_fwd_hopper_decode (ALL_OPTIONS & ~ATTN_OPTION_MASK)
 #define OPTIONS_fwd_hopper 0
 #define OPTIONS_fwd_hopper_causal 0
 #define OPTIONS_fwd_hopper_full (LENGTH_OPTIONS | ATTN_OPTION_SOFTCAP)

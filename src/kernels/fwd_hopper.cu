@@ -152,13 +152,11 @@ INLINE void give_turn(const struct consumer &c) {
 }
 
 /* One step of the loop: S of tile n, O += P V of the tile before, P of tile n. `careful`: with a
- * running maximum; tile n may be the last. Not `overlap`: P may take the place of `before`. `again`:
- * the tile of rows is computed the second time. */
+ * running maximum; tile n may be the last. Not `overlap`: P may take the place of `before`. */
 template <bool careful, bool overlap>
 INLINE void step(struct consumer &c, const struct attn_args &a, const struct work &w,
                  const struct group_rows &rows, int n, unsigned q, float (&o)[OUTPUTS],
-                 unsigned (&before)[PAIRS], unsigned (&p)[PAIRS], struct row_state &state,
-                 bool again) {
+                 unsigned (&before)[PAIRS], unsigned (&p)[PAIRS], struct row_state &state) {
     float s[SCORES];
     wait_k(c);
     if (PING_PONG) {
@@ -188,8 +186,8 @@ INLINE void step(struct consumer &c, const struct attn_args &a, const struct wor
     if (careful || OPTIONS_IN_LOOP) {
         apply_options(s, a, w, rows, n, careful, c.lane);
     }
-    const unsigned raised = careful ? softmax_careful(p, s, rows.scale, state, again)
-                                    : softmax(p, s, rows.scale, state);
+    const unsigned raised =
+        careful ? softmax_careful(p, s, rows.scale, state) : softmax(p, s, rows.scale, state);
     if (overlap) {
         products_wait<0>();
         keep(o);
@@ -234,7 +232,7 @@ INLINE void attend(struct consumer &c, const struct attn_args &a, const struct w
         give_turn(c);
         release_k(c);
         apply_options(s, a, w, rows, key_tile({begin, end}, 0), true, c.lane);
-        softmax_first(TWO_MAXIMA ? other : p, s, rows.scale, state, careful);
+        softmax_first(TWO_MAXIMA ? other : p, s, rows.scale, state);
         settle(c);
         if (V_LATER) {
             skip_tiles<false, true>(c, skipped);
@@ -245,12 +243,12 @@ INLINE void attend(struct consumer &c, const struct attn_args &a, const struct w
             last_step(c, o, other);
             return;
         }
-        step<true, true>(c, a, w, rows, n, q, o, other, p, state, careful);
+        step<true, true>(c, a, w, rows, n, q, o, other, p, state);
     }
 #pragma unroll 1
     while (n > last && (careful || needs_care(rows, n, end))) {
         n--;
-        step<true, false>(c, a, w, rows, n, q, o, p, p, state, careful);
+        step<true, false>(c, a, w, rows, n, q, o, p, p, state);
     }
     if (OVERLAP) { /* P of one tile is read while that of the next is made */
 #pragma unroll 1
@@ -259,17 +257,17 @@ INLINE void attend(struct consumer &c, const struct attn_args &a, const struct w
                 last_step(c, o, p);
                 return;
             }
-            step<false, true>(c, a, w, rows, n, q, o, p, other, state, careful);
+            step<false, true>(c, a, w, rows, n, q, o, p, other, state);
             if (--n < last) {
                 last_step(c, o, other);
                 return;
             }
-            step<false, true>(c, a, w, rows, n, q, o, other, p, state, careful);
+            step<false, true>(c, a, w, rows, n, q, o, other, p, state);
         }
     } else {
 #pragma unroll 1
         while (--n >= last) {
-            step<false, false>(c, a, w, rows, n, q, o, p, p, state, careful);
+            step<false, false>(c, a, w, rows, n, q, o, p, p, state);
         }
         last_step(c, o, p);
     }
@@ -289,7 +287,7 @@ INLINE void finish(struct consumer &c, const struct attn_tma_args &t, const stru
                    struct row_state &state) {
     const struct attn_args &a = t.a;
     const int first = w.first_row + c.group * ROWS;
-    const bool bad = normalise_rows(o, state, careful);
+    const bool bad = normalise_rows(o, state);
     store_lse(a, w, state, rows.row, c.lane);
     bool any_bad = bad;
     if (TMA_STORE) {
@@ -330,7 +328,7 @@ INLINE void finish(struct consumer &c, const struct attn_tma_args &t, const stru
         __syncwarp();
     }
     if (bad && careful) {
-        repair_rows(a, w, first + c.warp * 16, 16, c.lane);
+        repair_rows(a, w, first + c.warp * 16, 16, c.lane, true);
     }
     advance<Q_STAGES>(c.q);
 }

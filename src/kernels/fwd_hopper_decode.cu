@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * fwd_hopper_decode.cu - few queries against many keys, for Hopper: clusters of up to 8 blocks
- * share the keys of 16 query rows, the queries of a group of heads. Every option.
+ * share the keys of 16 query rows, the queries of a group of heads. Every option but
+ * boolean masks.
  *
  * Time goes into reading K and V once, so every warp works for itself: it has its own ring of
  * stages in shared memory, asks the copy engine for its own keys and waits for nobody else.
@@ -119,7 +120,7 @@ struct bounds {
 INLINE void attend(const struct stream &s, const struct work &w, const struct bounds &bounds,
                    unsigned shared_q, const struct place &at, struct rows &rows) {
     const struct attn_args &a = s.t->a;
-    const bool options = a.softcap_log2 > 0.0f || a.alibi || a.bias != 0 || a.mask != 0;
+    const bool options = a.softcap_log2 > 0.0f || a.alibi || a.bias != 0;
     const int row = w.first_row + at.lane / 4;
     const struct keys visible[2] = {keys_of_query(a, w, query_of_row(a, row)),
                                     keys_of_query(a, w, query_of_row(a, row + 8))};

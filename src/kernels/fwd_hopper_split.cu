@@ -183,7 +183,7 @@ INLINE void attend(const struct part &p, const struct group_rows &rows, unsigned
         begin_scores(p, first, q, 0);
         products_wait<0>();
         finish_scores(p, first, rows, 0);
-        softmax_first(pairs, first, rows.scale, state, false);
+        softmax_first(pairs, first, rows.scale, state);
         begin_outputs(p, o, pairs, 0);
         products_wait<0>();
         keep(o);
@@ -193,7 +193,7 @@ INLINE void attend(const struct part &p, const struct group_rows &rows, unsigned
     begin_scores(p, second, q, 1);
     products_wait<1>();
     finish_scores(p, first, rows, 0);
-    softmax_first(pairs, first, rows.scale, state, false);
+    softmax_first(pairs, first, rows.scale, state);
     begin_outputs(p, o, pairs, 0);
     products_wait<1>();
     finish_scores(p, second, rows, 1);
@@ -226,7 +226,7 @@ INLINE void attend_carefully(const struct part &p, const struct group_rows &rows
         begin_scores(p, s, q, i);
         products_wait<0>();
         finish_scores(p, s, rows, i);
-        rescale(o, state, softmax_careful(pairs, s, rows.scale, state, true));
+        rescale(o, state, softmax_careful(pairs, s, rows.scale, state));
         begin_outputs(p, o, pairs, i);
         products_wait<0>();
         keep(o);
@@ -297,7 +297,7 @@ template <bool careful>
 INLINE bool finish(const struct part &p, const struct group_rows &rows, float (&o)[OUTPUTS],
                    struct row_state &state, unsigned q, const struct verdict &verdict) {
     const struct attn_args &a = p.t->a;
-    const bool bad = normalise_rows(o, state, careful);
+    const bool bad = normalise_rows(o, state);
     stage_rows(o, q, p.warp, p.lane);
     publish_shared();
     const bool any_bad = named_sync_or(GROUP_MEETS, GROUP, bad);
@@ -324,7 +324,7 @@ INLINE bool finish(const struct part &p, const struct group_rows &rows, float (&
         }
         named_sync(GROUP_MEETS, GROUP); /* the rows have been stored once */
         if (bad) {
-            repair_rows(a, p.w, p.w.first_row + p.warp * 16, 16, p.lane);
+            repair_rows(a, p.w, p.w.first_row + p.warp * 16, 16, p.lane, true);
         }
     }
     if (p.leader) {

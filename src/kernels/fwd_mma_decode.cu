@@ -4,5 +4,6 @@
  * a tile of rows, and the last of them to end puts together what all have left behind.
  */
 #define ATTN_FULL 1
+#define ATTN_MASK 1
 #define ATTN_PARTS 1
 #include "fwd_mma.cu"

@@ -4,4 +4,5 @@
  * masks, sinks, packed sequences, used keys.
  */
 #define ATTN_FULL 1
+#define ATTN_MASK 1
 #include "fwd_mma.cu"

@@ -177,16 +177,18 @@ INLINE bool may_lack_reference(const struct group_rows &rows, int n) {
 
 /* ---- a finished tile ------------------------------------------------------------------------- */
 
-/* O / sum; whether this warp met NaN or infinity or, unless it was careful, a far reference. Rows
- * that see nothing become 0. */
-INLINE bool normalise_rows(float (&o)[OUTPUTS], struct row_state &rows, bool careful) {
-    const bool lost = !careful && has_far(rows.reference);
+/* O / sum, NaN beyond LARGEST_REFERENCE; whether this warp met NaN or infinity. Rows that see nothing
+ * become 0. */
+INLINE bool normalise_rows(float (&o)[OUTPUTS], struct row_state &rows) {
     float inverse[2];
     float zeros[4] = {0.0f, 0.0f, 0.0f, 0.0f}; /* x times 0 of all x: NaN if one is not finite */
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         rows.sum[half] = sum_of_row(rows.sum[half]);
+        const bool large =
+            fabsf(rows.reference[half]) > LARGEST_REFERENCE && rows.reference[half] != NO_REFERENCE;
         inverse[half] = rows.sum[half] == 0.0f ? 0.0f : reciprocal_fast(rows.sum[half]);
+        inverse[half] = large ? NOT_A_NUMBER : inverse[half];
     }
 #pragma unroll
     for (int i = 0; i < OUTPUTS; i++) {
@@ -194,7 +196,7 @@ INLINE bool normalise_rows(float (&o)[OUTPUTS], struct row_state &rows, bool car
         zeros[i % 4] = fmaf(o[i], 0.0f, zeros[i % 4]);
     }
     const float zero = (zeros[0] + zeros[1]) + (zeros[2] + zeros[3]);
-    return __any_sync(~0U, lost || !(zero == 0.0f));
+    return __any_sync(~0U, !(zero == 0.0f));
 }
 
 INLINE void store_lse(const struct attn_args &a, const struct work &w, const struct row_state &rows,

@@ -7,14 +7,18 @@
  * of the first two; exponentials of later tiles are taken against it at once, and take the place of
  * their scores. Where a lane's sum shows that 16 bits were too few, they and all that came before
  * are multiplied by a factor: in a wide row of thousands of keys that happens now and then, so it
- * is kept cheap. A tile whose sum is 2^125 or more may have left fp32, and its scores are gone: the
- * row becomes NaN. Such rows, and rows whose reference ends up far from 0 (FAR_REFERENCE), are
- * computed once more, the whole tile of rows, carefully: with a running maximum, and with scores
- * that are rounded before a far reference is subtracted.
+ * is kept cheap. A tile whose sum is 2^125 or more may have left fp32, and its scores are gone;
+ * thousands of bits from 0, factor and reference no longer agree. Then the row becomes NaN, and its
+ * tile of rows is computed once more, carefully: with a running maximum.
+ *
+ * The largest exponential of a row is 2 to the rounding error of its reference, since product and
+ * subtraction are fused. All of a row share that factor, so that O does not show it, until P leaves
+ * the range of 16 bits. Beyond LARGEST_REFERENCE normalise_rows (hopper.h) makes such rows NaN, and
+ * repair.h computes them.
  *
  * Invariant: a row's sum and O are what they would be against its reference (to the rounding of a
- * reference in fp32), or NaN, or the reference is far; after careful tiles alone, they are, and NaN
- * only if an input or a sum of V is not finite.
+ * reference in fp32), or NaN; after careful tiles alone, NaN only if an input or a sum of V is not
+ * finite, or the reference is beyond LARGEST_REFERENCE.
  */
 #ifndef ATTN_KERNELS_HOPPER_SOFTMAX_H
 #define ATTN_KERNELS_HOPPER_SOFTMAX_H
@@ -45,9 +49,12 @@ INLINE struct row_state unseen_rows(void) {
 #define LIFT_LIMIT 0x1p22f
 #endif
 
-/* A tile's sum from which on it is not safe that its exponentials and 1 over it are normal numbers.
- */
+/* A tile's sum from which on it is not safe that its exponentials and 1 over it are normal numbers;
+ * FAR_REFERENCE: one whose rounding may be 2^-12 bits. */
 #define LOST_SUM 0x1p125f
+
+/* Its rounding error is half a bit: P is within a factor of 2 of what it should be. */
+#define LARGEST_REFERENCE 0x1p23f
 
 /* Of a row's scores in this tile. */
 template <int row> INLINE float maximum_of_row(const float (&s)[SCORES]) {
@@ -66,7 +73,7 @@ template <int row> INLINE float maximum_of_row(const float (&s)[SCORES]) {
 template <int row>
 INLINE void raise_to_maximum(const float (&s)[SCORES], float scale, struct row_state &state) {
     const float before = state.reference[row];
-    state.reference[row] = fmaxf(before, scaled(maximum_of_row<row>(s), scale));
+    state.reference[row] = fmaxf(before, maximum_of_row<row>(s) * scale);
     state.factor[row] = exp2_fast(before - state.reference[row]);
     state.sum[row] *= state.factor[row];
 }
@@ -96,26 +103,6 @@ INLINE void exponentiate(unsigned (&p)[PAIRS], float (&sum)[2], float (&s)[SCORE
     sum[1] = parts[2] + parts[3];
 }
 
-/* Whether one of the two rows has a reference that is far. */
-INLINE bool has_far(const float (&reference)[2]) {
-    return (is_far(reference[0]) && reference[0] != NO_REFERENCE) ||
-           (is_far(reference[1]) && reference[1] != NO_REFERENCE);
-}
-
-/* The same for references that may be far. That counts only when a tile of rows comes `again`: the
- * first time it ends with a far reference, and is computed once more whatever came out. */
-INLINE void exponentiate_anywhere(unsigned (&p)[PAIRS], float (&sum)[2], float (&s)[SCORES],
-                                  float scale, const float (&reference)[2], bool again) {
-    const bool far = again && __any_sync(~0U, has_far(reference));
-    if (far) {
-#pragma unroll
-        for (int i = 0; i < SCORES; i++) {
-            s[i] = scaled(s[i], scale);
-        }
-    }
-    exponentiate(p, sum, s, far ? 1.0f : scale, reference);
-}
-
 /* Of the four lanes that share a row. */
 INLINE float sum_of_row(float x) {
     x += __shfl_xor_sync(~0U, x, 1);
@@ -132,7 +119,8 @@ INLINE void lift(unsigned (&p)[PAIRS], float (&added)[2], const float (&exponent
     state.reference[row] += log2_fast(top);
     state.factor[row] = factor;
     state.sum[row] *= factor;
-    added[row] = top < LOST_SUM ? added[row] * factor : NOT_A_NUMBER;
+    const bool safe = top < LOST_SUM && fabsf(state.reference[row]) < FAR_REFERENCE;
+    added[row] = safe ? added[row] * factor : NOT_A_NUMBER;
 #pragma unroll
     for (int i = row; i < PAIRS; i += 2) {
         p[i] = pack(exponentials[2 * i] * factor, exponentials[2 * i + 1] * factor);
@@ -169,10 +157,10 @@ INLINE unsigned softmax(unsigned (&p)[PAIRS], float (&s)[SCORES], float scale,
 
 /* The same for rows that may have no reference yet, or scores that may lie anywhere. */
 INLINE unsigned softmax_careful(unsigned (&p)[PAIRS], float (&s)[SCORES], float scale,
-                                struct row_state &state, bool again) {
+                                struct row_state &state) {
     float added[2];
     raise_rows(s, scale, state);
-    exponentiate_anywhere(p, added, s, scale, state.reference, again);
+    exponentiate(p, added, s, scale, state.reference);
     state.sum[0] += added[0];
     state.sum[1] += added[1];
     return BOTH_ROWS;
@@ -180,9 +168,9 @@ INLINE unsigned softmax_careful(unsigned (&p)[PAIRS], float (&s)[SCORES], float 
 
 /* The first tile. */
 INLINE void softmax_first(unsigned (&p)[PAIRS], float (&s)[SCORES], float scale,
-                          struct row_state &state, bool again) {
+                          struct row_state &state) {
     raise_rows(s, scale, state);
-    exponentiate_anywhere(p, state.sum, s, scale, state.reference, again);
+    exponentiate(p, state.sum, s, scale, state.reference);
 }
 
 #endif /* ATTN_KERNELS_HOPPER_SOFTMAX_H */

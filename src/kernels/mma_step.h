@@ -158,7 +158,8 @@ INLINE void apply_options(float s[KEY_TILES][4], const struct attn_args &a, cons
                 s[n][i] = seen ? score_of(a, options, s[n][i], key) : MINUS_INFINITY;
             }
         }
-        if (a.mask != 0) { /* not in score_of: without a mask this is one branch, not one a score */
+        if (TAKES_MASK &&
+            a.mask != 0) { /* not in score_of: without a mask this is one branch, not one a score */
 #pragma unroll
             for (int n = 0; n < KEY_TILES; n++) {
 #pragma unroll

@@ -5,7 +5,8 @@
  * In a tile that a mask crosses, a matrix product multiplies a V that a row does not see by 0, and
  * 0 times NaN is NaN. Kernels do not look for that beforehand: what is not finite in a finished row
  * shows, and such rows, which inputs without NaN and infinity never have, are computed again here
- * from the visible keys alone.
+ * from the visible keys alone. So are rows with scores beyond LARGEST_REFERENCE of hopper_softmax.h,
+ * with their LSE.
  *
  * Invariant: a lane owns 8 neighbouring columns; nothing outside a row's visible keys is read.
  */
@@ -46,9 +47,11 @@ INLINE float product_of(const element *query, const element *key, int head_dim) 
     return product;
 }
 
-/* 8 columns of a row, by one lane. Each works alone, and those of a row compute the same scores:
- * shuffles in a branch that is never taken would cost the loops around it registers. */
-INLINE void repair_columns(const struct attn_args &a, const struct work &w, int row, int column) {
+/* 8 columns of a row, by one lane, and with the first of them the LSE if `lse`. Each lane works
+ * alone, and those of a row compute the same scores: shuffles in a branch that is never taken would
+ * cost the loops around it registers. */
+INLINE void repair_columns(const struct attn_args &a, const struct work &w, int row, int column,
+                           bool lse = false) {
     const struct row_options options = row_options_of(a, w, row);
     const element *const query = q_of(a, w) + row_offset(a, row, a.q_row, a.q_head);
     float o[8] = {0, 0, 0, 0, 0, 0, 0, 0};
@@ -62,7 +65,7 @@ INLINE void repair_columns(const struct attn_args &a, const struct work &w, int 
         load_chunk(v, v_of(a, w) + key * a.v_row + column, true);
         const float product = product_of(query, k_of(a, w) + key * a.k_row, a.head_dim);
         float score = FULL ? score_of(a, options, product, key) : scaled(product, a.scale_log2);
-        if (FULL && a.mask != 0) {
+        if (TAKES_MASK && a.mask != 0) {
             score = is_hidden(a, options, key) ? MINUS_INFINITY : score;
         }
         const float raised = fmaxf(reference, score), origin = finite_or_zero(raised);
@@ -87,13 +90,16 @@ INLINE void repair_columns(const struct attn_args &a, const struct work &w, int 
         o[i] = normalise(o[i], sum);
     }
     store_chunk(o_of(a, w) + row_offset(a, row, a.o_row, a.o_head) + column, o);
+    if (lse && a.lse != 0 && column == 0) {
+        lse_of(a, w)[row_offset(a, row, a.lse_row, a.lse_head)] = log_sum_exp(reference, sum);
+    }
 }
 
 INLINE void repair_rows(const struct attn_args &a, const struct work &w, int first, int count,
-                        int lane) {
+                        int lane, bool lse = false) {
 #pragma unroll 1
     for (int row = first; row < min(first + count, w.rows); row++) {
-        repair_columns(a, w, row, lane * 8);
+        repair_columns(a, w, row, lane * 8, lse);
     }
 }
 

@@ -22,6 +22,12 @@ enum { FULL = 1 };
 enum { FULL = 0 };
 #endif
 
+#ifdef ATTN_MASK
+enum { TAKES_MASK = 1 };
+#else
+enum { TAKES_MASK = 0 };
+#endif
+
 #define LOG2_E 1.44269504088896340736f
 
 /* One block of rows. */

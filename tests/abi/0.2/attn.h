@@ -161,9 +161,10 @@ typedef struct attn_bias_strides {
  * Limits: sizes up to 2^31 - 1, head dimensions up to 2^20, batch * heads_q * longer sequence up
  * to 2^48, offsets below 2^58 elements. Values: sums run in fp32, so q.k, scale * q.k, with a
  * scale beyond 2^64 scale * q, and |V| times the number of visible keys, must stay below 3.4e38. A
- * softcap above 2^90 times the scale is taken as that (no effect for |q.k| < 2^78). On GPUs a
- * finite bias or sink beyond 2e38 is taken as 2e38. Kernels on bf16 matrix instructions take bf16
- * numbers below 1.2e-38 (subnormals) as 0, as those instructions do. */
+ * softcap above 2^90 times the scale is taken as that (no effect for |q.k| < 2^78). On GPUs
+ * scale * q.k must stay below 2.3e38, and a finite bias or sink beyond 2e38 is taken as 2e38.
+ * Kernels on bf16 matrix instructions take bf16 numbers below 1.2e-38 (subnormals) as 0, as those
+ * instructions do. */
 typedef struct attn_problem {
     size_t size; /* set by attn_problem_init, as is the default in brackets */
 
@@ -262,12 +263,9 @@ ATTN_API attn_status attn_plan_create(attn_context *context, const attn_problem 
 /* NULL is fine. No call with this plan may be in flight. */
 ATTN_API void attn_plan_destroy(attn_plan *plan);
 
-/* Prepares a workspace for this plan, once after its allocation. */
-ATTN_API attn_status attn_workspace_init(const attn_plan *plan, void *workspace, size_t size,
-                                         void *stream, attn_error *error);
-
 /* Bytes that attn_forward needs in the device's memory (0: none), and their alignment. They may
- * hold anything: no initialisation is needed, and any plans may share them, one call at a time. */
+ * hold anything: no initialisation is needed, and any plans may share them, one call at a time.
+ * (compute-sanitizer's initcheck reports that GPU kernels look for counters there.) */
 ATTN_API size_t attn_workspace_size(const attn_plan *plan);
 ATTN_API size_t attn_workspace_alignment(const attn_plan *plan);
 
