@@ -177,8 +177,8 @@ INLINE bool may_lack_reference(const struct group_rows &rows, int n) {
 
 /* ---- a finished tile ------------------------------------------------------------------------- */
 
-/* O / sum, NaN beyond LARGEST_REFERENCE; whether this warp met NaN or infinity. Rows that see nothing
- * become 0. */
+/* O / sum, NaN beyond LARGEST_REFERENCE; whether this warp met NaN or infinity. Rows that see
+ * nothing become 0. */
 INLINE bool normalise_rows(float (&o)[OUTPUTS], struct row_state &rows) {
     float inverse[2];
     float zeros[4] = {0.0f, 0.0f, 0.0f, 0.0f}; /* x times 0 of all x: NaN if one is not finite */

@@ -5,7 +5,7 @@
  * In a tile that a mask crosses, a matrix product multiplies a V that a row does not see by 0, and
  * 0 times NaN is NaN. Kernels do not look for that beforehand: what is not finite in a finished row
  * shows, and such rows, which inputs without NaN and infinity never have, are computed again here
- * from the visible keys alone. So are rows with scores beyond LARGEST_REFERENCE of hopper_softmax.h,
+ * from the visible keys alone. So are rows with scores beyond LARGEST_REFERENCE (hopper_softmax.h),
  * with their LSE.
  *
  * Invariant: a lane owns 8 neighbouring columns; nothing outside a row's visible keys is read.
