@@ -2,6 +2,7 @@
 """attn.torch.sdpa on an NVIDIA GPU beside PyTorch's: streams, graphs, inference mode, host cost."""
 
 import functools
+import json
 
 import pytest
 
@@ -186,8 +187,11 @@ def test_repeated_calls_are_told_apart():
 
 
 def test_host_cost(tmp_path, capsys):
-    """What one call costs its caller: every target of attn.peers --host."""
-    code = program.main(["--host", "--check", "--lib", str(attn.library_path())])
+    """attn.peers --host measures every case, and nothing is held. Times depend on the processor:
+    --check judges them."""
+    path = tmp_path / "host.json"
+    assert program.main(["--host", "--lib", str(attn.library_path()), "--json", str(path)]) == 0
     with capsys.disabled():
         print("\n" + capsys.readouterr().out)
-    assert code == 0
+    report = json.loads(path.read_text())
+    assert report["held_mb"] < 8 and not any(cell["reason"] for cell in report["cells"])
