@@ -22,7 +22,8 @@ static void try_parts(const struct edge *edge) {
     attn_variant variant = {.size = sizeof variant};
     int count = 0, widest = 0;
     for (int32_t i = 0; attn_variant_get(context, i, &variant, NULL) == ATTN_OK; i++) {
-        if (!shares_keys(&variant)) {
+        if (!shares_keys(&variant) ||
+            (edge->problem.mask && (variant.options & ATTN_OPTION_MASK) == 0)) {
             continue;
         }
         widest = variant.head_dim_max > widest ? variant.head_dim_max : widest;
