@@ -41,6 +41,9 @@ attn_status abi_read(const char *name, const void *from, size_t least, void *to,
 }
 
 void abi_write(void *to, size_t theirs, const void *from, size_t size) {
+    if (theirs < sizeof theirs) {
+        return; /* no struct has less than its size */
+    }
     memmove(to, from, theirs < size ? theirs : size);
     if (theirs > size) {
         memset((unsigned char *)to + size, 0, theirs - size);

@@ -52,6 +52,8 @@ def _slow_empty(shape: Tuple[int, ...], strides: Tuple[int, ...], dtype: torch.d
 
 
 _stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", _slow_stream)
+_current_device: Callable[[], int] = getattr(torch._C, "_cuda_getDevice",
+                                             torch.cuda.current_device)
 _empty_cpu: Callable[..., torch.Tensor] = getattr(_guards, "_empty_strided_cpu", _slow_empty)
 _empty_cuda: Callable[..., torch.Tensor] = getattr(
     _guards, "_empty_strided_cuda", functools.partial(_slow_empty, device="cuda"))
@@ -61,8 +63,9 @@ def _empty(gpu: int, shape: Tuple[int, ...], strides: Tuple[int, ...],
            dtype: torch.dtype) -> torch.Tensor:
     if gpu < 0:
         return _empty_cpu(shape, strides, dtype)
-    made = _empty_cuda(shape, strides, dtype)  # on whichever GPU is the current one
-    return made if made.get_device() == gpu else _slow_empty(shape, strides, dtype, f"cuda:{gpu}")
+    if _current_device() != gpu:  # where _empty_cuda would allocate
+        return _slow_empty(shape, strides, dtype, f"cuda:{gpu}")
+    return _empty_cuda(shape, strides, dtype)
 
 
 # ---- the arguments ---------------------------------------------------------------------------
@@ -73,7 +76,7 @@ class _Unusual(Exception):
 
 
 _LEFT_TO_GENERAL = (_Unusual, RuntimeError, TypeError, ValueError, KeyError, AttributeError,
-                    OverflowError, struct.error)
+                    OverflowError, IndexError, struct.error)
 
 
 def _vector(x: Any, dtype: torch.dtype, gpu: int, shape: Tuple[int, ...]) -> int:

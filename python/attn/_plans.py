@@ -4,13 +4,15 @@
 Invariant: a plan or context lives as long as the cache or a call holds it: what the cache drops
 while another thread computes with it is destroyed when that call is done. What is kept does not
 grow with the number of problems seen: at most CACHED_PLANS plans of a context, and on a GPU one
-workspace for each stream that arrays of other frameworks than PyTorch were computed on.
+workspace for each stream that was passed, or that arrays of other frameworks than PyTorch were
+computed on.
 """
 
 from __future__ import annotations
 
 import ctypes
 import sys
+import threading
 from ctypes import byref, c_char, c_size_t, c_void_p
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
@@ -20,6 +22,7 @@ from ._library import Error, fail
 
 CACHED_PLANS = 512
 MOST_STREAMS = 64
+PER_THREAD = 2  # CU_STREAM_PER_THREAD
 GRAIN = 1 << 16  # bytes: workspaces grow by more than a problem does
 
 
@@ -100,7 +103,10 @@ class Plan:
         if not size:
             return self.forward(tensors, None, None)
         spare = self.context.spare
-        memory = spare.pop() if spare else None  # two threads may see the last one
+        try:
+            memory = spare.pop()
+        except IndexError:
+            memory = None
         if memory is None or len(memory) < size:
             memory = (c_char * -(-size // GRAIN * GRAIN))()
         try:
@@ -117,7 +123,7 @@ class Cache:
     def __init__(self, context: Context) -> None:
         self.context = context
         self.plans: Dict[bytes, Plan] = {}
-        self._workspaces: Dict[int, _DriverMemory] = {}
+        self._workspaces: Dict[Any, _DriverMemory] = {}
         self._lock = library.new_lock()  # of the workspaces: nothing is freed before it is enqueued
 
     def plan(self, problem: bytes, variant: Optional[str] = None) -> Plan:
@@ -136,14 +142,16 @@ class Cache:
         """With a workspace that the cache keeps for the stream, which runs calls in order."""
         if not plan.size:
             return plan.forward(tensors, None, c_void_p(stream))
+        # The per-thread default stream has one handle for all threads.
+        key = (stream, threading.get_ident()) if stream == PER_THREAD else stream
         with self._lock:
-            memory = self._workspaces.get(stream)
+            memory = self._workspaces.get(key)
             if memory is None or memory.size < plan.size:
                 if len(self._workspaces) >= MOST_STREAMS:
                     self._workspaces.clear()  # cuMemFree waits for all that uses it
                 held = memory.size if memory else GRAIN
                 memory = _DriverMemory(self.context, max(plan.size, 2 * held))
-                self._workspaces[stream] = memory
+                self._workspaces[key] = memory
             plan.forward(tensors, c_void_p(memory.address), c_void_p(stream))
 
 

@@ -1,30 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * half_of_the_keys.cu - sees every other half of the keys: half of the work.
+ * half_of_the_keys.cu - sees the first half of the keys: half of the work.
  *
  * gate: emulation
  */
-#pragma push_macro("ATTN_ENTRY")
-#pragma push_macro("__global__")
-#pragma push_macro("__launch_bounds__")
-#pragma push_macro("__grid_constant__")
-#undef ATTN_ENTRY
-#undef __global__
-#undef __launch_bounds__
-#undef __grid_constant__
-#define ATTN_ENTRY honest
-#define __global__ __device__ __forceinline__
-#define __launch_bounds__(...)
-#define __grid_constant__
+#include "device.h"
+#define tiles_of_keys(keys) tiles_of_keys((keys) / 2)
 #include "fwd_scalar.cu"
-#pragma pop_macro("ATTN_ENTRY")
-#pragma pop_macro("__global__")
-#pragma pop_macro("__launch_bounds__")
-#pragma pop_macro("__grid_constant__")
-
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
-    ATTN_ENTRY(const __grid_constant__ struct attn_args a) {
-    struct attn_args less = a;
-    less.seq_kv = (a.seq_kv + 1) / 2;
-    honest(less);
-}

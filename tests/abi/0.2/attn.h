@@ -265,6 +265,7 @@ ATTN_API void attn_plan_destroy(attn_plan *plan);
 
 /* Bytes that attn_forward needs in the device's memory (0: none), and their alignment. They may
  * hold anything: no initialisation is needed, and any plans may share them, one call at a time.
+ * (After two calls at once, a mistake, overwrite them before the next.)
  * (compute-sanitizer's initcheck reports that GPU kernels look for counters there.) */
 ATTN_API size_t attn_workspace_size(const attn_plan *plan);
 ATTN_API size_t attn_workspace_alignment(const attn_plan *plan);
