@@ -337,9 +337,11 @@ def test_workspaces_of_a_gpu(monkeypatch, size):
 
 
 def test_outputs_where_there_are_several_gpus(monkeypatch):
-    """PyTorch's quick way gives memory of the current GPU: where that is another, the slow one."""
+    """PyTorch's quick way gives memory of the current GPU: where that is another, the slow one, and
+    nothing is allocated on the current one."""
     made = []
-    monkeypatch.setattr(_fast, "_empty_cuda", lambda *like: torch.empty(1))  # not on GPU 1
+    monkeypatch.setattr(_fast, "_current_device", lambda: 0)
+    monkeypatch.setattr(_fast, "_empty_cuda", lambda *like: pytest.fail("on the current GPU"))
     monkeypatch.setattr(_fast, "_slow_empty", lambda *like: made.append(like) or torch.empty(2))
     assert _fast._empty(1, (2,), (1,), torch.uint8).shape == (2,)
     assert made == [((2,), (1,), torch.uint8, "cuda:1")]
