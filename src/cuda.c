@@ -312,7 +312,7 @@ attn_status cuda_load(struct cuda *cuda, struct variant *variant, attn_error *er
             code = load_into_context(cuda, variant->kernel);
         }
         d->cuThreadExchangeStreamCaptureMode(&mode);
-        if (status == ATTN_OK && code == CU_SUCCESS) {
+        if (status == ATTN_OK && code == CU_SUCCESS && variant->kernel != NULL) {
             variant->kernel->loaded = current;
         }
     }

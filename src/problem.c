@@ -412,7 +412,7 @@ static double sum_of_ramp(int64_t first, int64_t count, int64_t limit) {
 }
 
 double attn_problem_flops(const attn_problem *problem) {
-    attn_problem p;
+    attn_problem p = {0};
     if (problem_resolve(problem, &p, NULL) != ATTN_OK) {
         return 0.0;
     }
