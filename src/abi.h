@@ -2,7 +2,7 @@
  *
  * abi.h - structs of programs that were compiled with an older or a newer header.
  *
- * Invariant: behind the entry points every struct has the library's own size. Structs have no
+ * Invariant: after the entry points every struct has the library's own size. Structs have no
  * padding at their end, and the default of every field added after 0.2 is zero bytes, so that an
  * older library can tell that a field it does not know has its default (tests/abi).
  */

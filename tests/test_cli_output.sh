@@ -33,7 +33,7 @@ ln -s loop_a.npy loop_b.npy
 refuses "a loop of links" "loop_a.npy: cannot write" $attn -o loop_a.npy
 ln -s folder folder_link
 refuses "a link to a folder" "folder_link: cannot write: it is a directory" $attn -o folder_link
-accepts "in a folder behind a link" $attn -o folder_link/o.npy
+accepts "in a folder that is a link" $attn -o folder_link/o.npy
 rm -f folder/*
 refuses "one file by two names" "same file" $attn -o folder/absent.npy --lse chain.npy
 refuses "one file by two links" "same file" $attn -o dangling.npy --lse chain.npy

@@ -160,7 +160,7 @@ if [ -e "$build/kernels/$variant.ptx" ] && [ "$(cached ATTN_KERNEL_DEBUG)" = OFF
     holds another_folder_gives_the_same_fatbin cmp "$kernel.fatbin" "$build/kernels/$variant.fatbin"
 fi
 
-# Without line tables it is the same program: ptxas, told the same, makes the same machine code of it.
+# Without line tables it is the same program: ptxas makes the same machine code of it with the same options.
 cat >"$work/keep" <<'SH'
 #!/bin/sh
 cp plain.ptx "$KEEP" && : >plain.fatbin

@@ -181,7 +181,7 @@ TEST(a_mask_says_what_a_bias_of_minus_infinity_says) {
 
 /* ---- what it hides --------------------------------------------------------------------------- */
 
-/* A select, not a sum, and after the bias: NaN and infinity behind the mask do not show. */
+/* A select, not a sum, and after the bias: NaN and infinity under the mask do not show. */
 TEST(what_is_hidden_does_not_show) {
     static const float wild[] = {NAN, INFINITY, -INFINITY, 1e30F};
     for (int round = 0; round < 12; round++) {

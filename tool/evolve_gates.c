@@ -144,7 +144,7 @@ struct launch {
     attn_tensors tensors;
     void *workspace;
     size_t o_bytes, lse_bytes;
-    unsigned char *host[2];             /* O and LSE behind each other, of two launches */
+    unsigned char *host[2];             /* O, then LSE, of two launches */
     unsigned char left[WORKSPACE_ROOM]; /* in the workspace, by the first */
 };
 

@@ -56,7 +56,7 @@ struct attn_args {
 
     /* The workspace, which may hold anything (counter.h); NULL: not needed. Two: tiles given out,
      * blocks that have ended. Or, if there are parts, for each tile of rows how many of its have
-     * ended; what they leave behind lies from the next multiple of ATTN_PARTS_ALIGN on. */
+     * ended; their partial results lie from the next multiple of ATTN_PARTS_ALIGN on. */
     unsigned long long *counters;
 
     const unsigned char *mask; /* 0: hidden; NULL: none */

@@ -3,7 +3,7 @@
 
 attn.torch.sdpa and attn.attention on tensors so small that a GPU never holds the caller up: a shape
 that was seen before, a new length at every call (a growing cache), and each option by itself;
-beside PyTorch's function for what it can do. And the memory that 5000 lengths leave behind. On a
+beside PyTorch's function for what it can do. And the memory that 5000 lengths hold afterwards. On a
 CPU the time holds the computation too: there are no targets for it.
 
 Invariant: only calls are timed, each with its tensors ready; the samples of all cases are taken in
