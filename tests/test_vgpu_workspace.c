@@ -15,37 +15,8 @@
 
 #include "attn_inspect.h"
 #include "cases.h"
-#include "device.h"
 #include "kernels/args.h"
-#include "parity.h"
-#include "test.h"
-#include "vgpu_findings.h"
-
-#ifndef VGPU_LIBRARY
-#define VGPU_LIBRARY "libvgpu.so"
-#endif
-
-static attn_context *context;
-static struct device *device;
-static struct async_orders orders;
-static size_t launches; /* so far: the next one takes the next order of completion */
-
-static bool open_gpu(void) {
-    attn_options options;
-    attn_error why;
-    if (device != NULL) {
-        return true;
-    }
-    attn_options_init(&options);
-    options.device = "cuda";
-    options.driver = VGPU_LIBRARY;
-    if (!CHECK_STATUS(attn_open(&options, &context, &why), ATTN_OK, &why)) {
-        return false;
-    }
-    device = device_open(context, options.device, &why);
-    return CHECK_MSG(device != NULL, "%s", why.text) &&
-           CHECK_MSG(async_orders_parse("all", &orders, &why), "%s", why.text);
-}
+#include "vgpu_fixture.h"
 
 /* ---- families -------------------------------------------------------------------------------- */
 
