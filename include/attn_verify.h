@@ -29,8 +29,8 @@ typedef enum attn_precision {
 ATTN_API attn_status attn_rows_sample(const attn_problem *problem, uint64_t seed, attn_row *rows,
                                       size_t count, attn_error *error);
 
-/* The oracle: a plain, slow, checkable evaluation of the formulas above. Any number of rows of a
- * problem of any size; nothing of size seq_q x seq_kv exists.
+/* The oracle: a plain, slow, checkable evaluation of the formulas of attn.h. Any number of rows
+ * of a problem of any size; nothing of size seq_q x seq_kv exists.
  * rows NULL: all of them, batch-major, count = batch * heads_q * seq_q.
  * o: count x head_dim_v doubles; lse: count doubles, or NULL. tensors->o and ->lse are not used.
  * An absent row (packed, past its sequence's end) gives O = 0, LSE = -inf.
