@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# Which file of src/ is compiled for which instruction set, and with which flags.
+# Which file of src/cpu is compiled for which instruction set, and with which flags.
 #
 # Invariant: only the files named here get instruction set flags, so that code outside them runs on
 # every CPU of the architecture. A file is compiled only for the architecture that it is for.
 
 set(avx512_flags -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c)
 
-set(ATTN_AARCH64_FILES cpu_neon.c cpu_neon_bf16.c)
-set(ATTN_FLAGS_cpu_neon.c "")
-set(ATTN_FLAGS_cpu_neon_bf16.c -march=armv8.2-a+bf16+fp16)
+set(ATTN_AARCH64_FILES neon.c neon_bf16.c)
+set(ATTN_FLAGS_neon.c "")
+set(ATTN_FLAGS_neon_bf16.c -march=armv8.2-a+bf16+fp16)
 
-set(ATTN_X86_64_FILES cpu_avx2.c cpu_avx512.c cpu_avx512_bf16.c cpu_amx.c)
-set(ATTN_FLAGS_cpu_avx2.c -mavx2 -mfma -mf16c)
-set(ATTN_FLAGS_cpu_avx512.c ${avx512_flags})
-set(ATTN_FLAGS_cpu_avx512_bf16.c ${avx512_flags} -mavx512bf16)
-set(ATTN_FLAGS_cpu_amx.c ${avx512_flags} -mavx512bf16 -mamx-tile -mamx-bf16)
+set(ATTN_X86_64_FILES avx2.c avx512.c avx512_bf16.c amx.c)
+set(ATTN_FLAGS_avx2.c -mavx2 -mfma -mf16c)
+set(ATTN_FLAGS_avx512.c ${avx512_flags})
+set(ATTN_FLAGS_avx512_bf16.c ${avx512_flags} -mavx512bf16)
+set(ATTN_FLAGS_amx.c ${avx512_flags} -mavx512bf16 -mamx-tile -mamx-bf16)
 
 # Takes out of the list named by `sources` what this build does not compile, and sets the flags of
 # the rest. An instruction set file that is missing here is an error, not a portable file.
@@ -37,7 +37,7 @@ function(attn_select_instruction_sets sources)
             set_property(SOURCE ${source} PROPERTY COMPILE_OPTIONS ${ATTN_FLAGS_${name}})
         elseif(name IN_LIST ATTN_AARCH64_FILES OR name IN_LIST ATTN_X86_64_FILES)
             continue()
-        elseif(name MATCHES "^cpu_(neon|sve|avx|amx|sse)")
+        elseif(name MATCHES "^(neon|sve|avx|amx|sse)")
             message(FATAL_ERROR "${source}: give its flags in cmake/instruction_sets.cmake")
         endif()
         list(APPEND selected ${source})

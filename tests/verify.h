@@ -5,7 +5,7 @@
 #ifndef VERIFY_H
 #define VERIFY_H
 
-#include "cases.h"
+#include "tool/cases/cases.h"
 
 /* Poisons, plans with the variant (NULL: the library's choice), runs in a guarded workspace and
  * looks for damage. NULL, or what went wrong. */

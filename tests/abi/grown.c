@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * grown.c - part of the library that test_abi.sh builds with grown headers, and a program with the
- * old ones: the field that the program does not know has its default.
+ * grown.c - part of the library that meta/test_abi.sh builds with grown headers, and a program with
+ * the old ones: the field that the program does not know has its default.
  */
 #ifdef LIBRARY
-#include "internal.h"
+#include "src/core/internal.h"
 
 ATTN_API int64_t attn_test_grown(const attn_problem *problem);
 

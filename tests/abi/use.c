@@ -2,7 +2,7 @@
  *
  * use.c - a program that calls every function and fills every struct of the headers it is compiled
  * with: those of a release (tests/abi/0.2) or, with -DGROWN, headers whose structs have fields that
- * the library does not know. test_abi.sh runs it against libraries of other versions.
+ * the library does not know. meta/test_abi.sh runs it against libraries of other versions.
  *
  * Invariant: each struct stands between canaries, so that a library that writes its own sizeof is
  * seen. Exit code 0 iff all checks hold.

@@ -3,7 +3,7 @@
  * crash.cu - a forward kernel that writes to an address which belongs to nobody: the driver ends it
  * with an error, and with it everything that its context still has to do.
  */
-#include "args.h"
+#include "common/args.h"
 
 extern "C" __global__ void ATTN_ENTRY(struct attn_args a) {
     volatile int *nowhere = (volatile int *)16ULL;

@@ -4,7 +4,7 @@
  *
  * The field it waits for is 1 and stays 1; the compiler does not know that.
  */
-#include "args.h"
+#include "common/args.h"
 
 extern "C" __global__ void ATTN_ENTRY(struct attn_args a) {
     while (a.parts == 1) {

@@ -7,7 +7,7 @@
  * initcheck speaks up, with an O that was allocated and not filled (that of a variant is). The read
  * is volatile, so that the compiler cannot drop it.
  */
-#include "args.h"
+#include "common/args.h"
 
 extern "C" __global__ void ATTN_ENTRY(struct attn_args a) {
     const int tile = (int)blockIdx.x % a.tiles_q;

@@ -6,7 +6,7 @@
  * Nothing else is wrong with it, and it computes nothing: `attest sanitize` runs it to see whether
  * memcheck speaks up. Needs seq_q that is no multiple of ATTN_BM, and O contiguous at its end.
  */
-#include "args.h"
+#include "common/args.h"
 
 extern "C" __global__ void ATTN_ENTRY(struct attn_args a) {
     const int tile = (int)blockIdx.x % a.tiles_q;

@@ -7,7 +7,7 @@
  * racecheck speaks up. The accesses are volatile, so that the compiler cannot pass the value on in
  * a register or drop it.
  */
-#include "args.h"
+#include "common/args.h"
 
 enum { THREADS = 32 * ATTN_WARPS };
 

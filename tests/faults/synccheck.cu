@@ -8,7 +8,7 @@
  * without the tool it runs to its end. The work around the barriers differs between the branches,
  * or the compiler would make one barrier of the two.
  */
-#include "args.h"
+#include "common/args.h"
 
 enum { THREADS = 32 * ATTN_WARPS };
 

@@ -5,7 +5,7 @@
  *
  * One warp computes one query row at a time; a lane holds ATTN_D / 32 of its columns. fp16 alone.
  */
-#include "args.h"
+#include "common/args.h"
 
 enum { COLUMNS = ATTN_D / 32 };
 

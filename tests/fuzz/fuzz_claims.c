@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "claims.h"
-#include "claims_value.h"
+#include "tool/claims/claims.h"
+#include "tool/claims/value.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

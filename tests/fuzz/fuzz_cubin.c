@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cubin.h"
-#include "sass.h"
+#include "tool/stages/inspect/cubin.h"
+#include "tool/stages/inspect/sass.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

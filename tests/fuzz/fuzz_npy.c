@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "npy.h"
+#include "tool/base/npy.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

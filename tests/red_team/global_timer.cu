@@ -16,7 +16,7 @@
 #define __global__ __device__ __forceinline__
 #define __launch_bounds__(...)
 #define __grid_constant__
-#include "fwd_scalar.cu"
+#include "portable/fwd_scalar.cu"
 #pragma pop_macro("ATTN_ENTRY")
 #pragma pop_macro("__global__")
 #pragma pop_macro("__launch_bounds__")

@@ -4,6 +4,6 @@
  *
  * gate: emulation
  */
-#include "device.h"
+#include "common/device.h"
 #define tiles_of_keys(keys) tiles_of_keys((keys) / 2)
-#include "fwd_scalar.cu"
+#include "portable/fwd_scalar.cu"

@@ -2,7 +2,7 @@
  *
  * cluster.cu - two blocks of a cluster share what one of them loads by a multicast, and exchange
  * halves through each other's shared memory. Right as FAULT 0. How it is run and what must be
- * found: tests/test_faults.sh.
+ * found: tests/meta/test_faults.sh.
  *
  * @arch sm_90a
  * @run exchange --grid 4 --block 128 --cluster 2 --arg buf:f32:512:rand:1 --arg buf:f32:512:uninit

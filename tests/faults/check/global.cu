@@ -2,7 +2,7 @@
  *
  * global.cu - a sum over blocks: each leaves a part in global memory, the last one to come adds
  * them; and a histogram. Right as FAULT 0. How it is run and what must be found:
- * tests/test_faults.sh.
+ * tests/meta/test_faults.sh.
  *
  * @run sum --grid 5 --block 64 --arg buf:f32:300:rand:1 --arg i32:300 --arg buf:f32:5:uninit --arg buf:i32:1:zero --arg buf:f32:1:uninit --arg buf:i32:16:zero --arg buf:f32:8:uninit
  * @run sum --grid 1 --block 64 --arg buf:f32:1:rand:1 --arg i32:1 --arg buf:f32:1:uninit --arg buf:i32:1:zero --arg buf:f32:1:uninit --arg buf:i32:16:zero --arg buf:f32:8:uninit

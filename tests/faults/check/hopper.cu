@@ -3,7 +3,7 @@
  * hopper.cu - out = (q k^T / 64) v for 64 columns: TMA loads into two stages by a producer, wgmma
  * from shared memory and from registers by a warpgroup, TMA stores. A block takes every
  * gridDim.x-th tile of 64 rows; ragged edges are filled with zeros by TMA. Right as FAULT 0. How it
- * is run and what must be found: tests/test_faults.sh.
+ * is run and what must be found: tests/meta/test_faults.sh.
  *
  * @arch sm_90a
  * @run attend --grid 2 --block 256 --smem 50176 --arg tmap:f16:64x300:128:64x64:128:rand:1 --arg tmap:f16:64x270:128:64x64:128:rand:2 --arg tmap:f16:64x270:128:64x64:128:rand:3 --arg tmap:f16:64x300:128:64x64:none:uninit --arg i32:5 --arg i32:5

@@ -2,7 +2,7 @@
  *
  * mma.cu - c = a b^T by mma.sync and ldmatrix from two stages that cp.async fills ahead, ragged at
  * every edge (the depth by 8), right as FAULT 0. How it is run and what must be found:
- * tests/test_faults.sh.
+ * tests/meta/test_faults.sh.
  *
  * @run multiply --grid 2,2 --block 64 --arg buf:f16:3960:rand:1 --arg buf:f16:2640:rand:2 --arg buf:f32:990:uninit --arg i32:45 --arg i32:22 --arg i32:88
  * @run multiply --grid 1,1 --block 64 --arg buf:f16:1024:rand:1 --arg buf:f16:512:rand:2 --arg buf:f32:512:uninit --arg i32:32 --arg i32:16 --arg i32:32

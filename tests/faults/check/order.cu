@@ -2,7 +2,7 @@
  *
  * order.cu - threads that hand values on through memory: the last block of a grid, locks, flags,
  * look-back, a barrier of the grid. Right as FAULT 0. How it is run and what must be found:
- * tests/test_faults.sh.
+ * tests/meta/test_faults.sh.
  *
  * @run last_block --grid 6 --block 64 --arg buf:f32:384:rand:1 --arg buf:f32:384:uninit --arg buf:i32:1:zero --arg buf:f32:1:uninit
  * @run last_block --grid 1 --block 32 --arg buf:f32:32:rand:1 --arg buf:f32:32:uninit --arg buf:i32:1:zero --arg buf:f32:1:uninit

@@ -1,0 +1,355 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * attn.c - the entry points: status and error, contexts, pointer checks, forward.
+ *
+ * Invariant: what reaches a backend has been checked; a backend cannot fail half-way.
+ */
+#include "core/abi.h"
+#include "core/plan.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define TEXT_OF(x) #x
+#define VERSION_TEXT(a, b, c) TEXT_OF(a) "." TEXT_OF(b) "." TEXT_OF(c)
+
+const char *attn_version(void) {
+    return VERSION_TEXT(ATTN_VERSION_MAJOR, ATTN_VERSION_MINOR, ATTN_VERSION_PATCH);
+}
+
+const char *attn_status_name(attn_status status) {
+    switch (status) {
+    case ATTN_OK: return "ok";
+    case ATTN_INVALID: return "invalid argument";
+    case ATTN_UNSUPPORTED: return "unsupported";
+    case ATTN_OUT_OF_MEMORY: return "out of memory";
+    case ATTN_DEVICE: return "device error";
+    }
+    return "unknown status";
+}
+
+attn_status attn_fail(attn_error *error, attn_status status, const char *format, ...) {
+    if (error != NULL && status == ATTN_OK) { /* at every call: not worth a format */
+        error->text[0] = '\0';
+    } else if (error != NULL) {
+        va_list arguments;
+        va_start(arguments, format);
+        vsnprintf(error->text, sizeof error->text, format, arguments);
+        va_end(arguments);
+    }
+    return status;
+}
+
+/* ---- context --------------------------------------------------------------------------------- */
+
+void attn_options_init_sized(attn_options *options, size_t size) {
+    const attn_options defaults = {.size = sizeof defaults};
+    if (options != NULL) {
+        abi_write(options, size, &defaults, sizeof defaults);
+    }
+}
+
+/* "cpu" and "cuda[:N]" are names; whether the device exists is another question. *ordinal is -1
+ * for the CPU. */
+static attn_status parse_device(const char *device, int *ordinal, attn_error *error) {
+    *ordinal = -1;
+    if (device == NULL || strcmp(device, "cpu") == 0) {
+        return ATTN_OK;
+    }
+    const char *number = NULL;
+    if (strcmp(device, "cuda") == 0) {
+        number = "0";
+    } else if (strncmp(device, "cuda:", 5) == 0) {
+        number = device + 5;
+    }
+    if (number == NULL || number[0] == '\0' || strlen(number) > 4 ||
+        strspn(number, "0123456789") != strlen(number)) {
+        return attn_fail(error, ATTN_INVALID,
+                         "options.device = \"%.64s\", expected \"cpu\", \"cuda\" or \"cuda:N\"",
+                         device);
+    }
+    *ordinal = atoi(number);
+    return ATTN_OK;
+}
+
+attn_status attn_open(const attn_options *options, attn_context **context, attn_error *error) {
+    if (context == NULL) {
+        return attn_fail(error, ATTN_INVALID, "context = NULL, expected where to put the context");
+    }
+    *context = NULL;
+    attn_options o;
+    attn_options_init(&o);
+    attn_status status = ATTN_OK;
+    if (options != NULL) {
+        status = abi_read("options", options, OPTIONS_0_2, &o, sizeof o, error);
+    }
+    if (status == ATTN_OK && (o.threads < 0 || o.threads > 1024)) {
+        status = attn_fail(error, ATTN_INVALID,
+                           "options.threads = %d, expected 0 (automatic) to 1024", (int)o.threads);
+    }
+    if (status == ATTN_OK && o.reserved != 0) {
+        status =
+            attn_fail(error, ATTN_INVALID, "options.reserved = %d, expected 0", (int)o.reserved);
+    }
+    int ordinal = -1;
+    if (status == ATTN_OK) {
+        status = parse_device(o.device, &ordinal, error);
+    }
+    if (status != ATTN_OK) {
+        return status;
+    }
+    attn_context *made = calloc(1, sizeof *made);
+    if (made == NULL) {
+        return attn_fail(error, ATTN_OUT_OF_MEMORY, "no memory for a context");
+    }
+    if (ordinal >= 0) {
+        status = cuda_open(&made->cuda, ordinal, o.driver, error);
+    }
+    if (status == ATTN_OK) {
+        status = variants_load(made, error);
+    }
+    if (status == ATTN_OK) {
+        status = tuned_load(made, tuned_lines, tuned_line_count, error);
+    }
+    if (status == ATTN_OK) {
+        made->pool = pool_create(o.threads);
+        if (made->pool == NULL) {
+            status =
+                attn_fail(error, ATTN_OUT_OF_MEMORY, "no memory for %d threads", (int)o.threads);
+        }
+    }
+    if (status != ATTN_OK) {
+        attn_close(made);
+        return status;
+    }
+    *context = made;
+    return attn_fail(error, ATTN_OK, "%s", "");
+}
+
+void attn_close(attn_context *context) {
+    if (context != NULL) {
+        pool_destroy(context->pool);
+        variants_free(context);
+        free(context->preferences);
+        cuda_close(context->cuda);
+        free(context);
+    }
+}
+
+struct pool *context_pool(const attn_context *context) {
+    return context->pool;
+}
+
+attn_status attn_device_get(const attn_context *context, attn_device *device, attn_error *error) {
+    if (context == NULL || device == NULL) {
+        return attn_fail(error, ATTN_INVALID, "%s = NULL", context == NULL ? "context" : "device");
+    }
+    const attn_status status = abi_check("device", device->size, DEVICE_0_2, error);
+    if (status != ATTN_OK) {
+        return status;
+    }
+    attn_device found = {.size = sizeof found};
+    if (context->cuda != NULL) {
+        cuda_describe(context->cuda, &found);
+    } else {
+        cpu_describe(&found);
+        found.units = pool_size(context->pool);
+    }
+    abi_write(device, device->size, &found, sizeof found);
+    return attn_fail(error, ATTN_OK, "%s", "");
+}
+
+attn_status attn_driver_function(const attn_context *context, const char *name, void **function,
+                                 attn_error *error) {
+    if (context == NULL || name == NULL || function == NULL) {
+        return attn_fail(error, ATTN_INVALID, "%s = NULL",
+                         context == NULL ? "context"
+                         : name == NULL  ? "name"
+                                         : "function");
+    }
+    *function = NULL;
+    if (context->cuda == NULL) {
+        return attn_fail(error, ATTN_UNSUPPORTED, "context computes on the CPU and has no driver");
+    }
+    *function = cuda_driver_function(context->cuda, name);
+    if (*function == NULL) {
+        return attn_fail(error, ATTN_UNSUPPORTED, "name = \"%.64s\" is no function of the driver",
+                         name);
+    }
+    return attn_fail(error, ATTN_OK, "%s", "");
+}
+
+/* ---- tensors --------------------------------------------------------------------------------- */
+
+void attn_tensors_init_sized(attn_tensors *tensors, size_t size) {
+    const attn_tensors defaults = {.size = sizeof defaults};
+    if (tensors != NULL) {
+        abi_write(tensors, size, &defaults, sizeof defaults);
+    }
+}
+
+const attn_tensors *tensors_read(const attn_tensors *tensors, attn_tensors *room,
+                                 attn_error *error) {
+    if (tensors == NULL) {
+        attn_fail(error, ATTN_INVALID, "tensors = NULL, expected an attn_tensors");
+        return NULL;
+    }
+    if (tensors->size == sizeof *tensors) {
+        return tensors;
+    }
+    attn_tensors_init(room);
+    return abi_read("tensors", tensors, TENSORS_0_2, room, sizeof *room, error) == ATTN_OK ? room
+                                                                                           : NULL;
+}
+
+static attn_status check_pointer(const char *name, const void *pointer, size_t alignment,
+                                 bool wanted, attn_error *error) {
+    if (wanted && pointer == NULL) {
+        return attn_fail(error, ATTN_INVALID,
+                         "tensors.%s = NULL, expected the tensor the problem asks for", name);
+    }
+    if ((uintptr_t)pointer % alignment != 0) {
+        return attn_fail(error, ATTN_INVALID, "tensors.%s = %p, expected a multiple of %zu bytes",
+                         name, pointer, alignment);
+    }
+    return ATTN_OK;
+}
+
+static attn_status check_cu_seqlens(const char *name, const int32_t *cu, int64_t batch,
+                                    int64_t most, int64_t total, attn_error *error) {
+    for (int64_t b = 0; b <= batch; b++) {
+        const int64_t low = b == 0 ? 0 : cu[b - 1];
+        const int64_t high = b == 0 ? 0 : (low + most < total ? low + most : total);
+        if (cu[b] < low || cu[b] > high) {
+            return attn_fail(error, ATTN_INVALID, "tensors.%s[%lld] = %d, expected %lld to %lld",
+                             name, (long long)b, (int)cu[b], (long long)low, (long long)high);
+        }
+    }
+    return ATTN_OK;
+}
+
+static attn_status check_lengths(const attn_problem *p, const attn_tensors *t, attn_error *error) {
+    attn_status status = ATTN_OK;
+    if (p->packed) {
+        status = check_cu_seqlens("cu_seqlens_q", t->cu_seqlens_q, p->batch, p->seq_q, p->total_q,
+                                  error);
+        if (status == ATTN_OK) {
+            status = check_cu_seqlens("cu_seqlens_kv", t->cu_seqlens_kv, p->batch, p->seq_kv,
+                                      p->total_kv, error);
+        }
+    }
+    for (int64_t b = 0; status == ATTN_OK && p->used_kv && b < p->batch; b++) {
+        const int64_t most = p->packed ? t->cu_seqlens_kv[b + 1] - t->cu_seqlens_kv[b] : p->seq_kv;
+        if (t->used_kv[b] < 0 || t->used_kv[b] > most) {
+            status =
+                attn_fail(error, ATTN_INVALID, "tensors.used_kv[%lld] = %d, expected 0 to %lld",
+                          (long long)b, (int)t->used_kv[b], (long long)most);
+        }
+    }
+    return status;
+}
+
+attn_status tensors_check(const attn_problem *p, const attn_tensors *t, bool outputs, bool host,
+                          attn_error *error) {
+    const bool q = p->batch > 0 && (p->packed ? p->total_q : p->seq_q) > 0;
+    const bool kv = p->batch > 0 && (p->packed ? p->total_kv : p->seq_kv) > 0;
+    const size_t wide = (size_t)p->alignment;
+    const struct {
+        const char *name;
+        const void *pointer;
+        size_t alignment;
+        bool used, wanted;
+    } all[] = {
+        {"q", t->q, wide, q, true}, /* what has no elements may lie anywhere */
+        {"k", t->k, wide, kv, true},
+        {"v", t->v, wide, kv, true},
+        {"o", t->o, wide, outputs && q, true},
+        {"lse", t->lse, sizeof(float), outputs, false},
+        {"bias", t->bias, attn_dtype_size(p->bias_dtype), p->bias && q && kv, true},
+        {"mask", t->mask, 1, p->mask && q && kv, true},
+        {"alibi_slopes", t->alibi_slopes, sizeof(float), p->alibi, false},
+        {"sink", t->sink, sizeof(float), p->sink, true},
+        {"cu_seqlens_q", t->cu_seqlens_q, sizeof(int32_t), p->packed, true},
+        {"cu_seqlens_kv", t->cu_seqlens_kv, sizeof(int32_t), p->packed, true},
+        {"used_kv", t->used_kv, sizeof(int32_t), p->used_kv, p->batch > 0},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        const attn_status status =
+            all[i].used
+                ? check_pointer(all[i].name, all[i].pointer, all[i].alignment, all[i].wanted, error)
+                : ATTN_OK;
+        if (status != ATTN_OK) {
+            return status;
+        }
+    }
+    if (outputs && t->o != NULL && (t->o == t->q || t->o == t->k || t->o == t->v)) {
+        return attn_fail(error, ATTN_INVALID,
+                         "tensors.o = %p, expected memory that is not an input's", t->o);
+    }
+    return host ? check_lengths(p, t, error) : ATTN_OK;
+}
+
+/* ---- forward --------------------------------------------------------------------------------- */
+
+static attn_status check_workspace(const attn_plan *plan, const void *workspace, size_t size,
+                                   attn_error *error) {
+    if (plan == NULL) {
+        return attn_fail(error, ATTN_INVALID, "plan = NULL, expected one from attn_plan_create");
+    }
+    if (plan->workspace == 0) {
+        return ATTN_OK;
+    }
+    if (workspace == NULL || (uintptr_t)workspace % WORKSPACE_ALIGN != 0) {
+        return attn_fail(error, ATTN_INVALID,
+                         "workspace = %p, expected %zu bytes at a multiple of %d", workspace,
+                         plan->workspace, (int)WORKSPACE_ALIGN);
+    }
+    if (size < plan->workspace) {
+        return attn_fail(error, ATTN_INVALID, "workspace_size = %zu, expected at least %zu", size,
+                         plan->workspace);
+    }
+    return ATTN_OK;
+}
+
+static attn_status dispatch(const attn_plan *plan, const attn_tensors *tensors, void *workspace,
+                            void *stream, attn_error *error) {
+    const struct cpu_job job = {plan, &plan->problem, tensors, cpu_align(workspace)};
+    switch (plan->family) {
+    case FAMILY_CPU_TILE: cpu_tile_forward(&job, plan->context->pool); break;
+    case FAMILY_CPU_ROW: cpu_row_forward(&job, plan->context->pool); break;
+    case FAMILY_FWD_SCALAR:
+    case FAMILY_FWD_WMMA:
+    case FAMILY_FWD_MMA:
+    case FAMILY_FWD_MMA_FULL:
+    case FAMILY_FWD_MMA_DECODE:
+    case FAMILY_FWD_HOPPER_DECODE:
+    case FAMILY_FWD_HOPPER:
+    case FAMILY_FWD_HOPPER_CAUSAL:
+    case FAMILY_FWD_HOPPER_FULL:
+    case FAMILY_FWD_HOPPER_SPLIT:
+        return cuda_forward(plan->context->cuda, plan->name, &plan->problem, &plan->cuda, tensors,
+                            workspace, stream, error);
+    }
+    return ATTN_OK;
+}
+
+attn_status attn_forward(const attn_plan *plan, const attn_tensors *tensors, void *workspace,
+                         size_t workspace_size, void *stream, attn_error *error) {
+    attn_status status = check_workspace(plan, workspace, workspace_size, error);
+    if (status != ATTN_OK) {
+        return status;
+    }
+    attn_tensors room;
+    const attn_tensors *t = tensors_read(tensors, &room, error);
+    if (t == NULL) {
+        return ATTN_INVALID;
+    }
+    status = tensors_check(&plan->problem, t, true, plan->context->cuda == NULL, error);
+    if (status == ATTN_OK && plan->problem.batch > 0 && plan->problem.seq_q > 0) {
+        status = dispatch(plan, t, workspace, stream, error);
+    }
+    return status != ATTN_OK ? status : attn_fail(error, ATTN_OK, "%s", "");
+}

@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * internal.h - what the files of libattn share. Nothing here is exported.
+ *
+ *   core/attn.c          entry points: contexts, forward, pointer checks, status names
+ *   core/abi.c           structs of programs that were compiled with another header
+ *   core/problem.c       the problem: defaults, its one check, visible keys, FLOPs
+ *   core/plan.c          problem -> variants that apply -> choice, refusals, the line
+ *   core/tuned.c         the order in which variants are tried
+ *   core/variants.c      the table of variants and the clauses that refuse; variant_add.c
+ *   core/sequence.c      lengths of one sequence, ALiBi slopes; dtype.c fp16 and bf16
+ *   cpu/                 the CPU backend (cpu/cpu.h); pool.c its threads
+ *   cuda/                the CUDA backend (cuda/cuda.h): plan.c its clauses, maps.c tensor
+ *                        maps, driver.c the driver as a table, images.h the kernels compiled in
+ *   verify/              reference.c the oracle, compare.c the one comparison and the pass rule
+ *
+ * Invariant: after the entry points every problem is resolved (no default left in it) and checked.
+ */
+#ifndef ATTN_CORE_INTERNAL_H
+#define ATTN_CORE_INTERNAL_H
+
+#include "attn_inspect.h"
+#include "attn_verify.h"
+
+#if defined(__GNUC__)
+#define ATTN_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
+#else
+#define ATTN_PRINTF(fmt, args)
+#endif
+
+/* Writes the sentence (error may be NULL) and returns the status, so that a check is one line. */
+attn_status attn_fail(attn_error *error, attn_status status, const char *format, ...)
+    ATTN_PRINTF(3, 4);
+
+/* ---- cpu/pool.c ------------------------------------------------------------------------------ */
+
+struct pool;
+
+/* One piece of work. slot < pool_size() is the same for no two tasks running at one time, so it
+ * names a piece of scratch memory. */
+typedef void pool_task(void *argument, int64_t index, int slot);
+
+/* threads counts the caller; 0 = what affinity and cgroup allow. NULL: no memory. */
+struct pool *pool_create(int threads);
+void pool_destroy(struct pool *pool);
+int pool_size(const struct pool *pool);
+
+/* Runs task(argument, i, slot) for 0 <= i < count, lower i first, and returns when all are done.
+ * Any thread may call it; if the workers are busy with another caller's work, this caller does all
+ * of its own. Which thread runs an index is not fixed, so a task must not depend on it. */
+void pool_run(struct pool *pool, int64_t count, pool_task *task, void *argument);
+
+/* ---- dtype.c -------------------------------------------------------------------------------- */
+
+float half_to_float(uint16_t bits);
+uint16_t float_to_half(float value);
+float bf16_to_float(uint16_t bits);
+uint16_t float_to_bf16(float value);
+
+/* Element `index` of an array of `dtype`. */
+float load_element(attn_dtype dtype, const void *base, int64_t index);
+
+/* ---- lengths of one sequence ----------------------------------------------------------------- */
+
+/* Where the rows of batch entry b lie and how many there are: the one place that knows about
+ * packing and used_kv. Rows of Q, O: q_begin + i; keys: kv_begin + j. */
+struct sequence {
+    int64_t q_begin, q_len; /* q_begin in rows, not elements; 0 unless packed */
+    int64_t kv_begin, kv_len;
+};
+
+struct sequence sequence_of(const attn_problem *resolved, const attn_tensors *tensors, int64_t b);
+
+/* The keys [begin, end) that query i sees, 0 <= begin <= end <= kv_len; empty is [0, 0). */
+struct key_range {
+    int64_t begin, end;
+};
+
+struct key_range visible_keys(const attn_problem *resolved, int64_t i, int64_t q_len,
+                              int64_t kv_len);
+
+/* attn_problem_resolve into a struct of the library's own size, which may be uninitialised. */
+attn_status problem_resolve(const attn_problem *problem, attn_problem *resolved, attn_error *error);
+
+/* The softcap as kernels have it: at most 2^90 times the scale, since a quotient of the two that is
+ * no normal number of fp32 has lost digits. */
+float problem_softcap(const attn_problem *resolved);
+
+/* ALiBi's slope of head h of batch entry b. */
+float alibi_slope(const attn_problem *resolved, const attn_tensors *tensors, int64_t b, int64_t h);
+
+/* ---- context (attn.c) ---------------------------------------------------------------------- */
+
+struct pool *context_pool(const attn_context *context);
+
+/* ---- attn.c ---------------------------------------------------------------------------------- */
+
+/* The caller's tensors at the library's own size: themselves, or a copy in `room`. NULL and the
+ * reason if they are none. */
+const attn_tensors *tensors_read(const attn_tensors *tensors, attn_tensors *room,
+                                 attn_error *error);
+
+/* Checks the pointers that the resolved problem needs: o and lse where `outputs`, the lengths
+ * behind cu_seqlens and used_kv where `host`. */
+attn_status tensors_check(const attn_problem *resolved, const attn_tensors *tensors, bool outputs,
+                          bool host, attn_error *error);
+
+#endif /* ATTN_CORE_INTERNAL_H */

@@ -1,0 +1,322 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * plan.c - problem -> the first variant that applies -> workspace; and the plan read back. tuned.c
+ * knows which one is tried first.
+ *
+ * Refusals are not stored: the clauses are evaluated again when somebody asks, so that making a
+ * plan costs no formatting of sentences that nobody reads.
+ */
+#include "core/plan.h"
+#include "core/abi.h"
+#include "cuda/images.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- create ---------------------------------------------------------------------------------- */
+
+static attn_status choose_by_name(attn_plan *plan, const char *name, attn_error *error) {
+    const struct variant *variant = variant_find(plan->context, name, &plan->variant);
+    if (variant == NULL) {
+        return attn_fail(error, ATTN_INVALID,
+                         "variant = \"%.127s\", expected a name from attn_variant_get", name);
+    }
+    attn_error why;
+    const attn_status status = variant_applies(plan->context, variant, &plan->problem, &why);
+    if (status != ATTN_OK) {
+        return attn_fail(error, status, "variant \"%s\" does not apply: %.250s", name, why.text);
+    }
+    return ATTN_OK;
+}
+
+/* Whether it takes more than the other: options first, then the head dimension. */
+static bool takes_more(const attn_variant *v, const attn_variant *other) {
+    const int options = __builtin_popcount(v->options);
+    const int theirs = __builtin_popcount(other->options);
+    return options != theirs ? options > theirs : v->head_dim_max > other->head_dim_max;
+}
+
+/* Why nothing applies: the reason of the variant that takes most of those that are at least for
+ * this dtype and wish, since what it refuses no other takes. */
+static attn_status refuse_all(const attn_plan *plan, attn_error *error) {
+    const attn_context *context = plan->context;
+    const attn_tensor_cores wish = plan->problem.tensor_cores;
+    struct candidates candidates = {.context = context, .problem = &plan->problem};
+    const struct variant *most = NULL;
+    for (int32_t i; (i = candidates_next(&candidates, NULL)) >= 0;) {
+        const struct variant *variant = &context->variants[i];
+        if ((variant->info.dtypes & (1U << plan->problem.dtype)) != 0 &&
+            wish != (variant->info.tensor_cores ? ATTN_TENSOR_CORES_NEVER
+                                                : ATTN_TENSOR_CORES_REQUIRE) &&
+            (most == NULL || takes_more(&variant->info, &most->info))) {
+            most = variant;
+        }
+    }
+    if (most != NULL) {
+        attn_error why;
+        variant_applies(context, most, &plan->problem, &why);
+        return attn_fail(error, ATTN_UNSUPPORTED,
+                         "no variant applies; the one that takes most, %s: %.200s", most->info.name,
+                         why.text);
+    }
+    if (context->cuda != NULL && built_in_image_count == 0) {
+        return attn_fail(error, ATTN_UNSUPPORTED, "this build of libattn has no GPU kernels: %s",
+                         built_in_images_missing);
+    }
+    return attn_fail(error, ATTN_UNSUPPORTED,
+                     "no variant is for this dtype and wish about tensor cores "
+                     "(attn_variant_check names each one's reason)");
+}
+
+static attn_status choose_best(attn_plan *plan, attn_error *error) {
+    const attn_context *context = plan->context;
+    struct candidates candidates = {.context = context, .problem = &plan->problem};
+    const uint32_t options = problem_options(&plan->problem);
+    for (int32_t i; (i = candidates_next(&candidates, &plan->tuned_run)) >= 0; plan->refused++) {
+        /* most are refused by this, at the price of one look */
+        if ((options & ~context->variants[i].info.options) == 0 &&
+            variant_applies(context, &context->variants[i], &plan->problem, NULL) == ATTN_OK) {
+            plan->variant = i;
+            return ATTN_OK;
+        }
+    }
+    return refuse_all(plan, error);
+}
+
+static attn_status work_out_cpu(attn_plan *plan, const struct variant *variant, attn_error *error) {
+    plan->threads = (size_t)pool_size(plan->context->pool);
+    plan->cpu.isa = cpu_find_isa(variant->info.arch, NULL);
+    plan->cpu.block_q = variant->info.block_q;
+    plan->cpu.block_kv = variant->info.block_kv;
+    if (plan->family == FAMILY_CPU_TILE) {
+        cpu_tile_plan(&plan->problem, &plan->cpu);
+    } else if (!cpu_row_plan(&plan->problem, &plan->cpu)) {
+        return attn_fail(error, ATTN_UNSUPPORTED, "the workspace of %s would not fit in any memory",
+                         plan->name);
+    }
+    plan->workspace = plan->threads * plan->cpu.slot_bytes + plan->cpu.partial_bytes + CPU_ALIGN;
+    plan->block_q = plan->cpu.block_q;
+    plan->block_kv = plan->cpu.block_kv;
+    return ATTN_OK;
+}
+
+static attn_status work_out(attn_plan *plan, attn_error *error) {
+    struct variant *variant = &plan->context->variants[plan->variant];
+    plan->name = variant->info.name;
+    plan->family = variant->family;
+    if (plan->context->cuda == NULL) {
+        return work_out_cpu(plan, variant, error);
+    }
+    plan->block_q = variant->info.block_q;
+    plan->block_kv = variant->info.block_kv;
+    const attn_status status =
+        cuda_plan(plan->context->cuda, variant, &plan->problem, &plan->cuda, error);
+    plan->workspace = plan->cuda.workspace;
+    return status;
+}
+
+void attn_plan_options_init_sized(attn_plan_options *options, size_t size) {
+    const attn_plan_options defaults = {.size = sizeof defaults};
+    if (options != NULL) {
+        abi_write(options, size, &defaults, sizeof defaults);
+    }
+}
+
+/* The name of the variant that is asked for, or NULL; the rest is checked. */
+static attn_status read_options(const attn_plan_options *options, const char **variant,
+                                attn_error *error) {
+    attn_plan_options o;
+    attn_plan_options_init(&o);
+    if (options != NULL) {
+        const attn_status status =
+            abi_read("options", options, PLAN_OPTIONS_0_2, &o, sizeof o, error);
+        if (status != ATTN_OK) {
+            return status;
+        }
+    }
+    unsigned char flags[4]; /* as bytes: a wild bool is not read as one */
+    memcpy(flags, &o.deterministic, sizeof flags);
+    if (flags[0] > 1 || flags[1] > 1 || flags[2] != 0 || flags[3] != 0) {
+        return attn_fail(error, ATTN_INVALID,
+                         "options.deterministic, batch_invariant, reserved = %u, %u, {%u, %u}, "
+                         "expected true or false, the last two false",
+                         flags[0], flags[1], flags[2], flags[3]);
+    }
+    if (o.direction == ATTN_BACKWARD || flags[1] != 0) {
+        return attn_fail(error, ATTN_UNSUPPORTED, "options.%s: no kernel does that yet",
+                         flags[1] != 0 ? "batch_invariant = true" : "direction = ATTN_BACKWARD");
+    }
+    if (o.direction != ATTN_FORWARD) {
+        return attn_fail(error, ATTN_INVALID,
+                         "options.direction = %d, expected ATTN_FORWARD or ATTN_BACKWARD",
+                         (int)o.direction);
+    }
+    *variant = o.variant;
+    return ATTN_OK;
+}
+
+attn_status attn_plan_create(attn_context *context, const attn_problem *problem,
+                             const attn_plan_options *options, attn_plan **plan,
+                             attn_error *error) {
+    if (context == NULL || plan == NULL) {
+        if (plan != NULL) {
+            *plan = NULL;
+        }
+        return attn_fail(error, ATTN_INVALID, "%s = NULL", context == NULL ? "context" : "plan");
+    }
+    *plan = NULL;
+    attn_plan *made = calloc(1, sizeof *made);
+    if (made == NULL) {
+        return attn_fail(error, ATTN_OUT_OF_MEMORY, "no memory for a plan of %zu bytes",
+                         sizeof *made);
+    }
+    made->context = context;
+    const char *variant = NULL;
+    attn_status status = read_options(options, &variant, error);
+    if (status == ATTN_OK) {
+        status = problem_resolve(problem, &made->problem, error);
+    }
+    if (status == ATTN_OK) {
+        status = variant != NULL ? choose_by_name(made, variant, error) : choose_best(made, error);
+    }
+    if (status == ATTN_OK) {
+        status = work_out(made, error);
+    }
+    if (status != ATTN_OK) {
+        free(made);
+        return status;
+    }
+    *plan = made;
+    return attn_fail(error, ATTN_OK, "%s", "");
+}
+
+void attn_plan_destroy(attn_plan *plan) {
+    free(plan);
+}
+
+/* ---- read back ------------------------------------------------------------------------------- */
+
+size_t attn_workspace_size(const attn_plan *plan) {
+    return plan != NULL ? plan->workspace : 0;
+}
+
+size_t attn_workspace_alignment(const attn_plan *plan) {
+    return plan != NULL ? WORKSPACE_ALIGN : 0;
+}
+
+const char *attn_plan_variant(const attn_plan *plan) {
+    return plan != NULL ? plan->name : NULL;
+}
+
+const char *attn_plan_tuned(const attn_plan *plan) {
+    return plan != NULL ? plan->tuned_run : NULL;
+}
+
+attn_status attn_plan_problem(const attn_plan *plan, attn_problem *problem, attn_error *error) {
+    if (plan == NULL || problem == NULL) {
+        return attn_fail(error, ATTN_INVALID, "%s = NULL", plan == NULL ? "plan" : "problem");
+    }
+    const attn_status status = abi_check("problem", problem->size, PROBLEM_0_2, error);
+    if (status != ATTN_OK) {
+        return status;
+    }
+    abi_write(problem, problem->size, &plan->problem, sizeof plan->problem);
+    return attn_fail(error, ATTN_OK, "%s", "");
+}
+
+attn_status attn_plan_refusal(const attn_plan *plan, int32_t index, attn_refusal *refusal,
+                              attn_error *error) {
+    if (plan == NULL || refusal == NULL) {
+        return attn_fail(error, ATTN_INVALID, "%s = NULL", plan == NULL ? "plan" : "refusal");
+    }
+    const attn_status status = abi_check("refusal", refusal->size, REFUSAL_0_2, error);
+    if (status != ATTN_OK) {
+        return status;
+    }
+    if (index < 0 || index >= plan->refused) {
+        return attn_fail(error, ATTN_INVALID, "index = %d, the plan has %d refusals", (int)index,
+                         (int)plan->refused);
+    }
+    struct candidates candidates = {.context = plan->context, .problem = &plan->problem};
+    int32_t tried = candidates_next(&candidates, NULL);
+    for (int32_t i = 0; i < index; i++) {
+        tried = candidates_next(&candidates, NULL);
+    }
+    const struct variant *variant = &plan->context->variants[tried];
+    attn_error why = {""};
+    variant_applies(plan->context, variant, &plan->problem, &why);
+    attn_refusal found = {.variant = variant->info.name};
+    snprintf(found.reason, sizeof found.reason, "%.*s", (int)sizeof found.reason - 1, why.text);
+    abi_write(refusal, refusal->size, &found, sizeof found);
+    return attn_fail(error, ATTN_OK, "%s", "");
+}
+
+/* A line that grows past its buffer, as snprintf counts. */
+struct line {
+    char *buffer;
+    size_t size, length;
+};
+
+static void append(struct line *line, const char *format, ...) ATTN_PRINTF(2, 3);
+
+static void append(struct line *line, const char *format, ...) {
+    const size_t room = line->length < line->size ? line->size - line->length : 0;
+    va_list arguments;
+    va_start(arguments, format);
+    const int added =
+        vsnprintf(room > 0 ? line->buffer + line->length : NULL, room, format, arguments);
+    va_end(arguments);
+    line->length += added > 0 ? (size_t)added : 0;
+}
+
+static void append_problem(struct line *line, const attn_problem *p) {
+    static const char *const dtypes[] = {"fp32", "fp16", "bf16"};
+    static const char *const causal[] = {"", " causal top-left", " causal bottom-right"};
+    append(line, "%s B%" PRId64 " H%" PRId64, dtypes[p->dtype], p->batch, p->heads_q);
+    if (p->heads_kv != p->heads_q) {
+        append(line, "/%" PRId64, p->heads_kv);
+    }
+    append(line, " S%" PRId64, p->seq_q);
+    if (p->seq_kv != p->seq_q) {
+        append(line, "x%" PRId64, p->seq_kv);
+    }
+    append(line, " D%" PRId64, p->head_dim);
+    if (p->head_dim_v != p->head_dim) {
+        append(line, "/%" PRId64, p->head_dim_v);
+    }
+    append(line, "%s", causal[p->causal]);
+    if (p->window_left >= 0 || p->window_right >= 0) {
+        append(line, " window %" PRId64 ",%" PRId64, p->window_left, p->window_right);
+    }
+    if (p->softcap > 0.0F) {
+        append(line, " softcap %g", (double)p->softcap);
+    }
+    append(line, "%s%s%s%s%s%s", p->alibi ? " alibi" : "", p->bias ? " bias" : "",
+           p->mask ? " mask" : "", p->sink ? " sink" : "", p->packed ? " packed" : "",
+           p->used_kv ? " used_kv" : "");
+}
+
+size_t attn_plan_print(const attn_plan *plan, char *buffer, size_t size) {
+    struct line line = {buffer, buffer != NULL ? size : 0, 0};
+    if (line.size > 0) {
+        buffer[0] = '\0';
+    }
+    if (plan == NULL) {
+        return 0;
+    }
+    append_problem(&line, &plan->problem);
+    append(&line, ": %s", plan->name);
+    if (plan->tuned_run != NULL) {
+        append(&line, " (tuned: %s)", plan->tuned_run);
+    }
+    append(&line, ", blocks of %d rows x %d keys, workspace %zu bytes", plan->block_q,
+           plan->block_kv, plan->workspace);
+    attn_refusal refusal = {.size = sizeof refusal};
+    for (int32_t i = 0; attn_plan_refusal(plan, i, &refusal, NULL) == ATTN_OK; i++) {
+        append(&line, "%s%s (%s)", i == 0 ? "; refused: " : ", ", refusal.variant, refusal.reason);
+    }
+    return line.length;
+}

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * plan.h - contexts, variants and plans, as the files of libattn see them.
+ */
+#ifndef ATTN_CORE_PLAN_H
+#define ATTN_CORE_PLAN_H
+
+#include "core/tuned.h"
+#include "cpu/cpu.h"
+#include "cuda/cuda.h"
+
+enum { WORKSPACE_ALIGN = 16 }; /* asked of the caller: what malloc gives; kernels align further */
+
+enum variant_family {
+    FAMILY_CPU_TILE,
+    FAMILY_CPU_ROW,
+    FAMILY_FWD_SCALAR,
+    FAMILY_FWD_WMMA,
+    FAMILY_FWD_MMA,
+    FAMILY_FWD_MMA_FULL,
+    FAMILY_FWD_MMA_DECODE,
+    FAMILY_FWD_HOPPER_DECODE,
+    FAMILY_FWD_HOPPER,
+    FAMILY_FWD_HOPPER_CAUSAL,
+    FAMILY_FWD_HOPPER_FULL,
+    FAMILY_FWD_HOPPER_SPLIT,
+};
+
+struct variant {
+    attn_variant info;
+    enum variant_family family;
+    bool runs;   /* of a GPU variant: its arch is the context's */
+    bool added;  /* by attn_variant_add: owns its strings, runs only when asked for by name */
+    char *image; /* of an added GPU variant: a copy, with a 0 behind it; else NULL */
+    size_t image_size;
+    struct cuda_kernel *kernel; /* of a GPU variant that a plan has asked for; else NULL */
+};
+
+struct attn_context {
+    struct pool *pool;
+    struct cuda *cuda;        /* NULL: the context computes on the CPU */
+    struct variant *variants; /* built in, best first, then the added ones */
+    int32_t variant_count;
+    struct preference *preferences; /* from tuned.def; NULL: none */
+    int32_t preference_count;
+};
+
+/* Immutable once made. */
+struct attn_plan {
+    attn_context *context;
+    attn_problem problem; /* resolved */
+    int32_t variant;      /* index; a variant's strings stay where they are, the array may move */
+    const char *name;
+    enum variant_family family;
+    int32_t refused; /* variants that were tried before it; 0: asked for by name, or the first */
+    const char *tuned_run; /* of the line of tuned.def that put it there; NULL: none did */
+    size_t threads;
+    size_t workspace;
+    int block_q, block_kv;
+    struct cpu_geometry cpu;
+    struct cuda_geometry cuda;
+};
+
+/* The built-in variants of the context's kind of device into context->variants. */
+attn_status variants_load(attn_context *context, attn_error *error);
+void variants_free(attn_context *context);
+const struct variant *variant_find(const attn_context *context, const char *name, int32_t *index);
+
+/* The first line of the table with this device and family (and arch, unless NULL), whether or not
+ * it was compiled; NULL: none. */
+const struct variant *variant_kernel(const char *device, const char *family, const char *arch);
+
+/* The largest head_dim of the family's tiles below this one, compiled or not; 0: none. */
+int32_t variant_tile_below(const char *family, int32_t head_dim);
+
+/* Whether variants.def has a line with this name, compiled or not. */
+bool variant_is_declared(const char *name);
+
+/* The attn_option bits of what the problem asks for. */
+uint32_t problem_options(const attn_problem *resolved);
+
+/* The clauses, in order: ATTN_OK or the first that refuses. The problem is resolved. */
+attn_status variant_applies(const attn_context *context, const struct variant *variant,
+                            const attn_problem *resolved, attn_error *error);
+
+#endif /* ATTN_CORE_PLAN_H */

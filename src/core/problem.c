@@ -1,0 +1,430 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * problem.c - the problem descriptor: its defaults, its one check, its FLOP count.
+ *
+ * Invariant: whatever attn_problem_resolve lets pass can be computed without overflow: every
+ * offset of every tensor is below 2^60 bytes, every output element has a place of its own.
+ */
+#include "core/abi.h"
+
+#include <math.h>
+
+#define MAX_SIZE INT32_MAX            /* of one dimension: cu_seqlens are int32 */
+#define MAX_HEAD_DIM (1 << 20)        /* keeps one row's scratch in reason */
+#define MAX_OFFSET ((int64_t)1 << 58) /* elements; times 4 bytes still far from overflow */
+#define MAX_ROWS ((int64_t)1 << 48)   /* batch x heads x rows: what loops and counters run over */
+
+#define AUTOMATIC                                                                                  \
+    { ATTN_AUTO, ATTN_AUTO, ATTN_AUTO }
+
+static const attn_problem defaults = {
+    .size = sizeof defaults,
+    .dtype = ATTN_FP32,
+    .dtype_kv = -1,
+    .dtype_o = -1,
+    .layout = ATTN_BHSD,
+    .batch = 1,
+    .heads_q = 1,
+    .heads_kv = -1,
+    .seq_q = 1,
+    .seq_kv = 1,
+    .head_dim = 64,
+    .head_dim_v = -1,
+    .q = AUTOMATIC,
+    .k = AUTOMATIC,
+    .v = AUTOMATIC,
+    .o = AUTOMATIC,
+    .lse = AUTOMATIC,
+    .scale = NAN,
+    .window_left = -1,
+    .window_right = -1,
+    .bias_dtype = ATTN_FP32,
+    .bias_strides = {ATTN_AUTO, ATTN_AUTO, ATTN_AUTO, ATTN_AUTO},
+    .mask_strides = {ATTN_AUTO, ATTN_AUTO, ATTN_AUTO, ATTN_AUTO},
+    .alignment = 16,
+};
+
+void attn_problem_init_sized(attn_problem *problem, size_t size) {
+    if (problem != NULL) {
+        abi_write(problem, size, &defaults, sizeof defaults);
+    }
+}
+
+/* Saturates just above MAX_OFFSET instead of overflowing: whoever compares then refuses it. */
+static int64_t times(int64_t a, int64_t b) {
+    int64_t product;
+    return __builtin_mul_overflow(a, b, &product) || product > MAX_OFFSET ? MAX_OFFSET + 1
+                                                                          : product;
+}
+
+/* ---- one field at a time --------------------------------------------------------------------- */
+
+static attn_status check_range(const char *name, int64_t value, int64_t low, int64_t high,
+                               attn_error *error) {
+    if (value < low || value > high) {
+        return attn_fail(error, ATTN_INVALID, "%s = %lld, expected %lld to %lld", name,
+                         (long long)value, (long long)low, (long long)high);
+    }
+    return ATTN_OK;
+}
+
+static attn_status check_enum(const char *name, int value, int last, const char *expected,
+                              attn_error *error) {
+    if (value < 0 || value > last) {
+        return attn_fail(error, ATTN_INVALID, "%s = %d, expected %s", name, value, expected);
+    }
+    return ATTN_OK;
+}
+
+/* A bool that is neither 0 nor 1 is an uninitialised struct: reading it as a bool would be
+ * undefined, so its byte is looked at. */
+static attn_status check_bool(const char *name, const bool *value, attn_error *error) {
+    const unsigned char byte = *(const unsigned char *)value;
+    if (byte > 1) {
+        return attn_fail(error, ATTN_INVALID, "%s = %u, expected true or false", name, byte);
+    }
+    return ATTN_OK;
+}
+
+#define TRY(call)                                                                                  \
+    do {                                                                                           \
+        const attn_status status_ = (call);                                                        \
+        if (status_ != ATTN_OK) {                                                                  \
+            return status_;                                                                        \
+        }                                                                                          \
+    } while (0)
+
+static attn_status check_dtype(const char *name, int32_t *dtype, attn_dtype of_q,
+                               attn_error *error) {
+    if (*dtype == -1) {
+        *dtype = (int32_t)of_q;
+    }
+    TRY(check_enum(name, *dtype, ATTN_BF16, "-1 (as dtype), ATTN_FP32, ATTN_FP16 or ATTN_BF16",
+                   error));
+    if (*dtype != (int32_t)of_q) {
+        return attn_fail(error, ATTN_UNSUPPORTED,
+                         "%s = %d, expected dtype = %d: mixed dtypes are not computed yet", name,
+                         (int)*dtype, (int)of_q);
+    }
+    return ATTN_OK;
+}
+
+static attn_status check_enums(attn_problem *p, attn_error *error) {
+    TRY(check_enum("dtype", (int)p->dtype, ATTN_BF16, "ATTN_FP32, ATTN_FP16 or ATTN_BF16", error));
+    TRY(check_dtype("dtype_kv", &p->dtype_kv, p->dtype, error));
+    TRY(check_dtype("dtype_o", &p->dtype_o, p->dtype, error));
+    TRY(check_enum("layout", (int)p->layout, ATTN_BSHD, "ATTN_BHSD or ATTN_BSHD", error));
+    TRY(check_enum("causal", (int)p->causal, ATTN_CAUSAL_BOTTOM_RIGHT,
+                   "ATTN_CAUSAL_NONE, _TOP_LEFT or _BOTTOM_RIGHT", error));
+    TRY(check_enum("bias_dtype", (int)p->bias_dtype, ATTN_BF16, "ATTN_FP32, ATTN_FP16 or ATTN_BF16",
+                   error));
+    TRY(check_enum("tensor_cores", (int)p->tensor_cores, ATTN_TENSOR_CORES_REQUIRE,
+                   "ATTN_TENSOR_CORES_AUTO, _NEVER or _REQUIRE", error));
+    TRY(check_bool("alibi", &p->alibi, error));
+    TRY(check_bool("sink", &p->sink, error));
+    TRY(check_bool("bias", &p->bias, error));
+    TRY(check_bool("mask", &p->mask, error));
+    TRY(check_bool("packed", &p->packed, error));
+    TRY(check_bool("used_kv", &p->used_kv, error));
+    TRY(check_bool("reserved[0]", &p->reserved[0], error));
+    TRY(check_bool("reserved[1]", &p->reserved[1], error));
+    if (p->reserved[0] || p->reserved[1]) {
+        return attn_fail(error, ATTN_INVALID, "reserved = true, expected false");
+    }
+    return ATTN_OK;
+}
+
+static attn_status check_sizes(attn_problem *p, attn_error *error) {
+    TRY(check_range("batch", p->batch, 0, MAX_SIZE, error));
+    TRY(check_range("heads_q", p->heads_q, 1, MAX_SIZE, error));
+    if (p->heads_kv == -1) {
+        p->heads_kv = p->heads_q;
+    }
+    TRY(check_range("heads_kv", p->heads_kv, 1, MAX_SIZE, error));
+    if (p->heads_q % p->heads_kv != 0) {
+        return attn_fail(error, ATTN_INVALID,
+                         "heads_kv = %lld, expected a divisor of heads_q = %lld",
+                         (long long)p->heads_kv, (long long)p->heads_q);
+    }
+    TRY(check_range("seq_q", p->seq_q, 0, MAX_SIZE, error));
+    TRY(check_range("seq_kv", p->seq_kv, 0, MAX_SIZE, error));
+    TRY(check_range("head_dim", p->head_dim, 1, MAX_HEAD_DIM, error));
+    if (p->head_dim_v == -1) {
+        p->head_dim_v = p->head_dim;
+    }
+    TRY(check_range("head_dim_v", p->head_dim_v, 1, MAX_HEAD_DIM, error));
+    if (p->packed) {
+        TRY(check_range("total_q", p->total_q, 0, MAX_SIZE, error));
+        TRY(check_range("total_kv", p->total_kv, 0, MAX_SIZE, error));
+    }
+    return ATTN_OK;
+}
+
+/* Packed sequences share their rows, so no tensor's extent bounds this product. */
+static attn_status check_rows(const attn_problem *p, attn_error *error) {
+    const int64_t longest = p->seq_q > p->seq_kv ? p->seq_q : p->seq_kv;
+    if (times(times(p->batch, p->heads_q), longest > 0 ? longest : 1) > MAX_ROWS) {
+        return attn_fail(error, ATTN_INVALID,
+                         "batch = %lld with heads_q = %lld and sequences of %lld, expected a "
+                         "product of at most 2^48",
+                         (long long)p->batch, (long long)p->heads_q, (long long)longest);
+    }
+    return ATTN_OK;
+}
+
+/* A window wider than any problem becomes one that cannot overflow. */
+static attn_status check_window(const char *name, int64_t *window, attn_error *error) {
+    if (*window < -1) {
+        return attn_fail(error, ATTN_INVALID, "%s = %lld, expected -1 (no bound) or more", name,
+                         (long long)*window);
+    }
+    *window = *window < MAX_ROWS ? *window : MAX_ROWS;
+    return ATTN_OK;
+}
+
+static attn_status check_numbers(attn_problem *p, attn_error *error) {
+    if (isnan(p->scale)) {
+        p->scale = (float)(1.0 / sqrt((double)p->head_dim));
+    }
+    if (!isfinite(p->scale)) {
+        return attn_fail(error, ATTN_INVALID,
+                         "scale = %g, expected a finite number, or NaN for 1/sqrt(head_dim)",
+                         (double)p->scale);
+    }
+    if (!(p->softcap >= 0.0F && isfinite(p->softcap))) {
+        return attn_fail(error, ATTN_INVALID,
+                         "softcap = %g, expected 0 (none) or a finite positive number",
+                         (double)p->softcap);
+    }
+    TRY(check_window("window_left", &p->window_left, error));
+    TRY(check_window("window_right", &p->window_right, error));
+    const int64_t element = (int64_t)attn_dtype_size(p->dtype);
+    if (p->alignment < element || p->alignment > 4096 || (p->alignment & (p->alignment - 1)) != 0) {
+        return attn_fail(error, ATTN_INVALID,
+                         "alignment = %d, expected a power of two from %lld (one element) to 4096",
+                         (int)p->alignment, (long long)element);
+    }
+    return ATTN_OK;
+}
+
+/* ---- strides --------------------------------------------------------------------------------- */
+
+/* One tensor as the stride checks see it. `cols` is the contiguous extent. */
+struct extent {
+    const char *name;
+    int64_t batch, heads, rows, cols;
+};
+
+static void fill(int64_t *stride, int64_t value) {
+    if (*stride == ATTN_AUTO) {
+        *stride = value;
+    }
+}
+
+static void fill_strides(attn_strides *s, attn_layout layout, const struct extent *e) {
+    if (layout == ATTN_BHSD) {
+        fill(&s->row, e->cols);
+        fill(&s->head, times(e->rows, e->cols));
+    } else {
+        fill(&s->row, times(e->heads, e->cols));
+        fill(&s->head, e->cols);
+    }
+    fill(&s->batch, times(e->heads, times(e->rows, e->cols)));
+}
+
+/* Adds (count - 1) * stride to *last, the offset of the last element. */
+static attn_status extend(const char *tensor, const char *dim, int64_t count, int64_t stride,
+                          int64_t *last, attn_error *error) {
+    if (stride < 0) {
+        return attn_fail(error, ATTN_INVALID, "%s.%s stride = %lld, expected 0 or more elements",
+                         tensor, dim, (long long)stride);
+    }
+    const int64_t span = count > 1 ? times(count - 1, stride) : 0;
+    if (stride > MAX_OFFSET || span > MAX_OFFSET || *last + span > MAX_OFFSET) {
+        return attn_fail(
+            error, ATTN_INVALID,
+            "%s.%s stride = %lld with %lld entries, expected offsets below 2^58 elements", tensor,
+            dim, (long long)stride, (long long)count);
+    }
+    *last += span;
+    return ATTN_OK;
+}
+
+static attn_status check_extent(const attn_strides *s, const struct extent *e, attn_error *error) {
+    int64_t last = e->cols;
+    TRY(extend(e->name, "batch", e->batch, s->batch, &last, error));
+    TRY(extend(e->name, "head", e->heads, s->head, &last, error));
+    TRY(extend(e->name, "row", e->rows, s->row, &last, error));
+    return ATTN_OK;
+}
+
+/* An output's dimensions must nest: each stride at least as long as all that lies inside it. */
+static attn_status check_disjoint(const attn_strides *s, const struct extent *e,
+                                  attn_error *error) {
+    if (e->batch == 0 || e->heads == 0 || e->rows == 0) {
+        return ATTN_OK; /* nothing is written */
+    }
+    struct {
+        const char *name;
+        int64_t count, stride;
+    } dim[3] = {
+        {"batch", e->batch, s->batch}, {"head", e->heads, s->head}, {"row", e->rows, s->row}};
+    int64_t inner = e->cols; /* elements covered by the dimensions placed so far */
+    for (int placed = 0; placed < 3; placed++) {
+        int next = -1;
+        for (int d = 0; d < 3; d++) {
+            if (dim[d].count > 1 && (next < 0 || dim[d].stride < dim[next].stride)) {
+                next = d;
+            }
+        }
+        if (next < 0) {
+            break;
+        }
+        if (dim[next].stride < inner) {
+            return attn_fail(error, ATTN_INVALID,
+                             "%s.%s stride = %lld, expected at least %lld: elements of an output "
+                             "may not overlap",
+                             e->name, dim[next].name, (long long)dim[next].stride,
+                             (long long)inner);
+        }
+        inner += (dim[next].count - 1) * dim[next].stride;
+        dim[next].count = 0;
+    }
+    return ATTN_OK;
+}
+
+/* Of a bias or a mask, which is `there` or not. */
+static attn_status check_scores(const attn_problem *p, const char *name, bool there,
+                                attn_bias_strides *s, attn_error *error) {
+    fill(&s->col, 1);
+    fill(&s->row, p->seq_kv);
+    fill(&s->head, times(p->seq_q, p->seq_kv));
+    fill(&s->batch, times(p->heads_q, times(p->seq_q, p->seq_kv)));
+    if (!there) {
+        return ATTN_OK;
+    }
+    int64_t last = 1;
+    TRY(extend(name, "batch", p->batch, s->batch, &last, error));
+    TRY(extend(name, "head", p->heads_q, s->head, &last, error));
+    TRY(extend(name, "row", p->seq_q, s->row, &last, error));
+    TRY(extend(name, "col", p->seq_kv, s->col, &last, error));
+    return ATTN_OK;
+}
+
+static attn_status check_tensors(attn_problem *p, attn_error *error) {
+    const int64_t batch = p->packed ? 1 : p->batch;
+    const int64_t rows_q = p->packed ? p->total_q : p->seq_q;
+    const int64_t rows_kv = p->packed ? p->total_kv : p->seq_kv;
+    const struct extent q = {"q", batch, p->heads_q, rows_q, p->head_dim};
+    const struct extent k = {"k", batch, p->heads_kv, rows_kv, p->head_dim};
+    const struct extent v = {"v", batch, p->heads_kv, rows_kv, p->head_dim_v};
+    const struct extent o = {"o", batch, p->heads_q, rows_q, p->head_dim_v};
+    const struct extent lse = {"lse", batch, p->heads_q, rows_q, 1};
+    fill_strides(&p->q, p->layout, &q);
+    fill_strides(&p->k, p->layout, &k);
+    fill_strides(&p->v, p->layout, &v);
+    fill_strides(&p->o, p->layout, &o);
+    fill_strides(&p->lse, ATTN_BHSD, &lse);
+    TRY(check_extent(&p->q, &q, error));
+    TRY(check_extent(&p->k, &k, error));
+    TRY(check_extent(&p->v, &v, error));
+    TRY(check_extent(&p->o, &o, error));
+    TRY(check_extent(&p->lse, &lse, error));
+    TRY(check_disjoint(&p->o, &o, error));
+    TRY(check_disjoint(&p->lse, &lse, error));
+    if (p->alibi) {
+        int64_t last = p->heads_q;
+        TRY(extend("alibi_batch_stride", "batch", p->batch, p->alibi_batch_stride, &last, error));
+    }
+    TRY(check_scores(p, "bias_strides", p->bias, &p->bias_strides, error));
+    return check_scores(p, "mask_strides", p->mask, &p->mask_strides, error);
+}
+
+float problem_softcap(const attn_problem *p) {
+    const double most = 0x1p90 * fabs((double)p->scale);
+    return most > 0.0 && (double)p->softcap > most ? (float)most : p->softcap;
+}
+
+attn_status attn_problem_resolve(const attn_problem *problem, attn_problem *resolved,
+                                 attn_error *error) {
+    if (problem == NULL || resolved == NULL) {
+        return attn_fail(error, ATTN_INVALID, "%s = NULL, expected an attn_problem",
+                         problem == NULL ? "problem" : "resolved");
+    }
+    const size_t theirs = problem->size;
+    attn_problem p;
+    TRY(problem_resolve(problem, &p, error));
+    abi_write(resolved, theirs, &p, sizeof p);
+    return attn_fail(error, ATTN_OK, "%s", "");
+}
+
+attn_status problem_resolve(const attn_problem *problem, attn_problem *resolved,
+                            attn_error *error) {
+    if (problem == NULL) {
+        return attn_fail(error, ATTN_INVALID, "problem = NULL, expected an attn_problem");
+    }
+    attn_problem p = defaults;
+    TRY(abi_read("problem", problem, PROBLEM_0_2, &p, sizeof p, error));
+    TRY(check_enums(&p, error));
+    TRY(check_sizes(&p, error));
+    TRY(check_rows(&p, error));
+    TRY(check_numbers(&p, error));
+    TRY(check_tensors(&p, error));
+    *resolved = p;
+    return ATTN_OK;
+}
+
+attn_status attn_problem_check(const attn_problem *problem, attn_error *error) {
+    attn_problem resolved;
+    const attn_status status = problem_resolve(problem, &resolved, error);
+    return status != ATTN_OK ? status : attn_fail(error, ATTN_OK, "%s", "");
+}
+
+/* ---- FLOPs ----------------------------------------------------------------------------------- */
+
+struct key_range visible_keys(const attn_problem *p, int64_t i, int64_t q_len, int64_t kv_len) {
+    const int64_t diagonal = i + (p->causal == ATTN_CAUSAL_TOP_LEFT ? 0 : kv_len - q_len);
+    int64_t begin = 0;
+    int64_t end = kv_len;
+    if (p->causal != ATTN_CAUSAL_NONE && diagonal + 1 < end) {
+        end = diagonal + 1;
+    }
+    if (p->window_right >= 0 && diagonal + p->window_right + 1 < end) {
+        end = diagonal + p->window_right + 1;
+    }
+    if (p->window_left >= 0 && diagonal - p->window_left > begin) {
+        begin = diagonal - p->window_left;
+    }
+    if (end <= begin) {
+        return (struct key_range){0, 0};
+    }
+    return (struct key_range){begin, end};
+}
+
+/* The sum of i + first, held within [0, limit], over 0 <= i < count: a ramp between two levels. */
+static double sum_of_ramp(int64_t first, int64_t count, int64_t limit) {
+    const int64_t start = first < 0 ? -first : 0;           /* the first i on the ramp */
+    const int64_t stop = limit > first ? limit - first : 0; /* the first i at the upper level */
+    const double from = (double)(start < count ? start : count);
+    const double to = (double)(stop < count ? stop : count);
+    const double ramp = to > from ? (to - from) * ((double)first + (from + to - 1.0) / 2.0) : 0.0;
+    return ramp + ((double)count - to) * (double)limit;
+}
+
+double attn_problem_flops(const attn_problem *problem) {
+    attn_problem p = {0};
+    if (problem_resolve(problem, &p, NULL) != ATTN_OK) {
+        return 0.0;
+    }
+    const int64_t diagonal = p.causal == ATTN_CAUSAL_TOP_LEFT ? 0 : p.seq_kv - p.seq_q;
+    double pairs = (double)p.seq_q * (double)p.seq_kv;
+    if (p.causal != ATTN_CAUSAL_NONE) {
+        pairs = sum_of_ramp(diagonal + 1, p.seq_q, p.seq_kv);
+    } else if (p.window_right >= 0) {
+        pairs = sum_of_ramp(diagonal + p.window_right + 1, p.seq_q, p.seq_kv);
+    }
+    if (p.window_left >= 0) {
+        pairs -= sum_of_ramp(diagonal - p.window_left, p.seq_q, p.seq_kv);
+    }
+    return 2.0 * (double)(p.head_dim + p.head_dim_v) * (double)p.batch * (double)p.heads_q * pairs;
+}

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * sequence.c - what belongs to one batch entry: where its rows lie, how many there are, its slopes.
+ *
+ * Invariant: lengths come from here only, so that packing and used_kv mean the same everywhere.
+ */
+#include "core/internal.h"
+
+#include <math.h>
+
+struct sequence sequence_of(const attn_problem *resolved, const attn_tensors *tensors, int64_t b) {
+    struct sequence s = {.q_len = resolved->seq_q, .kv_len = resolved->seq_kv};
+    if (resolved->packed) {
+        s.q_begin = tensors->cu_seqlens_q[b];
+        s.q_len = tensors->cu_seqlens_q[b + 1] - s.q_begin;
+        s.kv_begin = tensors->cu_seqlens_kv[b];
+        s.kv_len = tensors->cu_seqlens_kv[b + 1] - s.kv_begin;
+    }
+    if (resolved->used_kv) {
+        s.kv_len = tensors->used_kv[b];
+    }
+    return s;
+}
+
+float alibi_slope(const attn_problem *resolved, const attn_tensors *tensors, int64_t b, int64_t h) {
+    if (tensors->alibi_slopes != NULL) {
+        return tensors->alibi_slopes[b * resolved->alibi_batch_stride + h];
+    }
+    return (float)exp2(-8.0 * (double)(h + 1) / (double)resolved->heads_q);
+}

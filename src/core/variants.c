@@ -1,0 +1,421 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * variants.c - the table of variants (from kernels/variants.def), the clauses that refuse a
+ * problem, and images. attn_variant_add is in variant_add.c.
+ */
+#include "core/abi.h"
+#include "core/plan.h"
+#include "cuda/images.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FP32 (1U << ATTN_FP32)
+#define FP16 (1U << ATTN_FP16)
+#define BF16 (1U << ATTN_BF16)
+#define FAMILY_row FAMILY_CPU_ROW
+#define FAMILY_tile FAMILY_CPU_TILE
+
+enum {
+    ALL_OPTIONS = ATTN_OPTION_WINDOW | ATTN_OPTION_SOFTCAP | ATTN_OPTION_ALIBI | ATTN_OPTION_BIAS |
+                  ATTN_OPTION_MASK | ATTN_OPTION_SINK | ATTN_OPTION_PACKED | ATTN_OPTION_USED_KV |
+                  ATTN_OPTION_ANY_SCALE,
+    LENGTH_OPTIONS = ATTN_OPTION_WINDOW | ATTN_OPTION_PACKED | ATTN_OPTION_USED_KV,
+};
+
+/* What all lines of a GPU family have in common. */
+#define DTYPES_fp16 FP16
+#define DTYPES_bf16 BF16
+#define FAMILY_fwd_scalar FAMILY_FWD_SCALAR
+#define FAMILY_fwd_wmma FAMILY_FWD_WMMA
+#define FAMILY_fwd_mma FAMILY_FWD_MMA
+#define FAMILY_fwd_mma_full FAMILY_FWD_MMA_FULL
+#define FAMILY_fwd_mma_decode FAMILY_FWD_MMA_DECODE
+#define FAMILY_fwd_hopper_decode FAMILY_FWD_HOPPER_DECODE
+#define FAMILY_fwd_hopper FAMILY_FWD_HOPPER
+#define FAMILY_fwd_hopper_causal FAMILY_FWD_HOPPER_CAUSAL
+#define FAMILY_fwd_hopper_full FAMILY_FWD_HOPPER_FULL
+#define FAMILY_fwd_hopper_split FAMILY_FWD_HOPPER_SPLIT
+#define MATRIX_fwd_scalar false
+#define MATRIX_fwd_wmma true
+#define MATRIX_fwd_mma true
+#define MATRIX_fwd_mma_full true
+#define MATRIX_fwd_mma_decode true
+#define MATRIX_fwd_hopper_decode true
+#define MATRIX_fwd_hopper true
+#define MATRIX_fwd_hopper_causal true
+#define MATRIX_fwd_hopper_full true
+#define MATRIX_fwd_hopper_split true
+#define OPTIONS_fwd_scalar ATTN_OPTION_ANY_SCALE
+#define OPTIONS_fwd_wmma ATTN_OPTION_ANY_SCALE
+#define OPTIONS_fwd_mma 0
+#define OPTIONS_fwd_mma_full ALL_OPTIONS
+#define OPTIONS_fwd_mma_decode ALL_OPTIONS
+#define OPTIONS_fwd_hopper_decode (ALL_OPTIONS & ~ATTN_OPTION_MASK)
+#define OPTIONS_fwd_hopper 0
+#define OPTIONS_fwd_hopper_causal 0
+#define OPTIONS_fwd_hopper_full (LENGTH_OPTIONS | ATTN_OPTION_SOFTCAP)
+#define OPTIONS_fwd_hopper_split 0
+#define MULTIPLE_fwd_scalar(dim) (dim) /* that one alone */
+#define MULTIPLE_fwd_wmma(dim) (dim)
+#define MULTIPLE_fwd_mma(dim) 8 /* the tile is filled up with zeros */
+#define MULTIPLE_fwd_mma_full(dim) 8
+#define MULTIPLE_fwd_mma_decode(dim) 8
+#define MULTIPLE_fwd_hopper_decode(dim) 8
+#define MULTIPLE_fwd_hopper(dim) 8 /* likewise, by the tensor map */
+#define MULTIPLE_fwd_hopper_causal(dim) 8
+#define MULTIPLE_fwd_hopper_full(dim) 8
+#define MULTIPLE_fwd_hopper_split(dim) 8
+
+/* Lines of other processors' instruction sets and kernels that this build did not compile are left
+ * out by is_here(). */
+static const struct variant built_in[] = {
+#define CPU_VARIANT(kind, isa, types, matrix, all, rows, keys)                                     \
+    {.info = {.size = sizeof(attn_variant),                                                        \
+              .name = "cpu_" #kind "_" #isa,                                                       \
+              .device = "cpu",                                                                     \
+              .family = "cpu_" #kind,                                                              \
+              .arch = #isa,                                                                        \
+              .dtypes = (types),                                                                   \
+              .options = (all) ? ALL_OPTIONS : LENGTH_OPTIONS,                                     \
+              .tensor_cores = (matrix),                                                            \
+              .head_dim_multiple = 1,                                                              \
+              .block_q = (rows),                                                                   \
+              .block_kv = (keys)},                                                                 \
+     .family = FAMILY_##kind},
+#define CUDA_NAME(kind, type, dim, rows, keys, warp, stage)                                        \
+#kind "_" #type "_d" #dim "_" #rows "x" #keys "_w" #warp "_s" #stage
+#define CUDA_VARIANT(kind, sm, type, dim, rows, keys, warp, stage)                                 \
+    {.info = {.size = sizeof(attn_variant),                                                        \
+              .name = CUDA_NAME(kind, type, dim, rows, keys, warp, stage),                         \
+              .device = "cuda",                                                                    \
+              .family = #kind,                                                                     \
+              .arch = #sm,                                                                         \
+              .dtypes = DTYPES_##type,                                                             \
+              .options = OPTIONS_##kind,                                                           \
+              .tensor_cores = MATRIX_##kind,                                                       \
+              .head_dim_max = (dim),                                                               \
+              .head_dim_multiple = MULTIPLE_##kind(dim),                                           \
+              .block_q = (rows),                                                                   \
+              .block_kv = (keys),                                                                  \
+              .stages = (stage),                                                                   \
+              .warps = (warp),                                                                     \
+              .shared_bytes = ATTN_SHARED_##kind(rows, keys, dim, warp, stage),                    \
+              .entry = CUDA_NAME(kind, type, dim, rows, keys, warp, stage)},                       \
+     .family = FAMILY_##kind},
+#include "kernels/variants.def"
+#undef CPU_VARIANT
+#undef CUDA_VARIANT
+};
+
+enum { BUILT_IN = sizeof built_in / sizeof built_in[0] };
+_Static_assert((int)BUILT_IN <= (int)MOST_BUILT_IN, "struct candidates has a bit for each");
+
+static bool is_gpu(const struct variant *variant) {
+    return variant->info.warps > 0;
+}
+
+const struct variant *variant_kernel(const char *device, const char *family, const char *arch) {
+    for (int i = 0; i < BUILT_IN; i++) {
+        const attn_variant *v = &built_in[i].info;
+        if (strcmp(v->device, device) == 0 && strcmp(v->family, family) == 0 &&
+            (arch == NULL || (strcmp(v->arch, arch) == 0 && cpu_knows_isa(arch)))) {
+            return &built_in[i];
+        }
+    }
+    return NULL;
+}
+
+int32_t variant_tile_below(const char *family, int32_t head_dim) {
+    int32_t largest = 0;
+    for (int i = 0; i < BUILT_IN; i++) {
+        const attn_variant *v = &built_in[i].info;
+        if (strcmp(v->family, family) == 0 && v->head_dim_max < head_dim &&
+            v->head_dim_max > largest) {
+            largest = v->head_dim_max;
+        }
+    }
+    return largest;
+}
+
+bool variant_is_declared(const char *name) {
+    for (int i = 0; i < BUILT_IN; i++) {
+        if (strcmp(built_in[i].info.name, name) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The index-th image of a compiled-in variant, or NULL. */
+static const struct built_in_image *find_image(const char *name, int32_t index) {
+    for (int32_t i = 0; i < built_in_image_count; i++) {
+        if (strcmp(built_in_images[i].variant, name) == 0 && index-- == 0) {
+            return &built_in_images[i];
+        }
+    }
+    return NULL;
+}
+
+static bool is_here(const struct variant *variant) {
+    return is_gpu(variant) ? find_image(variant->info.name, 0) != NULL
+                           : cpu_knows_isa(variant->info.arch);
+}
+
+attn_status variants_load(attn_context *context, attn_error *error) {
+    context->variants = malloc(sizeof built_in);
+    if (context->variants == NULL) {
+        return attn_fail(error, ATTN_OUT_OF_MEMORY, "no memory for the table of %d variants",
+                         (int)BUILT_IN);
+    }
+    for (int i = 0; i < BUILT_IN; i++) {
+        if (is_gpu(&built_in[i]) == (context->cuda != NULL) && is_here(&built_in[i])) {
+            struct variant *variant = &context->variants[context->variant_count++];
+            *variant = built_in[i];
+            variant->runs = context->cuda != NULL && cuda_runs(context->cuda, variant->info.arch);
+        }
+    }
+    return ATTN_OK;
+}
+
+static void free_added(struct variant *variant) {
+    /* the strings were copied by attn_variant_add */
+    free((void *)(uintptr_t)variant->info.name);
+    if (is_gpu(variant)) {
+        free((void *)(uintptr_t)variant->info.entry);
+        free((void *)(uintptr_t)variant->info.arch);
+    }
+    free(variant->image);
+}
+
+void variants_free(attn_context *context) {
+    for (int32_t i = 0; i < context->variant_count; i++) {
+        cuda_unload(context->cuda, context->variants[i].kernel);
+        if (context->variants[i].added) {
+            free_added(&context->variants[i]);
+        }
+    }
+    free(context->variants);
+}
+
+const struct variant *variant_find(const attn_context *context, const char *name, int32_t *index) {
+    for (int32_t i = 0; i < context->variant_count; i++) {
+        if (strcmp(context->variants[i].info.name, name) == 0) {
+            if (index != NULL) {
+                *index = i;
+            }
+            return &context->variants[i];
+        }
+    }
+    return NULL;
+}
+
+/* ---- applies --------------------------------------------------------------------------------- */
+
+static const char *dtype_name(attn_dtype dtype) {
+    static const char *const names[] = {"fp32", "fp16", "bf16"};
+    return names[dtype];
+}
+
+static const struct {
+    attn_option option;
+    const char *name;
+} option_names[] = {
+    {ATTN_OPTION_ANY_SCALE, "a scale of 0, or beyond 2^64 or 2^-64,"},
+    {ATTN_OPTION_WINDOW, "a window"},
+    {ATTN_OPTION_SOFTCAP, "softcap"},
+    {ATTN_OPTION_ALIBI, "ALiBi"},
+    {ATTN_OPTION_BIAS, "bias"},
+    {ATTN_OPTION_MASK, "a mask"},
+    {ATTN_OPTION_SINK, "a sink"},
+    {ATTN_OPTION_PACKED, "packed sequences"},
+    {ATTN_OPTION_USED_KV, "used_kv"},
+};
+
+uint32_t problem_options(const attn_problem *p) {
+    return (fabsf(cpu_scale(p).q) != 1.0F ? ATTN_OPTION_ANY_SCALE : 0U) |
+           (p->window_left >= 0 || p->window_right >= 0 ? ATTN_OPTION_WINDOW : 0U) |
+           (p->softcap > 0.0F ? ATTN_OPTION_SOFTCAP : 0U) | (p->alibi ? ATTN_OPTION_ALIBI : 0U) |
+           (p->bias ? ATTN_OPTION_BIAS : 0U) | (p->mask ? ATTN_OPTION_MASK : 0U) |
+           (p->sink ? ATTN_OPTION_SINK : 0U) | (p->packed ? ATTN_OPTION_PACKED : 0U) |
+           (p->used_kv ? ATTN_OPTION_USED_KV : 0U);
+}
+
+static attn_status refuse_options(uint32_t options, const attn_problem *p, attn_error *error) {
+    const uint32_t missing = problem_options(p) & ~options;
+    for (size_t i = 0; missing != 0 && i < sizeof option_names / sizeof option_names[0]; i++) {
+        if ((missing & (uint32_t)option_names[i].option) != 0) {
+            return attn_fail(error, ATTN_UNSUPPORTED, "%s is not among its options",
+                             option_names[i].name);
+        }
+    }
+    return ATTN_OK;
+}
+
+static attn_status refuse_rows(const attn_variant *v, const attn_problem *p, attn_error *error) {
+    const int64_t rows = p->heads_q / p->heads_kv * p->seq_q;
+    if (rows > v->block_q) {
+        return attn_fail(
+            error, ATTN_UNSUPPORTED,
+            "%lld query rows per KV head (seq_q x heads_q / heads_kv), it takes at most %d",
+            (long long)rows, (int)v->block_q);
+    }
+    return ATTN_OK;
+}
+
+attn_status variant_applies(const attn_context *context, const struct variant *variant,
+                            const attn_problem *p, attn_error *error) {
+    const attn_variant *v = &variant->info;
+    if ((v->dtypes & (1U << p->dtype)) == 0) {
+        return attn_fail(error, ATTN_UNSUPPORTED, "dtype is %s, which it does not take",
+                         dtype_name(p->dtype));
+    }
+    if (v->tensor_cores && p->tensor_cores == ATTN_TENSOR_CORES_NEVER) {
+        return attn_fail(error, ATTN_UNSUPPORTED,
+                         "it uses matrix instructions, and tensor_cores is NEVER");
+    }
+    if (!v->tensor_cores && p->tensor_cores == ATTN_TENSOR_CORES_REQUIRE) {
+        return attn_fail(error, ATTN_UNSUPPORTED,
+                         "it uses no matrix instructions, and tensor_cores is REQUIRE");
+    }
+    const attn_status options = refuse_options(v->options, p, error);
+    if (options != ATTN_OK) {
+        return options;
+    }
+    if (context->cuda != NULL) {
+        return cuda_applies(context->cuda, variant, p, error);
+    }
+    if (variant->family == FAMILY_CPU_ROW) {
+        const attn_status status = refuse_rows(v, p, error);
+        if (status != ATTN_OK) {
+            return status;
+        }
+    }
+    /* last: asking for some instruction sets (AMX) changes the process */
+    return cpu_find_isa(v->arch, error) != NULL ? ATTN_OK : ATTN_UNSUPPORTED;
+}
+
+/* ---- look inside ----------------------------------------------------------------------------- */
+
+attn_status attn_variant_get(const attn_context *context, int32_t index, attn_variant *variant,
+                             attn_error *error) {
+    if (variant == NULL) {
+        return attn_fail(error, ATTN_INVALID, "variant = NULL");
+    }
+    const attn_status status = abi_check("variant", variant->size, VARIANT_0_2, error);
+    if (status != ATTN_OK) {
+        return status;
+    }
+    int32_t count = 0;
+    const struct variant *found = context != NULL ? context->variants : built_in;
+    const struct variant *end = found + (context != NULL ? context->variant_count : BUILT_IN);
+    for (; found < end; found++) {
+        if ((context != NULL || is_here(found)) && count++ == index) {
+            abi_write(variant, variant->size, &found->info, sizeof found->info);
+            return attn_fail(error, ATTN_OK, "%s", "");
+        }
+    }
+    return attn_fail(error, ATTN_INVALID, "index = %d, expected 0 to %d", (int)index,
+                     (int)count - 1);
+}
+
+attn_status attn_variant_check(const attn_context *context, const char *name,
+                               const attn_problem *problem, attn_error *error) {
+    if (context == NULL || name == NULL) {
+        return attn_fail(error, ATTN_INVALID, "%s = NULL", context == NULL ? "context" : "name");
+    }
+    const struct variant *variant = variant_find(context, name, NULL);
+    if (variant == NULL) {
+        return attn_fail(error, ATTN_INVALID,
+                         "name = \"%.127s\", expected a name from attn_variant_get", name);
+    }
+    attn_problem resolved;
+    attn_status status = problem_resolve(problem, &resolved, error);
+    if (status == ATTN_OK) {
+        status = variant_applies(context, variant, &resolved, error);
+    }
+    return status != ATTN_OK ? status : attn_fail(error, ATTN_OK, "%s", "");
+}
+
+static const struct variant *find_anywhere(const attn_context *context, const char *name) {
+    if (context != NULL) {
+        return variant_find(context, name, NULL);
+    }
+    for (int i = 0; i < BUILT_IN; i++) {
+        if (strcmp(built_in[i].info.name, name) == 0 && is_here(&built_in[i])) {
+            return &built_in[i];
+        }
+    }
+    return NULL;
+}
+
+static attn_status no_such_image(const struct variant *variant, int32_t index, attn_error *error) {
+    return attn_fail(error, ATTN_INVALID, "index = %d, \"%s\" has fewer images", (int)index,
+                     variant->info.name);
+}
+
+static attn_status get_added_image(const struct variant *variant, int32_t index, attn_image *image,
+                                   attn_error *error) {
+    if (index != 0) {
+        return no_such_image(variant, index, error);
+    }
+    const bool cubin = variant->image_size > 4 && memcmp(variant->image, "\177ELF", 4) == 0;
+    *image = (attn_image){.size = sizeof *image,
+                          .kind = cubin ? ATTN_IMAGE_CUBIN : ATTN_IMAGE_PTX,
+                          .arch = variant->info.arch,
+                          .data = variant->image,
+                          .bytes = variant->image_size};
+    return ATTN_OK;
+}
+
+/* What the library embeds, then the companion's. */
+static attn_status get_built_in_image(const struct variant *variant, int32_t index,
+                                      attn_image *image, attn_error *error) {
+    const char *name = variant->info.name;
+    const struct built_in_image *found = index >= 0 ? find_image(name, index) : NULL;
+    if (found == NULL && (index < 1 || find_image(name, index - 1) == NULL)) {
+        return no_such_image(variant, index, error);
+    }
+    if (found == NULL) {
+        const attn_status status = companion_find(name, &found, error);
+        if (status != ATTN_OK) {
+            return status;
+        }
+    }
+    *image = (attn_image){.size = sizeof *image,
+                          .kind = found->kind,
+                          .arch = found->arch,
+                          .data = found->data,
+                          .bytes = (size_t)(found->end - found->data),
+                          .log = found->log};
+    return ATTN_OK;
+}
+
+attn_status attn_variant_image(const attn_context *context, const char *name, int32_t index,
+                               attn_image *image, attn_error *error) {
+    if (name == NULL || image == NULL) {
+        return attn_fail(error, ATTN_INVALID, "%s = NULL", name == NULL ? "name" : "image");
+    }
+    attn_status status = abi_check("image", image->size, IMAGE_0_2, error);
+    if (status != ATTN_OK) {
+        return status;
+    }
+    const struct variant *variant = find_anywhere(context, name);
+    if (variant == NULL) {
+        return attn_fail(error, ATTN_INVALID,
+                         "name = \"%.127s\", expected a name from attn_variant_get", name);
+    }
+    if (!is_gpu(variant)) {
+        return attn_fail(error, ATTN_UNSUPPORTED, "name = \"%s\" is a CPU variant and has no image",
+                         name);
+    }
+    attn_image found = {0};
+    status = variant->image != NULL ? get_added_image(variant, index, &found, error)
+                                    : get_built_in_image(variant, index, &found, error);
+    if (status != ATTN_OK) {
+        return status;
+    }
+    abi_write(image, image->size, &found, sizeof found);
+    return attn_fail(error, ATTN_OK, "%s", "");
+}

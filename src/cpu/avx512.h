@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * avx512.h - the vector primitives on x86-64 with AVX-512 (F, BW, DQ, VL); math.h lists
+ * what they mean.
+ */
+#include "cpu/x86.h"
+
+enum { VL = 16 };
+
+typedef __m512 vf;
+
+static inline vf vload(const float *in) {
+    return _mm512_loadu_ps(in);
+}
+
+static inline void vstore(float *out, vf a) {
+    _mm512_storeu_ps(out, a);
+}
+
+static inline vf vdup(float value) {
+    return _mm512_set1_ps(value);
+}
+
+static inline vf vadd(vf a, vf b) {
+    return _mm512_add_ps(a, b);
+}
+
+static inline vf vsub(vf a, vf b) {
+    return _mm512_sub_ps(a, b);
+}
+
+static inline vf vmul(vf a, vf b) {
+    return _mm512_mul_ps(a, b);
+}
+
+static inline vf vdiv(vf a, vf b) {
+    return _mm512_div_ps(a, b);
+}
+
+static inline vf vfma(vf a, vf b, vf c) {
+    return _mm512_fmadd_ps(a, b, c);
+}
+
+static inline vf vfma_constant(vf a, vf b, float c) {
+    return vfma(a, b, vdup(c));
+}
+
+/* VMAXPS gives its second operand where either is NaN. */
+static inline vf vmax(vf a, vf b) {
+    return _mm512_max_ps(a, b);
+}
+
+static inline vf vabs(vf a) {
+    return _mm512_andnot_ps(vdup(-0.0F), a);
+}
+
+static inline vf vless(vf a, vf b, vf x, vf y) {
+    return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), y, x);
+}
+
+static inline vf vpow2(vf a) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(a), 23));
+}
+
+static inline bool vany_not_equal(vf a, vf b) {
+    return _mm512_cmp_ps_mask(a, b, _CMP_NEQ_UQ) != 0;
+}
+
+static inline float vsum(vf a) {
+    return _mm512_reduce_add_ps(a);
+}
+
+static inline float vhighest(vf a) {
+    return _mm512_reduce_max_ps(a);
+}
+
+static inline vf vload_half(const uint16_t *in) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)in));
+}
+
+static inline vf vload_bf16(const uint16_t *in) {
+    const __m256i bits = _mm256_loadu_si256((const __m256i *)(const void *)in);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
+}
+
+static inline void vstore_half(uint16_t *out, vf a) {
+    _mm256_storeu_si256((__m256i *)(void *)out, _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
+}
+
+static inline void vstore_bf16(uint16_t *out, vf a) {
+    const __m512i bits = _mm512_castps_si512(a);
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    const __m512i rounded =
+        _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+    const __m512i quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x400000)); /* keeps a NaN */
+    const __mmask16 nan = _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q);
+    const __m512i high = _mm512_srli_epi32(_mm512_mask_blend_epi32(nan, rounded, quiet), 16);
+    _mm256_storeu_si256((__m256i *)(void *)out, _mm512_cvtepi32_epi16(high));
+}

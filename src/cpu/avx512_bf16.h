@@ -1,0 +1,305 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * avx512_bf16.h - the bf16 tile kernels on AVX-512, but for their products: sizes, packing of
+ * Q, softmax, the last step. Included by avx512_bf16.c and amx.c behind math.h.
+ *
+ * Query rows are the vector dimension, as in tile_kernel.h; MR = MV * VL of them are a tile.
+ * Both products take bf16 in pairs along the dimension that is summed over:
+ *
+ *     packed Q  [head_dim / 2] of [MR rows][2 dims]
+ *     S         [keys][MR] fp32
+ *     P         [keys / 2] of [MR rows][2 keys]                  behind S
+ *     O         [head_dim_v][MR] fp32
+ *
+ * The including file sets MV and UNIT (what the products take at a time) and lays K and V out.
+ * P is rounded to bf16, its sum is not: the LSE is as exact as in fp32.
+ * Invariant: head_dim, head_dim_v and keys are padded to multiples of UNIT, itself a multiple of
+ * 8; what the padding of an operand holds is 0.
+ */
+
+enum { MR = MV * VL };
+
+/* P may reach 2^SLACK before O and l are rescaled to a new maximum: nearly never, then. */
+#define SLACK 8.0F
+
+static int padded(int count) {
+    return (count + UNIT - 1) / UNIT * UNIT;
+}
+
+/* ---- sizes ----------------------------------------------------------------------------------- */
+
+static size_t area_bytes(int rows, int cols, size_t element) {
+    return cpu_round_up((size_t)padded(rows) * (size_t)padded(cols) * element);
+}
+
+static size_t bf16_q_bytes(int head_dim) {
+    return area_bytes(MR, head_dim, sizeof(uint16_t));
+}
+
+static size_t bf16_k_bytes(int keys, int head_dim) {
+    return area_bytes(keys, head_dim, sizeof(uint16_t));
+}
+
+static size_t bf16_v_bytes(int keys, int head_dim_v) {
+    return area_bytes(keys, head_dim_v, sizeof(uint16_t));
+}
+
+static size_t bf16_s_bytes(int keys) {
+    return area_bytes(MR, keys, sizeof(float)) + area_bytes(MR, keys, sizeof(uint16_t));
+}
+
+static size_t bf16_o_bytes(int head_dim_v) {
+    return area_bytes(MR, head_dim_v, sizeof(float));
+}
+
+/* finish wants MR fp32 rows; the packing calls want less. */
+static size_t bf16_row_bytes(int cols) {
+    return area_bytes(MR, cols, sizeof(float));
+}
+
+static uint16_t *probabilities(const struct cpu_tile *tile) {
+    return (uint16_t *)(void *)((char *)tile->s + area_bytes(MR, tile->keys, sizeof(float)));
+}
+
+/* ---- packing --------------------------------------------------------------------------------- */
+
+/* One row (NULL: zeros) behind which zeros fill up to `width`; the bits are flipped by `flip`. */
+static void copy_row(const void *in, int cols, int width, uint16_t flip, uint16_t *out) {
+    const int real = in == NULL ? 0 : cols;
+    if (real > 0) {
+        memcpy(out, in, (size_t)real * sizeof *out);
+    }
+    for (int c = 0; flip != 0 && c < real; c++) {
+        out[c] ^= flip;
+    }
+    memset(out + real, 0, (size_t)(width - real) * sizeof *out);
+}
+
+/* Key j of K or V; NULL past the last. */
+static const uint16_t *key_row(const struct cpu_rows *rows, int j) {
+    return j < rows->count ? (const uint16_t *)(const void *)(rows->base + j * rows->stride) : NULL;
+}
+
+/* Key j with zeros behind it: where it lies if it needs none, else its copy. */
+static const uint16_t *padded_row(const struct cpu_rows *rows, int j, uint16_t *copy) {
+    const int width = padded(rows->cols);
+    if (j < rows->count && rows->cols == width) {
+        return key_row(rows, j);
+    }
+    copy_row(key_row(rows, j), rows->cols, width, 0, copy);
+    return copy;
+}
+
+/* The lanes that hold Inf or NaN: their exponent is all ones. */
+INLINE __mmask32 wild_lanes(__m512i numbers) {
+    const __m512i exponent = _mm512_set1_epi16(0x7f80);
+    return _mm512_cmpeq_epi16_mask(_mm512_and_si512(numbers, exponent), exponent);
+}
+
+/* The same 16 bytes of four rows. */
+INLINE __m512i load_quarters(const void *a, const void *b, const void *c, const void *d) {
+    const __m512i first = _mm512_castsi128_si512(_mm_loadu_si128(a));
+    const __m512i two = _mm512_inserti32x4(first, _mm_loadu_si128(b), 1);
+    const __m512i three = _mm512_inserti32x4(two, _mm_loadu_si128(c), 2);
+    return _mm512_inserti32x4(three, _mm_loadu_si128(d), 3);
+}
+
+/* In each of the four quarters, transposes the 4 x 4 32-bit elements of x[0], ..., x[3]. */
+INLINE void transpose_quarters(__m512i *x) {
+    const __m512i low01 = _mm512_unpacklo_epi32(x[0], x[1]);
+    const __m512i low23 = _mm512_unpacklo_epi32(x[2], x[3]);
+    const __m512i high01 = _mm512_unpackhi_epi32(x[0], x[1]);
+    const __m512i high23 = _mm512_unpackhi_epi32(x[2], x[3]);
+    x[0] = _mm512_unpacklo_epi64(low01, low23);
+    x[1] = _mm512_unpackhi_epi64(low01, low23);
+    x[2] = _mm512_unpacklo_epi64(high01, high23);
+    x[3] = _mm512_unpackhi_epi64(high01, high23);
+}
+
+static void bf16_pack_q(attn_dtype dtype, const void *const *rows, int count, int head_dim,
+                        float multiplier, void *packed, void *scratch) {
+    (void)dtype;
+    const int width = padded(head_dim);
+    const uint16_t flip = multiplier < 0.0F ? 0x8000 : 0; /* it is 1 or -1: others are refused */
+    uint16_t *lines = scratch;
+    for (int r = 0; r < MR; r++) {
+        copy_row(r < count ? rows[r] : NULL, head_dim, width, flip, lines + (ptrdiff_t)r * width);
+    }
+    for (int d = 0; d < width; d += 8) { /* four pairs, 16 bytes */
+        uint16_t *out = (uint16_t *)packed + (ptrdiff_t)d * MR;
+        for (int r = 0; r < MR; r += VL) {
+            __m512i x[4];
+            EACH(i, 4) {
+                const uint16_t *in = lines + (ptrdiff_t)(r + i) * width + d;
+                x[i] = load_quarters(in, in + 4 * width, in + 8 * width, in + 12 * width);
+            }
+            transpose_quarters(x);
+            EACH(i, 4) {
+                _mm512_storeu_si512(out + (ptrdiff_t)i * 2 * MR + 2 * r, x[i]);
+            }
+        }
+    }
+}
+
+/* ---- softmax --------------------------------------------------------------------------------- */
+
+/* The products work on whole units of keys: those of the tile lie in [first_key, last_key). */
+static int first_key(const struct cpu_tile *tile) {
+    return tile->begin / UNIT * UNIT;
+}
+
+static int last_key(const struct cpu_tile *tile) {
+    return padded(tile->end);
+}
+
+/* Sets the scores that a row does not see to -inf. */
+static void mask_keys(const struct cpu_tile *tile, int begin, int end) {
+    for (int r = 0; r < MR; r += VL) {
+        const __m512i low = _mm512_loadu_si512(tile->row_begin + r);
+        const __m512i high = _mm512_loadu_si512(tile->row_end + r);
+        for (int j = begin; j < end; j++) {
+            const __m512i key = _mm512_set1_epi32(j);
+            const __mmask16 begun = _mm512_cmple_epi32_mask(low, key);
+            const __mmask16 seen = _mm512_mask_cmpgt_epi32_mask(begun, high, key);
+            float *at = tile->s + (ptrdiff_t)j * MR + r;
+            vstore(at, _mm512_mask_blend_ps(seen, vdup(-INFINITY), vload(at)));
+        }
+    }
+}
+
+INLINE void find_highest(const struct cpu_tile *tile, vf *highest) {
+    EACH(v, MV) {
+        highest[v] = vdup(-INFINITY);
+    }
+    const int last = last_key(tile);
+    for (int j = first_key(tile); j < last; j += 4) { /* four at a time: a short chain */
+        const float *s = tile->s + (ptrdiff_t)j * MR;
+        EACH(v, MV) {
+            const vf low = vmax(vload(s + v * VL), vload(s + MR + v * VL));
+            const vf high = vmax(vload(s + 2 * MR + v * VL), vload(s + 3 * MR + v * VL));
+            highest[v] = vmax(highest[v], vmax(low, high));
+        }
+    }
+}
+
+/* 2^(factor * d) for P: error 2.9e-6, a hundredth of what rounding to bf16 does and small enough
+ * for the LSE; exactly 1 at d = 0, exactly 0 below 2^-126. x = floor(x) + f: a polynomial for 2^f,
+ * and VSCALEFPS takes the floor of x itself. */
+INLINE vf exp2_coarse(vf d, vf factor) {
+    const vf x = vmul(d, factor);
+    const vf f = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+    vf p = vfma_constant(vdup(0x1.b7f73p-7F), f, 0x1.abf868p-5F);
+    p = vfma_constant(p, f, 0x1.ee245p-3F);
+    p = vfma_constant(p, f, 0x1.62d6c6p-1F);
+    p = vfma_constant(p, f, 1.0F);
+    const __mmask16 normal = _mm512_cmp_ps_mask(x, vdup(-126.0F), _CMP_NLT_UQ); /* or NaN */
+    return _mm512_maskz_scalef_ps(normal, p, x);
+}
+
+/* Two keys of 16 rows as 16 pairs of bf16. */
+INLINE __m512i round_pairs(vf even, vf odd) {
+    const __m512i interleave =
+        _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
+                         21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    return _mm512_permutexvar_epi16(interleave, (__m512i)_mm512_cvtne2ps_pbh(odd, even));
+}
+
+/* P from S; its sums join l. */
+INLINE void exponentiate(const struct cpu_tile *tile, vf factor, const vf *max) {
+    vf sum[MV];
+    EACH(v, MV) {
+        sum[v] = vdup(0.0F);
+    }
+    const int first = first_key(tile);
+    const int last = last_key(tile);
+    const float *s = tile->s + (ptrdiff_t)first * MR;
+    uint16_t *p = probabilities(tile) + (ptrdiff_t)first * MR;
+    for (int j = first; j < last; j += 2, s += 2 * MR, p += 2 * MR) {
+        EACH(v, MV) {
+            const vf even = exp2_coarse(vsub(vload(s + v * VL), max[v]), factor);
+            const vf odd = exp2_coarse(vsub(vload(s + MR + v * VL), max[v]), factor);
+            _mm512_storeu_si512(p + 2 * v * VL, round_pairs(even, odd));
+            sum[v] = vadd(sum[v], vadd(even, odd));
+        }
+    }
+    EACH(v, MV) {
+        vstore(tile->l + v * VL, vadd(vload(tile->l + v * VL), sum[v]));
+    }
+}
+
+static void rescale(const struct cpu_tile *tile, int head_dim_v, const vf *alpha) {
+    for (int c = 0; c < padded(head_dim_v); c++) {
+        EACH(v, MV) {
+            float *at = tile->o + (ptrdiff_t)c * MR + v * VL;
+            vstore(at, vmul(vload(at), alpha[v]));
+        }
+    }
+}
+
+static void bf16_soften(const struct cpu_tile *tile, int head_dim_v, float factor) {
+    mask_keys(tile, first_key(tile), tile->full_begin);
+    mask_keys(tile, tile->full_end, last_key(tile));
+    vf highest[MV];
+    find_highest(tile, highest);
+    const vf unit = vdup(factor);
+    vf max[MV]; /* what exp2 subtracts: never -inf */
+    vf alpha[MV];
+    bool moved = false;
+    EACH(v, MV) {
+        const vf before = vload(tile->m + v * VL);
+        const vf bearable = vadd(before, vdup(SLACK / factor));
+        const vf now = vless(bearable, highest[v], highest[v], before);
+        vstore(tile->m + v * VL, now);
+        max[v] = vmax(vdup(-FLT_MAX), now);
+        /* a row that has seen nothing holds zeros, which need no factor */
+        const vf ratio = exp2_product(vsub(before, max[v]), unit, vdup(EXP2_LOWEST / factor));
+        alpha[v] = vless(vdup(-INFINITY), before, ratio, vdup(1.0F));
+        moved = moved || vany_not_equal(alpha[v], vdup(1.0F));
+        vstore(tile->l + v * VL, vmul(vload(tile->l + v * VL), alpha[v]));
+    }
+    if (moved) {
+        rescale(tile, head_dim_v, alpha);
+    }
+    exponentiate(tile, unit, max);
+}
+
+/* ---- the rest -------------------------------------------------------------------------------- */
+
+/* Where dimension c of key j stands in packed V. */
+static ptrdiff_t v_place(int keys, int j, int c);
+
+/* Where V holds NaN or Inf, a zero probability of a masked key must not touch it. */
+static bool must_weigh_visible(const struct cpu_tile *tile) {
+    return !tile->v_finite &&
+           (tile->full_begin > first_key(tile) || tile->full_end < last_key(tile));
+}
+
+static void weigh_visible(const struct cpu_tile *tile, int head_dim_v) {
+    const uint16_t *p = probabilities(tile);
+    const uint16_t *values = tile->v;
+    for (int c = 0; c < head_dim_v; c++) {
+        for (int r = 0; r < tile->rows; r++) {
+            float sum = tile->o[(ptrdiff_t)c * MR + r];
+            for (int j = tile->row_begin[r]; j < tile->row_end[r]; j++) {
+                const float weight = bf16_to_float(p[(ptrdiff_t)(j / 2) * 2 * MR + 2 * r + j % 2]);
+                sum += weight * bf16_to_float(values[v_place(tile->keys, j, c)]);
+            }
+            tile->o[(ptrdiff_t)c * MR + r] = sum;
+        }
+    }
+}
+
+static void bf16_finish(const struct cpu_tile *tile, int head_dim_v, const float *inverse,
+                        attn_dtype dtype, void *const *out, void *scratch) {
+    float *lines = scratch;
+    const int width = padded(head_dim_v);
+    for (int c = 0; c < width; c += 4) {
+        for (int r = 0; r < MR; r += 4) {
+            transpose4x4(tile->o + (ptrdiff_t)c * MR + r, MR, lines + (ptrdiff_t)r * width + c,
+                         width);
+        }
+    }
+    for (int r = 0; r < tile->rows; r++) {
+        end_row(dtype, lines + (ptrdiff_t)r * width, head_dim_v, inverse[r], out[r]);
+    }
+}

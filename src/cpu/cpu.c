@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * cpu.c - what the two drivers of the CPU backend share: where rows lie, what happens to a score
+ * and how a row ends; and which instruction sets there are.
+ */
+#include "cpu/cpu.h"
+
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+size_t cpu_round_up(size_t bytes) {
+    return (bytes + CPU_ALIGN - 1) / CPU_ALIGN * CPU_ALIGN;
+}
+
+char *cpu_align(void *pointer) {
+    return (char *)pointer + (CPU_ALIGN - (uintptr_t)pointer % CPU_ALIGN) % CPU_ALIGN;
+}
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+static int64_t offset(const attn_strides *strides, bool packed, int64_t b, int64_t h, int64_t row) {
+    return (packed ? 0 : b * strides->batch) + h * strides->head + row * strides->row;
+}
+
+const char *cpu_q_row(const struct cpu_job *job, const struct sequence *s, int64_t b, int64_t h,
+                      int64_t i) {
+    const attn_problem *p = job->problem;
+    return (const char *)job->tensors->q +
+           offset(&p->q, p->packed, b, h, s->q_begin + i) * (int64_t)attn_dtype_size(p->dtype);
+}
+
+char *cpu_o_row(const struct cpu_job *job, const struct sequence *s, int64_t b, int64_t h,
+                int64_t i) {
+    const attn_problem *p = job->problem;
+    return (char *)job->tensors->o +
+           offset(&p->o, p->packed, b, h, s->q_begin + i) * (int64_t)attn_dtype_size(p->dtype);
+}
+
+static struct cpu_rows kv_rows(const attn_problem *p, const void *base, const attn_strides *strides,
+                               const struct sequence *s, int64_t b, int64_t hk, int64_t first,
+                               int count, int64_t cols) {
+    const int64_t size = (int64_t)attn_dtype_size(p->dtype);
+    return (struct cpu_rows){
+        .dtype = p->dtype,
+        .base = (const char *)base + offset(strides, p->packed, b, hk, s->kv_begin + first) * size,
+        .stride = strides->row * size,
+        .count = count,
+        .cols = (int)cols,
+    };
+}
+
+struct cpu_rows cpu_k_rows(const struct cpu_job *job, const struct sequence *s, int64_t b,
+                           int64_t hk, int64_t first, int count) {
+    const attn_problem *p = job->problem;
+    return kv_rows(p, job->tensors->k, &p->k, s, b, hk, first, count, p->head_dim);
+}
+
+struct cpu_rows cpu_v_rows(const struct cpu_job *job, const struct sequence *s, int64_t b,
+                           int64_t hk, int64_t first, int count) {
+    const attn_problem *p = job->problem;
+    return kv_rows(p, job->tensors->v, &p->v, s, b, hk, first, count, p->head_dim_v);
+}
+
+/* ---- scores ---------------------------------------------------------------------------------- */
+
+/* Without softcap, ALiBi and bias the factor is used inside exp2, which wants it tame: a wild scale
+ * is given to Q instead. With one of them it makes natural units, and an overflow is tanh's 1. */
+struct cpu_scale cpu_scale(const attn_problem *problem) {
+    const double scale = (double)problem->scale;
+    const double size = fabs(scale) * LOG2_E;
+    const bool adjusted = cpu_needs_adjust(problem);
+    if (scale == 0.0 || (!adjusted && !(size < CPU_TAME_SCALE && size > 1.0 / CPU_TAME_SCALE))) {
+        return (struct cpu_scale){(float)(adjusted ? scale : scale * LOG2_E), 1.0F};
+    }
+    const float sign = scale < 0.0 ? -1.0F : 1.0F;
+    if (!adjusted) {
+        return (struct cpu_scale){sign, (float)size};
+    }
+    const double softcap = (double)problem_softcap(problem);
+    const double natural = softcap > 0.0 ? fabs(scale) / softcap : fabs(scale);
+    return (struct cpu_scale){sign, natural < (double)FLT_MAX ? (float)natural : FLT_MAX};
+}
+
+float cpu_softmax_factor(const attn_problem *problem) {
+    return cpu_needs_adjust(problem) ? (float)LOG2_E : cpu_scale(problem).factor;
+}
+
+bool cpu_needs_adjust(const attn_problem *problem) {
+    return problem->softcap > 0.0F || problem->alibi || problem->bias;
+}
+
+void cpu_adjust_init(const struct cpu_job *job, struct cpu_adjust *adjust) {
+    const attn_problem *p = job->problem;
+    memset(adjust, 0, sizeof *adjust);
+    adjust->softcap = problem_softcap(p);
+    adjust->factor = cpu_scale(p).factor;
+    adjust->alibi = p->alibi;
+    adjust->bias = p->bias;
+    adjust->bias_dtype = p->bias_dtype;
+    adjust->bias_col = p->bias_strides.col;
+}
+
+void cpu_adjust_row(const struct cpu_job *job, const struct sequence *s, int64_t b, int64_t h,
+                    int64_t i, int64_t first, int r, struct cpu_adjust *adjust) {
+    const attn_problem *p = job->problem;
+    const int64_t off = p->causal == ATTN_CAUSAL_TOP_LEFT ? 0 : s->kv_len - s->q_len;
+    adjust->diagonal[r] = (float)(i + off - first);
+    if (p->alibi) {
+        adjust->slope[r] = alibi_slope(p, job->tensors, b, h);
+    }
+    if (p->bias) {
+        const attn_bias_strides *st = &p->bias_strides;
+        const int64_t at = b * st->batch + h * st->head + i * st->row + first * st->col;
+        adjust->bias_row[r] =
+            (const char *)job->tensors->bias + at * (int64_t)attn_dtype_size(p->bias_dtype);
+    }
+}
+
+const uint8_t *cpu_mask_row(const struct cpu_job *job, int64_t b, int64_t h, int64_t i,
+                            int64_t first) {
+    const attn_bias_strides *s = &job->problem->mask_strides;
+    return job->tensors->mask + b * s->batch + h * s->head + i * s->row + first * s->col;
+}
+
+/* ---- the end of a row ------------------------------------------------------------------------ */
+
+float cpu_end_row(const struct cpu_job *job, const struct sequence *s, int64_t b, int64_t h,
+                  int64_t i, float max, float sum) {
+    const attn_problem *p = job->problem;
+    const bool empty =
+        max == -INFINITY && sum == 0.0F; /* a maximum may miss a NaN, a sum does not */
+    const double top = LN_2 * (double)cpu_softmax_factor(p) * (double)max;
+    float lse = empty ? -INFINITY : (float)(top + log((double)sum));
+    float inverse = empty ? CPU_SAW_NOTHING : 1.0F / sum;
+    if (p->sink) {
+        const double sink = (double)job->tensors->sink[h];
+        if (empty) {
+            lse = (float)sink;
+        } else if (sink != -INFINITY) {
+            const double highest = top > sink ? top : sink;
+            const double total = (double)sum * exp(top - highest) + exp(sink - highest);
+            lse = (float)(highest + log(total));
+            inverse = (float)(exp(top - highest) / total);
+        }
+    }
+    if (job->tensors->lse != NULL) {
+        job->tensors->lse[offset(&p->lse, p->packed, b, h, 0) + (s->q_begin + i) * p->lse.row] =
+            lse;
+    }
+    return inverse;
+}

@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * cpu.h - inside the CPU backend: what the shared drivers (cpu.c, tile.c, row.c) ask of an
+ * instruction set (c.c, neon.c, ...), and what they share.
+ *
+ * tile: one unit of work = (batch entry, KV head, some query rows of the head's group)
+ *
+ *     pack Q tiles                             tile_rows rows each
+ *     for each block of keys:
+ *         pack K, pack V                       once per unit, shared by its tiles
+ *         for each tile:  S = Q K^T            score
+ *                         S = cap, ALiBi, bias adjust (variants with all options)
+ *                         S = -inf             hide: where the mask is 0 (likewise)
+ *                         P, m, l, O *= alpha  soften: mask, running maximum, exp2, sum
+ *                         O += P V             weigh
+ *     rows of O / l, LSE                       finish
+ *
+ * row: one unit = (batch entry, KV head, one split of the keys); K and V are read where they lie,
+ * partial results are combined in the order of the splits.
+ *
+ * Scores are +-q.k as they come; what makes log2 units of them is a factor inside exp2, so that
+ * scaling costs no rounding. The layout of a packed operand is known to its instruction set alone;
+ * the drivers see bytes.
+ * Invariants: no instruction-set code in shared files; block borders follow from the shape, never
+ * from the number of threads, so the bits of a result do not depend on it.
+ */
+#ifndef ATTN_CPU_CPU_H
+#define ATTN_CPU_CPU_H
+
+#include "core/internal.h"
+
+enum {
+    CPU_ALIGN = 64, /* of every piece of scratch */
+    CPU_MAX_TILE_ROWS = 48,
+    CPU_MAX_ROW_ROWS = 16,  /* query rows of a row kernel's unit */
+    CPU_MAX_UNIT_HEADS = 64 /* heads of one group in a unit; larger groups are cut */
+};
+
+/* Rows of one input, in the caller's memory. */
+struct cpu_rows {
+    attn_dtype dtype;
+    const char *base;
+    int64_t stride; /* bytes */
+    int count;
+    int cols;
+};
+
+/* One tile against the current block of keys, and the state it carries from block to block. */
+struct cpu_tile {
+    int begin, end;           /* keys of the block that at least one row sees */
+    int full_begin, full_end; /* keys that every row sees; the others of [begin, end) are masked */
+    int row_begin[CPU_MAX_TILE_ROWS]; /* keys that a row sees; begin = end: none */
+    int row_end[CPU_MAX_TILE_ROWS];
+    int rows;      /* real rows; the tile is padded to tile_rows */
+    int keys;      /* keys the packed block has room for: a multiple of key_step */
+    bool v_finite; /* V of the block holds no NaN or Inf, so that 0 * V = 0 */
+    const void *q; /* packed */
+    const void *k;
+    const void *v;
+    float *s; /* scores, then probabilities */
+    float *o; /* output, not yet divided by l */
+    float *m; /* tile_rows running maxima of the scores; -inf at first */
+    float *l; /* tile_rows running sums of 2^(factor (s - m)) */
+};
+
+/* What softcap, ALiBi and bias need to know of the rows. Scores come in as +-q.k and leave in
+ * natural units: log2 units would make -inf of a bias of -FLT_MAX. */
+struct cpu_adjust {
+    float factor;  /* what makes scale * q.k, or scale * q.k / softcap, of a score */
+    float softcap; /* 0 = none */
+    bool alibi;
+    bool bias;
+    attn_dtype bias_dtype;
+    int64_t bias_col; /* elements between two keys */
+    float slope[CPU_MAX_TILE_ROWS];
+    float diagonal[CPU_MAX_TILE_ROWS];       /* i + off, counted from the block's first key */
+    const void *bias_row[CPU_MAX_TILE_ROWS]; /* at the block's first key; NULL for padding */
+};
+
+/* Sizes are in bytes, multiples of CPU_ALIGN. `scratch` holds row_bytes(cols). */
+struct cpu_tile_kernel {
+    int tile_rows;
+    int key_step;
+    size_t (*q_bytes)(int head_dim);
+    size_t (*k_bytes)(int keys, int head_dim);
+    size_t (*v_bytes)(int keys, int head_dim_v);
+    size_t (*s_bytes)(int keys);
+    size_t (*o_bytes)(int head_dim_v);
+    size_t (*row_bytes)(int cols);
+
+    /* multiplier: from cpu_scale; 1 or -1 but for wild scales */
+    void (*pack_q)(attn_dtype dtype, const void *const *rows, int count, int head_dim,
+                   float multiplier, void *packed, void *scratch);
+    void (*pack_k)(const struct cpu_rows *k, void *packed, void *scratch);
+    /* keys: the block's capacity. Returns whether all of V is finite. */
+    bool (*pack_v)(const struct cpu_rows *v, int keys, void *packed, void *scratch);
+    void (*score)(const struct cpu_tile *tile, int head_dim);
+    void (*adjust)(const struct cpu_tile *tile, const struct cpu_adjust *adjust); /* or NULL */
+    /* mask: of each real row, at the block's first key; `col` bytes between two keys. Or NULL. */
+    void (*hide)(const struct cpu_tile *tile, const uint8_t *const *mask, int64_t col);
+    void (*soften)(const struct cpu_tile *tile, int head_dim_v, float factor);
+    void (*weigh)(const struct cpu_tile *tile, int head_dim_v);
+    /* out[r] = inverse[r] (from cpu_end_row) * O of row r, for the real rows */
+    void (*finish)(const struct cpu_tile *tile, int head_dim_v, const float *inverse,
+                   attn_dtype dtype, void *const *out, void *scratch);
+};
+
+struct cpu_row_kernel {
+    /* s[r * s_stride + j] = q_r . k_j; q is fp32, contiguous */
+    void (*score)(const float *q, int rows, const struct cpu_rows *k, float *s, int s_stride);
+    /* the keys [first, first + count) of one row; s points at the first */
+    void (*adjust)(float *s, int first, int count, const struct cpu_adjust *adjust, int row);
+    /* s -> 2^(factor (s - max)) in place; returns the sum and the maximum (-inf: nothing to see) */
+    float (*soften)(float *s, int count, float factor, float *max);
+    /* o[r * cols + c] += sum over j of p[r * p_stride + j] * v[j][c] */
+    void (*weigh)(const float *p, int p_stride, int rows, const struct cpu_rows *v, float *o);
+    /* out = inverse (from cpu_end_row) * o */
+    void (*finish)(const float *o, int head_dim_v, float inverse, attn_dtype dtype, void *out);
+};
+
+struct cpu_isa {
+    const char *name;
+    const struct cpu_tile_kernel *tile; /* NULL: none */
+    const struct cpu_row_kernel *row;
+};
+
+/* One call of attn_forward. */
+struct cpu_job {
+    const struct attn_plan *plan;
+    const attn_problem *problem;
+    const attn_tensors *tensors;
+    char *workspace;
+};
+
+/* What a plan works out for a variant once; see cpu.c. */
+struct cpu_geometry {
+    const struct cpu_isa *isa;
+    int block_q, block_kv;
+    int64_t unit_heads, head_cuts; /* heads of a group in one unit; units per group */
+    int64_t chunks;                /* row: splits of the keys; tile: pieces of the queries */
+    size_t slot_bytes;             /* scratch of one thread */
+    size_t partial_bytes;          /* row: partial results of all units, behind the slots */
+};
+
+/* Is that name among the instruction sets compiled in? */
+bool cpu_knows_isa(const char *name);
+/* The instruction set of that name, if this CPU has it; else NULL and why. */
+const struct cpu_isa *cpu_find_isa(const char *name, attn_error *error);
+void cpu_describe(attn_device *device);
+
+/* Work out the geometry (false: the partial results would not fit in any memory); run. */
+void cpu_tile_plan(const attn_problem *problem, struct cpu_geometry *geometry);
+void cpu_tile_forward(const struct cpu_job *job, struct pool *pool);
+bool cpu_row_plan(const attn_problem *problem, struct cpu_geometry *geometry);
+void cpu_row_forward(const struct cpu_job *job, struct pool *pool);
+
+/* ---- shared by the two drivers (cpu.c) ------------------------------------------------------- */
+
+#define LOG2_E 1.44269504088896340736
+#define LN_2 0.69314718055994530942
+#define CPU_TAME_SCALE 0x1p64 /* scales between its inverse and it need no care */
+
+/* Addresses of row i of head h, key j of KV head hk, in sequence s of batch entry b. */
+const char *cpu_q_row(const struct cpu_job *job, const struct sequence *s, int64_t b, int64_t h,
+                      int64_t i);
+char *cpu_o_row(const struct cpu_job *job, const struct sequence *s, int64_t b, int64_t h,
+                int64_t i);
+struct cpu_rows cpu_k_rows(const struct cpu_job *job, const struct sequence *s, int64_t b,
+                           int64_t hk, int64_t first, int count);
+struct cpu_rows cpu_v_rows(const struct cpu_job *job, const struct sequence *s, int64_t b,
+                           int64_t hk, int64_t first, int count);
+
+/* Fills row r of an adjust for the block that begins at key `first`. */
+void cpu_adjust_row(const struct cpu_job *job, const struct sequence *s, int64_t b, int64_t h,
+                    int64_t i, int64_t first, int r, struct cpu_adjust *adjust);
+void cpu_adjust_init(const struct cpu_job *job, struct cpu_adjust *adjust);
+bool cpu_needs_adjust(const attn_problem *problem);
+
+/* The mask of row i of head h, from key `first` on. */
+const uint8_t *cpu_mask_row(const struct cpu_job *job, int64_t b, int64_t h, int64_t i,
+                            int64_t first);
+
+/* Q is multiplied by q, the scores by factor > 0 (a maximum stays a maximum). q is 1 or -1, unless
+ * the scale is 0 or so wild that factor * s could leave fp32. */
+struct cpu_scale {
+    float q, factor;
+};
+
+struct cpu_scale cpu_scale(const attn_problem *problem);
+
+/* What makes log2 units of the scores that softmax sees. */
+float cpu_softmax_factor(const attn_problem *problem);
+
+/* Instead of a factor: the row becomes zeros, whatever it holds (0 * NaN would not). */
+#define CPU_SAW_NOTHING (-1.0F)
+
+/* Ends a row: joins the sink, stores the LSE (if wanted), returns what O must be multiplied by, or
+ * CPU_SAW_NOTHING. max is a score. */
+float cpu_end_row(const struct cpu_job *job, const struct sequence *s, int64_t b, int64_t h,
+                  int64_t i, float max, float sum);
+
+size_t cpu_round_up(size_t bytes);
+char *cpu_align(void *pointer); /* up to CPU_ALIGN */
+
+#endif /* ATTN_CPU_CPU_H */

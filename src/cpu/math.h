@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * math.h - exp2, tanh and conversions over the vector primitives of one instruction set.
+ * Included by cpu_<arch>.c behind its primitives; every function is static.
+ *
+ * The primitives (vf: VL floats):
+ *   vload vstore vdup vadd vsub vmul vdiv vfma(a,b,c)=a*b+c vabs
+ *   vfma_constant(a,b,c)  the same with a constant c (a float)
+ *   vmax(a,b)        NaN in b gives NaN
+ *   vpow2(t)         the float whose exponent field is the low 8 bits of t's bits
+ *   vless(a,b,x,y)   a < b ? x : y
+ *   vany_not_equal(a,b)   true also for NaN
+ *   vsum vhighest    across the lanes (vhighest may ignore NaN)
+ *   vload_half vload_bf16 vstore_half vstore_bf16    VL 16-bit values, round to nearest even
+ *   transpose4x4(a, a_stride, b, b_stride)
+ *
+ * Invariant: NaN comes out where NaN went in.
+ */
+
+#define INLINE static inline __attribute__((always_inline))
+#define OUT_OF_LINE static __attribute__((noinline, unused)) /* not every file needs all of them */
+
+/* A loop that must become straight code, so that arrays of vectors stay in registers. */
+#define EACH(i, count) _Pragma("GCC unroll 16") for (int i = 0; i < (count); i++)
+
+/* Adding it to x in [-127, 127] leaves round(x) + 127, an exponent field, in the low bits. */
+#define EXP2_MAGIC (12582912.0F + 127.0F)
+
+/* 2^(factor * d) for factor * d <= 127, factor > 0; exactly 1 at d = 0, exactly 0 below -126.5.
+ * lowest = EXP2_LOWEST / factor. Largest relative error 1.9e-7: the polynomial's is 9e-8, the rest
+ * is rounding; the product itself is never rounded. The power is multiplied in, not added to the
+ * exponent bits, since that would turn some NaNs into numbers. */
+#define EXP2_LOWEST (-127.0F)
+
+/* `count` vectors in step: exp2 is a long chain, and independent vectors hide its latency. */
+INLINE void exp2_products(vf *x, int count, vf factor, vf lowest) {
+    enum { MOST = 8 };
+    vf t[MOST];
+    vf p[MOST];
+    EACH(i, count) {
+        x[i] = vmax(lowest, x[i]);
+    }
+    EACH(i, count) {
+        t[i] = vfma_constant(x[i], factor, EXP2_MAGIC);
+    }
+    EACH(i, count) {
+        x[i] = vfma(x[i], factor, vsub(vdup(EXP2_MAGIC), t[i]));
+    }
+    EACH(i, count) {
+        p[i] = vfma_constant(vdup(0x1.5bba14p-10F), x[i], 0x1.3cea88p-7F);
+    }
+    EACH(i, count) {
+        p[i] = vfma_constant(p[i], x[i], 0x1.c6b752p-5F);
+    }
+    EACH(i, count) {
+        p[i] = vfma_constant(p[i], x[i], 0x1.ebf9bcp-3F);
+    }
+    EACH(i, count) {
+        p[i] = vfma_constant(p[i], x[i], 0x1.62e42ap-1F);
+    }
+    EACH(i, count) {
+        p[i] = vfma_constant(p[i], x[i], 1.0F);
+    }
+    EACH(i, count) {
+        x[i] = vmul(p[i], vpow2(t[i]));
+    }
+}
+
+INLINE vf exp2_product(vf d, vf factor, vf lowest) {
+    exp2_products(&d, 1, factor, lowest);
+    return d;
+}
+
+/* tanh: an odd polynomial (error 1.6e-8) near 0, where 1 - 2 / (e^2x + 1) would cancel. */
+INLINE vf tanh_vector(vf x) {
+    const vf size = vabs(x);
+    const vf y = vmul(x, x);
+    vf p = vfma(vdup(-6.113192968e-03F), y, vdup(2.101008259e-02F));
+    p = vfma(p, y, vdup(-5.385407007e-02F));
+    p = vfma(p, y, vdup(1.333279455e-01F));
+    p = vfma(p, y, vdup(-3.333332925e-01F));
+    const vf near = vfma(vmul(p, y), x, x);
+    /* 2 log2(e) |x|, held where tanh has long been 1; NaN passes through */
+    const vf bounded = vless(vdup(20.0F), size, vdup(20.0F), size);
+    const vf e = exp2_product(bounded, vdup((float)(2.0 * LOG2_E)), vdup(EXP2_LOWEST));
+    const vf far = vsub(vdup(1.0F), vdiv(vdup(2.0F), vadd(e, vdup(1.0F))));
+    const vf signed_far = vless(x, vdup(0.0F), vsub(vdup(0.0F), far), far);
+    return vless(size, vdup(0.625F), near, signed_far);
+}
+
+/* out[i] = in[i] * factor, for a row of any dtype. */
+OUT_OF_LINE void row_to_float(attn_dtype dtype, const void *in, int count, float factor,
+                              float *out) {
+    const float *single = in;
+    const uint16_t *half = in;
+    const vf f = vdup(factor);
+    int i = 0;
+    switch (dtype) {
+    case ATTN_FP32:
+        for (; i + VL <= count; i += VL) {
+            vstore(out + i, vmul(vload(single + i), f));
+        }
+        for (; i < count; i++) {
+            out[i] = single[i] * factor;
+        }
+        break;
+    case ATTN_FP16:
+        for (; i + VL <= count; i += VL) {
+            vstore(out + i, vmul(vload_half(half + i), f));
+        }
+        for (; i < count; i++) {
+            out[i] = half_to_float(half[i]) * factor;
+        }
+        break;
+    case ATTN_BF16:
+        for (; i + VL <= count; i += VL) {
+            vstore(out + i, vmul(vload_bf16(half + i), f));
+        }
+        for (; i < count; i++) {
+            out[i] = bf16_to_float(half[i]) * factor;
+        }
+        break;
+    }
+}
+
+/* out[i] = in[i] * factor, to a row of any dtype. */
+OUT_OF_LINE void row_from_float(attn_dtype dtype, const float *in, int count, float factor,
+                                void *out) {
+    float *single = out;
+    uint16_t *half = out;
+    const vf f = vdup(factor);
+    int i = 0;
+    switch (dtype) {
+    case ATTN_FP32:
+        for (; i + VL <= count; i += VL) {
+            vstore(single + i, vmul(vload(in + i), f));
+        }
+        for (; i < count; i++) {
+            single[i] = in[i] * factor;
+        }
+        break;
+    case ATTN_FP16:
+        for (; i + VL <= count; i += VL) {
+            vstore_half(half + i, vmul(vload(in + i), f));
+        }
+        for (; i < count; i++) {
+            half[i] = float_to_half(in[i] * factor);
+        }
+        break;
+    case ATTN_BF16:
+        for (; i + VL <= count; i += VL) {
+            vstore_bf16(half + i, vmul(vload(in + i), f));
+        }
+        for (; i < count; i++) {
+            half[i] = float_to_bf16(in[i] * factor);
+        }
+        break;
+    }
+}
+
+/* The last step of a row: times what cpu_end_row returned. */
+OUT_OF_LINE void end_row(attn_dtype dtype, const float *in, int count, float inverse, void *out) {
+    if (inverse == CPU_SAW_NOTHING) {
+        memset(out, 0, (size_t)count * attn_dtype_size(dtype));
+    } else {
+        row_from_float(dtype, in, count, inverse, out);
+    }
+}
+
+/* out[c * rows_out + r] = in[r * stride + c], for rows and columns in any number; rows_out is a
+ * multiple of 4 and rows past `rows` are filled with zeros. */
+OUT_OF_LINE void transpose(const float *in, ptrdiff_t stride, ptrdiff_t rows, ptrdiff_t cols,
+                           float *out, ptrdiff_t rows_out) {
+    ptrdiff_t r = 0;
+    for (; r + 4 <= rows; r += 4) {
+        ptrdiff_t c = 0;
+        for (; c + 4 <= cols; c += 4) {
+            transpose4x4(in + r * stride + c, stride, out + c * rows_out + r, rows_out);
+        }
+        for (; c < cols; c++) {
+            for (ptrdiff_t i = 0; i < 4; i++) {
+                out[c * rows_out + r + i] = in[(r + i) * stride + c];
+            }
+        }
+    }
+    const int rest = (int)(rows - r); /* fewer than 4 */
+    for (int i = 0; i < rest; i++, r++) {
+        for (ptrdiff_t c = 0; c < cols; c++) {
+            out[c * rows_out + r] = in[r * stride + c];
+        }
+    }
+    for (; r < rows_out; r++) {
+        for (ptrdiff_t c = 0; c < cols; c++) {
+            out[c * rows_out + r] = 0.0F;
+        }
+    }
+}

@@ -1,0 +1,311 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * row.c - drives a row kernel (decode): a few query rows against a long row of keys.
+ *
+ * The keys are cut into splits of a fixed length; each gives a partial (m, l, O) per row, and the
+ * partials are combined in the order of the splits, so neither threads nor timing can change bits.
+ *
+ * Scratch of one thread:   queries (fp32) | scores
+ * Behind all threads':     partials [batch][KV head][cut][split] of m[rows], l[rows], O[rows][dim]
+ */
+#include "core/plan.h"
+#include "cpu/cpu.h"
+
+#include <math.h>
+#include <string.h>
+
+#define UNSEEN (-1.0F) /* the sum of a row that sees no key of the split: skipped, O is unwritten */
+
+struct layout {
+    size_t q, s, bytes;      /* in a thread's scratch */
+    size_t m, l, o, partial; /* in one partial result */
+};
+
+static struct layout lay_out(const attn_problem *p, const struct cpu_geometry *g) {
+    const size_t rows = (size_t)g->block_q;
+    struct layout at = {0};
+    at.s = at.q + cpu_round_up(rows * (size_t)p->head_dim * sizeof(float));
+    at.bytes = at.s + cpu_round_up(rows * (size_t)g->block_kv * sizeof(float));
+    at.l = at.m + cpu_round_up(rows * sizeof(float));
+    at.o = at.l + cpu_round_up(rows * sizeof(float));
+    at.partial = at.o + cpu_round_up(rows * (size_t)p->head_dim_v * sizeof(float));
+    return at;
+}
+
+bool cpu_row_plan(const attn_problem *p, struct cpu_geometry *g) {
+    const int64_t group = p->heads_q / p->heads_kv;
+    const int64_t queries = p->seq_q > 0 ? p->seq_q : 1;
+    g->head_cuts = 1;
+    g->unit_heads = group;
+    g->block_q = (int)(group * queries);
+    if (p->seq_kv < g->block_kv) {
+        g->block_kv = p->seq_kv > 0 ? (int)p->seq_kv : 1;
+    }
+    g->chunks = (p->seq_kv + g->block_kv - 1) / g->block_kv;
+    g->chunks = g->chunks > 0 ? g->chunks : 1;
+    const struct layout at = lay_out(p, g);
+    g->slot_bytes = at.bytes;
+    const size_t partials = (size_t)(p->batch * p->heads_kv * g->chunks);
+    return !__builtin_mul_overflow(at.partial, partials, &g->partial_bytes) &&
+           g->partial_bytes < SIZE_MAX / 2;
+}
+
+struct unit {
+    const struct cpu_job *job;
+    const struct cpu_row_kernel *kernel;
+    struct layout at;
+    struct sequence sequence;
+    int64_t batch, head_kv, heads, split;
+    int rows;
+};
+
+/* False: no rows (a packed batch may hold empty sequences). */
+static bool find_unit(const struct cpu_job *job, int64_t index, struct unit *u) {
+    const attn_problem *p = job->problem;
+    const struct cpu_geometry *g = &job->plan->cpu;
+    *u = (struct unit){.job = job, .kernel = g->isa->row, .at = lay_out(p, g)};
+    u->split = index % g->chunks;
+    u->head_kv = index / g->chunks % p->heads_kv;
+    u->batch = index / g->chunks / p->heads_kv;
+    u->heads = g->unit_heads;
+    u->sequence = sequence_of(p, job->tensors, u->batch);
+    u->rows = (int)(u->sequence.q_len * u->heads);
+    return u->rows > 0;
+}
+
+static int64_t row_query(const struct unit *u, int row) {
+    return row / u->heads;
+}
+
+static int64_t row_head(const struct unit *u, int row) {
+    return u->head_kv * u->heads + row % u->heads;
+}
+
+static char *partial_of(const struct unit *u, int64_t split) {
+    const struct cpu_geometry *g = &u->job->plan->cpu;
+    const int64_t index = (u->batch * u->job->problem->heads_kv + u->head_kv) * g->chunks + split;
+    char *partials = u->job->workspace + u->job->plan->threads * g->slot_bytes;
+    return partials + (size_t)index * u->at.partial;
+}
+
+static float *floats(char *base, size_t at) {
+    return (float *)(void *)(base + at);
+}
+
+/* ---- one split ------------------------------------------------------------------------------- */
+
+static void load_queries(const struct unit *u, float *q) {
+    const attn_problem *p = u->job->problem;
+    const float multiplier = cpu_scale(p).q;
+    for (int r = 0; r < u->rows; r++) {
+        const char *row =
+            cpu_q_row(u->job, &u->sequence, u->batch, row_head(u, r), row_query(u, r));
+        for (int64_t c = 0; c < p->head_dim; c++) {
+            q[r * p->head_dim + c] = load_element(p->dtype, row, c) * multiplier;
+        }
+    }
+}
+
+static struct cpu_rows slice(const struct cpu_rows *all, int begin, int end) {
+    struct cpu_rows part = *all;
+    part.base += begin * all->stride;
+    part.count = end - begin;
+    return part;
+}
+
+/* O of every row over the keys it sees. Those that all rows see are walked once for all; the
+ * rest row by row, so that an invisible V is never multiplied, not even by zero. */
+static void weigh_rows(const struct unit *u, const struct key_range *keys, const struct cpu_rows *v,
+                       const float *s, float *o) {
+    const int stride = u->job->plan->cpu.block_kv;
+    struct key_range common = keys[0];
+    for (int r = 1; r < u->rows; r++) {
+        common.begin = keys[r].begin > common.begin ? keys[r].begin : common.begin;
+        common.end = keys[r].end < common.end ? keys[r].end : common.end;
+    }
+    const bool shared = common.end > common.begin;
+    if (shared) {
+        const struct cpu_rows part = slice(v, (int)common.begin, (int)common.end);
+        u->kernel->weigh(s + common.begin, stride, u->rows, &part, o);
+    }
+    for (int r = 0; r < u->rows; r++) {
+        const struct key_range left = {keys[r].begin, shared ? common.begin : keys[r].end};
+        const struct key_range right = {shared ? common.end : keys[r].end, keys[r].end};
+        const struct key_range rest[2] = {left, right};
+        for (int i = 0; i < 2; i++) {
+            if (rest[i].end > rest[i].begin) {
+                const struct cpu_rows part = slice(v, (int)rest[i].begin, (int)rest[i].end);
+                u->kernel->weigh(s + (ptrdiff_t)r * stride + rest[i].begin, stride, 1, &part,
+                                 o + (ptrdiff_t)r * v->cols);
+            }
+        }
+    }
+}
+
+/* What each row sees of the split, counted from its first key; returns the span of all rows. */
+static struct key_range see_keys(const struct unit *u, int64_t first, int64_t count,
+                                 struct key_range *keys) {
+    struct key_range all = {count, 0};
+    for (int r = 0; r < u->rows; r++) {
+        const struct key_range seen =
+            visible_keys(u->job->problem, row_query(u, r), u->sequence.q_len, u->sequence.kv_len);
+        int64_t begin = seen.begin - first > 0 ? seen.begin - first : 0;
+        int64_t end = seen.end - first < count ? seen.end - first : count;
+        if (end <= begin) {
+            begin = 0;
+            end = 0;
+        } else {
+            all.begin = begin < all.begin ? begin : all.begin;
+            all.end = end > all.end ? end : all.end;
+        }
+        keys[r] = (struct key_range){begin, end};
+    }
+    return all;
+}
+
+static void adjust_rows(const struct unit *u, int64_t first, const struct key_range *keys,
+                        float *s) {
+    struct cpu_adjust adjust;
+    cpu_adjust_init(u->job, &adjust);
+    for (int r = 0; r < u->rows; r++) {
+        cpu_adjust_row(u->job, &u->sequence, u->batch, row_head(u, r), row_query(u, r), first, r,
+                       &adjust);
+        u->kernel->adjust(s + (ptrdiff_t)r * u->job->plan->cpu.block_kv + keys[r].begin,
+                          (int)keys[r].begin, (int)(keys[r].end - keys[r].begin), &adjust, r);
+    }
+}
+
+/* Without a branch, which no processor could predict: minus infinity has the bits 0xff800000. */
+static float select_score(uint8_t shown, float score) {
+    const uint32_t keep = 0U - (uint32_t)(shown != 0);
+    uint32_t bits;
+    memcpy(&bits, &score, sizeof bits);
+    bits = (bits & keep) | (0xff800000U & ~keep);
+    memcpy(&score, &bits, sizeof score);
+    return score;
+}
+
+static void hide_keys(const struct unit *u, int64_t first, const struct key_range *keys, float *s) {
+    const int64_t col = u->job->problem->mask_strides.col;
+    for (int r = 0; r < u->rows; r++) {
+        const uint8_t *mask =
+            cpu_mask_row(u->job, u->batch, row_head(u, r), row_query(u, r), first);
+        float *line = s + (ptrdiff_t)r * u->job->plan->cpu.block_kv;
+        for (int64_t j = keys[r].begin; j < keys[r].end; j++) {
+            line[j] = select_score(mask[j * col], line[j]);
+        }
+    }
+}
+
+static void run_split(void *argument, int64_t index, int slot) {
+    const struct cpu_job *job = argument;
+    const struct cpu_geometry *g = &job->plan->cpu;
+    struct unit u;
+    if (!find_unit(job, index, &u)) {
+        return;
+    }
+    char *scratch = job->workspace + (size_t)slot * g->slot_bytes;
+    char *partial = partial_of(&u, u.split);
+    float *m = floats(partial, u.at.m);
+    float *l = floats(partial, u.at.l);
+    float *o = floats(partial, u.at.o);
+    float *s = floats(scratch, u.at.s);
+    const int64_t first = u.split * g->block_kv;
+    int64_t count = u.sequence.kv_len - first;
+    count = count > g->block_kv ? g->block_kv : (count > 0 ? count : 0);
+    struct key_range keys[CPU_MAX_ROW_ROWS];
+    const struct key_range all = see_keys(&u, first, count, keys);
+    for (int r = 0; r < u.rows; r++) {
+        m[r] = -INFINITY;
+        l[r] = UNSEEN;
+    }
+    if (all.end <= all.begin) {
+        return; /* O stays unwritten */
+    }
+    memset(o, 0, (size_t)u.rows * (size_t)job->problem->head_dim_v * sizeof(float));
+    float *q = floats(scratch, u.at.q);
+    load_queries(&u, q);
+    const struct cpu_rows k = cpu_k_rows(job, &u.sequence, u.batch, u.head_kv, first, (int)count);
+    const struct cpu_rows v = cpu_v_rows(job, &u.sequence, u.batch, u.head_kv, first, (int)count);
+    const struct cpu_rows seen = slice(&k, (int)all.begin, (int)all.end);
+    u.kernel->score(q, u.rows, &seen, s + all.begin, g->block_kv);
+    if (cpu_needs_adjust(job->problem)) {
+        adjust_rows(&u, first, keys, s);
+    }
+    if (job->problem->mask) {
+        hide_keys(&u, first, keys, s);
+    }
+    const float factor = cpu_softmax_factor(job->problem);
+    for (int r = 0; r < u.rows; r++) {
+        if (keys[r].end > keys[r].begin) {
+            l[r] = u.kernel->soften(s + (ptrdiff_t)r * g->block_kv + keys[r].begin,
+                                    (int)(keys[r].end - keys[r].begin), factor, &m[r]);
+        }
+    }
+    weigh_rows(&u, keys, &v, s, o);
+}
+
+/* ---- all splits of one KV head --------------------------------------------------------------- */
+
+/* Joins the partials of row r in the first one's O; returns the row's maximum and sum. */
+static void combine_row(const struct unit *u, int r, float *max, float *sum) {
+    const struct cpu_geometry *g = &u->job->plan->cpu;
+    const int64_t cols = u->job->problem->head_dim_v;
+    const float factor = cpu_softmax_factor(u->job->problem);
+    float highest = -INFINITY;
+    bool nan = false;
+    for (int64_t split = 0; split < g->chunks; split++) {
+        const float m = floats(partial_of(u, split), u->at.m)[r];
+        highest = m > highest ? m : highest;
+        nan = nan || isnan(m);
+    }
+    float *out = floats(partial_of(u, 0), u->at.o) + r * cols;
+    if (floats(partial_of(u, 0), u->at.l)[r] == UNSEEN) {
+        memset(out, 0, (size_t)cols * sizeof(float));
+    }
+    float total = 0.0F;
+    for (int64_t split = 0; split < g->chunks; split++) {
+        char *partial = partial_of(u, split);
+        const float m = floats(partial, u->at.m)[r];
+        const float l = floats(partial, u->at.l)[r];
+        if (l == UNSEEN) {
+            continue;
+        }
+        /* scores of -inf alone weigh nothing, but their O may hold 0 * NaN */
+        const float weight = m == -INFINITY && l == 0.0F ? 0.0F : exp2f(factor * (m - highest));
+        const float *o = floats(partial, u->at.o) + r * cols;
+        total += weight * l;
+        for (int64_t c = 0; c < cols; c++) {
+            out[c] = split == 0 ? weight * o[c] : out[c] + weight * o[c];
+        }
+    }
+    *max = nan ? NAN : highest;
+    *sum = nan ? NAN : total;
+}
+
+static void combine(void *argument, int64_t index, int slot) {
+    (void)slot;
+    const struct cpu_job *job = argument;
+    const attn_problem *p = job->problem;
+    struct unit u;
+    if (!find_unit(job, index * job->plan->cpu.chunks, &u)) {
+        return;
+    }
+    for (int r = 0; r < u.rows; r++) {
+        const int64_t i = row_query(&u, r);
+        const int64_t h = row_head(&u, r);
+        float max;
+        float sum;
+        combine_row(&u, r, &max, &sum);
+        const float inverse = cpu_end_row(job, &u.sequence, u.batch, h, i, max, sum);
+        u.kernel->finish(floats(partial_of(&u, 0), u.at.o) + r * p->head_dim_v, (int)p->head_dim_v,
+                         inverse, p->dtype, cpu_o_row(job, &u.sequence, u.batch, h, i));
+    }
+}
+
+void cpu_row_forward(const struct cpu_job *job, struct pool *pool) {
+    const int64_t heads = job->problem->batch * job->problem->heads_kv;
+    void *argument = (void *)(uintptr_t)job;
+    pool_run(pool, heads * job->plan->cpu.chunks, run_split, argument);
+    pool_run(pool, heads, combine, argument);
+}

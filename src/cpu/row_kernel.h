@@ -1,0 +1,270 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * row_kernel.h - the row kernel (decode) over the vector primitives of one instruction set.
+ * Included by cpu_<arch>.c behind its primitives and math.h.
+ *
+ * K and V are read once, where they lie, and converted in registers; four query rows share each
+ * vector that was read. The dimensions are the vector dimension.
+ *
+ * ROW_KEYS and ROW_VECTORS come from the including file: what its registers can hold.
+ *
+ *     score:  4 rows x ROW_KEYS keys of dot products, summed across the lanes at the end
+ *     weigh:  4 rows x ROW_VECTORS vectors of output in registers, over WEIGH_KEYS keys at a time
+ */
+
+enum {
+    ROW_ROWS = 4,
+    WEIGH_KEYS = 16,    /* their rows of V stay in L1 while the columns are walked */
+    PREFETCH_KEYS = 16, /* ahead; into L2: prefetching into L1 was measured to hurt badly */
+};
+
+INLINE vf load_any(attn_dtype dtype, const char *row, int c) {
+    switch (dtype) {
+    case ATTN_FP16: return vload_half((const uint16_t *)(const void *)row + c);
+    case ATTN_BF16: return vload_bf16((const uint16_t *)(const void *)row + c);
+    default: return vload((const float *)(const void *)row + c);
+    }
+}
+
+INLINE void prefetch_row(const char *row, int bytes) {
+    for (int b = 0; b < bytes; b += 64) {
+        __builtin_prefetch(row + b, 0, 2);
+    }
+}
+
+/* `rows` x `keys` dot products; both are constants where this is inlined. */
+INLINE void dot_block(attn_dtype dtype, const float *q, int rows, const struct cpu_rows *k,
+                      int first, int keys, float *s, int s_stride) {
+    const char *key = k->base + first * k->stride;
+    vf sum[ROW_ROWS][ROW_KEYS];
+    EACH(r, rows) {
+        EACH(j, keys) {
+            sum[r][j] = vdup(0.0F);
+        }
+    }
+    int c = 0;
+    for (; c + VL <= k->cols; c += VL) {
+        vf x[ROW_KEYS];
+        EACH(j, keys) {
+            x[j] = load_any(dtype, key + j * k->stride, c);
+        }
+        EACH(r, rows) {
+            const vf y = vload(q + (ptrdiff_t)r * k->cols + c);
+            EACH(j, keys) {
+                sum[r][j] = vfma(y, x[j], sum[r][j]);
+            }
+        }
+    }
+    for (int r = 0; r < rows; r++) {
+        for (int j = 0; j < keys; j++) {
+            float dot = vsum(sum[r][j]);
+            for (int d = c; d < k->cols; d++) {
+                dot += q[(ptrdiff_t)r * k->cols + d] * load_element(dtype, key + j * k->stride, d);
+            }
+            s[r * s_stride + first + j] = dot;
+        }
+    }
+}
+
+INLINE void dot_keys(attn_dtype dtype, const float *q, int rows, const struct cpu_rows *k, float *s,
+                     int s_stride) {
+    const int bytes = k->cols * (int)attn_dtype_size(dtype);
+    int j = 0;
+    for (; j + ROW_KEYS <= k->count; j += ROW_KEYS) {
+        for (int i = 0; i < ROW_KEYS && j + PREFETCH_KEYS + i < k->count; i++) {
+            prefetch_row(k->base + (j + PREFETCH_KEYS + i) * k->stride, bytes);
+        }
+        dot_block(dtype, q, rows, k, j, ROW_KEYS, s, s_stride);
+    }
+    for (; j < k->count; j++) {
+        dot_block(dtype, q, rows, k, j, 1, s, s_stride);
+    }
+}
+
+INLINE void score_dtype(attn_dtype dtype, const float *q, int rows, const struct cpu_rows *k,
+                        float *s, int s_stride) {
+    int r = 0;
+    for (; r + ROW_ROWS <= rows; r += ROW_ROWS) {
+        dot_keys(dtype, q + (ptrdiff_t)r * k->cols, ROW_ROWS, k, s + r * s_stride, s_stride);
+    }
+    for (; r < rows; r++) {
+        dot_keys(dtype, q + (ptrdiff_t)r * k->cols, 1, k, s + r * s_stride, s_stride);
+    }
+}
+
+static void row_score(const float *q, int rows, const struct cpu_rows *k, float *s, int s_stride) {
+    switch (k->dtype) {
+    case ATTN_FP32: score_dtype(ATTN_FP32, q, rows, k, s, s_stride); break;
+    case ATTN_FP16: score_dtype(ATTN_FP16, q, rows, k, s, s_stride); break;
+    case ATTN_BF16: score_dtype(ATTN_BF16, q, rows, k, s, s_stride); break;
+    }
+}
+
+/* A vector of the last n < VL values, `filler` behind them. */
+INLINE vf load_part(const float *in, int n, float filler) {
+    float line[VL];
+    for (int i = 0; i < VL; i++) {
+        line[i] = i < n ? in[i] : filler;
+    }
+    return vload(line);
+}
+
+INLINE void store_part(float *out, int n, vf value) {
+    float line[VL];
+    vstore(line, value);
+    memcpy(out, line, (size_t)n * sizeof(float));
+}
+
+static void row_adjust(float *s, int first, int count, const struct cpu_adjust *adjust, int row) {
+    float iota[VL];
+    for (int i = 0; i < VL; i++) {
+        iota[i] = (float)i;
+    }
+    const vf cap = vdup(adjust->softcap);
+    const char *bias = adjust->bias_row[row];
+    for (int j = 0; j < count; j += VL) {
+        const int n = count - j < VL ? count - j : VL;
+        vf x = vmul(load_part(s + j, n, 0.0F), vdup(adjust->factor));
+        if (adjust->softcap > 0.0F) {
+            x = vmul(cap, tanh_vector(x));
+        }
+        if (adjust->alibi) {
+            const vf key = vadd(vdup((float)(first + j)), vload(iota));
+            const vf distance = vabs(vsub(vdup(adjust->diagonal[row]), key));
+            x = vsub(x, vmul(vdup(adjust->slope[row]), distance));
+        }
+        if (adjust->bias) {
+            float line[VL] = {0};
+            for (int i = 0; i < n; i++) {
+                line[i] =
+                    load_element(adjust->bias_dtype, bias, (first + j + i) * adjust->bias_col);
+            }
+            x = vadd(x, vload(line));
+        }
+        store_part(s + j, n, x);
+    }
+}
+
+static float row_soften(float *s, int count, float factor, float *max) {
+    const int whole = count / VL * VL;
+    const int rest = count - whole;
+    vf highest = load_part(s + whole, rest, -INFINITY);
+    for (int j = 0; j < whole; j += VL) {
+        highest = vmax(highest, vload(s + j));
+    }
+    *max = vhighest(highest);
+    const vf shift = vmax(vdup(-FLT_MAX), vdup(*max));
+    const vf unit = vdup(factor);
+    const vf lowest = vdup(EXP2_LOWEST / factor);
+    vf sum = vdup(0.0F);
+    int j = 0;
+    for (; j + 4 * VL <= whole; j += 4 * VL) {
+        vf p[4];
+        EACH(i, 4) {
+            p[i] = vsub(vload(s + j + i * VL), shift);
+        }
+        exp2_products(p, 4, unit, lowest);
+        EACH(i, 4) {
+            vstore(s + j + i * VL, p[i]);
+        }
+        sum = vadd(sum, vadd(vadd(p[0], p[1]), vadd(p[2], p[3])));
+    }
+    for (; j < whole; j += VL) {
+        const vf p = exp2_product(vsub(vload(s + j), shift), unit, lowest);
+        vstore(s + j, p);
+        sum = vadd(sum, p);
+    }
+    const vf d = vsub(load_part(s + whole, rest, -INFINITY), shift);
+    const vf p = exp2_product(d, unit, lowest);
+    store_part(s + whole, rest, p);
+    return vsum(vadd(sum, p));
+}
+
+/* `rows` x `vectors` of output over the keys [first, last). */
+INLINE void weigh_block(attn_dtype dtype, const float *p, int p_stride, int rows,
+                        const struct cpu_rows *v, int first, int last, int c, int vectors,
+                        float *o) {
+    vf sum[ROW_ROWS][ROW_VECTORS];
+    EACH(r, rows) {
+        EACH(i, vectors) {
+            sum[r][i] = vload(o + (ptrdiff_t)r * v->cols + c + i * VL);
+        }
+    }
+    for (int j = first; j < last; j++) {
+        vf x[ROW_VECTORS];
+        EACH(i, vectors) {
+            x[i] = load_any(dtype, v->base + j * v->stride, c + i * VL);
+        }
+        EACH(r, rows) {
+            const vf weight = vdup(p[r * p_stride + j]);
+            EACH(i, vectors) {
+                sum[r][i] = vfma(x[i], weight, sum[r][i]);
+            }
+        }
+    }
+    EACH(r, rows) {
+        EACH(i, vectors) {
+            vstore(o + (ptrdiff_t)r * v->cols + c + i * VL, sum[r][i]);
+        }
+    }
+}
+
+INLINE void weigh_rows(attn_dtype dtype, const float *p, int p_stride, int rows,
+                       const struct cpu_rows *v, int first, int last, float *o) {
+    int c = 0;
+    for (; c + ROW_VECTORS * VL <= v->cols; c += ROW_VECTORS * VL) {
+        weigh_block(dtype, p, p_stride, rows, v, first, last, c, ROW_VECTORS, o);
+    }
+    for (; c + VL <= v->cols; c += VL) {
+        weigh_block(dtype, p, p_stride, rows, v, first, last, c, 1, o);
+    }
+    for (; c < v->cols; c++) {
+        for (int r = 0; r < rows; r++) {
+            float sum = o[(ptrdiff_t)r * v->cols + c];
+            for (int j = first; j < last; j++) {
+                sum += p[r * p_stride + j] * load_element(dtype, v->base + j * v->stride, c);
+            }
+            o[(ptrdiff_t)r * v->cols + c] = sum;
+        }
+    }
+}
+
+INLINE void weigh_dtype(attn_dtype dtype, const float *p, int p_stride, int rows,
+                        const struct cpu_rows *v, float *o) {
+    const int bytes = v->cols * (int)attn_dtype_size(dtype);
+    for (int first = 0; first < v->count; first += WEIGH_KEYS) {
+        const int last = first + WEIGH_KEYS < v->count ? first + WEIGH_KEYS : v->count;
+        for (int j = last; j < last + WEIGH_KEYS && j < v->count; j++) {
+            prefetch_row(v->base + j * v->stride, bytes);
+        }
+        int r = 0;
+        for (; r + ROW_ROWS <= rows; r += ROW_ROWS) {
+            weigh_rows(dtype, p + r * p_stride, p_stride, ROW_ROWS, v, first, last,
+                       o + (ptrdiff_t)r * v->cols);
+        }
+        for (; r < rows; r++) {
+            weigh_rows(dtype, p + r * p_stride, p_stride, 1, v, first, last,
+                       o + (ptrdiff_t)r * v->cols);
+        }
+    }
+}
+
+static void row_weigh(const float *p, int p_stride, int rows, const struct cpu_rows *v, float *o) {
+    switch (v->dtype) {
+    case ATTN_FP32: weigh_dtype(ATTN_FP32, p, p_stride, rows, v, o); break;
+    case ATTN_FP16: weigh_dtype(ATTN_FP16, p, p_stride, rows, v, o); break;
+    case ATTN_BF16: weigh_dtype(ATTN_BF16, p, p_stride, rows, v, o); break;
+    }
+}
+
+static void row_finish(const float *o, int head_dim_v, float inverse, attn_dtype dtype, void *out) {
+    end_row(dtype, o, head_dim_v, inverse, out);
+}
+
+static const struct cpu_row_kernel row_kernel = {
+    .score = row_score,
+    .adjust = row_adjust,
+    .soften = row_soften,
+    .weigh = row_weigh,
+    .finish = row_finish,
+};

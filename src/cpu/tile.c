@@ -1,0 +1,338 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * tile.c - drives a tile kernel: cuts the problem into units, walks blocks of keys (see cpu.h).
+ *
+ * Rows of a unit are ordered (query, head of the group), so that a tile's rows lie close to one
+ * diagonal whatever the group's size, and K and V are packed once for all of the group's heads.
+ *
+ * Scratch of one thread:
+ *     Q tiles | O tiles | m | l | K block | V block | scores of one tile | packing lines
+ */
+#include "core/plan.h"
+#include "cpu/cpu.h"
+
+#include <math.h>
+#include <string.h>
+
+enum {
+    BLOCK_ELEMENTS = 512 * 256, /* of a block of keys: larger heads get fewer keys a block */
+    WANTED_UNITS = 32,          /* a problem with fewer heads is cut finer, to feed many cores */
+    FEWEST_ROWS = 96            /* but not below this: packing must pay */
+};
+
+static int64_t at_least(int64_t value, int64_t low) {
+    return value > low ? value : low;
+}
+
+static int64_t at_most(int64_t value, int64_t high) {
+    return value < high ? value : high;
+}
+
+static int64_t divide_up(int64_t a, int64_t b) {
+    return (a + b - 1) / b;
+}
+
+struct layout {
+    size_t q, o, m, l, k, v, s, line, bytes; /* offsets in a thread's scratch */
+    int tiles;
+};
+
+static struct layout lay_out(const attn_problem *p, const struct cpu_geometry *g) {
+    const struct cpu_tile_kernel *kernel = g->isa->tile;
+    const int d = (int)p->head_dim;
+    const int dv = (int)p->head_dim_v;
+    struct layout at = {0};
+    at.tiles = (int)divide_up(g->block_q, kernel->tile_rows);
+    const size_t tiles = (size_t)at.tiles;
+    const size_t floats = cpu_round_up(tiles * (size_t)kernel->tile_rows * sizeof(float));
+    at.o = at.q + tiles * kernel->q_bytes(d);
+    at.m = at.o + tiles * kernel->o_bytes(dv);
+    at.l = at.m + floats;
+    at.k = at.l + floats;
+    at.v = at.k + kernel->k_bytes(g->block_kv, d);
+    at.s = at.v + kernel->v_bytes(g->block_kv, dv);
+    at.line = at.s + kernel->s_bytes(g->block_kv);
+    at.bytes = at.line + kernel->row_bytes(d > dv ? d : dv);
+    return at;
+}
+
+/* Blocks follow from the shape alone. */
+void cpu_tile_plan(const attn_problem *p, struct cpu_geometry *g) {
+    const struct cpu_tile_kernel *kernel = g->isa->tile;
+    const int64_t group = p->heads_q / p->heads_kv;
+    g->head_cuts = divide_up(group, CPU_MAX_UNIT_HEADS);
+    g->unit_heads = divide_up(group, g->head_cuts);
+
+    const int64_t widest = p->head_dim > p->head_dim_v ? p->head_dim : p->head_dim_v;
+    const int64_t keys = at_least(at_most(g->block_kv, BLOCK_ELEMENTS / widest), kernel->key_step);
+    const int64_t useful = divide_up(at_least(p->seq_kv, 1), kernel->key_step) * kernel->key_step;
+    g->block_kv = (int)(at_most(keys, useful) / kernel->key_step * kernel->key_step);
+
+    const int64_t rows = at_least(p->seq_q * g->unit_heads, 1);
+    int64_t most = at_least(at_most(g->block_q, BLOCK_ELEMENTS / widest), kernel->tile_rows);
+    const int64_t lanes = at_least(p->batch * p->heads_kv * g->head_cuts, 1);
+    const int64_t wanted = divide_up(rows * lanes, WANTED_UNITS);
+    most = at_least(at_most(most, at_least(wanted, FEWEST_ROWS)), g->unit_heads);
+    g->chunks = divide_up(p->seq_q, at_least(most / g->unit_heads, 1));
+    const int64_t queries = g->chunks > 0 ? divide_up(p->seq_q, g->chunks) : 0;
+    g->block_q = (int)(queries * g->unit_heads);
+    g->slot_bytes = lay_out(p, g).bytes;
+}
+
+/* ---- one unit -------------------------------------------------------------------------------- */
+
+struct unit {
+    const struct cpu_job *job;
+    const struct cpu_geometry *geometry;
+    const struct cpu_tile_kernel *kernel;
+    struct layout at;
+    char *scratch;
+    struct sequence sequence;
+    int64_t batch, head_kv, first_head, heads; /* heads: of this unit */
+    int64_t first_query, rows;                 /* rows = queries * heads */
+};
+
+static int64_t row_query(const struct unit *u, int64_t row) {
+    return u->first_query + row / u->heads;
+}
+
+static int64_t row_head(const struct unit *u, int64_t row) {
+    return u->first_head + row % u->heads;
+}
+
+static struct cpu_tile tile_of(const struct unit *u, int index) {
+    const struct cpu_tile_kernel *kernel = u->kernel;
+    const int64_t first = (int64_t)index * kernel->tile_rows;
+    const size_t state = (size_t)first * sizeof(float);
+    return (struct cpu_tile){
+        .rows = (int)at_most(u->rows - first, kernel->tile_rows),
+        .keys = u->geometry->block_kv,
+        .q = u->scratch + u->at.q + (size_t)index * kernel->q_bytes((int)u->job->problem->head_dim),
+        .k = u->scratch + u->at.k,
+        .v = u->scratch + u->at.v,
+        .s = (float *)(void *)(u->scratch + u->at.s),
+        .o = (float *)(void *)(u->scratch + u->at.o +
+                               (size_t)index * kernel->o_bytes((int)u->job->problem->head_dim_v)),
+        .m = (float *)(void *)(u->scratch + u->at.m + state),
+        .l = (float *)(void *)(u->scratch + u->at.l + state),
+    };
+}
+
+static int tile_count(const struct unit *u) {
+    return (int)divide_up(u->rows, u->kernel->tile_rows);
+}
+
+static void begin_tiles(const struct unit *u) {
+    const attn_problem *p = u->job->problem;
+    const struct cpu_tile_kernel *kernel = u->kernel;
+    const int dv = (int)p->head_dim_v;
+    for (int t = 0; t < tile_count(u); t++) {
+        const struct cpu_tile tile = tile_of(u, t);
+        const void *rows[CPU_MAX_TILE_ROWS];
+        for (int r = 0; r < tile.rows; r++) {
+            const int64_t row = (int64_t)t * kernel->tile_rows + r;
+            rows[r] =
+                cpu_q_row(u->job, &u->sequence, u->batch, row_head(u, row), row_query(u, row));
+        }
+        kernel->pack_q(p->dtype, rows, tile.rows, (int)p->head_dim, cpu_scale(p).q,
+                       (void *)(uintptr_t)tile.q, u->scratch + u->at.line);
+        memset(tile.o, 0, kernel->o_bytes(dv));
+        for (int r = 0; r < kernel->tile_rows; r++) {
+            tile.m[r] = -INFINITY;
+            tile.l[r] = 0.0F;
+        }
+    }
+}
+
+static struct key_range cut(struct key_range keys, int64_t first, int count) {
+    const int64_t begin = at_most(at_least(keys.begin - first, 0), count);
+    const int64_t end = at_most(at_least(keys.end - first, 0), count);
+    return (struct key_range){begin, at_least(begin, end)};
+}
+
+/* The usual case, without a look at each row: both borders rise with the query, so if the first and
+ * the last row see the same keys of the block, all do. */
+static bool see_all_alike(const struct unit *u, int64_t first_row, int64_t first, int count,
+                          struct cpu_tile *tile) {
+    const attn_problem *p = u->job->problem;
+    const struct sequence *s = &u->sequence;
+    const int64_t low = row_query(u, first_row);
+    const int64_t high = row_query(u, first_row + tile->rows - 1);
+    const struct key_range a = cut(visible_keys(p, low, s->q_len, s->kv_len), first, count);
+    const struct key_range b = cut(visible_keys(p, high, s->q_len, s->kv_len), first, count);
+    if (a.begin != b.begin || a.end != b.end || a.end == a.begin) {
+        return false;
+    }
+    tile->begin = tile->full_begin = (int)a.begin;
+    tile->end = tile->full_end = (int)a.end;
+    for (int r = 0; r < u->kernel->tile_rows; r++) {
+        tile->row_begin[r] = tile->begin;
+        tile->row_end[r] = tile->end;
+    }
+    return true;
+}
+
+/* Which keys of the block [first, first + count) the tile's rows see. False: none of them. */
+static bool see_keys(const struct unit *u, int index, int64_t first, int count,
+                     struct cpu_tile *tile) {
+    tile->begin = count;
+    tile->end = 0;
+    tile->full_begin = 0;
+    tile->full_end = count;
+    const int64_t first_row = (int64_t)index * u->kernel->tile_rows;
+    if (see_all_alike(u, first_row, first, count, tile)) {
+        return tile->end > tile->begin;
+    }
+    int64_t last_query = -1;
+    struct key_range keys = {0, 0};
+    for (int r = 0; r < u->kernel->tile_rows; r++) {
+        if (r < tile->rows) { /* padding sees what the last real row sees */
+            const int64_t query = row_query(u, first_row + r);
+            if (query != last_query) {
+                keys = visible_keys(u->job->problem, query, u->sequence.q_len, u->sequence.kv_len);
+                last_query = query;
+            }
+        }
+        const struct key_range seen = cut(keys, first, count);
+        const int begin = (int)seen.begin;
+        const int end = (int)seen.end;
+        tile->row_begin[r] = begin;
+        tile->row_end[r] = end;
+        if (end > begin) {
+            tile->begin = begin < tile->begin ? begin : tile->begin;
+            tile->end = end > tile->end ? end : tile->end;
+        }
+        tile->full_begin = begin > tile->full_begin ? begin : tile->full_begin;
+        tile->full_end = end < tile->full_end ? end : tile->full_end;
+    }
+    if (tile->full_end <= tile->full_begin) { /* all of [begin, end) is to be masked */
+        tile->full_begin = tile->end;
+        tile->full_end = tile->end;
+    }
+    return tile->end > tile->begin;
+}
+
+static void adjust_tile(const struct unit *u, int index, int64_t first,
+                        const struct cpu_tile *tile) {
+    struct cpu_adjust adjust;
+    cpu_adjust_init(u->job, &adjust);
+    for (int r = 0; r < tile->rows; r++) {
+        const int64_t row = (int64_t)index * u->kernel->tile_rows + r;
+        cpu_adjust_row(u->job, &u->sequence, u->batch, row_head(u, row), row_query(u, row), first,
+                       r, &adjust);
+    }
+    u->kernel->adjust(tile, &adjust);
+}
+
+static void hide_keys(const struct unit *u, int index, int64_t first, const struct cpu_tile *tile) {
+    const uint8_t *mask[CPU_MAX_TILE_ROWS];
+    for (int r = 0; r < tile->rows; r++) {
+        const int64_t row = (int64_t)index * u->kernel->tile_rows + r;
+        mask[r] = cpu_mask_row(u->job, u->batch, row_head(u, row), row_query(u, row), first);
+    }
+    u->kernel->hide(tile, mask, u->job->problem->mask_strides.col);
+}
+
+static void run_block(const struct unit *u, int64_t first, int count) {
+    const attn_problem *p = u->job->problem;
+    const struct cpu_tile_kernel *kernel = u->kernel;
+    const struct cpu_rows k = cpu_k_rows(u->job, &u->sequence, u->batch, u->head_kv, first, count);
+    const struct cpu_rows v = cpu_v_rows(u->job, &u->sequence, u->batch, u->head_kv, first, count);
+    kernel->pack_k(&k, u->scratch + u->at.k, u->scratch + u->at.line);
+    const bool finite =
+        kernel->pack_v(&v, u->geometry->block_kv, u->scratch + u->at.v, u->scratch + u->at.line);
+    const bool adjust = cpu_needs_adjust(p);
+    const float factor = cpu_softmax_factor(p);
+    for (int t = 0; t < tile_count(u); t++) {
+        struct cpu_tile tile = tile_of(u, t);
+        if (!see_keys(u, t, first, count, &tile)) {
+            continue;
+        }
+        tile.v_finite = finite;
+        kernel->score(&tile, (int)p->head_dim);
+        if (adjust) {
+            adjust_tile(u, t, first, &tile);
+        }
+        if (p->mask) {
+            hide_keys(u, t, first, &tile);
+        }
+        kernel->soften(&tile, (int)p->head_dim_v, factor);
+        kernel->weigh(&tile, (int)p->head_dim_v);
+    }
+}
+
+static void end_tiles(const struct unit *u) {
+    const attn_problem *p = u->job->problem;
+    const struct cpu_tile_kernel *kernel = u->kernel;
+    for (int t = 0; t < tile_count(u); t++) {
+        const struct cpu_tile tile = tile_of(u, t);
+        void *out[CPU_MAX_TILE_ROWS];
+        float inverse[CPU_MAX_TILE_ROWS];
+        for (int r = 0; r < tile.rows; r++) {
+            const int64_t row = (int64_t)t * kernel->tile_rows + r;
+            const int64_t i = row_query(u, row);
+            const int64_t h = row_head(u, row);
+            inverse[r] = cpu_end_row(u->job, &u->sequence, u->batch, h, i, tile.m[r], tile.l[r]);
+            out[r] = cpu_o_row(u->job, &u->sequence, u->batch, h, i);
+        }
+        kernel->finish(&tile, (int)p->head_dim_v, inverse, p->dtype, out, u->scratch + u->at.line);
+    }
+}
+
+/* The keys that any of the unit's queries sees; both borders rise with the query. */
+static struct key_range unit_keys(const struct unit *u) {
+    const attn_problem *p = u->job->problem;
+    const struct sequence *s = &u->sequence;
+    struct key_range all = {s->kv_len, 0};
+    for (int64_t i = u->first_query; i < u->first_query + u->rows / u->heads; i++) {
+        const struct key_range keys = visible_keys(p, i, s->q_len, s->kv_len);
+        if (keys.end > keys.begin) {
+            all.begin = at_most(all.begin, keys.begin);
+            all.end = at_least(all.end, keys.end);
+        }
+    }
+    return all;
+}
+
+/* The last chunk comes first: under a causal mask it is the longest. */
+static bool find_unit(struct unit *u, int64_t index) {
+    const attn_problem *p = u->job->problem;
+    const struct cpu_geometry *g = u->geometry;
+    const int64_t group = p->heads_q / p->heads_kv;
+    const int64_t cut = index % g->head_cuts;
+    index /= g->head_cuts;
+    u->head_kv = index % p->heads_kv;
+    index /= p->heads_kv;
+    u->batch = index % p->batch;
+    const int64_t chunk = g->chunks - 1 - index / p->batch;
+    u->first_head = u->head_kv * group + cut * g->unit_heads;
+    u->heads = at_most(g->unit_heads, group - cut * g->unit_heads);
+    u->sequence = sequence_of(p, u->job->tensors, u->batch);
+    const int64_t queries = g->block_q / g->unit_heads;
+    u->first_query = chunk * queries;
+    u->rows = at_most(queries, u->sequence.q_len - u->first_query) * u->heads;
+    return u->rows > 0 && u->heads > 0;
+}
+
+static void run_unit(void *argument, int64_t index, int slot) {
+    const struct cpu_job *job = argument;
+    struct unit u = {.job = job, .geometry = &job->plan->cpu, .kernel = job->plan->cpu.isa->tile};
+    if (!find_unit(&u, index)) {
+        return; /* a short sequence of a packed batch */
+    }
+    u.at = lay_out(job->problem, u.geometry);
+    u.scratch = job->workspace + (size_t)slot * u.geometry->slot_bytes;
+    begin_tiles(&u);
+    const struct key_range keys = unit_keys(&u);
+    const int64_t step = u.geometry->block_kv;
+    for (int64_t first = keys.begin; first < keys.end; first += step) {
+        run_block(&u, first, (int)at_most(step, keys.end - first));
+    }
+    end_tiles(&u);
+}
+
+void cpu_tile_forward(const struct cpu_job *job, struct pool *pool) {
+    const struct cpu_geometry *g = &job->plan->cpu;
+    const int64_t units = g->chunks * job->problem->batch * job->problem->heads_kv * g->head_cuts;
+    pool_run(pool, units, run_unit, (void *)(uintptr_t)job);
+}

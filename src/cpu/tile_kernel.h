@@ -1,0 +1,430 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * tile_kernel.h - the tile kernel in fp32 over the vector primitives of one instruction set.
+ * Included by cpu_<arch>.c behind its primitives and math.h.
+ *
+ * Query rows are the vector dimension, so maximum, sum and rescaling are plain vertical
+ * operations, and one matrix product serves both sides:
+ *
+ *     C[NB][MR] = [C +] sum over k of B[k][NB] * A[k][MR]      MR = MV * VL rows
+ *
+ *     score:  A = Q^T [d][MR]     B = K panel [d][NB keys]     C = S^T [key][MR]
+ *     weigh:  A = P^T [key][MR]   B = V panel [key][NB dims]   C = O^T [dim][MR]
+ *
+ *     packed Q  [head_dim][MR]
+ *     packed K  [keys / NB] panels of [head_dim][NB]
+ *     packed V  [head_dim_v / NB] panels of [keys][NB]
+ *
+ * fp16 and bf16 become fp32 while they are packed; P is never rounded.
+ * MV, NB and EXP_KEYS (keys exponentiated at a time) come from the including file. An instruction
+ * set may bring a product of its own for full tiles (HAVE_GEMM_FULL).
+ */
+
+enum { MR = MV * VL };
+
+/* vectors <= MV: a tile with few real rows need not multiply the padding. */
+INLINE void gemm_vectors(const float *a, const float *b, int k, float *c, bool add, int vectors) {
+    vf sum[NB][MV];
+    EACH(n, NB) {
+        EACH(v, vectors) {
+            sum[n][v] = vdup(0.0F);
+        }
+    }
+    for (int i = 0; i < k; i++, a += MR, b += NB) {
+        vf row[MV];
+        EACH(v, vectors) {
+            row[v] = vload(a + v * VL);
+        }
+        EACH(n, NB) {
+            const vf scalar = vdup(b[n]);
+            EACH(v, vectors) {
+                sum[n][v] = vfma(row[v], scalar, sum[n][v]);
+            }
+        }
+    }
+    EACH(n, NB) {
+        EACH(v, vectors) {
+            float *at = c + n * MR + v * VL;
+            vstore(at, add ? vadd(vload(at), sum[n][v]) : sum[n][v]);
+        }
+    }
+}
+
+#ifndef HAVE_GEMM_FULL
+static void gemm_full(const float *a, const float *b, int k, float *c, bool add) {
+    gemm_vectors(a, b, k, c, add, MV);
+}
+#endif
+
+/* rows: how many of the MR are real. */
+static void gemm_panel(const float *a, const float *b, int k, float *c, bool add, int rows) {
+    if (MV > 1 && rows <= VL) {
+        gemm_vectors(a, b, k, c, add, 1);
+    } else {
+        gemm_full(a, b, k, c, add);
+    }
+}
+
+/* ---- sizes ----------------------------------------------------------------------------------- */
+
+static size_t float_bytes(size_t count) {
+    return cpu_round_up(count * sizeof(float));
+}
+
+static int panels(int count) {
+    return (count + NB - 1) / NB;
+}
+
+static size_t tile_q_bytes(int head_dim) {
+    return float_bytes((size_t)head_dim * MR);
+}
+
+static size_t tile_k_bytes(int keys, int head_dim) {
+    return float_bytes((size_t)panels(keys) * NB * (size_t)head_dim);
+}
+
+static size_t tile_v_bytes(int keys, int head_dim_v) {
+    return float_bytes((size_t)panels(head_dim_v) * NB * (size_t)keys);
+}
+
+static size_t tile_s_bytes(int keys) {
+    return float_bytes((size_t)panels(keys) * NB * MR);
+}
+
+static size_t tile_o_bytes(int head_dim_v) {
+    return float_bytes((size_t)panels(head_dim_v) * NB * MR);
+}
+
+static size_t tile_row_bytes(int cols) {
+    return float_bytes((size_t)MR * (size_t)cols + NB); /* one row is padded to NB */
+}
+
+/* ---- packing --------------------------------------------------------------------------------- */
+
+static void tile_pack_q(attn_dtype dtype, const void *const *rows, int count, int head_dim,
+                        float multiplier, void *packed, void *scratch) {
+    float *line = scratch;
+    for (int r = 0; r < count; r++) {
+        row_to_float(dtype, rows[r], head_dim, multiplier, line + (ptrdiff_t)r * head_dim);
+    }
+    transpose(line, head_dim, count, head_dim, packed, MR);
+}
+
+static void tile_pack_k(const struct cpu_rows *k, void *packed, void *scratch) {
+    float *out = packed;
+    for (int first = 0; first < k->count; first += NB, out += (ptrdiff_t)NB * k->cols) {
+        const int count = k->count - first < NB ? k->count - first : NB;
+        const char *row = k->base + first * k->stride;
+        const float *in = (const float *)(const void *)row;
+        ptrdiff_t stride = k->stride / (ptrdiff_t)sizeof(float);
+        if (k->dtype != ATTN_FP32) {
+            float *line = scratch;
+            for (int r = 0; r < count; r++) {
+                row_to_float(k->dtype, row + r * k->stride, k->cols, 1.0F,
+                             line + (ptrdiff_t)r * k->cols);
+            }
+            in = line;
+            stride = k->cols;
+        }
+        transpose(in, stride, count, k->cols, out, NB);
+    }
+}
+
+static bool tile_pack_v(const struct cpu_rows *v, int keys, void *packed, void *scratch) {
+    float *line = scratch;
+    const int padded = panels(v->cols) * NB;
+    const vf zero = vdup(0.0F);
+    vf residue = zero; /* becomes NaN as soon as NaN * 0 or Inf * 0 is added */
+    for (int j = 0; j < v->count; j++) {
+        row_to_float(v->dtype, v->base + j * v->stride, v->cols, 1.0F, line);
+        for (int c = v->cols; c < padded; c++) {
+            line[c] = 0.0F;
+        }
+        for (int c = 0; c < padded; c += NB) {
+            float *out = (float *)packed + (ptrdiff_t)c * keys + (ptrdiff_t)j * NB;
+            memcpy(out, line + c, NB * sizeof(float));
+        }
+        int c = 0;
+        for (; c + VL <= padded; c += VL) {
+            residue = vfma(vload(line + c), zero, residue);
+        }
+        for (; c < padded; c++) {
+            residue = vfma(vdup(line[c]), zero, residue);
+        }
+    }
+    return !vany_not_equal(residue, zero);
+}
+
+/* ---- one tile, one block --------------------------------------------------------------------- */
+
+/* A dot product is summed in pieces: one long chain of additions would make up to twice the error,
+ * and errors of the scores are what the error of an fp32 result mostly consists of. */
+static int score_piece(int head_dim) {
+    return head_dim < 64 ? (head_dim + 15) / 16 * 4 : 32;
+}
+
+static void tile_score(const struct cpu_tile *tile, int head_dim) {
+    const float *q = tile->q;
+    const float *k = tile->k;
+    const int piece = score_piece(head_dim);
+    for (int panel = tile->begin / NB; panel * NB < tile->end; panel++) {
+        for (int d = 0; d < head_dim; d += piece) {
+            const int count = head_dim - d < piece ? head_dim - d : piece;
+            gemm_panel(q + d * MR, k + (ptrdiff_t)panel * NB * head_dim + d * NB, count,
+                       tile->s + panel * NB * MR, d > 0, tile->rows);
+        }
+    }
+}
+
+/* Bias of all rows for `count` <= ADJUST_KEYS keys from `first`, as [key][MR]. */
+enum { ADJUST_KEYS = 16 };
+
+static void gather_bias(const struct cpu_adjust *adjust, int first, int count, float *out) {
+    float lines[MR * ADJUST_KEYS];
+    const int64_t size = (int64_t)attn_dtype_size(adjust->bias_dtype);
+    for (int r = 0; r < MR; r++) {
+        const char *row = adjust->bias_row[r];
+        float *line = lines + r * ADJUST_KEYS;
+        if (row == NULL) {
+            memset(line, 0, ADJUST_KEYS * sizeof *line);
+        } else if (adjust->bias_col == 1) {
+            row_to_float(adjust->bias_dtype, row + first * size, count, 1.0F, line);
+        } else {
+            for (int j = 0; j < count; j++) {
+                line[j] = load_element(adjust->bias_dtype, row, (first + j) * adjust->bias_col);
+            }
+        }
+    }
+    transpose(lines, ADJUST_KEYS, MR, count, out, MR);
+}
+
+/* A NaN bias of an invisible key is masked later, with the rest of its score. */
+static void tile_adjust(const struct cpu_tile *tile, const struct cpu_adjust *adjust) {
+    float bias[ADJUST_KEYS * MR];
+    const vf cap = vdup(adjust->softcap);
+    for (int first = tile->begin; first < tile->end; first += ADJUST_KEYS) {
+        const int count = tile->end - first < ADJUST_KEYS ? tile->end - first : ADJUST_KEYS;
+        if (adjust->bias) {
+            gather_bias(adjust, first, count, bias);
+        }
+        for (int j = 0; j < count; j++) {
+            const vf key = vdup((float)(first + j));
+            for (int v = 0; v < MR; v += VL) {
+                float *at = tile->s + (first + j) * MR + v;
+                vf s = vmul(vload(at), vdup(adjust->factor));
+                if (adjust->softcap > 0.0F) {
+                    s = vmul(cap, tanh_vector(s));
+                }
+                if (adjust->alibi) {
+                    const vf distance = vabs(vsub(vload(adjust->diagonal + v), key));
+                    s = vsub(s, vmul(vload(adjust->slope + v), distance));
+                }
+                if (adjust->bias) {
+                    s = vadd(s, vload(bias + j * MR + v));
+                }
+                vstore(at, s);
+            }
+        }
+    }
+}
+
+/* The mask of real rows for `count` <= ADJUST_KEYS keys from `first`, as [key][MR]. */
+static void gather_mask(const uint8_t *const *mask, int rows, int64_t col, int first, int count,
+                        float *out) {
+    float lines[MR * ADJUST_KEYS] = {0};
+    for (int r = 0; r < rows; r++) {
+        const uint8_t *row = mask[r] + first * col;
+        float *line = lines + r * ADJUST_KEYS;
+        if (col == 1 && count == ADJUST_KEYS) {
+            for (int j = 0; j < ADJUST_KEYS; j++) {
+                line[j] = (float)row[j];
+            }
+        } else {
+            for (int j = 0; j < count; j++) {
+                line[j] = (float)row[j * col];
+            }
+        }
+    }
+    transpose(lines, ADJUST_KEYS, MR, count, out, MR);
+}
+
+static void tile_hide(const struct cpu_tile *tile, const uint8_t *const *mask, int64_t col) {
+    float shown[ADJUST_KEYS * MR];
+    const vf zero = vdup(0.0F), hidden = vdup(-INFINITY);
+    for (int first = tile->begin; first < tile->end; first += ADJUST_KEYS) {
+        const int count = tile->end - first < ADJUST_KEYS ? tile->end - first : ADJUST_KEYS;
+        gather_mask(mask, tile->rows, col, first, count, shown);
+        for (int i = 0; i < count * MR; i += VL) {
+            float *at = tile->s + (ptrdiff_t)first * MR + i;
+            vstore(at, vless(zero, vload(shown + i), vload(at), hidden));
+        }
+    }
+}
+
+/* Sets the scores that a row does not see to -inf. */
+static void mask_keys(const struct cpu_tile *tile, int begin, int end) {
+    float low[MR];
+    float high[MR];
+    for (int r = 0; r < MR; r++) {
+        low[r] = (float)tile->row_begin[r];
+        high[r] = (float)tile->row_end[r];
+    }
+    const vf hidden = vdup(-INFINITY);
+    for (int j = begin; j < end; j++) {
+        const vf key = vdup((float)j);
+        for (int v = 0; v < MR; v += VL) {
+            float *at = tile->s + j * MR + v;
+            const vf s = vless(key, vload(high + v), vload(at), hidden);
+            vstore(at, vless(key, vload(low + v), hidden, s));
+        }
+    }
+}
+
+/* O and l of the tile times alpha, where the maximum has moved. */
+static void rescale(const struct cpu_tile *tile, int head_dim_v, const vf *alpha) {
+    EACH(v, MV) {
+        vstore(tile->l + v * VL, vmul(vload(tile->l + v * VL), alpha[v]));
+    }
+    for (int c = 0; c < head_dim_v; c++) {
+        EACH(v, MV) {
+            float *at = tile->o + (ptrdiff_t)c * MR + v * VL;
+            vstore(at, vmul(vload(at), alpha[v]));
+        }
+    }
+}
+
+/* `keys` rows of scores from s on; sum += their probabilities. */
+INLINE void exponentiate_keys(float *s, int keys, vf factor, vf lowest, const vf *max, vf *sum) {
+    vf p[EXP_KEYS * MV];
+    EACH(i, keys * MV) {
+        p[i] = vsub(vload(s + i * VL), max[i % MV]);
+    }
+    exp2_products(p, keys * MV, factor, lowest);
+    EACH(v, MV) {
+        vf part = p[v]; /* keys first: shorter chains of additions */
+        vstore(s + v * VL, p[v]);
+        EACH(j, keys - 1) {
+            part = vadd(part, p[(j + 1) * MV + v]);
+            vstore(s + (j + 1) * MR + v * VL, p[(j + 1) * MV + v]);
+        }
+        sum[v] = vadd(sum[v], part);
+    }
+}
+
+INLINE void exponentiate(const struct cpu_tile *tile, vf factor, vf lowest, const vf *max) {
+    vf sum[MV]; /* of this block only: one chain over very many keys would stop growing */
+    EACH(v, MV) {
+        sum[v] = vdup(0.0F);
+    }
+    int j = tile->begin;
+    for (; j + EXP_KEYS <= tile->end; j += EXP_KEYS) {
+        exponentiate_keys(tile->s + j * MR, EXP_KEYS, factor, lowest, max, sum);
+    }
+    for (; j < tile->end; j++) {
+        exponentiate_keys(tile->s + j * MR, 1, factor, lowest, max, sum);
+    }
+    EACH(v, MV) {
+        vstore(tile->l + v * VL, vadd(vload(tile->l + v * VL), sum[v]));
+    }
+}
+
+/* Scores become probabilities relative to the running maximum. A row that has seen nothing keeps
+ * m = -inf; the largest negative number then stands in for it, so that -inf - m stays -inf. */
+static void tile_soften(const struct cpu_tile *tile, int head_dim_v, float factor) {
+    mask_keys(tile, tile->begin, tile->full_begin);
+    mask_keys(tile, tile->full_end, tile->end);
+    vf highest[MV];
+    EACH(v, MV) {
+        highest[v] = vload(tile->m + v * VL);
+    }
+    for (int j = tile->begin; j < tile->end; j += 2) { /* two at a time halve the chain */
+        const float *s = tile->s + j * MR;
+        const float *next = j + 1 < tile->end ? s + MR : s;
+        EACH(v, MV) {
+            highest[v] = vmax(highest[v], vmax(vload(s + v * VL), vload(next + v * VL)));
+        }
+    }
+    const vf unit = vdup(factor);
+    const vf lowest = vdup(EXP2_LOWEST / factor);
+    vf max[MV];
+    vf alpha[MV];
+    bool moved = false;
+    EACH(v, MV) {
+        max[v] = vmax(vdup(-FLT_MAX), highest[v]);
+        alpha[v] = exp2_product(vsub(vload(tile->m + v * VL), max[v]), unit, lowest);
+        moved = moved || vany_not_equal(alpha[v], vdup(1.0F));
+        vstore(tile->m + v * VL, highest[v]);
+    }
+    if (moved) {
+        rescale(tile, head_dim_v, alpha);
+    }
+    exponentiate(tile, unit, lowest, max);
+}
+
+/* Where V holds NaN or Inf, a zero probability of a masked key must not touch it. */
+static void weigh_visible(const struct cpu_tile *tile, int head_dim_v) {
+    const float *v = tile->v;
+    for (int c = 0; c < head_dim_v; c++) {
+        const float *column = v + (ptrdiff_t)(c / NB * NB) * tile->keys + c % NB;
+        for (int r = 0; r < tile->rows; r++) {
+            float sum = tile->o[(ptrdiff_t)c * MR + r];
+            for (int j = tile->row_begin[r]; j < tile->row_end[r]; j++) {
+                sum += tile->s[j * MR + r] * column[(ptrdiff_t)j * NB];
+            }
+            tile->o[(ptrdiff_t)c * MR + r] = sum;
+        }
+    }
+}
+
+static void tile_weigh(const struct cpu_tile *tile, int head_dim_v) {
+    const bool masked = tile->full_begin > tile->begin || tile->full_end < tile->end;
+    if (masked && !tile->v_finite) {
+        weigh_visible(tile, head_dim_v);
+        return;
+    }
+    const float *v = (const float *)tile->v + (ptrdiff_t)tile->begin * NB;
+    for (int panel = 0; panel < panels(head_dim_v); panel++) {
+        gemm_panel(tile->s + tile->begin * MR, v + (ptrdiff_t)panel * tile->keys * NB,
+                   tile->end - tile->begin, tile->o + (ptrdiff_t)panel * NB * MR, true, tile->rows);
+    }
+}
+
+static void tile_finish(const struct cpu_tile *tile, int head_dim_v, const float *inverse,
+                        attn_dtype dtype, void *const *out, void *scratch) {
+    float *lines = scratch;
+    int c = 0;
+    for (; c + 4 <= head_dim_v; c += 4) {
+        for (int r = 0; r < MR; r += 4) {
+            transpose4x4(tile->o + (ptrdiff_t)c * MR + r, MR, lines + (ptrdiff_t)r * head_dim_v + c,
+                         head_dim_v);
+        }
+    }
+    for (; c < head_dim_v; c++) {
+        for (int r = 0; r < MR; r++) {
+            lines[(ptrdiff_t)r * head_dim_v + c] = tile->o[(ptrdiff_t)c * MR + r];
+        }
+    }
+    for (int r = 0; r < tile->rows; r++) {
+        end_row(dtype, lines + (ptrdiff_t)r * head_dim_v, head_dim_v, inverse[r], out[r]);
+    }
+}
+
+static const struct cpu_tile_kernel tile_kernel = {
+    .tile_rows = MR,
+    .key_step = NB,
+    .q_bytes = tile_q_bytes,
+    .k_bytes = tile_k_bytes,
+    .v_bytes = tile_v_bytes,
+    .s_bytes = tile_s_bytes,
+    .o_bytes = tile_o_bytes,
+    .row_bytes = tile_row_bytes,
+    .pack_q = tile_pack_q,
+    .pack_k = tile_pack_k,
+    .pack_v = tile_pack_v,
+    .score = tile_score,
+    .adjust = tile_adjust,
+    .hide = tile_hide,
+    .soften = tile_soften,
+    .weigh = tile_weigh,
+    .finish = tile_finish,
+};

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * cuda.h - the CUDA backend: a device behind a driver table, its loaded kernels, and launches.
+ *
+ * Invariant: everything that allocates, loads or compiles happens when a plan is made; a forward
+ * call makes one launch on the caller's stream and can be captured into a graph.
+ */
+#ifndef ATTN_CUDA_CUDA_H
+#define ATTN_CUDA_CUDA_H
+
+#include "core/internal.h"
+#include "kernels/common/args.h"
+
+struct cuda;    /* a device */
+struct variant; /* core/plan.h */
+
+/* A kernel that is loaded, and for good: it is unloaded with its context. */
+struct cuda_kernel;
+
+enum { CUDA_MAPS = 4 }; /* of Q, K, V and O, in the order of struct attn_tma_args */
+
+/* What a plan needs to launch. The pointers in `args` are filled in by each call, and so are the
+ * addresses in the maps: those of a plan are of no memory. They lie here as bytes, since a plan is
+ * aligned no better than malloc does. */
+struct cuda_geometry {
+    const struct cuda_kernel *kernel;
+    unsigned grid[3], block, shared_bytes;
+    unsigned cluster;  /* blocks of one, in the first dimension; 0: none */
+    bool begins_early; /* before the kernel in front of it has ended; it waits for that itself */
+    bool has_maps;     /* the kernel takes struct attn_tma_args; else struct attn_args */
+    size_t workspace;  /* bytes of counters, and of what parts leave behind; 0: none */
+    unsigned char maps[CUDA_MAPS][sizeof(struct attn_tensor_map)];
+    struct attn_args args;
+};
+
+/* Device `ordinal` of the driver at `path` (NULL: the default). ATTN_UNSUPPORTED and the reason
+ * where there is none that libattn can drive. */
+attn_status cuda_open(struct cuda **cuda, int ordinal, const char *path, attn_error *error);
+void cuda_close(struct cuda *cuda);
+
+void cuda_describe(const struct cuda *cuda, attn_device *device);
+void *cuda_driver_function(const struct cuda *cuda, const char *name);
+
+/* Whether code for `arch` ("sm_80": and newer; "sm_90a": that one alone) is for the device. */
+bool cuda_runs(const struct cuda *cuda, const char *arch);
+
+/* The clauses that only GPU variants have: mask, head_dim, alignment, strides, size of the grid,
+ * and whether the device can run it. */
+attn_status cuda_applies(const struct cuda *cuda, const struct variant *variant,
+                         const attn_problem *resolved, attn_error *error);
+
+/* Loads the variant's kernel unless that was done before, and works out the launch. */
+attn_status cuda_plan(struct cuda *cuda, struct variant *variant, const attn_problem *resolved,
+                      struct cuda_geometry *geometry, attn_error *error);
+
+/* Unloads; NULL is fine. */
+void cuda_unload(struct cuda *cuda, struct cuda_kernel *kernel);
+
+attn_status cuda_forward(struct cuda *cuda, const char *name, const attn_problem *resolved,
+                         const struct cuda_geometry *geometry, const attn_tensors *tensors,
+                         void *workspace, void *stream, attn_error *error);
+
+#endif /* ATTN_CUDA_CUDA_H */

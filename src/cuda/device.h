@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * device.h - what cuda.c and plan.c know about a device.
+ */
+#ifndef ATTN_CUDA_DEVICE_H
+#define ATTN_CUDA_DEVICE_H
+
+#include <pthread.h>
+#include <sys/types.h>
+
+#include "cuda/cuda.h"
+#include "cuda/driver.h"
+
+/* On a page of its own, which a forked child finds wiped. Where the system does not wipe, the
+ * process number tells; it costs a system call, and another pid namespace may use it again. */
+struct birthmark {
+    bool ours;
+    bool wiped; /* in a forked child */
+    pid_t process;
+};
+
+struct cuda {
+    struct driver driver;
+    cu_device device;
+    char name[96];
+    int major, minor; /* compute capability */
+    int units;        /* multiprocessors */
+    int shared;       /* bytes of shared memory that a block can opt in to */
+    size_t memory;
+    struct birthmark *birthmark; /* tells a forked child from the process that opened it */
+    pthread_mutex_t lock;        /* of `primary` */
+    pthread_mutex_t load_lock;   /* of every variant's kernel */
+    cu_context primary;          /* retained when it was first needed, else NULL */
+};
+
+/* "what: CUDA error ..." */
+attn_status cuda_fail(const struct cuda *cuda, cu_result code, attn_error *error, const char *what);
+
+/* Makes a context of our device current; *pushed says whether cuda_leave() has to undo it. */
+attn_status cuda_enter(struct cuda *cuda, bool *pushed, attn_error *error);
+void cuda_leave(const struct cuda *cuda, bool pushed);
+
+/* Loads the variant's kernel into variant->kernel, and that into the current context, unless it is
+ * there. Legal while a stream is captured. */
+attn_status cuda_load(struct cuda *cuda, struct variant *variant, attn_error *error);
+
+/* ---- maps.c ----------------------------------------------------------------------------- */
+
+/* Whether tensor maps can describe the problem's Q, K, V and O, whose strides are multiples of 16
+ * bytes. */
+attn_status maps_check(const attn_problem *resolved, attn_error *error);
+
+/* Maps of boxes of so many query rows and keys, over memory that is not there. A context is
+ * current. */
+attn_status maps_encode(struct cuda *cuda, const attn_problem *resolved, int rows_q, int rows_kv,
+                        struct cuda_geometry *geometry, attn_error *error);
+
+/* Copies the plan's maps into the arguments of a launch, with the addresses of its tensors. */
+cu_result maps_fill(const struct cuda *cuda, const struct cuda_geometry *geometry,
+                    struct attn_tma_args *args);
+
+#endif /* ATTN_CUDA_DEVICE_H */

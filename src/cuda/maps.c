@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * maps.c - tensor maps of Q, K, V and O: how a kernel that copies boxes of a tensor is told
+ * where it lies. Dimensions are (column, row, head, batch), with packed sequences (column, row of
+ * all, head, 1); a box is 64 columns of as many rows as a tile has.
+ *
+ * Invariant: maps are made with the plan, over memory that is not there; a call puts the addresses
+ * in and changes nothing else. What maps_check has passed is never refused by the driver.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "cuda/device.h"
+
+enum {
+    RANK = 4,
+    BOX_COLUMNS = 64, /* 128 bytes: what is swizzled */
+    BOX_ROWS_O = 64,  /* of a warpgroup, which stores its own rows */
+    MAP_BYTES = 16    /* strides and addresses are multiples */
+};
+
+static const int64_t STRIDE_END = (int64_t)1 << 40; /* in bytes */
+
+/* Aligned as the driver wants an address to be. */
+static char *stand_in(void) {
+    return (char *)(uintptr_t)(1 << 20);
+}
+
+struct tensor {
+    const char *name;
+    int64_t columns, rows, heads, batches;
+    const attn_strides *strides;
+};
+
+static void list_tensors(const attn_problem *p, struct tensor tensors[CUDA_MAPS]) {
+    const int64_t rows_q = p->packed ? p->total_q : p->seq_q;
+    const int64_t rows_kv = p->packed ? p->total_kv : p->seq_kv;
+    const int64_t batches = p->packed ? 1 : p->batch;
+    const struct tensor all[CUDA_MAPS] = {
+        {"q", p->head_dim, rows_q, p->heads_q, batches, &p->q},
+        {"k", p->head_dim, rows_kv, p->heads_kv, batches, &p->k},
+        {"v", p->head_dim_v, rows_kv, p->heads_kv, batches, &p->v},
+        {"o", p->head_dim_v, rows_q, p->heads_q, batches, &p->o},
+    };
+    memcpy(tensors, all, sizeof all);
+}
+
+/* Nothing will be read of it or written to it. */
+static bool is_empty(const struct tensor *t) {
+    return t->columns < 1 || t->rows < 1 || t->heads < 1 || t->batches < 1;
+}
+
+/* A stride between things of which there is one does not matter. */
+static attn_status check_stride(const struct tensor *t, const char *name, int64_t stride,
+                                int64_t count, int64_t bytes, attn_error *error) {
+    if (count <= 1 || is_empty(t) || (stride > 0 && stride < STRIDE_END / bytes)) {
+        return ATTN_OK;
+    }
+    return attn_fail(error, ATTN_UNSUPPORTED, "%s.%s = %lld elements, it takes 1 to %lld", t->name,
+                     name, (long long)stride, (long long)(STRIDE_END / bytes - 1));
+}
+
+attn_status maps_check(const attn_problem *p, attn_error *error) {
+    struct tensor tensors[CUDA_MAPS];
+    const int64_t bytes = (int64_t)attn_dtype_size(p->dtype);
+    attn_status status = ATTN_OK;
+    list_tensors(p, tensors);
+    for (int i = 0; i < CUDA_MAPS && status == ATTN_OK; i++) {
+        const struct tensor *t = &tensors[i];
+        status = check_stride(t, "batch", t->strides->batch, t->batches, bytes, error);
+        if (status == ATTN_OK) {
+            status = check_stride(t, "head", t->strides->head, t->heads, bytes, error);
+        }
+        if (status == ATTN_OK) {
+            status = check_stride(t, "row", t->strides->row, t->rows, bytes, error);
+        }
+    }
+    return status;
+}
+
+/* A map has no dimension of 0, and no stride that breaks a rule, used or not. */
+static cu_result encode(const struct cuda *cuda, const struct tensor *t, attn_dtype dtype, int rows,
+                        struct attn_tensor_map *map) {
+    const int64_t bytes = (int64_t)attn_dtype_size(dtype);
+    const int64_t row_bytes = (t->columns * bytes + MAP_BYTES - 1) / MAP_BYTES * MAP_BYTES;
+    const int64_t counts[RANK] = {t->columns, t->rows, t->heads, t->batches};
+    const int64_t steps[RANK] = {1, t->strides->row, t->strides->head, t->strides->batch};
+    const uint32_t box[RANK] = {BOX_COLUMNS, (uint32_t)rows, 1, 1};
+    const uint32_t element_strides[RANK] = {1, 1, 1, 1};
+    uint64_t dims[RANK], strides[RANK - 1];
+    for (int i = 0; i < RANK; i++) {
+        const int64_t count = is_empty(t) && (i > 0 || counts[i] < 1) ? 1 : counts[i];
+        dims[i] = (uint64_t)count;
+        if (i > 0) {
+            strides[i - 1] = (uint64_t)(count > 1 ? steps[i] * bytes : row_bytes);
+        }
+    }
+    return cuda->driver.cuTensorMapEncodeTiled(
+        map, dtype == ATTN_FP16 ? CU_MAP_FP16 : CU_MAP_BF16, RANK, stand_in(), dims, strides, box,
+        element_strides, CU_MAP_INTERLEAVE_NONE, CU_MAP_SWIZZLE_128B, CU_MAP_PROMOTE_L2_128B,
+        CU_MAP_FILL_ZEROS);
+}
+
+attn_status maps_encode(struct cuda *cuda, const attn_problem *p, int rows_q, int rows_kv,
+                        struct cuda_geometry *geometry, attn_error *error) {
+    const int rows[CUDA_MAPS] = {rows_q, rows_kv, rows_kv, BOX_ROWS_O};
+    struct tensor tensors[CUDA_MAPS];
+    list_tensors(p, tensors);
+    for (int i = 0; i < CUDA_MAPS; i++) {
+        struct attn_tensor_map map;
+        const cu_result code = encode(cuda, &tensors[i], p->dtype, rows[i], &map);
+        if (code != CU_SUCCESS) {
+            char what[96];
+            snprintf(what, sizeof what, "the tensor map of %s, in boxes of %d rows, cannot be made",
+                     tensors[i].name, rows[i]);
+            return cuda_fail(cuda, code, error, what);
+        }
+        memcpy(geometry->maps[i], &map, sizeof map);
+    }
+    return ATTN_OK;
+}
+
+/* NULL: there is nothing in that tensor, and nothing will be read. */
+cu_result maps_fill(const struct cuda *cuda, const struct cuda_geometry *geometry,
+                    struct attn_tma_args *args) {
+    void *const addresses[CUDA_MAPS] = {
+        (void *)(uintptr_t)args->a.q,
+        (void *)(uintptr_t)args->a.k,
+        (void *)(uintptr_t)args->a.v,
+        args->a.o,
+    };
+    struct attn_tensor_map *const maps[CUDA_MAPS] = {&args->q, &args->k, &args->v, &args->o};
+    cu_result code = CU_SUCCESS;
+    for (int i = 0; i < CUDA_MAPS && code == CU_SUCCESS; i++) {
+        memcpy(maps[i], geometry->maps[i], sizeof *maps[i]);
+        if (addresses[i] != NULL) {
+            code = cuda->driver.cuTensorMapReplaceAddress(maps[i], addresses[i]);
+        }
+    }
+    return code;
+}

@@ -1,0 +1,521 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * plan.c - which problems a GPU variant takes, and the launch of one that it takes.
+ */
+#include <float.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/plan.h"
+#include "cuda/device.h"
+
+enum {
+    ROW_BYTES = 16,      /* every row of Q, K, V and O begins at a multiple: cp.async */
+    PACKED_QUERIES = 16, /* a problem of at most so many packs the heads of a group ... */
+    PACKED_TILES = 4,    /* ... if its rows are not more than so many tiles */
+    PART_BLOCKS = 2,     /* to a multiprocessor at most, where keys are shared ... */
+    PART_TILES = 2,      /* ... and tiles of keys to a block, on average, at least */
+    CLUSTER_BLOCKS = 8,  /* of a cluster at most */
+    MOST_BLOCKS = 8,     /* to a multiprocessor, where keys are shared among clusters */
+    GRID_YZ = 65535,     /* blocks in the second and third dimension of a grid */
+    MOST_UNITS = 65536   /* multiprocessors: resident blocks count so far past the last tile */
+};
+
+#define STREAMS 0.6       /* of all multiprocessors: together they take what the memory gives */
+#define BLOCK_BEGINS 2.0  /* steps */
+#define CLUSTER_MEETS 0.5 /* steps, in a cluster */
+#define MEMORY_MEETS 1.5  /* steps, in the workspace */
+
+enum masks { ANY_MASK, NOT_CAUSAL, CAUSAL_ONLY };
+
+/* Which thread block has which tile. */
+enum grid {
+    NUMBERED,  /* one for each: work_of_block of kernels/work.h */
+    RESIDENT,  /* one to a multiprocessor at most, which takes tile after tile */
+    THREE_DIMS /* one for each, (head, tile, batch) */
+};
+
+/* What the lines of a family have in common beside what attn_variant says. */
+static const struct family {
+    enum masks masks;
+    enum grid grid;
+    bool takes_head_dim_v; /* that is not head_dim */
+    bool packs_heads;      /* rows of a group of query heads can share a tile */
+    bool has_maps;         /* copies by tensor maps ... */
+    bool warps_copy;       /* ... each warp its share of a tile of keys; else one all of it */
+    bool has_counters;     /* blocks take tiles by a counter, and count who has ended */
+    bool splits_keys;      /* several blocks share the keys of a tile of rows */
+    bool has_clusters;     /* ... in clusters, which share their memory */
+    bool begins_early;     /* before the kernel in front of it has ended */
+    bool positive_scale;   /* only such: the largest score is that of the largest product */
+    int section_mib;       /* of K and V that stay in L2 while their heads are worked on */
+} families[] = {
+    [FAMILY_FWD_SCALAR] = {.section_mib = 24},
+    [FAMILY_FWD_WMMA] = {.section_mib = 24},
+    [FAMILY_FWD_MMA] = {.takes_head_dim_v = true, .packs_heads = true, .section_mib = 24},
+    [FAMILY_FWD_MMA_FULL] = {.takes_head_dim_v = true, .packs_heads = true, .section_mib = 24},
+    [FAMILY_FWD_MMA_DECODE] = {.takes_head_dim_v = true,
+                               .packs_heads = true,
+                               .splits_keys = true,
+                               .section_mib = 24},
+    [FAMILY_FWD_HOPPER] = {.masks = NOT_CAUSAL,
+                           .grid = RESIDENT,
+                           .takes_head_dim_v = true,
+                           .has_maps = true,
+                           .positive_scale = true,
+                           .begins_early = true,
+                           .section_mib = 32},
+    [FAMILY_FWD_HOPPER_CAUSAL] = {.masks = CAUSAL_ONLY,
+                                  .grid = RESIDENT,
+                                  .takes_head_dim_v = true,
+                                  .has_maps = true,
+                                  .positive_scale = true,
+                                  .begins_early = true,
+                                  .has_counters = true,
+                                  .section_mib = 32},
+    [FAMILY_FWD_HOPPER_FULL] = {.grid = RESIDENT,
+                                .takes_head_dim_v = true,
+                                .has_maps = true,
+                                .positive_scale = true,
+                                .begins_early = true,
+                                .has_counters = true,
+                                .section_mib = 32},
+    [FAMILY_FWD_HOPPER_SPLIT] = {.grid = THREE_DIMS,
+                                 .takes_head_dim_v = true,
+                                 .has_maps = true,
+                                 .positive_scale = true,
+                                 .begins_early = true,
+                                 .section_mib = 32},
+    [FAMILY_FWD_HOPPER_DECODE] = {.takes_head_dim_v = true,
+                                  .packs_heads = true,
+                                  .has_maps = true,
+                                  .warps_copy = true,
+                                  .splits_keys = true,
+                                  .has_clusters = true,
+                                  .begins_early = true,
+                                  .section_mib = 32},
+};
+
+/* ---- blocks ---------------------------------------------------------------------------------- */
+
+/* How the query rows are cut into thread blocks. */
+struct cut {
+    int64_t packed_heads; /* query heads that share a tile */
+    int64_t tiles;        /* of one such group */
+    int64_t groups;       /* in all batch entries */
+};
+
+static struct cut cut_rows(const struct variant *variant, const attn_problem *p) {
+    const int64_t heads = p->heads_q / p->heads_kv, block_q = variant->info.block_q;
+    struct cut cut = {.packed_heads = 1};
+    if (families[variant->family].packs_heads && p->seq_q <= PACKED_QUERIES &&
+        p->seq_q * heads <= PACKED_TILES * block_q) {
+        cut.packed_heads = heads;
+    }
+    cut.tiles = (p->seq_q * cut.packed_heads + block_q - 1) / block_q;
+    cut.groups = p->batch * (p->heads_q / cut.packed_heads);
+    return cut;
+}
+
+/* The blocks that share the keys of a tile of rows. */
+struct split {
+    int64_t parts;   /* so many blocks */
+    int64_t cluster; /* ... in clusters of so many; 0: none */
+};
+
+/* Clusters of up to 8 blocks, if all of a problem have their place at once: up to 2 they always
+ * have; more of them leave multiprocessors without a block. */
+static bool is_one_cluster(int64_t parts, int64_t tiles, int64_t units) {
+    const bool power_of_2 = (parts & (parts - 1)) == 0;
+    return parts <= 2 || (power_of_2 && parts <= CLUSTER_BLOCKS && parts * tiles <= units * 7 / 8);
+}
+
+/* How long the blocks of a problem take, in steps. A step is a tile of keys, 64 KiB of K and V, as
+ * fast as one multiprocessor gets them; STREAMS of all of them are as fast as the memory is.
+ * Beginning, ending and meeting take their time, too. Measured on an H200: docs/kernels.md. */
+static double time_of_blocks(int64_t blocks, int64_t units, int64_t steps, double meeting) {
+    const int64_t full = blocks / units, last = blocks - full * units;
+    const double streams = STREAMS * (double)units;
+    const double slowdown =
+        (double)full / STREAMS + (last > 0 ? fmax(1.0, (double)last / streams) : 0.0);
+    return (double)steps * slowdown + BLOCK_BEGINS * (double)(full + (last > 0)) + meeting;
+}
+
+/* The next number of parts that can be better: the fewest with fewer steps each, since more of them
+ * with as many steps take longer; or one that makes a cluster. Past tiles_kv: none. */
+static int64_t next_parts(int64_t parts, int64_t steps, int64_t tiles_kv) {
+    const int64_t fewer = steps > 1 ? (tiles_kv + steps - 2) / (steps - 1) : tiles_kv + 1;
+    const int64_t cluster = parts < 4 ? 4 : parts < CLUSTER_BLOCKS ? CLUSTER_BLOCKS : fewer;
+    return cluster < fewer ? cluster : fewer;
+}
+
+/* So many parts that the GPU is done soonest. */
+static struct split split_in_clusters(int64_t units, int64_t tiles, int64_t tiles_kv) {
+    struct split best = {.parts = 1, .cluster = 1};
+    double least = time_of_blocks(tiles, units, tiles_kv, 0.0);
+    int64_t steps;
+    for (int64_t parts = 2; parts <= tiles_kv && parts * tiles <= MOST_BLOCKS * units;
+         parts = next_parts(parts, steps, tiles_kv)) {
+        steps = (tiles_kv + parts - 1) / parts;
+        const bool one = is_one_cluster(parts, tiles, units);
+        const double time =
+            time_of_blocks(parts * tiles, units, steps, one ? CLUSTER_MEETS : MEMORY_MEETS);
+        if (time < least) {
+            least = time;
+            best = (struct split){parts, one ? parts : parts % 2 == 0 ? 2 : 1};
+        }
+    }
+    return best;
+}
+
+static struct split split_keys(const struct cuda *cuda, const struct variant *variant,
+                               const struct cut *cut, const attn_problem *p) {
+    const struct family *family = &families[variant->family];
+    const int64_t blocks = cut->groups * cut->tiles, block_kv = variant->info.block_kv;
+    if (!family->splits_keys || blocks == 0) {
+        return (struct split){.parts = 1};
+    }
+    const int64_t tiles_kv = (p->seq_kv + block_kv - 1) / block_kv;
+    if (family->has_clusters) {
+        return split_in_clusters(cuda->units, blocks, tiles_kv);
+    }
+    const int64_t most = tiles_kv / PART_TILES;
+    const int64_t wanted = PART_BLOCKS * (int64_t)cuda->units / blocks;
+    const int64_t parts = wanted < most ? wanted : most;
+    return (struct split){.parts = parts > 1 ? parts : 1};
+}
+
+/* Counters for all blocks, or one for each tile of rows whose parts meet in memory, and behind them
+ * what these leave behind (kernels/args.h). */
+static void size_workspace(const struct variant *variant, const struct cut *cut,
+                           const struct split *split, struct cuda_geometry *geometry) {
+    const size_t counter = sizeof *geometry->args.counters;
+    const size_t tiles = (size_t)(cut->groups * cut->tiles);
+    const size_t parts = (size_t)(split->parts / (split->cluster > 0 ? split->cluster : 1));
+    if (families[variant->family].has_counters) {
+        geometry->workspace = 2 * counter;
+    } else if (parts > 1) {
+        const size_t part = ATTN_PART_BYTES((size_t)variant->info.head_dim_max);
+        const size_t lines = (tiles * counter + ATTN_PARTS_ALIGN - 1) / ATTN_PARTS_ALIGN;
+        geometry->workspace = lines * ATTN_PARTS_ALIGN + tiles * parts * part;
+    }
+}
+
+/* Groups that are worked on together. In a causal problem the blocks with the most keys go first,
+ * those of all heads; in sections of so many that what they read stays in L2. */
+static int64_t section_groups(const struct family *family, const struct cut *cut,
+                              const attn_problem *p) {
+    if ((p->causal == ATTN_CAUSAL_NONE && p->window_right < 0) || cut->groups == 0) {
+        return 1;
+    }
+    const int64_t bytes = (p->head_dim + p->head_dim_v) * (int64_t)attn_dtype_size(p->dtype);
+    const int64_t sharing = p->heads_q / p->heads_kv / cut->packed_heads; /* groups to a KV head */
+    const double fit = (double)family->section_mib * 0x1p20 * (double)sharing /
+                       ((double)bytes * (double)p->seq_kv);
+    if (!(fit < (double)cut->groups)) {
+        return cut->groups;
+    }
+    const int64_t most = fit > 1.0 ? (int64_t)fit : 1;
+    const int64_t sections = (cut->groups + most - 1) / most;
+    return (cut->groups + sections - 1) / sections;
+}
+
+/* ---- applies --------------------------------------------------------------------------------- */
+
+static attn_status check_mask(enum masks masks, const attn_problem *p, attn_error *error) {
+    if (masks == NOT_CAUSAL && p->causal != ATTN_CAUSAL_NONE) {
+        return attn_fail(error, ATTN_UNSUPPORTED, "causal is %s, it takes no causal mask",
+                         p->causal == ATTN_CAUSAL_TOP_LEFT ? "TOP_LEFT" : "BOTTOM_RIGHT");
+    }
+    if (masks == CAUSAL_ONLY && p->causal == ATTN_CAUSAL_NONE) {
+        return attn_fail(error, ATTN_UNSUPPORTED, "causal is NONE, it takes causal problems only");
+    }
+    return ATTN_OK;
+}
+
+static attn_status check_dim(const char *name, int64_t dim, const attn_variant *v,
+                             attn_error *error) {
+    if (dim <= v->head_dim_max && dim % v->head_dim_multiple == 0) {
+        return ATTN_OK;
+    }
+    if (v->head_dim_max == v->head_dim_multiple) {
+        return attn_fail(error, ATTN_UNSUPPORTED, "%s = %lld, it takes %d only", name,
+                         (long long)dim, (int)v->head_dim_max);
+    }
+    return attn_fail(error, ATTN_UNSUPPORTED, "%s = %lld, it takes multiples of %d up to %d", name,
+                     (long long)dim, (int)v->head_dim_multiple, (int)v->head_dim_max);
+}
+
+static attn_status check_head_dims(const struct variant *variant, const attn_problem *p,
+                                   attn_error *error) {
+    const attn_status status = check_dim("head_dim", p->head_dim, &variant->info, error);
+    if (status != ATTN_OK || p->head_dim_v == p->head_dim) {
+        return status;
+    }
+    if (!families[variant->family].takes_head_dim_v) {
+        return attn_fail(error, ATTN_UNSUPPORTED,
+                         "head_dim_v = %lld, it takes head_dim = %lld only",
+                         (long long)p->head_dim_v, (long long)p->head_dim);
+    }
+    return check_dim("head_dim_v", p->head_dim_v, &variant->info, error);
+}
+
+/* A stride between things of which there is one does not matter. */
+static attn_status check_strides(const char *name, const attn_strides *s, const attn_problem *p,
+                                 int64_t heads, int64_t rows, attn_error *error) {
+    const int64_t batches = p->packed ? 1 : p->batch; /* packed: their stride is not used */
+    const int64_t bytes = (int64_t)attn_dtype_size(p->dtype);
+    const struct {
+        const char *name;
+        int64_t stride, count;
+    } all[] = {{"batch", s->batch, batches}, {"head", s->head, heads}, {"row", s->row, rows}};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        if (all[i].count > 1 && all[i].stride * bytes % ROW_BYTES != 0) {
+            return attn_fail(error, ATTN_UNSUPPORTED,
+                             "%s.%s = %lld elements, it takes strides of a multiple of %d bytes",
+                             name, all[i].name, (long long)all[i].stride, (int)ROW_BYTES);
+        }
+    }
+    return ATTN_OK;
+}
+
+static attn_status check_memory(const attn_problem *p, attn_error *error) {
+    if (p->alignment < ROW_BYTES) {
+        return attn_fail(error, ATTN_UNSUPPORTED, "alignment = %d, it takes %d or more",
+                         (int)p->alignment, (int)ROW_BYTES);
+    }
+    const int64_t rows_q = p->packed ? p->total_q : p->seq_q;
+    const int64_t rows_kv = p->packed ? p->total_kv : p->seq_kv;
+    attn_status status = check_strides("q", &p->q, p, p->heads_q, rows_q, error);
+    if (status == ATTN_OK) {
+        status = check_strides("k", &p->k, p, p->heads_kv, rows_kv, error);
+    }
+    if (status == ATTN_OK) {
+        status = check_strides("v", &p->v, p, p->heads_kv, rows_kv, error);
+    }
+    if (status == ATTN_OK) {
+        status = check_strides("o", &p->o, p, p->heads_q, rows_q, error);
+    }
+    return status;
+}
+
+/* Factors that a kernel gets in fp32, in the exponent of 2. */
+static attn_status check_factors(const struct family *family, const attn_problem *p,
+                                 attn_error *error) {
+    if (family->positive_scale && !(p->scale > 0.0F)) {
+        return attn_fail(error, ATTN_UNSUPPORTED, "scale = %g, it takes scales above 0",
+                         (double)p->scale);
+    }
+    const struct {
+        const char *name;
+        float value;
+    } all[] = {{"scale", p->scale}, {"softcap", problem_softcap(p)}};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        if (!isfinite((float)((double)all[i].value * LOG2_E))) {
+            return attn_fail(error, ATTN_UNSUPPORTED,
+                             "%s = %g, its product with log2(e) is beyond fp32", all[i].name,
+                             (double)all[i].value);
+        }
+    }
+    return ATTN_OK;
+}
+
+static attn_status check_grid(const struct variant *variant, const attn_problem *p,
+                              attn_error *error) {
+    const struct cut cut = cut_rows(variant, p);
+    const double blocks = (double)cut.groups * (double)cut.tiles;
+    const int32_t block_q = variant->info.block_q, most = INT32_MAX - MOST_UNITS;
+    if (blocks > most) {
+        return attn_fail(error, ATTN_UNSUPPORTED,
+                         "%.0f blocks of %d query rows, a grid has at most %d", blocks,
+                         (int)block_q, (int)most);
+    }
+    if (p->seq_q > INT32_MAX - block_q) { /* rows are counted to the end of the last block */
+        return attn_fail(error, ATTN_UNSUPPORTED, "seq_q = %lld, it takes at most %d",
+                         (long long)p->seq_q, (int)(INT32_MAX - block_q));
+    }
+    const bool solid = families[variant->family].grid == THREE_DIMS;
+    if (solid && (cut.tiles > GRID_YZ || p->batch > GRID_YZ)) {
+        const bool tiles = cut.tiles > GRID_YZ;
+        return attn_fail(error, ATTN_UNSUPPORTED, "%s = %lld, it takes at most %lld",
+                         tiles ? "seq_q" : "batch", (long long)(tiles ? p->seq_q : p->batch),
+                         (long long)GRID_YZ * (tiles ? variant->info.block_q : 1));
+    }
+    return ATTN_OK;
+}
+
+bool cuda_runs(const struct cuda *cuda, const char *arch) {
+    int oldest = 0;
+    char suffix = '\0';
+    const int fields = sscanf(arch, "sm_%d%c", &oldest, &suffix);
+    const int device = 10 * cuda->major + cuda->minor;
+    return fields == 2 ? device == oldest : fields == 1 && device >= oldest;
+}
+
+static attn_status check_device(const struct cuda *cuda, const struct variant *variant,
+                                attn_error *error) {
+    const attn_variant *v = &variant->info;
+    if (!variant->runs) {
+        const char last = v->arch[strlen(v->arch) - 1];
+        return attn_fail(error, ATTN_UNSUPPORTED, "it is for %s%s, this GPU is sm_%d", v->arch,
+                         last >= '0' && last <= '9' ? " and newer" : "",
+                         10 * cuda->major + cuda->minor);
+    }
+    if (v->shared_bytes > cuda->shared) {
+        return attn_fail(error, ATTN_UNSUPPORTED,
+                         "it needs %d bytes of shared memory, this GPU gives a block %d",
+                         (int)v->shared_bytes, cuda->shared);
+    }
+    return ATTN_OK;
+}
+
+attn_status cuda_applies(const struct cuda *cuda, const struct variant *variant,
+                         const attn_problem *p, attn_error *error) {
+    const struct family *family = &families[variant->family];
+    attn_status status = check_mask(family->masks, p, error);
+    if (status == ATTN_OK) {
+        status = check_head_dims(variant, p, error);
+    }
+    if (status == ATTN_OK) {
+        status = check_memory(p, error);
+    }
+    if (status == ATTN_OK && family->has_maps) {
+        status = maps_check(p, error);
+    }
+    if (status == ATTN_OK) {
+        status = check_factors(family, p, error);
+    }
+    if (status == ATTN_OK) {
+        status = check_grid(variant, p, error);
+    }
+    return status != ATTN_OK ? status : check_device(cuda, variant, error);
+}
+
+/* ---- launch ---------------------------------------------------------------------------------- */
+
+static void fill_strides(struct attn_args *args, const attn_problem *p) {
+    args->q_batch = p->q.batch;
+    args->q_head = p->q.head;
+    args->q_row = p->q.row;
+    args->k_batch = p->k.batch;
+    args->k_head = p->k.head;
+    args->k_row = p->k.row;
+    args->v_batch = p->v.batch;
+    args->v_head = p->v.head;
+    args->v_row = p->v.row;
+    args->o_batch = p->o.batch;
+    args->o_head = p->o.head;
+    args->o_row = p->o.row;
+    args->lse_batch = p->lse.batch;
+    args->lse_head = p->lse.head;
+    args->lse_row = p->lse.row;
+}
+
+static void fill_mask(struct attn_args *args, const attn_problem *p) {
+    args->causal = p->causal != ATTN_CAUSAL_NONE;
+    args->diagonal = p->causal == ATTN_CAUSAL_BOTTOM_RIGHT ? p->seq_kv - p->seq_q : 0;
+    args->top_left = p->causal == ATTN_CAUSAL_TOP_LEFT;
+    args->left = p->window_left;
+    args->right = args->causal ? 0 : p->window_right;
+}
+
+/* A quotient beyond fp32 becomes the largest number: tanh is 1 there, and 0 times it is 0. */
+static float softcap_scale(const attn_problem *p) {
+    const double quotient = (double)p->scale / (double)problem_softcap(p);
+    return (float)fmax(-(double)FLT_MAX, fmin((double)FLT_MAX, quotient));
+}
+
+static void fill_options(struct attn_args *args, const attn_problem *p) {
+    if (p->softcap > 0.0F) {
+        args->softcap_log2 = (float)((double)problem_softcap(p) * LOG2_E);
+        args->softcap_scale = softcap_scale(p);
+    }
+    if (p->alibi) {
+        args->alibi = 1;
+        args->alibi_batch = p->alibi_batch_stride;
+    }
+    if (p->bias) {
+        args->bias_batch = p->bias_strides.batch;
+        args->bias_head = p->bias_strides.head;
+        args->bias_row = p->bias_strides.row;
+        args->bias_col = p->bias_strides.col;
+        args->bias_dtype = (int)p->bias_dtype;
+    }
+    if (p->mask) {
+        args->mask_batch = p->mask_strides.batch;
+        args->mask_head = p->mask_strides.head;
+        args->mask_row = p->mask_strides.row;
+        args->mask_col = p->mask_strides.col;
+    }
+}
+
+static void fill_grid(const struct cuda *cuda, const struct family *family, const struct cut *cut,
+                      int64_t parts, const attn_problem *p, unsigned grid[3]) {
+    const int64_t blocks = cut->groups * cut->tiles * parts;
+    const bool solid = family->grid == THREE_DIMS, resident = family->grid == RESIDENT;
+    grid[0] = (unsigned)(solid                              ? p->heads_q
+                         : resident && blocks > cuda->units ? cuda->units
+                                                            : blocks);
+    grid[1] = (unsigned)(solid ? cut->tiles : 1);
+    grid[2] = (unsigned)(solid ? p->batch : 1);
+}
+
+/* The launch of a variant whose kernel is loaded; a context is current. */
+static attn_status fill_geometry(struct cuda *cuda, const struct variant *variant,
+                                 const attn_problem *p, struct cuda_geometry *geometry,
+                                 attn_error *error) {
+    const attn_variant *v = &variant->info;
+    const struct family *family = &families[variant->family];
+    const struct cut cut = cut_rows(variant, p);
+    const struct split split = split_keys(cuda, variant, &cut, p);
+    *geometry = (struct cuda_geometry){
+        .kernel = variant->kernel,
+        .block = (unsigned)(32 * v->warps),
+        .shared_bytes = (unsigned)v->shared_bytes,
+        /* older drivers cannot capture such a launch into a graph */
+        .begins_early = family->begins_early && cuda->driver.version >= 12030,
+        .has_maps = family->has_maps,
+        .cluster = split.cluster > 1 ? (unsigned)split.cluster : 0,
+        .args =
+            {
+                .heads_q = (int)p->heads_q,
+                .heads_per_kv = (int)(p->heads_q / p->heads_kv),
+                .seq_q = (int)p->seq_q,
+                .seq_kv = (int)p->seq_kv,
+                .tiles_q = (int)cut.tiles,
+                .scale_log2 = (float)(p->scale * LOG2_E),
+                .head_dim = (int)p->head_dim,
+                .head_dim_v = (int)p->head_dim_v,
+                .packed_heads = (int)cut.packed_heads,
+                .section_heads = (int)section_groups(family, &cut, p),
+                .heads_all = (int)cut.groups,
+                .parts = (int)split.parts,
+            },
+    };
+    size_workspace(variant, &cut, &split, geometry);
+    fill_grid(cuda, family, &cut, split.parts, p, geometry->grid);
+    fill_strides(&geometry->args, p);
+    fill_mask(&geometry->args, p);
+    fill_options(&geometry->args, p);
+    if (family->has_maps) {
+        const int keys = v->block_kv / (family->warps_copy ? v->warps : 1);
+        return maps_encode(cuda, p, v->block_q, keys, geometry, error);
+    }
+    return ATTN_OK;
+}
+
+attn_status cuda_plan(struct cuda *cuda, struct variant *variant, const attn_problem *p,
+                      struct cuda_geometry *geometry, attn_error *error) {
+    bool pushed = false;
+    attn_status status = cuda_enter(cuda, &pushed, error);
+    if (status != ATTN_OK) {
+        return status;
+    }
+    status = cuda_load(cuda, variant, error);
+    if (status == ATTN_OK) {
+        status = fill_geometry(cuda, variant, p, geometry, error);
+    }
+    cuda_leave(cuda, pushed);
+    return status;
+}

@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * counter.h - counters in the workspace that need no initialisation.
+ *
+ * A counter is a word of 64 bits: ATTN_COUNTER_STAMP in the upper half, the count in the lower. A
+ * thread adds 1 and sees in the old value whether the stamp was there. If not, the word was
+ * garbage: the thread replaces it by a count of 0, unless another one has, and adds 1 again. What
+ * was added to garbage is lost with it, so each call counts exactly once. No thread waits for
+ * another: a swap fails only after another thread's first add or successful swap.
+ *
+ * A word that has the stamp is a counter at 0: the last thread to count resets it, and no partial
+ * result looks like it, since the stamp is a signalling NaN, which no arithmetic results in. So a
+ * workspace may hold anything, also what other plans have left there.
+ *
+ * Invariant: calls return 0, 1, 2 ... up to the reset, which no call may overlap. A kernel that
+ * begins early counts only after wait_for_kernel_before.
+ */
+#ifndef ATTN_KERNELS_COMMON_COUNTER_H
+#define ATTN_KERNELS_COMMON_COUNTER_H
+
+#include "common/device.h"
+
+enum order { RELAXED, ACQ_REL };
+
+INLINE bool has_stamp(unsigned long long word) {
+    return (unsigned)(word >> 32) == ATTN_COUNTER_STAMP;
+}
+
+INLINE unsigned long long counter_at(unsigned count) {
+    return (unsigned long long)ATTN_COUNTER_STAMP << 32 | count;
+}
+
+template <enum order order> INLINE unsigned long long add_one(unsigned long long *word) {
+    if (order == RELAXED) {
+        return atomicAdd(word, 1ULL);
+    }
+    unsigned long long before;
+    asm volatile("atom.add.acq_rel.gpu.global.u64 %0, [%1], 1;"
+                 : "=l"(before)
+                 : "l"(word)
+                 : "memory");
+    return before;
+}
+
+template <int threads> INLINE bool any_of(bool condition) {
+    return threads > 1 ? __any_sync(~0U, condition) : condition;
+}
+
+/* What the count was before a thread's add_one, which returned `before`: looked at as late as
+ * possible, the add is on its way in the meantime. The swap orders nothing: it counts nothing.
+ * `threads` is 1, or all lanes of a warp call it and one of them counts: ptxas then knows that they
+ * stay together, and keeps what they share in uniform registers (fwd_hopper_full spills 72 bytes
+ * otherwise). */
+template <enum order order, int threads = 1>
+INLINE unsigned count_of(unsigned long long *word, unsigned long long before, bool counts = true) {
+    if (any_of<threads>(counts && !has_stamp(before))) {
+        unsigned long long garbage, found = before + 1;
+        do {
+            garbage = found;
+            if (counts) {
+                found = atomicCAS(word, garbage, counter_at(0));
+            }
+        } while (any_of<threads>(counts && found != garbage && !has_stamp(found)));
+        if (counts) {
+            before = add_one<order>(word);
+        }
+    }
+    return (unsigned)before;
+}
+
+/* One more; what the count was. The caller sees what all did that counted before. */
+INLINE unsigned count_up(unsigned long long *word) {
+    return count_of<ACQ_REL>(word, add_one<ACQ_REL>(word));
+}
+
+/* Ready for the next kernel, after the last call of this one. */
+INLINE void reset_counter(unsigned long long *word) {
+    *word = counter_at(0);
+}
+
+#endif /* ATTN_KERNELS_COMMON_COUNTER_H */

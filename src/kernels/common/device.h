@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * device.h - what every kernel is written with: 16-bit elements, asynchronous copies, exponentials,
+ * warp reductions, visibility. Thin names over single PTX instructions.
+ *
+ * A kernel file is compiled once for each line of variants.def, with
+ *   ATTN_ENTRY                       the name of the kernel
+ *   ATTN_DTYPE_fp16 or _bf16         the dtype of Q, K, V and O
+ *   ATTN_D ATTN_BM ATTN_BN           head_dim, query rows and keys of a tile
+ *   ATTN_WARPS ATTN_STAGES           of a thread block; of its copy pipeline
+ *   ATTN_DEBUG                       device asserts (never in a release)
+ */
+#ifndef ATTN_KERNELS_COMMON_DEVICE_H
+#define ATTN_KERNELS_COMMON_DEVICE_H
+
+#include "common/args.h"
+
+#define INLINE __device__ __forceinline__
+
+typedef unsigned short element; /* the bits of an fp16 or bf16 number */
+
+#ifdef ATTN_DEBUG
+extern "C" __device__ void __assertfail(const char *condition, const char *file, unsigned line,
+                                        const char *function, unsigned long long char_size);
+#define DEVICE_ASSERT(condition)                                                                   \
+    ((condition) ? (void)0 : __assertfail(#condition, __FILE__, __LINE__, __func__, 1))
+#else
+#define DEVICE_ASSERT(condition) ((void)0)
+#endif
+
+#define MINUS_INFINITY __int_as_float(0xff800000)
+#define NOT_A_NUMBER __int_as_float(0x7fffffff)
+#define LN_2 0.693147180559945309f
+
+enum {
+    LANES = 32,
+    THREADS = ATTN_WARPS * LANES,
+    MIN_BLOCKS = 512 / THREADS /* on a multiprocessor: at most 128 registers a thread, no spills */
+};
+
+/* ---- the parameter --------------------------------------------------------------------------- */
+
+/* Where the C compiler puts each field (tests/cuda/test_args.c has the same numbers): an order that
+ * differs between the two compilers does not build. */
+#define AT(field, offset)                                                                          \
+    static_assert(__builtin_offsetof(struct attn_args, field) == (offset), #field " has moved")
+
+AT(q, 0);
+AT(k, 8);
+AT(v, 16);
+AT(o, 24);
+AT(lse, 32);
+AT(q_batch, 40);
+AT(q_head, 48);
+AT(q_row, 56);
+AT(k_batch, 64);
+AT(k_head, 72);
+AT(k_row, 80);
+AT(v_batch, 88);
+AT(v_head, 96);
+AT(v_row, 104);
+AT(o_batch, 112);
+AT(o_head, 120);
+AT(o_row, 128);
+AT(lse_batch, 136);
+AT(lse_head, 144);
+AT(lse_row, 152);
+AT(diagonal, 160);
+AT(heads_q, 168);
+AT(heads_per_kv, 172);
+AT(seq_q, 176);
+AT(seq_kv, 180);
+AT(tiles_q, 184);
+AT(causal, 188);
+AT(scale_log2, 192);
+AT(top_left, 196);
+AT(left, 200);
+AT(right, 208);
+AT(head_dim, 216);
+AT(head_dim_v, 220);
+AT(packed_heads, 224);
+AT(section_heads, 228);
+AT(heads_all, 232);
+AT(softcap_log2, 236);
+AT(softcap_scale, 240);
+AT(alibi, 244);
+AT(alibi_slopes, 248);
+AT(alibi_batch, 256);
+AT(sink, 264);
+AT(bias, 272);
+AT(bias_batch, 280);
+AT(bias_head, 288);
+AT(bias_row, 296);
+AT(bias_col, 304);
+AT(bias_dtype, 312);
+AT(parts, 316);
+AT(cu_seqlens_q, 320);
+AT(cu_seqlens_kv, 328);
+AT(used_kv, 336);
+AT(counters, 344);
+AT(mask, 352);
+AT(mask_batch, 360);
+AT(mask_head, 368);
+AT(mask_row, 376);
+AT(mask_col, 384);
+static_assert(sizeof(struct attn_args) == 392, "struct attn_args has another size");
+#undef AT
+#define AT(field, offset)                                                                          \
+    static_assert(__builtin_offsetof(struct attn_tma_args, field) == (offset), #field " has "      \
+                                                                                      "moved")
+AT(q, 0);
+AT(k, 128);
+AT(v, 256);
+AT(o, 384);
+AT(a, 512);
+static_assert(sizeof(struct attn_tma_args) == 960, "struct attn_tma_args has another size");
+#undef AT
+
+/* ---- elements -------------------------------------------------------------------------------- */
+
+/* The lower and the upper one of a pair as fp32. */
+INLINE float2 unpack(unsigned pair) {
+    float2 value;
+#ifdef ATTN_DTYPE_fp16
+    asm("{ .reg .f16 lo, hi;\n\t"
+        "mov.b32 {lo, hi}, %2;\n\t"
+        "cvt.f32.f16 %0, lo;\n\t"
+        "cvt.f32.f16 %1, hi; }"
+        : "=f"(value.x), "=f"(value.y)
+        : "r"(pair));
+#else
+    value.x = __uint_as_float(pair << 16);
+    value.y = __uint_as_float(pair & 0xffff0000U);
+#endif
+    return value;
+}
+
+/* Rounds to nearest even; `low` becomes the element with the lower address. */
+INLINE unsigned pack(float low, float high) {
+    unsigned pair;
+#ifdef ATTN_DTYPE_fp16
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+#else
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+#endif
+    return pair;
+}
+
+/* Exponentials whose sum is below it are elements without overflow. A row whose sum in a tile is
+ * not gets a higher reference, and its exponentials are taken again: that costs time, so the limit
+ * is as high as it can be. bf16 could go further, but has 8 bits: a key that outweighs all others
+ * must have a weight of 1, not one that was rounded. */
+#ifdef ATTN_DTYPE_fp16
+#define SUM_LIMIT 65504.0f
+#else
+#define SUM_LIMIT 16384.0f
+#endif
+
+/* Whether one of the pair is NaN or infinite: all bits of an exponent are set. */
+INLINE bool has_non_finite(unsigned pair) {
+#ifdef ATTN_DTYPE_fp16
+    const unsigned exponent = 0x7c00U;
+#else
+    const unsigned exponent = 0x7f80U;
+#endif
+    return (pair & exponent) == exponent || (pair >> 16 & exponent) == exponent;
+}
+
+/* ---- arithmetic ------------------------------------------------------------------------------ */
+
+INLINE float exp2_fast(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+INLINE float reciprocal_fast(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+INLINE float log2_fast(float x) {
+    float y;
+    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* The reference of a row that has seen nothing: its distance to any score is infinite. */
+#define NO_REFERENCE (-3.4028234e38f)
+
+/* Where exp2(q.k * scale - reference) is one fused multiply-add, the reference, a rounded product,
+ * is up to half an ulp off its score. Near 0 that is a factor close to 1, which all exponentials of
+ * the row share. At 2^31 it is 2^128: they all become 0 or infinite. So where a reference is far
+ * from 0, scores are rounded as it was before it is subtracted: the largest difference is exactly 0
+ * then, and no finite score is lost. */
+#define FAR_REFERENCE 4096.0f
+
+INLINE bool is_far(float reference) {
+    return fabsf(reference) >= FAR_REFERENCE;
+}
+
+/* q.k in the exponent of 2, rounded: never contracted with the subtraction of a reference. */
+INLINE float scaled(float product, float scale) {
+    return __fmul_rn(product, scale);
+}
+
+/* The exponent's reference point: a row that has seen nothing has the maximum -inf, and
+ * (-inf) - (-inf) would be NaN. */
+INLINE float finite_or_zero(float maximum) {
+    return maximum == MINUS_INFINITY ? 0.0f : maximum;
+}
+
+/* What a finished row writes: x / sum, and 0 where nothing weighs anything, whatever x became of a
+ * V that is not finite; a NaN in the sum stays. */
+INLINE float normalise(float x, float sum) {
+    return sum == 0.0f ? 0.0f : x * reciprocal_fast(sum);
+}
+
+INLINE float log_sum_exp(float origin, float sum) {
+    return sum == 0.0f ? MINUS_INFINITY : (origin + log2_fast(sum)) * LN_2;
+}
+
+/* ---- copies ---------------------------------------------------------------------------------- */
+
+INLINE unsigned shared_address(const void *pointer) {
+    return (unsigned)__cvta_generic_to_shared(pointer);
+}
+
+/* 16 bytes into shared memory, without passing a register; zeros where !there, and then the source
+ * is not touched. */
+INLINE void copy_async(unsigned to, const void *from, bool there) {
+    DEVICE_ASSERT(to % 16 == 0);
+    DEVICE_ASSERT((unsigned long long)from % 16 == 0 || !there);
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                 :
+                 : "r"(to), "l"(from), "r"(there ? 16 : 0)
+                 : "memory");
+}
+
+INLINE void copies_commit(void) {
+    asm volatile("cp.async.commit_group;" : : : "memory");
+}
+
+/* Until at most `groups` are under way. */
+template <int groups> INLINE void copies_wait(void) {
+    asm volatile("cp.async.wait_group %0;" : : "n"(groups) : "memory");
+}
+
+/* `rows` rows of ATTN_D elements from row `first` on into shared rows that are `pitch` elements
+ * apart; rows from `end` on become zeros. All threads of the block take part. */
+INLINE void copy_rows(element *to, int pitch, const element *from, long long row_stride,
+                      long long first, int rows, int end) {
+    enum { PARTS = ATTN_D / 8, STEP = THREADS / PARTS };
+    const int column = (int)threadIdx.x % PARTS * 8;
+    int row = (int)threadIdx.x / PARTS;
+    const element *source = from + (first + row) * row_stride + column;
+    for (; row < rows; row += STEP, source += STEP * row_stride) {
+        const bool there = row < end - first;
+        copy_async(shared_address(to + row * pitch + column), there ? source : from, there);
+    }
+}
+
+/* ---- the block's work ------------------------------------------------------------------------ */
+
+/* One block of query rows of one (batch, head). */
+struct tile {
+    const element *q, *k, *v;
+    element *o;
+    float *lse; /* of row 0 of this (batch, head); NULL: not wanted */
+    int first_row;
+    int keys; /* that any of its rows sees: [0, keys) */
+};
+
+/* The keys [0, visible) that a query row sees. */
+INLINE int visible_keys(const struct attn_args &a, int row) {
+    const long long end = a.causal ? (long long)row + a.diagonal + 1 : a.seq_kv;
+    return end < 0 ? 0 : end > a.seq_kv ? a.seq_kv : (int)end;
+}
+
+/* Tiles of ATTN_BN keys; the sum of a division would overflow near 2^31. */
+INLINE int tiles_of_keys(int keys) {
+    return keys / ATTN_BN + (keys % ATTN_BN != 0);
+}
+
+/* The longest blocks of a causal problem, the last ones, are taken first: none of them is left over
+ * at the end. */
+INLINE struct tile tile_of_block(const struct attn_args &a) {
+    const int block = (int)blockIdx.x;
+    const int head = block / a.tiles_q % a.heads_q;
+    const long long batch = block / a.tiles_q / a.heads_q;
+    const long long head_kv = head / a.heads_per_kv;
+    struct tile tile;
+    tile.first_row = (a.tiles_q - 1 - block % a.tiles_q) * ATTN_BM;
+    tile.q = (const element *)a.q + batch * a.q_batch + head * a.q_head;
+    tile.k = (const element *)a.k + batch * a.k_batch + head_kv * a.k_head;
+    tile.v = (const element *)a.v + batch * a.v_batch + head_kv * a.v_head;
+    tile.o = (element *)a.o + batch * a.o_batch + head * a.o_head;
+    tile.lse = a.lse == 0 ? 0 : a.lse + batch * a.lse_batch + head * a.lse_head;
+    const int rows = a.seq_q - tile.first_row;
+    tile.keys = visible_keys(a, tile.first_row + (rows < ATTN_BM ? rows : ATTN_BM) - 1);
+    DEVICE_ASSERT(tile.first_row >= 0 && tile.first_row < a.seq_q);
+    return tile;
+}
+
+#endif /* ATTN_KERNELS_COMMON_DEVICE_H */

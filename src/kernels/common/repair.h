@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * repair.h - a row once more, key by key, without matrix products.
+ *
+ * In a tile that a mask crosses, a matrix product multiplies a V that a row does not see by 0, and
+ * 0 times NaN is NaN. Kernels do not look for that beforehand: what is not finite in a finished row
+ * shows, and such rows, which inputs without NaN and infinity never have, are computed again here
+ * from the visible keys alone. So are rows with scores beyond LARGEST_REFERENCE (hopper/softmax.h),
+ * with their LSE.
+ *
+ * Invariant: a lane owns 8 neighbouring columns; nothing outside a row's visible keys is read.
+ */
+#ifndef ATTN_KERNELS_COMMON_REPAIR_H
+#define ATTN_KERNELS_COMMON_REPAIR_H
+
+#include "common/work.h"
+
+INLINE void load_chunk(float x[8], const element *from, bool there) {
+    const uint4 bits = there ? *(const uint4 *)from : make_uint4(0, 0, 0, 0);
+    const unsigned pairs[4] = {bits.x, bits.y, bits.z, bits.w};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const float2 two = unpack(pairs[i]);
+        x[2 * i] = two.x;
+        x[2 * i + 1] = two.y;
+    }
+}
+
+INLINE void store_chunk(element *to, const float x[8]) {
+    *(uint4 *)to =
+        make_uint4(pack(x[0], x[1]), pack(x[2], x[3]), pack(x[4], x[5]), pack(x[6], x[7]));
+}
+
+/* One lane's dot product of a query and a key. */
+INLINE float product_of(const element *query, const element *key, int head_dim) {
+    float product = 0.0f;
+#pragma unroll 1
+    for (int column = 0; column < head_dim; column += 8) {
+        float q[8], k[8];
+        load_chunk(q, query + column, true);
+        load_chunk(k, key + column, true);
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            product = fmaf(q[i], k[i], product);
+        }
+    }
+    return product;
+}
+
+/* 8 columns of a row, by one lane, and with the first of them the LSE if `lse`. Each lane works
+ * alone, and those of a row compute the same scores: shuffles in a branch that is never taken would
+ * cost the loops around it registers. */
+INLINE void repair_columns(const struct attn_args &a, const struct work &w, int row, int column,
+                           bool lse = false) {
+    const struct row_options options = row_options_of(a, w, row);
+    const element *const query = q_of(a, w) + row_offset(a, row, a.q_row, a.q_head);
+    float o[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+    float reference = MINUS_INFINITY, sum = 0.0f;
+    if (column >= a.head_dim_v) {
+        return;
+    }
+#pragma unroll 1
+    for (int key = options.visible.begin; key < options.visible.end; key++) {
+        float v[8];
+        load_chunk(v, v_of(a, w) + key * a.v_row + column, true);
+        const float product = product_of(query, k_of(a, w) + key * a.k_row, a.head_dim);
+        float score = FULL ? score_of(a, options, product, key) : scaled(product, a.scale_log2);
+        if (TAKES_MASK && a.mask != 0) {
+            score = is_hidden(a, options, key) ? MINUS_INFINITY : score;
+        }
+        const float raised = fmaxf(reference, score), origin = finite_or_zero(raised);
+        const float factor = exp2_fast(reference - origin), weight = exp2_fast(score - origin);
+        reference = raised;
+        sum = sum * factor + weight;
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            o[i] = fmaf(weight, v[i], o[i] * factor);
+        }
+    }
+    if (FULL && a.sink != 0) {
+        const bool nothing = sum == 0.0f;
+        const float factor = join_sink(a, w.head + head_of_row(a, row), &reference, &sum);
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            o[i] = nothing ? 0.0f : o[i] * factor;
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        o[i] = normalise(o[i], sum);
+    }
+    store_chunk(o_of(a, w) + row_offset(a, row, a.o_row, a.o_head) + column, o);
+    if (lse && a.lse != 0 && column == 0) {
+        lse_of(a, w)[row_offset(a, row, a.lse_row, a.lse_head)] = log_sum_exp(reference, sum);
+    }
+}
+
+INLINE void repair_rows(const struct attn_args &a, const struct work &w, int first, int count,
+                        int lane, bool lse = false) {
+#pragma unroll 1
+    for (int row = first; row < min(first + count, w.rows); row++) {
+        repair_columns(a, w, row, lane * 8, lse);
+    }
+}
+
+#endif /* ATTN_KERNELS_COMMON_REPAIR_H */

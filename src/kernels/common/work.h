@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * work.h - which rows a thread block computes, which keys they see, and what happens to a score on
+ * its way into the softmax.
+ *
+ * A block has rows of one (batch, head) or, where a group of query heads is packed into a tile, of
+ * one (batch, KV head). With ATTN_FULL every option of the contract is taken; without it causal
+ * masks, GQA and any length.
+ *
+ * Invariant: the keys [begin, end) of a query grow with it in both bounds, so the first and the
+ * last row of a block bound those of all rows between.
+ */
+#ifndef ATTN_KERNELS_COMMON_WORK_H
+#define ATTN_KERNELS_COMMON_WORK_H
+
+#include "common/counter.h"
+#include "common/device.h"
+
+#ifdef ATTN_FULL
+enum { FULL = 1 };
+#else
+enum { FULL = 0 };
+#endif
+
+#ifdef ATTN_MASK
+enum { TAKES_MASK = 1 };
+#else
+enum { TAKES_MASK = 0 };
+#endif
+
+#define LOG2_E 1.44269504088896340736f
+
+/* One block of rows. */
+struct work {
+    int batch, head;
+    int seq_q, seq_kv; /* of this sequence */
+    int rows;          /* of this sequence (queries x packed heads), or up to the next block */
+    int first_row;
+};
+
+struct keys {
+    int begin, end;
+};
+
+/* ---- rows and keys --------------------------------------------------------------------------- */
+
+INLINE int query_of_row(const struct attn_args &a, int row) {
+    return a.packed_heads == 1 ? row : row / a.packed_heads;
+}
+
+INLINE int head_of_row(const struct attn_args &a, int row) {
+    return a.packed_heads == 1 ? 0 : row % a.packed_heads;
+}
+
+/* From the first element of the block's (batch, head) to that of a row. */
+INLINE long long row_offset(const struct attn_args &a, int row, long long row_stride,
+                            long long head_stride) {
+    return query_of_row(a, row) * row_stride + head_of_row(a, row) * head_stride;
+}
+
+INLINE int clamp_key(const struct work &w, long long key) {
+    return key < 0 ? 0 : key > w.seq_kv ? w.seq_kv : (int)key;
+}
+
+/* The keys that a query sees. */
+INLINE struct keys keys_of_query(const struct attn_args &a, const struct work &w, int query) {
+    const long long diagonal = a.top_left ? query : (long long)query + w.seq_kv - w.seq_q;
+    struct keys keys;
+    keys.begin = FULL && a.left >= 0 ? clamp_key(w, diagonal - a.left) : 0;
+    keys.end = a.right >= 0 ? clamp_key(w, diagonal + a.right + 1) : w.seq_kv;
+    return keys;
+}
+
+/* blockIdx.x, read anew wherever it is asked for. */
+INLINE int block_number(void) {
+    int number;
+    asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(number));
+    return number;
+}
+
+/* The lengths of the sequence that w.batch names. */
+INLINE void lengths_of_sequence(const struct attn_args &a, struct work &w) {
+    w.seq_q = a.seq_q;
+    w.seq_kv = a.seq_kv;
+    if (FULL && a.cu_seqlens_q != 0) {
+        w.seq_q = a.cu_seqlens_q[w.batch + 1] - a.cu_seqlens_q[w.batch];
+        w.seq_kv = a.cu_seqlens_kv[w.batch + 1] - a.cu_seqlens_kv[w.batch];
+    }
+    if (FULL && a.used_kv != 0) {
+        w.seq_kv = a.used_kv[w.batch];
+    }
+    w.rows = w.seq_q * a.packed_heads;
+}
+
+/* Block `number` of the problem. Those of a section of heads follow each other tile by tile, the
+ * last one first: in a causal problem it is the longest, and none of those is left over at the end.
+ * */
+INLINE struct work work_of_block(const struct attn_args &a, int number) {
+    const int per_section = a.section_heads * a.tiles_q; /* fits: no grid is larger than 2^31 */
+    const int section = number / per_section, place = number % per_section;
+    const int first = section * a.section_heads;
+    const int heads = min(a.section_heads, a.heads_all - first);
+    const int groups = a.heads_q / a.packed_heads; /* of one batch entry */
+    const int index = first + place % heads;
+    struct work w;
+    w.batch = index / groups;
+    w.head = index % groups * a.packed_heads;
+    lengths_of_sequence(a, w);
+    w.first_row = (a.tiles_q - 1 - place / heads) * ATTN_BM;
+    return w;
+}
+
+/* The same for a grid of (heads, tiles, batch): no division stands before the first copy. */
+INLINE struct work work_of_grid(const struct attn_args &a) {
+    struct work w;
+    w.batch = (int)blockIdx.z;
+    w.head = (int)blockIdx.x;
+    lengths_of_sequence(a, w);
+    w.first_row = ((int)gridDim.y - 1 - (int)blockIdx.y) * ATTN_BM;
+    return w;
+}
+
+/* ---- where they lie: the first query or key of the sequence, in the block's (first) head ------
+ * */
+
+/* Offset of a sequence: by its batch entry or, packed, by the rows before it. */
+INLINE long long sequence_offset(const int *cu_seqlens, int batch, long long batch_stride,
+                                 long long row_stride) {
+    return FULL && cu_seqlens != 0 ? cu_seqlens[batch] * row_stride : batch * batch_stride;
+}
+
+INLINE const element *q_of(const struct attn_args &a, const struct work &w) {
+    return (const element *)a.q + sequence_offset(a.cu_seqlens_q, w.batch, a.q_batch, a.q_row) +
+           w.head * a.q_head;
+}
+
+/* Most problems have a KV head for each query head, and a division costs more than a look. */
+INLINE int head_kv_of(const struct attn_args &a, const struct work &w) {
+    return a.heads_per_kv == 1 ? w.head : w.head / a.heads_per_kv;
+}
+
+INLINE const element *k_of(const struct attn_args &a, const struct work &w) {
+    return (const element *)a.k + sequence_offset(a.cu_seqlens_kv, w.batch, a.k_batch, a.k_row) +
+           head_kv_of(a, w) * a.k_head;
+}
+
+INLINE const element *v_of(const struct attn_args &a, const struct work &w) {
+    return (const element *)a.v + sequence_offset(a.cu_seqlens_kv, w.batch, a.v_batch, a.v_row) +
+           head_kv_of(a, w) * a.v_head;
+}
+
+INLINE element *o_of(const struct attn_args &a, const struct work &w) {
+    return (element *)a.o + sequence_offset(a.cu_seqlens_q, w.batch, a.o_batch, a.o_row) +
+           w.head * a.o_head;
+}
+
+/* Only where a.lse is wanted. */
+INLINE float *lse_of(const struct attn_args &a, const struct work &w) {
+    return a.lse + sequence_offset(a.cu_seqlens_q, w.batch, a.lse_batch, a.lse_row) +
+           w.head * a.lse_head;
+}
+
+/* ---- scores ---------------------------------------------------------------------------------- */
+
+/* c tanh(x), to a few millionths: 1 - 2 / (e^2x + 1), and where that cancels, its series. */
+INLINE float capped(float x, float c) {
+    const float square = x * x;
+    const float series = x * fmaf(square, fmaf(square, 2.0f / 15.0f, -1.0f / 3.0f), 1.0f);
+    const float e = exp2_fast(2.0f * LOG2_E * x); /* inf: tanh is 1 */
+    return c * (fabsf(x) < 0.06f ? series : fmaf(-2.0f, reciprocal_fast(e + 1.0f), 1.0f));
+}
+
+INLINE float bias_at(const struct attn_args &a, long long at) {
+    if (a.bias_dtype == 0) {
+        return ((const float *)a.bias)[at];
+    }
+    const unsigned bits = ((const unsigned short *)a.bias)[at];
+    if (a.bias_dtype == 1) {
+        float value;
+        asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"((unsigned short)bits));
+        return value;
+    }
+    return __uint_as_float(bits << 16);
+}
+
+/* A natural logarithm's exponent as one of 2. What is finite stays so: masks of -FLT_MAX are usual,
+ * and a row that has nothing else is the mean of its V. */
+INLINE float in_base_2(float x) {
+    const float y = x * LOG2_E, most = 3e38f;
+    return fabsf(x) <= 3.4028234e38f ? fminf(fmaxf(y, -most), most) : y;
+}
+
+/* What the options need to know of one row. */
+struct row_options {
+    struct keys visible;
+    int diagonal;   /* the key at distance 0; all distances fit an int */
+    float slope;    /* of ALiBi, in the exponent of 2 */
+    long long bias; /* where the row's begins */
+    long long mask; /* likewise */
+};
+
+INLINE struct row_options row_options_of(const struct attn_args &a, const struct work &w, int row) {
+    const int query = query_of_row(a, row), head = w.head + head_of_row(a, row);
+    struct row_options r;
+    r.visible = keys_of_query(a, w, query);
+    r.diagonal = a.top_left ? query : (int)((long long)query + w.seq_kv - w.seq_q);
+    r.slope = 0.0f;
+    if (a.alibi) {
+        const float slope = a.alibi_slopes != 0
+                                ? a.alibi_slopes[w.batch * a.alibi_batch + head]
+                                : exp2_fast(-8.0f * (float)(head + 1) / (float)a.heads_q);
+        r.slope = slope * LOG2_E;
+    }
+    r.bias = w.batch * a.bias_batch + head * a.bias_head + query * a.bias_row;
+    r.mask = w.batch * a.mask_batch + head * a.mask_head + query * a.mask_row;
+    return r;
+}
+
+/* From q.k to the exponent of 2, with every option but the mask and the bounds of the visible
+ * keys. The key must exist. */
+INLINE float score_of(const struct attn_args &a, const struct row_options &r, float product,
+                      int key) {
+    float score = a.softcap_log2 > 0.0f ? capped(product * a.softcap_scale, a.softcap_log2)
+                                        : scaled(product, a.scale_log2);
+    if (a.alibi) {
+        score -= r.slope * fabsf((float)(r.diagonal - key));
+    }
+    if (a.bias != 0) {
+        score += in_base_2(bias_at(a, r.bias + key * a.bias_col));
+    }
+    return score;
+}
+
+/* Whether the mask hides a key, which must exist; only where there is a mask. */
+INLINE bool is_hidden(const struct attn_args &a, const struct row_options &r, int key) {
+    return a.mask[r.mask + key * a.mask_col] == 0;
+}
+
+/* The sink joins a finished row: the sum and, if it is above, the reference. Returns the factor of
+ * what was summed up so far. */
+INLINE float join_sink(const struct attn_args &a, int head, float *reference, float *sum) {
+    const float logit = in_base_2(a.sink[head]), raised = fmaxf(*reference, logit);
+    const float origin = finite_or_zero(raised), factor = exp2_fast(*reference - origin);
+    *sum = *sum * factor + exp2_fast(logit - origin);
+    *reference = raised;
+    return factor;
+}
+
+#endif /* ATTN_KERNELS_COMMON_WORK_H */

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * rows.c - which rows are looked at: the sample, the check, the order of all of them.
+ *
+ * Invariant: the sample depends on the problem, the seed and the count alone.
+ */
+#include "verify/rows.h"
+
+int64_t rows_total(const attn_problem *resolved) {
+    int64_t total;
+    if (__builtin_mul_overflow(resolved->batch, resolved->heads_q, &total) ||
+        __builtin_mul_overflow(total, resolved->seq_q, &total)) {
+        return INT64_MAX;
+    }
+    return total;
+}
+
+static attn_status check_index(size_t index, const char *name, int64_t value, int64_t end,
+                               attn_error *error) {
+    if (value >= 0 && value < end) {
+        return ATTN_OK;
+    }
+    return attn_fail(error, ATTN_INVALID, "rows[%zu].%s = %lld, expected 0 or more and below %lld",
+                     index, name, (long long)value, (long long)end);
+}
+
+attn_status rows_check(const attn_problem *resolved, const attn_row *rows, size_t count,
+                       attn_error *error) {
+    if (rows == NULL) {
+        const int64_t total = rows_total(resolved);
+        if (count != (uint64_t)total) {
+            return attn_fail(error, ATTN_INVALID,
+                             "count = %zu, expected %lld: rows = NULL means every row", count,
+                             (long long)total);
+        }
+        return ATTN_OK;
+    }
+    for (size_t i = 0; i < count; i++) {
+        attn_status status = check_index(i, "batch", rows[i].batch, resolved->batch, error);
+        if (status == ATTN_OK) {
+            status = check_index(i, "head", rows[i].head, resolved->heads_q, error);
+        }
+        if (status == ATTN_OK) {
+            status = check_index(i, "row", rows[i].row, resolved->seq_q, error);
+        }
+        if (status != ATTN_OK) {
+            return status;
+        }
+    }
+    return ATTN_OK;
+}
+
+attn_row rows_at(const attn_problem *resolved, const attn_row *rows, int64_t index) {
+    if (rows != NULL) {
+        return rows[index];
+    }
+    const int64_t head = index / resolved->seq_q;
+    return (attn_row){
+        .batch = head / resolved->heads_q,
+        .head = head % resolved->heads_q,
+        .row = index % resolved->seq_q,
+    };
+}
+
+/* splitmix64: one step of its counter, then its finaliser. */
+static uint64_t next_random(uint64_t *state) {
+    uint64_t z = *state += 0x9e3779b97f4a7c15U;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9U;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebU;
+    return z ^ (z >> 31);
+}
+
+attn_status attn_rows_sample(const attn_problem *problem, uint64_t seed, attn_row *rows,
+                             size_t count, attn_error *error) {
+    attn_problem resolved;
+    const attn_status status = problem_resolve(problem, &resolved, error);
+    if (status != ATTN_OK || count == 0) {
+        return status != ATTN_OK ? status : attn_fail(error, ATTN_OK, "%s", "");
+    }
+    if (rows == NULL) {
+        return attn_fail(error, ATTN_INVALID, "rows = NULL, expected room for count = %zu rows",
+                         count);
+    }
+    const uint64_t total = (uint64_t)rows_total(&resolved);
+    if (total == 0) {
+        return attn_fail(error, ATTN_INVALID, "count = %zu, expected 0: the problem has no rows",
+                         count);
+    }
+    /* The rows, batch-major, are cut into `count` stretches of equal length (give or take one) and
+     * each gives one row: every batch entry and head has its share, and no row comes twice. Where
+     * there are fewer rows than asked for, they are all taken, again and again. */
+    const uint64_t length = total / count;
+    const uint64_t longer = total % count; /* so many stretches, the first ones, have one more */
+    for (uint64_t i = 0; i < count; i++) {
+        const uint64_t begin = i * length + (i < longer ? i : longer);
+        const uint64_t random = next_random(&seed);
+        uint64_t index = i % total;
+        if (length > 0) {
+            index = begin + random % (length + (i < longer ? 1 : 0));
+        }
+        if (i == 0) {
+            index = 0;
+        } else if (i == count - 1 && length > 0) {
+            index = total - 1;
+        }
+        rows[i] = rows_at(&resolved, NULL, (int64_t)index);
+    }
+    return attn_fail(error, ATTN_OK, "%s", "");
+}

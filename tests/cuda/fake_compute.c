@@ -1,0 +1,467 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * fake_compute.c - attention as struct attn_args describes it, one row after the other, in fp32.
+ *
+ * The last result is kept: tests launch the same thing a thousand times. It is used again only if
+ * the arguments and every byte of the inputs are the same.
+ *
+ * What of the arguments a kernel reads is the family's business: names with fwd_mma_full,
+ * fwd_mma_decode and fwd_hopper_decode take everything (of the latter two's blocks, `parts` share a
+ * tile), with fwd_hopper_full everything but ALiBi, bias, mask and sink, with fwd_mma or fwd_hopper
+ * everything but the options, others causal and diagonal alone. The blocks of other fwd_hopper stay
+ * and take one tile after the other, so all are reached.
+ *
+ * Invariant: it reads and writes through the arguments of the launch alone, so that a wrong stride,
+ * size or pointer in them gives a wrong result, or a report of ASan.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda/fake_internal.h"
+
+static const double TO_LOG2 = 1.4426950408889634;
+
+static double from_half(uint16_t bits) {
+    const int exponent = bits >> 10 & 31, fraction = bits & 1023;
+    const double sign = bits >> 15 ? -1.0 : 1.0;
+    if (exponent == 31) {
+        return fraction ? (double)NAN : sign * (double)INFINITY;
+    }
+    return sign * (exponent ? ldexp(1024 + fraction, exponent - 25) : ldexp(fraction, -24));
+}
+
+static uint16_t to_half(double x) {
+    const uint16_t sign = signbit(x) ? 0x8000 : 0;
+    const double size = fabs(x);
+    if (isnan(x)) {
+        return 0x7E00;
+    }
+    if (size >= 65520.0) {
+        return (uint16_t)(sign | 0x7C00);
+    }
+    int exponent = -14; /* of numbers below 2^-14 all share one */
+    if (size >= ldexp(1, -14)) {
+        frexp(size, &exponent);
+        exponent--;
+    }
+    const int units = (int)nearbyint(ldexp(size, 10 - exponent)); /* 1024 to 2048, or subnormal */
+    return (uint16_t)(sign | (((exponent + 14) << 10) + units));
+}
+
+static double from_bfloat(uint16_t bits) {
+    const uint32_t wide = (uint32_t)bits << 16;
+    float x;
+    memcpy(&x, &wide, sizeof x);
+    return (double)x;
+}
+
+static uint16_t to_bfloat(double value) {
+    const float x = (float)value;
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    if (isnan(x)) {
+        return 0x7FC0;
+    }
+    return (uint16_t)((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
+}
+
+struct dtype {
+    double (*from)(uint16_t bits);
+    uint16_t (*to)(double x);
+};
+
+/* ---- one launch ------------------------------------------------------------------------------ */
+
+struct job {
+    const struct dtype *dtype;
+    bool bounds, options;  /* reads left, right and top_left; reads the options */
+    struct attn_args args; /* pointers included */
+    unsigned int blocks;
+    long long batches;
+    uint64_t inputs; /* hash */
+    /* results, one row after the other, as (batch, head, row), and which of them a block reached */
+    unsigned char *reached;
+    uint16_t *o;
+    float *lse;
+    /* one KV head as numbers: K by columns, so that scores of many keys are worked out at once */
+    float *k, *v, *scores, *out;
+};
+
+static struct job last; /* its memory is this file's; the driver's lock guards it */
+
+static void job_free(struct job *job) {
+    free(job->reached);
+    free(job->o);
+    free(job->lse);
+    free(job->k);
+    free(job->v);
+    free(job->scores);
+    free(job->out);
+    memset(job, 0, sizeof *job);
+}
+
+__attribute__((destructor)) static void forget_last(void) {
+    job_free(&last);
+}
+
+/* ---- one sequence ---------------------------------------------------------------------------- */
+
+struct sequence {
+    const uint16_t *q, *k, *v;
+    uint16_t *o;
+    float *lse;
+    long long batch, queries, keys;
+};
+
+static struct sequence sequence_of(const struct job *job, long long batch) {
+    const struct attn_args *a = &job->args;
+    struct sequence s = {.batch = batch, .queries = a->seq_q, .keys = a->seq_kv};
+    long long q = batch * a->q_batch, k = batch * a->k_batch, v = batch * a->v_batch;
+    long long o = batch * a->o_batch, lse = batch * a->lse_batch;
+    if (job->options && a->cu_seqlens_q != NULL) {
+        const long long row = a->cu_seqlens_q[batch], key = a->cu_seqlens_kv[batch];
+        s.queries = a->cu_seqlens_q[batch + 1] - row;
+        s.keys = a->cu_seqlens_kv[batch + 1] - key;
+        q = row * a->q_row, o = row * a->o_row, lse = row * a->lse_row;
+        k = key * a->k_row, v = key * a->v_row;
+    }
+    if (job->options && a->used_kv != NULL) {
+        s.keys = a->used_kv[batch];
+    }
+    s.q = (const uint16_t *)a->q + q;
+    s.k = (const uint16_t *)a->k + k;
+    s.v = (const uint16_t *)a->v + v;
+    s.o = (uint16_t *)a->o + o;
+    s.lse = a->lse != NULL ? a->lse + lse : NULL;
+    return s;
+}
+
+/* The key at distance 0 from a query. */
+static long long diagonal_of(const struct job *job, const struct sequence *s, long long query) {
+    return query + (job->args.top_left ? 0 : s->keys - s->queries);
+}
+
+static long long clamp(long long key, long long keys) {
+    return key < 0 ? 0 : key > keys ? keys : key;
+}
+
+/* The keys [*begin, *end) that a query sees. */
+static void visible_keys(const struct job *job, const struct sequence *s, long long query,
+                         long long *begin, long long *end) {
+    const struct attn_args *a = &job->args;
+    const long long diagonal = diagonal_of(job, s, query);
+    *begin = 0;
+    *end = s->keys;
+    if (!job->bounds) {
+        *end = a->causal ? clamp(query + a->diagonal + 1, s->keys) : s->keys;
+        return;
+    }
+    if (a->right >= 0) {
+        *end = clamp(diagonal + a->right + 1, s->keys);
+    }
+    if (job->options && a->left >= 0) {
+        *begin = clamp(diagonal - a->left, s->keys);
+    }
+}
+
+static double bias_at(const struct attn_args *a, long long batch, long long head, long long query,
+                      long long key) {
+    const long long at =
+        batch * a->bias_batch + head * a->bias_head + query * a->bias_row + key * a->bias_col;
+    switch (a->bias_dtype) {
+    case 0: return (double)((const float *)a->bias)[at];
+    case 1: return from_half(((const uint16_t *)a->bias)[at]);
+    default: return from_bfloat(((const uint16_t *)a->bias)[at]);
+    }
+}
+
+static bool is_hidden(const struct attn_args *a, long long batch, long long head, long long query,
+                      long long key) {
+    return a->mask[batch * a->mask_batch + head * a->mask_head + query * a->mask_row +
+                   key * a->mask_col] == 0;
+}
+
+static double slope_of(const struct attn_args *a, long long batch, long long head) {
+    return a->alibi_slopes != NULL ? (double)a->alibi_slopes[batch * a->alibi_batch + head]
+                                   : exp2(-8.0 * (double)(head + 1) / a->heads_q);
+}
+
+/* ---- inputs ---------------------------------------------------------------------------------- */
+
+static uint64_t mix(uint64_t hash, uint64_t word) {
+    hash = (hash ^ word) * 0x9E3779B97F4A7C15u;
+    return hash ^ hash >> 29;
+}
+
+static uint64_t mix_bytes(uint64_t hash, const void *bytes, size_t size) {
+    for (size_t i = 0; i < size; i += sizeof(uint64_t)) {
+        uint64_t word = 0;
+        memcpy(&word, (const char *)bytes + i, size - i < sizeof word ? size - i : sizeof word);
+        hash = mix(hash, word);
+    }
+    return hash;
+}
+
+static uint64_t hash_rows(uint64_t hash, const uint16_t *first, long long heads, long long head,
+                          long long rows, long long row, int width) {
+    for (long long n = 0; n < heads * rows; n++) {
+        hash = mix_bytes(hash, first + n / rows * head + n % rows * row,
+                         (size_t)width * sizeof *first);
+    }
+    return hash;
+}
+
+/* Bias and mask. */
+static uint64_t hash_scores(uint64_t hash, const struct job *job, const struct sequence *s) {
+    const struct attn_args *a = &job->args;
+    for (long long n = 0; n < s->queries * a->heads_q; n++) {
+        long long begin, end;
+        const long long head = n / s->queries, query = n % s->queries;
+        visible_keys(job, s, query, &begin, &end);
+        for (long long key = begin; key < end; key++) {
+            const double bias = a->bias != NULL ? bias_at(a, s->batch, head, query, key) : 0.0;
+            const bool hidden = a->mask != NULL && is_hidden(a, s->batch, head, query, key);
+            hash = mix(mix_bytes(hash, &bias, sizeof bias), hidden);
+        }
+    }
+    return hash;
+}
+
+static uint64_t hash_inputs(const struct job *job) {
+    const struct attn_args *a = &job->args;
+    const long long heads_kv = a->heads_q / a->heads_per_kv;
+    uint64_t hash = 1;
+    for (long long b = 0; b < job->batches; b++) {
+        const struct sequence s = sequence_of(job, b);
+        hash = mix(mix(hash, (uint64_t)s.queries), (uint64_t)s.keys);
+        hash = hash_rows(hash, s.q, a->heads_q, a->q_head, s.queries, a->q_row, a->head_dim);
+        hash = hash_rows(hash, s.k, heads_kv, a->k_head, s.keys, a->k_row, a->head_dim);
+        hash = hash_rows(hash, s.v, heads_kv, a->v_head, s.keys, a->v_row, a->head_dim_v);
+        for (long long h = 0; job->options && a->alibi && h < a->heads_q; h++) {
+            const double slope = slope_of(a, b, h);
+            hash = mix_bytes(hash, &slope, sizeof slope);
+        }
+        if (job->options && (a->bias != NULL || a->mask != NULL)) {
+            hash = hash_scores(hash, job, &s);
+        }
+    }
+    return job->options && a->sink != NULL
+               ? mix_bytes(hash, a->sink, (size_t)a->heads_q * sizeof *a->sink)
+               : hash;
+}
+
+/* ---- one row --------------------------------------------------------------------------------- */
+
+static void unpack_head(struct job *job, const struct sequence *s, long long head_kv) {
+    const struct attn_args *a = &job->args;
+    for (long long j = 0; j < s->keys; j++) {
+        const uint16_t *k = s->k + head_kv * a->k_head + j * a->k_row;
+        const uint16_t *v = s->v + head_kv * a->v_head + j * a->v_row;
+        for (int d = 0; d < a->head_dim; d++) {
+            job->k[d * s->keys + j] = (float)job->dtype->from(k[d]);
+        }
+        for (int d = 0; d < a->head_dim_v; d++) {
+            job->v[j * a->head_dim_v + d] = (float)job->dtype->from(v[d]);
+        }
+    }
+}
+
+static void add_scaled(float *restrict to, const float *restrict from, float by, long long count) {
+    for (long long i = 0; i < count; i++) {
+        to[i] += by * from[i];
+    }
+}
+
+/* From q.k to the exponent of 2. */
+static float score_of(const struct job *job, const struct sequence *s, long long head,
+                      long long query, long long key, float product) {
+    const struct attn_args *a = &job->args;
+    if (!job->options) {
+        return product * a->scale_log2;
+    }
+    double score = (double)(product * a->scale_log2);
+    if (a->softcap_log2 > 0) {
+        score = (double)a->softcap_log2 * tanh((double)(product * a->softcap_scale));
+    }
+    if (a->alibi) {
+        const long long distance = diagonal_of(job, s, query) - key;
+        score -=
+            slope_of(a, s->batch, head) * TO_LOG2 * (double)(distance < 0 ? -distance : distance);
+    }
+    if (a->bias != NULL) {
+        score += TO_LOG2 * bias_at(a, s->batch, head, query, key);
+    }
+    if (a->mask != NULL && is_hidden(a, s->batch, head, query, key)) {
+        return -INFINITY;
+    }
+    return (float)score;
+}
+
+/* Where the result of a row is kept. */
+static long long place_of(const struct job *job, long long batch, long long head, long long query) {
+    return (batch * job->args.heads_q + head) * job->args.seq_q + query;
+}
+
+static void compute_row(struct job *job, const struct sequence *s, long long head,
+                        long long query) {
+    const struct attn_args *a = &job->args;
+    const uint16_t *q = s->q + head * a->q_head + query * a->q_row;
+    const long long at = place_of(job, s->batch, head, query);
+    const bool sink = job->options && a->sink != NULL;
+    const float logit = sink ? (float)((double)a->sink[head] * TO_LOG2) : -INFINITY;
+    long long begin, end;
+    visible_keys(job, s, query, &begin, &end);
+    const long long keys = end > begin ? end - begin : 0;
+    memset(job->scores, 0, (size_t)keys * sizeof *job->scores);
+    memset(job->out, 0, (size_t)a->head_dim_v * sizeof *job->out);
+    for (int d = 0; d < a->head_dim; d++) {
+        add_scaled(job->scores, job->k + d * s->keys + begin, (float)job->dtype->from(q[d]), keys);
+    }
+    float top = logit;
+    for (long long j = 0; j < keys; j++) {
+        job->scores[j] = score_of(job, s, head, query, begin + j, job->scores[j]);
+        top = job->scores[j] > top || isnan(job->scores[j]) ? job->scores[j] : top;
+    }
+    top = top > -INFINITY || isnan(top) ? top : 0.0F; /* nothing weighs anything */
+    double total = sink ? (double)exp2f(logit - top) : 0.0;
+    for (long long j = 0; j < keys; j++) {
+        const float weight = exp2f(job->scores[j] - top);
+        total += (double)weight;
+        add_scaled(job->out, job->v + (begin + j) * a->head_dim_v, weight, a->head_dim_v);
+    }
+    for (int d = 0; d < a->head_dim_v; d++) {
+        const double out = total != 0.0 ? (double)job->out[d] / total : 0.0;
+        job->o[at * a->head_dim_v + d] = job->dtype->to(out);
+    }
+    job->lse[at] = (float)(((double)top + log2(total)) * log(2.0)); /* log2(0) is -inf */
+}
+
+static void write_row(const struct job *job, const struct sequence *s, long long head,
+                      long long query) {
+    const struct attn_args *a = &job->args;
+    const long long at = place_of(job, s->batch, head, query);
+    memcpy(s->o + head * a->o_head + query * a->o_row, job->o + at * a->head_dim_v,
+           (size_t)a->head_dim_v * sizeof *job->o);
+    if (s->lse != NULL) {
+        s->lse[head * a->lse_head + query * a->lse_row] = job->lse[at];
+    }
+}
+
+/* ---- all of them ----------------------------------------------------------------------------- */
+
+/* Marks the rows of one block: a tile of a group of packed_heads heads. Blocks of a section of
+ * groups follow each other tile by tile. */
+static void reach(struct job *job, long long block) {
+    const struct attn_args *a = &job->args;
+    const long long section = block / ((long long)a->section_heads * a->tiles_q);
+    const long long place = block % ((long long)a->section_heads * a->tiles_q);
+    const long long first = section * a->section_heads, left = a->heads_all - first;
+    const long long groups = left < a->section_heads ? left : a->section_heads;
+    if (groups < 1 || place / groups >= a->tiles_q) {
+        return;
+    }
+    const long long group = first + place % groups, tile = place / groups;
+    const long long head = group * a->packed_heads % a->heads_q;
+    const long long batch = group * a->packed_heads / a->heads_q;
+    const long long rows = (long long)a->seq_q * a->packed_heads;
+    const long long most = (rows + a->tiles_q - 1) / a->tiles_q;
+    for (long long row = tile * most; row < (tile + 1) * most && row < rows; row++) {
+        job->reached[place_of(job, batch, head + row % a->packed_heads, row / a->packed_heads)] = 1;
+    }
+}
+
+/* Rows that no block reaches are left alone: a grid too small shows. */
+static void compute_all(struct job *job) {
+    for (long long b = 0; b < job->batches; b++) {
+        const struct sequence s = sequence_of(job, b);
+        for (long long n = 0; n < job->args.heads_q * s.queries; n++) {
+            const long long head = n / s.queries, query = n % s.queries;
+            if (query == 0 && head % job->args.heads_per_kv == 0) {
+                unpack_head(job, &s, head / job->args.heads_per_kv);
+            }
+            if (job->reached[place_of(job, b, head, query)]) {
+                compute_row(job, &s, head, query);
+            }
+        }
+    }
+}
+
+static void write_all(const struct job *job) {
+    for (long long b = 0; b < job->batches; b++) {
+        const struct sequence s = sequence_of(job, b);
+        for (long long n = 0; n < job->args.heads_q * s.queries; n++) {
+            if (job->reached[place_of(job, b, n / s.queries, n % s.queries)]) {
+                write_row(job, &s, n / s.queries, n % s.queries);
+            }
+        }
+    }
+}
+
+static bool job_alloc(struct job *job) {
+    const struct attn_args *a = &job->args;
+    const size_t rows = (size_t)(job->batches * a->heads_q) * (size_t)a->seq_q + 1;
+    const size_t keys = (size_t)a->seq_kv + 1, dim = (size_t)a->head_dim;
+    const size_t dim_v = (size_t)a->head_dim_v;
+    job->reached = calloc(rows, 1);
+    job->o = malloc(rows * dim_v * sizeof *job->o);
+    job->lse = malloc(rows * sizeof *job->lse);
+    job->k = malloc(keys * dim * sizeof *job->k);
+    job->v = malloc(keys * dim_v * sizeof *job->v);
+    job->scores = malloc(keys * sizeof *job->scores);
+    job->out = malloc(dim_v * sizeof *job->out);
+    return job->reached && job->o && job->lse && job->k && job->v && job->scores && job->out;
+}
+
+static bool same_job(const struct job *a, const struct job *b) {
+    struct attn_args left = a->args, right = b->args;
+    left.q = left.k = left.v = right.q = right.k = right.v = NULL;
+    left.o = right.o = left.lse = right.lse = NULL;
+    return a->dtype == b->dtype && a->bounds == b->bounds && a->options == b->options &&
+           a->blocks == b->blocks && a->inputs == b->inputs &&
+           memcmp(&left, &right, sizeof left) == 0; /* it has no padding */
+}
+
+void fake_compute(const char *kernel, unsigned int blocks, const struct attn_args *args) {
+    static const struct dtype half = {from_half, to_half}, bfloat = {from_bfloat, to_bfloat};
+    struct job job = {.args = *args, .blocks = blocks};
+    job.dtype = strstr(kernel, "fp16") != NULL   ? &half
+                : strstr(kernel, "bf16") != NULL ? &bfloat
+                                                 : NULL;
+    const bool hopper = strstr(kernel, "fwd_hopper") != NULL;
+    job.bounds = hopper || strstr(kernel, "fwd_mma") != NULL;
+    const bool shares = strstr(kernel, "_decode") != NULL;
+    job.options = job.bounds && (strstr(kernel, "_full") != NULL || shares);
+    if (shares) {
+        job.blocks /= (unsigned int)args->parts;
+    }
+    if (hopper && !shares) {
+        job.blocks = (unsigned int)(args->heads_all * args->tiles_q);
+        job.args.alibi = 0;
+        job.args.sink = NULL;
+        job.args.bias = NULL;
+        job.args.mask = NULL;
+    }
+    if (job.dtype == NULL || args->tiles_q < 1 || args->heads_q < 1 || args->heads_per_kv < 1 ||
+        args->packed_heads < 1 || args->section_heads < 1) {
+        return;
+    }
+    job.batches = (long long)args->heads_all * args->packed_heads / args->heads_q;
+    job.inputs = hash_inputs(&job);
+    if (!same_job(&job, &last)) {
+        job_free(&last);
+        if (job_alloc(&job)) {
+            for (long long block = 0; block < job.blocks; block++) {
+                reach(&job, block);
+            }
+            compute_all(&job);
+            last = job;
+        } else {
+            job_free(&job);
+        }
+    }
+    if (last.o != NULL) {
+        last.args = job.args;
+        write_all(&last);
+    }
+}

@@ -1,0 +1,591 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * test_args.c - what a kernel is told. Every field of struct attn_args, the grid and the block
+ * against the problem, for many drawn problems; the layout of the struct; and that attn_forward
+ * does nothing but look at the current context and launch.
+ *
+ * Invariant: expectations are worked out here from attn.h and args.h alone.
+ */
+#include <math.h>
+#include <stdlib.h>
+
+#include "cuda/cuda_fixture.h"
+#include "src/kernels/common/args.h"
+#include "tool/cases/cases.h"
+
+/* ---- the layout ------------------------------------------------------------------------------ */
+
+/* src/kernels/common/device.h has the same numbers for the kernels' compiler. */
+#define AT(field, offset)                                                                          \
+    _Static_assert(offsetof(struct attn_args, field) == (offset), #field " has moved")
+
+AT(q, 0);
+AT(k, 8);
+AT(v, 16);
+AT(o, 24);
+AT(lse, 32);
+AT(q_batch, 40);
+AT(q_head, 48);
+AT(q_row, 56);
+AT(k_batch, 64);
+AT(k_head, 72);
+AT(k_row, 80);
+AT(v_batch, 88);
+AT(v_head, 96);
+AT(v_row, 104);
+AT(o_batch, 112);
+AT(o_head, 120);
+AT(o_row, 128);
+AT(lse_batch, 136);
+AT(lse_head, 144);
+AT(lse_row, 152);
+AT(diagonal, 160);
+AT(heads_q, 168);
+AT(heads_per_kv, 172);
+AT(seq_q, 176);
+AT(seq_kv, 180);
+AT(tiles_q, 184);
+AT(causal, 188);
+AT(scale_log2, 192);
+AT(top_left, 196);
+AT(left, 200);
+AT(right, 208);
+AT(head_dim, 216);
+AT(head_dim_v, 220);
+AT(packed_heads, 224);
+AT(section_heads, 228);
+AT(heads_all, 232);
+AT(softcap_log2, 236);
+AT(softcap_scale, 240);
+AT(alibi, 244);
+AT(alibi_slopes, 248);
+AT(alibi_batch, 256);
+AT(sink, 264);
+AT(bias, 272);
+AT(bias_batch, 280);
+AT(bias_head, 288);
+AT(bias_row, 296);
+AT(bias_col, 304);
+AT(bias_dtype, 312);
+AT(parts, 316);
+AT(cu_seqlens_q, 320);
+AT(cu_seqlens_kv, 328);
+AT(used_kv, 336);
+AT(counters, 344);
+AT(mask, 352);
+AT(mask_batch, 360);
+AT(mask_head, 368);
+AT(mask_row, 376);
+AT(mask_col, 384);
+_Static_assert(sizeof(struct attn_args) == 392, "struct attn_args has another size");
+#undef AT
+#define AT(field, offset)                                                                          \
+    _Static_assert(offsetof(struct attn_tma_args, field) == (offset), #field " has moved")
+AT(q, 0);
+AT(k, 128);
+AT(v, 256);
+AT(o, 384);
+AT(a, 512);
+_Static_assert(sizeof(struct attn_tma_args) == 960, "struct attn_tma_args has another size");
+
+static bool is_hopper(const attn_variant *variant) {
+    return strncmp(variant->family, "fwd_hopper", 10) == 0;
+}
+
+/* The kernels' compiler agrees: every compiled-in kernel takes one parameter of that size. */
+TEST(parameter_of_compiled_kernels) {
+    SKIP_WITHOUT_KERNELS();
+    attn_variant list[BUILT_IN_MAX];
+    const int count = built_in_variants(list);
+    for (int i = 0; i < count; i++) {
+        attn_image image = {.size = sizeof image};
+        char entry[256], parameter[256];
+        bool seen = false;
+        for (int32_t n = 0; attn_variant_image(NULL, list[i].name, n, &image, NULL) == ATTN_OK;
+             n++) {
+            if (image.kind != ATTN_IMAGE_PTX) {
+                continue;
+            }
+            const char *text = image.data;
+            snprintf(entry, sizeof entry, ".entry %s", list[i].entry);
+            snprintf(parameter, sizeof parameter, ".param .align %d .b8 %s_param_0[%zu]",
+                     is_hopper(&list[i]) ? 64 : 8, list[i].entry,
+                     is_hopper(&list[i]) ? sizeof(struct attn_tma_args) : sizeof(struct attn_args));
+            CHECK_EQ(strlen(text), image.bytes);
+            CHECK_CONTAINS(strstr(text, entry), parameter);
+            seen = true;
+        }
+        CHECK_MSG(seen, "%s has no PTX", list[i].name);
+    }
+}
+
+static unsigned long long *const COUNTERS = (unsigned long long *)0x600000000000;
+
+static bool has_counters(const attn_variant *variant) {
+    return strcmp(variant->family, "fwd_hopper_causal") == 0 ||
+           strcmp(variant->family, "fwd_hopper_full") == 0;
+}
+
+enum { MULTIPROCESSORS = 20 }; /* of the fake driver's first device */
+
+static bool has_clusters(const attn_variant *variant) {
+    return strcmp(variant->family, "fwd_hopper_decode") == 0;
+}
+
+/* Blocks that share the keys of a tile of rows: two to a multiprocessor, two tiles of keys to each,
+ * if there are so many. `tiles` of all heads. */
+static long long parts_of(const attn_problem *p, const attn_variant *variant, long long tiles) {
+    const long long keys = (p->seq_kv + variant->block_kv - 1) / variant->block_kv / 2;
+    const long long room = 2 * MULTIPROCESSORS / tiles, parts = room < keys ? room : keys;
+    return strcmp(variant->family, "fwd_mma_decode") == 0 && parts > 1 ? parts : 1;
+}
+
+/* How clusters share keys is pinned below (keys_are_shared_as_measured); what holds always: whole
+ * clusters, of which those that have more than two blocks all have their place, a tile of keys for
+ * each block. */
+static void check_clusters(const struct fake_call *launch, const attn_problem *p,
+                           const attn_variant *variant, long long tiles, long long parts) {
+    const long long keys = (p->seq_kv + variant->block_kv - 1) / variant->block_kv;
+    const long long cluster = launch->cluster > 0 ? launch->cluster : 1;
+    CHECK(launch->cluster != 1 && parts % cluster == 0);
+    CHECK(cluster <= 2 || (cluster == parts && (cluster == 4 || cluster == 8) &&
+                           8 * cluster * tiles <= 7 * MULTIPROCESSORS));
+    CHECK(parts == 1 || (parts <= keys && parts * tiles <= 8 * MULTIPROCESSORS));
+}
+
+/* Counters: two, or one for each tile whose keys are shared by more than a cluster, in whole 256
+ * bytes, and 16 rows of O, a reference and a sum for each part. */
+static size_t workspace_of(const attn_variant *variant, long long tiles, long long parts) {
+    if (parts > 1) {
+        return (8 * (size_t)tiles + 255) / 256 * 256 +
+               (size_t)(tiles * parts) * (size_t)(4 * 16 * variant->head_dim_max + 4 * 32 * 4);
+    }
+    return has_counters(variant) ? 2 * sizeof(unsigned long long) : 0;
+}
+
+/* ---- one call -------------------------------------------------------------------------------- */
+
+/* tests/cuda/test_maps.c looks at the maps before them. */
+static struct attn_args args_of(const struct fake_call *launch, const attn_variant *variant) {
+    struct attn_args args;
+    memcpy(&args, launch->args + (is_hopper(variant) ? offsetof(struct attn_tma_args, a) : 0),
+           sizeof args);
+    return args;
+}
+
+/* The log of one forward: questions about the current context, one launch in the middle, nothing
+ * that loads, allocates, waits or copies. */
+static void check_calls(const attn_variant *variant) {
+    static const char *const allowed[] = {"cuCtxGetCurrent",  "cuCtxGetDevice",
+                                          "cuCtxPushCurrent", "cuCtxPopCurrent",
+                                          "cuLaunchKernelEx", "cuTensorMapReplaceAddress"};
+    size_t count;
+    const struct fake_call *calls = fake->calls(&count);
+    for (size_t i = 0; i < count; i++) {
+        bool fine = false;
+        for (size_t n = 0; n < sizeof allowed / sizeof *allowed; n++) {
+            fine = fine || strcmp(calls[i].name, allowed[n]) == 0;
+        }
+        CHECK_MSG(fine, "attn_forward called %s", calls[i].name);
+    }
+    CHECK_EQ(calls_of("cuLaunchKernelEx"), 1);
+    CHECK_EQ(calls_of("cuTensorMapReplaceAddress"), is_hopper(variant) ? 4 : 0);
+    CHECK_EQ(calls_of("cuCtxPushCurrent"), calls_of("cuCtxPopCurrent"));
+}
+
+static void check_strides(const char *name, attn_strides expected, long long batch, long long head,
+                          long long row, const attn_problem *p) {
+    CHECK_MSG((p->batch == 1 || batch == expected.batch) && head == expected.head &&
+                  row == expected.row,
+              "%s: strides %lld %lld %lld, expected %lld %lld %lld", name, batch, head, row,
+              (long long)expected.batch, (long long)expected.head, (long long)expected.row);
+}
+
+static bool is_mma(const attn_variant *variant) {
+    return strncmp(variant->family, "fwd_mma", 7) == 0;
+}
+
+/* Few queries of a group of heads share a tile, unless it took more than four. */
+static long long packed_heads(const attn_problem *p, const attn_variant *variant) {
+    const long long heads = p->heads_q / p->heads_kv;
+    const bool packs = is_mma(variant) || has_clusters(variant);
+    return packs && p->seq_q <= 16 && p->seq_q * heads <= 4 * variant->block_q ? heads : 1;
+}
+
+/* Sections are as equal as can be, and K and V of one fit in so many MiB, if one head's do. */
+static void check_sections(const struct attn_args *args, const attn_problem *p, double mib) {
+    if (p->causal == ATTN_CAUSAL_NONE && p->window_right < 0) {
+        CHECK_EQ(args->section_heads, 1);
+        return;
+    }
+    const double limit = mib * 1024 * 1024;
+    const double sharing = (double)args->heads_per_kv / args->packed_heads;
+    const double one = 2.0 * (double)p->seq_kv * (double)(p->head_dim + p->head_dim_v) / sharing;
+    const long long sections = (args->heads_all + args->section_heads - 1) / args->section_heads;
+    CHECK(args->section_heads >= 1 && args->section_heads <= args->heads_all);
+    CHECK_MSG(args->section_heads == 1 || args->section_heads * one <= limit,
+              "%d heads of %g bytes", args->section_heads, one);
+    /* one section fewer would not fit, and with so many none is larger than it needs to be */
+    if (sections > 1) {
+        const long long larger = (args->heads_all + sections - 2) / (sections - 1);
+        CHECK_MSG((double)larger * one > limit, "%lld sections of %d heads of %g bytes", sections,
+                  args->section_heads, one);
+    }
+    CHECK_EQ(args->section_heads, (args->heads_all + sections - 1) / sections);
+}
+
+static void check_bounds(const struct attn_args *args, const attn_problem *p) {
+    CHECK_EQ(args->causal != 0, p->causal != ATTN_CAUSAL_NONE);
+    CHECK_EQ(args->top_left, p->causal == ATTN_CAUSAL_TOP_LEFT);
+    CHECK_EQ(args->left, p->window_left);
+    CHECK_EQ(args->right, p->causal != ATTN_CAUSAL_NONE ? 0 : p->window_right);
+    if (p->causal != ATTN_CAUSAL_NONE) {
+        CHECK_EQ(args->diagonal, p->causal == ATTN_CAUSAL_TOP_LEFT ? 0 : p->seq_kv - p->seq_q);
+    }
+}
+
+static void check_near(const char *name, float value, double expected) {
+    CHECK_MSG(fabs((double)value - expected) <= 1.2e-7 * fabs(expected), "%s = %g, expected %g",
+              name, (double)value, expected);
+}
+
+/* What is not asked for is 0, whatever lies in the tensors. */
+static void check_options(const struct attn_args *args, const attn_problem *p,
+                          const attn_tensors *t) {
+    const bool softcap = p->softcap > 0;
+    check_near("softcap_log2", args->softcap_log2, (double)p->softcap * 1.4426950408889634);
+    check_near("softcap_scale", args->softcap_scale,
+               softcap ? (double)p->scale / (double)p->softcap : 0.0);
+    CHECK_EQ(args->alibi, p->alibi);
+    CHECK(args->alibi_slopes == (p->alibi ? t->alibi_slopes : NULL));
+    CHECK_EQ(args->alibi_batch, p->alibi ? p->alibi_batch_stride : 0);
+    CHECK(args->sink == (p->sink ? t->sink : NULL));
+    CHECK(args->bias == (p->bias ? t->bias : NULL));
+    CHECK_EQ(args->bias_batch, p->bias ? p->bias_strides.batch : 0);
+    CHECK_EQ(args->bias_head, p->bias ? p->bias_strides.head : 0);
+    CHECK_EQ(args->bias_row, p->bias ? p->bias_strides.row : 0);
+    CHECK_EQ(args->bias_col, p->bias ? p->bias_strides.col : 0);
+    CHECK_EQ(args->bias_dtype, p->bias ? (int)p->bias_dtype : 0);
+    CHECK(args->mask == (p->mask ? t->mask : NULL));
+    CHECK_EQ(args->mask_batch, p->mask ? p->mask_strides.batch : 0);
+    CHECK_EQ(args->mask_head, p->mask ? p->mask_strides.head : 0);
+    CHECK_EQ(args->mask_row, p->mask ? p->mask_strides.row : 0);
+    CHECK_EQ(args->mask_col, p->mask ? p->mask_strides.col : 0);
+    CHECK(args->cu_seqlens_q == (p->packed ? t->cu_seqlens_q : NULL));
+    CHECK(args->cu_seqlens_kv == (p->packed ? t->cu_seqlens_kv : NULL));
+    CHECK(args->used_kv == (p->used_kv ? t->used_kv : NULL));
+}
+
+/* p is resolved. */
+static void check_launch(const struct fake_call *launch, const attn_problem *p,
+                         const attn_tensors *t, const attn_variant *variant, size_t workspace,
+                         void *stream) {
+    const struct attn_args args = args_of(launch, variant);
+    const long long packed = packed_heads(p, variant);
+    const long long tiles = (p->seq_q * packed + variant->block_q - 1) / variant->block_q;
+    CHECK(args.q == t->q && args.k == t->k && args.v == t->v && args.o == t->o);
+    CHECK(args.lse == t->lse);
+    check_strides("q", p->q, args.q_batch, args.q_head, args.q_row, p);
+    check_strides("k", p->k, args.k_batch, args.k_head, args.k_row, p);
+    check_strides("v", p->v, args.v_batch, args.v_head, args.v_row, p);
+    check_strides("o", p->o, args.o_batch, args.o_head, args.o_row, p);
+    check_strides("lse", p->lse, args.lse_batch, args.lse_head, args.lse_row, p);
+    CHECK_EQ(args.heads_q, p->heads_q);
+    CHECK_EQ(args.heads_per_kv, p->heads_q / p->heads_kv);
+    CHECK_EQ(args.seq_q, p->seq_q);
+    CHECK_EQ(args.seq_kv, p->seq_kv);
+    CHECK_EQ(args.tiles_q, tiles);
+    if (has_clusters(variant)) {
+        check_clusters(launch, p, variant, tiles * args.heads_all, args.parts);
+    } else {
+        CHECK_EQ(args.parts, parts_of(p, variant, tiles * args.heads_all));
+        CHECK_EQ(launch->cluster, 0);
+    }
+    const long long meeting = args.parts / (launch->cluster > 0 ? launch->cluster : 1);
+    CHECK_EQ(workspace, workspace_of(variant, tiles * args.heads_all, meeting));
+    CHECK(args.counters == (workspace > 0 ? COUNTERS : NULL));
+    CHECK_EQ(args.head_dim, p->head_dim);
+    CHECK_EQ(args.head_dim_v, p->head_dim_v);
+    CHECK_EQ(args.packed_heads, packed);
+    CHECK_EQ(args.heads_all, p->batch * p->heads_q / packed);
+    check_near("scale_log2", args.scale_log2, (double)p->scale * 1.4426950408889634);
+    check_bounds(&args, p);
+    check_sections(&args, p, is_hopper(variant) ? 32.0 : 24.0);
+    check_options(&args, p, t);
+    const long long all = p->batch * p->heads_q / packed * tiles;
+    const bool split = strcmp(variant->family, "fwd_hopper_split") == 0;
+    if (split) {
+        CHECK_EQ(launch->grid[0], p->heads_q);
+    } else {
+        const bool stays = is_hopper(variant) && !has_clusters(variant);
+        CHECK_EQ(launch->grid[0],
+                 stays && all > MULTIPROCESSORS ? MULTIPROCESSORS : all * args.parts);
+    }
+    CHECK_EQ(launch->grid[1], split ? tiles : 1);
+    CHECK_EQ(launch->grid[2], split ? p->batch : 1);
+    CHECK_EQ(launch->early, is_hopper(variant));
+    CHECK_EQ(launch->block[0], 32 * variant->warps);
+    CHECK_EQ(launch->block[1], 1);
+    CHECK_EQ(launch->block[2], 1);
+    CHECK_EQ(launch->shared, variant->shared_bytes);
+    CHECK_STR(launch->kernel, variant->entry);
+    CHECK(launch->stream == stream);
+}
+
+/* ---- drawn problems -------------------------------------------------------------------------- */
+
+/* Rows of 16 bytes, heads and batches anywhere, sometimes (percent) broadcast. */
+static attn_strides draw_strides(uint64_t *rng, int64_t rows, int64_t heads, int64_t dim,
+                                 int broadcast) {
+    const int64_t gap = 8 * rng_range(rng, 0, 3);
+    attn_strides s;
+    if (rng_chance(rng, 50)) { /* batch, heads, rows */
+        s.row = dim + gap;
+        s.head = rows * s.row + 8 * rng_range(rng, 0, 9);
+        s.batch = heads * s.head + 8 * rng_range(rng, 0, 9);
+    } else { /* batch, rows, heads */
+        s.head = dim + gap;
+        s.row = heads * s.head + 8 * rng_range(rng, 0, 9);
+        s.batch = rows * s.row + 8 * rng_range(rng, 0, 9);
+    }
+    if (rng_chance(rng, broadcast)) {
+        s.head = 0;
+    }
+    if (rng_chance(rng, broadcast)) {
+        s.batch = 0;
+    }
+    return s;
+}
+
+/* Each option with a chance of its own, if the variant takes it. */
+static void draw_options(uint64_t *rng, uint32_t options, attn_problem *p) {
+    const struct {
+        attn_option option;
+        int percent;
+    } all[] = {{ATTN_OPTION_WINDOW, 40}, {ATTN_OPTION_SOFTCAP, 40}, {ATTN_OPTION_ALIBI, 40},
+               {ATTN_OPTION_BIAS, 40},   {ATTN_OPTION_SINK, 40},    {ATTN_OPTION_USED_KV, 40},
+               {ATTN_OPTION_MASK, 40}};
+    bool wants[7];
+    for (int i = 0; i < 7; i++) {
+        wants[i] = rng_chance(rng, all[i].percent) && (options & (uint32_t)all[i].option) != 0;
+    }
+    if (wants[0]) {
+        p->window_left = rng_range(rng, -1, p->seq_kv);
+        p->window_right = rng_range(rng, -1, 100);
+    }
+    p->softcap = wants[1] ? (float)rng_range(rng, 1, 50) : 0.0f;
+    p->alibi = wants[2];
+    p->alibi_batch_stride = wants[2] ? p->heads_q * rng_range(rng, 0, 2) : 0;
+    p->bias = wants[3];
+    p->bias_dtype = (attn_dtype)rng_range(rng, 0, 2);
+    if (wants[3] && rng_chance(rng, 50)) {
+        p->bias_strides.col = rng_range(rng, 0, 3);
+        p->bias_strides.row = rng_range(rng, 0, 1000);
+        p->bias_strides.head = rng_range(rng, 0, 1000);
+        p->bias_strides.batch = 0;
+    }
+    p->mask = wants[6];
+    if (wants[6] && rng_chance(rng, 50)) {
+        p->mask_strides = (attn_bias_strides){0, rng_range(rng, 0, 1000), rng_range(rng, 0, 1000),
+                                              rng_range(rng, 0, 3)};
+    }
+    p->sink = wants[4];
+    p->used_kv = wants[5];
+}
+
+static attn_problem draw(const attn_variant *variant, uint64_t seed) {
+    static const int64_t lengths[] = {1,   2,   31,   32,   33,     64,
+                                      100, 512, 1000, 4097, 100000, 2147483647};
+    uint64_t rng = seed;
+    attn_problem p;
+    attn_problem_init(&p);
+    p.dtype = rng_chance(&rng, 50) ? ATTN_FP16 : ATTN_BF16;
+    p.batch = rng_range(&rng, 1, 5);
+    p.heads_kv = rng_range(&rng, 1, 4);
+    p.heads_q = p.heads_kv * rng_range(&rng, 1, 8);
+    p.seq_q = lengths[rng_range(&rng, 0, 10)];
+    p.seq_kv = lengths[rng_range(&rng, 0, is_hopper(variant) ? 10 : 11)]; /* strides < 2^40 */
+    const int64_t step = variant->head_dim_multiple, most = variant->head_dim_max / step;
+    p.head_dim = p.head_dim_v = step * rng_range(&rng, 1, most);
+    if (is_mma(variant) || is_hopper(variant)) {
+        p.head_dim_v = step * rng_range(&rng, 1, most);
+        p.seq_q = rng_chance(&rng, 40) ? rng_range(&rng, 1, 17) : p.seq_q;
+        p.heads_q = p.heads_kv * rng_range(&rng, 1, 20);
+    }
+    draw_options(&rng, variant->options, &p);
+    p.layout = rng_chance(&rng, 50) ? ATTN_BHSD : ATTN_BSHD;
+    p.causal = (attn_causal)rng_range(&rng, 0, 2);
+    if (strcmp(variant->family, "fwd_hopper") == 0) {
+        p.causal = ATTN_CAUSAL_NONE;
+    } else if (strcmp(variant->family, "fwd_hopper_causal") == 0 && p.causal == ATTN_CAUSAL_NONE) {
+        p.causal = ATTN_CAUSAL_TOP_LEFT;
+    }
+    p.scale = rng_chance(&rng, 50) ? (float)NAN : 0.01f * (float)rng_range(&rng, 1, 300);
+    if (rng_chance(&rng, 60)) {
+        const int broadcast = is_hopper(variant) ? 0 : 10; /* tensor maps have no stride of 0 */
+        p.q = draw_strides(&rng, p.seq_q, p.heads_q, p.head_dim, broadcast);
+        p.k = draw_strides(&rng, p.seq_kv, p.heads_kv, p.head_dim, broadcast);
+        p.v = draw_strides(&rng, p.seq_kv, p.heads_kv, p.head_dim_v, broadcast);
+        p.o = draw_strides(&rng, p.seq_q, p.heads_q, p.head_dim_v, 0);
+    }
+    if (rng_chance(&rng, 30)) { /* any stride will do for the LSE */
+        p.lse.row = rng_range(&rng, 1, 3);
+        p.lse.head = p.lse.row * p.seq_q + rng_range(&rng, 0, 5);
+        p.lse.batch = p.lse.head * p.heads_q + rng_range(&rng, 0, 5);
+    }
+    return p;
+}
+
+static void run_one(attn_context *context, const attn_variant *variant, uint64_t seed) {
+    const attn_problem p = draw(variant, seed);
+    attn_problem full;
+    attn_tensors t = stand_ins();
+    attn_error why;
+    uint64_t rng = seed + 77;
+    if (attn_variant_check(context, variant->name, &p, NULL) != ATTN_OK &&
+        !(variant->dtypes >> p.dtype & 1)) {
+        return;
+    }
+    attn_plan *plan = plan_on(context, &p, variant->name);
+    if (plan == NULL || !CHECK_STATUS(attn_problem_resolve(&p, &full, &why), ATTN_OK, &why)) {
+        return;
+    }
+    CHECK_STR(attn_plan_variant(plan), variant->name);
+    const size_t workspace = attn_workspace_size(plan);
+    t.lse = rng_chance(&rng, 50) ? t.lse : NULL;
+    void *stream = rng_chance(&rng, 50) ? (void *)(uintptr_t)rng_range(&rng, 1, 2) : NULL;
+    fake->forget();
+    if (CHECK_STATUS(attn_forward(plan, &t, COUNTERS, workspace, stream, &why), ATTN_OK, &why)) {
+        check_calls(variant);
+        const struct fake_call *launch = launch_at(0);
+        if (CHECK(launch != NULL)) {
+            check_launch(launch, &full, &t, variant, workspace, stream);
+        }
+    }
+    attn_plan_destroy(plan);
+}
+
+TEST(drawn_problems) {
+    attn_variant list[BUILT_IN_MAX];
+    attn_variant variant = {.size = sizeof variant};
+    attn_error why;
+    if (!fake_begin(1)) {
+        return;
+    }
+    attn_context *context = fake_open("cuda");
+    if (context == NULL || !add_made_up(context, "made_up_fp16", ATTN_FP16) ||
+        !add_made_up(context, "made_up_bf16", ATTN_BF16) || !add_made_up_mma(context, ATTN_FP16) ||
+        !add_made_up_mma(context, ATTN_BF16) || !add_made_up_hopper(context, ATTN_FP16) ||
+        !add_made_up_hopper(context, ATTN_BF16)) {
+        return;
+    }
+    const int count = built_in_variants(list);
+    int listed = 0;
+    for (; attn_variant_get(context, listed, &variant, NULL) == ATTN_OK; listed++) {
+        CHECK_STR(variant.device, "cuda");
+        for (uint64_t seed = 0; seed < 60; seed++) {
+            run_one(context, &variant, seed);
+        }
+    }
+    CHECK_EQ(listed, count + 14);
+    CHECK_STATUS(attn_variant_get(context, listed, &variant, &why), ATTN_INVALID, &why);
+    attn_close(context);
+    fake_end();
+}
+
+/* What split_keys counts out for a GPU of 20 multiprocessors: tiles of rows and of keys, blocks
+ * that share them, of a cluster. */
+static const struct {
+    int tiles, keys;
+    int parts, cluster;
+} SHARED_KEYS[] = {
+    {1, 1, 1, 0},   {1, 2, 2, 2},   {1, 8, 8, 8},    {1, 64, 16, 2},  {2, 64, 8, 8},
+    {3, 4, 4, 4},   {4, 64, 4, 4},  {5, 64, 4, 2},   {7, 64, 2, 2},   {16, 64, 1, 0},
+    {21, 64, 4, 2}, {40, 64, 1, 0}, {24, 640, 4, 2}, {400, 64, 1, 0},
+};
+
+static void check_shared_keys(attn_context *context, const attn_variant *variant, int row) {
+    attn_problem p = gpu_problem();
+    const attn_tensors t = stand_ins();
+    attn_error why;
+    p.dtype = (variant->dtypes & 1U << ATTN_FP16) != 0 ? ATTN_FP16 : ATTN_BF16;
+    p.batch = 1;
+    p.heads_q = p.heads_kv = SHARED_KEYS[row].tiles;
+    p.seq_q = 1;
+    p.seq_kv = (int64_t)SHARED_KEYS[row].keys * variant->block_kv;
+    p.head_dim = p.head_dim_v = variant->head_dim_max;
+    attn_plan *plan = plan_on(context, &p, variant->name);
+    if (plan == NULL) {
+        return;
+    }
+    fake->forget();
+    CHECK_STATUS(attn_forward(plan, &t, COUNTERS, attn_workspace_size(plan), NULL, &why), ATTN_OK,
+                 &why);
+    const struct fake_call *launch = launch_at(0);
+    if (CHECK(launch != NULL)) {
+        CHECK_EQ(args_of(launch, variant).parts, SHARED_KEYS[row].parts);
+        CHECK_EQ(launch->cluster, SHARED_KEYS[row].cluster);
+    }
+    attn_plan_destroy(plan);
+}
+
+TEST(keys_are_shared_as_measured) {
+    SKIP_WITHOUT_KERNELS();
+    attn_variant list[BUILT_IN_MAX];
+    const int count = built_in_variants(list), rows = sizeof SHARED_KEYS / sizeof *SHARED_KEYS;
+    int sharing = 0;
+    for (int i = 0; i < count; i++) {
+        sharing += has_clusters(&list[i]);
+    }
+    if (sharing == 0) {
+        SKIP("no variant of its family is compiled in");
+    }
+    if (!fake_begin(1)) {
+        return;
+    }
+    attn_context *context = fake_open("cuda");
+    for (int i = 0; i < count && context != NULL; i++) {
+        for (int row = 0; row < rows && has_clusters(&list[i]); row++) {
+            check_shared_keys(context, &list[i], row);
+        }
+    }
+    attn_close(context);
+    fake_end();
+}
+
+/* A stream of the program's own. */
+TEST(stream) {
+    const attn_problem p = gpu_problem();
+    const attn_tensors t = stand_ins();
+    attn_error why;
+    void *function = NULL, *stream = NULL;
+    int (*create)(void **, unsigned int), (*destroy)(void *);
+    if (!fake_begin(1)) {
+        return;
+    }
+    attn_context *context = fake_open("cuda");
+    if (context == NULL || !add_made_up(context, "made_up_fp16", ATTN_FP16)) {
+        return;
+    }
+    attn_plan *plan = plan_on(context, &p, "made_up_fp16");
+    void *current = fake->context_create(0);
+    fake_push(context, current);
+    CHECK_EQ(attn_driver_function(context, "cuStreamCreate", &function, NULL), ATTN_OK);
+    memcpy(&create, &function, sizeof create);
+    CHECK_EQ(attn_driver_function(context, "cuStreamDestroy", &function, NULL), ATTN_OK);
+    memcpy(&destroy, &function, sizeof destroy);
+    CHECK_EQ(create(&stream, 1), FAKE_SUCCESS);
+    fake->forget();
+    CHECK_STATUS(attn_forward(plan, &t, NULL, 0, stream, &why), ATTN_OK, &why);
+    const struct fake_call *launch = launch_at(0);
+    CHECK(launch != NULL && launch->stream == stream);
+    CHECK_EQ(destroy(stream), FAKE_SUCCESS);
+    CHECK_STATUS(attn_forward(plan, &t, NULL, 0, stream, &why), ATTN_DEVICE, &why);
+    fake_pop(context);
+    attn_plan_destroy(plan);
+    attn_close(context);
+    fake->context_destroy(current);
+    fake_end();
+}
+
+TEST_MAIN()

@@ -1,0 +1,599 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * pack_fixture.c - see pack_fixture.h.
+ */
+#include "tool/pack_fixture.h"
+
+#include <fcntl.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tool/base/file.h"
+#include "tool/base/message.h"
+#include "tool/cases/shape.h"
+#include "tool/device/timing.h"
+#include "tool/pack/evidence.h"
+#include "tool/pack/parts.h"
+#include "tool/pack/plan.h"
+#include "tool/stages/parity/parity.h"
+#include "tool/stages/sanitize/log.h"
+
+#define IMAGE "1111111111111111111111111111111111111111111111111111111111111111"
+#define LIBRARY "2222222222222222222222222222222222222222222222222222222222222222"
+#define SEED "0123456789abcdef"
+
+static const struct row {
+    enum stage stage;
+    const char *device;
+    const char *wanted; /* of a unit */
+} ROWS[] = {
+    {INSPECT, "sm_90", ""},
+    {EMULATE, "vgpu", "\"cases\": 4, "},
+    {PARITY, "cuda:0", "\"cases\": 6, \"launches\": 1000, "},
+    {SANITIZE, "cuda:0", ""},
+    {BENCH, "cuda:0", "\"timings\": 42, "},
+    {PROFILE, "cuda:0", ""},
+    {PARITY, "cpu", "\"cases\": 40, \"launches\": 1000, "},
+    {BENCH, "cpu", "\"timings\": 2, "},
+};
+enum { ROW_COUNT = sizeof ROWS / sizeof *ROWS };
+
+static bool is_cpu(const struct row *row) {
+    return strcmp(row->device, "cpu") == 0;
+}
+
+const char *fixture_plan(void) {
+    static char plan[8192];
+    int used = snprintf(plan, sizeof plan,
+                        "{\"schema\": \"" PACK_SCHEMA "\", \"mode\": \"full\", "
+                        "\"tool\": \"0.1.0\", \"library\": \"" LIBRARY "\", "
+                        "\"seed\": \"" SEED "\", \"commit\": \"abc\", "
+                        "\"environment\": {\"devices\": {\"cpu\": \"Fixture CPU, avx2, 2 "
+                        "threads\", \"cuda:0\": \"Fixture GPU, sm_90, 132 multiprocessors\", "
+                        "\"vgpu\": \"vgpu\"}, \"tools\": {\"cuobjdump\": \"13.0\"}}, "
+                        "\"gpu_hour_price\": 3.6, \"request\": {\"stages\": [], "
+                        "\"devices\": [], \"variant\": null}, \"variants\": ["
+                        "{\"name\": \"fwd_gpu\", \"device\": \"cuda\", \"cubins\": "
+                        "[\"" IMAGE "\"], \"chosen\": [\"cuda:0\"]}, "
+                        "{\"name\": \"fwd_cpu\", \"device\": \"cpu\", \"cubins\": []}], "
+                        "\"rows\": [");
+    for (int i = 0; i < ROW_COUNT; i++) {
+        used += snprintf(plan + used, sizeof plan - (size_t)used,
+                         "%s{\"stage\": \"%s\", \"device\": \"%s\", \"absent\": null, %s"
+                         "\"subjects\": [{\"variant\": \"%s\", \"image\": %s}]}",
+                         i > 0 ? "," : "", STAGE_NAMES[ROWS[i].stage], ROWS[i].device,
+                         ROWS[i].wanted, is_cpu(&ROWS[i]) ? "fwd_cpu" : "fwd_gpu",
+                         is_cpu(&ROWS[i]) ? "null" : "\"" IMAGE "\"");
+    }
+    snprintf(plan + used, sizeof plan - (size_t)used, "]}");
+    return plan;
+}
+
+/* In place of the C library's, also for SQLite: no pack and no ledger of a test need outlive a
+ * power cut, and to wait for the disk would take longer than all else. */
+int fsync(int file) {
+    return fcntl(file, F_GETFD) < 0 ? -1 : 0;
+}
+
+int fdatasync(int file) {
+    return fsync(file);
+}
+
+char *fixture_path(void) {
+    char folder[] = "/tmp/test_pack.XXXXXX";
+    char *path = mkdtemp(folder) != NULL ? malloc(sizeof folder + 8) : NULL;
+    if (path == NULL) {
+        perror(folder);
+        abort();
+    }
+    snprintf(path, sizeof folder + 8, "%s/pack", folder);
+    return path;
+}
+
+void fixture_remove(char *path) {
+    char command[128];
+    snprintf(command, sizeof command, "rm -rf '%.*s'", (int)(strlen(path) - 5), path);
+    if (system(command) != 0) {
+        fprintf(stderr, "%s is left\n", path);
+    }
+    free(path);
+}
+
+/* ---- logs ------------------------------------------------------------------------------------ */
+
+bool fixture_ptxas_log(const struct pack *pack, const char *variant, const char *image,
+                       const char *arch, int registers, int spills, char name[SHA256_TEXT],
+                       attn_error *why) {
+    char log[2048];
+    const int length =
+        snprintf(log, sizeof log,
+                 "sha256 %s\nptxas info    : Compiling entry function '%s' for '%s'\n"
+                 "ptxas info    : Function properties for %s\n"
+                 "    0 bytes stack frame, %d bytes spill stores, 0 bytes spill loads\n"
+                 "ptxas info    : Used %d registers, used 1 barriers, 1024 bytes smem\n",
+                 image, variant, arch, variant, spills, registers);
+    return pack_add_artifact(pack, log, (size_t)length, name, why);
+}
+
+bool fixture_dump(const struct pack *pack, const char *variant, int registers,
+                  char name[SHA256_TEXT], attn_error *why) {
+    char log[512];
+    const int length = snprintf(log, sizeof log,
+                                "Resource usage:\n Common:\n  GLOBAL:0\n Function %s:\n"
+                                "  REG:%d STACK:0 SHARED:2048 LOCAL:0 CONSTANT[0]:640\n",
+                                variant, registers);
+    return pack_add_artifact(pack, log, (size_t)length, name, why);
+}
+
+struct ncu_kernel fixture_kernel(const char *variant, double busy, double tensor) {
+    struct ncu_kernel kernel = {.name = ""};
+    snprintf(kernel.name, sizeof kernel.name, "%.190s", variant);
+    for (int i = 0; i < NCU_FIGURES; i++) {
+        kernel.figures[i] = i == NCU_SM_BUSY ? busy : i == NCU_TENSOR_PIPE ? tensor : NAN;
+    }
+    for (int i = 0; i < NCU_STALLS; i++) {
+        kernel.stalls[i] = NAN;
+    }
+    return kernel;
+}
+
+static void put_kernel(FILE *out, const struct ncu_kernel *kernel) {
+    for (int i = 0; i < NCU_FIGURES; i++) {
+        if (!isnan(kernel->figures[i])) {
+            fprintf(out, "\"%s\",\"%s\",\"0\",\"9.0\",\"%s\",\"%%\",\"%.17g\"\n", kernel->name,
+                    kernel->name, NCU_FIGURE_METRICS[i], kernel->figures[i]);
+        }
+    }
+    for (int i = 0; i < NCU_STALLS; i++) {
+        if (!isnan(kernel->stalls[i])) {
+            fprintf(out, "\"%s\",\"%s\",\"0\",\"9.0\",\"" NCU_STALL_METRIC "\",\"\",\"%.17g\"\n",
+                    kernel->name, kernel->name, NCU_STALL_NAMES[i], kernel->stalls[i]);
+        }
+    }
+}
+
+bool fixture_ncu_log(const struct pack *pack, const struct ncu_kernel *kernel,
+                     char name[SHA256_TEXT], attn_error *why) {
+    const struct ncu_kernel idle = fixture_kernel("attest_sleep", 0.5, 0.0);
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *out = open_memstream(&text, &bytes);
+    if (out == NULL) {
+        return explain(why, "out of memory");
+    }
+    fprintf(out,
+            "target: %s verified\n"
+            "\"ID\",\"Kernel Name\",\"Device\",\"CC\",\"Metric Name\",\"Metric Unit\","
+            "\"Metric Value\"\n",
+            kernel->name);
+    put_kernel(out, &idle);
+    put_kernel(out, kernel);
+    const bool good = fclose(out) == 0 && pack_add_artifact(pack, text, bytes, name, why);
+    free(text);
+    return good;
+}
+
+/* ---- the state of a bench unit --------------------------------------------------------------- */
+
+/* As if everything had been right beside a timing. */
+static void put_seen(struct json *json, const struct json_value *timing, bool gpu) {
+    attn_problem problem;
+    char text[160];
+    const bool known = read_problem(json_at(timing, "problem"), &problem);
+    json_open(json, NULL, '{');
+    json_text(json, "problem", known ? problem_text(&problem, text, sizeof text) : "none");
+    json_text(json, "mode", json_text_of(json_at(timing, "mode")));
+    json_text(json, "cache", json_text_of(json_at(timing, "cache")));
+    json_bool(json, "settled", true);
+    json_real(json, "sleep_asked_ns", 1e9 * sleep_asked(gpu));
+    json_real(json, "sleep_read_ns", 1.001e9 * sleep_asked(gpu));
+    json_int(json, "words_differing", 0);
+    json_null(json, "host_ns");
+    json_open(json, "gpu", '{');
+    if (gpu) {
+        json_int(json, "looks", 2);
+        json_int(json, "sm_clock_mhz_least", 1980);
+        json_int(json, "sm_clock_mhz_most", 1980);
+        json_int(json, "clock_reasons", 0);
+    }
+    json_close(json);
+    json_close(json);
+}
+
+bool fixture_state(const struct pack *pack, const struct fixture_timed *timed, const char *timings,
+                   char name[SHA256_TEXT], attn_error *why) {
+    struct json_value *list = json_read(timings, strlen(timings), why);
+    const struct json_value *items = json_at(list, "timings");
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *out = list != NULL ? open_memstream(&text, &bytes) : NULL;
+    if (out == NULL) {
+        json_free(list);
+        return false;
+    }
+    struct json json = json_begin(out);
+    json_open(&json, NULL, '{');
+    json_text(&json, "schema", "attest-bench-state/2");
+    json_text(&json, "variant", timed->variant);
+    json_text(&json, "image", timed->image);
+    json_text(&json, "seed", timed->seed);
+    json_text(&json, "device_name", timed->device_name);
+    json_text(&json, "arch", timed->arch);
+    json_text(&json, "nvml", timed->image != NULL ? "present" : NULL);
+    if (timed->image != NULL) {
+        json_open(&json, "gpu", '{');
+        json_text(&json, "name", timed->device_name);
+        json_text(&json, "uuid", "GPU-1");
+        json_text(&json, "driver_version", NULL);
+        json_close(&json);
+    }
+    if (timed->peers != NULL) {
+        json_text(&json, "peers", timed->peers);
+    }
+    json_open(&json, "rows", '[');
+    for (size_t i = 0; i < json_count_of(items); i++) {
+        put_seen(&json, &items->as.list.items[i], timed->image != NULL);
+    }
+    json_close(&json);
+    json_close(&json);
+    const bool good = fclose(out) == 0 && pack_add_artifact(pack, text, bytes, name, why);
+    free(text);
+    json_free(list);
+    return good;
+}
+
+/* ---- units ----------------------------------------------------------------------------------- */
+
+const char *fixture_recipe(const char *variant, const char *seed, int64_t number, char recipe[64]) {
+    uint64_t state = case_seed(variant, strtoull(seed, NULL, 16), number);
+    snprintf(recipe, 64, "seed %llu: %s", (unsigned long long)rng_next(&state),
+             strcmp(variant, "fwd_cpu") == 0 ? "fp32" : "fp16");
+    return recipe;
+}
+
+static void put_cases(FILE *out, const struct row *row) {
+    const int count = (int)plan_least_cases(row->stage, row->device, true);
+    char recipe[64];
+    fprintf(out, ", \"cases\": [");
+    for (int i = 0; i < count; i++) {
+        fprintf(out,
+                "%s{\"number\": %d, \"max_error\": 0.00%d, \"max_allowed\": 0.01, "
+                "\"mean_error\": 0.0001, \"mean_allowed\": 0.001, \"lse_error\": 0.5, "
+                "\"nans\": 0, \"damage\": null, \"impostors\": 3, \"refused\": 3, "
+                "\"recipe\": \"%s\"}",
+                i > 0 ? "," : "", i, i + 1,
+                fixture_recipe(is_cpu(row) ? "fwd_cpu" : "fwd_gpu", SEED, i, recipe));
+    }
+    fprintf(out, "]");
+}
+
+/* The last sample has the number of the timing: no two have the same ones. */
+static void put_timing(FILE *out, const char *mode, const char *cache, int batch, int number) {
+    const bool batches = strcmp(cache, "warm") == 0 && strcmp(mode, "stream") != 0;
+    fprintf(out,
+            "{\"mode\": \"%s\", \"cache\": \"%s\", \"repeats\": %d, \"taken\": %d, "
+            "\"outputs_equal\": true, \"problem\": {\"dtype\": \"fp16\", \"batch\": %d, "
+            "\"heads\": 8, \"heads_kv\": 8, \"seq_q\": 512, \"seq_kv\": 512, \"dim\": 64, "
+            "\"dim_v\": 64, \"layout\": \"bhsd\", \"scale\": 0.125, \"causal\": \"none\", "
+            "\"window_left\": -1, \"window_right\": -1, \"softcap\": 0, \"alibi\": false, "
+            "\"bias\": false, \"sink\": false, \"tensor_cores\": \"auto\"}, \"ns\": [",
+            mode, cache, batches ? 2 : 1, FIXTURE_SAMPLES, batch);
+    for (int i = 0; i < FIXTURE_SAMPLES; i++) {
+        const int last = i + 1 == FIXTURE_SAMPLES ? number : 0;
+        fprintf(out, "%s%d", i > 0 ? "," : "", 40000 + 10 * i + last);
+    }
+    fprintf(out, "]}");
+}
+
+/* Those that the library chooses are timed on seven problems in each mode, the others on one. */
+static void put_timings(FILE *out, const struct row *row) {
+    static const char *const MODES[] = {"eager", "graph", "stream"};
+    static const char *const CACHES[] = {"warm", "cold"};
+    const int modes = is_cpu(row) ? 1 : 3;
+    const int count = (int)plan_least_timings(row->device, true, !is_cpu(row));
+    fprintf(out, "\"timings\": [");
+    for (int i = 0; i < count; i++) {
+        fprintf(out, i > 0 ? "," : "");
+        put_timing(out, MODES[i % modes], CACHES[i / modes % 2], 2 + i / modes / 2,
+                   is_cpu(row) ? 50 + i : i);
+    }
+    fprintf(out, "]");
+}
+
+char *fixture_fault_log(int tool, const char *kernel, attn_error *why) {
+    static const char RECORDED[] = "fwd_scalar_fp16_d64_32x64_w4_s2";
+    char path[128];
+    size_t bytes = 0;
+    snprintf(path, sizeof path, "tests/data/sanitizer/%s.fault.log", SANITIZER_TOOL_NAMES[tool]);
+    char *text = file_read(path, &bytes, why);
+    for (bool more = text != NULL && strstr(kernel, RECORDED) == NULL; more;) {
+        char *next = replaced(text, RECORDED, kernel);
+        more = next != NULL;
+        if (more) {
+            free(text);
+            text = next;
+        }
+    }
+    return text;
+}
+
+static bool put_log(const struct pack *pack, FILE *out, const char *side, int tool, int code,
+                    attn_error *why) {
+    char path[128], name[SHA256_TEXT];
+    size_t bytes = 0;
+    snprintf(path, sizeof path, "tests/data/sanitizer/%s.clean.log", SANITIZER_TOOL_NAMES[tool]);
+    char *text = code == 0 ? file_read(path, &bytes, why) : fixture_fault_log(tool, "fwd_gpu", why);
+    char log[8192];
+    /* what the program under the tool says first */
+    const int length = snprintf(log, sizeof log, TARGET_TOOL "\n%s%s", SANITIZER_TOOL_NAMES[tool],
+                                code == 0 ? "target: variant fwd_gpu: 4 launches verified\n" : "",
+                                text != NULL ? text : "");
+    const bool good = text != NULL && length < (int)sizeof log &&
+                      pack_add_artifact(pack, log, (size_t)length, name, why);
+    free(text);
+    if (good) {
+        fprintf(out, ", \"%s\": {\"log\": \"%s\", \"exit\": %d, %s\"entry\": \"fwd_gpu\"}", side,
+                name, code, code == 0 ? "\"variants\": 1, " : "");
+    }
+    return good;
+}
+
+static bool put_logs(const struct pack *pack, FILE *out, attn_error *why) {
+    bool good = true;
+    fprintf(out, ", \"logs\": [");
+    for (int i = 0; good && i < SANITIZER_TOOLS; i++) {
+        fprintf(out, "%s{\"tool\": \"%s\"", i > 0 ? "," : "", SANITIZER_TOOL_NAMES[i]);
+        good = put_log(pack, out, "subject", i, 0, why) &&
+               put_log(pack, out, "control", i, SANITIZER_EXIT_CODE, why);
+        fprintf(out, "}");
+    }
+    fprintf(out, "]");
+    return good;
+}
+
+/* The bugs that the virtual GPU must find, and the kernel that has none. */
+static void put_planted(FILE *out) {
+    static const char *const NAMES[] = {
+        "clean",       "out_of_bounds",     "misaligned",       "uninitialised", "race",
+        "race_global", "divergent_barrier", "async_read_early", "deadlock",      "steps"};
+    for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++) {
+        fprintf(out, "%s{\"name\": \"%s\", \"caught\": true}", i > 0 ? ", " : "", NAMES[i]);
+    }
+}
+
+static bool put_body(const struct pack *pack, FILE *out, const struct row *row, attn_error *why) {
+    const enum stage stage = row->stage;
+    static const char *const VALUES[STAGES] = {
+        [INSPECT] = "\"registers\": 168, \"spill_bytes\": 0, \"stack_bytes\": 0, "
+                    "\"local_ops\": 0, \"helpers\": 0, \"output_calls\": 0, "
+                    "\"budget_registers\": 168, \"budget_tensor_ops\": 16, \"tensor_ops\": 32, "
+                    "\"tensor_cores\": 1, \"tensor_demand\": 16, \"shared_static\": 1024, "
+                    "\"barriers\": 1, "
+                    "\"cuobjdump_registers\": 168, \"cuobjdump_stack_bytes\": 0, "
+                    "\"cuobjdump_shared_static\": 1024",
+        [EMULATE] = "\"findings\": 0, \"orders\": 4",
+        [PARITY] = "\"launches\": 1000, \"launches_differing\": 0, \"launch_modes\": ",
+        [BENCH] = "\"sm_clock_mhz_least\": 1980, \"sm_clock_mhz_most\": 1980, \"clock_reasons\": 0",
+        [PROFILE] = "\"sm_busy_percent\": 81.5, \"tensor_pipe_percent\": 60",
+    };
+    static const char *const CONTROLS[STAGES] = {
+        [INSPECT] = "{\"name\": \"spill\", \"caught\": true}",
+        [PARITY] = "{\"name\": \"zero\", \"caught\": true}, {\"name\": \"mean_v\", \"caught\": "
+                   "true}, {\"name\": \"copy_q\", \"caught\": true}",
+        [BENCH] =
+            "{\"name\": \"sleep\", \"caught\": true}, {\"name\": \"differ\", \"caught\": true}",
+        [PROFILE] = "{\"name\": \"idle\", \"caught\": true}",
+    };
+    const bool has_values = VALUES[stage] != NULL && !(stage == BENCH && is_cpu(row));
+    fprintf(out, ", \"values\": {%s%s}, \"controls\": [%s", has_values ? VALUES[stage] : "",
+            stage != PARITY ? ""
+            : is_cpu(row)   ? "1"
+                            : "3",
+            CONTROLS[stage] ? CONTROLS[stage] : "");
+    if (stage == EMULATE) {
+        put_planted(out);
+    }
+    fprintf(out, "]");
+    if (stage == EMULATE || stage == PARITY) {
+        put_cases(out, row);
+    }
+    if (stage == BENCH) {
+        fprintf(out, ", ");
+        put_timings(out, row);
+    }
+    return stage != SANITIZE || put_logs(pack, out, why);
+}
+
+static bool add_state(const struct pack *pack, const struct row *row, char name[SHA256_TEXT],
+                      attn_error *why) {
+    const struct fixture_timed timed = {.variant = is_cpu(row) ? "fwd_cpu" : "fwd_gpu",
+                                        .image = is_cpu(row) ? NULL : IMAGE,
+                                        .seed = SEED,
+                                        .device_name = is_cpu(row) ? "Fixture CPU" : "Fixture GPU",
+                                        .arch = is_cpu(row) ? "avx2" : "sm_90"};
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *out = open_memstream(&text, &bytes);
+    if (out == NULL) {
+        return explain(why, "out of memory");
+    }
+    fprintf(out, "{");
+    put_timings(out, row);
+    fprintf(out, "}");
+    const bool good = fclose(out) == 0 && fixture_state(pack, &timed, text, name, why);
+    free(text);
+    return good;
+}
+
+/* What its tool printed, or was seen beside it, as the text of a list. */
+static bool add_artifacts(const struct pack *pack, const struct row *row,
+                          char artifacts[2 * SHA256_TEXT + 8], attn_error *why) {
+    char name[SHA256_TEXT] = "", dump[SHA256_TEXT] = "";
+    bool good = true;
+    artifacts[0] = '\0';
+    if (row->stage == INSPECT) {
+        good = fixture_ptxas_log(pack, "fwd_gpu", IMAGE, row->device, 168, 0, name, why) &&
+               fixture_dump(pack, "fwd_gpu", 168, dump, why);
+    } else if (row->stage == BENCH) {
+        good = add_state(pack, row, name, why);
+    } else if (row->stage == PROFILE) {
+        const struct ncu_kernel kernel = fixture_kernel("fwd_gpu", 81.5, 60.0);
+        good = fixture_ncu_log(pack, &kernel, name, why);
+    }
+    if (name[0] != '\0') {
+        snprintf(artifacts, 2 * SHA256_TEXT + 8, dump[0] != '\0' ? "\"%s\", \"%s\"" : "\"%s\"",
+                 name, dump);
+    }
+    return good;
+}
+
+static bool add_unit(const struct pack *pack, const struct row *row, attn_error *why) {
+    char *text = NULL, name[SHA256_TEXT], artifacts[2 * SHA256_TEXT + 8];
+    size_t bytes = 0;
+    if (!add_artifacts(pack, row, artifacts, why)) {
+        return false;
+    }
+    FILE *out = open_memstream(&text, &bytes);
+    if (out == NULL) {
+        return explain(why, "out of memory");
+    }
+    fprintf(out,
+            "{\"schema\": \"" PACK_UNIT_SCHEMA "\", \"stage\": \"%s\", \"device\": \"%s\", "
+            "\"variant\": \"%s\", \"image\": %s, \"tool\": \"0.1.0\", \"library\": \"" LIBRARY
+            "\", \"seed\": \"" SEED "\", \"seconds\": 1.5, \"artifacts\": [%s]",
+            STAGE_NAMES[row->stage], row->device, is_cpu(row) ? "fwd_cpu" : "fwd_gpu",
+            is_cpu(row) ? "null" : "\"" IMAGE "\"", artifacts);
+    bool good = put_body(pack, out, row, why);
+    fprintf(out, "}");
+    fclose(out);
+    good = good && pack_add_unit(pack, text, name, why);
+    free(text);
+    return good;
+}
+
+bool fixture_make(struct pack *pack, const char *path, attn_error *why) {
+    bool good = pack_create(pack, path, fixture_plan(), why);
+    for (int i = 0; good && i < ROW_COUNT; i++) {
+        good = add_unit(pack, &ROWS[i], why);
+    }
+    struct evidence evidence;
+    if (good) {
+        good = evidence_make(pack, &evidence, why) && evidence_publish(pack, &evidence, why);
+        evidence_free(&evidence);
+    }
+    return good;
+}
+
+/* ---- edits ----------------------------------------------------------------------------------- */
+
+char *replaced(const char *text, const char *find, const char *by) {
+    const char *place = strstr(text, find);
+    const size_t size = strlen(text) + strlen(by) + 1;
+    char *result = place != NULL ? malloc(size) : NULL;
+    if (result != NULL) {
+        snprintf(result, size, "%.*s%s%s", (int)(place - text), text, by, place + strlen(find));
+    }
+    return result;
+}
+
+bool fixture_find(const struct pack *pack, const char *stage, const char *device,
+                  char name[SHA256_TEXT], attn_error *why) {
+    struct pack_names names;
+    bool found = false;
+    if (!pack_list(pack, PACK_UNITS, &names, why)) {
+        return false;
+    }
+    for (size_t i = 0; !found && i < names.count; i++) {
+        struct json_value *unit = pack_read_unit(pack, names.names[i], why);
+        found = unit != NULL && strcmp(json_text_of(json_at(unit, "stage")), stage) == 0 &&
+                strcmp(json_text_of(json_at(unit, "device")), device) == 0;
+        memcpy(name, names.names[i], SHA256_TEXT);
+        json_free(unit);
+    }
+    pack_names_free(&names);
+    return found || explain(why, "no unit of %s on %s", stage, device);
+}
+
+static bool remove_unit(const struct pack *pack, const char *name, attn_error *why) {
+    char path[256];
+    snprintf(path, sizeof path, "%s/units/%s.json", pack->path, name);
+    return unlink(path) == 0 || explain(why, "%s is not there", path);
+}
+
+bool fixture_drop(const struct pack *pack, const char *stage, const char *device, attn_error *why) {
+    char name[SHA256_TEXT];
+    return fixture_find(pack, stage, device, name, why) && remove_unit(pack, name, why);
+}
+
+bool fixture_edit(const struct pack *pack, const char *stage, const char *device, const char *find,
+                  const char *by, struct fixture_edit *edit, attn_error *why) {
+    size_t bytes = 0;
+    edit->text = fixture_find(pack, stage, device, edit->name, why)
+                     ? pack_read(pack, PACK_UNITS, edit->name, &bytes, why)
+                     : NULL;
+    char *edited = edit->text != NULL ? replaced(edit->text, find, by) : NULL;
+    if (edit->text != NULL && edited == NULL) {
+        explain(why, "no %s in the unit of %s on %s", find, stage, device);
+    }
+    const bool good = edited != NULL && remove_unit(pack, edit->name, why) &&
+                      pack_add_unit(pack, edited, edit->name, why);
+    free(edited);
+    if (!good) {
+        free(edit->text);
+    }
+    return good;
+}
+
+/* The first artifact that the text names and that has `find` in it: its name and content, for
+ * free(); NULL: there is none. */
+static char *find_artifact(const struct pack *pack, const char *unit, const char *find,
+                           char name[SHA256_TEXT]) {
+    struct pack_names names;
+    attn_error why = {""};
+    char *found = NULL;
+    if (!pack_list(pack, PACK_ARTIFACTS, &names, &why)) {
+        return NULL;
+    }
+    for (size_t i = 0; found == NULL && i < names.count; i++) {
+        size_t bytes = 0;
+        char *text = strstr(unit, names.names[i]) != NULL
+                         ? pack_read(pack, PACK_ARTIFACTS, names.names[i], &bytes, &why)
+                         : NULL;
+        if (text != NULL && strstr(text, find) != NULL) {
+            snprintf(name, SHA256_TEXT, "%s", names.names[i]);
+            found = text;
+        } else {
+            free(text);
+        }
+    }
+    pack_names_free(&names);
+    return found;
+}
+
+bool fixture_edit_artifact(const struct pack *pack, const char *stage, const char *device,
+                           const char *find, const char *by, struct fixture_edit *edit,
+                           attn_error *why) {
+    char unit[SHA256_TEXT], old[SHA256_TEXT], new[SHA256_TEXT];
+    size_t bytes = 0;
+    char *text = fixture_find(pack, stage, device, unit, why)
+                     ? pack_read(pack, PACK_UNITS, unit, &bytes, why)
+                     : NULL;
+    char *artifact = text != NULL ? find_artifact(pack, text, find, old) : NULL;
+    char *edited = artifact != NULL ? replaced(artifact, find, by) : NULL;
+    const bool good = edited != NULL ? pack_add_artifact(pack, edited, strlen(edited), new, why)
+                                     : explain(why, "no artifact with %s of %s", find, stage);
+    free(edited);
+    free(artifact);
+    free(text);
+    return good && fixture_edit(pack, stage, device, old, new, edit, why);
+}
+
+bool fixture_restore(const struct pack *pack, struct fixture_edit *edit, attn_error *why) {
+    const bool good =
+        remove_unit(pack, edit->name, why) && pack_add_unit(pack, edit->text, edit->name, why);
+    free(edit->text);
+    return good;
+}

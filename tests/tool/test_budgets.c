@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * test_budgets.c - proves that the gate of `attest inspect` finds each thing that it is there for,
+ * that the lines of budgets.def say the same compiled in and read as a file, and that the log of
+ * another cubin is refused.
+ */
+#include "test.h"
+#include "tool/stages/inspect/budgets.h"
+#include "tool/stages/inspect/inspect.h"
+
+#include <stdlib.h>
+
+static char failures[INSPECT_FAILURES_MAX][256];
+
+static struct inspected clean_row(bool tensor_cores) {
+    return (struct inspected){.name = "v",
+                              .family = "f",
+                              .arch = "sm_80",
+                              .tensor_cores = tensor_cores,
+                              .entry.registers = 96,
+                              .tensor_ops = tensor_cores ? 32 : 0};
+}
+
+/* Exactly this one rule is broken. */
+static void breaks(const struct inspected *row, const struct budget *budget, const char *sentence) {
+    const int count = inspect_gate(row, budget, failures);
+    if (CHECK_EQ(count, 1)) {
+        CHECK_STR(failures[0], sentence);
+    }
+}
+
+TEST(each_rule) {
+    const struct budget scalar = {"v", "sm_80", 96, 0}, tensor = {"v", "sm_80", 96, 32};
+    struct inspected row = clean_row(false);
+    CHECK_EQ(inspect_gate(&row, &scalar, failures), 0);
+    row = clean_row(true);
+    CHECK_EQ(inspect_gate(&row, &tensor, failures), 0);
+    breaks(&row, NULL, "it has no budget");
+    row.entry.registers = 97;
+    breaks(&row, &tensor, "registers 97, budget 96");
+    row = clean_row(true);
+    row.entry.stack_bytes = 8;
+    breaks(&row, &tensor, "stack_bytes 8, budget 0");
+    row = clean_row(true);
+    row.spill_bytes = 4;
+    breaks(&row, &tensor, "spill_bytes 4, budget 0");
+    row.spill_bytes = INSPECT_UNKNOWN;
+    breaks(&row, &tensor, "spill_bytes unknown, budget 0");
+    row = clean_row(true);
+    row.local_ops = 1;
+    breaks(&row, &tensor, "local_ops 1, budget 0");
+    row = clean_row(true);
+    row.entry.helpers = 1;
+    breaks(&row, &tensor, "helpers 1, budget 0");
+    row = clean_row(true);
+    row.tensor_ops = 31;
+    breaks(&row, &tensor, "tensor_ops 31, budget at least 32");
+    row.tensor_ops = 0;
+    breaks(&row, &scalar, "tensor_ops 0, budget at least 1");
+    row = clean_row(false);
+    row.tensor_ops = 1;
+    breaks(&row, &tensor, "tensor_ops 1, budget 0");
+    row = clean_row(false);
+    snprintf(row.log_fault.text, sizeof row.log_fault.text, "no log");
+    breaks(&row, &scalar, "no log");
+}
+
+TEST(all_rules_at_once_fit) {
+    struct inspected row = clean_row(true);
+    row.entry.stack_bytes = row.entry.helpers = 1;
+    row.spill_bytes = INSPECT_UNKNOWN;
+    row.local_ops = 1;
+    row.tensor_ops = 0;
+    memset(row.log_fault.text, 'x', sizeof row.log_fault.text - 1);
+    CHECK_EQ(inspect_gate(&row, NULL, failures), 7);
+}
+
+/* ---- a real cubin, with logs of our own ------------------------------------------------------ */
+
+static unsigned char image_bytes[1 << 14];
+
+static struct inspected inspect(const char *hash, const char *figures) {
+    char log[1024];
+    FILE *in = fopen("tests/data/fuzz_cubin/sm_80.cubin", "rb");
+    const size_t bytes = in != NULL ? fread(image_bytes, 1, sizeof image_bytes, in) : 0;
+    if (in != NULL) {
+        fclose(in);
+    }
+    char ours[SHA256_TEXT];
+    sha256_text(image_bytes, bytes, ours);
+    snprintf(log, sizeof log,
+             "sha256 %s\nptxas info    : Compiling entry function 'alpha' for 'sm_80'\n"
+             "ptxas info    : Function properties for alpha\n%s",
+             hash != NULL ? hash : ours, figures);
+    const attn_variant variant = {.size = sizeof variant,
+                                  .name = "v",
+                                  .family = "f",
+                                  .dtypes = 1u << ATTN_BF16 | 1u << ATTN_FP16,
+                                  .head_dim_max = 64,
+                                  .shared_bytes = 7,
+                                  .entry = "alpha"};
+    const attn_image image = {.size = sizeof image,
+                              .kind = ATTN_IMAGE_CUBIN,
+                              .arch = "sm_80",
+                              .data = image_bytes,
+                              .bytes = bytes,
+                              .log = log};
+    struct inspected row;
+    attn_error why = {""};
+    CHECK_MSG(inspect_variant(&variant, &image, &row, &why), "%s", why.text);
+    cubin_close(&row.cubin);
+    return row;
+}
+
+static const char SAID[] = "    64 bytes stack frame, 40 bytes spill stores, 2 bytes spill loads\n"
+                           "ptxas info    : Used 22 registers, used 3 barriers, 512 bytes smem\n";
+
+TEST(bound_log) {
+    const struct inspected row = inspect(NULL, SAID);
+    CHECK(row.log_bound);
+    CHECK_STR(row.log_fault.text, "");
+    CHECK_EQ(row.spill_bytes, 42);
+    CHECK_STR(row.dtype, "fp16,bf16");
+    CHECK_EQ(row.smem_dynamic, 7);
+    CHECK_EQ(row.tensor_ops, 3);
+    CHECK_EQ(row.local_ops, 3);
+}
+
+TEST(log_of_another_cubin) {
+    const struct inspected row =
+        inspect("0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef", SAID);
+    CHECK(!row.log_bound);
+    CHECK_EQ(row.spill_bytes, INSPECT_UNKNOWN);
+    CHECK_CONTAINS(row.log_fault.text, "the ptxas log is of another cubin");
+}
+
+TEST(log_that_disagrees) {
+    const struct inspected row =
+        inspect(NULL, "    64 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\n"
+                      "ptxas info    : Used 23 registers, used 3 barriers, 512 bytes smem\n");
+    CHECK_EQ(row.spill_bytes, INSPECT_UNKNOWN);
+    CHECK_CONTAINS(row.log_fault.text, "registers: the ptxas log says 23, the cubin 22");
+}
+
+/* ---- printing and asserting ------------------------------------------------------------------ */
+
+TEST(output_of_ptx) {
+    CHECK(inspect_output_call(".visible .entry fwd(.param .u64 p) { ret; }") == NULL);
+    CHECK(inspect_output_call(".visible .entry vprintf_free() { ret; }") == NULL);
+    CHECK(inspect_output_call(".visible .entry my_vprintf() { ret; }") == NULL);
+    CHECK_STR(inspect_output_call("vprintf"), "vprintf");
+    CHECK_STR(inspect_output_call("my_vprintf ... call.uni (r),\n\tvprintf,\n"), "vprintf");
+    CHECK_STR(inspect_output_call(".extern .func __assertfail\n("), "__assertfail");
+    CHECK_STR(inspect_output_call("call __assert_fail, (a);"), "__assert_fail");
+}
+
+/* A cubin that prints: the figures are those of any other, and the gate says what is wrong. */
+TEST(output_of_cubin) {
+    static unsigned char bytes[1 << 14];
+    FILE *in = fopen("tests/data/fuzz_cubin/prints.cubin", "rb");
+    if (!CHECK(in != NULL)) {
+        return;
+    }
+    const attn_image image = {.size = sizeof image,
+                              .kind = ATTN_IMAGE_CUBIN,
+                              .arch = "sm_80",
+                              .data = bytes,
+                              .bytes = fread(bytes, 1, sizeof bytes, in)};
+    fclose(in);
+    const attn_variant variant = {
+        .size = sizeof variant, .name = "v", .family = "f", .entry = "gamma"};
+    struct inspected row;
+    attn_error why = {""};
+    if (!CHECK_MSG(inspect_variant(&variant, &image, &row, &why), "%s", why.text)) {
+        return;
+    }
+    CHECK_STR(row.output_call, "vprintf");
+    row.ptx_output_call = "__assertfail";
+    const int count = inspect_gate(&row, NULL, failures);
+    if (CHECK(count >= 2)) {
+        CHECK_CONTAINS(failures[count - 2], "its machine code refers to vprintf");
+        CHECK_CONTAINS(failures[count - 1], "the variant's PTX refers to __assertfail");
+    }
+    cubin_close(&row.cubin);
+}
+
+/* ---- budgets.def ----------------------------------------------------------------------------- */
+
+static bool read_text(const char *text, struct budgets *budgets, attn_error *why) {
+    FILE *in = fmemopen((void *)(uintptr_t)text, strlen(text), "r");
+    const bool good = budgets_read(in, budgets, why);
+    fclose(in);
+    return good;
+}
+
+TEST(file_and_compiled_in_agree) {
+    struct budgets compiled, from_file;
+    attn_error why = {""};
+    CHECK_MSG(budgets_built_in(&compiled, &why), "%s", why.text);
+    FILE *in = fopen("tool/stages/inspect/budgets.def", "r");
+    if (!CHECK(in != NULL) || !CHECK_MSG(budgets_read(in, &from_file, &why), "%s", why.text)) {
+        return;
+    }
+    fclose(in);
+    CHECK_EQ(compiled.count, from_file.count);
+    for (size_t i = 0; i < compiled.count; i++) {
+        const struct budget *a = &compiled.lines[i];
+        const struct budget *b = budgets_find(&from_file, a->variant, a->arch);
+        CHECK_MSG(b != NULL && a->registers == b->registers && a->tensor_ops == b->tensor_ops,
+                  "%s %s differs", a->variant, a->arch);
+    }
+    budgets_free(&compiled);
+    budgets_free(&from_file);
+}
+
+TEST(good_lines) {
+    struct budgets budgets;
+    attn_error why = {""};
+    CHECK_MSG(read_text("/* a\n * BUDGET(not, this, 1, 0)\n */\n\nBUDGET(a, sm_80, 96, 0)\n"
+                        "BUDGET(a, sm_90, 255, 32)\r\n",
+                        &budgets, &why),
+              "%s", why.text);
+    CHECK_EQ(budgets.count, 2);
+    CHECK(budgets_find(&budgets, "not", "this") == NULL);
+    CHECK(budgets_find(&budgets, "a", "sm_70") == NULL);
+    const struct budget *line = budgets_find(&budgets, "a", "sm_90");
+    if (CHECK(line != NULL)) {
+        CHECK_EQ(line->registers, 255);
+        CHECK_EQ(line->tensor_ops, 32);
+    }
+    budgets_free(&budgets);
+}
+
+TEST(bad_lines) {
+    static const struct {
+        const char *text, *sentence;
+    } cases[] = {
+        {"BUDGET(a, sm_80, 96)\n", "expected BUDGET(variant, arch, registers, tensor_ops)"},
+        {"BUDGET(a, sm_80, 96, 0) BUDGET(b, sm_80, 96, 0)\n", "line 1"},
+        {"BUDGET(a, sm_80, 96, 0)\n// BUDGET(b, sm_80, 96, 0)\n", "line 2"},
+        {"BUDGET(a, sm_80, x, 0)\n", "line 1"},
+        {"BUDGET(a, sm_80, 0, 0)\n", "0 registers"},
+        {"BUDGET(a, sm_80, 256, 0)\n", "256 registers"},
+        {"BUDGET(a, sm_80, 96, -1)\n", "-1 tensor_ops"},
+        {"BUDGET(a, sm_80, 96, 0)\nBUDGET(a, sm_80, 97, 0)\n", "two lines for sm_80"},
+        {"/* nothing */\n", "no BUDGET line"},
+        {"\n", "no BUDGET line"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct budgets budgets;
+        attn_error why = {""};
+        CHECK_MSG(!read_text(cases[i].text, &budgets, &why), "accepted %s", cases[i].text);
+        CHECK_CONTAINS(why.text, cases[i].sentence);
+        CHECK(budgets.lines == NULL && budgets.count == 0);
+    }
+}
+
+TEST_MAIN()

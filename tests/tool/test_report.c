@@ -1,0 +1,543 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * test_report.c - proves that a report says what its pack shows and no more: a part of a run never
+ * looks like the whole, what failed has no figures, a changed pack has no report, and no text of a
+ * pack becomes markup.
+ *
+ *     test_report --make KIND PATH    leaves such a pack there (tests/meta/browser.sh)
+ */
+#include "test.h"
+#include "tool/base/file.h"
+#include "tool/base/message.h"
+#include "tool/cli/verbs.h"
+#include "tool/html_check.h"
+#include "tool/ledger/ledger.h"
+#include "tool/ledger_fixture.h"
+#include "tool/pack_fixture.h"
+#include "tool/report/code_lines.h"
+#include "tool/report/report.h"
+#include "tool/report_fixture.h"
+
+#include <dirent.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+TEST_STATE()
+
+enum { MOST_BYTES = 500 * 1000 };
+
+/* CHECK_CONTAINS would print the whole page. */
+#define HAS(text, part) CHECK_MSG(strstr(text, part) != NULL, "there is no %s", part)
+
+/* ---- making and reading ---------------------------------------------------------------------- */
+
+/* A pack of that kind under a new path, for fixture_remove. */
+static char *make_pack(enum report_fixture kind) {
+    struct pack pack;
+    attn_error why = {""};
+    char *path = fixture_path();
+    CHECK_MSG(report_fixture_make(&pack, path, kind, &why), "%s", why.text);
+    pack_close(&pack);
+    return path;
+}
+
+static char *text_of(const struct pack_report *report,
+                     void (*write)(const struct pack_report *, FILE *)) {
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *out = open_memstream(&text, &bytes);
+    if (out == NULL) {
+        abort();
+    }
+    write(report, out);
+    fclose(out);
+    CHECK_EQ(strlen(text), bytes);
+    return text;
+}
+
+static size_t count(const char *text, const char *part) {
+    size_t found = 0;
+    for (const char *at = strstr(text, part); at != NULL; at = strstr(at + 1, part)) {
+        found++;
+    }
+    return found;
+}
+
+/* The page and the Markdown of a pack, for free(). */
+struct texts {
+    char *html, *markdown;
+};
+
+/* Tables have captions, plots have names, regions that scroll can be reached. */
+static void check_accessible(const char *html) {
+    CHECK_EQ(count(html, "<table"), count(html, "<caption>"));
+    CHECK_EQ(count(html, "<svg "), count(html, "role=\"img\" aria-label=\""));
+    CHECK_EQ(count(html, "class=\"scroll\""),
+             count(html, "class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\""));
+    CHECK_EQ(count(html, "<h1>"), 1);
+    HAS(html, "<html lang=\"en\">");
+}
+
+static struct texts write_both(const char *path, enum gate gate) {
+    struct pack_report report;
+    attn_error why = {""};
+    char reason[200] = "";
+    bool changed;
+    struct texts texts = {NULL, NULL};
+    if (CHECK_MSG(report_open(&report, path, &changed, &why), "%s", why.text)) {
+        CHECK_EQ(report.verdict.gate, gate);
+        texts.html = text_of(&report, report_html);
+        texts.markdown = text_of(&report, report_markdown);
+        CHECK_MSG(html_check(texts.html, reason, sizeof reason), "%s", reason);
+        CHECK_MSG(strlen(texts.html) < MOST_BYTES, "%zu bytes", strlen(texts.html));
+        CHECK(strstr(texts.html, "nan") == NULL);
+        check_accessible(texts.html);
+    } else {
+        texts = (struct texts){strdup(""), strdup("")};
+    }
+    report_close(&report);
+    return texts;
+}
+
+static void free_both(struct texts texts, char *path) {
+    free(texts.html);
+    free(texts.markdown);
+    fixture_remove(path);
+}
+
+/* ---- what it says ---------------------------------------------------------------------------- */
+
+TEST(a_whole_run) {
+    char *path = make_pack(REPORT_FULL);
+    const struct texts texts = write_both(path, GATE_PASS);
+    HAS(texts.html, "<div class=\"verdict g-pass\">");
+    CHECK(strstr(texts.html, "(partial)") == NULL && strstr(texts.html, ">NOT RUN<") == NULL);
+    HAS(texts.html, "NVIDIA H200");
+    /* Time and throughput of a GPU, of a CPU, and beside the peers; rooflines of the GPU. */
+    CHECK_EQ(count(texts.html, "<figure class=\"plot\">"), 6);
+    CHECK_EQ(count(texts.html, "class=\"series c6 dashed\""), 8); /* line and key of four */
+    HAS(texts.html, ">FlashAttention-2</text>");
+    HAS(texts.html, "not part of the verdict");
+    HAS(texts.html, "<title>FlashAttention-2: B32 H16 S512 D128, ");
+    CHECK_EQ(count(texts.html, "class=\"point\""), 3 * 2 * 6 + 3 * 2 * 6);
+    CHECK_EQ(count(texts.html, "<figure class=\"heat\">"), 3);
+    HAS(texts.html, "Registers</th>");
+    HAS(texts.html, "<code>tool/pack/judge.c:");
+    HAS(texts.html, "<code>src/kernels/hopper/fwd_hopper.cu:");
+    HAS(texts.html, "<code>attest parity --device cuda:0</code>");
+    HAS(texts.markdown, "# attest report: PASS\n");
+    HAS(texts.markdown, "## Resources");
+    HAS(texts.markdown, "| `fwd_hopper_fp16_d64_64x64_w4_s2` | sm_90a | PASS | ");
+    free_both(texts, path);
+}
+
+/* ---- times ----------------------------------------------------------------------------------- */
+
+/* The number behind the first `before` in `text`. */
+static double number_behind(const char *text, const char *before) {
+    const char *at = text != NULL ? strstr(text, before) : NULL;
+    return at != NULL ? strtod(at + strlen(before), NULL) : 0;
+}
+
+/* "Every time" is ours alone; what the peers runner took is beside each other, theirs over ours. */
+TEST(a_peer_is_not_ours) {
+    char *path = make_pack(REPORT_FULL);
+    const struct texts texts = write_both(path, GATE_PASS);
+    const char *all = strstr(texts.html, ">Every time <"),
+               *peers = strstr(texts.html, "id=\"peers\"");
+    if (CHECK(all != NULL && peers != NULL && all < peers)) {
+        char *times = strndup(all, (size_t)(peers - all));
+        CHECK(strstr(times, "rotated") == NULL && strstr(times, "NVIDIA H200") == NULL);
+        CHECK(strstr(times, "FlashAttention") == NULL);
+        HAS(times, "<small class=\"keep\">fp16 B32 H16 S512 D128, cuda:0</small>");
+        free(times);
+    }
+    const char *line = peers != NULL ? strstr(peers, ">fp16 B32 H16 S512 D128<br>") : NULL;
+    const double ours = number_behind(line, "<td>graph</td><td class=\"n\"><b>");
+    const double theirs = number_behind(line, "TFLOP/s</small></td><td class=\"n\">");
+    CHECK_MSG(ours > 0 && theirs / ours > 1.12 && theirs / ours < 1.16, "%g and %g us", ours,
+              theirs);
+    HAS(texts.html, "<small>1.61\xc3\x97</small>");
+    HAS(texts.html, "<b>1.14\xc3\x97</b> cuDNN<br>");
+    HAS(texts.markdown, "## Beside the peers\n");
+    HAS(texts.markdown, " **1.14\xc3\x97** cuDNN");
+    free_both(texts, path);
+}
+
+/* A row that was wrong and a side that was not seen to run are left out, and counted. */
+TEST(peers_are_proven) {
+    char *path = make_pack(REPORT_FAILING);
+    const struct texts texts = write_both(path, GATE_INVALID);
+    const char *peers = strstr(texts.html, "id=\"peers\"");
+    if (CHECK(peers != NULL)) {
+        HAS(peers, "Left out, because not proven or not right: 2.");
+        const char *first = strstr(peers, ">fp16 B32 H16 S512 D128<br>");
+        const char *second = strstr(peers, ">fp16 B8 H16 S2048 D128<br>");
+        CHECK(strstr(peers, ">fp16 B16 H16 S1024 D128<br>") == NULL);
+        if (CHECK(first != NULL && second != NULL)) {
+            const char *dash = strstr(first, "<td class=\"n\">\xe2\x80\x93</td>");
+            CHECK(dash != NULL && dash < second);
+            CHECK(strstr(second, "<td class=\"n\">\xe2\x80\x93</td><td") == NULL ||
+                  strstr(second, "<td class=\"n\">\xe2\x80\x93</td><td") >
+                      strstr(second, "</table>"));
+        }
+    }
+    free_both(texts, path);
+}
+
+/* What lies in the pack and no unit names is nobody's evidence. */
+TEST(peers_are_named) {
+    static const char FORGED[] =
+        "{\"schema\": \"attn-peers/1\", \"environment\": {\"gpu\": \"NVIDIA H200\"}, \"rows\": "
+        "[{\"name\": \"forged\", \"dtype\": \"fp16\", \"variant\": \"v\", \"invalid\": [], "
+        "\"shape\": {\"batch\": 1, \"heads_q\": 1, \"heads_kv\": 1, \"seq_q\": 8, \"seq_kv\": 8, "
+        "\"head_dim\": 64, \"causal\": false}, \"verified\": {\"before\": {\"passed\": true}, "
+        "\"after\": {\"passed\": true}}, \"sides\": {\"ours\": {\"proven\": true}, \"flash\": "
+        "{\"proven\": true}}, \"pairs\": {\"graph\": {\"flash\": [{\"ours\": [[1.0]], \"other\": "
+        "[[9.0]]}]}}}]}";
+    struct pack pack;
+    attn_error why = {""};
+    char *path = make_pack(REPORT_FULL), name[SHA256_TEXT];
+    if (CHECK_MSG(pack_open(&pack, path, &why) &&
+                      pack_add_artifact(&pack, FORGED, sizeof FORGED - 1, name, &why) &&
+                      ledger_fixture_publish(&pack, &why),
+                  "%s", why.text)) {
+        const struct texts texts = write_both(path, GATE_PASS);
+        CHECK(strstr(texts.html, "forged") == NULL && strstr(texts.markdown, "forged") == NULL);
+        free(texts.html);
+        free(texts.markdown);
+    }
+    pack_close(&pack);
+    fixture_remove(path);
+}
+
+/* One line for each problem in the Markdown: seven of the GPU, which come first, six of the CPU. */
+TEST(the_fastest_of_each_problem) {
+    char *path = make_pack(REPORT_FULL);
+    const struct texts texts = write_both(path, GATE_PASS);
+    const char *speed = strstr(texts.markdown, "\n## Speed\n");
+    const char *after = speed != NULL ? strstr(speed + 1, "\n## ") : NULL;
+    if (CHECK(after != NULL)) {
+        char *part = strndup(speed, (size_t)(after - speed));
+        CHECK_EQ(count(part, "\n| fp16 B"), 7);
+        CHECK_EQ(count(part, "\n| fp32 B"), 6);
+        HAS(part, "|\n| fp16 B32 H16 S512 D128 | cuda:0 | `fwd_hopper_");
+        HAS(part, "| cpu | `cpu_tile_neon` |");
+        CHECK(strstr(part, "cpu_row_neon") == NULL && strstr(part, "fwd_scalar") == NULL);
+        free(part);
+    }
+    HAS(texts.html, "The fastest for each problem <small>13 problems</small>");
+    free_both(texts, path);
+}
+
+/* ---- tables ---------------------------------------------------------------------------------- */
+
+TEST(a_stage_that_is_not_for_a_device) {
+    CHECK(report_applies(INSPECT, "sm_90a") && !report_applies(INSPECT, "cuda:0"));
+    CHECK(report_applies(SANITIZE, "cuda:1") && !report_applies(SANITIZE, "cpu"));
+    CHECK(report_applies(EMULATE, "vgpu") && !report_applies(PARITY, "vgpu"));
+    CHECK(report_applies(BENCH, "cpu") && report_applies(PROFILE, "cuda:0"));
+    char *path = make_pack(REPORT_FULL);
+    const struct texts texts = write_both(path, GATE_PASS);
+    CHECK(strstr(texts.html, "not asked for") == NULL);
+    HAS(texts.markdown, "| stage | cuda:0 | cpu | vgpu | sm_90a |");
+    HAS(texts.markdown,
+        "\n| inspect | \xe2\x80\x93 | \xe2\x80\x93 | \xe2\x80\x93 | **PASS** 12 of 12 |");
+    free_both(texts, path);
+}
+
+TEST(tables_are_folded_and_have_units) {
+    char *path = make_pack(REPORT_FULL);
+    const struct texts texts = write_both(path, GATE_PASS);
+    HAS(texts.html, "<details open><summary>Every kernel <small>12 units</small></summary>");
+    HAS(texts.html, "<th scope=\"col\" class=\"n\">Duration</th><th scope=\"col\">Top stalls</th>");
+    HAS(texts.html, "<td class=\"n\">385.1 \xc2\xb5s</td><td class=\"stalls\"><span class=\"keep\">"
+                    "branch_resolving 1.25</span>, <span class=\"keep\">barrier 0.50</span></td>");
+    CHECK(strstr(texts.html, "duration ns") == NULL && strstr(texts.html, "stall ") == NULL);
+    HAS(texts.markdown, "## Resources\n\n<details><summary>every unit</summary>\n\n| variant |");
+    CHECK_EQ(count(texts.markdown, "<details>"), count(texts.markdown, "\n\n</details>\n\n"));
+    free_both(texts, path);
+}
+
+/* ---- what ran, and what did not -------------------------------------------------------------- */
+
+/* Nothing of a GPU that was not there is green, neither in the page nor in the Markdown. */
+TEST(a_part_looks_like_a_part) {
+    char *path = make_pack(REPORT_PARTIAL);
+    const struct texts texts = write_both(path, GATE_PASS);
+    HAS(texts.html, "<div class=\"verdict g-partial\">");
+    HAS(texts.html, "<small>(partial)</small>");
+    CHECK(strstr(texts.html, "verdict g-pass") == NULL);
+    HAS(texts.html, "<title>PASS (partial) - attest report</title>");
+    for (int stage = PARITY; stage <= PROFILE; stage++) {
+        char row[120];
+        snprintf(row, sizeof row, "</i>%s<small>", STAGE_NAMES[stage]);
+        const char *at = strstr(texts.html, row);
+        const char *cell = at != NULL ? strstr(at, "<td>") : NULL;
+        const char *chip = "<td><span class=\"chip g-not-run\">NOT RUN</span>";
+        CHECK_MSG(cell != NULL && strncmp(cell, chip, strlen(chip)) == 0, "%s", STAGE_NAMES[stage]);
+        snprintf(row, sizeof row, "| %s | **NOT RUN**, ", STAGE_NAMES[stage]);
+        HAS(texts.markdown, row);
+    }
+    HAS(texts.html, "Not shown here. no ncu in $PATH");
+    HAS(texts.markdown, "# attest report: PASS (partial)\n\n**Only a part ran.");
+    HAS(texts.markdown, "## What did not run\n\n- parity on cuda\\:0: libcuda");
+    CHECK_EQ(count(texts.html, "<figure class=\"plot\">"), 2); /* of the CPU alone */
+    CHECK(strstr(texts.html, "FlashAttention") == NULL);
+    free_both(texts, path);
+}
+
+TEST(findings) {
+    char *path = make_pack(REPORT_FAILING);
+    const struct texts texts = write_both(path, GATE_INVALID);
+    CHECK_EQ(count(texts.html, "<details class=\"find "), 6);
+    HAS(texts.html, "spill_bytes: 24, expected 0");
+    HAS(texts.html, "<p>Source: <code>memcheck.cu:20</code></p>");
+    HAS(texts.html, "Invalid __global__ write of size 2 bytes");
+    HAS(texts.html, "<p>Source: <code>fwd_hopper.cu:287</code></p>");
+    HAS(texts.html, "control &#39;race&#39; was not caught");
+    CHECK_EQ(count(texts.html, "<path class=\"h10\""), 1); /* the case that is wrong */
+    CHECK_EQ(count(texts.html, "<path class=\"h11\""), 1); /* the one that is damaged */
+    /* A bench that failed has no figures: not in the table of times, not in a plot. */
+    const char *times = strstr(texts.html, "Every time"),
+               *after = strstr(texts.html, "Resources</h2>");
+    const char *wrong = times != NULL ? strstr(times, "fwd_wmma_fp16_d64_128x64_w4_s2") : NULL;
+    CHECK(after != NULL && (wrong == NULL || wrong > after));
+    HAS(texts.markdown, "| **FAIL** | sanitize | cuda:0 | ");
+    HAS(texts.markdown, " | memcheck.cu:20 |\n");
+    free_both(texts, path);
+}
+
+TEST(no_text_becomes_markup) {
+    char *path = make_pack(REPORT_HOSTILE);
+    const struct texts texts = write_both(path, GATE_INVALID);
+    HAS(texts.html, "&lt;/title&gt;&lt;/svg&gt;&lt;/td&gt;&lt;script&gt;");
+    CHECK(strstr(texts.html, "<script") == NULL && strstr(texts.html, "<img") == NULL);
+    CHECK(strstr(texts.html, "\" onmouseover=\"") == NULL);
+    CHECK(strstr(texts.html, "\xe2\x80\xae") == NULL);
+    HAS(texts.html, "default-src 'none'; style-src 'unsafe-inline'");
+    CHECK(strstr(texts.markdown, "<script") == NULL || strstr(texts.markdown, "`</title>") != NULL);
+    /* In Markdown a text is escaped, or code that nothing ends. */
+    for (const char *line = texts.markdown; *line != '\0'; line += strcspn(line, "\n") + 1) {
+        size_t ticks = 0, escaped = 0;
+        for (const char *at = line; *at != '\n' && *at != '\0'; at++) {
+            ticks += *at == '`' && (at == line || at[-1] != '\\');
+            escaped += strncmp(at, "![", 2) == 0 && ticks % 2 == 0;
+        }
+        CHECK_MSG(ticks % 2 == 0 && escaped == 0, "%.*s", (int)strcspn(line, "\n"), line);
+    }
+    free_both(texts, path);
+}
+
+/* All variants of the library, forty cases each: still one small page. */
+TEST(a_large_run_is_a_small_page) {
+    char *path = make_pack(REPORT_LARGE);
+    const struct texts texts = write_both(path, GATE_PASS);
+    HAS(texts.html, "100 variants, up to 40 cases each");
+    HAS(texts.html, "<details><summary>Every kernel <small>100 units</small></summary>");
+    HAS(texts.html, "<details><summary>Parity on cuda:0 <small>100 variants");
+    HAS(texts.html, "more rows are in evidence.json");
+    free_both(texts, path);
+}
+
+/* ---- what has no report ---------------------------------------------------------------------- */
+
+static int report_verb(const char *path, const char *option, const char *file) {
+    char *words[] = {(char *)(uintptr_t)path, (char *)(uintptr_t)option, (char *)(uintptr_t)file};
+    const int status = verb_report(option == NULL ? 1 : file == NULL ? 2 : 3, words);
+    fflush(stdout);
+    return status;
+}
+
+static const char *path_in(const char *folder, const char *name) {
+    static char joined[512];
+    snprintf(joined, sizeof joined, "%.300s/%.200s", folder, name);
+    return joined;
+}
+
+static void put(const char *path, const char *text) {
+    FILE *out = fopen(path, "wb");
+    if (CHECK(out != NULL)) {
+        fputs(text, out);
+        CHECK_EQ(fclose(out), 0);
+    }
+}
+
+TEST(changed_packs_are_refused) {
+    struct pack pack;
+    attn_error why = {""};
+    char *path = fixture_path(), name[SHA256_TEXT];
+    CHECK_MSG(fixture_make(&pack, path, &why), "%s", why.text);
+    struct fixture_edit edit;
+    CHECK_EQ(report_verb(path, "--json", NULL), EXIT_DONE);
+    /* A unit of another content, all hashes recomputed: evidence.json does not follow. */
+    if (CHECK(fixture_edit(&pack, "parity", "cuda:0", "0.001", "0.9", &edit, &why))) {
+        CHECK_EQ(report_verb(path, "--json", NULL), EXIT_FAILED_CHECK);
+        CHECK(fixture_restore(&pack, &edit, &why));
+    }
+    CHECK_EQ(report_verb(path, "--json", NULL), EXIT_DONE);
+    /* No file of the pack is written over. */
+    CHECK_EQ(report_verb(path, "--html", path_in(path, "plan.json")), EXIT_BAD_INPUT);
+    CHECK_EQ(report_verb(path, "--html", path_in(path, "units/new.html")), EXIT_BAD_INPUT);
+    CHECK_EQ(report_verb(path, "--json", NULL), EXIT_DONE);
+    /* A unit that does not have its hash. */
+    if (CHECK(fixture_find(&pack, "parity", "cuda:0", name, &why))) {
+        char file[200];
+        snprintf(file, sizeof file, "units/%s.json", name);
+        put(path_in(path, file), "{}");
+        CHECK_EQ(report_verb(path, "--json", NULL), EXIT_FAILED_CHECK);
+        CHECK_EQ(report_verb(path, "--html", path_in(path, "out.html")), EXIT_FAILED_CHECK);
+        CHECK(access(path_in(path, "out.html"), F_OK) != 0);
+    }
+    CHECK_EQ(report_verb(path_in(path, "units"), "--json", NULL), EXIT_BAD_INPUT);
+    CHECK_EQ(report_verb("/nonexistent", "--json", NULL), EXIT_BAD_INPUT);
+    pack_close(&pack);
+    fixture_remove(path);
+}
+
+/* Both of the files that end a run are looked at. */
+TEST(a_statement_of_another_run) {
+    char *path = make_pack(REPORT_PARTIAL);
+    CHECK_EQ(unlink(path_in(path, "statement.json")), 0);
+    const struct texts texts = write_both(path, GATE_NOT_RUN);
+    HAS(texts.html, "the run did not end");
+    put(path_in(path, "statement.json"), "{}\n");
+    CHECK_EQ(report_verb(path, "--json", NULL), EXIT_FAILED_CHECK);
+    free_both(texts, path);
+}
+
+TEST(a_run_that_did_not_end) {
+    char *path = make_pack(REPORT_PARTIAL);
+    CHECK_EQ(unlink(path_in(path, "evidence.json")), 0);
+    const struct texts texts = write_both(path, GATE_NOT_RUN);
+    HAS(texts.html, "the run did not end");
+    HAS(texts.html, "<div class=\"verdict g-not-run\">");
+    free_both(texts, path);
+}
+
+/* ---- files ----------------------------------------------------------------------------------- */
+
+static bool holds(const char *path, const char *part) {
+    static char text[MOST_BYTES];
+    FILE *in = fopen(path, "rb");
+    const size_t bytes = in != NULL ? fread(text, 1, sizeof text - 1, in) : 0;
+    text[bytes] = '\0';
+    if (in != NULL) {
+        fclose(in);
+    }
+    return strstr(text, part) != NULL;
+}
+
+static int files_in(const char *folder) {
+    DIR *dir = opendir(folder);
+    int found = 0;
+    while (dir != NULL && readdir(dir) != NULL) {
+        found++;
+    }
+    if (dir != NULL) {
+        closedir(dir);
+    }
+    return found;
+}
+
+TEST(files) {
+    char *path = make_pack(REPORT_PARTIAL), outside[200];
+    snprintf(outside, sizeof outside, "%.150s.html", path);
+    /* Beside the units their names are links; elsewhere they are not. */
+    CHECK_EQ(report_verb(path, "--html", path_in(path, "report.html")), EXIT_DONE);
+    CHECK(holds(path_in(path, "report.html"), "<a href=\"units/"));
+    CHECK_EQ(report_verb(path, "--html", outside), EXIT_DONE);
+    CHECK(!holds(outside, "<a href=\"units/") && holds(outside, "</html>"));
+    CHECK_EQ(report_verb(path, "--markdown", path_in(path, "report.md")), EXIT_DONE);
+    CHECK(holds(path_in(path, "report.md"), "# attest report: PASS (partial)"));
+    /* What was written does not change the pack. */
+    CHECK_EQ(report_verb(path, "--json", NULL), EXIT_DONE);
+    const int before = files_in(path);
+    CHECK_EQ(report_verb(path, "--html", path_in(path, "no/such/folder.html")), EXIT_BAD_INPUT);
+    CHECK_EQ(report_verb(path, "--html", "/dev/full"), EXIT_BAD_INPUT);
+    CHECK_EQ(files_in(path), before);
+    unlink(outside);
+    fixture_remove(path);
+}
+
+/* ---- of a ledger ----------------------------------------------------------------------------- */
+
+/* Packs whose CPU gets faster: 26, 22 and 20 us. */
+static void fill_ledger(const char *path, const char *pack) {
+    static const double SCALES[] = {1.3, 1.1, 1.0};
+    for (int i = 0; i < 3; i++) {
+        char command[256];
+        char *words[] = {"import", (char *)(uintptr_t)pack, "--ledger", (char *)(uintptr_t)path};
+        attn_error why = {""};
+        snprintf(command, sizeof command, "rm -rf '%s'", pack);
+        CHECK_EQ(system(command), 0);
+        CHECK_MSG(ledger_fixture(pack, SCALES[i], (uint64_t)i + 1, &why), "%s", why.text);
+        CHECK_EQ(verb_ledger(4, words), EXIT_DONE);
+        fflush(stdout);
+    }
+}
+
+TEST(a_ledger) {
+    char *pack = fixture_path(), ledger[200], page[220], why[200] = "";
+    snprintf(ledger, sizeof ledger, "%.150s.sqlite", pack);
+    snprintf(page, sizeof page, "%s.html", ledger);
+    put(page, "no ledger");
+    if (!ledger_is_built()) {
+        CHECK_EQ(report_verb(page, "--json", NULL), EXIT_NOT_RUN);
+    } else {
+        CHECK_EQ(report_verb(page, "--json", NULL), EXIT_BAD_INPUT);
+        fill_ledger(ledger, pack);
+        CHECK_EQ(report_verb(ledger, "--json", NULL), EXIT_DONE);
+        CHECK_EQ(report_verb(ledger, "--html", page), EXIT_DONE);
+        size_t bytes = 0;
+        attn_error error = {""};
+        char *text = file_read(page, &bytes, &error);
+        if (CHECK_MSG(text != NULL, "%s", error.text)) {
+            CHECK_MSG(html_check(text, why, sizeof why), "%s", why);
+            CHECK_EQ(count(text, "<figure class=\"plot\">"), 12); /* as many as there may be */
+            CHECK_EQ(count(text, "class=\"point\""), 36);
+            HAS(text, "<title>pack 3: fwd_cpu, 20.");
+            HAS(text, "<th scope=\"row\" class=\"n\">3</th><td><span class=\"chip g-pass\">PASS");
+        }
+        free(text);
+        unlink(ledger);
+    }
+    unlink(page);
+    fixture_remove(pack);
+}
+
+/* Each place that the matrix points at is there, once. */
+TEST(code_lines) {
+    for (int i = 0; i < CODE_COUNT; i++) {
+        CHECK_MSG(CODE_LINES[i].line > 0, "tool/report/code_lines.def: its text is not once in %s",
+                  CODE_LINES[i].file);
+    }
+}
+
+/* ---- for a look ------------------------------------------------------------------------------ */
+
+static int make(const char *kind, const char *path) {
+    struct pack pack;
+    attn_error why = {"no such kind"};
+    int k = 0;
+    while (k < REPORT_FIXTURES && strcmp(REPORT_FIXTURE_NAMES[k], kind) != 0) {
+        k++;
+    }
+    const bool made =
+        k < REPORT_FIXTURES && report_fixture_make(&pack, path, (enum report_fixture)k, &why);
+    if (k < REPORT_FIXTURES) {
+        pack_close(&pack);
+    }
+    if (!made) {
+        fprintf(stderr, "test_report: %s: %s\n", kind, why.text);
+    }
+    return made ? TEST_PASS : TEST_FAIL;
+}
+
+int main(int argc, char **argv) {
+    if (argc == 4 && strcmp(argv[1], "--make") == 0) {
+        return make(argv[2], argv[3]);
+    }
+    return test_run(argc > 1 ? argv[1] : "");
+}

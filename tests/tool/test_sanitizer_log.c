@@ -1,0 +1,495 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * test_sanitizer_log.c - proves that a log of compute-sanitizer passes only where every sign is
+ * there: each test takes a good log (tests/data/sanitizer) and spoils one thing. And that a child
+ * process is ended in time, with all that it started.
+ */
+#include "test.h"
+#include "tool/base/child.h"
+#include "tool/stages/sanitize/log.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+static const char ENTRY[] = "fwd_scalar_fp16_d64_32x64_w4_s2";
+static const char *const DATA = "tests/data/sanitizer";
+
+enum { LOG_SIZE = 8192 };
+
+/* The file's text. */
+static void load(const char *name, char text[LOG_SIZE]) {
+    char path[256];
+    snprintf(path, sizeof path, "%s/%s.log", DATA, name);
+    FILE *in = fopen(path, "r");
+    text[0] = '\0';
+    if (CHECK_MSG(in != NULL, "%s cannot be opened", path)) {
+        text[fread(text, 1, LOG_SIZE - 1, in)] = '\0';
+        fclose(in);
+    }
+    CHECK(text[0] != '\0');
+}
+
+/* Puts `by` in the place of `part`, which must be there; NULL: cuts the log off before it. */
+static void spoil(char text[LOG_SIZE], const char *part, const char *by) {
+    char rest[LOG_SIZE];
+    char *place = strstr(text, part);
+    if (CHECK_MSG(place != NULL, "no \"%s\" in the log", part)) {
+        snprintf(rest, sizeof rest, "%s", place + strlen(part));
+        snprintf(place, (size_t)(text + LOG_SIZE - place), "%s%s", by ? by : "", by ? rest : "");
+    }
+}
+
+static struct sanitizer_log parse(const char *text, enum sanitizer_tool tool) {
+    struct sanitizer_log log = {0};
+    attn_error why;
+    FILE *in = fmemopen((void *)(uintptr_t)text, strlen(text), "r");
+    if (CHECK(in != NULL)) {
+        CHECK(sanitizer_log_read(in, tool, ENTRY, &log, &why));
+        fclose(in);
+    }
+    return log;
+}
+
+static enum sanitizer_verdict judge(const char *text, enum sanitizer_tool tool, int exit_code) {
+    attn_error why;
+    const struct sanitizer_log log = parse(text, tool);
+    const enum sanitizer_verdict verdict = sanitizer_judge(&log, exit_code, 1, &why);
+    CHECK((verdict == SANITIZER_PASS) == (why.text[0] == '\0'));
+    return verdict;
+}
+
+static enum sanitizer_verdict judge_file(const char *name, enum sanitizer_tool tool, int code) {
+    char text[LOG_SIZE];
+    load(name, text);
+    return judge(text, tool, code);
+}
+
+static bool caught(const char *text, enum sanitizer_tool tool, int exit_code) {
+    attn_error why;
+    const struct sanitizer_log log = parse(text, tool);
+    const bool yes = sanitizer_caught(&log, exit_code, &why);
+    CHECK(yes == (why.text[0] == '\0'));
+    return yes;
+}
+
+static void load_tool(enum sanitizer_tool tool, const char *kind, char text[LOG_SIZE]) {
+    char name[64];
+    snprintf(name, sizeof name, "%s.%s", SANITIZER_TOOL_NAMES[tool], kind);
+    load(name, text);
+}
+
+/* ---- the variants' run ----------------------------------------------------------------------- */
+
+TEST(clean_logs_pass) {
+    char text[LOG_SIZE];
+    for (int tool = 0; tool < SANITIZER_TOOLS; tool++) {
+        load_tool((enum sanitizer_tool)tool, "clean", text);
+        CHECK_EQ(judge(text, (enum sanitizer_tool)tool, 0), SANITIZER_PASS);
+    }
+}
+
+TEST(clean_log_with_an_exit_code_is_invalid) {
+    char text[LOG_SIZE];
+    for (int tool = 0; tool < SANITIZER_TOOLS; tool++) {
+        load_tool((enum sanitizer_tool)tool, "clean", text);
+        CHECK_EQ(judge(text, (enum sanitizer_tool)tool, SANITIZER_EXIT_CODE), SANITIZER_INVALID);
+        CHECK_EQ(judge(text, (enum sanitizer_tool)tool, 1), SANITIZER_INVALID);
+        CHECK_EQ(judge(text, (enum sanitizer_tool)tool, -1), SANITIZER_INVALID);
+    }
+}
+
+TEST(clean_log_without_summary_is_invalid) {
+    char text[LOG_SIZE];
+    for (int tool = 0; tool < SANITIZER_TOOLS; tool++) {
+        load_tool((enum sanitizer_tool)tool, "clean", text);
+        spoil(text, tool == MEMCHECK ? "========= LEAK" : " SUMMARY", NULL);
+        CHECK_EQ(judge(text, (enum sanitizer_tool)tool, 0), SANITIZER_INVALID);
+    }
+    load("memcheck.clean", text); /* leaks were asked for */
+    spoil(text, "LEAK SUMMARY", "SUMMARY");
+    CHECK_EQ(judge(text, MEMCHECK, 0), SANITIZER_INVALID);
+    CHECK_EQ(judge("", MEMCHECK, 0), SANITIZER_INVALID);
+}
+
+TEST(another_tools_summary_is_invalid) {
+    CHECK_EQ(judge_file("initcheck.clean", RACECHECK, 0), SANITIZER_INVALID);
+    CHECK_EQ(judge_file("racecheck.clean", SYNCCHECK, 0), SANITIZER_INVALID);
+    CHECK_EQ(judge_file("initcheck.clean", MEMCHECK, 0), SANITIZER_INVALID);
+}
+
+TEST(broken_summary_is_invalid) {
+    static const char *const ERRORS[] = {"errors", "- errors", "no errors", "0", "0 hazards"};
+    static const char *const HAZARDS[] = {"0 hazards", "0 hazards displayed",
+                                          "0 hazards displayed (0 errors)",
+                                          "0 hazards displayed (, 0 warnings)"};
+    char text[LOG_SIZE];
+    for (size_t i = 0; i < sizeof ERRORS / sizeof *ERRORS; i++) {
+        load("synccheck.clean", text);
+        spoil(text, "0 errors", ERRORS[i]);
+        CHECK_EQ(judge(text, SYNCCHECK, 0), SANITIZER_INVALID);
+    }
+    for (size_t i = 0; i < sizeof HAZARDS / sizeof *HAZARDS; i++) {
+        load("racecheck.clean", text);
+        spoil(text, "0 hazards displayed (0 errors, 0 warnings)", HAZARDS[i]);
+        CHECK_EQ(judge(text, RACECHECK, 0), SANITIZER_INVALID);
+    }
+}
+
+TEST(anything_counted_fails) {
+    static const char *const HAZARDS[] = {
+        "1 hazard displayed (1 error, 0 warnings)", "1 hazard displayed (0 errors, 1 warning)",
+        "0 hazards displayed (0 errors, 3 warnings)", "12 hazards displayed (0 errors, 0 warnings)",
+        "1,024 hazards displayed (1,024 errors, 0 warnings)"};
+    char text[LOG_SIZE];
+    for (size_t i = 0; i < sizeof HAZARDS / sizeof *HAZARDS; i++) {
+        load("racecheck.clean", text);
+        spoil(text, "0 hazards displayed (0 errors, 0 warnings)", HAZARDS[i]);
+        CHECK_EQ(judge(text, RACECHECK, 0), SANITIZER_FAIL);
+        CHECK_EQ(judge(text, RACECHECK, SANITIZER_EXIT_CODE), SANITIZER_FAIL);
+    }
+    for (int tool = 0; tool < SANITIZER_TOOLS; tool++) {
+        load_tool((enum sanitizer_tool)tool, "fault", text);
+        CHECK_EQ(judge(text, (enum sanitizer_tool)tool, SANITIZER_EXIT_CODE), SANITIZER_FAIL);
+        CHECK_EQ(judge(text, (enum sanitizer_tool)tool, 0), SANITIZER_FAIL);
+    }
+    CHECK_EQ(judge_file("memcheck.leak", MEMCHECK, SANITIZER_EXIT_CODE), SANITIZER_FAIL);
+    CHECK_EQ(judge_file("racecheck.warning", RACECHECK, 0), SANITIZER_FAIL);
+    load("memcheck.leak", text); /* a leak alone, which the errors do not count */
+    spoil(text, "1 error", "0 errors");
+    CHECK_EQ(judge(text, MEMCHECK, 0), SANITIZER_FAIL);
+    load("racecheck.clean", text); /* an error that is no hazard */
+    spoil(text, "========= RACECHECK", "========= ERROR SUMMARY: 1 error\n========= RACECHECK");
+    CHECK_EQ(judge(text, RACECHECK, 0), SANITIZER_FAIL);
+    load("initcheck.clean", text); /* two summaries, of two processes say */
+    spoil(text, "0 errors", "5 errors\n========= ERROR SUMMARY: 0 errors");
+    CHECK_EQ(judge(text, INITCHECK, 0), SANITIZER_FAIL);
+}
+
+TEST(numbers_are_read_whole) {
+    char text[LOG_SIZE];
+    load("memcheck.fault", text);
+    CHECK_EQ(parse(text, MEMCHECK).findings, 897);
+    load("memcheck.clean", text);
+    spoil(text, "0 errors", "1,234,567 errors");
+    CHECK_EQ(parse(text, MEMCHECK).findings, 1234567);
+    load("memcheck.clean", text);
+    spoil(text, "0 errors", "99999999999999999999 errors"); /* too big for any integer */
+    CHECK_EQ(judge(text, MEMCHECK, 0), SANITIZER_INVALID);
+}
+
+TEST(a_report_that_nobody_counted_is_invalid) {
+    char text[LOG_SIZE];
+    for (int tool = 0; tool < SANITIZER_TOOLS; tool++) {
+        load_tool((enum sanitizer_tool)tool, "clean", text);
+        spoil(text, "target:",
+              tool == MEMCHECK    ? "========= Invalid __shared__ read of size 4 bytes\ntarget:"
+              : tool == RACECHECK ? "========= Error: Race reported between Write\ntarget:"
+              : tool == INITCHECK ? "========= Uninitialized __global__ memory read\ntarget:"
+                                  : "========= Barrier error detected. In warp\ntarget:");
+        CHECK_EQ(judge(text, (enum sanitizer_tool)tool, 0), SANITIZER_INVALID);
+    }
+}
+
+TEST(trouble_of_the_tool_is_invalid) {
+    char text[LOG_SIZE];
+    CHECK_EQ(judge_file("no_call", MEMCHECK, 255), SANITIZER_INVALID);
+    CHECK_EQ(judge_file("no_call", MEMCHECK, 0), SANITIZER_INVALID);
+    CHECK_EQ(judge_file("not_supported", MEMCHECK, 0), SANITIZER_INVALID);
+    CHECK_EQ(judge_file("internal_error", MEMCHECK, 0), SANITIZER_INVALID);
+    load("memcheck.clean", text);
+    spoil(text, "target:", "========= Error: process didn't terminate successfully\ntarget:");
+    CHECK_EQ(judge(text, MEMCHECK, 0), SANITIZER_INVALID);
+    attn_error why;
+    const struct sanitizer_log log = parse(text, MEMCHECK);
+    sanitizer_judge(&log, 0, 1, &why);
+    CHECK_CONTAINS(why.text, "didn't terminate");
+}
+
+TEST(the_target_must_have_its_last_word) {
+    static const char *const LINES[] = {"",
+                                        "target: 0 launches of 0 variants verified",
+                                        "target: 4 launches of 0 variants verified",
+                                        "target: 4 launches of 2 variants verified",
+                                        "target: 4 launches of 1 variants",
+                                        "target: 4 launches of 1 variants verified not",
+                                        "a target: 4 launches of 1 variants verified",
+                                        "target: -4 launches of 1 variants verified"};
+    char text[LOG_SIZE];
+    for (size_t i = 0; i < sizeof LINES / sizeof *LINES; i++) {
+        load("memcheck.clean", text);
+        spoil(text, "target: 4 launches of 1 variants verified", LINES[i]);
+        if (!CHECK_EQ(judge(text, MEMCHECK, 0), SANITIZER_INVALID)) {
+            printf("  with \"%s\"\n", LINES[i]);
+        }
+    }
+    CHECK_EQ(judge_file("wrong", MEMCHECK, 1), SANITIZER_FAIL);
+    CHECK_EQ(judge_file("wrong", MEMCHECK, 0), SANITIZER_FAIL);
+}
+
+/* What the program under the tool prints is not the tool's word. */
+TEST(the_target_cannot_speak_for_the_tool) {
+    char text[LOG_SIZE];
+    load("synccheck.clean", text);
+    spoil(text, "========= ERROR", "ERROR");
+    CHECK_EQ(judge(text, SYNCCHECK, 0), SANITIZER_INVALID);
+    load("synccheck.fault", text);
+    spoil(text, "at fwd_scalar_fp16_d64_32x64_w4_s2", "at another_kernel");
+    spoil(text, "target:", "fwd_scalar_fp16_d64_32x64_w4_s2\ntarget:");
+    CHECK(!caught(text, SYNCCHECK, SANITIZER_EXIT_CODE));
+}
+
+/* ---- the planted fault ----------------------------------------------------------------------- */
+
+TEST(each_fault_is_caught) {
+    char text[LOG_SIZE];
+    for (int tool = 0; tool < SANITIZER_TOOLS; tool++) {
+        load_tool((enum sanitizer_tool)tool, "fault", text);
+        CHECK(caught(text, (enum sanitizer_tool)tool, SANITIZER_EXIT_CODE));
+        CHECK(!caught(text, (enum sanitizer_tool)tool, 0));
+        CHECK(!caught(text, (enum sanitizer_tool)tool, 1));
+        load_tool((enum sanitizer_tool)tool, "clean", text);
+        CHECK(!caught(text, (enum sanitizer_tool)tool, SANITIZER_EXIT_CODE));
+    }
+}
+
+TEST(a_fault_in_other_words_is_not_caught) {
+    char text[LOG_SIZE];
+    for (int tool = 0; tool < SANITIZER_TOOLS; tool++) {
+        load_tool((enum sanitizer_tool)((tool + 1) % SANITIZER_TOOLS), "fault", text);
+        CHECK(!caught(text, (enum sanitizer_tool)tool, SANITIZER_EXIT_CODE));
+    }
+    /* An image that does not load makes errors too. */
+    CHECK(
+        !caught("========= COMPUTE-SANITIZER\n"
+                "========= Program hit CUDA_ERROR_NO_BINARY_FOR_GPU (error 209) due to \"no kernel "
+                "image is available\" on CUDA API call to cuLibraryLoadData.\n"
+                "========= LEAK SUMMARY: 0 bytes leaked in 0 allocations\n"
+                "========= ERROR SUMMARY: 1 error\n",
+                MEMCHECK, SANITIZER_EXIT_CODE));
+}
+
+/* The kernel's name counts where the tool says that something is at it. */
+TEST(a_fault_elsewhere_is_not_caught) {
+    static const char *const PLACES[] = {"at another_kernel in ", "at my_", "in ", "cat "};
+    char text[LOG_SIZE], place[64];
+    for (size_t i = 0; i < sizeof PLACES / sizeof *PLACES; i++) {
+        snprintf(place, sizeof place, "%s%s", PLACES[i], ENTRY);
+        load("synccheck.clean", text);
+        spoil(text, "========= ERROR SUMMARY: 0 errors",
+              "========= Barrier error detected. In warp\n=========     %\n"
+              "========= ERROR SUMMARY: 1 error");
+        spoil(text, "%", place);
+        CHECK(!caught(text, SYNCCHECK, SANITIZER_EXIT_CODE));
+    }
+    load("synccheck.fault", text);
+    spoil(text, ENTRY, "fwd_scalar_fp16_d64_32x64_w4_s2_other");
+    CHECK(!caught(text, SYNCCHECK, SANITIZER_EXIT_CODE));
+}
+
+static bool is_of(const char *text, enum sanitizer_tool tool, const char *variant,
+                  int64_t variants) {
+    attn_error why = {""};
+    const bool yes = sanitizer_log_is_of(text, tool, variant, variants, &why);
+    CHECK(yes == (why.text[0] == '\0'));
+    return yes;
+}
+
+TEST(a_log_is_of_one_tool_and_its_variants) {
+    static const char GOOD[] = "target: variant fwd_a: 8 launches verified\n"
+                               "target: variant fwd_b: 4 launches verified\r\n"
+                               "target: tool memcheck\n";
+    static const struct {
+        const char *part, *by;
+    } BAD[] = {
+        {"tool memcheck", "tool memcheck2"},
+        {"tool memcheck", "tool racecheck"},
+        {"target: tool memcheck", "target: tool memcheck\ntarget: tool memcheck"},
+        {"fwd_a: 8 launches", "fwd_a: 0 launches"},
+        {"fwd_a: 8 launches", "fwd_a: -8 launches"},
+        {"fwd_b: 4 launches", "fwd_b: 0 launches"},
+        {"launches verified\n", "launches verified not\n"},
+        {"variant fwd_a", "variant fwd_b"},
+        {"target: variant fwd_b", "variant fwd_b"},
+        {"target: variant fwd_b", "target: variant fwd_a"},
+    };
+    char text[LOG_SIZE];
+    CHECK(is_of(GOOD, MEMCHECK, "fwd_a", 2));
+    CHECK(is_of(GOOD, MEMCHECK, "fwd_b", 2));
+    CHECK(is_of(GOOD, MEMCHECK, NULL, 0));
+    CHECK(!is_of(GOOD, MEMCHECK, "fwd_", 2));
+    CHECK(!is_of(GOOD, MEMCHECK, "fwd_a", 3));
+    CHECK(!is_of("", MEMCHECK, NULL, 0));
+    for (size_t i = 0; i < sizeof BAD / sizeof *BAD; i++) {
+        snprintf(text, sizeof text, "%s", GOOD);
+        spoil(text, BAD[i].part, BAD[i].by);
+        if (!CHECK(!is_of(text, MEMCHECK, "fwd_a", 2))) {
+            printf("  with \"%s\"\n", BAD[i].by);
+        }
+    }
+}
+
+TEST(a_log_that_is_no_text) {
+    char text[LOG_SIZE];
+    struct sanitizer_log log;
+    attn_error why = {""};
+    load("memcheck.clean", text);
+    const size_t bytes = strlen(text);
+    strstr(text, "ERROR SUMMARY")[-1] = '\0';
+    FILE *in = fmemopen(text, bytes, "r");
+    CHECK(in != NULL && !sanitizer_log_read(in, MEMCHECK, ENTRY, &log, &why));
+    CHECK_CONTAINS(why.text, "a byte of 0");
+    fclose(in);
+}
+
+/* Who shows the log, or ends a line at it, sees a line more. */
+TEST(a_line_behind_a_carriage_return) {
+    char text[LOG_SIZE];
+    struct sanitizer_log log;
+    attn_error why = {""};
+    load("memcheck.clean", text);
+    spoil(text, "ERROR SUMMARY: 0 errors",
+          "ERROR SUMMARY: 0 errors\r========= ERROR SUMMARY: 3 errors");
+    FILE *in = fmemopen(text, strlen(text), "r");
+    CHECK(in != NULL && !sanitizer_log_read(in, MEMCHECK, ENTRY, &log, &why));
+    CHECK_CONTAINS(why.text, "a carriage return");
+    fclose(in);
+    load("memcheck.clean", text);
+    spoil(text, "ERROR SUMMARY: 0 errors", "ERROR SUMMARY: 0 errors\r");
+    CHECK_EQ(judge(text, MEMCHECK, 0), SANITIZER_PASS);
+}
+
+/* No tool tells of what another one looks for, or of a program that broke off. */
+TEST(what_another_tool_reports) {
+    static const char *const LINES[] = {
+        "========= Invalid __global__ write of size 2 bytes\n=========",
+        "========= Program hit CUDA_ERROR_ILLEGAL_ADDRESS (error 700) due to \"an illegal memory "
+        "access\" on CUDA API call to cuCtxSynchronize.\n=========",
+        "========= Barrier error detected. Divergent thread(s) in warp\n=========",
+        "========= Uninitialized __global__ memory read of size 4 bytes\n========="};
+    for (size_t i = 0; i < sizeof LINES / sizeof *LINES; i++) {
+        char text[LOG_SIZE];
+        load("racecheck.clean", text);
+        CHECK_EQ(judge(text, RACECHECK, 0), SANITIZER_PASS);
+        spoil(text, "=========", LINES[i]);
+        CHECK_MSG(judge(text, RACECHECK, 0) == SANITIZER_INVALID, "%s", LINES[i]);
+    }
+}
+
+/* Launches of each variant are those of all, and none is named in another's place. */
+TEST(launches_are_of_each_variant) {
+    static const struct {
+        const char *lines;
+        enum sanitizer_verdict verdict;
+        bool once;
+    } LOGS[] = {
+        {"target: variant a: 3 launches verified\ntarget: variant b: 1 launches verified\n",
+         SANITIZER_PASS, true},
+        {"target: variant a: 1 launches verified\ntarget: variant b: 1 launches verified\n",
+         SANITIZER_INVALID, true},
+        {"target: variant a: 3 launches verified\ntarget: variant b: -1 launches verified\n",
+         SANITIZER_INVALID, false},
+        {"target: variant a: 3 launches verified\ntarget: variant ab: 1 launches verified\n",
+         SANITIZER_PASS, true},
+    };
+    char text[LOG_SIZE], all[2 * LOG_SIZE];
+    attn_error why = {""};
+    load("memcheck.clean", text);
+    spoil(text, "of 1 variants", "of 2 variants");
+    for (size_t i = 0; i < sizeof LOGS / sizeof *LOGS; i++) {
+        snprintf(all, sizeof all, TARGET_TOOL "\n%s%s", "memcheck", LOGS[i].lines, text);
+        const struct sanitizer_log log = parse(all, MEMCHECK);
+        CHECK_MSG(sanitizer_judge(&log, 0, 2, &why) == LOGS[i].verdict, "%zu: %s", i, why.text);
+        CHECK_EQ(sanitizer_log_is_of(all, MEMCHECK, "a", 2, &why), LOGS[i].once);
+    }
+    snprintf(all, sizeof all,
+             TARGET_TOOL "\ntarget: variant b: 1 launches verified\ntarget: variant a: 2 launches "
+                         "verified\ntarget: variant b: 1 launches verified\n%s",
+             "memcheck", text);
+    CHECK(!sanitizer_log_is_of(all, MEMCHECK, "a", 3, &why));
+    CHECK_CONTAINS(why.text, "the log names b twice");
+}
+
+/* ---- the child ------------------------------------------------------------------------------- */
+
+/* Runs sh with the script; its output goes to a file of its own. */
+static struct child shell(const char *script, double limit, char output[LOG_SIZE]) {
+    char folder[] = "/tmp/attest-child-XXXXXX", path[64];
+    char program[] = "/bin/sh", option[] = "-c", text[512];
+    char *argv[] = {program, option, text, NULL};
+    struct child child = {.code = -1};
+    attn_error why = {""};
+    snprintf(text, sizeof text, "%s", script);
+    output[0] = '\0';
+    if (!CHECK(mkdtemp(folder) != NULL)) {
+        return child;
+    }
+    snprintf(path, sizeof path, "%s/log", folder);
+    CHECK_MSG(child_run(argv, path, limit, &child, &why), "%s", why.text);
+    FILE *in = fopen(path, "r");
+    if (CHECK(in != NULL)) {
+        output[fread(output, 1, LOG_SIZE - 1, in)] = '\0';
+        fclose(in);
+    }
+    CHECK(!child_run(argv, path, limit, &(struct child){0}, &why)); /* the log is there already */
+    CHECK_CONTAINS(why.text, "exists");
+    unlink(path);
+    rmdir(folder);
+    return child;
+}
+
+TEST(child_ends_as_it_likes) {
+    char output[LOG_SIZE];
+    struct child child = shell("echo out; echo err >&2; exit 86", 20, output);
+    CHECK_EQ(child.code, 86);
+    CHECK_STR(output, "out\nerr\n");
+    child = shell("kill -9 $$", 20, output);
+    CHECK_EQ(child.code, -1);
+    CHECK_EQ(child.signal, 9);
+    CHECK(!child.timed_out);
+}
+
+/* Dead, or a zombie that whoever inherited it has not reaped yet. */
+static bool is_gone(int process) {
+    char path[64], state = 'Z';
+    snprintf(path, sizeof path, "/proc/%d/stat", process);
+    for (int i = 0; i < 100; i++) {
+        FILE *in = fopen(path, "r");
+        if (in == NULL) {
+            return true;
+        }
+        const bool known = fscanf(in, "%*d (%*[^)]) %c", &state) == 1;
+        fclose(in);
+        if (known && state == 'Z') {
+            return true;
+        }
+        usleep(20000);
+    }
+    return false;
+}
+
+TEST(child_is_ended_with_all_that_it_started) {
+    char output[LOG_SIZE];
+    struct child child = shell("sleep 100 & echo $!; sleep 100", 0.3, output);
+    CHECK(child.timed_out);
+    CHECK_EQ(child.code, -1);
+    CHECK(child.seconds < 50);
+    const int started = (int)strtol(output, NULL, 10);
+    CHECK(started > 0);
+    CHECK_MSG(is_gone(started), "process %d goes on", started);
+}
+
+TEST(child_that_is_not_there) {
+    char program[] = "/nonexistent/program", path[] = "/tmp/attest-child-log-XXXXXX";
+    char *argv[] = {program, NULL};
+    struct child child;
+    attn_error why = {""};
+    const int file = mkstemp(path);
+    CHECK(file >= 0);
+    close(file);
+    unlink(path);
+    CHECK(!child_run(argv, path, 5, &child, &why));
+    CHECK_CONTAINS(why.text, "/nonexistent/program");
+    unlink(path);
+}
+
+TEST_MAIN()

@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * test_svg.c - proves that text stays text in HTML and Markdown whatever it is, and that plots draw
+ * what they are given, and nothing that has no place on their axes.
+ */
+#include "test.h"
+#include "tool/html_check.h"
+#include "tool/report/html.h"
+#include "tool/report/svg.h"
+#include "tool/report_fixture.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* What is written between begin() and end(), for free(). */
+static char *written;
+static size_t written_bytes;
+
+static FILE *begin(void) {
+    written = NULL;
+    FILE *out = open_memstream(&written, &written_bytes);
+    if (out == NULL) {
+        abort();
+    }
+    return out;
+}
+
+static const char *end(FILE *out) {
+    fclose(out);
+    return written;
+}
+
+static size_t count(const char *text, const char *part) {
+    size_t found = 0;
+    for (const char *at = strstr(text, part); at != NULL; at = strstr(at + 1, part)) {
+        found++;
+    }
+    return found;
+}
+
+/* The same in what follows `start` up to the next quote. */
+static size_t count_in(const char *text, const char *start, const char *part) {
+    const char *from = strstr(text, start);
+    const char *to = from != NULL ? strchr(from + strlen(start), '"') : NULL;
+    return to != NULL ? count(from, part) - count(to, part) : 0;
+}
+
+TEST(html_escapes) {
+    FILE *out = begin();
+    html_put(out, "<p title=\"%s\">%d of %zu, %lld, %.2f%% %.3s</p>", "<b> & \"it's\"\n\t\x01", -1,
+             (size_t)2, 3LL, 0.5, "abcdef");
+    CHECK_STR(end(out),
+              "<p title=\"&lt;b&gt; &amp; &quot;it&#39;s&quot;  \xef\xbf\xbd\">-1 of 2, 3, "
+              "0.50% abc</p>");
+    free(written);
+
+    out = begin(); /* direction marks, a byte that is no UTF-8, half a character, U+FEFF */
+    html_put(out, "%s", "a\xe2\x80\xae\xff\xe2\x82 \xef\xbb\xbf\xc3\xa9");
+    CHECK_STR(end(out), "a\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd \xef\xbf\xbd\xc3\xa9");
+    free(written);
+}
+
+TEST(long_texts_are_cut) {
+    char text[3 * HTML_TEXT_MOST];
+    memset(text, '<', sizeof text - 1);
+    text[sizeof text - 1] = '\0';
+    FILE *out = begin();
+    html_put(out, "%s", text);
+    end(out);
+    CHECK_EQ(count(written, "&lt;"), HTML_TEXT_MOST);
+    CHECK_STR(written + 4 * HTML_TEXT_MOST, "\xe2\x80\xa6");
+    free(written);
+
+    out = begin(); /* whole lines */
+    html_lines(out, "one <\ntwo\nthree\n", 11);
+    CHECK_STR(end(out), "one &lt;\ntwo");
+    free(written);
+}
+
+TEST(markdown_escapes) {
+    FILE *out = begin();
+    markdown_put(out, "| %s |",
+                 "a|b\n**c** `d` [e](https://f.g) ![h](i) <j> www.k.l _m_ n_o @p #1");
+    CHECK_STR(end(out),
+              "| a\\|b \\*\\*c\\*\\* \\`d\\` \\[e\\](https\\://f.g) \\!\\[h\\](i) \\<j\\> "
+              "www\\.k.l \\_m\\_ n_o \\@p \\#1 |");
+    free(written);
+    /* A colon marks an address or a picture; elsewhere it is one. */
+    out = begin();
+    markdown_put(out, "%s", "cuda:0, a.cu:20: x; ftp://a :bug: 1:100:2:+1:");
+    CHECK_STR(end(out), "cuda:0, a.cu\\:20: x; ftp\\://a \\:bug: 1\\:100\\:2\\:+1:");
+    free(written);
+    out = begin();
+    markdown_code(out, "a`b|c\nd");
+    markdown_code(out, "");
+    CHECK_STR(end(out), "`a'b\\|c d`` `");
+    free(written);
+}
+
+/* ---- plots ----------------------------------------------------------------------------------- */
+
+static const char *draw(const struct svg_plot *plot) {
+    FILE *out = begin();
+    html_open(out, "t");
+    svg_plot(out, plot);
+    html_close(out, "f");
+    return end(out);
+}
+
+static void check_page(const char *page) {
+    char why[200] = "";
+    CHECK_MSG(html_check(page, why, sizeof why), "%s", why);
+    CHECK(strstr(page, "nan") == NULL && strstr(page, "inf ") == NULL);
+}
+
+TEST(points_are_drawn) {
+    const struct svg_point points[] = {
+        {512, 100, 90, 110, "S 512 <&>"}, {1024, 200, NAN, NAN, NULL},
+        {2048, NAN, NAN, NAN, NULL},      {4096, 0, NAN, NAN, NULL},
+        {-1, 5, NAN, NAN, NULL},          {8192, INFINITY, NAN, NAN, NULL}};
+    struct svg_series series = {"ours <x>", points, 6, SVG_LINE | SVG_POINTS, 0};
+    struct svg_plot plot = {.title = "Time <1>",
+                            .x = {"S", SVG_LOG2},
+                            .y = {"us", SVG_LOG10},
+                            .series = &series,
+                            .series_count = 1};
+    const char *page = draw(&plot);
+    check_page(page);
+    CHECK_EQ(count(page, "class=\"point\""), 2);
+    CHECK_EQ(count(page, "class=\"bar\""), 1);
+    CHECK_CONTAINS(page, "<title>S 512 &lt;&amp;&gt;</title>");
+    CHECK_CONTAINS(page, "aria-label=\"Time &lt;1&gt;: us over S\"");
+    CHECK_CONTAINS(page, "4 points have no place");
+    CHECK_CONTAINS(page, ">512</text>");
+    CHECK_CONTAINS(page, ">1k</text>");
+    free(written);
+
+    plot.y.scale = SVG_LINEAR; /* 0 has a place there */
+    page = draw(&plot);
+    check_page(page);
+    CHECK_EQ(count(page, "class=\"point\""), 3);
+    CHECK_CONTAINS(page, "3 points have no place");
+    free(written);
+}
+
+/* As many lines as there are steps go along, and then up or down. */
+TEST(steps_and_dots) {
+    const struct svg_point points[] = {
+        {1, 5, NAN, NAN, NULL}, {2, 5, NAN, NAN, NULL}, {9, 2, NAN, NAN, NULL}};
+    struct svg_series series = {"best", points, 3, SVG_STEPS, 2};
+    struct svg_plot plot = {.title = "Best so far",
+                            .x = {"try", SVG_LINEAR},
+                            .y = {"us", SVG_LINEAR},
+                            .series = &series,
+                            .series_count = 1};
+    const char *page = draw(&plot);
+    check_page(page);
+    CHECK_EQ(count_in(page, "class=\"line\" d=\"", "H"), 2);
+    CHECK_EQ(count(page, "class=\"point\""), 0);
+    free(written);
+    series.marks = SVG_POINTS | SVG_FAINT;
+    page = draw(&plot);
+    check_page(page);
+    CHECK_EQ(count_in(page, "class=\"dots\" d=\"", "h0"), 3);
+    free(written);
+}
+
+TEST(odd_ranges) {
+    static const double VALUES[][2] = {{1, 1},         {1e-9, 1e12}, {0, 0},           {-5, 5},
+                                       {1e300, 1e308}, {3, 3.0001},  {1e-300, 1e-290}, {-2, -1}};
+    for (size_t i = 0; i < sizeof VALUES / sizeof *VALUES; i++) {
+        for (int scale = SVG_LINEAR; scale <= SVG_LOG10; scale++) {
+            const struct svg_point points[] = {{VALUES[i][0], VALUES[i][1], NAN, NAN, NULL},
+                                               {VALUES[i][1], VALUES[i][0], NAN, NAN, NULL}};
+            const struct svg_series series = {"s", points, 2, SVG_LINE | SVG_POINTS, 9};
+            const struct svg_plot plot = {.title = "odd",
+                                          .x = {"x", (enum svg_scale)scale},
+                                          .y = {"y", (enum svg_scale)scale},
+                                          .series = &series,
+                                          .series_count = 1};
+            check_page(draw(&plot));
+            free(written);
+        }
+    }
+    const struct svg_plot empty = {.title = "e", .x = {"x", SVG_LOG2}, .y = {"y", SVG_LINEAR}};
+    check_page(draw(&empty));
+    free(written);
+}
+
+/* ---- heat maps ------------------------------------------------------------------------------- */
+
+static const char *name_of(const void *subject, size_t row) {
+    (void)row;
+    return subject != NULL ? subject : "row";
+}
+
+/* The row's number is what its cell 3 is; the others are 0.25. */
+static double share_of(const void *subject, size_t row, size_t column) {
+    static const double THIRD[] = {0.25, 1, 1.01, NAN, -1};
+    (void)subject;
+    return column == 3 ? THIRD[row] : 0.25;
+}
+
+static const char *draw_heat(size_t rows, size_t columns, const void *subject) {
+    FILE *out = begin();
+    html_open(out, "t");
+    svg_heat(out, &(struct svg_heat){.title = "Heat",
+                                     .row_title = "variant",
+                                     .column_title = "case",
+                                     .rows = rows,
+                                     .columns = columns,
+                                     .row_name = name_of,
+                                     .cell = share_of,
+                                     .subject = subject});
+    html_close(out, "f");
+    return end(out);
+}
+
+TEST(heat) {
+    const char *page = draw_heat(5, 10, NULL);
+    check_page(page);
+    CHECK_EQ(count(page, "<path class=\"h2\""), 5);
+    CHECK_EQ(count(page, "<path class=\"h9\""), 1);  /* all that is allowed */
+    CHECK_EQ(count(page, "<path class=\"h10\""), 1); /* a little more */
+    CHECK_EQ(count(page, "<path class=\"h11\""), 1); /* NaN */
+    CHECK_CONTAINS(page, "<title>row: case 3 is broken</title>");
+    CHECK_CONTAINS(page, "worst in case 3, 1.01 of what is allowed");
+    free(written);
+
+    page = draw_heat(5, 400, REPORT_HOSTILE_TEXT); /* neighbours share a cell: the worst shows */
+    check_page(page);
+    CHECK_CONTAINS(page, "a cell is the worst of 7");
+    CHECK_EQ(count(page, "<path class=\"h10\""), 1);
+    CHECK_EQ(count(page, "<path class=\"h11\""), 1);
+    free(written);
+    check_page(draw_heat(0, 0, NULL));
+    free(written);
+}
+
+/* html_check itself: what it is there to refuse. */
+TEST(the_check_can_fail) {
+    static const char *const BAD[] = {
+        "<!DOCTYPE html>\n<html><script>x</script></html>",
+        "<!DOCTYPE html>\n<html><p onclick=\"x\">x</p></html>",
+        "<!DOCTYPE html>\n<html><p class=x>x</p></html>",
+        "<!DOCTYPE html>\n<html><p></html>",
+        "<!DOCTYPE html>\n<html><a href=\"https://evil.example\">x</a></html>",
+        "<!DOCTYPE html>\n<html><a href=\"units/javascript:x\">x</a></html>",
+        "<!DOCTYPE html>\n<html><p>1 < 2</p></html>",
+        "<html></html>",
+    };
+    char why[200];
+    for (size_t i = 0; i < sizeof BAD / sizeof *BAD; i++) {
+        CHECK_MSG(!html_check(BAD[i], why, sizeof why), "%s", BAD[i]);
+    }
+    CHECK(html_check("<!DOCTYPE html>\n<html><p class=\"x\">1<br>2</p></html>", why, sizeof why));
+}
+
+TEST_MAIN()

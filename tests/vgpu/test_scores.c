@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * test_scores.c - scores far from 0, up to the end of fp32, in the kernels of every family and
+ * in both dtypes, on the virtual GPU.
+ *
+ * In the exponent of 2 an ulp of such a score is more than the exponents that fp32 has, so a kernel
+ * that rounds a score and its row's maximum differently loses the row: all weights are 0, or
+ * infinite.
+ *
+ * Invariant: each edge is tried with a variant of every family that was compiled in, in each of its
+ * dtypes, unless the family takes no such scale.
+ */
+#include "tool/stages/parity/parity.h" /* and with it what tests of tool/ link */
+#include "vgpu/edge_fixture.h"
+
+enum { MOST_FAMILIES = 32 };
+
+/* Families in one dtype each. */
+struct families {
+    char name[MOST_FAMILIES][64];
+    attn_dtype dtype[MOST_FAMILIES];
+    int count;
+};
+
+static bool contains(const struct families *f, const char *name, attn_dtype dtype) {
+    for (int i = 0; i < f->count; i++) {
+        if (strcmp(f->name[i], name) == 0 && f->dtype[i] == dtype) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void try_families(const struct edge *edge, struct families *done) {
+    attn_variant variant = {.size = sizeof variant};
+    struct families now = {.count = 0};
+    for (int32_t i = 0; attn_variant_get(context, i, &variant, NULL) == ATTN_OK; i++) {
+        const attn_dtype dtype = (variant.dtypes & 1U << ATTN_FP16) != 0 ? ATTN_FP16 : ATTN_BF16;
+        if (strcmp(variant.device, "cuda") != 0 || contains(&now, variant.family, dtype) ||
+            !try_variant(edge, &variant, true)) {
+            continue;
+        }
+        struct families *const lists[] = {&now, done};
+        for (int j = 0; j < 2; j++) {
+            if (!contains(lists[j], variant.family, dtype) &&
+                CHECK(lists[j]->count < MOST_FAMILIES)) {
+                snprintf(lists[j]->name[lists[j]->count], sizeof lists[j]->name[0], "%s",
+                         variant.family);
+                lists[j]->dtype[lists[j]->count++] = dtype;
+            }
+        }
+    }
+}
+
+/* Without a mask, with one, and with few queries: every family takes one of them. */
+static void try_everywhere(struct edge edge) {
+    struct families done = {.count = 0};
+    attn_variant variant = {.size = sizeof variant};
+    const int64_t queries = edge.problem.seq_q;
+    for (int causal = 0; causal < 2; causal++) {
+        edge.problem.causal = causal ? ATTN_CAUSAL_BOTTOM_RIGHT : ATTN_CAUSAL_NONE;
+        edge.problem.seq_q = queries;
+        try_families(&edge, &done);
+        edge.problem.seq_q = 3;
+        try_families(&edge, &done);
+    }
+    CHECK(done.count > 0);
+    for (int32_t i = 0; attn_variant_get(context, i, &variant, NULL) == ATTN_OK; i++) {
+        const attn_dtype dtype = (variant.dtypes & 1U << ATTN_FP16) != 0 ? ATTN_FP16 : ATTN_BF16;
+        CHECK_MSG(strcmp(variant.device, "cuda") != 0 || !(edge.problem.scale >= 0.0F) ||
+                      contains(&done, variant.family, dtype),
+                  "%s was not tried", variant.name);
+    }
+}
+
+static struct edge edge_of(float scale, change_inputs *change) {
+    struct edge edge = {problem_of(1, 1, 70, 300), ARRANGE_GIVEN, change, false};
+    edge.problem.scale = scale;
+    return edge;
+}
+
+TEST(scales_of_1e10) {
+    NEEDS_KERNELS(0);
+    try_everywhere(edge_of(1e10F, NULL));
+    try_everywhere(edge_of(-1e10F, NULL)); /* by those that take it */
+}
+
+/* Tens of thousands in fp16; in bf16 as much as leaves q.k below 1e38. */
+static void enlarge(struct sample *s) {
+    const attn_problem *p = &s->full;
+    const float large = p->dtype == ATTN_FP16 ? 20000.0F : 1e18F;
+    uint64_t state = s->recipe.seed;
+    for (int64_t i = 0; i < p->heads_q * p->seq_q * p->head_dim; i++) {
+        const float x = fminf(fmaxf(rng_normal(&state), -3.0F), 3.0F);
+        const int64_t row = i / p->head_dim;
+        set_q(s, 0, row / p->seq_q, row % p->seq_q, i % p->head_dim, large * x);
+    }
+    for (int64_t i = 0; i < p->seq_kv * p->head_dim; i++) {
+        const float x = fminf(fmaxf(rng_normal(&state), -3.0F), 3.0F);
+        set_k(s, 0, 0, i / p->head_dim, i % p->head_dim, large * x);
+    }
+}
+
+TEST(large_q_and_k) {
+    NEEDS_KERNELS(0);
+    try_everywhere(edge_of(0.125F, enlarge));
+    try_everywhere(edge_of(3.0F, enlarge)); /* bf16: scores of 1e38 */
+}
+
+/* Each key is there every seven keys, in every tile: weights are equal, O is a mean. */
+static void repeat_keys(struct sample *s) {
+    const attn_problem *p = &s->full;
+    uint64_t state = s->recipe.seed;
+    for (int64_t i = 0; i < 7 * p->head_dim; i++) {
+        const float x = rng_normal(&state);
+        for (int64_t j = i / p->head_dim; j < p->seq_kv; j += 7) {
+            set_k(s, 0, 0, j, i % p->head_dim, x);
+        }
+    }
+}
+
+TEST(equal_scores) {
+    NEEDS_KERNELS(0);
+    try_everywhere(edge_of(1e10F, repeat_keys));
+    try_everywhere(edge_of(1e6F, repeat_keys));
+}
+
+/* From below to above 0 and the other way round, row by row; every third row near 0. */
+static void cross_zero(struct sample *s) {
+    const attn_problem *p = &s->full;
+    const float slopes[] = {1.0F, -1.0F, 0.0F};
+    fill(s, 0.0F, 0.01F, 1.0F);
+    for (int64_t h = 0; h < p->heads_q; h++) {
+        for (int64_t i = 0; i < p->seq_q; i++) {
+            set_q(s, 0, h, i, 0, slopes[(h + i) % 3]);
+            set_q(s, 0, h, i, 1, (h + i) % 3 == 2 ? 1e-4F : 0.0F);
+        }
+    }
+    for (int64_t j = 0; j < p->seq_kv; j++) {
+        set_k(s, 0, 0, j, 0, (float)(200 * (j - 150)));
+    }
+}
+
+TEST(references_that_cross_zero) {
+    NEEDS_KERNELS(0);
+    try_everywhere(edge_of(1e5F, cross_zero));
+}
+
+/* About 1e8, where an ulp is 16 in the exponent of 2, and one ulp more from tile to tile. No key
+ * differs in V: what the weights are does not matter, if they are numbers. */
+static void climb_by_ulps(struct sample *s) {
+    const attn_problem *p = &s->full;
+    fill(s, 0.0F, 0.0F, 1.0F);
+    for (int64_t h = 0; h < p->heads_q; h++) {
+        for (int64_t i = 0; i < p->seq_q; i++) {
+            set_q(s, 0, h, i, 0, 9600.0F + 32.0F * (float)i);
+            set_q(s, 0, h, i, 1, 1.0F);
+        }
+    }
+    for (int64_t j = 0; j < p->seq_kv; j++) {
+        set_k(s, 0, 0, j, 0, 10000.0F);
+        set_k(s, 0, 0, j, 1, (float)(8 * (j / 32)));
+        for (int64_t d = 0; d < p->head_dim_v; d++) {
+            set_v(s, 0, 0, j, d, (float)(d % 7) - 3.0F);
+        }
+    }
+}
+
+TEST(scores_an_ulp_apart) {
+    NEEDS_KERNELS(0);
+    try_everywhere(edge_of(1.0F, climb_by_ulps));
+}
+
+/* A row that a NaN in V makes a kernel compute again. */
+static void hide_nan(struct sample *s) {
+    set_v(s, 0, 0, s->full.seq_kv - 2, 3, NAN);
+}
+
+TEST(repaired_rows) {
+    NEEDS_KERNELS(0);
+    struct edge edge = edge_of(1e10F, hide_nan);
+    edge.shows = true;
+    try_everywhere(edge);
+}
+
+TEST_MAIN()

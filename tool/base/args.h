@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * args.h - the command line of every verb: tables of options, one parser, one help page.
+ *
+ * A verb describes itself by a struct command whose groups point at the variables to fill. Options
+ * are written `--name value` or `--name=value`; each may be given once, but for lists; what a
+ * verb takes without a name is one argument, or one list of them.
+ *
+ * Invariant: what the parser accepts is what the help page shows, since both read the same table.
+ */
+#ifndef ATTEST_BASE_ARGS_H
+#define ATTEST_BASE_ARGS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum arg_kind {
+    ARG_FLAG,   /* bool */
+    ARG_TEXT,   /* const char *, not empty */
+    ARG_INT,    /* int64_t, min to max */
+    ARG_REAL,   /* double; finite, and so as a float */
+    ARG_CHOICE, /* int: index into choices */
+    ARG_PAIR,   /* int64_t[2], "L,R", min to max each */
+    ARG_LIST    /* struct arg_list; the option may be given again */
+};
+
+enum { ARG_LIST_MOST = 256 };
+struct arg_list {
+    const char *items[ARG_LIST_MOST]; /* not empty */
+    size_t count;
+};
+
+struct arg {
+    const char *name; /* "--batch" */
+    enum arg_kind kind;
+    void *value;
+    const char *metavar; /* "N", as the help page calls the value; NULL for flags and choices */
+    const char *help;
+    const char *short_name;     /* "-o", or NULL */
+    const char *const *choices; /* ends with NULL */
+    int64_t min, max;
+    bool required;
+    bool seen; /* set by the parser */
+};
+
+/* One row of a table each; they see to it that the value has the kind's type. */
+struct arg arg_flag(const char *name, bool *value, const char *help);
+struct arg arg_text(const char *name, const char **value, const char *metavar, const char *help);
+struct arg arg_int(const char *name, int64_t *value, int64_t min, int64_t max, const char *help);
+struct arg arg_real(const char *name, double *value, const char *help);
+struct arg arg_choice(const char *name, int *value, const char *const *choices, const char *help);
+struct arg arg_pair(const char *name, int64_t value[2], int64_t min, int64_t max, const char *help);
+struct arg arg_list(const char *name, struct arg_list *value, const char *metavar,
+                    const char *help);
+struct arg arg_required(struct arg arg);
+
+struct arg_group {
+    const char *title;
+    struct arg *args;
+    size_t count;
+};
+
+struct command {
+    const char *verb;
+    const char *summary;  /* one sentence */
+    const char *synopsis; /* what follows the verb */
+    const char *notes;    /* below the options */
+    const char *examples; /* one per line */
+    const struct arg_group *groups;
+    size_t group_count;
+    struct arg *positional; /* ARG_TEXT or ARG_LIST: what has no name; NULL: there is none */
+};
+
+enum args_result {
+    ARGS_RUN,  /* the variables are filled */
+    ARGS_HELP, /* the help page was printed */
+    ARGS_BAD   /* complained */
+};
+
+/* argv[0] is the first word behind the verb. */
+enum args_result args_parse(const struct command *command, int argc, char **argv);
+
+#endif /* ATTEST_BASE_ARGS_H */

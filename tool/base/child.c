@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * child.c - see child.h. Signals are waited for, not handled: while a child runs, SIGCHLD and those
+ * that end programs are blocked, and sigtimedwait takes whichever comes first.
+ */
+#include "base/child.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/message.h"
+
+static const int ENDING_SIGNALS[] = {SIGINT, SIGTERM, SIGHUP};
+enum { ENDING_COUNT = sizeof ENDING_SIGNALS / sizeof *ENDING_SIGNALS };
+
+/* One that somebody ignores for us (nohup) stays ignored, and so is not waited for. */
+static void awaited_signals(sigset_t *set) {
+    sigemptyset(set);
+    sigaddset(set, SIGCHLD);
+    for (int i = 0; i < ENDING_COUNT; i++) {
+        struct sigaction action;
+        if (sigaction(ENDING_SIGNALS[i], NULL, &action) == 0 && action.sa_handler != SIG_IGN) {
+            sigaddset(set, ENDING_SIGNALS[i]);
+        }
+    }
+}
+
+/* In a process group of its own, with signals as a fresh program has them. */
+static int start(char *const argv[], int output, const sigset_t *mask, pid_t *process) {
+    /* Where posix_spawn cannot tell (an emulator), an absent program would be exit code 127. */
+    if (access(argv[0], X_OK) != 0) {
+        return errno;
+    }
+    posix_spawn_file_actions_t files;
+    posix_spawnattr_t attributes;
+    sigset_t defaults;
+    sigemptyset(&defaults);
+    sigaddset(&defaults, SIGPIPE);
+    int error = posix_spawn_file_actions_init(&files);
+    if (error != 0) {
+        return error;
+    }
+    error = posix_spawnattr_init(&attributes);
+    if (error == 0) {
+        posix_spawnattr_setpgroup(&attributes, 0);
+        posix_spawnattr_setsigmask(&attributes, mask);
+        posix_spawnattr_setsigdefault(&attributes, &defaults);
+        posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK |
+                                                  POSIX_SPAWN_SETSIGDEF);
+        error = posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+        if (error == 0) {
+            error = posix_spawn_file_actions_adddup2(&files, output, STDOUT_FILENO);
+        }
+        if (error == 0) {
+            error = posix_spawn_file_actions_adddup2(&files, output, STDERR_FILENO);
+        }
+        if (error == 0) {
+            error = posix_spawn(process, argv[0], &files, &attributes, argv, environ);
+        }
+        posix_spawnattr_destroy(&attributes);
+    }
+    posix_spawn_file_actions_destroy(&files);
+    return error;
+}
+
+static bool has_ended(pid_t process) {
+    siginfo_t info = {0};
+    return waitid(P_PID, (id_t)process, &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
+           info.si_pid == process;
+}
+
+/* Returns the signal that is to end this program, or 0. */
+static int wait_for(pid_t process, const sigset_t *awaited, double deadline, bool *timed_out) {
+    while (!has_ended(process)) {
+        const double left = deadline - clock_seconds();
+        if (left <= 0) {
+            *timed_out = true;
+            return 0;
+        }
+        const struct timespec time = {(time_t)left, (long)(1e9 * (left - (double)(time_t)left))};
+        const int got = sigtimedwait(awaited, NULL, &time);
+        if (got > 0 && got != SIGCHLD) {
+            return got;
+        }
+    }
+    return 0;
+}
+
+bool child_run(char *const argv[], const char *log, double limit, struct child *child,
+               attn_error *why) {
+    *child = (struct child){.code = -1};
+    const int output = open(log, O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666);
+    if (output < 0) {
+        return explain(why, "%s: %s", log, strerror(errno));
+    }
+    sigset_t awaited, before;
+    awaited_signals(&awaited);
+    sigprocmask(SIG_BLOCK, &awaited, &before);
+    const double started = clock_seconds();
+    pid_t process = 0;
+    const int error = start(argv, output, &before, &process);
+    close(output);
+    if (error != 0) {
+        sigprocmask(SIG_SETMASK, &before, NULL);
+        return explain(why, "%s cannot be started: %s", argv[0], strerror(error));
+    }
+    const int ending = wait_for(process, &awaited, started + limit, &child->timed_out);
+    /* Before it is reaped, so that its number is still its own. */
+    kill(-process, SIGKILL);
+    int status = 0;
+    while (waitpid(process, &status, 0) < 0 && errno == EINTR) {
+    }
+    child->seconds = clock_seconds() - started;
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    if (ending != 0) {
+        raise(ending);
+    }
+    if (!child->timed_out && WIFEXITED(status)) {
+        child->code = WEXITSTATUS(status);
+    } else if (WIFSIGNALED(status)) {
+        child->signal = WTERMSIG(status);
+    }
+    return true;
+}
+
+const char *child_text(const struct child *child, char *buffer, size_t size) {
+    if (child->timed_out) {
+        snprintf(buffer, size, "ended after %.0f s, its limit", child->seconds);
+    } else if (child->code >= 0) {
+        snprintf(buffer, size, "exit code %d", child->code);
+    } else {
+        snprintf(buffer, size, "ended by signal %d", child->signal);
+    }
+    return buffer;
+}

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * child.h - runs a program with a time limit and keeps everything it prints.
+ *
+ * Invariant: when child_run returns, or a signal ends this program meanwhile, neither the program
+ * nor anything that it started in its process group is running any more.
+ */
+#ifndef ATTEST_BASE_CHILD_H
+#define ATTEST_BASE_CHILD_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "attn.h"
+
+struct child {
+    int code;       /* exit code; -1: it did not come to one */
+    int signal;     /* that ended it, or 0 */
+    bool timed_out; /* was ended for running past the limit */
+    double seconds;
+};
+
+/* argv[0] is the program's path; argv ends with NULL. stdout and stderr go to the file `log`, which
+ * must not exist yet. False and the reason where it could not be started. */
+bool child_run(char *const argv[], const char *log, double limit, struct child *child,
+               attn_error *why);
+
+/* "exit code 86", "ended by signal 11", "ended after 60 s, its limit"; returns the buffer. */
+const char *child_text(const struct child *child, char *buffer, size_t size);
+
+#endif /* ATTEST_BASE_CHILD_H */

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * conversation.h - starts this program once more as a child process, listens to the lines that it
+ * answers, and kills it when its time is up.
+ *
+ * A kernel may crash its process, hang it, or leave the device in a state in which nothing works
+ * any more. All of that ends with the child.
+ *
+ * Invariant: when converse returns, the child's process group has been killed or is gone.
+ */
+#ifndef ATTEST_BASE_CONVERSATION_H
+#define ATTEST_BASE_CONVERSATION_H
+
+#include <stdbool.h>
+
+#include "attn.h"
+
+enum { CONVERSATION_ANSWERS = 3 }; /* the descriptor that the child writes its lines to */
+
+struct conversation_terms {
+    double seconds; /* that the child may take */
+    bool each_line; /* for each line, not in all */
+    /* A line of the answer, without its end; false: it makes no sense. The last one, "end", is not
+     * handed on. */
+    bool (*take)(void *user, char *line);
+    void (*tick)(void *user); /* a few times a second, to show that work goes on; or NULL */
+    void *user;
+};
+
+/* argv[0] is "attest", its program is /proc/self/exe. False and the reason if the child could not
+ * be started, died, took too long, said nonsense or did not end its answer. Several threads may
+ * converse at once, each with a child of its own. */
+bool converse(char *const argv[], const struct conversation_terms *terms, attn_error *why);
+
+/* From now on a signal that ends programs kills the children of the moment, and then this program;
+ * unless that is to outlive it, and asks conversation_signal. */
+void conversation_watch(bool outlive);
+
+/* The last of these signals; 0: there was none. */
+int conversation_signal(void);
+
+/* ---- the child's side ------------------------------------------------------------------------ */
+
+/* Whether somebody listens; from then on this process ends with its parent. */
+bool conversation_joined(void);
+
+/* One line of the answer; ends the process if nobody reads it. */
+void conversation_answer(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+#endif /* ATTEST_BASE_CONVERSATION_H */

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * file.c - see file.h.
+ */
+#include "base/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/message.h"
+
+enum { MAX_BYTES = 64 << 20 };
+
+/* The size of an open file that may be read whole; 0 and the reason. */
+static size_t readable_size(int file, const char *path, attn_error *why) {
+    struct stat info;
+    if (fstat(file, &info) != 0) {
+        explain(why, "%s: %s", path, strerror(errno));
+    } else if (!S_ISREG(info.st_mode)) {
+        explain(why, "%s: not a regular file", path);
+    } else if (info.st_size == 0) {
+        explain(why, "%s: it is empty", path);
+    } else if (info.st_size > MAX_BYTES) {
+        explain(why, "%s: %lld bytes, expected at most 64 MiB", path, (long long)info.st_size);
+    } else {
+        return (size_t)info.st_size;
+    }
+    return 0;
+}
+
+/* `size` bytes, or the reason why there are fewer. */
+static bool read_all(int file, const char *path, char *data, size_t size, attn_error *why) {
+    for (size_t used = 0; used < size;) {
+        const ssize_t got = read(file, data + used, size - used);
+        if (got < 0 && errno == EINTR) {
+            continue;
+        }
+        if (got <= 0) {
+            return explain(why, "%s: %s", path, got < 0 ? strerror(errno) : "it became shorter");
+        }
+        used += (size_t)got;
+    }
+    return true;
+}
+
+char *file_read(const char *path, size_t *bytes, attn_error *why) {
+    *bytes = 0;
+    const int file = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
+    if (file < 0) {
+        explain(why, "%s: %s", path, strerror(errno));
+        return NULL;
+    }
+    const size_t size = readable_size(file, path, why);
+    char *data = size > 0 ? malloc(size + 1) : NULL;
+    if (size > 0 && data == NULL) {
+        explain(why, "%s: out of memory for %zu bytes", path, size);
+    }
+    if (data != NULL && !read_all(file, path, data, size, why)) {
+        free(data);
+        data = NULL;
+    }
+    close(file);
+    if (data != NULL) {
+        data[size] = '\0';
+        *bytes = size;
+    }
+    return data;
+}

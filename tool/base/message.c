@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * message.c - see message.h.
+ */
+#include "base/message.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <string.h>
+
+/* The character at `text`, of which `left` bytes are there, and how many it has; 0: no UTF-8. */
+static size_t decode(const unsigned char *text, size_t left, uint32_t *character) {
+    static const uint32_t LEAST[] = {0, 0, 0x80, 0x800, 0x10000};
+    const size_t bytes = text[0] < 0x80             ? 1
+                         : (text[0] & 0xe0) == 0xc0 ? 2
+                         : (text[0] & 0xf0) == 0xe0 ? 3
+                         : (text[0] & 0xf8) == 0xf0 ? 4
+                                                    : 0;
+    if (bytes == 0 || bytes > left) {
+        return 0;
+    }
+    *character = bytes == 1 ? text[0] : text[0] & (0x7fU >> bytes);
+    for (size_t i = 1; i < bytes; i++) {
+        if ((text[i] & 0xc0) != 0x80) {
+            return 0;
+        }
+        *character = *character << 6 | (text[i] & 0x3f);
+    }
+    return *character >= LEAST[bytes] ? bytes : 0;
+}
+
+/* C0, DEL and C1; marks, embeddings, overrides and isolates of bidirectional text; the two
+ * separators of lines; what has no width and hides a word in another. */
+static bool is_treacherous(uint32_t c) {
+    return c < 0x20 || (c >= 0x7f && c < 0xa0) || c == 0x61c || (c >= 0x200b && c <= 0x200f) ||
+           (c >= 0x2028 && c <= 0x202e) || (c >= 0x2060 && c <= 0x206f) || c == 0xfeff;
+}
+
+/* The first character of `text` as it may be shown, into `shown`; how many bytes it had. */
+static size_t show(const char *text, size_t left, char shown[5]) {
+    uint32_t character = 0;
+    const size_t bytes = decode((const unsigned char *)text, left, &character);
+    const bool plain = bytes > 0 && !is_treacherous(character);
+    memcpy(shown, plain ? text : "?", plain ? bytes : 1);
+    shown[plain ? bytes : 1] = '\0';
+    return bytes > 0 ? bytes : 1;
+}
+
+void print_foreign(FILE *out, const char *text, size_t most) {
+    const size_t length = strnlen(text, most);
+    char shown[5];
+    for (size_t at = 0; at < length;) {
+        at += show(text + at, length - at, shown);
+        fputs(shown, out);
+    }
+}
+
+int complain(const char *format, ...) {
+    char text[PATH_MAX + sizeof(attn_error)], line[sizeof text + 4] = "";
+    va_list list;
+    va_start(list, format);
+    vsnprintf(text, sizeof text, format, list);
+    va_end(list);
+    /* File names may hold anything; a newline among them must not make two lines of one. Nothing
+     * gets longer, and it is written at once. */
+    const size_t length = strlen(text);
+    for (size_t at = 0, used = 0; at < length; used += strlen(line + used)) {
+        at += show(text + at, length - at, line + used);
+    }
+    fprintf(stderr, "attest: %s\n", line);
+    return EXIT_BAD_INPUT;
+}
+
+bool explain(attn_error *why, const char *format, ...) {
+    if (why != NULL) {
+        va_list list;
+        va_start(list, format);
+        vsnprintf(why->text, sizeof why->text, format, list);
+        va_end(list);
+    }
+    return false;
+}
+
+int flush_stdout(void) {
+    const bool lost_before = ferror(stdout) != 0;
+    errno = 0;
+    if (fflush(stdout) != 0 || lost_before) {
+        const int cause = errno;
+        clearerr(stdout); /* one complaint is enough */
+        return complain("cannot write to standard output%s%s", cause != 0 ? ": " : "",
+                        cause != 0 ? strerror(cause) : "");
+    }
+    return EXIT_DONE;
+}

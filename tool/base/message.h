@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * message.h - exit codes, and the one way in which the program complains.
+ *
+ * Invariant: a failed run writes exactly one line to stderr, and it begins with "attest: ".
+ */
+#ifndef ATTEST_BASE_MESSAGE_H
+#define ATTEST_BASE_MESSAGE_H
+
+#include <stdio.h>
+
+#include "attn.h"
+
+enum {
+    EXIT_DONE = 0,
+    EXIT_FAILED_CHECK = 1, /* computed, compared with the reference, and wrong */
+    EXIT_BAD_INPUT = 2,    /* usage, files, devices: nothing was computed or nothing was written */
+    EXIT_NOT_RUN = 3,      /* asked for rightly, but this machine lacks the device or tool */
+    EXIT_INVALID = 4       /* a check's own control failed: its verdict means nothing */
+};
+
+/* At most so many bytes of a text that somebody else wrote: what is no UTF-8, moves the cursor,
+ * turns the direction of text around it or has no width becomes '?'. */
+void print_foreign(FILE *out, const char *text, size_t most);
+
+/* Prints "attest: " and the sentence on one line of stderr, as print_foreign does.
+ * Returns EXIT_BAD_INPUT, so that a caller can say `return complain(...)`. */
+int complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* As complain, for the program's own functions that hand a sentence to their caller instead.
+ * Returns false. */
+bool explain(attn_error *why, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* Flushes stdout; complains, and returns EXIT_BAD_INPUT, if anything written to it was lost. */
+int flush_stdout(void);
+
+#endif /* ATTEST_BASE_MESSAGE_H */

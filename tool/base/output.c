@@ -1,0 +1,286 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * output.c - see output.h. The temporary names live in a static table because a signal handler has
+ * to find them.
+ */
+#include "base/output.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/message.h"
+
+static struct {
+    volatile sig_atomic_t used;
+    char path[PATH_MAX + 64];
+} temporaries[OUTPUT_MAX];
+
+static const int FATAL_SIGNALS[] = {SIGINT,  SIGTERM, SIGHUP,  SIGQUIT,
+                                    SIGALRM, SIGXCPU, SIGUSR1, SIGUSR2};
+enum { FATAL_COUNT = sizeof FATAL_SIGNALS / sizeof *FATAL_SIGNALS };
+
+static void remove_and_die(int signal_number) {
+    for (int i = 0; i < OUTPUT_MAX; i++) {
+        if (temporaries[i].used) {
+            unlink(temporaries[i].path);
+        }
+    }
+    signal(signal_number, SIG_DFL);
+    raise(signal_number);
+}
+
+static void watch_signals(void) {
+    static bool watching;
+    for (int i = 0; i < FATAL_COUNT && !watching; i++) {
+        struct sigaction action;
+        /* A signal that somebody ignores for us (nohup) stays ignored. */
+        if (sigaction(FATAL_SIGNALS[i], NULL, &action) == 0 && action.sa_handler == SIG_DFL) {
+            action.sa_handler = remove_and_die;
+            sigaction(FATAL_SIGNALS[i], &action, NULL);
+        }
+    }
+    if (!watching) {
+        signal(SIGXFSZ, SIG_IGN); /* a file too large is a failed write, and that is reported */
+    }
+    watching = true;
+}
+
+/* Makes signals wait; `before` goes to sigprocmask in the end. */
+static void hold_signals(sigset_t *before) {
+    sigset_t fatal;
+    sigemptyset(&fatal);
+    for (int i = 0; i < FATAL_COUNT; i++) {
+        sigaddset(&fatal, FATAL_SIGNALS[i]);
+    }
+    sigprocmask(SIG_BLOCK, &fatal, before);
+}
+
+/* Creates the temporary file. Signals wait, so that none finds the file without its name. */
+static int create_temporary(struct output *output) {
+    sigset_t before;
+    int slot = 0;
+    while (slot < OUTPUT_MAX && temporaries[slot].used) {
+        slot++;
+    }
+    if (slot == OUTPUT_MAX) {
+        errno = EMFILE;
+        return -1;
+    }
+    const char *slash = strrchr(output->target, '/');
+    const int folder = slash == NULL ? 0 : (int)(slash + 1 - output->target);
+    snprintf(temporaries[slot].path, sizeof temporaries[slot].path, "%.*s.attest-%ld-%d.tmp",
+             folder, output->target, (long)getpid(), slot);
+    hold_signals(&before);
+    const int file = open(temporaries[slot].path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (file >= 0) {
+        temporaries[slot].used = 1;
+        output->slot = slot;
+    }
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    return file;
+}
+
+static bool open_target(struct output *output, attn_error *why) {
+    struct stat info, link;
+    const bool exists = stat(output->target, &info) == 0;
+    if (exists && S_ISDIR(info.st_mode)) {
+        return explain(why, "cannot write: it is a directory");
+    }
+    if (exists && access(output->target, W_OK) != 0) {
+        return explain(why, "cannot write: %s", strerror(errno));
+    }
+    /* What is still a link leads to a file without a name (/proc/self/fd/1, a deleted file). */
+    const bool in_place = exists && (!S_ISREG(info.st_mode) ||
+                                     (lstat(output->target, &link) == 0 && S_ISLNK(link.st_mode)));
+    const int file =
+        in_place ? open(output->target, O_WRONLY | O_TRUNC | O_CLOEXEC) : create_temporary(output);
+    if (file < 0) {
+        return explain(why, "cannot write: %s%s", strerror(errno),
+                       in_place ? "" : " for a new file in its folder");
+    }
+    if (exists && !in_place) {
+        (void)fchmod(file, info.st_mode & 0777);
+    }
+    output->file = fdopen(file, "wb");
+    if (output->file == NULL) {
+        close(file);
+        return explain(why, "out of memory");
+    }
+    return true;
+}
+
+/* The folder of the path with every symbolic link followed, and the path's last part, which need
+ * not exist. NULL and errno where the folder does not exist. */
+static char *canonical_folder(const char *path) {
+    const char *slash = strrchr(path, '/');
+    const char *name = slash == NULL ? path : slash + 1;
+    char folder[2 * PATH_MAX] = ".";
+    if (slash != NULL) {
+        snprintf(folder, sizeof folder, "%.*s", (int)(slash - path) + 1, path);
+    }
+    char *resolved = realpath(folder, NULL);
+    if (resolved == NULL || *name == '\0') {
+        free(resolved);
+        errno = ENOENT;
+        return NULL;
+    }
+    const size_t size = strlen(resolved) + strlen(name) + 2;
+    char *whole = malloc(size);
+    if (whole != NULL) {
+        snprintf(whole, size, "%s/%s", resolved, name);
+    }
+    free(resolved);
+    return whole;
+}
+
+/* Where a link that leads to no file leads; false: it is no such link. */
+static bool follow_dangling(const char *link, char to[2 * PATH_MAX]) {
+    struct stat info;
+    char text[PATH_MAX];
+    const ssize_t length = readlink(link, text, sizeof text - 1);
+    if (length <= 0 || stat(link, &info) == 0) {
+        return false;
+    }
+    text[length] = '\0';
+    const int folder = text[0] == '/' ? 0 : (int)(strrchr(link, '/') + 1 - link);
+    snprintf(to, 2 * PATH_MAX, "%.*s%s", folder, link, text);
+    return true;
+}
+
+/* The path with every symbolic link followed, so that one file has one name; its last part, or what
+ * that leads to, need not exist. NULL and errno where the folder does not exist. */
+static char *canonical(const char *path) {
+    enum { MOST_LINKS = 40 };
+    char at[2 * PATH_MAX];
+    snprintf(at, sizeof at, "%s", path);
+    for (int i = 0; i < MOST_LINKS; i++) {
+        char *whole = realpath(at, NULL);
+        if (whole != NULL || errno != ENOENT) {
+            return whole;
+        }
+        whole = canonical_folder(at);
+        if (whole == NULL || !follow_dangling(whole, at)) {
+            return whole;
+        }
+        free(whole);
+    }
+    errno = ELOOP;
+    return NULL;
+}
+
+bool output_open(struct output *output, const char *path, attn_error *why) {
+    *output = (struct output){.slot = -1};
+    if (strlen(path) >= PATH_MAX) {
+        return explain(why, "cannot write: %s", strerror(ENAMETOOLONG));
+    }
+    watch_signals();
+    output->target = canonical(path);
+    if (output->target == NULL) {
+        return explain(why, "cannot write: %s", strerror(errno));
+    }
+    if (!open_target(output, why)) {
+        output_discard(output);
+        return false;
+    }
+    return true;
+}
+
+bool output_finish(struct output *output, attn_error *why) {
+    const bool closed = fclose(output->file) == 0; /* which flushes */
+    output->file = NULL;
+    return closed || explain(why, "cannot write: %s", strerror(errno));
+}
+
+/* ---- publishing ------------------------------------------------------------------------------ */
+
+enum { ASIDE_SIZE = PATH_MAX + 80 };
+
+/* Keeps an old file under another name, until the new ones have all replaced theirs. "": there is
+ * none, or none that a rename would replace. */
+static bool set_aside(const struct output *output, char aside[ASIDE_SIZE]) {
+    struct stat info;
+    aside[0] = '\0';
+    if (lstat(output->target, &info) != 0 || !S_ISREG(info.st_mode)) {
+        return true;
+    }
+    snprintf(aside, ASIDE_SIZE, "%s.old", temporaries[output->slot].path);
+    /* Not every file system has hard links; without one, for a moment, there is no file. */
+    return link(output->target, aside) == 0 || rename(output->target, aside) == 0;
+}
+
+static void bring_back(const char *target, const char *aside) {
+    if (aside[0] == '\0') {
+        unlink(target);
+    } else if (rename(aside, target) == 0) {
+        unlink(aside); /* two names of one file: rename did nothing */
+    }
+}
+
+static bool publish(const struct output *output, char aside[ASIDE_SIZE], bool last) {
+    aside[0] = '\0';
+    if (output->slot < 0) {
+        return true;
+    }
+    if (!last && !set_aside(output, aside)) {
+        return false;
+    }
+    if (rename(temporaries[output->slot].path, output->target) == 0) {
+        return true;
+    }
+    const int reason = errno;
+    if (aside[0] != '\0') {
+        bring_back(output->target, aside);
+    }
+    errno = reason;
+    return false;
+}
+
+size_t output_publish_all(struct output *const outputs[], size_t count, attn_error *why) {
+    char asides[OUTPUT_MAX][ASIDE_SIZE];
+    sigset_t before;
+    size_t done = 0;
+    hold_signals(&before);
+    while (done < count && publish(outputs[done], asides[done], done + 1 == count)) {
+        done++;
+    }
+    if (done < count) {
+        explain(why, "cannot write: %s", strerror(errno));
+    }
+    for (size_t i = 0; i < done; i++) {
+        if (outputs[i]->slot < 0) {
+            continue;
+        }
+        if (done < count) {
+            bring_back(outputs[i]->target, asides[i]);
+        } else if (asides[i][0] != '\0') {
+            unlink(asides[i]);
+        }
+        temporaries[outputs[i]->slot].used = 0;
+        outputs[i]->slot = -1;
+    }
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    return done;
+}
+
+bool output_publish(struct output *output, attn_error *why) {
+    struct output *const outputs[] = {output};
+    return output_publish_all(outputs, 1, why) == 1;
+}
+
+void output_discard(struct output *output) {
+    if (output->file != NULL) {
+        fclose(output->file);
+    }
+    if (output->slot >= 0) {
+        unlink(temporaries[output->slot].path);
+        temporaries[output->slot].used = 0;
+    }
+    free(output->target);
+    *output = (struct output){.slot = -1};
+}

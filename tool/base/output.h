@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * output.h - an output file that appears whole or not at all.
+ *
+ * It is written under a temporary name beside its target and renamed at the very end; until then a
+ * failure, or SIGINT, SIGTERM or SIGHUP, removes it. A symbolic link is written through, also one
+ * that leads to no file yet, and stays. What is not a regular file (a pipe, a device) is written in
+ * place. A new file that replaces another has its permissions.
+ *
+ *     output_open -> write to .file -> output_finish (everything is on disk) -> output_publish
+ *     output_discard at any point; after publishing it lets the file stand
+ *
+ * Invariant: the target is never a part of an output: it is the old file, or none, or all of it.
+ */
+#ifndef ATTEST_BASE_OUTPUT_H
+#define ATTEST_BASE_OUTPUT_H
+
+#include <stdbool.h>
+#include <stdio.h>
+
+#include "attn.h"
+
+enum { OUTPUT_MAX = 4 }; /* open at one time */
+
+struct output {
+    FILE *file;
+    char *target; /* with symbolic links followed */
+    int slot;     /* where its temporary name is kept; -1: written in place */
+};
+
+/* The sentences do not name the path. On failure the output is empty and may be discarded. */
+bool output_open(struct output *output, const char *path, attn_error *why);
+bool output_finish(struct output *output, attn_error *why);
+bool output_publish(struct output *output, attn_error *why);
+void output_discard(struct output *output);
+
+/* Publishes all of them or none: after a failure every target is what it was before. Returns their
+ * number, or the index of the one that failed. What was written in place stays. */
+size_t output_publish_all(struct output *const outputs[], size_t count, attn_error *why);
+
+#endif /* ATTEST_BASE_OUTPUT_H */

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * random.h - random numbers, normally distributed or whole. The same seed gives the same numbers.
+ */
+#ifndef ATTEST_BASE_RANDOM_H
+#define ATTEST_BASE_RANDOM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct random {
+    uint64_t state;
+};
+
+/* Fills `values` with numbers of N(0, 1). */
+void random_normal(struct random *random, float *values, size_t count);
+
+/* A whole number, 0 to bound - 1, each as likely as the other to one part in 2^32; bound is at most
+ * 2^32. */
+uint64_t random_below(struct random *random, uint64_t bound);
+
+#endif /* ATTEST_BASE_RANDOM_H */

@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * cases.h - problems to prove a kernel with: drawn from a seed, or given, with tensors in guarded
+ * memory. `attest parity` and the tests of the library share them.
+ *
+ * A recipe says what to build, a sample is the built thing: problem, tensors, memory. Everything
+ * that no kernel may look at or write to (guard bands, stride gaps, keys that no query sees, bias
+ * of invisible pairs, keys past used_kv) holds bytes 0xFF, which is a NaN in every dtype and -1 as
+ * an integer; so do K of keys that a mask hides from every query, and O and LSE before a run.
+ * Beyond the bands lie pages without access.
+ *
+ * Invariant: strides and visibility are worked out here from the words of attn.h, never by asking
+ * the library; the same seed builds the same bytes on every machine.
+ */
+#ifndef ATTEST_CASES_CASES_H
+#define ATTEST_CASES_CASES_H
+
+#include "attn_verify.h"
+
+/* ---- numbers from a seed (splitmix64) -------------------------------------------------------- */
+
+uint64_t rng_next(uint64_t *state);
+int64_t rng_range(uint64_t *state, int64_t low, int64_t high); /* both included */
+bool rng_chance(uint64_t *state, int percent);
+float rng_normal(uint64_t *state); /* mean 0, deviation 1, never beyond 6 */
+
+/* ---- guarded memory -------------------------------------------------------------------------- */
+
+struct guarded {
+    unsigned char *map;
+    size_t map_size;
+    unsigned char *data; /* the caller's bytes, 0xFF at first */
+    size_t size;
+    unsigned char *body; /* what is between the pages without access: data and its bands */
+    size_t body_size;
+};
+
+/* size bytes whose last (at_end) or first byte lies at a page without access, up to alignment.
+ * The address is a multiple of alignment and, where that is below 16, not of 16 (if size > 0). */
+bool guarded_alloc(struct guarded *memory, size_t size, size_t alignment, bool at_end);
+bool guarded_intact(const struct guarded *memory); /* the bytes around data are still 0xFF */
+void guarded_free(struct guarded *memory);
+
+/* ---- recipes and samples --------------------------------------------------------------------- */
+
+enum distribution {
+    DIST_NORMAL,   /* N(0, 1) */
+    DIST_LARGE,    /* Q eight times that: a softmax near one-hot */
+    DIST_CONSTANT, /* all keys equal: the mean of V */
+    DIST_SPIKE,    /* one key far above the rest */
+    DIST_TINY,     /* V of 1e-6: denormals of fp16 */
+    DIST_ONE_HOT,  /* row j of V is 1 in column j mod head_dim_v: O shows the probabilities */
+    DIST_GROWING,  /* scores rise with the position of the key: the maximum moves at every step */
+    DIST_COUNT
+};
+
+enum arrangement {
+    ARRANGE_GIVEN,     /* the strides of the problem as they are */
+    ARRANGE_GAPS,      /* holes after rows, heads and batches */
+    ARRANGE_FUSED,     /* Q, K and V are slices of one tensor (needs seq_q = seq_kv, equal dims) */
+    ARRANGE_BROADCAST, /* some strides of Q, K and V are 0 */
+    ARRANGE_MIXED,     /* each tensor in its own order of dimensions, LSE rows far apart */
+    ARRANGE_COUNT
+};
+
+struct recipe {
+    uint64_t seed;
+    attn_problem problem;
+    enum distribution distribution;
+    enum arrangement arrangement;
+    int64_t granule;   /* strides of Q, K, V and O that an arrangement makes are multiples of it */
+    bool lse;          /* the LSE is wanted */
+    bool slopes;       /* ALiBi slopes are given rather than the usual ones */
+    bool masking_bias; /* a tenth of the bias is -inf */
+};
+
+/* The given problem with N(0, 1), an LSE and a granule of 1. */
+void recipe_init(struct recipe *recipe, const attn_problem *problem, uint64_t seed);
+
+/* A problem drawn from the seed: any dtype, layout and combination of options. */
+void recipe_draw(struct recipe *recipe, uint64_t seed);
+
+/* Gives one problem in four a mask, of any strides, from bits of its own: the rest of what a seed
+ * draws does not depend on it. The sizes must be final. */
+void recipe_draw_mask(struct recipe *recipe);
+
+/* As one line, for a failure message. */
+const char *recipe_print(const struct recipe *recipe, char *buffer, size_t size);
+
+struct sample {
+    struct recipe recipe;
+    attn_problem problem; /* recipe.problem with the arrangement's strides (packed: the totals) */
+    attn_problem full;    /* the same with every default replaced */
+    attn_tensors tensors;
+    struct guarded qkv[3], o, lse, bias, mask, slopes, sink, cu_q, cu_kv, used;
+    uint64_t inputs; /* hash of every input byte */
+};
+
+/* Builds the sample and remembers its line for a report on SIGSEGV. False: out of memory. */
+bool sample_make(struct sample *sample, const struct recipe *recipe);
+void sample_free(struct sample *sample);
+
+/* The last part of sample_make: bias, mask, slopes and sink, where they are asked for. */
+bool sample_make_extras(struct sample *sample, uint64_t *rng);
+
+int64_t sample_rows_q(const struct sample *sample, int64_t batch); /* of this sequence */
+int64_t sample_rows_kv(const struct sample *sample, int64_t batch);
+
+/* The keys [*low, *high] that query i of this batch entry sees; *low > *high: none. */
+void sample_visible(const struct sample *sample, int64_t batch, int64_t i, int64_t *low,
+                    int64_t *high);
+
+/* Element offsets into the tensors. */
+int64_t sample_at_q(const struct sample *sample, int64_t batch, int64_t head, int64_t row);
+int64_t sample_at_k(const struct sample *sample, int64_t batch, int64_t head, int64_t row);
+int64_t sample_at_v(const struct sample *sample, int64_t batch, int64_t head, int64_t row);
+int64_t sample_at_o(const struct sample *sample, int64_t batch, int64_t head, int64_t row);
+int64_t sample_at_lse(const struct sample *sample, int64_t batch, int64_t head, int64_t row);
+
+/* Must follow any change that a test makes to the inputs of a built sample. */
+void sample_touch(struct sample *sample);
+
+/* O and LSE back to 0xFF. */
+void sample_poison(struct sample *sample);
+
+/* NULL, or what is wrong: an input changed, a band or a gap written. */
+const char *sample_damage(const struct sample *sample);
+
+/* ---- what is expected ------------------------------------------------------------------------ */
+
+/* The reference, kept so that many variants are compared with one evaluation. */
+struct expectation {
+    size_t count;
+    attn_row *rows; /* which; NULL: all of them */
+    double *o, *lse, *twin;
+};
+
+/* Of all rows. NULL, or what went wrong; to be freed in either case. */
+const char *expectation_make(struct expectation *expected, const attn_context *context,
+                             const struct sample *sample);
+
+/* Of `count` rows, which must come from malloc and are freed with the expectation. */
+const char *expectation_make_rows(struct expectation *expected, const attn_context *context,
+                                  const struct sample *sample, attn_row *rows, size_t count);
+void expectation_free(struct expectation *expected);
+
+/* Which row the index-th one is. */
+attn_row expectation_row(const struct expectation *expected, const struct sample *sample,
+                         size_t index);
+
+/* NULL if what lies in O and LSE passes attn_compare, else the comparison as a line. The comparison
+ * itself goes to *result, which may be NULL. */
+const char *sample_compare(const struct sample *sample, const struct expectation *expected,
+                           attn_comparison *result);
+
+/* The number-th resample of a borderline case (attn_judge), from 1 on: another seed, which changes
+ * the data alone. */
+void recipe_resample(struct recipe *recipe, size_t number);
+
+#endif /* ATTEST_CASES_CASES_H */

@@ -1,0 +1,498 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * sample.c - builds samples from recipes and looks for damage after a run.
+ *
+ * Invariant: whatever a kernel must neither read nor write holds 0xFF bytes before the run, and
+ * sample_damage finds every such byte that has another value afterwards.
+ */
+#include "cases/cases.h"
+
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- shape ----------------------------------------------------------------------------------- */
+
+static const int32_t *ints(const struct guarded *memory) {
+    return (const int32_t *)(const void *)memory->data;
+}
+
+int64_t sample_rows_q(const struct sample *sample, int64_t batch) {
+    const int32_t *cu = ints(&sample->cu_q);
+    return sample->full.packed ? cu[batch + 1] - cu[batch] : sample->full.seq_q;
+}
+
+/* The rows that lie in memory, whether used or not. */
+static int64_t rows_kv_stored(const struct sample *sample, int64_t batch) {
+    const int32_t *cu = ints(&sample->cu_kv);
+    return sample->full.packed ? cu[batch + 1] - cu[batch] : sample->full.seq_kv;
+}
+
+int64_t sample_rows_kv(const struct sample *sample, int64_t batch) {
+    return sample->full.used_kv ? ints(&sample->used)[batch] : rows_kv_stored(sample, batch);
+}
+
+void sample_visible(const struct sample *sample, int64_t batch, int64_t i, int64_t *low,
+                    int64_t *high) {
+    const attn_problem *p = &sample->full;
+    const int64_t keys = sample_rows_kv(sample, batch);
+    const int64_t off = p->causal == ATTN_CAUSAL_TOP_LEFT ? 0 : keys - sample_rows_q(sample, batch);
+    *low = 0;
+    *high = keys - 1;
+    if (p->causal != ATTN_CAUSAL_NONE && i + off < *high) {
+        *high = i + off;
+    }
+    if (p->window_right >= 0 && p->window_right < *high - i - off) {
+        *high = i + off + p->window_right;
+    }
+    if (p->window_left >= 0 && p->window_left < i + off - *low) {
+        *low = i + off - p->window_left;
+    }
+}
+
+static int64_t offset(const struct sample *sample, const attn_strides *s, const struct guarded *cu,
+                      int64_t batch, int64_t head, int64_t row) {
+    const int64_t start = sample->full.packed ? ints(cu)[batch] * s->row : batch * s->batch;
+    return start + head * s->head + row * s->row;
+}
+
+int64_t sample_at_q(const struct sample *sample, int64_t batch, int64_t head, int64_t row) {
+    return offset(sample, &sample->full.q, &sample->cu_q, batch, head, row);
+}
+int64_t sample_at_k(const struct sample *sample, int64_t batch, int64_t head, int64_t row) {
+    return offset(sample, &sample->full.k, &sample->cu_kv, batch, head, row);
+}
+int64_t sample_at_v(const struct sample *sample, int64_t batch, int64_t head, int64_t row) {
+    return offset(sample, &sample->full.v, &sample->cu_kv, batch, head, row);
+}
+int64_t sample_at_o(const struct sample *sample, int64_t batch, int64_t head, int64_t row) {
+    return offset(sample, &sample->full.o, &sample->cu_q, batch, head, row);
+}
+int64_t sample_at_lse(const struct sample *sample, int64_t batch, int64_t head, int64_t row) {
+    return offset(sample, &sample->full.lse, &sample->cu_q, batch, head, row);
+}
+
+/* The strides of a tensor of rows of `dim`, with holes of up to `gap` elements. */
+static attn_strides strides_of(attn_layout layout, int64_t heads, int64_t rows, int64_t dim,
+                               int64_t gap) {
+    attn_strides s;
+    if (layout == ATTN_BHSD) {
+        s.row = dim + gap;
+        s.head = rows * s.row + 2 * gap;
+        s.batch = heads * s.head + 3 * gap;
+    } else {
+        s.head = dim + gap;
+        s.row = heads * s.head + 2 * gap;
+        s.batch = rows * s.row + 3 * gap;
+    }
+    return s;
+}
+
+static void fill_auto(attn_strides *s, attn_strides standard) {
+    s->batch = s->batch == ATTN_AUTO ? standard.batch : s->batch;
+    s->head = s->head == ATTN_AUTO ? standard.head : s->head;
+    s->row = s->row == ATTN_AUTO ? standard.row : s->row;
+}
+
+/* Of a bias or a mask. */
+static void fill_auto_scores(attn_bias_strides *s, const attn_problem *p) {
+    s->col = s->col == ATTN_AUTO ? 1 : s->col;
+    s->row = s->row == ATTN_AUTO ? p->seq_kv : s->row;
+    s->head = s->head == ATTN_AUTO ? p->seq_q * p->seq_kv : s->head;
+    s->batch = s->batch == ATTN_AUTO ? p->heads_q * p->seq_q * p->seq_kv : s->batch;
+}
+
+/* Replaces every default by what attn.h says it stands for. */
+static void resolve(attn_problem *p) {
+    p->heads_kv = p->heads_kv == -1 ? p->heads_q : p->heads_kv;
+    p->head_dim_v = p->head_dim_v == -1 ? p->head_dim : p->head_dim_v;
+    const int64_t rows_q = p->packed ? p->total_q : p->seq_q;
+    const int64_t rows_kv = p->packed ? p->total_kv : p->seq_kv;
+    fill_auto(&p->q, strides_of(p->layout, p->heads_q, rows_q, p->head_dim, 0));
+    fill_auto(&p->k, strides_of(p->layout, p->heads_kv, rows_kv, p->head_dim, 0));
+    fill_auto(&p->v, strides_of(p->layout, p->heads_kv, rows_kv, p->head_dim_v, 0));
+    fill_auto(&p->o, strides_of(p->layout, p->heads_q, rows_q, p->head_dim_v, 0));
+    fill_auto(&p->lse, strides_of(ATTN_BHSD, p->heads_q, rows_q, 1, 0));
+    fill_auto_scores(&p->bias_strides, p);
+    fill_auto_scores(&p->mask_strides, p);
+    p->scale = isnan(p->scale) ? (float)(1.0 / sqrt((double)p->head_dim)) : p->scale;
+}
+
+/* Gives the problem the strides of the arrangement. */
+static void arrange(attn_problem *p, const struct recipe *recipe, uint64_t *rng) {
+    const int64_t unit = recipe->granule;
+    attn_problem r = *p;
+    resolve(&r);
+    const attn_layout other = p->layout == ATTN_BHSD ? ATTN_BSHD : ATTN_BHSD;
+    const int64_t rows_q = p->packed ? p->total_q : p->seq_q;
+    const int64_t rows_kv = p->packed ? p->total_kv : p->seq_kv;
+    switch (recipe->arrangement) {
+    case ARRANGE_GAPS:
+        p->q = strides_of(p->layout, r.heads_q, rows_q, r.head_dim, unit * rng_range(rng, 0, 3));
+        p->k = strides_of(p->layout, r.heads_kv, rows_kv, r.head_dim, unit * rng_range(rng, 0, 8));
+        p->v =
+            strides_of(p->layout, r.heads_kv, rows_kv, r.head_dim_v, unit * rng_range(rng, 0, 8));
+        p->o = strides_of(p->layout, r.heads_q, rows_q, r.head_dim_v, unit * rng_range(rng, 1, 5));
+        p->lse = strides_of(ATTN_BHSD, r.heads_q, rows_q, 1, rng_range(rng, 1, 2));
+        break;
+    case ARRANGE_FUSED:
+        p->q = strides_of(ATTN_BSHD, r.heads_q + 2 * r.heads_kv, rows_q, r.head_dim, 0);
+        p->k = p->v = p->q;
+        break;
+    case ARRANGE_BROADCAST: {
+        int64_t *strides[] = {&r.q.batch, &r.q.head, &r.q.row,   &r.k.batch, &r.k.head,
+                              &r.k.row,   &r.v.head, &r.v.batch, &r.v.row};
+        for (size_t i = 0; i < sizeof strides / sizeof strides[0]; i++) {
+            *strides[i] = rng_chance(rng, 25) ? 0 : *strides[i];
+        }
+        p->q = r.q;
+        p->k = r.k;
+        p->v = r.v;
+        break;
+    }
+    case ARRANGE_MIXED:
+        p->k = strides_of(other, r.heads_kv, rows_kv, r.head_dim, 0);
+        p->o = strides_of(other, r.heads_q, rows_q, r.head_dim_v, 0);
+        p->lse = strides_of(ATTN_BSHD, r.heads_q, rows_q, 1, 0);
+        break;
+    default: break;
+    }
+}
+
+/* ---- building -------------------------------------------------------------------------------- */
+
+static int64_t extent(const attn_problem *p, const attn_strides *s, int64_t heads, int64_t rows,
+                      int64_t dim) {
+    const int64_t batch = p->packed ? 1 : p->batch;
+    if (batch == 0 || p->batch == 0 || rows == 0) {
+        return 0;
+    }
+    return (p->packed ? 0 : (batch - 1) * s->batch) + (heads - 1) * s->head + (rows - 1) * s->row +
+           dim;
+}
+
+/* Lengths of which the first is the longest, as the problem states it, and some are 0. */
+static int64_t draw_lengths(int32_t *cu, int64_t batch, int64_t longest, uint64_t *rng) {
+    const int64_t full = batch > 0 ? rng_range(rng, 0, batch - 1) : 0;
+    cu[0] = 0;
+    for (int64_t b = 0; b < batch; b++) {
+        const int64_t length = rng_chance(rng, 20) ? 0 : rng_range(rng, 0, longest);
+        cu[b + 1] = cu[b] + (int32_t)(b == full ? longest : length);
+    }
+    return cu[batch];
+}
+
+static bool make_lengths(struct sample *s, uint64_t *rng) {
+    attn_problem *p = &s->problem;
+    const size_t batch = (size_t)p->batch;
+    if (p->packed) {
+        if (!guarded_alloc(&s->cu_q, (batch + 1) * sizeof(int32_t), sizeof(int32_t), true) ||
+            !guarded_alloc(&s->cu_kv, (batch + 1) * sizeof(int32_t), sizeof(int32_t), true)) {
+            return false;
+        }
+        int32_t *cu_q = (int32_t *)(void *)s->cu_q.data;
+        int32_t *cu_kv = (int32_t *)(void *)s->cu_kv.data;
+        p->total_q = draw_lengths(cu_q, p->batch, p->seq_q, rng);
+        p->total_kv = draw_lengths(cu_kv, p->batch, p->seq_kv, rng);
+        if (s->recipe.arrangement == ARRANGE_FUSED) {
+            memcpy(cu_kv, cu_q, s->cu_q.size);
+            p->total_kv = p->total_q;
+        }
+    }
+    if (p->used_kv) {
+        if (!guarded_alloc(&s->used, batch * sizeof(int32_t), sizeof(int32_t), true)) {
+            return false;
+        }
+        s->full = *p; /* enough for rows_kv_stored */
+        for (int64_t b = 0; b < p->batch; b++) {
+            const int64_t stored = rows_kv_stored(s, b);
+            const int64_t used = rng_chance(rng, 15) ? 0 : rng_range(rng, 0, stored);
+            ((int32_t *)(void *)s->used.data)[b] = (int32_t)(rng_chance(rng, 15) ? stored : used);
+        }
+    }
+    return true;
+}
+
+/* Q, K and V as slices of one tensor: all lie in qkv[0], and the problem's alignment shrinks to
+ * what the slices have. */
+static bool place_fused(struct sample *s, bool at_end) {
+    attn_problem *p = &s->problem;
+    const size_t element = attn_dtype_size(p->dtype);
+    const size_t to_k = (size_t)(s->full.heads_q * s->full.head_dim) * element;
+    const size_t to_v = to_k + (size_t)(s->full.heads_kv * s->full.head_dim) * element;
+    const size_t size =
+        to_v + (size_t)extent(&s->full, &s->full.v, s->full.heads_kv,
+                              p->packed ? p->total_kv : p->seq_kv, s->full.head_dim_v) *
+                   element;
+    while (to_k % (size_t)p->alignment || to_v % (size_t)p->alignment) {
+        p->alignment /= 2;
+    }
+    s->full.alignment = p->alignment;
+    if (!guarded_alloc(&s->qkv[0], size, (size_t)p->alignment, at_end)) {
+        return false;
+    }
+    s->tensors.q = s->qkv[0].data;
+    s->tensors.k = s->qkv[0].data + to_k;
+    s->tensors.v = s->qkv[0].data + to_v;
+    return true;
+}
+
+static bool place_tensors(struct sample *s, uint64_t *rng) {
+    const attn_problem *p = &s->full;
+    const int64_t rows_q = p->packed ? p->total_q : p->seq_q;
+    const int64_t rows_kv = p->packed ? p->total_kv : p->seq_kv;
+    const size_t element = attn_dtype_size(p->dtype);
+    const bool at_end = rng_chance(rng, 60);
+    if (s->recipe.arrangement == ARRANGE_FUSED) {
+        if (!place_fused(s, at_end)) {
+            return false;
+        }
+    } else {
+        const int64_t sizes[3] = {extent(p, &p->q, p->heads_q, rows_q, p->head_dim),
+                                  extent(p, &p->k, p->heads_kv, rows_kv, p->head_dim),
+                                  extent(p, &p->v, p->heads_kv, rows_kv, p->head_dim_v)};
+        const void **pointers[3] = {&s->tensors.q, &s->tensors.k, &s->tensors.v};
+        for (int i = 0; i < 3; i++) {
+            if (!guarded_alloc(&s->qkv[i], (size_t)sizes[i] * element, (size_t)p->alignment,
+                               at_end)) {
+                return false;
+            }
+            *pointers[i] = s->qkv[i].data;
+        }
+    }
+    const int64_t size_o = extent(p, &p->o, p->heads_q, rows_q, p->head_dim_v);
+    const int64_t size_lse = extent(p, &p->lse, p->heads_q, rows_q, 1);
+    if (!guarded_alloc(&s->o, (size_t)size_o * element, (size_t)p->alignment, at_end) ||
+        !guarded_alloc(&s->lse, (size_t)size_lse * sizeof(float), sizeof(float), at_end)) {
+        return false;
+    }
+    s->tensors.o = s->o.data;
+    s->tensors.lse = s->recipe.lse ? (float *)(void *)s->lse.data : NULL;
+    s->tensors.cu_seqlens_q = p->packed ? ints(&s->cu_q) : NULL;
+    s->tensors.cu_seqlens_kv = p->packed ? ints(&s->cu_kv) : NULL;
+    s->tensors.used_kv = p->used_kv ? ints(&s->used) : NULL;
+    return true;
+}
+
+/* Where a value stands: row `row` of `rows`, column `col` of `dim` of Q (0), K (1) or V (2). */
+struct place {
+    int tensor;
+    int64_t row, rows, col, dim;
+    bool spike;
+};
+
+static float draw_value(enum distribution distribution, const struct place *at, uint64_t *rng) {
+    const int tensor = at->tensor;
+    switch (distribution) {
+    case DIST_LARGE: return rng_normal(rng) * (tensor == 0 ? 8.0f : 1.0f);
+    case DIST_CONSTANT: return tensor == 1 ? 0.25f : rng_normal(rng);
+    case DIST_SPIKE: /* Q is positive, so that the constant key outshines the others */
+        return tensor == 0 ? fabsf(rng_normal(rng)) : at->spike ? 4.0f : rng_normal(rng);
+    case DIST_TINY: return rng_normal(rng) * (tensor < 2 ? 1.0f : 1e-6f);
+    case DIST_ONE_HOT:
+        return tensor < 2 ? rng_normal(rng) : at->row % at->dim == at->col ? 1.0f : 0.0f;
+    case DIST_GROWING: /* Q is positive, so that a larger key is a larger score */
+        return tensor == 0 ? fabsf(rng_normal(rng))
+                           : rng_normal(rng) +
+                                 (tensor == 2 ? 0.0f : 2.0f * (float)at->row / (float)at->rows);
+    default: return rng_normal(rng);
+    }
+}
+
+/* Which rows of batch entry b matter: queries that see a key, keys that a query sees. */
+static void mark_seen(const struct sample *s, int64_t b, bool queries, bool *seen) {
+    const int64_t rows = sample_rows_q(s, b);
+    memset(seen, 0, (size_t)(queries ? rows : rows_kv_stored(s, b)));
+    for (int64_t i = 0; i < rows; i++) {
+        int64_t low, high;
+        sample_visible(s, b, i, &low, &high);
+        if (low <= high) {
+            memset(seen + (queries ? i : low), true, queries ? 1 : (size_t)(high - low + 1));
+        }
+    }
+}
+
+/* Rows that do not matter keep their NaN. */
+static bool fill_tensor(struct sample *s, int tensor, uint64_t *rng) {
+    const attn_problem *p = &s->full;
+    const void *pointers[3] = {s->tensors.q, s->tensors.k, s->tensors.v};
+    const int64_t dim = tensor == 2 ? p->head_dim_v : p->head_dim;
+    const int64_t heads = tensor == 0 ? p->heads_q : p->heads_kv;
+    int64_t (*at[3])(const struct sample *, int64_t, int64_t, int64_t) = {sample_at_q, sample_at_k,
+                                                                          sample_at_v};
+    unsigned char *data = (unsigned char *)(uintptr_t)pointers[tensor];
+    float *row = malloc((size_t)dim * sizeof *row);
+    bool *seen = malloc((size_t)(p->seq_q + p->seq_kv) + 1);
+    for (int64_t b = 0; row && seen && b < p->batch; b++) {
+        const int64_t rows = tensor == 0 ? sample_rows_q(s, b) : rows_kv_stored(s, b);
+        mark_seen(s, b, tensor == 0, seen);
+        for (int64_t h = 0; h < heads; h++) {
+            const int64_t special = rows > 0 ? rng_range(rng, 0, rows - 1) : 0;
+            for (int64_t i = 0; i < rows; i++) {
+                struct place place = {tensor, i, rows, 0, dim, tensor == 1 && i == special};
+                if (!seen[i]) {
+                    continue;
+                }
+                for (; place.col < dim; place.col++) {
+                    row[place.col] = draw_value(s->recipe.distribution, &place, rng);
+                }
+                attn_from_float(p->dtype,
+                                data + (size_t)at[tensor](s, b, h, i) * attn_dtype_size(p->dtype),
+                                row, (size_t)dim);
+            }
+        }
+    }
+    const bool ok = row && seen;
+    free(row);
+    free(seen);
+    return ok;
+}
+
+/* ---- what a crash is told with --------------------------------------------------------------- */
+
+static char current_line[600];
+static struct sigaction previous_segv, previous_bus;
+
+/* Safe in a signal handler; there is nobody to tell if it fails. */
+static void put(const char *text, size_t length) {
+    const ssize_t written = write(STDOUT_FILENO, text, length);
+    (void)written;
+}
+
+static void report_crash(int number) {
+    static const char text[] = "\nfault in the case of ";
+    put(text, sizeof text - 1);
+    put(current_line, strnlen(current_line, sizeof current_line));
+    put("\n", 1);
+    sigaction(SIGSEGV, &previous_segv, NULL); /* the fault repeats and meets the old handler */
+    sigaction(SIGBUS, &previous_bus, NULL);
+    (void)number;
+}
+
+static void watch_crashes(const struct recipe *recipe) {
+    static bool watching;
+    recipe_print(recipe, current_line, sizeof current_line);
+    if (!watching) {
+        const struct sigaction action = {.sa_handler = report_crash};
+        sigaction(SIGSEGV, &action, &previous_segv);
+        sigaction(SIGBUS, &action, &previous_bus);
+        watching = true;
+    }
+}
+
+/* ---- samples --------------------------------------------------------------------------------- */
+
+bool sample_make(struct sample *s, const struct recipe *recipe) {
+    uint64_t state = recipe->seed ^ 0xDA7A, *rng = &state;
+    memset(s, 0, sizeof *s);
+    s->recipe = *recipe;
+    s->problem = recipe->problem;
+    attn_tensors_init(&s->tensors);
+    watch_crashes(recipe);
+    bool ok = make_lengths(s, rng);
+    if (ok) {
+        arrange(&s->problem, recipe, rng);
+        s->full = s->problem;
+        resolve(&s->full);
+        ok = place_tensors(s, rng);
+    }
+    for (int tensor = 0; ok && tensor < 3; tensor++) {
+        ok = fill_tensor(s, tensor, rng);
+    }
+    if (!ok || !sample_make_extras(s, rng)) {
+        sample_free(s);
+        return false;
+    }
+    sample_touch(s);
+    return true;
+}
+
+void sample_free(struct sample *s) {
+    struct guarded *const all[] = {&s->qkv[0], &s->qkv[1], &s->qkv[2], &s->o,
+                                   &s->lse,    &s->bias,   &s->mask,   &s->slopes,
+                                   &s->sink,   &s->cu_q,   &s->cu_kv,  &s->used};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        guarded_free(all[i]);
+    }
+}
+
+static uint64_t hash_inputs(const struct sample *s) {
+    const struct guarded *const all[] = {&s->qkv[0], &s->qkv[1], &s->qkv[2], &s->bias,  &s->mask,
+                                         &s->slopes, &s->sink,   &s->cu_q,   &s->cu_kv, &s->used};
+    uint64_t hash = 0;
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        for (size_t at = 0; at < all[i]->size; at++) {
+            hash = (hash ^ all[i]->data[at]) * 0x100000001B3u;
+        }
+    }
+    return hash;
+}
+
+void sample_touch(struct sample *s) {
+    s->inputs = hash_inputs(s);
+}
+
+void sample_poison(struct sample *s) {
+    memset(s->o.data, 0xFF, s->o.size);
+    memset(s->lse.data, 0xFF, s->lse.size);
+}
+
+/* Whether every byte of an output that belongs to no element is still 0xFF. */
+static bool gaps_intact(const struct sample *s, const struct guarded *memory, bool lse) {
+    const attn_problem *p = &s->full;
+    const size_t element = lse ? sizeof(float) : attn_dtype_size(p->dtype);
+    const size_t row_size = element * (size_t)(lse ? 1 : p->head_dim_v);
+    bool *owned = calloc(memory->size + 1, sizeof *owned);
+    bool ok = owned != NULL;
+    for (int64_t b = 0; ok && b < p->batch; b++) {
+        for (int64_t h = 0; h < p->heads_q; h++) {
+            for (int64_t i = 0; i < sample_rows_q(s, b); i++) {
+                const int64_t at = lse ? sample_at_lse(s, b, h, i) : sample_at_o(s, b, h, i);
+                memset(owned + (size_t)at * element, true, row_size);
+            }
+        }
+    }
+    for (size_t at = 0; ok && at < memory->size; at++) {
+        ok = owned[at] || memory->data[at] == 0xFF;
+    }
+    free(owned);
+    return ok;
+}
+
+const char *sample_damage(const struct sample *s) {
+    const struct guarded *const all[] = {&s->qkv[0], &s->qkv[1], &s->qkv[2], &s->o,
+                                         &s->lse,    &s->bias,   &s->mask,   &s->slopes,
+                                         &s->sink,   &s->cu_q,   &s->cu_kv,  &s->used};
+    static const char *const beside[] = {
+        "bytes beside Q (or fused QKV) were written",
+        "bytes beside K were written",
+        "bytes beside V were written",
+        "bytes beside O were written",
+        "bytes beside the LSE were written",
+        "bytes beside the bias were written",
+        "bytes beside the mask were written",
+        "bytes beside the ALiBi slopes were written",
+        "bytes beside the sink were written",
+        "bytes beside cu_seqlens_q were written",
+        "bytes beside cu_seqlens_kv were written",
+        "bytes beside used_kv were written",
+    };
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        if (!guarded_intact(all[i])) {
+            return beside[i];
+        }
+    }
+    if (hash_inputs(s) != s->inputs) {
+        return "an input was changed";
+    }
+    if (!gaps_intact(s, &s->o, false)) {
+        return "bytes between the rows of O were written";
+    }
+    if (s->recipe.lse && !gaps_intact(s, &s->lse, true)) {
+        return "bytes between the rows of LSE were written";
+    }
+    return NULL;
+}

@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * shape.c - see shape.h.
+ */
+#include "cases/shape.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+const char *const DTYPE_NAMES[] = {"fp32", "fp16", "bf16", NULL};
+const char *const CAUSAL_NAMES[] = {"none", "top-left", "bottom-right", NULL};
+const char *const LAYOUT_NAMES[] = {"bhsd", "bshd", NULL};
+const char *const TENSOR_CORES_NAMES[] = {"auto", "never", "require", NULL};
+
+/* ---- options --------------------------------------------------------------------------------- */
+
+static struct arg size_arg(const char *name, int64_t *value, const char *help) {
+    return arg_int(name, value, 0, INT32_MAX, help);
+}
+
+void sizes_args(struct sizes *s, struct arg args[SIZES_ARGS]) {
+    *s = (struct sizes){.batch = 2, .heads = 8, .seq = 512, .dim = 64};
+    s->heads_kv = s->seq_q = s->seq_kv = s->dim_v = -1; /* not given */
+    const struct arg table[SIZES_ARGS] = {
+        size_arg("--batch", &s->batch, "batch entries [2]"),
+        size_arg("--heads", &s->heads, "query heads [8]"),
+        size_arg("--heads-kv", &s->heads_kv, "key and value heads, a divisor of --heads [--heads]"),
+        size_arg("--seq", &s->seq, "queries, and keys [512]"),
+        size_arg("--seq-q", &s->seq_q, "queries, where they differ [--seq]"),
+        size_arg("--seq-kv", &s->seq_kv, "keys, where they differ [--seq]"),
+        size_arg("--dim", &s->dim, "head dimension of Q and K [64]"),
+        size_arg("--dim-v", &s->dim_v, "head dimension of V and O [--dim]"),
+    };
+    memcpy(args, table, sizeof table);
+}
+
+void semantics_args(struct semantics *s, struct arg args[SEMANTICS_ARGS]) {
+    *s = (struct semantics){.window = {-1, -1}, .scale = NAN};
+    const struct arg table[SEMANTICS_ARGS] = {
+        arg_choice("--dtype", &s->dtype, DTYPE_NAMES,
+                   "type of Q, K, V and O [fp32; fp16 on a GPU]"),
+        arg_choice("--layout", &s->layout, LAYOUT_NAMES,
+                   "(batch, heads, seq, dim), or seq before heads [bhsd]"),
+        arg_choice("--causal", &s->causal, CAUSAL_NAMES,
+                   "top-left: query i sees keys up to i (PyTorch); bottom-right: the last query "
+                   "sees every key (FlashAttention) [none]"),
+        arg_pair("--window", s->window, -1, INT32_MAX,
+                 "keys seen before and after the diagonal; -1: all [-1,-1]"),
+        arg_real("--softcap", &s->softcap, "scores become X tanh(score / X); 0: none [0]"),
+        arg_real("--scale", &s->scale, "factor of Q K^T [1 / sqrt(dim)]"),
+        arg_flag("--alibi", &s->alibi, "ALiBi with the usual slopes, 2^(-8 (h+1) / heads)"),
+    };
+    memcpy(args, table, sizeof table);
+}
+
+void extras_args(struct extras *s, struct arg args[EXTRAS_ARGS]) {
+    *s = (struct extras){0};
+    const struct arg table[EXTRAS_ARGS] = {
+        arg_flag("--sink", &s->sink, "a sink logit per head"),
+        arg_flag("--bias", &s->bias,
+                 "an fp32 bias (seq-q, seq-kv), the same for every batch entry and head"),
+        arg_flag("--mask", &s->mask,
+                 "a boolean mask (seq-q, seq-kv), likewise; at random it hides every other key"),
+        arg_choice("--tensor-cores", &s->tensor_cores, TENSOR_CORES_NAMES,
+                   "matrix instructions [auto]"),
+    };
+    memcpy(args, table, sizeof table);
+}
+
+const char *first_seen(const struct arg *args, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        if (args[i].seen) {
+            return args[i].name;
+        }
+    }
+    return NULL;
+}
+
+/* ---- options -> problem ---------------------------------------------------------------------- */
+
+void sizes_apply(const struct sizes *sizes, attn_problem *problem) {
+    problem->batch = sizes->batch;
+    problem->heads_q = sizes->heads;
+    problem->heads_kv = sizes->heads_kv;
+    problem->seq_q = sizes->seq_q >= 0 ? sizes->seq_q : sizes->seq;
+    problem->seq_kv = sizes->seq_kv >= 0 ? sizes->seq_kv : sizes->seq;
+    problem->head_dim = sizes->dim;
+    problem->head_dim_v = sizes->dim_v;
+}
+
+void semantics_apply(const struct semantics *semantics, attn_problem *problem) {
+    problem->dtype = (attn_dtype)semantics->dtype;
+    problem->layout = (attn_layout)semantics->layout;
+    problem->causal = (attn_causal)semantics->causal;
+    problem->window_left = semantics->window[0];
+    problem->window_right = semantics->window[1];
+    problem->softcap = (float)semantics->softcap;
+    problem->scale = (float)semantics->scale;
+    problem->alibi = semantics->alibi;
+}
+
+void extras_apply(const struct extras *extras, attn_problem *problem) {
+    problem->tensor_cores = (attn_tensor_cores)extras->tensor_cores;
+    problem->sink = extras->sink;
+    problem->bias = extras->bias;
+    if (extras->bias) {
+        problem->bias_strides = (attn_bias_strides){0, 0, problem->seq_kv, 1};
+    }
+    problem->mask = extras->mask;
+    if (extras->mask) {
+        problem->mask_strides = (attn_bias_strides){0, 0, problem->seq_kv, 1};
+    }
+}
+
+/* ---- problem -> text ------------------------------------------------------------------------- */
+
+__attribute__((format(printf, 3, 4))) static void append(char *buffer, size_t size,
+                                                         const char *format, ...) {
+    const size_t used = strlen(buffer);
+    va_list list;
+    va_start(list, format);
+    vsnprintf(buffer + used, size - used, format, list);
+    va_end(list);
+}
+
+const char *problem_text(const attn_problem *p, char *buffer, size_t size) {
+    snprintf(buffer, size, "%s B%lld H%lld", DTYPE_NAMES[p->dtype], (long long)p->batch,
+             (long long)p->heads_q);
+    if (p->heads_kv != p->heads_q) {
+        append(buffer, size, "/%lld", (long long)p->heads_kv);
+    }
+    if (p->seq_q == p->seq_kv) {
+        append(buffer, size, " S%lld", (long long)p->seq_q);
+    } else {
+        append(buffer, size, " Sq%lld Skv%lld", (long long)p->seq_q, (long long)p->seq_kv);
+    }
+    append(buffer, size, " D%lld", (long long)p->head_dim);
+    if (p->head_dim_v != p->head_dim) {
+        append(buffer, size, "/%lld", (long long)p->head_dim_v);
+    }
+    if (p->causal != ATTN_CAUSAL_NONE) {
+        /* On a square the two diagonals are one. */
+        append(buffer, size, " causal%s%s", p->seq_q == p->seq_kv ? "" : " ",
+               p->seq_q == p->seq_kv ? "" : CAUSAL_NAMES[p->causal]);
+    }
+    if (p->window_left >= 0 || p->window_right >= 0) {
+        append(buffer, size, " window %lld,%lld", (long long)p->window_left,
+               (long long)p->window_right);
+    }
+    if (p->softcap > 0) {
+        append(buffer, size, " softcap %g", (double)p->softcap);
+    }
+    append(buffer, size, "%s%s%s%s%s", p->alibi ? " alibi" : "", p->bias ? " bias" : "",
+           p->mask ? " mask" : "", p->sink ? " sink" : "", p->layout == ATTN_BSHD ? " bshd" : "");
+    return buffer;
+}
+
+void problem_json(struct json *json, const char *key, const attn_problem *p) {
+    json_open(json, key, '{');
+    json_text(json, "dtype", DTYPE_NAMES[p->dtype]);
+    json_int(json, "batch", p->batch);
+    json_int(json, "heads", p->heads_q);
+    json_int(json, "heads_kv", p->heads_kv);
+    json_int(json, "seq_q", p->seq_q);
+    json_int(json, "seq_kv", p->seq_kv);
+    json_int(json, "dim", p->head_dim);
+    json_int(json, "dim_v", p->head_dim_v);
+    json_text(json, "layout", LAYOUT_NAMES[p->layout]);
+    json_real(json, "scale", (double)p->scale);
+    json_text(json, "causal", CAUSAL_NAMES[p->causal]);
+    json_int(json, "window_left", p->window_left);
+    json_int(json, "window_right", p->window_right);
+    json_real(json, "softcap", (double)p->softcap);
+    json_bool(json, "alibi", p->alibi);
+    json_bool(json, "bias", p->bias);
+    if (p->mask) { /* absent where there is none: older records have no such word */
+        json_bool(json, "mask", true);
+    }
+    json_bool(json, "sink", p->sink);
+    json_text(json, "tensor_cores", TENSOR_CORES_NAMES[p->tensor_cores]);
+    json_close(json);
+}

@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * expect.c - see expect.h.
+ */
+#include "check/expect.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/message.h"
+#include "base/output.h"
+
+/* "N:", the number of a buffer or tensor map; what follows is left in *rest. */
+static bool take_arg(const char *text, const struct check_arg *args, size_t count, size_t *arg,
+                     const char **rest, attn_error *why) {
+    char *end;
+    errno = 0;
+    const unsigned long long number = strtoull(text, &end, 10);
+    if (*text < '0' || *text > '9' || *end != ':' || end[1] == '\0' || errno != 0) {
+        return explain(why, "'%s', expected the argument's number, a colon and a file", text);
+    }
+    if (number >= count) {
+        return explain(why, "argument %llu of the %zu that are given", number, count);
+    }
+    if (args[number].kind == CHECK_SCALAR) {
+        return explain(why, "argument %llu is a number, expected a buffer or tensor map", number);
+    }
+    *arg = (size_t)number;
+    *rest = end + 1;
+    return true;
+}
+
+/* ---- expectations ---------------------------------------------------------------------------- */
+
+static bool load_expected(struct check_expect *expect, const struct check_arg *arg,
+                          attn_error *why) {
+    attn_error fault;
+    if (!npy_load_any(expect->path, &expect->array, &fault)) {
+        return explain(why, "%s: %s", expect->path, fault.text);
+    }
+    expect->type = element_of_npy(expect->array.type, arg->type);
+    const size_t there = expect->array.bytes / expect->type->bytes;
+    return there == arg->count || explain(why, "%s: holds %zu elements, expected the %zu of %s",
+                                          expect->path, there, arg->count, arg->label);
+}
+
+bool check_expect_parse(struct check_expect *expect, const char *text, const struct check_arg *args,
+                        size_t count, attn_error *why) {
+    const char *rest = text, *colon;
+    char *end = NULL;
+    *expect = (struct check_expect){0};
+    if (!take_arg(text, args, count, &expect->arg, &rest, why)) {
+        return false;
+    }
+    colon = strrchr(rest, ':');
+    expect->tolerance = colon != NULL ? strtod(colon + 1, &end) : 0;
+    if (colon == NULL || colon == rest || colon[1] <= ' ' || *end != '\0' ||
+        !(expect->tolerance >= 0)) {
+        return explain(why, "'%s', expected N:file.npy:ATOL with an ATOL of 0 or more", text);
+    }
+    expect->path = strndup(rest, (size_t)(colon - rest));
+    if (expect->path == NULL) {
+        return explain(why, "out of memory");
+    }
+    return load_expected(expect, &args[expect->arg], why);
+}
+
+void check_expect_free(struct check_expect *expect) {
+    npy_free(&expect->array);
+    free(expect->path);
+    *expect = (struct check_expect){0};
+}
+
+/* Infinite where either is no number. */
+static long double distance(long double got, long double expected) {
+    if (isnan(got) || isnan(expected)) {
+        return (long double)INFINITY;
+    }
+    return got == expected ? 0 : fabsl(got - expected);
+}
+
+bool check_expect_compare(struct check_expect *expect, const struct check_arg *args, vgpu *gpu,
+                          const char *order, attn_error *why) {
+    const struct check_arg *arg = &args[expect->arg];
+    const unsigned char *expected = expect->array.data;
+    unsigned char *got = malloc(arg->count * arg->type->bytes);
+    if (got == NULL) {
+        return explain(why, "no memory to read %s", arg->label);
+    }
+    if (!check_arg_read(arg, gpu, got, why)) {
+        free(got);
+        return false;
+    }
+    struct check_expect now = *expect;
+    now.order = order;
+    now.wrong = 0;
+    now.off = -1;
+    for (size_t i = 0; i < arg->count; i++) {
+        const long double a = element_value(arg->type, got + i * arg->type->bytes);
+        const long double b = element_value(expect->type, expected + i * expect->type->bytes);
+        const long double off = distance(a, b);
+        now.wrong += isinf(off) || !(off <= (long double)expect->tolerance);
+        if (off > now.off) {
+            now.worst = i;
+            now.got = a;
+            now.expected = b;
+            now.off = off;
+        }
+    }
+    free(got);
+    if (expect->order == NULL || now.wrong > expect->wrong || now.off > expect->off) {
+        *expect = now;
+    }
+    return true;
+}
+
+bool check_expect_met(const struct check_expect *expect) {
+    return expect->order != NULL && expect->wrong == 0 && !expect->unfinished;
+}
+
+void check_expect_print(const struct check_expect *expect) {
+    printf("expect argument %zu: %s: %s", expect->arg, expect->path,
+           check_expect_met(expect) ? "met" : "MISSED");
+    if (expect->unfinished) {
+        printf(", since the kernel did not come to its end");
+    }
+    if (expect->order != NULL) {
+        if (expect->wrong > 0) {
+            printf(" by %zu elements", expect->wrong);
+        }
+        printf("; worst is element %zu: %.9Lg, expected %.9Lg, off by %.3Lg, %g allowed",
+               expect->worst, expect->got, expect->expected, expect->off, expect->tolerance);
+        printf(" (async %s)", expect->order);
+    }
+    printf("\n");
+}
+
+void check_expect_json(const struct check_expect *expect, struct json *json) {
+    json_open(json, NULL, '{');
+    json_int(json, "argument", (int64_t)expect->arg);
+    json_text(json, "file", expect->path);
+    json_real(json, "tolerance", expect->tolerance);
+    json_bool(json, "met", check_expect_met(expect));
+    json_bool(json, "finished", !expect->unfinished);
+    if (expect->order != NULL) {
+        json_int(json, "wrong", (int64_t)expect->wrong);
+        json_int(json, "worst", (int64_t)expect->worst);
+        json_real(json, "got", (double)expect->got);
+        json_real(json, "expected", (double)expect->expected);
+        json_real(json, "off", (double)expect->off);
+        json_text(json, "async", expect->order);
+    }
+    json_close(json);
+}
+
+/* ---- dumps ----------------------------------------------------------------------------------- */
+
+bool check_dump_parse(struct check_dump *dump, const char *text, const struct check_arg *args,
+                      size_t count, attn_error *why) {
+    return take_arg(text, args, count, &dump->arg, &dump->path, why);
+}
+
+static bool write_array(const char *path, const struct npy *array, attn_error *why) {
+    struct output output;
+    attn_error fault;
+    bool good = output_open(&output, path, &fault);
+    if (good && !npy_write(output.file, array)) {
+        good = explain(&fault, "%s", strerror(errno));
+    }
+    good = good && output_finish(&output, &fault) && output_publish(&output, &fault);
+    output_discard(&output);
+    return good || explain(why, "%s: %s", path, fault.text);
+}
+
+bool check_dump_write(const struct check_dump *dump, const struct check_arg *args, vgpu *gpu,
+                      attn_error *why) {
+    const struct check_arg *arg = &args[dump->arg];
+    struct npy array = {.type = arg->type->npy, .dims = arg->dims};
+    memcpy(array.shape, arg->shape, sizeof array.shape);
+    array.bytes = arg->count * arg->type->bytes;
+    array.data = malloc(array.bytes);
+    const bool good = array.data != NULL ? check_arg_read(arg, gpu, array.data, why) &&
+                                               write_array(dump->path, &array, why)
+                                         : explain(why, "no memory to read %s", arg->label);
+    free(array.data);
+    return good;
+}

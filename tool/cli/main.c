@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * main.c - attest: the verbs, the help page, the version.
+ *
+ * Exit codes: 0 done, 1 a check failed, 2 bad usage or input, 3 not run (what was asked for cannot
+ * be done on this machine), 4 invalid (a control of the check failed). With --json, stdout carries
+ * JSON and nothing else.
+ */
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "attn.h"
+#include "base/message.h"
+#include "cli/verbs.h"
+
+struct verb {
+    const char *name, *summary;
+    int (*run)(int argc, char **argv);
+};
+
+static const struct verb VERBS[] = {
+    {"attn", "attention of NumPy files, verified if you like", verb_attn},
+    {"bench", "check a problem's result, then time it", verb_bench},
+    {"plan", "which kernel computes a problem, and why not a better one", verb_plan},
+    {"parity", "prove the kernels of a device against the reference", verb_parity},
+    {"check", "run any CUDA kernel on a virtual GPU and find its bugs", verb_check},
+    {"inspect", "what is inside the compiled kernels, against their budgets", verb_inspect},
+    {"sanitize", "run the kernels under compute-sanitizer", verb_sanitize},
+    {"run", "six stages over every kernel, and one evidence pack", verb_run},
+    {"profile", "what Nsight Compute sees of the kernels while they run", verb_profile},
+    {"verify", "check an evidence pack against the raw observations in it", verb_verify},
+    {"claims", "figures of a Markdown file against the results behind them", verb_claims},
+    {"ledger", "evidence packs over time: compare, ratchet", verb_ledger},
+    {"evolve", "search for a faster kernel, and promote what is proven", verb_evolve},
+    {"report", "an evidence pack, or a ledger of them, as a page to read", verb_report},
+    {"devices", "what this machine can compute on", verb_devices},
+};
+enum { VERB_COUNT = sizeof VERBS / sizeof *VERBS };
+
+static void print_help(void) {
+    printf("attest - computes attention, and proves that it is right.\n\n"
+           "usage: attest VERB [options]\n\n");
+    for (int i = 0; i < VERB_COUNT; i++) {
+        printf("  %-9s %s\n", VERBS[i].name, VERBS[i].summary);
+    }
+    printf("\n"
+           "  attest VERB --help   options and examples of a verb\n"
+           "  attest --version     versions of the program and of its library\n"
+           "\n"
+           "Every verb takes --json. Exit code: 0 done, 1 a check failed, 2 bad usage or input,\n"
+           "3 not run (no such device or tool here), 4 invalid (a check's own control failed).\n"
+           "\n"
+           "examples\n"
+           "  attest attn --q q.npy --k k.npy --v v.npy -o o.npy --causal top-left --verify\n"
+           "  attest bench --batch 1 --heads 32 --heads-kv 8 --seq 1024 --dim 128 --dtype bf16\n");
+}
+
+static void print_version(void) {
+    printf("attest %d.%d.%d, libattn %s\n", ATTN_VERSION_MAJOR, ATTN_VERSION_MINOR,
+           ATTN_VERSION_PATCH, attn_version());
+}
+
+static int run(int argc, char **argv) {
+    if (argc < 2) {
+        return complain("no verb given; attest --help lists them");
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
+        print_help();
+        return EXIT_DONE;
+    }
+    if (strcmp(argv[1], "--version") == 0) {
+        print_version();
+        return EXIT_DONE;
+    }
+    for (int i = 0; i < VERB_COUNT; i++) {
+        if (strcmp(argv[1], VERBS[i].name) == 0) {
+            return VERBS[i].run(argc - 2, argv + 2);
+        }
+    }
+    return complain("unknown verb '%s'; attest --help lists them", argv[1]);
+}
+
+int main(int argc, char **argv) {
+    /* A reader that went away is a write error, and is reported as one. */
+    signal(SIGPIPE, SIG_IGN);
+    const int status = run(argc, argv);
+    const int written = flush_stdout();
+    return status != EXIT_DONE ? status : written;
+}

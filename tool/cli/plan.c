@@ -1,0 +1,308 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * plan.c - `attest plan`: which variant computes a problem, and why the better ones do not.
+ *
+ * Invariant: nothing is chosen here; what is printed is what the library says of its own plan.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "attn_inspect.h"
+#include "base/args.h"
+#include "base/clock.h"
+#include "base/json.h"
+#include "base/message.h"
+#include "cases/shape.h"
+#include "cli/verbs.h"
+#include "device/runner.h"
+
+struct request {
+    struct runner runner;
+    struct sizes sizes;
+    struct semantics semantics;
+    struct extras extras;
+    attn_problem problem; /* resolved */
+    double seconds;       /* that another plan like this one takes */
+    bool all, json;
+};
+
+/* ---- every variant, --all -------------------------------------------------------------------- */
+
+/* What the library says about the index-th variant; false past the last. */
+static bool variant_at(const struct request *request, int32_t index, attn_variant *variant,
+                       bool *applies, attn_error *why) {
+    *variant = (attn_variant){.size = sizeof *variant};
+    if (attn_variant_get(request->runner.context, index, variant, why) != ATTN_OK) {
+        return false;
+    }
+    *applies = attn_variant_check(request->runner.context, variant->name, &request->problem, why) ==
+               ATTN_OK;
+    return true;
+}
+
+static const struct {
+    attn_option bit;
+    const char *name;
+} OPTIONS[] = {
+    {ATTN_OPTION_WINDOW, "window"},       {ATTN_OPTION_SOFTCAP, "softcap"},
+    {ATTN_OPTION_ALIBI, "alibi"},         {ATTN_OPTION_BIAS, "bias"},
+    {ATTN_OPTION_MASK, "mask"},           {ATTN_OPTION_SINK, "sink"},
+    {ATTN_OPTION_PACKED, "packed"},       {ATTN_OPTION_USED_KV, "used_kv"},
+    {ATTN_OPTION_ANY_SCALE, "any_scale"},
+};
+enum { OPTION_COUNT = sizeof OPTIONS / sizeof *OPTIONS };
+
+static bool image_at(const struct request *request, const char *name, int32_t index,
+                     attn_image *image) {
+    *image = (attn_image){.size = sizeof *image};
+    return attn_variant_image(request->runner.context, name, index, image, NULL) == ATTN_OK;
+}
+
+/* "compute_80" is in the library, "compute_80.ptx" in the file beside it. */
+static const char *ending_of(const attn_image *image) {
+    return image->kind == ATTN_IMAGE_PTX ? ".ptx" : "";
+}
+
+/* "; takes window softcap", "; images sm_80 compute_80": what it says of itself. */
+static void print_traits(const struct request *request, const attn_variant *variant) {
+    uint32_t all = 0;
+    for (int i = 0; i < OPTION_COUNT; i++) {
+        all |= (uint32_t)OPTIONS[i].bit;
+    }
+    printf("; takes");
+    for (int i = 0; i < OPTION_COUNT && variant->options != all; i++) {
+        if ((variant->options & (uint32_t)OPTIONS[i].bit) != 0) {
+            printf(" %s", OPTIONS[i].name);
+        }
+    }
+    printf("%s", variant->options == all ? " every option"
+                 : variant->options == 0 ? " no option"
+                                         : "");
+    attn_image image;
+    for (int32_t i = 0; image_at(request, variant->name, i, &image); i++) {
+        printf("%s %s%s", i == 0 ? "; images" : "", image.arch, ending_of(&image));
+    }
+}
+
+static void print_variants(const struct request *request) {
+    attn_variant variant;
+    attn_error why;
+    bool applies;
+    int width = 0;
+    for (int32_t i = 0; variant_at(request, i, &variant, &applies, &why); i++) {
+        const int length = (int)strlen(variant.name);
+        width = length > width ? length : width;
+    }
+    for (int32_t i = 0; variant_at(request, i, &variant, &applies, &why); i++) {
+        printf("  %-*s  %s%s", width, variant.name, applies ? "yes" : "no: ", why.text);
+        print_traits(request, &variant);
+        printf("\n");
+    }
+}
+
+static void traits_json(struct json *json, const struct request *request,
+                        const attn_variant *variant) {
+    attn_image image;
+    json_bool(json, "tensor_cores", variant->tensor_cores);
+    json_open(json, "dtypes", '[');
+    for (int i = 0; DTYPE_NAMES[i] != NULL; i++) {
+        if ((variant->dtypes >> i & 1U) != 0) {
+            json_text(json, NULL, DTYPE_NAMES[i]);
+        }
+    }
+    json_close(json);
+    json_open(json, "options", '[');
+    for (int i = 0; i < OPTION_COUNT; i++) {
+        if ((variant->options & (uint32_t)OPTIONS[i].bit) != 0) {
+            json_text(json, NULL, OPTIONS[i].name);
+        }
+    }
+    json_close(json);
+    json_int(json, "head_dim_max", variant->head_dim_max);
+    json_int(json, "head_dim_multiple", variant->head_dim_multiple);
+    json_int(json, "stages", variant->stages);
+    json_int(json, "warps", variant->warps);
+    json_int(json, "shared_bytes", variant->shared_bytes);
+    json_text(json, "entry", variant->entry);
+    json_open(json, "images", '[');
+    for (int32_t i = 0; image_at(request, variant->name, i, &image); i++) {
+        char name[64];
+        snprintf(name, sizeof name, "%s%s", image.arch, ending_of(&image));
+        json_text(json, NULL, name);
+    }
+    json_close(json);
+}
+
+static void variants_json(struct json *json, const struct request *request) {
+    attn_variant variant;
+    attn_error why;
+    bool applies;
+    json_open(json, "variants", '[');
+    for (int32_t i = 0; variant_at(request, i, &variant, &applies, &why); i++) {
+        json_open(json, NULL, '{');
+        json_text(json, "name", variant.name);
+        json_text(json, "family", variant.family);
+        json_text(json, "arch", variant.arch);
+        json_int(json, "block_q", variant.block_q);
+        json_int(json, "block_kv", variant.block_kv);
+        traits_json(json, request, &variant);
+        json_bool(json, "applies", applies);
+        json_text(json, "reason", applies ? NULL : why.text);
+        json_close(json);
+    }
+    json_close(json);
+}
+
+/* ---- the plan -------------------------------------------------------------------------------- */
+
+static void print_plan(const struct request *request) {
+    const attn_plan *plan = request->runner.plan;
+    char text[256];
+    printf("problem    %s\n", problem_text(&request->problem, text, sizeof text));
+    printf("variant    %s\n", attn_plan_variant(plan));
+    if (attn_plan_tuned(plan) != NULL) {
+        printf("tuned      %s\n", attn_plan_tuned(plan));
+    }
+    printf("workspace  %zu bytes\n", attn_workspace_size(plan));
+    printf("planned    in %.2f us\n", 1e6 * request->seconds);
+    attn_refusal refusal = {.size = sizeof refusal};
+    int width = 0;
+    for (int32_t i = 0; attn_plan_refusal(plan, i, &refusal, NULL) == ATTN_OK; i++) {
+        const int length = (int)strlen(refusal.variant);
+        width = length > width ? length : width;
+    }
+    for (int32_t i = 0; attn_plan_refusal(plan, i, &refusal, NULL) == ATTN_OK; i++) {
+        printf("refused    %-*s  %s\n", width, refusal.variant, refusal.reason);
+    }
+}
+
+/* The plan in one line, whole; null without memory for it. */
+static void line_json(struct json *json, const attn_plan *plan) {
+    const size_t size = attn_plan_print(plan, NULL, 0) + 1;
+    char *line = malloc(size);
+    if (line != NULL) {
+        attn_plan_print(plan, line, size);
+    }
+    json_text(json, "plan", line);
+    free(line);
+}
+
+static void plan_json(const struct request *request) {
+    const attn_plan *plan = request->runner.plan;
+    struct json json = json_begin(stdout);
+    json_open(&json, NULL, '{');
+    json_text(&json, "attn", attn_version());
+    json_text(&json, "device", request->runner.device);
+    line_json(&json, plan);
+    problem_json(&json, "problem", &request->problem);
+    json_real(&json, "flops", attn_problem_flops(&request->problem));
+    json_text(&json, "variant", attn_plan_variant(plan));
+    json_text(&json, "tuned", attn_plan_tuned(plan));
+    json_int(&json, "workspace", (int64_t)attn_workspace_size(plan));
+    json_real(&json, "seconds", request->seconds);
+    json_open(&json, "refusals", '[');
+    attn_refusal refusal = {.size = sizeof refusal};
+    for (int32_t i = 0; attn_plan_refusal(plan, i, &refusal, NULL) == ATTN_OK; i++) {
+        json_open(&json, NULL, '{');
+        json_text(&json, "variant", refusal.variant);
+        json_text(&json, "reason", refusal.reason);
+        json_close(&json);
+    }
+    json_close(&json);
+    if (request->all) {
+        variants_json(&json, request);
+    }
+    json_close(&json);
+}
+
+/* The least of ten means: what is above it is the machine's other work. */
+static double time_plans(const struct request *request) {
+    enum { ROUNDS = 10, PLANS = 100 };
+    double least = 0.0;
+    for (int round = 0; round < ROUNDS; round++) {
+        const double start = clock_seconds();
+        for (int i = 0; i < PLANS; i++) {
+            attn_plan *plan = NULL;
+            attn_plan_create(request->runner.context, &request->problem,
+                             ATTN_BY_NAME(request->runner.variant), &plan, NULL);
+            attn_plan_destroy(plan);
+        }
+        const double mean = (clock_seconds() - start) / PLANS;
+        least = round == 0 || mean < least ? mean : least;
+    }
+    return least;
+}
+
+static int make_plan(struct request *request) {
+    attn_problem problem;
+    attn_error why = {""};
+    attn_problem_init(&problem);
+    sizes_apply(&request->sizes, &problem);
+    semantics_apply(&request->semantics, &problem);
+    extras_apply(&request->extras, &problem);
+    if (attn_problem_resolve(&problem, &request->problem, &why) != ATTN_OK) {
+        return complain("plan: %s", why.text);
+    }
+    if (!runner_open(&request->runner, &why)) {
+        return runner_complain(&request->runner, "plan", &why);
+    }
+    if (!runner_plan(&request->runner, &request->problem, &why)) {
+        if (request->all && !request->json) {
+            print_variants(request);
+        }
+        return complain("plan: %s", why.text);
+    }
+    request->seconds = time_plans(request);
+    if (request->json) {
+        plan_json(request);
+        return EXIT_DONE;
+    }
+    print_plan(request);
+    if (request->all) {
+        printf("\nvariants, the preferred ones first\n");
+        print_variants(request);
+    }
+    return EXIT_DONE;
+}
+
+int verb_plan(int argc, char **argv) {
+    struct request request = {0};
+    struct arg sizes[SIZES_ARGS], semantics[SEMANTICS_ARGS];
+    struct arg extras[EXTRAS_ARGS], runner[RUNNER_ARGS];
+    sizes_args(&request.sizes, sizes);
+    semantics_args(&request.semantics, semantics);
+    extras_args(&request.extras, extras);
+    runner_args(&request.runner, runner);
+    struct arg own[] = {
+        arg_flag("--all", &request.all,
+                 "also every variant: yes, or the first clause that refuses it"),
+        arg_flag("--json", &request.json, "the same as JSON"),
+    };
+    const struct arg_group groups[] = {{"sizes", sizes, SIZES_ARGS},
+                                       {"semantics", semantics, SEMANTICS_ARGS},
+                                       {"more", extras, EXTRAS_ARGS},
+                                       {"execution", runner, RUNNER_ARGS},
+                                       {"output", own, sizeof own / sizeof *own}};
+    const struct command command = {
+        .verb = "plan",
+        .summary = "which kernel computes a problem, and why not a better one",
+        .synopsis = "[options]",
+        .examples =
+            "  attest plan --dtype bf16\n"
+            "  attest plan --seq-q 1 --seq-kv 8192 --heads 32 --heads-kv 8 --dim 128 --all\n"
+            "  attest plan --device cuda --causal top-left --all\n",
+        .groups = groups,
+        .group_count = sizeof groups / sizeof *groups,
+    };
+    const enum args_result parsed = args_parse(&command, argc, argv);
+    if (parsed != ARGS_RUN) {
+        return parsed == ARGS_HELP ? EXIT_DONE : EXIT_BAD_INPUT;
+    }
+    if (!semantics[SEMANTICS_DTYPE].seen && runner_wants_gpu(&request.runner)) {
+        request.semantics.dtype = ATTN_FP16;
+    }
+    const int status = make_plan(&request);
+    runner_close(&request.runner);
+    return status;
+}

@@ -1,0 +1,311 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * nvml.c - see nvml.h. Signatures and numbers are those of nvml.h of CUDA 12.
+ */
+#include "device/nvml.h"
+#include "attn_inspect.h"
+
+#include <dlfcn.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/message.h"
+
+enum { NVML_SUCCESS = 0, CLOCK_SM = 1, CLOCK_MEMORY = 2, TEMPERATURE_GPU = 0, TEXT = 96 };
+static const double PAUSE = 20e-3; /* seconds between two looks */
+
+struct functions {
+    int (*init)(void);
+    int (*shutdown)(void);
+    const char *(*error_text)(int error);
+    int (*count)(unsigned int *count);
+    int (*by_index)(unsigned int index, void **device);
+    int (*by_bus)(const char *bus, void **device);
+    int (*name)(void *device, char *text, unsigned int size);
+    int (*uuid)(void *device, char *text, unsigned int size);
+    int (*driver)(char *text, unsigned int size);
+    int (*clock)(void *device, int which, unsigned int *mhz);
+    int (*power)(void *device, unsigned int *milliwatts);
+    int (*temperature)(void *device, int which, unsigned int *celsius);
+    int (*reasons)(void *device, unsigned long long *mask);
+};
+
+static const struct {
+    const char *name;
+    size_t place;      /* in struct functions */
+    const char *later; /* what newer versions call it; NULL: the same */
+} FUNCTIONS[] = {
+    {"nvmlInit_v2", offsetof(struct functions, init), NULL},
+    {"nvmlShutdown", offsetof(struct functions, shutdown), NULL},
+    {"nvmlErrorString", offsetof(struct functions, error_text), NULL},
+    {"nvmlDeviceGetCount_v2", offsetof(struct functions, count), NULL},
+    {"nvmlDeviceGetHandleByIndex_v2", offsetof(struct functions, by_index), NULL},
+    {"nvmlDeviceGetHandleByPciBusId_v2", offsetof(struct functions, by_bus), NULL},
+    {"nvmlDeviceGetName", offsetof(struct functions, name), NULL},
+    {"nvmlDeviceGetUUID", offsetof(struct functions, uuid), NULL},
+    {"nvmlSystemGetDriverVersion", offsetof(struct functions, driver), NULL},
+    {"nvmlDeviceGetClockInfo", offsetof(struct functions, clock), NULL},
+    {"nvmlDeviceGetPowerUsage", offsetof(struct functions, power), NULL},
+    {"nvmlDeviceGetTemperature", offsetof(struct functions, temperature), NULL},
+    {"nvmlDeviceGetCurrentClocksThrottleReasons", offsetof(struct functions, reasons),
+     "nvmlDeviceGetCurrentClocksEventReasons"},
+};
+
+struct nvml {
+    void *library, *device;
+    bool ready; /* to be shut down */
+    struct functions functions;
+    char name[TEXT], uuid[TEXT], driver[TEXT];
+};
+
+/* ---- open ------------------------------------------------------------------------------------ */
+
+static bool load(struct nvml *nvml, attn_error *why) {
+    const char *path = getenv("ATTN_NVML");
+    path = path != NULL && path[0] != '\0' ? path : "libnvidia-ml.so.1";
+    nvml->library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (nvml->library == NULL) {
+        explain(why, "no NVML: %.300s", dlerror());
+        return false;
+    }
+    for (size_t i = 0; i < sizeof FUNCTIONS / sizeof *FUNCTIONS; i++) {
+        void *function = dlsym(nvml->library, FUNCTIONS[i].name);
+        if (function == NULL && FUNCTIONS[i].later != NULL) {
+            function = dlsym(nvml->library, FUNCTIONS[i].later);
+        }
+        if (function == NULL) {
+            explain(why, "no NVML: %s has no %s", path, FUNCTIONS[i].name);
+            return false;
+        }
+        memcpy((char *)&nvml->functions + FUNCTIONS[i].place, &function, sizeof function);
+    }
+    return true;
+}
+
+static bool succeeded(const struct nvml *nvml, int error, const char *call, attn_error *why) {
+    if (error == NVML_SUCCESS) {
+        return true;
+    }
+    const char *text = nvml->functions.error_text(error);
+    return explain(why, "%s: NVML error %d, %s", call, error, text != NULL ? text : "no text");
+}
+
+/* Its address on the bus, since the two libraries may count GPUs in another order. */
+static bool find_bus(const attn_context *context, const char *device, char *bus, int size) {
+    int (*get)(int *handle, int ordinal) = NULL;
+    int (*bus_of)(char *text, int size, int handle) = NULL;
+    void *found[2] = {NULL, NULL};
+    const char *colon = strchr(device, ':');
+    int handle = 0;
+    if (attn_driver_function(context, "cuDeviceGet", &found[0], NULL) != ATTN_OK ||
+        attn_driver_function(context, "cuDeviceGetPCIBusId", &found[1], NULL) != ATTN_OK) {
+        return false;
+    }
+    memcpy(&get, &found[0], sizeof get);
+    memcpy(&bus_of, &found[1], sizeof bus_of);
+    return get(&handle, colon != NULL ? (int)strtol(colon + 1, NULL, 10) : 0) == 0 &&
+           bus_of(bus, size, handle) == 0;
+}
+
+/* A driver without buses may be no GPU's at all: the virtual one on a machine that has another. */
+static bool has_name(const struct nvml *nvml, const attn_context *context, attn_error *why) {
+    attn_device device = {.size = sizeof device};
+    char name[TEXT] = "";
+    if (attn_device_get(context, &device, why) != ATTN_OK ||
+        !succeeded(nvml, nvml->functions.name(nvml->device, name, TEXT), "nvmlDeviceGetName",
+                   why)) {
+        return false;
+    }
+    return strcmp(name, device.name) == 0 ||
+           explain(why, "NVML's only GPU is a %s, not the %s", name, device.name);
+}
+
+static bool find_device(struct nvml *nvml, const attn_context *context, const char *device,
+                        attn_error *why) {
+    char bus[32] = "";
+    unsigned int count = 0;
+    if (find_bus(context, device, bus, sizeof bus)) {
+        return succeeded(nvml, nvml->functions.by_bus(bus, &nvml->device),
+                         "nvmlDeviceGetHandleByPciBusId", why);
+    }
+    if (!succeeded(nvml, nvml->functions.count(&count), "nvmlDeviceGetCount", why)) {
+        return false;
+    }
+    if (count != 1) {
+        return explain(why, "the driver does not say which of NVML's %u GPUs is %s", count, device);
+    }
+    return succeeded(nvml, nvml->functions.by_index(0, &nvml->device), "nvmlDeviceGetHandleByIndex",
+                     why) &&
+           has_name(nvml, context, why);
+}
+
+struct nvml *nvml_open(const attn_context *context, const char *device, attn_error *why) {
+    struct nvml *nvml = calloc(1, sizeof *nvml);
+    if (nvml == NULL) {
+        explain(why, "out of memory for NVML");
+        return NULL;
+    }
+    nvml->ready = load(nvml, why) && succeeded(nvml, nvml->functions.init(), "nvmlInit", why);
+    if (!nvml->ready || !find_device(nvml, context, device, why)) {
+        nvml_close(nvml);
+        return NULL;
+    }
+    const struct functions *f = &nvml->functions;
+    if (f->name(nvml->device, nvml->name, TEXT) != NVML_SUCCESS) {
+        nvml->name[0] = '\0';
+    }
+    if (f->uuid(nvml->device, nvml->uuid, TEXT) != NVML_SUCCESS) {
+        nvml->uuid[0] = '\0';
+    }
+    if (f->driver(nvml->driver, TEXT) != NVML_SUCCESS) {
+        nvml->driver[0] = '\0';
+    }
+    return nvml;
+}
+
+void nvml_close(struct nvml *nvml) {
+    if (nvml == NULL) {
+        return;
+    }
+    if (nvml->ready) {
+        nvml->functions.shutdown();
+    }
+    if (nvml->library != NULL) {
+        dlclose(nvml->library);
+    }
+    free(nvml);
+}
+
+/* ---- watch ----------------------------------------------------------------------------------- */
+
+static const char *const FIGURE_NAMES[NVML_FIGURES] = {
+    [SM_CLOCK_MHZ] = "sm_clock_mhz",
+    [MEMORY_CLOCK_MHZ] = "memory_clock_mhz",
+    [POWER_WATTS] = "power_watts",
+    [TEMPERATURE_C] = "temperature_c",
+};
+
+/* NaN where it is not told. */
+static double figure(const struct nvml *nvml, enum nvml_figure which) {
+    const struct functions *f = &nvml->functions;
+    unsigned int value = 0;
+    int error = -1;
+    switch (which) {
+    case SM_CLOCK_MHZ: error = f->clock(nvml->device, CLOCK_SM, &value); break;
+    case MEMORY_CLOCK_MHZ: error = f->clock(nvml->device, CLOCK_MEMORY, &value); break;
+    case POWER_WATTS: error = f->power(nvml->device, &value); break;
+    case TEMPERATURE_C: error = f->temperature(nvml->device, TEMPERATURE_GPU, &value); break;
+    case NVML_FIGURES: break;
+    }
+    return error != NVML_SUCCESS ? (double)NAN
+                                 : (which == POWER_WATTS ? 1e-3 : 1.0) * (double)value;
+}
+
+static void look(struct nvml_watch *watch) {
+    for (int i = 0; i < NVML_FIGURES; i++) {
+        const double value = figure(watch->nvml, (enum nvml_figure)i);
+        watch->least[i] = fmin(watch->least[i], value); /* which prefer a number to NaN */
+        watch->most[i] = fmax(watch->most[i], value);
+    }
+    unsigned long long mask = 0;
+    if (watch->nvml->functions.reasons(watch->nvml->device, &mask) == NVML_SUCCESS) {
+        watch->reasons |= mask;
+        watch->reasons_known = true;
+    }
+    watch->looks++;
+    watch->last = clock_seconds();
+}
+
+struct nvml_watch nvml_watch_begin(const struct nvml *nvml) {
+    struct nvml_watch watch = {.nvml = nvml};
+    for (int i = 0; i < NVML_FIGURES; i++) {
+        watch.least[i] = watch.most[i] = (double)NAN;
+    }
+    if (nvml != NULL) {
+        look(&watch);
+    }
+    return watch;
+}
+
+void nvml_watch_look(struct nvml_watch *watch) {
+    if (watch->nvml != NULL && clock_seconds() - watch->last >= PAUSE) {
+        look(watch);
+    }
+}
+
+void nvml_watch_end(struct nvml_watch *watch) {
+    if (watch->nvml != NULL) {
+        look(watch);
+    }
+}
+
+void nvml_watch_join(struct nvml_watch *all, const struct nvml_watch *one) {
+    for (int i = 0; i < NVML_FIGURES; i++) {
+        all->least[i] = fmin(all->least[i], one->least[i]);
+        all->most[i] = fmax(all->most[i], one->most[i]);
+    }
+    all->reasons |= one->reasons;
+    all->reasons_known = all->reasons_known || one->reasons_known;
+    all->looks += one->looks;
+}
+
+/* ---- report ---------------------------------------------------------------------------------- */
+
+const char *nvml_reasons_text(uint64_t reasons, char *buffer, size_t size) {
+    static const char *const NAMES[] = {"idle",
+                                        "application clocks",
+                                        "power cap",
+                                        "hardware slowdown",
+                                        "sync boost",
+                                        "thermal slowdown",
+                                        "hardware thermal slowdown",
+                                        "power brake",
+                                        "display clocks"};
+    enum { COUNT = sizeof NAMES / sizeof *NAMES };
+    size_t length = 0;
+    buffer[0] = '\0';
+    for (size_t i = 0; i < 64 && length < size; i++) {
+        if ((reasons >> i & 1U) != 0) {
+            char unknown[24];
+            snprintf(unknown, sizeof unknown, "reason 2^%zu", i);
+            length += (size_t)snprintf(buffer + length, size - length, "%s%s",
+                                       length > 0 ? ", " : "", i < COUNT ? NAMES[i] : unknown);
+        }
+    }
+    return buffer;
+}
+
+void nvml_values_json(struct json *json, const struct nvml_watch *watch) {
+    char key[48];
+    for (int i = 0; i < NVML_FIGURES; i++) {
+        if (!isnan(watch->least[i])) {
+            snprintf(key, sizeof key, "%s_least", FIGURE_NAMES[i]);
+            json_real(json, key, watch->least[i]);
+            snprintf(key, sizeof key, "%s_most", FIGURE_NAMES[i]);
+            json_real(json, key, watch->most[i]);
+        }
+    }
+    if (watch->reasons_known) {
+        json_int(json, "clock_reasons", (int64_t)watch->reasons);
+    }
+}
+
+void nvml_gpu_json(struct json *json, const struct nvml *nvml) {
+    json_text(json, "name", nvml->name[0] != '\0' ? nvml->name : NULL);
+    json_text(json, "uuid", nvml->uuid[0] != '\0' ? nvml->uuid : NULL);
+    json_text(json, "driver_version", nvml->driver[0] != '\0' ? nvml->driver : NULL);
+}
+
+void nvml_watch_json(struct json *json, const struct nvml_watch *watch) {
+    char text[256];
+    if (watch->nvml != NULL) {
+        json_int(json, "looks", watch->looks);
+        nvml_values_json(json, watch);
+        if (watch->reasons_known) {
+            json_text(json, "clocks_held_by", nvml_reasons_text(watch->reasons, text, sizeof text));
+        }
+    }
+}

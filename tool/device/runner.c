@@ -1,0 +1,303 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * runner.c - see runner.h.
+ */
+#include "device/runner.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/message.h"
+#include "base/progress.h"
+#include "device/alias.h"
+#include "device/kernels.h"
+#include "device/variant_by_name.h"
+
+enum { ALIGNMENT = 64, MIN_SAMPLED_ROWS = 64, MAX_THREADS = 1024, NAME_SIZE = 256 };
+
+void runner_args(struct runner *runner, struct arg args[RUNNER_ARGS]) {
+    *runner = (struct runner){.device = "cpu"};
+    const struct arg table[RUNNER_ARGS] = {
+        arg_text("--device", &runner->device, "D", "as attest devices lists them [cpu]"),
+        arg_text("--driver", &runner->driver, "FILE",
+                 "the CUDA driver [$ATTN_DRIVER, else libcuda.so.1]"),
+        arg_text("--variant", &runner->variant, "V",
+                 "a kernel by name, as attest plan --all lists them [the best one]"),
+        arg_text("--image", &runner->image, "FILE",
+                 "a cubin or PTX to run instead of the code of --variant, under the same entry "
+                 "name"),
+        arg_flag("--ptx", &runner->ptx, "run the PTX of a GPU variant instead of its cubin"),
+        arg_int("--threads", &runner->threads, 1, MAX_THREADS,
+                "CPU threads [what affinity and cgroup allow]"),
+    };
+    memcpy(args, table, sizeof table);
+}
+
+bool runner_wants_gpu(const struct runner *runner) {
+    return strncmp(runner->device, "cuda", 4) == 0 || strcmp(runner->device, "vgpu") == 0;
+}
+
+/* What can be told before anything is opened. */
+static bool check_request(const struct runner *runner, attn_error *why) {
+    const char *option = runner->image != NULL ? "--image" : runner->ptx ? "--ptx" : NULL;
+    if (option == NULL) {
+        return true;
+    }
+    if (!runner_wants_gpu(runner)) {
+        return explain(why, "%s: device = %s, expected a GPU", option, runner->device);
+    }
+    if (runner->image != NULL && runner->ptx) {
+        return explain(why, "--ptx: the code comes from --image %s, expected one of the two",
+                       runner->image);
+    }
+    if (runner->image != NULL && runner->variant == NULL) {
+        return explain(why, "--image %s: no --variant, expected the one whose code it replaces",
+                       runner->image);
+    }
+    return true;
+}
+
+bool runner_open(struct runner *runner, attn_error *why) {
+    if (!check_request(runner, why)) {
+        return false;
+    }
+    if (!device_alias(&runner->device, &runner->driver, why)) {
+        runner->absent = runner->driver == NULL;
+        return false;
+    }
+    attn_options options;
+    attn_options_init(&options);
+    options.device = runner->device;
+    options.driver = runner->driver;
+    options.threads = (int32_t)runner->threads;
+    const attn_status status = attn_open(&options, &runner->context, why);
+    runner->absent = status == ATTN_UNSUPPORTED && runner_wants_gpu(runner);
+    if (status != ATTN_OK) {
+        return false;
+    }
+    if (runner_wants_gpu(runner) && kernels_missing(runner->context, why)) {
+        runner->absent = true;
+        return false;
+    }
+    runner->memory = device_open(runner->context, runner->device, why);
+    if (runner->memory == NULL) {
+        return false;
+    }
+    if (device_is_gpu(runner->memory)) {
+        runner->stream = stream_make(runner->memory, why);
+        return runner->stream != NULL;
+    }
+    return true;
+}
+
+int runner_complain(const struct runner *runner, const char *verb, const attn_error *why) {
+    complain("%s: %s%s", verb, runner->absent ? "not run: " : "", why->text);
+    return runner->absent ? EXIT_NOT_RUN : EXIT_BAD_INPUT;
+}
+
+/* ---- plan ------------------------------------------------------------------------------------ */
+
+static void forget_plan(struct runner *runner) {
+    if (runner->memory != NULL) {
+        device_free(runner->memory, runner->workspace);
+    }
+    runner->workspace = NULL;
+    attn_plan_destroy(runner->plan);
+    runner->plan = NULL;
+}
+
+static attn_status find_ptx(const struct runner *runner, const char *name, attn_image *image,
+                            attn_error *why) {
+    for (int32_t i = 0;; i++) {
+        *image = (attn_image){.size = sizeof *image};
+        const attn_status status = attn_variant_image(runner->context, name, i, image, why);
+        if (status != ATTN_OK || image->kind == ATTN_IMAGE_PTX) {
+            return status;
+        }
+    }
+}
+
+/* Adds `name` with other code under `alias`, unless it was added before. */
+static attn_status add_alias(const struct runner *runner, const char *name, const char *alias,
+                             attn_error *why) {
+    attn_variant variant;
+    if (variant_by_name(runner->context, alias, &variant, NULL)) {
+        return ATTN_OK;
+    }
+    if (!variant_by_name(runner->context, name, &variant, why)) {
+        return ATTN_INVALID;
+    }
+    if (variant.entry == NULL) {
+        variant.entry = name;
+    }
+    variant.name = alias;
+    if (runner->image == NULL) {
+        attn_image image;
+        const attn_status status = find_ptx(runner, name, &image, why);
+        return status != ATTN_OK
+                   ? status
+                   : attn_variant_add(runner->context, &variant, image.data, image.bytes, why);
+    }
+    size_t size = 0;
+    attn_error fault;
+    char *data = file_read(runner->image, &size, &fault);
+    if (data == NULL) {
+        explain(why, "--image %.370s", fault.text);
+        return ATTN_INVALID;
+    }
+    const attn_status status = attn_variant_add(runner->context, &variant, data, size, why);
+    free(data);
+    return status;
+}
+
+/* Of a variant that another kind of device has; else the sentence stays. */
+static void explain_device(const struct runner *runner, const char *name, attn_error *why) {
+    attn_variant variant = {.size = sizeof variant};
+    for (int32_t i = 0; attn_variant_get(NULL, i, &variant, NULL) == ATTN_OK; i++) {
+        if (strcmp(variant.name, name) == 0 &&
+            strncmp(variant.device, runner->device, strlen(variant.device)) != 0) {
+            explain(why, "variant = \"%s\" is for device %s, and --device is %s", name,
+                    variant.device, runner->device);
+        }
+    }
+}
+
+static attn_status plan_for(struct runner *runner, const attn_problem *problem, const char *variant,
+                            attn_error *why) {
+    forget_plan(runner);
+    return attn_plan_create(runner->context, problem, ATTN_BY_NAME(variant), &runner->plan, why);
+}
+
+static attn_status choose(struct runner *runner, const attn_problem *problem, attn_error *why) {
+    if (runner->image == NULL && !runner->ptx) {
+        return plan_for(runner, problem, runner->variant, why);
+    }
+    char name[NAME_SIZE], alias[2 * NAME_SIZE];
+    if (runner->variant == NULL) { /* then it is the best one whose PTX is meant */
+        const attn_status status = plan_for(runner, problem, NULL, why);
+        if (status != ATTN_OK) {
+            return status;
+        }
+    }
+    snprintf(name, sizeof name, "%s",
+             runner->variant != NULL ? runner->variant : attn_plan_variant(runner->plan));
+    const char *file = runner->image != NULL ? runner->image : "ptx";
+    const char *slash = strrchr(file, '/');
+    snprintf(alias, sizeof alias, "%s@%s", name, slash != NULL ? slash + 1 : file);
+    const attn_status status = add_alias(runner, name, alias, why);
+    return status != ATTN_OK ? status : plan_for(runner, problem, alias, why);
+}
+
+bool runner_plan(struct runner *runner, const attn_problem *problem, attn_error *why) {
+    const attn_status status = choose(runner, problem, why);
+    if (status == ATTN_INVALID && runner->variant != NULL) {
+        explain_device(runner, runner->variant, why);
+    }
+    runner->unsupported = status == ATTN_UNSUPPORTED;
+    return status == ATTN_OK;
+}
+
+bool runner_prepare(struct runner *runner, attn_error *why) {
+    const size_t size = attn_workspace_size(runner->plan);
+    if (size > 0) {
+        runner->workspace = device_alloc(runner->memory, size, why);
+        return runner->workspace != NULL &&
+               device_fill(runner->memory, runner->workspace, 0xFF, size, why);
+    }
+    return true;
+}
+
+bool runner_forward_on(const struct runner *runner, const attn_tensors *tensors, void *stream,
+                       attn_error *why) {
+    return attn_forward(runner->plan, tensors, runner->workspace, attn_workspace_size(runner->plan),
+                        stream, why) == ATTN_OK;
+}
+
+bool runner_forward(const struct runner *runner, const attn_tensors *tensors, attn_error *why) {
+    return runner_forward_on(runner, tensors, runner->stream, why);
+}
+
+void runner_close(struct runner *runner) {
+    forget_plan(runner);
+    if (runner->stream != NULL) {
+        stream_free(runner->memory, runner->stream);
+        runner->stream = NULL;
+    }
+    device_close(runner->memory);
+    runner->memory = NULL;
+    attn_close(runner->context);
+    runner->context = NULL;
+}
+
+void *allocate_aligned(size_t bytes) {
+    void *block = NULL;
+    return posix_memalign(&block, ALIGNMENT, bytes > 0 ? bytes : 1) == 0 ? block : NULL;
+}
+
+/* ---- the check ------------------------------------------------------------------------------- */
+
+/* Rows that the reference computes within `budget` operations, counted as if it saw every key. */
+static int64_t affordable_rows(const attn_problem *problem, int64_t total, double budget) {
+    const double row =
+        2.0 * (double)problem->seq_kv * (double)(problem->head_dim + problem->head_dim_v);
+    const double rows = row > 0 ? budget / row : (double)total;
+    if (rows >= (double)total) {
+        return total;
+    }
+    const int64_t least = total < MIN_SAMPLED_ROWS ? total : MIN_SAMPLED_ROWS;
+    return rows > (double)least ? (int64_t)rows : least;
+}
+
+bool runner_verify(const struct runner *runner, const attn_tensors *tensors, uint64_t seed,
+                   double budget, struct verdict *verdict, attn_error *why) {
+    attn_problem planned = {.size = sizeof planned};
+    attn_plan_problem(runner->plan, &planned, NULL);
+    const attn_problem *problem = &planned;
+    const int64_t total = problem->batch * problem->heads_q * problem->seq_q;
+    *verdict = (struct verdict){.comparison.size = sizeof verdict->comparison,
+                                .rows = affordable_rows(problem, total, budget),
+                                .rows_total = total};
+    attn_row *rows = NULL;
+    if (verdict->rows < total) {
+        rows = malloc((size_t)verdict->rows * sizeof *rows);
+        if (rows == NULL) {
+            return explain(why, "out of memory for %lld rows", (long long)verdict->rows);
+        }
+        if (attn_rows_sample(problem, seed, rows, (size_t)verdict->rows, why) != ATTN_OK) {
+            free(rows);
+            return false;
+        }
+    }
+    struct progress progress;
+    progress_start(&progress, "verifying", true);
+    const attn_status status = attn_verify(runner->context, problem, tensors, rows,
+                                           (size_t)verdict->rows, &verdict->comparison, why);
+    progress_stop(&progress);
+    free(rows);
+    return status == ATTN_OK;
+}
+
+const char *verdict_text(const struct verdict *verdict, char *buffer, size_t size) {
+    snprintf(buffer, size, "%lld of %lld rows, error %.2g of %.2g allowed",
+             (long long)verdict->rows, (long long)verdict->rows_total,
+             verdict->comparison.max_error, verdict->comparison.max_allowed);
+    return buffer;
+}
+
+void verdict_json(struct json *json, const char *key, const struct verdict *verdict) {
+    const attn_comparison *c = &verdict->comparison;
+    json_open(json, key, '{');
+    json_bool(json, "pass", c->pass);
+    json_int(json, "rows", verdict->rows);
+    json_int(json, "rows_total", verdict->rows_total);
+    json_real(json, "max_error", c->max_error);
+    json_real(json, "max_allowed", c->max_allowed);
+    json_real(json, "mean_error", c->mean_error);
+    json_real(json, "mean_allowed", c->mean_allowed);
+    json_real(json, "lse_error", c->lse_error);
+    json_int(json, "nans", c->nans);
+    json_int(json, "infs", c->infs);
+    json_close(json);
+}

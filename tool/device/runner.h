@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * runner.h - a device, a plan and its workspace in one hand, for the verbs that compute; and the
+ * check of what they computed.
+ *
+ * Invariant: runner_close may be called at any point, also after a failure, and frees everything.
+ */
+#ifndef ATTEST_DEVICE_RUNNER_H
+#define ATTEST_DEVICE_RUNNER_H
+
+#include "attn_verify.h"
+#include "base/args.h"
+#include "base/json.h"
+#include "device/device.h"
+
+struct runner {
+    attn_context *context;
+    struct device *memory; /* where tensors and workspace live */
+    void *stream;          /* of a GPU: the one that runner_forward computes on */
+    attn_plan *plan;
+    void *workspace;
+    const char *device;  /* as it was asked for */
+    const char *driver;  /* path of the CUDA driver, or NULL */
+    const char *variant; /* asked for, or NULL */
+    const char *image;   /* file with the code to run instead of the variant's, or NULL */
+    bool ptx;            /* run the variant's PTX, not its cubin */
+    int64_t threads;     /* asked for; 0 = what the machine allows */
+    bool absent;         /* runner_open failed because there is no such device */
+    bool unsupported;    /* runner_plan failed because no variant, or not the one, takes it */
+};
+enum { RUNNER_ARGS = 6 };
+
+/* Empties the runner and fills a table with --device, --driver, --variant, --image, --ptx and
+ * --threads. */
+void runner_args(struct runner *runner, struct arg args[RUNNER_ARGS]);
+
+/* True if a GPU was asked for. */
+bool runner_wants_gpu(const struct runner *runner);
+
+/* Opens the device. On a GPU its context becomes current in this thread. */
+bool runner_open(struct runner *runner, attn_error *why);
+
+/* Complains "VERB: why"; the exit code: EXIT_NOT_RUN where the device is absent, else
+ * EXIT_BAD_INPUT. */
+int runner_complain(const struct runner *runner, const char *verb, const attn_error *why);
+
+/* Chooses the variant. The runner may have had another plan before. With --image or --ptx the plan
+ * runs that code, under the name "VARIANT@FILE" or "VARIANT@ptx". */
+bool runner_plan(struct runner *runner, const attn_problem *problem, attn_error *why);
+
+/* Gives the plan its workspace. */
+bool runner_prepare(struct runner *runner, attn_error *why);
+
+/* Computes on the runner's stream; on a GPU asynchronous. */
+bool runner_forward(const struct runner *runner, const attn_tensors *tensors, attn_error *why);
+
+/* The same on another stream. The workspace allows one call in flight. */
+bool runner_forward_on(const struct runner *runner, const attn_tensors *tensors, void *stream,
+                       attn_error *why);
+
+void runner_close(struct runner *runner);
+
+/* A block in which every vector unit likes to read, or NULL; give it to free(). */
+void *allocate_aligned(size_t bytes);
+
+/* ---- the check ------------------------------------------------------------------------------- */
+
+struct verdict {
+    attn_comparison comparison;
+    int64_t rows, rows_total; /* compared, and there */
+};
+
+/* Compares O (and the LSE, where tensors has one), in the host's memory, with the reference: on all
+ * rows where `budget` operations suffice for them, else on a sample of at least 64, chosen by
+ * `seed`. False where it could not be done: that is no verdict. */
+bool runner_verify(const struct runner *runner, const attn_tensors *tensors, uint64_t seed,
+                   double budget, struct verdict *verdict, attn_error *why);
+
+/* "64 of 8192 rows, error 6e-07 of 2e-06 allowed"; returns the buffer. */
+const char *verdict_text(const struct verdict *verdict, char *buffer, size_t size);
+
+void verdict_json(struct json *json, const char *key, const struct verdict *verdict);
+
+#endif /* ATTEST_DEVICE_RUNNER_H */

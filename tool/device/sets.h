@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * sets.h - the tensors of a benchmark: several sets of random inputs, so that no call finds
+ * its own where the last one left them, each with its outputs and what those must be.
+ *
+ * On a GPU the host keeps the tensors of one set at a time: those that are being compared.
+ *
+ * Invariant: outputs are poisoned with NaN before they are computed and compared bit for bit with a
+ * result that was checked, so that a call that writes nothing, or something else, shows.
+ */
+#ifndef ATTEST_DEVICE_SETS_H
+#define ATTEST_DEVICE_SETS_H
+
+#include "base/random.h"
+#include "device/cache.h"
+#include "device/runner.h"
+
+enum { MAX_SETS = 8, SET_BLOCKS = 7 }; /* of each set Q, K, V, O, LSE, and O, LSE as expected */
+
+struct bench_sets {
+    const struct runner *runner;
+    struct cache *cache;
+    const attn_problem *problem; /* resolved */
+    bool lse;
+    int count;
+    double set_bytes;
+    attn_tensors tensors[MAX_SETS];               /* in the device's memory */
+    void *expected_o[MAX_SETS];                   /* likewise; as it was when it was compared */
+    void *expected_lse[MAX_SETS];                 /* NULL without an LSE */
+    void *differing;                              /* GPU: 64 bits that count differing words */
+    int64_t differing_here;                       /* CPU: the same */
+    attn_tensors host;                            /* of the set at hand; a CPU computes in them */
+    void *host_blocks[MAX_SETS * SET_BLOCKS + 3]; /* everything to be freed; the options', too */
+    void *device_blocks[MAX_SETS * SET_BLOCKS + 4];
+    int host_count, device_count;
+    void *inputs[3];                             /* the host's Q, K and V */
+    int64_t input_counts[3], o_count, lse_count; /* elements */
+    struct random random;
+};
+
+/* Chooses how many sets, `most` at most, and whether there is memory for them. */
+bool sets_plan(struct bench_sets *sets, int most, attn_error *why);
+
+/* What all sets share; then a set, with random inputs. The plan's workspace is there already. */
+bool sets_share(struct bench_sets *sets, attn_error *why);
+bool sets_make(struct bench_sets *sets, int set, attn_error *why);
+void sets_free(struct bench_sets *sets);
+
+/* On a GPU asynchronous on the stream. */
+bool sets_poison(struct bench_sets *sets, int set, void *stream, attn_error *why);
+
+/* Brings the outputs of a set to the host's tensors, and waits for them. */
+bool sets_fetch(struct bench_sets *sets, int set, attn_error *why);
+
+/* The outputs in the host's tensors are those that the set must have from now on. */
+bool sets_expect(struct bench_sets *sets, int set, attn_error *why);
+
+/* Counts the words in which the outputs are others: asynchronous on a GPU. */
+bool sets_compare(struct bench_sets *sets, int set, void *stream, attn_error *why);
+
+/* How many have been counted since the last time; below 0 on failure. Waits. */
+int64_t sets_differing(struct bench_sets *sets, attn_error *why);
+
+/* Words of the outputs of a set. */
+int64_t sets_words(const struct bench_sets *sets);
+
+/* Of the outputs in the host's tensors: a hash, and how many elements of O are NaN. */
+uint64_t sets_fingerprint(const struct bench_sets *sets);
+int64_t sets_nans(const struct bench_sets *sets);
+
+/* How many sets, at least one, stay in the cache together. */
+int sets_that_stay(const struct bench_sets *sets);
+
+#endif /* ATTEST_DEVICE_SETS_H */

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * vgpu_findings.h - what the virtual GPU found while it was the driver of a context, and the orders
+ * in which its asynchronous operations complete.
+ *
+ * Invariant: on any other driver there are no findings and one order, so that callers need not ask.
+ */
+#ifndef ATTEST_DEVICE_VGPU_FINDINGS_H
+#define ATTEST_DEVICE_VGPU_FINDINGS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "attn.h"
+
+enum { ASYNC_ORDERS = 4 };
+
+struct async_orders {
+    size_t count;
+    struct {
+        int order; /* enum vgpu_async */
+        uint64_t seed;
+    } list[ASYNC_ORDERS];
+};
+
+/* "eager", "fifo", "lifo", "random[:SEED]" or "all", which is these four. */
+bool async_orders_parse(const char *text, struct async_orders *orders, attn_error *why);
+const char *async_order_name(int order);
+
+/* True if the virtual GPU is the context's driver. */
+bool vgpu_drives(attn_context *context);
+
+/* Sets the index-th order for the launches that follow. Nothing may be running. */
+void vgpu_driver_order(const struct async_orders *orders, size_t index);
+
+/* Forgets what was found so far. */
+void vgpu_driver_forget(void);
+
+/* False: errors were found, and `text` is the first of them, with its line and how many more. */
+bool vgpu_driver_clean(char *text, size_t size);
+
+#endif /* ATTEST_DEVICE_VGPU_FINDINGS_H */

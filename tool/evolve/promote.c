@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * promote.c - a proven winner as a line of src/kernels/tuned.def.
+ *
+ * The line's class is the targets' head dimension and mask, as many query rows for each
+ * multiprocessor as the largest of them has, and any number of keys. It goes in front of the first
+ * line that chose for one of the targets until today: lines above it keep what they had.
+ *
+ * Invariant: tuned.def is the only file that is written, and only with a variant that variants.def
+ * declares, for both dtypes.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/message.h"
+#include "cases/shape.h"
+#include "evolve/evolve.h"
+
+enum { PATH_SIZE = 4096, RUN_DIGITS = 16 };
+
+static double rows_most(const struct search *s) {
+    double most = 0;
+    for (int i = 0; i < s->targets.count; i++) {
+        const attn_problem *p = &s->targets.problems[i];
+        most = fmax(most, (double)p->batch * (double)p->heads_q * (double)p->seq_q);
+    }
+    return ceil(most / s->units);
+}
+
+static long long queries_most(const struct search *s) {
+    long long most = 0;
+    for (int i = 0; i < s->targets.count; i++) {
+        const long long queries = s->targets.problems[i].seq_q;
+        most = queries > most ? queries : most;
+    }
+    return most;
+}
+
+bool promote_line(const struct search *s, const char *run, char *line, size_t size,
+                  attn_error *why) {
+    if (s->winner < 0 || !s->proven || s->refuted) {
+        return explain(why, "%s", s->decision);
+    }
+    const struct candidate *c = s->candidates[s->winner];
+    const struct family *family = &s->space.families[c->family];
+    const int *v = c->knobs.value;
+    if (family->head_dim == 0) {
+        return explain(why,
+                       "tuned.def is for GPUs; in variants.def %s would have blocks of %d x %d",
+                       family->name, v[KNOB_BLOCK_Q], v[KNOB_BLOCK_KV]);
+    }
+    if (c->source[0] != '\0' || !knobs_are_plain(&c->knobs)) {
+        return explain(why, "%s is a change of the source, which no line can name", c->name);
+    }
+    /* it was measured on this GPU and is for no other: sm_90a is Hopper alone */
+    const char *arch = strcmp(s->space.arch, "sm_90") == 0 ? "sm_90a" : family->arch;
+    snprintf(
+        line, size, "TUNED(%s, %s, %d, %d, %lld, %.0f, 0, %d, %d, %d, %d, \"evolve-%.*s.json\")",
+        family->kernel, arch, family->head_dim, s->targets.problems[0].causal != ATTN_CAUSAL_NONE,
+        queries_most(s), rows_most(s), v[KNOB_BLOCK_Q], v[KNOB_BLOCK_KV], v[KNOB_WARPS],
+        v[KNOB_STAGES], (int)RUN_DIGITS, run);
+    return true;
+}
+
+/* ---- the file -------------------------------------------------------------------------------- */
+
+static char *read_def(const char *tree, const char *name, char *path, attn_error *why) {
+    size_t bytes = 0;
+    snprintf(path, PATH_SIZE, "%s/src/kernels/%s", tree, name);
+    return file_read(path, &bytes, why);
+}
+
+/* Whether variants.def has the winner for both dtypes. */
+static bool is_declared(const struct search *s, const char *tree, attn_error *why) {
+    const struct candidate *c = s->candidates[s->winner];
+    const struct family *family = &s->space.families[c->family];
+    const int *v = c->knobs.value;
+    char path[PATH_SIZE], line[160];
+    char *text = read_def(tree, "variants.def", path, why);
+    bool good = text != NULL;
+    for (int dtype = ATTN_FP16; dtype <= ATTN_BF16 && good; dtype++) {
+        snprintf(line, sizeof line, "CUDA_VARIANT(%s, %s, %s, %d, %d, %d, %d, %d)", family->kernel,
+                 family->arch, DTYPE_NAMES[dtype], family->head_dim, v[KNOB_BLOCK_Q],
+                 v[KNOB_BLOCK_KV], v[KNOB_WARPS], v[KNOB_STAGES]);
+        good = strstr(text, line) != NULL ||
+               explain(why, "%s does not declare the winner: first add %s (and its budget)", path,
+                       line);
+    }
+    free(text);
+    return good;
+}
+
+/* Whether it is the line TUNED(family, arch, dim, causal, queries, rows, keys, ...) that chose
+ * `variant` for the problem today. */
+static bool chose(const char *line, const char *variant, const attn_problem *p, int units) {
+    char family[32], arch[16], name[EVOLVE_NAME];
+    int dim = 0, causal = 0, queries = 0, rows = 0, keys = 0; /* the class */
+    int bq = 0, bkv = 0, warps = 0, stages = 0;
+    if (sscanf(line, "TUNED(%31[a-z0-9_], %15[a-z0-9_], %d, %d, %d, %d, %d, %d, %d, %d, %d", family,
+               arch, &dim, &causal, &queries, &rows, &keys, &bq, &bkv, &warps, &stages) != 11) {
+        return false;
+    }
+    snprintf(name, sizeof name, "%s_%s_d%d_%dx%d_w%d_s%d", family, DTYPE_NAMES[p->dtype], dim, bq,
+             bkv, warps, stages);
+    const double heads = (double)p->batch * (double)p->heads_q;
+    const double most = (double)abs(rows) * units; /* below 0 it counts blocks */
+    const double all = heads * (rows < 0 ? ceil((double)p->seq_q / bq) : (double)p->seq_q);
+    return strcmp(name, variant) == 0 &&
+           (causal < 0 || causal == (p->causal != ATTN_CAUSAL_NONE)) &&
+           (queries == 0 || p->seq_q <= queries) && (rows == 0 || all <= most) &&
+           (keys == 0 || p->seq_kv <= keys);
+}
+
+/* Where the new line goes: in front of the first that chose for a target, else at the end. */
+static size_t place_in(const struct search *s, const char *text) {
+    for (const char *line = text; *line != '\0';) {
+        for (int i = 0; i < s->targets.count; i++) {
+            if (chose(line, s->baselines[i], &s->targets.problems[i], s->units)) {
+                return (size_t)(line - text);
+            }
+        }
+        line += strcspn(line, "\n");
+        line += *line == '\n';
+    }
+    return strlen(text);
+}
+
+bool promote_write(const struct search *s, const struct journal *journal, const char *tree,
+                   attn_error *why) {
+    char line[256], path[PATH_SIZE];
+    if (!promote_line(s, journal->last, line, sizeof line, why) || !is_declared(s, tree, why)) {
+        return false;
+    }
+    char *text = read_def(tree, "tuned.def", path, why), *changed = NULL;
+    if (text == NULL) {
+        return false;
+    }
+    if (strstr(text, line) != NULL) {
+        free(text);
+        return explain(why, "%s has that line already", path);
+    }
+    const size_t place = place_in(s, text);
+    const int length = asprintf(&changed, "%.*s%s\n%s", (int)place, text, line, text + place);
+    const bool good = length >= 0 ? write_file(path, changed, (size_t)length, why)
+                                  : explain(why, "out of memory");
+    free(length >= 0 ? changed : NULL);
+    free(text);
+    return good;
+}

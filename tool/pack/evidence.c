@@ -1,0 +1,463 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * evidence.c - see evidence.h. Units are matched with the slots of the plan (stage, device,
+ * variant); a slot's verdict is that of its one unit, a row's that of its slots.
+ */
+#include "pack/evidence.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/message.h"
+#include "pack/plan.h"
+#include "pack/row.h"
+
+struct unit {
+    const char *name; /* in names */
+    struct json_value *value;
+    const struct json_value *row, *subject; /* of the plan; NULL: not asked for */
+    bool fresh;                             /* of the plan's build, image, seed and version */
+};
+
+struct work {
+    const struct pack *pack;
+    struct evidence *evidence;
+    struct pack_names names, artifacts;
+    struct unit *units;
+    const struct json_value **together; /* room for all of them */
+};
+
+/* CPUs have no image: null is the same as null. */
+static bool same_image(const struct json_value *a, const struct json_value *b) {
+    const bool both_null = a != NULL && b != NULL && a->kind == JSON_NULL && b->kind == JSON_NULL;
+    return both_null || json_same_text(a, b);
+}
+
+static const struct json_value *plan_rows(const struct pack *pack) {
+    return json_at(pack->plan, "rows");
+}
+
+/* ---- units ----------------------------------------------------------------------------------- */
+
+static const struct json_value *find_row(const struct pack *pack, const struct json_value *unit) {
+    const struct json_value *rows = plan_rows(pack);
+    for (size_t i = 0; i < json_count_of(rows); i++) {
+        const struct json_value *row = &rows->as.list.items[i];
+        if (json_same_text(json_at(row, "stage"), json_at(unit, "stage")) &&
+            json_same_text(json_at(row, "device"), json_at(unit, "device"))) {
+            return row;
+        }
+    }
+    return NULL;
+}
+
+static const struct json_value *find_subject(const struct json_value *row,
+                                             const struct json_value *unit) {
+    const struct json_value *subjects = json_at(row, "subjects");
+    for (size_t i = 0; i < json_count_of(subjects); i++) {
+        if (json_same_text(json_at(&subjects->as.list.items[i], "variant"),
+                           json_at(unit, "variant"))) {
+            return &subjects->as.list.items[i];
+        }
+    }
+    return NULL;
+}
+
+static bool read_unit(struct work *work, size_t index, attn_error *why) {
+    struct unit *unit = &work->units[index];
+    const struct json_value *plan = work->pack->plan;
+    unit->name = work->names.names[index];
+    unit->value = pack_read_unit(work->pack, unit->name, why);
+    if (unit->value == NULL) {
+        return false;
+    }
+    const char *schema = json_text_of(json_at(unit->value, "schema"));
+    if (schema == NULL || strcmp(schema, PACK_UNIT_SCHEMA) != 0) {
+        return explain(why, "units/%s.json: schema %.60s, expected " PACK_UNIT_SCHEMA, unit->name,
+                       schema != NULL ? schema : "is absent");
+    }
+    unit->row = find_row(work->pack, unit->value);
+    unit->subject = find_subject(unit->row, unit->value);
+    unit->fresh = json_same_text(json_at(unit->value, "tool"), json_at(plan, "tool")) &&
+                  json_same_text(json_at(unit->value, "library"), json_at(plan, "library")) &&
+                  json_same_text(json_at(unit->value, "seed"), json_at(plan, "seed")) &&
+                  (unit->subject == NULL ||
+                   same_image(json_at(unit->value, "image"), json_at(unit->subject, "image")));
+    work->evidence->stale_count += !unit->fresh;
+    return true;
+}
+
+static bool read_units(struct work *work, attn_error *why) {
+    work->units = calloc(work->names.count + 1, sizeof *work->units);
+    work->together = calloc(work->names.count + 1, sizeof(void *));
+    if (work->units == NULL || work->together == NULL) {
+        return explain(why, "out of memory");
+    }
+    for (size_t i = 0; i < work->names.count; i++) {
+        if (!read_unit(work, i, why)) {
+            return false;
+        }
+    }
+    work->evidence->unit_count = work->names.count;
+    return true;
+}
+
+/* Each has its hash, whether a unit names it or not: a run may be killed between the two. */
+static bool read_artifacts(struct work *work, attn_error *why) {
+    for (size_t i = 0; i < work->artifacts.count; i++) {
+        size_t bytes = 0;
+        char *data = pack_read(work->pack, PACK_ARTIFACTS, work->artifacts.names[i], &bytes, why);
+        if (data == NULL) {
+            return false;
+        }
+        free(data);
+    }
+    return true;
+}
+
+/* ---- slots and rows, judged and written ------------------------------------------------------ */
+
+/* The one unit that counts; NULL: none, or (judged) more than one. */
+static const struct unit *unit_of(const struct work *work, const struct json_value *subject,
+                                  struct judgement *judgement) {
+    const struct unit *found = NULL;
+    size_t fresh = 0, stale = 0;
+    for (size_t i = 0; i < work->names.count; i++) {
+        const struct unit *unit = &work->units[i];
+        if (unit->subject == subject) {
+            found = unit->fresh ? unit : found;
+            fresh += unit->fresh;
+            stale += !unit->fresh;
+        }
+    }
+    if (fresh == 1) {
+        return found;
+    }
+    if (fresh > 1) {
+        judge(judgement, GATE_INVALID, "%zu units of the same, expected one", fresh);
+    } else if (stale > 0) {
+        judge(judgement, GATE_STALE, "observed with another build, image, seed or version");
+    } else {
+        judge(judgement, GATE_NOT_RUN, "the run stopped before it, or an earlier stage failed");
+    }
+    return NULL;
+}
+
+static void judgement_json(struct json *json, const struct judgement *judgement) {
+    json_text(json, "verdict", GATE_NAMES[judgement->gate]);
+    json_text(json, "reason", judgement->gate == GATE_PASS ? NULL : judgement->reason);
+}
+
+/* Children that shared the device: each second of theirs was one of all of them. */
+static double lanes_of(const struct unit *unit) {
+    const int64_t lanes = unit != NULL ? json_int_of(json_at(unit->value, "lanes"), 1) : 1;
+    return lanes > 1 ? (double)lanes : 1.0;
+}
+
+static void add_slot(const struct work *work, const struct json_value *row,
+                     const struct json_value *subject, struct evidence_row *out,
+                     struct json *json) {
+    struct judgement judgement = {.gate = GATE_PASS};
+    const char *variant = json_text_of(json_at(subject, "variant"));
+    const struct unit *unit = unit_of(work, subject, &judgement);
+    if (unit != NULL) {
+        judgement = judge_unit(work->pack, row, unit->value);
+    }
+    const double seconds = unit != NULL ? json_number_of(json_at(unit->value, "seconds")) : 0.0;
+    json_open(json, NULL, '{');
+    json_text(json, "variant", variant);
+    json_text(json, "image", json_text_of(json_at(subject, "image")));
+    json_text(json, "unit", unit != NULL ? unit->name : NULL);
+    json_real(json, "seconds", seconds);
+    judgement_json(json, &judgement);
+    if (unit != NULL && judgement.gate == GATE_PASS && out->stage == BENCH) {
+        timings_json(json, unit->value);
+    }
+    json_close(json);
+    out->subjects++;
+    out->passed += judgement.gate == GATE_PASS;
+    out->seconds += seconds >= 0 ? seconds / lanes_of(unit) : 0.0;
+    judge(&out->judgement, judgement.gate, "%.80s: %.160s", variant, judgement.reason);
+}
+
+/* The units that count, of a row or (NULL) of all, into `together`; how many. */
+static size_t gather(const struct work *work, const struct json_value *row) {
+    size_t count = 0;
+    for (size_t i = 0; i < work->names.count; i++) {
+        const struct unit *unit = &work->units[i];
+        if (unit->fresh && unit->subject != NULL && (row == NULL || unit->row == row)) {
+            work->together[count++] = unit->value;
+        }
+    }
+    return count;
+}
+
+static void add_row(const struct work *work, const struct json_value *row, struct evidence_row *out,
+                    struct json *json) {
+    const struct json_value *subjects = json_at(row, "subjects");
+    *out = (struct evidence_row){
+        .stage = stage_of(json_text_of(json_at(row, "stage"))),
+        .device = json_text_of(json_at(row, "device")),
+        .absent = json_text_of(json_at(row, "absent")),
+        .judgement.gate = GATE_PASS,
+    };
+    json_open(json, NULL, '{');
+    json_open(json, "subjects", '[');
+    for (size_t i = 0; out->absent == NULL && i < json_count_of(subjects); i++) {
+        add_slot(work, row, &subjects->as.list.items[i], out, json);
+    }
+    json_close(json);
+    if (out->absent != NULL) {
+        judge(&out->judgement, GATE_NOT_RUN, "%.200s", out->absent);
+    } else if (out->subjects == 0) {
+        judge(&out->judgement, GATE_NOT_RUN, "no variant was asked for");
+    }
+    for (size_t i = 0; out->absent != NULL && i < work->names.count; i++) {
+        if (work->units[i].row == row && work->units[i].fresh) {
+            judge(&out->judgement, GATE_INVALID, "absent, and yet there is a unit of it");
+        }
+    }
+    judge_row(work->pack, work->together, gather(work, row), &out->judgement);
+    json_text(json, "stage", STAGE_NAMES[out->stage]);
+    json_text(json, "device", out->device);
+    json_real(json, "seconds", out->seconds);
+    judgement_json(json, &out->judgement);
+    json_close(json);
+}
+
+/* A unit of this very run that the plan does not ask for: then the plan was cut. */
+static void judge_orphans(const struct work *work, struct judgement *judgement) {
+    for (size_t i = 0; i < work->names.count; i++) {
+        if (work->units[i].fresh && work->units[i].subject == NULL) {
+            judge(judgement, GATE_INVALID, "unit %.12s is of nothing that the plan asks for",
+                  work->units[i].name);
+        }
+    }
+}
+
+/* Absent rows of a quick run are listed as partial, but for those that were asked for by name. */
+static bool excused(const struct work *work, size_t index) {
+    const struct evidence_row *row = &work->evidence->rows[index];
+    return row->absent != NULL && row->judgement.gate == GATE_NOT_RUN &&
+           !plan_is_full(work->pack->plan) && !plan_asks_for(work->pack->plan, index);
+}
+
+/* A quick run asked only for what the machine has: what it has not makes it partial, no worse. */
+static void judge_whole(const struct work *work, struct json *json) {
+    struct evidence *evidence = work->evidence;
+    struct judgement *whole = &evidence->judgement;
+    size_t counted = 0;
+    *whole = (struct judgement){.gate = GATE_PASS};
+    json_open(json, "partial", '[');
+    for (size_t i = 0; i < evidence->row_count; i++) {
+        const struct evidence_row *row = &evidence->rows[i];
+        char text[320];
+        snprintf(text, sizeof text, "%s on %s: %.220s", STAGE_NAMES[row->stage], row->device,
+                 row->judgement.reason);
+        if (excused(work, i)) {
+            json_text(json, NULL, text);
+            evidence->partial = true;
+            continue;
+        }
+        counted++;
+        judge(whole, row->judgement.gate, "%.255s", text);
+    }
+    evidence->partial |= plan_judge(work->pack->plan, json, whole);
+    json_close(json);
+    if (counted == 0) {
+        judge(whole, GATE_NOT_RUN, "nothing ran");
+    }
+    judge_orphans(work, whole);
+    judge_repeated_samples(work->together, gather(work, NULL), whole);
+}
+
+/* ---- the texts ------------------------------------------------------------------------------- */
+
+static void names_json(struct json *json, const char *key, const struct pack_names *names) {
+    json_open(json, key, '[');
+    for (size_t i = 0; i < names->count; i++) {
+        json_text(json, NULL, names->names[i]);
+    }
+    json_close(json);
+}
+
+static void cost_json(struct json *json, const struct work *work) {
+    struct evidence *evidence = work->evidence;
+    evidence->gpu_seconds = 0.0;
+    for (size_t i = 0; i < evidence->row_count; i++) {
+        const struct evidence_row *row = &evidence->rows[i];
+        evidence->gpu_seconds += names_gpu(row->device) ? row->seconds : 0.0;
+    }
+    evidence->gpu_price = evidence->gpu_seconds / 3600.0 *
+                          json_number_of(json_at(work->pack->plan, "gpu_hour_price"));
+    json_real(json, "gpu_seconds", evidence->gpu_seconds);
+    json_real(json, "gpu_price", evidence->gpu_price);
+}
+
+static void write_evidence(struct json *json, struct work *work) {
+    const struct json_value *plan = work->pack->plan, *rows = plan_rows(work->pack);
+    struct evidence *evidence = work->evidence;
+    static const char *const COPIED[] = {"tool", "library", "mode", "seed", "commit"};
+    json_open(json, NULL, '{');
+    json_text(json, "schema", PACK_SCHEMA);
+    json_text(json, "plan", work->pack->plan_hash);
+    json_text(json, "root", evidence->root);
+    for (size_t i = 0; i < sizeof COPIED / sizeof *COPIED; i++) {
+        json_text(json, COPIED[i], json_text_of(json_at(plan, COPIED[i])));
+    }
+    json_open(json, "rows", '[');
+    for (; evidence->row_count < json_count_of(rows); evidence->row_count++) {
+        add_row(work, &rows->as.list.items[evidence->row_count],
+                &evidence->rows[evidence->row_count], json);
+    }
+    json_close(json);
+    judge_whole(work, json);
+    judgement_json(json, &evidence->judgement);
+    cost_json(json, work);
+    json_open(json, "stale", '[');
+    for (size_t i = 0; i < work->names.count; i++) {
+        if (!work->units[i].fresh) {
+            json_text(json, NULL, work->units[i].name);
+        }
+    }
+    json_close(json);
+    names_json(json, "units", &work->names);
+    names_json(json, "artifacts", &work->artifacts);
+    json_close(json);
+}
+
+static void resource_json(struct json *json, const char *name, const char *hash) {
+    json_open(json, NULL, '{');
+    json_text(json, "name", name);
+    json_open(json, "digest", '{');
+    json_text(json, "sha256", hash);
+    json_close(json);
+    json_close(json);
+}
+
+static void tests_json(struct json *json, const char *key, const struct evidence *evidence,
+                       bool passed, bool failed) {
+    json_open(json, key, '[');
+    for (size_t i = 0; i < evidence->row_count; i++) {
+        const struct evidence_row *row = &evidence->rows[i];
+        const enum gate gate = row->judgement.gate;
+        if ((gate == GATE_PASS) == passed &&
+            (gate == GATE_FAIL || gate == GATE_INVALID) == failed) {
+            char text[160];
+            snprintf(text, sizeof text, "%s on %.120s", STAGE_NAMES[row->stage], row->device);
+            json_text(json, NULL, text);
+        }
+    }
+    json_close(json);
+}
+
+/* in-toto Statement v1 with the predicate test-result v0.1. */
+static void write_statement(struct json *json, struct work *work) {
+    const struct evidence *evidence = work->evidence;
+    const struct json_value *plan = work->pack->plan;
+    const enum gate gate = evidence->judgement.gate;
+    json_open(json, NULL, '{');
+    json_text(json, "_type", "https://in-toto.io/Statement/v1");
+    json_open(json, "subject", '[');
+    resource_json(json, "libattn", json_text_of(json_at(plan, "library")));
+    json_close(json);
+    json_text(json, "predicateType", "https://in-toto.io/attestation/test-result/v0.1");
+    json_open(json, "predicate", '{');
+    json_text(json, "result",
+              gate == GATE_PASS && !evidence->partial     ? "PASSED"
+              : gate == GATE_FAIL || gate == GATE_INVALID ? "FAILED"
+                                                          : "WARNED");
+    json_open(json, "configuration", '[');
+    resource_json(json, "plan.json", work->pack->plan_hash);
+    resource_json(json, "root", evidence->root);
+    json_close(json);
+    tests_json(json, "passedTests", evidence, true, false);
+    tests_json(json, "warnedTests", evidence, false, false);
+    tests_json(json, "failedTests", evidence, false, true);
+    json_close(json);
+    json_close(json);
+}
+
+/* What `write` writes, in canonical form, for free(). */
+static char *text_of(void (*write)(struct json *, struct work *), struct work *work, size_t *bytes,
+                     attn_error *why) {
+    char *draft = NULL, *text = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&draft, &size);
+    if (out == NULL) {
+        explain(why, "out of memory");
+        return NULL;
+    }
+    struct json json = json_begin(out);
+    write(&json, work);
+    const bool lost = ferror(out) != 0;
+    if (fclose(out) != 0 || lost) {
+        explain(why, "out of memory");
+    } else {
+        struct json_value *document = json_read(draft, size, why);
+        text = document != NULL ? json_canonical(document, bytes, why) : NULL;
+        json_free(document);
+    }
+    free(draft);
+    return text;
+}
+
+/* The hash of a list of hashes: the plan, the units, the artifacts, a line each. */
+static bool hash_root(const struct work *work, char root[SHA256_TEXT], attn_error *why) {
+    const size_t count = 1 + work->names.count + work->artifacts.count;
+    char *lines = malloc(count * SHA256_TEXT + 1); /* a line is as long as a terminated hash */
+    if (lines == NULL) {
+        return explain(why, "out of memory");
+    }
+    for (size_t i = 0; i < count; i++) {
+        const char *name = i == 0 ? work->pack->plan_hash
+                           : i <= work->names.count
+                               ? work->names.names[i - 1]
+                               : work->artifacts.names[i - 1 - work->names.count];
+        snprintf(lines + i * SHA256_TEXT, SHA256_TEXT + 1, "%s\n", name);
+    }
+    sha256_text(lines, count * SHA256_TEXT, root);
+    free(lines);
+    return true;
+}
+
+bool evidence_make(const struct pack *pack, struct evidence *evidence, attn_error *why) {
+    *evidence = (struct evidence){.judgement.gate = GATE_NOT_RUN};
+    struct work work = {.pack = pack, .evidence = evidence};
+    bool good = plan_check(pack->plan, why) && pack_list(pack, PACK_UNITS, &work.names, why) &&
+                pack_list(pack, PACK_ARTIFACTS, &work.artifacts, why) && read_units(&work, why) &&
+                read_artifacts(&work, why) && hash_root(&work, evidence->root, why);
+    if (good) {
+        evidence->rows = calloc(json_count_of(plan_rows(pack)), sizeof *evidence->rows);
+        good = evidence->rows != NULL || explain(why, "out of memory");
+    }
+    if (good) {
+        evidence->text = text_of(write_evidence, &work, &evidence->text_bytes, why);
+        evidence->statement = evidence->text != NULL
+                                  ? text_of(write_statement, &work, &evidence->statement_bytes, why)
+                                  : NULL;
+        good = evidence->statement != NULL;
+    }
+    for (size_t i = 0; work.units != NULL && i < work.names.count; i++) {
+        json_free(work.units[i].value);
+    }
+    free(work.units);
+    free(work.together);
+    pack_names_free(&work.names);
+    pack_names_free(&work.artifacts);
+    return good;
+}
+
+void evidence_free(struct evidence *evidence) {
+    free(evidence->rows);
+    free(evidence->text);
+    free(evidence->statement);
+    *evidence = (struct evidence){.judgement.gate = GATE_NOT_RUN};
+}
+
+bool evidence_publish(const struct pack *pack, const struct evidence *evidence, attn_error *why) {
+    return pack_publish(pack, EVIDENCE_FILE, evidence->text, evidence->text_bytes, why) &&
+           pack_publish(pack, STATEMENT_FILE, evidence->statement, evidence->statement_bytes, why);
+}

@@ -1,0 +1,401 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * pack.c - see pack.h.
+ */
+#include "pack/pack.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/json_read.h"
+#include "base/message.h"
+#include "base/output.h"
+
+static const char *const FOLDERS[PACK_FOLDERS] = {"units", "artifacts"};
+static const char *const SUFFIXES[PACK_FOLDERS] = {".json", ""};
+static const char PLAN[] = "plan.json";
+
+enum { HASH_DIGITS = SHA256_TEXT - 1 };
+
+/* PATH/FOLDER/NAMESUFFIX, for free(); parts may be "". */
+static char *join_path(const char *path, const char *folder, const char *name, const char *suffix,
+                       attn_error *why) {
+    const char *slash = *folder != '\0' && *name != '\0' ? "/" : "";
+    const size_t size = strlen(path) + strlen(folder) + strlen(name) + strlen(suffix) + 3;
+    char *joined = malloc(size);
+    if (joined == NULL) {
+        explain(why, "out of memory");
+        return NULL;
+    }
+    snprintf(joined, size, "%s/%s%s%s%s", path, folder, slash, name, suffix);
+    return joined;
+}
+
+static char *path_in(const struct pack *pack, enum pack_folder folder, const char *name,
+                     attn_error *why) {
+    return join_path(pack->path, FOLDERS[folder], name, *name != '\0' ? SUFFIXES[folder] : "", why);
+}
+
+/* ---- writing --------------------------------------------------------------------------------- */
+
+/* A name that was just given is on disk once its folder is. What some file systems refuse to
+ * promise is no failure: the file itself is whole. */
+static void sync_folder_of(const char *path) {
+    const char *slash = strrchr(path, '/');
+    char *folder = slash != NULL ? strndup(path, (size_t)(slash - path) + 1) : NULL;
+    const int file = folder != NULL ? open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+    if (file >= 0) {
+        (void)fsync(file);
+        close(file);
+    }
+    free(folder);
+}
+
+static bool write_whole(const char *path, const void *data, size_t bytes, attn_error *why) {
+    struct output output;
+    attn_error cause = {""};
+    bool good = output_open(&output, path, &cause);
+    if (good && (fwrite(data, 1, bytes, output.file) != bytes || fflush(output.file) != 0 ||
+                 fsync(fileno(output.file)) != 0)) {
+        good = explain(&cause, "cannot write: %s", strerror(errno));
+    }
+    good = good && output_finish(&output, &cause) && output_publish(&output, &cause);
+    output_discard(&output);
+    if (!good) {
+        return explain(why, "%s: %s", path, cause.text);
+    }
+    sync_folder_of(path);
+    return true;
+}
+
+static bool make_folder(const char *path, attn_error *why) {
+    if (mkdir(path, 0777) != 0 && errno != EEXIST) {
+        return explain(why, "%s: cannot make the folder: %s", path, strerror(errno));
+    }
+    return true;
+}
+
+/* What a link leads to may be changed without a trace in the pack. */
+static bool is_no_link(const char *path, attn_error *why) {
+    struct stat info;
+    return lstat(path, &info) != 0 || !S_ISLNK(info.st_mode) ||
+           explain(why, "%s: a symbolic link, expected what belongs to the pack in it", path);
+}
+
+static char *read_plain(const char *path, size_t *bytes, attn_error *why) {
+    return is_no_link(path, why) ? file_read(path, bytes, why) : NULL;
+}
+
+static bool add(const struct pack *pack, enum pack_folder folder, const void *data, size_t bytes,
+                char name[SHA256_TEXT], attn_error *why) {
+    sha256_text(data, bytes, name);
+    char *home = path_in(pack, folder, "", why);
+    char *path = path_in(pack, folder, name, why);
+    const bool good = home != NULL && path != NULL && make_folder(home, why) &&
+                      is_no_link(home, why) && write_whole(path, data, bytes, why);
+    free(path);
+    free(home);
+    return good;
+}
+
+/* The canonical form of a text that is to be stored, for free(). */
+static char *canonical_of(const char *json, const char *schema, size_t *bytes, attn_error *why) {
+    struct json_value *document = json_read(json, strlen(json), why);
+    if (document == NULL) {
+        return NULL;
+    }
+    const char *given = json_text_of(json_at(document, "schema"));
+    char *text = NULL;
+    if (given == NULL || strcmp(given, schema) != 0) {
+        explain(why, "schema %s, expected %s", given != NULL ? given : "is absent", schema);
+    } else {
+        text = json_canonical(document, bytes, why);
+    }
+    json_free(document);
+    return text;
+}
+
+bool pack_add_unit(const struct pack *pack, const char *json, char name[SHA256_TEXT],
+                   attn_error *why) {
+    size_t bytes = 0;
+    char *text = canonical_of(json, PACK_UNIT_SCHEMA, &bytes, why);
+    const bool good = text != NULL && add(pack, PACK_UNITS, text, bytes, name, why);
+    free(text);
+    return good;
+}
+
+bool pack_add_artifact(const struct pack *pack, const void *data, size_t bytes,
+                       char name[SHA256_TEXT], attn_error *why) {
+    return bytes > 0 ? add(pack, PACK_ARTIFACTS, data, bytes, name, why)
+                     : explain(why, "an artifact of 0 bytes, expected 1 or more");
+}
+
+bool pack_publish(const struct pack *pack, const char *file, const char *text, size_t bytes,
+                  attn_error *why) {
+    char *path = join_path(pack->path, "", file, "", why);
+    const bool good = path != NULL && write_whole(path, text, bytes, why);
+    free(path);
+    return good;
+}
+
+bool pack_withdraw(const struct pack *pack, const char *file, attn_error *why) {
+    char *path = join_path(pack->path, "", file, "", why);
+    const bool good = path != NULL && (unlink(path) == 0 || errno == ENOENT ||
+                                       explain(why, "%s: %s", path, strerror(errno)));
+    free(path);
+    return good;
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+static bool is_temporary(const char *name) {
+    const size_t length = strlen(name);
+    return strncmp(name, ".attest-", 8) == 0 && length > 4 &&
+           strcmp(name + length - 4, ".tmp") == 0;
+}
+
+static bool is_dot(const char *name) {
+    return strcmp(name, ".") == 0 || strcmp(name, "..") == 0;
+}
+
+/* Whether a file's name is a hash and the suffix. */
+static bool is_hash(const char *name, const char *suffix) {
+    return strspn(name, "0123456789abcdef") >= HASH_DIGITS &&
+           strcmp(name + HASH_DIGITS, suffix) == 0;
+}
+
+static int by_name(const void *a, const void *b) {
+    return memcmp(a, b, HASH_DIGITS);
+}
+
+static bool add_name(struct pack_names *list, const char *name) {
+    if ((list->count & (list->count - 1)) == 0) { /* room doubles at powers of two */
+        const size_t room = list->count == 0 ? 1 : 2 * list->count;
+        void *names = realloc(list->names, room * sizeof *list->names);
+        if (names == NULL) {
+            return false;
+        }
+        list->names = names;
+    }
+    snprintf(list->names[list->count++], SHA256_TEXT, "%.*s", HASH_DIGITS, name);
+    return true;
+}
+
+static bool read_names(DIR *open_folder, const char *home, const char *suffix,
+                       struct pack_names *names, attn_error *why) {
+    const struct dirent *entry;
+    while (errno = 0, (entry = readdir(open_folder)) != NULL) {
+        if (is_dot(entry->d_name) || is_temporary(entry->d_name)) {
+            continue;
+        }
+        if (!is_hash(entry->d_name, suffix)) {
+            return explain(why, "%s/%s: no part of a pack, expected 64 hexadecimal digits%s%s",
+                           home, entry->d_name, *suffix != '\0' ? " and " : "", suffix);
+        }
+        if (!add_name(names, entry->d_name)) {
+            return explain(why, "out of memory");
+        }
+    }
+    return errno == 0 || explain(why, "%s: %s", home, strerror(errno));
+}
+
+bool pack_list(const struct pack *pack, enum pack_folder folder, struct pack_names *names,
+               attn_error *why) {
+    *names = (struct pack_names){0};
+    char *home = path_in(pack, folder, "", why);
+    if (home == NULL) {
+        return false;
+    }
+    bool good = is_no_link(home, why);
+    DIR *open_folder = good ? opendir(home) : NULL;
+    if (open_folder != NULL) {
+        good = read_names(open_folder, home, SUFFIXES[folder], names, why);
+        closedir(open_folder);
+    } else if (good && errno != ENOENT) { /* a run that was killed early has none yet */
+        good = explain(why, "%s: %s", home, strerror(errno));
+    }
+    if (!good) {
+        pack_names_free(names);
+    } else if (names->count > 1) {
+        qsort(names->names, names->count, sizeof *names->names, by_name);
+    }
+    free(home);
+    return good;
+}
+
+void pack_names_free(struct pack_names *names) {
+    free(names->names);
+    *names = (struct pack_names){0};
+}
+
+char *pack_read(const struct pack *pack, enum pack_folder folder, const char *name, size_t *bytes,
+                attn_error *why) {
+    if (!is_hash(name, "")) {
+        explain(why, "'%s' names no file of a pack, expected 64 hexadecimal digits", name);
+        return NULL;
+    }
+    char *path = path_in(pack, folder, name, why);
+    char *data = path != NULL ? read_plain(path, bytes, why) : NULL;
+    if (data != NULL) {
+        char hash[SHA256_TEXT];
+        sha256_text(data, *bytes, hash);
+        if (strcmp(hash, name) != 0) {
+            explain(why, "%s: it was changed: its SHA-256 is %s", path, hash);
+            free(data);
+            data = NULL;
+        }
+    }
+    free(path);
+    return data;
+}
+
+/* A document that must be in canonical form. */
+static struct json_value *read_canonical(const char *path, const char *text, size_t bytes,
+                                         attn_error *why) {
+    attn_error cause = {""};
+    struct json_value *document = json_read(text, bytes, &cause);
+    if (document == NULL) {
+        explain(why, "%s: %s", path, cause.text);
+        return NULL;
+    }
+    size_t size = 0;
+    char *canonical = json_canonical(document, &size, why);
+    if (canonical != NULL && (size != bytes || memcmp(canonical, text, bytes) != 0)) {
+        explain(why, "%s: not in canonical form (sorted keys, two spaces, shortest numbers)", path);
+        free(canonical);
+        canonical = NULL;
+    }
+    if (canonical == NULL) {
+        json_free(document);
+        return NULL;
+    }
+    free(canonical);
+    return document;
+}
+
+struct json_value *pack_read_unit(const struct pack *pack, const char *name, attn_error *why) {
+    size_t bytes = 0;
+    char *text = pack_read(pack, PACK_UNITS, name, &bytes, why);
+    char *path = text != NULL ? path_in(pack, PACK_UNITS, name, why) : NULL;
+    struct json_value *unit = path != NULL ? read_canonical(path, text, bytes, why) : NULL;
+    free(path);
+    free(text);
+    return unit;
+}
+
+char *pack_published(const struct pack *pack, const char *file, size_t *bytes, attn_error *why) {
+    char *path = join_path(pack->path, "", file, "", why);
+    char *text = NULL;
+    if (path != NULL && access(path, F_OK) != 0 && errno == ENOENT) {
+        explain(why, "%s", "");
+    } else if (path != NULL) {
+        text = read_plain(path, bytes, why);
+    }
+    free(path);
+    return text;
+}
+
+/* ---- opening --------------------------------------------------------------------------------- */
+
+static bool take_plan(struct pack *pack, const char *path, const char *text, size_t bytes,
+                      attn_error *why) {
+    attn_error cause = {""};
+    struct json_value *plan = json_read(text, bytes, &cause);
+    if (plan == NULL) {
+        return explain(why, "%s: %s", path, cause.text);
+    }
+    const char *schema = json_text_of(json_at(plan, "schema"));
+    const bool known = schema != NULL && strcmp(schema, PACK_SCHEMA) == 0;
+    if (!known) {
+        explain(why, "%s: schema %.60s, expected " PACK_SCHEMA, path,
+                schema != NULL ? schema : "is absent");
+    }
+    json_free(plan);
+    /* Only now: an older schema may have had another form. */
+    plan = known ? read_canonical(path, text, bytes, why) : NULL;
+    if (plan == NULL) {
+        return false;
+    }
+    json_free(pack->plan);
+    pack->plan = plan;
+    sha256_text(text, bytes, pack->plan_hash);
+    return true;
+}
+
+bool pack_open(struct pack *pack, const char *path, attn_error *why) {
+    *pack = (struct pack){.path = strdup(path)};
+    char *plan_path = join_path(path, "", PLAN, "", why);
+    if (pack->path == NULL || plan_path == NULL) {
+        free(plan_path);
+        return explain(why, "out of memory");
+    }
+    struct stat info;
+    bool good = false;
+    if (stat(path, &info) != 0) {
+        explain(why, "%s: %s", path, strerror(errno));
+    } else if (!S_ISDIR(info.st_mode)) {
+        explain(why, "%s: a file, expected the folder of an evidence pack", path);
+    } else if (access(plan_path, F_OK) != 0 && errno == ENOENT) {
+        explain(why, "%s: no evidence pack: there is no %s in it", path, PLAN);
+    } else {
+        size_t bytes = 0;
+        char *text = read_plain(plan_path, &bytes, why);
+        good = text != NULL && take_plan(pack, plan_path, text, bytes, why);
+        free(text);
+    }
+    free(plan_path);
+    return good;
+}
+
+void pack_close(struct pack *pack) {
+    json_free(pack->plan);
+    free(pack->path);
+    *pack = (struct pack){0};
+}
+
+bool pack_replan(struct pack *pack, const char *plan, attn_error *why) {
+    size_t bytes = 0;
+    char *text = canonical_of(plan, PACK_SCHEMA, &bytes, why);
+    const bool good = text != NULL && pack_publish(pack, PLAN, text, bytes, why) &&
+                      take_plan(pack, PLAN, text, bytes, why);
+    free(text);
+    return good;
+}
+
+/* Nothing in it but what a killed run may leave before there is a plan. */
+static bool is_empty(const char *path, attn_error *why) {
+    DIR *folder = opendir(path);
+    if (folder == NULL) {
+        return explain(why, "%s: %s", path, strerror(errno));
+    }
+    bool empty = true;
+    const struct dirent *entry;
+    while (empty && (entry = readdir(folder)) != NULL) {
+        empty = is_dot(entry->d_name) || is_temporary(entry->d_name);
+        if (!empty) {
+            explain(why, "%s: not empty ('%.100s' is in it), expected a new or an empty folder",
+                    path, entry->d_name);
+        }
+    }
+    closedir(folder);
+    return empty;
+}
+
+bool pack_make_folder(const char *path, attn_error *why) {
+    return make_folder(path, why) && is_empty(path, why);
+}
+
+bool pack_create(struct pack *pack, const char *path, const char *plan, attn_error *why) {
+    *pack = (struct pack){.path = strdup(path)};
+    if (pack->path == NULL) {
+        return explain(why, "out of memory");
+    }
+    return pack_make_folder(path, why) && pack_replan(pack, plan, why);
+}

@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * html.c - see html.h. One small printf, whose strings go through the escaper of the language.
+ */
+#include "report/html.h"
+
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char REPLACEMENT[] = "\xef\xbf\xbd"; /* U+FFFD */
+
+/* ---- characters ------------------------------------------------------------------------------ */
+
+/* The bytes of the UTF-8 character at `text`, and its number; 1 and U+FFFD where it is none. */
+static size_t character(const char *text, uint32_t *code) {
+    const unsigned char first = (unsigned char)text[0];
+    const size_t length = first < 0x80           ? 1
+                          : (first >> 5) == 0x06 ? 2
+                          : (first >> 4) == 0x0e ? 3
+                          : (first >> 3) == 0x1e ? 4
+                                                 : 0;
+    *code = length < 2 ? first : first & (0x7fU >> length);
+    for (size_t i = 1; i < length; i++) {
+        if (((unsigned char)text[i] >> 6) != 0x02) {
+            *code = 0xfffd;
+            return 1;
+        }
+        *code = *code << 6 | ((unsigned char)text[i] & 0x3fU);
+    }
+    if (length == 0) {
+        *code = 0xfffd;
+        return 1;
+    }
+    return length;
+}
+
+/* Controls, and what turns the direction of the text around it or has no shape of its own. */
+static bool is_unseemly(uint32_t code) {
+    return code < 0x20 || (code >= 0x7f && code < 0xa0) || code == 0x61c ||
+           (code >= 0x200b && code <= 0x200f) || (code >= 0x2028 && code <= 0x202e) ||
+           (code >= 0x2060 && code <= 0x206f) || code == 0xfeff || code == 0xfffd ||
+           (code >= 0xe0000 && code <= 0xe007f);
+}
+
+static bool is_blank(uint32_t code) {
+    return code == '\n' || code == '\r' || code == '\t';
+}
+
+static void html_character(FILE *out, const char *text, size_t length) {
+    switch (length == 1 ? text[0] : 'a') {
+    case '&': fputs("&amp;", out); break;
+    case '<': fputs("&lt;", out); break;
+    case '>': fputs("&gt;", out); break;
+    case '"': fputs("&quot;", out); break;
+    case '\'': fputs("&#39;", out); break;
+    default: fwrite(text, 1, length, out);
+    }
+}
+
+/* Whether a dot would make an address of what stands before it. */
+static bool follows_www(const char *start, const char *at) {
+    return at - start >= 3 && strncmp(at - 3, "www", 3) == 0;
+}
+
+/* A colon means something before a slash (an address), and around a word (":x:" is a picture). */
+static bool is_marking_colon(const char *at) {
+    const size_t word = strspn(at + 1, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                       "0123456789_+-");
+    return at[0] == ':' && (at[1] == '/' || (word > 0 && at[1 + word] == ':'));
+}
+
+static void markdown_character(FILE *out, const char *start, const char *at, size_t length) {
+    const bool marks = length == 1 && strchr("\\`*[]<>#|~!@&$\"", at[0]) != NULL;
+    /* Between letters an underscore is one. */
+    const bool edge = at[0] == '_' && (at == start || at[-1] == ' ' || at[-1] == '_' ||
+                                       at[1] == '\0' || at[1] == ' ' || at[1] == '_');
+    if (marks || edge || is_marking_colon(at) || (at[0] == '.' && follows_www(start, at))) {
+        fputc('\\', out);
+    }
+    fwrite(at, 1, length, out);
+}
+
+enum language { HTML, MARKDOWN };
+
+/* At most `most` characters; a text that is cut at HTML_TEXT_MOST says so. */
+static void put_text(FILE *out, enum language language, const char *text, size_t most) {
+    size_t count = 0, length;
+    for (const char *at = text; *at != '\0'; at += length, count++) {
+        uint32_t code;
+        length = character(at, &code);
+        if (count == most) {
+            fputs(most == HTML_TEXT_MOST ? "\xe2\x80\xa6" : "", out);
+            return;
+        }
+        if (is_blank(code)) {
+            fputc(' ', out);
+        } else if (is_unseemly(code)) {
+            fputs(REPLACEMENT, out);
+        } else if (language == HTML) {
+            html_character(out, at, length);
+        } else {
+            markdown_character(out, text, at, length);
+        }
+    }
+}
+
+/* ---- the printf ------------------------------------------------------------------------------ */
+
+enum { SPEC_MOST = 16 };
+
+/* Copies a conversion, from '%' to its letter; returns how long it is. */
+static size_t read_spec(const char *format, char spec[SPEC_MOST]) {
+    const size_t length = strcspn(format + 1, "sdzuefgl%") + 1;
+    size_t end = length;
+    while (format[end] == 'l' || format[end] == 'z') {
+        end++;
+    }
+    end = end + 1 < SPEC_MOST ? end + 1 : SPEC_MOST - 1;
+    memcpy(spec, format, end);
+    spec[end] = '\0';
+    return end;
+}
+
+static void put_string(FILE *out, enum language language, const char *spec, const char *text) {
+    const char *dot = strchr(spec, '.');
+    put_text(out, language, text != NULL ? text : "",
+             dot != NULL ? strtoul(dot + 1, NULL, 10) : HTML_TEXT_MOST);
+}
+
+__attribute__((format(printf, 3, 0))) static void put(FILE *out, enum language language,
+                                                      const char *format, va_list list) {
+    while (*format != '\0') {
+        const size_t plain = strcspn(format, "%");
+        char spec[SPEC_MOST];
+        fwrite(format, 1, plain, out);
+        format += plain;
+        if (*format == '\0') {
+            return;
+        }
+        format += read_spec(format, spec);
+        const char letter = spec[strlen(spec) - 1];
+        if (letter == '%') {
+            fputc('%', out);
+        } else if (letter == 's') {
+            put_string(out, language, spec, va_arg(list, const char *));
+        } else if (strstr(spec, "ll") != NULL) {
+            fprintf(out, spec, va_arg(list, long long));
+        } else if (strchr(spec, 'z') != NULL) {
+            fprintf(out, spec, va_arg(list, size_t));
+        } else if (letter == 'd' || letter == 'u') {
+            fprintf(out, spec, va_arg(list, int));
+        } else {
+            fprintf(out, spec, va_arg(list, double));
+        }
+    }
+}
+
+void html_put(FILE *out, const char *format, ...) {
+    va_list list;
+    va_start(list, format);
+    put(out, HTML, format, list);
+    va_end(list);
+}
+
+void markdown_put(FILE *out, const char *format, ...) {
+    va_list list;
+    va_start(list, format);
+    put(out, MARKDOWN, format, list);
+    va_end(list);
+}
+
+/* ---- blocks ---------------------------------------------------------------------------------- */
+
+/* A code span takes no escapes, but for the bar in a table: what could end it is replaced. */
+void markdown_code(FILE *out, const char *text) {
+    size_t count = 0, length;
+    fputc('`', out);
+    for (const char *at = text; *at != '\0' && count < HTML_TEXT_MOST; at += length, count++) {
+        uint32_t code;
+        length = character(at, &code);
+        if (code == '`') {
+            fputc('\'', out);
+        } else if (is_unseemly(code)) {
+            fputs(is_blank(code) ? " " : REPLACEMENT, out);
+        } else {
+            fputs(code == '|' ? "\\" : "", out);
+            fwrite(at, 1, length, out);
+        }
+    }
+    fputs(count == 0 ? " `" : "`", out);
+}
+
+void html_lines(FILE *out, const char *text, size_t most) {
+    size_t end = strlen(text), length;
+    if (end > most) { /* whole lines, if there is one */
+        const char *newline = memrchr(text, '\n', most);
+        end = newline != NULL ? (size_t)(newline - text) : most;
+    }
+    for (const char *at = text; at < text + end; at += length) {
+        uint32_t code;
+        length = character(at, &code);
+        if (code != '\n' && is_unseemly(code)) {
+            fputs(is_blank(code) ? " " : REPLACEMENT, out);
+        } else {
+            html_character(out, at, length);
+        }
+    }
+}
+
+/* The policy holds even if a string got out of its place: nothing runs and nothing is loaded. */
+void html_open(FILE *out, const char *title) {
+    fputs("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+          "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; "
+          "style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'\">\n"
+          "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
+          "<meta name=\"referrer\" content=\"no-referrer\">\n"
+          "<meta name=\"color-scheme\" content=\"light dark\">\n",
+          out);
+    html_put(out, "<title>%s</title>\n<style>", title);
+    fputs(HTML_STYLE, out);
+    fputs("</style>\n</head>\n<body>\n"
+          "<a class=\"skip\" href=\"#content\">Skip to the content</a>\n"
+          "<main id=\"content\">\n",
+          out);
+}
+
+void html_close(FILE *out, const char *footer) {
+    html_put(out, "</main>\n<footer><p>%s</p></footer>\n</body>\n</html>\n", footer);
+}

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * html.h - text into HTML (and SVG inside it) and into Markdown, and the frame of a page.
+ *
+ *     html_open(out, "Report");
+ *     html_put(out, "<p title=\"%s\">%s: %d of %zu</p>\n", why, variant, passed, count);
+ *     html_close(out, "The end.");
+ *
+ * The format is a literal of the caller and goes out as it is; every %s in it is escaped, so that
+ * it stands between tags or between double quotes. Conversions: %s (%.12s) %d %lld %zu %e %f %g.
+ *
+ * Invariant: a string argument is text and stays text, whoever wrote it: it ends no tag, attribute,
+ * table cell or line, holds no control or direction character, and is at most HTML_TEXT_MOST
+ * characters long. The page has no script, loads nothing, and forbids both to itself.
+ */
+#ifndef ATTEST_REPORT_HTML_H
+#define ATTEST_REPORT_HTML_H
+
+#include <stdio.h>
+
+enum { HTML_TEXT_MOST = 400 }; /* characters of a string; what is cut off is shown by an ellipsis */
+
+void html_put(FILE *out, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* The same for Markdown (GitHub's): for prose and the cells of tables. */
+void markdown_put(FILE *out, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* A string as code in Markdown: `text`. */
+void markdown_code(FILE *out, const char *text);
+
+/* Several lines, as they are, for <pre>; of a longer text those that fit into `most` bytes. */
+void html_lines(FILE *out, const char *text, size_t most);
+
+/* Everything up to the content of <main>, with the style; and what closes it. */
+void html_open(FILE *out, const char *title);
+void html_close(FILE *out, const char *footer);
+
+/* The one style sheet (html_style.c): colours are variables, for light and dark. */
+extern const char HTML_STYLE[];
+
+#endif /* ATTEST_REPORT_HTML_H */

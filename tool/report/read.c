@@ -1,0 +1,265 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * read.c - see report.h: a pack into the slots and timings of a report.
+ */
+#include "report/report.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/message.h"
+#include "cases/shape.h"
+#include "stages/bench/measure.h"
+
+static const char *text_at(const struct json_value *object, const char *key) {
+    return json_text_of(json_at(object, key));
+}
+
+/* ---- slots ----------------------------------------------------------------------------------- */
+
+static enum gate gate_of(const char *name) {
+    int gate = 0;
+    while (gate < GATE_COUNT && (name == NULL || strcmp(GATE_NAMES[gate], name) != 0)) {
+        gate++;
+    }
+    return gate < GATE_COUNT ? (enum gate)gate : GATE_INVALID;
+}
+
+static bool read_slot(struct pack_report *report, const struct json_value *row,
+                      const struct json_value *subject, attn_error *why) {
+    struct report_slot *slot = &report->slots[report->slot_count];
+    *slot = (struct report_slot){
+        .stage = stage_of(text_at(row, "stage")),
+        .gate = gate_of(text_at(subject, "verdict")),
+        .device = text_at(row, "device"),
+        .variant = text_at(subject, "variant"),
+        .image = text_at(subject, "image"),
+        .reason = text_at(subject, "reason"),
+        .unit_name = text_at(subject, "unit"),
+        .seconds = json_number_of(json_at(subject, "seconds")),
+        .timings = json_at(subject, "timings"),
+    };
+    report->slot_count++;
+    if (slot->unit_name != NULL) {
+        slot->unit = pack_read_unit(&report->pack, slot->unit_name, why);
+        return slot->unit != NULL;
+    }
+    return true;
+}
+
+static bool read_slots(struct pack_report *report, attn_error *why) {
+    const struct json_value *rows = json_at(report->document, "rows");
+    size_t count = 0;
+    for (size_t i = 0; i < json_count_of(rows); i++) {
+        count += json_count_of(json_at(&rows->as.list.items[i], "subjects"));
+    }
+    report->slots = calloc(count + 1, sizeof *report->slots);
+    if (report->slots == NULL) {
+        return explain(why, "out of memory");
+    }
+    for (size_t i = 0; i < json_count_of(rows); i++) {
+        const struct json_value *subjects = json_at(&rows->as.list.items[i], "subjects");
+        for (size_t j = 0; j < json_count_of(subjects); j++) {
+            if (!read_slot(report, &rows->as.list.items[i], &subjects->as.list.items[j], why)) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+/* ---- timings --------------------------------------------------------------------------------- */
+
+static struct interval read_interval(const struct json_value *from) {
+    return (struct interval){.value = json_number_of(json_at(from, "value")),
+                             .low = json_number_of(json_at(from, "low")),
+                             .high = json_number_of(json_at(from, "high"))};
+}
+
+/* What a GPU can do at best, by its maker's word: dense fp16, and its memory. */
+static const struct {
+    const char *name; /* as it begins */
+    double flops, bytes;
+} PEAKS[] = {
+    {"NVIDIA H200", 989.4e12, 4.8e12},
+    {"NVIDIA H100 80GB", 989.4e12, 3.35e12},
+    {"NVIDIA A100-SXM4-80GB", 312e12, 2.039e12},
+    {"NVIDIA L4", 121e12, 0.3e12},
+};
+
+static int place_of(const char *const *names, const char *name) {
+    for (int i = 0; name != NULL && names[i] != NULL; i++) {
+        if (strcmp(names[i], name) == 0) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+/* The sizes of a problem, as problem_json writes them; judge_timings has seen that they are. */
+static bool read_problem(const struct json_value *from, attn_problem *problem) {
+    attn_problem_init(problem);
+    const struct {
+        const char *name;
+        int64_t *value;
+    } fields[] = {
+        {"batch", &problem->batch},
+        {"heads", &problem->heads_q},
+        {"heads_kv", &problem->heads_kv},
+        {"seq_q", &problem->seq_q},
+        {"seq_kv", &problem->seq_kv},
+        {"dim", &problem->head_dim},
+        {"dim_v", &problem->head_dim_v},
+        {"window_left", &problem->window_left},
+        {"window_right", &problem->window_right},
+    };
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+        *fields[i].value = json_int_of(json_at(from, fields[i].name), -1);
+    }
+    const int dtype = place_of(DTYPE_NAMES, text_at(from, "dtype"));
+    const int causal = place_of(CAUSAL_NAMES, text_at(from, "causal"));
+    problem->dtype = (attn_dtype)dtype;
+    problem->causal = (attn_causal)causal;
+    return dtype >= 0 && causal >= 0 && attn_problem_resolve(problem, problem, NULL) == ATTN_OK;
+}
+
+double report_floor(const char *device, const char *hardware, const attn_problem *problem) {
+    if (strncmp(device, "cuda", 4) != 0) {
+        return NAN;
+    }
+    for (size_t i = 0; hardware != NULL && i < sizeof PEAKS / sizeof *PEAKS; i++) {
+        if (strncmp(hardware, PEAKS[i].name, strlen(PEAKS[i].name)) == 0) {
+            const double rows = (double)(problem->heads_q * problem->seq_q);
+            const double keys = (double)(problem->heads_kv * problem->seq_kv);
+            const double bytes = (double)problem->batch * (rows + keys) *
+                                 (double)(problem->head_dim + problem->head_dim_v) *
+                                 (double)attn_dtype_size(problem->dtype);
+            return fmax(attn_problem_flops(problem) / PEAKS[i].flops, bytes / PEAKS[i].bytes);
+        }
+    }
+    return least_seconds(problem);
+}
+
+/* `raw` is of the unit and `figures` of evidence.json: the same timing. */
+static bool read_timing(const struct pack_report *report, const struct report_slot *slot,
+                        const struct json_value *raw, const struct json_value *figures,
+                        struct report_timing *timing) {
+    attn_problem problem;
+    if (!read_problem(json_at(raw, "problem"), &problem)) {
+        return false;
+    }
+    *timing = (struct report_timing){
+        .device = slot->device,
+        .variant = slot->variant,
+        .judged = true,
+        .text = text_at(figures, "problem"),
+        .mode = text_at(figures, "mode"),
+        .cache = text_at(figures, "cache"),
+        .dtype = DTYPE_NAMES[problem.dtype],
+        .dim = problem.head_dim,
+        .batch = problem.batch,
+        .heads_q = problem.heads_q,
+        .heads_kv = problem.heads_kv,
+        .seq_q = problem.seq_q,
+        .seq_kv = problem.seq_kv,
+        .causal = problem.causal != ATTN_CAUSAL_NONE,
+        .p50 = read_interval(json_at(figures, "p50")),
+        .p90 = read_interval(json_at(figures, "p90")),
+        .p99 = read_interval(json_at(figures, "p99")),
+        .tflops = json_number_of(json_at(figures, "tflops")),
+        .flops = attn_problem_flops(&problem),
+        .floor = report_floor(slot->device, report_hardware(report, slot->device), &problem),
+        .samples = json_int_of(json_at(figures, "samples"), 0),
+        .ratio = {(double)NAN, (double)NAN, (double)NAN},
+    };
+    return timing->text != NULL && timing->mode != NULL && timing->cache != NULL;
+}
+
+static bool read_timings(struct pack_report *report, attn_error *why) {
+    size_t count = 0;
+    for (size_t i = 0; i < report->slot_count; i++) {
+        count += json_count_of(report->slots[i].timings);
+    }
+    report->timings = calloc(count + 1, sizeof *report->timings);
+    if (report->timings == NULL) {
+        return explain(why, "out of memory");
+    }
+    for (size_t i = 0; i < report->slot_count; i++) {
+        const struct report_slot *slot = &report->slots[i];
+        const struct json_value *raw = json_at(slot->unit, "timings");
+        const size_t own = json_count_of(slot->timings);
+        const bool alike = raw != NULL && slot->timings != NULL && own == json_count_of(raw);
+        for (size_t j = 0; alike && j < own; j++) {
+            report->timing_count +=
+                read_timing(report, slot, &raw->as.list.items[j], &slot->timings->as.list.items[j],
+                            &report->timings[report->timing_count]);
+        }
+    }
+    return true;
+}
+
+/* ---- the whole ------------------------------------------------------------------------------- */
+
+/* The file in the pack is the one that follows, or is not there yet. */
+static bool check_file(const struct pack *pack, const char *name, const char *expected,
+                       size_t expected_bytes, bool *there, attn_error *why) {
+    size_t bytes = 0;
+    attn_error absent = {""};
+    char *text = pack_published(pack, name, &bytes, &absent);
+    if (text == NULL && absent.text[0] != '\0') {
+        return explain(why, "%s", absent.text);
+    }
+    const bool same =
+        text == NULL || (bytes == expected_bytes && memcmp(text, expected, bytes) == 0);
+    *there = text != NULL;
+    free(text);
+    return same ||
+           explain(why, "%s/%s is not what follows from the plan and the units", pack->path, name);
+}
+
+/* A run has ended when both are there. */
+static bool check_published(struct pack_report *report, attn_error *why) {
+    const struct evidence *e = &report->evidence;
+    bool judged = false, stated = false;
+    const bool same =
+        check_file(&report->pack, EVIDENCE_FILE, e->text, e->text_bytes, &judged, why) &&
+        check_file(&report->pack, STATEMENT_FILE, e->statement, e->statement_bytes, &stated, why);
+    report->ended = judged && stated;
+    return same;
+}
+
+bool report_open(struct pack_report *report, const char *path, bool *changed, attn_error *why) {
+    *report = (struct pack_report){.ended = false};
+    *changed = false;
+    if (!pack_open(&report->pack, path, why)) {
+        return false;
+    }
+    *changed =
+        !evidence_make(&report->pack, &report->evidence, why) || !check_published(report, why);
+    if (*changed) {
+        return false;
+    }
+    report->verdict = report->evidence.judgement;
+    if (!report->ended) {
+        judge(&report->verdict, GATE_NOT_RUN, "the run did not end");
+    }
+    report->document = json_read(report->evidence.text, report->evidence.text_bytes, why);
+    return report->document != NULL && read_slots(report, why) && read_timings(report, why) &&
+           report_add_peers(report, why);
+}
+
+void report_close(struct pack_report *report) {
+    for (size_t i = 0; i < report->slot_count; i++) {
+        json_free(report->slots[i].unit);
+    }
+    for (size_t i = 0; i < report->peer_count; i++) {
+        json_free(report->peers[i].document);
+    }
+    free(report->peers);
+    free(report->slots);
+    free(report->timings);
+    json_free(report->document);
+    evidence_free(&report->evidence);
+    pack_close(&report->pack);
+}

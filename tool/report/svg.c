@@ -1,0 +1,373 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * svg.c - see svg.h: the plots with axes. svg_heat.c has the heat map.
+ */
+#include "report/svg.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "report/html.h"
+
+/* The drawing, in units that are pixels where it is shown at its own size. */
+enum {
+    WIDTH = 460,
+    HEIGHT = 300,
+    LEFT = 58,
+    RIGHT = 16,
+    BOTTOM = 48,
+    LEGEND_ROW = 18,
+    TICKS_MOST = 24,
+    TICK_TEXT = 24
+};
+
+struct axis {
+    enum svg_scale scale;
+    bool whole;
+    double low, high; /* the values at its ends */
+    double from, to;  /* where they are drawn */
+    double ticks[TICKS_MOST];
+    int tick_count;
+};
+
+/* ---- axes ------------------------------------------------------------------------------------ */
+
+static bool has_place(enum svg_scale scale, double value) {
+    return isfinite(value) && (scale == SVG_LINEAR || value > 0);
+}
+
+static double position(const struct axis *axis, double value) {
+    const double share = axis->scale == SVG_LINEAR
+                             ? (value - axis->low) / (axis->high - axis->low)
+                             : log(value / axis->low) / log(axis->high / axis->low);
+    return axis->from + share * (axis->to - axis->from);
+}
+
+static void add_tick(struct axis *axis, double value) {
+    if (value >= axis->low && value <= axis->high && axis->tick_count < TICKS_MOST) {
+        axis->ticks[axis->tick_count++] = value;
+    }
+}
+
+/* Every power, every second one, ...: at most eight of them. */
+static void ticks_log2(struct axis *axis) {
+    const int first = (int)ceil(log2(axis->low) - 1e-9), last = (int)floor(log2(axis->high) + 1e-9);
+    const int step = 1 + (last - first) / 8;
+    for (int power = first; power <= last; power += step) {
+        add_tick(axis, ldexp(1.0, power));
+    }
+}
+
+/* The fewer decades there are, the more ticks each has. */
+static void ticks_log10(struct axis *axis) {
+    static const struct {
+        double most; /* decades */
+        int count;
+        double steps[15];
+    } DENSITIES[] = {
+        {0.5, 15, {1, 1.2, 1.4, 1.6, 1.8, 2, 2.5, 3, 3.5, 4, 5, 6, 7, 8, 9}},
+        {0.9, 8, {1, 1.5, 2, 3, 4, 5, 6, 8}},
+        {4, 3, {1, 2, 5}},
+        {INFINITY, 1, {1}},
+    };
+    const double decades = log10(axis->high / axis->low);
+    const int first = (int)floor(log10(axis->low)), last = (int)ceil(log10(axis->high));
+    const int stride = 1 + (last - first) / 12;
+    int density = 0;
+    while (decades > DENSITIES[density].most) {
+        density++;
+    }
+    for (int power = first; power <= last; power += stride) {
+        for (int i = 0; i < DENSITIES[density].count; i++) {
+            add_tick(axis, DENSITIES[density].steps[i] * pow(10.0, power));
+        }
+    }
+}
+
+/* The step is 1, 2 or 5 times a power of ten. */
+static void ticks_linear(struct axis *axis) {
+    const double rough = (axis->high - axis->low) / 5;
+    const double power = pow(10.0, floor(log10(rough))), share = rough / power;
+    const double rounded = power * (share < 1.5 ? 1 : share < 3.5 ? 2 : share < 7.5 ? 5 : 10);
+    const double step = axis->whole ? fmax(1.0, rounded) : rounded;
+    const double first = ceil(axis->low / step - 1e-9);
+    for (int i = 0; (first + i) * step <= axis->high && axis->tick_count < TICKS_MOST; i++) {
+        axis->ticks[axis->tick_count++] = (first + i) * step;
+    }
+}
+
+/* Room around the values; without one, anything that can be drawn. */
+static void fit_axis(struct axis *axis, double low, double high) {
+    const double span = axis->scale == SVG_LINEAR ? high - low : 0.0;
+    if (!(low <= high)) {
+        low = 1;
+        high = 2;
+    }
+    if (axis->scale == SVG_LINEAR) {
+        axis->low = axis->whole ? low - fmax(0.3, 0.05 * span) : low >= 0 ? 0 : low - 0.05 * span;
+        axis->high = high + fmax(axis->whole ? 0.3 : 0.0, 0.05 * span);
+        axis->high = axis->high > axis->low ? axis->high : axis->low + 1;
+        ticks_linear(axis);
+        return;
+    }
+    const double room = fmax(1.15, sqrt(fmax(1.0, 2 * low / high)));
+    axis->low = low / room;
+    axis->high = high * room;
+    if (axis->scale == SVG_LOG2) {
+        ticks_log2(axis);
+    } else {
+        ticks_log10(axis);
+    }
+}
+
+static void fit_axes(const struct svg_plot *plot, struct axis *x, struct axis *y) {
+    double low[2] = {INFINITY, INFINITY}, high[2] = {-INFINITY, -INFINITY};
+    for (size_t s = 0; s < plot->series_count; s++) {
+        for (size_t i = 0; i < plot->series[s].count; i++) {
+            const struct svg_point *p = &plot->series[s].points[i];
+            if (!has_place(plot->x.scale, p->x) || !has_place(plot->y.scale, p->y)) {
+                continue;
+            }
+            const double bottom = has_place(plot->y.scale, p->low) ? fmin(p->low, p->y) : p->y;
+            const double top = has_place(plot->y.scale, p->high) ? fmax(p->high, p->y) : p->y;
+            low[0] = fmin(low[0], p->x);
+            high[0] = fmax(high[0], p->x);
+            low[1] = fmin(low[1], bottom);
+            high[1] = fmax(high[1], top);
+        }
+    }
+    fit_axis(x, low[0], high[0]);
+    fit_axis(y, low[1], high[1]);
+}
+
+/* 512, 16k (of 1024 on an axis of powers of two), 0.25, 200k: as short as it can be said. */
+static void tick_text(enum svg_scale scale, double value, char text[TICK_TEXT]) {
+    static const char *const UNITS[] = {"", "k", "M", "G", "T"};
+    const double kilo = scale == SVG_LOG2 ? 1024 : 1000;
+    const double least = scale == SVG_LOG2 ? 1024 : 10000;
+    int unit = 0;
+    if (fabs(value) >= least) {
+        while (unit < 4 && fabs(value) >= kilo) {
+            value /= kilo;
+            unit++;
+        }
+    }
+    snprintf(text, TICK_TEXT, "%.4g%s", fabs(value) < 1e-12 ? 0.0 : value, UNITS[unit]);
+}
+
+static void put_axes(FILE *out, const struct svg_plot *plot, const struct axis *x,
+                     const struct axis *y) {
+    char text[TICK_TEXT];
+    fputs("<g class=\"grid\" aria-hidden=\"true\">", out);
+    for (int i = 0; i < y->tick_count; i++) {
+        const double at = position(y, y->ticks[i]);
+        html_put(out, "<path d=\"M%.1f %.1fH%.1f\"/>", x->from, at, x->to);
+    }
+    for (int i = 0; i < x->tick_count; i++) {
+        html_put(out, "<path d=\"M%.1f %.1fv4\"/>", position(x, x->ticks[i]), y->from);
+    }
+    html_put(out, "<path class=\"base\" d=\"M%.1f %.1fH%.1f\"/></g>\n<g class=\"ticks\">", x->from,
+             y->from, x->to);
+    for (int i = 0; i < y->tick_count; i++) {
+        tick_text(y->scale, y->ticks[i], text);
+        html_put(out, "<text x=\"%.1f\" y=\"%.1f\" class=\"end\">%s</text>", x->from - 7,
+                 position(y, y->ticks[i]) + 4, text);
+    }
+    for (int i = 0; i < x->tick_count; i++) {
+        tick_text(x->scale, x->ticks[i], text);
+        html_put(out, "<text x=\"%.1f\" y=\"%.1f\" class=\"mid\">%s</text>",
+                 position(x, x->ticks[i]), y->from + 18, text);
+    }
+    html_put(out, "<text x=\"%.1f\" y=\"%d\" class=\"mid axis\">%s</text>", (x->from + x->to) / 2,
+             HEIGHT - 8, plot->x.title);
+    html_put(out,
+             "<text transform=\"translate(14 %.1f) rotate(-90)\" class=\"mid axis\">%s</text>"
+             "</g>\n",
+             (y->from + y->to) / 2, plot->y.title);
+}
+
+/* ---- series ---------------------------------------------------------------------------------- */
+
+/* A shape for each colour, so that the colour is not all that tells them apart. */
+static void put_mark(FILE *out, int colour, double x, double y, double r) {
+    switch (colour % SVG_COLOURS) {
+    case 1: html_put(out, "M%.1f %.1fh%.1fv%.1fh-%.1fz", x - r, y - r, 2 * r, 2 * r, 2 * r); break;
+    case 2:
+        html_put(out, "M%.1f %.1fl%.1f %.1fh-%.1fz", x, y - r - 1, r + 1, 2 * r, 2 * r + 2);
+        break;
+    case 3:
+        html_put(out, "M%.1f %.1fl%.1f %.1fl-%.1f %.1fl-%.1f -%.1fz", x, y - r - 1, r + 1, r + 1,
+                 r + 1, r + 1, r + 1, r + 1);
+        break;
+    case 4:
+        html_put(out, "M%.1f %.1fl%.1f -%.1fh-%.1fz", x, y + r + 1, r + 1, 2 * r, 2 * r + 2);
+        break;
+    case 5:
+        html_put(out, "M%.1f %.1fh%.1fv%.1fh-%.1fz", x - r - 1, y - 1.2, 2 * r + 2, 2.4, 2 * r + 2);
+        break;
+    default:
+        html_put(out, "M%.1f %.1fa%.1f %.1f 0 1 0 %.1f 0a%.1f %.1f 0 1 0 -%.1f 0z", x - r, y, r, r,
+                 2 * r, r, r, 2 * r);
+    }
+}
+
+static const char *class_of(const struct svg_series *series, char text[64]) {
+    snprintf(text, 64, "c%d%s%s", series->colour < SVG_GREY ? series->colour : SVG_GREY,
+             (series->marks & SVG_DASHED) != 0 ? " dashed" : "",
+             (series->marks & SVG_FAINT) != 0 ? " faint" : "");
+    return text;
+}
+
+static bool is_drawn(const struct svg_plot *plot, const struct svg_point *point) {
+    return has_place(plot->x.scale, point->x) && has_place(plot->y.scale, point->y);
+}
+
+static void put_line(FILE *out, const struct svg_plot *plot, const struct svg_series *series,
+                     const struct axis *x, const struct axis *y) {
+    bool pen_down = false;
+    fputs("<path class=\"line\" d=\"", out);
+    for (size_t i = 0; i < series->count; i++) {
+        const struct svg_point *p = &series->points[i];
+        if (!is_drawn(plot, p)) {
+            continue;
+        }
+        if (pen_down && (series->marks & SVG_STEPS) != 0) {
+            html_put(out, "H%.1f", position(x, p->x));
+        }
+        html_put(out, "%s%.1f %.1f", pen_down ? "L" : "M", position(x, p->x), position(y, p->y));
+        pen_down = true;
+    }
+    fputs("\"/>", out);
+}
+
+static void put_dots(FILE *out, const struct svg_plot *plot, const struct svg_series *series,
+                     const struct axis *x, const struct axis *y) {
+    fputs("<path class=\"dots\" d=\"", out);
+    for (size_t i = 0; i < series->count; i++) {
+        if (is_drawn(plot, &series->points[i])) {
+            html_put(out, "M%.1f %.1fh0", position(x, series->points[i].x),
+                     position(y, series->points[i].y));
+        }
+    }
+    fputs("\"/>", out);
+}
+
+static void put_points(FILE *out, const struct svg_plot *plot, const struct svg_series *series,
+                       const struct axis *x, const struct axis *y) {
+    for (size_t i = 0; i < series->count; i++) {
+        const struct svg_point *p = &series->points[i];
+        if (!is_drawn(plot, p)) {
+            continue;
+        }
+        const double at = position(x, p->x);
+        if (has_place(plot->y.scale, p->low) && has_place(plot->y.scale, p->high)) {
+            html_put(out, "<path class=\"bar\" d=\"M%.1f %.1fV%.1f\"/>", at, position(y, p->low),
+                     position(y, p->high));
+        }
+        fputs("<path class=\"point\" d=\"", out);
+        put_mark(out, series->colour, at, position(y, p->y), 3.8);
+        fputs("\">", out);
+        if (p->label != NULL) {
+            html_put(out, "<title>%s</title>", p->label);
+        }
+        fputs("</path>", out);
+    }
+}
+
+static void put_series(FILE *out, const struct svg_plot *plot, const struct svg_series *series,
+                       const struct axis *x, const struct axis *y) {
+    char class[64];
+    html_put(out, "<g class=\"series %s\">", class_of(series, class));
+    if ((series->marks & (SVG_LINE | SVG_STEPS)) != 0) {
+        put_line(out, plot, series, x, y);
+    }
+    if ((series->marks & SVG_FAINT) != 0) {
+        put_dots(out, plot, series, x, y);
+    } else if ((series->marks & SVG_POINTS) != 0) {
+        put_points(out, plot, series, x, y);
+    }
+    fputs("</g>\n", out);
+}
+
+/* ---- legend and frame ------------------------------------------------------------------------ */
+
+/* How wide a name is drawn, about; only layout hangs on it. */
+static double text_width(const char *text) {
+    return 6.6 * (double)(strlen(text) < 60 ? strlen(text) : 60);
+}
+
+/* Draws the legend, or (out NULL) only counts its rows. */
+static int put_legend(FILE *out, const struct svg_plot *plot) {
+    double at = LEFT;
+    int row = 0;
+    for (size_t s = 0; s < plot->series_count; s++) {
+        const struct svg_series *series = &plot->series[s];
+        if (series->name == NULL) {
+            continue;
+        }
+        const double wide = 28 + text_width(series->name) + 16;
+        if (at > LEFT && at + wide > WIDTH) {
+            at = LEFT;
+            row++;
+        }
+        if (out != NULL) {
+            char class[64];
+            const double y = 10 + row * LEGEND_ROW;
+            html_put(out, "<g class=\"series %s\">", class_of(series, class));
+            if ((series->marks & (SVG_LINE | SVG_STEPS)) != 0) {
+                html_put(out, "<path class=\"line\" d=\"M%.1f %.1fh22\"/>", at, y);
+            }
+            if ((series->marks & SVG_POINTS) != 0) {
+                fputs("<path class=\"key\" d=\"", out);
+                put_mark(out, series->colour, at + 11, y, 3.4);
+                fputs("\"/>", out);
+            }
+            html_put(out, "<text x=\"%.1f\" y=\"%.1f\">%s</text></g>", at + 28, y + 4,
+                     series->name);
+        }
+        at += wide;
+    }
+    return row + (at > LEFT);
+}
+
+static size_t count_undrawn(const struct svg_plot *plot) {
+    size_t count = 0;
+    for (size_t s = 0; s < plot->series_count; s++) {
+        for (size_t i = 0; i < plot->series[s].count; i++) {
+            count += !is_drawn(plot, &plot->series[s].points[i]);
+        }
+    }
+    return count;
+}
+
+void svg_plot(FILE *out, const struct svg_plot *plot) {
+    const int legend = put_legend(NULL, plot);
+    struct axis x = {
+        .scale = plot->x.scale, .whole = plot->x.whole, .from = LEFT, .to = WIDTH - RIGHT};
+    struct axis y = {.scale = plot->y.scale,
+                     .whole = plot->y.whole,
+                     .from = HEIGHT - BOTTOM,
+                     .to = 10 + legend * LEGEND_ROW};
+    fit_axes(plot, &x, &y);
+    html_put(out, "<figure class=\"plot\"><figcaption><b>%s</b>", plot->title);
+    if (plot->subtitle != NULL) {
+        html_put(out, " <span>%s</span>", plot->subtitle);
+    }
+    html_put(out,
+             "</figcaption>\n<svg viewBox=\"0 0 %d %d\" role=\"img\" "
+             "aria-label=\"%s: %s over %s\">\n",
+             WIDTH, HEIGHT, plot->title, plot->y.title, plot->x.title);
+    put_axes(out, plot, &x, &y);
+    /* The first is ours: it lies on top. */
+    for (size_t s = plot->series_count; s > 0; s--) {
+        put_series(out, plot, &plot->series[s - 1], &x, &y);
+    }
+    put_legend(out, plot);
+    fputs("</svg>\n", out);
+    const size_t undrawn = count_undrawn(plot);
+    if (undrawn > 0) {
+        html_put(out, "<p class=\"note\">%zu points have no place on these axes.</p>\n", undrawn);
+    }
+    fputs("</figure>\n", out);
+}

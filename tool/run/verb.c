@@ -1,0 +1,383 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * verb.c - `attest run`: six stages, one evidence pack.
+ *
+ * Invariant: the verdict that is printed and the exit code are those of the evidence that follows
+ * from the pack on disk, the same that `attest verify` comes to.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <math.h>
+#include <regex.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/args.h"
+#include "base/conversation.h"
+#include "base/message.h"
+#include "cli/verbs.h"
+#include "pack/evidence.h"
+#include "pack/plan.h"
+#include "pack/print.h"
+#include "run/plan.h"
+#include "run/work.h"
+#include "stages/inspect/against.h"
+#include "stages/record.h"
+
+enum job { JOB_RUN, JOB_PROBE, JOB_SLOTS };
+static const char *const JOBS[] = {"run", "probe", "slots", NULL};
+
+enum { WHAT_ARGS = 5, HOW_ARGS = 7, CHILD_ARGS = 4 };
+struct options {
+    struct run_request request;
+    bool quick, full, resume, json;
+    int job;
+    int64_t row;
+    const char *slots;
+    int64_t lanes;
+    struct arg what[WHAT_ARGS], how[HOW_ARGS], child[CHILD_ARGS];
+};
+
+/* ---- the pack -------------------------------------------------------------------------------- */
+
+/* 63 bits, which is what attest parity --seed takes. */
+static bool fresh_seed(uint64_t *seed, attn_error *why) {
+    FILE *in = fopen("/dev/urandom", "rb");
+    const bool good = in != NULL && fread(seed, sizeof *seed, 1, in) == 1;
+    if (in != NULL) {
+        fclose(in);
+    }
+    *seed >>= 1;
+    return good || explain(why, "/dev/urandom: no random numbers: %s", strerror(errno));
+}
+
+/* Whether the lock that was taken is that of the file which bears the name now: the run before may
+ * have taken the name away between open and lock. */
+static bool is_named(int file, const char *path) {
+    struct stat locked, named;
+    return fstat(file, &locked) == 0 && lstat(path, &named) == 0 && locked.st_dev == named.st_dev &&
+           locked.st_ino == named.st_ino;
+}
+
+/* Two runs in one pack would do everything twice, which is INVALID. The lock ends with the process,
+ * the file with the run; a file that is left is one that readers ignore. */
+static bool lock_pack(const char *folder, bool lock, attn_error *why) {
+    static int file = -1;
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%.4000s/.attest-run.tmp", folder);
+    if (!lock) {
+        if (file >= 0) {
+            unlink(path);
+        }
+        return true;
+    }
+    struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    file = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+    if (file < 0) {
+        return explain(why, "%s: %s", path, strerror(errno));
+    }
+    if (fcntl(file, F_SETLK, &whole) != 0 || !is_named(file, path)) {
+        close(file);
+        file = -1;
+        return explain(why, "%s: another attest run is at work in it", folder);
+    }
+    return true;
+}
+
+/* The lock comes before the first file: of two that start in one folder one writes nothing. */
+static bool start_pack(struct pack *pack, struct run_request *request, attn_error *why) {
+    char *plan = fresh_seed(&request->seed, why) ? run_plan_make(request, NULL, why) : NULL;
+    const bool good = plan != NULL && pack_make_folder(request->out, why) &&
+                      lock_pack(request->out, true, why) &&
+                      pack_create(pack, request->out, plan, why);
+    free(plan);
+    return good;
+}
+
+/* ---- the request ----------------------------------------------------------------------------- */
+
+static bool check_stages(const struct arg_list *stages, attn_error *why) {
+    for (size_t i = 0; i < stages->count; i++) {
+        if (stage_of(stages->items[i]) == STAGES) {
+            return explain(why,
+                           "--stage: '%.80s', expected inspect, emulate, parity, sanitize, bench "
+                           "or profile",
+                           stages->items[i]);
+        }
+    }
+    return true;
+}
+
+static bool check_devices(const struct arg_list *devices, attn_error *why) {
+    for (size_t i = 0; i < devices->count; i++) {
+        const char *device = devices->items[i];
+        if (strcmp(device, "cpu") != 0 && strcmp(device, "vgpu") != 0 && !names_gpu(device)) {
+            return explain(why, "--device: '%.80s', expected cpu, vgpu or cuda:N", device);
+        }
+        for (size_t k = 0; k < i; k++) {
+            if (strcmp(device, devices->items[k]) == 0) {
+                return explain(why, "--device: '%s' is given twice", device);
+            }
+        }
+    }
+    return true;
+}
+
+/* Whether some variant of the library bears such a name. */
+static bool check_pattern(const char *pattern, attn_error *why) {
+    regex_t regex;
+    char text[128];
+    attn_variant variant = {.size = sizeof variant};
+    const int error = regcomp(&regex, pattern, REG_EXTENDED | REG_NOSUB);
+    if (error != 0) {
+        regerror(error, &regex, text, sizeof text);
+        return explain(why, "--variant: '%.80s' is no regular expression: %s", pattern, text);
+    }
+    bool found = false;
+    for (int32_t i = 0; !found && attn_variant_get(NULL, i, &variant, NULL) == ATTN_OK; i++) {
+        found = regexec(&regex, variant.name, 0, NULL, 0) == 0;
+    }
+    regfree(&regex);
+    return found || explain(why, "--variant: '%.80s' matches no variant of the library", pattern);
+}
+
+/* Asked before anything is written, of a new request and of one that a pack holds. */
+static bool check_request(const struct run_request *request, attn_error *why) {
+    return check_stages(&request->stages, why) && check_devices(&request->devices, why) &&
+           (request->variant == NULL || check_pattern(request->variant, why));
+}
+
+/* The recorders run in children and elsewhere: they get the whole path. */
+static bool check_against(const char *path, attn_error *why) {
+    struct other_library other;
+    char whole[PATH_MAX];
+    if (path == NULL) {
+        unsetenv(RECORD_AGAINST);
+        return true;
+    }
+    if (realpath(path, whole) == NULL) {
+        return explain(why, "--against: %s: %s", path, strerror(errno));
+    }
+    return other_open(whole, &other, why) && setenv(RECORD_AGAINST, whole, 1) == 0;
+}
+
+/* ---- going on -------------------------------------------------------------------------------- */
+
+/* The request of the pack's plan, where this build can do it. */
+static bool take_request(const struct pack *pack, struct run_request *request, attn_error *why) {
+    attn_error cause = {""};
+    if (!plan_check(pack->plan, why) || !run_plan_request(pack->plan, request, why)) {
+        return false;
+    }
+    if (request->price < 0) {
+        return explain(why, "plan.json: gpu_hour_price: %g, expected 0 or more", request->price);
+    }
+    return check_request(request, &cause) ||
+           explain(why, "plan.json: request: this build cannot go on with it: %s", cause.text);
+}
+
+/* The plan of this build for the same request, for free(); NULL: there would be none. */
+static char *make_new_plan(const struct pack *pack, const struct run_request *request,
+                           attn_error *why) {
+    attn_error cause = {""};
+    char *text = run_plan_make(request, pack->plan, why);
+    struct json_value *plan = text != NULL ? json_read(text, strlen(text), why) : NULL;
+    if (plan != NULL && plan_check(plan, &cause)) {
+        json_free(plan);
+        return text;
+    }
+    if (plan != NULL) {
+        explain(why, "this build cannot go on with it: the new %s", cause.text);
+    }
+    json_free(plan);
+    free(text);
+    return NULL;
+}
+
+/* Whether every file of it is what it is called by: else the run would end in the middle. */
+static bool is_sound(const struct pack *pack, attn_error *why) {
+    struct evidence evidence;
+    const bool sound = evidence_make(pack, &evidence, why);
+    evidence_free(&evidence);
+    return sound;
+}
+
+/* The plan is replaced by one of this build; what was published of the old one goes first, and
+ * only when all else is known to be good: a pack that is refused stays as it was. */
+static bool reopen_pack(struct pack *pack, struct run_request *request, attn_error *why) {
+    if (!pack_open(pack, request->out, why) || !lock_pack(pack->path, true, why) ||
+        !take_request(pack, request, why) || !is_sound(pack, why)) {
+        return false;
+    }
+    char *plan = make_new_plan(pack, request, why);
+    const bool good = plan != NULL && pack_withdraw(pack, EVIDENCE_FILE, why) &&
+                      pack_withdraw(pack, STATEMENT_FILE, why) && pack_replan(pack, plan, why);
+    free(plan);
+    return good;
+}
+
+/* ---- the run --------------------------------------------------------------------------------- */
+
+static int finish(const struct options *options, const struct pack *pack) {
+    struct evidence evidence;
+    attn_error why = {""};
+    if (!evidence_make(pack, &evidence, &why) || !evidence_publish(pack, &evidence, &why)) {
+        evidence_free(&evidence);
+        complain("run: %s", why.text);
+        return EXIT_BAD_INPUT;
+    }
+    if (options->json) {
+        evidence_print_json(&evidence, pack->path, true);
+    } else {
+        printf("pack      ");
+        print_foreign(stdout, pack->path, SIZE_MAX);
+        printf("\n\n");
+        evidence_print(&evidence, true);
+    }
+    const enum gate gate = evidence.judgement.gate;
+    if (conversation_signal() != 0) {
+        complain("run: interrupted; attest run --resume --out %s goes on", pack->path);
+    } else if (gate != GATE_PASS) {
+        complain("run: %s: %s", GATE_NAMES[gate], evidence.judgement.reason);
+    }
+    evidence_free(&evidence);
+    return conversation_signal() != 0 && gate == GATE_PASS ? EXIT_NOT_RUN : gate_exit(gate);
+}
+
+static int run(struct options *options) {
+    struct run_request *request = &options->request;
+    struct pack pack = {.path = NULL};
+    attn_error why = {""};
+    unsetenv("VGPU_CHECKS"); /* of the virtual GPU: all, whatever somebody left there */
+    unsetenv("VGPU_SM");
+    conversation_watch(true);
+    int status;
+    if (options->resume ? !reopen_pack(&pack, request, &why) : !start_pack(&pack, request, &why)) {
+        status = complain("run: %s", why.text);
+    } else if (!run_work(&pack, request, &why)) {
+        status = complain("run: %s; what was collected is kept: attest run --resume --out %s",
+                          why.text, pack.path);
+    } else {
+        status = finish(options, &pack);
+    }
+    lock_pack(request->out, false, &why);
+    pack_close(&pack);
+    return status;
+}
+
+/* ---- the command line ------------------------------------------------------------------------ */
+
+static void fill_tables(struct options *o) {
+    struct run_request *r = &o->request;
+    *o = (struct options){.request = {.price = NAN}};
+    const struct arg what[WHAT_ARGS] = {
+        arg_flag("--quick", &o->quick, "what this machine can do, in minutes [this]"),
+        arg_flag("--full", &o->full, "all six stages: what is absent here is NOT RUN"),
+        arg_list("--stage", &r->stages, "S",
+                 "inspect, emulate, parity, sanitize, bench or profile; again for more [all]"),
+        arg_list("--device", &r->devices, "D",
+                 "cpu, vgpu or cuda:N; again for more "
+                 "[cpu, vgpu, cuda:0]"),
+        arg_text("--variant", &r->variant, "RE",
+                 "variants whose name matches this extended regular expression [all]"),
+    };
+    const struct arg how[HOW_ARGS] = {
+        arg_text("--out", &r->out, "DIR", "the pack [one with the time in its name]"),
+        arg_flag("--resume", &o->resume, "go on with the pack --out where it stopped"),
+        arg_real("--gpu-hour-price", &r->price, "what an hour of the GPU costs"),
+        arg_text("--commit", &r->commit, "TEXT", "the commit that was built, to be written down"),
+        arg_real("--timeout", &r->timeout,
+                 "seconds for one variant in one stage [2 minutes and "
+                 "more, by stage]"),
+        arg_flag("--json", &o->json, "the summary as JSON"),
+        arg_text("--against", &r->against, "LIB",
+                 "another libattn.so, such as that of make debug, to be inspected beside ours"),
+    };
+    const struct arg child[CHILD_ARGS] = {
+        arg_choice("--job", &o->job, JOBS, "what the child is to do"),
+        arg_int("--row", &o->row, 0, INT64_MAX, "of the plan"),
+        arg_text("--slots", &o->slots, "LIST", "numbers of the row's variants"),
+        arg_int("--lanes", &o->lanes, 1, 1024, "children at work on the row"),
+    };
+    memcpy(o->what, what, sizeof what);
+    memcpy(o->how, how, sizeof how);
+    memcpy(o->child, child, sizeof child);
+}
+
+static bool check(struct options *o) {
+    struct run_request *request = &o->request;
+    attn_error why = {""};
+    if (o->quick && o->full) {
+        complain("run: --quick and --full are given, expected one of them");
+    } else if (o->resume && request->out == NULL) {
+        complain("run: --resume wants the --out that it goes on with");
+    } else if (o->resume && (o->quick || o->full || request->stages.count > 0 ||
+                             request->devices.count > 0 || request->variant != NULL)) {
+        complain("run: --resume goes on with what the pack's plan asks for, expected no --quick, "
+                 "--full, --stage, --device or --variant");
+    } else if (request->price < 0) {
+        complain("run: --gpu-hour-price: %g, expected 0 or more", request->price);
+    } else if (o->how[4].seen && !(request->timeout > 0)) {
+        complain("run: --timeout: %g, expected more than 0", request->timeout);
+    } else if (!check_request(request, &why) || !check_against(request->against, &why)) {
+        complain("run: %s", why.text);
+    } else {
+        request->full = o->full;
+        return true;
+    }
+    return false;
+}
+
+int verb_run(int argc, char **argv) {
+    static struct options options; /* lists of hundreds of words */
+    static char out[64];
+    fill_tables(&options);
+    const struct arg_group groups[] = {
+        {"what", options.what, WHAT_ARGS},
+        {"how", options.how, HOW_ARGS},
+        {"what it tells its child processes", options.child, CHILD_ARGS}};
+    const struct command command = {
+        .verb = "run",
+        .summary = "six stages over every kernel, and one evidence pack",
+        .synopsis = "[--quick | --full] [--stage S] [--device D] [--variant RE] [--out DIR] "
+                    "[options]",
+        .notes = "A pack is verified by attest verify and shown by attest report. SIGINT, or the "
+                 "loss of the\nmachine, leaves a pack that verifies as far as it goes; --resume "
+                 "goes on with it.\n"
+                 "Exit code: 0 PASS, 1 FAIL, 3 NOT RUN (with --full, or of a stage that was asked "
+                 "for), 4 INVALID.\n",
+        .examples = "  attest run --quick --out pack\n"
+                    "  attest run --full --gpu-hour-price 3.5 --out results/h200\n"
+                    "  attest run --stage parity --device cpu --variant '^cpu_tile'\n",
+        .groups = groups,
+        .group_count = sizeof groups / sizeof *groups,
+    };
+    const enum args_result parsed = args_parse(&command, argc, argv);
+    if (parsed != ARGS_RUN) {
+        return parsed == ARGS_HELP ? EXIT_DONE : EXIT_BAD_INPUT;
+    }
+    switch ((enum job)options.job) {
+    case JOB_PROBE:
+        return run_probe(options.request.devices.count == 1 ? options.request.devices.items[0]
+                                                            : "cpu");
+    case JOB_SLOTS:
+        return run_slots(options.request.out != NULL ? options.request.out : "", options.row,
+                         options.slots != NULL ? options.slots : "", options.lanes);
+    case JOB_RUN: break;
+    }
+    if (!check(&options)) {
+        return EXIT_BAD_INPUT;
+    }
+    if (options.request.out == NULL) {
+        const time_t now = time(NULL);
+        struct tm utc;
+        strftime(out, sizeof out, "evidence-%Y%m%d-%H%M%S", gmtime_r(&now, &utc));
+        options.request.out = out;
+    }
+    return run(&options);
+}

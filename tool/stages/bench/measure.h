@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * measure.h - one problem on random inputs: checked first, then timed.
+ *
+ * Invariant: a measurement is "timed" only if its result was compared with the reference, has no
+ * NaN in it, was the same, bit for bit, after every sample of each mode; if a sleep of known length
+ * reads right in each mode; and if no sample is faster than a GPU can compute or read. Figures of
+ * one that is "wrong" or "invalid" are there for the record, and are none.
+ */
+#ifndef ATTEST_STAGES_BENCH_MEASURE_H
+#define ATTEST_STAGES_BENCH_MEASURE_H
+
+#include "attn.h"
+#include "device/runner.h"
+#include "device/timing.h"
+
+struct measure_options {
+    uint64_t seed;
+    double seconds;          /* to time for at most, in each mode and cache state */
+    double width;            /* of the median's interval, as a part of it, that is narrow enough */
+    size_t least, most;      /* samples; 0: what device/timing.h thinks right */
+    int sets;                /* of inputs, at most; 0: as many as are good for it */
+    bool lse;                /* compute the LSE too */
+    unsigned modes;          /* bit (1 << enum mode) for each; a CPU has but one */
+    unsigned caches;         /* bit (1 << enum cache_state) for each */
+    const struct nvml *nvml; /* of the GPU, or NULL */
+};
+
+enum outcome {
+    OUTCOME_TIMED,
+    OUTCOME_REFUSED, /* no variant, or not the one asked for, takes it: `why` */
+    OUTCOME_FAILED,  /* a wrong problem, too little memory, a call refused: `why` */
+    OUTCOME_WRONG,   /* computed, and not right, or broken off: `why` */
+    OUTCOME_INVALID  /* right, but the times cannot be, or a control failed: `why` */
+};
+extern const char *const OUTCOME_NAMES[];
+
+/* A mode and cache state. */
+struct measured {
+    struct timing timing;
+    struct sleep_reading sleep;
+    int64_t
+        differing; /* words of outputs, over all samples, that were not those of the checked one */
+    struct nvml_watch gpu;
+};
+
+struct measurement {
+    enum outcome outcome;
+    attn_error why;
+    attn_problem problem; /* resolved, unless it is wrong */
+    char variant[192];
+    /* of one that was computed right once: */
+    struct verdict verdict;
+    struct measured rows[MODE_COUNT * CACHE_STATES];
+    int row_count;
+    bool differ_caught; /* outputs that were poisoned on purpose were told from right ones */
+    double flops;
+    int sets; /* of inputs, taken in turn */
+    size_t cache_bytes;
+};
+
+/* The runner is open. Free the measurement in any case. */
+void measure(struct runner *runner, const attn_problem *problem,
+             const struct measure_options *options, struct measurement *measurement);
+void measurement_free(struct measurement *measurement);
+
+/* The least seconds in which any GPU of today could compute the problem (resolved): by its
+ * operations, or by the bytes that it cannot help but move. */
+double least_seconds(const attn_problem *problem);
+
+#endif /* ATTEST_STAGES_BENCH_MEASURE_H */

@@ -1,0 +1,308 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * record.c - the bench stage of one variant as a unit of the evidence pack (stages/record.h).
+ *
+ * The raw samples go into the unit, everything else that was seen (the sleep's readings, the GPU's
+ * clocks and temperature) into an artifact. The device stays open from one slot to the next, since
+ * a CUDA context takes longer to make than a variant takes to be timed.
+ *
+ * Invariant: what was not right is written down as it was. Times below the floor, outputs that
+ * differ, controls that failed are the judge's to see; nothing is left out for their sake.
+ */
+#include "cases/problems.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/message.h"
+#include "cases/shape.h"
+#include "device/variant_by_name.h"
+#include "stages/bench/measure.h"
+#include "stages/bench/peers.h"
+#include "stages/record.h"
+
+enum { LEAST_SAMPLES = 7, MOST_SAMPLES = 200, SETS = 3, NAME = 192 };
+static const double WIDTH = 0.02;      /* of the median's interval */
+static const double SECONDS_CPU = 0.5; /* for each timing at most, with the least samples at hand */
+static const double SECONDS_QUICK = 0.3;
+static const double SECONDS_GPU = 0.06;
+
+/* ---- the device ------------------------------------------------------------------------------ */
+
+/* That of the slot before, if it was the same. */
+static struct open_device {
+    bool open;
+    char name[NAME], driver[1024];
+    struct runner runner;
+    struct nvml *nvml;
+    attn_error no_nvml; /* why there is none */
+    bool peers_asked;   /* they are measured once, for the first variant of a full run that has
+                         * more than one problem */
+} shared;
+
+static void close_shared(void) {
+    nvml_close(shared.nvml);
+    runner_close(&shared.runner);
+    shared = (struct open_device){0};
+}
+
+static bool open_shared(const struct slot *slot, attn_error *why) {
+    const char *driver = slot->driver != NULL ? slot->driver : "";
+    if (shared.open && strcmp(shared.name, slot->device) == 0 &&
+        strcmp(shared.driver, driver) == 0) {
+        return true;
+    }
+    close_shared();
+    snprintf(shared.name, sizeof shared.name, "%s", slot->device);
+    snprintf(shared.driver, sizeof shared.driver, "%s", driver);
+    shared.runner = (struct runner){.device = shared.name,
+                                    .driver = slot->driver != NULL ? shared.driver : NULL};
+    if (!runner_open(&shared.runner, why)) {
+        close_shared();
+        return false;
+    }
+    shared.open = true;
+    if (device_is_gpu(shared.runner.memory)) {
+        shared.nvml = nvml_open(shared.runner.context, shared.name, &shared.no_nvml);
+    }
+    return true;
+}
+
+/* ---- measure --------------------------------------------------------------------------------- */
+
+struct recording {
+    struct measurement *problems[BENCH_PROBLEMS];
+    int count;
+    struct nvml_watch gpu;   /* over all of them */
+    char peers[SHA256_TEXT]; /* what they reached; "": not asked for, or: */
+    attn_error no_peers;
+};
+
+static void recording_free(struct recording *recording) {
+    for (int i = 0; i < recording->count; i++) {
+        measurement_free(recording->problems[i]);
+        free(recording->problems[i]);
+    }
+}
+
+/* False where there is nothing to judge: no device, no variant, or a result that is wrong. */
+static bool measure_problem(const struct slot *slot, const attn_variant *variant, int index,
+                            struct recording *recording, attn_error *why) {
+    const bool gpu = device_is_gpu(shared.runner.memory);
+    const struct measure_options options = {
+        .seed = slot->seed + (uint64_t)index,
+        .seconds = gpu           ? SECONDS_GPU
+                   : slot->quick ? SECONDS_QUICK
+                                 : SECONDS_CPU,
+        .width = WIDTH,
+        .least = LEAST_SAMPLES,
+        .most = MOST_SAMPLES,
+        .sets = SETS,
+        .modes = (1U << MODE_COUNT) - 1U,
+        .caches = (1U << CACHE_STATES) - 1U,
+        .nvml = shared.nvml,
+    };
+    attn_problem problem;
+    if (!bench_problem(shared.runner.context, slot->device, variant, slot->quick, index, &problem,
+                       why)) {
+        return false;
+    }
+    struct measurement *m = malloc(sizeof *m);
+    if (m == NULL) {
+        return explain(why, "out of memory for a measurement");
+    }
+    measure(&shared.runner, &problem, &options, m);
+    recording->problems[recording->count++] = m;
+    for (int i = 0; i < m->row_count; i++) {
+        nvml_watch_join(&recording->gpu, &m->rows[i].gpu);
+    }
+    const bool complete = m->row_count == bench_timings_per_problem(slot->device);
+    if (m->outcome == OUTCOME_REFUSED || m->outcome == OUTCOME_FAILED ||
+        (m->outcome == OUTCOME_WRONG && !complete)) {
+        char text[160];
+        return explain(why, "%s: %.200s", problem_text(&m->problem, text, sizeof text),
+                       m->why.text);
+    }
+    return true;
+}
+
+/* ---- the unit -------------------------------------------------------------------------------- */
+
+static void control_json(struct json *json, const char *name, bool caught) {
+    json_open(json, NULL, '{');
+    json_text(json, "name", name);
+    json_bool(json, "caught", caught);
+    json_close(json);
+}
+
+/* Caught only if it was in every row, and there is one. */
+static void controls_json(struct json *json, const struct recording *recording) {
+    bool sleep = recording->count > 0, differ = recording->count > 0;
+    for (int i = 0; i < recording->count; i++) {
+        const struct measurement *m = recording->problems[i];
+        differ = differ && m->differ_caught;
+        sleep = sleep && m->row_count > 0;
+        for (int j = 0; j < m->row_count; j++) {
+            sleep = sleep && m->rows[j].sleep.right;
+        }
+    }
+    json_open(json, "controls", '[');
+    control_json(json, "sleep", sleep);
+    control_json(json, "differ", differ);
+    json_close(json);
+}
+
+static void timing_json(struct json *json, const struct measurement *m,
+                        const struct measured *row) {
+    const struct timing *timing = &row->timing;
+    json_open(json, NULL, '{');
+    json_text(json, "mode", MODE_NAMES[timing->mode]);
+    json_text(json, "cache", CACHE_STATE_NAMES[timing->cache]);
+    problem_json(json, "problem", &m->problem);
+    json_int(json, "repeats", timing->repeats);
+    json_int(json, "taken", (int64_t)timing->stats.count);
+    json_bool(json, "outputs_equal", row->differing == 0 && m->outcome != OUTCOME_WRONG);
+    json_open(json, "ns", '[');
+    for (size_t i = 0; i < timing->stats.count; i++) {
+        json_int(json, NULL, (int64_t)llround(1e9 * timing->samples[i]));
+    }
+    json_close(json);
+    json_close(json);
+}
+
+static void unit_json(struct json *json, const struct recording *recording, int64_t wanted,
+                      const char *state) {
+    int64_t written = 0;
+    controls_json(json, recording);
+    json_open(json, "values", '{');
+    nvml_values_json(json, &recording->gpu);
+    json_close(json);
+    json_open(json, "timings", '[');
+    for (int i = 0; i < recording->count; i++) {
+        const struct measurement *m = recording->problems[i];
+        for (int j = 0; j < m->row_count && written < wanted; j++, written++) {
+            timing_json(json, m, &m->rows[j]);
+        }
+    }
+    json_close(json);
+    json_open(json, "artifacts", '[');
+    json_text(json, NULL, state);
+    if (recording->peers[0] != '\0') {
+        json_text(json, NULL, recording->peers);
+    }
+    json_close(json);
+}
+
+/* ---- the artifact ---------------------------------------------------------------------------- */
+
+static void row_json(struct json *json, const struct measurement *m, const struct measured *row) {
+    char text[160];
+    json_open(json, NULL, '{');
+    json_text(json, "problem", problem_text(&m->problem, text, sizeof text));
+    json_text(json, "mode", MODE_NAMES[row->timing.mode]);
+    json_text(json, "cache", CACHE_STATE_NAMES[row->timing.cache]);
+    json_bool(json, "settled", row->timing.settled);
+    json_real(json, "sleep_asked_ns", 1e9 * row->sleep.asked);
+    json_real(json, "sleep_read_ns", 1e9 * row->sleep.read);
+    json_int(json, "words_differing", row->differing);
+    json_real(json, "host_ns", 1e9 * row->timing.host);
+    json_open(json, "gpu", '{');
+    nvml_watch_json(json, &row->gpu);
+    json_close(json);
+    json_close(json);
+}
+
+/* What was seen beside the samples, and of what: so that it is no other variant's. */
+static void state_json(struct json *json, const struct slot *slot,
+                       const struct recording *recording) {
+    attn_device device = {.size = sizeof device};
+    char seed[17];
+    snprintf(seed, sizeof seed, "%016llx", (unsigned long long)slot->seed);
+    json_open(json, NULL, '{');
+    json_text(json, "schema", "attest-bench-state/2");
+    json_text(json, "variant", slot->variant);
+    json_text(json, "image", slot->image);
+    json_text(json, "seed", seed);
+    if (attn_device_get(shared.runner.context, &device, NULL) == ATTN_OK) {
+        json_text(json, "device_name", device.name);
+        json_text(json, "arch", device.arch);
+    }
+    json_text(json, "nvml",
+              shared.nvml != NULL              ? "present"
+              : shared.no_nvml.text[0] != '\0' ? shared.no_nvml.text
+                                               : NULL);
+    if (shared.nvml != NULL) {
+        json_open(json, "gpu", '{');
+        nvml_gpu_json(json, shared.nvml);
+        json_close(json);
+    }
+    if (recording->peers[0] != '\0' || recording->no_peers.text[0] != '\0') {
+        json_text(json, "peers",
+                  recording->peers[0] != '\0' ? recording->peers : recording->no_peers.text);
+    }
+    json_int(json, "cache_bytes",
+             recording->count > 0 ? (int64_t)recording->problems[0]->cache_bytes : 0);
+    json_open(json, "rows", '[');
+    for (int i = 0; i < recording->count; i++) {
+        const struct measurement *m = recording->problems[i];
+        for (int j = 0; j < m->row_count; j++) {
+            row_json(json, m, &m->rows[j]);
+        }
+    }
+    json_close(json);
+    json_close(json);
+}
+
+static bool store_state(const struct slot *slot, const struct recording *recording,
+                        const struct pack *pack, char name[SHA256_TEXT], attn_error *why) {
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *out = open_memstream(&text, &bytes);
+    if (out == NULL) {
+        return explain(why, "out of memory for an artifact");
+    }
+    struct json json = json_begin(out);
+    state_json(&json, slot, recording);
+    const bool written = fclose(out) == 0;
+    const bool stored = written ? pack_add_artifact(pack, text, bytes, name, why)
+                                : explain(why, "out of memory for an artifact");
+    free(text);
+    return stored;
+}
+
+bool record_bench(const struct slot *slot, struct pack *pack, struct json *unit, attn_error *why) {
+    const int64_t per_problem = bench_timings_per_problem(slot->device);
+    const int64_t problems = (slot->timings + per_problem - 1) / per_problem;
+    struct recording recording = {.gpu = nvml_watch_begin(NULL)};
+    attn_variant variant;
+    char artifact[SHA256_TEXT];
+    if (problems < 1 || problems > BENCH_PROBLEMS) {
+        return explain(why, "timings = %lld, expected 1 to %lld", (long long)slot->timings,
+                       BENCH_PROBLEMS * (long long)per_problem);
+    }
+    if (!open_shared(slot, why) ||
+        !variant_by_name(shared.runner.context, slot->variant, &variant, why)) {
+        return false;
+    }
+    shared.runner.variant = variant.name;
+    bool good = true;
+    for (int i = 0; good && i < problems; i++) {
+        good = measure_problem(slot, &variant, i, &recording, why);
+    }
+    shared.runner.variant = NULL;
+    if (good && problems > 1 && !slot->quick && !shared.peers_asked &&
+        device_is_gpu(shared.runner.memory)) {
+        shared.peers_asked = true;
+        if (!record_peers(pack, recording.peers, &recording.no_peers)) {
+            recording.peers[0] = '\0';
+        }
+    }
+    good = good && store_state(slot, &recording, pack, artifact, why);
+    if (good) {
+        unit_json(unit, &recording, slot->timings, artifact);
+    }
+    recording_free(&recording);
+    return good;
+}

@@ -1,0 +1,539 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * verb.c - `attest bench`: one problem, or a grid of them; the best variant, or each.
+ *
+ * Invariant: no number is printed for a result that failed its check (measure.h).
+ */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "attn_inspect.h"
+#include "base/args.h"
+#include "base/json.h"
+#include "base/message.h"
+#include "cases/grid.h"
+#include "cases/shape.h"
+#include "cli/verbs.h"
+#include "device/runner.h"
+#include "stages/bench/measure.h"
+
+/* How often each outcome was seen, and the last reason. */
+struct tally {
+    int timed, refused, failed, wrong, invalid;
+    attn_error why;
+};
+
+struct request {
+    struct runner runner;
+    struct sizes sizes;
+    struct semantics semantics;
+    struct extras extras;
+    struct measure_options options;
+    int64_t seed;
+    double width; /* in percent */
+    bool grid, one_dtype, all_variants, json, samples;
+    int grid_name, mode, cache;
+    struct nvml *nvml;
+    int32_t variant_count; /* of the context, before any is added */
+    attn_device device;
+    struct tally tally;
+    struct json out;
+};
+
+enum { MODE_ALL = MODE_COUNT };
+static const char *const MODE_CHOICES[] = {"eager", "stream", "graph", "all", NULL};
+enum { CACHE_ALL = CACHE_STATES };
+static const char *const CACHE_CHOICES[] = {"cold", "warm", "all", NULL};
+
+/* ---- report ---------------------------------------------------------------------------------- */
+
+static double rate(const struct measurement *m, const struct timing *timing) {
+    return m->flops / timing->stats.p50;
+}
+
+static void samples_json(struct json *json, const struct timing *timing) {
+    json_open(json, "sample_seconds", '[');
+    for (size_t i = 0; i < timing->stats.count; i++) {
+        json_real(json, NULL, timing->samples[i]);
+    }
+    json_close(json);
+}
+
+static void row_json(struct json *json, const struct request *request, const struct measurement *m,
+                     const struct measured *row) {
+    const struct timing *timing = &row->timing;
+    verdict_json(json, "check", &m->verdict);
+    if (runner_wants_gpu(&request->runner)) {
+        json_text(json, "mode", MODE_NAMES[timing->mode]);
+        json_real(json, "host_us", 1e6 * timing->host);
+    }
+    json_text(json, "cache", CACHE_STATE_NAMES[timing->cache]);
+    json_int(json, "samples", (int64_t)timing->stats.count);
+    json_int(json, "calls_per_sample", timing->repeats);
+    json_int(json, "input_sets", m->sets);
+    json_bool(json, "settled", timing->settled);
+    json_real(json, "p50_seconds", timing->stats.p50);
+    json_real(json, "p50_low_seconds", timing->stats.low);
+    json_real(json, "p50_high_seconds", timing->stats.high);
+    json_real(json, "p90_seconds", timing->p90.value);
+    json_real(json, "p90_low_seconds", timing->p90.low);
+    json_real(json, "p90_high_seconds", timing->p90.high);
+    json_real(json, "p99_seconds", timing->p99.value);
+    json_real(json, "p99_low_seconds", timing->p99.low);
+    json_real(json, "p99_high_seconds", timing->p99.high);
+    json_real(json, "min_seconds", timing->stats.min);
+    json_real(json, "gflops", 1e-9 * rate(m, timing));
+    json_real(json, "sleep_asked_seconds", row->sleep.asked);
+    json_real(json, "sleep_read_seconds", row->sleep.read);
+    if (request->nvml != NULL) {
+        json_open(json, "gpu", '{');
+        nvml_gpu_json(json, request->nvml);
+        nvml_watch_json(json, &row->gpu);
+        json_close(json);
+    }
+    if (request->samples) {
+        samples_json(json, timing);
+    }
+}
+
+/* One object for each mode that was timed, or one that says why there is none. */
+static void print_json(struct request *request, const struct measurement *m) {
+    struct json *json = &request->out;
+    for (int i = 0; i == 0 || i < m->row_count; i++) {
+        json_open(json, NULL, '{');
+        problem_json(json, "problem", &m->problem);
+        json_text(json, "variant", m->variant[0] != '\0' ? m->variant : NULL);
+        json_text(json, "outcome", OUTCOME_NAMES[m->outcome]);
+        if (m->outcome == OUTCOME_TIMED) {
+            row_json(json, request, m, &m->rows[i]);
+        } else {
+            json_text(json, "reason", m->why.text);
+        }
+        json_close(json);
+        if (m->outcome != OUTCOME_TIMED) {
+            return;
+        }
+    }
+}
+
+/* "NVIDIA H200, 132 multiprocessors, CUDA 13.0" or "Neoverse-V1, 2 threads" */
+static void print_device(const attn_device *device) {
+    if (device->driver > 0) {
+        printf("%s, %s, %d multiprocessors, CUDA %d.%d", device->name, device->arch, device->units,
+               device->driver / 1000, device->driver % 1000 / 10);
+    } else {
+        printf("%s, %d thread%s", device->name, device->units, device->units == 1 ? "" : "s");
+    }
+}
+
+static void print_interval(const char *name, struct interval interval) {
+    printf("%-9s %.4f ms", name, 1e3 * interval.value);
+    if (!isnan(interval.low) && !isnan(interval.high)) {
+        printf("   95 %% CI %.4f to %.4f", 1e3 * interval.low, 1e3 * interval.high);
+    }
+    printf("\n");
+}
+
+static void print_timings_cpu(const struct measurement *m) {
+    for (int i = 0; i < m->row_count; i++) {
+        const struct timing *timing = &m->rows[i].timing;
+        const struct stats *stats = &timing->stats;
+        printf("cache     %s\n", CACHE_STATE_NAMES[timing->cache]);
+        print_interval("p50", (struct interval){stats->p50, stats->low, stats->high});
+        print_interval("p90", timing->p90);
+        print_interval("p99", timing->p99);
+        printf("min       %.4f ms   of %zu samples\n", 1e3 * stats->min, stats->count);
+        printf("rate      %.1f GFLOP/s\n", 1e-9 * rate(m, timing));
+    }
+}
+
+static void print_host(const struct timing *timing) {
+    if (isnan(timing->host)) {
+        printf("%8s\n", "");
+    } else {
+        printf("%8.2f\n", 1e6 * timing->host);
+    }
+}
+
+static void print_timings_gpu(const struct measurement *m) {
+    printf("\n%-7s %-5s %10s %23s %10s %10s %10s %9s %8s %8s\n", "mode", "cache", "p50 us",
+           "95 % CI", "p90 us", "p99 us", "min us", "TFLOP/s", "samples", "host us");
+    for (int i = 0; i < m->row_count; i++) {
+        const struct timing *timing = &m->rows[i].timing;
+        const struct stats *stats = &timing->stats;
+        printf("%-7s %-5s %10.2f %10.2f to %9.2f %10.2f %10.2f %10.2f %9.1f %8zu ",
+               MODE_NAMES[timing->mode], CACHE_STATE_NAMES[timing->cache], 1e6 * stats->p50,
+               1e6 * stats->low, 1e6 * stats->high, 1e6 * stats->p90, 1e6 * timing->p99.value,
+               1e6 * stats->min, 1e-12 * rate(m, timing), stats->count);
+        print_host(timing);
+    }
+}
+
+/* "clocks    1965 to 1980 MHz, memory 3201, 412 W, 52 C; held by: power cap" */
+static void print_state(const struct measurement *m) {
+    struct nvml_watch all = nvml_watch_begin(NULL);
+    char reasons[256];
+    for (int i = 0; i < m->row_count; i++) {
+        nvml_watch_join(&all, &m->rows[i].gpu);
+    }
+    printf("\nclocks    %.0f to %.0f MHz, memory %.0f, %.0f W, %.0f C%s%s\n",
+           all.least[SM_CLOCK_MHZ], all.most[SM_CLOCK_MHZ], all.least[MEMORY_CLOCK_MHZ],
+           all.most[POWER_WATTS], all.most[TEMPERATURE_C],
+           all.reasons_known && all.reasons != 0 ? "; held by: " : "",
+           nvml_reasons_text(all.reasons, reasons, sizeof reasons));
+}
+
+static void print_block(const struct request *request, const struct measurement *m) {
+    char text[256];
+    printf("problem   %s\n", problem_text(&m->problem, text, sizeof text));
+    printf("variant   %s on ", m->variant);
+    print_device(&request->device);
+    printf("\nchecked   %s\n", verdict_text(&m->verdict, text, sizeof text));
+    if (runner_wants_gpu(&request->runner)) {
+        print_timings_gpu(m);
+        if (request->nvml != NULL) {
+            print_state(m);
+        }
+    } else {
+        print_timings_cpu(m);
+    }
+}
+
+static void print_heading(const struct request *request) {
+    print_device(&request->device);
+    if (runner_wants_gpu(&request->runner)) {
+        printf("\n\n%-36s %-36s %-7s %-5s %10s %10s %10s %9s %8s\n", "problem", "variant", "mode",
+               "cache", "p50 us", "p90 us", "min us", "TFLOP/s", "host us");
+    } else {
+        printf("\n\n%-36s %-22s %-5s %9s %9s %9s %9s\n", "problem", "variant", "cache", "p50 ms",
+               "p90 ms", "min ms", "GFLOP/s");
+    }
+}
+
+static void print_rows(const struct request *request, const char *problem,
+                       const struct measurement *m) {
+    for (int i = 0; i < m->row_count; i++) {
+        const struct timing *timing = &m->rows[i].timing;
+        const struct stats *stats = &timing->stats;
+        const char *cache = CACHE_STATE_NAMES[timing->cache];
+        if (runner_wants_gpu(&request->runner)) {
+            printf("%-36s %-36s %-7s %-5s %10.2f %10.2f %10.2f %9.1f ", problem, m->variant,
+                   MODE_NAMES[timing->mode], cache, 1e6 * stats->p50, 1e6 * stats->p90,
+                   1e6 * stats->min, 1e-12 * rate(m, timing));
+            print_host(timing);
+        } else {
+            printf("%-36s %-22s %-5s %9.3f %9.3f %9.3f %9.1f\n", problem, m->variant, cache,
+                   1e3 * stats->p50, 1e3 * stats->p90, 1e3 * stats->min, 1e-9 * rate(m, timing));
+        }
+    }
+}
+
+static void print_row(const struct request *request, const struct measurement *m) {
+    char text[256];
+    problem_text(&m->problem, text, sizeof text);
+    if (m->outcome != OUTCOME_TIMED) {
+        printf("%-36s %s%s%s: %s\n", text, m->variant, m->variant[0] != '\0' ? " " : "",
+               m->outcome == OUTCOME_WRONG     ? "WRONG"
+               : m->outcome == OUTCOME_INVALID ? "INVALID"
+                                               : OUTCOME_NAMES[m->outcome],
+               m->why.text);
+    } else {
+        print_rows(request, text, m);
+    }
+    fflush(stdout); /* a table that grows while one looks */
+}
+
+/* ---- one, or many ---------------------------------------------------------------------------- */
+
+static void command_line_problem(const struct request *request, attn_problem *problem) {
+    attn_problem_init(problem);
+    sizes_apply(&request->sizes, problem);
+    semantics_apply(&request->semantics, problem);
+    extras_apply(&request->extras, problem);
+}
+
+static int run_one(struct request *request) {
+    attn_problem problem;
+    struct measurement m;
+    command_line_problem(request, &problem);
+    measure(&request->runner, &problem, &request->options, &m);
+    if (request->json) {
+        print_json(request, &m);
+    } else if (m.outcome == OUTCOME_TIMED) {
+        print_block(request, &m);
+    }
+    measurement_free(&m);
+    switch (m.outcome) {
+    case OUTCOME_TIMED: return EXIT_DONE;
+    case OUTCOME_REFUSED:
+    case OUTCOME_FAILED: return complain("bench: %s", m.why.text);
+    case OUTCOME_INVALID: complain("bench: INVALID: %s", m.why.text); return EXIT_INVALID;
+    case OUTCOME_WRONG: break;
+    }
+    complain("bench: %s computes it wrongly: %s", m.variant, m.why.text);
+    return EXIT_FAILED_CHECK;
+}
+
+static void measure_row(struct request *request, const attn_problem *problem) {
+    struct tally *tally = &request->tally;
+    struct measurement m;
+    measure(&request->runner, problem, &request->options, &m);
+    tally->timed += m.outcome == OUTCOME_TIMED;
+    tally->refused += m.outcome == OUTCOME_REFUSED;
+    tally->failed += m.outcome == OUTCOME_FAILED;
+    tally->wrong += m.outcome == OUTCOME_WRONG;
+    tally->invalid += m.outcome == OUTCOME_INVALID;
+    if (m.outcome != OUTCOME_TIMED) {
+        tally->why = m.why;
+    }
+    if (request->json) {
+        print_json(request, &m);
+    } else {
+        print_row(request, &m);
+    }
+    measurement_free(&m);
+}
+
+/* One row, or one for each variant that applies. Where none does, the row says why. */
+static void measure_rows(struct request *request, const attn_problem *problem) {
+    bool applied = false;
+    for (int32_t i = 0; request->all_variants && i < request->variant_count; i++) {
+        attn_variant variant = {.size = sizeof variant};
+        const attn_context *context = request->runner.context;
+        if (attn_variant_get(context, i, &variant, NULL) == ATTN_OK &&
+            attn_variant_check(context, variant.name, problem, NULL) == ATTN_OK) {
+            applied = true;
+            request->runner.variant = variant.name; /* lives as long as the context */
+            measure_row(request, problem);
+            request->runner.variant = NULL;
+        }
+    }
+    if (!applied) {
+        measure_row(request, problem);
+    }
+}
+
+static void measure_grid(struct request *request) {
+    for (int i = 0; i < grid_count(request->grid_name); i++) {
+        for (int dtype = ATTN_FP32; dtype <= ATTN_BF16; dtype++) {
+            const bool wanted =
+                request->one_dtype ? dtype == request->semantics.dtype
+                                   : grid_has_every_dtype(request->grid_name) || dtype == ATTN_FP16;
+            if (wanted) {
+                attn_problem problem;
+                grid_problem(request->grid_name, i, &problem);
+                problem.dtype = (attn_dtype)dtype;
+                measure_rows(request, &problem);
+            }
+        }
+    }
+}
+
+/* A table: problems that are refused are rows of it, not errors, unless nothing else is in it. */
+static int run_table(struct request *request) {
+    const struct tally *tally = &request->tally;
+    if (!request->json) {
+        print_heading(request);
+    }
+    if (request->grid) {
+        measure_grid(request);
+    } else {
+        attn_problem problem;
+        command_line_problem(request, &problem);
+        measure_rows(request, &problem);
+    }
+    if (tally->wrong > 0) {
+        complain("bench: %d result%s wrong", tally->wrong, tally->wrong == 1 ? " is" : "s are");
+        return EXIT_FAILED_CHECK;
+    }
+    if (tally->invalid > 0) {
+        complain("bench: INVALID: %d of %d: %s", tally->invalid,
+                 tally->invalid + tally->failed + tally->timed + tally->refused, tally->why.text);
+        return EXIT_INVALID;
+    }
+    if (tally->timed == 0) {
+        return complain("bench: nothing was timed: %s", tally->why.text);
+    }
+    if (tally->failed > 0) {
+        return complain("bench: %d of %d not measured: %s", tally->failed,
+                        tally->failed + tally->timed + tally->refused, tally->why.text);
+    }
+    if (!request->json) {
+        printf("\n%d result%s, each checked against the double-precision reference before it was "
+               "timed\n",
+               tally->timed, tally->timed == 1 ? "" : "s");
+    }
+    return EXIT_DONE;
+}
+
+static int run(struct request *request) {
+    attn_error why = {""};
+    attn_device *device = &request->device;
+    device->size = sizeof *device;
+    if (!runner_open(&request->runner, &why) ||
+        attn_device_get(request->runner.context, device, &why) != ATTN_OK) {
+        return runner_complain(&request->runner, "bench", &why);
+    }
+    attn_variant variant = {.size = sizeof variant};
+    while (attn_variant_get(request->runner.context, request->variant_count, &variant, NULL) ==
+           ATTN_OK) {
+        request->variant_count++;
+    }
+    request->options.seed = (uint64_t)request->seed;
+    request->options.modes =
+        request->mode == MODE_ALL ? (1U << MODE_COUNT) - 1U : 1U << request->mode;
+    request->options.caches =
+        request->cache == CACHE_ALL ? (1U << CACHE_STATES) - 1U : 1U << request->cache;
+    request->options.width = 1e-2 * request->width;
+    if (device_is_gpu(request->runner.memory)) { /* without it nothing is known but the times */
+        request->nvml = nvml_open(request->runner.context, request->runner.device, NULL);
+        request->options.nvml = request->nvml;
+    }
+    request->out = json_begin(stdout);
+    if (request->json) {
+        json_open(&request->out, NULL, '{');
+        json_text(&request->out, "attn", attn_version());
+        json_text(&request->out, "device", request->runner.device);
+        json_text(&request->out, "name", device->name);
+        json_text(&request->out, "arch", device->arch);
+        json_int(&request->out, device->driver > 0 ? "multiprocessors" : "threads", device->units);
+        if (device->driver > 0) {
+            json_int(&request->out, "driver", device->driver);
+        }
+        json_int(&request->out, "seed", request->seed);
+        json_open(&request->out, "results", '[');
+    }
+    const int status =
+        request->grid || request->all_variants ? run_table(request) : run_one(request);
+    if (request->json) {
+        json_close(&request->out);
+        json_close(&request->out);
+    }
+    return status;
+}
+
+/* ---- the command line ------------------------------------------------------------------------ */
+
+enum { OWN_ARGS = 10, OWN_GRID = 0, OWN_MODE = 2 }; /* places of --grid and --mode */
+
+struct tables {
+    struct arg sizes[SIZES_ARGS], semantics[SEMANTICS_ARGS];
+    struct arg extras[EXTRAS_ARGS], runner[RUNNER_ARGS];
+    struct arg own[OWN_ARGS];
+};
+
+static void fill_tables(struct request *request, struct tables *tables) {
+    sizes_args(&request->sizes, tables->sizes);
+    semantics_args(&request->semantics, tables->semantics);
+    extras_args(&request->extras, tables->extras);
+    runner_args(&request->runner, tables->runner);
+    request->options.seconds = 1.0;
+    request->seed = 1;
+    request->mode = MODE_ALL;
+    request->cache = CACHE_WARM;
+    request->width = 2.0;
+    const struct arg own[OWN_ARGS] = {
+        arg_choice("--grid", &request->grid_name, GRID_NAMES,
+                   "a table of problems: cpu in every dtype, the others in fp16, or in --dtype"),
+        arg_flag("--all-variants", &request->all_variants,
+                 "each variant that applies instead of the best one, as one table"),
+        arg_choice("--mode", &request->mode, MODE_CHOICES,
+                   "on a GPU: calls back to back, each alone on a stream of its own, or replayed "
+                   "from a graph [all]"),
+        arg_choice("--cache", &request->cache, CACHE_CHOICES,
+                   "what a call finds in it: its inputs, nothing, or once so and once so [warm]"),
+        arg_real("--width", &request->width,
+                 "stop when the median's 95 % interval is this narrow, in percent of it [2]"),
+        arg_real("--seconds", &request->options.seconds,
+                 "time each problem, in each mode and cache state, for no longer than this [1]"),
+        arg_int("--seed", &request->seed, 0, INT64_MAX, "of the random inputs [1]"),
+        arg_flag("--lse", &request->options.lse, "compute the log-sum-exp too"),
+        arg_flag("--json", &request->json, "report as JSON"),
+        arg_flag("--samples", &request->samples, "with --json: every sample that was taken"),
+    };
+    memcpy(tables->own, own, sizeof own);
+}
+
+/* What the tables alone cannot say. */
+static enum args_result check_request(struct request *request, const struct tables *tables) {
+    request->grid = tables->own[OWN_GRID].seen;
+    request->one_dtype = tables->semantics[SEMANTICS_DTYPE].seen;
+    if (!request->one_dtype && runner_wants_gpu(&request->runner)) {
+        request->semantics.dtype = ATTN_FP16;
+    }
+    if (!(request->options.seconds > 0)) {
+        complain("bench: --seconds: %g, expected more than 0", request->options.seconds);
+        return ARGS_BAD;
+    }
+    if (!(request->width >= 0)) {
+        complain("bench: --width: %g, expected 0 or more", request->width);
+        return ARGS_BAD;
+    }
+    if (request->samples && !request->json) {
+        complain("bench: --samples: no --json, expected both");
+        return ARGS_BAD;
+    }
+    if (tables->own[OWN_MODE].seen && !runner_wants_gpu(&request->runner)) {
+        complain("bench: --mode: device = %s, expected a GPU", request->runner.device);
+        return ARGS_BAD;
+    }
+    if (request->all_variants && request->runner.variant != NULL) {
+        complain("bench: --variant %s: --all-variants was given too, expected one of the two",
+                 request->runner.variant);
+        return ARGS_BAD;
+    }
+    const char *clash = first_seen(tables->sizes, SIZES_ARGS);
+    clash = clash != NULL ? clash : first_seen(tables->semantics + 1, SEMANTICS_ARGS - 1);
+    clash = clash != NULL ? clash : first_seen(tables->extras, EXTRAS_ARGS);
+    if (request->grid && clash != NULL) {
+        complain("bench: %s: --grid has its own problems", clash);
+        return ARGS_BAD;
+    }
+    return ARGS_RUN;
+}
+
+static enum args_result parse(struct request *request, int argc, char **argv) {
+    struct tables tables;
+    fill_tables(request, &tables);
+    const struct arg_group groups[] = {{"sizes", tables.sizes, SIZES_ARGS},
+                                       {"semantics", tables.semantics, SEMANTICS_ARGS},
+                                       {"more", tables.extras, EXTRAS_ARGS},
+                                       {"execution", tables.runner, RUNNER_ARGS},
+                                       {"measurement", tables.own, OWN_ARGS}};
+    const struct command command = {
+        .verb = "bench",
+        .summary = "check a problem's result, then time it",
+        .synopsis = "[options]",
+        .notes =
+            "Inputs are random, N(0,1). The result is compared with the double-precision "
+            "reference on a\nsample of rows before anything is timed, and bit for bit with that "
+            "after each sample; a\nwrong result has no time (exit 1). A sleep of known length must "
+            "read right in each mode,\nand no time may be below what the hardware can do: else "
+            "INVALID (exit 4).\nInputs change from call to call: up to 8 sets, 256 MB, on a GPU, 4 "
+            "sets, 64 MB, on a CPU;\nwarm: as many as stay in the cache together.\n",
+        .examples =
+            "  attest bench --dtype fp16\n"
+            "  attest bench --batch 4 --heads 32 --heads-kv 8 --seq-q 1 --seq-kv 8192 --dim "
+            "128\n"
+            "  attest bench --grid cpu --json --samples > bench.json\n"
+            "  attest bench --device cuda --cache all --width 1 --seconds 5\n"
+            "  attest bench --device cuda --grid canonical --all-variants --mode graph\n",
+        .groups = groups,
+        .group_count = sizeof groups / sizeof *groups,
+    };
+    const enum args_result parsed = args_parse(&command, argc, argv);
+    return parsed == ARGS_RUN ? check_request(request, &tables) : parsed;
+}
+
+int verb_bench(int argc, char **argv) {
+    struct request request = {0};
+    const enum args_result parsed = parse(&request, argc, argv);
+    if (parsed != ARGS_RUN) {
+        return parsed == ARGS_HELP ? EXIT_DONE : EXIT_BAD_INPUT;
+    }
+    const int status = run(&request);
+    nvml_close(request.nvml);
+    runner_close(&request.runner);
+    return status;
+}

@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * inspect.c - see inspect.h.
+ */
+#include "stages/inspect/inspect.h"
+
+#include <ctype.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/message.h"
+#include "stages/inspect/ptxas_log.h"
+#include "stages/inspect/sass.h"
+
+/* ---- printing and asserting ------------------------------------------------------------------ */
+
+static const char *const OUTPUT_CALLS[] = {"vprintf", "__assertfail", "__assert_fail"};
+enum { OUTPUT_CALL_COUNT = sizeof OUTPUT_CALLS / sizeof *OUTPUT_CALLS };
+
+static bool is_word(char c) {
+    return isalnum((unsigned char)c) || c == '_' || c == '$' || c == '%';
+}
+
+const char *inspect_output_call(const char *ptx) {
+    for (int i = 0; i < OUTPUT_CALL_COUNT; i++) {
+        const size_t length = strlen(OUTPUT_CALLS[i]);
+        for (const char *at = strstr(ptx, OUTPUT_CALLS[i]); at != NULL;
+             at = strstr(at + 1, OUTPUT_CALLS[i])) {
+            if ((at == ptx || !is_word(at[-1])) && !is_word(at[length])) {
+                return OUTPUT_CALLS[i];
+            }
+        }
+    }
+    return NULL;
+}
+
+static const char *output_call_of(const struct cubin *cubin) {
+    for (int i = 0; i < OUTPUT_CALL_COUNT; i++) {
+        if (cubin_names(cubin, OUTPUT_CALLS[i])) {
+            return OUTPUT_CALLS[i];
+        }
+    }
+    return NULL;
+}
+
+/* ---- figures --------------------------------------------------------------------------------- */
+
+static void count(struct inspected *row) {
+    struct sass_counts counts;
+    sass_count(&row->cubin, &row->entry, &counts);
+    row->tensor_ops = counts.tensor;
+    row->local_ops = counts.local;
+    row->instructions = counts.instructions;
+}
+
+/* wgmma: 64 rows of a warpgroup, 16 of the inner dimension, all columns at once. Elsewhere one
+ * instruction of a warp is 16 x 8 x 16. */
+int64_t inspect_demand(const attn_variant *v) {
+    const int64_t dim = v->head_dim_max;
+    if (!v->tensor_cores || v->warps < 1) {
+        return 0;
+    }
+    if (strncmp(v->family, "fwd_hopper", strlen("fwd_hopper")) == 0) {
+        return dim / 16 + v->block_kv / 16;
+    }
+    const int64_t products = v->block_kv / 8 * (dim / 16) + dim / 8 * (v->block_kv / 16);
+    return v->block_q / 16 * products / v->warps;
+}
+
+/* The log is bound by its hash; where it speaks of what the cubin tells too, they must agree, or
+ * one of the two was misread. */
+static bool read_log(const char *log, struct inspected *row, attn_error *why) {
+    struct ptxas_figures said;
+    if (log == NULL) {
+        return explain(why, "there is no ptxas log");
+    }
+    if (!ptxas_log_read(log, row->entry.name, row->arch, &said, why)) {
+        return false;
+    }
+    if (strcmp(said.sha256, row->sha256) != 0) {
+        return explain(why, "the ptxas log is of another cubin: its sha256 is %s, the cubin's %s",
+                       said.sha256, row->sha256);
+    }
+    row->log_bound = true;
+    const struct {
+        const char *what;
+        int64_t log, cubin;
+    } pairs[] = {
+        {"registers", said.registers, row->entry.registers},
+        {"barriers", said.barriers, row->entry.barriers},
+        {"smem_static", said.shared_bytes, row->entry.shared_bytes},
+        {"stack frame", said.frame_bytes, row->entry.frame_bytes},
+    };
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+        if (pairs[i].log != pairs[i].cubin) {
+            return explain(why,
+                           "%s: the ptxas log says %" PRId64 ", the cubin %" PRId64
+                           "; one of them is misread",
+                           pairs[i].what, pairs[i].log, pairs[i].cubin);
+        }
+    }
+    row->spill_bytes = said.spill_stores + said.spill_loads;
+    return true;
+}
+
+static void name_dtypes(uint32_t dtypes, char *text, size_t size) {
+    static const char *const names[] = {
+        [ATTN_FP32] = "fp32", [ATTN_FP16] = "fp16", [ATTN_BF16] = "bf16"};
+    size_t used = 0;
+    text[0] = '\0';
+    for (unsigned i = 0; i < sizeof names / sizeof *names; i++) {
+        if ((dtypes >> i & 1) != 0 && used < size) {
+            used +=
+                (size_t)snprintf(text + used, size - used, "%s%s", used > 0 ? "," : "", names[i]);
+        }
+    }
+}
+
+bool inspect_variant(const attn_variant *variant, const attn_image *image, struct inspected *row,
+                     attn_error *why) {
+    *row = (struct inspected){.name = variant->name,
+                              .family = variant->family,
+                              .head_dim = variant->head_dim_max,
+                              .smem_dynamic = variant->shared_bytes,
+                              .tensor_cores = variant->tensor_cores,
+                              .tensor_demand = inspect_demand(variant),
+                              .spill_bytes = INSPECT_UNKNOWN};
+    snprintf(row->arch, sizeof row->arch, "%s", image->arch);
+    name_dtypes(variant->dtypes, row->dtype, sizeof row->dtype);
+    if (!cubin_open(&row->cubin, image->data, image->bytes, why)) {
+        return false;
+    }
+    char found[16];
+    snprintf(found, sizeof found, "sm_%" PRIu32, row->cubin.sm);
+    if (!cubin_find(&row->cubin, variant->entry, &row->entry, why) ||
+        (strncmp(found, row->arch, strlen(found)) != 0 && /* "sm_90" is what sm_90a's says too */
+         !explain(why, "its machine code is for %s", found))) {
+        cubin_close(&row->cubin);
+        return false;
+    }
+    row->output_call = output_call_of(&row->cubin);
+    sha256_text(image->data, image->bytes, row->sha256);
+    count(row);
+    read_log(image->log, row, &row->log_fault);
+    return true;
+}
+
+bool inspect_kernel(const struct cubin *cubin, const char sha256[SHA256_TEXT], uint32_t index,
+                    struct inspected *row, attn_error *why) {
+    *row = (struct inspected){.cubin = *cubin,
+                              .head_dim = INSPECT_UNKNOWN,
+                              .smem_dynamic = INSPECT_UNKNOWN,
+                              .spill_bytes = INSPECT_UNKNOWN};
+    if (!cubin_entry(cubin, index, &row->entry, why)) {
+        return false;
+    }
+    row->name = row->entry.name;
+    snprintf(row->arch, sizeof row->arch, "sm_%" PRIu32, cubin->sm);
+    memcpy(row->sha256, sha256, SHA256_TEXT);
+    count(row);
+    return true;
+}
+
+/* ---- the gate -------------------------------------------------------------------------------- */
+
+struct gate {
+    char (*failures)[256];
+    int count;
+};
+
+static void fail_text(struct gate *gate, const char *text) {
+    snprintf(gate->failures[gate->count++], sizeof *gate->failures, "%.255s", text);
+}
+
+static void at_most(struct gate *gate, const char *figure, int64_t value, int64_t most) {
+    if (value < 0 || value > most) {
+        char number[24];
+        snprintf(number, sizeof number, "%" PRId64, value);
+        snprintf(gate->failures[gate->count++], sizeof *gate->failures, "%s %s, budget %" PRId64,
+                 figure, value < 0 ? "unknown" : number, most);
+    }
+}
+
+static void check_tensor_ops(struct gate *gate, const struct inspected *row,
+                             const struct budget *budget) {
+    if (!row->tensor_cores) {
+        at_most(gate, "tensor_ops", row->tensor_ops, 0);
+        return;
+    }
+    int64_t fewest = budget != NULL && budget->tensor_ops > 1 ? budget->tensor_ops : 1;
+    fewest = row->tensor_demand > fewest ? row->tensor_demand : fewest;
+    if (row->tensor_ops < fewest) {
+        snprintf(gate->failures[gate->count++], sizeof *gate->failures,
+                 "tensor_ops %" PRId64 ", budget at least %" PRId64, row->tensor_ops, fewest);
+    }
+}
+
+static void no_output(struct gate *gate, const char *what, const char *call) {
+    if (call != NULL) {
+        snprintf(gate->failures[gate->count++], sizeof *gate->failures,
+                 "%s refers to %s: a release prints and asserts nothing", what, call);
+    }
+}
+
+int inspect_gate(const struct inspected *row, const struct budget *budget,
+                 char failures[INSPECT_FAILURES_MAX][256]) {
+    struct gate gate = {.failures = failures};
+    if (budget == NULL) {
+        fail_text(&gate, "it has no budget");
+    } else {
+        at_most(&gate, "registers", row->entry.registers, budget->registers);
+    }
+    if (row->log_fault.text[0] != '\0') {
+        fail_text(&gate, row->log_fault.text);
+    }
+    at_most(&gate, "stack_bytes", row->entry.stack_bytes, 0);
+    at_most(&gate, "spill_bytes", row->spill_bytes, 0);
+    at_most(&gate, "local_ops", row->local_ops, 0);
+    at_most(&gate, "helpers", row->entry.helpers, 0);
+    check_tensor_ops(&gate, row, budget);
+    no_output(&gate, "its machine code", row->output_call);
+    no_output(&gate, "the variant's PTX", row->ptx_output_call);
+    return gate.count;
+}

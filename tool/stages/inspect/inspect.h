@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * inspect.h - what is known of one kernel in one cubin, and whether that is within its budget.
+ *
+ * Invariant: a figure that could not be had is UNKNOWN, which no budget lets pass.
+ */
+#ifndef ATTEST_STAGES_INSPECT_INSPECT_H
+#define ATTEST_STAGES_INSPECT_INSPECT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "attn_inspect.h"
+#include "base/sha256.h"
+#include "stages/inspect/budgets.h"
+#include "stages/inspect/cubin.h"
+
+enum { INSPECT_UNKNOWN = -1, INSPECT_FAILURES_MAX = 10 };
+
+struct inspected {
+    const char *name;   /* of the variant; of the kernel, where there is no variant */
+    const char *family; /* NULL: no variant */
+    char arch[16], dtype[16];
+    int64_t head_dim, smem_dynamic;
+    bool tensor_cores; /* the variant says that it uses them */
+    struct cubin cubin;
+    struct cubin_entry entry;
+    int64_t spill_bytes; /* stored and loaded, from the log */
+    int64_t tensor_ops, local_ops, instructions;
+    int64_t tensor_demand; /* the fewest matrix instructions that its tile can do with; 0: none */
+    char sha256[SHA256_TEXT];
+    bool log_bound;       /* the log belongs to this cubin */
+    attn_error log_fault; /* why the log is of no use; "": it is */
+    /* What the machine code, or the variant's PTX, has to print or assert with: "vprintf"; NULL:
+     * nothing, as it must be in a release. */
+    const char *output_call, *ptx_output_call;
+};
+
+/* A compiled-in cubin of a variant; give row->cubin to cubin_close. False: its machine code cannot
+ * be read. */
+bool inspect_variant(const attn_variant *variant, const attn_image *image, struct inspected *row,
+                     attn_error *why);
+
+/* The index-th kernel of any cubin, of which no log is known; row->cubin is the caller's. */
+bool inspect_kernel(const struct cubin *cubin, const char sha256[SHA256_TEXT], uint32_t index,
+                    struct inspected *row, attn_error *why);
+
+/* "vprintf", "__assertfail": the first such word in the text of PTX; NULL: none. */
+const char *inspect_output_call(const char *ptx);
+
+/* Matrix instructions that one step of the variant's loop takes in one warp (or warpgroup), by the
+ * shape of its tile: products of Q and K, and of P and V. 0: it uses none. */
+int64_t inspect_demand(const attn_variant *variant);
+
+/* How many of the rules the row breaks, each in a sentence. budget NULL: it has none, which is the
+ * first of them. */
+int inspect_gate(const struct inspected *row, const struct budget *budget,
+                 char failures[INSPECT_FAILURES_MAX][256]);
+
+#endif /* ATTEST_STAGES_INSPECT_INSPECT_H */

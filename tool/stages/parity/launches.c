@@ -1,0 +1,374 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * launches.c - the same problem launched again and again: back to back on one stream, on a
+ * new stream each time, and by replaying a graph.
+ *
+ * The launches take turns through a few sets of inputs, and each writes into a slot of its own: O,
+ * LSE and some bytes behind them, all NaN before. The first result of each set is compared with the
+ * reference, every other one with the first, byte for byte, the bytes behind included. A race, a
+ * launch that did nothing or one that read its predecessor's data gives other bytes.
+ *
+ * Invariant: no slot is written twice between two comparisons.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/message.h"
+#include "stages/parity/parity.h"
+
+const char *const LAUNCH_NAMES[LAUNCH_MODES] = {"eager", "stream", "graph"};
+
+enum { SETS = 4, GRAPH_LAUNCHES = 50, WORKSPACES = 16, CHECKED_ROWS = 256, SLOT_ALIGN = 256 };
+enum { CPU_SLOTS = 50 };
+static const size_t SLOTS_BYTES = (size_t)1 << 30; /* of a GPU, at most for all slots */
+
+struct bench {
+    const struct target *target;
+    attn_plan *plan;
+    struct sample samples[SETS];
+    struct mirror mirrors[SETS];
+    int sets;
+    void *workspaces[WORKSPACES];
+    int workspace_count;
+    size_t o_size, slot_size; /* bytes */
+    size_t slots;
+    unsigned char *slot_memory; /* on the device */
+    unsigned char *host;        /* all slots, fetched */
+    unsigned char *first[SETS]; /* the first result of each set */
+};
+
+/* ---- setting up ------------------------------------------------------------------------------ */
+
+static attn_problem shape(int64_t batch, int64_t heads_q, int64_t heads_kv, int64_t seq_q,
+                          int64_t seq_kv) {
+    attn_problem p;
+    attn_problem_init(&p);
+    p.batch = batch;
+    p.heads_q = heads_q;
+    p.heads_kv = heads_kv;
+    p.seq_q = seq_q;
+    p.seq_kv = seq_kv;
+    p.causal = ATTN_CAUSAL_BOTTOM_RIGHT;
+    return p;
+}
+
+/* A ragged problem of several tiles and steps that the variant takes, causal if it can be; on a GPU
+ * about one thread block for each multiprocessor. The virtual GPU gets two heads, and more steps
+ * than a pipeline has stages. */
+static bool choose_problem(const struct target *t, attn_problem *problem, attn_error *why) {
+    const attn_problem shapes[] = {t->emulated                ? shape(1, 2, 1, 141, 589)
+                                   : device_is_gpu(t->device) ? shape(2, 8, 2, 205, 333)
+                                                              : shape(1, 2, 1, 35, 97),
+                                   shape(2, 4, 4, 1, 333)};
+    enum { SHAPES = sizeof shapes / sizeof shapes[0], DTYPES = ATTN_BF16 + 1 };
+    for (int i = 0; i < SHAPES * DTYPES * 2; i++) {
+        *problem = shapes[i / DTYPES / 2];
+        problem->dtype = (attn_dtype)(i / 2 % DTYPES);
+        problem->causal = i % 2 == 0 ? ATTN_CAUSAL_BOTTOM_RIGHT : ATTN_CAUSAL_NONE;
+        if (t->variant.head_dim_max > 0 && t->variant.head_dim_max < problem->head_dim) {
+            problem->head_dim = t->variant.head_dim_max;
+        }
+        if ((t->variant.dtypes >> problem->dtype & 1) != 0 &&
+            attn_variant_check(t->context, t->runs_as, problem, why) == ATTN_OK) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static size_t round_up(size_t bytes) {
+    return (bytes + SLOT_ALIGN - 1) / SLOT_ALIGN * SLOT_ALIGN;
+}
+
+static bool make_sets(struct bench *b, const attn_problem *problem, attn_error *why) {
+    for (; b->sets < SETS; b->sets++) {
+        struct recipe recipe;
+        recipe_init(&recipe, problem, b->target->seed + (uint64_t)b->sets);
+        /* keys that grow make a running maximum rise: another path through a kernel */
+        recipe.distribution = b->sets % 2 == 0 ? DIST_NORMAL : DIST_GROWING;
+        if (!sample_make(&b->samples[b->sets], &recipe)) {
+            return explain(why, "out of memory for a set of inputs");
+        }
+        if (!mirror_make(&b->mirrors[b->sets], b->target->device, &b->samples[b->sets], why)) {
+            sample_free(&b->samples[b->sets]);
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool make_slots(struct bench *b, int64_t launches, attn_error *why) {
+    struct device *device = b->target->device;
+    b->o_size = round_up(b->samples[0].o.size);
+    b->slot_size = b->o_size + round_up(b->samples[0].lse.size + 1);
+    b->slots = device_is_gpu(device) ? SLOTS_BYTES / b->slot_size : CPU_SLOTS;
+    if (b->slots > (size_t)launches) {
+        b->slots = (size_t)launches;
+    }
+    b->slots = b->slots < SETS ? SETS : b->slots;
+    b->slot_memory = device_alloc(device, b->slots * b->slot_size, why);
+    if (b->slot_memory == NULL) {
+        return false;
+    }
+    b->host = malloc(b->slots * b->slot_size);
+    for (int i = 0; i < SETS; i++) {
+        b->first[i] = malloc(b->slot_size);
+        if (b->first[i] == NULL || b->host == NULL) {
+            return explain(why, "out of memory for %zu results", b->slots);
+        }
+    }
+    return true;
+}
+
+static bool make_workspaces(struct bench *b, attn_error *why) {
+    const size_t size = attn_workspace_size(b->plan);
+    if (size == 0) {
+        return true;
+    }
+    for (; b->workspace_count < WORKSPACES; b->workspace_count++) {
+        void *memory = device_alloc(b->target->device, size, why);
+        if (memory == NULL || !device_fill(b->target->device, memory, 0xFF, size, why)) {
+            return false;
+        }
+        b->workspaces[b->workspace_count] = memory;
+    }
+    return true;
+}
+
+static bool bench_make(struct bench *b, int64_t launches, attn_error *why) {
+    attn_problem problem;
+    const struct target *t = b->target;
+    return choose_problem(t, &problem, why) && make_sets(b, &problem, why) &&
+           attn_plan_create(t->context, &problem, ATTN_BY_NAME(t->runs_as), &b->plan, why) ==
+               ATTN_OK &&
+           make_slots(b, launches, why) && make_workspaces(b, why);
+}
+
+static void bench_free(struct bench *b) {
+    struct device *device = b->target->device;
+    for (int i = 0; i < b->sets; i++) {
+        mirror_free(&b->mirrors[i]);
+        sample_free(&b->samples[i]);
+    }
+    for (int i = 0; i < WORKSPACES; i++) {
+        device_free(device, b->workspaces[i]);
+    }
+    device_free(device, b->slot_memory);
+    for (int i = 0; i < SETS; i++) {
+        free(b->first[i]);
+    }
+    free(b->host);
+    attn_plan_destroy(b->plan);
+}
+
+/* ---- launching ------------------------------------------------------------------------------- */
+
+static bool launch(struct bench *b, size_t slot, void *stream, attn_error *why) {
+    unsigned char *to = b->slot_memory + slot * b->slot_size;
+    attn_tensors tensors = b->mirrors[slot % SETS].tensors;
+    tensors.o = to;
+    tensors.lse = (float *)(void *)(to + b->o_size);
+    return attn_forward(b->plan, &tensors, b->workspaces[slot % WORKSPACES],
+                        attn_workspace_size(b->plan), stream, why) == ATTN_OK;
+}
+
+/* `count` launches into the first slots, none of which waits for the host. */
+static bool launch_eager(struct bench *b, size_t count, void *stream, attn_error *why) {
+    for (size_t i = 0; i < count; i++) {
+        if (!launch(b, i, stream, why)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool launch_streams(struct bench *b, size_t count, attn_error *why) {
+    struct device *device = b->target->device;
+    for (size_t i = 0; i < count; i++) {
+        /* A workspace serves one call at a time, and streams do not wait for each other. */
+        if (b->workspace_count > 0 && i % WORKSPACES == 0 && !device_wait(device, why)) {
+            return false;
+        }
+        void *stream = stream_make(device, why);
+        const bool launched = stream != NULL && launch(b, i, stream, why);
+        stream_free(device, stream); /* which lets its work finish */
+        if (!launched) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void *record_graph(struct bench *b, size_t count, void *stream, attn_error *why) {
+    struct device *device = b->target->device;
+    attn_error ignored;
+    if (!capture_begin(device, stream, why)) {
+        return NULL;
+    }
+    const bool launched = launch_eager(b, count, stream, why);
+    void *graph = capture_end(device, stream, launched ? why : &ignored);
+    if (!launched && graph != NULL) {
+        graph_free(device, graph);
+        graph = NULL;
+    }
+    return graph;
+}
+
+/* ---- comparing ------------------------------------------------------------------------------- */
+
+static unsigned char *slot_of(const struct bench *b, size_t slot) {
+    return b->host + slot * b->slot_size;
+}
+
+static bool only_poison(const unsigned char *bytes, size_t from, size_t to) {
+    for (size_t i = from; i < to; i++) {
+        if (bytes[i] != 0xFF) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* The first result of each set against the reference. One borderline set (attn_judge) is accepted:
+ * cases are resampled, launches have to give the same bits. */
+static bool check_first(struct bench *b, attn_error *why) {
+    attn_row rows[CHECKED_ROWS];
+    int borderline = 0;
+    for (int i = 0; i < SETS; i++) {
+        struct sample *s = &b->samples[i];
+        const size_t total = (size_t)(s->full.batch * s->full.heads_q * s->full.seq_q);
+        const size_t count = total < CHECKED_ROWS ? total : CHECKED_ROWS;
+        const unsigned char *slot = slot_of(b, (size_t)i);
+        attn_comparison result = {.size = sizeof result};
+        char line[300];
+        if (attn_rows_sample(&s->problem, s->recipe.seed, rows, count, why) != ATTN_OK) {
+            return false;
+        }
+        memcpy(s->o.data, slot, s->o.size);
+        memcpy(s->lse.data, slot + b->o_size, s->lse.size);
+        if (attn_verify(b->target->context, &s->problem, &s->tensors, rows, count, &result, why) !=
+            ATTN_OK) {
+            return false;
+        }
+        const attn_statistics found = attn_comparison_statistics(&result);
+        const attn_verdict verdict = attn_judge(s->full.dtype, &found, NULL, 0);
+        if (verdict == ATTN_REJECT || (verdict == ATTN_BORDERLINE && borderline++ > 0)) {
+            attn_comparison_print(&result, line, sizeof line);
+            return explain(why, "launch %d is wrong: %s", i, line);
+        }
+        if (!only_poison(slot, s->o.size, b->o_size) ||
+            !only_poison(slot, b->o_size + s->lse.size, b->slot_size)) {
+            return explain(why, "launch %d wrote behind its O or LSE", i);
+        }
+        memcpy(b->first[i], slot, b->slot_size);
+    }
+    return true;
+}
+
+static bool tell_difference(const struct bench *b, size_t slot, int64_t launch_number,
+                            size_t differing, attn_error *why) {
+    const attn_problem *p = &b->samples[0].full;
+    const unsigned char *got = slot_of(b, slot), *wanted = b->first[slot % SETS];
+    const size_t element = attn_dtype_size(p->dtype);
+    size_t at = 0, bytes = 0;
+    for (size_t i = b->slot_size; i-- > 0;) {
+        if (got[i] != wanted[i]) {
+            at = i;
+            bytes++;
+        }
+    }
+    char place[120];
+    const int64_t index = (int64_t)(at / element);
+    if (at < b->samples[0].o.size) {
+        snprintf(place, sizeof place, "first in row %lld, column %lld of (batch, head) %lld",
+                 (long long)(index / p->head_dim_v % p->seq_q), (long long)(index % p->head_dim_v),
+                 (long long)(index / p->head_dim_v / p->seq_q));
+    } else {
+        snprintf(place, sizeof place, "in the LSE or behind the outputs only");
+    }
+    return explain(why,
+                   "launch %lld differs from launch %zu in %zu bytes, %s%s; %zu of %zu results "
+                   "since the last comparison differ",
+                   (long long)launch_number, slot % SETS, bytes, place,
+                   only_poison(got, 0, b->slot_size) ? " (nothing was written)" : "", differing,
+                   b->slots);
+}
+
+/* Fetches the first `count` slots, whose launches began with number `done`. */
+static bool compare_slots(struct bench *b, size_t count, int64_t done, attn_error *why) {
+    struct device *device = b->target->device;
+    size_t differing = 0, first_bad = 0;
+    if (!device_wait(device, why) ||
+        !device_read(device, b->host, b->slot_memory, count * b->slot_size, why) ||
+        (done == 0 && !check_first(b, why))) {
+        return false;
+    }
+    for (size_t i = count; i-- > 0;) {
+        if (memcmp(slot_of(b, i), b->first[i % SETS], b->slot_size) != 0) {
+            first_bad = i;
+            differing++;
+        }
+    }
+    return differing == 0 ||
+           tell_difference(b, first_bad, done + (int64_t)first_bad, differing, why);
+}
+
+static bool inputs_unchanged(struct bench *b, attn_error *why) {
+    for (int i = 0; i < SETS && device_is_gpu(b->target->device); i++) {
+        struct sample *s = &b->samples[i];
+        if (!mirror_fetch_inputs(&b->mirrors[i], s, why)) {
+            return false;
+        }
+    }
+    for (int i = 0; i < SETS; i++) {
+        sample_poison(&b->samples[i]);
+        const char *damage = sample_damage(&b->samples[i]);
+        if (damage != NULL) {
+            return explain(why, "after the launches: %s", damage);
+        }
+    }
+    return true;
+}
+
+/* ---- altogether ------------------------------------------------------------------------------ */
+
+static bool run_mode(struct bench *b, enum launch_mode mode, int64_t count, void *stream,
+                     attn_error *why) {
+    struct device *device = b->target->device;
+    size_t round = b->slots;
+    void *graph = NULL;
+    bool ok = true;
+    if (mode == LAUNCH_GRAPH) {
+        round = round < GRAPH_LAUNCHES ? round : GRAPH_LAUNCHES;
+        graph = record_graph(b, round, stream, why);
+        ok = graph != NULL;
+    }
+    for (int64_t done = 0; ok && done < count; done += (int64_t)round) {
+        ok = device_fill(device, b->slot_memory, 0xFF, round * b->slot_size, why) &&
+             (mode == LAUNCH_EAGER    ? launch_eager(b, round, stream, why)
+              : mode == LAUNCH_STREAM ? launch_streams(b, round, why)
+                                      : graph_launch(device, graph, stream, why)) &&
+             compare_slots(b, round, done, why);
+    }
+    if (graph != NULL) {
+        graph_free(device, graph);
+    }
+    return ok && inputs_unchanged(b, why);
+}
+
+bool launches_run(const struct target *t, enum launch_mode mode, int64_t count, attn_error *why) {
+    struct bench b = {.target = t};
+    void *stream = NULL;
+    bool ok = bench_make(&b, count, why);
+    if (ok && device_is_gpu(t->device)) {
+        stream = stream_make(t->device, why);
+        ok = stream != NULL;
+    }
+    ok = ok && run_mode(&b, mode, count, stream, why);
+    if (stream != NULL) {
+        stream_free(t->device, stream);
+    }
+    bench_free(&b);
+    return ok;
+}

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * log.h - reads what compute-sanitizer printed, and says what it is worth.
+ *
+ * Each tool has its own last words; a log is clean only where they are there and count nothing:
+ *
+ *     ========= ERROR SUMMARY: 0 errors                                       memcheck, initcheck,
+ *                                                                             synccheck
+ *     ========= LEAK SUMMARY: 0 bytes leaked in 0 allocations                 memcheck as well
+ *     ========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings) racecheck
+ *
+ * The program under the tool prints to the same log; its own last words are TARGET_DONE.
+ *
+ * Invariant: SANITIZER_PASS needs every sign at once: the tool's summary, its exit code, the
+ * program's last words, and no word of trouble. What is missing or contradicts itself is
+ * SANITIZER_INVALID.
+ */
+#ifndef ATTEST_STAGES_SANITIZE_LOG_H
+#define ATTEST_STAGES_SANITIZE_LOG_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "attn.h"
+
+enum sanitizer_tool { MEMCHECK, RACECHECK, INITCHECK, SYNCCHECK, SANITIZER_TOOLS };
+
+/* "memcheck" and so on; ends with NULL. */
+extern const char *const SANITIZER_TOOL_NAMES[SANITIZER_TOOLS + 1];
+
+/* What the program under the tool prints, for printf: the tool that it was told; a variant and its
+ * launches; launches and variants; a sentence. The tools themselves say neither what they are nor
+ * what they run. */
+#define TARGET_TOOL "target: tool %s"
+#define TARGET_VARIANT "target: variant %s: %lld launches verified"
+#define TARGET_DONE "target: %lld launches of %lld variants verified"
+#define TARGET_WRONG "target: wrong: "
+
+enum { SANITIZER_EXIT_CODE = 86 }; /* --error-exitcode: none that the program itself has */
+
+struct sanitizer_log {
+    bool counted;      /* the tool's own summary is there and was understood */
+    int64_t findings;  /* errors, hazards of either severity, leaks; 0 unless counted */
+    bool reported;     /* a finding in the tool's own words */
+    bool names_entry;  /* a line of the tool says that it is at the kernel */
+    char trouble[160]; /* the first line of its own trouble, or another tool's finding; or "" */
+    char wrong[160];   /* what follows TARGET_WRONG, or "" */
+    int64_t launches;  /* of TARGET_DONE, 0: not printed */
+    int64_t variants;
+    int64_t ends; /* how often TARGET_DONE was printed */
+    int64_t told; /* launches of all TARGET_VARIANT, -1: one of them has no number */
+    bool tells;   /* there are such */
+};
+
+/* entry: the kernel whose name is looked for. False and the reason where it cannot be read, or is
+ * no text. */
+bool sanitizer_log_read(FILE *in, enum sanitizer_tool tool, const char *entry,
+                        struct sanitizer_log *log, attn_error *why);
+
+/* Whether the program under the tool said, once, that it ran under this tool; and that it verified
+ * launches of this variant, once, as one of so many, each named once. variant NULL: whatever it
+ * ran. Else why. */
+bool sanitizer_log_is_of(const char *text, enum sanitizer_tool tool, const char *variant,
+                         int64_t variants, attn_error *why);
+
+enum sanitizer_verdict {
+    SANITIZER_PASS,
+    SANITIZER_FAIL,    /* the tool found something, or the result was wrong */
+    SANITIZER_INVALID, /* it cannot be told */
+    SANITIZER_NOT_RUN
+};
+
+/* "PASS", "FAIL", "INVALID", "NOT_RUN" */
+extern const char *const SANITIZER_VERDICT_NAMES[];
+
+/* Of a run of `variants` variants that ended with exit_code (-1: with none). why: the reason, ""
+ * after PASS. */
+enum sanitizer_verdict sanitizer_judge(const struct sanitizer_log *log, int exit_code,
+                                       int64_t variants, attn_error *why);
+
+/* Whether a run of a planted fault shows that the tool works: counted, reported in its own words,
+ * attributed to the kernel, and told by its exit code. */
+bool sanitizer_caught(const struct sanitizer_log *log, int exit_code, attn_error *why);
+
+#endif /* ATTEST_STAGES_SANITIZE_LOG_H */

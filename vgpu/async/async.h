@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * async.h - what the files about asynchronous copies share: async.c (operations on their way),
+ * cp_async.c, mbarrier.c, bulk.c and what belongs to them.
+ *
+ * Invariant: whatever is registered here belongs to one CTA and goes with async_end_cta; strings
+ * that a blocked group shows (mbarriers' waits) live until then.
+ */
+#ifndef VGPU_ASYNC_ASYNC_H
+#define VGPU_ASYNC_ASYNC_H
+
+#include "exec/core.h"
+
+struct copy;     /* cp_async.c: one cp.async of a warp */
+struct transfer; /* bulk.h: one bulk operation of a lane */
+struct mbarrier; /* mbarrier_ops.c */
+
+/* warp->async: what its threads started and have not waited for. */
+struct warp_async {
+    struct copy *first_copy, *last_copy; /* oldest first */
+    uint64_t copies;                     /* so far */
+    uint32_t committed[LANES];           /* cp.async.commit_group of each lane */
+    struct clock *landed;                /* copies that landed through an mbarrier */
+    struct transfer *first_transfer, *last_transfer;
+    uint32_t bulk_committed[LANES];
+    struct clock *stored; /* stores whose bytes are in global memory */
+};
+
+/* cta->async */
+struct cta_async {
+    struct pending *first, *last; /* oldest first */
+    uint64_t sequence;            /* of its latest operation; ascends over the whole cluster */
+    struct mbarrier **barriers;   /* open addressing by address; NULL: free */
+    uint32_t barrier_count, barrier_room;
+    uint32_t failed_tests; /* mbarrier.test_wait in a row that found nothing */
+};
+
+/* NULL: no memory (reported by nobody: the operation then completes at once). */
+struct warp_async *async_of_warp(struct warp *warp);
+
+/* At the end of a CTA; quiet: the cluster was stopped, nothing is reported. */
+void cp_async_end_warp(struct warp *warp, bool quiet);
+void bulk_end_warp(struct warp *warp, bool quiet);
+void mbarrier_end_cta(struct cta *cta, bool quiet);
+
+/* ---- operands ------------------------------------------------------------------------------- */
+
+/* [row + offset] */
+struct async_address {
+    uint32_t row;
+    bool narrow;
+    int64_t offset;
+};
+
+bool async_decode_address(struct decoder *decoder, const struct ptx_operand *operand,
+                          struct async_address *address);
+
+static inline uint64_t async_lane_address(struct warp *warp, const struct async_address *address,
+                                          uint32_t lane) {
+    return address->narrow ? (uint32_t)(row32(warp, address->row)[lane] + (uint32_t)address->offset)
+                           : row64(warp, address->row)[lane] + (uint64_t)address->offset;
+}
+
+/* Reports the lanes whose operand `what` comes from memory that nobody wrote. */
+void async_check_poison(struct warp *warp, const struct op *op, uint32_t row, uint32_t mask,
+                        const char *what);
+
+/* Which CTA's shared memory an address means (space: PTX_SHARED, SPACE_SHARED_CLUSTER or
+ * SPACE_GENERIC), and its offset there as PTX has it. False: reported. */
+bool async_resolve(struct warp *warp, const struct op *op, uint32_t lanes, int space,
+                   uint64_t address, struct cta **cta, uint32_t *offset);
+
+/* ---- mbarriers ------------------------------------------------------------------------------ */
+
+/* `bytes` arrived at the mbarrier at `cluster_address` (as shared::cluster has it, seen from the
+ * warp); the agent, NULL or not, finishes into its phase. For st.async and red.async. */
+void mbarrier_complete_tx(struct warp *warp, const struct op *op, uint64_t cluster_address,
+                          uint32_t bytes, struct agent *agent);
+/* The same where the CTA is known. */
+void mbarrier_deliver(struct warp *warp, const struct op *op, uint32_t lanes, struct cta *cta,
+                      uint32_t offset, uint32_t bytes, struct agent *agent);
+/* The live mbarrier for an instruction that uses it; NULL: reported. */
+struct mbarrier *mbarrier_use(struct warp *warp, const struct op *op, uint32_t lanes,
+                              struct cta *cta, uint32_t offset);
+/* For cp.async.mbarrier.arrive: one more arrival to expect, and an arrival that happens when
+ * copies have landed (without release: only what they wrote becomes visible). */
+void mbarrier_raise_pending(struct warp *warp, const struct op *op, uint32_t lanes,
+                            struct mbarrier *barrier);
+void mbarrier_arrive_late(struct warp *warp, const struct op *op, uint32_t lanes,
+                          struct mbarrier *barrier);
+struct clock *mbarrier_clock(struct mbarrier *barrier);
+
+#endif /* VGPU_ASYNC_ASYNC_H */

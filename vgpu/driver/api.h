@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * api.h - what the two ways in (api.c: vgpu.h; driver*.c: the CUDA driver's functions) share.
+ */
+#ifndef VGPU_DRIVER_API_H
+#define VGPU_DRIVER_API_H
+
+#include "exec/core.h"
+
+/* Writes the sentence (error may be NULL) and returns the status. */
+vgpu_status api_fail(vgpu_error *error, vgpu_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+vgpu_status api_success(vgpu_error *error);
+
+/* Threads that a block of the kernel may have. */
+uint32_t kernel_max_threads(const struct kernel *kernel);
+
+/* The parameter block of a launch, from pointers to the parameters: 128-aligned, to be freed. NULL
+ * and the sentence: an argument is missing, or no memory (then *status says so). */
+unsigned char *params_make(const struct kernel *kernel, void *const *arguments, vgpu_status *status,
+                           vgpu_error *error);
+
+/* A launch with its parameters ready, by the configuration of the GPU. */
+struct launch launch_make(vgpu *gpu, const struct kernel *kernel, const vgpu_dims *dims,
+                          unsigned char *params);
+vgpu_status launch_run(struct launch *launch, vgpu_error *error);
+
+#endif /* VGPU_DRIVER_API_H */

@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * config.c - the process-wide GPU's environment: $VGPU_ASYNC (eager, fifo, lifo, random or
+ * random:SEED), $VGPU_SEED, $VGPU_THREADS, $VGPU_SM, $VGPU_CHECKS (all, none, or some of memory,
+ * init, race, perf with commas between), $VGPU_REPORT (a file: *.json and *.sarif in these formats,
+ * any other as text; "%p" in its name becomes the number of the process; "-" is stderr).
+ *
+ * Invariant: a value that is not understood stops the driver with a sentence; none is ignored.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "driver/driver.h"
+#include "report/finding.h"
+
+static const char *from_environment(const char *name) {
+    const char *text = getenv(name);
+    return text != NULL && text[0] != '\0' ? text : NULL;
+}
+
+static bool refuse(const char *name, const char *value, const char *expected) {
+    fprintf(stderr, "vgpu: %s = \"%s\", expected %s\n", name, value, expected);
+    return false;
+}
+
+static bool read_number(const char *name, const char *text, uint64_t low, uint64_t high,
+                        uint64_t *value) {
+    char *end = NULL;
+    errno = 0;
+    const unsigned long long read = strtoull(text, &end, 10);
+    if (text[0] < '0' || text[0] > '9' || *end != '\0' || errno != 0 || read < low || read > high) {
+        char expected[80];
+        snprintf(expected, sizeof expected, "a number from %llu to %llu", (unsigned long long)low,
+                 (unsigned long long)high);
+        return refuse(name, text, expected);
+    }
+    *value = read;
+    return true;
+}
+
+static bool read_async(const char *text, vgpu_config *config) {
+    static const char *const NAMES[] = {"eager", "fifo", "lifo", "random"};
+    for (int i = 0; i < 4; i++) {
+        if (strcmp(text, NAMES[i]) == 0) {
+            config->async = (vgpu_async)i;
+            return true;
+        }
+    }
+    if (strncmp(text, "random:", 7) == 0) {
+        config->async = VGPU_ASYNC_RANDOM;
+        return read_number("VGPU_ASYNC=random", text + 7, 0, UINT64_MAX, &config->seed);
+    }
+    return refuse("VGPU_ASYNC", text, "eager, fifo, lifo, random or random:SEED");
+}
+
+static bool read_checks(const char *text, uint32_t *checks) {
+    static const struct {
+        const char *name;
+        uint32_t bits;
+    } NAMES[] = {{"all", VGPU_CHECK_ALL},       {"none", 0},
+                 {"memory", VGPU_CHECK_MEMORY}, {"init", VGPU_CHECK_INIT},
+                 {"race", VGPU_CHECK_RACE},     {"perf", VGPU_CHECK_PERF}};
+    *checks = 0;
+    for (const char *at = text;; at++) {
+        const size_t length = strcspn(at, ",");
+        bool known = false;
+        for (size_t i = 0; i < sizeof NAMES / sizeof NAMES[0]; i++) {
+            if (strlen(NAMES[i].name) == length && strncmp(NAMES[i].name, at, length) == 0) {
+                *checks |= NAMES[i].bits;
+                known = true;
+            }
+        }
+        if (!known) {
+            return refuse("VGPU_CHECKS", text, "all, none, or some of memory,init,race,perf");
+        }
+        at += length;
+        if (*at == '\0') {
+            return true;
+        }
+    }
+}
+
+bool driver_configure(vgpu_config *config) {
+    const char *async = from_environment("VGPU_ASYNC"), *seed = from_environment("VGPU_SEED");
+    const char *threads = from_environment("VGPU_THREADS"), *sm = from_environment("VGPU_SM");
+    const char *checks = from_environment("VGPU_CHECKS");
+    uint64_t value = 0;
+    vgpu_config_init(config);
+    if (seed != NULL && !read_number("VGPU_SEED", seed, 0, UINT64_MAX, &config->seed)) {
+        return false;
+    }
+    if (async != NULL && !read_async(async, config)) {
+        return false;
+    }
+    if (checks != NULL && !read_checks(checks, &config->checks)) {
+        return false;
+    }
+    if (threads != NULL) {
+        if (!read_number("VGPU_THREADS", threads, 0, 4096, &value)) {
+            return false;
+        }
+        config->threads = (int32_t)value;
+    }
+    if (sm != NULL) {
+        if (!read_number("VGPU_SM", sm, 80, 90, &value)) {
+            return false;
+        }
+        config->sm = (int32_t)value;
+    }
+    return true;
+}
+
+/* ---- the report ------------------------------------------------------------------------------ */
+
+static bool ends_with(const char *text, const char *end) {
+    const size_t a = strlen(text), b = strlen(end);
+    return a >= b && strcmp(text + (a - b), end) == 0;
+}
+
+static void expand(const char *path, char *buffer, size_t size) {
+    const char *mark = strstr(path, "%p");
+    if (mark == NULL) {
+        snprintf(buffer, size, "%s", path);
+    } else {
+        snprintf(buffer, size, "%.*s%ld%s", (int)(mark - path), path, (long)getpid(), mark + 2);
+    }
+}
+
+static void write_file(const vgpu *gpu, const char *pattern) {
+    char path[1024];
+    expand(pattern, path, sizeof path);
+    FILE *out = fopen(path, "w");
+    const vgpu_format format = ends_with(path, ".json")    ? VGPU_JSON
+                               : ends_with(path, ".sarif") ? VGPU_SARIF
+                                                           : VGPU_TEXT;
+    bool good = out != NULL && vgpu_report(gpu, out, format) == VGPU_OK;
+    good = out != NULL && fclose(out) == 0 && good;
+    if (!good) {
+        fprintf(stderr, "vgpu: the report cannot be written to %s: %s\n", path, strerror(errno));
+    }
+}
+
+void driver_report(const vgpu *gpu) {
+    static uint64_t shown; /* news that stderr has seen */
+    const char *path = from_environment("VGPU_REPORT");
+    if (path != NULL && strcmp(path, "-") != 0) {
+        write_file(gpu, path);
+        return;
+    }
+    if (gpu->findings->news != shown && gpu->findings->count > 0) {
+        report_findings(gpu, stderr);
+    }
+    shown = gpu->findings->news;
+}

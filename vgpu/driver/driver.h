@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * driver.h - the CUDA driver's functions over one virtual GPU of the process: what driver.c
+ * (errors, device, contexts), config.c (environment, report), memory.c (memory,
+ * streams, events), module.c (libraries, kernels) and launch.c (launches, graphs)
+ * share.
+ *
+ * Work is done when it is submitted; errors of kernels come, as with a real driver, from the next
+ * call after the launch, and stay until the primary context is released for the last time.
+ *
+ * Invariant: one lock protects everything here and the virtual GPU behind it; a handle is looked up
+ * before it is used, so that a wrong or stale one is an error code, not a crash.
+ */
+#ifndef VGPU_DRIVER_DRIVER_H
+#define VGPU_DRIVER_DRIVER_H
+
+#include <pthread.h>
+
+#include "driver/api.h"
+
+enum cu_code {
+    CU_SUCCESS = 0,
+    CU_INVALID_VALUE = 1,
+    CU_OUT_OF_MEMORY = 2,
+    CU_NOT_INITIALIZED = 3,
+    CU_INVALID_DEVICE = 101,
+    CU_INVALID_IMAGE = 200,
+    CU_INVALID_CONTEXT = 201,
+    CU_NO_BINARY_FOR_GPU = 209,
+    CU_INVALID_PTX = 218,
+    CU_INVALID_HANDLE = 400,
+    CU_NOT_FOUND = 500,
+    CU_ILLEGAL_ADDRESS = 700,
+    CU_OUT_OF_RESOURCES = 701,
+    CU_LAUNCH_TIMEOUT = 702,
+    CU_ASSERT = 710,
+    CU_ILLEGAL_INSTRUCTION = 715,
+    CU_MISALIGNED_ADDRESS = 716,
+    CU_INVALID_ADDRESS_SPACE = 717,
+    CU_LAUNCH_FAILED = 719,
+    CU_NOT_SUPPORTED = 801,
+    CU_CAPTURE_UNSUPPORTED = 900,
+    CU_CAPTURE_UNMATCHED = 903,
+    CU_CAPTURE_WRONG_THREAD = 908,
+    CU_INVALID_CLUSTER_SIZE = 912
+};
+
+enum object_kind {
+    OBJECT_MEMORY,
+    OBJECT_STREAM,
+    OBJECT_EVENT,
+    OBJECT_GRAPH,      /* what was captured */
+    OBJECT_EXECUTABLE, /* the same, instantiated */
+    OBJECT_LIBRARY,    /* this and kernels do not belong to a context */
+    OBJECT_KERNEL,     /* CUkernel and CUfunction are the same here */
+};
+
+/* A launch that a graph replays. */
+struct node {
+    struct node *next;
+    const struct object *kernel;
+    uint64_t kernel_serial; /* a new object may come to lie where an old one was */
+    vgpu_dims dims;
+    unsigned char *params;
+};
+
+struct object {
+    enum object_kind kind;
+    uint64_t serial;
+    struct object *next;
+    vgpu_pointer pointer;          /* of memory */
+    vgpu_module *module;           /* of a library */
+    struct object *library;        /* of a kernel */
+    const struct kernel *function; /* of a kernel */
+    int max_dynamic_shared;        /* of a kernel; -1: not set */
+    bool non_portable_cluster;     /* as cuKernelSetAttribute set it */
+    struct object *capture;        /* of a stream: the graph that it writes; NULL: none */
+    pthread_t thread;              /* of a stream that captures */
+    struct node *first, *last;     /* of a graph */
+    double time;                   /* of an event, in seconds */
+    bool recorded;                 /* of an event */
+};
+
+struct driver_state {
+    vgpu *gpu; /* NULL until somebody asks */
+    bool initialised;
+    int retained; /* primary context */
+    int fault;    /* what every call answers since a kernel failed */
+    struct object *objects;
+    uint64_t made; /* objects so far */
+};
+extern struct driver_state driver_state;
+
+/* ---- the lock: a function that begins with DRIVER_ENTER() holds it to its end -----------------*/
+
+int driver_enter(void);
+void driver_leave(int *entered);
+#define DRIVER_ENTER()                                                                             \
+    int driver_entered __attribute__((cleanup(driver_leave), unused)) = driver_enter()
+
+/* The process's GPU, opened if it was not yet; NULL: stderr says why. The lock is held. */
+vgpu *driver_gpu(void);
+
+/* What most calls need: cuInit, a current context, no fault. And: no capture in this thread. */
+int driver_current(void);
+int driver_ready(void);
+
+/* Bytes of shared memory that a block can have. */
+uint32_t driver_max_shared(void);
+
+/* Keeps why a call of this thread answers the code: cuGetErrorString tells it. Returns the code. */
+int driver_explain(int code, const char *why);
+
+/* ---- objects ----------------------------------------------------------------------------------*/
+
+struct object *object_make(enum object_kind kind); /* NULL: no memory */
+struct object *object_find(const void *handle, enum object_kind kind);
+void object_destroy(struct object *object); /* with what belongs to it */
+
+bool driver_capturing(void); /* a stream captures in this thread */
+
+/* ---- configuration and report -----------------------------------------------------------------*/
+
+/* From the environment; false: a variable is wrong, stderr says which. */
+bool driver_configure(vgpu_config *config);
+/* To $VGPU_REPORT; else, if there are findings that were not shown yet, to stderr. */
+void driver_report(const vgpu *gpu);
+
+/* ---- tables of functions --------------------------------------------------------------------- */
+
+typedef void driver_any(void);
+struct driver_function {
+    const char *name;
+    int since; /* the version of CUDA that has it in this form */
+    driver_any *function;
+};
+extern const struct driver_function driver_memory_functions[], driver_module_functions[],
+    driver_launch_functions[];
+#define DRIVER_FUNCTION(name, since)                                                               \
+    { #name, since, (driver_any *)name }
+
+#endif /* VGPU_DRIVER_DRIVER_H */

@@ -1,0 +1,333 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * memory.c - see driver.h: objects, memory, streams, events.
+ *
+ * Everything is done when it is submitted, so streams order nothing and copies are synchronous. An
+ * event is the host's clock at the time of its record.
+ *
+ * Invariant: a call that a capturing thread must not make is refused with CAPTURE_UNSUPPORTED.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "driver/driver.h"
+
+/* ---- objects --------------------------------------------------------------------------------- */
+
+struct object *object_make(enum object_kind kind) {
+    struct object *made = calloc(1, sizeof *made);
+    if (made != NULL) {
+        made->kind = kind;
+        made->serial = ++driver_state.made;
+        made->next = driver_state.objects;
+        driver_state.objects = made;
+    }
+    return made;
+}
+
+struct object *object_find(const void *handle, enum object_kind kind) {
+    struct object *object = driver_state.objects;
+    while (object != NULL && (object != handle || object->kind != kind)) {
+        object = object->next;
+    }
+    return object;
+}
+
+static void free_nodes(struct object *graph) {
+    for (struct node *node = graph->first; node != NULL;) {
+        struct node *next = node->next;
+        free(node->params);
+        free(node);
+        node = next;
+    }
+}
+
+/* The kernels of a library go with it; graphs that launch them find that out. */
+static void destroy_kernels(const struct object *library) {
+    for (struct object *object = driver_state.objects; object != NULL;) {
+        struct object *next = object->next;
+        if (object->kind == OBJECT_KERNEL && object->library == library) {
+            object_destroy(object);
+        }
+        object = next;
+    }
+}
+
+void object_destroy(struct object *object) {
+    if (object->kind == OBJECT_LIBRARY) {
+        destroy_kernels(object);
+        vgpu_unload(object->module);
+    } else if (object->kind == OBJECT_MEMORY) {
+        device_release(driver_state.gpu->memory, object->pointer);
+    } else if (object->kind == OBJECT_GRAPH || object->kind == OBJECT_EXECUTABLE) {
+        free_nodes(object);
+    }
+    if (object->capture != NULL) {
+        object_destroy(object->capture);
+    }
+    struct object **link = &driver_state.objects;
+    while (*link != object) {
+        link = &(*link)->next;
+    }
+    *link = object->next;
+    free(object);
+}
+
+bool driver_capturing(void) {
+    for (const struct object *object = driver_state.objects; object != NULL;
+         object = object->next) {
+        if (object->capture != NULL && pthread_equal(object->thread, pthread_self())) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Gives an object back, also after a fault, which is then the answer. */
+static int give_back(void *handle, enum object_kind kind) {
+    struct object *object = object_find(handle, kind);
+    const int code = driver_current();
+    if (object == NULL) {
+        return code != CU_SUCCESS ? code : CU_INVALID_HANDLE;
+    }
+    object_destroy(object);
+    return code;
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+static uint64_t allocations; /* so far */
+
+static int cuMemAlloc(vgpu_pointer *pointer, size_t bytes) {
+    DRIVER_ENTER();
+    const int code = driver_ready();
+    if (code != CU_SUCCESS || pointer == NULL || bytes == 0) {
+        return code != CU_SUCCESS ? code : CU_INVALID_VALUE;
+    }
+    char label[64];
+    struct object *made = object_make(OBJECT_MEMORY);
+    if (made == NULL) {
+        return CU_OUT_OF_MEMORY;
+    }
+    snprintf(label, sizeof label, "cuMemAlloc #%" PRIu64, ++allocations);
+    made->pointer = device_alloc(driver_state.gpu->memory, bytes, label);
+    *pointer = made->pointer;
+    if (*pointer == 0) {
+        object_destroy(made);
+        return CU_OUT_OF_MEMORY;
+    }
+    return CU_SUCCESS;
+}
+
+static int cuMemFree(vgpu_pointer pointer) {
+    DRIVER_ENTER();
+    const int code = driver_current();
+    struct object *object = driver_state.objects;
+    while (object != NULL && (object->kind != OBJECT_MEMORY || object->pointer != pointer)) {
+        object = object->next;
+    }
+    if (object != NULL) {
+        object_destroy(object);
+    }
+    return code != CU_SUCCESS || object != NULL || pointer == 0 ? code : CU_INVALID_VALUE;
+}
+
+static int cuMemGetInfo(size_t *available, size_t *total) {
+    DRIVER_ENTER();
+    const int code = driver_current();
+    if (code != CU_SUCCESS || available == NULL || total == NULL) {
+        return code != CU_SUCCESS ? code : CU_INVALID_VALUE;
+    }
+    const size_t used = device_memory_used(driver_state.gpu->memory);
+    *total = driver_state.gpu->config.max_memory;
+    *available = used < *total ? *total - used : 0;
+    return CU_SUCCESS;
+}
+
+/* The code for a call of the vgpu that copied or filled. */
+static int code_of(vgpu_status status, const vgpu_error *why) {
+    return status == VGPU_OK ? CU_SUCCESS : driver_explain(CU_INVALID_VALUE, why->text);
+}
+
+static int cuMemcpyHtoD(vgpu_pointer to, const void *from, size_t bytes) {
+    DRIVER_ENTER();
+    vgpu_error why;
+    const int code = driver_ready();
+    if (code != CU_SUCCESS || from == NULL) {
+        return code != CU_SUCCESS || bytes == 0 ? code : CU_INVALID_VALUE;
+    }
+    return code_of(vgpu_write(driver_state.gpu, to, from, bytes, &why), &why);
+}
+
+static int cuMemcpyDtoH(void *to, vgpu_pointer from, size_t bytes) {
+    DRIVER_ENTER();
+    vgpu_error why;
+    const int code = driver_ready();
+    if (code != CU_SUCCESS || to == NULL) {
+        return code != CU_SUCCESS || bytes == 0 ? code : CU_INVALID_VALUE;
+    }
+    return code_of(vgpu_read(driver_state.gpu, to, from, bytes, &why), &why);
+}
+
+static int cuMemcpyDtoD(vgpu_pointer to, vgpu_pointer from, size_t bytes) {
+    DRIVER_ENTER();
+    const int code = driver_ready();
+    if (code != CU_SUCCESS || bytes == 0) {
+        return code;
+    }
+    struct device_memory *memory = driver_state.gpu->memory;
+    const unsigned char *source = device_bytes(memory, from, bytes, false);
+    unsigned char *target = source != NULL ? device_bytes(memory, to, bytes, true) : NULL;
+    if (target == NULL) {
+        return driver_explain(CU_INVALID_VALUE, "a range does not lie in one allocation");
+    }
+    memmove(target, source, bytes);
+    return CU_SUCCESS;
+}
+
+static int cuMemsetD8(vgpu_pointer to, unsigned char byte, size_t bytes) {
+    DRIVER_ENTER();
+    vgpu_error why;
+    const int code = driver_ready();
+    return code != CU_SUCCESS ? code
+                              : code_of(vgpu_fill(driver_state.gpu, to, byte, bytes, &why), &why);
+}
+
+static int fill_words(vgpu_pointer to, unsigned value, size_t count) {
+    const int code = driver_ready();
+    if (code != CU_SUCCESS || count == 0) {
+        return code;
+    }
+    unsigned char *host =
+        count <= SIZE_MAX / sizeof value && to % sizeof value == 0
+            ? device_bytes(driver_state.gpu->memory, to, count * sizeof value, true)
+            : NULL;
+    for (size_t i = 0; host != NULL && i < count; i++) {
+        memcpy(host + i * sizeof value, &value, sizeof value);
+    }
+    return host != NULL ? CU_SUCCESS
+                        : driver_explain(CU_INVALID_VALUE, "the range lies in no allocation");
+}
+
+static int cuMemsetD32(vgpu_pointer to, unsigned value, size_t count) {
+    DRIVER_ENTER();
+    return fill_words(to, value, count);
+}
+
+/* Whether a stream may be given: NULL and the two legacy handles 1 and 2 are the default stream. */
+static bool is_stream(void *stream) {
+    return (uintptr_t)stream <= 2 || object_find(stream, OBJECT_STREAM) != NULL;
+}
+
+/* Everything is finished when it is submitted, so the stream may be any. */
+static int cuMemsetD32Async(vgpu_pointer to, unsigned value, size_t count, void *stream) {
+    DRIVER_ENTER();
+    return is_stream(stream) ? fill_words(to, value, count) : CU_INVALID_HANDLE;
+}
+
+/* ---- streams --------------------------------------------------------------------------------- */
+
+static int make_handle(void **handle, enum object_kind kind) {
+    const int code = driver_current();
+    if (code != CU_SUCCESS || handle == NULL) {
+        return code != CU_SUCCESS ? code : CU_INVALID_VALUE;
+    }
+    *handle = object_make(kind);
+    return *handle != NULL ? CU_SUCCESS : CU_OUT_OF_MEMORY;
+}
+
+static int cuStreamCreate(void **stream, unsigned flags) {
+    DRIVER_ENTER();
+    return flags > 1 ? CU_INVALID_VALUE : make_handle(stream, OBJECT_STREAM);
+}
+
+static int cuStreamDestroy(void *stream) {
+    DRIVER_ENTER();
+    return give_back(stream, OBJECT_STREAM);
+}
+
+static int cuStreamSynchronize(void *stream) {
+    DRIVER_ENTER();
+    const int code = driver_current();
+    const struct object *found = object_find(stream, OBJECT_STREAM);
+    if (code != CU_SUCCESS || !is_stream(stream)) {
+        return code != CU_SUCCESS ? code : CU_INVALID_HANDLE;
+    }
+    return found != NULL && found->capture != NULL ? CU_CAPTURE_UNSUPPORTED : CU_SUCCESS;
+}
+
+/* ---- events ---------------------------------------------------------------------------------- */
+
+static int cuEventCreate(void **event, unsigned flags) {
+    DRIVER_ENTER();
+    return flags > 7 ? CU_INVALID_VALUE : make_handle(event, OBJECT_EVENT);
+}
+
+static int cuEventDestroy(void *event) {
+    DRIVER_ENTER();
+    return give_back(event, OBJECT_EVENT);
+}
+
+static int cuEventRecord(void *event, void *stream) {
+    DRIVER_ENTER();
+    const int code = driver_current();
+    struct object *found = object_find(event, OBJECT_EVENT);
+    const struct object *on = object_find(stream, OBJECT_STREAM);
+    if (code != CU_SUCCESS || found == NULL || !is_stream(stream)) {
+        return code != CU_SUCCESS ? code : CU_INVALID_HANDLE;
+    }
+    if (on != NULL && on->capture != NULL) {
+        return CU_CAPTURE_UNSUPPORTED;
+    }
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    found->time = (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+    found->recorded = true;
+    return CU_SUCCESS;
+}
+
+static int cuEventSynchronize(void *event) {
+    DRIVER_ENTER();
+    const int code = driver_current();
+    return code != CU_SUCCESS                         ? code
+           : object_find(event, OBJECT_EVENT) == NULL ? CU_INVALID_HANDLE
+                                                      : CU_SUCCESS;
+}
+
+static int cuEventElapsedTime(float *milliseconds, void *begin, void *end) {
+    DRIVER_ENTER();
+    const int code = driver_current();
+    const struct object *a = object_find(begin, OBJECT_EVENT), *b = object_find(end, OBJECT_EVENT);
+    if (code != CU_SUCCESS || milliseconds == NULL) {
+        return code != CU_SUCCESS ? code : CU_INVALID_VALUE;
+    }
+    if (a == NULL || b == NULL || !a->recorded || !b->recorded) {
+        return CU_INVALID_HANDLE;
+    }
+    *milliseconds = (float)(1e3 * (b->time - a->time));
+    return CU_SUCCESS;
+}
+
+const struct driver_function driver_memory_functions[] = {
+    DRIVER_FUNCTION(cuMemAlloc, 3020),
+    DRIVER_FUNCTION(cuMemFree, 3020),
+    DRIVER_FUNCTION(cuMemGetInfo, 3020),
+    DRIVER_FUNCTION(cuMemcpyHtoD, 3020),
+    DRIVER_FUNCTION(cuMemcpyDtoH, 3020),
+    DRIVER_FUNCTION(cuMemcpyDtoD, 3020),
+    DRIVER_FUNCTION(cuMemsetD8, 3020),
+    DRIVER_FUNCTION(cuMemsetD32, 3020),
+    {"cuMemsetD32Async", 3020, (driver_any *)cuMemsetD32Async},
+    DRIVER_FUNCTION(cuStreamCreate, 2000),
+    DRIVER_FUNCTION(cuStreamDestroy, 4000),
+    DRIVER_FUNCTION(cuStreamSynchronize, 2000),
+    DRIVER_FUNCTION(cuEventCreate, 2000),
+    DRIVER_FUNCTION(cuEventDestroy, 4000),
+    DRIVER_FUNCTION(cuEventRecord, 2000),
+    DRIVER_FUNCTION(cuEventSynchronize, 2000),
+    DRIVER_FUNCTION(cuEventElapsedTime, 2000),
+    {NULL, 0, NULL},
+};

@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * module.c - see driver.h: libraries of PTX, kernels, attributes. Functions are
+ * kernels: with one context there is no difference.
+ *
+ * Invariant: PTX that cannot be loaded leaves its reason, with line and caret, in the caller's log
+ * and in cuGetErrorString.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "driver/driver.h"
+
+/* By the numbers of cuda.h. */
+enum {
+    JIT_ERROR_LOG = 5,
+    JIT_ERROR_LOG_SIZE = 6,
+    FUNCTION_MAX_DYNAMIC_SHARED = 8,
+    FUNCTION_NON_PORTABLE_CLUSTER = 14,
+    FUNCTION_LAST = 15
+};
+
+/* ---- libraries ------------------------------------------------------------------------------- */
+
+/* Machine code, alone or bundled: a virtual GPU has none. */
+static bool is_machine_code(const unsigned char *image) {
+    static const unsigned char MAGICS[3][4] = {
+        {0x7F, 'E', 'L', 'F'}, {0x50, 0xED, 0x55, 0xBA}, {0xB1, 0x43, 0x62, 0x46}};
+    for (int i = 0; i < 3; i++) {
+        int same = 0;
+        while (same < 4 && image[same] == MAGICS[i][same]) {
+            same++; /* byte by byte: text may end before the fourth */
+        }
+        if (same == 4) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The caller's log, where it gave one. */
+static void write_log(const int *options, void *const *values, unsigned count, const char *text) {
+    char *log = NULL;
+    size_t size = 0;
+    for (unsigned i = 0; i < count; i++) {
+        if (options[i] == JIT_ERROR_LOG) {
+            log = values[i];
+        } else if (options[i] == JIT_ERROR_LOG_SIZE) {
+            size = (size_t)(uintptr_t)values[i];
+        }
+    }
+    if (log != NULL && size > 0) {
+        snprintf(log, size, "%s", text);
+    }
+}
+
+static int load(void **library, const char *image, const int *options, void *const *values,
+                unsigned count) {
+    const int code = driver_state.initialised ? driver_state.fault : CU_NOT_INITIALIZED;
+    if (code != CU_SUCCESS) {
+        return code;
+    }
+    if (library == NULL || image == NULL || (count > 0 && (options == NULL || values == NULL))) {
+        return CU_INVALID_VALUE;
+    }
+    *library = NULL;
+    if (is_machine_code((const unsigned char *)image)) {
+        return driver_explain(CU_NO_BINARY_FOR_GPU, "a virtual GPU runs PTX, not machine code");
+    }
+    vgpu_error why;
+    vgpu_module *module = NULL;
+    const vgpu_status status = vgpu_load(driver_state.gpu, image, strlen(image), &module, &why);
+    if (status != VGPU_OK) {
+        write_log(options, values, count, why.text);
+        return driver_explain(status == VGPU_OUT_OF_MEMORY ? CU_OUT_OF_MEMORY : CU_INVALID_PTX,
+                              why.text);
+    }
+    struct object *made = object_make(OBJECT_LIBRARY);
+    if (made == NULL) {
+        vgpu_unload(module);
+        return CU_OUT_OF_MEMORY;
+    }
+    made->module = module;
+    *library = made;
+    return CU_SUCCESS;
+}
+
+static int cuLibraryLoadData(void **library, const void *image, int *options, void **values,
+                             unsigned count, void *library_options, void **library_values,
+                             unsigned library_count) {
+    DRIVER_ENTER();
+    (void)library_options; /* they tell when to load and what to keep: here all is loaded at once */
+    (void)library_values;
+    (void)library_count;
+    return load(library, image, options, values, count);
+}
+
+static int cuLibraryUnload(void *library) {
+    DRIVER_ENTER();
+    struct object *found = object_find(library, OBJECT_LIBRARY);
+    if (found == NULL) {
+        return driver_state.initialised ? CU_INVALID_HANDLE : CU_NOT_INITIALIZED;
+    }
+    object_destroy(found);
+    return driver_state.fault;
+}
+
+/* ---- kernels --------------------------------------------------------------------------------- */
+
+static struct object *kernel_object(struct object *library, const struct kernel *function) {
+    for (struct object *at = driver_state.objects; at != NULL; at = at->next) {
+        if (at->kind == OBJECT_KERNEL && at->library == library && at->function == function) {
+            return at;
+        }
+    }
+    struct object *made = object_make(OBJECT_KERNEL);
+    if (made != NULL) {
+        made->library = library;
+        made->function = function;
+        made->max_dynamic_shared = -1;
+    }
+    return made;
+}
+
+static int cuLibraryGetKernel(void **kernel, void *library, const char *name) {
+    DRIVER_ENTER();
+    struct object *found = object_find(library, OBJECT_LIBRARY);
+    if (found == NULL || kernel == NULL || name == NULL) {
+        return found == NULL ? CU_INVALID_HANDLE : CU_INVALID_VALUE;
+    }
+    const struct kernel *function = module_kernel(found->module, name);
+    if (function == NULL || !function->function->entry) {
+        return CU_NOT_FOUND;
+    }
+    *kernel = kernel_object(found, function);
+    return *kernel != NULL ? CU_SUCCESS : CU_OUT_OF_MEMORY;
+}
+
+static int cuKernelGetFunction(void **function, void *kernel) {
+    DRIVER_ENTER();
+    const int code = driver_current();
+    if (code != CU_SUCCESS || function == NULL) {
+        return code != CU_SUCCESS ? code : CU_INVALID_VALUE;
+    }
+    *function = object_find(kernel, OBJECT_KERNEL);
+    return *function != NULL ? CU_SUCCESS : CU_INVALID_HANDLE;
+}
+
+static int cuKernelSetAttribute(int which, int value, void *handle, int device) {
+    DRIVER_ENTER();
+    struct object *kernel = object_find(handle, OBJECT_KERNEL);
+    if (device != 0 || kernel == NULL) {
+        return device != 0 ? CU_INVALID_DEVICE : CU_INVALID_HANDLE;
+    }
+    if (which < 0 || which > FUNCTION_LAST) {
+        return CU_INVALID_VALUE;
+    }
+    if (which == FUNCTION_NON_PORTABLE_CLUSTER) {
+        kernel->non_portable_cluster = value != 0;
+    }
+    if (which != FUNCTION_MAX_DYNAMIC_SHARED) {
+        return CU_SUCCESS; /* hints, to a device that has no use for them */
+    }
+    const uint32_t declared = kernel->function->shared_declared, most = driver_max_shared();
+    if (value < 0 || (uint64_t)declared + (uint64_t)value > most) {
+        char why[160];
+        snprintf(why, sizeof why,
+                 "%d bytes of dynamic shared memory beside %u static ones, expected 0 to %u", value,
+                 declared, most);
+        return driver_explain(CU_INVALID_VALUE, why);
+    }
+    kernel->max_dynamic_shared = value;
+    return CU_SUCCESS;
+}
+
+const struct driver_function driver_module_functions[] = {
+    DRIVER_FUNCTION(cuLibraryLoadData, 12000),    DRIVER_FUNCTION(cuLibraryUnload, 12000),
+    DRIVER_FUNCTION(cuLibraryGetKernel, 12000),   DRIVER_FUNCTION(cuKernelGetFunction, 12000),
+    DRIVER_FUNCTION(cuKernelSetAttribute, 12000), {NULL, 0, NULL},
+};

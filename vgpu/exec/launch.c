@@ -1,0 +1,326 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * launch.c - a launch: its clusters spread over threads of the host.
+ *
+ * A thread runs a cluster for a slice of time, then begins another one while there is room for it
+ * (a cluster may wait in a loop for what another one writes), else it goes on with the one that has
+ * waited longest. Clusters that are over are merged strictly in their order: findings, counts, what
+ * was printed, what they touched in global memory. Where one stops with a fault, the ones behind it
+ * are dropped and those before it run to their end.
+ *
+ * Invariant: what a launch leaves behind does not depend on the number of threads, but through the
+ * order in which clusters write the same global memory.
+ */
+#include "exec/exec.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    MAX_HOST_THREADS = 64,
+    WINDOW = 4096,   /* clusters that may be begun beyond the first that is not merged */
+    SLICE = 1 << 18, /* warp instructions */
+    MAX_RESIDENT = 1024,
+    MIN_RESIDENT = 16,
+    WORKSPACE_BYTES = 64
+};
+#define RESIDENT_BYTES (2ULL << 30) /* memory for clusters that have begun, about */
+#define GRACE (1ULL << 28) /* steps of a cluster before one that has faulted: it may wait for it */
+#define NO_CLUSTER UINT64_MAX
+
+struct schedule {
+    struct launch *launch;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    uint64_t count;          /* clusters */
+    uint64_t next;           /* to begin */
+    uint64_t merged;         /* all before it are */
+    uint64_t fault;          /* the first that stopped; NO_CLUSTER: none */
+    uint32_t resident, room; /* begun and not over; at most */
+    uint32_t running;
+    uint64_t steps; /* of those merged */
+    uint64_t spent; /* of all */
+    bool no_memory;
+    struct resident *first, *last; /* to run on, in order */
+    struct resident *done[WINDOW]; /* over, not merged: by linear % WINDOW */
+};
+
+/* ---- merging ---- */
+
+static void merge_one(struct schedule *s, struct resident *resident) {
+    vgpu *gpu = s->launch->gpu;
+    struct cluster *cluster = &resident->cluster;
+    memory_merge_cluster(s->launch, cluster);
+    perf_merge_cluster(gpu, cluster);
+    findings_merge(gpu, cluster->findings);
+    if (resident->printed_size > 0) {
+        fwrite(resident->printed, 1, resident->printed_size, stdout);
+    }
+    gpu->stats.warp_instructions += resident->stats.warp_instructions;
+    gpu->stats.thread_instructions += resident->stats.thread_instructions;
+    gpu->stats.tensor_instructions += resident->stats.tensor_instructions;
+    s->steps += cluster->steps;
+    if (cluster->linear < s->fault && s->launch->max_steps != 0 &&
+        s->steps > s->launch->max_steps) {
+        report_kernel(gpu, s->launch->kernel, s->launch->kernel->function->code, FINDING_STEPS,
+                      "the limit of %llu warp instructions is reached and the grid has not ended",
+                      (unsigned long long)s->launch->max_steps);
+        s->fault = cluster->linear;
+    }
+    cluster_free(resident);
+}
+
+static void merge_ready(struct schedule *s) {
+    while (s->merged <= s->fault && s->merged < s->count && s->done[s->merged % WINDOW] != NULL) {
+        struct resident *resident = s->done[s->merged % WINDOW];
+        s->done[s->merged % WINDOW] = NULL;
+        s->merged++;
+        merge_one(s, resident);
+    }
+}
+
+/* ---- whose turn it is ---- */
+
+/* Once all clusters together have done what the launch may do, only the first runs on: what is
+ * reported must not depend on which of them were quick, and a grid of endless loops must end. */
+static bool may_run(const struct schedule *s, uint64_t linear) {
+    const uint64_t limit = s->launch->max_steps;
+    return limit == 0 || s->spent < limit || linear == s->merged || linear > s->fault ||
+           s->no_memory;
+}
+
+static bool can_begin(const struct schedule *s) {
+    return !s->no_memory && s->next < s->count && s->next < s->fault && s->resident < s->room &&
+           s->next < s->merged + WINDOW && may_run(s, s->next);
+}
+
+static void enqueue(struct schedule *s, struct resident *resident) {
+    resident->next = NULL;
+    *(s->last != NULL ? &s->last->next : &s->first) = resident;
+    s->last = resident;
+}
+
+/* Where the next that may run hangs in the queue; NULL there: none. */
+static struct resident **turn(struct schedule *s, struct resident **before) {
+    struct resident **link = &s->first;
+    for (*before = NULL; *link != NULL && !may_run(s, (*link)->cluster.linear);) {
+        *before = *link;
+        link = &(*link)->next;
+    }
+    return link;
+}
+
+static struct resident *dequeue(struct schedule *s) {
+    struct resident *before, **link = turn(s, &before), *resident = *link;
+    if (resident != NULL) {
+        *link = resident->next;
+        s->last = resident->next != NULL ? s->last : before;
+    }
+    return resident;
+}
+
+static bool has_work(struct schedule *s) {
+    struct resident *before;
+    return *turn(s, &before) != NULL || can_begin(s);
+}
+
+/* A cluster came to its end or to the end of its slice. */
+static void put_back(struct schedule *s, struct resident *resident) {
+    const uint64_t linear = resident->cluster.linear;
+    if (linear > s->fault || s->no_memory) {
+        s->resident--;
+        cluster_free(resident);
+    } else if (!resident->over) {
+        enqueue(s, resident);
+    } else {
+        s->resident--;
+        s->fault = resident->cluster.stop ? linear : s->fault;
+        s->done[linear % WINDOW] = resident;
+        merge_ready(s);
+    }
+}
+
+static void run_slice(struct resident *resident, bool faulted) {
+    struct cluster *cluster = &resident->cluster;
+    if (faulted && cluster->steps > GRACE) {
+        cluster_stop(cluster);
+    }
+    if (cluster_run(cluster, SLICE)) {
+        cluster_end(resident);
+    }
+}
+
+/* A cluster to run, with the lock held; it is given up while one is begun. NULL: none. */
+static struct resident *take(struct schedule *s) {
+    if (!can_begin(s)) {
+        return dequeue(s);
+    }
+    const uint64_t linear = s->next++;
+    s->resident++;
+    pthread_mutex_unlock(&s->lock);
+    struct resident *resident = cluster_begin(s->launch, (uint32_t)linear);
+    pthread_mutex_lock(&s->lock);
+    if (resident == NULL) {
+        s->resident--;
+        s->no_memory = true;
+    } else {
+        resident->limit = s->launch->max_steps;
+    }
+    return resident;
+}
+
+static void *work(void *state) {
+    struct schedule *s = state;
+    pthread_mutex_lock(&s->lock);
+    for (;;) {
+        s->running++;
+        struct resident *resident = take(s);
+        if (resident != NULL && (resident->cluster.linear > s->fault || s->no_memory)) {
+            put_back(s, resident);
+        } else if (resident != NULL) {
+            const bool faulted = s->fault != NO_CLUSTER;
+            const uint64_t before = resident->cluster.steps;
+            pthread_mutex_unlock(&s->lock);
+            run_slice(resident, faulted);
+            pthread_mutex_lock(&s->lock);
+            s->spent += resident->cluster.steps - before;
+            put_back(s, resident);
+        }
+        s->running--;
+        pthread_cond_broadcast(&s->changed);
+        while (!has_work(s)) {
+            if (s->running == 0) {
+                pthread_mutex_unlock(&s->lock);
+                return NULL;
+            }
+            pthread_cond_wait(&s->changed, &s->lock);
+        }
+    }
+}
+
+/* ---- the launch ---- */
+
+static uint32_t host_threads(const struct schedule *s) {
+    long threads = s->launch->gpu->config.threads;
+    if (threads <= 0) {
+        threads = sysconf(_SC_NPROCESSORS_ONLN);
+    }
+    threads = threads < 1 ? 1 : threads > MAX_HOST_THREADS ? MAX_HOST_THREADS : threads;
+    return (uint64_t)threads > s->count ? (uint32_t)s->count : (uint32_t)threads;
+}
+
+static uint32_t room_for(const struct launch *launch, uint32_t threads) {
+    const uint32_t *block = launch->dims.block, *cluster = launch->dims.cluster;
+    const uint64_t warps = (block[0] * block[1] * block[2] + LANES - 1) / LANES;
+    const uint64_t cta = warps * frame_bytes(launch->kernel) +
+                         16ULL * (launch->kernel->shared_static + launch->dims.shared_bytes) +
+                         2ULL * LANES * warps * launch->kernel->local_bytes + (64 << 10);
+    const uint64_t room = RESIDENT_BYTES / (cta * cluster[0] * cluster[1] * cluster[2]);
+    const uint32_t least = threads > MIN_RESIDENT ? threads : MIN_RESIDENT;
+    return room < least ? least : room > MAX_RESIDENT ? MAX_RESIDENT : (uint32_t)room;
+}
+
+static void run_threads(struct schedule *s, uint32_t threads) {
+    pthread_t others[MAX_HOST_THREADS];
+    uint32_t started = 0;
+    while (started + 1 < threads && pthread_create(&others[started], NULL, work, s) == 0) {
+        started++;
+    }
+    work(s);
+    for (uint32_t i = 0; i < started; i++) {
+        pthread_join(others[i], NULL);
+    }
+}
+
+static void drop_unmerged(struct schedule *s) {
+    for (uint32_t i = 0; i < WINDOW; i++) {
+        if (s->done[i] != NULL) {
+            cluster_free(s->done[i]);
+        }
+    }
+}
+
+static vgpu_status tell(vgpu_status status, vgpu_error *error, const char *text) {
+    if (error != NULL) {
+        *error = (vgpu_error){0};
+        snprintf(error->text, sizeof error->text, "%s", text);
+    }
+    return status;
+}
+
+static double seconds_now(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* Does a function of the kernel's module read where the workspace of the grid is? */
+static bool needs_workspace(const struct launch *launch) {
+    const struct vgpu_module *module = launch->kernel->module;
+    for (uint32_t k = 0; k < module->kernel_count; k++) {
+        for (uint32_t i = 0; i < module->kernels[k]->special_count; i++) {
+            const enum special_register which = module->kernels[k]->specials[i].which;
+            if (which == SPECIAL_ENVREG1 || which == SPECIAL_ENVREG2) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+/* Every launch is a cooperative one: all of its blocks have begun before one must have ended. */
+static bool make_workspace(struct launch *launch) {
+    struct device_memory *memory = launch->gpu->memory;
+    launch->workspace = device_alloc(memory, WORKSPACE_BYTES, "workspace of the grid");
+    unsigned char *bytes = device_bytes(memory, launch->workspace, WORKSPACE_BYTES, true);
+    if (bytes == NULL) {
+        return false;
+    }
+    memset(bytes, 0, WORKSPACE_BYTES);
+    return true;
+}
+
+vgpu_status exec_launch(struct launch *launch, vgpu_error *error) {
+    const vgpu_status status = launch_check(launch, error);
+    if (status != VGPU_OK) {
+        return status;
+    }
+    if (needs_workspace(launch) && !make_workspace(launch)) {
+        return tell(VGPU_OUT_OF_MEMORY, error, "no memory for the workspace of the grid");
+    }
+    struct schedule *s = calloc(1, sizeof *s);
+    if (s == NULL) {
+        return tell(VGPU_OUT_OF_MEMORY, error, "no memory of the host for the launch");
+    }
+    const double start = seconds_now();
+    const uint32_t *grid = launch->dims.grid, *cluster = launch->dims.cluster;
+    s->launch = launch;
+    s->count = (uint64_t)(grid[0] / cluster[0]) * (grid[1] / cluster[1]) * (grid[2] / cluster[2]);
+    s->fault = NO_CLUSTER;
+    const uint32_t threads = host_threads(s);
+    s->room = room_for(launch, threads);
+    pthread_mutex_init(&s->lock, NULL);
+    pthread_cond_init(&s->changed, NULL);
+    run_threads(s, threads);
+    pthread_cond_destroy(&s->changed);
+    pthread_mutex_destroy(&s->lock);
+    fflush(stdout);
+    drop_unmerged(s);
+    memory_tell_unchecked(launch);
+    memory_end_launch(launch);
+    if (launch->workspace != 0) {
+        device_release(launch->gpu->memory, launch->workspace);
+    }
+    launch->gpu->stats.seconds += seconds_now() - start;
+    const bool no_memory = s->no_memory, faulted = s->fault != NO_CLUSTER;
+    free(s);
+    if (no_memory) {
+        return tell(VGPU_OUT_OF_MEMORY, error, "no memory of the host for the warps of a cluster");
+    }
+    return faulted ? tell(VGPU_FAULT, error, "the kernel did not run to its end: see the findings")
+                   : VGPU_OK;
+}

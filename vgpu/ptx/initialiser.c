@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * initialiser.c - the values of variables: {1, 2, {3, 4}} as bytes.
+ *
+ * Invariant: what is not written is zero, and nothing is written beyond the variable.
+ */
+#include "ptx/parser.h"
+
+#include <string.h>
+
+/* The array that is being filled. */
+struct filling {
+    enum ptx_type type;
+    const uint64_t *dimensions; /* the first may be 0: as many as there are values */
+    uint32_t dimension_count;
+};
+
+/* Elements of what stands inside `level` braces; 0: as many as there are. */
+static uint64_t elements_of(const struct filling *filling, uint32_t level) {
+    uint64_t product = 1;
+    for (uint32_t i = level; i < filling->dimension_count; i++) {
+        product *= filling->dimensions[i];
+    }
+    return product;
+}
+
+static bool integer_fits(const struct constant *constant, uint32_t bytes) {
+    if (bytes >= 8) {
+        return bytes == 8;
+    }
+    const uint64_t limit = UINT64_C(1) << (8 * bytes);
+    const int64_t value = (int64_t)constant->bits;
+    if (!constant->is_unsigned && value < 0) {
+        return value >= -(int64_t)(limit / 2);
+    }
+    return constant->bits < limit;
+}
+
+/* The bits of the constant as a value of the type. */
+static uint64_t value_bits(struct parser *p, const struct token *at,
+                           const struct constant *constant, enum ptx_type type) {
+    const uint32_t bytes = ptx_type_size(type);
+    const bool is_float = type == PTX_F32 || type == PTX_F64;
+    const bool takes_floats = is_float || type == PTX_B32 || type == PTX_B64;
+    bool fits;
+    switch (constant->kind) {
+    case TOKEN_INTEGER: fits = !is_float && integer_fits(constant, bytes); break;
+    case TOKEN_F32: fits = takes_floats && bytes == 4; break;
+    default:
+        if (type == PTX_F32 && constant->kind == TOKEN_DECIMAL) {
+            return float_bits(constant->bits);
+        }
+        fits = takes_floats && bytes == 8;
+    }
+    if (!fits) {
+        fail_at(p, at, "expected a value of the variable's type, %u bytes wide", bytes);
+    }
+    return constant->bits;
+}
+
+/* Grows the bytes with zeros. */
+static void reach(struct parser *p, const struct token *at, uint64_t bytes) {
+    if (bytes > PTX_MAX_INITIALISED) {
+        fail_at(p, at, "expected at most %d bytes of values", PTX_MAX_INITIALISED);
+    }
+    while (p->bytes.count < bytes) {
+        vector_push(p, &p->bytes, 1);
+    }
+}
+
+static void parse_value(struct parser *p, const struct filling *filling, uint64_t element) {
+    const struct token at = p->token;
+    const uint32_t bytes = ptx_type_size(filling->type);
+    if (at.kind == TOKEN_NAME && !starts_constant(&at)) {
+        fail_expected(p, "a number (addresses as values are not supported)");
+    }
+    const struct constant constant = parse_constant(p);
+    const uint64_t bits = value_bits(p, &at, &constant, filling->type);
+    reach(p, &at, (element + 1) * bytes);
+    unsigned char *to = (unsigned char *)p->bytes.items + element * bytes;
+    for (uint32_t i = 0; i < bytes; i++) { /* the least significant byte comes first */
+        to[i] = (unsigned char)(bits >> (8 * i));
+    }
+}
+
+/* What stands inside `level` braces, from the element `first` on. Recurses once per dimension. */
+static void parse_values(struct parser *p, const struct filling *filling, uint32_t level,
+                         uint64_t first) {
+    const uint64_t room = elements_of(filling, level);
+    const uint64_t inner = elements_of(filling, level + 1);
+    uint64_t used = 0;
+    expect_sign(p, '{', "before the values of an array");
+    while (!token_is_sign(&p->token, '}')) {
+        if (room > 0 && used >= room) {
+            fail_at(p, &p->token, "expected at most %llu values", (unsigned long long)room);
+        }
+        if (!token_is_sign(&p->token, '{')) {
+            parse_value(p, filling, first + used++);
+        } else if (level + 1 < filling->dimension_count && inner > 0 && used % inner == 0) {
+            parse_values(p, filling, level + 1, first + used);
+            used += inner;
+        } else {
+            fail_expected(p, "a number");
+        }
+        if (!take_sign(p, ',')) {
+            break;
+        }
+    }
+    expect_sign(p, '}', "or ',' behind a value");
+    if (room == 0) {
+        reach(p, &p->token, (first + used) * ptx_type_size(filling->type));
+    }
+}
+
+void parse_initialiser(struct parser *p, struct ptx_variable *variable, const uint64_t *dimensions,
+                       uint32_t dimension_count) {
+    const struct filling filling = {variable->type, dimensions, dimension_count};
+    const struct token at = p->token;
+    p->bytes.count = 0;
+    if (dimension_count > 0) {
+        parse_values(p, &filling, 0, 0);
+    } else {
+        parse_value(p, &filling, 0);
+    }
+    if (variable->size == 0) {
+        /* x[][3] = {{1}}: whole rows. */
+        const uint64_t row = elements_of(&filling, 1) * ptx_type_size(variable->type);
+        variable->size = row ? (p->bytes.count + row - 1) / row * row : 0;
+    }
+    p->initialised_bytes += variable->size;
+    if (variable->size > PTX_MAX_INITIALISED || p->initialised_bytes > PTX_MAX_INITIALISED) {
+        fail_at(p, &at, "expected at most %d bytes of variables with values", PTX_MAX_INITIALISED);
+    }
+    if (p->bytes.count > variable->size) { /* x[2][0] = {1} */
+        fail_at(p, &at, "expected no values of an array without elements");
+    }
+    unsigned char *init = parser_alloc(p, p->arena, (size_t)variable->size);
+    if (p->bytes.count > 0) {
+        memcpy(init, p->bytes.items, p->bytes.count);
+    }
+    variable->init = init;
+}

@@ -1,0 +1,571 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * global.c - happens-before in global memory, by lines of 128 bytes with byte masks.
+ *
+ * Inside a cluster a line knows its last writer and its last reader among the warps with the bytes
+ * they touched; clocks order them as in shared memory. (Of several readers only the last is known:
+ * a write that races with an earlier one may go unnoticed.)
+ *
+ * Between clusters nothing is known of time: they run on different host threads, and findings must
+ * not depend on that. Each cluster keeps the bytes it read, wrote, and touched with strong accesses
+ * (atomics, volatile, relaxed and stronger, of scope gpu or sys); when it is done they are compared
+ * with those of the clusters before it. A plain write conflicts with a plain access or a strong one
+ * of another cluster, unless the two may be ordered by synchronisation that works by memory: one
+ * side handed its access on afterwards (a release, or a fence and a strong write), and the other
+ * acquired something before its own (clock.c). Accesses of a line that differ in that are kept
+ * apart, the older ones in `aside`. What was handed on is not matched with what was acquired: that
+ * misses wrong orders, and never reports a right one.
+ *
+ * Invariant: what is reported between clusters depends on what each cluster did and on the order of
+ * clusters only. Beyond LINES_MAX lines of a cluster, or ALL_LINES_MAX of a launch, lines are not
+ * looked at; a note says so.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "memory/memory.h"
+
+enum { LINE_BYTES = 128, LINES_MAX = 1 << 17, ALL_LINES_MAX = 1 << 19 };
+
+struct mask {
+    uint64_t low, high;
+};
+
+/* Who: op 15 bits, slot 10, strong 1, acquired before 1, handed on afterwards 1 (once known). */
+enum {
+    WHO_SLOT = 15,
+    WHO_STRONG = 1 << 25,
+    WHO_ACQUIRED = 1 << 26,
+    WHO_HANDED_ON = 1 << 27,
+    WHO_FLAGS = 26, /* the last two */
+    FLAG_SETS = 4
+};
+#define WHO_OP 0x7fffU
+static uint32_t who_slot(uint32_t who) {
+    return who >> WHO_SLOT & 0x3ff;
+}
+
+struct touched {
+    struct mask bytes;
+    uint32_t who;  /* the last one (in a launch: the first); 0: nobody */
+    uint32_t mark; /* its stamp (in a launch: the number of its cluster) */
+};
+
+struct last {
+    struct mask bytes;
+    uint32_t stamp, who;
+};
+
+enum { PLAIN_READ, PLAIN_WRITE, STRONG_READ, STRONG_WRITE, TOUCHES };
+
+struct line {
+    uint64_t key; /* address / LINE_BYTES (in aside and launches: * FLAG_SETS + flags); 0: empty */
+    struct touched touched[TOUCHES];
+    struct last writers[2]; /* of different warps, the last one first */
+    struct last reader;
+};
+
+struct line_table {
+    struct line *lines;
+    uint32_t capacity, count, most;
+    uint32_t flag_sets; /* in a launch: those that there are, a bit for each */
+    bool full;          /* some lines are not in it (in a launch: nor in those of a cluster) */
+};
+
+/* ---- tables ---------------------------------------------------------------------------------- */
+
+void race_global_free(struct line_table *table) {
+    if (table != NULL) {
+        free(table->lines);
+        free(table);
+    }
+}
+
+static struct line_table *table_make(uint32_t most) {
+    struct line_table *table = calloc(1, sizeof(*table));
+    if (table == NULL) {
+        return NULL;
+    }
+    table->capacity = 256;
+    table->most = most;
+    table->lines = calloc(table->capacity, sizeof(*table->lines));
+    if (table->lines == NULL) {
+        free(table);
+        return NULL;
+    }
+    return table;
+}
+
+static struct line *probe(const struct line_table *table, uint64_t key) {
+    uint32_t at = (uint32_t)(key * 0x9e3779b97f4a7c15ULL >> 32) & (table->capacity - 1);
+    while (table->lines[at].key != 0 && table->lines[at].key != key) {
+        at = (at + 1) & (table->capacity - 1);
+    }
+    return &table->lines[at];
+}
+
+static bool table_grow(struct line_table *table) {
+    const struct line_table old = *table;
+    struct line *lines = calloc((size_t)old.capacity * 2, sizeof(*lines));
+    if (lines == NULL) {
+        return false;
+    }
+    table->lines = lines;
+    table->capacity = old.capacity * 2;
+    for (uint32_t i = 0; i < old.capacity; i++) {
+        if (old.lines[i].key != 0) {
+            *probe(table, old.lines[i].key) = old.lines[i];
+        }
+    }
+    free(old.lines);
+    return true;
+}
+
+/* The line, new if need be; NULL: there are too many. */
+static struct line *table_line(struct line_table *table, uint64_t key) {
+    struct line *line = probe(table, key);
+    if (line->key != 0) {
+        return line;
+    }
+    if (table->count >= table->most) {
+        table->full = true;
+        return NULL;
+    }
+    if (2 * (table->count + 1) > table->capacity) {
+        if (!table_grow(table)) {
+            table->most = table->count;
+            table->full = true;
+            return NULL;
+        }
+        line = probe(table, key);
+    }
+    line->key = key;
+    table->count++;
+    return line;
+}
+
+/* ---- one access ------------------------------------------------------------------------------ */
+
+static struct mask mask_of(uint32_t first, uint32_t bytes) {
+    const uint32_t end = first + bytes;
+    struct mask mask = {0, 0};
+    if (first < 64) {
+        mask.low = (~0ULL >> (64 - (end < 64 ? bytes : 64 - first))) << first;
+    }
+    if (end > 64) {
+        const uint32_t from = first > 64 ? first - 64 : 0;
+        mask.high = (~0ULL >> (64 - (end - 64 - from))) << from;
+    }
+    return mask;
+}
+
+static bool overlap(struct mask a, struct mask b) {
+    return ((a.low & b.low) | (a.high & b.high)) != 0;
+}
+
+static struct mask both(struct mask a, struct mask b) {
+    return (struct mask){a.low | b.low, a.high | b.high};
+}
+
+enum { HIT_RACE, HIT_SAME_VALUE };
+struct line_hit {
+    uint64_t key;        /* of the first line that was hit: the table may grow under a pointer */
+    uint32_t who, lanes; /* lanes 0: none */
+};
+
+struct toucher {
+    struct warp *warp;
+    const struct op *op;
+    struct cluster_memory *memory;
+    int what; /* PLAIN_WRITE ... */
+    bool writes, strong, engine;
+    uint32_t who, stamp;
+    const struct access *access; /* NULL: a block */
+    uint32_t changed;            /* lanes by store_changes, once it was asked for */
+    bool compared;
+    struct line_hit hits[2]; /* by HIT_RACE, HIT_SAME_VALUE */
+};
+
+static bool toucher_begin(struct toucher *toucher, struct warp *warp, const struct op *op,
+                          enum access_kind kind, bool strong, bool narrow) {
+    if (warp->clock == NULL) {
+        return false;
+    }
+    struct cluster_memory *memory = warp->clock->memory;
+    if (memory->lines == NULL) {
+        memory->lines = table_make(LINES_MAX);
+    }
+    struct slot *slot = &memory->slots[warp->agent_index];
+    if (slot->start == 0) {
+        slot->start = memory->time;
+    }
+    *toucher = (struct toucher){.warp = warp, .op = op, .memory = memory};
+    toucher->writes = kind != ACCESS_READ && kind != ACCESS_ISSUE_READ;
+    toucher->strong = strong || kind == ACCESS_ATOMIC;
+    toucher->what = (toucher->strong && !narrow ? STRONG_READ : PLAIN_READ) + toucher->writes;
+    toucher->stamp = memory->time;
+    toucher->who = op_id(warp, op) | warp->agent_index << WHO_SLOT |
+                   (toucher->strong ? (uint32_t)WHO_STRONG : 0) |
+                   (warp->clock->seen[memory->outside] != 0 ? (uint32_t)WHO_ACQUIRED : 0);
+    return memory->lines != NULL;
+}
+
+static bool races(const struct toucher *toucher, const struct last *last, struct mask bytes) {
+    const uint32_t slot = who_slot(last->who);
+    return last->stamp != 0 && slot != toucher->warp->agent_index &&
+           last->stamp > toucher->warp->clock->seen[slot] && overlap(last->bytes, bytes) &&
+           !(toucher->strong && (last->who & WHO_STRONG) != 0);
+}
+
+/* Do the stores leave what the other one stored to this line? Both are plain. */
+static bool stores_same(struct toucher *toucher, uint64_t key, const struct last *other) {
+    const struct access *access = toucher->access;
+    if (access == NULL || access->kind != ACCESS_WRITE || toucher->strong ||
+        (other->who & WHO_STRONG) != 0) {
+        return false;
+    }
+    if (!toucher->compared) {
+        toucher->changed = store_changes(toucher->warp, toucher->op, access);
+        toucher->compared = true;
+    }
+    const uint32_t bytes = access->element * access->count;
+    for (uint32_t rest = toucher->changed; rest != 0; rest &= rest - 1) {
+        const uint64_t address = access->address[__builtin_ctz(rest)];
+        const uint32_t first = (uint32_t)(address % LINE_BYTES);
+        if (first + bytes > LINE_BYTES ||
+            (address / LINE_BYTES == key && overlap(mask_of(first, bytes), other->bytes))) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void look_for_race(struct toucher *toucher, uint64_t key, const struct last *other,
+                          bool other_writes, struct mask bytes, uint32_t lanes) {
+    if (!races(toucher, other, bytes)) {
+        return;
+    }
+    const bool same = other_writes && stores_same(toucher, key, other);
+    struct line_hit *hit = &toucher->hits[same ? HIT_SAME_VALUE : HIT_RACE];
+    if (hit->lanes == 0) {
+        *hit = (struct line_hit){.key = key, .who = other->who};
+    }
+    hit->lanes |= lanes;
+}
+
+static void remember(struct last *last, const struct toucher *toucher, struct mask bytes) {
+    const bool same = last->stamp == toucher->stamp && ((last->who ^ toucher->who) & ~WHO_OP) == 0;
+    last->bytes = same ? both(last->bytes, bytes) : bytes;
+    last->stamp = toucher->stamp;
+    last->who = toucher->who;
+}
+
+static bool is_handed_on(const struct cluster_memory *memory, const struct touched *touched) {
+    return memory->handed_on != NULL && touched->mark <= memory->handed_on[who_slot(touched->who)];
+}
+
+/* Adds to what is known of a line; the mark and who of the first stay if `first`. */
+static void add_touched(struct touched *into, const struct touched *from, bool first) {
+    into->bytes = both(into->bytes, from->bytes);
+    if (into->who == 0 || !first) {
+        into->who = from->who;
+        into->mark = from->mark;
+    }
+}
+
+/* The next access differs from those so far in what it is ordered with: these are put aside. */
+static void put_aside(struct cluster_memory *memory, uint64_t key, int what,
+                      struct touched *touched) {
+    if (memory->aside == NULL) {
+        memory->aside = table_make(LINES_MAX);
+    }
+    const uint32_t handed_on = is_handed_on(memory, touched) ? 2 : 0;
+    const uint64_t flags = handed_on | ((touched->who & WHO_ACQUIRED) != 0 ? 1U : 0U);
+    struct line *line =
+        memory->aside != NULL ? table_line(memory->aside, key * FLAG_SETS + flags) : NULL;
+    if (line != NULL) {
+        add_touched(&line->touched[what], touched, false);
+    }
+    *touched = (struct touched){.who = 0};
+}
+
+static void touch(struct toucher *toucher, uint64_t key, struct mask bytes, uint32_t lanes) {
+    struct line *line = table_line(toucher->memory->lines, key);
+    if (line == NULL) {
+        return;
+    }
+    struct touched *touched = &line->touched[toucher->what];
+    if (toucher->memory->meets_others && touched->who != 0 &&
+        (((touched->who ^ toucher->who) & WHO_ACQUIRED) != 0 ||
+         is_handed_on(toucher->memory, touched))) {
+        put_aside(toucher->memory, key, toucher->what, touched);
+    }
+    touched->bytes = both(touched->bytes, bytes);
+    touched->who = toucher->who;
+    touched->mark = toucher->stamp;
+    if (toucher->engine) {
+        return;
+    }
+    look_for_race(toucher, key, &line->writers[0], true, bytes, lanes);
+    look_for_race(toucher, key, &line->writers[1], true, bytes, lanes);
+    if (toucher->writes) {
+        look_for_race(toucher, key, &line->reader, false, bytes, lanes);
+    }
+    if (toucher->writes && who_slot(line->writers[0].who) != toucher->warp->agent_index) {
+        const struct last before = line->writers[0];
+        line->writers[0] = line->writers[1];
+        line->writers[1] = before;
+    }
+    remember(toucher->writes ? &line->writers[0] : &line->reader, toucher, bytes);
+}
+
+static void touch_range(struct toucher *toucher, uint64_t address, uint64_t bytes, uint32_t lanes) {
+    while (bytes > 0) {
+        const uint32_t first = (uint32_t)(address % LINE_BYTES);
+        const uint32_t here = bytes < LINE_BYTES - first ? (uint32_t)bytes : LINE_BYTES - first;
+        touch(toucher, address / LINE_BYTES, mask_of(first, here), lanes);
+        address += here;
+        bytes -= here;
+    }
+}
+
+static void report_race(const struct toucher *toucher, enum finding_kind kind,
+                        const struct line_hit *hit) {
+    const struct cluster *cluster = toucher->memory->cluster;
+    const struct warp *other = warp_of_slot(cluster, who_slot(hit->who));
+    const struct finding_detail detail = {.space = PTX_GLOBAL,
+                                          .address = hit->key * LINE_BYTES,
+                                          .bytes = LINE_BYTES,
+                                          .other = op_of_id(cluster, hit->who & WHO_OP),
+                                          .other_warp = other};
+    char place[128];
+    memory_describe(toucher->warp, PTX_GLOBAL, detail.address, place, sizeof(place));
+    report(toucher->warp, toucher->op, kind, hit->lanes, &detail,
+           "this %s in the 128 bytes at %s is not ordered with an earlier %s by warp %u of "
+           "block %u",
+           toucher->writes ? "write" : "read", place,
+           kind == FINDING_RACE ? "access" : "one of the same value,",
+           other != NULL ? other->index : 0, other != NULL ? other->cta->linear : 0);
+}
+
+static void toucher_end(const struct toucher *toucher) {
+    static const enum finding_kind KINDS[] = {FINDING_RACE, FINDING_RACE_SAME_VALUE};
+    for (int i = HIT_RACE; i <= HIT_SAME_VALUE; i++) {
+        if (toucher->hits[i].lanes != 0) {
+            report_race(toucher, KINDS[i], &toucher->hits[i]);
+        }
+    }
+}
+
+void race_global_access(struct warp *warp, const struct op *op, const struct access *access) {
+    struct toucher toucher;
+    if (!toucher_begin(&toucher, warp, op, access->kind, access->strong, access->narrow)) {
+        return;
+    }
+    toucher.access = access;
+    toucher.engine = access->agent != NULL || access->kind == ACCESS_ISSUE_WRITE ||
+                     access->kind == ACCESS_ISSUE_READ;
+    const uint32_t bytes = access->element * access->count;
+    if (access->contiguous) {
+        touch_range(&toucher, access->address[0], (uint64_t)bytes * LANES, ALL_LANES);
+        toucher_end(&toucher);
+        return;
+    }
+    uint64_t key = 0;
+    struct mask mask = {0, 0};
+    uint32_t lanes = 0;
+    FOR_LANES(lane, access->good) {
+        const uint64_t address = access->address[lane];
+        if (address % LINE_BYTES + bytes > LINE_BYTES) { /* a row of wmma may cross the line */
+            touch_range(&toucher, address, bytes, 1U << lane);
+            continue;
+        }
+        if (address / LINE_BYTES != key) {
+            if (key != 0) {
+                touch(&toucher, key, mask, lanes);
+            }
+            key = address / LINE_BYTES;
+            mask = (struct mask){0, 0};
+            lanes = 0;
+        }
+        mask = both(mask, mask_of((uint32_t)(address % LINE_BYTES), bytes));
+        lanes |= 1U << lane;
+    }
+    if (key != 0) {
+        touch(&toucher, key, mask, lanes);
+    }
+    toucher_end(&toucher);
+}
+
+void race_global_block(struct warp *warp, const struct op *op, uint64_t address, uint64_t bytes,
+                       enum access_kind kind) {
+    struct toucher toucher;
+    if (toucher_begin(&toucher, warp, op, kind, false, false)) {
+        toucher.engine = true;
+        touch_range(&toucher, address, bytes, warp->active);
+    }
+}
+
+/* ---- between clusters ------------------------------------------------------------------------ */
+
+static bool may_be_ordered(uint32_t a, uint32_t b) {
+    return ((a & WHO_HANDED_ON) != 0 && (b & WHO_ACQUIRED) != 0) ||
+           ((b & WHO_HANDED_ON) != 0 && (a & WHO_ACQUIRED) != 0);
+}
+
+static void report_conflict(struct cluster *cluster, uint64_t key, int mine, int theirs,
+                            const struct touched *other, uint32_t who) {
+    static const char *const WORDS[TOUCHES] = {"read", "write", "volatile or atomic read",
+                                               "volatile or atomic write"};
+    const struct cluster_memory *memory = cluster->global;
+    const uint32_t slot = who_slot(who);
+    const uint32_t warps = memory->places[0].warp_count;
+    const struct cta_place *place = &memory->places[slot / warps];
+    struct cta cta = {.launch = cluster->launch, .cluster = cluster, .linear = place->linear};
+    memcpy(cta.id, place->id, sizeof(cta.id));
+    struct warp warp = {.cta = &cta, .kernel = cluster->launch->kernel, .index = slot % warps};
+    const struct finding_detail detail = {.space = PTX_GLOBAL,
+                                          .address = key * LINE_BYTES,
+                                          .bytes = LINE_BYTES,
+                                          .other = op_of_id(cluster, other->who & WHO_OP)};
+    char where[128];
+    memory_describe(&warp, PTX_GLOBAL, detail.address, where, sizeof(where));
+    report(&warp, op_of_id(cluster, who & WHO_OP), FINDING_RACE_GLOBAL, ALL_LANES, &detail,
+           "this %s in the 128 bytes at %s and a %s by %s %u of the same bytes are not ordered",
+           WORDS[mine], where, WORDS[theirs], cluster->cta_count > 1 ? "cluster" : "block",
+           other->mark);
+}
+
+static void compare_lines(struct cluster *cluster, uint64_t key, const struct line *mine,
+                          const struct line *theirs) {
+    static const struct {
+        int mine, theirs;
+    } PAIRS[] = {
+        {PLAIN_WRITE, PLAIN_WRITE},  {PLAIN_WRITE, PLAIN_READ},   {PLAIN_READ, PLAIN_WRITE},
+        {PLAIN_WRITE, STRONG_WRITE}, {STRONG_WRITE, PLAIN_WRITE}, {PLAIN_WRITE, STRONG_READ},
+        {STRONG_READ, PLAIN_WRITE},  {PLAIN_READ, STRONG_WRITE},  {STRONG_WRITE, PLAIN_READ}};
+    for (size_t i = 0; i < sizeof(PAIRS) / sizeof(PAIRS[0]); i++) {
+        const struct touched *a = &mine->touched[PAIRS[i].mine];
+        const struct touched *b = &theirs->touched[PAIRS[i].theirs];
+        if (overlap(a->bytes, b->bytes) && !may_be_ordered(a->who, b->who)) {
+            report_conflict(cluster, key, PAIRS[i].mine, PAIRS[i].theirs, b, a->who);
+            return;
+        }
+    }
+}
+
+/* With the lines of the clusters before it. */
+static void compare_line(struct launch *launch, struct cluster *cluster, uint64_t key,
+                         struct line *mine) {
+    const struct line_table *lines = launch->global;
+    const struct cluster_memory *memory = cluster->global;
+    for (int i = 0; i < TOUCHES; i++) {
+        struct touched *touched = &mine->touched[i];
+        const bool hands_on = i == STRONG_WRITE && memory->handed_on != NULL; /* itself */
+        if (touched->who != 0 && (hands_on || is_handed_on(memory, touched))) {
+            touched->who |= (uint32_t)WHO_HANDED_ON;
+        }
+    }
+    for (uint32_t sets = lines->flag_sets; sets != 0; sets &= sets - 1) {
+        const struct line *theirs = probe(lines, key * FLAG_SETS + (uint32_t)__builtin_ctz(sets));
+        if (theirs->key != 0) {
+            compare_lines(cluster, key, mine, theirs);
+        }
+    }
+}
+
+static void keep_line(struct launch *launch, const struct cluster *cluster, uint64_t key,
+                      struct line *mine) {
+    struct line_table *lines = launch->global;
+    struct line *line = NULL;
+    for (int i = 0; i < TOUCHES; i++) {
+        struct touched *touched = &mine->touched[i];
+        const uint64_t flags = touched->who >> WHO_FLAGS;
+        if (touched->who == 0) {
+            continue;
+        }
+        if (line == NULL || line->key != key * FLAG_SETS + flags) {
+            line = table_line(lines, key * FLAG_SETS + flags);
+        }
+        if (line != NULL) {
+            touched->mark = cluster->linear;
+            add_touched(&line->touched[i], touched, true);
+            lines->flag_sets |= 1U << flags;
+        }
+    }
+}
+
+enum { COMPARE = 1, KEEP = 2 };
+static void merge_lines(struct launch *launch, struct cluster *cluster, struct line_table *table,
+                        uint32_t keys, int steps) {
+    for (uint32_t i = 0; table != NULL && i < table->capacity; i++) {
+        struct line *line = &table->lines[i];
+        if (line->key != 0 && (steps & COMPARE) != 0) {
+            compare_line(launch, cluster, line->key / keys, line);
+        }
+        if (line->key != 0 && (steps & KEEP) != 0) {
+            keep_line(launch, cluster, line->key / keys, line);
+        }
+    }
+}
+
+void memory_free_cluster(struct cluster *cluster) {
+    struct cluster_memory *memory = cluster->global;
+    if (memory == NULL) {
+        return;
+    }
+    for (uint32_t i = 0; i < WORD_CLOCKS; i++) {
+        clock_free(memory->words[i]);
+    }
+    for (uint32_t i = 0; i < memory->slot_count; i++) {
+        clock_free(memory->slots[i].pending);
+    }
+    while (memory->agents != NULL) {
+        struct agent *agent = memory->agents;
+        memory->agents = agent->next;
+        free(agent->flights);
+        free(agent);
+    }
+    race_global_free(memory->lines);
+    race_global_free(memory->aside);
+    free(memory->wide);
+    free(memory->slots);
+    free(memory->places);
+    free(memory);
+    cluster->global = NULL;
+}
+
+void memory_merge_cluster(struct launch *launch, struct cluster *cluster) {
+    struct cluster_memory *memory = cluster->global;
+    if (memory == NULL) {
+        return;
+    }
+    if (launch->global == NULL) {
+        launch->global = table_make(ALL_LINES_MAX);
+    }
+    if (launch->global != NULL) { /* no line is compared with one of the same cluster */
+        merge_lines(launch, cluster, memory->aside, FLAG_SETS, COMPARE);
+        merge_lines(launch, cluster, memory->lines, 1, COMPARE | KEEP);
+        merge_lines(launch, cluster, memory->aside, FLAG_SETS, KEEP);
+        ((struct line_table *)launch->global)->full |=
+            (memory->lines != NULL && memory->lines->full) ||
+            (memory->aside != NULL && memory->aside->full);
+    }
+    memory_free_cluster(cluster);
+}
+
+void memory_tell_unchecked(const struct launch *launch) {
+    const struct line_table *lines = launch->global;
+    if (lines != NULL && lines->full) {
+        report_kernel(launch->gpu, launch->kernel, NULL, FINDING_RACE_UNCHECKED,
+                      "the launch touches more global memory than is looked at for races: %d MB of "
+                      "a cluster, %d MB of a launch",
+                      LINES_MAX / (1 << 10) * LINE_BYTES / (1 << 10),
+                      ALL_LINES_MAX / (1 << 10) * LINE_BYTES / (1 << 10));
+    }
+}
+
+void memory_end_launch(struct launch *launch) {
+    race_global_free(launch->global);
+    launch->global = NULL;
+}
