@@ -242,6 +242,12 @@ static attn_status check_factors(const struct kernel_family *family, const attn_
         return attn_fail(error, ATTN_UNSUPPORTED, "scale = %g, it takes scales above 0",
                          (double)p->scale);
     }
+    /* S + bias / scale must not overflow */
+    if (family->positive_scale && (p->alibi || p->bias) && p->scale < SMALLEST_SCALE) {
+        return attn_fail(error, ATTN_UNSUPPORTED,
+                         "scale = %g with %s, it takes scales of %g and above", (double)p->scale,
+                         p->alibi ? "ALiBi" : "a bias", SMALLEST_SCALE);
+    }
     const struct {
         const char *name;
         float value;

@@ -199,6 +199,14 @@ struct row_options {
     long long mask; /* likewise */
 };
 
+/* Of a head, in base 2. */
+INLINE float alibi_slope(const struct attn_args &a, int batch, int head) {
+    const float slope = a.alibi_slopes != 0
+                            ? a.alibi_slopes[batch * a.alibi_batch + head]
+                            : exp2_fast(-8.0f * (float)(head + 1) / (float)a.heads_q);
+    return slope * LOG2_E;
+}
+
 INLINE struct row_options row_options_of(const struct attn_args &a, const struct work &w, int row) {
     const int query = query_of_row(a, row), head = w.head + head_of_row(a, row);
     struct row_options r;
@@ -206,10 +214,7 @@ INLINE struct row_options row_options_of(const struct attn_args &a, const struct
     r.diagonal = a.top_left ? query : (int)((long long)query + w.seq_kv - w.seq_q);
     r.slope = 0.0f;
     if (a.alibi) {
-        const float slope = a.alibi_slopes != 0
-                                ? a.alibi_slopes[w.batch * a.alibi_batch + head]
-                                : exp2_fast(-8.0f * (float)(head + 1) / (float)a.heads_q);
-        r.slope = slope * LOG2_E;
+        r.slope = alibi_slope(a, w.batch, head);
     }
     r.bias = w.batch * a.bias_batch + head * a.bias_head + query * a.bias_row;
     r.mask = w.batch * a.mask_batch + head * a.mask_head + query * a.mask_row;

@@ -21,12 +21,19 @@ enum { MASKED = 1 };
 enum { MASKED = 0 };
 #endif
 
+/* A value is read for each score: of a bias, a boolean mask, or both. */
+#ifdef ATTN_BIAS
+enum { BIASED = 1 };
+#else
+enum { BIASED = 0 };
+#endif
+
 /* ---- policies -------------------------------------------------------------------------------- */
 
 namespace policy {
 
-/* forward.cu without a mask, forward_causal.cu, forward_full.cu */
-enum kernel { UNMASKED, CAUSAL, FULL_OPTIONS };
+/* forward.cu without a mask, forward_causal.cu, forward_full.cu, forward_bias.cu */
+enum kernel { UNMASKED, CAUSAL, FULL_OPTIONS, BIAS };
 
 enum flag : unsigned {
     none = 0,
@@ -97,6 +104,12 @@ constexpr unsigned flags_of(enum kernel kernel, int d, int bm, int bn, int warps
         {FULL_OPTIONS, 128, 192, 64, 16, 3, overlap | mask_in_mainloop | cut_from_end},
         {FULL_OPTIONS, 192, 128, 64, 12, 3, overlap | mask_in_mainloop},
         {FULL_OPTIONS, 256, 128, 64, 12, 2, overlap | mask_in_mainloop},
+        /* a mainloop of its own (bias.h) */
+        {BIAS, 64, 128, 64, 12, 6, mask_in_mainloop},
+        {BIAS, 96, 128, 64, 12, 4, mask_in_mainloop},
+        {BIAS, 128, 128, 64, 12, 4, mask_in_mainloop},
+        {BIAS, 192, 128, 64, 12, 3, mask_in_mainloop},
+        {BIAS, 256, 128, 32, 12, 3, mask_in_mainloop},
     };
     const struct tile *nearest = nullptr;
     for (const struct tile &t : tiles) {
@@ -129,7 +142,8 @@ constexpr int ctas_per_sm(void) {
 }
 
 constexpr bool has(enum flag flag) {
-    return (flags_of(FULL     ? FULL_OPTIONS
+    return (flags_of(BIASED   ? BIAS
+                     : FULL   ? FULL_OPTIONS
                      : MASKED ? CAUSAL
                               : UNMASKED,
                      ATTN_D, ATTN_BM, ATTN_BN, ATTN_WARPS, ATTN_STAGES) &

@@ -14,8 +14,8 @@
 #ifndef ATTN_KERNELS_HOPPER_CONSUMER_H
 #define ATTN_KERNELS_HOPPER_CONSUMER_H
 
+#include "hopper/bias.h"
 #include "hopper/epilogue.h"
-#include "hopper/mask.h"
 #include "hopper/scheduler.h"
 
 /* Named barriers; one for each warpgroup, or Q stage, from TURN_BARRIER and WG_BARRIER on. */
@@ -244,6 +244,52 @@ INLINE void mainloop(struct consumer &c, const struct attn_args &a, const struct
     }
 }
 
+/* BIASED: every tile with a running max, since any row may be hidden from any tile; so there is no
+ * retry. S, softmax and PV of a tile follow each other, and the warpgroups overlap. What is read for
+ * the scores of the next tile is loaded one tile ahead. Tiles that the mask hides from all rows of
+ * the warpgroup are skipped. */
+INLINE void biased_mainloop(struct consumer &c, const struct attn_args &a, const struct work &w,
+                            const struct warpgroup_rows &rows, int begin, int end, unsigned q,
+                            float (&o)[O_REGS], struct softmax_state &state) {
+    struct score_inputs x;
+    const struct score_rows from = score_rows_of(a, w, rows);
+    load_scores(x, a, w, from, end - 1, c.lane);
+#pragma unroll 1
+    for (int n = end - 1; n >= begin; n--) {
+        if (a.mask != 0 && !named_barrier_or(WG_BARRIER + c.group, WG_THREADS,
+                                             sees_any(x, a, w, from, n, c.lane))) {
+            if (n > begin) {
+                load_scores(x, a, w, from, n - 1, c.lane);
+            }
+            skip_tiles<true, true>(c, 1);
+            continue;
+        }
+        float s[S_REGS];
+        unsigned p[P_REGS];
+        wait_k(c);
+        gemm_qk(s, q, stage_k(c));
+        wgmma_wait<0>();
+        fence_operand(s);
+        release_k(c);
+        if (a.softcap_log2 > 0.0f || a.alibi) {
+            apply_scores(s, a, rows, n, c.lane);
+        }
+        apply_inputs(s, x, a, w, from, n, c.lane);
+        if (n > begin) {
+            load_scores(x, a, w, from, n - 1, c.lane);
+        }
+        apply_mask(s, a, w, rows, n, true, c.lane);
+        const unsigned rescaled = softmax_safe(p, s, rows.scale, state);
+        rescale(o, state, rescaled);
+        wait_v(c);
+        gemm_pv(o, p, stage_v(c));
+        wgmma_wait<0>();
+        fence_operand(o);
+        release_v(c);
+    }
+    release_stored_q(c);
+}
+
 /* Requests a retry of the Q tile; before its stage is released. */
 INLINE void request_retry(const struct consumer &c) {
     if (atomicOr(&own_descriptor(c)->retry, 1U) == 0) {
@@ -258,7 +304,7 @@ INLINE void epilogue(struct consumer &c, const struct attn_tma_args &t, const st
                      struct softmax_state &state) {
     const struct attn_args &a = t.a;
     const int first = w.first_row + c.group * WG_ROWS;
-    const bool bad = normalise_rows(o, state);
+    const bool bad = normalise_rows(o, state, a, w.head);
     store_lse(a, w, state, rows.row, c.lane);
     bool any_bad = bad;
     if (TMA_STORE) {
@@ -376,7 +422,7 @@ INLINE void consumer_loop(const struct attn_tma_args &t, struct consumer &c) {
         }
         struct warpgroup_rows rows;
         rows.row = first + c.warp * 16 + c.lane / 4;
-        rows.scale = FULL && a.softcap_log2 > 0.0f ? 1.0f : a.scale_log2;
+        begin_options(rows, a, w);
         struct softmax_state state = softmax_begin();
         float o[O_REGS];
 #pragma unroll
@@ -399,14 +445,18 @@ INLINE void consumer_loop(const struct attn_tma_args &t, struct consumer &c) {
         if (own.begin < own.end) {
             const unsigned q =
                 c.at.q + (unsigned)(c.q.stage * Q_BYTES + c.group * WG_ROWS * SWIZZLE_BYTES);
-            mainloop(c, a, w, rows, own.begin, own.end, tile.end - own.end, safe, q, o, state);
+            if (BIASED) {
+                biased_mainloop(c, a, w, rows, own.begin, own.end, q, o, state);
+            } else {
+                mainloop(c, a, w, rows, own.begin, own.end, tile.end - own.end, safe, q, o, state);
+            }
         } else {
             release_stored_q(c);
         }
         if (FULL) {
             skip_tiles<true, true>(c, own.begin - tile.begin);
         }
-        epilogue(c, t, w, rows, safe, o, state);
+        epilogue(c, t, w, rows, BIASED || safe, o, state);
     }
 }
 

@@ -9,16 +9,21 @@
 #include "hopper/gemm.h"
 #include "hopper/tma.h"
 
-/* O / l; NaN above HOPPER_MAX_LIMIT, 0 for rows that see no key. Returns whether this warp met NaN
- * or infinity. Four chains of additions: 400 cycles instead of 550. */
-INLINE bool normalise_rows(float (&o)[O_REGS], struct softmax_state &rows) {
+/* O / l, with the sink in l; NaN above HOPPER_MAX_LIMIT, 0 for rows that see no key. Returns whether
+ * this warp met NaN or infinity. Four chains of additions: 400 cycles instead of 550. */
+INLINE bool normalise_rows(float (&o)[O_REGS], struct softmax_state &rows,
+                           const struct attn_args &a, int head) {
     float inverse[2];
     float zeros[4] = {0.0f, 0.0f, 0.0f, 0.0f}; /* the sum of x * 0: NaN if an x is not finite */
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         rows.l[half] = sum_of_row(rows.l[half]);
         const bool large = fabsf(rows.m[half]) > HOPPER_MAX_LIMIT && rows.m[half] != NO_MAX;
-        inverse[half] = rows.l[half] == 0.0f ? 0.0f : reciprocal_fast(rows.l[half]);
+        float alpha = 1.0f;
+        if (a.sink != 0) {
+            alpha = join_sink(a, head, &rows.m[half], &rows.l[half]);
+        }
+        inverse[half] = rows.l[half] == 0.0f ? 0.0f : alpha * reciprocal_fast(rows.l[half]);
         inverse[half] = large ? NOT_A_NUMBER : inverse[half];
     }
 #pragma unroll

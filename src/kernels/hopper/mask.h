@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * mask.h - softcap and masks of a warpgroup's S, by select, before the softmax.
+ * mask.h - options of a warpgroup's S before the softmax: softcap, ALiBi, and masks by select.
+ *
+ * S is still to be multiplied by the scale (softmax.h does both in one fused multiply-add), so what
+ * is added to it is divided by the scale first.
  */
 #ifndef ATTN_KERNELS_HOPPER_MASK_H
 #define ATTN_KERNELS_HOPPER_MASK_H
@@ -12,7 +15,30 @@ struct warpgroup_rows {
     int row;            /* this thread's first; the second is row + 8 */
     struct keys common; /* that all rows of the warpgroup see */
     float scale;
+    float slope;  /* of ALiBi, over the scale, negative; 0: none */
+    int diagonal; /* the key at distance 0 of this thread's first row */
 };
+
+/* The options that are the same for all KV tiles. */
+INLINE void begin_options(struct warpgroup_rows &rows, const struct attn_args &a,
+                          const struct work &w) {
+    rows.scale = FULL && a.softcap_log2 > 0.0f ? 1.0f : a.scale_log2;
+    if (FULL) {
+        rows.slope = a.alibi ? -alibi_slope(a, w.batch, w.head) / rows.scale : 0.0f;
+        rows.diagonal = a.top_left ? rows.row : rows.row + w.seq_kv - w.seq_q;
+    }
+}
+
+/* S - slope |i - j| */
+INLINE void add_alibi(float (&s)[S_REGS], const struct warpgroup_rows &rows, int n, int lane) {
+    const float first = (float)(rows.diagonal - n * ATTN_BN - lane % 4 * 2);
+    const float distance[2] = {first, first + 8.0f};
+#pragma unroll
+    for (int i = 0; i < S_REGS; i++) {
+        const float key = (float)(i / 4 * 8 + i % 2);
+        s[i] = fmaf(rows.slope, fabsf(distance[i / 2 % 2] - key), s[i]);
+    }
+}
 
 /* Scores of keys that a row does not see become -inf. */
 INLINE void mask(float (&s)[S_REGS], const struct attn_args &a, const struct work &w,
@@ -34,19 +60,33 @@ INLINE void mask(float (&s)[S_REGS], const struct attn_args &a, const struct wor
     }
 }
 
-/* `last`: this may be the last KV tile, the only one that is ragged without a mask. */
-INLINE void apply_options(float (&s)[S_REGS], const struct attn_args &a, const struct work &w,
-                          const struct warpgroup_rows &rows, int n, bool last, int lane) {
+/* Softcap and ALiBi. */
+INLINE void apply_scores(float (&s)[S_REGS], const struct attn_args &a,
+                         const struct warpgroup_rows &rows, int n, int lane) {
     if (FULL && a.softcap_log2 > 0.0f) {
 #pragma unroll
         for (int i = 0; i < S_REGS; i++) {
             s[i] = capped(s[i] * a.softcap_scale, a.softcap_log2);
         }
     }
+    if (FULL && a.alibi) {
+        add_alibi(s, rows, n, lane);
+    }
+}
+
+/* `last`: this may be the last KV tile, the only one that is ragged without a mask. */
+INLINE void apply_mask(float (&s)[S_REGS], const struct attn_args &a, const struct work &w,
+                       const struct warpgroup_rows &rows, int n, bool last, int lane) {
     if ((MASKED || last) &&
         (n * ATTN_BN > rows.common.end - ATTN_BN || (FULL && n * ATTN_BN < rows.common.begin))) {
         mask(s, a, w, rows, n, lane);
     }
+}
+
+INLINE void apply_options(float (&s)[S_REGS], const struct attn_args &a, const struct work &w,
+                          const struct warpgroup_rows &rows, int n, bool last, int lane) {
+    apply_scores(s, a, rows, n, lane);
+    apply_mask(s, a, w, rows, n, last, lane);
 }
 
 /* Whether a row may have seen no key, so have no m, after tile n and those after it: the row whose

@@ -68,9 +68,11 @@ INLINE unsigned long long smem_descriptor(unsigned address, unsigned pitch) {
 #define WGMMA_TYPES "k16.f32.bf16.bf16 "
 #endif
 
+#define ACCUMULATORS_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define ACCUMULATORS_32                                                                            \
-    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                       \
-    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+    ACCUMULATORS_16                                                                                \
+        ", "                                                                                       \
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define ACCUMULATORS_48                                                                            \
     ACCUMULATORS_32                                                                                \
     ", "                                                                                           \
@@ -121,6 +123,7 @@ INLINE unsigned long long smem_descriptor(unsigned address, unsigned pitch) {
                      : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "l"(right));        \
     }
 
+DEFINE_WGMMA_SS(32, 16, "%16", "%17", "%18")
 DEFINE_WGMMA_SS(64, 32, "%32", "%33", "%34")
 DEFINE_WGMMA_SS(128, 64, "%64", "%65", "%66")
 DEFINE_WGMMA_RS(64, 32, "%32, %33, %34, %35", "%36")
