@@ -236,8 +236,14 @@ static attn_status check_memory(const attn_problem *p, attn_error *error) {
 }
 
 /* Factors that a kernel gets in fp32, in the exponent of 2. */
-static attn_status check_factors(const struct kernel_family *family, const attn_problem *p,
+static attn_status check_factors(const struct variant *variant, const attn_problem *p,
                                  attn_error *error) {
+    const struct kernel_family *family = &kernel_families[variant->family];
+    if (p->alibi && family->alibi_head_dim > 0 &&
+        variant->info.head_dim_max > family->alibi_head_dim) {
+        return attn_fail(error, ATTN_UNSUPPORTED, "ALiBi with a tile of head_dim %d, it takes %d",
+                         (int)variant->info.head_dim_max, family->alibi_head_dim);
+    }
     if (family->positive_scale && !(p->scale > 0.0F)) {
         return attn_fail(error, ATTN_UNSUPPORTED, "scale = %g, it takes scales above 0",
                          (double)p->scale);
@@ -325,7 +331,7 @@ attn_status cuda_applies(const struct cuda *cuda, const struct variant *variant,
         status = maps_check(p, error);
     }
     if (status == ATTN_OK) {
-        status = check_factors(family, p, error);
+        status = check_factors(variant, p, error);
     }
     if (status == ATTN_OK) {
         status = check_grid(variant, p, error);

@@ -13,7 +13,12 @@
 
 #include "hopper/mask.h"
 
-enum { PREFETCH_SCORES = ATTN_D <= 128 };
+enum {
+    PREFETCH_SCORES = ATTN_D <= 128,                    /* one register for a pair of keys */
+    PREFETCH_WIDE = PREFETCH_SCORES && ATTN_WARPS == 12 /* two: three warpgroups have too few */
+};
+
+enum { BIAS_FP32, BIAS_FP16, BIAS_BF16 }; /* enum attn_dtype */
 
 /* Where the values of this thread's two rows begin. */
 struct score_rows {
@@ -44,7 +49,7 @@ INLINE struct score_rows score_rows_of(const struct attn_args &a, const struct w
     return from;
 }
 
-/* Two fp32 values as bits, or two of 16 bits in `first`. */
+/* Two values as bits: fp32, or 16 bits and both in `first`. */
 struct pair {
     unsigned first, second;
 };
@@ -82,8 +87,6 @@ template <bool whole> INLINE unsigned load_mask(const struct attn_args &a, long 
     return (left > 0 ? from[0] : 0U) | (left > 1 ? (unsigned)from[a.mask_col] << 8 : 0U);
 }
 
-enum { BIAS_FP32, BIAS_FP16, BIAS_BF16 }; /* enum attn_dtype */
-
 /* bias / scale. What is finite stays so, as in_base_2: a row whose every bias is -FLT_MAX is the
  * mean of V. fp16 is far from there. */
 template <int dtype> INLINE float scaled_bias(unsigned bits, float inverse_scale) {
@@ -113,11 +116,24 @@ INLINE void hide(float &first, float &second, unsigned visible) {
     second = (visible & 0xff00U) != 0 ? second : MINUS_INFINITY;
 }
 
-/* The values of one KV tile. The i-th pair is of row i % 2 and keys i / 2 * 8 + {0, 1}, as P. */
+/* The values of one KV tile. The i-th pair is of row i % 2 and keys i / 2 * 8 + {0, 1}, as P. A bias
+ * is in `first`, and in `second` too if it is fp32; a mask is in the one that is left. What finds no
+ * place is loaded when it is used. */
 struct score_inputs {
-    struct pair bias[PREFETCH_SCORES ? P_REGS : 1];
-    unsigned mask[PREFETCH_SCORES ? P_REGS : 1];
+    unsigned first[PREFETCH_SCORES ? P_REGS : 1], second[PREFETCH_WIDE ? P_REGS : 1];
 };
+
+INLINE bool mask_in_first(const struct attn_args &a) {
+    return PREFETCH_SCORES && a.bias == 0;
+}
+
+INLINE bool mask_in_second(const struct attn_args &a) {
+    return PREFETCH_WIDE && a.bias != 0 && a.bias_dtype != BIAS_FP32;
+}
+
+template <int dtype> INLINE constexpr bool bias_is_prefetched(void) {
+    return dtype == BIAS_FP32 ? PREFETCH_WIDE : PREFETCH_SCORES;
+}
 
 INLINE int key_of_pair(int n, int i, int lane) {
     return n * ATTN_BN + i / 2 * 8 + lane % 4 * 2;
@@ -142,16 +158,20 @@ INLINE void load_biases(struct score_inputs &x, const struct attn_args &a, const
                         const struct score_rows &from, int n, int lane) {
 #pragma unroll
     for (int i = 0; i < P_REGS; i++) {
-        x.bias[i] = bias_pair<fp32, whole>(a, w, from, n, i, lane);
+        const struct pair pair = bias_pair<fp32, whole>(a, w, from, n, i, lane);
+        x.first[i] = pair.first;
+        if (fp32) {
+            x.second[PREFETCH_WIDE ? i : 0] = pair.second;
+        }
     }
 }
 
 template <bool whole>
-INLINE void load_masks(struct score_inputs &x, const struct attn_args &a, const struct work &w,
+INLINE void load_masks(unsigned *x, const struct attn_args &a, const struct work &w,
                        const struct score_rows &from, int n, int lane) {
 #pragma unroll
     for (int i = 0; i < P_REGS; i++) {
-        x.mask[i] = mask_pair<whole>(a, w, from, n, i, lane);
+        x[i] = mask_pair<whole>(a, w, from, n, i, lane);
     }
 }
 
@@ -165,9 +185,9 @@ INLINE void load_scores(struct score_inputs &x, const struct attn_args &a, const
     if (a.bias != 0) {
         const bool pairs = whole && from.bias_pairs;
         if (a.bias_dtype == BIAS_FP32) {
-            if (pairs) {
+            if (PREFETCH_WIDE && pairs) {
                 load_biases<true, true>(x, a, w, from, n, lane);
-            } else {
+            } else if (PREFETCH_WIDE) {
                 load_biases<true, false>(x, a, w, from, n, lane);
             }
         } else if (pairs) {
@@ -176,11 +196,17 @@ INLINE void load_scores(struct score_inputs &x, const struct attn_args &a, const
             load_biases<false, false>(x, a, w, from, n, lane);
         }
     }
-    if (a.mask != 0) {
+    if (a.mask != 0 && mask_in_first(a)) {
         if (whole && from.mask_pairs) {
-            load_masks<true>(x, a, w, from, n, lane);
+            load_masks<true>(x.first, a, w, from, n, lane);
         } else {
-            load_masks<false>(x, a, w, from, n, lane);
+            load_masks<false>(x.first, a, w, from, n, lane);
+        }
+    } else if (a.mask != 0 && mask_in_second(a)) {
+        if (whole && from.mask_pairs) {
+            load_masks<true>(x.second, a, w, from, n, lane);
+        } else {
+            load_masks<false>(x.second, a, w, from, n, lane);
         }
     }
 }
@@ -189,9 +215,21 @@ INLINE void load_scores(struct score_inputs &x, const struct attn_args &a, const
 INLINE bool sees_any(const struct score_inputs &x, const struct attn_args &a, const struct work &w,
                      const struct score_rows &from, int n, int lane) {
     unsigned any = 0;
+    if (mask_in_first(a)) {
 #pragma unroll
-    for (int i = 0; i < P_REGS; i++) {
-        any |= PREFETCH_SCORES ? x.mask[i] : mask_pair<false>(a, w, from, n, i, lane);
+        for (int i = 0; i < P_REGS; i++) {
+            any |= x.first[i];
+        }
+    } else if (mask_in_second(a)) {
+#pragma unroll
+        for (int i = 0; i < P_REGS; i++) {
+            any |= x.second[i];
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < P_REGS; i++) {
+            any |= mask_pair<false>(a, w, from, n, i, lane);
+        }
     }
     return any != 0;
 }
@@ -201,10 +239,13 @@ INLINE void add_biases(float (&s)[S_REGS], const struct score_inputs &x, const s
                        const struct work &w, const struct score_rows &from, int n, int lane) {
 #pragma unroll
     for (int i = 0; i < P_REGS; i++) {
-        const struct pair pair = PREFETCH_SCORES
-                                     ? x.bias[i]
-                                     : bias_pair<dtype == BIAS_FP32, false>(a, w, from, n, i, lane);
-        add_bias<dtype>(s[2 * i], s[2 * i + 1], pair, from.inverse_scale);
+        struct pair both;
+        if (bias_is_prefetched<dtype>()) {
+            both = {x.first[i], dtype == BIAS_FP32 ? x.second[PREFETCH_WIDE ? i : 0] : 0U};
+        } else {
+            both = bias_pair<dtype == BIAS_FP32, false>(a, w, from, n, i, lane);
+        }
+        add_bias<dtype>(s[2 * i], s[2 * i + 1], both, from.inverse_scale);
     }
 }
 
@@ -221,11 +262,23 @@ INLINE void apply_inputs(float (&s)[S_REGS], const struct score_inputs &x,
             add_biases<BIAS_BF16>(s, x, a, w, from, n, lane);
         }
     }
-    if (a.mask != 0) {
+    if (a.mask == 0) {
+        return;
+    }
+    if (mask_in_first(a)) {
 #pragma unroll
         for (int i = 0; i < P_REGS; i++) {
-            hide(s[2 * i], s[2 * i + 1],
-                 PREFETCH_SCORES ? x.mask[i] : mask_pair<false>(a, w, from, n, i, lane));
+            hide(s[2 * i], s[2 * i + 1], x.first[i]);
+        }
+    } else if (mask_in_second(a)) {
+#pragma unroll
+        for (int i = 0; i < P_REGS; i++) {
+            hide(s[2 * i], s[2 * i + 1], x.second[i]);
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < P_REGS; i++) {
+            hide(s[2 * i], s[2 * i + 1], mask_pair<false>(a, w, from, n, i, lane));
         }
     }
 }

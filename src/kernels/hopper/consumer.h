@@ -251,8 +251,8 @@ INLINE void mainloop(struct consumer &c, const struct attn_args &a, const struct
 INLINE void biased_mainloop(struct consumer &c, const struct attn_args &a, const struct work &w,
                             const struct warpgroup_rows &rows, int begin, int end, unsigned q,
                             float (&o)[O_REGS], struct softmax_state &state) {
-    struct score_inputs x;
     const struct score_rows from = score_rows_of(a, w, rows);
+    struct score_inputs x;
     load_scores(x, a, w, from, end - 1, c.lane);
 #pragma unroll 1
     for (int n = end - 1; n >= begin; n--) {
@@ -271,16 +271,13 @@ INLINE void biased_mainloop(struct consumer &c, const struct attn_args &a, const
         wgmma_wait<0>();
         fence_operand(s);
         release_k(c);
-        if (a.softcap_log2 > 0.0f || a.alibi) {
-            apply_scores(s, a, rows, n, c.lane);
-        }
+        apply_scores(s, a, rows, n, c.lane);
         apply_inputs(s, x, a, w, from, n, c.lane);
         if (n > begin) {
             load_scores(x, a, w, from, n - 1, c.lane);
         }
         apply_mask(s, a, w, rows, n, true, c.lane);
-        const unsigned rescaled = softmax_safe(p, s, rows.scale, state);
-        rescale(o, state, rescaled);
+        rescale(o, state, softmax_safe(p, s, rows.scale, state));
         wait_v(c);
         gemm_pv(o, p, stage_v(c));
         wgmma_wait<0>();

@@ -10,20 +10,24 @@
 
 #include "hopper/tile.h"
 
+/* ALiBi costs registers: forward_full.cu above head_dim 128 has none to spare (8 % of softcap at
+ * D 256). There forward_bias.cu takes it. */
+enum { ALIBI = FULL && (BIASED || ATTN_D <= 128) };
+
 /* The rows of a warpgroup. */
 struct warpgroup_rows {
     int row;            /* this thread's first; the second is row + 8 */
     struct keys common; /* that all rows of the warpgroup see */
     float scale;
-    float slope;  /* of ALiBi, over the scale, negative; 0: none */
-    int diagonal; /* the key at distance 0 of this thread's first row */
+    float slope;  /* ALIBI: over the scale, negative; 0: none */
+    int diagonal; /* ALIBI: the key at distance 0 of this thread's first row */
 };
 
 /* The options that are the same for all KV tiles. */
 INLINE void begin_options(struct warpgroup_rows &rows, const struct attn_args &a,
                           const struct work &w) {
     rows.scale = FULL && a.softcap_log2 > 0.0f ? 1.0f : a.scale_log2;
-    if (FULL) {
+    if (ALIBI) {
         rows.slope = a.alibi ? -alibi_slope(a, w.batch, w.head) / rows.scale : 0.0f;
         rows.diagonal = a.top_left ? rows.row : rows.row + w.seq_kv - w.seq_q;
     }
@@ -69,7 +73,7 @@ INLINE void apply_scores(float (&s)[S_REGS], const struct attn_args &a,
             s[i] = capped(s[i] * a.softcap_scale, a.softcap_log2);
         }
     }
-    if (FULL && a.alibi) {
+    if (ALIBI && a.alibi) {
         add_alibi(s, rows, n, lane);
     }
 }

@@ -71,8 +71,8 @@ INLINE unsigned long long smem_descriptor(unsigned address, unsigned pitch) {
 #define ACCUMULATORS_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define ACCUMULATORS_32                                                                            \
     ACCUMULATORS_16                                                                                \
-        ", "                                                                                       \
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+    ", "                                                                                           \
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define ACCUMULATORS_48                                                                            \
     ACCUMULATORS_32                                                                                \
     ", "                                                                                           \
