@@ -18,7 +18,7 @@ build = cmake --preset $(1) >/dev/null && cmake --build --preset $(1) --parallel
 # labels.
 test = JOBS=$(JOBS) sh tests/run.sh $(1) $(2) $(if $(WITHOUT),--label-exclude '$(WITHOUT)')
 
-.PHONY: all debug gpu deps deps-to-test run test bench bench-vgpu install asan tsan bare x86 fuzz format clean help
+.PHONY: all debug gpu deps nvcc deps-to-test run test bench bench-vgpu install asan tsan bare x86 fuzz format clean help
 .PHONY: lint lint-includes lint-style lint-format lint-tidy
 
 all:
@@ -37,6 +37,7 @@ help:
 	@echo "make gpu      everything claimed for the GPU kernels, seen on this machine's GPU (some minutes)"
 	@echo "make install  into PREFIX ($(PREFIX)), below DESTDIR"
 	@echo "make deps     install what a bare Debian lacks for every target (run and test install their own)"
+	@echo "make nvcc     install NVIDIA's compiler into build-nvcc/ (from the Python package index; NVIDIA's licence)"
 	@echo "make asan     the tests under AddressSanitizer and UndefinedBehaviorSanitizer"
 	@echo "make tsan     the tests under ThreadSanitizer"
 	@echo "make bare     the tests with portable C kernels only, and none for GPUs"
@@ -49,6 +50,9 @@ help:
 
 deps:
 	@sh cmake/deps.sh all
+
+nvcc: deps
+	@sh cmake/nvcc.sh build-nvcc
 
 deps-to-test:
 	@sh cmake/deps.sh test
