@@ -43,7 +43,7 @@ help:
 	@echo "make bare     the tests with portable C kernels only, and none for GPUs"
 	@echo "make x86      the tests for x86_64 under qemu-user"
 	@echo "make fuzz     each fuzz target for FUZZ_SECONDS ($(FUZZ_SECONDS)) with libFuzzer"
-	@echo "make tables   rewrite the figures of README.md and docs/ from results/"
+	@echo "make tables   rewrite the figures of the docs from results/, and api.md from the headers"
 	@echo "make lint     include rules, limits, docs, clang-format, clang-tidy"
 	@echo "make format   apply clang-format"
 	@echo "make clean    remove every build folder"
@@ -94,6 +94,7 @@ fuzz:
 
 tables:
 	@python3 docs/tables.py
+	@python3 docs/api.py
 
 lint:
 	@$(MAKE) --keep-going lint-includes lint-style lint-docs lint-format lint-tidy
@@ -106,6 +107,7 @@ lint-style:
 
 lint-docs:
 	@python3 docs/tables.py --check
+	@python3 docs/api.py --check
 
 lint-format:
 	@$(CLANG_FORMAT) --dry-run -Werror $(sources)

@@ -274,7 +274,8 @@ def main():
     parser.add_argument("--root", type=pathlib.Path, default=ROOT)
     options = parser.parse_args()
     ROOT = options.root
-    texts = {name: (ROOT / name).read_text(encoding="utf-8") for name in sorted(BLOCKS)}
+    files = sorted(set(BLOCKS) | {f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")})
+    texts = {name: (ROOT / name).read_text(encoding="utf-8") for name in files}
     changed = {name: new for name, old in texts.items() if (new := rewrite(name, old)) != old}
     for name, new in changed.items():
         if options.check:
