@@ -23,7 +23,7 @@ import textwrap
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 BLOCKS = {  # which file has which tables, each once
-    "README.md": ["headline", "summary"],
+    "README.md": ["headline", "summary_text"],
     "docs/benchmarks.md": ["summary", "fp16", "bf16", "middle", "decode", "pack", "pack_run",
                            "eager", "host", "cpu", "cpu_run"],
 }
@@ -121,8 +121,8 @@ def us(value):
 
 
 def times(ratio):
-    """Two digits; three below 1, rounded down, so that a loss never reads as 1."""
-    return f"{ratio:.2f}×" if ratio >= 1 else f"{math.floor(ratio * 1000) / 1000:.3f}×"
+    """Two digits; three below 1, where a loss must not read as 1."""
+    return f"{ratio:.2f}×" if ratio >= 1 else f"{min(ratio, 0.999):.3f}×"
 
 
 def table(head, rows):
@@ -161,15 +161,23 @@ def headline():
                  [peer_line(shape, runs[name][shape], PEERS, False) for name, shape in HEADLINE])
 
 
-def summary():
-    lines = []
+def spreads():
+    """Of each run: its name, the number of shapes, the geometric mean and the lowest ratio."""
     for name, words in (("fp16", "fp16"), ("bf16", "bf16, without FlashAttention-3"),
                         ("middle", "fp16, sizes between those"), ("decode", "fp16 decode")):
         ratios = [row["ratio"] for row in peers(name).values()]
         mean = math.exp(sum(math.log(r) for r in ratios) / len(ratios))
-        lines.append([words, str(len(ratios)), times(mean), times(min(ratios))])
+        yield [words, str(len(ratios)), times(mean), times(min(ratios))]
+
+
+def summary():
     return table(["ratio of the best peer's time to libattn's", "shapes", "geometric mean",
-                  "lowest"], lines)
+                  "lowest"], list(spreads()))
+
+
+def summary_text():
+    return wrap("Geometric mean of these ratios, and the lowest: " + "; ".join(
+        f"{words} ({count} shapes) {mean}, {low}" for words, count, mean, low in spreads()) + ".")
 
 
 def pack():
@@ -243,8 +251,9 @@ def cpu_run():
 
 
 TABLES = {
-    "headline": headline, "summary": summary, "pack": pack, "pack_run": pack_run, "eager": eager,
-    "host": host, "cpu": cpu, "cpu_run": cpu_run,
+    "headline": headline, "summary": summary, "summary_text": summary_text,
+    "pack": pack, "pack_run": pack_run, "eager": eager, "host": host, "cpu": cpu,
+    "cpu_run": cpu_run,
     "fp16": lambda: peer_table("fp16"), "bf16": lambda: peer_table("bf16"),
     "middle": lambda: peer_table("middle"), "decode": lambda: peer_table("decode", tflops=False),
 }
@@ -263,7 +272,7 @@ def rewrite(name, text):
     for match in (STRAY_README if name == "README.md" else STRAY).finditer(BLOCK.sub("", text)):
         if name not in FREE:
             raise Bad(f"{name}: {match[0]!r} stands outside of a table")
-    return BLOCK.sub(lambda m: f"<!-- table {m[1]} -->\n\n{TABLES[m[1]]()}\n\n<!-- /table -->",
+    return BLOCK.sub(lambda m: f"<!-- table {m[1]} -->\n{TABLES[m[1]]()}\n<!-- /table -->",
                      text)
 
 
