@@ -219,6 +219,9 @@ def host():
         cells[cell["row"], cell["caller"]] = us(number(cell, "median_us"))
     callers = ["attn.torch.sdpa", "attn.attention", "PyTorch SDPA"]
     kinds = list(dict.fromkeys(kind for kind, _ in cells))
+    for kind in kinds:
+        if (kind, callers[1]) not in cells:
+            raise Bad(f"host-h200.json: no {callers[1]} for {kind!r}")
     return table(["call"] + [f"`{c}`" for c in callers[:2]] + callers[2:],
                  [[kind] + [cells.get((kind, c), "") for c in callers] for kind in kinds])
 
