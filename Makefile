@@ -19,7 +19,7 @@ build = cmake --preset $(1) >/dev/null && cmake --build --preset $(1) --parallel
 test = JOBS=$(JOBS) sh tests/run.sh $(1) $(2) $(if $(WITHOUT),--label-exclude '$(WITHOUT)')
 
 .PHONY: all debug gpu deps nvcc deps-to-test run test bench bench-vgpu install asan tsan bare x86 fuzz format clean help
-.PHONY: lint lint-includes lint-style lint-format lint-tidy
+.PHONY: lint lint-includes lint-style lint-docs lint-format lint-tidy tables
 
 all:
 	@$(call build,dev)
@@ -43,7 +43,8 @@ help:
 	@echo "make bare     the tests with portable C kernels only, and none for GPUs"
 	@echo "make x86      the tests for x86_64 under qemu-user"
 	@echo "make fuzz     each fuzz target for FUZZ_SECONDS ($(FUZZ_SECONDS)) with libFuzzer"
-	@echo "make lint     include rules, limits, clang-format, clang-tidy"
+	@echo "make tables   rewrite the figures of the docs from results/, and api.md from the headers"
+	@echo "make lint     include rules, limits, docs, clang-format, clang-tidy"
 	@echo "make format   apply clang-format"
 	@echo "make clean    remove every build folder"
 	@echo "With WITHOUT='slow|cli' the test targets leave out tests by label."
@@ -91,14 +92,22 @@ fuzz:
 	@$(call build,fuzz)
 	@JOBS=$(JOBS) sh tests/fuzz/run.sh build-fuzz $(FUZZ_SECONDS)
 
+tables:
+	@python3 docs/tables.py
+	@python3 docs/api.py
+
 lint:
-	@$(MAKE) --keep-going lint-includes lint-style lint-format lint-tidy
+	@$(MAKE) --keep-going lint-includes lint-style lint-docs lint-format lint-tidy
 
 lint-includes:
 	@sh tests/meta/check_includes.sh .
 
 lint-style:
 	@sh tests/meta/check_style.sh .
+
+lint-docs:
+	@python3 docs/tables.py --check
+	@python3 docs/api.py --check
 
 lint-format:
 	@$(CLANG_FORMAT) --dry-run -Werror $(sources)
