@@ -314,23 +314,25 @@ class OnGpu:
         self.size, self.calls = size, []
 
     def forward(self, tensors, workspace, stream):
-        self.calls.append((tensors, workspace and workspace.value, stream.value))
+        self.calls.append((tensors, workspace, stream))
 
 
 @pytest.mark.parametrize("size", [0, 64])
 def test_workspaces_of_a_gpu(monkeypatch, size):
     """Each call has memory of PyTorch's for the current stream, and keeps none of it."""
     made, plan = [], OnGpu(size)
-    monkeypatch.setattr(_fast, "_empty",
-                        lambda gpu, *like: made.append((gpu, torch.empty_strided(
-                            *like[:2], dtype=like[2]))) or made[-1][1])
+
+    def empty(shape, strides, dtype):
+        made.append(torch.empty_strided(shape, strides, dtype=dtype))
+        return made[-1]
+
     monkeypatch.setattr(_fast, "_stream", lambda gpu: (7 << 32) + gpu)
-    _fast.run(plan, 1, b"tensors")
+    _fast.run(plan, 1, b"tensors", empty)
     (call,) = plan.calls
     assert call[0] == b"tensors" and call[2] == (7 << 32) + 1
     if size:
-        ((gpu, memory),) = made
-        assert gpu == 1 and call[1] == memory.data_ptr()
+        (memory,) = made
+        assert call[1] == memory.data_ptr()
         assert (memory.dtype, memory.shape) == (torch.uint8, (size,))
     else:
         assert not made and call[1] is None
@@ -342,9 +344,10 @@ def test_outputs_where_there_are_several_gpus(monkeypatch):
     made = []
     monkeypatch.setattr(_fast, "_current_device", lambda: 0)
     monkeypatch.setattr(_fast, "_empty_cuda", lambda *like: pytest.fail("on the current GPU"))
-    monkeypatch.setattr(_fast, "_slow_empty", lambda *like: made.append(like) or torch.empty(2))
-    assert _fast._empty(1, (2,), (1,), torch.uint8).shape == (2,)
-    assert made == [((2,), (1,), torch.uint8, "cuda:1")]
+    monkeypatch.setattr(_fast, "_slow_empty",
+                        lambda *like, device: made.append((like, device)) or torch.empty(2))
+    assert _fast.allocator(1)((2,), (1,), torch.uint8).shape == (2,)
+    assert made == [(((2,), (1,), torch.uint8), "cuda:1")]
 
 
 def test_outputs_are_made_the_public_way_too(monkeypatch):
