@@ -36,7 +36,7 @@ _MASKS = frozenset((torch.bool, torch.uint8))
 _FLOAT, _INT = torch.float32, torch.int32
 _NONE: Tuple[int, ...] = (0, 0, 0, 0)
 _NOTHING_RARE = (None, "bhsd", NO_WINDOW, 0.0, False, None, None, (None,) * 7)
-_VALUES = (type(None), Number)
+_VALUES = (type(None), int, float, Number)  # the last takes longest to ask
 
 # ---- functions of PyTorch that cost little ---------------------------------------------------
 #
@@ -141,6 +141,8 @@ def _new_call(calls: Dict[Tuple[Any, ...], _Call], key: Tuple[Any, ...]) -> _Cal
     ((batch, heads, rows, dim), (batch_k, heads_kv, keys, dim_k),
      (batch_v, heads_v, keys_v, dim_v), (q_batch, q_head, q_row, q_col),
      (k_batch, k_head, k_row, k_col), (v_batch, v_head, v_row, v_col)) = each
+    if sdpa and type(rows) is not int:  # but a tensor, which torch.jit.trace follows
+        raise _Unusual
     size = heads * rows * dim_v
     if (batch_k != batch or batch_v != batch or heads_v != heads_kv or keys_v != keys
             or dim_k != dim or not q_col == k_col == v_col == 1 or not size * batch
@@ -163,7 +165,7 @@ def _new_call(calls: Dict[Tuple[Any, ...], _Call], key: Tuple[Any, ...]) -> _Cal
         _HEADS[dtype], batch, heads, heads_kv, seq_q, seq_kv, dim, dim_v, q_batch, q_head, q_row,
         k_batch, k_head, k_row, v_batch, v_head, v_row, o_batch, o_head, o_row, AUTO_LSE,
         math.nan if scale is None else scale, CAUSAL[causal], options, low & -low or 16)
-    if gpu >= 0 and threads is not None:
+    if gpu >= 0 and threads is not None and threads != 0:
         integer("threads", threads, 0, MOST_THREADS)
     where = (gpu, 0 if gpu >= 0 else threads)
     cache = caches.get(where) or open_cache(*where)

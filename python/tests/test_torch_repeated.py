@@ -115,14 +115,15 @@ def test_outputs_lie_as_query_does():
         assert attn.attention(query, k, v).is_contiguous()
 
 
+@pytest.mark.filterwarnings("error::torch.jit.TracerWarning")
 def test_modes(slow):
-    q, k, v = qkv()
-    check(q, k, v)
+    q, k, v = known()
     with torch.autocast("cpu", torch.bfloat16):
         assert attn.torch.sdpa(q, k, v).dtype == torch.bfloat16
     assert slow.pop() == "_traced" and not slow
-    torch.jit.trace(lambda *x: attn.torch.sdpa(*x), (q, k, v), check_trace=False)
-    assert slow.pop() == "_traced"
+    traced = torch.jit.trace(lambda *x: attn.torch.sdpa(*x), (q, k, v), check_trace=False)
+    assert slow.pop() == "_traced" and "attn::sdpa" in str(traced.graph)
+    assert "aten::size" not in str(traced.graph)
     slow.clear()
     with torch.inference_mode():
         assert attn.torch.sdpa(q, k, v).is_inference()
