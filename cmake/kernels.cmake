@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Kernels for NVIDIA GPUs: one run of cmake/compile_kernel.sh for each CUDA_VARIANT line of
-# src/kernels/variants.def, and the results embedded in the library and its companion
-# (src/cuda/images.h).
+# src/kernels/variants.def, of the source that families.def names; the results are embedded in the
+# library and its companion (src/cuda/images.h).
 #
 # Invariant: the library has the same functions with and without nvcc; without, or with a filter,
 # the table of images is shorter. If nvcc is missing, one line says so here, and one in the table.
@@ -230,11 +230,11 @@ macro(attn_add_variant family arch dtype head_dim block_q block_kv warps stages)
     math(EXPR declared "${declared} + 1")
     if(variant MATCHES "${ATTN_VARIANTS}" AND NOT (ATTN_ONE_OF_EACH AND ${family} IN_LIST families))
         list(APPEND families ${family})
-        file(GLOB source RELATIVE ${PROJECT_SOURCE_DIR}
-             ${PROJECT_SOURCE_DIR}/src/kernels/*/${family}.cu)
-        if(NOT source)
-            message(FATAL_ERROR "variants.def: family ${family} has no src/kernels/*/${family}.cu")
+        if(NOT "${arch_of_${family}}" STREQUAL ${arch})
+            message(FATAL_ERROR "${definitions}: ${variant} is for ${arch}, families.def says "
+                    "\"${arch_of_${family}}\" of its family")
         endif()
+        set(source src/kernels/${source_of_${family}})
         set(output ${kernel_folder}/${variant})
         # An architecture with a letter is for one GPU alone: newer ones do not run it.
         set(cubin_archs ${portable_archs})
@@ -259,6 +259,18 @@ macro(attn_add_variant family arch dtype head_dim block_q block_kv warps stages)
         attn_add_image(companion ${variant} ATTN_IMAGE_PTX ${ptx_arch} ${output}.ptx NULL)
         math(EXPR built "${built} + 1")
     endif()
+endmacro()
+
+# attn_read_families(FILE): sets source_of_FAMILY and arch_of_FAMILY for each entry of families.def.
+macro(attn_read_families file)
+    file(STRINGS ${file} lines REGEX "^[ \t]*FAMILY\\(")
+    foreach(line IN LISTS lines)
+        if(NOT line MATCHES "^FAMILY\\(([a-z0-9_]+), \"([a-z0-9_/]+\\.cu)\", (sm_80|sm_[0-9]+a),$")
+            message(FATAL_ERROR "${file}: not the first line of a FAMILY: ${line}")
+        endif()
+        set(source_of_${CMAKE_MATCH_1} ${CMAKE_MATCH_2})
+        set(arch_of_${CMAKE_MATCH_1} ${CMAKE_MATCH_3})
+    endforeach()
 endmacro()
 
 # Stops with a sentence if the variable's value is no regular expression: if(MATCHES) would stop with
@@ -322,7 +334,9 @@ endfunction()
 # attn_ptx is the companion.
 function(attn_add_kernels sources)
     set(definitions ${PROJECT_SOURCE_DIR}/src/kernels/variants.def)
-    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${definitions})
+    set(family_definitions ${PROJECT_SOURCE_DIR}/src/kernels/families.def)
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${definitions}
+                 ${family_definitions})
 
     set(missing "it was built with ATTN_KERNELS=OFF")
     if(NOT ATTN_KERNELS MATCHES "^(AUTO|ON|OFF)$")
@@ -363,6 +377,7 @@ function(attn_add_kernels sources)
             set(${table}_${part} "")
         endforeach()
     endforeach()
+    attn_read_families(${family_definitions})
     file(STRINGS ${definitions} lines REGEX "^[ \t]*CUDA_VARIANT")
     if(missing)
         set(lines "")

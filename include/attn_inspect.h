@@ -101,8 +101,8 @@ typedef struct attn_variant {
     int32_t head_dim_multiple; /* of both; 1 = any. Equal to head_dim_max: that one alone. Whether
                                   head_dim_v may differ is a matter of the family: the CPU's, the
                                   fwd_mma and fwd_hopper ones take it; attn_variant_check says so */
-    int32_t block_q;           /* query rows of one unit of work */
-    int32_t block_kv;          /* keys of one step */
+    int32_t block_q;           /* query rows of one tile */
+    int32_t block_kv;          /* keys of one tile */
     int32_t stages;            /* depth of the copy pipeline; 0 on CPUs */
     int32_t warps;             /* per thread block; 0 on CPUs */
     int32_t shared_bytes;      /* dynamic shared memory of one thread block; 0 on CPUs */

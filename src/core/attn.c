@@ -316,22 +316,15 @@ static attn_status check_workspace(const attn_plan *plan, const void *workspace,
 
 static attn_status dispatch(const attn_plan *plan, const attn_tensors *tensors, void *workspace,
                             void *stream, attn_error *error) {
-    const struct cpu_job job = {plan, &plan->problem, tensors, cpu_align(workspace)};
-    switch (plan->family) {
-    case FAMILY_CPU_TILE: cpu_tile_forward(&job, plan->context->pool); break;
-    case FAMILY_CPU_ROW: cpu_row_forward(&job, plan->context->pool); break;
-    case FAMILY_FWD_SCALAR:
-    case FAMILY_FWD_WMMA:
-    case FAMILY_FWD_MMA:
-    case FAMILY_FWD_MMA_FULL:
-    case FAMILY_FWD_MMA_DECODE:
-    case FAMILY_FWD_HOPPER_DECODE:
-    case FAMILY_FWD_HOPPER:
-    case FAMILY_FWD_HOPPER_CAUSAL:
-    case FAMILY_FWD_HOPPER_FULL:
-    case FAMILY_FWD_HOPPER_SPLIT:
+    if (plan->context->cuda != NULL) {
         return cuda_forward(plan->context->cuda, plan->name, &plan->problem, &plan->cuda, tensors,
                             workspace, stream, error);
+    }
+    const struct cpu_job job = {plan, &plan->problem, tensors, cpu_align(workspace)};
+    if (plan->family == FAMILY_CPU_ROW) {
+        cpu_row_forward(&job, plan->context->pool);
+    } else {
+        cpu_tile_forward(&job, plan->context->pool);
     }
     return ATTN_OK;
 }

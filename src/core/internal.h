@@ -8,6 +8,7 @@
  *   core/plan.c          problem -> variants that apply -> choice, refusals, the line
  *   core/tuned.c         the order in which variants are tried
  *   core/variants.c      the table of variants and the clauses that refuse; variant_add.c
+ *   core/families.h      what the variants of a GPU family have in common
  *   core/sequence.c      lengths of one sequence, ALiBi slopes; dtype.c fp16 and bf16
  *   cpu/                 the CPU backend (cpu/cpu.h); pool.c its threads
  *   cuda/                the CUDA backend (cuda/cuda.h): plan.c its clauses, maps.c tensor

@@ -5,33 +5,19 @@
 #ifndef ATTN_CORE_PLAN_H
 #define ATTN_CORE_PLAN_H
 
+#include "core/families.h"
 #include "core/tuned.h"
 #include "cpu/cpu.h"
 #include "cuda/cuda.h"
 
 enum { WORKSPACE_ALIGN = 16 }; /* asked of the caller: what malloc gives; kernels align further */
 
-enum variant_family {
-    FAMILY_CPU_TILE,
-    FAMILY_CPU_ROW,
-    FAMILY_FWD_SCALAR,
-    FAMILY_FWD_WMMA,
-    FAMILY_FWD_MMA,
-    FAMILY_FWD_MMA_FULL,
-    FAMILY_FWD_MMA_DECODE,
-    FAMILY_FWD_HOPPER_DECODE,
-    FAMILY_FWD_HOPPER,
-    FAMILY_FWD_HOPPER_CAUSAL,
-    FAMILY_FWD_HOPPER_FULL,
-    FAMILY_FWD_HOPPER_SPLIT,
-};
-
 struct variant {
     attn_variant info;
     enum variant_family family;
     bool runs;   /* of a GPU variant: its arch is the context's */
     bool added;  /* by attn_variant_add: owns its strings, runs only when asked for by name */
-    char *image; /* of an added GPU variant: a copy, with a 0 behind it; else NULL */
+    char *image; /* of an added GPU variant: a copy, ended by a 0; else NULL */
     size_t image_size;
     struct cuda_kernel *kernel; /* of a GPU variant that a plan has asked for; else NULL */
 };

@@ -33,7 +33,7 @@ static void prefer(attn_context *context, const struct tuned_line *line, attn_dt
         .causal = line->causal,
         .queries_most = line->queries > 0 ? line->queries : INT64_MAX,
         .rows_most = line->rows > 0 ? (double)line->rows * units : (double)INFINITY,
-        .blocks_most = line->rows < 0 ? -(double)line->rows * units : (double)INFINITY,
+        .tiles_most = line->rows < 0 ? -(double)line->rows * units : (double)INFINITY,
         .block_q = line->block_q,
         .keys_most = line->keys > 0 ? line->keys : INT64_MAX,
         .variant = index,
@@ -75,9 +75,9 @@ static bool holds(const struct preference *class, const attn_problem *p) {
         return false;
     }
     const double heads = (double)p->batch * (double)p->heads_q;
-    const int64_t blocks = (p->seq_q + class->block_q - 1) / class->block_q;
+    const int64_t tiles = (p->seq_q + class->block_q - 1) / class->block_q;
     return heads * (double)p->seq_q <= class->rows_most &&
-           heads * (double)blocks <= class->blocks_most;
+           heads * (double)tiles <= class->tiles_most;
 }
 
 /* Whether it was tried before; it is now. */

@@ -39,7 +39,7 @@ struct preference {
     int causal;                  /* 0, 1, or -1: both */
     int64_t queries_most;        /* of one sequence */
     double rows_most;            /* of the whole GPU */
-    double blocks_most;          /* likewise, of block_q rows of one (batch, head) */
+    double tiles_most;           /* likewise, Q tiles of block_q rows of one (batch, head) */
     int64_t block_q;
     int64_t keys_most;
     int32_t variant; /* index */
@@ -61,8 +61,8 @@ struct candidates {
     uint64_t tried[MOST_BUILT_IN / 64]; /* bits of the preferred ones */
 };
 
-/* The index of the next one, or -1. *run (unless NULL) is the run behind a line of tuned.def, or
- * NULL. */
+/* The index of the next one, or -1. *run (unless NULL) is the run that the line of tuned.def cites,
+ * or NULL. */
 int32_t candidates_next(struct candidates *candidates, const char **run);
 
 #endif /* ATTN_CORE_TUNED_H */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * variants.c - the table of variants (from kernels/variants.def), the clauses that refuse a
- * problem, and images. attn_variant_add is in variant_add.c.
+ * variants.c - the tables of families and variants (from kernels/families.def and variants.def),
+ * the clauses that refuse a problem, and images. attn_variant_add is in variant_add.c.
  */
 #include "core/abi.h"
 #include "core/plan.h"
@@ -24,49 +24,42 @@ enum {
     LENGTH_OPTIONS = ATTN_OPTION_WINDOW | ATTN_OPTION_PACKED | ATTN_OPTION_USED_KV,
 };
 
-/* What all lines of a GPU family have in common. */
+/* Formulas of dynamic shared memory: kernels/common/args.h. */
+#define SMEM_static 0
+#define SMEM_wmma 1
+#define SMEM_mma 2
+#define SMEM_hopper_forward 3
+#define SMEM_hopper_split 4
+#define SMEM_hopper_decode 5
+#define SMEM_BYTES(formula, ...)                                                                   \
+    ((formula) == SMEM_wmma             ? ATTN_SMEM_wmma(__VA_ARGS__)                              \
+     : (formula) == SMEM_mma            ? ATTN_SMEM_mma(__VA_ARGS__)                               \
+     : (formula) == SMEM_hopper_forward ? ATTN_SMEM_hopper_forward(__VA_ARGS__)                    \
+     : (formula) == SMEM_hopper_split   ? ATTN_SMEM_hopper_split(__VA_ARGS__)                      \
+     : (formula) == SMEM_hopper_decode  ? ATTN_SMEM_hopper_decode(__VA_ARGS__)                     \
+                                        : 0)
+
+enum instruction { INSTRUCTION_fma, INSTRUCTION_wmma, INSTRUCTION_mma, INSTRUCTION_wgmma };
+
+/* What attn_variant says of a family, as constants. */
+enum {
+#define FAMILY(name, source, arch, instruction, head_dim_step, options, smem, ...)                 \
+    TENSOR_CORES_OF_##name = INSTRUCTION_##instruction != INSTRUCTION_fma,                         \
+    HEAD_DIM_STEP_OF_##name = (head_dim_step), OPTIONS_OF_##name = (options),                      \
+    SMEM_OF_##name = SMEM_##smem,
+#include "kernels/families.def"
+#undef FAMILY
+};
+
+const struct kernel_family kernel_families[FAMILY_COUNT] = {
+#define FAMILY(name, source, arch, instruction, head_dim_step, options, smem, ...)                 \
+    [FAMILY_##name] = {__VA_ARGS__},
+#include "kernels/families.def"
+#undef FAMILY
+};
+
 #define DTYPES_fp16 FP16
 #define DTYPES_bf16 BF16
-#define FAMILY_fwd_scalar FAMILY_FWD_SCALAR
-#define FAMILY_fwd_wmma FAMILY_FWD_WMMA
-#define FAMILY_fwd_mma FAMILY_FWD_MMA
-#define FAMILY_fwd_mma_full FAMILY_FWD_MMA_FULL
-#define FAMILY_fwd_mma_decode FAMILY_FWD_MMA_DECODE
-#define FAMILY_fwd_hopper_decode FAMILY_FWD_HOPPER_DECODE
-#define FAMILY_fwd_hopper FAMILY_FWD_HOPPER
-#define FAMILY_fwd_hopper_causal FAMILY_FWD_HOPPER_CAUSAL
-#define FAMILY_fwd_hopper_full FAMILY_FWD_HOPPER_FULL
-#define FAMILY_fwd_hopper_split FAMILY_FWD_HOPPER_SPLIT
-#define MATRIX_fwd_scalar false
-#define MATRIX_fwd_wmma true
-#define MATRIX_fwd_mma true
-#define MATRIX_fwd_mma_full true
-#define MATRIX_fwd_mma_decode true
-#define MATRIX_fwd_hopper_decode true
-#define MATRIX_fwd_hopper true
-#define MATRIX_fwd_hopper_causal true
-#define MATRIX_fwd_hopper_full true
-#define MATRIX_fwd_hopper_split true
-#define OPTIONS_fwd_scalar ATTN_OPTION_ANY_SCALE
-#define OPTIONS_fwd_wmma ATTN_OPTION_ANY_SCALE
-#define OPTIONS_fwd_mma 0
-#define OPTIONS_fwd_mma_full ALL_OPTIONS
-#define OPTIONS_fwd_mma_decode ALL_OPTIONS
-#define OPTIONS_fwd_hopper_decode (ALL_OPTIONS & ~ATTN_OPTION_MASK)
-#define OPTIONS_fwd_hopper 0
-#define OPTIONS_fwd_hopper_causal 0
-#define OPTIONS_fwd_hopper_full (LENGTH_OPTIONS | ATTN_OPTION_SOFTCAP)
-#define OPTIONS_fwd_hopper_split 0
-#define MULTIPLE_fwd_scalar(dim) (dim) /* that one alone */
-#define MULTIPLE_fwd_wmma(dim) (dim)
-#define MULTIPLE_fwd_mma(dim) 8 /* the tile is filled up with zeros */
-#define MULTIPLE_fwd_mma_full(dim) 8
-#define MULTIPLE_fwd_mma_decode(dim) 8
-#define MULTIPLE_fwd_hopper_decode(dim) 8
-#define MULTIPLE_fwd_hopper(dim) 8 /* likewise, by the tensor map */
-#define MULTIPLE_fwd_hopper_causal(dim) 8
-#define MULTIPLE_fwd_hopper_full(dim) 8
-#define MULTIPLE_fwd_hopper_split(dim) 8
 
 /* Lines of other processors' instruction sets and kernels that this build did not compile are left
  * out by is_here(). */
@@ -93,15 +86,15 @@ static const struct variant built_in[] = {
               .family = #kind,                                                                     \
               .arch = #sm,                                                                         \
               .dtypes = DTYPES_##type,                                                             \
-              .options = OPTIONS_##kind,                                                           \
-              .tensor_cores = MATRIX_##kind,                                                       \
+              .options = OPTIONS_OF_##kind,                                                        \
+              .tensor_cores = TENSOR_CORES_OF_##kind,                                              \
               .head_dim_max = (dim),                                                               \
-              .head_dim_multiple = MULTIPLE_##kind(dim),                                           \
+              .head_dim_multiple = HEAD_DIM_STEP_OF_##kind > 0 ? HEAD_DIM_STEP_OF_##kind : (dim),  \
               .block_q = (rows),                                                                   \
               .block_kv = (keys),                                                                  \
               .stages = (stage),                                                                   \
               .warps = (warp),                                                                     \
-              .shared_bytes = ATTN_SHARED_##kind(rows, keys, dim, warp, stage),                    \
+              .shared_bytes = SMEM_BYTES(SMEM_OF_##kind, rows, keys, dim, warp, stage),            \
               .entry = CUDA_NAME(kind, type, dim, rows, keys, warp, stage)},                       \
      .family = FAMILY_##kind},
 #include "kernels/variants.def"

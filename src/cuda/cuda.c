@@ -360,7 +360,7 @@ attn_status cuda_forward(struct cuda *cuda, const char *name, const attn_problem
     }
     struct cu_launch_attribute attributes[2];
     unsigned attribute_count = 0;
-    if (geometry->begins_early) {
+    if (geometry->pdl) {
         attributes[attribute_count++] = (struct cu_launch_attribute){
             .id = CU_LAUNCH_PROGRAMMATIC_SERIALIZATION, .value = {.flag = 1}};
     }

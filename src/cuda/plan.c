@@ -12,94 +12,29 @@
 
 enum {
     ROW_BYTES = 16,      /* every row of Q, K, V and O begins at a multiple: cp.async */
-    PACKED_QUERIES = 16, /* a problem of at most so many packs the heads of a group ... */
-    PACKED_TILES = 4,    /* ... if its rows are not more than so many tiles */
-    PART_BLOCKS = 2,     /* to a multiprocessor at most, where keys are shared ... */
-    PART_TILES = 2,      /* ... and tiles of keys to a block, on average, at least */
-    CLUSTER_BLOCKS = 8,  /* of a cluster at most */
-    MOST_BLOCKS = 8,     /* to a multiprocessor, where keys are shared among clusters */
-    GRID_YZ = 65535,     /* blocks in the second and third dimension of a grid */
-    MOST_UNITS = 65536   /* multiprocessors: resident blocks count so far past the last tile */
+    PACKED_QUERIES = 16, /* a GQA group is packed up to so many queries ... */
+    PACKED_TILES = 4,    /* ... if its rows fill no more than so many Q tiles */
+    /* Split-KV through the workspace: */
+    SPLIT_CTAS_PER_SM = 2, /* at most */
+    SPLIT_KV_TILES = 2,    /* KV tiles per CTA, on average, at least */
+    /* Split-KV in clusters: */
+    CLUSTER_CTAS = 8,        /* portable limit of a cluster */
+    CLUSTER_CTAS_PER_SM = 8, /* at most, over all clusters */
+    GRID_YZ = 65535,         /* CTAs in the second and third dimension of a grid */
+    MOST_SMS = 65536         /* a persistent CTA counts up to so far past the last tile */
 };
 
-#define STREAMS 0.87     /* of all multiprocessors saturate HBM: 128 CTAs 4.15 TB/s, 80 CTAs 2.95 */
-#define BLOCK_BEGINS 2.0 /* steps */
-#define CLUSTER_MEETS 0.5 /* steps, in a cluster */
-#define MEMORY_MEETS 1.5  /* steps, in the workspace */
+/* The cost model of split-KV in clusters; costs in KV tiles. Measured on an H200:
+ * docs/lab/2026-11-16-decode.md. */
+#define SATURATION 0.87      /* of the SMs saturate HBM: 128 CTAs 4.15 TB/s, 80 CTAs 2.95 */
+#define CTA_COST 2.0         /* prologue and epilogue of a CTA */
+#define CLUSTER_MERGE 0.5    /* merge of partial results in a cluster */
+#define WORKSPACE_MERGE 1.5  /* ... in the workspace */
+#define SMALLEST_SCALE 1e-20 /* of kernels that add to S before it is scaled */
 
-enum masks { ANY_MASK, NOT_CAUSAL, CAUSAL_ONLY };
+/* ---- Q tiles --------------------------------------------------------------------------------- */
 
-/* Which thread block has which tile. */
-enum grid {
-    NUMBERED,  /* one for each: work_of_block of kernels/work.h */
-    RESIDENT,  /* one to a multiprocessor at most, which takes tile after tile */
-    THREE_DIMS /* one for each, (head, tile, batch) */
-};
-
-/* What the lines of a family have in common beside what attn_variant says. */
-static const struct family {
-    enum masks masks;
-    enum grid grid;
-    bool takes_head_dim_v; /* that is not head_dim */
-    bool packs_heads;      /* rows of a group of query heads can share a tile */
-    bool has_maps;         /* copies by tensor maps ... */
-    bool warps_copy;       /* ... each warp its share of a tile of keys; else one all of it */
-    bool has_counters;     /* blocks take tiles by a counter, and count who has ended */
-    bool splits_keys;      /* several blocks share the keys of a tile of rows */
-    bool has_clusters;     /* ... in clusters, which share their memory */
-    bool begins_early;     /* before the kernel in front of it has ended */
-    bool positive_scale;   /* only such: the largest score is that of the largest product */
-    int section_mib;       /* of K and V that stay in L2 while their heads are worked on */
-} families[] = {
-    [FAMILY_FWD_SCALAR] = {.section_mib = 24},
-    [FAMILY_FWD_WMMA] = {.section_mib = 24},
-    [FAMILY_FWD_MMA] = {.takes_head_dim_v = true, .packs_heads = true, .section_mib = 24},
-    [FAMILY_FWD_MMA_FULL] = {.takes_head_dim_v = true, .packs_heads = true, .section_mib = 24},
-    [FAMILY_FWD_MMA_DECODE] = {.takes_head_dim_v = true,
-                               .packs_heads = true,
-                               .splits_keys = true,
-                               .section_mib = 24},
-    [FAMILY_FWD_HOPPER] = {.masks = NOT_CAUSAL,
-                           .grid = RESIDENT,
-                           .takes_head_dim_v = true,
-                           .has_maps = true,
-                           .positive_scale = true,
-                           .begins_early = true,
-                           .section_mib = 32},
-    [FAMILY_FWD_HOPPER_CAUSAL] = {.masks = CAUSAL_ONLY,
-                                  .grid = RESIDENT,
-                                  .takes_head_dim_v = true,
-                                  .has_maps = true,
-                                  .positive_scale = true,
-                                  .begins_early = true,
-                                  .has_counters = true,
-                                  .section_mib = 32},
-    [FAMILY_FWD_HOPPER_FULL] = {.grid = RESIDENT,
-                                .takes_head_dim_v = true,
-                                .has_maps = true,
-                                .positive_scale = true,
-                                .begins_early = true,
-                                .has_counters = true,
-                                .section_mib = 32},
-    [FAMILY_FWD_HOPPER_SPLIT] = {.grid = THREE_DIMS,
-                                 .takes_head_dim_v = true,
-                                 .has_maps = true,
-                                 .positive_scale = true,
-                                 .begins_early = true,
-                                 .section_mib = 32},
-    [FAMILY_FWD_HOPPER_DECODE] = {.takes_head_dim_v = true,
-                                  .packs_heads = true,
-                                  .has_maps = true,
-                                  .warps_copy = true,
-                                  .splits_keys = true,
-                                  .has_clusters = true,
-                                  .begins_early = true,
-                                  .section_mib = 32},
-};
-
-/* ---- blocks ---------------------------------------------------------------------------------- */
-
-/* How the query rows are cut into thread blocks. */
+/* How the query rows are cut into Q tiles. */
 struct cut {
     int64_t packed_heads; /* query heads that share a tile */
     int64_t tiles;        /* of one such group */
@@ -109,7 +44,7 @@ struct cut {
 static struct cut cut_rows(const struct variant *variant, const attn_problem *p) {
     const int64_t heads = p->heads_q / p->heads_kv, block_q = variant->info.block_q;
     struct cut cut = {.packed_heads = 1};
-    if (families[variant->family].packs_heads && p->seq_q <= PACKED_QUERIES &&
+    if (kernel_families[variant->family].packs_gqa && p->seq_q <= PACKED_QUERIES &&
         p->seq_q * heads <= PACKED_TILES * block_q) {
         cut.packed_heads = heads;
     }
@@ -118,100 +53,100 @@ static struct cut cut_rows(const struct variant *variant, const attn_problem *p)
     return cut;
 }
 
-/* The blocks that share the keys of a tile of rows. */
+/* Split-KV: the CTAs that share the keys of a Q tile. */
 struct split {
-    int64_t parts;   /* so many blocks */
-    int64_t cluster; /* ... in clusters of so many; 0: none */
+    int64_t num_splits; /* so many CTAs */
+    int64_t cluster;    /* ... in clusters of so many; 0: none */
 };
 
-/* Clusters of up to 8 blocks, if all of a problem have their place at once: up to 2 they always
- * have; more of them leave multiprocessors without a block. */
-static bool is_one_cluster(int64_t parts, int64_t tiles, int64_t units) {
-    const bool power_of_2 = (parts & (parts - 1)) == 0;
-    return parts <= 2 || (power_of_2 && parts <= CLUSTER_BLOCKS && parts * tiles <= units * 7 / 8);
+/* Whether the splits of a tile are one cluster. Clusters of 2 always find a place; larger ones only
+ * if all of a problem fit at one time: 4 and 8 leave some SMs without a CTA. */
+static bool is_one_cluster(int64_t num_splits, int64_t tiles, int64_t sms) {
+    const bool power_of_2 = (num_splits & (num_splits - 1)) == 0;
+    return num_splits <= 2 ||
+           (power_of_2 && num_splits <= CLUSTER_CTAS && num_splits * tiles <= sms * 7 / 8);
 }
 
-/* How long the blocks of a problem take, in steps. A step is a tile of keys, 64 KiB of K and V, as
- * fast as one multiprocessor gets them; STREAMS of all of them are as fast as the memory is.
- * Beginning, ending and meeting take their time, too. Measured on an H200: docs/kernels.md. */
-static double time_of_blocks(int64_t blocks, int64_t units, int64_t steps, double meeting) {
-    const int64_t full = blocks / units, last = blocks - full * units;
-    const double streams = STREAMS * (double)units;
+/* Cost of so many CTAs with kv_tiles KV tiles each. One tile (64 KiB of K and V) costs 1 where an
+ * SM loads it alone; from SATURATION of the SMs on, they share the bandwidth. */
+static double cost_of_ctas(int64_t ctas, int64_t sms, int64_t kv_tiles, double merge) {
+    const int64_t waves = ctas / sms, last = ctas - waves * sms;
+    const double saturating = SATURATION * (double)sms;
     const double slowdown =
-        (double)full / STREAMS + (last > 0 ? fmax(1.0, (double)last / streams) : 0.0);
-    return (double)steps * slowdown + BLOCK_BEGINS * (double)(full + (last > 0)) + meeting;
+        (double)waves / SATURATION + (last > 0 ? fmax(1.0, (double)last / saturating) : 0.0);
+    return (double)kv_tiles * slowdown + CTA_COST * (double)(waves + (last > 0)) + merge;
 }
 
-/* The next number of parts that can be better: the fewest with fewer steps each, since more of them
- * with as many steps take longer; or one that makes a cluster. Past tiles_kv: none. */
-static int64_t next_parts(int64_t parts, int64_t steps, int64_t tiles_kv) {
-    const int64_t fewer = steps > 1 ? (tiles_kv + steps - 2) / (steps - 1) : tiles_kv + 1;
-    const int64_t cluster = parts < 4 ? 4 : parts < CLUSTER_BLOCKS ? CLUSTER_BLOCKS : fewer;
+/* The next number of splits that can cost less: the fewest with fewer KV tiles each, or one that
+ * makes a cluster. Above tiles_kv: none. */
+static int64_t next_num_splits(int64_t num_splits, int64_t kv_tiles, int64_t tiles_kv) {
+    const int64_t fewer = kv_tiles > 1 ? (tiles_kv + kv_tiles - 2) / (kv_tiles - 1) : tiles_kv + 1;
+    const int64_t cluster = num_splits < 4 ? 4 : num_splits < CLUSTER_CTAS ? CLUSTER_CTAS : fewer;
     return cluster < fewer ? cluster : fewer;
 }
 
-/* So many parts that the GPU is done soonest. */
-static struct split split_in_clusters(int64_t units, int64_t tiles, int64_t tiles_kv) {
-    struct split best = {.parts = 1, .cluster = 1};
-    double least = time_of_blocks(tiles, units, tiles_kv, 0.0);
-    int64_t steps;
-    for (int64_t parts = 2; parts <= tiles_kv && parts * tiles <= MOST_BLOCKS * units;
-         parts = next_parts(parts, steps, tiles_kv)) {
-        steps = (tiles_kv + parts - 1) / parts;
-        const bool one = is_one_cluster(parts, tiles, units);
-        const double time =
-            time_of_blocks(parts * tiles, units, steps, one ? CLUSTER_MEETS : MEMORY_MEETS);
-        if (time < least) {
-            least = time;
-            best = (struct split){parts, one ? parts : parts % 2 == 0 ? 2 : 1};
+/* Minimises the cost model. */
+static struct split choose_clusters(int64_t sms, int64_t tiles, int64_t tiles_kv) {
+    struct split best = {.num_splits = 1, .cluster = 1};
+    double least = cost_of_ctas(tiles, sms, tiles_kv, 0.0);
+    int64_t kv_tiles;
+    for (int64_t n = 2; n <= tiles_kv && n * tiles <= CLUSTER_CTAS_PER_SM * sms;
+         n = next_num_splits(n, kv_tiles, tiles_kv)) {
+        kv_tiles = (tiles_kv + n - 1) / n;
+        const bool one = is_one_cluster(n, tiles, sms);
+        const double cost =
+            cost_of_ctas(n * tiles, sms, kv_tiles, one ? CLUSTER_MERGE : WORKSPACE_MERGE);
+        if (cost < least) {
+            least = cost;
+            best = (struct split){n, one ? n : n % 2 == 0 ? 2 : 1};
         }
     }
     return best;
 }
 
-static struct split split_keys(const struct cuda *cuda, const struct variant *variant,
-                               const struct cut *cut, const attn_problem *p) {
-    const struct family *family = &families[variant->family];
-    const int64_t blocks = cut->groups * cut->tiles, block_kv = variant->info.block_kv;
-    if (!family->splits_keys || blocks == 0) {
-        return (struct split){.parts = 1};
+static struct split choose_num_splits(const struct cuda *cuda, const struct variant *variant,
+                                      const struct cut *cut, const attn_problem *p) {
+    const struct kernel_family *family = &kernel_families[variant->family];
+    const int64_t tiles = cut->groups * cut->tiles, block_kv = variant->info.block_kv;
+    if (family->split_kv == SPLIT_NONE || tiles == 0) {
+        return (struct split){.num_splits = 1};
     }
     const int64_t tiles_kv = (p->seq_kv + block_kv - 1) / block_kv;
-    if (family->has_clusters) {
-        return split_in_clusters(cuda->units, blocks, tiles_kv);
+    if (family->split_kv == SPLIT_CLUSTER) {
+        return choose_clusters(cuda->units, tiles, tiles_kv);
     }
-    const int64_t most = tiles_kv / PART_TILES;
-    const int64_t wanted = PART_BLOCKS * (int64_t)cuda->units / blocks;
-    const int64_t parts = wanted < most ? wanted : most;
-    return (struct split){.parts = parts > 1 ? parts : 1};
+    const int64_t most = tiles_kv / SPLIT_KV_TILES;
+    const int64_t wanted = SPLIT_CTAS_PER_SM * (int64_t)cuda->units / tiles;
+    const int64_t num_splits = wanted < most ? wanted : most;
+    return (struct split){.num_splits = num_splits > 1 ? num_splits : 1};
 }
 
-/* Counters for all blocks, or one for each tile of rows whose parts meet in memory, and behind them
- * what these leave behind (kernels/args.h). */
+/* The two counters of the dynamic tile scheduler; or of split-KV, where partial results meet in
+ * the workspace, a counter for each Q tile, then the partial results (kernels/common/args.h). */
 static void size_workspace(const struct variant *variant, const struct cut *cut,
                            const struct split *split, struct cuda_geometry *geometry) {
     const size_t counter = sizeof *geometry->args.counters;
     const size_t tiles = (size_t)(cut->groups * cut->tiles);
-    const size_t parts = (size_t)(split->parts / (split->cluster > 0 ? split->cluster : 1));
-    if (families[variant->family].has_counters) {
+    const size_t partials = (size_t)(split->num_splits / (split->cluster > 0 ? split->cluster : 1));
+    if (kernel_families[variant->family].dynamic) {
         geometry->workspace = 2 * counter;
-    } else if (parts > 1) {
-        const size_t part = ATTN_PART_BYTES((size_t)variant->info.head_dim_max);
-        const size_t lines = (tiles * counter + ATTN_PARTS_ALIGN - 1) / ATTN_PARTS_ALIGN;
-        geometry->workspace = lines * ATTN_PARTS_ALIGN + tiles * parts * part;
+    } else if (partials > 1) {
+        const size_t partial = ATTN_PARTIAL_BYTES((size_t)variant->info.head_dim_max);
+        const size_t lines = (tiles * counter + ATTN_PARTIALS_ALIGN - 1) / ATTN_PARTIALS_ALIGN;
+        geometry->workspace = lines * ATTN_PARTIALS_ALIGN + tiles * partials * partial;
     }
 }
 
-/* Groups that are worked on together. In a causal problem the blocks with the most keys go first,
- * those of all heads; in sections of so many that what they read stays in L2. */
-static int64_t section_groups(const struct family *family, const struct cut *cut,
+/* Groups of heads that are scheduled together. Causal: the longest Q tiles of all heads come first,
+ * so heads are cut into sections whose K and V stay in L2. */
+static int64_t section_groups(const struct kernel_family *family, const struct cut *cut,
                               const attn_problem *p) {
     if ((p->causal == ATTN_CAUSAL_NONE && p->window_right < 0) || cut->groups == 0) {
         return 1;
     }
     const int64_t bytes = (p->head_dim + p->head_dim_v) * (int64_t)attn_dtype_size(p->dtype);
     const int64_t sharing = p->heads_q / p->heads_kv / cut->packed_heads; /* groups to a KV head */
-    const double fit = (double)family->section_mib * 0x1p20 * (double)sharing /
+    const double fit = (double)family->l2_section_mib * 0x1p20 * (double)sharing /
                        ((double)bytes * (double)p->seq_kv);
     if (!(fit < (double)cut->groups)) {
         return cut->groups;
@@ -223,12 +158,13 @@ static int64_t section_groups(const struct family *family, const struct cut *cut
 
 /* ---- applies --------------------------------------------------------------------------------- */
 
-static attn_status check_mask(enum masks masks, const attn_problem *p, attn_error *error) {
-    if (masks == NOT_CAUSAL && p->causal != ATTN_CAUSAL_NONE) {
+static attn_status check_causal(enum causal_support support, const attn_problem *p,
+                                attn_error *error) {
+    if (support == CAUSAL_NEVER && p->causal != ATTN_CAUSAL_NONE) {
         return attn_fail(error, ATTN_UNSUPPORTED, "causal is %s, it takes no causal mask",
                          p->causal == ATTN_CAUSAL_TOP_LEFT ? "TOP_LEFT" : "BOTTOM_RIGHT");
     }
-    if (masks == CAUSAL_ONLY && p->causal == ATTN_CAUSAL_NONE) {
+    if (support == CAUSAL_ALWAYS && p->causal == ATTN_CAUSAL_NONE) {
         return attn_fail(error, ATTN_UNSUPPORTED, "causal is NONE, it takes causal problems only");
     }
     return ATTN_OK;
@@ -253,7 +189,7 @@ static attn_status check_head_dims(const struct variant *variant, const attn_pro
     if (status != ATTN_OK || p->head_dim_v == p->head_dim) {
         return status;
     }
-    if (!families[variant->family].takes_head_dim_v) {
+    if (!kernel_families[variant->family].head_dim_v) {
         return attn_fail(error, ATTN_UNSUPPORTED,
                          "head_dim_v = %lld, it takes head_dim = %lld only",
                          (long long)p->head_dim_v, (long long)p->head_dim);
@@ -301,11 +237,23 @@ static attn_status check_memory(const attn_problem *p, attn_error *error) {
 }
 
 /* Factors that a kernel gets in fp32, in the exponent of 2. */
-static attn_status check_factors(const struct family *family, const attn_problem *p,
+static attn_status check_factors(const struct variant *variant, const attn_problem *p,
                                  attn_error *error) {
+    const struct kernel_family *family = &kernel_families[variant->family];
+    if (p->alibi && family->alibi_head_dim > 0 &&
+        variant->info.head_dim_max > family->alibi_head_dim) {
+        return attn_fail(error, ATTN_UNSUPPORTED, "ALiBi with a tile of head_dim %d, it takes %d",
+                         (int)variant->info.head_dim_max, family->alibi_head_dim);
+    }
     if (family->positive_scale && !(p->scale > 0.0F)) {
         return attn_fail(error, ATTN_UNSUPPORTED, "scale = %g, it takes scales above 0",
                          (double)p->scale);
+    }
+    /* S + bias / scale must not overflow */
+    if (family->positive_scale && (p->alibi || p->bias) && p->scale < SMALLEST_SCALE) {
+        return attn_fail(error, ATTN_UNSUPPORTED,
+                         "scale = %g with %s, it takes scales of %g and above", (double)p->scale,
+                         p->alibi ? "ALiBi" : "a bias", SMALLEST_SCALE);
     }
     const struct {
         const char *name;
@@ -325,7 +273,7 @@ static attn_status check_grid(const struct variant *variant, const attn_problem 
                               attn_error *error) {
     const struct cut cut = cut_rows(variant, p);
     const double blocks = (double)cut.groups * (double)cut.tiles;
-    const int32_t block_q = variant->info.block_q, most = INT32_MAX - MOST_UNITS;
+    const int32_t block_q = variant->info.block_q, most = INT32_MAX - MOST_SMS;
     if (blocks > most) {
         return attn_fail(error, ATTN_UNSUPPORTED,
                          "%.0f blocks of %d query rows, a grid has at most %d", blocks,
@@ -335,7 +283,7 @@ static attn_status check_grid(const struct variant *variant, const attn_problem 
         return attn_fail(error, ATTN_UNSUPPORTED, "seq_q = %lld, it takes at most %d",
                          (long long)p->seq_q, (int)(INT32_MAX - block_q));
     }
-    const bool solid = families[variant->family].grid == THREE_DIMS;
+    const bool solid = kernel_families[variant->family].grid == GRID_3D;
     if (solid && (cut.tiles > GRID_YZ || p->batch > GRID_YZ)) {
         const bool tiles = cut.tiles > GRID_YZ;
         return attn_fail(error, ATTN_UNSUPPORTED, "%s = %lld, it takes at most %lld",
@@ -372,19 +320,19 @@ static attn_status check_device(const struct cuda *cuda, const struct variant *v
 
 attn_status cuda_applies(const struct cuda *cuda, const struct variant *variant,
                          const attn_problem *p, attn_error *error) {
-    const struct family *family = &families[variant->family];
-    attn_status status = check_mask(family->masks, p, error);
+    const struct kernel_family *family = &kernel_families[variant->family];
+    attn_status status = check_causal(family->causal, p, error);
     if (status == ATTN_OK) {
         status = check_head_dims(variant, p, error);
     }
     if (status == ATTN_OK) {
         status = check_memory(p, error);
     }
-    if (status == ATTN_OK && family->has_maps) {
+    if (status == ATTN_OK && family->tma != TMA_NONE) {
         status = maps_check(p, error);
     }
     if (status == ATTN_OK) {
-        status = check_factors(family, p, error);
+        status = check_factors(variant, p, error);
     }
     if (status == ATTN_OK) {
         status = check_grid(variant, p, error);
@@ -450,13 +398,14 @@ static void fill_options(struct attn_args *args, const attn_problem *p) {
     }
 }
 
-static void fill_grid(const struct cuda *cuda, const struct family *family, const struct cut *cut,
-                      int64_t parts, const attn_problem *p, unsigned grid[3]) {
-    const int64_t blocks = cut->groups * cut->tiles * parts;
-    const bool solid = family->grid == THREE_DIMS, resident = family->grid == RESIDENT;
+static void fill_grid(const struct cuda *cuda, const struct kernel_family *family,
+                      const struct cut *cut, int64_t num_splits, const attn_problem *p,
+                      unsigned grid[3]) {
+    const int64_t ctas = cut->groups * cut->tiles * num_splits;
+    const bool solid = family->grid == GRID_3D, persistent = family->grid == GRID_PERSISTENT;
     grid[0] = (unsigned)(solid                              ? p->heads_q
-                         : resident && blocks > cuda->units ? cuda->units
-                                                            : blocks);
+                         : persistent && ctas > cuda->units ? cuda->units
+                                                            : ctas);
     grid[1] = (unsigned)(solid ? cut->tiles : 1);
     grid[2] = (unsigned)(solid ? p->batch : 1);
 }
@@ -466,16 +415,16 @@ static attn_status fill_geometry(struct cuda *cuda, const struct variant *varian
                                  const attn_problem *p, struct cuda_geometry *geometry,
                                  attn_error *error) {
     const attn_variant *v = &variant->info;
-    const struct family *family = &families[variant->family];
+    const struct kernel_family *family = &kernel_families[variant->family];
     const struct cut cut = cut_rows(variant, p);
-    const struct split split = split_keys(cuda, variant, &cut, p);
+    const struct split split = choose_num_splits(cuda, variant, &cut, p);
     *geometry = (struct cuda_geometry){
         .kernel = variant->kernel,
         .block = (unsigned)(32 * v->warps),
         .shared_bytes = (unsigned)v->shared_bytes,
         /* older drivers cannot capture such a launch into a graph */
-        .begins_early = family->begins_early && cuda->driver.version >= 12030,
-        .has_maps = family->has_maps,
+        .pdl = family->pdl && cuda->driver.version >= 12030,
+        .has_maps = family->tma != TMA_NONE,
         .cluster = split.cluster > 1 ? (unsigned)split.cluster : 0,
         .args =
             {
@@ -490,16 +439,16 @@ static attn_status fill_geometry(struct cuda *cuda, const struct variant *varian
                 .packed_heads = (int)cut.packed_heads,
                 .section_heads = (int)section_groups(family, &cut, p),
                 .heads_all = (int)cut.groups,
-                .parts = (int)split.parts,
+                .num_splits = (int)split.num_splits,
             },
     };
     size_workspace(variant, &cut, &split, geometry);
-    fill_grid(cuda, family, &cut, split.parts, p, geometry->grid);
+    fill_grid(cuda, family, &cut, split.num_splits, p, geometry->grid);
     fill_strides(&geometry->args, p);
     fill_mask(&geometry->args, p);
     fill_options(&geometry->args, p);
-    if (family->has_maps) {
-        const int keys = v->block_kv / (family->warps_copy ? v->warps : 1);
+    if (family->tma != TMA_NONE) {
+        const int keys = v->block_kv / (family->tma == TMA_WARP ? v->warps : 1);
         return maps_encode(cuda, p, v->block_q, keys, geometry, error);
     }
     return ATTN_OK;

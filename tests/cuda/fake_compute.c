@@ -433,7 +433,7 @@ void fake_compute(const char *kernel, unsigned int blocks, const struct attn_arg
     const bool shares = strstr(kernel, "_decode") != NULL;
     job.options = job.bounds && (strstr(kernel, "_full") != NULL || shares);
     if (shares) {
-        job.blocks /= (unsigned int)args->parts;
+        job.blocks /= (unsigned int)args->num_splits;
     }
     if (hopper && !shares) {
         job.blocks = (unsigned int)(args->heads_all * args->tiles_q);

@@ -163,7 +163,8 @@ static bool grid_fits(const struct fake_launch *launch) {
                grid[2] == (unsigned int)(a->heads_all / a->heads_q);
     }
     const long long tiles = (long long)a->heads_all * a->tiles_q;
-    return (is_decode(launch->kernel->name) ? grid[0] == tiles * a->parts : grid[0] <= tiles) &&
+    return (is_decode(launch->kernel->name) ? grid[0] == tiles * a->num_splits
+                                            : grid[0] <= tiles) &&
            grid[1] == 1 && grid[2] == 1;
 }
 
@@ -174,7 +175,7 @@ static bool counters_are_there(const struct fake_launch *launch) {
     const bool counts = strstr(kernel, "_causal") != NULL || strstr(kernel, "_full") != NULL;
     const unsigned int cluster = launch->cluster > 0 ? launch->cluster : 1;
     if (is_decode(kernel)) {
-        return (counters != NULL) == ((unsigned int)launch->args.parts / cluster > 1);
+        return (counters != NULL) == ((unsigned int)launch->args.num_splits / cluster > 1);
     }
     return (counters != NULL) == counts && (uintptr_t)counters % sizeof *counters == 0;
 }

@@ -67,7 +67,7 @@ AT(bias_head, 288);
 AT(bias_row, 296);
 AT(bias_col, 304);
 AT(bias_dtype, 312);
-AT(parts, 316);
+AT(num_splits, 316);
 AT(cu_seqlens_q, 320);
 AT(cu_seqlens_kv, 328);
 AT(used_kv, 336);
@@ -296,12 +296,12 @@ static void check_launch(const struct fake_call *launch, const attn_problem *p,
     CHECK_EQ(args.seq_kv, p->seq_kv);
     CHECK_EQ(args.tiles_q, tiles);
     if (has_clusters(variant)) {
-        check_clusters(launch, p, variant, tiles * args.heads_all, args.parts);
+        check_clusters(launch, p, variant, tiles * args.heads_all, args.num_splits);
     } else {
-        CHECK_EQ(args.parts, parts_of(p, variant, tiles * args.heads_all));
+        CHECK_EQ(args.num_splits, parts_of(p, variant, tiles * args.heads_all));
         CHECK_EQ(launch->cluster, 0);
     }
-    const long long meeting = args.parts / (launch->cluster > 0 ? launch->cluster : 1);
+    const long long meeting = args.num_splits / (launch->cluster > 0 ? launch->cluster : 1);
     CHECK_EQ(workspace, workspace_of(variant, tiles * args.heads_all, meeting));
     CHECK(args.counters == (workspace > 0 ? COUNTERS : NULL));
     CHECK_EQ(args.head_dim, p->head_dim);
@@ -319,7 +319,7 @@ static void check_launch(const struct fake_call *launch, const attn_problem *p,
     } else {
         const bool stays = is_hopper(variant) && !has_clusters(variant);
         CHECK_EQ(launch->grid[0],
-                 stays && all > MULTIPROCESSORS ? MULTIPROCESSORS : all * args.parts);
+                 stays && all > MULTIPROCESSORS ? MULTIPROCESSORS : all * args.num_splits);
     }
     CHECK_EQ(launch->grid[1], split ? tiles : 1);
     CHECK_EQ(launch->grid[2], split ? p->batch : 1);
@@ -523,7 +523,7 @@ static void check_shared_keys(attn_context *context, const attn_variant *variant
                  &why);
     const struct fake_call *launch = launch_at(0);
     if (CHECK(launch != NULL)) {
-        CHECK_EQ(args_of(launch, variant).parts, SHARED_KEYS[row].parts);
+        CHECK_EQ(args_of(launch, variant).num_splits, SHARED_KEYS[row].parts);
         CHECK_EQ(launch->cluster, SHARED_KEYS[row].cluster);
     }
     attn_plan_destroy(plan);

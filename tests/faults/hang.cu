@@ -7,7 +7,7 @@
 #include "common/args.h"
 
 extern "C" __global__ void ATTN_ENTRY(struct attn_args a) {
-    while (a.parts == 1) {
+    while (a.num_splits == 1) {
         asm volatile("nanosleep.u32 1000;" ::: "memory");
     }
     *(unsigned short *)a.o = 0;

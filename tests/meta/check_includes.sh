@@ -69,7 +69,7 @@ allowed() {
         case $1 in
         src/core/*)
             system "$2" "$3" "$libc cpuid asm/hwcap" || below src "$3" core ||
-                among "$3" 'cpu/cpu.h cuda/cuda.h cuda/images.h kernels/variants.def kernels/tuned.def'
+                among "$3" 'cpu/cpu.h cuda/cuda.h cuda/images.h kernels/families.def kernels/variants.def kernels/tuned.def'
             ;;
         src/cpu/*) system "$2" "$3" "$libc $vector" || below src "$3" core cpu ;;
         src/cuda/*) system "$2" "$3" "$libc" || below src "$3" core cuda || [ "$3" = kernels/common/args.h ] ;;

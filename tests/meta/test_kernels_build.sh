@@ -275,6 +275,10 @@ if configure filtered ${nvcc:+-DATTN_NVCC="$nvcc"} -DATTN_VARIANTS=nothing; then
 else
     says a_filter_that_leaves_nothing 'ATTN_VARIANTS is "nothing"' "$work/filtered.log"
 fi
+cp "$tree/src/kernels/families.def" "$work/families.def"
+sed 's/fwd_scalar\.cu", sm_80,/fwd_scalar.cu", sm_90a,/' "$work/families.def" >"$tree/src/kernels/families.def"
+refuses a_family_of_another_architecture 'is for sm_80, families.def says "sm_90a"'
+cp "$work/families.def" "$tree/src/kernels/families.def"
 echo 'CUDA_VARIANT(fwd_scalar, sm_80, fp8, 64, 32, 64, 4, 2)' >>"$tree/src/kernels/variants.def"
 refuses an_edited_table_is_read_again 'not a CUDA_VARIANT that can be built'
 finish

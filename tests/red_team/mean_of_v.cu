@@ -4,7 +4,7 @@
  *
  * gate: emulation
  */
-#include "common/device.h"
+#include "common/softmax.h"
 
 /* Calls what with every element of O that belongs to this block. */
 template <typename function> INLINE void each_output(const struct attn_args &a, function what) {

@@ -22,11 +22,11 @@
 #pragma pop_macro("__launch_bounds__")
 #pragma pop_macro("__grid_constant__")
 
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS)
     ATTN_ENTRY(const __grid_constant__ struct attn_args a) {
     honest(a);
     __syncthreads();
-    const struct tile tile = tile_of_block(a);
+    const struct tile tile = tile_of_cta(a);
     for (int i = (int)threadIdx.x; i < ATTN_BM * ATTN_D; i += (int)blockDim.x) {
         const long long row = tile.first_row + i / ATTN_D;
         if (row < a.seq_q) {

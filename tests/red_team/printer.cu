@@ -23,7 +23,7 @@ extern "C" __device__ int printf(const char *, ...);
 #pragma pop_macro("__launch_bounds__")
 #pragma pop_macro("__grid_constant__")
 
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS)
     ATTN_ENTRY(const __grid_constant__ struct attn_args a) {
     honest(a);
     if (threadIdx.x == 0) {

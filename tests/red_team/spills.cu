@@ -22,7 +22,7 @@
 #pragma pop_macro("__launch_bounds__")
 #pragma pop_macro("__grid_constant__")
 
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS)
     ATTN_ENTRY(const __grid_constant__ struct attn_args a) {
     volatile int table[64];
     for (int i = 0; i < 64; i++) {

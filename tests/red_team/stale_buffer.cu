@@ -22,9 +22,9 @@
 #pragma pop_macro("__launch_bounds__")
 #pragma pop_macro("__grid_constant__")
 
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS)
     ATTN_ENTRY(const __grid_constant__ struct attn_args a) {
-    const struct tile tile = tile_of_block(a);
+    const struct tile tile = tile_of_cta(a);
     const unsigned short first = *((volatile unsigned short *)tile.o + tile.first_row * a.o_row);
     __syncthreads();
     if ((first & 0x7fffU) > 0x7c00U) { /* NaN: nobody was here yet */

@@ -124,7 +124,7 @@ TEST(a_whole_run) {
     CHECK_EQ(count(texts.html, "<figure class=\"heat\">"), 3);
     HAS(texts.html, "Registers</th>");
     HAS(texts.html, "<code>tool/pack/judge.c:");
-    HAS(texts.html, "<code>src/kernels/hopper/fwd_hopper.cu:");
+    HAS(texts.html, "<code>src/kernels/hopper/forward.cu:");
     HAS(texts.html, "<code>attest parity --device cuda:0</code>");
     HAS(texts.markdown, "# attest report: PASS\n");
     HAS(texts.markdown, "## Resources");

@@ -99,9 +99,19 @@ static void sources_free(struct sources *all) {
 }
 
 void kernel_file_name(const char *kernel, char name[64]) {
-    const bool hopper = strncmp(kernel, "fwd_hopper", 10) == 0;
-    snprintf(name, 64, "%s%s.cu",
-             strcmp(kernel, SOURCE_OUTSIDE) == 0 ? "" : (hopper ? "hopper/" : "portable/"), kernel);
+    /* as src/kernels/families.def has it; elsewhere file and family have one name */
+    static const char *const files[][2] = {{"fwd_hopper", "hopper/forward.cu"},
+                                           {"fwd_hopper_causal", "hopper/forward_causal.cu"},
+                                           {"fwd_hopper_full", "hopper/forward_full.cu"},
+                                           {"fwd_hopper_split", "hopper/split.cu"},
+                                           {"fwd_hopper_decode", "hopper/decode.cu"}};
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        if (strcmp(kernel, files[i][0]) == 0) {
+            snprintf(name, 64, "%s", files[i][1]);
+            return;
+        }
+    }
+    snprintf(name, 64, "%s%s.cu", strcmp(kernel, SOURCE_OUTSIDE) == 0 ? "" : "portable/", kernel);
 }
 
 char *source_of(const char *tree, const char *kernel, attn_error *why) {

@@ -3,7 +3,7 @@
  * space.c - families, their knobs, and what is legal. See evolve.h.
  *
  * Invariant: what is legal here compiles without spills and fits the device: the rules are those of
- * the kernels' own static assertions, of ATTN_SHARED_* of src/kernels/common/args.h
+ * the kernels' own static assertions, of ATTN_SMEM_* of src/kernels/common/args.h
  * (tests/tool/test_evolve.c compares) and of registers as ptxas gave them (docs/evolve.md).
  */
 #include <stdlib.h>

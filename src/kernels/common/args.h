@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * args.h - what a kernel is told: the one parameter of every forward kernel, passed by value.
+ * args.h - the one parameter of every forward kernel, passed by value, and the sizes of shared
+ * memory and workspace that host and kernels must agree on.
  *
  * Read by C (the launch) and by CUDA (the kernels), so it includes nothing and uses plain types.
  * Strides are in elements. With off = a sequence's keys - its queries (0 if top_left), query i sees
  * key j iff j < its keys, j <= i + off + right (unless right < 0) and
- * j >= i + off - left (unless left < 0). causal and diagonal say the same to kernels that know
- * nothing but causal: j <= i + diagonal.
+ * j >= i + off - left (unless left < 0). Kernels without windows use causal and diagonal instead:
+ * j <= i + diagonal.
  *
  * Invariant: every field has the same offset for both compilers; test_cuda_args pins them.
  */
@@ -26,19 +27,18 @@ struct attn_args {
     int heads_q;
     int heads_per_kv; /* query heads that share a KV head */
     int seq_q, seq_kv;
-    int tiles_q; /* blocks of query rows in one (batch, head), or with heads packed: in one (batch,
-                    KV head) */
+    int tiles_q; /* Q tiles of one (batch, head); of a packed GQA group: (batch, KV head) */
     int causal;
-    float scale_log2; /* scale x log2(e): scores in the exponent of 2 */
+    float scale_log2; /* scale x log2(e): softmax in base 2 */
     int top_left;
 
     /* What only some families read. */
     long long left, right; /* keys that are seen before and after the diagonal; < 0: all */
     int head_dim, head_dim_v;
-    int packed_heads;  /* query heads whose rows share a tile: 1, or heads_per_kv. Row r of such a
+    int packed_heads;  /* query heads packed into a Q tile: 1, or heads_per_kv. Row r of such a
                           tile is query r / packed_heads of head r % packed_heads of the group */
-    int section_heads; /* (batch, head) pairs that are worked on together: their keys fit in L2 */
-    int heads_all;     /* batch x heads_q / packed_heads: what the blocks are counted over */
+    int section_heads; /* (batch, head) pairs scheduled together: their K and V fit in L2 */
+    int heads_all;     /* batch x heads_q / packed_heads */
 
     /* The options of kernels that take all of them. */
     float softcap_log2;  /* softcap x log2(e); 0: none */
@@ -49,22 +49,23 @@ struct attn_args {
     const float *sink; /* NULL: none */
     const void *bias;  /* NULL: none */
     long long bias_batch, bias_head, bias_row, bias_col;
-    int bias_dtype;                          /* as enum attn_dtype counts: fp32, fp16, bf16 */
-    int parts;                               /* blocks that share the keys of a tile of rows */
+    int bias_dtype;                          /* enum attn_dtype: fp32, fp16, bf16 */
+    int num_splits;                          /* split-KV: CTAs that share the keys of a Q tile */
     const int *cu_seqlens_q, *cu_seqlens_kv; /* NULL: not packed */
     const int *used_kv;                      /* NULL: all of them */
 
-    /* The workspace, which may hold anything (counter.h); NULL: not needed. Two: tiles given out,
-     * blocks that have ended. Or, if there are parts, for each tile of rows how many of its have
-     * ended; their partial results lie from the next multiple of ATTN_PARTS_ALIGN on. */
+    /* The workspace; NULL: not needed. It needs no initialisation (counter.h). Dynamic tile
+     * scheduler: two counters, tiles taken and CTAs that have finished. Split-KV: for each Q tile
+     * the splits that have finished; partial results follow from the next multiple of
+     * ATTN_PARTIALS_ALIGN on. */
     unsigned long long *counters;
 
     const unsigned char *mask; /* 0: hidden; NULL: none */
     long long mask_batch, mask_head, mask_row, mask_col;
 };
 
-/* What a kernel of a family that copies by tensor maps is told: maps of Q, K, V and O over (column,
- * row, head, batch), with packed sequences (column, row of all, head). */
+/* The parameter of kernels that use TMA: maps of Q, K, V and O over (column, row, head, batch); of
+ * packed sequences over (column, row of all, head). */
 struct attn_tensor_map {
     unsigned long long opaque[16];
 } __attribute__((aligned(64)));
@@ -74,43 +75,34 @@ struct attn_tma_args {
     struct attn_args a;
 };
 
-/* The upper half of a counter (counter.h). As fp32 a signalling NaN, which no arithmetic results
- * in. */
+/* The upper half of a counter (counter.h). As fp32 a signalling NaN, which no arithmetic yields. */
 #define ATTN_COUNTER_STAMP 0x7fa51c93U
 
-/* Bytes: where the first of the parts lies behind the counters, and what one leaves behind of 16
- * rows (O, references and sums, fp32, as the lanes of a warp hold them). */
-#define ATTN_PARTS_ALIGN 256
-#define ATTN_PART_BYTES(d) (((d) / 2 + 4) * 32 * 4)
+/* Split-KV, in bytes: alignment of the partial results after the counters, and one partial result
+ * of 16 rows (O, m and l, fp32, as the lanes of a warp hold them). */
+#define ATTN_PARTIALS_ALIGN 256
+#define ATTN_PARTIAL_BYTES(d) (((d) / 2 + 4) * 32 * 4)
 
-/* Bytes of dynamic shared memory that a kernel of the family is launched with. */
-#define ATTN_SHARED_fwd_scalar(bm, bn, d, warps, stages) 0 /* all of it is static */
-#define ATTN_SHARED_fwd_wmma(bm, bn, d, warps, stages)                                             \
+/* Dynamic shared memory of a CTA, in bytes; families.def says which formula is whose. Maps are in
+ * the heads of the kernels. */
+#define ATTN_SMEM_wmma(bm, bn, d, warps, stages)                                                   \
     (2 * ((bm) + 2 * (stages) * (bn)) * ((d) + 8) /* Q, K, V: 16 bits, padded rows */              \
-     + 4 * (bm) * ((bn) + 4)                      /* scores, fp32 */                               \
-     + 2 * (bm) * ((bn) + 8)                      /* probabilities, 16 bits */                     \
-     + 4 * (bm))                                  /* a factor per row */
-#define ATTN_SHARED_fwd_mma(bm, bn, d, warps, stages)                                              \
+     + 4 * (bm) * ((bn) + 4)                      /* S, fp32 */                                    \
+     + 2 * (bm) * ((bn) + 8)                      /* P, 16 bits */                                 \
+     + 4 * (bm))                                  /* alpha of each row */
+#define ATTN_SMEM_mma(bm, bn, d, warps, stages)                                                    \
     (2 * ((bm) + 2 * (stages) * (bn)) * (d)) /* Q, K, V: 16 bits */
-#define ATTN_SHARED_fwd_mma_full(bm, bn, d, warps, stages)                                         \
-    ATTN_SHARED_fwd_mma(bm, bn, d, warps, stages)
-#define ATTN_SHARED_fwd_mma_decode(bm, bn, d, warps, stages)                                       \
-    ATTN_SHARED_fwd_mma(bm, bn, d, warps, stages)
-/* Q (two of them up to 128 columns), K, V; 16 bits, columns in chunks of 64, tiles at multiples of
- * 1024. */
+/* TMA boxes are 64 columns wide (a 128-byte swizzle) and begin at multiples of 1024 bytes: hence
+ * the rounding of head_dim, and 1024 bytes to align the first. Up to 128 columns two Q tiles
+ * fit. */
 #define ATTN_TMA_COLUMNS(d) (((d) + 63) / 64 * 64)
 #define ATTN_TMA_Q_STAGES(d) ((d) <= 128 ? 2 : 1)
-#define ATTN_SHARED_fwd_hopper(bm, bn, d, warps, stages)                                           \
+#define ATTN_SMEM_hopper_forward(bm, bn, d, warps, stages)                                         \
     (2 * ATTN_TMA_COLUMNS(d) * (ATTN_TMA_Q_STAGES(d) * (bm) + 2 * (stages) * (bn)) + 1024)
-#define ATTN_SHARED_fwd_hopper_causal(bm, bn, d, warps, stages)                                    \
-    ATTN_SHARED_fwd_hopper(bm, bn, d, warps, stages)
-#define ATTN_SHARED_fwd_hopper_full(bm, bn, d, warps, stages)                                      \
-    ATTN_SHARED_fwd_hopper(bm, bn, d, warps, stages)
-#define ATTN_SHARED_fwd_hopper_split(bm, bn, d, warps, stages)                                     \
+#define ATTN_SMEM_hopper_split(bm, bn, d, warps, stages)                                           \
     (2 * ATTN_TMA_COLUMNS(d) * ((bm) + 2 * (stages) * (bn)) + 1024)
-
-/* The rings of K and V of all warps, at multiples of 1024, what blocks send each other, and Q. */
-#define ATTN_SHARED_fwd_hopper_decode(bm, bn, d, warps, stages)                                    \
+/* K and V rings of all warps, mailboxes of the cluster (64 rows of d, 16 bits), Q. */
+#define ATTN_SMEM_hopper_decode(bm, bn, d, warps, stages)                                          \
     (2 * ATTN_TMA_COLUMNS(d) * ((bm) + 64 + 2 * (stages) * (bn)) + 1024)
 
 #endif /* ATTN_KERNELS_COMMON_ARGS_H */

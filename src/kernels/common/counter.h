@@ -5,15 +5,15 @@
  * A counter is a word of 64 bits: ATTN_COUNTER_STAMP in the upper half, the count in the lower. A
  * thread adds 1 and sees in the old value whether the stamp was there. If not, the word was
  * garbage: the thread replaces it by a count of 0, unless another one has, and adds 1 again. What
- * was added to garbage is lost with it, so each call counts exactly once. No thread waits for
- * another: a swap fails only after another thread's first add or successful swap.
+ * was added to garbage is lost with it, so each call counts exactly once. It is lock-free: a swap
+ * fails only after another thread's first add or successful swap.
  *
- * A word that has the stamp is a counter at 0: the last thread to count resets it, and no partial
- * result looks like it, since the stamp is a signalling NaN, which no arithmetic results in. So a
- * workspace may hold anything, also what other plans have left there.
+ * At launch a word with the stamp is a counter at 0: the last thread to count resets it, and no
+ * partial result has the stamp, a signalling NaN, which no arithmetic yields. So the workspace
+ * needs no initialisation, also between different plans.
  *
- * Invariant: calls return 0, 1, 2 ... up to the reset, which no call may overlap. A kernel that
- * begins early counts only after wait_for_kernel_before.
+ * Invariant: calls return 0, 1, 2 ... up to the reset, which no call may overlap. With
+ * programmatic dependent launch a kernel counts only after pdl_wait.
  */
 #ifndef ATTN_KERNELS_COMMON_COUNTER_H
 #define ATTN_KERNELS_COMMON_COUNTER_H
@@ -46,10 +46,10 @@ template <int threads> INLINE bool any_of(bool condition) {
     return threads > 1 ? __any_sync(~0U, condition) : condition;
 }
 
-/* What the count was before a thread's add_one, which returned `before`: looked at as late as
- * possible, the add is on its way in the meantime. The swap orders nothing: it counts nothing.
+/* What the count was before a thread's add_one, which returned `before`: read as late as
+ * possible, so that the latency of the add is hidden. The swap orders nothing: it counts nothing.
  * `threads` is 1, or all lanes of a warp call it and one of them counts: ptxas then knows that they
- * stay together, and keeps what they share in uniform registers (fwd_hopper_full spills 72 bytes
+ * are converged, and keeps what they share in uniform registers (fwd_hopper_full spills 72 bytes
  * otherwise). */
 template <enum order order, int threads = 1>
 INLINE unsigned count_of(unsigned long long *word, unsigned long long before, bool counts = true) {

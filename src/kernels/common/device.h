@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * device.h - what every kernel is written with: 16-bit elements, asynchronous copies, exponentials,
- * warp reductions, visibility. Thin names over single PTX instructions.
+ * device.h - what every kernel is written with: 16-bit elements, cp.async, and the Q tile of a CTA
+ * in kernels without options. Thin names over single PTX instructions.
  *
  * A kernel file is compiled once for each line of variants.def, with
  *   ATTN_ENTRY                       the name of the kernel
  *   ATTN_DTYPE_fp16 or _bf16         the dtype of Q, K, V and O
- *   ATTN_D ATTN_BM ATTN_BN           head_dim, query rows and keys of a tile
- *   ATTN_WARPS ATTN_STAGES           of a thread block; of its copy pipeline
+ *   ATTN_D ATTN_BM ATTN_BN           head_dim; rows of a Q tile, keys of a KV tile
+ *   ATTN_WARPS ATTN_STAGES           of a CTA; of its K and V rings
  *   ATTN_DEBUG                       device asserts (never in a release)
  */
 #ifndef ATTN_KERNELS_COMMON_DEVICE_H
@@ -28,14 +28,10 @@ extern "C" __device__ void __assertfail(const char *condition, const char *file,
 #define DEVICE_ASSERT(condition) ((void)0)
 #endif
 
-#define MINUS_INFINITY __int_as_float(0xff800000)
-#define NOT_A_NUMBER __int_as_float(0x7fffffff)
-#define LN_2 0.693147180559945309f
-
 enum {
     LANES = 32,
     THREADS = ATTN_WARPS * LANES,
-    MIN_BLOCKS = 512 / THREADS /* on a multiprocessor: at most 128 registers a thread, no spills */
+    MIN_CTAS = 512 / THREADS /* per SM: 65536 registers / 512 threads = 128 each, no spills */
 };
 
 /* ---- the parameter --------------------------------------------------------------------------- */
@@ -93,7 +89,7 @@ AT(bias_head, 288);
 AT(bias_row, 296);
 AT(bias_col, 304);
 AT(bias_dtype, 312);
-AT(parts, 316);
+AT(num_splits, 316);
 AT(cu_seqlens_q, 320);
 AT(cu_seqlens_kv, 328);
 AT(used_kv, 336);
@@ -146,16 +142,6 @@ INLINE unsigned pack(float low, float high) {
     return pair;
 }
 
-/* Exponentials whose sum is below it are elements without overflow. A row whose sum in a tile is
- * not gets a higher reference, and its exponentials are taken again: that costs time, so the limit
- * is as high as it can be. bf16 could go further, but has 8 bits: a key that outweighs all others
- * must have a weight of 1, not one that was rounded. */
-#ifdef ATTN_DTYPE_fp16
-#define SUM_LIMIT 65504.0f
-#else
-#define SUM_LIMIT 16384.0f
-#endif
-
 /* Whether one of the pair is NaN or infinite: all bits of an exponent are set. */
 INLINE bool has_non_finite(unsigned pair) {
 #ifdef ATTN_DTYPE_fp16
@@ -166,70 +152,14 @@ INLINE bool has_non_finite(unsigned pair) {
     return (pair & exponent) == exponent || (pair >> 16 & exponent) == exponent;
 }
 
-/* ---- arithmetic ------------------------------------------------------------------------------ */
-
-INLINE float exp2_fast(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
-INLINE float reciprocal_fast(float x) {
-    float y;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
-INLINE float log2_fast(float x) {
-    float y;
-    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
-/* The reference of a row that has seen nothing: its distance to any score is infinite. */
-#define NO_REFERENCE (-3.4028234e38f)
-
-/* Where exp2(q.k * scale - reference) is one fused multiply-add, the reference, a rounded product,
- * is up to half an ulp off its score. Near 0 that is a factor close to 1, which all exponentials of
- * the row share. At 2^31 it is 2^128: they all become 0 or infinite. So where a reference is far
- * from 0, scores are rounded as it was before it is subtracted: the largest difference is exactly 0
- * then, and no finite score is lost. */
-#define FAR_REFERENCE 4096.0f
-
-INLINE bool is_far(float reference) {
-    return fabsf(reference) >= FAR_REFERENCE;
-}
-
-/* q.k in the exponent of 2, rounded: never contracted with the subtraction of a reference. */
-INLINE float scaled(float product, float scale) {
-    return __fmul_rn(product, scale);
-}
-
-/* The exponent's reference point: a row that has seen nothing has the maximum -inf, and
- * (-inf) - (-inf) would be NaN. */
-INLINE float finite_or_zero(float maximum) {
-    return maximum == MINUS_INFINITY ? 0.0f : maximum;
-}
-
-/* What a finished row writes: x / sum, and 0 where nothing weighs anything, whatever x became of a
- * V that is not finite; a NaN in the sum stays. */
-INLINE float normalise(float x, float sum) {
-    return sum == 0.0f ? 0.0f : x * reciprocal_fast(sum);
-}
-
-INLINE float log_sum_exp(float origin, float sum) {
-    return sum == 0.0f ? MINUS_INFINITY : (origin + log2_fast(sum)) * LN_2;
-}
-
-/* ---- copies ---------------------------------------------------------------------------------- */
+/* ---- cp.async -------------------------------------------------------------------------------- */
 
 INLINE unsigned shared_address(const void *pointer) {
     return (unsigned)__cvta_generic_to_shared(pointer);
 }
 
-/* 16 bytes into shared memory, without passing a register; zeros where !there, and then the source
- * is not touched. */
-INLINE void copy_async(unsigned to, const void *from, bool there) {
+/* 16 bytes from global to shared memory; zeros where !there, and then the source is not read. */
+INLINE void cp_async(unsigned to, const void *from, bool there) {
     DEVICE_ASSERT(to % 16 == 0);
     DEVICE_ASSERT((unsigned long long)from % 16 == 0 || !there);
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
@@ -238,17 +168,17 @@ INLINE void copy_async(unsigned to, const void *from, bool there) {
                  : "memory");
 }
 
-INLINE void copies_commit(void) {
+INLINE void cp_async_commit(void) {
     asm volatile("cp.async.commit_group;" : : : "memory");
 }
 
-/* Until at most `groups` are under way. */
-template <int groups> INLINE void copies_wait(void) {
+/* Until at most `groups` are in flight. */
+template <int groups> INLINE void cp_async_wait(void) {
     asm volatile("cp.async.wait_group %0;" : : "n"(groups) : "memory");
 }
 
 /* `rows` rows of ATTN_D elements from row `first` on into shared rows that are `pitch` elements
- * apart; rows from `end` on become zeros. All threads of the block take part. */
+ * apart; rows from `end` on become zeros. All threads of the CTA take part. */
 INLINE void copy_rows(element *to, int pitch, const element *from, long long row_stride,
                       long long first, int rows, int end) {
     enum { PARTS = ATTN_D / 8, STEP = THREADS / PARTS };
@@ -257,13 +187,13 @@ INLINE void copy_rows(element *to, int pitch, const element *from, long long row
     const element *source = from + (first + row) * row_stride + column;
     for (; row < rows; row += STEP, source += STEP * row_stride) {
         const bool there = row < end - first;
-        copy_async(shared_address(to + row * pitch + column), there ? source : from, there);
+        cp_async(shared_address(to + row * pitch + column), there ? source : from, there);
     }
 }
 
-/* ---- the block's work ------------------------------------------------------------------------ */
+/* ---- the Q tile of a CTA --------------------------------------------------------------------- */
 
-/* One block of query rows of one (batch, head). */
+/* ATTN_BM query rows of one (batch, head). */
 struct tile {
     const element *q, *k, *v;
     element *o;
@@ -278,20 +208,19 @@ INLINE int visible_keys(const struct attn_args &a, int row) {
     return end < 0 ? 0 : end > a.seq_kv ? a.seq_kv : (int)end;
 }
 
-/* Tiles of ATTN_BN keys; the sum of a division would overflow near 2^31. */
+/* KV tiles; keys + ATTN_BN - 1 would overflow near 2^31. */
 INLINE int tiles_of_keys(int keys) {
     return keys / ATTN_BN + (keys % ATTN_BN != 0);
 }
 
-/* The longest blocks of a causal problem, the last ones, are taken first: none of them is left over
- * at the end. */
-INLINE struct tile tile_of_block(const struct attn_args &a) {
-    const int block = (int)blockIdx.x;
-    const int head = block / a.tiles_q % a.heads_q;
-    const long long batch = block / a.tiles_q / a.heads_q;
+/* Longest first: in a causal problem the last rows of a head see the most keys. */
+INLINE struct tile tile_of_cta(const struct attn_args &a) {
+    const int cta = (int)blockIdx.x;
+    const int head = cta / a.tiles_q % a.heads_q;
+    const long long batch = cta / a.tiles_q / a.heads_q;
     const long long head_kv = head / a.heads_per_kv;
     struct tile tile;
-    tile.first_row = (a.tiles_q - 1 - block % a.tiles_q) * ATTN_BM;
+    tile.first_row = (a.tiles_q - 1 - cta % a.tiles_q) * ATTN_BM;
     tile.q = (const element *)a.q + batch * a.q_batch + head * a.q_head;
     tile.k = (const element *)a.k + batch * a.k_batch + head_kv * a.k_head;
     tile.v = (const element *)a.v + batch * a.v_batch + head_kv * a.v_head;

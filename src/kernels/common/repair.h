@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * repair.h - a row once more, key by key, without matrix products.
+ * repair.h - the last resort for a row: recompute it key by key, without MMA.
  *
- * In a tile that a mask crosses, a matrix product multiplies a V that a row does not see by 0, and
- * 0 times NaN is NaN. Kernels do not look for that beforehand: what is not finite in a finished row
- * shows, and such rows, which inputs without NaN and infinity never have, are computed again here
- * from the visible keys alone. So are rows with scores beyond LARGEST_REFERENCE (hopper/softmax.h),
- * with their LSE.
+ * In a masked tile the PV GEMM multiplies a V that a row does not see by 0, and 0 x NaN is NaN.
+ * Kernels do not test V for that. Their epilogue tests O: a row that is not finite is recomputed
+ * here from its visible keys alone. Finite inputs never get here, but for rows with |m| above
+ * HOPPER_MAX_LIMIT (hopper/softmax.h), which are recomputed with their LSE.
  *
  * Invariant: a lane owns 8 neighbouring columns; nothing outside a row's visible keys is read.
  */
@@ -47,15 +46,15 @@ INLINE float product_of(const element *query, const element *key, int head_dim) 
     return product;
 }
 
-/* 8 columns of a row, by one lane, and with the first of them the LSE if `lse`. Each lane works
- * alone, and those of a row compute the same scores: shuffles in a branch that is never taken would
- * cost the loops around it registers. */
+/* 8 columns of a row, by one lane, and with the first of them the LSE if `lse`. An online softmax
+ * with an exact running max, one key at a time. All lanes of a row compute the same scores: with
+ * shuffles in this rare branch ptxas spills in the mainloop (up to 376 bytes). */
 INLINE void repair_columns(const struct attn_args &a, const struct work &w, int row, int column,
                            bool lse = false) {
     const struct row_options options = row_options_of(a, w, row);
     const element *const query = q_of(a, w) + row_offset(a, row, a.q_row, a.q_head);
     float o[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-    float reference = MINUS_INFINITY, sum = 0.0f;
+    float m = MINUS_INFINITY, l = 0.0f;
     if (column >= a.head_dim_v) {
         return;
     }
@@ -68,30 +67,30 @@ INLINE void repair_columns(const struct attn_args &a, const struct work &w, int 
         if (TAKES_MASK && a.mask != 0) {
             score = is_hidden(a, options, key) ? MINUS_INFINITY : score;
         }
-        const float raised = fmaxf(reference, score), origin = finite_or_zero(raised);
-        const float factor = exp2_fast(reference - origin), weight = exp2_fast(score - origin);
-        reference = raised;
-        sum = sum * factor + weight;
+        const float m_new = fmaxf(m, score), base = finite_or_zero(m_new);
+        const float alpha = exp2_fast(m - base), p = exp2_fast(score - base);
+        m = m_new;
+        l = l * alpha + p;
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            o[i] = fmaf(weight, v[i], o[i] * factor);
+            o[i] = fmaf(p, v[i], o[i] * alpha);
         }
     }
-    if (FULL && a.sink != 0) {
-        const bool nothing = sum == 0.0f;
-        const float factor = join_sink(a, w.head + head_of_row(a, row), &reference, &sum);
+    if (a.sink != 0) {
+        const bool sees_none = l == 0.0f;
+        const float alpha = join_sink(a, w.head + head_of_row(a, row), &m, &l);
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            o[i] = nothing ? 0.0f : o[i] * factor;
+            o[i] = sees_none ? 0.0f : o[i] * alpha;
         }
     }
 #pragma unroll
     for (int i = 0; i < 8; i++) {
-        o[i] = normalise(o[i], sum);
+        o[i] = normalise(o[i], l);
     }
     store_chunk(o_of(a, w) + row_offset(a, row, a.o_row, a.o_head) + column, o);
     if (lse && a.lse != 0 && column == 0) {
-        lse_of(a, w)[row_offset(a, row, a.lse_row, a.lse_head)] = log_sum_exp(reference, sum);
+        lse_of(a, w)[row_offset(a, row, a.lse_row, a.lse_head)] = log_sum_exp(m, l);
     }
 }
 

@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * work.h - which rows a thread block computes, which keys they see, and what happens to a score on
- * its way into the softmax.
+ * work.h - the work of a CTA: its Q tile, the keys its rows see, and the options that apply to a
+ * score between QK^T and softmax.
  *
- * A block has rows of one (batch, head) or, where a group of query heads is packed into a tile, of
- * one (batch, KV head). With ATTN_FULL every option of the contract is taken; without it causal
- * masks, GQA and any length.
+ * A Q tile has rows of one (batch, head) or, with a packed GQA group, of one (batch, KV head). With
+ * ATTN_FULL the options are compiled in and chosen at run time; without it causal masks, GQA and
+ * sequences of any length remain. The static tile schedulers are here (work_of_tile, work_of_grid);
+ * the dynamic one is in hopper/scheduler.h.
  *
- * Invariant: the keys [begin, end) of a query grow with it in both bounds, so the first and the
- * last row of a block bound those of all rows between.
+ * Invariant: both bounds of a query's keys [begin, end) grow with the query, so the first and the
+ * last row of a tile bound those of all its rows.
  */
 #ifndef ATTN_KERNELS_COMMON_WORK_H
 #define ATTN_KERNELS_COMMON_WORK_H
 
 #include "common/counter.h"
-#include "common/device.h"
+#include "common/softmax.h"
 
 #ifdef ATTN_FULL
 enum { FULL = 1 };
@@ -30,11 +31,11 @@ enum { TAKES_MASK = 0 };
 
 #define LOG2_E 1.44269504088896340736f
 
-/* One block of rows. */
+/* A Q tile. */
 struct work {
     int batch, head;
     int seq_q, seq_kv; /* of this sequence */
-    int rows;          /* of this sequence (queries x packed heads), or up to the next block */
+    int rows;          /* of this sequence (queries x packed heads), or up to the next tile */
     int first_row;
 };
 
@@ -52,7 +53,7 @@ INLINE int head_of_row(const struct attn_args &a, int row) {
     return a.packed_heads == 1 ? 0 : row % a.packed_heads;
 }
 
-/* From the first element of the block's (batch, head) to that of a row. */
+/* From the first element of the tile's (batch, head) to that of a row. */
 INLINE long long row_offset(const struct attn_args &a, int row, long long row_stride,
                             long long head_stride) {
     return query_of_row(a, row) * row_stride + head_of_row(a, row) * head_stride;
@@ -71,8 +72,8 @@ INLINE struct keys keys_of_query(const struct attn_args &a, const struct work &w
     return keys;
 }
 
-/* blockIdx.x, read anew wherever it is asked for. */
-INLINE int block_number(void) {
+/* blockIdx.x, read again at each use instead of kept in a register. */
+INLINE int cta_number(void) {
     int number;
     asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(number));
     return number;
@@ -92,10 +93,9 @@ INLINE void lengths_of_sequence(const struct attn_args &a, struct work &w) {
     w.rows = w.seq_q * a.packed_heads;
 }
 
-/* Block `number` of the problem. Those of a section of heads follow each other tile by tile, the
- * last one first: in a causal problem it is the longest, and none of those is left over at the end.
- * */
-INLINE struct work work_of_block(const struct attn_args &a, int number) {
+/* Tile `number` of the problem. Heads are cut into sections whose K and V fit in L2; in a section
+ * the last tile of every head comes first: longest-processing-time first in a causal problem. */
+INLINE struct work work_of_tile(const struct attn_args &a, int number) {
     const int per_section = a.section_heads * a.tiles_q; /* fits: no grid is larger than 2^31 */
     const int section = number / per_section, place = number % per_section;
     const int first = section * a.section_heads;
@@ -110,7 +110,7 @@ INLINE struct work work_of_block(const struct attn_args &a, int number) {
     return w;
 }
 
-/* The same for a grid of (heads, tiles, batch): no division stands before the first copy. */
+/* The same for a grid of (heads, tiles, batch): no division delays the first load. */
 INLINE struct work work_of_grid(const struct attn_args &a) {
     struct work w;
     w.batch = (int)blockIdx.z;
@@ -120,8 +120,7 @@ INLINE struct work work_of_grid(const struct attn_args &a) {
     return w;
 }
 
-/* ---- where they lie: the first query or key of the sequence, in the block's (first) head ------
- * */
+/* ---- addresses: the first row of the sequence, in the (first) head of the tile --------------- */
 
 /* Offset of a sequence: by its batch entry or, packed, by the rows before it. */
 INLINE long long sequence_offset(const int *cu_seqlens, int batch, long long batch_stride,
@@ -134,7 +133,7 @@ INLINE const element *q_of(const struct attn_args &a, const struct work &w) {
            w.head * a.q_head;
 }
 
-/* Most problems have a KV head for each query head, and a division costs more than a look. */
+/* Without GQA the division is skipped. */
 INLINE int head_kv_of(const struct attn_args &a, const struct work &w) {
     return a.heads_per_kv == 1 ? w.head : w.head / a.heads_per_kv;
 }
@@ -162,7 +161,8 @@ INLINE float *lse_of(const struct attn_args &a, const struct work &w) {
 
 /* ---- scores ---------------------------------------------------------------------------------- */
 
-/* c tanh(x), to a few millionths: 1 - 2 / (e^2x + 1), and where that cancels, its series. */
+/* c tanh(x), to a few millionths: 1 - 2 / (e^2x + 1), and where that cancels, its series; below
+ * 0.06 the next term, 17/315 x^6 of x, is 3e-9. */
 INLINE float capped(float x, float c) {
     const float square = x * x;
     const float series = x * fmaf(square, fmaf(square, 2.0f / 15.0f, -1.0f / 3.0f), 1.0f);
@@ -183,21 +183,29 @@ INLINE float bias_at(const struct attn_args &a, long long at) {
     return __uint_as_float(bits << 16);
 }
 
-/* A natural logarithm's exponent as one of 2. What is finite stays so: masks of -FLT_MAX are usual,
- * and a row that has nothing else is the mean of its V. */
+/* From base e to base 2. What is finite stays finite: a bias of -FLT_MAX is a common mask, and a
+ * row that has nothing else is the mean of its V. */
 INLINE float in_base_2(float x) {
     const float y = x * LOG2_E, most = 3e38f;
     return fabsf(x) <= 3.4028234e38f ? fminf(fmaxf(y, -most), most) : y;
 }
 
-/* What the options need to know of one row. */
+/* The options of one row. */
 struct row_options {
     struct keys visible;
     int diagonal;   /* the key at distance 0; all distances fit an int */
-    float slope;    /* of ALiBi, in the exponent of 2 */
-    long long bias; /* where the row's begins */
+    float slope;    /* of ALiBi, in base 2 */
+    long long bias; /* offset of the row */
     long long mask; /* likewise */
 };
+
+/* Of a head, in base 2. */
+INLINE float alibi_slope(const struct attn_args &a, int batch, int head) {
+    const float slope = a.alibi_slopes != 0
+                            ? a.alibi_slopes[batch * a.alibi_batch + head]
+                            : exp2_fast(-8.0f * (float)(head + 1) / (float)a.heads_q);
+    return slope * LOG2_E;
+}
 
 INLINE struct row_options row_options_of(const struct attn_args &a, const struct work &w, int row) {
     const int query = query_of_row(a, row), head = w.head + head_of_row(a, row);
@@ -206,18 +214,15 @@ INLINE struct row_options row_options_of(const struct attn_args &a, const struct
     r.diagonal = a.top_left ? query : (int)((long long)query + w.seq_kv - w.seq_q);
     r.slope = 0.0f;
     if (a.alibi) {
-        const float slope = a.alibi_slopes != 0
-                                ? a.alibi_slopes[w.batch * a.alibi_batch + head]
-                                : exp2_fast(-8.0f * (float)(head + 1) / (float)a.heads_q);
-        r.slope = slope * LOG2_E;
+        r.slope = alibi_slope(a, w.batch, head);
     }
     r.bias = w.batch * a.bias_batch + head * a.bias_head + query * a.bias_row;
     r.mask = w.batch * a.mask_batch + head * a.mask_head + query * a.mask_row;
     return r;
 }
 
-/* From q.k to the exponent of 2, with every option but the mask and the bounds of the visible
- * keys. The key must exist. */
+/* From q.k to a score in base 2, with every option but the mask and the bounds of the visible keys.
+ * The key must exist. */
 INLINE float score_of(const struct attn_args &a, const struct row_options &r, float product,
                       int key) {
     float score = a.softcap_log2 > 0.0f ? capped(product * a.softcap_scale, a.softcap_log2)
@@ -236,14 +241,14 @@ INLINE bool is_hidden(const struct attn_args &a, const struct row_options &r, in
     return a.mask[r.mask + key * a.mask_col] == 0;
 }
 
-/* The sink joins a finished row: the sum and, if it is above, the reference. Returns the factor of
- * what was summed up so far. */
-INLINE float join_sink(const struct attn_args &a, int head, float *reference, float *sum) {
-    const float logit = in_base_2(a.sink[head]), raised = fmaxf(*reference, logit);
-    const float origin = finite_or_zero(raised), factor = exp2_fast(*reference - origin);
-    *sum = *sum * factor + exp2_fast(logit - origin);
-    *reference = raised;
-    return factor;
+/* The sink joins a finished row: l and, if it is larger, m. Returns alpha, by which O is
+ * rescaled. */
+INLINE float join_sink(const struct attn_args &a, int head, float *m, float *l) {
+    const float logit = in_base_2(a.sink[head]), m_new = fmaxf(*m, logit);
+    const float base = finite_or_zero(m_new), alpha = exp2_fast(*m - base);
+    *l = *l * alpha + exp2_fast(logit - base);
+    *m = m_new;
+    return alpha;
 }
 
 #endif /* ATTN_KERNELS_COMMON_WORK_H */

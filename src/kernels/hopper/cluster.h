@@ -1,18 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cluster.h - how all warps that share a tile of rows become one, on Hopper: those of a block,
- * of the blocks of a cluster, and of the clusters of a tile.
+ * cluster.h - split-KV on Hopper: how the warps that share a Q tile merge their partial results
+ * (m, l, O): over the warps of a CTA, the CTAs of a cluster, and the clusters of a tile.
  *
- *     each warp leaves its O behind                in its block's shared memory
- *     a warp sums up a pair of columns over those of its block, and sends it to the block that has
- *         this pair; then the next one
- *     all blocks of the cluster have sent          barrier of the cluster
- *     a warp sums up a pair that its block has over all blocks, and
- *         one cluster:       / the sum of weights -> global
- *         several clusters:  leaves it in the workspace; the last cluster of the tile sums all up
+ *     each warp stores (m, l, O)                     shared memory of its CTA
+ *     for each pair of columns, one warp merges the warps of its CTA, and sends the result to the
+ *         mailbox of the CTA that owns the pair      distributed shared memory (DSMEM)
+ *     barrier of the cluster
+ *     for each pair that the CTA owns, one warp merges the CTAs, and
+ *         one cluster per tile:   epilogue, O / l    global memory
+ *         several:                stores it          workspace; the last cluster merges all
  *
- * Invariant: parts are added up in the order of their warps, blocks and clusters, whoever comes
- * first.
+ * CTAs write each other's shared memory and never read it, so none has to wait until the others
+ * have read.
+ *
+ * Invariant: partial results are merged in the order of warps, CTAs and clusters, independent of
+ * timing.
  */
 #ifndef ATTN_KERNELS_HOPPER_CLUSTER_H
 #define ATTN_KERNELS_HOPPER_CLUSTER_H
@@ -20,94 +23,93 @@
 #include "common/repair.h"
 #include "portable/rows.h"
 
-static_assert(sizeof(struct left_behind) == ATTN_PART_BYTES(ATTN_D), "as the host counts");
+static_assert(sizeof(struct partial) == ATTN_PARTIAL_BYTES(ATTN_D), "as the host counts");
 
 /* ---- the cluster ----------------------------------------------------------------------------- */
 
-/* This block's place in it, and how many it has. */
-INLINE int block_rank(void) {
+/* The rank of this CTA, and the CTAs of a cluster. */
+INLINE int cta_rank(void) {
     int rank;
     asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
     return rank;
 }
-INLINE int cluster_blocks(void) {
-    int blocks;
-    asm volatile("mov.u32 %0, %%cluster_nctarank;" : "=r"(blocks));
-    return blocks;
+INLINE int cluster_ctas(void) {
+    int ctas;
+    asm volatile("mov.u32 %0, %%cluster_nctarank;" : "=r"(ctas));
+    return ctas;
 }
 
-/* The cluster's place in the grid. */
+/* The cluster, in the grid. */
 INLINE int cluster_number(void) {
     int number;
     asm volatile("mov.u32 %0, %%clusterid.x;" : "=r"(number));
     return number;
 }
 
-/* What was written before it is there for all behind it. */
+/* Writes before arrive are visible to the cluster after wait. */
 INLINE void cluster_arrive(void) {
     asm volatile("barrier.cluster.arrive.release.aligned;" : : : "memory");
 }
 INLINE void cluster_wait(void) {
     asm volatile("barrier.cluster.wait.acquire.aligned;" : : : "memory");
 }
-INLINE void cluster_meet(void) {
+INLINE void cluster_sync(void) {
     cluster_arrive();
     cluster_wait();
 }
 
-/* The same place in another block's shared memory. */
-INLINE unsigned in_block(unsigned mine, int rank) {
+/* The same address in the shared memory of another CTA. */
+INLINE unsigned map_to_cta(unsigned mine, int rank) {
     unsigned theirs;
     asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(theirs) : "r"(mine), "r"(rank));
     return theirs;
 }
 
-INLINE void store_there(unsigned address, unsigned value) {
+INLINE void store_dsmem(unsigned address, unsigned value) {
     asm volatile("st.shared::cluster.u32 [%0], %1;" : : "r"(address), "r"(value) : "memory");
 }
 
-/* ---- a block's share of the rows ------------------------------------------------------------- */
+/* ---- the split of a CTA ---------------------------------------------------------------------- */
 
-/* Which part of a tile of rows a block has. */
-struct share {
+/* Which of the splits of a Q tile this CTA is. */
+struct split {
     int tile;
-    int rank, blocks;      /* in its cluster */
+    int rank, ctas;        /* in its cluster */
     int cluster, clusters; /* of the tile */
 };
 
-/* Most tiles have one cluster: no division stands before the first copy then. */
-INLINE struct share share_of_block(const struct attn_args &a) {
-    struct share share = {cluster_number(), block_rank(), cluster_blocks(), 0, 1};
-    if (a.parts != share.blocks) {
-        share.clusters = a.parts / share.blocks;
-        share.cluster = share.tile % share.clusters;
-        share.tile /= share.clusters;
+/* Most tiles have one cluster: no division delays the first load then. */
+INLINE struct split split_of_cta(const struct attn_args &a) {
+    struct split split = {cluster_number(), cta_rank(), cluster_ctas(), 0, 1};
+    if (a.num_splits != split.ctas) {
+        split.clusters = a.num_splits / split.ctas;
+        split.cluster = split.tile % split.clusters;
+        split.tile /= split.clusters;
     }
-    return share;
+    return split;
 }
 
-/* Its rows: as work_of_block of common/work.h, but tile after tile of a group of heads, and group
- * after group. */
-INLINE struct work work_of_share(const struct attn_args &a, const struct share &share) {
+/* Its Q tile: as work_of_tile of common/work.h, but in the order of groups of heads, then tiles. */
+INLINE struct work work_of_split(const struct attn_args &a, const struct split &split) {
     const int groups = a.heads_q / a.packed_heads; /* of one batch entry */
-    const int index = a.tiles_q == 1 ? share.tile : share.tile / a.tiles_q;
+    const int index = a.tiles_q == 1 ? split.tile : split.tile / a.tiles_q;
     struct work w;
     w.batch = index / groups;
     w.head = index % groups * a.packed_heads;
     lengths_of_sequence(a, w);
-    w.first_row = a.tiles_q == 1 ? 0 : share.tile % a.tiles_q * ATTN_BM;
+    w.first_row = a.tiles_q == 1 ? 0 : split.tile % a.tiles_q * ATTN_BM;
     return w;
 }
 
 /* ---- a pair of columns ----------------------------------------------------------------------- */
 
-/* Of one row, two neighbouring columns, and what all columns have in common. */
+/* Two neighbouring columns of one row, with the row's m and l. */
 struct pair {
     float low, high;
-    float reference, sum;
+    float m, l;
 };
 
-/* The i-th pair of a tile of rows: the rows from 8 on come behind the others, there may be none. */
+/* The i-th pair of a Q tile: rows from 8 on follow the others, and may not exist. */
 struct pair_place {
     int column_tile, half;
 };
@@ -117,194 +119,191 @@ INLINE struct pair_place pair_place_of(int i) {
 }
 
 INLINE int pairs_of(const struct work &w) {
-    return w.rows - w.first_row > M / 2 ? 2 * COLUMN_TILES : COLUMN_TILES;
+    return w.rows - w.first_row > MMA_M / 2 ? 2 * COLUMN_TILES : COLUMN_TILES;
 }
 
 INLINE struct pair no_pair(void) {
-    return {0.0f, 0.0f, NO_REFERENCE, 0.0f};
+    return {0.0f, 0.0f, NO_MAX, 0.0f};
 }
 
-INLINE void add_pair(struct pair &all, const struct pair &part) {
-    const float raised = fmaxf(all.reference, part.reference);
-    const float factor = exp2_fast(all.reference - raised);
-    const float their_factor = exp2_fast(part.reference - raised);
-    all.low = fmaf(part.low, their_factor, all.low * factor);
-    all.high = fmaf(part.high, their_factor, all.high * factor);
-    all.sum = fmaf(part.sum, their_factor, all.sum * factor);
-    all.reference = raised;
+INLINE void merge_pair(struct pair &all, const struct pair &other) {
+    const struct merge merge = merge_max(all.m, other.m);
+    all.low = merged(merge, all.low, other.low);
+    all.high = merged(merge, all.high, other.high);
+    all.l = merged(merge, all.l, other.l);
 }
 
-/* Over the warps of this block, each of which has left its own `stride` bytes behind the last. */
-INLINE struct pair sum_warps(const unsigned char *left, int stride, struct pair_place at,
-                             int lane) {
-    struct pair all = no_pair(), parts[ATTN_WARPS];
+/* Over the warps of this CTA, whose partial results are `stride` bytes apart. */
+INLINE struct pair merge_warps_of_pair(const unsigned char *warp_partials, int stride,
+                                       struct pair_place at, int lane) {
+    struct pair all = no_pair(), partials[ATTN_WARPS];
 #pragma unroll
     for (int i = 0; i < ATTN_WARPS; i++) {
-        const struct left_behind *const part = (const struct left_behind *)(left + i * stride);
+        const struct partial *const one = (const struct partial *)(warp_partials + i * stride);
         const int value = at.column_tile * 4 + 2 * at.half;
-        parts[i] = {part->o[value][lane], part->o[value + 1][lane], part->reference[at.half][lane],
-                    part->sum[at.half][lane]};
+        partials[i] = {one->o[value][lane], one->o[value + 1][lane], one->m[at.half][lane],
+                       one->l[at.half][lane]};
     }
 #pragma unroll
     for (int i = 0; i < ATTN_WARPS; i++) {
-        add_pair(all, parts[i]);
+        merge_pair(all, partials[i]);
     }
     return all;
 }
 
-/* Pairs on their way between blocks: pair i belongs to block i % blocks, as its i / blocks-th. */
-struct mail {
-    float low[LANES], high[LANES], reference[LANES], sum[LANES];
+/* Pairs sent between CTAs: CTA i % ctas owns pair i. */
+struct mailbox {
+    float low[LANES], high[LANES], m[LANES], l[LANES];
 };
 
-INLINE struct mail *mail_of(struct mail *all, int i, int from, int blocks) {
-    return &all[i / blocks * blocks + from];
+INLINE struct mailbox *mailbox_of(struct mailbox *all, int i, int from, int ctas) {
+    return &all[i / ctas * ctas + from];
 }
 
-INLINE void send_pair(struct mail *all, const struct pair &pair, int i, const struct share &share,
-                      int lane) {
-    const unsigned to = in_block(
-        shared_address(&mail_of(all, i, share.rank, share.blocks)->low[lane]), i % share.blocks);
-    store_there(to, __float_as_uint(pair.low));
-    store_there(to + offsetof(struct mail, high), __float_as_uint(pair.high));
-    store_there(to + offsetof(struct mail, reference), __float_as_uint(pair.reference));
-    store_there(to + offsetof(struct mail, sum), __float_as_uint(pair.sum));
+INLINE void send_pair(struct mailbox *all, const struct pair &pair, int i,
+                      const struct split &split, int lane) {
+    const unsigned to = map_to_cta(
+        shared_address(&mailbox_of(all, i, split.rank, split.ctas)->low[lane]), i % split.ctas);
+    store_dsmem(to, __float_as_uint(pair.low));
+    store_dsmem(to + offsetof(struct mailbox, high), __float_as_uint(pair.high));
+    store_dsmem(to + offsetof(struct mailbox, m), __float_as_uint(pair.m));
+    store_dsmem(to + offsetof(struct mailbox, l), __float_as_uint(pair.l));
 }
 
-/* Over the blocks of the cluster. */
-INLINE struct pair sum_blocks(struct mail *all, int i, int blocks, int lane) {
-    struct pair sum = no_pair();
+/* Over the CTAs of the cluster. */
+INLINE struct pair merge_ctas_of_pair(struct mailbox *mailboxes, int i, int ctas, int lane) {
+    struct pair all = no_pair();
 #pragma unroll 4
-    for (int from = 0; from < blocks; from++) {
-        const struct mail *const m = mail_of(all, i, from, blocks);
-        add_pair(sum, {m->low[lane], m->high[lane], m->reference[lane], m->sum[lane]});
+    for (int from = 0; from < ctas; from++) {
+        const struct mailbox *const box = mailbox_of(mailboxes, i, from, ctas);
+        merge_pair(all, {box->low[lane], box->high[lane], box->m[lane], box->l[lane]});
     }
-    return sum;
+    return all;
 }
 
-/* Returns whether it met NaN or infinity. */
+/* Epilogue of a pair; returns whether it met NaN or infinity. */
 INLINE bool store_row(struct pair pair, const struct attn_args &a, const struct work &w, int row,
                       int column) {
-    const bool nothing = pair.sum == 0.0f; /* and 0 times NaN would be NaN */
-    float factor = 1.0f;
+    const bool sees_none = pair.l == 0.0f; /* its O may be 0 x NaN */
+    float alpha = 1.0f;
     if (row >= w.rows) {
         return false;
     }
     if (a.sink != 0) {
-        factor = join_sink(a, w.head + head_of_row(a, row), &pair.reference, &pair.sum);
+        alpha = join_sink(a, w.head + head_of_row(a, row), &pair.m, &pair.l);
     }
     if (a.lse != 0 && column == 0) {
-        lse_of(a, w)[row_offset(a, row, a.lse_row, a.lse_head)] =
-            log_sum_exp(pair.reference, pair.sum);
+        lse_of(a, w)[row_offset(a, row, a.lse_row, a.lse_head)] = log_sum_exp(pair.m, pair.l);
     }
-    const float low = nothing ? 0.0f : pair.low * factor;
-    const float high = nothing ? 0.0f : pair.high * factor;
+    const float low = sees_none ? 0.0f : pair.low * alpha;
+    const float high = sees_none ? 0.0f : pair.high * alpha;
     if (column < a.head_dim_v) {
         *(unsigned *)(o_of(a, w) + row_offset(a, row, a.o_row, a.o_head) + column) =
-            pack(normalise(low, pair.sum), normalise(high, pair.sum));
+            pack(normalise(low, pair.l), normalise(high, pair.l));
     }
     return !(fmaf(low, 0.0f, high * 0.0f) == 0.0f);
 }
 
-/* The warp's 8 rows of a tile of 8 columns leave, and what is not finite is repaired. */
+/* Stores the warp's 8 rows x 8 columns, and repairs what is not finite. */
 INLINE void store_pair(const struct pair &pair, const struct attn_args &a, const struct work &w,
                        struct pair_place at, int lane) {
     const int first_row = w.first_row + 8 * at.half, column = 8 * at.column_tile;
     const bool bad = store_row(pair, a, w, first_row + lane / 4, column + lane % 4 * 2);
     if (__any_sync(~0U, bad)) {
-        __syncwarp(); /* the rows have been stored once */
+        __syncwarp(); /* the rows are stored: repair overwrites them */
         if (lane < 8 && first_row + lane < w.rows) {
             repair_columns(a, w, first_row + lane, column);
         }
     }
 }
 
-/* ---- clusters -------------------------------------------------------------------------------- */
+/* ---- several clusters per tile --------------------------------------------------------------- */
 
-INLINE void leave_for_clusters(struct left_behind *left, const struct pair &pair,
-                               struct pair_place at, int lane) {
+INLINE void store_partial_pair(struct partial *to, const struct pair &pair, struct pair_place at,
+                               int lane) {
     const int value = at.column_tile * 4 + 2 * at.half;
-    left->o[value][lane] = pair.low;
-    left->o[value + 1][lane] = pair.high;
+    to->o[value][lane] = pair.low;
+    to->o[value + 1][lane] = pair.high;
     if (at.column_tile == 0) {
-        left->reference[at.half][lane] = pair.reference;
-        left->sum[at.half][lane] = pair.sum;
+        to->m[at.half][lane] = pair.m;
+        to->l[at.half][lane] = pair.l;
     }
 }
 
-/* Over all clusters; around L1: other multiprocessors have written. */
-INLINE struct pair sum_clusters(const struct left_behind *left, int clusters, struct pair_place at,
-                                int lane) {
+/* Over all clusters. The loads bypass L1, since other SMs have written. */
+INLINE struct pair merge_clusters_of_pair(const struct partial *partials, int clusters,
+                                          struct pair_place at, int lane) {
     const int value = at.column_tile * 4 + 2 * at.half;
     struct pair all = no_pair();
 #pragma unroll 4
     for (int i = 0; i < clusters; i++) {
-        const struct pair part = {
-            __ldcg(&left[i].o[value][lane]), __ldcg(&left[i].o[value + 1][lane]),
-            __ldcg(&left[i].reference[at.half][lane]), __ldcg(&left[i].sum[at.half][lane])};
-        add_pair(all, part);
+        const struct pair one = {
+            __ldcg(&partials[i].o[value][lane]), __ldcg(&partials[i].o[value + 1][lane]),
+            __ldcg(&partials[i].m[at.half][lane]), __ldcg(&partials[i].l[at.half][lane])};
+        merge_pair(all, one);
     }
     return all;
 }
 
-/* Whether this cluster is the last to have left its part of a tile of rows; then the counter is
- * reset. All threads of the cluster call it. */
-INLINE bool cluster_is_last(unsigned long long *counter, const struct share &share) {
+/* Whether this cluster is the last of its Q tile to store partial results; it resets the counter.
+ * All threads of the cluster call it. */
+INLINE bool cluster_is_last(unsigned long long *counter, const struct split &split) {
     __shared__ unsigned last;
     __threadfence();
-    cluster_meet(); /* all of the cluster have left theirs */
-    if (share.rank == 0 && threadIdx.x == 0) {
-        const bool is_last = count_up(counter) == (unsigned)share.clusters - 1;
-        for (int i = 0; i < share.blocks; i++) {
-            store_there(in_block(shared_address(&last), i), is_last);
+    cluster_sync(); /* all of the cluster have stored */
+    if (split.rank == 0 && threadIdx.x == 0) {
+        const bool is_last = count_up(counter) == (unsigned)split.clusters - 1;
+        for (int i = 0; i < split.ctas; i++) {
+            store_dsmem(map_to_cta(shared_address(&last), i), is_last);
         }
         if (is_last) {
             reset_counter(counter);
         }
     }
-    cluster_meet();
+    cluster_sync();
     return last != 0;
 }
 
-/* ---- all become one -------------------------------------------------------------------------- */
+/* ---- merge and epilogue ---------------------------------------------------------------------- */
 
-/* The rows of all warps of a tile leave. `left`: where the first warp of this block has left its
- * own, and the others theirs, `stride` bytes apart; all of the block can see them. The cluster has
- * arrived once before. */
-INLINE void finish_tile(const unsigned char *left, int stride, struct mail *mail,
-                        const struct attn_args &a, const struct work &w, const struct share &share,
-                        int warp, int lane) {
-    struct left_behind *const parts = parts_of_tile(a, share.tile, share.clusters);
+/* Merges all splits of a Q tile, and stores it. `warp_partials`: the partial result of the first
+ * warp of this CTA, those of the others `stride` bytes apart; they are visible to the CTA. The
+ * cluster has arrived once before. */
+INLINE void merge_and_store(const unsigned char *warp_partials, int stride, struct mailbox *mailbox,
+                            const struct attn_args &a, const struct work &w,
+                            const struct split &split, int warp, int lane) {
+    struct partial *const partials = partials_of_tile(a, split.tile, split.clusters);
     const int pairs = pairs_of(w);
-    const int mine = share.rank + share.blocks * warp, next = share.blocks * ATTN_WARPS;
-    const bool alone = share.blocks * share.clusters == 1;
-    cluster_wait(); /* all of its blocks have begun */
+    const int mine = split.rank + split.ctas * warp, next = split.ctas * ATTN_WARPS;
+    const bool alone = split.ctas * split.clusters == 1;
+    cluster_wait(); /* all CTAs run: their mailboxes exist */
 #pragma unroll 1
     for (int i = warp; i < pairs; i += ATTN_WARPS) {
-        const struct pair pair = sum_warps(left, stride, pair_place_of(i), lane);
+        const struct pair pair = merge_warps_of_pair(warp_partials, stride, pair_place_of(i), lane);
         if (alone) {
             store_pair(pair, a, w, pair_place_of(i), lane);
         } else {
-            send_pair(mail, pair, i, share, lane);
+            send_pair(mailbox, pair, i, split, lane);
         }
     }
     if (alone) {
         return;
     }
-    cluster_meet();
+    cluster_sync();
 #pragma unroll 1
     for (int i = mine; i < pairs; i += next) {
-        const struct pair pair = sum_blocks(mail, i, share.blocks, lane);
-        if (share.clusters == 1) {
+        const struct pair pair = merge_ctas_of_pair(mailbox, i, split.ctas, lane);
+        if (split.clusters == 1) {
             store_pair(pair, a, w, pair_place_of(i), lane);
         } else {
-            leave_for_clusters(&parts[share.cluster], pair, pair_place_of(i), lane);
+            store_partial_pair(&partials[split.cluster], pair, pair_place_of(i), lane);
         }
     }
-    if (share.clusters > 1 && cluster_is_last(&a.counters[share.tile], share)) {
+    if (split.clusters > 1 && cluster_is_last(&a.counters[split.tile], split)) {
 #pragma unroll 1
         for (int i = mine; i < pairs; i += next) {
-            const struct pair pair = sum_clusters(parts, share.clusters, pair_place_of(i), lane);
+            const struct pair pair =
+                merge_clusters_of_pair(partials, split.clusters, pair_place_of(i), lane);
             store_pair(pair, a, w, pair_place_of(i), lane);
         }
     }

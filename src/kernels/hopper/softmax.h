@@ -1,176 +1,174 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * softmax.h - the softmax of a warpgroup's 64 rows in every Hopper kernel, a tile of keys at
- * a time.
+ * softmax.h - online softmax of one warpgroup (64 rows), one KV tile at a time.
  *
- * No running maximum: a row's reference is the maximum of the first tile of which it sees a key, or
- * of the first two; exponentials of later tiles are taken against it at once, and take the place of
- * their scores. Where a lane's sum shows that 16 bits were too few, they and all that came before
- * are multiplied by a factor: in a wide row of thousands of keys that happens now and then, so it
- * is kept cheap. A tile whose sum is 2^125 or more may have left fp32, and its scores are gone;
- * thousands of bits from 0, factor and reference no longer agree. Then the row becomes NaN, and its
- * tile of rows is computed once more, carefully: with a running maximum.
+ * Stale max. FlashAttention updates the row max m at every tile. Here m is taken from the first one
+ * or two visible tiles and kept: later tiles compute p = exp2(s - m) at once, in place of s. The
+ * row sum l is the check. When a lane's sum of a tile reaches RESCALE_THRESHOLD, p, l and O are
+ * scaled by alpha = 1 / sum, and m advances by log2(sum). On N(0,1) logits this almost never
+ * happens, so the max, its shuffles and the rescale of O cost nothing.
  *
- * The largest exponential of a row is 2 to the rounding error of its reference, since product and
- * subtraction are fused. All of a row share that factor, so that O does not show it, until P leaves
- * the range of 16 bits. Beyond LARGEST_REFERENCE normalise_rows (hopper.h) makes such rows NaN, and
- * common/repair.h computes them.
+ * Safe path. At a tile sum of 2^125 exp2 may have overflowed and the scores are gone; for |m| >
+ * 4096 log2(sum) and 1 / sum diverge in fp32. The row is then poisoned with NaN. The epilogue sees
+ * it and requests a retry of the Q tile (scheduler.h), which takes the safe path: an exact running
+ * max.
  *
- * Invariant: a row's sum and O are what they would be against its reference (to the rounding of a
- * reference in fp32), or NaN; after careful tiles alone, NaN only if an input or a sum of V is not
- * finite, or the reference is beyond LARGEST_REFERENCE.
+ * Rounding. exp2(s scale - m) is one fused multiply-add, and m a rounded product: the largest p of
+ * a row is 2 to the rounding error of m. All p share that factor, so it cancels, until p leaves the
+ * range of 16 bits. Above HOPPER_MAX_LIMIT normalise_rows (epilogue.h) poisons the row, and
+ * common/repair.h recomputes it.
+ *
+ * Invariant: l and O are relative to m, or NaN. After the safe path, NaN only from a non-finite
+ * input or sum, or above HOPPER_MAX_LIMIT.
  */
 #ifndef ATTN_KERNELS_HOPPER_SOFTMAX_H
 #define ATTN_KERNELS_HOPPER_SOFTMAX_H
 
 #include "common/repair.h"
-
-enum {
-    SCORES = ATTN_BN / 2, /* of a thread: score i is of its row i / 2 % 2 */
-    PAIRS = ATTN_BN / 4   /* of probabilities: pair i is of row i % 2 */
-};
+#include "hopper/config.h"
 
 /* Of the two rows of a thread. */
-struct row_state {
-    float reference[2], sum[2], factor[2];
+struct softmax_state {
+    float m[2], l[2], alpha[2];
 };
 
-INLINE struct row_state unseen_rows(void) {
-    return {{NO_REFERENCE, NO_REFERENCE}, {0.0f, 0.0f}, {1.0f, 1.0f}};
+INLINE struct softmax_state softmax_begin(void) {
+    return {{NO_MAX, NO_MAX}, {0.0f, 0.0f}, {1.0f, 1.0f}};
 }
 
-/* ---- references ------------------------------------------------------------------------------ */
-
-/* A lane's sum of exponentials below it leaves P and O without overflow. bf16 could go further, but
- * has 8 bits: a key that outweighs all others should have a weight of 1, not a rounded one. */
+/* If a lane's sum of p in a tile is below it, P and O do not overflow: 65504 is the largest fp16.
+ * bf16 could take more, but has 8 significant bits: a key that outweighs all others should have p =
+ * 1, not a rounded p. 2^22 instead of 2^20: logits x8 cost 1.05x at most instead of 1.06x. */
 #ifdef ATTN_DTYPE_fp16
-#define LIFT_LIMIT 65504.0f
+#define RESCALE_THRESHOLD 65504.0f
 #else
-#define LIFT_LIMIT 0x1p22f
+#define RESCALE_THRESHOLD 0x1p22f
 #endif
 
-/* A tile's sum from which on it is not safe that its exponentials and 1 over it are normal numbers;
- * FAR_REFERENCE: one whose rounding may be 2^-12 bits. */
-#define LOST_SUM 0x1p125f
+/* From 2^126 on rcp.approx.ftz gives 0, as 1 / sum is subnormal; one bit of margin. A p that
+ * overflowed makes the sum infinite. */
+#define OVERFLOW_SUM 0x1p125f
 
-/* Its rounding error is half a bit: P is within a factor of 2 of what it should be. */
-#define LARGEST_REFERENCE 0x1p23f
+/* Half an ulp of m is half a bit here: p is within a factor of 2^0.5 of what it should be. */
+#define HOPPER_MAX_LIMIT 0x1p23f
 
-/* Of a row's scores in this tile. */
-template <int row> INLINE float maximum_of_row(const float (&s)[SCORES]) {
+/* ---- the max --------------------------------------------------------------------------------- */
+
+/* The max of a row in this tile, over the four lanes that share it. */
+template <int row> INLINE float max_of_row(const float (&s)[S_REGS]) {
     float even = s[2 * row], odd = s[2 * row + 1];
 #pragma unroll
-    for (int i = row + 2; i < PAIRS; i += 2) {
+    for (int i = row + 2; i < P_REGS; i += 2) {
         even = fmaxf(even, s[2 * i]);
         odd = fmaxf(odd, s[2 * i + 1]);
     }
-    float maximum = fmaxf(even, odd);
-    maximum = fmaxf(maximum, __shfl_xor_sync(~0U, maximum, 1));
-    return fmaxf(maximum, __shfl_xor_sync(~0U, maximum, 2));
+    float max = fmaxf(even, odd);
+    max = fmaxf(max, __shfl_xor_sync(~0U, max, 1));
+    return fmaxf(max, __shfl_xor_sync(~0U, max, 2));
 }
 
-/* The largest score is the largest product: scales are positive. */
+/* The scale is positive (families.def), so it may follow the max. */
 template <int row>
-INLINE void raise_to_maximum(const float (&s)[SCORES], float scale, struct row_state &state) {
-    const float before = state.reference[row];
-    state.reference[row] = fmaxf(before, maximum_of_row<row>(s) * scale);
-    state.factor[row] = exp2_fast(before - state.reference[row]);
-    state.sum[row] *= state.factor[row];
+INLINE void advance_row_max(const float (&s)[S_REGS], float scale, struct softmax_state &state) {
+    const float m_old = state.m[row];
+    state.m[row] = fmaxf(m_old, max_of_row<row>(s) * scale);
+    state.alpha[row] = exp2_fast(m_old - state.m[row]);
+    state.l[row] *= state.alpha[row];
 }
 
-/* A running maximum. */
-INLINE void raise_rows(const float (&s)[SCORES], float scale, struct row_state &state) {
-    raise_to_maximum<0>(s, scale, state);
-    raise_to_maximum<1>(s, scale, state);
+/* m of both rows advances to the running max; l is rescaled. */
+INLINE void advance_max(const float (&s)[S_REGS], float scale, struct softmax_state &state) {
+    advance_row_max<0>(s, scale, state);
+    advance_row_max<1>(s, scale, state);
 }
 
-/* ---- exponentials ---------------------------------------------------------------------------- */
+/* ---- P --------------------------------------------------------------------------------------- */
 
-/* Scores become exponentials; P and the sums of this thread. */
-INLINE void exponentiate(unsigned (&p)[PAIRS], float (&sum)[2], float (&s)[SCORES], float scale,
-                         const float (&reference)[2]) {
-    float parts[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+/* P = exp2(S - m), in place and packed; the row sums of this thread. */
+INLINE void exponentiate(unsigned (&p)[P_REGS], float (&l)[2], float (&s)[S_REGS], float scale,
+                         const float (&m)[2]) {
+    float sums[4] = {0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll
-    for (int i = 0; i < PAIRS; i++) {
-        const float origin = -reference[i % 2];
-        s[2 * i] = exp2_fast(fmaf(s[2 * i], scale, origin));
-        s[2 * i + 1] = exp2_fast(fmaf(s[2 * i + 1], scale, origin));
-        parts[i % 2 * 2] += s[2 * i];
-        parts[i % 2 * 2 + 1] += s[2 * i + 1];
+    for (int i = 0; i < P_REGS; i++) {
+        const float minus_m = -m[i % 2];
+        s[2 * i] = exp2_fast(fmaf(s[2 * i], scale, minus_m));
+        s[2 * i + 1] = exp2_fast(fmaf(s[2 * i + 1], scale, minus_m));
+        sums[i % 2 * 2] += s[2 * i];
+        sums[i % 2 * 2 + 1] += s[2 * i + 1];
         p[i] = pack(s[2 * i], s[2 * i + 1]);
     }
-    sum[0] = parts[0] + parts[1];
-    sum[1] = parts[2] + parts[3];
+    l[0] = sums[0] + sums[1];
+    l[1] = sums[2] + sums[3];
 }
 
-/* Of the four lanes that share a row. */
+/* Over the four lanes that share a row. */
 INLINE float sum_of_row(float x) {
     x += __shfl_xor_sync(~0U, x, 1);
     return x + __shfl_xor_sync(~0U, x, 2);
 }
 
-/* A row's reference rises until the sum of this tile is 1, and what was taken against the old one
- * follows. A key that outweighs all others gets a weight of 1, not one that is rounded. */
+/* m of a row advances until its sum of this tile is 1; p and l are rescaled. A key that outweighs
+ * all others then has p = 1 exactly. */
 template <int row>
-INLINE void lift(unsigned (&p)[PAIRS], float (&added)[2], const float (&exponentials)[SCORES],
-                 float sum, struct row_state &state) {
+INLINE void rescale_p(unsigned (&p)[P_REGS], float (&added)[2], const float (&unpacked)[S_REGS],
+                      float sum, struct softmax_state &state) {
     const float top = fmaxf(sum, 1.0f);
-    const float factor = reciprocal_fast(top);
-    state.reference[row] += log2_fast(top);
-    state.factor[row] = factor;
-    state.sum[row] *= factor;
-    const bool safe = top < LOST_SUM && fabsf(state.reference[row]) < FAR_REFERENCE;
-    added[row] = safe ? added[row] * factor : NOT_A_NUMBER;
+    const float alpha = reciprocal_fast(top);
+    state.m[row] += log2_fast(top);
+    state.alpha[row] = alpha;
+    state.l[row] *= alpha;
+    const bool finite = top < OVERFLOW_SUM && fabsf(state.m[row]) < LARGE_MAX;
+    added[row] = finite ? added[row] * alpha : NOT_A_NUMBER;
 #pragma unroll
-    for (int i = row; i < PAIRS; i += 2) {
-        p[i] = pack(exponentials[2 * i] * factor, exponentials[2 * i + 1] * factor);
+    for (int i = row; i < P_REGS; i += 2) {
+        p[i] = pack(unpacked[2 * i] * alpha, unpacked[2 * i + 1] * alpha);
     }
 }
 
-/* ---- a tile ---------------------------------------------------------------------------------- */
+/* ---- one KV tile ----------------------------------------------------------------------------- */
 
 /* The rows of a thread, as bits. */
 enum { FIRST_ROW = 1, SECOND_ROW = 2, BOTH_ROWS = 3 };
 
-/* P, sums and references of a tile; a row that sees a key of it has a reference (but where all its
- * scores so far were -inf: then it becomes NaN). Returns the rows for which O has to be multiplied
- * by the factors; the same in all lanes. */
-INLINE unsigned softmax(unsigned (&p)[PAIRS], float (&s)[SCORES], float scale,
-                        struct row_state &state) {
+/* With the stale max. A row that sees a key of this tile must have an m; if all its scores so far
+ * were -inf it becomes NaN. Returns the rows whose O must be rescaled by alpha, the same in all
+ * lanes. */
+INLINE unsigned softmax(unsigned (&p)[P_REGS], float (&s)[S_REGS], float scale,
+                        struct softmax_state &state) {
     float added[2];
-    exponentiate(p, added, s, scale, state.reference);
-    const unsigned raised = (__any_sync(~0U, !(added[0] < LIFT_LIMIT)) ? FIRST_ROW : 0U) |
-                            (__any_sync(~0U, !(added[1] < LIFT_LIMIT)) ? SECOND_ROW : 0U);
-    if (raised != 0) {
+    exponentiate(p, added, s, scale, state.m);
+    const unsigned rescaled = (__any_sync(~0U, !(added[0] < RESCALE_THRESHOLD)) ? FIRST_ROW : 0U) |
+                              (__any_sync(~0U, !(added[1] < RESCALE_THRESHOLD)) ? SECOND_ROW : 0U);
+    if (rescaled != 0) {
         const float first = sum_of_row(added[0]), second = sum_of_row(added[1]);
-        if (raised & FIRST_ROW) {
-            lift<0>(p, added, s, first, state);
+        if (rescaled & FIRST_ROW) {
+            rescale_p<0>(p, added, s, first, state);
         }
-        if (raised & SECOND_ROW) {
-            lift<1>(p, added, s, second, state);
+        if (rescaled & SECOND_ROW) {
+            rescale_p<1>(p, added, s, second, state);
         }
     }
-    state.sum[0] += added[0];
-    state.sum[1] += added[1];
-    return raised;
+    state.l[0] += added[0];
+    state.l[1] += added[1];
+    return rescaled;
 }
 
-/* The same for rows that may have no reference yet, or scores that may lie anywhere. */
-INLINE unsigned softmax_careful(unsigned (&p)[PAIRS], float (&s)[SCORES], float scale,
-                                struct row_state &state) {
+/* Safe path: an exact running max. Also for rows that may have no m yet. */
+INLINE unsigned softmax_safe(unsigned (&p)[P_REGS], float (&s)[S_REGS], float scale,
+                             struct softmax_state &state) {
     float added[2];
-    raise_rows(s, scale, state);
-    exponentiate(p, added, s, scale, state.reference);
-    state.sum[0] += added[0];
-    state.sum[1] += added[1];
+    advance_max(s, scale, state);
+    exponentiate(p, added, s, scale, state.m);
+    state.l[0] += added[0];
+    state.l[1] += added[1];
     return BOTH_ROWS;
 }
 
-/* The first tile. */
-INLINE void softmax_first(unsigned (&p)[PAIRS], float (&s)[SCORES], float scale,
-                          struct row_state &state) {
-    raise_rows(s, scale, state);
-    exponentiate(p, state.sum, s, scale, state.reference);
+/* The first tile: m is its max. */
+INLINE void softmax_first(unsigned (&p)[P_REGS], float (&s)[S_REGS], float scale,
+                          struct softmax_state &state) {
+    advance_max(s, scale, state);
+    exponentiate(p, state.l, s, scale, state.m);
 }
 
 #endif /* ATTN_KERNELS_HOPPER_SOFTMAX_H */

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fwd_mma_decode.cu - fwd_mma_full.cu for few rows and many keys: several blocks share the keys of
- * a tile of rows, and the last of them to end puts together what all have left behind.
+ * fwd_mma_decode.cu - fwd_mma_full.cu with split-KV, for few query rows and many keys (decode):
+ * several CTAs share the keys of a Q tile, and the last of them to finish merges the partial
+ * results.
  */
 #define ATTN_FULL 1
 #define ATTN_MASK 1
-#define ATTN_PARTS 1
+#define ATTN_SPLIT_KV 1
 #include "portable/fwd_mma.cu"

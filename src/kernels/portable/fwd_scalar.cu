@@ -1,27 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fwd_scalar.cu - the first rung: fused attention forward on the fp32 units, no tensor cores.
+ * fwd_scalar.cu - forward attention on the fp32 units, without tensor cores.
  *
- * One thread block computes ATTN_BM query rows of one (batch, head). A warp owns ROWS of them from
- * the first score to the last store, so that warps meet only where K and V change:
+ * A CTA computes one Q tile of BM rows of one (batch, head). A warp owns ROWS of them from S to the
+ * epilogue, so warps meet only where a KV tile is replaced:
  *
- *     copy K0 V0
- *     for each tile n:   wait for n, barrier, start the copy of n + 1
- *         scores         lane l computes keys l, l + 32, ... of every row of its warp
- *         softmax        running maximum per row (shuffles), running sum per lane
- *         probabilities  32 keys at a time through the warp's corner of shared memory
- *         O += P V       lane l owns columns 2l, 2l + 1 of every row: nobody else adds to them
+ *     prologue    Q and the first KV tile to shared memory (cp.async)
+ *     mainloop    for each KV tile n: wait for n, barrier, load n + 1
+ *         S = QK^T         lane l computes keys l, l + 32, ... of every row of its warp
+ *         online softmax   exact running max m per row (shuffles); row sum l per lane
+ *         O += PV          32 keys at a time: P goes from lanes to columns through the warp's part
+ *                          of shared memory; lane l owns columns 2l, 2l + 1 of every row
+ *     epilogue    O / l to global memory, LSE
  *
- * Shared memory (static, at most 48 KB):
+ * Shared memory map (static, at most 48 KB):
  *     q  [BM][D]              16 bits   read by broadcast, needs no padding
- *     k  [STAGES][BN][D + 8]  16 bits   a lane reads its own row: 144 bytes spread over the banks
+ *     k  [STAGES][BN][D + 8]  16 bits   a lane reads a row: 144 bytes spread over the banks
  *     v  [STAGES][BN][D]      16 bits   a warp reads one row at a time
- *     p  [WARPS][32][ROWS]    fp32      the probabilities on their way from lanes to columns
+ *     p  [WARPS][32][ROWS]    fp32      P, from lanes to columns
  *
- * Invariant: a key that a row does not see never touches that row's maximum, sum or output,
- * whatever K and V hold there.
+ * Invariant: a key that a row does not see has no effect on that row's m, l or O, whatever K and V
+ * hold there.
  */
-#include "common/device.h"
+#include "common/softmax.h"
 
 enum {
     ROWS = ATTN_BM / ATTN_WARPS, /* of a warp */
@@ -42,11 +43,11 @@ struct shared_map {
 };
 static_assert(sizeof(struct shared_map) <= 48 * 1024, "shared memory without opting in");
 
-/* What a lane keeps of its warp's rows. */
+/* Online softmax state of a warp's rows, in one lane. */
 struct rows {
     float o[ROWS][COLUMNS];
-    float maximum[ROWS]; /* the same in all lanes */
-    float sum[ROWS];     /* of this lane's keys */
+    float m[ROWS]; /* running max; the same in all lanes */
+    float l[ROWS]; /* row sum of this lane's keys */
 };
 
 INLINE void unpack8(float *to, const element *from) {
@@ -61,9 +62,9 @@ INLINE void unpack8(float *to, const element *from) {
     }
 }
 
-/* scores[r][i] = q_r . k_(lane + 32 i) */
-INLINE void compute_scores(float scores[ROWS][KEYS], const element (*q)[ATTN_D],
-                           const element (*k)[K_PITCH], int lane) {
+/* S = QK^T: scores[r][i] = q_r . k_(lane + 32 i) */
+INLINE void gemm_qk(float scores[ROWS][KEYS], const element (*q)[ATTN_D],
+                    const element (*k)[K_PITCH], int lane) {
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
 #pragma unroll
@@ -92,44 +93,43 @@ INLINE void compute_scores(float scores[ROWS][KEYS], const element (*q)[ATTN_D],
     }
 }
 
-/* Scores become probabilities; the rows' maxima, sums and outputs follow. seen[r] keys of this tile
- * are visible to row r. */
+/* Online softmax of a tile: scores become P; m, l and O are rescaled. seen[r] keys of this tile are
+ * visible to row r. */
 INLINE void softmax(struct rows *rows, float scores[ROWS][KEYS], const int seen[ROWS], float scale,
                     int lane) {
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
-        float maximum = MINUS_INFINITY;
+        float m = MINUS_INFINITY;
 #pragma unroll
         for (int i = 0; i < KEYS; i++) {
             const bool visible = lane + LANES * i < seen[r];
             scores[r][i] = visible ? scaled(scores[r][i], scale) : MINUS_INFINITY;
-            maximum = fmaxf(maximum, scores[r][i]);
+            m = fmaxf(m, scores[r][i]);
         }
 #pragma unroll
         for (int lanes = LANES / 2; lanes > 0; lanes /= 2) {
-            maximum = fmaxf(maximum, __shfl_xor_sync(~0U, maximum, lanes));
+            m = fmaxf(m, __shfl_xor_sync(~0U, m, lanes));
         }
-        maximum = fmaxf(maximum, rows->maximum[r]);
-        const float origin = finite_or_zero(maximum);
-        const float shrink = exp2_fast(rows->maximum[r] - origin);
-        rows->maximum[r] = maximum;
-        rows->sum[r] *= shrink;
-        rows->o[r][0] *= shrink;
-        rows->o[r][1] *= shrink;
+        m = fmaxf(m, rows->m[r]);
+        const float base = finite_or_zero(m);
+        const float alpha = exp2_fast(rows->m[r] - base);
+        rows->m[r] = m;
+        rows->l[r] *= alpha;
+        rows->o[r][0] *= alpha;
+        rows->o[r][1] *= alpha;
 #pragma unroll
         for (int i = 0; i < KEYS; i++) {
-            scores[r][i] = exp2_fast(scores[r][i] - origin);
-            DEVICE_ASSERT(!(scores[r][i] > 1.0f)); /* nothing exceeds the maximum */
-            rows->sum[r] += scores[r][i];
+            scores[r][i] = exp2_fast(scores[r][i] - base);
+            DEVICE_ASSERT(!(scores[r][i] > 1.0f)); /* no score exceeds m */
+            rows->l[r] += scores[r][i];
         }
     }
 }
 
-/* O += P V over 32 keys, which are summed up first: added one by one to a large sum, the small
- * terms of very many keys would be lost. Masked: a row adds only what it sees, since 0 x NaN is
- * NaN. */
-INLINE void accumulate(struct rows *rows, const float (*p)[ROWS], const element (*v)[ATTN_D],
-                       int keys, const int seen[ROWS], bool masked, int lane) {
+/* O += P V over 32 keys, which are summed up first: added one by one to a large O, the small terms
+ * of very many keys would be lost. Masked: a row adds only what it sees, since 0 x NaN is NaN. */
+INLINE void gemm_pv(struct rows *rows, const float (*p)[ROWS], const element (*v)[ATTN_D], int keys,
+                    const int seen[ROWS], bool masked, int lane) {
     float sum[ROWS][COLUMNS] = {};
     for (int j = 0; j < keys; j++) {
         const float2 value = unpack(*(const unsigned *)&v[j][COLUMNS * lane]);
@@ -154,8 +154,8 @@ INLINE void accumulate(struct rows *rows, const float (*p)[ROWS], const element 
     }
 }
 
-INLINE void accumulate_tile(struct rows *rows, float (*p)[ROWS], const element (*v)[ATTN_D],
-                            const float scores[ROWS][KEYS], const int seen[ROWS], int lane) {
+INLINE void gemm_pv_tile(struct rows *rows, float (*p)[ROWS], const element (*v)[ATTN_D],
+                         const float scores[ROWS][KEYS], const int seen[ROWS], int lane) {
     const bool masked = seen[0] < ATTN_BN; /* the first row sees least */
 #pragma unroll
     for (int i = 0; i < KEYS; i++) {
@@ -171,40 +171,41 @@ INLINE void accumulate_tile(struct rows *rows, float (*p)[ROWS], const element (
                 left[r] = seen[r] - LANES * i;
             }
             const int most = left[ROWS - 1];
-            accumulate(rows, p, v + LANES * i, most < LANES ? most : LANES, left, true, lane);
+            gemm_pv(rows, p, v + LANES * i, most < LANES ? most : LANES, left, true, lane);
         } else {
-            accumulate(rows, p, v + LANES * i, LANES, seen, false, lane);
+            gemm_pv(rows, p, v + LANES * i, LANES, seen, false, lane);
         }
-        __syncwarp(); /* p is free again */
+        __syncwarp(); /* p may be overwritten */
     }
 }
 
+/* Epilogue. */
 INLINE void store(const struct attn_args &a, const struct tile &tile, const struct rows *rows,
                   int first_row, int lane) {
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
-        float sum = rows->sum[r];
+        float l = rows->l[r];
 #pragma unroll
         for (int lanes = LANES / 2; lanes > 0; lanes /= 2) {
-            sum += __shfl_xor_sync(~0U, sum, lanes);
+            l += __shfl_xor_sync(~0U, l, lanes);
         }
-        DEVICE_ASSERT(sum == 0.0f || !(sum < 0.999f)); /* the largest score alone weighs 1 */
-        if (r < a.seq_q - first_row) {                 /* the sum of the two may pass 2^31 */
+        DEVICE_ASSERT(l == 0.0f || !(l < 0.999f)); /* p of the largest score is 1 */
+        if (r < a.seq_q - first_row) {             /* the sum of the two may pass 2^31 */
             const long long row = first_row + r;
             element *o = tile.o + row * a.o_row + COLUMNS * lane;
             DEVICE_ASSERT((unsigned long long)o % 4 == 0);
-            *(unsigned *)o = pack(normalise(rows->o[r][0], sum), normalise(rows->o[r][1], sum));
+            *(unsigned *)o = pack(normalise(rows->o[r][0], l), normalise(rows->o[r][1], l));
             if (tile.lse != 0 && lane == 0) {
-                tile.lse[row * a.lse_row] = log_sum_exp(rows->maximum[r], sum);
+                tile.lse[row * a.lse_row] = log_sum_exp(rows->m[r], l);
             }
         }
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS)
     ATTN_ENTRY(const __grid_constant__ struct attn_args a) {
     __shared__ __align__(16) struct shared_map shared;
-    const struct tile tile = tile_of_block(a);
+    const struct tile tile = tile_of_cta(a);
     const int warp = (int)threadIdx.x / LANES, lane = (int)threadIdx.x % LANES;
     const int first_row = tile.first_row + warp * ROWS;
     const int tiles = tiles_of_keys(tile.keys);
@@ -212,8 +213,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     struct rows rows;
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
-        rows.o[r][0] = rows.o[r][1] = rows.sum[r] = 0.0f;
-        rows.maximum[r] = MINUS_INFINITY;
+        rows.o[r][0] = rows.o[r][1] = rows.l[r] = 0.0f;
+        rows.m[r] = MINUS_INFINITY;
     }
 
     copy_rows(&shared.q[0][0], ATTN_D, tile.q, a.q_row, tile.first_row, ATTN_BM, a.seq_q);
@@ -221,24 +222,24 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
         copy_rows(&shared.k[0][0][0], K_PITCH, tile.k, a.k_row, 0, ATTN_BN, tile.keys);
         copy_rows(&shared.v[0][0][0], ATTN_D, tile.v, a.v_row, 0, ATTN_BN, tile.keys);
     }
-    copies_commit();
+    cp_async_commit();
 
     for (int n = 0; n < tiles; n++) {
         const int stage = n % ATTN_STAGES;
         if (ATTN_STAGES == 2) {
-            copies_wait<0>();
+            cp_async_wait<0>();
         }
-        __syncthreads(); /* tile n is there for all; nobody still reads the stage to be filled */
+        __syncthreads(); /* tile n has landed for all warps; no warp reads the stage to be filled */
         const int next = n + ATTN_STAGES - 1;
         if (next < tiles) {
             copy_rows(&shared.k[next % ATTN_STAGES][0][0], K_PITCH, tile.k, a.k_row, next * ATTN_BN,
                       ATTN_BN, tile.keys);
             copy_rows(&shared.v[next % ATTN_STAGES][0][0], ATTN_D, tile.v, a.v_row, next * ATTN_BN,
                       ATTN_BN, tile.keys);
-            copies_commit();
+            cp_async_commit();
         }
         if (ATTN_STAGES == 1) {
-            copies_wait<0>();
+            cp_async_wait<0>();
             __syncthreads();
         }
 
@@ -248,10 +249,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
         for (int r = 0; r < ROWS; r++) {
             seen[r] = visible_keys(a, first_row + r) - n * ATTN_BN;
         }
-        compute_scores(scores, &shared.q[warp * ROWS], shared.k[stage], lane);
+        gemm_qk(scores, &shared.q[warp * ROWS], shared.k[stage], lane);
         softmax(&rows, scores, seen, a.scale_log2, lane);
-        accumulate_tile(&rows, shared.p[warp], shared.v[stage], scores, seen, lane);
+        gemm_pv_tile(&rows, shared.p[warp], shared.v[stage], scores, seen, lane);
     }
-    copies_wait<0>(); /* a block that sees no key has still asked for Q */
+    cp_async_wait<0>(); /* a CTA that sees no key has still loaded Q */
     store(a, tile, &rows, first_row, lane);
 }

@@ -1,37 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fwd_wmma.cu - the second rung: fused attention forward on tensor cores through wmma, with Q, the
- * scores and the probabilities in shared memory.
+ * fwd_wmma.cu - forward attention on tensor cores through wmma: Q, S and P in shared memory.
  *
- * One thread block computes ATTN_BM query rows of one (batch, head). The fragments of a product are
- * dealt out to the warps, so between the two products the rows change hands through shared memory:
+ * A CTA computes one Q tile of BM rows of one (batch, head). wmma fragments are opaque, so what
+ * must be seen element by element goes through shared memory:
  *
- *     copy Q, K0 V0
- *     for each tile n:   wait for n, barrier, start the copy of n + 1
- *         S = Q K^T      fragments to shared memory              barrier
- *         softmax        a warp takes ROWS rows, ROW_LANES lanes a row; P to shared memory, 16 bits
- *                        barrier (and: does any row's maximum grow by much?)
- *         O = O x factor only if so, through the dead scores
- *         O += P V       fragments of O stay in registers
- *     O to shared memory, barrier, rows scaled and stored
+ *     prologue    Q and the first KV tile to shared memory (cp.async)
+ *     mainloop    for each KV tile n: wait for n, barrier, load n + 1
+ *         S = QK^T         fragments to shared memory; barrier
+ *         online softmax   a warp takes ROWS rows, ROW_LANES lanes a row; P, 16 bits, to shared
+ *                          memory; barrier (and vote: must any row be rescaled?)
+ *         O *= alpha       only if so, through the memory of S
+ *         O += PV          fragments of O stay in registers
+ *     epilogue    O to shared memory, barrier, O / l to global memory; LSE
  *
- * The origin that a row's exponents refer to is raised only when a score would make P exceed its
- * bound: the result is the same, since numerator and denominator share the factor. fp16: the origin
- * is a maximum and P may grow to 2^LAZY, so that small probabilities do not become subnormal. bf16:
- * it is 2^LAZY above a maximum and P stays below 1, so that P V overflows no sooner than V does.
+ * Stale max. m advances only where p would exceed its bound, 2^RESCALE_THRESHOLD_LOG2: O's round
+ * trip through shared memory happens once or twice a row, not once a tile. fp16: m is a max and p
+ * may grow to 2^8, so that small p do not become subnormal. bf16: m is 2^8 above a max and p stays
+ * below 1, so that PV overflows no sooner than V does.
  *
- * Shared memory (dynamic, ATTN_SHARED_fwd_wmma in common/args.h):
+ * Shared memory map (dynamic, ATTN_SMEM_wmma in common/args.h):
  *     q  [BM][D + 8]            16 bits
- *     k  [STAGES][BN][D + 8]    16 bits    | after the last tile: O, fp32 [BM][D + 4]
+ *     k  [STAGES][BN][D + 8]    16 bits    | epilogue: O, fp32 [BM][D + 4]
  *     v  [STAGES][BN][D + 8]    16 bits    |
- *     s  [BM][BN + 4]           fp32       scores; between softmax and the next tile: scratch,
- *                                          16 x 16 of each warp
+ *     s  [BM][BN + 4]           fp32       S; between softmax and the next tile: scratch, 16 x 16
+ *                                          for each warp
  *     p  [BM][BN + 8]           16 bits
- *     factor [BM]               fp32       what O is to be multiplied by
+ *     alpha [BM]                fp32       epilogue: l
  *
- * Invariant: a key that a row does not see never shows in that row. In tiles where rows see
- * different keys, V may hold NaN or infinity where some do not look (0 x NaN is NaN, in a matrix
- * product too): such a tile is multiplied without tensor cores.
+ * Invariant: a key that a row does not see has no effect on that row. Where rows of a tile see
+ * different keys, V may hold NaN or infinity that some do not see (0 x NaN is NaN, in an MMA too):
+ * such a tile takes the safe path, without tensor cores.
  */
 #include "portable/wmma.h"
 
@@ -50,11 +49,11 @@ enum {
     O_FRAGMENTS = ATTN_BM / FRAGMENT * O_COLUMNS,
     S_SHARE = (S_FRAGMENTS + ATTN_WARPS - 1) / ATTN_WARPS, /* of a warp, at most */
     O_SHARE = (O_FRAGMENTS + ATTN_WARPS - 1) / ATTN_WARPS,
-    LAZY = 8,
+    RESCALE_THRESHOLD_LOG2 = 8, /* half of the bits to the end of fp16, 2^16 */
 #ifdef ATTN_DTYPE_fp16
-    HEADROOM = 0 /* how far the origin lies above the maximum that made it */
+    HEADROOM = 0 /* m lies so far above the max that it was set to, in base 2 */
 #else
-    HEADROOM = LAZY
+    HEADROOM = RESCALE_THRESHOLD_LOG2
 #endif
 };
 
@@ -70,10 +69,10 @@ struct shared_map {
     element v[ATTN_STAGES][ATTN_BN][PITCH];
     float s[ATTN_BM][S_PITCH];
     element p[ATTN_BM][P_PITCH];
-    float factor[ATTN_BM];
+    float alpha[ATTN_BM];
 };
 static_assert(sizeof(struct shared_map) ==
-                  ATTN_SHARED_fwd_wmma(ATTN_BM, ATTN_BN, ATTN_D, ATTN_WARPS, ATTN_STAGES),
+                  ATTN_SMEM_wmma(ATTN_BM, ATTN_BN, ATTN_D, ATTN_WARPS, ATTN_STAGES),
               "the launch asks for what the map needs");
 static_assert(sizeof(struct shared_map) <= 99 * 1024, "shared memory of Ada");
 static_assert(sizeof(float) * ATTN_WARPS * FRAGMENT * FRAGMENT <=
@@ -81,13 +80,13 @@ static_assert(sizeof(float) * ATTN_WARPS * FRAGMENT * FRAGMENT <=
               "scratch");
 static_assert(sizeof(float) * ATTN_BM * O_PITCH <= 2 * sizeof(((struct shared_map *)0)->k), "O");
 
-/* A row's softmax, in each of the ROW_LANES lanes that share it. */
+/* Online softmax state of a row, in each of the ROW_LANES lanes that share it. */
 struct row_state {
-    float origin; /* of the exponents; the same in all of them */
-    float sum;    /* of the lane's own keys */
+    float m; /* stale max + HEADROOM; the same in all of them */
+    float l; /* row sum of the lane's own keys */
 };
 
-/* ---- products -------------------------------------------------------------------------------- */
+/* ---- the two GEMMs --------------------------------------------------------------------------- */
 
 /* Fragment i of a warp's share, of `all` in rows of `columns`; some warps have one less. */
 INLINE bool place(int warp, int i, int all, int columns, int *row) {
@@ -96,7 +95,7 @@ INLINE bool place(int warp, int i, int all, int columns, int *row) {
     return all % ATTN_WARPS == 0 || fragment < all;
 }
 
-INLINE void compute_scores(struct shared_map *shared, int stage, int warp) {
+INLINE void gemm_qk(struct shared_map *shared, int stage, int warp) {
     const int key = warp % S_COLUMNS * FRAGMENT;
     struct accumulator sum[S_SHARE];
     int row;
@@ -124,10 +123,10 @@ INLINE void compute_scores(struct shared_map *shared, int stage, int warp) {
     }
 }
 
-/* O += P V. The tile is summed up first: tensor cores truncate what they add to a large sum, and
- * over very many keys that would show. */
-INLINE void accumulate(struct accumulator o[O_SHARE], const struct shared_map *shared, int stage,
-                       int warp) {
+/* O += P V. The tile is summed up first: tensor cores truncate what they add to a large
+ * accumulator, which shows over very many keys. */
+INLINE void gemm_pv(struct accumulator o[O_SHARE], const struct shared_map *shared, int stage,
+                    int warp) {
     const int column = warp % O_COLUMNS * FRAGMENT;
     struct accumulator sum[O_SHARE];
 #pragma unroll
@@ -157,10 +156,10 @@ INLINE float *scratch_of(struct shared_map *shared, int warp) {
     return &shared->s[0][0] + warp * FRAGMENT * FRAGMENT;
 }
 
-/* The same without tensor cores: row by row, over the keys that the row sees and no others. */
-INLINE void accumulate_carefully(struct accumulator o[O_SHARE], struct shared_map *shared,
-                                 int stage, const struct attn_args &a, int first_row, int first_key,
-                                 int warp, int lane) {
+/* Safe path: without tensor cores, each row over its visible keys alone. */
+INLINE void safe_gemm_pv(struct accumulator o[O_SHARE], struct shared_map *shared, int stage,
+                         const struct attn_args &a, int first_row, int first_key, int warp,
+                         int lane) {
     const int column = warp % O_COLUMNS * FRAGMENT;
     float *scratch = scratch_of(shared, warp);
 #pragma unroll
@@ -183,7 +182,7 @@ INLINE void accumulate_carefully(struct accumulator o[O_SHARE], struct shared_ma
             struct accumulator sum;
             load_accumulator(&sum, scratch, FRAGMENT);
             add(&o[i], sum);
-            __syncwarp(); /* the scratch is free again */
+            __syncwarp(); /* the scratch may be overwritten */
         }
     }
 }
@@ -200,7 +199,7 @@ INLINE bool v_has_non_finite(const struct shared_map *shared, int stage) {
     return found;
 }
 
-/* Each row of O times its factor. */
+/* O *= alpha, row by row. */
 INLINE void rescale(struct accumulator o[O_SHARE], struct shared_map *shared, int warp, int lane) {
     float *scratch = scratch_of(shared, warp);
 #pragma unroll
@@ -210,7 +209,7 @@ INLINE void rescale(struct accumulator o[O_SHARE], struct shared_map *shared, in
             store_accumulator(scratch, FRAGMENT, o[i]);
             __syncwarp();
             for (int e = lane; e < FRAGMENT * FRAGMENT; e += LANES) {
-                scratch[e] *= shared->factor[row + e / FRAGMENT];
+                scratch[e] *= shared->alpha[row + e / FRAGMENT];
             }
             __syncwarp();
             load_accumulator(&o[i], scratch, FRAGMENT);
@@ -221,7 +220,7 @@ INLINE void rescale(struct accumulator o[O_SHARE], struct shared_map *shared, in
 
 /* ---- softmax --------------------------------------------------------------------------------- */
 
-INLINE float row_maximum(float x) {
+INLINE float row_max(float x) {
 #pragma unroll
     for (int lanes = ROW_SLOTS; lanes < LANES; lanes *= 2) {
         x = fmaxf(x, __shfl_xor_sync(~0U, x, lanes));
@@ -237,11 +236,11 @@ INLINE float row_sum(float x) {
     return x;
 }
 
-/* Scores of one row become probabilities; `seen` keys of the tile are visible to it. Returns
- * whether O must be multiplied by the row's factor. `row` is valid only where `busy`. */
+/* Online softmax of one row and tile, of which `seen` keys are visible to it. Returns whether its O
+ * must be rescaled. `row` is valid only where `busy`. */
 INLINE bool softmax(struct row_state *state, struct shared_map *shared, int row, int part, int seen,
                     float scale, bool busy) {
-    float scores[ROW_KEYS], maximum = MINUS_INFINITY;
+    float scores[ROW_KEYS], tile_max = MINUS_INFINITY;
 #pragma unroll
     for (int i = 0; i < ROW_KEYS; i += 4) {
         const int key = i * ROW_LANES + 4 * part;
@@ -250,24 +249,25 @@ INLINE bool softmax(struct row_state *state, struct shared_map *shared, int row,
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             scores[i + e] = key + e < seen ? scaled(raw[e], scale) : MINUS_INFINITY;
-            maximum = fmaxf(maximum, scores[i + e]);
+            tile_max = fmaxf(tile_max, scores[i + e]);
         }
     }
-    maximum = row_maximum(maximum);
-    const bool raise = maximum - state->origin > LAZY - HEADROOM; /* exact, unlike their sum */
-    const float raised = raise ? maximum + HEADROOM : state->origin;
-    const float origin = finite_or_zero(raised);
-    const float factor = raise ? exp2_fast(state->origin - origin) : 1.0f;
-    const bool rescales = raise && state->origin != MINUS_INFINITY;
-    state->origin = raised;
-    float sum = 0.0f;
+    tile_max = row_max(tile_max);
+    /* a difference, which is exact where the sum of m and the threshold would round */
+    const bool advances = tile_max - state->m > RESCALE_THRESHOLD_LOG2 - HEADROOM;
+    const float m = advances ? tile_max + HEADROOM : state->m;
+    const float base = finite_or_zero(m);
+    const float alpha = advances ? exp2_fast(state->m - base) : 1.0f;
+    const bool rescales = advances && state->m != MINUS_INFINITY;
+    state->m = m;
+    float l = 0.0f;
 #pragma unroll
     for (int i = 0; i < ROW_KEYS; i += 4) {
 #pragma unroll
         for (int e = 0; e < 4; e++) {
-            scores[i + e] = exp2_fast(scores[i + e] - origin);
-            DEVICE_ASSERT(!(scores[i + e] > exp2_fast(LAZY - HEADROOM)));
-            sum += scores[i + e];
+            scores[i + e] = exp2_fast(scores[i + e] - base);
+            DEVICE_ASSERT(!(scores[i + e] > exp2_fast(RESCALE_THRESHOLD_LOG2 - HEADROOM)));
+            l += scores[i + e];
         }
         if (busy) {
             const int key = i * ROW_LANES + 4 * part;
@@ -275,14 +275,14 @@ INLINE bool softmax(struct row_state *state, struct shared_map *shared, int row,
                 make_uint2(pack(scores[i], scores[i + 1]), pack(scores[i + 2], scores[i + 3]));
         }
     }
-    state->sum = state->sum * factor + sum;
+    state->l = state->l * alpha + l;
     if (busy && part == 0) {
-        shared->factor[row] = factor;
+        shared->alpha[row] = alpha;
     }
     return busy && rescales;
 }
 
-/* ---- the last step --------------------------------------------------------------------------- */
+/* ---- epilogue -------------------------------------------------------------------------------- */
 
 INLINE void store(const struct attn_args &a, const struct tile &tile, struct shared_map *shared,
                   const struct accumulator o[O_SHARE], int warp) {
@@ -296,18 +296,18 @@ INLINE void store(const struct attn_args &a, const struct tile &tile, struct sha
         }
     }
     __syncthreads();
-    enum { PARTS = ATTN_D / 8 };
-    for (int i = (int)threadIdx.x; i < ATTN_BM * PARTS; i += THREADS) {
-        const int r = i / PARTS, column = i % PARTS * 8;
+    enum { CHUNKS = ATTN_D / 8 };
+    for (int i = (int)threadIdx.x; i < ATTN_BM * CHUNKS; i += THREADS) {
+        const int r = i / CHUNKS, column = i % CHUNKS * 8;
         if (r < a.seq_q - tile.first_row) { /* the sum of the two may pass 2^31 */
-            const float *from = &out[r][column], sum = shared->factor[r];
+            const float *from = &out[r][column], l = shared->alpha[r];
             element *to = tile.o + (long long)(tile.first_row + r) * a.o_row + column;
             DEVICE_ASSERT((unsigned long long)to % 16 == 0);
             uint4 bits;
-            bits.x = pack(normalise(from[0], sum), normalise(from[1], sum));
-            bits.y = pack(normalise(from[2], sum), normalise(from[3], sum));
-            bits.z = pack(normalise(from[4], sum), normalise(from[5], sum));
-            bits.w = pack(normalise(from[6], sum), normalise(from[7], sum));
+            bits.x = pack(normalise(from[0], l), normalise(from[1], l));
+            bits.y = pack(normalise(from[2], l), normalise(from[3], l));
+            bits.z = pack(normalise(from[4], l), normalise(from[5], l));
+            bits.w = pack(normalise(from[6], l), normalise(from[7], l));
             *(uint4 *)to = bits;
         }
     }
@@ -320,11 +320,11 @@ INLINE void copy_tile(const struct attn_args &a, const struct tile &tile, struct
     copy_rows(&shared->v[stage][0][0], PITCH, tile.v, a.v_row, n * ATTN_BN, ATTN_BN, tile.keys);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS)
     ATTN_ENTRY(const __grid_constant__ struct attn_args a) {
     extern __shared__ __align__(32) unsigned char dynamic[];
     struct shared_map *shared = (struct shared_map *)dynamic;
-    const struct tile tile = tile_of_block(a);
+    const struct tile tile = tile_of_cta(a);
     const int warp = (int)threadIdx.x / LANES, lane = (int)threadIdx.x % LANES;
     const int slot = lane % ROW_SLOTS, part = lane / ROW_SLOTS;
     const bool busy = slot < ROWS;
@@ -344,49 +344,48 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     if (ATTN_STAGES == 2 && tiles > 0) {
         copy_tile(a, tile, shared, 0);
     }
-    copies_commit();
+    cp_async_commit();
 
     for (int n = 0; n < tiles; n++) {
         const int stage = n % ATTN_STAGES, next = n + ATTN_STAGES - 1;
         if (ATTN_STAGES == 2) {
-            copies_wait<0>();
+            cp_async_wait<0>();
         }
-        __syncthreads(); /* tile n is there for all; nobody still reads the stage to be filled */
+        __syncthreads(); /* tile n has landed for all warps; no warp reads the stage to be filled */
         if (next < tiles) {
             copy_tile(a, tile, shared, next);
-            copies_commit();
+            cp_async_commit();
         }
         if (ATTN_STAGES == 1) {
-            copies_wait<0>();
+            cp_async_wait<0>();
             __syncthreads();
         }
 
-        compute_scores(shared, stage, warp);
+        gemm_qk(shared, stage, warp);
         __syncthreads();
         const bool rescales =
             softmax(&state, shared, row, part, visible - n * ATTN_BN, a.scale_log2, busy);
         const bool ragged = a.causal && visible_first - n * ATTN_BN < ATTN_BN;
-        const bool careful = ragged && __syncthreads_or(v_has_non_finite(shared, stage));
+        const bool safe = ragged && __syncthreads_or(v_has_non_finite(shared, stage));
         if (__syncthreads_or(rescales)) {
             rescale(o, shared, warp, lane);
         }
-        if (careful) {
-            accumulate_carefully(o, shared, stage, a, tile.first_row, n * ATTN_BN, warp, lane);
+        if (safe) {
+            safe_gemm_pv(o, shared, stage, a, tile.first_row, n * ATTN_BN, warp, lane);
         } else {
-            accumulate(o, shared, stage, warp);
+            gemm_pv(o, shared, stage, warp);
         }
     }
 
-    copies_wait<0>();
+    cp_async_wait<0>();
     __syncthreads(); /* K and V are dead; their memory takes O */
-    const float sum = row_sum(state.sum);
+    const float l = row_sum(state.l);
     if (busy && part == 0) {
-        /* far from 0 an origin is rounded: by as much again as it was to be */
-        DEVICE_ASSERT(sum == 0.0f || !(sum < 0.999f * exp2_fast(-2 * HEADROOM)));
-        shared->factor[row] = sum;
+        /* for a large |m| the rounding of m may be as much again as HEADROOM */
+        DEVICE_ASSERT(l == 0.0f || !(l < 0.999f * exp2_fast(-2 * HEADROOM)));
+        shared->alpha[row] = l;
         if (tile.lse != 0 && row < a.seq_q - tile.first_row) {
-            tile.lse[(long long)(tile.first_row + row) * a.lse_row] =
-                log_sum_exp(state.origin, sum);
+            tile.lse[(long long)(tile.first_row + row) * a.lse_row] = log_sum_exp(state.m, l);
         }
     }
     store(a, tile, shared, o, warp);

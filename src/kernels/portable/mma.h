@@ -1,25 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * mma.h - 16 x 8 x 16 matrix products of a warp (mma.sync) and the shared memory they are fed from.
+ * mma.h - mma.sync m16n8k16 and ldmatrix, and the swizzled tiles in shared memory that feed them.
  *
  * Fragments, for lane l of a warp, as PTX documents them:
  *   A  a[0] rows l/4,     columns 2 (l%4) + {0, 1};  a[1] rows + 8;  a[2], a[3] columns + 8
  *   B  b[0] rows 2 (l%4) + {0, 1}, column l/4;  b[1] rows + 8
  *   C  c[0], c[1] row l/4, columns 2 (l%4) + {0, 1};  c[2], c[3] row + 8
- * So two neighbouring C tiles are one A: scores become probabilities without leaving their lane.
+ * So two neighbouring C tiles are one A: S becomes P in the same registers.
  *
  * A tile in shared memory has rows of 64 elements (128 bytes), page after page, and what is left of
- * a head_dim, 32 elements, in a page of 64-byte rows. The 16-byte chunks of a row are swapped by
- * the row's number, so that eight rows of one column lie in eight different groups of banks.
+ * a head_dim, 32 elements, in a page of 64-byte rows. XOR swizzle: a 16-byte chunk of a row is
+ * moved by the row's number, so that ldmatrix has no bank conflicts.
  *
- * Invariant: every call is made by all lanes of a warp together.
+ * Invariant: all lanes of a warp make every call, converged.
  */
 #ifndef ATTN_KERNELS_PORTABLE_MMA_H
 #define ATTN_KERNELS_PORTABLE_MMA_H
 
 #include "common/device.h"
 
-/* ---- products -------------------------------------------------------------------------------- */
+/* ---- instructions ---------------------------------------------------------------------------- */
 
 #ifdef ATTN_DTYPE_fp16
 #define MMA_TYPES "f32.f16.f16.f32"
@@ -28,7 +28,7 @@
 #endif
 
 /* c += a b */
-INLINE void multiply_add(float c[4], const unsigned a[4], const unsigned b[2]) {
+INLINE void mma_m16n8k16(float c[4], const unsigned a[4], const unsigned b[2]) {
     asm("mma.sync.aligned.m16n8k16.row.col." MMA_TYPES
         " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
@@ -36,7 +36,7 @@ INLINE void multiply_add(float c[4], const unsigned a[4], const unsigned b[2]) {
 }
 
 /* Four 8 x 8 matrices; lane l gives the address of row l % 8 of matrix l / 8. */
-INLINE void load_matrices(unsigned m[4], unsigned address) {
+INLINE void ldmatrix_x4(unsigned m[4], unsigned address) {
     DEVICE_ASSERT(address % 16 == 0);
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
@@ -44,7 +44,7 @@ INLINE void load_matrices(unsigned m[4], unsigned address) {
                  : "memory");
 }
 
-INLINE void load_matrices_transposed(unsigned m[4], unsigned address) {
+INLINE void ldmatrix_x4_trans(unsigned m[4], unsigned address) {
     DEVICE_ASSERT(address % 16 == 0);
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
@@ -100,7 +100,7 @@ INLINE unsigned step_address(unsigned tile, struct lane_address lane, int rows, 
 }
 
 /* `rows` rows of up to ATTN_D elements; rows from `there` on and columns from `columns` on become
- * zeros. All threads of the block take part. */
+ * zeros. All threads of the CTA take part. */
 INLINE void copy_tile(unsigned tile, int rows, const element *from, long long row_stride, int there,
                       int columns) {
     enum { STEP = THREADS / CHUNKS, USED = STEP * CHUNKS };
@@ -115,7 +115,7 @@ INLINE void copy_tile(unsigned tile, int rows, const element *from, long long ro
     for (int i = 0; i < (rows + STEP - 1) / STEP; i++, row += STEP, source += STEP * row_stride) {
         if (rows % STEP == 0 || row < rows) {
             const bool copied = row < there && inside;
-            copy_async(tile + chunk_at(rows, row, chunk), copied ? source : from, copied);
+            cp_async(tile + chunk_at(rows, row, chunk), copied ? source : from, copied);
         }
     }
 }

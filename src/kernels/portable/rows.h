@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * rows.h - what a lane of fwd_mma.cu or hopper/fwd_hopper_decode.cu holds of its rows, and how
- * warps of fwd_mma.cu that share rows become one: they leave their O in shared memory, and the
- * first of them takes it up.
+ * rows.h - the online softmax state (m, l, O) of a warp in fwd_mma.cu and hopper/decode.cu, partial
+ * results of it, and the merge of warps of a CTA that share rows.
  *
- * Invariant: what is merged is merged in the order of its keys, whoever comes first.
+ * Invariant: partial results are merged in the order of their keys, independent of timing.
  */
 #ifndef ATTN_KERNELS_PORTABLE_ROWS_H
 #define ATTN_KERNELS_PORTABLE_ROWS_H
@@ -12,20 +11,20 @@
 #include "common/work.h"
 #include "portable/mma.h"
 
-#ifdef ATTN_PARTS
-enum { PARTS = 1 };
+#ifdef ATTN_SPLIT_KV
+enum { SPLIT_KV = 1 };
 #else
-enum { PARTS = 0 };
+enum { SPLIT_KV = 0 };
 #endif
 
 enum {
-    M = 16, /* rows of a product */
-    WARP_ROWS = ATTN_BM / M < ATTN_WARPS ? ATTN_BM / M : ATTN_WARPS,
+    MMA_M = 16, /* rows of an MMA */
+    WARP_ROWS = ATTN_BM / MMA_M < ATTN_WARPS ? ATTN_BM / MMA_M : ATTN_WARPS,
     WARP_KEYS = ATTN_WARPS / WARP_ROWS,
-    ROW_TILES = ATTN_BM / M / WARP_ROWS,
-    KEYS = ATTN_BN / WARP_KEYS, /* of a tile, for one warp */
-#ifdef ATTN_OWN_TILES
-    TILE_KEYS = KEYS, /* in shared memory: each warp has its own */
+    ROW_TILES = ATTN_BM / MMA_M / WARP_ROWS,
+    KEYS = ATTN_BN / WARP_KEYS, /* of a KV tile, for one warp */
+#ifdef ATTN_TILE_PER_WARP
+    TILE_KEYS = KEYS, /* each warp has its own KV tile in shared memory */
 #else
     TILE_KEYS = ATTN_BN,
 #endif
@@ -35,86 +34,83 @@ enum {
     COLUMN_TILES = ATTN_D / 8,
     Q_BYTES = ATTN_BM * ATTN_D * 2,
     TILE_BYTES = ATTN_BN * ATTN_D * 2,
-    Q_STAYS = ROW_TILES * STEPS * 4 <= 32, /* in registers */
-    /* Warps that a multiprocessor shall hold, by what a lane keeps: more of them hide more, until
-     * registers run out. Measured on an H200 (docs/kernels.md). */
+    Q_IN_REGISTERS = ROW_TILES * STEPS * 4 <= 32, /* at most 32 registers */
+    /* Warps per SM that ptxas is to make room for: more warps hide more latency, until registers
+     * spill (16 warps: 128 each, 12: 168, 8: 255). Measured on an H200 (docs/kernels.md). */
     RESIDENT_WARPS = FULL || ATTN_D > 64                ? 8
                      : ROW_TILES == 1 && WARP_KEYS == 1 ? 16
                      : ROW_TILES == 1 || KEYS <= 32     ? 12
                                                         : 8,
     RESIDENT = RESIDENT_WARPS > ATTN_WARPS ? RESIDENT_WARPS / ATTN_WARPS : 1
 };
-static_assert(ATTN_BM % (M * WARP_ROWS) == 0 && ATTN_WARPS % WARP_ROWS == 0, "warps share rows");
-static_assert(KEYS % 16 == 0 && ATTN_STAGES >= 2, "a tile has no such parts");
-static_assert(!PARTS || ATTN_BM == M, "parts of one warp's rows are merged");
+static_assert(ATTN_BM % (MMA_M * WARP_ROWS) == 0 && ATTN_WARPS % WARP_ROWS == 0,
+              "warps share rows");
+static_assert(KEYS % 16 == 0 && ATTN_STAGES >= 2, "a KV tile has no such shares");
+static_assert(!SPLIT_KV || ATTN_BM == MMA_M, "splits of one warp's rows are merged");
 
-/* What a lane holds: of each of its row tiles, rows l/4 and l/4 + 8. */
+/* The state of a lane: of each of its row tiles, rows lane / 4 and lane / 4 + 8. */
 struct rows {
     float o[ROW_TILES][COLUMN_TILES][4];
-    float reference[ROW_TILES][2];
-    float sum[ROW_TILES][2];
+    float m[ROW_TILES][2]; /* stale max */
+    float l[ROW_TILES][2]; /* row sum; of this lane's keys until reduce_sums */
 };
 
-/* ---- warps that share rows ------------------------------------------------------------------- */
+/* ---- partial results ------------------------------------------------------------------------- */
 
-/* What a warp leaves for the one it is merged into: lane after lane, so that banks do not meet. */
-struct left_behind {
+/* (m, l, O) of a warp, lane-interleaved: no bank conflicts, coalesced in the workspace. */
+struct partial {
     float o[ROW_TILES * COLUMN_TILES * 4][LANES];
-    float reference[ROW_TILES * 2][LANES], sum[ROW_TILES * 2][LANES];
+    float m[ROW_TILES * 2][LANES], l[ROW_TILES * 2][LANES];
 };
-static_assert(WARP_KEYS == 1 || (int)sizeof(struct left_behind) * (WARP_KEYS - 1) * WARP_ROWS <=
+static_assert(WARP_KEYS == 1 || (int)sizeof(struct partial) * (WARP_KEYS - 1) * WARP_ROWS <=
                                     2 * ATTN_STAGES * TILE_BYTES,
               "K and V leave too little room to merge warps");
-static_assert(!PARTS || sizeof(struct left_behind) == ATTN_PART_BYTES(ATTN_D),
+static_assert(!SPLIT_KV || sizeof(struct partial) == ATTN_PARTIAL_BYTES(ATTN_D),
               "as the host counts");
 
-INLINE void leave_behind(struct left_behind *left, const struct rows &rows, int lane) {
+INLINE void store_partial(struct partial *to, const struct rows &rows, int lane) {
 #pragma unroll
     for (int r = 0; r < ROW_TILES; r++) {
 #pragma unroll
         for (int i = 0; i < COLUMN_TILES * 4; i++) {
-            left->o[r * COLUMN_TILES * 4 + i][lane] = rows.o[r][i / 4][i % 4];
+            to->o[r * COLUMN_TILES * 4 + i][lane] = rows.o[r][i / 4][i % 4];
         }
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            left->reference[2 * r + half][lane] = rows.reference[r][half];
-            left->sum[2 * r + half][lane] = rows.sum[r][half];
+            to->m[2 * r + half][lane] = rows.m[r][half];
+            to->l[2 * r + half][lane] = rows.l[r][half];
         }
     }
 }
 
-/* Warps that share rows become one: the first of them. Returns whether this is one. */
-INLINE bool merge_warps(struct rows &rows, struct left_behind *left, int warp, int lane) {
+/* Warps that share rows merge into the first of them; returns whether this is one. */
+INLINE bool merge_warps(struct rows &rows, struct partial *partials, int warp, int lane) {
     if (WARP_KEYS == 1) {
         return true;
     }
-    const int part = warp / WARP_ROWS, row_warp = warp % WARP_ROWS;
-    if (part > 0) {
-        leave_behind(&left[(part - 1) * WARP_ROWS + row_warp], rows, lane);
+    const int share = warp / WARP_ROWS, row_warp = warp % WARP_ROWS;
+    if (share > 0) {
+        store_partial(&partials[(share - 1) * WARP_ROWS + row_warp], rows, lane);
     }
     __syncthreads();
-    if (part > 0) {
+    if (share > 0) {
         return false;
     }
 #pragma unroll 1
     for (int other = 0; other < WARP_KEYS - 1; other++) {
-        const struct left_behind *theirs = &left[other * WARP_ROWS + row_warp];
+        const struct partial *theirs = &partials[other * WARP_ROWS + row_warp];
 #pragma unroll
         for (int r = 0; r < ROW_TILES; r++) {
 #pragma unroll
             for (int half = 0; half < 2; half++) {
-                const float there = theirs->reference[2 * r + half][lane];
-                const float raised = fmaxf(rows.reference[r][half], there);
-                const float factor = exp2_fast(rows.reference[r][half] - raised);
-                const float their_factor = exp2_fast(there - raised);
-                rows.reference[r][half] = raised;
-                rows.sum[r][half] =
-                    fmaf(theirs->sum[2 * r + half][lane], their_factor, rows.sum[r][half] * factor);
+                const struct merge merge =
+                    merge_max(rows.m[r][half], theirs->m[2 * r + half][lane]);
+                rows.l[r][half] = merged(merge, rows.l[r][half], theirs->l[2 * r + half][lane]);
 #pragma unroll
                 for (int c = 0; c < 2 * COLUMN_TILES; c++) {
                     const int tile = c / 2, i = 2 * half + c % 2;
-                    rows.o[r][tile][i] = fmaf(theirs->o[(r * COLUMN_TILES + tile) * 4 + i][lane],
-                                              their_factor, rows.o[r][tile][i] * factor);
+                    rows.o[r][tile][i] = merged(merge, rows.o[r][tile][i],
+                                                theirs->o[(r * COLUMN_TILES + tile) * 4 + i][lane]);
                 }
             }
         }
@@ -122,15 +118,15 @@ INLINE bool merge_warps(struct rows &rows, struct left_behind *left, int warp, i
     return true;
 }
 
-/* ---- parts that meet in the workspace -------------------------------------------------------- */
+/* ---- split-KV -------------------------------------------------------------------------------- */
 
-/* Where the first of a tile's parts is left, of so many: behind the counters (common/args.h). */
-INLINE struct left_behind *parts_of_tile(const struct attn_args &a, int tile, int parts) {
+/* The first of a Q tile's `count` partial results in the workspace: after the counters
+ * (common/args.h). */
+INLINE struct partial *partials_of_tile(const struct attn_args &a, int tile, int count) {
     const unsigned counters = (unsigned)(a.heads_all * a.tiles_q) * (unsigned)sizeof *a.counters;
-    const unsigned skipped = (counters + ATTN_PARTS_ALIGN - 1) / ATTN_PARTS_ALIGN;
-    return (struct left_behind *)((unsigned char *)a.counters +
-                                  (size_t)skipped * ATTN_PARTS_ALIGN) +
-           (size_t)tile * (unsigned)parts;
+    const unsigned skipped = (counters + ATTN_PARTIALS_ALIGN - 1) / ATTN_PARTIALS_ALIGN;
+    return (struct partial *)((unsigned char *)a.counters + (size_t)skipped * ATTN_PARTIALS_ALIGN) +
+           (size_t)tile * (unsigned)count;
 }
 
 #endif /* ATTN_KERNELS_PORTABLE_ROWS_H */

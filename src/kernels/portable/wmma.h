@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * wmma.h - 16 x 16 x 16 matrix products of a warp (wmma PTX): fragments, loads, product, stores.
+ * wmma.h - wmma m16n16k16 of a warp: fragments, loads, MMA, stores.
  *
- * Which lane holds which element of a fragment is not documented. So nothing here looks inside one:
+ * Which lane holds which element of a fragment is not documented. So no code here depends on it:
  * fragments are loaded from and stored to shared memory, never to local memory, and accumulators
  * are only added to each other.
  *
- * Invariant: every call is made by all lanes of a warp together, on addresses that are multiples of
+ * Invariant: all lanes of a warp make every call, converged, on addresses that are multiples of
  * 32 bytes with a pitch that is a multiple of 16 bytes.
  */
 #ifndef ATTN_KERNELS_PORTABLE_WMMA_H
 #define ATTN_KERNELS_PORTABLE_WMMA_H
 
-#include "common/device.h"
+#include "common/softmax.h"
 
 enum { FRAGMENT = 16 }; /* rows and columns */
 

@@ -1,20 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * step.h - one step of a warp: the scores of its rows and a tile of keys, their options and
- * masks, the softmax, O += P V. What fwd_mma.cu and hopper/fwd_hopper_decode.cu have in common.
+ * mainloop.h - one mainloop iteration of a warp: S = QK^T, options and mask, online softmax, O +=
+ * PV. Shared by fwd_mma.cu and hopper/decode.cu.
  *
- * Invariant: a row's sum and O are what they would be against its reference in exact arithmetic.
+ * Stale max. FlashAttention updates the row max m at every tile. Here m is the max of a row's first
+ * tile, and is kept: later tiles compute p = exp2(s - m) at once. The row sum, needed anyway, is
+ * the check. Where a lane's sum of a tile reaches RESCALE_THRESHOLD, or |m| is large (LARGE_MAX), m
+ * advances to the true max, l and O are rescaled, and p is taken again from the scores, which are
+ * still in registers. Exact for every input; on most data the max, its shuffles and the rescale
+ * happen once per row.
+ *
+ * Invariant: l and O are what exact arithmetic relative to m gives.
  */
-#ifndef ATTN_KERNELS_PORTABLE_STEP_H
-#define ATTN_KERNELS_PORTABLE_STEP_H
+#ifndef ATTN_KERNELS_PORTABLE_MAINLOOP_H
+#define ATTN_KERNELS_PORTABLE_MAINLOOP_H
 
 #include "portable/rows.h"
 
-/* Where a warp works. */
+/* If a lane's sum of p in a tile is below it, each p is a 16-bit number without overflow: 65504 is
+ * the largest of fp16. Taking p again costs time, so it is as large as can be. bf16 could take
+ * more, but has 8 significant bits: a key that outweighs all others must have p = 1, not a rounded
+ * p. */
+#ifdef ATTN_DTYPE_fp16
+#define RESCALE_THRESHOLD 65504.0f
+#else
+#define RESCALE_THRESHOLD 16384.0f
+#endif
+
+/* The share of a warp. */
 struct place {
     int lane;
-    int row; /* the warp's first, in the tile */
-    int key; /* its first, in a tile of keys */
+    int row; /* its first, in the Q tile */
+    int key; /* its first, in a KV tile */
 };
 
 /* ---- Q --------------------------------------------------------------------------------------- */
@@ -30,8 +47,8 @@ INLINE void copy_q(const struct attn_args &a, const struct work &w, unsigned sha
         const int row = w.first_row + i / CHUNKS, chunk = i % CHUNKS;
         const bool there = row < w.rows && chunk * CHUNK < a.head_dim;
         const element *from = q + (there ? row_offset(a, row, a.q_row, a.q_head) : 0);
-        copy_async(shared_q + chunk_at(ATTN_BM, i / CHUNKS, chunk),
-                   there ? from + chunk * CHUNK : from, there);
+        cp_async(shared_q + chunk_at(ATTN_BM, i / CHUNKS, chunk),
+                 there ? from + chunk * CHUNK : from, there);
     }
 }
 
@@ -39,18 +56,18 @@ INLINE void load_q(unsigned q[ROW_TILES][4], unsigned shared_q, const struct pla
     const struct lane_address lane = lane_address_of(at.lane % 16, at.lane / 16);
 #pragma unroll
     for (int r = 0; r < ROW_TILES; r++) {
-        load_matrices(q[r],
-                      step_address(shared_q + 0, lane, ATTN_BM, 0, step) +
-                          (unsigned)((at.row + r * M) * (2 * step < WIDE ? WIDE_ROW : NARROW_ROW)));
+        ldmatrix_x4(
+            q[r], step_address(shared_q + 0, lane, ATTN_BM, 0, step) +
+                      (unsigned)((at.row + r * MMA_M) * (2 * step < WIDE ? WIDE_ROW : NARROW_ROW)));
     }
 }
 
-/* ---- the two products ------------------------------------------------------------------------ */
+/* ---- the two GEMMs --------------------------------------------------------------------------- */
 
 /* S = Q K^T */
-INLINE void compute_scores(float s[ROW_TILES][KEY_TILES][4],
-                           const unsigned q_registers[Q_STAYS ? STEPS : 1][ROW_TILES][4],
-                           unsigned shared_q, unsigned shared_k, const struct place &at) {
+INLINE void gemm_qk(float s[ROW_TILES][KEY_TILES][4],
+                    const unsigned q_registers[Q_IN_REGISTERS ? STEPS : 1][ROW_TILES][4],
+                    unsigned shared_q, unsigned shared_k, const struct place &at) {
     const struct lane_address lane =
         lane_address_of(at.lane % 8 + at.lane / 16 * 8, at.lane / 8 % 2);
 #pragma unroll
@@ -66,12 +83,12 @@ INLINE void compute_scores(float s[ROW_TILES][KEY_TILES][4],
 #pragma unroll
     for (int step = 0; step < STEPS; step++) {
         unsigned q[ROW_TILES][4];
-        if (Q_STAYS) {
+        if (Q_IN_REGISTERS) {
 #pragma unroll
             for (int r = 0; r < ROW_TILES; r++) {
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
-                    q[r][i] = q_registers[Q_STAYS ? step : 0][r][i];
+                    q[r][i] = q_registers[Q_IN_REGISTERS ? step : 0][r][i];
                 }
             }
         } else {
@@ -81,11 +98,11 @@ INLINE void compute_scores(float s[ROW_TILES][KEY_TILES][4],
 #pragma unroll
         for (int n = 0; n < KEY_TILES; n += 2) {
             unsigned k[4];
-            load_matrices(k, step_address(shared_k, lane, TILE_KEYS, 8 * n, step) + key);
+            ldmatrix_x4(k, step_address(shared_k, lane, TILE_KEYS, 8 * n, step) + key);
 #pragma unroll
             for (int r = 0; r < ROW_TILES; r++) {
-                multiply_add(s[r][n], q[r], &k[0]);
-                multiply_add(s[r][n + 1], q[r], &k[2]);
+                mma_m16n8k16(s[r][n], q[r], &k[0]);
+                mma_m16n8k16(s[r][n + 1], q[r], &k[2]);
             }
         }
     }
@@ -96,10 +113,11 @@ INLINE unsigned bits_there(int key, int there) {
     return (key < there ? 0xffffU : 0U) | (key + 1 < there ? 0xffff0000U : 0U);
 }
 
-/* O += P V. `cut`: V of the warp's keys from `there` on may be anything, and counts as 0. */
+/* O += P V. `cut`: V of the warp's keys from `there` on may hold anything (NaN), and counts as
+ * 0. */
 template <bool cut>
-INLINE void accumulate(struct rows &rows, const unsigned p[ROW_TILES][KEY_TILES][2],
-                       unsigned shared_v, const struct place &at, int there) {
+INLINE void gemm_pv(struct rows &rows, const unsigned p[ROW_TILES][KEY_TILES][2], unsigned shared_v,
+                    const struct place &at, int there) {
     const struct lane_address lane = lane_address_of(at.lane % 16, at.lane / 16);
 #pragma unroll
     for (int k = 0; k < KEY_STEPS; k++) {
@@ -107,8 +125,7 @@ INLINE void accumulate(struct rows &rows, const unsigned p[ROW_TILES][KEY_TILES]
         for (int step = 0; step < STEPS; step++) {
             const unsigned key = (unsigned)(at.key * (2 * step < WIDE ? WIDE_ROW : NARROW_ROW));
             unsigned v[4];
-            load_matrices_transposed(v,
-                                     step_address(shared_v, lane, TILE_KEYS, 16 * k, step) + key);
+            ldmatrix_x4_trans(v, step_address(shared_v, lane, TILE_KEYS, 16 * k, step) + key);
             if (cut) {
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
@@ -119,8 +136,8 @@ INLINE void accumulate(struct rows &rows, const unsigned p[ROW_TILES][KEY_TILES]
             for (int r = 0; r < ROW_TILES; r++) {
                 const unsigned a[4] = {p[r][2 * k][0], p[r][2 * k][1], p[r][2 * k + 1][0],
                                        p[r][2 * k + 1][1]};
-                multiply_add(rows.o[r][2 * step], a, &v[0]);
-                multiply_add(rows.o[r][2 * step + 1], a, &v[2]);
+                mma_m16n8k16(rows.o[r][2 * step], a, &v[0]);
+                mma_m16n8k16(rows.o[r][2 * step + 1], a, &v[2]);
             }
         }
     }
@@ -128,7 +145,7 @@ INLINE void accumulate(struct rows &rows, const unsigned p[ROW_TILES][KEY_TILES]
 
 /* ---- scores ---------------------------------------------------------------------------------- */
 
-/* Scores of keys that a row does not see become those that weigh nothing. `hidden` is -inf once it
+/* Masks by select: scores of keys that a row does not see become `hidden`, which is -inf once it
  * has been multiplied by `scale`. */
 INLINE void mask(float s[KEY_TILES][4], const struct keys visible[2], int first_key, float hidden) {
 #pragma unroll
@@ -143,7 +160,7 @@ INLINE void mask(float s[KEY_TILES][4], const struct keys visible[2], int first_
     }
 }
 
-/* The options, the mask and the bounds with them: scores are in the exponent of 2 after it. */
+/* Options, boolean mask and bounds; scores are in base 2 afterwards. */
 INLINE void apply_options(float s[KEY_TILES][4], const struct attn_args &a, const struct work &w,
                           int row, int first_key) {
 #pragma unroll
@@ -173,23 +190,23 @@ INLINE void apply_options(float s[KEY_TILES][4], const struct attn_args &a, cons
     }
 }
 
-/* P and its sums against a reference. */
-INLINE void exponentiate(unsigned p[KEY_TILES][2], float sum[2], const float s[KEY_TILES][4],
-                         const float reference[2], float scale) {
-    sum[0] = sum[1] = 0.0f;
+/* P = exp2(S - m), and its row sums. */
+INLINE void exponentiate(unsigned p[KEY_TILES][2], float l[2], const float s[KEY_TILES][4],
+                         const float m[2], float scale) {
+    l[0] = l[1] = 0.0f;
 #pragma unroll
     for (int n = 0; n < KEY_TILES; n++) {
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            const float low = exp2_fast(fmaf(s[n][2 * half], scale, -reference[half]));
-            const float high = exp2_fast(fmaf(s[n][2 * half + 1], scale, -reference[half]));
-            sum[half] += low + high;
+            const float low = exp2_fast(fmaf(s[n][2 * half], scale, -m[half]));
+            const float high = exp2_fast(fmaf(s[n][2 * half + 1], scale, -m[half]));
+            l[half] += low + high;
             p[n][half] = pack(low, high);
         }
     }
 }
 
-/* Into the exponent of 2. */
+/* Into base 2. */
 INLINE void scale_scores(float s[KEY_TILES][4], float scale) {
 #pragma unroll
     for (int i = 0; i < KEY_TILES * 4; i++) {
@@ -197,62 +214,61 @@ INLINE void scale_scores(float s[KEY_TILES][4], float scale) {
     }
 }
 
-/* Raises the reference of both rows to their maximum so far and takes O and the sum along. */
-INLINE void raise_references(const float s[KEY_TILES][4], float reference[2], float sum[2],
-                             float o[COLUMN_TILES][4]) {
+/* m of both rows advances to their max so far; l and O are rescaled by alpha. */
+INLINE void rescale(const float s[KEY_TILES][4], float m[2], float l[2], float o[COLUMN_TILES][4]) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        float maximum = reference[half];
+        float m_new = m[half];
 #pragma unroll
         for (int n = 0; n < KEY_TILES; n++) {
-            maximum = fmaxf(maximum, fmaxf(s[n][2 * half], s[n][2 * half + 1]));
+            m_new = fmaxf(m_new, fmaxf(s[n][2 * half], s[n][2 * half + 1]));
         }
-        maximum = fmaxf(maximum, __shfl_xor_sync(~0U, maximum, 1));
-        maximum = fmaxf(maximum, __shfl_xor_sync(~0U, maximum, 2));
-        const float factor = exp2_fast(reference[half] - maximum);
-        reference[half] = maximum;
-        sum[half] *= factor;
+        m_new = fmaxf(m_new, __shfl_xor_sync(~0U, m_new, 1));
+        m_new = fmaxf(m_new, __shfl_xor_sync(~0U, m_new, 2));
+        const float alpha = exp2_fast(m[half] - m_new);
+        m[half] = m_new;
+        l[half] *= alpha;
 #pragma unroll
         for (int c = 0; c < COLUMN_TILES; c++) {
-            o[c][2 * half] *= factor;
-            o[c][2 * half + 1] *= factor;
+            o[c][2 * half] *= alpha;
+            o[c][2 * half + 1] *= alpha;
         }
     }
 }
 
-/* FULL: scores are in the exponent of 2, and `scale` is 1. Else they get there in the fused
- * multiply-add, or first where a reference rises or is far. */
+/* FULL: scores are in base 2 already, and `scale` is 1. Else the scale is part of the fused
+ * multiply-add; where m advances or is large it is applied first. */
 INLINE void softmax(unsigned p[KEY_TILES][2], float s[KEY_TILES][4], float scale, bool first,
-                    float reference[2], float sum[2], float o[COLUMN_TILES][4]) {
+                    float m[2], float l[2], float o[COLUMN_TILES][4]) {
     float added[2];
-    bool raise = first;
+    bool rescales = first;
     if (!first) {
-        exponentiate(p, added, s, reference, scale);
-        const bool fits = added[0] < SUM_LIMIT && added[1] < SUM_LIMIT;
-        const bool far = !FULL && (is_far(reference[0]) || is_far(reference[1]));
-        raise = __any_sync(~0U, far || !fits);
+        exponentiate(p, added, s, m, scale);
+        const bool fits = added[0] < RESCALE_THRESHOLD && added[1] < RESCALE_THRESHOLD;
+        const bool large = !FULL && (is_large(m[0]) || is_large(m[1]));
+        rescales = __any_sync(~0U, large || !fits);
     }
-    if (raise) {
+    if (rescales) {
         if (!FULL) {
             scale_scores(s, scale);
         }
-        raise_references(s, reference, sum, o);
-        exponentiate(p, added, s, reference, 1.0f);
+        rescale(s, m, l, o);
+        exponentiate(p, added, s, m, 1.0f);
     }
-    sum[0] += added[0];
-    sum[1] += added[1];
+    l[0] += added[0];
+    l[1] += added[1];
 }
 
-/* Sums of a row over the four lanes that share it. */
-INLINE void finish_sums(struct rows &rows) {
+/* The row sum over the four lanes that share a row. */
+INLINE void reduce_sums(struct rows &rows) {
 #pragma unroll
     for (int r = 0; r < ROW_TILES; r++) {
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            rows.sum[r][half] += __shfl_xor_sync(~0U, rows.sum[r][half], 1);
-            rows.sum[r][half] += __shfl_xor_sync(~0U, rows.sum[r][half], 2);
+            rows.l[r][half] += __shfl_xor_sync(~0U, rows.l[r][half], 1);
+            rows.l[r][half] += __shfl_xor_sync(~0U, rows.l[r][half], 2);
         }
     }
 }
 
-#endif /* ATTN_KERNELS_PORTABLE_STEP_H */
+#endif /* ATTN_KERNELS_PORTABLE_MAINLOOP_H */

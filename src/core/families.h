@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * families.h - what the variants of a GPU family have in common: kernels/families.def for C.
+ *
+ * Invariant: no other file of the library compares the name of a family with a string.
+ */
+#ifndef ATTN_CORE_FAMILIES_H
+#define ATTN_CORE_FAMILIES_H
+
+#include <stdbool.h>
+
+enum variant_family {
+    FAMILY_CPU_TILE,
+    FAMILY_CPU_ROW,
+#define FAMILY(name, ...) FAMILY_##name,
+#include "kernels/families.def"
+#undef FAMILY
+    FAMILY_COUNT
+};
+
+/* Causal problems, beside those without a mask. */
+enum causal_support { CAUSAL_OR_NOT, CAUSAL_NEVER, CAUSAL_ALWAYS };
+
+/* Which CTA computes which Q tile. */
+enum grid {
+    GRID_LINEAR,     /* one CTA for each: work_of_block of kernels/common/work.h */
+    GRID_PERSISTENT, /* at most one CTA per SM, which computes one tile after the other */
+    GRID_3D          /* one CTA for each, (head, tile, batch) */
+};
+
+/* Who issues the TMA loads; TMA_NONE: the kernel has no tensor maps (cp.async). */
+enum tma {
+    TMA_NONE,
+    TMA_CTA, /* one thread loads a KV tile for the CTA */
+    TMA_WARP /* each warp loads its own share of a KV tile */
+};
+
+/* Where CTAs that share the keys of a Q tile merge their partial results. */
+enum split_kv {
+    SPLIT_NONE,
+    SPLIT_WORKSPACE, /* the last CTA of a tile merges */
+    SPLIT_CLUSTER    /* in a cluster first; the clusters of a tile, if there are several, in the
+                        workspace */
+};
+
+/* How a kernel is launched, and what a problem must satisfy beside the fields of attn_variant. */
+struct kernel_family {
+    enum causal_support causal;
+    enum grid grid;
+    bool dynamic; /* dynamic tile scheduler: CTAs take tiles by a counter in the workspace */
+    enum tma tma;
+    enum split_kv split_kv;
+    bool pdl;            /* programmatic dependent launch: starts before the kernel before it ends,
+                            and waits for that itself */
+    bool head_dim_v;     /* may differ from head_dim */
+    bool packs_gqa;      /* the query heads of a KV head may share a Q tile */
+    bool positive_scale; /* required: the max is taken before the scale is applied */
+    int alibi_head_dim;  /* ALiBi up to this head_dim of the tile; 0: any */
+    int l2_section_mib;  /* K and V of the heads that are worked on at one time stay below it */
+};
+
+/* Of a GPU family; the CPU's entries are 0. */
+extern const struct kernel_family kernel_families[FAMILY_COUNT];
+
+#endif /* ATTN_CORE_FAMILIES_H */

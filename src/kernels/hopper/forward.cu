@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * forward.cu - forward attention for Hopper (sm_90a). Persistent, warp-specialized.
+ *
+ *   producer warp: TMA loads of Q, K, V into mbarrier-guarded rings         (producer.h)
+ *   consumer warpgroups, 64 query rows each: S = QK^T, softmax, O += PV     (consumer.h: mainloop)
+ *   epilogue: O / l through shared memory, TMA store; LSE                   (epilogue.h)
+ *
+ * forward.cu takes no mask, forward_causal.cu a causal one, forward_full.cu also windows, softcap,
+ * packed sequences and used_kv: one source, three kernels.
+ *
+ * Scheduling. Unmasked: static, one Q tile after the other. Masked: dynamic, longest tile first, by
+ * an atomic counter in the workspace. The producer publishes each tile as a descriptor next to Q,
+ * so consumers do no index arithmetic (scheduler.h).
+ * Softmax. A stale max (softmax.h); a Q tile that needs an exact one is retried (scheduler.h).
+ * Policy per tile (overlap, ping-pong, stagger, ...): one row of config.h, with its measurement.
+ * Programmatic dependent launch: the CTA starts before the kernel before it has ended. Its producer
+ * waits for that; until then it prefetches its first tiles to L2 (not forward_full.cu, whose
+ * lengths are in global memory).
+ *
+ * Shared memory map, dynamic, from the first multiple of 1024 on, in bytes (C: head_dim rounded up
+ * to 64 columns):
+ *     q      Q_STAGES x BM x C x 2     epilogue: O, 16 bits (TMA_STORE)
+ *     k      STAGES x BN x C x 2
+ *     v      STAGES x BN x C x 2
+ * static: full and empty mbarriers of each stage of q, k, v, and one for a V tile whose tail is
+ * zeroed; tile descriptors, two for each stage of q, and the retry queue.
+ *
+ * Invariant: producer and consumers derive the same KV tiles from the same descriptor.
+ */
+#include "hopper/consumer.h"
+#include "hopper/producer.h"
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    ATTN_ENTRY(const __grid_constant__ struct attn_tma_args t) {
+    extern __shared__ unsigned char dynamic[];
+    __shared__ __align__(8) unsigned long long barriers[2 * Q_STAGES + 4 * ATTN_STAGES + FULL];
+    __shared__ __align__(16) struct descriptors descriptors;
+    const int group = __shfl_sync(~0U, (int)threadIdx.x / WG_THREADS, 0);
+    pdl_launch_dependents();
+    struct stages at;
+    at.q = (shared_address(dynamic) + SWIZZLE_ATOM - 1) & ~(unsigned)(SWIZZLE_ATOM - 1);
+    at.k = at.q + Q_STAGES * Q_BYTES;
+    at.v = at.k + ATTN_STAGES * KV_BYTES;
+    struct barriers b;
+    b.q_full = shared_address(barriers);
+    b.q_empty = b.q_full + Q_STAGES * MBARRIER_BYTES;
+    b.k_full = b.q_empty + Q_STAGES * MBARRIER_BYTES;
+    b.k_empty = b.k_full + ATTN_STAGES * MBARRIER_BYTES;
+    b.v_full = b.k_empty + ATTN_STAGES * MBARRIER_BYTES;
+    b.v_empty = b.v_full + ATTN_STAGES * MBARRIER_BYTES;
+    b.v_landed = b.v_empty + ATTN_STAGES * MBARRIER_BYTES;
+    if (threadIdx.x == 0) {
+        if (FULL) {
+            mbarrier_init(b.v_landed, 1);
+        }
+        for (unsigned i = 0; i < Q_STAGES; i++) {
+            mbarrier_init(b.q_full + i * MBARRIER_BYTES, 1);
+            mbarrier_init(b.q_empty + i * MBARRIER_BYTES, 4 * CONSUMERS);
+        }
+        for (int i = 0; i < 2 * Q_STAGES; i++) {
+            descriptors.descriptor[i].retry = 0;
+        }
+        descriptors.retry = -1;
+        descriptors.retries_served = 0;
+        descriptors.retries_requested = 0;
+        for (unsigned i = 0; i < ATTN_STAGES; i++) {
+            mbarrier_init(b.k_full + i * MBARRIER_BYTES, 1);
+            mbarrier_init(b.k_empty + i * MBARRIER_BYTES, CONSUMERS);
+            mbarrier_init(b.v_full + i * MBARRIER_BYTES, 1);
+            mbarrier_init(b.v_empty + i * MBARRIER_BYTES, CONSUMERS);
+        }
+        mbarrier_init_fence();
+    }
+    __syncthreads();
+    if (group == CONSUMERS) {
+        setmaxnreg_dec<PRODUCER_REGISTERS>();
+        if (threadIdx.x < CONSUMERS * WG_THREADS + PRODUCER_THREADS) {
+            producer_loop(t, at, b, &descriptors);
+        }
+    } else {
+        setmaxnreg_inc<CONSUMER_REGISTERS>();
+        struct consumer c = {b,
+                             at,
+                             &descriptors,
+                             group,
+                             (int)threadIdx.x % WG_THREADS / LANES,
+                             (int)threadIdx.x % LANES,
+                             threadIdx.x % WG_THREADS == 0,
+                             {0, 0},
+                             {0, 0},
+                             {0, 0},
+                             -1};
+        consumer_loop(t, c);
+    }
+}
