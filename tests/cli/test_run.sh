@@ -1,9 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# test_run.sh - proves that attest run cannot be made to say PASS: faults are planted into the library,
+# test_run.sh - proves that attest run does not say PASS by accident: faults are planted into the library,
 # the children, the disk, the tools and the pack, one at a time, and each must cost the verdict; that
-# what was collected is never lost; and that a run goes on where it stopped.
+# what was collected is never lost; and that a run is resumed where it stopped.
 #
 # usage: test_run.sh SOURCE_DIR BUILD_DIR
 . "$(dirname "$0")/cli.sh"
@@ -60,15 +60,15 @@ refuses "resume of something else" "expected no --quick" run --resume --out x --
 refuses "resume of nothing" "x: No such file" run --resume --out x
 refuses "a price below 0" "--gpu-hour-price: -1" run --gpu-hour-price -1 --out x
 refuses "no time" "--timeout: 0, expected more" run --timeout 0 --out x
-refuses "somebody else's job" "own child processes" run --job slots --out x
-refuses "somebody else's probe" "own child processes" run --job probe --device cpu
+refuses "a job of a child" "own child processes" run --job slots --out x
+refuses "a probe of a child" "own child processes" run --job probe --device cpu
 holds "nothing was written" [ ! -e x ]
 echo text >file
 refuses "out is a file" "file" run --out file $one
 refuses "out is below a file" "file" run --out file/pack $one
 mkdir full
 echo text >full/notes
-refuses "out is somebody's folder" "not empty" run --out full $one
+refuses "out is not empty" "not empty" run --out full $one
 
 # ---- as it should be -------------------------------------------------------------------------
 
@@ -325,8 +325,6 @@ unfit "a stage that is none" "--stage: 'party'" '/"stages"/,/]/s,"parity","party
 unfit "a device that is none" "--device: 'cpux'" '/"request"/,/}/s,"cpu","cpux",'
 unfit "a mode that is none" "mode: expected quick or full" 's,"mode": "quick","mode": "lax",'
 unfit "a seed that is none" "seed (16 digits)" 's,"seed": ".*","seed": "7",'
-unfit "a pattern that is no text" "request: expected what was asked for" 's,"variant": "^.*","variant": 1,'
-unfit "a price below 0" "gpu_hour_price: -3" 's,"gpu_hour_price": 3,"gpu_hour_price": -3,'
 
 # rehash PACK: its one unit gets the name of its content, and there is no evidence.json.
 rehash() {
@@ -355,24 +353,6 @@ for verb in "verify" "run --resume --out"; do
     tr -d '\n' <stdout | LC_ALL=C tr -d '\040-\176' >left
     holds "$verb: text that spoofs: plain" [ ! -s left ]
 done
-
-# A pack holds its files itself.
-rm -rf pack elsewhere && cp -r good pack
-mv pack/units elsewhere
-ln -s "$work/elsewhere" pack/units
-run verify pack
-holds "units/ is a link" [ "$code" -eq 1 ]
-holds "units/ is a link: why" grep -q "pack/units: a symbolic link" stderr
-refuses "units/ is a link: no going on" "a symbolic link" run --resume --out pack
-rm pack/units && mkdir pack/units
-ln -s "$work/elsewhere/$(ls elsewhere)" pack/units/
-run verify pack
-holds "a unit is a link" [ "$code" -eq 1 ]
-holds "a unit is a link: why" grep -q ".json: a symbolic link" stderr
-rm -rf pack && cp -r good pack
-mv pack/plan.json elsewhere/plan.json
-ln -s "$work/elsewhere/plan.json" pack/plan.json
-refuses "the plan is a link" "plan.json: a symbolic link" verify pack
 
 # Another build of attest: the units are stale, and are done again.
 rm -rf pack && cp -r good pack
@@ -441,7 +421,7 @@ inspect="--stage inspect --variant $kernel"
 FAKE_REGISTERS=1
 export FAKE_REGISTERS
 if command -v strings >/dev/null; then
-    ends "cuobjdump disagrees" 4 "cuobjdump says 1" $inspect
+    ends "cuobjdump disagrees" 4 "cuobjdump said 1" $inspect
 fi
 FAKE_FAILS=1
 export FAKE_FAILS

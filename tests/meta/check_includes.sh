@@ -26,7 +26,7 @@ set -u
 
 libc='assert ctype dirent dlfcn elf errno fcntl fenv float getopt inttypes limits link locale malloc
 math poll pthread regex sched semaphore setjmp signal spawn stdalign stdarg stdatomic stdbool stddef
-stdint stdio stdlib stdnoreturn string strings sys/auxv sys/ioctl sys/mman sys/prctl sys/resource
+stdint stdio stdlib stdnoreturn string strings sys/auxv sys/file sys/ioctl sys/mman sys/prctl sys/resource
 sys/stat sys/syscall sys/sysinfo sys/time sys/types sys/uio sys/utsname sys/wait tgmath threads
 time unistd'
 vector='arm_bf16 arm_fp16 arm_neon arm_sve asm/hwcap cpuid immintrin'

@@ -16,9 +16,7 @@
 #include "tool/cases/shape.h"
 #include "tool/device/timing.h"
 #include "tool/pack/evidence.h"
-#include "tool/pack/parts.h"
 #include "tool/pack/plan.h"
-#include "tool/stages/parity/parity.h"
 #include "tool/stages/sanitize/log.h"
 
 #define IMAGE "1111111111111111111111111111111111111111111111111111111111111111"
@@ -182,7 +180,7 @@ bool fixture_ncu_log(const struct pack *pack, const struct ncu_kernel *kernel,
 static void put_seen(struct json *json, const struct json_value *timing, bool gpu) {
     attn_problem problem;
     char text[160];
-    const bool known = read_problem(json_at(timing, "problem"), &problem);
+    const bool known = problem_read(json_at(timing, "problem"), &problem);
     json_open(json, NULL, '{');
     json_text(json, "problem", known ? problem_text(&problem, text, sizeof text) : "none");
     json_text(json, "mode", json_text_of(json_at(timing, "mode")));
@@ -248,8 +246,7 @@ bool fixture_state(const struct pack *pack, const struct fixture_timed *timed, c
 /* ---- units ----------------------------------------------------------------------------------- */
 
 const char *fixture_recipe(const char *variant, const char *seed, int64_t number, char recipe[64]) {
-    uint64_t state = case_seed(variant, strtoull(seed, NULL, 16), number);
-    snprintf(recipe, 64, "seed %llu: %s", (unsigned long long)rng_next(&state),
+    snprintf(recipe, 64, "seed %llu: %s", strtoull(seed, NULL, 16) + (unsigned long long)number,
              strcmp(variant, "fwd_cpu") == 0 ? "fp32" : "fp16");
     return recipe;
 }
@@ -545,50 +542,6 @@ bool fixture_edit(const struct pack *pack, const char *stage, const char *device
         free(edit->text);
     }
     return good;
-}
-
-/* The first artifact that the text names and that has `find` in it: its name and content, for
- * free(); NULL: there is none. */
-static char *find_artifact(const struct pack *pack, const char *unit, const char *find,
-                           char name[SHA256_TEXT]) {
-    struct pack_names names;
-    attn_error why = {""};
-    char *found = NULL;
-    if (!pack_list(pack, PACK_ARTIFACTS, &names, &why)) {
-        return NULL;
-    }
-    for (size_t i = 0; found == NULL && i < names.count; i++) {
-        size_t bytes = 0;
-        char *text = strstr(unit, names.names[i]) != NULL
-                         ? pack_read(pack, PACK_ARTIFACTS, names.names[i], &bytes, &why)
-                         : NULL;
-        if (text != NULL && strstr(text, find) != NULL) {
-            snprintf(name, SHA256_TEXT, "%s", names.names[i]);
-            found = text;
-        } else {
-            free(text);
-        }
-    }
-    pack_names_free(&names);
-    return found;
-}
-
-bool fixture_edit_artifact(const struct pack *pack, const char *stage, const char *device,
-                           const char *find, const char *by, struct fixture_edit *edit,
-                           attn_error *why) {
-    char unit[SHA256_TEXT], old[SHA256_TEXT], new[SHA256_TEXT];
-    size_t bytes = 0;
-    char *text = fixture_find(pack, stage, device, unit, why)
-                     ? pack_read(pack, PACK_UNITS, unit, &bytes, why)
-                     : NULL;
-    char *artifact = text != NULL ? find_artifact(pack, text, find, old) : NULL;
-    char *edited = artifact != NULL ? replaced(artifact, find, by) : NULL;
-    const bool good = edited != NULL ? pack_add_artifact(pack, edited, strlen(edited), new, why)
-                                     : explain(why, "no artifact with %s of %s", find, stage);
-    free(edited);
-    free(artifact);
-    free(text);
-    return good && fixture_edit(pack, stage, device, old, new, edit, why);
 }
 
 bool fixture_restore(const struct pack *pack, struct fixture_edit *edit, attn_error *why) {

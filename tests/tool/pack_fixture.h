@@ -59,9 +59,9 @@ char *replaced(const char *text, const char *find, const char *by);
 bool fixture_find(const struct pack *pack, const char *stage, const char *device,
                   char name[SHA256_TEXT], attn_error *why);
 
-/* Changes that unit as somebody would who recomputes every hash: the old one goes, and the new one
- * has the name of its content. evidence.json stays as it was. fixture_restore takes it back, and
- * must follow where fixture_edit was true. */
+/* Changes that unit and its hash: the old one goes, and the new one has the name of its content.
+ * evidence.json stays as it was. fixture_restore takes it back, and must follow where fixture_edit
+ * was true. */
 struct fixture_edit {
     char *text; /* as it was */
     char name[SHA256_TEXT];
@@ -69,12 +69,6 @@ struct fixture_edit {
 bool fixture_edit(const struct pack *pack, const char *stage, const char *device, const char *find,
                   const char *by, struct fixture_edit *edit, attn_error *why);
 bool fixture_restore(const struct pack *pack, struct fixture_edit *edit, attn_error *why);
-
-/* The same with an artifact that the unit names and that has `find` in it: the unit then names the
- * changed one. */
-bool fixture_edit_artifact(const struct pack *pack, const char *stage, const char *device,
-                           const char *find, const char *by, struct fixture_edit *edit,
-                           attn_error *why);
 
 bool fixture_drop(const struct pack *pack, const char *stage, const char *device, attn_error *why);
 

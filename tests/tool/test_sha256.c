@@ -7,6 +7,7 @@
 #include "tool/base/sha256.h"
 
 #include <stdlib.h>
+#include <unistd.h>
 
 static void check(const char *text, size_t bytes, const char *expected) {
     char hash[SHA256_TEXT];
@@ -48,6 +49,17 @@ TEST(every_byte_counts) {
         CHECK_MSG(strcmp(clean, changed) != 0, "byte %zu does not count", i);
         text[i] ^= 1;
     }
+}
+
+TEST(a_file) {
+    char path[] = "/tmp/test_sha256.XXXXXX", text[SHA256_TEXT];
+    const int file = mkstemp(path);
+    CHECK_EQ(write(file, "abc", 3), 3);
+    CHECK_EQ(close(file), 0);
+    CHECK(sha256_file(path, text));
+    CHECK_STR(text, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+    CHECK_EQ(unlink(path), 0);
+    CHECK(!sha256_file(path, text));
 }
 
 TEST_MAIN()

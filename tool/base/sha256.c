@@ -4,9 +4,13 @@
  */
 #include "base/sha256.h"
 
+#include <fcntl.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 enum { BLOCK = 64, LENGTH_AT = 56, WORDS = 8, ROUNDS = 64 };
 
@@ -81,4 +85,20 @@ void sha256_text(const void *data, size_t bytes, char text[SHA256_TEXT]) {
     for (int i = 0; i < WORDS; i++) {
         snprintf(text + 8 * i, 9, "%08x", (unsigned)h[i]);
     }
+}
+
+bool sha256_file(const char *path, char text[SHA256_TEXT]) {
+    struct stat info;
+    const int file = open(path, O_RDONLY | O_CLOEXEC);
+    void *data = file >= 0 && fstat(file, &info) == 0
+                     ? mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, file, 0)
+                     : MAP_FAILED;
+    if (data != MAP_FAILED) {
+        sha256_text(data, (size_t)info.st_size, text);
+        munmap(data, (size_t)info.st_size);
+    }
+    if (file >= 0) {
+        close(file);
+    }
+    return data != MAP_FAILED;
 }

@@ -182,3 +182,57 @@ void problem_json(struct json *json, const char *key, const attn_problem *p) {
     json_text(json, "tensor_cores", TENSOR_CORES_NAMES[p->tensor_cores]);
     json_close(json);
 }
+
+/* The place of a name in a list that ends with NULL; -1: it is not in it. */
+static int place_of(const char *const *names, const struct json_value *value) {
+    const char *given = json_text_of(value);
+    for (int i = 0; given != NULL && names[i] != NULL; i++) {
+        if (strcmp(names[i], given) == 0) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+static bool is_true(const struct json_value *value) {
+    return value != NULL && value->kind == JSON_BOOL && value->as.truth;
+}
+
+bool problem_read(const struct json_value *from, attn_problem *p) {
+    attn_problem_init(p);
+    const struct {
+        const char *name;
+        int64_t *value, least;
+    } sizes[] = {
+        {"batch", &p->batch, 0},
+        {"heads", &p->heads_q, 0},
+        {"heads_kv", &p->heads_kv, 0},
+        {"seq_q", &p->seq_q, 0},
+        {"seq_kv", &p->seq_kv, 0},
+        {"dim", &p->head_dim, 0},
+        {"dim_v", &p->head_dim_v, 0},
+        {"window_left", &p->window_left, -1},
+        {"window_right", &p->window_right, -1},
+    };
+    bool good = true;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        *sizes[i].value = json_int_of(json_at(from, sizes[i].name), sizes[i].least);
+        good = good && *sizes[i].value >= sizes[i].least;
+    }
+    const int dtype = place_of(DTYPE_NAMES, json_at(from, "dtype"));
+    const int causal = place_of(CAUSAL_NAMES, json_at(from, "causal"));
+    const int layout = place_of(LAYOUT_NAMES, json_at(from, "layout"));
+    const int cores = place_of(TENSOR_CORES_NAMES, json_at(from, "tensor_cores"));
+    p->dtype = (attn_dtype)dtype;
+    p->causal = (attn_causal)causal;
+    p->layout = (attn_layout)layout;
+    p->tensor_cores = (attn_tensor_cores)cores;
+    p->scale = (float)json_number_of(json_at(from, "scale")); /* NaN: the default */
+    p->softcap = (float)json_number_of(json_at(from, "softcap"));
+    p->alibi = is_true(json_at(from, "alibi"));
+    p->bias = is_true(json_at(from, "bias"));
+    p->mask = is_true(json_at(from, "mask"));
+    p->sink = is_true(json_at(from, "sink"));
+    return good && dtype >= 0 && causal >= 0 && layout >= 0 && cores >= 0 &&
+           attn_problem_resolve(p, p, NULL) == ATTN_OK;
+}

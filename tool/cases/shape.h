@@ -8,6 +8,7 @@
 #include "attn.h"
 #include "base/args.h"
 #include "base/json.h"
+#include "base/json_read.h"
 
 /* Names in the order of the library's enums. */
 extern const char *const DTYPE_NAMES[];        /* fp32 fp16 bf16 */
@@ -56,5 +57,8 @@ void extras_apply(const struct extras *extras, attn_problem *problem);
 const char *problem_text(const attn_problem *problem, char *buffer, size_t size);
 
 void problem_json(struct json *json, const char *key, const attn_problem *problem);
+
+/* What problem_json wrote, with every default replaced. False: it is no problem. */
+bool problem_read(const struct json_value *from, attn_problem *problem);
 
 #endif /* ATTEST_CASES_SHAPE_H */

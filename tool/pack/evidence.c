@@ -12,13 +12,12 @@
 
 #include "base/message.h"
 #include "pack/plan.h"
-#include "pack/row.h"
 
 struct unit {
     const char *name; /* in names */
     struct json_value *value;
-    const struct json_value *row, *subject; /* of the plan; NULL: not asked for */
-    bool fresh;                             /* of the plan's build, image, seed and version */
+    const struct json_value *subject; /* of the plan; NULL: not asked for */
+    bool fresh;                       /* of the plan's build, image, seed and version */
 };
 
 struct work {
@@ -26,44 +25,14 @@ struct work {
     struct evidence *evidence;
     struct pack_names names, artifacts;
     struct unit *units;
-    const struct json_value **together; /* room for all of them */
 };
 
-/* CPUs have no image: null is the same as null. */
+/* CPUs have none: null is the same as null. */
 static bool same_image(const struct json_value *a, const struct json_value *b) {
-    const bool both_null = a != NULL && b != NULL && a->kind == JSON_NULL && b->kind == JSON_NULL;
-    return both_null || json_same_text(a, b);
-}
-
-static const struct json_value *plan_rows(const struct pack *pack) {
-    return json_at(pack->plan, "rows");
+    return (json_text_of(a) == NULL && json_text_of(b) == NULL) || json_same_text(a, b);
 }
 
 /* ---- units ----------------------------------------------------------------------------------- */
-
-static const struct json_value *find_row(const struct pack *pack, const struct json_value *unit) {
-    const struct json_value *rows = plan_rows(pack);
-    for (size_t i = 0; i < json_count_of(rows); i++) {
-        const struct json_value *row = &rows->as.list.items[i];
-        if (json_same_text(json_at(row, "stage"), json_at(unit, "stage")) &&
-            json_same_text(json_at(row, "device"), json_at(unit, "device"))) {
-            return row;
-        }
-    }
-    return NULL;
-}
-
-static const struct json_value *find_subject(const struct json_value *row,
-                                             const struct json_value *unit) {
-    const struct json_value *subjects = json_at(row, "subjects");
-    for (size_t i = 0; i < json_count_of(subjects); i++) {
-        if (json_same_text(json_at(&subjects->as.list.items[i], "variant"),
-                           json_at(unit, "variant"))) {
-            return &subjects->as.list.items[i];
-        }
-    }
-    return NULL;
-}
 
 static bool read_unit(struct work *work, size_t index, attn_error *why) {
     struct unit *unit = &work->units[index];
@@ -78,8 +47,11 @@ static bool read_unit(struct work *work, size_t index, attn_error *why) {
         return explain(why, "units/%s.json: schema %.60s, expected " PACK_UNIT_SCHEMA, unit->name,
                        schema != NULL ? schema : "is absent");
     }
-    unit->row = find_row(work->pack, unit->value);
-    unit->subject = find_subject(unit->row, unit->value);
+    const struct json_value *row = plan_row(plan, json_text_of(json_at(unit->value, "stage")),
+                                            json_text_of(json_at(unit->value, "device")));
+    const bool absent = json_text_of(json_at(row, "absent")) != NULL;
+    unit->subject = json_find(absent ? NULL : json_at(row, "subjects"), "variant",
+                              json_at(unit->value, "variant"));
     unit->fresh = json_same_text(json_at(unit->value, "tool"), json_at(plan, "tool")) &&
                   json_same_text(json_at(unit->value, "library"), json_at(plan, "library")) &&
                   json_same_text(json_at(unit->value, "seed"), json_at(plan, "seed")) &&
@@ -89,32 +61,24 @@ static bool read_unit(struct work *work, size_t index, attn_error *why) {
     return true;
 }
 
-static bool read_units(struct work *work, attn_error *why) {
+/* Artifacts have their hash, also those that no unit names: a run may be killed between the two. */
+static bool read_all(struct work *work, attn_error *why) {
     work->units = calloc(work->names.count + 1, sizeof *work->units);
-    work->together = calloc(work->names.count + 1, sizeof(void *));
-    if (work->units == NULL || work->together == NULL) {
+    if (work->units == NULL) {
         return explain(why, "out of memory");
     }
-    for (size_t i = 0; i < work->names.count; i++) {
-        if (!read_unit(work, i, why)) {
-            return false;
-        }
+    bool good = true;
+    for (size_t i = 0; good && i < work->names.count; i++) {
+        good = read_unit(work, i, why);
     }
-    work->evidence->unit_count = work->names.count;
-    return true;
-}
-
-/* Each has its hash, whether a unit names it or not: a run may be killed between the two. */
-static bool read_artifacts(struct work *work, attn_error *why) {
-    for (size_t i = 0; i < work->artifacts.count; i++) {
+    for (size_t i = 0; good && i < work->artifacts.count; i++) {
         size_t bytes = 0;
         char *data = pack_read(work->pack, PACK_ARTIFACTS, work->artifacts.names[i], &bytes, why);
-        if (data == NULL) {
-            return false;
-        }
+        good = data != NULL;
         free(data);
     }
-    return true;
+    work->evidence->unit_count = work->names.count;
+    return good;
 }
 
 /* ---- slots and rows, judged and written ------------------------------------------------------ */
@@ -150,22 +114,18 @@ static void judgement_json(struct json *json, const struct judgement *judgement)
     json_text(json, "reason", judgement->gate == GATE_PASS ? NULL : judgement->reason);
 }
 
-/* Children that shared the device: each second of theirs was one of all of them. */
-static double lanes_of(const struct unit *unit) {
-    const int64_t lanes = unit != NULL ? json_int_of(json_at(unit->value, "lanes"), 1) : 1;
-    return lanes > 1 ? (double)lanes : 1.0;
-}
-
 static void add_slot(const struct work *work, const struct json_value *row,
                      const struct json_value *subject, struct evidence_row *out,
-                     struct json *json) {
+                     struct case_counts *counts, struct json *json) {
     struct judgement judgement = {.gate = GATE_PASS};
     const char *variant = json_text_of(json_at(subject, "variant"));
     const struct unit *unit = unit_of(work, subject, &judgement);
     if (unit != NULL) {
         judgement = judge_unit(work->pack, row, unit->value);
+        count_cases(unit->value, counts);
     }
     const double seconds = unit != NULL ? json_number_of(json_at(unit->value, "seconds")) : 0.0;
+    const int64_t lanes = unit != NULL ? json_int_of(json_at(unit->value, "lanes"), 1) : 1;
     json_open(json, NULL, '{');
     json_text(json, "variant", variant);
     json_text(json, "image", json_text_of(json_at(subject, "image")));
@@ -176,27 +136,24 @@ static void add_slot(const struct work *work, const struct json_value *row,
         timings_json(json, unit->value);
     }
     json_close(json);
+    work->evidence->slots[work->evidence->slot_count++] = (struct evidence_slot){
+        .row = (size_t)(out - work->evidence->rows),
+        .variant = variant,
+        .gate = judgement.gate,
+        .observed = unit != NULL,
+    };
     out->subjects++;
     out->passed += judgement.gate == GATE_PASS;
-    out->seconds += seconds >= 0 ? seconds / lanes_of(unit) : 0.0;
-    judge(&out->judgement, judgement.gate, "%.80s: %.160s", variant, judgement.reason);
-}
-
-/* The units that count, of a row or (NULL) of all, into `together`; how many. */
-static size_t gather(const struct work *work, const struct json_value *row) {
-    size_t count = 0;
-    for (size_t i = 0; i < work->names.count; i++) {
-        const struct unit *unit = &work->units[i];
-        if (unit->fresh && unit->subject != NULL && (row == NULL || unit->row == row)) {
-            work->together[count++] = unit->value;
-        }
+    if (seconds >= 0) { /* each second of children that shared the device was one of all of them */
+        out->seconds += lanes > 1 ? seconds / (double)lanes : seconds;
     }
-    return count;
+    judge(&out->judgement, judgement.gate, "%.80s: %.160s", variant, judgement.reason);
 }
 
 static void add_row(const struct work *work, const struct json_value *row, struct evidence_row *out,
                     struct json *json) {
     const struct json_value *subjects = json_at(row, "subjects");
+    struct case_counts counts = {0};
     *out = (struct evidence_row){
         .stage = stage_of(json_text_of(json_at(row, "stage"))),
         .device = json_text_of(json_at(row, "device")),
@@ -206,7 +163,7 @@ static void add_row(const struct work *work, const struct json_value *row, struc
     json_open(json, NULL, '{');
     json_open(json, "subjects", '[');
     for (size_t i = 0; out->absent == NULL && i < json_count_of(subjects); i++) {
-        add_slot(work, row, &subjects->as.list.items[i], out, json);
+        add_slot(work, row, &subjects->as.list.items[i], out, &counts, json);
     }
     json_close(json);
     if (out->absent != NULL) {
@@ -214,12 +171,7 @@ static void add_row(const struct work *work, const struct json_value *row, struc
     } else if (out->subjects == 0) {
         judge(&out->judgement, GATE_NOT_RUN, "no variant was asked for");
     }
-    for (size_t i = 0; out->absent != NULL && i < work->names.count; i++) {
-        if (work->units[i].row == row && work->units[i].fresh) {
-            judge(&out->judgement, GATE_INVALID, "absent, and yet there is a unit of it");
-        }
-    }
-    judge_row(work->pack, work->together, gather(work, row), &out->judgement);
+    judge_counts(&counts, &out->judgement);
     json_text(json, "stage", STAGE_NAMES[out->stage]);
     json_text(json, "device", out->device);
     json_real(json, "seconds", out->seconds);
@@ -227,21 +179,13 @@ static void add_row(const struct work *work, const struct json_value *row, struc
     json_close(json);
 }
 
-/* A unit of this very run that the plan does not ask for: then the plan was cut. */
-static void judge_orphans(const struct work *work, struct judgement *judgement) {
-    for (size_t i = 0; i < work->names.count; i++) {
-        if (work->units[i].fresh && work->units[i].subject == NULL) {
-            judge(judgement, GATE_INVALID, "unit %.12s is of nothing that the plan asks for",
-                  work->units[i].name);
-        }
-    }
-}
-
 /* Absent rows of a quick run are listed as partial, but for those that were asked for by name. */
 static bool excused(const struct work *work, size_t index) {
     const struct evidence_row *row = &work->evidence->rows[index];
     return row->absent != NULL && row->judgement.gate == GATE_NOT_RUN &&
-           !plan_is_full(work->pack->plan) && !plan_asks_for(work->pack->plan, index);
+           !plan_is_full(work->pack->plan) &&
+           !plan_asks_for(work->pack->plan,
+                          &json_at(work->pack->plan, "rows")->as.list.items[index]);
 }
 
 /* A quick run asked only for what the machine has: what it has not makes it partial, no worse. */
@@ -269,8 +213,12 @@ static void judge_whole(const struct work *work, struct json *json) {
     if (counted == 0) {
         judge(whole, GATE_NOT_RUN, "nothing ran");
     }
-    judge_orphans(work, whole);
-    judge_repeated_samples(work->together, gather(work, NULL), whole);
+    for (size_t i = 0; i < work->names.count; i++) { /* of this run, and not of its plan */
+        if (work->units[i].fresh && work->units[i].subject == NULL) {
+            judge(whole, GATE_INVALID, "unit %.12s is of nothing that the plan asks for",
+                  work->units[i].name);
+        }
+    }
 }
 
 /* ---- the texts ------------------------------------------------------------------------------- */
@@ -283,21 +231,8 @@ static void names_json(struct json *json, const char *key, const struct pack_nam
     json_close(json);
 }
 
-static void cost_json(struct json *json, const struct work *work) {
-    struct evidence *evidence = work->evidence;
-    evidence->gpu_seconds = 0.0;
-    for (size_t i = 0; i < evidence->row_count; i++) {
-        const struct evidence_row *row = &evidence->rows[i];
-        evidence->gpu_seconds += names_gpu(row->device) ? row->seconds : 0.0;
-    }
-    evidence->gpu_price = evidence->gpu_seconds / 3600.0 *
-                          json_number_of(json_at(work->pack->plan, "gpu_hour_price"));
-    json_real(json, "gpu_seconds", evidence->gpu_seconds);
-    json_real(json, "gpu_price", evidence->gpu_price);
-}
-
 static void write_evidence(struct json *json, struct work *work) {
-    const struct json_value *plan = work->pack->plan, *rows = plan_rows(work->pack);
+    const struct json_value *plan = work->pack->plan, *rows = json_at(work->pack->plan, "rows");
     struct evidence *evidence = work->evidence;
     static const char *const COPIED[] = {"tool", "library", "mode", "seed", "commit"};
     json_open(json, NULL, '{');
@@ -309,13 +244,17 @@ static void write_evidence(struct json *json, struct work *work) {
     }
     json_open(json, "rows", '[');
     for (; evidence->row_count < json_count_of(rows); evidence->row_count++) {
-        add_row(work, &rows->as.list.items[evidence->row_count],
-                &evidence->rows[evidence->row_count], json);
+        struct evidence_row *row = &evidence->rows[evidence->row_count];
+        add_row(work, &rows->as.list.items[evidence->row_count], row, json);
+        evidence->gpu_seconds += names_gpu(row->device) ? row->seconds : 0.0;
     }
+    evidence->gpu_price =
+        evidence->gpu_seconds / 3600.0 * json_number_of(json_at(plan, "gpu_hour_price"));
     json_close(json);
     judge_whole(work, json);
     judgement_json(json, &evidence->judgement);
-    cost_json(json, work);
+    json_real(json, "gpu_seconds", evidence->gpu_seconds);
+    json_real(json, "gpu_price", evidence->gpu_price);
     json_open(json, "stale", '[');
     for (size_t i = 0; i < work->names.count; i++) {
         if (!work->units[i].fresh) {
@@ -337,14 +276,13 @@ static void resource_json(struct json *json, const char *name, const char *hash)
     json_close(json);
 }
 
+/* The rows whose verdicts are from one gate to another. */
 static void tests_json(struct json *json, const char *key, const struct evidence *evidence,
-                       bool passed, bool failed) {
+                       enum gate from, enum gate to) {
     json_open(json, key, '[');
     for (size_t i = 0; i < evidence->row_count; i++) {
         const struct evidence_row *row = &evidence->rows[i];
-        const enum gate gate = row->judgement.gate;
-        if ((gate == GATE_PASS) == passed &&
-            (gate == GATE_FAIL || gate == GATE_INVALID) == failed) {
+        if (row->judgement.gate >= from && row->judgement.gate <= to) {
             char text[160];
             snprintf(text, sizeof text, "%s on %.120s", STAGE_NAMES[row->stage], row->device);
             json_text(json, NULL, text);
@@ -373,9 +311,9 @@ static void write_statement(struct json *json, struct work *work) {
     resource_json(json, "plan.json", work->pack->plan_hash);
     resource_json(json, "root", evidence->root);
     json_close(json);
-    tests_json(json, "passedTests", evidence, true, false);
-    tests_json(json, "warnedTests", evidence, false, false);
-    tests_json(json, "failedTests", evidence, false, true);
+    tests_json(json, "passedTests", evidence, GATE_PASS, GATE_PASS);
+    tests_json(json, "warnedTests", evidence, GATE_NOT_RUN, GATE_STALE);
+    tests_json(json, "failedTests", evidence, GATE_FAIL, GATE_INVALID);
     json_close(json);
     json_close(json);
 }
@@ -386,14 +324,11 @@ static char *text_of(void (*write)(struct json *, struct work *), struct work *w
     char *draft = NULL, *text = NULL;
     size_t size = 0;
     FILE *out = open_memstream(&draft, &size);
-    if (out == NULL) {
-        explain(why, "out of memory");
-        return NULL;
-    }
     struct json json = json_begin(out);
-    write(&json, work);
-    const bool lost = ferror(out) != 0;
-    if (fclose(out) != 0 || lost) {
+    if (out != NULL) {
+        write(&json, work);
+    }
+    if (out == NULL || fclose(out) != 0) {
         explain(why, "out of memory");
     } else {
         struct json_value *document = json_read(draft, size, why);
@@ -427,11 +362,17 @@ bool evidence_make(const struct pack *pack, struct evidence *evidence, attn_erro
     *evidence = (struct evidence){.judgement.gate = GATE_NOT_RUN};
     struct work work = {.pack = pack, .evidence = evidence};
     bool good = plan_check(pack->plan, why) && pack_list(pack, PACK_UNITS, &work.names, why) &&
-                pack_list(pack, PACK_ARTIFACTS, &work.artifacts, why) && read_units(&work, why) &&
-                read_artifacts(&work, why) && hash_root(&work, evidence->root, why);
+                pack_list(pack, PACK_ARTIFACTS, &work.artifacts, why) && read_all(&work, why) &&
+                hash_root(&work, evidence->root, why);
     if (good) {
-        evidence->rows = calloc(json_count_of(plan_rows(pack)), sizeof *evidence->rows);
-        good = evidence->rows != NULL || explain(why, "out of memory");
+        const struct json_value *rows = json_at(pack->plan, "rows");
+        size_t slots = 0;
+        for (size_t i = 0; i < json_count_of(rows); i++) {
+            slots += json_count_of(json_at(&rows->as.list.items[i], "subjects"));
+        }
+        evidence->rows = calloc(json_count_of(rows), sizeof *evidence->rows);
+        evidence->slots = calloc(slots + 1, sizeof *evidence->slots);
+        good = (evidence->rows != NULL && evidence->slots != NULL) || explain(why, "out of memory");
     }
     if (good) {
         evidence->text = text_of(write_evidence, &work, &evidence->text_bytes, why);
@@ -444,7 +385,6 @@ bool evidence_make(const struct pack *pack, struct evidence *evidence, attn_erro
         json_free(work.units[i].value);
     }
     free(work.units);
-    free(work.together);
     pack_names_free(&work.names);
     pack_names_free(&work.artifacts);
     return good;
@@ -452,6 +392,7 @@ bool evidence_make(const struct pack *pack, struct evidence *evidence, attn_erro
 
 void evidence_free(struct evidence *evidence) {
     free(evidence->rows);
+    free(evidence->slots);
     free(evidence->text);
     free(evidence->statement);
     *evidence = (struct evidence){.judgement.gate = GATE_NOT_RUN};

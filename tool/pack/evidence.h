@@ -5,8 +5,8 @@
  *
  *     evidence_make -> look at it, compare or publish its texts -> evidence_free
  *
- * Invariant: a function of plan.json, units/ and artifacts/ alone. No clock, no device, no
- * environment: whoever has the pack gets the same bytes.
+ * Invariant: a function of plan.json, units/ and artifacts/ alone. No clock, no device and no
+ * environment enters: the same pack gives the same bytes everywhere.
  */
 #ifndef ATTEST_PACK_EVIDENCE_H
 #define ATTEST_PACK_EVIDENCE_H
@@ -24,11 +24,21 @@ struct evidence_row {
     size_t subjects, passed;
 };
 
+/* A variant of a row. */
+struct evidence_slot {
+    size_t row;
+    const char *variant; /* in the pack's plan */
+    enum gate gate;
+    bool observed; /* there is a unit that counts */
+};
+
 struct evidence {
     struct judgement judgement; /* of the whole */
     bool partial;               /* PASS of less than all six stages */
     struct evidence_row *rows;
     size_t row_count;
+    struct evidence_slot *slots; /* in the order of the rows; none of rows that are absent */
+    size_t slot_count;
     size_t unit_count, stale_count;
     double gpu_seconds, gpu_price; /* of the rows on GPUs; the price is NaN where it is not told */
     char root[SHA256_TEXT];        /* of the names of everything that was observed */
@@ -47,5 +57,20 @@ void evidence_free(struct evidence *evidence);
 
 /* Writes both texts into the pack. */
 bool evidence_publish(const struct pack *pack, const struct evidence *evidence, attn_error *why);
+
+/* SHA-256 of the library, version and SHA-256 of this program: what the units are bound to
+ * (current.c). */
+bool current_identity(char library[SHA256_TEXT], char tool[64], attn_error *why);
+
+/* STALE unless variants with their devices and cubins, and images, are those of this library, and
+ * the library itself where there are rows of a CPU. The plan has the form of one. False and the
+ * reason: the library could not be read. */
+bool judge_current(const struct pack *pack, struct judgement *judgement, attn_error *why);
+
+/* On one screen, for `attest run` and `attest verify` (verify.c). Only PASS is called PASS; what
+ * it leaves out is in the same line. Text of a pack cannot move the cursor or begin a line. ended:
+ * there is an evidence.json. */
+void evidence_print(const struct evidence *evidence, const char *path, bool ended);
+void evidence_print_json(const struct evidence *evidence, const char *path, bool ended);
 
 #endif /* ATTEST_PACK_EVIDENCE_H */

@@ -2,16 +2,19 @@
  *
  * judge.h - the verdict of one unit, from what it observed.
  *
- * A unit holds no verdict and no statistic: those follow from it, by the rules in here, so that
- * nobody can write down others. A unit that lacks what its stage must have, or holds what cannot
- * be, is INVALID.
+ * A unit holds no verdict and no statistic: both follow from it by the rules in here. A unit that
+ * lacks what its stage must have is INVALID.
+ *
+ *     judge.c     the table of the stages: controls, values
+ *     cases.c     cases and launches of emulate and parity
+ *     logs.c      what ptxas, cuobjdump, ncu and compute-sanitizer printed
+ *     timing.c    samples of bench, and the statistics that follow from them
  *
  * Invariant: every rule is written as "good only if", so that what is absent or NaN is not good.
  */
 #ifndef ATTEST_PACK_JUDGE_H
 #define ATTEST_PACK_JUDGE_H
 
-#include "base/json.h"
 #include "base/json_read.h"
 #include "pack/pack.h"
 #include "pack/verdict.h"
@@ -25,31 +28,43 @@ enum stage stage_of(const char *name);
 /* Whether a row's or unit's device is a GPU: cuda:N. */
 bool names_gpu(const char *device);
 
-enum { LEAST_LAUNCHES = 1000 }; /* of parity, in each way of launching */
-
-/* Children that share a device, at most: all cores on the virtual GPU, some on a GPU; where
- * something is timed or counted there is one. */
-enum { MOST_LANES = 32, MOST_LANES_GPU = 8 };
-
-struct judgement {
-    enum gate gate;
-    char reason[256]; /* "" after PASS; else why, of the first of its strength */
-};
-
-/* Makes the judgement at least as strong as `gate`. */
-void judge(struct judgement *judgement, enum gate gate, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
+enum { LEAST_LAUNCHES = 1000 }; /* of parity, in each launch mode */
 
 /* row: the one of the plan that asked for it. */
 struct judgement judge_unit(const struct pack *pack, const struct json_value *row,
                             const struct json_value *unit);
 
-/* ---- timings (timing.c) ------------------------------------------------------------- */
+/* Cases of a unit, of a row by addition. */
+struct case_counts {
+    size_t cases;
+    size_t borderline; /* not accepted without resamples */
+    size_t controlled; /* on which wrong results ("impostors") were tried */
+};
+void count_cases(const struct json_value *unit, struct case_counts *counts);
 
+/* Borderline cases are few, and negative controls were tried. */
+void judge_counts(const struct case_counts *counts, struct judgement *judgement);
+
+/* The statistics of each timing as a list; of a unit that is PASS. */
+void timings_json(struct json *json, const struct json_value *unit);
+
+/* ---- parts of judge_unit --------------------------------------------------------------------- */
+
+/* Bytes of an artifact, for free(). NULL: judged. */
+char *judge_artifact(const struct pack *pack, const struct json_value *name, size_t *bytes,
+                     struct judgement *judgement);
+
+/* Numbered from 0, as many as the plan asked for, each accepted by attn_judge. */
+void judge_cases(const struct json_value *row, const struct json_value *unit,
+                 struct judgement *judgement);
+
+void judge_image_logs(const struct pack *pack, const struct json_value *unit,
+                      struct judgement *judgement);
+void judge_ncu_log(const struct pack *pack, const struct json_value *unit,
+                   struct judgement *judgement);
+void judge_sanitizer_logs(const struct pack *pack, const struct json_value *unit,
+                          struct judgement *judgement);
 void judge_timings(const struct json_value *row, const struct json_value *unit,
                    struct judgement *judgement);
-
-/* The statistics of each as a list. Only of a unit that is PASS: no others are numbers. */
-void timings_json(struct json *json, const struct json_value *unit);
 
 #endif /* ATTEST_PACK_JUDGE_H */

@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * logs.c - what the tools printed, read anew. See parts.h.
+ * logs.c - what the tools printed, read again. See judge.h.
  *
- * Invariant: a figure that a tool printed is believed only as it stands in the print.
+ * Invariant: a figure that a tool printed counts only as it stands in the print.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/message.h"
-#include "pack/parts.h"
+#include "pack/judge.h"
 #include "pack/plan.h"
 #include "stages/inspect/cuobjdump_log.h"
 #include "stages/inspect/ptxas_log.h"
@@ -36,22 +35,12 @@ static void judge_figures(const struct json_value *unit, const struct figure *fi
     }
 }
 
-/* The arch that a ptxas log is for: "sm_90a" of "... for 'sm_90a'". */
-static bool arch_of_log(const char *text, char arch[16]) {
-    const char *place = strstr(text, " for 'sm_");
-    return place != NULL && sscanf(place, " for '%15[a-z0-9_]'", arch) == 1;
-}
-
-/* Whether the text is what ptxas said of the unit's image; then it is held against the unit. */
-static bool judge_ptxas_log(const char *text, const struct json_value *unit,
-                            struct judgement *judgement) {
-    const char *variant = json_text_of(json_at(unit, "variant"));
+/* Whether the text is what ptxas said of the unit's image; then it is compared with the unit. */
+static bool judge_ptxas_log(const char *text, const struct json_value *unit, const char *variant,
+                            const char *arch, struct judgement *judgement) {
     const char *image = json_text_of(json_at(unit, "image"));
-    const char *device = json_text_of(json_at(unit, "device"));
     struct ptxas_figures said;
-    char arch[16];
-    if (strncmp(text, "sha256 ", 7) != 0 || variant == NULL || image == NULL || device == NULL ||
-        !arch_of_log(text, arch) || strcmp(arch, device) != 0 ||
+    if (image == NULL || strncmp(text, "sha256 ", 7) != 0 ||
         !ptxas_log_read(text, variant, arch, &said, NULL) || strcmp(said.sha256, image) != 0) {
         return false;
     }
@@ -65,53 +54,40 @@ static bool judge_ptxas_log(const char *text, const struct json_value *unit,
 }
 
 static bool judge_cuobjdump_log(const char *text, const struct json_value *unit,
+                                const char *variant, const char *arch,
                                 struct judgement *judgement) {
-    const char *variant = json_text_of(json_at(unit, "variant"));
-    const char *device = json_text_of(json_at(unit, "device"));
     struct cuobjdump_figures said;
-    if (strstr(text, "Resource usage:") == NULL || variant == NULL || device == NULL ||
-        !cuobjdump_log_read(text, variant, device, &said)) {
+    if (strstr(text, "Resource usage:") == NULL ||
+        !cuobjdump_log_read(text, variant, arch, &said)) {
         return false;
     }
-    const struct figure figures[] = {{"cuobjdump_registers", said.registers},
-                                     {"cuobjdump_stack_bytes", said.stack_bytes},
-                                     {"cuobjdump_shared_static", said.shared_static}};
+    const struct figure figures[] = {{"registers", said.registers},
+                                     {"stack_bytes", said.stack_bytes},
+                                     {"shared_static", said.shared_static}};
     judge_figures(unit, figures, sizeof figures / sizeof *figures, "cuobjdump", judgement);
     return true;
 }
 
-/* It was there when the run was planned, or the unit says that it was. */
-static bool wants_cuobjdump(const struct pack *pack, const struct json_value *unit) {
-    const struct json_value *tools = json_at(json_at(pack->plan, "environment"), "tools");
-    const struct json_value *values = json_at(unit, "values");
-    return json_at(tools, "cuobjdump") != NULL || json_at(values, "cuobjdump_registers") != NULL ||
-           json_at(values, "cuobjdump_stack_bytes") != NULL ||
-           json_at(values, "cuobjdump_shared_static") != NULL;
-}
-
-/* How many of the unit's artifacts are such logs, each of which is judged. */
-static size_t judge_each(const struct pack *pack, const struct json_value *unit,
-                         bool (*judge_one)(const char *, const struct json_value *,
-                                           struct judgement *),
-                         struct judgement *judgement) {
-    const struct json_value *list = json_at(unit, "artifacts");
-    size_t count = 0;
-    for (size_t i = 0; i < json_count_of(list); i++) {
-        size_t bytes = 0;
-        char *text = judge_artifact(pack, &list->as.list.items[i], &bytes, judgement);
-        count += text != NULL && judge_one(text, unit, judgement);
-        free(text);
-    }
-    return count;
-}
-
 void judge_image_logs(const struct pack *pack, const struct json_value *unit,
                       struct judgement *judgement) {
-    if (judge_each(pack, unit, judge_ptxas_log, judgement) == 0) {
+    const struct json_value *list = json_at(unit, "artifacts");
+    const struct json_value *tools = json_at(json_at(pack->plan, "environment"), "tools");
+    const char *variant = json_text_of(json_at(unit, "variant"));
+    const char *arch = json_text_of(json_at(unit, "device"));
+    bool ptxas = false, cuobjdump = false;
+    for (size_t i = 0; variant != NULL && arch != NULL && i < json_count_of(list); i++) {
+        size_t bytes = 0;
+        char *text = judge_artifact(pack, &list->as.list.items[i], &bytes, judgement);
+        if (text != NULL) {
+            ptxas |= judge_ptxas_log(text, unit, variant, arch, judgement);
+            cuobjdump |= judge_cuobjdump_log(text, unit, variant, arch, judgement);
+        }
+        free(text);
+    }
+    if (!ptxas) {
         judge(judgement, GATE_INVALID, "there is no ptxas log of this image");
     }
-    if (judge_each(pack, unit, judge_cuobjdump_log, judgement) == 0 &&
-        wants_cuobjdump(pack, unit)) {
+    if (!cuobjdump && json_at(tools, "cuobjdump") != NULL) {
         judge(judgement, GATE_INVALID, "what cuobjdump printed of this image is not there");
     }
 }
@@ -121,11 +97,10 @@ void judge_image_logs(const struct pack *pack, const struct json_value *unit,
 void judge_ncu_log(const struct pack *pack, const struct json_value *unit,
                    struct judgement *judgement) {
     const struct json_value *list = json_at(unit, "artifacts");
-    const char *device = json_text_of(json_at(unit, "device"));
-    const char *model = device != NULL ? plan_model(pack->plan, device) : NULL;
+    const char *model = plan_model(pack->plan, json_text_of(json_at(unit, "device")));
     attn_error why = {"it is not there"};
     bool good = json_count_of(list) > 0;
-    for (size_t i = 0; good && i < json_count_of(list); i++) { /* none contradicts another */
+    for (size_t i = 0; good && i < json_count_of(list); i++) {
         size_t bytes = 0;
         char *text = judge_artifact(pack, &list->as.list.items[i], &bytes, judgement);
         good = text != NULL && ncu_unit_follows(text, bytes, unit, model, &why);
@@ -138,97 +113,36 @@ void judge_ncu_log(const struct pack *pack, const struct json_value *unit,
 
 /* ---- compute-sanitizer ----------------------------------------------------------------------- */
 
-/* A side of a tool's run. */
-struct side {
-    const struct json_value *told;
-    const char *entry;
-    int64_t exit, variants; /* variants 0: it is of a planted fault */
-};
-
-/* The planted kernel has the name of a variant: else any word of a log would do. */
-static bool is_variant(const struct json_value *plan, const char *name) {
-    const struct json_value *variants = json_at(plan, "variants");
-    for (size_t i = 0; i < json_count_of(variants); i++) {
-        const char *own = json_text_of(json_at(&variants->as.list.items[i], "name"));
-        if (own != NULL && strcmp(own, name) == 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
-static bool read_side(const struct pack *pack, const struct json_value *run, const char *which,
-                      enum sanitizer_tool tool, struct side *side, struct judgement *judgement) {
-    enum { MOST_EXIT = 255 };
-    static const char *const KNOWN[] = {"log", "exit", "entry", "variants", NULL};
-    side->told = json_at(run, which);
-    side->entry = json_text_of(json_at(side->told, "entry"));
-    side->exit = json_int_of(json_at(side->told, "exit"), 0);
-    const char *name = SANITIZER_TOOL_NAMES[tool];
-    judge_known(side->told, KNOWN, "a log", judgement);
-    const bool known = side->entry != NULL && is_variant(pack->plan, side->entry);
-    if (!known) {
-        judge(judgement, GATE_INVALID, "%s: its planted fault: entry '%.60s', expected a variant",
-              name, side->entry != NULL ? side->entry : "");
-    } else if (side->exit < 0 || side->exit > MOST_EXIT) {
-        judge(judgement, GATE_INVALID, "%s: exit: %lld, expected 0 to %d", name,
-              (long long)side->exit, (int)MOST_EXIT);
-    }
-    return known && side->exit >= 0 && side->exit <= MOST_EXIT;
-}
-
-/* variant: that the log must be of; NULL: of a planted fault. */
-static bool read_log(const struct pack *pack, const struct side *side, enum sanitizer_tool tool,
-                     const char *variant, struct sanitizer_log *log, struct judgement *judgement) {
+/* One run of a tool. variant NULL: with its planted fault, which it must catch; else with the
+ * kernel, which must be clean. */
+static void judge_side(const struct pack *pack, const struct json_value *side, int tool,
+                       const char *variant, struct judgement *judgement) {
+    static const enum gate GATES[] = {GATE_PASS, GATE_FAIL, GATE_INVALID, GATE_NOT_RUN};
+    const char *entry = json_text_of(json_at(side, "entry"));
+    const int code = (int)json_int_of(json_at(side, "exit"), 0); /* -1, no exit code: none */
+    const int64_t variants = variant != NULL ? json_int_of(json_at(side, "variants"), 1) : 0;
+    struct sanitizer_log log;
+    attn_error why = {"it cannot be read"};
     size_t bytes = 0;
-    char *text = judge_artifact(pack, json_at(side->told, "log"), &bytes, judgement);
-    FILE *in = text != NULL ? fmemopen(text, bytes, "r") : NULL;
-    attn_error why = {"out of memory"};
-    bool good = in != NULL && sanitizer_log_read(in, tool, side->entry, log, &why) &&
-                sanitizer_log_is_of(text, tool, variant, side->variants, &why);
-    if (text != NULL && !good) {
-        judge(judgement, GATE_INVALID, "%s: %.220s", SANITIZER_TOOL_NAMES[tool], why.text);
+    enum gate gate = GATE_INVALID;
+    char *text = judge_artifact(pack, json_at(side, "log"), &bytes, judgement);
+    FILE *in = text != NULL && entry != NULL ? fmemopen(text, bytes, "r") : NULL;
+    if (in != NULL && sanitizer_log_read(in, (enum sanitizer_tool)tool, entry, &log, &why) &&
+        sanitizer_log_is_of(text, (enum sanitizer_tool)tool, variant, variants, &why)) {
+        gate = variant != NULL ? GATES[sanitizer_judge(&log, code, variants, &why)]
+               : sanitizer_caught(&log, code, &why) ? GATE_PASS
+                                                    : GATE_INVALID;
     }
+    judge(judgement, gate, "%s: %s%.180s", SANITIZER_TOOL_NAMES[tool],
+          variant == NULL ? "its planted fault: " : "", why.text);
     if (in != NULL) {
         fclose(in);
     }
     free(text);
-    return good;
 }
 
-static void judge_control(const struct pack *pack, const struct json_value *run,
-                          enum sanitizer_tool tool, struct judgement *judgement) {
-    struct side side = {.variants = 0};
-    struct sanitizer_log log;
-    attn_error why = {""};
-    if (!read_side(pack, run, "control", tool, &side, judgement) ||
-        !read_log(pack, &side, tool, NULL, &log, judgement)) {
-        return;
-    }
-    if (!sanitizer_caught(&log, (int)side.exit, &why)) {
-        judge(judgement, GATE_INVALID, "%s: its planted fault: %.180s", SANITIZER_TOOL_NAMES[tool],
-              why.text);
-    }
-}
-
-static void judge_subject(const struct pack *pack, const struct json_value *run,
-                          enum sanitizer_tool tool, const char *variant,
-                          struct judgement *judgement) {
-    static const enum gate GATES[] = {GATE_PASS, GATE_FAIL, GATE_INVALID, GATE_NOT_RUN};
-    struct side side = {.variants = json_int_of(json_at(json_at(run, "subject"), "variants"), 1)};
-    struct sanitizer_log log;
-    attn_error why = {""};
-    if (read_side(pack, run, "subject", tool, &side, judgement) &&
-        read_log(pack, &side, tool, variant, &log, judgement)) {
-        const enum gate gate = GATES[sanitizer_judge(&log, (int)side.exit, side.variants, &why)];
-        judge(judgement, gate, "%s: %.200s", SANITIZER_TOOL_NAMES[tool], why.text);
-    }
-}
-
-/* The verdict of a log is read from it anew: the planted fault caught, the kernel clean. */
 void judge_sanitizer_logs(const struct pack *pack, const struct json_value *unit,
                           struct judgement *judgement) {
-    static const char *const KNOWN[] = {"tool", "subject", "control", NULL};
     const struct json_value *list = json_at(unit, "logs");
     const char *variant = json_text_of(json_at(unit, "variant"));
     if (json_count_of(list) != SANITIZER_TOOLS) {
@@ -239,14 +153,12 @@ void judge_sanitizer_logs(const struct pack *pack, const struct json_value *unit
     for (int i = 0; i < SANITIZER_TOOLS; i++) {
         const struct json_value *run = &list->as.list.items[i];
         const char *name = json_text_of(json_at(run, "tool"));
-        judge_known(run, KNOWN, "a tool's run", judgement);
         if (name == NULL || strcmp(name, SANITIZER_TOOL_NAMES[i]) != 0) {
             judge(judgement, GATE_INVALID, "log %d: expected that of %s", i,
                   SANITIZER_TOOL_NAMES[i]);
-        } else {
-            judge_control(pack, run, (enum sanitizer_tool)i, judgement);
-            judge_subject(pack, run, (enum sanitizer_tool)i, variant != NULL ? variant : "",
-                          judgement);
+            continue;
         }
+        judge_side(pack, json_at(run, "control"), i, NULL, judgement);
+        judge_side(pack, json_at(run, "subject"), i, variant != NULL ? variant : "", judgement);
     }
 }

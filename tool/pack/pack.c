@@ -24,23 +24,21 @@ static const char PLAN[] = "plan.json";
 
 enum { HASH_DIGITS = SHA256_TEXT - 1 };
 
-/* PATH/FOLDER/NAMESUFFIX, for free(); parts may be "". */
-static char *join_path(const char *path, const char *folder, const char *name, const char *suffix,
-                       attn_error *why) {
-    const char *slash = *folder != '\0' && *name != '\0' ? "/" : "";
-    const size_t size = strlen(path) + strlen(folder) + strlen(name) + strlen(suffix) + 3;
-    char *joined = malloc(size);
-    if (joined == NULL) {
+/* PATH/NAME, for free(). */
+static char *join_path(const char *path, const char *name, attn_error *why) {
+    char *joined = NULL;
+    if (asprintf(&joined, "%s/%s", path, name) < 0) {
         explain(why, "out of memory");
         return NULL;
     }
-    snprintf(joined, size, "%s/%s%s%s%s", path, folder, slash, name, suffix);
     return joined;
 }
 
 static char *path_in(const struct pack *pack, enum pack_folder folder, const char *name,
                      attn_error *why) {
-    return join_path(pack->path, FOLDERS[folder], name, *name != '\0' ? SUFFIXES[folder] : "", why);
+    char file[SHA256_TEXT + 16];
+    snprintf(file, sizeof file, "%s/%s%s", FOLDERS[folder], name, SUFFIXES[folder]);
+    return join_path(pack->path, file, why);
 }
 
 /* ---- writing --------------------------------------------------------------------------------- */
@@ -82,24 +80,13 @@ static bool make_folder(const char *path, attn_error *why) {
     return true;
 }
 
-/* What a link leads to may be changed without a trace in the pack. */
-static bool is_no_link(const char *path, attn_error *why) {
-    struct stat info;
-    return lstat(path, &info) != 0 || !S_ISLNK(info.st_mode) ||
-           explain(why, "%s: a symbolic link, expected what belongs to the pack in it", path);
-}
-
-static char *read_plain(const char *path, size_t *bytes, attn_error *why) {
-    return is_no_link(path, why) ? file_read(path, bytes, why) : NULL;
-}
-
 static bool add(const struct pack *pack, enum pack_folder folder, const void *data, size_t bytes,
                 char name[SHA256_TEXT], attn_error *why) {
     sha256_text(data, bytes, name);
-    char *home = path_in(pack, folder, "", why);
+    char *home = join_path(pack->path, FOLDERS[folder], why);
     char *path = path_in(pack, folder, name, why);
     const bool good = home != NULL && path != NULL && make_folder(home, why) &&
-                      is_no_link(home, why) && write_whole(path, data, bytes, why);
+                      write_whole(path, data, bytes, why);
     free(path);
     free(home);
     return good;
@@ -139,14 +126,14 @@ bool pack_add_artifact(const struct pack *pack, const void *data, size_t bytes,
 
 bool pack_publish(const struct pack *pack, const char *file, const char *text, size_t bytes,
                   attn_error *why) {
-    char *path = join_path(pack->path, "", file, "", why);
+    char *path = join_path(pack->path, file, why);
     const bool good = path != NULL && write_whole(path, text, bytes, why);
     free(path);
     return good;
 }
 
 bool pack_withdraw(const struct pack *pack, const char *file, attn_error *why) {
-    char *path = join_path(pack->path, "", file, "", why);
+    char *path = join_path(pack->path, file, why);
     const bool good = path != NULL && (unlink(path) == 0 || errno == ENOENT ||
                                        explain(why, "%s: %s", path, strerror(errno)));
     free(path);
@@ -155,14 +142,12 @@ bool pack_withdraw(const struct pack *pack, const char *file, attn_error *why) {
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-static bool is_temporary(const char *name) {
+/* What a killed run may leave, and the folder itself. */
+static bool is_ignored(const char *name) {
     const size_t length = strlen(name);
-    return strncmp(name, ".attest-", 8) == 0 && length > 4 &&
-           strcmp(name + length - 4, ".tmp") == 0;
-}
-
-static bool is_dot(const char *name) {
-    return strcmp(name, ".") == 0 || strcmp(name, "..") == 0;
+    return strcmp(name, ".") == 0 || strcmp(name, "..") == 0 ||
+           (strncmp(name, ".attest-", 8) == 0 && length > 4 &&
+            strcmp(name + length - 4, ".tmp") == 0);
 }
 
 /* Whether a file's name is a hash and the suffix. */
@@ -176,50 +161,37 @@ static int by_name(const void *a, const void *b) {
 }
 
 static bool add_name(struct pack_names *list, const char *name) {
-    if ((list->count & (list->count - 1)) == 0) { /* room doubles at powers of two */
-        const size_t room = list->count == 0 ? 1 : 2 * list->count;
-        void *names = realloc(list->names, room * sizeof *list->names);
-        if (names == NULL) {
-            return false;
-        }
-        list->names = names;
+    void *grown = realloc(list->names, (list->count + 1) * sizeof *list->names);
+    if (grown != NULL) {
+        list->names = grown;
+        snprintf(list->names[list->count++], SHA256_TEXT, "%.*s", HASH_DIGITS, name);
     }
-    snprintf(list->names[list->count++], SHA256_TEXT, "%.*s", HASH_DIGITS, name);
-    return true;
-}
-
-static bool read_names(DIR *open_folder, const char *home, const char *suffix,
-                       struct pack_names *names, attn_error *why) {
-    const struct dirent *entry;
-    while (errno = 0, (entry = readdir(open_folder)) != NULL) {
-        if (is_dot(entry->d_name) || is_temporary(entry->d_name)) {
-            continue;
-        }
-        if (!is_hash(entry->d_name, suffix)) {
-            return explain(why, "%s/%s: no part of a pack, expected 64 hexadecimal digits%s%s",
-                           home, entry->d_name, *suffix != '\0' ? " and " : "", suffix);
-        }
-        if (!add_name(names, entry->d_name)) {
-            return explain(why, "out of memory");
-        }
-    }
-    return errno == 0 || explain(why, "%s: %s", home, strerror(errno));
+    return grown != NULL;
 }
 
 bool pack_list(const struct pack *pack, enum pack_folder folder, struct pack_names *names,
                attn_error *why) {
     *names = (struct pack_names){0};
-    char *home = path_in(pack, folder, "", why);
-    if (home == NULL) {
-        return false;
-    }
-    bool good = is_no_link(home, why);
-    DIR *open_folder = good ? opendir(home) : NULL;
-    if (open_folder != NULL) {
-        good = read_names(open_folder, home, SUFFIXES[folder], names, why);
-        closedir(open_folder);
-    } else if (good && errno != ENOENT) { /* a run that was killed early has none yet */
+    char *home = join_path(pack->path, FOLDERS[folder], why);
+    DIR *entries = home != NULL ? opendir(home) : NULL;
+    bool good = home != NULL;
+    if (good && entries == NULL && errno != ENOENT) { /* a run that was killed early has none yet */
         good = explain(why, "%s: %s", home, strerror(errno));
+    }
+    const struct dirent *entry;
+    while (good && entries != NULL && (entry = readdir(entries)) != NULL) {
+        if (is_ignored(entry->d_name)) {
+            continue;
+        }
+        if (!is_hash(entry->d_name, SUFFIXES[folder])) {
+            good = explain(why, "%s/%s: no part of a pack, expected 64 hexadecimal digits%s", home,
+                           entry->d_name, SUFFIXES[folder]);
+        } else if (!add_name(names, entry->d_name)) {
+            good = explain(why, "out of memory");
+        }
+    }
+    if (entries != NULL) {
+        closedir(entries);
     }
     if (!good) {
         pack_names_free(names);
@@ -242,7 +214,7 @@ char *pack_read(const struct pack *pack, enum pack_folder folder, const char *na
         return NULL;
     }
     char *path = path_in(pack, folder, name, why);
-    char *data = path != NULL ? read_plain(path, bytes, why) : NULL;
+    char *data = path != NULL ? file_read(path, bytes, why) : NULL;
     if (data != NULL) {
         char hash[SHA256_TEXT];
         sha256_text(data, *bytes, hash);
@@ -256,47 +228,25 @@ char *pack_read(const struct pack *pack, enum pack_folder folder, const char *na
     return data;
 }
 
-/* A document that must be in canonical form. */
-static struct json_value *read_canonical(const char *path, const char *text, size_t bytes,
-                                         attn_error *why) {
-    attn_error cause = {""};
-    struct json_value *document = json_read(text, bytes, &cause);
-    if (document == NULL) {
-        explain(why, "%s: %s", path, cause.text);
-        return NULL;
-    }
-    size_t size = 0;
-    char *canonical = json_canonical(document, &size, why);
-    if (canonical != NULL && (size != bytes || memcmp(canonical, text, bytes) != 0)) {
-        explain(why, "%s: not in canonical form (sorted keys, two spaces, shortest numbers)", path);
-        free(canonical);
-        canonical = NULL;
-    }
-    if (canonical == NULL) {
-        json_free(document);
-        return NULL;
-    }
-    free(canonical);
-    return document;
-}
-
 struct json_value *pack_read_unit(const struct pack *pack, const char *name, attn_error *why) {
     size_t bytes = 0;
+    attn_error cause = {""};
     char *text = pack_read(pack, PACK_UNITS, name, &bytes, why);
-    char *path = text != NULL ? path_in(pack, PACK_UNITS, name, why) : NULL;
-    struct json_value *unit = path != NULL ? read_canonical(path, text, bytes, why) : NULL;
-    free(path);
+    struct json_value *unit = text != NULL ? json_read(text, bytes, &cause) : NULL;
+    if (text != NULL && unit == NULL) {
+        explain(why, "%s/units/%s.json: %s", pack->path, name, cause.text);
+    }
     free(text);
     return unit;
 }
 
 char *pack_published(const struct pack *pack, const char *file, size_t *bytes, attn_error *why) {
-    char *path = join_path(pack->path, "", file, "", why);
+    char *path = join_path(pack->path, file, why);
     char *text = NULL;
     if (path != NULL && access(path, F_OK) != 0 && errno == ENOENT) {
         explain(why, "%s", "");
     } else if (path != NULL) {
-        text = read_plain(path, bytes, why);
+        text = file_read(path, bytes, why);
     }
     free(path);
     return text;
@@ -312,15 +262,10 @@ static bool take_plan(struct pack *pack, const char *path, const char *text, siz
         return explain(why, "%s: %s", path, cause.text);
     }
     const char *schema = json_text_of(json_at(plan, "schema"));
-    const bool known = schema != NULL && strcmp(schema, PACK_SCHEMA) == 0;
-    if (!known) {
+    if (schema == NULL || strcmp(schema, PACK_SCHEMA) != 0) {
         explain(why, "%s: schema %.60s, expected " PACK_SCHEMA, path,
                 schema != NULL ? schema : "is absent");
-    }
-    json_free(plan);
-    /* Only now: an older schema may have had another form. */
-    plan = known ? read_canonical(path, text, bytes, why) : NULL;
-    if (plan == NULL) {
+        json_free(plan);
         return false;
     }
     json_free(pack->plan);
@@ -330,27 +275,26 @@ static bool take_plan(struct pack *pack, const char *path, const char *text, siz
 }
 
 bool pack_open(struct pack *pack, const char *path, attn_error *why) {
+    struct stat info;
+    size_t bytes = 0;
     *pack = (struct pack){.path = strdup(path)};
-    char *plan_path = join_path(path, "", PLAN, "", why);
-    if (pack->path == NULL || plan_path == NULL) {
-        free(plan_path);
+    if (pack->path == NULL) {
         return explain(why, "out of memory");
     }
-    struct stat info;
-    bool good = false;
     if (stat(path, &info) != 0) {
-        explain(why, "%s: %s", path, strerror(errno));
-    } else if (!S_ISDIR(info.st_mode)) {
-        explain(why, "%s: a file, expected the folder of an evidence pack", path);
-    } else if (access(plan_path, F_OK) != 0 && errno == ENOENT) {
-        explain(why, "%s: no evidence pack: there is no %s in it", path, PLAN);
-    } else {
-        size_t bytes = 0;
-        char *text = read_plain(plan_path, &bytes, why);
-        good = text != NULL && take_plan(pack, plan_path, text, bytes, why);
-        free(text);
+        return explain(why, "%s: %s", path, strerror(errno));
     }
-    free(plan_path);
+    if (!S_ISDIR(info.st_mode)) {
+        return explain(why, "%s: a file, expected the folder of an evidence pack", path);
+    }
+    char *text = pack_published(pack, PLAN, &bytes, why);
+    if (text == NULL) {
+        return why->text[0] != '\0'
+                   ? false
+                   : explain(why, "%s: no evidence pack: there is no %s in it", path, PLAN);
+    }
+    const bool good = take_plan(pack, PLAN, text, bytes, why);
+    free(text);
     return good;
 }
 
@@ -378,7 +322,7 @@ static bool is_empty(const char *path, attn_error *why) {
     bool empty = true;
     const struct dirent *entry;
     while (empty && (entry = readdir(folder)) != NULL) {
-        empty = is_dot(entry->d_name) || is_temporary(entry->d_name);
+        empty = is_ignored(entry->d_name);
         if (!empty) {
             explain(why, "%s: not empty ('%.100s' is in it), expected a new or an empty folder",
                     path, entry->d_name);

@@ -10,8 +10,8 @@
  *
  * Invariant: a file appears whole, under its name, or not at all, and is on disk before it has the
  * name: a run that is killed, or a disk that is full, leaves what was there, and at worst a file
- * `.attest-*.tmp`, which is ignored. A unit that is read has the SHA-256 that it is called by, and
- * what is read lies in the pack: a symbolic link is refused.
+ * `.attest-*.tmp`, which is ignored. What is read of units/ and artifacts/ has the SHA-256 that it
+ * is called by.
  */
 #ifndef ATTEST_PACK_PACK_H
 #define ATTEST_PACK_PACK_H
@@ -44,7 +44,7 @@ bool pack_create(struct pack *pack, const char *path, const char *plan, attn_err
 bool pack_open(struct pack *pack, const char *path, attn_error *why);
 void pack_close(struct pack *pack);
 
-/* Another plan in place of the old one, at one stroke. */
+/* Another plan in place of the old one, by one rename. */
 bool pack_replan(struct pack *pack, const char *plan, attn_error *why);
 
 /* Stores JSON in its canonical form, or bytes as they are, and says what they are called. What is
@@ -67,13 +67,13 @@ void pack_names_free(struct pack_names *names);
 char *pack_read(const struct pack *pack, enum pack_folder folder, const char *name, size_t *bytes,
                 attn_error *why);
 
-/* A unit, which is JSON in canonical form, for json_free. */
+/* A unit, for json_free. */
 struct json_value *pack_read_unit(const struct pack *pack, const char *name, attn_error *why);
 
-/* Writes PACK/file over whatever it was; reads it: NULL, and an empty sentence if it is absent. */
+/* Writes PACK/file over what it was; reads it: NULL, and an empty sentence if it is absent. */
 bool pack_publish(const struct pack *pack, const char *file, const char *text, size_t bytes,
                   attn_error *why);
-/* Takes PACK/file away; it need not be there. */
+/* Removes PACK/file; it need not be there. */
 bool pack_withdraw(const struct pack *pack, const char *file, attn_error *why);
 char *pack_published(const struct pack *pack, const char *file, size_t *bytes, attn_error *why);
 

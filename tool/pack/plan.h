@@ -12,30 +12,38 @@
 /* Both are texts, and the same. */
 bool json_same_text(const struct json_value *a, const struct json_value *b);
 
+/* The item of a list whose key has this text; NULL: there is none. */
+const struct json_value *json_find(const struct json_value *list, const char *key,
+                                   const struct json_value *text);
+
 /* False and the reason: it has not the form of a plan. What follows is for those that have. */
 bool plan_check(const struct json_value *plan, attn_error *why);
 
 bool plan_is_full(const struct json_value *plan);
 
-/* Whether a row was asked for by name, so that its absence is no mere gap: its `asked` says so, or
- * the request names its device, which is not there, or its stage, which is done nowhere. */
-bool plan_asks_for(const struct json_value *plan, size_t row);
+/* What the plan says that a device is: "NVIDIA H200, sm_90, ..."; NULL: nothing. */
+const char *plan_model(const struct json_value *plan, const char *device);
 
-/* Whether a stage is done on a device of that name. A library without machine code has none to
- * inspect: "cubins", which are absent. */
-bool plan_is_for(enum stage stage, const char *device, bool absent);
+/* The row of that stage and device; NULL: there is none. */
+const struct json_value *plan_row(const struct json_value *plan, const char *stage,
+                                  const char *device);
 
-/* How much a unit has to show at the least: what `attest run` asks for, and what a plan is held to.
- * Cases of a stage, 0 where it has none; timings, of which there are more in a full run for a
- * variant that the library itself would take. */
+/* Whether a row was asked for by name, so that its absence costs the verdict: the request names its
+ * device, which is absent, or its stage, which is done nowhere. */
+bool plan_asks_for(const struct json_value *plan, const struct json_value *row);
+
+/* Whether a stage is done on a device of that name. Inspect is done on none: its rows are
+ * architectures. */
+bool plan_is_for(enum stage stage, const char *device);
+
+/* How much `attest run` asks of a unit. Cases of a stage, 0 where it has none; timings, of which
+ * there are more in a full run for a variant that the library itself would choose. */
 int64_t plan_least_cases(enum stage stage, const char *device, bool full);
 int64_t plan_least_timings(const char *device, bool full, bool chosen);
 
-/* Judges what the plan does not ask for, though the library has it: INVALID where it says nothing
- * of a variant or of what a device is, asks for less work than it takes, for several images on one
- * device or for one that the library has not; NOT_RUN where what was timed was not proven, or a
- * full plan lacks a stage, or lacks it on one of its GPUs. What it left out in the open is a
- * line of the list that is open in `json`: then true, it is partial. */
+/* Judges what the plan leaves out: INVALID where a row says nothing of a variant of the library;
+ * NOT_RUN where what is timed is not proven on the same device, or a full plan lacks a stage. What
+ * it leaves out by request is a line of the list open in `json`: then true, it is partial. */
 bool plan_judge(const struct json_value *plan, struct json *json, struct judgement *whole);
 
 #endif /* ATTEST_PACK_PLAN_H */

@@ -1,23 +1,118 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * verify.c - `attest verify`: whether an evidence pack says what follows from what was
- * observed.
+ * verify.c - `attest verify`: whether an evidence pack says what follows from what was observed;
+ * and evidence on one screen, as `attest run` ends with, too.
  *
- * Invariant: changes nothing, and believes nothing that it can compute: hashes, statistics and
- * verdicts come from the raw files, and evidence.json must be what they give, byte for byte.
+ * Invariant: changes nothing; hashes, statistics and verdicts are computed from the raw files, and
+ * evidence.json must be equal to them byte for byte.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/args.h"
 #include "base/message.h"
 #include "cli/verbs.h"
-#include "pack/current.h"
 #include "pack/evidence.h"
-#include "pack/print.h"
 
-/* What was published, compared with what follows. */
-enum published { SAME, ABSENT, DIFFERENT };
+/* ---- printing -------------------------------------------------------------------------------- */
+
+enum { REASON_WIDTH = 120 };
+
+/* Followed by blanks up to a width. */
+static void print_column(const char *text, int width) {
+    print_foreign(stdout, text, SIZE_MAX);
+    const size_t length = strlen(text);
+    printf("%*s", length < (size_t)width ? width - (int)length : 0, "");
+}
+
+/* What is missing, in brackets; long lists are cut, evidence.json has all of it. */
+static void print_partial(const struct evidence *evidence) {
+    struct json_value *document = json_read(evidence->text, evidence->text_bytes, NULL);
+    const struct json_value *list = json_at(document, "partial");
+    printf(" (partial: ");
+    for (size_t i = 0; i < json_count_of(list); i++) {
+        const char *text = json_text_of(&list->as.list.items[i]);
+        const char *colon = text != NULL ? strstr(text, ": ") : NULL;
+        printf("%s", i > 0 ? ", " : "");
+        print_foreign(stdout, text != NULL ? text : "", colon != NULL ? (size_t)(colon - text) : 0);
+    }
+    printf(")");
+    json_free(document);
+}
+
+void evidence_print(const struct evidence *evidence, const char *path, bool ended) {
+    printf("pack      ");
+    print_foreign(stdout, path, SIZE_MAX);
+    printf("\n\n");
+    printf("stage     device   verdict   passed      seconds\n");
+    for (size_t i = 0; i < evidence->row_count; i++) {
+        const struct evidence_row *row = &evidence->rows[i];
+        const bool pass = row->judgement.gate == GATE_PASS;
+        char passed[32];
+        snprintf(passed, sizeof passed, "%zu of %zu", row->passed, row->subjects);
+        printf("%-9s ", STAGE_NAMES[row->stage]);
+        print_column(row->device, 8);
+        printf(" %-9s %-11s %7.1f%s", GATE_NAMES[row->judgement.gate],
+               row->absent != NULL ? "-" : passed, row->seconds, pass ? "" : "  ");
+        print_foreign(stdout, pass ? "" : row->judgement.reason, REASON_WIDTH);
+        printf("\n");
+    }
+    printf("\nverdict   %s", GATE_NAMES[evidence->judgement.gate]);
+    if (evidence->judgement.gate != GATE_PASS) {
+        printf(": ");
+        print_foreign(stdout, evidence->judgement.reason, SIZE_MAX);
+    } else if (evidence->partial) {
+        print_partial(evidence);
+    }
+    printf("\n");
+    if (!ended) {
+        printf("          no %s yet: the run did not end\n", EVIDENCE_FILE);
+    }
+    printf("units     %zu, stale %zu\n", evidence->unit_count, evidence->stale_count);
+    if (evidence->gpu_seconds > 0) {
+        printf("GPU       %.1f s", evidence->gpu_seconds);
+        if (evidence->gpu_price > 0) {
+            printf(", %.4g of the currency of --gpu-hour-price", evidence->gpu_price);
+        }
+        printf("\n");
+    }
+    printf("root      %s\n", evidence->root);
+}
+
+void evidence_print_json(const struct evidence *evidence, const char *path, bool ended) {
+    struct json json = json_begin(stdout);
+    json_open(&json, NULL, '{');
+    json_text(&json, "pack", path);
+    json_text(&json, "verdict", GATE_NAMES[evidence->judgement.gate]);
+    json_text(&json, "reason",
+              evidence->judgement.gate == GATE_PASS ? NULL : evidence->judgement.reason);
+    json_bool(&json, "partial", evidence->partial);
+    json_bool(&json, "ended", ended);
+    json_int(&json, "units", (int64_t)evidence->unit_count);
+    json_int(&json, "stale", (int64_t)evidence->stale_count);
+    json_real(&json, "gpu_seconds", evidence->gpu_seconds);
+    json_real(&json, "gpu_price", evidence->gpu_price);
+    json_open(&json, "rows", '[');
+    for (size_t i = 0; i < evidence->row_count; i++) {
+        const struct evidence_row *row = &evidence->rows[i];
+        const bool pass = row->judgement.gate == GATE_PASS;
+        json_open(&json, NULL, '{');
+        json_text(&json, "stage", STAGE_NAMES[row->stage]);
+        json_text(&json, "device", row->device);
+        json_text(&json, "verdict", GATE_NAMES[row->judgement.gate]);
+        json_text(&json, "reason", pass ? NULL : row->judgement.reason);
+        json_int(&json, "subjects", (int64_t)row->subjects);
+        json_int(&json, "passed", (int64_t)row->passed);
+        json_real(&json, "seconds", row->seconds);
+        json_close(&json);
+    }
+    json_close(&json);
+    json_text(&json, "root", evidence->root);
+    json_close(&json);
+}
+
+/* ---- verifying ------------------------------------------------------------------------------- */
 
 static int line_of_difference(const char *a, const char *b) {
     int line = 1;
@@ -27,56 +122,42 @@ static int line_of_difference(const char *a, const char *b) {
     return line;
 }
 
-static enum published compare(const struct pack *pack, const char *file, const char *text,
-                              size_t bytes, attn_error *why) {
+/* Whether what was published is what follows, or is absent: then `ended` becomes false. */
+static bool compare(const struct pack *pack, const char *file, const char *text, size_t bytes,
+                    bool *ended, attn_error *why) {
     size_t size = 0;
     char *found = pack_published(pack, file, &size, why);
-    if (found == NULL) {
-        return why->text[0] == '\0' ? ABSENT : DIFFERENT;
-    }
-    const bool same = size == bytes && memcmp(found, text, bytes) == 0;
-    if (!same) {
+    *ended = *ended && found != NULL;
+    const bool same =
+        found != NULL ? size == bytes && memcmp(found, text, bytes) == 0 : why->text[0] == '\0';
+    if (found != NULL && !same) {
         explain(why, "%s/%s: line %d is not what follows from the plan and the units", pack->path,
                 file, line_of_difference(found, text));
     }
     free(found);
-    return same ? SAME : DIFFERENT;
+    return same;
 }
 
 /* The pack is open. */
 static int verify(const struct pack *pack, bool current, bool as_json) {
     struct evidence evidence;
     attn_error why = {""};
-    enum published evidence_is = ABSENT, statement_is = ABSENT;
-    bool sound = evidence_make(pack, &evidence, &why);
-    if (sound) {
-        evidence_is = compare(pack, EVIDENCE_FILE, evidence.text, evidence.text_bytes, &why);
-        sound = evidence_is != DIFFERENT;
-    }
-    if (sound) {
-        statement_is =
-            compare(pack, STATEMENT_FILE, evidence.statement, evidence.statement_bytes, &why);
-        sound = statement_is != DIFFERENT;
-    }
-    if (!sound) {
-        evidence_free(&evidence);
+    bool ended = true;
+    int status = EXIT_FAILED_CHECK;
+    if (!evidence_make(pack, &evidence, &why) ||
+        !compare(pack, EVIDENCE_FILE, evidence.text, evidence.text_bytes, &ended, &why) ||
+        !compare(pack, STATEMENT_FILE, evidence.statement, evidence.statement_bytes, &ended,
+                 &why)) {
         complain("%s", why.text);
-        return EXIT_FAILED_CHECK;
-    }
-    const bool ended = evidence_is == SAME && statement_is == SAME;
-    if (!ended) {
-        judge(&evidence.judgement, GATE_NOT_RUN, "the run did not end");
-    }
-    if (current && !judge_current(pack, &evidence.judgement, &why)) {
-        evidence_free(&evidence);
-        return complain("%s", why.text);
-    }
-    if (as_json) {
-        evidence_print_json(&evidence, pack->path, ended);
+    } else if (current && !judge_current(pack, &evidence.judgement, &why)) {
+        status = complain("%s", why.text);
     } else {
-        evidence_print(&evidence, ended);
+        if (!ended) {
+            judge(&evidence.judgement, GATE_NOT_RUN, "the run did not end");
+        }
+        (as_json ? evidence_print_json : evidence_print)(&evidence, pack->path, ended);
+        status = gate_exit(evidence.judgement.gate);
     }
-    const int status = gate_exit(evidence.judgement.gate);
     evidence_free(&evidence);
     return status;
 }
@@ -86,8 +167,8 @@ int verb_verify(int argc, char **argv) {
     const char *path = NULL;
     struct arg args[] = {
         arg_flag("--current", &current,
-                 "STALE, unless its variants, images and budgets are those of this library, and of "
-                 "CPUs the library itself"),
+                 "STALE, unless its variants and images are those of this library, and of CPUs the "
+                 "library itself"),
         arg_flag("--json", &as_json, "the same as JSON"),
     };
     struct arg positional = arg_text("PACK", &path, "PACK", "");
@@ -98,8 +179,8 @@ int verb_verify(int argc, char **argv) {
         .synopsis = "PACK [options]",
         .notes = "Exit code: that of the pack's verdict (0 PASS, 1 FAIL, 3 NOT_RUN or STALE,\n"
                  "4 INVALID); 1 where the pack was changed; 2 where it is no pack of this schema.\n"
-                 "It shows that a pack is consistent, not who made it: compare the root hash with\n"
-                 "one that you trust.\n",
+                 "It shows that a pack is consistent, not who made it. Who made it is shown by a\n"
+                 "signature of the root hash that it prints (ssh-keygen -Y sign, -Y verify).\n",
         .examples = "  attest verify results/h200\n"
                     "  attest verify --current --json results/h200\n",
         .groups = groups,

@@ -1,47 +1,55 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * machine.c - what this machine has: devices, tools, and what library and program this is. See
- * plan.h.
+ * machine.c - what this machine has: devices and tools. See run.h. A child opens a device and
+ * answers in lines of fields separated by tabs:
+ *
+ *     absent REASON                            or
+ *     device NAME, ARCH, ...                   and for each variant of the library
+ *     variant NAME IMAGE yes|no REASON         IMAGE: SHA-256 of what is loaded, or -
+ *     chosen NAME                              a GPU's choice for some usual problem
+ *
+ * Invariant: nothing is computed.
  */
-#include <dlfcn.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/conversation.h"
 #include "base/message.h"
 #include "base/temporary.h"
 #include "base/tool_path.h"
-#include "run/plan.h"
+#include "device/alias.h"
+#include "device/kernels.h"
+#include "device/vgpu_findings.h"
+#include "run/run.h"
+#include "stages/parity/parity.h"
 #include "stages/profile/ncu_run.h"
 
 enum { PROBE_SECONDS = 120 };
 
 /* ---- devices --------------------------------------------------------------------------------- */
 
-static bool take_variant(struct run_device *device, char *rest) {
-    const char *name = strsep(&rest, "\t"), *image = strsep(&rest, "\t"),
-               *runs = strsep(&rest, "\t");
+static bool take_variant(struct run_device *device, const char *line) {
+    struct run_subject subject = {.refusal = ""};
+    char runs[4];
+    if (sscanf(line, "%95[^\t]\t%64[^\t]\t%3[a-z]\t%255[^\n]", subject.variant, subject.image, runs,
+               subject.refusal) < 3) {
+        return false;
+    }
+    if (strcmp(subject.image, "-") == 0) {
+        subject.image[0] = '\0';
+    }
+    if (strcmp(runs, "yes") != 0 && subject.refusal[0] == '\0') {
+        snprintf(subject.refusal, sizeof subject.refusal, "it cannot run here");
+    }
     struct run_subject *grown =
         realloc(device->subjects, (device->count + 1) * sizeof *device->subjects);
-    if (grown == NULL || runs == NULL || rest == NULL) {
-        device->subjects = grown != NULL ? grown : device->subjects;
+    if (grown == NULL) {
         return false;
     }
     device->subjects = grown;
-    struct run_subject *subject = &grown[device->count++];
-    *subject = (struct run_subject){.chosen = false};
-    snprintf(subject->variant, sizeof subject->variant, "%s", name);
-    snprintf(subject->image, sizeof subject->image, "%s", strcmp(image, "-") == 0 ? "" : image);
-    if (strcmp(runs, "yes") != 0) {
-        snprintf(subject->refusal, sizeof subject->refusal, "%s",
-                 *rest != '\0' ? rest : "it cannot run here");
-    }
+    grown[device->count++] = subject;
     return true;
 }
 
@@ -71,7 +79,7 @@ static bool take_line(void *user, char *line) {
 bool run_device_ask(const char *name, struct run_device *device, attn_error *why) {
     const char *const words[] = {"attest", "run", "--job", "probe", "--device", name, NULL};
     char *argv[sizeof words / sizeof *words];
-    memcpy(argv, words, sizeof argv); /* which nobody writes to, whatever their type */
+    memcpy(argv, words, sizeof argv); /* which are not written to, whatever their type */
     *device = (struct run_device){.absent = ""};
     snprintf(device->name, sizeof device->name, "%s", name);
     const struct conversation_terms terms = {
@@ -80,33 +88,133 @@ bool run_device_ask(const char *name, struct run_device *device, attn_error *why
     return converse(argv, &terms, &cause) || explain(why, "%s: %s", name, cause.text);
 }
 
-void run_device_free(struct run_device *device) {
-    free(device->subjects);
-    *device = (struct run_device){.absent = ""};
+/* ---- the child ------------------------------------------------------------------------------- */
+
+/* How well a cubin for `arch` suits the device, as the library has it: machine code runs within its
+ * major version, on its own minor one and later ones; "sm_90a" on 9.0 alone. 0: not at all. */
+static int cubin_rank(const char *arch, int device) {
+    int number = 0;
+    char suffix = '\0';
+    const int fields = sscanf(arch, "sm_%d%c", &number, &suffix);
+    if (fields < 1 || number / 10 != device / 10 || number > device ||
+        (fields == 2 && number != device)) {
+        return 0;
+    }
+    return 1 + number % 10;
+}
+
+/* The image that is loaded: the best cubin, else the fatbin; the virtual GPU takes PTX alone. */
+static bool loaded_image(const struct target *target, int device, char hash[SHA256_TEXT]) {
+    attn_image image = {.size = sizeof image}, best = {.data = NULL};
+    int rank = 0;
+    for (int32_t i = 0;
+         attn_variant_image(target->context, target->variant.name, i, &image, NULL) == ATTN_OK;
+         i++) {
+        const int suits = target->emulated                 ? image.kind == ATTN_IMAGE_PTX
+                          : image.kind == ATTN_IMAGE_CUBIN ? cubin_rank(image.arch, device)
+                                                           : rank == 0;
+        if (suits > rank) {
+            rank = suits;
+            best = image;
+        }
+    }
+    if (best.data != NULL) {
+        sha256_text(best.data, best.bytes, hash);
+    }
+    return best.data != NULL;
+}
+
+static void tell_variants(struct target *target, int device) {
+    attn_variant *variant = &target->variant;
+    const char *kind = device_is_gpu(target->device) ? "cuda" : "cpu";
+    *variant = (attn_variant){.size = sizeof *variant};
+    for (int32_t i = 0; attn_variant_get(target->context, i, variant, NULL) == ATTN_OK; i++) {
+        char hash[SHA256_TEXT] = "-";
+        attn_error why = {"it has no image that can be loaded here"};
+        attn_problem problem;
+        if (strcmp(variant->device, kind) != 0) {
+            continue;
+        }
+        target->runs_as = variant->name;
+        const bool loads = !device_is_gpu(target->device) || loaded_image(target, device, hash);
+        const bool runs = loads && target_accepts(target, &problem, &why);
+        conversation_answer("variant\t%s\t%s\t%s\t%.240s", variant->name, hash, runs ? "yes" : "no",
+                            runs ? "" : why.text);
+    }
+}
+
+/* What the library takes for problems that fill the chip. */
+static void tell_chosen(const struct target *target) {
+    static const int64_t DIMS[] = {64, 128, 256};
+    static const attn_causal CAUSALS[] = {ATTN_CAUSAL_NONE, ATTN_CAUSAL_BOTTOM_RIGHT};
+    for (int i = 0; i < 12; i++) {
+        attn_problem problem;
+        attn_plan *plan = NULL;
+        attn_problem_init(&problem);
+        problem.dtype = i % 2 == 0 ? ATTN_FP16 : ATTN_BF16;
+        problem.causal = CAUSALS[i / 2 % 2];
+        problem.head_dim = DIMS[i / 4];
+        problem.batch = 4;
+        problem.heads_q = problem.heads_kv = 16;
+        problem.seq_q = problem.seq_kv = 4096;
+        if (attn_plan_create(target->context, &problem, NULL, &plan, NULL) == ATTN_OK) {
+            conversation_answer("chosen\t%s", attn_plan_variant(plan));
+        }
+        attn_plan_destroy(plan);
+    }
+}
+
+static bool probe_open(struct target *target, const char *name, attn_device *device,
+                       attn_error *why) {
+    attn_options options;
+    attn_options_init(&options);
+    options.device = name;
+    return device_alias(&options.device, &options.driver, why) &&
+           attn_open(&options, &target->context, why) == ATTN_OK &&
+           (strncmp(options.device, "cuda", 4) != 0 || !kernels_missing(target->context, why)) &&
+           attn_device_get(target->context, device, why) == ATTN_OK &&
+           (target->device = device_open(target->context, options.device, why)) != NULL;
+}
+
+int run_probe(const char *name) {
+    struct target target = {0};
+    attn_device device = {.size = sizeof device};
+    attn_error why = {""};
+    if (!conversation_joined()) {
+        return complain("run: --job is what it tells its own child processes");
+    }
+    if (probe_open(&target, name, &device, &why)) {
+        int number = 0;
+        (void)sscanf(device.arch, "sm_%d", &number);
+        target.emulated = vgpu_drives(target.context);
+        conversation_answer("device\t%s, %s, %d %s, driver %d", device.name, device.arch,
+                            (int)device.units, device.driver > 0 ? "multiprocessors" : "threads",
+                            (int)device.driver);
+        tell_variants(&target, number);
+        if (device_is_gpu(target.device) && !target.emulated) {
+            tell_chosen(&target);
+        }
+        device_close(target.device);
+    } else {
+        conversation_answer("absent\t%.240s", why.text);
+    }
+    attn_close(target.context);
+    conversation_answer("end");
+    return EXIT_DONE;
 }
 
 /* ---- tools ----------------------------------------------------------------------------------- */
 
-/* ncu may be there and not be allowed to count: it is tried, once. */
-static bool may_profile(const char *device, attn_error *why) {
-    static char asked[32];
-    static bool allowed;
-    static attn_error said;
-    if (strcmp(asked, device) != 0) {
-        char path[PATH_MAX];
-        snprintf(asked, sizeof asked, "%s", device);
-        allowed = tool_find("ncu", path, &said) && ncu_allowed(path, device, NULL, &said);
-    }
-    return allowed || explain(why, "%s", said.text);
-}
-
+/* ncu may be there and not be allowed to count: it is tried. */
 void run_tool_absent(enum stage stage, const char *device, char reason[256]) {
     char path[PATH_MAX];
     attn_error why = {""};
-    const bool there = stage == SANITIZE
-                           ? tool_faults(path, &why) && tool_find("compute-sanitizer", path, &why)
-                       : stage == PROFILE ? may_profile(device, &why)
-                                          : true;
+    bool there = true;
+    if (stage == SANITIZE) {
+        there = tool_faults(path, &why) && tool_find("compute-sanitizer", path, &why);
+    } else if (stage == PROFILE) {
+        there = tool_find("ncu", path, &why) && ncu_allowed(path, device, NULL, &why);
+    }
     snprintf(reason, 256, "%.250s", there ? "" : why.text);
 }
 
@@ -127,39 +235,4 @@ void run_tools_json(struct json *json) {
     if (has_folder) {
         rmdir(folder);
     }
-}
-
-/* ---- identity -------------------------------------------------------------------------------- */
-
-bool run_file_hash(const char *path, char hash[SHA256_TEXT], attn_error *why) {
-    struct stat info;
-    const int file = open(path, O_RDONLY | O_CLOEXEC);
-    void *data = file >= 0 && fstat(file, &info) == 0 && info.st_size > 0
-                     ? mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, file, 0)
-                     : MAP_FAILED;
-    if (data == MAP_FAILED) {
-        explain(why, "%s: cannot be read: %s", path, strerror(errno));
-    } else {
-        sha256_text(data, (size_t)info.st_size, hash);
-        munmap(data, (size_t)info.st_size);
-    }
-    if (file >= 0) {
-        close(file);
-    }
-    return data != MAP_FAILED;
-}
-
-bool run_identity(char library[SHA256_TEXT], char tool[64], attn_error *why) {
-    Dl_info info;
-    char program[SHA256_TEXT];
-    if (dladdr((const void *)(uintptr_t)attn_version, &info) == 0 || info.dli_fname == NULL) {
-        return explain(why, "the path of the library cannot be told");
-    }
-    if (!run_file_hash(info.dli_fname, library, why) ||
-        !run_file_hash("/proc/self/exe", program, why)) {
-        return false;
-    }
-    snprintf(tool, 64, "%d.%d.%d %.16s", ATTN_VERSION_MAJOR, ATTN_VERSION_MINOR, ATTN_VERSION_PATCH,
-             program);
-    return true;
 }

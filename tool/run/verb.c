@@ -9,11 +9,10 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <math.h>
-#include <regex.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
+#include <sys/file.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -22,10 +21,7 @@
 #include "base/message.h"
 #include "cli/verbs.h"
 #include "pack/evidence.h"
-#include "pack/plan.h"
-#include "pack/print.h"
-#include "run/plan.h"
-#include "run/work.h"
+#include "run/run.h"
 #include "stages/inspect/against.h"
 #include "stages/record.h"
 
@@ -56,34 +52,14 @@ static bool fresh_seed(uint64_t *seed, attn_error *why) {
     return good || explain(why, "/dev/urandom: no random numbers: %s", strerror(errno));
 }
 
-/* Whether the lock that was taken is that of the file which bears the name now: the run before may
- * have taken the name away between open and lock. */
-static bool is_named(int file, const char *path) {
-    struct stat locked, named;
-    return fstat(file, &locked) == 0 && lstat(path, &named) == 0 && locked.st_dev == named.st_dev &&
-           locked.st_ino == named.st_ino;
-}
-
-/* Two runs in one pack would do everything twice, which is INVALID. The lock ends with the process,
- * the file with the run; a file that is left is one that readers ignore. */
-static bool lock_pack(const char *folder, bool lock, attn_error *why) {
-    static int file = -1;
-    char path[PATH_MAX];
-    snprintf(path, sizeof path, "%.4000s/.attest-run.tmp", folder);
-    if (!lock) {
-        if (file >= 0) {
-            unlink(path);
-        }
-        return true;
-    }
-    struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
-    file = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+/* Two runs in one pack would do all twice, which is INVALID. The lock ends with the process. */
+static bool lock_pack(const char *folder, attn_error *why) {
+    const int file = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (file < 0) {
-        return explain(why, "%s: %s", path, strerror(errno));
+        return explain(why, "%s: %s", folder, strerror(errno));
     }
-    if (fcntl(file, F_SETLK, &whole) != 0 || !is_named(file, path)) {
+    if (flock(file, LOCK_EX | LOCK_NB) != 0) {
         close(file);
-        file = -1;
         return explain(why, "%s: another attest run is at work in it", folder);
     }
     return true;
@@ -93,130 +69,23 @@ static bool lock_pack(const char *folder, bool lock, attn_error *why) {
 static bool start_pack(struct pack *pack, struct run_request *request, attn_error *why) {
     char *plan = fresh_seed(&request->seed, why) ? run_plan_make(request, NULL, why) : NULL;
     const bool good = plan != NULL && pack_make_folder(request->out, why) &&
-                      lock_pack(request->out, true, why) &&
-                      pack_create(pack, request->out, plan, why);
+                      lock_pack(request->out, why) && pack_create(pack, request->out, plan, why);
     free(plan);
     return good;
-}
-
-/* ---- the request ----------------------------------------------------------------------------- */
-
-static bool check_stages(const struct arg_list *stages, attn_error *why) {
-    for (size_t i = 0; i < stages->count; i++) {
-        if (stage_of(stages->items[i]) == STAGES) {
-            return explain(why,
-                           "--stage: '%.80s', expected inspect, emulate, parity, sanitize, bench "
-                           "or profile",
-                           stages->items[i]);
-        }
-    }
-    return true;
-}
-
-static bool check_devices(const struct arg_list *devices, attn_error *why) {
-    for (size_t i = 0; i < devices->count; i++) {
-        const char *device = devices->items[i];
-        if (strcmp(device, "cpu") != 0 && strcmp(device, "vgpu") != 0 && !names_gpu(device)) {
-            return explain(why, "--device: '%.80s', expected cpu, vgpu or cuda:N", device);
-        }
-        for (size_t k = 0; k < i; k++) {
-            if (strcmp(device, devices->items[k]) == 0) {
-                return explain(why, "--device: '%s' is given twice", device);
-            }
-        }
-    }
-    return true;
-}
-
-/* Whether some variant of the library bears such a name. */
-static bool check_pattern(const char *pattern, attn_error *why) {
-    regex_t regex;
-    char text[128];
-    attn_variant variant = {.size = sizeof variant};
-    const int error = regcomp(&regex, pattern, REG_EXTENDED | REG_NOSUB);
-    if (error != 0) {
-        regerror(error, &regex, text, sizeof text);
-        return explain(why, "--variant: '%.80s' is no regular expression: %s", pattern, text);
-    }
-    bool found = false;
-    for (int32_t i = 0; !found && attn_variant_get(NULL, i, &variant, NULL) == ATTN_OK; i++) {
-        found = regexec(&regex, variant.name, 0, NULL, 0) == 0;
-    }
-    regfree(&regex);
-    return found || explain(why, "--variant: '%.80s' matches no variant of the library", pattern);
-}
-
-/* Asked before anything is written, of a new request and of one that a pack holds. */
-static bool check_request(const struct run_request *request, attn_error *why) {
-    return check_stages(&request->stages, why) && check_devices(&request->devices, why) &&
-           (request->variant == NULL || check_pattern(request->variant, why));
-}
-
-/* The recorders run in children and elsewhere: they get the whole path. */
-static bool check_against(const char *path, attn_error *why) {
-    struct other_library other;
-    char whole[PATH_MAX];
-    if (path == NULL) {
-        unsetenv(RECORD_AGAINST);
-        return true;
-    }
-    if (realpath(path, whole) == NULL) {
-        return explain(why, "--against: %s: %s", path, strerror(errno));
-    }
-    return other_open(whole, &other, why) && setenv(RECORD_AGAINST, whole, 1) == 0;
-}
-
-/* ---- going on -------------------------------------------------------------------------------- */
-
-/* The request of the pack's plan, where this build can do it. */
-static bool take_request(const struct pack *pack, struct run_request *request, attn_error *why) {
-    attn_error cause = {""};
-    if (!plan_check(pack->plan, why) || !run_plan_request(pack->plan, request, why)) {
-        return false;
-    }
-    if (request->price < 0) {
-        return explain(why, "plan.json: gpu_hour_price: %g, expected 0 or more", request->price);
-    }
-    return check_request(request, &cause) ||
-           explain(why, "plan.json: request: this build cannot go on with it: %s", cause.text);
-}
-
-/* The plan of this build for the same request, for free(); NULL: there would be none. */
-static char *make_new_plan(const struct pack *pack, const struct run_request *request,
-                           attn_error *why) {
-    attn_error cause = {""};
-    char *text = run_plan_make(request, pack->plan, why);
-    struct json_value *plan = text != NULL ? json_read(text, strlen(text), why) : NULL;
-    if (plan != NULL && plan_check(plan, &cause)) {
-        json_free(plan);
-        return text;
-    }
-    if (plan != NULL) {
-        explain(why, "this build cannot go on with it: the new %s", cause.text);
-    }
-    json_free(plan);
-    free(text);
-    return NULL;
-}
-
-/* Whether every file of it is what it is called by: else the run would end in the middle. */
-static bool is_sound(const struct pack *pack, attn_error *why) {
-    struct evidence evidence;
-    const bool sound = evidence_make(pack, &evidence, why);
-    evidence_free(&evidence);
-    return sound;
 }
 
 /* The plan is replaced by one of this build; what was published of the old one goes first, and
  * only when all else is known to be good: a pack that is refused stays as it was. */
 static bool reopen_pack(struct pack *pack, struct run_request *request, attn_error *why) {
-    if (!pack_open(pack, request->out, why) || !lock_pack(pack->path, true, why) ||
-        !take_request(pack, request, why) || !is_sound(pack, why)) {
-        return false;
+    struct evidence evidence = {.rows = NULL};
+    char *plan = NULL;
+    if (pack_open(pack, request->out, why) && lock_pack(pack->path, why) &&
+        evidence_make(pack, &evidence, why) && run_plan_request(pack->plan, request, why)) {
+        plan = run_plan_make(request, pack->plan, why);
     }
-    char *plan = make_new_plan(pack, request, why);
     const bool good = plan != NULL && pack_withdraw(pack, EVIDENCE_FILE, why) &&
                       pack_withdraw(pack, STATEMENT_FILE, why) && pack_replan(pack, plan, why);
+    evidence_free(&evidence);
     free(plan);
     return good;
 }
@@ -231,14 +100,7 @@ static int finish(const struct options *options, const struct pack *pack) {
         complain("run: %s", why.text);
         return EXIT_BAD_INPUT;
     }
-    if (options->json) {
-        evidence_print_json(&evidence, pack->path, true);
-    } else {
-        printf("pack      ");
-        print_foreign(stdout, pack->path, SIZE_MAX);
-        printf("\n\n");
-        evidence_print(&evidence, true);
-    }
+    (options->json ? evidence_print_json : evidence_print)(&evidence, pack->path, true);
     const enum gate gate = evidence.judgement.gate;
     if (conversation_signal() != 0) {
         complain("run: interrupted; attest run --resume --out %s goes on", pack->path);
@@ -253,7 +115,7 @@ static int run(struct options *options) {
     struct run_request *request = &options->request;
     struct pack pack = {.path = NULL};
     attn_error why = {""};
-    unsetenv("VGPU_CHECKS"); /* of the virtual GPU: all, whatever somebody left there */
+    unsetenv("VGPU_CHECKS"); /* of the virtual GPU: all, whatever the environment says */
     unsetenv("VGPU_SM");
     conversation_watch(true);
     int status;
@@ -265,7 +127,6 @@ static int run(struct options *options) {
     } else {
         status = finish(options, &pack);
     }
-    lock_pack(request->out, false, &why);
     pack_close(&pack);
     return status;
 }
@@ -309,6 +170,20 @@ static void fill_tables(struct options *o) {
     memcpy(o->child, child, sizeof child);
 }
 
+/* The recorders run in children and elsewhere: they get the whole path. */
+static bool check_against(const char *path, attn_error *why) {
+    struct other_library other;
+    char whole[PATH_MAX];
+    if (path == NULL) {
+        unsetenv(RECORD_AGAINST);
+        return true;
+    }
+    if (realpath(path, whole) == NULL) {
+        return explain(why, "--against: %s: %s", path, strerror(errno));
+    }
+    return other_open(whole, &other, why) && setenv(RECORD_AGAINST, whole, 1) == 0;
+}
+
 static bool check(struct options *o) {
     struct run_request *request = &o->request;
     attn_error why = {""};
@@ -324,7 +199,7 @@ static bool check(struct options *o) {
         complain("run: --gpu-hour-price: %g, expected 0 or more", request->price);
     } else if (o->how[4].seen && !(request->timeout > 0)) {
         complain("run: --timeout: %g, expected more than 0", request->timeout);
-    } else if (!check_request(request, &why) || !check_against(request->against, &why)) {
+    } else if (!check_against(request->against, &why)) {
         complain("run: %s", why.text);
     } else {
         request->full = o->full;

@@ -1,12 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * work.c - the parent's side of `attest run`. See work.h.
+ * work.c - the slots of a plan, done by child processes. See run.h. A child does slots of one row
+ * and answers in lines:
  *
- * What is left to do is read from the evidence that follows from the pack so far, so that a run
- * that goes on and one that starts are the same. Emulation is spread over several children at once
- * ("lanes"); a device that is timed, or can be lost, has one.
+ *     start K          before slot K
+ *     done K           its unit is in the pack
+ *     unwritable WHY   the pack cannot be written: it ends
+ *
+ * After a slot of which nothing could be observed it ends: the device may be lost, and the next
+ * child opens it again. Emulation is spread over several children at once ("lanes"); a device that
+ * is timed has one. What is left to do is read from the evidence that follows from the pack so far,
+ * so that a new run and a resumed one are the same.
+ *
+ * Invariant: a unit is written after its slot ended, whole, or not at all.
  */
-#include "run/work.h"
+#include "run/run.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -19,9 +27,166 @@
 #include "base/json_read.h"
 #include "base/message.h"
 #include "base/progress.h"
+#include "device/alias.h"
 #include "pack/evidence.h"
+#include "stages/record.h"
 
-enum { LANES_MOST = MOST_LANES, GPU_LANES = MOST_LANES_GPU }; /* to which units are held */
+typedef bool recorder(const struct slot *slot, struct pack *pack, struct json *unit,
+                      attn_error *why);
+static recorder *const RECORDERS[STAGES] = {
+    [INSPECT] = record_inspect,   [EMULATE] = record_emulate, [PARITY] = record_parity,
+    [SANITIZE] = record_sanitize, [BENCH] = record_bench,     [PROFILE] = record_profile,
+};
+
+/* ---- units ----------------------------------------------------------------------------------- */
+
+/* A unit that is being written. */
+struct draft {
+    struct json json;
+    char *text;
+    size_t bytes;
+};
+
+/* Up to what was observed. */
+static bool draft_open(struct draft *draft, const struct pack *pack, const struct json_value *row,
+                       const struct json_value *subject, attn_error *why) {
+    FILE *out = open_memstream(&draft->text, &draft->bytes);
+    if (out == NULL) {
+        return explain(why, "out of memory");
+    }
+    draft->json = json_begin(out);
+    struct json *json = &draft->json;
+    json_open(json, NULL, '{');
+    json_text(json, "schema", PACK_UNIT_SCHEMA);
+    json_text(json, "stage", json_text_of(json_at(row, "stage")));
+    json_text(json, "device", json_text_of(json_at(row, "device")));
+    json_text(json, "variant", json_text_of(json_at(subject, "variant")));
+    json_text(json, "image", json_text_of(json_at(subject, "image")));
+    json_text(json, "tool", json_text_of(json_at(pack->plan, "tool")));
+    json_text(json, "library", json_text_of(json_at(pack->plan, "library")));
+    json_text(json, "seed", json_text_of(json_at(pack->plan, "seed")));
+    return true;
+}
+
+/* Stores it, unless it is to be thrown away. */
+static bool draft_close(struct draft *draft, const struct pack *pack, bool keep, double seconds,
+                        attn_error *why) {
+    char name[SHA256_TEXT];
+    if (keep) {
+        json_real(&draft->json, "seconds", seconds);
+        json_close(&draft->json);
+    }
+    const bool closed = fclose(draft->json.out) == 0 || explain(why, "out of memory");
+    const bool good = closed && (!keep || pack_add_unit(pack, draft->text, name, why));
+    free(draft->text);
+    return good;
+}
+
+/* A unit of a slot of which nothing was observed: why, and after how many seconds. */
+static bool add_broken(const struct pack *pack, const struct json_value *row,
+                       const struct json_value *subject, double seconds, const char *reason,
+                       attn_error *why) {
+    struct draft draft;
+    if (!draft_open(&draft, pack, row, subject, why)) {
+        return false;
+    }
+    json_text(&draft.json, "broken", reason);
+    return draft_close(&draft, pack, true, seconds, why);
+}
+
+/* ---- the child ------------------------------------------------------------------------------- */
+
+enum result { RECORDED, BROKEN, UNWRITABLE };
+
+static bool record(struct pack *pack, const struct json_value *row,
+                   const struct json_value *subject, int64_t after, struct json *unit,
+                   attn_error *why) {
+    const struct json_value *timings = json_at(subject, "timings");
+    struct slot slot = {
+        .device = json_text_of(json_at(row, "device")),
+        .variant = json_text_of(json_at(subject, "variant")),
+        .image = json_text_of(json_at(subject, "image")),
+        .seed = strtoull(json_text_of(json_at(pack->plan, "seed")), NULL, 16),
+        .cases = json_int_of(json_at(row, "cases"), 1),
+        .launches = json_int_of(json_at(row, "launches"), 1),
+        .timings = json_int_of(timings != NULL ? timings : json_at(row, "timings"), 1),
+        .quick = strcmp(json_text_of(json_at(pack->plan, "mode")), "quick") == 0,
+        .behind = after,
+    };
+    return device_alias(&slot.device, &slot.driver, why) &&
+           RECORDERS[stage_of(json_text_of(json_at(row, "stage")))](&slot, pack, unit, why);
+}
+
+static enum result do_slot(struct pack *pack, const struct json_value *row,
+                           const struct json_value *subject, int64_t after, int64_t lanes,
+                           attn_error *why) {
+    const double started = clock_seconds();
+    struct draft draft;
+    attn_error cause = {""};
+    if (!draft_open(&draft, pack, row, subject, why)) {
+        return UNWRITABLE;
+    }
+    const bool good = record(pack, row, subject, after, &draft.json, &cause);
+    const double seconds = clock_seconds() - started;
+    if (good) {
+        json_int(&draft.json, "lanes", lanes);
+    }
+    if (!draft_close(&draft, pack, good, seconds, why) ||
+        (!good && !add_broken(pack, row, subject, seconds, cause.text, why))) {
+        return UNWRITABLE;
+    }
+    return good ? RECORDED : BROKEN;
+}
+
+/* slots: "0,3,7". */
+static void do_row(struct pack *pack, const struct json_value *row, const char *slots,
+                   int64_t lanes) {
+    const struct json_value *subjects = json_at(row, "subjects");
+    enum result result = RECORDED;
+    int64_t after = 0;
+    for (const char *at = slots; *at != '\0'; at++) {
+        after += *at == ',';
+    }
+    for (const char *at = slots; result == RECORDED && after >= 0; after--) {
+        char *end;
+        const unsigned long index = strtoul(at, &end, 10);
+        attn_error why = {""};
+        if (index >= json_count_of(subjects)) {
+            break;
+        }
+        at = end + 1;
+        conversation_answer("start\t%lu", index);
+        result = do_slot(pack, row, &subjects->as.list.items[index], after, lanes, &why);
+        if (result == UNWRITABLE) {
+            conversation_answer("unwritable\t%s", why.text);
+        } else {
+            conversation_answer("done\t%lu", index);
+        }
+    }
+    conversation_answer("end");
+}
+
+int run_slots(const char *path, int64_t row, const char *slots, int64_t lanes) {
+    struct pack pack = {.path = NULL};
+    attn_error why = {"the plan has no such row"};
+    if (!conversation_joined()) {
+        return complain("run: --job is what it tells its own child processes");
+    }
+    const bool opened = pack_open(&pack, path, &why);
+    const struct json_value *rows = json_at(pack.plan, "rows");
+    int status = EXIT_DONE;
+    if (opened && row < (int64_t)json_count_of(rows)) {
+        do_row(&pack, &rows->as.list.items[row], slots, lanes);
+    } else {
+        status = complain("run: %s", why.text);
+    }
+    pack_close(&pack);
+    return status;
+}
+
+/* ---- the parent ------------------------------------------------------------------------------ */
+
+enum { LANES_MOST = 32, GPU_LANES = 8 };
 
 /* Seconds without a line from the child: what the longest slot of a stage may take. */
 static const double PATIENCE[STAGES] = {
@@ -54,22 +219,14 @@ struct lane {
 /* ---- what is left to do ---------------------------------------------------------------------- */
 
 /* Whether an earlier stage of the same variant, on this device or on none, failed. */
-static bool is_blocked(const struct json_value *rows, size_t index, const char *variant,
-                       const char *device) {
-    for (size_t i = 0; i < index; i++) {
-        const struct json_value *row = &rows->as.list.items[i];
-        const struct json_value *subjects = json_at(row, "subjects");
-        const enum stage stage = stage_of(json_text_of(json_at(row, "stage")));
-        const bool same = strcmp(json_text_of(json_at(row, "device")), device) == 0;
-        for (size_t k = 0;
-             (same || stage == INSPECT || stage == EMULATE) && k < json_count_of(subjects); k++) {
-            const struct json_value *subject = &subjects->as.list.items[k];
-            const char *verdict = json_text_of(json_at(subject, "verdict"));
-            if (strcmp(json_text_of(json_at(subject, "variant")), variant) == 0 &&
-                (strcmp(verdict, GATE_NAMES[GATE_FAIL]) == 0 ||
-                 strcmp(verdict, GATE_NAMES[GATE_INVALID]) == 0)) {
-                return true;
-            }
+static bool is_blocked(const struct evidence *evidence, const struct evidence_slot *slot) {
+    for (const struct evidence_slot *other = evidence->slots; other < slot; other++) {
+        const struct evidence_row *row = &evidence->rows[other->row];
+        const bool counts = row->stage == INSPECT || row->stage == EMULATE ||
+                            strcmp(row->device, evidence->rows[slot->row].device) == 0;
+        if (counts && other->gate >= GATE_FAIL && other->row < slot->row &&
+            strcmp(other->variant, slot->variant) == 0) {
+            return true;
         }
     }
     return false;
@@ -78,40 +235,24 @@ static bool is_blocked(const struct json_value *rows, size_t index, const char *
 /* The numbers of the row's subjects that are to be done, for free(). */
 static size_t *find_slots(const struct pack *pack, size_t index, size_t *count, attn_error *why) {
     struct evidence evidence;
+    size_t *slots = NULL, number = 0;
     *count = 0;
-    if (!evidence_make(pack, &evidence, why)) {
-        evidence_free(&evidence);
-        return NULL;
+    if (evidence_make(pack, &evidence, why)) {
+        slots = calloc(evidence.slot_count + 1, sizeof *slots);
     }
-    struct json_value *document = json_read(evidence.text, evidence.text_bytes, why);
-    const struct json_value *rows = json_at(document, "rows");
-    const struct json_value *row = &rows->as.list.items[index];
-    const struct json_value *subjects = json_at(row, "subjects");
-    size_t *slots = calloc(json_count_of(subjects) + 1, sizeof *slots);
-    for (size_t i = 0; slots != NULL && i < json_count_of(subjects); i++) {
-        const struct json_value *subject = &subjects->as.list.items[i];
-        const char *verdict = json_text_of(json_at(subject, "verdict"));
-        const bool open = strcmp(verdict, GATE_NAMES[GATE_NOT_RUN]) == 0 ||
-                          strcmp(verdict, GATE_NAMES[GATE_STALE]) == 0;
-        if (open && json_text_of(json_at(subject, "unit")) == NULL &&
-            !is_blocked(rows, index, json_text_of(json_at(subject, "variant")),
-                        json_text_of(json_at(row, "device")))) {
-            slots[(*count)++] = i;
+    for (size_t i = 0; slots != NULL && i < evidence.slot_count; i++) {
+        const struct evidence_slot *slot = &evidence.slots[i];
+        const bool open = slot->gate == GATE_NOT_RUN || slot->gate == GATE_STALE;
+        if (slot->row == index && open && !slot->observed && !is_blocked(&evidence, slot)) {
+            slots[(*count)++] = number;
         }
+        number += slot->row == index;
     }
-    if (slots == NULL) {
-        explain(why, "out of memory");
-    }
-    json_free(document);
     evidence_free(&evidence);
     return slots;
 }
 
 /* ---- a lane ---------------------------------------------------------------------------------- */
-
-static const struct json_value *subject_of(const struct row_work *work, size_t slot) {
-    return &json_at(work->row, "subjects")->as.list.items[slot];
-}
 
 static void show(struct row_work *work) {
     snprintf(work->label, sizeof work->label, "%s %s %zu/%zu",
@@ -139,32 +280,29 @@ static bool take_line(void *user, char *line) {
         pthread_mutex_unlock(&work->lock);
         return true;
     }
-    if (rest == NULL || lane->next >= lane->count ||
-        strtoul(rest, &end, 10) != lane->slots[lane->next]) {
+    const bool starts = strcmp(word, "start") == 0, ends = strcmp(word, "done") == 0;
+    if (rest == NULL || lane->next >= lane->count || starts == ends || starts == lane->started ||
+        strtoul(rest, &end, 10) != lane->slots[lane->next] || *end != '\0') {
         return false;
     }
-    if (strcmp(word, "start") == 0 && !lane->started && *end == '\0') {
-        lane->started = true;
+    lane->started = starts;
+    if (starts) {
         lane->since = clock_seconds();
-        return true;
-    }
-    if (strcmp(word, "done") == 0 && lane->started && *end == '\t') {
-        lane->started = false;
+    } else {
         lane->next++;
         pthread_mutex_lock(&work->lock);
         work->done++;
         show(work);
         pthread_mutex_unlock(&work->lock);
-        return true;
     }
-    return false;
+    return true;
 }
 
 /* One child for what is left of the lane. A slot that it died in becomes a broken unit; where it
  * died in none, the first one does, so that there is an end. */
 static void run_child(struct lane *lane) {
     struct row_work *work = lane->work;
-    char row[24], lanes[24], reason[700], *slots = malloc(24 * (lane->count + 1));
+    char row[24], lanes[24], *slots = malloc(24 * (lane->count + 1));
     attn_error why = {"out of memory"};
     if (slots == NULL) {
         work->unwritable = true;
@@ -182,7 +320,7 @@ static void run_child(struct lane *lane) {
                                  work->pack->path, "--row", row,     "--slots", slots,
                                  "--lanes",        lanes,   NULL};
     char *argv[sizeof words / sizeof *words];
-    memcpy(argv, words, sizeof argv); /* which nobody writes to, whatever their type */
+    memcpy(argv, words, sizeof argv); /* which are not written to, whatever their type */
     const size_t before = lane->next;
     lane->started = false;
     lane->since = clock_seconds();
@@ -194,12 +332,11 @@ static void run_child(struct lane *lane) {
         (ended && lane->next > before)) {
         return;
     }
-    snprintf(reason, sizeof reason, "%s", ended ? "the child did nothing" : why.text);
     pthread_mutex_lock(&work->lock);
-    if (!run_unit_broken(work->pack, work->row, subject_of(work, lane->slots[lane->next]),
-                         clock_seconds() - lane->since, reason, &work->why)) {
-        work->unwritable = true;
-    }
+    work->unwritable = !add_broken(
+        work->pack, work->row,
+        &json_at(work->row, "subjects")->as.list.items[lane->slots[lane->next]],
+        clock_seconds() - lane->since, ended ? "the child did nothing" : why.text, &work->why);
     lane->next++;
     work->done++;
     pthread_mutex_unlock(&work->lock);
@@ -267,6 +404,7 @@ static bool run_row(struct pack *pack, size_t index, const struct run_request *r
     if (absent == NULL || absent->kind != JSON_NULL) {
         return true;
     }
+    explain(why, "out of memory");
     size_t *slots = find_slots(pack, index, &count, why);
     if (slots == NULL) {
         return false;

@@ -448,7 +448,8 @@ bool case_build(struct parity_case *drawn, struct sample *sample) {
     return true;
 }
 
-uint64_t case_seed(const char *variant, uint64_t seed, int64_t number) {
+/* Where the draw of a case begins: rng_next of it is the seed of its first recipe. */
+static uint64_t case_seed(const char *variant, uint64_t seed, int64_t number) {
     uint64_t hash = 0xCBF29CE484222325u;
     for (const char *c = variant; *c != '\0'; c++) {
         hash = (hash ^ (unsigned char)*c) * 0x100000001B3u;
@@ -456,15 +457,6 @@ uint64_t case_seed(const char *variant, uint64_t seed, int64_t number) {
     hash ^= seed;
     const uint64_t mixed = rng_next(&hash);
     return mixed + (uint64_t)number * 0x632BE59BD9B4E019u;
-}
-
-bool case_seed_follows(const char *variant, uint64_t seed, int64_t number, uint64_t recipe) {
-    uint64_t state = case_seed(variant, seed, number);
-    bool found = false;
-    for (int attempt = 0; !found && attempt < ATTEMPTS; attempt++) {
-        found = rng_next(&state) == recipe;
-    }
-    return found;
 }
 
 bool case_make(const struct target *t, int64_t number, struct parity_case *drawn,

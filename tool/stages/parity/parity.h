@@ -58,11 +58,6 @@ struct parity_case {
 bool case_make(const struct target *target, int64_t number, struct parity_case *drawn,
                struct sample *sample, attn_error *why);
 
-/* Where the draw of a case begins: rng_next of it is the seed of its first recipe. And whether a
- * recipe's seed is one that the draw comes to. */
-uint64_t case_seed(const char *variant, uint64_t seed, int64_t number);
-bool case_seed_follows(const char *variant, uint64_t seed, int64_t number, uint64_t recipe);
-
 /* What a case is an example of: bits in the order of COVERAGE_NAMES. */
 enum { COVERAGE_COUNT = 32 };
 extern const char *const COVERAGE_NAMES[COVERAGE_COUNT];

@@ -1,28 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * plan.h - what `attest run` is asked for, and the plan that follows: which stage of which
- * variant on which device, and what is absent here.
+ * run.h - `attest run`: what it is asked for, the plan that follows, and the work.
  *
- *     verb.c      the command line, the summary, the exit code
- *     plan.c      the plan: rows of stages and devices
+ *     verb.c      the command line, the lock, the summary, the exit code
+ *     plan.c      the plan: which stage of which variant on which device, and what is absent
  *     machine.c   what this machine has: devices, variants that run there, tools
- *     probe.c     a child: opens one device and says what it can do
- *     work.c      the parent: a child for each row, the watchdog, what is left to do
- *     slots.c     a child: does the slots of one row, a unit each (stages/record.h)
+ *     work.c      the slots of the plan: children do those of a row, a unit each (stages/record.h)
  *
  * Invariant: the parent opens no device. A plan names every variant of the library in each row, as
- * a subject or as one that the device refuses, unless the request left some out and says so.
+ * a subject or as one that the device refuses, unless the request left some out and says so. After
+ * each slot there is a unit of it in the pack, and no unit is ever changed: a run may be killed at
+ * any moment, and resumed later.
  */
-#ifndef ATTEST_RUN_PLAN_H
-#define ATTEST_RUN_PLAN_H
+#ifndef ATTEST_RUN_RUN_H
+#define ATTEST_RUN_RUN_H
 
-#include <stdbool.h>
-#include <stdint.h>
-
-#include "attn.h"
 #include "base/args.h"
-#include "base/sha256.h"
 #include "pack/judge.h"
+#include "pack/pack.h"
 
 struct run_request {
     bool full;
@@ -35,13 +30,13 @@ struct run_request {
     uint64_t seed;
 };
 
-/* ---- what this machine has (machine.c) --------------------------------------------------- */
+/* ---- what this machine has (machine.c) ------------------------------------------------------- */
 
 /* A variant, and on a GPU the image of it that the library loads there. */
 struct run_subject {
     char variant[96], image[SHA256_TEXT]; /* image "": CPUs */
     char refusal[256];                    /* why the device cannot run it; "": it can */
-    bool chosen;                          /* the library takes it for some usual problem */
+    bool chosen;                          /* the library chooses it for some usual problem */
 };
 
 struct run_device {
@@ -55,7 +50,9 @@ struct run_device {
 /* Asks a child what the device can do. False and the reason: the child broke off, or there is no
  * memory. */
 bool run_device_ask(const char *name, struct run_device *device, attn_error *why);
-void run_device_free(struct run_device *device);
+
+/* The child's side. Returns the exit code. */
+int run_probe(const char *device);
 
 /* Why a stage cannot be done on this GPU: its tool is missing, or may not look. "": it can. */
 void run_tool_absent(enum stage stage, const char *device, char reason[256]);
@@ -63,23 +60,25 @@ void run_tool_absent(enum stage stage, const char *device, char reason[256]);
 /* The versions of the tools that are there, as the object "tools". */
 void run_tools_json(struct json *json);
 
-/* SHA-256 of a file of any size: a library may be larger than what file_read takes. */
-bool run_file_hash(const char *path, char hash[SHA256_TEXT], attn_error *why);
+/* ---- the plan (plan.c) ----------------------------------------------------------------------- */
 
-/* SHA-256 of the library and of this program: what the units are bound to. */
-bool run_identity(char library[SHA256_TEXT], char tool[64], attn_error *why);
-
-/* ---- the plan -------------------------------------------------------------------------------- */
-
-/* As JSON, for free(). `before`: the plan of the run that goes on, or NULL: a row that it could do
- * and this machine cannot stays as it was. */
+/* As JSON, for free(); NULL and the reason where the request names a stage, device or variant that
+ * there is not. `before`: the plan of the run that is resumed, or NULL: a row that it could do and
+ * this machine cannot stays as it was. */
 char *run_plan_make(const struct run_request *request, const struct json_value *before,
                     attn_error *why);
 
-/* The request behind the plan of a run that goes on. Its texts are the plan's. */
+/* The request of the plan of a run that is resumed. Its texts are the plan's. */
 bool run_plan_request(const struct json_value *plan, struct run_request *request, attn_error *why);
 
-/* The child's side (probe.c). Returns the exit code. */
-int run_probe(const char *device);
+/* ---- the work (work.c) ----------------------------------------------------------------------- */
 
-#endif /* ATTEST_RUN_PLAN_H */
+/* Does every slot of the plan that has no fresh unit, and whose earlier stages did not fail. False
+ * and the reason: the pack cannot be written. A signal ends it early, which is no failure. */
+bool run_work(struct pack *pack, const struct run_request *request, attn_error *why);
+
+/* The child's side: the slots of row `row` whose numbers are in `slots` ("0,3,7"). Returns the exit
+ * code. */
+int run_slots(const char *path, int64_t row, const char *slots, int64_t lanes);
+
+#endif /* ATTEST_RUN_RUN_H */
