@@ -95,10 +95,3 @@ bool record_cases(const struct slot *slot, const struct target *target, case_jud
     json_close(unit);
     return true;
 }
-
-void record_control(struct json *unit, const char *name, bool caught) {
-    json_open(unit, NULL, '{');
-    json_text(unit, "name", name);
-    json_bool(unit, "caught", caught);
-    json_close(unit);
-}

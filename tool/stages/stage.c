@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * stage.c - see stage.h.
+ */
+#include "stages/stage.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/json_read.h"
+#include "base/message.h"
+#include "base/tool_path.h"
+#include "device/kernels.h"
+
+/* ---- the command line ------------------------------------------------------------------------ */
+
+bool stage_pattern(const char *pattern, regex_t *regex, attn_error *why) {
+    const char *text = pattern != NULL ? pattern : "";
+    char reason[128];
+    const int error = regcomp(regex, text, REG_EXTENDED | REG_NOSUB);
+    regerror(error, regex, reason, sizeof reason);
+    return error == 0 ||
+           explain(why, "--variant: '%s' is not a regular expression: %s", text, reason);
+}
+
+int stage_open(const char *device, const char *driver, attn_context **context, attn_device *info,
+               attn_error *why) {
+    attn_options options;
+    attn_options_init(&options);
+    options.device = device;
+    options.driver = driver;
+    *info = (attn_device){.size = sizeof *info};
+    *context = NULL;
+    const attn_status status = attn_open(&options, context, why);
+    const bool opened = status == ATTN_OK;
+    const bool missing =
+        opened && strncmp(device, "cuda", 4) == 0 && kernels_missing(*context, why);
+    if (opened && !missing && attn_device_get(*context, info, why) == ATTN_OK) {
+        return EXIT_DONE;
+    }
+    attn_close(*context);
+    *context = NULL;
+    return missing || status == ATTN_UNSUPPORTED ? EXIT_NOT_RUN : EXIT_BAD_INPUT;
+}
+
+bool stage_tool(const char *option, const char *asked, const char *name, char path[PATH_MAX],
+                attn_error *why) {
+    if (asked == NULL) {
+        return tool_find(name, path, why);
+    }
+    snprintf(path, PATH_MAX, "%s", asked);
+    return access(path, X_OK) == 0 || explain(why, "%s: %s: %s", option, asked, strerror(errno));
+}
+
+bool stage_folder(const char *asked, const char *verb, char path[PATH_MAX], attn_error *why) {
+    const time_t now = time(NULL);
+    struct tm utc;
+    char when[32];
+    strftime(when, sizeof when, "%Y%m%d-%H%M%S", gmtime_r(&now, &utc));
+    const int length = asked != NULL ? snprintf(path, PATH_MAX, "%s", asked)
+                                     : snprintf(path, PATH_MAX, "%s-%s", verb, when);
+    if (length >= PATH_MAX) {
+        return explain(why, "--out: too long a path");
+    }
+    return mkdir(path, 0777) == 0 || errno == EEXIST ||
+           explain(why, "--out: %s: %s", path, strerror(errno));
+}
+
+/* ---- the tool -------------------------------------------------------------------------------- */
+
+bool stage_self(char path[PATH_MAX], attn_error *why) {
+    const ssize_t length = readlink("/proc/self/exe", path, PATH_MAX - 1);
+    path[length > 0 ? length : 0] = '\0';
+    return length > 0 || explain(why, "/proc/self/exe: %s", strerror(errno));
+}
+
+bool stage_run(const char *const words[], const char *log, double limit, struct child *child,
+               attn_error *why) {
+    enum { MOST = 40 };
+    char *argv[MOST];
+    int count = 0;
+    while (words[count] != NULL && count + 1 < MOST) {
+        argv[count] = (char *)(uintptr_t)words[count]; /* posix_spawn writes to none of them */
+        count++;
+    }
+    argv[count] = NULL;
+    return child_run(argv, log, limit, child, why);
+}
+
+/* ---- the report ------------------------------------------------------------------------------ */
+
+void stage_report(struct json *json, const char *device, const char *verdict, const char *reason) {
+    json_open(json, NULL, '{');
+    json_text(json, "attn", attn_version());
+    json_text(json, "device", device);
+    json_text(json, "verdict", verdict);
+    json_text(json, "reason", reason);
+}
+
+void stage_reason(struct json *json, const attn_error *why) {
+    json_text(json, "reason", why->text[0] != '\0' ? why->text : NULL);
+}
+
+/* ---- the plan's row -------------------------------------------------------------------------- */
+
+bool batch_has(const struct batch *batch, const struct pack *pack, const struct slot *slot) {
+    bool found = false;
+    for (int i = 0; !found && i < batch->count; i++) {
+        found = strcmp(batch->variants[i], slot->variant) == 0;
+    }
+    return found && strcmp(batch->pack, pack->path) == 0 &&
+           strcmp(batch->device, slot->device) == 0;
+}
+
+static bool says(const struct json_value *row, const char *key, const char *text) {
+    const char *value = json_text_of(json_at(row, key));
+    return value != NULL && strcmp(value, text) == 0;
+}
+
+void batch_fill(struct batch *batch, const struct pack *pack, const struct slot *slot,
+                const char *stage, int most) {
+    const struct json_value *rows = json_at(pack->plan, "rows");
+    most = most < BATCH_MOST ? most : BATCH_MOST;
+    snprintf(batch->pack, sizeof batch->pack, "%s", pack->path);
+    snprintf(batch->device, sizeof batch->device, "%s", slot->device);
+    snprintf(batch->variants[0], BATCH_NAME, "%s", slot->variant);
+    batch->count = 1;
+    for (size_t i = 0; i < json_count_of(rows); i++) {
+        const struct json_value *row = &rows->as.list.items[i];
+        const struct json_value *subjects = json_at(row, "subjects");
+        if (!says(row, "stage", stage) || !says(row, "device", slot->device)) {
+            continue;
+        }
+        bool after = false;
+        for (size_t j = 0; j < json_count_of(subjects) && batch->count < most; j++) {
+            const struct json_value *subject = &subjects->as.list.items[j];
+            const char *name = json_text_of(json_at(subject, "variant"));
+            if (after && name != NULL) {
+                snprintf(batch->variants[batch->count++], BATCH_NAME, "%s", name);
+            }
+            after = after || says(subject, "variant", slot->variant);
+        }
+    }
+}
+
+const char *batch_pattern(const char *const *names, int count, char pattern[BATCH_PATTERN]) {
+    int used =
+        snprintf(pattern, BATCH_PATTERN, count > 0 ? "^(" : "^(none"); /* none is called so */
+    for (int i = 0; i < count && used < BATCH_PATTERN; i++) {
+        used += snprintf(pattern + used, (size_t)(BATCH_PATTERN - used), "%s%s", i > 0 ? "|" : "",
+                         names[i]);
+    }
+    if (used < BATCH_PATTERN) {
+        snprintf(pattern + used, (size_t)(BATCH_PATTERN - used), ")$");
+    }
+    return pattern;
+}
+
+void record_control(struct json *unit, const char *name, bool caught) {
+    json_open(unit, NULL, '{');
+    json_text(unit, "name", name);
+    json_bool(unit, "caught", caught);
+    json_close(unit);
+}
+
+void record_only_control(struct json *unit, const char *name, bool caught) {
+    json_open(unit, "controls", '[');
+    record_control(unit, name, caught);
+    json_close(unit);
+}
