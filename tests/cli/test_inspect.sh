@@ -53,7 +53,7 @@ mkfifo pipe
 refuses "pipe" "pipe: not a regular file" inspect --image pipe
 refuses "budgets: no end" "/dev/zero: not a regular file" inspect --budgets /dev/zero
 refuses "no kernel selected" "none of its 2 kernels" inspect --image "$data/sm_80.cubin" --variant x
-refuses "regular expression" "is no regular expression" inspect --variant '('
+refuses "regular expression" "is not a regular expression" inspect --variant '('
 refuses "file and budgets" "--budgets" inspect --image "$data/sm_80.cubin" --budgets "$budgets"
 refuses "file and another library" "--against" inspect --image "$data/sm_80.cubin" --against absent.so
 refuses "file and dump" "--dump" inspect --image "$data/sm_80.cubin" --dump .

@@ -217,10 +217,12 @@ TEST(good_lines) {
     struct budgets budgets;
     attn_error why = {""};
     CHECK_MSG(read_text("/* a\n * BUDGET(not, this, 1, 0)\n */\n\nBUDGET(a, sm_80, 96, 0)\n"
-                        "BUDGET(a, sm_90, 255, 32)\r\n",
+                        "BUDGET(a, sm_90, 255, 32)\r\nBUDGET(b_DTYPE_c, sm_80 sm_90, 128, 64)\n",
                         &budgets, &why),
               "%s", why.text);
-    CHECK_EQ(budgets.count, 2);
+    CHECK_EQ(budgets.count, 6);
+    CHECK(budgets_find(&budgets, "b_bf16_c", "sm_80") != NULL);
+    CHECK(budgets_find(&budgets, "b_fp16_c", "sm_90") != NULL);
     CHECK(budgets_find(&budgets, "not", "this") == NULL);
     CHECK(budgets_find(&budgets, "a", "sm_70") == NULL);
     const struct budget *line = budgets_find(&budgets, "a", "sm_90");
@@ -235,7 +237,7 @@ TEST(bad_lines) {
     static const struct {
         const char *text, *sentence;
     } cases[] = {
-        {"BUDGET(a, sm_80, 96)\n", "expected BUDGET(variant, arch, registers, tensor_ops)"},
+        {"BUDGET(a, sm_80, 96)\n", "expected BUDGET(variant, archs, registers, tensor_ops)"},
         {"BUDGET(a, sm_80, 96, 0) BUDGET(b, sm_80, 96, 0)\n", "line 1"},
         {"BUDGET(a, sm_80, 96, 0)\n// BUDGET(b, sm_80, 96, 0)\n", "line 2"},
         {"BUDGET(a, sm_80, x, 0)\n", "line 1"},

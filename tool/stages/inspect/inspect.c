@@ -6,10 +6,12 @@
 
 #include <ctype.h>
 #include <inttypes.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/message.h"
+#include "stages/inspect/against.h"
 #include "stages/inspect/ptxas_log.h"
 #include "stages/inspect/sass.h"
 
@@ -146,6 +148,19 @@ bool inspect_variant(const attn_variant *variant, const attn_image *image, struc
     return true;
 }
 
+bool inspect_own(const attn_variant *variant, const attn_image *image, struct inspected *row,
+                 attn_error *why) {
+    attn_variant ignored;
+    attn_image ptx;
+    if (!library_image(&THIS_LIBRARY, variant->name, ATTN_IMAGE_PTX, NULL, NULL, &ignored, &ptx,
+                       why) || /* then what it prints is not known */
+        !inspect_variant(variant, image, row, why)) {
+        return false;
+    }
+    row->ptx_output_call = inspect_output_call(ptx.data);
+    return true;
+}
+
 bool inspect_kernel(const struct cubin *cubin, const char sha256[SHA256_TEXT], uint32_t index,
                     struct inspected *row, attn_error *why) {
     *row = (struct inspected){.cubin = *cubin,
@@ -162,6 +177,29 @@ bool inspect_kernel(const struct cubin *cubin, const char sha256[SHA256_TEXT], u
     return true;
 }
 
+const struct inspect_figure INSPECT_FIGURE[INSPECT_FIGURES] = {
+    {"registers", "registers", "regs", 4, true},
+    {"stack_bytes", "stack_bytes", "stack", 5, true},
+    {"spill_bytes", "spill_bytes", "spill", 5, true},
+    {"local_ops", "local_ops", "local", 5, true},
+    {"tensor_ops", "tensor_ops", "tensor", 6, true},
+    {"barriers", "barriers", "bars", 4, false},
+    {"smem_static", "shared_static", "smem", 6, false},
+    {"smem_dynamic", "shared_dynamic", "dynamic", 7, false},
+    {"instructions", "instructions", "instr", 6, true},
+    {"helpers", "helpers", "helpers", 7, false},
+    {"builtins", "builtins", "builtins", 8, false},
+};
+
+void inspect_values(const struct inspected *row, int64_t values[INSPECT_FIGURES]) {
+    const struct cubin_entry *entry = &row->entry;
+    const int64_t all[INSPECT_FIGURES] = {
+        entry->registers,  entry->stack_bytes, row->spill_bytes,    row->local_ops,
+        row->tensor_ops,   entry->barriers,    entry->shared_bytes, row->smem_dynamic,
+        row->instructions, entry->helpers,     entry->builtins};
+    memcpy(values, all, sizeof all);
+}
+
 /* ---- the gate -------------------------------------------------------------------------------- */
 
 struct gate {
@@ -169,16 +207,18 @@ struct gate {
     int count;
 };
 
-static void fail_text(struct gate *gate, const char *text) {
-    snprintf(gate->failures[gate->count++], sizeof *gate->failures, "%.255s", text);
+static void __attribute__((format(printf, 2, 3))) fail(struct gate *gate, const char *format, ...) {
+    va_list list;
+    va_start(list, format);
+    vsnprintf(gate->failures[gate->count++], sizeof *gate->failures, format, list);
+    va_end(list);
 }
 
 static void at_most(struct gate *gate, const char *figure, int64_t value, int64_t most) {
-    if (value < 0 || value > most) {
-        char number[24];
-        snprintf(number, sizeof number, "%" PRId64, value);
-        snprintf(gate->failures[gate->count++], sizeof *gate->failures, "%s %s, budget %" PRId64,
-                 figure, value < 0 ? "unknown" : number, most);
+    if (value < 0) {
+        fail(gate, "%s unknown, budget %" PRId64, figure, most);
+    } else if (value > most) {
+        fail(gate, "%s %" PRId64 ", budget %" PRId64, figure, value, most);
     }
 }
 
@@ -191,15 +231,13 @@ static void check_tensor_ops(struct gate *gate, const struct inspected *row,
     int64_t fewest = budget != NULL && budget->tensor_ops > 1 ? budget->tensor_ops : 1;
     fewest = row->tensor_demand > fewest ? row->tensor_demand : fewest;
     if (row->tensor_ops < fewest) {
-        snprintf(gate->failures[gate->count++], sizeof *gate->failures,
-                 "tensor_ops %" PRId64 ", budget at least %" PRId64, row->tensor_ops, fewest);
+        fail(gate, "tensor_ops %" PRId64 ", budget at least %" PRId64, row->tensor_ops, fewest);
     }
 }
 
 static void no_output(struct gate *gate, const char *what, const char *call) {
     if (call != NULL) {
-        snprintf(gate->failures[gate->count++], sizeof *gate->failures,
-                 "%s refers to %s: a release prints and asserts nothing", what, call);
+        fail(gate, "%s refers to %s: a release prints and asserts nothing", what, call);
     }
 }
 
@@ -207,12 +245,12 @@ int inspect_gate(const struct inspected *row, const struct budget *budget,
                  char failures[INSPECT_FAILURES_MAX][256]) {
     struct gate gate = {.failures = failures};
     if (budget == NULL) {
-        fail_text(&gate, "it has no budget");
+        fail(&gate, "it has no budget");
     } else {
         at_most(&gate, "registers", row->entry.registers, budget->registers);
     }
     if (row->log_fault.text[0] != '\0') {
-        fail_text(&gate, row->log_fault.text);
+        fail(&gate, "%.255s", row->log_fault.text);
     }
     at_most(&gate, "stack_bytes", row->entry.stack_bytes, 0);
     at_most(&gate, "spill_bytes", row->spill_bytes, 0);

@@ -36,10 +36,13 @@ struct inspected {
     const char *output_call, *ptx_output_call;
 };
 
-/* A compiled-in cubin of a variant; give row->cubin to cubin_close. False: its machine code cannot
- * be read. */
+/* A cubin of a variant; give row->cubin to cubin_close. False: its machine code cannot be read. */
 bool inspect_variant(const attn_variant *variant, const attn_image *image, struct inspected *row,
                      attn_error *why);
+
+/* As inspect_variant, of a cubin and the PTX in the library. */
+bool inspect_own(const attn_variant *variant, const attn_image *image, struct inspected *row,
+                 attn_error *why);
 
 /* The index-th kernel of any cubin, of which no log is known; row->cubin is the caller's. */
 bool inspect_kernel(const struct cubin *cubin, const char sha256[SHA256_TEXT], uint32_t index,
@@ -51,6 +54,21 @@ const char *inspect_output_call(const char *ptx);
 /* Matrix instructions that one step of the variant's loop takes in one warp (or warpgroup), by the
  * shape of its tile: products of Q and K, and of P and V. 0: it uses none. */
 int64_t inspect_demand(const attn_variant *variant);
+
+/* The figures of a row, in the order of the table's columns. */
+enum { INSPECT_FIGURES = 11 };
+struct inspect_figure {
+    const char *name;    /* in JSON */
+    const char *in_unit; /* in a unit of the evidence pack */
+    const char *head;    /* of the column, as wide as: */
+    int width;
+    bool against; /* a unit has that of the other library too */
+};
+extern const struct inspect_figure INSPECT_FIGURE[INSPECT_FIGURES];
+void inspect_values(const struct inspected *row, int64_t values[INSPECT_FIGURES]);
+
+/* An image as a file. */
+bool inspect_write(const char *path, const void *data, size_t bytes, attn_error *why);
 
 /* How many of the rules the row breaks, each in a sentence. budget NULL: it has none, which is the
  * first of them. */

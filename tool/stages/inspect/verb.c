@@ -19,18 +19,17 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/message.h"
-#include "base/output.h"
 #include "cli/verbs.h"
 #include "device/kernels.h"
 #include "stages/inspect/against.h"
 #include "stages/inspect/inspect.h"
 #include "stages/inspect/sass.h"
+#include "stages/stage.h"
 
 struct job {
     bool json, opcodes;
     const char *pattern, *budgets_path, *image_path, *dump_path, *against;
     regex_t regex;
-    bool has_regex;
     struct budgets budgets;
     struct inspected *rows;
     size_t count;
@@ -39,151 +38,114 @@ struct job {
     struct cubin file_cubin; /* whose kernels the rows are, with --image */
 };
 
-static int failed(const char *where, const attn_error *why) {
-    complain("inspect: %s: %s", where, why->text);
-    return EXIT_FAILED_CHECK;
-}
-
 static bool selected(const struct job *job, const char *name) {
-    return !job->has_regex || regexec(&job->regex, name, 0, NULL, 0) == 0;
+    return regexec(&job->regex, name, 0, NULL, 0) == 0;
 }
 
 /* Room for one more row; NULL: out of memory. */
-static struct inspected *next_row(struct job *job) {
+static struct inspected *next_row(struct job *job, attn_error *why) {
     struct inspected *grown = realloc(job->rows, (job->count + 1) * sizeof *grown);
     if (grown == NULL) {
+        explain(why, "out of memory for %zu rows", job->count + 1);
         return NULL;
     }
     job->rows = grown;
     return &grown[job->count];
 }
 
-/* ---- dump ------------------------------------------------------------------------------------ */
+/* ---- the library's images -------------------------------------------------------------------- */
 
-static int write_file(const char *path, const void *data, size_t bytes) {
-    struct output output;
-    attn_error why = {""};
-    bool good = output_open(&output, path, &why);
-    if (good && fwrite(data, 1, bytes, output.file) != bytes) {
-        good = explain(&why, "cannot write: %s", strerror(errno));
-    }
-    good = good && output_finish(&output, &why) && output_publish(&output, &why);
-    output_discard(&output);
-    return good ? EXIT_DONE : complain("inspect: %s: %s", path, why.text);
-}
-
-static int dump_image(const struct job *job, const char *name, const attn_image *image) {
+static bool dump_image(const struct job *job, const char *name, const attn_image *image,
+                       attn_error *why) {
+    static const char *const ENDINGS[] = {"cubin", "ptx", "fatbin"};
     char path[4096];
     if (mkdir(job->dump_path, 0777) != 0 && errno != EEXIST) {
-        return complain("inspect: %s: %s", job->dump_path, strerror(errno));
+        return explain(why, "%s: %s", job->dump_path, strerror(errno));
     }
-    static const char *const ENDINGS[] = {"cubin", "ptx", "fatbin"};
     snprintf(path, sizeof path, "%s/%s.%s.%s", job->dump_path, name, image->arch,
              ENDINGS[image->kind]);
-    const int status = write_file(path, image->data, image->bytes);
-    if (status != EXIT_DONE || image->log == NULL) {
-        return status;
+    if (!inspect_write(path, image->data, image->bytes, why) || image->log == NULL) {
+        return image->log == NULL;
     }
     snprintf(path, sizeof path, "%s/%s.%s.log", job->dump_path, name, image->arch);
-    return write_file(path, image->log, strlen(image->log));
+    return inspect_write(path, image->log, strlen(image->log), why);
 }
-
-/* ---- the library's images -------------------------------------------------------------------- */
 
 static int look_at_variant(struct job *job, const attn_variant *variant) {
     attn_image image = {.size = sizeof image};
     attn_error why;
-    const size_t first = job->count;
-    const char *ptx_call = NULL;
-    bool ptx_seen = false;
-    for (int32_t i = 0; attn_variant_image(NULL, variant->name, i, &image, &why) == ATTN_OK; i++) {
-        if (job->dump_path != NULL) {
-            const int status = dump_image(job, variant->name, &image);
-            if (status != EXIT_DONE) {
-                return status;
-            }
-        }
-        if (image.kind == ATTN_IMAGE_PTX) {
-            ptx_call = inspect_output_call(image.data);
-            ptx_seen = true;
+    for (int32_t i = 0; attn_variant_image(NULL, variant->name, i, &image, NULL) == ATTN_OK; i++) {
+        if (job->dump_path != NULL && !dump_image(job, variant->name, &image, &why)) {
+            return complain("inspect: %s", why.text);
         }
         if (image.kind != ATTN_IMAGE_CUBIN) {
             continue;
         }
-        struct inspected *row = next_row(job);
+        struct inspected *row = next_row(job, &why);
         if (row == NULL) {
-            return complain("inspect: out of memory for %zu rows", job->count + 1);
+            return complain("inspect: %s", why.text);
         }
-        if (!inspect_variant(variant, &image, row, &why)) {
-            char where[160];
-            snprintf(where, sizeof where, "%s %s", variant->name, image.arch);
-            return failed(where, &why);
+        if (!inspect_own(variant, &image, row, &why)) {
+            complain("inspect: %s %s: %s", variant->name, image.arch, why.text);
+            return EXIT_FAILED_CHECK;
         }
         job->count++;
-    }
-    if (!ptx_seen) { /* then nothing is known of what it prints */
-        return failed(variant->name, &why);
-    }
-    for (size_t i = first; i < job->count; i++) {
-        job->rows[i].ptx_output_call = ptx_call;
     }
     return EXIT_DONE;
 }
 
 static int look_at_library(struct job *job) {
     attn_variant variant = {.size = sizeof variant};
-    for (int32_t i = 0; attn_variant_get(NULL, i, &variant, NULL) == ATTN_OK; i++) {
-        if (strcmp(variant.device, "cuda") != 0) {
-            continue;
-        }
-        job->variants++;
-        if (selected(job, variant.name)) {
-            const int status = look_at_variant(job, &variant);
-            if (status != EXIT_DONE) {
-                return status;
-            }
+    int status = EXIT_DONE;
+    for (int32_t i = 0; status == EXIT_DONE && attn_variant_get(NULL, i, &variant, NULL) == ATTN_OK;
+         i++) {
+        if (strcmp(variant.device, "cuda") == 0) {
+            job->variants++;
+            status = selected(job, variant.name) ? look_at_variant(job, &variant) : EXIT_DONE;
         }
     }
-    return EXIT_DONE;
+    return status;
 }
 
 /* ---- any cubin ------------------------------------------------------------------------------- */
 
 static int look_at_file(struct job *job) {
+    struct cubin *cubin = &job->file_cubin;
+    char sha256[SHA256_TEXT];
     attn_error why;
     size_t bytes;
     job->file = file_read(job->image_path, &bytes, &why);
     if (job->file == NULL) {
         return complain("inspect: %s", why.text);
     }
-    struct cubin *cubin = &job->file_cubin;
-    if (!cubin_open(cubin, job->file, bytes, &why)) {
-        return complain("inspect: %s: %s", job->image_path, why.text);
-    }
-    char sha256[SHA256_TEXT];
+    bool good = cubin_open(cubin, job->file, bytes, &why);
     sha256_text(job->file, bytes, sha256);
-    for (uint32_t i = 0; i < cubin->entries; i++) {
-        struct inspected *row = next_row(job);
-        if (row == NULL) {
-            return complain("inspect: out of memory for %zu rows", job->count + 1);
-        }
-        if (!inspect_kernel(cubin, sha256, i, row, &why)) {
-            return complain("inspect: %s: %s", job->image_path, why.text);
-        }
-        job->count += selected(job, row->name);
+    for (uint32_t i = 0; good && i < cubin->entries; i++) {
+        struct inspected *row = next_row(job, &why);
+        good = row != NULL && inspect_kernel(cubin, sha256, i, row, &why);
+        job->count += good && selected(job, row->name);
     }
-    return job->count > 0 ? EXIT_DONE
-                          : complain("inspect: %s: none of its %" PRIu32 " kernels is selected",
-                                     job->image_path, cubin->entries);
+    if (good && job->count == 0) {
+        good = explain(&why, "none of its %" PRIu32 " kernels is selected", cubin->entries);
+    }
+    return good ? EXIT_DONE : complain("inspect: %s: %s", job->image_path, why.text);
 }
 
-/* ---- output ---------------------------------------------------------------------------------- */
+/* ---- JSON ------------------------------------------------------------------------------------ */
 
 static void put_known(struct json *json, const char *key, int64_t value) {
     if (value < 0) {
         json_null(json, key);
     } else {
         json_int(json, key, value);
+    }
+}
+
+static void put_figures(struct json *json, const struct inspected *row) {
+    int64_t values[INSPECT_FIGURES];
+    inspect_values(row, values);
+    for (int i = 0; i < INSPECT_FIGURES; i++) {
+        put_known(json, INSPECT_FIGURE[i].name, values[i]);
     }
 }
 
@@ -209,6 +171,8 @@ static void put_verdict(struct json *json, const struct job *job, const struct i
     char failures[INSPECT_FAILURES_MAX][256];
     const struct budget *budget = budgets_find(&job->budgets, row->name, row->arch);
     const int count = inspect_gate(row, budget, failures);
+    json_int(json, "tensor_demand", row->tensor_demand);
+    json_bool(json, "log_bound", row->log_bound);
     put_known(json, "budget_registers", budget != NULL ? budget->registers : -1);
     put_known(json, "budget_tensor_ops", budget != NULL ? budget->tensor_ops : -1);
     json_bool(json, "pass", count == 0);
@@ -226,24 +190,10 @@ static void put_row(struct json *json, const struct job *job, const struct inspe
     json_text(json, "arch", row->arch);
     json_text(json, "dtype", row->family != NULL ? row->dtype : NULL);
     put_known(json, "head_dim", row->head_dim);
-    json_int(json, "registers", row->entry.registers);
-    json_int(json, "stack_bytes", row->entry.stack_bytes);
-    put_known(json, "spill_bytes", row->spill_bytes);
-    json_int(json, "smem_static", row->entry.shared_bytes);
-    put_known(json, "smem_dynamic", row->smem_dynamic);
-    json_int(json, "barriers", row->entry.barriers);
-    json_int(json, "tensor_ops", row->tensor_ops);
-    if (row->family != NULL) {
-        json_int(json, "tensor_demand", row->tensor_demand);
-    }
-    json_int(json, "local_ops", row->local_ops);
-    json_int(json, "instructions", row->instructions);
-    json_int(json, "helpers", row->entry.helpers);
-    json_int(json, "builtins", row->entry.builtins);
+    put_figures(json, row);
     json_text(json, "cubin_sha256", row->sha256);
     json_int(json, "cubin_bytes", (int64_t)row->cubin.bytes);
     if (row->family != NULL) {
-        json_bool(json, "log_bound", row->log_bound);
         put_verdict(json, job, row);
     }
     if (job->opcodes) {
@@ -252,13 +202,7 @@ static void put_row(struct json *json, const struct job *job, const struct inspe
     json_close(json);
 }
 
-static void print_number(int64_t value, int width) {
-    if (value < 0) {
-        printf(" %*s", width, "-");
-    } else {
-        printf(" %*" PRId64, width, value);
-    }
-}
+/* ---- text ------------------------------------------------------------------------------------ */
 
 static void print_opcodes(const struct inspected *row) {
     struct sass_counts counts;
@@ -272,29 +216,34 @@ static void print_opcodes(const struct inspected *row) {
     }
 }
 
-static void print_table(const struct job *job) {
-    int width = 7;
+static int name_width(const struct job *job) {
+    int width = (int)strlen("variant");
     for (size_t i = 0; i < job->count; i++) {
         const int length = (int)strlen(job->rows[i].name);
         width = length > width ? length : width;
     }
-    printf("%-*s %-6s %4s %5s %5s %5s %6s %4s %6s %7s %6s %7s %8s  %s\n", width, "variant", "arch",
-           "regs", "stack", "spill", "local", "tensor", "bars", "smem", "dynamic", "instr",
-           "helpers", "builtins", "sha256");
+    return width;
+}
+
+static void print_table(const struct job *job) {
+    const int width = name_width(job);
+    printf("%-*s %-6s", width, "variant", "arch");
+    for (int i = 0; i < INSPECT_FIGURES; i++) {
+        printf(" %*s", INSPECT_FIGURE[i].width, INSPECT_FIGURE[i].head);
+    }
+    printf("  sha256\n");
     for (size_t i = 0; i < job->count; i++) {
         const struct inspected *row = &job->rows[i];
+        int64_t values[INSPECT_FIGURES];
+        inspect_values(row, values);
         printf("%-*s %-6s", width, row->name, row->arch);
-        print_number(row->entry.registers, 4);
-        print_number(row->entry.stack_bytes, 5);
-        print_number(row->spill_bytes, 5);
-        print_number(row->local_ops, 5);
-        print_number(row->tensor_ops, 6);
-        print_number(row->entry.barriers, 4);
-        print_number(row->entry.shared_bytes, 6);
-        print_number(row->smem_dynamic, 7);
-        print_number(row->instructions, 6);
-        print_number(row->entry.helpers, 7);
-        print_number(row->entry.builtins, 8);
+        for (int j = 0; j < INSPECT_FIGURES; j++) {
+            if (values[j] < 0) {
+                printf(" %*s", INSPECT_FIGURE[j].width, "-");
+            } else {
+                printf(" %*" PRId64, INSPECT_FIGURE[j].width, values[j]);
+            }
+        }
         printf("  %.12s\n", row->sha256);
         if (job->opcodes) {
             print_opcodes(row);
@@ -344,12 +293,12 @@ static bool has_row(const struct job *job, const struct budget *line) {
 }
 
 /* Budgets whose cubin is not in the library. */
-static size_t check_absent(const struct job *job, const struct budget **first) {
+static size_t check_absent(const struct job *job, const struct budget **last) {
     size_t absent = 0;
-    for (size_t i = job->budgets.count; i-- > 0;) {
+    for (size_t i = 0; i < job->budgets.count; i++) {
         const struct budget *line = &job->budgets.lines[i];
         if (selected(job, line->variant) && !has_row(job, line)) {
-            *first = line;
+            *last = line;
             absent++;
             if (!job->json) {
                 printf("NOT RUN %s %s: the library has no such cubin\n", line->variant, line->arch);
@@ -360,9 +309,9 @@ static size_t check_absent(const struct job *job, const struct budget **first) {
 }
 
 static int judge(const struct job *job) {
-    const struct budget *first = NULL;
+    const struct budget *last = NULL;
     const size_t broken = check_rows(job);
-    const size_t absent = check_absent(job, &first);
+    const size_t absent = check_absent(job, &last);
     if (!job->json) {
         printf("%zu of %zu cubins within their budgets, %zu not there\n", job->count - broken,
                job->count, absent);
@@ -374,78 +323,117 @@ static int judge(const struct job *job) {
     if (absent > 0) {
         complain("inspect: %zu cubins that have a budget are not in the library, %s for %s among "
                  "them",
-                 absent, first->variant, first->arch);
+                 absent, last->variant, last->arch);
         return EXIT_NOT_RUN;
     }
     return EXIT_DONE;
+}
+
+/* ---- another build --------------------------------------------------------------------------- */
+
+static void put_pair(struct json *json, const struct inspected *own,
+                     const struct inspected *other) {
+    json_open(json, NULL, '{');
+    json_text(json, "name", own->name);
+    json_text(json, "arch", own->arch);
+    for (int i = 0; i < 2; i++) {
+        const char *key = i == 0 ? "this" : "other";
+        const struct inspected *row = i == 0 ? own : other;
+        if (row == NULL) {
+            json_null(json, key);
+            continue;
+        }
+        json_open(json, key, '{');
+        put_figures(json, row);
+        json_bool(json, "asserts", row->output_call != NULL);
+        json_close(json);
+    }
+    json_close(json);
+}
+
+static void print_pair(const struct inspected *own, const struct inspected *other,
+                       const attn_error *why) {
+    int64_t mine[INSPECT_FIGURES], theirs[INSPECT_FIGURES];
+    printf("%-46s %-7s", own->name, own->arch);
+    if (other == NULL) {
+        printf("  %s\n", why->text);
+        return;
+    }
+    inspect_values(own, mine);
+    inspect_values(other, theirs);
+    for (int i = 0; i < INSPECT_FIGURES; i++) {
+        char pair[48];
+        snprintf(pair, sizeof pair, "%" PRId64 "/%" PRId64, mine[i], theirs[i]);
+        printf(" %12s", pair);
+    }
+    printf("%s\n", other->output_call != NULL ? "  it asserts" : "");
+}
+
+/* A table of both, without a verdict: neither is the measure of the other. A kernel that the other
+ * lacks is a row that says so. */
+static int compare_builds(const struct job *job) {
+    struct other_library other;
+    struct json json = json_begin(stdout);
+    attn_error why;
+    size_t missing = 0;
+    if (!other_open(job->against, &other, &why)) {
+        return complain("inspect: %s", why.text);
+    }
+    if (job->json) {
+        json_open(&json, NULL, '[');
+    } else {
+        printf("%-46s %-7s", "this/other", "arch");
+        for (int i = 0; i < INSPECT_FIGURES; i++) {
+            printf(" %12s", INSPECT_FIGURE[i].name);
+        }
+        printf("\n");
+    }
+    for (size_t i = 0; i < job->count; i++) {
+        struct inspected found = {.name = NULL};
+        const bool there = other_find(&other, &job->rows[i], &found, &why);
+        missing += !there;
+        if (job->json) {
+            put_pair(&json, &job->rows[i], there ? &found : NULL);
+        } else {
+            print_pair(&job->rows[i], there ? &found : NULL, &why);
+        }
+        cubin_close(&found.cubin);
+    }
+    if (job->json) {
+        json_close(&json);
+    }
+    if (missing > 0) {
+        complain("inspect: %s lacks %zu of %zu cubins", job->against, missing, job->count);
+    }
+    return missing > 0 ? EXIT_NOT_RUN : EXIT_DONE;
 }
 
 /* ---- the verb -------------------------------------------------------------------------------- */
 
 static int read_budgets(struct job *job) {
-    attn_error why;
-    if (job->budgets_path == NULL) {
-        return budgets_built_in(&job->budgets, &why) ? EXIT_DONE : failed("budgets.def", &why);
-    }
+    attn_error why = {""};
     size_t bytes;
+    if (job->budgets_path == NULL) {
+        return budgets_built_in(&job->budgets, &why)
+                   ? EXIT_DONE
+                   : complain("inspect: budgets.def: %s", why.text);
+    }
     char *text = file_read(job->budgets_path, &bytes, &why);
     if (text == NULL) {
         return complain("inspect: %s", why.text);
     }
     FILE *in = fmemopen(text, bytes, "r");
-    if (in == NULL) {
-        free(text);
-        return complain("inspect: %s: %s", job->budgets_path, strerror(errno));
+    const bool good = in != NULL && budgets_read(in, &job->budgets, &why);
+    if (in != NULL) {
+        fclose(in);
     }
-    const bool good = budgets_read(in, &job->budgets, &why);
-    fclose(in);
     free(text);
     return good ? EXIT_DONE : complain("inspect: %s: %s", job->budgets_path, why.text);
 }
 
-static int prepare(struct job *job) {
-    if (job->image_path != NULL && (job->budgets_path != NULL || job->dump_path != NULL)) {
-        return complain("inspect: %s: --image looks at a file, which has no budget and is there "
-                        "already",
-                        job->budgets_path != NULL ? "--budgets" : "--dump");
-    }
-    if (job->image_path != NULL && job->against != NULL) {
-        return complain("inspect: --against: %s: it is for the kernels of the library, and --image "
-                        "looks at a file",
-                        job->against);
-    }
-    if (job->pattern != NULL) {
-        const int code = regcomp(&job->regex, job->pattern, REG_EXTENDED | REG_NOSUB);
-        if (code != 0) {
-            char text[128];
-            regerror(code, &job->regex, text, sizeof text);
-            return complain("inspect: --variant: '%s' is no regular expression: %s", job->pattern,
-                            text);
-        }
-        job->has_regex = true;
-    }
-    return EXIT_DONE;
-}
-
-/* A table of both; a verdict there is not, since neither is the measure of the other. */
-static int compare_builds(const struct job *job) {
-    attn_error why;
-    size_t missing;
-    if (!inspect_against(job->against, job->rows, job->count, job->json, &missing, &why)) {
-        return complain("inspect: %s", why.text);
-    }
-    if (missing > 0) {
-        complain("inspect: %s lacks %zu of %zu cubins", job->against, missing, job->count);
-        return EXIT_NOT_RUN;
-    }
-    return EXIT_DONE;
-}
-
 static int inspect_library(struct job *job) {
     int status = read_budgets(job);
-    if (status == EXIT_DONE) {
-        status = look_at_library(job);
-    }
+    status = status == EXIT_DONE ? look_at_library(job) : status;
     if (status != EXIT_DONE) {
         return status;
     }
@@ -468,6 +456,15 @@ static int inspect_library(struct job *job) {
 }
 
 static int inspect_file(struct job *job) {
+    const char *clash = job->budgets_path != NULL ? "--budgets"
+                        : job->dump_path != NULL  ? "--dump"
+                        : job->against != NULL    ? "--against"
+                                                  : NULL;
+    if (clash != NULL) {
+        return complain("inspect: %s: it is for the kernels of the library, and --image looks at a "
+                        "file",
+                        clash);
+    }
     const int status = look_at_file(job);
     if (status == EXIT_DONE) {
         print_rows(job);
@@ -480,9 +477,7 @@ static void free_job(struct job *job) {
         cubin_close(&job->rows[i].cubin);
     }
     cubin_close(&job->file_cubin);
-    if (job->has_regex) {
-        regfree(&job->regex);
-    }
+    regfree(&job->regex);
     budgets_free(&job->budgets);
     free(job->rows);
     free(job->file);
@@ -522,10 +517,11 @@ int verb_inspect(int argc, char **argv) {
     if (parsed != ARGS_RUN) {
         return parsed == ARGS_HELP ? EXIT_DONE : EXIT_BAD_INPUT;
     }
-    int status = prepare(&job);
-    if (status == EXIT_DONE) {
-        status = job.image_path != NULL ? inspect_file(&job) : inspect_library(&job);
+    attn_error why;
+    if (!stage_pattern(job.pattern, &job.regex, &why)) {
+        return complain("inspect: %s", why.text);
     }
+    const int status = job.image_path != NULL ? inspect_file(&job) : inspect_library(&job);
     free_job(&job);
     return status;
 }
