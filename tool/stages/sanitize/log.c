@@ -4,6 +4,7 @@
  */
 #include "stages/sanitize/log.h"
 
+#include <ctype.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,34 +39,6 @@ static const char *const TROUBLES[] = {
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-/* A number, with or without commas between its digits, or -1. Moves the cursor behind it. */
-static int64_t read_number(const char **cursor) {
-    const char *s = *cursor;
-    int64_t number = 0;
-    bool any = false;
-    for (; (*s >= '0' && *s <= '9') || (any && *s == ','); s++) {
-        if (*s != ',') {
-            if (number > INT64_MAX / 10 - 10) {
-                return -1;
-            }
-            number = 10 * number + (*s - '0');
-            any = true;
-        }
-    }
-    *cursor = s;
-    return any ? number : -1;
-}
-
-/* Moves the cursor behind `word`, where the text goes on with it. */
-static bool skip_word(const char **cursor, const char *word) {
-    const size_t length = strlen(word);
-    if (strncmp(*cursor, word, length) != 0) {
-        return false;
-    }
-    *cursor += length;
-    return true;
-}
-
 /* The counts of the summaries; NONE: not printed. */
 enum { NONE = -1, BROKEN = -2 };
 
@@ -76,56 +49,64 @@ struct counts {
 
 /* "3 errors" */
 static int64_t error_count(const char *text) {
-    const int64_t count = read_number(&text);
-    return count >= 0 && skip_word(&text, " error") ? count : BROKEN;
+    long long errors;
+    int end = 0;
+    return sscanf(text, "%18lld error%n", &errors, &end) == 1 && end > 0 ? errors : BROKEN;
 }
 
 /* "2 hazards displayed (1 error, 1 warning)" */
 static int64_t hazard_count(const char *text) {
-    const int64_t hazards = read_number(&text);
-    if (hazards < 0 ||
-        !(skip_word(&text, " hazards displayed (") || skip_word(&text, " hazard displayed ("))) {
-        return BROKEN;
-    }
-    const int64_t errors = read_number(&text);
-    if (errors < 0 || !(skip_word(&text, " errors, ") || skip_word(&text, " error, "))) {
-        return BROKEN;
-    }
-    const int64_t warnings = read_number(&text);
-    if (warnings < 0 || !skip_word(&text, " warning")) {
+    long long hazards, errors, warnings;
+    int end = 0;
+    if (sscanf(text, "%18lld hazard%*[s ]displayed (%18lld error%*[s,] %18lld warning%n", &hazards,
+               &errors, &warnings, &end) != 3 ||
+        end == 0) {
         return BROKEN;
     }
     return hazards > errors + warnings ? hazards : errors + warnings;
 }
 
-/* "1,024 bytes leaked in 1 allocations" */
+/* "1024 bytes leaked in 1 allocations" */
 static int64_t leak_count(const char *text) {
-    const int64_t bytes = read_number(&text);
-    if (bytes < 0 || !skip_word(&text, " bytes leaked in ")) {
-        return BROKEN;
-    }
-    const int64_t allocations = read_number(&text);
-    if (allocations < 0 || !skip_word(&text, " allocation")) {
+    long long bytes, allocations;
+    int end = 0;
+    if (sscanf(text, "%18lld bytes leaked in %18lld allocation%n", &bytes, &allocations, &end) !=
+            2 ||
+        end == 0) {
         return BROKEN;
     }
     return allocations > 0 || bytes == 0 ? allocations : 1;
 }
 
-/* Of two summaries of one kind the worse one counts. */
-static void read_summary(const char *line, const char *title, int64_t (*read)(const char *text),
-                         int64_t *count, struct counts *counts) {
-    const char *text = strstr(line, title);
-    if (text != NULL) {
-        const int64_t value = read(text + strlen(title));
-        counts->broken |= value == BROKEN;
-        *count = value > *count ? value : *count;
+/* Takes the commas out of numbers: "1,024" becomes "1024". */
+static void join_digits(char *line) {
+    char *to = line;
+    for (const char *from = line; *from != '\0'; from++) {
+        if (*from != ',' || from == line || !isdigit((unsigned char)from[-1]) ||
+            !isdigit((unsigned char)from[1])) {
+            *to++ = *from;
+        }
     }
+    *to = '\0';
 }
 
+/* Of two summaries of one kind the worse one counts. */
 static void read_summaries(const char *line, struct counts *counts) {
-    read_summary(line, "ERROR SUMMARY: ", error_count, &counts->errors, counts);
-    read_summary(line, "RACECHECK SUMMARY: ", hazard_count, &counts->hazards, counts);
-    read_summary(line, "LEAK SUMMARY: ", leak_count, &counts->leaks, counts);
+    const struct {
+        const char *title;
+        int64_t (*read)(const char *text);
+        int64_t *count;
+    } SUMMARIES[] = {{"ERROR SUMMARY: ", error_count, &counts->errors},
+                     {"RACECHECK SUMMARY: ", hazard_count, &counts->hazards},
+                     {"LEAK SUMMARY: ", leak_count, &counts->leaks}};
+    for (size_t i = 0; i < sizeof SUMMARIES / sizeof *SUMMARIES; i++) {
+        const char *text = strstr(line, SUMMARIES[i].title);
+        if (text != NULL) {
+            const int64_t value = SUMMARIES[i].read(text + strlen(SUMMARIES[i].title));
+            counts->broken |= value == BROKEN;
+            *SUMMARIES[i].count = value > *SUMMARIES[i].count ? value : *SUMMARIES[i].count;
+        }
+    }
 }
 
 static void keep(char *buffer, size_t size, const char *text) {
@@ -159,17 +140,17 @@ static void read_tool_line(const char *line, enum sanitizer_tool tool, const cha
                            struct sanitizer_log *log) {
     const char *text = line + strspn(line, " ");
     const bool report = reports(tool, text);
+    bool trouble = false;
     log->reported |= report;
     log->names_entry |= is_at(text, entry);
-    for (size_t i = 0; i < sizeof TROUBLES / sizeof *TROUBLES && !report; i++) {
-        if (strstr(text, TROUBLES[i]) != NULL) {
-            keep(log->trouble, sizeof log->trouble, text);
-        }
+    for (size_t i = 0; i < sizeof TROUBLES / sizeof *TROUBLES; i++) {
+        trouble = trouble || strstr(text, TROUBLES[i]) != NULL;
     }
-    for (int i = 0; i < SANITIZER_TOOLS && !report; i++) {
-        if (reports((enum sanitizer_tool)i, text)) {
-            keep(log->trouble, sizeof log->trouble, text);
-        }
+    for (int i = 0; i < SANITIZER_TOOLS; i++) {
+        trouble = trouble || reports((enum sanitizer_tool)i, text);
+    }
+    if (trouble && !report) {
+        keep(log->trouble, sizeof log->trouble, text);
     }
 }
 
@@ -210,14 +191,13 @@ bool sanitizer_log_read(FILE *in, enum sanitizer_tool tool, const char *entry,
     char *line = NULL;
     size_t room = 0;
     ssize_t length;
-    bool plain = true, whole = true;
+    bool plain = true;
     *log = (struct sanitizer_log){0};
     while ((length = getline(&line, &room, in)) >= 0) {
         plain = plain && memchr(line, '\0', (size_t)length) == NULL;
-        const size_t end = strcspn(line, "\r\n");
-        whole = whole && strspn(line + end, "\r\n") == strlen(line + end);
-        line[end] = '\0';
+        line[strcspn(line, "\r\n")] = '\0';
         if (strncmp(line, PREFIX, strlen(PREFIX)) == 0) {
+            join_digits(line);
             read_summaries(line, &counts);
             read_tool_line(line + strlen(PREFIX), tool, entry, log);
         } else {
@@ -229,112 +209,50 @@ bool sanitizer_log_read(FILE *in, enum sanitizer_tool tool, const char *entry,
         return explain(why, "the log cannot be read");
     }
     if (!plain) {
-        return explain(why, "the log holds a byte of 0, behind which a line could hide");
-    }
-    if (!whole) {
-        return explain(why, "the log holds a carriage return, behind which a line could hide");
+        return explain(why, "the log holds a byte of 0: it is no text");
     }
     count_findings(&counts, tool, log);
     return true;
 }
 
-/* Lines of the text that begin with `words`. */
-static int64_t count_lines(const char *text, const char *words) {
-    int64_t count = 0;
-    for (const char *at = strstr(text, words); at != NULL; at = strstr(at + 1, words)) {
-        count += at == text || at[-1] == '\n';
-    }
-    return count;
-}
-
-/* Launches in the line that says that the variant was verified: TARGET_VARIANT and nothing behind
- * it; 0: there is none. */
-static int64_t launches_of(const char *line, const char *variant) {
-    char words[192];
-    long long launches = 0;
-    int end = 0;
-    snprintf(words, sizeof words, "target: variant %.150s: ", variant);
-    const size_t length = strlen(words);
-    const bool good = strncmp(line, words, length) == 0 &&
-                      sscanf(line + length, "%lld launches verified%n", &launches, &end) == 1 &&
-                      end > 0 && strchr("\r\n", line[length + (size_t)end]) != NULL;
-    return good && launches > 0 ? launches : 0;
-}
-
-/* Each line about a variant says that it was launched and verified, and one of them is about this
- * one. */
-static bool runs_variant(const char *text, const char *variant, attn_error *why) {
-    static const char WORDS[] = "target: variant ";
-    int64_t found = 0;
-    for (const char *at = strstr(text, WORDS); at != NULL; at = strstr(at + 1, WORDS)) {
-        char name[160] = "";
-        if (at != text && at[-1] != '\n') {
-            continue;
-        }
-        if (strncmp(at + strlen(WORDS), variant, strlen(variant)) == 0 &&
-            launches_of(at, variant) > 0) {
-            found++;
-        } else if (sscanf(at + strlen(WORDS), "%159[^: \n]", name) != 1 ||
-                   launches_of(at, name) == 0) {
-            return explain(why, "the log says '%.*s', expected launches that were verified",
-                           (int)strcspn(at, "\r\n"), at);
-        }
-    }
-    return found == 1 ||
-           explain(why, "the log is not of this tool and %s: %lld lines are about it, expected one",
-                   variant, (long long)found);
-}
-
-static int by_name(const void *a, const void *b) {
-    const char *const *x = a, *const *y = b;
-    const size_t m = strcspn(*x, ":\n"), n = strcspn(*y, ":\n");
-    const int order = strncmp(*x, *y, m < n ? m : n);
-    return order != 0 ? order : (m > n) - (m < n);
-}
-
-/* No variant is named by two of the lines about one, of which there are so many. */
-static bool each_once(const char *text, int64_t lines, attn_error *why) {
-    static const char WORDS[] = "target: variant ";
-    const char **names = calloc((size_t)lines + 1, sizeof *names);
-    size_t count = 0;
-    if (names == NULL) {
-        return explain(why, "out of memory");
-    }
-    for (const char *at = strstr(text, WORDS); at != NULL; at = strstr(at + 1, WORDS)) {
-        if (at == text || at[-1] == '\n') {
-            names[count++] = at + strlen(WORDS);
-        }
-    }
-    qsort(names, count, sizeof *names, by_name);
-    bool good = true;
-    for (size_t i = 1; good && i < count; i++) {
-        good = by_name(&names[i - 1], &names[i]) != 0 ||
-               explain(why, "the log names %.*s twice, expected each variant once",
-                       (int)strcspn(names[i], ":\n"), names[i]);
-    }
-    free(names);
-    return good;
-}
-
 bool sanitizer_log_is_of(const char *text, enum sanitizer_tool tool, const char *variant,
                          int64_t variants, attn_error *why) {
-    char words[64];
-    const char *line = strstr(text, "target: tool ");
-    snprintf(words, sizeof words, TARGET_TOOL, SANITIZER_TOOL_NAMES[tool]);
-    if (count_lines(text, "target: tool ") != 1 || strncmp(line, words, strlen(words)) != 0 ||
-        strchr("\r\n", line[strlen(words)]) == NULL) {
+    static const char TOOL[] = "target: tool ", VARIANT[] = "target: variant ";
+    int64_t tools = 0, others = 0, lines = 0, found = 0;
+    for (const char *line = text; *line != '\0'; line += strspn(line, "\r\n")) {
+        const size_t length = strcspn(line, "\r\n");
+        char name[160] = "";
+        long long launches = 0;
+        if (sscanf(line, "target: tool %31[a-z]", name) == 1) {
+            tools++;
+            others += strcmp(name, SANITIZER_TOOL_NAMES[tool]) != 0 ||
+                      length != strlen(TOOL) + strlen(name);
+        } else if (strncmp(line, VARIANT, strlen(VARIANT)) == 0) {
+            const bool told = sscanf(line, "target: variant %159[^: ]: %lld launches verified",
+                                     name, &launches) == 2;
+            if (variant != NULL && (!told || launches <= 0)) {
+                return explain(why, "the log says '%.*s', expected launches that were verified",
+                               (int)length, line);
+            }
+            lines++;
+            found += variant != NULL && strcmp(name, variant) == 0;
+        }
+        line += length;
+    }
+    if (tools != 1 || others > 0) {
         return explain(why, "the log is not of this tool%s%s, which it must name once",
                        variant != NULL ? " and " : "", variant != NULL ? variant : "");
     }
-    if (variant == NULL) {
+    if (variant == NULL || (found == 1 && lines == variants)) {
         return true;
     }
-    const int64_t lines = count_lines(text, "target: variant ");
-    return runs_variant(text, variant, why) &&
-           (lines == variants ||
-            explain(why, "variants: %lld were verified one by one, expected %lld", (long long)lines,
-                    (long long)variants)) &&
-           each_once(text, lines, why);
+    return found != 1
+               ? explain(
+                     why,
+                     "the log is not of this tool and %s: %lld lines are about it, expected one",
+                     variant, (long long)found)
+               : explain(why, "variants: %lld were verified one by one, expected %lld",
+                         (long long)lines, (long long)variants);
 }
 
 /* ---- judging --------------------------------------------------------------------------------- */

@@ -6,10 +6,8 @@
  * rows, and everything that was allocated on the device has been given back.
  */
 #include "stages/sanitize/target.h"
-#include "attn_verify.h"
 
 #include <math.h>
-#include <regex.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,10 +15,10 @@
 #include "base/file.h"
 #include "base/message.h"
 #include "base/random.h"
-#include "device/device.h"
-#include "device/kernels.h"
+#include "device/runner.h"
 #include "device/variant_by_name.h"
 #include "stages/sanitize/log.h"
+#include "stages/stage.h"
 
 enum { TENSORS = 5, NAN_BYTE = 0xff }; /* q, k, v, o, lse */
 
@@ -50,8 +48,7 @@ enum { CASE_COUNT = sizeof CASES / sizeof *CASES };
 
 struct target {
     const struct target_request *request;
-    attn_context *context;
-    struct device *device;
+    struct runner runner;
     int64_t launches;
 };
 
@@ -95,17 +92,13 @@ static bool takes_some(const attn_context *context, const attn_variant *variant,
     return takes;
 }
 
-static bool find_ptx(const attn_context *context, const char *name, attn_image *image,
-                     attn_error *why) {
-    for (int32_t i = 0;; i++) {
-        *image = (attn_image){.size = sizeof *image};
-        if (attn_variant_image(context, name, i, image, why) != ATTN_OK) {
-            return false;
-        }
-        if (image->kind == ATTN_IMAGE_PTX) {
-            return true;
-        }
+static bool has_ptx(const attn_context *context, const char *name, attn_error *why) {
+    attn_image image = {.size = sizeof image, .kind = ATTN_IMAGE_CUBIN};
+    bool there = true;
+    for (int32_t i = 0; there && image.kind != ATTN_IMAGE_PTX; i++) {
+        there = attn_variant_image(context, name, i, &image, why) == ATTN_OK;
     }
+    return there;
 }
 
 static bool add_candidate(const attn_context *context, const struct target_request *request,
@@ -119,23 +112,18 @@ static bool add_candidate(const attn_context *context, const struct target_reque
     struct candidate *candidate = &longer[(*count)++];
     *candidate = (struct candidate){0};
     snprintf(candidate->name, sizeof candidate->name, "%s", variant->name);
-    attn_image image;
     candidate->runs = takes_some(context, variant, &candidate->why) &&
-                      (!request->ptx || find_ptx(context, variant->name, &image, &candidate->why));
+                      (!request->ptx || has_ptx(context, variant->name, &candidate->why));
     return true;
 }
 
 bool target_candidates(const attn_context *context, const struct target_request *request,
                        struct candidate **list, size_t *count, attn_error *why) {
-    const char *pattern = request->pattern != NULL ? request->pattern : "";
     regex_t regex;
-    const int error = regcomp(&regex, pattern, REG_EXTENDED | REG_NOSUB);
     *list = NULL;
     *count = 0;
-    if (error != 0) {
-        char text[128];
-        regerror(error, &regex, text, sizeof text);
-        return explain(why, "--variant: '%s' is not a regular expression: %s", pattern, text);
+    if (!stage_pattern(request->pattern, &regex, why)) {
+        return false;
     }
     bool fine = true;
     attn_variant variant = {.size = sizeof variant};
@@ -147,7 +135,8 @@ bool target_candidates(const attn_context *context, const struct target_request 
     }
     regfree(&regex);
     if (fine && *count == 0) {
-        fine = explain(why, "--variant: '%s' matches no variant of this device", pattern);
+        fine = explain(why, "--variant: '%s' matches no variant of this device",
+                       request->pattern != NULL ? request->pattern : "");
     }
     if (!fine) {
         free(*list);
@@ -169,7 +158,7 @@ static void free_buffers(struct target *target, struct buffers *buffers) {
     for (int i = 0; i < TENSORS; i++) {
         free(buffers->host[i]);
         if (buffers->there[i] != NULL) {
-            device_free(target->device, buffers->there[i]);
+            device_free(target->runner.memory, buffers->there[i]);
         }
     }
 }
@@ -206,7 +195,7 @@ static bool make_buffers(struct target *target, const attn_problem *problem,
             continue;
         }
         buffers->host[i] = malloc(bytes[i]);
-        buffers->there[i] = device_alloc(target->device, bytes[i], why);
+        buffers->there[i] = device_alloc(target->runner.memory, bytes[i], why);
         if (buffers->there[i] == NULL) {
             return false;
         }
@@ -223,13 +212,13 @@ static bool make_buffers(struct target *target, const attn_problem *problem,
             attn_from_float(problem->dtype, (char *)buffers->host[i] + bytes[i] - row, &infinity,
                             1);
         }
-        if (input &&
-            !device_write(target->device, buffers->there[i], buffers->host[i], bytes[i], why)) {
+        if (input && !device_write(target->runner.memory, buffers->there[i], buffers->host[i],
+                                   bytes[i], why)) {
             return false;
         }
         /* A planted fault finds them as they were allocated: initcheck's reads its output. */
         if (!input && target->request->image == NULL &&
-            !device_fill(target->device, buffers->there[i], NAN_BYTE, bytes[i], why)) {
+            !device_fill(target->runner.memory, buffers->there[i], NAN_BYTE, bytes[i], why)) {
             return false;
         }
     }
@@ -248,31 +237,17 @@ static attn_tensors tensors_of(void *const pointers[TENSORS]) {
 }
 
 /* Launches once and waits for the result. What a planted fault comes to is the tool's to tell. */
-static bool launch(struct target *target, const attn_plan *plan, struct buffers *buffers,
-                   attn_error *why) {
+static bool launch(struct target *target, struct buffers *buffers, attn_error *why) {
     const attn_tensors tensors = tensors_of(buffers->there);
-    const size_t size = attn_workspace_size(plan);
-    void *workspace = NULL;
-    if (size > 0) {
-        /* It may hold anything, so kernels read counters there that they have not written: to
-         * initcheck that is a fault, unless the memory was written here. */
-        workspace = device_alloc(target->device, size, why);
-        if (workspace == NULL || !device_fill(target->device, workspace, NAN_BYTE, size, why)) {
-            return false;
-        }
-    }
-    bool fine = attn_forward(plan, &tensors, workspace, size, NULL, why) == ATTN_OK;
+    const bool planted = target->request->image != NULL;
+    bool fine =
+        runner_prepare(&target->runner, why) && runner_forward(&target->runner, &tensors, why);
     target->launches += fine;
-    const bool finished = device_wait(target->device, fine ? why : NULL);
-    if (target->request->image == NULL) {
-        fine = fine && finished;
-        for (int i = 3; i < TENSORS && fine; i++) {
-            fine = buffers->bytes[i] == 0 || device_read(target->device, buffers->host[i],
-                                                         buffers->there[i], buffers->bytes[i], why);
-        }
-    }
-    if (workspace != NULL) {
-        device_free(target->device, workspace);
+    const bool finished = device_wait(target->runner.memory, fine ? why : NULL);
+    fine = fine && (finished || planted);
+    for (int i = 3; i < TENSORS && fine && !planted; i++) {
+        fine = buffers->bytes[i] == 0 || device_read(target->runner.memory, buffers->host[i],
+                                                     buffers->there[i], buffers->bytes[i], why);
     }
     return fine;
 }
@@ -280,64 +255,39 @@ static bool launch(struct target *target, const attn_plan *plan, struct buffers 
 /* EXIT_DONE, EXIT_FAILED_CHECK after TARGET_WRONG, or EXIT_BAD_INPUT and the reason. */
 static int run_problem(struct target *target, const char *variant, const attn_problem *problem,
                        const struct small_case *small, attn_error *why) {
-    attn_plan *plan = NULL;
-    if (attn_plan_create(target->context, problem, ATTN_BY_NAME(variant), &plan, why) != ATTN_OK) {
-        return EXIT_BAD_INPUT;
-    }
-    attn_problem planned = {.size = sizeof planned};
-    attn_plan_problem(plan, &planned, NULL);
-    const attn_problem *resolved = &planned;
-    struct buffers buffers;
-    bool fine =
-        make_buffers(target, resolved, small, &buffers, why) && launch(target, plan, &buffers, why);
-    attn_comparison comparison = {.size = sizeof comparison, .pass = true};
+    struct verdict verdict = {.comparison.pass = true};
+    struct buffers buffers = {.bytes = {0}};
+    target->runner.variant = variant;
+    bool fine = runner_plan(&target->runner, problem, why) &&
+                make_buffers(target, problem, small, &buffers, why) &&
+                launch(target, &buffers, why);
     if (fine && target->request->image == NULL) {
         const attn_tensors result = tensors_of(buffers.host);
-        const size_t rows = (size_t)(resolved->batch * resolved->heads_q * resolved->seq_q);
-        fine = attn_verify(target->context, resolved, &result, NULL, rows, &comparison, why) ==
-               ATTN_OK;
+        fine = runner_verify(&target->runner, &result, 0, (double)INFINITY, &verdict, why);
     }
-    if (fine && !comparison.pass) {
+    if (fine && !verdict.comparison.pass) {
         char text[256];
-        attn_comparison_print(&comparison, text, sizeof text);
+        attn_comparison_print(&verdict.comparison, text, sizeof text);
         printf(TARGET_WRONG "%s, seq %lld x %lld: %s\n", variant, (long long)problem->seq_q,
                (long long)problem->seq_kv, text);
     }
     free_buffers(target, &buffers);
-    attn_plan_destroy(plan);
-    return !fine ? EXIT_BAD_INPUT : comparison.pass ? EXIT_DONE : EXIT_FAILED_CHECK;
+    return !fine ? EXIT_BAD_INPUT : verdict.comparison.pass ? EXIT_DONE : EXIT_FAILED_CHECK;
 }
 
 /* ---- variants -------------------------------------------------------------------------------- */
 
-/* Adds the variant once more, made of its PTX, and finds it under its new name. */
-static bool from_ptx(struct target *target, attn_variant *variant, attn_error *why) {
-    attn_image image;
-    attn_variant copy = *variant;
-    char name[128];
-    if (!find_ptx(target->context, variant->name, &image, why)) {
-        return false;
-    }
-    snprintf(name, sizeof name, "%s_ptx", variant->name);
-    copy.name = name;
-    return attn_variant_add(target->context, &copy, image.data, image.bytes, why) == ATTN_OK &&
-           variant_by_name(target->context, name, variant, why);
-}
-
 static int run_variant(struct target *target, const char *name, attn_error *why) {
     attn_variant variant;
-    if (!variant_by_name(target->context, name, &variant, why)) {
-        return EXIT_BAD_INPUT;
-    }
-    if (target->request->ptx && !from_ptx(target, &variant, why)) {
+    if (!variant_by_name(target->runner.context, name, &variant, why)) {
         return EXIT_BAD_INPUT;
     }
     int status = EXIT_DONE;
     for (int i = 0; i < CASE_COUNT && status == EXIT_DONE; i++) {
         attn_problem problem;
         make_problem(&variant, &CASES[i], &problem);
-        if (attn_variant_check(target->context, variant.name, &problem, why) == ATTN_OK) {
-            status = run_problem(target, variant.name, &problem, &CASES[i], why);
+        if (attn_variant_check(target->runner.context, name, &problem, why) == ATTN_OK) {
+            status = run_problem(target, name, &problem, &CASES[i], why);
         } else {
             printf("target: %s does not take case %d: %s\n", name, i, why->text);
         }
@@ -348,7 +298,7 @@ static int run_variant(struct target *target, const char *name, attn_error *why)
 static int run_variants(struct target *target, int64_t *variants, attn_error *why) {
     struct candidate *list;
     size_t count;
-    if (!target_candidates(target->context, target->request, &list, &count, why)) {
+    if (!target_candidates(target->runner.context, target->request, &list, &count, why)) {
         return EXIT_BAD_INPUT;
     }
     int status = EXIT_DONE;
@@ -388,7 +338,7 @@ static int run_fault(struct target *target, attn_error *why) {
     if (image == NULL) {
         return EXIT_BAD_INPUT;
     }
-    const attn_status status = attn_variant_add(target->context, &fault, image, size, why);
+    const attn_status status = attn_variant_add(target->runner.context, &fault, image, size, why);
     free(image);
     if (status != ATTN_OK) {
         return EXIT_BAD_INPUT;
@@ -400,35 +350,19 @@ static int run_fault(struct target *target, attn_error *why) {
 
 /* ---- the program ----------------------------------------------------------------------------- */
 
-static int run_target(struct target *target, int64_t *variants, attn_error *why) {
-    attn_options options;
-    attn_options_init(&options);
-    options.device = target->request->device;
-    const attn_status status = attn_open(&options, &target->context, why);
-    if (status != ATTN_OK) {
-        return status == ATTN_UNSUPPORTED ? EXIT_NOT_RUN : EXIT_BAD_INPUT;
-    }
-    target->device = device_open(target->context, target->request->device, why);
-    if (target->device == NULL) {
-        return EXIT_BAD_INPUT;
-    }
-    if (target->request->image == NULL && device_is_gpu(target->device) &&
-        kernels_missing(target->context, why)) {
-        return EXIT_NOT_RUN;
-    }
-    return target->request->image != NULL ? run_fault(target, why)
-                                          : run_variants(target, variants, why);
-}
-
 int sanitize_target(const struct target_request *request) {
-    struct target target = {.request = request};
+    struct target target = {.request = request,
+                            .runner = {.device = request->device, .ptx = request->ptx}};
     int64_t variants = 0;
     attn_error why = {""};
-    const int status = run_target(&target, &variants, &why);
-    if (target.device != NULL) {
-        device_close(target.device);
+    int status = EXIT_DONE;
+    if (!runner_open(&target.runner, &why)) {
+        status = target.runner.absent ? EXIT_NOT_RUN : EXIT_BAD_INPUT;
+    } else {
+        status = request->image != NULL ? run_fault(&target, &why)
+                                        : run_variants(&target, &variants, &why);
     }
-    attn_close(target.context);
+    runner_close(&target.runner);
     if (status == EXIT_BAD_INPUT || status == EXIT_NOT_RUN) {
         complain("sanitize: target: %s%s", status == EXIT_NOT_RUN ? "NOT RUN: " : "", why.text);
         return status;
