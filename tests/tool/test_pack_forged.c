@@ -94,10 +94,6 @@ static const struct edit {
      "it has a line ==ERROR=="},
     {"profile", "cuda:0", "target: fwd_gpu", "target: fwd_gpu: error 3 of 0.1\ntarget: fwd_gpu",
      GATE_INVALID, "what ncu printed: error 3 of 0.1"},
-    {"profile", "cuda:0", "\"fwd_gpu\",\"0\",\"9.0\"", "\"fwd_gpu\",\"3\",\"9.0\"", GATE_INVALID,
-     "device 3, expected that of cuda:0"},
-    {"profile", "cuda:0", "\"fwd_gpu\",\"0\",\"9.0\"", "\"fwd_gpu\",\"0\",\"8.0\"", GATE_INVALID,
-     "CC 8.0, expected 9.0 of Fixture GPU"},
     /* compute-sanitizer: first that of a tool that has the words */
     {"sanitize", "cuda:0", "fwd_gpu: 4 launches verified", "fwd_gpu: 0 launches verified",
      GATE_INVALID, "expected launches that were verified"},

@@ -31,27 +31,13 @@ const char *const NCU_FIGURE_METRICS[NCU_FIGURES] = {
     [NCU_DURATION] = "gpu__time_duration.sum",
 };
 
+/* clang-format off */
 const char *const NCU_STALL_NAMES[NCU_STALLS] = {
-    "barrier",
-    "branch_resolving",
-    "dispatch_stall",
-    "drain",
-    "imc_miss",
-    "lg_throttle",
-    "long_scoreboard",
-    "math_pipe_throttle",
-    "membar",
-    "mio_throttle",
-    "misc",
-    "no_instruction",
-    "not_selected",
-    "selected",
-    "short_scoreboard",
-    "sleeping",
-    "tex_throttle",
-    "wait",
-    "gmma",
+    "barrier", "branch_resolving", "dispatch_stall", "drain", "imc_miss", "lg_throttle",
+    "long_scoreboard", "math_pipe_throttle", "membar", "mio_throttle", "misc", "no_instruction", "not_selected",
+    "selected", "short_scoreboard", "sleeping", "tex_throttle", "wait", "gmma",
 };
+/* clang-format on */
 
 /* ---- lines and fields ------------------------------------------------------------------------ */
 
@@ -118,17 +104,13 @@ static double number(const char *field) {
 /* What a unit stands for, in nanoseconds; 1 for what is none of time. */
 static double unit(const char *text) {
     static const struct {
-        const char *names[3];
+        const char *name;
         double nanoseconds;
-    } UNITS[] = {{{"ns", "nsecond", NULL}, 1.0},
-                 {{"us", "usecond", NULL}, 1e3},
-                 {{"ms", "msecond", NULL}, 1e6},
-                 {{"s", "second", NULL}, 1e9}};
+    } UNITS[] = {{"ns", 1.0}, {"nsecond", 1.0}, {"us", 1e3}, {"usecond", 1e3},
+                 {"ms", 1e6}, {"msecond", 1e6}, {"s", 1e9},  {"second", 1e9}};
     for (size_t i = 0; i < sizeof UNITS / sizeof *UNITS; i++) {
-        for (int j = 0; UNITS[i].names[j] != NULL; j++) {
-            if (strcmp(text, UNITS[i].names[j]) == 0) {
-                return UNITS[i].nanoseconds;
-            }
+        if (strcmp(text, UNITS[i].name) == 0) {
+            return UNITS[i].nanoseconds;
         }
     }
     return 1.0;
@@ -138,15 +120,13 @@ static double unit(const char *text) {
 
 struct columns {
     int id, kernel, metric, unit, value;
-    int device, cc; /* below 0: the table has none */
 };
 
 /* False, and nothing is changed, where the line is no head. */
 static bool read_head(const struct line *line, struct columns *columns) {
-    const struct columns found = {
-        column(line, "ID"),          column(line, "Kernel Name"),  column(line, "Metric Name"),
-        column(line, "Metric Unit"), column(line, "Metric Value"), column(line, "Device"),
-        column(line, "CC")};
+    const struct columns found = {column(line, "ID"), column(line, "Kernel Name"),
+                                  column(line, "Metric Name"), column(line, "Metric Unit"),
+                                  column(line, "Metric Value")};
     if (found.id < 0 || found.kernel < 0 || found.metric < 0 || found.unit < 0 || found.value < 0) {
         return false;
     }
@@ -177,11 +157,6 @@ static void set_name(struct ncu_kernel *kernel, const char *field) {
     }
 }
 
-/* A field that may not be there: "". */
-static void set_word(char word[16], const struct line *line, int place_of_it) {
-    snprintf(word, 16, "%.15s", place_of_it >= 0 ? line->fields[place_of_it] : "");
-}
-
 /* Lines of the same launch follow each other and have the same ID. */
 static bool add(struct ncu_report *report, const struct line *line, const struct columns *columns,
                 char *last, attn_error *why) {
@@ -194,15 +169,11 @@ static bool add(struct ncu_report *report, const struct line *line, const struct
         }
         report->kernels = more;
         struct ncu_kernel *kernel = &more[report->count++];
-        for (int i = 0; i < NCU_FIGURES; i++) {
-            kernel->figures[i] = (double)NAN;
-        }
-        for (int i = 0; i < NCU_STALLS; i++) {
-            kernel->stalls[i] = (double)NAN;
+        for (int i = 0; i < NCU_FIGURES + NCU_STALLS; i++) {
+            *(i < NCU_FIGURES ? &kernel->figures[i] : &kernel->stalls[i - NCU_FIGURES]) =
+                (double)NAN;
         }
         set_name(kernel, line->fields[columns->kernel]);
-        set_word(kernel->device, line, columns->device);
-        set_word(kernel->cc, line, columns->cc);
         snprintf(last, FIELD, "%s", line->fields[columns->id]);
     }
     const double value = unit(line->fields[columns->unit]) * number(line->fields[columns->value]);
@@ -272,12 +243,8 @@ const struct ncu_kernel *ncu_report_find(const struct ncu_report *report, const 
 }
 
 bool ncu_says_error(const char *text) {
-    static const char ERROR[] = "==ERROR==";
-    bool found = false;
-    for (const char *at = strstr(text, ERROR); !found && at != NULL; at = strstr(at + 1, ERROR)) {
-        found = at == text || at[-1] == '\n';
-    }
-    return found;
+    static const char ERROR[] = "\n==ERROR==";
+    return strncmp(text, ERROR + 1, strlen(ERROR) - 1) == 0 || strstr(text, ERROR) != NULL;
 }
 
 size_t ncu_forget_folder(char *text, size_t bytes) {

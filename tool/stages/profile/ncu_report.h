@@ -36,7 +36,6 @@ struct ncu_kernel {
     char name[192];
     double figures[NCU_FIGURES];
     double stalls[NCU_STALLS];
-    char device[16], cc[16]; /* its number, "9.0"; "": the table has no such column */
 };
 
 struct ncu_report {

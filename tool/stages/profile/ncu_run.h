@@ -10,19 +10,15 @@
 #ifndef ATTEST_STAGES_PROFILE_NCU_RUN_H
 #define ATTEST_STAGES_PROFILE_NCU_RUN_H
 
-#include <limits.h>
+#include <regex.h>
 #include <stdbool.h>
 
 #include "attn.h"
 #include "base/json_read.h"
 #include "stages/profile/ncu_report.h"
 
-/* ncu's path: the one asked for, or the first in $PATH, or the toolkit's. False: why it is not
- * there. */
-bool ncu_find(const char *asked, char path[PATH_MAX], attn_error *why);
-
 struct ncu_request {
-    const char *ncu;             /* from ncu_find */
+    const char *ncu;             /* its path */
     const char *device, *driver; /* driver may be NULL */
     const char *const *variants;
     int count;       /* NCU_MOST at most */
@@ -34,7 +30,7 @@ enum { NCU_MOST = 16 };
 enum ncu_outcome {
     NCU_DONE,
     NCU_NOT_RUN, /* this user may not read the counters */
-    NCU_INVALID  /* it came to no end, printed no table, or does not see an idle GPU */
+    NCU_INVALID  /* it did not end, or printed no table */
 };
 
 /* What was printed, for free(), and what was read from it. Free both in any case. */
@@ -43,7 +39,6 @@ struct ncu_result {
     size_t bytes;
     struct ncu_report report;
     bool idle; /* the sleeping kernel was seen as one */
-    double seconds;
 };
 enum ncu_outcome ncu_run(const struct ncu_request *request, struct ncu_result *result,
                          attn_error *why);
@@ -56,13 +51,12 @@ bool ncu_allowed(const char *ncu, const char *device, const char *driver, attn_e
 const struct ncu_kernel *ncu_figures(const struct ncu_result *result, const char *variant,
                                      attn_error *why);
 
-/* Whether the values and the control of a unit are those that follow from what ncu printed, which
- * has a 0 behind it, of a GPU such as `model` names, "NVIDIA H200, sm_90, ..."; else why not. */
-bool ncu_unit_follows(char *text, size_t bytes, const struct json_value *unit, const char *model,
-                      attn_error *why);
+/* Whether the values and the control of a unit follow from what ncu printed, a text that ends with
+ * a 0; else why not. */
+bool ncu_unit_follows(char *text, size_t bytes, const struct json_value *unit, attn_error *why);
 
 /* The target's side: launches the sleeping kernel, then every variant whose name matches the
  * expression, each once. Returns the exit code of the program. */
-int profile_target(const char *device, const char *driver, const char *pattern);
+int profile_target(const char *device, const char *driver, const regex_t *regex);
 
 #endif /* ATTEST_STAGES_PROFILE_NCU_RUN_H */

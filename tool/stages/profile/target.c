@@ -8,7 +8,6 @@
  * Invariant: "target: NAME verified" is printed only after that variant's result was compared with
  * the reference; else "target: NAME: why".
  */
-#include <regex.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -70,14 +69,10 @@ static int profile_all(struct runner *runner, struct cache *cache, const regex_t
     return EXIT_DONE;
 }
 
-int profile_target(const char *device, const char *driver, const char *pattern) {
+int profile_target(const char *device, const char *driver, const regex_t *regex) {
     struct runner runner = {.device = device, .driver = driver};
     struct cache cache = {0};
     attn_error why = {""};
-    regex_t regex;
-    if (regcomp(&regex, pattern, REG_EXTENDED | REG_NOSUB) != 0) {
-        return complain("profile: --variant: '%s' is not a regular expression", pattern);
-    }
     int status = EXIT_BAD_INPUT;
     if (!runner_open(&runner, &why)) {
         status = runner_complain(&runner, "profile", &why);
@@ -86,10 +81,9 @@ int profile_target(const char *device, const char *driver, const char *pattern) 
     } else if (!cache_open(&cache, &runner, &why)) {
         complain("profile: target: %s", why.text);
     } else {
-        status = profile_all(&runner, &cache, &regex);
+        status = profile_all(&runner, &cache, regex);
     }
     cache_close(&cache);
     runner_close(&runner);
-    regfree(&regex);
     return status;
 }
