@@ -31,7 +31,8 @@ enum outcome {
     OUTCOME_REFUSED, /* no variant, or not the one asked for, takes it: `why` */
     OUTCOME_FAILED,  /* a wrong problem, too little memory, a call refused: `why` */
     OUTCOME_WRONG,   /* computed, and not right, or broken off: `why` */
-    OUTCOME_INVALID  /* right, but the times cannot be, or a control failed: `why` */
+    OUTCOME_INVALID, /* right, but the times cannot be, or a control failed: `why` */
+    OUTCOMES
 };
 extern const char *const OUTCOME_NAMES[];
 

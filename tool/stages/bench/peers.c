@@ -4,76 +4,60 @@
  */
 #include "stages/bench/peers.h"
 
-#include <errno.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "base/child.h"
 #include "base/file.h"
 #include "base/json_read.h"
 #include "base/message.h"
 #include "base/temporary.h"
 #include "base/tool_path.h"
+#include "stages/stage.h"
 
-enum { MAX_WORDS = 20, PEERS_SECONDS = 40, GRACE_SECONDS = 50, NOT_RUN_CODE = 3 };
+enum { PEERS_SECONDS = 40, GRACE_SECONDS = 50, NOT_RUN_CODE = 3 };
+#define PEERS_LIMIT "40"
 
 struct peers {
     char folder[TEMPORARY_SIZE], json[TEMPORARY_FILE], log[TEMPORARY_FILE];
-    char python[PATH_MAX], script[PATH_MAX], library[PATH_MAX];
+    char program[PATH_MAX], script[PATH_MAX], library[PATH_MAX];
 };
 
-/* The runner lies beside the folder that this program was built in, the library in it. */
+/* $ATTN_PEERS; else the script beside the folder that this program was built in, with the library
+ * in it. */
 static bool find_runner(struct peers *peers, attn_error *why) {
     char self[PATH_MAX];
-    const ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
-    if (length <= 0) {
-        return explain(why, "/proc/self/exe: %s", strerror(errno));
+    const char *asked = getenv("ATTN_PEERS");
+    peers->script[0] = peers->library[0] = '\0';
+    if (asked != NULL) {
+        snprintf(peers->program, PATH_MAX, "%s", asked);
+        return true;
     }
-    self[length] = '\0';
-    const int folder = (int)(strrchr(self, '/') - self);
-    if (snprintf(peers->script, PATH_MAX, "%.*s/../python/peers.py", folder, self) >= PATH_MAX ||
-        snprintf(peers->library, PATH_MAX, "%.*s/libattn.so", folder, self) >= PATH_MAX) {
-        return explain(why, "%s: too long a path", self);
+    if (!stage_self(self, why)) {
+        return false;
     }
-    if (access(peers->script, R_OK) != 0) {
+    *strrchr(self, '/') = '\0';
+    if (snprintf(peers->script, PATH_MAX, "%s/../python/peers.py", self) >= PATH_MAX ||
+        snprintf(peers->library, PATH_MAX, "%s/libattn.so", self) >= PATH_MAX ||
+        access(peers->script, R_OK) != 0) {
         return explain(why, "NOT_RUN: no %s", peers->script);
     }
-    return tool_find("python3", peers->python, NULL) ||
+    return tool_find("python3", peers->program, NULL) ||
            explain(why, "NOT_RUN: no python3 in $PATH");
 }
 
-static bool run(const struct peers *peers, const char *program, struct child *child,
-                attn_error *why) {
-    char limit[16];
-    const char *words[MAX_WORDS];
-    char *argv[MAX_WORDS];
-    int n = 0;
-    snprintf(limit, sizeof limit, "%d", PEERS_SECONDS);
-    if (program != NULL) {
-        words[n++] = program;
-    } else {
-        words[n++] = peers->python;
-        words[n++] = peers->script;
-    }
-    words[n++] = "--device";
-    words[n++] = "cuda";
-    words[n++] = "--grid";
-    words[n++] = "canonical";
-    words[n++] = "--quick";
-    words[n++] = "--limit";
-    words[n++] = limit;
-    words[n++] = "--json";
-    words[n++] = peers->json;
-    if (program == NULL && access(peers->library, R_OK) == 0) {
-        words[n++] = "--lib";
-        words[n++] = peers->library;
-    }
-    words[n] = NULL;
-    memcpy(argv, words, sizeof argv); /* which nobody writes to, whatever their type */
-    return child_run(argv, peers->log, PEERS_SECONDS + GRACE_SECONDS, child, why);
+static bool run(const struct peers *peers, struct child *child, attn_error *why) {
+    const bool own = peers->script[0] != '\0';
+    const char *words[] = {
+        peers->program, peers->script, "--device",
+        "cuda",         "--grid",      "canonical",
+        "--quick",      "--limit",     PEERS_LIMIT,
+        "--json",       peers->json,   own && access(peers->library, R_OK) == 0 ? "--lib" : NULL,
+        peers->library, NULL};
+    words[1] = own ? words[1] : words[0]; /* a program needs no interpreter before it */
+    return stage_run(own ? words : words + 1, peers->log, PEERS_SECONDS + GRACE_SECONDS, child,
+                     why);
 }
 
 /* The last line that it printed, for a sentence. */
@@ -104,16 +88,14 @@ static bool store(const struct peers *peers, const struct pack *pack, char name[
 }
 
 bool record_peers(const struct pack *pack, char name[SHA256_TEXT], attn_error *why) {
-    const char *program = getenv("ATTN_PEERS");
     struct peers peers;
     struct child child;
-    if ((program == NULL && !find_runner(&peers, why)) ||
-        !temporary_folder(peers.folder, "peers", why)) {
+    if (!find_runner(&peers, why) || !temporary_folder(peers.folder, "peers", why)) {
         return false;
     }
     snprintf(peers.json, sizeof peers.json, "%s/peers.json", peers.folder);
     snprintf(peers.log, sizeof peers.log, "%s/log", peers.folder);
-    bool good = run(&peers, program, &child, why);
+    bool good = run(&peers, &child, why);
     if (good && child.code != 0) {
         last_words(&peers, &child, why);
         good = false;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * record.c - the bench stage of one variant as a unit of the evidence pack (stages/record.h).
+ * record.c - the unit of the stage bench: one variant on a list of problems (cases/problems.h).
  *
  * The raw samples go into the unit, everything else that was seen (the sleep's readings, the GPU's
  * clocks and temperature) into an artifact. The device stays open from one slot to the next, since
@@ -21,7 +21,7 @@
 #include "device/variant_by_name.h"
 #include "stages/bench/measure.h"
 #include "stages/bench/peers.h"
-#include "stages/record.h"
+#include "stages/stage.h"
 
 enum { LEAST_SAMPLES = 7, MOST_SAMPLES = 200, SETS = 3, NAME = 192 };
 static const double WIDTH = 0.02;      /* of the median's interval */
@@ -130,13 +130,6 @@ static bool measure_problem(const struct slot *slot, const attn_variant *variant
 
 /* ---- the unit -------------------------------------------------------------------------------- */
 
-static void control_json(struct json *json, const char *name, bool caught) {
-    json_open(json, NULL, '{');
-    json_text(json, "name", name);
-    json_bool(json, "caught", caught);
-    json_close(json);
-}
-
 /* Caught only if it was in every row, and there is one. */
 static void controls_json(struct json *json, const struct recording *recording) {
     bool sleep = recording->count > 0, differ = recording->count > 0;
@@ -149,8 +142,8 @@ static void controls_json(struct json *json, const struct recording *recording) 
         }
     }
     json_open(json, "controls", '[');
-    control_json(json, "sleep", sleep);
-    control_json(json, "differ", differ);
+    record_control(json, "sleep", sleep);
+    record_control(json, "differ", differ);
     json_close(json);
 }
 
