@@ -108,7 +108,6 @@ static struct inspected inspect(const char *hash, const char *figures) {
     struct inspected row;
     attn_error why = {""};
     CHECK_MSG(inspect_variant(&variant, &image, &row, &why), "%s", why.text);
-    cubin_close(&row.cubin);
     return row;
 }
 
@@ -181,7 +180,6 @@ TEST(output_of_cubin) {
         CHECK_CONTAINS(failures[count - 2], "its machine code refers to vprintf");
         CHECK_CONTAINS(failures[count - 1], "the variant's PTX refers to __assertfail");
     }
-    cubin_close(&row.cubin);
 }
 
 /* ---- budgets.def ----------------------------------------------------------------------------- */

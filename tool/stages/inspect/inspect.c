@@ -13,7 +13,6 @@
 #include "base/message.h"
 #include "stages/inspect/against.h"
 #include "stages/inspect/ptxas_log.h"
-#include "stages/inspect/sass.h"
 
 /* ---- printing and asserting ------------------------------------------------------------------ */
 
@@ -130,16 +129,14 @@ bool inspect_variant(const attn_variant *variant, const attn_image *image, struc
                               .spill_bytes = INSPECT_UNKNOWN};
     snprintf(row->arch, sizeof row->arch, "%s", image->arch);
     name_dtypes(variant->dtypes, row->dtype, sizeof row->dtype);
-    if (!cubin_open(&row->cubin, image->data, image->bytes, why)) {
+    if (!cubin_open(&row->cubin, image->data, image->bytes, why) ||
+        !cubin_find(&row->cubin, variant->entry, &row->entry, why)) {
         return false;
     }
     char found[16];
     snprintf(found, sizeof found, "sm_%" PRIu32, row->cubin.sm);
-    if (!cubin_find(&row->cubin, variant->entry, &row->entry, why) ||
-        (strncmp(found, row->arch, strlen(found)) != 0 && /* "sm_90" is what sm_90a's says too */
-         !explain(why, "its machine code is for %s", found))) {
-        cubin_close(&row->cubin);
-        return false;
+    if (strncmp(found, row->arch, strlen(found)) != 0) { /* "sm_90" is what sm_90a's says too */
+        return explain(why, "its machine code is for %s", found);
     }
     row->output_call = output_call_of(&row->cubin);
     sha256_text(image->data, image->bytes, row->sha256);

@@ -36,7 +36,7 @@ struct inspected {
     const char *output_call, *ptx_output_call;
 };
 
-/* A cubin of a variant; give row->cubin to cubin_close. False: its machine code cannot be read. */
+/* A cubin of a variant. False: its machine code cannot be read. */
 bool inspect_variant(const attn_variant *variant, const attn_image *image, struct inspected *row,
                      attn_error *why);
 

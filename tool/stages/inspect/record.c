@@ -95,16 +95,16 @@ static void put_figures(struct json *unit, const struct inspected *row, bool aga
 static bool put_against(struct json *unit, const struct inspected *row, attn_error *why) {
     static struct other_library other;
     const char *path = getenv(RECORD_AGAINST);
-    struct inspected found = {.name = row->name};
+    struct inspected found;
+    attn_error absent;
     if (path == NULL) {
         return true;
     }
     if (other.variant == NULL && !other_open(path, &other, why)) {
         return false;
     }
-    if (other_find(&other, row, &found, NULL)) {
+    if (other_find(&other, row, &found, &absent)) {
         put_figures(unit, &found, true);
-        cubin_close(&found.cubin);
     }
     return true;
 }
@@ -186,7 +186,5 @@ bool record_inspect(const struct slot *slot, struct pack *pack, struct json *uni
     if (!inspect_own(&variant, &image, &row, why)) {
         return false;
     }
-    const bool good = put_unit(slot, pack, unit, &row, &image, why);
-    cubin_close(&row.cubin);
-    return good;
+    return put_unit(slot, pack, unit, &row, &image, why);
 }

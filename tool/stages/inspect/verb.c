@@ -23,7 +23,6 @@
 #include "device/kernels.h"
 #include "stages/inspect/against.h"
 #include "stages/inspect/inspect.h"
-#include "stages/inspect/sass.h"
 #include "stages/stage.h"
 
 struct job {
@@ -34,8 +33,7 @@ struct job {
     struct inspected *rows;
     size_t count;
     int variants; /* for GPUs in the library, whether selected or not */
-    char *file;
-    struct cubin file_cubin; /* whose kernels the rows are, with --image */
+    char *file;   /* of --image, in which the rows point */
 };
 
 static bool selected(const struct job *job, const char *name) {
@@ -110,7 +108,7 @@ static int look_at_library(struct job *job) {
 /* ---- any cubin ------------------------------------------------------------------------------- */
 
 static int look_at_file(struct job *job) {
-    struct cubin *cubin = &job->file_cubin;
+    struct cubin cubin;
     char sha256[SHA256_TEXT];
     attn_error why;
     size_t bytes;
@@ -118,15 +116,15 @@ static int look_at_file(struct job *job) {
     if (job->file == NULL) {
         return complain("inspect: %s", why.text);
     }
-    bool good = cubin_open(cubin, job->file, bytes, &why);
+    bool good = cubin_open(&cubin, job->file, bytes, &why);
     sha256_text(job->file, bytes, sha256);
-    for (uint32_t i = 0; good && i < cubin->entries; i++) {
+    for (uint32_t i = 0; good && i < cubin.entries; i++) {
         struct inspected *row = next_row(job, &why);
-        good = row != NULL && inspect_kernel(cubin, sha256, i, row, &why);
+        good = row != NULL && inspect_kernel(&cubin, sha256, i, row, &why);
         job->count += good && selected(job, row->name);
     }
     if (good && job->count == 0) {
-        good = explain(&why, "none of its %" PRIu32 " kernels is selected", cubin->entries);
+        good = explain(&why, "none of its %" PRIu32 " kernels is selected", cubin.entries);
     }
     return good ? EXIT_DONE : complain("inspect: %s: %s", job->image_path, why.text);
 }
@@ -202,7 +200,28 @@ static void put_row(struct json *json, const struct job *job, const struct inspe
     json_close(json);
 }
 
+static void put_pair(struct json *json, const struct inspected *own,
+                     const struct inspected *other) {
+    json_open(json, NULL, '{');
+    json_text(json, "name", own->name);
+    json_text(json, "arch", own->arch);
+    for (int i = 0; i < 2; i++) {
+        const struct inspected *row = i == 0 ? own : other;
+        if (row == NULL) {
+            json_null(json, "other");
+            continue;
+        }
+        json_open(json, i == 0 ? "this" : "other", '{');
+        put_figures(json, row);
+        json_bool(json, "asserts", row->output_call != NULL);
+        json_close(json);
+    }
+    json_close(json);
+}
+
 /* ---- text ------------------------------------------------------------------------------------ */
+
+enum { PAIR_WIDTH = 12 }; /* of "this/other" */
 
 static void print_opcodes(const struct inspected *row) {
     struct sass_counts counts;
@@ -225,43 +244,80 @@ static int name_width(const struct job *job) {
     return width;
 }
 
-static void print_table(const struct job *job) {
-    const int width = name_width(job);
-    printf("%-*s %-6s", width, "variant", "arch");
+static void print_heading(const struct job *job) {
+    printf("%-*s %-6s", name_width(job), job->against != NULL ? "this/other" : "variant", "arch");
     for (int i = 0; i < INSPECT_FIGURES; i++) {
-        printf(" %*s", INSPECT_FIGURE[i].width, INSPECT_FIGURE[i].head);
+        printf(" %*s", job->against != NULL ? PAIR_WIDTH : INSPECT_FIGURE[i].width,
+               INSPECT_FIGURE[i].head);
     }
-    printf("  sha256\n");
-    for (size_t i = 0; i < job->count; i++) {
-        const struct inspected *row = &job->rows[i];
-        int64_t values[INSPECT_FIGURES];
-        inspect_values(row, values);
-        printf("%-*s %-6s", width, row->name, row->arch);
-        for (int j = 0; j < INSPECT_FIGURES; j++) {
-            if (values[j] < 0) {
-                printf(" %*s", INSPECT_FIGURE[j].width, "-");
-            } else {
-                printf(" %*" PRId64, INSPECT_FIGURE[j].width, values[j]);
-            }
+    printf("%s\n", job->against == NULL ? "  sha256" : "");
+}
+
+/* other: the same kernel of --against, or NULL. */
+static void print_figures(const struct inspected *row, const struct inspected *other) {
+    int64_t values[INSPECT_FIGURES], theirs[INSPECT_FIGURES];
+    inspect_values(row, values);
+    inspect_values(other != NULL ? other : row, theirs);
+    for (int i = 0; i < INSPECT_FIGURES; i++) {
+        char text[48] = "-";
+        if (other != NULL) {
+            snprintf(text, sizeof text, "%" PRId64 "/%" PRId64, values[i], theirs[i]);
+        } else if (values[i] >= 0) {
+            snprintf(text, sizeof text, "%" PRId64, values[i]);
         }
-        printf("  %.12s\n", row->sha256);
-        if (job->opcodes) {
-            print_opcodes(row);
-        }
+        printf(" %*s", other != NULL ? PAIR_WIDTH : INSPECT_FIGURE[i].width, text);
     }
 }
 
-static void print_rows(const struct job *job) {
-    if (!job->json) {
-        print_table(job);
-        return;
+static void print_row(const struct job *job, const struct inspected *row) {
+    printf("%-*s %-6s", name_width(job), row->name, row->arch);
+    print_figures(row, NULL);
+    printf("  %.12s\n", row->sha256);
+    if (job->opcodes) {
+        print_opcodes(row);
     }
+}
+
+static void print_pair(const struct job *job, const struct inspected *row,
+                       const struct inspected *other) {
+    printf("%-*s %-6s", name_width(job), row->name, row->arch);
+    if (other != NULL) {
+        print_figures(row, other);
+    }
+    printf("%s\n", other == NULL                ? "  it has no such cubin"
+                   : other->output_call != NULL ? "  it asserts"
+                                                : "");
+}
+
+/* other: the library of --against, or NULL. Returns how many rows it lacks. */
+static size_t print_rows(const struct job *job, const struct other_library *other) {
     struct json json = json_begin(stdout);
-    json_open(&json, NULL, '[');
-    for (size_t i = 0; i < job->count; i++) {
-        put_row(&json, job, &job->rows[i]);
+    size_t missing = 0;
+    if (job->json) {
+        json_open(&json, NULL, '[');
+    } else {
+        print_heading(job);
     }
-    json_close(&json);
+    for (size_t i = 0; i < job->count; i++) {
+        const struct inspected *row = &job->rows[i];
+        struct inspected found;
+        attn_error why;
+        const bool there = other != NULL && other_find(other, row, &found, &why);
+        missing += other != NULL && !there;
+        if (other != NULL && job->json) {
+            put_pair(&json, row, there ? &found : NULL);
+        } else if (other != NULL) {
+            print_pair(job, row, there ? &found : NULL);
+        } else if (job->json) {
+            put_row(&json, job, row);
+        } else {
+            print_row(job, row);
+        }
+    }
+    if (job->json) {
+        json_close(&json);
+    }
+    return missing;
 }
 
 /* ---- the gate -------------------------------------------------------------------------------- */
@@ -329,85 +385,6 @@ static int judge(const struct job *job) {
     return EXIT_DONE;
 }
 
-/* ---- another build --------------------------------------------------------------------------- */
-
-static void put_pair(struct json *json, const struct inspected *own,
-                     const struct inspected *other) {
-    json_open(json, NULL, '{');
-    json_text(json, "name", own->name);
-    json_text(json, "arch", own->arch);
-    for (int i = 0; i < 2; i++) {
-        const char *key = i == 0 ? "this" : "other";
-        const struct inspected *row = i == 0 ? own : other;
-        if (row == NULL) {
-            json_null(json, key);
-            continue;
-        }
-        json_open(json, key, '{');
-        put_figures(json, row);
-        json_bool(json, "asserts", row->output_call != NULL);
-        json_close(json);
-    }
-    json_close(json);
-}
-
-static void print_pair(const struct inspected *own, const struct inspected *other,
-                       const attn_error *why) {
-    int64_t mine[INSPECT_FIGURES], theirs[INSPECT_FIGURES];
-    printf("%-46s %-7s", own->name, own->arch);
-    if (other == NULL) {
-        printf("  %s\n", why->text);
-        return;
-    }
-    inspect_values(own, mine);
-    inspect_values(other, theirs);
-    for (int i = 0; i < INSPECT_FIGURES; i++) {
-        char pair[48];
-        snprintf(pair, sizeof pair, "%" PRId64 "/%" PRId64, mine[i], theirs[i]);
-        printf(" %12s", pair);
-    }
-    printf("%s\n", other->output_call != NULL ? "  it asserts" : "");
-}
-
-/* A table of both, without a verdict: neither is the measure of the other. A kernel that the other
- * lacks is a row that says so. */
-static int compare_builds(const struct job *job) {
-    struct other_library other;
-    struct json json = json_begin(stdout);
-    attn_error why;
-    size_t missing = 0;
-    if (!other_open(job->against, &other, &why)) {
-        return complain("inspect: %s", why.text);
-    }
-    if (job->json) {
-        json_open(&json, NULL, '[');
-    } else {
-        printf("%-46s %-7s", "this/other", "arch");
-        for (int i = 0; i < INSPECT_FIGURES; i++) {
-            printf(" %12s", INSPECT_FIGURE[i].name);
-        }
-        printf("\n");
-    }
-    for (size_t i = 0; i < job->count; i++) {
-        struct inspected found = {.name = NULL};
-        const bool there = other_find(&other, &job->rows[i], &found, &why);
-        missing += !there;
-        if (job->json) {
-            put_pair(&json, &job->rows[i], there ? &found : NULL);
-        } else {
-            print_pair(&job->rows[i], there ? &found : NULL, &why);
-        }
-        cubin_close(&found.cubin);
-    }
-    if (job->json) {
-        json_close(&json);
-    }
-    if (missing > 0) {
-        complain("inspect: %s lacks %zu of %zu cubins", job->against, missing, job->count);
-    }
-    return missing > 0 ? EXIT_NOT_RUN : EXIT_DONE;
-}
-
 /* ---- the verb -------------------------------------------------------------------------------- */
 
 static int read_budgets(struct job *job) {
@@ -431,6 +408,20 @@ static int read_budgets(struct job *job) {
     return good ? EXIT_DONE : complain("inspect: %s: %s", job->budgets_path, why.text);
 }
 
+/* A table of both, without a verdict: neither is the measure of the other. */
+static int compare_builds(const struct job *job) {
+    struct other_library other;
+    attn_error why;
+    if (!other_open(job->against, &other, &why)) {
+        return complain("inspect: %s", why.text);
+    }
+    const size_t missing = print_rows(job, &other);
+    if (missing > 0) {
+        complain("inspect: %s lacks %zu of %zu cubins", job->against, missing, job->count);
+    }
+    return missing > 0 ? EXIT_NOT_RUN : EXIT_DONE;
+}
+
 static int inspect_library(struct job *job) {
     int status = read_budgets(job);
     status = status == EXIT_DONE ? look_at_library(job) : status;
@@ -451,7 +442,7 @@ static int inspect_library(struct job *job) {
     if (job->against != NULL) {
         return compare_builds(job);
     }
-    print_rows(job);
+    print_rows(job, NULL);
     return judge(job);
 }
 
@@ -467,20 +458,9 @@ static int inspect_file(struct job *job) {
     }
     const int status = look_at_file(job);
     if (status == EXIT_DONE) {
-        print_rows(job);
+        print_rows(job, NULL);
     }
     return status;
-}
-
-static void free_job(struct job *job) {
-    for (size_t i = 0; i < job->count && job->image_path == NULL; i++) {
-        cubin_close(&job->rows[i].cubin);
-    }
-    cubin_close(&job->file_cubin);
-    regfree(&job->regex);
-    budgets_free(&job->budgets);
-    free(job->rows);
-    free(job->file);
 }
 
 int verb_inspect(int argc, char **argv) {
@@ -522,6 +502,9 @@ int verb_inspect(int argc, char **argv) {
         return complain("inspect: %s", why.text);
     }
     const int status = job.image_path != NULL ? inspect_file(&job) : inspect_library(&job);
-    free_job(&job);
+    regfree(&job.regex);
+    budgets_free(&job.budgets);
+    free(job.rows);
+    free(job.file);
     return status;
 }

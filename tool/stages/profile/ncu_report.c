@@ -34,8 +34,8 @@ const char *const NCU_FIGURE_METRICS[NCU_FIGURES] = {
 /* clang-format off */
 const char *const NCU_STALL_NAMES[NCU_STALLS] = {
     "barrier", "branch_resolving", "dispatch_stall", "drain", "imc_miss", "lg_throttle",
-    "long_scoreboard", "math_pipe_throttle", "membar", "mio_throttle", "misc", "no_instruction", "not_selected",
-    "selected", "short_scoreboard", "sleeping", "tex_throttle", "wait", "gmma",
+    "long_scoreboard", "math_pipe_throttle", "membar", "mio_throttle", "misc", "no_instruction",
+    "not_selected", "selected", "short_scoreboard", "sleeping", "tex_throttle", "wait", "gmma",
 };
 /* clang-format on */
 
