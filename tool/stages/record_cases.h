@@ -11,8 +11,7 @@
 #include "stages/record.h"
 #include "stages/stage.h"
 
-/* The slot's variant on its device, which stays open for the slots that follow: a CUDA context
- * costs tenths of a second. NULL and the reason. */
+/* The slot's variant on its device (record_runner). NULL and the reason. */
 const struct target *record_target(const struct slot *slot, attn_error *why);
 
 /* How a case is judged: case_judge, or under the checkers of the virtual GPU. */

@@ -5,6 +5,7 @@
 #include "stages/stage.h"
 
 #include <errno.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -78,15 +79,17 @@ bool stage_self(char path[PATH_MAX], attn_error *why) {
     return length > 0 || explain(why, "/proc/self/exe: %s", strerror(errno));
 }
 
-bool stage_run(const char *const words[], const char *log, double limit, struct child *child,
-               attn_error *why) {
+bool stage_run(const char *log, double limit, struct child *child, attn_error *why, ...) {
     enum { MOST = 40 };
     char *argv[MOST];
     int count = 0;
-    while (words[count] != NULL && count + 1 < MOST) {
-        argv[count] = (char *)(uintptr_t)words[count]; /* posix_spawn writes to none of them */
-        count++;
+    va_list words;
+    va_start(words, why);
+    for (const char *word; (word = va_arg(words, const char *)) != NULL && count + 1 < MOST;) {
+        argv[count] = (char *)(uintptr_t)word; /* which the child does not share */
+        count += word[0] != '\0';
     }
+    va_end(words);
     argv[count] = NULL;
     return child_run(argv, log, limit, child, why);
 }
@@ -158,6 +161,24 @@ const char *batch_pattern(const char *const *names, int count, char pattern[BATC
         snprintf(pattern + used, (size_t)(BATCH_PATTERN - used), ")$");
     }
     return pattern;
+}
+
+struct runner *record_runner(const struct slot *slot, attn_error *why) {
+    static struct runner runner;
+    static char device[64], driver[PATH_MAX];
+    const char *asked = slot->driver != NULL ? slot->driver : "";
+    if (runner.context != NULL && strcmp(device, slot->device) == 0 && strcmp(driver, asked) == 0) {
+        return &runner;
+    }
+    runner_close(&runner);
+    snprintf(device, sizeof device, "%s", slot->device);
+    snprintf(driver, sizeof driver, "%s", asked);
+    runner = (struct runner){.device = device, .driver = slot->driver != NULL ? driver : NULL};
+    if (!runner_open(&runner, why)) {
+        runner_close(&runner);
+        return NULL;
+    }
+    return &runner;
 }
 
 void record_control(struct json *unit, const char *name, bool caught) {

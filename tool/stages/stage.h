@@ -11,6 +11,7 @@
 
 #include "attn_inspect.h"
 #include "base/child.h"
+#include "device/runner.h"
 #include "stages/record.h"
 
 /* Compiles --variant; NULL matches every name. Free it with regfree. */
@@ -31,9 +32,9 @@ bool stage_folder(const char *asked, const char *verb, char path[PATH_MAX], attn
 /* The path of this program. */
 bool stage_self(char path[PATH_MAX], attn_error *why);
 
-/* child_run of words that end with NULL. */
-bool stage_run(const char *const words[], const char *log, double limit, struct child *child,
-               attn_error *why);
+/* child_run of the words that follow, up to NULL; empty ones are left out. */
+bool stage_run(const char *log, double limit, struct child *child, attn_error *why, ...)
+    __attribute__((sentinel));
 
 /* Opens the object that a verb reports: attn, device, verdict, and reason where there is one. */
 void stage_report(struct json *json, const char *device, const char *verdict, const char *reason);
@@ -55,6 +56,10 @@ void batch_fill(struct batch *batch, const struct pack *pack, const struct slot 
                 const char *stage, int most);
 /* "^(a|b|c)$"; names of variants hold nothing special. Returns the buffer. */
 const char *batch_pattern(const char *const *names, int count, char pattern[BATCH_PATTERN]);
+
+/* The slot's device, which stays open for the slots that follow: a CUDA context costs tenths of a
+ * second. NULL and the reason. */
+struct runner *record_runner(const struct slot *slot, attn_error *why);
 
 /* One control of the list "controls"; and one that is the whole list. */
 void record_control(struct json *unit, const char *name, bool caught);

@@ -48,16 +48,11 @@ static bool find_runner(struct peers *peers, attn_error *why) {
 }
 
 static bool run(const struct peers *peers, struct child *child, attn_error *why) {
-    const bool own = peers->script[0] != '\0';
-    const char *words[] = {
-        peers->program, peers->script, "--device",
-        "cuda",         "--grid",      "canonical",
-        "--quick",      "--limit",     PEERS_LIMIT,
-        "--json",       peers->json,   own && access(peers->library, R_OK) == 0 ? "--lib" : NULL,
-        peers->library, NULL};
-    words[1] = own ? words[1] : words[0]; /* a program needs no interpreter before it */
-    return stage_run(own ? words : words + 1, peers->log, PEERS_SECONDS + GRACE_SECONDS, child,
-                     why);
+    const bool library = access(peers->library, R_OK) == 0;
+    return stage_run(peers->log, PEERS_SECONDS + GRACE_SECONDS, child, why, peers->program,
+                     peers->script, "--device", "cuda", "--grid", "canonical", "--quick", "--limit",
+                     PEERS_LIMIT, "--json", peers->json, library ? "--lib" : "",
+                     library ? peers->library : "", NULL);
 }
 
 /* The last line that it printed, for a sentence. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * budgets.h - the lines of budgets.def, as they were compiled in or from a file of the same form.
+ * budgets.h - the lines of budgets.def, one for each cubin.
  *
  * Invariant: a variant has at most one line for each architecture.
  */
@@ -10,7 +10,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
 
 #include "attn.h"
 
@@ -25,9 +24,8 @@ struct budgets {
     size_t count;
 };
 
-/* On failure the budgets are empty. The sentences do not name the file. */
+/* On failure the budgets are empty. */
 bool budgets_built_in(struct budgets *budgets, attn_error *why);
-bool budgets_read(FILE *in, struct budgets *budgets, attn_error *why);
 void budgets_free(struct budgets *budgets);
 
 /* NULL: there is none. */

@@ -58,11 +58,10 @@ static char *dump(const char *program, const attn_image *image, attn_error *why)
     }
     snprintf(cubin, sizeof cubin, "%s/kernel.cubin", folder);
     snprintf(log, sizeof log, "%s/log", folder);
-    const char *const words[] = {program, "--dump-resource-usage", cubin, NULL};
     struct child child;
     size_t bytes = 0;
     if (inspect_write(cubin, image->data, image->bytes, why) &&
-        stage_run(words, log, DUMP_SECONDS, &child, why)) {
+        stage_run(log, DUMP_SECONDS, &child, why, program, "--dump-resource-usage", cubin, NULL)) {
         char ended[64];
         if (child.code != 0) {
             explain(why, "cuobjdump: %s", child_text(&child, ended, sizeof ended));

@@ -27,7 +27,7 @@
 
 struct job {
     bool json, opcodes;
-    const char *pattern, *budgets_path, *image_path, *dump_path, *against;
+    const char *pattern, *image_path, *dump_path, *against;
     regex_t regex;
     struct budgets budgets;
     struct inspected *rows;
@@ -387,27 +387,6 @@ static int judge(const struct job *job) {
 
 /* ---- the verb -------------------------------------------------------------------------------- */
 
-static int read_budgets(struct job *job) {
-    attn_error why = {""};
-    size_t bytes;
-    if (job->budgets_path == NULL) {
-        return budgets_built_in(&job->budgets, &why)
-                   ? EXIT_DONE
-                   : complain("inspect: budgets.def: %s", why.text);
-    }
-    char *text = file_read(job->budgets_path, &bytes, &why);
-    if (text == NULL) {
-        return complain("inspect: %s", why.text);
-    }
-    FILE *in = fmemopen(text, bytes, "r");
-    const bool good = in != NULL && budgets_read(in, &job->budgets, &why);
-    if (in != NULL) {
-        fclose(in);
-    }
-    free(text);
-    return good ? EXIT_DONE : complain("inspect: %s: %s", job->budgets_path, why.text);
-}
-
 /* A table of both, without a verdict: neither is the measure of the other. */
 static int compare_builds(const struct job *job) {
     struct other_library other;
@@ -423,13 +402,15 @@ static int compare_builds(const struct job *job) {
 }
 
 static int inspect_library(struct job *job) {
-    int status = read_budgets(job);
-    status = status == EXIT_DONE ? look_at_library(job) : status;
+    attn_error why;
+    if (!budgets_built_in(&job->budgets, &why)) {
+        return complain("inspect: %s", why.text);
+    }
+    const int status = look_at_library(job);
     if (status != EXIT_DONE) {
         return status;
     }
     if (job->variants == 0) {
-        attn_error why;
         kernels_explain(&why);
         complain("inspect: not run: %s", why.text);
         return EXIT_NOT_RUN;
@@ -447,10 +428,9 @@ static int inspect_library(struct job *job) {
 }
 
 static int inspect_file(struct job *job) {
-    const char *clash = job->budgets_path != NULL ? "--budgets"
-                        : job->dump_path != NULL  ? "--dump"
-                        : job->against != NULL    ? "--against"
-                                                  : NULL;
+    const char *clash = job->dump_path != NULL ? "--dump"
+                        : job->against != NULL ? "--against"
+                                               : NULL;
     if (clash != NULL) {
         return complain("inspect: %s: it is for the kernels of the library, and --image looks at a "
                         "file",
@@ -467,8 +447,6 @@ int verb_inspect(int argc, char **argv) {
     struct job job = {0};
     struct arg args[] = {
         arg_text("--variant", &job.pattern, "RE", "only those whose name this expression matches"),
-        arg_text("--budgets", &job.budgets_path, "FILE",
-                 "budgets from a file like tool/stages/inspect/budgets.def, not those compiled in"),
         arg_text("--image", &job.image_path, "FILE",
                  "the kernels of a cubin instead, without budgets"),
         arg_flag("--opcodes", &job.opcodes, "how often each machine instruction occurs"),
@@ -481,7 +459,7 @@ int verb_inspect(int argc, char **argv) {
     const struct command command = {
         .verb = "inspect",
         .summary = "what the machine code in the library needs, compared with its budgets",
-        .synopsis = "[--variant RE] [--budgets FILE | --image FILE | --against LIB] [--opcodes] "
+        .synopsis = "[--variant RE] [--image FILE | --against LIB] [--opcodes] "
                     "[--dump DIR] [--json]",
         .notes = "Needs no GPU. Registers, stack, shared memory and barriers are read from the "
                  "cubin, spills from\nthe ptxas log that is bound to it by its hash, instructions "

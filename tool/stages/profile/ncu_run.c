@@ -41,27 +41,13 @@ static bool run_once(const struct ncu_request *request, bool stalls, struct chil
     char self[PATH_MAX], metrics[METRICS_SIZE], pattern[BATCH_PATTERN];
     list_metrics(metrics, sizeof metrics, stalls);
     batch_pattern(request->variants, request->count, pattern);
-    const char *const words[] = {request->ncu,
-                                 "--csv",
-                                 "--clock-control",
-                                 "none",
-                                 "--print-units",
-                                 "base",
-                                 "--target-processes",
-                                 "application-only",
-                                 "--metrics",
-                                 metrics,
-                                 self,
-                                 "profile",
-                                 "--target",
-                                 "--device",
-                                 request->device,
-                                 "--variant",
-                                 pattern,
-                                 request->driver != NULL ? "--driver" : NULL,
-                                 request->driver,
-                                 NULL};
-    return stage_self(self, why) && stage_run(words, request->log, request->limit, child, why);
+    return stage_self(self, why) &&
+           stage_run(request->log, request->limit, child, why, request->ncu, "--csv",
+                     "--clock-control", "none", "--print-units", "base", "--target-processes",
+                     "application-only", "--metrics", metrics, self, "profile", "--target",
+                     "--device", request->device, "--variant", pattern,
+                     request->driver != NULL ? "--driver" : "",
+                     request->driver != NULL ? request->driver : "", NULL);
 }
 
 /* ---- what came of it ------------------------------------------------------------------------- */

@@ -25,18 +25,6 @@ static const char *const REPORTS[SANITIZER_TOOLS][2] = {
     [SYNCCHECK] = {"Barrier error detected", "Barrier error detected"},
 };
 
-/* How the tools tell that something went wrong with themselves or with the program under them. */
-static const char *const TROUBLES[] = {
-    "Error: ",
-    "Program hit ",
-    "Internal",
-    "not supported",
-    "terminated before first instrumented API call",
-    "Target application returned an error",
-    "No attachable process found",
-    "Unable to find injection library",
-};
-
 /* ---- reading --------------------------------------------------------------------------------- */
 
 /* The counts of the summaries; NONE: not printed. */
@@ -131,25 +119,16 @@ static bool is_at(const char *text, const char *entry) {
     return found;
 }
 
-static bool reports(enum sanitizer_tool tool, const char *text) {
-    return strstr(text, REPORTS[tool][0]) != NULL || strstr(text, REPORTS[tool][1]) != NULL;
-}
-
-/* A line of the tool, behind its prefix. What another tool reports is trouble. */
+/* A line of the tool, after its prefix. A log without findings has a banner and summaries; any other
+ * line is trouble: of the tool, of the program, or what another tool reports. */
 static void read_tool_line(const char *line, enum sanitizer_tool tool, const char *entry,
                            struct sanitizer_log *log) {
     const char *text = line + strspn(line, " ");
-    const bool report = reports(tool, text);
-    bool trouble = false;
+    const bool report =
+        strstr(text, REPORTS[tool][0]) != NULL || strstr(text, REPORTS[tool][1]) != NULL;
     log->reported |= report;
     log->names_entry |= is_at(text, entry);
-    for (size_t i = 0; i < sizeof TROUBLES / sizeof *TROUBLES; i++) {
-        trouble = trouble || strstr(text, TROUBLES[i]) != NULL;
-    }
-    for (int i = 0; i < SANITIZER_TOOLS; i++) {
-        trouble = trouble || reports((enum sanitizer_tool)i, text);
-    }
-    if (trouble && !report) {
+    if (!report && strstr(text, "SUMMARY") == NULL && strcmp(text, "COMPUTE-SANITIZER") != 0) {
         keep(log->trouble, sizeof log->trouble, text);
     }
 }

@@ -44,7 +44,7 @@ struct sanitizer_log {
     int64_t findings;  /* errors, hazards of either severity, leaks; 0 unless counted */
     bool reported;     /* a finding in the tool's own words */
     bool names_entry;  /* a line of the tool says that it is at the kernel */
-    char trouble[160]; /* the first line of its own trouble, or another tool's finding; or "" */
+    char trouble[160]; /* the first line that a log without findings has not, or "" */
     char wrong[160];   /* what follows TARGET_WRONG, or "" */
     int64_t launches;  /* of TARGET_DONE, 0: not printed */
     int64_t variants;

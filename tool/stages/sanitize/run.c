@@ -17,13 +17,15 @@
 
 /* A planted fault takes three seconds. compute-sanitizer sometimes does not end after its hundredth
  * error, or does not report one: then it runs again. */
-enum { FAULT_SECONDS = 45, FAULT_RUNS = 3, MAX_WORDS = 32 };
+enum { FAULT_SECONDS = 45, FAULT_RUNS = 3 };
 
 /* Options of each tool. The padding separates allocations, so that a write past the end of one does
  * not land in the next. */
-static const char *const TOOL_OPTIONS[SANITIZER_TOOLS][5] = {
-    [MEMCHECK] = {"--leak-check", "full", "--padding", "512", NULL},
-    [RACECHECK] = {"--racecheck-report", "all", NULL},
+static const char *const TOOL_OPTIONS[SANITIZER_TOOLS][4] = {
+    [MEMCHECK] = {"--leak-check", "full", "--padding", "512"},
+    [RACECHECK] = {"--racecheck-report", "all", "", ""},
+    [INITCHECK] = {"", "", "", ""},
+    [SYNCCHECK] = {"", "", "", ""},
 };
 
 bool sanitizer_find(struct sanitizer *sanitizer, const char *path, const char *faults,
@@ -48,33 +50,19 @@ bool sanitizer_find(struct sanitizer *sanitizer, const char *path, const char *f
 static bool start(const struct sanitizer *s, enum sanitizer_tool tool, const char *image,
                   struct sanitizer_run *run) {
     const double limit = image != NULL && s->timeout > FAULT_SECONDS ? FAULT_SECONDS : s->timeout;
-    const char *name = SANITIZER_TOOL_NAMES[tool];
+    const char *name = SANITIZER_TOOL_NAMES[tool], *const *options = TOOL_OPTIONS[tool];
+    const char *pattern = s->pattern != NULL ? s->pattern : "";
     char self[PATH_MAX], exit_code[8];
     snprintf(exit_code, sizeof exit_code, "%d", SANITIZER_EXIT_CODE);
-    const char *words[MAX_WORDS] = {s->path,
-                                    "--tool",
-                                    name,
-                                    "--error-exitcode",
-                                    exit_code,
-                                    "--print-limit",
-                                    image != NULL ? "8" : "100"};
-    int n = 7;
-    for (int i = 0; TOOL_OPTIONS[tool][i] != NULL; i++) {
-        words[n++] = TOOL_OPTIONS[tool][i];
-    }
-    const char *const program[] = {self, "sanitize", "--target", "--tool",
-                                   name, "--device", s->device};
-    memcpy(&words[n], program, sizeof program);
-    n += (int)(sizeof program / sizeof *program);
-    if (image != NULL || s->pattern != NULL) {
-        words[n++] = image != NULL ? "--image" : "--variant";
-        words[n++] = image != NULL ? image : s->pattern;
-    }
-    if (image == NULL && s->ptx) {
-        words[n++] = "--ptx";
-    }
     return stage_self(self, &run->why) &&
-           stage_run(words, run->path, limit, &run->child, &run->why);
+           stage_run(run->path, limit, &run->child, &run->why, s->path, "--tool", name,
+                     "--error-exitcode", exit_code, "--print-limit", image != NULL ? "8" : "100",
+                     options[0], options[1], options[2], options[3], self, "sanitize", "--target",
+                     "--tool", name, "--device", s->device,
+                     image != NULL        ? "--image"
+                     : pattern[0] != '\0' ? "--variant"
+                                          : "",
+                     image != NULL ? image : pattern, image == NULL && s->ptx ? "--ptx" : "", NULL);
 }
 
 /* False, and the reason in run->why, where there is nothing to judge: a run that did not end is no
