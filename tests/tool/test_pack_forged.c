@@ -106,11 +106,6 @@ static const struct edit {
      "variants: 2 were verified one by one, expected 1"},
     {"sanitize", "cuda:0", "target: tool ", "target: tool other\ntarget: tool ", GATE_INVALID,
      "which it must name once"},
-    {"sanitize", "cuda:0", "target: 4 launches of 1",
-     "target: 9 launches of 9 variants verified\ntarget: 4 launches of 1", GATE_INVALID,
-     "2 last words, expected one"},
-    {"sanitize", "cuda:0", "fwd_gpu: 4 launches verified", "fwd_gpu: 1 launches verified",
-     GATE_INVALID, "1 launches of one variant after the other, expected 4"},
     {"sanitize", "cuda:0", "at fwd_gpu", "at other_kernel in fwd_gpu", GATE_PASS, ""}, /* once */
 };
 

@@ -357,34 +357,6 @@ TEST(what_another_tool_reports) {
     }
 }
 
-/* Launches of each variant are those of all, and none is named in another's place. */
-TEST(launches_are_of_each_variant) {
-    static const struct {
-        const char *lines;
-        enum sanitizer_verdict verdict;
-        bool once;
-    } LOGS[] = {
-        {"target: variant a: 3 launches verified\ntarget: variant b: 1 launches verified\n",
-         SANITIZER_PASS, true},
-        {"target: variant a: 1 launches verified\ntarget: variant b: 1 launches verified\n",
-         SANITIZER_INVALID, true},
-        {"target: variant a: 3 launches verified\ntarget: variant b: -1 launches verified\n",
-         SANITIZER_INVALID, false},
-        {"target: variant a: 3 launches verified\ntarget: variant ab: 1 launches verified\n",
-         SANITIZER_PASS, true},
-    };
-    char text[LOG_SIZE], all[2 * LOG_SIZE];
-    attn_error why = {""};
-    load("memcheck.clean", text);
-    spoil(text, "of 1 variants", "of 2 variants");
-    for (size_t i = 0; i < sizeof LOGS / sizeof *LOGS; i++) {
-        snprintf(all, sizeof all, TARGET_TOOL "\n%s%s", "memcheck", LOGS[i].lines, text);
-        const struct sanitizer_log log = parse(all, MEMCHECK);
-        CHECK_MSG(sanitizer_judge(&log, 0, 2, &why) == LOGS[i].verdict, "%zu: %s", i, why.text);
-        CHECK_EQ(sanitizer_log_is_of(all, MEMCHECK, "a", 2, &why), LOGS[i].once);
-    }
-}
-
 /* ---- the child ------------------------------------------------------------------------------- */
 
 /* Runs sh with the script; its output goes to a file of its own. */

@@ -101,33 +101,17 @@ static double number(const char *field) {
     return used > 0 && *end == '\0' && isfinite(value) ? value : (double)NAN;
 }
 
-/* What a unit stands for, in nanoseconds; 1 for what is none of time. */
-static double unit(const char *text) {
-    static const struct {
-        const char *name;
-        double nanoseconds;
-    } UNITS[] = {{"ns", 1.0}, {"nsecond", 1.0}, {"us", 1e3}, {"usecond", 1e3},
-                 {"ms", 1e6}, {"msecond", 1e6}, {"s", 1e9},  {"second", 1e9}};
-    for (size_t i = 0; i < sizeof UNITS / sizeof *UNITS; i++) {
-        if (strcmp(text, UNITS[i].name) == 0) {
-            return UNITS[i].nanoseconds;
-        }
-    }
-    return 1.0;
-}
-
 /* ---- the table ------------------------------------------------------------------------------- */
 
 struct columns {
-    int id, kernel, metric, unit, value;
+    int id, kernel, metric, value;
 };
 
 /* False, and nothing is changed, where the line is no head. */
 static bool read_head(const struct line *line, struct columns *columns) {
     const struct columns found = {column(line, "ID"), column(line, "Kernel Name"),
-                                  column(line, "Metric Name"), column(line, "Metric Unit"),
-                                  column(line, "Metric Value")};
-    if (found.id < 0 || found.kernel < 0 || found.metric < 0 || found.unit < 0 || found.value < 0) {
+                                  column(line, "Metric Name"), column(line, "Metric Value")};
+    if (found.id < 0 || found.kernel < 0 || found.metric < 0 || found.value < 0) {
         return false;
     }
     *columns = found;
@@ -149,7 +133,7 @@ static void place(struct ncu_kernel *kernel, const char *metric, double value) {
     }
 }
 
-/* Its name without what stands in brackets behind it. */
+/* Its name without the brackets that follow it. */
 static void set_name(struct ncu_kernel *kernel, const char *field) {
     snprintf(kernel->name, sizeof kernel->name, "%.*s", (int)strcspn(field, "(<"), field);
     for (size_t n = strlen(kernel->name); n > 0 && kernel->name[n - 1] == ' ';) {
@@ -169,16 +153,17 @@ static bool add(struct ncu_report *report, const struct line *line, const struct
         }
         report->kernels = more;
         struct ncu_kernel *kernel = &more[report->count++];
-        for (int i = 0; i < NCU_FIGURES + NCU_STALLS; i++) {
-            *(i < NCU_FIGURES ? &kernel->figures[i] : &kernel->stalls[i - NCU_FIGURES]) =
-                (double)NAN;
+        for (int i = 0; i < NCU_FIGURES; i++) {
+            kernel->figures[i] = (double)NAN;
+        }
+        for (int i = 0; i < NCU_STALLS; i++) {
+            kernel->stalls[i] = (double)NAN;
         }
         set_name(kernel, line->fields[columns->kernel]);
         snprintf(last, FIELD, "%s", line->fields[columns->id]);
     }
-    const double value = unit(line->fields[columns->unit]) * number(line->fields[columns->value]);
     place(&report->kernels[report->count - 1], line->fields[columns->metric],
-          isfinite(value) ? value : (double)NAN);
+          number(line->fields[columns->value]));
     return true;
 }
 
@@ -247,21 +232,13 @@ bool ncu_says_error(const char *text) {
     return strncmp(text, ERROR + 1, strlen(ERROR) - 1) == 0 || strstr(text, ERROR) != NULL;
 }
 
-size_t ncu_forget_folder(char *text, size_t bytes) {
+size_t ncu_forget_folder(char *text) {
     static const char CONNECTED[] = "==PROF== Connected to process ";
     for (char *at = strstr(text, CONNECTED); at != NULL; at = strstr(at + 1, CONNECTED)) {
-        char *const end = at + strcspn(at, "\r\n"), *const open =
-                                                        memchr(at, '(', (size_t)(end - at));
-        char *name = end;
-        while (open != NULL && name > open && name[-1] != '/') {
-            name--;
-        }
-        if (open != NULL && name > open) {
-            memmove(open + 1, name, bytes - (size_t)(name - text) + 1);
-            bytes -= (size_t)(name - open - 1);
-        }
+        char *const end = at + strcspn(at, "\r\n"), *const path = at + strcspn(at, "(\r\n");
+        memmove(path, end, strlen(end) + 1);
     }
-    return bytes;
+    return strlen(text);
 }
 
 bool ncu_says_forbidden(const char *text) {

@@ -43,8 +43,8 @@ struct ncu_report {
     size_t count;
 };
 
-/* `text` has a 0 behind its bytes. True where there is a table, be it empty; else why there is
- * none, in ncu's own words where it has some. Free it in either case. */
+/* `text` ends with a 0, in base units. True where there is a table, even an empty one; else why
+ * there is none, in ncu's own words where it has some. Free it in either case. */
 bool ncu_report_read(const char *text, size_t bytes, struct ncu_report *report, attn_error *why);
 void ncu_report_free(struct ncu_report *report);
 
@@ -58,9 +58,9 @@ bool ncu_says_error(const char *text);
 bool ncu_says_forbidden(const char *text);
 bool ncu_says_unknown_metric(const char *text);
 
-/* Takes out of what ncu printed the folder of the program that it connected to: a pack is for other
- * people, and says nothing of where it was made. Returns how many bytes are left, a 0 behind. */
-size_t ncu_forget_folder(char *text, size_t bytes);
+/* Removes the path of the program that ncu connected to: a pack says nothing of where it was made.
+ * Returns how many bytes are left. */
+size_t ncu_forget_folder(char *text);
 
 /* Up to NCU_TOP_STALLS of them that weigh most, their places; returns how many. */
 int ncu_top_stalls(const struct ncu_kernel *kernel, int places[NCU_TOP_STALLS]);

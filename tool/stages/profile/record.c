@@ -50,7 +50,7 @@ static bool run_batch(const struct slot *slot, const struct pack *pack, attn_err
     if (last.result.text == NULL) {
         return true;
     }
-    last.result.bytes = ncu_forget_folder(last.result.text, last.result.bytes);
+    last.result.bytes = ncu_forget_folder(last.result.text);
     return pack_add_artifact(pack, last.result.text, last.result.bytes, last.artifact, why);
 }
 

@@ -48,9 +48,6 @@ struct sanitizer_log {
     char wrong[160];   /* what follows TARGET_WRONG, or "" */
     int64_t launches;  /* of TARGET_DONE, 0: not printed */
     int64_t variants;
-    int64_t ends; /* how often TARGET_DONE was printed */
-    int64_t told; /* launches of all TARGET_VARIANT, -1: one of them has no number */
-    bool tells;   /* there are such */
 };
 
 /* entry: the kernel whose name is looked for. False and the reason where it cannot be read, or is
