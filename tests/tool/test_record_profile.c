@@ -12,13 +12,11 @@
 #include <unistd.h>
 
 #include "test.h"
-#include "tool/base/json_read.h"
 #include "tool/pack/judge.h"
 #include "tool/pack_fixture.h"
+#include "tool/record_fixture.h"
 #include "tool/stages/profile/ncu_run.h"
-#include "tool/stages/record.h"
 
-#define LIBRARY "2222222222222222222222222222222222222222222222222222222222222222"
 #define PLAN                                                                                       \
     "{\"schema\": \"" PACK_SCHEMA "\", \"mode\": \"full\", \"tool\": \"0.1.0\", "                  \
     "\"library\": \"" LIBRARY "\", \"seed\": \"0123456789abcdef\", \"rows\": [{"                   \
@@ -78,29 +76,7 @@ static int runs(void) {
 /* The unit of a variant, or NULL and why. */
 static struct json_value *record(struct pack *pack, const char *variant, attn_error *why) {
     const struct slot slot = {.device = "cuda:0", .variant = variant, .image = LIBRARY, .seed = 1};
-    char *text = NULL, name[SHA256_TEXT];
-    size_t bytes = 0;
-    FILE *out = open_memstream(&text, &bytes);
-    struct json json = json_begin(out);
-    json_open(&json, NULL, '{');
-    json_text(&json, "schema", PACK_UNIT_SCHEMA);
-    json_text(&json, "stage", "profile");
-    json_text(&json, "device", slot.device);
-    json_text(&json, "variant", variant);
-    json_text(&json, "image", LIBRARY);
-    json_text(&json, "tool", "0.1.0");
-    json_text(&json, "library", LIBRARY);
-    json_text(&json, "seed", "0123456789abcdef");
-    json_real(&json, "seconds", 1.0);
-    const bool recorded = record_profile(&slot, pack, &json, why);
-    json_close(&json);
-    fclose(out);
-    struct json_value *unit = NULL;
-    if (recorded && CHECK_MSG(pack_add_unit(pack, text, name, why), "%s", why->text)) {
-        unit = pack_read_unit(pack, name, why);
-    }
-    free(text);
-    return unit;
+    return recorded(&slot, "profile", record_profile, pack, why);
 }
 
 struct figures {

@@ -26,7 +26,7 @@
 #include "pack/print.h"
 #include "run/plan.h"
 #include "run/work.h"
-#include "stages/inspect/against.h"
+#include "stages/inspect/inspect.h"
 #include "stages/record.h"
 
 enum job { JOB_RUN, JOB_PROBE, JOB_SLOTS };

@@ -15,7 +15,6 @@
 #include "base/message.h"
 #include "base/temporary.h"
 #include "base/tool_path.h"
-#include "stages/inspect/against.h"
 #include "stages/inspect/inspect.h"
 #include "stages/inspect/ptxas_log.h"
 #include "stages/stage.h"
@@ -77,18 +76,6 @@ static char *dump(const char *program, const attn_image *image, attn_error *why)
 
 /* ---- the unit -------------------------------------------------------------------------------- */
 
-static void put_figures(struct json *unit, const struct inspected *row, bool against) {
-    int64_t values[INSPECT_FIGURES];
-    inspect_values(row, values);
-    for (int i = 0; i < INSPECT_FIGURES; i++) {
-        char key[64];
-        snprintf(key, sizeof key, "%s%s", against ? "against_" : "", INSPECT_FIGURE[i].in_unit);
-        if (!against || INSPECT_FIGURE[i].against) {
-            json_int(unit, key, values[i]);
-        }
-    }
-}
-
 /* Of the other library, which is opened once; nothing where the run has none, or it no such
  * kernel. */
 static bool put_against(struct json *unit, const struct inspected *row, attn_error *why) {
@@ -103,7 +90,7 @@ static bool put_against(struct json *unit, const struct inspected *row, attn_err
         return false;
     }
     if (other_find(&other, row, &found, &absent)) {
-        put_figures(unit, &found, true);
+        inspect_json(unit, &found, INSPECT_AGAINST);
     }
     return true;
 }
@@ -111,7 +98,7 @@ static bool put_against(struct json *unit, const struct inspected *row, attn_err
 static bool put_values(struct json *unit, const struct inspected *row, const struct budget *budget,
                        const char *dump_text, attn_error *why) {
     json_open(unit, "values", '{');
-    put_figures(unit, row, false);
+    inspect_json(unit, row, INSPECT_UNIT);
     json_int(unit, "tensor_cores", row->tensor_cores);
     json_int(unit, "tensor_demand", row->tensor_demand);
     json_int(unit, "output_calls", (row->output_call != NULL) + (row->ptx_output_call != NULL));

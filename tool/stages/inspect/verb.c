@@ -21,7 +21,6 @@
 #include "base/message.h"
 #include "cli/verbs.h"
 #include "device/kernels.h"
-#include "stages/inspect/against.h"
 #include "stages/inspect/inspect.h"
 #include "stages/stage.h"
 
@@ -139,14 +138,6 @@ static void put_known(struct json *json, const char *key, int64_t value) {
     }
 }
 
-static void put_figures(struct json *json, const struct inspected *row) {
-    int64_t values[INSPECT_FIGURES];
-    inspect_values(row, values);
-    for (int i = 0; i < INSPECT_FIGURES; i++) {
-        put_known(json, INSPECT_FIGURE[i].name, values[i]);
-    }
-}
-
 static void put_opcodes(struct json *json, const struct inspected *row) {
     struct sass_counts counts;
     sass_count(&row->cubin, &row->entry, &counts);
@@ -188,7 +179,7 @@ static void put_row(struct json *json, const struct job *job, const struct inspe
     json_text(json, "arch", row->arch);
     json_text(json, "dtype", row->family != NULL ? row->dtype : NULL);
     put_known(json, "head_dim", row->head_dim);
-    put_figures(json, row);
+    inspect_json(json, row, INSPECT_REPORT);
     json_text(json, "cubin_sha256", row->sha256);
     json_int(json, "cubin_bytes", (int64_t)row->cubin.bytes);
     if (row->family != NULL) {
@@ -212,7 +203,7 @@ static void put_pair(struct json *json, const struct inspected *own,
             continue;
         }
         json_open(json, i == 0 ? "this" : "other", '{');
-        put_figures(json, row);
+        inspect_json(json, row, INSPECT_REPORT);
         json_bool(json, "asserts", row->output_call != NULL);
         json_close(json);
     }

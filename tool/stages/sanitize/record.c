@@ -17,7 +17,6 @@
 #include "base/message.h"
 #include "base/temporary.h"
 #include "stages/sanitize/run.h"
-#include "stages/sanitize/target.h"
 #include "stages/stage.h"
 
 static const double SECONDS = 280; /* for one run of a tool over variants */

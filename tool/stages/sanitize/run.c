@@ -12,7 +12,6 @@
 
 #include "base/message.h"
 #include "base/tool_path.h"
-#include "stages/sanitize/target.h"
 #include "stages/stage.h"
 
 /* A planted fault takes three seconds. compute-sanitizer sometimes does not end after its hundredth

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * target.c - see target.h.
+ * target.c - the program under the tools of compute-sanitizer. See run.h.
  *
  * Invariant: TARGET_DONE is printed only after every launch was compared with the reference, on all
  * rows, and everything that was allocated on the device has been given back.
  */
-#include "stages/sanitize/target.h"
+#include "stages/sanitize/run.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -14,19 +14,15 @@
 
 #include "base/file.h"
 #include "base/message.h"
-#include "base/random.h"
-#include "device/runner.h"
+#include "device/sets.h"
 #include "device/variant_by_name.h"
-#include "stages/sanitize/log.h"
 #include "stages/stage.h"
 
-enum { TENSORS = 5, NAN_BYTE = 0xff }; /* q, k, v, o, lse */
-
-/* Lengths that no block divides, keys that nobody sees, rows that see no key, shared KV heads; keys
- * that grow, so that a running maximum rises; an infinity in V that all rows but the last must not
- * see; more tiles than a GPU has multiprocessors, so that blocks which stay take several. Outputs
- * are filled with NaN before each launch: what is not written fails the comparison. initcheck alone
- * would not tell, it does not see what TMA stores write. */
+/* Lengths that no tile divides, keys that no query sees, rows that see no key, shared KV heads;
+ * keys that grow, so that the running max rises; an infinity in V that all rows but the last must
+ * not see; more tiles than a GPU has SMs, so that persistent CTAs take several. Outputs are filled
+ * with NaN before each launch: what is not written fails the comparison. initcheck alone would not
+ * tell, it does not see what TMA stores write. */
 struct small_case {
     int64_t batch, heads_q, heads_kv, seq_q, seq_kv;
     attn_causal causal;
@@ -49,6 +45,7 @@ enum { CASE_COUNT = sizeof CASES / sizeof *CASES };
 struct target {
     const struct target_request *request;
     struct runner runner;
+    struct cache cache;
     int64_t launches;
 };
 
@@ -148,130 +145,73 @@ bool target_candidates(const attn_context *context, const struct target_request 
 
 /* ---- one problem ----------------------------------------------------------------------------- */
 
-/* The same tensors on both sides. */
-struct buffers {
-    void *host[TENSORS], *there[TENSORS];
-    size_t bytes[TENSORS];
-};
-
-static void free_buffers(struct target *target, struct buffers *buffers) {
-    for (int i = 0; i < TENSORS; i++) {
-        free(buffers->host[i]);
-        if (buffers->there[i] != NULL) {
-            device_free(target->runner.memory, buffers->there[i]);
+/* Growing: each row of K is larger than the one before it, the last one eight times the first.
+ * Infinite: the first number of the last row of V. */
+static bool edit_inputs(struct bench_sets *sets, const struct small_case *small, attn_error *why) {
+    enum { MOST = 1 << 17 };
+    static float values[MOST];
+    const attn_dtype dtype = sets->problem->dtype;
+    struct device *device = sets->runner->memory;
+    const size_t keys = (size_t)sets->input_counts[1], size = attn_dtype_size(dtype);
+    char *k = sets->inputs[1], *v = sets->inputs[2];
+    if (small->growing && keys <= MOST) {
+        attn_to_float(dtype, values, k, keys);
+        for (size_t i = 0; i < keys; i++) {
+            values[i] *= 1.0F + 7.0F * (float)i / (float)keys;
         }
+        attn_from_float(dtype, k, values, keys);
     }
+    if (small->infinite) {
+        values[0] = INFINITY;
+        attn_from_float(dtype, v + (keys - (size_t)sets->problem->head_dim) * size, values, 1);
+    }
+    return !device_is_gpu(device) || /* a CPU computes in them */
+           (device_write(device, (void *)(uintptr_t)sets->tensors[0].k, k, keys * size, why) &&
+            device_write(device, (void *)(uintptr_t)sets->tensors[0].v, v, keys * size, why));
 }
 
-/* Growing: each row is larger than the one before it, the last one eight times the first. */
-static bool fill_input(const attn_problem *problem, struct random *random, bool growing, void *to,
-                       size_t bytes, attn_error *why) {
-    const size_t count = bytes / attn_dtype_size(problem->dtype);
-    float *values = malloc(count * sizeof *values);
-    if (values == NULL) {
-        return explain(why, "out of memory for %zu numbers", count);
-    }
-    random_normal(random, values, count);
-    for (size_t i = 0; growing && i < count; i++) {
-        values[i] *= 1.0F + 7.0F * (float)i / (float)count;
-    }
-    attn_from_float(problem->dtype, to, values, count);
-    free(values);
-    return true;
-}
-
-static bool make_buffers(struct target *target, const attn_problem *problem,
-                         const struct small_case *small, struct buffers *buffers, attn_error *why) {
-    const size_t queries = (size_t)(problem->batch * problem->heads_q * problem->seq_q);
-    const size_t keys = (size_t)(problem->batch * problem->heads_kv * problem->seq_kv);
-    const size_t row = (size_t)problem->head_dim * attn_dtype_size(problem->dtype);
-    const size_t bytes[TENSORS] = {queries * row, keys * row, keys * row, queries * row,
-                                   small->lse ? queries * sizeof(float) : 0};
-    struct random random = {4711};
-    *buffers = (struct buffers){0};
-    memcpy(buffers->bytes, bytes, sizeof bytes);
-    for (int i = 0; i < TENSORS; i++) {
-        if (bytes[i] == 0) {
-            continue;
-        }
-        buffers->host[i] = malloc(bytes[i]);
-        buffers->there[i] = device_alloc(target->runner.memory, bytes[i], why);
-        if (buffers->there[i] == NULL) {
-            return false;
-        }
-        if (buffers->host[i] == NULL) {
-            return explain(why, "out of memory for %zu bytes", bytes[i]);
-        }
-        const bool input = i < 3;
-        if (input && !fill_input(problem, &random, small->growing && i == 1, buffers->host[i],
-                                 bytes[i], why)) {
-            return false;
-        }
-        if (i == 2 && small->infinite) { /* the first number of the last key */
-            const float infinity = INFINITY;
-            attn_from_float(problem->dtype, (char *)buffers->host[i] + bytes[i] - row, &infinity,
-                            1);
-        }
-        if (input && !device_write(target->runner.memory, buffers->there[i], buffers->host[i],
-                                   bytes[i], why)) {
-            return false;
-        }
-        /* A planted fault finds them as they were allocated: initcheck's reads its output. */
-        if (!input && target->request->image == NULL &&
-            !device_fill(target->runner.memory, buffers->there[i], NAN_BYTE, bytes[i], why)) {
-            return false;
-        }
-    }
-    return true;
-}
-
-static attn_tensors tensors_of(void *const pointers[TENSORS]) {
-    attn_tensors tensors;
-    attn_tensors_init(&tensors);
-    tensors.q = pointers[0];
-    tensors.k = pointers[1];
-    tensors.v = pointers[2];
-    tensors.o = pointers[3];
-    tensors.lse = pointers[4];
-    return tensors;
-}
-
-/* Launches once and waits for the result. What a planted fault comes to is the tool's to tell. */
-static bool launch(struct target *target, struct buffers *buffers, attn_error *why) {
-    const attn_tensors tensors = tensors_of(buffers->there);
+/* Launches once and waits for the result. What a planted fault comes to is the tool's to tell: it
+ * finds the outputs as they were allocated, since that of initcheck reads them. */
+static bool launch(struct target *target, struct bench_sets *sets, const struct small_case *small,
+                   attn_error *why) {
+    struct runner *runner = &target->runner;
     const bool planted = target->request->image != NULL;
-    bool fine =
-        runner_prepare(&target->runner, why) && runner_forward(&target->runner, &tensors, why);
-    target->launches += fine;
-    const bool finished = device_wait(target->runner.memory, fine ? why : NULL);
-    fine = fine && (finished || planted);
-    for (int i = 3; i < TENSORS && fine && !planted; i++) {
-        fine = buffers->bytes[i] == 0 || device_read(target->runner.memory, buffers->host[i],
-                                                     buffers->there[i], buffers->bytes[i], why);
+    if (!sets_plan(sets, 1, why) || !runner_prepare(runner, why) || !sets_share(sets, why) ||
+        !sets_make(sets, 0, why) || !edit_inputs(sets, small, why) ||
+        (!planted && !sets_poison(sets, 0, runner->stream, why)) ||
+        !runner_forward(runner, &sets->tensors[0], why)) {
+        return false;
     }
-    return fine;
+    target->launches++;
+    if (planted) {
+        device_wait(runner->memory, NULL);
+    }
+    return planted || sets_fetch(sets, 0, why);
 }
 
 /* EXIT_DONE, EXIT_FAILED_CHECK after TARGET_WRONG, or EXIT_BAD_INPUT and the reason. */
 static int run_problem(struct target *target, const char *variant, const attn_problem *problem,
                        const struct small_case *small, attn_error *why) {
     struct verdict verdict = {.comparison.pass = true};
-    struct buffers buffers = {.bytes = {0}};
+    attn_problem resolved;
+    struct bench_sets sets = {.runner = &target->runner,
+                              .cache = &target->cache,
+                              .problem = &resolved,
+                              .lse = small->lse,
+                              .random = {4711}};
     target->runner.variant = variant;
-    bool fine = runner_plan(&target->runner, problem, why) &&
-                make_buffers(target, problem, small, &buffers, why) &&
-                launch(target, &buffers, why);
-    if (fine && target->request->image == NULL) {
-        const attn_tensors result = tensors_of(buffers.host);
-        fine = runner_verify(&target->runner, &result, 0, (double)INFINITY, &verdict, why);
-    }
+    const bool fine =
+        attn_problem_resolve(problem, &resolved, why) == ATTN_OK &&
+        runner_plan(&target->runner, problem, why) && launch(target, &sets, small, why) &&
+        (target->request->image != NULL ||
+         runner_verify(&target->runner, &sets.host, 0, (double)INFINITY, &verdict, why));
     if (fine && !verdict.comparison.pass) {
         char text[256];
         attn_comparison_print(&verdict.comparison, text, sizeof text);
         printf(TARGET_WRONG "%s, seq %lld x %lld: %s\n", variant, (long long)problem->seq_q,
                (long long)problem->seq_kv, text);
     }
-    free_buffers(target, &buffers);
+    sets_free(&sets);
     return !fine ? EXIT_BAD_INPUT : verdict.comparison.pass ? EXIT_DONE : EXIT_FAILED_CHECK;
 }
 
@@ -356,12 +296,13 @@ int sanitize_target(const struct target_request *request) {
     int64_t variants = 0;
     attn_error why = {""};
     int status = EXIT_DONE;
-    if (!runner_open(&target.runner, &why)) {
+    if (!runner_open(&target.runner, &why) || !cache_open(&target.cache, &target.runner, &why)) {
         status = target.runner.absent ? EXIT_NOT_RUN : EXIT_BAD_INPUT;
     } else {
         status = request->image != NULL ? run_fault(&target, &why)
                                         : run_variants(&target, &variants, &why);
     }
+    cache_close(&target.cache);
     runner_close(&target.runner);
     if (status == EXIT_BAD_INPUT || status == EXIT_NOT_RUN) {
         complain("sanitize: target: %s%s", status == EXIT_NOT_RUN ? "NOT RUN: " : "", why.text);

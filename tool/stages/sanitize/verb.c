@@ -17,7 +17,6 @@
 #include "base/tool_path.h"
 #include "cli/verbs.h"
 #include "stages/sanitize/run.h"
-#include "stages/sanitize/target.h"
 #include "stages/stage.h"
 
 enum { MAX_SECONDS = 3600 };
