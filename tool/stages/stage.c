@@ -28,6 +28,17 @@ bool stage_pattern(const char *pattern, regex_t *regex, attn_error *why) {
            explain(why, "--variant: '%s' is not a regular expression: %s", text, reason);
 }
 
+bool stage_next(const attn_context *context, const regex_t *regex, int32_t *index,
+                attn_variant *variant) {
+    bool found = false, more = true;
+    while (more && !found) {
+        *variant = (attn_variant){.size = sizeof *variant};
+        more = attn_variant_get(context, (*index)++, variant, NULL) == ATTN_OK;
+        found = more && regexec(regex, variant->name, 0, NULL, 0) == 0;
+    }
+    return found;
+}
+
 int stage_open(const char *device, const char *driver, attn_context **context, attn_device *info,
                attn_error *why) {
     attn_options options;
@@ -102,6 +113,16 @@ void stage_report(struct json *json, const char *device, const char *verdict, co
     json_text(json, "device", device);
     json_text(json, "verdict", verdict);
     json_text(json, "reason", reason);
+}
+
+int stage_not_run(const char *verb, const char *device, bool as_json, const attn_error *why) {
+    if (as_json) {
+        struct json json = json_begin(stdout);
+        stage_report(&json, device, "NOT_RUN", why->text);
+        json_close(&json);
+    }
+    complain("%s: NOT RUN: %s", verb, why->text);
+    return EXIT_NOT_RUN;
 }
 
 void stage_reason(struct json *json, const attn_error *why) {

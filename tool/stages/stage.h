@@ -17,6 +17,10 @@
 /* Compiles --variant; NULL matches every name. Free it with regfree. */
 bool stage_pattern(const char *pattern, regex_t *regex, attn_error *why);
 
+/* The next variant of the context, from *index on, whose name matches; moves *index past it. */
+bool stage_next(const attn_context *context, const regex_t *regex, int32_t *index,
+                attn_variant *variant);
+
 /* The device and what it is. EXIT_DONE, EXIT_NOT_RUN where the device, its driver or the library's
  * GPU kernels are absent, or EXIT_BAD_INPUT; the context is closed unless EXIT_DONE. */
 int stage_open(const char *device, const char *driver, attn_context **context, attn_device *info,
@@ -38,6 +42,9 @@ bool stage_run(const char *log, double limit, struct child *child, attn_error *w
 
 /* Opens the object that a verb reports: attn, device, verdict, and reason where there is one. */
 void stage_report(struct json *json, const char *device, const char *verdict, const char *reason);
+
+/* Says, and with --json reports, that the verb could not run here. Returns EXIT_NOT_RUN. */
+int stage_not_run(const char *verb, const char *device, bool as_json, const attn_error *why);
 
 /* json_text, with null for "". */
 void stage_reason(struct json *json, const attn_error *why);

@@ -46,11 +46,10 @@ struct profile {
 /* Those that match and take the problem. */
 static bool list_subjects(struct profile *p, const attn_context *context, const regex_t *regex,
                           attn_error *why) {
-    attn_variant variant = {.size = sizeof variant};
+    attn_variant variant;
     attn_problem problem;
-    for (int32_t i = 0; attn_variant_get(context, i, &variant, NULL) == ATTN_OK; i++) {
-        if (regexec(regex, variant.name, 0, NULL, 0) == 0 &&
-            profile_problem(context, &variant, &problem, why)) {
+    for (int32_t i = 0; stage_next(context, regex, &i, &variant);) {
+        if (profile_problem(context, &variant, &problem, why)) {
             struct subject *more = realloc(p->subjects, (size_t)(p->count + 1) * sizeof *more);
             if (more == NULL) {
                 return explain(why, "out of memory for a list of variants");
@@ -59,7 +58,6 @@ static bool list_subjects(struct profile *p, const attn_context *context, const 
             p->subjects[p->count] = (struct subject){.tensor_cores = variant.tensor_cores};
             snprintf(p->subjects[p->count++].name, NAME, "%s", variant.name);
         }
-        variant = (attn_variant){.size = sizeof variant};
     }
     return p->count > 0 || explain(why, "--variant: '%s' matches no variant that this GPU runs",
                                    p->pattern != NULL ? p->pattern : "");
@@ -190,16 +188,6 @@ static int report(const struct profile *p) {
 
 /* ---- the verb -------------------------------------------------------------------------------- */
 
-static int not_run(const struct profile *p, const attn_error *why) {
-    if (p->json) {
-        struct json json = json_begin(stdout);
-        stage_report(&json, p->device, "NOT_RUN", why->text);
-        json_close(&json);
-    }
-    complain("profile: NOT RUN: %s", why->text);
-    return EXIT_NOT_RUN;
-}
-
 static int profile(struct profile *p, const regex_t *regex) {
     attn_context *context;
     attn_error why = {""};
@@ -207,13 +195,13 @@ static int profile(struct profile *p, const regex_t *regex) {
     const bool listed = code == EXIT_DONE && list_subjects(p, context, regex, &why);
     attn_close(context);
     if (code == EXIT_NOT_RUN) {
-        return not_run(p, &why);
+        return stage_not_run("profile", p->device, p->json, &why);
     }
     if (!listed) {
         return complain("profile: %s", why.text);
     }
     if (!stage_tool("--ncu", p->ncu, "ncu", p->ncu_path, &why)) {
-        return not_run(p, &why);
+        return stage_not_run("profile", p->device, p->json, &why);
     }
     if (!stage_folder(p->out, "profile", p->out_path, &why)) {
         return complain("profile: %s", why.text);
@@ -221,7 +209,7 @@ static int profile(struct profile *p, const regex_t *regex) {
     for (int first = 0; first < p->count; first += NCU_MOST) {
         const int left = p->count - first;
         if (!run_some(p, first, left < NCU_MOST ? left : NCU_MOST, &why)) {
-            return not_run(p, &why);
+            return stage_not_run("profile", p->device, p->json, &why);
         }
     }
     return report(p);

@@ -76,16 +76,12 @@ static void keep(char *buffer, size_t size, const char *text) {
 
 /* Whether a line attributes something to the kernel: " at KERNEL+0xb90". */
 static bool is_at(const char *text, const char *entry) {
-    static const char IN_NAMES[] =
-        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_";
-    static const char AT[] = "at ";
     const size_t length = strlen(entry);
     bool found = false;
-    for (const char *at = strstr(text, AT); !found && at != NULL; at = strstr(at + 1, AT)) {
-        const char *name = at + strlen(AT);
-        const char after = strncmp(name, entry, length) == 0 ? name[length] : 'x';
-        found = length > 0 && (at == text || at[-1] == ' ') &&
-                (after == '\0' || strchr(IN_NAMES, after) == NULL);
+    for (const char *at = strstr(text, "at "); !found && at != NULL; at = strstr(at + 1, "at ")) {
+        const char after = strncmp(at + 3, entry, length) == 0 ? at[3 + length] : '_';
+        found = length > 0 && (at == text || at[-1] == ' ') && after != '_' &&
+                !isalnum((unsigned char)after);
     }
     return found;
 }

@@ -123,12 +123,9 @@ bool target_candidates(const attn_context *context, const struct target_request 
         return false;
     }
     bool fine = true;
-    attn_variant variant = {.size = sizeof variant};
-    for (int32_t i = 0; fine && attn_variant_get(context, i, &variant, NULL) == ATTN_OK; i++) {
-        if (regexec(&regex, variant.name, 0, NULL, 0) == 0) {
-            fine = add_candidate(context, request, &variant, list, count, why);
-        }
-        variant = (attn_variant){.size = sizeof variant};
+    attn_variant variant;
+    for (int32_t i = 0; fine && stage_next(context, &regex, &i, &variant);) {
+        fine = add_candidate(context, request, &variant, list, count, why);
     }
     regfree(&regex);
     if (fine && *count == 0) {

@@ -179,17 +179,6 @@ static void print_result(enum sanitizer_tool tool, const struct result *result) 
 
 /* ---- the verb -------------------------------------------------------------------------------- */
 
-static int not_run(const struct sanitize *s, const attn_error *why) {
-    if (s->json) {
-        struct json json = json_begin(stdout);
-        stage_report(&json, s->target.device, SANITIZER_VERDICT_NAMES[SANITIZER_NOT_RUN],
-                     why->text);
-        json_close(&json);
-    }
-    complain("sanitize: NOT RUN: %s", why->text);
-    return EXIT_NOT_RUN;
-}
-
 static int run_tools(struct sanitize *s) {
     int first = 0;
     if (!s->json) {
@@ -227,7 +216,7 @@ static int sanitize(struct sanitize *s) {
         return complain("sanitize: %s", why.text);
     }
     if (status == EXIT_NOT_RUN || !sanitizer_find(sanitizer, s->path, s->faults, &why)) {
-        return not_run(s, &why);
+        return stage_not_run("sanitize", s->target.device, s->json, &why);
     }
     sanitizer->device = s->target.device;
     sanitizer->arch = s->device.arch;
