@@ -22,8 +22,7 @@
 
 static const double CHECK_BUDGET = 2e8; /* operations of the reference, all sets together */
 
-/* No GPU of today computes or reads faster, so a time below is the clock's mistake or the
- * kernel's. */
+/* No GPU of today computes or reads faster: a time below is wrong. */
 static const double MOST_FLOPS = 1.1e15;
 static const double MOST_BYTES = 10e12;
 
@@ -142,7 +141,7 @@ static bool after_sample(void *self, int first, int count, void *stream, attn_er
 }
 
 double least_seconds(const attn_problem *p) {
-    /* With a window or seen from the top left, keys may be read by nobody. */
+    /* With a window, or causal from the top left, no query may see a key. */
     const bool all = p->window_left < 0 && p->window_right < 0 && p->causal != ATTN_CAUSAL_TOP_LEFT;
     const double queries = (double)p->batch * (double)p->heads_q * (double)p->seq_q;
     const double keys =

@@ -372,7 +372,7 @@ static void fill_tables(struct request *request, struct tables *tables) {
                    "on a GPU: calls back to back, each alone on a stream of its own, or replayed "
                    "from a graph [all]"),
         arg_choice("--cache", &request->cache, CACHE_CHOICES,
-                   "what a call finds in it: its inputs, nothing, or once so and once so [warm]"),
+                   "before each call: emptied, holding its inputs, or both in turn [warm]"),
         arg_real("--width", &request->width,
                  "stop when the median's 95 % interval is this narrow, in percent of it [2]"),
         arg_real("--seconds", &request->options.seconds,

@@ -227,11 +227,6 @@ const struct ncu_kernel *ncu_report_find(const struct ncu_report *report, const 
     return found;
 }
 
-bool ncu_says_error(const char *text) {
-    static const char ERROR[] = "\n==ERROR==";
-    return strncmp(text, ERROR + 1, strlen(ERROR) - 1) == 0 || strstr(text, ERROR) != NULL;
-}
-
 size_t ncu_forget_folder(char *text) {
     static const char CONNECTED[] = "==PROF== Connected to process ";
     for (char *at = strstr(text, CONNECTED); at != NULL; at = strstr(at + 1, CONNECTED)) {
@@ -239,14 +234,6 @@ size_t ncu_forget_folder(char *text) {
         memmove(path, end, strlen(end) + 1);
     }
     return strlen(text);
-}
-
-bool ncu_says_forbidden(const char *text) {
-    return strstr(text, "ERR_NVGPUCTRPERM") != NULL;
-}
-
-bool ncu_says_unknown_metric(const char *text) {
-    return strstr(text, "Failed to find metric") != NULL;
 }
 
 /* ---- report ---------------------------------------------------------------------------------- */

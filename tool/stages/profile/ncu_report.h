@@ -51,13 +51,6 @@ void ncu_report_free(struct ncu_report *report);
 /* The only launch of that kernel; NULL where there is none, or more than one. */
 const struct ncu_kernel *ncu_report_find(const struct ncu_report *report, const char *name);
 
-/* Whether ncu says that something went wrong. */
-bool ncu_says_error(const char *text);
-
-/* Whether ncu says that the user may not read the GPU's counters; that it knows no such metric. */
-bool ncu_says_forbidden(const char *text);
-bool ncu_says_unknown_metric(const char *text);
-
 /* Removes the path of the program that ncu connected to: a pack says nothing of where it was made.
  * Returns how many bytes are left. */
 size_t ncu_forget_folder(char *text);

@@ -51,6 +51,9 @@ bool ncu_allowed(const char *ncu, const char *device, const char *driver, attn_e
 const struct ncu_kernel *ncu_figures(const struct ncu_result *result, const char *variant,
                                      attn_error *why);
 
+/* The controls and values of a unit. */
+void ncu_unit_json(struct json *unit, const struct ncu_kernel *kernel, bool idle);
+
 /* Whether the values and the control of a unit follow from what ncu printed, a text that ends with
  * a 0; else why not. */
 bool ncu_unit_follows(char *text, size_t bytes, const struct json_value *unit, attn_error *why);

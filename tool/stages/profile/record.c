@@ -68,10 +68,7 @@ bool record_profile(const struct slot *slot, struct pack *pack, struct json *uni
     if (kernel == NULL) {
         return false;
     }
-    record_only_control(unit, "idle", last.result.idle);
-    json_open(unit, "values", '{');
-    ncu_values_json(unit, kernel);
-    json_close(unit);
+    ncu_unit_json(unit, kernel, last.result.idle);
     json_open(unit, "artifacts", '[');
     json_text(unit, NULL, last.artifact);
     json_close(unit);
