@@ -4,7 +4,6 @@
  * that budgets.def has one line for each cubin, and that the log of another cubin is refused.
  */
 #include "test.h"
-#include "tool/stages/inspect/budgets.h"
 #include "tool/stages/inspect/inspect.h"
 
 static char failures[INSPECT_FAILURES_MAX][256];

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 
 #include "test.h"
-#include "tool/stages/profile/ncu_report.h"
+#include "tool/stages/profile/ncu_run.h"
 
 #define HEAD                                                                                       \
     "\"ID\",\"Process ID\",\"Process Name\",\"Host Name\",\"Kernel Name\",\"Context\",\"Stream\"," \

@@ -15,7 +15,6 @@
 #include "tool/pack/judge.h"
 #include "tool/pack_fixture.h"
 #include "tool/record_fixture.h"
-#include "tool/stages/bench/peers.h"
 
 /* One that this machine runs; an emulated one lacks instructions that the best ask for. */
 static const char *first_variant(const char *device, const char *driver) {

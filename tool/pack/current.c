@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "run/plan.h"
-#include "stages/inspect/budgets.h"
+#include "stages/inspect/inspect.h"
 
 /* Whether the variant is compiled in with an image of this hash. */
 static bool is_compiled_in(const char *variant, const char *hash) {

@@ -13,8 +13,30 @@
 #include "attn_inspect.h"
 #include "base/json.h"
 #include "base/sha256.h"
-#include "stages/inspect/budgets.h"
 #include "stages/inspect/cubin.h"
+
+/* ---- budgets.def, one line for each cubin ---------------------------------------------------- */
+
+struct budget {
+    char variant[96], arch[16];
+    int64_t registers;  /* the most */
+    int64_t tensor_ops; /* the fewest; 0: none at all */
+};
+
+struct budgets {
+    struct budget *lines;
+    size_t count;
+};
+
+/* On failure the budgets are empty. */
+bool budgets_built_in(struct budgets *budgets, attn_error *why);
+void budgets_free(struct budgets *budgets);
+
+/* NULL: there is none. */
+const struct budget *budgets_find(const struct budgets *budgets, const char *variant,
+                                  const char *arch);
+
+/* ---- one kernel in one cubin ----------------------------------------------------------------- */
 
 enum { INSPECT_UNKNOWN = -1, INSPECT_FAILURES_MAX = 10 };
 

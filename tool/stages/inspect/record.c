@@ -120,14 +120,11 @@ static bool put_values(struct json *unit, const struct inspected *row, const str
 
 static bool put_artifacts(struct json *unit, struct pack *pack, const char *log, const char *dumped,
                           attn_error *why) {
-    char name[SHA256_TEXT];
+    const char *const texts[] = {log, dumped, NULL};
     json_open(unit, "artifacts", '[');
-    if (!pack_add_artifact(pack, log, strlen(log), name, why)) {
-        return false;
-    }
-    json_text(unit, NULL, name);
-    if (dumped != NULL) {
-        if (!pack_add_artifact(pack, dumped, strlen(dumped), name, why)) {
+    for (int i = 0; texts[i] != NULL; i++) {
+        char name[SHA256_TEXT];
+        if (!pack_add_artifact(pack, texts[i], strlen(texts[i]), name, why)) {
             return false;
         }
         json_text(unit, NULL, name);

@@ -212,8 +212,6 @@ static void put_pair(struct json *json, const struct inspected *own,
 
 /* ---- text ------------------------------------------------------------------------------------ */
 
-enum { PAIR_WIDTH = 12 }; /* of "this/other" */
-
 static void print_opcodes(const struct inspected *row) {
     struct sass_counts counts;
     sass_count(&row->cubin, &row->entry, &counts);
@@ -235,59 +233,38 @@ static int name_width(const struct job *job) {
     return width;
 }
 
-static void print_heading(const struct job *job) {
-    printf("%-*s %-6s", name_width(job), job->against != NULL ? "this/other" : "variant", "arch");
+static void print_heading(int width) {
+    printf("%-*s %-6s", width, "variant", "arch");
     for (int i = 0; i < INSPECT_FIGURES; i++) {
-        printf(" %*s", job->against != NULL ? PAIR_WIDTH : INSPECT_FIGURE[i].width,
-               INSPECT_FIGURE[i].head);
+        printf(" %*s", INSPECT_FIGURE[i].width, INSPECT_FIGURE[i].head);
     }
-    printf("%s\n", job->against == NULL ? "  sha256" : "");
+    printf("  sha256\n");
 }
 
-/* other: the same kernel of --against, or NULL. */
-static void print_figures(const struct inspected *row, const struct inspected *other) {
-    int64_t values[INSPECT_FIGURES], theirs[INSPECT_FIGURES];
+static void print_row(const char *name, int width, const struct inspected *row) {
+    int64_t values[INSPECT_FIGURES];
     inspect_values(row, values);
-    inspect_values(other != NULL ? other : row, theirs);
+    printf("%-*s %-6s", width, name, row->arch);
     for (int i = 0; i < INSPECT_FIGURES; i++) {
-        char text[48] = "-";
-        if (other != NULL) {
-            snprintf(text, sizeof text, "%" PRId64 "/%" PRId64, values[i], theirs[i]);
-        } else if (values[i] >= 0) {
-            snprintf(text, sizeof text, "%" PRId64, values[i]);
+        if (values[i] < 0) {
+            printf(" %*s", INSPECT_FIGURE[i].width, "-");
+        } else {
+            printf(" %*" PRId64, INSPECT_FIGURE[i].width, values[i]);
         }
-        printf(" %*s", other != NULL ? PAIR_WIDTH : INSPECT_FIGURE[i].width, text);
     }
+    printf("  %.12s%s\n", row->sha256, row->output_call != NULL ? "  it asserts" : "");
 }
 
-static void print_row(const struct job *job, const struct inspected *row) {
-    printf("%-*s %-6s", name_width(job), row->name, row->arch);
-    print_figures(row, NULL);
-    printf("  %.12s\n", row->sha256);
-    if (job->opcodes) {
-        print_opcodes(row);
-    }
-}
-
-static void print_pair(const struct job *job, const struct inspected *row,
-                       const struct inspected *other) {
-    printf("%-*s %-6s", name_width(job), row->name, row->arch);
-    if (other != NULL) {
-        print_figures(row, other);
-    }
-    printf("%s\n", other == NULL                ? "  it has no such cubin"
-                   : other->output_call != NULL ? "  it asserts"
-                                                : "");
-}
-
-/* other: the library of --against, or NULL. Returns how many rows it lacks. */
+/* other: the library of --against, whose kernels stand below ours; or NULL. Returns how many rows
+ * it lacks. */
 static size_t print_rows(const struct job *job, const struct other_library *other) {
+    const int width = name_width(job);
     struct json json = json_begin(stdout);
     size_t missing = 0;
     if (job->json) {
         json_open(&json, NULL, '[');
     } else {
-        print_heading(job);
+        print_heading(width);
     }
     for (size_t i = 0; i < job->count; i++) {
         const struct inspected *row = &job->rows[i];
@@ -295,14 +272,20 @@ static size_t print_rows(const struct job *job, const struct other_library *othe
         attn_error why;
         const bool there = other != NULL && other_find(other, row, &found, &why);
         missing += other != NULL && !there;
-        if (other != NULL && job->json) {
+        if (job->json && other != NULL) {
             put_pair(&json, row, there ? &found : NULL);
-        } else if (other != NULL) {
-            print_pair(job, row, there ? &found : NULL);
         } else if (job->json) {
             put_row(&json, job, row);
         } else {
-            print_row(job, row);
+            print_row(row->name, width, row);
+        }
+        if (!job->json && job->opcodes) {
+            print_opcodes(row);
+        }
+        if (!job->json && there) {
+            print_row("  other", width, &found);
+        } else if (!job->json && other != NULL) {
+            printf("%-*s %s\n", width, "  other", why.text);
         }
     }
     if (job->json) {
