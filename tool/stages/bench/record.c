@@ -230,7 +230,7 @@ static bool store_state(const struct slot *slot, const struct recording *recordi
     return stored;
 }
 
-/* ---- peers: PyTorch's attention on the same GPU, measured by the runner of python/ ------------ */
+/* ---- peers: PyTorch's attention on the same GPU, measured by the runner of python/ ----------- */
 
 enum { PEERS_SECONDS = 40, GRACE_SECONDS = 50, NOT_RUN_CODE = 3 };
 #define PEERS_LIMIT "40"
