@@ -138,22 +138,25 @@ static void put_known(struct json *json, const char *key, int64_t value) {
     }
 }
 
-static void put_opcodes(struct json *json, const struct inspected *row) {
+/* json NULL: as text. */
+static void show_opcodes(struct json *json, const struct inspected *row) {
     struct sass_counts counts;
     sass_count(&row->cubin, &row->entry, &counts);
-    json_open(json, "opcodes", '[');
     for (unsigned i = 0; i < SASS_OPCODES; i++) {
-        if (counts.opcodes[i] > 0) {
-            char text[8];
-            snprintf(text, sizeof text, "0x%03x", i);
+        const char *mnemonic = sass_mnemonic(i);
+        char text[8];
+        snprintf(text, sizeof text, "0x%03x", i);
+        if (counts.opcodes[i] > 0 && json == NULL) {
+            printf("  opcode %s %-10s %6" PRId64 "\n", text, mnemonic != NULL ? mnemonic : "?",
+                   counts.opcodes[i]);
+        } else if (counts.opcodes[i] > 0) {
             json_open(json, NULL, '{');
             json_text(json, "opcode", text);
-            json_text(json, "mnemonic", sass_mnemonic(i));
+            json_text(json, "mnemonic", mnemonic);
             json_int(json, "count", counts.opcodes[i]);
             json_close(json);
         }
     }
-    json_close(json);
 }
 
 static void put_verdict(struct json *json, const struct job *job, const struct inspected *row) {
@@ -172,7 +175,9 @@ static void put_verdict(struct json *json, const struct job *job, const struct i
     json_close(json);
 }
 
-static void put_row(struct json *json, const struct job *job, const struct inspected *row) {
+/* other: the same kernel of --against, or NULL. */
+static void put_row(struct json *json, const struct job *job, const struct inspected *row,
+                    const struct inspected *other) {
     json_open(json, NULL, '{');
     json_text(json, "name", row->name);
     json_text(json, "family", row->family);
@@ -180,49 +185,29 @@ static void put_row(struct json *json, const struct job *job, const struct inspe
     json_text(json, "dtype", row->family != NULL ? row->dtype : NULL);
     put_known(json, "head_dim", row->head_dim);
     inspect_json(json, row, INSPECT_REPORT);
+    json_bool(json, "asserts", row->output_call != NULL);
     json_text(json, "cubin_sha256", row->sha256);
     json_int(json, "cubin_bytes", (int64_t)row->cubin.bytes);
     if (row->family != NULL) {
         put_verdict(json, job, row);
     }
     if (job->opcodes) {
-        put_opcodes(json, row);
-    }
-    json_close(json);
-}
-
-static void put_pair(struct json *json, const struct inspected *own,
-                     const struct inspected *other) {
-    json_open(json, NULL, '{');
-    json_text(json, "name", own->name);
-    json_text(json, "arch", own->arch);
-    for (int i = 0; i < 2; i++) {
-        const struct inspected *row = i == 0 ? own : other;
-        if (row == NULL) {
-            json_null(json, "other");
-            continue;
-        }
-        json_open(json, i == 0 ? "this" : "other", '{');
-        inspect_json(json, row, INSPECT_REPORT);
-        json_bool(json, "asserts", row->output_call != NULL);
+        json_open(json, "opcodes", '[');
+        show_opcodes(json, row);
         json_close(json);
+    }
+    if (other != NULL) {
+        json_open(json, "other", '{');
+        inspect_json(json, other, INSPECT_REPORT);
+        json_bool(json, "asserts", other->output_call != NULL);
+        json_close(json);
+    } else if (job->against != NULL) {
+        json_null(json, "other");
     }
     json_close(json);
 }
 
 /* ---- text ------------------------------------------------------------------------------------ */
-
-static void print_opcodes(const struct inspected *row) {
-    struct sass_counts counts;
-    sass_count(&row->cubin, &row->entry, &counts);
-    for (unsigned i = 0; i < SASS_OPCODES; i++) {
-        if (counts.opcodes[i] > 0) {
-            const char *mnemonic = sass_mnemonic(i);
-            printf("  opcode 0x%03x %-10s %6" PRId64 "\n", i, mnemonic != NULL ? mnemonic : "?",
-                   counts.opcodes[i]);
-        }
-    }
-}
 
 static int name_width(const struct job *job) {
     int width = (int)strlen("variant");
@@ -272,19 +257,17 @@ static size_t print_rows(const struct job *job, const struct other_library *othe
         attn_error why;
         const bool there = other != NULL && other_find(other, row, &found, &why);
         missing += other != NULL && !there;
-        if (job->json && other != NULL) {
-            put_pair(&json, row, there ? &found : NULL);
-        } else if (job->json) {
-            put_row(&json, job, row);
-        } else {
-            print_row(row->name, width, row);
+        if (job->json) {
+            put_row(&json, job, row, there ? &found : NULL);
+            continue;
         }
-        if (!job->json && job->opcodes) {
-            print_opcodes(row);
+        print_row(row->name, width, row);
+        if (job->opcodes) {
+            show_opcodes(NULL, row);
         }
-        if (!job->json && there) {
+        if (there) {
             print_row("  other", width, &found);
-        } else if (!job->json && other != NULL) {
+        } else if (other != NULL) {
             printf("%-*s %s\n", width, "  other", why.text);
         }
     }
