@@ -253,20 +253,19 @@ static bool is_stall(int place) {
 }
 
 int ncu_top_stalls(const struct ncu_kernel *kernel, int places[NCU_TOP_STALLS]) {
+    double left[NCU_STALLS];
     int count = 0;
+    for (int i = 0; i < NCU_STALLS; i++) {
+        left[i] = is_stall(i) && kernel->stalls[i] > 0.0 ? kernel->stalls[i] : 0.0;
+    }
     for (int rank = 0; rank < NCU_TOP_STALLS; rank++) {
-        int best = -1;
-        for (int i = 0; i < NCU_STALLS; i++) {
-            bool taken = !is_stall(i) || !(kernel->stalls[i] > 0.0);
-            for (int j = 0; j < count; j++) {
-                taken = taken || places[j] == i;
-            }
-            if (!taken && (best < 0 || kernel->stalls[i] > kernel->stalls[best])) {
-                best = i;
-            }
+        int best = 0;
+        for (int i = 1; i < NCU_STALLS; i++) {
+            best = left[i] > left[best] ? i : best;
         }
-        if (best >= 0) {
+        if (left[best] > 0.0) {
             places[count++] = best;
+            left[best] = 0.0;
         }
     }
     return count;

@@ -51,12 +51,6 @@ struct target {
 
 /* ---- which variants -------------------------------------------------------------------------- */
 
-static attn_dtype first_dtype(const attn_variant *variant) {
-    return (variant->dtypes & (1U << ATTN_FP32)) != 0   ? ATTN_FP32
-           : (variant->dtypes & (1U << ATTN_FP16)) != 0 ? ATTN_FP16
-                                                        : ATTN_BF16;
-}
-
 /* 64 columns, or what comes next to it that the variant takes. */
 static int64_t head_dim_for(const attn_variant *variant) {
     const int64_t multiple = variant->head_dim_multiple > 1 ? variant->head_dim_multiple : 1;
@@ -67,7 +61,7 @@ static int64_t head_dim_for(const attn_variant *variant) {
 static void make_problem(const attn_variant *variant, const struct small_case *small,
                          attn_problem *problem) {
     attn_problem_init(problem);
-    problem->dtype = first_dtype(variant);
+    problem->dtype = (attn_dtype)__builtin_ctz(variant->dtypes); /* the first that it takes */
     problem->batch = small->batch;
     problem->heads_q = small->heads_q;
     problem->heads_kv = small->heads_kv;
