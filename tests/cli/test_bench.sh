@@ -38,8 +38,8 @@ ends() {
 size="--batch 1 --heads 2 --seq 33 --dim 16"
 small="$size --seconds 0.2"
 accepts "both cache states" bench $small --cache all
-says "cold" "cache     cold"
-says "warm" "cache     warm"
+says "cold" " cold "
+says "warm" " warm "
 says "p99" "p99 "
 accepts "samples" bench $small --json --samples --cache all --width 50
 holds "samples: two rows" [ "$(grep -c '"p50_seconds"' stdout)" -eq 2 ]
@@ -89,15 +89,16 @@ FAKE_DRIVER_SLEEP=50 ends "a sleep that reads half" 4 "a sleep of 1000.0 us read
 FAKE_DRIVER_SLEEP=120 ends "a sleep that reads more" 4 "a sleep of 1000.0 us reads 12" bench $gpu
 FAKE_DRIVER_SLEEP=50 run bench $gpu --all-variants --mode eager
 holds "a sleep that reads half, in a table" [ "$code" -eq 4 ]
-holds "in a table: each row" [ "$(grep -c ' INVALID: .*a sleep of' stdout)" -gt 1 ]
+holds "in a table: each row" [ "$(grep -c ' invalid: .*a sleep of' stdout)" -gt 1 ]
 holds "in a table: no number" [ "$(grep -c ' warm ' stdout)" -eq 0 ]
 FAKE_DRIVER_BLIND=1 ends "a blind comparison" 4 "were not told from right ones" bench $gpu
 FAKE_DRIVER_EVENTS=fast ends "faster than a GPU can be" 4 "no GPU does it in less" bench $gpu --json
 says "faster: said in JSON" '"outcome": "invalid"'
 FAKE_DRIVER_EVENTS=slow ends "events beyond the clock" 4 "by the clock" bench $gpu
+# 20: more than the check takes, fewer than check, warm-up and the least samples take on a busy machine.
 for mode in eager stream graph; do
     for cache in cold warm; do
-        FAKE_DRIVER_RIGHT_LAUNCHES=60 ends "outputs change, $mode $cache" 1 "was another one" \
+        FAKE_DRIVER_RIGHT_LAUNCHES=20 ends "outputs change, $mode $cache" 1 "was another one" \
             bench $gpu --mode $mode --cache $cache --width 0
     done
 done

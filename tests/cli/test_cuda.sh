@@ -108,12 +108,12 @@ refuses "one variant and all" "--all-variants" bench $gpu --variant "$kernel" --
 # ---- a kernel that does nothing --------------------------------------------------------------
 
 small="--batch 1 --heads 2 --heads-kv 1 --seq-q 20 --seq-kv 24 --dtype fp16 --seconds 0.01"
-ends "bench, nothing computed" 1 "computes it wrongly" bench $gpu $small
-ends "bench as JSON, nothing computed" 1 "computes it wrongly" bench $gpu $small --json
+ends "bench, nothing computed" 1 "bench: wrong: " bench $gpu $small
+ends "bench as JSON, nothing computed" 1 "bench: wrong: " bench $gpu $small --json
 says "bench as JSON, nothing computed" '"outcome": "wrong"'
 run bench $gpu $small --all-variants
 holds "all variants, nothing computed: exit code" [ $code -eq 1 ]
-says "all variants, nothing computed" "$kernel WRONG: "
+says "all variants, nothing computed" "$kernel wrong: "
 ends "attn, nothing computed" 1 "was not written" attn $files $gpu --verify
 
 # ---- one that is right -----------------------------------------------------------------------

@@ -10,7 +10,6 @@
 #include <string.h>
 
 #include "tool/stages/inspect/cubin.h"
-#include "tool/stages/inspect/sass.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -56,6 +55,5 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     for (uint32_t i = 0; i < cubin.entries && i < ENTRIES_MAX; i++) {
         look_at(&cubin, i);
     }
-    cubin_close(&cubin);
     return 0;
 }

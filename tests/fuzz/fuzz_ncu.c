@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tool/stages/profile/ncu_report.h"
+#include "tool/stages/profile/ncu_run.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -83,7 +83,12 @@ for cubin in "$@"; do
     # What a kernel calls is in the listing, but not in our counts: `callees` says so.
     callees=$(awk '$2 ~ /^sm_/ { sum += $12 + $13 } END { print sum + 0 }' "$work/table")
     awk -v callees="$callees" -v cubin="$(basename "$cubin")" '
-        /^OPCODE/ { split($0, part, /[(), ]+/); named[part[3]] = part[2]; next }
+        /^OPCODE/ {
+            words = split($0, part, /[(), ]+/)
+            for (i = 1; i + 2 <= words; i += 3)
+                named[part[i + 2]] = part[i + 1]
+            next
+        }
         FILENAME ~ /ours$/ { ours[$1] = $3; next }
         FILENAME ~ /theirs$/ {
             seen[$1] = 1

@@ -1,14 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * test_budgets.c - proves that the gate of `attest inspect` finds each thing that it is there for,
- * that the lines of budgets.def say the same compiled in and read as a file, and that the log of
- * another cubin is refused.
+ * that budgets.def has one line for each cubin, and that the log of another cubin is refused.
  */
 #include "test.h"
-#include "tool/stages/inspect/budgets.h"
 #include "tool/stages/inspect/inspect.h"
-
-#include <stdlib.h>
 
 static char failures[INSPECT_FAILURES_MAX][256];
 
@@ -108,7 +104,6 @@ static struct inspected inspect(const char *hash, const char *figures) {
     struct inspected row;
     attn_error why = {""};
     CHECK_MSG(inspect_variant(&variant, &image, &row, &why), "%s", why.text);
-    cubin_close(&row.cubin);
     return row;
 }
 
@@ -181,78 +176,28 @@ TEST(output_of_cubin) {
         CHECK_CONTAINS(failures[count - 2], "its machine code refers to vprintf");
         CHECK_CONTAINS(failures[count - 1], "the variant's PTX refers to __assertfail");
     }
-    cubin_close(&row.cubin);
 }
 
 /* ---- budgets.def ----------------------------------------------------------------------------- */
 
-static bool read_text(const char *text, struct budgets *budgets, attn_error *why) {
-    FILE *in = fmemopen((void *)(uintptr_t)text, strlen(text), "r");
-    const bool good = budgets_read(in, budgets, why);
-    fclose(in);
-    return good;
-}
-
-TEST(file_and_compiled_in_agree) {
-    struct budgets compiled, from_file;
-    attn_error why = {""};
-    CHECK_MSG(budgets_built_in(&compiled, &why), "%s", why.text);
-    FILE *in = fopen("tool/stages/inspect/budgets.def", "r");
-    if (!CHECK(in != NULL) || !CHECK_MSG(budgets_read(in, &from_file, &why), "%s", why.text)) {
-        return;
-    }
-    fclose(in);
-    CHECK_EQ(compiled.count, from_file.count);
-    for (size_t i = 0; i < compiled.count; i++) {
-        const struct budget *a = &compiled.lines[i];
-        const struct budget *b = budgets_find(&from_file, a->variant, a->arch);
-        CHECK_MSG(b != NULL && a->registers == b->registers && a->tensor_ops == b->tensor_ops,
-                  "%s %s differs", a->variant, a->arch);
-    }
-    budgets_free(&compiled);
-    budgets_free(&from_file);
-}
-
-TEST(good_lines) {
+TEST(each_variant_has_one_line) {
     struct budgets budgets;
     attn_error why = {""};
-    CHECK_MSG(read_text("/* a\n * BUDGET(not, this, 1, 0)\n */\n\nBUDGET(a, sm_80, 96, 0)\n"
-                        "BUDGET(a, sm_90, 255, 32)\r\n",
-                        &budgets, &why),
-              "%s", why.text);
-    CHECK_EQ(budgets.count, 2);
-    CHECK(budgets_find(&budgets, "not", "this") == NULL);
-    CHECK(budgets_find(&budgets, "a", "sm_70") == NULL);
-    const struct budget *line = budgets_find(&budgets, "a", "sm_90");
-    if (CHECK(line != NULL)) {
-        CHECK_EQ(line->registers, 255);
-        CHECK_EQ(line->tensor_ops, 32);
+    if (!CHECK_MSG(budgets_built_in(&budgets, &why), "%s", why.text)) {
+        return;
     }
+    CHECK(budgets.count > 100);
+    for (size_t i = 0; i < budgets.count; i++) {
+        const struct budget *line = &budgets.lines[i];
+        CHECK_MSG(budgets_find(&budgets, line->variant, line->arch) == line, "%s %s: two lines",
+                  line->variant, line->arch);
+        CHECK_MSG(line->registers >= 1 && line->registers <= 255 && line->tensor_ops >= 0,
+                  "%s %s: %d registers, %d tensor_ops", line->variant, line->arch,
+                  (int)line->registers, (int)line->tensor_ops);
+    }
+    CHECK(budgets_find(&budgets, "fwd_scalar_bf16_d64_32x64_w4_s2", "sm_90") != NULL);
+    CHECK(budgets_find(&budgets, "fwd_scalar_bf16_d64_32x64_w4_s2", "sm_70") == NULL);
     budgets_free(&budgets);
-}
-
-TEST(bad_lines) {
-    static const struct {
-        const char *text, *sentence;
-    } cases[] = {
-        {"BUDGET(a, sm_80, 96)\n", "expected BUDGET(variant, arch, registers, tensor_ops)"},
-        {"BUDGET(a, sm_80, 96, 0) BUDGET(b, sm_80, 96, 0)\n", "line 1"},
-        {"BUDGET(a, sm_80, 96, 0)\n// BUDGET(b, sm_80, 96, 0)\n", "line 2"},
-        {"BUDGET(a, sm_80, x, 0)\n", "line 1"},
-        {"BUDGET(a, sm_80, 0, 0)\n", "0 registers"},
-        {"BUDGET(a, sm_80, 256, 0)\n", "256 registers"},
-        {"BUDGET(a, sm_80, 96, -1)\n", "-1 tensor_ops"},
-        {"BUDGET(a, sm_80, 96, 0)\nBUDGET(a, sm_80, 97, 0)\n", "two lines for sm_80"},
-        {"/* nothing */\n", "no BUDGET line"},
-        {"\n", "no BUDGET line"},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct budgets budgets;
-        attn_error why = {""};
-        CHECK_MSG(!read_text(cases[i].text, &budgets, &why), "accepted %s", cases[i].text);
-        CHECK_CONTAINS(why.text, cases[i].sentence);
-        CHECK(budgets.lines == NULL && budgets.count == 0);
-    }
 }
 
 TEST_MAIN()

@@ -7,7 +7,6 @@
  */
 #include "test.h"
 #include "tool/stages/inspect/cubin.h"
-#include "tool/stages/inspect/sass.h"
 
 #include <stdlib.h>
 
@@ -50,7 +49,6 @@ static bool read_all(const unsigned char *bytes, size_t size, attn_error *why) {
             CHECK(counts.instructions <= (int64_t)entry.code_bytes / CUBIN_INSTRUCTION);
         }
     }
-    cubin_close(&cubin);
     free(copy);
     return good;
 }
@@ -82,7 +80,6 @@ TEST(figures_are_those_of_ptxas) {
         CHECK_EQ(entry.helpers, 1);
         CHECK_EQ(entry.builtins, 0);
         CHECK(!cubin_names(&cubin, "vprintf"));
-        cubin_close(&cubin);
     }
 }
 
@@ -106,7 +103,6 @@ TEST(debug_and_relocatable) {
         CHECK_EQ(entry.stack_bytes, 64);
         CHECK_MSG(cubin_find(&cubin, "beta", &entry, &why), "%s", why.text);
         CHECK_EQ(entry.shared_bytes, 0);
-        cubin_close(&cubin);
     }
 }
 
@@ -117,7 +113,6 @@ TEST(names) {
     if (CHECK_MSG(cubin_open(&cubin, file.bytes, file.size, &why), "%s", why.text)) {
         CHECK(cubin_names(&cubin, "vprintf"));
         CHECK(!cubin_names(&cubin, "printf"));
-        cubin_close(&cubin);
     }
 }
 
@@ -146,7 +141,6 @@ TEST(instructions) {
         CHECK_EQ(entry.code_bytes, 24 * CUBIN_INSTRUCTION);
         CHECK_EQ(counts.opcodes[0x944], 1); /* CALL */
         CHECK_EQ(counts.opcodes[0x950], 0); /* RET, the helper's */
-        cubin_close(&cubin);
     }
 }
 
@@ -167,7 +161,6 @@ TEST(absent_kernel) {
     CHECK_CONTAINS(why.text, "no kernel called gamma among its 2");
     CHECK(!cubin_find(&cubin, "$beta$helper", &entry, &why));
     CHECK(!cubin_entry(&cubin, 2, &entry, &why));
-    cubin_close(&cubin);
 }
 
 /* ---- damage ---------------------------------------------------------------------------------- */

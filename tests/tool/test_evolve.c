@@ -15,7 +15,7 @@
 #include "tool/base/file.h"
 #include "tool/cases/cases.h"
 #include "tool/evolve/evolve.h"
-#include "tool/stages/inspect/budgets.h"
+#include "tool/stages/inspect/inspect.h"
 
 /* ---- the space ------------------------------------------------------------------------------- */
 

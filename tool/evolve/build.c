@@ -306,7 +306,6 @@ static bool look(const struct task *task, const char *entry, struct built *built
     machine_hash(task, &row, built->machine);
     built->registers = row.entry.registers;
     built->shared = (int64_t)row.entry.shared_bytes + variant.shared_bytes;
-    cubin_close(&row.cubin);
     free(log);
     return count == 0 || reject(rejection, "machine code", failures[0]);
 }

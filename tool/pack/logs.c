@@ -10,7 +10,6 @@
 
 #include "pack/judge.h"
 #include "pack/plan.h"
-#include "stages/inspect/cuobjdump_log.h"
 #include "stages/inspect/ptxas_log.h"
 #include "stages/profile/ncu_run.h"
 #include "stages/sanitize/log.h"
@@ -97,13 +96,12 @@ void judge_image_logs(const struct pack *pack, const struct json_value *unit,
 void judge_ncu_log(const struct pack *pack, const struct json_value *unit,
                    struct judgement *judgement) {
     const struct json_value *list = json_at(unit, "artifacts");
-    const char *model = plan_model(pack->plan, json_text_of(json_at(unit, "device")));
     attn_error why = {"it is not there"};
     bool good = json_count_of(list) > 0;
     for (size_t i = 0; good && i < json_count_of(list); i++) {
         size_t bytes = 0;
         char *text = judge_artifact(pack, &list->as.list.items[i], &bytes, judgement);
-        good = text != NULL && ncu_unit_follows(text, bytes, unit, model, &why);
+        good = text != NULL && ncu_unit_follows(text, bytes, unit, &why);
         free(text);
     }
     if (!good) {

@@ -22,7 +22,7 @@
 #include "cli/verbs.h"
 #include "pack/evidence.h"
 #include "run/run.h"
-#include "stages/inspect/against.h"
+#include "stages/inspect/inspect.h"
 #include "stages/record.h"
 
 enum job { JOB_RUN, JOB_PROBE, JOB_SLOTS };

@@ -41,6 +41,10 @@ bool record_parity(const struct slot *slot, struct pack *pack, struct json *unit
 bool record_sanitize(const struct slot *slot, struct pack *pack, struct json *unit,
                      attn_error *why);
 bool record_bench(const struct slot *slot, struct pack *pack, struct json *unit, attn_error *why);
+/* Part of record_bench: the peers' report as an artifact. The runner is $ATTN_PEERS, a program;
+ * else python3 with ../python/peers.py beside this one. False: a sentence that begins with
+ * "NOT_RUN" where PyTorch, Python or the runner is absent. */
+bool record_peers(const struct pack *pack, char name[SHA256_TEXT], attn_error *why);
 bool record_profile(const struct slot *slot, struct pack *pack, struct json *unit, attn_error *why);
 
 #endif /* ATTEST_STAGES_RECORD_H */

@@ -4,41 +4,22 @@
  */
 #include "stages/record_cases.h"
 
-#include <string.h>
-
 #include "base/message.h"
 #include "device/variant_by_name.h"
 #include "device/vgpu_findings.h"
 
 /* ---- the device ------------------------------------------------------------------------------ */
 
-static bool open_target(struct target *target, const struct slot *slot, attn_error *why) {
-    attn_options options;
-    attn_options_init(&options);
-    options.device = slot->device;
-    options.driver = slot->driver;
-    if (attn_open(&options, &target->context, why) != ATTN_OK) {
-        return false;
-    }
-    target->device = device_open(target->context, slot->device, why);
-    target->emulated = target->device != NULL && vgpu_drives(target->context);
-    return target->device != NULL;
-}
-
 const struct target *record_target(const struct slot *slot, attn_error *why) {
-    static struct target target; /* of this process, which serves one device */
-    static char opened[64];
-    if (target.device != NULL && strcmp(opened, slot->device) != 0) {
-        explain(why, "%s: this process has opened %s", slot->device, opened);
+    static struct target target;
+    const struct runner *runner = record_runner(slot, why);
+    if (runner == NULL) {
         return NULL;
     }
-    if (target.device == NULL && !open_target(&target, slot, why)) {
-        attn_close(target.context);
-        target = (struct target){0};
-        return NULL;
-    }
-    snprintf(opened, sizeof opened, "%s", slot->device);
-    target.seed = slot->seed;
+    target = (struct target){.context = runner->context,
+                             .device = runner->memory,
+                             .emulated = vgpu_drives(runner->context),
+                             .seed = slot->seed};
     if (!variant_by_name(target.context, slot->variant, &target.variant, why)) {
         return NULL;
     }
@@ -94,11 +75,4 @@ bool record_cases(const struct slot *slot, const struct target *target, case_jud
     }
     json_close(unit);
     return true;
-}
-
-void record_control(struct json *unit, const char *name, bool caught) {
-    json_open(unit, NULL, '{');
-    json_text(unit, "name", name);
-    json_bool(unit, "caught", caught);
-    json_close(unit);
 }

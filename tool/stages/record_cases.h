@@ -9,9 +9,9 @@
 
 #include "stages/parity/parity.h"
 #include "stages/record.h"
+#include "stages/stage.h"
 
-/* The slot's variant on its device, which stays open for the slots that follow: a CUDA context
- * costs tenths of a second. NULL and the reason. */
+/* The slot's variant on its device (record_runner). NULL and the reason. */
 const struct target *record_target(const struct slot *slot, attn_error *why);
 
 /* How a case is judged: case_judge, or under the checkers of the virtual GPU. */
@@ -21,8 +21,5 @@ typedef void case_judger(void *user, const struct target *target, int64_t number
 /* Cases 0 to slot->cases - 1 as the list "cases". False and the reason: the device was lost. */
 bool record_cases(const struct slot *slot, const struct target *target, case_judger *judger,
                   void *user, struct json *unit, attn_error *why);
-
-/* One control of the list "controls". */
-void record_control(struct json *unit, const char *name, bool caught);
 
 #endif /* ATTEST_STAGES_RECORD_CASES_H */

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * measure.h - one problem on random inputs: checked first, then timed.
+ * measure.h - one problem on random inputs: verified first, then timed.
  *
  * Invariant: a measurement is "timed" only if its result was compared with the reference, has no
- * NaN in it, was the same, bit for bit, after every sample of each mode; if a sleep of known length
- * reads right in each mode; and if no sample is faster than a GPU can compute or read. Figures of
- * one that is "wrong" or "invalid" are there for the record, and are none.
+ * NaN, and was bitwise the same after every sample of each mode; if a sleep of known length reads
+ * right in each mode; and if no sample is faster than a GPU can compute or read. Otherwise its
+ * times are kept for the record only.
  */
 #ifndef ATTEST_STAGES_BENCH_MEASURE_H
 #define ATTEST_STAGES_BENCH_MEASURE_H
@@ -31,7 +31,8 @@ enum outcome {
     OUTCOME_REFUSED, /* no variant, or not the one asked for, takes it: `why` */
     OUTCOME_FAILED,  /* a wrong problem, too little memory, a call refused: `why` */
     OUTCOME_WRONG,   /* computed, and not right, or broken off: `why` */
-    OUTCOME_INVALID  /* right, but the times cannot be, or a control failed: `why` */
+    OUTCOME_INVALID, /* right, but the times cannot be, or a control failed: `why` */
+    OUTCOMES
 };
 extern const char *const OUTCOME_NAMES[];
 

@@ -1,78 +1,40 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * record.c - the bench stage of one variant as a unit of the evidence pack (stages/record.h).
+ * record.c - the unit of the stage bench: one variant on a list of problems (cases/problems.h).
  *
  * The raw samples go into the unit, everything else that was seen (the sleep's readings, the GPU's
- * clocks and temperature) into an artifact. The device stays open from one slot to the next, since
- * a CUDA context takes longer to make than a variant takes to be timed.
+ * clocks and temperature) into an artifact.
  *
  * Invariant: what was not right is written down as it was. Times below the floor, outputs that
  * differ, controls that failed are the judge's to see; nothing is left out for their sake.
  */
-#include "cases/problems.h"
-
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "base/file.h"
+#include "base/json_read.h"
 #include "base/message.h"
+#include "base/temporary.h"
+#include "base/tool_path.h"
+#include "cases/problems.h"
 #include "cases/shape.h"
 #include "device/variant_by_name.h"
 #include "stages/bench/measure.h"
-#include "stages/bench/peers.h"
-#include "stages/record.h"
+#include "stages/stage.h"
 
-enum { LEAST_SAMPLES = 7, MOST_SAMPLES = 200, SETS = 3, NAME = 192 };
+enum { LEAST_SAMPLES = 7, MOST_SAMPLES = 200, SETS = 3 };
 static const double WIDTH = 0.02;      /* of the median's interval */
 static const double SECONDS_CPU = 0.5; /* for each timing at most, with the least samples at hand */
 static const double SECONDS_QUICK = 0.3;
 static const double SECONDS_GPU = 0.06;
 
-/* ---- the device ------------------------------------------------------------------------------ */
-
-/* That of the slot before, if it was the same. */
-static struct open_device {
-    bool open;
-    char name[NAME], driver[1024];
-    struct runner runner;
+struct recording {
+    struct runner *runner;
     struct nvml *nvml;
     attn_error no_nvml; /* why there is none */
-    bool peers_asked;   /* they are measured once, for the first variant of a full run that has
-                         * more than one problem */
-} shared;
-
-static void close_shared(void) {
-    nvml_close(shared.nvml);
-    runner_close(&shared.runner);
-    shared = (struct open_device){0};
-}
-
-static bool open_shared(const struct slot *slot, attn_error *why) {
-    const char *driver = slot->driver != NULL ? slot->driver : "";
-    if (shared.open && strcmp(shared.name, slot->device) == 0 &&
-        strcmp(shared.driver, driver) == 0) {
-        return true;
-    }
-    close_shared();
-    snprintf(shared.name, sizeof shared.name, "%s", slot->device);
-    snprintf(shared.driver, sizeof shared.driver, "%s", driver);
-    shared.runner = (struct runner){.device = shared.name,
-                                    .driver = slot->driver != NULL ? shared.driver : NULL};
-    if (!runner_open(&shared.runner, why)) {
-        close_shared();
-        return false;
-    }
-    shared.open = true;
-    if (device_is_gpu(shared.runner.memory)) {
-        shared.nvml = nvml_open(shared.runner.context, shared.name, &shared.no_nvml);
-    }
-    return true;
-}
-
-/* ---- measure --------------------------------------------------------------------------------- */
-
-struct recording {
     struct measurement *problems[BENCH_PROBLEMS];
     int count;
     struct nvml_watch gpu;   /* over all of them */
@@ -85,12 +47,15 @@ static void recording_free(struct recording *recording) {
         measurement_free(recording->problems[i]);
         free(recording->problems[i]);
     }
+    nvml_close(recording->nvml);
 }
+
+/* ---- measure --------------------------------------------------------------------------------- */
 
 /* False where there is nothing to judge: no device, no variant, or a result that is wrong. */
 static bool measure_problem(const struct slot *slot, const attn_variant *variant, int index,
                             struct recording *recording, attn_error *why) {
-    const bool gpu = device_is_gpu(shared.runner.memory);
+    const bool gpu = device_is_gpu(recording->runner->memory);
     const struct measure_options options = {
         .seed = slot->seed + (uint64_t)index,
         .seconds = gpu           ? SECONDS_GPU
@@ -102,18 +67,18 @@ static bool measure_problem(const struct slot *slot, const attn_variant *variant
         .sets = SETS,
         .modes = (1U << MODE_COUNT) - 1U,
         .caches = (1U << CACHE_STATES) - 1U,
-        .nvml = shared.nvml,
+        .nvml = recording->nvml,
     };
     attn_problem problem;
-    if (!bench_problem(shared.runner.context, slot->device, variant, slot->quick, index, &problem,
-                       why)) {
+    if (!bench_problem(recording->runner->context, slot->device, variant, slot->quick, index,
+                       &problem, why)) {
         return false;
     }
     struct measurement *m = malloc(sizeof *m);
     if (m == NULL) {
         return explain(why, "out of memory for a measurement");
     }
-    measure(&shared.runner, &problem, &options, m);
+    measure(recording->runner, &problem, &options, m);
     recording->problems[recording->count++] = m;
     for (int i = 0; i < m->row_count; i++) {
         nvml_watch_join(&recording->gpu, &m->rows[i].gpu);
@@ -130,13 +95,6 @@ static bool measure_problem(const struct slot *slot, const attn_variant *variant
 
 /* ---- the unit -------------------------------------------------------------------------------- */
 
-static void control_json(struct json *json, const char *name, bool caught) {
-    json_open(json, NULL, '{');
-    json_text(json, "name", name);
-    json_bool(json, "caught", caught);
-    json_close(json);
-}
-
 /* Caught only if it was in every row, and there is one. */
 static void controls_json(struct json *json, const struct recording *recording) {
     bool sleep = recording->count > 0, differ = recording->count > 0;
@@ -149,8 +107,8 @@ static void controls_json(struct json *json, const struct recording *recording) 
         }
     }
     json_open(json, "controls", '[');
-    control_json(json, "sleep", sleep);
-    control_json(json, "differ", differ);
+    record_control(json, "sleep", sleep);
+    record_control(json, "differ", differ);
     json_close(json);
 }
 
@@ -225,17 +183,17 @@ static void state_json(struct json *json, const struct slot *slot,
     json_text(json, "variant", slot->variant);
     json_text(json, "image", slot->image);
     json_text(json, "seed", seed);
-    if (attn_device_get(shared.runner.context, &device, NULL) == ATTN_OK) {
+    if (attn_device_get(recording->runner->context, &device, NULL) == ATTN_OK) {
         json_text(json, "device_name", device.name);
         json_text(json, "arch", device.arch);
     }
     json_text(json, "nvml",
-              shared.nvml != NULL              ? "present"
-              : shared.no_nvml.text[0] != '\0' ? shared.no_nvml.text
-                                               : NULL);
-    if (shared.nvml != NULL) {
+              recording->nvml != NULL              ? "present"
+              : recording->no_nvml.text[0] != '\0' ? recording->no_nvml.text
+                                                   : NULL);
+    if (recording->nvml != NULL) {
         json_open(json, "gpu", '{');
-        nvml_gpu_json(json, shared.nvml);
+        nvml_gpu_json(json, recording->nvml);
         json_close(json);
     }
     if (recording->peers[0] != '\0' || recording->no_peers.text[0] != '\0') {
@@ -272,7 +230,98 @@ static bool store_state(const struct slot *slot, const struct recording *recordi
     return stored;
 }
 
+/* ---- peers: PyTorch's attention on the same GPU, measured by the runner of python/ ----------- */
+
+enum { PEERS_SECONDS = 40, GRACE_SECONDS = 50, NOT_RUN_CODE = 3 };
+#define PEERS_LIMIT "40"
+
+struct peers {
+    char folder[TEMPORARY_SIZE], json[TEMPORARY_FILE], log[TEMPORARY_FILE];
+    char program[PATH_MAX], script[PATH_MAX], library[PATH_MAX];
+};
+
+/* $ATTN_PEERS; else the script beside the folder that this program was built in, with the library
+ * in it. */
+static bool find_runner(struct peers *peers, attn_error *why) {
+    char self[PATH_MAX];
+    const char *asked = getenv("ATTN_PEERS");
+    peers->script[0] = peers->library[0] = '\0';
+    if (asked != NULL) {
+        snprintf(peers->program, PATH_MAX, "%s", asked);
+        return true;
+    }
+    if (!stage_self(self, why)) {
+        return false;
+    }
+    *strrchr(self, '/') = '\0';
+    if (snprintf(peers->script, PATH_MAX, "%s/../python/peers.py", self) >= PATH_MAX ||
+        snprintf(peers->library, PATH_MAX, "%s/libattn.so", self) >= PATH_MAX ||
+        access(peers->script, R_OK) != 0) {
+        return explain(why, "NOT_RUN: no %s", peers->script);
+    }
+    return tool_find("python3", peers->program, NULL) ||
+           explain(why, "NOT_RUN: no python3 in $PATH");
+}
+
+static bool run(const struct peers *peers, struct child *child, attn_error *why) {
+    const bool library = access(peers->library, R_OK) == 0;
+    return stage_run(peers->log, PEERS_SECONDS + GRACE_SECONDS, child, why, peers->program,
+                     peers->script, "--device", "cuda", "--grid", "canonical", "--quick", "--limit",
+                     PEERS_LIMIT, "--json", peers->json, library ? "--lib" : "",
+                     library ? peers->library : "", NULL);
+}
+
+/* The last line that it printed, for a sentence. */
+static void last_words(const struct peers *peers, const struct child *child, attn_error *why) {
+    char text[64];
+    size_t bytes = 0;
+    char *log = file_read(peers->log, &bytes, NULL);
+    while (log != NULL && bytes > 0 && (log[bytes - 1] == '\n' || log[bytes - 1] == '\r')) {
+        log[--bytes] = '\0';
+    }
+    const char *newline = log != NULL ? strrchr(log, '\n') : NULL;
+    const char *line = newline != NULL ? newline + 1 : log;
+    explain(why, "%speers: %s%s%.200s", child->code == NOT_RUN_CODE ? "NOT_RUN: " : "",
+            child_text(child, text, sizeof text), line != NULL ? ": " : "",
+            line != NULL ? line : "");
+    free(log);
+}
+
+static bool store(const struct peers *peers, const struct pack *pack, char name[SHA256_TEXT],
+                  attn_error *why) {
+    size_t bytes = 0;
+    char *text = file_read(peers->json, &bytes, why);
+    struct json_value *report = text != NULL ? json_read(text, bytes, why) : NULL;
+    const bool good = report != NULL && pack_add_artifact(pack, text, bytes, name, why);
+    json_free(report);
+    free(text);
+    return good;
+}
+
+bool record_peers(const struct pack *pack, char name[SHA256_TEXT], attn_error *why) {
+    struct peers peers;
+    struct child child;
+    if (!find_runner(&peers, why) || !temporary_folder(peers.folder, "peers", why)) {
+        return false;
+    }
+    snprintf(peers.json, sizeof peers.json, "%s/peers.json", peers.folder);
+    snprintf(peers.log, sizeof peers.log, "%s/log", peers.folder);
+    bool good = run(&peers, &child, why);
+    if (good && child.code != 0) {
+        last_words(&peers, &child, why);
+        good = false;
+    }
+    good = good && store(&peers, pack, name, why);
+    unlink(peers.json);
+    unlink(peers.log);
+    rmdir(peers.folder);
+    return good;
+}
+
+/* ---- the slot -------------------------------------------------------------------------------- */
+
 bool record_bench(const struct slot *slot, struct pack *pack, struct json *unit, attn_error *why) {
+    static bool peers_asked; /* they are measured once, in a full run of more than one problem */
     const int64_t per_problem = bench_timings_per_problem(slot->device);
     const int64_t problems = (slot->timings + per_problem - 1) / per_problem;
     struct recording recording = {.gpu = nvml_watch_begin(NULL)};
@@ -282,19 +331,23 @@ bool record_bench(const struct slot *slot, struct pack *pack, struct json *unit,
         return explain(why, "timings = %lld, expected 1 to %lld", (long long)slot->timings,
                        BENCH_PROBLEMS * (long long)per_problem);
     }
-    if (!open_shared(slot, why) ||
-        !variant_by_name(shared.runner.context, slot->variant, &variant, why)) {
+    recording.runner = record_runner(slot, why);
+    if (recording.runner == NULL ||
+        !variant_by_name(recording.runner->context, slot->variant, &variant, why)) {
         return false;
     }
-    shared.runner.variant = variant.name;
+    const bool gpu = device_is_gpu(recording.runner->memory);
+    if (gpu) {
+        recording.nvml = nvml_open(recording.runner->context, slot->device, &recording.no_nvml);
+    }
     bool good = true;
+    recording.runner->variant = variant.name;
     for (int i = 0; good && i < problems; i++) {
         good = measure_problem(slot, &variant, i, &recording, why);
     }
-    shared.runner.variant = NULL;
-    if (good && problems > 1 && !slot->quick && !shared.peers_asked &&
-        device_is_gpu(shared.runner.memory)) {
-        shared.peers_asked = true;
+    recording.runner->variant = NULL;
+    if (good && problems > 1 && !slot->quick && !peers_asked && gpu) {
+        peers_asked = true;
         if (!record_peers(pack, recording.peers, &recording.no_peers)) {
             recording.peers[0] = '\0';
         }

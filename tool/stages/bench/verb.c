@@ -18,12 +18,6 @@
 #include "device/runner.h"
 #include "stages/bench/measure.h"
 
-/* How often each outcome was seen, and the last reason. */
-struct tally {
-    int timed, refused, failed, wrong, invalid;
-    attn_error why;
-};
-
 struct request {
     struct runner runner;
     struct sizes sizes;
@@ -37,8 +31,9 @@ struct request {
     struct nvml *nvml;
     int32_t variant_count; /* of the context, before any is added */
     attn_device device;
-    struct tally tally;
     struct json out;
+    int count, outcomes[OUTCOMES]; /* measurements, and of each outcome */
+    attn_error why;                /* of the last that was not timed */
 };
 
 enum { MODE_ALL = MODE_COUNT };
@@ -127,47 +122,25 @@ static void print_device(const attn_device *device) {
     }
 }
 
-static void print_interval(const char *name, struct interval interval) {
-    printf("%-9s %.4f ms", name, 1e3 * interval.value);
-    if (!isnan(interval.low) && !isnan(interval.high)) {
-        printf("   95 %% CI %.4f to %.4f", 1e3 * interval.low, 1e3 * interval.high);
-    }
-    printf("\n");
+/* The columns of a timing. */
+static void print_heading(const struct request *request) {
+    printf("%-7s %-5s %11s %23s %11s %11s %11s %9s %8s %8s\n", "mode", "cache", "p50 us", "95 % CI",
+           "p90 us", "p99 us", "min us", runner_wants_gpu(&request->runner) ? "TFLOP/s" : "GFLOP/s",
+           "samples", "host us");
 }
 
-static void print_timings_cpu(const struct measurement *m) {
-    for (int i = 0; i < m->row_count; i++) {
-        const struct timing *timing = &m->rows[i].timing;
-        const struct stats *stats = &timing->stats;
-        printf("cache     %s\n", CACHE_STATE_NAMES[timing->cache]);
-        print_interval("p50", (struct interval){stats->p50, stats->low, stats->high});
-        print_interval("p90", timing->p90);
-        print_interval("p99", timing->p99);
-        printf("min       %.4f ms   of %zu samples\n", 1e3 * stats->min, stats->count);
-        printf("rate      %.1f GFLOP/s\n", 1e-9 * rate(m, timing));
+static void print_timing(const struct request *request, const struct measurement *m,
+                         const struct timing *timing) {
+    const bool gpu = runner_wants_gpu(&request->runner);
+    const struct stats *stats = &timing->stats;
+    char host[16] = "";
+    if (!isnan(timing->host)) {
+        snprintf(host, sizeof host, "%.2f", 1e6 * timing->host);
     }
-}
-
-static void print_host(const struct timing *timing) {
-    if (isnan(timing->host)) {
-        printf("%8s\n", "");
-    } else {
-        printf("%8.2f\n", 1e6 * timing->host);
-    }
-}
-
-static void print_timings_gpu(const struct measurement *m) {
-    printf("\n%-7s %-5s %10s %23s %10s %10s %10s %9s %8s %8s\n", "mode", "cache", "p50 us",
-           "95 % CI", "p90 us", "p99 us", "min us", "TFLOP/s", "samples", "host us");
-    for (int i = 0; i < m->row_count; i++) {
-        const struct timing *timing = &m->rows[i].timing;
-        const struct stats *stats = &timing->stats;
-        printf("%-7s %-5s %10.2f %10.2f to %9.2f %10.2f %10.2f %10.2f %9.1f %8zu ",
-               MODE_NAMES[timing->mode], CACHE_STATE_NAMES[timing->cache], 1e6 * stats->p50,
-               1e6 * stats->low, 1e6 * stats->high, 1e6 * stats->p90, 1e6 * timing->p99.value,
-               1e6 * stats->min, 1e-12 * rate(m, timing), stats->count);
-        print_host(timing);
-    }
+    printf("%-7s %-5s %11.2f %10.2f to %9.2f %11.2f %11.2f %11.2f %9.1f %8zu %8s\n",
+           MODE_NAMES[timing->mode], CACHE_STATE_NAMES[timing->cache], 1e6 * stats->p50,
+           1e6 * stats->low, 1e6 * stats->high, 1e6 * stats->p90, 1e6 * timing->p99.value,
+           1e6 * stats->min, (gpu ? 1e-12 : 1e-9) * rate(m, timing), stats->count, host);
 }
 
 /* "clocks    1965 to 1980 MHz, memory 3201, 412 W, 52 C; held by: power cap" */
@@ -184,62 +157,33 @@ static void print_state(const struct measurement *m) {
            nvml_reasons_text(all.reasons, reasons, sizeof reasons));
 }
 
+/* The one measurement that there is. */
 static void print_block(const struct request *request, const struct measurement *m) {
     char text[256];
     printf("problem   %s\n", problem_text(&m->problem, text, sizeof text));
     printf("variant   %s on ", m->variant);
     print_device(&request->device);
-    printf("\nchecked   %s\n", verdict_text(&m->verdict, text, sizeof text));
-    if (runner_wants_gpu(&request->runner)) {
-        print_timings_gpu(m);
-        if (request->nvml != NULL) {
-            print_state(m);
-        }
-    } else {
-        print_timings_cpu(m);
-    }
-}
-
-static void print_heading(const struct request *request) {
-    print_device(&request->device);
-    if (runner_wants_gpu(&request->runner)) {
-        printf("\n\n%-36s %-36s %-7s %-5s %10s %10s %10s %9s %8s\n", "problem", "variant", "mode",
-               "cache", "p50 us", "p90 us", "min us", "TFLOP/s", "host us");
-    } else {
-        printf("\n\n%-36s %-22s %-5s %9s %9s %9s %9s\n", "problem", "variant", "cache", "p50 ms",
-               "p90 ms", "min ms", "GFLOP/s");
-    }
-}
-
-static void print_rows(const struct request *request, const char *problem,
-                       const struct measurement *m) {
+    printf("\nchecked   %s\n\n", verdict_text(&m->verdict, text, sizeof text));
+    print_heading(request);
     for (int i = 0; i < m->row_count; i++) {
-        const struct timing *timing = &m->rows[i].timing;
-        const struct stats *stats = &timing->stats;
-        const char *cache = CACHE_STATE_NAMES[timing->cache];
-        if (runner_wants_gpu(&request->runner)) {
-            printf("%-36s %-36s %-7s %-5s %10.2f %10.2f %10.2f %9.1f ", problem, m->variant,
-                   MODE_NAMES[timing->mode], cache, 1e6 * stats->p50, 1e6 * stats->p90,
-                   1e6 * stats->min, 1e-12 * rate(m, timing));
-            print_host(timing);
-        } else {
-            printf("%-36s %-22s %-5s %9.3f %9.3f %9.3f %9.1f\n", problem, m->variant, cache,
-                   1e3 * stats->p50, 1e3 * stats->p90, 1e3 * stats->min, 1e-9 * rate(m, timing));
-        }
+        print_timing(request, m, &m->rows[i].timing);
+    }
+    if (request->nvml != NULL) {
+        print_state(m);
     }
 }
 
+/* One of a table. */
 static void print_row(const struct request *request, const struct measurement *m) {
     char text[256];
     problem_text(&m->problem, text, sizeof text);
     if (m->outcome != OUTCOME_TIMED) {
         printf("%-36s %s%s%s: %s\n", text, m->variant, m->variant[0] != '\0' ? " " : "",
-               m->outcome == OUTCOME_WRONG     ? "WRONG"
-               : m->outcome == OUTCOME_INVALID ? "INVALID"
-                                               : OUTCOME_NAMES[m->outcome],
-               m->why.text);
-    } else {
-        print_rows(request, text, m);
+               OUTCOME_NAMES[m->outcome], m->why.text);
+    }
+    for (int i = 0; m->outcome == OUTCOME_TIMED && i < m->row_count; i++) {
+        printf("%-36s %-36s ", text, m->variant);
+        print_timing(request, m, &m->rows[i].timing);
     }
     fflush(stdout); /* a table that grows while one looks */
 }
@@ -253,44 +197,25 @@ static void command_line_problem(const struct request *request, attn_problem *pr
     extras_apply(&request->extras, problem);
 }
 
-static int run_one(struct request *request) {
-    attn_problem problem;
-    struct measurement m;
-    command_line_problem(request, &problem);
-    measure(&request->runner, &problem, &request->options, &m);
-    if (request->json) {
-        print_json(request, &m);
-    } else if (m.outcome == OUTCOME_TIMED) {
-        print_block(request, &m);
-    }
-    measurement_free(&m);
-    switch (m.outcome) {
-    case OUTCOME_TIMED: return EXIT_DONE;
-    case OUTCOME_REFUSED:
-    case OUTCOME_FAILED: return complain("bench: %s", m.why.text);
-    case OUTCOME_INVALID: complain("bench: INVALID: %s", m.why.text); return EXIT_INVALID;
-    case OUTCOME_WRONG: break;
-    }
-    complain("bench: %s computes it wrongly: %s", m.variant, m.why.text);
-    return EXIT_FAILED_CHECK;
+static bool is_table(const struct request *request) {
+    return request->grid || request->all_variants;
 }
 
-static void measure_row(struct request *request, const attn_problem *problem) {
-    struct tally *tally = &request->tally;
+static void measure_one(struct request *request, const attn_problem *problem) {
     struct measurement m;
     measure(&request->runner, problem, &request->options, &m);
-    tally->timed += m.outcome == OUTCOME_TIMED;
-    tally->refused += m.outcome == OUTCOME_REFUSED;
-    tally->failed += m.outcome == OUTCOME_FAILED;
-    tally->wrong += m.outcome == OUTCOME_WRONG;
-    tally->invalid += m.outcome == OUTCOME_INVALID;
+    request->count++;
+    request->outcomes[m.outcome]++;
     if (m.outcome != OUTCOME_TIMED) {
-        tally->why = m.why;
+        explain(&request->why, "%s%s%.300s", m.variant, m.variant[0] != '\0' ? ": " : "",
+                m.why.text);
     }
     if (request->json) {
         print_json(request, &m);
-    } else {
+    } else if (is_table(request)) {
         print_row(request, &m);
+    } else if (m.outcome == OUTCOME_TIMED) {
+        print_block(request, &m);
     }
     measurement_free(&m);
 }
@@ -305,12 +230,12 @@ static void measure_rows(struct request *request, const attn_problem *problem) {
             attn_variant_check(context, variant.name, problem, NULL) == ATTN_OK) {
             applied = true;
             request->runner.variant = variant.name; /* lives as long as the context */
-            measure_row(request, problem);
+            measure_one(request, problem);
             request->runner.variant = NULL;
         }
     }
     if (!applied) {
-        measure_row(request, problem);
+        measure_one(request, problem);
     }
 }
 
@@ -330,39 +255,45 @@ static void measure_grid(struct request *request) {
     }
 }
 
-/* A table: problems that are refused are rows of it, not errors, unless nothing else is in it. */
-static int run_table(struct request *request) {
-    const struct tally *tally = &request->tally;
-    if (!request->json) {
+static void measure_all(struct request *request) {
+    attn_problem problem;
+    if (!request->json && is_table(request)) {
+        print_device(&request->device);
+        printf("\n\n%-36s %-36s ", "problem", "variant");
         print_heading(request);
     }
     if (request->grid) {
         measure_grid(request);
     } else {
-        attn_problem problem;
         command_line_problem(request, &problem);
         measure_rows(request, &problem);
     }
-    if (tally->wrong > 0) {
-        complain("bench: %d result%s wrong", tally->wrong, tally->wrong == 1 ? " is" : "s are");
-        return EXIT_FAILED_CHECK;
+}
+
+/* Problems that are refused are rows of a table, not errors, unless nothing else is in it. */
+static int exit_code(const struct request *request) {
+    static const struct {
+        enum outcome outcome;
+        int code;
+    } BAD[] = {{OUTCOME_WRONG, EXIT_FAILED_CHECK},
+               {OUTCOME_INVALID, EXIT_INVALID},
+               {OUTCOME_FAILED, EXIT_BAD_INPUT}};
+    for (size_t i = 0; i < sizeof BAD / sizeof *BAD; i++) {
+        const int count = request->outcomes[BAD[i].outcome];
+        if (count > 0) {
+            complain("bench: %s: %d of %d: %s", OUTCOME_NAMES[BAD[i].outcome], count,
+                     request->count, request->why.text);
+            return BAD[i].code;
+        }
     }
-    if (tally->invalid > 0) {
-        complain("bench: INVALID: %d of %d: %s", tally->invalid,
-                 tally->invalid + tally->failed + tally->timed + tally->refused, tally->why.text);
-        return EXIT_INVALID;
+    const int timed = request->outcomes[OUTCOME_TIMED];
+    if (timed == 0) {
+        return complain("bench: nothing was timed: %s", request->why.text);
     }
-    if (tally->timed == 0) {
-        return complain("bench: nothing was timed: %s", tally->why.text);
-    }
-    if (tally->failed > 0) {
-        return complain("bench: %d of %d not measured: %s", tally->failed,
-                        tally->failed + tally->timed + tally->refused, tally->why.text);
-    }
-    if (!request->json) {
+    if (!request->json && is_table(request)) {
         printf("\n%d result%s, each checked against the double-precision reference before it was "
                "timed\n",
-               tally->timed, tally->timed == 1 ? "" : "s");
+               timed, timed == 1 ? "" : "s");
     }
     return EXIT_DONE;
 }
@@ -404,13 +335,12 @@ static int run(struct request *request) {
         json_int(&request->out, "seed", request->seed);
         json_open(&request->out, "results", '[');
     }
-    const int status =
-        request->grid || request->all_variants ? run_table(request) : run_one(request);
+    measure_all(request);
     if (request->json) {
         json_close(&request->out);
         json_close(&request->out);
     }
-    return status;
+    return exit_code(request);
 }
 
 /* ---- the command line ------------------------------------------------------------------------ */
@@ -442,7 +372,7 @@ static void fill_tables(struct request *request, struct tables *tables) {
                    "on a GPU: calls back to back, each alone on a stream of its own, or replayed "
                    "from a graph [all]"),
         arg_choice("--cache", &request->cache, CACHE_CHOICES,
-                   "what a call finds in it: its inputs, nothing, or once so and once so [warm]"),
+                   "before each call: emptied, holding its inputs, or both in turn [warm]"),
         arg_real("--width", &request->width,
                  "stop when the median's 95 % interval is this narrow, in percent of it [2]"),
         arg_real("--seconds", &request->options.seconds,
@@ -462,32 +392,26 @@ static enum args_result check_request(struct request *request, const struct tabl
     if (!request->one_dtype && runner_wants_gpu(&request->runner)) {
         request->semantics.dtype = ATTN_FP16;
     }
-    if (!(request->options.seconds > 0)) {
-        complain("bench: --seconds: %g, expected more than 0", request->options.seconds);
-        return ARGS_BAD;
-    }
-    if (!(request->width >= 0)) {
-        complain("bench: --width: %g, expected 0 or more", request->width);
-        return ARGS_BAD;
-    }
-    if (request->samples && !request->json) {
-        complain("bench: --samples: no --json, expected both");
-        return ARGS_BAD;
-    }
-    if (tables->own[OWN_MODE].seen && !runner_wants_gpu(&request->runner)) {
-        complain("bench: --mode: device = %s, expected a GPU", request->runner.device);
-        return ARGS_BAD;
-    }
-    if (request->all_variants && request->runner.variant != NULL) {
-        complain("bench: --variant %s: --all-variants was given too, expected one of the two",
-                 request->runner.variant);
-        return ARGS_BAD;
-    }
     const char *clash = first_seen(tables->sizes, SIZES_ARGS);
     clash = clash != NULL ? clash : first_seen(tables->semantics + 1, SEMANTICS_ARGS - 1);
     clash = clash != NULL ? clash : first_seen(tables->extras, EXTRAS_ARGS);
-    if (request->grid && clash != NULL) {
-        complain("bench: %s: --grid has its own problems", clash);
+    attn_error why = {""};
+    if (!(request->options.seconds > 0)) {
+        explain(&why, "--seconds: %g, expected more than 0", request->options.seconds);
+    } else if (!(request->width >= 0)) {
+        explain(&why, "--width: %g, expected 0 or more", request->width);
+    } else if (request->samples && !request->json) {
+        explain(&why, "--samples: no --json, expected both");
+    } else if (tables->own[OWN_MODE].seen && !runner_wants_gpu(&request->runner)) {
+        explain(&why, "--mode: device = %s, expected a GPU", request->runner.device);
+    } else if (request->all_variants && request->runner.variant != NULL) {
+        explain(&why, "--variant %s: --all-variants was given too, expected one of the two",
+                request->runner.variant);
+    } else if (request->grid && clash != NULL) {
+        explain(&why, "%s: --grid has its own problems", clash);
+    }
+    if (why.text[0] != '\0') {
+        complain("bench: %s", why.text);
         return ARGS_BAD;
     }
     return ARGS_RUN;

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * cubin.h - reads NVIDIA machine code (a 64-bit ELF file): its kernels, what each of them needs,
- * and the bytes of its instructions, which are 16 each from sm_70 on.
+ * and which instructions it consists of.
  *
  *     struct cubin cubin;
  *     struct cubin_entry entry;
  *     if (!cubin_open(&cubin, data, bytes, &why) || !cubin_find(&cubin, "name", &entry, &why)) ...
- *     cubin_close(&cubin);
  *
  * Where the figures are, as compared with what `ptxas -v` of CUDA 13.0 says for sm_80 to sm_120:
  *   registers  attribute 0x2f of .nv.info, by symbol (the upper byte of the section's sh_info,
@@ -33,8 +32,6 @@
 
 #include "attn.h"
 
-enum { CUBIN_INSTRUCTION = 16 }; /* bytes */
-
 struct cubin {
     const unsigned char *data;
     size_t bytes;
@@ -44,7 +41,6 @@ struct cubin {
     uint32_t symbols;
     uint32_t entries;                                   /* kernels */
     uint32_t section_names, symbol_table, symbol_names; /* sections */
-    struct cubin_index *index;
 };
 
 struct cubin_entry {
@@ -58,12 +54,11 @@ struct cubin_entry {
     uint32_t shared_bytes;
     uint32_t barriers;
     uint32_t helpers, builtins;
+    uint32_t inside; /* of these, in the kernel's own section */
 };
 
-/* The sentences do not name the file. Give what was opened to cubin_close; what was not may be
- * given to it too. */
+/* Borrows the image and allocates nothing. The sentences do not name the file. */
 bool cubin_open(struct cubin *cubin, const void *data, size_t bytes, attn_error *why);
-void cubin_close(struct cubin *cubin);
 
 /* Whether a symbol is called so, be it defined here or not. */
 bool cubin_names(const struct cubin *cubin, const char *name);
@@ -74,8 +69,27 @@ bool cubin_entry(const struct cubin *cubin, uint32_t index, struct cubin_entry *
 bool cubin_find(const struct cubin *cubin, const char *name, struct cubin_entry *entry,
                 attn_error *why);
 
-/* Whether the instruction at this offset into the entry's code is the kernel's own, not one of a
- * helper or builtin that lies in the same section. */
-bool cubin_owns(const struct cubin *cubin, const struct cubin_entry *entry, size_t offset);
+/* ---- instructions ----------------------------------------------------------------------------
+ *
+ * An instruction of sm_70 to sm_120 has 16 bytes; the low 12 bits of its first 8 are the opcode. Of
+ * those the upper three say where the operands lie, so that one mnemonic has several opcodes.
+ *
+ * Invariant: `tensor` counts no opcode that was not confirmed, `local` every form of a confirmed
+ * one: a gate that wants tensor cores and no local memory can err on the strict side only. */
+enum { CUBIN_INSTRUCTION = 16, SASS_OPCODES = 1 << 12 };
+
+struct sass_counts {
+    int64_t instructions;
+    int64_t tensor; /* matrix products */
+    int64_t local;  /* loads and stores of local memory */
+    int64_t opcodes[SASS_OPCODES];
+};
+
+/* Of the kernel's own instructions, without those of its helpers and builtins. */
+void sass_count(const struct cubin *cubin, const struct cubin_entry *entry,
+                struct sass_counts *counts);
+
+/* "HMMA"; NULL for an opcode that was not confirmed (sass_opcodes.def). */
+const char *sass_mnemonic(unsigned opcode);
 
 #endif /* ATTEST_STAGES_INSPECT_CUBIN_H */

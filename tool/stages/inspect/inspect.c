@@ -5,13 +5,71 @@
 #include "stages/inspect/inspect.h"
 
 #include <ctype.h>
+#include <dlfcn.h>
+#include <errno.h>
 #include <inttypes.h>
+#include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/message.h"
+#include "base/output.h"
 #include "stages/inspect/ptxas_log.h"
-#include "stages/inspect/sass.h"
+
+/* ---- budgets --------------------------------------------------------------------------------- */
+
+enum { DTYPES = 2, ARCHS = 2 };
+
+static const struct {
+    const char *family, *tile, *archs;
+    int64_t registers, tensor_ops;
+} LINES[] = {
+#define BUDGET(family, tile, archs, registers, tensor_ops)                                         \
+    {#family, #tile, #archs, registers, tensor_ops},
+#include "stages/inspect/budgets.def"
+#undef BUDGET
+};
+enum { LINE_COUNT = sizeof LINES / sizeof *LINES };
+
+bool budgets_built_in(struct budgets *budgets, attn_error *why) {
+    static const char *const NAMES[DTYPES] = {"fp16", "bf16"};
+    *budgets =
+        (struct budgets){.lines = calloc(LINE_COUNT, DTYPES * ARCHS * sizeof *budgets->lines)};
+    if (budgets->lines == NULL) {
+        return explain(why, "out of memory for the budgets");
+    }
+    for (int i = 0; i < LINE_COUNT * DTYPES; i++) {
+        char archs[ARCHS][16];
+        const int line = i / DTYPES;
+        const int count = sscanf(LINES[line].archs, "%15s %15s", archs[0], archs[1]);
+        for (int j = 0; j < count; j++) {
+            struct budget *budget = &budgets->lines[budgets->count++];
+            budget->registers = LINES[line].registers;
+            budget->tensor_ops = LINES[line].tensor_ops;
+            memcpy(budget->arch, archs[j], sizeof budget->arch);
+            snprintf(budget->variant, sizeof budget->variant, "%s_%s_%s", LINES[line].family,
+                     NAMES[i % DTYPES], LINES[line].tile);
+        }
+    }
+    return true;
+}
+
+void budgets_free(struct budgets *budgets) {
+    free(budgets->lines);
+    *budgets = (struct budgets){0};
+}
+
+const struct budget *budgets_find(const struct budgets *budgets, const char *variant,
+                                  const char *arch) {
+    for (size_t i = 0; i < budgets->count; i++) {
+        const struct budget *line = &budgets->lines[i];
+        if (strcmp(line->variant, variant) == 0 && strcmp(line->arch, arch) == 0) {
+            return line;
+        }
+    }
+    return NULL;
+}
 
 /* ---- printing and asserting ------------------------------------------------------------------ */
 
@@ -128,21 +186,32 @@ bool inspect_variant(const attn_variant *variant, const attn_image *image, struc
                               .spill_bytes = INSPECT_UNKNOWN};
     snprintf(row->arch, sizeof row->arch, "%s", image->arch);
     name_dtypes(variant->dtypes, row->dtype, sizeof row->dtype);
-    if (!cubin_open(&row->cubin, image->data, image->bytes, why)) {
+    if (!cubin_open(&row->cubin, image->data, image->bytes, why) ||
+        !cubin_find(&row->cubin, variant->entry, &row->entry, why)) {
         return false;
     }
     char found[16];
     snprintf(found, sizeof found, "sm_%" PRIu32, row->cubin.sm);
-    if (!cubin_find(&row->cubin, variant->entry, &row->entry, why) ||
-        (strncmp(found, row->arch, strlen(found)) != 0 && /* "sm_90" is what sm_90a's says too */
-         !explain(why, "its machine code is for %s", found))) {
-        cubin_close(&row->cubin);
-        return false;
+    if (strncmp(found, row->arch, strlen(found)) != 0) { /* "sm_90" is what sm_90a's says too */
+        return explain(why, "its machine code is for %s", found);
     }
     row->output_call = output_call_of(&row->cubin);
     sha256_text(image->data, image->bytes, row->sha256);
     count(row);
     read_log(image->log, row, &row->log_fault);
+    return true;
+}
+
+bool inspect_own(const attn_variant *variant, const attn_image *image, struct inspected *row,
+                 attn_error *why) {
+    attn_variant ignored;
+    attn_image ptx;
+    if (!library_image(&THIS_LIBRARY, variant->name, ATTN_IMAGE_PTX, NULL, NULL, &ignored, &ptx,
+                       why) || /* then what it prints is not known */
+        !inspect_variant(variant, image, row, why)) {
+        return false;
+    }
+    row->ptx_output_call = inspect_output_call(ptx.data);
     return true;
 }
 
@@ -162,6 +231,48 @@ bool inspect_kernel(const struct cubin *cubin, const char sha256[SHA256_TEXT], u
     return true;
 }
 
+const struct inspect_figure INSPECT_FIGURE[INSPECT_FIGURES] = {
+    {"registers", "registers", "regs", 4, true},
+    {"stack_bytes", "stack_bytes", "stack", 5, true},
+    {"spill_bytes", "spill_bytes", "spill", 5, true},
+    {"local_ops", "local_ops", "local", 5, true},
+    {"tensor_ops", "tensor_ops", "tensor", 6, true},
+    {"barriers", "barriers", "bars", 4, false},
+    {"smem_static", "shared_static", "smem", 6, false},
+    {"smem_dynamic", "shared_dynamic", "dynamic", 7, false},
+    {"instructions", "instructions", "instr", 6, true},
+    {"helpers", "helpers", "helpers", 7, false},
+    {"builtins", "builtins", "builtins", 8, false},
+};
+
+void inspect_values(const struct inspected *row, int64_t values[INSPECT_FIGURES]) {
+    const struct cubin_entry *entry = &row->entry;
+    const int64_t all[INSPECT_FIGURES] = {
+        entry->registers,  entry->stack_bytes, row->spill_bytes,    row->local_ops,
+        row->tensor_ops,   entry->barriers,    entry->shared_bytes, row->smem_dynamic,
+        row->instructions, entry->helpers,     entry->builtins};
+    memcpy(values, all, sizeof all);
+}
+
+void inspect_json(struct json *json, const struct inspected *row, enum inspect_style style) {
+    int64_t values[INSPECT_FIGURES];
+    inspect_values(row, values);
+    for (int i = 0; i < INSPECT_FIGURES; i++) {
+        const struct inspect_figure *figure = &INSPECT_FIGURE[i];
+        char key[64];
+        snprintf(key, sizeof key, "%s%s", style == INSPECT_AGAINST ? "against_" : "",
+                 style == INSPECT_REPORT ? figure->name : figure->in_unit);
+        if (style == INSPECT_AGAINST && !figure->against) {
+            continue;
+        }
+        if (values[i] < 0) {
+            json_null(json, key);
+        } else {
+            json_int(json, key, values[i]);
+        }
+    }
+}
+
 /* ---- the gate -------------------------------------------------------------------------------- */
 
 struct gate {
@@ -169,16 +280,18 @@ struct gate {
     int count;
 };
 
-static void fail_text(struct gate *gate, const char *text) {
-    snprintf(gate->failures[gate->count++], sizeof *gate->failures, "%.255s", text);
+static void __attribute__((format(printf, 2, 3))) fail(struct gate *gate, const char *format, ...) {
+    va_list list;
+    va_start(list, format);
+    vsnprintf(gate->failures[gate->count++], sizeof *gate->failures, format, list);
+    va_end(list);
 }
 
 static void at_most(struct gate *gate, const char *figure, int64_t value, int64_t most) {
-    if (value < 0 || value > most) {
-        char number[24];
-        snprintf(number, sizeof number, "%" PRId64, value);
-        snprintf(gate->failures[gate->count++], sizeof *gate->failures, "%s %s, budget %" PRId64,
-                 figure, value < 0 ? "unknown" : number, most);
+    if (value < 0) {
+        fail(gate, "%s unknown, budget %" PRId64, figure, most);
+    } else if (value > most) {
+        fail(gate, "%s %" PRId64 ", budget %" PRId64, figure, value, most);
     }
 }
 
@@ -191,15 +304,13 @@ static void check_tensor_ops(struct gate *gate, const struct inspected *row,
     int64_t fewest = budget != NULL && budget->tensor_ops > 1 ? budget->tensor_ops : 1;
     fewest = row->tensor_demand > fewest ? row->tensor_demand : fewest;
     if (row->tensor_ops < fewest) {
-        snprintf(gate->failures[gate->count++], sizeof *gate->failures,
-                 "tensor_ops %" PRId64 ", budget at least %" PRId64, row->tensor_ops, fewest);
+        fail(gate, "tensor_ops %" PRId64 ", budget at least %" PRId64, row->tensor_ops, fewest);
     }
 }
 
 static void no_output(struct gate *gate, const char *what, const char *call) {
     if (call != NULL) {
-        snprintf(gate->failures[gate->count++], sizeof *gate->failures,
-                 "%s refers to %s: a release prints and asserts nothing", what, call);
+        fail(gate, "%s refers to %s: a release prints and asserts nothing", what, call);
     }
 }
 
@@ -207,12 +318,12 @@ int inspect_gate(const struct inspected *row, const struct budget *budget,
                  char failures[INSPECT_FAILURES_MAX][256]) {
     struct gate gate = {.failures = failures};
     if (budget == NULL) {
-        fail_text(&gate, "it has no budget");
+        fail(&gate, "it has no budget");
     } else {
         at_most(&gate, "registers", row->entry.registers, budget->registers);
     }
     if (row->log_fault.text[0] != '\0') {
-        fail_text(&gate, row->log_fault.text);
+        fail(&gate, "%.255s", row->log_fault.text);
     }
     at_most(&gate, "stack_bytes", row->entry.stack_bytes, 0);
     at_most(&gate, "spill_bytes", row->spill_bytes, 0);
@@ -222,4 +333,72 @@ int inspect_gate(const struct inspected *row, const struct budget *budget,
     no_output(&gate, "its machine code", row->output_call);
     no_output(&gate, "the variant's PTX", row->ptx_output_call);
     return gate.count;
+}
+
+/* ---- libraries ------------------------------------------------------------------------------- */
+
+const struct other_library THIS_LIBRARY = {attn_variant_get, attn_variant_image};
+
+bool other_open(const char *path, struct other_library *other, attn_error *why) {
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL); /* its functions do not replace ours */
+    if (library == NULL) {
+        return explain(why, "--against: %s", dlerror());
+    }
+    /* POSIX defines this conversion of an object pointer to a function pointer. */
+    const void *variant = dlsym(library, "attn_variant_get");
+    const void *image = dlsym(library, "attn_variant_image");
+    memcpy(&other->variant, &variant, sizeof variant);
+    memcpy(&other->image, &image, sizeof image);
+    return (variant != NULL && image != NULL) || explain(why, "--against: %s: no libattn", path);
+}
+
+static bool is_wanted(const attn_image *image, attn_image_kind kind, const char *arch,
+                      const char *sha256) {
+    char hash[SHA256_TEXT];
+    if (image->kind != kind || (arch != NULL && strcmp(image->arch, arch) != 0)) {
+        return false;
+    }
+    if (sha256 != NULL) {
+        sha256_text(image->data, image->bytes, hash);
+    }
+    return sha256 == NULL || strcmp(hash, sha256) == 0;
+}
+
+bool library_image(const struct other_library *library, const char *name, attn_image_kind kind,
+                   const char *arch, const char *sha256, attn_variant *variant, attn_image *image,
+                   attn_error *why) {
+    *variant = (attn_variant){.size = sizeof *variant};
+    for (int32_t i = 0; library->variant(NULL, i, variant, NULL) == ATTN_OK; i++) {
+        *image = (attn_image){.size = sizeof *image};
+        for (int32_t k = 0; strcmp(variant->name, name) == 0 &&
+                            library->image(NULL, name, k, image, why) == ATTN_OK;
+             k++) {
+            if (is_wanted(image, kind, arch, sha256)) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+bool other_find(const struct other_library *other, const struct inspected *own,
+                struct inspected *found, attn_error *why) {
+    attn_variant variant;
+    attn_image image;
+    return library_image(other, own->name, ATTN_IMAGE_CUBIN, own->arch, NULL, &variant, &image,
+                         NULL)
+               ? inspect_variant(&variant, &image, found, why)
+               : explain(why, "it has no such cubin");
+}
+
+bool inspect_write(const char *path, const void *data, size_t bytes, attn_error *why) {
+    struct output output;
+    attn_error cause = {""};
+    bool good = output_open(&output, path, &cause);
+    if (good && fwrite(data, 1, bytes, output.file) != bytes) {
+        good = explain(&cause, "cannot write: %s", strerror(errno));
+    }
+    good = good && output_finish(&output, &cause) && output_publish(&output, &cause);
+    output_discard(&output);
+    return good || explain(why, "%s: %s", path, cause.text);
 }

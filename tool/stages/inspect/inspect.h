@@ -11,9 +11,32 @@
 #include <stdint.h>
 
 #include "attn_inspect.h"
+#include "base/json.h"
 #include "base/sha256.h"
-#include "stages/inspect/budgets.h"
 #include "stages/inspect/cubin.h"
+
+/* ---- budgets.def, one line for each cubin ---------------------------------------------------- */
+
+struct budget {
+    char variant[96], arch[16];
+    int64_t registers;  /* the most */
+    int64_t tensor_ops; /* the fewest; 0: none at all */
+};
+
+struct budgets {
+    struct budget *lines;
+    size_t count;
+};
+
+/* On failure the budgets are empty. */
+bool budgets_built_in(struct budgets *budgets, attn_error *why);
+void budgets_free(struct budgets *budgets);
+
+/* NULL: there is none. */
+const struct budget *budgets_find(const struct budgets *budgets, const char *variant,
+                                  const char *arch);
+
+/* ---- one kernel in one cubin ----------------------------------------------------------------- */
 
 enum { INSPECT_UNKNOWN = -1, INSPECT_FAILURES_MAX = 10 };
 
@@ -36,10 +59,13 @@ struct inspected {
     const char *output_call, *ptx_output_call;
 };
 
-/* A compiled-in cubin of a variant; give row->cubin to cubin_close. False: its machine code cannot
- * be read. */
+/* A cubin of a variant. False: its machine code cannot be read. */
 bool inspect_variant(const attn_variant *variant, const attn_image *image, struct inspected *row,
                      attn_error *why);
+
+/* As inspect_variant, of a cubin and the PTX in the library. */
+bool inspect_own(const attn_variant *variant, const attn_image *image, struct inspected *row,
+                 attn_error *why);
 
 /* The index-th kernel of any cubin, of which no log is known; row->cubin is the caller's. */
 bool inspect_kernel(const struct cubin *cubin, const char sha256[SHA256_TEXT], uint32_t index,
@@ -52,9 +78,56 @@ const char *inspect_output_call(const char *ptx);
  * shape of its tile: products of Q and K, and of P and V. 0: it uses none. */
 int64_t inspect_demand(const attn_variant *variant);
 
+/* The figures of a row, in the order of the table's columns. */
+enum { INSPECT_FIGURES = 11 };
+struct inspect_figure {
+    const char *name;    /* in JSON */
+    const char *in_unit; /* in a unit of the evidence pack */
+    const char *head;    /* of the column, as wide as: */
+    int width;
+    bool against; /* a unit has that of the other library too */
+};
+extern const struct inspect_figure INSPECT_FIGURE[INSPECT_FIGURES];
+void inspect_values(const struct inspected *row, int64_t values[INSPECT_FIGURES]);
+
+/* The figures as members of the open object, null where unknown: of a report, of a unit, or of a
+ * unit's other library. */
+enum inspect_style { INSPECT_REPORT, INSPECT_UNIT, INSPECT_AGAINST };
+void inspect_json(struct json *json, const struct inspected *row, enum inspect_style style);
+
+/* An image as a file. */
+bool inspect_write(const char *path, const void *data, size_t bytes, attn_error *why);
+
 /* How many of the rules the row breaks, each in a sentence. budget NULL: it has none, which is the
  * first of them. */
 int inspect_gate(const struct inspected *row, const struct budget *budget,
                  char failures[INSPECT_FAILURES_MAX][256]);
+
+/* ---- libraries -------------------------------------------------------------------------------
+ *
+ * The images of this library, and of another build of it that is looked at beside it (--against: a
+ * debug build, or one before a change). */
+
+/* attn_variant_get and attn_variant_image of a libattn.so. */
+struct other_library {
+    attn_status (*variant)(const attn_context *context, int32_t index, attn_variant *variant,
+                           attn_error *error);
+    attn_status (*image)(const attn_context *context, const char *name, int32_t index,
+                         attn_image *image, attn_error *error);
+};
+extern const struct other_library THIS_LIBRARY;
+
+/* Stays open. False and the reason: it is no libattn. */
+bool other_open(const char *path, struct other_library *other, attn_error *why);
+
+/* An image of a variant: of this kind, for the architecture and with the SHA-256 if these are not
+ * NULL. */
+bool library_image(const struct other_library *library, const char *name, attn_image_kind kind,
+                   const char *arch, const char *sha256, attn_variant *variant, attn_image *image,
+                   attn_error *why);
+
+/* The same kernel for the same architecture there; its cubin is to be closed. */
+bool other_find(const struct other_library *other, const struct inspected *own,
+                struct inspected *found, attn_error *why);
 
 #endif /* ATTEST_STAGES_INSPECT_INSPECT_H */

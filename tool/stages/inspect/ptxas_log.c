@@ -5,50 +5,21 @@
 #include "stages/inspect/ptxas_log.h"
 
 #include <ctype.h>
-#include <limits.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/message.h"
 
-enum { LINE_MAX_BYTES = 512 };
+enum { LINE = 512 };
 
-/* The start of the line behind the one at `text`; NULL behind the last. */
-static const char *next_line(const char *text) {
-    const char *end = strchr(text, '\n');
-    return end == NULL || end[1] == '\0' ? NULL : end + 1;
+/* The line at `text`, cut to fit. */
+static void copy_line(const char *text, char line[LINE]) {
+    const size_t length = strcspn(text, "\r\n");
+    snprintf(line, LINE, "%.*s", (int)(length < LINE ? length : LINE - 1), text);
 }
 
-/* Copies the line at `text`; false where it is longer than any line of interest. */
-static bool copy_line(const char *text, char line[LINE_MAX_BYTES]) {
-    size_t length = strcspn(text, "\n");
-    if (length >= LINE_MAX_BYTES) {
-        return false;
-    }
-    memcpy(line, text, length);
-    while (length > 0 && line[length - 1] == '\r') {
-        length--;
-    }
-    line[length] = '\0';
-    return true;
-}
-
-/* The line behind the one that ends with `text`, beginning at `log`; NULL if there is none. */
-static const char *line_behind(const char *log, const char *text) {
-    char line[LINE_MAX_BYTES];
-    const size_t length = strlen(text);
-    for (const char *at = log; at != NULL; at = next_line(at)) {
-        if (copy_line(at, line) && strlen(line) >= length &&
-            strcmp(line + strlen(line) - length, text) == 0) {
-            return next_line(at);
-        }
-    }
-    return NULL;
-}
-
-/* The number that stands before `unit` ("bytes smem"); -1 if the line has none. */
+/* The number before `unit` ("bytes smem") in a line; -1: there is none. */
 static int64_t number_before(const char *line, const char *unit) {
     const char *found = strstr(line, unit);
     if (found == NULL || found == line || found[-1] != ' ') {
@@ -59,30 +30,41 @@ static int64_t number_before(const char *line, const char *unit) {
         digits--;
     }
     const ptrdiff_t count = found - 1 - digits;
-    return count >= 1 && count <= 10 ? (int64_t)strtoll(digits, NULL, 10) : -1;
+    const bool negative = digits > line && digits[-1] == '-';
+    return count >= 1 && count <= 10 && !negative ? (int64_t)strtoll(digits, NULL, 10) : -1;
+}
+
+static int64_t zero_if_absent(int64_t number) {
+    return number < 0 ? 0 : number;
 }
 
 static bool read_hash(const char *log, char hash[SHA256_TEXT], attn_error *why) {
-    static const char head[] = "sha256 ";
-    enum { DIGITS = SHA256_TEXT - 1 };
-    const char *digits = log + strlen(head);
-    if (strncmp(log, head, strlen(head)) != 0 || strspn(digits, "0123456789abcdef") != DIGITS ||
-        (digits[DIGITS] != '\n' && digits[DIGITS] != '\r')) {
-        return explain(why, "the log does not begin with \"sha256 \" and 64 digits");
-    }
-    memcpy(hash, digits, DIGITS);
-    hash[DIGITS] = '\0';
-    return true;
+    int end = 0;
+    sscanf(log, "sha256 %64[0-9a-f]%n", hash, &end);
+    return (end == (int)strlen("sha256 ") + SHA256_TEXT - 1 && log[end] == '\n') ||
+           explain(why, "the log does not begin with \"sha256 \" and 64 digits");
 }
 
-static bool read_spills(const char *block, const char *entry, struct ptxas_figures *figures,
-                        attn_error *why) {
-    char text[LINE_MAX_BYTES], line[LINE_MAX_BYTES];
-    snprintf(text, sizeof text, "Function properties for %s", entry);
-    const char *at = line_behind(block, text);
-    if (at == NULL || !copy_line(at, line)) {
-        return explain(why, "the log has no \"%.160s\"", text);
+bool ptxas_log_read(const char *log, const char *entry, const char *arch,
+                    struct ptxas_figures *figures, attn_error *why) {
+    char text[LINE], line[LINE];
+    memset(figures, 0, sizeof *figures);
+    if (!read_hash(log, figures->sha256, why)) {
+        return false;
     }
+    snprintf(text, sizeof text, "Compiling entry function '%s' for '%s'\n", entry, arch);
+    const char *block = strstr(log, text);
+    if (block == NULL) {
+        return explain(why, "the log has no \"%.*s\"", (int)strlen(text) - 1, text);
+    }
+    block += strlen(text);
+    const char *next = strstr(block, "Compiling entry function");
+    snprintf(text, sizeof text, "Function properties for %s\n", entry);
+    const char *properties = strstr(block, text);
+    if (properties == NULL || (next != NULL && properties > next)) {
+        return explain(why, "the log has no \"%.*s\"", (int)strlen(text) - 1, text);
+    }
+    copy_line(properties + strlen(text), line);
     figures->frame_bytes = number_before(line, "bytes stack frame");
     figures->spill_stores = number_before(line, "bytes spill stores");
     figures->spill_loads = number_before(line, "bytes spill loads");
@@ -90,50 +72,41 @@ static bool read_spills(const char *block, const char *entry, struct ptxas_figur
         return explain(why, "the log says \"%.160s\" of %.64s, expected stack frame and spills",
                        line, entry);
     }
-    return true;
+    const char *used = strstr(properties, ": Used ");
+    if (used == NULL || (next != NULL && used > next)) {
+        return explain(why, "the log does not say what %.64s uses; was ptxas called with -v?",
+                       entry);
+    }
+    copy_line(used, line);
+    figures->registers = number_before(line, "registers");
+    figures->barriers = zero_if_absent(number_before(line, "barriers"));
+    figures->shared_bytes = zero_if_absent(number_before(line, "bytes smem"));
+    return figures->registers >= 0 ||
+           explain(why, "the log says \"%.160s\" of %.64s, expected registers", line, entry);
 }
 
-static int64_t zero_if_absent(int64_t number) {
-    return number < 0 ? 0 : number;
+/* ---- cuobjdump ------------------------------------------------------------------------------- */
+
+static int64_t number_after(const char *line, const char *name) {
+    const char *value = strstr(line, name);
+    return value != NULL ? strtoll(value + strlen(name), NULL, 10) : -1;
 }
 
-/* The first "Used ..." behind the kernel's heading and before the next one's. */
-static bool read_use(const char *block, const char *entry, struct ptxas_figures *figures,
-                     attn_error *why) {
-    char line[LINE_MAX_BYTES];
-    for (const char *at = block; at != NULL; at = next_line(at)) {
-        if (!copy_line(at, line)) {
-            continue;
-        }
-        if (strstr(line, "Compiling entry function") != NULL) {
-            break;
-        }
-        const char *used = strstr(line, ": Used ");
-        if (used == NULL) {
-            continue;
-        }
-        figures->registers = number_before(used, "registers");
-        figures->barriers = zero_if_absent(number_before(used, "barriers"));
-        figures->shared_bytes = zero_if_absent(number_before(used, "bytes smem"));
-        figures->cumulative_bytes =
-            zero_if_absent(number_before(used, "bytes cumulative stack size"));
-        return figures->registers >= 0 ||
-               explain(why, "the log says \"%.160s\" of %.64s, expected registers", line, entry);
-    }
-    return explain(why, "the log does not say what %.64s uses; was ptxas called with -v?", entry);
-}
-
-bool ptxas_log_read(const char *log, const char *entry, const char *arch,
-                    struct ptxas_figures *figures, attn_error *why) {
-    memset(figures, 0, sizeof *figures);
-    if (!read_hash(log, figures->sha256, why)) {
-        return false;
-    }
-    char heading[LINE_MAX_BYTES];
-    snprintf(heading, sizeof heading, "Compiling entry function '%s' for '%s'", entry, arch);
-    const char *block = line_behind(log, heading);
-    if (block == NULL) {
-        return explain(why, "the log has no \"%.160s\"", heading);
-    }
-    return read_spills(block, entry, figures, why) && read_use(block, entry, figures, why);
+bool cuobjdump_log_read(const char *text, const char *entry, const char *arch,
+                        struct cuobjdump_figures *figures) {
+    enum {
+        RESERVED = 1024,
+        FIRST_WITH_RESERVED = 90
+    }; /* shared memory of the system, in each CTA */
+    char line[LINE];
+    int sm = 0;
+    snprintf(line, sizeof line, "Function %.150s:\n", entry);
+    const char *at = strstr(text, line);
+    copy_line(at != NULL ? at + strlen(line) : "", line);
+    sscanf(arch, "sm_%d", &sm);
+    figures->registers = number_after(line, " REG:");
+    figures->stack_bytes = number_after(line, " STACK:");
+    figures->shared_static =
+        number_after(line, " SHARED:") - (sm >= FIRST_WITH_RESERVED ? RESERVED : 0);
+    return at != NULL;
 }

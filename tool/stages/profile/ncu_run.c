@@ -11,25 +11,279 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/child.h"
 #include "base/file.h"
-#include "base/json.h"
 #include "base/message.h"
 #include "base/temporary.h"
-#include "base/tool_path.h"
+#include "stages/stage.h"
 
-enum { TRY_SECONDS = 60 };
-enum { MAX_WORDS = 32, METRICS_SIZE = 4096, PATTERN_SIZE = 8192 };
+enum { TRY_SECONDS = 60, METRICS_SIZE = 4096 };
 static const double IDLE_PERCENT = 10.0; /* one thread on one SM keeps the others idle */
 
-/* ---- the tool -------------------------------------------------------------------------------- */
+const char *const NCU_FIGURE_NAMES[NCU_FIGURES] = {
+    [NCU_SM_BUSY] = "sm_busy_percent",
+    [NCU_TENSOR_PIPE] = "tensor_pipe_percent",
+    [NCU_SM_THROUGHPUT] = "sm_throughput_percent",
+    [NCU_DRAM_THROUGHPUT] = "dram_throughput_percent",
+    [NCU_L2_THROUGHPUT] = "l2_throughput_percent",
+    [NCU_OCCUPANCY] = "occupancy_percent",
+    [NCU_DURATION] = "duration_ns",
+};
 
-bool ncu_find(const char *asked, char path[PATH_MAX], attn_error *why) {
-    if (asked == NULL) {
-        return tool_find("ncu", path, why);
+const char *const NCU_FIGURE_METRICS[NCU_FIGURES] = {
+    [NCU_SM_BUSY] = "sm__cycles_active.avg.pct_of_peak_sustained_elapsed",
+    [NCU_TENSOR_PIPE] = "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed",
+    [NCU_SM_THROUGHPUT] = "sm__throughput.avg.pct_of_peak_sustained_elapsed",
+    [NCU_DRAM_THROUGHPUT] = "dram__throughput.avg.pct_of_peak_sustained_elapsed",
+    [NCU_L2_THROUGHPUT] = "lts__throughput.avg.pct_of_peak_sustained_elapsed",
+    [NCU_OCCUPANCY] = "sm__warps_active.avg.pct_of_peak_sustained_active",
+    [NCU_DURATION] = "gpu__time_duration.sum",
+};
+
+/* clang-format off */
+const char *const NCU_STALL_NAMES[NCU_STALLS] = {
+    "barrier", "branch_resolving", "dispatch_stall", "drain", "imc_miss", "lg_throttle",
+    "long_scoreboard", "math_pipe_throttle", "membar", "mio_throttle", "misc", "no_instruction",
+    "not_selected", "selected", "short_scoreboard", "sleeping", "tex_throttle", "wait", "gmma",
+};
+/* clang-format on */
+
+/* ---- lines and fields ------------------------------------------------------------------------ */
+
+enum { MOST_COLUMNS = 64, FIELD = 256, MOST_KERNELS = 4096 };
+
+struct line {
+    char fields[MOST_COLUMNS][FIELD]; /* cut to fit */
+    int count;
+};
+
+/* A line of quoted fields, in which "" is a quotation mark; false: it is none. */
+static bool split(const char *text, size_t length, struct line *line) {
+    size_t i = 0;
+    line->count = 0;
+    while (i < length && line->count < MOST_COLUMNS) {
+        char *field = line->fields[line->count++];
+        size_t used = 0;
+        if (text[i++] != '"') {
+            return false;
+        }
+        while (i < length && !(text[i] == '"' && (i + 1 == length || text[i + 1] != '"'))) {
+            i += text[i] == '"'; /* the first of two */
+            if (used + 1 < FIELD) {
+                field[used++] = text[i];
+            }
+            i++;
+        }
+        field[used] = '\0';
+        if (i == length) {
+            return false; /* no closing mark */
+        }
+        i++;
+        if (i < length && text[i++] != ',') {
+            return false;
+        }
     }
-    snprintf(path, PATH_MAX, "%s", asked);
-    return access(path, X_OK) == 0 || explain(why, "--ncu: %s: %s", asked, strerror(errno));
+    return line->count > 1 && i == length;
+}
+
+static int column(const struct line *line, const char *name) {
+    for (int i = 0; i < line->count; i++) {
+        if (strcmp(line->fields[i], name) == 0) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+/* "1,234.5" is a number, "n/a" and "1234 (50 %)" are none. */
+static double number(const char *field) {
+    char digits[FIELD];
+    size_t used = 0;
+    for (const char *c = field; *c != '\0'; c++) {
+        if (*c != ',') {
+            digits[used++] = *c;
+        }
+    }
+    digits[used] = '\0';
+    char *end = digits;
+    const double value = strtod(digits, &end);
+    return used > 0 && *end == '\0' && isfinite(value) ? value : (double)NAN;
+}
+
+/* ---- the table ------------------------------------------------------------------------------- */
+
+struct columns {
+    int id, kernel, metric, value;
+};
+
+/* False, and nothing is changed, where the line is no head. */
+static bool read_head(const struct line *line, struct columns *columns) {
+    const struct columns found = {column(line, "ID"), column(line, "Kernel Name"),
+                                  column(line, "Metric Name"), column(line, "Metric Value")};
+    if (found.id < 0 || found.kernel < 0 || found.metric < 0 || found.value < 0) {
+        return false;
+    }
+    *columns = found;
+    return true;
+}
+
+static void place(struct ncu_kernel *kernel, const char *metric, double value) {
+    char name[160];
+    for (int i = 0; i < NCU_FIGURES; i++) {
+        if (strcmp(metric, NCU_FIGURE_METRICS[i]) == 0) {
+            kernel->figures[i] = value;
+        }
+    }
+    for (int i = 0; i < NCU_STALLS; i++) {
+        snprintf(name, sizeof name, NCU_STALL_METRIC, NCU_STALL_NAMES[i]);
+        if (strcmp(metric, name) == 0) {
+            kernel->stalls[i] = value;
+        }
+    }
+}
+
+/* Its name without the brackets that follow it. */
+static void set_name(struct ncu_kernel *kernel, const char *field) {
+    snprintf(kernel->name, sizeof kernel->name, "%.*s", (int)strcspn(field, "(<"), field);
+    for (size_t n = strlen(kernel->name); n > 0 && kernel->name[n - 1] == ' ';) {
+        kernel->name[--n] = '\0';
+    }
+}
+
+/* Lines of the same launch follow each other and have the same ID. */
+static bool add(struct ncu_report *report, const struct line *line, const struct columns *columns,
+                char *last, attn_error *why) {
+    if (report->count == 0 || strcmp(last, line->fields[columns->id]) != 0) {
+        struct ncu_kernel *more = report->count < MOST_KERNELS
+                                      ? realloc(report->kernels, (report->count + 1) * sizeof *more)
+                                      : NULL;
+        if (more == NULL) {
+            return explain(why, "ncu: no room for the figures of %zu kernels", report->count + 1);
+        }
+        report->kernels = more;
+        struct ncu_kernel *kernel = &more[report->count++];
+        for (int i = 0; i < NCU_FIGURES; i++) {
+            kernel->figures[i] = (double)NAN;
+        }
+        for (int i = 0; i < NCU_STALLS; i++) {
+            kernel->stalls[i] = (double)NAN;
+        }
+        set_name(kernel, line->fields[columns->kernel]);
+        snprintf(last, FIELD, "%s", line->fields[columns->id]);
+    }
+    place(&report->kernels[report->count - 1], line->fields[columns->metric],
+          number(line->fields[columns->value]));
+    return true;
+}
+
+/* The first line that says what went wrong, or a sentence of our own. */
+static void explain_absence(const char *text, attn_error *why) {
+    const char *error = strstr(text, "==ERROR==");
+    if (error == NULL) {
+        explain(why, "ncu: no table in what it printed");
+        return;
+    }
+    error += strlen("==ERROR==");
+    error += strspn(error, " ");
+    explain(why, "ncu: %.*s", (int)strcspn(error, "\r\n"), error);
+}
+
+bool ncu_report_read(const char *text, size_t bytes, struct ncu_report *report, attn_error *why) {
+    struct line *line = malloc(sizeof *line);
+    struct columns columns = {0};
+    char last[FIELD] = "";
+    bool head = false, good = line != NULL;
+    *report = (struct ncu_report){0};
+    for (size_t begin = 0; good && begin < bytes;) {
+        const char *newline = memchr(text + begin, '\n', bytes - begin);
+        const size_t next = newline != NULL ? (size_t)(newline - text) + 1 : bytes;
+        size_t length = (newline != NULL ? next - 1 : next) - begin;
+        length -= length > 0 && text[begin + length - 1] == '\r';
+        if (split(text + begin, length, line)) {
+            if (read_head(line, &columns)) {
+                head = true;
+            } else if (head && line->count > columns.value) {
+                good = add(report, line, &columns, last, why);
+            }
+        }
+        begin = next;
+    }
+    if (line == NULL) {
+        explain(why, "out of memory for a line of ncu's");
+    }
+    free(line);
+    if (good && !head) {
+        explain_absence(text, why);
+    }
+    return good && head;
+}
+
+void ncu_report_free(struct ncu_report *report) {
+    free(report->kernels);
+    *report = (struct ncu_report){0};
+}
+
+const struct ncu_kernel *ncu_report_find(const struct ncu_report *report, const char *name) {
+    const struct ncu_kernel *found = NULL;
+    for (size_t i = 0; i < report->count; i++) {
+        if (strcmp(report->kernels[i].name, name) == 0) {
+            if (found != NULL) {
+                return NULL;
+            }
+            found = &report->kernels[i];
+        }
+    }
+    return found;
+}
+
+size_t ncu_forget_folder(char *text) {
+    static const char CONNECTED[] = "==PROF== Connected to process ";
+    for (char *at = strstr(text, CONNECTED); at != NULL; at = strstr(at + 1, CONNECTED)) {
+        char *const end = at + strcspn(at, "\r\n"), *const path = at + strcspn(at, "(\r\n");
+        memmove(path, end, strlen(end) + 1);
+    }
+    return strlen(text);
+}
+
+/* ---- report ---------------------------------------------------------------------------------- */
+
+/* A warp that was chosen, or could have been, waits for nothing. */
+static bool is_stall(int place) {
+    return strcmp(NCU_STALL_NAMES[place], "selected") != 0 &&
+           strcmp(NCU_STALL_NAMES[place], "not_selected") != 0;
+}
+
+int ncu_top_stalls(const struct ncu_kernel *kernel, int places[NCU_TOP_STALLS]) {
+    double left[NCU_STALLS];
+    int count = 0;
+    for (int i = 0; i < NCU_STALLS; i++) {
+        left[i] = is_stall(i) && kernel->stalls[i] > 0.0 ? kernel->stalls[i] : 0.0;
+    }
+    for (int rank = 0; rank < NCU_TOP_STALLS; rank++) {
+        int best = 0;
+        for (int i = 1; i < NCU_STALLS; i++) {
+            best = left[i] > left[best] ? i : best;
+        }
+        if (left[best] > 0.0) {
+            places[count++] = best;
+            left[best] = 0.0;
+        }
+    }
+    return count;
+}
+
+void ncu_values_json(struct json *json, const struct ncu_kernel *kernel) {
+    int places[NCU_TOP_STALLS];
+    const int stalls = ncu_top_stalls(kernel, places);
+    for (int i = 0; i < NCU_FIGURES; i++) {
+        if (!isnan(kernel->figures[i])) {
+            json_real(json, NCU_FIGURE_NAMES[i], kernel->figures[i]);
+        }
+    }
+    for (int i = 0; i < stalls; i++) {
+        char key[64];
+        snprintf(key, sizeof key, "stall_%s", NCU_STALL_NAMES[places[i]]);
+        json_real(json, key, kernel->stalls[places[i]]);
+    }
 }
 
 /* ---- the command line ------------------------------------------------------------------------ */
@@ -48,54 +302,18 @@ static void list_metrics(char *list, size_t size, bool stalls) {
     }
 }
 
-/* "^(a|b|c)$"; names of variants hold nothing that an expression minds. Of none: what none is
- * called. */
-static bool make_pattern(const struct ncu_request *request, char *pattern, size_t size,
-                         attn_error *why) {
-    size_t used = (size_t)snprintf(pattern, size, request->count > 0 ? "^(" : "^(none");
-    for (int i = 0; i < request->count && used < size; i++) {
-        used += (size_t)snprintf(pattern + used, size - used, "%s%s", i > 0 ? "|" : "",
-                                 request->variants[i]);
-    }
-    used += used < size ? (size_t)snprintf(pattern + used, size - used, ")$") : 0;
-    return used < size || explain(why, "ncu: too many names for one run");
-}
-
 static bool run_once(const struct ncu_request *request, bool stalls, struct child *child,
                      attn_error *why) {
-    char self[PATH_MAX], metrics[METRICS_SIZE], pattern[PATTERN_SIZE];
-    const ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
-    if (length <= 0) {
-        return explain(why, "/proc/self/exe: %s", strerror(errno));
-    }
-    self[length] = '\0';
+    char self[PATH_MAX], metrics[METRICS_SIZE], pattern[BATCH_PATTERN];
     list_metrics(metrics, sizeof metrics, stalls);
-    if (!make_pattern(request, pattern, sizeof pattern, why)) {
-        return false;
-    }
-    const char *words[MAX_WORDS] = {request->ncu,
-                                    "--csv",
-                                    "--clock-control",
-                                    "none",
-                                    "--print-units",
-                                    "base",
-                                    "--target-processes",
-                                    "application-only",
-                                    "--metrics",
-                                    metrics,
-                                    self,
-                                    "profile",
-                                    "--target",
-                                    "--device",
-                                    request->device,
-                                    "--variant",
-                                    pattern,
-                                    request->driver != NULL ? "--driver" : NULL,
-                                    request->driver,
-                                    NULL};
-    char *argv[MAX_WORDS];
-    memcpy(argv, words, sizeof argv); /* which nobody writes to, whatever their type */
-    return child_run(argv, request->log, request->limit, child, why);
+    batch_pattern(request->variants, request->count, pattern);
+    return stage_self(self, why) &&
+           stage_run(request->log, request->limit, child, why, request->ncu, "--csv",
+                     "--clock-control", "none", "--print-units", "base", "--target-processes",
+                     "application-only", "--metrics", metrics, self, "profile", "--target",
+                     "--device", request->device, "--variant", pattern,
+                     request->driver != NULL ? "--driver" : "",
+                     request->driver != NULL ? request->driver : "", NULL);
 }
 
 /* ---- what came of it ------------------------------------------------------------------------- */
@@ -114,7 +332,7 @@ static bool read_result(struct ncu_result *result, attn_error *why) {
 static enum ncu_outcome judge(const struct child *child, struct ncu_result *result,
                               attn_error *why) {
     char text[64];
-    if (ncu_says_forbidden(result->text)) {
+    if (strstr(result->text, "ERR_NVGPUCTRPERM") != NULL) {
         explain(why, "this user may not read the GPU's counters (ERR_NVGPUCTRPERM)");
         return NCU_NOT_RUN;
     }
@@ -128,41 +346,27 @@ static enum ncu_outcome judge(const struct child *child, struct ncu_result *resu
     return read_result(result, why) ? NCU_DONE : NCU_INVALID;
 }
 
-/* Of a program that printed nothing an empty text; NULL: out of memory. */
-static char *read_printed(const char *path, size_t *bytes) {
-    char *text = file_read(path, bytes, NULL);
-    if (text == NULL) {
-        *bytes = 0;
-        text = calloc(1, 1);
-    }
-    return text;
-}
-
 enum ncu_outcome ncu_run(const struct ncu_request *request, struct ncu_result *result,
                          attn_error *why) {
     *result = (struct ncu_result){0};
-    for (int stalls = 1; stalls >= 0; stalls--) {
+    for (int stalls = 1;; stalls = 0) {
         struct child child = {.code = -1};
-        free(result->text);
-        result->text = NULL;
         if (!run_once(request, stalls != 0, &child, why)) {
             return NCU_INVALID;
         }
-        result->seconds += child.seconds;
-        result->text = read_printed(request->log, &result->bytes);
+        result->text = file_read(request->log, &result->bytes, NULL);
+        result->text = result->text != NULL ? result->text : calloc(1, 1); /* it printed nothing */
         if (result->text == NULL) {
             explain(why, "out of memory for what ncu printed");
             return NCU_INVALID;
         }
-        if (stalls == 0 || !ncu_says_unknown_metric(result->text)) {
+        if (stalls == 0 || strstr(result->text, "Failed to find metric") == NULL) {
             return judge(&child, result, why);
         }
-        if (unlink(request->log) != 0) {
-            explain(why, "%s: %s", request->log, strerror(errno));
-            return NCU_INVALID;
-        }
+        free(result->text);
+        result->text = NULL;
+        unlink(request->log);
     }
-    return NCU_INVALID;
 }
 
 void ncu_result_free(struct ncu_result *result) {
@@ -209,9 +413,16 @@ const struct ncu_kernel *ncu_figures(const struct ncu_result *result, const char
 
 /* ---- a unit ---------------------------------------------------------------------------------- */
 
-/* As record_profile writes them, in canonical form, for free(). */
-static char *canonical_values(const struct ncu_kernel *kernel) {
-    char *text = NULL, *canonical = NULL;
+void ncu_unit_json(struct json *unit, const struct ncu_kernel *kernel, bool idle) {
+    record_only_control(unit, "idle", idle);
+    json_open(unit, "values", '{');
+    ncu_values_json(unit, kernel);
+    json_close(unit);
+}
+
+/* The same as a document; NULL: out of memory. */
+static struct json_value *expected_unit(const struct ncu_kernel *kernel, bool idle) {
+    char *text = NULL;
     size_t bytes = 0;
     FILE *out = open_memstream(&text, &bytes);
     if (out == NULL) {
@@ -219,82 +430,46 @@ static char *canonical_values(const struct ncu_kernel *kernel) {
     }
     struct json json = json_begin(out);
     json_open(&json, NULL, '{');
-    json_open(&json, "values", '{'); /* a value's canonical form begins with its key */
-    ncu_values_json(&json, kernel);
-    json_close(&json);
+    ncu_unit_json(&json, kernel, idle);
     json_close(&json);
     struct json_value *unit = fclose(out) == 0 ? json_read(text, bytes, NULL) : NULL;
-    const struct json_value *values = json_at(unit, "values");
-    canonical = values != NULL ? json_canonical(values, &bytes, NULL) : NULL;
-    json_free(unit);
     free(text);
-    return canonical;
+    return unit;
 }
 
-static bool values_follow(const struct ncu_kernel *kernel, const struct json_value *unit) {
-    const struct json_value *values = json_at(unit, "values");
+static bool same(const struct json_value *a, const struct json_value *b, const char *key) {
     size_t bytes = 0;
-    char *expected = canonical_values(kernel);
-    char *given = values != NULL ? json_canonical(values, &bytes, NULL) : NULL;
-    const bool same = expected != NULL && given != NULL && strcmp(expected, given) == 0;
-    free(given);
-    free(expected);
-    return same;
+    const struct json_value *one = json_at(a, key), *other = json_at(b, key);
+    char *first = one != NULL ? json_canonical(one, &bytes, NULL) : NULL;
+    char *second = other != NULL ? json_canonical(other, &bytes, NULL) : NULL;
+    const bool equal = first != NULL && second != NULL && strcmp(first, second) == 0;
+    free(first);
+    free(second);
+    return equal;
 }
 
-/* Whether the one control says `caught`. */
-static bool control_is(const struct json_value *unit, bool caught) {
-    const struct json_value *list = json_at(unit, "controls");
-    const struct json_value *control = json_count_of(list) == 1 ? &list->as.list.items[0] : NULL;
-    const char *name = json_text_of(json_at(control, "name"));
-    const struct json_value *said = json_at(control, "caught");
-    return name != NULL && strcmp(name, "idle") == 0 && said != NULL && said->kind == JSON_BOOL &&
-           said->as.truth == caught;
-}
-
-/* "9.0" of "NVIDIA H200, sm_90, ..."; "": the model does not say. */
-static void capability_of(const char *model, char cc[16]) {
-    const char *arch = model != NULL ? strstr(model, ", sm_") : NULL;
-    const size_t digits = arch != NULL ? strspn(arch + 5, "0123456789") : 0;
-    cc[0] = '\0';
-    if (digits >= 2 && digits < 8) {
-        snprintf(cc, 16, "%.*s.%c", (int)digits - 1, arch + 5, arch[5 + digits - 1]);
-    }
-}
-
-/* The kernel ran on the GPU of the unit, and of the plan. */
-static bool ran_there(const struct ncu_kernel *kernel, const struct json_value *unit,
-                      const char *model, attn_error *why) {
-    const char *device = json_text_of(json_at(unit, "device"));
-    const char *number = device != NULL ? strchr(device, ':') : NULL;
-    char cc[16];
-    capability_of(model, cc);
-    if (kernel->device[0] != '\0' && (number == NULL || strcmp(number + 1, kernel->device) != 0)) {
-        return explain(why, "device %s, expected that of %s", kernel->device,
-                       device != NULL ? device : "a GPU");
-    }
-    return kernel->cc[0] == '\0' || cc[0] == '\0' || strcmp(kernel->cc, cc) == 0 ||
-           explain(why, "CC %s, expected %s of %.80s", kernel->cc, cc, model);
-}
-
-bool ncu_unit_follows(char *text, size_t bytes, const struct json_value *unit, const char *model,
-                      attn_error *why) {
+bool ncu_unit_follows(char *text, size_t bytes, const struct json_value *unit, attn_error *why) {
     struct ncu_result result = {.text = text, .bytes = bytes};
     const char *variant = json_text_of(json_at(unit, "variant"));
+    const struct ncu_kernel *kernel = NULL;
     bool good = false;
     if (variant == NULL) {
         explain(why, "no variant");
-    } else if (ncu_says_error(text)) {
+    } else if (strncmp(text, "==ERROR==", 9) == 0 || strstr(text, "\n==ERROR==") != NULL) {
         explain(why, "it has a line ==ERROR==");
     } else if (read_result(&result, why)) {
-        const struct ncu_kernel *kernel = ncu_figures(&result, variant, why);
-        if (kernel != NULL && !values_follow(kernel, unit)) {
+        kernel = ncu_figures(&result, variant, why);
+    }
+    if (kernel != NULL) {
+        struct json_value *expected = expected_unit(kernel, result.idle);
+        if (!same(expected, unit, "values")) {
             explain(why, "the values are others than ncu printed");
-        } else if (kernel != NULL && !control_is(unit, result.idle)) {
+        } else if (!same(expected, unit, "controls")) {
             explain(why, "control 'idle' is another than ncu printed");
         } else {
-            good = kernel != NULL && ran_there(kernel, unit, model, why);
+            good = true;
         }
+        json_free(expected);
     }
     ncu_report_free(&result.report);
     return good;

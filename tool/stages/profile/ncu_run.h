@@ -1,28 +1,80 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ncu_run.h - several variants under Nsight Compute in one process: this program starts ncu, which
- * starts this program again as the target (profile_target). Each variant is launched once, and
- * before them a kernel in which one thread sleeps: it must read as idle, or nothing else that was
- * read means anything.
+ * ncu_run.h - Nsight Compute: reads what it prints, and runs several variants under it in one
+ * process. This program starts ncu, which starts this program again as the target (target.c). Each
+ * variant is launched once, and before them a kernel in which one thread sleeps: it must read as
+ * idle, or nothing else that was read means anything.
  *
- * Invariant: a variant's figures are there only if its result, under the profiler, was right.
+ * Invariant: a figure that is not in the text, or is no number there, is NaN: it passes no gate. A
+ * variant's figures are there only if its result, under the profiler, was right.
  */
 #ifndef ATTEST_STAGES_PROFILE_NCU_RUN_H
 #define ATTEST_STAGES_PROFILE_NCU_RUN_H
 
-#include <limits.h>
+#include <regex.h>
 #include <stdbool.h>
+#include <stddef.h>
 
 #include "attn.h"
+#include "base/json.h"
 #include "base/json_read.h"
-#include "stages/profile/ncu_report.h"
 
-/* ncu's path: the one asked for, or the first in $PATH, or the toolkit's. False: why it is not
- * there. */
-bool ncu_find(const char *asked, char path[PATH_MAX], attn_error *why);
+/* ---- what it prints ----------------------------------------------------------------------------
+ *
+ * `ncu --csv --metrics ...`: one line for each kernel and metric, among lines of its own
+ * ("==PROF== ...") and of the program. */
+
+enum ncu_figure {
+    NCU_SM_BUSY,     /* cycles in which an SM has a warp, of all; percent, as all but: */
+    NCU_TENSOR_PIPE, /* cycles in which the tensor pipe works */
+    NCU_SM_THROUGHPUT,
+    NCU_DRAM_THROUGHPUT,
+    NCU_L2_THROUGHPUT,
+    NCU_OCCUPANCY, /* warps there, of those that there could be */
+    NCU_DURATION,  /* nanoseconds */
+    NCU_FIGURES
+};
+extern const char *const NCU_FIGURE_NAMES[NCU_FIGURES];   /* "sm_busy_percent" */
+extern const char *const NCU_FIGURE_METRICS[NCU_FIGURES]; /* as ncu calls them */
+
+/* Why warps wait, in warps for each instruction that is issued. */
+enum { NCU_STALLS = 19, NCU_TOP_STALLS = 3 };
+extern const char *const NCU_STALL_NAMES[NCU_STALLS]; /* the last one is known to sm_90 alone */
+#define NCU_STALL_METRIC "smsp__average_warps_issue_stalled_%s_per_issue_active.ratio"
+
+struct ncu_kernel {
+    char name[192];
+    double figures[NCU_FIGURES];
+    double stalls[NCU_STALLS];
+};
+
+struct ncu_report {
+    struct ncu_kernel *kernels; /* in the order of their launches */
+    size_t count;
+};
+
+/* `text` ends with a 0, in base units. True where there is a table, even an empty one; else why
+ * there is none, in ncu's own words where it has some. Free it in either case. */
+bool ncu_report_read(const char *text, size_t bytes, struct ncu_report *report, attn_error *why);
+void ncu_report_free(struct ncu_report *report);
+
+/* The only launch of that kernel; NULL where there is none, or more than one. */
+const struct ncu_kernel *ncu_report_find(const struct ncu_report *report, const char *name);
+
+/* Removes the path of the program that ncu connected to: a pack says nothing of where it was made.
+ * Returns how many bytes are left. */
+size_t ncu_forget_folder(char *text);
+
+/* Up to NCU_TOP_STALLS of them that weigh most, their places; returns how many. */
+int ncu_top_stalls(const struct ncu_kernel *kernel, int places[NCU_TOP_STALLS]);
+
+/* The figures that are there as numbers of the open object, the top stalls as "stall_NAME". */
+void ncu_values_json(struct json *json, const struct ncu_kernel *kernel);
+
+/* ---- a run ----------------------------------------------------------------------------------- */
 
 struct ncu_request {
-    const char *ncu;             /* from ncu_find */
+    const char *ncu;             /* its path */
     const char *device, *driver; /* driver may be NULL */
     const char *const *variants;
     int count;       /* NCU_MOST at most */
@@ -34,7 +86,7 @@ enum { NCU_MOST = 16 };
 enum ncu_outcome {
     NCU_DONE,
     NCU_NOT_RUN, /* this user may not read the counters */
-    NCU_INVALID  /* it came to no end, printed no table, or does not see an idle GPU */
+    NCU_INVALID  /* it did not end, or printed no table */
 };
 
 /* What was printed, for free(), and what was read from it. Free both in any case. */
@@ -43,7 +95,6 @@ struct ncu_result {
     size_t bytes;
     struct ncu_report report;
     bool idle; /* the sleeping kernel was seen as one */
-    double seconds;
 };
 enum ncu_outcome ncu_run(const struct ncu_request *request, struct ncu_result *result,
                          attn_error *why);
@@ -56,13 +107,15 @@ bool ncu_allowed(const char *ncu, const char *device, const char *driver, attn_e
 const struct ncu_kernel *ncu_figures(const struct ncu_result *result, const char *variant,
                                      attn_error *why);
 
-/* Whether the values and the control of a unit are those that follow from what ncu printed, which
- * has a 0 behind it, of a GPU such as `model` names, "NVIDIA H200, sm_90, ..."; else why not. */
-bool ncu_unit_follows(char *text, size_t bytes, const struct json_value *unit, const char *model,
-                      attn_error *why);
+/* The controls and values of a unit. */
+void ncu_unit_json(struct json *unit, const struct ncu_kernel *kernel, bool idle);
+
+/* Whether the values and the control of a unit follow from what ncu printed, a text that ends with
+ * a 0; else why not. */
+bool ncu_unit_follows(char *text, size_t bytes, const struct json_value *unit, attn_error *why);
 
 /* The target's side: launches the sleeping kernel, then every variant whose name matches the
  * expression, each once. Returns the exit code of the program. */
-int profile_target(const char *device, const char *driver, const char *pattern);
+int profile_target(const char *device, const char *driver, const regex_t *regex);
 
 #endif /* ATTEST_STAGES_PROFILE_NCU_RUN_H */

@@ -8,7 +8,6 @@
  * Invariant: "target: NAME verified" is printed only after that variant's result was compared with
  * the reference; else "target: NAME: why".
  */
-#include <regex.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -16,6 +15,7 @@
 #include "cases/problems.h"
 #include "device/sets.h"
 #include "stages/profile/ncu_run.h"
+#include "stages/stage.h"
 
 enum { SLEEP_NANOSECONDS = 100000 };
 static const double CHECK_BUDGET = 5e7; /* operations of the reference */
@@ -52,32 +52,24 @@ static bool profile_one(struct runner *runner, struct cache *cache, const attn_v
 }
 
 static int profile_all(struct runner *runner, struct cache *cache, const regex_t *regex) {
-    attn_variant variant = {.size = sizeof variant};
+    attn_variant variant;
     attn_error why = {""};
     if (!launch_sleep(cache->kernels, SLEEP_NANOSECONDS, runner->stream, &why) ||
         !device_wait(runner->memory, &why)) {
         return complain("profile: target: %s", why.text);
     }
-    for (int32_t i = 0; attn_variant_get(runner->context, i, &variant, NULL) == ATTN_OK; i++) {
-        if (regexec(regex, variant.name, 0, NULL, 0) == 0) {
-            const bool right = profile_one(runner, cache, &variant, &why);
-            printf("target: %s%s%s\n", variant.name, right ? " verified" : ": ",
-                   right ? "" : why.text);
-            fflush(stdout); /* a kernel that crashes later takes nothing with it */
-        }
-        variant = (attn_variant){.size = sizeof variant};
+    for (int32_t i = 0; stage_next(runner->context, regex, &i, &variant);) {
+        const bool right = profile_one(runner, cache, &variant, &why);
+        printf("target: %s%s%s\n", variant.name, right ? " verified" : ": ", right ? "" : why.text);
+        fflush(stdout); /* a kernel that crashes later takes nothing with it */
     }
     return EXIT_DONE;
 }
 
-int profile_target(const char *device, const char *driver, const char *pattern) {
+int profile_target(const char *device, const char *driver, const regex_t *regex) {
     struct runner runner = {.device = device, .driver = driver};
     struct cache cache = {0};
     attn_error why = {""};
-    regex_t regex;
-    if (regcomp(&regex, pattern, REG_EXTENDED | REG_NOSUB) != 0) {
-        return complain("profile: --variant: '%s' is not a regular expression", pattern);
-    }
     int status = EXIT_BAD_INPUT;
     if (!runner_open(&runner, &why)) {
         status = runner_complain(&runner, "profile", &why);
@@ -86,10 +78,9 @@ int profile_target(const char *device, const char *driver, const char *pattern) 
     } else if (!cache_open(&cache, &runner, &why)) {
         complain("profile: target: %s", why.text);
     } else {
-        status = profile_all(&runner, &cache, &regex);
+        status = profile_all(&runner, &cache, regex);
     }
     cache_close(&cache);
     runner_close(&runner);
-    regfree(&regex);
     return status;
 }

@@ -6,22 +6,18 @@
  * Invariant: PASS only where the SMs are busy and, in a variant that has tensor cores, these work;
  * where the same run saw that an idle GPU is idle; and where the result was right.
  */
-#include <errno.h>
 #include <regex.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <time.h>
 
-#include "attn_inspect.h"
 #include "base/args.h"
 #include "base/json.h"
 #include "base/message.h"
 #include "cases/problems.h"
 #include "cli/verbs.h"
-#include "device/kernels.h"
 #include "stages/profile/ncu_run.h"
+#include "stages/stage.h"
 
 enum { MAX_SECONDS = 3600, NAME = 192 };
 static const double LEAST_BUSY = 70.0;
@@ -50,11 +46,10 @@ struct profile {
 /* Those that match and take the problem. */
 static bool list_subjects(struct profile *p, const attn_context *context, const regex_t *regex,
                           attn_error *why) {
-    attn_variant variant = {.size = sizeof variant};
+    attn_variant variant;
     attn_problem problem;
-    for (int32_t i = 0; attn_variant_get(context, i, &variant, NULL) == ATTN_OK; i++) {
-        if (regexec(regex, variant.name, 0, NULL, 0) == 0 &&
-            profile_problem(context, &variant, &problem, why)) {
+    for (int32_t i = 0; stage_next(context, regex, &i, &variant);) {
+        if (profile_problem(context, &variant, &problem, why)) {
             struct subject *more = realloc(p->subjects, (size_t)(p->count + 1) * sizeof *more);
             if (more == NULL) {
                 return explain(why, "out of memory for a list of variants");
@@ -63,48 +58,12 @@ static bool list_subjects(struct profile *p, const attn_context *context, const 
             p->subjects[p->count] = (struct subject){.tensor_cores = variant.tensor_cores};
             snprintf(p->subjects[p->count++].name, NAME, "%s", variant.name);
         }
-        variant = (attn_variant){.size = sizeof variant};
     }
     return p->count > 0 || explain(why, "--variant: '%s' matches no variant that this GPU runs",
                                    p->pattern != NULL ? p->pattern : "");
 }
 
-/* EXIT_DONE, or what to say and return. */
-static int look_at_device(struct profile *p, const regex_t *regex, attn_error *why) {
-    attn_options options;
-    attn_context *context = NULL;
-    attn_options_init(&options);
-    options.device = p->device;
-    options.driver = p->driver;
-    p->gpu = (attn_device){.size = sizeof p->gpu};
-    const attn_status status = attn_open(&options, &context, why);
-    if (status != ATTN_OK) {
-        return status == ATTN_UNSUPPORTED ? EXIT_NOT_RUN : EXIT_BAD_INPUT;
-    }
-    int code = EXIT_BAD_INPUT;
-    if (kernels_missing(context, why)) {
-        code = EXIT_NOT_RUN;
-    } else if (attn_device_get(context, &p->gpu, why) == ATTN_OK &&
-               list_subjects(p, context, regex, why)) {
-        code = EXIT_DONE;
-    }
-    attn_close(context);
-    return code;
-}
-
 /* ---- run ------------------------------------------------------------------------------------- */
-
-static bool make_folder(struct profile *p, attn_error *why) {
-    const time_t now = time(NULL);
-    struct tm utc;
-    if (p->out != NULL) {
-        snprintf(p->out_path, sizeof p->out_path, "%s", p->out);
-    } else {
-        strftime(p->out_path, sizeof p->out_path, "profile-%Y%m%d-%H%M%S", gmtime_r(&now, &utc));
-    }
-    return mkdir(p->out_path, 0777) == 0 || errno == EEXIST ||
-           explain(why, "--out: %s: %s", p->out_path, strerror(errno));
-}
 
 static void judge(struct subject *subject, const struct ncu_result *result) {
     const struct ncu_kernel *kernel = ncu_figures(result, subject->name, &subject->why);
@@ -167,30 +126,24 @@ static bool run_some(struct profile *p, int first, int count, attn_error *why) {
 
 /* ---- report ---------------------------------------------------------------------------------- */
 
-static void print_json(const struct profile *p, const char *verdict, const char *reason) {
+static void print_json(const struct profile *p, const char *verdict) {
     struct json json = json_begin(stdout);
-    json_open(&json, NULL, '{');
-    json_text(&json, "attn", attn_version());
-    json_text(&json, "device", p->device);
-    json_text(&json, "verdict", verdict);
-    json_text(&json, "reason", reason);
-    if (reason == NULL) {
-        json_text(&json, "device_name", p->gpu.name);
-        json_text(&json, "ncu", p->ncu_path);
-        json_open(&json, "variants", '[');
-        for (int i = 0; i < p->count; i++) {
-            const struct subject *subject = &p->subjects[i];
-            json_open(&json, NULL, '{');
-            json_text(&json, "variant", subject->name);
-            json_text(&json, "verdict", subject->verdict);
-            json_text(&json, "reason", subject->why.text[0] != '\0' ? subject->why.text : NULL);
-            if (subject->seen) {
-                ncu_values_json(&json, &subject->kernel);
-            }
-            json_close(&json);
+    stage_report(&json, p->device, verdict, NULL);
+    json_text(&json, "device_name", p->gpu.name);
+    json_text(&json, "ncu", p->ncu_path);
+    json_open(&json, "variants", '[');
+    for (int i = 0; i < p->count; i++) {
+        const struct subject *subject = &p->subjects[i];
+        json_open(&json, NULL, '{');
+        json_text(&json, "variant", subject->name);
+        json_text(&json, "verdict", subject->verdict);
+        stage_reason(&json, &subject->why);
+        if (subject->seen) {
+            ncu_values_json(&json, &subject->kernel);
         }
         json_close(&json);
     }
+    json_close(&json);
     json_close(&json);
 }
 
@@ -226,7 +179,7 @@ static int report(const struct profile *p) {
         invalid = invalid || strcmp(p->subjects[i].verdict, "INVALID") == 0;
     }
     if (p->json) {
-        print_json(p, failed ? "FAIL" : invalid ? "INVALID" : "PASS", NULL);
+        print_json(p, failed ? "FAIL" : invalid ? "INVALID" : "PASS");
     } else {
         print_table(p);
     }
@@ -235,30 +188,28 @@ static int report(const struct profile *p) {
 
 /* ---- the verb -------------------------------------------------------------------------------- */
 
-static int not_run(const struct profile *p, const attn_error *why) {
-    if (p->json) {
-        print_json(p, "NOT_RUN", why->text);
-    }
-    complain("profile: NOT RUN: %s", why->text);
-    return EXIT_NOT_RUN;
-}
-
 static int profile(struct profile *p, const regex_t *regex) {
+    attn_context *context;
     attn_error why = {""};
-    const int code = look_at_device(p, regex, &why);
-    if (code == EXIT_BAD_INPUT) {
+    const int code = stage_open(p->device, p->driver, &context, &p->gpu, &why);
+    const bool listed = code == EXIT_DONE && list_subjects(p, context, regex, &why);
+    attn_close(context);
+    if (code == EXIT_NOT_RUN) {
+        return stage_not_run("profile", p->device, p->json, &why);
+    }
+    if (!listed) {
         return complain("profile: %s", why.text);
     }
-    if (code == EXIT_NOT_RUN || !ncu_find(p->ncu, p->ncu_path, &why)) {
-        return not_run(p, &why);
+    if (!stage_tool("--ncu", p->ncu, "ncu", p->ncu_path, &why)) {
+        return stage_not_run("profile", p->device, p->json, &why);
     }
-    if (!make_folder(p, &why)) {
+    if (!stage_folder(p->out, "profile", p->out_path, &why)) {
         return complain("profile: %s", why.text);
     }
     for (int first = 0; first < p->count; first += NCU_MOST) {
         const int left = p->count - first;
         if (!run_some(p, first, left < NCU_MOST ? left : NCU_MOST, &why)) {
-            return not_run(p, &why);
+            return stage_not_run("profile", p->device, p->json, &why);
         }
     }
     return report(p);
@@ -305,15 +256,12 @@ int verb_profile(int argc, char **argv) {
     if (parsed != ARGS_RUN) {
         return parsed == ARGS_HELP ? EXIT_DONE : EXIT_BAD_INPUT;
     }
-    const char *pattern = p.pattern != NULL ? p.pattern : "";
     regex_t regex;
-    const int error = regcomp(&regex, pattern, REG_EXTENDED | REG_NOSUB);
-    if (error != 0) {
-        char text[128];
-        regerror(error, &regex, text, sizeof text);
-        return complain("profile: --variant: '%s' is not a regular expression: %s", pattern, text);
+    attn_error why;
+    if (!stage_pattern(p.pattern, &regex, &why)) {
+        return complain("profile: %s", why.text);
     }
-    const int status = p.target ? profile_target(p.device, p.driver, pattern) : profile(&p, &regex);
+    const int status = p.target ? profile_target(p.device, p.driver, &regex) : profile(&p, &regex);
     regfree(&regex);
     free(p.subjects);
     return status;

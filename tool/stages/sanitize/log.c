@@ -4,6 +4,7 @@
  */
 #include "stages/sanitize/log.h"
 
+#include <ctype.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,108 +25,47 @@ static const char *const REPORTS[SANITIZER_TOOLS][2] = {
     [SYNCCHECK] = {"Barrier error detected", "Barrier error detected"},
 };
 
-/* How the tools tell that something went wrong with themselves or with the program under them. */
-static const char *const TROUBLES[] = {
-    "Error: ",
-    "Program hit ",
-    "Internal",
-    "not supported",
-    "terminated before first instrumented API call",
-    "Target application returned an error",
-    "No attachable process found",
-    "Unable to find injection library",
-};
-
 /* ---- reading --------------------------------------------------------------------------------- */
 
-/* A number, with or without commas between its digits, or -1. Moves the cursor behind it. */
-static int64_t read_number(const char **cursor) {
-    const char *s = *cursor;
-    int64_t number = 0;
-    bool any = false;
-    for (; (*s >= '0' && *s <= '9') || (any && *s == ','); s++) {
-        if (*s != ',') {
-            if (number > INT64_MAX / 10 - 10) {
-                return -1;
-            }
-            number = 10 * number + (*s - '0');
-            any = true;
+enum summary { ERRORS, HAZARDS, LEAKS, SUMMARIES };
+static const char *const TITLES[SUMMARIES] = {
+    "ERROR SUMMARY: ", "RACECHECK SUMMARY: ", "LEAK SUMMARY: "};
+
+/* The summaries that a tool ends with. */
+static const unsigned NEEDED[SANITIZER_TOOLS] = {[MEMCHECK] = 1U << ERRORS | 1U << LEAKS,
+                                                 [RACECHECK] = 1U << HAZARDS,
+                                                 [INITCHECK] = 1U << ERRORS,
+                                                 [SYNCCHECK] = 1U << ERRORS};
+
+/* The largest number of a summary; below 0: it was not understood. */
+static int64_t read_summary(enum summary summary, const char *text) {
+    long long n[3] = {0};
+    int end = 0; /* set where everything matched */
+    switch (summary) {
+    case ERRORS: sscanf(text, "%18lld error%n", &n[0], &end); break;
+    case HAZARDS:
+        sscanf(text, "%18lld hazard%*[s ]displayed (%18lld error%*[s,] %18lld warning%n", &n[0],
+               &n[1], &n[2], &end);
+        break;
+    case LEAKS:
+        sscanf(text, "%18lld bytes leaked in %18lld allocation%n", &n[0], &n[1], &end);
+        break;
+    case SUMMARIES: break;
+    }
+    n[0] = n[1] > n[0] ? n[1] : n[0];
+    return end == 0 ? -1 : n[2] > n[0] ? n[2] : n[0];
+}
+
+/* Takes the commas out of numbers: "1,024" becomes "1024". */
+static void join_digits(char *line) {
+    char *to = line;
+    for (const char *from = line; *from != '\0'; from++) {
+        if (*from != ',' || from == line || !isdigit((unsigned char)from[-1]) ||
+            !isdigit((unsigned char)from[1])) {
+            *to++ = *from;
         }
     }
-    *cursor = s;
-    return any ? number : -1;
-}
-
-/* Moves the cursor behind `word`, where the text goes on with it. */
-static bool skip_word(const char **cursor, const char *word) {
-    const size_t length = strlen(word);
-    if (strncmp(*cursor, word, length) != 0) {
-        return false;
-    }
-    *cursor += length;
-    return true;
-}
-
-/* The counts of the summaries; NONE: not printed. */
-enum { NONE = -1, BROKEN = -2 };
-
-struct counts {
-    int64_t errors, hazards, leaks;
-    bool broken; /* one of them was not understood */
-};
-
-/* "3 errors" */
-static int64_t error_count(const char *text) {
-    const int64_t count = read_number(&text);
-    return count >= 0 && skip_word(&text, " error") ? count : BROKEN;
-}
-
-/* "2 hazards displayed (1 error, 1 warning)" */
-static int64_t hazard_count(const char *text) {
-    const int64_t hazards = read_number(&text);
-    if (hazards < 0 ||
-        !(skip_word(&text, " hazards displayed (") || skip_word(&text, " hazard displayed ("))) {
-        return BROKEN;
-    }
-    const int64_t errors = read_number(&text);
-    if (errors < 0 || !(skip_word(&text, " errors, ") || skip_word(&text, " error, "))) {
-        return BROKEN;
-    }
-    const int64_t warnings = read_number(&text);
-    if (warnings < 0 || !skip_word(&text, " warning")) {
-        return BROKEN;
-    }
-    return hazards > errors + warnings ? hazards : errors + warnings;
-}
-
-/* "1,024 bytes leaked in 1 allocations" */
-static int64_t leak_count(const char *text) {
-    const int64_t bytes = read_number(&text);
-    if (bytes < 0 || !skip_word(&text, " bytes leaked in ")) {
-        return BROKEN;
-    }
-    const int64_t allocations = read_number(&text);
-    if (allocations < 0 || !skip_word(&text, " allocation")) {
-        return BROKEN;
-    }
-    return allocations > 0 || bytes == 0 ? allocations : 1;
-}
-
-/* Of two summaries of one kind the worse one counts. */
-static void read_summary(const char *line, const char *title, int64_t (*read)(const char *text),
-                         int64_t *count, struct counts *counts) {
-    const char *text = strstr(line, title);
-    if (text != NULL) {
-        const int64_t value = read(text + strlen(title));
-        counts->broken |= value == BROKEN;
-        *count = value > *count ? value : *count;
-    }
-}
-
-static void read_summaries(const char *line, struct counts *counts) {
-    read_summary(line, "ERROR SUMMARY: ", error_count, &counts->errors, counts);
-    read_summary(line, "RACECHECK SUMMARY: ", hazard_count, &counts->hazards, counts);
-    read_summary(line, "LEAK SUMMARY: ", leak_count, &counts->leaks, counts);
+    *to = '\0';
 }
 
 static void keep(char *buffer, size_t size, const char *text) {
@@ -136,205 +76,116 @@ static void keep(char *buffer, size_t size, const char *text) {
 
 /* Whether a line attributes something to the kernel: " at KERNEL+0xb90". */
 static bool is_at(const char *text, const char *entry) {
-    static const char IN_NAMES[] =
-        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_";
-    static const char AT[] = "at ";
     const size_t length = strlen(entry);
     bool found = false;
-    for (const char *at = strstr(text, AT); !found && at != NULL; at = strstr(at + 1, AT)) {
-        const char *name = at + strlen(AT);
-        const char after = strncmp(name, entry, length) == 0 ? name[length] : 'x';
-        found = length > 0 && (at == text || at[-1] == ' ') &&
-                (after == '\0' || strchr(IN_NAMES, after) == NULL);
+    for (const char *at = strstr(text, "at "); !found && at != NULL; at = strstr(at + 1, "at ")) {
+        const char after = strncmp(at + 3, entry, length) == 0 ? at[3 + length] : '_';
+        found = length > 0 && (at == text || at[-1] == ' ') && after != '_' &&
+                !isalnum((unsigned char)after);
     }
     return found;
 }
 
-static bool reports(enum sanitizer_tool tool, const char *text) {
-    return strstr(text, REPORTS[tool][0]) != NULL || strstr(text, REPORTS[tool][1]) != NULL;
-}
-
-/* A line of the tool, behind its prefix. What another tool reports is trouble. */
+/* A line of the tool, after its prefix. A log without findings has a banner and summaries; any
+ * other line is trouble: of the tool, of the program, or what another tool reports. */
 static void read_tool_line(const char *line, enum sanitizer_tool tool, const char *entry,
                            struct sanitizer_log *log) {
     const char *text = line + strspn(line, " ");
-    const bool report = reports(tool, text);
+    const bool report =
+        strstr(text, REPORTS[tool][0]) != NULL || strstr(text, REPORTS[tool][1]) != NULL;
     log->reported |= report;
     log->names_entry |= is_at(text, entry);
-    for (size_t i = 0; i < sizeof TROUBLES / sizeof *TROUBLES && !report; i++) {
-        if (strstr(text, TROUBLES[i]) != NULL) {
-            keep(log->trouble, sizeof log->trouble, text);
-        }
-    }
-    for (int i = 0; i < SANITIZER_TOOLS && !report; i++) {
-        if (reports((enum sanitizer_tool)i, text)) {
-            keep(log->trouble, sizeof log->trouble, text);
-        }
+    if (!report && strstr(text, "SUMMARY") == NULL && strcmp(text, "COMPUTE-SANITIZER") != 0) {
+        keep(log->trouble, sizeof log->trouble, text);
     }
 }
 
 static void read_target_line(const char *line, struct sanitizer_log *log) {
-    enum { MOST_LAUNCHES = 1000000000 };
     long long launches, variants;
     int end = 0;
-    if (sscanf(line, "target: variant %*[^: ]: %lld launches verified", &launches) == 1) {
-        const bool few = launches >= 0 && launches <= MOST_LAUNCHES;
-        log->told = few && log->told >= 0 ? log->told + launches : -1;
-        log->tells = true;
-    }
     if (sscanf(line, TARGET_DONE "%n", &launches, &variants, &end) == 2 && end > 0 &&
         line[end] == '\0') {
         log->launches = launches;
         log->variants = variants;
-        log->ends++;
     }
     if (strncmp(line, TARGET_WRONG, strlen(TARGET_WRONG)) == 0) {
         keep(log->wrong, sizeof log->wrong, line + strlen(TARGET_WRONG));
     }
 }
 
-static void count_findings(const struct counts *counts, enum sanitizer_tool tool,
-                           struct sanitizer_log *log) {
-    const bool there = tool == RACECHECK ? counts->hazards >= 0 : counts->errors >= 0;
-    log->counted = there && !counts->broken && !(tool == MEMCHECK && counts->leaks < 0);
-    /* Leaks are errors too where there are both; what a broken log counts still counts. */
-    const int64_t all[] = {counts->errors, counts->hazards, counts->leaks};
-    for (int i = 0; i < 3; i++) {
-        log->findings = all[i] > log->findings ? all[i] : log->findings;
-    }
-}
-
 bool sanitizer_log_read(FILE *in, enum sanitizer_tool tool, const char *entry,
                         struct sanitizer_log *log, attn_error *why) {
-    struct counts counts = {NONE, NONE, NONE, false};
+    unsigned seen = 0;
     char *line = NULL;
     size_t room = 0;
     ssize_t length;
-    bool plain = true, whole = true;
+    bool plain = true, broken = false;
     *log = (struct sanitizer_log){0};
     while ((length = getline(&line, &room, in)) >= 0) {
         plain = plain && memchr(line, '\0', (size_t)length) == NULL;
-        const size_t end = strcspn(line, "\r\n");
-        whole = whole && strspn(line + end, "\r\n") == strlen(line + end);
-        line[end] = '\0';
-        if (strncmp(line, PREFIX, strlen(PREFIX)) == 0) {
-            read_summaries(line, &counts);
-            read_tool_line(line + strlen(PREFIX), tool, entry, log);
-        } else {
+        line[strcspn(line, "\r\n")] = '\0';
+        if (strncmp(line, PREFIX, strlen(PREFIX)) != 0) {
             read_target_line(line, log);
+            continue;
+        }
+        join_digits(line);
+        read_tool_line(line + strlen(PREFIX), tool, entry, log);
+        for (int i = 0; i < SUMMARIES; i++) {
+            const char *text = strstr(line, TITLES[i]);
+            if (text != NULL) { /* of several the worst one counts */
+                const int64_t most = read_summary((enum summary)i, text + strlen(TITLES[i]));
+                broken = broken || most < 0;
+                log->findings = most > log->findings ? most : log->findings;
+                seen |= 1U << i;
+            }
         }
     }
     free(line);
+    log->counted = !broken && (seen & NEEDED[tool]) == NEEDED[tool];
     if (ferror(in)) {
         return explain(why, "the log cannot be read");
     }
-    if (!plain) {
-        return explain(why, "the log holds a byte of 0, behind which a line could hide");
-    }
-    if (!whole) {
-        return explain(why, "the log holds a carriage return, behind which a line could hide");
-    }
-    count_findings(&counts, tool, log);
-    return true;
-}
-
-/* Lines of the text that begin with `words`. */
-static int64_t count_lines(const char *text, const char *words) {
-    int64_t count = 0;
-    for (const char *at = strstr(text, words); at != NULL; at = strstr(at + 1, words)) {
-        count += at == text || at[-1] == '\n';
-    }
-    return count;
-}
-
-/* Launches in the line that says that the variant was verified: TARGET_VARIANT and nothing behind
- * it; 0: there is none. */
-static int64_t launches_of(const char *line, const char *variant) {
-    char words[192];
-    long long launches = 0;
-    int end = 0;
-    snprintf(words, sizeof words, "target: variant %.150s: ", variant);
-    const size_t length = strlen(words);
-    const bool good = strncmp(line, words, length) == 0 &&
-                      sscanf(line + length, "%lld launches verified%n", &launches, &end) == 1 &&
-                      end > 0 && strchr("\r\n", line[length + (size_t)end]) != NULL;
-    return good && launches > 0 ? launches : 0;
-}
-
-/* Each line about a variant says that it was launched and verified, and one of them is about this
- * one. */
-static bool runs_variant(const char *text, const char *variant, attn_error *why) {
-    static const char WORDS[] = "target: variant ";
-    int64_t found = 0;
-    for (const char *at = strstr(text, WORDS); at != NULL; at = strstr(at + 1, WORDS)) {
-        char name[160] = "";
-        if (at != text && at[-1] != '\n') {
-            continue;
-        }
-        if (strncmp(at + strlen(WORDS), variant, strlen(variant)) == 0 &&
-            launches_of(at, variant) > 0) {
-            found++;
-        } else if (sscanf(at + strlen(WORDS), "%159[^: \n]", name) != 1 ||
-                   launches_of(at, name) == 0) {
-            return explain(why, "the log says '%.*s', expected launches that were verified",
-                           (int)strcspn(at, "\r\n"), at);
-        }
-    }
-    return found == 1 ||
-           explain(why, "the log is not of this tool and %s: %lld lines are about it, expected one",
-                   variant, (long long)found);
-}
-
-static int by_name(const void *a, const void *b) {
-    const char *const *x = a, *const *y = b;
-    const size_t m = strcspn(*x, ":\n"), n = strcspn(*y, ":\n");
-    const int order = strncmp(*x, *y, m < n ? m : n);
-    return order != 0 ? order : (m > n) - (m < n);
-}
-
-/* No variant is named by two of the lines about one, of which there are so many. */
-static bool each_once(const char *text, int64_t lines, attn_error *why) {
-    static const char WORDS[] = "target: variant ";
-    const char **names = calloc((size_t)lines + 1, sizeof *names);
-    size_t count = 0;
-    if (names == NULL) {
-        return explain(why, "out of memory");
-    }
-    for (const char *at = strstr(text, WORDS); at != NULL; at = strstr(at + 1, WORDS)) {
-        if (at == text || at[-1] == '\n') {
-            names[count++] = at + strlen(WORDS);
-        }
-    }
-    qsort(names, count, sizeof *names, by_name);
-    bool good = true;
-    for (size_t i = 1; good && i < count; i++) {
-        good = by_name(&names[i - 1], &names[i]) != 0 ||
-               explain(why, "the log names %.*s twice, expected each variant once",
-                       (int)strcspn(names[i], ":\n"), names[i]);
-    }
-    free(names);
-    return good;
+    return plain || explain(why, "the log holds a byte of 0: it is no text");
 }
 
 bool sanitizer_log_is_of(const char *text, enum sanitizer_tool tool, const char *variant,
                          int64_t variants, attn_error *why) {
-    char words[64];
-    const char *line = strstr(text, "target: tool ");
-    snprintf(words, sizeof words, TARGET_TOOL, SANITIZER_TOOL_NAMES[tool]);
-    if (count_lines(text, "target: tool ") != 1 || strncmp(line, words, strlen(words)) != 0 ||
-        strchr("\r\n", line[strlen(words)]) == NULL) {
+    static const char TOOL[] = "target: tool ", VARIANT[] = "target: variant ";
+    int64_t tools = 0, others = 0, lines = 0, found = 0;
+    for (const char *line = text; *line != '\0'; line += strspn(line, "\r\n")) {
+        const size_t length = strcspn(line, "\r\n");
+        char name[160] = "";
+        long long launches = 0;
+        if (sscanf(line, "target: tool %31[a-z]", name) == 1) {
+            tools++;
+            others += strcmp(name, SANITIZER_TOOL_NAMES[tool]) != 0 ||
+                      length != strlen(TOOL) + strlen(name);
+        } else if (strncmp(line, VARIANT, strlen(VARIANT)) == 0) {
+            const bool told = sscanf(line, "target: variant %159[^: ]: %lld launches verified",
+                                     name, &launches) == 2;
+            if (variant != NULL && (!told || launches <= 0)) {
+                return explain(why, "the log says '%.*s', expected launches that were verified",
+                               (int)length, line);
+            }
+            lines++;
+            found += variant != NULL && strcmp(name, variant) == 0;
+        }
+        line += length;
+    }
+    if (tools != 1 || others > 0) {
         return explain(why, "the log is not of this tool%s%s, which it must name once",
                        variant != NULL ? " and " : "", variant != NULL ? variant : "");
     }
-    if (variant == NULL) {
+    if (variant == NULL || (found == 1 && lines == variants)) {
         return true;
     }
-    const int64_t lines = count_lines(text, "target: variant ");
-    return runs_variant(text, variant, why) &&
-           (lines == variants ||
-            explain(why, "variants: %lld were verified one by one, expected %lld", (long long)lines,
-                    (long long)variants)) &&
-           each_once(text, lines, why);
+    return found != 1
+               ? explain(
+                     why,
+                     "the log is not of this tool and %s: %lld lines are about it, expected one",
+                     variant, (long long)found)
+               : explain(why, "variants: %lld were verified one by one, expected %lld",
+                         (long long)lines, (long long)variants);
 }
 
 /* ---- judging --------------------------------------------------------------------------------- */
@@ -359,11 +210,6 @@ enum sanitizer_verdict sanitizer_judge(const struct sanitizer_log *log, int exit
         explain(why, "nothing counted, but something reported");
     } else if (log->launches <= 0 || log->variants <= 0) {
         explain(why, "no launch was verified");
-    } else if (log->ends != 1) {
-        explain(why, "the program has %" PRId64 " last words, expected one", log->ends);
-    } else if (log->tells && log->told != log->launches) {
-        explain(why, "%" PRId64 " launches of one variant after the other, expected %" PRId64,
-                log->told, log->launches);
     } else if (log->variants != variants) {
         explain(why, "%" PRId64 " variants were verified, expected %" PRId64, log->variants,
                 variants);

@@ -44,13 +44,10 @@ struct sanitizer_log {
     int64_t findings;  /* errors, hazards of either severity, leaks; 0 unless counted */
     bool reported;     /* a finding in the tool's own words */
     bool names_entry;  /* a line of the tool says that it is at the kernel */
-    char trouble[160]; /* the first line of its own trouble, or another tool's finding; or "" */
+    char trouble[160]; /* the first line that a log without findings has not, or "" */
     char wrong[160];   /* what follows TARGET_WRONG, or "" */
     int64_t launches;  /* of TARGET_DONE, 0: not printed */
     int64_t variants;
-    int64_t ends; /* how often TARGET_DONE was printed */
-    int64_t told; /* launches of all TARGET_VARIANT, -1: one of them has no number */
-    bool tells;   /* there are such */
 };
 
 /* entry: the kernel whose name is looked for. False and the reason where it cannot be read, or is
@@ -58,9 +55,8 @@ struct sanitizer_log {
 bool sanitizer_log_read(FILE *in, enum sanitizer_tool tool, const char *entry,
                         struct sanitizer_log *log, attn_error *why);
 
-/* Whether the program under the tool said, once, that it ran under this tool; and that it verified
- * launches of this variant, once, as one of so many, each named once. variant NULL: whatever it
- * ran. Else why. */
+/* Whether the program under the tool said that it ran under this tool, and that it verified
+ * launches of this variant, as one of so many. variant NULL: whatever it ran. Else why. */
 bool sanitizer_log_is_of(const char *text, enum sanitizer_tool tool, const char *variant,
                          int64_t variants, attn_error *why);
 

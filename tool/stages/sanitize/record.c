@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * record.c - the stage sanitize of one variant: the logs of the four tools of
- * compute-sanitizer over it, and those of each tool's planted fault.
+ * record.c - the unit of the stage sanitize: the logs of the four tools of compute-sanitizer over
+ * one variant, and over each tool's planted fault.
  *
- * A tool takes seconds to start, so that one run of it serves several variants of the row; its log
- * names each. Where such a log is not clean, the variant has a run of its own, so that nobody
- * answers for another.
+ * One run of a tool serves several variants of the row; its log names each. Where such a log is not
+ * clean, the variant gets a run of its own, so that no variant answers for another.
  *
  * Invariant: the planted faults were run by the same process that ran the variants.
  */
@@ -14,209 +13,109 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "attn_inspect.h"
 #include "base/file.h"
-#include "base/json_read.h"
 #include "base/message.h"
 #include "base/temporary.h"
-#include "base/tool_path.h"
-#include "stages/record.h"
-#include "stages/sanitize/call.h"
-#include "stages/sanitize/target.h"
+#include "stages/sanitize/run.h"
+#include "stages/stage.h"
 
-enum { BATCH = 25, NAME_SIZE = 96 };
-static const double SECONDS = 280;        /* for one run of a tool over variants */
-static const double CONTROL_SECONDS = 45; /* over its planted fault, which takes three */
-enum {
-    CONTROL_RUNS = 3
-}; /* beside others, compute-sanitizer sometimes does not end, or not tell */
+static const double SECONDS = 280; /* for one run of a tool over variants */
 
 /* A log in the pack. */
 struct kept_log {
     char name[SHA256_TEXT];
     int code;
-    bool clean, caught; /* as sanitizer_judge and sanitizer_caught have it */
-};
-
-struct batch {
-    char variants[BATCH][NAME_SIZE];
-    int count;
-    struct kept_log logs[SANITIZER_TOOLS];
 };
 
 /* Of this process. */
-struct bench {
-    char sanitizer[PATH_MAX], faults[PATH_MAX];
-    char folder[TEMPORARY_SIZE]; /* "": not ready yet */
-    bool machine_code;
-    int runs; /* for names of logs */
-    struct kept_log controls[SANITIZER_TOOLS];
+static struct {
+    bool ready; /* the planted faults were run */
+    struct sanitizer sanitizer;
+    attn_device device;
+    struct kept_log controls[SANITIZER_TOOLS], subjects[SANITIZER_TOOLS];
     struct batch batch;
-};
-
-/* ---- one run --------------------------------------------------------------------------------- */
-
-static bool keep_log(struct pack *pack, const char *path, const struct child *child,
-                     enum sanitizer_tool tool, int64_t variants, struct kept_log *kept,
-                     attn_error *why) {
-    size_t bytes = 0;
-    char text[64];
-    if (child->code < 0) {
-        return explain(why, "%s: %s", SANITIZER_TOOL_NAMES[tool],
-                       child_text(child, text, sizeof text));
-    }
-    char *data = file_read(path, &bytes, why);
-    FILE *in = data != NULL ? fmemopen(data, bytes, "r") : NULL;
-    struct sanitizer_log log;
-    attn_error cause;
-    *kept = (struct kept_log){.code = child->code};
-    const bool good = in != NULL && sanitizer_log_read(in, tool, FAULT_VARIANT, &log, why) &&
-                      pack_add_artifact(pack, data, bytes, kept->name, why);
-    kept->clean = good && sanitizer_judge(&log, kept->code, variants, &cause) == SANITIZER_PASS;
-    kept->caught = good && sanitizer_caught(&log, kept->code, &cause);
-    if (in != NULL) {
-        fclose(in);
-    }
-    free(data);
-    return good;
-}
-
-/* pattern NULL: the tool's planted fault. */
-static bool run_tool(struct bench *bench, const struct slot *slot, struct pack *pack,
-                     enum sanitizer_tool tool, const char *pattern, int64_t variants,
-                     struct kept_log *kept, attn_error *why) {
-    char log[TEMPORARY_FILE], image[PATH_MAX + 32];
-    struct child child;
-    snprintf(log, sizeof log, "%s/%d.log", bench->folder, bench->runs++);
-    snprintf(image, sizeof image, "%s/%s%s", bench->faults, SANITIZER_TOOL_NAMES[tool],
-             bench->machine_code ? ".sm_90.cubin" : ".ptx");
-    const struct sanitize_call call = {.sanitizer = bench->sanitizer,
-                                       .device = slot->device,
-                                       .pattern = pattern,
-                                       .image = pattern == NULL ? image : NULL,
-                                       .timeout = pattern == NULL ? CONTROL_SECONDS : SECONDS,
-                                       .tool = tool};
-    const bool good = sanitize_call(&call, log, &child, why) &&
-                      keep_log(pack, log, &child, tool, variants, kept, why);
-    unlink(log);
-    return good;
-}
-
-/* ---- the planted faults ---------------------------------------------------------------------- */
-
-static struct bench the_bench;
+} here;
 
 static void remove_folder(void) {
-    if (the_bench.folder[0] != '\0') {
-        rmdir(the_bench.folder);
-    }
+    rmdir(here.sanitizer.folder);
 }
 
-static bool ask_device(struct bench *bench, const struct slot *slot, attn_error *why) {
-    attn_options options;
-    attn_context *context = NULL;
-    attn_device device = {.size = sizeof device};
-    attn_options_init(&options);
-    options.device = slot->device;
-    options.driver = slot->driver;
-    const bool good = attn_open(&options, &context, why) == ATTN_OK &&
-                      attn_device_get(context, &device, why) == ATTN_OK;
-    attn_close(context); /* its memory belongs to the tools */
-    bench->machine_code = strcmp(device.arch, "sm_90") == 0;
+/* Moves the log of a run into the pack. False: the run came to no end, or has no log. */
+static bool keep_log(struct pack *pack, enum sanitizer_tool tool, const struct sanitizer_run *run,
+                     struct kept_log *kept, attn_error *why) {
+    size_t bytes = 0;
+    if (!run->done || run->child.code < 0) {
+        unlink(run->path);
+        return explain(why, "%s: %s", SANITIZER_TOOL_NAMES[tool], run->why.text);
+    }
+    char *data = file_read(run->path, &bytes, why);
+    const bool good = data != NULL && pack_add_artifact(pack, data, bytes, kept->name, why);
+    kept->code = run->child.code;
+    free(data);
+    unlink(run->path);
     return good;
 }
 
-static bool make_ready(struct bench *bench, const struct slot *slot, struct pack *pack,
-                       attn_error *why) {
-    if (bench->folder[0] != '\0') {
+static bool make_ready(const struct slot *slot, struct pack *pack, attn_error *why) {
+    struct sanitizer *sanitizer = &here.sanitizer;
+    attn_context *context;
+    char folder[TEMPORARY_SIZE];
+    if (here.ready) {
         return true;
     }
-    char folder[TEMPORARY_SIZE];
-    if (!tool_faults(bench->faults, why) ||
-        !tool_find("compute-sanitizer", bench->sanitizer, why) || !ask_device(bench, slot, why) ||
-        !temporary_folder(folder, "sanitize", why)) {
+    if (!sanitizer_find(sanitizer, NULL, NULL, why) ||
+        stage_open(slot->device, slot->driver, &context, &here.device, why) != EXIT_DONE) {
         return false;
     }
-    snprintf(bench->folder, sizeof bench->folder, "%s", folder);
-    atexit(remove_folder);
-    bool ran = true;
-    for (int tool = 0; ran && tool < SANITIZER_TOOLS; tool++) {
-        struct kept_log *control = &bench->controls[tool];
-        ran = false;
-        for (int i = 0; !(ran && control->caught) && i < CONTROL_RUNS; i++) {
-            ran = run_tool(bench, slot, pack, (enum sanitizer_tool)tool, NULL, 0, control, why);
-        }
+    attn_close(context); /* its memory belongs to the tools */
+    if (!temporary_folder(folder, "sanitize", why)) {
+        return false;
     }
-    if (!ran) { /* the next slot tries again */
+    snprintf(sanitizer->folder, sizeof sanitizer->folder, "%s", folder);
+    sanitizer->device = slot->device;
+    sanitizer->arch = here.device.arch;
+    sanitizer->timeout = SECONDS;
+    here.ready = true;
+    for (int tool = 0; here.ready && tool < SANITIZER_TOOLS; tool++) {
+        struct sanitizer_run run;
+        sanitizer_run_fault(sanitizer, (enum sanitizer_tool)tool,
+                            &run); /* the judge sees the log */
+        here.ready = keep_log(pack, (enum sanitizer_tool)tool, &run, &here.controls[tool], why);
+    }
+    if (here.ready) {
+        atexit(remove_folder);
+    } else { /* the next slot tries again */
         remove_folder();
-        bench->folder[0] = '\0';
     }
-    return ran;
-}
-
-/* ---- variants -------------------------------------------------------------------------------- */
-
-static bool in_batch(const struct batch *batch, const char *variant) {
-    for (int i = 0; i < batch->count; i++) {
-        if (strcmp(batch->variants[i], variant) == 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
-/* The slot's variant and those that follow it in its row, up to `most`. */
-static void fill_batch(struct batch *batch, const struct slot *slot, const struct pack *pack,
-                       int most) {
-    const struct json_value *rows = json_at(pack->plan, "rows");
-    batch->count = 0;
-    for (size_t i = 0; i < json_count_of(rows); i++) {
-        const struct json_value *row = &rows->as.list.items[i];
-        const struct json_value *subjects = json_at(row, "subjects");
-        const char *stage = json_text_of(json_at(row, "stage"));
-        const char *device = json_text_of(json_at(row, "device"));
-        if (stage == NULL || strcmp(stage, "sanitize") != 0 || device == NULL ||
-            strcmp(device, slot->device) != 0) {
-            continue;
-        }
-        for (size_t k = 0; batch->count < most && k < json_count_of(subjects); k++) {
-            const char *name = json_text_of(json_at(&subjects->as.list.items[k], "variant"));
-            if (batch->count > 0 || strcmp(name, slot->variant) == 0) {
-                snprintf(batch->variants[batch->count++], NAME_SIZE, "%s", name);
-            }
-        }
-    }
-    if (batch->count == 0) { /* of no plan */
-        snprintf(batch->variants[batch->count++], NAME_SIZE, "%s", slot->variant);
-    }
+    return here.ready;
 }
 
 /* True if every log was kept, clean or not. */
-static bool run_batch(struct bench *bench, const struct slot *slot, struct pack *pack, int most,
-                      bool *clean, attn_error *why) {
-    struct batch *batch = &bench->batch;
-    char pattern[BATCH * (NAME_SIZE + 1) + 8];
-    fill_batch(batch, slot, pack, most);
-    size_t used = (size_t)snprintf(pattern, sizeof pattern, "^(");
-    for (int i = 0; i < batch->count; i++) {
-        used += (size_t)snprintf(pattern + used, sizeof pattern - used, "%s%s", i > 0 ? "|" : "",
-                                 batch->variants[i]);
+static bool run_batch(const struct slot *slot, struct pack *pack, int most, bool *clean,
+                      attn_error *why) {
+    const char *names[BATCH_MOST];
+    char pattern[BATCH_PATTERN];
+    bool kept = true;
+    batch_fill(&here.batch, pack, slot, "sanitize", most);
+    for (int i = 0; i < here.batch.count; i++) {
+        names[i] = here.batch.variants[i];
     }
-    snprintf(pattern + used, sizeof pattern - used, ")$");
+    here.sanitizer.device = slot->device;
+    here.sanitizer.pattern = batch_pattern(names, here.batch.count, pattern);
     *clean = true;
-    for (int tool = 0; tool < SANITIZER_TOOLS; tool++) {
-        struct kept_log *log = &batch->logs[tool];
-        if (!run_tool(bench, slot, pack, (enum sanitizer_tool)tool, pattern, batch->count, log,
-                      why)) {
-            batch->count = 0;
-            return false;
-        }
-        *clean = *clean && log->clean;
+    for (int i = 0; kept && i < SANITIZER_TOOLS; i++) {
+        const enum sanitizer_tool tool = (enum sanitizer_tool)i;
+        struct sanitizer_run run;
+        *clean = sanitizer_run_variants(&here.sanitizer, tool, here.batch.count, &run) ==
+                     SANITIZER_PASS &&
+                 *clean;
+        kept = keep_log(pack, tool, &run, &here.subjects[tool], why);
     }
-    return true;
+    if (!kept) {
+        here.batch.count = 0;
+    }
+    return kept;
 }
-
-/* ---- the unit -------------------------------------------------------------------------------- */
 
 static void put_log(struct json *unit, const char *side, const struct kept_log *log,
                     int64_t variants) {
@@ -230,35 +129,29 @@ static void put_log(struct json *unit, const char *side, const struct kept_log *
     json_close(unit);
 }
 
-static void put_unit(struct json *unit, const struct bench *bench) {
+bool record_sanitize(const struct slot *slot, struct pack *pack, struct json *unit,
+                     attn_error *why) {
+    if (!make_ready(slot, pack, why)) {
+        return false;
+    }
+    if (!batch_has(&here.batch, pack, slot)) {
+        attn_error cause = {""};
+        bool clean = true;
+        const bool ran = run_batch(slot, pack, (int)slot->behind + 1, &clean, &cause);
+        if ((!ran || !clean) && !run_batch(slot, pack, 1, &clean, why)) {
+            return false;
+        }
+    }
     json_open(unit, "logs", '[');
     for (int tool = 0; tool < SANITIZER_TOOLS; tool++) {
         json_open(unit, NULL, '{');
         json_text(unit, "tool", SANITIZER_TOOL_NAMES[tool]);
-        put_log(unit, "subject", &bench->batch.logs[tool], bench->batch.count);
-        put_log(unit, "control", &bench->controls[tool], 0);
+        put_log(unit, "subject", &here.subjects[tool], here.batch.count);
+        put_log(unit, "control", &here.controls[tool], 0);
         json_close(unit);
     }
     json_close(unit);
     json_open(unit, "artifacts", '[');
     json_close(unit);
-}
-
-bool record_sanitize(const struct slot *slot, struct pack *pack, struct json *unit,
-                     attn_error *why) {
-    struct bench *bench = &the_bench;
-    bool clean = true;
-    if (!make_ready(bench, slot, pack, why)) {
-        return false;
-    }
-    if (!in_batch(&bench->batch, slot->variant)) {
-        attn_error cause = {""};
-        const int most = slot->behind < BATCH ? (int)slot->behind + 1 : BATCH;
-        const bool ran = run_batch(bench, slot, pack, most, &clean, &cause);
-        if ((!ran || !clean) && !run_batch(bench, slot, pack, 1, &clean, why)) {
-            return false;
-        }
-    }
-    put_unit(unit, bench);
     return true;
 }

@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * stage.c - see stage.h.
+ */
+#include "stages/stage.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/json_read.h"
+#include "base/message.h"
+#include "base/tool_path.h"
+#include "device/kernels.h"
+
+/* ---- the command line ------------------------------------------------------------------------ */
+
+bool stage_pattern(const char *pattern, regex_t *regex, attn_error *why) {
+    const char *text = pattern != NULL ? pattern : "";
+    char reason[128];
+    const int error = regcomp(regex, text, REG_EXTENDED | REG_NOSUB);
+    regerror(error, regex, reason, sizeof reason);
+    return error == 0 ||
+           explain(why, "--variant: '%s' is not a regular expression: %s", text, reason);
+}
+
+bool stage_next(const attn_context *context, const regex_t *regex, int32_t *index,
+                attn_variant *variant) {
+    bool found = false, more = true;
+    while (more && !found) {
+        *variant = (attn_variant){.size = sizeof *variant};
+        more = attn_variant_get(context, (*index)++, variant, NULL) == ATTN_OK;
+        found = more && regexec(regex, variant->name, 0, NULL, 0) == 0;
+    }
+    return found;
+}
+
+int stage_open(const char *device, const char *driver, attn_context **context, attn_device *info,
+               attn_error *why) {
+    attn_options options;
+    attn_options_init(&options);
+    options.device = device;
+    options.driver = driver;
+    *info = (attn_device){.size = sizeof *info};
+    *context = NULL;
+    const attn_status status = attn_open(&options, context, why);
+    const bool opened = status == ATTN_OK;
+    const bool missing =
+        opened && strncmp(device, "cuda", 4) == 0 && kernels_missing(*context, why);
+    if (opened && !missing && attn_device_get(*context, info, why) == ATTN_OK) {
+        return EXIT_DONE;
+    }
+    attn_close(*context);
+    *context = NULL;
+    return missing || status == ATTN_UNSUPPORTED ? EXIT_NOT_RUN : EXIT_BAD_INPUT;
+}
+
+bool stage_tool(const char *option, const char *asked, const char *name, char path[PATH_MAX],
+                attn_error *why) {
+    if (asked == NULL) {
+        return tool_find(name, path, why);
+    }
+    snprintf(path, PATH_MAX, "%s", asked);
+    return access(path, X_OK) == 0 || explain(why, "%s: %s: %s", option, asked, strerror(errno));
+}
+
+bool stage_folder(const char *asked, const char *verb, char path[PATH_MAX], attn_error *why) {
+    const time_t now = time(NULL);
+    struct tm utc;
+    char when[32];
+    strftime(when, sizeof when, "%Y%m%d-%H%M%S", gmtime_r(&now, &utc));
+    const int length = asked != NULL ? snprintf(path, PATH_MAX, "%s", asked)
+                                     : snprintf(path, PATH_MAX, "%s-%s", verb, when);
+    if (length >= PATH_MAX) {
+        return explain(why, "--out: too long a path");
+    }
+    return mkdir(path, 0777) == 0 || errno == EEXIST ||
+           explain(why, "--out: %s: %s", path, strerror(errno));
+}
+
+/* ---- the tool -------------------------------------------------------------------------------- */
+
+bool stage_self(char path[PATH_MAX], attn_error *why) {
+    const ssize_t length = readlink("/proc/self/exe", path, PATH_MAX - 1);
+    path[length > 0 ? length : 0] = '\0';
+    return length > 0 || explain(why, "/proc/self/exe: %s", strerror(errno));
+}
+
+bool stage_run(const char *log, double limit, struct child *child, attn_error *why, ...) {
+    enum { MOST = 40 };
+    char *argv[MOST];
+    int count = 0;
+    va_list words;
+    va_start(words, why);
+    for (const char *word; (word = va_arg(words, const char *)) != NULL && count + 1 < MOST;) {
+        argv[count] = (char *)(uintptr_t)word; /* which the child does not share */
+        count += word[0] != '\0';
+    }
+    va_end(words);
+    argv[count] = NULL;
+    return child_run(argv, log, limit, child, why);
+}
+
+/* ---- the report ------------------------------------------------------------------------------ */
+
+void stage_report(struct json *json, const char *device, const char *verdict, const char *reason) {
+    json_open(json, NULL, '{');
+    json_text(json, "attn", attn_version());
+    json_text(json, "device", device);
+    json_text(json, "verdict", verdict);
+    json_text(json, "reason", reason);
+}
+
+int stage_not_run(const char *verb, const char *device, bool as_json, const attn_error *why) {
+    if (as_json) {
+        struct json json = json_begin(stdout);
+        stage_report(&json, device, "NOT_RUN", why->text);
+        json_close(&json);
+    }
+    complain("%s: NOT RUN: %s", verb, why->text);
+    return EXIT_NOT_RUN;
+}
+
+void stage_reason(struct json *json, const attn_error *why) {
+    json_text(json, "reason", why->text[0] != '\0' ? why->text : NULL);
+}
+
+/* ---- the plan's row -------------------------------------------------------------------------- */
+
+bool batch_has(const struct batch *batch, const struct pack *pack, const struct slot *slot) {
+    bool found = false;
+    for (int i = 0; !found && i < batch->count; i++) {
+        found = strcmp(batch->variants[i], slot->variant) == 0;
+    }
+    return found && strcmp(batch->pack, pack->path) == 0 &&
+           strcmp(batch->device, slot->device) == 0;
+}
+
+static bool says(const struct json_value *row, const char *key, const char *text) {
+    const char *value = json_text_of(json_at(row, key));
+    return value != NULL && strcmp(value, text) == 0;
+}
+
+void batch_fill(struct batch *batch, const struct pack *pack, const struct slot *slot,
+                const char *stage, int most) {
+    const struct json_value *rows = json_at(pack->plan, "rows");
+    most = most < BATCH_MOST ? most : BATCH_MOST;
+    snprintf(batch->pack, sizeof batch->pack, "%s", pack->path);
+    snprintf(batch->device, sizeof batch->device, "%s", slot->device);
+    snprintf(batch->variants[0], BATCH_NAME, "%s", slot->variant);
+    batch->count = 1;
+    for (size_t i = 0; i < json_count_of(rows); i++) {
+        const struct json_value *row = &rows->as.list.items[i];
+        const struct json_value *subjects = json_at(row, "subjects");
+        if (!says(row, "stage", stage) || !says(row, "device", slot->device)) {
+            continue;
+        }
+        bool after = false;
+        for (size_t j = 0; j < json_count_of(subjects) && batch->count < most; j++) {
+            const struct json_value *subject = &subjects->as.list.items[j];
+            const char *name = json_text_of(json_at(subject, "variant"));
+            if (after && name != NULL) {
+                snprintf(batch->variants[batch->count++], BATCH_NAME, "%s", name);
+            }
+            after = after || says(subject, "variant", slot->variant);
+        }
+    }
+}
+
+const char *batch_pattern(const char *const *names, int count, char pattern[BATCH_PATTERN]) {
+    int used =
+        snprintf(pattern, BATCH_PATTERN, count > 0 ? "^(" : "^(none"); /* none is called so */
+    for (int i = 0; i < count && used < BATCH_PATTERN; i++) {
+        used += snprintf(pattern + used, (size_t)(BATCH_PATTERN - used), "%s%s", i > 0 ? "|" : "",
+                         names[i]);
+    }
+    if (used < BATCH_PATTERN) {
+        snprintf(pattern + used, (size_t)(BATCH_PATTERN - used), ")$");
+    }
+    return pattern;
+}
+
+struct runner *record_runner(const struct slot *slot, attn_error *why) {
+    static struct runner runner;
+    static char device[64], driver[PATH_MAX];
+    const char *asked = slot->driver != NULL ? slot->driver : "";
+    if (runner.context != NULL && strcmp(device, slot->device) == 0 && strcmp(driver, asked) == 0) {
+        return &runner;
+    }
+    runner_close(&runner);
+    snprintf(device, sizeof device, "%s", slot->device);
+    snprintf(driver, sizeof driver, "%s", asked);
+    runner = (struct runner){.device = device, .driver = slot->driver != NULL ? driver : NULL};
+    if (!runner_open(&runner, why)) {
+        runner_close(&runner);
+        return NULL;
+    }
+    return &runner;
+}
+
+void record_control(struct json *unit, const char *name, bool caught) {
+    json_open(unit, NULL, '{');
+    json_text(unit, "name", name);
+    json_bool(unit, "caught", caught);
+    json_close(unit);
+}
+
+void record_only_control(struct json *unit, const char *name, bool caught) {
+    json_open(unit, "controls", '[');
+    record_control(unit, name, caught);
+    json_close(unit);
+}
