@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cases.c - numbers from a seed, guarded memory, and the drawing of recipes.
+ * cases.c - numbers from a seed, guarded memory, and random recipes.
  *
  * Invariant: a recipe depends on its seed alone, so that the seed of a failure repeats it.
  */
@@ -28,7 +28,7 @@ bool rng_chance(uint64_t *state, int percent) {
     return rng_range(state, 0, 99) < percent;
 }
 
-/* The sum of twelve uniform numbers (here four times the bits of one draw, 16 apiece, thrice) is
+/* The sum of twelve uniform numbers (here 16 bits each, four from one number) is
  * close enough to normal, and the same on every machine, as logf and cosf are not. */
 float rng_normal(uint64_t *state) {
     uint32_t sum = 0;
@@ -70,17 +70,22 @@ bool guarded_alloc(struct guarded *memory, size_t size, size_t alignment, bool a
     return true;
 }
 
-bool guarded_intact(const struct guarded *memory) {
-    const unsigned char *end = memory->body + memory->body_size;
-    for (const unsigned char *at = memory->body; at < end; at++) {
-        if (at == memory->data) {
-            at += memory->size;
-        }
-        if (at < end && *at != 0xFF) {
+bool is_poison(const unsigned char *bytes, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        if (bytes[i] != 0xFF) {
             return false;
         }
     }
     return true;
+}
+
+bool guarded_intact(const struct guarded *memory) {
+    if (memory->map == NULL) {
+        return true;
+    }
+    const size_t before = (size_t)(memory->data - memory->body);
+    const size_t after = memory->body_size - before - memory->size;
+    return is_poison(memory->body, before) && is_poison(memory->data + memory->size, after);
 }
 
 void guarded_free(struct guarded *memory) {

@@ -37,20 +37,9 @@ int64_t sample_rows_kv(const struct sample *sample, int64_t batch) {
 
 void sample_visible(const struct sample *sample, int64_t batch, int64_t i, int64_t *low,
                     int64_t *high) {
-    const attn_problem *p = &sample->full;
-    const int64_t keys = sample_rows_kv(sample, batch);
-    const int64_t off = p->causal == ATTN_CAUSAL_TOP_LEFT ? 0 : keys - sample_rows_q(sample, batch);
-    *low = 0;
-    *high = keys - 1;
-    if (p->causal != ATTN_CAUSAL_NONE && i + off < *high) {
-        *high = i + off;
-    }
-    if (p->window_right >= 0 && p->window_right < *high - i - off) {
-        *high = i + off + p->window_right;
-    }
-    if (p->window_left >= 0 && p->window_left < i + off - *low) {
-        *low = i + off - p->window_left;
-    }
+    attn_visible_keys(&sample->full, i, sample_rows_q(sample, batch), sample_rows_kv(sample, batch),
+                      low, high);
+    --*high;
 }
 
 static int64_t offset(const struct sample *sample, const attn_strides *s, const struct guarded *cu,
@@ -411,21 +400,16 @@ bool sample_make(struct sample *s, const struct recipe *recipe) {
 }
 
 void sample_free(struct sample *s) {
-    struct guarded *const all[] = {&s->qkv[0], &s->qkv[1], &s->qkv[2], &s->o,
-                                   &s->lse,    &s->bias,   &s->mask,   &s->slopes,
-                                   &s->sink,   &s->cu_q,   &s->cu_kv,  &s->used};
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
-        guarded_free(all[i]);
+    for (int i = 0; i < SAMPLE_BLOCKS; i++) {
+        guarded_free(&s->blocks[i]);
     }
 }
 
 static uint64_t hash_inputs(const struct sample *s) {
-    const struct guarded *const all[] = {&s->qkv[0], &s->qkv[1], &s->qkv[2], &s->bias,  &s->mask,
-                                         &s->slopes, &s->sink,   &s->cu_q,   &s->cu_kv, &s->used};
     uint64_t hash = 0;
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
-        for (size_t at = 0; at < all[i]->size; at++) {
-            hash = (hash ^ all[i]->data[at]) * 0x100000001B3u;
+    for (int i = 0; i < SAMPLE_BLOCKS; i++) {
+        for (size_t at = 0; i != BLOCK_O && i != BLOCK_LSE && at < s->blocks[i].size; at++) {
+            hash = (hash ^ s->blocks[i].data[at]) * 0x100000001B3u;
         }
     }
     return hash;
@@ -462,27 +446,25 @@ static bool gaps_intact(const struct sample *s, const struct guarded *memory, bo
     return ok;
 }
 
+const char *const SAMPLE_BLOCK_NAMES[SAMPLE_BLOCKS] = {"Q (or fused QKV)",
+                                                       "K",
+                                                       "V",
+                                                       "O",
+                                                       "the LSE",
+                                                       "the bias",
+                                                       "the mask",
+                                                       "the ALiBi slopes",
+                                                       "the sink",
+                                                       "cu_seqlens_q",
+                                                       "cu_seqlens_kv",
+                                                       "used_kv"};
+
 const char *sample_damage(const struct sample *s) {
-    const struct guarded *const all[] = {&s->qkv[0], &s->qkv[1], &s->qkv[2], &s->o,
-                                         &s->lse,    &s->bias,   &s->mask,   &s->slopes,
-                                         &s->sink,   &s->cu_q,   &s->cu_kv,  &s->used};
-    static const char *const beside[] = {
-        "bytes beside Q (or fused QKV) were written",
-        "bytes beside K were written",
-        "bytes beside V were written",
-        "bytes beside O were written",
-        "bytes beside the LSE were written",
-        "bytes beside the bias were written",
-        "bytes beside the mask were written",
-        "bytes beside the ALiBi slopes were written",
-        "bytes beside the sink were written",
-        "bytes beside cu_seqlens_q were written",
-        "bytes beside cu_seqlens_kv were written",
-        "bytes beside used_kv were written",
-    };
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
-        if (!guarded_intact(all[i])) {
-            return beside[i];
+    static _Thread_local char text[80];
+    for (int i = 0; i < SAMPLE_BLOCKS; i++) {
+        if (!guarded_intact(&s->blocks[i])) {
+            snprintf(text, sizeof text, "bytes beside %s were written", SAMPLE_BLOCK_NAMES[i]);
+            return text;
         }
     }
     if (hash_inputs(s) != s->inputs) {

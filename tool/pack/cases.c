@@ -105,9 +105,9 @@ static void judge_case(const struct json_value *unit, const struct json_value *o
         judge(judgement, GATE_INVALID,
               "case %lld: recipe '%.40s' is not drawn for this variant, seed and number", n,
               recipe != NULL ? recipe : "");
-    } else if (impostors < 0 || impostors > IMPOSTORS) {
+    } else if (impostors < 0 || impostors > NEGATIVE_CONTROLS) {
         judge(judgement, GATE_INVALID, "case %lld: impostors: %lld, expected 0 to %d", n,
-              (long long)impostors, (int)IMPOSTORS);
+              (long long)impostors, (int)NEGATIVE_CONTROLS);
     } else if (refused != impostors) {
         judge(judgement, GATE_INVALID, "case %lld: an impostor was accepted", n);
     } else if (damage == NULL || damage->kind != JSON_NULL) {

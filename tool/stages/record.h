@@ -43,4 +43,7 @@ bool record_sanitize(const struct slot *slot, struct pack *pack, struct json *un
 bool record_bench(const struct slot *slot, struct pack *pack, struct json *unit, attn_error *why);
 bool record_profile(const struct slot *slot, struct pack *pack, struct json *unit, attn_error *why);
 
+/* One control of the list "controls". */
+void record_control(struct json *unit, const char *name, bool caught);
+
 #endif /* ATTEST_STAGES_RECORD_H */

@@ -18,7 +18,7 @@
 
 #include "base/message.h"
 #include "cases/shape.h"
-#include "device/variant_by_name.h"
+#include "device/kernels.h"
 #include "stages/bench/measure.h"
 #include "stages/bench/peers.h"
 #include "stages/record.h"

@@ -23,7 +23,6 @@
 #include "stages/inspect/inspect.h"
 #include "stages/inspect/ptxas_log.h"
 #include "stages/record.h"
-#include "stages/record_cases.h"
 
 enum { DUMP_SECONDS = 30 };
 

@@ -20,22 +20,12 @@ enum { BAND = 4096 };
 
 /* ---- the sample on the device ---------------------------------------------------------------- */
 
-enum { BLOCK_O = 3, BLOCK_LSE = 4 };
-
-static struct guarded *sample_block(const struct sample *s, int index) {
-    const struct guarded *const all[MIRROR_BLOCKS] = {
-        &s->qkv[0], &s->qkv[1], &s->qkv[2], &s->o,    &s->lse,   &s->bias,
-        &s->mask,   &s->slopes, &s->sink,   &s->cu_q, &s->cu_kv, &s->used};
-    return (struct guarded *)(uintptr_t)all[index];
-}
-
-/* Where the byte at `host` lies on the device. */
+/* Where the byte at `host` lies on the device; NULL stays NULL. */
 static void *translate(const struct mirror *mirror, const struct sample *s, const void *host) {
     const uintptr_t at = (uintptr_t)host;
-    for (int i = 0; i < MIRROR_BLOCKS; i++) {
-        const struct guarded *block = sample_block(s, i);
-        const uintptr_t body = (uintptr_t)block->body;
-        if (mirror->blocks[i] != NULL && at >= body && at <= body + block->body_size) {
+    for (int i = 0; i < SAMPLE_BLOCKS; i++) {
+        const uintptr_t body = (uintptr_t)s->blocks[i].body;
+        if (mirror->blocks[i] != NULL && at >= body && at <= body + s->blocks[i].body_size) {
             return mirror->blocks[i] + BAND + (at - body);
         }
     }
@@ -44,9 +34,8 @@ static void *translate(const struct mirror *mirror, const struct sample *s, cons
 
 static bool upload(const struct mirror *mirror, const struct sample *s, int index,
                    attn_error *why) {
-    const struct guarded *block = sample_block(s, index);
-    return device_write(mirror->device, mirror->blocks[index] + BAND, block->body, block->body_size,
-                        why);
+    return device_write(mirror->device, mirror->blocks[index] + BAND, s->blocks[index].body,
+                        s->blocks[index].body_size, why);
 }
 
 bool mirror_make(struct mirror *mirror, struct device *device, const struct sample *s,
@@ -55,12 +44,11 @@ bool mirror_make(struct mirror *mirror, struct device *device, const struct samp
     if (!device_is_gpu(device)) {
         return true;
     }
-    for (int i = 0; i < MIRROR_BLOCKS; i++) {
-        const struct guarded *block = sample_block(s, i);
-        if (block->body == NULL) {
+    for (int i = 0; i < SAMPLE_BLOCKS; i++) {
+        if (s->blocks[i].body == NULL) {
             continue;
         }
-        const size_t size = block->body_size + 2 * (size_t)BAND;
+        const size_t size = s->blocks[i].body_size + 2 * (size_t)BAND;
         mirror->blocks[i] = device_alloc(device, size, why);
         if (mirror->blocks[i] == NULL || !device_fill(device, mirror->blocks[i], 0xFF, size, why) ||
             !upload(mirror, s, i, why)) {
@@ -73,23 +61,21 @@ bool mirror_make(struct mirror *mirror, struct device *device, const struct samp
     t->k = translate(mirror, s, t->k);
     t->v = translate(mirror, s, t->v);
     t->o = translate(mirror, s, t->o);
-    t->lse = t->lse ? translate(mirror, s, t->lse) : NULL;
-    t->bias = t->bias ? translate(mirror, s, t->bias) : NULL;
-    t->mask = t->mask ? translate(mirror, s, t->mask) : NULL;
-    t->alibi_slopes = t->alibi_slopes ? translate(mirror, s, t->alibi_slopes) : NULL;
-    t->sink = t->sink ? translate(mirror, s, t->sink) : NULL;
-    t->cu_seqlens_q = t->cu_seqlens_q ? translate(mirror, s, t->cu_seqlens_q) : NULL;
-    t->cu_seqlens_kv = t->cu_seqlens_kv ? translate(mirror, s, t->cu_seqlens_kv) : NULL;
-    t->used_kv = t->used_kv ? translate(mirror, s, t->used_kv) : NULL;
+    t->lse = translate(mirror, s, t->lse);
+    t->bias = translate(mirror, s, t->bias);
+    t->mask = translate(mirror, s, t->mask);
+    t->alibi_slopes = translate(mirror, s, t->alibi_slopes);
+    t->sink = translate(mirror, s, t->sink);
+    t->cu_seqlens_q = translate(mirror, s, t->cu_seqlens_q);
+    t->cu_seqlens_kv = translate(mirror, s, t->cu_seqlens_kv);
+    t->used_kv = translate(mirror, s, t->used_kv);
     return true;
 }
 
 void mirror_free(struct mirror *mirror) {
-    for (int i = 0; i < MIRROR_BLOCKS; i++) {
-        if (mirror->blocks[i] != NULL) {
-            device_free(mirror->device, mirror->blocks[i]);
-            mirror->blocks[i] = NULL;
-        }
+    for (int i = 0; i < SAMPLE_BLOCKS; i++) {
+        device_free(mirror->device, mirror->blocks[i]);
+        mirror->blocks[i] = NULL;
     }
 }
 
@@ -100,14 +86,13 @@ static bool poison(const struct mirror *mirror, struct sample *s, attn_error *wh
 }
 
 static bool fetch(const struct mirror *mirror, struct sample *s, int index, attn_error *why) {
-    const struct guarded *block = sample_block(s, index);
     return mirror->blocks[index] == NULL ||
-           device_read(mirror->device, block->body, mirror->blocks[index] + BAND, block->body_size,
-                       why);
+           device_read(mirror->device, s->blocks[index].body, mirror->blocks[index] + BAND,
+                       s->blocks[index].body_size, why);
 }
 
 bool mirror_fetch_inputs(const struct mirror *mirror, struct sample *s, attn_error *why) {
-    for (int i = 0; i < MIRROR_BLOCKS; i++) {
+    for (int i = 0; i < SAMPLE_BLOCKS; i++) {
         if (i != BLOCK_O && i != BLOCK_LSE && !fetch(mirror, s, i, why)) {
             return false;
         }
@@ -115,36 +100,20 @@ bool mirror_fetch_inputs(const struct mirror *mirror, struct sample *s, attn_err
     return true;
 }
 
-static bool all_poison(const unsigned char *bytes, size_t count) {
-    for (size_t i = 0; i < count; i++) {
-        if (bytes[i] != 0xFF) {
-            return false;
-        }
-    }
-    return true;
-}
-
-/* The bands that the device's blocks have beyond those of the sample. */
-static enum run_result check_bands(const struct mirror *mirror, const struct sample *s,
-                                   attn_error *why) {
+/* The bands on either side of `size` bytes of the device. */
+static enum run_result check_bands(struct device *device, const unsigned char *block, size_t size,
+                                   const char *what, attn_error *why) {
     unsigned char bytes[2 * BAND];
-    for (int i = 0; i < MIRROR_BLOCKS; i++) {
-        const unsigned char *block = mirror->blocks[i];
-        if (block == NULL) {
-            continue;
-        }
-        const unsigned char *after = block + BAND + sample_block(s, i)->body_size;
-        if (!device_read(mirror->device, bytes, block, BAND, why) ||
-            !device_read(mirror->device, bytes + BAND, after, BAND, why)) {
-            return RUN_LOST;
-        }
-        if (!all_poison(bytes, sizeof bytes)) {
-            explain(why, "bytes far beside a tensor were written on the device (%s of block %d)",
-                    all_poison(bytes, BAND) ? "after the end" : "before the start", i);
-            return RUN_WRONG;
-        }
+    if (!device_read(device, bytes, block, BAND, why) ||
+        !device_read(device, bytes + BAND, block + BAND + size, BAND, why)) {
+        return RUN_LOST;
     }
-    return RUN_DONE;
+    if (is_poison(bytes, sizeof bytes)) {
+        return RUN_DONE;
+    }
+    explain(why, "bytes far beside %s were written on the device, %s", what,
+            is_poison(bytes, BAND) ? "after its end" : "before its start");
+    return RUN_WRONG;
 }
 
 /* ---- the workspace --------------------------------------------------------------------------- */
@@ -179,26 +148,19 @@ static bool workspace_make(struct workspace *w, const struct target *t, const at
 
 static enum run_result workspace_intact(const struct workspace *w, const struct target *t,
                                         attn_error *why) {
-    unsigned char bytes[2 * BAND];
-    bool intact = guarded_intact(&w->host);
     if (w->block != NULL) {
-        if (!device_read(t->device, bytes, w->block, BAND, why) ||
-            !device_read(t->device, bytes + BAND, w->block + BAND + w->size, BAND, why)) {
-            return RUN_LOST;
-        }
-        intact = all_poison(bytes, sizeof bytes);
+        return check_bands(t->device, w->block, w->size, "the workspace", why);
     }
-    if (!intact) {
-        explain(why, "bytes beside the workspace were written");
+    if (guarded_intact(&w->host)) {
+        return RUN_DONE;
     }
-    return intact ? RUN_DONE : RUN_WRONG;
+    explain(why, "bytes beside the workspace were written");
+    return RUN_WRONG;
 }
 
 static void workspace_free(struct workspace *w, const struct target *t) {
     guarded_free(&w->host);
-    if (w->block != NULL) {
-        device_free(t->device, w->block);
-    }
+    device_free(t->device, w->block);
 }
 
 /* ---- the run --------------------------------------------------------------------------------- */
@@ -238,8 +200,14 @@ static enum run_result look_for_damage(const struct target *t, const struct mirr
         explain(why, "%s", damage);
         return RUN_WRONG;
     }
-    const enum run_result bands = check_bands(mirror, s, why);
-    return bands != RUN_DONE ? bands : workspace_intact(w, t, why);
+    enum run_result result = RUN_DONE;
+    for (int i = 0; i < SAMPLE_BLOCKS && result == RUN_DONE; i++) {
+        if (mirror->blocks[i] != NULL) {
+            result = check_bands(t->device, mirror->blocks[i], s->blocks[i].body_size,
+                                 SAMPLE_BLOCK_NAMES[i], why);
+        }
+    }
+    return result == RUN_DONE ? workspace_intact(w, t, why) : result;
 }
 
 /* The workspace holds NaN before the first run. Every fourth sample runs twice in one: what the
@@ -283,9 +251,7 @@ static enum run_result run_plan(const struct target *t, const attn_plan *plan, s
             result = launch_again(t, plan, &mirror, s, &w, stream, why);
         }
     }
-    if (own_stream) {
-        stream_free(t->device, stream);
-    }
+    stream_free(t->device, stream);
     workspace_free(&w, t);
     mirror_free(&mirror);
     return result;

@@ -19,7 +19,6 @@
 #include "base/random.h"
 #include "device/device.h"
 #include "device/kernels.h"
-#include "device/variant_by_name.h"
 #include "stages/sanitize/log.h"
 
 enum { TENSORS = 5, NAN_BYTE = 0xff }; /* q, k, v, o, lse */
