@@ -144,7 +144,7 @@ TEST(malformed_headers) {
         {"{descr: '<f4', 'fortran_order': False, 'shape': (1,)}", "key and a colon"},
         {"{'descr': '<f4', 'fortran_order': False, 'shape': (1,), 'x': 1}", "unknown key 'x'"},
         {"{'descr': '<f4', 'descr': '<f4', 'fortran_order': False, 'shape': (1,)}", "repeated key"},
-        {"{'descr': '<f4', 'fortran_order': False, 'shape': (1,)} x", "behind the dict"},
+        {"{'descr': '<f4', 'fortran_order': False, 'shape': (1,)} x", "after the dict"},
         {"{'descr': '<f4', 'fortran_order': 0, 'shape': (1,)}", "neither True nor False"},
         {"{'descr': '<f4', 'fortran_order': True, 'shape': (1,)}", "Fortran order"},
         {"{'descr': 5, 'fortran_order': False, 'shape': (1,)}", "not a type"},
@@ -244,7 +244,7 @@ TEST(preambles) {
     CHECK_REFUSED(&file, "NUL");
 }
 
-/* The longest header that is accepted, all of it blanks behind the dict. */
+/* The longest header that is accepted, all of it blanks after the dict. */
 TEST(long_header) {
     static char header[65536];
     memset(header, ' ', sizeof header - 1);

@@ -198,14 +198,14 @@ static bool parse_header(const char *text, const struct types *types, struct npy
         }
         if (!take(&cursor, ',')) {
             if (!take(&cursor, '}')) {
-                return explain(why, "malformed header: no comma or brace behind '%s'", key);
+                return explain(why, "malformed header: no comma or brace after '%s'", key);
             }
             break;
         }
     }
     skip_space(&cursor);
     if (*cursor.at != '\0') {
-        return explain(why, "malformed header: text behind the dict");
+        return explain(why, "malformed header: text after the dict");
     }
     for (int i = 0; i < 3; i++) {
         if (!seen[i]) {

@@ -57,7 +57,7 @@ size_t npy_type_size(enum npy_type type);
 /* "(2, 8, 512, 64)" into the buffer, which it returns. */
 const char *npy_shape_text(const int64_t *shape, int dims, char *buffer, size_t size);
 
-/* Reads one array, and the end of the file behind it. On failure *array is empty and `why` says
+/* Reads one array, and the end of the file after it. On failure *array is empty and `why` says
  * what is wrong, without the file's name. The caller frees with npy_free. */
 bool npy_read(FILE *in, struct npy *array, attn_error *why);
 

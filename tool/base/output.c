@@ -39,7 +39,7 @@ static void watch_signals(void) {
     static bool watching;
     for (int i = 0; i < FATAL_COUNT && !watching; i++) {
         struct sigaction action;
-        /* A signal that somebody ignores for us (nohup) stays ignored. */
+        /* A signal that is ignored for us (nohup) stays ignored. */
         if (sigaction(FATAL_SIGNALS[i], NULL, &action) == 0 && action.sa_handler == SIG_DFL) {
             action.sa_handler = remove_and_die;
             sigaction(FATAL_SIGNALS[i], &action, NULL);
@@ -197,80 +197,18 @@ bool output_finish(struct output *output, attn_error *why) {
     return closed || explain(why, "cannot write: %s", strerror(errno));
 }
 
-/* ---- publishing ------------------------------------------------------------------------------ */
-
-enum { ASIDE_SIZE = PATH_MAX + 80 };
-
-/* Keeps an old file under another name, until the new ones have all replaced theirs. "": there is
- * none, or none that a rename would replace. */
-static bool set_aside(const struct output *output, char aside[ASIDE_SIZE]) {
-    struct stat info;
-    aside[0] = '\0';
-    if (lstat(output->target, &info) != 0 || !S_ISREG(info.st_mode)) {
-        return true;
-    }
-    snprintf(aside, ASIDE_SIZE, "%s.old", temporaries[output->slot].path);
-    /* Not every file system has hard links; without one, for a moment, there is no file. */
-    return link(output->target, aside) == 0 || rename(output->target, aside) == 0;
-}
-
-static void bring_back(const char *target, const char *aside) {
-    if (aside[0] == '\0') {
-        unlink(target);
-    } else if (rename(aside, target) == 0) {
-        unlink(aside); /* two names of one file: rename did nothing */
-    }
-}
-
-static bool publish(const struct output *output, char aside[ASIDE_SIZE], bool last) {
-    aside[0] = '\0';
-    if (output->slot < 0) {
-        return true;
-    }
-    if (!last && !set_aside(output, aside)) {
-        return false;
-    }
-    if (rename(temporaries[output->slot].path, output->target) == 0) {
-        return true;
-    }
-    const int reason = errno;
-    if (aside[0] != '\0') {
-        bring_back(output->target, aside);
-    }
-    errno = reason;
-    return false;
-}
-
-size_t output_publish_all(struct output *const outputs[], size_t count, attn_error *why) {
-    char asides[OUTPUT_MAX][ASIDE_SIZE];
+bool output_publish(struct output *output, attn_error *why) {
     sigset_t before;
-    size_t done = 0;
+    bool good = true;
     hold_signals(&before);
-    while (done < count && publish(outputs[done], asides[done], done + 1 == count)) {
-        done++;
-    }
-    if (done < count) {
-        explain(why, "cannot write: %s", strerror(errno));
-    }
-    for (size_t i = 0; i < done; i++) {
-        if (outputs[i]->slot < 0) {
-            continue;
-        }
-        if (done < count) {
-            bring_back(outputs[i]->target, asides[i]);
-        } else if (asides[i][0] != '\0') {
-            unlink(asides[i]);
-        }
-        temporaries[outputs[i]->slot].used = 0;
-        outputs[i]->slot = -1;
+    if (output->slot >= 0 && rename(temporaries[output->slot].path, output->target) == 0) {
+        temporaries[output->slot].used = 0;
+        output->slot = -1;
+    } else if (output->slot >= 0) {
+        good = explain(why, "cannot write: %s", strerror(errno));
     }
     sigprocmask(SIG_SETMASK, &before, NULL);
-    return done;
-}
-
-bool output_publish(struct output *output, attn_error *why) {
-    struct output *const outputs[] = {output};
-    return output_publish_all(outputs, 1, why) == 1;
+    return good;
 }
 
 void output_discard(struct output *output) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cases.c - numbers from a seed, guarded memory, and random recipes.
+ * cases.c - guarded memory and random recipes.
  *
  * Invariant: a recipe depends on its seed alone, so that the seed of a failure repeats it.
  */
@@ -10,35 +10,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
-
-/* ---- numbers from a seed --------------------------------------------------------------------- */
-
-uint64_t rng_next(uint64_t *state) {
-    uint64_t z = *state += 0x9E3779B97F4A7C15u;
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-    return z ^ (z >> 31);
-}
-
-int64_t rng_range(uint64_t *state, int64_t low, int64_t high) {
-    return low + (int64_t)(rng_next(state) % (uint64_t)(high - low + 1));
-}
-
-bool rng_chance(uint64_t *state, int percent) {
-    return rng_range(state, 0, 99) < percent;
-}
-
-/* The sum of twelve uniform numbers (here 16 bits each, four from one number) is
- * close enough to normal, and the same on every machine, as logf and cosf are not. */
-float rng_normal(uint64_t *state) {
-    uint32_t sum = 0;
-    for (int draw = 0; draw < 3; draw++) {
-        const uint64_t bits = rng_next(state);
-        sum += (uint32_t)(bits & 0xFFFF) + (uint32_t)(bits >> 16 & 0xFFFF) +
-               (uint32_t)(bits >> 32 & 0xFFFF) + (uint32_t)(bits >> 48);
-    }
-    return (float)sum / 65536.0f - 6.0f;
-}
 
 /* ---- guarded memory -------------------------------------------------------------------------- */
 

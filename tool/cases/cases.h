@@ -16,13 +16,7 @@
 #define ATTEST_CASES_CASES_H
 
 #include "attn_verify.h"
-
-/* ---- numbers from a seed (splitmix64) -------------------------------------------------------- */
-
-uint64_t rng_next(uint64_t *state);
-int64_t rng_range(uint64_t *state, int64_t low, int64_t high); /* both included */
-bool rng_chance(uint64_t *state, int percent);
-float rng_normal(uint64_t *state); /* mean 0, deviation 1, never beyond 6 */
+#include "base/random.h"
 
 /* ---- guarded memory -------------------------------------------------------------------------- */
 

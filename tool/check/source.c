@@ -14,7 +14,6 @@
 #include "base/child.h"
 #include "base/file.h"
 #include "base/message.h"
-#include "base/temporary.h"
 
 enum { COMPILE_SECONDS = 600 };
 

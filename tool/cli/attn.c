@@ -280,12 +280,14 @@ static int write_products(struct job *job) {
 }
 
 static int publish(struct job *job) {
+    struct product *const products[] = {&job->o, &job->lse};
     attn_error why = {""};
-    struct output *const outputs[] = {&job->o.output, &job->lse.output};
-    const char *const paths[] = {job->o.path, job->lse.path};
-    const size_t count = job->lse.path != NULL ? 2 : 1;
-    const size_t done = output_publish_all(outputs, count, &why);
-    return done == count ? EXIT_DONE : complain("attn: %s: %s", paths[done], why.text);
+    for (int i = 0; i < 2; i++) {
+        if (products[i]->path != NULL && !output_publish(&products[i]->output, &why)) {
+            return complain("attn: %s: %s", products[i]->path, why.text);
+        }
+    }
+    return EXIT_DONE;
 }
 
 /* ---- compute --------------------------------------------------------------------------------- */

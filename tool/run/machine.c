@@ -14,8 +14,8 @@
 #include <unistd.h>
 
 #include "base/conversation.h"
+#include "base/file.h"
 #include "base/message.h"
-#include "base/temporary.h"
 #include "base/tool_path.h"
 #include "run/plan.h"
 #include "stages/profile/ncu_run.h"

@@ -15,7 +15,6 @@
 #include "base/file.h"
 #include "base/json_read.h"
 #include "base/message.h"
-#include "base/temporary.h"
 #include "base/tool_path.h"
 
 enum { MAX_WORDS = 20, PEERS_SECONDS = 40, GRACE_SECONDS = 50, NOT_RUN_CODE = 3 };

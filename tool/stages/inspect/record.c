@@ -16,7 +16,6 @@
 #include "base/child.h"
 #include "base/file.h"
 #include "base/message.h"
-#include "base/temporary.h"
 #include "base/tool_path.h"
 #include "stages/inspect/against.h"
 #include "stages/inspect/cuobjdump_log.h"

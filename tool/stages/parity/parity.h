@@ -174,7 +174,7 @@ struct worker_setup {
 enum worker_job { JOB_NONE, JOB_LIST, JOB_CASES, JOB_LAUNCHES };
 extern const char *const JOB_NAMES[]; /* none list cases launches */
 
-/* The child's side: does the job, answers on CONVERSATION_ANSWERS. Returns the exit code. */
+/* The child's side: does the job, answers in lines (conversation.h). Returns the exit code. */
 int worker_run(const struct worker_setup *setup, enum worker_job job, int64_t first, int64_t count);
 
 #endif /* ATTEST_STAGES_PARITY_PARITY_H */

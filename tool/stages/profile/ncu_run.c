@@ -15,7 +15,6 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/message.h"
-#include "base/temporary.h"
 #include "base/tool_path.h"
 
 enum { TRY_SECONDS = 60 };

@@ -14,9 +14,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "base/json_read.h"
 #include "base/message.h"
-#include "base/temporary.h"
 #include "stages/profile/ncu_run.h"
 #include "stages/record.h"
 

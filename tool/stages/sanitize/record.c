@@ -18,7 +18,6 @@
 #include "base/file.h"
 #include "base/json_read.h"
 #include "base/message.h"
-#include "base/temporary.h"
 #include "base/tool_path.h"
 #include "stages/record.h"
 #include "stages/sanitize/call.h"
