@@ -20,8 +20,8 @@ enum {
     EXIT_INVALID = 4       /* a check's own control failed: its verdict means nothing */
 };
 
-/* Bytes of the UTF-8 character at `text`, of which at most `left` are read, none past a NUL, and the
- * character; 0 where there is none (overlong forms and surrogates are none). */
+/* Bytes of the UTF-8 character at `text`, of which at most `left` are read, none past a NUL, and
+ * the character; 0 where there is none (overlong forms and surrogates are none). */
 size_t utf8_length(const char *text, size_t left, uint32_t *character);
 
 /* At most so many bytes of a text that another program wrote: what is no UTF-8, moves the cursor,
