@@ -15,6 +15,7 @@
 #ifndef ATTEST_CASES_CASES_H
 #define ATTEST_CASES_CASES_H
 
+#include "attn_inspect.h"
 #include "attn_verify.h"
 #include "base/random.h"
 
@@ -74,12 +75,32 @@ struct recipe {
 /* The given problem with N(0, 1), an LSE and a granule of 1. */
 void recipe_init(struct recipe *recipe, const attn_problem *problem, uint64_t seed);
 
+/* What random problems may be. */
+struct recipe_limits {
+    uint32_t dtypes, options;                /* bits of attn_dtype and attn_option */
+    int64_t head_dim_multiple, head_dim_max; /* 0: any */
+    int32_t block_q, block_kv;               /* lengths are often at their edges; 0: none */
+    bool head_dim_v;                         /* may differ from head_dim */
+    bool gpu, emulated;                      /* emulated: whole tiles count against the budget */
+    double budget; /* pairs of query and key x (head_dim + head_dim_v), at most */
+};
+
+enum recipe_kind {
+    RECIPE_PLAIN,
+    RECIPE_LARGE,  /* more than the budget */
+    RECIPE_DECODE, /* few queries, often many query heads to a KV head */
+    RECIPE_FUTURE, /* causal, with keys that only later queries see */
+    RECIPE_NO_KEYS,
+    RECIPE_NO_BATCH,
+    RECIPE_NO_QUERIES
+};
+
+/* A random problem; later attempts, from 0 on, are simpler. */
+void recipe_draw_within(struct recipe *recipe, uint64_t seed, const struct recipe_limits *limits,
+                        enum recipe_kind kind, int attempt);
+
 /* A random problem: any dtype, layout and combination of options. */
 void recipe_draw(struct recipe *recipe, uint64_t seed);
-
-/* Gives one problem in four a mask, of any strides, from random numbers of its own: the rest of the
- * recipe does not depend on it. The sizes must be final. */
-void recipe_draw_mask(struct recipe *recipe);
 
 /* As one line, for a failure message. */
 const char *recipe_print(const struct recipe *recipe, char *buffer, size_t size);

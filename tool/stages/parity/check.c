@@ -24,7 +24,7 @@ enum { SAMPLED_ROWS = 192 };
 static bool row_is_clean(const struct parity_case *c, const struct sample *s, int64_t b,
                          int64_t i) {
     int64_t low, high;
-    if (c->kind != CASE_FUTURE_NAN && c->kind != CASE_FUTURE_INF) {
+    if (!case_is_future(c)) {
         return true;
     }
     sample_visible(s, b, i, &low, &high);
@@ -51,7 +51,7 @@ static attn_row *clean_rows(const struct parity_case *c, const struct sample *s,
 static const char *expect(struct expectation *expected, const struct target *t,
                           const struct parity_case *c, const struct sample *s) {
     const int64_t total = s->full.batch * s->full.heads_q * s->full.seq_q;
-    const bool future = c->kind == CASE_FUTURE_NAN || c->kind == CASE_FUTURE_INF;
+    const bool future = case_is_future(c);
     size_t count = SAMPLED_ROWS;
     attn_error why;
     if (!future && (c->kind != CASE_LARGE || total <= SAMPLED_ROWS)) {

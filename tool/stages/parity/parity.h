@@ -61,6 +61,10 @@ struct parity_case {
     int64_t first_poisoned; /* CASE_FUTURE_*: the first key that is */
 };
 
+static inline bool case_is_future(const struct parity_case *made) {
+    return made->kind == CASE_FUTURE_NAN || made->kind == CASE_FUTURE_INF;
+}
+
 /* Samples case `number` and builds its tensors: a problem that the variant accepts. */
 bool case_make(const struct target *target, int64_t number, struct parity_case *made,
                struct sample *sample, attn_error *why);
