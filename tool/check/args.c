@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * args.c - see args.h.
+ * args.c - see check.h.
  */
-#include "check/args.h"
+#include "check/check.h"
 
 #include <errno.h>
 #include <stdalign.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * expect.c - see expect.h.
+ * expect.c - see check.h.
  */
-#include "check/expect.h"
+#include "check/check.h"
 
 #include <errno.h>
 #include <math.h>

@@ -423,7 +423,7 @@ static void report_text(const struct job *job) {
     }
 }
 
-/* A wrong result is not written: whoever finds the file would take it for a right one. */
+/* A wrong result is not written: the file would pass for a right one. */
 static int refuse_result(const struct job *job) {
     char text[512];
     if (job->json) {
@@ -506,7 +506,7 @@ static enum args_result parse(struct job *job, int argc, char **argv) {
         .summary = "attention of NumPy files",
         .synopsis = "--q FILE --k FILE --v FILE -o FILE [options]",
         .notes = "float32 and float16 files are what they say they are; bfloat16 comes as uint16 "
-                 "with\n--dtype bf16. Outputs appear when all are complete, or none does.\n",
+                 "with\n--dtype bf16. Outputs appear when all of them are complete.\n",
         .examples = "  attest attn --q q.npy --k k.npy --v v.npy -o o.npy --verify\n"
                     "  attest attn --q q.npy --k k.npy --v v.npy -o o.npy --lse lse.npy \\\n"
                     "      --causal bottom-right --window 256,0 --layout bshd\n",

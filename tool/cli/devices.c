@@ -13,7 +13,7 @@
 #include "base/json.h"
 #include "base/message.h"
 #include "cli/verbs.h"
-#include "device/alias.h"
+#include "device/vgpu_findings.h"
 
 enum { MAX_GPUS = 64 };
 

@@ -10,8 +10,8 @@
 
 #include "base/message.h"
 #include "base/progress.h"
-#include "device/alias.h"
 #include "device/kernels.h"
+#include "device/vgpu_findings.h"
 
 enum { ALIGNMENT = 64, MIN_SAMPLED_ROWS = 64, MAX_THREADS = 1024, NAME_SIZE = 256 };
 

@@ -16,7 +16,6 @@
 
 #include "base/conversation.h"
 #include "base/message.h"
-#include "device/alias.h"
 #include "device/kernels.h"
 #include "device/vgpu_findings.h"
 #include "run/plan.h"

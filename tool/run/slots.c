@@ -19,7 +19,7 @@
 #include "base/conversation.h"
 #include "base/json_read.h"
 #include "base/message.h"
-#include "device/alias.h"
+#include "device/vgpu_findings.h"
 #include "run/work.h"
 #include "stages/record.h"
 

@@ -21,7 +21,6 @@
 #include "base/message.h"
 #include "base/progress.h"
 #include "cli/verbs.h"
-#include "device/alias.h"
 #include "stages/parity/parity.h"
 #include "stages/parity/report.h"
 
@@ -32,10 +31,11 @@ enum { TIMEOUT = 60, TIMEOUT_EMULATED = 300 };
 struct request {
     struct worker_setup setup;
     struct report report;
-    int64_t seed, cases, one_case, launches, batch[2];
-    double seconds; /* that a child may take */
+    int64_t seed, cases, launches, batch[2];
+    int64_t one_case; /* alone, without launches; -1: all */
+    double seconds;   /* that a child may take */
     int job;
-    bool gpu, quick, json, one_case_given;
+    bool gpu, quick;
 };
 
 /* ---- children -------------------------------------------------------------------------------- */
@@ -282,7 +282,7 @@ static void run_variant(struct request *request, struct variant_report *v, int64
         progress_set(&progress, share_before + share * (double)done / (double)(count + BATCH));
         run_batch(request, v, first + done, count - done < BATCH ? count - done : BATCH);
     }
-    if (request->launches > 0) {
+    if (request->one_case < 0) {
         progress_set(&progress, share_before + share * (double)count / (double)(count + BATCH));
         run_launches(request, v);
     }
@@ -300,7 +300,7 @@ static void run_all(struct request *request) {
             const int64_t siblings = report_runnable(report, report->count, v->family);
             const int64_t each = (request->cases + siblings - 1) / siblings;
             const int64_t first = report_runnable(report, i, v->family) * each;
-            const bool one = request->one_case_given;
+            const bool one = request->one_case >= 0;
             run_variant(request, v, one ? request->one_case : first, one ? 1 : each,
                         (double)report_runnable(report, i, NULL) * share, share);
         }
@@ -316,7 +316,7 @@ static int run(struct request *request) {
     }
     report_begin(report);
     run_all(request);
-    report_judge(report, !request->one_case_given);
+    report_judge(report, request->one_case < 0);
     report_end(report);
     if (report->verdict != GATE_PASS) {
         complain("parity: %s: %s", GATE_NAMES[report->verdict], report->reason);
@@ -325,48 +325,6 @@ static int run(struct request *request) {
 }
 
 /* ---- the command line ------------------------------------------------------------------------ */
-
-enum { WHAT_ARGS = 8, HOW_ARGS = 5, CHILD_ARGS = 2 };
-enum { WHAT_CASES = 3, WHAT_SEED = 4, WHAT_CASE = 5, HOW_TIMEOUT = 1 }; /* places in tables */
-
-struct tables {
-    struct arg what[WHAT_ARGS], how[HOW_ARGS], child[CHILD_ARGS];
-};
-
-static void fill_tables(struct request *r, struct tables *tables) {
-    *r = (struct request){.seconds = TIMEOUT, .setup.device = "cpu"};
-    const struct arg what[WHAT_ARGS] = {
-        arg_text("--device", &r->setup.device, "D", "cpu, cuda, cuda:N or vgpu [cpu]"),
-        arg_text("--variant", &r->setup.variant, "RE",
-                 "variants whose name matches this extended regular expression [all]"),
-        arg_flag("--quick", &r->quick, "a tenth of the cases and launches"),
-        arg_int("--cases", &r->cases, 1, 1000000, "of each family, over its variants [400]"),
-        arg_int("--seed", &r->seed, 0, INT64_MAX, "of the cases [from the clock]"),
-        arg_int("--case", &r->one_case, 0, INT64_MAX,
-                "this one alone, of every variant; no launches"),
-        arg_flag("--ptx", &r->setup.ptx, "run the variants' PTX, not their machine code"),
-        arg_text("--image", &r->setup.image, "FILE",
-                 "run this cubin or PTX instead of the one variant that --variant names"),
-    };
-    const struct arg how[HOW_ARGS] = {
-        arg_text("--driver", &r->setup.driver, "PATH", "of the CUDA driver [libcuda.so.1]"),
-        arg_real("--timeout", &r->seconds,
-                 "seconds that a child process may take [60; on vgpu 300]"),
-        arg_int("--launches", &r->launches, 1, 1000000,
-                "of each variant in each way of launching [1000]"),
-        arg_text("--async", &r->setup.async, "ORDER",
-                 "on vgpu: when asynchronous operations complete: eager, fifo, lifo, random:SEED, "
-                 "or all, each case under each [$VGPU_ASYNC, else eager]"),
-        arg_flag("--json", &r->json, "report as JSON"),
-    };
-    const struct arg child[CHILD_ARGS] = {
-        arg_choice("--job", &r->job, JOB_NAMES, "what the child is to do"),
-        arg_pair("--batch", r->batch, 0, INT64_MAX, "its cases: the first, and how many"),
-    };
-    memcpy(tables->what, what, sizeof what);
-    memcpy(tables->how, how, sizeof how);
-    memcpy(tables->child, child, sizeof child);
-}
 
 /* A new one each time, small enough to be typed. */
 static int64_t fresh_seed(void) {
@@ -377,47 +335,88 @@ static int64_t fresh_seed(void) {
     return rng_range(&state, 1, 999999999);
 }
 
-static bool check_request(struct request *r, const struct tables *tables) {
+static bool check_request(const struct request *r, bool seed_given) {
+    const struct worker_setup *setup = &r->setup;
     regex_t expression;
-    const bool gpu = strncmp(r->setup.device, "cuda", 4) == 0;
     if (!(r->seconds > 0)) {
         complain("parity: --timeout: %g, expected more than 0", r->seconds);
-    } else if ((r->setup.ptx || r->setup.image != NULL) && !gpu) {
-        complain("parity: %s is for GPUs, and --device is %s", r->setup.ptx ? "--ptx" : "--image",
-                 r->setup.device);
-    } else if (r->setup.ptx && r->setup.image != NULL) {
+    } else if ((setup->ptx || setup->image != NULL) && !r->gpu) {
+        complain("parity: %s is for GPUs, and --device is %s", setup->ptx ? "--ptx" : "--image",
+                 setup->device);
+    } else if (setup->ptx && setup->image != NULL) {
         complain("parity: --ptx and --image are given, expected one of them");
-    } else if (tables->what[WHAT_CASE].seen && !tables->what[WHAT_SEED].seen) {
+    } else if (r->one_case >= 0 && !seed_given) {
         complain("parity: --case wants the --seed that it belongs to");
-    } else if (r->setup.variant != NULL &&
-               regcomp(&expression, r->setup.variant, REG_EXTENDED | REG_NOSUB) != 0) {
-        complain("parity: --variant: '%s' is no regular expression", r->setup.variant);
+    } else if (setup->variant == NULL) {
+        return true;
+    } else if (regcomp(&expression, setup->variant, REG_EXTENDED | REG_NOSUB) != 0) {
+        complain("parity: --variant: '%s' is no regular expression", setup->variant);
     } else {
-        if (r->setup.variant != NULL) {
-            regfree(&expression);
-        }
-        r->gpu = gpu;
-        r->one_case_given = tables->what[WHAT_CASE].seen;
-        r->seed = tables->what[WHAT_SEED].seen ? r->seed : fresh_seed();
-        r->cases = tables->what[WHAT_CASES].seen ? r->cases : r->quick ? CASES_QUICK : CASES;
-        r->launches = r->launches > 0 ? r->launches : r->quick ? LAUNCHES_QUICK : LAUNCHES;
-        r->launches = r->one_case_given ? 0 : r->launches;
-        r->setup.seed = (uint64_t)r->seed;
-        r->report.json = r->json;
-        r->report.setup = &r->setup;
+        regfree(&expression);
         return true;
     }
     return false;
 }
 
+static int start(struct request *r, bool seed_given, bool timeout_given) {
+    const bool emulated = strcmp(r->setup.device, "vgpu") == 0;
+    attn_error why = {""};
+    if (!device_alias(&r->setup.device, &r->setup.driver, &why)) {
+        complain("parity: NOT RUN: %s", why.text);
+        return r->setup.driver != NULL ? EXIT_BAD_INPUT : EXIT_NOT_RUN;
+    }
+    r->gpu = strncmp(r->setup.device, "cuda", 4) == 0;
+    r->seconds = timeout_given ? r->seconds : emulated ? TIMEOUT_EMULATED : TIMEOUT;
+    r->cases = r->cases > 0 ? r->cases : r->quick ? CASES_QUICK : CASES;
+    r->launches = r->launches > 0 ? r->launches : r->quick ? LAUNCHES_QUICK : LAUNCHES;
+    r->setup.seed = (uint64_t)(seed_given ? r->seed : fresh_seed());
+    r->report.setup = &r->setup;
+    if (!check_request(r, seed_given)) {
+        return EXIT_BAD_INPUT;
+    }
+    if (r->job != JOB_NONE) {
+        return worker_run(&r->setup, (enum worker_job)r->job, r->batch[0], r->batch[1]);
+    }
+    conversation_watch(false);
+    const int status = run(r);
+    report_free(&r->report);
+    return status;
+}
+
 int verb_parity(int argc, char **argv) {
-    struct request request;
-    struct tables tables;
-    fill_tables(&request, &tables);
+    struct request r = {.setup.device = "cpu", .one_case = -1};
+    struct arg what[] = {
+        arg_text("--device", &r.setup.device, "D", "cpu, cuda, cuda:N or vgpu [cpu]"),
+        arg_text("--variant", &r.setup.variant, "RE",
+                 "variants whose name matches this extended regular expression [all]"),
+        arg_flag("--quick", &r.quick, "a tenth of the cases and launches"),
+        arg_int("--cases", &r.cases, 1, 1000000, "of each family, over its variants [400]"),
+        arg_int("--case", &r.one_case, 0, INT64_MAX,
+                "this one alone, of every variant; no launches"),
+        arg_flag("--ptx", &r.setup.ptx, "run the variants' PTX, not their machine code"),
+        arg_text("--image", &r.setup.image, "FILE",
+                 "run this cubin or PTX instead of the one variant that --variant names"),
+    };
+    struct arg how[] = {
+        arg_int("--seed", &r.seed, 0, INT64_MAX, "of the cases [from the clock]"),
+        arg_real("--timeout", &r.seconds,
+                 "seconds that a child process may take [60; on vgpu 300]"),
+        arg_text("--driver", &r.setup.driver, "PATH", "of the CUDA driver [libcuda.so.1]"),
+        arg_int("--launches", &r.launches, 1, 1000000,
+                "of each variant in each way of launching [1000]"),
+        arg_text("--async", &r.setup.async, "ORDER",
+                 "on vgpu: when asynchronous operations complete: eager, fifo, lifo, random:SEED, "
+                 "or all, each case under each [$VGPU_ASYNC, else eager]"),
+        arg_flag("--json", &r.report.json, "report as JSON"),
+    };
+    struct arg child[] = {
+        arg_choice("--job", &r.job, JOB_NAMES, "what the child is to do"),
+        arg_pair("--batch", r.batch, 0, INT64_MAX, "its cases: the first, and how many"),
+    };
     const struct arg_group groups[] = {
-        {"what is tried", tables.what, WHAT_ARGS},
-        {"how", tables.how, HOW_ARGS},
-        {"what it tells its child processes", tables.child, CHILD_ARGS}};
+        {"what is tried", what, sizeof what / sizeof *what},
+        {"how", how, sizeof how / sizeof *how},
+        {"what it tells its child processes", child, sizeof child / sizeof *child}};
     const struct command command = {
         .verb = "parity",
         .summary = "proves the kernels of a device against the double-precision reference",
@@ -432,28 +431,9 @@ int verb_parity(int argc, char **argv) {
         .groups = groups,
         .group_count = sizeof groups / sizeof *groups,
     };
-    switch (args_parse(&command, argc, argv)) {
-    case ARGS_HELP: return EXIT_DONE;
-    case ARGS_BAD: return EXIT_BAD_INPUT;
-    case ARGS_RUN: break;
+    const enum args_result parsed = args_parse(&command, argc, argv);
+    if (parsed != ARGS_RUN) {
+        return parsed == ARGS_HELP ? EXIT_DONE : EXIT_BAD_INPUT;
     }
-    attn_error why = {""};
-    if (strcmp(request.setup.device, "vgpu") == 0 && !tables.how[HOW_TIMEOUT].seen) {
-        request.seconds = TIMEOUT_EMULATED;
-    }
-    if (!device_alias(&request.setup.device, &request.setup.driver, &why)) {
-        complain("parity: NOT RUN: %s", why.text);
-        return request.setup.driver != NULL ? EXIT_BAD_INPUT : EXIT_NOT_RUN;
-    }
-    if (!check_request(&request, &tables)) {
-        return EXIT_BAD_INPUT;
-    }
-    if (request.job != JOB_NONE) {
-        return worker_run(&request.setup, (enum worker_job)request.job, request.batch[0],
-                          request.batch[1]);
-    }
-    conversation_watch(false);
-    const int status = run(&request);
-    report_free(&request.report);
-    return status;
+    return start(&r, how[0].seen, how[1].seen);
 }
