@@ -139,7 +139,7 @@ says "a rule that accepts everything: verdict" "INVALID: "
 
 # ---- children that do not come back ------------------------------------------------------------
 
-# The process that wrote its number into the file `once`; nobody may have waited for it yet.
+# The process that wrote its number into the file `once`; it may not have been waited for yet.
 child_is_gone() {
     read -r child <once || return 1
     [ ! -d "/proc/$child" ] || grep -q '^State:[[:space:]]*Z' "/proc/$child/status"

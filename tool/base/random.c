@@ -28,7 +28,7 @@ bool rng_chance(uint64_t *state, int percent) {
  * close enough to normal, and the same on every machine, as logf and cosf are not. */
 float rng_normal(uint64_t *state) {
     uint32_t sum = 0;
-    for (int draw = 0; draw < 3; draw++) {
+    for (int i = 0; i < 3; i++) {
         const uint64_t bits = rng_next(state);
         sum += (uint32_t)(bits & 0xFFFF) + (uint32_t)(bits >> 16 & 0xFFFF) +
                (uint32_t)(bits >> 32 & 0xFFFF) + (uint32_t)(bits >> 48);

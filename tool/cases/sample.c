@@ -345,7 +345,7 @@ static bool fill_tensor(struct sample *s, int tensor, uint64_t *rng) {
 static char current_line[600];
 static struct sigaction previous_segv, previous_bus;
 
-/* Safe in a signal handler; there is nobody to tell if it fails. */
+/* Safe in a signal handler; nothing can be done if it fails. */
 static void put(const char *text, size_t length) {
     const ssize_t written = write(STDOUT_FILENO, text, length);
     (void)written;

@@ -7,7 +7,7 @@
  * Outputs are opened before anything is computed, so that a wrong path costs nothing, and take
  * their names last of all.
  *
- * Invariant: an exit code other than 0 leaves no output behind: neither after bad input nor after a
+ * Invariant: an exit code other than 0 leaves no output: neither after bad input nor after a
  * failed verification.
  */
 #include <errno.h>
@@ -63,16 +63,9 @@ struct dims {
 
 /* ---- inputs ---------------------------------------------------------------------------------- */
 
-static int load(struct input *input) {
+static int load(struct input *input, enum npy_take take) {
     attn_error why = {""};
-    return npy_load(input->path, &input->array, &why)
-               ? EXIT_DONE
-               : complain("attn: %s: %s", input->path, why.text);
-}
-
-static int load_mask(struct input *input) {
-    attn_error why = {""};
-    return npy_load_mask(input->path, &input->array, &why)
+    return input->path == NULL || npy_load(input->path, take, &input->array, &why)
                ? EXIT_DONE
                : complain("attn: %s: %s", input->path, why.text);
 }
@@ -207,11 +200,11 @@ static int fit_mask(struct job *job) {
 }
 
 static int read_inputs(struct job *job) {
-    if (load(&job->q) != EXIT_DONE || load(&job->k) != EXIT_DONE || load(&job->v) != EXIT_DONE ||
-        (job->bias.path != NULL && load(&job->bias) != EXIT_DONE) ||
-        (job->mask.path != NULL && load_mask(&job->mask) != EXIT_DONE) ||
-        check_dtypes(job) != EXIT_DONE || check_shapes(job) != EXIT_DONE ||
-        fit_bias(job) != EXIT_DONE || fit_mask(job) != EXIT_DONE) {
+    if (load(&job->q, NPY_ATTENTION) != EXIT_DONE || load(&job->k, NPY_ATTENTION) != EXIT_DONE ||
+        load(&job->v, NPY_ATTENTION) != EXIT_DONE || load(&job->bias, NPY_ATTENTION) != EXIT_DONE ||
+        load(&job->mask, NPY_MASKS) != EXIT_DONE || check_dtypes(job) != EXIT_DONE ||
+        check_shapes(job) != EXIT_DONE || fit_bias(job) != EXIT_DONE ||
+        fit_mask(job) != EXIT_DONE) {
         return EXIT_BAD_INPUT;
     }
     attn_error why = {""};

@@ -12,7 +12,7 @@
 #include "device/driver.h"
 
 /* The sleeper reads the clock until enough has passed. Where its second number is an address it
- * stores how much: nobody passes one, but a loop without any effect may be taken out. The threads
+ * stores how much: none passes one, but a loop without any effect may be taken out. The threads
  * of the comparing one go over the words in strides of the grid. */
 const char BENCH_KERNELS_PTX[] =
     ".version 7.0\n"

@@ -46,7 +46,7 @@ static bool open_gpu(struct device *device, attn_context *context, const char *n
                      "cuDeviceGet", why) &&
            succeeded(device, driver->context_retain(&device->context, device->ordinal),
                      "cuDevicePrimaryCtxRetain", why) &&
-           device_use(device, why);
+           succeeded(device, driver->context_set(device->context), "cuCtxSetCurrent", why);
 }
 
 struct device *device_open(attn_context *context, const char *name, attn_error *why) {
@@ -80,11 +80,6 @@ void device_close(struct device *device) {
 
 bool device_is_gpu(const struct device *device) {
     return device->gpu;
-}
-
-bool device_use(struct device *device, attn_error *why) {
-    return !device->gpu ||
-           succeeded(device, device->driver.context_set(device->context), "cuCtxSetCurrent", why);
 }
 
 /* ---- memory ---------------------------------------------------------------------------------- */

@@ -35,7 +35,7 @@ static bool on_gpu(const struct timer *timer) {
 
 /* ---- one sample ------------------------------------------------------------------------------ */
 
-/* `repeats` calls, each with the set behind the last one's. */
+/* `repeats` calls, each with the set after the last one's. */
 static bool call(struct timer *timer, void *stream, attn_error *why) {
     const struct work *work = timer->work;
     for (int64_t i = 0; i < timer->repeats; i++) {
@@ -297,7 +297,7 @@ void timing_free(struct timing *timing) {
 
 /* The timer may read so much more than the sleep: a share, and what a launch costs. Less it may not
  * read, but for the resolution of the GPU's clock. A CPU's is short, since in a longer one there is
- * always somebody else who wants the core. */
+ * always another process that wants the core. */
 static const double SLEEP_GPU = 1e-3, SLEEP_CPU = 0.25e-3;
 static const double SLEEP_SHARE = 0.03, SLEEP_LAUNCH = 20e-6, SLEEP_MISSING = 0.01;
 enum { SLEEP_SAMPLES = 9, SLEEP_TRIES = 5 };

@@ -33,7 +33,7 @@
 enum mode { MODE_EAGER, MODE_STREAM, MODE_GRAPH, MODE_COUNT }; /* CPUs have the first alone */
 extern const char *const MODE_NAMES[];                         /* ends with NULL */
 
-/* What is timed. A call takes a set of tensors, the next one the set behind it, and so on in turn.
+/* What is timed. A call takes a set of tensors, the next one the set after it, and so on in turn.
  * `before` and `after` stand around each sample, outside the timed window, with the sets that it
  * takes: `count` of them from `first` on, in turn. They may be NULL. On a GPU everything is
  * asynchronous on the stream. */

@@ -27,7 +27,7 @@ const char *async_order_name(int order) {
     return ORDER_NAMES[order];
 }
 
-/* ":7" behind "random". */
+/* ":7" after "random". */
 static bool parse_seed(const char *text, uint64_t *seed) {
     char *end;
     errno = 0;
