@@ -31,14 +31,18 @@ static bool row_is_clean(const struct parity_case *c, const struct sample *s, in
     return high < c->first_poisoned;
 }
 
+static attn_row row_at(const struct sample *s, int64_t index) {
+    const struct expectation all = {.rows = NULL};
+    return expectation_row(&all, s, (size_t)index);
+}
+
 /* The rows that see no poisoned key, for free(); NULL: out of memory. */
 static attn_row *clean_rows(const struct parity_case *c, const struct sample *s, size_t *count) {
     const attn_problem *p = &s->full;
     attn_row *rows = malloc(((size_t)(p->batch * p->heads_q * p->seq_q) + 1) * sizeof *rows);
     *count = 0;
-    for (int64_t at = 0; rows && at < p->batch * p->heads_q * p->seq_q; at++) {
-        const attn_row row = {at / p->seq_q / p->heads_q, at / p->seq_q % p->heads_q,
-                              at % p->seq_q};
+    for (int64_t i = 0; rows && i < p->batch * p->heads_q * p->seq_q; i++) {
+        const attn_row row = row_at(s, i);
         if (row_is_clean(c, s, row.batch, row.row)) {
             rows[(*count)++] = row;
         }
@@ -70,19 +74,16 @@ static const char *expect(struct expectation *expected, const struct target *t,
 
 /* ---- every row, also those that are not compared --------------------------------------------- */
 
-static float out_value(const struct sample *s, int64_t at) {
-    const size_t element = attn_dtype_size(s->full.dtype);
-    float value;
-    attn_to_float(s->full.dtype, &value, s->o.data + (size_t)at * element, 1);
-    return value;
-}
-
 /* Elements of a row (and its LSE) that are NaN where none is due, or the other way round. */
 static int64_t misplaced_nans(const struct sample *s, const attn_row *row, bool clean) {
-    const int64_t start = sample_at_o(s, row->batch, row->head, row->row);
+    const size_t element = attn_dtype_size(s->full.dtype);
+    const unsigned char *o =
+        s->o.data + (size_t)sample_at_o(s, row->batch, row->head, row->row) * element;
     int64_t count = 0;
     for (int64_t d = 0; d < s->full.head_dim_v; d++) {
-        count += isnan(out_value(s, start + d)) == clean;
+        float value;
+        attn_to_float(s->full.dtype, &value, o + (size_t)d * element, 1);
+        count += isnan(value) == clean;
     }
     if (s->tensors.lse != NULL && clean) {
         count += isnan(s->tensors.lse[sample_at_lse(s, row->batch, row->head, row->row)]);
@@ -96,22 +97,19 @@ static bool nans_in_place(const struct parity_case *c, const struct sample *s, a
     int64_t elements = 0, rows = 0;
     attn_row first = {0}, at;
     bool first_clean = true;
-    for (at.batch = 0; at.batch < p->batch; at.batch++) {
-        for (at.head = 0; at.head < p->heads_q; at.head++) {
-            for (at.row = 0; at.row < sample_rows_q(s, at.batch); at.row++) {
-                const bool clean = row_is_clean(c, s, at.batch, at.row);
-                if (!clean && c->kind == CASE_FUTURE_INF) {
-                    continue; /* an infinite score may be 0 or NaN as a probability */
-                }
-                const int64_t bad = misplaced_nans(s, &at, clean);
-                if (bad > 0 && rows == 0) {
-                    first = at;
-                    first_clean = clean;
-                }
-                elements += bad;
-                rows += bad > 0;
-            }
+    for (int64_t i = 0; i < p->batch * p->heads_q * p->seq_q; i++) {
+        at = row_at(s, i);
+        const bool clean = row_is_clean(c, s, at.batch, at.row);
+        if (at.row >= sample_rows_q(s, at.batch) || (!clean && c->kind == CASE_FUTURE_INF)) {
+            continue; /* no such row; an infinite score may be 0 or NaN as a probability */
         }
+        const int64_t bad = misplaced_nans(s, &at, clean);
+        if (bad > 0 && rows == 0) {
+            first = at;
+            first_clean = clean;
+        }
+        elements += bad;
+        rows += bad > 0;
     }
     return rows == 0 ||
            explain(why,
