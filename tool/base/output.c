@@ -115,63 +115,39 @@ static bool open_target(struct output *output, attn_error *why) {
     return true;
 }
 
-/* The folder of the path with every symbolic link followed, and the path's last part, which need
+/* The path with every symbolic link followed, so that one file has one name; what it leads to need
  * not exist. NULL and errno where the folder does not exist. */
-static char *canonical_folder(const char *path) {
-    const char *slash = strrchr(path, '/');
-    const char *name = slash == NULL ? path : slash + 1;
-    char folder[2 * PATH_MAX] = ".";
-    if (slash != NULL) {
-        snprintf(folder, sizeof folder, "%.*s", (int)(slash - path) + 1, path);
-    }
-    char *resolved = realpath(folder, NULL);
-    if (resolved == NULL || *name == '\0') {
-        free(resolved);
-        errno = ENOENT;
-        return NULL;
-    }
-    const size_t size = strlen(resolved) + strlen(name) + 2;
-    char *whole = malloc(size);
-    if (whole != NULL) {
-        snprintf(whole, size, "%s/%s", resolved, name);
-    }
-    free(resolved);
-    return whole;
-}
-
-/* Where a link that leads to no file leads; false: it is no such link. */
-static bool follow_dangling(const char *link, char to[2 * PATH_MAX]) {
-    struct stat info;
-    char text[PATH_MAX];
-    const ssize_t length = readlink(link, text, sizeof text - 1);
-    if (length <= 0 || stat(link, &info) == 0) {
-        return false;
-    }
-    text[length] = '\0';
-    const int folder = text[0] == '/' ? 0 : (int)(strrchr(link, '/') + 1 - link);
-    snprintf(to, 2 * PATH_MAX, "%.*s%s", folder, link, text);
-    return true;
-}
-
-/* The path with every symbolic link followed, so that one file has one name; its last part, or what
- * that leads to, need not exist. NULL and errno where the folder does not exist. */
 static char *canonical(const char *path) {
     enum { MOST_LINKS = 40 };
-    char at[2 * PATH_MAX];
+    char at[2 * PATH_MAX], next[2 * PATH_MAX], text[PATH_MAX];
+    struct stat info;
+    ssize_t length;
     snprintf(at, sizeof at, "%s", path);
-    for (int i = 0; i < MOST_LINKS; i++) {
-        char *whole = realpath(at, NULL);
-        if (whole != NULL || errno != ENOENT) {
-            return whole;
+    for (int i = 0; (length = readlink(at, text, sizeof text - 1)) > 0; i++) {
+        const char *slash = strrchr(at, '/');
+        const int folder = text[0] == '/' || slash == NULL ? 0 : (int)(slash + 1 - at);
+        snprintf(next, sizeof next, "%.*s%.*s", folder, at, (int)length, text);
+        if (lstat(next, &info) != 0 && stat(at, &info) == 0) {
+            break; /* leads to a file without a name */
         }
-        whole = canonical_folder(at);
-        if (whole == NULL || !follow_dangling(whole, at)) {
-            return whole;
+        if (i == MOST_LINKS) {
+            errno = ELOOP;
+            return NULL;
         }
-        free(whole);
+        memcpy(at, next, sizeof at);
     }
-    errno = ELOOP;
-    return NULL;
+    const char *slash = strrchr(at, '/');
+    const char *name = slash == NULL ? at : slash + 1;
+    snprintf(next, sizeof next, "%.*s", slash == NULL ? 1 : (int)(slash + 1 - at),
+             slash == NULL ? "." : at);
+    char *folder = realpath(next, NULL), *whole = NULL;
+    if (folder != NULL && *name == '\0') {
+        errno = ENOENT;
+    } else if (folder != NULL && asprintf(&whole, "%s/%s", folder, name) < 0) {
+        whole = NULL;
+    }
+    free(folder);
+    return whole;
 }
 
 bool output_open(struct output *output, const char *path, attn_error *why) {

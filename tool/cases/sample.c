@@ -80,41 +80,13 @@ static attn_strides strides_of(attn_layout layout, int64_t heads, int64_t rows, 
     return s;
 }
 
-static void fill_auto(attn_strides *s, attn_strides standard) {
-    s->batch = s->batch == ATTN_AUTO ? standard.batch : s->batch;
-    s->head = s->head == ATTN_AUTO ? standard.head : s->head;
-    s->row = s->row == ATTN_AUTO ? standard.row : s->row;
-}
-
-/* Of a bias or a mask. */
-static void fill_auto_scores(attn_bias_strides *s, const attn_problem *p) {
-    s->col = s->col == ATTN_AUTO ? 1 : s->col;
-    s->row = s->row == ATTN_AUTO ? p->seq_kv : s->row;
-    s->head = s->head == ATTN_AUTO ? p->seq_q * p->seq_kv : s->head;
-    s->batch = s->batch == ATTN_AUTO ? p->heads_q * p->seq_q * p->seq_kv : s->batch;
-}
-
-/* Replaces every default by what attn.h says it stands for. */
-static void resolve(attn_problem *p) {
-    p->heads_kv = p->heads_kv == -1 ? p->heads_q : p->heads_kv;
-    p->head_dim_v = p->head_dim_v == -1 ? p->head_dim : p->head_dim_v;
-    const int64_t rows_q = p->packed ? p->total_q : p->seq_q;
-    const int64_t rows_kv = p->packed ? p->total_kv : p->seq_kv;
-    fill_auto(&p->q, strides_of(p->layout, p->heads_q, rows_q, p->head_dim, 0));
-    fill_auto(&p->k, strides_of(p->layout, p->heads_kv, rows_kv, p->head_dim, 0));
-    fill_auto(&p->v, strides_of(p->layout, p->heads_kv, rows_kv, p->head_dim_v, 0));
-    fill_auto(&p->o, strides_of(p->layout, p->heads_q, rows_q, p->head_dim_v, 0));
-    fill_auto(&p->lse, strides_of(ATTN_BHSD, p->heads_q, rows_q, 1, 0));
-    fill_auto_scores(&p->bias_strides, p);
-    fill_auto_scores(&p->mask_strides, p);
-    p->scale = isnan(p->scale) ? (float)(1.0 / sqrt((double)p->head_dim)) : p->scale;
-}
-
 /* Gives the problem the strides of the arrangement. */
-static void arrange(attn_problem *p, const struct recipe *recipe, uint64_t *rng) {
+static bool arrange(attn_problem *p, const struct recipe *recipe, uint64_t *rng) {
     const int64_t unit = recipe->granule;
-    attn_problem r = *p;
-    resolve(&r);
+    attn_problem r = {.size = sizeof r};
+    if (attn_problem_resolve(p, &r, NULL) != ATTN_OK) {
+        return false;
+    }
     const attn_layout other = p->layout == ATTN_BHSD ? ATTN_BSHD : ATTN_BHSD;
     const int64_t rows_q = p->packed ? p->total_q : p->seq_q;
     const int64_t rows_kv = p->packed ? p->total_kv : p->seq_kv;
@@ -149,6 +121,7 @@ static void arrange(attn_problem *p, const struct recipe *recipe, uint64_t *rng)
         break;
     default: break;
     }
+    return true;
 }
 
 /* ---- building -------------------------------------------------------------------------------- */
@@ -381,13 +354,10 @@ bool sample_make(struct sample *s, const struct recipe *recipe) {
     s->problem = recipe->problem;
     attn_tensors_init(&s->tensors);
     watch_crashes(recipe);
-    bool ok = make_lengths(s, rng);
-    if (ok) {
-        arrange(&s->problem, recipe, rng);
-        s->full = s->problem;
-        resolve(&s->full);
-        ok = place_tensors(s, rng);
-    }
+    bool ok = make_lengths(s, rng) && arrange(&s->problem, recipe, rng);
+    s->full.size = sizeof s->full;
+    ok =
+        ok && attn_problem_resolve(&s->problem, &s->full, NULL) == ATTN_OK && place_tensors(s, rng);
     for (int tensor = 0; ok && tensor < 3; tensor++) {
         ok = fill_tensor(s, tensor, rng);
     }

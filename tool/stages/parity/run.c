@@ -74,8 +74,10 @@ bool mirror_make(struct mirror *mirror, struct device *device, const struct samp
 
 void mirror_free(struct mirror *mirror) {
     for (int i = 0; i < SAMPLE_BLOCKS; i++) {
-        device_free(mirror->device, mirror->blocks[i]);
-        mirror->blocks[i] = NULL;
+        if (mirror->blocks[i] != NULL) {
+            device_free(mirror->device, mirror->blocks[i]);
+            mirror->blocks[i] = NULL;
+        }
     }
 }
 
