@@ -9,8 +9,7 @@
  * an integer; so do K of keys that a mask hides from every query, and O and LSE before a run.
  * Beyond the bands lie pages without access.
  *
- * Invariant: strides are worked out here from the words of attn.h, never by asking the library; the
- * same seed builds the same bytes on every machine.
+ * Invariant: the same seed builds the same bytes on every machine.
  */
 #ifndef ATTEST_CASES_CASES_H
 #define ATTEST_CASES_CASES_H
