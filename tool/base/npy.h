@@ -25,8 +25,7 @@ enum {
     NPY_ALIGNMENT = 64      /* of npy.data */
 };
 
-/* The first three are those of attention, the last two those of a mask; npy_load_any reads all but
- * the last. */
+/* The first three are those of attention, the last two those of a mask. */
 enum npy_type {
     NPY_FLOAT32,
     NPY_FLOAT16,
