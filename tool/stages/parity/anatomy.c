@@ -27,7 +27,7 @@ struct extent {
     bool *wrong, *seen;
 };
 
-struct wounds {
+struct defects {
     const struct sample *sample;
     const struct expectation *expected;
     struct extent tile, cols, heads, batches; /* tile: rows of a tile of block_q */
@@ -43,7 +43,7 @@ static void mark(struct extent *extent, int64_t at, bool wrong) {
     extent->wrong[at] = extent->wrong[at] || wrong;
 }
 
-static void look_at_row(struct wounds *w, size_t index, double allowed) {
+static void look_at_row(struct defects *w, size_t index, double allowed) {
     const struct sample *s = w->sample;
     const attn_problem *p = &s->full;
     const attn_row at = expectation_row(w->expected, w->sample, index);
@@ -116,7 +116,7 @@ static void say_extent(FILE *out, const char *what, const char *every, const str
     fprintf(out, " of %lld", (long long)e->size);
 }
 
-static void say_place(FILE *out, const struct wounds *w) {
+static void say_place(FILE *out, const struct defects *w) {
     next(out);
     fprintf(out, "%lld of %lld elements wrong in %lld of %lld rows, rows %lld to %lld of %lld",
             (long long)w->bad, (long long)w->elements, (long long)w->bad_rows, (long long)w->rows,
@@ -132,7 +132,7 @@ static void say_place(FILE *out, const struct wounds *w) {
     say_extent(out, "batch entries", "", &w->batches);
 }
 
-static void say_values(FILE *out, const struct wounds *w) {
+static void say_values(FILE *out, const struct defects *w) {
     if (w->nans > 0) {
         next(out);
         fprintf(out, "%lld NaN, %lld of them never written", (long long)w->nans,
@@ -148,7 +148,7 @@ static void say_values(FILE *out, const struct wounds *w) {
     }
 }
 
-static void say_lse(FILE *out, const struct wounds *w) {
+static void say_lse(FILE *out, const struct defects *w) {
     const struct sample *s = w->sample;
     double sum = 0, square = 0;
     int64_t rows = 0, bad = 0;
@@ -252,7 +252,7 @@ static void say_growth(FILE *out, const struct target *t, struct sample *s,
 
 /* ---- altogether ------------------------------------------------------------------------------ */
 
-static void tell(FILE *out, const struct target *t, struct sample *s, struct wounds *w,
+static void tell(FILE *out, const struct target *t, struct sample *s, struct defects *w,
                  const attn_comparison *comparison) {
     for (size_t r = 0; r < w->expected->count; r++) {
         look_at_row(w, r, comparison->max_allowed);
@@ -277,7 +277,7 @@ void anatomy_tell(const struct target *t, struct sample *s, const struct expecta
                   const attn_comparison *comparison, char *text, size_t size) {
     const attn_problem *p = &s->full;
     const int64_t tile = t->variant.block_q > 0 ? t->variant.block_q : 1;
-    struct wounds w = {.sample = s, .expected = expected, .tail_start = p->seq_q / tile * tile};
+    struct defects w = {.sample = s, .expected = expected, .tail_start = p->seq_q / tile * tile};
     text[0] = '\0';
     if (comparison->elements == 0) {
         return; /* damage, or a refusal: the reason says it all */

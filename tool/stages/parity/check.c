@@ -127,8 +127,8 @@ static const char *const CONTROL_WORDS[NEGATIVE_CONTROLS] = {"a result of zeros"
                                                              "a copy of Q"};
 
 /* Row `row` of the control, into `out`. */
-static void forge_row(const struct sample *s, enum negative_control kind, const attn_row *row,
-                      float *v, float *out) {
+static void control_row(const struct sample *s, enum negative_control kind, const attn_row *row,
+                        float *v, float *out) {
     const attn_problem *p = &s->full;
     const size_t element = attn_dtype_size(p->dtype);
     const size_t dim = (size_t)p->head_dim_v;
@@ -158,8 +158,8 @@ static void forge_row(const struct sample *s, enum negative_control kind, const 
 
 /* Puts the control in the place of O and returns its largest distance from the truth; below 0: out
  * of memory. */
-static double forge(struct sample *s, const struct expectation *expected,
-                    enum negative_control kind) {
+static double put_control(struct sample *s, const struct expectation *expected,
+                          enum negative_control kind) {
     const attn_problem *p = &s->full;
     const size_t dim = (size_t)p->head_dim_v;
     const size_t element = attn_dtype_size(p->dtype);
@@ -171,7 +171,7 @@ static double forge(struct sample *s, const struct expectation *expected,
             continue; /* packed: no such row */
         }
         unsigned char *to = s->o.data + (size_t)sample_at_o(s, at.batch, at.head, at.row) * element;
-        forge_row(s, kind, &at, row + dim, row);
+        control_row(s, kind, &at, row + dim, row);
         attn_from_float(p->dtype, to, row, dim);
         attn_to_float(p->dtype, row, to, dim);
         for (size_t d = 0; d < dim; d++) {
@@ -188,7 +188,7 @@ static bool controls_refused(struct sample *s, const struct expectation *expecte
     struct sample judged = *s;
     judged.tensors.lse = NULL;
     for (int kind = 0; kind < NEGATIVE_CONTROLS; kind++) {
-        const double distance = forge(s, expected, (enum negative_control)kind);
+        const double distance = put_control(s, expected, (enum negative_control)kind);
         if (!(distance > allowed)) {
             continue;
         }
@@ -326,7 +326,7 @@ bool case_controls(const struct target *t, bool refused[NEGATIVE_CONTROLS], attn
     const char *wrong = expectation_make(&expected, t->context, &s);
     for (int kind = 0; kind < NEGATIVE_CONTROLS && wrong == NULL; kind++) {
         attn_comparison comparison = {.size = sizeof comparison, .o_pass = true};
-        const double distance = forge(&s, &expected, (enum negative_control)kind);
+        const double distance = put_control(&s, &expected, (enum negative_control)kind);
         refused[kind] = sample_compare(&s, &expected, &comparison) != NULL && !comparison.o_pass &&
                         comparison.nans == 0 && distance > comparison.max_allowed;
     }
