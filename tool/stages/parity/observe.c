@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * observe.c - a device with a variant on it, and one case or one series of launches of it, on the
- * virtual GPU under its checkers. `attest parity`, `attest run` and `attest evolve` see the same.
+ * virtual GPU under its checkers. `attest parity` and `attest run` view the same observations.
  *
  * Invariant: what the checkers found counts also where the result is right.
  */
