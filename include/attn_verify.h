@@ -24,6 +24,12 @@ typedef enum attn_precision {
                        probabilities and output each rounded to it, sums in fp32 */
 } attn_precision;
 
+/* The keys [*begin, *end) that query i of a sequence of q_len queries and kv_len keys sees: the
+ * problem's causal and window bounds, as attn.h has them; of no key *begin = *end = 0. A mask hides
+ * keys among them. Of the problem nothing else is read, and nothing is checked. */
+ATTN_API void attn_visible_keys(const attn_problem *problem, int64_t i, int64_t q_len,
+                                int64_t kv_len, int64_t *begin, int64_t *end);
+
 /* Spreads `count` rows over the problem, the first and the last among them; the same for the same
  * seed. A packed problem's lengths are not known here: rows past a sequence's end are absent. */
 ATTN_API attn_status attn_rows_sample(const attn_problem *problem, uint64_t seed, attn_row *rows,

@@ -8,8 +8,9 @@
  * are visible, and no arithmetic.
  *
  * Invariant: a row's result depends on its own inputs alone, never on the other rows asked for, on
- * the number of threads or on any other file's idea of attention. Memory is O(seq_kv) per thread,
- * and about 1 MiB each for rows of K and V.
+ * the number of threads or on any other file's idea of attention, visible_keys excepted: a test
+ * holds that one against the words of attn.h. Memory is O(seq_kv) per thread, and about 1 MiB each
+ * for rows of K and V.
  */
 #include "verify/rows.h"
 
@@ -52,35 +53,10 @@ struct row {
     const attn_tensors *tensors;
     struct sequence sequence;
     int64_t batch, head, head_kv, i;
-    int64_t diagonal;   /* i + off */
-    int64_t begin, end; /* no key outside of [begin, end) is visible */
+    int64_t diagonal;      /* i + off */
+    struct key_range keys; /* that it sees */
     float slope, sink;
 };
-
-/* ---- which keys ------------------------------------------------------------------------------ */
-
-static bool visible(const struct row *row, int64_t j) {
-    const attn_problem *p = row->problem;
-    return j < row->sequence.kv_len && (p->causal == ATTN_CAUSAL_NONE || j <= row->diagonal) &&
-           (p->window_left < 0 || row->diagonal - p->window_left <= j) &&
-           (p->window_right < 0 || j <= row->diagonal + p->window_right);
-}
-
-/* Spares the loops the keys that visible() would refuse one by one. */
-static void narrow_to_visible(struct row *row) {
-    const attn_problem *p = row->problem;
-    row->begin = 0;
-    row->end = row->sequence.kv_len;
-    if (p->window_left >= 0 && row->begin < row->diagonal - p->window_left) {
-        row->begin = row->diagonal - p->window_left;
-    }
-    if (p->causal != ATTN_CAUSAL_NONE && row->end > row->diagonal + 1) {
-        row->end = row->diagonal + 1;
-    }
-    if (p->window_right >= 0 && row->end > row->diagonal + p->window_right + 1) {
-        row->end = row->diagonal + p->window_right + 1;
-    }
-}
 
 static struct row describe(const struct job *job, attn_row at) {
     const attn_problem *p = &job->problem;
@@ -98,7 +74,7 @@ static struct row describe(const struct job *job, attn_row at) {
     const int64_t off =
         p->causal == ATTN_CAUSAL_TOP_LEFT ? 0 : row.sequence.kv_len - row.sequence.q_len;
     row.diagonal = row.i + off;
-    narrow_to_visible(&row);
+    row.keys = visible_keys(p, row.i, row.sequence.q_len, row.sequence.kv_len);
     return row;
 }
 
@@ -215,28 +191,22 @@ static double exact_row(const struct row *row, const struct scratch *scratch, do
     double maximum = (double)row->sink;
     bool remains = false;
     load_q(row, scratch->q);
-    for (int64_t j = row->begin; j < row->end; j++) {
-        if (visible(row, j)) {
-            w[j] = exact_score(row, j, scratch->q, take_k(row, j, scratch));
-            maximum = w[j] > maximum ? w[j] : maximum;
-            remains = remains || w[j] != -INFINITY;
-        }
+    for (int64_t j = row->keys.begin; j < row->keys.end; j++) {
+        w[j] = exact_score(row, j, scratch->q, take_k(row, j, scratch));
+        maximum = w[j] > maximum ? w[j] : maximum;
+        remains = remains || w[j] != -INFINITY;
     }
     if (!remains) {
         return empty_row(row, o);
     }
     memset(scratch->exact, 0, (size_t)padded(p->head_dim_v) * sizeof *scratch->exact);
     double sum = p->sink ? exp((double)row->sink - maximum) : 0.0;
-    for (int64_t j = row->begin; j < row->end; j++) {
-        if (visible(row, j)) {
-            w[j] = exp(w[j] - maximum);
-            sum += w[j];
-        }
+    for (int64_t j = row->keys.begin; j < row->keys.end; j++) {
+        w[j] = exp(w[j] - maximum);
+        sum += w[j];
     }
-    for (int64_t j = row->begin; j < row->end; j++) {
-        if (visible(row, j)) {
-            exact_add(scratch->exact, w[j] / sum, take_v(row, j, scratch), padded(p->head_dim_v));
-        }
+    for (int64_t j = row->keys.begin; j < row->keys.end; j++) {
+        exact_add(scratch->exact, w[j] / sum, take_v(row, j, scratch), padded(p->head_dim_v));
     }
     memcpy(o, scratch->exact, (size_t)p->head_dim_v * sizeof *o);
     return maximum + log(sum);
@@ -292,31 +262,25 @@ static double twin_row(const struct row *row, const struct scratch *scratch, dou
     float maximum = row->sink;
     bool remains = false;
     load_q(row, scratch->q);
-    for (int64_t j = row->begin; j < row->end; j++) {
-        if (visible(row, j)) {
-            const float s = twin_score(row, j, scratch->q, take_k(row, j, scratch));
-            w[j] = (double)s;
-            maximum = s > maximum ? s : maximum;
-            remains = remains || s != -INFINITY;
-        }
+    for (int64_t j = row->keys.begin; j < row->keys.end; j++) {
+        const float s = twin_score(row, j, scratch->q, take_k(row, j, scratch));
+        w[j] = (double)s;
+        maximum = s > maximum ? s : maximum;
+        remains = remains || s != -INFINITY;
     }
     if (!remains) {
         return empty_row(row, o);
     }
     memset(scratch->twin, 0, (size_t)padded(p->head_dim_v) * sizeof *scratch->twin);
     float sum = p->sink ? expf(row->sink - maximum) : 0.0F;
-    for (int64_t j = row->begin; j < row->end; j++) {
-        if (visible(row, j)) {
-            const float weight = expf((float)w[j] - maximum);
-            w[j] = (double)weight;
-            sum += weight;
-        }
+    for (int64_t j = row->keys.begin; j < row->keys.end; j++) {
+        const float weight = expf((float)w[j] - maximum);
+        w[j] = (double)weight;
+        sum += weight;
     }
-    for (int64_t j = row->begin; j < row->end; j++) {
-        if (visible(row, j)) {
-            const float weight = rounded(p->dtype, (float)w[j] / sum);
-            twin_add(scratch->twin, weight, take_v(row, j, scratch), padded(p->head_dim_v));
-        }
+    for (int64_t j = row->keys.begin; j < row->keys.end; j++) {
+        const float weight = rounded(p->dtype, (float)w[j] / sum);
+        twin_add(scratch->twin, weight, take_v(row, j, scratch), padded(p->head_dim_v));
     }
     for (int64_t d = 0; d < p->head_dim_v; d++) {
         o[d] = (double)rounded(p->dtype, scratch->twin[d]);

@@ -70,6 +70,13 @@ static uint64_t next_random(uint64_t *state) {
     return z ^ (z >> 31);
 }
 
+void attn_visible_keys(const attn_problem *problem, int64_t i, int64_t q_len, int64_t kv_len,
+                       int64_t *begin, int64_t *end) {
+    const struct key_range keys = visible_keys(problem, i, q_len, kv_len);
+    *begin = keys.begin;
+    *end = keys.end;
+}
+
 attn_status attn_rows_sample(const attn_problem *problem, uint64_t seed, attn_row *rows,
                              size_t count, attn_error *error) {
     attn_problem resolved;

@@ -33,7 +33,7 @@ for verb in attn bench plan devices; do
     says "$verb --help has a usage line" "usage: attest $verb"
     says "$verb --help has examples" "examples"
     says "$verb --help has --json" "--json"
-    accepts "$verb -h behind other options" $verb --json -h
+    accepts "$verb -h after other options" $verb --json -h
 done
 lines=$("$attest" attn --help | awk 'length > 100' | wc -l)
 holds "help fits into 100 columns" [ "$lines" -eq 0 ]

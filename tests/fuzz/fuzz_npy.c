@@ -31,7 +31,7 @@ static void write_and_read_back(const struct npy *array) {
     FILE *in = fmemopen(text, size, "rb");
     struct npy back;
     attn_error why = {""};
-    HOLDS(npy_read(in, &back, &why));
+    HOLDS(npy_read(in, NPY_ATTENTION, &back, &why));
     HOLDS(back.type == array->type && back.dims == array->dims && back.bytes == array->bytes);
     HOLDS(memcmp(back.shape, array->shape, sizeof back.shape) == 0);
     HOLDS(back.bytes == 0 || memcmp(back.data, array->data, back.bytes) == 0);
@@ -45,7 +45,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     HOLDS(in != NULL);
     struct npy array;
     attn_error why = {""};
-    if (npy_read(in, &array, &why)) {
+    if (npy_read(in, NPY_ATTENTION, &array, &why)) {
         HOLDS(array.bytes < size);
         write_and_read_back(&array);
     } else {

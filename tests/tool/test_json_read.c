@@ -91,8 +91,8 @@ TEST(malformed) {
         {"[,1]", "column 2: no value of JSON"},
         {"[1 2]", "expected ',' or ']'"},
         {"[1}", "expected ',' or ']'"},
-        {"1 2", "column 3: something stands behind the document"},
-        {"{}x", "column 3: something stands behind the document"},
+        {"1 2", "column 3: something stands after the document"},
+        {"{}x", "column 3: something stands after the document"},
         {"tru", "no value of JSON"},
         {"True", "no value of JSON"},
         {"nul", "no value of JSON"},
@@ -107,7 +107,7 @@ TEST(malformed) {
         {".5", "no value of JSON"},
         {"1e", "no number of JSON"},
         {"1e+", "no number of JSON"},
-        {"0x10", "something stands behind"},
+        {"0x10", "something stands after"},
         {"1e999", "a number that no double can hold"},
         {"-1e999", "a number that no double can hold"},
         {"1111111111111111111111111111111111111111111111111111111111111111", "64 characters"},
@@ -130,13 +130,13 @@ TEST(malformed) {
         {"\"\xe2\x82\"", "not UTF-8"},
         {"\xef\xbb\xbf{}", "column 1: no value of JSON"},
         {"// c\n{}", "no value of JSON"},
-        {"{} // c", "something stands behind"},
+        {"{} // c", "something stands after"},
         {"[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]", "column 17: deeper than 16"},
     };
     for (size_t i = 0; i < sizeof CORPUS / sizeof *CORPUS; i++) {
         refuse(CORPUS[i].text, strlen(CORPUS[i].text), CORPUS[i].sentence);
     }
-    refuse("[1]\0", 4, "something stands behind");
+    refuse("[1]\0", 4, "something stands after");
     refuse("\"a\0b\"", 5, "a control character");
     refuse("\0", 1, "no value of JSON");
     becomes("[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]",

@@ -48,7 +48,7 @@ static void build(struct bytes *file, int major, const char *header, size_t payl
 
 static bool read_bytes(const struct bytes *file, struct npy *array, attn_error *why) {
     FILE *in = fmemopen((void *)file->data, file->size, "rb");
-    const bool good = npy_read(in, array, why);
+    const bool good = npy_read(in, NPY_ATTENTION, array, why);
     fclose(in);
     return good;
 }
@@ -89,7 +89,7 @@ TEST(round_trip_of_every_type_and_rank) {
                 rewind(both);
                 struct npy back;
                 attn_error why = {""};
-                CHECK_MSG(npy_read(both, &back, &why), "%s", why.text);
+                CHECK_MSG(npy_read(both, NPY_ATTENTION, &back, &why), "%s", why.text);
                 CHECK_EQ(back.type, array.type);
                 CHECK_EQ(back.dims, dims);
                 CHECK_EQ(back.bytes, array.bytes);
@@ -144,7 +144,7 @@ TEST(malformed_headers) {
         {"{descr: '<f4', 'fortran_order': False, 'shape': (1,)}", "key and a colon"},
         {"{'descr': '<f4', 'fortran_order': False, 'shape': (1,), 'x': 1}", "unknown key 'x'"},
         {"{'descr': '<f4', 'descr': '<f4', 'fortran_order': False, 'shape': (1,)}", "repeated key"},
-        {"{'descr': '<f4', 'fortran_order': False, 'shape': (1,)} x", "behind the dict"},
+        {"{'descr': '<f4', 'fortran_order': False, 'shape': (1,)} x", "after the dict"},
         {"{'descr': '<f4', 'fortran_order': 0, 'shape': (1,)}", "neither True nor False"},
         {"{'descr': '<f4', 'fortran_order': True, 'shape': (1,)}", "Fortran order"},
         {"{'descr': 5, 'fortran_order': False, 'shape': (1,)}", "not a type"},
@@ -244,7 +244,7 @@ TEST(preambles) {
     CHECK_REFUSED(&file, "NUL");
 }
 
-/* The longest header that is accepted, all of it blanks behind the dict. */
+/* The longest header that is accepted, all of it blanks after the dict. */
 TEST(long_header) {
     static char header[65536];
     memset(header, ' ', sizeof header - 1);
@@ -288,7 +288,7 @@ TEST(pipe) {
     FILE *in = fdopen(ends[0], "rb");
     struct npy back;
     attn_error why = {""};
-    CHECK_MSG(npy_read(in, &back, &why), "%s", why.text);
+    CHECK_MSG(npy_read(in, NPY_ATTENTION, &back, &why), "%s", why.text);
     CHECK_EQ(back.bytes, sizeof data);
     CHECK(back.bytes == sizeof data && memcmp(back.data, data, sizeof data) == 0);
     npy_free(&back);
@@ -300,11 +300,11 @@ TEST(pipe) {
 TEST(files_that_cannot_be_read) {
     struct npy array;
     attn_error why;
-    CHECK(!npy_load("/nonexistent/x.npy", &array, &why));
+    CHECK(!npy_load("/nonexistent/x.npy", NPY_ATTENTION, &array, &why));
     CHECK_CONTAINS(why.text, "No such file");
-    CHECK(!npy_load("/", &array, &why));
+    CHECK(!npy_load("/", NPY_ATTENTION, &array, &why));
     CHECK(why.text[0] != '\0');
-    CHECK(!npy_load("/dev/null", &array, &why));
+    CHECK(!npy_load("/dev/null", NPY_ATTENTION, &array, &why));
     CHECK_CONTAINS(why.text, "truncated");
 }
 

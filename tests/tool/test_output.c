@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * test_output.c - proves that several outputs take their names together or not at all: where one of
- * them cannot, every target is what it was before, and no temporary file is left.
+ * test_output.c - proves that an output takes its name whole or not at all: where it cannot, the
+ * target is what it was before, links stay, and no temporary file is left.
  */
 #include <dirent.h>
 #include <errno.h>
-#include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "test.h"
+#include "tool/base/file.h"
 #include "tool/base/output.h"
-#include "tool/base/temporary.h"
 
 static char before[TEMPORARY_SIZE * 2];
 
@@ -24,7 +23,7 @@ static bool enter(char folder[TEMPORARY_SIZE]) {
 }
 
 static void leave(const char *folder) {
-    static const char *const names[] = {"a", "b", "a_link", "b_link", "blocked"};
+    static const char *const names[] = {"a", "a_link", "b_link"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if (unlink(names[i]) != 0) {
             rmdir(names[i]);
@@ -70,91 +69,67 @@ static int hidden_files(void) {
     return count;
 }
 
-/* Publishes a and b; `blocked` (0 or 1, or 2: none) becomes a folder once it has been opened. */
-static void publish_two(bool old, int blocked) {
-    static const char *const names[] = {"a", "b"};
+/* Writes to `path`, which is or leads to the file a; `blocked`: that becomes a folder meanwhile. */
+static void publish(const char *path, bool old, bool blocked) {
     char folder[TEMPORARY_SIZE];
-    struct output a = {.slot = -1}, b = {.slot = -1};
-    struct output *const both[] = {&a, &b};
+    struct output output = {.slot = -1};
+    struct stat info;
     attn_error why = {""};
     if (!enter(folder)) {
         return;
     }
-    for (int i = 0; old && i < 2; i++) {
-        put(names[i], "old");
+    CHECK(symlink("b_link", "a_link") == 0 && symlink("a", "b_link") == 0);
+    if (old) {
+        put("a", "old");
     }
-    if (write_new(&a, "a") && write_new(&b, "b")) {
-        CHECK_EQ(hidden_files(), 2);
-        if (blocked < 2) {
-            unlink(names[blocked]);
-            CHECK_EQ(mkdir(names[blocked], 0777), 0);
+    if (write_new(&output, path)) {
+        CHECK_EQ(hidden_files(), 1);
+        CHECK_STR(text_of("a"), old ? "old" : "");
+        if (blocked) {
+            unlink("a");
+            CHECK_EQ(mkdir("a", 0777), 0);
         }
-        CHECK_EQ((int)output_publish_all(both, 2, &why), blocked);
-        for (int i = 0; i < 2; i++) {
-            CHECK_STR(text_of(names[i]), blocked == 2 ? "new" : old && i != blocked ? "old" : "");
-            CHECK(old || blocked == 2 || i == blocked || access(names[i], F_OK) != 0);
-        }
-        CHECK((why.text[0] != '\0') == (blocked < 2));
+        CHECK_EQ(output_publish(&output, &why), !blocked);
+        CHECK_STR(text_of("a"), blocked ? "" : "new");
+        CHECK((why.text[0] != '\0') == blocked);
     }
-    output_discard(&a);
-    output_discard(&b);
+    output_discard(&output);
     CHECK_EQ(hidden_files(), 0);
+    CHECK(lstat("a_link", &info) == 0 && S_ISLNK(info.st_mode));
+    CHECK(lstat("b_link", &info) == 0 && S_ISLNK(info.st_mode));
     leave(folder);
 }
 
-TEST(both_or_none) {
-    for (int blocked = 0; blocked <= 2; blocked++) {
-        publish_two(false, blocked);
-        publish_two(true, blocked);
+TEST(whole_or_not_at_all) {
+    for (int i = 0; i < 8; i++) {
+        publish(i & 4 ? "a_link" : "a", i & 1, i & 2);
     }
 }
 
-/* Beside one that is written in place, which no failure of another can take back. */
-TEST(one_of_them_in_place) {
+TEST(discarded) {
     char folder[TEMPORARY_SIZE];
-    struct output null = {.slot = -1}, a = {.slot = -1};
-    struct output *const both[] = {&null, &a};
+    struct output output;
+    if (enter(folder)) {
+        put("a", "old");
+        if (write_new(&output, "a")) {
+            output_discard(&output);
+        }
+        CHECK_STR(text_of("a"), "old");
+        CHECK_EQ(hidden_files(), 0);
+        leave(folder);
+    }
+}
+
+TEST(in_place) {
+    struct output output;
+    struct stat info;
     attn_error why = {""};
-    if (enter(folder) && write_new(&null, "/dev/null") && write_new(&a, "a")) {
-        CHECK_EQ(null.slot, -1);
-        CHECK_EQ((int)output_publish_all(both, 2, &why), 2);
-        CHECK_STR(text_of("a"), "new");
-        struct stat info;
+    if (write_new(&output, "/dev/null")) {
+        CHECK_EQ(output.slot, -1);
+        CHECK(output_publish(&output, &why));
         CHECK(stat("/dev/null", &info) == 0 && S_ISCHR(info.st_mode));
     }
-    output_discard(&null);
-    output_discard(&a);
-    leave(folder);
-}
-
-/* Links stay, also through a failure, and lead to the new file, the old one, or none. */
-TEST(through_links) {
-    for (int old = 0; old < 2; old++) {
-        for (int fails = 0; fails < 2; fails++) {
-            char folder[TEMPORARY_SIZE];
-            struct output a = {.slot = -1}, b = {.slot = -1};
-            struct output *const both[] = {&a, &b};
-            struct stat info;
-            attn_error why = {""};
-            if (!enter(folder)) {
-                return;
-            }
-            CHECK(symlink("b_link", "a_link") == 0 && symlink("a", "b_link") == 0);
-            if (old) {
-                put("a", "old");
-            }
-            if (write_new(&a, "a_link") && write_new(&b, "blocked")) {
-                CHECK(!fails || mkdir("blocked", 0777) == 0);
-                CHECK_EQ((int)output_publish_all(both, 2, &why), fails ? 1 : 2);
-                CHECK_STR(text_of("a"), !fails ? "new" : old ? "old" : "");
-                CHECK(lstat("a_link", &info) == 0 && S_ISLNK(info.st_mode));
-                CHECK(lstat("b_link", &info) == 0 && S_ISLNK(info.st_mode));
-            }
-            output_discard(&a);
-            output_discard(&b);
-            leave(folder);
-        }
-    }
+    output_discard(&output);
 }
 
 TEST_MAIN()

@@ -2,13 +2,13 @@
  *
  * test_parity.c - every variant computes what attn.h says, in every corner of the problem.
  *
- * Drawn problems (any dtype, layout, lengths and mixture of options) and sweeps over head_dim,
+ * Random problems (any dtype, layout, lengths and mixture of options) and sweeps over head_dim,
  * seq_q, seq_kv and single options run through each variant that accepts them; all rows are
  * compared with the double-precision reference by the one rule. The tensors lie in guarded memory
  * whose unused places hold NaN (cases.h), so that a wild read shows as NaN or as a fault, a wild
  * write as damage.
  *
- * `test_parity SEED` repeats a drawn case, `test_parity FIRST LAST` runs a range of them.
+ * `test_parity SEED` repeats a random case, `test_parity FIRST LAST` runs a range of them.
  *
  * Invariant: a variant that ran nowhere is one that this machine refuses, and is listed with why.
  */
@@ -19,7 +19,7 @@
 #include "tool/cases/cases.h"
 #include "verify.h"
 
-enum { DRAWN_CASES = 900 };
+enum { RANDOM_CASES = 900 };
 
 /* One thread for half of the cases, three for the others: the results may not depend on it. */
 static attn_context *contexts[2];
@@ -44,7 +44,7 @@ static void verify(const struct recipe *recipe) {
     CHECK_MSG(failures == 0, "%d variants failed", failures);
 }
 
-static void verify_drawn(uint64_t first, uint64_t last) {
+static void verify_random(uint64_t first, uint64_t last) {
     for (uint64_t seed = first; seed <= last; seed++) {
         struct recipe recipe;
         recipe_draw(&recipe, seed);
@@ -73,9 +73,9 @@ static void verify_problem(const attn_problem *problem) {
     verify(&recipe);
 }
 
-TEST(drawn) {
+TEST(random_problems) {
     if (open_contexts()) {
-        verify_drawn(1, DRAWN_CASES);
+        verify_random(1, RANDOM_CASES);
     }
 }
 
@@ -297,7 +297,7 @@ int main(int argc, char **argv) {
     recipe_draw(&recipe, first);
     printf("%s\n", recipe_print(&recipe, line, sizeof line));
     if (open_contexts()) {
-        verify_drawn(first, argc > 2 ? strtoull(argv[2], NULL, 10) : first);
+        verify_random(first, argc > 2 ? strtoull(argv[2], NULL, 10) : first);
     }
     return test_state.failures ? TEST_FAIL : TEST_PASS;
 }

@@ -19,49 +19,33 @@ enum { HELP_COLUMN = 26, HELP_WIDTH = 96 };
 /* ---- rows of a table ------------------------------------------------------------------------ */
 
 struct arg arg_flag(const char *name, bool *value, const char *help) {
-    return (struct arg){.name = name, .kind = ARG_FLAG, .value = value, .help = help};
+    return (struct arg){name, ARG_FLAG, value, NULL, help, .min = 0};
 }
 
 struct arg arg_text(const char *name, const char **value, const char *metavar, const char *help) {
-    struct arg arg = {.name = name, .kind = ARG_TEXT, .value = value, .help = help};
-    arg.metavar = metavar;
-    return arg;
+    return (struct arg){name, ARG_TEXT, value, metavar, help, .min = 0};
 }
 
 struct arg arg_int(const char *name, int64_t *value, int64_t min, int64_t max, const char *help) {
-    struct arg arg = {.name = name, .kind = ARG_INT, .value = value, .help = help};
-    arg.metavar = "N";
-    arg.min = min;
-    arg.max = max;
-    return arg;
+    return (struct arg){name, ARG_INT, value, "N", help, .min = min, .max = max};
 }
 
 struct arg arg_real(const char *name, double *value, const char *help) {
-    struct arg arg = {.name = name, .kind = ARG_REAL, .value = value, .help = help};
-    arg.metavar = "X";
-    return arg;
+    return (struct arg){name, ARG_REAL, value, "X", help, .min = 0};
 }
 
 struct arg arg_choice(const char *name, int *value, const char *const *choices, const char *help) {
-    struct arg arg = {.name = name, .kind = ARG_CHOICE, .value = value, .help = help};
-    arg.choices = choices;
-    return arg;
+    return (struct arg){name, ARG_CHOICE, value, NULL, help, .choices = choices};
 }
 
 struct arg arg_pair(const char *name, int64_t value[2], int64_t min, int64_t max,
                     const char *help) {
-    struct arg arg = {.name = name, .kind = ARG_PAIR, .value = value, .help = help};
-    arg.metavar = "L,R";
-    arg.min = min;
-    arg.max = max;
-    return arg;
+    return (struct arg){name, ARG_PAIR, value, "L,R", help, .min = min, .max = max};
 }
 
 struct arg arg_list(const char *name, struct arg_list *value, const char *metavar,
                     const char *help) {
-    struct arg arg = {.name = name, .kind = ARG_LIST, .value = value, .help = help};
-    arg.metavar = metavar;
-    return arg;
+    return (struct arg){name, ARG_LIST, value, metavar, help, .min = 0};
 }
 
 struct arg arg_required(struct arg arg) {
@@ -300,20 +284,18 @@ enum args_result args_parse(const struct command *command, int argc, char **argv
         }
         i += used;
     }
-    if (command->positional != NULL && !command->positional->seen) {
-        complain("%s: %s is missing; attest %s --help shows an example", command->verb,
-                 command->positional->name, command->verb);
-        return ARGS_BAD;
-    }
+    const struct arg *missing =
+        command->positional != NULL && !command->positional->seen ? command->positional : NULL;
     for (size_t g = 0; g < command->group_count; g++) {
-        for (size_t i = 0; i < command->groups[g].count; i++) {
+        for (size_t i = 0; missing == NULL && i < command->groups[g].count; i++) {
             const struct arg *arg = &command->groups[g].args[i];
-            if (arg->required && !arg->seen) {
-                complain("%s: %s is missing; attest %s --help shows an example", command->verb,
-                         arg->short_name != NULL ? arg->short_name : arg->name, command->verb);
-                return ARGS_BAD;
-            }
+            missing = arg->required && !arg->seen ? arg : NULL;
         }
+    }
+    if (missing != NULL) {
+        complain("%s: %s is missing; attest %s --help shows an example", command->verb,
+                 missing->short_name != NULL ? missing->short_name : missing->name, command->verb);
+        return ARGS_BAD;
     }
     return ARGS_RUN;
 }

@@ -78,7 +78,7 @@ enum args_result {
     ARGS_BAD   /* complained */
 };
 
-/* argv[0] is the first word behind the verb. */
+/* argv[0] is the first word after the verb. */
 enum args_result args_parse(const struct command *command, int argc, char **argv);
 
 #endif /* ATTEST_BASE_ARGS_H */

@@ -21,7 +21,7 @@
 static const int ENDING_SIGNALS[] = {SIGINT, SIGTERM, SIGHUP};
 enum { ENDING_COUNT = sizeof ENDING_SIGNALS / sizeof *ENDING_SIGNALS };
 
-/* One that somebody ignores for us (nohup) stays ignored, and so is not waited for. */
+/* One that is ignored for us (nohup) stays ignored, and so is not waited for. */
 static void awaited_signals(sigset_t *set) {
     sigemptyset(set);
     sigaddset(set, SIGCHLD);
@@ -33,12 +33,8 @@ static void awaited_signals(sigset_t *set) {
     }
 }
 
-/* In a process group of its own, with signals as a fresh program has them. */
-static int start(char *const argv[], int output, const sigset_t *mask, pid_t *process) {
-    /* Where posix_spawn cannot tell (an emulator), an absent program would be exit code 127. */
-    if (access(argv[0], X_OK) != 0) {
-        return errno;
-    }
+int child_spawn(pid_t *process, char *const argv[], const char *program, int output, int answers,
+                const sigset_t *mask) {
     posix_spawn_file_actions_t files;
     posix_spawnattr_t attributes;
     sigset_t defaults;
@@ -55,15 +51,16 @@ static int start(char *const argv[], int output, const sigset_t *mask, pid_t *pr
         posix_spawnattr_setsigdefault(&attributes, &defaults);
         posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK |
                                                   POSIX_SPAWN_SETSIGDEF);
+        const int copies[][2] = {
+            {output, STDOUT_FILENO}, {output, STDERR_FILENO}, {answers, CHILD_ANSWERS}};
         error = posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-        if (error == 0) {
-            error = posix_spawn_file_actions_adddup2(&files, output, STDOUT_FILENO);
+        for (int i = 0; i < 3 && error == 0; i++) {
+            if (copies[i][0] >= 0) {
+                error = posix_spawn_file_actions_adddup2(&files, copies[i][0], copies[i][1]);
+            }
         }
         if (error == 0) {
-            error = posix_spawn_file_actions_adddup2(&files, output, STDERR_FILENO);
-        }
-        if (error == 0) {
-            error = posix_spawn(process, argv[0], &files, &attributes, argv, environ);
+            error = posix_spawn(process, program, &files, &attributes, argv, environ);
         }
         posix_spawnattr_destroy(&attributes);
     }
@@ -106,7 +103,10 @@ bool child_run(char *const argv[], const char *log, double limit, struct child *
     sigprocmask(SIG_BLOCK, &awaited, &before);
     const double started = clock_seconds();
     pid_t process = 0;
-    const int error = start(argv, output, &before, &process);
+    /* Where posix_spawn cannot tell (an emulator), an absent program would be exit code 127. */
+    const int error = access(argv[0], X_OK) != 0
+                          ? errno
+                          : child_spawn(&process, argv, argv[0], output, -1, &before);
     close(output);
     if (error != 0) {
         sigprocmask(SIG_SETMASK, &before, NULL);

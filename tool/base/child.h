@@ -8,8 +8,10 @@
 #ifndef ATTEST_BASE_CHILD_H
 #define ATTEST_BASE_CHILD_H
 
+#include <signal.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <sys/types.h>
 
 #include "attn.h"
 
@@ -27,5 +29,12 @@ bool child_run(char *const argv[], const char *log, double limit, struct child *
 
 /* "exit code 86", "ended by signal 11", "ended after 60 s, its limit"; returns the buffer. */
 const char *child_text(const struct child *child, char *buffer, size_t size);
+
+/* Starts a program in a process group of its own, so that what it starts can be killed with it:
+ * with no input, stdout and stderr to `output`, `answers` (or -1: none) as descriptor
+ * CHILD_ANSWERS, this signal mask and SIGPIPE as a fresh program has it. 0, or an errno. */
+enum { CHILD_ANSWERS = 3 };
+int child_spawn(pid_t *process, char *const argv[], const char *program, int output, int answers,
+                const sigset_t *mask);
 
 #endif /* ATTEST_BASE_CHILD_H */

@@ -9,7 +9,6 @@
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,10 +18,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/child.h"
 #include "base/clock.h"
 #include "base/message.h"
-
-extern char **environ;
 
 enum { LINE_MOST = 6000, ANSWER_MOST = 4000, WORDS_MOST = 600, TICK_MS = 200 };
 static const double GRACE = 10.0;   /* seconds that a killed process may take to go */
@@ -91,58 +89,38 @@ void conversation_watch(bool outlive) {
 
 /* ---- start ----------------------------------------------------------------------------------- */
 
-static bool make_pipes(int answers[2], int words[2], attn_error *why) {
-    if (pipe2(answers, O_CLOEXEC) != 0) {
-        return explain(why, "no pipe: %s", strerror(errno));
+static void close_pipe(int ends[2]) {
+    for (int i = 0; i < 2; i++) {
+        if (ends[i] >= 0) {
+            close(ends[i]);
+        }
     }
-    if (pipe2(words, O_CLOEXEC) != 0) {
-        close(answers[0]);
-        close(answers[1]);
-        return explain(why, "no pipe: %s", strerror(errno));
-    }
-    return true;
-}
-
-/* The child leads a process group of its own, so that its children can be killed with it. */
-static int spawn_child(pid_t *child, char *const argv[], int answers, int words) {
-    posix_spawn_file_actions_t actions;
-    posix_spawnattr_t attributes;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawnattr_init(&attributes);
-    posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-    posix_spawn_file_actions_adddup2(&actions, words, STDOUT_FILENO);
-    posix_spawn_file_actions_adddup2(&actions, words, STDERR_FILENO);
-    posix_spawn_file_actions_adddup2(&actions, answers, CONVERSATION_ANSWERS);
-    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
-    posix_spawnattr_setpgroup(&attributes, 0);
-    const int error = posix_spawn(child, "/proc/self/exe", &actions, &attributes, argv, environ);
-    posix_spawn_file_actions_destroy(&actions);
-    posix_spawnattr_destroy(&attributes);
-    return error;
 }
 
 static bool start(struct conversation *c, char *const argv[], attn_error *why) {
-    int answers[2] = {-1, -1}, words[2] = {-1, -1};
-    if (!make_pipes(answers, words, why)) {
-        return false;
+    int answers[2] = {-1, -1}, words[2] = {-1, -1}, moved = -1;
+    sigset_t mask;
+    sigprocmask(SIG_BLOCK, NULL, &mask);
+    bool good = pipe2(answers, O_CLOEXEC) == 0 && pipe2(words, O_CLOEXEC) == 0;
+    /* A descriptor that is already CHILD_ANSWERS would keep its close-on-exec flag. */
+    good = good && (moved = fcntl(answers[1], F_DUPFD_CLOEXEC, CHILD_ANSWERS + 1)) >= 0;
+    const int error =
+        good ? child_spawn(&c->child, argv, "/proc/self/exe", words[1], moved, &mask) : errno;
+    if (error != 0) {
+        close_pipe(answers);
+        close_pipe(words);
+        explain(why, "cannot start a child process: %s", strerror(error));
+    } else {
+        close(answers[1]);
+        close(words[1]);
+        c->answers = answers[0];
+        c->words = words[0];
+        note_child(0, c->child);
     }
-    /* A descriptor that is already CONVERSATION_ANSWERS would keep its close-on-exec flag. */
-    const int moved = fcntl(answers[1], F_DUPFD_CLOEXEC, CONVERSATION_ANSWERS + 1);
-    const int error = moved < 0 ? errno : spawn_child(&c->child, argv, moved, words[1]);
-    close(answers[1]);
-    close(words[1]);
     if (moved >= 0) {
         close(moved);
     }
-    if (error != 0) {
-        close(answers[0]);
-        close(words[0]);
-        return explain(why, "cannot start a child process: %s", strerror(error));
-    }
-    c->answers = answers[0];
-    c->words = words[0];
-    note_child(0, c->child);
-    return true;
+    return error == 0;
 }
 
 /* ---- listen ---------------------------------------------------------------------------------- */
@@ -293,12 +271,7 @@ static bool finish(struct conversation *c, attn_error *why) {
     if (gone) {
         waitpid(c->child, &status, 0);
     }
-    if (c->answers >= 0) {
-        close(c->answers);
-    }
-    if (c->words >= 0) {
-        close(c->words);
-    }
+    close_pipe((int[2]){c->answers, c->words});
     if (!gone) {
         return explain(why, "the child (process %ld) took longer than %g s and cannot be killed",
                        (long)c->child, c->terms->seconds);
@@ -316,11 +289,11 @@ bool converse(char *const argv[], const struct conversation_terms *terms, attn_e
 
 bool conversation_joined(void) {
     struct stat answers;
-    if (fstat(CONVERSATION_ANSWERS, &answers) != 0 ||
+    if (fstat(CHILD_ANSWERS, &answers) != 0 ||
         (!S_ISFIFO(answers.st_mode) && !S_ISSOCK(answers.st_mode))) {
         return false;
     }
-    prctl(PR_SET_PDEATHSIG, SIGTERM); /* nobody would read the answers */
+    prctl(PR_SET_PDEATHSIG, SIGTERM); /* no one would read the answers */
     return true;
 }
 
@@ -336,7 +309,7 @@ void conversation_answer(const char *format, ...) {
     const size_t length = strlen(line);
     line[length] = '\n';
     for (size_t at = 0; at <= length;) {
-        const ssize_t written = write(CONVERSATION_ANSWERS, line + at, length + 1 - at);
+        const ssize_t written = write(CHILD_ANSWERS, line + at, length + 1 - at);
         if (written <= 0) {
             _exit(EXIT_BAD_INPUT); /* the parent is gone */
         }

@@ -15,8 +15,6 @@
 
 #include "attn.h"
 
-enum { CONVERSATION_ANSWERS = 3 }; /* the descriptor that the child writes its lines to */
-
 struct conversation_terms {
     double seconds; /* that the child may take */
     bool each_line; /* for each line, not in all */
@@ -41,10 +39,10 @@ int conversation_signal(void);
 
 /* ---- the child's side ------------------------------------------------------------------------ */
 
-/* Whether somebody listens; from then on this process ends with its parent. */
+/* Whether a parent listens; from then on this process ends with it. */
 bool conversation_joined(void);
 
-/* One line of the answer; ends the process if nobody reads it. */
+/* One line of the answer; ends the process if its parent is gone. */
 void conversation_answer(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 #endif /* ATTEST_BASE_CONVERSATION_H */

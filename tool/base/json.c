@@ -8,6 +8,9 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
+
+#include "base/message.h"
 
 struct json json_begin(FILE *out) {
     return (struct json){.out = out};
@@ -15,39 +18,20 @@ struct json json_begin(FILE *out) {
 
 /* ---- text ------------------------------------------------------------------------------------ */
 
-/* Bytes of the UTF-8 character at `s`, 0 if it is none (overlong forms and surrogates are none). */
-static int utf8_length(const unsigned char *s) {
-    int length = 1;
-    if (s[0] >= 0x80) {
-        length = s[0] < 0xc2 || s[0] > 0xf4 ? 0 : s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3 : 4;
-    }
-    for (int i = 1; i < length; i++) {
-        if ((s[i] & 0xc0) != 0x80) {
-            return 0;
-        }
-    }
-    const bool outside = (s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f) ||
-                         (s[0] == 0xf0 && s[1] < 0x90) || (s[0] == 0xf4 && s[1] > 0x8f);
-    return length > 1 && outside ? 0 : length;
-}
-
 /* Bytes at `s` up to the first character that does not stand for itself. */
-static size_t plain_length(const unsigned char *s) {
-    size_t plain = 0;
-    while (s[plain] >= 0x20 && s[plain] != '"' && s[plain] != '\\' && s[plain] != 0x7f) {
-        const int length = utf8_length(s + plain);
-        if (length == 0) {
-            break;
-        }
-        plain += (size_t)length;
+static size_t plain_length(const char *s) {
+    size_t plain = 0, length = 1;
+    while (length > 0 && (unsigned char)s[plain] >= 0x20 && strchr("\"\\\x7f", s[plain]) == NULL) {
+        uint32_t character;
+        length = utf8_length(s + plain, 4, &character);
+        plain += length;
     }
     return plain;
 }
 
 static void put_string(FILE *out, const char *text) {
-    const unsigned char *s = (const unsigned char *)text;
     fputc('"', out);
-    for (;;) {
+    for (const char *s = text;; s++) {
         const size_t plain = plain_length(s);
         fwrite(s, 1, plain, out);
         s += plain;
@@ -56,12 +40,11 @@ static void put_string(FILE *out, const char *text) {
         }
         if (*s == '"' || *s == '\\') {
             fprintf(out, "\\%c", *s);
-        } else if (*s < 0x20 || *s == 0x7f) {
-            fprintf(out, "\\u%04x", *s);
+        } else if ((unsigned char)*s < 0x20 || *s == 0x7f) {
+            fprintf(out, "\\u%04x", (unsigned)*s);
         } else {
             fputs("\\ufffd", out);
         }
-        s++;
     }
     fputc('"', out);
 }

@@ -59,7 +59,7 @@ static bool is_digit(const struct reader *reader) {
 
 /* ---- strings --------------------------------------------------------------------------------- */
 
-/* Four hexadecimal digits behind "\u"; -1: they are not there. */
+/* Four hexadecimal digits after "\u"; -1: they are not there. */
 static int32_t read_hex(struct reader *reader) {
     int32_t value = 0;
     for (int i = 0; i < 4; i++) {
@@ -86,7 +86,7 @@ static char *put_utf8(char *out, int32_t code) {
     return out;
 }
 
-/* What stands behind a backslash. NULL: wrong. */
+/* What follows a backslash. NULL: wrong. */
 static char *read_escape(struct reader *reader, char *out) {
     static const char NAMES[] = "\"\\/bfnrt", VALUES[] = "\"\\/\b\f\n\r\t";
     const char *begin = reader->at - 1;
@@ -113,30 +113,6 @@ static char *read_escape(struct reader *reader, char *out) {
     return put_utf8(out, code);
 }
 
-/* Bytes of the UTF-8 character, 0 if it is none (overlong forms and surrogates are none). */
-static int utf8_length(const struct reader *reader) {
-    const unsigned char *s = (const unsigned char *)reader->at;
-    const int length = s[0] < 0x80   ? 1
-                       : s[0] < 0xc2 ? 0
-                       : s[0] < 0xe0 ? 2
-                       : s[0] < 0xf0 ? 3
-                       : s[0] < 0xf5 ? 4
-                                     : 0;
-    if (length > reader->end - reader->at) {
-        return 0;
-    }
-    int32_t code = s[0] & (0xff >> length);
-    for (int i = 1; i < length; i++) {
-        if ((s[i] & 0xc0) != 0x80) {
-            return 0;
-        }
-        code = code << 6 | (s[i] & 0x3f);
-    }
-    const bool good = length < 3 || (length == 3 && code >= 0x800 && (code & 0xf800) != 0xd800) ||
-                      (length == 4 && code >= 0x10000 && code < 0x110000);
-    return good ? length : 0;
-}
-
 /* The characters up to the closing quote, which no escape makes longer. False: wrong. */
 static bool read_characters(struct reader *reader, char *out) {
     while (!next_is(reader, '"')) {
@@ -153,11 +129,13 @@ static bool read_characters(struct reader *reader, char *out) {
             }
             continue;
         }
-        const int length = utf8_length(reader);
+        uint32_t character;
+        const size_t length =
+            utf8_length(reader->at, (size_t)(reader->end - reader->at), &character);
         if (length == 0) {
             return wrong(reader, reader->at, "bytes that are not UTF-8");
         }
-        memcpy(out, reader->at, (size_t)length);
+        memcpy(out, reader->at, length);
         out += length;
         reader->at += length;
     }
@@ -165,7 +143,7 @@ static bool read_characters(struct reader *reader, char *out) {
     return true;
 }
 
-/* Behind the opening quote. */
+/* After the opening quote. */
 static char *read_string(struct reader *reader) {
     const char *close = reader->at;
     while (close < reader->end && *close != '"') {
@@ -290,7 +268,7 @@ static bool read_key(struct reader *reader, struct json_value *item) {
         return false;
     }
     skip_space(reader);
-    return next_is(reader, ':') || wrong(reader, reader->at, "expected ':' behind a key");
+    return next_is(reader, ':') || wrong(reader, reader->at, "expected ':' after a key");
 }
 
 static int by_key(const void *a, const void *b) {
@@ -313,7 +291,7 @@ static bool sort_keys(const struct reader *reader, struct json_value *object, co
     return true;
 }
 
-/* Behind the opening bracket. */
+/* After the opening bracket. */
 static bool read_items(struct reader *reader, struct json_value *list) {
     const bool object = list->kind == JSON_OBJECT;
     const char *begin = reader->at - 1, closing = object ? '}' : ']';
@@ -389,7 +367,7 @@ struct json_value *json_read(const char *text, size_t bytes, attn_error *why) {
     if (good) {
         skip_space(&reader);
         good = reader.at == reader.end ||
-               wrong(&reader, reader.at, "something stands behind the document");
+               wrong(&reader, reader.at, "something stands after the document");
     }
     if (!good) {
         json_free(document);

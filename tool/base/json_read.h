@@ -8,7 +8,7 @@
  *     json_free(document);
  *
  * Strict (RFC 8259): valid UTF-8, no comments, no commas too many, no numbers that a double cannot
- * hold, no key twice in an object, no U+0000, nothing behind the document. A sentence about a
+ * hold, no key twice in an object, no U+0000, nothing after the document. A sentence about a
  * mistake says the line and the column, in bytes.
  *
  * Invariant: two texts that mean the same have the same canonical form, and reading that and

@@ -7,28 +7,28 @@
 #include <errno.h>
 #include <limits.h>
 #include <stdarg.h>
-#include <stdint.h>
 #include <string.h>
 
-/* The character at `text`, of which `left` bytes are there, and how many it has; 0: no UTF-8. */
-static size_t decode(const unsigned char *text, size_t left, uint32_t *character) {
+size_t utf8_length(const char *text, size_t left, uint32_t *character) {
     static const uint32_t LEAST[] = {0, 0, 0x80, 0x800, 0x10000};
-    const size_t bytes = text[0] < 0x80             ? 1
-                         : (text[0] & 0xe0) == 0xc0 ? 2
-                         : (text[0] & 0xf0) == 0xe0 ? 3
-                         : (text[0] & 0xf8) == 0xf0 ? 4
-                                                    : 0;
+    const unsigned char *s = (const unsigned char *)text;
+    const size_t bytes = s[0] < 0x80             ? 1
+                         : (s[0] & 0xe0) == 0xc0 ? 2
+                         : (s[0] & 0xf0) == 0xe0 ? 3
+                         : (s[0] & 0xf8) == 0xf0 ? 4
+                                                 : 0;
     if (bytes == 0 || bytes > left) {
         return 0;
     }
-    *character = bytes == 1 ? text[0] : text[0] & (0x7fU >> bytes);
+    uint32_t c = bytes == 1 ? s[0] : s[0] & (0x7fU >> bytes);
     for (size_t i = 1; i < bytes; i++) {
-        if ((text[i] & 0xc0) != 0x80) {
+        if ((s[i] & 0xc0) != 0x80) {
             return 0;
         }
-        *character = *character << 6 | (text[i] & 0x3f);
+        c = c << 6 | (s[i] & 0x3f);
     }
-    return *character >= LEAST[bytes] ? bytes : 0;
+    *character = c;
+    return c >= LEAST[bytes] && c < 0x110000 && (c & 0xfffff800) != 0xd800 ? bytes : 0;
 }
 
 /* C0, DEL and C1; marks, embeddings, overrides and isolates of bidirectional text; the two
@@ -41,7 +41,7 @@ static bool is_treacherous(uint32_t c) {
 /* The first character of `text` as it may be shown, into `shown`; how many bytes it had. */
 static size_t show(const char *text, size_t left, char shown[5]) {
     uint32_t character = 0;
-    const size_t bytes = decode((const unsigned char *)text, left, &character);
+    const size_t bytes = utf8_length(text, left, &character);
     const bool plain = bytes > 0 && !is_treacherous(character);
     memcpy(shown, plain ? text : "?", plain ? bytes : 1);
     shown[plain ? bytes : 1] = '\0';

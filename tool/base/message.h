@@ -7,6 +7,7 @@
 #ifndef ATTEST_BASE_MESSAGE_H
 #define ATTEST_BASE_MESSAGE_H
 
+#include <stdint.h>
 #include <stdio.h>
 
 #include "attn.h"
@@ -19,7 +20,11 @@ enum {
     EXIT_INVALID = 4       /* a check's own control failed: its verdict means nothing */
 };
 
-/* At most so many bytes of a text that somebody else wrote: what is no UTF-8, moves the cursor,
+/* Bytes of the UTF-8 character at `text`, of which at most `left` are read, none past a NUL, and
+ * the character; 0 where there is none (overlong forms and surrogates are none). */
+size_t utf8_length(const char *text, size_t left, uint32_t *character);
+
+/* At most so many bytes of a text that another program wrote: what is no UTF-8, moves the cursor,
  * turns the direction of text around it or has no width becomes '?'. */
 void print_foreign(FILE *out, const char *text, size_t most);
 

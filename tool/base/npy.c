@@ -33,12 +33,13 @@ struct types {
     enum npy_type first, last;
     const char *names, *descrs;
 };
-static const struct types OF_ATTENTION = {NPY_FLOAT32, NPY_UINT16, "float32, float16 or uint16",
-                                          "'<f4' (float32), '<f2' (float16) or '<u2' (bfloat16)"},
-                          OF_NUMBERS = {NPY_FLOAT32, NPY_UINT8, "numbers",
-                                        "'<f8', '<f4', '<f2' or an integer like '<i4'"},
-                          OF_MASKS = {NPY_UINT8, NPY_BOOL, "bool or uint8",
-                                      "'|b1' (bool) or '|u1' (uint8)"};
+static const struct types TAKEN[] = {
+    [NPY_ATTENTION] = {NPY_FLOAT32, NPY_UINT16, "float32, float16 or uint16",
+                       "'<f4' (float32), '<f2' (float16) or '<u2' (bfloat16)"},
+    [NPY_NUMBERS] = {NPY_FLOAT32, NPY_UINT8, "numbers",
+                     "'<f8', '<f4', '<f2' or an integer like '<i4'"},
+    [NPY_MASKS] = {NPY_UINT8, NPY_BOOL, "bool or uint8", "'|b1' (bool) or '|u1' (uint8)"},
+};
 
 const char *npy_type_name(enum npy_type type) {
     return TYPES[type].name;
@@ -198,14 +199,14 @@ static bool parse_header(const char *text, const struct types *types, struct npy
         }
         if (!take(&cursor, ',')) {
             if (!take(&cursor, '}')) {
-                return explain(why, "malformed header: no comma or brace behind '%s'", key);
+                return explain(why, "malformed header: no comma or brace after '%s'", key);
             }
             break;
         }
     }
     skip_space(&cursor);
     if (*cursor.at != '\0') {
-        return explain(why, "malformed header: text behind the dict");
+        return explain(why, "malformed header: text after the dict");
     }
     for (int i = 0; i < 3; i++) {
         if (!seen[i]) {
@@ -344,9 +345,9 @@ static bool read_data(FILE *in, struct npy *array, attn_error *why) {
     return true;
 }
 
-static bool read_array(FILE *in, const struct types *types, struct npy *array, attn_error *why) {
+bool npy_read(FILE *in, enum npy_take take, struct npy *array, attn_error *why) {
     *array = (struct npy){0};
-    if (read_header(in, types, array, why) && count_bytes(array, why) &&
+    if (read_header(in, &TAKEN[take], array, why) && count_bytes(array, why) &&
         read_data(in, array, why)) {
         return true;
     }
@@ -354,32 +355,15 @@ static bool read_array(FILE *in, const struct types *types, struct npy *array, a
     return false;
 }
 
-static bool load_array(const char *path, const struct types *types, struct npy *array,
-                       attn_error *why) {
+bool npy_load(const char *path, enum npy_take take, struct npy *array, attn_error *why) {
     *array = (struct npy){0};
     FILE *in = fopen(path, "rb");
     if (in == NULL) {
         return explain(why, "%s", strerror(errno));
     }
-    const bool good = read_array(in, types, array, why);
+    const bool good = npy_read(in, take, array, why);
     fclose(in);
     return good;
-}
-
-bool npy_read(FILE *in, struct npy *array, attn_error *why) {
-    return read_array(in, &OF_ATTENTION, array, why);
-}
-
-bool npy_load(const char *path, struct npy *array, attn_error *why) {
-    return load_array(path, &OF_ATTENTION, array, why);
-}
-
-bool npy_load_any(const char *path, struct npy *array, attn_error *why) {
-    return load_array(path, &OF_NUMBERS, array, why);
-}
-
-bool npy_load_mask(const char *path, struct npy *array, attn_error *why) {
-    return load_array(path, &OF_MASKS, array, why);
 }
 
 bool npy_write(FILE *out, const struct npy *array) {

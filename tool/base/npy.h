@@ -25,8 +25,7 @@ enum {
     NPY_ALIGNMENT = 64      /* of npy.data */
 };
 
-/* The first three are those of attention, the last two those of a mask; npy_load_any reads all but
- * the last. */
+/* The first three are those of attention, the last two those of a mask. */
 enum npy_type {
     NPY_FLOAT32,
     NPY_FLOAT16,
@@ -57,18 +56,13 @@ size_t npy_type_size(enum npy_type type);
 /* "(2, 8, 512, 64)" into the buffer, which it returns. */
 const char *npy_shape_text(const int64_t *shape, int dims, char *buffer, size_t size);
 
-/* Reads one array, and the end of the file behind it. On failure *array is empty and `why` says
+/* Which types are taken: those of attention, every one above but bool, bool and uint8. */
+enum npy_take { NPY_ATTENTION, NPY_NUMBERS, NPY_MASKS };
+
+/* Reads one array, and the end of the file after it. On failure *array is empty and `why` says
  * what is wrong, without the file's name. The caller frees with npy_free. */
-bool npy_read(FILE *in, struct npy *array, attn_error *why);
-
-/* The same for a path. */
-bool npy_load(const char *path, struct npy *array, attn_error *why);
-
-/* The same, of any number above. */
-bool npy_load_any(const char *path, struct npy *array, attn_error *why);
-
-/* The same of bool or uint8. */
-bool npy_load_mask(const char *path, struct npy *array, attn_error *why);
+bool npy_read(FILE *in, enum npy_take take, struct npy *array, attn_error *why);
+bool npy_load(const char *path, enum npy_take take, struct npy *array, attn_error *why);
 
 /* Writes version 1.0. False where a write failed; errno says why. */
 bool npy_write(FILE *out, const struct npy *array);

@@ -39,7 +39,7 @@ static void watch_signals(void) {
     static bool watching;
     for (int i = 0; i < FATAL_COUNT && !watching; i++) {
         struct sigaction action;
-        /* A signal that somebody ignores for us (nohup) stays ignored. */
+        /* A signal that is ignored for us (nohup) stays ignored. */
         if (sigaction(FATAL_SIGNALS[i], NULL, &action) == 0 && action.sa_handler == SIG_DFL) {
             action.sa_handler = remove_and_die;
             sigaction(FATAL_SIGNALS[i], &action, NULL);
@@ -115,63 +115,39 @@ static bool open_target(struct output *output, attn_error *why) {
     return true;
 }
 
-/* The folder of the path with every symbolic link followed, and the path's last part, which need
+/* The path with every symbolic link followed, so that one file has one name; what it leads to need
  * not exist. NULL and errno where the folder does not exist. */
-static char *canonical_folder(const char *path) {
-    const char *slash = strrchr(path, '/');
-    const char *name = slash == NULL ? path : slash + 1;
-    char folder[2 * PATH_MAX] = ".";
-    if (slash != NULL) {
-        snprintf(folder, sizeof folder, "%.*s", (int)(slash - path) + 1, path);
-    }
-    char *resolved = realpath(folder, NULL);
-    if (resolved == NULL || *name == '\0') {
-        free(resolved);
-        errno = ENOENT;
-        return NULL;
-    }
-    const size_t size = strlen(resolved) + strlen(name) + 2;
-    char *whole = malloc(size);
-    if (whole != NULL) {
-        snprintf(whole, size, "%s/%s", resolved, name);
-    }
-    free(resolved);
-    return whole;
-}
-
-/* Where a link that leads to no file leads; false: it is no such link. */
-static bool follow_dangling(const char *link, char to[2 * PATH_MAX]) {
-    struct stat info;
-    char text[PATH_MAX];
-    const ssize_t length = readlink(link, text, sizeof text - 1);
-    if (length <= 0 || stat(link, &info) == 0) {
-        return false;
-    }
-    text[length] = '\0';
-    const int folder = text[0] == '/' ? 0 : (int)(strrchr(link, '/') + 1 - link);
-    snprintf(to, 2 * PATH_MAX, "%.*s%s", folder, link, text);
-    return true;
-}
-
-/* The path with every symbolic link followed, so that one file has one name; its last part, or what
- * that leads to, need not exist. NULL and errno where the folder does not exist. */
 static char *canonical(const char *path) {
     enum { MOST_LINKS = 40 };
-    char at[2 * PATH_MAX];
+    char at[2 * PATH_MAX], next[2 * PATH_MAX], text[PATH_MAX];
+    struct stat info;
+    ssize_t length;
     snprintf(at, sizeof at, "%s", path);
-    for (int i = 0; i < MOST_LINKS; i++) {
-        char *whole = realpath(at, NULL);
-        if (whole != NULL || errno != ENOENT) {
-            return whole;
+    for (int i = 0; (length = readlink(at, text, sizeof text - 1)) > 0; i++) {
+        const char *slash = strrchr(at, '/');
+        const int folder = text[0] == '/' || slash == NULL ? 0 : (int)(slash + 1 - at);
+        snprintf(next, sizeof next, "%.*s%.*s", folder, at, (int)length, text);
+        if (lstat(next, &info) != 0 && stat(at, &info) == 0) {
+            break; /* leads to a file without a name */
         }
-        whole = canonical_folder(at);
-        if (whole == NULL || !follow_dangling(whole, at)) {
-            return whole;
+        if (i == MOST_LINKS) {
+            errno = ELOOP;
+            return NULL;
         }
-        free(whole);
+        memcpy(at, next, sizeof at);
     }
-    errno = ELOOP;
-    return NULL;
+    const char *slash = strrchr(at, '/');
+    const char *name = slash == NULL ? at : slash + 1;
+    snprintf(next, sizeof next, "%.*s", slash == NULL ? 1 : (int)(slash + 1 - at),
+             slash == NULL ? "." : at);
+    char *folder = realpath(next, NULL), *whole = NULL;
+    if (folder != NULL && *name == '\0') {
+        errno = ENOENT;
+    } else if (folder != NULL && asprintf(&whole, "%s/%s", folder, name) < 0) {
+        whole = NULL;
+    }
+    free(folder);
+    return whole;
 }
 
 bool output_open(struct output *output, const char *path, attn_error *why) {
@@ -197,80 +173,18 @@ bool output_finish(struct output *output, attn_error *why) {
     return closed || explain(why, "cannot write: %s", strerror(errno));
 }
 
-/* ---- publishing ------------------------------------------------------------------------------ */
-
-enum { ASIDE_SIZE = PATH_MAX + 80 };
-
-/* Keeps an old file under another name, until the new ones have all replaced theirs. "": there is
- * none, or none that a rename would replace. */
-static bool set_aside(const struct output *output, char aside[ASIDE_SIZE]) {
-    struct stat info;
-    aside[0] = '\0';
-    if (lstat(output->target, &info) != 0 || !S_ISREG(info.st_mode)) {
-        return true;
-    }
-    snprintf(aside, ASIDE_SIZE, "%s.old", temporaries[output->slot].path);
-    /* Not every file system has hard links; without one, for a moment, there is no file. */
-    return link(output->target, aside) == 0 || rename(output->target, aside) == 0;
-}
-
-static void bring_back(const char *target, const char *aside) {
-    if (aside[0] == '\0') {
-        unlink(target);
-    } else if (rename(aside, target) == 0) {
-        unlink(aside); /* two names of one file: rename did nothing */
-    }
-}
-
-static bool publish(const struct output *output, char aside[ASIDE_SIZE], bool last) {
-    aside[0] = '\0';
-    if (output->slot < 0) {
-        return true;
-    }
-    if (!last && !set_aside(output, aside)) {
-        return false;
-    }
-    if (rename(temporaries[output->slot].path, output->target) == 0) {
-        return true;
-    }
-    const int reason = errno;
-    if (aside[0] != '\0') {
-        bring_back(output->target, aside);
-    }
-    errno = reason;
-    return false;
-}
-
-size_t output_publish_all(struct output *const outputs[], size_t count, attn_error *why) {
-    char asides[OUTPUT_MAX][ASIDE_SIZE];
+bool output_publish(struct output *output, attn_error *why) {
     sigset_t before;
-    size_t done = 0;
+    bool good = true;
     hold_signals(&before);
-    while (done < count && publish(outputs[done], asides[done], done + 1 == count)) {
-        done++;
-    }
-    if (done < count) {
-        explain(why, "cannot write: %s", strerror(errno));
-    }
-    for (size_t i = 0; i < done; i++) {
-        if (outputs[i]->slot < 0) {
-            continue;
-        }
-        if (done < count) {
-            bring_back(outputs[i]->target, asides[i]);
-        } else if (asides[i][0] != '\0') {
-            unlink(asides[i]);
-        }
-        temporaries[outputs[i]->slot].used = 0;
-        outputs[i]->slot = -1;
+    if (output->slot >= 0 && rename(temporaries[output->slot].path, output->target) == 0) {
+        temporaries[output->slot].used = 0;
+        output->slot = -1;
+    } else if (output->slot >= 0) {
+        good = explain(why, "cannot write: %s", strerror(errno));
     }
     sigprocmask(SIG_SETMASK, &before, NULL);
-    return done;
-}
-
-bool output_publish(struct output *output, attn_error *why) {
-    struct output *const outputs[] = {output};
-    return output_publish_all(outputs, 1, why) == 1;
+    return good;
 }
 
 void output_discard(struct output *output) {

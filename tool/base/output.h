@@ -34,8 +34,4 @@ bool output_finish(struct output *output, attn_error *why);
 bool output_publish(struct output *output, attn_error *why);
 void output_discard(struct output *output);
 
-/* Publishes all of them or none: after a failure every target is what it was before. Returns their
- * number, or the index of the one that failed. What was written in place stays. */
-size_t output_publish_all(struct output *const outputs[], size_t count, attn_error *why);
-
 #endif /* ATTEST_BASE_OUTPUT_H */

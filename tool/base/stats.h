@@ -33,7 +33,7 @@ struct interval {
 struct interval stats_quantile(const double *sorted, size_t count, double q);
 
 /* median(a) / median(b), both sorted and above 0, and the interval in which the middle 95 % of 2000
- * resamplings fall, drawn by `seed`. All NaN below 6 samples on either side or without memory. */
+ * resamplings fall, sampled by `seed`. All NaN below 6 samples on either side or without memory. */
 struct interval stats_ratio(const double *a, size_t count_a, const double *b, size_t count_b,
                             uint64_t seed);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cases.c - numbers from a seed, guarded memory, and the drawing of recipes.
+ * cases.c - guarded memory, and recipes as text.
  *
- * Invariant: a recipe depends on its seed alone, so that the seed of a failure repeats it.
+ * Invariant: the bytes beside guarded data are 0xFF until something writes there.
  */
 #include "cases/cases.h"
 
@@ -10,35 +10,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
-
-/* ---- numbers from a seed --------------------------------------------------------------------- */
-
-uint64_t rng_next(uint64_t *state) {
-    uint64_t z = *state += 0x9E3779B97F4A7C15u;
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-    return z ^ (z >> 31);
-}
-
-int64_t rng_range(uint64_t *state, int64_t low, int64_t high) {
-    return low + (int64_t)(rng_next(state) % (uint64_t)(high - low + 1));
-}
-
-bool rng_chance(uint64_t *state, int percent) {
-    return rng_range(state, 0, 99) < percent;
-}
-
-/* The sum of twelve uniform numbers (here four times the bits of one draw, 16 apiece, thrice) is
- * close enough to normal, and the same on every machine, as logf and cosf are not. */
-float rng_normal(uint64_t *state) {
-    uint32_t sum = 0;
-    for (int draw = 0; draw < 3; draw++) {
-        const uint64_t bits = rng_next(state);
-        sum += (uint32_t)(bits & 0xFFFF) + (uint32_t)(bits >> 16 & 0xFFFF) +
-               (uint32_t)(bits >> 32 & 0xFFFF) + (uint32_t)(bits >> 48);
-    }
-    return (float)sum / 65536.0f - 6.0f;
-}
 
 /* ---- guarded memory -------------------------------------------------------------------------- */
 
@@ -70,17 +41,22 @@ bool guarded_alloc(struct guarded *memory, size_t size, size_t alignment, bool a
     return true;
 }
 
-bool guarded_intact(const struct guarded *memory) {
-    const unsigned char *end = memory->body + memory->body_size;
-    for (const unsigned char *at = memory->body; at < end; at++) {
-        if (at == memory->data) {
-            at += memory->size;
-        }
-        if (at < end && *at != 0xFF) {
+bool is_poison(const unsigned char *bytes, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        if (bytes[i] != 0xFF) {
             return false;
         }
     }
     return true;
+}
+
+bool guarded_intact(const struct guarded *memory) {
+    if (memory->map == NULL) {
+        return true;
+    }
+    const size_t before = (size_t)(memory->data - memory->body);
+    const size_t after = memory->body_size - before - memory->size;
+    return is_poison(memory->body, before) && is_poison(memory->data + memory->size, after);
 }
 
 void guarded_free(struct guarded *memory) {
@@ -98,164 +74,6 @@ void recipe_init(struct recipe *recipe, const attn_problem *problem, uint64_t se
 
 void recipe_resample(struct recipe *recipe, size_t number) {
     recipe->seed += (uint64_t)number << 32;
-}
-
-static int64_t draw_length(uint64_t *rng) {
-    switch (rng_range(rng, 0, 9)) {
-    case 0: return 1;
-    case 1: return rng_range(rng, 2, 8);
-    case 2:
-    case 3:
-    case 4: return rng_range(rng, 1, 64);
-    case 9: return rng_range(rng, 200, 700);
-    default: return rng_range(rng, 1, 200);
-    }
-}
-
-static int64_t draw_dim(uint64_t *rng) {
-    static const int64_t usual[] = {1,  2,  4,  8,  16,  31,  32,  33,  48,  63, 64,
-                                    65, 72, 80, 96, 127, 128, 129, 160, 192, 256};
-    const int64_t count = (int64_t)(sizeof usual / sizeof usual[0]);
-    return rng_chance(rng, 60) ? usual[rng_range(rng, 0, count - 1)] : rng_range(rng, 1, 160);
-}
-
-static void draw_sizes(uint64_t *rng, attn_problem *p) {
-    static const int64_t ratios[] = {1, 1, 1, 2, 3, 4, 8};
-    const double budget = 4e6; /* keeps the reference to some ten milliseconds */
-    const int64_t ratio = ratios[rng_range(rng, 0, 6)];
-    p->batch = rng_range(rng, 1, 3);
-    p->heads_kv = rng_range(rng, 1, 3);
-    p->seq_q = draw_length(rng);
-    p->seq_kv = rng_chance(rng, 40) ? p->seq_q : draw_length(rng);
-    p->head_dim = draw_dim(rng);
-    p->head_dim_v = rng_chance(rng, 70) ? p->head_dim : draw_dim(rng);
-    while ((double)p->batch * (double)(p->heads_kv * ratio) * (double)p->seq_q * (double)p->seq_kv *
-               (double)(p->head_dim + p->head_dim_v) >
-           budget) {
-        if (p->batch > 1) {
-            p->batch--;
-        } else if (p->heads_kv > 1) {
-            p->heads_kv--;
-        } else if (p->seq_q > p->seq_kv || p->seq_q == p->seq_kv) {
-            p->seq_kv -= p->seq_q == p->seq_kv ? p->seq_kv / 3 : 0;
-            p->seq_q -= p->seq_q / 3;
-        } else {
-            p->seq_kv -= p->seq_kv / 3;
-        }
-    }
-    p->heads_q = p->heads_kv * ratio;
-    p->heads_kv = ratio == 1 && rng_chance(rng, 50) ? -1 : p->heads_kv;
-    p->head_dim_v = p->head_dim_v == p->head_dim && rng_chance(rng, 50) ? -1 : p->head_dim_v;
-}
-
-static void draw_bounds(uint64_t *rng, attn_problem *p) {
-    if (rng_chance(rng, 45)) {
-        p->causal = rng_chance(rng, 50) ? ATTN_CAUSAL_TOP_LEFT : ATTN_CAUSAL_BOTTOM_RIGHT;
-    }
-    if (rng_chance(rng, 30)) {
-        switch (rng_range(rng, 0, 4)) {
-        case 0: p->window_left = p->window_right = 0; break;
-        case 1: p->window_left = rng_range(rng, 0, p->seq_kv); break;
-        case 2: p->window_right = rng_range(rng, 0, p->seq_kv); break;
-        case 3: p->window_left = p->window_right = INT32_MAX; break;
-        default: p->window_left = rng_range(rng, 0, 40); p->window_right = rng_range(rng, 0, 40);
-        }
-    }
-}
-
-/* Of a bias or a mask. */
-static void draw_strides(uint64_t *rng, const attn_problem *p, attn_bias_strides *s) {
-    switch (rng_range(rng, 0, 3)) {
-    case 0: break; /* ATTN_AUTO */
-    case 1:        /* keys far apart, rows close */
-        *s = (attn_bias_strides){p->heads_q * p->seq_q * p->seq_kv, p->seq_q * p->seq_kv, 1,
-                                 p->seq_q};
-        break;
-    default:
-        s->col = rng_range(rng, 1, 2);
-        s->row = p->seq_kv * s->col + rng_range(rng, 0, 3);
-        s->head = p->seq_q * s->row;
-        s->batch = p->heads_q * s->head;
-        s->batch *= rng_chance(rng, 50);
-        s->head *= rng_chance(rng, 50);
-        s->row *= rng_chance(rng, 60);
-        s->col *= rng_chance(rng, 80);
-    }
-}
-
-static void draw_bias(uint64_t *rng, struct recipe *recipe) {
-    attn_problem *p = &recipe->problem;
-    p->bias = true;
-    p->bias_dtype = (attn_dtype)rng_range(rng, 0, 2);
-    recipe->masking_bias = rng_chance(rng, 30);
-    draw_strides(rng, p, &p->bias_strides);
-}
-
-void recipe_draw_mask(struct recipe *recipe) {
-    uint64_t state = recipe->seed ^ 0x3A5C, *rng = &state;
-    attn_problem *p = &recipe->problem;
-    p->mask = rng_chance(rng, 25);
-    if (p->mask) {
-        draw_strides(rng, p, &p->mask_strides);
-    }
-}
-
-static void draw_options(uint64_t *rng, struct recipe *recipe) {
-    attn_problem *p = &recipe->problem;
-    const float scales[] = {0.0f, -0.25f, 0.1f, 0.5f};
-    if (rng_chance(rng, 25)) {
-        p->scale = scales[rng_range(rng, 0, 3)];
-    }
-    if (rng_chance(rng, 30)) {
-        return; /* for the kernels that take no other options */
-    }
-    if (rng_chance(rng, 25)) {
-        p->softcap = (float)rng_range(rng, 1, 40);
-    }
-    if (rng_chance(rng, 25)) {
-        p->alibi = true;
-        recipe->slopes = rng_chance(rng, 60);
-        if (recipe->slopes && rng_chance(rng, 50)) {
-            p->alibi_batch_stride = p->heads_q + rng_range(rng, 0, 3);
-        }
-    }
-    p->sink = rng_chance(rng, 25);
-    if (rng_chance(rng, 30)) {
-        draw_bias(rng, recipe);
-    }
-}
-
-void recipe_draw(struct recipe *recipe, uint64_t seed) {
-    uint64_t state = seed ^ 0x5EED, *rng = &state;
-    attn_problem start;
-    attn_problem_init(&start);
-    recipe_init(recipe, &start, seed);
-    attn_problem *p = &recipe->problem;
-    p->dtype = (attn_dtype)rng_range(rng, 0, 2);
-    p->layout = (attn_layout)rng_range(rng, 0, 1);
-    draw_sizes(rng, p);
-    draw_bounds(rng, p);
-    draw_options(rng, recipe);
-    p->packed = rng_chance(rng, 20);
-    p->batch += p->packed ? rng_range(rng, 0, 3) : 0;
-    p->used_kv = rng_chance(rng, 20);
-    const int32_t element = (int32_t)attn_dtype_size(p->dtype);
-    p->alignment = rng_chance(rng, 30) ? element : rng_chance(rng, 20) ? 64 : 16;
-    recipe->lse = rng_chance(rng, 70);
-    if (rng_chance(rng, 40)) {
-        recipe->distribution = (enum distribution)rng_range(rng, 1, DIST_COUNT - 1);
-    }
-    if (rng_chance(rng, 50)) {
-        recipe->arrangement = (enum arrangement)rng_range(rng, 1, ARRANGE_COUNT - 1);
-    }
-    if (recipe->arrangement == ARRANGE_FUSED) {
-        if (p->bias) { /* its strides were drawn for the old length */
-            p->bias_strides = (attn_bias_strides){ATTN_AUTO, ATTN_AUTO, ATTN_AUTO, ATTN_AUTO};
-        }
-        p->seq_kv = p->seq_q = p->seq_q < p->seq_kv ? p->seq_q : p->seq_kv;
-        p->head_dim_v = -1;
-    }
-    recipe_draw_mask(recipe);
 }
 
 static const char *print_strides(const attn_bias_strides *s, char *buffer, size_t size) {

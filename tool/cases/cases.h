@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cases.h - problems to prove a kernel with: drawn from a seed, or given, with tensors in guarded
- * memory. `attest parity` and the tests of the library share them.
+ * cases.h - problems to prove a kernel with: random ones from a seed, or given, with tensors in
+ * guarded memory. `attest parity` and the tests of the library share them.
  *
  * A recipe says what to build, a sample is the built thing: problem, tensors, memory. Everything
  * that no kernel may look at or write to (guard bands, stride gaps, keys that no query sees, bias
@@ -9,20 +9,14 @@
  * an integer; so do K of keys that a mask hides from every query, and O and LSE before a run.
  * Beyond the bands lie pages without access.
  *
- * Invariant: strides and visibility are worked out here from the words of attn.h, never by asking
- * the library; the same seed builds the same bytes on every machine.
+ * Invariant: the same seed builds the same bytes on every machine.
  */
 #ifndef ATTEST_CASES_CASES_H
 #define ATTEST_CASES_CASES_H
 
+#include "attn_inspect.h"
 #include "attn_verify.h"
-
-/* ---- numbers from a seed (splitmix64) -------------------------------------------------------- */
-
-uint64_t rng_next(uint64_t *state);
-int64_t rng_range(uint64_t *state, int64_t low, int64_t high); /* both included */
-bool rng_chance(uint64_t *state, int percent);
-float rng_normal(uint64_t *state); /* mean 0, deviation 1, never beyond 6 */
+#include "base/random.h"
 
 /* ---- guarded memory -------------------------------------------------------------------------- */
 
@@ -34,6 +28,9 @@ struct guarded {
     unsigned char *body; /* what is between the pages without access: data and its bands */
     size_t body_size;
 };
+
+/* Whether all of the bytes are 0xFF. */
+bool is_poison(const unsigned char *bytes, size_t count);
 
 /* size bytes whose last (at_end) or first byte lies at a page without access, up to alignment.
  * The address is a multiple of alignment and, where that is below 16, not of 16 (if size > 0). */
@@ -77,22 +74,51 @@ struct recipe {
 /* The given problem with N(0, 1), an LSE and a granule of 1. */
 void recipe_init(struct recipe *recipe, const attn_problem *problem, uint64_t seed);
 
-/* A problem drawn from the seed: any dtype, layout and combination of options. */
-void recipe_draw(struct recipe *recipe, uint64_t seed);
+/* What random problems may be. */
+struct recipe_limits {
+    uint32_t dtypes, options;                /* bits of attn_dtype and attn_option */
+    int64_t head_dim_multiple, head_dim_max; /* 0: any */
+    int32_t block_q, block_kv;               /* lengths are often at their edges; 0: none */
+    bool head_dim_v;                         /* may differ from head_dim */
+    bool gpu, emulated;                      /* emulated: whole tiles count against the budget */
+    double budget; /* pairs of query and key x (head_dim + head_dim_v), at most */
+};
 
-/* Gives one problem in four a mask, of any strides, from bits of its own: the rest of what a seed
- * draws does not depend on it. The sizes must be final. */
-void recipe_draw_mask(struct recipe *recipe);
+enum recipe_kind {
+    RECIPE_PLAIN,
+    RECIPE_LARGE,  /* more than the budget */
+    RECIPE_DECODE, /* few queries, often many query heads to a KV head */
+    RECIPE_FUTURE, /* causal, with keys that only later queries see */
+    RECIPE_NO_KEYS,
+    RECIPE_NO_BATCH,
+    RECIPE_NO_QUERIES
+};
+
+/* A random problem; later attempts, from 0 on, are simpler. */
+void recipe_draw_within(struct recipe *recipe, uint64_t seed, const struct recipe_limits *limits,
+                        enum recipe_kind kind, int attempt);
+
+/* A random problem: any dtype, layout and combination of options. */
+void recipe_draw(struct recipe *recipe, uint64_t seed);
 
 /* As one line, for a failure message. */
 const char *recipe_print(const struct recipe *recipe, char *buffer, size_t size);
+
+/* The blocks of memory of a sample; fused Q, K and V lie in the first. */
+enum { SAMPLE_BLOCKS = 12, BLOCK_O = 3, BLOCK_LSE = 4 };
+extern const char *const SAMPLE_BLOCK_NAMES[SAMPLE_BLOCKS];
 
 struct sample {
     struct recipe recipe;
     attn_problem problem; /* recipe.problem with the arrangement's strides (packed: the totals) */
     attn_problem full;    /* the same with every default replaced */
     attn_tensors tensors;
-    struct guarded qkv[3], o, lse, bias, mask, slopes, sink, cu_q, cu_kv, used;
+    union {
+        struct guarded blocks[SAMPLE_BLOCKS];
+        struct {
+            struct guarded qkv[3], o, lse, bias, mask, slopes, sink, cu_q, cu_kv, used;
+        };
+    };
     uint64_t inputs; /* hash of every input byte */
 };
 

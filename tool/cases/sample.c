@@ -37,20 +37,9 @@ int64_t sample_rows_kv(const struct sample *sample, int64_t batch) {
 
 void sample_visible(const struct sample *sample, int64_t batch, int64_t i, int64_t *low,
                     int64_t *high) {
-    const attn_problem *p = &sample->full;
-    const int64_t keys = sample_rows_kv(sample, batch);
-    const int64_t off = p->causal == ATTN_CAUSAL_TOP_LEFT ? 0 : keys - sample_rows_q(sample, batch);
-    *low = 0;
-    *high = keys - 1;
-    if (p->causal != ATTN_CAUSAL_NONE && i + off < *high) {
-        *high = i + off;
-    }
-    if (p->window_right >= 0 && p->window_right < *high - i - off) {
-        *high = i + off + p->window_right;
-    }
-    if (p->window_left >= 0 && p->window_left < i + off - *low) {
-        *low = i + off - p->window_left;
-    }
+    attn_visible_keys(&sample->full, i, sample_rows_q(sample, batch), sample_rows_kv(sample, batch),
+                      low, high);
+    --*high;
 }
 
 static int64_t offset(const struct sample *sample, const attn_strides *s, const struct guarded *cu,
@@ -91,41 +80,13 @@ static attn_strides strides_of(attn_layout layout, int64_t heads, int64_t rows, 
     return s;
 }
 
-static void fill_auto(attn_strides *s, attn_strides standard) {
-    s->batch = s->batch == ATTN_AUTO ? standard.batch : s->batch;
-    s->head = s->head == ATTN_AUTO ? standard.head : s->head;
-    s->row = s->row == ATTN_AUTO ? standard.row : s->row;
-}
-
-/* Of a bias or a mask. */
-static void fill_auto_scores(attn_bias_strides *s, const attn_problem *p) {
-    s->col = s->col == ATTN_AUTO ? 1 : s->col;
-    s->row = s->row == ATTN_AUTO ? p->seq_kv : s->row;
-    s->head = s->head == ATTN_AUTO ? p->seq_q * p->seq_kv : s->head;
-    s->batch = s->batch == ATTN_AUTO ? p->heads_q * p->seq_q * p->seq_kv : s->batch;
-}
-
-/* Replaces every default by what attn.h says it stands for. */
-static void resolve(attn_problem *p) {
-    p->heads_kv = p->heads_kv == -1 ? p->heads_q : p->heads_kv;
-    p->head_dim_v = p->head_dim_v == -1 ? p->head_dim : p->head_dim_v;
-    const int64_t rows_q = p->packed ? p->total_q : p->seq_q;
-    const int64_t rows_kv = p->packed ? p->total_kv : p->seq_kv;
-    fill_auto(&p->q, strides_of(p->layout, p->heads_q, rows_q, p->head_dim, 0));
-    fill_auto(&p->k, strides_of(p->layout, p->heads_kv, rows_kv, p->head_dim, 0));
-    fill_auto(&p->v, strides_of(p->layout, p->heads_kv, rows_kv, p->head_dim_v, 0));
-    fill_auto(&p->o, strides_of(p->layout, p->heads_q, rows_q, p->head_dim_v, 0));
-    fill_auto(&p->lse, strides_of(ATTN_BHSD, p->heads_q, rows_q, 1, 0));
-    fill_auto_scores(&p->bias_strides, p);
-    fill_auto_scores(&p->mask_strides, p);
-    p->scale = isnan(p->scale) ? (float)(1.0 / sqrt((double)p->head_dim)) : p->scale;
-}
-
 /* Gives the problem the strides of the arrangement. */
-static void arrange(attn_problem *p, const struct recipe *recipe, uint64_t *rng) {
+static bool arrange(attn_problem *p, const struct recipe *recipe, uint64_t *rng) {
     const int64_t unit = recipe->granule;
-    attn_problem r = *p;
-    resolve(&r);
+    attn_problem r = {.size = sizeof r};
+    if (attn_problem_resolve(p, &r, NULL) != ATTN_OK) {
+        return false;
+    }
     const attn_layout other = p->layout == ATTN_BHSD ? ATTN_BSHD : ATTN_BHSD;
     const int64_t rows_q = p->packed ? p->total_q : p->seq_q;
     const int64_t rows_kv = p->packed ? p->total_kv : p->seq_kv;
@@ -160,6 +121,7 @@ static void arrange(attn_problem *p, const struct recipe *recipe, uint64_t *rng)
         break;
     default: break;
     }
+    return true;
 }
 
 /* ---- building -------------------------------------------------------------------------------- */
@@ -356,7 +318,7 @@ static bool fill_tensor(struct sample *s, int tensor, uint64_t *rng) {
 static char current_line[600];
 static struct sigaction previous_segv, previous_bus;
 
-/* Safe in a signal handler; there is nobody to tell if it fails. */
+/* Safe in a signal handler; nothing can be done if it fails. */
 static void put(const char *text, size_t length) {
     const ssize_t written = write(STDOUT_FILENO, text, length);
     (void)written;
@@ -392,13 +354,10 @@ bool sample_make(struct sample *s, const struct recipe *recipe) {
     s->problem = recipe->problem;
     attn_tensors_init(&s->tensors);
     watch_crashes(recipe);
-    bool ok = make_lengths(s, rng);
-    if (ok) {
-        arrange(&s->problem, recipe, rng);
-        s->full = s->problem;
-        resolve(&s->full);
-        ok = place_tensors(s, rng);
-    }
+    bool ok = make_lengths(s, rng) && arrange(&s->problem, recipe, rng);
+    s->full.size = sizeof s->full;
+    ok =
+        ok && attn_problem_resolve(&s->problem, &s->full, NULL) == ATTN_OK && place_tensors(s, rng);
     for (int tensor = 0; ok && tensor < 3; tensor++) {
         ok = fill_tensor(s, tensor, rng);
     }
@@ -411,21 +370,16 @@ bool sample_make(struct sample *s, const struct recipe *recipe) {
 }
 
 void sample_free(struct sample *s) {
-    struct guarded *const all[] = {&s->qkv[0], &s->qkv[1], &s->qkv[2], &s->o,
-                                   &s->lse,    &s->bias,   &s->mask,   &s->slopes,
-                                   &s->sink,   &s->cu_q,   &s->cu_kv,  &s->used};
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
-        guarded_free(all[i]);
+    for (int i = 0; i < SAMPLE_BLOCKS; i++) {
+        guarded_free(&s->blocks[i]);
     }
 }
 
 static uint64_t hash_inputs(const struct sample *s) {
-    const struct guarded *const all[] = {&s->qkv[0], &s->qkv[1], &s->qkv[2], &s->bias,  &s->mask,
-                                         &s->slopes, &s->sink,   &s->cu_q,   &s->cu_kv, &s->used};
     uint64_t hash = 0;
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
-        for (size_t at = 0; at < all[i]->size; at++) {
-            hash = (hash ^ all[i]->data[at]) * 0x100000001B3u;
+    for (int i = 0; i < SAMPLE_BLOCKS; i++) {
+        for (size_t at = 0; i != BLOCK_O && i != BLOCK_LSE && at < s->blocks[i].size; at++) {
+            hash = (hash ^ s->blocks[i].data[at]) * 0x100000001B3u;
         }
     }
     return hash;
@@ -462,27 +416,25 @@ static bool gaps_intact(const struct sample *s, const struct guarded *memory, bo
     return ok;
 }
 
+const char *const SAMPLE_BLOCK_NAMES[SAMPLE_BLOCKS] = {"Q (or fused QKV)",
+                                                       "K",
+                                                       "V",
+                                                       "O",
+                                                       "the LSE",
+                                                       "the bias",
+                                                       "the mask",
+                                                       "the ALiBi slopes",
+                                                       "the sink",
+                                                       "cu_seqlens_q",
+                                                       "cu_seqlens_kv",
+                                                       "used_kv"};
+
 const char *sample_damage(const struct sample *s) {
-    const struct guarded *const all[] = {&s->qkv[0], &s->qkv[1], &s->qkv[2], &s->o,
-                                         &s->lse,    &s->bias,   &s->mask,   &s->slopes,
-                                         &s->sink,   &s->cu_q,   &s->cu_kv,  &s->used};
-    static const char *const beside[] = {
-        "bytes beside Q (or fused QKV) were written",
-        "bytes beside K were written",
-        "bytes beside V were written",
-        "bytes beside O were written",
-        "bytes beside the LSE were written",
-        "bytes beside the bias were written",
-        "bytes beside the mask were written",
-        "bytes beside the ALiBi slopes were written",
-        "bytes beside the sink were written",
-        "bytes beside cu_seqlens_q were written",
-        "bytes beside cu_seqlens_kv were written",
-        "bytes beside used_kv were written",
-    };
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
-        if (!guarded_intact(all[i])) {
-            return beside[i];
+    static _Thread_local char text[80];
+    for (int i = 0; i < SAMPLE_BLOCKS; i++) {
+        if (!guarded_intact(&s->blocks[i])) {
+            snprintf(text, sizeof text, "bytes beside %s were written", SAMPLE_BLOCK_NAMES[i]);
+            return text;
         }
     }
     if (hash_inputs(s) != s->inputs) {

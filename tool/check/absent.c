@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * absent.c - what the program says of the virtual GPU where that was left out of the build
- * (-DATTN_VGPU=OFF). It stands for check/verb.c, check_*.c, alias.c, vgpu_findings.c
- * and vgpu_planted.c.
+ * (-DATTN_VGPU=OFF). It stands for the rest of check/, vgpu_findings.c and
+ * vgpu_planted.c.
  *
  * Invariant: asking for it is told with one sentence, never ignored.
  */
@@ -10,7 +10,6 @@
 
 #include "base/message.h"
 #include "cli/verbs.h"
-#include "device/alias.h"
 #include "device/vgpu_findings.h"
 #include "device/vgpu_planted.h"
 

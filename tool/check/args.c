@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * args.c - see args.h.
+ * args.c - see check.h.
  */
-#include "check/args.h"
+#include "check/check.h"
 
 #include <errno.h>
 #include <stdalign.h>
@@ -28,7 +28,7 @@ static size_t field_length(const struct cursor *c) {
 
 static bool take_colon(struct cursor *c, const char *before, attn_error *why) {
     if (*c->at != ':') {
-        return explain(why, "it ends behind its %s, expected a colon and more", before);
+        return explain(why, "it ends after its %s, expected a colon and more", before);
     }
     c->at++;
     return true;
@@ -109,7 +109,7 @@ static void keep_shape(struct check_arg *arg, const int64_t *shape, int dims) {
 static bool load_file(struct check_arg *arg, const char *path, attn_error *why) {
     struct npy array;
     attn_error fault;
-    if (!npy_load_any(path, &array, &fault)) {
+    if (!npy_load(path, NPY_NUMBERS, &array, &fault)) {
         return explain(why, "%s: %s", path, fault.text);
     }
     if (array.type != arg->type->npy) {

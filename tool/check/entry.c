@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * entry.c - see entry.h.
+ * entry.c - see check.h.
  */
-#include "check/entry.h"
+#include "check/check.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * expect.c - see expect.h.
+ * expect.c - see check.h.
  */
-#include "check/expect.h"
+#include "check/check.h"
 
 #include <errno.h>
 #include <math.h>
@@ -38,7 +38,7 @@ static bool take_arg(const char *text, const struct check_arg *args, size_t coun
 static bool load_expected(struct check_expect *expect, const struct check_arg *arg,
                           attn_error *why) {
     attn_error fault;
-    if (!npy_load_any(expect->path, &expect->array, &fault)) {
+    if (!npy_load(expect->path, NPY_NUMBERS, &expect->array, &fault)) {
         return explain(why, "%s: %s", expect->path, fault.text);
     }
     expect->type = element_of_npy(expect->array.type, arg->type);

@@ -1,20 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * source.c - see source.h.
+ * source.c - see check.h.
  */
-#include "check/source.h"
+#include "check/check.h"
 
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/child.h"
 #include "base/file.h"
 #include "base/message.h"
-#include "base/temporary.h"
+#include "base/tool_path.h"
 
 enum { COMPILE_SECONDS = 600 };
 
@@ -25,37 +24,16 @@ static bool ends_with(const char *text, const char *end) {
 
 /* ---- nvcc ------------------------------------------------------------------------------------ */
 
-static bool is_program(const char *path) {
-    struct stat info;
-    return stat(path, &info) == 0 && S_ISREG(info.st_mode) && access(path, X_OK) == 0;
-}
-
-static bool program_in(const char *folder, size_t length, char path[PATH_MAX]) {
-    const int written = snprintf(path, PATH_MAX, "%.*s/nvcc", (int)length, folder);
-    return length > 0 && written > 0 && written < PATH_MAX && is_program(path);
-}
-
 static bool find_nvcc(char path[PATH_MAX], attn_error *why) {
-    static const char toolkit[] = "/usr/local/cuda/bin";
     const char *chosen = getenv("CUDACXX");
-    if (chosen != NULL && *chosen != '\0') {
-        snprintf(path, PATH_MAX, "%s", chosen);
-        return is_program(path) ||
-               explain(why, "nvcc: $CUDACXX = %s is no program; attest check takes PTX too",
-                       chosen);
+    attn_error cause = {""};
+    if (chosen == NULL || *chosen == '\0') {
+        return tool_find("nvcc", path, &cause) ||
+               explain(why, "%s; attest check takes PTX too", cause.text);
     }
-    const char *folder = getenv("PATH");
-    while (folder != NULL && *folder != '\0') {
-        const size_t length = strcspn(folder, ":");
-        if (program_in(folder, length, path)) {
-            return true;
-        }
-        folder += length + (folder[length] == ':');
-    }
-    return program_in(toolkit, strlen(toolkit), path) ||
-           explain(why,
-                   "nvcc is neither $CUDACXX nor in $PATH nor in %s; attest check takes PTX too",
-                   toolkit);
+    snprintf(path, PATH_MAX, "%s", chosen);
+    return access(path, X_OK) == 0 ||
+           explain(why, "nvcc: $CUDACXX = %s is no program; attest check takes PTX too", chosen);
 }
 
 /* ---- compilation ----------------------------------------------------------------------------- */
@@ -92,7 +70,7 @@ static void show_log(const char *path) {
     }
 }
 
-/* nvcc names files from the root on; who asks from a folder expects names from there. */
+/* nvcc names files from the root on; findings name them from the current folder. */
 static void name_from_here(char *ptx, size_t *size) {
     static const char DIRECTIVE[] = "\n\t.file\t";
     char here[PATH_MAX];

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * types.c - see types.h.
+ * types.c - see check.h.
  */
-#include "check/types.h"
+#include "check/check.h"
 
 #include <errno.h>
 #include <math.h>
@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "attn_verify.h"
 #include "base/message.h"
 
 static const struct element TYPES[] = {
@@ -47,56 +48,11 @@ const char *element_names(void) {
     return "f32, f16, bf16, f64, i8, i16, i32, i64, u8, u16, u32, u64";
 }
 
-/* ---- the formats of 16 bits ------------------------------------------------------------------ */
-
-struct half_format {
-    int precision; /* bits of the significand, the hidden one included */
-    int lowest;    /* exponent of the smallest subnormal */
-};
-static const struct half_format F16 = {11, -24}, BF16 = {8, -133};
-
-static const struct half_format *half_of(const struct element *type) {
-    return type->name[0] == 'b' ? &BF16 : &F16;
-}
-
-static uint16_t half_pack(const struct half_format *f, long double value) {
-    const uint16_t sign = signbit(value) ? 0x8000 : 0;
-    const unsigned infinity = 0x7fffU >> (f->precision - 1) << (f->precision - 1);
-    if (isnan(value)) {
-        return 0x7fff;
-    }
-    if (isinf(value) || value == 0) {
-        return (uint16_t)(value == 0 ? sign : sign | infinity);
-    }
-    int exponent = 0;
-    frexpl(value, &exponent);
-    /* The unit in the last place: what is counted in it rounds to the significand. */
-    const int unit = exponent - f->precision < f->lowest ? f->lowest : exponent - f->precision;
-    const long double significand = rintl(ldexpl(fabsl(value), -unit));
-    if (unit - f->lowest > 0x7fff >> (f->precision - 1)) {
-        return (uint16_t)(sign | infinity);
-    }
-    /* The hidden bit adds one to the exponent, and so does a carry. */
-    const unsigned bits =
-        ((unsigned)(unit - f->lowest) << (f->precision - 1)) + (unsigned)significand;
-    return (uint16_t)(sign | (bits < infinity ? bits : infinity));
-}
-
-static long double half_value(const struct half_format *f, uint16_t bits) {
-    const unsigned hidden = 1U << (f->precision - 1);
-    const unsigned exponent = (bits & 0x7fffU) / hidden, fraction = bits & (hidden - 1);
-    long double value;
-    if (exponent == 0x7fffU / hidden) {
-        value = fraction != 0 ? (long double)NAN : (long double)INFINITY;
-    } else if (exponent == 0) {
-        value = ldexpl((long double)fraction, f->lowest);
-    } else {
-        value = ldexpl((long double)(fraction + hidden), f->lowest + (int)exponent - 1);
-    }
-    return bits & 0x8000 ? -value : value;
-}
-
 /* ---- numbers --------------------------------------------------------------------------------- */
+
+static attn_dtype half_of(const struct element *type) {
+    return type->name[0] == 'b' ? ATTN_BF16 : ATTN_FP16;
+}
 
 static void store_bits(const struct element *type, void *to, uint64_t bits) {
     memcpy(to, &bits, type->bytes); /* little-endian, like the GPU */
@@ -106,7 +62,8 @@ void element_store(const struct element *type, void *to, long double value) {
     if (type->kind != ELEMENT_FLOAT) {
         store_bits(type, to, value < 0 ? (uint64_t)(int64_t)value : (uint64_t)value);
     } else if (type->bytes == 2) {
-        store_bits(type, to, half_pack(half_of(type), value));
+        const float single = (float)value;
+        attn_from_float(half_of(type), to, &single, 1);
     } else if (type->bytes == 4) {
         const float single = (float)value;
         memcpy(to, &single, sizeof single);
@@ -127,7 +84,9 @@ long double element_value(const struct element *type, const void *from) {
         return (long double)((int64_t)(bits << unused) >> unused);
     }
     if (type->bytes == 2) {
-        return half_value(half_of(type), (uint16_t)bits);
+        float single;
+        attn_to_float(half_of(type), &single, from, 1);
+        return (long double)single;
     }
     if (type->bytes == 4) {
         float single;

@@ -7,7 +7,7 @@
  * Outputs are opened before anything is computed, so that a wrong path costs nothing, and take
  * their names last of all.
  *
- * Invariant: an exit code other than 0 leaves no output behind: neither after bad input nor after a
+ * Invariant: an exit code other than 0 leaves no output: neither after bad input nor after a
  * failed verification.
  */
 #include <errno.h>
@@ -63,16 +63,9 @@ struct dims {
 
 /* ---- inputs ---------------------------------------------------------------------------------- */
 
-static int load(struct input *input) {
+static int load(struct input *input, enum npy_take take) {
     attn_error why = {""};
-    return npy_load(input->path, &input->array, &why)
-               ? EXIT_DONE
-               : complain("attn: %s: %s", input->path, why.text);
-}
-
-static int load_mask(struct input *input) {
-    attn_error why = {""};
-    return npy_load_mask(input->path, &input->array, &why)
+    return input->path == NULL || npy_load(input->path, take, &input->array, &why)
                ? EXIT_DONE
                : complain("attn: %s: %s", input->path, why.text);
 }
@@ -207,11 +200,11 @@ static int fit_mask(struct job *job) {
 }
 
 static int read_inputs(struct job *job) {
-    if (load(&job->q) != EXIT_DONE || load(&job->k) != EXIT_DONE || load(&job->v) != EXIT_DONE ||
-        (job->bias.path != NULL && load(&job->bias) != EXIT_DONE) ||
-        (job->mask.path != NULL && load_mask(&job->mask) != EXIT_DONE) ||
-        check_dtypes(job) != EXIT_DONE || check_shapes(job) != EXIT_DONE ||
-        fit_bias(job) != EXIT_DONE || fit_mask(job) != EXIT_DONE) {
+    if (load(&job->q, NPY_ATTENTION) != EXIT_DONE || load(&job->k, NPY_ATTENTION) != EXIT_DONE ||
+        load(&job->v, NPY_ATTENTION) != EXIT_DONE || load(&job->bias, NPY_ATTENTION) != EXIT_DONE ||
+        load(&job->mask, NPY_MASKS) != EXIT_DONE || check_dtypes(job) != EXIT_DONE ||
+        check_shapes(job) != EXIT_DONE || fit_bias(job) != EXIT_DONE ||
+        fit_mask(job) != EXIT_DONE) {
         return EXIT_BAD_INPUT;
     }
     attn_error why = {""};
@@ -280,12 +273,14 @@ static int write_products(struct job *job) {
 }
 
 static int publish(struct job *job) {
+    struct product *const products[] = {&job->o, &job->lse};
     attn_error why = {""};
-    struct output *const outputs[] = {&job->o.output, &job->lse.output};
-    const char *const paths[] = {job->o.path, job->lse.path};
-    const size_t count = job->lse.path != NULL ? 2 : 1;
-    const size_t done = output_publish_all(outputs, count, &why);
-    return done == count ? EXIT_DONE : complain("attn: %s: %s", paths[done], why.text);
+    for (int i = 0; i < 2; i++) {
+        if (products[i]->path != NULL && !output_publish(&products[i]->output, &why)) {
+            return complain("attn: %s: %s", products[i]->path, why.text);
+        }
+    }
+    return EXIT_DONE;
 }
 
 /* ---- compute --------------------------------------------------------------------------------- */
@@ -421,7 +416,7 @@ static void report_text(const struct job *job) {
     }
 }
 
-/* A wrong result is not written: whoever finds the file would take it for a right one. */
+/* A wrong result is not written: the file would pass for a right one. */
 static int refuse_result(const struct job *job) {
     char text[512];
     if (job->json) {
@@ -504,7 +499,7 @@ static enum args_result parse(struct job *job, int argc, char **argv) {
         .summary = "attention of NumPy files",
         .synopsis = "--q FILE --k FILE --v FILE -o FILE [options]",
         .notes = "float32 and float16 files are what they say they are; bfloat16 comes as uint16 "
-                 "with\n--dtype bf16. Outputs appear when all are complete, or none does.\n",
+                 "with\n--dtype bf16. Outputs appear when all of them are complete.\n",
         .examples = "  attest attn --q q.npy --k k.npy --v v.npy -o o.npy --verify\n"
                     "  attest attn --q q.npy --k k.npy --v v.npy -o o.npy --lse lse.npy \\\n"
                     "      --causal bottom-right --window 256,0 --layout bshd\n",

@@ -13,7 +13,7 @@
 #include "base/json.h"
 #include "base/message.h"
 #include "cli/verbs.h"
-#include "device/alias.h"
+#include "device/vgpu_findings.h"
 
 enum { MAX_GPUS = 64 };
 
@@ -124,7 +124,7 @@ int verb_devices(int argc, char **argv) {
         }
         found = look_at(id, driver);
         more = i < 0 || found.available;
-        if (found.available || i <= 0) { /* behind the last GPU there is nothing to explain */
+        if (found.available || i <= 0) { /* after the last GPU there is nothing to explain */
             print(&found, as_json ? &json : NULL);
         }
     }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * verbs.h - the verbs. Each takes the words behind its name and returns the exit code (message.h).
+ * verbs.h - the verbs. Each takes the words after its name and returns the exit code (message.h).
  */
 #ifndef ATTEST_CLI_VERBS_H
 #define ATTEST_CLI_VERBS_H

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/message.h"
+#include "device/driver.h"
 
 /* The sleeping kernel reads the clock until enough time has passed. It would store the time at its
  * second number: no caller passes one, but a compiler may remove a loop without effect. The
@@ -72,8 +73,6 @@ const char BENCH_KERNELS_PTX[] =
     "    ret;\n"
     "}\n";
 
-typedef unsigned long long gpu_address;
-
 enum { CUDA_SUCCESS = 0, L2_CACHE_SIZE = 38, THREADS = 256, MOST_BLOCKS = 1024 };
 static const size_t UNKNOWN_L2 = (size_t)64 << 20;
 
@@ -81,68 +80,15 @@ struct arguments {
     uint64_t numbers[4];
 };
 
-struct launch { /* CUlaunchConfig */
-    unsigned int grid[3], block[3], shared;
-    void *stream;
-    const void *attributes;
-    unsigned int attribute_count;
-};
-
-struct functions {
-    int (*error_name)(int error, const char **name);
-    int (*device_get)(int *device, int ordinal);
-    int (*attribute)(int *value, int attribute, int device);
-    int (*load)(void **library, const void *image, int *options, void **values, unsigned int count,
-                int *library_options, void **library_values, unsigned int library_count);
-    int (*unload)(void *library);
-    int (*kernel)(void **kernel, void *library, const char *name);
-    int (*function)(void **function, void *kernel);
-    int (*launch)(const struct launch *config, void *function, void **parameters, void **extra);
-    int (*fill)(gpu_address to, unsigned int value, size_t count, void *stream);
-};
-
-static const struct {
-    const char *name;
-    size_t place; /* in struct functions */
-} FUNCTIONS[] = {
-    {"cuGetErrorName", offsetof(struct functions, error_name)},
-    {"cuDeviceGet", offsetof(struct functions, device_get)},
-    {"cuDeviceGetAttribute", offsetof(struct functions, attribute)},
-    {"cuLibraryLoadData", offsetof(struct functions, load)},
-    {"cuLibraryUnload", offsetof(struct functions, unload)},
-    {"cuLibraryGetKernel", offsetof(struct functions, kernel)},
-    {"cuKernelGetFunction", offsetof(struct functions, function)},
-    {"cuLaunchKernelEx", offsetof(struct functions, launch)},
-    {"cuMemsetD32Async", offsetof(struct functions, fill)},
-};
-
 struct bench_kernels {
-    struct functions driver;
+    struct driver driver;
     void *library, *sleep, *differ;
     size_t l2;
 };
 
 static bool succeeded(const struct bench_kernels *kernels, int error, const char *call,
                       attn_error *why) {
-    const char *name = NULL;
-    if (error == CUDA_SUCCESS) {
-        return true;
-    }
-    if (kernels->driver.error_name(error, &name) != CUDA_SUCCESS || name == NULL) {
-        name = "an error that the driver cannot name";
-    }
-    return explain(why, "%s: CUDA error %d, %s", call, error, name);
-}
-
-static bool resolve(struct functions *driver, const attn_context *context, attn_error *why) {
-    for (size_t i = 0; i < sizeof FUNCTIONS / sizeof *FUNCTIONS; i++) {
-        void *function = NULL;
-        if (attn_driver_function(context, FUNCTIONS[i].name, &function, why) != ATTN_OK) {
-            return false;
-        }
-        memcpy((char *)driver + FUNCTIONS[i].place, &function, sizeof function);
-    }
-    return true;
+    return driver_succeeded(&kernels->driver, error, call, why);
 }
 
 static bool find_kernel(struct bench_kernels *kernels, const char *name, void **function,
@@ -155,10 +101,8 @@ static bool find_kernel(struct bench_kernels *kernels, const char *name, void **
 }
 
 static size_t size_of_l2(const struct bench_kernels *kernels, const char *device) {
-    const char *colon = strchr(device, ':');
-    const int ordinal = colon != NULL ? (int)strtol(colon + 1, NULL, 10) : 0;
     int handle = 0, bytes = 0;
-    if (kernels->driver.device_get(&handle, ordinal) != CUDA_SUCCESS ||
+    if (kernels->driver.device_get(&handle, driver_ordinal(device)) != CUDA_SUCCESS ||
         kernels->driver.attribute(&bytes, L2_CACHE_SIZE, handle) != CUDA_SUCCESS || bytes <= 0) {
         return UNKNOWN_L2;
     }
@@ -172,7 +116,7 @@ struct bench_kernels *bench_kernels_open(const attn_context *context, const char
         explain(why, "out of memory for the kernels of the benchmark");
         return NULL;
     }
-    if (!resolve(&kernels->driver, context, why) ||
+    if (!driver_load(&kernels->driver, context, why) ||
         !succeeded(kernels,
                    kernels->driver.load(&kernels->library, BENCH_KERNELS_PTX, NULL, NULL, 0, NULL,
                                         NULL, 0),
@@ -200,7 +144,7 @@ size_t bench_kernels_l2(const struct bench_kernels *kernels) {
 static bool launch(const struct bench_kernels *kernels, void *function, unsigned int blocks,
                    unsigned int threads, struct arguments arguments, void *stream,
                    attn_error *why) {
-    const struct launch config = {
+    const struct launch_config config = {
         .grid = {blocks, 1, 1}, .block = {threads, 1, 1}, .stream = stream};
     void *parameters[] = {&arguments};
     return succeeded(kernels, kernels->driver.launch(&config, function, parameters, NULL),
@@ -226,6 +170,6 @@ bool launch_fill(const struct bench_kernels *kernels, void *to, uint32_t value, 
                  void *stream, attn_error *why) {
     return words == 0 ||
            succeeded(kernels,
-                     kernels->driver.fill((gpu_address)(uintptr_t)to, value, words, stream),
+                     kernels->driver.fill_words((gpu_address)(uintptr_t)to, value, words, stream),
                      "cuMemsetD32Async", why);
 }

@@ -17,76 +17,11 @@
 #include <unistd.h>
 
 #include "base/message.h"
+#include "device/driver.h"
 
 enum { ALIGNMENT = 256 };
 
-/* ---- the driver ------------------------------------------------------------------------------ */
-
-typedef unsigned long long gpu_address;
-
 enum { CUDA_SUCCESS = 0, STREAM_NON_BLOCKING = 1, CAPTURE_THREAD_LOCAL = 1 };
-
-/* What is used of the driver, with the signatures of CUDA 12.0. */
-struct driver {
-    int (*error_name)(int error, const char **name);
-    int (*error_text)(int error, const char **text);
-    int (*device_get)(int *device, int ordinal);
-    int (*context_retain)(void **context, int device);
-    int (*context_release)(int device);
-    int (*context_set)(void *context);
-    int (*context_wait)(void);
-    int (*memory_alloc)(gpu_address *address, size_t bytes);
-    int (*memory_free)(gpu_address address);
-    int (*memory_info)(size_t *available, size_t *total);
-    int (*copy_in)(gpu_address to, const void *from, size_t bytes);
-    int (*copy_out)(void *to, gpu_address from, size_t bytes);
-    int (*fill)(gpu_address to, unsigned char byte, size_t bytes);
-    int (*stream_create)(void **stream, unsigned int flags);
-    int (*stream_destroy)(void *stream);
-    int (*event_create)(void **event, unsigned int flags);
-    int (*event_destroy)(void *event);
-    int (*event_record)(void *event, void *stream);
-    int (*event_wait)(void *event);
-    int (*event_elapsed)(float *milliseconds, void *begin, void *end);
-    int (*capture_begin)(void *stream, int mode);
-    int (*capture_end)(void *stream, void **graph);
-    int (*graph_instantiate)(void **executable, void *graph, unsigned long long flags);
-    int (*graph_destroy)(void *graph);
-    int (*graph_launch)(void *executable, void *stream);
-    int (*graph_free)(void *executable);
-};
-
-static const struct {
-    const char *name;
-    size_t place; /* in struct driver */
-} FUNCTIONS[] = {
-    {"cuGetErrorName", offsetof(struct driver, error_name)},
-    {"cuGetErrorString", offsetof(struct driver, error_text)},
-    {"cuDeviceGet", offsetof(struct driver, device_get)},
-    {"cuDevicePrimaryCtxRetain", offsetof(struct driver, context_retain)},
-    {"cuDevicePrimaryCtxRelease", offsetof(struct driver, context_release)},
-    {"cuCtxSetCurrent", offsetof(struct driver, context_set)},
-    {"cuCtxSynchronize", offsetof(struct driver, context_wait)},
-    {"cuMemAlloc", offsetof(struct driver, memory_alloc)},
-    {"cuMemFree", offsetof(struct driver, memory_free)},
-    {"cuMemGetInfo", offsetof(struct driver, memory_info)},
-    {"cuMemcpyHtoD", offsetof(struct driver, copy_in)},
-    {"cuMemcpyDtoH", offsetof(struct driver, copy_out)},
-    {"cuMemsetD8", offsetof(struct driver, fill)},
-    {"cuStreamCreate", offsetof(struct driver, stream_create)},
-    {"cuStreamDestroy", offsetof(struct driver, stream_destroy)},
-    {"cuEventCreate", offsetof(struct driver, event_create)},
-    {"cuEventDestroy", offsetof(struct driver, event_destroy)},
-    {"cuEventRecord", offsetof(struct driver, event_record)},
-    {"cuEventSynchronize", offsetof(struct driver, event_wait)},
-    {"cuEventElapsedTime", offsetof(struct driver, event_elapsed)},
-    {"cuStreamBeginCapture", offsetof(struct driver, capture_begin)},
-    {"cuStreamEndCapture", offsetof(struct driver, capture_end)},
-    {"cuGraphInstantiateWithFlags", offsetof(struct driver, graph_instantiate)},
-    {"cuGraphDestroy", offsetof(struct driver, graph_destroy)},
-    {"cuGraphLaunch", offsetof(struct driver, graph_launch)},
-    {"cuGraphExecDestroy", offsetof(struct driver, graph_free)},
-};
 
 struct device {
     bool gpu;
@@ -97,44 +32,21 @@ struct device {
     size_t count, room;
 };
 
-static bool resolve(struct driver *driver, const attn_context *context, attn_error *why) {
-    for (size_t i = 0; i < sizeof FUNCTIONS / sizeof *FUNCTIONS; i++) {
-        void *function = NULL;
-        if (attn_driver_function(context, FUNCTIONS[i].name, &function, why) != ATTN_OK) {
-            return false;
-        }
-        memcpy((char *)driver + FUNCTIONS[i].place, &function, sizeof function);
-    }
-    return true;
-}
-
-/* True for success; else the sentence. `call` names the function and what it was called with. */
 static bool succeeded(const struct device *device, int error, const char *call, attn_error *why) {
-    if (error == CUDA_SUCCESS) {
-        return true;
-    }
-    const char *name = NULL, *text = NULL;
-    if (device->driver.error_name(error, &name) != CUDA_SUCCESS || name == NULL) {
-        name = "an error that the driver cannot name";
-    }
-    if (device->driver.error_text(error, &text) != CUDA_SUCCESS || text == NULL) {
-        text = "no text";
-    }
-    return explain(why, "%s: CUDA error %d, %s (%s)", call, error, name, text);
+    return driver_succeeded(&device->driver, error, call, why);
 }
 
 /* ---- open and close -------------------------------------------------------------------------- */
 
 static bool open_gpu(struct device *device, attn_context *context, const char *name,
                      attn_error *why) {
-    const char *colon = strchr(name, ':');
-    const int ordinal = colon != NULL ? (int)strtol(colon + 1, NULL, 10) : 0;
     const struct driver *driver = &device->driver;
-    return resolve(&device->driver, context, why) &&
-           succeeded(device, driver->device_get(&device->ordinal, ordinal), "cuDeviceGet", why) &&
+    return driver_load(&device->driver, context, why) &&
+           succeeded(device, driver->device_get(&device->ordinal, driver_ordinal(name)),
+                     "cuDeviceGet", why) &&
            succeeded(device, driver->context_retain(&device->context, device->ordinal),
                      "cuDevicePrimaryCtxRetain", why) &&
-           device_use(device, why);
+           succeeded(device, driver->context_set(device->context), "cuCtxSetCurrent", why);
 }
 
 struct device *device_open(attn_context *context, const char *name, attn_error *why) {
@@ -168,11 +80,6 @@ void device_close(struct device *device) {
 
 bool device_is_gpu(const struct device *device) {
     return device->gpu;
-}
-
-bool device_use(struct device *device, attn_error *why) {
-    return !device->gpu ||
-           succeeded(device, device->driver.context_set(device->context), "cuCtxSetCurrent", why);
 }
 
 /* ---- memory ---------------------------------------------------------------------------------- */

@@ -5,8 +5,7 @@
  * On a GPU everything goes through attn_driver_function, so the tool links no CUDA library and
  * works on whatever driver the context was opened with.
  *
- * One thread at a time may use a device. The GPU's context is current in the thread that opened it;
- * any other thread calls device_use first, and so does one that made something else current.
+ * One thread may use a device, the one that opened it: the GPU's context is current there.
  *
  * Invariant: device_close may be called at any point and frees everything that device_alloc gave.
  */
@@ -26,9 +25,6 @@ struct device *device_open(attn_context *context, const char *name, attn_error *
 void device_close(struct device *device);
 
 bool device_is_gpu(const struct device *device);
-
-/* Makes the GPU's context current in the calling thread. */
-bool device_use(struct device *device, attn_error *why);
 
 /* Memory in which every vector unit likes to read (256-byte aligned); NULL and the reason. Give it
  * back, or leave it to device_close. */

@@ -1,12 +1,68 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * kernels.c - see kernels.h. The reason is that of a plan which nothing can run.
+ * kernels.c - see kernels.h.
  */
 #include "device/kernels.h"
-#include "attn_inspect.h"
 
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
 #include "base/message.h"
 
+bool variant_by_name(const attn_context *context, const char *name, attn_variant *variant,
+                     attn_error *why) {
+    *variant = (attn_variant){.size = sizeof *variant};
+    for (int32_t i = 0; attn_variant_get(context, i, variant, NULL) == ATTN_OK; i++) {
+        if (strcmp(variant->name, name) == 0) {
+            return true;
+        }
+        *variant = (attn_variant){.size = sizeof *variant};
+    }
+    return explain(why, "variant = %s: the device has none of that name", name);
+}
+
+static attn_status add_ptx(attn_context *context, const char *name, const attn_variant *added,
+                           attn_error *why) {
+    attn_image image;
+    int32_t index = 0;
+    do {
+        image = (attn_image){.size = sizeof image};
+        const attn_status status = attn_variant_image(context, name, index++, &image, why);
+        if (status != ATTN_OK) {
+            return status;
+        }
+    } while (image.kind != ATTN_IMAGE_PTX);
+    return attn_variant_add(context, added, image.data, image.bytes, why);
+}
+
+attn_status variant_add_code(attn_context *context, const char *name, const char *alias,
+                             const char *file, attn_error *why) {
+    attn_variant variant;
+    attn_error cause = {""};
+    size_t bytes;
+    if (variant_by_name(context, alias, &variant, NULL)) {
+        return ATTN_OK;
+    }
+    if (!variant_by_name(context, name, &variant, why)) {
+        return ATTN_INVALID;
+    }
+    variant.entry = variant.entry != NULL ? variant.entry : name;
+    variant.name = alias;
+    if (file == NULL) {
+        return add_ptx(context, name, &variant, why);
+    }
+    char *data = file_read(file, &bytes, why);
+    if (data == NULL) {
+        return ATTN_INVALID;
+    }
+    const attn_status status = attn_variant_add(context, &variant, data, bytes, &cause);
+    free(data);
+    explain(why, "%.100s: %.280s", file, cause.text);
+    return status;
+}
+
+/* The reason is that of a plan which nothing can run. */
 bool kernels_missing(attn_context *gpu, attn_error *why) {
     attn_variant variant = {.size = sizeof variant};
     attn_problem problem;

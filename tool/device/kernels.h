@@ -1,13 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * kernels.h - whether the library was built with kernels for GPUs, and if not, why.
+ * kernels.h - the variants of the library: by name, with other code, and whether there are any for
+ * GPUs.
  */
 #ifndef ATTEST_DEVICE_KERNELS_H
 #define ATTEST_DEVICE_KERNELS_H
 
 #include <stdbool.h>
 
-#include "attn.h"
+#include "attn_inspect.h"
+
+/* Of the context's device, those that were added to it included. False and the reason: it has none
+ * of that name. */
+bool variant_by_name(const attn_context *context, const char *name, attn_variant *variant,
+                     attn_error *why);
+
+/* Adds the variant `name` once more under `alias`, unless that is there already: with the cubin or
+ * PTX of a file, or with the PTX that is compiled in (file NULL). A sentence about the file begins
+ * with its path. */
+attn_status variant_add_code(attn_context *context, const char *name, const char *alias,
+                             const char *file, attn_error *why);
 
 /* Whether a context that computes on a GPU has not one variant; then the library's reason. */
 bool kernels_missing(attn_context *gpu, attn_error *why);

@@ -17,42 +17,33 @@
 enum { NVML_SUCCESS = 0, CLOCK_SM = 1, CLOCK_MEMORY = 2, TEMPERATURE_GPU = 0, TEXT = 96 };
 static const double PAUSE = 20e-3; /* seconds between two looks */
 
+#define NVML_FUNCTIONS(F)                                                                          \
+    F(init, "nvmlInit_v2", (void))                                                                 \
+    F(shutdown, "nvmlShutdown", (void))                                                            \
+    F(count, "nvmlDeviceGetCount_v2", (unsigned int *count))                                       \
+    F(by_index, "nvmlDeviceGetHandleByIndex_v2", (unsigned int index, void **device))              \
+    F(by_bus, "nvmlDeviceGetHandleByPciBusId_v2", (const char *bus, void **device))                \
+    F(name, "nvmlDeviceGetName", (void *device, char *text, unsigned int size))                    \
+    F(uuid, "nvmlDeviceGetUUID", (void *device, char *text, unsigned int size))                    \
+    F(driver, "nvmlSystemGetDriverVersion", (char *text, unsigned int size))                       \
+    F(clock, "nvmlDeviceGetClockInfo", (void *device, int which, unsigned int *mhz))               \
+    F(power, "nvmlDeviceGetPowerUsage", (void *device, unsigned int *milliwatts))                  \
+    F(temperature, "nvmlDeviceGetTemperature", (void *device, int which, unsigned int *celsius))   \
+    F(reasons, "nvmlDeviceGetCurrentClocksThrottleReasons",                                        \
+      (void *device, unsigned long long *mask))
+
 struct functions {
-    int (*init)(void);
-    int (*shutdown)(void);
     const char *(*error_text)(int error);
-    int (*count)(unsigned int *count);
-    int (*by_index)(unsigned int index, void **device);
-    int (*by_bus)(const char *bus, void **device);
-    int (*name)(void *device, char *text, unsigned int size);
-    int (*uuid)(void *device, char *text, unsigned int size);
-    int (*driver)(char *text, unsigned int size);
-    int (*clock)(void *device, int which, unsigned int *mhz);
-    int (*power)(void *device, unsigned int *milliwatts);
-    int (*temperature)(void *device, int which, unsigned int *celsius);
-    int (*reasons)(void *device, unsigned long long *mask);
+#define FIELD(field, name, signature) int(*field) signature;
+    NVML_FUNCTIONS(FIELD)
 };
 
+#define ENTRY(field, name, signature) {name, offsetof(struct functions, field)},
 static const struct {
     const char *name;
-    size_t place;      /* in struct functions */
-    const char *later; /* what newer versions call it; NULL: the same */
-} FUNCTIONS[] = {
-    {"nvmlInit_v2", offsetof(struct functions, init), NULL},
-    {"nvmlShutdown", offsetof(struct functions, shutdown), NULL},
-    {"nvmlErrorString", offsetof(struct functions, error_text), NULL},
-    {"nvmlDeviceGetCount_v2", offsetof(struct functions, count), NULL},
-    {"nvmlDeviceGetHandleByIndex_v2", offsetof(struct functions, by_index), NULL},
-    {"nvmlDeviceGetHandleByPciBusId_v2", offsetof(struct functions, by_bus), NULL},
-    {"nvmlDeviceGetName", offsetof(struct functions, name), NULL},
-    {"nvmlDeviceGetUUID", offsetof(struct functions, uuid), NULL},
-    {"nvmlSystemGetDriverVersion", offsetof(struct functions, driver), NULL},
-    {"nvmlDeviceGetClockInfo", offsetof(struct functions, clock), NULL},
-    {"nvmlDeviceGetPowerUsage", offsetof(struct functions, power), NULL},
-    {"nvmlDeviceGetTemperature", offsetof(struct functions, temperature), NULL},
-    {"nvmlDeviceGetCurrentClocksThrottleReasons", offsetof(struct functions, reasons),
-     "nvmlDeviceGetCurrentClocksEventReasons"},
-};
+    size_t place; /* in struct functions */
+} FUNCTIONS[] = {{"nvmlErrorString", offsetof(struct functions, error_text)},
+                 NVML_FUNCTIONS(ENTRY)};
 
 struct nvml {
     void *library, *device;
@@ -73,8 +64,8 @@ static bool load(struct nvml *nvml, attn_error *why) {
     }
     for (size_t i = 0; i < sizeof FUNCTIONS / sizeof *FUNCTIONS; i++) {
         void *function = dlsym(nvml->library, FUNCTIONS[i].name);
-        if (function == NULL && FUNCTIONS[i].later != NULL) {
-            function = dlsym(nvml->library, FUNCTIONS[i].later);
+        if (function == NULL && FUNCTIONS[i].place == offsetof(struct functions, reasons)) {
+            function = dlsym(nvml->library, "nvmlDeviceGetCurrentClocksEventReasons"); /* newer */
         }
         if (function == NULL) {
             explain(why, "no NVML: %s has no %s", path, FUNCTIONS[i].name);

@@ -8,12 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/file.h"
 #include "base/message.h"
 #include "base/progress.h"
-#include "device/alias.h"
 #include "device/kernels.h"
-#include "device/variant_by_name.h"
+#include "device/vgpu_findings.h"
 
 enum { ALIGNMENT = 64, MIN_SAMPLED_ROWS = 64, MAX_THREADS = 1024, NAME_SIZE = 256 };
 
@@ -108,50 +106,6 @@ static void forget_plan(struct runner *runner) {
     runner->plan = NULL;
 }
 
-static attn_status find_ptx(const struct runner *runner, const char *name, attn_image *image,
-                            attn_error *why) {
-    for (int32_t i = 0;; i++) {
-        *image = (attn_image){.size = sizeof *image};
-        const attn_status status = attn_variant_image(runner->context, name, i, image, why);
-        if (status != ATTN_OK || image->kind == ATTN_IMAGE_PTX) {
-            return status;
-        }
-    }
-}
-
-/* Adds `name` with other code under `alias`, unless it was added before. */
-static attn_status add_alias(const struct runner *runner, const char *name, const char *alias,
-                             attn_error *why) {
-    attn_variant variant;
-    if (variant_by_name(runner->context, alias, &variant, NULL)) {
-        return ATTN_OK;
-    }
-    if (!variant_by_name(runner->context, name, &variant, why)) {
-        return ATTN_INVALID;
-    }
-    if (variant.entry == NULL) {
-        variant.entry = name;
-    }
-    variant.name = alias;
-    if (runner->image == NULL) {
-        attn_image image;
-        const attn_status status = find_ptx(runner, name, &image, why);
-        return status != ATTN_OK
-                   ? status
-                   : attn_variant_add(runner->context, &variant, image.data, image.bytes, why);
-    }
-    size_t size = 0;
-    attn_error fault;
-    char *data = file_read(runner->image, &size, &fault);
-    if (data == NULL) {
-        explain(why, "--image %.370s", fault.text);
-        return ATTN_INVALID;
-    }
-    const attn_status status = attn_variant_add(runner->context, &variant, data, size, why);
-    free(data);
-    return status;
-}
-
 /* Of a variant that another kind of device has; else the sentence stays. */
 static void explain_device(const struct runner *runner, const char *name, attn_error *why) {
     attn_variant variant = {.size = sizeof variant};
@@ -186,7 +140,11 @@ static attn_status choose(struct runner *runner, const attn_problem *problem, at
     const char *file = runner->image != NULL ? runner->image : "ptx";
     const char *slash = strrchr(file, '/');
     snprintf(alias, sizeof alias, "%s@%s", name, slash != NULL ? slash + 1 : file);
-    const attn_status status = add_alias(runner, name, alias, why);
+    const attn_status status = variant_add_code(runner->context, name, alias, runner->image, why);
+    if (status != ATTN_OK && runner->image != NULL) {
+        const attn_error cause = *why;
+        explain(why, "--image %.370s", cause.text);
+    }
     return status != ATTN_OK ? status : plan_for(runner, problem, alias, why);
 }
 

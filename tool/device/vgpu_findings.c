@@ -8,6 +8,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,7 +27,7 @@ const char *async_order_name(int order) {
     return ORDER_NAMES[order];
 }
 
-/* ":7" behind "random". */
+/* ":7" after "random". */
 static bool parse_seed(const char *text, uint64_t *seed) {
     char *end;
     errno = 0;
@@ -95,4 +96,39 @@ bool vgpu_driver_clean(char *text, size_t size) {
              first.place.file != NULL ? first.place.line : first.ptx_line, first.kind, first.text,
              async_order_name((int)first.async), first.seed, errors > 1 ? " and more" : "");
     return false;
+}
+
+/* ---- the device's name ----------------------------------------------------------------------- */
+
+/* The library is the one that this program is linked with: the loader knows its path, and opening
+ * that path again gives the same library. */
+static const char *library_path(attn_error *why) {
+    static char path[PATH_MAX];
+    Dl_info info;
+    if (path[0] != '\0') {
+        return path;
+    }
+    if (dladdr((const void *)(uintptr_t)vgpu_version, &info) == 0 || info.dli_fname == NULL ||
+        realpath(info.dli_fname, path) == NULL) {
+        path[0] = '\0';
+        explain(why, "device = vgpu: the path of its library cannot be told");
+        return NULL;
+    }
+    return path;
+}
+
+bool device_alias(const char **device, const char **driver, attn_error *why) {
+    if (strcmp(*device, "vgpu") != 0) {
+        return true;
+    }
+    if (*driver != NULL) {
+        return explain(why, "driver = %s: device vgpu brings its own, expected none", *driver);
+    }
+    const char *path = library_path(why);
+    if (path == NULL) {
+        return false;
+    }
+    *device = "cuda";
+    *driver = path;
+    return true;
 }

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * vgpu_findings.h - what the virtual GPU found while it was the driver of a context, and the orders
- * in which its asynchronous operations complete.
+ * vgpu_findings.h - the virtual GPU as the driver of a context: its name on the command line, what
+ * it found, and the orders in which its asynchronous operations complete.
  *
  * Invariant: on any other driver there are no findings and one order, so that callers need not ask.
+ * After the command line there is no device of the name vgpu; only cpu and cuda are opened.
  */
 #ifndef ATTEST_DEVICE_VGPU_FINDINGS_H
 #define ATTEST_DEVICE_VGPU_FINDINGS_H
@@ -13,6 +14,11 @@
 #include <stdint.h>
 
 #include "attn.h"
+
+/* Where *device is "vgpu", makes it "cuda" and *driver the path of the virtual GPU's library. Other
+ * devices stay as they are. False and the reason: the virtual GPU is not built in, or a driver was
+ * asked for besides. */
+bool device_alias(const char **device, const char **driver, attn_error *why);
 
 enum { ASYNC_ORDERS = 4 };
 

@@ -33,10 +33,10 @@ static const struct {
     {"clean", NULL, NULL, /* neighbours exchange through shared memory, across a barrier */
      "st.shared.u32 [%r2], %r1;\nbar.sync 0;\nxor.b32 %r4, %r3, 4;\nmov.u32 %r5, words;\n"
      "add.u32 %r5, %r5, %r4;\nld.shared.u32 %r6, [%r5];\nst.global.u32 [%rd2], %r6;\n"},
-    {"out_of_bounds", "out-of-bounds", NULL, /* one float behind the last */
+    {"out_of_bounds", "out-of-bounds", NULL, /* one float past the last */
      "mov.f32 %f1, 0f00000000;\nst.global.f32 [%rd1+1024], %f1;\n"},
     {"misaligned", "misaligned", NULL, "mov.f32 %f1, 0f00000000;\nst.global.f32 [%rd2+2], %f1;\n"},
-    {"uninitialised", "uninitialised", NULL, /* shared memory that nobody wrote */
+    {"uninitialised", "uninitialised", NULL, /* shared memory that no thread wrote */
      "ld.shared.u32 %r4, [%r2];\nst.global.u32 [%rd2], %r4;\n"},
     {"race", "race", NULL, /* as clean, between warps and without the barrier */
      "st.shared.u32 [%r2], %r1;\nxor.b32 %r4, %r3, 128;\nmov.u32 %r5, words;\n"

@@ -18,7 +18,6 @@
 #include "base/child.h"
 #include "base/file.h"
 #include "base/message.h"
-#include "base/temporary.h"
 #include "cases/shape.h"
 #include "evolve/evolve.h"
 #include "stages/inspect/inspect.h"

@@ -24,7 +24,6 @@
 
 #include "base/file.h"
 #include "base/message.h"
-#include "device/alias.h"
 #include "device/device.h"
 #include "device/vgpu_findings.h"
 #include "evolve/evolve.h"

@@ -16,10 +16,9 @@
 #include <unistd.h>
 
 #include "base/conversation.h"
+#include "base/file.h"
 #include "base/message.h"
-#include "base/temporary.h"
 #include "base/tool_path.h"
-#include "device/alias.h"
 #include "device/kernels.h"
 #include "device/vgpu_findings.h"
 #include "run/run.h"

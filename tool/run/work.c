@@ -27,7 +27,7 @@
 #include "base/json_read.h"
 #include "base/message.h"
 #include "base/progress.h"
-#include "device/alias.h"
+#include "device/vgpu_findings.h"
 #include "pack/evidence.h"
 #include "stages/record.h"
 

@@ -47,4 +47,7 @@ bool record_bench(const struct slot *slot, struct pack *pack, struct json *unit,
 bool record_peers(const struct pack *pack, char name[SHA256_TEXT], attn_error *why);
 bool record_profile(const struct slot *slot, struct pack *pack, struct json *unit, attn_error *why);
 
+/* One control of the list "controls". */
+void record_control(struct json *unit, const char *name, bool caught);
+
 #endif /* ATTEST_STAGES_RECORD_H */

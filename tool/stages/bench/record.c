@@ -17,11 +17,10 @@
 #include "base/file.h"
 #include "base/json_read.h"
 #include "base/message.h"
-#include "base/temporary.h"
 #include "base/tool_path.h"
 #include "cases/problems.h"
 #include "cases/shape.h"
-#include "device/variant_by_name.h"
+#include "device/kernels.h"
 #include "stages/bench/measure.h"
 #include "stages/stage.h"
 

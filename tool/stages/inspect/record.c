@@ -13,7 +13,6 @@
 
 #include "base/file.h"
 #include "base/message.h"
-#include "base/temporary.h"
 #include "base/tool_path.h"
 #include "stages/inspect/inspect.h"
 #include "stages/inspect/ptxas_log.h"

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cases.c - draws problems that a variant accepts.
+ * cases.c - random problems that a variant accepts.
  *
- * The number of a case decides its kind, so that every forty cases in a row hold empty problems, a
- * large one, poisoned futures and, on a GPU, few queries; everything else comes from the seed.
- * attn_variant_check has the last word: what it refuses is drawn again, each time a little simpler.
+ * The number of a case decides its kind, so that every forty cases in a row hold empty problems,
+ * large ones, poisoned futures and, on a GPU, decode shapes; everything else comes from the seed.
+ * attn_variant_check has the last word: what it refuses is sampled again, each time a little
+ * simpler.
  *
- * Invariant: the draw depends on the variant, the seed and the number, not on what ran before.
+ * Invariant: a case depends on the variant, the seed and the number, not on what ran before.
  */
 #include <math.h>
 #include <string.h>
@@ -14,68 +15,29 @@
 #include "base/message.h"
 #include "stages/parity/parity.h"
 
-enum { ATTEMPTS = 48, SIMPLER_AFTER = 6, SIMPLEST_AFTER = 24, KINDS_EVERY = 40, FUTURE_ROWS = 64 };
+enum { ATTEMPTS = 48, KINDS_EVERY = 40 };
 
-/* Pairs of query and key x (head_dim + head_dim_v) of a case whose rows are all compared: what
- * keeps the reference to a tenth of a second, and the virtual GPU, which computes whole tiles, to
+/* Keeps the reference to a tenth of a second, and the virtual GPU, which computes whole tiles, to
  * some tenths. */
-static const double BUDGET = 2e7, BUDGET_EMULATED = 2e7;
+static const double BUDGET = 2e7;
 
 /* ---- kinds ----------------------------------------------------------------------------------- */
 
-enum empty_part { EMPTY_KEYS, EMPTY_BATCH, EMPTY_QUERIES };
+/* By number % KINDS_EVERY; all others are plain. */
+static const struct {
+    enum case_kind kind;
+    enum recipe_kind recipe;
+} KINDS[KINDS_EVERY] = {
+    [1] = {CASE_LARGE, RECIPE_LARGE},        [3] = {CASE_EMPTY, RECIPE_NO_KEYS},
+    [6] = {CASE_FUTURE_NAN, RECIPE_FUTURE},  [9] = {CASE_PLAIN, RECIPE_DECODE},
+    [13] = {CASE_EMPTY, RECIPE_NO_BATCH},    [16] = {CASE_FUTURE_INF, RECIPE_FUTURE},
+    [19] = {CASE_LARGE, RECIPE_LARGE},       [22] = {CASE_FUTURE_NAN, RECIPE_FUTURE},
+    [23] = {CASE_EMPTY, RECIPE_NO_QUERIES},  [27] = {CASE_PLAIN, RECIPE_DECODE},
+    [31] = {CASE_FUTURE_INF, RECIPE_FUTURE}, [35] = {CASE_FUTURE_NAN, RECIPE_FUTURE},
+    [38] = {CASE_PLAIN, RECIPE_DECODE},
+};
 
-static enum case_kind kind_of(int64_t number, enum empty_part *empty) {
-    switch (number % KINDS_EVERY) {
-    case 3: *empty = EMPTY_KEYS; return CASE_EMPTY;
-    case 13: *empty = EMPTY_BATCH; return CASE_EMPTY;
-    case 23: *empty = EMPTY_QUERIES; return CASE_EMPTY;
-    case 1:
-    case 19: return CASE_LARGE;
-    case 6:
-    case 22:
-    case 35: return CASE_FUTURE_NAN;
-    case 16:
-    case 31: return CASE_FUTURE_INF;
-    default: return CASE_PLAIN;
-    }
-}
-
-/* Shaped like a step of decoding: few queries, often many query heads to a KV head. */
-static bool is_decode(int64_t number) {
-    const int64_t place = number % KINDS_EVERY;
-    return place == 9 || place == 27 || place == 38;
-}
-
-/* ---- sizes ----------------------------------------------------------------------------------- */
-
-/* Often at the edge of a block, where the tail begins. */
-static int64_t draw_length(uint64_t *rng, int32_t block) {
-    const int64_t edge = block > 0 && block <= 128 ? block : 32;
-    switch (rng_range(rng, 0, 9)) {
-    case 0: return 1;
-    case 1: return rng_range(rng, 2, 8);
-    case 2:
-    case 3:
-    case 4: return edge * rng_range(rng, 1, 4) + rng_range(rng, -1, 1);
-    case 5:
-    case 6: return rng_range(rng, 1, 130);
-    case 9: return rng_range(rng, 200, 700);
-    default: return rng_range(rng, 1, 300);
-    }
-}
-
-static int64_t draw_dim(uint64_t *rng, const attn_variant *v) {
-    static const int64_t usual[] = {8, 16, 32, 33, 40, 64, 64, 64, 80, 96, 128, 160};
-    const int64_t step = v->head_dim_multiple > 0 ? v->head_dim_multiple : 1;
-    const int64_t most = v->head_dim_max > 0 ? v->head_dim_max : 256;
-    const int64_t count = (int64_t)(sizeof usual / sizeof usual[0]);
-    const int64_t dim = rng_chance(rng, 70) ? usual[rng_range(rng, 0, count - 1)]
-                                            : step * rng_range(rng, 1, most / step);
-    return dim <= most && dim % step == 0 ? dim : step * rng_range(rng, 1, most / step);
-}
-
-/* Whether a GPU variant takes a small problem with this mask and head_dim_v = `ratio` head_dim. */
+/* Whether a variant takes a small problem with this mask and head_dim_v = `ratio` head_dim. */
 static bool takes(const struct target *t, attn_causal causal, int64_t ratio) {
     attn_problem p;
     attn_problem_init(&p);
@@ -83,249 +45,33 @@ static bool takes(const struct target *t, attn_causal causal, int64_t ratio) {
     p.head_dim = t->variant.head_dim_multiple;
     p.head_dim_v = ratio * p.head_dim;
     p.causal = causal;
-    return attn_variant_check(t->context, t->runs_as, &p, NULL) == ATTN_OK;
+    return !device_is_gpu(t->device) ||
+           attn_variant_check(t->context, t->runs_as, &p, NULL) == ATTN_OK;
 }
 
-static bool takes_causal(const struct target *t) {
-    return !device_is_gpu(t->device) || takes(t, ATTN_CAUSAL_TOP_LEFT, 1);
-}
-
-static bool takes_head_dim_v(const struct target *t) {
-    return !device_is_gpu(t->device) || takes(t, ATTN_CAUSAL_NONE, 2) ||
-           takes(t, ATTN_CAUSAL_TOP_LEFT, 2);
-}
-
-static int64_t round_up(int64_t length, int64_t block) {
-    return (length + block - 1) / block * block;
-}
-
-/* Takes away until there is no more to do than there should be; then the query heads follow. Where
- * tiles count whole, a sequence within one tile has nothing to give, and the group gives last. */
-static void fit_budget(const struct target *t, int64_t ratio, attn_problem *p) {
-    const double dims = (double)(p->head_dim + (p->head_dim_v < 0 ? p->head_dim : p->head_dim_v));
-    const double budget = (t->emulated ? BUDGET_EMULATED : BUDGET) / dims;
-    const int64_t block_q = t->emulated ? t->variant.block_q : 1;
-    const int64_t block_kv = t->emulated ? t->variant.block_kv : 1;
-    while ((double)(p->batch * p->heads_kv * ratio) * (double)round_up(p->seq_q, block_q) *
-               (double)round_up(p->seq_kv, block_kv) >
-           budget) {
-        if (p->batch > 1) {
-            p->batch--;
-        } else if (p->heads_kv > 1) {
-            p->heads_kv--;
-        } else if (p->seq_q > block_q && (p->seq_q > p->seq_kv || p->seq_kv <= block_kv)) {
-            p->seq_q -= p->seq_q / 3;
-        } else if (p->seq_kv > block_kv) {
-            p->seq_kv -= p->seq_kv / 3;
-        } else if (ratio > 2) {
-            ratio--;
-        } else {
-            break;
-        }
-    }
-    p->heads_q = p->heads_kv * ratio;
-}
-
-static void draw_sizes(uint64_t *rng, const struct target *t, int attempt, attn_problem *p) {
-    const attn_variant *v = &t->variant;
-    static const int64_t ratios[] = {1, 1, 1, 2, 3, 4, 8};
-    int64_t ratio = ratios[rng_range(rng, 0, 6)];
-    p->batch = rng_range(rng, 1, 3);
-    p->heads_kv = rng_range(rng, 1, 3);
-    p->seq_q = draw_length(rng, v->block_q);
-    p->seq_kv = rng_chance(rng, 35) ? p->seq_q : draw_length(rng, v->block_kv);
-    p->head_dim = draw_dim(rng, v);
-    p->head_dim_v = !takes_head_dim_v(t) || rng_chance(rng, 70) ? -1 : draw_dim(rng, v);
-    if (attempt >= SIMPLER_AFTER) { /* for kernels that take few rows */
-        p->seq_q = rng_range(rng, 1, attempt < SIMPLEST_AFTER ? 4 : 1);
-        ratio = attempt < SIMPLEST_AFTER ? rng_range(rng, 1, 4) : 1;
-    }
-    fit_budget(t, ratio, p);
-    p->heads_kv = p->heads_q == p->heads_kv && rng_chance(rng, 50) ? -1 : p->heads_kv;
-}
-
-/* The dimensions are drawn already. */
-static void draw_decode(uint64_t *rng, const struct target *t, attn_problem *p) {
-    static const int64_t ratios[] = {1, 2, 3, 4, 5, 7, 8, 12, 16, 16};
-    p->batch = rng_range(rng, 1, 3);
-    p->heads_kv = rng_range(rng, 1, 3);
-    p->seq_q = rng_chance(rng, 40) ? 1 : rng_range(rng, 1, 16);
-    p->seq_kv = rng_chance(rng, 60) ? rng_range(rng, 1000, t->emulated ? 1500 : 6000)
-                                    : draw_length(rng, t->variant.block_kv);
-    fit_budget(t, ratios[rng_range(rng, 0, 9)], p);
-}
-
-/* More work than one wave of thread blocks; a CPU gets less. The virtual GPU gets one or two heads
- * and more steps than a pipeline has stages. */
-static void draw_large(uint64_t *rng, const struct target *t, int attempt, attn_problem *p) {
-    const bool few_rows = attempt >= SIMPLER_AFTER, gpu = device_is_gpu(t->device);
-    if (t->emulated) {
-        p->batch = p->heads_kv = 1;
-        p->heads_q = rng_range(rng, 1, 2);
-        p->seq_kv = rng_range(rng, 500, 900);
-        p->seq_q = few_rows ? 1 : rng_range(rng, 100, 400);
-        return;
-    }
-    p->batch = gpu ? 2 : 1;
-    p->heads_kv = 2;
-    p->heads_q = few_rows ? 2 : gpu ? 8 : 4;
-    p->seq_kv = gpu ? rng_range(rng, 900, 2100) : rng_range(rng, 300, 900);
-    p->seq_q = few_rows ? 1 : rng_chance(rng, 50) ? p->seq_kv : rng_range(rng, 300, 900);
-}
-
-/* ---- options --------------------------------------------------------------------------------- */
-
-static bool wants(uint64_t *rng, const attn_variant *v, attn_option option, int percent) {
-    return rng_chance(rng, percent) && (v->options & (uint32_t)option) != 0;
-}
-
-static void draw_bounds(uint64_t *rng, const attn_variant *v, attn_problem *p) {
-    if (rng_chance(rng, 45)) {
-        p->causal = rng_chance(rng, 50) ? ATTN_CAUSAL_TOP_LEFT : ATTN_CAUSAL_BOTTOM_RIGHT;
-    }
-    if (wants(rng, v, ATTN_OPTION_WINDOW, 25)) {
-        p->window_left = rng_chance(rng, 70) ? rng_range(rng, 0, p->seq_kv) : -1;
-        p->window_right = rng_chance(rng, 50) ? rng_range(rng, 0, p->seq_kv) : -1;
-    }
-}
-
-static void draw_options(uint64_t *rng, const attn_variant *v, struct recipe *recipe) {
-    const float scales[] = {-0.25f, 0.1f, 0.5f};
-    attn_problem *p = &recipe->problem;
-    if (rng_chance(rng, 25)) {
-        p->scale = wants(rng, v, ATTN_OPTION_ANY_SCALE, 20) ? 0.0f : scales[rng_range(rng, 0, 2)];
-    }
-    if (wants(rng, v, ATTN_OPTION_SOFTCAP, 20)) {
-        p->softcap = (float)rng_range(rng, 1, 40);
-    }
-    if (wants(rng, v, ATTN_OPTION_ALIBI, 20)) {
-        p->alibi = true;
-        recipe->slopes = rng_chance(rng, 60);
-    }
-    if (wants(rng, v, ATTN_OPTION_BIAS, 20)) {
-        p->bias = true;
-        p->bias_dtype = (attn_dtype)rng_range(rng, 0, 2);
-    }
-    p->sink = wants(rng, v, ATTN_OPTION_SINK, 20);
-    p->packed = wants(rng, v, ATTN_OPTION_PACKED, 15);
-    p->used_kv = wants(rng, v, ATTN_OPTION_USED_KV, 15);
-}
-
-static attn_dtype draw_dtype(uint64_t *rng, uint32_t dtypes) {
-    for (int tries = 0; tries < 64; tries++) {
-        const attn_dtype dtype = (attn_dtype)rng_range(rng, ATTN_FP32, ATTN_BF16);
-        if (dtypes >> dtype & 1) {
-            return dtype;
-        }
-    }
-    return dtypes >> ATTN_FP32 & 1 ? ATTN_FP32 : dtypes >> ATTN_FP16 & 1 ? ATTN_FP16 : ATTN_BF16;
-}
-
-/* ---- recipes --------------------------------------------------------------------------------- */
-
-static void make_empty(struct recipe *recipe, enum empty_part part) {
-    attn_problem *p = &recipe->problem;
-    p->seq_kv = part == EMPTY_KEYS ? 0 : p->seq_kv;
-    p->batch = part == EMPTY_BATCH ? 0 : p->batch;
-    p->seq_q = part == EMPTY_QUERIES ? 0 : p->seq_q;
-    p->bias = p->packed = p->used_kv = false;
-    recipe->arrangement = ARRANGE_GIVEN;
-}
-
-static void make_future(struct recipe *recipe, uint64_t *rng, int attempt) {
-    attn_problem *p = &recipe->problem;
-    p->packed = p->used_kv = p->bias = false;
-    p->window_left = p->window_right = -1;
-    if (recipe->arrangement == ARRANGE_BROADCAST) { /* one poisoned key would be all of them */
-        recipe->arrangement = ARRANGE_GIVEN;
-    }
-    p->causal = attempt % 2 ? ATTN_CAUSAL_TOP_LEFT : ATTN_CAUSAL_BOTTOM_RIGHT;
-    p->seq_q = p->seq_q < 2 ? 2 : p->seq_q;
-    if (p->causal == ATTN_CAUSAL_BOTTOM_RIGHT && p->seq_kv < 2) {
-        p->seq_kv = rng_range(rng, 2, 90);
-    } else if (p->causal == ATTN_CAUSAL_TOP_LEFT && p->seq_kv < p->seq_q) {
-        p->seq_kv = p->seq_q;
-    }
-    if (p->batch * p->heads_q * p->seq_q < FUTURE_ROWS) { /* few of them will be compared */
-        p->batch = 3;
-        p->heads_q *= 4;
-        p->heads_kv *= p->heads_kv > 0 ? 4 : 1;
-    }
-}
-
-static void draw_values(uint64_t *rng, struct recipe *recipe) {
-    attn_problem *p = &recipe->problem;
-    if (rng_chance(rng, 55)) {
-        recipe->distribution = (enum distribution)rng_range(rng, 1, DIST_COUNT - 1);
-    }
-    /* A sink far above every score leaves an O of 1e-30, the error of which is that of the score
-     * itself: the rule cannot tell it from the kernel's. */
-    if (p->sink && (!isnan(p->scale) || recipe->distribution == DIST_LARGE ||
-                    recipe->distribution == DIST_SPIKE || recipe->distribution == DIST_GROWING)) {
-        p->sink = false;
-    }
-    /* Scores far from 0, but equal ones: among others rounding decides which is the largest. */
-    const bool only_scaled = p->softcap == 0.0f && !p->alibi && !p->bias && !p->sink;
-    if (recipe->distribution == DIST_CONSTANT && only_scaled && rng_chance(rng, 40)) {
-        p->scale = 1e10f;
-    }
-}
-
-static void draw_recipe(const struct target *t, struct parity_case *drawn, uint64_t seed,
+static void draw_recipe(const struct target *t, struct parity_case *made, uint64_t seed,
                         int attempt) {
     const attn_variant *v = &t->variant;
-    const bool gpu = device_is_gpu(t->device);
-    struct recipe *recipe = &drawn->recipe;
-    attn_problem *p = &recipe->problem;
-    attn_problem start;
-    enum empty_part empty = EMPTY_KEYS;
-    uint64_t state = seed ^ 0x9A217, *rng = &state;
-    attn_problem_init(&start);
-    recipe_init(recipe, &start, seed);
-    drawn->kind = kind_of(drawn->number, &empty);
-    if ((drawn->kind == CASE_FUTURE_NAN || drawn->kind == CASE_FUTURE_INF) && !takes_causal(t)) {
-        drawn->kind = CASE_PLAIN; /* a kernel without a mask hides no key */
+    const struct recipe_limits limits = {.dtypes = v->dtypes,
+                                         .options = v->options,
+                                         .head_dim_multiple = v->head_dim_multiple,
+                                         .head_dim_max = v->head_dim_max,
+                                         .block_q = v->block_q,
+                                         .block_kv = v->block_kv,
+                                         .head_dim_v = takes(t, ATTN_CAUSAL_NONE, 2) ||
+                                                       takes(t, ATTN_CAUSAL_TOP_LEFT, 2),
+                                         .gpu = device_is_gpu(t->device),
+                                         .emulated = t->emulated,
+                                         .budget = BUDGET};
+    enum recipe_kind kind = KINDS[made->number % KINDS_EVERY].recipe;
+    made->kind = KINDS[made->number % KINDS_EVERY].kind;
+    made->first_poisoned = -1;
+    if ((kind == RECIPE_DECODE && !limits.gpu) ||
+        (kind == RECIPE_FUTURE && !takes(t, ATTN_CAUSAL_TOP_LEFT, 1))) {
+        kind = RECIPE_PLAIN; /* a kernel without a mask hides no key */
+        made->kind = CASE_PLAIN;
     }
-    drawn->first_poisoned = -1;
-    p->dtype = draw_dtype(rng, v->dtypes);
-    p->layout = (attn_layout)rng_range(rng, 0, 1);
-    draw_sizes(rng, t, attempt, p);
-    const bool decode = gpu && is_decode(drawn->number);
-    if (decode) {
-        draw_decode(rng, t, p);
-    }
-    if (drawn->kind == CASE_LARGE) {
-        draw_large(rng, t, attempt, p);
-    }
-    draw_bounds(rng, v, p);
-    if (attempt < SIMPLEST_AFTER) {
-        draw_options(rng, v, recipe);
-    }
-    const int32_t element = (int32_t)attn_dtype_size(p->dtype);
-    p->alignment = !gpu && rng_chance(rng, 30) ? element : rng_chance(rng, 20) ? 64 : 16;
-    recipe->granule = gpu || rng_chance(rng, 50) ? 16 / element : 1;
-    recipe->lse = rng_chance(rng, 75);
-    draw_values(rng, recipe);
-    if (rng_chance(rng, 60)) {
-        recipe->arrangement = (enum arrangement)rng_range(rng, 1, ARRANGE_COUNT - 1);
-    }
-    if (decode && recipe->arrangement == ARRANGE_FUSED) { /* it would have as many keys as rows */
-        recipe->arrangement = ARRANGE_GAPS;
-    }
-    if (drawn->kind == CASE_EMPTY) {
-        make_empty(recipe, empty);
-    }
-    if (drawn->kind == CASE_FUTURE_NAN || drawn->kind == CASE_FUTURE_INF) {
-        make_future(recipe, rng, attempt);
-    }
-    if (recipe->arrangement == ARRANGE_FUSED) {
-        p->seq_kv = p->seq_q = p->seq_q < p->seq_kv || p->seq_kv < 2 ? p->seq_q : p->seq_kv;
-        p->head_dim_v = -1;
-    }
-    const bool plain = drawn->kind == CASE_PLAIN || drawn->kind == CASE_LARGE;
-    if (plain && attempt < SIMPLEST_AFTER && (v->options & (uint32_t)ATTN_OPTION_MASK) != 0) {
-        recipe_draw_mask(recipe);
-    }
+    recipe_draw_within(&made->recipe, seed, &limits, kind, attempt);
 }
 
 /* ---- poisoned futures ------------------------------------------------------------------------ */
@@ -353,8 +99,8 @@ static void poison_key(struct sample *s, int64_t b, int64_t h, int64_t j, enum c
 
 /* Chooses a query and poisons every key that it and its predecessors do not see. False: there is
  * no such key. */
-static bool poison_future(struct parity_case *drawn, struct sample *s) {
-    uint64_t state = drawn->recipe.seed ^ 0xF17E, *rng = &state;
+static bool poison_future(struct parity_case *made, struct sample *s) {
+    uint64_t state = made->recipe.seed ^ 0xF17E, *rng = &state;
     const attn_problem *p = &s->full;
     int64_t low, high, last;
     if (p->batch == 0 || p->seq_q < 2) {
@@ -365,11 +111,11 @@ static bool poison_future(struct parity_case *drawn, struct sample *s) {
     if (high >= last) {
         return false;
     }
-    drawn->first_poisoned = high < 0 ? 0 : high + 1;
+    made->first_poisoned = high < 0 ? 0 : high + 1;
     for (int64_t b = 0; b < p->batch; b++) {
         for (int64_t h = 0; h < p->heads_kv; h++) {
-            for (int64_t j = drawn->first_poisoned; j <= last; j++) {
-                poison_key(s, b, h, j, drawn->kind);
+            for (int64_t j = made->first_poisoned; j <= last; j++) {
+                poison_key(s, b, h, j, made->kind);
             }
         }
     }
@@ -377,73 +123,15 @@ static bool poison_future(struct parity_case *drawn, struct sample *s) {
     return true;
 }
 
-/* ---- coverage -------------------------------------------------------------------------------- */
-
-const char *const COVERAGE_NAMES[COVERAGE_COUNT] = {
-    "fp32",         "fp16",       "bf16",      "bhsd",    "bshd",         "top-left",
-    "bottom-right", "gqa",        "one query", "one key", "more queries", "more keys",
-    "tail rows",    "tail keys",  "lse",       "no lse",  "normal",       "large values",
-    "constant",     "spike",      "tiny",      "one-hot", "growing",      "gaps",
-    "fused",        "broadcast",  "mixed",     "empty",   "large",        "poisoned future",
-    "gqa decode",   "head_dim_v",
-};
-
-uint32_t case_coverage(const struct target *t, const struct parity_case *drawn,
-                       const struct sample *s) {
-    const attn_problem *p = &s->full;
-    const struct recipe *r = &drawn->recipe;
-    const int32_t block_q = t->variant.block_q, block_kv = t->variant.block_kv;
-    const bool flags[COVERAGE_COUNT] = {
-        p->dtype == ATTN_FP32,
-        p->dtype == ATTN_FP16,
-        p->dtype == ATTN_BF16,
-        p->layout == ATTN_BHSD,
-        p->layout == ATTN_BSHD,
-        p->causal == ATTN_CAUSAL_TOP_LEFT,
-        p->causal == ATTN_CAUSAL_BOTTOM_RIGHT,
-        p->heads_q != p->heads_kv,
-        p->seq_q == 1,
-        p->seq_kv == 1,
-        p->seq_q > p->seq_kv,
-        p->seq_q<p->seq_kv, block_q> 0 && p->seq_q % block_q != 0,
-        block_kv > 0 && p->seq_kv % block_kv != 0,
-        r->lse,
-        !r->lse,
-        r->distribution == DIST_NORMAL,
-        r->distribution == DIST_LARGE,
-        r->distribution == DIST_CONSTANT,
-        r->distribution == DIST_SPIKE,
-        r->distribution == DIST_TINY,
-        r->distribution == DIST_ONE_HOT,
-        r->distribution == DIST_GROWING,
-        r->arrangement == ARRANGE_GAPS,
-        r->arrangement == ARRANGE_FUSED,
-        r->arrangement == ARRANGE_BROADCAST,
-        r->arrangement == ARRANGE_MIXED,
-        drawn->kind == CASE_EMPTY,
-        drawn->kind == CASE_LARGE,
-        drawn->kind == CASE_FUTURE_NAN || drawn->kind == CASE_FUTURE_INF,
-        p->seq_q <= 16 && p->heads_q != p->heads_kv,
-        p->head_dim_v != p->head_dim,
-    };
-    uint32_t bits = 0;
-    for (int i = 0; i < COVERAGE_COUNT; i++) {
-        bits |= (uint32_t)flags[i] << i;
-    }
-    return bits;
-}
-
 /* ---- the case -------------------------------------------------------------------------------- */
 
-bool case_build(struct parity_case *drawn, struct sample *sample) {
-    if (!sample_make(sample, &drawn->recipe)) {
+bool case_build(struct parity_case *made, struct sample *sample) {
+    if (!sample_make(sample, &made->recipe)) {
         return false;
     }
-    if (drawn->kind == CASE_FUTURE_NAN || drawn->kind == CASE_FUTURE_INF) {
-        if (!poison_future(drawn, sample)) {
-            sample_free(sample);
-            return false;
-        }
+    if (case_is_future(made) && !poison_future(made, sample)) {
+        sample_free(sample);
+        return false;
     }
     return true;
 }
@@ -459,19 +147,19 @@ static uint64_t case_seed(const char *variant, uint64_t seed, int64_t number) {
     return mixed + (uint64_t)number * 0x632BE59BD9B4E019u;
 }
 
-bool case_make(const struct target *t, int64_t number, struct parity_case *drawn,
+bool case_make(const struct target *t, int64_t number, struct parity_case *made,
                struct sample *sample, attn_error *why) {
     uint64_t state = case_seed(t->variant.name, t->seed, number);
     explain(why, "out of memory for the tensors of a case");
-    *drawn = (struct parity_case){.number = number};
+    *made = (struct parity_case){.number = number};
     for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
-        draw_recipe(t, drawn, rng_next(&state), attempt);
+        draw_recipe(t, made, rng_next(&state), attempt);
         /* The totals of packed sequences, and the strides, are known when the sample is built. */
-        if (!drawn->recipe.problem.packed &&
-            attn_variant_check(t->context, t->runs_as, &drawn->recipe.problem, why) != ATTN_OK) {
+        if (!made->recipe.problem.packed &&
+            attn_variant_check(t->context, t->runs_as, &made->recipe.problem, why) != ATTN_OK) {
             continue;
         }
-        if (!case_build(drawn, sample)) {
+        if (!case_build(made, sample)) {
             continue;
         }
         if (attn_variant_check(t->context, t->runs_as, &sample->problem, why) == ATTN_OK) {

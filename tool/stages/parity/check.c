@@ -3,9 +3,9 @@
  * check.c - judges one case.
  *
  * A case passes if its run left no damage, attn_judge accepts what attn_compare found, and no row
- * outside of the compared ones holds NaN. Then three impostors take the place of the result: zeros,
- * the mean of the visible rows of V, and a copy of Q. Where one differs from the truth by more than
- * the rule allows, the rule must refuse it: that is the control of the check itself.
+ * outside of the compared ones holds NaN. Then three negative controls take the place of the
+ * result: zeros, the mean of the visible rows of V, and a copy of Q. Where one differs from the
+ * truth by more than the rule allows, the rule must refuse it.
  *
  * Invariant: nothing passes here that attn_compare was not asked about.
  */
@@ -24,75 +24,66 @@ enum { SAMPLED_ROWS = 192 };
 static bool row_is_clean(const struct parity_case *c, const struct sample *s, int64_t b,
                          int64_t i) {
     int64_t low, high;
-    if (c->kind != CASE_FUTURE_NAN && c->kind != CASE_FUTURE_INF) {
+    if (!case_is_future(c)) {
         return true;
     }
     sample_visible(s, b, i, &low, &high);
     return high < c->first_poisoned;
 }
 
-/* The rows that see no poisoned key. */
+static attn_row row_at(const struct sample *s, int64_t index) {
+    const struct expectation all = {.rows = NULL};
+    return expectation_row(&all, s, (size_t)index);
+}
+
+/* The rows that see no poisoned key, for free(); NULL: out of memory. */
 static attn_row *clean_rows(const struct parity_case *c, const struct sample *s, size_t *count) {
     const attn_problem *p = &s->full;
     attn_row *rows = malloc(((size_t)(p->batch * p->heads_q * p->seq_q) + 1) * sizeof *rows);
     *count = 0;
-    for (int64_t b = 0; rows && b < p->batch; b++) {
-        for (int64_t h = 0; h < p->heads_q; h++) {
-            for (int64_t i = 0; i < p->seq_q; i++) {
-                if (row_is_clean(c, s, b, i)) {
-                    rows[(*count)++] = (attn_row){b, h, i};
-                }
-            }
+    for (int64_t i = 0; rows && i < p->batch * p->heads_q * p->seq_q; i++) {
+        const attn_row row = row_at(s, i);
+        if (row_is_clean(c, s, row.batch, row.row)) {
+            rows[(*count)++] = row;
         }
     }
     return rows;
 }
 
+/* The reference of the rows that are compared: all, of a large case some, of a poisoned one the
+ * clean ones. NULL, or what went wrong. */
 static const char *expect(struct expectation *expected, const struct target *t,
                           const struct parity_case *c, const struct sample *s) {
-    static const char *const no_memory = "out of memory for a list of rows";
-    attn_error why;
-    attn_row *rows;
+    const int64_t total = s->full.batch * s->full.heads_q * s->full.seq_q;
+    const bool future = case_is_future(c);
     size_t count = SAMPLED_ROWS;
-    switch (c->kind) {
-    case CASE_LARGE:
-        if (s->full.batch * s->full.heads_q * s->full.seq_q <= (int64_t)count) {
-            break;
-        }
-        rows = malloc(count * sizeof *rows);
-        if (rows == NULL) {
-            return no_memory;
-        }
-        if (attn_rows_sample(&s->problem, c->recipe.seed, rows, count, &why) != ATTN_OK) {
-            free(rows);
-            return "attn_rows_sample failed";
-        }
-        return expectation_make_rows(expected, t->context, s, rows, count);
-    case CASE_FUTURE_NAN:
-    case CASE_FUTURE_INF:
-        rows = clean_rows(c, s, &count);
-        return rows == NULL ? no_memory
-                            : expectation_make_rows(expected, t->context, s, rows, count);
-    default: break;
+    attn_error why;
+    if (!future && (c->kind != CASE_LARGE || total <= SAMPLED_ROWS)) {
+        return expectation_make(expected, t->context, s);
     }
-    return expectation_make(expected, t->context, s);
+    attn_row *rows = future ? clean_rows(c, s, &count) : malloc(count * sizeof *rows);
+    if (rows == NULL) {
+        return "out of memory for a list of rows";
+    }
+    if (!future && attn_rows_sample(&s->problem, c->recipe.seed, rows, count, &why) != ATTN_OK) {
+        free(rows);
+        return "attn_rows_sample failed";
+    }
+    return expectation_make_rows(expected, t->context, s, rows, count);
 }
 
 /* ---- every row, also those that are not compared --------------------------------------------- */
 
-static float out_value(const struct sample *s, int64_t at) {
-    const size_t element = attn_dtype_size(s->full.dtype);
-    float value;
-    attn_to_float(s->full.dtype, &value, s->o.data + (size_t)at * element, 1);
-    return value;
-}
-
 /* Elements of a row (and its LSE) that are NaN where none is due, or the other way round. */
 static int64_t misplaced_nans(const struct sample *s, const attn_row *row, bool clean) {
-    const int64_t start = sample_at_o(s, row->batch, row->head, row->row);
+    const size_t element = attn_dtype_size(s->full.dtype);
+    const unsigned char *o =
+        s->o.data + (size_t)sample_at_o(s, row->batch, row->head, row->row) * element;
     int64_t count = 0;
     for (int64_t d = 0; d < s->full.head_dim_v; d++) {
-        count += isnan(out_value(s, start + d)) == clean;
+        float value;
+        attn_to_float(s->full.dtype, &value, o + (size_t)d * element, 1);
+        count += isnan(value) == clean;
     }
     if (s->tensors.lse != NULL && clean) {
         count += isnan(s->tensors.lse[sample_at_lse(s, row->batch, row->head, row->row)]);
@@ -106,22 +97,19 @@ static bool nans_in_place(const struct parity_case *c, const struct sample *s, a
     int64_t elements = 0, rows = 0;
     attn_row first = {0}, at;
     bool first_clean = true;
-    for (at.batch = 0; at.batch < p->batch; at.batch++) {
-        for (at.head = 0; at.head < p->heads_q; at.head++) {
-            for (at.row = 0; at.row < sample_rows_q(s, at.batch); at.row++) {
-                const bool clean = row_is_clean(c, s, at.batch, at.row);
-                if (!clean && c->kind == CASE_FUTURE_INF) {
-                    continue; /* an infinite score may be 0 or NaN as a probability */
-                }
-                const int64_t bad = misplaced_nans(s, &at, clean);
-                if (bad > 0 && rows == 0) {
-                    first = at;
-                    first_clean = clean;
-                }
-                elements += bad;
-                rows += bad > 0;
-            }
+    for (int64_t i = 0; i < p->batch * p->heads_q * p->seq_q; i++) {
+        at = row_at(s, i);
+        const bool clean = row_is_clean(c, s, at.batch, at.row);
+        if (at.row >= sample_rows_q(s, at.batch) || (!clean && c->kind == CASE_FUTURE_INF)) {
+            continue; /* no such row; an infinite score may be 0 or NaN as a probability */
         }
+        const int64_t bad = misplaced_nans(s, &at, clean);
+        if (bad > 0 && rows == 0) {
+            first = at;
+            first_clean = clean;
+        }
+        elements += bad;
+        rows += bad > 0;
     }
     return rows == 0 ||
            explain(why,
@@ -132,25 +120,25 @@ static bool nans_in_place(const struct parity_case *c, const struct sample *s, a
                    first_clean ? "no" : "a");
 }
 
-/* ---- impostors ------------------------------------------------------------------------------- */
+/* ---- negative controls ----------------------------------------------------------------------- */
 
-const char *const IMPOSTOR_NAMES[IMPOSTORS] = {"zero", "mean_v", "copy_q"};
-static const char *const IMPOSTOR_WORDS[IMPOSTORS] = {"a result of zeros", "the mean of V",
-                                                      "a copy of Q"};
+const char *const CONTROL_NAMES[NEGATIVE_CONTROLS] = {"zero", "mean_v", "copy_q"};
+static const char *const CONTROL_WORDS[NEGATIVE_CONTROLS] = {"a result of zeros", "the mean of V",
+                                                             "a copy of Q"};
 
-/* Row `row` as the impostor would have it, into `out`. */
-static void forge_row(const struct sample *s, enum impostor kind, const attn_row *row, float *v,
-                      float *out) {
+/* Row `row` of the control, into `out`. */
+static void control_row(const struct sample *s, enum negative_control kind, const attn_row *row,
+                        float *v, float *out) {
     const attn_problem *p = &s->full;
     const size_t element = attn_dtype_size(p->dtype);
     const size_t dim = (size_t)p->head_dim_v;
     memset(out, 0, dim * sizeof *out);
-    if (kind == IMPOSTOR_COPY_Q) {
+    if (kind == CONTROL_COPY_Q) {
         const unsigned char *q = (const unsigned char *)s->tensors.q;
         const int64_t at = sample_at_q(s, row->batch, row->head, row->row);
         const size_t shared = dim < (size_t)p->head_dim ? dim : (size_t)p->head_dim;
         attn_to_float(p->dtype, out, q + (size_t)at * element, shared);
-    } else if (kind == IMPOSTOR_MEAN_V) {
+    } else if (kind == CONTROL_MEAN_V) {
         const int64_t kv_head = row->head / (p->heads_q / p->heads_kv);
         int64_t low, high;
         sample_visible(s, row->batch, row->row, &low, &high);
@@ -168,18 +156,10 @@ static void forge_row(const struct sample *s, enum impostor kind, const attn_row
     }
 }
 
-static double largest_distance(const float *row, const double *truth, size_t count) {
-    double distance = 0;
-    for (size_t i = 0; i < count; i++) {
-        const double error = fabs((double)row[i] - truth[i]);
-        distance = error > distance ? error : distance;
-    }
-    return distance;
-}
-
-/* Puts the impostor in the place of O and returns its largest distance from the truth; below 0: out
+/* Puts the control in the place of O and returns its largest distance from the truth; below 0: out
  * of memory. */
-static double forge(struct sample *s, const struct expectation *expected, enum impostor kind) {
+static double put_control(struct sample *s, const struct expectation *expected,
+                          enum negative_control kind) {
     const attn_problem *p = &s->full;
     const size_t dim = (size_t)p->head_dim_v;
     const size_t element = attn_dtype_size(p->dtype);
@@ -191,22 +171,24 @@ static double forge(struct sample *s, const struct expectation *expected, enum i
             continue; /* packed: no such row */
         }
         unsigned char *to = s->o.data + (size_t)sample_at_o(s, at.batch, at.head, at.row) * element;
-        forge_row(s, kind, &at, row + dim, row);
+        control_row(s, kind, &at, row + dim, row);
         attn_from_float(p->dtype, to, row, dim);
         attn_to_float(p->dtype, row, to, dim);
-        distance = fmax(distance, largest_distance(row, expected->o + r * dim, dim));
+        for (size_t d = 0; d < dim; d++) {
+            distance = fmax(distance, fabs((double)row[d] - expected->o[r * dim + d]));
+        }
     }
     free(row);
     return distance;
 }
 
-/* False: the rule accepted an impostor. O is lost in either case. */
-static bool impostors_refused(struct sample *s, const struct expectation *expected, double allowed,
-                              struct case_result *result) {
+/* False: the rule accepted a control. O is lost in either case. */
+static bool controls_refused(struct sample *s, const struct expectation *expected, double allowed,
+                             struct case_result *result) {
     struct sample judged = *s;
     judged.tensors.lse = NULL;
-    for (int kind = 0; kind < IMPOSTORS; kind++) {
-        const double distance = forge(s, expected, (enum impostor)kind);
+    for (int kind = 0; kind < NEGATIVE_CONTROLS; kind++) {
+        const double distance = put_control(s, expected, (enum negative_control)kind);
         if (!(distance > allowed)) {
             continue;
         }
@@ -214,8 +196,8 @@ static bool impostors_refused(struct sample *s, const struct expectation *expect
         result->controls++;
         if (sample_compare(&judged, expected, &comparison) == NULL || comparison.o_pass) {
             snprintf(result->reason, sizeof result->reason,
-                     "the control failed: %s, %g away from the truth, passed the rule",
-                     IMPOSTOR_WORDS[kind], distance);
+                     "the negative control failed: %s, %g away from the truth, passed the rule",
+                     CONTROL_WORDS[kind], distance);
             return false;
         }
         result->refused++;
@@ -224,10 +206,6 @@ static bool impostors_refused(struct sample *s, const struct expectation *expect
 }
 
 /* ---- the verdict ----------------------------------------------------------------------------- */
-
-static double ratio_of(double error, double allowed) {
-    return error == 0 ? 0 : error / allowed;
-}
 
 /* Runs and compares once. What is damaged has no statistics that could be accepted. */
 static void run_once(const struct target *t, const struct parity_case *c, struct sample *s,
@@ -294,10 +272,11 @@ static void judge(const struct target *t, const struct parity_case *c, struct sa
         return;
     }
     if (result->resampled == 0) {
-        result->ratio = ratio_of(comparison.max_error, comparison.max_allowed);
+        result->ratio =
+            comparison.max_error == 0 ? 0 : comparison.max_error / comparison.max_allowed;
         result->lse_ratio = s->tensors.lse ? comparison.lse_error : 0;
     }
-    result->control_failed = !impostors_refused(s, expected, comparison.max_allowed, result);
+    result->control_failed = !controls_refused(s, expected, comparison.max_allowed, result);
     result->pass = !result->control_failed;
 }
 
@@ -312,11 +291,9 @@ void case_judge(const struct target *t, int64_t number, struct case_result *resu
                  why.text);
         return;
     }
-    result->coverage = case_coverage(t, &c, &s);
     static const char *const kinds[] = {"", " empty", " large", " future NaN", " future Inf"};
-    char line[600];
-    snprintf(result->recipe, sizeof result->recipe, "%s%s",
-             recipe_print(&s.recipe, line, sizeof line), kinds[c.kind]);
+    recipe_print(&s.recipe, result->recipe, sizeof result->recipe - 16);
+    strcat(result->recipe, kinds[c.kind]);
     const char *wrong = expect(&expected, t, &c, &s);
     if (wrong != NULL) {
         snprintf(result->reason, sizeof result->reason, "%s", wrong);
@@ -327,11 +304,13 @@ void case_judge(const struct target *t, int64_t number, struct case_result *resu
     sample_free(&s);
 }
 
-/* ---- the control of the rule itself ---------------------------------------------------------- */
+/* ---- the controls of the rule itself --------------------------------------------------------- */
 
-/* Some rows and keys of N(0, 1) in the variant's dtype; the rest of the problem is the default. */
-static void control_recipe(const struct target *t, struct recipe *recipe) {
-    attn_problem problem;
+bool case_controls(const struct target *t, bool refused[NEGATIVE_CONTROLS], attn_error *why) {
+    struct recipe recipe;
+    struct sample s;
+    struct expectation expected = {0};
+    attn_problem problem; /* some rows and keys of N(0, 1) in the variant's dtype */
     attn_problem_init(&problem);
     problem.dtype = t->variant.dtypes >> ATTN_FP32 & 1   ? ATTN_FP32
                     : t->variant.dtypes >> ATTN_FP16 & 1 ? ATTN_FP16
@@ -339,23 +318,15 @@ static void control_recipe(const struct target *t, struct recipe *recipe) {
     problem.heads_q = problem.heads_kv = 2;
     problem.seq_q = 33;
     problem.seq_kv = 47;
-    problem.head_dim = 64;
-    recipe_init(recipe, &problem, t->seed);
-}
-
-bool case_controls(const struct target *t, bool refused[IMPOSTORS], attn_error *why) {
-    struct recipe recipe;
-    struct sample s;
-    struct expectation expected = {0};
-    control_recipe(t, &recipe);
+    recipe_init(&recipe, &problem, t->seed);
     if (!sample_make(&s, &recipe)) {
-        return explain(why, "out of memory for the control of the rule");
+        return explain(why, "out of memory for the controls of the rule");
     }
     s.tensors.lse = NULL;
     const char *wrong = expectation_make(&expected, t->context, &s);
-    for (int kind = 0; kind < IMPOSTORS && wrong == NULL; kind++) {
+    for (int kind = 0; kind < NEGATIVE_CONTROLS && wrong == NULL; kind++) {
         attn_comparison comparison = {.size = sizeof comparison, .o_pass = true};
-        const double distance = forge(&s, &expected, (enum impostor)kind);
+        const double distance = put_control(&s, &expected, (enum negative_control)kind);
         refused[kind] = sample_compare(&s, &expected, &comparison) != NULL && !comparison.o_pass &&
                         comparison.nans == 0 && distance > comparison.max_allowed;
     }

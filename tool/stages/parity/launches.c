@@ -4,8 +4,8 @@
  * new stream each time, and by replaying a graph.
  *
  * The launches take turns through a few sets of inputs, and each writes into a slot of its own: O,
- * LSE and some bytes behind them, all NaN before. The first result of each set is compared with the
- * reference, every other one with the first, byte for byte, the bytes behind included. A race, a
+ * LSE and some bytes after them, all NaN before. The first result of each set is compared with the
+ * reference, every other one with the first, byte for byte, the bytes after included. A race, a
  * launch that did nothing or one that read its predecessor's data gives other bytes.
  *
  * Invariant: no slot is written twice between two comparisons.
@@ -40,30 +40,26 @@ struct bench {
 
 /* ---- setting up ------------------------------------------------------------------------------ */
 
-static attn_problem shape(int64_t batch, int64_t heads_q, int64_t heads_kv, int64_t seq_q,
-                          int64_t seq_kv) {
-    attn_problem p;
-    attn_problem_init(&p);
-    p.batch = batch;
-    p.heads_q = heads_q;
-    p.heads_kv = heads_kv;
-    p.seq_q = seq_q;
-    p.seq_kv = seq_kv;
-    p.causal = ATTN_CAUSAL_BOTTOM_RIGHT;
-    return p;
-}
-
-/* A ragged problem of several tiles and steps that the variant takes, causal if it can be; on a GPU
- * about one thread block for each multiprocessor. The virtual GPU gets two heads, and more steps
- * than a pipeline has stages. */
+/* A ragged problem of several tiles that the variant takes, causal if it can be; on a GPU
+ * about one CTA for each multiprocessor. The virtual GPU gets two heads, and more mainloop
+ * iterations than a pipeline has stages. */
 static bool choose_problem(const struct target *t, attn_problem *problem, attn_error *why) {
-    const attn_problem shapes[] = {t->emulated                ? shape(1, 2, 1, 141, 589)
-                                   : device_is_gpu(t->device) ? shape(2, 8, 2, 205, 333)
-                                                              : shape(1, 2, 1, 35, 97),
-                                   shape(2, 4, 4, 1, 333)};
-    enum { SHAPES = sizeof shapes / sizeof shapes[0], DTYPES = ATTN_BF16 + 1 };
-    for (int i = 0; i < SHAPES * DTYPES * 2; i++) {
-        *problem = shapes[i / DTYPES / 2];
+    static const int64_t SHAPES[][5] = {/* batch, heads_q, heads_kv, seq_q, seq_kv */
+                                        {1, 2, 1, 35, 97},
+                                        {2, 8, 2, 205, 333},
+                                        {1, 2, 1, 141, 589},
+                                        {2, 4, 4, 1, 333}};
+    enum { DTYPES = ATTN_BF16 + 1, DECODE = 3 };
+    for (int i = 0; i < 2 * DTYPES * 2; i++) {
+        const int64_t *shape = SHAPES[i / DTYPES / 2 > 0 ? DECODE
+                                      : t->emulated      ? 2
+                                                         : device_is_gpu(t->device)];
+        attn_problem_init(problem);
+        problem->batch = shape[0];
+        problem->heads_q = shape[1];
+        problem->heads_kv = shape[2];
+        problem->seq_q = shape[3];
+        problem->seq_kv = shape[4];
         problem->dtype = (attn_dtype)(i / 2 % DTYPES);
         problem->causal = i % 2 == 0 ? ATTN_CAUSAL_BOTTOM_RIGHT : ATTN_CAUSAL_NONE;
         if (t->variant.head_dim_max > 0 && t->variant.head_dim_max < problem->head_dim) {
@@ -208,26 +204,17 @@ static void *record_graph(struct bench *b, size_t count, void *stream, attn_erro
     }
     const bool launched = launch_eager(b, count, stream, why);
     void *graph = capture_end(device, stream, launched ? why : &ignored);
-    if (!launched && graph != NULL) {
-        graph_free(device, graph);
-        graph = NULL;
+    if (launched) {
+        return graph;
     }
-    return graph;
+    graph_free(device, graph);
+    return NULL;
 }
 
 /* ---- comparing ------------------------------------------------------------------------------- */
 
 static unsigned char *slot_of(const struct bench *b, size_t slot) {
     return b->host + slot * b->slot_size;
-}
-
-static bool only_poison(const unsigned char *bytes, size_t from, size_t to) {
-    for (size_t i = from; i < to; i++) {
-        if (bytes[i] != 0xFF) {
-            return false;
-        }
-    }
-    return true;
 }
 
 /* The first result of each set against the reference. One borderline set (attn_judge) is accepted:
@@ -257,9 +244,10 @@ static bool check_first(struct bench *b, attn_error *why) {
             attn_comparison_print(&result, line, sizeof line);
             return explain(why, "launch %d is wrong: %s", i, line);
         }
-        if (!only_poison(slot, s->o.size, b->o_size) ||
-            !only_poison(slot, b->o_size + s->lse.size, b->slot_size)) {
-            return explain(why, "launch %d wrote behind its O or LSE", i);
+        const size_t lse_end = b->o_size + s->lse.size;
+        if (!is_poison(slot + s->o.size, b->o_size - s->o.size) ||
+            !is_poison(slot + lse_end, b->slot_size - lse_end)) {
+            return explain(why, "launch %d wrote past its O or LSE", i);
         }
         memcpy(b->first[i], slot, b->slot_size);
     }
@@ -270,7 +258,6 @@ static bool tell_difference(const struct bench *b, size_t slot, int64_t launch_n
                             size_t differing, attn_error *why) {
     const attn_problem *p = &b->samples[0].full;
     const unsigned char *got = slot_of(b, slot), *wanted = b->first[slot % SETS];
-    const size_t element = attn_dtype_size(p->dtype);
     size_t at = 0, bytes = 0;
     for (size_t i = b->slot_size; i-- > 0;) {
         if (got[i] != wanted[i]) {
@@ -278,20 +265,18 @@ static bool tell_difference(const struct bench *b, size_t slot, int64_t launch_n
             bytes++;
         }
     }
-    char place[120];
-    const int64_t index = (int64_t)(at / element);
+    char place[120] = "in the LSE or past the outputs only";
+    const long long index = (long long)(at / attn_dtype_size(p->dtype));
     if (at < b->samples[0].o.size) {
         snprintf(place, sizeof place, "first in row %lld, column %lld of (batch, head) %lld",
-                 (long long)(index / p->head_dim_v % p->seq_q), (long long)(index % p->head_dim_v),
-                 (long long)(index / p->head_dim_v / p->seq_q));
-    } else {
-        snprintf(place, sizeof place, "in the LSE or behind the outputs only");
+                 index / p->head_dim_v % p->seq_q, index % p->head_dim_v,
+                 index / p->head_dim_v / p->seq_q);
     }
     return explain(why,
                    "launch %lld differs from launch %zu in %zu bytes, %s%s; %zu of %zu results "
                    "since the last comparison differ",
                    (long long)launch_number, slot % SETS, bytes, place,
-                   only_poison(got, 0, b->slot_size) ? " (nothing was written)" : "", differing,
+                   is_poison(got, b->slot_size) ? " (nothing was written)" : "", differing,
                    b->slots);
 }
 
@@ -315,15 +300,13 @@ static bool compare_slots(struct bench *b, size_t count, int64_t done, attn_erro
 }
 
 static bool inputs_unchanged(struct bench *b, attn_error *why) {
-    for (int i = 0; i < SETS && device_is_gpu(b->target->device); i++) {
+    for (int i = 0; i < SETS; i++) {
         struct sample *s = &b->samples[i];
         if (!mirror_fetch_inputs(&b->mirrors[i], s, why)) {
             return false;
         }
-    }
-    for (int i = 0; i < SETS; i++) {
-        sample_poison(&b->samples[i]);
-        const char *damage = sample_damage(&b->samples[i]);
+        sample_poison(s);
+        const char *damage = sample_damage(s);
         if (damage != NULL) {
             return explain(why, "after the launches: %s", damage);
         }
@@ -351,9 +334,7 @@ static bool run_mode(struct bench *b, enum launch_mode mode, int64_t count, void
                                       : graph_launch(device, graph, stream, why)) &&
              compare_slots(b, round, done, why);
     }
-    if (graph != NULL) {
-        graph_free(device, graph);
-    }
+    graph_free(device, graph);
     return ok && inputs_unchanged(b, why);
 }
 
@@ -366,9 +347,7 @@ bool launches_run(const struct target *t, enum launch_mode mode, int64_t count, 
         ok = stream != NULL;
     }
     ok = ok && run_mode(&b, mode, count, stream, why);
-    if (stream != NULL) {
-        stream_free(t->device, stream);
-    }
+    stream_free(t->device, stream);
     bench_free(&b);
     return ok;
 }

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * parity.h - what the parts of `attest parity` know of each other.
+ * parity.h - the stages parity and emulate: every variant against the reference.
  *
- *     verb.c        the command line and the schedule } the parent: never opens
- *     report.c      lines, JSON, the verdict           } a device
- *     children.c    starts a child (base/conversation.h)
- *     worker.c      a child: opens the device, does one job, answers in lines
- *     cases.c       draws the problem of a case
- *     run.c         one run of a sample on the device
- *     check.c       judges a case: the rule, damage, NaN, impostors
- *     anatomy.c     says what a wrong result looks like
- *     launches.c    many launches of one problem, bit for bit the same
+ *     cases.c     samples the problem of a case
+ *     run.c       one run of a sample on the device
+ *     check.c     judges a case: the rule, damage, NaN, negative controls
+ *     anatomy.c   describes a wrong result
+ *     launches.c  many launches of one problem, bit for bit the same
+ *     observe.c   opens a device; a case under each order of asynchronous completion
+ *     record.c    the units of `attest run`: record_parity, record_emulate
+ *     worker.c    a child of `attest parity`: opens the device, does one job, answers in lines
+ *     verb.c      the command line and the schedule } of `attest parity`, which itself
+ *     report.c    lines, JSON, the verdict          } never opens a device
  *
  * Invariant: a case is known by (device, variant, seed, number) alone, so that a failure can be
  * repeated by the command that is printed with it.
@@ -22,6 +23,7 @@
 #include "attn_verify.h"
 #include "cases/cases.h"
 #include "device/device.h"
+#include "device/vgpu_findings.h"
 
 /* ---- what is tried --------------------------------------------------------------------------- */
 
@@ -34,6 +36,11 @@ struct target {
     uint64_t seed;
     bool emulated; /* on the virtual GPU, which is a thousand times slower */
 };
+
+/* Opens the device; the variant is the caller's to choose. The target can be closed in any case. */
+attn_status target_open(struct target *target, const char *device, const char *driver,
+                        attn_error *why);
+void target_close(struct target *target);
 
 /* The least that a variant which runs here must accept; false: it takes nothing, and why. */
 bool target_accepts(const struct target *target, attn_problem *accepted, attn_error *why);
@@ -54,18 +61,17 @@ struct parity_case {
     int64_t first_poisoned; /* CASE_FUTURE_*: the first key that is */
 };
 
-/* Draws case `number` and builds its sample: a problem that the variant accepts. */
-bool case_make(const struct target *target, int64_t number, struct parity_case *drawn,
+static inline bool case_is_future(const struct parity_case *made) {
+    return made->kind == CASE_FUTURE_NAN || made->kind == CASE_FUTURE_INF;
+}
+
+/* Samples case `number` and builds its tensors: a problem that the variant accepts. */
+bool case_make(const struct target *target, int64_t number, struct parity_case *made,
                struct sample *sample, attn_error *why);
 
-/* What a case is an example of: bits in the order of COVERAGE_NAMES. */
-enum { COVERAGE_COUNT = 32 };
-extern const char *const COVERAGE_NAMES[COVERAGE_COUNT];
-uint32_t case_coverage(const struct target *target, const struct parity_case *drawn,
-                       const struct sample *sample);
 
 /* Builds the sample of a case once more, from its recipe (as it is, or with another seed). */
-bool case_build(struct parity_case *drawn, struct sample *sample);
+bool case_build(struct parity_case *made, struct sample *sample);
 
 /* ---- one run --------------------------------------------------------------------------------- */
 
@@ -81,10 +87,9 @@ enum run_result run_sample(const struct target *target, struct sample *sample,
                            const attn_problem *problem, attn_error *why);
 
 /* The sample in the device's memory. On a CPU that is where it is already. */
-enum { MIRROR_BLOCKS = 12 };
 struct mirror {
     struct device *device;
-    unsigned char *blocks[MIRROR_BLOCKS]; /* with bands; NULL where the sample has no such tensor */
+    unsigned char *blocks[SAMPLE_BLOCKS]; /* with bands; NULL where the sample has no such tensor */
     attn_tensors tensors;                 /* the device's pointers */
 };
 bool mirror_make(struct mirror *mirror, struct device *device, const struct sample *sample,
@@ -97,11 +102,9 @@ bool mirror_fetch_inputs(const struct mirror *mirror, struct sample *sample, att
 
 /* ---- a case, judged -------------------------------------------------------------------------- */
 
-enum { TEXT_LONG = 2000 };
-
-/* Wrong results that the rule must refuse, where they differ from the right one. */
-enum impostor { IMPOSTOR_ZERO, IMPOSTOR_MEAN_V, IMPOSTOR_COPY_Q, IMPOSTORS };
-extern const char *const IMPOSTOR_NAMES[IMPOSTORS]; /* zero mean_v copy_q */
+/* Negative controls: wrong results that the rule must refuse, where they differ from the truth. */
+enum negative_control { CONTROL_ZERO, CONTROL_MEAN_V, CONTROL_COPY_Q, NEGATIVE_CONTROLS };
+extern const char *const CONTROL_NAMES[NEGATIVE_CONTROLS]; /* zero mean_v copy_q */
 
 struct case_result {
     bool pass, lost;
@@ -109,20 +112,19 @@ struct case_result {
     attn_statistics statistics; /* NaN where nothing was compared */
     attn_statistics resamples[ATTN_RESAMPLES]; /* of a borderline case (attn_judge) */
     size_t resampled;
-    bool control_failed;     /* the rule accepted an impostor: no verdict counts any more */
+    bool control_failed;     /* the rule accepted a negative control: no verdict counts any more */
     double ratio, lse_ratio; /* error / allowed */
-    uint32_t coverage;
-    int controls, refused; /* impostors that differ from the truth, and those that were refused */
+    int controls, refused;   /* negative controls that differ from the truth, and those refused */
     char recipe[640];
     char reason[640];
-    char anatomy[TEXT_LONG]; /* sentences, each ended by "; " but the last */
+    char anatomy[2000]; /* sentences, each ended by "; " but the last */
 };
 
 void case_judge(const struct target *target, int64_t number, struct case_result *result);
 
-/* Whether the rule refuses each impostor on a problem of the variant's dtype where all of them are
+/* Whether the rule refuses each control on a problem of the variant's dtype where all of them are
  * far from the truth. Runs nothing. False and the reason: it cannot be told. */
-bool case_controls(const struct target *target, bool refused[IMPOSTORS], attn_error *why);
+bool case_controls(const struct target *target, bool refused[NEGATIVE_CONTROLS], attn_error *why);
 
 /* Describes the wrong result that lies in the sample. May run the variant on fewer keys. */
 void anatomy_tell(const struct target *target, struct sample *sample,
@@ -139,9 +141,29 @@ extern const char *const LAUNCH_NAMES[LAUNCH_MODES]; /* eager stream graph */
 bool launches_run(const struct target *target, enum launch_mode mode, int64_t count,
                   attn_error *why);
 
-/* ---- children -------------------------------------------------------------------------------- */
+/* ---- under the checkers of the virtual GPU --------------------------------------------------- */
 
-/* What a child is told: the words of its command line behind `parity`. */
+struct watch {
+    struct async_orders orders; /* of asynchronous completion; none: as the device has it */
+    bool in_turns;              /* case by case another order; else each case under every order */
+    int64_t findings;           /* cases in which the checkers found an error */
+};
+
+/* The worst result over the orders, the first failure if there is one. What the virtual GPU found
+ * fails a case whose result is right. On another device this is case_judge. */
+void observe_case(struct watch *watch, const struct target *target, int64_t number,
+                  struct case_result *result);
+
+/* As launches_run; the sentence is the checkers' where they found something. */
+bool observe_launches(const struct watch *watch, const struct target *target, enum launch_mode mode,
+                      int64_t count, attn_error *why);
+
+/* The ways of launching that the device has: the first of enum launch_mode. */
+int launch_modes(const struct target *target);
+
+/* ---- children of the verb -------------------------------------------------------------------- */
+
+/* The options of `attest parity` that its children get, too. */
 struct worker_setup {
     const char *device, *driver, *image, *variant; /* variant: a regular expression; NULL: all */
     const char *async; /* orders of completion on the virtual GPU, or NULL */
@@ -152,16 +174,7 @@ struct worker_setup {
 enum worker_job { JOB_NONE, JOB_LIST, JOB_CASES, JOB_LAUNCHES };
 extern const char *const JOB_NAMES[]; /* none list cases launches */
 
-/* The child's side: does the job, answers on CONVERSATION_ANSWERS. Returns the exit code. */
+/* The child's side: does the job, answers in lines (conversation.h). Returns the exit code. */
 int worker_run(const struct worker_setup *setup, enum worker_job job, int64_t first, int64_t count);
-
-/* The parent's side. A line of the answer, without its end; false: it makes no sense. */
-typedef bool worker_line(void *user, char *line);
-
-/* Starts a child for the job and hands each line to `take`, the last one ("end") excepted. False
- * and the reason if it could not be started, died, took longer than `seconds` (then its process
- * group was killed), said nonsense or did not end its answer. */
-bool worker_ask(const struct worker_setup *setup, enum worker_job job, int64_t first, int64_t count,
-                double seconds, worker_line *take, void *user, attn_error *why);
 
 #endif /* ATTEST_STAGES_PARITY_PARITY_H */

@@ -1,49 +1,109 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * record.c - the stage parity of one variant: drawn problems against the reference, many
- * launches bit for bit the same, and impostors that the rule must refuse.
+ * record.c - the units of parity and emulate of one variant. parity: random problems against the
+ * reference, many launches bit for bit the same, negative controls that the rule must refuse.
+ * emulate: random problems on the virtual GPU under its checkers, with asynchronous work completing
+ * in different orders, and planted bugs that the checkers must find.
  *
- * Invariant: the launches are written down only where every way of launching had its turn.
+ * Invariant: every case and every way of launching that the slot asks for is written, or no unit.
  */
 #include <stdio.h>
 #include <string.h>
 
 #include "base/message.h"
+#include "device/kernels.h"
+#include "device/vgpu_planted.h"
+#include "stages/parity/parity.h"
 #include "stages/record.h"
-#include "stages/record_cases.h"
 
-static void judge_case(void *user, const struct target *target, int64_t number,
-                       struct case_result *result) {
-    (void)user;
-    case_judge(target, number, result);
+/* The slot's variant on its device, which stays open for the slots that follow: a CUDA context
+ * costs tenths of a second. */
+static const struct target *open_slot(const struct slot *slot, attn_error *why) {
+    static struct target target; /* of this process, which serves one device */
+    static char opened[64];
+    if (target.device != NULL && strcmp(opened, slot->device) != 0) {
+        explain(why, "%s: this process has opened %s", slot->device, opened);
+        return NULL;
+    }
+    if (target.device == NULL && target_open(&target, slot->device, slot->driver, why) != ATTN_OK) {
+        target_close(&target);
+        return NULL;
+    }
+    snprintf(opened, sizeof opened, "%s", slot->device);
+    target.seed = slot->seed;
+    if (!variant_by_name(target.context, slot->variant, &target.variant, why)) {
+        return NULL;
+    }
+    target.runs_as = target.variant.name;
+    return &target;
 }
 
-static bool record_controls(const struct target *target, struct json *unit, attn_error *why) {
-    bool refused[IMPOSTORS] = {false};
-    if (!case_controls(target, refused, why)) {
-        return false;
+/* ---- cases ----------------------------------------------------------------------------------- */
+
+static void put_statistics(struct json *json, const attn_statistics *statistics) {
+    json_real(json, "max_error", statistics->max_error);
+    json_real(json, "max_allowed", statistics->max_allowed);
+    json_real(json, "mean_error", statistics->mean_error);
+    json_real(json, "mean_allowed", statistics->mean_allowed);
+    json_real(json, "lse_error", statistics->lse_error);
+    json_int(json, "nans", statistics->nans);
+}
+
+static void put_case(struct json *json, int64_t number, const struct case_result *result) {
+    json_open(json, NULL, '{');
+    json_int(json, "number", number);
+    put_statistics(json, &result->statistics);
+    json_text(json, "damage", result->damaged ? result->reason : NULL);
+    json_int(json, "impostors", result->controls);
+    json_int(json, "refused", result->refused);
+    json_text(json, "recipe", result->recipe);
+    if (result->resampled > 0) {
+        json_open(json, "resamples", '[');
+        for (size_t i = 0; i < result->resampled; i++) {
+            json_open(json, NULL, '{');
+            put_statistics(json, &result->resamples[i]);
+            json_close(json);
+        }
+        json_close(json);
     }
-    json_open(unit, "controls", '[');
-    for (int i = 0; i < IMPOSTORS; i++) {
-        record_control(unit, IMPOSTOR_NAMES[i], refused[i]);
+    if (result->anatomy[0] != '\0') {
+        json_text(json, "anatomy", result->anatomy);
+    }
+    json_close(json);
+}
+
+/* False and the reason: the device was lost. */
+static bool put_cases(const struct slot *slot, const struct target *target, struct watch *watch,
+                      struct json *unit, attn_error *why) {
+    json_open(unit, "cases", '[');
+    for (int64_t number = 0; number < slot->cases; number++) {
+        struct case_result result;
+        observe_case(watch, target, number, &result);
+        if (result.lost) {
+            return explain(why, "case %lld: the device was lost: %s", (long long)number,
+                           result.reason);
+        }
+        put_case(unit, number, &result);
     }
     json_close(unit);
     return true;
 }
 
+/* ---- parity ---------------------------------------------------------------------------------- */
+
 /* In each way; what differed is told by an artifact. */
-static bool record_launches(const struct slot *slot, const struct target *target, struct pack *pack,
-                            struct json *unit, attn_error *why) {
-    const int modes = device_is_gpu(target->device) ? LAUNCH_MODES : LAUNCH_EAGER + 1;
+static bool put_launches(const struct slot *slot, const struct target *target,
+                         const struct watch *watch, struct pack *pack, struct json *unit,
+                         attn_error *why) {
+    const int modes = launch_modes(target);
     char told[LAUNCH_MODES * 600] = "", name[SHA256_TEXT];
-    size_t used = 0;
     int differing = 0;
     for (int mode = 0; mode < modes; mode++) {
         attn_error cause = {""};
-        if (!launches_run(target, (enum launch_mode)mode, slot->launches, &cause)) {
-            const int written = snprintf(told + used, sizeof told - used, "launches, %s: %.500s\n",
-                                         LAUNCH_NAMES[mode], cause.text);
-            used += written > 0 ? (size_t)written : 0;
+        if (!observe_launches(watch, target, (enum launch_mode)mode, slot->launches, &cause)) {
+            const size_t used = strlen(told);
+            snprintf(told + used, sizeof told - used, "launches, %s: %.500s\n", LAUNCH_NAMES[mode],
+                     cause.text);
             differing++;
         }
     }
@@ -64,7 +124,51 @@ static bool record_launches(const struct slot *slot, const struct target *target
 }
 
 bool record_parity(const struct slot *slot, struct pack *pack, struct json *unit, attn_error *why) {
-    const struct target *target = record_target(slot, why);
-    return target != NULL && record_cases(slot, target, judge_case, NULL, unit, why) &&
-           record_launches(slot, target, pack, unit, why) && record_controls(target, unit, why);
+    struct watch watch = {0};
+    bool refused[NEGATIVE_CONTROLS] = {false};
+    const struct target *target = open_slot(slot, why);
+    if (target == NULL || !put_cases(slot, target, &watch, unit, why) ||
+        !put_launches(slot, target, &watch, pack, unit, why) ||
+        !case_controls(target, refused, why)) {
+        return false;
+    }
+    json_open(unit, "controls", '[');
+    for (int i = 0; i < NEGATIVE_CONTROLS; i++) {
+        record_control(unit, CONTROL_NAMES[i], refused[i]);
+    }
+    json_close(unit);
+    return true;
+}
+
+/* ---- emulate --------------------------------------------------------------------------------- */
+
+bool record_emulate(const struct slot *slot, struct pack *pack, struct json *unit,
+                    attn_error *why) {
+    static struct planted planted[PLANTED_MOST]; /* once in a process: the same for all variants */
+    static int planted_count;
+    struct watch watch = {.in_turns = slot->quick};
+    const struct target *target = open_slot(slot, why);
+    (void)pack;
+    if (target == NULL || !async_orders_parse("all", &watch.orders, why)) {
+        return false;
+    }
+    if (!target->emulated) {
+        return explain(why, "%s: not the virtual GPU", slot->device);
+    }
+    planted_count = planted_count > 0 ? planted_count : planted_run(planted, why);
+    if (planted_count == 0 || !put_cases(slot, target, &watch, unit, why)) {
+        return false;
+    }
+    json_open(unit, "controls", '[');
+    for (int i = 0; i < planted_count; i++) {
+        record_control(unit, planted[i].name, planted[i].caught);
+    }
+    json_close(unit);
+    json_open(unit, "values", '{');
+    json_int(unit, "findings", watch.findings);
+    json_int(unit, "orders", watch.in_turns ? 1 : (int64_t)watch.orders.count);
+    json_close(unit);
+    json_open(unit, "artifacts", '[');
+    json_close(unit);
+    return true;
 }

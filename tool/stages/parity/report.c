@@ -4,15 +4,13 @@
  */
 #include "stages/parity/report.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/json.h"
 
-enum { SHOWN_FAILURES = 3, CHANCE = 100, COLUMNS = 100 };
-static const char *const VERDICT_NAMES[] = {"PASS", "FAIL", "INVALID", "NOT_RUN"};
+enum { SHOWN_FAILURES = 3, CHANCE = 100 };
 
 /* ---- keeping --------------------------------------------------------------------------------- */
 
@@ -30,20 +28,13 @@ struct variant_report *report_add(struct report *report, const char *name, const
     return v;
 }
 
-void report_forget(struct variant_report *v) {
-    for (size_t i = 0; i < v->failure_count; i++) {
-        free(v->failures[i].reason);
-        free(v->failures[i].recipe);
-        free(v->failures[i].anatomy);
-    }
-    free(v->failures);
-    v->failures = NULL;
-    v->failure_count = 0;
-}
-
 void report_free(struct report *report) {
     for (size_t i = 0; i < report->count; i++) {
-        report_forget(&report->variants[i]);
+        struct variant_report *v = &report->variants[i];
+        for (size_t k = 0; k < v->failure_count; k++) {
+            free(v->failures[k].all);
+        }
+        free(v->failures);
     }
     free(report->variants);
 }
@@ -56,51 +47,45 @@ bool report_failure(struct variant_report *v, int64_t number, const char *reason
     }
     v->failures = grown;
     struct failure *f = &grown[v->failure_count];
-    *f = (struct failure){number, strdup(reason), strdup(recipe), strdup(anatomy)};
-    if (f->reason == NULL || f->recipe == NULL || f->anatomy == NULL) {
-        free(f->reason);
-        free(f->recipe);
-        free(f->anatomy);
+    f->number = number;
+    if (asprintf(&f->all, "%s%c%s%c%s", reason, '\0', recipe, '\0', anatomy) < 0) {
         return false;
     }
+    f->reason = f->all;
+    f->recipe = f->reason + strlen(f->reason) + 1;
+    f->anatomy = f->recipe + strlen(f->recipe) + 1;
     v->failure_count++;
     return true;
 }
 
-void report_merge(struct variant_report *v, struct variant_report *batch) {
-    v->cases += batch->cases;
-    v->failed += batch->failed;
-    v->invalid += batch->invalid;
-    v->borderline += batch->borderline;
-    v->controls += batch->controls;
-    for (int i = 0; i < COVERAGE_COUNT; i++) {
-        v->coverage[i] += batch->coverage[i];
+int64_t report_runnable(const struct report *report, size_t count, const char *family) {
+    int64_t runnable = 0;
+    for (size_t i = 0; i < count; i++) {
+        const struct variant_report *v = &report->variants[i];
+        runnable += v->refusal[0] == '\0' && (family == NULL || strcmp(v->family, family) == 0);
     }
-    v->max_ratio = fmax(v->max_ratio, batch->max_ratio);
-    v->lse_ratio = fmax(v->lse_ratio, batch->lse_ratio);
-    for (size_t i = 0; i < batch->failure_count; i++) {
-        const struct failure *f = &batch->failures[i];
-        report_failure(v, f->number, f->reason, f->recipe, f->anatomy);
-    }
-    report_forget(batch);
+    return runnable;
 }
 
-int64_t report_runnable(const struct report *report, const char *family) {
-    int64_t count = 0;
+/* The sum of all variants; its family is that of no variant. */
+static struct variant_report sum_up(const struct report *report, const char *family) {
+    struct variant_report all = {.launches = {0}};
     for (size_t i = 0; i < report->count; i++) {
         const struct variant_report *v = &report->variants[i];
-        count += v->refusal[0] == '\0' && (family == NULL || strcmp(v->family, family) == 0);
+        if (family != NULL && strcmp(v->family, family) != 0) {
+            continue;
+        }
+        all.cases += v->cases;
+        all.failed += v->failed;
+        all.invalid += v->invalid;
+        all.borderline += v->borderline;
+        all.controls += v->controls;
+        all.launches_failed += v->launches_failed;
+        for (int mode = 0; mode < LAUNCH_MODES; mode++) {
+            all.launches[LAUNCH_EAGER] += v->launches[mode] > 0 ? v->launches[mode] : 0;
+        }
     }
-    return count;
-}
-
-int64_t report_place(const struct report *report, size_t index) {
-    int64_t place = 0;
-    for (size_t i = 0; i < index; i++) {
-        const struct variant_report *v = &report->variants[i];
-        place += v->refusal[0] == '\0' && strcmp(v->family, report->variants[index].family) == 0;
-    }
-    return place;
+    return all;
 }
 
 /* ---- lines ----------------------------------------------------------------------------------- */
@@ -109,26 +94,26 @@ int64_t report_place(const struct report *report, size_t index) {
 static const char *repeat_text(const struct report *report, const struct variant_report *v,
                                const struct failure *f, char *buffer, size_t size) {
     const struct worker_setup *s = report->setup;
-    char number[40] = "";
-    if (f->number >= 0) {
-        snprintf(number, sizeof number, " --case %lld", (long long)f->number);
+    const char *const words[][2] = {{"device", s->device},
+                                    {"driver", s->driver},
+                                    {s->ptx ? "ptx" : NULL, ""},
+                                    {"image", s->image},
+                                    {"async", s->async}};
+    int used = snprintf(buffer, size, "attest parity");
+    for (size_t i = 0; i < sizeof words / sizeof *words && (size_t)used < size; i++) {
+        if (words[i][0] != NULL && words[i][1] != NULL) {
+            used += snprintf(buffer + used, size - (size_t)used, " --%s%s%s", words[i][0],
+                             *words[i][1] != '\0' ? " " : "", words[i][1]);
+        }
     }
-    snprintf(buffer, size, "attest parity --device %s%s%s%s%s%s%s%s --variant '^%s$' --seed %llu%s",
-             s->device, s->driver != NULL ? " --driver " : "", s->driver != NULL ? s->driver : "",
-             s->ptx ? " --ptx" : "", s->image != NULL ? " --image " : "",
-             s->image != NULL ? s->image : "", s->async != NULL ? " --async " : "",
-             s->async != NULL ? s->async : "", v->name, (unsigned long long)s->seed, number);
+    if ((size_t)used < size) {
+        used += snprintf(buffer + used, size - (size_t)used, " --variant '^%s$' --seed %llu",
+                         v->name, (unsigned long long)s->seed);
+    }
+    if ((size_t)used < size && f->number >= 0) {
+        snprintf(buffer + used, size - (size_t)used, " --case %lld", (long long)f->number);
+    }
     return buffer;
-}
-
-/* Each sentence of an anatomy on a line of its own. */
-static void print_sentences(const char *text) {
-    while (*text != '\0') {
-        const char *end = strstr(text, "; ");
-        const int length = end != NULL ? (int)(end - text) : (int)strlen(text);
-        printf("      %.*s\n", length, text);
-        text += end != NULL ? length + 2 : length;
-    }
 }
 
 static void print_failure(const struct report *report, const struct variant_report *v,
@@ -142,7 +127,12 @@ static void print_failure(const struct report *report, const struct variant_repo
     if (f->recipe[0] != '\0') {
         printf("      %s\n", f->recipe);
     }
-    print_sentences(f->anatomy);
+    for (const char *text = f->anatomy; *text != '\0';) { /* each sentence on a line of its own */
+        const char *end = strstr(text, "; ");
+        const int length = end != NULL ? (int)(end - text) : (int)strlen(text);
+        printf("      %.*s\n", length, text);
+        text += end != NULL ? length + 2 : length;
+    }
     printf("      repeat: %s\n", repeat_text(report, v, f, command, sizeof command));
 }
 
@@ -156,7 +146,7 @@ void report_begin(const struct report *report) {
            report->setup->ptx             ? "; through PTX"
            : report->setup->image != NULL ? "; through the given image"
                                           : "",
-           "variant", "cases", "failed", "err/allow", "lse/allow", "impostors", "launches", "s");
+           "variant", "cases", "failed", "err/allow", "lse/allow", "controls", "launches", "s");
     fflush(stdout);
 }
 
@@ -180,10 +170,9 @@ void report_line(const struct report *report, const struct variant_report *v) {
     if (v->refusal[0] != '\0') {
         printf("%-36s not run: %s\n", v->name, v->refusal);
     } else {
-        const int64_t failed = v->failed + v->invalid;
         printf("%-36s %6lld %6lld %9.3f %9.3f %10lld %-18s %6.1f\n", v->name, (long long)v->cases,
-               (long long)failed, v->max_ratio, v->lse_ratio, (long long)v->controls,
-               launches_text(v, launches, sizeof launches), v->seconds);
+               (long long)(v->failed + v->invalid), v->max_ratio, v->lse_ratio,
+               (long long)v->controls, launches_text(v, launches, sizeof launches), v->seconds);
         for (size_t i = 0; i < v->failure_count && i < SHOWN_FAILURES; i++) {
             print_failure(report, v, &v->failures[i]);
         }
@@ -196,174 +185,126 @@ void report_line(const struct report *report, const struct variant_report *v) {
 
 /* ---- the verdict ----------------------------------------------------------------------------- */
 
-/* A family none of whose cases could tell an impostor from the truth. */
+/* A family none of whose cases could tell a negative control from the truth. */
 static const char *blind_family(const struct report *report) {
     for (size_t i = 0; i < report->count; i++) {
-        int64_t controls = 0;
-        for (size_t j = 0; j < report->count; j++) {
-            if (strcmp(report->variants[i].family, report->variants[j].family) == 0) {
-                controls += report->variants[j].controls;
-            }
-        }
-        if (report->variants[i].refusal[0] == '\0' && controls == 0) {
-            return report->variants[i].family;
+        const struct variant_report *v = &report->variants[i];
+        if (v->refusal[0] == '\0' && sum_up(report, v->family).controls == 0) {
+            return v->family;
         }
     }
     return NULL;
 }
 
 void report_judge(struct report *report, bool controls_wanted) {
-    int64_t cases = 0, failed = 0, invalid = 0, borderline = 0, ways = 0;
-    for (size_t i = 0; i < report->count; i++) {
-        const struct variant_report *v = &report->variants[i];
-        cases += v->cases;
-        failed += v->failed;
-        invalid += v->invalid;
-        borderline += v->borderline;
-        ways += v->launches_failed;
-    }
+    const struct variant_report all = sum_up(report, NULL);
     const char *blind = controls_wanted ? blind_family(report) : NULL;
     char *to = report->reason;
     const size_t size = sizeof report->reason;
-    report->verdict = VERDICT_FAIL;
-    if (failed > 0 || ways > 0) {
+    report->verdict = GATE_FAIL;
+    if (all.failed > 0 || all.launches_failed > 0) {
         snprintf(to, size, "%lld of %lld cases failed, and %lld series of launches",
-                 (long long)failed, (long long)cases, (long long)ways);
-    } else if (borderline * CHANCE > cases + CHANCE) {
+                 (long long)all.failed, (long long)all.cases, (long long)all.launches_failed);
+    } else if (all.borderline * CHANCE > all.cases + CHANCE) {
         snprintf(to, size, "%lld borderline cases of %lld are too many to be chance",
-                 (long long)borderline, (long long)cases);
-    } else if (cases == 0) {
+                 (long long)all.borderline, (long long)all.cases);
+    } else if (all.cases == 0) {
         snprintf(to, size, "no case ran");
-    } else if (invalid > 0) {
-        report->verdict = VERDICT_INVALID;
-        snprintf(to, size, "the rule accepted an impostor in %lld cases", (long long)invalid);
+    } else if (all.invalid > 0) {
+        report->verdict = GATE_INVALID;
+        snprintf(to, size, "the rule accepted a negative control in %lld cases",
+                 (long long)all.invalid);
     } else if (blind != NULL) {
-        report->verdict = VERDICT_INVALID;
-        snprintf(to, size, "no case of %s could tell an impostor from the truth", blind);
+        report->verdict = GATE_INVALID;
+        snprintf(to, size, "no case of %s could tell a negative control from the truth", blind);
     } else {
-        report->verdict = VERDICT_PASS;
-        snprintf(to, size, "%lld cases, %lld borderline", (long long)cases, (long long)borderline);
+        report->verdict = GATE_PASS;
+        snprintf(to, size, "%lld cases, %lld borderline", (long long)all.cases,
+                 (long long)all.borderline);
     }
 }
 
 /* ---- the end --------------------------------------------------------------------------------- */
 
-static int64_t coverage_of(const struct report *report, int index) {
-    int64_t count = 0;
-    for (size_t i = 0; i < report->count; i++) {
-        count += report->variants[i].coverage[index];
-    }
-    return count;
-}
-
-/* What the cases that passed were examples of. */
-static void print_coverage(const struct report *report) {
-    int column = printf("\ncovered:");
-    for (int i = 0; i < COVERAGE_COUNT; i++) {
-        char text[64];
-        const int length =
-            snprintf(text, sizeof text, " %s %lld%s", COVERAGE_NAMES[i],
-                     (long long)coverage_of(report, i), i + 1 < COVERAGE_COUNT ? "," : "");
-        if (column + length > COLUMNS) {
-            column = printf("\n        ") - 1;
-        }
-        column += printf("%s", text);
-    }
-    printf("\n");
-}
-
 static void print_summary(const struct report *report) {
-    int64_t cases = 0, launches = 0, controls = 0;
-    for (size_t i = 0; i < report->count; i++) {
-        const struct variant_report *v = &report->variants[i];
-        cases += v->cases;
-        controls += v->controls;
-        for (int mode = 0; mode < LAUNCH_MODES; mode++) {
-            launches += v->launches[mode] > 0 ? v->launches[mode] : 0;
-        }
-    }
-    if (cases > report_runnable(report, NULL)) {
-        print_coverage(report);
-    }
-    printf("\n%s: %s; %lld impostors refused, %lld launches bitwise equal; %lld variants, seed "
-           "%llu\n",
-           VERDICT_NAMES[report->verdict], report->reason, (long long)controls, (long long)launches,
-           (long long)report_runnable(report, NULL), (unsigned long long)report->setup->seed);
+    const struct variant_report all = sum_up(report, NULL);
+    printf("\n%s: %s; %lld negative controls refused, %lld launches bitwise equal; %lld variants, "
+           "seed %llu\n",
+           GATE_NAMES[report->verdict], report->reason, (long long)all.controls,
+           (long long)all.launches[LAUNCH_EAGER],
+           (long long)report_runnable(report, report->count, NULL),
+           (unsigned long long)report->setup->seed);
+    fflush(stdout); /* before the complaint on stderr */
 }
 
-static void failure_json(struct json *json, const struct report *report,
-                         const struct variant_report *v, const struct failure *f) {
-    char command[700];
-    json_open(json, NULL, '{');
-    if (f->number >= 0) {
-        json_int(json, "case", f->number);
+static const char *text_or_null(const char *text) {
+    return text[0] != '\0' ? text : NULL;
+}
+
+static void int_or_null(struct json *json, const char *key, int64_t value) {
+    if (value >= 0) {
+        json_int(json, key, value);
     } else {
-        json_null(json, "case");
+        json_null(json, key);
     }
-    json_text(json, "command", repeat_text(report, v, f, command, sizeof command));
-    json_text(json, "reason", f->reason);
-    json_text(json, "problem", f->recipe[0] != '\0' ? f->recipe : NULL);
-    json_text(json, "anatomy", f->anatomy[0] != '\0' ? f->anatomy : NULL);
-    json_close(json);
 }
 
 static void variant_json(struct json *json, const struct report *report,
                          const struct variant_report *v) {
+    char command[700];
     json_open(json, NULL, '{');
     json_text(json, "name", v->name);
     json_text(json, "family", v->family);
-    json_text(json, "not_run", v->refusal[0] != '\0' ? v->refusal : NULL);
+    json_text(json, "not_run", text_or_null(v->refusal));
     json_int(json, "cases", v->cases);
     json_int(json, "failed", v->failed);
     json_int(json, "controls_failed", v->invalid);
     json_int(json, "borderline", v->borderline);
-    json_int(json, "impostors_refused", v->controls);
+    json_int(json, "controls_refused", v->controls);
     json_real(json, "max_ratio", v->max_ratio);
     json_real(json, "lse_ratio", v->lse_ratio);
     json_open(json, "launches", '{');
     for (int mode = 0; mode < LAUNCH_MODES; mode++) {
-        if (v->launches[mode] >= 0) {
-            json_int(json, LAUNCH_NAMES[mode], v->launches[mode]);
-        } else {
-            json_null(json, LAUNCH_NAMES[mode]);
-        }
+        int_or_null(json, LAUNCH_NAMES[mode], v->launches[mode]);
     }
     json_close(json);
     json_real(json, "seconds", v->seconds);
     json_open(json, "failures", '[');
     for (size_t i = 0; i < v->failure_count; i++) {
-        failure_json(json, report, v, &v->failures[i]);
+        const struct failure *f = &v->failures[i];
+        json_open(json, NULL, '{');
+        int_or_null(json, "case", f->number);
+        json_text(json, "command", repeat_text(report, v, f, command, sizeof command));
+        json_text(json, "reason", f->reason);
+        json_text(json, "problem", text_or_null(f->recipe));
+        json_text(json, "anatomy", text_or_null(f->anatomy));
+        json_close(json);
     }
     json_close(json);
     json_close(json);
 }
 
 void report_end(const struct report *report) {
+    const struct worker_setup *setup = report->setup;
     if (!report->json) {
-        if (report->verdict != VERDICT_NOT_RUN) {
+        if (report->verdict != GATE_NOT_RUN) {
             print_summary(report);
-            fflush(stdout); /* before the complaint on stderr */
         }
         return;
     }
     struct json json = json_begin(stdout);
     json_open(&json, NULL, '{');
     json_text(&json, "attn", attn_version());
-    json_text(&json, "device", report->setup->device);
-    json_text(&json, "name", report->device_name[0] != '\0' ? report->device_name : NULL);
-    json_text(&json, "arch", report->device_arch[0] != '\0' ? report->device_arch : NULL);
+    json_text(&json, "device", setup->device);
+    json_text(&json, "name", text_or_null(report->device_name));
+    json_text(&json, "arch", text_or_null(report->device_arch));
     json_text(&json, "through",
-              report->setup->ptx             ? "ptx"
-              : report->setup->image != NULL ? report->setup->image
-                                             : "built-in");
-    json_int(&json, "seed", (int64_t)report->setup->seed);
-    json_text(&json, "verdict", VERDICT_NAMES[report->verdict]);
+              setup->ptx             ? "ptx"
+              : setup->image != NULL ? setup->image
+                                     : "built-in");
+    json_int(&json, "seed", (int64_t)setup->seed);
+    json_text(&json, "verdict", GATE_NAMES[report->verdict]);
     json_text(&json, "reason", report->reason);
-    json_open(&json, "coverage", '{');
-    for (int i = 0; i < COVERAGE_COUNT; i++) {
-        json_int(&json, COVERAGE_NAMES[i], coverage_of(report, i));
-    }
-    json_close(&json);
     json_open(&json, "variants", '[');
     for (size_t i = 0; i < report->count; i++) {
         variant_json(&json, report, &report->variants[i]);

@@ -9,13 +9,12 @@
 #ifndef ATTEST_STAGES_PARITY_REPORT_H
 #define ATTEST_STAGES_PARITY_REPORT_H
 
+#include "pack/verdict.h"
 #include "stages/parity/parity.h"
 
-enum verdict_kind { VERDICT_PASS, VERDICT_FAIL, VERDICT_INVALID, VERDICT_NOT_RUN };
-
 struct failure {
-    int64_t number; /* of the case; -1: launches */
-    char *reason, *recipe, *anatomy;
+    int64_t number;                        /* of the case; -1: launches */
+    char *reason, *recipe, *anatomy, *all; /* all: what they point into */
 };
 
 struct variant_report {
@@ -23,11 +22,10 @@ struct variant_report {
     char refusal[384]; /* why it cannot run here; "" if it can */
     bool image_bad;    /* because --image is nothing that can be loaded */
     int64_t cases, failed, invalid, borderline;
-    int64_t controls; /* impostors that were refused */
+    int64_t controls; /* negative controls that were refused */
     double max_ratio, lse_ratio;
-    int64_t launches[LAUNCH_MODES];   /* bitwise equal ones; -1: not launched in that way */
-    int64_t launches_failed;          /* ways of launching */
-    int64_t coverage[COVERAGE_COUNT]; /* passed cases that are examples of it */
+    int64_t launches[LAUNCH_MODES]; /* bitwise equal ones; -1: not launched in that way */
+    int64_t launches_failed;        /* ways of launching */
     double seconds;
     struct failure *failures;
     size_t failure_count;
@@ -35,13 +33,12 @@ struct variant_report {
 
 struct report {
     const struct worker_setup *setup;
-    bool gpu, json;
-    bool absent; /* the device; absent_status and reason say why */
-    attn_status absent_status;
+    bool json;
+    attn_status absent; /* ATTN_OK: the device is there; else `reason` says why it is not */
     char device_name[96], device_arch[96];
     struct variant_report *variants;
     size_t count;
-    enum verdict_kind verdict;
+    enum gate verdict;
     char reason[640];
 };
 
@@ -52,14 +49,8 @@ void report_free(struct report *report);
 bool report_failure(struct variant_report *variant, int64_t number, const char *reason,
                     const char *recipe, const char *anatomy);
 
-/* Adds what a batch found to its variant, which takes over the failures. */
-void report_merge(struct variant_report *variant, struct variant_report *batch);
-void report_forget(struct variant_report *batch);
-
-/* How many variants (of the family, or of all: NULL) can run; how many of its family stand before
- * this one. */
-int64_t report_runnable(const struct report *report, const char *family);
-int64_t report_place(const struct report *report, size_t index);
+/* How many of the first `count` variants can run: of the family, or of all (NULL). */
+int64_t report_runnable(const struct report *report, size_t count, const char *family);
 
 void report_begin(const struct report *report);
 void report_line(const struct report *report, const struct variant_report *variant);

@@ -20,22 +20,12 @@ enum { BAND = 4096 };
 
 /* ---- the sample on the device ---------------------------------------------------------------- */
 
-enum { BLOCK_O = 3, BLOCK_LSE = 4 };
-
-static struct guarded *sample_block(const struct sample *s, int index) {
-    const struct guarded *const all[MIRROR_BLOCKS] = {
-        &s->qkv[0], &s->qkv[1], &s->qkv[2], &s->o,    &s->lse,   &s->bias,
-        &s->mask,   &s->slopes, &s->sink,   &s->cu_q, &s->cu_kv, &s->used};
-    return (struct guarded *)(uintptr_t)all[index];
-}
-
-/* Where the byte at `host` lies on the device. */
+/* Where the byte at `host` lies on the device; NULL stays NULL. */
 static void *translate(const struct mirror *mirror, const struct sample *s, const void *host) {
     const uintptr_t at = (uintptr_t)host;
-    for (int i = 0; i < MIRROR_BLOCKS; i++) {
-        const struct guarded *block = sample_block(s, i);
-        const uintptr_t body = (uintptr_t)block->body;
-        if (mirror->blocks[i] != NULL && at >= body && at <= body + block->body_size) {
+    for (int i = 0; i < SAMPLE_BLOCKS; i++) {
+        const uintptr_t body = (uintptr_t)s->blocks[i].body;
+        if (mirror->blocks[i] != NULL && at >= body && at <= body + s->blocks[i].body_size) {
             return mirror->blocks[i] + BAND + (at - body);
         }
     }
@@ -44,9 +34,8 @@ static void *translate(const struct mirror *mirror, const struct sample *s, cons
 
 static bool upload(const struct mirror *mirror, const struct sample *s, int index,
                    attn_error *why) {
-    const struct guarded *block = sample_block(s, index);
-    return device_write(mirror->device, mirror->blocks[index] + BAND, block->body, block->body_size,
-                        why);
+    return device_write(mirror->device, mirror->blocks[index] + BAND, s->blocks[index].body,
+                        s->blocks[index].body_size, why);
 }
 
 bool mirror_make(struct mirror *mirror, struct device *device, const struct sample *s,
@@ -55,12 +44,11 @@ bool mirror_make(struct mirror *mirror, struct device *device, const struct samp
     if (!device_is_gpu(device)) {
         return true;
     }
-    for (int i = 0; i < MIRROR_BLOCKS; i++) {
-        const struct guarded *block = sample_block(s, i);
-        if (block->body == NULL) {
+    for (int i = 0; i < SAMPLE_BLOCKS; i++) {
+        if (s->blocks[i].body == NULL) {
             continue;
         }
-        const size_t size = block->body_size + 2 * (size_t)BAND;
+        const size_t size = s->blocks[i].body_size + 2 * (size_t)BAND;
         mirror->blocks[i] = device_alloc(device, size, why);
         if (mirror->blocks[i] == NULL || !device_fill(device, mirror->blocks[i], 0xFF, size, why) ||
             !upload(mirror, s, i, why)) {
@@ -73,19 +61,19 @@ bool mirror_make(struct mirror *mirror, struct device *device, const struct samp
     t->k = translate(mirror, s, t->k);
     t->v = translate(mirror, s, t->v);
     t->o = translate(mirror, s, t->o);
-    t->lse = t->lse ? translate(mirror, s, t->lse) : NULL;
-    t->bias = t->bias ? translate(mirror, s, t->bias) : NULL;
-    t->mask = t->mask ? translate(mirror, s, t->mask) : NULL;
-    t->alibi_slopes = t->alibi_slopes ? translate(mirror, s, t->alibi_slopes) : NULL;
-    t->sink = t->sink ? translate(mirror, s, t->sink) : NULL;
-    t->cu_seqlens_q = t->cu_seqlens_q ? translate(mirror, s, t->cu_seqlens_q) : NULL;
-    t->cu_seqlens_kv = t->cu_seqlens_kv ? translate(mirror, s, t->cu_seqlens_kv) : NULL;
-    t->used_kv = t->used_kv ? translate(mirror, s, t->used_kv) : NULL;
+    t->lse = translate(mirror, s, t->lse);
+    t->bias = translate(mirror, s, t->bias);
+    t->mask = translate(mirror, s, t->mask);
+    t->alibi_slopes = translate(mirror, s, t->alibi_slopes);
+    t->sink = translate(mirror, s, t->sink);
+    t->cu_seqlens_q = translate(mirror, s, t->cu_seqlens_q);
+    t->cu_seqlens_kv = translate(mirror, s, t->cu_seqlens_kv);
+    t->used_kv = translate(mirror, s, t->used_kv);
     return true;
 }
 
 void mirror_free(struct mirror *mirror) {
-    for (int i = 0; i < MIRROR_BLOCKS; i++) {
+    for (int i = 0; i < SAMPLE_BLOCKS; i++) {
         if (mirror->blocks[i] != NULL) {
             device_free(mirror->device, mirror->blocks[i]);
             mirror->blocks[i] = NULL;
@@ -100,14 +88,13 @@ static bool poison(const struct mirror *mirror, struct sample *s, attn_error *wh
 }
 
 static bool fetch(const struct mirror *mirror, struct sample *s, int index, attn_error *why) {
-    const struct guarded *block = sample_block(s, index);
     return mirror->blocks[index] == NULL ||
-           device_read(mirror->device, block->body, mirror->blocks[index] + BAND, block->body_size,
-                       why);
+           device_read(mirror->device, s->blocks[index].body, mirror->blocks[index] + BAND,
+                       s->blocks[index].body_size, why);
 }
 
 bool mirror_fetch_inputs(const struct mirror *mirror, struct sample *s, attn_error *why) {
-    for (int i = 0; i < MIRROR_BLOCKS; i++) {
+    for (int i = 0; i < SAMPLE_BLOCKS; i++) {
         if (i != BLOCK_O && i != BLOCK_LSE && !fetch(mirror, s, i, why)) {
             return false;
         }
@@ -115,93 +102,53 @@ bool mirror_fetch_inputs(const struct mirror *mirror, struct sample *s, attn_err
     return true;
 }
 
-static bool all_poison(const unsigned char *bytes, size_t count) {
-    for (size_t i = 0; i < count; i++) {
-        if (bytes[i] != 0xFF) {
-            return false;
-        }
-    }
-    return true;
-}
-
-/* The bands that the device's blocks have beyond those of the sample. */
-static enum run_result check_bands(const struct mirror *mirror, const struct sample *s,
-                                   attn_error *why) {
+/* The bands on either side of `size` bytes of the device. */
+static enum run_result check_bands(struct device *device, const unsigned char *block, size_t size,
+                                   const char *what, attn_error *why) {
     unsigned char bytes[2 * BAND];
-    for (int i = 0; i < MIRROR_BLOCKS; i++) {
-        const unsigned char *block = mirror->blocks[i];
-        if (block == NULL) {
-            continue;
-        }
-        const unsigned char *after = block + BAND + sample_block(s, i)->body_size;
-        if (!device_read(mirror->device, bytes, block, BAND, why) ||
-            !device_read(mirror->device, bytes + BAND, after, BAND, why)) {
-            return RUN_LOST;
-        }
-        if (!all_poison(bytes, sizeof bytes)) {
-            explain(why, "bytes far beside a tensor were written on the device (%s of block %d)",
-                    all_poison(bytes, BAND) ? "after the end" : "before the start", i);
-            return RUN_WRONG;
-        }
+    if (!device_read(device, bytes, block, BAND, why) ||
+        !device_read(device, bytes + BAND, block + BAND + size, BAND, why)) {
+        return RUN_LOST;
     }
-    return RUN_DONE;
-}
-
-/* ---- the workspace --------------------------------------------------------------------------- */
-
-struct workspace {
-    struct guarded host;  /* CPU */
-    unsigned char *block; /* GPU: with bands */
-    void *memory;         /* what the library is given; NULL where it needs none */
-    size_t size;
-};
-
-static bool workspace_make(struct workspace *w, const struct target *t, const attn_plan *plan,
-                           bool at_end, attn_error *why) {
-    *w = (struct workspace){.size = attn_workspace_size(plan)};
-    if (w->size == 0) {
-        return true;
+    if (is_poison(bytes, sizeof bytes)) {
+        return RUN_DONE;
     }
-    if (!device_is_gpu(t->device)) {
-        w->memory = guarded_alloc(&w->host, w->size, attn_workspace_alignment(plan), at_end)
-                        ? w->host.data
-                        : NULL;
-        return w->memory || explain(why, "no memory for a workspace of %zu bytes", w->size);
-    }
-    w->block = device_alloc(t->device, w->size + 2 * (size_t)BAND, why);
-    if (w->block == NULL ||
-        !device_fill(t->device, w->block, 0xFF, w->size + 2 * (size_t)BAND, why)) {
-        return false;
-    }
-    w->memory = w->block + BAND;
-    return true;
-}
-
-static enum run_result workspace_intact(const struct workspace *w, const struct target *t,
-                                        attn_error *why) {
-    unsigned char bytes[2 * BAND];
-    bool intact = guarded_intact(&w->host);
-    if (w->block != NULL) {
-        if (!device_read(t->device, bytes, w->block, BAND, why) ||
-            !device_read(t->device, bytes + BAND, w->block + BAND + w->size, BAND, why)) {
-            return RUN_LOST;
-        }
-        intact = all_poison(bytes, sizeof bytes);
-    }
-    if (!intact) {
-        explain(why, "bytes beside the workspace were written");
-    }
-    return intact ? RUN_DONE : RUN_WRONG;
-}
-
-static void workspace_free(struct workspace *w, const struct target *t) {
-    guarded_free(&w->host);
-    if (w->block != NULL) {
-        device_free(t->device, w->block);
-    }
+    explain(why, "bytes far beside %s were written on the device, %s", what,
+            is_poison(bytes, BAND) ? "after its end" : "before its start");
+    return RUN_WRONG;
 }
 
 /* ---- the run --------------------------------------------------------------------------------- */
+
+struct run {
+    const struct target *target;
+    attn_plan *plan;
+    struct sample *sample;
+    struct mirror mirror;
+    struct guarded host_space; /* the workspace of a CPU */
+    unsigned char *gpu_space;  /* that of a GPU, with bands */
+    void *workspace;           /* what the library is given; NULL where it needs none */
+    void *stream;
+    attn_error *why;
+};
+
+/* The workspace holds NaN before the first launch. */
+static bool make_workspace(struct run *r, bool at_end) {
+    struct device *device = r->target->device;
+    const size_t size = attn_workspace_size(r->plan), whole = size + 2 * (size_t)BAND;
+    if (size == 0) {
+        return true;
+    }
+    if (!device_is_gpu(device)) {
+        const size_t alignment = attn_workspace_alignment(r->plan);
+        r->workspace =
+            guarded_alloc(&r->host_space, size, alignment, at_end) ? r->host_space.data : NULL;
+        return r->workspace || explain(r->why, "no memory for a workspace of %zu bytes", size);
+    }
+    r->gpu_space = device_alloc(device, whole, r->why);
+    r->workspace = r->gpu_space != NULL ? r->gpu_space + BAND : NULL;
+    return r->gpu_space != NULL && device_fill(device, r->gpu_space, 0xFF, whole, r->why);
+}
 
 static enum run_result refused(attn_status status, const char *call, attn_error *why) {
     const attn_error sentence = *why;
@@ -209,102 +156,102 @@ static enum run_result refused(attn_status status, const char *call, attn_error 
     return status == ATTN_DEVICE ? RUN_LOST : RUN_WRONG;
 }
 
-/* Poisons, launches, waits and fetches the outputs. */
-static enum run_result launch(const struct target *t, const attn_plan *plan, struct mirror *mirror,
-                              struct sample *s, const struct workspace *w, void *stream,
-                              attn_error *why) {
-    if (!poison(mirror, s, why)) {
+/* Of the sample, its copies and the workspace. */
+static enum run_result look_for_damage(struct run *r) {
+    struct device *device = r->target->device;
+    enum run_result result = RUN_DONE;
+    if (!mirror_fetch_inputs(&r->mirror, r->sample, r->why)) {
         return RUN_LOST;
     }
-    const attn_status status =
-        attn_forward(plan, &mirror->tensors, w->memory, w->size, stream, why);
-    if (status != ATTN_OK) {
-        return refused(status, "attn_forward", why);
+    const char *damage = sample_damage(r->sample);
+    if (damage == NULL && !guarded_intact(&r->host_space)) {
+        damage = "bytes beside the workspace were written";
     }
-    return device_wait(t->device, why) && fetch(mirror, s, BLOCK_O, why) &&
-                   fetch(mirror, s, BLOCK_LSE, why)
-               ? RUN_DONE
+    if (damage != NULL) {
+        explain(r->why, "%s", damage);
+        return RUN_WRONG;
+    }
+    for (int i = 0; i < SAMPLE_BLOCKS && result == RUN_DONE; i++) {
+        if (r->mirror.blocks[i] != NULL) {
+            result = check_bands(device, r->mirror.blocks[i], r->sample->blocks[i].body_size,
+                                 SAMPLE_BLOCK_NAMES[i], r->why);
+        }
+    }
+    return result == RUN_DONE && r->gpu_space != NULL
+               ? check_bands(device, r->gpu_space, attn_workspace_size(r->plan), "the workspace",
+                             r->why)
+               : result;
+}
+
+/* Poisons, launches, waits, fetches the outputs and looks for damage. */
+static enum run_result launch(struct run *r) {
+    if (!poison(&r->mirror, r->sample, r->why)) {
+        return RUN_LOST;
+    }
+    const attn_status status = attn_forward(r->plan, &r->mirror.tensors, r->workspace,
+                                            attn_workspace_size(r->plan), r->stream, r->why);
+    if (status != ATTN_OK) {
+        return refused(status, "attn_forward", r->why);
+    }
+    return device_wait(r->target->device, r->why) &&
+                   fetch(&r->mirror, r->sample, BLOCK_O, r->why) &&
+                   fetch(&r->mirror, r->sample, BLOCK_LSE, r->why)
+               ? look_for_damage(r)
                : RUN_LOST;
 }
 
-static enum run_result look_for_damage(const struct target *t, const struct mirror *mirror,
-                                       struct sample *s, const struct workspace *w,
-                                       attn_error *why) {
-    if (!mirror_fetch_inputs(mirror, s, why)) {
-        return RUN_LOST;
-    }
-    const char *damage = sample_damage(s);
-    if (damage != NULL) {
-        explain(why, "%s", damage);
-        return RUN_WRONG;
-    }
-    const enum run_result bands = check_bands(mirror, s, why);
-    return bands != RUN_DONE ? bands : workspace_intact(w, t, why);
-}
-
-/* The workspace holds NaN before the first run. Every fourth sample runs twice in one: what the
- * first run leaves must not matter either. */
-static enum run_result launch_again(const struct target *t, const attn_plan *plan,
-                                    struct mirror *mirror, struct sample *s,
-                                    const struct workspace *w, void *stream, attn_error *why) {
-    unsigned char *first = malloc(s->o.size + 1);
+/* In the same workspace: what the first launch left there must not matter. */
+static enum run_result launch_again(struct run *r) {
+    const struct guarded *o = &r->sample->o;
+    unsigned char *first = malloc(o->size + 1);
     if (first == NULL) {
-        explain(why, "out of memory for a copy of O");
+        explain(r->why, "out of memory for a copy of O");
         return RUN_WRONG;
     }
-    memcpy(first, s->o.data, s->o.size);
-    enum run_result result = launch(t, plan, mirror, s, w, stream, why);
-    if (result == RUN_DONE && memcmp(first, s->o.data, s->o.size) != 0) {
-        explain(why, "a second run in the same workspace gave other bits");
+    memcpy(first, o->data, o->size);
+    enum run_result result = launch(r);
+    if (result == RUN_DONE && memcmp(first, o->data, o->size) != 0) {
+        explain(r->why, "a second run in the same workspace gave other bits");
         result = RUN_WRONG;
     }
     free(first);
-    return result == RUN_DONE ? look_for_damage(t, mirror, s, w, why) : result;
+    return result;
 }
 
-static enum run_result run_plan(const struct target *t, const attn_plan *plan, struct sample *s,
-                                attn_error *why) {
-    struct mirror mirror;
-    struct workspace w = {0};
-    void *stream = NULL;
+/* Half of the cases on a stream of their own, half on the legacy one; every fourth runs twice. */
+static enum run_result run_plan(struct run *r) {
+    const uint64_t seed = r->sample->recipe.seed;
+    struct device *device = r->target->device;
+    const bool own_stream = device_is_gpu(device) && seed % 2;
     enum run_result result = RUN_LOST;
-    if (!mirror_make(&mirror, t->device, s, why)) {
-        return RUN_LOST;
-    }
-    /* Half of the cases on a stream of their own, half on the legacy one. */
-    const bool own_stream = device_is_gpu(t->device) && s->recipe.seed % 2;
-    if (workspace_make(&w, t, plan, s->recipe.seed % 2, why) &&
-        (!own_stream || (stream = stream_make(t->device, why)) != NULL)) {
-        result = launch(t, plan, &mirror, s, &w, stream, why);
-        if (result == RUN_DONE) {
-            result = look_for_damage(t, &mirror, s, &w, why);
-        }
-        if (result == RUN_DONE && s->recipe.seed / 2 % 4 == 0) {
-            result = launch_again(t, plan, &mirror, s, &w, stream, why);
+    if (mirror_make(&r->mirror, device, r->sample, r->why) && make_workspace(r, seed % 2) &&
+        (!own_stream || (r->stream = stream_make(device, r->why)) != NULL)) {
+        result = launch(r);
+        if (result == RUN_DONE && seed / 2 % 4 == 0) {
+            result = launch_again(r);
         }
     }
-    if (own_stream) {
-        stream_free(t->device, stream);
-    }
-    workspace_free(&w, t);
-    mirror_free(&mirror);
+    stream_free(device, r->stream);
+    guarded_free(&r->host_space);
+    device_free(device, r->gpu_space);
+    mirror_free(&r->mirror);
     return result;
 }
 
 enum run_result run_sample(const struct target *t, struct sample *s, const attn_problem *problem,
                            attn_error *why) {
-    attn_plan *plan;
+    struct run r = {.target = t, .sample = s, .why = why};
     const attn_status status =
-        attn_plan_create(t->context, problem, ATTN_BY_NAME(t->runs_as), &plan, why);
+        attn_plan_create(t->context, problem, ATTN_BY_NAME(t->runs_as), &r.plan, why);
     if (status != ATTN_OK) {
         return refused(status, "attn_plan_create", why);
     }
     enum run_result result = RUN_WRONG;
-    if (strcmp(attn_plan_variant(plan), t->runs_as) != 0) {
-        explain(why, "the plan chose %s", attn_plan_variant(plan));
+    if (strcmp(attn_plan_variant(r.plan), t->runs_as) != 0) {
+        explain(why, "the plan chose %s", attn_plan_variant(r.plan));
     } else {
-        result = run_plan(t, plan, s, why);
+        result = run_plan(&r);
     }
-    attn_plan_destroy(plan);
+    attn_plan_destroy(r.plan);
     return result;
 }

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * verb.c - `attest parity`: every variant of a device against the reference, in child
- * processes, and the report.
+ * verb.c - `attest parity`: every variant of a device against the reference, in child processes,
+ * and the report.
  *
  * Invariant: the verdict is PASS only if every case that was asked for ran and passed, every launch
- * gave the same bits, and the controls of every family refused impostors. A lost child, a refused
- * case or an answer that makes no sense counts as failed cases.
+ * gave the same bits, and the rule refused negative controls of every family. The cases that a lost
+ * child did not answer, and a refused case, count as failed.
  */
 #include <math.h>
 #include <regex.h>
@@ -21,7 +21,6 @@
 #include "base/message.h"
 #include "base/progress.h"
 #include "cli/verbs.h"
-#include "device/alias.h"
 #include "stages/parity/parity.h"
 #include "stages/parity/report.h"
 
@@ -32,59 +31,68 @@ enum { TIMEOUT = 60, TIMEOUT_EMULATED = 300 };
 struct request {
     struct worker_setup setup;
     struct report report;
-    int64_t seed, cases, one_case, batch[2];
-    double seconds; /* that a child may take */
+    int64_t seed, cases, launches, batch[2];
+    int64_t one_case; /* alone, without launches; -1: all */
+    double seconds;   /* that a child may take */
     int job;
-    bool quick, json, one_case_given;
-    int64_t launches;
+    bool gpu, quick;
 };
 
-/* ---- answers of children --------------------------------------------------------------------- */
+/* ---- children -------------------------------------------------------------------------------- */
 
-/* The fields of a line, separated by tabs. Those that are missing are "". */
-enum { FIELDS = 8 };
-static size_t split(char *line, const char *fields[FIELDS]) {
-    size_t count = 0;
+typedef bool taker(void *user, char *line); /* of a line; false: it makes no sense */
+
+/* Starts a child for the job, of the one variant if that is given, and hands each line to `take`. A
+ * child is told everything by its command line, so that what it did can be repeated. */
+static bool ask(const struct request *request, const char *variant, enum worker_job job,
+                int64_t first, int64_t count, taker *take, void *user, attn_error *why) {
+    const struct worker_setup *setup = &request->setup;
+    char batch[64], seed[32], pattern[160];
+    const char *told[24] = {"attest", "parity", setup->ptx ? "--ptx" : NULL};
+    char *argv[sizeof told / sizeof *told];
+    size_t argc = setup->ptx ? 3 : 2;
+    snprintf(batch, sizeof batch, "%lld,%lld", (long long)first, (long long)count);
+    snprintf(seed, sizeof seed, "%llu", (unsigned long long)setup->seed);
+    snprintf(pattern, sizeof pattern, "^%s$", variant != NULL ? variant : "");
+    const char *const words[][2] = {
+        {"--job", JOB_NAMES[job]},
+        {"--batch", batch},
+        {"--seed", seed},
+        {"--device", setup->device},
+        {"--driver", setup->driver},
+        {"--image", setup->image},
+        {"--async", setup->async},
+        {"--variant", variant != NULL ? pattern : setup->variant},
+    };
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        if (words[i][1] != NULL) {
+            told[argc++] = words[i][0];
+            told[argc++] = words[i][1];
+        }
+    }
+    memcpy(argv, told, sizeof argv); /* nothing writes to them, whatever their type */
+    const struct conversation_terms terms = {
+        .seconds = request->seconds, .take = take, .user = user};
+    return converse(argv, &terms, why);
+}
+
+/* The fields of a line, separated by tabs, of which there must be `count`. */
+enum { FIELDS = 5 };
+static bool split(char *line, const char *fields[FIELDS], int count) {
+    int found = 0;
     char *rest = line;
-    while (count < FIELDS && rest != NULL) {
-        fields[count++] = strsep(&rest, "\t");
+    while (found < FIELDS && rest != NULL) {
+        fields[found++] = strsep(&rest, "\t");
     }
-    for (size_t i = count; i < FIELDS; i++) {
-        fields[i] = "";
-    }
-    return rest == NULL ? count : 0;
+    return rest == NULL && found == count;
 }
 
-static bool to_number(const char *text, int64_t *number) {
-    char *end;
-    *number = strtoll(text, &end, 10);
-    return end != text && *end == '\0';
-}
-
-static bool to_ratio(const char *text, double *ratio) {
-    char *end;
-    *ratio = strtod(text, &end);
-    return end != text && *end == '\0' && isfinite(*ratio) && *ratio >= 0;
-}
+/* ---- which variants there are ---------------------------------------------------------------- */
 
 static bool take_list(void *user, char *line) {
-    struct request *request = user;
-    struct report *report = &request->report;
+    struct report *report = &((struct request *)user)->report;
     const char *f[FIELDS];
-    const size_t count = split(line, f);
-    int64_t status;
-    if (count == 3 && strcmp(f[0], "absent") == 0 && to_number(f[1], &status)) {
-        report->absent = true;
-        report->absent_status = (attn_status)status;
-        snprintf(report->reason, sizeof report->reason, "%s", f[2]);
-        return true;
-    }
-    if (count == 3 && strcmp(f[0], "device") == 0) {
-        snprintf(report->device_name, sizeof report->device_name, "%s", f[1]);
-        snprintf(report->device_arch, sizeof report->device_arch, "%s", f[2]);
-        return true;
-    }
-    if (count == 5 && strcmp(f[0], "variant") == 0) {
+    if (strncmp(line, "variant\t", 8) == 0 && split(line, f, 5)) {
         struct variant_report *v = report_add(report, f[1], f[2]);
         if (v != NULL && strcmp(f[3], "yes") != 0) {
             snprintf(v->refusal, sizeof v->refusal, "%s", f[4]);
@@ -92,61 +100,133 @@ static bool take_list(void *user, char *line) {
         }
         return v != NULL;
     }
-    return false;
+    if (!split(line, f, 3)) {
+        return false;
+    }
+    if (strcmp(f[0], "absent") == 0) {
+        report->absent = (attn_status)atoi(f[1]);
+        snprintf(report->reason, sizeof report->reason, "%s", f[2]);
+        return report->absent != ATTN_OK;
+    }
+    snprintf(report->device_name, sizeof report->device_name, "%s", f[1]);
+    snprintf(report->device_arch, sizeof report->device_arch, "%s", f[2]);
+    return strcmp(f[0], "device") == 0;
 }
 
-/* What a batch has answered so far: counts only if the child ends well. */
+static int not_run(struct report *report) {
+    report->verdict = GATE_NOT_RUN;
+    report_end(report);
+    complain("parity: NOT RUN: %s", report->reason);
+    return EXIT_NOT_RUN;
+}
+
+/* EXIT_DONE: at least one can run. */
+static int find_variants(struct request *request) {
+    struct report *report = &request->report;
+    const struct worker_setup *setup = &request->setup;
+    attn_error why = {""};
+    if (!ask(request, NULL, JOB_LIST, 0, 0, take_list, request, &why)) {
+        complain("parity: %s: the device cannot be asked: %s", setup->device, why.text);
+        return EXIT_FAILED_CHECK;
+    }
+    if (report->absent != ATTN_OK) {
+        return report->absent == ATTN_INVALID ? complain("parity: %s", report->reason)
+                                              : not_run(report);
+    }
+    if (report->count == 0) {
+        return complain("parity: --variant: no variant of %s matches '%s'", setup->device,
+                        setup->variant != NULL ? setup->variant : "");
+    }
+    const struct variant_report *first = &report->variants[0];
+    if (setup->image != NULL && report->count != 1) {
+        return complain("parity: --image: %zu variants match, expected --variant to name one",
+                        report->count);
+    }
+    if (first->image_bad) {
+        return complain("parity: --image: %s", first->refusal);
+    }
+    if (report_runnable(report, report->count, NULL) == 0) {
+        snprintf(report->reason, sizeof report->reason, "no variant can run here: %s: %s",
+                 first->name, first->refusal);
+        return not_run(report);
+    }
+    return EXIT_DONE;
+}
+
+/* ---- cases ----------------------------------------------------------------------------------- */
+
 struct batch {
-    int64_t first, count, next; /* next: the case that must come */
-    int64_t started;            /* -1: none */
-    struct variant_report so_far;
-    char last[640]; /* what the child said about the case that broke the device */
+    struct variant_report *variant;
+    int64_t next, end; /* next: the case that must come */
+    bool started;      /* and it has begun */
+    char last[640];    /* what the child said about the case that broke the device */
 };
 
-static bool take_case(void *user, char *line) {
-    struct batch *b = user;
+/* Of a case that did not pass. */
+static bool take_failure(struct batch *b, char *line) {
+    struct variant_report *v = b->variant;
     const char *f[FIELDS];
-    const size_t count = split(line, f);
-    int64_t number, controls, refused, borderline, coverage;
-    double ratio, lse;
-    if (count < 2 || !to_number(f[1], &number) || number != b->next) {
-        return false;
-    }
-    if (count == 2 && strcmp(f[0], "start") == 0 && b->started != number) {
-        b->started = number;
-        return number < b->first + b->count;
-    }
-    if (b->started != number) {
-        return false;
-    }
-    b->next++;
-    if (count == 8 && strcmp(f[0], "pass") == 0 && to_ratio(f[2], &ratio) && to_ratio(f[3], &lse) &&
-        to_number(f[4], &controls) && to_number(f[5], &refused) && to_number(f[6], &borderline) &&
-        to_number(f[7], &coverage) && controls == refused) {
-        b->so_far.cases++;
-        b->so_far.controls += controls;
-        b->so_far.borderline += borderline;
-        for (int i = 0; i < COVERAGE_COUNT; i++) {
-            b->so_far.coverage[i] += coverage >> i & 1;
-        }
-        b->so_far.max_ratio = fmax(b->so_far.max_ratio, ratio);
-        b->so_far.lse_ratio = fmax(b->so_far.lse_ratio, lse);
-        return true;
-    }
-    if (count != 5) {
+    if (!split(line, f, 5) || strtoll(f[1], NULL, 10) != b->next) {
         return false;
     }
     if (strcmp(f[0], "lost") == 0) {
-        snprintf(b->last, sizeof b->last, "%s", f[2]);
-        b->next--;
+        snprintf(b->last, sizeof b->last, "%s: ", f[2]);
         return true;
     }
-    b->so_far.cases++;
-    b->so_far.failed += strcmp(f[0], "fail") == 0;
-    b->so_far.invalid += strcmp(f[0], "invalid") == 0;
-    return (strcmp(f[0], "fail") == 0 || strcmp(f[0], "invalid") == 0) &&
-           report_failure(&b->so_far, number, f[2], f[3], f[4]);
+    const bool failed = strcmp(f[0], "fail") == 0, invalid = strcmp(f[0], "invalid") == 0;
+    v->cases++;
+    v->failed += failed;
+    v->invalid += invalid;
+    b->started = false;
+    return (failed || invalid) && report_failure(v, b->next++, f[2], f[3], f[4]);
 }
+
+static bool take_case(void *user, char *line) {
+    struct batch *b = user;
+    struct variant_report *v = b->variant;
+    long long number;
+    double ratio, lse;
+    int controls, borderline, end = 0;
+    if (!b->started) {
+        b->started = sscanf(line, "start\t%lld%n", &number, &end) == 1 && line[end] == '\0' &&
+                     number == b->next && number < b->end;
+        return b->started;
+    }
+    if (strncmp(line, "pass\t", 5) != 0) {
+        return take_failure(b, line);
+    }
+    if (sscanf(line, "pass\t%lld\t%lf\t%lf\t%d\t%d%n", &number, &ratio, &lse, &controls,
+               &borderline, &end) != 5 ||
+        line[end] != '\0' || number != b->next || !(ratio >= 0 && lse >= 0) ||
+        !isfinite(ratio + lse) || controls < 0) {
+        return false;
+    }
+    b->next++;
+    b->started = false;
+    v->cases++;
+    v->controls += controls;
+    v->borderline += borderline;
+    v->max_ratio = fmax(v->max_ratio, ratio);
+    v->lse_ratio = fmax(v->lse_ratio, lse);
+    return true;
+}
+
+static void run_batch(struct request *request, struct variant_report *v, int64_t first,
+                      int64_t count) {
+    struct batch b = {.variant = v, .next = first, .end = first + count};
+    char reason[1400];
+    attn_error why = {"the child left out cases"};
+    if (ask(request, v->name, JOB_CASES, first, count, take_case, &b, &why) && b.next == b.end) {
+        return;
+    }
+    snprintf(reason, sizeof reason, "%lld cases lost, from %lld on: %s%s",
+             (long long)(b.end - b.next), (long long)b.next, b.last, why.text);
+    v->cases += b.end - b.next;
+    v->failed += b.end - b.next;
+    report_failure(v, b.next, reason, "", "");
+}
+
+/* ---- launches -------------------------------------------------------------------------------- */
 
 /* The launches of a variant, and how many of each kind there must be. */
 struct series {
@@ -154,80 +234,43 @@ struct series {
     int64_t expected;
 };
 
+static bool launches_failed(struct variant_report *v, int mode, const char *why) {
+    char reason[700];
+    v->launches[mode] = 0;
+    v->launches_failed++;
+    snprintf(reason, sizeof reason, "launches, %s: %s", LAUNCH_NAMES[mode], why);
+    return report_failure(v, -1, reason, "", "");
+}
+
 static bool take_launch(void *user, char *line) {
     const struct series *series = user;
-    struct variant_report *v = series->variant;
     const char *f[FIELDS];
-    const size_t count = split(line, f);
-    int64_t launches;
-    if (count == 2 && strcmp(f[0], "start") == 0) {
-        return true;
-    }
-    for (int mode = 0; count == 3 && mode < LAUNCH_MODES; mode++) {
+    const bool three = split(line, f, 3);
+    for (int mode = 0; three && mode < LAUNCH_MODES; mode++) {
         if (strcmp(f[1], LAUNCH_NAMES[mode]) != 0) {
             continue;
         }
-        if (strcmp(f[0], "same") == 0 && to_number(f[2], &launches) &&
-            launches == series->expected) {
-            v->launches[mode] = launches;
-            return true;
-        }
         if (strcmp(f[0], "differs") == 0) {
-            char reason[700];
-            v->launches[mode] = 0;
-            v->launches_failed++;
-            snprintf(reason, sizeof reason, "launches, %s: %s", f[1], f[2]);
-            return report_failure(v, -1, reason, "", "");
+            return launches_failed(series->variant, mode, f[2]);
         }
+        series->variant->launches[mode] = series->expected;
+        return strcmp(f[0], "same") == 0 && strtoll(f[2], NULL, 10) == series->expected;
     }
     return false;
 }
 
-/* ---- the schedule ---------------------------------------------------------------------------- */
-
-static void run_batch(struct request *request, struct variant_report *v, int64_t first,
-                      int64_t count) {
-    struct batch b = {.first = first, .count = count, .next = first, .started = -1};
-    char pattern[160], reason[1100];
-    attn_error why = {""};
-    snprintf(pattern, sizeof pattern, "^%s$", v->name);
-    struct worker_setup setup = request->setup;
-    setup.variant = pattern;
-    const bool ended =
-        worker_ask(&setup, JOB_CASES, first, count, request->seconds, take_case, &b, &why);
-    if (ended && b.next == first + count) {
-        report_merge(v, &b.so_far);
-        return;
-    }
-    snprintf(reason, sizeof reason, "%lld cases lost, from %lld on: %s%s%s", (long long)count,
-             (long long)first, b.last, b.last[0] != '\0' ? ": " : "",
-             ended ? "the child left out cases" : why.text);
-    v->cases += count;
-    v->failed += count;
-    report_failure(v, b.started >= 0 ? b.started : first, reason, "", "");
-    report_forget(&b.so_far);
-}
-
 static void run_launches(struct request *request, struct variant_report *v) {
-    char pattern[160], reason[600];
-    attn_error why = {""};
-    snprintf(pattern, sizeof pattern, "^%s$", v->name);
-    struct worker_setup setup = request->setup;
-    setup.variant = pattern;
+    attn_error why = {"the child left them out"};
     struct series series = {v, request->launches};
-    const bool ended = worker_ask(&setup, JOB_LAUNCHES, 0, request->launches, request->seconds,
-                                  take_launch, &series, &why);
-    const int modes = request->report.gpu ? LAUNCH_MODES : LAUNCH_EAGER + 1;
-    for (int mode = 0; mode < modes; mode++) {
+    ask(request, v->name, JOB_LAUNCHES, 0, request->launches, take_launch, &series, &why);
+    for (int mode = 0; mode < (request->gpu ? LAUNCH_MODES : LAUNCH_EAGER + 1); mode++) {
         if (v->launches[mode] < 0) {
-            v->launches[mode] = 0;
-            v->launches_failed++;
-            snprintf(reason, sizeof reason, "launches, %s: %s", LAUNCH_NAMES[mode],
-                     ended ? "the child left them out" : why.text);
-            report_failure(v, -1, reason, "", "");
+            launches_failed(v, mode, why.text);
         }
     }
 }
+
+/* ---- the schedule ---------------------------------------------------------------------------- */
 
 /* Cases [first, first + count) of one variant, and its launches. */
 static void run_variant(struct request *request, struct variant_report *v, int64_t first,
@@ -239,7 +282,7 @@ static void run_variant(struct request *request, struct variant_report *v, int64
         progress_set(&progress, share_before + share * (double)done / (double)(count + BATCH));
         run_batch(request, v, first + done, count - done < BATCH ? count - done : BATCH);
     }
-    if (request->launches > 0) {
+    if (request->one_case < 0) {
         progress_set(&progress, share_before + share * (double)count / (double)(count + BATCH));
         run_launches(request, v);
     }
@@ -247,73 +290,22 @@ static void run_variant(struct request *request, struct variant_report *v, int64
     v->seconds = clock_seconds() - started;
 }
 
+/* The cases of a family are spread over its variants. */
 static void run_all(struct request *request) {
     struct report *report = &request->report;
-    const int64_t runnable = report_runnable(report, NULL);
-    int64_t done = 0;
+    const double share = 1.0 / (double)report_runnable(report, report->count, NULL);
     for (size_t i = 0; i < report->count; i++) {
         struct variant_report *v = &report->variants[i];
         if (v->refusal[0] == '\0') {
-            const int64_t siblings = report_runnable(report, v->family);
+            const int64_t siblings = report_runnable(report, report->count, v->family);
             const int64_t each = (request->cases + siblings - 1) / siblings;
-            const int64_t place = report_place(report, i);
-            const double share = 1.0 / (double)runnable;
-            if (request->one_case_given) {
-                run_variant(request, v, request->one_case, 1, (double)done * share, share);
-            } else {
-                run_variant(request, v, place * each, each, (double)done * share, share);
-            }
-            done++;
+            const int64_t first = report_runnable(report, i, v->family) * each;
+            const bool one = request->one_case >= 0;
+            run_variant(request, v, one ? request->one_case : first, one ? 1 : each,
+                        (double)report_runnable(report, i, NULL) * share, share);
         }
         report_line(report, v);
     }
-}
-
-/* ---- the verb -------------------------------------------------------------------------------- */
-
-static int not_run(struct request *request, const char *reason) {
-    if (reason != request->report.reason) {
-        snprintf(request->report.reason, sizeof request->report.reason, "%s", reason);
-    }
-    request->report.verdict = VERDICT_NOT_RUN;
-    report_end(&request->report);
-    complain("parity: NOT RUN: %s", reason);
-    return EXIT_NOT_RUN;
-}
-
-/* Asks which variants there are. EXIT_DONE: at least one can run. */
-static int find_variants(struct request *request) {
-    struct report *report = &request->report;
-    attn_error why = {""};
-    if (!worker_ask(&request->setup, JOB_LIST, 0, 0, request->seconds, take_list, request, &why)) {
-        complain("parity: %s: the device cannot be asked: %s", request->setup.device, why.text);
-        return EXIT_FAILED_CHECK;
-    }
-    if (report->absent && report->absent_status == ATTN_INVALID) {
-        return complain("parity: %s", report->reason);
-    }
-    if (report->absent) {
-        return not_run(request, report->reason);
-    }
-    if (report->count == 0) {
-        return complain("parity: --variant: no variant of %s matches '%s'", request->setup.device,
-                        request->setup.variant != NULL ? request->setup.variant : "");
-    }
-    if (request->setup.image != NULL && report->count != 1) {
-        return complain("parity: --image: %zu variants match, expected --variant to name one",
-                        report->count);
-    }
-    if (report->variants[0].image_bad) {
-        return complain("parity: --image: %s: %s", request->setup.image,
-                        report->variants[0].refusal);
-    }
-    if (report_runnable(report, NULL) == 0) {
-        char reason[600];
-        snprintf(reason, sizeof reason, "no variant can run here: %s: %s", report->variants[0].name,
-                 report->variants[0].refusal);
-        return not_run(request, reason);
-    }
-    return EXIT_DONE;
 }
 
 static int run(struct request *request) {
@@ -324,59 +316,15 @@ static int run(struct request *request) {
     }
     report_begin(report);
     run_all(request);
-    report_judge(report, !request->one_case_given);
+    report_judge(report, request->one_case < 0);
     report_end(report);
-    switch (report->verdict) {
-    case VERDICT_PASS: return EXIT_DONE;
-    case VERDICT_INVALID: complain("parity: INVALID: %s", report->reason); break;
-    default: complain("parity: FAIL: %s", report->reason);
+    if (report->verdict != GATE_PASS) {
+        complain("parity: %s: %s", GATE_NAMES[report->verdict], report->reason);
     }
-    return report->verdict == VERDICT_INVALID ? EXIT_INVALID : EXIT_FAILED_CHECK;
+    return gate_exit(report->verdict);
 }
 
 /* ---- the command line ------------------------------------------------------------------------ */
-
-enum { WHAT_ARGS = 8, HOW_ARGS = 5, CHILD_ARGS = 2 };
-enum { WHAT_CASES = 3, WHAT_SEED = 4, WHAT_CASE = 5, HOW_TIMEOUT = 1 }; /* places in tables */
-
-struct tables {
-    struct arg what[WHAT_ARGS], how[HOW_ARGS], child[CHILD_ARGS];
-};
-
-static void fill_tables(struct request *r, struct tables *tables) {
-    *r = (struct request){.seconds = TIMEOUT, .setup.device = "cpu"};
-    const struct arg what[WHAT_ARGS] = {
-        arg_text("--device", &r->setup.device, "D", "cpu, cuda, cuda:N or vgpu [cpu]"),
-        arg_text("--variant", &r->setup.variant, "RE",
-                 "variants whose name matches this extended regular expression [all]"),
-        arg_flag("--quick", &r->quick, "a tenth of the cases and launches"),
-        arg_int("--cases", &r->cases, 1, 1000000, "of each family, over its variants [400]"),
-        arg_int("--seed", &r->seed, 0, INT64_MAX, "of the cases [from the clock]"),
-        arg_int("--case", &r->one_case, 0, INT64_MAX,
-                "this one alone, of every variant; no launches"),
-        arg_flag("--ptx", &r->setup.ptx, "run the variants' PTX, not their machine code"),
-        arg_text("--image", &r->setup.image, "FILE",
-                 "run this cubin or PTX instead of the one variant that --variant names"),
-    };
-    const struct arg how[HOW_ARGS] = {
-        arg_text("--driver", &r->setup.driver, "PATH", "of the CUDA driver [libcuda.so.1]"),
-        arg_real("--timeout", &r->seconds,
-                 "seconds that a child process may take [60; on vgpu 300]"),
-        arg_int("--launches", &r->launches, 1, 1000000,
-                "of each variant in each way of launching [1000]"),
-        arg_text("--async", &r->setup.async, "ORDER",
-                 "on vgpu: when asynchronous operations complete: eager, fifo, lifo, random:SEED, "
-                 "or all, each case under each [$VGPU_ASYNC, else eager]"),
-        arg_flag("--json", &r->json, "report as JSON"),
-    };
-    const struct arg child[CHILD_ARGS] = {
-        arg_choice("--job", &r->job, JOB_NAMES, "what the child is to do"),
-        arg_pair("--batch", r->batch, 0, INT64_MAX, "its cases: the first, and how many"),
-    };
-    memcpy(tables->what, what, sizeof what);
-    memcpy(tables->how, how, sizeof how);
-    memcpy(tables->child, child, sizeof child);
-}
 
 /* A new one each time, small enough to be typed. */
 static int64_t fresh_seed(void) {
@@ -387,52 +335,93 @@ static int64_t fresh_seed(void) {
     return rng_range(&state, 1, 999999999);
 }
 
-static bool check_request(struct request *r, const struct tables *tables) {
+static bool check_request(const struct request *r, bool seed_given) {
+    const struct worker_setup *setup = &r->setup;
     regex_t expression;
-    const bool gpu = strncmp(r->setup.device, "cuda", 4) == 0;
     if (!(r->seconds > 0)) {
         complain("parity: --timeout: %g, expected more than 0", r->seconds);
-    } else if ((r->setup.ptx || r->setup.image != NULL) && !gpu) {
-        complain("parity: %s is for GPUs, and --device is %s", r->setup.ptx ? "--ptx" : "--image",
-                 r->setup.device);
-    } else if (r->setup.ptx && r->setup.image != NULL) {
+    } else if ((setup->ptx || setup->image != NULL) && !r->gpu) {
+        complain("parity: %s is for GPUs, and --device is %s", setup->ptx ? "--ptx" : "--image",
+                 setup->device);
+    } else if (setup->ptx && setup->image != NULL) {
         complain("parity: --ptx and --image are given, expected one of them");
-    } else if (tables->what[WHAT_CASE].seen && !tables->what[WHAT_SEED].seen) {
-        complain("parity: --case wants the --seed that it was drawn from");
-    } else if (r->setup.variant != NULL &&
-               regcomp(&expression, r->setup.variant, REG_EXTENDED | REG_NOSUB) != 0) {
-        complain("parity: --variant: '%s' is no regular expression", r->setup.variant);
+    } else if (r->one_case >= 0 && !seed_given) {
+        complain("parity: --case wants the --seed that it belongs to");
+    } else if (setup->variant == NULL) {
+        return true;
+    } else if (regcomp(&expression, setup->variant, REG_EXTENDED | REG_NOSUB) != 0) {
+        complain("parity: --variant: '%s' is no regular expression", setup->variant);
     } else {
-        if (r->setup.variant != NULL) {
-            regfree(&expression);
-        }
-        r->report.gpu = gpu;
-        r->one_case_given = tables->what[WHAT_CASE].seen;
-        r->seed = tables->what[WHAT_SEED].seen ? r->seed : fresh_seed();
-        r->cases = tables->what[WHAT_CASES].seen ? r->cases : r->quick ? CASES_QUICK : CASES;
-        r->launches = r->launches > 0 ? r->launches : r->quick ? LAUNCHES_QUICK : LAUNCHES;
-        r->launches = r->one_case_given ? 0 : r->launches;
-        r->setup.seed = (uint64_t)r->seed;
-        r->report.json = r->json;
-        r->report.setup = &r->setup;
+        regfree(&expression);
         return true;
     }
     return false;
 }
 
+static int start(struct request *r, bool seed_given, bool timeout_given) {
+    const bool emulated = strcmp(r->setup.device, "vgpu") == 0;
+    attn_error why = {""};
+    if (!device_alias(&r->setup.device, &r->setup.driver, &why)) {
+        complain("parity: NOT RUN: %s", why.text);
+        return r->setup.driver != NULL ? EXIT_BAD_INPUT : EXIT_NOT_RUN;
+    }
+    r->gpu = strncmp(r->setup.device, "cuda", 4) == 0;
+    r->seconds = timeout_given ? r->seconds : emulated ? TIMEOUT_EMULATED : TIMEOUT;
+    r->cases = r->cases > 0 ? r->cases : r->quick ? CASES_QUICK : CASES;
+    r->launches = r->launches > 0 ? r->launches : r->quick ? LAUNCHES_QUICK : LAUNCHES;
+    r->setup.seed = (uint64_t)(seed_given ? r->seed : fresh_seed());
+    r->report.setup = &r->setup;
+    if (!check_request(r, seed_given)) {
+        return EXIT_BAD_INPUT;
+    }
+    if (r->job != JOB_NONE) {
+        return worker_run(&r->setup, (enum worker_job)r->job, r->batch[0], r->batch[1]);
+    }
+    conversation_watch(false);
+    const int status = run(r);
+    report_free(&r->report);
+    return status;
+}
+
 int verb_parity(int argc, char **argv) {
-    struct request request;
-    struct tables tables;
-    fill_tables(&request, &tables);
+    struct request r = {.setup.device = "cpu", .one_case = -1};
+    struct arg what[] = {
+        arg_text("--device", &r.setup.device, "D", "cpu, cuda, cuda:N or vgpu [cpu]"),
+        arg_text("--variant", &r.setup.variant, "RE",
+                 "variants whose name matches this extended regular expression [all]"),
+        arg_flag("--quick", &r.quick, "a tenth of the cases and launches"),
+        arg_int("--cases", &r.cases, 1, 1000000, "of each family, over its variants [400]"),
+        arg_int("--case", &r.one_case, 0, INT64_MAX,
+                "this one alone, of every variant; no launches"),
+        arg_flag("--ptx", &r.setup.ptx, "run the variants' PTX, not their machine code"),
+        arg_text("--image", &r.setup.image, "FILE",
+                 "run this cubin or PTX instead of the one variant that --variant names"),
+    };
+    struct arg how[] = {
+        arg_int("--seed", &r.seed, 0, INT64_MAX, "of the cases [from the clock]"),
+        arg_real("--timeout", &r.seconds,
+                 "seconds that a child process may take [60; on vgpu 300]"),
+        arg_text("--driver", &r.setup.driver, "PATH", "of the CUDA driver [libcuda.so.1]"),
+        arg_int("--launches", &r.launches, 1, 1000000,
+                "of each variant in each way of launching [1000]"),
+        arg_text("--async", &r.setup.async, "ORDER",
+                 "on vgpu: when asynchronous operations complete: eager, fifo, lifo, random:SEED, "
+                 "or all, each case under each [$VGPU_ASYNC, else eager]"),
+        arg_flag("--json", &r.report.json, "report as JSON"),
+    };
+    struct arg child[] = {
+        arg_choice("--job", &r.job, JOB_NAMES, "what the child is to do"),
+        arg_pair("--batch", r.batch, 0, INT64_MAX, "its cases: the first, and how many"),
+    };
     const struct arg_group groups[] = {
-        {"what is tried", tables.what, WHAT_ARGS},
-        {"how", tables.how, HOW_ARGS},
-        {"what it tells its child processes", tables.child, CHILD_ARGS}};
+        {"what is tried", what, sizeof what / sizeof *what},
+        {"how", how, sizeof how / sizeof *how},
+        {"what it tells its child processes", child, sizeof child / sizeof *child}};
     const struct command command = {
         .verb = "parity",
         .summary = "proves the kernels of a device against the double-precision reference",
         .synopsis = "[--device D] [--variant RE] [--quick] [--seed N] [options]",
-        .notes = "Each variant computes drawn problems (shapes, lengths, layouts, masks, dtypes, "
+        .notes = "Each variant computes random problems (shapes, lengths, layouts, masks, dtypes, "
                  "distributions)\n"
                  "in memory full of NaN, and repeats one of them a thousand times. Exit code: 0 "
                  "PASS, 1 FAIL,\n"
@@ -442,28 +431,9 @@ int verb_parity(int argc, char **argv) {
         .groups = groups,
         .group_count = sizeof groups / sizeof *groups,
     };
-    switch (args_parse(&command, argc, argv)) {
-    case ARGS_HELP: return EXIT_DONE;
-    case ARGS_BAD: return EXIT_BAD_INPUT;
-    case ARGS_RUN: break;
+    const enum args_result parsed = args_parse(&command, argc, argv);
+    if (parsed != ARGS_RUN) {
+        return parsed == ARGS_HELP ? EXIT_DONE : EXIT_BAD_INPUT;
     }
-    attn_error why = {""};
-    if (strcmp(request.setup.device, "vgpu") == 0 && !tables.how[HOW_TIMEOUT].seen) {
-        request.seconds = TIMEOUT_EMULATED;
-    }
-    if (!device_alias(&request.setup.device, &request.setup.driver, &why)) {
-        complain("parity: NOT RUN: %s", why.text);
-        return request.setup.driver != NULL ? EXIT_BAD_INPUT : EXIT_NOT_RUN;
-    }
-    if (!check_request(&request, &tables)) {
-        return EXIT_BAD_INPUT;
-    }
-    if (request.job != JOB_NONE) {
-        return worker_run(&request.setup, (enum worker_job)request.job, request.batch[0],
-                          request.batch[1]);
-    }
-    conversation_watch(false);
-    const int status = run(&request);
-    report_free(&request.report);
-    return status;
+    return start(&r, how[0].seen, how[1].seen);
 }

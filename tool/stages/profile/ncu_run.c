@@ -13,7 +13,7 @@
 
 #include "base/file.h"
 #include "base/message.h"
-#include "base/temporary.h"
+#include "base/tool_path.h"
 #include "stages/stage.h"
 
 enum { TRY_SECONDS = 60, METRICS_SIZE = 4096 };

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "base/temporary.h"
+#include "base/file.h"
 #include "base/tool_path.h"
 #include "stages/profile/ncu_run.h"
 #include "stages/stage.h"

@@ -15,7 +15,7 @@
 
 #include "base/file.h"
 #include "base/message.h"
-#include "base/temporary.h"
+#include "base/tool_path.h"
 #include "stages/sanitize/run.h"
 #include "stages/stage.h"
 

@@ -14,8 +14,9 @@
 
 #include "base/file.h"
 #include "base/message.h"
+#include "base/random.h"
+#include "device/kernels.h"
 #include "device/sets.h"
-#include "device/variant_by_name.h"
 #include "stages/stage.h"
 
 /* Lengths that no tile divides, keys that no query sees, rows that see no key, shared KV heads;
