@@ -222,7 +222,6 @@ EXPECTED = {
     "failing": (6, 60, 3, "INVALID"),
     "hostile": (2, 12, 3, None),
     "large": (6, 60, 3, "PASS"),
-    "trend": (3, 21, 0, "PASS"),
 }
 
 

@@ -7,12 +7,9 @@
  *     test_report --make KIND PATH    leaves such a pack there (tests/meta/browser.sh)
  */
 #include "test.h"
-#include "tool/base/file.h"
 #include "tool/base/message.h"
 #include "tool/cli/verbs.h"
 #include "tool/html_check.h"
-#include "tool/ledger/ledger.h"
-#include "tool/ledger_fixture.h"
 #include "tool/pack_fixture.h"
 #include "tool/report/code_lines.h"
 #include "tool/report/report.h"
@@ -201,7 +198,7 @@ TEST(peers_are_named) {
     char *path = make_pack(REPORT_FULL), name[SHA256_TEXT];
     if (CHECK_MSG(pack_open(&pack, path, &why) &&
                       pack_add_artifact(&pack, FORGED, sizeof FORGED - 1, name, &why) &&
-                      ledger_fixture_publish(&pack, &why),
+                      fixture_publish(&pack, &why),
                   "%s", why.text)) {
         const struct texts texts = write_both(path, GATE_PASS);
         CHECK(strstr(texts.html, "forged") == NULL && strstr(texts.markdown, "forged") == NULL);
@@ -459,52 +456,6 @@ TEST(files) {
     CHECK_EQ(files_in(path), before);
     unlink(outside);
     fixture_remove(path);
-}
-
-/* ---- of a ledger ----------------------------------------------------------------------------- */
-
-/* Packs whose CPU gets faster: 26, 22 and 20 us. */
-static void fill_ledger(const char *path, const char *pack) {
-    static const double SCALES[] = {1.3, 1.1, 1.0};
-    for (int i = 0; i < 3; i++) {
-        char command[256];
-        char *words[] = {"import", (char *)(uintptr_t)pack, "--ledger", (char *)(uintptr_t)path};
-        attn_error why = {""};
-        snprintf(command, sizeof command, "rm -rf '%s'", pack);
-        CHECK_EQ(system(command), 0);
-        CHECK_MSG(ledger_fixture(pack, SCALES[i], (uint64_t)i + 1, &why), "%s", why.text);
-        CHECK_EQ(verb_ledger(4, words), EXIT_DONE);
-        fflush(stdout);
-    }
-}
-
-TEST(a_ledger) {
-    char *pack = fixture_path(), ledger[200], page[220], why[200] = "";
-    snprintf(ledger, sizeof ledger, "%.150s.sqlite", pack);
-    snprintf(page, sizeof page, "%s.html", ledger);
-    put(page, "no ledger");
-    if (!ledger_is_built()) {
-        CHECK_EQ(report_verb(page, "--json", NULL), EXIT_NOT_RUN);
-    } else {
-        CHECK_EQ(report_verb(page, "--json", NULL), EXIT_BAD_INPUT);
-        fill_ledger(ledger, pack);
-        CHECK_EQ(report_verb(ledger, "--json", NULL), EXIT_DONE);
-        CHECK_EQ(report_verb(ledger, "--html", page), EXIT_DONE);
-        size_t bytes = 0;
-        attn_error error = {""};
-        char *text = file_read(page, &bytes, &error);
-        if (CHECK_MSG(text != NULL, "%s", error.text)) {
-            CHECK_MSG(html_check(text, why, sizeof why), "%s", why);
-            CHECK_EQ(count(text, "<figure class=\"plot\">"), 12); /* as many as there may be */
-            CHECK_EQ(count(text, "class=\"point\""), 36);
-            HAS(text, "<title>pack 3: fwd_cpu, 20.");
-            HAS(text, "<th scope=\"row\" class=\"n\">3</th><td><span class=\"chip g-pass\">PASS");
-        }
-        free(text);
-        unlink(ledger);
-    }
-    unlink(page);
-    fixture_remove(pack);
 }
 
 /* Each place that the matrix points at is there, once. */

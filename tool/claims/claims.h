@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * claims.h - the figures of a Markdown text against the results behind them (docs/ledger.md).
+ * claims.h - the figures of a Markdown text against the results behind them (docs/claims.md).
  *
  *     <!-- result FILE#EXPRESSION -->1.89x<!-- /result -->
  *     <!-- results FILE#PATH; $3 = EXPRESSION, EXPRESSION; $4 = EXPRESSION -->

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * value.h - a number out of a JSON document, by an expression (docs/ledger.md):
+ * value.h - a number out of a JSON document, by an expression (docs/claims.md):
  *
  *     rows[name=B2 H8 S512 D64].summary.tflops      a path: keys, [3] or [key=text] in lists
  *     rows[0].p50.value * 1e6                       with * and / from left to right, and ( );

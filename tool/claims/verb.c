@@ -198,7 +198,7 @@ int verb_claims(int argc, char **argv) {
         .verb = "claims",
         .summary = "hold the figures of a Markdown file against the results behind them",
         .synopsis = "FILE [options]",
-        .notes = "A figure is backed by a mark around it, or above its table (docs/ledger.md):\n"
+        .notes = "A figure is backed by a mark around it, or above its table (docs/claims.md):\n"
                  "  <!-- result h200.json#rows[0].ratio -->1.89<!-- /result -->\n"
                  "  <!-- results h200.json#rows[name=$1]; $2 = us; $3 = min(a, b) / us -->\n"
                  "Any other number in us, ms, ns, FLOP/s or times (x) fails, in code as well.\n"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * verb.c - attest report: an evidence pack, or a ledger of them, for a reader.
+ * verb.c - attest report: an evidence pack as a page to read.
  */
 #include <limits.h>
 #include <stdlib.h>
@@ -14,7 +14,6 @@
 #include "cli/verbs.h"
 #include "report/html.h"
 #include "report/report.h"
-#include "report/trend.h"
 
 struct request {
     const char *path, *html, *markdown;
@@ -154,42 +153,6 @@ static int report_pack(const struct request *request) {
     return status;
 }
 
-/* ---- of a ledger ----------------------------------------------------------------------------- */
-
-static bool is_file(const char *path) {
-    struct stat status;
-    return stat(path, &status) == 0 && S_ISREG(status.st_mode);
-}
-
-static void ledger_html(const void *subject, FILE *out) {
-    trend_html(subject, out);
-}
-
-static void ledger_markdown(const void *subject, FILE *out) {
-    trend_markdown(subject, out);
-}
-
-static int report_ledger(const struct request *request) {
-    struct trend trend;
-    attn_error why = {""};
-    int status;
-    if (!ledger_is_built()) {
-        complain("%s: this attest was built without SQLite and reads no ledger", request->path);
-        return EXIT_NOT_RUN;
-    }
-    if (trend_open(&trend, request->path, &why)) {
-        status = write_all(request, ledger_html, ledger_markdown, &trend);
-        if (status == EXIT_DONE && request->as_json) {
-            struct json json = json_begin(stdout);
-            trend_json(&trend, &json, request->html, request->markdown);
-        }
-    } else {
-        status = complain("%s", why.text);
-    }
-    trend_close(&trend);
-    return status;
-}
-
 /* ---- the verb -------------------------------------------------------------------------------- */
 
 int verb_report(int argc, char **argv) {
@@ -199,17 +162,16 @@ int verb_report(int argc, char **argv) {
         arg_text("--markdown", &request.markdown, "FILE", "write Markdown"),
         arg_flag("--json", &request.as_json, "the verdicts as JSON on stdout"),
     };
-    struct arg positional = arg_text("PACK", &request.path, "PACK|LEDGER", "");
+    struct arg positional = arg_text("PACK", &request.path, "PACK", "");
     const struct arg_group groups[] = {{"options", args, sizeof args / sizeof *args}};
     const struct command command = {
         .verb = "report",
-        .summary = "an evidence pack, or a ledger of them, as a page to read",
-        .synopsis = "PACK|LEDGER [--html FILE] [--markdown FILE] [--json]",
+        .summary = "an evidence pack as a page to read",
+        .synopsis = "PACK [--html FILE] [--markdown FILE] [--json]",
         .notes = "Without --html and --markdown, Markdown goes to stdout. The verdict is computed\n"
                  "anew from the pack; a report of a FAIL is a report, so exit code 0 says that it\n"
                  "was written. 1: the pack was changed, and has no report. 2: it is no pack.\n",
-        .examples = "  attest report results/h200 --html results/h200/report.html\n"
-                    "  attest report ledger.sqlite --html trend.html\n",
+        .examples = "  attest report results/h200 --html results/h200/report.html\n",
         .groups = groups,
         .group_count = 1,
         .positional = &positional,
@@ -222,5 +184,5 @@ int verb_report(int argc, char **argv) {
     if (!may_be_written(&request, &why)) {
         return complain("%s", why.text);
     }
-    return is_file(request.path) ? report_ledger(&request) : report_pack(&request);
+    return report_pack(&request);
 }
