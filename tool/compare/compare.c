@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/message.h"
+#include "pack/parts.h"
 
 const char *const CHANGE_NAMES[CHANGES] = {"SLOWER", "UNKNOWN", "MISSING",  "FASTER",
                                            "FIRST",  "SAME",    "ELSEWHERE"};
@@ -78,7 +79,7 @@ static struct interval read_us(const struct json_value *raw) {
 static bool read_timing(const struct pack_report *report, const struct report_slot *slot,
                         const struct json_value *raw, const struct json_value *figures,
                         struct timing *timing) {
-    const char *hardware = report_hardware(report, slot->device);
+    const char *hardware = plan_model(report->pack.plan, slot->device);
     hardware = hardware != NULL ? hardware : "?";
     timing->us = read_us(raw);
     timing->place = strlen(hardware) + strlen(slot->device) + strlen(" |  | ");

@@ -144,8 +144,8 @@ static size_t say_verdicts(const struct pack_report *a, const struct pack_report
     if (json == NULL) {
         printf("verdicts  %zu lost a PASS, %zu gained one, %zu are the same, %zu not asked for; "
                "pack %s -> %s\n",
-               lost, gained, alike, absent, GATE_NAMES[a->verdict.gate],
-               GATE_NAMES[b->verdict.gate]);
+               lost, gained, alike, absent, GATE_NAMES[a->evidence.judgement.gate],
+               GATE_NAMES[b->evidence.judgement.gate]);
     }
     return lost;
 }
@@ -210,7 +210,7 @@ static int conclude(const struct request *request, const struct side *a, const s
 
 /* Whether the pack's timings may be held against others at all; else complained. */
 static int may_ratchet(const struct side *side) {
-    const struct judgement *verdict = &side->report.verdict;
+    const struct judgement *verdict = &side->report.evidence.judgement;
     if (verdict->gate != GATE_PASS) {
         complain("%s: %s (%.200s), expected PASS", side->report.pack.path,
                  GATE_NAMES[verdict->gate], verdict->reason);

@@ -10,6 +10,7 @@
 
 #include "base/message.h"
 #include "cases/shape.h"
+#include "pack/parts.h"
 #include "stages/bench/measure.h"
 
 static const char *text_at(const struct json_value *object, const char *key) {
@@ -37,7 +38,6 @@ static bool read_slot(struct pack_report *report, const struct json_value *row,
         .image = text_at(subject, "image"),
         .reason = text_at(subject, "reason"),
         .unit_name = text_at(subject, "unit"),
-        .seconds = json_number_of(json_at(subject, "seconds")),
         .timings = json_at(subject, "timings"),
     };
     report->slot_count++;
@@ -88,42 +88,6 @@ static const struct {
     {"NVIDIA L4", 121e12, 0.3e12},
 };
 
-static int place_of(const char *const *names, const char *name) {
-    for (int i = 0; name != NULL && names[i] != NULL; i++) {
-        if (strcmp(names[i], name) == 0) {
-            return i;
-        }
-    }
-    return -1;
-}
-
-/* The sizes of a problem, as problem_json writes them; judge_timings has seen that they are. */
-static bool read_problem(const struct json_value *from, attn_problem *problem) {
-    attn_problem_init(problem);
-    const struct {
-        const char *name;
-        int64_t *value;
-    } fields[] = {
-        {"batch", &problem->batch},
-        {"heads", &problem->heads_q},
-        {"heads_kv", &problem->heads_kv},
-        {"seq_q", &problem->seq_q},
-        {"seq_kv", &problem->seq_kv},
-        {"dim", &problem->head_dim},
-        {"dim_v", &problem->head_dim_v},
-        {"window_left", &problem->window_left},
-        {"window_right", &problem->window_right},
-    };
-    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
-        *fields[i].value = json_int_of(json_at(from, fields[i].name), -1);
-    }
-    const int dtype = place_of(DTYPE_NAMES, text_at(from, "dtype"));
-    const int causal = place_of(CAUSAL_NAMES, text_at(from, "causal"));
-    problem->dtype = (attn_dtype)dtype;
-    problem->causal = (attn_causal)causal;
-    return dtype >= 0 && causal >= 0 && attn_problem_resolve(problem, problem, NULL) == ATTN_OK;
-}
-
 double report_floor(const char *device, const char *hardware, const attn_problem *problem) {
     if (strncmp(device, "cuda", 4) != 0) {
         return NAN;
@@ -156,21 +120,12 @@ static bool read_timing(const struct pack_report *report, const struct report_sl
         .text = text_at(figures, "problem"),
         .mode = text_at(figures, "mode"),
         .cache = text_at(figures, "cache"),
-        .dtype = DTYPE_NAMES[problem.dtype],
-        .dim = problem.head_dim,
-        .batch = problem.batch,
-        .heads_q = problem.heads_q,
-        .heads_kv = problem.heads_kv,
-        .seq_q = problem.seq_q,
-        .seq_kv = problem.seq_kv,
-        .causal = problem.causal != ATTN_CAUSAL_NONE,
+        .problem = problem,
         .p50 = read_interval(json_at(figures, "p50")),
         .p90 = read_interval(json_at(figures, "p90")),
         .p99 = read_interval(json_at(figures, "p99")),
         .tflops = json_number_of(json_at(figures, "tflops")),
-        .flops = attn_problem_flops(&problem),
-        .floor = report_floor(slot->device, report_hardware(report, slot->device), &problem),
-        .samples = json_int_of(json_at(figures, "samples"), 0),
+        .floor = report_floor(slot->device, plan_model(report->pack.plan, slot->device), &problem),
         .ratio = {(double)NAN, (double)NAN, (double)NAN},
     };
     return timing->text != NULL && timing->mode != NULL && timing->cache != NULL;
@@ -240,9 +195,8 @@ bool report_open(struct pack_report *report, const char *path, bool *changed, at
     if (*changed) {
         return false;
     }
-    report->verdict = report->evidence.judgement;
     if (!report->ended) {
-        judge(&report->verdict, GATE_NOT_RUN, "the run did not end");
+        judge(&report->evidence.judgement, GATE_NOT_RUN, "the run did not end");
     }
     report->document = json_read(report->evidence.text, report->evidence.text_bytes, why);
     return report->document != NULL && read_slots(report, why) && read_timings(report, why) &&

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * svg.c - see svg.h: the plots with axes. svg_heat.c has the heat map.
+ * svg.c - see svg.h.
  */
 #include "report/svg.h"
 
@@ -37,6 +37,10 @@ static bool has_place(enum svg_scale scale, double value) {
     return isfinite(value) && (scale == SVG_LINEAR || value > 0);
 }
 
+static bool is_drawn(const struct svg_plot *plot, const struct svg_point *point) {
+    return has_place(plot->x.scale, point->x) && has_place(plot->y.scale, point->y);
+}
+
 static double position(const struct axis *axis, double value) {
     const double share = axis->scale == SVG_LINEAR
                              ? (value - axis->low) / (axis->high - axis->low)
@@ -50,37 +54,17 @@ static void add_tick(struct axis *axis, double value) {
     }
 }
 
-/* Every power, every second one, ...: at most eight of them. */
-static void ticks_log2(struct axis *axis) {
-    const int first = (int)ceil(log2(axis->low) - 1e-9), last = (int)floor(log2(axis->high) + 1e-9);
-    const int step = 1 + (last - first) / 8;
-    for (int power = first; power <= last; power += step) {
-        add_tick(axis, ldexp(1.0, power));
-    }
-}
-
-/* The fewer decades there are, the more ticks each has. */
-static void ticks_log10(struct axis *axis) {
-    static const struct {
-        double most; /* decades */
-        int count;
-        double steps[15];
-    } DENSITIES[] = {
-        {0.5, 15, {1, 1.2, 1.4, 1.6, 1.8, 2, 2.5, 3, 3.5, 4, 5, 6, 7, 8, 9}},
-        {0.9, 8, {1, 1.5, 2, 3, 4, 5, 6, 8}},
-        {4, 3, {1, 2, 5}},
-        {INFINITY, 1, {1}},
-    };
+/* Powers of the base, at most eight; the fewer decades there are, the more ticks each has. */
+static void ticks_log(struct axis *axis) {
+    static const double STEPS[] = {1, 2, 5, 1.5, 3, 4, 6, 8};
+    const double base = axis->scale == SVG_LOG2 ? 2 : 10;
+    const int first = (int)floor(log(axis->low) / log(base));
+    const int last = (int)ceil(log(axis->high) / log(base)), stride = 1 + (last - first) / 9;
     const double decades = log10(axis->high / axis->low);
-    const int first = (int)floor(log10(axis->low)), last = (int)ceil(log10(axis->high));
-    const int stride = 1 + (last - first) / 12;
-    int density = 0;
-    while (decades > DENSITIES[density].most) {
-        density++;
-    }
+    const int steps = axis->scale == SVG_LOG2 || decades > 4 ? 1 : decades > 0.9 ? 3 : 8;
     for (int power = first; power <= last; power += stride) {
-        for (int i = 0; i < DENSITIES[density].count; i++) {
-            add_tick(axis, DENSITIES[density].steps[i] * pow(10.0, power));
+        for (int i = 0; i < steps; i++) {
+            add_tick(axis, STEPS[i] * pow(base, power));
         }
     }
 }
@@ -114,19 +98,18 @@ static void fit_axis(struct axis *axis, double low, double high) {
     const double room = fmax(1.15, sqrt(fmax(1.0, 2 * low / high)));
     axis->low = low / room;
     axis->high = high * room;
-    if (axis->scale == SVG_LOG2) {
-        ticks_log2(axis);
-    } else {
-        ticks_log10(axis);
-    }
+    ticks_log(axis);
 }
 
-static void fit_axes(const struct svg_plot *plot, struct axis *x, struct axis *y) {
+/* Returns how many points have no place. */
+static size_t fit_axes(const struct svg_plot *plot, struct axis *x, struct axis *y) {
+    size_t undrawn = 0;
     double low[2] = {INFINITY, INFINITY}, high[2] = {-INFINITY, -INFINITY};
     for (size_t s = 0; s < plot->series_count; s++) {
         for (size_t i = 0; i < plot->series[s].count; i++) {
             const struct svg_point *p = &plot->series[s].points[i];
-            if (!has_place(plot->x.scale, p->x) || !has_place(plot->y.scale, p->y)) {
+            if (!is_drawn(plot, p)) {
+                undrawn++;
                 continue;
             }
             const double bottom = has_place(plot->y.scale, p->low) ? fmin(p->low, p->y) : p->y;
@@ -139,6 +122,7 @@ static void fit_axes(const struct svg_plot *plot, struct axis *x, struct axis *y
     }
     fit_axis(x, low[0], high[0]);
     fit_axis(y, low[1], high[1]);
+    return undrawn;
 }
 
 /* 512, 16k (of 1024 on an axis of powers of two), 0.25, 200k: as short as it can be said. */
@@ -190,26 +174,17 @@ static void put_axes(FILE *out, const struct svg_plot *plot, const struct axis *
 /* ---- series ---------------------------------------------------------------------------------- */
 
 /* A shape for each colour, so that the colour is not all that tells them apart. */
-static void put_mark(FILE *out, int colour, double x, double y, double r) {
-    switch (colour % SVG_COLOURS) {
-    case 1: html_put(out, "M%.1f %.1fh%.1fv%.1fh-%.1fz", x - r, y - r, 2 * r, 2 * r, 2 * r); break;
-    case 2:
-        html_put(out, "M%.1f %.1fl%.1f %.1fh-%.1fz", x, y - r - 1, r + 1, 2 * r, 2 * r + 2);
-        break;
-    case 3:
-        html_put(out, "M%.1f %.1fl%.1f %.1fl-%.1f %.1fl-%.1f -%.1fz", x, y - r - 1, r + 1, r + 1,
-                 r + 1, r + 1, r + 1, r + 1);
-        break;
-    case 4:
-        html_put(out, "M%.1f %.1fl%.1f -%.1fh-%.1fz", x, y + r + 1, r + 1, 2 * r, 2 * r + 2);
-        break;
-    case 5:
-        html_put(out, "M%.1f %.1fh%.1fv%.1fh-%.1fz", x - r - 1, y - 1.2, 2 * r + 2, 2.4, 2 * r + 2);
-        break;
-    default:
-        html_put(out, "M%.1f %.1fa%.1f %.1f 0 1 0 %.1f 0a%.1f %.1f 0 1 0 -%.1f 0z", x - r, y, r, r,
-                 2 * r, r, r, 2 * r);
-    }
+static void put_mark(FILE *out, const char *class, int colour, double x, double y) {
+    static const char *const SHAPES[SVG_COLOURS] = {
+        "m-3.8 0a3.8 3.8 0 1 0 7.6 0a3.8 3.8 0 1 0 -7.6 0z",
+        "m-3.8 -3.8h7.6v7.6h-7.6z",
+        "m0 -4.8l4.8 7.6h-9.6z",
+        "m0 -4.8l4.8 4.8l-4.8 4.8l-4.8 -4.8z",
+        "m0 4.8l4.8 -7.6h-9.6z",
+        "m-4.8 -1.2h9.6v2.4h-9.6z",
+    };
+    html_put(out, "<path class=\"%s\" d=\"M%.1f %.1f%s\">", class, x, y,
+             SHAPES[colour % SVG_COLOURS]);
 }
 
 static const char *class_of(const struct svg_series *series, char text[64]) {
@@ -217,10 +192,6 @@ static const char *class_of(const struct svg_series *series, char text[64]) {
              (series->marks & SVG_DASHED) != 0 ? " dashed" : "",
              (series->marks & SVG_FAINT) != 0 ? " faint" : "");
     return text;
-}
-
-static bool is_drawn(const struct svg_plot *plot, const struct svg_point *point) {
-    return has_place(plot->x.scale, point->x) && has_place(plot->y.scale, point->y);
 }
 
 static void put_line(FILE *out, const struct svg_plot *plot, const struct svg_series *series,
@@ -265,9 +236,7 @@ static void put_points(FILE *out, const struct svg_plot *plot, const struct svg_
             html_put(out, "<path class=\"bar\" d=\"M%.1f %.1fV%.1f\"/>", at, position(y, p->low),
                      position(y, p->high));
         }
-        fputs("<path class=\"point\" d=\"", out);
-        put_mark(out, series->colour, at, position(y, p->y), 3.8);
-        fputs("\">", out);
+        put_mark(out, "point", series->colour, at, position(y, p->y));
         if (p->label != NULL) {
             html_put(out, "<title>%s</title>", p->label);
         }
@@ -319,9 +288,8 @@ static int put_legend(FILE *out, const struct svg_plot *plot) {
                 html_put(out, "<path class=\"line\" d=\"M%.1f %.1fh22\"/>", at, y);
             }
             if ((series->marks & SVG_POINTS) != 0) {
-                fputs("<path class=\"key\" d=\"", out);
-                put_mark(out, series->colour, at + 11, y, 3.4);
-                fputs("\"/>", out);
+                put_mark(out, "key", series->colour, at + 11, y);
+                fputs("</path>", out);
             }
             html_put(out, "<text x=\"%.1f\" y=\"%.1f\">%s</text></g>", at + 28, y + 4,
                      series->name);
@@ -329,16 +297,6 @@ static int put_legend(FILE *out, const struct svg_plot *plot) {
         at += wide;
     }
     return row + (at > LEFT);
-}
-
-static size_t count_undrawn(const struct svg_plot *plot) {
-    size_t count = 0;
-    for (size_t s = 0; s < plot->series_count; s++) {
-        for (size_t i = 0; i < plot->series[s].count; i++) {
-            count += !is_drawn(plot, &plot->series[s].points[i]);
-        }
-    }
-    return count;
 }
 
 void svg_plot(FILE *out, const struct svg_plot *plot) {
@@ -349,7 +307,7 @@ void svg_plot(FILE *out, const struct svg_plot *plot) {
                      .whole = plot->y.whole,
                      .from = HEIGHT - BOTTOM,
                      .to = 10 + legend * LEGEND_ROW};
-    fit_axes(plot, &x, &y);
+    const size_t undrawn = fit_axes(plot, &x, &y);
     html_put(out, "<figure class=\"plot\"><figcaption><b>%s</b>", plot->title);
     if (plot->subtitle != NULL) {
         html_put(out, " <span>%s</span>", plot->subtitle);
@@ -365,7 +323,6 @@ void svg_plot(FILE *out, const struct svg_plot *plot) {
     }
     put_legend(out, plot);
     fputs("</svg>\n", out);
-    const size_t undrawn = count_undrawn(plot);
     if (undrawn > 0) {
         html_put(out, "<p class=\"note\">%zu points have no place on these axes.</p>\n", undrawn);
     }

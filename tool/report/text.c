@@ -1,35 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * text.c - see report.h: what the page and the Markdown say in the same words.
+ * text.c - see report.h: what several sections look up, and how they write figures.
  */
 #include <math.h>
 #include <string.h>
 
 #include "report/report.h"
-
-const char *gate_words(enum gate gate) {
-    return gate == GATE_NOT_RUN ? "NOT RUN" : GATE_NAMES[gate];
-}
-
-const char *gate_class(enum gate gate) {
-    static const char *const CLASSES[GATE_COUNT] = {
-        [GATE_PASS] = "g-pass", [GATE_NOT_RUN] = "g-not-run", [GATE_STALE] = "g-stale",
-        [GATE_FAIL] = "g-fail", [GATE_INVALID] = "g-invalid",
-    };
-    return CLASSES[gate];
-}
-
-const char *report_hardware(const struct pack_report *report, const char *device) {
-    const struct json_value *environment = json_at(report->pack.plan, "environment");
-    const struct json_value *own = json_at(json_at(environment, "devices"), device);
-    const char *name = json_text_of(own);
-    return name != NULL ? name : json_text_of(json_at(own, "name"));
-}
-
-const char *report_verdict(const struct pack_report *report) {
-    const bool partial = report->verdict.gate == GATE_PASS && report->evidence.partial;
-    return partial ? "PASS (partial)" : gate_words(report->verdict.gate);
-}
 
 const struct evidence_row *report_row(const struct pack_report *report, enum stage stage,
                                       const char *device) {
@@ -42,42 +18,17 @@ const struct evidence_row *report_row(const struct pack_report *report, enum sta
     return NULL;
 }
 
-/* ---- devices --------------------------------------------------------------------------------- */
-
-enum kind { GPU, CPU, VIRTUAL, ARCHITECTURE };
-
-static enum kind kind_of(const char *device) {
-    return strncmp(device, "cuda", 4) == 0 ? GPU
-           : strcmp(device, "cpu") == 0    ? CPU
-           : strcmp(device, "vgpu") == 0   ? VIRTUAL
-                                           : ARCHITECTURE;
-}
-
-bool report_applies(enum stage stage, const char *device) {
-    switch (kind_of(device)) {
-    case GPU: return stage == PARITY || stage == SANITIZE || stage == BENCH || stage == PROFILE;
-    case CPU: return stage == PARITY || stage == BENCH;
-    case VIRTUAL: return stage == EMULATE;
-    default: return stage == INSPECT;
-    }
-}
-
-static bool is_among(const char *device, const char *const *devices, size_t count) {
-    size_t i = 0;
-    while (i < count && strcmp(devices[i], device) != 0) {
-        i++;
-    }
-    return i < count;
-}
-
-size_t report_devices(const struct pack_report *report, const char **devices, size_t most) {
+size_t report_devices(const struct pack_report *report, const char *devices[DEVICES_MOST]) {
     size_t count = 0;
-    for (int kind = GPU; kind <= ARCHITECTURE; kind++) {
-        for (size_t i = 0; i < report->evidence.row_count && count < most; i++) {
-            const char *device = report->evidence.rows[i].device;
-            if (kind_of(device) == (enum kind)kind && !is_among(device, devices, count)) {
-                devices[count++] = device;
-            }
+    const size_t rows = report->evidence.row_count;
+    for (size_t i = 0; i < 2 * rows && count < DEVICES_MOST; i++) {
+        const char *device = report->evidence.rows[i % rows].device;
+        size_t known = 0;
+        while (known < count && strcmp(devices[known], device) != 0) {
+            known++;
+        }
+        if (known == count && names_gpu(device) == (i < rows)) {
+            devices[count++] = device;
         }
     }
     return count;
@@ -89,7 +40,7 @@ const struct report_slot *report_find(const struct pack_report *report, enum sta
                                       const char *device, const char *variant) {
     for (size_t i = 0; i < report->slot_count; i++) {
         const struct report_slot *slot = &report->slots[i];
-        if (slot->stage == stage && (device == NULL || strcmp(slot->device, device) == 0) &&
+        if (slot->stage == stage && strcmp(slot->device, device) == 0 &&
             strcmp(slot->variant, variant) == 0) {
             return slot;
         }
@@ -98,7 +49,7 @@ const struct report_slot *report_find(const struct pack_report *report, enum sta
 }
 
 double slot_value(const struct report_slot *slot, const char *name) {
-    return slot != NULL ? json_number_of(json_at(json_at(slot->unit, "values"), name)) : NAN;
+    return json_number_of(json_at(json_at(slot->unit, "values"), name));
 }
 
 /* 0 of 0 allowed is none; NaN stays. */
