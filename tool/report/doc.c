@@ -4,6 +4,8 @@
  */
 #include "report/doc.h"
 
+#include <assert.h>
+#include <math.h>
 #include <stdarg.h>
 #include <string.h>
 
@@ -29,6 +31,41 @@ const char *gate_class(enum gate gate) {
         [GATE_FAIL] = "g-fail", [GATE_INVALID] = "g-invalid",
     };
     return CLASSES[gate];
+}
+
+const char *number_text(double number, char text[REPORT_TEXT]) {
+    if (!isfinite(number)) {
+        return "\xe2\x80\x93";
+    }
+    const double size = fabs(number);
+    const bool whole = size <= floor(size);
+    if (size > 0 && size < 0.01) {
+        snprintf(text, REPORT_TEXT, "%.2g", number);
+    } else {
+        snprintf(text, REPORT_TEXT, "%.*f", whole || size >= 100 ? 0 : size >= 10 ? 1 : 2, number);
+    }
+    return text;
+}
+
+const char *seconds_text(double seconds, char text[REPORT_TEXT]) {
+    static const struct {
+        double unit;
+        const char *name;
+    } UNITS[] = {{1, "s"}, {1e-3, "ms"}, {1e-6, "\xc2\xb5s"}, {1e-9, "ns"}};
+    size_t unit = 0;
+    if (!isfinite(seconds)) {
+        return "\xe2\x80\x93";
+    }
+    while (unit < 3 && seconds < UNITS[unit].unit) {
+        unit++;
+    }
+    const double value = seconds / UNITS[unit].unit;
+    snprintf(text, REPORT_TEXT, "%.*f %s",
+             value >= 100  ? 1
+             : value >= 10 ? 2
+                           : 3,
+             value, seconds > 0 ? UNITS[unit].name : "s");
+    return text;
 }
 
 static void put_text(const struct doc *doc, const char *text) {
@@ -106,9 +143,7 @@ static const char *class_of(char style) {
 }
 
 void doc_column(struct doc *doc, char style, const char *title) {
-    if (doc->columns == DOC_COLUMNS) {
-        return;
-    }
+    assert(doc->columns < DOC_COLUMNS);
     doc->styles[doc->columns++] = style;
     if (doc->html) {
         fprintf(doc->out, "<th scope=\"col\"%s>", style == '#' ? class_of(style) : "");
@@ -121,7 +156,7 @@ void doc_column(struct doc *doc, char style, const char *title) {
 }
 
 static void end_cell(struct doc *doc) {
-    if (doc->cell > 0 && doc->cell <= doc->columns) {
+    if (doc->cell > 0) {
         fputs(!doc->html ? " " : doc->cell == 1 ? "</th>" : "</td>", doc->out);
     }
 }
@@ -147,21 +182,14 @@ void doc_row(struct doc *doc) {
     fputs(doc->html ? "<tr>" : "", doc->out);
 }
 
-static bool is_cut(const struct doc *doc) {
-    return doc->cell > doc->columns;
-}
-
 /* Returns its style. */
 static char open_cell(struct doc *doc) {
     end_cell(doc);
-    doc->cell++;
-    const char style = is_cut(doc) ? ' ' : doc->styles[doc->cell - 1];
-    if (!is_cut(doc)) {
-        fprintf(doc->out,
-                !doc->html       ? "| %.0s"
-                : doc->cell == 1 ? "<th scope=\"row\"%s>"
-                                 : "<td%s>",
-                class_of(style));
+    assert(doc->cell < doc->columns);
+    const char style = doc->styles[doc->cell++];
+    fputs(!doc->html ? "| " : doc->cell == 1 ? "<th scope=\"row\"" : "<td", doc->out);
+    if (doc->html) {
+        fprintf(doc->out, "%s>", class_of(style));
     }
     return style;
 }
@@ -172,16 +200,16 @@ void doc_cell(struct doc *doc, const char *format, ...) {
     const char style = open_cell(doc);
     if (style == '`' && text[0] != '\0') {
         doc_code(doc, NULL, "%s", text);
-    } else if (!is_cut(doc)) {
+    } else {
         put_text(doc, text);
     }
 }
 
 void doc_gate(struct doc *doc, enum gate gate) {
     open_cell(doc);
-    if (doc->html && !is_cut(doc)) {
+    if (doc->html) {
         html_put(doc->out, "<span class=\"chip %s\">%s</span>", gate_class(gate), gate_words(gate));
-    } else if (!is_cut(doc)) {
+    } else {
         fprintf(doc->out, "**%s**", gate_words(gate));
     }
 }
@@ -189,7 +217,7 @@ void doc_gate(struct doc *doc, enum gate gate) {
 void doc_more(struct doc *doc, const char *format, ...) {
     char text[TEXT];
     PRINT_TO(text);
-    if (text[0] != '\0' && !is_cut(doc)) {
+    if (text[0] != '\0') {
         fputs(doc->html ? "<small>" : ", ", doc->out);
         put_text(doc, text);
         fputs(doc->html ? "</small>" : "", doc->out);
@@ -199,9 +227,6 @@ void doc_more(struct doc *doc, const char *format, ...) {
 void doc_code(struct doc *doc, const char *unit, const char *format, ...) {
     char text[TEXT];
     PRINT_TO(text);
-    if (is_cut(doc)) {
-        return;
-    }
     if (!doc->html) {
         markdown_code(doc->out, text);
     } else if (doc->links && unit != NULL) {

@@ -19,7 +19,7 @@
 
 #include "pack/verdict.h"
 
-enum { DOC_COLUMNS = 32 }; /* of a table; more are left out */
+enum { DOC_COLUMNS = 32 }; /* of a table, at most */
 
 struct doc {
     FILE *out;
@@ -35,6 +35,11 @@ struct doc {
 
 const char *gate_words(enum gate gate); /* "NOT RUN" for NOT_RUN */
 const char *gate_class(enum gate gate); /* of the style sheet */
+
+/* "12.3 us", "4.56 ms", "1.2 s"; a dash for what is no number. */
+enum { REPORT_TEXT = 40 };
+const char *seconds_text(double seconds, char text[REPORT_TEXT]);
+const char *number_text(double number, char text[REPORT_TEXT]);
 
 void doc_section(struct doc *doc, const char *id, const char *title);
 void doc_text(struct doc *doc, const char *class, const char *format, ...) DOC_FORMAT(3);

@@ -3,8 +3,8 @@
  * findings.c - see report.h: everything that is not PASS although it was to run, with the line of
  * source that a log names, and on the page the words of the log.
  *
- * Invariant: a slot that is FAIL, INVALID or STALE is in it, or counted below it. What did not run is
- * in the table of stages, with its reason.
+ * Invariant: a slot that is FAIL, INVALID or STALE is in it, or counted below it. What did not run
+ * is in the table of stages, with its reason.
  */
 #include <ctype.h>
 #include <stdlib.h>
@@ -85,50 +85,32 @@ static char *find_excerpt(const struct pack_report *report, const struct report_
     return found;
 }
 
-/* What the first damaged case says; "": none is. */
-static const char *damage_of(const struct report_slot *slot) {
-    const struct json_value *cases = json_at(slot->unit, "cases");
-    const char *damage = NULL;
-    for (size_t i = 0; damage == NULL && i < json_count_of(cases); i++) {
-        damage = json_text_of(json_at(&cases->as.list.items[i], "damage"));
-    }
-    return damage != NULL ? damage : "";
-}
-
 /* ---- findings -------------------------------------------------------------------------------- */
 
-/* Variants about which there is the same to say are one finding. */
-static bool same_finding(const struct report_slot *a, const struct report_slot *b) {
-    return a->stage == b->stage && a->gate == b->gate && strcmp(a->device, b->device) == 0 &&
-           strcmp(a->reason != NULL ? a->reason : "", b->reason != NULL ? b->reason : "") == 0;
-}
-
-/* How many slots say the same as this one; 0: it is no finding, or one before it said so. */
-static size_t count_alike(const struct pack_report *report, size_t index) {
-    const struct report_slot *slot = &report->slots[index];
+/* How many slots say the same as this one, which are one finding; 0: it is none, or one before it
+ * said so. */
+static size_t count_alike(const struct pack_report *report, const struct report_slot *slot) {
+    const char *reason = slot->reason != NULL ? slot->reason : "";
     size_t count = 0;
-    if (slot->gate == GATE_PASS || slot->gate == GATE_NOT_RUN) {
-        return 0;
-    }
     for (size_t i = 0; i < report->slot_count; i++) {
-        if (same_finding(&report->slots[i], slot)) {
-            if (i < index) {
+        const struct report_slot *other = &report->slots[i];
+        if (other->stage == slot->stage && other->gate == slot->gate &&
+            strcmp(other->device, slot->device) == 0 &&
+            strcmp(other->reason != NULL ? other->reason : "", reason) == 0) {
+            if (other < slot) {
                 return 0;
             }
             count++;
         }
     }
-    return count;
+    return slot->gate == GATE_PASS || slot->gate == GATE_NOT_RUN ? 0 : count;
 }
 
 static void put_finding(const struct pack_report *report, const struct report_slot *slot,
                         size_t alike, struct doc *doc) {
-    const char *reason = slot->reason != NULL ? slot->reason : "", *damage = damage_of(slot);
+    const char *reason = slot->reason != NULL ? slot->reason : "";
     char *excerpt = find_excerpt(report, slot), source[SOURCE];
     find_source(reason, source);
-    if (source[0] == '\0') {
-        find_source(damage, source);
-    }
     if (source[0] == '\0' && excerpt != NULL) {
         find_source(excerpt, source);
     }
@@ -142,7 +124,6 @@ static void put_finding(const struct pack_report *report, const struct report_sl
         doc_more(doc, "and %zu more", alike - 1);
     }
     doc_cell(doc, "%s", reason);
-    doc_more(doc, "%s", damage);
     doc_cell(doc, "%s", source);
     if (doc->html && excerpt != NULL) {
         fputs("<details><summary>log</summary><pre tabindex=\"0\">", doc->out);
@@ -156,7 +137,7 @@ void report_findings(const struct pack_report *report, struct doc *doc) {
     size_t count = 0;
     doc_section(doc, "findings", "Findings");
     for (size_t i = 0; i < report->slot_count; i++) {
-        const size_t alike = count_alike(report, i);
+        const size_t alike = count_alike(report, &report->slots[i]);
         if (alike > 0 && count++ == 0) {
             doc_table(doc, DOC_SHOWN, "Findings", "What ran and is not PASS",
                       "Stage|Device|Verdict|Variant|Reason|Source");

@@ -6,12 +6,12 @@
  *     html_put(out, "<p title=\"%s\">%s: %d of %zu</p>\n", why, variant, passed, count);
  *     html_close(out, "The end.");
  *
- * The format is a literal of the caller and goes out as it is; every %s in it is escaped for a place
- * between tags or between double quotes. Conversions: %s (%.12s) %d %lld %zu %e %f %g.
+ * The format is a literal of the caller and goes out as it is; every %s in it is escaped for a
+ * place between tags or between double quotes. Conversions: %s (%.12s) %d %lld %zu %e %f %g.
  *
  * Invariant: a string argument is text and stays text, wherever it came from: it ends no tag,
  * attribute, table cell or line, holds no control or direction character, and is at most
- * HTML_TEXT_MOST characters long. The page has no script, loads nothing, and forbids both to itself.
+ * HTML_TEXT_MOST characters long. The page has no script, loads nothing, and forbids both.
  */
 #ifndef ATTEST_REPORT_HTML_H
 #define ATTEST_REPORT_HTML_H

@@ -6,8 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "pack/parts.h"
-#include "pack/plan.h"
 #include "report/html.h"
 #include "report/report.h"
 
@@ -43,11 +41,10 @@ static void put_facts(const struct pack_report *report, struct doc *doc) {
         snprintf(price, sizeof price, ", %.2f at the plan's hourly price", evidence->gpu_price);
     }
     doc_fact(doc, "Pack", "%s", report->pack.path);
-    doc_fact(doc, "Run", "%s, attest %s, seed %s", text_or(json_text_of(json_at(plan, "mode")), ""),
-             text_or(json_text_of(json_at(plan, "tool")), ""),
-             text_or(json_text_of(json_at(plan, "seed")), ""));
-    doc_fact(doc, "Commit", "%s", text_or(json_text_of(json_at(plan, "commit")), "not recorded"));
-    doc_fact(doc, "libattn", "%.16s", text_or(json_text_of(json_at(plan, "library")), ""));
+    doc_fact(doc, "Run", "%s, attest %s, seed %s", text_or(text_at(plan, "mode"), ""),
+             text_or(text_at(plan, "tool"), ""), text_or(text_at(plan, "seed"), ""));
+    doc_fact(doc, "Commit", "%s", text_or(text_at(plan, "commit"), "not recorded"));
+    doc_fact(doc, "libattn", "%.16s", text_or(text_at(plan, "library"), ""));
     doc_fact(doc, "Units", "%zu, stale %zu", evidence->unit_count, evidence->stale_count);
     doc_fact(doc, "Cases", "%zu against double precision; the worst has %s %% of the allowed error",
              count, number_text(100 * worst, text));
@@ -91,7 +88,7 @@ static void put_stage(const struct pack_report *report, enum stage stage, const 
     const struct evidence_row *row = report_row(report, stage, device);
     char text[REPORT_TEXT];
     if (row == NULL) {
-        doc_cell(doc, plan_is_for(stage, device, true) ? "not asked for" : "\xe2\x80\x93");
+        doc_cell(doc, "\xe2\x80\x93");
         return;
     }
     doc_gate(doc, row->judgement.gate);
@@ -114,7 +111,7 @@ static void put_stages(const struct pack_report *report, struct doc *doc) {
     doc_section(doc, "stages", "Stages");
     doc_text(doc, "lead",
              "A row is proven on a device only where it says PASS there. NOT RUN is the absence of "
-             "evidence, not a lesser pass; a dash: the stage is not for such a device.");
+             "evidence, not a lesser pass; a dash: it was not asked for.");
     doc_table(doc, DOC_SHOWN, "Stages by device",
               "Verdict of each stage on each device: variants that passed, time, and the reason "
               "where it is not PASS",
@@ -162,7 +159,7 @@ static void put_environment(const struct pack_report *report, struct doc *doc) {
 
 void report_write(const struct pack_report *report, struct doc *doc) {
     if (doc->html) {
-        char title[80];
+        char title[60];
         snprintf(title, sizeof title, "%s%s - attest report",
                  gate_words(report->evidence.judgement.gate),
                  is_partial(report) ? " (partial)" : "");

@@ -25,10 +25,6 @@ static bool is_true(const struct json_value *value) {
     return value != NULL && value->kind == JSON_BOOL && value->as.truth;
 }
 
-static const char *text_at(const struct json_value *object, const char *key) {
-    return json_text_of(json_at(object, key));
-}
-
 /* As readers know them. */
 static const char *peer_name(const char *key) {
     static const char *const NAMES[][2] = {{"flash", "FlashAttention-2"},

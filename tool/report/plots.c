@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * plots.c - see report.h: time and throughput over the length of the sequence, and the error of each
- * case. A panel is one device, dtype, head dimension, number of heads and kind of mask, and one
- * number of queries in all or one batch; in it a line is the fastest variant for each length, a line each the peers on the
- * same problems, and a line the roofline.
+ * plots.c - see report.h: time and throughput over the sequence length, and the error of each case.
+ * A panel is one device, dtype, head dimension, number of heads, kind of mask, and batch or number
+ * of queries in all. Its lines are the fastest variant for each length, each peer on the same
+ * problems, and the roofline.
  *
  * Invariant: all points of a panel were measured in the same mode and state of the cache, which its
  * subtitle names.
@@ -90,8 +90,8 @@ static size_t panel_at(const struct pack_report *report, size_t index, struct pa
     return lengths;
 }
 
-/* Those with at least `fewest` lengths: a few problems of the same batch are there by chance, and of
- * few queries both kinds are the same. Returns how many; PANELS_MOST at most are filled in. */
+/* Those with at least `fewest` lengths: a few problems of the same batch are there by chance, and
+ * of few queries both kinds are the same. Returns how many; PANELS_MOST at most are filled in. */
 static size_t choose_panels(const struct pack_report *report, size_t fewest,
                             struct panel panels[PANELS_MOST]) {
     size_t count = 0;

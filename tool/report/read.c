@@ -13,7 +13,7 @@
 #include "pack/parts.h"
 #include "stages/bench/measure.h"
 
-static const char *text_at(const struct json_value *object, const char *key) {
+const char *text_at(const struct json_value *object, const char *key) {
     return json_text_of(json_at(object, key));
 }
 
@@ -35,7 +35,6 @@ static bool read_slot(struct pack_report *report, const struct json_value *row,
         .gate = gate_of(text_at(subject, "verdict")),
         .device = text_at(row, "device"),
         .variant = text_at(subject, "variant"),
-        .image = text_at(subject, "image"),
         .reason = text_at(subject, "reason"),
         .unit_name = text_at(subject, "unit"),
         .timings = json_at(subject, "timings"),
@@ -216,4 +215,68 @@ void report_close(struct pack_report *report) {
     json_free(report->document);
     evidence_free(&report->evidence);
     pack_close(&report->pack);
+}
+
+/* ---- what sections look up ------------------------------------------------------------------- */
+
+const struct evidence_row *report_row(const struct pack_report *report, enum stage stage,
+                                      const char *device) {
+    for (size_t i = 0; i < report->evidence.row_count; i++) {
+        const struct evidence_row *row = &report->evidence.rows[i];
+        if (row->stage == stage && strcmp(row->device, device) == 0) {
+            return row;
+        }
+    }
+    return NULL;
+}
+
+size_t report_devices(const struct pack_report *report, const char *devices[DEVICES_MOST]) {
+    size_t count = 0;
+    const size_t rows = report->evidence.row_count;
+    for (size_t i = 0; i < 2 * rows && count < DEVICES_MOST; i++) {
+        const char *device = report->evidence.rows[i % rows].device;
+        size_t known = 0;
+        while (known < count && strcmp(devices[known], device) != 0) {
+            known++;
+        }
+        if (known == count && names_gpu(device) == (i < rows)) {
+            devices[count++] = device;
+        }
+    }
+    return count;
+}
+
+const struct report_slot *report_find(const struct pack_report *report, enum stage stage,
+                                      const char *device, const char *variant) {
+    for (size_t i = 0; i < report->slot_count; i++) {
+        const struct report_slot *slot = &report->slots[i];
+        if (slot->stage == stage && strcmp(slot->device, device) == 0 &&
+            strcmp(slot->variant, variant) == 0) {
+            return slot;
+        }
+    }
+    return NULL;
+}
+
+double slot_value(const struct report_slot *slot, const char *name) {
+    return json_number_of(json_at(json_at(slot->unit, "values"), name));
+}
+
+/* 0 of 0 allowed is none; NaN stays. */
+static double share_of(const struct json_value *one, const char *value, const char *bound) {
+    const double given = json_number_of(json_at(one, value));
+    const double allowed = json_number_of(json_at(one, bound));
+    return given >= 0 && given <= 0 ? 0.0 : given / allowed;
+}
+
+double case_share(const struct json_value *one) {
+    const struct json_value *damage = json_at(one, "damage"), *nans = json_at(one, "nans");
+    const double max = share_of(one, "max_error", "max_allowed");
+    const double mean = share_of(one, "mean_error", "mean_allowed");
+    const double lse = json_number_of(json_at(one, "lse_error"));
+    if (damage == NULL || damage->kind != JSON_NULL || json_int_of(nans, 0) != 0 ||
+        isnan(max + mean + lse)) {
+        return NAN;
+    }
+    return fmax(max, fmax(mean, lse));
 }

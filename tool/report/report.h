@@ -6,9 +6,9 @@
  *     report_write(&report, &(struct doc){.out = out, .html = true});
  *     report_close(&report);
  *
- * Invariant: a report says what evidence_make says of the pack, computed anew, and reads nothing but
- * the pack; a pack that was changed has no report. A figure is in it only where its slot is PASS,
- * and what did not run is nowhere green.
+ * Invariant: a report says what evidence_make says of the pack, computed anew, and reads nothing
+ * but the pack; a pack that was changed has no report. A figure is in it only where its slot is
+ * PASS, and what did not run is nowhere green.
  */
 #ifndef ATTEST_REPORT_REPORT_H
 #define ATTEST_REPORT_REPORT_H
@@ -23,7 +23,7 @@
 struct report_slot {
     enum stage stage;
     enum gate gate;
-    const char *device, *variant, *image, *reason;
+    const char *device, *variant, *reason;
     const char *unit_name;            /* NULL: none counts */
     struct json_value *unit;          /* NULL with its name */
     const struct json_value *timings; /* the statistics, of a bench that is PASS */
@@ -76,7 +76,7 @@ bool report_add_peers(struct pack_report *report, attn_error *why);
  * devices. hardware may be NULL. */
 double report_floor(const char *device, const char *hardware, const attn_problem *problem);
 
-/* ---- what sections look up (text.c) ---------------------------------------------------------- */
+/* ---- what sections look up ------------------------------------------------------------------- */
 
 /* The row of that stage and device; NULL: it was not asked for. */
 const struct evidence_row *report_row(const struct pack_report *report, enum stage stage,
@@ -90,17 +90,15 @@ const struct report_slot *report_find(const struct pack_report *report, enum sta
 enum { DEVICES_MOST = 16 };
 size_t report_devices(const struct pack_report *report, const char *devices[DEVICES_MOST]);
 
+/* The text of a key; NULL: none. */
+const char *text_at(const struct json_value *object, const char *key);
+
 /* A value that a unit observed; NaN: none. */
 double slot_value(const struct report_slot *slot, const char *name);
 
 /* Error over what is allowed, the larger of max and mean, or of the LSE: 1 is all that is allowed.
  * NaN: damaged, or no numbers. */
 double case_share(const struct json_value *one);
-
-/* "12.3 us", "4.56 ms", "1.2 s"; a dash for what is no number. */
-enum { REPORT_TEXT = 40 };
-const char *seconds_text(double seconds, char text[REPORT_TEXT]);
-const char *number_text(double number, char text[REPORT_TEXT]);
 
 /* ---- sections -------------------------------------------------------------------------------- */
 

@@ -31,6 +31,12 @@ struct axis {
     int tick_count;
 };
 
+struct drawing {
+    FILE *out;
+    const struct svg_plot *plot;
+    struct axis x, y;
+};
+
 /* ---- axes ------------------------------------------------------------------------------------ */
 
 static bool has_place(enum svg_scale scale, double value) {
@@ -194,77 +200,62 @@ static const char *class_of(const struct svg_series *series, char text[64]) {
     return text;
 }
 
-static void put_line(FILE *out, const struct svg_plot *plot, const struct svg_series *series,
-                     const struct axis *x, const struct axis *y) {
+/* One path: a line through the points, in steps or not, or (SVG_FAINT) a dot for each. */
+static void put_path(const struct drawing *drawing, const struct svg_series *series,
+                     const char *class) {
+    const bool dots = (series->marks & SVG_FAINT) != 0;
     bool pen_down = false;
-    fputs("<path class=\"line\" d=\"", out);
+    html_put(drawing->out, "<path class=\"%s\" d=\"", class);
     for (size_t i = 0; i < series->count; i++) {
         const struct svg_point *p = &series->points[i];
-        if (!is_drawn(plot, p)) {
+        if (!is_drawn(drawing->plot, p)) {
             continue;
         }
+        const double x = position(&drawing->x, p->x), y = position(&drawing->y, p->y);
         if (pen_down && (series->marks & SVG_STEPS) != 0) {
-            html_put(out, "H%.1f", position(x, p->x));
+            html_put(drawing->out, "H%.1f", x);
         }
-        html_put(out, "%s%.1f %.1f", pen_down ? "L" : "M", position(x, p->x), position(y, p->y));
-        pen_down = true;
+        html_put(drawing->out, "%s%.1f %.1f%s", pen_down ? "L" : "M", x, y, dots ? "h0" : "");
+        pen_down = !dots;
     }
-    fputs("\"/>", out);
+    fputs("\"/>", drawing->out);
 }
 
-static void put_dots(FILE *out, const struct svg_plot *plot, const struct svg_series *series,
-                     const struct axis *x, const struct axis *y) {
-    fputs("<path class=\"dots\" d=\"", out);
-    for (size_t i = 0; i < series->count; i++) {
-        if (is_drawn(plot, &series->points[i])) {
-            html_put(out, "M%.1f %.1fh0", position(x, series->points[i].x),
-                     position(y, series->points[i].y));
-        }
-    }
-    fputs("\"/>", out);
-}
-
-static void put_points(FILE *out, const struct svg_plot *plot, const struct svg_series *series,
-                       const struct axis *x, const struct axis *y) {
+static void put_points(const struct drawing *drawing, const struct svg_series *series) {
+    const enum svg_scale scale = drawing->plot->y.scale;
     for (size_t i = 0; i < series->count; i++) {
         const struct svg_point *p = &series->points[i];
-        if (!is_drawn(plot, p)) {
+        if (!is_drawn(drawing->plot, p)) {
             continue;
         }
-        const double at = position(x, p->x);
-        if (has_place(plot->y.scale, p->low) && has_place(plot->y.scale, p->high)) {
-            html_put(out, "<path class=\"bar\" d=\"M%.1f %.1fV%.1f\"/>", at, position(y, p->low),
-                     position(y, p->high));
+        const double at = position(&drawing->x, p->x);
+        if (has_place(scale, p->low) && has_place(scale, p->high)) {
+            html_put(drawing->out, "<path class=\"bar\" d=\"M%.1f %.1fV%.1f\"/>", at,
+                     position(&drawing->y, p->low), position(&drawing->y, p->high));
         }
-        put_mark(out, "point", series->colour, at, position(y, p->y));
+        put_mark(drawing->out, "point", series->colour, at, position(&drawing->y, p->y));
         if (p->label != NULL) {
-            html_put(out, "<title>%s</title>", p->label);
+            html_put(drawing->out, "<title>%s</title>", p->label);
         }
-        fputs("</path>", out);
+        fputs("</path>", drawing->out);
     }
 }
 
-static void put_series(FILE *out, const struct svg_plot *plot, const struct svg_series *series,
-                       const struct axis *x, const struct axis *y) {
+static void put_series(const struct drawing *drawing, const struct svg_series *series) {
     char class[64];
-    html_put(out, "<g class=\"series %s\">", class_of(series, class));
+    html_put(drawing->out, "<g class=\"series %s\">", class_of(series, class));
     if ((series->marks & (SVG_LINE | SVG_STEPS)) != 0) {
-        put_line(out, plot, series, x, y);
+        put_path(drawing, series, "line");
     }
     if ((series->marks & SVG_FAINT) != 0) {
-        put_dots(out, plot, series, x, y);
+        put_path(drawing, series, "dots");
     } else if ((series->marks & SVG_POINTS) != 0) {
-        put_points(out, plot, series, x, y);
+        put_points(drawing, series);
     }
-    fputs("</g>\n", out);
+    fputs("</g>\n", drawing->out);
 }
 
 /* ---- legend and frame ------------------------------------------------------------------------ */
-
-/* How wide a name is drawn, about; only layout hangs on it. */
-static double text_width(const char *text) {
-    return 6.6 * (double)(strlen(text) < 60 ? strlen(text) : 60);
-}
 
 /* Draws the legend, or (out NULL) only counts its rows. */
 static int put_legend(FILE *out, const struct svg_plot *plot) {
@@ -275,7 +266,7 @@ static int put_legend(FILE *out, const struct svg_plot *plot) {
         if (series->name == NULL) {
             continue;
         }
-        const double wide = 28 + text_width(series->name) + 16;
+        const double wide = 44 + 6.6 * fmin((double)strlen(series->name), 60); /* about */
         if (at > LEFT && at + wide > WIDTH) {
             at = LEFT;
             row++;
@@ -300,14 +291,14 @@ static int put_legend(FILE *out, const struct svg_plot *plot) {
 }
 
 void svg_plot(FILE *out, const struct svg_plot *plot) {
-    const int legend = put_legend(NULL, plot);
-    struct axis x = {
-        .scale = plot->x.scale, .whole = plot->x.whole, .from = LEFT, .to = WIDTH - RIGHT};
-    struct axis y = {.scale = plot->y.scale,
-                     .whole = plot->y.whole,
-                     .from = HEIGHT - BOTTOM,
-                     .to = 10 + legend * LEGEND_ROW};
-    const size_t undrawn = fit_axes(plot, &x, &y);
+    struct drawing drawing = {
+        .out = out,
+        .plot = plot,
+        .x = {.scale = plot->x.scale, .whole = plot->x.whole, .from = LEFT, .to = WIDTH - RIGHT},
+        .y = {.scale = plot->y.scale, .whole = plot->y.whole, .from = HEIGHT - BOTTOM},
+    };
+    drawing.y.to = 10 + LEGEND_ROW * put_legend(NULL, plot);
+    const size_t undrawn = fit_axes(plot, &drawing.x, &drawing.y);
     html_put(out, "<figure class=\"plot\"><figcaption><b>%s</b>", plot->title);
     if (plot->subtitle != NULL) {
         html_put(out, " <span>%s</span>", plot->subtitle);
@@ -316,10 +307,10 @@ void svg_plot(FILE *out, const struct svg_plot *plot) {
              "</figcaption>\n<svg viewBox=\"0 0 %d %d\" role=\"img\" "
              "aria-label=\"%s: %s over %s\">\n",
              WIDTH, HEIGHT, plot->title, plot->y.title, plot->x.title);
-    put_axes(out, plot, &x, &y);
+    put_axes(out, plot, &drawing.x, &drawing.y);
     /* The first is ours: it lies on top. */
     for (size_t s = plot->series_count; s > 0; s--) {
-        put_series(out, plot, &plot->series[s - 1], &x, &y);
+        put_series(&drawing, &plot->series[s - 1]);
     }
     put_legend(out, plot);
     fputs("</svg>\n", out);

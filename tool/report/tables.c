@@ -1,21 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * tables.c - see report.h: what each variant needs, what the counters say, and how far each case was
- * from the allowed error.
+ * tables.c - see report.h: what each variant needs, what the counters say, and how far each case
+ * was from the allowed error.
  *
- * Invariant: a table is what the units hold, column by column, whatever a stage chose to observe;
- * what is left out of a long one is counted below it.
+ * Invariant: a table is what the units hold; what is left out of a long one is counted below it.
  */
 #include <math.h>
 #include <string.h>
 
 #include "report/report.h"
 
-enum { COLUMNS_MOST = 14, ROWS_MOST = 400, ROWS_OPEN = 20 };
+enum { ROWS_MOST = 400, ROWS_OPEN = 20 };
 
 /* ---- values of units ------------------------------------------------------------------------- */
 
-/* Columns in this order, under a name of their own; others of a profile come after them. */
+/* Those that a reader looks for, in this order; the others are in the units. */
 static const struct {
     const char *value, *title;
 } KNOWN[] = {
@@ -41,57 +40,33 @@ static const struct {
 };
 enum { KNOWN_COUNT = sizeof KNOWN / sizeof *KNOWN };
 
-static int known_of(const char *value) {
-    int i = 0;
-    while (i < KNOWN_COUNT && strcmp(KNOWN[i].value, value) != 0) {
-        i++;
-    }
-    return i;
+static bool has_unit(const struct report_slot *slot, enum stage stage) {
+    return slot->stage == stage && slot->unit != NULL;
 }
 
-static void add_column(const char *columns[COLUMNS_MOST], size_t *count, const char *value) {
-    size_t at = 0;
-    for (size_t i = 0; i < *count; i++) {
-        if (strcmp(columns[i], value) == 0) {
-            return;
-        }
-        at += known_of(columns[i]) <= known_of(value);
-    }
-    if (*count < COLUMNS_MOST) {
-        memmove(&columns[at + 1], &columns[at], (*count - at) * sizeof *columns);
-        columns[at] = value;
-        (*count)++;
-    }
-}
-
-/* The names of the values that units of a stage have, but for stalls, of which there are too many: of inspect those that are
- * known, since it has many that are 0 or say the same as another tool. Counts the units. */
+/* The places in KNOWN of the values that units of a stage have. */
 static size_t list_columns(const struct pack_report *report, enum stage stage,
-                           const char *columns[COLUMNS_MOST], size_t *units) {
+                           size_t columns[KNOWN_COUNT + 1]) {
     size_t count = 0;
-    *units = 0;
-    for (size_t i = 0; i < report->slot_count; i++) {
-        const struct report_slot *slot = &report->slots[i];
-        const struct json_value *values =
-            slot->stage == stage ? json_at(slot->unit, "values") : NULL;
-        *units += slot->stage == stage && slot->unit != NULL;
-        for (size_t k = 0;
-             values != NULL && values->kind == JSON_OBJECT && k < values->as.list.count; k++) {
-            const char *value = values->as.list.items[k].key;
-            if ((stage != INSPECT || known_of(value) < KNOWN_COUNT) &&
-                strncmp(value, "stall_", 6) != 0) {
-                add_column(columns, &count, value);
-            }
+    for (size_t k = 0; k < KNOWN_COUNT; k++) {
+        bool any = false;
+        for (size_t i = 0; i < report->slot_count && !any; i++) {
+            const struct report_slot *slot = &report->slots[i];
+            any = has_unit(slot, stage) && !isnan(slot_value(slot, KNOWN[k].value));
         }
+        columns[count] = k;
+        count += any;
     }
     return count;
 }
 
 static void put_values(const struct pack_report *report, enum stage stage, const char *title,
                        const char *caption, struct doc *doc) {
-    const char *columns[COLUMNS_MOST];
-    size_t units = 0, rows = 0;
-    const size_t count = list_columns(report, stage, columns, &units);
+    size_t columns[KNOWN_COUNT + 1], units = 0, rows = 0;
+    const size_t count = list_columns(report, stage, columns);
+    for (size_t i = 0; i < report->slot_count; i++) {
+        units += has_unit(&report->slots[i], stage);
+    }
     if (count == 0) {
         doc_text(doc, "note", "No %s was observed.", STAGE_NAMES[stage]);
         return;
@@ -99,13 +74,12 @@ static void put_values(const struct pack_report *report, enum stage stage, const
     doc_table(doc, units <= ROWS_OPEN ? DOC_OPEN : DOC_FOLDED, title, caption,
               "`Variant|Device|Verdict");
     for (size_t k = 0; k < count; k++) {
-        const int known = known_of(columns[k]);
-        doc_column(doc, '#', known < KNOWN_COUNT ? KNOWN[known].title : columns[k]);
+        doc_column(doc, '#', KNOWN[columns[k]].title);
     }
     for (size_t i = 0; i < report->slot_count; i++) {
         const struct report_slot *slot = &report->slots[i];
         char text[REPORT_TEXT];
-        if (slot->stage != stage || slot->unit == NULL || rows++ >= ROWS_MOST) {
+        if (!has_unit(slot, stage) || rows++ >= ROWS_MOST) {
             continue;
         }
         doc_row(doc);
@@ -114,7 +88,7 @@ static void put_values(const struct pack_report *report, enum stage stage, const
         doc_cell(doc, "%s", slot->device);
         doc_gate(doc, slot->gate);
         for (size_t k = 0; k < count; k++) {
-            doc_cell(doc, "%s", number_text(slot_value(slot, columns[k]), text));
+            doc_cell(doc, "%s", number_text(slot_value(slot, KNOWN[columns[k]].value), text));
         }
     }
     doc_table_end(doc, rows > ROWS_MOST ? rows - ROWS_MOST : 0);
@@ -124,11 +98,8 @@ void report_resources(const struct pack_report *report, struct doc *doc) {
     doc_section(doc, "resources", "Resources");
     put_values(report, INSPECT, "Every kernel",
                "What each variant needs, read from the machine code that is loaded", doc);
-    put_values(
-        report, PROFILE, "Counters",
-        "What Nsight Compute counted: SM, DRAM and L2 by throughput; stalls: warps that wait "
-        "for each instruction that is issued",
-        doc);
+    put_values(report, PROFILE, "Counters",
+               "What Nsight Compute counted; SM, DRAM and L2 by throughput", doc);
 }
 
 /* ---- cases ----------------------------------------------------------------------------------- */

@@ -3,8 +3,8 @@
  * times.c - see report.h: our times, and ours beside those of the peers.
  *
  * Invariant: what the peers runner timed, ours included, is in its own table alone, which compares
- * what was timed in turn in one row and mode; no verdict has it. What is left out of a long table is
- * counted below it.
+ * what was timed in turn in one row and mode; no verdict has it. What is left out of a long table
+ * is counted below it.
  */
 #include <math.h>
 #include <string.h>
@@ -16,21 +16,16 @@ enum { TIMES_MOST = 250, PEERS_MOST = 8 };
 
 /* ---- ours ------------------------------------------------------------------------------------ */
 
-static bool same_problem(const struct report_timing *a, const struct report_timing *b) {
-    return a->judged && b->judged && strcmp(a->device, b->device) == 0 &&
-           strcmp(a->text, b->text) == 0;
-}
-
 /* Whether it is the fastest of its problem, the first of those that are as fast. */
 static bool is_fastest(const struct pack_report *report, const struct report_timing *timing) {
-    for (size_t i = 0; i < report->timing_count; i++) {
+    bool fastest = timing->judged;
+    for (size_t i = 0; fastest && i < report->timing_count; i++) {
         const struct report_timing *other = &report->timings[i];
-        const bool before = other < timing && other->p50.value <= timing->p50.value;
-        if (same_problem(other, timing) && (before || other->p50.value < timing->p50.value)) {
-            return false;
-        }
+        fastest = !other->judged || strcmp(other->device, timing->device) != 0 ||
+                  strcmp(other->text, timing->text) != 0 || other->p50.value > timing->p50.value ||
+                  (other->p50.value >= timing->p50.value && other >= timing);
     }
-    return timing->judged;
+    return fastest;
 }
 
 static void put_timing(const struct report_timing *timing, struct doc *doc) {
@@ -78,20 +73,18 @@ void report_times(const struct pack_report *report, struct doc *doc) {
     doc_section(doc, "speed", "Speed");
     if (judged == 0) {
         doc_text(doc, "lead", "No timing passed.");
-    } else {
-        doc_text(doc, "lead",
-                 "Timings are of variants whose output was verified, before and after.");
+        return;
     }
+    doc_text(doc, "lead", "Timings are of variants whose output was verified, before and after.");
     if (doc->html) {
         report_plots(report, doc);
     }
-    if (judged > 0) {
-        put_times(report, true, DOC_OPEN, "The fastest for each problem",
-                  "The least median of all variants, modes and states of the cache; \xc2\xb1 is "
-                  "half its 95 % interval, which assumes no distribution",
-                  doc);
-    }
-    if (judged > 0 && doc->html) {
+    put_times(
+        report, true, DOC_OPEN, "The fastest for each problem",
+        "The least median of all variants, modes and states of the cache; \xc2\xb1 is half its "
+        "95 % interval, which assumes no distribution",
+        doc);
+    if (doc->html) {
         put_times(report, false, DOC_FOLDED, "Every time", "Of every variant and problem", doc);
     }
 }

@@ -19,8 +19,6 @@ struct request {
     bool as_json;
 };
 
-/* ---- files ----------------------------------------------------------------------------------- */
-
 /* path: NULL where it was not asked for. */
 static bool write_file(const struct pack_report *report, const char *path, struct doc doc,
                        attn_error *why) {
@@ -52,15 +50,12 @@ static bool lies_in(const char *file, const char *folder) {
 
 /* Whether to write it would destroy what the report is of. */
 static bool is_of_the_pack(const char *file, const char *pack) {
-    static const char *const FOLDERS[] = {"units", "artifacts"};
     static const char *const OWN[] = {"plan.json", EVIDENCE_FILE, STATEMENT_FILE};
     const char *slash = strrchr(file, '/'), *name = slash != NULL ? slash + 1 : file;
-    bool own = false;
-    for (size_t i = 0; i < sizeof FOLDERS / sizeof *FOLDERS; i++) {
-        char path[PATH_MAX];
-        const int length = snprintf(path, sizeof path, "%s/%s", pack, FOLDERS[i]);
-        own |= length < (int)sizeof path && lies_in(file, path);
-    }
+    char units[PATH_MAX], artifacts[PATH_MAX];
+    snprintf(units, sizeof units, "%s/units", pack);
+    snprintf(artifacts, sizeof artifacts, "%s/artifacts", pack);
+    bool own = lies_in(file, units) || lies_in(file, artifacts);
     for (size_t i = 0; i < sizeof OWN / sizeof *OWN; i++) {
         own |= strcmp(name, OWN[i]) == 0 && lies_in(file, pack);
     }
@@ -69,17 +64,13 @@ static bool is_of_the_pack(const char *file, const char *pack) {
 
 /* Two files of their own, or one, or none. */
 static bool may_be_written(const struct request *request, attn_error *why) {
-    const struct {
-        const char *option, *path;
-    } files[] = {{"--html", request->html}, {"--markdown", request->markdown}};
+    const char *const files[] = {request->html, request->markdown};
     for (int i = 0; i < 2; i++) {
-        if (files[i].path != NULL && is_of_the_pack(files[i].path, request->path)) {
-            return explain(why, "%s: %s belongs to %s, expected another file", files[i].option,
-                           files[i].path, request->path);
+        if (files[i] != NULL && is_of_the_pack(files[i], request->path)) {
+            return explain(why, "%s belongs to the pack, expected another file", files[i]);
         }
     }
-    const bool both = request->html != NULL && request->markdown != NULL;
-    return !both || strcmp(request->html, request->markdown) != 0 ||
+    return files[0] == NULL || files[1] == NULL || strcmp(files[0], files[1]) != 0 ||
            explain(why, "--html and --markdown name the same file");
 }
 
@@ -106,8 +97,6 @@ static int report_pack(const struct request *request) {
     report_close(&report);
     return status;
 }
-
-/* ---- the verb -------------------------------------------------------------------------------- */
 
 int verb_report(int argc, char **argv) {
     struct request request = {.path = NULL};
