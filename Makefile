@@ -18,8 +18,8 @@ build = cmake --preset $(1) >/dev/null && cmake --build --preset $(1) --parallel
 # labels.
 test = JOBS=$(JOBS) sh tests/run.sh $(1) $(2) $(if $(WITHOUT),--label-exclude '$(WITHOUT)')
 
-.PHONY: all debug gpu deps deps-to-test run test bench bench-vgpu install asan tsan bare x86 fuzz format clean help
-.PHONY: lint lint-includes lint-style lint-format lint-tidy
+.PHONY: all debug gpu deps nvcc deps-to-test run test bench bench-vgpu install asan tsan bare x86 fuzz format clean help
+.PHONY: lint lint-includes lint-style lint-docs lint-format lint-tidy tables
 
 all:
 	@$(call build,dev)
@@ -37,18 +37,23 @@ help:
 	@echo "make gpu      everything claimed for the GPU kernels, seen on this machine's GPU (some minutes)"
 	@echo "make install  into PREFIX ($(PREFIX)), below DESTDIR"
 	@echo "make deps     install what a bare Debian lacks for every target (run and test install their own)"
+	@echo "make nvcc     install NVIDIA's compiler into build-nvcc/ (from the Python package index; NVIDIA's licence)"
 	@echo "make asan     the tests under AddressSanitizer and UndefinedBehaviorSanitizer"
 	@echo "make tsan     the tests under ThreadSanitizer"
 	@echo "make bare     the tests with portable C kernels only, and none for GPUs"
 	@echo "make x86      the tests for x86_64 under qemu-user"
 	@echo "make fuzz     each fuzz target for FUZZ_SECONDS ($(FUZZ_SECONDS)) with libFuzzer"
-	@echo "make lint     include rules, limits, clang-format, clang-tidy"
+	@echo "make tables   rewrite the figures of the docs from results/, and api.md from the headers"
+	@echo "make lint     include rules, limits, docs, clang-format, clang-tidy"
 	@echo "make format   apply clang-format"
 	@echo "make clean    remove every build folder"
 	@echo "With WITHOUT='slow|cli' the test targets leave out tests by label."
 
 deps:
 	@sh cmake/deps.sh all
+
+nvcc: deps
+	@sh cmake/nvcc.sh build-nvcc
 
 deps-to-test:
 	@sh cmake/deps.sh test
@@ -87,14 +92,22 @@ fuzz:
 	@$(call build,fuzz)
 	@JOBS=$(JOBS) sh tests/fuzz/run.sh build-fuzz $(FUZZ_SECONDS)
 
+tables:
+	@python3 docs/tables.py
+	@python3 docs/api.py
+
 lint:
-	@$(MAKE) --keep-going lint-includes lint-style lint-format lint-tidy
+	@$(MAKE) --keep-going lint-includes lint-style lint-docs lint-format lint-tidy
 
 lint-includes:
 	@sh tests/meta/check_includes.sh .
 
 lint-style:
 	@sh tests/meta/check_style.sh .
+
+lint-docs:
+	@python3 docs/tables.py --check
+	@python3 docs/api.py --check
 
 lint-format:
 	@$(CLANG_FORMAT) --dry-run -Werror $(sources)

@@ -80,8 +80,8 @@ if [ -n "$missing" ]; then
     fi
 fi
 if [ "$scope" = all ] && ! (PATH=$PATH:/usr/local/cuda/bin && have "${CUDACXX:-nvcc}"); then
-    # Debian's own is too old, and NVIDIA's packages ask for a licence: not ours to install.
-    echo "deps: no nvcc: kernels for NVIDIA GPUs are left out (they need the CUDA toolkit, 12.0 or newer)"
+    # Debian's own is too old, and NVIDIA's packages have a licence that the user should see.
+    [ -e build-nvcc ] || echo "deps: no nvcc: kernels for NVIDIA GPUs are left out (\`make nvcc\` installs it)"
 fi
 have cc && have cmake && exit 0
 echo "deps: a C compiler (cc) and cmake are needed" >&2

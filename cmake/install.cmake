@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# `cmake --install`: header, library, program, pkg-config file and CMake package (attn::attn); the
-# virtual GPU's library and header beside them, and the PTX that it runs; kernels with planted faults
-# for attest.
+# `cmake --install`: header, library, program, man pages, pkg-config file and CMake package
+# (attn::attn); the virtual GPU's library and header, and the PTX that it runs; kernels with planted
+# faults for attest.
 #
 # Invariant: the installed files find each other by relative paths, so that --prefix and DESTDIR may
 # be chosen at install time and the tree may be moved. (Absolute CMAKE_INSTALL_*DIRs are kept.)
@@ -25,6 +25,23 @@ if(TARGET attest)
         install(DIRECTORY ${PROJECT_BINARY_DIR}/faults DESTINATION libexec/attest
                 FILES_MATCHING PATTERN "*.cubin" PATTERN "*.ptx")
     endif()
+endif()
+
+# Man pages, from attest --help and the headers: where attest runs on this machine, and fast.
+find_package(Python3 COMPONENTS Interpreter QUIET)
+if(Python3_FOUND AND TARGET attest AND NOT CMAKE_CROSSCOMPILING AND NOT ATTN_SANITIZE)
+    set(pages ${PROJECT_BINARY_DIR}/man/attest.1 ${PROJECT_BINARY_DIR}/man/attn.3)
+    set(headers include/attn.h include/attn_inspect.h include/attn_verify.h)
+    add_custom_command(
+        OUTPUT ${pages}
+        COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/docs/man.py $<TARGET_FILE:attest>
+                ${PROJECT_BINARY_DIR}/man
+        DEPENDS attest docs/man.py docs/api.py ${headers}
+        COMMENT "Writing attest(1) and attn(3)"
+        VERBATIM)
+    add_custom_target(man ALL DEPENDS ${pages})
+    install(FILES ${PROJECT_BINARY_DIR}/man/attest.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+    install(FILES ${PROJECT_BINARY_DIR}/man/attn.3 DESTINATION ${CMAKE_INSTALL_MANDIR}/man3)
 endif()
 
 if(IS_ABSOLUTE ${CMAKE_INSTALL_LIBDIR} OR IS_ABSOLUTE ${CMAKE_INSTALL_INCLUDEDIR})

@@ -23,7 +23,8 @@ set(kernel_folder ${PROJECT_BINARY_DIR}/kernels)
 # Sets ATTN_PTXAS, ATTN_FATBINARY and ATTN_NVCC_VERSION; `missing` becomes the end of a sentence, or
 # "" if kernels can be built. ATTN_NVCC may be set by the user, and is then the only one that is tried.
 function(attn_find_nvcc missing)
-    find_program(ATTN_NVCC NAMES $ENV{CUDACXX} nvcc PATHS /usr/local/cuda/bin
+    find_program(ATTN_NVCC NAMES $ENV{CUDACXX} nvcc
+                 PATHS /usr/local/cuda/bin ${PROJECT_SOURCE_DIR}/build-nvcc/nvidia/cu13/bin
                  DOC "NVIDIA's compiler")
     if(NOT ATTN_NVCC)
         set(${missing} "nvcc was not found" PARENT_SCOPE)

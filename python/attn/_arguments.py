@@ -15,6 +15,7 @@ from ._library import InvalidArgument
 INT64_MAX = (1 << 63) - 1
 MOST_ROWS = (1 << 31) - 1  # of one sequence: cu_seqlens are int32
 MOST_THREADS = 1024  # attn_open takes no more
+NO_WINDOW = (-1, -1)
 
 
 def choice(name: str, value: Any, table: dict) -> int:

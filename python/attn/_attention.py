@@ -15,7 +15,8 @@ from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
 import numpy as np
 
 from . import _arrays, _library
-from ._arguments import MOST_ROWS, MOST_THREADS, choice, integer, number, variant_name
+from ._arguments import (MOST_ROWS, MOST_THREADS, NO_WINDOW, choice, integer, number,
+                         variant_name)
 from ._arguments import window as window_of
 from ._arrays import FLOATS, INT32, MASK, View
 from ._library import AUTO, CAUSAL, LAYOUT, TENSOR_CORES, FP32, InvalidArgument
@@ -133,8 +134,8 @@ def _run(device: str, threads: int, problem_bytes: bytes, variant: Optional[str]
     if gpu < 0:
         plan.forward_on_cpu(tensors)
     elif stream is None:
-        from ._fast import run
-        run(plan, gpu, tensors)
+        from ._fast import allocator, run
+        run(plan, gpu, tensors, allocator(gpu))
     else:
         cache.forward_on_stream(plan, tensors, stream)
 
@@ -257,7 +258,7 @@ def _fast_path(q: Any) -> Optional[Callable[..., Any]]:
 
 
 def attention(q: Any, k: Any, v: Any, *, causal: Optional[str] = None,
-              scale: Optional[float] = None, window: Tuple[int, int] = (-1, -1),
+              scale: Optional[float] = None, window: Tuple[int, int] = NO_WINDOW,
               softcap: float = 0.0, alibi: Any = None, bias: Any = None, mask: Any = None,
               sink: Any = None, cu_seqlens_q: Any = None, cu_seqlens_kv: Any = None,
               max_seqlen_q: Optional[int] = None, max_seqlen_kv: Optional[int] = None,
@@ -311,7 +312,8 @@ def attention(q: Any, k: Any, v: Any, *, causal: Optional[str] = None,
         forward = _fast_paths[type(q)]
     except KeyError:
         forward = _fast_paths[type(q)] = _fast_path(q)
-    if forward is not None and out is lse is variant is stream is None and tensor_cores == "auto":
+    if (forward is not None and out is lse is variant is stream is None
+            and threads is not None and tensor_cores == "auto"):
         found = forward(q, k, v, causal, scale, bias, mask, False, True, threads, None, layout,
                         window, softcap, alibi, sink, used_kv, cu_seqlens_q, cu_seqlens_kv,
                         max_seqlen_q, max_seqlen_kv, return_lse)

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """One call on plain PyTorch tensors: the fast path of attn.attention and attn.torch.sdpa.
 
-Sizes, strides and addresses go straight into the bytes of attn_problem and attn_tensors, and the
-problem's bytes find the plan. PyTorch allocates the workspace of a GPU anew for each call: its
-allocator follows streams and graph captures, so that nothing is held and no lock is taken.
+A call's key is all that a plan depends on: shapes, strides, dtypes, alignment and options, but no
+address. A key seen before gives the plan and the form of the output; of a new one, the bytes of
+attn_problem are made, which find a plan or become one. PyTorch allocates the workspace of a GPU
+anew for each call: its allocator follows streams and graph captures, so that nothing is held and no
+lock is taken.
 
 Invariant: forward() gives None for a call that is unusual or wrong in any way. The general path
 then computes it, or names what is wrong: no sentence is written here.
@@ -14,16 +16,18 @@ from __future__ import annotations
 import functools
 import math
 import struct
-from ctypes import c_void_p
-from typing import Any, Callable, Optional, Tuple
+from numbers import Number
+from typing import Any, Callable, Dict, Optional, Tuple
 
 import torch
 import torch.autograd.forward_ad as _forward_ad
 
+from . import _plans
+from ._arguments import MOST_THREADS, NO_WINDOW, integer
 from ._library import (AUTO_LSE, BF16, CAUSAL, FP16, FP32, LAYOUT, NO_OTHERS, PLAIN_OPTIONS,
                        TENSORS_SIZE, pack_options, pack_others, pack_problem, pack_tensors,
                        problem_head)
-from ._plans import Plan, caches, open_cache
+from ._plans import Plan, caches, keep, open_cache
 
 DTYPES = {torch.float32: FP32, torch.float16: FP16, torch.bfloat16: BF16}
 PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
@@ -31,7 +35,8 @@ _HEADS = {dtype: problem_head(code) for dtype, code in DTYPES.items()}
 _MASKS = frozenset((torch.bool, torch.uint8))
 _FLOAT, _INT = torch.float32, torch.int32
 _NONE: Tuple[int, ...] = (0, 0, 0, 0)
-_NO_WINDOW = (-1, -1)
+_NOTHING_RARE = (None, "bhsd", NO_WINDOW, 0.0, False, None, None, (None,) * 7)
+_VALUES = (type(None), int, float, Number)  # the last takes longest to ask
 
 # ---- functions of PyTorch that cost little ---------------------------------------------------
 #
@@ -59,16 +64,16 @@ _empty_cuda: Callable[..., torch.Tensor] = getattr(
     _guards, "_empty_strided_cuda", functools.partial(_slow_empty, device="cuda"))
 
 
-def _empty(gpu: int, shape: Tuple[int, ...], strides: Tuple[int, ...],
-           dtype: torch.dtype) -> torch.Tensor:
+def allocator(gpu: int) -> Callable[..., torch.Tensor]:
+    """Of a tensor by its shape, strides and dtype."""
     if gpu < 0:
-        return _empty_cpu(shape, strides, dtype)
+        return _empty_cpu
     if _current_device() != gpu:  # where _empty_cuda would allocate
-        return _slow_empty(shape, strides, dtype, f"cuda:{gpu}")
-    return _empty_cuda(shape, strides, dtype)
+        return functools.partial(_slow_empty, device=f"cuda:{gpu}")
+    return _empty_cuda
 
 
-# ---- the arguments ---------------------------------------------------------------------------
+# ---- a new call ------------------------------------------------------------------------------
 
 
 class _Unusual(Exception):
@@ -77,70 +82,9 @@ class _Unusual(Exception):
 
 _LEFT_TO_GENERAL = (_Unusual, RuntimeError, TypeError, ValueError, KeyError, AttributeError,
                     OverflowError, IndexError, struct.error)
-
-
-def _vector(x: Any, dtype: torch.dtype, gpu: int, shape: Tuple[int, ...]) -> int:
-    """The address of a contiguous tensor, 0 of None."""
-    if x is None:
-        return 0
-    if (type(x) not in PLAIN or x.dtype is not dtype or x.get_device() != gpu or x.shape != shape
-            or not x.is_contiguous() or x.is_neg() or (x.requires_grad and _is_grad_enabled())):
-        raise _Unusual
-    return x.data_ptr()
-
-
-def _scores(x: Any, gpu: int, full: Tuple[int, ...]) -> Tuple[int, ...]:
-    """The strides of a bias or a mask, 0 where it is broadcast to (batch, heads, rows, keys)."""
-    if (type(x) not in PLAIN or x.get_device() != gpu or x.is_neg()
-            or (x.requires_grad and _is_grad_enabled())):
-        raise _Unusual
-    shape, strides = x.shape, x.stride()
-    missing = 4 - len(shape)
-    if missing < 0:
-        raise _Unusual
-    if shape != full[missing:]:
-        if any(n != m and n != 1 for n, m in zip(shape, full[missing:])):
-            raise _Unusual
-        strides = tuple([0 if n == 1 else step for n, step in zip(shape, strides)])
-    return _NONE[:missing] + strides
-
-
-def _options(gpu: int, full: Tuple[int, ...], window: Any, softcap: Any, bias: Any, mask: Any,
-             alibi: Any, sink: Any, used_kv: Any, cu_q: Any, cu_kv: Any,
-             totals: Tuple[int, int]) -> Tuple[bytes, bytes]:
-    """What pack_options() and pack_others() make of them."""
-    batch, heads, at_bias, at_mask, at_alibi = *full[:2], 0, 0, 0
-    bias_dtype, bias_strides, mask_strides, alibi_stride = 0, _NONE, _NONE, 0
-    if bias is not None:
-        bias_dtype, bias_strides, at_bias = \
-            DTYPES[bias.dtype], _scores(bias, gpu, full), bias.data_ptr()
-    if mask is not None:
-        if mask.dtype not in _MASKS:
-            raise _Unusual
-        mask_strides, at_mask = _scores(mask, gpu, full), mask.data_ptr()
-    if alibi is not None and alibi is not True and alibi is not False:
-        alibi_stride = heads if alibi.dim() == 2 else 0
-        at_alibi = _vector(alibi, _FLOAT, gpu, (batch, heads) if alibi_stride else (heads,))
-    packed, ends = cu_q is not None, (batch + 1,)
-    if packed != (cu_kv is not None):
-        raise _Unusual
-    return (pack_options(*window, softcap, bias_dtype, bias is not None, mask is not None,
-                         alibi is not None and alibi is not False, sink is not None, packed,
-                         used_kv is not None, False, False, *bias_strides, *mask_strides,
-                         alibi_stride, *totals, 0),
-            pack_others(at_bias, at_mask, at_alibi, _vector(sink, _FLOAT, gpu, (heads,)),
-                        _vector(cu_q, _INT, gpu, ends), _vector(cu_kv, _INT, gpu, ends),
-                        _vector(used_kv, _INT, gpu, (batch,))))
-
-
-def _are_plain(q: Any, k: Any, v: Any, dtype: torch.dtype, gpu: int) -> bool:
-    return (type(q) in PLAIN and type(k) in PLAIN and type(v) in PLAIN
-            and k.dtype is dtype and v.dtype is dtype
-            and k.get_device() == gpu and v.get_device() == gpu
-            and (q.is_cuda if gpu >= 0 else q.is_cpu)
-            and not (q.is_neg() or k.is_neg() or v.is_neg() or _forward_ad._current_level >= 0
-                     or (_is_grad_enabled()
-                         and (q.requires_grad or k.requires_grad or v.requires_grad))))
+# A plan, the shape and the strides of the output, and the shape of lse.
+_Call = Tuple[Plan, Tuple[int, ...], Tuple[int, ...], Tuple[int, ...]]
+_Form = Optional[Tuple[Tuple[int, ...], Tuple[int, ...], torch.dtype]]  # shape, strides, dtype
 
 
 def _bhsd(each: Any, bshd: int, packed: bool) -> Any:
@@ -150,32 +94,117 @@ def _bhsd(each: Any, bshd: int, packed: bool) -> Any:
     return [(batch, two, one, col) for batch, one, two, col in each] if bshd else each
 
 
-def _output(gpu: int, dtype: torch.dtype, shape: Tuple[int, ...], strides: Tuple[int, ...],
-            bshd: int, packed: bool) -> torch.Tensor:
-    """The inverse of _bhsd(), as a new tensor."""
+def _check_vector(form: _Form, dtype: torch.dtype, *shape: int) -> None:
+    if form is not None and form != (shape, (*shape[1:], 1), dtype):
+        raise _Unusual
+
+
+def _score_strides(form: _Form, full: Tuple[int, ...]) -> Tuple[int, ...]:
+    """Of a bias or a mask, 0 where it is broadcast to (batch, heads, rows, keys)."""
+    if form is None:
+        return _NONE
+    shape, strides, _ = form
+    missing = 4 - len(shape)
+    if missing < 0 or any(n != m and n != 1 for n, m in zip(shape, full[missing:])):
+        raise _Unusual
+    return (*_NONE[:missing], *[0 if n == 1 else step for n, step in zip(shape, strides)])
+
+
+def _options(full: Tuple[int, ...], window: Any, softcap: Any, usual: bool, forms: Any,
+             totals: Tuple[int, int]) -> bytes:
+    """What pack_options() makes of them."""
+    bias, mask, slopes, sink, cu_q, cu_kv, used_kv = forms
+    batch, heads = full[:2]
+    if (cu_q is None) != (cu_kv is None) or (mask is not None and mask[2] not in _MASKS):
+        raise _Unusual
+    by_batch = slopes is not None and len(slopes[0]) == 2
+    _check_vector(slopes, _FLOAT, *full[not by_batch:2])
+    _check_vector(sink, _FLOAT, heads)
+    _check_vector(cu_q, _INT, batch + 1)
+    _check_vector(cu_kv, _INT, batch + 1)
+    _check_vector(used_kv, _INT, batch)
+    return pack_options(*window, softcap, DTYPES[bias[2]] if bias else 0, bias is not None,
+                        mask is not None, usual or slopes is not None, sink is not None,
+                        cu_q is not None, used_kv is not None, False, False,
+                        *_score_strides(bias, full), *_score_strides(mask, full),
+                        heads if by_batch else 0, *totals, 0)
+
+
+def _new_call(calls: Dict[Tuple[Any, ...], _Call], key: Tuple[Any, ...]) -> _Call:
+    """Kept from the second time on: most lengths of a growing cache come once."""
+    *each, dtype, gpu, low, causal, scale, sdpa, grouped, threads, rare = key
+    out_strides, layout, window, softcap, usual, max_q, max_kv, forms = rare or _NOTHING_RARE
+    bshd, cu_q = LAYOUT[layout], forms[4]
+    packed = cu_q is not None
+    if bshd or packed:
+        each = _bhsd(each, bshd, packed)
+    ((batch, heads, rows, dim), (batch_k, heads_kv, keys, dim_k),
+     (batch_v, heads_v, keys_v, dim_v), (q_batch, q_head, q_row, q_col),
+     (k_batch, k_head, k_row, k_col), (v_batch, v_head, v_row, v_col)) = each
+    if sdpa and type(rows) is not int:  # but a tensor, which torch.jit.trace follows
+        raise _Unusual
+    size = heads * rows * dim_v
+    if (batch_k != batch or batch_v != batch or heads_v != heads_kv or keys_v != keys
+            or dim_k != dim or not q_col == k_col == v_col == 1 or not size * batch
+            or not (grouped or heads == heads_kv) or scale != scale
+            or (sdpa and causal and (forms[0] or forms[1]))):
+        raise _Unusual
+    rows_first = bshd or (sdpa and q_head < q_row)
+    shape, lse_shape = (batch, heads, rows, dim_v), (batch, heads, rows)
+    strides = (size, dim_v, heads * dim_v, 1) if rows_first else (size, rows * dim_v, dim_v, 1)
+    o_batch, o_head, o_row, _ = out_strides or strides
     if bshd:
         shape, strides = _bhsd((shape, strides), 1, False)
-    return _empty(gpu, shape[packed:], strides[packed:], dtype)
+    seq_q, seq_kv, totals, options = rows, keys, (0, 0), PLAIN_OPTIONS
+    if packed:
+        shape, strides, lse_shape = shape[1:], strides[1:], lse_shape[1:]
+        batch, seq_q, seq_kv, totals = cu_q[0][0] - 1, max_q, max_kv, (rows, keys)
+    if rare:
+        options = _options((batch, heads, seq_q, seq_kv), window, softcap, usual, forms, totals)
+    problem = pack_problem(
+        _HEADS[dtype], batch, heads, heads_kv, seq_q, seq_kv, dim, dim_v, q_batch, q_head, q_row,
+        k_batch, k_head, k_row, v_batch, v_head, v_row, o_batch, o_head, o_row, AUTO_LSE,
+        math.nan if scale is None else scale, CAUSAL[causal], options, low & -low or 16)
+    if gpu >= 0 and threads is not None and threads != 0:
+        integer("threads", threads, 0, MOST_THREADS)
+    where = (gpu, 0 if gpu >= 0 else threads)
+    cache = caches.get(where) or open_cache(*where)
+    plan = cache.plans.get(problem)
+    if plan is None:
+        return cache.new_plan(problem, None, problem), shape, strides, lse_shape
+    call = plan, shape, strides, lse_shape
+    # A tensor in place of a number is equal to itself even when its value has changed.
+    if all(isinstance(x, _VALUES) for x in (scale, grouped, threads, softcap, max_q, max_kv,
+                                            *window)):
+        keep(calls, key, call)
+    return call
 
 
-# ---- the call --------------------------------------------------------------------------------
+# ---- any call --------------------------------------------------------------------------------
 
 
-def run(plan: Plan, gpu: int, tensors: bytes) -> None:
-    """On the CPU (gpu is -1), or on the current stream of the GPU."""
+def _form(x: Any, gpu: int) -> _Form:
+    if (type(x) not in PLAIN or x.get_device() != gpu or x.is_neg()
+            or (x.requires_grad and _is_grad_enabled())):
+        raise _Unusual
+    return x.shape, x.stride(), x.dtype
+
+
+def run(plan: Plan, gpu: int, tensors: bytes, empty: Callable[..., torch.Tensor]) -> None:
+    """On the CPU (gpu is -1), or on the current stream of the GPU. empty: allocator(gpu)."""
     if gpu < 0:
         plan.forward_on_cpu(tensors)
     elif plan.size:
-        workspace = _empty(gpu, (plan.size,), (1,), torch.uint8)
-        plan.forward(tensors, c_void_p(workspace.data_ptr()), c_void_p(_stream(gpu)))
+        workspace = empty((plan.size,), (1,), torch.uint8)
+        plan.forward(tensors, workspace.data_ptr(), _stream(gpu))
     else:
-        plan.forward(tensors, None, c_void_p(_stream(gpu)))
+        plan.forward(tensors, None, _stream(gpu))
 
 
 def forward(q: Any, k: Any, v: Any, causal: Optional[str], scale: Any, bias: Any = None,
             mask: Any = None, sdpa: bool = False, grouped: bool = True,
             threads: Optional[int] = 0, out: Any = None, layout: str = "bhsd",
-            window: Any = (-1, -1), softcap: Any = 0.0, alibi: Any = None, sink: Any = None,
+            window: Any = NO_WINDOW, softcap: Any = 0.0, alibi: Any = None, sink: Any = None,
             used_kv: Any = None, cu_q: Any = None, cu_kv: Any = None, max_q: Any = None,
             max_kv: Any = None, want_lse: bool = False) -> Any:
     """As attention(), or None. sdpa: as PyTorch's function, whose attn_mask is bias here: a new
@@ -183,53 +212,59 @@ def forward(q: Any, k: Any, v: Any, causal: Optional[str], scale: Any, bias: Any
     threads: None is torch.get_num_threads(). out: of the right shape, and memory of its own."""
     try:
         dtype, gpu = q.dtype, q.get_device()
-        if not _are_plain(q, k, v, dtype, gpu):
+        if not (type(q) in PLAIN and type(k) in PLAIN and type(v) in PLAIN
+                and k.dtype is dtype and v.dtype is dtype
+                and k.get_device() == gpu and v.get_device() == gpu
+                and (q.is_cuda if gpu >= 0 else q.is_cpu)) \
+                or q.is_neg() or k.is_neg() or v.is_neg() or _forward_ad._current_level >= 0 \
+                or (_is_grad_enabled()
+                    and (q.requires_grad or k.requires_grad or v.requires_grad)):
             return None
-        each = q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride()
-        bshd, packed = LAYOUT[layout], cu_q is not None
-        if bshd or packed:
-            each = _bhsd(each, bshd, packed)
-        ((batch, heads, rows, dim), (batch_k, heads_kv, keys, dim_k),
-         (batch_v, heads_v, keys_v, dim_v), (q_batch, q_head, q_row, q_col),
-         (k_batch, k_head, k_row, k_col), (v_batch, v_head, v_row, v_col)) = each
-        size = heads * rows * dim_v
-        if (batch_k != batch or batch_v != batch or heads_v != heads_kv or keys_v != keys
-                or dim_k != dim or not q_col == k_col == v_col == 1 or not size * batch
-                or not (grouped or heads == heads_kv) or scale != scale
-                or (sdpa and causal and bias is not None)):
-            return None
-        if out is None:
-            rows_first = bshd or (sdpa and q_head < q_row)
-            o_batch = size
-            o_head, o_row = (dim_v, heads * dim_v) if rows_first else (rows * dim_v, dim_v)
-            out = _output(gpu, dtype, (batch, heads, rows, dim_v), (size, o_head, o_row, 1), bshd,
-                          packed)
-        else:
-            o_batch, o_head, o_row, _ = out.stride()
-        lse = _empty(gpu, (batch, heads, rows)[packed:], (heads * rows, rows, 1)[packed:],
-                     _FLOAT) if want_lse else None
-        seq_q, seq_kv, options, others = rows, keys, PLAIN_OPTIONS, NO_OTHERS
-        if not (bias is mask is alibi is sink is used_kv is cu_q is cu_kv is None
-                and window == _NO_WINDOW and softcap == 0.0):
-            totals = (0, 0)
-            if sdpa and bias.dtype is torch.bool:
+        at_q, at_k, at_v = q.data_ptr(), k.data_ptr(), v.data_ptr()
+        low, rare, at_others = (at_q | at_k | at_v) & 15, None, NO_OTHERS
+        if not (bias is mask is alibi is sink is used_kv is cu_q is cu_kv is out is None
+                and window == NO_WINDOW and softcap == 0.0 and layout == "bhsd"):
+            out_strides = None
+            if out is not None:
+                low, out_strides = low | out.data_ptr() & 15, out.stride()
+            if sdpa and bias is not None and bias.dtype is torch.bool:
                 bias, mask = None, bias
-            if packed:
-                batch, seq_q, seq_kv, totals = cu_q.shape[0] - 1, max_q, max_kv, (rows, keys)
-            options, others = _options(gpu, (batch, heads, seq_q, seq_kv), window, softcap, bias,
-                                       mask, alibi, sink, used_kv, cu_q, cu_kv, totals)
-        at_q, at_k, at_v, at_o = q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr()
-        low = (at_q | at_k | at_v | at_o) & 15
-        problem = pack_problem(
-            _HEADS[dtype], batch, heads, heads_kv, seq_q, seq_kv, dim, dim_v, q_batch, q_head,
-            q_row, k_batch, k_head, k_row, v_batch, v_head, v_row, o_batch, o_head, o_row,
-            AUTO_LSE, math.nan if scale is None else scale, CAUSAL[causal], options,
-            low & -low or 16)
-        where = (gpu, 0 if gpu >= 0 else _get_num_threads() if threads is None else threads)
-        cache = caches.get(where) or open_cache(*where)
-        plan = cache.plans.get(problem) or cache.new_plan(problem, None, problem)
-        run(plan, gpu, pack_tensors(TENSORS_SIZE, at_q, at_k, at_v, at_o,
-                                    0 if lse is None else lse.data_ptr(), others))
+            usual = alibi is True
+            if usual or alibi is False:
+                alibi = None
+            rare = (out_strides, layout, window, softcap, usual, max_q, max_kv,
+                    (None if bias is None else _form(bias, gpu),
+                     None if mask is None else _form(mask, gpu),
+                     None if alibi is None else _form(alibi, gpu),
+                     None if sink is None else _form(sink, gpu),
+                     None if cu_q is None else _form(cu_q, gpu),
+                     None if cu_kv is None else _form(cu_kv, gpu),
+                     None if used_kv is None else _form(used_kv, gpu)))
+            at_others = pack_others(0 if bias is None else bias.data_ptr(),
+                                    0 if mask is None else mask.data_ptr(),
+                                    0 if alibi is None else alibi.data_ptr(),
+                                    0 if sink is None else sink.data_ptr(),
+                                    0 if cu_q is None else cu_q.data_ptr(),
+                                    0 if cu_kv is None else cu_kv.data_ptr(),
+                                    0 if used_kv is None else used_kv.data_ptr())
+        if threads is None and gpu < 0:
+            threads = _get_num_threads()
+        calls = _plans.calls
+        key = (q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(), dtype, gpu, low,
+               causal, scale, sdpa, grouped, threads, rare)
+        plan, shape, strides, lse_shape = calls.get(key) or _new_call(calls, key)
+        empty, lse, at_lse = allocator(gpu), None, 0
+        if out is None:
+            out = empty(shape, strides, dtype)
+        at_out = out.data_ptr()
+        if at_out & 15 & ~low:  # not what the plan takes for granted
+            return None
+        if want_lse:
+            *_, heads, rows = lse_shape
+            lse = empty(lse_shape, (heads * rows, rows, 1)[-len(lse_shape):], _FLOAT)
+            at_lse = lse.data_ptr()
+        run(plan, gpu, pack_tensors(TENSORS_SIZE, at_q, at_k, at_v, at_out, at_lse, at_others),
+            empty)
         return (out, lse) if want_lse else out
     except _LEFT_TO_GENERAL:
         return None

@@ -3,9 +3,9 @@
 
 Invariant: a plan or context lives as long as the cache or a call holds it: what the cache drops
 while another thread computes with it is destroyed when that call is done. What is kept does not
-grow with the number of problems seen: at most CACHED_PLANS plans of a context, and on a GPU one
-workspace for each stream that was passed, or that arrays of other frameworks than PyTorch were
-computed on.
+grow with the number of problems seen: at most CACHED_PLANS plans of a context and as many calls of
+_fast.py, and on a GPU one workspace for each stream that was passed, or that arrays of other
+frameworks than PyTorch were computed on.
 """
 
 from __future__ import annotations
@@ -25,6 +25,17 @@ MOST_STREAMS = 64
 PER_THREAD = 2  # CU_STREAM_PER_THREAD
 GRAIN = 1 << 16  # bytes: workspaces grow by more than a problem does
 
+# Makes what ctypes passes on as it is: objects of its types it would convert at every call.
+_pointer = c_void_p.from_param
+
+
+def keep(table: Dict[Any, Any], key: Any, value: Any) -> None:
+    """table[key] = value, and at most CACHED_PLANS of them: the oldest half is dropped first."""
+    if len(table) >= CACHED_PLANS:
+        for old in list(table)[:(CACHED_PLANS + 1) // 2]:
+            table.pop(old, None)
+    table[key] = value
+
 
 class Context:
     """One opened device."""
@@ -43,7 +54,10 @@ class Context:
         if status:
             fail(status, error)
         # Without argtypes: half the time of a call.
-        self.forward: Callable[..., int] = self.lib["attn_forward"]
+        self.forward, self.plan_create, self.plan_destroy, self.workspace_size = (
+            self.lib[name] for name in ("attn_forward", "attn_plan_create", "attn_plan_destroy",
+                                        "attn_workspace_size"))
+        self.plan_destroy.restype, self.workspace_size.restype = None, c_size_t
         self.spare: List[ctypes.Array] = []  # workspaces of the CPU that no call uses
 
     # When Python ends, the system takes everything back; a driver may be gone by then, and so may
@@ -61,22 +75,23 @@ class Plan:
 
     def __init__(self, context: Context, problem: bytes, variant: Optional[str] = None) -> None:
         self.context = context
-        handle, error, options = c_void_p(), Error(), None
+        handle, options = c_void_p(), None
         if variant is not None:
             options = byref(library.PlanOptions(ctypes.sizeof(library.PlanOptions),
                                                 variant.encode()))
-        status = context.lib.attn_plan_create(context.handle, problem, options, byref(handle),
-                                              byref(error))
-        if status:
-            fail(status, error)
-        # What ctypes passes on as it is: objects of its types it would convert at every call.
-        self.handle = c_void_p.from_param(handle.value)
-        self.size: int = context.lib.attn_workspace_size(handle)
+        if context.plan_create(context.handle, problem, options, byref(handle), None):
+            error = Error()  # once more, for its sentence
+            status = context.lib.attn_plan_create(context.handle, problem, options, byref(handle),
+                                                  byref(error))
+            if status:
+                fail(status, error)
+        self.handle = _pointer(handle.value)
+        self.size: int = context.workspace_size(self.handle)
         self._size = c_size_t.from_param(self.size)
 
     def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
         if hasattr(self, "handle") and not ending():
-            self.context.lib.attn_plan_destroy(self.handle)
+            self.context.plan_destroy(self.handle)
 
     @property
     def variant(self) -> str:
@@ -87,9 +102,9 @@ class Plan:
         self.context.lib.attn_plan_print(self.handle, line, len(line))
         return line.value.decode()
 
-    def forward(self, tensors: bytes, workspace: Any, stream: Optional[c_void_p]) -> None:
-        """workspace: an object of ctypes that passes as a pointer, or None: there is none."""
-        context = self.context
+    def forward(self, tensors: bytes, workspace: Any, stream: Optional[int]) -> None:
+        """workspace: an address, an array of ctypes, or None: there is none."""
+        context, workspace, stream = self.context, _pointer(workspace), _pointer(stream)
         if context.forward(self.handle, tensors, workspace, self._size, stream, None):
             error = Error()  # once more, for its sentence
             status = context.lib.attn_forward(self.handle, tensors, workspace, self.size, stream,
@@ -131,17 +146,14 @@ class Cache:
         return self.plans.get(key) or self.new_plan(problem, variant, key)
 
     def new_plan(self, problem: bytes, variant: Optional[str], key: bytes) -> Plan:
-        plan, plans = Plan(self.context, problem, variant), self.plans
-        if len(plans) >= CACHED_PLANS:  # the oldest half; plans are cheap to make
-            for old in list(plans)[:(CACHED_PLANS + 1) // 2]:
-                plans.pop(old, None)
-        plans[key] = plan
+        plan = Plan(self.context, problem, variant)
+        keep(self.plans, key, plan)
         return plan
 
     def forward_on_stream(self, plan: Plan, tensors: bytes, stream: int) -> None:
         """With a workspace that the cache keeps for the stream, which runs calls in order."""
         if not plan.size:
-            return plan.forward(tensors, None, c_void_p(stream))
+            return plan.forward(tensors, None, stream)
         # The per-thread default stream has one handle for all threads.
         key = (stream, threading.get_ident()) if stream == PER_THREAD else stream
         with self._lock:
@@ -152,7 +164,7 @@ class Cache:
                 held = memory.size if memory else GRAIN
                 memory = _DriverMemory(self.context, max(plan.size, 2 * held))
                 self._workspaces[key] = memory
-            plan.forward(tensors, c_void_p(memory.address), c_void_p(stream))
+            plan.forward(tensors, memory.address, stream)
 
 
 class _DriverMemory:
@@ -195,22 +207,26 @@ class _DriverMemory:
 
 _lock = library.new_lock()
 caches: Dict[Tuple[int, int], Cache] = {}  # by the number of the GPU (-1: the CPU) and of threads
+calls: Dict[Tuple[Any, ...], Any] = {}  # what _fast.py knows of calls: plans, and forms of outputs
 
 
 def open_cache(gpu: int, threads: int) -> Cache:
     """caches[gpu, threads], made if it is not there."""
+    threads = integer("threads", threads, 0, MOST_THREADS)
     with _lock:
         found = caches.get((gpu, threads))
         if found is None:
             device = "cpu" if gpu < 0 else f"cuda:{gpu}"
-            found = Cache(Context(device, integer("threads", threads, 0, MOST_THREADS)))
+            found = Cache(Context(device, threads))
             caches[gpu, threads] = found
         return found
 
 
 def clear_plans() -> None:
     """Forgets every plan, every context and every workspace: the next call makes its own."""
+    global calls
     with _lock:
-        dropped = list(caches.values())
+        # A new table: a call of another thread that is under way puts its plan into the old one.
+        dropped, calls = [calls, *caches.values()], {}
         caches.clear()
     del dropped  # outside the lock

@@ -238,13 +238,14 @@ def sdpa(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
     >>> theirs = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
     >>> torch.testing.assert_close(ours, theirs)
     """
-    if not (_is_dynamo_compiling() or dropout_p or _any_autocast() or _is_tracing()):
+    if not (_is_dynamo_compiling() or dropout_p or _any_autocast()):
         out = forward(query, key, value, "top-left" if is_causal else None, scale, attn_mask, None,
                       True, enable_gqa, None)
         if out is not None:
             return out
         tensors = (query, key, value) if attn_mask is None else (query, key, value, attn_mask)
-        if not _is_compiling() and all(type(x) in PLAIN and not x.is_neg() for x in tensors):
+        if not (_is_compiling() or _is_tracing()) \
+                and all(type(x) in PLAIN and not x.is_neg() for x in tensors):
             refuse_tangents(query=query, key=key, value=value, attn_mask=attn_mask)
             _refuse_training(dropout_p, query, key, value, attn_mask)
             return _slow(query, key, value, attn_mask, is_causal, scale, enable_gqa)

@@ -115,14 +115,15 @@ def test_outputs_lie_as_query_does():
         assert attn.attention(query, k, v).is_contiguous()
 
 
+@pytest.mark.filterwarnings("error::torch.jit.TracerWarning")
 def test_modes(slow):
-    q, k, v = qkv()
-    check(q, k, v)
+    q, k, v = known()
     with torch.autocast("cpu", torch.bfloat16):
         assert attn.torch.sdpa(q, k, v).dtype == torch.bfloat16
     assert slow.pop() == "_traced" and not slow
-    torch.jit.trace(lambda *x: attn.torch.sdpa(*x), (q, k, v), check_trace=False)
-    assert slow.pop() == "_traced"
+    traced = torch.jit.trace(lambda *x: attn.torch.sdpa(*x), (q, k, v), check_trace=False)
+    assert slow.pop() == "_traced" and "attn::sdpa" in str(traced.graph)
+    assert "aten::size" not in str(traced.graph)
     slow.clear()
     with torch.inference_mode():
         assert attn.torch.sdpa(q, k, v).is_inference()
@@ -156,6 +157,79 @@ def test_number_of_threads():
         assert set(_plans.caches) == {(-1, 1), (-1, 2)}
     finally:
         torch.set_num_threads(before)
+
+
+def known():
+    """The tensors of a call that is known."""
+    q, k, v = qkv()
+    for _ in range(2):
+        check(q, k, v)
+    assert len(_plans.calls) == 1
+    return q, k, v
+
+
+def test_known_calls_are_of_plain_tensors(slow):
+    """What is wrong or unusual beside the shapes is seen although the call is known."""
+    q, k, v = known()
+    check(torch._neg_view(q), k, v)
+    assert slow.pop() == "_traced"
+    for number in range(3):
+        for make in (torch.Tensor.double, torch.Tensor.half, lambda x: x.to("meta")):
+            wrong = [make(x) if n == number else x for n, x in enumerate((q, k, v))]
+            with pytest.raises(attn.AttnError):
+                attn.torch.sdpa(*wrong)
+            with pytest.raises(attn.AttnError):
+                attn.attention(*wrong, threads=torch.get_num_threads())
+    with pytest.raises(attn.AttnError):
+        attn.torch.sdpa(*(x.to("meta") for x in (q, k, v)))
+    with torch.enable_grad(), pytest.raises(attn.Unsupported, match="requires a gradient"):
+        attn.torch.sdpa(q, k.clone().requires_grad_(), v)
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(q, q)
+        with pytest.raises(attn.Unsupported, match="forward-mode"):
+            attn.torch.sdpa(dual, k, v)
+    with pytest.raises(attn.Unsupported, match="vmap"):
+        torch.vmap(attn.torch.sdpa)(*(torch.stack((x, x)) for x in (q, k, v)))
+
+
+def test_numbers_are_compared_by_value():
+    """A tensor in place of a number may have another value in the next call; 1 is not True."""
+    q, k, v = qkv()
+    scale, longest = torch.tensor(0.5), torch.tensor(13)
+    packed = {"cu_seqlens_q": ints(0, 13), "cu_seqlens_kv": ints(0, 21), "max_seqlen_kv": 21}
+    for value in (0.5, 0.5, 0.5, 2.0):
+        scale.fill_(value)
+        expected = attn.attention(q, k, v, scale=value)
+        assert torch.equal(attn.attention(q, k, v, scale=scale), expected)
+        attn.attention(q[0], k[0], v[0], max_seqlen_q=longest, **packed)
+        attn.attention(q, k, v, alibi=True)
+    assert len(_plans.calls) == 2  # without the tensors
+    with pytest.raises(attn.InvalidArgument, match="alibi"):
+        attn.attention(q, k, v, alibi=1)
+
+
+def test_known_calls_do_not_grow(monkeypatch):
+    monkeypatch.setattr(_plans, "CACHED_PLANS", 4)
+    q, k, v = qkv()
+    for n in range(1, 14):
+        for _ in range(3):
+            check(q[:, :, :n], k, v)
+        assert 0 < len(_plans.calls) <= 4
+    attn.clear_plans()
+    assert not _plans.calls
+
+
+@pytest.mark.parametrize("threads", [-5, 1025, 2.5, "2", None])
+def test_threads_are_checked(threads):
+    """On a GPU too, which does not use them."""
+    q, k, v = known()
+    with pytest.raises(attn.InvalidArgument, match="^threads is "):
+        attn.attention(q, k, v, threads=threads)
+    (key,) = _plans.calls
+    of_gpu = key[:7] + (0,) + key[8:13] + (threads,) + key[14:]
+    if threads is not None:  # which attn.torch.sdpa passes
+        with pytest.raises(attn.InvalidArgument, match="^threads is "):
+            _fast._new_call({}, of_gpu)
 
 
 def test_while_plans_are_cleared():
@@ -251,13 +325,17 @@ def test_both_paths_ask_for_the_same(seen, monkeypatch, name, packed):
         q, k, v = (x.transpose(-3, -2).contiguous() for x in (q, k, v))
     with monkeypatch.context() as patched:
         patched.setattr(_attention, "_general", None)
+        for _ in range(2):
+            attn.attention(q, k, v, **options)
+        patched.setattr(_fast, "_new_call", None)  # it is known now
         fast = attn.attention(q, k, v, **options)
     monkeypatch.setattr(_attention, "_fast_paths", {torch.Tensor: None})
     general = attn.attention(q, k, v, **options)
     results = [x if isinstance(x, tuple) else (x,) for x in (fast, general)]
     assert [(x.shape, x.stride(), x.dtype) for x in results[0]] == \
         [(x.shape, x.stride(), x.dtype) for x in results[1]]
-    (problem, tensors), (other_problem, other_tensors) = seen
+    assert len(seen) == 4
+    (problem, tensors), (other_problem, other_tensors) = seen[2:]
     for struct, other in ((problem, other_problem), (problem.q, other_problem.q),
                           (problem.k, other_problem.k), (problem.v, other_problem.v),
                           (problem.o, other_problem.o),
@@ -314,23 +392,25 @@ class OnGpu:
         self.size, self.calls = size, []
 
     def forward(self, tensors, workspace, stream):
-        self.calls.append((tensors, workspace and workspace.value, stream.value))
+        self.calls.append((tensors, workspace, stream))
 
 
 @pytest.mark.parametrize("size", [0, 64])
 def test_workspaces_of_a_gpu(monkeypatch, size):
     """Each call has memory of PyTorch's for the current stream, and keeps none of it."""
     made, plan = [], OnGpu(size)
-    monkeypatch.setattr(_fast, "_empty",
-                        lambda gpu, *like: made.append((gpu, torch.empty_strided(
-                            *like[:2], dtype=like[2]))) or made[-1][1])
+
+    def empty(shape, strides, dtype):
+        made.append(torch.empty_strided(shape, strides, dtype=dtype))
+        return made[-1]
+
     monkeypatch.setattr(_fast, "_stream", lambda gpu: (7 << 32) + gpu)
-    _fast.run(plan, 1, b"tensors")
+    _fast.run(plan, 1, b"tensors", empty)
     (call,) = plan.calls
     assert call[0] == b"tensors" and call[2] == (7 << 32) + 1
     if size:
-        ((gpu, memory),) = made
-        assert gpu == 1 and call[1] == memory.data_ptr()
+        (memory,) = made
+        assert call[1] == memory.data_ptr()
         assert (memory.dtype, memory.shape) == (torch.uint8, (size,))
     else:
         assert not made and call[1] is None
@@ -342,9 +422,10 @@ def test_outputs_where_there_are_several_gpus(monkeypatch):
     made = []
     monkeypatch.setattr(_fast, "_current_device", lambda: 0)
     monkeypatch.setattr(_fast, "_empty_cuda", lambda *like: pytest.fail("on the current GPU"))
-    monkeypatch.setattr(_fast, "_slow_empty", lambda *like: made.append(like) or torch.empty(2))
-    assert _fast._empty(1, (2,), (1,), torch.uint8).shape == (2,)
-    assert made == [((2,), (1,), torch.uint8, "cuda:1")]
+    monkeypatch.setattr(_fast, "_slow_empty",
+                        lambda *like, device: made.append((like, device)) or torch.empty(2))
+    assert _fast.allocator(1)((2,), (1,), torch.uint8).shape == (2,)
+    assert made == [(((2,), (1,), torch.uint8), "cuda:1")]
 
 
 def test_outputs_are_made_the_public_way_too(monkeypatch):

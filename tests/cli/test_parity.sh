@@ -211,7 +211,7 @@ fi
 # ---- an LSE near 0 -----------------------------------------------------------------------------
 
 # Of the row's scores, 100 and an ALiBi of as much, fp32 leaves it 1e-5; the rule grants the problem's
-# size (docs/numerics.md).
+# size (docs/proof.md).
 few='^fwd_mma_full_fp16_d128_64x64_w4_s2$'
 run parity --device vgpu --variant "$few" --seed 449175743 --case 18
 case $code in

@@ -98,7 +98,7 @@ if [ -f "$source/README.md" ]; then
     check example_of_the_readme_compiles "$compiler" -std=c11 -Wall -Wextra -Werror $sanitize \
         "-I$source/include" "$work/example.c" "$library" "-Wl,-rpath,$(dirname "$library")" -lm \
         -o "$work/example" &&
-        check example_of_the_readme_runs env ASAN_OPTIONS=detect_leaks=0 "$work/example"
+        check example_of_the_readme_runs "$work/example"
 else
     skip example_of_the_readme "no README.md"
 fi

@@ -30,7 +30,6 @@ static const struct verb VERBS[] = {
     {"run", "six stages over every kernel, and one evidence pack", verb_run},
     {"profile", "what Nsight Compute sees of the kernels while they run", verb_profile},
     {"verify", "check an evidence pack against the raw observations in it", verb_verify},
-    {"claims", "figures of a Markdown file against the results behind them", verb_claims},
     {"compare", "two evidence packs, or a pack against the best so far", verb_compare},
     {"evolve", "search for a faster kernel, and promote what is proven", verb_evolve},
     {"report", "an evidence pack as a page to read", verb_report},

@@ -8,7 +8,6 @@
 int verb_attn(int argc, char **argv);
 int verb_bench(int argc, char **argv);
 int verb_check(int argc, char **argv);
-int verb_claims(int argc, char **argv);
 int verb_compare(int argc, char **argv);
 int verb_devices(int argc, char **argv);
 int verb_evolve(int argc, char **argv);

@@ -28,17 +28,18 @@
 static bool read_entry(const struct json_value *item, struct timing *timing, attn_error *why) {
     const char *text = json_text_of(item), *device = strstr(item->key, " | ");
     const char *problem = device != NULL ? strstr(device + 3, " | ") : NULL;
-    struct interval *us = &timing->us;
+    struct interval us;
     int end = 0;
     if (problem == NULL || text == NULL ||
-        sscanf(text, "%lf [%lf, %lf]%n", &us->value, &us->low, &us->high, &end) != 3 ||
+        sscanf(text, "%lf [%lf, %lf]%n", &us.value, &us.low, &us.high, &end) != 3 ||
         text[end] != '\0' ||
-        !(us->low > 0 && us->low <= us->value && us->value <= us->high && isfinite(us->high))) {
+        !(us.low > 0 && us.low <= us.value && us.value <= us.high && isfinite(us.high))) {
         return explain(why,
                        "us: '%.120s': expected \"HARDWARE | DEVICE | PROBLEM | MODE CACHE | "
                        "VARIANT\": \"MEDIAN [LOW, HIGH]\" in microseconds",
                        item->key);
     }
+    timing->us = us;
     timing->place = (size_t)(problem - item->key) + 3;
     timing->key = strdup(item->key);
     return timing->key != NULL || explain(why, "out of memory");
@@ -54,7 +55,10 @@ static bool read_entries(const struct json_value *document, struct timings *timi
         return explain(why, "expected an object of schema " SCHEMA " and us");
     }
     timings->items = calloc(us->as.list.count + 1, sizeof *timings->items);
-    bool good = timings->items != NULL || explain(why, "out of memory");
+    if (timings->items == NULL) {
+        return explain(why, "out of memory");
+    }
+    bool good = true;
     for (size_t i = 0; good && i < us->as.list.count; i++) {
         good = read_entry(&us->as.list.items[i], &timings->items[i], why);
         timings->count += good;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * pack.h - an evidence pack on disk: a folder, docs/evidence.md says what is in it.
+ * pack.h - an evidence pack on disk: a folder, docs/proof.md says what is in it.
  *
  *     PACK/plan.json            what was asked for; a folder without it is no pack
  *     PACK/units/HASH.json      what one piece of work observed

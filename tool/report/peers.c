@@ -239,7 +239,7 @@ bool report_add_peers(struct pack_report *report, attn_error *why) {
         const struct report_slot *slot = &report->slots[i];
         const bool counts = slot->stage == BENCH && slot->gate == GATE_PASS;
         const struct json_value *names = counts ? json_at(slot->unit, "artifacts") : NULL;
-        for (size_t k = 0; good && k < json_count_of(names); k++) {
+        for (size_t k = 0; good && names != NULL && k < json_count_of(names); k++) {
             const char *name = json_text_of(&names->as.list.items[k]);
             size_t known = 0;
             while (name != NULL && known < report->peer_count &&

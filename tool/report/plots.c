@@ -204,7 +204,7 @@ static void put_figure(const struct pack_report *report, const struct panel *pan
              is_square(first) ? "" : ", few queries");
     snprintf(subtitle, sizeof subtitle, "%.60s; %s %lld, %lld heads; %s, %s cache%s", first->device,
              panel->by_batch ? "batch" : "queries in all",
-             (long long)(problem->batch * (panel->by_batch ? 1 : problem->seq_q)),
+             (long long)problem->batch * (panel->by_batch ? 1 : problem->seq_q),
              (long long)problem->heads_q, first->mode, first->cache,
              first->judged ? "" : ". By the peers runner; not part of the verdict");
     svg_plot(out, &(struct svg_plot){
@@ -278,8 +278,9 @@ void report_parity_plots(const struct pack_report *report, struct doc *doc) {
     const size_t count = report_devices(report, devices);
     struct svg_point *points = calloc(CASES_MOST, sizeof *points);
     fputs("<div class=\"plots\">\n", doc->out);
-    for (size_t i = 0; points != NULL && i < 2 * count; i++) {
-        put_errors(report, i < count ? PARITY : EMULATE, devices[i % count], points, doc->out);
+    for (size_t i = 0; points != NULL && i < count; i++) {
+        put_errors(report, PARITY, devices[i], points, doc->out);
+        put_errors(report, EMULATE, devices[i], points, doc->out);
     }
     fputs("</div>\n", doc->out);
     free(points);

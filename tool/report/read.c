@@ -232,15 +232,16 @@ const struct evidence_row *report_row(const struct pack_report *report, enum sta
 
 size_t report_devices(const struct pack_report *report, const char *devices[DEVICES_MOST]) {
     size_t count = 0;
-    const size_t rows = report->evidence.row_count;
-    for (size_t i = 0; i < 2 * rows && count < DEVICES_MOST; i++) {
-        const char *device = report->evidence.rows[i % rows].device;
-        size_t known = 0;
-        while (known < count && strcmp(devices[known], device) != 0) {
-            known++;
-        }
-        if (known == count && names_gpu(device) == (i < rows)) {
-            devices[count++] = device;
+    for (int gpus = 1; gpus >= 0; gpus--) {
+        for (size_t i = 0; i < report->evidence.row_count && count < DEVICES_MOST; i++) {
+            const char *device = report->evidence.rows[i].device;
+            size_t known = 0;
+            while (known < count && strcmp(devices[known], device) != 0) {
+                known++;
+            }
+            if (known == count && names_gpu(device) == (gpus == 1)) {
+                devices[count++] = device;
+            }
         }
     }
     return count;

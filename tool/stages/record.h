@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * record.h - the seam between `attest run` and its six stages: what a stage observed of one variant
- * on one device, written into a unit of the evidence pack (docs/evidence.md has the keys).
+ * on one device, written into a unit of the evidence pack (docs/evidence.schema.json has the keys).
  *
  * Invariant: a recorder writes observations and never a verdict, and writes all of its keys or
  * returns false: then the unit is thrown away, and the reason becomes the unit's `broken` sentence.

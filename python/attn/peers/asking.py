@@ -60,7 +60,7 @@ def problem_of(context: Context, shape: Shape, dtype: int) -> Problem:
     problem.batch = shape.batch
     problem.heads_q, problem.heads_kv = shape.heads_q, shape.heads_kv
     problem.seq_q, problem.seq_kv, problem.head_dim = shape.seq_q, shape.seq_kv, shape.head_dim
-    problem.causal = CAUSAL["top-left" if shape.causal else None]
+    problem.causal = CAUSAL["bottom-right" if shape.causal else None]
     return problem
 
 

@@ -17,6 +17,7 @@ from .._plans import Context, Plan
 from . import asking
 from .grids import Shape, square
 from .machine import DTYPES, Machine, NotRun, Side, per_call_us
+from .options import Extra
 from .report import CPU_PEERS
 
 MOST_FLOPS = 2e11  # of one call: some seconds
@@ -36,8 +37,9 @@ class CpuMachine(Machine):
             raise NotRun(f"one call has {flops:.2g} floating-point operations, expected at most "
                          f"{MOST_FLOPS:.2g} on a CPU")
 
-    def peer_side(self, name: str, shape: Shape, inputs: List[Tuple[Any, Any, Any]]) -> Side:
-        return self.sdpa_side(name, "peer", CPU_PEERS[name], shape, inputs)
+    def peer_side(self, name: str, shape: Shape, inputs: List[Tuple[Any, Any, Any]],
+                  extra: Extra) -> Side:
+        return self.sdpa_side(name, "peer", CPU_PEERS[name], shape, inputs, mask=extra.attn_mask)
 
     def host_sides(self, shape: Shape, inputs: List[Tuple[Any, Any, Any]]) -> List[Side]:
         return []  # the caller waits for all of it

@@ -7,6 +7,7 @@ Invariant: PyTorch and libattn share the primary context and the current stream.
 from __future__ import annotations
 
 import ctypes
+import functools
 import gc
 import math
 import os
@@ -19,15 +20,17 @@ from .._plans import Context
 from . import asking
 from .grids import Shape
 from .machine import DeviceLost, Machine, NotRun, Side, first_line, per_call_us
+from .options import Extra
 from .report import GPU_PEERS
 
 SMI_FIELDS = ("name,driver_version,pstate,clocks.sm,clocks.mem,clocks.max.sm,power.draw,"
               "power.limit,temperature.gpu,clocks_event_reasons.active")
 
 
-def key_is_visible(batch: Any, head: Any, query: Any, key: Any) -> Any:
-    """FlexAttention's causal mask; one function for all cases, or each would be compiled anew."""
-    return query >= key
+def flex_with_sink(attend: Any, q: Any, k: Any, v: Any, sink: Any, **options: Any) -> Any:
+    """FlexAttention knows no sink: its output is scaled by what the sink takes of the sum."""
+    out, lse = attend(q, k, v, return_lse=True, **options)
+    return out * (lse - sink[None, :, None]).sigmoid()[..., None].to(out.dtype)
 
 
 class Graph:
@@ -71,37 +74,83 @@ class GpuMachine(Machine):
         super().__init__(torch, context, variant, seed, device)
         properties = torch.cuda.get_device_properties(self.device)
         self.gpu, self.l2_bytes = properties.name, properties.L2_cache_size
-        self.flex: Any = None
+        self.flex: Dict[bool, Any] = {}  # compiled, with a sink or without
+        self.fa3: Any = None             # torch.ops.flash_attn_3, where --fa3 gave a build of it
 
     # -- peers
 
-    def peer_side(self, name: str, shape: Shape, inputs: List[Tuple[Any, Any, Any]]) -> Side:
+    def can(self, name: str, shape: Shape, extra: Extra) -> bool:
+        if name == "fa3":
+            return self.fa3 is not None and (not shape.option or bool(extra.lengths)) \
+                and shape.head_dim in (64, 128, 256)
+        if name == "flex":
+            return not extra.lengths and shape.seq_q > 1
+        if name == "flash" and extra.attn_mask is not None:
+            return False
+        return super().can(name, shape, extra)
+
+    def peer_side(self, name: str, shape: Shape, inputs: List[Tuple[Any, Any, Any]],
+                  extra: Extra) -> Side:
         from torch.nn.attention import SDPBackend, sdpa_kernel
         if name == "flex":
-            return self.flex_side(shape, inputs)
+            return self.flex_side(shape, inputs, extra)
+        if name == "fa3":
+            return self.fa3_side(shape, inputs, extra)
         backend = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION,
                    "efficient": SDPBackend.EFFICIENT_ATTENTION}[name]
         return self.sdpa_side(name, "peer", GPU_PEERS[name], shape, inputs,
-                              lambda: sdpa_kernel([backend]))
+                              lambda: sdpa_kernel([backend]), mask=extra.attn_mask)
 
-    def flex_side(self, shape: Shape, inputs: List[Tuple[Any, Any, Any]]) -> Side:
-        grouped = shape.heads_q != shape.heads_kv
-        mask: List[Any] = []
+    def fa3_side(self, shape: Shape, inputs: List[Tuple[Any, Any, Any]], extra: Extra) -> Side:
+        """On (batch, seq, heads, dim), as its users have it; splits and packing as it chooses."""
+        own = [[tensor.transpose(1, 2).contiguous() for tensor in three] for three in inputs]
+        options: Dict[str, Any] = {"is_causal": shape.causal}
+        if extra.lengths:
+            own = [[tensor[0] for tensor in three] for three in own]
+            ends, longest = extra.tensors["cu_seqlens_q"], max(extra.lengths)
+            options.update(cu_seqlens_q=ends, cu_seqlens_k=ends, max_seqlen_q=longest,
+                           max_seqlen_k=longest)
 
         def call(index: int, _: ctypes.c_void_p) -> Any:
-            if not mask:  # here, so that a failure to compile is this side's own
-                mask.append(self.flex_mask(shape))
-            return self.flex(*inputs[index], block_mask=mask[0], enable_gqa=grouped)
+            out = self.fa3.fwd(*own[index], **options)[0]
+            return (out[None] if extra.lengths else out).transpose(1, 2)
+        return Side("fa3", "peer", GPU_PEERS["fa3"], call)
+
+    def flex_side(self, shape: Shape, inputs: List[Tuple[Any, Any, Any]], extra: Extra) -> Side:
+        grouped, sink = shape.heads_q != shape.heads_kv, extra.tensors.get("sink")
+        compiled: List[Any] = []
+
+        def call(index: int, _: ctypes.c_void_p) -> Any:
+            if not compiled:  # here, so that a failure to compile is this side's own
+                compiled.extend((self.flex_function(sink is not None),
+                                 self.flex_mask(shape, extra)))
+            options = {"block_mask": compiled[1], "score_mod": extra.score_mod,
+                       "enable_gqa": grouped}
+            if sink is not None:
+                return compiled[0](*inputs[index], sink, **options)
+            return compiled[0](*inputs[index], **options)
         return Side("flex", "peer", GPU_PEERS["flex"], call)
 
-    def flex_mask(self, shape: Shape) -> Any:
-        from torch.nn.attention.flex_attention import create_block_mask, flex_attention
-        if self.flex is None:
+    def flex_function(self, with_sink: bool) -> Any:
+        from torch.nn.attention.flex_attention import flex_attention
+        if with_sink not in self.flex:
             self.torch._dynamo.config.cache_size_limit = 512  # one compilation for each shape
-            self.flex = self.torch.compile(flex_attention, dynamic=False)
-        if not shape.causal:
+            function = functools.partial(flex_with_sink, flex_attention)
+            self.flex[with_sink] = self.torch.compile(function if with_sink else flex_attention,
+                                                      dynamic=False)
+        return self.flex[with_sink]
+
+    def flex_mask(self, shape: Shape, extra: Extra) -> Any:
+        from torch.nn.attention.flex_attention import create_block_mask
+        offset = shape.seq_kv - shape.seq_q
+        visible = extra.mask_mod
+        if visible is None and shape.causal:
+            def visible(batch: Any, head: Any, query: Any, key: Any) -> Any:
+                return query + offset >= key
+        if visible is None:
             return None
-        return create_block_mask(key_is_visible, None, None, shape.seq_q, shape.seq_kv,
+        batch = shape.batch if extra.attn_mask is not None else None
+        return create_block_mask(visible, batch, None, shape.seq_q, shape.seq_kv,
                                  device=self.device)
 
     # -- timing
@@ -194,7 +243,17 @@ class GpuMachine(Machine):
                              f"{first_line(gone)}") from None
 
 
-def open_gpu(torch: Any, variant: Optional[str], seed: int) -> GpuMachine:
+def load_fa3(torch: Any, library: str) -> Any:
+    """FlashAttention-3's operators out of a build of it; NotRun with the reason."""
+    try:
+        torch.ops.load_library(library)
+        return torch.ops.flash_attn_3
+    except OSError as error:
+        raise NotRun(f"--fa3: {first_line(error)}") from None
+
+
+def open_gpu(torch: Any, variant: Optional[str], seed: int,
+             fa3: Optional[str] = None) -> GpuMachine:
     """NotRun if libattn has nothing for the GPU that PyTorch sees."""
     device = f"cuda:{torch.cuda.current_device()}"
     torch.zeros(1, device=device)  # makes the primary context, which libattn then shares
@@ -204,4 +263,6 @@ def open_gpu(torch: Any, variant: Optional[str], seed: int) -> GpuMachine:
         context = Context(device)
     except _library.Unsupported as error:
         raise NotRun(str(error)) from None
-    return GpuMachine(torch, context, variant, seed, device)
+    machine = GpuMachine(torch, context, variant, seed, device)
+    machine.fa3 = load_fa3(torch, fa3) if fa3 else None
+    return machine

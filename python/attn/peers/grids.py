@@ -7,6 +7,8 @@ Invariant: a recorded row belongs to exactly one shape, and every recorded row i
 from __future__ import annotations
 
 import json
+import random
+import re
 from pathlib import Path
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple
 
@@ -14,10 +16,10 @@ RECORDED = Path(__file__).resolve().parent / "h200-recorded.json"
 
 
 class Shape(NamedTuple):
-    """One attention problem as its sizes; causal is top-left, as PyTorch's is_causal.
+    """One attention problem as its sizes; causal is bottom-right; option as options.py has it.
 
-    >>> str(Shape(1, 32, 8, 1, 9, 128, True))
-    'B1 H32/8 Sq1 Skv9 D128 causal'
+    >>> str(Shape(1, 32, 8, 2, 9, 128, True, "sink"))
+    'B1 H32/8 Sq2 Skv9 D128 causal sink'
     """
     batch: int
     heads_q: int
@@ -26,6 +28,7 @@ class Shape(NamedTuple):
     seq_kv: int
     head_dim: int
     causal: bool
+    option: str = ""
 
     def __str__(self) -> str:
         heads = f"H{self.heads_q}"
@@ -35,7 +38,7 @@ class Shape(NamedTuple):
         if self.seq_q != self.seq_kv:
             length = f"Sq{self.seq_q} Skv{self.seq_kv}"
         mask = " causal" if self.causal else ""
-        return f"B{self.batch} {heads} {length} D{self.head_dim}{mask}"
+        return f"B{self.batch} {heads} {length} D{self.head_dim}{mask} {self.option}".rstrip()
 
     def elements(self) -> int:
         """Of Q, K, V and O together."""
@@ -45,8 +48,26 @@ class Shape(NamedTuple):
 
 
 def square(batch: int, heads_q: int, heads_kv: int, seq: int, head_dim: int,
-           causal: bool) -> Shape:
-    return Shape(batch, heads_q, heads_kv, seq, seq, head_dim, causal)
+           causal: bool, option: str = "") -> Shape:
+    return Shape(batch, heads_q, heads_kv, seq, seq, head_dim, causal, option)
+
+
+def lengths_of(text: str) -> List[int]:
+    """Of packed sequences: so many of so many rows, or between; and one more after a plus.
+
+    >>> lengths_of("2x64+8192")
+    [64, 64, 8192]
+    """
+    found = re.fullmatch(r"(\d+)x(\d+)(?:-(\d+))?(?:\+(\d+))?", text)
+    if not found:
+        raise ValueError(f"{text!r} is no list of lengths, expected 32x100-2000 or 63x64+8192")
+    count, low, high, more = (int(part) if part else 0 for part in found.groups())
+    draw = random.Random(7)
+    return [draw.randint(low, high or low) for _ in range(count)] + ([more] if more else [])
+
+
+def packed(text: str, heads_q: int, heads_kv: int, head_dim: int) -> Shape:
+    return square(1, heads_q, heads_kv, sum(lengths_of(text)), head_dim, True, f"packed {text}")
 
 
 def canonical() -> List[Shape]:
@@ -94,6 +115,51 @@ def decode() -> List[Shape]:
     return shapes + [Shape(1, 32, 32, 1, 8192, 128, False), Shape(16, 64, 8, 1, 8192, 64, False)]
 
 
+def chunk() -> List[Shape]:
+    """Chunked prefill: some hundred queries against a long cache."""
+    sizes = [(1, 32, 8, 128, 4096, 128), (1, 32, 8, 256, 8192, 128), (1, 32, 8, 512, 8192, 128),
+             (4, 32, 8, 64, 4096, 128), (1, 32, 8, 1024, 8192, 128), (1, 32, 8, 2048, 16384, 128),
+             (1, 64, 8, 512, 32768, 128), (1, 16, 16, 512, 4096, 64), (2, 28, 4, 300, 6000, 128)]
+    return [Shape(*size, True) for size in sizes]
+
+
+def groups() -> List[Shape]:
+    """Decode with groups of any size, and large batches of short caches."""
+    sizes = [(2, 40, 8, 10000, 128), (2, 40, 8, 30000, 128), (4, 48, 8, 16000, 128),
+             (3, 24, 8, 20000, 128), (256, 32, 8, 512, 128), (128, 32, 32, 300, 64),
+             (1, 28, 4, 16384, 128), (16, 32, 2, 8192, 128)]
+    return [Shape(batch, heads, kv, 1, keys, dim, False) for batch, heads, kv, keys, dim in sizes]
+
+
+def ragged() -> List[Shape]:
+    """Packed batches of sequences of different lengths."""
+    return [packed("32x100-2000", 32, 8, 128), packed("8x1-8000", 32, 8, 128),
+            packed("256x20-200", 16, 16, 128), packed("63x64+8192", 32, 8, 128)]
+
+
+def options() -> List[Shape]:
+    """What models ask for beside a mask: sinks (gpt-oss), ALiBi, windows, softcap (Gemma 2), a
+    relative bias (T5); each beside the plain call."""
+    return [square(1, 64, 8, 4096, 64, True, option)
+            for option in ("", "sink", "window128", "sink window128")] + \
+           [square(1, 32, 32, 4096, 128, True, option) for option in ("", "sink", "alibi")] + \
+           [square(1, 16, 16, 2048, 64, False, option) for option in ("", "bias")] + \
+           [square(1, 16, 16, 4096, 128, True, "bias"),
+            Shape(8, 64, 8, 1, 4096, 64, False, "sink"), Shape(8, 64, 8, 1, 4096, 64, False),
+            square(1, 16, 8, 4096, 256, True, "softcap50"),
+            square(1, 32, 8, 8192, 128, True, "window1024")]
+
+
+def masks() -> List[Shape]:
+    """Boolean masks as tensors."""
+    return [square(4, 32, 32, 1024, 128, False, "mask causal+padding"),
+            square(8, 32, 8, 1024, 128, False, "mask causal+padding"),
+            square(1, 32, 32, 4096, 128, False, "mask padding"),
+            square(8, 16, 16, 512, 64, False, "mask padding"),
+            square(1, 16, 16, 2048, 64, False, "mask dense"),
+            square(1, 32, 32, 4096, 128, False, "mask dense")]
+
+
 def cpu() -> List[Shape]:
     """One of each kind, of a size that a CPU computes in milliseconds."""
     return [square(2, 8, 8, 512, 64, False), square(1, 16, 16, 2048, 128, True),
@@ -102,6 +168,7 @@ def cpu() -> List[Shape]:
 
 
 GRIDS = {"canonical": canonical, "small": small, "middle": middle, "full": full, "decode": decode,
+         "chunk": chunk, "groups": groups, "ragged": ragged, "options": options, "masks": masks,
          "cpu": cpu}
 
 
@@ -123,7 +190,7 @@ def shapes_of(names: Iterable[str]) -> List[Tuple[str, Shape]]:
 def load_recorded(path: Path = RECORDED) -> Dict[str, Any]:
     """The recorded file with its rows keyed by shape under "by_shape"."""
     table = json.loads(Path(path).read_text())
-    table["by_shape"] = {Shape(**{field: row[field] for field in Shape._fields}): row["us"]
+    table["by_shape"] = {Shape(**{field: row[field] for field in Shape._fields if field in row}): row["us"]
                          for row in table["rows"]}
     if len(table["by_shape"]) != len(table["rows"]):
         raise ValueError(f"{path} has two rows of one shape")

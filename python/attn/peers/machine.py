@@ -22,6 +22,7 @@ from .._library import BF16, FP16, FP32, InvalidArgument, Problem
 from .._plans import Context, Plan
 from . import asking
 from .grids import Shape
+from .options import Extra, extra_of
 
 ROWS_VERIFIED = 96
 DTYPES = {"fp32": ("float32", FP32), "fp16": ("float16", FP16), "bf16": ("bfloat16", BF16)}
@@ -63,18 +64,18 @@ class Side:
 
 
 class Case:
-    """One shape with its inputs on the device and everyone who computes it."""
+    """One shape with its inputs on the device and all sides that compute it."""
 
-    def __init__(self, problem: Problem, inputs: List[Tuple[Any, Any, Any]], variant: str,
-                 sides: List[Side], hosts: List[Side], flops: float) -> None:
-        self.problem, self.inputs, self.variant = problem, inputs, variant
+    def __init__(self, problem: Problem, extra: Extra, inputs: List[Tuple[Any, Any, Any]],
+                 variant: str, sides: List[Side], hosts: List[Side], flops: float) -> None:
+        self.problem, self.extra, self.inputs, self.variant = problem, extra, inputs, variant
         self.ours, *self.others = sides
         self.hosts, self.flops, self.sets = hosts, flops, len(inputs)
         q, k, v = inputs[0]
         self.set_bytes = (2 * q.numel() + k.numel() + v.numel()) * q.element_size()
 
     def close(self) -> None:
-        del self.inputs, self.ours, self.others, self.hosts
+        del self.extra, self.inputs, self.ours, self.others, self.hosts
 
 
 def beside(variant: Optional[str]) -> Optional[Pattern[str]]:
@@ -111,22 +112,35 @@ class Machine:
 
     def case(self, shape: Shape, dtype: str, peers: Sequence[str], sets: int) -> Case:
         problem = asking.problem_of(self.context, shape, DTYPES[dtype][1])
-        flops = self.context.lib.attn_problem_flops(problem)
+        torch_dtype = getattr(self.torch, DTYPES[dtype][0])
+        extra = extra_of(self.torch, shape, torch_dtype, self.device)
+        extra.set(problem)
+        flops = self.context.lib.attn_problem_flops(problem) * extra.visible
+        if extra.lengths:  # the library does not read them
+            flops *= sum(n * n for n in extra.lengths) / problem.batch / max(extra.lengths) ** 2
+            for part, heads in ((problem.q, shape.heads_q), (problem.k, shape.heads_kv),
+                                (problem.v, shape.heads_kv), (problem.o, shape.heads_q)):
+                part.head, part.row = shape.head_dim, heads * shape.head_dim
         self.check_size(flops)
         plans = self.plans(problem)  # first: a refusal costs no memory
         generator = self.torch.Generator(device=self.device)
         generator.manual_seed(self.seed)
 
         def random(heads: int, seq: int) -> Any:
-            return self.torch.randn(shape.batch, heads, seq, shape.head_dim, device=self.device,
-                                    dtype=getattr(self.torch, DTYPES[dtype][0]),
+            sizes = (shape.batch, heads, seq, shape.head_dim)
+            if extra.lengths:  # rows of all heads together, as packed batches come
+                sizes = (shape.batch, seq, heads, shape.head_dim)
+            made = self.torch.randn(sizes, device=self.device, dtype=torch_dtype,
                                     generator=generator)
+            return made.transpose(1, 2) if extra.lengths else made
 
         inputs = [(random(shape.heads_q, shape.seq_q), random(shape.heads_kv, shape.seq_kv),
                    random(shape.heads_kv, shape.seq_kv)) for _ in range(sets)]
-        sides = [self.our_side(plan, inputs, plan is plans[0]) for plan in plans]
-        sides += [self.peer_side(name, shape, inputs) for name in peers]
-        return Case(problem, inputs, plans[0].variant, sides, self.host_sides(shape, inputs), flops)
+        sides = [self.our_side(plan, inputs, extra, plan is plans[0]) for plan in plans]
+        sides += [self.peer_side(name, shape, inputs, extra) for name in peers
+                  if self.can(name, shape, extra)]
+        hosts = [] if shape.option else self.host_sides(shape, inputs)
+        return Case(problem, extra, inputs, plans[0].variant, sides, hosts, flops)
 
     def check_size(self, flops: float) -> None:
         """NotRun where a call takes too long here to be worth anyone's time."""
@@ -145,11 +159,17 @@ class Machine:
         memory = self.torch.empty(plan.size + 256, dtype=self.torch.uint8, device=self.device)
         return memory, (memory.data_ptr() + 255) // 256 * 256
 
-    def our_side(self, plan: Plan, inputs: List[Tuple[Any, Any, Any]], chosen: bool) -> Side:
+    def can(self, name: str, shape: Shape, extra: Extra) -> bool:
+        """Whether that peer computes the same formula."""
+        return not extra.only_native
+
+    def our_side(self, plan: Plan, inputs: List[Tuple[Any, Any, Any]], extra: Extra,
+                 chosen: bool) -> Side:
         outputs = [self.torch.full_like(q, math.nan) for q, _, _ in inputs]  # poisoned
         memory, address = self.workspace(plan)
         workspace = ctypes.c_void_p(address)
-        tensors = [_library.tensors(*(t.data_ptr() for t in (*three, o)))
+        others = {name: tensor.data_ptr() for name, tensor in extra.tensors.items()}
+        tensors = [_library.tensors(*(t.data_ptr() for t in (*three, o)), **others)
                    for three, o in zip(inputs, outputs)]
 
         def call(index: int, stream: ctypes.c_void_p, owner: Any = memory) -> Any:
@@ -162,15 +182,20 @@ class Machine:
     def sdpa_side(self, name: str, role: str, kernel: Optional[str], shape: Shape,
                   inputs: List[Tuple[Any, Any, Any]],
                   context: Callable[[], ContextManager[Any]] = contextlib.nullcontext,
-                  sdpa: Optional[Callable[..., Any]] = None) -> Side:
+                  sdpa: Optional[Callable[..., Any]] = None, mask: Any = None) -> Side:
         sdpa = sdpa or self.torch.nn.functional.scaled_dot_product_attention
         causal, grouped = shape.causal, shape.heads_q != shape.heads_kv
+        if causal and (shape.seq_q != shape.seq_kv or mask is not None):
+            rows = self.torch.ones(shape.seq_q, shape.seq_kv, dtype=self.torch.bool,
+                                   device=self.device).tril(shape.seq_kv - shape.seq_q)
+            causal, mask = False, rows if mask is None else mask.masked_fill(~rows, -math.inf)
 
         def call(index: int, _: ctypes.c_void_p) -> Any:
-            return sdpa(*inputs[index], is_causal=causal, enable_gqa=grouped)
+            return sdpa(*inputs[index], attn_mask=mask, is_causal=causal, enable_gqa=grouped)
         return Side(name, role, kernel, call, context)
 
-    def peer_side(self, name: str, shape: Shape, inputs: List[Tuple[Any, Any, Any]]) -> Side:
+    def peer_side(self, name: str, shape: Shape, inputs: List[Tuple[Any, Any, Any]],
+                  extra: Extra) -> Side:
         raise NotImplementedError
 
     def host_sides(self, shape: Shape, inputs: List[Tuple[Any, Any, Any]]) -> List[Side]:
@@ -196,7 +221,9 @@ class Machine:
     def verify(self, case: Case, outputs: Sequence[Any], which: int) -> Dict[str, Any]:
         """Sampled rows of one set against the double-precision reference."""
         host = [tensor.cpu() for tensor in (*case.inputs[which], outputs[which])]
-        tensors = _library.tensors(*(tensor.data_ptr() for tensor in host))
+        others = {name: tensor.cpu() for name, tensor in case.extra.tensors.items()}
+        tensors = _library.tensors(*(tensor.data_ptr() for tensor in host),
+                                   **{name: tensor.data_ptr() for name, tensor in others.items()})
         found = asking.verified(self.context, case.problem, tensors, ROWS_VERIFIED, self.seed)
         return {"passed": bool(found.passed), "set": which, "rows": ROWS_VERIFIED,
                 "max_error": finite(found.max_error), "max_allowed": finite(found.max_allowed),

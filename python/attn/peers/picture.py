@@ -19,7 +19,7 @@ ROW, TOP, LEFT, PLOT, RIGHT = 18, 64, 250, 420, 170
 FASTER, SLOWER, LINE, TEXT, PAPER = "#2f7d4f", "#b5432e", "#c9c9c9", "#222222", "#ffffff"
 TICKS = (0.125, 0.25, 0.5, 0.75, 1, 1.25, 1.5, 2, 3, 4, 8, 16, 32, 64, 128)
 NAMES = {"flash": "FlashAttention-2", "cudnn": "cuDNN", "efficient": "efficient", "flex": "Flex",
-         "sdpa": "PyTorch", "FA3*": "FA3 (scaled)"}
+         "sdpa": "PyTorch", "fa3": "FlashAttention-3", "FA3*": "FA3 (scaled)"}
 
 
 def text(x: float, y: float, words: str, anchor: str = "start", size: int = 12,

@@ -55,7 +55,9 @@ def parse(arguments: Optional[Sequence[str]]) -> argparse.Namespace:
                         "choice; all: every other one that applies beside it, or those whose name "
                         "has REGEX")
     parser.add_argument("--peers", metavar="LIST", help=f"with commas, of {','.join(GPU_PEERS)}; "
-                        f"on a CPU {','.join(CPU_PEERS)} [all; flex on the canonical grid alone]")
+                        f"on a CPU {','.join(CPU_PEERS)} [all; flex on canonical, options and masks]")
+    parser.add_argument("--fa3", metavar="LIB", help="a build of FlashAttention-3 "
+                        "(torch.ops.flash_attn_3), a live peer then; else as recorded, scaled")
     parser.add_argument("--seconds", type=float, help="of timing per shape [4; --quick 1]")
     parser.add_argument("--quick", action="store_true", help="9 rounds instead of 12, 1 second")
     parser.add_argument("--limit", type=float, metavar="SECONDS", help="of the whole run: what "
@@ -84,6 +86,8 @@ def parse(arguments: Optional[Sequence[str]]) -> argparse.Namespace:
         value = getattr(options, name)
         if value is not None and not 0 < value <= most:
             parser.error(f"--{name}: {value} is not between 0 and {most:g}")
+    if "fa3" in (options.peers or []) and not options.fa3:
+        parser.error("--peers: fa3 needs --fa3 LIB")
     try:
         re.compile(options.only or "")
     except re.error as error:
@@ -114,7 +118,7 @@ def open_machine(options: argparse.Namespace) -> Machine:
         raise NotRun("PyTorch sees no CUDA device")
     if has_gpu:
         from .gpu import open_gpu
-        return open_gpu(torch, options.variant, options.seed)
+        return open_gpu(torch, options.variant, options.seed, options.fa3)
     from .cpu import open_cpu
     return open_cpu(torch, options.variant, options.seed, options.threads)
 
@@ -135,7 +139,8 @@ def peers_of(options: argparse.Namespace, machine: Any, grid: str) -> List[str]:
     if options.peers is not None:
         return options.peers
     usual = GPU_PEERS if machine.gpu is not None else CPU_PEERS
-    return [name for name in usual if name != "flex" or grid == "canonical"]
+    left_out = {"flex"} if grid not in ("canonical", "options", "masks") else set()
+    return [name for name in usual if name not in left_out and (name != "fa3" or options.fa3)]
 
 
 def new_report(machine: Any, options: argparse.Namespace) -> Dict[str, Any]:
@@ -144,7 +149,7 @@ def new_report(machine: Any, options: argparse.Namespace) -> Dict[str, Any]:
             "environment": {**machine.environment(), "seed": options.seed,
                             "before": machine.state()},
             "arguments": {key: value for key, value in vars(options).items()
-                          if key not in ("lib", "json", "show", "picture", "host", "check")},
+                          if key not in ("lib", "fa3", "json", "show", "picture", "host", "check")},
             "rows": []}
 
 

@@ -27,6 +27,7 @@ GPU_PEERS = {  # name: what the name of one of its kernels must contain
     "cudnn": "cudnn",
     "efficient": "fmha_cutlass|efficient",
     "flex": "triton",
+    "fa3": "FlashAttnFwdSm90|flash::",
 }
 CPU_PEERS = {"sdpa": "scaled_dot_product"}  # as PyTorch chooses
 PEERS = {**GPU_PEERS, **CPU_PEERS}
@@ -86,8 +87,8 @@ def summarise(row: Row, recorded: Dict[str, Any], gpu: Optional[str]) -> Optiona
             "ratios": {name: paired_ratio(rounds) for name, rounds in pairs.items()}}
     first = leading(summary)
     summary["tflops"] = row["flops"] / first["ours_us"] / 1e6
-    summary["fa3"] = grids.scaled_fa3(recorded, grids.Shape(**row["shape"]), gpu, row["dtype"],
-                                      first["us"].get("cudnn"))
+    summary["fa3"] = None if "fa3" in first["us"] else grids.scaled_fa3(
+        recorded, grids.Shape(**row["shape"]), gpu, row["dtype"], first["us"].get("cudnn"))
     return summary
 
 
