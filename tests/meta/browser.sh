@@ -3,7 +3,7 @@
 #
 # browser.sh BUILD_DIR: the pages of attest report in a real browser (tests/meta/browser.py says what is
 # looked at), of packs that tests/tool/report_fixture.c makes. Leaves pages and screenshots in
-# BUILD_DIR/report, for somebody to look at. Needs Chromium and Python.
+# BUILD_DIR/report, to be looked at. Needs Chromium and Python.
 #
 # Invariant: exit code 0 iff every page was written, opened and found in order; never a skip.
 set -eu

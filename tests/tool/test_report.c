@@ -180,7 +180,7 @@ TEST(peers_are_proven) {
     free_both(texts, path);
 }
 
-/* What lies in the pack and no unit names is nobody's evidence. */
+/* What lies in the pack and no unit names is no evidence. */
 TEST(peers_are_named) {
     static const char FORGED[] =
         "{\"schema\": \"attn-peers/1\", \"environment\": {\"gpu\": \"NVIDIA H200\"}, \"rows\": "
