@@ -21,8 +21,6 @@ missing_packages() {
     have cmake || echo cmake
     have pkg-config || echo pkg-config
     have python3 || echo python3
-    [ -e /usr/include/sqlite3.h ] || echo libsqlite3-dev
-    have sqlite3 || echo sqlite3
     have abidiff || echo abigail-tools
     [ "$scope" = all ] || return 0
     python3 -c 'import venv, ensurepip' 2>/dev/null || echo python3-venv

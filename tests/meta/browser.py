@@ -46,8 +46,6 @@ LOOK = """(() => {
     plots: all('figure.plot svg').filter(shown).length,
     points: all('figure.plot svg .point').filter(shown).length,
     lines: all('figure.plot svg .line').filter(e => e.getTotalLength() > 0).length,
-    maps: all('figure.heat svg').filter(shown).length,
-    cells: all('figure.heat svg path').length,
     unnamed: all('svg').filter(e => !e.getAttribute('aria-label')).length +
       all('table').filter(e => !e.caption).length,
     verdict: (document.querySelector('.word') || {innerText: ''}).innerText.replace(/\\s+/g, ' '),
@@ -215,14 +213,13 @@ def check_control(browser, folder):
         (["plots"] if seen["plots"] or seen["points"] else [])
 
 
-# What the page of each kind of pack must show at least: plots, points, heat maps; and its verdict.
+# What the page of each kind of pack must show at least: plots, points; and its verdict.
 EXPECTED = {
-    "full": (6, 60, 3, "PASS"),
-    "partial": (2, 12, 2, "PASS (partial)"),
-    "failing": (6, 60, 3, "INVALID"),
-    "hostile": (2, 12, 3, None),
-    "large": (6, 60, 3, "PASS"),
-    "trend": (3, 21, 0, "PASS"),
+    "full": (9, 60, "PASS"),
+    "partial": (4, 12, "PASS (partial)"),
+    "failing": (9, 60, "INVALID"),
+    "hostile": (5, 12, None),
+    "large": (9, 60, "PASS"),
 }
 
 
@@ -230,8 +227,8 @@ def check_page(browser, folder, name):
     path = os.path.join(folder, name + ".html")
     faults, seen = faults_of(browser, "file://" + path, os.path.join(folder, name))
     kind = name.rsplit("-", 1)[-1]
-    plots, points, maps, verdict = EXPECTED.get(kind, (1, 1, 0, None))
-    for key, least in (("plots", plots), ("points", points), ("lines", plots), ("maps", maps), ("cells", maps)):
+    plots, points, verdict = EXPECTED.get(kind, (1, 1, None))
+    for key, least in (("plots", plots), ("points", points), ("lines", plots)):
         if seen[key] < least:
             faults.append(f"{key}: {seen[key]}, expected at least {least}")
     if verdict is not None and seen["verdict"] != verdict:
@@ -242,7 +239,7 @@ def check_page(browser, folder, name):
         faults.append("title: a text of the pack became a script")
     for fault in faults:
         print(f"FAIL {name}: {fault}")
-    print(f"{'FAIL' if faults else 'ok  '} {name}: {seen['plots']} plots, {seen['points']} points, {seen['maps']} maps, "
+    print(f"{'FAIL' if faults else 'ok  '} {name}: {seen['plots']} plots, {seen['points']} points, "
           f"{os.path.getsize(path)} bytes")
     return not faults
 

@@ -3,7 +3,7 @@
 #
 # browser.sh BUILD_DIR: the pages of attest report in a real browser (tests/meta/browser.py says what is
 # looked at), of packs that tests/tool/report_fixture.c makes. Leaves pages and screenshots in
-# BUILD_DIR/report, for somebody to look at. Needs Chromium and Python.
+# BUILD_DIR/report, to be looked at. Needs Chromium and Python.
 #
 # Invariant: exit code 0 iff every page was written, opened and found in order; never a skip.
 set -eu
@@ -17,13 +17,4 @@ for kind in full partial failing hostile large; do
     "$build/attest" report "$out/$kind-pack" --html "$out/report-$kind.html" \
         --markdown "$out/report-$kind.md"
 done
-step=0
-for scale in 1.30 1.18 1.19 1.02 1.00 0.84 0.85; do
-    step=$((step + 1))
-    rm -rf "$out/ledger-pack"
-    "$build/tests/test_ledger" make "$out/ledger-pack" $scale $step
-    "$build/attest" ledger import "$out/ledger-pack" --ledger "$out/ledger.sqlite" >/dev/null
-done
-"$build/attest" ledger ratchet 1 --ledger "$out/ledger.sqlite" >/dev/null # the first baselines
-"$build/attest" report "$out/ledger.sqlite" --html "$out/report-trend.html"
-python3 tests/meta/browser.py "$out" report-trend report-full report-partial report-failing report-hostile report-large
+python3 tests/meta/browser.py "$out" report-full report-partial report-failing report-hostile report-large

@@ -70,14 +70,10 @@ const char *fixture_plan(void) {
     return plan;
 }
 
-/* In place of the C library's, also for SQLite: no pack and no ledger of a test need outlive a
- * power cut, and to wait for the disk would take longer than all else. */
+/* In place of the C library's: no pack of a test need outlive a power cut, and to wait for the disk
+ * would take longer than all else. */
 int fsync(int file) {
     return fcntl(file, F_GETFD) < 0 ? -1 : 0;
-}
-
-int fdatasync(int file) {
-    return fsync(file);
 }
 
 char *fixture_path(void) {
@@ -476,11 +472,13 @@ bool fixture_make(struct pack *pack, const char *path, attn_error *why) {
     for (int i = 0; good && i < ROW_COUNT; i++) {
         good = add_unit(pack, &ROWS[i], why);
     }
+    return good && fixture_publish(pack, why);
+}
+
+bool fixture_publish(const struct pack *pack, attn_error *why) {
     struct evidence evidence;
-    if (good) {
-        good = evidence_make(pack, &evidence, why) && evidence_publish(pack, &evidence, why);
-        evidence_free(&evidence);
-    }
+    const bool good = evidence_make(pack, &evidence, why) && evidence_publish(pack, &evidence, why);
+    evidence_free(&evidence);
     return good;
 }
 

@@ -25,6 +25,9 @@ const char *fixture_plan(void);
 /* The pack with all its units, artifacts, evidence.json and statement.json. */
 bool fixture_make(struct pack *pack, const char *path, attn_error *why);
 
+/* Writes evidence.json and statement.json as they follow from the pack now. */
+bool fixture_publish(const struct pack *pack, attn_error *why);
+
 /* The artifact of what ptxas, and cuobjdump, would have said of an image, of what ncu would have of
  * a kernel that was right: its name. */
 bool fixture_ptxas_log(const struct pack *pack, const char *variant, const char *image,

@@ -518,10 +518,5 @@ bool report_fixture_make(struct pack *pack, const char *path, enum report_fixtur
             good = add_unit(&fixture, &REPORT_ROWS[i], k, why);
         }
     }
-    struct evidence evidence;
-    if (good) {
-        good = evidence_make(pack, &evidence, why) && evidence_publish(pack, &evidence, why);
-        evidence_free(&evidence);
-    }
-    return good;
+    return good && fixture_publish(pack, why);
 }

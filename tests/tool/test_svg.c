@@ -7,7 +7,6 @@
 #include "tool/html_check.h"
 #include "tool/report/html.h"
 #include "tool/report/svg.h"
-#include "tool/report_fixture.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -79,15 +78,13 @@ TEST(long_texts_are_cut) {
 
 TEST(markdown_escapes) {
     FILE *out = begin();
-    markdown_put(out, "| %s |",
-                 "a|b\n**c** `d` [e](https://f.g) ![h](i) <j> www.k.l _m_ n_o @p #1");
-    CHECK_STR(end(out),
-              "| a\\|b \\*\\*c\\*\\* \\`d\\` \\[e\\](https\\://f.g) \\!\\[h\\](i) \\<j\\> "
-              "www\\.k.l \\_m\\_ n_o \\@p \\#1 |");
+    markdown_text(out, "a|b\n**c** `d` [e](https://f.g) ![h](i) <j> www.k.l _m_ n_o @p #1");
+    CHECK_STR(end(out), "a\\|b \\*\\*c\\*\\* \\`d\\` \\[e\\](https\\://f.g) \\!\\[h\\](i) \\<j\\> "
+                        "www\\.k.l \\_m\\_ n_o \\@p \\#1");
     free(written);
     /* A colon marks an address or a picture; elsewhere it is one. */
     out = begin();
-    markdown_put(out, "%s", "cuda:0, a.cu:20: x; ftp://a :bug: 1:100:2:+1:");
+    markdown_text(out, "cuda:0, a.cu:20: x; ftp://a :bug: 1:100:2:+1:");
     CHECK_STR(end(out), "cuda:0, a.cu\\:20: x; ftp\\://a \\:bug: 1\\:100\\:2\\:+1:");
     free(written);
     out = begin();
@@ -184,56 +181,6 @@ TEST(odd_ranges) {
     }
     const struct svg_plot empty = {.title = "e", .x = {"x", SVG_LOG2}, .y = {"y", SVG_LINEAR}};
     check_page(draw(&empty));
-    free(written);
-}
-
-/* ---- heat maps ------------------------------------------------------------------------------- */
-
-static const char *name_of(const void *subject, size_t row) {
-    (void)row;
-    return subject != NULL ? subject : "row";
-}
-
-/* The row's number is what its cell 3 is; the others are 0.25. */
-static double share_of(const void *subject, size_t row, size_t column) {
-    static const double THIRD[] = {0.25, 1, 1.01, NAN, -1};
-    (void)subject;
-    return column == 3 ? THIRD[row] : 0.25;
-}
-
-static const char *draw_heat(size_t rows, size_t columns, const void *subject) {
-    FILE *out = begin();
-    html_open(out, "t");
-    svg_heat(out, &(struct svg_heat){.title = "Heat",
-                                     .row_title = "variant",
-                                     .column_title = "case",
-                                     .rows = rows,
-                                     .columns = columns,
-                                     .row_name = name_of,
-                                     .cell = share_of,
-                                     .subject = subject});
-    html_close(out, "f");
-    return end(out);
-}
-
-TEST(heat) {
-    const char *page = draw_heat(5, 10, NULL);
-    check_page(page);
-    CHECK_EQ(count(page, "<path class=\"h2\""), 5);
-    CHECK_EQ(count(page, "<path class=\"h9\""), 1);  /* all that is allowed */
-    CHECK_EQ(count(page, "<path class=\"h10\""), 1); /* a little more */
-    CHECK_EQ(count(page, "<path class=\"h11\""), 1); /* NaN */
-    CHECK_CONTAINS(page, "<title>row: case 3 is broken</title>");
-    CHECK_CONTAINS(page, "worst in case 3, 1.01 of what is allowed");
-    free(written);
-
-    page = draw_heat(5, 400, REPORT_HOSTILE_TEXT); /* neighbours share a cell: the worst shows */
-    check_page(page);
-    CHECK_CONTAINS(page, "a cell is the worst of 7");
-    CHECK_EQ(count(page, "<path class=\"h10\""), 1);
-    CHECK_EQ(count(page, "<path class=\"h11\""), 1);
-    free(written);
-    check_page(draw_heat(0, 0, NULL));
     free(written);
 }
 

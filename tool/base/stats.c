@@ -6,9 +6,6 @@
 
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
-
-#include "base/random.h"
 
 static const double TAIL = 0.025; /* on each side of an interval */
 
@@ -64,56 +61,4 @@ struct stats stats_of(double *samples, size_t count) {
         .low = median.low,
         .high = median.high,
     };
-}
-
-/* ---- the ratio of medians -------------------------------------------------------------------- */
-
-enum { RESAMPLES = 2000, FEWEST = 6 };
-
-/* The median of as many samples drawn with replacement. It counts how often each was drawn, since
- * the median of sorted samples is then found without sorting. */
-static double resampled_median(const double *sorted, size_t count, uint32_t *drawn,
-                               struct random *random) {
-    memset(drawn, 0, count * sizeof *drawn);
-    for (size_t i = 0; i < count; i++) {
-        drawn[random_below(random, count)]++;
-    }
-    const size_t lower = (count - 1) / 2, upper = count / 2; /* the same if count is odd */
-    size_t seen = 0, i = 0;
-    while (seen + drawn[i] <= lower) {
-        seen += drawn[i++];
-    }
-    const double first = sorted[i];
-    while (seen + drawn[i] <= upper) {
-        seen += drawn[i++];
-    }
-    return 0.5 * (first + sorted[i]);
-}
-
-struct interval stats_ratio(const double *a, size_t count_a, const double *b, size_t count_b,
-                            uint64_t seed) {
-    const struct interval unknown = {(double)NAN, (double)NAN, (double)NAN};
-    if (count_a < FEWEST || count_b < FEWEST) {
-        return unknown;
-    }
-    const size_t most = count_a > count_b ? count_a : count_b;
-    uint32_t *drawn = malloc(most * sizeof *drawn);
-    double *ratios = malloc(RESAMPLES * sizeof *ratios);
-    struct interval result = unknown;
-    if (drawn != NULL && ratios != NULL) {
-        struct random random = {seed};
-        for (size_t i = 0; i < RESAMPLES; i++) {
-            const double above = resampled_median(a, count_a, drawn, &random);
-            ratios[i] = above / resampled_median(b, count_b, drawn, &random);
-        }
-        qsort(ratios, RESAMPLES, sizeof *ratios, ascending);
-        result = (struct interval){
-            .value = quantile(a, count_a, 0.5) / quantile(b, count_b, 0.5),
-            .low = quantile(ratios, RESAMPLES, TAIL),
-            .high = quantile(ratios, RESAMPLES, 1.0 - TAIL),
-        };
-    }
-    free(ratios);
-    free(drawn);
-    return result;
 }

@@ -9,7 +9,6 @@
 #define ATTEST_BASE_STATS_H
 
 #include <stddef.h>
-#include <stdint.h>
 
 struct stats {
     size_t count;
@@ -31,10 +30,5 @@ struct interval {
 /* The q-quantile (0 < q < 1) of samples that are sorted (stats_of does it) and at least one. The
  * interval goes from one sample to another; a side that so few samples cannot bound is NaN. */
 struct interval stats_quantile(const double *sorted, size_t count, double q);
-
-/* median(a) / median(b), both sorted and above 0, and the interval in which the middle 95 % of 2000
- * resamplings fall, sampled by `seed`. All NaN below 6 samples on either side or without memory. */
-struct interval stats_ratio(const double *a, size_t count_a, const double *b, size_t count_b,
-                            uint64_t seed);
 
 #endif /* ATTEST_BASE_STATS_H */

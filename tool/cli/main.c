@@ -30,9 +30,9 @@ static const struct verb VERBS[] = {
     {"run", "six stages over every kernel, and one evidence pack", verb_run},
     {"profile", "what Nsight Compute sees of the kernels while they run", verb_profile},
     {"verify", "check an evidence pack against the raw observations in it", verb_verify},
-    {"ledger", "evidence packs over time: compare, ratchet", verb_ledger},
+    {"compare", "two evidence packs, or a pack against the best so far", verb_compare},
     {"evolve", "search for a faster kernel, and promote what is proven", verb_evolve},
-    {"report", "an evidence pack, or a ledger of them, as a page to read", verb_report},
+    {"report", "an evidence pack as a page to read", verb_report},
     {"devices", "what this machine can compute on", verb_devices},
 };
 enum { VERB_COUNT = sizeof VERBS / sizeof *VERBS };

@@ -8,10 +8,10 @@
 int verb_attn(int argc, char **argv);
 int verb_bench(int argc, char **argv);
 int verb_check(int argc, char **argv);
+int verb_compare(int argc, char **argv);
 int verb_devices(int argc, char **argv);
 int verb_evolve(int argc, char **argv);
 int verb_inspect(int argc, char **argv);
-int verb_ledger(int argc, char **argv);
 int verb_parity(int argc, char **argv);
 int verb_plan(int argc, char **argv);
 int verb_profile(int argc, char **argv);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * html.c - see html.h. One small printf, whose strings go through the escaper of the language.
+ * html.c - see html.h. One small printf whose strings are escaped.
  */
 #include "report/html.h"
 
@@ -60,49 +60,56 @@ static void html_character(FILE *out, const char *text, size_t length) {
     }
 }
 
-/* Whether a dot would make an address of what stands before it. */
-static bool follows_www(const char *start, const char *at) {
-    return at - start >= 3 && strncmp(at - 3, "www", 3) == 0;
-}
-
-/* A colon means something before a slash (an address), and around a word (":x:" is a picture). */
-static bool is_marking_colon(const char *at) {
-    const size_t word = strspn(at + 1, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-                                       "0123456789_+-");
-    return at[0] == ':' && (at[1] == '/' || (word > 0 && at[1 + word] == ':'));
-}
-
-static void markdown_character(FILE *out, const char *start, const char *at, size_t length) {
-    const bool marks = length == 1 && strchr("\\`*[]<>#|~!@&$\"", at[0]) != NULL;
-    /* Between letters an underscore is one. */
-    const bool edge = at[0] == '_' && (at == start || at[-1] == ' ' || at[-1] == '_' ||
-                                       at[1] == '\0' || at[1] == ' ' || at[1] == '_');
-    if (marks || edge || is_marking_colon(at) || (at[0] == '.' && follows_www(start, at))) {
-        fputc('\\', out);
+/* A dot after "www" makes an address; so does a colon before a slash, and a colon around a word a
+ * picture (":x:"). Between letters an underscore is one. */
+static bool is_marking(const char *start, const char *at) {
+    static const char WORD[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_+-";
+    switch (at[0]) {
+    case '.': return at - start >= 3 && strncmp(at - 3, "www", 3) == 0;
+    case ':': {
+        const size_t word = strspn(at + 1, WORD);
+        return at[1] == '/' || (word > 0 && at[1 + word] == ':');
     }
-    fwrite(at, 1, length, out);
+    case '_':
+        return at == start || at[-1] == ' ' || at[-1] == '_' || at[1] == '\0' || at[1] == ' ' ||
+               at[1] == '_';
+    default: return strchr("\\`*[]<>#|~!@&$\"", at[0]) != NULL;
+    }
 }
 
-enum language { HTML, MARKDOWN };
+enum language { HTML, HTML_LINES, MARKDOWN, MARKDOWN_CODE };
 
-/* At most `most` characters; a text that is cut at HTML_TEXT_MOST says so. */
-static void put_text(FILE *out, enum language language, const char *text, size_t most) {
+/* A code span takes no escapes, but for the bar in a table: what could end it is replaced. */
+static void put_character(FILE *out, enum language language, const char *start, const char *at,
+                          size_t length) {
+    if (language < MARKDOWN) {
+        html_character(out, at, length);
+    } else if (language == MARKDOWN_CODE && at[0] == '`') {
+        fputc('\'', out);
+    } else {
+        const bool escape = language == MARKDOWN ? is_marking(start, at) : at[0] == '|';
+        fputs(escape ? "\\" : "", out);
+        fwrite(at, 1, length, out);
+    }
+}
+
+/* Up to `end` and at most `most` characters; a text that is cut at HTML_TEXT_MOST says so. */
+static void put_text(FILE *out, enum language language, const char *text, const char *end,
+                     size_t most) {
     size_t count = 0, length;
-    for (const char *at = text; *at != '\0'; at += length, count++) {
+    for (const char *at = text; at < end; at += length, count++) {
         uint32_t code;
         length = character(at, &code);
         if (count == most) {
             fputs(most == HTML_TEXT_MOST ? "\xe2\x80\xa6" : "", out);
             return;
         }
-        if (is_blank(code)) {
-            fputc(' ', out);
+        if (code == '\n' && language == HTML_LINES) {
+            fputc('\n', out);
         } else if (is_unseemly(code)) {
-            fputs(REPLACEMENT, out);
-        } else if (language == HTML) {
-            html_character(out, at, length);
+            fputs(is_blank(code) ? " " : REPLACEMENT, out);
         } else {
-            markdown_character(out, text, at, length);
+            put_character(out, language, text, at, length);
         }
     }
 }
@@ -124,28 +131,30 @@ static size_t read_spec(const char *format, char spec[SPEC_MOST]) {
     return end;
 }
 
-static void put_string(FILE *out, enum language language, const char *spec, const char *text) {
+static void put_string(FILE *out, const char *spec, const char *text) {
     const char *dot = strchr(spec, '.');
-    put_text(out, language, text != NULL ? text : "",
+    text = text != NULL ? text : "";
+    put_text(out, HTML, text, text + strlen(text),
              dot != NULL ? strtoul(dot + 1, NULL, 10) : HTML_TEXT_MOST);
 }
 
-__attribute__((format(printf, 3, 0))) static void put(FILE *out, enum language language,
-                                                      const char *format, va_list list) {
+void html_put(FILE *out, const char *format, ...) {
+    va_list list;
+    va_start(list, format);
     while (*format != '\0') {
         const size_t plain = strcspn(format, "%");
         char spec[SPEC_MOST];
         fwrite(format, 1, plain, out);
         format += plain;
         if (*format == '\0') {
-            return;
+            break;
         }
         format += read_spec(format, spec);
         const char letter = spec[strlen(spec) - 1];
         if (letter == '%') {
             fputc('%', out);
         } else if (letter == 's') {
-            put_string(out, language, spec, va_arg(list, const char *));
+            put_string(out, spec, va_arg(list, const char *));
         } else if (strstr(spec, "ll") != NULL) {
             fprintf(out, spec, va_arg(list, long long));
         } else if (strchr(spec, 'z') != NULL) {
@@ -156,58 +165,29 @@ __attribute__((format(printf, 3, 0))) static void put(FILE *out, enum language l
             fprintf(out, spec, va_arg(list, double));
         }
     }
-}
-
-void html_put(FILE *out, const char *format, ...) {
-    va_list list;
-    va_start(list, format);
-    put(out, HTML, format, list);
-    va_end(list);
-}
-
-void markdown_put(FILE *out, const char *format, ...) {
-    va_list list;
-    va_start(list, format);
-    put(out, MARKDOWN, format, list);
     va_end(list);
 }
 
 /* ---- blocks ---------------------------------------------------------------------------------- */
 
-/* A code span takes no escapes, but for the bar in a table: what could end it is replaced. */
+void markdown_text(FILE *out, const char *text) {
+    put_text(out, MARKDOWN, text, text + strlen(text), HTML_TEXT_MOST);
+}
+
 void markdown_code(FILE *out, const char *text) {
-    size_t count = 0, length;
+    const char *shown = *text != '\0' ? text : " "; /* two backticks would open a longer span */
     fputc('`', out);
-    for (const char *at = text; *at != '\0' && count < HTML_TEXT_MOST; at += length, count++) {
-        uint32_t code;
-        length = character(at, &code);
-        if (code == '`') {
-            fputc('\'', out);
-        } else if (is_unseemly(code)) {
-            fputs(is_blank(code) ? " " : REPLACEMENT, out);
-        } else {
-            fputs(code == '|' ? "\\" : "", out);
-            fwrite(at, 1, length, out);
-        }
-    }
-    fputs(count == 0 ? " `" : "`", out);
+    put_text(out, MARKDOWN_CODE, shown, shown + strlen(shown), HTML_TEXT_MOST);
+    fputc('`', out);
 }
 
 void html_lines(FILE *out, const char *text, size_t most) {
-    size_t end = strlen(text), length;
+    size_t end = strlen(text);
     if (end > most) { /* whole lines, if there is one */
         const char *newline = memrchr(text, '\n', most);
         end = newline != NULL ? (size_t)(newline - text) : most;
     }
-    for (const char *at = text; at < text + end; at += length) {
-        uint32_t code;
-        length = character(at, &code);
-        if (code != '\n' && is_unseemly(code)) {
-            fputs(is_blank(code) ? " " : REPLACEMENT, out);
-        } else {
-            html_character(out, at, length);
-        }
-    }
+    put_text(out, HTML_LINES, text, text + end, SIZE_MAX);
 }
 
 /* The policy holds even if a string got out of its place: nothing runs and nothing is loaded. */

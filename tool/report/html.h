@@ -6,12 +6,12 @@
  *     html_put(out, "<p title=\"%s\">%s: %d of %zu</p>\n", why, variant, passed, count);
  *     html_close(out, "The end.");
  *
- * The format is a literal of the caller and goes out as it is; every %s in it is escaped, so that
- * it stands between tags or between double quotes. Conversions: %s (%.12s) %d %lld %zu %e %f %g.
+ * The format is a literal of the caller and goes out as it is; every %s in it is escaped for a
+ * place between tags or between double quotes. Conversions: %s (%.12s) %d %lld %zu %e %f %g.
  *
- * Invariant: a string argument is text and stays text, whoever wrote it: it ends no tag, attribute,
- * table cell or line, holds no control or direction character, and is at most HTML_TEXT_MOST
- * characters long. The page has no script, loads nothing, and forbids both to itself.
+ * Invariant: a string argument is text and stays text, wherever it came from: it ends no tag,
+ * attribute, table cell or line, holds no control or direction character, and is at most
+ * HTML_TEXT_MOST characters long. The page has no script, loads nothing, and forbids both.
  */
 #ifndef ATTEST_REPORT_HTML_H
 #define ATTEST_REPORT_HTML_H
@@ -22,14 +22,12 @@ enum { HTML_TEXT_MOST = 400 }; /* characters of a string; what is cut off is sho
 
 void html_put(FILE *out, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* The same for Markdown (GitHub's): for prose and the cells of tables. */
-void markdown_put(FILE *out, const char *format, ...) __attribute__((format(printf, 2, 3)));
-
-/* A string as code in Markdown: `text`. */
-void markdown_code(FILE *out, const char *text);
-
 /* Several lines, as they are, for <pre>; of a longer text those that fit into `most` bytes. */
 void html_lines(FILE *out, const char *text, size_t most);
+
+/* A string in Markdown (GitHub's), for prose and the cells of tables; and as code: `text`. */
+void markdown_text(FILE *out, const char *text);
+void markdown_code(FILE *out, const char *text);
 
 /* Everything up to the content of <main>, with the style; and what closes it. */
 void html_open(FILE *out, const char *title);

@@ -25,10 +25,6 @@ static bool is_true(const struct json_value *value) {
     return value != NULL && value->kind == JSON_BOOL && value->as.truth;
 }
 
-static const char *text_at(const struct json_value *object, const char *key) {
-    return json_text_of(json_at(object, key));
-}
-
 /* As readers know them. */
 static const char *peer_name(const char *key) {
     static const char *const NAMES[][2] = {{"flash", "FlashAttention-2"},
@@ -86,7 +82,7 @@ static bool read_round(const struct json_value *round, const char *side,
     return true;
 }
 
-/* Appends those of all rounds. */
+/* The same of all rounds. */
 static bool read_rounds(const struct json_value *rounds, const char *side,
                         double samples[SAMPLES_MOST], size_t *count) {
     bool good = true;
@@ -115,29 +111,20 @@ static struct interval ratio_of(const struct json_value *rounds) {
     return stats_quantile(ratios, used, 0.5);
 }
 
-static bool add_timing(struct pack_report *report, const struct report_timing *timing,
-                       attn_error *why) {
+/* A side with its samples, which are sorted here. */
+static bool add_side(struct pack_report *report, struct report_timing side, double *samples,
+                     size_t count, attn_error *why) {
     struct report_timing *grown =
         realloc(report->timings, (report->timing_count + 1) * sizeof *report->timings);
     if (grown == NULL) {
         return explain(why, "out of memory");
     }
-    report->timings = grown;
-    report->timings[report->timing_count++] = *timing;
-    return true;
-}
-
-/* A side with its samples, which are sorted here. */
-static bool add_side(struct pack_report *report, const struct report_timing *common,
-                     double *samples, size_t count, attn_error *why) {
-    struct report_timing timing = *common;
     stats_of(samples, count); /* sorts */
-    timing.p50 = stats_quantile(samples, count, 0.5);
-    timing.p90 = stats_quantile(samples, count, 0.9);
-    timing.p99 = stats_quantile(samples, count, 0.99);
-    timing.tflops = timing.flops / timing.p50.value * 1e-12;
-    timing.samples = (int64_t)count;
-    return add_timing(report, &timing, why);
+    side.p50 = stats_quantile(samples, count, 0.5);
+    side.tflops = attn_problem_flops(&side.problem) / side.p50.value * 1e-12;
+    report->timings = grown;
+    report->timings[report->timing_count++] = side;
+    return true;
 }
 
 /* Whether the runner saw the kernel run that it says was timed. */
@@ -152,28 +139,25 @@ static bool add_mode(struct pack_report *report, const struct report_timing *com
     static const char again[] = "ours again"; /* the runner's control */
     double samples[SAMPLES_MOST];
     size_t count = 0;
-    bool good = sides->kind == JSON_OBJECT;
-    for (size_t i = 0; good && i < sides->as.list.count; i++) {
-        good = read_rounds(&sides->as.list.items[i], "ours", samples, &count);
+    bool sound = sides->kind == JSON_OBJECT;
+    for (size_t i = 0; sound && i < sides->as.list.count; i++) {
+        sound = read_rounds(&sides->as.list.items[i], "ours", samples, &count);
     }
-    if (!good || count == 0) {
+    if (!sound || count == 0) {
         report->peers_left_out++;
         return true;
     }
-    good = add_side(report, common, samples, count, why);
+    bool good = add_side(report, *common, samples, count, why);
     for (size_t i = 0; good && i < sides->as.list.count; i++) {
         const struct json_value *rounds = &sides->as.list.items[i];
         struct report_timing theirs = *common;
         theirs.peer = peer_name(rounds->key);
         theirs.ratio = ratio_of(rounds);
         count = 0;
-        if (strcmp(rounds->key, again) == 0) {
-            continue;
-        }
         if (is_proven(row, rounds->key) && read_rounds(rounds, "other", samples, &count) &&
             count > 0) {
-            good = add_side(report, &theirs, samples, count, why);
-        } else {
+            good = add_side(report, theirs, samples, count, why);
+        } else if (strcmp(rounds->key, again) != 0) {
             report->peers_left_out++;
         }
     }
@@ -205,15 +189,7 @@ static bool add_row(struct pack_report *report, const char *gpu, const struct js
         .variant = text_at(row, "variant"),
         .text = text_at(row, "name"),
         .cache = "rotated",
-        .dtype = DTYPE_NAMES[problem.dtype],
-        .dim = problem.head_dim,
-        .batch = problem.batch,
-        .heads_q = problem.heads_q,
-        .heads_kv = problem.heads_kv,
-        .seq_q = problem.seq_q,
-        .seq_kv = problem.seq_kv,
-        .causal = problem.causal != ATTN_CAUSAL_NONE,
-        .flops = attn_problem_flops(&problem),
+        .problem = problem,
         .floor = report_floor("cuda", gpu, &problem),
         .ratio = UNKNOWN,
     };
@@ -229,52 +205,32 @@ static bool add_row(struct pack_report *report, const char *gpu, const struct js
 
 /* ---- the artifacts --------------------------------------------------------------------------- */
 
-/* Takes the document, which the report frees. */
-static bool add_document(struct pack_report *report, const char *name, struct json_value *document,
-                         attn_error *why) {
-    const struct json_value *rows = json_at(document, "rows");
-    const char *gpu = text_at(json_at(document, "environment"), "gpu");
+/* One that is no JSON of that schema is some other log. */
+static bool add_artifact(struct pack_report *report, const char *name, attn_error *why) {
+    size_t bytes = 0;
+    char *text = pack_read(&report->pack, PACK_ARTIFACTS, name, &bytes, why);
     struct peers_file *grown =
         realloc(report->peers, (report->peer_count + 1) * sizeof *report->peers);
-    if (grown == NULL) {
-        json_free(document);
-        return explain(why, "out of memory");
+    report->peers = grown != NULL ? grown : report->peers;
+    if (text == NULL || grown == NULL) {
+        free(text);
+        return text == NULL ? false : explain(why, "out of memory");
     }
-    report->peers = grown;
-    report->peers[report->peer_count++] = (struct peers_file){name, document};
+    struct json_value *document = text[0] == '{' ? json_read(text, bytes, NULL) : NULL;
+    const char *schema = text_at(document, "schema");
+    const char *gpu = text_at(json_at(document, "environment"), "gpu");
+    const struct json_value *rows = json_at(document, "rows");
+    free(text);
+    if (schema == NULL || strcmp(schema, PEERS_SCHEMA) != 0) {
+        json_free(document);
+        return true;
+    }
+    grown[report->peer_count++] = (struct peers_file){name, document};
     bool good = true;
     for (size_t i = 0; good && i < json_count_of(rows); i++) {
         good = add_row(report, gpu != NULL ? gpu : "GPU", &rows->as.list.items[i], why);
     }
     return good;
-}
-
-static bool add_artifact(struct pack_report *report, const char *name, attn_error *why) {
-    size_t bytes = 0;
-    char *text = pack_read(&report->pack, PACK_ARTIFACTS, name, &bytes, why);
-    if (text == NULL) {
-        return false;
-    }
-    struct json_value *document = NULL;
-    if (text[0] == '{' && memmem(text, bytes, PEERS_SCHEMA, sizeof PEERS_SCHEMA - 1) != NULL) {
-        attn_error none;
-        document = json_read(text, bytes, &none); /* one that is no JSON is some other log */
-    }
-    free(text);
-    const char *schema = text_at(document, "schema");
-    if (schema == NULL || strcmp(schema, PEERS_SCHEMA) != 0) {
-        json_free(document);
-        return true;
-    }
-    return add_document(report, name, document, why);
-}
-
-static bool is_added(const struct pack_report *report, const char *name) {
-    size_t i = 0;
-    while (i < report->peer_count && strcmp(report->peers[i].name, name) != 0) {
-        i++;
-    }
-    return i < report->peer_count;
 }
 
 bool report_add_peers(struct pack_report *report, attn_error *why) {
@@ -285,7 +241,12 @@ bool report_add_peers(struct pack_report *report, attn_error *why) {
         const struct json_value *names = counts ? json_at(slot->unit, "artifacts") : NULL;
         for (size_t k = 0; good && names != NULL && k < json_count_of(names); k++) {
             const char *name = json_text_of(&names->as.list.items[k]);
-            good = name == NULL || is_added(report, name) || add_artifact(report, name, why);
+            size_t known = 0;
+            while (name != NULL && known < report->peer_count &&
+                   strcmp(report->peers[known].name, name) != 0) {
+                known++;
+            }
+            good = name == NULL || known < report->peer_count || add_artifact(report, name, why);
         }
     }
     return good;

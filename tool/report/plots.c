@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * plots.c - see report.h: time and throughput over the length of the sequence. A panel is
- * one device, dtype, head dimension, number of heads and kind of mask; in it a line is the fastest
- * variant for each length, a line each the peers on the same problems, and a line the roofline.
+ * plots.c - see report.h: time and throughput over the sequence length, and the error of each case.
+ * A panel is one device, dtype, head dimension, number of heads, kind of mask, and batch or number
+ * of queries in all. Its lines are the fastest variant for each length, each peer on the same
+ * problems, and the roofline.
  *
  * Invariant: all points of a panel were measured in the same mode and state of the cache, which its
  * subtitle names.
@@ -11,143 +12,99 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cases/shape.h"
 #include "report/html.h"
 #include "report/report.h"
 #include "report/svg.h"
 
 enum {
-    PANELS_MOST = 12,
-    PANELS_OPEN = 6, /* the others are folded */
+    PANELS_MOST = 8,
     PEERS_MOST = SVG_COLOURS - 1,
     LENGTHS_MOST = 40,
-    OTHERS_MOST = 2000,
-    LABEL = 240
-};
-
-/* How problems of different lengths belong together: as many queries in all, or as many in the
- * batch. */
-enum family { SAME_TOKENS, SAME_BATCH, FAMILIES };
-
-struct panel {
-    const struct report_timing *first; /* what they have in common */
-    enum family family;
-    const char *mode, *cache;
-    size_t lengths;
+    LABEL = 240,
+    CASES_MOST = 8000
 };
 
 static bool is_square(const struct report_timing *timing) {
-    return timing->seq_q == timing->seq_kv;
+    return timing->problem.seq_q == timing->problem.seq_kv;
 }
 
+struct panel {
+    const struct report_timing *first; /* what they have in common, mode and cache included */
+    bool by_batch;                     /* else by the number of queries in all */
+};
+
 static bool same_panel(const struct report_timing *a, const struct report_timing *b,
-                       enum family family) {
-    return a->judged == b->judged && strcmp(a->device, b->device) == 0 &&
-           strcmp(a->dtype, b->dtype) == 0 && a->dim == b->dim && a->causal == b->causal &&
-           a->heads_q == b->heads_q && a->heads_kv == b->heads_kv && is_square(a) == is_square(b) &&
-           (family == SAME_BATCH ? a->batch == b->batch
-                                 : a->batch * a->seq_q == b->batch * b->seq_q);
+                       bool by_batch) {
+    const attn_problem *p = &a->problem, *q = &b->problem;
+    return a->judged == b->judged && strcmp(a->device, b->device) == 0 && p->dtype == q->dtype &&
+           p->head_dim == q->head_dim && p->causal == q->causal && p->heads_q == q->heads_q &&
+           p->heads_kv == q->heads_kv && is_square(a) == is_square(b) &&
+           (by_batch ? p->batch == q->batch : p->batch * p->seq_q == q->batch * q->seq_q);
 }
 
 static bool in_panel(const struct panel *panel, const struct report_timing *timing) {
-    return same_panel(panel->first, timing, panel->family) &&
-           strcmp(panel->mode, timing->mode) == 0 && strcmp(panel->cache, timing->cache) == 0;
+    return same_panel(panel->first, timing, panel->by_batch) &&
+           strcmp(panel->first->mode, timing->mode) == 0 &&
+           strcmp(panel->first->cache, timing->cache) == 0;
 }
 
-/* ---- which panels ---------------------------------------------------------------------------- */
-
-/* Lengths of ours in a panel, each once, in order. */
-static size_t list_lengths(const struct pack_report *report, const struct panel *panel,
-                           int64_t lengths[LENGTHS_MOST]) {
-    size_t count = 0;
-    for (size_t i = 0; i < report->timing_count; i++) {
-        const struct report_timing *timing = &report->timings[i];
-        if (timing->peer != NULL || !in_panel(panel, timing)) {
-            continue;
-        }
-        size_t at = 0;
-        while (at < count && lengths[at] < timing->seq_kv) {
-            at++;
-        }
-        const bool known = at < count && lengths[at] == timing->seq_kv;
-        if (!known && count < LENGTHS_MOST) {
-            memmove(&lengths[at + 1], &lengths[at], (count - at) * sizeof *lengths);
-            lengths[at] = timing->seq_kv;
-            count++;
-        }
-    }
-    return count;
-}
-
-/* Of the modes and caches that were measured, the one with the most lengths; then the last in the
- * order of the report, since graph comes behind eager and warm behind cold. */
-static struct panel choose_mode(const struct pack_report *report, const struct report_timing *first,
-                                enum family family) {
-    struct panel best = {.first = first, .family = family, .lengths = 0};
-    for (size_t i = 0; i < report->timing_count; i++) {
-        const struct report_timing *timing = &report->timings[i];
-        if (timing->peer == NULL && same_panel(first, timing, family)) {
-            struct panel panel = {first, family, timing->mode, timing->cache, 0};
-            int64_t lengths[LENGTHS_MOST + 1];
-            panel.lengths = list_lengths(report, &panel, lengths);
-            if (panel.lengths >= best.lengths) {
-                best = panel;
-            }
-        }
+/* The fastest of ours of its length, or the first of those that are as fast. */
+static bool is_best(const struct pack_report *report, const struct panel *panel,
+                    const struct report_timing *timing) {
+    bool best = timing->peer == NULL && in_panel(panel, timing);
+    for (size_t i = 0; best && i < report->timing_count; i++) {
+        const struct report_timing *other = &report->timings[i];
+        best = other->peer != NULL || other->problem.seq_kv != timing->problem.seq_kv ||
+               !in_panel(panel, other) || other->tflops < timing->tflops ||
+               (other->tflops <= timing->tflops && other >= timing);
     }
     return best;
 }
 
-/* Whether no timing of ours before it belongs to the same panel. */
-static bool is_first(const struct pack_report *report, size_t index, enum family family) {
-    for (size_t i = 0; i < index; i++) {
-        if (report->timings[i].peer == NULL &&
-            same_panel(&report->timings[i], &report->timings[index], family)) {
-            return false;
-        }
-    }
-    return report->timings[index].peer == NULL;
-}
+/* ---- which panels ---------------------------------------------------------------------------- */
 
 /* Beside the peers first; bf16 last, which runs as fp16 does. */
 static int rank_of(const struct report_timing *timing) {
-    return !timing->judged ? 0 : strcmp(timing->dtype, "bf16") != 0 ? 1 : 2;
+    return !timing->judged ? 0 : timing->problem.dtype != ATTN_BF16 ? 1 : 2;
 }
 
-/* Adds those of that rank with at least `fewest` lengths to the `count` that there are; the first
- * PANELS_MOST are filled in. */
-static size_t add_panels(const struct pack_report *report, size_t fewest, int rank, size_t count,
-                         struct panel panels[PANELS_MOST]) {
+/* Whether a panel begins with the timing; then how many lengths it has. Its mode and state of the
+ * cache are the last in the order of the report, since graph comes after eager and warm after
+ * cold. */
+static size_t panel_at(const struct pack_report *report, size_t index, struct panel *panel) {
+    size_t lengths = 0;
+    panel->first = NULL;
     for (size_t i = 0; i < report->timing_count; i++) {
-        if (rank_of(&report->timings[i]) != rank) {
-            continue;
-        }
-        /* Of few queries, and of one length, both families are the same. */
-        const bool apart = is_square(&report->timings[i]) && fewest > 1;
-        for (int family = 0; family < (apart ? FAMILIES : 1); family++) {
-            if (!is_first(report, i, (enum family)family)) {
-                continue;
+        const struct report_timing *timing = &report->timings[i];
+        if (timing->peer == NULL && same_panel(timing, &report->timings[index], panel->by_batch)) {
+            if (i < index) {
+                return 0;
             }
-            const struct panel panel =
-                choose_mode(report, &report->timings[i], (enum family)family);
-            /* A few problems of the same batch are there by chance. */
-            if (panel.lengths >= fewest + (family == SAME_BATCH)) {
-                if (count < PANELS_MOST) {
-                    panels[count] = panel;
-                }
-                count++;
-            }
+            panel->first = timing;
         }
     }
-    return count;
+    for (size_t i = 0; panel->first != NULL && i < report->timing_count; i++) {
+        lengths += is_best(report, panel, &report->timings[i]);
+    }
+    return lengths;
 }
 
-/* Those with at least `fewest` lengths. Returns how many there are; PANELS_MOST at most are filled
- * in. */
+/* Those with at least `fewest` lengths: a few problems of the same batch are there by chance, and
+ * of few queries both kinds are the same. Returns how many; PANELS_MOST at most are filled in. */
 static size_t choose_panels(const struct pack_report *report, size_t fewest,
                             struct panel panels[PANELS_MOST]) {
     size_t count = 0;
     for (int rank = 0; rank <= 2; rank++) {
-        count = add_panels(report, fewest, rank, count, panels);
+        for (size_t i = 0; i < 2 * report->timing_count; i++) {
+            struct panel panel = {.by_batch = i % 2 == 1};
+            const struct report_timing *timing = &report->timings[i / 2];
+            if (rank_of(timing) == rank && (!panel.by_batch || is_square(timing)) &&
+                panel_at(report, i / 2, &panel) >= fewest + panel.by_batch &&
+                count++ < PANELS_MOST) {
+                panels[count - 1] = panel;
+            }
+        }
     }
     return count;
 }
@@ -157,148 +114,98 @@ static size_t choose_panels(const struct pack_report *report, size_t fewest,
 enum figure { TIME, THROUGHPUT };
 
 struct line {
+    const char *name;
     struct svg_point points[LENGTHS_MOST];
     char labels[LENGTHS_MOST][LABEL];
     size_t count;
 };
 
-struct lines {
-    struct line best, floor, peers[PEERS_MOST];
-    struct svg_point others[OTHERS_MOST];
-    size_t other_count;
-    const char *peer_names[PEERS_MOST];
-    size_t peer_count;
-};
+enum { OURS, PEERS, ROOFLINE = PEERS + PEERS_MOST, LINES };
 
-static struct svg_point point_of(const struct report_timing *timing, enum figure figure) {
-    const double scale = timing->flops * 1e-12; /* the less time, the more */
-    return figure == TIME ? (struct svg_point){.x = (double)timing->seq_kv,
-                                               .y = 1e6 * timing->p50.value,
-                                               .low = 1e6 * timing->p50.low,
-                                               .high = 1e6 * timing->p50.high}
-                          : (struct svg_point){.x = (double)timing->seq_kv,
-                                               .y = timing->tflops,
-                                               .low = scale / timing->p50.high,
-                                               .high = scale / timing->p50.low};
-}
-
-static void add_point(struct line *line, enum figure figure, const struct report_timing *timing) {
-    if (line->count == LENGTHS_MOST) {
+/* low and high: of the interval of `seconds`, or NaN. */
+static void add_point(struct line *line, enum figure figure, const struct report_timing *timing,
+                      const char *name, struct interval seconds) {
+    if (line->count == LENGTHS_MOST || isnan(seconds.value)) {
         return;
     }
+    const double tflop = attn_problem_flops(&timing->problem) * 1e-12;
     char *label = line->labels[line->count], text[REPORT_TEXT];
-    snprintf(label, LABEL, "%.60s: %.80s, %s, %.4g TFLOP/s",
-             timing->peer != NULL ? timing->peer : timing->variant, timing->text,
-             seconds_text(timing->p50.value, text), timing->tflops);
-    line->points[line->count] = point_of(timing, figure);
-    line->points[line->count++].label = label;
+    snprintf(label, LABEL, "%.60s: %.80s, %s, %.4g TFLOP/s", name, timing->text,
+             seconds_text(seconds.value, text), tflop / seconds.value);
+    struct svg_point *point = &line->points[line->count++];
+    *point = figure == TIME ? (struct svg_point){0, 1e6 * seconds.value, 1e6 * seconds.low,
+                                                 1e6 * seconds.high, label}
+                            : (struct svg_point){0, tflop / seconds.value, tflop / seconds.high,
+                                                 tflop / seconds.low, label};
+    point->x = (double)timing->problem.seq_kv;
 }
 
 /* The line of a peer; NULL: there are too many. */
-static struct line *peer_line(struct lines *lines, const char *peer) {
-    size_t i = 0;
-    while (i < lines->peer_count && strcmp(lines->peer_names[i], peer) != 0) {
-        i++;
+static struct line *peer_line(struct line lines[LINES], const char *peer) {
+    for (int i = PEERS; i < ROOFLINE; i++) {
+        if (lines[i].name == NULL || strcmp(lines[i].name, peer) == 0) {
+            lines[i].name = peer;
+            return &lines[i];
+        }
     }
-    if (i == PEERS_MOST) {
-        return NULL;
-    }
-    if (i == lines->peer_count) {
-        lines->peer_names[lines->peer_count++] = peer;
-    }
-    return &lines->peers[i];
+    return NULL;
 }
 
-static void add_other(struct lines *lines, enum figure figure, const struct report_timing *timing) {
-    if (timing->peer == NULL && lines->other_count < OTHERS_MOST) {
-        lines->others[lines->other_count++] = point_of(timing, figure);
-    } else if (timing->peer != NULL) {
-        struct line *line = peer_line(lines, timing->peer);
+/* The fastest of ours of a length, its roofline, and the peers on the same problem. */
+static void add_length(const struct pack_report *report, const struct panel *panel,
+                       const struct report_timing *best, enum figure figure,
+                       struct line lines[LINES]) {
+    add_point(&lines[OURS], figure, best, best->variant, best->p50);
+    add_point(&lines[ROOFLINE], figure, best, "roofline",
+              (struct interval){best->floor, (double)NAN, (double)NAN});
+    for (size_t i = 0; i < report->timing_count; i++) {
+        const struct report_timing *timing = &report->timings[i];
+        const bool beside = timing->peer != NULL && in_panel(panel, timing) &&
+                            strcmp(timing->text, best->text) == 0;
+        struct line *line = beside ? peer_line(lines, timing->peer) : NULL;
         if (line != NULL) {
-            add_point(line, figure, timing);
+            add_point(line, figure, timing, timing->peer, timing->p50);
         }
     }
 }
 
-static void add_floor(struct line *line, enum figure figure, const struct report_timing *timing) {
-    if (line->count == LENGTHS_MOST || isnan(timing->floor)) {
-        return;
-    }
-    struct svg_point *point = &line->points[line->count];
-    char *label = line->labels[line->count++], text[REPORT_TEXT];
-    snprintf(label, LABEL, "roofline: %.80s, %s", timing->text, seconds_text(timing->floor, text));
-    *point = (struct svg_point){
-        .x = (double)timing->seq_kv,
-        .y = figure == TIME ? 1e6 * timing->floor : timing->flops / timing->floor * 1e-12,
-        .low = NAN,
-        .high = NAN,
-        .label = label,
-    };
-}
-
-/* Of a length: the fastest of ours, whose problem the peers are shown on. */
-static void add_length(const struct pack_report *report, const struct panel *panel, int64_t length,
-                       enum figure figure, struct lines *lines) {
-    const struct report_timing *best = NULL;
-    for (size_t i = 0; i < report->timing_count; i++) {
-        const struct report_timing *timing = &report->timings[i];
-        if (timing->peer == NULL && timing->seq_kv == length && in_panel(panel, timing) &&
-            (best == NULL || timing->tflops > best->tflops)) {
-            best = timing;
-        }
-    }
-    if (best == NULL) {
-        return;
-    }
-    add_point(&lines->best, figure, best);
-    add_floor(&lines->floor, figure, best);
-    for (size_t i = 0; i < report->timing_count; i++) {
-        const struct report_timing *timing = &report->timings[i];
-        if (timing == best || timing->seq_kv != length || !in_panel(panel, timing) ||
-            strcmp(timing->text, best->text) != 0) {
-            continue;
-        }
-        add_other(lines, figure, timing);
-    }
+static int by_x(const void *a, const void *b) {
+    const double x = ((const struct svg_point *)a)->x, y = ((const struct svg_point *)b)->x;
+    return (x > y) - (x < y);
 }
 
 static void put_figure(const struct pack_report *report, const struct panel *panel,
-                       enum figure figure, struct lines *lines, FILE *out) {
+                       enum figure figure, struct line lines[LINES], FILE *out) {
     const struct report_timing *first = panel->first;
-    int64_t lengths[LENGTHS_MOST + 1];
-    const size_t count = list_lengths(report, panel, lengths);
-    *lines = (struct lines){.peer_count = 0};
-    for (size_t i = 0; i < count; i++) {
-        add_length(report, panel, lengths[i], figure, lines);
-    }
-    struct svg_series series[3 + PEERS_MOST];
+    const attn_problem *problem = &first->problem;
+    struct svg_series series[LINES];
     size_t used = 0;
-    series[used++] = (struct svg_series){"libattn, fastest variant", lines->best.points,
-                                         lines->best.count, SVG_LINE | SVG_POINTS, 0};
-    for (size_t i = 0; i < lines->peer_count; i++) {
-        series[used++] =
-            (struct svg_series){lines->peer_names[i], lines->peers[i].points, lines->peers[i].count,
-                                SVG_LINE | SVG_POINTS, 1 + (int)i};
+    memset(lines, 0, LINES * sizeof *lines);
+    lines[OURS].name = "libattn, fastest variant";
+    lines[ROOFLINE].name = "roofline";
+    for (size_t i = 0; i < report->timing_count; i++) {
+        if (is_best(report, panel, &report->timings[i])) {
+            add_length(report, panel, &report->timings[i], figure, lines);
+        }
     }
-    if (lines->other_count > 0) {
-        series[used++] = (struct svg_series){"other variants", lines->others, lines->other_count,
-                                             SVG_POINTS | SVG_FAINT, 0};
-    }
-    if (lines->floor.count > 0) {
-        series[used++] = (struct svg_series){"roofline", lines->floor.points, lines->floor.count,
-                                             SVG_LINE | SVG_DASHED, SVG_GREY};
+    for (int i = 0; i < LINES; i++) {
+        qsort(lines[i].points, lines[i].count, sizeof *lines[i].points, by_x);
+        if (lines[i].count > 0) {
+            series[used++] =
+                (struct svg_series){lines[i].name, lines[i].points, lines[i].count,
+                                    i == ROOFLINE ? SVG_LINE | SVG_DASHED : SVG_LINE | SVG_POINTS,
+                                    i == ROOFLINE ? SVG_GREY : i};
+        }
     }
     char title[160], subtitle[240];
     snprintf(title, sizeof title, "%s%s, %s D%lld%s%s", figure == TIME ? "Time" : "Throughput",
-             first->judged ? "" : " beside the peers", first->dtype, (long long)first->dim,
-             first->causal ? ", causal" : "", is_square(first) ? "" : ", few queries");
-    char size[60];
-    snprintf(size, sizeof size, "%s %lld, %lld heads",
-             panel->family == SAME_BATCH ? "batch" : "queries in all",
-             (long long)(panel->family == SAME_BATCH ? first->batch : first->batch * first->seq_q),
-             (long long)first->heads_q);
-    snprintf(subtitle, sizeof subtitle, "%.60s; %s; %s, %s cache%s", first->device, size,
-             panel->mode, panel->cache,
+             first->judged ? "" : " beside the peers", DTYPE_NAMES[problem->dtype],
+             (long long)problem->head_dim, problem->causal != ATTN_CAUSAL_NONE ? ", causal" : "",
+             is_square(first) ? "" : ", few queries");
+    snprintf(subtitle, sizeof subtitle, "%.60s; %s %lld, %lld heads; %s, %s cache%s", first->device,
+             panel->by_batch ? "batch" : "queries in all",
+             (long long)problem->batch * (panel->by_batch ? 1 : problem->seq_q),
+             (long long)problem->heads_q, first->mode, first->cache,
              first->judged ? "" : ". By the peers runner; not part of the verdict");
     svg_plot(out, &(struct svg_plot){
                       .title = title,
@@ -311,45 +218,70 @@ static void put_figure(const struct pack_report *report, const struct panel *pan
                   });
 }
 
-static void put_panels(const struct pack_report *report, const struct panel *panels, size_t count,
-                       struct lines *lines, FILE *out) {
-    fputs("<div class=\"plots\">\n", out);
-    for (size_t i = 0; i < count; i++) {
-        put_figure(report, &panels[i], TIME, lines, out);
-        put_figure(report, &panels[i], THROUGHPUT, lines, out);
-    }
-    fputs("</div>\n", out);
-}
-
-void report_plots_html(const struct pack_report *report, FILE *out) {
+void report_plots(const struct pack_report *report, struct doc *doc) {
     struct panel panels[PANELS_MOST];
     size_t count = choose_panels(report, 2, panels);
     if (count == 0) {
         count = choose_panels(report, 1, panels);
     }
-    fputs("<h2 id=\"speed\">Speed</h2>\n", out);
-    struct lines *lines = count > 0 ? malloc(sizeof *lines) : NULL;
-    if (lines == NULL) {
-        html_put(out, "<p class=\"lead\">%s</p>\n",
-                 count > 0 ? "out of memory" : "No timing passed, so there is nothing to plot.");
-        return;
+    struct line *lines = calloc(LINES, sizeof *lines);
+    fputs("<div class=\"plots\">\n", doc->out);
+    for (size_t i = 0; lines != NULL && i < count && i < PANELS_MOST; i++) {
+        put_figure(report, &panels[i], TIME, lines, doc->out);
+        put_figure(report, &panels[i], THROUGHPUT, lines, doc->out);
     }
-    fputs("<p class=\"lead\">Only of variants whose output was checked, before and after. A point "
-          "is a median and its bar the 95 % interval; rest the pointer on it for the variant. Of "
-          "time less is better, of throughput more.</p>\n",
-          out);
-    const size_t shown = count < PANELS_MOST ? count : PANELS_MOST;
-    const size_t open = shown < PANELS_OPEN ? shown : PANELS_OPEN;
-    put_panels(report, panels, open, lines, out);
-    if (open < shown) {
-        html_put(out, "<details><summary>More plots <small>%zu of other problems</small></summary>",
-                 2 * (shown - open));
-        put_panels(report, panels + open, shown - open, lines, out);
-        fputs("</details>\n", out);
-    }
+    fputs("</div>\n", doc->out);
     if (count > PANELS_MOST) {
-        html_put(out, "<p class=\"note\">%zu more are in the table of timings only.</p>\n",
-                 count - PANELS_MOST);
+        doc_text(doc, "note", "%zu more plots: see the tables.", 2 * (count - PANELS_MOST));
     }
     free(lines);
+}
+
+/* ---- the error of cases ---------------------------------------------------------------------- */
+
+/* A dot for each case of each variant; the table has those above 1 by name. */
+static void put_errors(const struct pack_report *report, enum stage stage, const char *device,
+                       struct svg_point points[CASES_MOST], FILE *out) {
+    size_t count = 0, columns = 0;
+    char title[160];
+    for (size_t i = 0; i < report->slot_count; i++) {
+        const struct report_slot *slot = &report->slots[i];
+        const struct json_value *cases = json_at(slot->unit, "cases");
+        const bool shown = slot->stage == stage && strcmp(slot->device, device) == 0;
+        for (size_t k = 0; shown && k < json_count_of(cases) && count < CASES_MOST; k++) {
+            points[count++] = (struct svg_point){(double)k, case_share(&cases->as.list.items[k]),
+                                                 (double)NAN, (double)NAN, NULL};
+            columns = k + 1 > columns ? k + 1 : columns;
+        }
+    }
+    if (columns == 0) {
+        return;
+    }
+    const struct svg_point limit[] = {{0, 1, (double)NAN, (double)NAN, NULL},
+                                      {(double)columns - 1, 1, (double)NAN, (double)NAN, NULL}};
+    const struct svg_series series[] = {
+        {"a variant", points, count, SVG_POINTS | SVG_FAINT, 0},
+        {"all that is allowed", limit, 2, SVG_LINE | SVG_DASHED, SVG_GREY},
+    };
+    snprintf(title, sizeof title, "%s on %.80s", stage == PARITY ? "Parity" : "Emulation", device);
+    svg_plot(out, &(struct svg_plot){
+                      .title = title,
+                      .x = {.title = "case", .whole = true},
+                      .y = {.title = "error / allowed"},
+                      .series = series,
+                      .series_count = 2,
+                  });
+}
+
+void report_parity_plots(const struct pack_report *report, struct doc *doc) {
+    const char *devices[DEVICES_MOST];
+    const size_t count = report_devices(report, devices);
+    struct svg_point *points = calloc(CASES_MOST, sizeof *points);
+    fputs("<div class=\"plots\">\n", doc->out);
+    for (size_t i = 0; points != NULL && i < count; i++) {
+        put_errors(report, PARITY, devices[i], points, doc->out);
+        put_errors(report, EMULATE, devices[i], points, doc->out);
+    }
+    fputs("</div>\n", doc->out);
+    free(points);
 }

@@ -10,9 +10,10 @@
 
 #include "base/message.h"
 #include "cases/shape.h"
+#include "pack/plan.h"
 #include "stages/bench/measure.h"
 
-static const char *text_at(const struct json_value *object, const char *key) {
+const char *text_at(const struct json_value *object, const char *key) {
     return json_text_of(json_at(object, key));
 }
 
@@ -34,10 +35,8 @@ static bool read_slot(struct pack_report *report, const struct json_value *row,
         .gate = gate_of(text_at(subject, "verdict")),
         .device = text_at(row, "device"),
         .variant = text_at(subject, "variant"),
-        .image = text_at(subject, "image"),
         .reason = text_at(subject, "reason"),
         .unit_name = text_at(subject, "unit"),
-        .seconds = json_number_of(json_at(subject, "seconds")),
         .timings = json_at(subject, "timings"),
     };
     report->slot_count++;
@@ -88,42 +87,6 @@ static const struct {
     {"NVIDIA L4", 121e12, 0.3e12},
 };
 
-static int place_of(const char *const *names, const char *name) {
-    for (int i = 0; name != NULL && names[i] != NULL; i++) {
-        if (strcmp(names[i], name) == 0) {
-            return i;
-        }
-    }
-    return -1;
-}
-
-/* The sizes of a problem, as problem_json writes them; judge_timings has seen that they are. */
-static bool read_problem(const struct json_value *from, attn_problem *problem) {
-    attn_problem_init(problem);
-    const struct {
-        const char *name;
-        int64_t *value;
-    } fields[] = {
-        {"batch", &problem->batch},
-        {"heads", &problem->heads_q},
-        {"heads_kv", &problem->heads_kv},
-        {"seq_q", &problem->seq_q},
-        {"seq_kv", &problem->seq_kv},
-        {"dim", &problem->head_dim},
-        {"dim_v", &problem->head_dim_v},
-        {"window_left", &problem->window_left},
-        {"window_right", &problem->window_right},
-    };
-    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
-        *fields[i].value = json_int_of(json_at(from, fields[i].name), -1);
-    }
-    const int dtype = place_of(DTYPE_NAMES, text_at(from, "dtype"));
-    const int causal = place_of(CAUSAL_NAMES, text_at(from, "causal"));
-    problem->dtype = (attn_dtype)dtype;
-    problem->causal = (attn_causal)causal;
-    return dtype >= 0 && causal >= 0 && attn_problem_resolve(problem, problem, NULL) == ATTN_OK;
-}
-
 double report_floor(const char *device, const char *hardware, const attn_problem *problem) {
     if (strncmp(device, "cuda", 4) != 0) {
         return NAN;
@@ -146,7 +109,7 @@ static bool read_timing(const struct pack_report *report, const struct report_sl
                         const struct json_value *raw, const struct json_value *figures,
                         struct report_timing *timing) {
     attn_problem problem;
-    if (!read_problem(json_at(raw, "problem"), &problem)) {
+    if (!problem_read(json_at(raw, "problem"), &problem)) {
         return false;
     }
     *timing = (struct report_timing){
@@ -156,21 +119,12 @@ static bool read_timing(const struct pack_report *report, const struct report_sl
         .text = text_at(figures, "problem"),
         .mode = text_at(figures, "mode"),
         .cache = text_at(figures, "cache"),
-        .dtype = DTYPE_NAMES[problem.dtype],
-        .dim = problem.head_dim,
-        .batch = problem.batch,
-        .heads_q = problem.heads_q,
-        .heads_kv = problem.heads_kv,
-        .seq_q = problem.seq_q,
-        .seq_kv = problem.seq_kv,
-        .causal = problem.causal != ATTN_CAUSAL_NONE,
+        .problem = problem,
         .p50 = read_interval(json_at(figures, "p50")),
         .p90 = read_interval(json_at(figures, "p90")),
         .p99 = read_interval(json_at(figures, "p99")),
         .tflops = json_number_of(json_at(figures, "tflops")),
-        .flops = attn_problem_flops(&problem),
-        .floor = report_floor(slot->device, report_hardware(report, slot->device), &problem),
-        .samples = json_int_of(json_at(figures, "samples"), 0),
+        .floor = report_floor(slot->device, plan_model(report->pack.plan, slot->device), &problem),
         .ratio = {(double)NAN, (double)NAN, (double)NAN},
     };
     return timing->text != NULL && timing->mode != NULL && timing->cache != NULL;
@@ -240,9 +194,8 @@ bool report_open(struct pack_report *report, const char *path, bool *changed, at
     if (*changed) {
         return false;
     }
-    report->verdict = report->evidence.judgement;
     if (!report->ended) {
-        judge(&report->verdict, GATE_NOT_RUN, "the run did not end");
+        judge(&report->evidence.judgement, GATE_NOT_RUN, "the run did not end");
     }
     report->document = json_read(report->evidence.text, report->evidence.text_bytes, why);
     return report->document != NULL && read_slots(report, why) && read_timings(report, why) &&
@@ -262,4 +215,69 @@ void report_close(struct pack_report *report) {
     json_free(report->document);
     evidence_free(&report->evidence);
     pack_close(&report->pack);
+}
+
+/* ---- what sections look up ------------------------------------------------------------------- */
+
+const struct evidence_row *report_row(const struct pack_report *report, enum stage stage,
+                                      const char *device) {
+    for (size_t i = 0; i < report->evidence.row_count; i++) {
+        const struct evidence_row *row = &report->evidence.rows[i];
+        if (row->stage == stage && strcmp(row->device, device) == 0) {
+            return row;
+        }
+    }
+    return NULL;
+}
+
+size_t report_devices(const struct pack_report *report, const char *devices[DEVICES_MOST]) {
+    size_t count = 0;
+    for (int gpus = 1; gpus >= 0; gpus--) {
+        for (size_t i = 0; i < report->evidence.row_count && count < DEVICES_MOST; i++) {
+            const char *device = report->evidence.rows[i].device;
+            size_t known = 0;
+            while (known < count && strcmp(devices[known], device) != 0) {
+                known++;
+            }
+            if (known == count && names_gpu(device) == (gpus == 1)) {
+                devices[count++] = device;
+            }
+        }
+    }
+    return count;
+}
+
+const struct report_slot *report_find(const struct pack_report *report, enum stage stage,
+                                      const char *device, const char *variant) {
+    for (size_t i = 0; i < report->slot_count; i++) {
+        const struct report_slot *slot = &report->slots[i];
+        if (slot->stage == stage && strcmp(slot->device, device) == 0 &&
+            strcmp(slot->variant, variant) == 0) {
+            return slot;
+        }
+    }
+    return NULL;
+}
+
+double slot_value(const struct report_slot *slot, const char *name) {
+    return json_number_of(json_at(json_at(slot->unit, "values"), name));
+}
+
+/* 0 of 0 allowed is none; NaN stays. */
+static double share_of(const struct json_value *one, const char *value, const char *bound) {
+    const double given = json_number_of(json_at(one, value));
+    const double allowed = json_number_of(json_at(one, bound));
+    return given >= 0 && given <= 0 ? 0.0 : given / allowed;
+}
+
+double case_share(const struct json_value *one) {
+    const struct json_value *damage = json_at(one, "damage"), *nans = json_at(one, "nans");
+    const double max = share_of(one, "max_error", "max_allowed");
+    const double mean = share_of(one, "mean_error", "mean_allowed");
+    const double lse = json_number_of(json_at(one, "lse_error"));
+    if (damage == NULL || damage->kind != JSON_NULL || json_int_of(nans, 0) != 0 ||
+        isnan(max + mean + lse)) {
+        return NAN;
+    }
+    return fmax(max, fmax(mean, lse));
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * svg.c - see svg.h: the plots with axes. svg_heat.c has the heat map.
+ * svg.c - see svg.h.
  */
 #include "report/svg.h"
 
@@ -31,10 +31,20 @@ struct axis {
     int tick_count;
 };
 
+struct drawing {
+    FILE *out;
+    const struct svg_plot *plot;
+    struct axis x, y;
+};
+
 /* ---- axes ------------------------------------------------------------------------------------ */
 
 static bool has_place(enum svg_scale scale, double value) {
     return isfinite(value) && (scale == SVG_LINEAR || value > 0);
+}
+
+static bool is_drawn(const struct svg_plot *plot, const struct svg_point *point) {
+    return has_place(plot->x.scale, point->x) && has_place(plot->y.scale, point->y);
 }
 
 static double position(const struct axis *axis, double value) {
@@ -50,37 +60,17 @@ static void add_tick(struct axis *axis, double value) {
     }
 }
 
-/* Every power, every second one, ...: at most eight of them. */
-static void ticks_log2(struct axis *axis) {
-    const int first = (int)ceil(log2(axis->low) - 1e-9), last = (int)floor(log2(axis->high) + 1e-9);
-    const int step = 1 + (last - first) / 8;
-    for (int power = first; power <= last; power += step) {
-        add_tick(axis, ldexp(1.0, power));
-    }
-}
-
-/* The fewer decades there are, the more ticks each has. */
-static void ticks_log10(struct axis *axis) {
-    static const struct {
-        double most; /* decades */
-        int count;
-        double steps[15];
-    } DENSITIES[] = {
-        {0.5, 15, {1, 1.2, 1.4, 1.6, 1.8, 2, 2.5, 3, 3.5, 4, 5, 6, 7, 8, 9}},
-        {0.9, 8, {1, 1.5, 2, 3, 4, 5, 6, 8}},
-        {4, 3, {1, 2, 5}},
-        {INFINITY, 1, {1}},
-    };
+/* Powers of the base, at most eight; the fewer decades there are, the more ticks each has. */
+static void ticks_log(struct axis *axis) {
+    static const double STEPS[] = {1, 2, 5, 1.5, 3, 4, 6, 8};
+    const double base = axis->scale == SVG_LOG2 ? 2 : 10;
+    const int first = (int)floor(log(axis->low) / log(base));
+    const int last = (int)ceil(log(axis->high) / log(base)), stride = 1 + (last - first) / 9;
     const double decades = log10(axis->high / axis->low);
-    const int first = (int)floor(log10(axis->low)), last = (int)ceil(log10(axis->high));
-    const int stride = 1 + (last - first) / 12;
-    int density = 0;
-    while (decades > DENSITIES[density].most) {
-        density++;
-    }
+    const int steps = axis->scale == SVG_LOG2 || decades > 4 ? 1 : decades > 0.9 ? 3 : 8;
     for (int power = first; power <= last; power += stride) {
-        for (int i = 0; i < DENSITIES[density].count; i++) {
-            add_tick(axis, DENSITIES[density].steps[i] * pow(10.0, power));
+        for (int i = 0; i < steps; i++) {
+            add_tick(axis, STEPS[i] * pow(base, power));
         }
     }
 }
@@ -114,19 +104,18 @@ static void fit_axis(struct axis *axis, double low, double high) {
     const double room = fmax(1.15, sqrt(fmax(1.0, 2 * low / high)));
     axis->low = low / room;
     axis->high = high * room;
-    if (axis->scale == SVG_LOG2) {
-        ticks_log2(axis);
-    } else {
-        ticks_log10(axis);
-    }
+    ticks_log(axis);
 }
 
-static void fit_axes(const struct svg_plot *plot, struct axis *x, struct axis *y) {
+/* Returns how many points have no place. */
+static size_t fit_axes(const struct svg_plot *plot, struct axis *x, struct axis *y) {
+    size_t undrawn = 0;
     double low[2] = {INFINITY, INFINITY}, high[2] = {-INFINITY, -INFINITY};
     for (size_t s = 0; s < plot->series_count; s++) {
         for (size_t i = 0; i < plot->series[s].count; i++) {
             const struct svg_point *p = &plot->series[s].points[i];
-            if (!has_place(plot->x.scale, p->x) || !has_place(plot->y.scale, p->y)) {
+            if (!is_drawn(plot, p)) {
+                undrawn++;
                 continue;
             }
             const double bottom = has_place(plot->y.scale, p->low) ? fmin(p->low, p->y) : p->y;
@@ -139,6 +128,7 @@ static void fit_axes(const struct svg_plot *plot, struct axis *x, struct axis *y
     }
     fit_axis(x, low[0], high[0]);
     fit_axis(y, low[1], high[1]);
+    return undrawn;
 }
 
 /* 512, 16k (of 1024 on an axis of powers of two), 0.25, 200k: as short as it can be said. */
@@ -190,26 +180,17 @@ static void put_axes(FILE *out, const struct svg_plot *plot, const struct axis *
 /* ---- series ---------------------------------------------------------------------------------- */
 
 /* A shape for each colour, so that the colour is not all that tells them apart. */
-static void put_mark(FILE *out, int colour, double x, double y, double r) {
-    switch (colour % SVG_COLOURS) {
-    case 1: html_put(out, "M%.1f %.1fh%.1fv%.1fh-%.1fz", x - r, y - r, 2 * r, 2 * r, 2 * r); break;
-    case 2:
-        html_put(out, "M%.1f %.1fl%.1f %.1fh-%.1fz", x, y - r - 1, r + 1, 2 * r, 2 * r + 2);
-        break;
-    case 3:
-        html_put(out, "M%.1f %.1fl%.1f %.1fl-%.1f %.1fl-%.1f -%.1fz", x, y - r - 1, r + 1, r + 1,
-                 r + 1, r + 1, r + 1, r + 1);
-        break;
-    case 4:
-        html_put(out, "M%.1f %.1fl%.1f -%.1fh-%.1fz", x, y + r + 1, r + 1, 2 * r, 2 * r + 2);
-        break;
-    case 5:
-        html_put(out, "M%.1f %.1fh%.1fv%.1fh-%.1fz", x - r - 1, y - 1.2, 2 * r + 2, 2.4, 2 * r + 2);
-        break;
-    default:
-        html_put(out, "M%.1f %.1fa%.1f %.1f 0 1 0 %.1f 0a%.1f %.1f 0 1 0 -%.1f 0z", x - r, y, r, r,
-                 2 * r, r, r, 2 * r);
-    }
+static void put_mark(FILE *out, const char *class, int colour, double x, double y) {
+    static const char *const SHAPES[SVG_COLOURS] = {
+        "m-3.8 0a3.8 3.8 0 1 0 7.6 0a3.8 3.8 0 1 0 -7.6 0z",
+        "m-3.8 -3.8h7.6v7.6h-7.6z",
+        "m0 -4.8l4.8 7.6h-9.6z",
+        "m0 -4.8l4.8 4.8l-4.8 4.8l-4.8 -4.8z",
+        "m0 4.8l4.8 -7.6h-9.6z",
+        "m-4.8 -1.2h9.6v2.4h-9.6z",
+    };
+    html_put(out, "<path class=\"%s\" d=\"M%.1f %.1f%s\">", class, x, y,
+             SHAPES[colour % SVG_COLOURS]);
 }
 
 static const char *class_of(const struct svg_series *series, char text[64]) {
@@ -219,83 +200,62 @@ static const char *class_of(const struct svg_series *series, char text[64]) {
     return text;
 }
 
-static bool is_drawn(const struct svg_plot *plot, const struct svg_point *point) {
-    return has_place(plot->x.scale, point->x) && has_place(plot->y.scale, point->y);
-}
-
-static void put_line(FILE *out, const struct svg_plot *plot, const struct svg_series *series,
-                     const struct axis *x, const struct axis *y) {
+/* One path: a line through the points, in steps or not, or (SVG_FAINT) a dot for each. */
+static void put_path(const struct drawing *drawing, const struct svg_series *series,
+                     const char *class) {
+    const bool dots = (series->marks & SVG_FAINT) != 0;
     bool pen_down = false;
-    fputs("<path class=\"line\" d=\"", out);
+    html_put(drawing->out, "<path class=\"%s\" d=\"", class);
     for (size_t i = 0; i < series->count; i++) {
         const struct svg_point *p = &series->points[i];
-        if (!is_drawn(plot, p)) {
+        if (!is_drawn(drawing->plot, p)) {
             continue;
         }
+        const double x = position(&drawing->x, p->x), y = position(&drawing->y, p->y);
         if (pen_down && (series->marks & SVG_STEPS) != 0) {
-            html_put(out, "H%.1f", position(x, p->x));
+            html_put(drawing->out, "H%.1f", x);
         }
-        html_put(out, "%s%.1f %.1f", pen_down ? "L" : "M", position(x, p->x), position(y, p->y));
-        pen_down = true;
+        html_put(drawing->out, "%s%.1f %.1f%s", pen_down ? "L" : "M", x, y, dots ? "h0" : "");
+        pen_down = !dots;
     }
-    fputs("\"/>", out);
+    fputs("\"/>", drawing->out);
 }
 
-static void put_dots(FILE *out, const struct svg_plot *plot, const struct svg_series *series,
-                     const struct axis *x, const struct axis *y) {
-    fputs("<path class=\"dots\" d=\"", out);
-    for (size_t i = 0; i < series->count; i++) {
-        if (is_drawn(plot, &series->points[i])) {
-            html_put(out, "M%.1f %.1fh0", position(x, series->points[i].x),
-                     position(y, series->points[i].y));
-        }
-    }
-    fputs("\"/>", out);
-}
-
-static void put_points(FILE *out, const struct svg_plot *plot, const struct svg_series *series,
-                       const struct axis *x, const struct axis *y) {
+static void put_points(const struct drawing *drawing, const struct svg_series *series) {
+    const enum svg_scale scale = drawing->plot->y.scale;
     for (size_t i = 0; i < series->count; i++) {
         const struct svg_point *p = &series->points[i];
-        if (!is_drawn(plot, p)) {
+        if (!is_drawn(drawing->plot, p)) {
             continue;
         }
-        const double at = position(x, p->x);
-        if (has_place(plot->y.scale, p->low) && has_place(plot->y.scale, p->high)) {
-            html_put(out, "<path class=\"bar\" d=\"M%.1f %.1fV%.1f\"/>", at, position(y, p->low),
-                     position(y, p->high));
+        const double at = position(&drawing->x, p->x);
+        if (has_place(scale, p->low) && has_place(scale, p->high)) {
+            html_put(drawing->out, "<path class=\"bar\" d=\"M%.1f %.1fV%.1f\"/>", at,
+                     position(&drawing->y, p->low), position(&drawing->y, p->high));
         }
-        fputs("<path class=\"point\" d=\"", out);
-        put_mark(out, series->colour, at, position(y, p->y), 3.8);
-        fputs("\">", out);
+        put_mark(drawing->out, "point", series->colour, at, position(&drawing->y, p->y));
         if (p->label != NULL) {
-            html_put(out, "<title>%s</title>", p->label);
+            html_put(drawing->out, "<title>%s</title>", p->label);
         }
-        fputs("</path>", out);
+        fputs("</path>", drawing->out);
     }
 }
 
-static void put_series(FILE *out, const struct svg_plot *plot, const struct svg_series *series,
-                       const struct axis *x, const struct axis *y) {
+static void put_series(const struct drawing *drawing, const struct svg_series *series) {
     char class[64];
-    html_put(out, "<g class=\"series %s\">", class_of(series, class));
+    html_put(drawing->out, "<g class=\"series %s\">", class_of(series, class));
     if ((series->marks & (SVG_LINE | SVG_STEPS)) != 0) {
-        put_line(out, plot, series, x, y);
+        put_path(drawing, series, "line");
     }
     if ((series->marks & SVG_FAINT) != 0) {
-        put_dots(out, plot, series, x, y);
+        put_path(drawing, series, "dots");
     } else if ((series->marks & SVG_POINTS) != 0) {
-        put_points(out, plot, series, x, y);
+        put_points(drawing, series);
     }
-    fputs("</g>\n", out);
+    fputs("</g>\n", drawing->out);
 }
 
 /* ---- legend and frame ------------------------------------------------------------------------ */
-
-/* How wide a name is drawn, about; only layout hangs on it. */
-static double text_width(const char *text) {
-    return 6.6 * (double)(strlen(text) < 60 ? strlen(text) : 60);
-}
 
 /* Draws the legend, or (out NULL) only counts its rows. */
 static int put_legend(FILE *out, const struct svg_plot *plot) {
@@ -306,7 +266,7 @@ static int put_legend(FILE *out, const struct svg_plot *plot) {
         if (series->name == NULL) {
             continue;
         }
-        const double wide = 28 + text_width(series->name) + 16;
+        const double wide = 44 + 6.6 * fmin((double)strlen(series->name), 60); /* about */
         if (at > LEFT && at + wide > WIDTH) {
             at = LEFT;
             row++;
@@ -319,9 +279,8 @@ static int put_legend(FILE *out, const struct svg_plot *plot) {
                 html_put(out, "<path class=\"line\" d=\"M%.1f %.1fh22\"/>", at, y);
             }
             if ((series->marks & SVG_POINTS) != 0) {
-                fputs("<path class=\"key\" d=\"", out);
-                put_mark(out, series->colour, at + 11, y, 3.4);
-                fputs("\"/>", out);
+                put_mark(out, "key", series->colour, at + 11, y);
+                fputs("</path>", out);
             }
             html_put(out, "<text x=\"%.1f\" y=\"%.1f\">%s</text></g>", at + 28, y + 4,
                      series->name);
@@ -331,25 +290,15 @@ static int put_legend(FILE *out, const struct svg_plot *plot) {
     return row + (at > LEFT);
 }
 
-static size_t count_undrawn(const struct svg_plot *plot) {
-    size_t count = 0;
-    for (size_t s = 0; s < plot->series_count; s++) {
-        for (size_t i = 0; i < plot->series[s].count; i++) {
-            count += !is_drawn(plot, &plot->series[s].points[i]);
-        }
-    }
-    return count;
-}
-
 void svg_plot(FILE *out, const struct svg_plot *plot) {
-    const int legend = put_legend(NULL, plot);
-    struct axis x = {
-        .scale = plot->x.scale, .whole = plot->x.whole, .from = LEFT, .to = WIDTH - RIGHT};
-    struct axis y = {.scale = plot->y.scale,
-                     .whole = plot->y.whole,
-                     .from = HEIGHT - BOTTOM,
-                     .to = 10 + legend * LEGEND_ROW};
-    fit_axes(plot, &x, &y);
+    struct drawing drawing = {
+        .out = out,
+        .plot = plot,
+        .x = {.scale = plot->x.scale, .whole = plot->x.whole, .from = LEFT, .to = WIDTH - RIGHT},
+        .y = {.scale = plot->y.scale, .whole = plot->y.whole, .from = HEIGHT - BOTTOM},
+    };
+    drawing.y.to = 10 + LEGEND_ROW * put_legend(NULL, plot);
+    const size_t undrawn = fit_axes(plot, &drawing.x, &drawing.y);
     html_put(out, "<figure class=\"plot\"><figcaption><b>%s</b>", plot->title);
     if (plot->subtitle != NULL) {
         html_put(out, " <span>%s</span>", plot->subtitle);
@@ -358,14 +307,13 @@ void svg_plot(FILE *out, const struct svg_plot *plot) {
              "</figcaption>\n<svg viewBox=\"0 0 %d %d\" role=\"img\" "
              "aria-label=\"%s: %s over %s\">\n",
              WIDTH, HEIGHT, plot->title, plot->y.title, plot->x.title);
-    put_axes(out, plot, &x, &y);
+    put_axes(out, plot, &drawing.x, &drawing.y);
     /* The first is ours: it lies on top. */
     for (size_t s = plot->series_count; s > 0; s--) {
-        put_series(out, plot, &plot->series[s - 1], &x, &y);
+        put_series(&drawing, &plot->series[s - 1]);
     }
     put_legend(out, plot);
     fputs("</svg>\n", out);
-    const size_t undrawn = count_undrawn(plot);
     if (undrawn > 0) {
         html_put(out, "<p class=\"note\">%zu points have no place on these axes.</p>\n", undrawn);
     }

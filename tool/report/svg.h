@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * svg.h - plots as SVG inside a page of html.h: lines and points over one or two log axes, steps
- * (best so far), and a heat map. Each is a <figure> with a visible title and a text for those who
- * cannot see it.
+ * svg.h - plots as SVG inside a page of html.h: lines and points over one or two log axes, and
+ * steps (best so far). Each is a <figure> with a visible title and a text for those who cannot see
+ * it.
  *
  *     const struct svg_point points[] = {{512, 210, 208, 213, "S 512: 210"}, {1024, 330, ...}};
  *     const struct svg_series series[] = {{"ours", points, 2, SVG_LINE | SVG_POINTS, 0}};
@@ -62,21 +62,5 @@ struct svg_plot {
 };
 
 void svg_plot(FILE *out, const struct svg_plot *plot);
-
-/* A cell is a share: 0 to 1 is good, the more the darker; above 1 is bad, NaN is broken; a negative
- * one is empty. Where there are more than SVG_HEAT_COLUMNS columns, neighbours share a cell, which
- * shows the worst of them. */
-enum { SVG_HEAT_COLUMNS = 60 };
-
-struct svg_heat {
-    const char *title, *subtitle;
-    const char *row_title, *column_title;
-    size_t rows, columns;
-    const char *(*row_name)(const void *subject, size_t row);
-    double (*cell)(const void *subject, size_t row, size_t column);
-    const void *subject;
-};
-
-void svg_heat(FILE *out, const struct svg_heat *heat);
 
 #endif /* ATTEST_REPORT_SVG_H */

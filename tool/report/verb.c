@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * verb.c - attest report: an evidence pack, or a ledger of them, for a reader.
+ * verb.c - attest report: an evidence pack as a page to read.
  */
 #include <limits.h>
 #include <stdlib.h>
@@ -8,58 +8,32 @@
 #include <sys/stat.h>
 
 #include "base/args.h"
-#include "base/json.h"
 #include "base/message.h"
 #include "base/output.h"
 #include "cli/verbs.h"
-#include "report/html.h"
 #include "report/report.h"
-#include "report/trend.h"
 
 struct request {
     const char *path, *html, *markdown;
     bool as_json;
 };
 
-/* ---- files ----------------------------------------------------------------------------------- */
-
-/* Both hold the same subject: a report, or a trend. */
-typedef void writer(const void *subject, FILE *out);
-
-static bool write_file(const char *path, writer *write, const void *subject, attn_error *why) {
+/* path: NULL where it was not asked for. */
+static bool write_file(const struct pack_report *report, const char *path, struct doc doc,
+                       attn_error *why) {
     struct output output;
     attn_error reason = {""};
+    if (path == NULL) {
+        return true;
+    }
     bool good = output_open(&output, path, &reason);
     if (good) {
-        write(subject, output.file);
+        doc.out = output.file;
+        report_write(report, &doc);
         good = output_finish(&output, &reason) && output_publish(&output, &reason);
     }
     output_discard(&output);
     return good || explain(why, "%s: %s", path, reason.text);
-}
-
-/* The files that were asked for; without any, and without --json, Markdown on stdout. */
-static int write_all(const struct request *request, writer *html, writer *markdown,
-                     const void *subject) {
-    attn_error why = {""};
-    if ((request->html != NULL && !write_file(request->html, html, subject, &why)) ||
-        (request->markdown != NULL && !write_file(request->markdown, markdown, subject, &why))) {
-        return complain("%s", why.text);
-    }
-    if (request->html == NULL && request->markdown == NULL && !request->as_json) {
-        markdown(subject, stdout);
-    }
-    return EXIT_DONE;
-}
-
-/* ---- of a pack ------------------------------------------------------------------------------- */
-
-static void pack_html(const void *subject, FILE *out) {
-    report_html(subject, out);
-}
-
-static void pack_markdown(const void *subject, FILE *out) {
-    report_markdown(subject, out);
 }
 
 /* Whether a file lies directly in the folder. */
@@ -73,124 +47,55 @@ static bool lies_in(const char *file, const char *folder) {
     return same;
 }
 
-static bool is_same_file(const char *a, const char *b) {
-    struct stat first, second;
-    return stat(a, &first) == 0 && stat(b, &second) == 0 && first.st_dev == second.st_dev &&
-           first.st_ino == second.st_ino;
-}
-
 /* Whether to write it would destroy what the report is of. */
-static bool is_of_the_subject(const char *file, const char *subject) {
-    static const char *const OWN[] = {"plan.json", EVIDENCE_FILE, STATEMENT_FILE, "units/.",
-                                      "artifacts/."};
-    bool own = is_same_file(file, subject);
-    for (size_t i = 0; !own && i < sizeof OWN / sizeof *OWN; i++) {
-        char path[PATH_MAX];
-        const int length = snprintf(path, sizeof path, "%s/%s", subject, OWN[i]);
-        own = length < (int)sizeof path && (is_same_file(file, path) || lies_in(file, path));
+static bool is_of_the_pack(const char *file, const char *pack) {
+    static const char *const OWN[] = {"plan.json", EVIDENCE_FILE, STATEMENT_FILE};
+    const char *slash = strrchr(file, '/'), *name = slash != NULL ? slash + 1 : file;
+    char units[PATH_MAX], artifacts[PATH_MAX];
+    snprintf(units, sizeof units, "%s/units", pack);
+    snprintf(artifacts, sizeof artifacts, "%s/artifacts", pack);
+    bool own = lies_in(file, units) || lies_in(file, artifacts);
+    for (size_t i = 0; i < sizeof OWN / sizeof *OWN; i++) {
+        own |= strcmp(name, OWN[i]) == 0 && lies_in(file, pack);
     }
     return own;
 }
 
 /* Two files of their own, or one, or none. */
 static bool may_be_written(const struct request *request, attn_error *why) {
-    const struct {
-        const char *option, *path;
-    } files[] = {{"--html", request->html}, {"--markdown", request->markdown}};
+    const char *const files[] = {request->html, request->markdown};
     for (int i = 0; i < 2; i++) {
-        if (files[i].path != NULL && is_of_the_subject(files[i].path, request->path)) {
-            return explain(why, "%s: %s belongs to %s, expected another file", files[i].option,
-                           files[i].path, request->path);
+        if (files[i] != NULL && is_of_the_pack(files[i], request->path)) {
+            return explain(why, "%s belongs to the pack, expected another file", files[i]);
         }
     }
-    const bool both = request->html != NULL && request->markdown != NULL;
-    return !both || strcmp(request->html, request->markdown) != 0 ||
+    return files[0] == NULL || files[1] == NULL || strcmp(files[0], files[1]) != 0 ||
            explain(why, "--html and --markdown name the same file");
-}
-
-static void print_json(const struct pack_report *report, const struct request *request) {
-    struct json json = json_begin(stdout);
-    const enum gate gate = report->verdict.gate;
-    json_open(&json, NULL, '{');
-    json_text(&json, "verdict", GATE_NAMES[gate]);
-    json_text(&json, "reason", gate == GATE_PASS ? NULL : report->verdict.reason);
-    json_bool(&json, "partial", report->evidence.partial);
-    json_bool(&json, "ended", report->ended);
-    json_text(&json, "root", report->evidence.root);
-    json_open(&json, "rows", '[');
-    for (size_t i = 0; i < report->evidence.row_count; i++) {
-        const struct evidence_row *row = &report->evidence.rows[i];
-        json_open(&json, NULL, '{');
-        json_text(&json, "stage", STAGE_NAMES[row->stage]);
-        json_text(&json, "device", row->device);
-        json_text(&json, "verdict", GATE_NAMES[row->judgement.gate]);
-        json_text(&json, "reason", row->judgement.gate == GATE_PASS ? NULL : row->judgement.reason);
-        json_int(&json, "passed", (int64_t)row->passed);
-        json_int(&json, "subjects", (int64_t)row->subjects);
-        json_close(&json);
-    }
-    json_close(&json);
-    json_text(&json, "html", request->html);
-    json_text(&json, "markdown", request->markdown);
-    json_close(&json);
 }
 
 static int report_pack(const struct request *request) {
     struct pack_report report;
     attn_error why = {""};
     bool changed;
-    int status;
-    if (report_open(&report, request->path, &changed, &why)) {
-        report.links = request->html != NULL && lies_in(request->html, report.pack.path);
-        status = write_all(request, pack_html, pack_markdown, &report);
-        if (status == EXIT_DONE && request->as_json) {
-            print_json(&report, request);
-        }
-    } else {
+    int status = EXIT_DONE;
+    if (!report_open(&report, request->path, &changed, &why)) {
         complain("%s", why.text);
         status = changed ? EXIT_FAILED_CHECK : EXIT_BAD_INPUT;
+    } else {
+        const struct doc page = {
+            .html = true, .links = request->html != NULL && lies_in(request->html, request->path)};
+        if (!write_file(&report, request->html, page, &why) ||
+            !write_file(&report, request->markdown, (struct doc){.html = false}, &why)) {
+            status = complain("%s", why.text);
+        } else if (request->as_json) {
+            evidence_print_json(&report.evidence, report.pack.path, report.ended);
+        } else if (request->html == NULL && request->markdown == NULL) {
+            report_write(&report, &(struct doc){.out = stdout});
+        }
     }
     report_close(&report);
     return status;
 }
-
-/* ---- of a ledger ----------------------------------------------------------------------------- */
-
-static bool is_file(const char *path) {
-    struct stat status;
-    return stat(path, &status) == 0 && S_ISREG(status.st_mode);
-}
-
-static void ledger_html(const void *subject, FILE *out) {
-    trend_html(subject, out);
-}
-
-static void ledger_markdown(const void *subject, FILE *out) {
-    trend_markdown(subject, out);
-}
-
-static int report_ledger(const struct request *request) {
-    struct trend trend;
-    attn_error why = {""};
-    int status;
-    if (!ledger_is_built()) {
-        complain("%s: this attest was built without SQLite and reads no ledger", request->path);
-        return EXIT_NOT_RUN;
-    }
-    if (trend_open(&trend, request->path, &why)) {
-        status = write_all(request, ledger_html, ledger_markdown, &trend);
-        if (status == EXIT_DONE && request->as_json) {
-            struct json json = json_begin(stdout);
-            trend_json(&trend, &json, request->html, request->markdown);
-        }
-    } else {
-        status = complain("%s", why.text);
-    }
-    trend_close(&trend);
-    return status;
-}
-
-/* ---- the verb -------------------------------------------------------------------------------- */
 
 int verb_report(int argc, char **argv) {
     struct request request = {.path = NULL};
@@ -199,17 +104,16 @@ int verb_report(int argc, char **argv) {
         arg_text("--markdown", &request.markdown, "FILE", "write Markdown"),
         arg_flag("--json", &request.as_json, "the verdicts as JSON on stdout"),
     };
-    struct arg positional = arg_text("PACK", &request.path, "PACK|LEDGER", "");
+    struct arg positional = arg_text("PACK", &request.path, "PACK", "");
     const struct arg_group groups[] = {{"options", args, sizeof args / sizeof *args}};
     const struct command command = {
         .verb = "report",
-        .summary = "an evidence pack, or a ledger of them, as a page to read",
-        .synopsis = "PACK|LEDGER [--html FILE] [--markdown FILE] [--json]",
+        .summary = "an evidence pack as a page to read",
+        .synopsis = "PACK [--html FILE] [--markdown FILE] [--json]",
         .notes = "Without --html and --markdown, Markdown goes to stdout. The verdict is computed\n"
                  "anew from the pack; a report of a FAIL is a report, so exit code 0 says that it\n"
                  "was written. 1: the pack was changed, and has no report. 2: it is no pack.\n",
-        .examples = "  attest report results/h200 --html results/h200/report.html\n"
-                    "  attest report ledger.sqlite --html trend.html\n",
+        .examples = "  attest report results/h200 --html results/h200/report.html\n",
         .groups = groups,
         .group_count = 1,
         .positional = &positional,
@@ -222,5 +126,5 @@ int verb_report(int argc, char **argv) {
     if (!may_be_written(&request, &why)) {
         return complain("%s", why.text);
     }
-    return is_file(request.path) ? report_ledger(&request) : report_pack(&request);
+    return report_pack(&request);
 }
