@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * scalar.cu - a row-wise softmax in shared memory, right as FAULT 0, with one bug for each other
- * number. tests/meta/test_faults.sh compiles it once for each and expects `attest check` to report
- * the kind that is named here, at a line that bears the fault's mark.
+ * number. tests/test_faults.sh compiles it once for each and expects `attest check` to report the
+ * kind that is named here, at a line that bears the fault's mark.
  *
- * @run softmax_rows --grid 3 --block 128 --arg buf:f32:600:rand:7 --arg buf:f32:600:uninit --arg
- * i32:600 --arg i32:200 @run softmax_rows --grid 1 --block 128 --arg buf:f32:64:rand:3 --arg
- * buf:f32:64:uninit --arg i32:64 --arg i32:64 @run softmax_rows --grid 5 --block 128 --arg
- * buf:f32:5:rand:3 --arg buf:f32:5:uninit --arg i32:5 --arg i32:1
+ * @run softmax_rows --grid 3 --block 128 --arg buf:f32:600:rand:7 --arg buf:f32:600:uninit --arg i32:600 --arg i32:200
+ * @run softmax_rows --grid 1 --block 128 --arg buf:f32:64:rand:3 --arg buf:f32:64:uninit --arg i32:64 --arg i32:64
+ * @run softmax_rows --grid 5 --block 128 --arg buf:f32:5:rand:3 --arg buf:f32:5:uninit --arg i32:5 --arg i32:1
  * @fault 1 race               no barrier between writing the row and reading the neighbours' part
  * @fault 2 race               no barrier before the partial sums are read
  * @fault 3 race               the scratch of the maximum is reused for the sum without a barrier
