@@ -112,6 +112,18 @@ static const struct variant built_in[] = {
 enum { BUILT_IN = sizeof built_in / sizeof built_in[0] };
 _Static_assert((int)BUILT_IN <= (int)MOST_BUILT_IN, "struct candidates has a bit for each");
 
+int32_t variant_shared_bytes(const attn_variant *v) {
+#define CPU_VARIANT(kind, isa, types, matrix, all, rows, keys)
+#define CUDA_VARIANT(kind, sm, type, dim, rows, keys, warp, stage)                                 \
+    if (strcmp(v->family, #kind) == 0) {                                                           \
+        return ATTN_SHARED_##kind(v->block_q, v->block_kv, v->head_dim_max, v->warps, v->stages);  \
+    }
+#include "kernels/variants.def"
+#undef CPU_VARIANT
+#undef CUDA_VARIANT
+    return 0;
+}
+
 static bool is_gpu(const struct variant *variant) {
     return variant->info.warps > 0;
 }
