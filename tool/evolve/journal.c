@@ -4,13 +4,14 @@
  *
  *     JOURNAL/config.json         what was asked for
  *     JOURNAL/units/000000.json   what was done and what came of it, step after step
- *     JOURNAL/artifacts/HASH      sources and answers of a proposer
+ *     JOURNAL/artifacts/HASH      sources of a proposer
  *
  * Each unit has the SHA-256 of the file before it, so that the hash of the last one is that of all.
  *
  * Invariant: a unit appears whole, under its number, or not at all, and none is ever written over:
  * a search that is killed has lost the step it was at, and nothing else.
  */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -23,7 +24,9 @@
 #include "base/output.h"
 #include "evolve/evolve.h"
 
-/* ---- memos ----------------------------------------------------------------------------------- */
+enum { INNER_PATH = EVOLVE_PATH + 96 };
+
+/* ---- JSON in memory -------------------------------------------------------------------------- */
 
 bool memo_begin(struct memo *memo, attn_error *why) {
     *memo = (struct memo){.file = NULL};
@@ -37,6 +40,9 @@ bool memo_begin(struct memo *memo, attn_error *why) {
 
 struct json_value *memo_end(struct memo *memo, attn_error *why) {
     struct json_value *document = NULL;
+    while (memo->json.depth > 0) {
+        json_close(&memo->json);
+    }
     const bool lost = ferror(memo->file) != 0;
     if (fclose(memo->file) != 0 || lost) {
         explain(why, "out of memory");
@@ -48,36 +54,22 @@ struct json_value *memo_end(struct memo *memo, attn_error *why) {
     return document;
 }
 
-void json_copy(struct json *json, const char *key, const struct json_value *value) {
-    switch (value->kind) {
-    case JSON_NULL: json_null(json, key); break;
-    case JSON_BOOL: json_bool(json, key, value->as.truth); break;
-    case JSON_INT: json_int(json, key, value->as.integer); break;
-    case JSON_REAL: json_real(json, key, value->as.real); break;
-    case JSON_TEXT: json_text(json, key, value->as.text); break;
-    case JSON_LIST:
-    case JSON_OBJECT:
-        json_open(json, key, value->kind == JSON_LIST ? '[' : '{');
-        for (size_t i = 0; i < value->as.list.count; i++) {
-            const struct json_value *item = &value->as.list.items[i];
-            json_copy(json, value->kind == JSON_LIST ? NULL : item->key, item);
-        }
-        json_close(json);
-        break;
-    }
+const char *text_at(const struct json_value *object, const char *key) {
+    const char *text = json_text_of(json_at(object, key));
+    return text != NULL ? text : "";
 }
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
 static void sync_folder(const char *path) {
+    char folder[INNER_PATH];
     const char *slash = strrchr(path, '/');
-    char *folder = slash != NULL ? strndup(path, (size_t)(slash - path) + 1) : NULL;
-    const int file = folder != NULL ? open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+    snprintf(folder, sizeof folder, "%.*s", slash != NULL ? (int)(slash - path) + 1 : 0, path);
+    const int file = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (file >= 0) {
         (void)fsync(file); /* what some file systems do not promise is no failure */
         close(file);
     }
-    free(folder);
 }
 
 bool write_file(const char *path, const void *data, size_t bytes, attn_error *why) {
@@ -97,62 +89,47 @@ bool write_file(const char *path, const void *data, size_t bytes, attn_error *wh
     return true;
 }
 
-char *journal_path(const struct journal *journal, const char *name) {
-    const size_t size = strlen(journal->path) + strlen(name) + 2;
-    char *path = malloc(size);
-    if (path != NULL) {
-        snprintf(path, size, "%s/%s", journal->path, name);
+bool write_json(const char *path, const struct json_value *document, char *hash, attn_error *why) {
+    size_t bytes = 0;
+    char *text = json_canonical(document, &bytes, why);
+    const bool good = text != NULL && write_file(path, text, bytes, why);
+    if (good && hash != NULL) {
+        sha256_text(text, bytes, hash);
     }
+    free(text);
+    return good;
+}
+
+void remove_folder(const char *path) {
+    char inner[EVOLVE_PATH + 260];
+    DIR *folder = opendir(path);
+    for (struct dirent *one; folder != NULL && (one = readdir(folder)) != NULL;) {
+        if (strcmp(one->d_name, ".") != 0 && strcmp(one->d_name, "..") != 0) {
+            snprintf(inner, sizeof inner, "%s/%s", path, one->d_name);
+            if (unlink(inner) != 0) {
+                remove_folder(inner);
+            }
+        }
+    }
+    if (folder != NULL) {
+        closedir(folder);
+        rmdir(path);
+    }
+}
+
+static const char *path_in(const struct journal *journal, const char *name, char path[INNER_PATH]) {
+    snprintf(path, INNER_PATH, "%s/%s", journal->path, name);
     return path;
 }
 
-static bool write_in(const struct journal *journal, const char *name, const void *data,
-                     size_t bytes, attn_error *why) {
-    char *path = journal_path(journal, name);
-    const bool good =
-        path != NULL ? write_file(path, data, bytes, why) : explain(why, "out of memory");
-    free(path);
-    return good;
-}
-
-/* NULL and an empty sentence: there is no such file. */
-static char *read_in(const struct journal *journal, const char *name, size_t *bytes,
-                     attn_error *why) {
-    char *path = journal_path(journal, name);
-    char *text = NULL;
-    why->text[0] = '\0';
-    if (path == NULL) {
-        explain(why, "out of memory");
-    } else if (access(path, F_OK) == 0 || errno != ENOENT) {
-        text = file_read(path, bytes, why);
-    }
-    free(path);
-    return text;
-}
-
-static bool make_folder(const struct journal *journal, const char *name, attn_error *why) {
-    char *path = journal_path(journal, name);
-    const bool good = path != NULL && (mkdir(path, 0777) == 0 || errno == EEXIST);
-    if (!good) {
-        explain(why, "%s: cannot make the folder: %s", path != NULL ? path : name,
-                path != NULL ? strerror(errno) : "out of memory");
-    }
-    free(path);
-    return good;
-}
-
-/* ---- one at a time --------------------------------------------------------------------------- */
+/* ---- the journal ----------------------------------------------------------------------------- */
 
 bool journal_lock(struct journal *journal, attn_error *why) {
-    char *path = journal_path(journal, "lock");
-    journal->lock = path != NULL ? open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666) : -1;
-    const bool good = journal->lock >= 0 && lockf(journal->lock, F_TLOCK, 0) == 0;
-    free(path);
-    return good ||
+    char path[INNER_PATH];
+    journal->lock = open(path_in(journal, "lock", path), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    return (journal->lock >= 0 && lockf(journal->lock, F_TLOCK, 0) == 0) ||
            explain(why, "%s: another attest is at it, or it cannot be written", journal->path);
 }
-
-/* ---- the journal ----------------------------------------------------------------------------- */
 
 void journal_close(struct journal *journal) {
     for (size_t i = 0; i < journal->count; i++) {
@@ -163,39 +140,54 @@ void journal_close(struct journal *journal) {
     if (journal->lock > 0) {
         close(journal->lock);
     }
-    free(journal->path);
-    *journal = (struct journal){.path = NULL};
+    *journal = (struct journal){.path = ""};
 }
 
-static bool take_path(struct journal *journal, const char *path, attn_error *why) {
-    *journal = (struct journal){.path = strdup(path)};
-    return journal->path != NULL || explain(why, "out of memory");
-}
-
-bool journal_create(struct journal *journal, const char *path, const char *config,
-                    attn_error *why) {
+/* A file of the journal, and from then on the last one. NULL, and an empty sentence where there is
+ * none. */
+static struct json_value *read_last(struct journal *journal, const char *name, attn_error *why) {
+    char path[INNER_PATH];
     size_t bytes = 0;
-    if (!take_path(journal, path, why)) {
-        return false;
+    why->text[0] = '\0';
+    if (access(path_in(journal, name, path), F_OK) != 0 && errno == ENOENT) {
+        return NULL;
     }
-    char *before = read_in(journal, "config.json", &bytes, why);
-    if (before != NULL || why->text[0] != '\0') {
-        free(before);
-        return explain(why, "%s: a journal is there, expected --resume or another folder", path);
-    }
-    journal->config = json_read(config, strlen(config), why);
-    char *text = journal->config != NULL ? json_canonical(journal->config, &bytes, why) : NULL;
-    const bool good = text != NULL && make_folder(journal, "", why) &&
-                      make_folder(journal, "units", why) &&
-                      make_folder(journal, "artifacts", why) &&
-                      write_in(journal, "config.json", text, bytes, why);
-    if (good) {
+    char *text = file_read(path, &bytes, why);
+    struct json_value *document = text != NULL ? json_read(text, bytes, why) : NULL;
+    if (document != NULL) {
         sha256_text(text, bytes, journal->last);
     }
     free(text);
-    return good;
+    return document;
 }
 
+static bool take_path(struct journal *journal, const char *path, attn_error *why) {
+    *journal = (struct journal){.path = ""};
+    return snprintf(journal->path, EVOLVE_PATH, "%s", path) < EVOLVE_PATH ||
+           explain(why, "%.100s...: the path is too long", path);
+}
+
+bool journal_create(struct journal *journal, const char *path, struct json_value *config,
+                    attn_error *why) {
+    static const char *const folders[] = {"", "units", "artifacts"};
+    char inner[INNER_PATH];
+    bool good = take_path(journal, path, why);
+    journal->config = config;
+    if (good && access(path_in(journal, "config.json", inner), F_OK) == 0) {
+        return explain(why, "%s: a journal is there, expected --resume or another folder", path);
+    }
+    for (size_t i = 0; i < sizeof folders / sizeof *folders && good; i++) {
+        good = mkdir(path_in(journal, folders[i], inner), 0777) == 0 || errno == EEXIST ||
+               explain(why, "%s: cannot make the folder: %s", inner, strerror(errno));
+    }
+    return good && write_json(path_in(journal, "config.json", inner), config, journal->last, why);
+}
+
+static void unit_name(const struct journal *journal, char name[32]) {
+    snprintf(name, 32, "units/%06zu.json", journal->count);
+}
+
+/* Takes the unit over. */
 static bool grow(struct journal *journal, struct json_value *unit, attn_error *why) {
     struct json_value **grown =
         realloc(journal->units, (journal->count + 1) * sizeof(struct json_value *));
@@ -208,111 +200,77 @@ static bool grow(struct journal *journal, struct json_value *unit, attn_error *w
     return true;
 }
 
-static void unit_name(size_t number, char name[32]) {
-    snprintf(name, 32, "units/%06zu.json", number);
-}
-
-/* True also where there is none: then *text is NULL. */
-static bool read_unit(struct journal *journal, char **text, size_t *bytes, attn_error *why) {
-    char name[32];
-    attn_error fault = {""};
-    unit_name(journal->count, name);
-    *text = read_in(journal, name, bytes, &fault);
-    if (*text == NULL) {
-        return fault.text[0] == '\0' || explain(why, "%.380s", fault.text);
-    }
-    struct json_value *unit = json_read(*text, *bytes, &fault);
-    const char *previous = json_text_of(json_at(unit, "previous"));
-    if (unit == NULL || previous == NULL || strcmp(previous, journal->last) != 0 ||
-        json_at(unit, "step") == NULL || json_at(unit, "result") == NULL) {
-        json_free(unit);
-        return explain(why, "%s/%s: %s", journal->path, name,
-                       fault.text[0] != '\0' ? fault.text : "does not follow the unit before it");
-    }
-    sha256_text(*text, *bytes, journal->last);
-    return grow(journal, unit, why);
-}
-
 bool journal_open(struct journal *journal, const char *path, attn_error *why) {
-    size_t bytes = 0;
+    char name[32], last[SHA256_TEXT];
     if (!take_path(journal, path, why)) {
         return false;
     }
-    char *text = read_in(journal, "config.json", &bytes, why);
-    if (text == NULL) {
-        return explain(why, "%s: no journal is there", path);
+    journal->config = read_last(journal, "config.json", why);
+    if (strcmp(text_at(journal->config, "schema"), EVOLVE_SCHEMA) != 0) {
+        return explain(why, "%s: no journal is there (schema " EVOLVE_SCHEMA ")", path);
     }
-    sha256_text(text, bytes, journal->last);
-    journal->config = json_read(text, bytes, why);
-    free(text);
-    const char *schema = json_text_of(json_at(journal->config, "schema"));
-    if (schema == NULL || strcmp(schema, EVOLVE_SCHEMA) != 0) {
-        return explain(why, "%s: schema %.40s, expected " EVOLVE_SCHEMA, path,
-                       schema != NULL ? schema : "is absent");
+    for (;;) {
+        attn_error fault = {""};
+        unit_name(journal, name);
+        memcpy(last, journal->last, sizeof last);
+        struct json_value *unit = read_last(journal, name, &fault);
+        if (unit == NULL && fault.text[0] == '\0') {
+            return true;
+        }
+        if (strcmp(text_at(unit, "previous"), last) != 0 || json_at(unit, "step") == NULL ||
+            json_at(unit, "result") == NULL) {
+            json_free(unit);
+            return explain(why, "%s/%s: %.200s", path, name,
+                           fault.text[0] != '\0' ? fault.text
+                                                 : "does not follow the unit before it");
+        }
+        if (!grow(journal, unit, why)) {
+            return false;
+        }
     }
-    bool good = true, more = true;
-    while (good && more) {
-        good = read_unit(journal, &text, &bytes, why);
-        more = text != NULL;
-        free(text);
-    }
-    return good;
 }
 
-bool journal_append(struct journal *journal, const struct json_value *step,
-                    const struct json_value *result, double seconds, double gpu_seconds,
-                    attn_error *why) {
-    struct memo memo;
-    char name[32];
-    size_t bytes = 0;
-    if (!memo_begin(&memo, why)) {
+bool journal_begin(const struct journal *journal, struct memo *memo, attn_error *why) {
+    if (!memo_begin(memo, why)) {
         return false;
     }
-    json_open(&memo.json, NULL, '{');
-    json_text(&memo.json, "previous", journal->last);
-    json_int(&memo.json, "number", (int64_t)journal->count);
-    json_copy(&memo.json, "step", step);
-    json_copy(&memo.json, "result", result);
-    json_real(&memo.json, "seconds", seconds);
-    json_real(&memo.json, "gpu_seconds", gpu_seconds);
-    json_close(&memo.json);
-    struct json_value *unit = memo_end(&memo, why);
-    char *text = unit != NULL ? json_canonical(unit, &bytes, why) : NULL;
-    unit_name(journal->count, name);
-    if (text == NULL || !write_in(journal, name, text, bytes, why)) {
-        free(text);
+    json_open(&memo->json, NULL, '{');
+    json_text(&memo->json, "previous", journal->last);
+    json_int(&memo->json, "number", (int64_t)journal->count);
+    return true;
+}
+
+bool journal_append(struct journal *journal, struct memo *memo, attn_error *why) {
+    char name[32], path[INNER_PATH];
+    struct json_value *unit = memo_end(memo, why);
+    unit_name(journal, name);
+    if (unit == NULL || !write_json(path_in(journal, name, path), unit, journal->last, why)) {
         json_free(unit);
         return false;
     }
-    sha256_text(text, bytes, journal->last);
-    free(text);
     return grow(journal, unit, why);
 }
 
-bool journal_keep(const struct journal *journal, const void *data, size_t bytes,
-                  char name[SHA256_TEXT], attn_error *why) {
-    char path[96];
-    sha256_text(data, bytes, name);
-    snprintf(path, sizeof path, "artifacts/%s", name);
-    return write_in(journal, path, data, bytes, why);
+bool journal_keep(const struct journal *journal, const char *text, char name[SHA256_TEXT],
+                  attn_error *why) {
+    char path[INNER_PATH];
+    sha256_text(text, strlen(text), name);
+    snprintf(path, sizeof path, "%s/artifacts/%s", journal->path, name);
+    return write_file(path, text, strlen(text), why);
 }
 
-char *journal_artifact(const struct journal *journal, const char *name, size_t *bytes,
-                       attn_error *why) {
-    char path[96], hash[SHA256_TEXT];
-    snprintf(path, sizeof path, "artifacts/%.64s", name);
-    char *data = read_in(journal, path, bytes, why);
-    if (data == NULL) {
-        if (why->text[0] == '\0') {
-            explain(why, "%s/%s is absent", journal->path, path);
+char *journal_artifact(const struct journal *journal, const char *name, attn_error *why) {
+    char path[INNER_PATH], hash[SHA256_TEXT];
+    size_t bytes = 0;
+    snprintf(path, sizeof path, "%s/artifacts/%.64s", journal->path, name);
+    char *text = file_read(path, &bytes, why);
+    if (text != NULL) {
+        sha256_text(text, bytes, hash);
+        if (strcmp(hash, name) != 0) {
+            free(text);
+            explain(why, "%s: its SHA-256 is %s", path, hash);
+            return NULL;
         }
-        return NULL;
     }
-    sha256_text(data, *bytes, hash);
-    if (strcmp(hash, name) != 0) {
-        free(data);
-        explain(why, "%s/%s: its SHA-256 is %s", journal->path, path, hash);
-        return NULL;
-    }
-    return data;
+    return text;
 }
