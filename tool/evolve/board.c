@@ -12,7 +12,7 @@
 
 enum { BOARD_MOST = 64, BOARD_LINES = 20 };
 
-static const char *const STATES[] = {"new", "rejected", "same", "fit", "timed"};
+static const char *const STATES[] = {"new", "rejected", "fit", "timed"};
 
 static const char *decision_of(const struct search *s) {
     return s->decision[0] != '\0' ? s->decision : "the search has not ended";
@@ -47,9 +47,6 @@ static void candidate_json(const struct search *s, const struct candidate *c, st
     if (c->state == CANDIDATE_REJECTED) {
         json_text(json, "gate", c->gate);
         json_text(json, "reason", c->reason);
-    }
-    if (c->state == CANDIDATE_SAME) {
-        json_int(json, "same_as", c->same_as);
     }
     json_text(json, "machine", c->machine);
     json_int(json, "registers", c->registers);
@@ -94,14 +91,16 @@ static void confirmed_json(const struct search *s, struct json *json) {
 
 static void decision_json(const struct search *s, const struct journal *journal,
                           struct json *json) {
-    char line[256];
+    char line[256], hash[SHA256_TEXT];
     attn_error why = {""};
+    journal_hash(journal, hash);
+    json_text(json, "journal", hash);
     json_text(json, "decision", decision_of(s));
     if (!s->proven || s->refuted) {
         json_null(json, "promoted");
         return;
     }
-    const bool named = promote_line(s, journal->last, line, sizeof line, &why);
+    const bool named = promote_line(s, hash, line, sizeof line, &why);
     json_open(json, "promoted", '{');
     json_int(json, "id", s->winner);
     json_text(json, "name", s->candidates[s->winner]->name);
@@ -113,19 +112,13 @@ static void decision_json(const struct search *s, const struct journal *journal,
 void board_json(const struct search *s, const struct journal *journal, struct json *json) {
     int ranked[BOARD_MOST];
     const int ranks = search_ranking(s, ranked, BOARD_MOST);
-    json_open(json, NULL, '{');
     json_text(json, "schema", "attest-leaderboard/2");
-    json_text(json, "journal", journal->last);
     json_open(json, "config", '{');
     for (size_t i = 0; i < journal->config->as.list.count; i++) {
         json_value_json(json, &journal->config->as.list.items[i]);
     }
     json_close(json);
-    json_open(json, "baselines", '[');
-    for (int i = 0; i < s->targets.count; i++) {
-        json_text(json, NULL, s->baselines[i]);
-    }
-    json_close(json);
+    shapes_json(json, "targets", &s->targets);
     json_real(json, "seconds", s->spent);
     json_real(json, "gpu_seconds", s->gpu_spent);
     json_open(json, "candidates", '[');
@@ -140,20 +133,19 @@ void board_json(const struct search *s, const struct journal *journal, struct js
     json_close(json);
     confirmed_json(s, json);
     decision_json(s, journal, json);
-    json_close(json);
 }
 
 /* ---- text ------------------------------------------------------------------------------------ */
 
 void board_print(const struct search *s, const struct journal *journal, FILE *out) {
     int ranked[BOARD_LINES], states[CANDIDATE_TIMED + 1] = {0};
-    char text[96];
+    char text[96], hash[SHA256_TEXT];
     const int ranks = search_ranking(s, ranked, BOARD_LINES);
     fprintf(out, "\n");
     for (int i = 0; i < s->targets.count; i++) {
         fprintf(out, "target %d   %s %s, baseline %s\n", i + 1,
                 DTYPE_NAMES[s->targets.problems[i].dtype],
-                shape_text(&s->targets.problems[i], text, sizeof text), s->baselines[i]);
+                shape_text(&s->targets.problems[i], text, sizeof text), s->targets.baselines[i]);
     }
     fprintf(out, "\nrank   id  %-48s %7s  %16s  p50 of each target\n", "candidate", "ratio",
             "95 %");
@@ -174,8 +166,9 @@ void board_print(const struct search *s, const struct journal *journal, FILE *ou
     }
     fprintf(out,
             "\n%d candidates in %d generations, %.0f s, %.0f s of them on a GPU: %d timed, %d fit, "
-            "%d of known machine code, %d rejected\n",
+            "%d rejected\n",
             s->count, s->generation, s->spent, s->gpu_spent, states[CANDIDATE_TIMED],
-            states[CANDIDATE_FIT], states[CANDIDATE_SAME], states[CANDIDATE_REJECTED]);
-    fprintf(out, "%s\njournal   %s\n", decision_of(s), journal->last);
+            states[CANDIDATE_FIT], states[CANDIDATE_REJECTED]);
+    journal_hash(journal, hash);
+    fprintf(out, "%s\njournal   %s\n", decision_of(s), hash);
 }

@@ -40,6 +40,7 @@ enum { EVOLVE_NAME = 128, EVOLVE_SHAPES = 16, EVOLVE_FAMILIES = 16, EVOLVE_PATH 
 
 struct shapes {
     attn_problem problems[EVOLVE_SHAPES];
+    char baselines[EVOLVE_SHAPES][EVOLVE_NAME]; /* "": not known yet */
     int count;
 };
 
@@ -82,9 +83,9 @@ bool knobs_read(const struct json_value *object, const struct family *family, st
 
 /* ---- the journal (journal.c) ----------------------------------------------------------------- */
 
-#define EVOLVE_SCHEMA "attest-journal/1"
+#define EVOLVE_SCHEMA "attest-journal/2"
 
-/* JSON that is being written to memory. */
+/* A JSON object that is being written to memory. */
 struct memo {
     FILE *file;
     char *text;
@@ -94,33 +95,26 @@ struct memo {
 bool memo_begin(struct memo *memo, attn_error *why);
 /* Closes what is open. The document, read back; NULL and the reason. */
 struct json_value *memo_end(struct memo *memo, attn_error *why);
-/* hash: of the file; or NULL. */
-bool write_json(const char *path, const struct json_value *document, char *hash, attn_error *why);
-/* A whole file by rename, on disk before it has its name. */
-bool write_file(const char *path, const void *data, size_t bytes, attn_error *why);
+bool write_memo(const char *path, struct memo *memo, attn_error *why); /* ends it */
+/* A whole file or none. */
+bool write_file(const char *path, const char *text, size_t bytes, attn_error *why);
 void remove_folder(const char *path);                                  /* and what is in it */
 const char *text_at(const struct json_value *object, const char *key); /* "": none */
 
 struct journal {
     char path[EVOLVE_PATH];
+    int file;
     struct json_value *config;
-    struct json_value **units;
+    struct json_value **units; /* {step, result, seconds, gpu_seconds} */
     size_t count;
-    int lock;               /* a descriptor; 0: none */
-    char last[SHA256_TEXT]; /* hash of the last file, and so of all: they are chained */
 };
 
-/* The journal owns the config from here on. The folder must hold no journal. */
-bool journal_create(struct journal *journal, const char *path, struct json_value *config,
-                    attn_error *why);
-bool journal_open(struct journal *journal, const char *path, attn_error *why);
+/* For one process at a time, as is journal_open to append. What is appended first is the config. */
+bool journal_create(struct journal *journal, const char *path, attn_error *why);
+bool journal_append(struct journal *journal, struct memo *unit, attn_error *why); /* ends it */
+bool journal_open(struct journal *journal, const char *path, bool append, attn_error *why);
 void journal_close(struct journal *journal);
-/* For a process that will append: one at a time. It ends with the process, however that ends. */
-bool journal_lock(struct journal *journal, attn_error *why);
-/* A unit {previous, number, step, result, seconds, gpu_seconds}: begun with the first two, the
- * caller writes the rest. Then it is journal->units[count - 1]. */
-bool journal_begin(const struct journal *journal, struct memo *memo, attn_error *why);
-bool journal_append(struct journal *journal, struct memo *memo, attn_error *why);
+void journal_hash(const struct journal *journal, char hash[SHA256_TEXT]);
 bool journal_keep(const struct journal *journal, const char *text, char name[SHA256_TEXT],
                   attn_error *why); /* artifacts/HASH */
 char *journal_artifact(const struct journal *journal, const char *name, attn_error *why);
@@ -141,8 +135,7 @@ struct series { /* of one shape */
 enum candidate_state {
     CANDIDATE_NEW,
     CANDIDATE_REJECTED,
-    CANDIDATE_SAME, /* its machine code was measured before */
-    CANDIDATE_FIT,  /* passed its gates on a device without a clock */
+    CANDIDATE_FIT, /* passed its gates on a device without a clock */
     CANDIDATE_TIMED
 };
 
@@ -156,11 +149,9 @@ struct candidate {
     double predicted;         /* by its proposer; NaN: not */
     enum candidate_state state;
     char gate[24], reason[384]; /* of a rejected one */
-    int same_as;
     char machine[SHA256_TEXT];
     int registers, shared;
     double error; /* of the worst case, as a share of what is allowed */
-    int rung;     /* of the last timing */
     double at;    /* seconds of the search when it was done */
     struct series series[EVOLVE_SHAPES], confirmed[EVOLVE_SHAPES];
     struct interval score; /* geometric mean of the ratios over all targets; NaN: not timed */
@@ -171,22 +162,15 @@ struct search_options {
     double seconds, gpu_seconds; /* budgets; 0: none */
     int candidates;              /* the most; 0: any number */
     bool proposer;
+    const char *judged; /* artifact: the source of the first candidate, which is the only one */
 };
 
-enum step_kind {
-    STEP_FACTS,
-    STEP_PROPOSAL,
-    STEP_CANDIDATE,
-    STEP_TIMING,
-    STEP_CONFIRM,
-    STEP_HELD_OUT,
-    STEP_END
-};
+enum step_kind { STEP_FACTS, STEP_PROPOSAL, STEP_CANDIDATE, STEP_CONFIRM, STEP_HELD_OUT, STEP_END };
 extern const char *const STEP_NAMES[];
 
 struct step {
     enum step_kind kind;
-    struct candidate *candidate; /* of the four in the middle */
+    struct candidate *candidate; /* of the last three */
     int rounds;
     uint64_t seed;
 };
@@ -196,9 +180,8 @@ struct search {
     struct shapes targets, held_out;
     struct family families[EVOLVE_FAMILIES];
     int family_count;
-    char arch[16]; /* of the device: "sm_90" */
-    int units;     /* multiprocessors, threads */
-    char baselines[EVOLVE_SHAPES][EVOLVE_NAME], held_baselines[EVOLVE_SHAPES][EVOLVE_NAME];
+    char arch[16];                           /* of the device: "sm_90" */
+    int units;                               /* multiprocessors, threads */
     struct knobs shipped[EVOLVE_SHAPES * 4]; /* to begin with */
     int shipped_family[EVOLVE_SHAPES * 4], shipped_count;
 
@@ -206,7 +189,6 @@ struct search {
     int count;
     enum step_kind phase;
     int generation, first, next; /* first: of this generation */
-    int rung, entrants[64], entrant_count;
     int finalists[8], finalist_count;
     struct series held[EVOLVE_SHAPES];
     double spent, gpu_spent;
@@ -217,8 +199,8 @@ struct search {
     char decision[512];
 };
 
-bool search_begin(struct search *search, const struct search_options *options,
-                  const struct shapes *targets, attn_error *why);
+void search_begin(struct search *search, const struct search_options *options,
+                  const struct shapes *targets);
 void search_free(struct search *search);
 struct step search_next(struct search *search);
 /* The step of a candidate of this generation, when its turn comes. */
@@ -254,10 +236,6 @@ enum loop_end { LOOP_DONE, LOOP_RECORD_ENDED, LOOP_ABSENT, LOOP_FAILED };
 /* execute false: only what is recorded (replay). */
 enum loop_end evolve_loop(const struct evolve *evolve, struct journal *journal,
                           struct search *search, bool execute, attn_error *why);
-
-/* One source in the place of evolve->start's, through all gates: the exit code. */
-int judge_source(const struct evolve *evolve, const struct shapes *targets, const char *path,
-                 const char *out, bool as_json);
 
 /* ---- in a child (facts.c, source.c, build.c, gates.c, pair.c) -------------------------------- */
 
@@ -310,9 +288,9 @@ bool build_load(const struct task *task, struct built *built, attn_error *why);
 void built_free(struct built *built);
 
 /* Candidate and baseline interleaved, rounds of four samples; samples go to the open JSON list. */
-struct device;
-bool pair_time(const struct task *task, attn_context *context, struct device *device,
-               struct json *json, struct rejection *rejection);
+struct runner;
+bool pair_time(const struct task *task, const struct runner *runner, struct json *json,
+               struct rejection *rejection);
 
 /* ---- around the search (propose.c, board.c, promote.c) --------------------------------------- */
 
@@ -322,6 +300,7 @@ bool propose(const struct evolve *evolve, const struct journal *journal,
              const struct search *search, const char *folder, struct json *json, attn_error *why);
 
 void board_print(const struct search *search, const struct journal *journal, FILE *out);
+/* Into the open object. */
 void board_json(const struct search *search, const struct journal *journal, struct json *json);
 
 /* The winner among those that were confirmed; then, with the held-out shapes, the decision. */

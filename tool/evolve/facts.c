@@ -38,7 +38,7 @@ static bool takes_all(const struct finding *f, const char *variant) {
 static bool is_baseline(const struct finding *f, const char *variant) {
     bool found = false;
     for (int i = 0; i < f->found.targets.count && !found; i++) {
-        found = strcmp(f->found.baselines[i], variant) == 0;
+        found = strcmp(f->found.targets.baselines[i], variant) == 0;
     }
     return found;
 }
@@ -121,7 +121,7 @@ static bool is_among(const struct shapes *shapes, const attn_problem *p) {
 static void hold_out(struct finding *f, const attn_problem *problem) {
     const struct shapes *targets = &f->found.targets;
     struct shapes *held = &f->found.held_out;
-    char *name = f->found.held_baselines[held->count];
+    char *name = held->baselines[held->count];
     attn_problem p;
     attn_error why;
     double most = 0;
@@ -163,19 +163,11 @@ static void find_held_out(struct finding *f) {
 
 /* ---- find ------------------------------------------------------------------------------------ */
 
-static void names_json(struct json *json, const char *key, char names[][EVOLVE_NAME], int count) {
-    json_open(json, key, '[');
-    for (int i = 0; i < count; i++) {
-        json_text(json, NULL, names[i]);
-    }
-    json_close(json);
-}
-
 static bool find_all(struct finding *f, struct json *json, attn_error *why) {
     const struct evolve *e = f->task->evolve;
     struct search *s = &f->found;
     for (int i = 0; i < s->targets.count; i++) {
-        if (!baseline_of(f, &s->targets.problems[i], s->baselines[i], why)) {
+        if (!baseline_of(f, &s->targets.problems[i], s->targets.baselines[i], why)) {
             return false;
         }
     }
@@ -202,9 +194,8 @@ static bool find_all(struct finding *f, struct json *json, attn_error *why) {
         json_close(json);
     }
     json_close(json);
-    names_json(json, "baselines", s->baselines, s->targets.count);
+    shapes_json(json, "targets", &s->targets);
     shapes_json(json, "held_out", &s->held_out);
-    names_json(json, "held_baselines", s->held_baselines, s->held_out.count);
     return shipped_json(f, json) > 0 || e->start == NULL ||
            explain(why,
                    "start = %s, expected a shipped variant of the families that computes every "
@@ -254,27 +245,15 @@ static bool read_families(struct search *s, const struct json_value *facts, attn
     return s->family_count > 0 || explain(why, "the facts name no family");
 }
 
-static bool read_names(char names[][EVOLVE_NAME], int count, const struct json_value *list,
-                       attn_error *why) {
-    if (json_count_of(list) != (size_t)count) {
-        return explain(why, "the facts have %zu baselines, expected %d", json_count_of(list),
-                       count);
-    }
-    for (int i = 0; i < count; i++) {
-        const char *text = json_text_of(&list->as.list.items[i]);
-        snprintf(names[i], EVOLVE_NAME, "%s", text != NULL ? text : "");
-    }
-    return true;
-}
-
 bool facts_read(struct search *s, const struct json_value *facts, attn_error *why) {
     const struct json_value *device = json_at(facts, "device");
     s->units = (int)json_int_of(json_at(device, "units"), 1);
     s->units = s->units > 0 ? s->units : 1;
     snprintf(s->arch, sizeof s->arch, "%.15s", text_at(device, "arch"));
+    const int count = s->targets.count;
+    const attn_dtype dtype = s->targets.problems[0].dtype;
     return read_families(s, facts, why) &&
-           read_names(s->baselines, s->targets.count, json_at(facts, "baselines"), why) &&
-           shapes_read(json_at(facts, "held_out"), s->targets.problems[0].dtype, &s->held_out,
-                       why) &&
-           read_names(s->held_baselines, s->held_out.count, json_at(facts, "held_baselines"), why);
+           shapes_read(json_at(facts, "targets"), dtype, &s->targets, why) &&
+           shapes_read(json_at(facts, "held_out"), dtype, &s->held_out, why) &&
+           (s->targets.count == count || explain(why, "the facts are of other targets"));
 }

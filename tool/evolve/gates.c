@@ -3,7 +3,7 @@
  * gates.c - a child process of `attest evolve`: one candidate through some of its gates.
  *
  *     facts    what a search has to know (facts.c)
- *     build    legality, source, compile, PTX, machine code, emulation; on a CPU its blocks
+ *     build    legality, source, compile, PTX, machine code, emulation; GPUs only
  *     device   parity on the device, then timing interleaved with the baseline
  *
  * These are the gates' names in the journal, cheapest first; process: the child died or ran too
@@ -19,8 +19,7 @@
 #include <unistd.h>
 
 #include "base/message.h"
-#include "device/alias.h"
-#include "device/device.h"
+#include "device/runner.h"
 #include "device/variant_by_name.h"
 #include "device/vgpu_findings.h"
 #include "evolve/evolve.h"
@@ -33,33 +32,17 @@ enum { CPU_SECONDS = 900, FILE_BYTES = 512 << 20 };
 
 struct bench {
     const struct task *task;
-    attn_context *context;
-    struct device *device;
+    struct runner runner;
     struct target target;
-    bool absent; /* there is no such device */
 };
 
 static bool open_bench(struct bench *b, const struct task *task, const char *device,
                        const char *driver, attn_error *why) {
-    attn_options options;
-    *b = (struct bench){.task = task};
-    if (!device_alias(&device, &driver, why)) {
-        b->absent = true;
-        return false;
-    }
-    attn_options_init(&options);
-    options.device = device;
-    options.driver = driver;
-    options.threads = task->one_thread ? 1 : (int32_t)task->evolve->threads;
-    const attn_status status = attn_open(&options, &b->context, why);
-    b->absent = status == ATTN_UNSUPPORTED;
-    b->device = status == ATTN_OK ? device_open(b->context, device, why) : NULL;
-    return b->device != NULL;
-}
-
-static void close_bench(struct bench *b) {
-    device_close(b->device);
-    attn_close(b->context);
+    *b = (struct bench){.task = task,
+                        .runner = {.device = device,
+                                   .driver = driver,
+                                   .threads = task->one_thread ? 1 : task->evolve->threads}};
+    return runner_open(&b->runner, why);
 }
 
 /* The family's shipped variant with the candidate's knobs and image, under `name`. */
@@ -68,7 +51,7 @@ static bool add_variant(struct bench *b, const char *name, const void *image, si
     const struct task *task = b->task;
     const int *v = task->step.candidate->knobs.value;
     attn_variant variant;
-    if (!variant_by_name(b->context, task->family->base, &variant, why)) {
+    if (!variant_by_name(b->runner.context, task->family->base, &variant, why)) {
         return false;
     }
     variant.name = name;
@@ -78,20 +61,20 @@ static bool add_variant(struct bench *b, const char *name, const void *image, si
     variant.stages = v[KNOB_STAGES];
     variant.shared_bytes = 0; /* what the tile needs */
     variant.entry = image != NULL ? task->entry : NULL;
-    return attn_variant_add(b->context, &variant, image, bytes, why) == ATTN_OK &&
-           variant_by_name(b->context, name, added, why);
+    return attn_variant_add(b->runner.context, &variant, image, bytes, why) == ATTN_OK &&
+           variant_by_name(b->runner.context, name, added, why);
 }
 
 static bool add_candidate(struct bench *b, const void *image, size_t bytes, attn_error *why) {
-    b->target = (struct target){.context = b->context,
-                                .device = b->device,
+    b->target = (struct target){.context = b->runner.context,
+                                .device = b->runner.memory,
                                 .runs_as = b->task->name,
                                 .seed = b->task->step.seed,
-                                .emulated = vgpu_drives(b->context)};
+                                .emulated = vgpu_drives(b->runner.context)};
     return add_variant(b, b->task->name, image, bytes, &b->target.variant, why);
 }
 
-/* The worst error of `count` sampled cases. */
+/* *error: that of the worst case. */
 static bool judge_case(const struct bench *b, int64_t number, double *error, attn_error *why) {
     struct case_result result;
     char found[sizeof why->text];
@@ -134,7 +117,7 @@ static bool launch_plan(struct launch *l, const struct bench *b, attn_error *why
     p.causal = like->causal;
     p.seq_q = v->block_q + EXTRA_ROWS;
     p.seq_kv = p.seq_q > 2 * v->block_kv ? p.seq_q : 2 * v->block_kv;
-    return attn_plan_create(b->context, &p, ATTN_BY_NAME(b->task->name), &l->plan, why) ==
+    return attn_plan_create(b->runner.context, &p, ATTN_BY_NAME(b->task->name), &l->plan, why) ==
                ATTN_OK &&
            (attn_workspace_size(l->plan) <= WORKSPACE_ROOM ||
             explain(why, "a workspace of %zu bytes, expected counters",
@@ -223,7 +206,7 @@ static bool outputs_unread(struct launch *l, attn_error *why) {
 
 static bool emulate(struct bench *b, const struct built *built, double *error, attn_error *why) {
     struct async_orders orders;
-    struct launch l = {.device = b->device};
+    struct launch l = {.device = b->runner.memory};
     bool good = add_candidate(b, built->ptx, built->ptx_bytes, why) &&
                 async_orders_parse("all", &orders, why) && launch_plan(&l, b, why) &&
                 outputs_unread(&l, why);
@@ -239,12 +222,6 @@ static bool emulate(struct bench *b, const struct built *built, double *error, a
 
 /* ---- build ----------------------------------------------------------------------------------- */
 
-static void built_json(const struct built *built, struct json *json) {
-    json_text(json, "machine", built->machine);
-    json_int(json, "registers", built->registers);
-    json_int(json, "shared", built->shared);
-}
-
 static bool build_on(struct bench *b, struct built *built, struct json *json,
                      struct rejection *rejection) {
     const struct task *task = b->task;
@@ -253,7 +230,7 @@ static bool build_on(struct bench *b, struct built *built, struct json *json,
     double error = 0;
     /* before anything is compiled: does the library take such a tile? */
     if (!add_variant(b, "tile", " ", 1, &tile, &why) ||
-        attn_variant_check(b->context, "tile", &task->search->targets.problems[0], &why) !=
+        attn_variant_check(b->runner.context, "tile", &task->search->targets.problems[0], &why) !=
             ATTN_OK) {
         return reject(rejection, "legality", why.text);
     }
@@ -265,7 +242,7 @@ static bool build_on(struct bench *b, struct built *built, struct json *json,
     return good || reject(rejection, "emulation", why.text);
 }
 
-static bool build_gpu(const struct task *task, struct json *json, struct rejection *rejection) {
+static bool build(const struct task *task, struct json *json, struct rejection *rejection) {
     struct built built = {.ptx = NULL};
     struct bench b;
     attn_error why = {""};
@@ -279,49 +256,18 @@ static bool build_gpu(const struct task *task, struct json *json, struct rejecti
     const bool good = open_bench(&b, task, "vgpu", NULL, &why)
                           ? build_on(&b, &built, json, rejection)
                           : reject(rejection, "broken", why.text);
-    close_bench(&b);
-    built_json(&built, json);
+    runner_close(&b.runner);
+    json_text(json, "machine", built.machine);
+    json_int(json, "registers", built.registers);
+    json_int(json, "shared", built.shared);
     built_free(&built);
     return good;
-}
-
-/* What a CPU runs is compiled in; what its blocks come to for these shapes is its machine code. */
-static bool build_cpu(const struct task *task, struct json *json, struct rejection *rejection) {
-    const struct shapes *shapes = &task->search->targets;
-    struct built built = {.registers = 0};
-    struct bench b;
-    attn_error why = {""};
-    char text[4096], line[1024];
-    size_t used = (size_t)snprintf(text, sizeof text, "%s %s", attn_version(), task->family->name);
-    bool good = open_bench(&b, task, task->evolve->device, task->evolve->driver, &why) &&
-                add_candidate(&b, NULL, 0, &why);
-    for (int i = 0; i < shapes->count && good && used < sizeof text; i++) {
-        attn_plan *plan = NULL;
-        good = attn_plan_create(b.context, &shapes->problems[i], ATTN_BY_NAME(task->name), &plan,
-                                &why) == ATTN_OK;
-        if (good) {
-            attn_plan_print(plan, line, sizeof line);
-            const char *blocks = strstr(line, "blocks of");
-            used += (size_t)snprintf(text + used, sizeof text - used, "; %s",
-                                     blocks != NULL ? blocks : line);
-            attn_plan_destroy(plan);
-        }
-    }
-    close_bench(&b);
-    sha256_text(text, strlen(text), built.machine);
-    built_json(&built, json);
-    return good || reject(rejection, "legality", why.text);
-}
-
-static bool build(const struct task *task, struct json *json, struct rejection *rejection) {
-    return task->family->head_dim > 0 ? build_gpu(task, json, rejection)
-                                      : build_cpu(task, json, rejection);
 }
 
 /* ---- device ---------------------------------------------------------------------------------- */
 
 static bool prove(struct bench *b, double *error, attn_error *why) {
-    const bool gpu = device_is_gpu(b->device);
+    const bool gpu = device_is_gpu(b->runner.memory);
     bool good = true;
     for (int i = 0; i < (gpu ? CASES_GPU : CASES_CPU) && good; i++) {
         good = judge_case(b, i, error, why);
@@ -341,7 +287,7 @@ static bool on_device(const struct task *task, struct json *json, struct rejecti
     if (!good) {
         reject(rejection, "broken", why.text);
     } else {
-        const bool ptx = vgpu_drives(b.context); /* as a driver it runs nothing else */
+        const bool ptx = vgpu_drives(b.runner.context); /* as a driver it runs nothing else */
         good = (add_candidate(&b, ptx ? built.ptx : built.cubin,
                               ptx ? built.ptx_bytes : built.cubin_bytes, &why) &&
                 (task->step.kind != STEP_CANDIDATE || prove(&b, &error, &why))) ||
@@ -349,9 +295,9 @@ static bool on_device(const struct task *task, struct json *json, struct rejecti
     }
     json_real(json, "error", error);
     json_open(json, "timings", '[');
-    good = good && pair_time(task, b.context, b.device, json, rejection);
+    good = good && pair_time(task, &b.runner, json, rejection);
     json_close(json);
-    close_bench(&b);
+    runner_close(&b.runner);
     built_free(&built);
     return good;
 }
@@ -360,9 +306,9 @@ static bool find_facts(const struct task *task, struct json *json, struct reject
     struct bench b;
     attn_error why = {""};
     const bool good = open_bench(&b, task, task->evolve->device, task->evolve->driver, &why) &&
-                      facts_find(task, b.context, json, &why);
-    close_bench(&b);
-    return good || reject(rejection, b.absent ? "absent" : "broken", why.text);
+                      facts_find(task, b.runner.context, json, &why);
+    runner_close(&b.runner);
+    return good || reject(rejection, b.runner.absent ? "absent" : "broken", why.text);
 }
 
 /* ---- the child ------------------------------------------------------------------------------- */
@@ -388,7 +334,6 @@ static int answer(const struct task *task, bool (*job)(const struct task *task, 
     if (!memo_begin(&memo, &why)) {
         return complain("evolve: %s", why.text);
     }
-    json_open(&memo.json, NULL, '{');
     const bool passed = job(task, &memo.json, &rejection);
     while (memo.json.depth > 1) { /* a rejection may have left a list open */
         json_close(&memo.json);
@@ -398,11 +343,8 @@ static int answer(const struct task *task, bool (*job)(const struct task *task, 
         json_text(&memo.json, "gate", rejection.gate);
         json_text(&memo.json, "reason", rejection.why.text);
     }
-    struct json_value *document = memo_end(&memo, &why);
     snprintf(path, sizeof path, "%s/answer.json", task->folder);
-    const bool good = document != NULL && write_json(path, document, NULL, &why);
-    json_free(document);
-    return good ? EXIT_DONE : complain("evolve: %s", why.text);
+    return write_memo(path, &memo, &why) ? EXIT_DONE : complain("evolve: %s", why.text);
 }
 
 int gate_facts(void *task) {

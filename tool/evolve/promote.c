@@ -59,7 +59,7 @@ static const struct candidate *failed_control(const struct search *s) {
         const struct candidate *c = s->candidates[s->finalists[i]];
         bool same = c->source[0] == '\0';
         for (int j = 0; j < s->targets.count; j++) {
-            same = same && strcmp(c->name, s->baselines[j]) == 0;
+            same = same && strcmp(c->name, s->targets.baselines[j]) == 0;
         }
         if (same && confirmed(s, c).low > 1.0) {
             return c;
@@ -184,7 +184,7 @@ static bool chose(const char *line, const char *variant, const attn_problem *p, 
 static size_t place_in(const struct search *s, const char *text) {
     for (const char *line = text; *line != '\0';) {
         for (int i = 0; i < s->targets.count; i++) {
-            if (chose(line, s->baselines[i], &s->targets.problems[i], s->units)) {
+            if (chose(line, s->targets.baselines[i], &s->targets.problems[i], s->units)) {
                 return (size_t)(line - text);
             }
         }
@@ -197,7 +197,9 @@ static size_t place_in(const struct search *s, const char *text) {
 bool promote_write(const struct search *s, const struct journal *journal, const char *tree,
                    attn_error *why) {
     char line[256], path[EVOLVE_PATH];
-    if (!promote_line(s, journal->last, line, sizeof line, why) || !is_declared(s, tree, why)) {
+    char hash[SHA256_TEXT];
+    journal_hash(journal, hash);
+    if (!promote_line(s, hash, line, sizeof line, why) || !is_declared(s, tree, why)) {
         return false;
     }
     char *text = read_def(tree, "tuned.def", path, why), *changed = NULL;

@@ -12,120 +12,52 @@
 #include "base/child.h"
 #include "base/file.h"
 #include "base/message.h"
-#include "cases/shape.h"
 #include "evolve/evolve.h"
 
-enum { PARENTS = 4, FAILURES = 20, PROPOSALS = 16, WANTED = 4 };
-enum { FILE_PATH = EVOLVE_PATH + 32 };
+enum { PROPOSALS = 16, WANTED = 4, FILE_PATH = EVOLVE_PATH + 32 };
 static const double PROPOSER_SECONDS = 300.0;
 #define PROPOSER_SCHEMA "attest-proposer/1"
 
-/* ---- the request ----------------------------------------------------------------------------- */
-
-static void parent_json(const struct search *s, const struct candidate *c, struct json *json) {
-    char text[96];
-    json_open(json, NULL, '{');
-    json_int(json, "id", c->number);
-    json_text(json, "name", c->name);
-    json_text(json, "family", s->families[c->family].name);
-    knobs_json(json, &c->knobs);
-    json_text(json, "why", c->why);
-    json_int(json, "registers", c->registers);
-    json_int(json, "shared", c->shared);
-    json_real(json, "error", c->error);
-    json_open(json, "shapes", '[');
-    for (int i = 0; i < s->targets.count; i++) {
-        const struct interval ratio = series_interval(&c->series[i]);
-        json_open(json, NULL, '{');
-        json_text(json, "shape", shape_text(&s->targets.problems[i], text, sizeof text));
-        json_real(json, "p50_us", 1e6 * series_median(&c->series[i], true));
-        json_real(json, "ratio", ratio.value);
-        json_real(json, "ratio_low", ratio.low);
-        json_real(json, "ratio_high", ratio.high);
-        json_close(json);
-    }
-    json_close(json);
-    json_close(json);
-}
-
-static void failures_json(const struct search *s, struct json *json) {
-    int left = FAILURES;
-    json_open(json, "failures", '[');
-    for (int i = s->count - 1; i >= 0 && left > 0; i--) {
-        const struct candidate *c = s->candidates[i];
-        if (c->state == CANDIDATE_REJECTED) {
-            json_open(json, NULL, '{');
-            json_int(json, "id", c->number);
-            json_text(json, "name", c->name);
-            json_text(json, "gate", c->gate);
-            json_text(json, "reason", c->reason);
-            json_close(json);
-            left--;
-        }
-    }
-    json_close(json);
-}
-
-/* The families with the values of their knobs and, on a GPU, the path of their source. */
-static void families_json(const struct evolve *e, const struct search *s, struct json *json) {
-    json_open(json, "families", '[');
-    for (int f = 0; f < s->family_count; f++) {
-        const struct family *family = &s->families[f];
-        json_open(json, NULL, '{');
-        json_text(json, "name", family->name);
-        json_int(json, "head_dim", family->head_dim);
-        json_open(json, "knobs", '{');
-        for (int k = 0; k < KNOB_COUNT; k++) {
-            const int *list = NULL;
-            const int count = knob_values(family, (enum knob)k, &list);
-            if (count > 0) {
-                json_open(json, KNOB_NAMES[k], '[');
-                for (int i = 0; i < count; i++) {
-                    json_int(json, NULL, list[i]);
-                }
-                json_close(json);
-            }
-        }
-        json_close(json);
-        if (family->head_dim > 0) {
-            char name[64], path[EVOLVE_PATH];
-            kernel_file_name(family->kernel, name);
-            snprintf(path, sizeof path, "%.4000s/src/kernels/%s", e->tree, name);
-            json_text(json, "file", path);
-        }
-        json_close(json);
-    }
-    json_close(json);
-}
-
-static bool write_request(const struct evolve *e, const struct search *s, const char *path,
-                          attn_error *why) {
+/* The leaderboard; the values of the families' knobs and, on a GPU, the paths of their sources. */
+static bool write_request(const struct evolve *e, const struct journal *journal,
+                          const struct search *s, const char *path, attn_error *why) {
     struct memo memo;
-    int ranked[PARENTS];
-    const int count = search_ranking(s, ranked, PARENTS);
     if (!memo_begin(&memo, why)) {
         return false;
     }
     struct json *json = &memo.json;
-    json_open(json, NULL, '{');
-    json_text(json, "schema", PROPOSER_SCHEMA);
-    json_int(json, "generation", s->generation);
-    json_int(json, "seed", (int64_t)s->options.seed);
-    json_int(json, "want", WANTED);
-    json_text(json, "dtype", DTYPE_NAMES[s->targets.problems[0].dtype]);
-    shapes_json(json, "shapes", &s->targets);
-    json_text(json, "device_arch", s->arch);
-    families_json(e, s, json);
-    json_open(json, "parents", '[');
-    for (int i = 0; i < count; i++) {
-        parent_json(s, s->candidates[ranked[i]], json);
+    json_open(json, "families", '[');
+    for (int f = 0; f < s->family_count; f++) {
+        const struct family *family = &s->families[f];
+        char name[64], file[EVOLVE_PATH];
+        kernel_file_name(family->kernel, name);
+        snprintf(file, sizeof file, "%.4000s/src/kernels/%s", e->tree, name);
+        json_open(json, NULL, '{');
+        json_text(json, "name", family->name);
+        json_int(json, "head_dim", family->head_dim);
+        json_text(json, "file", family->head_dim > 0 ? file : NULL);
+        json_open(json, "knobs", '{');
+        for (int k = 0; k < KNOB_COUNT; k++) {
+            const int *list = NULL;
+            const int count = knob_values(family, (enum knob)k, &list);
+            json_open(json, KNOB_NAMES[k], '[');
+            for (int i = 0; i < count; i++) {
+                json_int(json, NULL, list[i]);
+            }
+            json_close(json);
+        }
+        json_close(json);
+        json_close(json);
     }
     json_close(json);
-    failures_json(s, json);
-    struct json_value *document = memo_end(&memo, why);
-    const bool good = document != NULL && write_json(path, document, NULL, why);
-    json_free(document);
-    return good;
+    json_text(json, "device_arch", s->arch);
+    json_int(json, "generation", s->generation);
+    json_open(json, "board", '{');
+    board_json(s, journal, json);
+    json_close(json);
+    json_text(json, "schema", PROPOSER_SCHEMA);
+    json_int(json, "want", WANTED);
+    return write_memo(path, &memo, why);
 }
 
 /* ---- the answer ------------------------------------------------------------------------------ */
@@ -215,7 +147,7 @@ bool propose(const struct evolve *e, const struct journal *journal, const struct
     char request[FILE_PATH];
     attn_error fault = {""};
     snprintf(request, sizeof request, "%s/request.json", folder);
-    if (!write_request(e, s, request, why)) {
+    if (!write_request(e, journal, s, request, why)) {
         return false;
     }
     struct json_value *answer = run_proposer(e->proposer, folder, &fault);

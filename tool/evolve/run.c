@@ -35,7 +35,6 @@ struct loop {
     double gpu_seconds; /* of the step at hand */
     bool absent;        /* the device, or the compiler */
     int built;          /* candidates whose builds were started, all before this one */
-    bool judging;       /* one candidate alone */
 };
 
 static bool is_gpu(const struct evolve *evolve) {
@@ -172,19 +171,6 @@ static bool is_rejected(const struct json_value *answer, const char *died, struc
     return true;
 }
 
-/* The earlier candidate with the same machine code that was timed; -1: none. */
-static int same_machine(const struct search *s, const struct candidate *c, const char *machine) {
-    int same = -1;
-    for (int i = 0; i < c->number && machine[0] != '\0' && same < 0; i++) {
-        const struct candidate *other = s->candidates[i];
-        if ((other->state == CANDIDATE_TIMED || other->state == CANDIDATE_FIT) &&
-            strcmp(other->machine, machine) == 0) {
-            same = i;
-        }
-    }
-    return same;
-}
-
 /* *fit: it goes on to the device. */
 static bool do_build(struct loop *l, struct task *task, struct json *json, bool *fit,
                      attn_error *why) {
@@ -196,25 +182,16 @@ static bool do_build(struct loop *l, struct task *task, struct json *json, bool 
         answer = ask(gate_build, task, l->evolve->limit, &seconds, &died);
     }
     bool good = !is_broken(l, answer, why);
-    const char *machine = text_at(answer, "machine");
-    if (good && task->step.kind != STEP_CANDIDATE) {
-        *fit = passed(answer) && strcmp(machine, c->machine) == 0;
-        good = *fit || explain(why,
-                               "%s: other machine code than the journal's; have the sources "
-                               "changed?",
-                               c->name);
-    } else if (good) {
-        const int same = same_machine(l->search, c, machine);
+    if (good && task->step.kind == STEP_CANDIDATE) {
         copy_answer(answer, json);
-        const bool clock = strcmp(l->evolve->device, "vgpu") != 0;
-        const bool rejected = is_rejected(answer, died.text, json);
-        if (!rejected && same >= 0) {
-            json_text(json, "verdict", "same");
-            json_int(json, "same_as", same);
-        } else if (!rejected && !clock) {
+        *fit = !is_rejected(answer, died.text, json);
+        if (*fit && strcmp(l->evolve->device, "vgpu") == 0) { /* has no clock */
             json_text(json, "verdict", "fit");
+            *fit = false;
         }
-        *fit = !rejected && same < 0 && clock;
+    } else if (good) {
+        good = (passed(answer) && strcmp(text_at(answer, "machine"), c->machine) == 0) ||
+               explain(why, "%s: other machine code than the journal's", c->name);
     }
     json_free(answer);
     return good;
@@ -282,15 +259,16 @@ static bool do_candidate(struct loop *l, const struct step *step, struct json *j
                          attn_error *why) {
     struct task task;
     const bool first = step->kind == STEP_CANDIDATE;
-    const bool together = first && is_gpu(l->evolve) && !l->judging;
+    const bool gpu = is_gpu(l->evolve), alone = l->search->count - l->search->next == 1;
     char built[FILE_PATH];
     bool fit = true;
-    if (together && step->candidate->number >= l->built && !build_generation(l, why)) {
+    if (gpu && first && !alone && step->candidate->number >= l->built &&
+        !build_generation(l, why)) {
         return false;
     }
-    bool good = task_make(l, step, together || !first, &task, why);
+    bool good = task_make(l, step, !first || step->candidate->number < l->built, &task, why);
     snprintf(built, sizeof built, "%s/out", task.folder);
-    if (good && (first || (is_gpu(l->evolve) && access(built, F_OK) != 0))) {
+    if (good && gpu && (first || access(built, F_OK) != 0)) {
         good = do_build(l, &task, json, &fit, why);
     }
     good = good && (!fit || do_device(l, &task, json, why));
@@ -338,12 +316,6 @@ static bool do_step(struct loop *l, const struct step *step, const char *key, st
     return good;
 }
 
-static void remove_scratch(const struct journal *journal) {
-    char path[FILE_PATH];
-    snprintf(path, sizeof path, "%s/scratch", journal->path);
-    remove_folder(path);
-}
-
 /* ---- the loop -------------------------------------------------------------------------------- */
 
 static void report(const struct loop *l, const struct step *step) {
@@ -355,8 +327,6 @@ static void report(const struct loop *l, const struct step *step) {
            c->name);
     if (c->state == CANDIDATE_REJECTED) {
         printf("rejected by %s: %s\n", c->gate, c->reason);
-    } else if (c->state == CANDIDATE_SAME) {
-        printf("the machine code of %d\n", c->same_as);
     } else if (c->state == CANDIDATE_FIT) {
         printf("passed its gates\n");
     } else {
@@ -374,7 +344,6 @@ static bool is_unit_of(const struct search *s, const struct step *step,
     if (!memo_begin(&memo, why)) {
         return false;
     }
-    json_open(&memo.json, NULL, '{');
     search_step_json(s, step, "step", &memo.json);
     struct json_value *own = memo_end(&memo, why);
     const struct json_value *recorded = json_at(unit, "step");
@@ -396,7 +365,7 @@ static bool add_unit(struct loop *l, const struct step *step, attn_error *why) {
     struct memo memo;
     attn_error ignored;
     const double start = clock_seconds();
-    if (!journal_begin(l->journal, &memo, why)) {
+    if (!memo_begin(&memo, why)) {
         return false;
     }
     search_step_json(l->search, step, "step", &memo.json);
@@ -437,82 +406,9 @@ enum loop_end evolve_loop(const struct evolve *evolve, struct journal *journal,
         return LOOP_FAILED;
     }
     if (execute) {
-        remove_scratch(journal);
+        char scratch[FILE_PATH];
+        snprintf(scratch, sizeof scratch, "%s/scratch", journal->path);
+        remove_folder(scratch);
     }
     return LOOP_DONE;
-}
-
-/* ---- one source ------------------------------------------------------------------------------ */
-
-/* The result of a step, whose "result" is that of a unit; NULL and the reason. */
-static struct json_value *judge_step(struct loop *l, const struct step *step, attn_error *why) {
-    struct memo memo;
-    attn_error ignored;
-    if (!memo_begin(&memo, why)) {
-        return NULL;
-    }
-    json_open(&memo.json, NULL, '{');
-    json_text(&memo.json, "name", step->candidate != NULL ? step->candidate->name : NULL);
-    const bool good = do_step(l, step, "result", &memo.json, why);
-    struct json_value *document = memo_end(&memo, good ? why : &ignored);
-    if (!good) {
-        json_free(document);
-    }
-    return good ? document : NULL;
-}
-
-static struct json_value *judge(struct loop *l, const char *source, attn_error *why) {
-    struct step step = search_next(l->search);
-    struct json_value *facts = judge_step(l, &step, why);
-    const bool begun =
-        facts != NULL && search_take(l->search, &step, json_at(facts, "result"), 0, 0, why);
-    json_free(facts);
-    if (!begun) {
-        return NULL;
-    }
-    step = search_next(l->search);
-    if (l->search->shipped_count != 1) {
-        explain(why, "--judge needs --start, the variant in whose place the source is judged");
-        return NULL;
-    }
-    return journal_keep(l->journal, source, step.candidate->source, why) ? judge_step(l, &step, why)
-                                                                         : NULL;
-}
-
-int judge_source(const struct evolve *evolve, const struct shapes *targets, const char *path,
-                 const char *out, bool as_json) {
-    static const char config[] = "{\"schema\": \"" EVOLVE_SCHEMA "\", \"judged\": true}";
-    struct journal journal = {.path = ""};
-    struct search search = {.winner = -1};
-    struct loop l = {.evolve = evolve, .journal = &journal, .search = &search, .judging = true};
-    attn_error why = {""};
-    size_t bytes = 0;
-    char *source = file_read(path, &bytes, &why);
-    struct json_value *document = NULL;
-    if (source != NULL &&
-        search_begin(&search, &(struct search_options){.seed = 1}, targets, &why) &&
-        journal_create(&journal, out, json_read(config, strlen(config), &why), &why)) {
-        document = judge(&l, source, &why);
-        remove_scratch(&journal);
-    }
-    const struct json_value *result = json_at(document, "result");
-    const bool rejected = strcmp(text_at(result, "verdict"), "rejected") == 0;
-    int code = rejected ? EXIT_FAILED_CHECK : EXIT_DONE;
-    if (document == NULL) {
-        complain("evolve: %s%s", l.absent ? "not run: " : "", why.text);
-        code = l.absent ? EXIT_NOT_RUN : EXIT_BAD_INPUT;
-    } else if (as_json) {
-        struct json json = json_begin(stdout);
-        json_value_json(&json, document);
-    } else if (rejected) {
-        printf("rejected by %s: %s\n", text_at(result, "gate"), text_at(result, "reason"));
-    } else {
-        printf("passed: %s\n", text_at(document, "name"));
-    }
-    json_free(document);
-    search_free(&search);
-    journal_close(&journal);
-    free(source);
-    const int flushed = flush_stdout();
-    return flushed != EXIT_DONE ? flushed : code;
 }

@@ -5,9 +5,7 @@
  *     facts
  *     generation 0: the shipped variants (or --start), then random candidates
  *     generation n: proposals; neighbours of the best; random ones
- *         each candidate: its gates, then a short timing
- *         successive halving: those whose interval still reaches the best one's are timed again,
- *         twice as long, half of them at most
+ *         each candidate: its gates, then a timing that ends early for a hopeless one
  *     the best few confirmed with new seeds; the winner on the held-out shapes
  *
  * A ratio is seconds of the baseline / seconds of the candidate, interleaved in one process: above
@@ -28,8 +26,7 @@ enum {
     ELITES = 6,      /* whose neighbours are tried */
     RANDOM = 15,     /* of 100 candidates */
     DRAWS = 400,     /* until a candidate is new, or none is left */
-    RUNGS = 2,       /* after the first timing */
-    ROUNDS = 10,     /* of the first timing; doubled at each rung */
+    ROUNDS = 20,     /* of the first timing */
     CONFIRM_ROUNDS = 40,
     FINALISTS = 3,
     RANKED = 64,
@@ -37,8 +34,7 @@ enum {
 };
 static const double SEARCH_SHARE = 0.85; /* of a budget: the rest is for confirming */
 
-const char *const STEP_NAMES[] = {"facts",   "proposal", "candidate", "timing",
-                                  "confirm", "held_out", "end"};
+const char *const STEP_NAMES[] = {"facts", "proposal", "candidate", "confirm", "held_out", "end"};
 
 /* ---- numbers --------------------------------------------------------------------------------- */
 
@@ -233,9 +229,9 @@ static void fill_generation(struct search *s) {
     int elites[ELITES];
     const int count = search_ranking(s, elites, ELITES);
     for (int i = 0; s->generation == 0 && i < s->shipped_count && !is_full(s, RANKED); i++) {
-        struct candidate *c = offer(s, s->shipped_family[i], s->shipped[i], NULL);
+        struct candidate *c = offer(s, s->shipped_family[i], s->shipped[i], s->options.judged);
         if (c != NULL) {
-            snprintf(c->why, sizeof c->why, "shipped");
+            snprintf(c->why, sizeof c->why, s->options.judged != NULL ? "judged" : "shipped");
         }
     }
     offer_proposals(s);
@@ -294,27 +290,6 @@ static void begin_generation(struct search *s) {
     }
 }
 
-/* Of those of this generation that were timed at the last rung: the better half, where it may
- * still be the best of all. */
-static void climb(struct search *s) {
-    int ranked[RANKED], field = 0;
-    const int count = search_ranking(s, ranked, RANKED);
-    s->entrant_count = 0;
-    s->next = 0;
-    for (int i = 0; i < count; i++) {
-        const struct candidate *c = s->candidates[ranked[i]];
-        field += c->generation == s->generation && c->rung == s->rung;
-    }
-    for (int i = 0; i < count && s->entrant_count < (field + 1) / 2; i++) {
-        const struct candidate *c = s->candidates[ranked[i]];
-        if (c->generation == s->generation && c->rung == s->rung &&
-            c->score.high >= rank_of(s, ranked[0])) {
-            s->entrants[s->entrant_count++] = ranked[i];
-        }
-    }
-    s->rung++;
-}
-
 static void end_generation(struct search *s) {
     int best = -1;
     const bool timed = search_ranking(s, &best, 1) == 1;
@@ -328,38 +303,25 @@ static void end_generation(struct search *s) {
     }
 }
 
-static void advance_rungs(struct search *s) {
-    while (s->phase == STEP_TIMING && s->next >= s->entrant_count) {
-        if (s->rung >= RUNGS || (s->rung > 0 && s->entrant_count <= 1) || is_spent(s)) {
-            end_generation(s);
-        } else {
-            climb(s);
-        }
-    }
-}
-
 /* ---- next ------------------------------------------------------------------------------------ */
 
-static struct step step_of(const struct search *s, enum step_kind kind, int number, int rung) {
-    const uint64_t salt = ((uint64_t)kind << 32) + 16 * (uint64_t)number + (uint64_t)rung;
-    uint64_t state = random_state(s, salt);
+static struct step step_of(const struct search *s, enum step_kind kind, int number) {
+    uint64_t state = random_state(s, ((uint64_t)kind << 32) + (uint64_t)number);
     return (struct step){.kind = kind,
                          .candidate = s->candidates[number],
-                         .rounds = kind == STEP_CONFIRM || kind == STEP_HELD_OUT ? CONFIRM_ROUNDS
-                                                                                 : ROUNDS << rung,
+                         .rounds = kind == STEP_CANDIDATE ? ROUNDS : CONFIRM_ROUNDS,
                          .seed = rng_next(&state) >> 11}; /* what a double holds */
 }
 
 struct step search_candidate_step(const struct search *s, int number) {
-    return step_of(s, STEP_CANDIDATE, number, 0);
+    return step_of(s, STEP_CANDIDATE, number);
 }
 
 struct step search_next(struct search *s) {
     switch (s->phase) {
     case STEP_CANDIDATE: return search_candidate_step(s, s->next);
-    case STEP_TIMING: return step_of(s, s->phase, s->entrants[s->next], s->rung);
-    case STEP_CONFIRM: return step_of(s, s->phase, s->finalists[s->next], 0);
-    case STEP_HELD_OUT: return step_of(s, s->phase, s->winner, 0);
+    case STEP_CONFIRM: return step_of(s, s->phase, s->finalists[s->next]);
+    case STEP_HELD_OUT: return step_of(s, s->phase, s->winner);
     case STEP_FACTS:
     case STEP_PROPOSAL:
     case STEP_END: break;
@@ -437,7 +399,6 @@ static bool take_result(struct search *s, const struct step *step, struct series
         c->shared = (int)json_int_of(json_at(result, "shared"), 0);
         c->error = json_number_of(json_at(result, "error"));
         c->at = s->spent;
-        c->same_as = (int)json_int_of(json_at(result, "same_as"), 0);
     }
     if (strcmp(verdict, "rejected") == 0) {
         c->state = CANDIDATE_REJECTED;
@@ -448,8 +409,6 @@ static bool take_result(struct search *s, const struct step *step, struct series
             snprintf(s->decision, sizeof s->decision,
                      "not promoted: %s failed on held-out shapes: %.300s", c->name, c->reason);
         }
-    } else if (strcmp(verdict, "same") == 0 && c->same_as >= 0 && c->same_as < c->number) {
-        c->state = CANDIDATE_SAME;
     } else if (strcmp(verdict, "fit") == 0) {
         c->state = CANDIDATE_FIT;
     } else if (strcmp(verdict, "timed") != 0) {
@@ -460,7 +419,6 @@ static bool take_result(struct search *s, const struct step *step, struct series
         if (!take_timings(series, shapes, result, why)) {
             return false;
         }
-        c->rung = step->kind == STEP_TIMING ? s->rung : c->rung;
         c->score = series_mean(c->series, s->targets.count);
     }
     return true;
@@ -476,14 +434,8 @@ static void advance(struct search *s) {
             while (s->count > s->next) { /* the budget did not reach them */
                 free(s->candidates[--s->count]);
             }
-            s->phase = STEP_TIMING;
-            s->rung = s->entrant_count = s->next = 0;
-            advance_rungs(s);
+            end_generation(s);
         }
-        break;
-    case STEP_TIMING:
-        s->next++;
-        advance_rungs(s);
         break;
     case STEP_CONFIRM:
         if (++s->next >= s->finalist_count) {
@@ -522,10 +474,9 @@ bool search_take(struct search *s, const struct step *step, const struct json_va
 
 /* ---- begin and free -------------------------------------------------------------------------- */
 
-bool search_begin(struct search *s, const struct search_options *options,
-                  const struct shapes *targets, attn_error *why) {
+void search_begin(struct search *s, const struct search_options *options,
+                  const struct shapes *targets) {
     *s = (struct search){.options = *options, .targets = *targets, .winner = -1};
-    return targets->count > 0 || explain(why, "no shape to search for");
 }
 
 void search_free(struct search *s) {

@@ -146,23 +146,23 @@ void shapes_json(struct json *json, const char *key, const struct shapes *shapes
     char text[96];
     json_open(json, key, '[');
     for (int i = 0; i < shapes->count; i++) {
-        json_text(json, NULL, shape_text(&shapes->problems[i], text, sizeof text));
+        json_open(json, NULL, '{');
+        json_text(json, "shape", shape_text(&shapes->problems[i], text, sizeof text));
+        json_text(json, "baseline", shapes->baselines[i]);
+        json_close(json);
     }
     json_close(json);
 }
 
 bool shapes_read(const struct json_value *list, attn_dtype dtype, struct shapes *shapes,
                  attn_error *why) {
-    const size_t count = json_count_of(list);
     shapes->count = 0;
-    if (count > EVOLVE_SHAPES) {
-        return explain(why, "%zu shapes, expected %d at most", count, (int)EVOLVE_SHAPES);
-    }
-    for (size_t i = 0; i < count; i++) {
-        const char *text = json_text_of(&list->as.list.items[i]);
-        if (text == NULL || !shape_parse(text, dtype, &shapes->problems[i], why)) {
-            return text != NULL ? false : explain(why, "a shape is no text");
+    for (size_t i = 0; i < json_count_of(list) && i < EVOLVE_SHAPES; i++) {
+        const struct json_value *one = &list->as.list.items[i];
+        if (!shape_parse(text_at(one, "shape"), dtype, &shapes->problems[i], why)) {
+            return false;
         }
+        snprintf(shapes->baselines[i], EVOLVE_NAME, "%s", text_at(one, "baseline"));
         shapes->count++;
     }
     return true;

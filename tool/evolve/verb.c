@@ -11,6 +11,7 @@
 
 #include "attn.h"
 #include "base/args.h"
+#include "base/file.h"
 #include "base/message.h"
 #include "cases/grid.h"
 #include "cases/shape.h"
@@ -28,6 +29,7 @@ struct request {
     double minutes, gpu_seconds;
     int64_t candidates, seed, limit;
     const char *out, *replay, *leaderboard, *judge;
+    char judged[SHA256_TEXT];
     bool resume, json, promote;
 };
 
@@ -66,14 +68,12 @@ static bool take_shapes(struct request *r, attn_error *why) {
                     explain(why, "no --shape and no --grid, expected what to search for"));
 }
 
-static struct json_value *config_of(const struct request *r, attn_error *why) {
+static bool config_make(const struct request *r, struct memo *memo, attn_error *why) {
     const struct evolve *e = &r->evolve;
-    struct memo memo;
-    if (!memo_begin(&memo, why)) {
-        return NULL;
+    if (!memo_begin(memo, why)) {
+        return false;
     }
-    struct json *json = &memo.json;
-    json_open(json, NULL, '{');
+    struct json *json = &memo->json;
     json_text(json, "schema", EVOLVE_SCHEMA);
     json_int(json, "search", EVOLVE_SEARCH);
     json_text(json, "device", e->device);
@@ -81,13 +81,14 @@ static struct json_value *config_of(const struct request *r, attn_error *why) {
     shapes_json(json, "shapes", &r->targets);
     json_text(json, "family", e->expression);
     json_text(json, "start", e->start);
+    json_text(json, "judged", r->judged[0] != '\0' ? r->judged : NULL);
     json_int(json, "seed", r->seed);
     json_real(json, "budget_seconds", 60.0 * r->minutes);
     json_real(json, "gpu_seconds", r->gpu_seconds);
     json_int(json, "candidates", r->candidates);
     json_bool(json, "proposer", e->proposer != NULL);
     json_int(json, "threads", e->threads);
-    return memo_end(&memo, why);
+    return true;
 }
 
 /* The reverse; its texts live as long as the journal. */
@@ -111,6 +112,7 @@ static bool config_read(const struct json_value *config, struct request *r,
         .gpu_seconds = json_number_of(json_at(config, "gpu_seconds")),
         .candidates = (int)json_int_of(json_at(config, "candidates"), 0),
         .proposer = proposer != NULL && proposer->kind == JSON_BOOL && proposer->as.truth,
+        .judged = json_text_of(json_at(config, "judged")),
     };
     while (DTYPE_NAMES[dtype] != NULL &&
            strcmp(DTYPE_NAMES[dtype], text_at(config, "dtype")) != 0) {
@@ -124,36 +126,48 @@ static bool config_read(const struct json_value *config, struct request *r,
 
 /* ---- the search ------------------------------------------------------------------------------ */
 
+/* Of --judge: what became of the one candidate. */
+static int tell_judged(const struct candidate *c) {
+    if (c->state == CANDIDATE_REJECTED) {
+        printf("rejected by %s: %s\n", c->gate, c->reason);
+    } else {
+        printf("passed: %s\n", c->name);
+    }
+    return c->state == CANDIDATE_REJECTED ? EXIT_FAILED_CHECK : EXIT_DONE;
+}
+
 /* Printed; after a search also a file in the journal, for results/. */
 static int tell(const struct request *r, const struct search *search, const struct journal *journal,
                 bool keep, attn_error *why) {
     char path[EVOLVE_PATH + 32];
     struct memo memo;
+    int code = EXIT_DONE;
     if (r->json) {
         struct json json = json_begin(stdout);
+        json_open(&json, NULL, '{');
         board_json(search, journal, &json);
+        json_close(&json);
+    } else if (search->options.judged != NULL && search->count > 0) {
+        code = tell_judged(search->candidates[0]);
     } else {
         board_print(search, journal, stdout);
     }
     if (flush_stdout() != EXIT_DONE) {
         return EXIT_BAD_INPUT;
     }
+    snprintf(path, sizeof path, "%s/leaderboard.json", journal->path);
     if (keep) {
-        struct json_value *board = NULL;
-        snprintf(path, sizeof path, "%s/leaderboard.json", journal->path);
-        if (memo_begin(&memo, why)) {
-            board_json(search, journal, &memo.json);
-            board = memo_end(&memo, why);
+        if (!memo_begin(&memo, why)) {
+            return complain("evolve: %s", why->text);
         }
-        const bool kept = board != NULL && write_json(path, board, NULL, why);
-        json_free(board);
-        if (!kept) {
+        board_json(search, journal, &memo.json);
+        if (!write_memo(path, &memo, why)) {
             return complain("evolve: %s", why->text);
         }
     }
     return r->promote && !promote_write(search, journal, r->evolve.tree, why)
                ? complain("evolve: --promote: %s", why->text)
-               : EXIT_DONE;
+               : code;
 }
 
 static int run_journal(struct request *r, struct journal *journal, bool execute) {
@@ -161,10 +175,10 @@ static int run_journal(struct request *r, struct journal *journal, bool execute)
     struct search_options options;
     attn_error why = {""};
     int code = EXIT_DONE;
-    if (!config_read(journal->config, r, &options, &why) ||
-        !search_begin(&search, &options, &r->targets, &why)) {
+    if (!config_read(journal->config, r, &options, &why)) {
         return complain("evolve: %s: %s", journal->path, why.text);
     }
+    search_begin(&search, &options, &r->targets);
     if (options.proposer && execute && r->evolve.proposer == NULL) {
         return complain("evolve: %s: the search had a proposer, expected --proposer",
                         journal->path);
@@ -190,22 +204,31 @@ static int run_journal(struct request *r, struct journal *journal, bool execute)
     return code;
 }
 
+/* A new journal, with the source that is to be judged. */
+static bool create(struct request *r, struct journal *journal, attn_error *why) {
+    struct memo config;
+    size_t bytes = 0;
+    char *source = r->judge != NULL ? file_read(r->judge, &bytes, why) : NULL;
+    if (source != NULL) {
+        sha256_text(source, strlen(source), r->judged);
+        r->candidates = 1;
+    }
+    const bool good = (r->judge == NULL || source != NULL) && take_shapes(r, why) &&
+                      journal_create(journal, r->out, why) && config_make(r, &config, why) &&
+                      journal_append(journal, &config, why) &&
+                      (source == NULL || journal_keep(journal, source, r->judged, why));
+    free(source);
+    return good;
+}
+
 static int start(struct request *r) {
     struct journal journal = {.path = ""};
     attn_error why = {""};
-    const char *const recorded = r->replay != NULL        ? r->replay
-                                 : r->leaderboard != NULL ? r->leaderboard
-                                 : r->resume              ? r->out
-                                                          : NULL;
-    const bool execute = r->replay == NULL && r->leaderboard == NULL;
-    bool good = false;
-    if (recorded != NULL) {
-        good = journal_open(&journal, recorded, &why);
-    } else if (take_shapes(r, &why)) {
-        struct json_value *config = config_of(r, &why);
-        good = config != NULL && journal_create(&journal, r->out, config, &why);
-    }
-    good = good && (!execute || journal_lock(&journal, &why));
+    const char *recorded = r->replay != NULL ? r->replay : r->leaderboard;
+    const bool execute = recorded == NULL;
+    const bool good = execute && !r->resume
+                          ? create(r, &journal, &why)
+                          : journal_open(&journal, execute ? r->out : recorded, execute, &why);
     const int code = good ? run_journal(r, &journal, execute) : complain("evolve: %s", why.text);
     if (good && execute && journal.count == 0) { /* not even the facts: it never was a search */
         remove_folder(journal.path);
@@ -244,6 +267,9 @@ static int check_request(struct request *r) {
     if (!cpu && r->dtype == ATTN_FP32) {
         return complain("evolve: --dtype fp32: GPU kernels have fp16 and bf16");
     }
+    if (r->judge != NULL && r->evolve.start == NULL) {
+        return complain("evolve: --judge without --start, the variant in whose place it is judged");
+    }
     if (!(r->minutes > 0) || !(r->gpu_seconds >= 0)) {
         return complain("evolve: --budget %g and --gpu-seconds %g, expected more than 0",
                         r->minutes, r->gpu_seconds);
@@ -260,7 +286,6 @@ int verb_evolve(int argc, char **argv) {
                         .out = "evolve"};
     struct evolve *e = &r.evolve;
     char out[PATH_MAX], tree[PATH_MAX];
-    attn_error why = {""};
     struct arg what[] = {
         arg_list("--shape", &r.shape_texts, "B,H,S,D[,causal]",
                  "a target, H as H/HKV with grouped heads; may be given again"),
@@ -326,9 +351,5 @@ int verb_evolve(int argc, char **argv) {
     }
     r.out = absolute(r.out, out);
     e->tree = absolute(e->tree, tree);
-    if (r.judge == NULL) {
-        return start(&r);
-    }
-    return take_shapes(&r, &why) ? judge_source(e, &r.targets, r.judge, r.out, r.json)
-                                 : complain("evolve: %s", why.text);
+    return start(&r);
 }
