@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # test_evolve_search.sh SOURCE_DIR BUILD_DIR: `attest evolve` on a CPU from its start to its end: the
-# leaderboard, the replay, a kill in the middle, a proposer, and what is wrong with a command line.
+# leaderboard, a kill in the middle, a proposer, and what is wrong with a command line.
 #
 # Invariant: nothing here depends on how fast the machine is; what depends on it is only that the
 # choice is not slower than the shipped one.
@@ -11,7 +11,7 @@ source=$(cd "$1" && pwd)
 . "$(dirname "$0")/cli.sh"
 
 shape=1,4,256,32
-search="evolve --shape $shape --candidates 56 --seed 5"
+search="evolve --shape $shape --candidates 30 --seed 5"
 
 # ---- a search ----------------------------------------------------------------------------------
 
@@ -26,7 +26,7 @@ if command -v python3 >/dev/null 2>&1; then
 import json, sys
 board = json.load(open(sys.argv[1]))
 assert len(board["leaderboard"]) >= 10, "%d on the leaderboard" % len(board["leaderboard"])
-assert len(board["candidates"]) <= 56
+assert len(board["candidates"]) <= 30
 for one in board["candidates"]:
     assert {"id", "knobs", "verdict", "why", "parent"} <= set(one), one
     assert one["verdict"] != "timed" or one["shapes"][0]["p50_us"] > 0
@@ -43,8 +43,6 @@ fi
 
 # ---- the same again ----------------------------------------------------------------------------
 
-accepts replay evolve --replay one
-says replay "replayed"
 accepts leaderboard evolve --leaderboard one --json
 same leaderboard stdout one.json
 accepts leaderboard/text evolve --leaderboard one
@@ -75,7 +73,7 @@ accepts resume evolve --resume --out two
 head -c "$(wc -c <before.json)" two/journal.json >kept.json
 same resume/nothing_lost kept.json before.json
 holds resume/goes_on test -e two/leaderboard.json
-accepts resume/replay evolve --replay two
+accepts resume/replay evolve --leaderboard two
 
 # Generation 0 follows from the seed: the first candidates are those of the other search.
 grep '"name": "cpu' one/journal.json | head -9 >names.one
@@ -86,13 +84,13 @@ same generation_0 names.one names.two
 
 cp -r one edited
 sed -i 's/"seed": 5,*$/"seed": 6,/' edited/journal.json
-run evolve --replay edited
+run evolve --leaderboard edited
 holds edited/seed test "$code" -eq 1
-holds edited/sentence grep -q "the replay differs" stderr
+holds edited/sentence grep -q "not of this search" stderr
 cp -r one cut
 head -c -9 one/journal.json >cut/journal.json
-accepts cut evolve --replay cut
-says cut "ends before the search does"
+accepts cut evolve --leaderboard cut
+says cut "the search has not ended"
 
 # ---- a proposer --------------------------------------------------------------------------------
 
@@ -100,7 +98,7 @@ cp "$source/tests/cli/proposer_example.sh" proposer.sh
 accepts proposer evolve --shape 1,2,192,64 --candidates 18 --seed 2 --out three \
     --proposer 'sh ./proposer.sh' --json
 holds proposer/proposed grep -q '"why": "proposed: ' stdout
-accepts proposer/replay evolve --replay three
+accepts proposer/replay evolve --leaderboard three
 accepts proposer/bad evolve --shape 1,1,64,64 --candidates 14 --out four --proposer 'echo nonsense' \
     --json
 holds proposer/fault grep -q '"fault": "' four/journal.json
@@ -111,8 +109,8 @@ refuses none "no --shape and no --grid" evolve --out x
 refuses shape "expected B,H" evolve --shape 1,2,3 --out x
 refuses classes "one class" evolve --shape 1,2,64,64 --shape 1,2,64,128 --out x
 refuses there "a journal is there" evolve --shape $shape --out one
-refuses absent "no journal is there" evolve --replay nowhere
-refuses both "expected one of them" evolve --resume --replay one
+refuses absent "no journal is there" evolve --leaderboard nowhere
+refuses both "expected one of them" evolve --resume --leaderboard one
 refuses device "expected cpu, vgpu or cuda" evolve --shape $shape --device tpu --out x
 refuses family "none of that name" evolve --shape $shape --family nothing --out x1
 refuses start "start = nothing" evolve --shape $shape --start nothing --out x2

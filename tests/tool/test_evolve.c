@@ -114,15 +114,14 @@ static void timings_json(struct world *w, const struct step *step, struct json *
     const int rounds = hopeless ? 3 : step->rounds;
     json_open(json, "timings", '[');
     json_open(json, NULL, '{');
-    for (int side = 0; side < 2; side++) {
-        json_open(json, side == 0 ? "baseline" : "candidate", '[');
-        for (int i = 0; i < rounds; i++) {
-            const double noise = 1.0 + w->spread * (double)rng_normal(&w->noise);
-            const double unrest = side == 0 && step->kind == STEP_CONFIRM ? w->unrest : 0;
-            json_real(json, NULL, (side == 0 ? w->today + unrest : cost) * noise);
-        }
-        json_close(json);
+    json_open(json, "ratios", '[');
+    for (int i = 0; i < rounds; i++) {
+        const double unrest = step->kind == STEP_CONFIRM ? w->unrest : 0;
+        const double today =
+            (w->today + unrest) * (1.0 + w->spread * (double)rng_normal(&w->noise));
+        json_real(json, NULL, today / cost / (1.0 + w->spread * (double)rng_normal(&w->noise)));
     }
+    json_close(json);
     json_close(json);
     json_close(json);
     w->rounds += rounds;
@@ -155,6 +154,16 @@ static struct json_value *answer(struct world *w, const struct step *step) {
     return memo_end(&memo, &why);
 }
 
+/* A search keeps its results, as it does those of a journal. */
+static struct json_value *kept[8192];
+static int kept_count;
+
+static void forget_results(void) {
+    while (kept_count > 0) {
+        json_free(kept[--kept_count]);
+    }
+}
+
 /* Runs a search to its end; its steps as text, for free(). */
 static char *run_search(struct search *s, uint64_t seed, int candidates, struct world *w) {
     struct shapes targets = {.count = 1};
@@ -171,8 +180,8 @@ static char *run_search(struct search *s, uint64_t seed, int candidates, struct 
         search_step_json(s, &step, NULL, &json);
         struct json_value *result = answer(w, &step);
         const bool taken = result != NULL && search_take(s, &step, result, 1.0, 0.5, &why);
-        json_free(result);
-        if (!CHECK_MSG(taken, "%s", why.text)) {
+        kept[kept_count++] = result;
+        if (!CHECK_MSG(taken && kept_count < 8192, "%s", why.text)) {
             break;
         }
     }
@@ -191,6 +200,7 @@ TEST(the_same_results_make_the_same_steps) {
     CHECK_STR(one.decision, two.decision);
     search_free(&one);
     search_free(&two);
+    forget_results();
     free(first);
     free(second);
 }
@@ -213,6 +223,7 @@ TEST(generation_0_follows_from_the_seed_alone) {
     search_free(&one);
     search_free(&two);
     search_free(&three);
+    forget_results();
 }
 
 /* Every candidate that compiles, and the least cost among them. */
@@ -254,6 +265,7 @@ TEST(finds_what_brute_force_finds_with_a_fifth_of_its_work) {
         }
         CHECK(s.count <= budget);
         search_free(&s);
+        forget_results();
     }
     CHECK_MSG(found >= 90, "%d of %d searches came within 1 %% of the best of %d candidates", found,
               (int)SEEDS, legal);
@@ -277,6 +289,7 @@ TEST(the_hopeless_rank_last) {
     CHECK(hopeless > 10 && hopeless < count);
     CHECK(s.winner >= 0 && !isnan(s.candidates[s.winner]->score.low));
     search_free(&s);
+    forget_results();
 }
 
 /* ---- promotion ------------------------------------------------------------------------------- */
@@ -290,6 +303,7 @@ static void promotion(double today, double held, double spread, bool *proven, bo
     *refuted = s.refuted;
     snprintf(decision, size, "%s", s.decision);
     search_free(&s);
+    forget_results();
 }
 
 TEST(only_what_is_proven_is_promoted) {
@@ -321,6 +335,7 @@ TEST(an_unquiet_machine_promotes_nothing) {
     CHECK_CONTAINS(s.decision, best->name);
     search_free(&quiet);
     search_free(&s);
+    forget_results();
 }
 
 /* The baseline is as fast as the best there is: chance alone must promote none of many. */
@@ -334,6 +349,7 @@ TEST(noise_promotes_nothing) {
         free(run_search(&s, seed, 60, &w));
         promoted += s.proven && !s.refuted;
         search_free(&s);
+        forget_results();
     }
     CHECK_MSG(promoted <= 3, "%d of 40 searches promoted what is no faster", promoted);
 }
@@ -347,10 +363,11 @@ TEST(promotion_line) {
     CHECK(promote_line(&s, "0123456789abcdef0123", line, sizeof line, &why));
     CHECK_CONTAINS(line, "TUNED(fwd_mma, sm_90a, 64, 0, 128, 2, 0, ");
     CHECK_CONTAINS(line, "\"evolve-0123456789abcdef.json\")");
-    snprintf(s.candidates[s.winner]->source, SHA256_TEXT, "artifact");
+    s.candidates[s.winner]->source = "int a;";
     CHECK(!promote_line(&s, "0", line, sizeof line, &why));
     CHECK_CONTAINS(why.text, "change of the source");
     search_free(&s);
+    forget_results();
 }
 
 static void put(const char *folder, const char *name, const char *text) {
@@ -407,6 +424,7 @@ TEST(promotion_writes_one_line) {
     CHECK(!promote_write(&s, &journal, folder, &why));
     CHECK_CONTAINS(why.text, "has that line already");
     search_free(&s);
+    forget_results();
     remove_folder(folder);
 }
 

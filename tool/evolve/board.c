@@ -5,14 +5,11 @@
  * Invariant: it is made from the search alone, and so from the journal: a replay prints the same.
  */
 #include <math.h>
-#include <string.h>
 
 #include "cases/shape.h"
 #include "evolve/evolve.h"
 
 enum { BOARD_MOST = 64, BOARD_LINES = 20 };
-
-static const char *const STATES[] = {"new", "rejected", "fit", "timed"};
 
 static const char *decision_of(const struct search *s) {
     return s->decision[0] != '\0' ? s->decision : "the search has not ended";
@@ -20,20 +17,30 @@ static const char *decision_of(const struct search *s) {
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
 
-static void series_json(struct json *json, const attn_problem *problem,
-                        const struct series *series) {
-    char text[96];
-    const struct interval ratio = series_interval(series);
-    json_text(json, "shape", shape_text(problem, text, sizeof text));
-    json_real(json, "p50_us", 1e6 * series_median(series, true));
-    json_real(json, "baseline_p50_us", 1e6 * series_median(series, false));
+static void interval_json(struct json *json, struct interval ratio) {
     json_real(json, "ratio", ratio.value);
     json_real(json, "ratio_low", ratio.low);
     json_real(json, "ratio_high", ratio.high);
-    json_int(json, "rounds", (int64_t)series->count);
+}
+
+/* One item for each shape, in the open list. */
+static void timings_json(const struct json_value *timings, int id, struct json *json) {
+    for (size_t i = 0; i < json_count_of(timings); i++) {
+        const struct json_value *one = &timings->as.list.items[i];
+        json_open(json, NULL, '{');
+        json_int(json, "id", id);
+        json_text(json, "shape", text_at(one, "shape"));
+        json_real(json, "p50_us", json_number_of(json_at(one, "p50_us")));
+        json_real(json, "baseline_p50_us", json_number_of(json_at(one, "baseline_p50_us")));
+        interval_json(json, ratio_of(timings, (int)i));
+        json_int(json, "rounds", (int64_t)json_count_of(json_at(one, "ratios")));
+        json_close(json);
+    }
 }
 
 static void candidate_json(const struct search *s, const struct candidate *c, struct json *json) {
+    static const char *const copied[] = {"verdict", "gate",      "reason", "error",
+                                         "machine", "registers", "shared", "network"};
     json_open(json, NULL, '{');
     json_int(json, "id", c->number);
     json_text(json, "name", c->name);
@@ -43,49 +50,16 @@ static void candidate_json(const struct search *s, const struct candidate *c, st
     json_text(json, "why", c->why);
     json_int(json, "parent", c->parent);
     json_real(json, "predicted_ratio", c->predicted);
-    json_text(json, "verdict", STATES[c->state]);
-    if (c->state == CANDIDATE_REJECTED) {
-        json_text(json, "gate", c->gate);
-        json_text(json, "reason", c->reason);
-    }
-    json_text(json, "machine", c->machine);
-    json_int(json, "registers", c->registers);
-    json_int(json, "shared", c->shared);
-    json_real(json, "error", c->error);
-    json_real(json, "seconds", c->at);
-    if (c->state == CANDIDATE_TIMED) {
-        json_real(json, "ratio", c->score.value);
-        json_real(json, "ratio_low", c->score.low);
-        json_real(json, "ratio_high", c->score.high);
-        json_open(json, "shapes", '[');
-        for (int i = 0; i < s->targets.count; i++) {
-            json_open(json, NULL, '{');
-            series_json(json, &s->targets.problems[i], &c->series[i]);
-            json_close(json);
-        }
-        json_close(json);
-    }
-    json_close(json);
-}
-
-static void confirmed_json(const struct search *s, struct json *json) {
-    json_open(json, "confirmed", '[');
-    for (int i = 0; i < s->finalist_count; i++) {
-        const struct candidate *c = s->candidates[s->finalists[i]];
-        for (int j = 0; j < s->targets.count && c->confirmed[j].count > 0; j++) {
-            json_open(json, NULL, '{');
-            json_int(json, "id", c->number);
-            series_json(json, &s->targets.problems[j], &c->confirmed[j]);
-            json_close(json);
+    for (size_t i = 0; i < sizeof copied / sizeof *copied; i++) {
+        const struct json_value *value = json_at(c->result, copied[i]);
+        if (value != NULL) {
+            json_value_json(json, value);
         }
     }
+    interval_json(json, c->score);
+    json_open(json, "shapes", '[');
+    timings_json(c->timings, c->number, json);
     json_close(json);
-    json_open(json, "held_out", '[');
-    for (int i = 0; i < s->held_out.count && s->held[i].count > 0; i++) {
-        json_open(json, NULL, '{');
-        series_json(json, &s->held_out.problems[i], &s->held[i]);
-        json_close(json);
-    }
     json_close(json);
 }
 
@@ -131,11 +105,33 @@ void board_json(const struct search *s, const struct journal *journal, struct js
         json_int(json, NULL, ranked[i]);
     }
     json_close(json);
-    confirmed_json(s, json);
+    json_open(json, "confirmed", '[');
+    for (int i = 0; i < s->finalist_count; i++) {
+        timings_json(s->candidates[s->finalists[i]]->confirmed, s->finalists[i], json);
+    }
+    json_close(json);
+    json_open(json, "held_out", '[');
+    timings_json(s->held, s->winner, json);
+    json_close(json);
     decision_json(s, journal, json);
 }
 
 /* ---- text ------------------------------------------------------------------------------------ */
+
+static void print_line(const struct candidate *c, int rank, FILE *out) {
+    const int64_t registers = json_int_of(json_at(c->result, "registers"), 0);
+    fprintf(out, "%4d %4d  %-48s %7.4f  %.4f to %.4f", rank, c->number, c->name, c->score.value,
+            c->score.low, c->score.high);
+    for (size_t i = 0; i < json_count_of(c->timings); i++) {
+        fprintf(out, "  %9.2f us",
+                json_number_of(json_at(&c->timings->as.list.items[i], "p50_us")));
+    }
+    if (registers > 0) {
+        fprintf(out, "  %3d regs %6d B", (int)registers,
+                (int)json_int_of(json_at(c->result, "shared"), 0));
+    }
+    fprintf(out, "  error %.2f  %s\n", json_number_of(json_at(c->result, "error")), c->why);
+}
 
 void board_print(const struct search *s, const struct journal *journal, FILE *out) {
     int ranked[BOARD_LINES], states[CANDIDATE_TIMED + 1] = {0};
@@ -150,25 +146,15 @@ void board_print(const struct search *s, const struct journal *journal, FILE *ou
     fprintf(out, "\nrank   id  %-48s %7s  %16s  p50 of each target\n", "candidate", "ratio",
             "95 %");
     for (int i = 0; i < ranks; i++) {
-        const struct candidate *c = s->candidates[ranked[i]];
-        fprintf(out, "%4d %4d  %-48s %7.4f  %.4f to %.4f", i + 1, c->number, c->name,
-                c->score.value, c->score.low, c->score.high);
-        for (int j = 0; j < s->targets.count; j++) {
-            fprintf(out, "  %9.2f us", 1e6 * series_median(&c->series[j], true));
-        }
-        if (c->registers > 0) {
-            fprintf(out, "  %3d regs %6d B", c->registers, c->shared);
-        }
-        fprintf(out, "  error %.2f  %s\n", c->error, c->why);
+        print_line(s->candidates[ranked[i]], i + 1, out);
     }
     for (int i = 0; i < s->count; i++) {
         states[s->candidates[i]->state]++;
     }
+    journal_hash(journal, hash);
     fprintf(out,
             "\n%d candidates in %d generations, %.0f s, %.0f s of them on a GPU: %d timed, %d fit, "
-            "%d rejected\n",
+            "%d rejected\n%s\njournal   %s\n",
             s->count, s->generation, s->spent, s->gpu_spent, states[CANDIDATE_TIMED],
-            states[CANDIDATE_FIT], states[CANDIDATE_REJECTED]);
-    journal_hash(journal, hash);
-    fprintf(out, "%s\njournal   %s\n", decision_of(s), hash);
+            states[CANDIDATE_FIT], states[CANDIDATE_REJECTED], decision_of(s), hash);
 }

@@ -7,11 +7,9 @@
  * machine code, bit for bit.
  */
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -22,8 +20,7 @@
 #include "evolve/evolve.h"
 #include "stages/inspect/inspect.h"
 
-enum { FLAGS = 7, FLAG_SIZE = EVOLVE_NAME + 32, COMPILE_SECONDS = 120 /* of CPU */ };
-static const rlim_t COMPILE_BYTES = (rlim_t)16 << 30; /* of addresses */
+enum { FLAGS = 7, FLAG_SIZE = EVOLVE_NAME + 32 };
 static const int64_t MOST_REGISTERS = 255;
 #define OUTSIDE "candidate.cu" /* what a source from outside is called there */
 
@@ -61,23 +58,14 @@ static const char *cubin_arch(const struct task *task) {
 }
 
 /* In this process group, so that what ends this child ends the compiler with it. */
-static void become_compiler(char *const argv[]) {
-    const struct rlimit bytes = {COMPILE_BYTES, COMPILE_BYTES};
-    const struct rlimit seconds = {COMPILE_SECONDS, COMPILE_SECONDS};
-    const int log = open("compile.log", O_WRONLY | O_CREAT | O_TRUNC, 0666);
-    setrlimit(RLIMIT_AS, &bytes);
-    setrlimit(RLIMIT_CPU, &seconds);
-    if (log >= 0 && dup2(log, STDOUT_FILENO) >= 0 && dup2(log, STDERR_FILENO) >= 0) {
-        execv(argv[0], argv);
-    }
-    _exit(127);
-}
-
 static bool run_compiler(char *const argv[], struct rejection *rejection) {
     int status = 0;
+    char text[256];
+    attn_error why;
     const pid_t compiler = fork();
     if (compiler == 0) {
-        become_compiler(argv);
+        execv(argv[0], argv);
+        _exit(127);
     }
     while (compiler > 0 && waitpid(compiler, &status, 0) < 0 && errno == EINTR) {
     }
@@ -87,8 +75,6 @@ static bool run_compiler(char *const argv[], struct rejection *rejection) {
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0) {
         return true;
     }
-    char text[256];
-    attn_error why;
     complaint(text, sizeof text);
     explain(&why, "%s (%s %d)", text, WIFEXITED(status) ? "exit code" : "signal",
             WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status));
@@ -97,6 +83,7 @@ static bool run_compiler(char *const argv[], struct rejection *rejection) {
 
 /* In the task's folder, which is the current one, with the tree's sources as src. */
 static bool compile(const struct task *task, struct rejection *rejection) {
+    const char *outside = task->step.candidate->source;
     const char *tree = task->evolve->tree;
     char nvcc[PATH_MAX], ptxas[PATH_MAX], path[EVOLVE_PATH + 32], script[EVOLVE_PATH + 32];
     char name[64], source[96] = OUTSIDE, output[EVOLVE_NAME + 8], ptx_arch[48];
@@ -110,10 +97,10 @@ static bool compile(const struct task *task, struct rejection *rejection) {
     if (!tool_find("nvcc", nvcc, &why) || !tool_find("ptxas", ptxas, &why) ||
         (symlink(path, "src") != 0 && errno != EEXIST &&
          !explain(&why, "src: %s", strerror(errno))) ||
-        (task->source != NULL && !write_file(OUTSIDE, task->source, strlen(task->source), &why))) {
+        (outside != NULL && !write_file(OUTSIDE, outside, strlen(outside), &why))) {
         return reject(rejection, "broken", why.text);
     }
-    if (task->source == NULL) {
+    if (outside == NULL) {
         kernel_file_name(task->family->kernel, name);
         snprintf(source, sizeof source, "src/kernels/%s", name);
     }
@@ -193,9 +180,10 @@ static bool inspect(const struct task *task, const attn_variant *v, struct built
 
 bool build_candidate(const struct task *task, const attn_variant *variant, struct built *built,
                      struct rejection *rejection) {
+    const char *outside = task->step.candidate->source;
     attn_error why = {""};
     *built = (struct built){.ptx = NULL};
-    if (task->source != NULL && !source_allowed(task->evolve->tree, task->source, &why)) {
+    if (outside != NULL && !source_allowed(task->evolve->tree, outside, &why)) {
         return reject(rejection, "source", why.text);
     }
     if (!compile(task, rejection)) {

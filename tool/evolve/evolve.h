@@ -115,22 +115,12 @@ bool journal_append(struct journal *journal, struct memo *unit, attn_error *why)
 bool journal_open(struct journal *journal, const char *path, bool append, attn_error *why);
 void journal_close(struct journal *journal);
 void journal_hash(const struct journal *journal, char hash[SHA256_TEXT]);
-bool journal_keep(const struct journal *journal, const char *text, char name[SHA256_TEXT],
-                  attn_error *why); /* artifacts/HASH */
-char *journal_artifact(const struct journal *journal, const char *name, attn_error *why);
 
 /* ---- the search (search.c) ------------------------------------------------------------------- */
 
 /* Changes with anything that makes other steps of the same seed and results. A journal is replayed
  * by the search that made it. */
 enum { EVOLVE_SEARCH = 2 };
-
-struct series { /* of one shape */
-    struct {
-        double baseline, candidate; /* seconds of a call */
-    } * rounds;
-    size_t count;
-};
 
 enum candidate_state {
     CANDIDATE_NEW,
@@ -144,16 +134,13 @@ struct candidate {
     int parent; /* -1: none */
     struct knobs knobs;
     char name[EVOLVE_NAME];
-    char why[256];            /* it was proposed */
-    char source[SHA256_TEXT]; /* artifact with its source; "": the tree's */
-    double predicted;         /* by its proposer; NaN: not */
+    char why[256];      /* it was proposed */
+    const char *source; /* from outside; NULL: the tree's */
+    double predicted;   /* by its proposer; NaN: not */
     enum candidate_state state;
-    char gate[24], reason[384]; /* of a rejected one */
-    char machine[SHA256_TEXT];
-    int registers, shared;
-    double error; /* of the worst case, as a share of what is allowed */
-    double at;    /* seconds of the search when it was done */
-    struct series series[EVOLVE_SHAPES], confirmed[EVOLVE_SHAPES];
+    const struct json_value *result;    /* of its last step: {verdict, gate, reason, ...} */
+    const struct json_value *timings;   /* [{shape, p50_us, baseline_p50_us, ratios}] */
+    const struct json_value *confirmed; /* likewise, with new seeds */
     struct interval score; /* geometric mean of the ratios over all targets; NaN: not timed */
 };
 
@@ -162,7 +149,7 @@ struct search_options {
     double seconds, gpu_seconds; /* budgets; 0: none */
     int candidates;              /* the most; 0: any number */
     bool proposer;
-    const char *judged; /* artifact: the source of the first candidate, which is the only one */
+    const char *judged; /* the source of the first candidate, which is the only one; NULL */
 };
 
 enum step_kind { STEP_FACTS, STEP_PROPOSAL, STEP_CANDIDATE, STEP_CONFIRM, STEP_HELD_OUT, STEP_END };
@@ -190,7 +177,7 @@ struct search {
     enum step_kind phase;
     int generation, first, next; /* first: of this generation */
     int finalists[8], finalist_count;
-    struct series held[EVOLVE_SHAPES];
+    const struct json_value *held; /* timings of the held-out shapes */
     double spent, gpu_spent;
     const struct json_value *proposals; /* of the last proposal step; the journal's */
 
@@ -213,10 +200,10 @@ bool search_take(struct search *search, const struct step *step, const struct js
                  double seconds, double gpu_seconds, attn_error *why);
 /* Timed ones, best first, by the lower end of the interval; returns how many. */
 int search_ranking(const struct search *search, int *numbers, int most);
-int search_family(const struct search *search, const char *name);    /* -1: none */
-struct interval series_interval(const struct series *series);        /* of the ratios' median */
-struct interval series_mean(const struct series *series, int count); /* geometric, of many */
-double series_median(const struct series *series, bool candidate);
+int search_family(const struct search *search, const char *name); /* -1: none */
+/* Of the median ratio of one shape; the geometric mean over all of them. */
+struct interval ratio_of(const struct json_value *timings, int shape);
+struct interval ratio_mean(const struct json_value *timings);
 
 /* ---- steps (run.c) --------------------------------------------------------------------------- */
 
@@ -231,11 +218,10 @@ struct evolve {
     bool quiet;
 };
 
-enum loop_end { LOOP_DONE, LOOP_RECORD_ENDED, LOOP_ABSENT, LOOP_FAILED };
-
-/* execute false: only what is recorded (replay). */
-enum loop_end evolve_loop(const struct evolve *evolve, struct journal *journal,
-                          struct search *search, bool execute, attn_error *why);
+/* To the end of the search or, unless `execute`, of what is recorded. False and the reason;
+ * *absent: there is no such device or compiler. */
+bool evolve_loop(const struct evolve *evolve, struct journal *journal, struct search *search,
+                 bool execute, bool *absent, attn_error *why);
 
 /* ---- in a child (facts.c, source.c, build.c, gates.c, pair.c) -------------------------------- */
 
@@ -245,7 +231,6 @@ struct task {
     const struct search *search;
     struct step step;
     const struct family *family; /* and the next: of the step's candidate */
-    const char *source;          /* from outside; NULL */
     char name[EVOLVE_NAME];      /* under which the variant is added */
     char entry[EVOLVE_NAME];
     char folder[EVOLVE_PATH]; /* of its own; the answer is written there */
@@ -294,8 +279,7 @@ bool pair_time(const struct task *task, const struct runner *runner, struct json
 
 /* ---- around the search (propose.c, board.c, promote.c) --------------------------------------- */
 
-/* Runs the proposer in the folder; writes the result of the step: the proposals, their sources
- * kept. */
+/* Runs the proposer in the folder; writes the result of the step: the proposals. */
 bool propose(const struct evolve *evolve, const struct journal *journal,
              const struct search *search, const char *folder, struct json *json, attn_error *why);
 

@@ -4,7 +4,7 @@
  *
  *     JOURNAL/journal.json     JSON documents, one after the other: what was asked for; then a unit
  *                              for each step, with what came of it
- *     JOURNAL/artifacts/HASH   sources of a proposer
+ *     JOURNAL/scratch          of the step at hand
  *
  * Invariant: units are appended, each by one write that is on disk before the next step begins, and
  * never changed: a search that is killed has lost the step it was at, and nothing else.
@@ -160,10 +160,7 @@ bool journal_append(struct journal *journal, struct memo *memo, attn_error *why)
 }
 
 bool journal_create(struct journal *journal, const char *path, attn_error *why) {
-    char inner[INNER_PATH];
-    snprintf(inner, sizeof inner, "%s/artifacts", path);
-    if ((mkdir(path, 0777) != 0 && errno != EEXIST) ||
-        (mkdir(inner, 0777) != 0 && errno != EEXIST)) {
+    if (mkdir(path, 0777) != 0 && errno != EEXIST) {
         return explain(why, "%s: cannot make the folder: %s", path, strerror(errno));
     }
     return open_file(journal, path, O_RDWR | O_CREAT | O_EXCL | O_APPEND, why);
@@ -200,19 +197,4 @@ void journal_hash(const struct journal *journal, char hash[SHA256_TEXT]) {
     char *text = file_read(inner, &bytes, &why);
     sha256_text(text, text != NULL ? bytes : 0, hash);
     free(text);
-}
-
-bool journal_keep(const struct journal *journal, const char *text, char name[SHA256_TEXT],
-                  attn_error *why) {
-    char path[INNER_PATH];
-    sha256_text(text, strlen(text), name);
-    snprintf(path, sizeof path, "%s/artifacts/%s", journal->path, name);
-    return write_file(path, text, strlen(text), why);
-}
-
-char *journal_artifact(const struct journal *journal, const char *name, attn_error *why) {
-    char path[INNER_PATH];
-    size_t bytes = 0;
-    snprintf(path, sizeof path, "%s/artifacts/%.64s", journal->path, name);
-    return file_read(path, &bytes, why);
 }

@@ -159,28 +159,34 @@ static bool round_of(struct pair *p, double seconds[2], attn_error *why) {
 }
 
 static bool time_rounds(struct pair *p, struct json *json, attn_error *why) {
-    static const char *const names[] = {"baseline", "candidate"};
-    double seconds[MOST_ROUNDS][2], best = 0;
+    static const char *const names[] = {"baseline_p50_us", "p50_us"};
+    double seconds[2][MOST_ROUNDS], ratios[MOST_ROUNDS], best = 0;
     const struct step *step = &p->task->step;
     const int rounds = step->rounds < MOST_ROUNDS ? step->rounds : MOST_ROUNDS;
+    char shape[96];
     int done = 0;
     while (done < rounds &&
            (step->kind != STEP_CANDIDATE || done < HOPELESS_ROUNDS || best > HOPELESS)) {
-        if (!round_of(p, seconds[done], why)) {
+        double round[2];
+        if (!round_of(p, round, why)) {
             return false;
         }
-        best = fmax(best, seconds[done][BASELINE] / seconds[done][CANDIDATE]);
-        done++;
+        seconds[BASELINE][done] = round[BASELINE];
+        seconds[CANDIDATE][done] = round[CANDIDATE];
+        ratios[done] = round[BASELINE] / round[CANDIDATE];
+        best = fmax(best, ratios[done++]);
     }
     json_open(json, NULL, '{');
+    json_text(json, "shape", shape_text(&p->problem, shape, sizeof shape));
     json_int(json, "input_sets", p->sides[0].sets.count);
     for (int i = 0; i < 2; i++) {
-        json_open(json, names[i], '[');
-        for (int j = 0; j < done; j++) {
-            json_real(json, NULL, seconds[j][i]);
-        }
-        json_close(json);
+        json_real(json, names[i], 1e6 * stats_of(seconds[i], (size_t)done).p50);
     }
+    json_open(json, "ratios", '[');
+    for (int i = 0; i < done; i++) {
+        json_real(json, NULL, ratios[i]);
+    }
+    json_close(json);
     json_close(json);
     return true;
 }

@@ -24,14 +24,10 @@ static const double HELD_OUT_LOSS = 0.99;
 
 /* ---- the decision ---------------------------------------------------------------------------- */
 
-static struct interval confirmed(const struct search *s, const struct candidate *c) {
-    return series_mean(c->confirmed, s->targets.count);
-}
-
 static bool is_proven(const struct search *s, const struct candidate *c) {
     bool proven = c->state == CANDIDATE_TIMED;
     for (int i = 0; i < s->targets.count; i++) {
-        proven = proven && series_interval(&c->confirmed[i]).low > 1.0;
+        proven = proven && ratio_of(c->confirmed, i).low > 1.0;
     }
     return proven;
 }
@@ -42,8 +38,8 @@ void promote_choose(struct search *s) {
         double best = -1;
         for (int i = 0; i < s->finalist_count; i++) {
             const struct candidate *c = s->candidates[s->finalists[i]];
-            const double low = confirmed(s, c).low;
-            if (low > best && (promotable == 0 || (c->source[0] == '\0' && is_proven(s, c)))) {
+            const double low = ratio_mean(c->confirmed).low;
+            if (low > best && (promotable == 0 || (c->source == NULL && is_proven(s, c)))) {
                 best = low;
                 s->winner = c->number;
             }
@@ -57,11 +53,11 @@ void promote_choose(struct search *s) {
 static const struct candidate *failed_control(const struct search *s) {
     for (int i = 0; i < s->finalist_count; i++) {
         const struct candidate *c = s->candidates[s->finalists[i]];
-        bool same = c->source[0] == '\0';
+        bool same = c->source == NULL;
         for (int j = 0; j < s->targets.count; j++) {
             same = same && strcmp(c->name, s->targets.baselines[j]) == 0;
         }
-        if (same && confirmed(s, c).low > 1.0) {
+        if (same && ratio_mean(c->confirmed).low > 1.0) {
             return c;
         }
     }
@@ -76,11 +72,14 @@ void promote_decide(struct search *s) {
         snprintf(s->decision, sizeof s->decision, "nothing was timed");
         return;
     }
-    struct interval ratio = confirmed(s, c);
+    struct interval ratio = ratio_mean(c->confirmed);
     const char *verdict = s->proven ? "faster than the baseline, confirmed with new seeds"
                                     : "not promoted, not proven faster than the baseline";
+    if (s->refuted) {
+        verdict = "not promoted, rejected on a held-out shape";
+    }
     for (int i = 0; i < s->held_out.count && s->proven && !s->refuted; i++) {
-        const struct interval held = series_interval(&s->held[i]);
+        const struct interval held = ratio_of(s->held, i);
         if (!(held.high >= HELD_OUT_LOSS)) {
             s->refuted = true;
             ratio = held;
@@ -91,7 +90,7 @@ void promote_decide(struct search *s) {
     if (s->proven && control != NULL) {
         s->refuted = true;
         c = control;
-        ratio = confirmed(s, c);
+        ratio = ratio_mean(c->confirmed);
         verdict = "not promoted, the control failed: the baseline was faster than itself";
     }
     snprintf(s->decision, sizeof s->decision, "%s: %s on %s, ratio %.4f (%.4f to %.4f)", verdict,
@@ -113,7 +112,7 @@ bool promote_line(const struct search *s, const char *run, char *line, size_t si
                        "tuned.def is for GPUs; in variants.def %s would have blocks of %d x %d",
                        family->name, v[KNOB_BLOCK_Q], v[KNOB_BLOCK_KV]);
     }
-    if (c->source[0] != '\0') {
+    if (c->source != NULL) {
         return explain(why, "%s is a change of the source, which no line can name", c->name);
     }
     double rows = 0;

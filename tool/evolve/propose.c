@@ -63,11 +63,10 @@ static bool write_request(const struct evolve *e, const struct journal *journal,
 /* ---- the answer ------------------------------------------------------------------------------ */
 
 /* False, and why it cannot become a candidate. */
-static bool take_proposal(const struct journal *journal, const struct search *s,
-                          const struct json_value *p, struct json *accepted, attn_error *why) {
+static bool take_proposal(const struct search *s, const struct json_value *p, struct json *accepted,
+                          attn_error *why) {
     const int place = search_family(s, text_at(p, "family"));
     const char *source = json_text_of(json_at(p, "source"));
-    char hash[SHA256_TEXT];
     struct knobs knobs;
     if (place < 0) {
         return explain(why, "family = %.40s, expected one of the request", text_at(p, "family"));
@@ -79,13 +78,10 @@ static bool take_proposal(const struct journal *journal, const struct search *s,
     if (source != NULL && family->head_dim == 0) {
         return explain(why, "a source for %s, which is compiled in", family->name);
     }
-    if (source != NULL && !journal_keep(journal, source, hash, why)) {
-        return false;
-    }
     json_open(accepted, NULL, '{');
     json_text(accepted, "family", family->name);
     knobs_json(accepted, &knobs);
-    json_text(accepted, "source", source != NULL ? hash : NULL);
+    json_text(accepted, "source", source);
     json_text(accepted, "hypothesis", text_at(p, "hypothesis"));
     json_real(accepted, "predicted", json_number_of(json_at(p, "predicted")));
     json_int(accepted, "parent", json_int_of(json_at(p, "parent"), 0));
@@ -94,11 +90,11 @@ static bool take_proposal(const struct journal *journal, const struct search *s,
 }
 
 /* The accepted ones into the open list, then the reasons of the others. */
-static void take_proposals(const struct journal *journal, const struct search *s,
-                           const struct json_value *list, struct json *json) {
+static void take_proposals(const struct search *s, const struct json_value *list,
+                           struct json *json) {
     attn_error reasons[PROPOSALS] = {{""}};
     for (size_t i = 0; i < json_count_of(list) && i < PROPOSALS; i++) {
-        take_proposal(journal, s, &list->as.list.items[i], json, &reasons[i]);
+        take_proposal(s, &list->as.list.items[i], json, &reasons[i]);
     }
     json_close(json);
     json_open(json, "refused", '[');
@@ -153,7 +149,7 @@ bool propose(const struct evolve *e, const struct journal *journal, const struct
     struct json_value *answer = run_proposer(e->proposer, folder, &fault);
     json_text(json, "fault", answer == NULL ? fault.text : NULL);
     json_open(json, "accepted", '[');
-    take_proposals(journal, s, json_at(answer, "proposals"), json);
+    take_proposals(s, json_at(answer, "proposals"), json);
     json_free(answer);
     return true;
 }

@@ -56,7 +56,6 @@ static bool work_folder(const struct loop *l, const char *name, bool keep, char 
     return good || explain(why, "%s: cannot make the folder: %s", path, strerror(errno));
 }
 
-/* Its source is for free(). */
 static bool task_make(const struct loop *l, const struct step *step, bool keep, struct task *task,
                       attn_error *why) {
     const struct candidate *c = step->candidate;
@@ -67,19 +66,8 @@ static bool task_make(const struct loop *l, const struct step *step, bool keep, 
         snprintf(task->name, sizeof task->name, "%.110s@%d", c->name, c->number);
         memcpy(task->entry, c->name, sizeof task->entry);
         snprintf(name, sizeof name, "%06d", c->number);
-        if (c->source[0] != '\0') {
-            char *source = journal_artifact(l->journal, c->source, why);
-            task->source = source;
-            if (source == NULL) {
-                return false;
-            }
-        }
     }
     return work_folder(l, name, keep, task->folder, why);
-}
-
-static void task_free(const struct task *task) {
-    free((char *)(uintptr_t)task->source);
 }
 
 /* NULL: there is none. It is read once. */
@@ -94,24 +82,10 @@ static struct json_value *take_answer(const struct task *task, attn_error *why) 
     return answer;
 }
 
-/* The end of what the child said, for the reason. */
-static void last_words(const char *log, char *text, size_t size) {
-    size_t bytes = 0;
-    attn_error empty;
-    char *said = file_read(log, &bytes, &empty), *rest = said;
-    text[0] = '\0';
-    for (const char *line; rest != NULL && (line = strsep(&rest, "\n")) != NULL;) {
-        if (*line != '\0') {
-            snprintf(text, size, ": %s", line);
-        }
-    }
-    free(said);
-}
-
 /* NULL and the reason: the child died, ran too long or could not be started. */
 static struct json_value *ask(int (*gate)(void *), struct task *task, double limit, double *seconds,
                               attn_error *why) {
-    char log[FILE_PATH], words[160], how[64];
+    char log[FILE_PATH], how[64];
     struct child child = {.code = -1};
     json_free(take_answer(task, why));
     snprintf(log, sizeof log, "%s/log", task->folder);
@@ -121,8 +95,7 @@ static struct json_value *ask(int (*gate)(void *), struct task *task, double lim
     }
     *seconds = child.seconds;
     if (child.code != EXIT_DONE) {
-        last_words(log, words, sizeof words);
-        explain(why, "the child: %s%s", child_text(&child, how, sizeof how), words);
+        explain(why, "the child: %s", child_text(&child, how, sizeof how));
         return NULL;
     }
     return take_answer(task, why);
@@ -190,7 +163,8 @@ static bool do_build(struct loop *l, struct task *task, struct json *json, bool 
             *fit = false;
         }
     } else if (good) {
-        good = (passed(answer) && strcmp(text_at(answer, "machine"), c->machine) == 0) ||
+        good = (passed(answer) &&
+                strcmp(text_at(answer, "machine"), text_at(c->result, "machine")) == 0) ||
                explain(why, "%s: other machine code than the journal's", c->name);
     }
     json_free(answer);
@@ -234,7 +208,6 @@ static int build_all(void *argument) {
             _exit(gate_build(&task));
         }
         running += child > 0;
-        task_free(&task);
     }
     while (wait(NULL) > 0 || errno == EINTR) {
     }
@@ -272,7 +245,6 @@ static bool do_candidate(struct loop *l, const struct step *step, struct json *j
         good = do_build(l, &task, json, &fit, why);
     }
     good = good && (!fit || do_device(l, &task, json, why));
-    task_free(&task);
     return good;
 }
 
@@ -326,7 +298,7 @@ static void report(const struct loop *l, const struct step *step) {
     printf("%5.0f s  %-9s %3d  %-44s ", l->search->spent, STEP_NAMES[step->kind], c->number,
            c->name);
     if (c->state == CANDIDATE_REJECTED) {
-        printf("rejected by %s: %s\n", c->gate, c->reason);
+        printf("rejected by %s: %s\n", text_at(c->result, "gate"), text_at(c->result, "reason"));
     } else if (c->state == CANDIDATE_FIT) {
         printf("passed its gates\n");
     } else {
@@ -337,28 +309,17 @@ static void report(const struct loop *l, const struct step *step) {
 }
 
 /* Whether the recorded unit is of this step. */
-static bool is_unit_of(const struct search *s, const struct step *step,
-                       const struct json_value *unit, size_t number, attn_error *why) {
-    struct memo memo;
-    size_t bytes = 0;
-    if (!memo_begin(&memo, why)) {
-        return false;
-    }
-    search_step_json(s, step, "step", &memo.json);
-    struct json_value *own = memo_end(&memo, why);
+static bool is_unit_of(const struct step *step, const struct json_value *unit, size_t number,
+                       attn_error *why) {
     const struct json_value *recorded = json_at(unit, "step");
-    char *one = own != NULL ? json_canonical(json_at(own, "step"), &bytes, why) : NULL;
-    char *other = json_canonical(recorded, &bytes, why);
-    const bool same =
-        one != NULL && other != NULL &&
-        (strcmp(one, other) == 0 ||
-         explain(why, "unit %zu of the journal is %s %s, the search's step is %s %s", number,
-                 text_at(recorded, "kind"), text_at(recorded, "name"), STEP_NAMES[step->kind],
-                 step->candidate != NULL ? step->candidate->name : ""));
-    free(one);
-    free(other);
-    json_free(own);
-    return same;
+    const char *kind = STEP_NAMES[step->kind];
+    const char *name = step->candidate != NULL ? step->candidate->name : "";
+    const int64_t seed = json_int_of(json_at(recorded, "seed"), 0);
+    return (strcmp(text_at(recorded, "kind"), kind) == 0 &&
+            strcmp(text_at(recorded, "name"), name) == 0 &&
+            (step->candidate == NULL || seed == (int64_t)step->seed)) ||
+           explain(why, "unit %zu of the journal is %s %s, the search's step is %s %s", number,
+                   text_at(recorded, "kind"), text_at(recorded, "name"), kind, name);
 }
 
 static bool add_unit(struct loop *l, const struct step *step, attn_error *why) {
@@ -378,37 +339,35 @@ static bool add_unit(struct loop *l, const struct step *step, attn_error *why) {
     return journal_append(l->journal, &memo, why);
 }
 
-enum loop_end evolve_loop(const struct evolve *evolve, struct journal *journal,
-                          struct search *search, bool execute, attn_error *why) {
+bool evolve_loop(const struct evolve *evolve, struct journal *journal, struct search *search,
+                 bool execute, bool *absent, attn_error *why) {
     struct loop l = {.evolve = evolve, .journal = journal, .search = search};
+    char scratch[FILE_PATH];
     size_t number = 0;
-    for (struct step step = search_next(search); step.kind != STEP_END;
+    bool good = true;
+    for (struct step step = search_next(search); good && step.kind != STEP_END;
          step = search_next(search)) {
         if (number == journal->count && !execute) {
-            return LOOP_RECORD_ENDED;
+            return true;
         }
-        if (number < journal->count
-                ? !is_unit_of(search, &step, journal->units[number], number, why)
-                : !add_unit(&l, &step, why)) {
-            return l.absent ? LOOP_ABSENT : LOOP_FAILED;
+        good = number < journal->count ? is_unit_of(&step, journal->units[number], number, why)
+                                       : add_unit(&l, &step, why);
+        if (good) {
+            const struct json_value *unit = journal->units[number++];
+            good = search_take(search, &step, json_at(unit, "result"),
+                               json_number_of(json_at(unit, "seconds")),
+                               json_number_of(json_at(unit, "gpu_seconds")), why);
+            report(&l, &step);
         }
-        const struct json_value *unit = journal->units[number++];
-        if (!search_take(search, &step, json_at(unit, "result"),
-                         json_number_of(json_at(unit, "seconds")),
-                         json_number_of(json_at(unit, "gpu_seconds")), why)) {
-            return LOOP_FAILED;
-        }
-        report(&l, &step);
     }
-    if (number < journal->count) {
-        explain(why, "the journal has %zu units, the search ends after %zu", journal->count,
-                number);
-        return LOOP_FAILED;
+    *absent = l.absent;
+    if (good && number < journal->count) {
+        good = explain(why, "the journal has %zu units, the search ends after %zu", journal->count,
+                       number);
     }
-    if (execute) {
-        char scratch[FILE_PATH];
+    if (good && execute) {
         snprintf(scratch, sizeof scratch, "%s/scratch", journal->path);
         remove_folder(scratch);
     }
-    return LOOP_DONE;
+    return good;
 }

@@ -38,36 +38,29 @@ const char *const STEP_NAMES[] = {"facts", "proposal", "candidate", "confirm", "
 
 /* ---- numbers --------------------------------------------------------------------------------- */
 
-enum figure { FIGURE_RATIO, FIGURE_BASELINE, FIGURE_CANDIDATE };
-
-static struct interval median_of(const struct series *series, enum figure figure) {
-    const struct interval unknown = {(double)NAN, (double)NAN, (double)NAN};
-    double *values = series->count > 0 ? malloc(series->count * sizeof *values) : NULL;
+struct interval ratio_of(const struct json_value *timings, int shape) {
+    const struct json_value *list = (size_t)shape < json_count_of(timings)
+                                        ? json_at(&timings->as.list.items[shape], "ratios")
+                                        : NULL;
+    const size_t count = json_count_of(list);
+    double *values = count > 0 ? malloc(count * sizeof *values) : NULL;
     if (values == NULL) {
-        return unknown;
+        return (struct interval){(double)NAN, (double)NAN, (double)NAN};
     }
-    for (size_t i = 0; i < series->count; i++) {
-        const double a = series->rounds[i].baseline, b = series->rounds[i].candidate;
-        values[i] = figure == FIGURE_RATIO ? a / b : figure == FIGURE_BASELINE ? a : b;
+    for (size_t i = 0; i < count; i++) {
+        values[i] = json_number_of(&list->as.list.items[i]);
     }
-    (void)stats_of(values, series->count); /* sorts them */
-    const struct interval interval = stats_quantile(values, series->count, 0.5);
+    (void)stats_of(values, count); /* sorts them */
+    const struct interval interval = stats_quantile(values, count, 0.5);
     free(values);
     return interval;
 }
 
-struct interval series_interval(const struct series *series) {
-    return median_of(series, FIGURE_RATIO);
-}
-
-double series_median(const struct series *series, bool candidate) {
-    return median_of(series, candidate ? FIGURE_CANDIDATE : FIGURE_BASELINE).value;
-}
-
-struct interval series_mean(const struct series *series, int count) {
+struct interval ratio_mean(const struct json_value *timings) {
+    const int count = (int)json_count_of(timings);
     double value = 0, low = 0, high = 0;
     for (int i = 0; i < count; i++) {
-        const struct interval one = series_interval(&series[i]);
+        const struct interval one = ratio_of(timings, i);
         value += log(one.value);
         low += log(one.low);
         high += log(one.high);
@@ -125,7 +118,7 @@ static struct candidate *offer(struct search *s, int family, struct knobs knobs,
     knobs_settle(&s->families[family], &knobs);
     knobs_name(&s->families[family], s->targets.problems[0].dtype, &knobs, name);
     for (int i = 0; i < s->count && source == NULL; i++) {
-        if (strcmp(s->candidates[i]->name, name) == 0 && s->candidates[i]->source[0] == '\0') {
+        if (strcmp(s->candidates[i]->name, name) == 0 && s->candidates[i]->source == NULL) {
             return NULL;
         }
     }
@@ -142,11 +135,10 @@ static struct candidate *offer(struct search *s, int family, struct knobs knobs,
                             .generation = s->generation,
                             .parent = -1,
                             .knobs = knobs,
+                            .source = source,
                             .predicted = (double)NAN,
-                            .error = (double)NAN,
                             .score = {(double)NAN, (double)NAN, (double)NAN}};
     memcpy(c->name, name, sizeof name);
-    snprintf(c->source, sizeof c->source, "%s", source != NULL ? source : "");
     s->candidates[s->count++] = c;
     return c;
 }
@@ -261,7 +253,7 @@ static void begin_confirming(struct search *s) {
     bool named = false;
     s->finalist_count = 0;
     for (int i = 0; i < count; i++) {
-        const bool first_named = !named && s->candidates[ranked[i]]->source[0] == '\0';
+        const bool first_named = !named && s->candidates[ranked[i]]->source == NULL;
         if (i < FINALISTS || first_named) {
             s->finalists[s->finalist_count++] = ranked[i];
         }
@@ -282,7 +274,6 @@ static void begin_candidates(struct search *s) {
 
 static void begin_generation(struct search *s) {
     s->first = s->count;
-    s->proposals = NULL;
     if (s->generation > 0 && s->options.proposer) {
         s->phase = STEP_PROPOSAL;
     } else {
@@ -346,81 +337,35 @@ void search_step_json(const struct search *s, const struct step *step, const cha
         knobs_json(json, &c->knobs);
         json_text(json, "why", c->why);
         json_int(json, "parent", c->parent);
-        json_text(json, "source", c->source[0] != '\0' ? c->source : NULL);
+        json_bool(json, "source", c->source != NULL);
     }
     json_close(json);
 }
 
 /* ---- take ------------------------------------------------------------------------------------ */
 
-/* {"timings": [{"baseline": [...], "candidate": [...]}, ...]}, one for each shape. */
-static bool take_timings(struct series *series, int shapes, const struct json_value *result,
-                         attn_error *why) {
-    const struct json_value *list = json_at(result, "timings");
-    if (json_count_of(list) != (size_t)shapes) {
-        return explain(why, "timings of %zu shapes, expected %d", json_count_of(list), shapes);
-    }
-    for (int i = 0; i < shapes; i++) {
-        const struct json_value *before = json_at(&list->as.list.items[i], "baseline");
-        const struct json_value *after = json_at(&list->as.list.items[i], "candidate");
-        const size_t count = json_count_of(before);
-        if (count == 0 || json_count_of(after) != count) {
-            return explain(why, "%zu rounds of the baseline, %zu of the candidate", count,
-                           json_count_of(after));
-        }
-        void *grown =
-            realloc(series[i].rounds, (series[i].count + count) * sizeof *series[i].rounds);
-        if (grown == NULL) {
-            return explain(why, "out of memory");
-        }
-        series[i].rounds = grown;
-        for (size_t j = 0; j < count; j++) {
-            const double a = json_number_of(&before->as.list.items[j]);
-            const double b = json_number_of(&after->as.list.items[j]);
-            if (!(a > 0) || !(b > 0)) {
-                return explain(why, "a round took %g and %g s, expected more than 0", a, b);
-            }
-            series[i].rounds[series[i].count].baseline = a;
-            series[i].rounds[series[i].count++].candidate = b;
-        }
-    }
-    return true;
-}
-
 /* A candidate may fail a later timing: it is out then, whatever it was before. */
-static bool take_result(struct search *s, const struct step *step, struct series *series,
-                        const struct json_value *result, attn_error *why) {
+static bool take_result(struct search *s, const struct step *step, const struct json_value *result,
+                        attn_error *why) {
     struct candidate *c = step->candidate;
     const char *verdict = text_at(result, "verdict");
-    const bool held = step->kind == STEP_HELD_OUT;
-    if (step->kind == STEP_CANDIDATE) {
-        snprintf(c->machine, sizeof c->machine, "%s", text_at(result, "machine"));
-        c->registers = (int)json_int_of(json_at(result, "registers"), 0);
-        c->shared = (int)json_int_of(json_at(result, "shared"), 0);
-        c->error = json_number_of(json_at(result, "error"));
-        c->at = s->spent;
-    }
+    const struct json_value *timings = json_at(result, "timings");
+    const bool held = step->kind == STEP_HELD_OUT, timed = strcmp(verdict, "timed") == 0;
+    const int shapes = held ? s->held_out.count : s->targets.count;
     if (strcmp(verdict, "rejected") == 0) {
+        c->result = result;
         c->state = CANDIDATE_REJECTED;
-        snprintf(c->gate, sizeof c->gate, "%s", text_at(result, "gate"));
-        snprintf(c->reason, sizeof c->reason, "%s", text_at(result, "reason"));
-        if (held) {
-            s->refuted = true;
-            snprintf(s->decision, sizeof s->decision,
-                     "not promoted: %s failed on held-out shapes: %.300s", c->name, c->reason);
-        }
-    } else if (strcmp(verdict, "fit") == 0) {
-        c->state = CANDIDATE_FIT;
-    } else if (strcmp(verdict, "timed") != 0) {
-        return explain(why, "the verdict on %s is '%.20s'", c->name, verdict);
-    } else {
-        c->state = CANDIDATE_TIMED;
-        const int shapes = held ? s->held_out.count : s->targets.count;
-        if (!take_timings(series, shapes, result, why)) {
-            return false;
-        }
-        c->score = series_mean(c->series, s->targets.count);
+        s->refuted = held;
+        return true;
     }
+    if (timed ? json_count_of(timings) != (size_t)shapes : strcmp(verdict, "fit") != 0) {
+        return explain(why, "%s: the verdict '%.20s' with timings of %zu shapes, expected %d",
+                       c->name, verdict, json_count_of(timings), shapes);
+    }
+    c->result = step->kind == STEP_CANDIDATE ? result : c->result;
+    *(held ? &s->held : step->kind == STEP_CONFIRM ? &c->confirmed : &c->timings) = timings;
+    c->state = timed ? CANDIDATE_TIMED : CANDIDATE_FIT;
+    c->score = ratio_mean(c->timings);
     return true;
 }
 
@@ -453,19 +398,11 @@ static void advance(struct search *s) {
 
 bool search_take(struct search *s, const struct step *step, const struct json_value *result,
                  double seconds, double gpu_seconds, attn_error *why) {
-    struct candidate *c = step->candidate;
     s->spent += seconds;
     s->gpu_spent += gpu_seconds;
-    if (step->kind == STEP_PROPOSAL) {
-        s->proposals = result;
-    }
-    if (step->kind == STEP_FACTS
-            ? !facts_read(s, result, why)
-            : c != NULL && !take_result(s, step,
-                                        step->kind == STEP_CONFIRM    ? c->confirmed
-                                        : step->kind == STEP_HELD_OUT ? s->held
-                                                                      : c->series,
-                                        result, why)) {
+    s->proposals = step->kind == STEP_PROPOSAL ? result : NULL;
+    if (step->kind == STEP_FACTS ? !facts_read(s, result, why)
+                                 : step->candidate != NULL && !take_result(s, step, result, why)) {
         return false;
     }
     advance(s);
@@ -481,14 +418,7 @@ void search_begin(struct search *s, const struct search_options *options,
 
 void search_free(struct search *s) {
     for (int i = 0; i < s->count; i++) {
-        for (int j = 0; j < EVOLVE_SHAPES; j++) {
-            free(s->candidates[i]->series[j].rounds);
-            free(s->candidates[i]->confirmed[j].rounds);
-        }
         free(s->candidates[i]);
-    }
-    for (int j = 0; j < EVOLVE_SHAPES; j++) {
-        free(s->held[j].rounds);
     }
     free(s->candidates);
     *s = (struct search){.winner = -1};

@@ -7,7 +7,6 @@
  *
  * Invariant: a candidate's name says all of its knobs.
  */
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/message.h"
@@ -98,36 +97,30 @@ bool knobs_read(const struct json_value *object, const struct family *family, st
 
 /* ---- shapes ---------------------------------------------------------------------------------- */
 
-static bool take_number(const char **text, int64_t *number) {
-    char *end = NULL;
-    *number = strtoll(*text, &end, 10);
-    const bool good = end != *text && *number >= 1 && *number <= INT32_MAX;
-    *text = end;
-    return good;
-}
-
-static bool take_comma(const char **text) {
-    return *(*text)++ == ',';
-}
-
 bool shape_parse(const char *text, attn_dtype dtype, attn_problem *problem, attn_error *why) {
-    const char *at = text;
+    long long n[5] = {0}; /* batch, heads, KV heads, length, head dimension */
+    int end = 0;
     attn_problem p;
     attn_problem_init(&p);
-    p.dtype = dtype;
-    bool good = take_number(&at, &p.batch) && take_comma(&at) && take_number(&at, &p.heads_q);
-    if (good && *at == '/') {
-        at++;
-        good = take_number(&at, &p.heads_kv);
+    if (sscanf(text, "%lld,%lld/%lld,%lld,%lld%n", &n[0], &n[1], &n[2], &n[3], &n[4], &end) != 5) {
+        end = 0;
+        sscanf(text, "%lld,%lld,%lld,%lld%n", &n[0], &n[1], &n[3], &n[4], &end);
+        n[2] = n[1];
     }
-    good = good && take_comma(&at) && take_number(&at, &p.seq_q) && take_comma(&at) &&
-           take_number(&at, &p.head_dim);
-    p.seq_kv = p.seq_q;
-    if (good && strcmp(at, ",causal") == 0) {
-        p.causal = ATTN_CAUSAL_TOP_LEFT;
-    } else if (!good || *at != '\0') {
+    bool good = end > 0 && (text[end] == '\0' || strcmp(text + end, ",causal") == 0);
+    for (int i = 0; i < 5; i++) {
+        good = good && n[i] >= 1 && n[i] <= INT32_MAX;
+    }
+    if (!good) {
         return explain(why, "shape = '%.60s', expected B,H[/HKV],S,D[,causal]", text);
     }
+    p.dtype = dtype;
+    p.batch = n[0];
+    p.heads_q = n[1];
+    p.heads_kv = n[2];
+    p.seq_q = p.seq_kv = n[3];
+    p.head_dim = n[4];
+    p.causal = text[end] != '\0' ? ATTN_CAUSAL_TOP_LEFT : ATTN_CAUSAL_NONE;
     return attn_problem_resolve(&p, problem, why) == ATTN_OK;
 }
 

@@ -28,8 +28,7 @@ struct request {
     bool has_grid, has_dtype;
     double minutes, gpu_seconds;
     int64_t candidates, seed, limit;
-    const char *out, *replay, *leaderboard, *judge;
-    char judged[SHA256_TEXT];
+    const char *out, *leaderboard, *judge;
     bool resume, json, promote;
 };
 
@@ -68,7 +67,8 @@ static bool take_shapes(struct request *r, attn_error *why) {
                     explain(why, "no --shape and no --grid, expected what to search for"));
 }
 
-static bool config_make(const struct request *r, struct memo *memo, attn_error *why) {
+static bool config_make(const struct request *r, const char *judged, struct memo *memo,
+                        attn_error *why) {
     const struct evolve *e = &r->evolve;
     if (!memo_begin(memo, why)) {
         return false;
@@ -81,7 +81,7 @@ static bool config_make(const struct request *r, struct memo *memo, attn_error *
     shapes_json(json, "shapes", &r->targets);
     json_text(json, "family", e->expression);
     json_text(json, "start", e->start);
-    json_text(json, "judged", r->judged[0] != '\0' ? r->judged : NULL);
+    json_text(json, "judged", judged);
     json_int(json, "seed", r->seed);
     json_real(json, "budget_seconds", 60.0 * r->minutes);
     json_real(json, "gpu_seconds", r->gpu_seconds);
@@ -129,7 +129,7 @@ static bool config_read(const struct json_value *config, struct request *r,
 /* Of --judge: what became of the one candidate. */
 static int tell_judged(const struct candidate *c) {
     if (c->state == CANDIDATE_REJECTED) {
-        printf("rejected by %s: %s\n", c->gate, c->reason);
+        printf("rejected by %s: %s\n", text_at(c->result, "gate"), text_at(c->result, "reason"));
     } else {
         printf("passed: %s\n", c->name);
     }
@@ -175,6 +175,7 @@ static int run_journal(struct request *r, struct journal *journal, bool execute)
     struct search_options options;
     attn_error why = {""};
     int code = EXIT_DONE;
+    bool absent = false;
     if (!config_read(journal->config, r, &options, &why)) {
         return complain("evolve: %s: %s", journal->path, why.text);
     }
@@ -184,21 +185,15 @@ static int run_journal(struct request *r, struct journal *journal, bool execute)
                         journal->path);
     }
     r->evolve.quiet = r->json || !execute;
-    const enum loop_end end = evolve_loop(&r->evolve, journal, &search, execute, &why);
-    if (end == LOOP_ABSENT) {
-        complain("evolve: not run: %s", why.text);
-        code = EXIT_NOT_RUN;
-    } else if (end == LOOP_FAILED) {
-        complain("evolve: %s%s", execute ? "" : "the replay differs: ", why.text);
-        code = execute ? EXIT_BAD_INPUT : EXIT_FAILED_CHECK;
-    } else {
-        if (r->replay != NULL && !r->json) {
-            printf("replayed %zu units: each step is the one that follows from the seed and the "
-                   "recorded results%s\n",
-                   journal->count,
-                   end == LOOP_RECORD_ENDED ? "; the journal ends before the search does" : "");
-        }
+    if (evolve_loop(&r->evolve, journal, &search, execute, &absent, &why)) {
         code = tell(r, &search, journal, execute, &why);
+    } else {
+        complain("evolve: %s%s",
+                 absent     ? "not run: "
+                 : !execute ? "the journal is not of this search: "
+                            : "",
+                 why.text);
+        code = absent ? EXIT_NOT_RUN : execute ? EXIT_BAD_INPUT : EXIT_FAILED_CHECK;
     }
     search_free(&search);
     return code;
@@ -208,27 +203,23 @@ static int run_journal(struct request *r, struct journal *journal, bool execute)
 static bool create(struct request *r, struct journal *journal, attn_error *why) {
     struct memo config;
     size_t bytes = 0;
-    char *source = r->judge != NULL ? file_read(r->judge, &bytes, why) : NULL;
-    if (source != NULL) {
-        sha256_text(source, strlen(source), r->judged);
-        r->candidates = 1;
-    }
-    const bool good = (r->judge == NULL || source != NULL) && take_shapes(r, why) &&
-                      journal_create(journal, r->out, why) && config_make(r, &config, why) &&
-                      journal_append(journal, &config, why) &&
-                      (source == NULL || journal_keep(journal, source, r->judged, why));
-    free(source);
+    char *judged = r->judge != NULL ? file_read(r->judge, &bytes, why) : NULL;
+    r->candidates = judged != NULL ? 1 : r->candidates;
+    const bool good = (r->judge == NULL || judged != NULL) && take_shapes(r, why) &&
+                      journal_create(journal, r->out, why) &&
+                      config_make(r, judged, &config, why) && journal_append(journal, &config, why);
+    free(judged);
     return good;
 }
 
 static int start(struct request *r) {
     struct journal journal = {.path = ""};
     attn_error why = {""};
-    const char *recorded = r->replay != NULL ? r->replay : r->leaderboard;
-    const bool execute = recorded == NULL;
-    const bool good = execute && !r->resume
-                          ? create(r, &journal, &why)
-                          : journal_open(&journal, execute ? r->out : recorded, execute, &why);
+    const bool execute = r->leaderboard == NULL;
+    const bool good =
+        execute && !r->resume
+            ? create(r, &journal, &why)
+            : journal_open(&journal, execute ? r->out : r->leaderboard, execute, &why);
     const int code = good ? run_journal(r, &journal, execute) : complain("evolve: %s", why.text);
     if (good && execute && journal.count == 0) { /* not even the facts: it never was a search */
         remove_folder(journal.path);
@@ -253,11 +244,11 @@ static const char *absolute(const char *path, char buffer[PATH_MAX]) {
 static int check_request(struct request *r) {
     const char *device = r->evolve.device;
     const bool cpu = strcmp(device, "cpu") == 0;
-    const int modes = (r->replay != NULL) + (r->leaderboard != NULL) + r->resume;
-    if (modes > 1) {
-        return complain("evolve: --resume, --replay and --leaderboard, expected one of them");
+    const bool recorded = r->leaderboard != NULL || r->resume;
+    if (r->leaderboard != NULL && r->resume) {
+        return complain("evolve: --resume and --leaderboard, expected one of them");
     }
-    if (modes == 1 && (r->shape_texts.count > 0 || r->has_grid)) {
+    if (recorded && (r->shape_texts.count > 0 || r->has_grid)) {
         return complain("evolve: a journal has its shapes, expected no --shape and no --grid");
     }
     if (!cpu && strcmp(device, "vgpu") != 0 && strncmp(device, "cuda", 4) != 0) {
@@ -312,9 +303,8 @@ int verb_evolve(int argc, char **argv) {
     struct arg record[] = {
         arg_text("--out", &r.out, "DIR", "the journal [evolve]"),
         arg_flag("--resume", &r.resume, "go on with the journal --out"),
-        arg_text("--replay", &r.replay, "DIR",
-                 "repeat a journal from its seed and its recorded results"),
-        arg_text("--leaderboard", &r.leaderboard, "DIR", "print that of a journal"),
+        arg_text("--leaderboard", &r.leaderboard, "DIR",
+                 "print a journal's, replayed from its seed and its recorded results"),
         arg_flag("--promote", &r.promote, "write what was proven into src/kernels/tuned.def"),
         arg_text("--judge", &r.judge, "FILE",
                  "a source in the place of --start's, through all gates, and no search"),
@@ -334,7 +324,7 @@ int verb_evolve(int argc, char **argv) {
                  "plan chooses today.\n",
         .examples = "attest evolve --shape 2,8,512,64 --budget 1\n"
                     "attest evolve --device cuda --shape 1,16,4096,128,causal --out journal\n"
-                    "attest evolve --replay journal\n",
+                    "attest evolve --leaderboard journal\n",
         .groups = groups,
         .group_count = sizeof groups / sizeof *groups,
     };
