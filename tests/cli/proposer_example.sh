@@ -18,7 +18,7 @@ awk '
             if ((best, knobs[one]) in value)
                 text = text (text == "" ? "" : ", ") "\"" knobs[one] "\": " \
                        (knobs[one] == "block_kv" ? keys : value[best, knobs[one]])
-        return "{\"family\": \"" family[best] "\", \"parent\": " best ", \"predicted\": 1.01, " \
+        return "{\"family\": \"" family[best] "\", \"predicted\": 1.01, " \
                "\"hypothesis\": \"" keys " keys in a step fit the cache better\", \"knobs\": {" text "}}"
     }
     END {

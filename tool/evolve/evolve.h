@@ -131,7 +131,6 @@ enum candidate_state {
 
 struct candidate {
     int number, family, generation;
-    int parent; /* -1: none */
     struct knobs knobs;
     char name[EVOLVE_NAME];
     char why[256];      /* it was proposed */

@@ -20,6 +20,7 @@
 
 #include "base/message.h"
 #include "device/runner.h"
+#include "device/sets.h"
 #include "device/variant_by_name.h"
 #include "device/vgpu_findings.h"
 #include "evolve/evolve.h"
@@ -94,19 +95,8 @@ static bool judge_case(const struct bench *b, int64_t number, double *error, att
 
 enum { WORKSPACE_ROOM = 256, EXTRA_ROWS = 8 };
 
-/* Launches of a small problem, with anything in O and LSE. */
-struct launch {
-    struct device *device;
-    attn_plan *plan;
-    attn_tensors tensors;
-    void *workspace;
-    size_t row, o_bytes, lse_bytes;     /* row: of O, in bytes */
-    unsigned char *host[2];             /* O, then LSE, of two launches */
-    unsigned char left[WORKSPACE_ROOM]; /* in the workspace, by the first */
-};
-
 /* A problem of the first target's kind that is two ragged tiles of rows. */
-static bool launch_plan(struct launch *l, const struct bench *b, attn_error *why) {
+static attn_problem small_problem(const struct bench *b) {
     const attn_problem *like = &b->task->search->targets.problems[0];
     const attn_variant *v = &b->target.variant;
     attn_problem p;
@@ -117,102 +107,85 @@ static bool launch_plan(struct launch *l, const struct bench *b, attn_error *why
     p.causal = like->causal;
     p.seq_q = v->block_q + EXTRA_ROWS;
     p.seq_kv = p.seq_q > 2 * v->block_kv ? p.seq_q : 2 * v->block_kv;
-    return attn_plan_create(b->runner.context, &p, ATTN_BY_NAME(b->task->name), &l->plan, why) ==
-               ATTN_OK &&
-           (attn_workspace_size(l->plan) <= WORKSPACE_ROOM ||
-            explain(why, "a workspace of %zu bytes, expected counters",
-                    attn_workspace_size(l->plan)));
+    return p;
 }
 
-static bool launch_make(struct launch *l, attn_error *why) {
-    attn_problem p = {.size = sizeof p};
-    attn_plan_problem(l->plan, &p, NULL);
-    const size_t rows = (size_t)(p.batch * p.heads_q * p.seq_q);
-    const size_t keys = (size_t)(p.batch * p.heads_kv * p.seq_kv);
-    l->row = (size_t)p.head_dim * attn_dtype_size(p.dtype);
-    l->o_bytes = rows * l->row;
-    l->lse_bytes = rows * sizeof(float);
-    attn_tensors_init(&l->tensors);
-    const struct {
-        size_t bytes;
-        int fill; /* below 0: nothing is written there, which the virtual GPU knows */
-    } blocks[] = {{l->o_bytes, 0x2c}, {keys * l->row, 0x2d}, {keys * l->row, 0x2e},
-                  {l->o_bytes, -1},   {l->lse_bytes, -1},    {WORKSPACE_ROOM, 0}};
-    void *made[sizeof blocks / sizeof *blocks];
-    for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++) {
-        made[i] = device_alloc(l->device, blocks[i].bytes, why);
-        if (made[i] == NULL ||
-            (blocks[i].fill >= 0 && !device_fill(l->device, made[i], (unsigned char)blocks[i].fill,
-                                                 blocks[i].bytes, why))) {
-            return false;
-        }
-    }
-    l->tensors.q = made[0];
-    l->tensors.k = made[1];
-    l->tensors.v = made[2];
-    l->tensors.o = made[3];
-    l->tensors.lse = made[4];
-    l->workspace = made[5];
-    for (int i = 0; i < 2; i++) {
-        l->host[i] = malloc(l->o_bytes + l->lse_bytes);
-    }
-    return (l->host[0] != NULL && l->host[1] != NULL) || explain(why, "out of memory");
-}
-
-/* Into host[index]. Of the workspace, found at 0, the first launch may change what the plan asked
- * for; what it left there, the later ones must leave: no state that counts launches. */
-static bool launch_once(struct launch *l, int index, attn_error *why) {
-    const size_t size = attn_workspace_size(l->plan);
-    unsigned char back[WORKSPACE_ROOM];
-    vgpu_driver_forget();
-    const bool ran =
-        attn_forward(l->plan, &l->tensors, l->workspace, size, NULL, why) == ATTN_OK &&
-        device_wait(l->device, why) &&
-        device_read(l->device, back, l->workspace, WORKSPACE_ROOM, why) &&
-        device_read(l->device, l->host[index], l->tensors.o, l->o_bytes, why) &&
-        device_read(l->device, l->host[index] + l->o_bytes, l->tensors.lse, l->lse_bytes, why);
+/* A launch: no finding of the checkers; O and LSE in the sets' host tensors. Of the workspace, found
+ * at 0, the first launch may change what the plan asked for; what it left there, the later ones must
+ * leave: no state that counts launches. */
+static bool launch(const struct runner *r, struct bench_sets *sets, bool first,
+                   unsigned char left[WORKSPACE_ROOM], attn_error *why) {
+    const size_t size = attn_workspace_size(r->plan);
+    unsigned char back[WORKSPACE_ROOM] = {0};
     attn_error found = {""};
+    vgpu_driver_forget();
+    const bool ran = runner_forward(r, &sets->tensors[0], why) && device_wait(r->memory, why) &&
+                     (size == 0 || device_read(r->memory, back, r->workspace, size, why)) &&
+                     sets_fetch(sets, 0, why);
     if (!vgpu_driver_clean(found.text, sizeof found.text)) {
         return explain(why, "%s", found.text);
     }
-    if (ran && index == 0) {
-        memcpy(l->left, back, size);
+    if (first) {
+        memcpy(left, back, sizeof back);
     }
-    return ran && (memcmp(back, l->left, WORKSPACE_ROOM) == 0 ||
+    return ran && (memcmp(back, left, sizeof back) == 0 ||
                    explain(why, "it left its workspace other than it found it"));
 }
 
-/* What lies in the outputs before a launch must not show after it: nothing, NaN, plausible numbers,
- * and the right result but for its last row. */
-static bool outputs_unread(struct launch *l, attn_error *why) {
+/* What lies in the outputs before a launch must not show after it: nothing (which the virtual GPU
+ * knows), NaN, plausible numbers, and the right result but for its last row. */
+static bool outputs_unread(const struct runner *r, struct bench_sets *sets, attn_error *why) {
     static const struct {
         const char *name;
         unsigned char byte;
-    } before[] = {{"NaN", 0xff}, {"plausible numbers", 0x3c}, {"an earlier result, changed", 0}};
-    bool good = launch_make(l, why) && launch_once(l, 0, why);
-    for (int i = 0; i < 3 && good; i++) {
-        const size_t kept = i == 2 ? l->o_bytes - l->row : 0;
+    } before[] = {{"nothing", 0},
+                  {"NaN", 0xff},
+                  {"plausible numbers", 0x3c},
+                  {"an earlier result, changed", 0}};
+    const attn_tensors *t = &sets->tensors[0];
+    const size_t size = attn_workspace_size(r->plan), lse = (size_t)sets->lse_count * sizeof(float);
+    const size_t o = (size_t)sets->o_count * attn_dtype_size(sets->problem->dtype);
+    unsigned char left[WORKSPACE_ROOM], *first = malloc(o + lse);
+    bool good = (first != NULL || explain(why, "out of memory")) &&
+                (size <= sizeof left ||
+                 explain(why, "a workspace of %zu bytes, expected counters", size)) &&
+                (size == 0 || device_fill(r->memory, r->workspace, 0, size, why));
+    for (int i = 0; i < 4 && good; i++) {
+        const size_t kept = i == 3 ? o - o / (size_t)sets->lse_count : 0;
+        good = (i == 0 ||
+                device_fill(r->memory, (char *)t->o + kept, before[i].byte, o - kept, why)) &&
+               (i == 0 || i == 3 || device_fill(r->memory, t->lse, before[i].byte, lse, why)) &&
+               launch(r, sets, i == 0, left, why);
+        if (good && i == 0) {
+            memcpy(first, sets->host.o, o);
+            memcpy(first + o, sets->host.lse, lse);
+        }
         good =
-            device_fill(l->device, (char *)l->tensors.o + kept, before[i].byte, l->o_bytes - kept,
-                        why) &&
-            (i == 2 || device_fill(l->device, l->tensors.lse, before[i].byte, l->lse_bytes, why)) &&
-            launch_once(l, 1, why) &&
-            (memcmp(l->host[0], l->host[1], l->o_bytes + l->lse_bytes) == 0 ||
+            good &&
+            ((memcmp(first, sets->host.o, o) == 0 && memcmp(first + o, sets->host.lse, lse) == 0) ||
              explain(why, "the result depends on what the outputs held before: %s",
                      before[i].name));
     }
+    free(first);
     return good;
 }
 
 static bool emulate(struct bench *b, const struct built *built, double *error, attn_error *why) {
     struct async_orders orders;
-    struct launch l = {.device = b->runner.memory};
-    bool good = add_candidate(b, built->ptx, built->ptx_bytes, why) &&
-                async_orders_parse("all", &orders, why) && launch_plan(&l, b, why) &&
-                outputs_unread(&l, why);
-    attn_plan_destroy(l.plan);
-    free(l.host[0]);
-    free(l.host[1]);
+    struct bench_sets sets = {.runner = &b->runner, .lse = true, .random = {b->task->step.seed}};
+    if (!add_candidate(b, built->ptx, built->ptx_bytes, why) ||
+        !async_orders_parse("all", &orders, why)) {
+        return false;
+    }
+    const attn_problem small = small_problem(b);
+    attn_problem problem = {.size = sizeof problem};
+    b->runner.variant = b->task->name;
+    bool good = attn_problem_resolve(&small, &problem, why) == ATTN_OK &&
+                runner_plan(&b->runner, &problem, why) && runner_prepare(&b->runner, why);
+    sets.problem = &problem;
+    good = good && sets_plan(&sets, 1, why) && sets_share(&sets, why) && sets_make(&sets, 0, why) &&
+           outputs_unread(&b->runner, &sets, why);
+    sets_free(&sets);
     for (int i = 0; i < CASES_EMULATED && good; i++) {
         vgpu_driver_order(&orders, orders.count - 1 - (size_t)i); /* random, then last in first */
         good = judge_case(b, i, error, why);

@@ -84,7 +84,6 @@ static bool take_proposal(const struct search *s, const struct json_value *p, st
     json_text(accepted, "source", source);
     json_text(accepted, "hypothesis", text_at(p, "hypothesis"));
     json_real(accepted, "predicted", json_number_of(json_at(p, "predicted")));
-    json_int(accepted, "parent", json_int_of(json_at(p, "parent"), 0));
     json_close(accepted);
     return true;
 }

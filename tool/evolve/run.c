@@ -118,30 +118,21 @@ static bool is_broken(struct loop *l, const struct json_value *answer, attn_erro
     return false;
 }
 
-/* All of an answer but its verdict. */
-static void copy_answer(const struct json_value *answer, struct json *json) {
-    static const char *const left_out[] = {"verdict", "gate", "reason"};
+/* Whether the candidate goes on; all of the answer is copied, but for the verdict of one that does.
+ * Without an answer the child died. */
+static bool goes_on(const struct json_value *answer, const char *died, struct json *json) {
     for (size_t i = 0; answer != NULL && i < answer->as.list.count; i++) {
         const struct json_value *item = &answer->as.list.items[i];
-        bool wanted = true;
-        for (int j = 0; j < 3; j++) {
-            wanted = wanted && strcmp(item->key, left_out[j]) != 0;
-        }
-        if (wanted) {
+        if (!passed(answer) || strcmp(item->key, "verdict") != 0) {
             json_value_json(json, item);
         }
     }
-}
-
-/* True, and written: the candidate was rejected, or its child died. */
-static bool is_rejected(const struct json_value *answer, const char *died, struct json *json) {
-    if (answer != NULL && passed(answer)) {
-        return false;
+    if (answer == NULL) {
+        json_text(json, "verdict", "rejected");
+        json_text(json, "gate", "process");
+        json_text(json, "reason", died);
     }
-    json_text(json, "verdict", "rejected");
-    json_text(json, "gate", answer != NULL ? text_at(answer, "gate") : "process");
-    json_text(json, "reason", answer != NULL ? text_at(answer, "reason") : died);
-    return true;
+    return passed(answer);
 }
 
 /* *fit: it goes on to the device. */
@@ -156,8 +147,7 @@ static bool do_build(struct loop *l, struct task *task, struct json *json, bool 
     }
     bool good = !is_broken(l, answer, why);
     if (good && task->step.kind == STEP_CANDIDATE) {
-        copy_answer(answer, json);
-        *fit = !is_rejected(answer, died.text, json);
+        *fit = goes_on(answer, died.text, json);
         if (*fit && strcmp(l->evolve->device, "vgpu") == 0) { /* has no clock */
             json_text(json, "verdict", "fit");
             *fit = false;
@@ -178,9 +168,8 @@ static bool do_device(struct loop *l, struct task *task, struct json *json, attn
     struct json_value *answer = ask(gate_device, task, l->evolve->limit, &seconds, &died);
     const bool good = !is_broken(l, answer, why);
     l->gpu_seconds += is_gpu(l->evolve) ? seconds : 0;
-    if (good && !is_rejected(answer, died.text, json)) {
+    if (good && goes_on(answer, died.text, json)) {
         json_text(json, "verdict", "timed");
-        copy_answer(answer, json);
     }
     json_free(answer);
     return good;
@@ -264,7 +253,9 @@ static bool do_facts(struct loop *l, const struct step *step, struct json *json,
         l->absent = !good;
         json_text(json, "toolchain", version);
     }
-    copy_answer(good ? answer : NULL, json);
+    if (good) {
+        goes_on(answer, "", json);
+    }
     json_free(answer);
     return good;
 }

@@ -133,7 +133,6 @@ static struct candidate *offer(struct search *s, int family, struct knobs knobs,
     *c = (struct candidate){.number = s->count,
                             .family = family,
                             .generation = s->generation,
-                            .parent = -1,
                             .knobs = knobs,
                             .source = source,
                             .predicted = (double)NAN,
@@ -187,7 +186,6 @@ static void offer_neighbour(struct search *s, const struct candidate *parent, ui
                                      KNOB_NAMES[k], parent->knobs.value[k], c->knobs.value[k]);
         }
     }
-    c->parent = parent->number;
 }
 
 /* What a proposer wants, each of which was looked at when it was recorded. */
@@ -196,7 +194,6 @@ static void offer_proposals(struct search *s) {
     for (size_t i = 0; i < json_count_of(list); i++) {
         const struct json_value *p = &list->as.list.items[i];
         const int family = search_family(s, json_text_of(json_at(p, "family")));
-        const int64_t parent = json_int_of(json_at(p, "parent"), 0);
         struct knobs knobs;
         attn_error why;
         struct candidate *c =
@@ -206,7 +203,6 @@ static void offer_proposals(struct search *s) {
         if (c != NULL) {
             snprintf(c->why, sizeof c->why, "proposed: %.200s", text_at(p, "hypothesis"));
             c->predicted = json_number_of(json_at(p, "predicted"));
-            c->parent = parent >= 0 && parent < c->number ? (int)parent : -1;
         }
     }
 }
@@ -336,7 +332,6 @@ void search_step_json(const struct search *s, const struct step *step, const cha
         json_text(json, "family", s->families[c->family].name);
         knobs_json(json, &c->knobs);
         json_text(json, "why", c->why);
-        json_int(json, "parent", c->parent);
         json_bool(json, "source", c->source != NULL);
     }
     json_close(json);

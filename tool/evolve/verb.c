@@ -126,48 +126,32 @@ static bool config_read(const struct json_value *config, struct request *r,
 
 /* ---- the search ------------------------------------------------------------------------------ */
 
-/* Of --judge: what became of the one candidate. */
-static int tell_judged(const struct candidate *c) {
-    if (c->state == CANDIDATE_REJECTED) {
-        printf("rejected by %s: %s\n", text_at(c->result, "gate"), text_at(c->result, "reason"));
-    } else {
-        printf("passed: %s\n", c->name);
-    }
-    return c->state == CANDIDATE_REJECTED ? EXIT_FAILED_CHECK : EXIT_DONE;
-}
-
-/* Printed; after a search also a file in the journal, for results/. */
-static int tell(const struct request *r, const struct search *search, const struct journal *journal,
-                bool keep, attn_error *why) {
-    char path[EVOLVE_PATH + 32];
-    struct memo memo;
-    int code = EXIT_DONE;
+/* Prints the leaderboard; of --judge what became of the one candidate. */
+static int tell(const struct request *r, const struct search *s, const struct journal *journal) {
+    const struct candidate *judged =
+        s->options.judged != NULL && s->count > 0 ? s->candidates[0] : NULL;
+    const bool rejected = judged != NULL && judged->state == CANDIDATE_REJECTED;
+    attn_error why = {""};
     if (r->json) {
         struct json json = json_begin(stdout);
         json_open(&json, NULL, '{');
-        board_json(search, journal, &json);
+        board_json(s, journal, &json);
         json_close(&json);
-    } else if (search->options.judged != NULL && search->count > 0) {
-        code = tell_judged(search->candidates[0]);
+    } else if (rejected) {
+        printf("rejected by %s: %s\n", text_at(judged->result, "gate"),
+               text_at(judged->result, "reason"));
+    } else if (judged != NULL) {
+        printf("passed: %s\n", judged->name);
     } else {
-        board_print(search, journal, stdout);
+        board_print(s, journal, stdout);
     }
     if (flush_stdout() != EXIT_DONE) {
         return EXIT_BAD_INPUT;
     }
-    snprintf(path, sizeof path, "%s/leaderboard.json", journal->path);
-    if (keep) {
-        if (!memo_begin(&memo, why)) {
-            return complain("evolve: %s", why->text);
-        }
-        board_json(search, journal, &memo.json);
-        if (!write_memo(path, &memo, why)) {
-            return complain("evolve: %s", why->text);
-        }
+    if (r->promote && !promote_write(s, journal, r->evolve.tree, &why)) {
+        return complain("evolve: --promote: %s", why.text);
     }
-    return r->promote && !promote_write(search, journal, r->evolve.tree, why)
-               ? complain("evolve: --promote: %s", why->text)
-               : code;
+    return rejected ? EXIT_FAILED_CHECK : EXIT_DONE;
 }
 
 static int run_journal(struct request *r, struct journal *journal, bool execute) {
@@ -179,14 +163,14 @@ static int run_journal(struct request *r, struct journal *journal, bool execute)
     if (!config_read(journal->config, r, &options, &why)) {
         return complain("evolve: %s: %s", journal->path, why.text);
     }
-    search_begin(&search, &options, &r->targets);
     if (options.proposer && execute && r->evolve.proposer == NULL) {
         return complain("evolve: %s: the search had a proposer, expected --proposer",
                         journal->path);
     }
+    search_begin(&search, &options, &r->targets);
     r->evolve.quiet = r->json || !execute;
     if (evolve_loop(&r->evolve, journal, &search, execute, &absent, &why)) {
-        code = tell(r, &search, journal, execute, &why);
+        code = tell(r, &search, journal);
     } else {
         complain("evolve: %s%s",
                  absent     ? "not run: "
