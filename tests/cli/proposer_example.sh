@@ -22,7 +22,7 @@ awk '
                "\"hypothesis\": \"" keys " keys in a step fit the cache better\", \"knobs\": {" text "}}"
     }
     END {
-        printf "{\"schema\": \"attest-proposer/1\", \"proposals\": ["
+        printf "{\"schema\": \"attest-proposer/2\", \"proposals\": ["
         if (seen)
             printf "%s, %s", proposal(2 * value[best, "block_kv"]), proposal(value[best, "block_kv"] / 2)
         print "]}"

@@ -112,7 +112,7 @@ refuses there "a journal is there" evolve --shape $shape --out one
 refuses absent "no journal is there" evolve --leaderboard nowhere
 refuses both "expected one of them" evolve --resume --leaderboard one
 refuses device "expected cpu, vgpu or cuda" evolve --shape $shape --device tpu --out x
-refuses family "none of that name" evolve --shape $shape --family nothing --out x1
+refuses family "no such variant" evolve --shape $shape --family nothing --out x1
 refuses start "start = nothing" evolve --shape $shape --start nothing --out x2
 refuses expression "no regular expression" evolve --shape $shape --family '(' --out x3
 refuses fp32 "fp16 and bf16" evolve --shape $shape --device cuda --dtype fp32 --out x4

@@ -72,10 +72,9 @@ TEST(shapes) {
 static const char FACTS[] =
     "{\"device\": {\"name\": \"made up\", \"arch\": \"sm_90\", \"units\": 100,"
     " \"driver\": 13000},"
-    " \"families\": [{\"name\": \"fwd_mma\", \"kernel\": \"fwd_mma\", \"arch\": \"sm_80\","
-    " \"head_dim\": 64}],"
-    " \"shipped\": [{\"family\": \"fwd_mma\", \"knobs\": {\"block_q\": 16,"
-    " \"block_kv\": 128, \"warps\": 8, \"stages\": 5}}],"
+    " \"shipped\": [{\"name\": \"fwd_mma\", \"kernel\": \"fwd_mma\", \"arch\": \"sm_80\","
+    " \"head_dim\": 64, \"start\": true, \"knobs\": {\"block_q\": 16, \"block_kv\": 128,"
+    " \"warps\": 8, \"stages\": 5}}],"
     " \"targets\": [{\"shape\": \"1,1,128,64\", \"baseline\": \"%s\"}],"
     " \"held_out\": [{\"shape\": \"1,1,96,64\", \"baseline\": \"today\"}]}";
 
@@ -167,7 +166,7 @@ static void forget_results(void) {
 /* Runs a search to its end; its steps as text, for free(). */
 static char *run_search(struct search *s, uint64_t seed, int candidates, struct world *w) {
     struct shapes targets = {.count = 1};
-    const struct search_options options = {.seed = seed, .candidates = candidates};
+    const struct search_options options = {.seed = seed, .seconds = 1e6, .candidates = candidates};
     attn_error why = {""};
     char *text = NULL;
     size_t bytes = 0;
@@ -179,7 +178,7 @@ static char *run_search(struct search *s, uint64_t seed, int candidates, struct 
         struct json json = json_begin(steps);
         search_step_json(s, &step, NULL, &json);
         struct json_value *result = answer(w, &step);
-        const bool taken = result != NULL && search_take(s, &step, result, 1.0, 0.5, &why);
+        const bool taken = result != NULL && search_take(s, &step, result, 1.0, &why);
         kept[kept_count++] = result;
         if (!CHECK_MSG(taken && kept_count < 8192, "%s", why.text)) {
             break;

@@ -93,7 +93,6 @@ void board_json(const struct search *s, const struct journal *journal, struct js
     json_close(json);
     shapes_json(json, "targets", &s->targets);
     json_real(json, "seconds", s->spent);
-    json_real(json, "gpu_seconds", s->gpu_spent);
     json_open(json, "candidates", '[');
     for (int i = 0; i < s->count; i++) {
         candidate_json(s, s->candidates[i], json);
@@ -152,8 +151,8 @@ void board_print(const struct search *s, const struct journal *journal, FILE *ou
     }
     journal_hash(journal, hash);
     fprintf(out,
-            "\n%d candidates in %d generations, %.0f s, %.0f s of them on a GPU: %d timed, %d fit, "
+            "\n%d candidates in %d generations, %.0f s: %d timed, %d fit, "
             "%d rejected\n%s\njournal   %s\n",
-            s->count, s->generation, s->spent, s->gpu_spent, states[CANDIDATE_TIMED],
-            states[CANDIDATE_FIT], states[CANDIDATE_REJECTED], decision_of(s), hash);
+            s->count, s->generation, s->spent, states[CANDIDATE_TIMED], states[CANDIDATE_FIT],
+            states[CANDIDATE_REJECTED], decision_of(s), hash);
 }

@@ -34,7 +34,13 @@
 #include "base/sha256.h"
 #include "base/stats.h"
 
-enum { EVOLVE_NAME = 128, EVOLVE_SHAPES = 16, EVOLVE_FAMILIES = 16, EVOLVE_PATH = 4096 };
+enum {
+    EVOLVE_NAME = 128,
+    EVOLVE_SHAPES = 16,
+    EVOLVE_FAMILIES = 16,
+    EVOLVE_SHIPPED = 64,
+    EVOLVE_PATH = 4096
+};
 
 /* ---- shapes and knobs (space.c) -------------------------------------------------------------- */
 
@@ -105,7 +111,7 @@ struct journal {
     char path[EVOLVE_PATH];
     int file;
     struct json_value *config;
-    struct json_value **units; /* {step, result, seconds, gpu_seconds} */
+    struct json_value **units; /* {step, result, seconds} */
     size_t count;
 };
 
@@ -145,8 +151,8 @@ struct candidate {
 
 struct search_options {
     uint64_t seed;
-    double seconds, gpu_seconds; /* budgets; 0: none */
-    int candidates;              /* the most; 0: any number */
+    double seconds; /* budget */
+    int candidates; /* the most; 0: any number */
     bool proposer;
     const char *judged; /* the source of the first candidate, which is the only one; NULL */
 };
@@ -166,18 +172,18 @@ struct search {
     struct shapes targets, held_out;
     struct family families[EVOLVE_FAMILIES];
     int family_count;
-    char arch[16];                           /* of the device: "sm_90" */
-    int units;                               /* multiprocessors, threads */
-    struct knobs shipped[EVOLVE_SHAPES * 4]; /* to begin with */
-    int shipped_family[EVOLVE_SHAPES * 4], shipped_count;
+    char arch[16];                        /* of the device: "sm_90" */
+    int units;                            /* multiprocessors, threads */
+    struct knobs shipped[EVOLVE_SHIPPED]; /* to begin with */
+    int shipped_family[EVOLVE_SHIPPED], shipped_count;
 
     struct candidate **candidates;
     int count;
     enum step_kind phase;
     int generation, first, next; /* first: of this generation */
     int finalists[8], finalist_count;
-    const struct json_value *held; /* timings of the held-out shapes */
-    double spent, gpu_spent;
+    const struct json_value *held;      /* timings of the held-out shapes */
+    double spent;                       /* seconds */
     const struct json_value *proposals; /* of the last proposal step; the journal's */
 
     int winner;           /* -1: none */
@@ -196,7 +202,7 @@ void search_step_json(const struct search *search, const struct step *step, cons
 /* Takes a result, which must live as long as the search. False and the reason: it is none of that
  * step. */
 bool search_take(struct search *search, const struct step *step, const struct json_value *result,
-                 double seconds, double gpu_seconds, attn_error *why);
+                 double seconds, attn_error *why);
 /* Timed ones, best first, by the lower end of the interval; returns how many. */
 int search_ranking(const struct search *search, int *numbers, int most);
 int search_family(const struct search *search, const char *name); /* -1: none */

@@ -51,46 +51,43 @@ static bool is_wanted(const struct finding *f, const attn_variant *v) {
                : is_baseline(f, v->name);
 }
 
-/* A CPU's family is one variant, a GPU's has many; of those the tile that fits the shapes best. */
-static void find_families(struct finding *f) {
+/* The smallest tile of the family that takes the shapes; 0 on CPUs. */
+static int32_t smallest_tile(const struct finding *f, const char *family) {
     attn_variant v = {.size = sizeof v};
+    int32_t least = 0;
     for (int32_t i = 0; attn_variant_get(f->context, i, &v, NULL) == ATTN_OK; i++) {
-        const char *name = v.head_dim_max > 0 ? v.family : v.name;
-        int place = search_family(&f->found, name);
-        if (!is_wanted(f, &v) || !takes_all(f, v.name) ||
-            (place < 0 ? f->found.family_count == EVOLVE_FAMILIES
-                       : v.head_dim_max >= f->found.families[place].head_dim)) {
-            continue;
+        if (strcmp(v.family, family) == 0 && (least == 0 || v.head_dim_max < least) &&
+            takes_all(f, v.name)) {
+            least = v.head_dim_max;
         }
-        place = place < 0 ? f->found.family_count++ : place;
-        struct family *family = &f->found.families[place];
-        family->head_dim = v.head_dim_max;
-        snprintf(family->name, sizeof family->name, "%s", name);
-        snprintf(family->kernel, sizeof family->kernel, "%s", v.family);
-        snprintf(family->arch, sizeof family->arch, "%s", v.arch);
-        snprintf(family->base, sizeof family->base, "%s", v.name);
     }
+    return least;
 }
 
+/* The shipped variants of the families to search; a CPU's family is one variant. */
 static int shipped_json(const struct finding *f, struct json *json) {
     attn_variant v = {.size = sizeof v};
     const char *start = f->task->evolve->start;
-    int count = 0;
+    int started = 0;
     json_open(json, "shipped", '[');
     for (int32_t i = 0; attn_variant_get(f->context, i, &v, NULL) == ATTN_OK; i++) {
-        const int place = search_family(&f->found, v.head_dim_max > 0 ? v.family : v.name);
-        if (place < 0 || v.head_dim_max != f->found.families[place].head_dim ||
-            !takes_all(f, v.name) || (start != NULL && strcmp(start, v.name) != 0)) {
-            continue;
+        if (is_wanted(f, &v) && takes_all(f, v.name) &&
+            v.head_dim_max == smallest_tile(f, v.family)) {
+            const bool is_start = start == NULL || strcmp(start, v.name) == 0;
+            json_open(json, NULL, '{');
+            json_text(json, "variant", v.name);
+            json_text(json, "name", v.head_dim_max > 0 ? v.family : v.name);
+            json_text(json, "kernel", v.family);
+            json_text(json, "arch", v.arch);
+            json_int(json, "head_dim", v.head_dim_max);
+            knobs_json(json, &(struct knobs){{v.block_q, v.block_kv, v.warps, v.stages}});
+            json_bool(json, "start", is_start);
+            json_close(json);
+            started += is_start;
         }
-        json_open(json, NULL, '{');
-        json_text(json, "family", f->found.families[place].name);
-        knobs_json(json, &(struct knobs){{v.block_q, v.block_kv, v.warps, v.stages}});
-        json_close(json);
-        count++;
     }
     json_close(json);
-    return count;
+    return started;
 }
 
 /* ---- held-out shapes ------------------------------------------------------------------------- */
@@ -171,11 +168,6 @@ static bool find_all(struct finding *f, struct json *json, attn_error *why) {
             return false;
         }
     }
-    find_families(f);
-    if (s->family_count == 0) {
-        return explain(why, "family = %s: none of that name computes the shapes on %s",
-                       e->expression != NULL ? e->expression : "(default)", f->device.name);
-    }
     find_held_out(f);
     json_open(json, "device", '{');
     json_text(json, "name", f->device.name);
@@ -183,24 +175,12 @@ static bool find_all(struct finding *f, struct json *json, attn_error *why) {
     json_int(json, "units", f->device.units);
     json_int(json, "driver", f->device.driver);
     json_close(json);
-    json_open(json, "families", '[');
-    for (int i = 0; i < s->family_count; i++) {
-        json_open(json, NULL, '{');
-        json_text(json, "name", s->families[i].name);
-        json_text(json, "kernel", s->families[i].kernel);
-        json_text(json, "arch", s->families[i].arch);
-        json_text(json, "base", s->families[i].base);
-        json_int(json, "head_dim", s->families[i].head_dim);
-        json_close(json);
-    }
-    json_close(json);
     shapes_json(json, "targets", &s->targets);
     shapes_json(json, "held_out", &s->held_out);
-    return shipped_json(f, json) > 0 || e->start == NULL ||
-           explain(why,
-                   "start = %s, expected a shipped variant of the families that computes every "
-                   "shape",
-                   e->start);
+    return shipped_json(f, json) > 0 ||
+           explain(why, "family = %s, start = %s: no such variant computes the shapes on %s",
+                   e->expression != NULL ? e->expression : "(default)",
+                   e->start != NULL ? e->start : "(any)", f->device.name);
 }
 
 bool facts_find(const struct task *task, attn_context *context, struct json *json,
@@ -221,28 +201,30 @@ bool facts_find(const struct task *task, attn_context *context, struct json *jso
 
 /* ---- read ------------------------------------------------------------------------------------ */
 
-static bool read_families(struct search *s, const struct json_value *facts, attn_error *why) {
-    const struct json_value *list = json_at(facts, "families");
-    for (size_t i = 0; i < json_count_of(list) && s->family_count < EVOLVE_FAMILIES; i++) {
-        const struct json_value *one = &list->as.list.items[i];
-        struct family *family = &s->families[s->family_count++];
-        snprintf(family->name, sizeof family->name, "%s", text_at(one, "name"));
-        snprintf(family->kernel, sizeof family->kernel, "%s", text_at(one, "kernel"));
-        snprintf(family->arch, sizeof family->arch, "%s", text_at(one, "arch"));
-        snprintf(family->base, sizeof family->base, "%s", text_at(one, "base"));
-        family->head_dim = (int)json_int_of(json_at(one, "head_dim"), 0);
-    }
-    list = json_at(facts, "shipped");
-    for (size_t i = 0; i < json_count_of(list) && s->shipped_count < EVOLVE_SHAPES * 4; i++) {
-        const struct json_value *one = &list->as.list.items[i];
-        const int family = search_family(s, text_at(one, "family"));
-        if (family < 0 || !knobs_read(json_at(one, "knobs"), &s->families[family],
-                                      &s->shipped[s->shipped_count], why)) {
-            return explain(why, "the facts' shipped variant %zu is of no family", i);
+static bool read_shipped(struct search *s, const struct json_value *list, attn_error *why) {
+    for (size_t i = 0; i < json_count_of(list); i++) {
+        const struct json_value *one = &list->as.list.items[i], *start = json_at(one, "start");
+        int place = search_family(s, text_at(one, "name"));
+        if (place < 0 && s->family_count < EVOLVE_FAMILIES) {
+            place = s->family_count++;
+            struct family *family = &s->families[place];
+            snprintf(family->name, sizeof family->name, "%s", text_at(one, "name"));
+            snprintf(family->kernel, sizeof family->kernel, "%s", text_at(one, "kernel"));
+            snprintf(family->arch, sizeof family->arch, "%s", text_at(one, "arch"));
+            snprintf(family->base, sizeof family->base, "%s", text_at(one, "variant"));
+            family->head_dim = (int)json_int_of(json_at(one, "head_dim"), 0);
         }
-        s->shipped_family[s->shipped_count++] = family;
+        if (place < 0 || start == NULL || start->kind != JSON_BOOL || !start->as.truth ||
+            s->shipped_count == EVOLVE_SHIPPED) {
+            continue;
+        }
+        if (!knobs_read(json_at(one, "knobs"), &s->families[place], &s->shipped[s->shipped_count],
+                        why)) {
+            return false;
+        }
+        s->shipped_family[s->shipped_count++] = place;
     }
-    return s->family_count > 0 || explain(why, "the facts name no family");
+    return s->family_count > 0 || explain(why, "the facts name no variant");
 }
 
 bool facts_read(struct search *s, const struct json_value *facts, attn_error *why) {
@@ -252,7 +234,7 @@ bool facts_read(struct search *s, const struct json_value *facts, attn_error *wh
     snprintf(s->arch, sizeof s->arch, "%.15s", text_at(device, "arch"));
     const int count = s->targets.count;
     const attn_dtype dtype = s->targets.problems[0].dtype;
-    return read_families(s, facts, why) &&
+    return read_shipped(s, json_at(facts, "shipped"), why) &&
            shapes_read(json_at(facts, "targets"), dtype, &s->targets, why) &&
            shapes_read(json_at(facts, "held_out"), dtype, &s->held_out, why) &&
            (s->targets.count == count || explain(why, "the facts are of other targets"));

@@ -15,7 +15,6 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/message.h"
@@ -27,7 +26,6 @@
 #include "stages/parity/parity.h"
 
 enum { CASES_GPU = 6, CASES_CPU = 3, CASES_EMULATED = 2, LAUNCHES_GPU = 60, LAUNCHES_CPU = 8 };
-enum { CPU_SECONDS = 900, FILE_BYTES = 512 << 20 };
 
 /* ---- a device with the candidate on it ------------------------------------------------------- */
 
@@ -286,24 +284,12 @@ static bool find_facts(const struct task *task, struct json *json, struct reject
 
 /* ---- the child ------------------------------------------------------------------------------- */
 
-static void lower(__rlimit_resource_t what, rlim_t most) {
-    struct rlimit limit;
-    if (getrlimit(what, &limit) == 0 && limit.rlim_cur > most) {
-        limit.rlim_cur = most;
-        limit.rlim_max = limit.rlim_max > most ? most : limit.rlim_max;
-        setrlimit(what, &limit);
-    }
-}
-
 static int answer(const struct task *task, bool (*job)(const struct task *task, struct json *json,
                                                        struct rejection *rejection)) {
     struct memo memo;
     struct rejection rejection = {.gate = ""};
     attn_error why = {""};
     char path[EVOLVE_PATH + 32];
-    lower(RLIMIT_CORE, 0);
-    lower(RLIMIT_CPU, CPU_SECONDS);
-    lower(RLIMIT_FSIZE, FILE_BYTES);
     if (!memo_begin(&memo, &why)) {
         return complain("evolve: %s", why.text);
     }

@@ -16,7 +16,7 @@
 
 enum { PROPOSALS = 16, WANTED = 4, FILE_PATH = EVOLVE_PATH + 32 };
 static const double PROPOSER_SECONDS = 300.0;
-#define PROPOSER_SCHEMA "attest-proposer/1"
+#define PROPOSER_SCHEMA "attest-proposer/2"
 
 /* The leaderboard; the values of the families' knobs and, on a GPU, the paths of their sources. */
 static bool write_request(const struct evolve *e, const struct journal *journal,
@@ -62,48 +62,36 @@ static bool write_request(const struct evolve *e, const struct journal *journal,
 
 /* ---- the answer ------------------------------------------------------------------------------ */
 
-/* False, and why it cannot become a candidate. */
-static bool take_proposal(const struct search *s, const struct json_value *p, struct json *accepted,
-                          attn_error *why) {
+/* NULL, and the knobs; or why it cannot become a candidate. */
+static const char *refusal(const struct search *s, const struct json_value *p, struct knobs *knobs,
+                           attn_error *why) {
     const int place = search_family(s, text_at(p, "family"));
-    const char *source = json_text_of(json_at(p, "source"));
-    struct knobs knobs;
     if (place < 0) {
-        return explain(why, "family = %.40s, expected one of the request", text_at(p, "family"));
+        explain(why, "family = %.40s, expected one of the request", text_at(p, "family"));
+    } else if (json_text_of(json_at(p, "source")) != NULL && s->families[place].head_dim == 0) {
+        explain(why, "a source for %s, which is compiled in", s->families[place].name);
+    } else if (knobs_read(json_at(p, "knobs"), &s->families[place], knobs, why)) {
+        return NULL;
     }
-    const struct family *family = &s->families[place];
-    if (!knobs_read(json_at(p, "knobs"), family, &knobs, why)) {
-        return false;
-    }
-    if (source != NULL && family->head_dim == 0) {
-        return explain(why, "a source for %s, which is compiled in", family->name);
-    }
-    json_open(accepted, NULL, '{');
-    json_text(accepted, "family", family->name);
-    knobs_json(accepted, &knobs);
-    json_text(accepted, "source", source);
-    json_text(accepted, "hypothesis", text_at(p, "hypothesis"));
-    json_real(accepted, "predicted", json_number_of(json_at(p, "predicted")));
-    json_close(accepted);
-    return true;
+    return why->text;
 }
 
-/* The accepted ones into the open list, then the reasons of the others. */
-static void take_proposals(const struct search *s, const struct json_value *list,
+static void proposals_json(const struct search *s, const struct json_value *list,
                            struct json *json) {
-    attn_error reasons[PROPOSALS] = {{""}};
+    json_open(json, "proposals", '[');
     for (size_t i = 0; i < json_count_of(list) && i < PROPOSALS; i++) {
-        take_proposal(s, &list->as.list.items[i], json, &reasons[i]);
-    }
-    json_close(json);
-    json_open(json, "refused", '[');
-    for (int i = 0; i < PROPOSALS; i++) {
-        if (reasons[i].text[0] != '\0') {
-            json_open(json, NULL, '{');
-            json_int(json, "proposal", i);
-            json_text(json, "reason", reasons[i].text);
-            json_close(json);
-        }
+        const struct json_value *p = &list->as.list.items[i];
+        struct knobs knobs = {{0}};
+        attn_error why = {""};
+        const char *refused = refusal(s, p, &knobs, &why);
+        json_open(json, NULL, '{');
+        json_text(json, "refused", refused);
+        json_text(json, "family", text_at(p, "family"));
+        knobs_json(json, &knobs);
+        json_text(json, "source", json_text_of(json_at(p, "source")));
+        json_text(json, "hypothesis", text_at(p, "hypothesis"));
+        json_real(json, "predicted", json_number_of(json_at(p, "predicted")));
+        json_close(json);
     }
     json_close(json);
 }
@@ -147,8 +135,7 @@ bool propose(const struct evolve *e, const struct journal *journal, const struct
     }
     struct json_value *answer = run_proposer(e->proposer, folder, &fault);
     json_text(json, "fault", answer == NULL ? fault.text : NULL);
-    json_open(json, "accepted", '[');
-    take_proposals(s, json_at(answer, "proposals"), json);
+    proposals_json(s, json_at(answer, "proposals"), json);
     json_free(answer);
     return true;
 }

@@ -32,9 +32,8 @@ struct loop {
     const struct evolve *evolve;
     struct journal *journal;
     struct search *search;
-    double gpu_seconds; /* of the step at hand */
-    bool absent;        /* the device, or the compiler */
-    int built;          /* candidates whose builds were started, all before this one */
+    bool absent; /* the device, or the compiler */
+    int built;   /* candidates whose builds were started, all before this one */
 };
 
 static bool is_gpu(const struct evolve *evolve) {
@@ -83,7 +82,7 @@ static struct json_value *take_answer(const struct task *task, attn_error *why) 
 }
 
 /* NULL and the reason: the child died, ran too long or could not be started. */
-static struct json_value *ask(int (*gate)(void *), struct task *task, double limit, double *seconds,
+static struct json_value *ask(int (*gate)(void *), struct task *task, double limit,
                               attn_error *why) {
     char log[FILE_PATH], how[64];
     struct child child = {.code = -1};
@@ -93,7 +92,6 @@ static struct json_value *ask(int (*gate)(void *), struct task *task, double lim
     if (!child_call(gate, task, log, limit, &child, why)) {
         return NULL;
     }
-    *seconds = child.seconds;
     if (child.code != EXIT_DONE) {
         explain(why, "the child: %s", child_text(&child, how, sizeof how));
         return NULL;
@@ -135,42 +133,21 @@ static bool goes_on(const struct json_value *answer, const char *died, struct js
     return passed(answer);
 }
 
-/* *fit: it goes on to the device. */
-static bool do_build(struct loop *l, struct task *task, struct json *json, bool *fit,
-                     attn_error *why) {
-    const struct candidate *c = task->step.candidate;
-    double seconds = 0;
+/* One child, unless it has `answered` before; *on: the candidate goes on. */
+static bool do_gate(struct loop *l, int (*gate)(void *), struct task *task, bool answered,
+                    struct json *json, bool *on, attn_error *why) {
     attn_error died = {""};
-    struct json_value *answer = take_answer(task, &died);
+    struct json_value *answer = answered ? take_answer(task, &died) : NULL;
     if (answer == NULL) {
-        answer = ask(gate_build, task, l->evolve->limit, &seconds, &died);
+        answer = ask(gate, task, l->evolve->limit, &died);
     }
+    const char *machine = text_at(answer, "machine");
+    const char *before = text_at(task->step.candidate->result, "machine");
     bool good = !is_broken(l, answer, why);
-    if (good && task->step.kind == STEP_CANDIDATE) {
-        *fit = goes_on(answer, died.text, json);
-        if (*fit && strcmp(l->evolve->device, "vgpu") == 0) { /* has no clock */
-            json_text(json, "verdict", "fit");
-            *fit = false;
-        }
-    } else if (good) {
-        good = (passed(answer) &&
-                strcmp(text_at(answer, "machine"), text_at(c->result, "machine")) == 0) ||
-               explain(why, "%s: other machine code than the journal's", c->name);
+    if (good && machine[0] != '\0' && before[0] != '\0' && strcmp(machine, before) != 0) {
+        good = explain(why, "%s: other machine code than the journal's", task->entry);
     }
-    json_free(answer);
-    return good;
-}
-
-/* On the device: parity (unless it is a later timing), then the clock. */
-static bool do_device(struct loop *l, struct task *task, struct json *json, attn_error *why) {
-    double seconds = 0;
-    attn_error died = {""};
-    struct json_value *answer = ask(gate_device, task, l->evolve->limit, &seconds, &died);
-    const bool good = !is_broken(l, answer, why);
-    l->gpu_seconds += is_gpu(l->evolve) ? seconds : 0;
-    if (good && goes_on(answer, died.text, json)) {
-        json_text(json, "verdict", "timed");
-    }
+    *on = good && goes_on(answer, died.text, json);
     json_free(answer);
     return good;
 }
@@ -217,34 +194,39 @@ static bool build_generation(struct loop *l, attn_error *why) {
     return child_call(build_all, l, log, l->evolve->limit * (1.0 + 0.25 * count), &child, why);
 }
 
+/* Build, then the device: parity (unless it is a later timing) and the clock. */
 static bool do_candidate(struct loop *l, const struct step *step, struct json *json,
                          attn_error *why) {
     struct task task;
-    const bool first = step->kind == STEP_CANDIDATE;
-    const bool gpu = is_gpu(l->evolve), alone = l->search->count - l->search->next == 1;
+    const bool first = step->kind == STEP_CANDIDATE, gpu = is_gpu(l->evolve);
+    const bool alone = l->search->count - l->search->next == 1;
+    const bool clock = strcmp(l->evolve->device, "vgpu") != 0;
     char built[FILE_PATH];
-    bool fit = true;
+    bool on = true;
     if (gpu && first && !alone && step->candidate->number >= l->built &&
         !build_generation(l, why)) {
         return false;
     }
-    bool good = task_make(l, step, !first || step->candidate->number < l->built, &task, why);
+    const bool answered = first && step->candidate->number < l->built;
+    bool good = task_make(l, step, !first || answered, &task, why);
     snprintf(built, sizeof built, "%s/out", task.folder);
     if (good && gpu && (first || access(built, F_OK) != 0)) {
-        good = do_build(l, &task, json, &fit, why);
+        good = do_gate(l, gate_build, &task, answered, json, &on, why);
     }
-    good = good && (!fit || do_device(l, &task, json, why));
+    if (good && on && clock) {
+        good = do_gate(l, gate_device, &task, false, json, &on, why);
+    }
+    if (on) {
+        json_text(json, "verdict", clock ? "timed" : "fit");
+    }
     return good;
 }
 
 static bool do_facts(struct loop *l, const struct step *step, struct json *json, attn_error *why) {
     struct task task;
     char nvcc[PATH_MAX], log[FILE_PATH], version[128] = "";
-    double seconds = 0;
-    struct json_value *answer = task_make(l, step, false, &task, why)
-                                    ? ask(gate_facts, &task, FACTS_SECONDS, &seconds, why)
-                                    : NULL;
-    l->gpu_seconds += is_gpu(l->evolve) ? seconds : 0;
+    struct json_value *answer =
+        task_make(l, step, false, &task, why) ? ask(gate_facts, &task, FACTS_SECONDS, why) : NULL;
     bool good = answer != NULL && !is_broken(l, answer, why);
     if (good && is_gpu(l->evolve)) {
         snprintf(log, sizeof log, "%s/version", task.folder);
@@ -265,7 +247,6 @@ static bool do_step(struct loop *l, const struct step *step, const char *key, st
                     attn_error *why) {
     char folder[EVOLVE_PATH];
     bool good = true;
-    l->gpu_seconds = 0;
     json_open(json, key, '{');
     if (step->kind == STEP_FACTS) {
         good = do_facts(l, step, json, why);
@@ -326,7 +307,6 @@ static bool add_unit(struct loop *l, const struct step *step, attn_error *why) {
         return false;
     }
     json_real(&memo.json, "seconds", clock_seconds() - start);
-    json_real(&memo.json, "gpu_seconds", l->gpu_seconds);
     return journal_append(l->journal, &memo, why);
 }
 
@@ -346,8 +326,7 @@ bool evolve_loop(const struct evolve *evolve, struct journal *journal, struct se
         if (good) {
             const struct json_value *unit = journal->units[number++];
             good = search_take(search, &step, json_at(unit, "result"),
-                               json_number_of(json_at(unit, "seconds")),
-                               json_number_of(json_at(unit, "gpu_seconds")), why);
+                               json_number_of(json_at(unit, "seconds")), why);
             report(&l, &step);
         }
     }

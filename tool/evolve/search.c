@@ -190,14 +190,15 @@ static void offer_neighbour(struct search *s, const struct candidate *parent, ui
 
 /* What a proposer wants, each of which was looked at when it was recorded. */
 static void offer_proposals(struct search *s) {
-    const struct json_value *list = json_at(s->proposals, "accepted");
+    const struct json_value *list = json_at(s->proposals, "proposals");
     for (size_t i = 0; i < json_count_of(list); i++) {
         const struct json_value *p = &list->as.list.items[i];
         const int family = search_family(s, json_text_of(json_at(p, "family")));
         struct knobs knobs;
         attn_error why;
         struct candidate *c =
-            family >= 0 && knobs_read(json_at(p, "knobs"), &s->families[family], &knobs, &why)
+            family >= 0 && json_text_of(json_at(p, "refused")) == NULL &&
+                    knobs_read(json_at(p, "knobs"), &s->families[family], &knobs, &why)
                 ? offer(s, family, knobs, json_text_of(json_at(p, "source")))
                 : NULL;
         if (c != NULL) {
@@ -237,8 +238,7 @@ static void fill_generation(struct search *s) {
 /* ---- phases ---------------------------------------------------------------------------------- */
 
 static bool is_spent(const struct search *s) {
-    return (s->options.seconds > 0 && s->spent > SEARCH_SHARE * s->options.seconds) ||
-           (s->options.gpu_seconds > 0 && s->gpu_spent > SEARCH_SHARE * s->options.gpu_seconds) ||
+    return s->spent > SEARCH_SHARE * s->options.seconds ||
            (s->options.candidates > 0 && s->count >= s->options.candidates && s->next >= s->count);
 }
 
@@ -392,9 +392,8 @@ static void advance(struct search *s) {
 }
 
 bool search_take(struct search *s, const struct step *step, const struct json_value *result,
-                 double seconds, double gpu_seconds, attn_error *why) {
+                 double seconds, attn_error *why) {
     s->spent += seconds;
-    s->gpu_spent += gpu_seconds;
     s->proposals = step->kind == STEP_PROPOSAL ? result : NULL;
     if (step->kind == STEP_FACTS ? !facts_read(s, result, why)
                                  : step->candidate != NULL && !take_result(s, step, result, why)) {

@@ -26,7 +26,7 @@ struct request {
     struct shapes targets;
     int grid, dtype;
     bool has_grid, has_dtype;
-    double minutes, gpu_seconds;
+    double minutes;
     int64_t candidates, seed, limit;
     const char *out, *leaderboard, *judge;
     bool resume, json, promote;
@@ -84,7 +84,6 @@ static bool config_make(const struct request *r, const char *judged, struct memo
     json_text(json, "judged", judged);
     json_int(json, "seed", r->seed);
     json_real(json, "budget_seconds", 60.0 * r->minutes);
-    json_real(json, "gpu_seconds", r->gpu_seconds);
     json_int(json, "candidates", r->candidates);
     json_bool(json, "proposer", e->proposer != NULL);
     json_int(json, "threads", e->threads);
@@ -109,7 +108,6 @@ static bool config_read(const struct json_value *config, struct request *r,
     *options = (struct search_options){
         .seed = (uint64_t)json_int_of(json_at(config, "seed"), 0),
         .seconds = json_number_of(json_at(config, "budget_seconds")),
-        .gpu_seconds = json_number_of(json_at(config, "gpu_seconds")),
         .candidates = (int)json_int_of(json_at(config, "candidates"), 0),
         .proposer = proposer != NULL && proposer->kind == JSON_BOOL && proposer->as.truth,
         .judged = json_text_of(json_at(config, "judged")),
@@ -245,9 +243,8 @@ static int check_request(struct request *r) {
     if (r->judge != NULL && r->evolve.start == NULL) {
         return complain("evolve: --judge without --start, the variant in whose place it is judged");
     }
-    if (!(r->minutes > 0) || !(r->gpu_seconds >= 0)) {
-        return complain("evolve: --budget %g and --gpu-seconds %g, expected more than 0",
-                        r->minutes, r->gpu_seconds);
+    if (!(r->minutes > 0)) {
+        return complain("evolve: --budget %g, expected more than 0", r->minutes);
     }
     r->evolve.limit = (double)r->limit;
     return EXIT_DONE;
@@ -276,7 +273,6 @@ int verb_evolve(int argc, char **argv) {
     };
     struct arg how[] = {
         arg_real("--budget", &r.minutes, "minutes [10]"),
-        arg_real("--gpu-seconds", &r.gpu_seconds, "of the device, at most [any number]"),
         arg_int("--candidates", &r.candidates, 1, MOST_CANDIDATES, "at most [any number]"),
         arg_int("--limit", &r.limit, 1, MOST_SECONDS,
                 "seconds for each child process of a candidate [90]"),
