@@ -117,6 +117,7 @@ refuses start "start = nothing" evolve --shape $shape --start nothing --out x2
 refuses expression "no regular expression" evolve --shape $shape --family '(' --out x3
 refuses fp32 "fp16 and bf16" evolve --shape $shape --device cuda --dtype fp32 --out x4
 refuses budget "more than 0" evolve --shape $shape --budget 0 --out x5
+refuses judge "without --start" evolve --shape $shape --judge "$source/tests/red_team/honest.cu" --out x7
 run evolve --leaderboard one --promote
 holds promote test "$code" -eq 2
 holds promote/sentence grep -q 'not promoted\|tuned.def is for GPUs' stderr

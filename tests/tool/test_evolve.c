@@ -157,7 +157,8 @@ static struct json_value *answer(struct world *w, const struct step *step) {
 static struct json_value *kept[8192];
 static int kept_count;
 
-static void forget_results(void) {
+static void done(struct search *s) {
+    search_free(s);
     while (kept_count > 0) {
         json_free(kept[--kept_count]);
     }
@@ -198,8 +199,7 @@ TEST(the_same_results_make_the_same_steps) {
     CHECK_EQ(one.count, two.count);
     CHECK_STR(one.decision, two.decision);
     search_free(&one);
-    search_free(&two);
-    forget_results();
+    done(&two);
     free(first);
     free(second);
 }
@@ -221,8 +221,7 @@ TEST(generation_0_follows_from_the_seed_alone) {
     CHECK_STR(one.candidates[0]->why, "shipped");
     search_free(&one);
     search_free(&two);
-    search_free(&three);
-    forget_results();
+    done(&three);
 }
 
 /* Every candidate that compiles, and the least cost among them. */
@@ -263,8 +262,7 @@ TEST(finds_what_brute_force_finds_with_a_fifth_of_its_work) {
             found += cost_of(&s.candidates[s.winner]->knobs) <= 1.01 * best;
         }
         CHECK(s.count <= budget);
-        search_free(&s);
-        forget_results();
+        done(&s);
     }
     CHECK_MSG(found >= 90, "%d of %d searches came within 1 %% of the best of %d candidates", found,
               (int)SEEDS, legal);
@@ -287,8 +285,7 @@ TEST(the_hopeless_rank_last) {
     }
     CHECK(hopeless > 10 && hopeless < count);
     CHECK(s.winner >= 0 && !isnan(s.candidates[s.winner]->score.low));
-    search_free(&s);
-    forget_results();
+    done(&s);
 }
 
 /* ---- promotion ------------------------------------------------------------------------------- */
@@ -301,8 +298,7 @@ static void promotion(double today, double held, double spread, bool *proven, bo
     *proven = s.proven;
     *refuted = s.refuted;
     snprintf(decision, size, "%s", s.decision);
-    search_free(&s);
-    forget_results();
+    done(&s);
 }
 
 TEST(only_what_is_proven_is_promoted) {
@@ -333,8 +329,7 @@ TEST(an_unquiet_machine_promotes_nothing) {
     CHECK_CONTAINS(s.decision, "the control failed");
     CHECK_CONTAINS(s.decision, best->name);
     search_free(&quiet);
-    search_free(&s);
-    forget_results();
+    done(&s);
 }
 
 /* The baseline is as fast as the best there is: chance alone must promote none of many. */
@@ -347,8 +342,7 @@ TEST(noise_promotes_nothing) {
         struct world w = {.noise = 1000 + seed, .today = best, .held = 1, .spread = 0.05};
         free(run_search(&s, seed, 60, &w));
         promoted += s.proven && !s.refuted;
-        search_free(&s);
-        forget_results();
+        done(&s);
     }
     CHECK_MSG(promoted <= 3, "%d of 40 searches promoted what is no faster", promoted);
 }
@@ -365,8 +359,7 @@ TEST(promotion_line) {
     s.candidates[s.winner]->source = "int a;";
     CHECK(!promote_line(&s, "0", line, sizeof line, &why));
     CHECK_CONTAINS(why.text, "change of the source");
-    search_free(&s);
-    forget_results();
+    done(&s);
 }
 
 static void put(const char *folder, const char *name, const char *text) {
@@ -422,8 +415,7 @@ TEST(promotion_writes_one_line) {
     free(now);
     CHECK(!promote_write(&s, &journal, folder, &why));
     CHECK_CONTAINS(why.text, "has that line already");
-    search_free(&s);
-    forget_results();
+    done(&s);
     remove_folder(folder);
 }
 

@@ -52,6 +52,12 @@ static void complaint(char *text, size_t size) {
     free(log);
 }
 
+/* The file of a family, from the root of the tree: the one place that knows. */
+static void kernel_file(const char *family, char path[96]) {
+    const bool hopper = strncmp(family, "fwd_hopper", strlen("fwd_hopper")) == 0;
+    snprintf(path, 96, "src/kernels/%s/%s.cu", hopper ? "hopper" : "portable", family);
+}
+
 static const char *cubin_arch(const struct task *task) {
     const char *arch = task->family->arch;
     return strcmp(arch, "sm_90a") == 0 ? arch : task->search->arch;
@@ -86,7 +92,7 @@ static bool compile(const struct task *task, struct rejection *rejection) {
     const char *outside = task->step.candidate->source;
     const char *tree = task->evolve->tree;
     char nvcc[PATH_MAX], ptxas[PATH_MAX], path[EVOLVE_PATH + 32], script[EVOLVE_PATH + 32];
-    char name[64], source[96] = OUTSIDE, output[EVOLVE_NAME + 8], ptx_arch[48];
+    char source[96] = OUTSIDE, output[EVOLVE_NAME + 8], ptx_arch[48];
     char flags[FLAGS][FLAG_SIZE];
     attn_error why = {""};
     const int *v = task->step.candidate->knobs.value;
@@ -101,8 +107,7 @@ static bool compile(const struct task *task, struct rejection *rejection) {
         return reject(rejection, "broken", why.text);
     }
     if (outside == NULL) {
-        kernel_file_name(task->family->kernel, name);
-        snprintf(source, sizeof source, "src/kernels/%s", name);
+        kernel_file(task->family->kernel, source);
     }
     snprintf(script, sizeof script, "%s/cmake/compile_kernel.sh", tree);
     snprintf(output, sizeof output, "out/%s", task->entry);

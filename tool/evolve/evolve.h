@@ -195,8 +195,8 @@ void search_begin(struct search *search, const struct search_options *options,
                   const struct shapes *targets);
 void search_free(struct search *search);
 struct step search_next(struct search *search);
-/* The step of a candidate of this generation, when its turn comes. */
-struct step search_candidate_step(const struct search *search, int number);
+/* The step of a candidate, when its turn comes. */
+struct step search_step(const struct search *search, enum step_kind kind, int number);
 void search_step_json(const struct search *search, const struct step *step, const char *key,
                       struct json *json);
 /* Takes a result, which must live as long as the search. False and the reason: it is none of that
@@ -254,8 +254,6 @@ bool facts_read(struct search *search, const struct json_value *facts, attn_erro
 bool source_allowed(const char *tree, const char *text, attn_error *why);
 /* PTX: one kernel, called `entry`; no timer, no memory that outlives a launch, nothing external. */
 bool ptx_allowed(const char *ptx, const char *entry, attn_error *why);
-/* The file of a family, below src/kernels: the one place that knows. */
-void kernel_file_name(const char *kernel, char name[64]);
 
 /* Why a candidate is rejected: by which gate, in a sentence. */
 struct rejection {

@@ -20,7 +20,9 @@
 #include "evolve/evolve.h"
 #include "stages/bench/measure.h"
 
-enum { SETS = 4, CHUNK = 4096, SAMPLES_CPU = 8, MOST_ROUNDS = 256, BASELINE = 0, CANDIDATE = 1 };
+enum { SETS_GPU = 4, SETS_CPU = 2, CHUNK = 4096, MOST_ROUNDS = 256, BASELINE = 0, CANDIDATE = 1 };
+enum { SAMPLES_CPU = 8 };               /* at most, and */
+static const double SAMPLE_CPU = 4e-3;  /* seconds for them; on a GPU one graph is a sample */
 static const double CHECK_BUDGET = 5e7; /* operations of the reference for a set */
 static const double LOOSE = 8.0; /* how many times the rule's error two kernels may be apart */
 /* One that was never faster than half of the baseline in so many rounds of its first timing is not
@@ -105,22 +107,22 @@ static bool call(void *self, int set, void *stream, attn_error *why) {
     return runner_forward_on(&side->runner, &side->sets.tensors[set], stream, why);
 }
 
-static bool poison(void *self, int first, int count, void *stream, attn_error *why) {
-    struct side *side = self;
+static bool each_set(struct side *side, int first, int count, void *stream,
+                     bool (*work)(struct bench_sets *sets, int set, void *stream, attn_error *why),
+                     attn_error *why) {
     bool good = true;
     for (int i = 0; i < count && good; i++) {
-        good = sets_poison(&side->sets, (first + i) % side->sets.count, stream, why);
+        good = work(&side->sets, (first + i) % side->sets.count, stream, why);
     }
     return good;
 }
 
+static bool poison(void *self, int first, int count, void *stream, attn_error *why) {
+    return each_set(self, first, count, stream, sets_poison, why);
+}
+
 static bool check_bits(void *self, int first, int count, void *stream, attn_error *why) {
-    struct side *side = self;
-    bool good = true;
-    for (int i = 0; i < count && good; i++) {
-        good = sets_compare(&side->sets, (first + i) % side->sets.count, stream, why);
-    }
-    return good;
+    return each_set(self, first, count, stream, sets_compare, why);
 }
 
 /* Four samples; seconds of a call are the means of two each. */
@@ -198,15 +200,16 @@ static bool open_side(struct pair *p, struct side *side, const struct runner *ru
                                      .lse = true,
                                      .random = {p->state}};
     return runner_plan(&side->runner, &p->problem, why) && runner_prepare(&side->runner, why) &&
-           sets_plan(&side->sets, SETS, why) && sets_share(&side->sets, why);
+           sets_plan(&side->sets, device_is_gpu(runner->memory) ? SETS_GPU : SETS_CPU, why) &&
+           sets_share(&side->sets, why);
 }
 
 static bool open_timer(struct pair *p, struct side *side, attn_error *why) {
     const bool gpu = device_is_gpu(side->runner.memory);
     const struct timer_options options = {.mode = gpu ? MODE_GRAPH : MODE_EAGER,
                                           .cache = CACHE_WARM,
-                                          .seconds = 0.1,
-                                          .least = gpu ? 1 : SAMPLES_CPU,
+                                          .seconds = SAMPLE_CPU,
+                                          .least = 1,
                                           .most = gpu ? 1 : SAMPLES_CPU};
     side->work = (struct work){.self = side,
                                .sets = sets_that_stay(&side->sets),

@@ -18,45 +18,19 @@ enum { PROPOSALS = 16, WANTED = 4, FILE_PATH = EVOLVE_PATH + 32 };
 static const double PROPOSER_SECONDS = 300.0;
 #define PROPOSER_SCHEMA "attest-proposer/2"
 
-/* The leaderboard; the values of the families' knobs and, on a GPU, the paths of their sources. */
 static bool write_request(const struct evolve *e, const struct journal *journal,
                           const struct search *s, const char *path, attn_error *why) {
     struct memo memo;
     if (!memo_begin(&memo, why)) {
         return false;
     }
-    struct json *json = &memo.json;
-    json_open(json, "families", '[');
-    for (int f = 0; f < s->family_count; f++) {
-        const struct family *family = &s->families[f];
-        char name[64], file[EVOLVE_PATH];
-        kernel_file_name(family->kernel, name);
-        snprintf(file, sizeof file, "%.4000s/src/kernels/%s", e->tree, name);
-        json_open(json, NULL, '{');
-        json_text(json, "name", family->name);
-        json_int(json, "head_dim", family->head_dim);
-        json_text(json, "file", family->head_dim > 0 ? file : NULL);
-        json_open(json, "knobs", '{');
-        for (int k = 0; k < KNOB_COUNT; k++) {
-            const int *list = NULL;
-            const int count = knob_values(family, (enum knob)k, &list);
-            json_open(json, KNOB_NAMES[k], '[');
-            for (int i = 0; i < count; i++) {
-                json_int(json, NULL, list[i]);
-            }
-            json_close(json);
-        }
-        json_close(json);
-        json_close(json);
-    }
-    json_close(json);
-    json_text(json, "device_arch", s->arch);
-    json_int(json, "generation", s->generation);
-    json_open(json, "board", '{');
-    board_json(s, journal, json);
-    json_close(json);
-    json_text(json, "schema", PROPOSER_SCHEMA);
-    json_int(json, "want", WANTED);
+    json_text(&memo.json, "schema", PROPOSER_SCHEMA);
+    json_int(&memo.json, "generation", s->generation);
+    json_int(&memo.json, "want", WANTED);
+    json_text(&memo.json, "tree", e->tree);
+    json_text(&memo.json, "device_arch", s->arch);
+    json_open(&memo.json, "board", '{');
+    board_json(s, journal, &memo.json);
     return write_memo(path, &memo, why);
 }
 
@@ -67,7 +41,7 @@ static const char *refusal(const struct search *s, const struct json_value *p, s
                            attn_error *why) {
     const int place = search_family(s, text_at(p, "family"));
     if (place < 0) {
-        explain(why, "family = %.40s, expected one of the request", text_at(p, "family"));
+        explain(why, "family = %.40s, expected one of the search", text_at(p, "family"));
     } else if (json_text_of(json_at(p, "source")) != NULL && s->families[place].head_dim == 0) {
         explain(why, "a source for %s, which is compiled in", s->families[place].name);
     } else if (knobs_read(json_at(p, "knobs"), &s->families[place], knobs, why)) {

@@ -159,7 +159,7 @@ static int build_all(void *argument) {
     const long most = sysconf(_SC_NPROCESSORS_ONLN);
     long running = 0;
     for (int i = l->search->next; i < l->search->count; i++) {
-        const struct step step = search_candidate_step(l->search, i);
+        const struct step step = search_step(l->search, STEP_CANDIDATE, i);
         struct task task;
         attn_error why;
         if (running >= most && wait(NULL) > 0) {

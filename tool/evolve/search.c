@@ -112,8 +112,8 @@ static uint64_t random_state(const struct search *s, uint64_t salt) {
 /* ---- candidates ------------------------------------------------------------------------------ */
 
 /* Adds it unless it is known; one with a source of its own always. */
-static struct candidate *offer(struct search *s, int family, struct knobs knobs,
-                               const char *source) {
+static struct candidate *offer(struct search *s, int family, struct knobs knobs, const char *source,
+                               const char *why) {
     char name[EVOLVE_NAME];
     knobs_settle(&s->families[family], &knobs);
     knobs_name(&s->families[family], s->targets.problems[0].dtype, &knobs, name);
@@ -138,6 +138,7 @@ static struct candidate *offer(struct search *s, int family, struct knobs knobs,
                             .predicted = (double)NAN,
                             .score = {(double)NAN, (double)NAN, (double)NAN}};
     memcpy(c->name, name, sizeof name);
+    snprintf(c->why, sizeof c->why, "%s", why);
     s->candidates[s->count++] = c;
     return c;
 }
@@ -154,16 +155,15 @@ static void offer_random(struct search *s, uint64_t *state) {
         const int count = knob_values(&s->families[family], (enum knob)k, &list);
         knobs.value[k] = count > 0 ? list[draw(state, count)] : 0;
     }
-    struct candidate *c = offer(s, family, knobs, NULL);
-    if (c != NULL) {
-        snprintf(c->why, sizeof c->why, "random");
-    }
+    offer(s, family, knobs, NULL, "random");
 }
 
 /* One knob, or two, to the next value up or down. */
 static void offer_neighbour(struct search *s, const struct candidate *parent, uint64_t *state) {
     struct knobs knobs = parent->knobs;
     const int changes = rng_chance(state, 40) ? 2 : 1;
+    char why[256];
+    size_t used = (size_t)snprintf(why, sizeof why, "neighbour of %d:", parent->number);
     for (int i = 0; i < changes; i++) {
         const int *list = NULL;
         const int k = draw(state, KNOB_COUNT), before = knobs.value[k];
@@ -174,18 +174,10 @@ static void offer_neighbour(struct search *s, const struct candidate *parent, ui
                 knobs.value[k] = list[j];
             }
         }
+        used += (size_t)snprintf(why + used, sizeof why - used, " %s %d -> %d", KNOB_NAMES[k],
+                                 before, knobs.value[k]);
     }
-    struct candidate *c = offer(s, parent->family, knobs, NULL);
-    if (c == NULL) {
-        return;
-    }
-    size_t used = (size_t)snprintf(c->why, sizeof c->why, "neighbour of %d:", parent->number);
-    for (int k = 0; k < KNOB_COUNT; k++) {
-        if (c->knobs.value[k] != parent->knobs.value[k]) {
-            used += (size_t)snprintf(c->why + used, sizeof c->why - used, " %s %d -> %d",
-                                     KNOB_NAMES[k], parent->knobs.value[k], c->knobs.value[k]);
-        }
-    }
+    offer(s, parent->family, knobs, NULL, why);
 }
 
 /* What a proposer wants, each of which was looked at when it was recorded. */
@@ -196,13 +188,14 @@ static void offer_proposals(struct search *s) {
         const int family = search_family(s, json_text_of(json_at(p, "family")));
         struct knobs knobs;
         attn_error why;
+        char text[256];
+        snprintf(text, sizeof text, "proposed: %.200s", text_at(p, "hypothesis"));
         struct candidate *c =
             family >= 0 && json_text_of(json_at(p, "refused")) == NULL &&
                     knobs_read(json_at(p, "knobs"), &s->families[family], &knobs, &why)
-                ? offer(s, family, knobs, json_text_of(json_at(p, "source")))
+                ? offer(s, family, knobs, json_text_of(json_at(p, "source")), text)
                 : NULL;
         if (c != NULL) {
-            snprintf(c->why, sizeof c->why, "proposed: %.200s", text_at(p, "hypothesis"));
             c->predicted = json_number_of(json_at(p, "predicted"));
         }
     }
@@ -218,10 +211,8 @@ static void fill_generation(struct search *s) {
     int elites[ELITES];
     const int count = search_ranking(s, elites, ELITES);
     for (int i = 0; s->generation == 0 && i < s->shipped_count && !is_full(s, RANKED); i++) {
-        struct candidate *c = offer(s, s->shipped_family[i], s->shipped[i], s->options.judged);
-        if (c != NULL) {
-            snprintf(c->why, sizeof c->why, s->options.judged != NULL ? "judged" : "shipped");
-        }
+        offer(s, s->shipped_family[i], s->shipped[i], s->options.judged,
+              s->options.judged != NULL ? "judged" : "shipped");
     }
     offer_proposals(s);
     const int wanted = POPULATION + (s->generation == 0 ? s->shipped_count / 2 : 0);
@@ -292,7 +283,7 @@ static void end_generation(struct search *s) {
 
 /* ---- next ------------------------------------------------------------------------------------ */
 
-static struct step step_of(const struct search *s, enum step_kind kind, int number) {
+struct step search_step(const struct search *s, enum step_kind kind, int number) {
     uint64_t state = random_state(s, ((uint64_t)kind << 32) + (uint64_t)number);
     return (struct step){.kind = kind,
                          .candidate = s->candidates[number],
@@ -300,15 +291,11 @@ static struct step step_of(const struct search *s, enum step_kind kind, int numb
                          .seed = rng_next(&state) >> 11}; /* what a double holds */
 }
 
-struct step search_candidate_step(const struct search *s, int number) {
-    return step_of(s, STEP_CANDIDATE, number);
-}
-
 struct step search_next(struct search *s) {
     switch (s->phase) {
-    case STEP_CANDIDATE: return search_candidate_step(s, s->next);
-    case STEP_CONFIRM: return step_of(s, s->phase, s->finalists[s->next]);
-    case STEP_HELD_OUT: return step_of(s, s->phase, s->winner);
+    case STEP_CANDIDATE: return search_step(s, s->phase, s->next);
+    case STEP_CONFIRM: return search_step(s, s->phase, s->finalists[s->next]);
+    case STEP_HELD_OUT: return search_step(s, s->phase, s->winner);
     case STEP_FACTS:
     case STEP_PROPOSAL:
     case STEP_END: break;

@@ -18,11 +18,6 @@ static bool is_word(char c) {
     return isalnum((unsigned char)c) || c == '_';
 }
 
-void kernel_file_name(const char *kernel, char name[64]) {
-    const bool hopper = strncmp(kernel, "fwd_hopper", 10) == 0;
-    snprintf(name, 64, "%s/%s.cu", hopper ? "hopper" : "portable", kernel);
-}
-
 /* ---- what a source must not contain ---------------------------------------------------------- */
 
 /* Without comments, continued lines joined: as the compiler's preprocessor sees it. For free(). */
