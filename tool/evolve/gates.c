@@ -144,8 +144,10 @@ static bool outputs_unread(const struct runner *r, struct bench_sets *sets, attn
     const size_t size = attn_workspace_size(r->plan), lse = (size_t)sets->lse_count * sizeof(float);
     const size_t o = (size_t)sets->o_count * attn_dtype_size(sets->problem->dtype);
     unsigned char left[WORKSPACE_ROOM], *first = malloc(o + lse);
-    bool good = (first != NULL || explain(why, "out of memory")) &&
-                (size <= sizeof left ||
+    if (first == NULL) {
+        return explain(why, "out of memory");
+    }
+    bool good = (size <= sizeof left ||
                  explain(why, "a workspace of %zu bytes, expected counters", size)) &&
                 (size == 0 || device_fill(r->memory, r->workspace, 0, size, why));
     for (int i = 0; i < 4 && good; i++) {

@@ -44,7 +44,8 @@ struct interval ratio_of(const struct json_value *timings, int shape) {
                                         : NULL;
     const size_t count = json_count_of(list);
     double *values = count > 0 ? malloc(count * sizeof *values) : NULL;
-    if (values == NULL) {
+    if (list == NULL || values == NULL) {
+        free(values);
         return (struct interval){(double)NAN, (double)NAN, (double)NAN};
     }
     for (size_t i = 0; i < count; i++) {
@@ -314,8 +315,6 @@ void search_step_json(const struct search *s, const struct step *step, const cha
         json_text(json, "name", c->name);
         json_int(json, "rounds", step->rounds);
         json_int(json, "seed", (int64_t)step->seed);
-    }
-    if (step->kind == STEP_CANDIDATE) {
         json_text(json, "family", s->families[c->family].name);
         knobs_json(json, &c->knobs);
         json_text(json, "why", c->why);

@@ -154,7 +154,7 @@ static int tell(const struct request *r, const struct search *s, const struct jo
 
 static int run_journal(struct request *r, struct journal *journal, bool execute) {
     struct search search = {.winner = -1};
-    struct search_options options;
+    struct search_options options = {.seed = 0};
     attn_error why = {""};
     int code = EXIT_DONE;
     bool absent = false;
