@@ -124,8 +124,9 @@ ATTN_API attn_status attn_variant_check(const attn_context *context, const char 
 /* Adds a variant that is not compiled in, under a new name. Strings and image are copied. It runs
  * only in plans that ask for it by name.
  * GPU: image is a cubin or PTX text with a kernel called `entry` (NULL: called `name`); family is
- * one of the library's, which says how it is launched; all fields count. `arch` must be one that
- * the device can run; the image is loaded when a plan asks for it.
+ * one of the library's, which says how it is launched; all fields count, but shared_bytes = 0 means
+ * what the family's kernels need for such a tile. `arch` must be one that the device can run; the
+ * image is loaded when a plan asks for it.
  * CPU: image is NULL; family and arch name a compiled-in kernel, block_q and block_kv (0 = the
  * kernel's own) may differ, the other fields are taken from that kernel. */
 ATTN_API attn_status attn_variant_add(attn_context *context, const attn_variant *variant,

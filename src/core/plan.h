@@ -56,6 +56,9 @@ const struct variant *variant_find(const attn_context *context, const char *name
  * it was compiled; NULL: none. */
 const struct variant *variant_kernel(const char *device, const char *family, const char *arch);
 
+/* Bytes of dynamic shared memory that a kernel of a GPU family needs for the variant's tile. */
+int32_t variant_shared_bytes(const attn_variant *variant);
+
 /* The largest head_dim of the family's tiles below this one, compiled or not; 0: none. */
 int32_t variant_tile_below(const char *family, int32_t head_dim);
 

@@ -225,6 +225,9 @@ static attn_status add_gpu(attn_context *context, const attn_variant *variant, c
     place->info.arch = arch;
     place->info.device = family->info.device;
     place->info.family = family->info.family;
+    if (variant->shared_bytes == 0) {
+        place->info.shared_bytes = variant_shared_bytes(variant);
+    }
     context->variant_count++;
     return attn_fail(error, ATTN_OK, "%s", "");
 }

@@ -105,6 +105,17 @@ static const struct variant built_in[] = {
 enum { BUILT_IN = sizeof built_in / sizeof built_in[0] };
 _Static_assert((int)BUILT_IN <= (int)MOST_BUILT_IN, "struct candidates has a bit for each");
 
+int32_t variant_shared_bytes(const attn_variant *v) {
+#define FAMILY(name, source, arch, instruction, head_dim_step, options, smem, ...)                 \
+    if (strcmp(v->family, #name) == 0) {                                                           \
+        return SMEM_BYTES(SMEM_##smem, v->block_q, v->block_kv, v->head_dim_max, v->warps,         \
+                          v->stages);                                                              \
+    }
+#include "kernels/families.def"
+#undef FAMILY
+    return 0;
+}
+
 static bool is_gpu(const struct variant *variant) {
     return variant->info.warps > 0;
 }

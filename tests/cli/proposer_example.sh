@@ -6,26 +6,24 @@
 #
 # Invariant: it reads the request on its standard input and writes one answer, whatever the request.
 awk '
-    /"parents": \[/ { inside = 1 }
-    inside && family == "" && /"family":/ { split($0, part, "\""); family = part[4] }
-    inside && id == "" && /"id":/ { id = $2; sub(/,/, "", id) }
-    inside && !seen && /"knobs": \{/ { knobs = 1; next }
-    knobs && /\}/ { knobs = 0; seen = 1 }
-    knobs {
-        name = $1
-        gsub(/[":]/, "", name)
-        value[name] = $2 + 0
-    }
-    function proposal(keys,    text, one) {
-        text = ""
-        for (one in value)
-            text = text (text == "" ? "" : ", ") "\"" one "\": " (one == "block_kv" ? keys : value[one])
-        return "{\"family\": \"" family "\", \"parent\": " id ", \"predicted\": 1.01, " \
+    # keys come in the order of their letters: candidates before leaderboard, family, id, knobs
+    /"candidates": \[/ { inside = 1 }
+    /"leaderboard": \[/ && getline > 0 { best = $1 + 0; seen = $1 ~ /^[0-9]/; inside = 0 }
+    inside && /"family":/ { split($0, part, "\""); name = part[4] }
+    inside && /"id":/ { id = $2 + 0; family[id] = name }
+    inside && /"(block_q|block_kv|warps|stages)":/ { gsub(/[":,]/, ""); value[id, $1] = $2 }
+    function proposal(keys,    text, one, knobs, count) {
+        count = split("block_q block_kv warps stages", knobs, " ")
+        for (one = 1; one <= count; one++)
+            if ((best, knobs[one]) in value)
+                text = text (text == "" ? "" : ", ") "\"" knobs[one] "\": " \
+                       (knobs[one] == "block_kv" ? keys : value[best, knobs[one]])
+        return "{\"family\": \"" family[best] "\", \"predicted\": 1.01, " \
                "\"hypothesis\": \"" keys " keys in a step fit the cache better\", \"knobs\": {" text "}}"
     }
     END {
-        printf "{\"schema\": \"attest-proposer/1\", \"proposals\": ["
+        printf "{\"schema\": \"attest-proposer/2\", \"proposals\": ["
         if (seen)
-            printf "%s, %s", proposal(2 * value["block_kv"]), proposal(value["block_kv"] / 2)
+            printf "%s, %s", proposal(2 * value[best, "block_kv"]), proposal(value[best, "block_kv"] / 2)
         print "]}"
     }'

@@ -289,6 +289,33 @@ TEST(bad_images) {
     bad_image("a cubin with another entry", &variant, cubin, cubin_size, 90, "bad_entry");
 }
 
+/* Without shared_bytes an added variant has those that the family's kernels need for its tile. */
+TEST(shared_bytes_follow_from_the_tile) {
+    static const struct {
+        const char *family;
+        int32_t bytes; /* Q, K and V of 32 x 64 with 2 stages; and what the family adds */
+    } expected[] = {{"fwd_scalar", 0}, {"fwd_mma", 36864}, {"fwd_hopper", 2 * 64 * 320 + 1024}};
+    char text[1024];
+    if (!fake_begin(1)) {
+        return;
+    }
+    attn_context *context = fake_open("cuda");
+    for (int i = 0; context != NULL && i < 3; i++) {
+        attn_variant variant = made_up(expected[i].family, ATTN_FP16), got = {.size = sizeof got};
+        attn_error why;
+        variant.family = expected[i].family;
+        variant.shared_bytes = 0;
+        made_up_ptx(variant.name, "sm_80", text);
+        CHECK_STATUS(attn_variant_add(context, &variant, text, strlen(text), &why), ATTN_OK, &why);
+        for (int32_t j = 0; attn_variant_get(context, j, &got, NULL) == ATTN_OK; j++) {
+        }
+        CHECK_STR(got.name, expected[i].family);
+        CHECK_EQ(got.shared_bytes, expected[i].bytes);
+    }
+    attn_close(context);
+    fake_end();
+}
+
 /* The driver is told no size: a cubin that ends too early must not reach it. */
 TEST(cubins_cut_short) {
     unsigned char cubin[1024];

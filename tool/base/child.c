@@ -11,6 +11,7 @@
 #include <spawn.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -91,8 +92,36 @@ static int wait_for(pid_t process, const sigset_t *awaited, double deadline, boo
     return 0;
 }
 
-bool child_run(char *const argv[], const char *log, double limit, struct child *child,
-               attn_error *why) {
+/* What is to run: a program, or a function of this one. */
+struct work {
+    char *const *argv; /* NULL: the function */
+    int (*function)(void *argument);
+    void *argument;
+};
+
+static int start_function(const struct work *work, int output, const sigset_t *mask,
+                          pid_t *process) {
+    fflush(NULL); /* or the child prints it once more */
+    const pid_t parent = getpid();
+    *process = fork();
+    if (*process != 0) {
+        return *process < 0 ? errno : 0;
+    }
+    const int input = open("/dev/null", O_RDONLY);
+    setpgid(0, 0);
+    sigprocmask(SIG_SETMASK, mask, NULL);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent || dup2(input, STDIN_FILENO) < 0 || dup2(output, STDOUT_FILENO) < 0 ||
+        dup2(output, STDERR_FILENO) < 0) {
+        _exit(127);
+    }
+    const int code = work->function(work->argument);
+    fflush(NULL);
+    _exit(code);
+}
+
+static bool run(const struct work *work, const char *log, double limit, struct child *child,
+                attn_error *why) {
     *child = (struct child){.code = -1};
     const int output = open(log, O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666);
     if (output < 0) {
@@ -104,17 +133,24 @@ bool child_run(char *const argv[], const char *log, double limit, struct child *
     const double started = clock_seconds();
     pid_t process = 0;
     /* Where posix_spawn cannot tell (an emulator), an absent program would be exit code 127. */
-    const int error = access(argv[0], X_OK) != 0
-                          ? errno
-                          : child_spawn(&process, argv, argv[0], output, -1, &before);
+    int error = 0;
+    if (work->argv == NULL) {
+        error = start_function(work, output, &before, &process);
+    } else if (access(work->argv[0], X_OK) != 0) {
+        error = errno;
+    } else {
+        error = child_spawn(&process, work->argv, work->argv[0], output, -1, &before);
+    }
     close(output);
     if (error != 0) {
         sigprocmask(SIG_SETMASK, &before, NULL);
-        return explain(why, "%s cannot be started: %s", argv[0], strerror(error));
+        return explain(why, "%s cannot be started: %s",
+                       work->argv != NULL ? work->argv[0] : "a child", strerror(error));
     }
     const int ending = wait_for(process, &awaited, started + limit, &child->timed_out);
     /* Before it is reaped, so that its number is still its own. */
     kill(-process, SIGKILL);
+    kill(process, SIGKILL); /* a function that has not come to its setpgid yet */
     int status = 0;
     while (waitpid(process, &status, 0) < 0 && errno == EINTR) {
     }
@@ -129,6 +165,16 @@ bool child_run(char *const argv[], const char *log, double limit, struct child *
         child->signal = WTERMSIG(status);
     }
     return true;
+}
+
+bool child_run(char *const argv[], const char *log, double limit, struct child *child,
+               attn_error *why) {
+    return run(&(struct work){.argv = argv}, log, limit, child, why);
+}
+
+bool child_call(int (*function)(void *argument), void *argument, const char *log, double limit,
+                struct child *child, attn_error *why) {
+    return run(&(struct work){.function = function, .argument = argument}, log, limit, child, why);
 }
 
 const char *child_text(const struct child *child, char *buffer, size_t size) {

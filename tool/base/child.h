@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * child.h - runs a program with a time limit and keeps everything it prints.
+ * child.h - runs a program, or a function in a child process, with a time limit and keeps
+ * everything it prints.
  *
- * Invariant: when child_run returns, or a signal ends this program meanwhile, neither the program
- * nor anything that it started in its process group is running any more.
+ * Invariant: when child_run or child_call returns, or a signal ends this program meanwhile, neither
+ * the child nor anything that it started in its process group is running any more.
  */
 #ifndef ATTEST_BASE_CHILD_H
 #define ATTEST_BASE_CHILD_H
@@ -26,6 +27,12 @@ struct child {
  * must not exist yet. False and the reason where it could not be started. */
 bool child_run(char *const argv[], const char *log, double limit, struct child *child,
                attn_error *why);
+
+/* The same for a function of this program: what it returns is the exit code. This process must have
+ * a single thread and no device open, neither of which survives a fork. The child ends with its
+ * parent, however that ends. */
+bool child_call(int (*function)(void *argument), void *argument, const char *log, double limit,
+                struct child *child, attn_error *why);
 
 /* "exit code 86", "ended by signal 11", "ended after 60 s, its limit"; returns the buffer. */
 const char *child_text(const struct child *child, char *buffer, size_t size);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * facts.c - what a search has to know before it begins: the device, today's choices, the
- * families that compute its shapes, the shipped variants, and shapes that are held out.
+ * facts.c - what a search has to know before it begins: the device, the baselines, the families
+ * that compute its shapes, the shipped variants, and the held-out shapes.
  *
  * Invariant: all of it is recorded in the first unit of the journal, so that a replay needs no
  * device.
@@ -11,126 +11,89 @@
 
 #include "base/message.h"
 #include "cases/grid.h"
-#include "cases/shape.h"
 #include "evolve/evolve.h"
 
-/* Those with every option compute what the others do, more slowly. */
+/* Of GPUs. Families with every option compute what the others do, more slowly. */
 static const char DEFAULT_FAMILIES[] = "^fwd_(hopper|hopper_causal|hopper_split|mma)$";
-
-/* ---- families and shipped variants ----------------------------------------------------------- */
 
 struct finding {
     const struct task *task;
     attn_context *context;
     attn_device device;
     regex_t expression;
-    struct space space;
+    struct search found;
 };
 
+/* ---- families and shipped variants ----------------------------------------------------------- */
+
 static bool takes_all(const struct finding *f, const char *variant) {
-    for (int i = 0; i < f->task->shapes.count; i++) {
-        if (attn_variant_check(f->context, variant, &f->task->shapes.problems[i], NULL) !=
-            ATTN_OK) {
-            return false;
-        }
+    bool all = true;
+    for (int i = 0; i < f->found.targets.count && all; i++) {
+        all =
+            attn_variant_check(f->context, variant, &f->found.targets.problems[i], NULL) == ATTN_OK;
     }
-    return true;
+    return all;
 }
 
-static bool is_wanted(const struct finding *f, const char *name) {
-    return regexec(&f->expression, name, 0, NULL, 0) == 0 && f->space.count < EVOLVE_FAMILIES;
-}
-
-static void find_gpu_families(struct finding *f) {
-    for (int i = 0; GPU_KERNELS[i] != NULL; i++) {
-        struct family family;
-        if (is_wanted(f, GPU_KERNELS[i]) &&
-            family_for_gpu(GPU_KERNELS[i], &f->task->shapes.problems[0], f->device.arch, &family)) {
-            f->space.families[f->space.count++] = family;
-        }
+static bool is_baseline(const struct finding *f, const char *variant) {
+    bool found = false;
+    for (int i = 0; i < f->found.targets.count && !found; i++) {
+        found = strcmp(f->found.targets.baselines[i], variant) == 0;
     }
+    return found;
 }
 
-/* Without an expression those that are today's choices: others are slower by far. */
-static bool is_chosen(char choices[][EVOLVE_NAME], int count, const char *name) {
-    for (int i = 0; i < count; i++) {
-        if (strcmp(choices[i], name) == 0) {
-            return true;
-        }
-    }
-    return false;
+/* On a CPU, unless asked for, the baselines' alone: others are slower by far. */
+static bool is_wanted(const struct finding *f, const attn_variant *v) {
+    const bool gpu = v->head_dim_max > 0;
+    return gpu || f->task->evolve->expression != NULL
+               ? regexec(&f->expression, gpu ? v->family : v->name, 0, NULL, 0) == 0
+               : is_baseline(f, v->name);
 }
 
-static void find_cpu_families(struct finding *f, char choices[][EVOLVE_NAME]) {
+/* The smallest tile of the family that takes the shapes; 0 on CPUs. */
+static int32_t smallest_tile(const struct finding *f, const char *family) {
     attn_variant v = {.size = sizeof v};
+    int32_t least = 0;
     for (int32_t i = 0; attn_variant_get(f->context, i, &v, NULL) == ATTN_OK; i++) {
-        const bool wanted = f->task->expression != NULL
-                                ? is_wanted(f, v.name)
-                                : is_chosen(choices, f->task->shapes.count, v.name);
-        if (wanted && takes_all(f, v.name) && f->space.count < EVOLVE_FAMILIES) {
-            struct family *family = &f->space.families[f->space.count++];
-            *family = (struct family){.head_dim = 0};
-            snprintf(family->name, sizeof family->name, "%s", v.name);
-            snprintf(family->kernel, sizeof family->kernel, "%s", v.family);
-            snprintf(family->arch, sizeof family->arch, "%s", v.arch);
+        if (strcmp(v.family, family) == 0 && (least == 0 || v.head_dim_max < least) &&
+            takes_all(f, v.name)) {
+            least = v.head_dim_max;
         }
     }
+    return least;
 }
 
-static struct knobs knobs_of(const struct family *family, const attn_variant *v) {
-    struct knobs knobs = {{[KNOB_BLOCK_Q] = v->block_q,
-                           [KNOB_BLOCK_KV] = v->block_kv,
-                           [KNOB_WARPS] = v->warps,
-                           [KNOB_STAGES] = v->stages}};
-    for (int k = KNOB_SOURCE; k < KNOB_COUNT; k++) {
-        knobs.value[k] = KNOB_AUTO;
-    }
-    knobs_settle(family, &knobs);
-    return knobs;
-}
-
-/* Returns how many were written. */
+/* The shipped variants of the families to search; a CPU's family is one variant. */
 static int shipped_json(const struct finding *f, struct json *json) {
     attn_variant v = {.size = sizeof v};
-    int count = 0;
+    const char *start = f->task->evolve->start;
+    int started = 0;
     json_open(json, "shipped", '[');
     for (int32_t i = 0; attn_variant_get(f->context, i, &v, NULL) == ATTN_OK; i++) {
-        for (int j = 0; j < f->space.count && count < EVOLVE_SHAPES * 4; j++) {
-            const struct family *family = &f->space.families[j];
-            const bool gpu = family->head_dim > 0;
-            if (strcmp(v.family, family->kernel) != 0 || !takes_all(f, v.name) ||
-                (gpu ? v.head_dim_max != family->head_dim : strcmp(v.name, family->name) != 0) ||
-                (f->task->start != NULL && strcmp(f->task->start, v.name) != 0)) {
-                continue;
-            }
-            const struct knobs knobs = knobs_of(family, &v);
+        if (is_wanted(f, &v) && takes_all(f, v.name) &&
+            v.head_dim_max == smallest_tile(f, v.family)) {
+            const bool is_start = start == NULL || strcmp(start, v.name) == 0;
             json_open(json, NULL, '{');
-            json_text(json, "name", v.name);
-            json_text(json, "family", family->name);
-            knobs_json(json, "knobs", family, &knobs);
+            json_text(json, "variant", v.name);
+            json_text(json, "name", v.head_dim_max > 0 ? v.family : v.name);
+            json_text(json, "kernel", v.family);
+            json_text(json, "arch", v.arch);
+            json_int(json, "head_dim", v.head_dim_max);
+            knobs_json(json, &(struct knobs){{v.block_q, v.block_kv, v.warps, v.stages}});
+            json_bool(json, "start", is_start);
             json_close(json);
-            count++;
+            started += is_start;
         }
     }
     json_close(json);
-    return count;
+    return started;
 }
 
-/* ---- shapes that are held out ---------------------------------------------------------------- */
+/* ---- held-out shapes ------------------------------------------------------------------------- */
 
-static bool same_shape(const attn_problem *a, const attn_problem *b) {
-    return a->batch == b->batch && a->heads_q == b->heads_q && a->heads_kv == b->heads_kv &&
-           a->seq_q == b->seq_q && a->head_dim == b->head_dim &&
-           (a->causal == ATTN_CAUSAL_NONE) == (b->causal == ATTN_CAUSAL_NONE);
-}
-
-static double rows_of(const attn_problem *p) {
-    return (double)p->batch * (double)p->heads_q * (double)p->seq_q;
-}
-
-/* Today's choice. */
-static bool choice_of(const struct finding *f, const attn_problem *problem, char *name,
-                      attn_error *why) {
+static bool baseline_of(const struct finding *f, const attn_problem *problem,
+                        char name[EVOLVE_NAME], attn_error *why) {
     attn_plan *plan = NULL;
     if (attn_plan_create(f->context, problem, NULL, &plan, why) != ATTN_OK) {
         return false;
@@ -140,145 +103,95 @@ static bool choice_of(const struct finding *f, const attn_problem *problem, char
     return true;
 }
 
+static bool is_among(const struct shapes *shapes, const attn_problem *p) {
+    char one[96], other[96];
+    bool found = false;
+    shape_text(p, one, sizeof one);
+    for (int i = 0; i < shapes->count && !found; i++) {
+        found = strcmp(one, shape_text(&shapes->problems[i], other, sizeof other)) == 0;
+    }
+    return found;
+}
+
 /* Held out is what a new choice for the targets would take over: as many rows at most, and today
- * the same choice as one of them. */
-static void hold_out(const struct finding *f, const attn_problem *problem, struct shapes *held,
-                     char choices[][EVOLVE_NAME]) {
-    const struct shapes *targets = &f->task->shapes;
-    char name[EVOLVE_NAME], other[EVOLVE_NAME];
-    double most = 0;
-    bool fits = false;
+ * the baseline of one of them. */
+static void hold_out(struct finding *f, const attn_problem *problem) {
+    const struct shapes *targets = &f->found.targets;
+    struct shapes *held = &f->found.held_out;
+    char *name = held->baselines[held->count];
+    attn_problem p;
     attn_error why;
+    double most = 0;
     for (int i = 0; i < targets->count; i++) {
-        if (same_shape(problem, &targets->problems[i])) {
-            return;
-        }
-        most = rows_of(&targets->problems[i]) > most ? rows_of(&targets->problems[i]) : most;
+        const double rows = shape_rows(&targets->problems[i]);
+        most = rows > most ? rows : most;
     }
-    for (int i = 0; i < held->count; i++) {
-        if (same_shape(problem, &held->problems[i])) {
-            return;
-        }
-    }
-    const attn_problem *first = &targets->problems[0];
-    if (held->count >= EVOLVE_SHAPES / 2 || rows_of(problem) > most ||
-        problem->head_dim != first->head_dim ||
-        (problem->causal == ATTN_CAUSAL_NONE) != (first->causal == ATTN_CAUSAL_NONE) ||
-        !choice_of(f, problem, name, &why)) {
-        return;
-    }
-    for (int i = 0; i < targets->count && !fits; i++) {
-        fits = choice_of(f, &targets->problems[i], other, &why) && strcmp(name, other) == 0;
-    }
-    if (fits && attn_problem_resolve(problem, &held->problems[held->count], &why) == ATTN_OK) {
-        memcpy(choices[held->count++], name, EVOLVE_NAME);
+    if (held->count < EVOLVE_SHAPES / 2 && attn_problem_resolve(problem, &p, &why) == ATTN_OK &&
+        shapes_same_class(&p, &targets->problems[0]) && shape_rows(&p) <= most &&
+        !is_among(targets, &p) && !is_among(held, &p) && baseline_of(f, &p, name, &why) &&
+        is_baseline(f, name)) {
+        held->problems[held->count++] = p;
     }
 }
 
-static void find_held_out(const struct finding *f, struct shapes *held,
-                          char choices[][EVOLVE_NAME]) {
-    for (int i = 0; i < f->task->shapes.count; i++) {
-        attn_problem near = f->task->shapes.problems[i];
-        const int64_t seq = near.seq_q;
-        for (int j = 0; j < 2; j++) { /* ragged ones beside each target */
+static void find_held_out(struct finding *f) {
+    static const int grids[] = {GRID_SMALL, GRID_FULL};
+    for (int i = 0; i < f->found.targets.count; i++) { /* ragged ones beside each target */
+        attn_problem near = f->found.targets.problems[i];
+        const int64_t seq = near.seq_q, lengths[] = {seq - 1, seq * 3 / 4 + 1};
+        for (int j = 0; j < 2; j++) {
             char text[96];
             attn_error why;
-            near.seq_q = j == 0 ? seq - 1 : seq * 3 / 4 + 1;
-            if (near.seq_q >= 1 &&
-                shape_parse(shape_text(&near, text, sizeof text), near.dtype, &near, &why)) {
-                hold_out(f, &near, held, choices);
+            near.seq_q = lengths[j];
+            if (shape_parse(shape_text(&near, text, sizeof text), near.dtype, &near, &why)) {
+                hold_out(f, &near);
             }
         }
     }
-    const int grids[] = {GRID_SMALL, GRID_FULL};
     for (int g = 0; g < 2 && f->device.driver > 0; g++) {
         for (int i = 0; i < grid_count(grids[g]); i++) {
             attn_problem problem;
             grid_problem(grids[g], i, &problem);
-            problem.dtype = f->task->space.dtype;
-            attn_error why;
-            if (attn_problem_resolve(&problem, &problem, &why) == ATTN_OK) {
-                hold_out(f, &problem, held, choices);
-            }
+            problem.dtype = f->found.targets.problems[0].dtype;
+            hold_out(f, &problem);
         }
     }
 }
 
 /* ---- find ------------------------------------------------------------------------------------ */
 
-static void device_json(const attn_device *d, struct json *json) {
-    json_open(json, "device", '{');
-    json_text(json, "name", d->name);
-    json_text(json, "arch", d->arch);
-    json_int(json, "units", d->units);
-    json_int(json, "shared", d->shared);
-    json_int(json, "driver", d->driver);
-    json_close(json);
-}
-
-static void families_json(const struct space *space, struct json *json) {
-    json_open(json, "families", '[');
-    for (int i = 0; i < space->count; i++) {
-        const struct family *family = &space->families[i];
-        json_open(json, NULL, '{');
-        json_text(json, "name", family->name);
-        json_text(json, "kernel", family->kernel);
-        json_text(json, "arch", family->arch);
-        json_int(json, "head_dim", family->head_dim);
-        json_close(json);
-    }
-    json_close(json);
-}
-
-static void names_json(struct json *json, const char *key, char names[][EVOLVE_NAME], int count) {
-    json_open(json, key, '[');
-    for (int i = 0; i < count; i++) {
-        json_text(json, NULL, names[i]);
-    }
-    json_close(json);
-}
-
 static bool find_all(struct finding *f, struct json *json, attn_error *why) {
-    const struct shapes *targets = &f->task->shapes;
-    char choices[EVOLVE_SHAPES][EVOLVE_NAME], held_choices[EVOLVE_SHAPES][EVOLVE_NAME];
-    struct shapes held = {.count = 0};
-    for (int i = 0; i < targets->count; i++) {
-        if (!choice_of(f, &targets->problems[i], choices[i], why)) {
+    const struct evolve *e = f->task->evolve;
+    struct search *s = &f->found;
+    for (int i = 0; i < s->targets.count; i++) {
+        if (!baseline_of(f, &s->targets.problems[i], s->targets.baselines[i], why)) {
             return false;
         }
     }
-    if (f->device.driver > 0) {
-        find_gpu_families(f);
-    } else {
-        find_cpu_families(f, choices);
-    }
-    if (f->space.count == 0) {
-        return explain(why, "family = %s: none of that name computes the shapes on %s",
-                       f->task->expression != NULL ? f->task->expression : "(default)",
-                       f->device.name);
-    }
-    device_json(&f->device, json);
-    families_json(&f->space, json);
-    const int shipped = shipped_json(f, json);
-    if (shipped == 0 && f->task->start != NULL) {
-        return explain(why,
-                       "start = %s, expected a shipped variant of the families that computes "
-                       "every shape",
-                       f->task->start);
-    }
-    names_json(json, "baselines", choices, targets->count);
-    find_held_out(f, &held, held_choices);
-    shapes_json(json, "held_out", &held);
-    names_json(json, "held_baselines", held_choices, held.count);
-    return true;
+    find_held_out(f);
+    json_open(json, "device", '{');
+    json_text(json, "name", f->device.name);
+    json_text(json, "arch", f->device.arch);
+    json_int(json, "units", f->device.units);
+    json_int(json, "driver", f->device.driver);
+    json_close(json);
+    shapes_json(json, "targets", &s->targets);
+    shapes_json(json, "held_out", &s->held_out);
+    return shipped_json(f, json) > 0 ||
+           explain(why, "family = %s, start = %s: no such variant computes the shapes on %s",
+                   e->expression != NULL ? e->expression : "(default)",
+                   e->start != NULL ? e->start : "(any)", f->device.name);
 }
 
 bool facts_find(const struct task *task, attn_context *context, struct json *json,
                 attn_error *why) {
-    struct finding f = {.task = task, .context = context, .device = {.size = sizeof f.device}};
-    const char *pattern = task->expression != NULL ? task->expression : DEFAULT_FAMILIES;
-    if (regcomp(&f.expression, pattern, REG_EXTENDED | REG_NOSUB) != 0) {
-        return explain(why, "family = '%s' is no regular expression", pattern);
+    static struct finding f; /* large */
+    const char *asked = task->evolve->expression;
+    f = (struct finding){.task = task, .context = context, .device = {.size = sizeof f.device}};
+    f.found.targets = task->search->targets;
+    if (regcomp(&f.expression, asked != NULL ? asked : DEFAULT_FAMILIES,
+                REG_EXTENDED | REG_NOSUB) != 0) {
+        return explain(why, "family = '%s' is no regular expression", asked);
     }
     const bool good =
         attn_device_get(context, &f.device, why) == ATTN_OK && find_all(&f, json, why);
@@ -288,88 +201,41 @@ bool facts_find(const struct task *task, attn_context *context, struct json *jso
 
 /* ---- read ------------------------------------------------------------------------------------ */
 
-/* Dense fp16 and bytes a second, as the makers state them. */
-static const struct {
-    const char *name;
-    double flops, bytes;
-} PEAKS[] = {{"H200", 989.4e12, 4.8e12},
-             {"H100 PCIe", 756e12, 2.0e12},
-             {"H100", 989.4e12, 3.35e12},
-             {"A100", 312e12, 2.0e12},
-             {"L4", 121e12, 0.3e12}};
-
-static const char *text_at(const struct json_value *object, const char *key) {
-    const char *text = json_text_of(json_at(object, key));
-    return text != NULL ? text : "";
-}
-
-static bool read_families(struct search *s, const struct json_value *facts, attn_error *why) {
-    const struct json_value *list = json_at(facts, "families");
-    for (size_t i = 0; i < json_count_of(list) && s->space.count < EVOLVE_FAMILIES; i++) {
-        const struct json_value *one = &list->as.list.items[i];
-        struct family *family = &s->space.families[s->space.count++];
-        snprintf(family->name, sizeof family->name, "%s", text_at(one, "name"));
-        snprintf(family->kernel, sizeof family->kernel, "%s", text_at(one, "kernel"));
-        snprintf(family->arch, sizeof family->arch, "%s", text_at(one, "arch"));
-        family->head_dim = (int)json_int_of(json_at(one, "head_dim"), 0);
-    }
-    return s->space.count > 0 || explain(why, "the facts name no family");
-}
-
-static int family_named(const struct space *space, const char *name) {
-    for (int i = 0; i < space->count; i++) {
-        if (strcmp(space->families[i].name, name) == 0) {
-            return i;
+static bool read_shipped(struct search *s, const struct json_value *list, attn_error *why) {
+    for (size_t i = 0; i < json_count_of(list); i++) {
+        const struct json_value *one = &list->as.list.items[i], *start = json_at(one, "start");
+        int place = search_family(s, text_or_empty(one, "name"));
+        if (place < 0 && s->family_count < EVOLVE_FAMILIES) {
+            place = s->family_count++;
+            struct family *family = &s->families[place];
+            snprintf(family->name, sizeof family->name, "%s", text_or_empty(one, "name"));
+            snprintf(family->kernel, sizeof family->kernel, "%s", text_or_empty(one, "kernel"));
+            snprintf(family->arch, sizeof family->arch, "%s", text_or_empty(one, "arch"));
+            snprintf(family->base, sizeof family->base, "%s", text_or_empty(one, "variant"));
+            family->head_dim = (int)json_int_of(json_at(one, "head_dim"), 0);
         }
-    }
-    return -1;
-}
-
-static bool read_shipped(struct search *s, const struct json_value *facts, attn_error *why) {
-    const struct json_value *list = json_at(facts, "shipped");
-    for (size_t i = 0; i < json_count_of(list) && s->shipped_count < EVOLVE_SHAPES * 4; i++) {
-        const struct json_value *one = &list->as.list.items[i];
-        const int family = family_named(&s->space, text_at(one, "family"));
-        if (family < 0 || !knobs_read(json_at(one, "knobs"), &s->space.families[family],
-                                      &s->shipped[s->shipped_count], why)) {
-            return explain(why, "the facts' shipped variant %zu is of no family", i);
+        if (place < 0 || start == NULL || start->kind != JSON_BOOL || !start->as.truth ||
+            s->shipped_count == EVOLVE_SHIPPED) {
+            continue;
         }
-        s->shipped_family[s->shipped_count++] = family;
+        if (!knobs_read(json_at(one, "knobs"), &s->families[place], &s->shipped[s->shipped_count],
+                        why)) {
+            return false;
+        }
+        s->shipped_family[s->shipped_count++] = place;
     }
-    return true;
-}
-
-static bool read_names(char names[][EVOLVE_NAME], int count, const struct json_value *list,
-                       attn_error *why) {
-    if (json_count_of(list) != (size_t)count) {
-        return explain(why, "the facts have %zu choices, expected %d", json_count_of(list), count);
-    }
-    for (int i = 0; i < count; i++) {
-        const char *text = json_text_of(&list->as.list.items[i]);
-        snprintf(names[i], EVOLVE_NAME, "%s", text != NULL ? text : "");
-    }
-    return true;
+    return s->family_count > 0 || explain(why, "the facts name no variant");
 }
 
 bool facts_read(struct search *s, const struct json_value *facts, attn_error *why) {
     const struct json_value *device = json_at(facts, "device");
-    s->space.dtype = s->targets.problems[0].dtype;
-    s->space.shared = (int)json_int_of(json_at(device, "shared"), 0);
-    snprintf(s->space.arch, sizeof s->space.arch, "%.15s", text_at(device, "arch"));
     s->units = (int)json_int_of(json_at(device, "units"), 1);
-    for (int i = 0; i < s->targets.count; i++) {
-        const attn_problem *p = &s->targets.problems[i];
-        const int64_t rows = p->heads_q / p->heads_kv * p->seq_q;
-        s->space.rows = rows > s->space.rows ? rows : s->space.rows;
-    }
-    for (size_t i = 0; i < sizeof PEAKS / sizeof *PEAKS && s->flop_peak == 0; i++) {
-        if (strstr(text_at(device, "name"), PEAKS[i].name) != NULL) {
-            s->flop_peak = PEAKS[i].flops;
-            s->byte_peak = PEAKS[i].bytes;
-        }
-    }
-    return read_families(s, facts, why) && read_shipped(s, facts, why) &&
-           read_names(s->baselines, s->targets.count, json_at(facts, "baselines"), why) &&
-           shapes_read(json_at(facts, "held_out"), s->space.dtype, &s->held_out, why) &&
-           read_names(s->held_baselines, s->held_out.count, json_at(facts, "held_baselines"), why);
+    s->units = s->units > 0 ? s->units : 1;
+    snprintf(s->arch, sizeof s->arch, "%.15s", text_or_empty(device, "arch"));
+    const int count = s->targets.count;
+    const attn_dtype dtype = s->targets.problems[0].dtype;
+    return read_shipped(s, json_at(facts, "shipped"), why) &&
+           shapes_read(json_at(facts, "targets"), dtype, &s->targets, why) &&
+           shapes_read(json_at(facts, "held_out"), dtype, &s->held_out, why) &&
+           (s->targets.count == count || explain(why, "the facts are of other targets"));
 }

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * promote.c - a proven winner as a line of src/kernels/tuned.def.
+ * promote.c - whether a search has proven a winner, and the winner as a line of
+ * src/kernels/tuned.def.
  *
  * The line's class is the targets' head dimension and mask, as many query rows for each
- * multiprocessor as the largest of them has, and any number of keys. It goes in front of the first
- * line that chose for one of the targets until today: lines above it keep what they had.
+ * multiprocessor as the largest of them has, and any number of keys. It goes before the first line
+ * that chose for one of the targets until today: lines above it keep what they had.
  *
  * Invariant: tuned.def is the only file that is written, and only with a variant that variants.def
  * declares, for both dtypes.
@@ -18,25 +19,85 @@
 #include "cases/shape.h"
 #include "evolve/evolve.h"
 
-enum { PATH_SIZE = 4096, RUN_DIGITS = 16 };
+enum { RUN_DIGITS = 16 };
+static const double HELD_OUT_LOSS = 0.99;
 
-static double rows_most(const struct search *s) {
-    double most = 0;
+/* ---- the decision ---------------------------------------------------------------------------- */
+
+static bool is_proven(const struct search *s, const struct candidate *c) {
+    bool proven = c->state == CANDIDATE_TIMED;
     for (int i = 0; i < s->targets.count; i++) {
-        const attn_problem *p = &s->targets.problems[i];
-        most = fmax(most, (double)p->batch * (double)p->heads_q * (double)p->seq_q);
+        proven = proven && ratio_of(c->confirmed, i).low > 1.0;
     }
-    return ceil(most / s->units);
+    return proven;
 }
 
-static long long queries_most(const struct search *s) {
-    long long most = 0;
-    for (int i = 0; i < s->targets.count; i++) {
-        const long long queries = s->targets.problems[i].seq_q;
-        most = queries > most ? queries : most;
+/* The best that is proven and that a line can name; else the best. */
+void promote_choose(struct search *s) {
+    for (int promotable = 1; promotable >= 0 && s->winner < 0; promotable--) {
+        double best = -1;
+        for (int i = 0; i < s->finalist_count; i++) {
+            const struct candidate *c = s->candidates[s->finalists[i]];
+            const double low = ratio_mean(c->confirmed).low;
+            if (low > best && (promotable == 0 || (c->source == NULL && is_proven(s, c)))) {
+                best = low;
+                s->winner = c->number;
+            }
+        }
     }
-    return most;
+    s->proven = s->winner >= 0 && is_proven(s, s->candidates[s->winner]);
 }
+
+/* A finalist that is the baseline of every target and was confirmed to be faster than itself; NULL.
+ * Then nothing else was proven either. */
+static const struct candidate *failed_control(const struct search *s) {
+    for (int i = 0; i < s->finalist_count; i++) {
+        const struct candidate *c = s->candidates[s->finalists[i]];
+        bool same = c->source == NULL;
+        for (int j = 0; j < s->targets.count; j++) {
+            same = same && strcmp(c->name, s->targets.baselines[j]) == 0;
+        }
+        if (same && ratio_mean(c->confirmed).low > 1.0) {
+            return c;
+        }
+    }
+    return NULL;
+}
+
+void promote_decide(struct search *s) {
+    const struct candidate *c = s->winner >= 0 ? s->candidates[s->winner] : NULL;
+    const struct candidate *control = failed_control(s);
+    char shape[96] = "every target";
+    if (c == NULL) {
+        snprintf(s->decision, sizeof s->decision, "nothing was timed");
+        return;
+    }
+    struct interval ratio = ratio_mean(c->confirmed);
+    const char *verdict = s->proven ? "faster than the baseline, confirmed with new seeds"
+                                    : "not promoted, not proven faster than the baseline";
+    if (s->refuted) {
+        verdict = "not promoted, rejected on a held-out shape";
+    }
+    for (int i = 0; i < s->held_out.count && s->proven && !s->refuted; i++) {
+        const struct interval held = ratio_of(s->held, i);
+        if (!(held.high >= HELD_OUT_LOSS)) {
+            s->refuted = true;
+            ratio = held;
+            verdict = "not promoted, slower on a held-out shape";
+            shape_text(&s->held_out.problems[i], shape, sizeof shape);
+        }
+    }
+    if (s->proven && control != NULL) {
+        s->refuted = true;
+        c = control;
+        ratio = ratio_mean(c->confirmed);
+        verdict = "not promoted, the control failed: the baseline was faster than itself";
+    }
+    snprintf(s->decision, sizeof s->decision, "%s: %s on %s, ratio %.4f (%.4f to %.4f)", verdict,
+             c->name, shape, ratio.value, ratio.low, ratio.high);
+}
+
+/* ---- the line -------------------------------------------------------------------------------- */
 
 bool promote_line(const struct search *s, const char *run, char *line, size_t size,
                   attn_error *why) {
@@ -44,40 +105,45 @@ bool promote_line(const struct search *s, const char *run, char *line, size_t si
         return explain(why, "%s", s->decision);
     }
     const struct candidate *c = s->candidates[s->winner];
-    const struct family *family = &s->space.families[c->family];
+    const struct family *family = &s->families[c->family];
     const int *v = c->knobs.value;
     if (family->head_dim == 0) {
         return explain(why,
                        "tuned.def is for GPUs; in variants.def %s would have blocks of %d x %d",
                        family->name, v[KNOB_BLOCK_Q], v[KNOB_BLOCK_KV]);
     }
-    if (c->source[0] != '\0' || !knobs_are_plain(&c->knobs)) {
+    if (c->source != NULL) {
         return explain(why, "%s is a change of the source, which no line can name", c->name);
     }
+    double rows = 0;
+    long long queries = 0;
+    for (int i = 0; i < s->targets.count; i++) {
+        const long long own = s->targets.problems[i].seq_q;
+        rows = fmax(rows, shape_rows(&s->targets.problems[i]));
+        queries = own > queries ? own : queries;
+    }
     /* it was measured on this GPU and is for no other: sm_90a is Hopper alone */
-    const char *arch = strcmp(s->space.arch, "sm_90") == 0 ? "sm_90a" : family->arch;
+    const char *arch = strcmp(s->arch, "sm_90") == 0 ? "sm_90a" : family->arch;
     snprintf(
         line, size, "TUNED(%s, %s, %d, %d, %lld, %.0f, 0, %d, %d, %d, %d, \"evolve-%.*s.json\")",
         family->kernel, arch, family->head_dim, s->targets.problems[0].causal != ATTN_CAUSAL_NONE,
-        queries_most(s), rows_most(s), v[KNOB_BLOCK_Q], v[KNOB_BLOCK_KV], v[KNOB_WARPS],
+        queries, ceil(rows / s->units), v[KNOB_BLOCK_Q], v[KNOB_BLOCK_KV], v[KNOB_WARPS],
         v[KNOB_STAGES], (int)RUN_DIGITS, run);
     return true;
 }
 
-/* ---- the file -------------------------------------------------------------------------------- */
-
-static char *read_def(const char *tree, const char *name, char *path, attn_error *why) {
+static char *read_def(const char *tree, const char *name, char path[EVOLVE_PATH], attn_error *why) {
     size_t bytes = 0;
-    snprintf(path, PATH_SIZE, "%s/src/kernels/%s", tree, name);
+    snprintf(path, EVOLVE_PATH, "%s/src/kernels/%s", tree, name);
     return file_read(path, &bytes, why);
 }
 
 /* Whether variants.def has the winner for both dtypes. */
 static bool is_declared(const struct search *s, const char *tree, attn_error *why) {
     const struct candidate *c = s->candidates[s->winner];
-    const struct family *family = &s->space.families[c->family];
+    const struct family *family = &s->families[c->family];
     const int *v = c->knobs.value;
-    char path[PATH_SIZE], line[160];
+    char path[EVOLVE_PATH], line[160];
     char *text = read_def(tree, "variants.def", path, why);
     bool good = text != NULL;
     for (int dtype = ATTN_FP16; dtype <= ATTN_BF16 && good; dtype++) {
@@ -104,20 +170,20 @@ static bool chose(const char *line, const char *variant, const attn_problem *p, 
     }
     snprintf(name, sizeof name, "%s_%s_d%d_%dx%d_w%d_s%d", family, DTYPE_NAMES[p->dtype], dim, bq,
              bkv, warps, stages);
-    const double heads = (double)p->batch * (double)p->heads_q;
-    const double most = (double)abs(rows) * units; /* below 0 it counts blocks */
-    const double all = heads * (rows < 0 ? ceil((double)p->seq_q / bq) : (double)p->seq_q);
+    const double most = (double)abs(rows) * units; /* below 0 it counts CTAs */
+    const double all =
+        rows < 0 ? (double)(p->batch * p->heads_q) * ceil((double)p->seq_q / bq) : shape_rows(p);
     return strcmp(name, variant) == 0 &&
            (causal < 0 || causal == (p->causal != ATTN_CAUSAL_NONE)) &&
            (queries == 0 || p->seq_q <= queries) && (rows == 0 || all <= most) &&
            (keys == 0 || p->seq_kv <= keys);
 }
 
-/* Where the new line goes: in front of the first that chose for a target, else at the end. */
+/* Where the new line goes: before the first that chose for a target, else at the end. */
 static size_t place_in(const struct search *s, const char *text) {
     for (const char *line = text; *line != '\0';) {
         for (int i = 0; i < s->targets.count; i++) {
-            if (chose(line, s->baselines[i], &s->targets.problems[i], s->units)) {
+            if (chose(line, s->targets.baselines[i], &s->targets.problems[i], s->units)) {
                 return (size_t)(line - text);
             }
         }
@@ -129,8 +195,10 @@ static size_t place_in(const struct search *s, const char *text) {
 
 bool promote_write(const struct search *s, const struct journal *journal, const char *tree,
                    attn_error *why) {
-    char line[256], path[PATH_SIZE];
-    if (!promote_line(s, journal->last, line, sizeof line, why) || !is_declared(s, tree, why)) {
+    char line[256], path[EVOLVE_PATH];
+    char hash[SHA256_TEXT];
+    journal_hash(journal, hash);
+    if (!promote_line(s, hash, line, sizeof line, why) || !is_declared(s, tree, why)) {
         return false;
     }
     char *text = read_def(tree, "tuned.def", path, why), *changed = NULL;
