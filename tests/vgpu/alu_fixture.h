@@ -19,7 +19,7 @@
 #include <stdlib.h>
 
 #include "test.h"
-#include "vgpu/exec/core.h"
+#include "vgpu/exec/exec.h"
 
 enum { ALU_REGISTERS = 8 };
 static int alu_rounds = 200; /* of 32 lanes each */

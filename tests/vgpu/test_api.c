@@ -6,7 +6,8 @@
 #include <stdlib.h>
 
 #include "test.h"
-#include "vgpu/exec/core.h"
+#include "vgpu/machine/device.h"
+#include "vgpu/machine/machine.h"
 
 #define HEADER ".version 8.0\n.target sm_80\n.address_size 64\n"
 

@@ -8,7 +8,7 @@
 
 #include <time.h>
 
-#include "vgpu/memory/memory.h"
+#include "vgpu/machine/describe.h"
 #include "vgpu/vgpu_warps.h"
 
 #define CHECKS (VGPU_CHECK_MEMORY | VGPU_CHECK_INIT)
@@ -387,7 +387,7 @@ TEST(what_an_access_costs) {
     struct world *w = world_make(VGPU_CHECK_MEMORY | VGPU_CHECK_INIT | VGPU_CHECK_RACE, 1);
     const uint64_t x = device_alloc(w->gpu.memory, 1 << 20, "x");
     device_bytes(w->gpu.memory, x, 1 << 20, true);
-    memset(cta_memory(&w->ctas[0][0])->shadow + DYNAMIC, BYTE_WRITTEN, DYNAMIC_BYTES);
+    memset(w->ctas[0][0].memory->shadow + DYNAMIC, BYTE_WRITTEN, DYNAMIC_BYTES);
     const struct {
         const char *name;
         int space;

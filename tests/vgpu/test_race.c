@@ -5,7 +5,6 @@
  */
 #include "test.h"
 
-#include "vgpu/memory/memory.h"
 #include "vgpu/vgpu_warps.h"
 
 #define CHECKS (VGPU_CHECK_MEMORY | VGPU_CHECK_RACE)

@@ -8,8 +8,8 @@
 #include <stdlib.h>
 
 #include "test.h"
-#include "vgpu/report/finding.h"
 #include "vgpu/report/perf.h"
+#include "vgpu/report/record.h"
 
 /* ---- a kernel that is all names and lines ---------------------------------------------------- */
 

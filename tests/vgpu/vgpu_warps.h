@@ -14,7 +14,11 @@
 
 #include <stdlib.h>
 
-#include "vgpu/exec/core.h"
+#include "vgpu/machine/device.h"
+#include "vgpu/memory/memory.h"
+#include "vgpu/race/clock.h"
+#include "vgpu/race/race.h"
+#include "vgpu/report/record.h"
 
 enum { LINES = 64, DYNAMIC = 1024, DYNAMIC_BYTES = 64 << 10, WARPS = 4, MAX_CTAS = 4 };
 #define SMEM (SHARED_BASE + DYNAMIC) /* where dynamic shared memory begins */
@@ -144,11 +148,11 @@ static inline void world_end(struct world *w) {
             }
         }
         clock_free(w->barriers[i]);
-        memory_merge_cluster(&w->launch, cluster);
+        race_merge_cluster(&w->launch, cluster);
         findings_merge(&w->gpu, cluster->findings);
         findings_free(cluster->findings);
     }
-    memory_end_launch(&w->launch);
+    race_end_launch(&w->launch);
 }
 
 static inline void world_free(struct world *w) {

@@ -10,6 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "race/clock.h"
+#include "report/finding.h"
+
 struct pending {
     struct pending *previous, *next;
     struct warp *warp;

@@ -9,7 +9,39 @@
 #ifndef VGPU_ASYNC_ASYNC_H
 #define VGPU_ASYNC_ASYNC_H
 
-#include "exec/core.h"
+#include "machine/access.h"
+#include "ops/decode.h"
+
+decode_function decode_cp_async;    /* cp_async.c */
+decode_function decode_mbarrier;    /* mbarrier_ops.c */
+decode_function decode_bulk;        /* bulk_ops.c */
+decode_function decode_tensor_map;  /* tensor_map_ops.c */
+decode_function decode_store_async; /* store_async.c */
+decode_function decode_wgmma;       /* wgmma_ops.c */
+
+/* ---- for the interpreter ----------------------------------------------------------------------- */
+
+bool async_start_cta(struct cta *cta);
+void async_end_cta(struct cta *cta); /* also reports what was left unfinished */
+/* Lets one pending operation of the cluster complete, by the launch's policy: called when no group
+ * can run (and, under VGPU_ASYNC_RANDOM, now and then). False: nothing is pending. */
+bool async_complete_one(struct cluster *cluster);
+void wgmma_end_warp(struct warp *warp);
+/* Before an op of a warp with wgmma_busy: reports registers in flight that it accesses. */
+void wgmma_touch(struct warp *warp, const struct op *op, uint32_t mask);
+
+/* ---- pending operations ------------------------------------------------------------------------ */
+
+struct pending;
+/* Register an operation that will complete later: under VGPU_ASYNC_EAGER it completes at once.
+ * complete(warp, op, state) does the work and is called exactly once, by the host thread of the
+ * cluster. Whoever waits for it specifically calls async_finish. */
+typedef void async_complete(struct warp *warp, const struct op *op, void *state);
+struct pending *async_add(struct warp *warp, const struct op *op, async_complete *complete,
+                          void *state);
+void async_finish(struct pending *pending); /* completes it now, if it has not */
+bool async_done(const struct pending *pending);
+void async_forget(struct pending *pending); /* the handle is not needed any more */
 
 struct copy;     /* cp_async.c: one cp.async of a warp */
 struct transfer; /* bulk.h: one bulk operation of a lane */

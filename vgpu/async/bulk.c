@@ -13,6 +13,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "memory/memory.h"
+#include "race/clock.h"
+#include "report/finding.h"
+
 enum { SHARED_ALIGN_TENSOR = 128 };
 
 static uint32_t bit(const struct transfer *transfer) {

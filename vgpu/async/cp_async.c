@@ -15,6 +15,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "memory/memory.h"
+#include "race/clock.h"
+#include "report/finding.h"
+
 /* op->extra of a copy */
 struct form {
     struct async_address to, from;

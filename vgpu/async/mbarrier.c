@@ -17,6 +17,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "race/clock.h"
+#include "report/finding.h"
+
 static uint64_t image_of(uint32_t address) {
     return 0x6d62617272696572ULL ^ ((uint64_t)address << 13); /* "mbarrier" */
 }

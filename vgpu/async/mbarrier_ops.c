@@ -11,6 +11,10 @@
 
 #include <string.h>
 
+#include "memory/memory.h"
+#include "race/clock.h"
+#include "report/finding.h"
+
 enum { TESTS_IN_A_ROW = 32 }; /* failed test_waits after which something on its way may arrive */
 
 struct form {

@@ -6,7 +6,7 @@
  * threads are not lost.
  */
 #include "async/bulk.h"
-#include "memory/memory.h"
+#include "ops/memory.h"
 
 bool reduce_has_type(enum reduction reduction, enum ptx_type type, bool in_shared) {
     const bool whole = type == PTX_U32 || type == PTX_S32 || type == PTX_U64;

@@ -7,10 +7,13 @@
  * also where its destination was refused, so that nobody waits for ever.
  */
 #include "async/bulk.h"
-#include "memory/memory.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+#include "memory/memory.h"
+#include "race/clock.h"
+#include "report/finding.h"
 
 enum { MAX_VALUES = 4 };
 

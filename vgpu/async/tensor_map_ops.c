@@ -10,6 +10,10 @@
 
 #include <string.h>
 
+#include "memory/memory.h"
+#include "race/clock.h"
+#include "report/finding.h"
+
 /* op->extra */
 struct map_form {
     int space;

@@ -13,6 +13,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "memory/memory.h"
+#include "race/clock.h"
+#include "report/finding.h"
+
 /* ---- shared memory --------------------------------------------------------------------------- */
 
 static uint32_t place_of(const struct transfer *transfer, uint32_t offset) {

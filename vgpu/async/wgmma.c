@@ -21,6 +21,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "async/async.h"
+#include "machine/machine.h"
+#include "race/clock.h"
+#include "report/finding.h"
+
 /* ---- warpgroups ------------------------------------------------------------------------------ */
 
 static struct warpgroup *join_group(const struct warp *warp) {

@@ -8,6 +8,8 @@
 
 #include "ops/matrix.h"
 
+struct agent;
+
 /* extra of a wgmma.mma_async */
 struct wgmma_form {
     struct matrix_form product;

@@ -20,6 +20,10 @@
 
 #include <string.h>
 
+#include "machine/access.h"
+#include "memory/memory.h"
+#include "report/finding.h"
+
 enum {
     UNIT = 16,
     UNITS = 1 << 14 /* of an address of 18 bits */

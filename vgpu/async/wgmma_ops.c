@@ -18,6 +18,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "async/async.h"
+
 /* Whether the first operand is what the instruction writes, where it is a register at all. */
 bool wgmma_has_result(const struct ptx_instruction *in) {
     return strcmp(in->opcode, "bar") != 0 && strcmp(in->opcode, "barrier") != 0 &&

@@ -11,6 +11,9 @@
 
 #include <string.h>
 
+#include "async/async.h"
+#include "report/finding.h"
+
 /* The warp's part of a product that it has not waited for. */
 static const struct part *part_numbered(const struct warp *warp, uint32_t number) {
     const struct warp_wgmma *state = warp->wgmma;

@@ -15,7 +15,7 @@
 #include "async/tensor_map.h"
 #include "driver/driver.h"
 #include "exec/exec.h"
-#include "report/finding.h"
+#include "report/record.h"
 
 enum { PARAM_END = 0, PARAM_BUFFER = 1, PARAM_BUFFER_SIZE = 2 }; /* by cuda.h */
 

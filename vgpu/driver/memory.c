@@ -14,6 +14,7 @@
 #include <time.h>
 
 #include "driver/driver.h"
+#include "machine/device.h"
 
 /* ---- objects --------------------------------------------------------------------------------- */
 

@@ -11,6 +11,11 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "async/async.h"
+#include "machine/describe.h"
+#include "ops/ops.h"
+#include "report/finding.h"
+
 enum {
     QUANTUM = 8192,       /* instructions of a warp before the next one has its turn */
     RANDOM_QUANTUM = 512, /* at most, where the order is random */
@@ -22,10 +27,6 @@ enum {
     MANY_POLLS = 1024,    /* it may wait in a loop for what another cluster writes */
     MAX_WAITS = 16        /* described in the report of a dead-lock */
 };
-
-void cluster_stop(struct cluster *cluster) {
-    cluster->stop = true;
-}
 
 /* ---- dead-locks ---- */
 
@@ -76,8 +77,9 @@ static size_t describe_wait(const struct wait *wait, bool with_cta, char *buffer
     if (with_cta) {
         snprintf(cta, sizeof cta, " of CTA %u", wait->warp->cta->linear);
     }
-    const int n = snprintf(buffer, size, "%s%s at %s: %s", warps, cta,
-                           op_place(wait->warp, wait->group->waits_at, place, sizeof place), what);
+    const int n =
+        snprintf(buffer, size, "%s%s at %s: %s", warps, cta,
+                 describe_op(wait->warp, wait->group->waits_at, place, sizeof place), what);
     return n > 0 && (size_t)n < size ? (size_t)n : size - 1;
 }
 

@@ -10,7 +10,8 @@
  */
 #include <string.h>
 
-#include "exec/core.h"
+#include "exec/exec.h"
+#include "report/finding.h"
 
 enum { SHARED_PLAIN = 48 * 1024, SHARED_MOST = 227 * 1024, THREADS_MOST = 1024, CLUSTER_MOST = 16 };
 

@@ -11,7 +11,10 @@
  */
 #include <string.h>
 
+#include "machine/device.h"
 #include "memory/memory.h"
+#include "race/race.h"
+#include "report/perf.h"
 
 /* ---- shadows --------------------------------------------------------------------------------- */
 
@@ -140,7 +143,7 @@ static void look_for_races(struct warp *warp, const struct op *op, const struct 
 static inline __attribute__((always_inline)) bool
 resolve_good_lanes(struct access *access, struct cta *cta, uint32_t lanes, uint64_t base,
                    bool shadowed, uint32_t bytes) {
-    const struct cta_memory *memory = cta_memory(cta);
+    const struct cta_memory *memory = cta->memory;
     const uint64_t some = access->address[__builtin_ctz(lanes)]; /* for those that are not there */
     const uint64_t last = (uint64_t)memory->bytes - bytes;
     const bool reads = access->kind == ACCESS_READ && shadowed;
@@ -168,7 +171,7 @@ resolve_good_lanes(struct access *access, struct cta *cta, uint32_t lanes, uint6
 
 static uint32_t resolve_shared_lanes(struct access *access, struct cta *cta, uint32_t lanes,
                                      uint64_t base, bool shadowed, struct refusals *refused) {
-    const struct cta_memory *memory = cta_memory(cta);
+    const struct cta_memory *memory = cta->memory;
     const uint32_t bytes = access->element * access->count;
     uint32_t good = 0;
     FOR_LANES(lane, lanes) {
@@ -190,7 +193,7 @@ static uint32_t resolve_shared_lanes(struct access *access, struct cta *cta, uin
 /* Lanes whose addresses, less `base`, are offsets into the CTA's shared memory. */
 static uint32_t resolve_shared(struct warp *warp, struct access *access, struct cta *cta,
                                uint32_t lanes, uint64_t base, struct refusals *refused) {
-    const struct cta_memory *memory = cta_memory(cta);
+    const struct cta_memory *memory = cta->memory;
     const uint32_t bytes = access->element * access->count;
     const bool shadowed = looks_at_shadow(warp, access);
     if (is_contiguous(access, lanes)) {
@@ -285,8 +288,9 @@ static const struct allocation *find_lane(const struct device_memory *memory,
 static uint32_t resolve_global(struct warp *warp, const struct op *op, struct access *access,
                                uint32_t lanes, struct refusals *refused) {
     const struct device_memory *memory = warp->cta->launch->gpu->memory;
-    struct cluster_memory *cluster = warp->cta->cluster->global;
-    const struct allocation **recent = &cluster->recent[(uintptr_t)op / sizeof(*op) % RECENT];
+    struct cluster *cluster = warp->cta->cluster;
+    const struct allocation **recent =
+        &cluster->recent[(uintptr_t)op / sizeof(*op) % RECENT_ALLOCATIONS];
     const uint32_t bytes = access->element * access->count;
     const bool shadowed = looks_at_shadow(warp, access);
     if (is_contiguous(access, lanes)) {
@@ -403,8 +407,8 @@ static void access_local(struct warp *warp, struct access *access, uint32_t lane
             refused->wrong_space |= 1U << lane;
         }
     }
-    access_private(warp, access, lanes & ~refused->wrong_space, &cta_memory(warp->cta)->local,
-                   bases, refused);
+    access_private(warp, access, lanes & ~refused->wrong_space, &warp->cta->memory->local, bases,
+                   refused);
 }
 
 /* A kernel's parameters are the same for all threads and read-only; a call's belong to a thread. */
@@ -537,7 +541,7 @@ void memory_set_written(struct warp *warp, const struct access *access, uint32_t
             const struct cta *cta = &cluster->ctas[i];
             const uintptr_t offset = (uintptr_t)host - (uintptr_t)cta->shared;
             if (offset < cta->shared_bytes) {
-                shadow = cta_memory(cta)->shadow + offset;
+                shadow = cta->memory->shadow + offset;
             }
         }
         if (shadow != NULL) {

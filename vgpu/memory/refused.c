@@ -6,17 +6,9 @@
  */
 #include <stdio.h>
 
+#include "machine/describe.h"
+#include "machine/device.h"
 #include "memory/memory.h"
-
-const char *access_verb(enum access_kind kind) {
-    switch (kind) {
-    case ACCESS_READ: return "read";
-    case ACCESS_WRITE: return "write";
-    case ACCESS_ATOMIC: return "atomic operation";
-    case ACCESS_ISSUE_WRITE: return "asynchronous write";
-    default: return "asynchronous read";
-    }
-}
 
 static const char *space_word(int space) {
     switch (space) {
@@ -76,7 +68,7 @@ void report_lanes(struct warp *warp, const struct op *op, const struct access *a
         return;
     }
     char place[192];
-    memory_describe(warp, space, address, place, sizeof(place));
+    describe_address(warp, space, address, place, sizeof(place));
     report(warp, op, kind, lanes, &detail, "%s of %u bytes at %s%s", access_verb(access->kind),
            detail.bytes, place, what);
 }

@@ -9,7 +9,7 @@
  */
 #include <string.h>
 
-#include "memory/memory.h"
+#include "ops/memory.h"
 
 /* What is added to an offset in the space to make it generic. */
 static uint64_t window_of(const struct warp *warp, int space, uint32_t lane) {

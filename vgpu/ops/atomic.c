@@ -9,8 +9,11 @@
 #include <pthread.h>
 #include <string.h>
 
-#include "memory/memory.h"
+#include "machine/describe.h"
+#include "machine/device.h"
 #include "ops/formats.h"
+#include "ops/memory.h"
+#include "race/clock.h"
 
 struct atomic_form {
     int space;
@@ -178,7 +181,7 @@ static void follow_poison(struct warp *warp, const struct op *op, const struct a
     if (global != 0) {
         const uint64_t address = access->address[__builtin_ctz(global)];
         char place[128];
-        memory_describe(warp, access->space, address, place, sizeof(place));
+        describe_address(warp, access->space, address, place, sizeof(place));
         report(warp, op, FINDING_UNINITIALISED, global,
                &(struct finding_detail){
                    .space = PTX_GLOBAL, .address = address, .bytes = form->element * form->count},

@@ -9,8 +9,11 @@
  * Invariant: what a thread did before it arrived happens before what those who waited do after it:
  * arriving releases into the barrier's clock, and the waiters acquire it when the last has come.
  */
-#include "exec/exec.h"
+#include "machine/describe.h"
 #include "memory/memory.h"
+#include "ops/ops.h"
+#include "race/clock.h"
+#include "race/race.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -137,7 +140,7 @@ static void check_agreement(struct warp *warp, const struct op *op, uint32_t lan
     }
     report(warp, op, FINDING_BARRIER_COUNT, lanes, &detail,
            "barrier %u for %s threads, but %s came to it for %s", id, here,
-           op_place(warp, barrier->first, place, sizeof place), there);
+           describe_op(warp, barrier->first, place, sizeof place), there);
 }
 
 static void arrive(struct warp *warp, const struct op *op, uint32_t lanes, uint32_t id,

@@ -15,6 +15,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "machine/access.h"
+#include "machine/machine.h"
+#include "memory/memory.h"
+#include "ops/decode.h"
+#include "ops/ops.h"
+#include "report/finding.h"
+#include "report/perf.h"
+
 enum {
     MAX_DEPTH = 256,
     CHUNK = 8 /* bytes of a thread that are copied at once */
@@ -160,6 +168,7 @@ static struct frame *make_frame(struct warp *warp, const struct op *op, uint32_t
     frame->depth = warp->frame->depth + 1;
     frame->lanes = lanes;
     frame_fill(warp, frame);
+    frame->runs = perf_runs(warp->cta->cluster, frame->kernel);
     if (is_running(warp->frame, callee)) {
         frame->saved = calloc(saved_pieces(callee->function) + 1, sizeof(struct saved_piece));
         if (frame->saved == NULL) {

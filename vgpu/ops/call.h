@@ -6,7 +6,7 @@
 #ifndef VGPU_OPS_CALL_H
 #define VGPU_OPS_CALL_H
 
-#include "exec/exec.h"
+#include "machine/warp.h"
 
 struct call {
     const struct ptx_function *function;

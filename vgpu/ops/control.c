@@ -7,9 +7,12 @@
  * memory is sequentially consistent in any case, and what orders accesses for the race checks is
  * told to them.
  */
-#include "exec/exec.h"
+#include "ops/ops.h"
 
 #include <string.h>
+
+#include "race/clock.h"
+#include "report/finding.h"
 
 /* ---- branches ---- */
 

@@ -2,8 +2,9 @@
  *
  * decode_operand.c - operands become offsets: registers, constants, special registers, addresses.
  */
-#include "ops/decode.h"
+#include "ops/decoder.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

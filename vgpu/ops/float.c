@@ -9,6 +9,7 @@
 #include <math.h>
 
 #include "ops/fp.h"
+#include "ops/ops.h"
 
 /* ---- sums and products ----------------------------------------------------------------------- */
 

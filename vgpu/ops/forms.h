@@ -16,7 +16,7 @@
 #ifndef VGPU_OPS_FORMS_H
 #define VGPU_OPS_FORMS_H
 
-#include "exec/core.h"
+#include "ops/decode.h"
 
 struct form {
     const char *opcode, *modifiers;

@@ -12,6 +12,7 @@
 #include <math.h>
 
 #include "ops/fp.h"
+#include "ops/ops.h"
 
 #define HALF_NAN 0x7fffU
 

@@ -20,7 +20,7 @@
 
 #include <string.h>
 
-#include "exec/core.h"
+#include "machine/warp.h"
 
 #if defined(__clang__)
 #define LANES_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")

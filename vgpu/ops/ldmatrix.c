@@ -16,6 +16,11 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "machine/access.h"
+#include "memory/memory.h"
+#include "ops/ops.h"
+#include "report/finding.h"
+
 /* ---- decoding -------------------------------------------------------------------------------- */
 
 static const struct {

@@ -27,7 +27,8 @@
 
 #include <string.h>
 
-#include "exec/core.h"
+#include "machine/warp.h"
+#include "ops/decode.h"
 
 enum matrix_type {
     MATRIX_NONE,

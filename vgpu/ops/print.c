@@ -14,6 +14,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "machine/access.h"
+#include "machine/machine.h"
+#include "report/finding.h"
+
 enum { MAX_TEXT = 4096, MAX_FIELD = 1024, MAX_SPEC = 32 };
 
 /* ---- a thread's memory ---- */

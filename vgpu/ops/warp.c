@@ -10,9 +10,12 @@
  * Invariant: a result depends on lanes of the talk only; what is read from any other lane is
  * reported and poisoned.
  */
-#include "exec/exec.h"
+#include "ops/ops.h"
 
 #include <string.h>
+
+#include "race/clock.h"
+#include "report/finding.h"
 
 enum { LEGACY = 0 }; /* op->f of forms without .sync: the row of zeros stands for no member mask */
 

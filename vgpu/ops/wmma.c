@@ -17,6 +17,10 @@
 
 #include <string.h>
 
+#include "machine/access.h"
+#include "memory/memory.h"
+#include "report/finding.h"
+
 enum { LINE_MAX_BYTES = 128, LINES_MAX = 32 };
 
 struct wmma_memory {

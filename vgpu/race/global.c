@@ -23,7 +23,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "memory/memory.h"
+#include "machine/describe.h"
+#include "race/state.h"
+#include "report/finding.h"
 
 enum { LINE_BYTES = 128, LINES_MAX = 1 << 17, ALL_LINES_MAX = 1 << 19 };
 
@@ -74,7 +76,7 @@ struct line_table {
 
 /* ---- tables ---------------------------------------------------------------------------------- */
 
-void race_global_free(struct line_table *table) {
+static void free_table(struct line_table *table) {
     if (table != NULL) {
         free(table->lines);
         free(table);
@@ -176,7 +178,7 @@ struct line_hit {
 struct toucher {
     struct warp *warp;
     const struct op *op;
-    struct cluster_memory *memory;
+    struct cluster_race *memory;
     int what; /* PLAIN_WRITE ... */
     bool writes, strong, engine;
     uint32_t who, stamp;
@@ -191,7 +193,7 @@ static bool toucher_begin(struct toucher *toucher, struct warp *warp, const stru
     if (warp->clock == NULL) {
         return false;
     }
-    struct cluster_memory *memory = warp->clock->memory;
+    struct cluster_race *memory = warp->clock->memory;
     if (memory->lines == NULL) {
         memory->lines = table_make(LINES_MAX);
     }
@@ -225,7 +227,7 @@ static bool stores_same(struct toucher *toucher, uint64_t key, const struct last
         return false;
     }
     if (!toucher->compared) {
-        toucher->changed = store_changes(toucher->warp, toucher->op, access);
+        toucher->changed = changed_lanes(toucher->warp, toucher->op, access);
         toucher->compared = true;
     }
     const uint32_t bytes = access->element * access->count;
@@ -260,7 +262,7 @@ static void remember(struct last *last, const struct toucher *toucher, struct ma
     last->who = toucher->who;
 }
 
-static bool is_handed_on(const struct cluster_memory *memory, const struct touched *touched) {
+static bool is_handed_on(const struct cluster_race *memory, const struct touched *touched) {
     return memory->handed_on != NULL && touched->mark <= memory->handed_on[who_slot(touched->who)];
 }
 
@@ -274,7 +276,7 @@ static void add_touched(struct touched *into, const struct touched *from, bool f
 }
 
 /* The next access differs from those so far in what it is ordered with: these are put aside. */
-static void put_aside(struct cluster_memory *memory, uint64_t key, int what,
+static void put_aside(struct cluster_race *memory, uint64_t key, int what,
                       struct touched *touched) {
     if (memory->aside == NULL) {
         memory->aside = table_make(LINES_MAX);
@@ -339,7 +341,7 @@ static void report_race(const struct toucher *toucher, enum finding_kind kind,
                                           .other = op_of_id(cluster, hit->who & WHO_OP),
                                           .other_warp = other};
     char place[128];
-    memory_describe(toucher->warp, PTX_GLOBAL, detail.address, place, sizeof(place));
+    describe_address(toucher->warp, PTX_GLOBAL, detail.address, place, sizeof(place));
     report(toucher->warp, toucher->op, kind, hit->lanes, &detail,
            "this %s in the 128 bytes at %s is not ordered with an earlier %s by warp %u of "
            "block %u",
@@ -417,7 +419,7 @@ static void report_conflict(struct cluster *cluster, uint64_t key, int mine, int
                             const struct touched *other, uint32_t who) {
     static const char *const WORDS[TOUCHES] = {"read", "write", "volatile or atomic read",
                                                "volatile or atomic write"};
-    const struct cluster_memory *memory = cluster->global;
+    const struct cluster_race *memory = cluster->race;
     const uint32_t slot = who_slot(who);
     const uint32_t warps = memory->places[0].warp_count;
     const struct cta_place *place = &memory->places[slot / warps];
@@ -429,7 +431,7 @@ static void report_conflict(struct cluster *cluster, uint64_t key, int mine, int
                                           .bytes = LINE_BYTES,
                                           .other = op_of_id(cluster, other->who & WHO_OP)};
     char where[128];
-    memory_describe(&warp, PTX_GLOBAL, detail.address, where, sizeof(where));
+    describe_address(&warp, PTX_GLOBAL, detail.address, where, sizeof(where));
     report(&warp, op_of_id(cluster, who & WHO_OP), FINDING_RACE_GLOBAL, ALL_LANES, &detail,
            "this %s in the 128 bytes at %s and a %s by %s %u of the same bytes are not ordered",
            WORDS[mine], where, WORDS[theirs], cluster->cta_count > 1 ? "cluster" : "block",
@@ -457,8 +459,8 @@ static void compare_lines(struct cluster *cluster, uint64_t key, const struct li
 /* With the lines of the clusters before it. */
 static void compare_line(struct launch *launch, struct cluster *cluster, uint64_t key,
                          struct line *mine) {
-    const struct line_table *lines = launch->global;
-    const struct cluster_memory *memory = cluster->global;
+    const struct line_table *lines = launch->lines;
+    const struct cluster_race *memory = cluster->race;
     for (int i = 0; i < TOUCHES; i++) {
         struct touched *touched = &mine->touched[i];
         const bool hands_on = i == STRONG_WRITE && memory->handed_on != NULL; /* itself */
@@ -476,7 +478,7 @@ static void compare_line(struct launch *launch, struct cluster *cluster, uint64_
 
 static void keep_line(struct launch *launch, const struct cluster *cluster, uint64_t key,
                       struct line *mine) {
-    struct line_table *lines = launch->global;
+    struct line_table *lines = launch->lines;
     struct line *line = NULL;
     for (int i = 0; i < TOUCHES; i++) {
         struct touched *touched = &mine->touched[i];
@@ -509,8 +511,8 @@ static void merge_lines(struct launch *launch, struct cluster *cluster, struct l
     }
 }
 
-void memory_free_cluster(struct cluster *cluster) {
-    struct cluster_memory *memory = cluster->global;
+static void free_cluster(struct cluster *cluster) {
+    struct cluster_race *memory = cluster->race;
     if (memory == NULL) {
         return;
     }
@@ -526,36 +528,35 @@ void memory_free_cluster(struct cluster *cluster) {
         free(agent->flights);
         free(agent);
     }
-    race_global_free(memory->lines);
-    race_global_free(memory->aside);
+    free_table(memory->lines);
+    free_table(memory->aside);
     free(memory->wide);
     free(memory->slots);
     free(memory->places);
     free(memory);
-    cluster->global = NULL;
+    cluster->race = NULL;
 }
 
-void memory_merge_cluster(struct launch *launch, struct cluster *cluster) {
-    struct cluster_memory *memory = cluster->global;
+void race_merge_cluster(struct launch *launch, struct cluster *cluster) {
+    struct cluster_race *memory = cluster->race;
     if (memory == NULL) {
         return;
     }
-    if (launch->global == NULL) {
-        launch->global = table_make(ALL_LINES_MAX);
+    if (launch->lines == NULL) {
+        launch->lines = table_make(ALL_LINES_MAX);
     }
-    if (launch->global != NULL) { /* no line is compared with one of the same cluster */
+    if (launch->lines != NULL) { /* no line is compared with one of the same cluster */
         merge_lines(launch, cluster, memory->aside, FLAG_SETS, COMPARE);
         merge_lines(launch, cluster, memory->lines, 1, COMPARE | KEEP);
         merge_lines(launch, cluster, memory->aside, FLAG_SETS, KEEP);
-        ((struct line_table *)launch->global)->full |=
-            (memory->lines != NULL && memory->lines->full) ||
-            (memory->aside != NULL && memory->aside->full);
+        launch->lines->full |= (memory->lines != NULL && memory->lines->full) ||
+                               (memory->aside != NULL && memory->aside->full);
     }
-    memory_free_cluster(cluster);
+    free_cluster(cluster);
 }
 
-void memory_tell_unchecked(const struct launch *launch) {
-    const struct line_table *lines = launch->global;
+void race_note_unchecked(const struct launch *launch) {
+    const struct line_table *lines = launch->lines;
     if (lines != NULL && lines->full) {
         report_kernel(launch->gpu, launch->kernel, NULL, FINDING_RACE_UNCHECKED,
                       "the launch touches more global memory than is looked at for races: %d MB of "
@@ -565,7 +566,7 @@ void memory_tell_unchecked(const struct launch *launch) {
     }
 }
 
-void memory_end_launch(struct launch *launch) {
-    race_global_free(launch->global);
-    launch->global = NULL;
+void race_end_launch(struct launch *launch) {
+    free_table(launch->lines);
+    launch->lines = NULL;
 }

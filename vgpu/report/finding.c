@@ -5,13 +5,15 @@
  * Invariant: what is reported depends on the clusters' numbers and on the order of events within
  * one, never on which thread of the host was first.
  */
-#include "report/finding.h"
+#include "report/record.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "driver/api.h"
+#include "machine/access.h"
+#include "machine/status.h"
 
 /* ---- kinds ----------------------------------------------------------------------------------- */
 
@@ -477,11 +479,11 @@ static void drop(struct findings *findings, const struct suppression *rule) {
 vgpu_status vgpu_suppress(vgpu *gpu, const char *kind, const char *file, uint32_t line,
                           vgpu_error *error) {
     if (kind != NULL && !kind_exists(kind)) {
-        return api_fail(error, VGPU_INVALID, "kind = \"%.100s\" is no kind of finding", kind);
+        return status_fail(error, VGPU_INVALID, "kind = \"%.100s\" is no kind of finding", kind);
     }
     if (file == NULL || file[0] == '\0') {
-        return api_fail(error, VGPU_INVALID, "file is %s, expected the name of a source file",
-                        file == NULL ? "NULL" : "\"\"");
+        return status_fail(error, VGPU_INVALID, "file is %s, expected the name of a source file",
+                           file == NULL ? "NULL" : "\"\"");
     }
     struct suppression *rule = calloc(1, sizeof *rule);
     if (rule != NULL) {
@@ -494,9 +496,10 @@ vgpu_status vgpu_suppress(vgpu *gpu, const char *kind, const char *file, uint32_
         }
     }
     if (rule == NULL) {
-        return api_fail(error, VGPU_OUT_OF_MEMORY, "no memory for the suppression of %.200s", file);
+        return status_fail(error, VGPU_OUT_OF_MEMORY, "no memory for the suppression of %.200s",
+                           file);
     }
     gpu->suppressions = rule;
     drop(gpu->findings, rule);
-    return api_success(error);
+    return status_ok(error);
 }

@@ -12,11 +12,17 @@
 #ifndef VGPU_REPORT_PERF_H
 #define VGPU_REPORT_PERF_H
 
-#include "exec/core.h"
+#include "machine/access.h"
 
 /* Instructions of a function that a cluster executed, as differences: [i] counts the runs of the
  * interpreter that began at op i less those that ended before it. NULL where nobody counts. */
 uint64_t *perf_runs(const struct cluster *cluster, const struct kernel *kernel);
+
+/* Counters of a warp's accesses by op; NULL-safe where VGPU_CHECK_PERF is off. */
+void perf_shared(struct warp *warp, const struct op *op, const struct access *access);
+void perf_global(struct warp *warp, const struct op *op, const struct access *access);
+void perf_start_cluster(struct cluster *cluster);
+void perf_merge_cluster(vgpu *gpu, struct cluster *cluster);
 
 /* Requests of a warp, what they took and what the bytes would need at least. */
 struct cost {

@@ -5,8 +5,8 @@
 #ifndef VGPU_REPORT_REPORT_H
 #define VGPU_REPORT_REPORT_H
 
-#include "report/finding.h"
 #include "report/perf.h"
+#include "report/record.h"
 
 void report_json(const vgpu *gpu, FILE *out);
 void report_sarif(const vgpu *gpu, FILE *out);

@@ -6,12 +6,15 @@
  * Invariant: a module that was decoded has no instruction whose meaning is not known: an unknown
  * form is an error with its line.
  */
-#include "ops/decode.h"
+#include "ops/decoder.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "async/async.h"
+#include "exec/exec.h"
+#include "ops/ops.h"
 #include "report/perf.h"
 
 /* ---- variables ------------------------------------------------------------------------------- */
@@ -364,13 +367,4 @@ vgpu_status module_decode(struct vgpu_module *module, struct ptx_error *error) {
         }
     }
     return VGPU_OK;
-}
-
-struct kernel *module_kernel(const struct vgpu_module *module, const char *name) {
-    for (uint32_t i = 0; i < module->kernel_count; i++) {
-        if (strcmp(module->kernels[i]->function->name, name) == 0) {
-            return module->kernels[i];
-        }
-    }
-    return NULL;
 }

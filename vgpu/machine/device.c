@@ -17,7 +17,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "memory/memory.h"
+#include "machine/access.h"
+#include "machine/device.h"
 
 #define GRAIN 0x10000ULL
 #define LOW_HOLE 0x20000000ULL /* the first 512 MB of each 4 GB */
