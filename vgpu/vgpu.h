@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * vgpu.h - a virtual GPU: runs PTX on the CPU and tells what is wrong with it.
+ * vgpu.h - a virtual GPU: runs PTX on the CPU and reports bugs.
  *
  *     vgpu_config config;  vgpu *gpu;  vgpu_module *module;  vgpu_error why;
  *     vgpu_config_init(&config);
@@ -192,7 +192,7 @@ VGPU_API vgpu_status vgpu_suppress(vgpu *gpu, const char *kind, const char *file
 typedef enum vgpu_format { VGPU_TEXT = 0, VGPU_JSON = 1, VGPU_SARIF = 2 } vgpu_format;
 VGPU_API vgpu_status vgpu_report(const vgpu *gpu, FILE *out, vgpu_format format);
 
-/* The GPU behind cuGetProcAddress_v2 of this library, opened if it was not yet; NULL: it cannot be
+/* The GPU of cuGetProcAddress_v2 of this library, opened if it was not yet; NULL: it cannot be
  * (stderr says why). Of the calling process; to be used while no call of the driver runs. */
 VGPU_API vgpu *vgpu_driver_gpu(void);
 

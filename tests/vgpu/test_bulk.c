@@ -215,9 +215,8 @@ static const char MULTICAST[] =
 TEST(multicast_and_remote_arrivals) {
     static const struct bug FORMS[] = {
         {"as it is", "ret;", "ret;", ""},
-        {"mask of blocks that are not there", "mov.u16 %h1, 3;", "mov.u16 %h1, 7;",
-         "illegal-operand"},
-        {"only one block", "mov.u16 %h1, 3;", "mov.u16 %h1, 1;", "deadlock"},
+        {"mask of CTAs that do not exist", "mov.u16 %h1, 3;", "mov.u16 %h1, 7;", "illegal-operand"},
+        {"only one CTA", "mov.u16 %h1, 3;", "mov.u16 %h1, 1;", "deadlock"},
         {"no wait",
          "WAIT: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 %p2, [%r2], 0;\n"
          "@!%p2 bra WAIT;\n",
@@ -290,16 +289,16 @@ TEST(copies_between_blocks) {
         {"added", "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes",
          "cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.add.u32",
          ""},
-        {"mbarrier of the wrong block", "[%r17], [%r3], %r5, [%r18]", "[%r17], [%r3], %r5, [%r2]",
+        {"mbarrier of the wrong CTA", "[%r17], [%r3], %r5, [%r18]", "[%r17], [%r3], %r5, [%r2]",
          "mbarrier"},
         {"source overwritten", "WAIT: mbarrier", "WAIT: st.shared.u32 [%r3], %r1; mbarrier",
          "async-overwrite|race"},
         {"no fence", "READY: fence.proxy.async;", "READY:", "proxy-fence"},
-        {"the other block may have ended",
+        {"the other CTA may have ended",
          "END: barrier.cluster.arrive.release.aligned; "
          "barrier.cluster.wait.acquire.aligned;\n",
          "END:\n", ""}, /* nobody touches the other block any more */
-        {"the other block has ended", "WAIT: mbarrier", "bra WAIT;\nWAIT: ret; mbarrier",
+        {"the other CTA has ended", "WAIT: mbarrier", "bra WAIT;\nWAIT: ret; mbarrier",
          "async-unfinished|cluster-exit"},
     };
     static const int32_t ZEROS[RANK] = {0};

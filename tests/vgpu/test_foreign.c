@@ -94,9 +94,8 @@ TEST(bugs_of_such_stores_are_found) {
         {"too few bytes expected", "_, [%r3], 1024;", "_, [%r3], 512;",
          "async-read-early|mbarrier"},
         {"too many bytes expected", "_, [%r3], 1024;", "_, [%r3], 1040;", "deadlock"},
-        {"nobody waits",
-         "wait:\nmbarrier.try_wait.parity.shared.b64 %p2, [%r3], 0;\n@!%p2 bra wait;", "",
-         "async-read-early"},
+        {"no wait", "wait:\nmbarrier.try_wait.parity.shared.b64 %p2, [%r3], 0;\n@!%p2 bra wait;",
+         "", "async-read-early"},
         {"out of bounds", "add.u32 %r15, %r6, 768;", "add.u32 %r15, %r6, 1024;", "out-of-bounds"},
         {"misaligned", "add.u32 %r15, %r6, 768;", "add.u32 %r15, %r6, 770;", "misaligned"},
         {"two at one place", "mad.lo.u32 %r16, %r1, 4, %r6;", "mov.u32 %r16, %r6;",
@@ -311,7 +310,7 @@ add.u64 %rd6, %rd1, %rd5;\n\
 ld.global.u32 %r13, [%rd6];\n\
 st.global.u32 [%rd3+3072], %r13;\n");
     static const struct bug BUGS[] = {
-        {"nobody releases", "atom.add.release", "atom.add.relaxed", "race-global"},
+        {"no release", "atom.add.release", "atom.add.relaxed", "race-global"},
         {"beyond what is reserved", "[%r3+124]", "[%r3+288]", "out-of-bounds"},
     };
     struct bench bench;

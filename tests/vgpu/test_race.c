@@ -143,7 +143,7 @@ TEST(shared_memory_of_another_block_of_the_cluster) {
     touch(w, warp_at(w, 0), 2,
           lanes_at(SPACE_SHARED_CLUSTER, ACCESS_READ, 4, 1, SMEM + (2ULL << SHARED_RANK_SHIFT), 4,
                    ALL_LANES));
-    EXPECT_FINDING(w, "race", 2, 1, "block 1");
+    EXPECT_FINDING(w, "race", 2, 1, "CTA 1");
 }
 
 /* ---- between the lanes of a warp ------------------------------------------------------------- */
@@ -455,7 +455,7 @@ TEST(a_block_reads_what_another_writes) {
     const uint64_t x = device_alloc(w->gpu.memory, 4096, "x");
     global(w, warp_at(w, 0), 1, ACCESS_READ, x, false);
     global(w, &w->warps[1][0][0], 2, ACCESS_WRITE, x, false);
-    EXPECT_FINDING(w, "race-global", 2, 1, "by block 0");
+    EXPECT_FINDING(w, "race-global", 2, 1, "by CTA 0");
 }
 
 /* The last block sums up what all wrote: each counts itself in with an atomic, fences around it. */

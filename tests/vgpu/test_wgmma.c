@@ -438,7 +438,7 @@ TEST(a_warp_that_never_comes_is_named) {
     CHECK_EQ(rig.status, VGPU_FAULT);
     for (size_t i = 0; vgpu_finding_get(rig.gpu, i, &finding); i++) {
         CHECK_MSG(strcmp(finding.kind, "deadlock") == 0, "%s: %s", finding.kind, finding.text);
-        named += strstr(finding.text, "a product not yet issued by warp 2") != NULL;
+        named += strstr(finding.text, "an MMA not yet issued by warp 2") != NULL;
     }
     CHECK(named > 0);
     rig_close(&rig, &text);

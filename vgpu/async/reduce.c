@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * reduce.c - what cp.reduce.async.bulk does with the bytes at its destination.
+ * reduce.c - the reductions of cp.reduce.async.bulk at its destination.
  *
- * Invariant: each element is replaced by one compare-and-swap, so that reductions of other host
+ * Invariant: each element is updated by one compare-and-swap, so that reductions of other host
  * threads are not lost.
  */
 #include "async/bulk.h"

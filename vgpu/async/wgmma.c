@@ -1,20 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * wgmma.c - wgmma: products of a warpgroup that complete later.
+ * wgmma.c - wgmma: MMAs of a warpgroup that complete later.
  *
- * A product belongs to the four warps of a warpgroup: the n-th of one warp is the n-th of each.
- * Each warp has 16 rows of D as its part (ops/matrix.h), from A in registers or both operands in
- * shared memory (wgmma_operand.c). A part's operands in shared memory are checked when its warp
- * issues it, as reads of an agent. When the last of the four has issued it, the product is on its
- * way; it reads memory and registers when it completes, whenever the launch's policy says, in the
- * order of issue.
+ * An MMA belongs to the four warps of a warpgroup: the n-th of one warp is the n-th of each. Each
+ * warp computes 16 rows of D as its part (ops/matrix.h), with A in registers or both operands in
+ * shared memory (wgmma_operand.c). The operands of a part in shared memory are checked when its
+ * warp issues it, as reads of an agent. Once all four warps have issued it, the MMA is pending. It
+ * reads memory and registers when it completes, by the launch's policy, in the order of issue.
  *
- * wait_group returns when the products it waits for have completed for all four warps: then nothing
- * of them reads shared memory any more, so that one thread of the warpgroup may release it for all.
- * A warp that never issues its part leaves the others waiting.
+ * wait_group returns when the MMAs it waits for have completed for all four warps: none of them
+ * reads shared memory any more, so one thread of the warpgroup may release it for all. If a warp
+ * never issues its part, the others wait forever.
  *
- * Invariant: products of a warpgroup complete in the order of their numbers, each at most once, and
- * no part of one is computed after its warp has ended.
+ * Invariant: MMAs of a warpgroup complete in the order of their numbers, each at most once, and no
+ * part of one is computed after its warp has ended.
  */
 #include "async/wgmma.h"
 
@@ -136,7 +135,7 @@ static void free_retired(struct warpgroup *group) {
                 return;
             }
         }
-        async_finish(product->pending); /* on its way for warps that have all exited */
+        async_finish(product->pending); /* pending for warps that have all exited */
         group->first = product->next;
         group->last = group->first != NULL ? group->last : NULL;
         async_forget(product->pending);
@@ -211,7 +210,7 @@ static void compute(struct product *product) {
     }
 }
 
-/* Of a product on its way: it, and before it those that were issued earlier. */
+/* Completes a pending MMA, after those that were issued before it. */
 static void complete(struct warp *warp, const struct op *op, void *state) {
     const struct product *last = state;
     (void)warp;
@@ -313,7 +312,7 @@ static void check_operands(struct warp *warp, struct part *part) {
     part->broken = !good;
 }
 
-/* Whoever waits for this product, or for a warp that has just ended, looks again. */
+/* Wakes the warps that wait for this MMA or for a warp that just ended. */
 static void wake_waiters(const struct warp *warp, uint32_t number) {
     struct cta *cta = warp->cta;
     const uint32_t first = warp->index & ~3U;
@@ -400,7 +399,7 @@ static void retire(struct warp *warp, const struct product *last) {
     const uint32_t number = last->number;
     for (struct product *at = group->first; at != NULL && at->number <= number; at = at->next) {
         async_finish(at->pending);
-        complete(warp, NULL, at); /* where an exited warp kept it from being on its way */
+        complete(warp, NULL, at); /* an exited warp kept it from being pending */
         for (uint32_t i = 0; i < group->count; i++) {
             agent_finish(at->parts[i].agent, group->completed);
             at->parts[i].agent = NULL;
@@ -417,7 +416,7 @@ static void wait_for_others(struct warp *warp, const struct product *product, ui
     struct warp_wgmma *state = warp->wgmma;
     const uint32_t first = warp->index & ~3U;
     int used = snprintf(state->waits_for, sizeof state->waits_for,
-                        "wgmma.wait_group, for a product not yet issued by warp");
+                        "wgmma.wait_group, for an MMA not yet issued by warp");
     for (uint32_t rest = missing; rest != 0; rest &= rest - 1) {
         used += snprintf(state->waits_for + used, sizeof state->waits_for - (size_t)used, "%s %u",
                          rest == missing ? "" : ",", first + (uint32_t)__builtin_ctz(rest));
@@ -446,7 +445,7 @@ void wgmma_run_wait(struct warp *warp, const struct op *op, uint32_t mask) {
         const struct part *part = &last->parts[warp->index % GROUP_WARPS];
         const struct finding_detail detail = {.space = -1, .other = part->op, .other_warp = warp};
         report(warp, op, FINDING_DIVERGENT_WARP_OP, mask, &detail,
-               "warp %u of the warpgroup has exited and never issued this product",
+               "warp %u of the warpgroup has exited without issuing this MMA",
                (warp->index & ~3U) + (uint32_t)__builtin_ctz(missing));
     }
     retire(warp, last);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * wgmma.h - what the files about wgmma share: wgmma_ops.c (forms), wgmma.c (products in flight),
- * wgmma_registers.c (registers they hold), wgmma_operand.c (operands in shared memory).
+ * wgmma.h - shared by wgmma_ops.c (forms), wgmma.c (MMAs in flight), wgmma_registers.c (registers
+ * they hold) and wgmma_operand.c (operands in shared memory).
  */
 #ifndef VGPU_ASYNC_WGMMA_H
 #define VGPU_ASYNC_WGMMA_H
@@ -14,7 +14,7 @@ struct agent;
 struct wgmma_form {
     struct matrix_form product;
     bool a_shared, a_transposed, b_transposed, negative;
-    bool has_fence;      /* as far as decoding can tell */
+    bool has_fence;      /* known when decoding */
     uint32_t a, b;       /* rows of the descriptors */
     uint32_t accumulate; /* a predicate */
 };
@@ -91,7 +91,7 @@ struct warpgroup {
     uint32_t count;               /* of warps: 4, where the kernel is right */
     uint32_t users;               /* warps that have a struct warp_wgmma */
     struct product *first, *last; /* that some warp has not waited for; numbers without gaps */
-    struct clock *completed;      /* reads of products that somebody waited for */
+    struct clock *completed;      /* reads of MMAs that a warp waited for */
 };
 
 /* warp->wgmma */

@@ -74,7 +74,7 @@ static uint32_t units_of_rows(const struct wgmma_operand *operand, uint32_t row,
 
 /* ---- checks ---------------------------------------------------------------------------------- */
 
-/* Units that nobody wrote. */
+/* Uninitialised units. */
 struct unit_set {
     uint64_t words[UNITS / 64];
 };

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * wgmma_registers.c - registers that products in flight hold: from issue to wait_group a warp must
- * not touch its accumulators nor write its A registers. While anything is in flight
- * (warp->wgmma_busy) exec calls wgmma_touch before each op.
+ * wgmma_registers.c - registers held by MMAs in flight: from issue to wait_group a warp must not
+ * access its accumulators nor write its A registers. While any MMA is in flight (warp->wgmma_busy)
+ * exec calls wgmma_touch before each op.
  *
- * Invariant: a register is held by the latest product that was issued with it, until the warp has
- * waited for that one.
+ * Invariant: a register is held by the latest MMA issued with it, until the warp has waited for
+ * that one.
  */
 #include "async/wgmma.h"
 
@@ -27,7 +27,7 @@ static void report_flight(struct warp *warp, const struct op *op, uint32_t mask,
     const struct finding_detail detail = {
         .space = -1, .other = part != NULL ? part->op : NULL, .other_warp = warp};
     report(warp, op, FINDING_REGISTER_IN_FLIGHT, mask, &detail,
-           "%s %s before wgmma.wait_group has retired the product", what,
+           "%s %s before wgmma.wait_group has retired the MMA", what,
            warp->kernel->function->registers[reg].name);
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * api.h - what the two ways in (api.c: vgpu.h; driver*.c: the CUDA driver's functions) share.
+ * api.h - shared by the two interfaces: api.c (vgpu.h) and the CUDA driver's functions (driver.h).
  */
 #ifndef VGPU_DRIVER_API_H
 #define VGPU_DRIVER_API_H

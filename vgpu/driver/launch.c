@@ -2,11 +2,11 @@
  *
  * launch.c - see driver.h: launches, graphs, tensor maps.
  *
- * A stream that captures writes launches into a graph instead of running them; nothing else can be
+ * A capturing stream records launches into a graph instead of running them; nothing else can be
  * captured.
  *
- * Invariant: what a launch returns is about its arguments; what went wrong in the kernel is the
- * answer of every call behind it.
+ * Invariant: the result of a launch is about its arguments; a fault of the kernel is the result of
+ * every later call.
  */
 #include <stdio.h>
 #include <stdlib.h>

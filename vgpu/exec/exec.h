@@ -2,7 +2,7 @@
  *
  * exec.h - decodes modules and runs launches.
  *
- *   decode.c  module -> kernels: places variables and registers, calls the family of each instruction
+ *   decode.c  module -> kernels: places variables and registers, one op per instruction
  *   warp.c    the interpreter's loop: picks a group of lanes and runs it
  *   exec.c    a cluster: schedules warps, completes asynchronous operations, detects deadlocks
  *   start.c   a cluster's warps before their first instruction, and its end
@@ -13,8 +13,8 @@
 
 #include "machine/machine.h"
 
-/* Places the shared, local and call-parameter variables (machine/kernel.h) and decodes every function.
- * The caller has set the addresses of .global and .const variables. */
+/* Places the shared, local and call-parameter variables (machine/kernel.h) and decodes every
+ * function. The caller has set the addresses of .global and .const variables. */
 vgpu_status module_decode(struct vgpu_module *module, struct ptx_error *error);
 
 /* Findings about a kernel before it runs; not errors. */

@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * launch.c - a launch: its clusters spread over threads of the host.
+ * launch.c - a launch: its clusters, spread over host threads.
  *
- * A thread runs a cluster for a slice of time, then begins another one while there is room for it
- * (a cluster may wait in a loop for what another one writes), else it goes on with the one that has
- * waited longest. Clusters that are over are merged strictly in their order: findings, counts, what
- * was printed, what they touched in global memory. Where one stops with a fault, the ones behind it
- * are dropped and those before it run to their end.
+ * A thread runs a cluster for a time slice. Then it starts another one if there is room (a cluster
+ * may spin until another one writes), else it continues the one that has waited longest. Finished
+ * clusters are merged strictly in order: findings, counts, printed text, accesses to global memory.
+ * After a fault, later clusters are dropped and earlier ones run to their end.
  *
- * Invariant: what a launch leaves behind does not depend on the number of threads, but through the
- * order in which clusters write the same global memory.
+ * Invariant: the results of a launch do not depend on the number of threads, except by the order in
+ * which clusters write the same global memory.
  */
 #include "exec/exec.h"
 

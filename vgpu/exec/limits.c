@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * limits.c - what a launch may ask for: the limits that a driver checks before anything runs.
+ * limits.c - the limits that a driver checks before a launch.
  *
- * Invariant: a launch that passes has a grid, blocks and clusters of at least 1 in each direction,
+ * Invariant: a launch that passes has a grid, CTAs and clusters of at least 1 in each dimension,
  * and fewer than 2^32 clusters.
  */
 #include "exec/exec.h"
@@ -109,10 +109,10 @@ static vgpu_status check_shared(const struct launch *launch, vgpu_error *error) 
 static vgpu_status resolve_cluster(struct launch *launch, vgpu_error *error) {
     uint32_t *cluster = launch->dims.cluster;
     const uint32_t *own = launch->kernel->function->reqnctapercluster;
-    const bool asked = (cluster[0] | cluster[1] | cluster[2]) != 0;
+    const bool given = (cluster[0] | cluster[1] | cluster[2]) != 0;
     for (uint32_t axis = 0; axis < 3; axis++) {
         const uint32_t need = own[axis] ? own[axis] : 1;
-        if (!asked) {
+        if (!given) {
             cluster[axis] = need;
         } else if (cluster[axis] == 0) {
             return status_fail(error, VGPU_INVALID, "cluster[%u] is 0, expected at least 1", axis);

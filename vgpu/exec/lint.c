@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * lint.c - what can be told of a kernel before it runs: bodies that can only end in a trap, limits
- * that no launch can keep.
+ * lint.c - findings about a kernel before it runs: bodies that always trap, limits that every
+ * launch exceeds.
  *
- * nvcc turns wmma on a register array, and all that follows, into a single trap, with a warning
- * that few builds show; on a GPU that is an "unspecified launch failure" without a place.
+ * nvcc replaces wmma on a register array, and all that follows, by a single trap, with a warning
+ * that few builds show. On a GPU that is an "unspecified launch failure" without a location.
  *
  * Invariant: a finding here is true of every launch of the kernel.
  */

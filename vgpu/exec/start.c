@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * start.c - a cluster before its first instruction and after its last: CTAs, warps, the rows
- * of a call, special registers.
+ * start.c - starts and ends a cluster: its CTAs, warps and barriers.
  *
- * Invariant: what a warp starts with depends on the launch and on the place of its CTA in the grid,
- * on nothing else; cluster_free frees whatever cluster_begin had allocated when it failed.
+ * Invariant: what a warp starts with depends only on the launch and on the position of its CTA in
+ * the grid. cluster_free frees everything that cluster_begin allocated before it failed.
  */
 #include "async/async.h"
 #include "exec/exec.h"
@@ -22,7 +21,7 @@ enum { AXES = 3 };
 
 /* ---- clusters ---- */
 
-/* A warp's first frame lies behind the warps of its CTA. */
+/* The entry frames follow the warps of the CTA in memory. */
 static struct frame *entry_of(const struct warp *warp) {
     struct frame *entries = (struct frame *)(void *)(warp->cta->warps + warp->cta->warp_count);
     return &entries[warp->index];
@@ -183,12 +182,12 @@ void cluster_end(struct resident *resident) {
 /* A cluster that is not merged: what it touched is merged with nothing. */
 static void forget(struct cluster *cluster) {
     struct launch aside = *cluster->launch;
-    vgpu nobody = {0};
+    vgpu unused = {0};
     aside.lines = NULL;
     race_merge_cluster(&aside, cluster);
     race_end_launch(&aside);
-    perf_merge_cluster(&nobody, cluster);
-    perf_free(nobody.perf);
+    perf_merge_cluster(&unused, cluster);
+    perf_free(unused.perf);
 }
 
 void cluster_free(struct resident *resident) {

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * warp.c - the lanes of a warp: groups that are at the same instruction; the interpreter's loop.
+ * warp.c - the interpreter's loop: picks a group of lanes of a warp and runs it.
  *
- * The group with the lowest instruction in the innermost call runs, so that lanes meet again where
- * their paths do. A group that goes round a loop for long gives way to the others (a spin lock may
- * wait for them). At an op that needs other lanes a group is parked until they come; where they
- * cannot, that is reported and the group goes on as it is.
+ * The group with the lowest pc in the innermost call runs, so that lanes reconverge. A group that
+ * loops for long yields to the others (a spin lock may wait for them). At an op that needs other
+ * lanes a group is parked until they arrive. If they cannot, that is reported and the group
+ * proceeds without them.
  *
- * Invariant: while a group runs, its lanes are warp->active and its place is warp->pc; its entry in
- * warp->groups is brought up to date whenever another one may run.
+ * Invariant: while a group runs, its lanes are warp->active and its pc is warp->pc; its entry in
+ * warp->groups is updated before another one may run.
  */
 #include "exec/exec.h"
 
@@ -152,7 +152,7 @@ static void report_missing(struct warp *warp, uint32_t index) {
     report(warp, op, is_barrier(op) ? FINDING_DIVERGENT_BARRIER : FINDING_DIVERGENT_WARP_OP,
            group->mask, NULL,
            "%s is executed by lanes 0x%08x only, but needs lanes 0x%08x of the warp; the others "
-           "do not come: %s",
+           "do not arrive: %s",
            op->in->opcode, group->mask, group->wanted & warp_alive(warp), others);
 }
 
@@ -240,7 +240,7 @@ static void run_straight(struct warp *warp, uint32_t end) {
     warp->thread_instructions += threads + unguarded * (uint64_t)__builtin_popcount(active);
 }
 
-/* Behind an op with OP_CONTROL: true if the same group goes on, at warp->pc. */
+/* After an op with OP_CONTROL: true if the same group continues, at warp->pc. */
 static bool go_on(struct warp *warp, uint32_t *meeting) {
     if (warp->running == NO_GROUP) {
         return false;
@@ -297,7 +297,7 @@ static bool run_op(struct warp *warp, uint32_t *meeting) {
     }
     if (unsure != 0 && (op->flags & OP_CONTROL) != 0) {
         report(warp, op, FINDING_UNINITIALISED_BRANCH, unsure, NULL,
-               "whether %s is executed depends on memory that nobody wrote", op->in->opcode);
+               "whether %s is executed depends on uninitialised memory", op->in->opcode);
     }
     if (mask != 0) {
         if ((op->flags & OP_CONVERGED) != 0 && !is_converged(warp, op, mask)) {

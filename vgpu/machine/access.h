@@ -2,10 +2,10 @@
  *
  * access.h - address spaces, and one memory access of a warp as every layer sees it.
  *
- * Generic addresses. Shared memory starts at offset 0x400 (SHARED_BASE) of its window: a null or tiny
- * pointer misses it, and 1024-byte alignment is kept. The other CTAs of a cluster see the shared
- * memory of a CTA at (rank + 1) << 24; shared::cluster addresses have 32 bits. A pointer to another
- * space that was truncated to 32 bits hits none of them.
+ * Generic addresses. Shared memory starts at offset 0x400 (SHARED_BASE) of its window: a null or
+ * tiny pointer misses it, and 1024-byte alignment is kept. The other CTAs of a cluster see the
+ * shared memory of a CTA at (rank + 1) << 24; shared::cluster addresses have 32 bits. A pointer to
+ * another space that was truncated to 32 bits hits none of them.
  */
 #ifndef VGPU_MACHINE_ACCESS_H
 #define VGPU_MACHINE_ACCESS_H

@@ -61,12 +61,12 @@ static void describe_variable(const struct warp *warp, enum ptx_space space, con
         snprintf(buffer, size, "%s address -%llu, %llu bytes before %s memory", name, 0 - at,
                  0 - at, name);
     } else if (address >= end) {
-        snprintf(buffer, size, "%s address 0x%llx, %llu bytes behind the end of %s memory", name,
-                 at, (unsigned long long)(address - end), name);
+        snprintf(buffer, size, "%s address 0x%llx, %llu bytes after the end of %s memory", name, at,
+                 (unsigned long long)(address - end), name);
     } else if (v == NULL) {
         snprintf(buffer, size, "%s address 0x%llx", name, at);
     } else if (v->size != 0 && address - v->address >= v->size) {
-        snprintf(buffer, size, "%s address 0x%llx, %llu bytes behind \"%.40s\" (%llu bytes)", name,
+        snprintf(buffer, size, "%s address 0x%llx, %llu bytes after \"%.40s\" (%llu bytes)", name,
                  at, (unsigned long long)(address - v->address - v->size), variable,
                  (unsigned long long)v->size);
     } else {
@@ -78,8 +78,8 @@ static void describe_variable(const struct warp *warp, enum ptx_space space, con
 static void describe_global(const struct device_memory *memory, uint64_t address, char *buffer,
                             size_t size) {
     const struct allocation *range = device_find(memory, address);
-    const size_t behind = range == NULL ? 0 : (size_t)(range - memory->ranges) + 1;
-    const struct allocation *next = behind < memory->count ? &memory->ranges[behind] : NULL;
+    const size_t after = range == NULL ? 0 : (size_t)(range - memory->ranges) + 1;
+    const struct allocation *next = after < memory->count ? &memory->ranges[after] : NULL;
     const bool near_next = next != NULL && next->begin - address <= 4096;
     const unsigned long long at = address;
     if (range != NULL && address < range->end) {
@@ -91,8 +91,8 @@ static void describe_global(const struct device_memory *memory, uint64_t address
                  at, (unsigned long long)(next->begin - address), next->label,
                  (unsigned long long)(next->end - next->begin));
     } else if (range != NULL && address - range->end < 1ULL << 40) {
-        snprintf(buffer, size, "global address 0x%llx, %llu bytes behind \"%.40s\" (%llu bytes)",
-                 at, (unsigned long long)(address - range->end), range->label,
+        snprintf(buffer, size, "global address 0x%llx, %llu bytes after \"%.40s\" (%llu bytes)", at,
+                 (unsigned long long)(address - range->end), range->label,
                  (unsigned long long)(range->end - range->begin));
     } else {
         snprintf(buffer, size, "global address 0x%llx, near no allocation", at);

@@ -2,10 +2,11 @@
  *
  * kernel.h - the decoded form of a module: one op per instruction, rows for registers, kernels.
  *
- * Register = ROW: the values of 32 lanes, contiguous. 64 bytes for 16-bit registers, 128 for 32-bit,
- * 256 for 64-bit, aligned to 64. Immediates and special registers (%tid.x) are rows too, filled when
- * a warp starts; an op function sees offsets of rows and no operand kinds. Predicates are 32-bit
- * masks. A 128-bit register is two 64-bit rows, HIGH_HALF apart; only mov, ld, st and atom use them.
+ * Register = ROW: the values of 32 lanes, contiguous. 64 bytes for 16-bit registers, 128 for
+ * 32-bit, 256 for 64-bit, aligned to 64. Immediates and special registers (%tid.x) are rows too,
+ * filled when a warp starts; an op function sees offsets of rows and no operand kinds. Predicates
+ * are 32-bit masks. A 128-bit register is two 64-bit rows, HIGH_HALF apart; only mov, ld, st and
+ * atom use them.
  *
  * Invariant: a kernel is constant after decoding, so any number of host threads may run it.
  */
@@ -55,8 +56,8 @@ struct op {
     int64_t imm;       /* an offset, an immediate ... */
     const void *extra; /* a struct private to the family, in the module's arena */
     const struct ptx_instruction *in;
-    /* Of st, before its bytes move: lanes that change the value in memory, or share the address with
-     * such a lane. NULL (all other ops): all lanes count. */
+    /* Of st, before its bytes move: lanes that change the value in memory, or share the address
+     * with such a lane. NULL (all other ops): all lanes count. */
     uint32_t (*changes)(struct warp *warp, const struct op *op, const struct access *access);
 };
 

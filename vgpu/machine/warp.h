@@ -9,9 +9,9 @@
  * for each 64 bytes of rows, at index offset / 64 (of wider rows: the first). The interpreter
  * propagates it for ops without OP_OWN_POISON: poison[d] = poison[a] | poison[b] | poison[c].
  *
- * Invariant: the masks of a warp's groups are disjoint and cover its live lanes. The lanes of a frame
- * are those of the groups in it and in the calls it made. One host thread at a time runs a warp: that
- * of its cluster.
+ * Invariant: the masks of a warp's groups are disjoint and cover its live lanes. The lanes of a
+ * frame are those of the groups in it and in the calls it made. One host thread at a time runs a
+ * warp: that of its cluster.
  */
 #ifndef VGPU_MACHINE_WARP_H
 #define VGPU_MACHINE_WARP_H
@@ -48,7 +48,7 @@ struct group {
     struct frame *frame;   /* of the function call it is in */
 };
 
-/* A call of a function by some lanes of a warp, or the entry (parent NULL), with rows of its own. */
+/* A call of a function by some lanes of a warp, or the entry (parent NULL); has its own rows. */
 struct frame {
     struct frame *parent;
     const struct kernel *kernel;
@@ -136,11 +136,11 @@ static inline void set_poison(struct warp *warp, uint32_t offset, uint32_t mask,
     warp->poison[offset / 64] = (warp->poison[offset / 64] & ~mask) | (poison & mask);
 }
 
-/* ---- groups (group.c): called from ops with OP_CONTROL ---------------------------------------- */
+/* ---- groups (group.c): called from ops with OP_CONTROL --------------------------------------- */
 
 /* The running group waits. polls: retried from warp->next on after each cluster->progress; else
- * another thread calls warp_wake. Set warp->next first: to the op itself (it is executed again) or to
- * the next one. waits_for must live as long as the cluster. */
+ * another thread calls warp_wake. Set warp->next first: to the op itself (it is executed again) or
+ * to the next one. waits_for must live as long as the cluster. */
 void warp_block(struct warp *warp, bool polls, const char *waits_for);
 /* The running group waits at the barrier; it continues at warp->next. */
 void warp_block_at(struct warp *warp, const struct barrier *barrier);
@@ -164,7 +164,7 @@ bool warp_ready(const struct warp *warp); /* a group can run */
 bool warp_retry(struct warp *warp);
 void warp_remove_group(struct warp *warp, uint32_t index);
 
-/* ---- frames (frame.c) ------------------------------------------------------------------------- */
+/* ---- frames (frame.c) ------------------------------------------------------------------------ */
 
 enum { ROW_ALIGN = 64 };
 /* Bytes of a frame's memory, its parts in `memory` (zeroed, aligned to ROW_ALIGN), and the bytes of

@@ -2,7 +2,7 @@
  *
  * block.c - contiguous blocks that engines move: TMA, bulk copies, operands of wgmma.
  *
- * Invariant: as memory.c's: a block that is true has a host pointer to all its bytes.
+ * Invariant: an accepted block has a host pointer to all its bytes.
  */
 #include <string.h>
 

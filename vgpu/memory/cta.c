@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cta.c - the memory of a CTA (shared, local, parameters of calls) with its shadows and
- * race/shared.c's cells, and what an address is in words.
+ * cta.c - shared and local memory of a CTA, call parameters, and their shadow.
  *
- * Invariant: a byte between two static shared variables, or between two local ones, is BYTE_GAP in
- * the shadow from the beginning to the end and never becomes anything else.
+ * Invariant: a byte between two static shared variables, or between two local ones, is always
+ * BYTE_GAP in the shadow.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -81,7 +80,7 @@ struct private_memory *call_params(struct cta *cta) {
 static bool shared_make(struct cta *cta, struct cta_memory *memory) {
     const struct kernel *kernel = cta->launch->kernel;
     memory->bytes = cta->shared_bytes;
-    /* Behind the end: whole vectors may be read there. */
+    /* Past the end: whole vectors may be read there. */
     cta->shared = aligned_alloc(64, ((size_t)memory->bytes + 127) / 64 * 64);
     memory->shadow = calloc((size_t)memory->bytes + 64, 1);
     if (cta->shared == NULL || memory->shadow == NULL) {

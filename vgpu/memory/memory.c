@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * memory.c - one access: which memory an address means, whether it may be touched, and which of its
- * bytes were never written. Races are race/shared.c's and race/global.c's.
+ * memory.c - one access: resolves the space of an address, checks bounds, alignment and initialised
+ * bytes. race/shared.c and race/global.c check races.
  *
- * What is common goes fast: 32 lanes side by side in one memory need one comparison with its bounds
- * and one pass over the shadow.
+ * Fast path: 32 contiguous lanes in one space need one bounds check and one pass over the shadow.
  *
- * Invariant: a lane in `good` has a host pointer to element * count bytes of the kernel;
- * nothing else is ever touched through an access, whatever the kernel computes.
+ * Invariant: a lane in `good` has a host pointer to element * count bytes of the kernel; nothing
+ * else is ever accessed, whatever the kernel computes.
  */
 #include <string.h>
 
@@ -137,7 +136,7 @@ static void look_for_races(struct warp *warp, const struct op *op, const struct 
     race_end(&race);
 }
 
-/* Lanes anywhere of which nothing is to be told: inside, and they read what was written, or write
+/* Lanes anywhere with nothing to report: in bounds, and they read what was written, or write
  * what is no poison. False: look at them one by one; nothing has happened. Inlined with the number
  * of bytes known where it matters. */
 static inline __attribute__((always_inline)) bool
@@ -352,7 +351,7 @@ static void access_global(struct warp *warp, const struct op *op, struct access 
         const uint32_t poison = any_poison(access) & access->good & lanes;
         if (poison != 0) {
             report_lanes(warp, op, access, FINDING_UNINITIALISED, poison, PTX_GLOBAL,
-                         ": the value comes from memory that nobody wrote");
+                         ": the value comes from uninitialised memory");
         }
     }
     struct access part = {.good = 0};
@@ -522,7 +521,7 @@ void memory_addresses(struct warp *warp, const struct op *op, struct access *acc
         report(warp, op, FINDING_UNINITIALISED, poison,
                &(struct finding_detail){.space = access->space,
                                         .address = access->address[__builtin_ctz(poison)]},
-               "the address comes from memory that nobody wrote");
+               "the address comes from uninitialised memory");
     }
     access->mask = mask & ~poison;
 }

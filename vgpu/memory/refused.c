@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * refused.c - the sentences about lanes whose access was refused.
+ * refused.c - findings about lanes whose access was refused.
  *
- * Invariant: a lane is named in one finding for each reason that it was refused for.
+ * Invariant: a lane is named in one finding for each reason of its refusal.
  */
 #include <stdio.h>
 
@@ -89,5 +89,5 @@ void report_refusals(struct warp *warp, const struct op *op, const struct access
     report_lanes(warp, op, access, FINDING_READ_ONLY, refused->read_only, space,
                  ", which is read-only");
     report_lanes(warp, op, access, FINDING_CLUSTER_EXIT, refused->ended, space,
-                 ", of a block of the cluster that has ended");
+                 ", of a CTA of the cluster that has ended");
 }

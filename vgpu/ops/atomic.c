@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * atomic.c - atom and red, lane after lane from 0 on. All of them synchronise with other atomics
- * on their word (also .relaxed ones: fewer false alarms, see race/shared.c).
+ * atomic.c - atom and red, lane by lane from 0 on. Their modifiers decide what they order
+ * (race/clock.c).
  *
- * Invariant: whatever the host's threads do at the same time, no update is lost and no value torn:
- * memory changes only by compare-and-exchange of the whole element.
+ * Invariant: no update is lost and no value is torn by other host threads: memory changes only by
+ * compare-and-exchange of the whole element.
  */
 #include <pthread.h>
 #include <string.h>
@@ -185,9 +185,9 @@ static void follow_poison(struct warp *warp, const struct op *op, const struct a
         report(warp, op, FINDING_UNINITIALISED, global,
                &(struct finding_detail){
                    .space = PTX_GLOBAL, .address = address, .bytes = form->element * form->count},
-               (operands & global) != 0 ? "the operand of this atomic on %s comes from memory that "
-                                          "nobody wrote"
-                                        : "this atomic updates %s, which nobody wrote before",
+               (operands & global) != 0
+                   ? "the operand of this atomic on %s comes from uninitialised memory"
+                   : "this atomic updates %s, which is uninitialised",
                place);
     }
     memory_set_written(warp, access, access->good & (~unknown | global), true);

@@ -2,13 +2,13 @@
  *
  * call.c - call and ret.
  *
- * A call gives its lanes a frame: rows of the called function's own. Arguments and results are
- * variables of the parameter space, one place for each thread, which the call copies from the
- * caller's to the callee's and back. A function's variables have one place however often it is
- * called; so a recursive call saves them first, and the return restores them.
+ * A call gives its lanes a frame: rows of the called function. Arguments and results are variables
+ * of the parameter space, one copy per thread; the call copies them from caller to callee and back.
+ * The variables of a function have one address at any depth, so a recursive call saves them first
+ * and the return restores them.
  *
- * Invariant: the lanes of a group that returns were together in the call or came to be later in it;
- * they go on behind the call, in the caller's frame.
+ * Invariant: the lanes of a returning group entered the call together or split off later in it;
+ * they continue after the call, in the caller's frame.
  */
 #include "ops/call.h"
 

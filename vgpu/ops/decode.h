@@ -25,7 +25,7 @@ bool decode_fail(struct decoder *decoder, const char *format, ...)
  * be wider than the type where PTX allows it. 0 and decode_fail: it cannot be one. */
 uint32_t decode_source(struct decoder *decoder, const struct ptx_operand *operand,
                        enum ptx_type type);
-/* The row of a register that is written; a sink gets a row that nobody reads. */
+/* The row of a register that is written; a sink gets a row that is never read. */
 uint32_t decode_result(struct decoder *decoder, const struct ptx_operand *operand,
                        enum ptx_type type);
 /* Bytes of a lane in the operand's row: 2, 4 or 8. Not a register: 0. */

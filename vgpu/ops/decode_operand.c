@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * decode_operand.c - operands become offsets: registers, constants, special registers, addresses.
+ * decode_operand.c - operands become offsets of rows: registers, constants, special registers,
+ * addresses.
  */
 #include "ops/decoder.h"
 

@@ -3,8 +3,8 @@
  * float.c - arithmetic of f32 and f64: add sub mul fma mad div neg abs min max copysign testp.
  *
  * Invariant: results are those of IEEE 754, rounded once, with every rounding; div.approx and
- * div.full too (PTX allows 2 ulp), but for divisors so large that PTX has div.approx give zero. Not
- * a number is canonical (lanes.h). Subnormals live unless .ftz says otherwise.
+ * div.full too (PTX allows 2 ulp), except that div.approx gives zero for very large divisors, as
+ * PTX says. NaN is canonical (lanes.h). Subnormals are kept unless .ftz is given.
  */
 #include <math.h>
 

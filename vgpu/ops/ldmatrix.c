@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ldmatrix.c - ldmatrix, stmatrix, movmatrix; what the decoding of mma, wmma and wgmma shares.
+ * ldmatrix.c - ldmatrix, stmatrix, movmatrix; decoding shared by mma, wmma and wgmma.
  *
  *     ldmatrix.sync.aligned.m8n8.x4{.trans}.shared.b16  {r0, r1, r2, r3}, [p];
  *
  * Lane 8 i + j supplies the address of row j of the i-th 8 x 8 matrix. A register of 32 lanes is
  * such a matrix, row-major (matrix.h): eight copies of 16 bytes, or a transposition. Poison: an
- * uninitialised row poisons the lanes that got a part of it.
+ * uninitialised row poisons the lanes that get a part of it.
  *
- * Invariant: memory is touched only through memory_access, and only where it said `good`; what
+ * Invariant: memory is accessed only through memory_access, and only for lanes in `good`; what
  * could not be loaded is 0.
  */
 #include "ops/matrix.h"
@@ -110,7 +110,8 @@ const uint32_t *matrix_rows(struct decoder *decoder, const struct ptx_operand *o
 void matrix_check_lanes(struct warp *warp, const struct op *op) {
     if (warp_alive(warp) != ALL_LANES) {
         report(warp, op, FINDING_DIVERGENT_WARP_OP, warp_alive(warp), NULL,
-               "%s needs 32 lanes, but this warp has only those of mask 0x%08x (a block that is no "
+               "%s needs 32 lanes, but this warp has only those of mask 0x%08x (a CTA whose size "
+               "is no "
                "multiple of 32 threads, or lanes that have exited)",
                op->in->opcode, warp_alive(warp));
     }

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * matrix.c - values of packed elements, fragments in registers, products.
+ * matrix.c - values of packed elements, fragments in registers, MMAs.
  *
- * A fragment's register is a row-major tile (matrix.h), so that A is converted in one run over each
- * register and only B is turned: the product goes over eight columns of B at once.
+ * A fragment register is a row-major tile (matrix.h), so A is converted in one pass over each
+ * register and only B is transposed: the MMA processes eight columns of B at a time.
  *
- * Invariant: conversions to values are exact; the order of additions is that of matrix.h whatever
- * the compiler makes of the loops.
+ * Invariant: conversions to values are exact; the order of additions is that of matrix.h, however
+ * the compiler vectorises the loops.
  */
 #include "ops/matrix.h"
 

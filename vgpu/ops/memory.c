@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * memory.c - ld, ldu, st: values between rows and memory. Also the door to the other
- * instructions of the family (atomic.c, address.c).
+ * memory.c - ld, ldu, st: values between rows and memory. Also decodes the rest of the family
+ * (atomic.c, address.c).
  *
  * A register may be wider than the type of a load or store: loads of signed types extend the sign,
  * others zeros; stores take the low bits.
  *
- * Invariant: memory is touched only where memory_access said `good`. A lane that was refused loads
- * a zero that counts as initialised: what follows from it is not reported a second time.
+ * Invariant: memory is accessed only for lanes in `good` of memory_access. A refused lane loads a
+ * zero that counts as initialised: its consequences are not reported again.
  */
 #include <string.h>
 
@@ -180,7 +180,7 @@ static void run_load(struct warp *warp, const struct op *op, uint32_t mask) {
     }
 }
 
-/* Whether each lane's address lies behind that of the lane before. */
+/* Whether addresses rise from lane to lane. */
 static bool is_rising(const struct access *access) {
     bool rising = access->good == ALL_LANES;
     for (uint32_t lane = 1; lane < LANES; lane++) {

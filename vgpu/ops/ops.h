@@ -23,7 +23,7 @@ void barriers_exit(struct warp *warp, uint32_t lanes);
 void barrier_describe(const struct warp *warp, const struct barrier *barrier, char *buffer,
                       size_t size);
 
-/* ---- between the files of ops ----------------------------------------------------------------- */
+/* ---- between the files of ops ---------------------------------------------------------------- */
 
 decode_function decode_barrier;             /* barrier.c */
 decode_function decode_warp_sync;           /* warp.c: bar.warp.sync */

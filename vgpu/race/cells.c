@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cells.c - shadow memory of a CTA's shared memory: stamps of the last write and reads of each cell,
- * and the ids by which cells name instructions.
+ * cells.c - shadow memory of a CTA's shared memory: stamps of the last write and reads of each
+ * cell, and the ids by which cells name instructions.
  *
  * Invariant: all rows of cells have the same number of elements, and one more that is never used.
  */
@@ -126,7 +126,7 @@ bool make_reader(struct race_cells *cells, uint32_t slot) {
 
 /* Ops have the numbers from 1 on, those of the launched kernel first, then those of the functions
  * it may call. Where there are more than fit, those from OP_ID_SHARED on share the rest of the
- * numbers: each is still somebody, and not the same one as the thousands of ops around it. */
+ * numbers: an id is then ambiguous, but differs from those of the thousands of ops around it. */
 enum { OP_ID_SHARED = 0x7000, OP_ID_MAX = 0x7fff, OP_IDS_SHARED = OP_ID_MAX - OP_ID_SHARED + 1 };
 
 /* The i-th kernel whose ops have numbers, from 0 on; NULL: other kernels' code does not run. */

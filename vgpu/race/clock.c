@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * clock.c - vector clocks over the warps of a cluster and its engines, and asynchronous agents. See
- * memory/memory.h for what time is.
+ * clock.c - vector clocks of the warps of a cluster and its engines, and asynchronous agents.
+ * state.h explains time and stamps.
  *
- * Completions get slots by the clock that they are released into (an mbarrier has one): whoever
- * acquires that clock is ordered after the completions into it, and after no others.
+ * A completion gets the slot of the clock it is released into (an mbarrier has one): an acquire of
+ * that clock is ordered after the completions into it, and after no others.
  *
- * Strong accesses (atomics, volatile, relaxed ...) hand clocks on by the word they touch, as PTX
- * says: a .release, or a relaxed write behind a fence, leaves what came before it (before the
- * fence) in the word's clock; an .acquire, or a fence behind a relaxed read, takes it from there. A
- * relaxed access orders nothing by itself. Barriers carry on what was fenced before them, and stand
- * for the fence behind a relaxed read: "all threads fence, barrier, one thread takes a ticket,
- * barrier, all read" is how many kernels find their last block.
+ * Strong accesses (atomics, volatile, relaxed ...) pass clocks on through the word they access, as
+ * PTX defines it. A .release, or a relaxed write after a fence, stores what precedes it (precedes
+ * the fence) in the clock of the word; an .acquire, or a fence after a relaxed read, takes it from
+ * there. A relaxed access alone orders nothing. Barriers pass on what was fenced before them, and
+ * replace the fence after a relaxed read: "all threads fence, barrier, one thread takes a ticket,
+ * barrier, all read" is how many kernels find their last CTA.
  *
- * Of clusters a clock knows only whether something outside was acquired: seen[OUTSIDE] (the slot
- * behind those of the warps). What a cluster has released to the outside is in its `handed_on`.
+ * Of other clusters a clock knows only whether anything was acquired from them: seen[outside], the
+ * slot after those of the warps. What a cluster released to others is in `handed_on`.
  *
- * Invariant: seen[s] of any clock is at most slots[s].released; so an access with the stamp of now
- * is ordered before nobody but its own warp.
+ * Invariant: seen[s] of any clock is at most slots[s].released; so an access with the current stamp
+ * is ordered before its own warp only.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -136,7 +136,7 @@ static void set_floor(struct warp *warp) {
     slot->floor = floor < slot->sync ? floor : slot->sync;
 }
 
-/* What the warp did so far is ordered before whoever acquires its clock from here on. */
+/* What the warp did so far is ordered before every later acquire of its clock. */
 static void stamp_release(struct warp *warp) {
     struct cluster_race *memory = warp->clock->memory;
     struct slot *slot = &memory->slots[warp->agent_index];
@@ -337,7 +337,7 @@ static void agent_free(struct agent *agent) {
     free(agent);
 }
 
-/* The slot of completions into this clock; those into none share the last slot, which nobody ever
+/* The slot of completions into this clock; those into none share the last slot, which no warp ever
  * acquires. */
 static uint32_t engine_slot(struct cluster_race *memory, const struct clock *into) {
     const uint32_t last = ENGINE_SLOTS - 1;

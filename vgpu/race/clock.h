@@ -3,7 +3,8 @@
  * clock.h - happens-before: vector clocks of warps and barriers, asynchronous agents, memory order.
  *
  * A clock has one slot for each warp of the cluster and ENGINE_SLOTS for asynchronous operations.
- * clock_make returns NULL where races are not checked; every function accepts NULL and does nothing.
+ * clock_make returns NULL where races are not checked; every function accepts NULL and does
+ * nothing.
  */
 #ifndef VGPU_RACE_CLOCK_H
 #define VGPU_RACE_CLOCK_H

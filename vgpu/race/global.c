@@ -2,23 +2,22 @@
  *
  * global.c - happens-before in global memory, by lines of 128 bytes with byte masks.
  *
- * Inside a cluster a line knows its last writer and its last reader among the warps with the bytes
- * they touched; clocks order them as in shared memory. (Of several readers only the last is known:
- * a write that races with an earlier one may go unnoticed.)
+ * Within a cluster a line has its last writers and its last reader among the warps, with the bytes
+ * they accessed; clocks order them as in shared memory. (Of several readers only the last is kept:
+ * a write that races with an earlier one may be missed.)
  *
- * Between clusters nothing is known of time: they run on different host threads, and findings must
- * not depend on that. Each cluster keeps the bytes it read, wrote, and touched with strong accesses
- * (atomics, volatile, relaxed and stronger, of scope gpu or sys); when it is done they are compared
- * with those of the clusters before it. A plain write conflicts with a plain access or a strong one
- * of another cluster, unless the two may be ordered by synchronisation that works by memory: one
- * side handed its access on afterwards (a release, or a fence and a strong write), and the other
- * acquired something before its own (clock.c). Accesses of a line that differ in that are kept
- * apart, the older ones in `aside`. What was handed on is not matched with what was acquired: that
- * misses wrong orders, and never reports a right one.
+ * Between clusters there is no time: they run on different host threads, and findings must not
+ * depend on that. Each cluster keeps the bytes it read, wrote, and accessed by strong operations
+ * (atomics, volatile, relaxed and stronger, of scope gpu or sys). At its end they are compared with
+ * those of the clusters before it. A plain write conflicts with any access of another cluster,
+ * unless synchronisation through memory may order the two: one side released its access afterwards
+ * (a release, or a fence and a strong write), and the other acquired anything before its own
+ * (clock.c). Accesses of a line that differ in that are kept apart, the older ones in `aside`.
+ * Releases are not matched with acquires: that misses wrong orders, but never reports a right one.
  *
- * Invariant: what is reported between clusters depends on what each cluster did and on the order of
- * clusters only. Beyond LINES_MAX lines of a cluster, or ALL_LINES_MAX of a launch, lines are not
- * looked at; a note says so.
+ * Invariant: findings between clusters depend only on what each cluster did and on the order of
+ * clusters. Beyond LINES_MAX lines of a cluster, or ALL_LINES_MAX of a launch, lines are not
+ * checked; a note says so.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -49,7 +48,7 @@ static uint32_t who_slot(uint32_t who) {
 
 struct touched {
     struct mask bytes;
-    uint32_t who;  /* the last one (in a launch: the first); 0: nobody */
+    uint32_t who;  /* the last one (in a launch: the first); 0: none */
     uint32_t mark; /* its stamp (in a launch: the number of its cluster) */
 };
 
@@ -183,7 +182,7 @@ struct toucher {
     bool writes, strong, engine;
     uint32_t who, stamp;
     const struct access *access; /* NULL: a block */
-    uint32_t changed;            /* lanes by store_changes, once it was asked for */
+    uint32_t changed;            /* op->changes, once it was called */
     bool compared;
     struct line_hit hits[2]; /* by HIT_RACE, HIT_SAME_VALUE */
 };
@@ -344,7 +343,7 @@ static void report_race(const struct toucher *toucher, enum finding_kind kind,
     describe_address(toucher->warp, PTX_GLOBAL, detail.address, place, sizeof(place));
     report(toucher->warp, toucher->op, kind, hit->lanes, &detail,
            "this %s in the 128 bytes at %s is not ordered with an earlier %s by warp %u of "
-           "block %u",
+           "CTA %u",
            toucher->writes ? "write" : "read", place,
            kind == FINDING_RACE ? "access" : "one of the same value,",
            other != NULL ? other->index : 0, other != NULL ? other->cta->linear : 0);
@@ -434,7 +433,7 @@ static void report_conflict(struct cluster *cluster, uint64_t key, int mine, int
     describe_address(&warp, PTX_GLOBAL, detail.address, where, sizeof(where));
     report(&warp, op_of_id(cluster, who & WHO_OP), FINDING_RACE_GLOBAL, ALL_LANES, &detail,
            "this %s in the 128 bytes at %s and a %s by %s %u of the same bytes are not ordered",
-           WORDS[mine], where, WORDS[theirs], cluster->cta_count > 1 ? "cluster" : "block",
+           WORDS[mine], where, WORDS[theirs], cluster->cta_count > 1 ? "cluster" : "CTA",
            other->mark);
 }
 

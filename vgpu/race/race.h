@@ -42,7 +42,7 @@ struct race {
     struct race_hit hits[RACE_HITS]; /* by enum in shared.c */
 };
 
-/* False: nothing to check (races are not checked, or the agent's access was checked at its issue). */
+/* False: nothing to check (races are not checked, or the agent was checked at its issue). */
 bool race_begin(struct race *race, struct warp *warp, const struct op *op, struct cta *cta,
                 enum access_kind kind, enum proxy proxy, bool strong, struct agent *agent);
 /* `bytes` of the CTA's shared memory from `offset` on, `per_lane` for each lane from `lane` on
@@ -54,8 +54,8 @@ void race_range(struct race *race, uint32_t offset, uint32_t bytes, uint32_t per
 void race_lanes(struct race *race, const uint64_t *addresses, uint64_t base, uint32_t lanes,
                 uint32_t bytes);
 void race_end(struct race *race); /* reports */
-/* A warp of the CTA ended. After the last one, accesses of other CTAs to its shared memory must have
- * happened before. */
+/* A warp of the CTA ended. After the last one, accesses of other CTAs to its shared memory must
+ * have happened before. */
 void race_leave(struct warp *warp);
 
 /* ---- global memory --------------------------------------------------------------------------- */

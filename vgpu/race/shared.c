@@ -1,18 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * shared.c - happens-before in shared memory. Each cell knows its last write and the last read by
- * each slot (memory/memory.h says what slots and stamps are). A cell is 4 bytes; from the first
- * access of fewer bytes on, cells of that CTA are as small as that, so neighbouring bytes never
- * meet.
+ * shared.c - happens-before in shared memory. Each cell has its last write and the last read by
+ * each slot (state.h explains slots and stamps). A cell is 4 bytes; after the first smaller access,
+ * cells of that CTA have its size, so neighbouring bytes never conflict.
  *
- * Two accesses race if one of them writes, none is ordered before the other, and not both are
- * strong (atomics, volatile and so on). Lanes of one warp are ordered by whatever synchronises the
- * warp; without that a conflict between two instructions is a warning. What an engine reads or
- * writes is "in flight" from its issue to its end, and then belongs to the slot of the clock it was
- * released into.
+ * Two accesses race if one is a write, neither happens before the other, and not both are strong
+ * (atomics, volatile and so on). Lanes of one warp are ordered by anything that synchronises the
+ * warp; without that a conflict between two instructions is a warning. Accesses of an engine are
+ * "in flight" from issue to completion, and then belong to the slot of the clock they were released
+ * into.
  *
- * Invariant: a stamp is never larger than the time of the cluster; an access whose cells all have
- * stamps below the warp's floor is in order and needs no look at who they were.
+ * Invariant: a stamp is never larger than the time of the cluster. If all stamps of the cells are
+ * below the warp's floor, the access is ordered and its predecessors need not be known.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -333,7 +332,7 @@ static void record_flight(struct race *race, uint32_t offset, uint32_t bytes, ui
 }
 
 void race_land(const struct agent *agent, uint32_t slot, uint32_t stamp) {
-    const uint32_t nobody = agent->memory->slot_count - 1;
+    const uint32_t no_slot = agent->memory->slot_count - 1;
     const uint32_t sync = agent->memory->slots[slot].sync;
     const uint32_t who = agent->count > 0 ? op_id(agent->warp, agent->op) : 0;
     for (uint32_t i = 0; i < agent->count; i++) {
@@ -351,7 +350,7 @@ void race_land(const struct agent *agent, uint32_t slot, uint32_t stamp) {
         if (flight->writes) {
             record_write(written_of(cells), cell, n, stamp, who | slot << WHO_SLOT, lane,
                          lane_shift);
-        } else if (slot != nobody && make_reader(cells, slot)) {
+        } else if (slot != no_slot && make_reader(cells, slot)) {
             record_read(read_by_of(cells, slot, sync), cell, n, stamp, who, lane, lane_shift);
         }
     }
@@ -392,7 +391,7 @@ void race_leave(struct warp *warp) {
         if (other != NULL && cells->leaving != NULL && visit->stamp > cells->leaving->seen[i]) {
             report(other, visit->op, FINDING_CLUSTER_EXIT, visit->lanes,
                    &(struct finding_detail){.space = PTX_SHARED},
-                   "block %u of the cluster, whose shared memory this touches, may have ended by "
+                   "CTA %u of the cluster, whose shared memory this accesses, may have ended by "
                    "then: it ends without waiting for it",
                    cta->rank);
         }
@@ -432,7 +431,7 @@ bool race_begin(struct race *race, struct warp *warp, const struct op *op, struc
     for (int i = 0; i < RACE_HITS; i++) {
         race->hits[i].lanes = 0;
     }
-    /* what an engine does there, whoever waits for the engine waits for */
+    /* an access by an engine is covered by the wait for the engine */
     if (cta != warp->cta && agent == NULL && (op->in == NULL || !ptx_has(op->in, "async"))) {
         record_visit(race, warp->active);
     }
@@ -578,7 +577,7 @@ static void report_hit(struct race *race, int kind, const char *what) {
     char place[128], by[64] = "";
     describe_address(race->warp, PTX_SHARED, detail.address, place, sizeof(place));
     if (other != NULL) {
-        snprintf(by, sizeof(by), " (warp %u of block %u)", other->index, other->cta->linear);
+        snprintf(by, sizeof(by), " (warp %u of CTA %u)", other->index, other->cta->linear);
     }
     report(race->warp, race->op, KINDS[kind], found->lanes, &detail, "this %s of %s %s%s",
            access_verb(race->kind), place, what, by);

@@ -4,8 +4,8 @@
  *
  * TIME. A cluster has a counter that advances at each release (barrier, mbarrier arrival, fence,
  * completion). An access is stamped with it. A clock holds for each slot (warp or engine) the last
- * stamp that happened before: an access of slot s with stamp t is ordered before a warp if
- * t <= seen[s]. A warp's `floor` says it for all slots at once: every access with a smaller stamp is
+ * stamp that happened before: an access of slot s with stamp t is ordered before a warp if t <=
+ * seen[s]. A warp's `floor` says it for all slots at once: every access with a smaller stamp is
  * ordered before what the warp does next. So most checks are one comparison.
  */
 #ifndef VGPU_RACE_STATE_H

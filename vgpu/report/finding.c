@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * finding.c - see finding.h: kinds, deduplication, merging, suppression.
+ * finding.c - see finding.h and record.h: kinds, deduplication, merging, suppression.
  *
- * Invariant: what is reported depends on the clusters' numbers and on the order of events within
- * one, never on which thread of the host was first.
+ * Invariant: findings depend on the order of clusters and on the order of events within one, never
+ * on which host thread was first.
  */
 #include "report/record.h"
 
@@ -28,9 +28,9 @@ static const struct {
     [FINDING_WRONG_SPACE] = {"wrong-space", VGPU_ERROR,
                              "an address of one space used as one of another"},
     [FINDING_UNINITIALISED] = {"uninitialised", VGPU_ERROR,
-                               "a value from memory that nobody wrote is stored or is an address"},
+                               "a value from uninitialised memory is stored or is an address"},
     [FINDING_UNINITIALISED_BRANCH] = {"uninitialised-branch", VGPU_WARNING,
-                                      "a branch on a value from memory that nobody wrote"},
+                                      "a branch on a value from uninitialised memory"},
     [FINDING_READ_ONLY] = {"read-only", VGPU_ERROR, "a write to memory that may only be read"},
     [FINDING_RACE] = {"race", VGPU_ERROR, "two accesses to shared memory that nothing orders"},
     [FINDING_RACE_SAME_VALUE] = {"race-same-value", VGPU_WARNING,
@@ -53,14 +53,13 @@ static const struct {
                                "a barrier used with different or impossible counts"},
     [FINDING_DIVERGENT_WARP_OP] = {"divergent-warp-op", VGPU_ERROR,
                                    "a warp-wide instruction without all of its lanes"},
-    [FINDING_DEADLOCK] = {"deadlock", VGPU_ERROR, "threads wait for what never comes"},
+    [FINDING_DEADLOCK] = {"deadlock", VGPU_ERROR, "no thread can proceed"},
     [FINDING_MBARRIER] = {"mbarrier", VGPU_ERROR, "an mbarrier used against its rules"},
     [FINDING_ASYNC_UNFINISHED] = {"async-unfinished", VGPU_ERROR,
-                                  "a block ends while an operation of its own is under way"},
+                                  "a CTA ends while an operation it issued is pending"},
     [FINDING_WGMMA_FENCE] = {"wgmma-fence", VGPU_ERROR,
                              "registers written before wgmma without wgmma.fence"},
-    [FINDING_CLUSTER_EXIT] = {"cluster-exit", VGPU_ERROR,
-                              "shared memory of a block that has ended"},
+    [FINDING_CLUSTER_EXIT] = {"cluster-exit", VGPU_ERROR, "shared memory of a CTA that has ended"},
     [FINDING_MATRIX_LOCAL] = {"matrix-local", VGPU_ERROR, "a matrix instruction on local memory"},
     [FINDING_TENSOR_MAP] = {"tensor-map", VGPU_ERROR, "a tensor map that is none"},
     [FINDING_DESCRIPTOR] = {"descriptor", VGPU_ERROR, "an illegal matrix descriptor"},

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * record.h - lists of findings, as finding.c keeps them and report.c and the driver read them.
+ * record.h - lists of findings: kept by finding.c, read by report.c and the driver.
  *
- * A cluster has a list of its own while it runs, in the order of time; the GPU has one, sorted. One
- * record stands for all findings of one kind at one source line (and, of a race, one other line) of
- * a kernel, or at one instruction where no lines are known; it tells of the first of them.
+ * A running cluster has its own list, in order of time; the GPU has one, sorted. One record stands
+ * for all findings of one kind at one source line (of a race: at two lines) of a kernel, or at one
+ * instruction if no lines are known; it describes the first of them.
  *
  * Invariant: strings of the GPU's list belong to it, so that it outlives modules; those of a
- * cluster's list belong to the module that runs.
+ * cluster's list belong to the running module.
  */
 #ifndef VGPU_REPORT_RECORD_H
 #define VGPU_REPORT_RECORD_H
@@ -42,7 +42,7 @@ void findings_merge(vgpu *gpu, struct findings *from);
 /* What the kind means, in a few words (SARIF's rules). */
 const char *finding_meaning(enum finding_kind kind);
 
-/* The kinds that were found since the last call, for whoever turns them into an error code. */
+/* The kinds found since the last call, as bits; the driver turns them into an error code. */
 uint64_t findings_take_kinds(vgpu *gpu);
 
 /* Where an instruction comes from: the place and up to four callers. */
@@ -57,7 +57,7 @@ struct suppression {
 };
 void suppressions_free(struct suppression *list);
 
-/* report.c: only the findings, as text; what the driver writes where nobody asked for more. */
+/* report.c: only the findings, as text: the default output of the driver. */
 void report_findings(const vgpu *gpu, FILE *out);
 
 #endif /* VGPU_REPORT_RECORD_H */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * report.h - what the three formats of a report share.
+ * report.h - shared by the three formats of a report: text, JSON, SARIF.
  */
 #ifndef VGPU_REPORT_REPORT_H
 #define VGPU_REPORT_REPORT_H
