@@ -47,7 +47,7 @@ static const struct family {
     bool has_counters;     /* blocks take tiles by a counter, and count who has ended */
     bool splits_keys;      /* several blocks share the keys of a tile of rows */
     bool has_clusters;     /* ... in clusters, which share their memory */
-    bool begins_early;     /* before the kernel in front of it has ended */
+    bool begins_early;     /* programmatic dependent launch (PDL) */
     bool positive_scale;   /* only such: the largest score is that of the largest product */
     int section_mib;       /* of K and V that stay in L2 while their heads are worked on */
 } families[] = {
@@ -186,8 +186,8 @@ static struct split split_keys(const struct cuda *cuda, const struct variant *va
     return (struct split){.parts = parts > 1 ? parts : 1};
 }
 
-/* Counters for all blocks, or one for each tile of rows whose parts meet in memory, and behind them
- * what these leave behind (kernels/args.h). */
+/* Tile scheduler counters, or one per Q tile with split KV, followed by the split-KV partial
+ * results (kernels/common/args.h). */
 static void size_workspace(const struct variant *variant, const struct cut *cut,
                            const struct split *split, struct cuda_geometry *geometry) {
     const size_t counter = sizeof *geometry->args.counters;
