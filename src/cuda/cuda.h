@@ -25,11 +25,10 @@ enum { CUDA_MAPS = 4 }; /* of Q, K, V and O, in the order of struct attn_tma_arg
 struct cuda_geometry {
     const struct cuda_kernel *kernel;
     unsigned grid[3], block, shared_bytes;
-    unsigned cluster; /* blocks of one, in the first dimension; 0: none */
-    bool
-        begins_early; /* programmatic dependent launch: the kernel waits for its predecessor */
-    bool has_maps;    /* the kernel takes struct attn_tma_args; else struct attn_args */
-    size_t workspace; /* bytes of counters and of split-KV partial results; 0: none */
+    unsigned cluster;  /* blocks of one, in the first dimension; 0: none */
+    bool begins_early; /* programmatic dependent launch: the kernel waits for its predecessor */
+    bool has_maps;     /* the kernel takes struct attn_tma_args; else struct attn_args */
+    size_t workspace;  /* bytes of counters and of split-KV partial results; 0: none */
     unsigned char maps[CUDA_MAPS][sizeof(struct attn_tensor_map)];
     struct attn_args args;
 };

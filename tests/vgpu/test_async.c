@@ -68,7 +68,7 @@ TEST(copies_with_zero_fill) {
     }
 }
 
-/* The source behind the source's size is not touched: the last thread's may lie outside. */
+/* The source past its size is not read: that of the last thread may be out of bounds. */
 TEST(source_beyond_its_size_is_not_touched) {
     for (int order = 0; order < ORDERS; order++) {
         struct bench bench;
@@ -182,7 +182,7 @@ TEST(other_forms_of_copies) {
     }
 }
 
-/* Thread t copies word t; the mbarrier tells everybody when all copies have landed. */
+/* Thread t copies word t; the mbarrier phase completes with the last copy. */
 static const char TRACKED[] =
     PTX_HEAD ".shared .align 8 .b64 bar;\n"
              ".visible .entry k(.param .u64 from, .param .u64 sizes, .param .u64 to) {\n"
@@ -445,7 +445,7 @@ TEST(unknown_forms_are_refused) {
     }
 }
 
-/* Two copies to the same place, and nobody waits: what is read tells which of them came last. */
+/* Two copies to the same address without a wait: the value read shows which completed last. */
 TEST(completion_orders_differ) {
     static const char TWICE[] = PTX_HEAD
         ".shared .align 8 .b64 bar;\n"

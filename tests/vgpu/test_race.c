@@ -54,7 +54,7 @@ TEST(a_read_by_one_of_many_readers) {
     for (uint32_t i = 0; i < 4; i++) {
         words(w, warp_at(w, i), 2 + i, ACCESS_READ, SMEM);
     }
-    /* Warps 0, 1 and 3 tell warp 0 that they are done; warp 2 does not. */
+    /* Warps 0, 1 and 3 signal warp 0; warp 2 does not. */
     clock_clear(w->barriers[0]);
     clock_release(w->barriers[0], warp_at(w, 1));
     clock_release(w->barriers[0], warp_at(w, 3));
@@ -359,7 +359,7 @@ TEST(a_copy_waited_for_but_no_barrier) {
 
 /* ---- proxies --------------------------------------------------------------------------------- */
 
-/* Warps write, warp 0 stores the tile by an engine. who fences: 0 nobody, 1 writers, 2 the issuer
+/* Warps write, warp 0 stores the tile by an engine. who fences: 0 none, 1 writers, 2 the issuer
  * after the barrier, 3 the issuer before it, which is too early for the others' writes. */
 static struct world *store_tile(int who) {
     struct world *w = world_make(CHECKS, 1);

@@ -3,7 +3,7 @@
  * test_report.c - findings of the virtual GPU: deduplication, order, limits, suppression, and
  * the three formats of a report; bank conflicts and sectors against a plain count.
  *
- * Nothing runs here: a kernel of a few made-up instructions reports what the tests tell it to.
+ * Nothing runs here: a kernel of a few made-up instructions reports what the tests pass in.
  */
 #include <stdlib.h>
 

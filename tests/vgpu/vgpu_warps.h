@@ -3,9 +3,9 @@
  * vgpu_warps.h - warps made by hand for tests of memory and races: no PTX, no interpreter; a test
  * says which warp executes which access at which line.
  *
- * Memory: shared variables "first" (64 bytes at SHARED_BASE) and "second" (64 bytes, 16 behind it),
+ * Memory: shared variables "first" (64 bytes at SHARED_BASE) and "second" (64 bytes, 16 after it),
  * dynamic shared memory from DYNAMIC on; a local variable "depot" of 64 bytes, and "other" 16
- * behind it; 64 bytes of parameters; 16 bytes of parameters of calls.
+ * after it; 64 bytes of parameters; 16 bytes of parameters of calls.
  *
  * Invariant: `line` is the index of an op plus 1, and what findings call the PTX line.
  */
