@@ -254,10 +254,10 @@ void wgmma_read_a(const struct cta *cta, const struct wgmma_operand *operand,
             matrix_unpack(operand->type, bytes, 8 * k, to);
             continue;
         }
-        float turned[8 * UNIT]; /* [k][8], k = 16 */
-        matrix_unpack(operand->type, bytes, 8 * k, turned);
+        float transposed[8 * UNIT]; /* [k][8], k = 16 */
+        matrix_unpack(operand->type, bytes, 8 * k, transposed);
         for (uint32_t i = 0; i < 8 * k; i++) {
-            values->a.f[(row + i % 8) * k + i / 8] = turned[i];
+            values->a.f[(row + i % 8) * k + i / 8] = transposed[i];
         }
     }
 }

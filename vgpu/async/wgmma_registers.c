@@ -14,11 +14,11 @@
 #include "async/async.h"
 #include "report/finding.h"
 
-/* The warp's part of a product that it has not waited for. */
+/* The warp's part of an MMA that it has not waited for. */
 static const struct part *part_numbered(const struct warp *warp, uint32_t number) {
     const struct warp_wgmma *state = warp->wgmma;
-    const struct product *product = wgmma_product(state->group, number);
-    return product != NULL ? &product->parts[warp->index % GROUP_WARPS] : NULL;
+    const struct mma *mma = wgmma_product(state->group, number);
+    return mma != NULL ? &mma->parts[warp->index % GROUP_WARPS] : NULL;
 }
 
 static void report_flight(struct warp *warp, const struct op *op, uint32_t mask, uint32_t reg,
@@ -68,7 +68,7 @@ void wgmma_touch(struct warp *warp, const struct op *op, uint32_t mask) {
     }
 }
 
-/* A product may follow one that accumulates into the same registers in the same shape. */
+/* An MMA may follow one that accumulates into the same registers in the same shape. */
 void wgmma_check_registers(struct warp *warp, const struct op *op, uint32_t mask) {
     const struct warp_wgmma *state = warp->wgmma;
     const struct wgmma_form *form = op->extra;
@@ -80,8 +80,8 @@ void wgmma_check_registers(struct warp *warp, const struct op *op, uint32_t mask
         const uint32_t other = state->accumulators[reg];
         const struct wgmma_form *shape = before != NULL ? before->op->extra : NULL;
         if (other > state->waited &&
-            (other != number || shape == NULL || shape->product.n != form->product.n ||
-             shape->product.d_type != form->product.d_type ||
+            (other != number || shape == NULL || shape->mma.n != form->mma.n ||
+             shape->mma.d_type != form->mma.d_type ||
              before->op->in->operands[0].parts[i].reg != reg)) {
             report_flight(warp, op, mask, reg, other,
                           "wgmma of another shape or order uses the accumulator");

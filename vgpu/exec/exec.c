@@ -25,10 +25,10 @@ enum {
     HELD_ROUNDS = 512,    /* at most */
     HELD_WARPS = 4,       /* a warpgroup, where there are more warps */
     MANY_POLLS = 1024,    /* it may wait in a loop for what another cluster writes */
-    MAX_WAITS = 16        /* described in the report of a dead-lock */
+    MAX_WAITS = 16        /* described in a deadlock report */
 };
 
-/* ---- dead-locks ---- */
+/* ---- deadlocks ---- */
 
 /* Some group of a warp that waits. */
 struct wait {

@@ -15,7 +15,7 @@
 
 enum { SHARED_PLAIN = 48 * 1024, SHARED_MOST = 227 * 1024, THREADS_MOST = 1024, CLUSTER_MOST = 16 };
 
-/* Neither changes anything that lasts nor decides where to go on. */
+/* No lasting effect and no branch. */
 static bool is_harmless(const struct ptx_instruction *in) {
     static const char *const NAMES[] = {"mov", "ld",  "cvta", "cvt", "add", "sub",  "mul",
                                         "mad", "and", "or",   "shl", "shr", "setp", NULL};

@@ -21,7 +21,7 @@
 #include "report/finding.h"
 
 enum {
-    TURN = 2048 /* times that a group jumps back before it gives way */
+    TURN = 2048 /* backward jumps of a group before it yields */
 };
 
 /* ---- who runs ---- */
@@ -44,7 +44,7 @@ static bool can_merge(const struct group *a, const struct group *b) {
     return a->state == GROUP_READY || b->state == GROUP_READY || a->wanted == b->wanted;
 }
 
-/* Groups that met become one; a parked one is looked at anew. */
+/* Merges groups at the same instruction; a parked one is checked again. */
 static void merge_groups(struct warp *warp) {
     for (uint32_t i = 0; i < warp->group_count; i++) {
         for (uint32_t j = i + 1; j < warp->group_count;) {
@@ -278,7 +278,7 @@ static void after_exit(struct warp *warp, uint32_t lanes) {
     barriers_exit(warp, lanes);
 }
 
-/* Any op, the one at warp->pc; false: the group that ran it does not go on. */
+/* Any op, the one at warp->pc; false: the group that ran it does not continue. */
 static bool run_op(struct warp *warp, uint32_t *meeting) {
     const struct op *op = &warp->kernel->code[warp->pc];
     uint32_t mask = warp->active, unsure = 0;

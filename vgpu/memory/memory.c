@@ -59,7 +59,7 @@ static uint32_t any_poison(const struct access *access) {
     return poison;
 }
 
-/* 32 lanes side by side; false: they must be looked at one by one. */
+/* 32 contiguous lanes; false: they must be checked one by one. */
 static bool look_at_row(struct access *access, unsigned char *shadow, uint32_t bytes) {
     if (access->kind != ACCESS_WRITE) {
         return all_written(shadow, bytes);

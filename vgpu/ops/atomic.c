@@ -83,7 +83,7 @@ static uint64_t add_bf16(uint64_t old, uint64_t b, uint64_t c) {
     return bf16_from_f32(f32_from_bf16((uint16_t)old) + f32_from_bf16((uint16_t)b));
 }
 
-/* Not a number only if both are; -0 is less than +0. */
+/* NaN only if both are; -0 is less than +0. */
 static float min_of(float x, float y, bool larger) {
     if (x != x || y != y) {
         return x != x ? y : x;

@@ -37,7 +37,7 @@ F32_SAT(fma_f32, 3, fused(x, y, z))
 F32_MODE(fma_f32, 3, fmaf(x, y, z))
 F64_FORMS(fma_f64, 3, fma(x, y, z))
 
-/* PTX: for 2^126 < |y| < 2^128 zero of the sign, or not a number for an infinite x. */
+/* PTX: for 2^126 < |y| < 2^128 zero of the sign, or NaN for an infinite x. */
 static inline float divide_approx(float x, float y) {
     const uint32_t magnitude = bits_of_f32(y) & 0x7fffffffU;
     const float divisor =

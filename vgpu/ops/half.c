@@ -28,7 +28,7 @@ static inline float in_bf16(uint16_t half, int how) {
     return f32_from_bf16(half);
 }
 
-/* .relu: negative values become +0, not a number stays; .sat: into [0, 1], not a number is +0. */
+/* .relu: negative values become +0, NaN stays; .sat: into [0, 1], NaN is +0. */
 static inline uint16_t clamped(uint16_t half, uint16_t one, int how) {
     uint32_t value = half;
     if ((how & HALF_RELU) != 0) {

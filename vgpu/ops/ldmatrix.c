@@ -192,7 +192,7 @@ static uint32_t rows_of_lanes(uint32_t lanes, bool trans) {
 
 static void run_ldmatrix(struct warp *warp, const struct op *op, uint32_t mask) {
     const struct tiles *tiles = op->extra;
-    uint16_t tile[4][64], turned[64];
+    uint16_t tile[4][64], transposed[64];
     struct access access;
     matrix_check_lanes(warp, op);
     if (row_access(warp, op, mask, ACCESS_READ, &access)) {
@@ -210,9 +210,9 @@ static void run_ldmatrix(struct warp *warp, const struct op *op, uint32_t mask) 
     for (uint32_t i = 0; i < tiles->count; i++) {
         const uint32_t bad = (access.poison[0] & access.good) >> i * 8 & 255U;
         if (tiles->trans) {
-            matrix_transpose(tile[i], turned, false);
+            matrix_transpose(tile[i], transposed, false);
         }
-        matrix_write_row(warp, tiles->rows[i], tiles->trans ? turned : tile[i], 4, mask);
+        matrix_write_row(warp, tiles->rows[i], tiles->trans ? transposed : tile[i], 4, mask);
         set_poison(warp, tiles->rows[i], mask, bad == 0 ? 0 : lanes_of_rows(bad, tiles->trans));
     }
 }
@@ -246,10 +246,10 @@ static void run_stmatrix(struct warp *warp, const struct op *op, uint32_t mask) 
 
 static void run_movmatrix(struct warp *warp, const struct op *op, uint32_t mask) {
     const uint32_t poison = poison_of(warp, op->a);
-    uint16_t turned[64];
+    uint16_t transposed[64];
     matrix_check_lanes(warp, op);
-    matrix_transpose(row16(warp, op->a), turned, false);
-    matrix_write_row(warp, op->d, turned, 4, mask);
+    matrix_transpose(row16(warp, op->a), transposed, false);
+    matrix_write_row(warp, op->d, transposed, 4, mask);
     set_poison(warp, op->d, mask,
                poison == 0 ? 0 : lanes_of_rows(rows_of_lanes(poison, false), true));
 }

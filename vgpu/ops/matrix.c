@@ -450,9 +450,9 @@ static inline __attribute__((always_inline)) void run_halves(struct warp *warp,
         }
     }
     for (uint32_t i = 0; i < n / 8 * parts; i++) {
-        uint16_t turned[64];
-        matrix_transpose(row16(warp, form->b[i]), turned, true);
-        unpack_16(type, turned, 64, b + (size_t)i * 64);
+        uint16_t transposed[64];
+        matrix_transpose(row16(warp, form->b[i]), transposed, true);
+        unpack_16(type, transposed, 64, b + (size_t)i * 64);
     }
     for (uint32_t i = 0; i < registers; i++) {
         memcpy(d[i], warp->rows + form->c[i], sizeof d[i]);

@@ -201,7 +201,7 @@ void clock_proxy_fence(struct warp *warp) {
 
 /* ---- strong accesses ------------------------------------------------------------------------- */
 
-/* From here on the warp's relaxed writes hand on all that it did and saw so far. */
+/* From here on the warp's relaxed writes release all that it did and acquired so far. */
 static void publish(struct warp *warp, bool wide) {
     struct cluster_race *memory = warp->clock->memory;
     stamp_release(warp);

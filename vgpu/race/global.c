@@ -558,7 +558,7 @@ void race_note_unchecked(const struct launch *launch) {
     const struct line_table *lines = launch->lines;
     if (lines != NULL && lines->full) {
         report_kernel(launch->gpu, launch->kernel, NULL, FINDING_RACE_UNCHECKED,
-                      "the launch touches more global memory than is looked at for races: %d MB of "
+                      "the launch accesses more global memory than is checked for races: %d MB of "
                       "a cluster, %d MB of a launch",
                       LINES_MAX / (1 << 10) * LINE_BYTES / (1 << 10),
                       ALL_LINES_MAX / (1 << 10) * LINE_BYTES / (1 << 10));

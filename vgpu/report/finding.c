@@ -74,7 +74,7 @@ static const struct {
     [FINDING_TRAP_ENTRY] = {"trap-entry", VGPU_ERROR, "a kernel that can only end in a trap"},
     [FINDING_LIMIT] = {"limit", VGPU_ERROR, "a kernel that no GPU can launch"},
     [FINDING_RACE_UNCHECKED] = {"race-unchecked", VGPU_NOTE,
-                                "global memory that is not looked at for races"},
+                                "global memory that is not checked for races"},
 };
 
 const char *finding_name(enum finding_kind kind) {
