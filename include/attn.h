@@ -18,13 +18,13 @@
  * Two more headers: attn_inspect.h (devices, variants, images, why a kernel was not chosen) and
  * attn_verify.h (a double-precision reference and the one comparison).
  *
- * What holds everywhere:
+ * Rules for all functions:
  *  - Every function that can fail returns an attn_status and writes one sentence into the caller's
  *    attn_error (which may be NULL): it names the argument, its value and what was expected. After
  *    a failure nothing was written to an output and nothing is leaked.
  *  - The library never prints, exits, aborts or changes signal handlers, and keeps no
- *    process-global state: two contexts know nothing of each other. (On x86 a plan for bf16 asks
- *    the system once for the process's permission to use AMX; a CUDA driver, once opened, stays.)
+ *    process-global state: contexts are independent. (On x86 a bf16 plan
+ *    requests AMX permission for the process once; an opened CUDA driver stays loaded.)
  *  - attn_forward allocates nothing and falls back to nothing: the plan said which variant runs.
  *  - Programs keep running with newer libraries. A struct begins with its size as the program was
  *    compiled, set by its _init function. Structs only grow, and the default of every later field
@@ -78,7 +78,7 @@ ATTN_API const char *attn_status_name(attn_status status);
 /* "0.2.0"; the version of the library that was loaded, not of the header. */
 ATTN_API const char *attn_version(void);
 
-/* ---- context: a device and what belongs to it ---------------------------------------------- */
+/* ---- context: a device, its threads and kernels -------------------------------------------- */
 
 typedef struct attn_context attn_context;
 
@@ -99,8 +99,8 @@ ATTN_API attn_status attn_open(const attn_options *options, attn_context **conte
 
 /* Frees the context, its threads and its loaded kernels. NULL is fine. Plans made from it must be
  * destroyed before, and no call may be in flight.
- * After fork() the child may go on using a CPU context (its threads are started anew); a CUDA
- * context answers ATTN_DEVICE there. */
+ * After fork() the child may use a CPU context (its threads are restarted); a CUDA context returns
+ * ATTN_DEVICE there. */
 ATTN_API void attn_close(attn_context *context);
 
 /* ---- problem: what is to be computed ------------------------------------------------------- */
@@ -152,11 +152,11 @@ typedef struct attn_bias_strides {
  *   key j is visible  iff  j < seq_kv,  j <= i + off (causal),
  *                          i + off - window_left <= j <= i + off + window_right  (-1 = no bound)
  *   O   = sum_j softmax(s)_j v_j over the visible keys;  LSE = ln(sum_j exp(s_j)), fp32
- *   sink: a logit per head that joins the maximum, the denominator and the LSE, not the output
+ *   sink: a logit per head that joins the row max, the row sum and the LSE, not the output
  *
- * A row in which nothing remains (no visible key, or every score -inf) gives O = 0 and
- * LSE = -inf (with a sink: the sink). NaN and Inf in a visible input propagate as IEEE says; in an
- * invisible one they never show. Behind a mask of 0 they do not show in K; in V they may.
+ * A row without a visible key, or with every score -inf, gives O = 0 and LSE = -inf (with a sink:
+ * the sink). NaN and Inf in a visible input propagate as IEEE says; in an invisible one they never
+ * do. Where the mask is 0, those in K do not propagate; those in V may.
  *
  * Limits: sizes up to 2^31 - 1, head dimensions up to 2^20, batch * heads_q * longer sequence up
  * to 2^48, offsets below 2^58 elements. Values: sums run in fp32, so q.k, scale * q.k, with a
@@ -199,9 +199,9 @@ typedef struct attn_problem {
                               bounded by tensors.cu_seqlens_q and cu_seqlens_kv; the batch strides
                               of q, k, v, o and lse are not used, those of bias, mask and slopes
                               are [false] */
-    bool used_kv;          /* tensors.used_kv[b] of the keys of sequence b exist; what lies after
-                              them is never read. seq_kv of the formulas above is then that number:
-                              a plan for the longest cache serves all shorter ones [false] */
+    bool used_kv;          /* tensors.used_kv[b] of the keys of sequence b exist; keys
+                              after them are never read. seq_kv of the formulas is then that number:
+                              a plan for the longest KV cache serves all shorter ones [false] */
     bool reserved[2];      /* [false] */
 
     attn_bias_strides bias_strides; /* [ATTN_AUTO: contiguous (batch, heads_q, seq_q, seq_kv)] */
@@ -265,18 +265,18 @@ ATTN_API void attn_plan_destroy(attn_plan *plan);
 
 /* Bytes that attn_forward needs in the device's memory (0: none), and their alignment. They may
  * hold anything: no initialisation is needed, and any plans may share them, one call at a time.
- * (After two calls at once, a mistake, overwrite them before the next.)
- * (compute-sanitizer's initcheck reports that GPU kernels look for counters there.) */
+ * (After two concurrent calls, which is an error, overwrite them before the next.)
+ * (compute-sanitizer's initcheck reports the reads of counters there; they are intended.) */
 ATTN_API size_t attn_workspace_size(const attn_plan *plan);
 ATTN_API size_t attn_workspace_alignment(const attn_plan *plan);
 
-/* Where the tensors lie, in the device's memory (cpu: the host's). What the problem does not ask
- * for is ignored; what it asks for must not be NULL unless it is empty. */
+/* Addresses in the device's memory (cpu: the host's). A tensor that the problem does not use is
+ * ignored; one that it uses must not be NULL unless it is empty. */
 typedef struct attn_tensors {
     size_t size; /* set by attn_tensors_init, which makes every pointer NULL */
     const void *q, *k, *v;
     void *o;
-    float *lse; /* NULL: the LSE is not wanted */
+    float *lse; /* NULL: no LSE */
     const void *bias;
     const uint8_t *mask;       /* 0: hidden; else visible */
     const float *alibi_slopes; /* NULL: slope of head h = 2^(-8 (h+1) / heads_q) */

@@ -72,14 +72,14 @@ typedef struct attn_comparison {
  *   where it is expected
  * with the sum in brackets rounded to the problem's dtype. NaN never passes, nor does a comparison
  * of no rows of a problem that has some. Absent rows are skipped. Returns ATTN_OK also when the
- * comparison fails: look at result->pass. */
+ * comparison fails: see result->pass. */
 ATTN_API attn_status attn_compare(const attn_problem *problem, const attn_tensors *tensors,
                                   const attn_row *rows, size_t count, const double *exact,
                                   const double *exact_lse, const double *twin,
                                   attn_comparison *result, attn_error *error);
 
-/* attn_reference (both precisions) and attn_compare in one call, for the caller who wants the
- * answer only. Allocates and frees what it needs. */
+/* attn_reference (both precisions) and attn_compare in one call. Allocates and frees
+ * what it needs. */
 ATTN_API attn_status attn_verify(const attn_context *context, const attn_problem *problem,
                                  const attn_tensors *tensors, const attn_row *rows, size_t count,
                                  attn_comparison *result, attn_error *error);
@@ -102,7 +102,7 @@ ATTN_API attn_statistics attn_comparison_statistics(const attn_comparison *compa
 typedef enum attn_verdict {
     ATTN_REJECT = 0,
     ATTN_ACCEPT = 1,
-    ATTN_BORDERLINE = 2 /* not decided: resample and ask again */
+    ATTN_BORDERLINE = 2 /* not decided: resample and judge again */
 } attn_verdict;
 
 #define ATTN_RESAMPLES 5 /* that decide about a borderline case */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * vgpu.h - a virtual GPU: runs PTX on the CPU and tells what is wrong with it.
+ * vgpu.h - a virtual GPU: runs PTX on the CPU and reports bugs.
  *
  *     vgpu_config config;  vgpu *gpu;  vgpu_module *module;  vgpu_error why;
  *     vgpu_config_init(&config);
@@ -10,13 +10,13 @@
  *     vgpu_launch(gpu, module, "kernel", &dims, arguments, &why);  // as for cuLaunchKernel
  *     for (size_t i = 0; vgpu_finding_get(gpu, i, &finding); i++) ...
  *
- * The library also exports cuGetProcAddress_v2, which hands out the CUDA driver's functions over a
+ * The library also exports cuGetProcAddress_v2, which returns the CUDA driver's functions over a
  * process-wide virtual GPU, so that a program that opens its driver by path runs on it unchanged.
  * $VGPU_ASYNC, $VGPU_SEED, $VGPU_THREADS, $VGPU_SM, $VGPU_CHECKS and $VGPU_REPORT (a file for the
  * findings; "-" is stderr) configure that one.
  *
- * Invariant: results and findings do not depend on the number of threads, but for what a kernel
- * makes of the order of its global atomics, and the same seed gives the same run.
+ * Invariant: results and findings do not depend on the number of threads, except through the
+ * order of global atomics; the same seed gives the same run.
  */
 #ifndef VGPU_H
 #define VGPU_H
@@ -42,7 +42,7 @@ typedef enum vgpu_status {
     VGPU_INVALID = 1, /* an argument is wrong, or a limit of the GPU is exceeded */
     VGPU_LOAD = 2,    /* PTX that cannot be parsed, or with a form that is not known */
     VGPU_OUT_OF_MEMORY = 3,
-    VGPU_FAULT = 4, /* the kernel trapped, asserted, dead-locked or ran out of steps */
+    VGPU_FAULT = 4, /* the kernel trapped, asserted, deadlocked or ran out of steps */
     VGPU_NOT_FOUND = 5
 } vgpu_status;
 
@@ -51,8 +51,8 @@ typedef struct vgpu_error {
     char text[1024];       /* a sentence; for PTX the line with a caret below it follows */
 } vgpu_error;
 
-/* When asynchronous copies and matrix products complete. Eager: at once. FIFO, LIFO: as late as
- * anything else can go on, in this order. Random: at any time, by the seed. */
+/* When asynchronous copies and MMAs complete. Eager: at issue. FIFO, LIFO: when no thread can
+ * proceed, in this order. Random: at any time, by the seed. */
 typedef enum vgpu_async {
     VGPU_ASYNC_EAGER = 0,
     VGPU_ASYNC_FIFO = 1,
@@ -192,7 +192,7 @@ VGPU_API vgpu_status vgpu_suppress(vgpu *gpu, const char *kind, const char *file
 typedef enum vgpu_format { VGPU_TEXT = 0, VGPU_JSON = 1, VGPU_SARIF = 2 } vgpu_format;
 VGPU_API vgpu_status vgpu_report(const vgpu *gpu, FILE *out, vgpu_format format);
 
-/* The GPU behind cuGetProcAddress_v2 of this library, opened if it was not yet; NULL: it cannot be
+/* The GPU of cuGetProcAddress_v2 of this library, opened if it was not yet; NULL: it cannot be
  * (stderr says why). Of the calling process; to be used while no call of the driver runs. */
 VGPU_API vgpu *vgpu_driver_gpu(void);
 

@@ -4,7 +4,7 @@
  *
  * Invariant: after the entry points every struct has the library's own size. Structs have no
  * padding at their end, and the default of every field added after 0.2 is zero bytes, so that an
- * older library can tell that a field it does not know has its default (tests/abi).
+ * older library can check that a field it does not know has its default (tests/abi).
  */
 #ifndef ATTN_CORE_ABI_H
 #define ATTN_CORE_ABI_H

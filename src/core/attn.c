@@ -209,7 +209,7 @@ static attn_status check_pointer(const char *name, const void *pointer, size_t a
                                  bool wanted, attn_error *error) {
     if (wanted && pointer == NULL) {
         return attn_fail(error, ATTN_INVALID,
-                         "tensors.%s = NULL, expected the tensor the problem asks for", name);
+                         "tensors.%s = NULL, expected the tensor that the problem uses", name);
     }
     if ((uintptr_t)pointer % alignment != 0) {
         return attn_fail(error, ATTN_INVALID, "tensors.%s = %p, expected a multiple of %zu bytes",

@@ -5,7 +5,7 @@
  *   core/attn.c          entry points: contexts, forward, pointer checks, status names
  *   core/abi.c           structs of programs that were compiled with another header
  *   core/problem.c       the problem: defaults, its one check, visible keys, FLOPs
- *   core/plan.c          problem -> variants that apply -> choice, refusals, the line
+ *   core/plan.c          problem -> applicable variants -> choice, refusals, the line
  *   core/tuned.c         the order in which variants are tried
  *   core/variants.c      the table of variants and the clauses that refuse; variant_add.c
  *   core/families.h      what the variants of a GPU family have in common
@@ -102,7 +102,7 @@ const attn_tensors *tensors_read(const attn_tensors *tensors, attn_tensors *room
                                  attn_error *error);
 
 /* Checks the pointers that the resolved problem needs: o and lse where `outputs`, the lengths
- * behind cu_seqlens and used_kv where `host`. */
+ * of cu_seqlens and used_kv where `host`. */
 attn_status tensors_check(const attn_problem *resolved, const attn_tensors *tensors, bool outputs,
                           bool host, attn_error *error);
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * plan.c - problem -> the first variant that applies -> workspace; and the plan read back. tuned.c
- * knows which one is tried first.
+ * plan.c - problem -> the first applicable variant -> workspace; and queries of a plan. tuned.c has
+ * the order in which variants are tried.
  *
- * Refusals are not stored: the clauses are evaluated again when somebody asks, so that making a
- * plan costs no formatting of sentences that nobody reads.
+ * Refusals are not stored: the clauses are evaluated again on a query, so that making a plan
+ * formats no unused sentences.
  */
 #include "core/plan.h"
 #include "core/abi.h"
@@ -125,7 +125,7 @@ void attn_plan_options_init_sized(attn_plan_options *options, size_t size) {
     }
 }
 
-/* The name of the variant that is asked for, or NULL; the rest is checked. */
+/* The name of the requested variant, or NULL; the rest is checked. */
 static attn_status read_options(const attn_plan_options *options, const char **variant,
                                 attn_error *error) {
     attn_plan_options o;

@@ -10,16 +10,16 @@
 #include "cpu/cpu.h"
 #include "cuda/cuda.h"
 
-enum { WORKSPACE_ALIGN = 16 }; /* asked of the caller: what malloc gives; kernels align further */
+enum { WORKSPACE_ALIGN = 16 }; /* required of the caller: as malloc; kernels align further */
 
 struct variant {
     attn_variant info;
     enum variant_family family;
     bool runs;   /* of a GPU variant: its arch is the context's */
-    bool added;  /* by attn_variant_add: owns its strings, runs only when asked for by name */
-    char *image; /* of an added GPU variant: a copy, ended by a 0; else NULL */
+    bool added;  /* by attn_variant_add: owns its strings, runs only when requested by name */
+    char *image; /* of an added GPU variant: a copy with a terminating 0; else NULL */
     size_t image_size;
-    struct cuda_kernel *kernel; /* of a GPU variant that a plan has asked for; else NULL */
+    struct cuda_kernel *kernel; /* of a GPU variant that a plan has loaded; else NULL */
 };
 
 struct attn_context {
@@ -38,7 +38,7 @@ struct attn_plan {
     int32_t variant;      /* index; a variant's strings stay where they are, the array may move */
     const char *name;
     enum variant_family family;
-    int32_t refused; /* variants that were tried before it; 0: asked for by name, or the first */
+    int32_t refused; /* variants that were tried before it; 0: requested by name, or the first */
     const char *tuned_run; /* of the line of tuned.def that put it there; NULL: none did */
     size_t threads;
     size_t workspace;
@@ -65,7 +65,7 @@ int32_t variant_tile_below(const char *family, int32_t head_dim);
 /* Whether variants.def has a line with this name, compiled or not. */
 bool variant_is_declared(const char *name);
 
-/* The attn_option bits of what the problem asks for. */
+/* The attn_option bits of the problem. */
 uint32_t problem_options(const attn_problem *resolved);
 
 /* The clauses, in order: ATTN_OK or the first that refuses. The problem is resolved. */

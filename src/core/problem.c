@@ -50,7 +50,7 @@ void attn_problem_init_sized(attn_problem *problem, size_t size) {
     }
 }
 
-/* Saturates just above MAX_OFFSET instead of overflowing: whoever compares then refuses it. */
+/* Saturates just above MAX_OFFSET instead of overflowing: the comparison then refuses it. */
 static int64_t times(int64_t a, int64_t b) {
     int64_t product;
     return __builtin_mul_overflow(a, b, &product) || product > MAX_OFFSET ? MAX_OFFSET + 1

@@ -3,8 +3,8 @@
  * tuned.h - the order in which a plan tries variants: the lines of kernels/tuned.def whose class
  * holds the problem, then the table's order.
  *
- * Invariant: the order follows from the context and the problem alone, so that a plan can tell
- * afterwards what it had tried.
+ * Invariant: the order follows from the context and the problem alone, so that a plan can
+ * list afterwards what it tried.
  */
 #ifndef ATTN_CORE_TUNED_H
 #define ATTN_CORE_TUNED_H
@@ -61,7 +61,7 @@ struct candidates {
     uint64_t tried[MOST_BUILT_IN / 64]; /* bits of the preferred ones */
 };
 
-/* The index of the next one, or -1. *run (unless NULL) is the run that the line of tuned.def cites,
+/* The index of the next one, or -1. *run (unless NULL) is the measurement of a line of tuned.def,
  * or NULL. */
 int32_t candidates_next(struct candidates *candidates, const char **run);
 

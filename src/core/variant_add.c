@@ -40,7 +40,7 @@ static attn_status check_range(const char *name, int32_t value, int32_t least, i
     return ATTN_OK;
 }
 
-/* A place behind the others, which counts when the caller has filled it; NULL and the reason if
+/* A new last entry, which counts once the caller has filled it; NULL and the reason if
  * there is no memory. */
 static struct variant *next_place(attn_context *context, const char *name, attn_error *error) {
     const size_t count = (size_t)context->variant_count;
@@ -143,7 +143,7 @@ static bool takes_no_bytes(Elf64_Word type) {
            type == SHT_LOPROC + 0xa || type == SHT_LOPROC + 0x15;
 }
 
-/* The driver is not told where a cubin ends, so whatever it will follow must lie inside. */
+/* The driver does not know the size of a cubin: every offset it follows must be inside. */
 static attn_status check_cubin(const unsigned char *image, size_t size, attn_error *error) {
     Elf64_Ehdr header = {0};
     bool whole = size >= sizeof header;
@@ -171,7 +171,7 @@ static attn_status check_cubin(const unsigned char *image, size_t size, attn_err
     return ATTN_OK;
 }
 
-/* A copy with a 0 behind it, which PTX needs. */
+/* A copy with a terminating 0, which PTX needs. */
 static char *copy_image(const void *image, size_t size) {
     char *copy = malloc(size + 1);
     if (copy != NULL) {

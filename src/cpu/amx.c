@@ -112,11 +112,11 @@ static const struct {
 
 static void configure(void) {
     _tile_loadconfig(&configuration);
-    /* the compiler is not told that loads of registers read what was stored before */
+    /* the compiler does not know that tile loads read what was stored before */
     __asm__ volatile("" ::: "memory");
 }
 
-/* C[32][MR] (+)= A B over `steps` of DEPTH; the second 16 rows of A begin a_next numbers behind
+/* C[32][MR] (+)= A B over `steps` of DEPTH; the second 16 rows of A begin a_next numbers after
  * the first. */
 static void multiply(const uint16_t *a, ptrdiff_t a_next, const uint16_t *b, int steps, float *c,
                      bool accumulate) {
@@ -189,9 +189,9 @@ static const struct cpu_tile_kernel tile_kernel = {
     .pack_k = bf16_pack_k,
     .pack_v = bf16_pack_v,
     .score = bf16_score,
-    .soften = bf16_soften,
+    .online_softmax = bf16_online_softmax,
     .weigh = bf16_weigh,
-    .finish = bf16_finish,
+    .epilogue = bf16_epilogue,
 };
 
 const struct cpu_isa cpu_isa_amx = {"amx", &tile_kernel, NULL};

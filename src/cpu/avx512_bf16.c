@@ -144,9 +144,9 @@ static const struct cpu_tile_kernel tile_kernel = {
     .pack_k = bf16_pack_k,
     .pack_v = bf16_pack_v,
     .score = bf16_score,
-    .soften = bf16_soften,
+    .online_softmax = bf16_online_softmax,
     .weigh = bf16_weigh,
-    .finish = bf16_finish,
+    .epilogue = bf16_epilogue,
 };
 
 const struct cpu_isa cpu_isa_avx512_bf16 = {"avx512_bf16", &tile_kernel, NULL};

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * avx512_bf16.h - the bf16 tile kernels on AVX-512, but for their products: sizes, packing of
- * Q, softmax, the last step. Included by avx512_bf16.c and amx.c behind math.h.
+ * avx512_bf16.h - the bf16 tile kernels on AVX-512 without their GEMMs: sizes, packing of Q, online
+ * softmax, epilogue. Included by avx512_bf16.c and amx.c after math.h.
  *
  * Query rows are the vector dimension, as in tile_kernel.h; MR = MV * VL of them are a tile.
- * Both products take bf16 in pairs along the dimension that is summed over:
+ * Both GEMMs take bf16 in pairs along the dimension that is summed over:
  *
  *     packed Q  [head_dim / 2] of [MR rows][2 dims]
  *     S         [keys][MR] fp32
- *     P         [keys / 2] of [MR rows][2 keys]                  behind S
+ *     P         [keys / 2] of [MR rows][2 keys]                  after S
  *     O         [head_dim_v][MR] fp32
  *
  * The including file sets MV and UNIT (what the products take at a time) and lays K and V out.
@@ -52,7 +52,7 @@ static size_t bf16_o_bytes(int head_dim_v) {
     return area_bytes(MR, head_dim_v, sizeof(float));
 }
 
-/* finish wants MR fp32 rows; the packing calls want less. */
+/* the epilogue needs MR fp32 rows; the packing calls want less. */
 static size_t bf16_row_bytes(int cols) {
     return area_bytes(MR, cols, sizeof(float));
 }
@@ -63,7 +63,7 @@ static uint16_t *probabilities(const struct cpu_tile *tile) {
 
 /* ---- packing --------------------------------------------------------------------------------- */
 
-/* One row (NULL: zeros) behind which zeros fill up to `width`; the bits are flipped by `flip`. */
+/* One row (NULL: zeros), zero-padded to `width`; the bits are flipped by `flip`. */
 static void copy_row(const void *in, int cols, int width, uint16_t flip, uint16_t *out) {
     const int real = in == NULL ? 0 : cols;
     if (real > 0) {
@@ -80,7 +80,7 @@ static const uint16_t *key_row(const struct cpu_rows *rows, int j) {
     return j < rows->count ? (const uint16_t *)(const void *)(rows->base + j * rows->stride) : NULL;
 }
 
-/* Key j with zeros behind it: where it lies if it needs none, else its copy. */
+/* Key j, zero-padded: in place if it needs no padding, else a copy. */
 static const uint16_t *padded_row(const struct cpu_rows *rows, int j, uint16_t *copy) {
     const int width = padded(rows->cols);
     if (j < rows->count && rows->cols == width) {
@@ -141,7 +141,7 @@ static void bf16_pack_q(attn_dtype dtype, const void *const *rows, int count, in
     }
 }
 
-/* ---- softmax --------------------------------------------------------------------------------- */
+/* ---- online softmax -------------------------------------------------------------------------- */
 
 /* The products work on whole units of keys: those of the tile lie in [first_key, last_key). */
 static int first_key(const struct cpu_tile *tile) {
@@ -236,7 +236,7 @@ static void rescale(const struct cpu_tile *tile, int head_dim_v, const vf *alpha
     }
 }
 
-static void bf16_soften(const struct cpu_tile *tile, int head_dim_v, float factor) {
+static void bf16_online_softmax(const struct cpu_tile *tile, int head_dim_v, float factor) {
     mask_keys(tile, first_key(tile), tile->full_begin);
     mask_keys(tile, tile->full_end, last_key(tile));
     vf highest[MV];
@@ -289,8 +289,8 @@ static void weigh_visible(const struct cpu_tile *tile, int head_dim_v) {
     }
 }
 
-static void bf16_finish(const struct cpu_tile *tile, int head_dim_v, const float *inverse,
-                        attn_dtype dtype, void *const *out, void *scratch) {
+static void bf16_epilogue(const struct cpu_tile *tile, int head_dim_v, const float *inverse,
+                          attn_dtype dtype, void *const *out, void *scratch) {
     float *lines = scratch;
     const int width = padded(head_dim_v);
     for (int c = 0; c < width; c += 4) {

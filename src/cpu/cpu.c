@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cpu.c - what the two drivers of the CPU backend share: where rows lie, what happens to a score
- * and how a row ends; and which instruction sets there are.
+ * cpu.c - shared by the two drivers of the CPU backend: addresses of rows, scale, mask and bias of
+ * a score, the end of a row (LSE, 1/l); and the table of instruction sets.
  */
 #include "cpu/cpu.h"
 

@@ -1,28 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cpu.h - inside the CPU backend: what the shared drivers (cpu.c, tile.c, row.c) ask of an
- * instruction set (c.c, neon.c, ...), and what they share.
+ * cpu.h - inside the CPU backend: the interface between the shared drivers (cpu.c, tile.c, row.c)
+ * and an instruction set (c.c, neon.c, ...).
  *
- * tile: one unit of work = (batch entry, KV head, some query rows of the head's group)
+ * tile: FlashAttention with online softmax. One unit of work = (batch entry, KV head, some query
+ * rows of the head's group)
  *
  *     pack Q tiles                             tile_rows rows each
- *     for each block of keys:
+ *     for each KV block:                       mainloop
  *         pack K, pack V                       once per unit, shared by its tiles
- *         for each tile:  S = Q K^T            score
- *                         S = cap, ALiBi, bias adjust (variants with all options)
- *                         S = -inf             hide: where the mask is 0 (likewise)
- *                         P, m, l, O *= alpha  soften: mask, running maximum, exp2, sum
- *                         O += P V             weigh
- *     rows of O / l, LSE                       finish
+ *         for each Q tile:  S = Q K^T            score
+ *                           softcap, ALiBi, bias adjust (variants with all options)
+ *                           S = -inf             hide: where the mask is 0 (likewise)
+ *                           m, l, P, O *= alpha  online_softmax: mask, row max, exp2, row sum
+ *                           O += P V             weigh
+ *     O / l, LSE                               epilogue
  *
- * row: one unit = (batch entry, KV head, one split of the keys); K and V are read where they lie,
- * partial results are combined in the order of the splits.
+ * row: split-KV for decode. One unit = (batch entry, KV head, one split of the keys). K and V are
+ * read in place; the partial results (m, l, O) are combined in the order of the splits.
  *
- * Scores are +-q.k as they come; what makes log2 units of them is a factor inside exp2, so that
- * scaling costs no rounding. The layout of a packed operand is known to its instruction set alone;
- * the drivers see bytes.
- * Invariants: no instruction-set code in shared files; block borders follow from the shape, never
- * from the number of threads, so the bits of a result do not depend on it.
+ * Scores are +-q.k; the conversion to log2 units is a factor inside exp2, so that scaling costs no
+ * rounding. The layout of a packed operand is private to its instruction set; the drivers see
+ * bytes.
+ *
+ * Invariants: no instruction-set code in shared files. Block boundaries depend on the shape, never
+ * on the number of threads, so the bits of a result do not depend on it.
  */
 #ifndef ATTN_CPU_CPU_H
 #define ATTN_CPU_CPU_H
@@ -98,11 +100,12 @@ struct cpu_tile_kernel {
     void (*adjust)(const struct cpu_tile *tile, const struct cpu_adjust *adjust); /* or NULL */
     /* mask: of each real row, at the block's first key; `col` bytes between two keys. Or NULL. */
     void (*hide)(const struct cpu_tile *tile, const uint8_t *const *mask, int64_t col);
-    void (*soften)(const struct cpu_tile *tile, int head_dim_v, float factor);
+    /* Online softmax of one KV tile: updates m and l, S -> P, O *= alpha. */
+    void (*online_softmax)(const struct cpu_tile *tile, int head_dim_v, float factor);
     void (*weigh)(const struct cpu_tile *tile, int head_dim_v);
     /* out[r] = inverse[r] (from cpu_end_row) * O of row r, for the real rows */
-    void (*finish)(const struct cpu_tile *tile, int head_dim_v, const float *inverse,
-                   attn_dtype dtype, void *const *out, void *scratch);
+    void (*epilogue)(const struct cpu_tile *tile, int head_dim_v, const float *inverse,
+                     attn_dtype dtype, void *const *out, void *scratch);
 };
 
 struct cpu_row_kernel {
@@ -110,12 +113,12 @@ struct cpu_row_kernel {
     void (*score)(const float *q, int rows, const struct cpu_rows *k, float *s, int s_stride);
     /* the keys [first, first + count) of one row; s points at the first */
     void (*adjust)(float *s, int first, int count, const struct cpu_adjust *adjust, int row);
-    /* s -> 2^(factor (s - max)) in place; returns the sum and the maximum (-inf: nothing to see) */
-    float (*soften)(float *s, int count, float factor, float *max);
+    /* s -> 2^(factor (s - max)) in place; returns the sum l and the max m (-inf: no visible key) */
+    float (*softmax)(float *s, int count, float factor, float *max);
     /* o[r * cols + c] += sum over j of p[r * p_stride + j] * v[j][c] */
     void (*weigh)(const float *p, int p_stride, int rows, const struct cpu_rows *v, float *o);
     /* out = inverse (from cpu_end_row) * o */
-    void (*finish)(const float *o, int head_dim_v, float inverse, attn_dtype dtype, void *out);
+    void (*epilogue)(const float *o, int head_dim_v, float inverse, attn_dtype dtype, void *out);
 };
 
 struct cpu_isa {
@@ -139,7 +142,7 @@ struct cpu_geometry {
     int64_t unit_heads, head_cuts; /* heads of a group in one unit; units per group */
     int64_t chunks;                /* row: splits of the keys; tile: pieces of the queries */
     size_t slot_bytes;             /* scratch of one thread */
-    size_t partial_bytes;          /* row: partial results of all units, behind the slots */
+    size_t partial_bytes;          /* row: partial results of all units, after the slots */
 };
 
 /* Is that name among the instruction sets compiled in? */
@@ -188,7 +191,7 @@ struct cpu_scale {
 
 struct cpu_scale cpu_scale(const attn_problem *problem);
 
-/* What makes log2 units of the scores that softmax sees. */
+/* Scores times this are in log2 units, as exp2 needs them. */
 float cpu_softmax_factor(const attn_problem *problem);
 
 /* Instead of a factor: the row becomes zeros, whatever it holds (0 * NaN would not). */

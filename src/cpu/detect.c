@@ -45,7 +45,7 @@ extern const struct cpu_isa cpu_isa_amx;
 
 #define BIT(n) (1U << (n))
 
-/* What is asked of CPUID, bits as Intel's and AMD's manuals number them. */
+/* CPUID queries, bits as Intel's and AMD's manuals number them. */
 enum {
     LEAF_1_ECX = 0, /* FMA 12, OSXSAVE 27, AVX 28, F16C 29 */
     LEAF_7_EBX,     /* AVX2 5, AVX512 F 16, DQ 17, BW 30, VL 31 */
@@ -55,7 +55,7 @@ enum {
     FEATURE_WORDS
 };
 
-/* Asked once: under a hypervisor each CPUID is a trip to it and back. */
+/* Queried once: under a hypervisor each CPUID traps. */
 static unsigned features[FEATURE_WORDS];
 static pthread_once_t features_read = PTHREAD_ONCE_INIT;
 
@@ -101,7 +101,7 @@ static bool has_avx512_bf16(void) {
 
 enum { REQUEST_PERMISSION = 0x1023, AMX_DATA = 18 }; /* ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA */
 
-/* The kernel lets a process use AMX once it has asked; asking again costs a system call. */
+/* The kernel lets a process use AMX after a request; a repeated one costs a system call. */
 static bool has_amx(void) {
     return has_avx512_bf16() && has(LEAF_7_EDX, BIT(22) | BIT(24)) &&
            has(XCR0, BIT(17) | BIT(18)) &&

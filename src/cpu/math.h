@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * math.h - exp2, tanh and conversions over the vector primitives of one instruction set.
- * Included by cpu_<arch>.c behind its primitives; every function is static.
+ * Included by the file of an instruction set after its primitives; every function is static.
  *
  * The primitives (vf: VL floats):
  *   vload vstore vdup vadd vsub vmul vdiv vfma(a,b,c)=a*b+c vabs
@@ -158,7 +158,7 @@ OUT_OF_LINE void row_from_float(attn_dtype dtype, const float *in, int count, fl
     }
 }
 
-/* The last step of a row: times what cpu_end_row returned. */
+/* Epilogue of a row: times what cpu_end_row returned. */
 OUT_OF_LINE void end_row(attn_dtype dtype, const float *in, int count, float inverse, void *out) {
     if (inverse == CPU_SAW_NOTHING) {
         memset(out, 0, (size_t)count * attn_dtype_size(dtype));

@@ -8,7 +8,7 @@
  *     packed Q  [head_dim / 4] steps of [6 row pairs][2 rows][4 dims]
  *     packed K  [keys / 8] panels of [head_dim / 4] steps of [4 key pairs][2 keys][4 dims]
  *     S         [keys / 8] panels of [6 row pairs][4 key pairs][2 rows][2 keys] fp32
- *     P         [keys / 4] steps of [6 row pairs][2 rows][4 keys]       behind S
+ *     P         [keys / 4] steps of [6 row pairs][2 rows][4 keys]       after S
  *     packed V  [head_dim_v / 8] panels of [keys / 4] steps of [4 dim pairs][2 dims][4 keys]
  *     O         [head_dim_v / 8] panels of [6 row pairs][4 dim pairs][2 rows][2 dims] fp32
  *
@@ -156,7 +156,7 @@ static size_t bf16_o_bytes(int head_dim_v) {
     return cpu_round_up((size_t)in_units(head_dim_v, PANEL) * C_PANEL * sizeof(float));
 }
 
-/* finish wants TILE_ROWS fp32 rows; the packing calls less. */
+/* the epilogue needs TILE_ROWS fp32 rows; the packing calls less. */
 static size_t bf16_row_bytes(int cols) {
     return cpu_round_up((size_t)TILE_ROWS * (size_t)in_units(cols, PANEL) * PANEL * sizeof(float));
 }
@@ -394,7 +394,7 @@ static void rescale(const struct cpu_tile *tile, int head_dim_v, const float *al
     }
 }
 
-static void bf16_soften(const struct cpu_tile *tile, int head_dim_v, float factor) {
+static void bf16_online_softmax(const struct cpu_tile *tile, int head_dim_v, float factor) {
     for (int panel = first_panel(tile); panel < last_panel(tile); panel++) {
         if (is_masked(tile, panel)) {
             mask_panel(tile, panel);
@@ -467,8 +467,8 @@ static void bf16_weigh(const struct cpu_tile *tile, int head_dim_v) {
     }
 }
 
-static void bf16_finish(const struct cpu_tile *tile, int head_dim_v, const float *inverse,
-                        attn_dtype dtype, void *const *out, void *scratch) {
+static void bf16_epilogue(const struct cpu_tile *tile, int head_dim_v, const float *inverse,
+                          attn_dtype dtype, void *const *out, void *scratch) {
     float *lines = scratch;
     const int width = in_units(head_dim_v, PANEL) * PANEL;
     for (int r = 0; r < tile->rows; r++) {
@@ -494,9 +494,9 @@ static const struct cpu_tile_kernel tile_kernel = {
     .pack_k = bf16_pack_k,
     .pack_v = bf16_pack_v,
     .score = bf16_score,
-    .soften = bf16_soften,
+    .online_softmax = bf16_online_softmax,
     .weigh = bf16_weigh,
-    .finish = bf16_finish,
+    .epilogue = bf16_epilogue,
 };
 
 const struct cpu_isa cpu_isa_neon_bf16 = {"neon_bf16", &tile_kernel, NULL};

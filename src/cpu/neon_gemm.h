@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * neon_gemm.h - the 12 x 8 product of tile_kernel.h for full tiles, in assembly.
+ * neon_gemm.h - the 12 x 8 GEMM of tile_kernel.h for full tiles, in assembly.
  *
  *     v8..v31   C: rows 0-3 in v8 + n, rows 4-7 in v16 + n, rows 8-11 in v24 + n, n = 0..7
  *     v0..v2    A of this step        v3 v4 / v5 v6   B of this step and of the next, in turn

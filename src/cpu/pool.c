@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * pool.c - a context's threads.
+ * pool.c - the threads of a context.
  *
- * The caller is one of the workers (slot 0); the others sleep on a condition variable after a
- * short spin. A job is a counter: whoever is free takes the next index. A second caller that finds
- * the workers busy does its job alone, so nobody waits for somebody else's attention.
+ * The caller is one of the workers (slot 0); the others sleep on a condition variable after a short
+ * spin. A job is an atomic counter: an idle worker takes the next index. A second caller that finds
+ * the workers busy runs its job alone, so no call waits for another.
  *
- * Invariant: which thread runs an index has no influence on what the index computes.
+ * Invariant: the result of an index does not depend on the thread that runs it.
  */
 #include "core/internal.h"
 

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * row.c - drives a row kernel (decode): a few query rows against a long row of keys.
+ * row.c - drives a row kernel (decode, split-KV): few query rows against many keys.
  *
- * The keys are cut into splits of a fixed length; each gives a partial (m, l, O) per row, and the
- * partials are combined in the order of the splits, so neither threads nor timing can change bits.
+ * The keys are split at a fixed length. Each split gives a partial result (m, l, O) per row; these
+ * are combined in the order of the splits, so neither threads nor timing can change bits.
  *
  * Scratch of one thread:   queries (fp32) | scores
- * Behind all threads':     partials [batch][KV head][cut][split] of m[rows], l[rows], O[rows][dim]
+ * After all threads':      partials [batch][KV head][cut][split] of m[rows], l[rows], O[rows][dim]
  */
 #include "core/plan.h"
 #include "cpu/cpu.h"
@@ -238,8 +238,8 @@ static void run_split(void *argument, int64_t index, int slot) {
     const float factor = cpu_softmax_factor(job->problem);
     for (int r = 0; r < u.rows; r++) {
         if (keys[r].end > keys[r].begin) {
-            l[r] = u.kernel->soften(s + (ptrdiff_t)r * g->block_kv + keys[r].begin,
-                                    (int)(keys[r].end - keys[r].begin), factor, &m[r]);
+            l[r] = u.kernel->softmax(s + (ptrdiff_t)r * g->block_kv + keys[r].begin,
+                                     (int)(keys[r].end - keys[r].begin), factor, &m[r]);
         }
     }
     weigh_rows(&u, keys, &v, s, o);
@@ -298,8 +298,9 @@ static void combine(void *argument, int64_t index, int slot) {
         float sum;
         combine_row(&u, r, &max, &sum);
         const float inverse = cpu_end_row(job, &u.sequence, u.batch, h, i, max, sum);
-        u.kernel->finish(floats(partial_of(&u, 0), u.at.o) + r * p->head_dim_v, (int)p->head_dim_v,
-                         inverse, p->dtype, cpu_o_row(job, &u.sequence, u.batch, h, i));
+        u.kernel->epilogue(floats(partial_of(&u, 0), u.at.o) + r * p->head_dim_v,
+                           (int)p->head_dim_v, inverse, p->dtype,
+                           cpu_o_row(job, &u.sequence, u.batch, h, i));
     }
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * row_kernel.h - the row kernel (decode) over the vector primitives of one instruction set.
- * Included by cpu_<arch>.c behind its primitives and math.h.
+ * Included by the file of an instruction set after its primitives and math.h.
  *
  * K and V are read once, where they lie, and converted in registers; four query rows share each
  * vector that was read. The dimensions are the vector dimension.
@@ -100,7 +100,7 @@ static void row_score(const float *q, int rows, const struct cpu_rows *k, float 
     }
 }
 
-/* A vector of the last n < VL values, `filler` behind them. */
+/* A vector of the last n < VL values, then `filler`. */
 INLINE vf load_part(const float *in, int n, float filler) {
     float line[VL];
     for (int i = 0; i < VL; i++) {
@@ -145,7 +145,7 @@ static void row_adjust(float *s, int first, int count, const struct cpu_adjust *
     }
 }
 
-static float row_soften(float *s, int count, float factor, float *max) {
+static float row_softmax(float *s, int count, float factor, float *max) {
     const int whole = count / VL * VL;
     const int rest = count - whole;
     vf highest = load_part(s + whole, rest, -INFINITY);
@@ -257,14 +257,15 @@ static void row_weigh(const float *p, int p_stride, int rows, const struct cpu_r
     }
 }
 
-static void row_finish(const float *o, int head_dim_v, float inverse, attn_dtype dtype, void *out) {
+static void row_epilogue(const float *o, int head_dim_v, float inverse, attn_dtype dtype,
+                         void *out) {
     end_row(dtype, o, head_dim_v, inverse, out);
 }
 
 static const struct cpu_row_kernel row_kernel = {
     .score = row_score,
     .adjust = row_adjust,
-    .soften = row_soften,
+    .softmax = row_softmax,
     .weigh = row_weigh,
-    .finish = row_finish,
+    .epilogue = row_epilogue,
 };

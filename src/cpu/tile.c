@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * tile.c - drives a tile kernel: cuts the problem into units, walks blocks of keys (see cpu.h).
+ * tile.c - drives a tile kernel: FlashAttention with online softmax over blocks of keys (see
+ * cpu.h).
  *
- * Rows of a unit are ordered (query, head of the group), so that a tile's rows lie close to one
- * diagonal whatever the group's size, and K and V are packed once for all of the group's heads.
+ * Rows of a unit are ordered (query, head of the group), so that the rows of a tile are close to
+ * one diagonal for any group size, and K and V are packed once for all heads of the group.
  *
  * Scratch of one thread:
  *     Q tiles | O tiles | m | l | K block | V block | scores of one tile | packing lines
@@ -256,7 +257,7 @@ static void run_block(const struct unit *u, int64_t first, int count) {
         if (p->mask) {
             hide_keys(u, t, first, &tile);
         }
-        kernel->soften(&tile, (int)p->head_dim_v, factor);
+        kernel->online_softmax(&tile, (int)p->head_dim_v, factor);
         kernel->weigh(&tile, (int)p->head_dim_v);
     }
 }
@@ -275,7 +276,8 @@ static void end_tiles(const struct unit *u) {
             inverse[r] = cpu_end_row(u->job, &u->sequence, u->batch, h, i, tile.m[r], tile.l[r]);
             out[r] = cpu_o_row(u->job, &u->sequence, u->batch, h, i);
         }
-        kernel->finish(&tile, (int)p->head_dim_v, inverse, p->dtype, out, u->scratch + u->at.line);
+        kernel->epilogue(&tile, (int)p->head_dim_v, inverse, p->dtype, out,
+                         u->scratch + u->at.line);
     }
 }
 

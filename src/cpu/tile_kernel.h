@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * tile_kernel.h - the tile kernel in fp32 over the vector primitives of one instruction set.
- * Included by cpu_<arch>.c behind its primitives and math.h.
+ * Included by the file of an instruction set after its primitives and math.h.
  *
- * Query rows are the vector dimension, so maximum, sum and rescaling are plain vertical
- * operations, and one matrix product serves both sides:
+ * Query rows are the vector dimension, so row max, row sum and rescale of the online softmax are
+ * vertical operations, and one GEMM serves both S = QK^T and O += PV:
  *
  *     C[NB][MR] = [C +] sum over k of B[k][NB] * A[k][MR]      MR = MV * VL rows
  *
@@ -17,7 +17,7 @@
  *
  * fp16 and bf16 become fp32 while they are packed; P is never rounded.
  * MV, NB and EXP_KEYS (keys exponentiated at a time) come from the including file. An instruction
- * set may bring a product of its own for full tiles (HAVE_GEMM_FULL).
+ * set may have its own GEMM for full tiles (HAVE_GEMM_FULL).
  */
 
 enum { MR = MV * VL };
@@ -330,7 +330,7 @@ INLINE void exponentiate(const struct cpu_tile *tile, vf factor, vf lowest, cons
 
 /* Scores become probabilities relative to the running maximum. A row that has seen nothing keeps
  * m = -inf; the largest negative number then stands in for it, so that -inf - m stays -inf. */
-static void tile_soften(const struct cpu_tile *tile, int head_dim_v, float factor) {
+static void tile_online_softmax(const struct cpu_tile *tile, int head_dim_v, float factor) {
     mask_keys(tile, tile->begin, tile->full_begin);
     mask_keys(tile, tile->full_end, tile->end);
     vf highest[MV];
@@ -389,8 +389,8 @@ static void tile_weigh(const struct cpu_tile *tile, int head_dim_v) {
     }
 }
 
-static void tile_finish(const struct cpu_tile *tile, int head_dim_v, const float *inverse,
-                        attn_dtype dtype, void *const *out, void *scratch) {
+static void tile_epilogue(const struct cpu_tile *tile, int head_dim_v, const float *inverse,
+                          attn_dtype dtype, void *const *out, void *scratch) {
     float *lines = scratch;
     int c = 0;
     for (; c + 4 <= head_dim_v; c += 4) {
@@ -424,7 +424,7 @@ static const struct cpu_tile_kernel tile_kernel = {
     .score = tile_score,
     .adjust = tile_adjust,
     .hide = tile_hide,
-    .soften = tile_soften,
+    .online_softmax = tile_online_softmax,
     .weigh = tile_weigh,
-    .finish = tile_finish,
+    .epilogue = tile_epilogue,
 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cuda.h - the CUDA backend: a device behind a driver table, its loaded kernels, and launches.
+ * cuda.h - the CUDA backend: a device, its driver table, loaded kernels, and launches.
  *
  * Invariant: everything that allocates, loads or compiles happens when a plan is made; a forward
  * call makes one launch on the caller's stream and can be captured into a graph.

@@ -12,7 +12,7 @@
 #include "cuda/driver.h"
 
 /* On a page of its own, which a forked child finds wiped. Where the system does not wipe, the
- * process number tells; it costs a system call, and another pid namespace may use it again. */
+ * process number decides; it costs a system call, and another pid namespace may use it again. */
 struct birthmark {
     bool ours;
     bool wiped; /* in a forked child */
@@ -27,7 +27,7 @@ struct cuda {
     int units;        /* multiprocessors */
     int shared;       /* bytes of shared memory that a block can opt in to */
     size_t memory;
-    struct birthmark *birthmark; /* tells a forked child from the process that opened it */
+    struct birthmark *birthmark; /* distinguishes a forked child from the process that opened it */
     pthread_mutex_t lock;        /* of `primary` */
     pthread_mutex_t load_lock;   /* of every variant's kernel */
     cu_context primary;          /* retained when it was first needed, else NULL */

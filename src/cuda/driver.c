@@ -53,14 +53,15 @@ const char *driver_error(const struct driver *driver, cu_result code, char *buff
     return buffer;
 }
 
-/* The version is asked for before the table is filled, so that an old driver is called old, not
+/* The version is queried before the table is filled, so that an old driver is called old, not
  * incomplete. */
 static attn_status start(struct driver *driver, const char *path, attn_error *error) {
     cu_result (*version_of)(int *version) = NULL;
     void *function = driver_function(driver, "cuDriverGetVersion");
     memcpy(&version_of, &function, sizeof function);
     if (version_of == NULL || version_of(&driver->version) != CU_SUCCESS) {
-        return attn_fail(error, ATTN_UNSUPPORTED, "the driver %s does not tell its version", path);
+        return attn_fail(error, ATTN_UNSUPPORTED, "the driver %s does not report its version",
+                         path);
     }
     if (driver->version < DRIVER_VERSION) {
         return attn_fail(error, ATTN_UNSUPPORTED,

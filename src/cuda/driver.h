@@ -3,8 +3,8 @@
  * driver.h - the CUDA driver as a table of functions, without cuda.h: the few types and constants
  * that libattn needs, as the driver's ABI has them since CUDA 12.0.
  *
- * The driver library exports one look-up function; everything else is asked of it by name. Whatever
- * answers that function is a GPU to libattn.
+ * The driver library exports one look-up function; everything else is looked up by name. Any
+ * library with that function is a GPU to libattn.
  *
  * Invariant: a table handed out by driver_open is complete.
  */

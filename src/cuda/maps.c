@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * maps.c - tensor maps of Q, K, V and O: how a kernel that copies boxes of a tensor is told
- * where it lies. Dimensions are (column, row, head, batch), with packed sequences (column, row of
- * all, head, 1); a box is 64 columns of as many rows as a tile has.
+ * maps.c - tensor maps of Q, K, V and O for kernels that load by TMA. Dimensions are (column, row,
+ * head, batch), with packed sequences (column, row of all, head, 1); a box is 64 columns of as many
+ * rows as a tile has.
  *
- * Invariant: maps are made with the plan, over memory that is not there; a call puts the addresses
- * in and changes nothing else. What maps_check has passed is never refused by the driver.
+ * Invariant: maps are made with the plan, without addresses; a call inserts the addresses and
+ * changes nothing else. The driver never refuses what maps_check passed.
  */
 #include <stdio.h>
 #include <string.h>

@@ -7,8 +7,8 @@
  * twin_row (a plain program in the problem's dtype); they share where the inputs lie and which keys
  * are visible, and no arithmetic.
  *
- * Invariant: a row's result depends on its own inputs alone, never on the other rows asked for, on
- * the number of threads or on any other file's idea of attention, visible_keys excepted: a test
+ * Invariant: a row's result depends on its own inputs alone, never on the other requested rows, on
+ * the number of threads or on any other file's attention code, visible_keys excepted: a test
  * holds that one against the words of attn.h. Memory is O(seq_kv) per thread, and about 1 MiB each
  * for rows of K and V.
  */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * rows.c - which rows are looked at: the sample, the check, the order of all of them.
+ * rows.c - the rows that are checked: random sample, validation of a list, the order of all rows.
  *
  * Invariant: the sample depends on the problem, the seed and the count alone.
  */
@@ -95,7 +95,7 @@ attn_status attn_rows_sample(const attn_problem *problem, uint64_t seed, attn_ro
     }
     /* The rows, batch-major, are cut into `count` stretches of equal length (give or take one) and
      * each gives one row: every batch entry and head has its share, and no row comes twice. Where
-     * there are fewer rows than asked for, they are all taken, again and again. */
+     * there are fewer rows than requested, all are taken repeatedly. */
     const uint64_t length = total / count;
     const uint64_t longer = total % count; /* so many stretches, the first ones, have one more */
     for (uint64_t i = 0; i < count; i++) {

@@ -6,7 +6,7 @@
  * so that the host code is tested there, too. What needs the compiled-in ones is skipped by
  * SKIP_WITHOUT_KERNELS().
  *
- * Invariant: the tensors of stand_ins() are addresses without memory behind them. Host code that
+ * Invariant: the tensors of stand_ins() are addresses without memory. Host code that
  * reads through a device pointer does not survive it.
  */
 #ifndef CUDA_FIXTURE_H

@@ -5,11 +5,11 @@
  * The last result is kept: tests launch the same thing a thousand times. It is used again only if
  * the arguments and every byte of the inputs are the same.
  *
- * What of the arguments a kernel reads is the family's business: names with fwd_mma_full,
- * fwd_mma_decode and fwd_hopper_decode take everything (of the latter two's blocks, `parts` share a
- * tile), with fwd_hopper_full everything but ALiBi, bias, mask and sink, with fwd_mma or fwd_hopper
- * everything but the options, others causal and diagonal alone. The blocks of other fwd_hopper stay
- * and take one tile after the other, so all are reached.
+ * Which arguments a kernel reads depends on its family: names with fwd_mma_full, fwd_mma_decode and
+ * fwd_hopper_decode take everything (of the latter two, `parts` CTAs share a tile: split-KV), with
+ * fwd_hopper_full everything but ALiBi, bias, mask and sink, with fwd_mma or fwd_hopper everything
+ * but the options, others causal and diagonal alone. The CTAs of other fwd_hopper kernels are
+ * persistent, so all tiles are reached.
  *
  * Invariant: it reads and writes through the arguments of the launch alone, so that a wrong stride,
  * size or pointer in them gives a wrong result, or a report of ASan.

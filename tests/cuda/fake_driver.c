@@ -2,7 +2,7 @@
  *
  * fake_driver.c - libfake_driver.so: a CUDA driver without a GPU, for tests of host code.
  *
- * This file: the look-up, devices and contexts, the log, and what a test asks for. Libraries and
+ * This file: the look-up, devices and contexts, the log, and the requests of a test. Libraries and
  * launches are in fake_module.c, memory and streams in fake_memory.c, attention in fake_compute.c.
  *
  * Invariant: it is at least as strict as a driver. What a driver leaves undefined (a stale handle,
@@ -295,7 +295,7 @@ static int cuDeviceGetAttribute(int *value, int attribute, int device) {
     case 38: *value = 1 << 20; break;                               /* bytes of L2 */
     case 75: *value = fake_settings.capability[device] / 10; break; /* compute capability */
     case 76: *value = fake_settings.capability[device] % 10; break;
-    case 97: *value = fake_shared_limit(device); break; /* shared, asked for */
+    case 97: *value = fake_shared_limit(device); break; /* shared, opt-in */
     default: *value = 0; return FAKE_INVALID_VALUE;
     }
     return FAKE_SUCCESS;
@@ -456,7 +456,7 @@ int cuGetProcAddress_v2(const char *symbol, void **function, int version, uint64
     return FAKE_SUCCESS;
 }
 
-/* ---- what a test asks for -------------------------------------------------------------------- */
+/* ---- requests of a test ---------------------------------------------------------------------- */
 
 static int from_environment(const char *name, int otherwise) {
     const char *text = getenv(name);

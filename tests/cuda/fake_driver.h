@@ -90,7 +90,7 @@ struct fake_call {
     unsigned int grid[3], block[3], shared;
     void *stream;
     unsigned int cluster;          /* blocks of one; 0: none */
-    bool early;                    /* begins before the kernel in front of it has ended */
+    bool early;                    /* programmatic dependent launch (PDL) */
     unsigned char args[FAKE_ARGS]; /* struct attn_args or attn_tma_args, then 0 */
 };
 
@@ -116,7 +116,7 @@ struct fake_control {
     /* What a program beside the library would do: cuCtxCreate (not made current), cuCtxDestroy. */
     void *(*context_create)(int device);
     void (*context_destroy)(void *context);
-    void *(*primary)(int device); /* NULL: not retained by anybody */
+    void *(*primary)(int device); /* NULL: not retained */
 
     /* The bytes of the only loaded library, or NULL. Equal to the image it was loaded from. */
     const void *(*image)(size_t *size);

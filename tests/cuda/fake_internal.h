@@ -42,7 +42,7 @@ struct fake_object {
     bool ptx;       /* a library: any newer device will do */
     bool fatbin;    /* a library: PTX that is not read here, whose kernels have any name */
     bool exact;     /* a library: that capability alone ("sm_90a") */
-    int shared[FAKE_DEVICES];  /* a kernel: what each device was told to allow */
+    int shared[FAKE_DEVICES];  /* a kernel: the limit set on each device */
     double seconds;            /* an event: when it was recorded; below 0: never */
     struct fake_object *graph; /* a stream: what it is captured into */
     pthread_t thread;          /* a stream: who captures */

@@ -3,7 +3,7 @@
  * fake_maps.c - tensor maps of the fake driver: made under the rules of a real one, and looked at
  * when a kernel whose name says fwd_hopper is launched.
  *
- * Invariant: a launch goes through only if its maps say what struct attn_args behind them says, in
+ * Invariant: a launch goes through only if its maps agree with struct attn_args, in
  * boxes of the tile in the kernel's name (..._d128_192x64...: 192 rows, 64 keys).
  */
 #include <stdio.h>
@@ -191,7 +191,7 @@ bool fake_maps_agree(const struct fake_launch *launch) {
         a->cu_seqlens_q != NULL && (strstr(kernel, "_full") != NULL || is_decode(kernel));
     const long long batches = packed ? 1 : (long long)a->heads_all * a->packed_heads / a->heads_q;
     const long long heads_kv = a->heads_q / a->heads_per_kv;
-    /* how many packed rows there are is told by no argument; without keys there is one, of one head
+    /* how many packed rows there are is in no argument; without keys there is one, of one head
      */
     const long long queries = packed ? 0 : a->seq_q, keys = packed ? 0 : a->seq_kv;
     const bool none = !packed && keys == 0;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * test_args.c - what a kernel is told. Every field of struct attn_args, the grid and the block
- * against the problem, for many drawn problems; the layout of the struct; and that attn_forward
- * does nothing but look at the current context and launch.
+ * test_args.c - the arguments of a kernel. Every field of struct attn_args, the grid and the CTA
+ * size against the problem, for many random problems; the layout of the struct; and that
+ * attn_forward only reads the current context and launches.
  *
- * Invariant: expectations are worked out here from attn.h and args.h alone.
+ * Invariant: expectations are computed here from attn.h and args.h alone.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -249,7 +249,7 @@ static void check_near(const char *name, float value, double expected) {
               name, (double)value, expected);
 }
 
-/* What is not asked for is 0, whatever lies in the tensors. */
+/* Unused fields are 0, whatever the tensors hold. */
 static void check_options(const struct attn_args *args, const attn_problem *p,
                           const attn_tensors *t) {
     const bool softcap = p->softcap > 0;

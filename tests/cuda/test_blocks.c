@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * test_blocks.c - how the families that pack heads and take any head_dim cut a problem into
- * thread blocks, against numbers worked out by hand; what they refuse; and the ends of the range.
+ * test_blocks.c - how the families that pack heads and take any head_dim divide a problem into
+ * CTAs, against numbers worked out by hand; what they refuse; and the ends of the range.
  *
  * Invariant: the variants are made up (cuda_fixture.h), so that it holds without kernels, too.
  */

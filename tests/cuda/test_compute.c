@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * test_compute.c - the host path from end to end: the fake driver computes what each launch
- * asks for, and the result is compared like that of any kernel; also through a captured graph.
+ * test_compute.c - the host path from end to end: the fake driver computes each launch, and the
+ * result is compared like that of any kernel; also through a captured graph.
  *
  * Invariant: memory is guarded and outputs are poisoned (cases.h), so a wrong pointer or stride
  * cannot pass.

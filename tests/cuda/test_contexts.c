@@ -264,7 +264,7 @@ static void *work(void *argument) {
     attn_error why;
     for (int n = 0; n < ROUNDS; n++) {
         attn_plan *plan = NULL;
-        p.seq_q = 1000 + worker->number; /* by which the log tells them apart */
+        p.seq_q = 1000 + worker->number; /* distinguishes them in the log */
         expect_ok(worker,
                   attn_plan_create(worker->context, &p,
                                    ATTN_BY_NAME(names[(n + worker->number) % 3]), &plan, &why),
@@ -304,7 +304,7 @@ TEST(threads) {
                   workers[i].why.text);
     }
     CHECK_EQ(calls_of("cuLaunchKernelEx"), 2 * THREADS * ROUNDS);
-    CHECK_EQ(fake->live(FAKE_LIBRARY), 3); /* each loaded once, whoever came first */
+    CHECK_EQ(fake->live(FAKE_LIBRARY), 3); /* each loaded once, in any order */
     CHECK_EQ(fake->retains(0), 1);
     attn_plan_destroy(plan);
     attn_close(context);

@@ -3,7 +3,8 @@
  * test_images.c - which machine code is loaded, when, and what becomes of a bad one:
  * compiled-in images by architecture, and images of attn_variant_add.
  *
- * Invariant: what the driver was given is compared byte by byte with what attn_variant_image tells.
+ * Invariant: what the driver was given is compared byte by byte with what attn_variant_image
+ * returns.
  */
 #include <stdlib.h>
 
@@ -198,7 +199,7 @@ TEST(added_ptx_and_cubin) {
         made_up_ptx("my_kernel", "sm_80", text);
         const size_t cubin_size = made_up_cubin("my_kernel", 80, cubin);
         const size_t size = n < 3 ? strlen(text) : cubin_size;
-        void *copy = malloc(size); /* no 0 behind PTX: its size says where it ends */
+        void *copy = malloc(size); /* no 0 after PTX: its size says where it ends */
         memcpy(copy, n < 3 ? (void *)text : (void *)cubin, size);
         const attn_status status = attn_variant_add(context, &variant, copy, size, &why);
         CHECK_STATUS(status, ATTN_OK, &why);
@@ -234,7 +235,7 @@ TEST(added_ptx_and_cubin) {
     }
 }
 
-/* An image that cannot be used: refused when it is added or when a plan asks for it, with a reason;
+/* An image that cannot be used: refused when it is added or when a plan needs it, with a reason;
  * nothing stays loaded, and other variants go on. */
 static void bad_image(const char *what, const attn_variant *variant, const void *image, size_t size,
                       int capability, const char *part) {
@@ -316,7 +317,7 @@ TEST(shared_bytes_follow_from_the_tile) {
     fake_end();
 }
 
-/* The driver is told no size: a cubin that ends too early must not reach it. */
+/* The driver does not know the size: a cubin that ends too early must not reach it. */
 TEST(cubins_cut_short) {
     unsigned char cubin[1024];
     const attn_variant variant = made_up("short", ATTN_FP16);
@@ -374,7 +375,7 @@ TEST(bad_descriptors) {
     bad_image("no dtype", &v, text, size, 80, "dtype");
 }
 
-/* The exact limit is taken, and the driver was asked for it on the right device. */
+/* The exact limit is taken, and was requested from the driver on the right device. */
 TEST(shared_memory_at_the_limit) {
     char text[1024];
     const attn_problem p = gpu_problem();

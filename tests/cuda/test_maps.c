@@ -257,7 +257,7 @@ TEST(refused_problems) {
 TEST(refused_strides) {
     static const struct {
         attn_strides strides;
-        const char *sentence; /* behind the tensor's name; NULL: taken */
+        const char *sentence; /* after the tensor's name; NULL: accepted */
     } cases[] = {
         {{.batch = 20000, .head = 4000, .row = 64}, NULL},
         {{.batch = 0, .head = 4000, .row = 64}, ".batch = 0 elements, it takes 1 to 549755813887"},

@@ -9,7 +9,7 @@
 
 #include "cuda/cuda_fixture.h"
 
-/* Refused by status, with this in the sentence; nothing is left behind. */
+/* Refused by status, with this in the sentence; nothing is leaked. */
 static void refused(const char *device, attn_status status, const char *part) {
     attn_error why;
     const attn_status got = fake_try(device, &why);

@@ -184,7 +184,7 @@ TEST(fp16_agrees_with_the_compiler) {
 #endif
 }
 
-/* Every length: whole blocks and tails, and nothing is written behind the end. */
+/* Every length: whole blocks and tails, and nothing is written past the end. */
 TEST(arrays_are_converted_element_by_element) {
     enum { MOST = 70 };
     float source[MOST];

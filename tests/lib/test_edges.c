@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * test_edges.c - the corners of size and place: empty problems, rows in which nothing remains, keys
+ * test_edges.c - the corners of size and place: empty problems, rows without visible keys, keys
  * that may not be read, pointers and workspaces that do not fit.
  *
  * Each corner is run through every variant that takes it. What is expected is stated in bits where
@@ -234,7 +234,7 @@ TEST(one_query_one_key) {
     }
 }
 
-/* ---- rows in which nothing remains ----------------------------------------------------------- */
+/* ---- rows without visible keys ----------------------------------------------------------- */
 
 TEST(rows_that_see_nothing) {
     for (int dtype = ATTN_FP32; dtype <= ATTN_BF16; dtype++) {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * test_fork.c - after fork() the child may go on using a CPU context, and so may the parent.
+ * test_fork.c - after fork() the child may use a CPU context, and so may the parent.
  *
  * A context with threads is used, the process forks, and the child computes with the inherited
  * context and plan, with a new plan, and with a new context: the same bits each time. It may close
- * what it inherited. The parent goes on undisturbed, and so does a grandchild.
+ * what it inherited. The parent is not affected, nor is a grandchild.
  *
  * Invariant: a child that hangs is ended by its alarm and counts as a failure. Where the platform
  * itself cannot start threads in such a child (ThreadSanitizer, qemu-user) a probe without the

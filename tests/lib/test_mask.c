@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * test_mask.c - boolean masks on the CPU: what they are equal to, what they hide, and rows and
- * blocks of keys of which they leave nothing. Masks of any strides, together with all other
- * options, are drawn in test_parity and test_oracle; kernels of GPUs are in test_vgpu_mask.
+ * fully masked blocks of keys. Masks of any strides, together with all other
+ * options, are sampled in test_parity and test_oracle; kernels of GPUs are in test_vgpu_mask.
  */
 #include <math.h>
 #include <stdlib.h>

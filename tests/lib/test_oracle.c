@@ -3,7 +3,7 @@
  * test_oracle.c - the oracle against the formulas of attn.h, written once more in the plainest way.
  *
  * attn_reference shares code with the kernels (what a key range is, which slope a head has, where a
- * sequence begins), so that a mistake there would pass every comparison with it. Here each drawn
+ * sequence begins), so that a mistake there would pass every comparison with it. Here each random
  * problem is evaluated without the library: strides, lengths, visibility and options come from the
  * sample and from the words of the header.
  *

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * test_reference_rows.c - proves that the oracle looks in the right places: layouts, packed
- * sequences, used_kv, rows in which nothing remains, NaN and Inf; that neither the choice of rows
+ * sequences, used_kv, rows without visible keys, NaN and Inf; that neither the choice of rows
  * nor the number of threads changes a bit; and that wrong arguments get their sentence.
  */
 #include "test.h"

@@ -99,7 +99,7 @@ static void check_order(const attn_context *context, const attn_problem *problem
     CHECK_EQ(count, at);
 }
 
-/* A plan chooses the first that applies, and tells of those before it. */
+/* A plan chooses the first applicable one and lists those before it. */
 static void check_plan(attn_context *context, const attn_problem *problem, const char *run) {
     const char *names[NAMES_MAX];
     const int count = order_of(context, problem, names);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * test_variants.c - the second part of attn.h: devices, variants, plans read back, refusals.
+ * test_variants.c - attn_inspect.h: devices, variants, plans read back, refusals.
  *
  * What attn_variant_get says of a variant, attn_variant_check and attn_plan_create must act upon;
  * a plan without a name takes the first variant that accepts, and its refusals are exactly those
  * before it, each with the sentence that attn_variant_check gives; an added variant runs with any
- * block sizes, computes the right result, and only when it is asked for by name.
+ * block sizes, computes the right result, and only when it is requested by name.
  *
  * Invariant: each clause is checked for every variant of the context, also those that this machine
  * cannot run.

@@ -11,7 +11,16 @@
 #   src/cuda            include/, src/core, its own folder, kernels/common/args.h
 #   src/kernels         no libc, no CUDA header; common: itself; portable: common and itself;
 #                       hopper: common, portable, itself
-#   vgpu/               vgpu/, libc; not attn.h, not src
+#   vgpu/               vgpu.h (ptx: not), libc, its own folder and those after it; not attn.h, not src
+#     ptx               -
+#     machine           ptx
+#     report            ptx machine
+#     race              ptx machine report
+#     memory            ptx machine report race (not race/state.h)
+#     ops               ptx machine report race memory (not race/state.h)
+#     async             ptx machine report race memory ops (not race/state.h)
+#     exec              ptx machine report race memory ops async (not race/state.h)
+#     driver            ptx machine report exec; async/tensor_map.h
 #   tool/base           include/, itself; tool/device: base as well; tool/cases: both
 #   tool/stages/X       base, device, cases, pack, stages/*.h, its own folder: never another stage
 #   tool/, the rest     include/, vgpu.h, tool/, libc; not src
@@ -55,6 +64,26 @@ system() {
     [ "$1" = '<' ] && [ "$2" != "${2%.h}" ] && among "${2%.h}" "$3"
 }
 
+# vgpu_allowed FOLDER HEADER: the rows of vgpu/ in the table above; each folder sees the lower ones
+vgpu_allowed() {
+    case $1 in
+    ptx) lower= ;;
+    driver) lower='ptx machine report exec' ;;
+    *)
+        lower='ptx machine report race memory ops async exec '
+        case $lower in *"$1 "*) lower=${lower%%"$1 "*} ;; *) return 1 ;; esac
+        ;;
+    esac
+    case $1:$2 in
+    ptx:vgpu.h) return 1 ;;
+    *:vgpu.h | driver:async/tensor_map.h) return 0 ;;
+    race:race/state.h) ;;
+    *:race/state.h) return 1 ;;
+    esac
+    # shellcheck disable=SC2086
+    below vgpu "$2" "$1" $lower
+}
+
 # allowed FILE STYLE HEADER: STYLE is < or "
 allowed() {
     case $3 in *..* | /*) return 1 ;; esac
@@ -77,7 +106,11 @@ allowed() {
         *) false ;;
         esac
         ;;
-    vgpu/*) system "$2" "$3" "$libc $vector" || [ "$3" = vgpu.h ] || below vgpu "$3" . ptx ops async memory race exec report driver ;;
+    vgpu/*/*)
+        folder=${1#vgpu/}
+        system "$2" "$3" "$libc $vector" || vgpu_allowed "${folder%%/*}" "$3"
+        ;;
+    vgpu/vgpu.h) system "$2" "$3" 'stdbool stddef stdint stdio' ;;
     tool/*)
         system "$2" "$3" "$libc" && return 0
         [ "$2" = '"' ] && among "$3" "$ours vgpu.h" && return 0
@@ -152,7 +185,8 @@ self_test() {
     failures=0
     cd "$work" || exit 2
     mkdir -p clean/include clean/src/core clean/src/cpu clean/src/cuda clean/src/kernels/common \
-        clean/src/kernels/portable clean/src/kernels/hopper clean/vgpu/ptx clean/tool/base \
+        clean/src/kernels/portable clean/src/kernels/hopper clean/vgpu/ptx clean/vgpu/machine clean/vgpu/report clean/vgpu/race \
+        clean/vgpu/memory clean/vgpu/exec clean/vgpu/driver clean/tool/base \
         clean/tool/device clean/tool/stages/bench clean/tool/stages/parity clean/tests/faults
     cd clean || exit 2
     echo '#include <stdint.h>' >include/attn.h
@@ -168,7 +202,16 @@ self_test() {
     printf '#include "attn.h"\n#include <dlfcn.h>\n' >tests/faults/forward.c
     : >vgpu/vgpu.h
     : >vgpu/ptx/ptx.h
-    printf '#include <stdio.h>\n#include "vgpu.h"\n#include "ptx/ptx.h"\n' >vgpu/ptx/parse.c
+    printf '#include <stdio.h>\n#include "ptx/ptx.h"\n' >vgpu/ptx/parse.c
+    printf '#include "ptx/ptx.h"\n#include "vgpu.h"\n' >vgpu/machine/machine.h
+    echo '#include "machine/machine.h"' >vgpu/report/finding.h
+    echo '#include "race/race.h"' >vgpu/race/state.h
+    echo '#include "machine/machine.h"' >vgpu/race/race.h
+    printf '#include "race/state.h"\n#include "report/finding.h"\n' >vgpu/race/clock.c
+    echo '#include "race/race.h"' >vgpu/memory/memory.h
+    echo '#include "memory/memory.h"' >vgpu/exec/exec.c
+    echo '#include "exec/exec.h"' >vgpu/driver/api.h
+    : >vgpu/exec/exec.h
     : >tool/base/npy.h
     : >tool/stages/record.h
     : >tool/stages/bench/measure.h
@@ -201,6 +244,14 @@ self_test() {
     plant src/kernels/hopper/tile.cu '#include "../core/plan.h"'
     plant vgpu/ptx/parse.c '#include "attn.h"'
     plant vgpu/ptx/parse.c '#include "core/plan.h"'
+    plant vgpu/ptx/parse.c '#include "vgpu.h"'
+    plant vgpu/machine/machine.h '#include "race/race.h"'
+    plant vgpu/report/finding.h '#include "driver/api.h"'
+    plant vgpu/race/clock.c '#include "memory/memory.h"'
+    plant vgpu/memory/memory.h '#include "race/state.h"'
+    plant vgpu/exec/exec.c '#include "driver/api.h"'
+    plant vgpu/driver/api.h '#include "memory/memory.h"'
+    plant vgpu/other/other.c '#include "ptx/ptx.h"'
     plant tool/base/npy.h '#include "device/device.c"'
     plant tool/device/device.c '#include "core/plan.h"'
     plant tool/device/device.c '#include "src/core/plan.h"'

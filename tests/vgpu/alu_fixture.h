@@ -19,7 +19,7 @@
 #include <stdlib.h>
 
 #include "test.h"
-#include "vgpu/exec/core.h"
+#include "vgpu/exec/exec.h"
 
 enum { ALU_REGISTERS = 8 };
 static int alu_rounds = 200; /* of 32 lanes each */
@@ -47,7 +47,7 @@ static inline uint64_t alu_random(void) {
 /* Why the text cannot be loaded, or "". */
 static char alu_error[256];
 
-/* Decodes `text`, and behind it one instruction for each register that tells where its row is. */
+/* Decodes `text`, followed by one instruction per register that reveals its row. */
 static inline bool alu_load(struct alu *alu, const char *text) {
     char ptx[8192];
     int length = snprintf(ptx, sizeof ptx,

@@ -6,7 +6,8 @@
 #include <stdlib.h>
 
 #include "test.h"
-#include "vgpu/exec/core.h"
+#include "vgpu/machine/device.h"
+#include "vgpu/machine/machine.h"
 
 #define HEADER ".version 8.0\n.target sm_80\n.address_size 64\n"
 
@@ -347,9 +348,9 @@ TEST(wrong_launches_are_refused) {
     sum_free(&sum);
 }
 
-/* ---- what is told before anything runs ------------------------------------------------------- */
+/* ---- findings before a launch ---------------------------------------------------------------- */
 
-/* A trap is told when the kernel is launched, beside the one that is then executed. */
+/* A trap is reported at the launch, in addition to the one that is executed. */
 static void check_lint(const char *ptx, const char *kind, const char *word) {
     vgpu *gpu = open_gpu(1, 1 << 20);
     vgpu_module *module = load(gpu, ptx);
@@ -399,7 +400,7 @@ TEST(static_findings) {
     check_lint(HEADER ".visible .entry k()\n.maxntid 1024, 2, 1\n{\n\tret;\n}\n", "limit", "2048");
 }
 
-/* A stub for another architecture beside it is nothing to tell of a kernel. */
+/* A stub for another architecture gives no finding. */
 TEST(a_trap_in_a_kernel_that_is_not_launched) {
     vgpu *gpu = open_gpu(1, 1 << 20);
     vgpu_module *module = load(gpu, HEADER ".visible .entry stub()\n{\n\ttrap;\n}\n"

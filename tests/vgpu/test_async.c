@@ -68,7 +68,7 @@ TEST(copies_with_zero_fill) {
     }
 }
 
-/* The source behind the source's size is not touched: the last thread's may lie outside. */
+/* The source past its size is not read: that of the last thread may be out of bounds. */
 TEST(source_beyond_its_size_is_not_touched) {
     for (int order = 0; order < ORDERS; order++) {
         struct bench bench;
@@ -114,7 +114,7 @@ TEST(bugs_of_copies_are_found) {
         {"waits too little", "cp.async.wait_group 0;", "cp.async.wait_group 1;",
          "async-read-early|race"},
         {"never committed", "cp.async.commit_group;", "", "async-read-early|race"},
-        {"no barrier behind the wait", "bar.sync 0;", "", "race|async-read-early"},
+        {"no barrier after the wait", "bar.sync 0;", "", "race|async-read-early"},
         {"misaligned destination", "add.u32 %r4, %r2, %r3;",
          "add.u32 %r4, %r2, %r3; add.u32 %r4, %r4, 8;", "misaligned"},
         {"misaligned source", "add.u64 %rd5, %rd1, %rd4;",
@@ -142,7 +142,7 @@ TEST(other_forms_of_copies) {
         {"wait_all", "cp.async.wait_group 0;", "cp.async.wait_all;", ""},
         {"wait_all without commit", "cp.async.commit_group;\ncp.async.wait_group 0;",
          "cp.async.wait_all;", ""},
-        {"an empty group behind it", "cp.async.wait_group 0;",
+        {"an empty group after it", "cp.async.wait_group 0;",
          "cp.async.commit_group;\ncp.async.wait_group 1;", ""},
         {"cg", "cp.async.ca.shared.global.L2::128B [%r4], [%rd5], 16, %r5;",
          "cp.async.cg.shared.global [%r4], [%rd5], 16;", ""},
@@ -155,7 +155,7 @@ TEST(other_forms_of_copies) {
          "cp.async.ca.shared.global [%r4+8], [%rd5+8], 8;\n"
          "cp.async.ca.shared.global [%r4+4], [%rd5+4], 4, 4;",
          ""},
-        {"the source ignored by nobody",
+        {"the source ignored by no lane",
          "cp.async.ca.shared.global.L2::128B [%r4], [%rd5], 16, %r5;",
          "{ .reg .pred %q; setp.eq.u32 %q, %r1, 77;\n"
          "cp.async.ca.shared.global [%r4], [%rd5], 16, %q; }",
@@ -182,7 +182,7 @@ TEST(other_forms_of_copies) {
     }
 }
 
-/* Thread t copies word t; the mbarrier tells everybody when all copies have landed. */
+/* Thread t copies word t; the mbarrier phase completes with the last copy. */
 static const char TRACKED[] =
     PTX_HEAD ".shared .align 8 .b64 bar;\n"
              ".visible .entry k(.param .u64 from, .param .u64 sizes, .param .u64 to) {\n"
@@ -325,7 +325,7 @@ TEST(mbarrier_as_a_barrier) {
 TEST(bugs_of_mbarriers_are_found) {
     static const struct bug BUGS[] = {
         {"not initialised", "mbarrier.init.shared::cta.b64 [%r5], 64;\n", "", "mbarrier"},
-        {"no barrier behind the initialisation", "READY: bar.sync 0;", "READY:", "race|mbarrier"},
+        {"no barrier after the initialisation", "READY: bar.sync 0;", "READY:", "race|mbarrier"},
         {"one arrival too many expected", "mbarrier.init.shared::cta.b64 [%r5], 64;",
          "mbarrier.init.shared::cta.b64 [%r5], 65;", "deadlock"},
         {"one arrival too few expected", "mbarrier.init.shared::cta.b64 [%r5], 64;",
@@ -350,7 +350,7 @@ TEST(bugs_of_mbarriers_are_found) {
          "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r5], 1048576;", "mbarrier"},
         {"bytes that never come", "mbarrier.arrive.shared::cta.b64 _, [%r5], 1;",
          "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r5], 16;", "deadlock"},
-        {"bytes that nobody waits for", "ret;",
+        {"bytes without a wait", "ret;",
          "mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%r5], 16; ret;", "async-unfinished"},
         {"parity 2", "AGAIN: mbarrier.test_wait.parity.shared::cta.b64 %p2, [%r5], 1;",
          "AGAIN: mbarrier.test_wait.parity.shared::cta.b64 %p2, [%r5], 3;", "mbarrier"},
@@ -445,7 +445,7 @@ TEST(unknown_forms_are_refused) {
     }
 }
 
-/* Two copies to the same place, and nobody waits: what is read tells which of them came last. */
+/* Two copies to the same address without a wait: the value read shows which completed last. */
 TEST(completion_orders_differ) {
     static const char TWICE[] = PTX_HEAD
         ".shared .align 8 .b64 bar;\n"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * test_barrier.c - bar, barrier.cta and barrier.cluster: who waits for whom, what that orders,
- * and each way to get it wrong.
+ * test_barrier.c - bar, barrier.cta and barrier.cluster: which threads wait, what that orders, and
+ * each misuse.
  */
 #include "vgpu/exec_fixture.h"
 
@@ -105,12 +105,12 @@ static uint32_t of_the_cluster(uint32_t thread, uint32_t n) {
 }
 
 /* Each CTA reads what the other one of its cluster wrote into its own shared memory. */
-#define NEIGHBOUR(before, behind)                                                                  \
+#define NEIGHBOUR(before, after)                                                                   \
     K("mov.u32 %r9, tile; mov.u32 %r3, %ctaid.x; mul.lo.u32 %r3, %r3, 10;\n"                       \
       "setp.eq.u32 %p1, %r0, 0; @%p1 st.shared.u32 [%r9], %r3;\n" before "\n"                      \
       "mov.u32 %r4, %cluster_ctarank; xor.b32 %r4, %r4, 1; mapa.shared::cluster.u32 %r5, %r9, "    \
       "%r4;\n"                                                                                     \
-      "ld.shared::cluster.u32 %r2, [%r5];\n" behind)
+      "ld.shared::cluster.u32 %r2, [%r5];\n" after)
 #define CLUSTER_SYNC "barrier.cluster.arrive.release; barrier.cluster.wait.acquire;\n"
 
 TEST(clusters_synchronise) {
@@ -162,14 +162,14 @@ TEST(warps_that_exit_are_not_waited_for) {
       "WAIT: mbarrier.try_wait.parity.shared::cta.b64 %p4, [%r9], 0; @!%p4 bra WAIT;\n"            \
       "JOIN:")
 
-static uint32_t everybody(uint32_t thread, uint32_t n) {
+static uint32_t all_threads(uint32_t thread, uint32_t n) {
     (void)thread;
     return n;
 }
 
 TEST(a_poll_is_tried_again_when_something_happened) {
     bench_expect(bench_make(1, 64, 6), POLL("mbarrier.arrive.shared::cta.b64 %rd1, [%r9];\n"), 64,
-                 everybody);
+                 all_threads);
     struct bench *bench = bench_make(1, 64, 6);
     CHECK_EQ(bench_run(bench, POLL("")), VGPU_FAULT);
     bench_found(bench, "deadlock", "warp 0 at PTX line 13: the mbarrier");
@@ -207,7 +207,7 @@ TEST(a_dead_lock_names_each_warp) {
       "JOIN:")
 
 /* Two arrivals of the same warp complete a barrier that is meant for both: whether that happens is
- * a matter of who is faster, and the random order has a warp fall behind. */
+ * a matter of timing, and the random order delays a warp. */
 TEST(warps_that_only_happen_to_keep_in_step) {
     for (int i = 0; i < 4 * 8; i++) {
         const struct bench_options options = {.async = (vgpu_async)(i % 4), .seed = 1 + i / 4};

@@ -179,7 +179,7 @@ TEST(reduction_of_a_tensor_is_clipped) {
 
 /* ---- clusters -------------------------------------------------------------------------------- */
 
-/* Block 0 of 2 loads a box for both; each tells the other through its mbarrier that it is done. */
+/* CTA 0 of 2 loads a box for both; each signals the other through its mbarrier. */
 static const char MULTICAST[] =
     BEGIN "mov.u32 %r15, %cluster_ctarank; setp.ne.u32 %p4, %r15, 0;\n"
           "@%p1 bra READY;\n"
@@ -197,11 +197,11 @@ static const char MULTICAST[] =
           "@!%p2 bra WAIT;\n"
           "mul.wide.u32 %rd4, %r15, 1024; add.u64 %rd2, %rd2, %rd4;\n"
           "LOOP: setp.ge.u32 %p3, %r6, %r5;\n"
-          "@%p3 bra TELL;\n"
+          "@%p3 bra SIGNAL;\n"
           "add.u32 %r7, %r3, %r6; ld.shared.u32 %r8, [%r7]; cvt.u64.u32 %rd3, %r6;\n"
           "add.u64 %rd3, %rd2, %rd3; st.global.u32 [%rd3], %r8; add.u32 %r6, %r6, 256;\n"
           "bra LOOP;\n"
-          "TELL: bar.sync 0;\n"
+          "SIGNAL: bar.sync 0;\n"
           "@%p1 bra LAST;\n"
           "mov.u32 %r16, 0; mapa.shared::cluster.u32 %r17, %r2, %r16;\n"
           "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r17+8];\n"
@@ -215,9 +215,8 @@ static const char MULTICAST[] =
 TEST(multicast_and_remote_arrivals) {
     static const struct bug FORMS[] = {
         {"as it is", "ret;", "ret;", ""},
-        {"mask of blocks that are not there", "mov.u16 %h1, 3;", "mov.u16 %h1, 7;",
-         "illegal-operand"},
-        {"only one block", "mov.u16 %h1, 3;", "mov.u16 %h1, 1;", "deadlock"},
+        {"mask of CTAs that do not exist", "mov.u16 %h1, 3;", "mov.u16 %h1, 7;", "illegal-operand"},
+        {"only one CTA", "mov.u16 %h1, 3;", "mov.u16 %h1, 1;", "deadlock"},
         {"no wait",
          "WAIT: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 %p2, [%r2], 0;\n"
          "@!%p2 bra WAIT;\n",
@@ -290,16 +289,16 @@ TEST(copies_between_blocks) {
         {"added", "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes",
          "cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.add.u32",
          ""},
-        {"mbarrier of the wrong block", "[%r17], [%r3], %r5, [%r18]", "[%r17], [%r3], %r5, [%r2]",
+        {"mbarrier of the wrong CTA", "[%r17], [%r3], %r5, [%r18]", "[%r17], [%r3], %r5, [%r2]",
          "mbarrier"},
         {"source overwritten", "WAIT: mbarrier", "WAIT: st.shared.u32 [%r3], %r1; mbarrier",
          "async-overwrite|race"},
         {"no fence", "READY: fence.proxy.async;", "READY:", "proxy-fence"},
-        {"the other block may have ended",
+        {"the other CTA may have ended",
          "END: barrier.cluster.arrive.release.aligned; "
          "barrier.cluster.wait.acquire.aligned;\n",
-         "END:\n", ""}, /* nobody touches the other block any more */
-        {"the other block has ended", "WAIT: mbarrier", "bra WAIT;\nWAIT: ret; mbarrier",
+         "END:\n", ""}, /* no access to the other CTA any more */
+        {"the other CTA has ended", "WAIT: mbarrier", "bra WAIT;\nWAIT: ret; mbarrier",
          "async-unfinished|cluster-exit"},
     };
     static const int32_t ZEROS[RANK] = {0};

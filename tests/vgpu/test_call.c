@@ -173,8 +173,8 @@ static void cannot_be_loaded(const char *ptx, const char *part) {
 }
 
 TEST(calls_that_make_no_sense_are_refused) {
-    cannot_be_loaded(PTX_HEAD ".extern .func nobody(.param .b32 a);\n" PTX_ENTRY
-                              "{ .param .b32 p; st.param.b32 [p], %r0; call.uni nobody, (p); }\n"
+    cannot_be_loaded(PTX_HEAD ".extern .func missing(.param .b32 a);\n" PTX_ENTRY
+                              "{ .param .b32 p; st.param.b32 [p], %r0; call.uni missing, (p); }\n"
                               "ret; }\n",
                      "has no body");
     cannot_be_loaded(PTX_HEAD FUNCTIONS PTX_ENTRY
@@ -184,7 +184,7 @@ TEST(calls_that_make_no_sense_are_refused) {
     cannot_be_loaded(PTX_HEAD PTX_ENTRY "setmaxnreg.inc.sync.aligned.u32 100; ret; }\n",
                      "multiple of 8");
     cannot_be_loaded(PTX_HEAD PTX_ENTRY "bar.arrive 1; ret; }\n", "number of threads");
-    cannot_be_loaded(PTX_HEAD PTX_ENTRY "fence.proxy.nobody; ret; }\n", "fence");
+    cannot_be_loaded(PTX_HEAD PTX_ENTRY "fence.proxy.missing; ret; }\n", "fence");
     cannot_be_loaded(PTX_HEAD PTX_ENTRY "vabsdiff4.u32.u32.u32.add %r2, %r0, %r1, %r3; ret; }\n",
                      "video instructions are not supported: vabsdiff4");
     cannot_be_loaded(PTX_HEAD PTX_ENTRY "vanish.u32 %r2, %r0; ret; }\n",

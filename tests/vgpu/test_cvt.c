@@ -27,7 +27,7 @@ static const struct type TYPES[] = {
 };
 enum { TYPE_COUNT = sizeof TYPES / sizeof TYPES[0] };
 
-/* What the model is asked for. */
+/* A query of the model. */
 static struct {
     const struct type *to, *from;
     int mode;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * test_decode.c - few rows and many keys, which fwd_mma_decode and fwd_hopper_decode share
- * among blocks, on the virtual GPU: parts that get no keys, tiles of rows of several heads, every
- * option, sequences of their own lengths, NaN in one part.
+ * test_decode.c - few rows and many keys: split-KV of fwd_mma_decode and fwd_hopper_decode on the
+ * virtual GPU. Splits without keys, Q tiles of several heads, every option, sequences of different
+ * lengths, NaN in one split.
  *
- * Invariant: each problem is one whose keys fwd_mma_decode shares (its plan has a workspace); those
- * of fwd_hopper_decode are shared by a cluster, by several, and by none. Every fourth is computed
- * twice in one (run_sample), which counters that are not reset would show.
+ * Invariant: fwd_mma_decode splits the keys of each problem (its plan has a workspace);
+ * fwd_hopper_decode splits them over a cluster, over several, and not at all. Every fourth problem
+ * is computed twice in one (run_sample), which would expose counters that are not reset.
  */
 #include "tool/stages/parity/parity.h" /* and with it what tests of tool/ link */
 #include "vgpu/edge_fixture.h"

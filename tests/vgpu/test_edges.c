@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * test_edges.c - kernels at the edges of the contract, on the virtual GPU: what attest parity
- * samples seldom or never. Keys past used_kv that are NaN (in bounds for a tensor map), packed
- * sequences without queries or keys, the longest sequence, rows that see nothing, scores of -inf,
- * scores that outgrow every reference, or fp32, or lie far from 0, infinities that have to stay
- * where they are.
+ * test_edges.c - kernels at the edges of the contract, on the virtual GPU: cases that attest parity
+ * rarely or never samples. NaN in keys past used_kv (in bounds for a tensor map), packed sequences
+ * without queries or keys, the longest sequence, rows without visible keys, scores of -inf, scores
+ * that exceed every stale max, or fp32, or are far from 0, infinities that must not propagate.
  *
- * Each edge is tried with one variant of every family that takes it, in fp16 and bf16 in turn.
+ * Each edge is run with one variant of every family that takes it, in fp16 and bf16 in turn.
  */
 #include "tool/stages/parity/parity.h" /* and with it what tests of tool/ link */
 #include "vgpu/edge_fixture.h"
@@ -48,7 +47,7 @@ static void set_first_column_of_q(const struct sample *s, float value) {
 
 /* ---- lengths --------------------------------------------------------------------------------- */
 
-/* After the used keys lie NaN and infinities, in the tensor's bounds. */
+/* After the used keys are NaN and infinities, in the tensor's bounds. */
 static void use_few_keys(struct sample *s) {
     const int32_t used[] = {0, 1, 64, 139, 140};
     const attn_problem *p = &s->full;
@@ -215,7 +214,7 @@ TEST(bias_of_minus_infinity) {
     }
 }
 
-/* Rows whose scores are all -inf, and a V that is not finite. */
+/* Rows whose scores are all -inf, and V not finite there. */
 static void leave_the_sink(struct sample *s) {
     forbid_by_bias(s);
     set_v(s, 0, 0, 3, 2, NAN);

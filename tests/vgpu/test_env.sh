@@ -4,7 +4,7 @@
 # test_vgpu_env.sh SOURCE_DIR BUILD_DIR
 #
 # The virtual GPU as the driver of a program that knows nothing of it: what the environment says is
-# obeyed or refused with a sentence, and reports are written where they are asked for, in JSON and
+# obeyed or refused with a sentence, and reports are written where requested, in JSON and
 # SARIF that python3 can read (where there is one).
 set -u
 

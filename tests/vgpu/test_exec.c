@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * test_exec.c - running warps: divergence and meeting again, loops, special registers, ends,
+ * test_exec.c - running warps: divergence and reconvergence, loops, special registers, ends,
  * limits, clusters that wait for each other, and the same result from any number of threads.
  */
 #include "vgpu/exec_fixture.h"
@@ -128,7 +128,7 @@ TEST(lanes_that_exit_are_not_waited_for) {
 }
 
 /* So many instructions of another kernel, or of the same, before those that race hide nothing. */
-static void race_behind(uint32_t before, uint32_t inside) {
+static void race_after(uint32_t before, uint32_t inside) {
     static const char ADD[] = "add.u32 %r3, %r0, 1;\n", HEAD[] = PTX_HEAD,
                       OTHER[] = ".visible .entry other() {\n" PTX_REGISTERS,
                       RACE[] = "mov.u32 %r9, tile; shl.b32 %r5, %r0, 2; add.u32 %r5, %r5, %r9;\n"
@@ -159,13 +159,13 @@ static void race_behind(uint32_t before, uint32_t inside) {
 }
 
 TEST(races_far_back_in_a_module_are_found) {
-    race_behind(10, 10);
-    race_behind(40000, 10);
-    race_behind(10, 40000);
+    race_after(10, 10);
+    race_after(40000, 10);
+    race_after(10, 40000);
 }
 
 /* Each lane writes n words, 4 KB apart: so many lines of 128 bytes, times 32. */
-static void touch_lines(uint32_t n, bool told) {
+static void touch_lines(uint32_t n, bool noted) {
     static const char PTX[] =
         PTX_HEAD PTX_ENTRY "mul.wide.u32 %rd1, %r0, 128; add.u64 %rd0, %rd0, %rd1;\n"
                            "AGAIN: st.global.u32 [%rd0], %r1; add.u64 %rd0, %rd0, 4096;\n"
@@ -178,7 +178,7 @@ static void touch_lines(uint32_t n, bool told) {
     CHECK_EQ(vgpu_load(bench->gpu, PTX, strlen(PTX), &module, why), VGPU_OK);
     CHECK_EQ(vgpu_malloc(bench->gpu, (size_t)n * 4096, "out", &out, why), VGPU_OK);
     bench->status = vgpu_launch(bench->gpu, module, "k", &bench->dims, arguments, why);
-    if (told) {
+    if (noted) {
         bench_found(bench, "race-unchecked", "16 MB of a cluster, 64 MB of a launch");
         CHECK_EQ(bench_find(bench, "race-unchecked").severity, VGPU_NOTE);
         CHECK_EQ(vgpu_error_count(bench->gpu), 0);

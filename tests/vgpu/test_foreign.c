@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * test_foreign.c - forms and habits that compilers and libraries of others have: stores that
- * an mbarrier counts, tensor maps made by the kernel, registers of 128 bits, the memory that
- * cooperative groups take for granted, barriers of a whole grid, values that were read and do not
- * matter.
+ * test_foreign.c - forms and idioms of other compilers and libraries: stores that an mbarrier
+ * counts, tensor maps made by the kernel, 128-bit registers, the reserved shared memory of
+ * cooperative groups, grid barriers, values that are read and not used.
  *
- * Invariant: each kernel is right as it stands, and the changes that break it are found.
+ * Invariant: each kernel is correct as written, and the changes that break it are found.
  */
 #include "vgpu/async_fixture.h"
 
@@ -94,9 +93,8 @@ TEST(bugs_of_such_stores_are_found) {
         {"too few bytes expected", "_, [%r3], 1024;", "_, [%r3], 512;",
          "async-read-early|mbarrier"},
         {"too many bytes expected", "_, [%r3], 1024;", "_, [%r3], 1040;", "deadlock"},
-        {"nobody waits",
-         "wait:\nmbarrier.try_wait.parity.shared.b64 %p2, [%r3], 0;\n@!%p2 bra wait;", "",
-         "async-read-early"},
+        {"no wait", "wait:\nmbarrier.try_wait.parity.shared.b64 %p2, [%r3], 0;\n@!%p2 bra wait;",
+         "", "async-read-early"},
         {"out of bounds", "add.u32 %r15, %r6, 768;", "add.u32 %r15, %r6, 1024;", "out-of-bounds"},
         {"misaligned", "add.u32 %r15, %r6, 768;", "add.u32 %r15, %r6, 770;", "misaligned"},
         {"two at one place", "mad.lo.u32 %r16, %r1, 4, %r6;", "mov.u32 %r16, %r6;",
@@ -311,7 +309,7 @@ add.u64 %rd6, %rd1, %rd5;\n\
 ld.global.u32 %r13, [%rd6];\n\
 st.global.u32 [%rd3+3072], %r13;\n");
     static const struct bug BUGS[] = {
-        {"nobody releases", "atom.add.release", "atom.add.relaxed", "race-global"},
+        {"no release", "atom.add.release", "atom.add.relaxed", "race-global"},
         {"beyond what is reserved", "[%r3+124]", "[%r3+288]", "out-of-bounds"},
     };
     struct bench bench;
@@ -346,8 +344,8 @@ st.global.u32 [%rd3+3072], %r13;\n");
 /* ---- two stages of cp.async, each with an mbarrier ------------------------------------------- */
 
 TEST(an_mbarrier_hears_of_copies_that_another_one_made_land) {
-    /* The arrivals of both stages are on their way at once. Whichever comes first makes all copies
-     * before it land: the other barrier too tells of its own. */
+    /* The arrivals of both stages are pending at once. The first one completes all copies before
+     * it; the other barrier still completes its own. */
     static const char PTX[] = KERNEL(".param .u64 x, .param .u64 out", "\
 .shared .align 16 .b8 stage[2048];\n\
 .shared .align 8 .b8 bar[16];\n\
@@ -415,7 +413,7 @@ st.global.v2.u32 [%rd6], {%r8, %r9};\n");
 /* ---- values that do not matter --------------------------------------------------------------- */
 
 TEST(what_was_read_and_does_not_matter) {
-    /* the word behind the last of a block's: read before the bounds are looked at */
+    /* the word after the last one of a CTA: read before the bounds check */
     static const char PTX[] = KERNEL(".param .u64 x", "\
 .shared .align 4 .b8 words[260];\n\
 ld.param.u64 %rd1, [x];\n\

@@ -371,7 +371,7 @@ TEST(mistakes_are_found) {
     expect_finding("ld.local.u32 %r10, [depot+64];\n", "out-of-bounds", "\"depot\"");
     expect_finding("st.shared.u32 [tile], %r1;\nld.shared.u32 %r10, [tile];\n", "race",
                    "not ordered");
-    expect_finding("mapa.shared::cluster.u32 %r10, %r2, 1;\n", "illegal-operand", "block 1");
+    expect_finding("mapa.shared::cluster.u32 %r10, %r2, 1;\n", "illegal-operand", "CTA 1");
 }
 
 TEST(unused_uninitialised_values_are_no_finding) {

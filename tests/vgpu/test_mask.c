@@ -88,7 +88,7 @@ TEST(masks_with_other_options) {
         p->alibi = round == 2;
         p->packed = round == 3;
         p->used_kv = round == 4;
-        if (p->packed) { /* as a kernel is asked; the sample has its own */
+        if (p->packed) { /* as passed to a kernel; the sample has its own */
             p->total_q = p->batch * p->seq_q;
             p->total_kv = p->batch * p->seq_kv;
         }

@@ -8,7 +8,7 @@
 
 #include <time.h>
 
-#include "vgpu/memory/memory.h"
+#include "vgpu/machine/describe.h"
 #include "vgpu/vgpu_warps.h"
 
 #define CHECKS (VGPU_CHECK_MEMORY | VGPU_CHECK_INIT)
@@ -81,7 +81,7 @@ TEST(behind_the_end_of_an_allocation) {
     CHECK_EQ(a.good, 0x7fffffff);
     CHECK(!a.contiguous);
     CHECK((uintptr_t)a.host[3] == x + 4096 - 124 + 12);
-    EXPECT_FINDING(w, "out-of-bounds", 1, 0, "0 bytes behind \"x\" (4096 bytes)");
+    EXPECT_FINDING(w, "out-of-bounds", 1, 0, "0 bytes after \"x\" (4096 bytes)");
 }
 
 TEST(before_an_allocation) {
@@ -122,7 +122,7 @@ TEST(red_zone_between_shared_variables) {
     const struct access a = touch(
         w, warp_at(w, 0), 1, lanes_at(PTX_SHARED, ACCESS_WRITE, 4, 1, SHARED_BASE, 4, 0x1ffff));
     CHECK_EQ(a.good, 0xffff);
-    EXPECT_FINDING(w, "out-of-bounds", 1, 0, "0 bytes behind \"first\" (64 bytes)");
+    EXPECT_FINDING(w, "out-of-bounds", 1, 0, "0 bytes after \"first\" (64 bytes)");
 }
 
 TEST(end_of_shared_memory) {
@@ -131,7 +131,7 @@ TEST(end_of_shared_memory) {
           lanes_at(PTX_SHARED, ACCESS_WRITE, 4, 4, SMEM + DYNAMIC_BYTES - 512, 16, ALL_LANES));
     touch(w, warp_at(w, 0), 2,
           lanes_at(PTX_SHARED, ACCESS_WRITE, 4, 4, SMEM + DYNAMIC_BYTES - 496, 16, ALL_LANES));
-    EXPECT_FINDING(w, "out-of-bounds", 2, 0, "behind the end of shared memory");
+    EXPECT_FINDING(w, "out-of-bounds", 2, 0, "after the end of shared memory");
 }
 
 TEST(a_tiny_shared_pointer) {
@@ -223,7 +223,7 @@ TEST(local_variables_have_red_zones_and_threads_their_own) {
     CHECK(a.host[1] != a.host[0]);
     a = touch(w, warp_at(w, 3), 2, lanes_at(PTX_LOCAL, ACCESS_WRITE, 8, 1, 64, 0, 3));
     CHECK_EQ(a.good, 0);
-    EXPECT_FINDING(w, "out-of-bounds", 2, 0, "0 bytes behind \"depot\"");
+    EXPECT_FINDING(w, "out-of-bounds", 2, 0, "0 bytes after \"depot\"");
 }
 
 TEST(before_the_first_local_variable) {
@@ -387,7 +387,7 @@ TEST(what_an_access_costs) {
     struct world *w = world_make(VGPU_CHECK_MEMORY | VGPU_CHECK_INIT | VGPU_CHECK_RACE, 1);
     const uint64_t x = device_alloc(w->gpu.memory, 1 << 20, "x");
     device_bytes(w->gpu.memory, x, 1 << 20, true);
-    memset(cta_memory(&w->ctas[0][0])->shadow + DYNAMIC, BYTE_WRITTEN, DYNAMIC_BYTES);
+    memset(w->ctas[0][0].memory->shadow + DYNAMIC, BYTE_WRITTEN, DYNAMIC_BYTES);
     const struct {
         const char *name;
         int space;

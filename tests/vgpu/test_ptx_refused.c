@@ -43,7 +43,7 @@ TEST(heads) {
     check_refused("^.target sm_80", ".version at the beginning, found '.target'");
     check_refused(".version ^9", "a version such as 9.0");
     check_refused(".version ^9.12", "a version such as 9.0");
-    check_refused(".version 9.0 ^.entry k", ".target behind .version");
+    check_refused(".version 9.0 ^.entry k", ".target after .version");
     check_refused(".version 9.0 .target ^compute_80", "an architecture such as sm_80");
     check_refused(".version 9.0 .target ^sm_", "an architecture");
     check_refused(".version 9.0 .target ^sm_90ab", "an architecture");
@@ -86,7 +86,7 @@ TEST(functions) {
 
 TEST(variables) {
     check_refused(HEAD ".global .u32 ^5;", "the name of a variable");
-    check_refused(HEAD ".global .u32 x^", "';' behind the variable");
+    check_refused(HEAD ".global .u32 x^", "';' after the variable");
     check_refused(HEAD ".global ^.pred x;", "a type of a variable");
     check_refused(HEAD ".global .u32 ^x[];", "expected the size of 'x'");
     check_refused(HEAD ".global .u32 x[4^;", "expected ']'");
@@ -133,12 +133,12 @@ TEST(registers_and_names) {
     check_refused(BODY "@^x ret;\n}", "'x' is not declared, expected a predicate as guard");
     check_refused(BODY "@^5 ret;\n}", "a predicate as guard, found '5'");
     check_refused(BODY "@^%r1 ret;\n}", "a predicate as guard, found '%r1'");
-    check_refused(BODY "@%p1 ^.reg;\n}", "an instruction behind the guard");
-    check_refused(BODY "setp.x %p1, 1, !^a;\n}", "a predicate behind !");
+    check_refused(BODY "@%p1 ^.reg;\n}", "an instruction after the guard");
+    check_refused(BODY "setp.x %p1, 1, !^a;\n}", "a predicate after !");
 }
 
 TEST(instructions) {
-    check_refused(BODY "add.s32 %r1, %r2 ^%r3;\n}", "expected ';' or ',' behind an operand");
+    check_refused(BODY "add.s32 %r1, %r2 ^%r3;\n}", "expected ';' or ',' after an operand");
     check_refused(BODY "add.s32 %r1, ^;\n}", "an operand, found ';'");
     check_refused(BODY "add.^ %r1;\n}", "the name of a modifier");
     check_refused(BODY "ld.L2::^;\n}", "the name of a modifier");
@@ -153,7 +153,7 @@ TEST(instructions) {
     check_refused(BODY "ld.u32 %r1, [%r2+^%r3];\n}", "a number");
     check_refused(BODY "ld.u32 %r1, [%tid.x^];\n}", "an address that starts with a register");
     check_refused(BODY "mov.b64 {%r1, %r2^;\n}", "'}' or ',' in a list");
-    check_refused(BODY "setp.x %p1|^5, 1;\n}", "a register or _ behind |");
+    check_refused(BODY "setp.x %p1|^5, 1;\n}", "a register or _ after |");
     check_refused(BODY "mov.u32 %r1, ^\"text\";\n}", "an operand");
 }
 

@@ -5,7 +5,6 @@
  */
 #include "test.h"
 
-#include "vgpu/memory/memory.h"
 #include "vgpu/vgpu_warps.h"
 
 #define CHECKS (VGPU_CHECK_MEMORY | VGPU_CHECK_RACE)
@@ -55,7 +54,7 @@ TEST(a_read_by_one_of_many_readers) {
     for (uint32_t i = 0; i < 4; i++) {
         words(w, warp_at(w, i), 2 + i, ACCESS_READ, SMEM);
     }
-    /* Warps 0, 1 and 3 tell warp 0 that they are done; warp 2 does not. */
+    /* Warps 0, 1 and 3 signal warp 0; warp 2 does not. */
     clock_clear(w->barriers[0]);
     clock_release(w->barriers[0], warp_at(w, 1));
     clock_release(w->barriers[0], warp_at(w, 3));
@@ -144,7 +143,7 @@ TEST(shared_memory_of_another_block_of_the_cluster) {
     touch(w, warp_at(w, 0), 2,
           lanes_at(SPACE_SHARED_CLUSTER, ACCESS_READ, 4, 1, SMEM + (2ULL << SHARED_RANK_SHIFT), 4,
                    ALL_LANES));
-    EXPECT_FINDING(w, "race", 2, 1, "block 1");
+    EXPECT_FINDING(w, "race", 2, 1, "CTA 1");
 }
 
 /* ---- between the lanes of a warp ------------------------------------------------------------- */
@@ -360,7 +359,7 @@ TEST(a_copy_waited_for_but_no_barrier) {
 
 /* ---- proxies --------------------------------------------------------------------------------- */
 
-/* Warps write, warp 0 stores the tile by an engine. who fences: 0 nobody, 1 writers, 2 the issuer
+/* Warps write, warp 0 stores the tile by an engine. who fences: 0 none, 1 writers, 2 the issuer
  * after the barrier, 3 the issuer before it, which is too early for the others' writes. */
 static struct world *store_tile(int who) {
     struct world *w = world_make(CHECKS, 1);
@@ -456,7 +455,7 @@ TEST(a_block_reads_what_another_writes) {
     const uint64_t x = device_alloc(w->gpu.memory, 4096, "x");
     global(w, warp_at(w, 0), 1, ACCESS_READ, x, false);
     global(w, &w->warps[1][0][0], 2, ACCESS_WRITE, x, false);
-    EXPECT_FINDING(w, "race-global", 2, 1, "by block 0");
+    EXPECT_FINDING(w, "race-global", 2, 1, "by CTA 0");
 }
 
 /* The last block sums up what all wrote: each counts itself in with an atomic, fences around it. */

@@ -3,13 +3,13 @@
  * test_report.c - findings of the virtual GPU: deduplication, order, limits, suppression, and
  * the three formats of a report; bank conflicts and sectors against a plain count.
  *
- * Nothing runs here: a kernel of a few made-up instructions reports what the tests tell it to.
+ * Nothing runs here: a kernel of a few made-up instructions reports what the tests pass in.
  */
 #include <stdlib.h>
 
 #include "test.h"
-#include "vgpu/report/finding.h"
 #include "vgpu/report/perf.h"
+#include "vgpu/report/record.h"
 
 /* ---- a kernel that is all names and lines ---------------------------------------------------- */
 

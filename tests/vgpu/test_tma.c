@@ -156,12 +156,12 @@ TEST(bugs_of_loads_are_found) {
         {"generic access before without a fence", "READY: bar.sync 0;",
          "READY: st.shared.u32 [%r3], %r1; bar.sync 0;",
          "proxy-fence|race|async-overwrite|race-warp"},
-        {"nobody waits", "WAIT: mbarrier", "WAIT: ret; mbarrier", "async-unfinished"},
+        {"no wait", "WAIT: mbarrier", "WAIT: ret; mbarrier", "async-unfinished"},
     };
     for (size_t i = 0; i < sizeof BUGS / sizeof BUGS[0]; i++) {
         check_bug(LOAD, &BUGS[i], true);
     }
-    static const struct bug UNWRITTEN = {"tensor that nobody wrote", "DONE: ret;", "DONE: ret;",
+    static const struct bug UNWRITTEN = {"uninitialised tensor", "DONE: ret;", "DONE: ret;",
                                          "uninitialised"};
     check_bug(LOAD, &UNWRITTEN, false);
 }
@@ -181,7 +181,7 @@ TEST(bugs_of_stores_are_found) {
          "misaligned"},
         {"source out of bounds", "@%p1 bra DONE;", "@%p1 bra DONE; add.u32 %r3, %r3, 65024;",
          "out-of-bounds"},
-        {"source that nobody wrote", "@%p1 bra DONE;", "@%p1 bra DONE; add.u32 %r3, %r3, 512;",
+        {"uninitialised source", "@%p1 bra DONE;", "@%p1 bra DONE; add.u32 %r3, %r3, 512;",
          "uninitialised"},
     };
     for (size_t i = 0; i < sizeof BUGS / sizeof BUGS[0]; i++) {

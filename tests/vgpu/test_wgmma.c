@@ -91,8 +91,8 @@ enum {
     OVERWRITE_EARLY = 16,
     WRITE_A_EARLY = 32,
     NO_COMMIT = 64,
-    PAUSE = 128,         /* no fault: the warps meet while products are on their way */
-    RELEASE = 256,       /* no fault: warp 0 alone waits, tells a fifth warp, and that overwrites B,
+    PAUSE = 128,   /* no fault: the warps meet while MMAs are in flight */
+    RELEASE = 256, /* no fault: warp 0 alone waits, signals a fifth warp, and that overwrites B,
                             while the other three come late */
     RELEASE_EARLY = 512, /* the same before the wait */
     MISSING = 1024,      /* warp 2 waits elsewhere and never issues its part */
@@ -438,7 +438,7 @@ TEST(a_warp_that_never_comes_is_named) {
     CHECK_EQ(rig.status, VGPU_FAULT);
     for (size_t i = 0; vgpu_finding_get(rig.gpu, i, &finding); i++) {
         CHECK_MSG(strcmp(finding.kind, "deadlock") == 0, "%s: %s", finding.kind, finding.text);
-        named += strstr(finding.text, "a product not yet issued by warp 2") != NULL;
+        named += strstr(finding.text, "an MMA not yet issued by warp 2") != NULL;
     }
     CHECK(named > 0);
     rig_close(&rig, &text);
@@ -478,7 +478,7 @@ TEST(illegal_descriptors_are_found) {
     CHECK_EQ(descriptor_findings(0, 0, THREADS), 0U);
     CHECK_EQ(descriptor_findings(32, 0, THREADS), 0U); /* a step along k */
     CHECK(descriptor_findings(128, 0, THREADS) > 0);   /* the second row of the pattern */
-    CHECK(descriptor_findings(4096, 0, THREADS) > 0);  /* behind the end */
+    CHECK(descriptor_findings(4096, 0, THREADS) > 0);  /* past the end */
     CHECK(descriptor_findings(0, 1ULL << 52, THREADS) > 0);
     CHECK(descriptor_findings(0, 1ULL << 14, THREADS) > 0);
     CHECK(descriptor_findings(0, 0, 96) > 0); /* three warps are no warpgroup */

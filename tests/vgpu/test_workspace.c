@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * test_workspace.c - a workspace may hold anything: every family of GPU kernels that counts in
- * it computes the same bits, with no finding, whatever it held before: zeros, ones, NaN, small
- * integers, random bytes, words that turn into a counter by an addition, and what the other
- * families have left there.
+ * test_workspace.c - a workspace needs no initialisation: every family of GPU kernels with counters
+ * in it computes the same bits, without findings, whatever it held before: zeros, ones, NaN, small
+ * integers, random bytes, words that an addition turns into a counter, and the leftovers of other
+ * families.
  *
- * What the CPU backend does with such memory, tests/verify.c shows with every sample.
+ * tests/verify.c checks the same for the CPU backend with every sample.
  *
- * Invariant: the bits that all runs are compared with were computed in a workspace of zeros and
- * passed the comparison with the reference.
+ * Invariant: the reference bits were computed in a workspace of zeros and passed the comparison
+ * with the oracle.
  */
 #include <stdlib.h>
 #include <string.h>

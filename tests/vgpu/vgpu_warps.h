@@ -3,9 +3,9 @@
  * vgpu_warps.h - warps made by hand for tests of memory and races: no PTX, no interpreter; a test
  * says which warp executes which access at which line.
  *
- * Memory: shared variables "first" (64 bytes at SHARED_BASE) and "second" (64 bytes, 16 behind it),
+ * Memory: shared variables "first" (64 bytes at SHARED_BASE) and "second" (64 bytes, 16 after it),
  * dynamic shared memory from DYNAMIC on; a local variable "depot" of 64 bytes, and "other" 16
- * behind it; 64 bytes of parameters; 16 bytes of parameters of calls.
+ * after it; 64 bytes of parameters; 16 bytes of parameters of calls.
  *
  * Invariant: `line` is the index of an op plus 1, and what findings call the PTX line.
  */
@@ -14,7 +14,11 @@
 
 #include <stdlib.h>
 
-#include "vgpu/exec/core.h"
+#include "vgpu/machine/device.h"
+#include "vgpu/memory/memory.h"
+#include "vgpu/race/clock.h"
+#include "vgpu/race/race.h"
+#include "vgpu/report/record.h"
 
 enum { LINES = 64, DYNAMIC = 1024, DYNAMIC_BYTES = 64 << 10, WARPS = 4, MAX_CTAS = 4 };
 #define SMEM (SHARED_BASE + DYNAMIC) /* where dynamic shared memory begins */
@@ -144,11 +148,11 @@ static inline void world_end(struct world *w) {
             }
         }
         clock_free(w->barriers[i]);
-        memory_merge_cluster(&w->launch, cluster);
+        race_merge_cluster(&w->launch, cluster);
         findings_merge(&w->gpu, cluster->findings);
         findings_free(cluster->findings);
     }
-    memory_end_launch(&w->launch);
+    race_end_launch(&w->launch);
 }
 
 static inline void world_free(struct world *w) {

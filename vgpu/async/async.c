@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * async.c - operations on their way, and when they complete: at once (eager), or as late as
- * anything else can go on, oldest or newest first (FIFO, LIFO), or any of them (random).
+ * async.c - pending operations, and when they complete: at issue (eager); when no group can run,
+ * the oldest first (FIFO) or the newest first (LIFO); or any at any time (random).
  *
- * Invariant: an operation completes exactly once, and every one has completed when its CTA ends.
+ * Invariant: an operation completes exactly once, and before its CTA ends.
  */
 #include "async/async.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+#include "race/clock.h"
+#include "report/finding.h"
 
 struct pending {
     struct pending *previous, *next;
@@ -147,7 +150,7 @@ bool async_complete_one(struct cluster *cluster) {
 
 /* ---- the end of a CTA ------------------------------------------------------------------------ */
 
-/* CTAs of a cluster end together or one by one; what ended ones still had on its way may write into
+/* CTAs of a cluster end together or one by one; what ended ones have pending may write into
  * the others, so it completes before the first of them is taken apart. */
 static void complete_ended(struct cluster *cluster, const struct cta *ending) {
     for (uint32_t i = 0; i < cluster->cta_count; i++) {
@@ -194,7 +197,7 @@ void async_check_poison(struct warp *warp, const struct op *op, uint32_t row, ui
     const uint32_t poisoned = poison_of(warp, row) & mask;
     if (poisoned != 0) {
         report(warp, op, FINDING_UNINITIALISED, poisoned, NULL,
-               "%s comes from memory that nobody wrote", what);
+               "%s comes from uninitialised memory", what);
     }
 }
 
@@ -214,7 +217,7 @@ bool async_resolve(struct warp *warp, const struct op *op, uint32_t lanes, int s
     if (rank > cluster->cta_count) {
         report(warp, op, FINDING_OUT_OF_BOUNDS, lanes,
                &(struct finding_detail){.space = PTX_SHARED, .address = address},
-               "shared::cluster address 0x%llx means block %llu of a cluster of %u",
+               "shared::cluster address 0x%llx means CTA %llu of a cluster of %u",
                (unsigned long long)address, (unsigned long long)rank, cluster->cta_count);
         return false;
     }

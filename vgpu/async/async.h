@@ -1,15 +1,52 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * async.h - what the files about asynchronous copies share: async.c (operations on their way),
- * cp_async.c, mbarrier.c, bulk.c and what belongs to them.
+ * async.h - asynchronous operations: what the interpreter calls, and what the files of async/
+ * share.
  *
- * Invariant: whatever is registered here belongs to one CTA and goes with async_end_cta; strings
- * that a blocked group shows (mbarriers' waits) live until then.
+ *   async.c     pending operations and when they complete
+ *   cp_async.c  cp.async;  mbarrier*.c  mbarriers;  store_async.c  st.async, red.async
+ *   bulk*.c     cp.async.bulk;  tma.c  the bytes it moves;  reduce.c  its reductions
+ *   tensor_map* tensor maps;  wgmma*  wgmma
+ *
+ * Invariant: a pending operation belongs to one CTA and is freed by async_end_cta; strings that a
+ * blocked group refers to live until then.
  */
 #ifndef VGPU_ASYNC_ASYNC_H
 #define VGPU_ASYNC_ASYNC_H
 
-#include "exec/core.h"
+#include "machine/access.h"
+#include "ops/decode.h"
+
+decode_function decode_cp_async;    /* cp_async.c */
+decode_function decode_mbarrier;    /* mbarrier_ops.c */
+decode_function decode_bulk;        /* bulk_ops.c */
+decode_function decode_tensor_map;  /* tensor_map_ops.c */
+decode_function decode_store_async; /* store_async.c */
+decode_function decode_wgmma;       /* wgmma_ops.c */
+
+/* ---- for the interpreter --------------------------------------------------------------------- */
+
+bool async_start_cta(struct cta *cta);
+void async_end_cta(struct cta *cta); /* also reports what was left unfinished */
+/* Lets one pending operation of the cluster complete, by the launch's policy: called when no group
+ * can run (and, under VGPU_ASYNC_RANDOM, now and then). False: nothing is pending. */
+bool async_complete_one(struct cluster *cluster);
+void wgmma_end_warp(struct warp *warp);
+/* Before an op of a warp with wgmma_busy: reports registers in flight that it accesses. */
+void wgmma_touch(struct warp *warp, const struct op *op, uint32_t mask);
+
+/* ---- pending operations ---------------------------------------------------------------------- */
+
+struct pending;
+/* Register an operation that will complete later: under VGPU_ASYNC_EAGER it completes at once.
+ * complete(warp, op, state) does the work and is called exactly once, by the host thread of the
+ * cluster. A wait for this operation calls async_finish. */
+typedef void async_complete(struct warp *warp, const struct op *op, void *state);
+struct pending *async_add(struct warp *warp, const struct op *op, async_complete *complete,
+                          void *state);
+void async_finish(struct pending *pending); /* completes it now, if it has not */
+bool async_done(const struct pending *pending);
+void async_forget(struct pending *pending); /* the handle is not needed any more */
 
 struct copy;     /* cp_async.c: one cp.async of a warp */
 struct transfer; /* bulk.h: one bulk operation of a lane */
@@ -35,7 +72,7 @@ struct cta_async {
     uint32_t failed_tests; /* mbarrier.test_wait in a row that found nothing */
 };
 
-/* NULL: no memory (reported by nobody: the operation then completes at once). */
+/* NULL: no memory (not reported: the operation then completes at once). */
 struct warp_async *async_of_warp(struct warp *warp);
 
 /* At the end of a CTA; quiet: the cluster was stopped, nothing is reported. */
@@ -61,7 +98,7 @@ static inline uint64_t async_lane_address(struct warp *warp, const struct async_
                            : row64(warp, address->row)[lane] + (uint64_t)address->offset;
 }
 
-/* Reports the lanes whose operand `what` comes from memory that nobody wrote. */
+/* Reports the lanes whose operand `what` comes from uninitialised memory. */
 void async_check_poison(struct warp *warp, const struct op *op, uint32_t row, uint32_t mask,
                         const char *what);
 

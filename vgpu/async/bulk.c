@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * bulk.c - cp.async.bulk, cp.async.bulk.tensor and cp.reduce.async.bulk: what is checked when
- * they are issued, their groups, and when they complete.
+ * bulk.c - cp.async.bulk, cp.async.bulk.tensor and cp.reduce.async.bulk: checks at issue, groups,
+ * completion.
  *
- * Loads and copies between blocks tell an mbarrier; stores belong to a group of their thread, which
- * waits until shared memory was read (.read) or global memory was written.
+ * Loads and copies between CTAs complete on an mbarrier. Stores belong to a bulk group of their
+ * thread, which waits until shared memory was read (.read) or global memory was written.
  *
  * Invariant: a store stays in its warp's list until its thread waited at least for its reads.
  */
@@ -12,6 +12,10 @@
 
 #include <stdlib.h>
 #include <string.h>
+
+#include "memory/memory.h"
+#include "race/clock.h"
+#include "report/finding.h"
 
 enum { SHARED_ALIGN_TENSOR = 128 };
 
@@ -124,17 +128,17 @@ static bool read_ranks(struct transfer *transfer) {
     }
     const uint32_t mask = row16(transfer->warp, form->multicast)[transfer->lane];
     async_check_poison(transfer->warp, transfer->op, form->multicast, bit(transfer),
-                       "the mask of blocks");
+                       "the CTA mask");
     if (mask == 0 || mask >> cluster->cta_count != 0) {
         report(transfer->warp, transfer->op, FINDING_ILLEGAL_OPERAND, bit(transfer), NULL,
-               "the mask of blocks is 0x%x, for a cluster of %u", mask, cluster->cta_count);
+               "the CTA mask is 0x%x, for a cluster of %u", mask, cluster->cta_count);
         return false;
     }
     transfer->ranks = mask;
     return true;
 }
 
-/* The copy will signal it: whoever initialised it must have done so before the copy started. */
+/* The copy will signal it: its initialisation must happen before the issue. */
 static bool touch_barrier(const struct transfer *transfer, int space, uint64_t address) {
     struct access access = {
         .space = space, .kind = ACCESS_READ, .element = 8, .count = 1, .mask = bit(transfer)};
@@ -170,7 +174,7 @@ static bool read_barrier(struct transfer *transfer) {
     }
     if (cta != transfer->cta) {
         report(warp, transfer->op, FINDING_MBARRIER, bit(transfer), NULL,
-               "the mbarrier is in block %u of the cluster, the destination in block %u", cta->rank,
+               "the mbarrier is in CTA %u of the cluster, the destination in CTA %u", cta->rank,
                transfer->cta->rank);
         return false;
     }
@@ -203,7 +207,7 @@ static void complete_store(struct warp *warp, const struct op *op, void *state) 
     bulk_store(state, async_of_warp(warp)->stored);
 }
 
-/* Each returns whether the transfer is on its way and not the caller's any more. */
+/* Each returns whether the transfer is pending; then the caller owns it no longer. */
 
 static bool issue_load(struct transfer *transfer) {
     struct cluster *cluster = transfer->warp->cta->cluster;
@@ -291,7 +295,7 @@ void bulk_issue(struct warp *warp, const struct op *op, uint32_t mask) {
     for (uint32_t rest = mask; rest != 0; rest &= rest - 1) {
         struct transfer *transfer = calloc(1, sizeof *transfer);
         if (!transfer) {
-            report(warp, op, FINDING_MEMORY_LIMIT, mask, NULL, "no memory for a copy on its way");
+            report(warp, op, FINDING_MEMORY_LIMIT, mask, NULL, "no memory for a pending copy");
             cluster_stop(warp->cta->cluster);
             return;
         }
@@ -324,7 +328,7 @@ void bulk_run_commit(struct warp *warp, const struct op *op, uint32_t mask) {
     }
 }
 
-/* op->imm: groups that may stay on their way; op->a: 1 with .read. */
+/* op->imm: groups that may stay pending; op->a: 1 with .read. */
 void bulk_run_wait(struct warp *warp, const struct op *op, uint32_t mask) {
     struct warp_async *state = async_of_warp(warp);
     if (!state) {
@@ -357,7 +361,7 @@ void bulk_end_warp(struct warp *warp, bool quiet) {
         struct transfer *transfer = state->first_transfer;
         if (!quiet) {
             report(warp, transfer->op, FINDING_ASYNC_UNFINISHED, bit(transfer), NULL,
-                   "the block ends and its thread did not wait until this store had read shared "
+                   "the CTA ends and its thread did not wait until this store had read shared "
                    "memory (cp.async.bulk.wait_group.read)");
         }
         agent_finish(transfer->reader, NULL);

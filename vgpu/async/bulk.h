@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * bulk.h - bulk copies (cp.async.bulk, TMA): what bulk_ops.c (decoding), bulk.c (issue,
- * groups), tma.c (the bytes that move) and reduce.c (reductions in memory) share.
+ * bulk.h - bulk copies (cp.async.bulk, TMA): shared by bulk_ops.c (decoding), bulk.c (issue,
+ * groups), tma.c (the bytes that move) and reduce.c (reductions in memory).
  *
- * Invariant: a transfer was checked when it was issued: its shared memory is there and aligned, its
- * tensor map is one.
+ * Invariant: a transfer was checked at its issue: its shared memory exists and is aligned, its
+ * tensor map is valid.
  */
 #ifndef VGPU_ASYNC_BULK_H
 #define VGPU_ASYNC_BULK_H

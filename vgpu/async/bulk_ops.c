@@ -118,11 +118,11 @@ static bool decode_global(struct decoder *decoder, const struct ptx_operand *ope
  * store: [global] [shared] size? policy?   prefetch: [global] size? policy? */
 static bool decode_operands(struct decoder *decoder, const struct ptx_instruction *in,
                             struct bulk_form *form) {
-    const bool told = form->kind == BULK_LOAD || form->kind == BULK_SHARED;
+    const bool signals = form->kind == BULK_LOAD || form->kind == BULK_SHARED;
     const bool multicast = ptx_has(in, "multicast::cluster");
     const bool hint = ptx_has(in, "L2::cache_hint");
     const uint32_t expected =
-        (form->kind == BULK_PREFETCH ? 1U : 2U) + (form->rank == 0) + told + multicast + hint;
+        (form->kind == BULK_PREFETCH ? 1U : 2U) + (form->rank == 0) + signals + multicast + hint;
     uint32_t next = 0;
     if (in->operand_count != expected) {
         return decode_fail(decoder, "this form takes %u operands, there are %u", expected,
@@ -131,7 +131,7 @@ static bool decode_operands(struct decoder *decoder, const struct ptx_instructio
     if (multicast && (form->kind != BULK_LOAD || form->shared_space == PTX_SHARED)) {
         return decode_fail(decoder, ".multicast::cluster goes with loads to shared::cluster");
     }
-    if (told && !async_decode_address(decoder, &in->operands[next++], &form->shared)) {
+    if (signals && !async_decode_address(decoder, &in->operands[next++], &form->shared)) {
         return false;
     }
     if (!decode_global(decoder, &in->operands[next++], form)) {
@@ -145,7 +145,7 @@ static bool decode_operands(struct decoder *decoder, const struct ptx_instructio
         (form->size = decode_source(decoder, &in->operands[next++], PTX_U32)) == 0) {
         return false;
     }
-    if (told && !async_decode_address(decoder, &in->operands[next++], &form->barrier)) {
+    if (signals && !async_decode_address(decoder, &in->operands[next++], &form->barrier)) {
         return false;
     }
     if (multicast &&

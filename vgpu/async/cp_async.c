@@ -1,19 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cp_async.c - cp.async: copies of 4, 8 or 16 bytes a thread from global to shared memory, their
+ * cp_async.c - cp.async: copies of 4, 8 or 16 bytes per thread from global to shared memory, their
  * groups, and mbarriers that track them.
  *
- * Groups are a thread's own: lanes of a warp may have committed different numbers of them. The
- * source is read when the copy completes, for that is when hardware may read it.
+ * Groups are per thread: lanes of a warp may have committed different numbers of them. The source
+ * is read when the copy completes, the latest time at which hardware may read it.
  *
- * Invariant: a copy stays in its warp's list until every lane of it was waited for, or it landed
- * and an mbarrier has told so.
+ * Invariant: a copy stays in its warp's list until each of its lanes waited for it, or it completed
+ * and arrived on an mbarrier.
  */
 #include "async/async.h"
 
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "memory/memory.h"
+#include "race/clock.h"
+#include "report/finding.h"
 
 /* op->extra of a copy */
 struct form {
@@ -74,7 +78,7 @@ static inline void move_bytes(unsigned char *to, const unsigned char *from, uint
     }
 }
 
-/* Reads `bytes` behind the first `skip` bytes of the sources of `mask` into data; poison: a mask of
+/* Reads `bytes` after the first `skip` bytes of the sources of `mask` into data; poison: a mask of
  * lanes for each 4 bytes. */
 static void read_sources(struct warp *warp, const struct copy *copy, uint32_t mask, uint32_t skip,
                          uint32_t bytes, unsigned char (*data)[16], uint32_t *poison) {
@@ -167,7 +171,7 @@ static void run_copy(struct warp *warp, const struct op *op, uint32_t mask) {
     struct copy *copy = calloc(1, sizeof *copy);
     if (!state || !copy) {
         free(copy);
-        report(warp, op, FINDING_MEMORY_LIMIT, mask, NULL, "no memory for a copy on its way");
+        report(warp, op, FINDING_MEMORY_LIMIT, mask, NULL, "no memory for a pending copy");
         cluster_stop(warp->cta->cluster);
         return;
     }
@@ -236,7 +240,7 @@ static uint32_t older_lanes(const struct warp_async *state, const struct copy *c
     return lanes;
 }
 
-/* op->imm: groups that may stay on their way; -1: none, and what was not committed is waited for
+/* op->imm: groups that may stay pending; -1: none, and what was not committed is waited for
  * too. A copy is one operation of the warp: where a part of its lanes waits, all of it lands. */
 static void run_wait(struct warp *warp, const struct op *op, uint32_t mask) {
     struct warp_async *state = async_of_warp(warp);
@@ -298,7 +302,7 @@ static void run_arrive(struct warp *warp, const struct op *op, uint32_t mask) {
     struct arrival *arrival = calloc(1, sizeof *arrival);
     if (!state || !arrival) {
         free(arrival);
-        report(warp, op, FINDING_MEMORY_LIMIT, mask, NULL, "no memory for an arrival on its way");
+        report(warp, op, FINDING_MEMORY_LIMIT, mask, NULL, "no memory for a pending arrival");
         cluster_stop(warp->cta->cluster);
         return;
     }
@@ -341,7 +345,7 @@ void cp_async_end_warp(struct warp *warp, bool quiet) {
         struct copy *copy = state->first_copy;
         if (copy->waiting != 0 && !quiet) {
             report(warp, copy->op, FINDING_ASYNC_UNFINISHED, copy->waiting, NULL,
-                   "the block ends and nobody waited for this copy");
+                   "the CTA ends without a wait for this copy");
         }
         state->first_copy = copy->next;
         free_copy(copy);

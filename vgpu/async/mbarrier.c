@@ -1,21 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * mbarrier.c - mbarrier objects: arrivals, transaction bytes, phases, and what can go wrong.
+ * mbarrier.c - mbarrier objects: arrivals, transaction bytes, phases, misuse.
  *
- * A phase completes when no arrival is pending and the bytes that were expected are those that came
- * (tx = 0; it may be below 0 for a while: bytes may come before they are expected). The state lives
- * beside shared memory; the object's 8 bytes there hold an image that data written over it spoils.
+ * A phase completes when no arrival is pending and the transaction count is 0 (it may be negative
+ * for a while: bytes may complete before they are expected). The state is kept outside shared
+ * memory; the 8 bytes of the object hold an image, and a write over it is detected.
  *
- * Happens-before: arrivals release into `arriving`, a completed phase copies that into `completed`,
- * a wait that succeeds acquires it. The object is changed by atomic operations, so a later phase
+ * Happens-before: arrivals release into `arriving`; a completed phase copies it into `completed`; a
+ * successful wait acquires that. The object is changed by atomic operations, so a later phase
  * carries what earlier ones released.
  *
- * Invariant: the image at an object's address is intact when it is used, or a finding says so.
+ * Invariant: the image at the address of an object is intact when it is used, or a finding says so.
  */
 #include "async/mbarrier.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+#include "race/clock.h"
+#include "report/finding.h"
 
 static uint64_t image_of(uint32_t address) {
     return 0x6d62617272696572ULL ^ ((uint64_t)address << 13); /* "mbarrier" */
@@ -81,12 +84,12 @@ void mbarrier_end_cta(struct cta *cta, bool quiet) {
         const struct finding_detail at = {PTX_SHARED, barrier->address, 8, NULL, NULL, 0};
         if (!quiet && barrier->live && barrier->tx != 0) {
             report(barrier->warp, barrier->op, FINDING_ASYNC_UNFINISHED, ALL_LANES, &at,
-                   "the block ends while the mbarrier at shared 0x%x is %lld bytes %s",
+                   "the CTA ends while the mbarrier at shared 0x%x is %lld bytes %s",
                    barrier->address, (long long)(barrier->tx < 0 ? -barrier->tx : barrier->tx),
                    barrier->tx > 0 ? "short of what was expected" : "beyond what was expected");
         } else if (!quiet && barrier->live && unseen > 0) {
             report(barrier->warp, barrier->op, FINDING_ASYNC_UNFINISHED, ALL_LANES, &at,
-                   "the block ends and nobody waited for the %llu bytes that came through the "
+                   "the CTA ends without a wait for the %llu bytes that completed on the "
                    "mbarrier at shared 0x%x",
                    unseen, barrier->address);
         }
@@ -128,7 +131,7 @@ void mbarrier_write_image(const struct cta *cta, uint32_t address) {
 
 void mbarrier_describe(struct mbarrier *barrier) {
     snprintf(barrier->waits, sizeof barrier->waits,
-             "the mbarrier at shared 0x%x, phase %llu: %u arrivals and %lld bytes to come",
+             "the mbarrier at shared 0x%x, phase %llu: %u arrivals and %lld bytes pending",
              barrier->address, (unsigned long long)barrier->phase, barrier->pending,
              (long long)barrier->tx);
 }
@@ -187,13 +190,13 @@ struct mbarrier *mbarrier_use(struct warp *warp, const struct op *op, uint32_t l
     const struct finding_detail at = {PTX_SHARED, offset, 8, NULL, NULL, 0};
     if (cta != warp->cta && cta->alive == 0) {
         report(warp, op, FINDING_CLUSTER_EXIT, lanes, &at,
-               "the mbarrier at shared 0x%x is in block %u of the cluster, which has ended", offset,
+               "the mbarrier at shared 0x%x is in CTA %u of the cluster, which has ended", offset,
                cta->rank);
         return NULL;
     }
     if (!barrier || !barrier->live) {
         report(warp, op, FINDING_MBARRIER, lanes, &at,
-               "there is no mbarrier at shared 0x%x of block %u of the cluster: %s", offset,
+               "there is no mbarrier at shared 0x%x of CTA %u of the cluster: %s", offset,
                cta->rank, barrier ? "it was invalidated" : "mbarrier.init was not executed for it");
         return NULL;
     }

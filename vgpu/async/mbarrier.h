@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * mbarrier.h - an mbarrier object and its changes of state, for the instructions that make them.
+ * mbarrier.h - an mbarrier object and its state changes, for the instructions that use it.
  *
- * Invariant: objects of a CTA stay where they are until it ends, also after mbarrier.inval.
+ * Invariant: objects of a CTA keep their address until it ends, also after mbarrier.inval.
  */
 #ifndef VGPU_ASYNC_MBARRIER_H
 #define VGPU_ASYNC_MBARRIER_H
@@ -19,8 +19,8 @@ struct mbarrier {
     int64_t tx;
     uint64_t phase;
     uint64_t bytes;  /* that came in this phase */
-    uint64_t unseen; /* bytes of completed phases, which nobody waited for yet */
-    bool watched;    /* somebody is blocked: `waits` is kept up to date */
+    uint64_t unseen; /* bytes of completed phases without a wait so far */
+    bool watched;    /* a group is blocked on it: `waits` is kept up to date */
     struct clock *arriving, *completed;
     struct warp *warp; /* who initialised it or expected bytes last: the end reports there */
     const struct op *op;

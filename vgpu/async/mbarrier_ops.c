@@ -1,17 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * mbarrier_ops.c - the mbarrier instructions. try_wait blocks until its phase completes (as
- * hardware may), so that a dead-lock is seen as one; under random completion it sometimes gives up.
+ * hardware may), so that deadlocks are detected; under random completion it sometimes returns
+ * false.
  *
- * Invariant: to the race detector mbarrier.init and inval write the object's 8 bytes and every
- * other use reads them: uses do not conflict with each other, but one that is not ordered after
+ * Invariant: to the race detector mbarrier.init and inval write the 8 bytes of the object and every
+ * other use reads them: uses do not conflict with each other, but a use that is not ordered after
  * init does.
  */
 #include "async/mbarrier.h"
 
 #include <string.h>
 
-enum { TESTS_IN_A_ROW = 32 }; /* failed test_waits after which something on its way may arrive */
+#include "memory/memory.h"
+#include "race/clock.h"
+#include "report/finding.h"
+
+enum { TESTS_IN_A_ROW = 32 }; /* failed test_waits after which a pending operation may complete */
 
 struct form {
     struct async_address address;
@@ -105,7 +110,7 @@ static void run_inval(struct warp *warp, const struct op *op, uint32_t mask) {
         if (barrier) {
             if (barrier->tx != 0) {
                 mbarrier_misuse(warp, op, 1U << lane, barrier,
-                                "invalidated while bytes are to come", barrier->tx);
+                                "invalidated while bytes are pending", barrier->tx);
             }
             barrier->live = false;
         }
@@ -193,7 +198,7 @@ static void run_complete_tx(struct warp *warp, const struct op *op, uint32_t mas
 
 /* ---- waits ----------------------------------------------------------------------------------- */
 
-/* Whether the phase that the lane asks for is complete. */
+/* Whether the phase that the lane tests is complete. */
 static bool complete_for(struct warp *warp, const struct op *op, uint32_t lane,
                          struct mbarrier *barrier) {
     const struct form *form = op->extra;
@@ -204,13 +209,13 @@ static bool complete_for(struct warp *warp, const struct op *op, uint32_t lane,
         }
         return (barrier->phase & 1) != (parity & 1);
     }
-    const uint64_t asked = row64(warp, form->token)[lane] >> 20;
-    if (asked > barrier->phase || asked + 1 < barrier->phase) {
+    const uint64_t tested = row64(warp, form->token)[lane] >> 20;
+    if (tested > barrier->phase || tested + 1 < barrier->phase) {
         mbarrier_misuse(warp, op, 1U << lane, barrier,
                         "a wait for a phase that is neither this one nor the one before",
-                        (int64_t)asked);
+                        (int64_t)tested);
     }
-    return asked != barrier->phase;
+    return tested != barrier->phase;
 }
 
 static void acquire(struct warp *warp, const struct form *form, struct mbarrier *barrier) {

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * reduce.c - what cp.reduce.async.bulk does with the bytes at its destination.
+ * reduce.c - the reductions of cp.reduce.async.bulk at its destination.
  *
- * Invariant: each element is replaced by one compare-and-swap, so that reductions of other host
+ * Invariant: each element is updated by one compare-and-swap, so that reductions of other host
  * threads are not lost.
  */
 #include "async/bulk.h"
-#include "memory/memory.h"
+#include "ops/memory.h"
 
 bool reduce_has_type(enum reduction reduction, enum ptx_type type, bool in_shared) {
     const bool whole = type == PTX_U32 || type == PTX_S32 || type == PTX_U64;

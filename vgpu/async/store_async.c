@@ -1,16 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * store_async.c - st.async and red.async: stores and reductions to shared memory of the cluster
- * that an mbarrier beside their destination counts in bytes.
+ * store_async.c - st.async and red.async: stores and reductions to shared memory of the cluster,
+ * which complete bytes on an mbarrier in the CTA of the destination.
  *
- * Invariant: each lane is an operation of its own; it tells its mbarrier of its bytes exactly once,
- * also where its destination was refused, so that nobody waits for ever.
+ * Invariant: each lane is an operation of its own. It completes its bytes exactly once, also if its
+ * destination was refused, so that no thread waits forever.
  */
 #include "async/bulk.h"
-#include "memory/memory.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+#include "memory/memory.h"
+#include "race/clock.h"
+#include "report/finding.h"
 
 enum { MAX_VALUES = 4 };
 
@@ -23,7 +26,7 @@ struct form {
     enum ptx_type type; /* of a reduction */
 };
 
-/* One lane's, on its way. */
+/* The pending store of one lane. */
 struct store {
     uint32_t lane;
     uint64_t to, barrier;

@@ -65,11 +65,10 @@ static bool check_modes(const struct request *r) {
         return refuse(r, "l2Promotion is %d, expected 0 to 3", r->l2_promotion);
     }
     if (r->fill < 0 || r->fill > 1) {
-        return refuse(r, "oobFill is %d, expected 0 (zeros) or 1 (not a number)", r->fill);
+        return refuse(r, "oobFill is %d, expected 0 (zeros) or 1 (NaN)", r->fill);
     }
     if (r->fill == 1 && r->type < TENSOR_F16) {
-        return refuse(r, "oobFill is 1 (not a number), but tensorDataType %d is an integer type",
-                      r->type);
+        return refuse(r, "oobFill is 1 (NaN), but tensorDataType %d is an integer type", r->type);
     }
     return true;
 }

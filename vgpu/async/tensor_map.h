@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * tensor_map.h - tensor maps as the virtual GPU has them: 128 bytes that describe a tensor in
- * global memory and the box of it that one TMA instruction moves.
+ * tensor_map.h - tensor maps of the virtual GPU: 128 bytes that describe a tensor in global memory
+ * and the box that one TMA instruction moves.
  *
  * Invariant: a map that tensor_map_check accepts was made by tensor_map_encode or
- * tensor_map_replace and not changed by others since; all its fields obey the rules of
+ * tensor_map_replace and not changed otherwise; all its fields obey the rules of
  * cuTensorMapEncodeTiled.
  */
 #ifndef VGPU_ASYNC_TENSOR_MAP_H
@@ -73,8 +73,8 @@ enum tensor_field {
 const char *tensor_map_replace(void *bytes, enum tensor_field field, uint32_t ordinal,
                                uint64_t value);
 
-/* NULL: the 128 bytes are a tensor map, and here it is; else what they are instead, until this
- * thread of the host asks again. */
+/* NULL: the 128 bytes are a tensor map, and here it is; else what they are instead; valid
+ * until the next call of this host thread. */
 const char *tensor_map_check(const void *bytes, struct tensor_map *map);
 
 /* Bytes of an element; elements of the box along a dimension; bytes of the whole box. */

@@ -1,14 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * tensor_map_ops.c - kernels that make tensor maps: tensormap.replace changes one field of a map in
+ * tensor_map_ops.c - tensor maps made by kernels: tensormap.replace changes one field of a map in
  * shared or global memory, tensormap.cp_fenceproxy copies a finished one to global memory.
  *
- * Invariant: a map that a kernel changed is looked at by the rules of the driver when it is used,
- * not before: between two changes it may break any of them.
+ * Invariant: a map that a kernel changed is checked by the rules of the driver at its use, not
+ * before: between two changes it may break any of them.
  */
 #include "async/bulk.h"
 
 #include <string.h>
+
+#include "memory/memory.h"
+#include "race/clock.h"
+#include "report/finding.h"
 
 /* op->extra */
 struct map_form {
@@ -40,7 +44,7 @@ static unsigned char *map_bytes(struct warp *warp, const struct op *op, uint32_t
     if (block.uninitialised) {
         report(warp, op, FINDING_UNINITIALISED, 1U << lane,
                &(struct finding_detail){.space = space, .address = address, .bytes = 128},
-               "the tensor map has bytes that nobody wrote");
+               "the tensor map has uninitialised bytes");
     }
     return block.host;
 }
@@ -67,7 +71,7 @@ static void run_replace(struct warp *warp, const struct op *op, uint32_t mask) {
     }
 }
 
-/* The warp copies one map together; the lowest lane tells where. */
+/* The warp copies one map together; the addresses are those of the lowest lane. */
 static void run_copy(struct warp *warp, const struct op *op, uint32_t mask) {
     const struct map_form *form = op->extra;
     const uint32_t lane = (uint32_t)__builtin_ctz(mask);

@@ -2,16 +2,20 @@
  *
  * tma.c - the bytes that bulk copies move: rows of a box of a tensor, or one row of plain bytes.
  *
- * In shared memory a box is dense, its rows one after the other, and then swizzled by the bits of
- * the absolute address. Elements outside the tensor are filled on loads, and left out on stores.
+ * In shared memory a box is dense and row-major, then swizzled by the bits of the absolute address.
+ * Elements outside the tensor are filled on loads and skipped on stores.
  *
- * Invariant: a load writes all bytes of its box, and tells its mbarrier of all of them, also of
- * those that were filled.
+ * Invariant: a load writes all bytes of its box and completes all of them on its mbarrier,
+ * including filled ones.
  */
 #include "async/bulk.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+#include "memory/memory.h"
+#include "race/clock.h"
+#include "report/finding.h"
 
 /* ---- shared memory --------------------------------------------------------------------------- */
 
@@ -59,7 +63,7 @@ bool bulk_touch_shared(const struct transfer *transfer, struct cta *cta, uint32_
     return true;
 }
 
-/* The bytes of a box on their way, and the pieces that were never written. */
+/* The bytes of a box in flight, and which pieces are uninitialised. */
 struct stage {
     unsigned char *data;
     unsigned char *poison; /* one for each piece */
@@ -73,7 +77,7 @@ static bool stage_make(struct stage *stage, const struct transfer *transfer) {
     stage->poison = stage->data ? stage->data + transfer->bytes : NULL;
     if (!stage->data) {
         report(transfer->warp, transfer->op, FINDING_MEMORY_LIMIT, 1U << transfer->lane, NULL,
-               "no memory for %llu bytes on their way", (unsigned long long)transfer->bytes);
+               "no memory for %llu bytes in flight", (unsigned long long)transfer->bytes);
     }
     return stage->data != NULL;
 }
@@ -166,7 +170,7 @@ static bool touch_global(const struct transfer *transfer, uint64_t address, uint
     return memory_block(transfer->warp, transfer->op, block);
 }
 
-/* What is outside a tensor: zeros, or the value that is not a number where the map asks for it. */
+/* What is outside a tensor: zeros, or NaN if the map says so. */
 static void fill_outside(const struct tensor_map *map, unsigned char *data, uint64_t bytes) {
     const uint32_t element = tensor_map_element(map);
     memset(data, map->fill == 1 ? 0xff : 0, bytes);
@@ -215,7 +219,7 @@ static void store_row(const struct transfer *transfer, const struct stage *stage
                &(struct finding_detail){.space = PTX_GLOBAL,
                                         .address = row.address,
                                         .bytes = (uint32_t)(row.high - row.low)},
-               "bytes of shared memory that nobody wrote are stored to global memory");
+               "uninitialised bytes of shared memory are stored to global memory");
     }
     if (reduces) {
         const enum ptx_type type =

@@ -1,25 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * wgmma.c - wgmma: products of a warpgroup that complete later.
+ * wgmma.c - wgmma: MMAs of a warpgroup that complete later.
  *
- * A product belongs to the four warps of a warpgroup: the n-th of one warp is the n-th of each.
- * Each warp has 16 rows of D as its part (ops/matrix.h), from A in registers or both operands in
- * shared memory (wgmma_operand.c). A part's operands in shared memory are checked when its warp
- * issues it, as reads of an agent. When the last of the four has issued it, the product is on its
- * way; it reads memory and registers when it completes, whenever the launch's policy says, in the
- * order of issue.
+ * An MMA belongs to the four warps of a warpgroup: the n-th of one warp is the n-th of each. Each
+ * warp computes 16 rows of D as its part (ops/matrix.h), with A in registers or both operands in
+ * shared memory (wgmma_operand.c). The operands of a part in shared memory are checked when its
+ * warp issues it, as reads of an agent. Once all four warps have issued it, the MMA is pending. It
+ * reads memory and registers when it completes, by the launch's policy, in the order of issue.
  *
- * wait_group returns when the products it waits for have completed for all four warps: then nothing
- * of them reads shared memory any more, so that one thread of the warpgroup may release it for all.
- * A warp that never issues its part leaves the others waiting.
+ * wait_group returns when the MMAs it waits for have completed for all four warps: none of them
+ * reads shared memory any more, so one thread of the warpgroup may release it for all. If a warp
+ * never issues its part, the others wait forever.
  *
- * Invariant: products of a warpgroup complete in the order of their numbers, each at most once, and
- * no part of one is computed after its warp has ended.
+ * Invariant: MMAs of a warpgroup complete in the order of their numbers, each at most once, and no
+ * part of one is computed after its warp has ended.
  */
 #include "async/wgmma.h"
 
 #include <stdio.h>
 #include <stdlib.h>
+
+#include "async/async.h"
+#include "machine/machine.h"
+#include "race/clock.h"
+#include "report/finding.h"
 
 /* ---- warpgroups ------------------------------------------------------------------------------ */
 
@@ -50,10 +54,10 @@ static void leave_group(struct warpgroup *group) {
         return;
     }
     while (group->first != NULL) {
-        struct product *product = group->first;
-        group->first = product->next;
-        async_forget(product->pending);
-        free(product);
+        struct mma *mma = group->first;
+        group->first = mma->next;
+        async_forget(mma->pending);
+        free(mma);
     }
     clock_free(group->completed);
     free(group);
@@ -80,36 +84,36 @@ static struct warp_wgmma *make_state(struct warp *warp) {
     return state;
 }
 
-struct product *wgmma_product(const struct warpgroup *group, uint32_t number) {
-    struct product *product = group->first;
-    while (product != NULL && product->number != number) {
-        product = product->next;
+struct mma *wgmma_product(const struct warpgroup *group, uint32_t number) {
+    struct mma *mma = group->first;
+    while (mma != NULL && mma->number != number) {
+        mma = mma->next;
     }
-    return product;
+    return mma;
 }
 
-/* The warp's next product, which other warps may have issued before; NULL: no memory. */
-static struct product *next_product(const struct warp_wgmma *state) {
+/* The warp's next MMA, which other warps may have issued before; NULL: no memory. */
+static struct mma *next_product(const struct warp_wgmma *state) {
     struct warpgroup *group = state->group;
-    struct product *product = wgmma_product(group, state->issued + 1);
-    if (product != NULL) {
-        return product;
+    struct mma *mma = wgmma_product(group, state->issued + 1);
+    if (mma != NULL) {
+        return mma;
     }
-    product = calloc(1, sizeof *product);
-    if (product != NULL) {
-        product->group = group;
-        product->number = state->issued + 1;
-        *(group->last != NULL ? &group->last->next : &group->first) = product;
-        group->last = product;
+    mma = calloc(1, sizeof *mma);
+    if (mma != NULL) {
+        mma->group = group;
+        mma->number = state->issued + 1;
+        *(group->last != NULL ? &group->last->next : &group->first) = mma;
+        group->last = mma;
     }
-    return product;
+    return mma;
 }
 
-/* Warps of the group that have not issued the product. */
-static uint32_t missing_warps(const struct product *product) {
+/* Warps of the group that have not issued the mma. */
+static uint32_t missing_warps(const struct mma *mma) {
     uint32_t missing = 0;
-    for (uint32_t i = 0; i < GROUP_WARPS && i < product->group->count; i++) {
-        missing |= (uint32_t)(product->parts[i].op == NULL) << i;
+    for (uint32_t i = 0; i < GROUP_WARPS && i < mma->group->count; i++) {
+        missing |= (uint32_t)(mma->parts[i].op == NULL) << i;
     }
     return missing;
 }
@@ -125,21 +129,21 @@ static uint32_t exited_warps(const struct warpgroup *group) {
 static void free_retired(struct warpgroup *group) {
     const uint32_t exited = exited_warps(group);
     while (group->first != NULL) {
-        struct product *product = group->first;
+        struct mma *mma = group->first;
         for (uint32_t i = 0; i < group->count; i++) {
-            if (!product->parts[i].retired && (exited >> i & 1) == 0) {
+            if (!mma->parts[i].retired && (exited >> i & 1) == 0) {
                 return;
             }
         }
-        async_finish(product->pending); /* on its way for warps that have all exited */
-        group->first = product->next;
+        async_finish(mma->pending); /* pending for warps that have all exited */
+        group->first = mma->next;
         group->last = group->first != NULL ? group->last : NULL;
-        async_forget(product->pending);
-        free(product);
+        async_forget(mma->pending);
+        free(mma);
     }
 }
 
-/* ---- products -------------------------------------------------------------------------------- */
+/* ---- MMAs -------------------------------------------------------------------------------- */
 
 static void add_taint(struct matrix_values *values, const struct part *part) {
     values->row_taint |= (uint32_t)part->a_taint[0] | (uint32_t)part->a_taint[1] << 8;
@@ -160,19 +164,19 @@ static void compute_part(struct warp *warp, const struct part *part, struct matr
         matrix_clear_taint(values);
         wgmma_read_a(warp->cta, &part->a, values);
     } else {
-        matrix_load_a(warp, &form->product, values);
+        matrix_load_a(warp, &form->mma, values);
     }
-    for (uint32_t i = 0; form->negative && i < 16 * form->product.k; i++) {
+    for (uint32_t i = 0; form->negative && i < 16 * form->mma.k; i++) {
         values->a.f[i] = -values->a.f[i];
     }
     if (part->accumulate) {
-        matrix_load_c(warp, &form->product, values);
+        matrix_load_c(warp, &form->mma, values);
     } else {
-        matrix_zero_c(&form->product, values);
+        matrix_zero_c(&form->mma, values);
     }
     add_taint(values, part);
-    matrix_multiply(&form->product, values);
-    matrix_store_d(warp, &form->product, values, part->mask);
+    matrix_multiply(&form->mma, values);
+    matrix_store_d(warp, &form->mma, values, part->mask);
 }
 
 /* In the registers of the function that issued it: the warp may be in one that it called. */
@@ -187,31 +191,31 @@ static void compute_at_home(struct warp *warp, const struct part *part,
     warp->poison = poison;
 }
 
-static void compute(struct product *product) {
+static void compute(struct mma *mma) {
     const struct part *owner = NULL; /* of the B that was read */
     struct matrix_values values;
-    product->done = true;
-    for (uint32_t i = 0; i < product->group->count; i++) {
-        const struct part *part = &product->parts[i];
-        struct warp *warp = &product->group->warps[i];
+    mma->done = true;
+    for (uint32_t i = 0; i < mma->group->count; i++) {
+        const struct part *part = &mma->parts[i];
+        struct warp *warp = &mma->group->warps[i];
         if (part->op == NULL || part->broken) {
             continue;
         }
         if (owner == NULL || owner->op != part->op || owner->b_bits != part->b_bits) {
             const struct wgmma_form *form = part->op->extra;
-            wgmma_read_b(warp->cta, &part->b, &form->product, &values);
+            wgmma_read_b(warp->cta, &part->b, &form->mma, &values);
             owner = part;
         }
         compute_at_home(warp, part, &values);
     }
 }
 
-/* Of a product on its way: it, and before it those that were issued earlier. */
+/* Completes a pending MMA, after those that were issued before it. */
 static void complete(struct warp *warp, const struct op *op, void *state) {
-    const struct product *last = state;
+    const struct mma *last = state;
     (void)warp;
     (void)op;
-    for (struct product *at = last->group->first; at != NULL && at->number <= last->number;
+    for (struct mma *at = last->group->first; at != NULL && at->number <= last->number;
          at = at->next) {
         if (!at->done) {
             compute(at);
@@ -221,12 +225,12 @@ static void complete(struct warp *warp, const struct op *op, void *state) {
 
 /* ---- issue ----------------------------------------------------------------------------------- */
 
-/* The warps of a warpgroup must issue the same products one after the other. */
-static void compare_with_others(struct warp *warp, const struct product *product) {
-    const struct part *mine = &product->parts[warp->index % GROUP_WARPS];
-    for (uint32_t i = 0; i < product->group->count; i++) {
-        const struct part *its = &product->parts[i];
-        const struct warp *other = &product->group->warps[i];
+/* The warps of a warpgroup must issue the same MMAs one after the other. */
+static void compare_with_others(struct warp *warp, const struct mma *mma) {
+    const struct part *mine = &mma->parts[warp->index % GROUP_WARPS];
+    for (uint32_t i = 0; i < mma->group->count; i++) {
+        const struct part *its = &mma->parts[i];
+        const struct warp *other = &mma->group->warps[i];
         if (its->op == NULL || its == mine) {
             continue;
         }
@@ -274,7 +278,7 @@ static void check_warpgroup(struct warp *warp, const struct op *op, uint32_t mas
 static void fill_part(struct warp *warp, const struct op *op, uint32_t mask, struct part *part) {
     const struct wgmma_form *form = op->extra;
     const uint32_t accumulate = form->accumulate & ~(uint32_t)PREDICATE_NOT;
-    const uint32_t k = form->product.k;
+    const uint32_t k = form->mma.k;
     part->op = op;
     part->mask = mask;
     part->rows = warp->rows;
@@ -285,15 +289,15 @@ static void fill_part(struct warp *warp, const struct op *op, uint32_t mask, str
     part->all_tainted = (warp->predicate_poison[accumulate] & mask) != 0;
     part->a = (struct wgmma_operand){.descriptor = wgmma_unpack(part->a_bits),
                                      .transposed = form->a_transposed,
-                                     .type = form->product.a_type,
+                                     .type = form->mma.a_type,
                                      .first = warp->index % GROUP_WARPS * 16,
                                      .count = 16,
                                      .k = k};
     part->b = (struct wgmma_operand){.descriptor = wgmma_unpack(part->b_bits),
                                      .transposed = form->b_transposed,
-                                     .type = form->product.b_type,
+                                     .type = form->mma.b_type,
                                      .first = 0,
-                                     .count = form->product.n,
+                                     .count = form->mma.n,
                                      .k = k};
 }
 
@@ -308,7 +312,7 @@ static void check_operands(struct warp *warp, struct part *part) {
     part->broken = !good;
 }
 
-/* Whoever waits for this product, or for a warp that has just ended, looks again. */
+/* Wakes the warps that wait for this MMA or for a warp that just ended. */
 static void wake_waiters(const struct warp *warp, uint32_t number) {
     struct cta *cta = warp->cta;
     const uint32_t first = warp->index & ~3U;
@@ -324,8 +328,8 @@ void wgmma_run_issue(struct warp *warp, const struct op *op, uint32_t mask) {
     const struct wgmma_form *form = op->extra;
     struct warp_wgmma *state = make_state(warp);
     const bool room = state != NULL && state->issued - state->waited < MOST_IN_FLIGHT;
-    struct product *product = room ? next_product(state) : NULL;
-    if (product == NULL) {
+    struct mma *mma = room ? next_product(state) : NULL;
+    if (mma == NULL) {
         report(warp, op, FINDING_MEMORY_LIMIT, mask, NULL, "%s",
                state != NULL && !room ? "thousands of wgmma are in flight and never waited for"
                                       : "no memory for a wgmma in flight");
@@ -339,24 +343,24 @@ void wgmma_run_issue(struct warp *warp, const struct op *op, uint32_t mask) {
                "none)");
     }
     wgmma_check_registers(warp, op, mask);
-    struct part *part = &product->parts[warp->index % GROUP_WARPS];
+    struct part *part = &mma->parts[warp->index % GROUP_WARPS];
     fill_part(warp, op, mask, part);
-    compare_with_others(warp, product);
+    compare_with_others(warp, mma);
     check_operands(warp, part);
-    state->issued = product->number;
-    wgmma_mark_registers(state, op, product->number);
+    state->issued = mma->number;
+    wgmma_mark_registers(state, op, mma->number);
     warp->wgmma_busy = 1;
-    if (missing_warps(product) == 0) {
-        product->pending = async_add(warp, op, complete, product);
+    if (missing_warps(mma) == 0) {
+        mma->pending = async_add(warp, op, complete, mma);
     }
-    wake_waiters(warp, product->number);
+    wake_waiters(warp, mma->number);
 }
 
 void wgmma_run_fence(struct warp *warp, const struct op *op, uint32_t mask) {
     check_warpgroup(warp, op, mask);
 }
 
-/* ---- groups of products ---------------------------------------------------------------------- */
+/* ---- groups of MMAs ---------------------------------------------------------------------- */
 
 void wgmma_run_commit(struct warp *warp, const struct op *op, uint32_t mask) {
     struct warp_wgmma *state = warp->wgmma;
@@ -365,19 +369,19 @@ void wgmma_run_commit(struct warp *warp, const struct op *op, uint32_t mask) {
         return;
     }
     state->groups++;
-    for (struct product *product = state->group->first; product != NULL; product = product->next) {
-        struct part *part = &product->parts[warp->index % GROUP_WARPS];
+    for (struct mma *mma = state->group->first; mma != NULL; mma = mma->next) {
+        struct part *part = &mma->parts[warp->index % GROUP_WARPS];
         if (part->op != NULL && part->group == 0) {
             part->group = state->groups;
         }
     }
 }
 
-/* The last product of the groups before the latest `left`; NULL: none that was not waited for. */
-static struct product *last_to_retire(const struct warp *warp, uint64_t left) {
+/* The last MMA of the groups before the latest `left`; NULL: none that was not waited for. */
+static struct mma *last_to_retire(const struct warp *warp, uint64_t left) {
     const struct warp_wgmma *state = warp->wgmma;
-    struct product *last = NULL;
-    for (struct product *at = state->group->first; at != NULL; at = at->next) {
+    struct mma *last = NULL;
+    for (struct mma *at = state->group->first; at != NULL; at = at->next) {
         const struct part *part = &at->parts[warp->index % GROUP_WARPS];
         if (part->op == NULL || (!part->retired && part->group == 0) ||
             part->group + left > state->groups) {
@@ -388,14 +392,14 @@ static struct product *last_to_retire(const struct warp *warp, uint64_t left) {
     return last;
 }
 
-/* Completes products up to the last for all warps, and waits for them in this one. */
-static void retire(struct warp *warp, const struct product *last) {
+/* Completes MMAs up to the last for all warps, and waits for them in this one. */
+static void retire(struct warp *warp, const struct mma *last) {
     struct warp_wgmma *state = warp->wgmma;
     struct warpgroup *group = state->group;
     const uint32_t number = last->number;
-    for (struct product *at = group->first; at != NULL && at->number <= number; at = at->next) {
+    for (struct mma *at = group->first; at != NULL && at->number <= number; at = at->next) {
         async_finish(at->pending);
-        complete(warp, NULL, at); /* where an exited warp kept it from being on its way */
+        complete(warp, NULL, at); /* an exited warp kept it from being pending */
         for (uint32_t i = 0; i < group->count; i++) {
             agent_finish(at->parts[i].agent, group->completed);
             at->parts[i].agent = NULL;
@@ -408,16 +412,16 @@ static void retire(struct warp *warp, const struct product *last) {
     free_retired(group);
 }
 
-static void wait_for_others(struct warp *warp, const struct product *product, uint32_t missing) {
+static void wait_for_others(struct warp *warp, const struct mma *mma, uint32_t missing) {
     struct warp_wgmma *state = warp->wgmma;
     const uint32_t first = warp->index & ~3U;
     int used = snprintf(state->waits_for, sizeof state->waits_for,
-                        "wgmma.wait_group, for a product not yet issued by warp");
+                        "wgmma.wait_group, for an MMA not yet issued by warp");
     for (uint32_t rest = missing; rest != 0; rest &= rest - 1) {
         used += snprintf(state->waits_for + used, sizeof state->waits_for - (size_t)used, "%s %u",
                          rest == missing ? "" : ",", first + (uint32_t)__builtin_ctz(rest));
     }
-    state->awaited = product->number;
+    state->awaited = mma->number;
     warp->next = warp->pc;
     warp_block(warp, true, state->waits_for);
 }
@@ -427,7 +431,7 @@ void wgmma_run_wait(struct warp *warp, const struct op *op, uint32_t mask) {
     if (state == NULL || state->awaited == 0) {
         check_warpgroup(warp, op, mask);
     }
-    const struct product *last = state != NULL ? last_to_retire(warp, (uint64_t)op->imm) : NULL;
+    const struct mma *last = state != NULL ? last_to_retire(warp, (uint64_t)op->imm) : NULL;
     if (last == NULL) {
         return;
     }
@@ -441,7 +445,7 @@ void wgmma_run_wait(struct warp *warp, const struct op *op, uint32_t mask) {
         const struct part *part = &last->parts[warp->index % GROUP_WARPS];
         const struct finding_detail detail = {.space = -1, .other = part->op, .other_warp = warp};
         report(warp, op, FINDING_DIVERGENT_WARP_OP, mask, &detail,
-               "warp %u of the warpgroup has exited and never issued this product",
+               "warp %u of the warpgroup has exited without issuing this MMA",
                (warp->index & ~3U) + (uint32_t)__builtin_ctz(missing));
     }
     retire(warp, last);
@@ -450,8 +454,8 @@ void wgmma_run_wait(struct warp *warp, const struct op *op, uint32_t mask) {
 /* ---- the end of a warp ----------------------------------------------------------------------- */
 
 static void report_unfinished(struct warp *warp, const struct warp_wgmma *state) {
-    const struct product *product = wgmma_product(state->group, state->waited + 1);
-    const struct part *part = product != NULL ? &product->parts[warp->index % GROUP_WARPS] : NULL;
+    const struct mma *mma = wgmma_product(state->group, state->waited + 1);
+    const struct part *part = mma != NULL ? &mma->parts[warp->index % GROUP_WARPS] : NULL;
     if (part != NULL && part->op != NULL && !warp->cta->cluster->stop) {
         report(warp, part->op, FINDING_ASYNC_UNFINISHED, ALL_LANES, NULL,
                "the warp ended and never waited for this wgmma%s",
@@ -466,7 +470,7 @@ void wgmma_end_warp(struct warp *warp) {
         return;
     }
     report_unfinished(warp, state);
-    for (struct product *at = state->group->first; at != NULL; at = at->next) {
+    for (struct mma *at = state->group->first; at != NULL; at = at->next) {
         struct part *part = &at->parts[warp->index % GROUP_WARPS];
         agent_finish(part->agent, state->group->completed);
         part->agent = NULL;

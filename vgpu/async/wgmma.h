@@ -1,18 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * wgmma.h - what the files about wgmma share: wgmma_ops.c (forms), wgmma.c (products in flight),
- * wgmma_registers.c (registers they hold), wgmma_operand.c (operands in shared memory).
+ * wgmma.h - shared by wgmma_ops.c (forms), wgmma.c (MMAs in flight), wgmma_registers.c (registers
+ * they hold) and wgmma_operand.c (operands in shared memory).
  */
 #ifndef VGPU_ASYNC_WGMMA_H
 #define VGPU_ASYNC_WGMMA_H
 
 #include "ops/matrix.h"
 
+struct agent;
+
 /* extra of a wgmma.mma_async */
 struct wgmma_form {
-    struct matrix_form product;
+    struct matrix_form mma;
     bool a_shared, a_transposed, b_transposed, negative;
-    bool has_fence;      /* as far as decoding can tell */
+    bool has_fence;      /* known when decoding */
     uint32_t a, b;       /* rows of the descriptors */
     uint32_t accumulate; /* a predicate */
 };
@@ -53,14 +55,14 @@ void wgmma_read_a(const struct cta *cta, const struct wgmma_operand *operand,
 void wgmma_read_b(const struct cta *cta, const struct wgmma_operand *operand,
                   const struct matrix_form *form, struct matrix_values *values);
 
-/* ---- products in flight ---------------------------------------------------------------------- */
+/* ---- MMAs in flight ---------------------------------------------------------------------- */
 
 enum {
     GROUP_WARPS = 4,
     MOST_IN_FLIGHT = 4096 /* of a warp: more is a loop without a wait */
 };
 
-/* A warp's share of a product. */
+/* A warp's share of an MMA. */
 struct part {
     const struct op *op; /* NULL: the warp has not issued it */
     struct agent *agent;
@@ -75,8 +77,8 @@ struct part {
     uint8_t a_taint[256 / 8], b_taint[256 / 8];
 };
 
-struct product {
-    struct product *next;
+struct mma {
+    struct mma *next;
     struct warpgroup *group;
     struct pending *pending; /* once every warp has issued it */
     uint32_t number;         /* from 1 */
@@ -86,30 +88,30 @@ struct product {
 
 struct warpgroup {
     struct warp *warps;
-    uint32_t count;               /* of warps: 4, where the kernel is right */
-    uint32_t users;               /* warps that have a struct warp_wgmma */
-    struct product *first, *last; /* that some warp has not waited for; numbers without gaps */
-    struct clock *completed;      /* reads of products that somebody waited for */
+    uint32_t count;           /* of warps: 4, where the kernel is right */
+    uint32_t users;           /* warps that have a struct warp_wgmma */
+    struct mma *first, *last; /* that some warp has not waited for; numbers without gaps */
+    struct clock *completed;  /* reads of MMAs that a warp waited for */
 };
 
 /* warp->wgmma */
 struct warp_wgmma {
     struct warpgroup *group;
-    uint32_t issued, waited; /* numbers of products */
+    uint32_t issued, waited; /* numbers of MMAs */
     uint32_t groups;         /* committed */
-    uint32_t awaited;        /* the product that wait_group is blocked for; 0: it is not */
+    uint32_t awaited;        /* the MMA that wait_group is blocked for; 0: it is not */
     char waits_for[96];
     const struct ptx_function *function;
-    uint32_t *accumulators; /* by register: the latest product that writes it */
-    uint32_t *sources;      /* by register: the latest product that reads it as A */
+    uint32_t *accumulators; /* by register: the latest MMA that writes it */
+    uint32_t *sources;      /* by register: the latest MMA that reads it as A */
 };
 
-/* The product of this number, if some warp has not waited for it. */
-struct product *wgmma_product(const struct warpgroup *group, uint32_t number);
+/* The MMA of this number, if some warp has not waited for it. */
+struct mma *wgmma_product(const struct warpgroup *group, uint32_t number);
 
-/* Before the issue of a product: may it have these registers? */
+/* Before the issue of an MMA: may it have these registers? */
 void wgmma_check_registers(struct warp *warp, const struct op *op, uint32_t mask);
-/* The product has them from now on. */
+/* The MMA has them from now on. */
 void wgmma_mark_registers(struct warp_wgmma *state, const struct op *op, uint32_t number);
 
 #endif /* VGPU_ASYNC_WGMMA_H */

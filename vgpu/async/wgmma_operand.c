@@ -20,6 +20,10 @@
 
 #include <string.h>
 
+#include "machine/access.h"
+#include "memory/memory.h"
+#include "report/finding.h"
+
 enum {
     UNIT = 16,
     UNITS = 1 << 14 /* of an address of 18 bits */
@@ -70,7 +74,7 @@ static uint32_t units_of_rows(const struct wgmma_operand *operand, uint32_t row,
 
 /* ---- checks ---------------------------------------------------------------------------------- */
 
-/* Units that nobody wrote. */
+/* Uninitialised units. */
 struct unit_set {
     uint64_t words[UNITS / 64];
 };
@@ -250,10 +254,10 @@ void wgmma_read_a(const struct cta *cta, const struct wgmma_operand *operand,
             matrix_unpack(operand->type, bytes, 8 * k, to);
             continue;
         }
-        float turned[8 * UNIT]; /* [k][8], k = 16 */
-        matrix_unpack(operand->type, bytes, 8 * k, turned);
+        float transposed[8 * UNIT]; /* [k][8], k = 16 */
+        matrix_unpack(operand->type, bytes, 8 * k, transposed);
         for (uint32_t i = 0; i < 8 * k; i++) {
-            values->a.f[(row + i % 8) * k + i / 8] = turned[i];
+            values->a.f[(row + i % 8) * k + i / 8] = transposed[i];
         }
     }
 }

@@ -18,6 +18,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "async/async.h"
+
 /* Whether the first operand is what the instruction writes, where it is a register at all. */
 bool wgmma_has_result(const struct ptx_instruction *in) {
     return strcmp(in->opcode, "bar") != 0 && strcmp(in->opcode, "barrier") != 0 &&
@@ -96,8 +98,8 @@ static bool decode_number(struct decoder *decoder, const struct ptx_operand *ope
 /* scale-a, scale-b and, for 16-bit types, the transpositions. */
 static bool decode_tail(struct decoder *decoder, const struct ptx_instruction *in,
                         struct wgmma_form *form) {
-    const bool integer = matrix_is_wide(form->product.a_type);
-    const bool turns = matrix_bits(form->product.a_type) == 16;
+    const bool integer = matrix_is_wide(form->mma.a_type);
+    const bool turns = matrix_bits(form->mma.a_type) == 16;
     const uint32_t expected = 4 + (integer ? 0U : 2U) + (turns ? (form->a_shared ? 2U : 1U) : 0U);
     int64_t scale_a = 1, scale_b = 1, a = 0, b = 0;
     if (in->operand_count != expected) {
@@ -148,44 +150,43 @@ static bool decode_product(struct decoder *decoder, const struct ptx_instruction
     if (form == NULL) {
         return false;
     }
-    struct matrix_form *product = &form->product;
+    struct matrix_form *mma = &form->mma;
     if (ptx_has(in, "sp")) {
         return decode_fail(decoder, "sparse wgmma is not supported");
     }
     if (!matrix_modifiers(in, known) || !ptx_has(in, "sync") || !ptx_has(in, "aligned") ||
-        !matrix_shape(in, &m, &product->n, &product->k) || matrix_types(in, types, 3) != 3 ||
+        !matrix_shape(in, &m, &mma->n, &mma->k) || matrix_types(in, types, 3) != 3 ||
         in->operand_count < 4) {
         return decode_fail(decoder, "unknown form of wgmma");
     }
-    product->m = 16;
-    product->d_type = product->c_type = types[0];
-    product->a_type = types[1];
-    product->b_type = types[2];
-    product->saturate = ptx_has(in, "satfinite");
-    if (!form_exists(product, m)) {
+    mma->m = 16;
+    mma->d_type = mma->c_type = types[0];
+    mma->a_type = types[1];
+    mma->b_type = types[2];
+    mma->saturate = ptx_has(in, "satfinite");
+    if (!form_exists(mma, m)) {
         return decode_fail(decoder, "wgmma does not exist with this shape and these types");
     }
     form->a_shared = in->operands[1].kind != PTX_OPERAND_VECTOR;
-    product->d = product->c = matrix_rows(decoder, &in->operands[0], product->d_type,
-                                          matrix_registers(product->d_type, 16 * product->n), true);
+    mma->d = mma->c = matrix_rows(decoder, &in->operands[0], mma->d_type,
+                                  matrix_registers(mma->d_type, 16 * mma->n), true);
     if (form->a_shared) {
         form->a = decode_source(decoder, &in->operands[1], PTX_B64);
     } else {
-        product->a = matrix_rows(decoder, &in->operands[1], product->a_type, 4, false);
+        mma->a = matrix_rows(decoder, &in->operands[1], mma->a_type, 4, false);
     }
     form->b = decode_source(decoder, &in->operands[2], PTX_B64);
     form->accumulate = decode_predicate(decoder, &in->operands[3]);
     op->extra = form;
     op->run = wgmma_run_issue;
     op->flags |= OP_TENSOR;
-    for (uint32_t i = 0; product->d != NULL && i < in->operands[0].part_count; i++) {
+    for (uint32_t i = 0; mma->d != NULL && i < in->operands[0].part_count; i++) {
         if (in->operands[0].parts[i].kind != PTX_OPERAND_REGISTER) {
             return decode_fail(decoder, "wgmma's accumulators must be registers");
         }
     }
-    return product->d != NULL && (form->a_shared ? form->a != 0 : product->a != NULL) &&
-           form->b != 0 && decode_tail(decoder, in, form) &&
-           find_fence(decoder, in, &form->has_fence);
+    return mma->d != NULL && (form->a_shared ? form->a != 0 : mma->a != NULL) && form->b != 0 &&
+           decode_tail(decoder, in, form) && find_fence(decoder, in, &form->has_fence);
 }
 
 bool decode_wgmma(struct decoder *decoder, const struct ptx_instruction *in, struct op *op) {

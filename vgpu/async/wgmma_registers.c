@@ -1,21 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * wgmma_registers.c - registers that products in flight hold: from issue to wait_group a warp must
- * not touch its accumulators nor write its A registers. While anything is in flight
- * (warp->wgmma_busy) exec calls wgmma_touch before each op.
+ * wgmma_registers.c - registers held by MMAs in flight: from issue to wait_group a warp must not
+ * access its accumulators nor write its A registers. While any MMA is in flight (warp->wgmma_busy)
+ * exec calls wgmma_touch before each op.
  *
- * Invariant: a register is held by the latest product that was issued with it, until the warp has
- * waited for that one.
+ * Invariant: a register is held by the latest MMA issued with it, until the warp has waited for
+ * that one.
  */
 #include "async/wgmma.h"
 
 #include <string.h>
 
-/* The warp's part of a product that it has not waited for. */
+#include "async/async.h"
+#include "report/finding.h"
+
+/* The warp's part of an MMA that it has not waited for. */
 static const struct part *part_numbered(const struct warp *warp, uint32_t number) {
     const struct warp_wgmma *state = warp->wgmma;
-    const struct product *product = wgmma_product(state->group, number);
-    return product != NULL ? &product->parts[warp->index % GROUP_WARPS] : NULL;
+    const struct mma *mma = wgmma_product(state->group, number);
+    return mma != NULL ? &mma->parts[warp->index % GROUP_WARPS] : NULL;
 }
 
 static void report_flight(struct warp *warp, const struct op *op, uint32_t mask, uint32_t reg,
@@ -24,7 +27,7 @@ static void report_flight(struct warp *warp, const struct op *op, uint32_t mask,
     const struct finding_detail detail = {
         .space = -1, .other = part != NULL ? part->op : NULL, .other_warp = warp};
     report(warp, op, FINDING_REGISTER_IN_FLIGHT, mask, &detail,
-           "%s %s before wgmma.wait_group has retired the product", what,
+           "%s %s before wgmma.wait_group has retired the MMA", what,
            warp->kernel->function->registers[reg].name);
 }
 
@@ -65,7 +68,7 @@ void wgmma_touch(struct warp *warp, const struct op *op, uint32_t mask) {
     }
 }
 
-/* A product may follow one that accumulates into the same registers in the same shape. */
+/* An MMA may follow one that accumulates into the same registers in the same shape. */
 void wgmma_check_registers(struct warp *warp, const struct op *op, uint32_t mask) {
     const struct warp_wgmma *state = warp->wgmma;
     const struct wgmma_form *form = op->extra;
@@ -77,8 +80,8 @@ void wgmma_check_registers(struct warp *warp, const struct op *op, uint32_t mask
         const uint32_t other = state->accumulators[reg];
         const struct wgmma_form *shape = before != NULL ? before->op->extra : NULL;
         if (other > state->waited &&
-            (other != number || shape == NULL || shape->product.n != form->product.n ||
-             shape->product.d_type != form->product.d_type ||
+            (other != number || shape == NULL || shape->mma.n != form->mma.n ||
+             shape->mma.d_type != form->mma.d_type ||
              before->op->in->operands[0].parts[i].reg != reg)) {
             report_flight(warp, op, mask, reg, other,
                           "wgmma of another shape or order uses the accumulator");

@@ -13,8 +13,11 @@
 #include <string.h>
 
 #include "async/tensor_map.h"
-#include "report/finding.h"
+#include "exec/exec.h"
+#include "machine/device.h"
+#include "machine/status.h"
 #include "report/perf.h"
+#include "report/record.h"
 
 enum {
     SM_OLDEST = 80,
@@ -23,28 +26,6 @@ enum {
     THREADS_MOST = 4096,
     PARAM_ALIGNMENT = 128
 };
-
-const char *vgpu_version(void) {
-    return "0.1.0";
-}
-
-vgpu_status api_fail(vgpu_error *error, vgpu_status status, const char *format, ...) {
-    if (error != NULL) {
-        va_list arguments;
-        *error = (vgpu_error){0};
-        va_start(arguments, format);
-        vsnprintf(error->text, sizeof error->text, format, arguments);
-        va_end(arguments);
-    }
-    return status;
-}
-
-vgpu_status api_success(vgpu_error *error) {
-    if (error != NULL) {
-        *error = (vgpu_error){0};
-    }
-    return VGPU_OK;
-}
 
 /* ---- the GPU --------------------------------------------------------------------------------- */
 
@@ -61,26 +42,26 @@ void vgpu_config_init(vgpu_config *config) {
 
 static vgpu_status check_config(const vgpu_config *config, vgpu_error *error) {
     if (config->size != sizeof *config) {
-        return api_fail(error, VGPU_INVALID,
-                        "config.size = %zu, expected %zu: vgpu_config_init "
-                        "sets it",
-                        config->size, sizeof *config);
+        return status_fail(error, VGPU_INVALID,
+                           "config.size = %zu, expected %zu: vgpu_config_init "
+                           "sets it",
+                           config->size, sizeof *config);
     }
     if (config->threads < 0 || config->threads > THREADS_MOST) {
-        return api_fail(error, VGPU_INVALID, "config.threads = %" PRId32 ", expected 0 to %d",
-                        config->threads, THREADS_MOST);
+        return status_fail(error, VGPU_INVALID, "config.threads = %" PRId32 ", expected 0 to %d",
+                           config->threads, THREADS_MOST);
     }
     if (config->sm < SM_OLDEST || config->sm > SM_NEWEST) {
-        return api_fail(error, VGPU_INVALID, "config.sm = %" PRId32 ", expected %d to %d",
-                        config->sm, SM_OLDEST, SM_NEWEST);
+        return status_fail(error, VGPU_INVALID, "config.sm = %" PRId32 ", expected %d to %d",
+                           config->sm, SM_OLDEST, SM_NEWEST);
     }
     if (config->checks > VGPU_CHECK_ALL) {
-        return api_fail(error, VGPU_INVALID, "config.checks = %" PRIu32 ", expected 0 to %d",
-                        config->checks, VGPU_CHECK_ALL);
+        return status_fail(error, VGPU_INVALID, "config.checks = %" PRIu32 ", expected 0 to %d",
+                           config->checks, VGPU_CHECK_ALL);
     }
     if ((unsigned)config->async > VGPU_ASYNC_RANDOM) {
-        return api_fail(error, VGPU_INVALID, "config.async = %d, expected 0 to %d",
-                        (int)config->async, VGPU_ASYNC_RANDOM);
+        return status_fail(error, VGPU_INVALID, "config.async = %d, expected 0 to %d",
+                           (int)config->async, VGPU_ASYNC_RANDOM);
     }
     return VGPU_OK;
 }
@@ -88,7 +69,7 @@ static vgpu_status check_config(const vgpu_config *config, vgpu_error *error) {
 vgpu_status vgpu_open(const vgpu_config *config, vgpu **gpu, vgpu_error *error) {
     vgpu_config defaults;
     if (gpu == NULL) {
-        return api_fail(error, VGPU_INVALID, "gpu is NULL, expected a place for the GPU");
+        return status_fail(error, VGPU_INVALID, "gpu is NULL, expected a place for the GPU");
     }
     *gpu = NULL;
     if (config == NULL) {
@@ -101,18 +82,18 @@ vgpu_status vgpu_open(const vgpu_config *config, vgpu **gpu, vgpu_error *error) 
     }
     vgpu *made = calloc(1, sizeof *made);
     if (made == NULL) {
-        return api_fail(error, VGPU_OUT_OF_MEMORY, "no memory for a GPU");
+        return status_fail(error, VGPU_OUT_OF_MEMORY, "no memory for a GPU");
     }
     made->config = *config;
     made->memory = device_memory_make(config->max_memory);
     made->findings = findings_make();
     if (made->memory == NULL || made->findings == NULL) {
         vgpu_close(made);
-        return api_fail(error, VGPU_OUT_OF_MEMORY, "no memory for a GPU with %zu bytes",
-                        config->max_memory);
+        return status_fail(error, VGPU_OUT_OF_MEMORY, "no memory for a GPU with %zu bytes",
+                           config->max_memory);
     }
     *gpu = made;
-    return api_success(error);
+    return status_ok(error);
 }
 
 void vgpu_close(vgpu *gpu) {
@@ -142,26 +123,26 @@ void vgpu_stats_get(const vgpu *gpu, vgpu_stats *stats) {
 vgpu_status vgpu_malloc(vgpu *gpu, size_t bytes, const char *label, vgpu_pointer *pointer,
                         vgpu_error *error) {
     if (bytes == 0 || pointer == NULL) {
-        return api_fail(error, VGPU_INVALID,
-                        bytes == 0 ? "bytes = 0, expected 1 or more" : "pointer is NULL");
+        return status_fail(error, VGPU_INVALID,
+                           bytes == 0 ? "bytes = 0, expected 1 or more" : "pointer is NULL");
     }
     *pointer = device_alloc(gpu->memory, bytes, label);
     if (*pointer == 0) {
-        return api_fail(error, VGPU_OUT_OF_MEMORY,
-                        "no room for %zu bytes: %zu of %zu bytes of device memory are in use",
-                        bytes, device_memory_used(gpu->memory), gpu->config.max_memory);
+        return status_fail(error, VGPU_OUT_OF_MEMORY,
+                           "no room for %zu bytes: %zu of %zu bytes of device memory are in use",
+                           bytes, device_memory_used(gpu->memory), gpu->config.max_memory);
     }
-    return api_success(error);
+    return status_ok(error);
 }
 
 vgpu_status vgpu_free(vgpu *gpu, vgpu_pointer pointer, vgpu_error *error) {
     if (pointer != 0 && !device_release(gpu->memory, pointer)) {
-        return api_fail(error, VGPU_INVALID,
-                        "pointer = 0x%" PRIx64 " is no allocation: it was not given by "
-                        "vgpu_malloc, or is free already",
-                        pointer);
+        return status_fail(error, VGPU_INVALID,
+                           "pointer = 0x%" PRIx64 " is no allocation: it was not given by "
+                           "vgpu_malloc, or is free already",
+                           pointer);
     }
-    return api_success(error);
+    return status_ok(error);
 }
 
 /* The host's bytes of a range; *status and NULL: it does not lie in one allocation. */
@@ -169,16 +150,16 @@ static unsigned char *range(vgpu *gpu, const char *name, vgpu_pointer pointer, s
                             bool write, vgpu_status *status, vgpu_error *error) {
     unsigned char *host = device_bytes(gpu->memory, pointer, bytes, write);
     *status = host != NULL
-                  ? api_success(error)
-                  : api_fail(error, VGPU_INVALID,
-                             "%s = 0x%" PRIx64 " with %zu bytes does not lie in one allocation",
-                             name, pointer, bytes);
+                  ? status_ok(error)
+                  : status_fail(error, VGPU_INVALID,
+                                "%s = 0x%" PRIx64 " with %zu bytes does not lie in one allocation",
+                                name, pointer, bytes);
     return host;
 }
 
 vgpu_status vgpu_write(vgpu *gpu, vgpu_pointer to, const void *from, size_t bytes,
                        vgpu_error *error) {
-    vgpu_status status = api_success(error);
+    vgpu_status status = status_ok(error);
     unsigned char *host = bytes > 0 ? range(gpu, "to", to, bytes, true, &status, error) : NULL;
     if (host != NULL) {
         memcpy(host, from, bytes);
@@ -187,7 +168,7 @@ vgpu_status vgpu_write(vgpu *gpu, vgpu_pointer to, const void *from, size_t byte
 }
 
 vgpu_status vgpu_read(vgpu *gpu, void *to, vgpu_pointer from, size_t bytes, vgpu_error *error) {
-    vgpu_status status = api_success(error);
+    vgpu_status status = status_ok(error);
     const unsigned char *host =
         bytes > 0 ? range(gpu, "from", from, bytes, false, &status, error) : NULL;
     if (host != NULL) {
@@ -198,7 +179,7 @@ vgpu_status vgpu_read(vgpu *gpu, void *to, vgpu_pointer from, size_t bytes, vgpu
 
 vgpu_status vgpu_fill(vgpu *gpu, vgpu_pointer to, unsigned char byte, size_t bytes,
                       vgpu_error *error) {
-    vgpu_status status = api_success(error);
+    vgpu_status status = status_ok(error);
     unsigned char *host = bytes > 0 ? range(gpu, "to", to, bytes, true, &status, error) : NULL;
     if (host != NULL) {
         memset(host, byte, bytes);
@@ -212,13 +193,13 @@ vgpu_status vgpu_tensor_map(vgpu *gpu, void *map, int type, uint32_t rank, vgpu_
                             int l2_promotion, int fill, vgpu_error *error) {
     char why[256];
     if (gpu->config.sm < SM_TENSOR_MAPS) {
-        return api_fail(error, VGPU_INVALID, "tensor maps need sm_90, the GPU is sm_%" PRId32,
-                        gpu->config.sm);
+        return status_fail(error, VGPU_INVALID, "tensor maps need sm_90, the GPU is sm_%" PRId32,
+                           gpu->config.sm);
     }
     return tensor_map_encode(map, type, rank, address, dims, strides, box, element_strides,
                              interleave, swizzle, l2_promotion, fill, why, sizeof why)
-               ? api_success(error)
-               : api_fail(error, VGPU_INVALID, "%s", why);
+               ? status_ok(error)
+               : status_fail(error, VGPU_INVALID, "%s", why);
 }
 
 /* ---- modules --------------------------------------------------------------------------------- */
@@ -230,10 +211,10 @@ static vgpu_status fail_at(const struct vgpu_module *module, vgpu_status status,
         return status;
     }
     if (where->line == 0) {
-        return api_fail(error, status, "%s", where->text);
+        return status_fail(error, status, "%s", where->text);
     }
-    api_fail(error, status, "PTX line %" PRIu32 ", column %" PRIu32 ": %s\n", where->line,
-             where->column, where->text);
+    status_fail(error, status, "PTX line %" PRIu32 ", column %" PRIu32 ": %s\n", where->line,
+                where->column, where->text);
     error->line = where->line;
     error->column = where->column;
     const size_t length = strlen(error->text);
@@ -246,13 +227,13 @@ static vgpu_status check_target(const struct vgpu_module *module, vgpu_error *er
     const struct ptx_module *ptx = module->ptx;
     const uint32_t sm = (uint32_t)module->gpu->config.sm;
     if (ptx->address_size != 64) {
-        return api_fail(error, VGPU_LOAD, ".address_size is %" PRIu32 ", expected 64",
-                        ptx->address_size);
+        return status_fail(error, VGPU_LOAD, ".address_size is %" PRIu32 ", expected 64",
+                           ptx->address_size);
     }
     if (ptx->target > sm || (ptx->target_suffix != '\0' && ptx->target != sm)) {
         const char suffix[2] = {ptx->target_suffix, '\0'};
-        return api_fail(error, VGPU_LOAD, ".target sm_%" PRIu32 "%s does not run on sm_%" PRIu32,
-                        ptx->target, suffix, sm);
+        return status_fail(error, VGPU_LOAD, ".target sm_%" PRIu32 "%s does not run on sm_%" PRIu32,
+                           ptx->target, suffix, sm);
     }
     return VGPU_OK;
 }
@@ -316,7 +297,7 @@ static vgpu_status load(struct vgpu_module *module, vgpu_error *error) {
 vgpu_status vgpu_load(vgpu *gpu, const char *ptx, size_t size, vgpu_module **module,
                       vgpu_error *error) {
     if (module == NULL || ptx == NULL) {
-        return api_fail(error, VGPU_INVALID, "%s is NULL", ptx == NULL ? "ptx" : "module");
+        return status_fail(error, VGPU_INVALID, "%s is NULL", ptx == NULL ? "ptx" : "module");
     }
     *module = NULL;
     vgpu_module *made = calloc(1, sizeof *made);
@@ -324,7 +305,7 @@ vgpu_status vgpu_load(vgpu *gpu, const char *ptx, size_t size, vgpu_module **mod
     if (made == NULL || text == NULL) {
         free(made);
         free(text);
-        return api_fail(error, VGPU_OUT_OF_MEMORY, "no memory for %zu bytes of PTX", size);
+        return status_fail(error, VGPU_OUT_OF_MEMORY, "no memory for %zu bytes of PTX", size);
     }
     memcpy(text, ptx, size);
     text[size] = '\0';
@@ -336,7 +317,7 @@ vgpu_status vgpu_load(vgpu *gpu, const char *ptx, size_t size, vgpu_module **mod
     }
     lint_module(made);
     *module = made;
-    return api_success(error);
+    return status_ok(error);
 }
 
 void vgpu_unload(vgpu_module *module) {
@@ -437,7 +418,7 @@ unsigned char *params_make(const struct kernel *kernel, void *const *arguments, 
     const size_t rounded = ((size_t)function->param_bytes / PARAM_ALIGNMENT + 1) * PARAM_ALIGNMENT;
     for (uint32_t i = 0; i < function->param_count; i++) {
         if (arguments == NULL || arguments[i] == NULL) {
-            *status = api_fail(
+            *status = status_fail(
                 error, VGPU_INVALID,
                 "arguments%s is NULL at parameter %" PRIu32 " of the %" PRIu32 " that %s takes",
                 arguments == NULL ? "" : "[i]", i, function->param_count, function->name);
@@ -446,8 +427,8 @@ unsigned char *params_make(const struct kernel *kernel, void *const *arguments, 
     }
     unsigned char *params = aligned_alloc(PARAM_ALIGNMENT, rounded);
     if (params == NULL) {
-        *status =
-            api_fail(error, VGPU_OUT_OF_MEMORY, "no memory for %zu bytes of parameters", rounded);
+        *status = status_fail(error, VGPU_OUT_OF_MEMORY, "no memory for %zu bytes of parameters",
+                              rounded);
         return NULL;
     }
     memset(params, 0, rounded);
@@ -474,23 +455,23 @@ vgpu_status launch_run(struct launch *launch, vgpu_error *error) {
     lint_launch(launch->kernel);
     const vgpu_status status = exec_launch(launch, error);
     launch->gpu->launches += status == VGPU_OK || status == VGPU_FAULT;
-    return status == VGPU_OK ? api_success(error) : status;
+    return status == VGPU_OK ? status_ok(error) : status;
 }
 
 vgpu_status vgpu_launch(vgpu *gpu, const vgpu_module *module, const char *kernel,
                         const vgpu_dims *dims, void *const *arguments, vgpu_error *error) {
     if (module == NULL || kernel == NULL || dims == NULL) {
-        return api_fail(error, VGPU_INVALID, "%s is NULL",
-                        module == NULL   ? "module"
-                        : kernel == NULL ? "kernel"
-                                         : "dims");
+        return status_fail(error, VGPU_INVALID, "%s is NULL",
+                           module == NULL   ? "module"
+                           : kernel == NULL ? "kernel"
+                                            : "dims");
     }
     const struct kernel *found = module_kernel(module, kernel);
     if (found == NULL || !found->function->entry) {
-        return api_fail(error, VGPU_NOT_FOUND, "kernel = \"%.200s\" is no entry of the module",
-                        kernel);
+        return status_fail(error, VGPU_NOT_FOUND, "kernel = \"%.200s\" is no entry of the module",
+                           kernel);
     }
-    vgpu_status status = api_success(error);
+    vgpu_status status = status_ok(error);
     unsigned char *params = params_make(found, arguments, &status, error);
     if (params == NULL) {
         return status;

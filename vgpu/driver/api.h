@@ -1,16 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * api.h - what the two ways in (api.c: vgpu.h; driver*.c: the CUDA driver's functions) share.
+ * api.h - shared by the two interfaces: api.c (vgpu.h) and the CUDA driver's functions (driver.h).
  */
 #ifndef VGPU_DRIVER_API_H
 #define VGPU_DRIVER_API_H
 
-#include "exec/core.h"
-
-/* Writes the sentence (error may be NULL) and returns the status. */
-vgpu_status api_fail(vgpu_error *error, vgpu_status status, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
-vgpu_status api_success(vgpu_error *error);
+#include "machine/machine.h"
 
 /* Threads that a block of the kernel may have. */
 uint32_t kernel_max_threads(const struct kernel *kernel);

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "driver/driver.h"
-#include "report/finding.h"
+#include "report/record.h"
 
 static const char *from_environment(const char *name) {
     const char *text = getenv(name);

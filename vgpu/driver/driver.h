@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * driver.h - the CUDA driver's functions over one virtual GPU of the process: what driver.c
- * (errors, device, contexts), config.c (environment, report), memory.c (memory,
- * streams, events), module.c (libraries, kernels) and launch.c (launches, graphs)
- * share.
+ * driver.h - the CUDA driver's functions, over one virtual GPU per process.
  *
- * Work is done when it is submitted; errors of kernels come, as with a real driver, from the next
- * call after the launch, and stay until the primary context is released for the last time.
+ *   driver.c  look-up, errors, device, contexts     config.c  environment, report
+ *   memory.c  objects, memory, streams, events      module.c  libraries, kernels
+ *   launch.c  launches, graphs, tensor maps
  *
- * Invariant: one lock protects everything here and the virtual GPU behind it; a handle is looked up
- * before it is used, so that a wrong or stale one is an error code, not a crash.
+ * Work is done when it is submitted. An error of a kernel is returned, as by a real driver, by the
+ * next call after the launch, and by every call until the primary context is released for the last
+ * time.
+ *
+ * Invariant: one lock protects everything here and the virtual GPU. A handle is looked up before it
+ * is used, so a wrong or stale one is an error code, not a crash.
  */
 #ifndef VGPU_DRIVER_DRIVER_H
 #define VGPU_DRIVER_DRIVER_H
@@ -82,7 +84,7 @@ struct object {
 };
 
 struct driver_state {
-    vgpu *gpu; /* NULL until somebody asks */
+    vgpu *gpu; /* NULL until first used */
     bool initialised;
     int retained; /* primary context */
     int fault;    /* what every call answers since a kernel failed */
@@ -108,7 +110,7 @@ int driver_ready(void);
 /* Bytes of shared memory that a block can have. */
 uint32_t driver_max_shared(void);
 
-/* Keeps why a call of this thread answers the code: cuGetErrorString tells it. Returns the code. */
+/* Keeps why a call of this thread returns the code, for cuGetErrorString. Returns the code. */
 int driver_explain(int code, const char *why);
 
 /* ---- objects ----------------------------------------------------------------------------------*/

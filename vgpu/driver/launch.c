@@ -2,11 +2,11 @@
  *
  * launch.c - see driver.h: launches, graphs, tensor maps.
  *
- * A stream that captures writes launches into a graph instead of running them; nothing else can be
+ * A capturing stream records launches into a graph instead of running them; nothing else can be
  * captured.
  *
- * Invariant: what a launch returns is about its arguments; what went wrong in the kernel is the
- * answer of every call behind it.
+ * Invariant: the result of a launch is about its arguments; a fault of the kernel is the result of
+ * every later call.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +15,7 @@
 #include "async/tensor_map.h"
 #include "driver/driver.h"
 #include "exec/exec.h"
-#include "report/finding.h"
+#include "report/record.h"
 
 enum { PARAM_END = 0, PARAM_BUFFER = 1, PARAM_BUFFER_SIZE = 2 }; /* by cuda.h */
 

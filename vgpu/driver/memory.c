@@ -2,8 +2,8 @@
  *
  * memory.c - see driver.h: objects, memory, streams, events.
  *
- * Everything is done when it is submitted, so streams order nothing and copies are synchronous. An
- * event is the host's clock at the time of its record.
+ * Work is done when it is submitted, so streams order nothing and copies are synchronous. An event
+ * holds the host time of its record.
  *
  * Invariant: a call that a capturing thread must not make is refused with CAPTURE_UNSUPPORTED.
  */
@@ -14,6 +14,7 @@
 #include <time.h>
 
 #include "driver/driver.h"
+#include "machine/device.h"
 
 /* ---- objects --------------------------------------------------------------------------------- */
 

@@ -89,7 +89,7 @@ static int cuLibraryLoadData(void **library, const void *image, int *options, vo
                              unsigned count, void *library_options, void **library_values,
                              unsigned library_count) {
     DRIVER_ENTER();
-    (void)library_options; /* they tell when to load and what to keep: here all is loaded at once */
+    (void)library_options; /* when to load and what to keep: here all is loaded at once */
     (void)library_values;
     (void)library_count;
     return load(library, image, options, values, count);

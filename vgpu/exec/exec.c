@@ -1,15 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * exec.c - a cluster: its warps take turns, asynchronous operations complete when nothing else can
- * go on (or at random), and what then still waits is dead-locked.
+ * exec.c - a cluster: warps run in turn; asynchronous operations complete when no warp can run (or
+ * at random); if then still no warp can run, it is a deadlock.
  *
- * Invariant: the order of everything depends on the cluster and its seed alone, so that a run can
- * be repeated; a dead-lock is reported only where nothing in the cluster can ever go on.
+ * Invariant: the schedule depends on the cluster and its seed only, so that a run can be repeated.
+ * A deadlock is reported only if no thread of the cluster can ever proceed.
  */
 #include "exec/exec.h"
 
 #include <stdio.h>
 #include <string.h>
+
+#include "async/async.h"
+#include "machine/describe.h"
+#include "ops/ops.h"
+#include "report/finding.h"
 
 enum {
     QUANTUM = 8192,       /* instructions of a warp before the next one has its turn */
@@ -20,14 +25,10 @@ enum {
     HELD_ROUNDS = 512,    /* at most */
     HELD_WARPS = 4,       /* a warpgroup, where there are more warps */
     MANY_POLLS = 1024,    /* it may wait in a loop for what another cluster writes */
-    MAX_WAITS = 16        /* described in the report of a dead-lock */
+    MAX_WAITS = 16        /* described in a deadlock report */
 };
 
-void cluster_stop(struct cluster *cluster) {
-    cluster->stop = true;
-}
-
-/* ---- dead-locks ---- */
+/* ---- deadlocks ---- */
 
 /* Some group of a warp that waits. */
 struct wait {
@@ -76,12 +77,13 @@ static size_t describe_wait(const struct wait *wait, bool with_cta, char *buffer
     if (with_cta) {
         snprintf(cta, sizeof cta, " of CTA %u", wait->warp->cta->linear);
     }
-    const int n = snprintf(buffer, size, "%s%s at %s: %s", warps, cta,
-                           op_place(wait->warp, wait->group->waits_at, place, sizeof place), what);
+    const int n =
+        snprintf(buffer, size, "%s%s at %s: %s", warps, cta,
+                 describe_op(wait->warp, wait->group->waits_at, place, sizeof place), what);
     return n > 0 && (size_t)n < size ? (size_t)n : size - 1;
 }
 
-/* One finding for each instruction at which somebody waits; each tells of all of them. */
+/* One finding for each instruction at which a group waits; each lists all of them. */
 static void report_deadlock(struct cluster *cluster) {
     struct wait waits[MAX_WAITS];
     const uint32_t count = collect_waits(cluster, waits);
@@ -102,7 +104,7 @@ static void report_deadlock(struct cluster *cluster) {
         if (!seen) {
             warp_enter(waits[i].warp, waits[i].group->frame);
             report(waits[i].warp, waits[i].group->waits_at, FINDING_DEADLOCK, waits[i].group->mask,
-                   NULL, "nothing can go on: %s", text);
+                   NULL, "no thread can proceed: %s", text);
         }
     }
 }
@@ -121,9 +123,9 @@ static uint32_t quantum_of(struct cluster *cluster) {
     return left < quantum ? (uint32_t)left : quantum;
 }
 
-/* Where the order is random, some warps stand still now and then, until nobody else can go on or
- * for so many rounds: what is right only because warps keep in step shows. */
-static void hold_somebody(struct cluster *cluster) {
+/* Under the random policy, some warps are delayed at times, for some rounds or until no other warp
+ * can run. This exposes code that relies on lockstep warps. */
+static void delay_warps(struct cluster *cluster) {
     if (cluster->launch->async != VGPU_ASYNC_RANDOM) {
         return;
     }
@@ -148,7 +150,7 @@ static bool is_held(const struct cluster *cluster, uint32_t cta, uint32_t warp) 
 /* Every warp that can runs for a quantum; false: none could. */
 static bool run_round(struct cluster *cluster) {
     bool ran = false;
-    hold_somebody(cluster);
+    delay_warps(cluster);
     for (uint32_t c = 0; c < cluster->cta_count; c++) {
         struct cta *cta = &cluster->ctas[c];
         for (uint32_t w = 0; w < cta->warp_count && !cluster->stop; w++) {

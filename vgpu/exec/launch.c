@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * launch.c - a launch: its clusters spread over threads of the host.
+ * launch.c - a launch: its clusters, spread over host threads.
  *
- * A thread runs a cluster for a slice of time, then begins another one while there is room for it
- * (a cluster may wait in a loop for what another one writes), else it goes on with the one that has
- * waited longest. Clusters that are over are merged strictly in their order: findings, counts, what
- * was printed, what they touched in global memory. Where one stops with a fault, the ones behind it
- * are dropped and those before it run to their end.
+ * A thread runs a cluster for a time slice. Then it starts another one if there is room (a cluster
+ * may spin until another one writes), else it continues the one that has waited longest. Finished
+ * clusters are merged strictly in order: findings, counts, printed text, accesses to global memory.
+ * After a fault, later clusters are dropped and earlier ones run to their end.
  *
- * Invariant: what a launch leaves behind does not depend on the number of threads, but through the
- * order in which clusters write the same global memory.
+ * Invariant: the results of a launch do not depend on the number of threads, except by the order in
+ * which clusters write the same global memory.
  */
 #include "exec/exec.h"
 
@@ -19,6 +18,13 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "machine/device.h"
+#include "machine/status.h"
+#include "race/race.h"
+#include "report/finding.h"
+#include "report/perf.h"
+#include "report/record.h"
 
 enum {
     MAX_HOST_THREADS = 64,
@@ -54,11 +60,11 @@ struct schedule {
 static void merge_one(struct schedule *s, struct resident *resident) {
     vgpu *gpu = s->launch->gpu;
     struct cluster *cluster = &resident->cluster;
-    memory_merge_cluster(s->launch, cluster);
+    race_merge_cluster(s->launch, cluster);
     perf_merge_cluster(gpu, cluster);
     findings_merge(gpu, cluster->findings);
-    if (resident->printed_size > 0) {
-        fwrite(resident->printed, 1, resident->printed_size, stdout);
+    if (cluster->printed_size > 0) {
+        fwrite(cluster->printed, 1, cluster->printed_size, stdout);
     }
     gpu->stats.warp_instructions += resident->stats.warp_instructions;
     gpu->stats.thread_instructions += resident->stats.thread_instructions;
@@ -244,14 +250,6 @@ static void drop_unmerged(struct schedule *s) {
     }
 }
 
-static vgpu_status tell(vgpu_status status, vgpu_error *error, const char *text) {
-    if (error != NULL) {
-        *error = (vgpu_error){0};
-        snprintf(error->text, sizeof error->text, "%s", text);
-    }
-    return status;
-}
-
 static double seconds_now(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
@@ -290,11 +288,11 @@ vgpu_status exec_launch(struct launch *launch, vgpu_error *error) {
         return status;
     }
     if (needs_workspace(launch) && !make_workspace(launch)) {
-        return tell(VGPU_OUT_OF_MEMORY, error, "no memory for the workspace of the grid");
+        return status_fail(error, VGPU_OUT_OF_MEMORY, "no memory for the workspace of the grid");
     }
     struct schedule *s = calloc(1, sizeof *s);
     if (s == NULL) {
-        return tell(VGPU_OUT_OF_MEMORY, error, "no memory of the host for the launch");
+        return status_fail(error, VGPU_OUT_OF_MEMORY, "no memory of the host for the launch");
     }
     const double start = seconds_now();
     const uint32_t *grid = launch->dims.grid, *cluster = launch->dims.cluster;
@@ -310,8 +308,8 @@ vgpu_status exec_launch(struct launch *launch, vgpu_error *error) {
     pthread_mutex_destroy(&s->lock);
     fflush(stdout);
     drop_unmerged(s);
-    memory_tell_unchecked(launch);
-    memory_end_launch(launch);
+    race_note_unchecked(launch);
+    race_end_launch(launch);
     if (launch->workspace != 0) {
         device_release(launch->gpu->memory, launch->workspace);
     }
@@ -319,8 +317,10 @@ vgpu_status exec_launch(struct launch *launch, vgpu_error *error) {
     const bool no_memory = s->no_memory, faulted = s->fault != NO_CLUSTER;
     free(s);
     if (no_memory) {
-        return tell(VGPU_OUT_OF_MEMORY, error, "no memory of the host for the warps of a cluster");
+        return status_fail(error, VGPU_OUT_OF_MEMORY,
+                           "no memory of the host for the warps of a cluster");
     }
-    return faulted ? tell(VGPU_FAULT, error, "the kernel did not run to its end: see the findings")
+    return faulted ? status_fail(error, VGPU_FAULT,
+                                 "the kernel did not run to its end: see the findings")
                    : VGPU_OK;
 }

@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * lint.c - what can be told of a kernel before it runs: bodies that can only end in a trap, limits
- * that no launch can keep.
+ * lint.c - findings about a kernel before it runs: bodies that always trap, limits that every
+ * launch exceeds.
  *
- * nvcc turns wmma on a register array, and all that follows, into a single trap, with a warning
- * that few builds show; on a GPU that is an "unspecified launch failure" without a place.
+ * nvcc replaces wmma on a register array, and all that follows, by a single trap, with a warning
+ * that few builds show. On a GPU that is an "unspecified launch failure" without a location.
  *
  * Invariant: a finding here is true of every launch of the kernel.
  */
 #include <string.h>
 
-#include "exec/core.h"
+#include "exec/exec.h"
+#include "report/finding.h"
 
 enum { SHARED_PLAIN = 48 * 1024, SHARED_MOST = 227 * 1024, THREADS_MOST = 1024, CLUSTER_MOST = 16 };
 
-/* Neither changes anything that lasts nor decides where to go on. */
+/* No lasting effect and no branch. */
 static bool is_harmless(const struct ptx_instruction *in) {
     static const char *const NAMES[] = {"mov", "ld",  "cvta", "cvt", "add", "sub",  "mul",
                                         "mad", "and", "or",   "shl", "shr", "setp", NULL};

@@ -1,164 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * warp.c - the lanes of a warp: groups that are at the same instruction; the interpreter's loop.
+ * warp.c - the interpreter's loop: picks a group of lanes of a warp and runs it.
  *
- * The group with the lowest instruction in the innermost call runs, so that lanes meet again where
- * their paths do. A group that goes round a loop for long gives way to the others (a spin lock may
- * wait for them). At an op that needs other lanes a group is parked until they come; where they
- * cannot, that is reported and the group goes on as it is.
+ * The group with the lowest pc in the innermost call runs, so that lanes reconverge. A group that
+ * loops for long yields to the others (a spin lock may wait for them). At an op that needs other
+ * lanes a group is parked until they arrive. If they cannot, that is reported and the group
+ * proceeds without them.
  *
- * Invariant: while a group runs, its lanes are warp->active and its place is warp->pc; its entry in
- * warp->groups is brought up to date whenever another one may run.
+ * Invariant: while a group runs, its lanes are warp->active and its pc is warp->pc; its entry in
+ * warp->groups is updated before another one may run.
  */
 #include "exec/exec.h"
 
 #include <stdio.h>
 #include <string.h>
 
+#include "async/async.h"
+#include "machine/describe.h"
+#include "ops/ops.h"
+#include "report/finding.h"
+
 enum {
-    TURN = 2048 /* times that a group jumps back before it gives way */
+    TURN = 2048 /* backward jumps of a group before it yields */
 };
-
-/* ---- groups ---- */
-
-static void remove_group(struct warp *warp, uint32_t index) {
-    const uint32_t last = --warp->group_count;
-    if (index != last) {
-        warp->groups[index] = warp->groups[last];
-        if (warp->running == last) {
-            warp->running = index;
-        }
-    }
-}
-
-/* A copy of the running group for some of its lanes; they are no longer of the running group. */
-static struct group *split_off(struct warp *warp, uint32_t lanes, uint32_t pc) {
-    struct group *group = &warp->groups[warp->group_count++];
-    *group = warp->groups[warp->running];
-    group->mask = lanes;
-    group->pc = pc;
-    group->state = GROUP_READY;
-    group->forced = false;
-    warp->active &= ~lanes;
-    warp->groups[warp->running].mask = warp->active;
-    return group;
-}
-
-void warp_split(struct warp *warp, uint32_t lanes) {
-    split_off(warp, lanes, warp->pc + 1);
-}
-
-void warp_again(struct warp *warp, uint32_t lanes) {
-    split_off(warp, lanes, warp->pc);
-    warp->executing &= ~lanes;
-}
-
-static void wait_with(struct warp *warp, struct group *group, enum group_state state) {
-    group->state = state;
-    group->waits_at = &warp->kernel->code[warp->pc];
-    group->waits_on = NULL;
-    group->waits_for = NULL;
-    group->polls = false;
-    group->forced = false;
-}
-
-/* The lanes that execute the op become a group that does not run; the others run on. */
-static struct group *stop_executing(struct warp *warp, enum group_state state) {
-    if (warp->executing != warp->active) {
-        split_off(warp, warp->active & ~warp->executing, warp->pc + 1);
-    }
-    struct group *group = &warp->groups[warp->running];
-    group->pc = warp->next;
-    wait_with(warp, group, state);
-    warp->running = NO_GROUP;
-    return group;
-}
-
-void warp_block(struct warp *warp, bool polls, const char *waits_for) {
-    struct group *group = stop_executing(warp, GROUP_BLOCKED);
-    group->polls = polls;
-    group->waits_for = waits_for;
-}
-
-void warp_block_at(struct warp *warp, const struct barrier *barrier) {
-    stop_executing(warp, GROUP_BLOCKED)->waits_on = barrier;
-}
-
-void warp_park(struct warp *warp, uint32_t lanes, uint32_t wanted) {
-    struct group *group;
-    if (lanes == warp->active) {
-        group = &warp->groups[warp->running];
-        group->pc = warp->pc;
-        warp->running = NO_GROUP;
-    } else {
-        group = split_off(warp, lanes, warp->pc);
-        warp->executing &= ~lanes;
-    }
-    wait_with(warp, group, GROUP_PARKED);
-    group->wanted = wanted;
-}
-
-void warp_wake(struct warp *warp, const struct op *op) {
-    for (uint32_t i = 0; i < warp->group_count; i++) {
-        struct group *group = &warp->groups[i];
-        if (group->state == GROUP_BLOCKED && !group->polls && group->waits_at == op) {
-            group->state = GROUP_READY;
-        }
-    }
-}
-
-void warp_branch(struct warp *warp, uint32_t taken, uint32_t target) {
-    if (taken == warp->active) {
-        warp->next = target;
-    } else if (taken != 0) {
-        split_off(warp, taken, target);
-    }
-}
-
-void warp_exit(struct warp *warp, uint32_t lanes) {
-    frame_leave(warp->frame, lanes, NULL);
-    warp->exited |= lanes;
-    warp->active &= ~lanes;
-    if (warp->active == 0) {
-        const uint32_t gone = warp->running;
-        warp->running = NO_GROUP;
-        remove_group(warp, gone);
-    } else {
-        warp->groups[warp->running].mask = warp->active;
-    }
-    if (warp_alive(warp) == 0) {
-        wgmma_end_warp(warp);
-        warp->cta->alive--;
-    }
-    barriers_exit(warp, lanes);
-}
-
-void warp_yield(struct warp *warp) {
-    warp->groups[warp->running].turns++;
-    warp->groups[warp->running].pc = warp->next;
-    warp->running = NO_GROUP;
-}
-
-bool warp_ready(const struct warp *warp) {
-    for (uint32_t i = 0; i < warp->group_count; i++) {
-        if (warp->groups[i].state == GROUP_READY) {
-            return true;
-        }
-    }
-    return false;
-}
-
-bool warp_retry(struct warp *warp) {
-    bool any = false;
-    for (uint32_t i = 0; i < warp->group_count; i++) {
-        struct group *group = &warp->groups[i];
-        if (group->state == GROUP_BLOCKED && group->polls) {
-            group->state = GROUP_READY;
-            any = true;
-        }
-    }
-    return any;
-}
 
 /* ---- who runs ---- */
 
@@ -180,7 +44,7 @@ static bool can_merge(const struct group *a, const struct group *b) {
     return a->state == GROUP_READY || b->state == GROUP_READY || a->wanted == b->wanted;
 }
 
-/* Groups that met become one; a parked one is looked at anew. */
+/* Merges groups at the same instruction; a parked one is checked again. */
 static void merge_groups(struct warp *warp) {
     for (uint32_t i = 0; i < warp->group_count; i++) {
         for (uint32_t j = i + 1; j < warp->group_count;) {
@@ -196,7 +60,7 @@ static void merge_groups(struct warp *warp) {
             a->mask |= b->mask;
             a->turns = a->turns < b->turns ? a->turns : b->turns;
             a->jumps_back = a->jumps_back > b->jumps_back ? a->jumps_back : b->jumps_back;
-            remove_group(warp, j);
+            warp_remove_group(warp, j);
         }
     }
 }
@@ -256,18 +120,6 @@ static uint32_t next_meeting(const struct warp *warp) {
 
 /* ---- lanes that are elsewhere ---- */
 
-const char *op_place(const struct warp *warp, const struct op *op, char *buffer, size_t size) {
-    const struct ptx_module *ptx = warp->kernel->module->ptx;
-    const struct ptx_location *at = &ptx->locations[op->in->location];
-    if (op->in->location == 0 || at->file == NULL) {
-        snprintf(buffer, size, "PTX line %u", op->in->line);
-    } else {
-        const char *slash = strrchr(at->file, '/');
-        snprintf(buffer, size, "%s:%u", slash ? slash + 1 : at->file, at->line);
-    }
-    return buffer;
-}
-
 /* "lanes 0xffff0000 at x.cu:7 (bar), ..." for the groups other than `self`. */
 static void describe_others(const struct warp *warp, uint32_t self, char *buffer, size_t size) {
     size_t used = 0;
@@ -282,7 +134,7 @@ static void describe_others(const struct warp *warp, uint32_t self, char *buffer
         char place[128];
         const int n =
             snprintf(buffer + used, size - used, "%slanes 0x%08x at %s (%s)", used ? ", " : "",
-                     group->mask, op_place(warp, at, place, sizeof place), at->in->opcode);
+                     group->mask, describe_op(warp, at, place, sizeof place), at->in->opcode);
         used += n > 0 ? (size_t)n : 0;
     }
 }
@@ -300,7 +152,7 @@ static void report_missing(struct warp *warp, uint32_t index) {
     report(warp, op, is_barrier(op) ? FINDING_DIVERGENT_BARRIER : FINDING_DIVERGENT_WARP_OP,
            group->mask, NULL,
            "%s is executed by lanes 0x%08x only, but needs lanes 0x%08x of the warp; the others "
-           "do not come: %s",
+           "do not arrive: %s",
            op->in->opcode, group->mask, group->wanted & warp_alive(warp), others);
 }
 
@@ -388,7 +240,7 @@ static void run_straight(struct warp *warp, uint32_t end) {
     warp->thread_instructions += threads + unguarded * (uint64_t)__builtin_popcount(active);
 }
 
-/* Behind an op with OP_CONTROL: true if the same group goes on, at warp->pc. */
+/* After an op with OP_CONTROL: true if the same group continues, at warp->pc. */
 static bool go_on(struct warp *warp, uint32_t *meeting) {
     if (warp->running == NO_GROUP) {
         return false;
@@ -417,7 +269,16 @@ static bool go_on(struct warp *warp, uint32_t *meeting) {
     return true;
 }
 
-/* Any op, the one at warp->pc; false: the group that ran it does not go on. */
+/* The lanes have exited: releases what waited for them only. */
+static void after_exit(struct warp *warp, uint32_t lanes) {
+    if (warp_alive(warp) == 0) {
+        wgmma_end_warp(warp);
+        warp->cta->alive--;
+    }
+    barriers_exit(warp, lanes);
+}
+
+/* Any op, the one at warp->pc; false: the group that ran it does not continue. */
 static bool run_op(struct warp *warp, uint32_t *meeting) {
     const struct op *op = &warp->kernel->code[warp->pc];
     uint32_t mask = warp->active, unsure = 0;
@@ -436,7 +297,7 @@ static bool run_op(struct warp *warp, uint32_t *meeting) {
     }
     if (unsure != 0 && (op->flags & OP_CONTROL) != 0) {
         report(warp, op, FINDING_UNINITIALISED_BRANCH, unsure, NULL,
-               "whether %s is executed depends on memory that nobody wrote", op->in->opcode);
+               "whether %s is executed depends on uninitialised memory", op->in->opcode);
     }
     if (mask != 0) {
         if ((op->flags & OP_CONVERGED) != 0 && !is_converged(warp, op, mask)) {
@@ -444,7 +305,11 @@ static bool run_op(struct warp *warp, uint32_t *meeting) {
         }
         warp->thread_instructions += (uint64_t)__builtin_popcount(mask);
         warp->tensor_instructions += (op->flags & OP_TENSOR) != 0;
+        const uint32_t exited = warp->exited;
         op->run(warp, op, mask);
+        if (warp->exited != exited) {
+            after_exit(warp, warp->exited & ~exited);
+        }
         if (warp->cta->cluster->stop) {
             return false;
         }
@@ -472,7 +337,9 @@ static uint32_t run_group(struct warp *warp, uint32_t quantum) {
     while (warp->instructions < until && warp->pc < meeting) {
         const uint32_t count = warp->kernel->code_count;
         if (warp->pc >= count) {
-            warp_exit(warp, warp->active); /* behind the last instruction */
+            const uint32_t lanes = warp->active;
+            warp_exit(warp, lanes); /* after the last instruction */
+            after_exit(warp, lanes);
             break;
         }
         if (!warp->frame->clocks && warp->wgmma_busy == 0) {

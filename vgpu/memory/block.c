@@ -2,11 +2,14 @@
  *
  * block.c - contiguous blocks that engines move: TMA, bulk copies, operands of wgmma.
  *
- * Invariant: as memory.c's: a block that is true has a host pointer to all its bytes.
+ * Invariant: an accepted block has a host pointer to all its bytes.
  */
 #include <string.h>
 
+#include "machine/describe.h"
+#include "machine/device.h"
 #include "memory/memory.h"
+#include "race/race.h"
 
 static bool refuse_block(struct warp *warp, const struct op *op, const struct block_access *block,
                          enum finding_kind kind) {
@@ -15,7 +18,7 @@ static bool refuse_block(struct warp *warp, const struct op *op, const struct bl
         .address = block->address,
         .bytes = block->bytes > UINT32_MAX ? UINT32_MAX : (uint32_t)block->bytes};
     char place[192];
-    memory_describe(warp, block->space, block->address, place, sizeof(place));
+    describe_address(warp, block->space, block->address, place, sizeof(place));
     report(warp, op, kind, warp->active, &detail, "%s of %llu bytes from %s on",
            access_verb(block->kind), (unsigned long long)block->bytes, place);
     return false;
@@ -36,7 +39,7 @@ static void look_at_block(struct warp *warp, struct block_access *block, unsigne
 
 static bool block_shared(struct warp *warp, const struct op *op, struct block_access *block) {
     struct cta *cta = block->cta != NULL ? block->cta : warp->cta;
-    const struct cta_memory *memory = cta_memory(cta);
+    const struct cta_memory *memory = cta->memory;
     const uint64_t offset =
         (block->address & ((1ULL << SHARED_RANK_SHIFT) - 1)) - (uint64_t)SHARED_BASE;
     if (offset > memory->bytes || block->bytes > memory->bytes - offset ||

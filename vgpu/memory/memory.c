@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * memory.c - one access: which memory an address means, whether it may be touched, and which of its
- * bytes were never written. Races are race/shared.c's and race/global.c's.
+ * memory.c - one access: resolves the space of an address, checks bounds, alignment and initialised
+ * bytes. race/shared.c and race/global.c check races.
  *
- * What is common goes fast: 32 lanes side by side in one memory need one comparison with its bounds
- * and one pass over the shadow.
+ * Fast path: 32 contiguous lanes in one space need one bounds check and one pass over the shadow.
  *
- * Invariant: a lane in `good` has a host pointer to element * count bytes of the kernel;
- * nothing else is ever touched through an access, whatever the kernel computes.
+ * Invariant: a lane in `good` has a host pointer to element * count bytes of the kernel; nothing
+ * else is ever accessed, whatever the kernel computes.
  */
 #include <string.h>
 
+#include "machine/device.h"
 #include "memory/memory.h"
+#include "race/race.h"
+#include "report/perf.h"
 
 /* ---- shadows --------------------------------------------------------------------------------- */
 
@@ -57,7 +59,7 @@ static uint32_t any_poison(const struct access *access) {
     return poison;
 }
 
-/* 32 lanes side by side; false: they must be looked at one by one. */
+/* 32 contiguous lanes; false: they must be checked one by one. */
 static bool look_at_row(struct access *access, unsigned char *shadow, uint32_t bytes) {
     if (access->kind != ACCESS_WRITE) {
         return all_written(shadow, bytes);
@@ -134,13 +136,13 @@ static void look_for_races(struct warp *warp, const struct op *op, const struct 
     race_end(&race);
 }
 
-/* Lanes anywhere of which nothing is to be told: inside, and they read what was written, or write
+/* Lanes anywhere with nothing to report: in bounds, and they read what was written, or write
  * what is no poison. False: look at them one by one; nothing has happened. Inlined with the number
  * of bytes known where it matters. */
 static inline __attribute__((always_inline)) bool
 resolve_good_lanes(struct access *access, struct cta *cta, uint32_t lanes, uint64_t base,
                    bool shadowed, uint32_t bytes) {
-    const struct cta_memory *memory = cta_memory(cta);
+    const struct cta_memory *memory = cta->memory;
     const uint64_t some = access->address[__builtin_ctz(lanes)]; /* for those that are not there */
     const uint64_t last = (uint64_t)memory->bytes - bytes;
     const bool reads = access->kind == ACCESS_READ && shadowed;
@@ -168,7 +170,7 @@ resolve_good_lanes(struct access *access, struct cta *cta, uint32_t lanes, uint6
 
 static uint32_t resolve_shared_lanes(struct access *access, struct cta *cta, uint32_t lanes,
                                      uint64_t base, bool shadowed, struct refusals *refused) {
-    const struct cta_memory *memory = cta_memory(cta);
+    const struct cta_memory *memory = cta->memory;
     const uint32_t bytes = access->element * access->count;
     uint32_t good = 0;
     FOR_LANES(lane, lanes) {
@@ -190,7 +192,7 @@ static uint32_t resolve_shared_lanes(struct access *access, struct cta *cta, uin
 /* Lanes whose addresses, less `base`, are offsets into the CTA's shared memory. */
 static uint32_t resolve_shared(struct warp *warp, struct access *access, struct cta *cta,
                                uint32_t lanes, uint64_t base, struct refusals *refused) {
-    const struct cta_memory *memory = cta_memory(cta);
+    const struct cta_memory *memory = cta->memory;
     const uint32_t bytes = access->element * access->count;
     const bool shadowed = looks_at_shadow(warp, access);
     if (is_contiguous(access, lanes)) {
@@ -285,8 +287,9 @@ static const struct allocation *find_lane(const struct device_memory *memory,
 static uint32_t resolve_global(struct warp *warp, const struct op *op, struct access *access,
                                uint32_t lanes, struct refusals *refused) {
     const struct device_memory *memory = warp->cta->launch->gpu->memory;
-    struct cluster_memory *cluster = warp->cta->cluster->global;
-    const struct allocation **recent = &cluster->recent[(uintptr_t)op / sizeof(*op) % RECENT];
+    struct cluster *cluster = warp->cta->cluster;
+    const struct allocation **recent =
+        &cluster->recent[(uintptr_t)op / sizeof(*op) % RECENT_ALLOCATIONS];
     const uint32_t bytes = access->element * access->count;
     const bool shadowed = looks_at_shadow(warp, access);
     if (is_contiguous(access, lanes)) {
@@ -348,7 +351,7 @@ static void access_global(struct warp *warp, const struct op *op, struct access 
         const uint32_t poison = any_poison(access) & access->good & lanes;
         if (poison != 0) {
             report_lanes(warp, op, access, FINDING_UNINITIALISED, poison, PTX_GLOBAL,
-                         ": the value comes from memory that nobody wrote");
+                         ": the value comes from uninitialised memory");
         }
     }
     struct access part = {.good = 0};
@@ -403,8 +406,8 @@ static void access_local(struct warp *warp, struct access *access, uint32_t lane
             refused->wrong_space |= 1U << lane;
         }
     }
-    access_private(warp, access, lanes & ~refused->wrong_space, &cta_memory(warp->cta)->local,
-                   bases, refused);
+    access_private(warp, access, lanes & ~refused->wrong_space, &warp->cta->memory->local, bases,
+                   refused);
 }
 
 /* A kernel's parameters are the same for all threads and read-only; a call's belong to a thread. */
@@ -518,7 +521,7 @@ void memory_addresses(struct warp *warp, const struct op *op, struct access *acc
         report(warp, op, FINDING_UNINITIALISED, poison,
                &(struct finding_detail){.space = access->space,
                                         .address = access->address[__builtin_ctz(poison)]},
-               "the address comes from memory that nobody wrote");
+               "the address comes from uninitialised memory");
     }
     access->mask = mask & ~poison;
 }
@@ -537,7 +540,7 @@ void memory_set_written(struct warp *warp, const struct access *access, uint32_t
             const struct cta *cta = &cluster->ctas[i];
             const uintptr_t offset = (uintptr_t)host - (uintptr_t)cta->shared;
             if (offset < cta->shared_bytes) {
-                shadow = cta_memory(cta)->shadow + offset;
+                shadow = cta->memory->shadow + offset;
             }
         }
         if (shadow != NULL) {

@@ -1,22 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * refused.c - the sentences about lanes whose access was refused.
+ * refused.c - findings about lanes whose access was refused.
  *
- * Invariant: a lane is named in one finding for each reason that it was refused for.
+ * Invariant: a lane is named in one finding for each reason of its refusal.
  */
 #include <stdio.h>
 
+#include "machine/describe.h"
+#include "machine/device.h"
 #include "memory/memory.h"
-
-const char *access_verb(enum access_kind kind) {
-    switch (kind) {
-    case ACCESS_READ: return "read";
-    case ACCESS_WRITE: return "write";
-    case ACCESS_ATOMIC: return "atomic operation";
-    case ACCESS_ISSUE_WRITE: return "asynchronous write";
-    default: return "asynchronous read";
-    }
-}
 
 static const char *space_word(int space) {
     switch (space) {
@@ -76,7 +68,7 @@ void report_lanes(struct warp *warp, const struct op *op, const struct access *a
         return;
     }
     char place[192];
-    memory_describe(warp, space, address, place, sizeof(place));
+    describe_address(warp, space, address, place, sizeof(place));
     report(warp, op, kind, lanes, &detail, "%s of %u bytes at %s%s", access_verb(access->kind),
            detail.bytes, place, what);
 }
@@ -97,5 +89,5 @@ void report_refusals(struct warp *warp, const struct op *op, const struct access
     report_lanes(warp, op, access, FINDING_READ_ONLY, refused->read_only, space,
                  ", which is read-only");
     report_lanes(warp, op, access, FINDING_CLUSTER_EXIT, refused->ended, space,
-                 ", of a block of the cluster that has ended");
+                 ", of a CTA of the cluster that has ended");
 }

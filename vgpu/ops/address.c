@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * address.c - instructions about addresses that touch no memory: cvta, isspacep, mapa,
- * getctarank, and hints to caches (prefetch, prefetchu, discard, applypriority, createpolicy),
- * which do nothing here: discard leaves the bytes as they are.
+ * address.c - instructions on addresses without a memory access: cvta, isspacep, mapa, getctarank,
+ * and cache hints (prefetch, prefetchu, discard, applypriority, createpolicy), which do nothing
+ * here: discard leaves the bytes unchanged.
  *
- * Invariant: a generic address tells its space by its window; converting there and back gives the
- * same offset, and converting a pointer of another space gives an offset that no space has.
+ * Invariant: the window of a generic address is its space. Converting there and back gives the same
+ * offset; converting a pointer of another space gives an offset that no space has.
  */
 #include <string.h>
 
-#include "memory/memory.h"
+#include "ops/memory.h"
 
 /* What is added to an offset in the space to make it generic. */
 static uint64_t window_of(const struct warp *warp, int space, uint32_t lane) {
@@ -82,7 +82,7 @@ static void run_mapa(struct warp *warp, const struct op *op, uint32_t mask) {
     }
     if (outside != 0) {
         report(warp, op, FINDING_ILLEGAL_OPERAND, outside, NULL,
-               "mapa for block %u of a cluster of %u", ranks[__builtin_ctz(outside)],
+               "mapa for CTA %u of a cluster of %u", ranks[__builtin_ctz(outside)],
                warp->cta->cluster->cta_count);
     }
 }

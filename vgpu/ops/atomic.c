@@ -1,16 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * atomic.c - atom and red, lane after lane from 0 on. All of them synchronise with other atomics
- * on their word (also .relaxed ones: fewer false alarms, see race/shared.c).
+ * atomic.c - atom and red, lane by lane from 0 on. Their modifiers decide what they order
+ * (race/clock.c).
  *
- * Invariant: whatever the host's threads do at the same time, no update is lost and no value torn:
- * memory changes only by compare-and-exchange of the whole element.
+ * Invariant: no update is lost and no value is torn by other host threads: memory changes only by
+ * compare-and-exchange of the whole element.
  */
 #include <pthread.h>
 #include <string.h>
 
-#include "memory/memory.h"
+#include "machine/describe.h"
+#include "machine/device.h"
 #include "ops/formats.h"
+#include "ops/memory.h"
+#include "race/clock.h"
 
 struct atomic_form {
     int space;
@@ -80,7 +83,7 @@ static uint64_t add_bf16(uint64_t old, uint64_t b, uint64_t c) {
     return bf16_from_f32(f32_from_bf16((uint16_t)old) + f32_from_bf16((uint16_t)b));
 }
 
-/* Not a number only if both are; -0 is less than +0. */
+/* NaN only if both are; -0 is less than +0. */
 static float min_of(float x, float y, bool larger) {
     if (x != x || y != y) {
         return x != x ? y : x;
@@ -178,13 +181,13 @@ static void follow_poison(struct warp *warp, const struct op *op, const struct a
     if (global != 0) {
         const uint64_t address = access->address[__builtin_ctz(global)];
         char place[128];
-        memory_describe(warp, access->space, address, place, sizeof(place));
+        describe_address(warp, access->space, address, place, sizeof(place));
         report(warp, op, FINDING_UNINITIALISED, global,
                &(struct finding_detail){
                    .space = PTX_GLOBAL, .address = address, .bytes = form->element * form->count},
-               (operands & global) != 0 ? "the operand of this atomic on %s comes from memory that "
-                                          "nobody wrote"
-                                        : "this atomic updates %s, which nobody wrote before",
+               (operands & global) != 0
+                   ? "the operand of this atomic on %s comes from uninitialised memory"
+                   : "this atomic updates %s, which is uninitialised",
                place);
     }
     memory_set_written(warp, access, access->good & (~unknown | global), true);

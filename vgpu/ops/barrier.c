@@ -2,20 +2,23 @@
  *
  * barrier.c - bar, barrier.cta and barrier.cluster.
  *
- * A barrier of a CTA is open while somebody is there; the first to come says how many threads it
- * waits for. Without a count that is everybody who is alive: threads that exit are not waited for.
- * With one, a warp that executes the aligned form counts as 32 threads, as on a GPU.
+ * A barrier of a CTA is open from the first arrival on, which sets the number of expected threads.
+ * Without a count that is all live threads: threads that exit are not expected. With a count, a
+ * warp that executes the aligned form counts as 32 threads, as on a GPU.
  *
- * Invariant: what a thread did before it arrived happens before what those who waited do after it:
- * arriving releases into the barrier's clock, and the waiters acquire it when the last has come.
+ * Invariant: what a thread did before it arrived happens before what the waiting threads do next:
+ * an arrival releases into the barrier's clock, and the waiters acquire it after the last arrival.
  */
-#include "exec/exec.h"
+#include "machine/describe.h"
 #include "memory/memory.h"
+#include "ops/ops.h"
+#include "race/clock.h"
+#include "race/race.h"
 
 #include <stdio.h>
 #include <string.h>
 
-enum { EVERYBODY = 0xffffffff }; /* barrier.expected: all threads of the CTA that are alive */
+enum { ALL_LIVE = 0xffffffff }; /* barrier.expected: all threads of the CTA that are alive */
 
 enum barrier_form { FORM_SYNC, FORM_ARRIVE, FORM_RED_POPC, FORM_RED_AND, FORM_RED_OR };
 
@@ -62,7 +65,7 @@ static void write_reduction(struct warp *warp, const struct group *group, uint64
     }
 }
 
-/* Everybody who waits goes on. */
+/* Releases the waiting groups. */
 static void release_waiters(struct cta *cta, const struct barrier *barrier,
                             const struct clock *clock) {
     for (uint32_t w = 0; w < cta->warp_count; w++) {
@@ -86,7 +89,7 @@ static void release_waiters(struct cta *cta, const struct barrier *barrier,
 
 static void complete_if_all_there(struct cta *cta, struct barrier *barrier) {
     const uint32_t expected =
-        barrier->expected == EVERYBODY ? threads_alive(cta) : barrier->expected;
+        barrier->expected == ALL_LIVE ? threads_alive(cta) : barrier->expected;
     if (barrier->arrived < expected) {
         return;
     }
@@ -118,7 +121,7 @@ static void check_count(struct warp *warp, const struct op *op, uint32_t lanes, 
 
 /* The number of threads that an op's count stands for: a whole CTA counts like no count at all. */
 static uint32_t meaning_of(const struct cta *cta, uint32_t count) {
-    return count == cta->warp_count * LANES && cta->alive == cta->warp_count ? EVERYBODY : count;
+    return count == cta->warp_count * LANES && cta->alive == cta->warp_count ? ALL_LIVE : count;
 }
 
 static void check_agreement(struct warp *warp, const struct op *op, uint32_t lanes, uint32_t id,
@@ -129,15 +132,15 @@ static void check_agreement(struct warp *warp, const struct op *op, uint32_t lan
     }
     const struct finding_detail detail = {.space = -1, .other = barrier->first};
     char here[32] = "all", there[32] = "all", place[128];
-    if (count != EVERYBODY) {
+    if (count != ALL_LIVE) {
         snprintf(here, sizeof here, "%u", count);
     }
-    if (barrier->expected != EVERYBODY) {
+    if (barrier->expected != ALL_LIVE) {
         snprintf(there, sizeof there, "%u", barrier->expected);
     }
     report(warp, op, FINDING_BARRIER_COUNT, lanes, &detail,
-           "barrier %u for %s threads, but %s came to it for %s", id, here,
-           op_place(warp, barrier->first, place, sizeof place), there);
+           "barrier %u for %s threads, but %s arrived for %s", id, here,
+           describe_op(warp, barrier->first, place, sizeof place), there);
 }
 
 static void arrive(struct warp *warp, const struct op *op, uint32_t lanes, uint32_t id,
@@ -151,7 +154,7 @@ static void arrive(struct warp *warp, const struct op *op, uint32_t lanes, uint3
     } else {
         check_agreement(warp, op, lanes, id, count);
     }
-    const bool whole = form->aligned && lanes == warp_alive(warp) && barrier->expected != EVERYBODY;
+    const bool whole = form->aligned && lanes == warp_alive(warp) && barrier->expected != ALL_LIVE;
     barrier->arrived += whole ? LANES : count_lanes(lanes);
     if (form->form >= FORM_RED_POPC) {
         const uint32_t held = predicate_read(warp, op->c) & lanes;
@@ -190,7 +193,7 @@ static void run_barrier(struct warp *warp, const struct op *op, uint32_t mask) {
         mask = alike;
     }
     const uint32_t id = checked_id(warp, op, mask, row32(warp, op->a)[first]);
-    uint32_t count = EVERYBODY;
+    uint32_t count = ALL_LIVE;
     if (form->counted) {
         count = row32(warp, op->b)[first];
         check_count(warp, op, mask, id, count);
@@ -262,7 +265,7 @@ void barriers_exit(struct warp *warp, uint32_t lanes) {
         registers_leave(warp);
     }
     for (uint32_t i = 0; i < MAX_BARRIERS; i++) {
-        if (cta->barriers[i].arrived != 0 && cta->barriers[i].expected == EVERYBODY) {
+        if (cta->barriers[i].arrived != 0 && cta->barriers[i].expected == ALL_LIVE) {
             complete_if_all_there(cta, &cta->barriers[i]);
         }
     }
@@ -283,12 +286,12 @@ void barrier_describe(const struct warp *warp, const struct barrier *barrier, ch
                 arrived += count_lanes(other->warps[w].cluster_arrived);
             }
         }
-        snprintf(buffer, size, "barrier.cluster (%u of %u threads are there)", arrived, alive);
+        snprintf(buffer, size, "barrier.cluster (%u of %u threads arrived)", arrived, alive);
         return;
     }
     const uint32_t expected =
-        barrier->expected == EVERYBODY ? threads_alive(cta) : barrier->expected;
-    snprintf(buffer, size, "barrier %u (%u of %u threads are there)",
+        barrier->expected == ALL_LIVE ? threads_alive(cta) : barrier->expected;
+    snprintf(buffer, size, "barrier %u (%u of %u threads arrived)",
              (uint32_t)(barrier - cta->barriers), barrier->arrived, expected);
 }
 

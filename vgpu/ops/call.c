@@ -2,18 +2,26 @@
  *
  * call.c - call and ret.
  *
- * A call gives its lanes a frame: rows of the called function's own. Arguments and results are
- * variables of the parameter space, one place for each thread, which the call copies from the
- * caller's to the callee's and back. A function's variables have one place however often it is
- * called; so a recursive call saves them first, and the return restores them.
+ * A call gives its lanes a frame: rows of the called function. Arguments and results are variables
+ * of the parameter space, one copy per thread; the call copies them from caller to callee and back.
+ * The variables of a function have one address at any depth, so a recursive call saves them first
+ * and the return restores them.
  *
- * Invariant: the lanes of a group that returns were together in the call or came to be later in it;
- * they go on behind the call, in the caller's frame.
+ * Invariant: the lanes of a returning group entered the call together or split off later in it;
+ * they continue after the call, in the caller's frame.
  */
 #include "ops/call.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+#include "machine/access.h"
+#include "machine/machine.h"
+#include "memory/memory.h"
+#include "ops/decode.h"
+#include "ops/ops.h"
+#include "report/finding.h"
+#include "report/perf.h"
 
 enum {
     MAX_DEPTH = 256,
@@ -160,6 +168,7 @@ static struct frame *make_frame(struct warp *warp, const struct op *op, uint32_t
     frame->depth = warp->frame->depth + 1;
     frame->lanes = lanes;
     frame_fill(warp, frame);
+    frame->runs = perf_runs(warp->cta->cluster, frame->kernel);
     if (is_running(warp->frame, callee)) {
         frame->saved = calloc(saved_pieces(callee->function) + 1, sizeof(struct saved_piece));
         if (frame->saved == NULL) {

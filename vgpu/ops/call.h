@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * call.h - a call, decoded: for call.c, and for print.c, which has the functions that a
- * kernel calls but does not bring along.
+ * call.h - a decoded call: for call.c, and for print.c, which implements the runtime's functions.
  */
 #ifndef VGPU_OPS_CALL_H
 #define VGPU_OPS_CALL_H
 
-#include "exec/exec.h"
+#include "machine/warp.h"
 
 struct call {
     const struct ptx_function *function;

@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * control.c - branches, ends, fences and what else steers a warp. Calls are in call.c,
- * barriers in barrier.c.
+ * control.c - branches, exits, fences and other control of a warp. Calls are in call.c, barriers in
+ * barrier.c.
  *
- * Invariant: a form that is decoded as doing nothing has no effect that a program could see here:
- * memory is sequentially consistent in any case, and what orders accesses for the race checks is
- * told to them.
+ * Invariant: a form decoded as a no-op has no visible effect here: memory is sequentially
+ * consistent, and everything that orders accesses is passed to the race detector.
  */
-#include "exec/exec.h"
+#include "ops/ops.h"
 
 #include <string.h>
+
+#include "race/clock.h"
+#include "report/finding.h"
 
 /* ---- branches ---- */
 
@@ -30,7 +32,7 @@ static void run_brx(struct warp *warp, const struct op *op, uint32_t mask) {
     const uint32_t poison = poison_of(warp, op->a) & mask;
     if (poison != 0) {
         report(warp, op, FINDING_UNINITIALISED_BRANCH, poison, NULL,
-               "the target of brx.idx depends on memory that nobody wrote");
+               "the target of brx.idx depends on uninitialised memory");
     }
     while (mask != 0) {
         const uint32_t index = indices[__builtin_ctz(mask)];
@@ -145,7 +147,7 @@ static bool decode_fence(struct decoder *decoder, const struct ptx_instruction *
         op->run = run_nothing; /* tensor maps are read anew for each copy */
     } else if (ptx_has(in, "mbarrier_init") && in->operand_count == 0 &&
                only_modifiers(in, "mbarrier_init release cluster")) {
-        op->run = run_fence; /* with barrier.cluster.arrive.relaxed behind it */
+        op->run = run_fence; /* followed by barrier.cluster.arrive.relaxed */
     } else {
         return decode_fail(decoder, "this form of %s is not known", in->opcode);
     }
@@ -161,7 +163,7 @@ static op_function run_setmaxnreg;
 
 /* Registers of a thread when the kernel starts, as ptxas has it: what .maxnreg says, or the share
  * of an SM that the declared size of blocks leaves, but no more than the largest setmaxnreg.inc
- * asks for. 0: without these directives, where setmaxnreg has no effect. */
+ * requires. 0: without these directives, where setmaxnreg has no effect. */
 static uint32_t registers_at_start(const struct cta *cta) {
     const struct kernel *kernel = cta->launch->kernel;
     const struct ptx_function *function = kernel->function;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cvt.c - cvt: between all integers and floating-point formats, with every rounding.
+ * cvt.c - cvt: between all integer and floating-point formats, with every rounding.
  *
- * The conversions that kernels live on have loops of their own (FAST); all others take values apart
- * and pack them again (formats.h), lane by lane. cvt is the one instruction whose registers may be
- * wider than its types: sources are cut off, results extended by their type.
+ * Frequent conversions have vectorised loops (FAST); all others unpack and repack values
+ * (formats.h), lane by lane. cvt is the only instruction whose registers may be wider than its
+ * types: sources are truncated, results extended by their type.
  *
  * Invariant: both ways give the same bits wherever both exist (tests/vgpu/test_cvt.c).
  */

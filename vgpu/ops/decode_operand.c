@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * decode_operand.c - operands become offsets: registers, constants, special registers, addresses.
+ * decode_operand.c - operands become offsets of rows: registers, constants, special registers,
+ * addresses.
  */
-#include "ops/decode.h"
+#include "ops/decoder.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -3,12 +3,13 @@
  * float.c - arithmetic of f32 and f64: add sub mul fma mad div neg abs min max copysign testp.
  *
  * Invariant: results are those of IEEE 754, rounded once, with every rounding; div.approx and
- * div.full too (PTX allows 2 ulp), but for divisors so large that PTX has div.approx give zero. Not
- * a number is canonical (lanes.h). Subnormals live unless .ftz says otherwise.
+ * div.full too (PTX allows 2 ulp), except that div.approx gives zero for very large divisors, as
+ * PTX says. NaN is canonical (lanes.h). Subnormals are kept unless .ftz is given.
  */
 #include <math.h>
 
 #include "ops/fp.h"
+#include "ops/ops.h"
 
 /* ---- sums and products ----------------------------------------------------------------------- */
 
@@ -36,7 +37,7 @@ F32_SAT(fma_f32, 3, fused(x, y, z))
 F32_MODE(fma_f32, 3, fmaf(x, y, z))
 F64_FORMS(fma_f64, 3, fma(x, y, z))
 
-/* PTX: for 2^126 < |y| < 2^128 zero of the sign, or not a number for an infinite x. */
+/* PTX: for 2^126 < |y| < 2^128 zero of the sign, or NaN for an infinite x. */
 static inline float divide_approx(float x, float y) {
     const uint32_t magnitude = bits_of_f32(y) & 0x7fffffffU;
     const float divisor =

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * formats.c - numbers taken apart and packed again: every floating-point format and every integer.
+ * formats.c - unpacks and packs numbers of every floating-point format and every integer type.
  *
- * Invariant: no arithmetic of the host's floating-point unit, so nothing depends on its modes.
+ * Invariant: no floating-point arithmetic of the host, so nothing depends on its modes.
  */
 #include "ops/formats.h"
 

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * formats.h - the small floating-point formats: f16, bf16, tf32, e4m3, e5m2, by hand.
+ * formats.h - the small floating-point formats: f16, bf16, tf32, e4m3, e5m2.
  *
  * Two layers. The inline functions convert to and from f32 with rounding to nearest even; they are
  * free of branches, so that loops over lanes vectorise. `struct number` is any finite value,
- * exactly; it takes every format and every integer apart and packs into every other with any
- * rounding.
+ * exactly; it unpacks every format and every integer and packs into every other with any rounding.
  *
- * Invariant: each conversion rounds once. Not a number becomes the canonical one of its format
- * (f16, bf16: 0x7fff; e4m3, e5m2: 0x7f), as PTX says.
+ * Invariant: each conversion rounds once. NaN becomes the canonical NaN of its format (f16, bf16:
+ * 0x7fff; e4m3, e5m2: 0x7f), as PTX says.
  */
 #ifndef VGPU_OPS_FORMATS_H
 #define VGPU_OPS_FORMATS_H

@@ -8,8 +8,8 @@
 
 #include "ops/forms.h"
 
-/* What stands behind the word in a list with blanks between: '?', ' ' or 0; -1: it is not there. */
-static int behind(const char *list, const char *word) {
+/* The character after the word in a list separated by blanks: '?', ' ' or 0; -1: not in it. */
+static int after(const char *list, const char *word) {
     const size_t length = strlen(word);
     for (const char *at = list; (at = strstr(at, word)); at += length) {
         if ((at == list || at[-1] == ' ') && (at[length] == '\0' || strchr(" ?", at[length]))) {
@@ -34,7 +34,7 @@ bool form_modifiers(const struct ptx_instruction *in, const char *wanted, uint32
     for (uint32_t i = 0; i < in->modifier_count; i++) {
         const char *modifier = in->modifiers[i];
         const bool is_type = ptx_type_named(modifier) != PTX_NONE;
-        const int found = behind(wanted, modifier);
+        const int found = after(wanted, modifier);
         for (uint32_t j = 0; j < i && !is_type; j++) {
             if (strcmp(in->modifiers[j], modifier) == 0) {
                 return false;

@@ -16,7 +16,7 @@
 #ifndef VGPU_OPS_FORMS_H
 #define VGPU_OPS_FORMS_H
 
-#include "exec/core.h"
+#include "ops/decode.h"
 
 struct form {
     const char *opcode, *modifiers;
@@ -39,7 +39,7 @@ enum form_match { FORM_NONE, FORM_FAILED, FORM_DECODED };
 enum form_match form_decode(struct decoder *decoder, const struct ptx_instruction *in,
                             struct op *op, const struct form *forms, size_t count);
 
-/* Whether the modifiers that are no types are `wanted` (blanks between them, `?` behind those that
+/* Whether the modifiers that are no types are `wanted` (blanks between them, `?` after those that
  * may be missing), and there are `type_count` types. */
 bool form_modifiers(const struct ptx_instruction *in, const char *wanted, uint32_t type_count);
 

@@ -3,15 +3,16 @@
  * half.c - arithmetic of f16, f16x2, bf16, bf16x2: add sub mul fma neg abs min max ex2 tanh.
  *
  * A row of pairs is a row of 64 values of 16 bits (hosts are little-endian): one loop does both.
- * Sums and products of two go through f32, whose 24 bits are enough for them to round as if once;
- * fma goes through a double rounded to odd.
+ * Sums and products of two go through f32, whose 24 bits are enough to round correctly; fma goes
+ * through a double rounded to odd.
  *
- * Invariant: results are rounded once, to nearest even; not a number is 0x7fff. ex2 and tanh are
- * within 0.51 ulp.
+ * Invariant: results are rounded once, to nearest even; NaN is 0x7fff. ex2 and tanh are within 0.51
+ * ulp.
  */
 #include <math.h>
 
 #include "ops/fp.h"
+#include "ops/ops.h"
 
 #define HALF_NAN 0x7fffU
 
@@ -27,7 +28,7 @@ static inline float in_bf16(uint16_t half, int how) {
     return f32_from_bf16(half);
 }
 
-/* .relu: negative values become +0, not a number stays; .sat: into [0, 1], not a number is +0. */
+/* .relu: negative values become +0, NaN stays; .sat: into [0, 1], NaN is +0. */
 static inline uint16_t clamped(uint16_t half, uint16_t one, int how) {
     uint32_t value = half;
     if ((how & HALF_RELU) != 0) {

@@ -9,6 +9,7 @@
  */
 #include "ops/forms.h"
 #include "ops/lanes.h"
+#include "ops/ops.h"
 
 /* ---- sums, products, extremes ---------------------------------------------------------------- */
 

@@ -9,7 +9,7 @@
  * outside the mask keep their old value, so the expression must be defined for any bits. SCALAR_*
  * compute only the lanes of the mask, one after the other: for divisions and functions of libm.
  *
- * Floats are handled as bits in integer rows and turned into floats lane by lane: no row is ever
+ * Floats are handled as bits in integer rows and converted to floats lane by lane: no row is ever
  * read through another type than it was written with.
  *
  * Invariant: two rows of one op are the same row or do not overlap at all, also where their widths
@@ -20,7 +20,7 @@
 
 #include <string.h>
 
-#include "exec/core.h"
+#include "machine/warp.h"
 
 #if defined(__clang__)
 #define LANES_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
@@ -109,7 +109,7 @@ static inline uint64_t bits_of_f64(double value) {
     return bits;
 }
 
-/* What every arithmetic instruction gives for "not a number", on every host: f32 as PTX says; for
+/* What every arithmetic instruction gives for NaN, on every host: f32 as PTX says; for
  * f64 PTX says nothing. */
 #define F32_NAN 0x7fffffffU
 #define F64_NAN 0xfff8000000000000ULL
@@ -124,7 +124,7 @@ static inline bool f64_is_nan(uint64_t bits) {
 static inline uint32_t f32_flush(uint32_t bits) {
     return (bits & 0x7f800000U) == 0 ? bits & 0x80000000U : bits;
 }
-/* .sat: into [0, 1]; not a number: +0. */
+/* .sat: into [0, 1]; NaN: +0. */
 static inline uint32_t f32_saturate(uint32_t bits) {
     const uint32_t low = (int32_t)bits <= 0 || bits > 0x7f800000U ? 0 : bits;
     return low > 0x3f800000U ? 0x3f800000U : low;

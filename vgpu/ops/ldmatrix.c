@@ -1,20 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ldmatrix.c - ldmatrix, stmatrix, movmatrix; what the decoding of mma, wmma and wgmma shares.
+ * ldmatrix.c - ldmatrix, stmatrix, movmatrix; decoding shared by mma, wmma and wgmma.
  *
  *     ldmatrix.sync.aligned.m8n8.x4{.trans}.shared.b16  {r0, r1, r2, r3}, [p];
  *
  * Lane 8 i + j supplies the address of row j of the i-th 8 x 8 matrix. A register of 32 lanes is
  * such a matrix, row-major (matrix.h): eight copies of 16 bytes, or a transposition. Poison: an
- * uninitialised row poisons the lanes that got a part of it.
+ * uninitialised row poisons the lanes that get a part of it.
  *
- * Invariant: memory is touched only through memory_access, and only where it said `good`; what
+ * Invariant: memory is accessed only through memory_access, and only for lanes in `good`; what
  * could not be loaded is 0.
  */
 #include "ops/matrix.h"
 
 #include <stdio.h>
 #include <string.h>
+
+#include "machine/access.h"
+#include "memory/memory.h"
+#include "ops/ops.h"
+#include "report/finding.h"
 
 /* ---- decoding -------------------------------------------------------------------------------- */
 
@@ -105,7 +110,8 @@ const uint32_t *matrix_rows(struct decoder *decoder, const struct ptx_operand *o
 void matrix_check_lanes(struct warp *warp, const struct op *op) {
     if (warp_alive(warp) != ALL_LANES) {
         report(warp, op, FINDING_DIVERGENT_WARP_OP, warp_alive(warp), NULL,
-               "%s needs 32 lanes, but this warp has only those of mask 0x%08x (a block that is no "
+               "%s needs 32 lanes, but this warp has only those of mask 0x%08x (a CTA whose size "
+               "is no "
                "multiple of 32 threads, or lanes that have exited)",
                op->in->opcode, warp_alive(warp));
     }
@@ -186,7 +192,7 @@ static uint32_t rows_of_lanes(uint32_t lanes, bool trans) {
 
 static void run_ldmatrix(struct warp *warp, const struct op *op, uint32_t mask) {
     const struct tiles *tiles = op->extra;
-    uint16_t tile[4][64], turned[64];
+    uint16_t tile[4][64], transposed[64];
     struct access access;
     matrix_check_lanes(warp, op);
     if (row_access(warp, op, mask, ACCESS_READ, &access)) {
@@ -204,9 +210,9 @@ static void run_ldmatrix(struct warp *warp, const struct op *op, uint32_t mask) 
     for (uint32_t i = 0; i < tiles->count; i++) {
         const uint32_t bad = (access.poison[0] & access.good) >> i * 8 & 255U;
         if (tiles->trans) {
-            matrix_transpose(tile[i], turned, false);
+            matrix_transpose(tile[i], transposed, false);
         }
-        matrix_write_row(warp, tiles->rows[i], tiles->trans ? turned : tile[i], 4, mask);
+        matrix_write_row(warp, tiles->rows[i], tiles->trans ? transposed : tile[i], 4, mask);
         set_poison(warp, tiles->rows[i], mask, bad == 0 ? 0 : lanes_of_rows(bad, tiles->trans));
     }
 }
@@ -240,10 +246,10 @@ static void run_stmatrix(struct warp *warp, const struct op *op, uint32_t mask) 
 
 static void run_movmatrix(struct warp *warp, const struct op *op, uint32_t mask) {
     const uint32_t poison = poison_of(warp, op->a);
-    uint16_t turned[64];
+    uint16_t transposed[64];
     matrix_check_lanes(warp, op);
-    matrix_transpose(row16(warp, op->a), turned, false);
-    matrix_write_row(warp, op->d, turned, 4, mask);
+    matrix_transpose(row16(warp, op->a), transposed, false);
+    matrix_write_row(warp, op->d, transposed, 4, mask);
     set_poison(warp, op->d, mask,
                poison == 0 ? 0 : lanes_of_rows(rows_of_lanes(poison, false), true));
 }

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * matrix.c - values of packed elements, fragments in registers, products.
+ * matrix.c - values of packed elements, fragments in registers, MMAs.
  *
- * A fragment's register is a row-major tile (matrix.h), so that A is converted in one run over each
- * register and only B is turned: the product goes over eight columns of B at once.
+ * A fragment register is a row-major tile (matrix.h), so A is converted in one pass over each
+ * register and only B is transposed: the MMA processes eight columns of B at a time.
  *
- * Invariant: conversions to values are exact; the order of additions is that of matrix.h whatever
- * the compiler makes of the loops.
+ * Invariant: conversions to values are exact; the order of additions is that of matrix.h, however
+ * the compiler vectorises the loops.
  */
 #include "ops/matrix.h"
 
@@ -450,9 +450,9 @@ static inline __attribute__((always_inline)) void run_halves(struct warp *warp,
         }
     }
     for (uint32_t i = 0; i < n / 8 * parts; i++) {
-        uint16_t turned[64];
-        matrix_transpose(row16(warp, form->b[i]), turned, true);
-        unpack_16(type, turned, 64, b + (size_t)i * 64);
+        uint16_t transposed[64];
+        matrix_transpose(row16(warp, form->b[i]), transposed, true);
+        unpack_16(type, transposed, 64, b + (size_t)i * 64);
     }
     for (uint32_t i = 0; i < registers; i++) {
         memcpy(d[i], warp->rows + form->c[i], sizeof d[i]);

@@ -27,7 +27,8 @@
 
 #include <string.h>
 
-#include "exec/core.h"
+#include "machine/warp.h"
+#include "ops/decode.h"
 
 enum matrix_type {
     MATRIX_NONE,
@@ -128,7 +129,7 @@ void matrix_store_d(struct warp *warp, const struct matrix_form *form,
 void matrix_write_row(struct warp *warp, uint32_t offset, const void *from, size_t lane_bytes,
                       uint32_t mask);
 
-/* An 8 x 8 tile of 16 bits turned. paired: its rows are taken as 0 2 4 6 1 3 5 7. Words of two
+/* Transposes an 8 x 8 tile of 16 bits. paired: its rows are taken as 0 2 4 6 1 3 5 7. Words of two
  * rows, then of four, are put together by shifts: no compiler finds shuffles in plain loops. */
 static inline void matrix_transpose(const uint16_t *from, uint16_t *to, bool paired) {
     typedef uint32_t words __attribute__((vector_size(16)));

@@ -1,17 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * memory.c - ld, ldu, st: values between rows and memory. Also the door to the other
- * instructions of the family (atomic.c, address.c).
+ * memory.c - ld, ldu, st: values between rows and memory. Also decodes the rest of the family
+ * (atomic.c, address.c).
  *
  * A register may be wider than the type of a load or store: loads of signed types extend the sign,
  * others zeros; stores take the low bits.
  *
- * Invariant: memory is touched only where memory_access said `good`. A lane that was refused loads
- * a zero that counts as initialised: what follows from it is not reported a second time.
+ * Invariant: memory is accessed only for lanes in `good` of memory_access. A refused lane loads a
+ * zero that counts as initialised: its consequences are not reported again.
  */
 #include <string.h>
 
-#include "memory/memory.h"
+#include "machine/describe.h"
+#include "ops/memory.h"
+#include "ops/ops.h"
+#include "race/clock.h"
 
 /* Moves one element of each lane in `mask` between a row and host[lane] + offset. */
 typedef void move_function(void *row, unsigned char *const *host, uint32_t offset, uint32_t mask);
@@ -177,9 +180,7 @@ static void run_load(struct warp *warp, const struct op *op, uint32_t mask) {
     }
 }
 
-static op_function run_store;
-
-/* Whether each lane's address lies behind that of the lane before. */
+/* Whether addresses rise from lane to lane. */
 static bool is_rising(const struct access *access) {
     bool rising = access->good == ALL_LANES;
     for (uint32_t lane = 1; lane < LANES; lane++) {
@@ -205,10 +206,7 @@ static uint32_t different_lanes(const struct warp *warp, const struct transfer_f
     return different;
 }
 
-uint32_t store_changes(struct warp *warp, const struct op *op, const struct access *access) {
-    if (op->run != run_store) {
-        return access->good;
-    }
+static uint32_t store_changes(struct warp *warp, const struct op *op, const struct access *access) {
     const uint32_t different = different_lanes(warp, op->extra, access);
     uint32_t changed = different;
     for (uint32_t rest = different; rest != 0; rest &= rest - 1) {
@@ -231,7 +229,7 @@ static void look_for_collisions(struct warp *warp, const struct op *op,
         const uint32_t first = (uint32_t)__builtin_ctz(lost);
         if ((access->good >> lane & 1) != 0 && access->host[lane] == access->host[first]) {
             char place[128];
-            memory_describe(warp, access->space, access->address[first], place, sizeof(place));
+            describe_address(warp, access->space, access->address[first], place, sizeof(place));
             report(warp, op, FINDING_RACE_WARP, lost | 1U << lane,
                    &(struct finding_detail){.space = access->space,
                                             .address = access->address[first],
@@ -390,6 +388,7 @@ static bool decode_transfer(struct decoder *decoder, const struct ptx_instructio
     form->order = memory_order(in);
     op->extra = form;
     op->run = load ? run_load : run_store;
+    op->changes = load ? NULL : store_changes;
     op->flags = OP_OWN_POISON;
     return decode_rows(decoder, form, value, type, load) &&
            decode_address(decoder, address, &op->a, &form->narrow, &op->imm);

@@ -9,6 +9,7 @@
 
 #include "ops/forms.h"
 #include "ops/lanes.h"
+#include "ops/ops.h"
 
 /* ---- mov ------------------------------------------------------------------------------------- */
 
@@ -238,7 +239,7 @@ SELP(selp_16, uint16_t)
 SELP(selp_32, uint32_t)
 SELP(selp_64, uint64_t)
 
-/* c >= 0; for floats -0 is, not a number is not. */
+/* c >= 0; for floats -0 is, NaN is not. */
 static inline bool not_negative_f32(uint32_t bits, bool ftz) {
     const uint32_t value = ftz ? f32_flush(bits) : bits;
     return value <= 0x7f800000U || value == 0x80000000U;

@@ -1,18 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * print.c - vprintf and __assertfail, which kernels call and the GPU's runtime provides.
+ * print.c - vprintf and __assertfail, which kernels call and the CUDA runtime provides.
  *
- * vprintf's second argument points at the values in local memory, each at a multiple of its size: 4
- * bytes for int, 8 for long, double and pointers. The text is the cluster's until it is merged, so
- * that it comes out in the same order always.
+ * The second argument of vprintf points to the values in local memory, each aligned to its size: 4
+ * bytes for int, 8 for long, double and pointers. The text is kept by the cluster until it is
+ * merged, so that the output order is fixed.
  *
- * Invariant: the host's printf sees formats that were taken apart here, one conversion each with a
- * value of its type; nothing that a kernel prints can reach beyond its own memory.
+ * Invariant: printf of the host gets formats that were parsed here, one conversion each with a
+ * value of its type; a kernel cannot print beyond its own memory.
  */
 #include "ops/call.h"
 
 #include <stdio.h>
 #include <string.h>
+
+#include "machine/access.h"
+#include "machine/machine.h"
+#include "report/finding.h"
 
 enum { MAX_TEXT = 4096, MAX_FIELD = 1024, MAX_SPEC = 32 };
 
@@ -90,7 +94,7 @@ static bool is_of(char c, const char *set) {
     return c != '\0' && strchr(set, c) != NULL;
 }
 
-/* Reads one behind '%'; returns what follows it. */
+/* Reads one after '%'; returns what follows it. */
 static const char *parse_conversion(struct printer *p, const char *at, struct conversion *out) {
     size_t n = 0;
     out->spec[n++] = '%';

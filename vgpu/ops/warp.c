@@ -1,18 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * warp.c - instructions by which the lanes of a warp talk to each other: shfl, vote, match,
- * redux, elect, activemask and bar.warp.sync.
+ * warp.c - warp-level exchange: shfl, vote, match, redux, elect, activemask and bar.warp.sync.
  *
- * The .sync forms name the lanes that take part: lanes that wait for others are parked, and what
- * comes to be executed has all lanes of its member mask that are alive (or it was reported that
- * they do not come). Lanes of one group may name different masks: each is a talk of its own.
+ * The .sync forms have a member mask. Lanes that wait for others are parked; an op runs with all
+ * live lanes of its member mask (or it was reported that they do not arrive). Lanes of one group
+ * may have different masks: each mask is an exchange of its own.
  *
- * Invariant: a result depends on lanes of the talk only; what is read from any other lane is
- * reported and poisoned.
+ * Invariant: a result depends on lanes of the exchange only; a read from any other lane is reported
+ * and poisoned.
  */
-#include "exec/exec.h"
+#include "ops/ops.h"
 
 #include <string.h>
+
+#include "race/clock.h"
+#include "report/finding.h"
 
 enum { LEGACY = 0 }; /* op->f of forms without .sync: the row of zeros stands for no member mask */
 

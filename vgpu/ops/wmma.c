@@ -17,6 +17,10 @@
 
 #include <string.h>
 
+#include "machine/access.h"
+#include "memory/memory.h"
+#include "report/finding.h"
+
 enum { LINE_MAX_BYTES = 128, LINES_MAX = 32 };
 
 struct wmma_memory {
@@ -26,7 +30,7 @@ struct wmma_memory {
     uint32_t lines, length; /* a line's elements */
     uint32_t stride;        /* row of u32, or 0: length */
     uint32_t align;
-    uint32_t registers, distinct; /* the registers behind the distinct ones repeat them */
+    uint32_t registers, distinct; /* the registers after the distinct ones repeat them */
     const uint32_t *rows;
     const uint16_t *places; /* of each element of the distinct registers: bytes into lines.bytes */
 };
@@ -97,7 +101,7 @@ static void access_lines(struct warp *warp, const struct op *op, enum access_kin
     memory_access(warp, op, access);
 }
 
-/* Splits a line: whole (16 bytes an element) or, to tell poison exactly, by matrix elements. */
+/* Splits a line: whole (16 bytes an element) or, for exact poison, by matrix element. */
 static void split_line(const struct wmma_memory *form, bool fine, struct access *access) {
     const uint32_t size = matrix_bits(form->type) / 8, bytes = form->length * size;
     access->element = fine ? size : bytes < 16 ? bytes : 16;
@@ -169,7 +173,7 @@ static void write_lines(struct warp *warp, const struct op *op, uint64_t base, u
                 memcpy(access.host[line], lines->bytes[line] + from, chunk);
             }
         }
-        access.align = access.element; /* of the base only, not of what lies behind it */
+        access.align = access.element; /* of the base only */
     }
 }
 

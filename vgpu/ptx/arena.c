@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * arena.c - memory that is freed all at once, and what is found in it by name.
+ * arena.c - an arena: memory that is freed all at once, with a table of names.
  *
- * Invariant: what was handed out never moves, and was zero when it was handed out.
+ * Invariant: allocated memory never moves and starts as zeros.
  */
 #include "ptx/arena.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * arena.h - memory that is freed all at once, and what is found in it by name.
+ * arena.h - an arena: memory that is freed all at once, with a table of names.
  */
 #ifndef VGPU_PTX_ARENA_H
 #define VGPU_PTX_ARENA_H

@@ -54,7 +54,7 @@ static struct constant parse_primary(struct parser *p, int depth) {
     if (take_sign(p, '(')) {
         const bool is_unsigned = take_word(p, ".u64");
         if (is_unsigned || take_word(p, ".s64")) {
-            expect_sign(p, ')', "behind the type of a cast");
+            expect_sign(p, ')', "after the type of a cast");
             return integer(require_integer(p, &at, parse_primary(p, depth + 1)).bits, is_unsigned);
         }
         const struct constant inner = parse_expression(p, 0, depth + 1);

@@ -32,7 +32,7 @@ static void declare_register(struct parser *p, enum ptx_type type) {
     if (take_sign(p, '<')) {
         const uint32_t limit =
             expect_number(p, UINT32_MAX, "a number of registers, less than 2^32");
-        expect_sign(p, '>', "behind the number of registers");
+        expect_sign(p, '>', "after the number of registers");
         struct binding *range = scope_bind(p, &name, symbol, p->depth, BOUND_RANGE);
         range->type = type;
         range->number = limit;
@@ -54,7 +54,7 @@ void parse_registers(struct parser *p) {
     do {
         declare_register(p, type);
     } while (take_sign(p, ','));
-    expect_sign(p, ';', "behind the registers");
+    expect_sign(p, ';', "after the registers");
 }
 
 /* ---- variables ------------------------------------------------------------------------------- */
@@ -93,7 +93,7 @@ static uint32_t expect_align(struct parser *p) {
 
 /* .attribute(.managed), .attribute(.unified(1, 2)): where memory is, which makes no difference. */
 static void skip_attribute(struct parser *p) {
-    expect_sign(p, '(', "behind .attribute");
+    expect_sign(p, '(', "after .attribute");
     for (uint32_t open = 1; open > 0; next_token(p)) {
         if (p->token.kind == TOKEN_END) {
             fail_expected(p, "')' at the end of .attribute");
@@ -158,7 +158,7 @@ static uint64_t parse_dimensions(struct parser *p, struct declarator *d) {
         const bool open = d->dimension_count == 0 && token_is_sign(&p->token, ']');
         const uint64_t size =
             open ? 0 : expect_integer(p, VARIABLE_BYTES_MAX, "a number of elements");
-        expect_sign(p, ']', "behind the number of elements");
+        expect_sign(p, ']', "after the number of elements");
         d->dimensions[d->dimension_count++] = size;
         if (size > 0 && product > VARIABLE_BYTES_MAX / size) {
             fail_at(p, &at, "expected an array of at most 2^40 elements");
@@ -230,7 +230,7 @@ void parse_variables(struct parser *p, enum ptx_space space, bool external) {
     do {
         parse_variable(p, &attributes);
     } while (take_sign(p, ','));
-    expect_sign(p, ';', "behind the variable");
+    expect_sign(p, ';', "after the variable");
 }
 
 /* ---- heads of functions ---------------------------------------------------------------------- */
@@ -240,7 +240,7 @@ static struct ptx_variable **parse_params(struct parser *p, uint32_t *count, uin
     uint64_t offset = 0;
     while (!token_is_sign(&p->token, ')')) {
         if (p->locals.count > 0) {
-            expect_sign(p, ',', "or ')' behind a parameter");
+            expect_sign(p, ',', "or ')' after a parameter");
         }
         if (!take_word(p, ".param")) {
             fail_expected(p, ".param");
@@ -265,7 +265,7 @@ void parse_pragma(struct parser *p) {
     do {
         expect_kind(p, TOKEN_STRING, "a pragma in quotes");
     } while (take_sign(p, ','));
-    expect_sign(p, ';', "behind a pragma");
+    expect_sign(p, ';', "after a pragma");
 }
 
 /* .maxntid 128, 1, 1 and the like: false, another directive stands here. */
@@ -380,11 +380,11 @@ void parse_alias(struct parser *p) {
         fail_expected(p, "a function that is declared without a body");
     }
     next_token(p);
-    expect_sign(p, ',', "behind the name of an alias");
+    expect_sign(p, ',', "after the name of an alias");
     struct alias *alias = vector_push(p, &p->aliases, sizeof *alias);
     alias->function = function;
     alias->target = expect_kind(p, TOKEN_NAME, "the name of a function");
-    expect_sign(p, ';', "behind an alias");
+    expect_sign(p, ';', "after an alias");
 }
 
 void resolve_aliases(struct parser *p) {

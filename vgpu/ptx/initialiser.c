@@ -106,7 +106,7 @@ static void parse_values(struct parser *p, const struct filling *filling, uint32
             break;
         }
     }
-    expect_sign(p, '}', "or ',' behind a value");
+    expect_sign(p, '}', "or ',' after a value");
     if (room == 0) {
         reach(p, &p->token, (first + used) * ptx_type_size(filling->type));
     }

@@ -113,7 +113,7 @@ static uint32_t parse_predicate(struct parser *p, const char *what) {
     return binding->number;
 }
 
-/* + 8, - 8 or +-8 behind a name. */
+/* + 8, - 8 or +-8 after a name. */
 static int64_t parse_offset(struct parser *p) {
     const struct token at = p->token;
     if (take_sign(p, '+')) {
@@ -275,14 +275,14 @@ static struct ptx_operand parse_address(struct parser *p) {
     return out;
 }
 
-/* Behind the first half of p|q. */
+/* After the first half of p|q. */
 static struct ptx_operand parse_pair(struct parser *p, struct ptx_operand first) {
     const size_t base = p->parts.count;
     const struct token at = p->token;
     struct ptx_operand out = {.kind = PTX_OPERAND_PAIR};
     const struct ptx_operand second = parse_simple(p, false);
     if (second.kind != PTX_OPERAND_REGISTER && second.kind != PTX_OPERAND_SINK) {
-        fail_at(p, &at, "expected a register or _ behind |");
+        fail_at(p, &at, "expected a register or _ after |");
     }
     push_part(p, first);
     push_part(p, second);
@@ -304,7 +304,7 @@ static struct ptx_operand parse_operand(struct parser *p) {
             next_token(p);
             return (struct ptx_operand){.kind = PTX_OPERAND_REGISTER,
                                         .negated = true,
-                                        .reg = parse_predicate(p, "a predicate behind !")};
+                                        .reg = parse_predicate(p, "a predicate after !")};
         }
         break;
     default: break;
@@ -323,7 +323,7 @@ void parse_instruction(struct parser *p) {
         negated = take_sign(p, '!');
         guard = (int32_t)parse_predicate(p, "a predicate as guard");
         if (p->token.kind != TOKEN_NAME) {
-            fail_expected(p, "an instruction behind the guard");
+            fail_expected(p, "an instruction after the guard");
         }
     }
     if (p->code_count + p->code.count >= PTX_MAX_CODE) {
@@ -348,7 +348,7 @@ void parse_instruction(struct parser *p) {
         }
         push_part(p, parse_operand(p));
     } while (take_sign(p, ','));
-    expect_sign(p, ';', "or ',' behind an operand");
+    expect_sign(p, ';', "or ',' after an operand");
     in->operands = take_parts(p, 0, &in->operand_count);
 }
 
@@ -376,7 +376,7 @@ void parse_targets(struct parser *p, const struct token *label) {
         while (!token_is_sign(&p->token, ';') && p->token.kind != TOKEN_END) {
             next_token(p);
         }
-        expect_sign(p, ';', "behind a prototype");
+        expect_sign(p, ';', "after a prototype");
         return;
     }
     const bool functions = token_is(&p->token, ".calltargets");
@@ -387,6 +387,6 @@ void parse_targets(struct parser *p, const struct token *label) {
         }
         push_part(p, functions ? parse_function_name(p) : parse_label_name(p, false));
     } while (token_is_sign(&p->token, ','));
-    expect_sign(p, ';', "behind the targets");
+    expect_sign(p, ';', "after the targets");
     targets->parts = take_parts(p, 0, &targets->part_count);
 }

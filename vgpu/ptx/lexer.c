@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * lexer.c - PTX as tokens, one at a time, each with its place; and how parsing fails.
+ * lexer.c - PTX as tokens, one at a time, each with its position; and how parsing fails.
  *
- * Invariant: the cursor never passes the end of the text, where a 0 stands.
+ * Invariant: the cursor never passes the end of the text, which is a 0.
  */
 #include "ptx/parser.h"
 
@@ -78,7 +78,7 @@ static void start_line(struct parser *p, const char *at) {
     p->line_start = at;
 }
 
-/* Behind the comment that starts at `start`. */
+/* The end of the comment that starts at `start`. */
 static const char *skip_comment(struct parser *p, const char *start) {
     const struct token here = place(p, start);
     for (const char *at = start + 2; at < p->end; at++) {
@@ -114,20 +114,19 @@ static const char *skip_blanks(struct parser *p) {
 
 /* ---- numbers --------------------------------------------------------------------------------- */
 
-/* The current token ends before `behind`. */
-static void finish(struct parser *p, enum token_kind kind, const char *behind) {
+/* The current token ends at `end`. */
+static void finish(struct parser *p, enum token_kind kind, const char *end) {
     p->token.kind = kind;
-    p->token.length = (uint32_t)(behind - p->token.start);
-    p->cursor = behind;
+    p->token.length = (uint32_t)(end - p->token.start);
+    p->cursor = end;
 }
 
-static void finish_number(struct parser *p, enum token_kind kind, const char *behind,
-                          uint64_t value) {
-    if (in_name(*behind)) {
-        fail_here(p, behind, "expected the number to end here");
+static void finish_number(struct parser *p, enum token_kind kind, const char *end, uint64_t value) {
+    if (in_name(*end)) {
+        fail_here(p, end, "expected the number to end here");
     }
     p->token.value = value;
-    finish(p, kind, behind);
+    finish(p, kind, end);
 }
 
 static void lex_integer(struct parser *p, const char *first, unsigned base) {
@@ -161,7 +160,7 @@ static void lex_bits(struct parser *p, const char *at, enum token_kind kind, uns
     finish_number(p, kind, at + digits, value);
 }
 
-/* Behind the decimal float that starts here: "1.", ".5", "1e9", "1.5E-9"; NULL: an integer does. */
+/* The end of the decimal float that starts here: "1.", ".5", "1e9", "1.5E-9"; NULL: an integer. */
 static const char *decimal_end(const char *at) {
     while (is_digit(*at)) {
         at++;
@@ -180,10 +179,10 @@ static const char *decimal_end(const char *at) {
     return is_float ? at : NULL;
 }
 
-static void lex_decimal(struct parser *p, const char *start, const char *behind) {
+static void lex_decimal(struct parser *p, const char *start, const char *end) {
     enum { DIGITS_MAX = 64 };
     char digits[DIGITS_MAX];
-    const size_t length = (size_t)(behind - start);
+    const size_t length = (size_t)(end - start);
     if (length >= sizeof digits) {
         fail_here(p, start, "expected a decimal number of fewer than 64 characters");
     }
@@ -194,15 +193,15 @@ static void lex_decimal(struct parser *p, const char *start, const char *behind)
     if (!plain) {
         fail_here(p, start, "out of memory");
     }
-    char *end;
-    const double number = strtod_l(digits, &end, plain);
+    char *parsed;
+    const double number = strtod_l(digits, &parsed, plain);
     freelocale(plain);
-    if (*end) {
-        fail_here(p, start + (end - digits), "expected the number to end here");
+    if (*parsed) {
+        fail_here(p, start + (parsed - digits), "expected the number to end here");
     }
     uint64_t bits;
     memcpy(&bits, &number, sizeof bits);
-    finish_number(p, TOKEN_DECIMAL, behind, bits);
+    finish_number(p, TOKEN_DECIMAL, end, bits);
 }
 
 static void lex_number(struct parser *p, const char *at) {
@@ -213,9 +212,9 @@ static void lex_number(struct parser *p, const char *at) {
     case 'd': lex_bits(p, at + 2, TOKEN_F64, 16); return;
     default: break;
     }
-    const char *behind = decimal_end(at);
-    if (behind) {
-        lex_decimal(p, at, behind);
+    const char *end = decimal_end(at);
+    if (end) {
+        lex_decimal(p, at, end);
     } else {
         lex_integer(p, at, *at == '0' ? 8 : 10);
     }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * lines.c - where instructions come from: .loc, whose files (.file) and inlined functions
- * (labels in .debug_str) are told at the end of the text.
+ * (labels in .debug_str) follow at the end of the text.
  *
  * `inlined_at FILE LINE COLUMN` means the .loc of that place that came last in the same function:
  * the compiler writes the outer one just before the inner one.
@@ -14,7 +14,7 @@
 
 enum { NUMBER_MAX = 0x7FFFFFFF, NAME_BYTES_MAX = 1 << 26 };
 
-/* A location before files and functions have names. The fields before `at` tell it from others. */
+/* A location before files and functions have names. The fields before `at` identify it. */
 struct place {
     uint32_t file, line, column;
     uint32_t inlined_at;
@@ -102,7 +102,7 @@ void parse_file(struct parser *p) {
 void parse_section(struct parser *p) {
     const bool keep = token_is(&p->token, ".debug_str");
     expect_kind(p, TOKEN_DIRECTIVE, "the name of a section");
-    expect_sign(p, '{', "behind the name of a section");
+    expect_sign(p, '{', "after the name of a section");
     while (!token_is_sign(&p->token, '}') && p->token.kind != TOKEN_END) {
         const struct token token = p->token;
         next_token(p);

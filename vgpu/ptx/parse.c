@@ -57,7 +57,7 @@ static void parse_body_directive(struct parser *p) {
         parse_variables(p, space, false);
     } else if (take_word(p, ".extern")) {
         if (!take_space(p, &space)) {
-            fail_expected(p, "a state space behind .extern");
+            fail_expected(p, "a state space after .extern");
         }
         parse_variables(p, space, true);
     } else if (!PARSE_ONE_OF(p, DIRECTIVES)) {
@@ -81,7 +81,7 @@ static void parse_statement(struct parser *p) {
     }
 }
 
-/* Behind the first brace. */
+/* After the first brace. */
 static void parse_body(struct parser *p, struct ptx_function *function) {
     const uint32_t outside = p->depth - 1;
     struct token end;
@@ -122,14 +122,14 @@ static void parse_function(struct parser *p, bool entry) {
     if (take_sign(p, '{')) {
         parse_body(p, function);
     } else {
-        expect_sign(p, ';', "or '{' behind the head of a function");
+        expect_sign(p, ';', "or '{' after the head of a function");
         scope_close(p);
     }
 }
 
 /* ---- modules --------------------------------------------------------------------------------- */
 
-/* The digits at *at, which moves behind them. */
+/* The digits at *at, which moves past them. */
 static uint32_t read_number(const char **at, const char *end) {
     enum { NUMBER_MAX = 100000 };
     uint32_t number = 0;
@@ -212,7 +212,7 @@ static void parse_module(struct parser *p) {
     }
     parse_version(p);
     if (!take_word(p, ".target")) {
-        fail_expected(p, ".target behind .version");
+        fail_expected(p, ".target after .version");
     }
     parse_target(p);
     while (p->token.kind != TOKEN_END) {

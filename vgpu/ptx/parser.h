@@ -1,20 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * parser.h - what the files of the parser share: tokens, names and their scopes, the function
- * that is being read.
+ * parser.h - shared by the files of the parser: tokens, scopes of names, the function being parsed.
  *
  *   parse.c         modules and bodies of functions
  *   declarations.c  variables, registers, heads of functions
  *   initialiser.c   the values of variables
  *   instruction.c   instructions and operands
  *   constant.c      constant expressions
- *   scope.c         names: what they mean where
+ *   scope.c         names and their scopes
  *   lines.c         .file, .loc, .section
  *   lexer.c         tokens, and how parsing fails
  *
- * Invariant: the first error ends the parse where it stands (fail_at does not return), so that
- * whoever reads on knows that all was well so far; what is allocated belongs to the parser, which
- * frees it either way.
+ * Invariant: the first error ends the parse (fail_at does not return), so code after a check needs
+ * no error path. Allocations belong to the parser, which frees them either way.
  */
 #ifndef VGPU_PTX_PARSER_H
 #define VGPU_PTX_PARSER_H
@@ -68,7 +66,7 @@ struct symbol {
     struct binding *binding;            /* what it means here; NULL: nothing */
     const struct ptx_instruction *form; /* once it was an opcode: that and its modifiers */
     uint64_t string;                    /* a label in .debug_str: offset + 1; 0: none */
-    const char *string_name;            /* the string behind that label, once it was asked for */
+    const char *string_name;            /* the string at that label, once resolved */
 };
 
 enum binding_kind {
@@ -108,7 +106,7 @@ struct reference {
 
 struct parser {
     struct token token; /* the current one */
-    const char *cursor; /* behind it */
+    const char *cursor; /* after it */
     const char *end;
     const char *line_start;
     uint32_t line;
@@ -199,10 +197,10 @@ struct constant parse_constant(struct parser *p);
 uint64_t expect_integer(struct parser *p, uint64_t limit, const char *what); /* 0 to limit */
 uint32_t float_bits(uint64_t double_bits);
 
-/* ---- the others; parse_ are called behind the word that names them ---- */
+/* ---- the others; parse_ are called after the word that names them ---- */
 
 void parse_instruction(struct parser *p);
-/* Behind `label:`, where .branchtargets, .calltargets or .callprototype stands. */
+/* After `label:`, where .branchtargets, .calltargets or .callprototype stands. */
 void parse_targets(struct parser *p, const struct token *label);
 
 void parse_registers(struct parser *p);

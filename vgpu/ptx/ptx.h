@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ptx.h - a PTX module as it was written: functions, registers, variables, instructions, lines.
- * Nothing here knows what an instruction means.
+ * ptx.h - a parsed PTX module: functions, registers, variables, instructions, lines. It does not
+ * know what an instruction means.
  *
- * Everything of a module lives in its arena and goes with it. Strings are interned in it: two equal
- * names are one pointer.
+ * Everything of a module is in its arena and freed with it. Strings are interned: equal names are
+ * one pointer.
  *
- * Invariant: a module that ptx_parse returned is well formed: every register, label and symbol that
+ * Invariant: a module returned by ptx_parse is well formed: every register, label and symbol that
  * an instruction names exists, and every branch target is an instruction of the same function.
  */
 #ifndef VGPU_PTX_PTX_H

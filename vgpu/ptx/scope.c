@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * scope.c - names: what they mean where. Registers, labels and variables belong to the braces
- * they stand in; a register of a range (%r<9>) comes to be when it is first named, so that memory
- * follows the length of the text and not the numbers in it.
+ * scope.c - names and their scopes. Registers, labels and variables belong to the braces they are
+ * in. A register of a range (%r<9>) is created when it is first named, so that memory grows with
+ * the text and not with the numbers in it.
  *
- * Invariant: the bindings of a symbol are ordered from the innermost scope outwards, and those of a
- * closed scope are gone.
+ * Invariant: the bindings of a symbol are ordered from the innermost scope outwards; a closed scope
+ * has none.
  */
 #include "ptx/parser.h"
 

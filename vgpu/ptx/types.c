@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * types.c - types by name, and questions about instructions and places in the text.
+ * types.c - types by name; queries about instructions and positions in the text.
  *
  * Invariant: the table has one row for each type, in the order of enum ptx_type.
  */

@@ -1,38 +1,39 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * clock.c - vector clocks over the warps of a cluster and its engines, and asynchronous agents. See
- * memory/memory.h for what time is.
+ * clock.c - vector clocks of the warps of a cluster and its engines, and asynchronous agents.
+ * state.h explains time and stamps.
  *
- * Completions get slots by the clock that they are released into (an mbarrier has one): whoever
- * acquires that clock is ordered after the completions into it, and after no others.
+ * A completion gets the slot of the clock it is released into (an mbarrier has one): an acquire of
+ * that clock is ordered after the completions into it, and after no others.
  *
- * Strong accesses (atomics, volatile, relaxed ...) hand clocks on by the word they touch, as PTX
- * says: a .release, or a relaxed write behind a fence, leaves what came before it (before the
- * fence) in the word's clock; an .acquire, or a fence behind a relaxed read, takes it from there. A
- * relaxed access orders nothing by itself. Barriers carry on what was fenced before them, and stand
- * for the fence behind a relaxed read: "all threads fence, barrier, one thread takes a ticket,
- * barrier, all read" is how many kernels find their last block.
+ * Strong accesses (atomics, volatile, relaxed ...) pass clocks on through the word they access, as
+ * PTX defines it. A .release, or a relaxed write after a fence, stores what precedes it (precedes
+ * the fence) in the clock of the word; an .acquire, or a fence after a relaxed read, takes it from
+ * there. A relaxed access alone orders nothing. Barriers pass on what was fenced before them, and
+ * replace the fence after a relaxed read: "all threads fence, barrier, one thread takes a ticket,
+ * barrier, all read" is how many kernels find their last CTA.
  *
- * Of clusters a clock knows only whether something outside was acquired: seen[OUTSIDE] (the slot
- * behind those of the warps). What a cluster has released to the outside is in its `handed_on`.
+ * Of other clusters a clock knows only whether anything was acquired from them: seen[outside], the
+ * slot after those of the warps. What a cluster released to others is in `handed_on`.
  *
- * Invariant: seen[s] of any clock is at most slots[s].released; so an access with the stamp of now
- * is ordered before nobody but its own warp.
+ * Invariant: seen[s] of any clock is at most slots[s].released; so an access with the current stamp
+ * is ordered before its own warp only.
  */
 #include <stdlib.h>
 #include <string.h>
 
-#include "memory/memory.h"
+#include "machine/device.h"
+#include "race/state.h"
 
 static uint32_t largest(uint32_t a, uint32_t b) {
     return a > b ? a : b;
 }
 
-struct cluster_memory *cluster_memory(struct cluster *cluster) {
-    if (cluster->global != NULL) {
-        return cluster->global;
+struct cluster_race *race_of_cluster(struct cluster *cluster) {
+    if (cluster->race != NULL) {
+        return cluster->race;
     }
-    struct cluster_memory *memory = calloc(1, sizeof(*memory));
+    struct cluster_race *memory = calloc(1, sizeof(*memory));
     if (memory == NULL) {
         return NULL;
     }
@@ -52,7 +53,7 @@ struct cluster_memory *cluster_memory(struct cluster *cluster) {
         memory->slots[i].sync = memory->slots[i].floor = 1;
     }
     memory->outside = memory->warp_slots - 1;
-    cluster->global = memory;
+    cluster->race = memory;
     return memory;
 }
 
@@ -60,7 +61,7 @@ struct clock *clock_make(struct cluster *cluster) {
     if ((cluster->launch->checks & VGPU_CHECK_RACE) == 0) {
         return NULL;
     }
-    struct cluster_memory *memory = cluster_memory(cluster);
+    struct cluster_race *memory = race_of_cluster(cluster);
     if (memory == NULL) {
         return NULL;
     }
@@ -104,7 +105,7 @@ void clock_join(struct clock *into, const struct clock *from) {
 }
 
 /* Everything of the other slots that the warp has not seen has a stamp that is at least this. */
-static uint32_t floor_of(const struct cluster_memory *memory, const struct warp *warp) {
+static uint32_t floor_of(const struct cluster_race *memory, const struct warp *warp) {
     uint32_t floor = memory->time;
     for (uint32_t i = 0; i < memory->slot_count; i++) {
         const struct slot *slot = &memory->slots[i];
@@ -122,7 +123,7 @@ static uint32_t floor_of(const struct cluster_memory *memory, const struct warp 
 
 /* What the lanes did so far is ordered before what any of them does next. */
 static void begin_epoch(struct warp *warp) {
-    struct cluster_memory *memory = warp->clock->memory;
+    struct cluster_race *memory = warp->clock->memory;
     struct slot *slot = &memory->slots[warp->agent_index];
     slot->sync = time_next(memory);
     slot->floor = floor_of(memory, warp);
@@ -135,9 +136,9 @@ static void set_floor(struct warp *warp) {
     slot->floor = floor < slot->sync ? floor : slot->sync;
 }
 
-/* What the warp did so far is ordered before whoever acquires its clock from here on. */
+/* What the warp did so far is ordered before every later acquire of its clock. */
 static void stamp_release(struct warp *warp) {
-    struct cluster_memory *memory = warp->clock->memory;
+    struct cluster_race *memory = warp->clock->memory;
     struct slot *slot = &memory->slots[warp->agent_index];
     warp->clock->seen[warp->agent_index] = slot->released = memory->time;
     slot->start = 0;
@@ -145,7 +146,7 @@ static void stamp_release(struct warp *warp) {
 
 /* The relaxed reads so far have become acquires. */
 static void take_pending(struct warp *warp, bool wide) {
-    struct cluster_memory *memory = warp->clock->memory;
+    struct cluster_race *memory = warp->clock->memory;
     struct slot *slot = &memory->slots[warp->agent_index];
     if (slot->pending != NULL) {
         join_stamps(warp->clock->seen, slot->pending->seen, 2 * memory->slot_count);
@@ -190,7 +191,7 @@ void clock_proxy_fence(struct warp *warp) {
     if (warp->clock == NULL) {
         return;
     }
-    struct cluster_memory *memory = warp->clock->memory;
+    struct cluster_race *memory = warp->clock->memory;
     for (uint32_t i = 0; i < memory->slot_count; i++) {
         warp->clock->fenced[i] = largest(warp->clock->fenced[i], warp->clock->seen[i]);
     }
@@ -200,9 +201,9 @@ void clock_proxy_fence(struct warp *warp) {
 
 /* ---- strong accesses ------------------------------------------------------------------------- */
 
-/* From here on the warp's relaxed writes hand on all that it did and saw so far. */
+/* From here on the warp's relaxed writes release all that it did and acquired so far. */
 static void publish(struct warp *warp, bool wide) {
-    struct cluster_memory *memory = warp->clock->memory;
+    struct cluster_race *memory = warp->clock->memory;
     stamp_release(warp);
     join_stamps(warp->clock->published, warp->clock->seen, memory->slot_count);
     memory->fenced = true;
@@ -231,7 +232,7 @@ static bool is_outside(const struct warp *warp, const struct access *access, uin
            (access->space == SPACE_GENERIC && address - (uintptr_t)memory->base < memory->bytes);
 }
 
-static struct clock **clock_of_word(struct cluster_memory *memory, uint64_t address) {
+static struct clock **clock_of_word(struct cluster_race *memory, uint64_t address) {
     const uint32_t hash = (uint32_t)(address / 4) * 0x9e3779b1U;
     return &memory->words[hash / (UINT32_MAX / WORD_CLOCKS + 1)];
 }
@@ -240,7 +241,7 @@ void order_read(struct warp *warp, const struct access *access, uint32_t order) 
     if (warp->clock == NULL || access->mask == 0) {
         return;
     }
-    struct cluster_memory *memory = warp->clock->memory;
+    struct cluster_race *memory = warp->clock->memory;
     struct slot *slot = &memory->slots[warp->agent_index];
     const uint64_t first = access->address[__builtin_ctz(access->mask)];
     if ((order & ORDER_WIDE) != 0 && is_outside(warp, access, first)) {
@@ -268,7 +269,7 @@ void order_read(struct warp *warp, const struct access *access, uint32_t order) 
 
 /* A write that other clusters may acquire. */
 static void hand_on(struct warp *warp) {
-    struct cluster_memory *memory = warp->clock->memory;
+    struct cluster_race *memory = warp->clock->memory;
     for (uint32_t i = 0; i < memory->slot_count; i++) {
         const uint32_t mine = warp->clock->published[i], wide = memory->wide[i];
         memory->handed_on[i] = largest(memory->handed_on[i], mine < wide ? mine : wide);
@@ -280,7 +281,7 @@ void order_write(struct warp *warp, const struct access *access, uint32_t order)
     if (warp->clock == NULL || access->good == 0 || (!releases && !warp->clock->memory->fenced)) {
         return;
     }
-    struct cluster_memory *memory = warp->clock->memory;
+    struct cluster_race *memory = warp->clock->memory;
     if (releases) {
         publish(warp, (order & ORDER_WIDE) != 0);
     }
@@ -314,7 +315,7 @@ struct agent *agent_start(struct warp *warp, const struct op *op) {
     if (agent == NULL) {
         return NULL;
     }
-    struct cluster_memory *memory = warp->clock->memory;
+    struct cluster_race *memory = warp->clock->memory;
     *agent = (struct agent){.memory = memory, .warp = warp, .op = op, .next = memory->agents};
     if (memory->agents != NULL) {
         memory->agents->previous = agent;
@@ -336,9 +337,9 @@ static void agent_free(struct agent *agent) {
     free(agent);
 }
 
-/* The slot of completions into this clock; those into none share the last slot, which nobody ever
+/* The slot of completions into this clock; those into none share the last slot, which no warp ever
  * acquires. */
-static uint32_t engine_slot(struct cluster_memory *memory, const struct clock *into) {
+static uint32_t engine_slot(struct cluster_race *memory, const struct clock *into) {
     const uint32_t last = ENGINE_SLOTS - 1;
     if (into == NULL) {
         return memory->warp_slots + last;
@@ -357,7 +358,7 @@ void agent_finish(struct agent *agent, struct clock *into) {
     if (agent == NULL) {
         return;
     }
-    struct cluster_memory *memory = agent->memory;
+    struct cluster_race *memory = agent->memory;
     const uint32_t slot = engine_slot(memory, into);
     const uint32_t stamp = memory->time;
     race_land(agent, slot, stamp);
@@ -374,7 +375,7 @@ void agent_finish_for_warp(struct agent *agent, struct warp *warp) {
     if (agent == NULL) {
         return;
     }
-    struct cluster_memory *memory = agent->memory;
+    struct cluster_race *memory = agent->memory;
     struct slot *slot = &memory->slots[warp->agent_index];
     if (slot->start == 0) {
         slot->start = memory->time;

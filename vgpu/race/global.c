@@ -2,28 +2,29 @@
  *
  * global.c - happens-before in global memory, by lines of 128 bytes with byte masks.
  *
- * Inside a cluster a line knows its last writer and its last reader among the warps with the bytes
- * they touched; clocks order them as in shared memory. (Of several readers only the last is known:
- * a write that races with an earlier one may go unnoticed.)
+ * Within a cluster a line has its last writers and its last reader among the warps, with the bytes
+ * they accessed; clocks order them as in shared memory. (Of several readers only the last is kept:
+ * a write that races with an earlier one may be missed.)
  *
- * Between clusters nothing is known of time: they run on different host threads, and findings must
- * not depend on that. Each cluster keeps the bytes it read, wrote, and touched with strong accesses
- * (atomics, volatile, relaxed and stronger, of scope gpu or sys); when it is done they are compared
- * with those of the clusters before it. A plain write conflicts with a plain access or a strong one
- * of another cluster, unless the two may be ordered by synchronisation that works by memory: one
- * side handed its access on afterwards (a release, or a fence and a strong write), and the other
- * acquired something before its own (clock.c). Accesses of a line that differ in that are kept
- * apart, the older ones in `aside`. What was handed on is not matched with what was acquired: that
- * misses wrong orders, and never reports a right one.
+ * Between clusters there is no time: they run on different host threads, and findings must not
+ * depend on that. Each cluster keeps the bytes it read, wrote, and accessed by strong operations
+ * (atomics, volatile, relaxed and stronger, of scope gpu or sys). At its end they are compared with
+ * those of the clusters before it. A plain write conflicts with any access of another cluster,
+ * unless synchronisation through memory may order the two: one side released its access afterwards
+ * (a release, or a fence and a strong write), and the other acquired anything before its own
+ * (clock.c). Accesses of a line that differ in that are kept apart, the older ones in `aside`.
+ * Releases are not matched with acquires: that misses wrong orders, but never reports a right one.
  *
- * Invariant: what is reported between clusters depends on what each cluster did and on the order of
- * clusters only. Beyond LINES_MAX lines of a cluster, or ALL_LINES_MAX of a launch, lines are not
- * looked at; a note says so.
+ * Invariant: findings between clusters depend only on what each cluster did and on the order of
+ * clusters. Beyond LINES_MAX lines of a cluster, or ALL_LINES_MAX of a launch, lines are not
+ * checked; a note says so.
  */
 #include <stdlib.h>
 #include <string.h>
 
-#include "memory/memory.h"
+#include "machine/describe.h"
+#include "race/state.h"
+#include "report/finding.h"
 
 enum { LINE_BYTES = 128, LINES_MAX = 1 << 17, ALL_LINES_MAX = 1 << 19 };
 
@@ -47,7 +48,7 @@ static uint32_t who_slot(uint32_t who) {
 
 struct touched {
     struct mask bytes;
-    uint32_t who;  /* the last one (in a launch: the first); 0: nobody */
+    uint32_t who;  /* the last one (in a launch: the first); 0: none */
     uint32_t mark; /* its stamp (in a launch: the number of its cluster) */
 };
 
@@ -74,7 +75,7 @@ struct line_table {
 
 /* ---- tables ---------------------------------------------------------------------------------- */
 
-void race_global_free(struct line_table *table) {
+static void free_table(struct line_table *table) {
     if (table != NULL) {
         free(table->lines);
         free(table);
@@ -176,12 +177,12 @@ struct line_hit {
 struct toucher {
     struct warp *warp;
     const struct op *op;
-    struct cluster_memory *memory;
+    struct cluster_race *memory;
     int what; /* PLAIN_WRITE ... */
     bool writes, strong, engine;
     uint32_t who, stamp;
     const struct access *access; /* NULL: a block */
-    uint32_t changed;            /* lanes by store_changes, once it was asked for */
+    uint32_t changed;            /* op->changes, once it was called */
     bool compared;
     struct line_hit hits[2]; /* by HIT_RACE, HIT_SAME_VALUE */
 };
@@ -191,7 +192,7 @@ static bool toucher_begin(struct toucher *toucher, struct warp *warp, const stru
     if (warp->clock == NULL) {
         return false;
     }
-    struct cluster_memory *memory = warp->clock->memory;
+    struct cluster_race *memory = warp->clock->memory;
     if (memory->lines == NULL) {
         memory->lines = table_make(LINES_MAX);
     }
@@ -225,7 +226,7 @@ static bool stores_same(struct toucher *toucher, uint64_t key, const struct last
         return false;
     }
     if (!toucher->compared) {
-        toucher->changed = store_changes(toucher->warp, toucher->op, access);
+        toucher->changed = changed_lanes(toucher->warp, toucher->op, access);
         toucher->compared = true;
     }
     const uint32_t bytes = access->element * access->count;
@@ -260,7 +261,7 @@ static void remember(struct last *last, const struct toucher *toucher, struct ma
     last->who = toucher->who;
 }
 
-static bool is_handed_on(const struct cluster_memory *memory, const struct touched *touched) {
+static bool is_handed_on(const struct cluster_race *memory, const struct touched *touched) {
     return memory->handed_on != NULL && touched->mark <= memory->handed_on[who_slot(touched->who)];
 }
 
@@ -274,7 +275,7 @@ static void add_touched(struct touched *into, const struct touched *from, bool f
 }
 
 /* The next access differs from those so far in what it is ordered with: these are put aside. */
-static void put_aside(struct cluster_memory *memory, uint64_t key, int what,
+static void put_aside(struct cluster_race *memory, uint64_t key, int what,
                       struct touched *touched) {
     if (memory->aside == NULL) {
         memory->aside = table_make(LINES_MAX);
@@ -339,10 +340,10 @@ static void report_race(const struct toucher *toucher, enum finding_kind kind,
                                           .other = op_of_id(cluster, hit->who & WHO_OP),
                                           .other_warp = other};
     char place[128];
-    memory_describe(toucher->warp, PTX_GLOBAL, detail.address, place, sizeof(place));
+    describe_address(toucher->warp, PTX_GLOBAL, detail.address, place, sizeof(place));
     report(toucher->warp, toucher->op, kind, hit->lanes, &detail,
            "this %s in the 128 bytes at %s is not ordered with an earlier %s by warp %u of "
-           "block %u",
+           "CTA %u",
            toucher->writes ? "write" : "read", place,
            kind == FINDING_RACE ? "access" : "one of the same value,",
            other != NULL ? other->index : 0, other != NULL ? other->cta->linear : 0);
@@ -417,7 +418,7 @@ static void report_conflict(struct cluster *cluster, uint64_t key, int mine, int
                             const struct touched *other, uint32_t who) {
     static const char *const WORDS[TOUCHES] = {"read", "write", "volatile or atomic read",
                                                "volatile or atomic write"};
-    const struct cluster_memory *memory = cluster->global;
+    const struct cluster_race *memory = cluster->race;
     const uint32_t slot = who_slot(who);
     const uint32_t warps = memory->places[0].warp_count;
     const struct cta_place *place = &memory->places[slot / warps];
@@ -429,10 +430,10 @@ static void report_conflict(struct cluster *cluster, uint64_t key, int mine, int
                                           .bytes = LINE_BYTES,
                                           .other = op_of_id(cluster, other->who & WHO_OP)};
     char where[128];
-    memory_describe(&warp, PTX_GLOBAL, detail.address, where, sizeof(where));
+    describe_address(&warp, PTX_GLOBAL, detail.address, where, sizeof(where));
     report(&warp, op_of_id(cluster, who & WHO_OP), FINDING_RACE_GLOBAL, ALL_LANES, &detail,
            "this %s in the 128 bytes at %s and a %s by %s %u of the same bytes are not ordered",
-           WORDS[mine], where, WORDS[theirs], cluster->cta_count > 1 ? "cluster" : "block",
+           WORDS[mine], where, WORDS[theirs], cluster->cta_count > 1 ? "cluster" : "CTA",
            other->mark);
 }
 
@@ -457,8 +458,8 @@ static void compare_lines(struct cluster *cluster, uint64_t key, const struct li
 /* With the lines of the clusters before it. */
 static void compare_line(struct launch *launch, struct cluster *cluster, uint64_t key,
                          struct line *mine) {
-    const struct line_table *lines = launch->global;
-    const struct cluster_memory *memory = cluster->global;
+    const struct line_table *lines = launch->lines;
+    const struct cluster_race *memory = cluster->race;
     for (int i = 0; i < TOUCHES; i++) {
         struct touched *touched = &mine->touched[i];
         const bool hands_on = i == STRONG_WRITE && memory->handed_on != NULL; /* itself */
@@ -476,7 +477,7 @@ static void compare_line(struct launch *launch, struct cluster *cluster, uint64_
 
 static void keep_line(struct launch *launch, const struct cluster *cluster, uint64_t key,
                       struct line *mine) {
-    struct line_table *lines = launch->global;
+    struct line_table *lines = launch->lines;
     struct line *line = NULL;
     for (int i = 0; i < TOUCHES; i++) {
         struct touched *touched = &mine->touched[i];
@@ -509,8 +510,8 @@ static void merge_lines(struct launch *launch, struct cluster *cluster, struct l
     }
 }
 
-void memory_free_cluster(struct cluster *cluster) {
-    struct cluster_memory *memory = cluster->global;
+static void free_cluster(struct cluster *cluster) {
+    struct cluster_race *memory = cluster->race;
     if (memory == NULL) {
         return;
     }
@@ -526,46 +527,45 @@ void memory_free_cluster(struct cluster *cluster) {
         free(agent->flights);
         free(agent);
     }
-    race_global_free(memory->lines);
-    race_global_free(memory->aside);
+    free_table(memory->lines);
+    free_table(memory->aside);
     free(memory->wide);
     free(memory->slots);
     free(memory->places);
     free(memory);
-    cluster->global = NULL;
+    cluster->race = NULL;
 }
 
-void memory_merge_cluster(struct launch *launch, struct cluster *cluster) {
-    struct cluster_memory *memory = cluster->global;
+void race_merge_cluster(struct launch *launch, struct cluster *cluster) {
+    struct cluster_race *memory = cluster->race;
     if (memory == NULL) {
         return;
     }
-    if (launch->global == NULL) {
-        launch->global = table_make(ALL_LINES_MAX);
+    if (launch->lines == NULL) {
+        launch->lines = table_make(ALL_LINES_MAX);
     }
-    if (launch->global != NULL) { /* no line is compared with one of the same cluster */
+    if (launch->lines != NULL) { /* no line is compared with one of the same cluster */
         merge_lines(launch, cluster, memory->aside, FLAG_SETS, COMPARE);
         merge_lines(launch, cluster, memory->lines, 1, COMPARE | KEEP);
         merge_lines(launch, cluster, memory->aside, FLAG_SETS, KEEP);
-        ((struct line_table *)launch->global)->full |=
-            (memory->lines != NULL && memory->lines->full) ||
-            (memory->aside != NULL && memory->aside->full);
+        launch->lines->full |= (memory->lines != NULL && memory->lines->full) ||
+                               (memory->aside != NULL && memory->aside->full);
     }
-    memory_free_cluster(cluster);
+    free_cluster(cluster);
 }
 
-void memory_tell_unchecked(const struct launch *launch) {
-    const struct line_table *lines = launch->global;
+void race_note_unchecked(const struct launch *launch) {
+    const struct line_table *lines = launch->lines;
     if (lines != NULL && lines->full) {
         report_kernel(launch->gpu, launch->kernel, NULL, FINDING_RACE_UNCHECKED,
-                      "the launch touches more global memory than is looked at for races: %d MB of "
+                      "the launch accesses more global memory than is checked for races: %d MB of "
                       "a cluster, %d MB of a launch",
                       LINES_MAX / (1 << 10) * LINE_BYTES / (1 << 10),
                       ALL_LINES_MAX / (1 << 10) * LINE_BYTES / (1 << 10));
     }
 }
 
-void memory_end_launch(struct launch *launch) {
-    race_global_free(launch->global);
-    launch->global = NULL;
+void race_end_launch(struct launch *launch) {
+    free_table(launch->lines);
+    launch->lines = NULL;
 }

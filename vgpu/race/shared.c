@@ -1,23 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * shared.c - happens-before in shared memory. Each cell knows its last write and the last read by
- * each slot (memory/memory.h says what slots and stamps are). A cell is 4 bytes; from the first
- * access of fewer bytes on, cells of that CTA are as small as that, so neighbouring bytes never
- * meet.
+ * shared.c - happens-before in shared memory. Each cell has its last write and the last read by
+ * each slot (state.h explains slots and stamps). A cell is 4 bytes; after the first smaller access,
+ * cells of that CTA have its size, so neighbouring bytes never conflict.
  *
- * Two accesses race if one of them writes, none is ordered before the other, and not both are
- * strong (atomics, volatile and so on). Lanes of one warp are ordered by whatever synchronises the
- * warp; without that a conflict between two instructions is a warning. What an engine reads or
- * writes is "in flight" from its issue to its end, and then belongs to the slot of the clock it was
- * released into.
+ * Two accesses race if one is a write, neither happens before the other, and not both are strong
+ * (atomics, volatile and so on). Lanes of one warp are ordered by anything that synchronises the
+ * warp; without that a conflict between two instructions is a warning. Accesses of an engine are
+ * "in flight" from issue to completion, and then belong to the slot of the clock they were released
+ * into.
  *
- * Invariant: a stamp is never larger than the time of the cluster; an access whose cells all have
- * stamps below the warp's floor is in order and needs no look at who they were.
+ * Invariant: a stamp is never larger than the time of the cluster. If all stamps of the cells are
+ * below the warp's floor, the access is ordered and its predecessors need not be known.
  */
 #include <stdlib.h>
 #include <string.h>
 
-#include "memory/memory.h"
+#include "machine/describe.h"
+#include "race/state.h"
+#include "report/finding.h"
 
 enum { HIT_RACE, HIT_SAME_VALUE, HIT_WARP, HIT_EARLY, HIT_OVERWRITE, HIT_PROXY };
 
@@ -76,7 +77,7 @@ static bool stores_same(struct race *race, uint32_t lane, bool other_strong) {
         return false;
     }
     if (!race->compared) {
-        race->changed = store_changes(race->warp, race->op, race->access);
+        race->changed = changed_lanes(race->warp, race->op, race->access);
         race->compared = true;
     }
     return (race->changed >> lane & 1) == 0;
@@ -100,7 +101,7 @@ static bool are_own(const struct race *race, uint32_t cell, uint32_t n, uint32_t
 /* Against the last writes of n cells. */
 static void check_writes(struct race *race, uint32_t cell, uint32_t n, uint32_t lane,
                          uint32_t lane_shift) {
-    const struct cta_memory *cells = race->cells;
+    const struct race_cells *cells = race->cells;
     const uint32_t *seen = race->warp->clock->seen;
     if (are_own(race, cell, n, lane, lane_shift)) {
         return;
@@ -204,7 +205,7 @@ static void check_flights(struct race *race, const uint8_t *flights, bool writes
 /* An engine touches what warps wrote: a proxy fence must lie between. */
 static void check_proxy(struct race *race, uint32_t cell, uint32_t n, uint32_t lane,
                         uint32_t lane_shift) {
-    const struct cta_memory *cells = race->cells;
+    const struct race_cells *cells = race->cells;
     const uint32_t *fenced = race->warp->clock->fenced;
     for (uint32_t i = 0; i < n; i++) {
         const uint32_t stamp = cells->write_stamp[cell + i], who = cells->write_who[cell + i];
@@ -290,16 +291,16 @@ static inline __attribute__((always_inline)) void record_read(struct read_by row
     }
 }
 
-static struct written written_of(const struct cta_memory *cells) {
+static struct written written_of(const struct race_cells *cells) {
     return (struct written){cells->write_stamp, cells->write_who};
 }
 
-static struct read_by read_by_of(const struct cta_memory *cells, uint32_t slot, uint32_t sync) {
+static struct read_by read_by_of(const struct race_cells *cells, uint32_t slot, uint32_t sync) {
     return (struct read_by){cells->read_stamp[slot], cells->read_who[slot], cells->read_latest,
                             sync};
 }
 
-static void mark_flight(struct cta_memory *cells, const struct flight *flight, int step) {
+static void mark_flight(struct race_cells *cells, const struct flight *flight, int step) {
     uint8_t *marks = flight->writes ? cells->write_flight : cells->read_flight;
     const uint32_t cell = flight->offset >> cells->cell_shift;
     const uint32_t n = flight->bytes >> cells->cell_shift;
@@ -331,12 +332,12 @@ static void record_flight(struct race *race, uint32_t offset, uint32_t bytes, ui
 }
 
 void race_land(const struct agent *agent, uint32_t slot, uint32_t stamp) {
-    const uint32_t nobody = agent->memory->slot_count - 1;
+    const uint32_t no_slot = agent->memory->slot_count - 1;
     const uint32_t sync = agent->memory->slots[slot].sync;
     const uint32_t who = agent->count > 0 ? op_id(agent->warp, agent->op) : 0;
     for (uint32_t i = 0; i < agent->count; i++) {
         const struct flight *flight = &agent->flights[i];
-        struct cta_memory *cells = cta_memory(flight->cta);
+        struct race_cells *cells = flight->cta->cells;
         if (cells == NULL || cells->cells == 0) {
             continue;
         }
@@ -349,7 +350,7 @@ void race_land(const struct agent *agent, uint32_t slot, uint32_t stamp) {
         if (flight->writes) {
             record_write(written_of(cells), cell, n, stamp, who | slot << WHO_SLOT, lane,
                          lane_shift);
-        } else if (slot != nobody && make_reader(cells, slot)) {
+        } else if (slot != no_slot && make_reader(cells, slot)) {
             record_read(read_by_of(cells, slot, sync), cell, n, stamp, who, lane, lane_shift);
         }
     }
@@ -364,7 +365,7 @@ struct visit {
 };
 
 static void record_visit(const struct race *race, uint32_t lanes) {
-    struct cta_memory *cells = race->cells;
+    struct race_cells *cells = race->cells;
     if (cells->visits == NULL) {
         cells->visits = calloc(race->memory->slot_count, sizeof(*cells->visits));
     }
@@ -375,7 +376,7 @@ static void record_visit(const struct race *race, uint32_t lanes) {
 
 void race_leave(struct warp *warp) {
     struct cta *cta = warp->cta;
-    struct cta_memory *cells = cta_memory(cta);
+    struct race_cells *cells = cta->cells;
     if (warp->clock == NULL || cells == NULL || cta->cluster->cta_count == 1) {
         return;
     }
@@ -390,7 +391,7 @@ void race_leave(struct warp *warp) {
         if (other != NULL && cells->leaving != NULL && visit->stamp > cells->leaving->seen[i]) {
             report(other, visit->op, FINDING_CLUSTER_EXIT, visit->lanes,
                    &(struct finding_detail){.space = PTX_SHARED},
-                   "block %u of the cluster, whose shared memory this touches, may have ended by "
+                   "CTA %u of the cluster, whose shared memory this accesses, may have ended by "
                    "then: it ends without waiting for it",
                    cta->rank);
         }
@@ -402,11 +403,11 @@ void race_leave(struct warp *warp) {
 bool race_begin(struct race *race, struct warp *warp, const struct op *op, struct cta *cta,
                 enum access_kind kind, enum proxy proxy, bool strong, struct agent *agent) {
     const bool issue = kind == ACCESS_ISSUE_WRITE || kind == ACCESS_ISSUE_READ;
-    struct cta_memory *cells = cta_memory(cta);
+    struct race_cells *cells = cta->cells;
     if (warp->clock == NULL || cells->cells == 0 || (agent != NULL && !issue)) {
         return false;
     }
-    struct cluster_memory *memory = warp->clock->memory;
+    struct cluster_race *memory = warp->clock->memory;
     struct slot *slot = &memory->slots[warp->agent_index];
     if (slot->start == 0) {
         slot->start = memory->time;
@@ -430,7 +431,7 @@ bool race_begin(struct race *race, struct warp *warp, const struct op *op, struc
     for (int i = 0; i < RACE_HITS; i++) {
         race->hits[i].lanes = 0;
     }
-    /* what an engine does there, whoever waits for the engine waits for */
+    /* an access by an engine is covered by the wait for the engine */
     if (cta != warp->cta && agent == NULL && (op->in == NULL || !ptx_has(op->in, "async"))) {
         record_visit(race, warp->active);
     }
@@ -452,7 +453,7 @@ static inline __attribute__((always_inline)) bool all_below(const uint32_t *stam
 
 static void check_range(struct race *race, uint32_t cell, uint32_t n, uint32_t lane,
                         uint32_t lane_shift) {
-    const struct cta_memory *cells = race->cells;
+    const struct race_cells *cells = race->cells;
     if (cells->flights != 0) {
         check_flights(race, cells->write_flight, true, cell, n, lane, lane_shift);
         if (!is_read(race->kind)) {
@@ -479,7 +480,7 @@ static uint32_t who_of(const struct race *race) {
 /* Cells of lanes side by side. */
 static void touch_cells(struct race *race, uint32_t cell, uint32_t n, uint32_t lane,
                         uint32_t lane_shift) {
-    struct cta_memory *cells = race->cells;
+    struct race_cells *cells = race->cells;
     check_range(race, cell, n, lane, lane_shift);
     if (race->kind == ACCESS_READ) {
         record_read(read_by_of(cells, race->slot, race->sync), cell, n, race->now, who_of(race),
@@ -492,7 +493,7 @@ static void touch_cells(struct race *race, uint32_t cell, uint32_t n, uint32_t l
 
 void race_range(struct race *race, uint32_t offset, uint32_t bytes, uint32_t per_lane,
                 uint32_t lane) {
-    struct cta_memory *cells = race->cells;
+    struct race_cells *cells = race->cells;
     if (!fit_cells(cells, offset | per_lane | bytes)) {
         return;
     }
@@ -512,7 +513,7 @@ static inline __attribute__((always_inline)) void touch_lanes(struct race *race,
                                                               const uint64_t *addresses,
                                                               uint64_t base, uint32_t lanes,
                                                               uint32_t n) {
-    const struct cta_memory *cells = race->cells;
+    const struct race_cells *cells = race->cells;
     const bool reads = is_read(race->kind), proxied = race->proxy == PROXY_ASYNC;
     const bool issue = race->kind == ACCESS_ISSUE_WRITE || race->kind == ACCESS_ISSUE_READ;
     const uint32_t shift = cells->cell_shift, floor = race->floor, now = race->now;
@@ -574,9 +575,9 @@ static void report_hit(struct race *race, int kind, const char *what) {
         .other_warp_index = other != NULL ? other->index : race->warp->index,
     };
     char place[128], by[64] = "";
-    memory_describe(race->warp, PTX_SHARED, detail.address, place, sizeof(place));
+    describe_address(race->warp, PTX_SHARED, detail.address, place, sizeof(place));
     if (other != NULL) {
-        snprintf(by, sizeof(by), " (warp %u of block %u)", other->index, other->cta->linear);
+        snprintf(by, sizeof(by), " (warp %u of CTA %u)", other->index, other->cta->linear);
     }
     report(race->warp, race->op, KINDS[kind], found->lanes, &detail, "this %s of %s %s%s",
            access_verb(race->kind), place, what, by);

@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * finding.c - see finding.h: kinds, deduplication, merging, suppression.
+ * finding.c - see finding.h and record.h: kinds, deduplication, merging, suppression.
  *
- * Invariant: what is reported depends on the clusters' numbers and on the order of events within
- * one, never on which thread of the host was first.
+ * Invariant: findings depend on the order of clusters and on the order of events within one, never
+ * on which host thread was first.
  */
-#include "report/finding.h"
+#include "report/record.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "driver/api.h"
+#include "machine/access.h"
+#include "machine/status.h"
 
 /* ---- kinds ----------------------------------------------------------------------------------- */
 
@@ -26,9 +28,9 @@ static const struct {
     [FINDING_WRONG_SPACE] = {"wrong-space", VGPU_ERROR,
                              "an address of one space used as one of another"},
     [FINDING_UNINITIALISED] = {"uninitialised", VGPU_ERROR,
-                               "a value from memory that nobody wrote is stored or is an address"},
+                               "a value from uninitialised memory is stored or is an address"},
     [FINDING_UNINITIALISED_BRANCH] = {"uninitialised-branch", VGPU_WARNING,
-                                      "a branch on a value from memory that nobody wrote"},
+                                      "a branch on a value from uninitialised memory"},
     [FINDING_READ_ONLY] = {"read-only", VGPU_ERROR, "a write to memory that may only be read"},
     [FINDING_RACE] = {"race", VGPU_ERROR, "two accesses to shared memory that nothing orders"},
     [FINDING_RACE_SAME_VALUE] = {"race-same-value", VGPU_WARNING,
@@ -51,14 +53,13 @@ static const struct {
                                "a barrier used with different or impossible counts"},
     [FINDING_DIVERGENT_WARP_OP] = {"divergent-warp-op", VGPU_ERROR,
                                    "a warp-wide instruction without all of its lanes"},
-    [FINDING_DEADLOCK] = {"deadlock", VGPU_ERROR, "threads wait for what never comes"},
+    [FINDING_DEADLOCK] = {"deadlock", VGPU_ERROR, "no thread can proceed"},
     [FINDING_MBARRIER] = {"mbarrier", VGPU_ERROR, "an mbarrier used against its rules"},
     [FINDING_ASYNC_UNFINISHED] = {"async-unfinished", VGPU_ERROR,
-                                  "a block ends while an operation of its own is under way"},
+                                  "a CTA ends while an operation it issued is pending"},
     [FINDING_WGMMA_FENCE] = {"wgmma-fence", VGPU_ERROR,
                              "registers written before wgmma without wgmma.fence"},
-    [FINDING_CLUSTER_EXIT] = {"cluster-exit", VGPU_ERROR,
-                              "shared memory of a block that has ended"},
+    [FINDING_CLUSTER_EXIT] = {"cluster-exit", VGPU_ERROR, "shared memory of a CTA that has ended"},
     [FINDING_MATRIX_LOCAL] = {"matrix-local", VGPU_ERROR, "a matrix instruction on local memory"},
     [FINDING_TENSOR_MAP] = {"tensor-map", VGPU_ERROR, "a tensor map that is none"},
     [FINDING_DESCRIPTOR] = {"descriptor", VGPU_ERROR, "an illegal matrix descriptor"},
@@ -73,7 +74,7 @@ static const struct {
     [FINDING_TRAP_ENTRY] = {"trap-entry", VGPU_ERROR, "a kernel that can only end in a trap"},
     [FINDING_LIMIT] = {"limit", VGPU_ERROR, "a kernel that no GPU can launch"},
     [FINDING_RACE_UNCHECKED] = {"race-unchecked", VGPU_NOTE,
-                                "global memory that is not looked at for races"},
+                                "global memory that is not checked for races"},
 };
 
 const char *finding_name(enum finding_kind kind) {
@@ -477,11 +478,11 @@ static void drop(struct findings *findings, const struct suppression *rule) {
 vgpu_status vgpu_suppress(vgpu *gpu, const char *kind, const char *file, uint32_t line,
                           vgpu_error *error) {
     if (kind != NULL && !kind_exists(kind)) {
-        return api_fail(error, VGPU_INVALID, "kind = \"%.100s\" is no kind of finding", kind);
+        return status_fail(error, VGPU_INVALID, "kind = \"%.100s\" is no kind of finding", kind);
     }
     if (file == NULL || file[0] == '\0') {
-        return api_fail(error, VGPU_INVALID, "file is %s, expected the name of a source file",
-                        file == NULL ? "NULL" : "\"\"");
+        return status_fail(error, VGPU_INVALID, "file is %s, expected the name of a source file",
+                           file == NULL ? "NULL" : "\"\"");
     }
     struct suppression *rule = calloc(1, sizeof *rule);
     if (rule != NULL) {
@@ -494,9 +495,10 @@ vgpu_status vgpu_suppress(vgpu *gpu, const char *kind, const char *file, uint32_
         }
     }
     if (rule == NULL) {
-        return api_fail(error, VGPU_OUT_OF_MEMORY, "no memory for the suppression of %.200s", file);
+        return status_fail(error, VGPU_OUT_OF_MEMORY, "no memory for the suppression of %.200s",
+                           file);
     }
     gpu->suppressions = rule;
     drop(gpu->findings, rule);
-    return api_success(error);
+    return status_ok(error);
 }

@@ -1,56 +1,79 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * finding.h - lists of findings, as finding.c keeps them and report.c and the driver read them.
- *
- * A cluster has a list of its own while it runs, in the order of time; the GPU has one, sorted. One
- * record stands for all findings of one kind at one source line (and, of a race, one other line) of
- * a kernel, or at one instruction where no lines are known; it tells of the first of them.
- *
- * Invariant: strings of the GPU's list belong to it, so that it outlives modules; those of a
- * cluster's list belong to the module that runs.
+ * finding.h - kinds of findings, and how an instruction reports one.
  */
 #ifndef VGPU_REPORT_FINDING_H
 #define VGPU_REPORT_FINDING_H
 
-#include "exec/core.h"
+#include "machine/machine.h"
 
-struct record {
-    enum finding_kind kind;
-    vgpu_finding shown;
-    struct record *next; /* of the same bucket */
+enum finding_kind {
+    /* memory */
+    FINDING_OUT_OF_BOUNDS,
+    FINDING_MISALIGNED,
+    FINDING_USE_AFTER_FREE,
+    FINDING_WRONG_SPACE,
+    FINDING_UNINITIALISED,        /* an address or a value stored to global memory is poison */
+    FINDING_UNINITIALISED_BRANCH, /* warning */
+    FINDING_READ_ONLY,            /* a write to .const, .param or through .nc */
+    /* races */
+    FINDING_RACE,
+    FINDING_RACE_SAME_VALUE /* warning: both store what is there already */,
+    FINDING_RACE_WARP /* warning: lanes of one warp without __syncwarp */,
+    FINDING_RACE_GLOBAL,
+    FINDING_PROXY_FENCE,
+    FINDING_ASYNC_READ_EARLY /* read before completion */,
+    FINDING_ASYNC_OVERWRITE /* written while an engine reads or writes it */,
+    FINDING_REGISTER_IN_FLIGHT /* wgmma's accumulator touched before wait_group */,
+    /* synchronisation */
+    FINDING_DIVERGENT_BARRIER,
+    FINDING_BARRIER_COUNT,
+    FINDING_DIVERGENT_WARP_OP,
+    FINDING_DEADLOCK,
+    FINDING_MBARRIER,
+    FINDING_ASYNC_UNFINISHED,
+    FINDING_WGMMA_FENCE,
+    FINDING_CLUSTER_EXIT,
+    /* misuse */
+    FINDING_MATRIX_LOCAL,
+    FINDING_TENSOR_MAP,
+    FINDING_DESCRIPTOR,
+    FINDING_SETMAXNREG,
+    FINDING_ILLEGAL_OPERAND,
+    /* ends */
+    FINDING_TRAP,
+    FINDING_ASSERT,
+    FINDING_STEPS,
+    FINDING_MEMORY_LIMIT,
+    FINDING_STACK,
+    /* static */
+    FINDING_TRAP_ENTRY,
+    FINDING_LIMIT,
+    /* of the checks themselves */
+    FINDING_RACE_UNCHECKED,
+    FINDING_KIND_COUNT
 };
 
-enum { FINDING_BUCKETS = 256 };
+/* "out-of-bounds" ...; the severity that goes with it. */
+const char *finding_name(enum finding_kind kind);
+vgpu_severity finding_severity(enum finding_kind kind);
 
-struct findings {
-    struct arena *strings; /* and records; NULL until something is found */
-    struct record *buckets[FINDING_BUCKETS];
-    struct record **list;
-    size_t count, room;
-    uint64_t kinds;       /* bit (1 << kind) for what was found, kept apart or not */
-    uint64_t not_kept[3]; /* by severity: beyond max_findings, or no memory */
-    uint64_t news;        /* grows with each record that is added, or not kept; never cleared */
+struct finding_detail {
+    int space; /* -1: none */
+    uint64_t address;
+    uint32_t bytes;
+    const struct op *other; /* the other access of a race */
+    const struct warp *other_warp;
+    uint32_t other_warp_index; /* where other_warp is NULL */
 };
 
-/* What the kind means, in a few words (SARIF's rules). */
-const char *finding_meaning(enum finding_kind kind);
-
-/* The kinds that were found since the last call, for whoever turns them into an error code. */
-uint64_t findings_take_kinds(vgpu *gpu);
-
-/* Where an instruction comes from: the place and up to four callers. */
-void place_of(const struct ptx_module *ptx, const struct ptx_instruction *in, vgpu_place *place,
-              vgpu_place callers[4]);
-
-struct suppression {
-    struct suppression *next;
-    char *kind; /* NULL: any */
-    char *file;
-    uint32_t line; /* 0: any */
-};
-void suppressions_free(struct suppression *list);
-
-/* report.c: only the findings, as text; what the driver writes where nobody asked for more. */
-void report_findings(const vgpu *gpu, FILE *out);
+/* Reports at the op for these lanes; the sentence says what happened there. detail may be NULL. */
+void report(struct warp *warp, const struct op *op, enum finding_kind kind, uint32_t lanes,
+            const struct finding_detail *detail, const char *format, ...)
+    __attribute__((format(printf, 6, 7)));
+/* For what has no warp: a whole kernel (static findings). */
+void report_kernel(vgpu *gpu, const struct kernel *kernel, const struct ptx_instruction *in,
+                   enum finding_kind kind, const char *format, ...)
+    __attribute__((format(printf, 5, 6)));
 
 #endif /* VGPU_REPORT_FINDING_H */

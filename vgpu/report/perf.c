@@ -2,8 +2,8 @@
  *
  * perf.c - see perf.h: bank conflicts, sectors, instructions.
  *
- * While a cluster runs, each instruction has counters of its own; they are added to the GPU's lines
- * when it is done.
+ * While a cluster runs, each instruction has its own counters; at its end they are added to the
+ * lines of the GPU.
  */
 #include "report/perf.h"
 
@@ -165,7 +165,7 @@ static const struct kernel *kernel_of(const struct warp *warp, const struct op *
     return NULL;
 }
 
-/* Of a function that has not run yet it is made; NULL: no memory, or nobody counts. */
+/* Of a function that has not run yet it is made; NULL: no memory, or counting is off. */
 static struct cluster_perf *perf_in(const struct cluster *cluster, const struct kernel *kernel) {
     struct cluster_perf *first = cluster->perf, *at = first;
     while (at != NULL && at->kernel != kernel) {

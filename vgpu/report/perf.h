@@ -1,22 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * perf.h - what memory accesses cost, line by line, and the mix of instructions: read by report.c.
+ * perf.h - cost of memory accesses by source line, and the instruction mix.
  *
  * Shared memory has 32 banks of 4 bytes. A request of 32 lanes is served in phases of 128 bytes:
- * all lanes at once up to 4 bytes each, 16 lanes of 8 bytes, 8 lanes of 16 bytes (ldmatrix: one
- * matrix); a phase needs as many passes as the bank with most different words has of them. Global
- * memory is read in sectors of 32 bytes.
+ * all lanes up to 4 bytes each, 16 lanes of 8 bytes, 8 lanes of 16 bytes (ldmatrix: one matrix). A
+ * phase needs as many passes as there are different words in its worst bank. Global memory is read
+ * in sectors of 32 bytes.
  *
- * Invariant: the numbers are sums over all launches, so no order of clusters shows in them.
+ * Invariant: the numbers are sums over all launches, independent of the order of clusters.
  */
 #ifndef VGPU_REPORT_PERF_H
 #define VGPU_REPORT_PERF_H
 
-#include "exec/core.h"
+#include "machine/access.h"
 
 /* Instructions of a function that a cluster executed, as differences: [i] counts the runs of the
- * interpreter that began at op i less those that ended before it. NULL where nobody counts. */
+ * interpreter that began at op i less those that ended before it. NULL where counting is off. */
 uint64_t *perf_runs(const struct cluster *cluster, const struct kernel *kernel);
+
+/* Counters of a warp's accesses by op; NULL-safe where VGPU_CHECK_PERF is off. */
+void perf_shared(struct warp *warp, const struct op *op, const struct access *access);
+void perf_global(struct warp *warp, const struct op *op, const struct access *access);
+void perf_start_cluster(struct cluster *cluster);
+void perf_merge_cluster(vgpu *gpu, struct cluster *cluster);
 
 /* Requests of a warp, what they took and what the bytes would need at least. */
 struct cost {

@@ -134,7 +134,7 @@ static void print_mix(const vgpu *gpu, FILE *out) {
     const vgpu_stats *stats = &gpu->stats;
     const double all = (double)(stats->warp_instructions > 0 ? stats->warp_instructions : 1);
     const uint64_t global = report_global_requests(gpu);
-    fprintf(out, "  of these %.1f %% matrix products, %.1f %% shared and %.1f %% global memory\n",
+    fprintf(out, "  of these %.1f %% MMAs, %.1f %% shared and %.1f %% global memory\n",
             share(stats->tensor_instructions, all), share(stats->shared_accesses, all),
             share(global, all));
     fprintf(out, "  mix:");
@@ -152,8 +152,7 @@ static void print_mix(const vgpu *gpu, FILE *out) {
 static void report_costs(const vgpu *gpu, FILE *out) {
     const vgpu_stats *stats = &gpu->stats;
     fprintf(out, "performance:\n");
-    fprintf(out,
-            "  %" PRIu64 " warp instructions (%" PRIu64 " threads'), %" PRIu64 " matrix products\n",
+    fprintf(out, "  %" PRIu64 " warp instructions (%" PRIu64 " threads'), %" PRIu64 " MMAs\n",
             stats->warp_instructions, stats->thread_instructions, stats->tensor_instructions);
     print_mix(gpu, out);
     fprintf(out,

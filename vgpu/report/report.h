@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * report.h - what the three formats of a report share.
+ * report.h - shared by the three formats of a report: text, JSON, SARIF.
  */
 #ifndef VGPU_REPORT_REPORT_H
 #define VGPU_REPORT_REPORT_H
 
-#include "report/finding.h"
 #include "report/perf.h"
+#include "report/record.h"
 
 void report_json(const vgpu *gpu, FILE *out);
 void report_sarif(const vgpu *gpu, FILE *out);

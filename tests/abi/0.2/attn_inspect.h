@@ -42,7 +42,7 @@ ATTN_API attn_status attn_driver_function(const attn_context *context, const cha
 ATTN_API const char *attn_plan_variant(const attn_plan *plan);
 
 /* The run that proved this variant best for problems of this class, as src/kernels/tuned.def names
- * it; NULL where none was measured, or the variant was asked for by name. Static. */
+ * it; NULL where none was measured, or the variant was requested by name. Static. */
 ATTN_API const char *attn_plan_tuned(const attn_plan *plan);
 
 /* The problem as the plan understood it (resolved). */
@@ -102,10 +102,10 @@ typedef struct attn_variant {
                                   head_dim_v may differ is a matter of the family: the CPU's, the
                                   fwd_mma and fwd_hopper ones take it; attn_variant_check says so */
     int32_t block_q;           /* query rows of one unit of work */
-    int32_t block_kv;          /* keys of one step */
+    int32_t block_kv;          /* keys of one KV tile */
     int32_t stages;            /* depth of the copy pipeline; 0 on CPUs */
-    int32_t warps;             /* per thread block; 0 on CPUs */
-    int32_t shared_bytes;      /* dynamic shared memory of one thread block; 0 on CPUs */
+    int32_t warps;             /* per CTA; 0 on CPUs */
+    int32_t shared_bytes;      /* dynamic shared memory of one CTA; 0 on CPUs */
     const char *entry;         /* the kernel's name in its image; NULL on CPUs */
 } attn_variant;
 
@@ -122,10 +122,10 @@ ATTN_API attn_status attn_variant_check(const attn_context *context, const char 
                                         const attn_problem *problem, attn_error *error);
 
 /* Adds a variant that is not compiled in, under a new name. Strings and image are copied. It runs
- * only in plans that ask for it by name.
+ * only in plans that request it by name.
  * GPU: image is a cubin or PTX text with a kernel called `entry` (NULL: called `name`); family is
  * one of the library's, which says how it is launched; all fields count. `arch` must be one that
- * the device can run; the image is loaded when a plan asks for it.
+ * the device can run; the image is loaded when a plan needs it.
  * CPU: image is NULL; family and arch name a compiled-in kernel, block_q and block_kv (0 = the
  * kernel's own) may differ, the other fields are taken from that kernel. */
 ATTN_API attn_status attn_variant_add(attn_context *context, const attn_variant *variant,

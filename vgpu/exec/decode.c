@@ -1,17 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * decode.c - a parsed module becomes kernels: variables are placed, registers get rows, and each
- * instruction becomes the op that its family makes of it.
+ * decode.c - module -> kernels: places variables, assigns rows to registers, and decodes each
+ * instruction into an op by the function of its family (FAMILIES).
  *
- * Invariant: a module that was decoded has no instruction whose meaning is not known: an unknown
- * form is an error with its line.
+ * Invariant: a decoded module has no unknown instruction: an unknown form is an error with its
+ * line.
  */
-#include "ops/decode.h"
+#include "ops/decoder.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "async/async.h"
+#include "exec/exec.h"
+#include "ops/ops.h"
 #include "report/perf.h"
 
 /* ---- variables ------------------------------------------------------------------------------- */
@@ -24,7 +27,7 @@ static bool is_dynamic_shared(const struct ptx_variable *v) {
     return v->space == PTX_SHARED && v->size == 0;
 }
 
-/* Puts the shared variables of a list behind `offset`; returns the end. */
+/* Places the shared variables of a list from `offset` on; returns the end. */
 static uint64_t place_shared(struct ptx_variable *const *variables, uint32_t count,
                              uint64_t offset) {
     for (uint32_t i = 0; i < count; i++) {
@@ -143,8 +146,8 @@ static bool place_all_shared(struct vgpu_module *module, struct ptx_error *error
     return true;
 }
 
-/* Local memory: each function has its place behind those of the others, so that a caller's and its
- * callee's variables never overlap. Parameters of calls likewise. */
+/* Local memory: the variables of one function after those of another, so that caller and callee
+ * never overlap. The same for call parameters. */
 static bool place_frames(struct vgpu_module *module, struct ptx_error *error) {
     uint64_t local = 0, param = CALL_PARAM_BASE;
     for (uint32_t i = 0; i < module->ptx->function_count; i++) {
@@ -364,13 +367,4 @@ vgpu_status module_decode(struct vgpu_module *module, struct ptx_error *error) {
         }
     }
     return VGPU_OK;
-}
-
-struct kernel *module_kernel(const struct vgpu_module *module, const char *name) {
-    for (uint32_t i = 0; i < module->kernel_count; i++) {
-        if (strcmp(module->kernels[i]->function->name, name) == 0) {
-            return module->kernels[i];
-        }
-    }
-    return NULL;
 }

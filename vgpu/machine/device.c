@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * device.c - the memory of the virtual device: one reservation of addresses, in which
- * allocations lie apart from each other, and a second one of the same size for their shadow (one
- * byte for each: 1 where it was written).
+ * device.c - global memory of the virtual device: one reservation of addresses with the
+ * allocations, and a second one of the same size for their shadow (one byte per byte: 1 if
+ * initialised).
  *
- * A device pointer is the host's pointer. The gaps between allocations and everything that was
- * freed stay without access, and what was freed is used again only when the reservation is full, so
- * that a pointer that missed tells which allocation it missed. The low 32 bits of an address are
- * never below 512 MB (but inside allocations above 3.5 GB): a global pointer that was cut to 32
- * bits is no shared address of any CTA of a cluster.
+ * A device pointer is a host pointer. Gaps between allocations and freed ranges are not accessible.
+ * A freed range is reused only when the reservation is full, so a pointer that misses identifies
+ * the allocation it missed. The low 32 bits of an address are never below 512 MB (except inside
+ * allocations above 3.5 GB): a global pointer truncated to 32 bits is no shared address of any CTA.
  *
  * Invariant: `ranges` is sorted by address and its entries do not overlap; between two of them are
  * at least GRAIN bytes. It changes only while no launch runs.
@@ -17,7 +16,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "memory/memory.h"
+#include "machine/access.h"
+#include "machine/device.h"
 
 #define GRAIN 0x10000ULL
 #define LOW_HOLE 0x20000000ULL /* the first 512 MB of each 4 GB */

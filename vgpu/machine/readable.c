@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * readable.c - names of C++ as their author wrote them, from the ones that compilers make: enough
- * of them for kernels and their variables, no types.
+ * readable.c - demangles C++ names: enough for kernels and their variables, no types.
  *
- * Invariant: a name that is not understood to its end is shown as it is.
+ * Invariant: a name that cannot be demangled to its end is shown unchanged.
  */
 #include <stdio.h>
 #include <stdlib.h>
