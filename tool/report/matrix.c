@@ -36,7 +36,7 @@ static const struct claim {
                "tool/device/timing.c timer_run", "tool/pack/timing.c judge_timings",
                "attest bench --device %s"},
     [PROFILE] = {"The chip is busy: its counters say so, and the tensor cores work.",
-                 "tool/stages/profile/ncu_report.c ncu_report_read",
+                 "tool/stages/profile/ncu_run.c ncu_report_read",
                  "tool/pack/judge.c judge_values", "attest profile --device %s"},
 };
 

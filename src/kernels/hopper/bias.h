@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * bias.h - bias and boolean mask of a warpgroup's S, straight from global memory: a thread loads the
- * values of its own scores, two neighbouring keys at once where they are aligned.
+ * bias.h - bias and boolean mask of a warpgroup's S, straight from global memory: a thread loads
+ * the values of its own scores, two neighbouring keys at once where they are aligned.
  *
  * Up to head_dim 128 the values of the next KV tile are loaded into registers while this one is
  * computed (PREFETCH); above it O takes those registers, and values are loaded when they are used.
@@ -116,9 +116,9 @@ INLINE void hide(float &first, float &second, unsigned visible) {
     second = (visible & 0xff00U) != 0 ? second : MINUS_INFINITY;
 }
 
-/* The values of one KV tile. The i-th pair is of row i % 2 and keys i / 2 * 8 + {0, 1}, as P. A bias
- * is in `first`, and in `second` too if it is fp32; a mask is in the one that is left. What finds no
- * place is loaded when it is used. */
+/* The values of one KV tile. The i-th pair is of row i % 2 and keys i / 2 * 8 + {0, 1}, as P. A
+ * bias is in `first`, and in `second` too if it is fp32; a mask is in the one that is left. What
+ * finds no place is loaded when it is used. */
 struct score_inputs {
     unsigned first[PREFETCH_SCORES ? P_REGS : 1], second[PREFETCH_WIDE ? P_REGS : 1];
 };

@@ -245,9 +245,9 @@ INLINE void mainloop(struct consumer &c, const struct attn_args &a, const struct
 }
 
 /* BIASED: every tile with a running max, since any row may be hidden from any tile; so there is no
- * retry. S, softmax and PV of a tile follow each other, and the warpgroups overlap. What is read for
- * the scores of the next tile is loaded one tile ahead. Tiles that the mask hides from all rows of
- * the warpgroup are skipped. */
+ * retry. S, softmax and PV of a tile follow each other, and the warpgroups overlap. What is read
+ * for the scores of the next tile is loaded one tile ahead. Tiles that the mask hides from all rows
+ * of the warpgroup are skipped. */
 INLINE void biased_mainloop(struct consumer &c, const struct attn_args &a, const struct work &w,
                             const struct warpgroup_rows &rows, int begin, int end, unsigned q,
                             float (&o)[O_REGS], struct softmax_state &state) {

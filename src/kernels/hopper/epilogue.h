@@ -9,8 +9,8 @@
 #include "hopper/gemm.h"
 #include "hopper/tma.h"
 
-/* O / l, with the sink in l; NaN above HOPPER_MAX_LIMIT, 0 for rows that see no key. Returns whether
- * this warp met NaN or infinity. Four chains of additions: 400 cycles instead of 550. */
+/* O / l, with the sink in l; NaN above HOPPER_MAX_LIMIT, 0 for rows that see no key. Returns
+ * whether this warp met NaN or infinity. Four chains of additions: 400 cycles instead of 550. */
 INLINE bool normalise_rows(float (&o)[O_REGS], struct softmax_state &rows,
                            const struct attn_args &a, int head) {
     float inverse[2];
