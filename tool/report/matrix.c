@@ -36,8 +36,8 @@ static const struct claim {
                "tool/device/timing.c timer_run", "tool/pack/timing.c judge_timings",
                "attest bench --device %s"},
     [PROFILE] = {"The chip is busy: its counters say so, and the tensor cores work.",
-                 "tool/stages/profile/ncu_run.c ncu_report_read",
-                 "tool/pack/judge.c judge_values", "attest profile --device %s"},
+                 "tool/stages/profile/ncu_run.c ncu_report_read", "tool/pack/judge.c judge_values",
+                 "attest profile --device %s"},
 };
 
 /* `command` with its %s replaced by a word as the shell takes it back. */

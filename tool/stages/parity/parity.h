@@ -69,7 +69,6 @@ static inline bool case_is_future(const struct parity_case *made) {
 bool case_make(const struct target *target, int64_t number, struct parity_case *made,
                struct sample *sample, attn_error *why);
 
-
 /* Builds the sample of a case once more, from its recipe (as it is, or with another seed). */
 bool case_build(struct parity_case *made, struct sample *sample);
 
