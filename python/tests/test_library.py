@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the library is found, and its errors. (Its structs: tests/test_peers.py, in every build.)"""
+"""How the library is found, and its errors. (Its structs: tests/cli/test_peers.py, in every build.)"""
 
 import os
 import subprocess

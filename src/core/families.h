@@ -2,7 +2,7 @@
  *
  * families.h - what the variants of a GPU family have in common: kernels/families.def for C.
  *
- * Invariant: no other file of the library compares the name of a family with a string.
+ * Invariant: what a family is stands in its entry alone; other files read it from there.
  */
 #ifndef ATTN_CORE_FAMILIES_H
 #define ATTN_CORE_FAMILIES_H

@@ -1,10 +1,10 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# test_cli_bad.sh - proves that attest answers bad usage, bad files and bad outputs with one clear line
+# test_bad.sh - proves that attest answers bad usage, bad files and bad outputs with one clear line
 # on stderr and exit code 2, and leaves no output.
 #
-# usage: test_cli_bad.sh ATTEST, or SOURCE_DIR BUILD_DIR
+# usage: test_bad.sh ATTEST, or SOURCE_DIR BUILD_DIR
 . "$(dirname "$0")/cli.sh"
 
 # ---- usage -----------------------------------------------------------------------------------

@@ -1,10 +1,10 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# test_cli.sh - proves that each verb of attest does what its help says: help pages, files in and out
+# test_basics.sh - proves that each verb of attest does what its help says: help pages, files in and out
 # in every dtype and layout, JSON that is JSON, and outputs that appear whole or not at all.
 #
-# usage: test_cli.sh ATTEST, or SOURCE_DIR BUILD_DIR
+# usage: test_basics.sh ATTEST, or SOURCE_DIR BUILD_DIR
 . "$(dirname "$0")/cli.sh"
 
 python=$(command -v python3 || true)

@@ -1,12 +1,12 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# test_cli_bench.sh - proves that attest bench gives a time only where it may: raw samples from which
+# test_bench.sh - proves that attest bench gives a time only where it may: raw samples from which
 # the medians follow, cold and warm apart, a stop rule that stops; and no number where a sleep reads
 # wrong, outputs change under the clock, the comparison is blind, or a time is below what a GPU can do
 # (tests/cuda/fake_driver.h has each of these faults).
 #
-# usage: test_cli_bench.sh SOURCE_DIR BUILD_DIR
+# usage: test_bench.sh SOURCE_DIR BUILD_DIR
 . "$(dirname "$0")/cli.sh"
 
 fake=$(dirname "$attest")/tests/libfake_driver.so

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# test_cli_check.sh SOURCE_DIR BUILD_DIR
+# test_check.sh SOURCE_DIR BUILD_DIR
 #
 # `attest check` on small kernels of tests/data/check: each bug is found with its kind and line, the
 # right kernels are clean, arguments and expectations are what was asked for, refusals are sentences;

@@ -1,12 +1,12 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# test_cli_cuda.sh - proves what attest does with GPUs, without one: by a driver that is absent, by one
+# test_cuda.sh - proves what attest does with GPUs, without one: by a driver that is absent, by one
 # that computes nothing, and by one that computes on the host (tests/cuda/fake_driver.h). An absent GPU is
 # NOT RUN, exit code 3; a kernel that leaves NaN behind is wrong, exit code 1, and has no time; one that
 # is right is timed in each mode.
 #
-# usage: test_cli_cuda.sh SOURCE_DIR BUILD_DIR
+# usage: test_cuda.sh SOURCE_DIR BUILD_DIR
 . "$(dirname "$0")/cli.sh"
 
 fake=$(dirname "$attest")/tests/libfake_driver.so

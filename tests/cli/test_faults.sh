@@ -1,10 +1,10 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# test_cli_faults.sh - proves that attest notices a wrong result: with a fault planted in attn_forward,
+# test_faults.sh - proves that attest notices a wrong result: with a fault planted in attn_forward,
 # `attn --verify` exits 1 and writes nothing, `bench` exits 1 and prints no number.
 #
-# usage: test_cli_faults.sh ATTEST, or SOURCE_DIR BUILD_DIR
+# usage: test_faults.sh ATTEST, or SOURCE_DIR BUILD_DIR
 . "$(dirname "$0")/cli.sh"
 
 # Without a compiler, or without a libattn.so to slip in front of, there is nothing to plant.

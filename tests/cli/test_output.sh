@@ -1,10 +1,10 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# test_cli_output.sh - where `attest attn` writes O and the LSE: through symbolic links, over its own
+# test_output.sh - where `attest attn` writes O and the LSE: through symbolic links, over its own
 # inputs, into devices and pipes; and that a failure of either leaves both as they were.
 #
-# usage: test_cli_output.sh ATTEST, or SOURCE_DIR BUILD_DIR
+# usage: test_output.sh ATTEST, or SOURCE_DIR BUILD_DIR
 . "$(dirname "$0")/cli.sh"
 
 npy q.npy f2 "1, 2, 1024, 1"

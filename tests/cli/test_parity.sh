@@ -1,11 +1,11 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# test_cli_parity.sh - proves `attest parity`: right kernels pass, each planted fault is found, exits
+# test_parity.sh - proves `attest parity`: right kernels pass, each planted fault is found, exits
 # 1 and is described for what it is; a child that crashes, hangs or talks nonsense loses the rest of its
 # batch and no more; a check that accepts everything is INVALID; without a GPU nothing is called a success.
 #
-# usage: test_cli_parity.sh ATTEST, or SOURCE_DIR BUILD_DIR
+# usage: test_parity.sh ATTEST, or SOURCE_DIR BUILD_DIR
 . "$(dirname "$0")/cli.sh"
 
 tile='^cpu_tile_c$'

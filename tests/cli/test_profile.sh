@@ -1,12 +1,12 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# test_cli_profile.sh - proves that attest profile says PASS only for kernels that keep the SMs and the
+# test_profile.sh - proves that attest profile says PASS only for kernels that keep the SMs and the
 # tensor pipe busy, in a run that saw an idle GPU as idle and whose results were right: with an ncu that
 # prints what the test tells it to, each sign is taken away in turn. Absent tools, devices and rights
 # are NOT RUN.
 #
-# usage: test_cli_profile.sh SOURCE_DIR BUILD_DIR
+# usage: test_profile.sh SOURCE_DIR BUILD_DIR
 . "$(dirname "$0")/cli.sh"
 
 driver=$(dirname "$attest")/tests/libfake_driver.so

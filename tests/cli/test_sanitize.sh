@@ -1,11 +1,11 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# test_cli_sanitize.sh - proves that attest sanitize says PASS only where every tool caught its planted
+# test_sanitize.sh - proves that attest sanitize says PASS only where every tool caught its planted
 # fault and then found nothing: with a compute-sanitizer that prints what the test tells it to, and
 # kernels of the CPU, each sign is taken away in turn.
 #
-# usage: test_cli_sanitize.sh ATTEST, or SOURCE_DIR BUILD_DIR
+# usage: test_sanitize.sh ATTEST, or SOURCE_DIR BUILD_DIR
 . "$(dirname "$0")/cli.sh"
 
 logs=$here/data/sanitizer

@@ -91,7 +91,7 @@ int fake_submit(void *stream, const struct fake_launch *launch);
 /* Attention as struct attn_args says; does nothing for a kernel whose name holds no dtype. */
 void fake_compute(const char *kernel, unsigned int blocks, const struct attn_args *args);
 
-/* The kernels that the benchmark brings along (tool/stages/bench/kernels.c): one that sleeps, one
+/* The kernels that the benchmark brings along (tool/device/bench_kernels.c): one that sleeps, one
  * that compares. They are run whether or not `compute` is set. */
 bool fake_is_aid(const char *kernel);
 void fake_run_aid(const char *kernel, const uint64_t numbers[4]);

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# test_vgpu_env.sh SOURCE_DIR BUILD_DIR
+# test_env.sh SOURCE_DIR BUILD_DIR
 #
 # The virtual GPU as the driver of a program that knows nothing of it: what the environment says is
 # obeyed or refused with a sentence, and reports are written where requested, in JSON and

@@ -40,7 +40,7 @@ struct attn_args {
     int section_heads; /* (batch, head) pairs scheduled together: their K and V fit in L2 */
     int heads_all;     /* batch x heads_q / packed_heads */
 
-    /* The options of kernels that take all of them. */
+    /* Options. Which family reads which: families.def. */
     float softcap_log2;  /* softcap x log2(e); 0: none */
     float softcap_scale; /* scale / softcap */
     int alibi;

@@ -4,7 +4,8 @@
  * the values of its own scores, two neighbouring keys at once where they are aligned.
  *
  * Up to head_dim 128 the values of the next KV tile are loaded into registers while this one is
- * computed (PREFETCH); above it O takes those registers, and values are loaded when they are used.
+ * computed (PREFETCH_SCORES); above it O takes those registers, and values are loaded when they are
+ * used.
  *
  * Invariant: no value of a key past the end of its sequence is read.
  */

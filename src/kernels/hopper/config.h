@@ -5,7 +5,7 @@
  *
  * A tile without a row (a candidate of the tuner) takes that of the first row of its kernel and
  * head_dim, of the same BM if there is one. A time such as 0.95x is that of the tile with the flag
- * against the tile without it, on one H200; the log is in docs/kernels.md.
+ * against the tile without it, on one H200; the log is in docs/lab.
  *
  * Invariant: flags change the order of work, never the result beyond rounding; any set of flags
  * that passes the static assertions is correct.
@@ -104,7 +104,7 @@ constexpr unsigned flags_of(enum kernel kernel, int d, int bm, int bn, int warps
         {FULL_OPTIONS, 128, 192, 64, 16, 3, overlap | mask_in_mainloop | cut_from_end},
         {FULL_OPTIONS, 192, 128, 64, 12, 3, overlap | mask_in_mainloop},
         {FULL_OPTIONS, 256, 128, 64, 12, 2, overlap | mask_in_mainloop},
-        /* a mainloop of its own (bias.h) */
+        /* a mainloop of its own: biased_mainloop in consumer.h */
         {BIAS, 64, 192, 64, 16, 6, mask_in_mainloop},
         {BIAS, 96, 128, 64, 12, 4, mask_in_mainloop},
         {BIAS, 128, 128, 64, 12, 4, mask_in_mainloop},

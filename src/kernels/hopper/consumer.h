@@ -180,7 +180,7 @@ INLINE void final_pv(struct consumer &c, float (&o)[O_REGS], unsigned (&p)[P_REG
 
 /* Whether the tile after tile n needs a running max: the second tile of FRONT_TILE_FIRST; tiles
  * that a mask crosses, and the first one after them, since a row may have no m yet. It is the test
- * of may_lack_max, in the form that is 2 % faster here (docs/kernels.md). */
+ * of may_lack_max, in the form that is 2 % faster here (docs/lab). */
 INLINE bool needs_running_max(const struct warpgroup_rows &rows, int n, int end) {
     return FRONT_TILE_FIRST ? n == end : MASKED && (n - 1) * ATTN_BN >= rows.common.end - ATTN_BN;
 }

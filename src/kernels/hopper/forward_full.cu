@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * forward_full.cu - forward.cu with windows, softcap, packed sequences and used_kv, causal or not:
+ * forward_full.cu - forward.cu with every option but bias and boolean masks, causal or not:
  * fwd_hopper_full.
  */
 #define ATTN_CAUSAL 1

@@ -8,7 +8,7 @@
  * scaled by alpha = 1 / sum, and m advances by log2(sum). On N(0,1) logits this almost never
  * happens, so the max, its shuffles and the rescale of O cost nothing.
  *
- * Safe path. At a tile sum of 2^125 exp2 may have overflowed and the scores are gone; for |m| >
+ * Safe path. At a tile sum of 2^125 exp2 may have overflowed and the scores are gone; for |m| >=
  * 4096 log2(sum) and 1 / sum diverge in fp32. The row is then poisoned with NaN. The epilogue sees
  * it and requests a retry of the Q tile (scheduler.h), which takes the safe path: an exact running
  * max.

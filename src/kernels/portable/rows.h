@@ -36,7 +36,7 @@ enum {
     TILE_BYTES = ATTN_BN * ATTN_D * 2,
     Q_IN_REGISTERS = ROW_TILES * STEPS * 4 <= 32, /* at most 32 registers */
     /* Warps per SM that ptxas is to make room for: more warps hide more latency, until registers
-     * spill (16 warps: 128 each, 12: 168, 8: 255). Measured on an H200 (docs/kernels.md). */
+     * spill (16 warps: 128 each, 12: 168, 8: 255). Measured on an H200 (docs/lab). */
     RESIDENT_WARPS = FULL || ATTN_D > 64                ? 8
                      : ROW_TILES == 1 && WARP_KEYS == 1 ? 16
                      : ROW_TILES == 1 || KEYS <= 32     ? 12

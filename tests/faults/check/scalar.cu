@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * scalar.cu - a row-wise softmax in shared memory, right as FAULT 0, with one bug for each other
- * number. tests/test_faults.sh compiles it once for each and expects `attest check` to report the
+ * number. tests/meta/test_faults.sh compiles it once each and expects `attest check` to report the
  * kind that is named here, at a line that bears the fault's mark.
  *
  * @run softmax_rows --grid 3 --block 128 --arg buf:f32:600:rand:7 --arg buf:f32:600:uninit --arg i32:600 --arg i32:200
