@@ -18,7 +18,7 @@ build = cmake --preset $(1) >/dev/null && cmake --build --preset $(1) --parallel
 # labels.
 test = JOBS=$(JOBS) sh tests/run.sh $(1) $(2) $(if $(WITHOUT),--label-exclude '$(WITHOUT)')
 
-.PHONY: all debug gpu deps nvcc deps-to-test run test bench bench-vgpu install asan tsan bare x86 fuzz format clean help
+.PHONY: all debug gpu deps nvcc test-all deps-to-test run test bench bench-vgpu install asan tsan bare x86 fuzz format clean help
 .PHONY: lint lint-includes lint-style lint-docs lint-format lint-tidy tables
 
 all:
@@ -32,6 +32,7 @@ help:
 	@echo "make debug    the same in build-debug/, with device asserts in the GPU kernels"
 	@echo "make run      attest run --quick: what this machine can prove, and a page about it (3 to 4 minutes on two cores)"
 	@echo "make test     all tests (6 to 9 minutes)"
+	@echo "make test-all everything, in every build mode (over an hour on two cores); .ci/run is the short form"
 	@echo "make bench    the CPU backend beside PyTorch's (makes a virtual environment)"
 	@echo "make bench-vgpu  thread-instructions a second of the virtual GPU, under each set of checks"
 	@echo "make gpu      everything claimed for the GPU kernels, seen on this machine's GPU (some minutes)"
@@ -79,6 +80,9 @@ gpu: all
 
 install: all
 	cmake --install build --prefix "$(PREFIX)"
+
+test-all:
+	@.ci/run --all
 
 asan tsan bare:
 	@$(call build,$@)
