@@ -24,7 +24,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 BLOCKS = {  # which file has which tables, each once
     "README.md": ["headline", "summary_text"],
-    "docs/benchmarks.md": ["summary", "fp16", "bf16", "middle", "decode", "pack", "pack_run",
+    "docs/benchmarks.md": ["summary", "fp16", "bf16", "middle", "decode", "use", "pack", "pack_run",
                            "eager", "host", "cpu", "cpu_run"],
 }
 HEADLINE = [  # the rows of README: file, shape
@@ -39,7 +39,8 @@ HEADLINE = [  # the rows of README: file, shape
     ("decode", "B8 H32/8 Sq1 Skv1024 D128"),
     ("decode", "B64 H32/8 Sq1 Skv8192 D128"),
 ]
-PEERS = {"cudnn": "cuDNN", "flash": "FlashAttention-2", "fa3": "FlashAttention-3, scaled"}
+PEERS = {"cudnn": "cuDNN", "flash": "FlashAttention-2", "flex": "FlexAttention",
+         "fa3": "FlashAttention-3", "scaled": "FlashAttention-3, scaled"}
 
 # A figure about speed that no block writes. docs/lab/ is history, api.md comes from the headers.
 STRAY = re.compile(r"\d ?(?:×(?! ?\d)|[MGTP]FLOP/s)")
@@ -77,7 +78,7 @@ def number(value, *path):
 
 
 def peers(name):
-    """The rows of a run beside peers, by shape: shape -> {ours, cudnn, flash, fa3, tflops}."""
+    """The rows of a run beside peers: shape -> {ours, tflops, ratio, and each peer's time}."""
     data = load(f"h200-peers-{name}.json")
     if data.get("complete") is not True or not data.get("rows"):
         raise Bad(f"h200-peers-{name}.json is not a complete run")
@@ -91,14 +92,17 @@ def peers(name):
         try:
             graph = ("summary", "modes", "graph")
             found = {"ours": number(row, *graph, "ours_us"),
-                     "cudnn": number(row, *graph, "us", "cudnn"),
-                     "flash": number(row, *graph, "us", "flash"),
                      "tflops": number(row, "summary", "tflops")}
+            for peer in row["summary"]["modes"]["graph"]["us"]:
+                if peer in PEERS:
+                    found[peer] = number(row, *graph, "us", peer)
             if row["summary"].get("fa3") is not None:  # recorded for fp16 and some shapes only
-                found["fa3"] = number(row, "summary", "fa3", "us")
+                found["scaled"] = number(row, "summary", "fa3", "us")
         except Bad as error:
             raise Bad(f"{where}: {error}") from None
-        found["ratio"] = min(found[k] for k in PEERS if k in found) / found["ours"]
+        times_of_peers = [found[k] for k in PEERS if k in found]
+        if times_of_peers:  # no peer computes some options
+            found["ratio"] = min(times_of_peers) / found["ours"]
         rows[row["name"]] = found
     return rows
 
@@ -134,7 +138,8 @@ def table(head, rows):
 
 def peer_line(shape, row, columns, tflops=True):
     return ([shape, us(row["ours"])] + ([f"{row['tflops']:.0f}"] if tflops else []) +
-            [us(row[k]) if k in row else "" for k in columns] + [times(row["ratio"])])
+            [us(row[k]) if k in row else "" for k in columns] +
+            [times(row["ratio"]) if "ratio" in row else ""])
 
 
 def peer_table(name, tflops=True):
@@ -157,15 +162,18 @@ def headline():
     for name, shape in HEADLINE:
         if shape not in runs[name]:
             raise Bad(f"h200-peers-{name}.json has no row {shape!r}")
-    return table(["problem", "libattn"] + list(PEERS.values()) + ["ratio"],
-                 [peer_line(shape, runs[name][shape], PEERS, False) for name, shape in HEADLINE])
+    rows = [(shape, runs[name][shape]) for name, shape in HEADLINE]
+    columns = [k for k in PEERS if any(k in row for _, row in rows)]
+    return table(["problem", "libattn"] + [PEERS[k] for k in columns] + ["ratio"],
+                 [peer_line(shape, row, columns, False) for shape, row in rows])
 
 
 def spreads():
     """Of each run: its name, the number of shapes, the geometric mean and the lowest ratio."""
     for name, words in (("fp16", "fp16"), ("bf16", "bf16, without FlashAttention-3"),
-                        ("middle", "fp16, sizes between those"), ("decode", "fp16 decode")):
-        ratios = [row["ratio"] for row in peers(name).values()]
+                        ("middle", "fp16, sizes between those"), ("decode", "fp16 decode"),
+                        ("use", "fp16, options, masks, chunks, odd groups, packed")):
+        ratios = [row["ratio"] for row in peers(name).values() if "ratio" in row]
         mean = math.exp(sum(math.log(r) for r in ratios) / len(ratios))
         yield [words, str(len(ratios)), times(mean), times(min(ratios))]
 
@@ -259,6 +267,7 @@ TABLES = {
     "cpu_run": cpu_run,
     "fp16": lambda: peer_table("fp16"), "bf16": lambda: peer_table("bf16"),
     "middle": lambda: peer_table("middle"), "decode": lambda: peer_table("decode", tflops=False),
+    "use": lambda: peer_table("use", tflops=False),
 }
 
 # ---- files --------------------------------------------------------------------------------------
