@@ -13,7 +13,7 @@ that computes with masks fails on it; it never gets another mask.
 from __future__ import annotations
 
 import functools
-from typing import Any, Callable, NamedTuple, Optional, Tuple, Union
+from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple, Union
 
 import torch
 import torch.nn.functional
@@ -36,6 +36,7 @@ class Structure:
         self.shape, self.causal, self.window, self.shift = shape, causal, window, shift
         self.end, self.reach, self.keys = end, reach, keys
         self.used_kv, self.starts = used_kv, starts
+        self.made: Dict[Tuple[int, ...], Any] = {}  # by the first layer that needs it
 
     def __repr__(self) -> str:
         parts = [self.causal or "full"]
@@ -93,6 +94,24 @@ class _Pattern(NamedTuple):
     right: int = -1
 
 
+class _Transformers:
+    """What is needed of transformers; learnt once, so that a traced graph imports nothing."""
+    module = ""
+    causal: Any = None
+    full: Any = None
+    dense: Any = None
+
+
+_of = _Transformers()
+
+
+def learn() -> None:
+    from transformers import masking_utils
+    _of.module, _of.causal = masking_utils.__name__, masking_utils.causal_mask_function
+    _of.full = getattr(masking_utils, "bidirectional_mask_function", None)
+    _of.dense = masking_utils.sdpa_mask
+
+
 @functools.lru_cache(maxsize=64)
 def _edges(name: str, size: int, overlay: Any) -> Optional[Tuple[int, int]]:
     """The window of an overlay, found by asking it: its edges have differed between versions."""
@@ -129,14 +148,13 @@ def _cell(function: Any, name: str) -> Any:
 
 def _pattern(function: Any) -> Optional[_Pattern]:
     """None: not one that is known."""
-    import transformers.masking_utils as known
-    if function is known.causal_mask_function:
+    if function is _of.causal:
         return _Pattern(True)
-    if function is getattr(known, "bidirectional_mask_function", None):
+    if function is _of.full and _of.full is not None:
         return _Pattern(False)
     if torch.compiler.is_dynamo_compiling():  # which cannot look into closures
         return None
-    if getattr(function, "__module__", None) != known.__name__:
+    if getattr(function, "__module__", None) != _of.module:
         return None
     name = function.__qualname__
     try:
@@ -236,10 +254,9 @@ def mask_function(batch_size: int, q_length: Any = None, kv_length: int = 0, q_o
         return attention_mask
 
     def dense() -> Any:
-        from transformers import AttentionMaskInterface
         place = {"q_length": q_length, "q_offset": q_offset} if cache_position is None else \
             {"cache_position": cache_position}
-        return AttentionMaskInterface()["sdpa"](
+        return _of.dense(
             batch_size=batch_size, kv_length=kv_length, kv_offset=kv_offset,
             mask_function=mask_function, attention_mask=attention_mask,
             allow_is_causal_skip=False, allow_is_bidirectional_skip=False, **place, **others)
