@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple, Union
 
+import numpy as np
 import torch
 import torch.nn.functional
 
@@ -36,7 +37,8 @@ class Structure:
         self.shape, self.causal, self.window, self.shift = shape, causal, window, shift
         self.end, self.reach, self.keys = end, reach, keys
         self.used_kv, self.starts = used_kv, starts
-        self.made: Dict[Tuple[int, ...], Any] = {}  # by the first layer that needs it
+        self.runs: Optional[Tuple[Any, Any]] = None  # starts and used_kv as NumPy's arrays
+        self.made: Dict[Tuple[int, ...], Any] = {}   # boundaries(), by the first layer that asks
 
     def __repr__(self) -> str:
         parts = [self.causal or "full"]
@@ -50,9 +52,11 @@ class Structure:
         """On another device, as accelerate asks for it."""
         def moved(x: Any) -> Any:
             return x.to(device, non_blocking=non_blocking) if isinstance(x, Tensor) else x
-        return Structure(self.shape, self.causal, self.window, moved(self.shift), self.end,
-                         moved(self.reach), moved(self.keys), moved(self.used_kv),
-                         moved(self.starts))
+        there = Structure(self.shape, self.causal, self.window, moved(self.shift), self.end,
+                          moved(self.reach), moved(self.keys), moved(self.used_kv),
+                          moved(self.starts))
+        there.runs = self.runs
+        return there
 
     def contiguous(self) -> Structure:
         """As generate() asks of a mask that it made."""
@@ -66,6 +70,20 @@ class Structure:
             return self.causal, None, self.used_kv, self.starts
         mask = None if self.keys is None else self.keys[:, None, None, :]
         return self.causal, mask, self.reach, None
+
+    def boundaries(self, rows: int, step: int, total: int) -> Tuple[Tensor, ...]:
+        """As the function of that name, on the host, and one copy to the device."""
+        key = (rows, step, total)
+        if key not in self.made:
+            starts, used = self.runs
+            batch = len(starts)
+            table = np.zeros((3, batch + 2), np.int32)
+            table[0, 1:] = np.arange(batch + 1) * rows
+            table[1, 1:-1], table[1, -1] = np.arange(batch) * step + starts, total
+            table[2, 1:-1] = used
+            cu_q, cu_kv, used_kv = torch.from_numpy(table).to(self.starts.device, non_blocking=True)
+            self.made[key] = cu_q, cu_kv, used_kv[:-1]
+        return self.made[key]
 
     def dense(self, rows: int, keys: int, device: torch.device) -> Tensor:
         """As a boolean tensor that broadcasts to (batch, heads, rows, keys)."""
@@ -185,42 +203,49 @@ def _readable() -> bool:
                 or (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()))
 
 
-def _vector(values: Any, device: torch.device) -> Tensor:
-    return torch.as_tensor(values, dtype=torch.int32).to(device, non_blocking=True)
+def boundaries(starts: Tensor, used_kv: Tensor, rows: int, step: int,
+               total: int) -> Tuple[Tensor, Tensor, Tensor]:
+    """cu_seqlens_q, cu_seqlens_kv and used_kv of keys that lie `step` rows apart: an empty sequence
+    first, for cu_seqlens begins at 0 and the first key may not."""
+    sequence = torch.arange(starts.shape[0], dtype=torch.int32, device=starts.device)
+    zero = sequence[:1] * 0
+    return (torch.cat((zero, sequence * rows, zero + starts.shape[0] * rows)),
+            torch.cat((zero, sequence * step + starts, zero + total)), torch.cat((zero, used_kv)))
 
 
-def _place_padding(mask: Structure, keys: Tensor, last: int, device: torch.device) -> None:
+def _place_padding(mask: Structure, keys: Tensor, last: int) -> None:
     """Looks at which keys exist (batch, last), and finds the options for it: none of them if all
     do; starts and used_kv where each sequence is one run of keys; used_kv alone where all begin at
     the first key; else the keys stay a mask."""
-    exist = keys[:, :last].cpu()
-    count = exist.sum(-1)
-    if bool((count == last).all()):
+    exist = keys[:, :last].cpu().numpy()
+    count = exist.sum(1)
+    if (count == last).all():
         mask.keys = None
         return
-    first = exist.int().argmax(-1)
-    after = last - exist.flip(-1).int().argmax(-1)
-    if not bool(((after - first == count) | (count == 0)).all()) or last == 0:
+    first, after = exist.argmax(1), last - exist[:, ::-1].argmax(1)
+    empty, windowed = count == 0, mask.window != (-1, -1)
+    if not ((after - first == count) | empty).all():
         return
-    windowed = mask.window != (-1, -1)
-    if mask.causal is not None and bool(((after == last) | (count == 0)).all()):
+    if mask.causal is not None and ((after == last) | empty).all():
         # The last query is the last key's: the diagonal of each sequence ends in its own corner.
-        first = torch.where(count == 0, last, first)
-    elif bool((first == 0).all()) and (
+        first = np.where(empty, last, first)
+    elif (first == 0).all() and (
             isinstance(mask.shift, int) and mask.shift == 0 if mask.causal else not windowed):
         mask.causal = mask.causal and "top-left"
-        mask.used_kv = _vector(count, device)
+        mask.used_kv = torch.from_numpy(count.astype(np.int32)).to(keys.device, non_blocking=True)
         return
     elif mask.causal is not None or windowed:
         return
-    mask.starts, mask.used_kv = _vector(first, device), _vector(count, device)
+    mask.runs = first, count
+    mask.starts, mask.used_kv = torch.from_numpy(np.array(mask.runs, np.int32)).to(
+        keys.device, non_blocking=True)
 
 
 # ---- the function that transformers calls ------------------------------------------------------
 
 
 def _structure(pattern: _Pattern, batch: int, rows: int, length: int, shift: Union[int, Tensor],
-               keys: Optional[Tensor], device: torch.device) -> Optional[Structure]:
+               keys: Optional[Tensor]) -> Optional[Structure]:
     """shift: a tensor stays one, and so does what depends on it: a compiled graph serves all its
     values. None: a diagonal that the library does not have."""
     causal, left, right = pattern
@@ -241,7 +266,7 @@ def _structure(pattern: _Pattern, batch: int, rows: int, length: int, shift: Uni
         mask.keys = torch.nn.functional.pad(keys, (0, end - keys.shape[1]))
         if _readable():
             last = end if known or not causal else int(shift) + rows
-            _place_padding(mask, mask.keys, last, device)
+            _place_padding(mask, mask.keys, last)
     return mask
 
 
@@ -274,8 +299,7 @@ def mask_function(batch_size: int, q_length: Any = None, kv_length: int = 0, q_o
     keys = attention_mask
     if keys is not None and kv_offset:
         keys = keys[:, kv_offset:]
-    device = others.get("device") or (cache_position if keys is None else keys).device
-    mask = _structure(pattern, batch_size, rows, kv_length, shift, keys, device)
+    mask = _structure(pattern, batch_size, rows, kv_length, shift, keys)
     if mask is None:
         return dense()
     if not skip:  # one row: the tensor is small, and who passes it on passes on its structure

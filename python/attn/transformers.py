@@ -16,14 +16,14 @@ raises attn.Unsupported (register(fallback=False)). What both compute is the sam
 from __future__ import annotations
 
 import warnings
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Optional, Tuple
 
 import torch
 import torch.nn.functional
 
 from ._fast import DTYPES, PLAIN, forward
 from ._library import Unsupported
-from ._masks import Structure, learn, mask_function
+from ._masks import Structure, boundaries, learn, mask_function
 from .torch import Replacement, _any_autocast, _is_compiling, _is_tracing, _rows
 
 __all__ = ["Structure", "register", "seen"]
@@ -84,31 +84,20 @@ def _key_rows(x: Tensor) -> int:
     return 0 if rest or step < length else step
 
 
-def _boundaries(starts: Tensor, used_kv: Tensor, rows: int, step: int,
-                total: int) -> Tuple[Tensor, Tensor, Tensor]:
-    """cu_seqlens_q, cu_seqlens_kv and used_kv of _packed_call."""
-    sequence = torch.arange(starts.shape[0], dtype=torch.int32, device=starts.device)
-    zero, end = sequence[:1] * 0, sequence[:1] * 0 + total
-    return (torch.cat((zero, sequence * rows, zero + starts.shape[0] * rows)),
-            torch.cat((zero, sequence * step + starts, end)), torch.cat((zero, used_kv)))
-
-
 def _packed_call(q: Tensor, k: Tensor, v: Tensor, out: Tensor, causal: Optional[str],
                  scale: Optional[float], window: Tuple[int, int], softcap: float,
                  sink: Optional[Tensor], used_kv: Tensor, starts: Tensor,
-                 made: Dict[Tuple[int, ...], Any]) -> None:
+                 structure: Optional[Structure]) -> None:
     """Left padding without a mask. All rows of K are one packed sequence after the other, each from
-    its first visible key on, of which used_kv exist. An empty one goes first: cu_seqlens begins at
-    0, and the first sequence may not. made: what another layer needed with the same strides."""
+    its first visible key on, of which used_kv exist."""
     (batch, heads, rows, _), length = q.shape, k.shape[2]
     step = _key_rows(k)
     if not step or step != _key_rows(v):
         k, v = k.contiguous(), v.contiguous()
         step = _key_rows(k)
     total = (batch - 1) * step + length
-    if (step, rows, total) not in made:
-        made[step, rows, total] = _boundaries(starts, used_kv, rows, step, total)
-    cu_q, cu_kv, used_kv = made[step, rows, total]
+    cu_q, cu_kv, used_kv = boundaries(starts, used_kv, rows, step, total) if structure is None \
+        else structure.boundaries(rows, step, total)
     k, v = (x.as_strided((x.shape[1], total, x.shape[3]), (x.stride(1), x.stride(2), 1))
             for x in (k, v))
     # The longest: on a GPU that of the keys which exist; the CPU counts those between them too.
@@ -120,7 +109,7 @@ def _packed_call(q: Tensor, k: Tensor, v: Tensor, out: Tensor, causal: Optional[
 def _compute(query: Tensor, key: Tensor, value: Tensor, causal: Optional[str],
              scale: Optional[float], left: int, right: int, softcap: float, bias: Optional[Tensor],
              mask: Optional[Tensor], sink: Optional[Tensor], used_kv: Optional[Tensor],
-             starts: Optional[Tensor], made: Dict[Tuple[int, ...], Any]) -> Tensor:
+             starts: Optional[Tensor], structure: Optional[Structure] = None) -> Tensor:
     """(batch, rows, heads, dim), as the models go on with it."""
     batch, heads, rows, _ = query.shape
     out = query.new_empty((batch, rows, heads, value.shape[3]))
@@ -132,7 +121,7 @@ def _compute(query: Tensor, key: Tensor, value: Tensor, causal: Optional[str],
               mask, sink, used_kv)
     else:
         _packed_call(query, key, value, out, causal, scale, (left, right), softcap, sink, used_kv,
-                     starts, made)
+                     starts, structure)
     return out
 
 
@@ -143,7 +132,7 @@ def _compute(query: Tensor, key: Tensor, value: Tensor, causal: Optional[str],
 def _operator(query, key, value, causal, scale, left, right, softcap, bias, mask, sink, used_kv,
               starts):
     return _compute(query, key, value, causal, scale, left, right, softcap, bias, mask, sink,
-                    used_kv, starts, {})
+                    used_kv, starts)
 
 
 @_operator.register_fake
@@ -261,7 +250,7 @@ def attention_forward(module: torch.nn.Module, query: Tensor, key: Tensor, value
         if compiling or _is_tracing() or type(query) not in PLAIN:
             return _operator(*arguments), None
         try:
-            return _compute(*arguments, {} if structure is None else structure.made), None
+            return _compute(*arguments, structure), None
         except Unsupported as error:
             reason = str(error)
     if not _fallback:

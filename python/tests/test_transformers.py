@@ -286,8 +286,7 @@ def test_a_wrong_mask_is_seen(monkeypatch):
 
     def wrong(mask, *rest):
         place(mask, *rest)
-        if mask.starts is not None:
-            mask.starts, mask.used_kv = mask.starts - 1, mask.used_kv + 1
+        mask.runs = (mask.runs[0] - 1, mask.runs[1] + 1)
     monkeypatch.setattr(_masks, "_place_padding", wrong)
     exist = torch.ones(BATCH, LENGTH, dtype=torch.long)
     exist[:, :5] = 0
