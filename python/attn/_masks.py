@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A mask of Hugging Face transformers as what it consists of: causal, window, padding, used keys.
 
-transformers asks mask_function() for a mask once per forward pass and hands what comes back to every
-layer. None is "causal or full, as the module says"; a Structure is anything that the library has
+transformers asks mask_function() for a mask once per forward pass and hands what comes back to all
+layers. None is "causal or full, as the module says"; a Structure is anything that the library has
 options for; a pattern that is not recognised (chunks, packed sequences, image blocks) is a dense
 tensor, made by transformers.
 

@@ -16,12 +16,13 @@ raises attn.Unsupported (register(fallback=False)). What both compute is the sam
 from __future__ import annotations
 
 import warnings
-from typing import Any, Optional, Tuple
+from typing import Any, Dict, Optional, Tuple
 
 import torch
 import torch.nn.functional
 
-from ._fast import DTYPES, PLAIN, forward
+from ._attention import attention
+from ._fast import DTYPES, PLAIN
 from ._library import Unsupported
 from ._masks import Structure, boundaries, learn, mask_function
 from .torch import Replacement, _any_autocast, _is_compiling, _is_tracing, _rows
@@ -42,8 +43,8 @@ def seen() -> Replacement:
 def register(name: str = "attn", fallback: bool = True) -> Replacement:
     """Makes attn_implementation=name known to transformers; gives what seen() gives from now on.
 
-    fallback: calls that are not supported (dropout, gradients, float32 on a GPU) go to PyTorch, with
-    a warning at the first of each reason; without it they raise attn.Unsupported.
+    fallback: calls that are not supported (dropout, gradients, float32 on a GPU) go to PyTorch,
+    with a warning at the first of each reason; without it they raise attn.Unsupported.
     """
     global _seen, _fallback
     try:
@@ -61,20 +62,6 @@ def register(name: str = "attn", fallback: bool = True) -> Replacement:
 # ---- the library -----------------------------------------------------------------------------
 
 
-def _call(q: Tensor, k: Tensor, v: Tensor, out: Tensor, causal: Optional[str],
-          scale: Optional[float], window: Tuple[int, int], softcap: float, bias: Optional[Tensor],
-          mask: Optional[Tensor], sink: Optional[Tensor], used_kv: Optional[Tensor],
-          cu_q: Optional[Tensor] = None, cu_kv: Optional[Tensor] = None,
-          longest: Tuple[Optional[int], Optional[int]] = (None, None)) -> None:
-    if forward(q, k, v, causal, scale, bias, mask, False, True, None, out, "bhsd", window, softcap,
-               None, sink, used_kv, cu_q, cu_kv, *longest) is None:
-        from ._attention import attention  # it names what is wrong
-        attention(q, k, v, causal=causal, scale=scale, window=window, softcap=softcap, bias=bias,
-                  mask=mask, sink=sink, used_kv=used_kv, cu_seqlens_q=cu_q, cu_seqlens_kv=cu_kv,
-                  max_seqlen_q=longest[0], max_seqlen_kv=longest[1], out=out,
-                  threads=torch.get_num_threads())
-
-
 def _key_rows(x: Tensor) -> int:
     """Rows from the keys of one sequence to those of the next; 0: they are no whole number."""
     batch, _, length, _ = x.shape
@@ -84,13 +71,11 @@ def _key_rows(x: Tensor) -> int:
     return 0 if rest or step < length else step
 
 
-def _packed_call(q: Tensor, k: Tensor, v: Tensor, out: Tensor, causal: Optional[str],
-                 scale: Optional[float], window: Tuple[int, int], softcap: float,
-                 sink: Optional[Tensor], used_kv: Tensor, starts: Tensor,
-                 structure: Optional[Structure]) -> None:
+def _packed(q: Tensor, k: Tensor, v: Tensor, used_kv: Tensor, starts: Tensor,
+            structure: Optional[Structure]) -> Tuple[Tensor, Tensor, Tensor, Dict[str, Any]]:
     """Left padding without a mask. All rows of K are one packed sequence after the other, each from
-    its first visible key on, of which used_kv exist."""
-    (batch, heads, rows, _), length = q.shape, k.shape[2]
+    its first visible key on, of which used_kv exist. Gives Q, K, V and the options that say it."""
+    (batch, _, rows, _), length = q.shape, k.shape[2]
     step = _key_rows(k)
     if not step or step != _key_rows(v):
         k, v = k.contiguous(), v.contiguous()
@@ -98,12 +83,12 @@ def _packed_call(q: Tensor, k: Tensor, v: Tensor, out: Tensor, causal: Optional[
     total = (batch - 1) * step + length
     cu_q, cu_kv, used_kv = boundaries(starts, used_kv, rows, step, total) if structure is None \
         else structure.boundaries(rows, step, total)
-    k, v = (x.as_strided((x.shape[1], total, x.shape[3]), (x.stride(1), x.stride(2), 1))
+    k, v = (x.as_strided((total, x.shape[1], x.shape[3]), (x.stride(2), x.stride(1), 1))
             for x in (k, v))
     # The longest: on a GPU that of the keys which exist; the CPU counts those between them too.
-    longest = length if q.is_cuda else step + length
-    _call(q.transpose(0, 1).flatten(1, 2), k, v, out.view(batch * rows, heads, -1).transpose(0, 1),
-          causal, scale, window, softcap, None, None, sink, used_kv, cu_q, cu_kv, (rows, longest))
+    return q.transpose(1, 2).flatten(0, 1), k, v, {
+        "cu_seqlens_q": cu_q, "cu_seqlens_kv": cu_kv, "used_kv": used_kv, "max_seqlen_q": rows,
+        "max_seqlen_kv": length if q.is_cuda else step + length}
 
 
 def _compute(query: Tensor, key: Tensor, value: Tensor, causal: Optional[str],
@@ -112,17 +97,17 @@ def _compute(query: Tensor, key: Tensor, value: Tensor, causal: Optional[str],
              starts: Optional[Tensor], structure: Optional[Structure] = None) -> Tensor:
     """(batch, rows, heads, dim), as the models go on with it."""
     batch, heads, rows, _ = query.shape
-    out = query.new_empty((batch, rows, heads, value.shape[3]))
-    if out.numel() == 0:
-        return out
     query, key, value = _rows(query), _rows(key), _rows(value)
-    if starts is None:
-        _call(query, key, value, out.transpose(1, 2), causal, scale, (left, right), softcap, bias,
-              mask, sink, used_kv)
-    else:
-        _packed_call(query, key, value, out, causal, scale, (left, right), softcap, sink, used_kv,
-                     starts, structure)
-    return out
+    if starts is None or not query.numel():
+        return attention(query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2),
+                         causal=causal, scale=scale, window=(left, right), softcap=softcap,
+                         bias=bias, mask=mask, sink=sink, used_kv=used_kv, layout="bshd",
+                         threads=torch.get_num_threads())
+    query, key, value, lengths = _packed(query, key, value, used_kv, starts, structure)
+    out = attention(query, key, value, causal=causal, scale=scale, window=(left, right),
+                    softcap=softcap, sink=sink, layout="bshd", threads=torch.get_num_threads(),
+                    **lengths)
+    return out.view(batch, rows, heads, -1)
 
 
 @torch.library.custom_op("attn::attention", mutates_args=(), schema=(
@@ -158,7 +143,7 @@ def _refusal(query: Tensor, key: Tensor, value: Tensor, bias: Optional[Tensor],
     if query.device.type not in ("cpu", "cuda"):
         return f"query lies on {query.device}, expected cpu or cuda"
     if bias is not None and bias.dtype not in DTYPES:
-        return f"the mask or the position bias has dtype {bias.dtype}, expected a float up to 32 bits"
+        return f"the mask or position bias has dtype {bias.dtype}, expected floats of 16 or 32 bits"
     return None
 
 

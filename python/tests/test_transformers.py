@@ -196,7 +196,8 @@ def test_whisper():
         decoder_ffn_dim=96, num_mel_bins=8, max_source_positions=50, max_target_positions=64,
         pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=1,
         suppress_tokens=None, begin_suppress_tokens=None, init_std=0.1)
-    model, sound = ready(transformers.WhisperForConditionalGeneration(config)), torch.randn(2, 8, 100)
+    model = ready(transformers.WhisperForConditionalGeneration(config))
+    sound = torch.randn(2, 8, 100)
     close(*both(model, lambda m: m(input_features=sound, decoder_input_ids=tokens()[:2]).logits))
     generate = transformers.GenerationMixin.generate  # Whisper's own cuts sound into pieces
     found, expected = both(model, lambda m: generate(

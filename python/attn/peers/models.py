@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whole models with random weights: python -m attn.peers --models.
 
-The layers have the sizes of real models, but there are few of them and small vocabularies. Each row
-is one model and one kind of work: a forward pass, one of a padded batch, or generating tokens with a
-cache; by eager attention, PyTorch's sdpa, sdpa within replace_sdpa(), and attn_implementation="attn".
+The layers have the sizes of real models, but there are few of them and small vocabularies. A row is
+one model and one kind of work: a forward pass, one of a padded batch, or generating tokens with a
+cache; by eager attention, PyTorch's sdpa, sdpa within replace_sdpa(), and the implementation "attn".
 
 Invariant: every side's result is compared with the first one's before it is timed, and the samples
 of all sides are taken in turns. A side that did not run has a reason.
@@ -58,7 +58,8 @@ class Sizes:
     def padding(self, batch: int, length: int, left: bool) -> Any:
         """Which tokens exist: from a quarter of the length up to all of it."""
         torch = self.torch
-        lengths = torch.linspace(length // 4, length, batch, device=self.device).long()[:, None]
+        lengths = torch.linspace(length // 4, length, batch, dtype=torch.float32,
+                                 device=self.device).long()[:, None]
         places = torch.arange(length, device=self.device)
         return (places >= length - lengths if left else places < lengths).long()
 
