@@ -23,7 +23,7 @@ import torch.nn.functional
 
 from ._attention import attention
 from ._fast import DTYPES, PLAIN
-from ._library import Unsupported
+from ._library import InvalidArgument, Unsupported
 from ._masks import Structure, boundaries, learn, mask_function
 from .torch import Replacement, _any_autocast, _is_compiling, _is_tracing, _rows
 
@@ -204,7 +204,10 @@ def attention_forward(module: torch.nn.Module, query: Tensor, key: Tensor, value
         getattr(attention_mask, "structure", None)
     causal, window, mask, used_kv, starts = None, (-1, -1), None, None, None
     if structure is not None:
-        end = structure.end
+        (_, _, expected, most), end = structure.shape, structure.end
+        if rows != expected or not end <= key.shape[2] <= most:
+            raise InvalidArgument(f"the mask is one of {expected} queries and {most} keys, the "
+                                  f"layer has {rows} and {key.shape[2]}")
         if key.shape[2] > end:
             key, value = key[:, :, :end], value[:, :, :end]
         window = structure.window

@@ -280,6 +280,15 @@ def test_other_dtypes_go_to_pytorch():
     assert seen.by_pytorch == 2 and "float64" in next(iter(seen.reasons))
 
 
+def test_a_mask_of_another_length_is_refused():
+    """It would put the diagonal in the wrong place."""
+    from attn._masks import Structure
+    x = torch.zeros(1, 2, 4, 8)
+    mask = Structure((1, 1, 4, 6), "bottom-right", (-1, -1), 2, 6)
+    with pytest.raises(attn.InvalidArgument, match="4 queries and 6 keys, the layer has 4 and 4"):
+        attn.transformers.attention_forward(torch.nn.Module(), x, x, x, mask)
+
+
 def test_a_wrong_mask_is_seen(monkeypatch):
     """Padding that is off by one key shows in the logits."""
     from attn import _masks

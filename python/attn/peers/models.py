@@ -3,7 +3,7 @@
 
 The layers have the sizes of real models, but there are few of them and small vocabularies. A row is
 one model and one kind of work: a forward pass, one of a padded batch, or generating tokens with a
-cache; by eager attention, PyTorch's sdpa, sdpa within replace_sdpa(), and the implementation "attn".
+cache; by eager attention, by sdpa, by sdpa within replace_sdpa(), and attn_implementation="attn".
 
 Invariant: every side's result is compared with the first one's before it is timed, and the samples
 of all sides are taken in turns. A side that did not run has a reason.
