@@ -175,6 +175,20 @@ def test_bert(padding, spy):
 
 
 @pytest.mark.parametrize("padding", PADDINGS)
+def test_window_on_both_sides(padding, spy):
+    torch.manual_seed(0)
+    config = transformers.ModernBertConfig(
+        vocab_size=VOCABULARY, hidden_size=64, intermediate_size=96, num_hidden_layers=4,
+        num_attention_heads=4, local_attention=8, global_attn_every_n_layers=2, pad_token_id=0,
+        initializer_range=0.2)
+    exist = visible(padding)
+    found, expected = both(transformers.ModernBertModel(config).eval(),
+                           lambda m: m(tokens(), attention_mask=exist).last_hidden_state)
+    close(found[exist.bool()], expected[exist.bool()])
+    assert "dense" not in spy.forms()
+
+
+@pytest.mark.parametrize("padding", PADDINGS)
 def test_t5(padding):
     """Position biases, cross attention, both caches."""
     torch.manual_seed(0)
