@@ -203,3 +203,29 @@ def test_refusals(gpu):
         attn.attention(packed, packed, packed, cu_seqlens_q=ends, cu_seqlens_kv=ends)
     with pytest.raises(attn.InvalidArgument, match="sink is a list"):
         attn.attention(q, q, q, sink=[1.0], out=q)
+
+
+@pytest.mark.parametrize("rows", [1, 40], ids=["decode", "prefill"])
+def test_left_padding_as_packed_sequences(gpu, allocated, rows):
+    """What attn.transformers makes of a left-padded cache: sequences that begin at their first
+    key, of which used_kv exist; max_seqlen_kv counts those, not the rows up to the next one."""
+    heads, heads_kv, length, dim, starts = 4, 2, 40, 64, np.array([7, 0, 19])
+    batch, step = len(starts), heads_kv * length
+    total = (batch - 1) * step + length
+    q = random((batch, rows, heads, dim), np.float16, 1)
+    cache = random((2, batch, heads_kv, length, dim), np.float16, 2)
+    packed = [np.ndarray((heads_kv, total, dim), np.float16, x, 0, (length * dim * 2, dim * 2, 2))
+              for x in cache]
+    arrays = [q.reshape(-1, heads, dim).swapaxes(0, 1), *packed]
+    exist = {"cu_seqlens_q": np.array([0, *np.arange(batch + 1) * rows], np.int32),
+             "cu_seqlens_kv": np.array([0, *np.arange(batch) * step + starts, total], np.int32),
+             "used_kv": np.array([0, *(length - starts)], np.int32)}
+    out = OnGpu(gpu, np.full((heads, batch * rows, dim), np.nan, np.float16))
+    attn.attention(*(OnGpu(gpu, x) for x in arrays), out=out, causal="bottom-right",
+                   max_seqlen_q=rows, max_seqlen_kv=length,
+                   **{name: OnGpu(gpu, x) for name, x in exist.items()})
+    mask = np.arange(length) >= starts[:, None]
+    expected = model.attention(q.swapaxes(1, 2), *cache, causal="bottom-right",
+                               mask=mask[:, None, None])[0]
+    found = out.read().reshape(heads, batch, rows, dim).swapaxes(0, 1)
+    np.testing.assert_allclose(found.astype(np.float64), expected, 4e-3, 4e-3)

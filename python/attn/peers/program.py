@@ -76,6 +76,9 @@ def parse(arguments: Optional[Sequence[str]]) -> argparse.Namespace:
                         "nothing else")
     parser.add_argument("--check", action="store_true", help="of --host: exit code 1 if a target "
                         "is missed")
+    parser.add_argument("--models", action="store_true", help="whole models with random weights, "
+                        "and nothing else")
+    parser.add_argument("--tiny", action="store_true", help="of --models: small sizes, for a CPU")
     options = parser.parse_args(arguments)
     if options.peers is not None:
         options.peers = [name for name in options.peers.split(",") if name]
@@ -149,7 +152,8 @@ def new_report(machine: Any, options: argparse.Namespace) -> Dict[str, Any]:
             "environment": {**machine.environment(), "seed": options.seed,
                             "before": machine.state()},
             "arguments": {key: value for key, value in vars(options).items()
-                          if key not in ("lib", "fa3", "json", "show", "picture", "host", "check")},
+                          if key not in ("lib", "fa3", "json", "show", "picture", "host", "check",
+                                         "models", "tiny")},
             "rows": []}
 
 
@@ -285,6 +289,9 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
             if options.host:
                 from .host import run_host
                 return run_host(machine, options)
+            if options.models:
+                from .models import run_models
+                return run_models(machine, options)
             report = new_report(machine, options)
             code = run(machine, options, report)
     except NotRun as error:

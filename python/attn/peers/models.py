@@ -1,0 +1,431 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole models with random weights: python -m attn.peers --models.
+
+The layers have the sizes of real models, but there are few of them and small vocabularies. A row is
+one model and one kind of work: a forward pass, one of a padded batch, or generating tokens with a
+cache; by eager attention, by sdpa, by sdpa within replace_sdpa(), and attn_implementation="attn".
+
+Invariant: every side's result is compared with the first one's before it is timed, and the samples
+of all sides are taken in turns. A side that did not run has a reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import json
+import math
+import re
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
+
+from .machine import DTYPES, Machine, NotRun, first_line
+from .progress import Progress, clock
+
+SCHEMA = "attn-models/1"
+SIDES = ("eager", "sdpa", "replace_sdpa", "attn")
+ROUNDS, SECONDS = 9, 6.0  # of a row; one sample of each side is taken in any case
+TOLERANCE = {"fp32": 1e-4, "fp16": 2e-2, "bf16": 8e-2}
+VOCABULARY = 8192
+Work = Callable[[Any], Any]  # of a model: what it computes, as rows of floats or as tokens
+
+
+class Loaded(NamedTuple):
+    model: Any
+    works: Dict[str, Tuple[str, Work]]  # with the sizes in words
+    sides: Tuple[str, ...] = SIDES
+
+
+class Sizes:
+    """Of a run: real ones, or such that a CPU is done in moments."""
+
+    def __init__(self, torch: Any, device: Any, tiny: bool) -> None:
+        self.torch, self.device, self.tiny = torch, device, tiny
+        self.layers = 2 if tiny else 4
+        self.new_tokens = 6 if tiny else 128
+        self.batch = 2 if tiny else 8
+
+    def __call__(self, real: int, tiny: int) -> int:
+        return tiny if self.tiny else real
+
+    def tokens(self, batch: int, length: int) -> Any:
+        return self.torch.randint(2, 100, (batch, length), device=self.device)
+
+    def padding(self, batch: int, length: int, left: bool) -> Any:
+        """Which tokens exist: from a quarter of the length up to all of it."""
+        torch = self.torch
+        lengths = torch.linspace(length // 4, length, batch, dtype=torch.float32,
+                                 device=self.device).long()[:, None]
+        places = torch.arange(length, device=self.device)
+        return (places >= length - lengths if left else places < lengths).long()
+
+
+# ---- models ----------------------------------------------------------------------------------
+
+
+def _decoder(kind: str, sizes: Sizes, hidden: int, inner: int, heads: int, heads_kv: int, dim: int,
+             **special: Any) -> Loaded:
+    import transformers
+    config = getattr(transformers, f"{kind}Config")(
+        vocab_size=sizes(VOCABULARY, 128), hidden_size=sizes(hidden, 64),
+        intermediate_size=sizes(inner, 96), num_hidden_layers=sizes.layers,
+        num_attention_heads=sizes(heads, 4), num_key_value_heads=sizes(heads_kv, 2),
+        head_dim=sizes(dim, 16), pad_token_id=0, eos_token_id=None, bos_token_id=1, **special)
+    model = getattr(transformers, f"{kind}ForCausalLM")(config)
+    length, prompt = sizes(8192, 24), sizes(1024, 20)
+    one, many = sizes.tokens(1, length), sizes.tokens(sizes.batch, prompt)
+    exist = sizes.padding(sizes.batch, prompt, True)
+    named = {"max_new_tokens": sizes.new_tokens, "do_sample": False, "use_cache": True}
+    batch, after = sizes.batch, f"S{prompt} + {sizes.new_tokens}"
+    return Loaded(model, {
+        "prefill": (f"B1 S{length}", lambda m: m(one, use_cache=False).logits),
+        "padded": (f"B{batch} S{prompt}", lambda m: m(
+            many, attention_mask=exist, use_cache=False).logits[exist.bool()]),
+        "generate": (f"B1 {after}", lambda m: m.generate(many[:1], **named)),
+        "generate padded": (f"B{batch} {after}", lambda m: m.generate(
+            many, attention_mask=exist, **named))})
+
+
+def _llama(sizes: Sizes) -> Loaded:
+    return _decoder("Llama", sizes, 4096, 14336, 32, 8, 128)
+
+
+def _gemma2(sizes: Sizes) -> Loaded:
+    return _decoder("Gemma2", sizes, 3584, 14336, 16, 8, 256, sliding_window=sizes(4096, 8),
+                    query_pre_attn_scalar=sizes(256, 16))
+
+
+def _gpt_oss(sizes: Sizes) -> Loaded:
+    """Two experts, both used: a choice of them would turn rounding into another result."""
+    loaded = _decoder("GptOss", sizes, 2880, 720, 64, 8, 64, sliding_window=sizes(128, 8),
+                      num_local_experts=2, num_experts_per_tok=2)
+    for name, parameter in loaded.model.named_parameters():
+        if name.endswith("sinks"):
+            sizes.torch.nn.init.normal_(parameter)
+    return loaded
+
+
+def _t5(sizes: Sizes) -> Loaded:
+    import transformers
+    model = transformers.T5ForConditionalGeneration(transformers.T5Config(
+        vocab_size=sizes(VOCABULARY, 128), d_model=sizes(1024, 64), d_kv=sizes(64, 16),
+        d_ff=sizes(4096, 96), num_layers=sizes.layers, num_heads=sizes(16, 4),
+        decoder_start_token_id=0))
+    length = sizes(1024, 24)
+    source, target = sizes.tokens(sizes.batch, length), sizes.tokens(sizes.batch, length // 4)
+    exist = sizes.padding(sizes.batch, length, False)
+    named = {"max_new_tokens": sizes.new_tokens, "do_sample": False, "eos_token_id": None}
+    words, after = f"B{sizes.batch} S{length}", f"S{length}, {sizes.new_tokens}"
+    return Loaded(model, {
+        "forward": (words, lambda m: m(input_ids=source, decoder_input_ids=target).logits),
+        "padded": (words, lambda m: m(
+            input_ids=source, attention_mask=exist, decoder_input_ids=target).logits),
+        "generate": (f"B1 {after}", lambda m: m.generate(input_ids=source[:1], **named)),
+        "generate padded": (f"B{sizes.batch} {after}", lambda m: m.generate(
+            input_ids=source, attention_mask=exist, **named))})
+
+
+def _bert(sizes: Sizes) -> Loaded:
+    import transformers
+    model = transformers.BertModel(transformers.BertConfig(
+        vocab_size=sizes(VOCABULARY, 128), hidden_size=sizes(1024, 64),
+        intermediate_size=sizes(4096, 96), num_hidden_layers=sizes.layers,
+        num_attention_heads=sizes(16, 4)))
+    batch, length = sizes(16, 3), sizes(512, 24)
+    text, exist = sizes.tokens(batch, length), sizes.padding(batch, length, False)
+    return Loaded(model, {
+        "forward": (f"B{batch} S{length}", lambda m: m(text).last_hidden_state),
+        "padded": (f"B{batch} S{length}", lambda m: m(
+            text, attention_mask=exist).last_hidden_state[exist.bool()])})
+
+
+def _whisper(sizes: Sizes) -> Loaded:
+    import transformers
+    width, heads, inner, frames = sizes(1280, 64), sizes(20, 4), sizes(5120, 96), sizes(1500, 50)
+    model = transformers.WhisperForConditionalGeneration(transformers.WhisperConfig(
+        vocab_size=sizes(VOCABULARY, 128), d_model=width, encoder_layers=sizes.layers,
+        decoder_layers=sizes.layers, encoder_attention_heads=heads, decoder_attention_heads=heads,
+        encoder_ffn_dim=inner, decoder_ffn_dim=inner, num_mel_bins=sizes(128, 8),
+        max_source_positions=frames, max_target_positions=448, pad_token_id=0, bos_token_id=1,
+        eos_token_id=2, decoder_start_token_id=1, suppress_tokens=None,
+        begin_suppress_tokens=None))
+    sound = sizes.torch.randn(sizes.batch, sizes(128, 8), 2 * frames, device=sizes.device)
+    text = sizes.tokens(sizes.batch, sizes(256, 12))
+    generate = transformers.GenerationMixin.generate  # Whisper's own cuts sound into pieces
+    named = {"max_new_tokens": sizes.new_tokens, "do_sample": False, "eos_token_id": None}
+    return Loaded(model, {
+        "forward": (f"B{sizes.batch} S{frames}", lambda m: m(
+            input_features=sound, decoder_input_ids=text).logits),
+        "generate": (f"B1 S{frames}, {sizes.new_tokens}", lambda m: generate(
+            m, input_features=sound[:1], **named)),
+        "generate batch": (f"B{sizes.batch} S{frames}, {sizes.new_tokens}", lambda m: generate(
+            m, input_features=sound, **named))})
+
+
+def _siglip(sizes: Sizes) -> Loaded:
+    import transformers
+    side = sizes(378, 48)
+    model = transformers.SiglipVisionModel(transformers.SiglipVisionConfig(
+        hidden_size=sizes(1152, 72), intermediate_size=sizes(4304, 96),
+        num_hidden_layers=sizes.layers, num_attention_heads=sizes(16, 4), image_size=side,
+        patch_size=sizes(14, 8)))
+    images = sizes.torch.randn(sizes.batch, 3, side, side, device=sizes.device)
+    return Loaded(model, {"forward": (f"B{sizes.batch} S{sizes(729, 36)}",
+                                      lambda m: m(images).last_hidden_state)})
+
+
+def _dit(sizes: Sizes) -> Loaded:
+    """Blocks of a diffusion transformer in plain PyTorch: attention is F's function alone."""
+    torch = sizes.torch
+    nn, heads, dim, length = torch.nn, sizes(24, 4), sizes(128, 16), sizes(4608, 48)
+    width = heads * dim
+
+    class Block(nn.Module):  # type: ignore[name-defined,misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = nn.LayerNorm(width), nn.LayerNorm(width)
+            self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+            self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(),
+                                     nn.Linear(4 * width, width))
+
+        def forward(self, x: Any) -> Any:
+            q, k, v = self.qkv(self.one(x)).view(*x.shape[:2], 3, heads, dim).permute(2, 0, 3, 1, 4)
+            y = nn.functional.scaled_dot_product_attention(q, k, v)
+            x = x + self.out(y.transpose(1, 2).reshape(x.shape))
+            return x + self.mlp(self.two(x))
+
+    model = nn.Sequential(*(Block() for _ in range(sizes.layers)))
+    x = torch.randn(1, length, width, device=sizes.device)
+    return Loaded(model, {"forward": (f"B1 S{length}", lambda m: m(x))}, ("sdpa", "replace_sdpa"))
+
+
+TEXT = ("prefill", "padded", "generate", "generate padded")
+MODELS: Dict[str, Tuple[Callable[[Sizes], Loaded], Tuple[str, ...]]] = {
+    "Llama 8B": (_llama, TEXT), "Gemma 2 9B": (_gemma2, TEXT), "gpt-oss 20B": (_gpt_oss, TEXT),
+    "T5 large": (_t5, ("forward", "padded", "generate", "generate padded")),
+    "BERT large": (_bert, ("forward", "padded")),
+    "Whisper large": (_whisper, ("forward", "generate", "generate batch")),
+    "SigLIP so400m": (_siglip, ("forward",)), "DiT": (_dit, ("forward",))}
+
+
+# ---- one row ---------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def attention_by(side: str, model: Any) -> Iterator[Any]:
+    """Gives what the side counts, if it does."""
+    import attn.torch
+    seen: Any = None
+    if side == "attn":
+        import attn.transformers
+        seen = attn.transformers.register()
+    if hasattr(model, "set_attn_implementation"):
+        wanted = "sdpa" if side == "replace_sdpa" else side
+        model.set_attn_implementation(wanted)
+        if model.config._attn_implementation != wanted:
+            raise NotRun(f"the model does not take attn_implementation={wanted!r}")
+    if side == "replace_sdpa":
+        with attn.torch.replace_sdpa(fallback=True) as seen:
+            yield seen
+    else:
+        yield seen
+
+
+def differ(found: Any, expected: Any) -> Tuple[Optional[float], Optional[float]]:
+    """Rows of floats: the largest distance over the row's length. Tokens: how many are the same
+    up to the first that is not; one tie makes the rest another text."""
+    if not found.is_floating_point():
+        same = (found == expected).long().cumprod(-1).float().mean().item()
+        return None, round(same, 4)
+    right = expected.float()
+    distance = (found.float() - right).norm(dim=-1) / right.norm(dim=-1).clamp_min(1e-6)
+    worst = distance.max().item()
+    return worst if math.isfinite(worst) else sys.float_info.max, None  # JSON has no infinity
+
+
+def new_side(name: str) -> Dict[str, Any]:
+    return {"name": name, "reason": None, "samples_ms": [], "median_ms": None, "difference": None,
+            "same_tokens": None, "calls": None, "by_pytorch": None, "reasons": {}}
+
+
+def sample(machine: Machine, model: Any, work: Work) -> Tuple[Any, float]:
+    machine.synchronize()
+    start = time.perf_counter()
+    found = work(model)
+    machine.synchronize()
+    return found, round(1e3 * (time.perf_counter() - start), 4)
+
+
+def first_run(machine: Machine, loaded: Loaded, work: Work, sides: List[Dict[str, Any]]) -> None:
+    """Warms every side up, compares its result and counts its calls."""
+    expected = None
+    for side in sides:
+        try:
+            with attention_by(side["name"], loaded.model) as seen:
+                found, _ = sample(machine, loaded.model, work)
+                if seen is not None:
+                    side["calls"], side["by_pytorch"] = seen.calls, seen.by_pytorch
+                    side["reasons"] = dict(seen.reasons)
+            if side["calls"] == 0:
+                raise NotRun("no attention of the model came through here")
+            if expected is None:
+                expected = found
+            side["difference"], side["same_tokens"] = differ(found, expected)
+        except Exception as error:  # a refusal, memory: the side says it
+            side["reason"] = first_line(error)
+            machine.recover(error)
+
+
+def measure_row(machine: Machine, loaded: Loaded, work: Work, seconds: float,
+                row: Dict[str, Any]) -> None:
+    started = time.perf_counter()
+    first_run(machine, loaded, work, row["sides"])
+    running = [side for side in row["sides"] if side["reason"] is None]
+    for turn in range(ROUNDS):
+        if turn and time.perf_counter() - started > seconds:
+            break
+        for side in running if turn % 2 else running[::-1]:
+            with attention_by(side["name"], loaded.model):
+                side["samples_ms"].append(sample(machine, loaded.model, work)[1])
+    for side in running:
+        side["median_ms"] = round(statistics.median(side["samples_ms"]), 4)
+    row["seconds"] = round(time.perf_counter() - started, 2)
+
+
+def wrong(row: Dict[str, Any], dtype: str) -> List[str]:
+    return [f"{title(row)}: {side['name']} differs by {side['difference']:.3g}, "
+            f"expected at most {TOLERANCE[dtype]:g}" for side in row["sides"]
+            if side["difference"] is not None and not side["difference"] <= TOLERANCE[dtype]]
+
+
+def title(row: Dict[str, Any]) -> str:
+    return f"{row['model']}, {row['work']}" + (f" {row['sizes']}" if row["sizes"] else "")
+
+
+def row_text(row: Dict[str, Any]) -> str:
+    if row["reason"]:
+        return f"not run: {row['reason']}"
+    times = {side["name"]: side["median_ms"] for side in row["sides"]}
+    base = times.get("sdpa") or times.get("eager")
+    parts = []
+    for side in row["sides"]:
+        name, took = side["name"], side["median_ms"]
+        text = f"{name} -" if took is None else f"{name} {took:.2f} ms"
+        if took and base and name in ("replace_sdpa", "attn"):
+            text += f" ({base / took:.2f}x)"
+        if side["by_pytorch"]:
+            text += f", {side['by_pytorch']} of {side['calls']} calls by PyTorch"
+        parts.append(text)
+    reasons = dict.fromkeys(side["reason"][:90] for side in row["sides"] if side["reason"])
+    return ", ".join(parts) + "".join(f"; {reason}" for reason in reasons)
+
+
+# ---- all rows --------------------------------------------------------------------------------
+
+
+def load(machine: Machine, name: str, sizes: Sizes, dtype: Any) -> Loaded:
+    torch, before = machine.torch, machine.torch.get_default_dtype()
+    torch.manual_seed(machine.seed)
+    torch.set_default_dtype(dtype)
+    try:
+        with torch.device(machine.device):
+            loaded = MODELS[name][0](sizes)
+    finally:
+        torch.set_default_dtype(before)
+    loaded.model.eval()
+    return loaded
+
+
+def new_row(model: str, work: str, reason: Optional[str] = None) -> Dict[str, Any]:
+    return {"model": model, "work": work, "sizes": None, "reason": reason, "sides": [],
+            "seconds": 0.0}
+
+
+def wanted(options: argparse.Namespace) -> Dict[str, List[str]]:
+    """The works of each model that --only has."""
+    found = {name: [work for work in works if re.search(options.only or "", f"{name}, {work}")]
+             for name, (_, works) in MODELS.items()}
+    return {name: works for name, works in found.items() if works}
+
+
+def rows_of(machine: Machine, options: argparse.Namespace, dtype: str,
+            progress: Progress) -> Iterator[Dict[str, Any]]:
+    sizes, longest = Sizes(machine.torch, machine.device, options.tiny), 0.0
+
+    def late() -> Optional[str]:
+        over = options.limit and progress.elapsed() + longest > options.limit
+        return f"the limit of {clock(options.limit)} was reached" if over else None
+
+    for name, works in wanted(options).items():
+        progress.begin(name)
+        reason, loaded = late(), None
+        try:
+            if reason is None:
+                loaded = load(machine, name, sizes, getattr(machine.torch, DTYPES[dtype][0]))
+        except Exception as error:  # no transformers, no such model there, no memory
+            reason = first_line(error)
+            machine.recover(error)
+        for work in works:
+            row = new_row(name, work, reason or late())
+            if loaded is not None and row["reason"] is None:
+                row["sizes"], call = loaded.works[work]
+                row["sides"] = [new_side(side) for side in loaded.sides]
+                measure_row(machine, loaded, call, options.seconds or SECONDS, row)
+                longest = max(longest, row["seconds"])
+            yield row
+        del loaded
+        gc.collect()
+        if machine.gpu:
+            machine.torch.cuda.empty_cache()
+
+
+def quiet() -> None:
+    """transformers' remarks on random models; attn's own warnings become reasons of a row."""
+    import warnings
+    warnings.filterwarnings("ignore", message="attn.transformers")
+    with contextlib.suppress(ImportError):
+        import transformers
+        transformers.logging.set_verbosity_error()
+
+
+def save(report: Dict[str, Any], path: Optional[str]) -> None:
+    if path and path != "-":
+        Path(path).write_text(json.dumps(report) + "\n")
+
+
+def run_models(machine: Machine, options: argparse.Namespace) -> int:
+    """Exit code 1 if a result differs, 3 if nothing was measured."""
+    if not machine.gpu and not options.tiny:
+        raise NotRun("models of real sizes need a GPU; --tiny has small ones")
+    dtype = (options.dtype or ["bf16" if machine.gpu else "fp32"])[0]
+    report: Dict[str, Any] = {"schema": SCHEMA, "environment": machine.environment(),
+                              "dtype": dtype, "tiny": options.tiny, "complete": False, "rows": []}
+    quiet()
+    with contextlib.suppress(ImportError):
+        import transformers
+        report["environment"]["transformers"] = transformers.__version__
+    progress = Progress(sum(len(works) for works in wanted(options).values()))
+    with machine.torch.inference_mode():
+        for row in rows_of(machine, options, dtype, progress):
+            report["rows"].append(row)
+            progress.step(title(row), row_text(row))
+            save(report, options.json)
+    progress.close()
+    report["complete"] = True
+    save(report, options.json)
+    if options.json == "-":
+        print(json.dumps(report))
+    else:
+        print(", ".join(f"{key} {value}" for key, value in report["environment"].items()))
+        for row in report["rows"]:
+            print(f"{title(row)}: {row_text(row)}")
+    failed = [line for row in report["rows"] for line in wrong(row, dtype)]
+    for line in failed:
+        print(f"peers: --models: {line}", file=sys.stderr)
+    if failed:
+        return 1
+    return 0 if any(side["median_ms"] for row in report["rows"] for side in row["sides"]) else 3

@@ -1,0 +1,319 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small random models of transformers with attn_implementation="attn" and "eager": the same logits,
+the same tokens; and which options the library was given instead of a dense mask."""
+
+import pytest
+
+torch = pytest.importorskip("torch", minversion="2.5")
+transformers = pytest.importorskip("transformers")
+pytest.importorskip("transformers.masking_utils")
+
+import attn  # noqa: E402
+import attn.transformers  # noqa: E402
+
+TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 5e-2}
+BATCH, LENGTH, NEW_TOKENS, VOCABULARY = 3, 21, 14, 128
+TEXT = {"vocab_size": VOCABULARY, "hidden_size": 64, "intermediate_size": 96,
+        "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
+        "max_position_embeddings": 256, "initializer_range": 0.1, "pad_token_id": 0,
+        "eos_token_id": None, "bos_token_id": 1}
+WINDOW = {"sliding_window": 8}
+BY_LAYER = {**WINDOW, "layer_types": ["sliding_attention", "full_attention"]}
+DECODERS = {
+    "Llama": {}, "Mistral": WINDOW, "Gemma2": {**BY_LAYER, "query_pre_attn_scalar": 16},
+    # All experts: a choice of them would turn rounding into another result.
+    "GptOss": {**BY_LAYER, "num_local_experts": 2, "num_experts_per_tok": 2}}
+VISION = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
+          "num_attention_heads": 4, "image_size": 48, "patch_size": 8}
+
+
+def ready(model):
+    """Random sinks and position biases too, which begin as zeros."""
+    for name, parameter in model.named_parameters():
+        if "sinks" in name or "relative" in name:
+            torch.nn.init.normal_(parameter)
+    return model.eval()
+
+
+def decoder(name):
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{name}Config")(**TEXT, **DECODERS[name])
+    return ready(getattr(transformers, f"{name}ForCausalLM")(config))
+
+
+def tokens():
+    return torch.randint(2, VOCABULARY, (BATCH, LENGTH),
+                         generator=torch.Generator().manual_seed(1))
+
+
+def visible(padding):
+    exist = torch.ones(BATCH, LENGTH, dtype=torch.long)
+    if padding is not None:
+        exist[0, :9] = exist[1, :3] = 0
+    return exist.flip(-1) if padding == "right" else exist
+
+
+class Spy:
+    """The masks that the implementation was given."""
+
+    def __init__(self, monkeypatch):
+        self.masks, ours = [], attn.transformers.attention_forward
+
+        def watched(module, query, key, value, attention_mask, *rest, **named):
+            self.masks.append(attention_mask)
+            return ours(module, query, key, value, attention_mask, *rest, **named)
+        monkeypatch.setattr(attn.transformers, "attention_forward", watched)
+
+    def forms(self):
+        return {"none" if mask is None else "dense" if isinstance(mask, torch.Tensor)
+                and not hasattr(mask, "structure") else
+                repr(getattr(mask, "structure", mask)).split(", ")[-1].rstrip(">")
+                for mask in self.masks}
+
+
+@pytest.fixture
+def spy(monkeypatch):
+    return Spy(monkeypatch)
+
+
+def both(model, run):
+    """run(model) with eager attention and with ours, which computes every call itself."""
+    attn.transformers.register(fallback=False)
+    with torch.no_grad():
+        model.set_attn_implementation("eager")
+        expected = run(model)
+        model.set_attn_implementation("attn")
+        if model.config._attn_implementation != "attn":
+            pytest.skip(f"transformers {transformers.__version__}: this model has no attention "
+                        "interface")
+        seen = attn.transformers.register(fallback=False)
+        found = run(model)
+    assert seen.calls and not seen.by_pytorch
+    return found, expected
+
+
+def close(found, expected, dtype=torch.float32):
+    torch.testing.assert_close(found, expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
+
+
+PADDINGS = [None, "left", "right"]
+FORM = {None: {"none"}, "left": {"starts"}, "right": {"used_kv"}}
+
+
+@pytest.mark.parametrize("padding", PADDINGS)
+@pytest.mark.parametrize("name", list(DECODERS))
+@pytest.mark.parametrize("dtype", list(TOLERANCE))
+def test_decoder_logits(name, padding, dtype, spy):
+    model, exist = decoder(name).to(dtype), visible(padding)
+    found, expected = both(model, lambda m: m(tokens(), attention_mask=exist).logits)
+    close(found[exist.bool()], expected[exist.bool()], dtype)
+    assert spy.forms() <= FORM[padding] | {"all keys"}  # those of a window alone
+
+
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+@pytest.mark.parametrize("padding", [None, "left"])
+@pytest.mark.parametrize("name", list(DECODERS))
+def test_decoder_generates(name, padding, cache, spy):
+    """Past the window of 8, so that sliding caches are full; nothing dense on the way."""
+    named = {"attention_mask": visible(padding), "max_new_tokens": NEW_TOKENS, "do_sample": False}
+    if cache == "static":
+        named.update(cache_implementation="static", disable_compile=True)
+    found, expected = both(decoder(name), lambda m: m.generate(tokens(), **named))
+    assert torch.equal(found, expected)
+    if cache == "dynamic":
+        assert "dense" not in spy.forms() and "keys" not in spy.forms()
+
+
+def test_right_padding_generates_with_a_gap(spy):
+    """The padding ends up between the keys of the prompt and the new ones: a mask of keys."""
+    named = {"attention_mask": visible("right"), "max_new_tokens": 5, "do_sample": False}
+    found, expected = both(decoder("Llama"), lambda m: m.generate(tokens(), **named))
+    assert torch.equal(found, expected)
+    assert spy.forms() == {"used_kv", "keys"}
+
+
+def test_chunked_prefill(spy):
+    def run(model):
+        first = model(tokens()[:, :10], use_cache=True)
+        return model(tokens()[:, 10:], past_key_values=first.past_key_values).logits
+    close(*both(decoder("Gemma2"), run))
+    assert "dense" not in spy.forms()
+
+
+def test_packed_by_positions(spy):
+    """transformers finds two sequences in one row; that pattern is a dense mask so far."""
+    places = torch.cat((torch.arange(8), torch.arange(13)))[None]
+    close(*both(decoder("Llama"), lambda m: m(tokens()[:1], position_ids=places,
+                                              use_cache=False).logits))
+    assert spy.forms() == {"dense"}
+
+
+def test_mask_of_the_user(spy):
+    """Four dimensions, boolean or additive, are taken as they are."""
+    model = decoder("Llama")
+    mask = torch.rand(BATCH, 1, LENGTH, LENGTH) < 0.5
+    mask |= torch.eye(LENGTH, dtype=torch.bool)
+    added = torch.where(mask, 0.0, torch.finfo(torch.float32).min)
+    found, expected = both(model, lambda m: m(tokens(), attention_mask=added).logits)
+    close(found, expected)
+    with torch.no_grad():
+        close(model(tokens(), attention_mask=mask).logits, expected)
+    assert spy.forms() == {"dense"}
+
+
+@pytest.mark.parametrize("padding", PADDINGS)
+def test_bert(padding, spy):
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=VOCABULARY, hidden_size=64, intermediate_size=96, num_hidden_layers=2,
+        num_attention_heads=4, initializer_range=0.1)
+    exist = visible(padding)
+    found, expected = both(ready(transformers.BertModel(config)),
+                           lambda m: m(tokens(), attention_mask=exist).last_hidden_state)
+    close(found[exist.bool()], expected[exist.bool()])
+    assert spy.forms() == FORM[padding]
+
+
+@pytest.mark.parametrize("padding", PADDINGS)
+def test_window_on_both_sides(padding, spy):
+    torch.manual_seed(0)
+    config = transformers.ModernBertConfig(
+        vocab_size=VOCABULARY, hidden_size=64, intermediate_size=96, num_hidden_layers=4,
+        num_attention_heads=4, local_attention=8, global_attn_every_n_layers=2, pad_token_id=0,
+        initializer_range=0.2)
+    exist = visible(padding)
+    found, expected = both(transformers.ModernBertModel(config).eval(),
+                           lambda m: m(tokens(), attention_mask=exist).last_hidden_state)
+    close(found[exist.bool()], expected[exist.bool()])
+    assert "dense" not in spy.forms()
+
+
+@pytest.mark.parametrize("padding", PADDINGS)
+def test_t5(padding):
+    """Position biases, cross attention, both caches."""
+    torch.manual_seed(0)
+    config = transformers.T5Config(vocab_size=VOCABULARY, d_model=64, d_kv=16, d_ff=96,
+                                   num_layers=2, num_heads=4, decoder_start_token_id=0)
+    model = ready(transformers.T5ForConditionalGeneration(config))
+    named = {"input_ids": tokens(), "attention_mask": visible(padding)}
+    close(*both(model, lambda m: m(**named, decoder_input_ids=tokens()[:, :7]).logits))
+    found, expected = both(model, lambda m: m.generate(
+        **named, max_new_tokens=NEW_TOKENS, do_sample=False, eos_token_id=None))
+    assert torch.equal(found, expected)
+
+
+def test_whisper():
+    torch.manual_seed(0)
+    config = transformers.WhisperConfig(
+        vocab_size=VOCABULARY, d_model=64, encoder_layers=2, decoder_layers=2,
+        encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=96,
+        decoder_ffn_dim=96, num_mel_bins=8, max_source_positions=50, max_target_positions=64,
+        pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=1,
+        suppress_tokens=None, begin_suppress_tokens=None, init_std=0.1)
+    model = ready(transformers.WhisperForConditionalGeneration(config))
+    sound = torch.randn(2, 8, 100)
+    close(*both(model, lambda m: m(input_features=sound, decoder_input_ids=tokens()[:2]).logits))
+    generate = transformers.GenerationMixin.generate  # Whisper's own cuts sound into pieces
+    found, expected = both(model, lambda m: generate(
+        m, input_features=sound, max_new_tokens=NEW_TOKENS, do_sample=False, eos_token_id=None))
+    assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("name", ["SiglipVision", "ViT"])
+def test_vision(name):
+    torch.manual_seed(0)
+    model = getattr(transformers, f"{name}Model")(
+        getattr(transformers, f"{name}Config")(**VISION)).eval()
+    images = torch.randn(2, 3, 48, 48)
+    close(*both(model, lambda m: m(images).last_hidden_state))
+
+
+@pytest.mark.parametrize("name", ["Llama", "Gemma2"])
+@pytest.mark.parametrize("padding", [None, "left"])
+def test_compiled_as_one_graph(name, padding):
+    exist = visible(padding)
+
+    def run(model):
+        compiled = torch.compile(model, backend="eager", fullgraph=True) \
+            if model.config._attn_implementation == "attn" else model
+        return compiled(tokens(), attention_mask=exist, use_cache=False).logits[exist.bool()]
+    torch._dynamo.reset()
+    model = decoder(name)
+    attn.transformers.register(fallback=False)
+    with torch.no_grad():
+        model.set_attn_implementation("eager")
+        expected = run(model)
+        model.set_attn_implementation("attn")
+        close(run(model), expected)
+
+
+def test_compiled_decoding():
+    """One graph serves every length of a static cache."""
+    torch._dynamo.reset()
+    model = decoder("Llama")
+    attn.transformers.register(fallback=False)
+    named = {"attention_mask": visible("left"), "max_new_tokens": 6, "do_sample": False}
+    with torch.no_grad():
+        model.set_attn_implementation("eager")
+        expected = model.generate(tokens(), **named)
+        model.set_attn_implementation("attn")
+        graphs = []
+
+        def counted(graph, inputs):
+            graphs.append(graph)
+            return graph.forward
+        model.forward = torch.compile(model.forward, backend=counted)
+        found = model.generate(tokens(), **named, cache_implementation="static")
+    assert torch.equal(found, expected)
+    assert len(graphs) == 2  # prefill and decode
+
+
+def test_training_goes_to_pytorch():
+    model = decoder("GptOss")
+    seen = attn.transformers.register()
+    model.set_attn_implementation("attn")
+    with pytest.warns(UserWarning, match="gradient"):
+        found = model(tokens(), attention_mask=visible("left")).logits
+    assert found.requires_grad
+    assert (seen.calls, seen.by_pytorch, sum(seen.reasons.values())) == (2, 2, 2)
+    model.set_attn_implementation("eager")
+    exist = visible("left").bool()
+    close(found[exist], model(tokens(), attention_mask=visible("left")).logits[exist])
+    attn.transformers.register(fallback=False)
+    model.set_attn_implementation("attn")
+    with pytest.raises(attn.Unsupported, match="gradient"):
+        model(tokens())
+
+
+def test_other_dtypes_go_to_pytorch():
+    model = decoder("Llama").double()
+    seen = attn.transformers.register()
+    model.set_attn_implementation("attn")
+    with torch.no_grad(), pytest.warns(UserWarning, match="float64"):
+        model(tokens(), attention_mask=visible("right"))
+    assert seen.by_pytorch == 2 and "float64" in next(iter(seen.reasons))
+
+
+def test_a_mask_of_another_length_is_refused():
+    """It would put the diagonal in the wrong place."""
+    from attn._masks import Structure
+    x = torch.zeros(1, 2, 4, 8)
+    mask = Structure((1, 1, 4, 6), "bottom-right", (-1, -1), 2, 6)
+    with pytest.raises(attn.InvalidArgument, match="4 queries and 6 keys, the layer has 4 and 4"):
+        attn.transformers.attention_forward(torch.nn.Module(), x, x, x, mask)
+
+
+def test_a_wrong_mask_is_seen(monkeypatch):
+    """Padding that is off by one key shows in the logits."""
+    from attn import _masks
+    place = _masks._place_padding
+
+    def wrong(mask, *rest):
+        place(mask, *rest)
+        mask.runs = (mask.runs[0] - 1, mask.runs[1] + 1)
+    monkeypatch.setattr(_masks, "_place_padding", wrong)
+    exist = torch.ones(BATCH, LENGTH, dtype=torch.long)
+    exist[:, :5] = 0
+    found, expected = both(decoder("Llama"), lambda m: m(tokens(), attention_mask=exist).logits)
+    with pytest.raises(AssertionError):
+        close(found[exist.bool()], expected[exist.bool()])
