@@ -55,7 +55,6 @@ struct kernel_family {
     bool head_dim_v;     /* may differ from head_dim */
     bool packs_gqa;      /* the query heads of a KV head may share a Q tile */
     bool positive_scale; /* required: the max is taken before the scale is applied */
-    int alibi_head_dim;  /* ALiBi up to this head_dim of the tile; 0: any */
     int l2_section_mib;  /* K and V of the heads that are worked on at one time stay below it */
 };
 

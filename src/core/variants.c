@@ -22,7 +22,13 @@ enum {
                   ATTN_OPTION_MASK | ATTN_OPTION_SINK | ATTN_OPTION_PACKED | ATTN_OPTION_USED_KV |
                   ATTN_OPTION_ANY_SCALE,
     LENGTH_OPTIONS = ATTN_OPTION_WINDOW | ATTN_OPTION_PACKED | ATTN_OPTION_USED_KV,
+    ALIBI_UP_TO_128 = 1 << 30, /* of a family: ALiBi in tiles of head_dim up to 128 */
 };
+
+/* The options of a family's tile. */
+#define TILE_OPTIONS(options, dim)                                                                 \
+    ((options) & ~(ALIBI_UP_TO_128 |                                                               \
+                   (((options)&ALIBI_UP_TO_128) && (dim) > 128 ? (int)ATTN_OPTION_ALIBI : 0)))
 
 /* Formulas of dynamic shared memory: kernels/common/args.h. */
 #define SMEM_static 0
@@ -86,7 +92,7 @@ static const struct variant built_in[] = {
               .family = #kind,                                                                     \
               .arch = #sm,                                                                         \
               .dtypes = DTYPES_##type,                                                             \
-              .options = OPTIONS_OF_##kind,                                                        \
+              .options = TILE_OPTIONS(OPTIONS_OF_##kind, dim),                                     \
               .tensor_cores = TENSOR_CORES_OF_##kind,                                              \
               .head_dim_max = (dim),                                                               \
               .head_dim_multiple = HEAD_DIM_STEP_OF_##kind > 0 ? HEAD_DIM_STEP_OF_##kind : (dim),  \

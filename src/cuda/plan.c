@@ -26,11 +26,10 @@ enum {
 
 /* The cost model of split-KV in clusters; costs in KV tiles. Measured on an H200:
  * docs/lab/2026-11-16-decode.md. */
-#define SATURATION 0.87      /* of the SMs saturate HBM: 128 CTAs 4.15 TB/s, 80 CTAs 2.95 */
-#define CTA_COST 2.0         /* prologue and epilogue of a CTA */
-#define CLUSTER_MERGE 0.5    /* merge of partial results in a cluster */
-#define WORKSPACE_MERGE 1.5  /* ... in the workspace */
-#define SMALLEST_SCALE 1e-20 /* of kernels that add to S before it is scaled */
+#define SATURATION 0.87     /* of the SMs saturate HBM: 128 CTAs 4.15 TB/s, 80 CTAs 2.95 */
+#define CTA_COST 2.0        /* prologue and epilogue of a CTA */
+#define CLUSTER_MERGE 0.5   /* merge of partial results in a cluster */
+#define WORKSPACE_MERGE 1.5 /* ... in the workspace */
 
 /* ---- Q tiles --------------------------------------------------------------------------------- */
 
@@ -237,23 +236,11 @@ static attn_status check_memory(const attn_problem *p, attn_error *error) {
 }
 
 /* Factors that a kernel gets in fp32, in the exponent of 2. */
-static attn_status check_factors(const struct variant *variant, const attn_problem *p,
+static attn_status check_factors(const struct kernel_family *family, const attn_problem *p,
                                  attn_error *error) {
-    const struct kernel_family *family = &kernel_families[variant->family];
-    if (p->alibi && family->alibi_head_dim > 0 &&
-        variant->info.head_dim_max > family->alibi_head_dim) {
-        return attn_fail(error, ATTN_UNSUPPORTED, "ALiBi with a tile of head_dim %d, it takes %d",
-                         (int)variant->info.head_dim_max, family->alibi_head_dim);
-    }
     if (family->positive_scale && !(p->scale > 0.0F)) {
         return attn_fail(error, ATTN_UNSUPPORTED, "scale = %g, it takes scales above 0",
                          (double)p->scale);
-    }
-    /* S + bias / scale must not overflow */
-    if (family->positive_scale && (p->alibi || p->bias) && p->scale < SMALLEST_SCALE) {
-        return attn_fail(error, ATTN_UNSUPPORTED,
-                         "scale = %g with %s, it takes scales of %g and above", (double)p->scale,
-                         p->alibi ? "ALiBi" : "a bias", SMALLEST_SCALE);
     }
     const struct {
         const char *name;
@@ -332,7 +319,7 @@ attn_status cuda_applies(const struct cuda *cuda, const struct variant *variant,
         status = maps_check(p, error);
     }
     if (status == ATTN_OK) {
-        status = check_factors(variant, p, error);
+        status = check_factors(family, p, error);
     }
     if (status == ATTN_OK) {
         status = check_grid(variant, p, error);

@@ -156,13 +156,13 @@ rm -f o.npy l.npy
 # Options belong to the full families, each head dimension to one of the tiles.
 run plan $gpu --dtype fp16 --all
 dims="8 40 64"
-if grep -q fwd_mma_full_fp16_d256_ stdout; then # it may have been built without
+if grep -q fwd_hopper_bias_fp16_d256_ stdout; then # it may have been built without
     dims="$dims 72 104 168 200 256"
 fi
 for dim in $dims; do
     accepts "plan: head_dim $dim" plan $gpu --dtype fp16 --dim $dim
     accepts "plan: head_dim $dim and an option" plan $gpu --dtype fp16 --dim $dim --alibi
-    says "plan: head_dim $dim and an option: kernel" "fwd_mma_full_fp16_"
+    holds "plan: head_dim $dim and an option: kernel" grep -qE "fwd_hopper_(full|bias)_fp16_" stdout
 done
 accepts "attn with an option" attn $files $gpu --verify --alibi
 says "attn with an option: verified" "40 of 40 rows"

@@ -5,9 +5,9 @@
  * The last result is kept: tests launch the same thing a thousand times. It is used again only if
  * the arguments and every byte of the inputs are the same.
  *
- * Which arguments a kernel reads depends on its family: names with fwd_mma_full, fwd_mma_decode and
- * fwd_hopper_decode take everything (of the latter two, `parts` CTAs share a tile: split-KV), with
- * fwd_hopper_full everything but ALiBi, bias, mask and sink, with fwd_mma or fwd_hopper everything
+ * Which arguments a kernel reads depends on its family: names with fwd_mma_full, fwd_mma_decode,
+ * fwd_hopper_bias and fwd_hopper_decode take everything (of the latter two, `parts` CTAs share a tile: split-KV), with
+ * fwd_hopper_full everything but bias and mask, with fwd_mma or fwd_hopper everything
  * but the options, others causal and diagonal alone. The CTAs of other fwd_hopper kernels are
  * persistent, so all tiles are reached.
  *
@@ -76,6 +76,7 @@ struct dtype {
 struct job {
     const struct dtype *dtype;
     bool bounds, options;  /* reads left, right and top_left; reads the options */
+    bool sinks;            /* it takes a sink */
     struct attn_args args; /* pointers included */
     unsigned int blocks;
     long long batches;
@@ -246,7 +247,7 @@ static uint64_t hash_inputs(const struct job *job) {
             hash = hash_scores(hash, job, &s);
         }
     }
-    return job->options && a->sink != NULL
+    return job->sinks && a->sink != NULL
                ? mix_bytes(hash, a->sink, (size_t)a->heads_q * sizeof *a->sink)
                : hash;
 }
@@ -308,7 +309,7 @@ static void compute_row(struct job *job, const struct sequence *s, long long hea
     const struct attn_args *a = &job->args;
     const uint16_t *q = s->q + head * a->q_head + query * a->q_row;
     const long long at = place_of(job, s->batch, head, query);
-    const bool sink = job->options && a->sink != NULL;
+    const bool sink = job->sinks && a->sink != NULL;
     const float logit = sink ? (float)((double)a->sink[head] * TO_LOG2) : -INFINITY;
     long long begin, end;
     visible_keys(job, s, query, &begin, &end);
@@ -418,7 +419,7 @@ static bool same_job(const struct job *a, const struct job *b) {
     left.q = left.k = left.v = right.q = right.k = right.v = NULL;
     left.o = right.o = left.lse = right.lse = NULL;
     return a->dtype == b->dtype && a->bounds == b->bounds && a->options == b->options &&
-           a->blocks == b->blocks && a->inputs == b->inputs &&
+           a->sinks == b->sinks && a->blocks == b->blocks && a->inputs == b->inputs &&
            memcmp(&left, &right, sizeof left) == 0; /* it has no padding */
 }
 
@@ -431,14 +432,16 @@ void fake_compute(const char *kernel, unsigned int blocks, const struct attn_arg
     const bool hopper = strstr(kernel, "fwd_hopper") != NULL;
     job.bounds = hopper || strstr(kernel, "fwd_mma") != NULL;
     const bool shares = strstr(kernel, "_decode") != NULL;
-    job.options = job.bounds && (strstr(kernel, "_full") != NULL || shares);
+    const bool bias = strstr(kernel, "_bias") != NULL;
+    job.options = job.bounds && (strstr(kernel, "_full") != NULL || bias || shares);
+    job.sinks = job.options || hopper;
     if (shares) {
         job.blocks /= (unsigned int)args->num_splits;
     }
     if (hopper && !shares) {
         job.blocks = (unsigned int)(args->heads_all * args->tiles_q);
-        job.args.alibi = 0;
-        job.args.sink = NULL;
+    }
+    if (hopper && !shares && !bias) {
         job.args.bias = NULL;
         job.args.mask = NULL;
     }

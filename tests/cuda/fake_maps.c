@@ -108,6 +108,10 @@ bool fake_takes_maps(const char *kernel) {
     return strstr(kernel, "fwd_hopper") != NULL;
 }
 
+static bool takes_lengths(const char *kernel) {
+    return strstr(kernel, "_full") != NULL || strstr(kernel, "_bias") != NULL;
+}
+
 static bool is_decode(const char *kernel) {
     return strstr(kernel, "_decode") != NULL;
 }
@@ -172,7 +176,7 @@ static bool grid_fits(const struct fake_launch *launch) {
 static bool counters_are_there(const struct fake_launch *launch) {
     const char *kernel = launch->kernel->name;
     const unsigned long long *counters = launch->args.counters;
-    const bool counts = strstr(kernel, "_causal") != NULL || strstr(kernel, "_full") != NULL;
+    const bool counts = strstr(kernel, "_causal") != NULL || takes_lengths(kernel);
     const unsigned int cluster = launch->cluster > 0 ? launch->cluster : 1;
     if (is_decode(kernel)) {
         return (counters != NULL) == ((unsigned int)launch->args.num_splits / cluster > 1);
@@ -187,8 +191,7 @@ bool fake_maps_agree(const struct fake_launch *launch) {
     if (!read_box(launch, &rows, &keys_of_box) || a->heads_q < 1 || a->heads_per_kv < 1) {
         return false;
     }
-    const bool packed =
-        a->cu_seqlens_q != NULL && (strstr(kernel, "_full") != NULL || is_decode(kernel));
+    const bool packed = a->cu_seqlens_q != NULL && (takes_lengths(kernel) || is_decode(kernel));
     const long long batches = packed ? 1 : (long long)a->heads_all * a->packed_heads / a->heads_q;
     const long long heads_kv = a->heads_q / a->heads_per_kv;
     /* how many packed rows there are is in no argument; without keys there is one, of one head

@@ -76,7 +76,7 @@ INLINE void repair_columns(const struct attn_args &a, const struct work &w, int 
             o[i] = fmaf(p, v[i], o[i] * alpha);
         }
     }
-    if (a.sink != 0) {
+    if (TAKES_SINK && a.sink != 0) {
         const bool sees_none = l == 0.0f;
         const float alpha = join_sink(a, w.head + head_of_row(a, row), &m, &l);
 #pragma unroll

@@ -29,6 +29,13 @@ enum { TAKES_MASK = 1 };
 enum { TAKES_MASK = 0 };
 #endif
 
+/* A kernel without FULL that takes a sink; portable/fwd_mma.cu would spill. */
+#ifdef ATTN_SINK
+enum { TAKES_SINK = 1 };
+#else
+enum { TAKES_SINK = FULL };
+#endif
+
 #define LOG2_E 1.44269504088896340736f
 
 /* A Q tile. */

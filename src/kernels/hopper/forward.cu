@@ -31,6 +31,7 @@
  *
  * Invariant: producer and consumers derive the same KV tiles from the same descriptor.
  */
+#define ATTN_SINK 1
 #include "hopper/consumer.h"
 #include "hopper/producer.h"
 

@@ -3,7 +3,8 @@
  * mask.h - options of a warpgroup's S before the softmax: softcap, ALiBi, and masks by select.
  *
  * S is still to be multiplied by the scale (softmax.h does both in one fused multiply-add), so what
- * is added to it is divided by the scale first.
+ * is added to it is divided by the scale first. Scales are 2^-64 and above (families.def: not
+ * ANY_SCALE), so that the quotient does not overflow.
  */
 #ifndef ATTN_KERNELS_HOPPER_MASK_H
 #define ATTN_KERNELS_HOPPER_MASK_H

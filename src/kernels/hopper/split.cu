@@ -30,6 +30,7 @@
  * i / (STAGES / 2); the count goes on through a retry.
  */
 #define ATTN_CAUSAL 1
+#define ATTN_SINK 1
 #include "hopper/epilogue.h"
 #include "hopper/mask.h"
 
