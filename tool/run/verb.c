@@ -224,8 +224,8 @@ int verb_run(int argc, char **argv) {
         .notes = "A pack is verified by attest verify and shown by attest report. SIGINT, or the "
                  "loss of the\nmachine, leaves a pack that verifies as far as it goes; --resume "
                  "goes on with it.\n"
-                 "Exit code: 0 PASS, 1 FAIL, 3 NOT RUN (with --full, or of a stage that was asked "
-                 "for), 4 INVALID.\n",
+                 "Exit code: 0 PASS, 1 FAIL, 3 NOT RUN (with --full, or of a requested stage), "
+                 "4 INVALID.\n",
         .examples = "  attest run --quick --out pack\n"
                     "  attest run --full --gpu-hour-price 3.5 --out results/h200\n"
                     "  attest run --stage parity --device cpu --variant '^cpu_tile'\n",

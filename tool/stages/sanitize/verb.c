@@ -85,7 +85,7 @@ static void run_tool(const struct sanitize *s, enum sanitizer_tool tool, struct 
     }
 }
 
-/* The first result that has the verdict of all: a finding outweighs what cannot be told. */
+/* The first result that has the verdict of all: FAIL outweighs INVALID. */
 static enum sanitizer_verdict overall(const struct sanitize *s, int *first) {
     enum sanitizer_verdict verdict = SANITIZER_PASS;
     for (int i = 0; i < SANITIZER_TOOLS; i++) {
