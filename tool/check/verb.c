@@ -464,7 +464,7 @@ static enum args_result parse_words(struct check *c, int argc, char **argv) {
         arg_text("--entry", &c->entry, "NAME",
                  "the kernel: a prefix of its PTX or C++ name [the only one]"),
         arg_text("--grid", &c->grid, "X[,Y,Z]", "CTAs"),
-        arg_text("--block", &c->block, "X[,Y,Z]", "threads of a block"),
+        arg_text("--block", &c->block, "X[,Y,Z]", "threads of a CTA"),
         arg_text("--cluster", &c->cluster, "X[,Y,Z]", "CTAs of a cluster [the kernel's own]"),
         arg_int("--smem", &c->shared, 0, SHARED_MOST, "bytes of dynamic shared memory [0]"),
         arg_list("--arg", &c->arg_texts, "ARG", "an argument, in the order of the parameters"),
@@ -474,7 +474,7 @@ static enum args_result parse_words(struct check *c, int argc, char **argv) {
         arg_text("--async", &c->async, "ORDER",
                  "when asynchronous copies and wgmma complete: eager, fifo, lifo, "
                  "random:SEED, or all, one after the other [eager]"),
-        arg_choice("--sm", &c->sm, SM_NAMES, "the GPU to be; what a .cu is compiled for [90]"),
+        arg_choice("--sm", &c->sm, SM_NAMES, "the GPU to emulate, and the target of a .cu [90]"),
         arg_int("--threads", &c->threads, 1, 4096, "CPU threads [what the machine has]"),
         arg_int("--max-steps", &c->max_steps, 1, INT64_MAX,
                 "warp instructions after which a launch is stopped [10000000000]"),

@@ -403,7 +403,7 @@ int verb_parity(int argc, char **argv) {
                  "seconds that a child process may take [60; on vgpu 300]"),
         arg_text("--driver", &r.setup.driver, "PATH", "of the CUDA driver [libcuda.so.1]"),
         arg_int("--launches", &r.launches, 1, 1000000,
-                "of each variant in each way of launching [1000]"),
+                "of each variant in each launch mode [1000]"),
         arg_text("--async", &r.setup.async, "ORDER",
                  "on vgpu: when asynchronous operations complete: eager, fifo, lifo, random:SEED, "
                  "or all, each case under each [$VGPU_ASYNC, else eager]"),
@@ -414,9 +414,9 @@ int verb_parity(int argc, char **argv) {
         arg_pair("--batch", r.batch, 0, INT64_MAX, "its cases: the first, and how many"),
     };
     const struct arg_group groups[] = {
-        {"what is tried", what, sizeof what / sizeof *what},
+        {"what", what, sizeof what / sizeof *what},
         {"how", how, sizeof how / sizeof *how},
-        {"what it tells its child processes", child, sizeof child / sizeof *child}};
+        {"for child processes", child, sizeof child / sizeof *child}};
     const struct command command = {
         .verb = "parity",
         .summary = "proves the kernels of a device against the double-precision reference",

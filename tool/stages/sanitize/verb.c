@@ -257,7 +257,7 @@ int verb_sanitize(int argc, char **argv) {
     };
     const struct arg_group groups[] = {{"what", what, sizeof what / sizeof *what},
                                        {"how", how, sizeof how / sizeof *how},
-                                       {"what the verb starts", inside, 2}};
+                                       {"for child processes", inside, 2}};
     const struct command command = {
         .verb = "sanitize",
         .summary = "every kernel under compute-sanitizer, and a planted fault for each tool",
