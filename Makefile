@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# A thin front for CMake and CTest: each target is a line or two that one could have typed.
+# Shortcuts for CMake and CTest: each target is one or two commands.
 
 MAKEFLAGS += --no-print-directory
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
@@ -35,9 +35,9 @@ help:
 	@echo "make test-all everything, in every build mode (over an hour on two cores); .ci/run is the short form"
 	@echo "make bench    the CPU backend beside PyTorch's (makes a virtual environment)"
 	@echo "make bench-vgpu  thread-instructions a second of the virtual GPU, under each set of checks"
-	@echo "make gpu      everything claimed for the GPU kernels, seen on this machine's GPU (some minutes)"
+	@echo "make gpu      all checks of the GPU kernels on this machine's GPU (some minutes)"
 	@echo "make install  into PREFIX ($(PREFIX)), below DESTDIR"
-	@echo "make deps     install what a bare Debian lacks for every target (run and test install their own)"
+	@echo "make deps     install missing packages with apt, for every target (run and test install their own)"
 	@echo "make nvcc     install NVIDIA's compiler into build-nvcc/ (from the Python package index; NVIDIA's licence)"
 	@echo "make asan     the tests under AddressSanitizer and UndefinedBehaviorSanitizer"
 	@echo "make tsan     the tests under ThreadSanitizer"

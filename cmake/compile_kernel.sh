@@ -12,7 +12,7 @@
 # `lenient` lets warnings pass; `release` is neither.
 #
 # Invariant: all of them or none, and the same bytes in every folder and on every day. A warning of
-# nvcc or ptxas is an error: what a kernel gets wrong is often told there, and nowhere else.
+# nvcc or ptxas is an error: it is often the only sign of a bug in a kernel.
 set -eu
 
 nvcc=$1 ptxas=$2 source=$3 output=$4 ptx_arch=$5 cubin_archs=$6 habits=$7

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# Installs with apt-get what a bare Debian lacks: for building and testing (`deps.sh test`), or for
+# Installs missing packages with apt-get: for building and testing (`deps.sh test`), or for
 # every target of the Makefile (`deps.sh all`: clang and its tools, a cross compiler, an emulator).
 # Where that cannot work (no root, no network, another system) it says in one line what is missing.
 #

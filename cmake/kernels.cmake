@@ -274,7 +274,7 @@ macro(attn_read_families file)
 endmacro()
 
 # Stops with a sentence if the variable's value is no regular expression: if(MATCHES) would stop with
-# one that names neither. CMake has no other way to ask, so another CMake is asked.
+# one that names neither. CMake cannot test an expression, so a second CMake process does.
 function(attn_check_expression name)
     set(script ${PROJECT_BINARY_DIR}/CMakeFiles/expression.cmake)
     file(WRITE ${script} "string(REGEX MATCH \"\${EXPRESSION}\" match \"text\")\n")

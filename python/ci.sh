@@ -9,12 +9,12 @@
 # virtual GPU against build/libattn.so, which has kernels where there is nvcc. Everything is under
 # FOLDER [build/python-ci], which is made anew.
 #
-# Invariant: the checkout's python/ is on nobody's path; a skip that nobody expects is a failure.
+# Invariant: the checkout's python/ is not on sys.path; an unexpected skip is a failure.
 set -eu
 
 root=$(cd "$(dirname "$0")/.." && pwd)
 folder=${1:-$root/build/python-ci}
-usual='NVIDIA GPU|asked for in float32 alone'
+usual='NVIDIA GPU|required in float32 only'
 
 rm -rf "$folder"
 mkdir -p "$folder/empty"

@@ -29,7 +29,7 @@ attn_context *small_context(void);
 /* fp32, batch 1, everything 0. */
 struct small *small_make(int64_t heads, int64_t seq_q, int64_t seq_kv, int64_t head_dim);
 
-/* head_dim 1, one query, keys whose products with it are 1 and -3. */
+/* head_dim 1, one query, keys with scores 1 and -3. */
 struct small *small_two_keys(void);
 
 /* Random inputs, rounded to the problem's dtypes; set those before. */

@@ -33,7 +33,7 @@
 #include "attn_verify.h"
 
 enum { TEST_PASS = 0, TEST_FAIL = 1, TEST_SKIP = 77 };
-/* A loop over drawn cases divides their number by this: sanitizers and emulators take ten to fifty
+/* A loop over random cases divides their number by this: sanitizers and emulators take ten to fifty
  * times as long for each, and the full number runs without them. */
 #ifndef TEST_FEWER
 #define TEST_FEWER 1

@@ -229,7 +229,7 @@ class _Places:
 
 
 def _bounds(of: View) -> Tuple[int, int]:
-    """The first byte, and the one behind the last."""
+    """The first byte, and the one after the last."""
     low, high, item = of.address, of.address, ITEM_BYTES[of.dtype]
     for n, step in zip(of.shape, of.strides):
         if step < 0:

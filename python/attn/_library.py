@@ -146,7 +146,7 @@ class InvalidArgument(AttnError, ValueError):
 
 
 class Unsupported(AttnError, NotImplementedError):
-    """Legal, but this device, this build or the variant that was asked for does not do it."""
+    """Legal, but this device, this build or the requested variant does not do it."""
 
 
 class OutOfMemory(AttnError, MemoryError):
@@ -206,8 +206,8 @@ _locks: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
 
 def new_lock() -> Any:
-    """A lock that is free in a forked child, whoever held it: that thread is not there to release
-    it. (What the locks guard is changed in single steps, so a child finds all of it usable.)"""
+    """A lock that is free in a forked child, even if another thread held it: that thread does not
+    exist there. (Guarded state changes in single steps, so it is consistent in the child.)"""
     lock = threading.Lock()
     _locks.add(lock)
     return lock

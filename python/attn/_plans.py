@@ -80,7 +80,7 @@ class Plan:
             options = byref(library.PlanOptions(ctypes.sizeof(library.PlanOptions),
                                                 variant.encode()))
         if context.plan_create(context.handle, problem, options, byref(handle), None):
-            error = Error()  # once more, for its sentence
+            error = Error()  # again, for the message
             status = context.lib.attn_plan_create(context.handle, problem, options, byref(handle),
                                                   byref(error))
             if status:
@@ -106,7 +106,7 @@ class Plan:
         """workspace: an address, an array of ctypes, or None: there is none."""
         context, workspace, stream = self.context, _pointer(workspace), _pointer(stream)
         if context.forward(self.handle, tensors, workspace, self._size, stream, None):
-            error = Error()  # once more, for its sentence
+            error = Error()  # again, for the message
             status = context.lib.attn_forward(self.handle, tensors, workspace, self.size, stream,
                                               byref(error))
             if status:

@@ -6,7 +6,7 @@ CPUs and NVIDIA GPUs; replace_sdpa() puts it in that function's place. An eager 
 to the library; torch.compile and torch.export see the operator torch.ops.attn.sdpa.
 
 Invariant: what is not supported raises attn.Unsupported with the reason. Nothing falls back unless
-replace_sdpa(fallback=True) was asked to, and that keeps the reasons.
+replace_sdpa(fallback=True) is in use, which records the reasons.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 MOST_REASONS = 64  # that replace_sdpa() keeps
 
 
-# ---- what may be asked -----------------------------------------------------------------------
+# ---- what is supported -----------------------------------------------------------------------
 
 
 def _refuse_training(dropout_p: float, *tensors: Optional[torch.Tensor]) -> None:
@@ -255,8 +255,8 @@ def sdpa(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
 def _traced(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
             attn_mask: Optional[torch.Tensor], dropout_p: float, is_causal: bool,
             scale: Optional[float], enable_gqa: bool) -> torch.Tensor:
-    """sdpa where somebody watches: a compiler, a tracer, autocast, a subclass of Tensor; and of
-    tensors whose memory holds their negatives, which PyTorch resolves for operators."""
+    """sdpa through the dispatcher: under a compiler, a tracer, autocast or a subclass of Tensor; and
+    for tensors with the negative bit set, which PyTorch resolves for operators."""
     refuse_tangents(query=query, key=key, value=value, attn_mask=attn_mask)
     _refuse_training(dropout_p, query, key, value, attn_mask)
     if torch.is_autocast_enabled("cuda" if query.is_cuda else "cpu"):

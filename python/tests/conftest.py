@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What every test of the package needs: a library that loads, or a failure that says why; and no
-skip that nobody expects (--expect-skips)."""
+unexpected skip (--expect-skips)."""
 
 import re
 

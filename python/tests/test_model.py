@@ -18,7 +18,7 @@ NEW_TOKENS = 24
 
 
 class HuggingFace:
-    """transformers' model behind the interface of llama.Llama."""
+    """transformers' model with the interface of llama.Llama."""
 
     layers = llama.LAYERS
 
@@ -63,7 +63,7 @@ def case(kind, device):
 
 
 def greedy(model, tokens, visible=None):
-    """The new tokens, and how far each was in front of the next best."""
+    """The new tokens, and the margin of each over the second best."""
     chosen, leads, cache = [], [], None
     for _ in range(NEW_TOKENS):
         logits, cache = model(tokens, cache, visible)
@@ -77,7 +77,7 @@ def greedy(model, tokens, visible=None):
 
 
 def same_tokens(found, expected, leads, tolerance):
-    """Equal, or until a tie: what comes behind one has another past."""
+    """Equal up to the first tie; after it the contexts differ."""
     for ours, theirs, lead in zip(found.tolist(), expected.tolist(), leads.tolist()):
         apart = [n for n in range(NEW_TOKENS) if ours[n] != theirs[n]]
         assert not apart or lead[apart[0]] < tolerance, f"{ours}\n{theirs}\n{lead}"
@@ -107,7 +107,7 @@ def test_logits_behind_padding(case):
     with attn.torch.replace_sdpa() as seen:
         found = model(tokens, visible=visible)[0]
     assert seen.calls == model.layers
-    exist = visible.bool()  # rows of padding are nobody's business
+    exist = visible.bool()  # rows of padding are undefined
     torch.testing.assert_close(found[exist], expected[exist], rtol=tolerance, atol=tolerance)
 
 
@@ -125,7 +125,7 @@ def test_greedy_decoding(case, padded):
 def test_generate(device):
     """transformers' own loop, unmodified."""
     if device != "cpu":
-        pytest.skip("bitwise equal tokens are asked for in float32 alone")
+        pytest.skip("bitwise equal tokens are required in float32 only")
     torch.manual_seed(1)
     model = HuggingFace().to(device, torch.float32).model
     tokens = torch.randint(0, llama.VOCABULARY, (2, 37))

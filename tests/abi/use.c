@@ -129,7 +129,7 @@ static attn_plan *use_plan(attn_context *context, const attn_problem *p) {
     CHECK(read.it.heads_kv == 1 && read.it.seq_kv == ROWS);
     GUARDED(attn_refusal, refusal);
     refusal.it.size = sizeof refusal.it;
-    CHECK(attn_plan_refusal(plan, 0, &refusal.it, &why) == ATTN_INVALID); /* asked for by name */
+    CHECK(attn_plan_refusal(plan, 0, &refusal.it, &why) == ATTN_INVALID); /* requested by name */
     char line[256];
     CHECK(attn_plan_print(plan, line, sizeof line) > 10);
     CHECK(attn_plan_tuned(plan) == NULL && attn_workspace_alignment(plan) > 0);

@@ -11,7 +11,7 @@
 #     finish
 #
 # Invariant: what `refuses` lets pass has exit code 2, exactly one line on stderr that begins with
-# "attest: ", an empty stdout, and left no output and no temporary file behind.
+# "attest: ", an empty stdout, and leaves no output and no temporary file.
 
 if [ -d "$1" ]; then
     attest=$2/attest
@@ -26,7 +26,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 trap 'exit 1' INT TERM
 cd "$work" || exit 1
-export TMPDIR="$work/.tmp" # what a program that is killed leaves behind goes with the folder
+export TMPDIR="$work/.tmp" # files of a killed program are removed with the folder
 mkdir "$TMPDIR"
 
 passed=0
@@ -102,7 +102,7 @@ refuses() {
     elif [ -s stdout ]; then
         bad "$name" "something on stdout"
     elif ! nothing_left; then
-        bad "$name" "a file was left behind"
+        bad "$name" "a file was not removed"
         rm -f o.npy l.npy .attest-*
     else
         ok

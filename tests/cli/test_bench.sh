@@ -54,7 +54,7 @@ awk -F'[:,]' '
     inside { printf "%.15g\n", $1 }
     END { printf "%d %d %.15g\n", n, calls, p50 > "told" }' stdout | sort -g >list
 read n calls p50 <told
-holds "samples: as many as told" [ "$(wc -l <list)" -eq "$n" ]
+holds "samples: as many as reported" [ "$(wc -l <list)" -eq "$n" ]
 holds "samples: the median follows" awk -v n="$n" -v calls="$calls" -v p50="$p50" '
     { s[NR] = $1 / calls }
     END { m = n % 2 ? s[(n + 1) / 2] : (s[n / 2] + s[n / 2 + 1]) / 2
@@ -91,7 +91,7 @@ FAKE_DRIVER_SLEEP=50 run bench $gpu --all-variants --mode eager
 holds "a sleep that reads half, in a table" [ "$code" -eq 4 ]
 holds "in a table: each row" [ "$(grep -c ' invalid: .*a sleep of' stdout)" -gt 1 ]
 holds "in a table: no number" [ "$(grep -c ' warm ' stdout)" -eq 0 ]
-FAKE_DRIVER_BLIND=1 ends "a blind comparison" 4 "were not told from right ones" bench $gpu
+FAKE_DRIVER_BLIND=1 ends "a blind comparison" 4 "were not distinguished from right ones" bench $gpu
 FAKE_DRIVER_EVENTS=fast ends "faster than a GPU can be" 4 "no GPU does it in less" bench $gpu --json
 says "faster: said in JSON" '"outcome": "invalid"'
 FAKE_DRIVER_EVENTS=slow ends "events beyond the clock" 4 "by the clock" bench $gpu
@@ -102,7 +102,7 @@ for mode in eager stream graph; do
             bench $gpu --mode $mode --cache $cache --width 0
     done
 done
-# One wrong call, and right ones behind it: only who looks after each sample can know.
+# One wrong call, then right ones: only a check after each sample can find it.
 for mode in eager stream graph; do
     FAKE_DRIVER_WRONG_ONCE=1 ends "outputs change once, $mode" 1 "was another one" \
         bench $gpu --mode $mode --cache cold --width 0

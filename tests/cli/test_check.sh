@@ -4,7 +4,7 @@
 # test_check.sh SOURCE_DIR BUILD_DIR
 #
 # `attest check` on small kernels of tests/data/check: each bug is found with its kind and line, the
-# right kernels are clean, arguments and expectations are what was asked for, refusals are sentences;
+# right kernels are clean, arguments and expectations are those given, refusals are sentences;
 # and `--device vgpu`. Only what compiles a .cu needs nvcc.
 set -u
 . "$(dirname "$0")/cli.sh"

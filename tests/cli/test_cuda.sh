@@ -3,7 +3,7 @@
 #
 # test_cuda.sh - proves what attest does with GPUs, without one: by a driver that is absent, by one
 # that computes nothing, and by one that computes on the host (tests/cuda/fake_driver.h). An absent GPU is
-# NOT RUN, exit code 3; a kernel that leaves NaN behind is wrong, exit code 1, and has no time; one that
+# NOT RUN, exit code 3; a kernel that leaves NaN in its output is wrong, exit code 1, and has no time; one that
 # is right is timed in each mode.
 #
 # usage: test_cuda.sh SOURCE_DIR BUILD_DIR
@@ -28,7 +28,7 @@ ends() {
     elif grep -q -e 'FLOP' -e 'gflops' -e ' us$' -e '_seconds' stdout; then
         bad "$name" "a number on stdout"
     elif ! nothing_left; then
-        bad "$name" "a file was left behind"
+        bad "$name" "a file was not removed"
         rm -f o.npy l.npy .attest-*
     else
         ok
@@ -60,7 +60,7 @@ if [ ! -f "$fake" ]; then
 fi
 gpu="--device cuda --driver $fake"
 accepts "devices" devices --driver "$fake"
-says "devices: GPU" "cuda:0   Fake GPU 0, sm_90, 20 multiprocessors, 8.0 GiB, CUDA 12.8"
+says "devices: GPU" "cuda:0   Fake GPU 0, sm_90, 20 SMs, 8.0 GiB, CUDA 12.8"
 accepts "devices as JSON" devices --driver "$fake" --json
 says "devices as JSON" '"driver": 12080'
 ends "a GPU too many" 3 "cuda:1" plan --device cuda:1 --driver "$fake"
@@ -125,7 +125,7 @@ for mode in eager stream graph; do
     says "bench: $mode" "$mode "
 done
 says "bench: checked" "40 of 40 rows"
-says "bench: the device" "on Fake GPU 0, sm_90, 20 multiprocessors, CUDA 12.8"
+says "bench: the device" "on Fake GPU 0, sm_90, 20 SMs, CUDA 12.8"
 accepts "bench --mode graph" bench $gpu $small --mode graph --json --ptx
 says "bench --mode graph: mode" '"mode": "graph"'
 holds "bench --mode graph: variant" grep -q '"variant": "fwd_[a-z0-9_]*@ptx"' stdout

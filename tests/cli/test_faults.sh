@@ -7,7 +7,7 @@
 # usage: test_faults.sh ATTEST, or SOURCE_DIR BUILD_DIR
 . "$(dirname "$0")/cli.sh"
 
-# Without a compiler, or without a libattn.so to slip in front of, there is nothing to plant.
+# Without a compiler, or without a libattn.so to preload over, there is nothing to plant.
 compiler=${CC:-cc}
 if ! $compiler -D_GNU_SOURCE -shared -fPIC -I"$here/../include" -o fault.so "$here/faults/forward.c" \
     2>stderr; then
@@ -40,7 +40,7 @@ notices() {
     elif grep -q -e 'GFLOP' -e 'gflops' -e '[0-9] ms' -e '_seconds' stdout; then
         bad "$name" "a number on stdout"
     elif ! nothing_left; then
-        bad "$name" "a file was left behind"
+        bad "$name" "a file was not removed"
         rm -f o.npy l.npy .attest-*
     else
         ok

@@ -121,7 +121,7 @@ says "tail: whole rows" "whole rows, every column, rows of the tile 361 of 512"
 notices nan "4 elements in 4 rows are NaN, the first in batch 0 head 0 row 181" --case 1
 notices noop "6336 NaN, 6336 of them never written" --case 1
 notices lse "off by 0.5 on average" --case 1
-notices growth "over keys: right with 256, wrong from 362 on (blocks of 256)" --case 1
+notices growth "over keys: right with 256, wrong from 362 on (KV tiles of 256)" --case 1
 notices beside "bytes beside O were written" --case 1
 notices input "an input was changed" --case 1
 notices late "launch 89 differs from launch 3 in 1 bytes" --cases 2 --launches 100

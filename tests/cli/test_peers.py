@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tests behind test_peers.sh: python3 test_peers.py SOURCE_DIR C_COMPILER
+"""The tests of test_peers.sh: python3 test_peers.py SOURCE_DIR C_COMPILER
 
 Invariant: each planted fault must be found by the very check that it is planted for.
 """
@@ -39,7 +39,7 @@ SPEED = {"ours": 5.0, "flash": 12.0, "cudnn": 10.0, "efficient": 20.0, "flex": 1
 
 
 class FakeCase:
-    """Outputs are numbers: 1 is right, 3 is what an impostor gives."""
+    """Outputs are numbers: 1 is right, 3 is the negative control."""
 
     variant, flops, set_bytes = ENTRY, 2.1e9, 4 << 20
 
@@ -121,8 +121,8 @@ class FakeMachine:
         worst = max(abs(one - other) for one, other in zip(outputs, expected))
         return math.inf if any(map(math.isnan, outputs)) else worst
 
-    def impostor(self, case):
-        return [1.0 if self.faults.get("impostor") else 3.0] * case.sets
+    def negative_control(self, case):
+        return [1.0 if self.faults.get("negative_control") else 3.0] * case.sets
 
     def checksum(self, case):
         self.sums += 1
@@ -348,7 +348,7 @@ class Course(unittest.TestCase):
 
     def test_impossible_things(self):
         self.assert_invalid("more than the GPU can do", impossible="ours")
-        self.assert_invalid("mean of V", impostor=True)
+        self.assert_invalid("mean of V", negative_control=True)
         self.assert_invalid("an input was changed", changes_inputs=True)
 
     def test_nothing_to_measure(self):

@@ -167,7 +167,7 @@ judged "ncu hangs" 4 "INVALID: ncu: ended after 1 s" $one --timeout 1
 good
 : >fake/unknown
 judged "a metric that it does not know" 0 "91.5 .*PASS" $one
-holds "a metric that it does not know: asked again" [ "$(wc -l <fake/calls)" -eq 2 ]
+holds "a metric that it does not know: second run" [ "$(wc -l <fake/calls)" -eq 2 ]
 good
 : >fake/forbidden
 not_run "no right to the counters" "ERR_NVGPUCTRPERM" --driver "$driver" --ncu bin/ncu --out out $one

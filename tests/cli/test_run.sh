@@ -90,8 +90,8 @@ ends "bench without parity" 3 "parity does not prove it there" --stage bench --d
     --variant '^cpu_row_c$'
 ATTN_DRIVER=$work/none.so
 export ATTN_DRIVER
-ends "a device that was asked for" 3 "none.so" --device cuda:0 --stage parity
-ends "a stage that was asked for" 3 "none.so" --stage sanitize
+ends "a requested device" 3 "none.so" --device cuda:0 --stage parity
+ends "a requested stage" 3 "none.so" --stage sanitize
 ends "full" 3 "none.so" --full --stage parity --variant '^cpu_row_c$|^fwd_mma_fp16_d64_64x64'
 unset ATTN_DRIVER
 

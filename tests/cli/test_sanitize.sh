@@ -91,7 +91,7 @@ not_run() {
     elif ! one_line_of_complaint || ! grep -q "NOT RUN: .*$sentence" stderr; then
         bad "$name" "not one line that says NOT RUN and '$sentence'"
     elif [ -n "$(ls -d sanitize-* 2>/dev/null)" ]; then
-        bad "$name" "a folder was left behind"
+        bad "$name" "a folder was not removed"
     else
         ok
     fi
@@ -144,7 +144,7 @@ refuses "target: no such image" "no_such.cubin" sanitize --target --device cpu -
 refuses "target: no fault on a CPU" "target" sanitize --target --device cpu \
     --image bin/compute-sanitizer
 accepts "target" sanitize --target --device cpu --variant 'cpu_tile_c$'
-says "the target's last words" "target: 8 launches of 1 variants verified"
+says "the target's last line" "target: 8 launches of 1 variants verified"
 accepts "target, outputs not filled" sanitize --target --device cpu --variant 'cpu_tile_c$' \
     --tool initcheck
 
@@ -237,7 +237,7 @@ cp "$logs/wrong.log" "$fake/memcheck.log"
 echo 1 >"$fake/memcheck.code"
 judged "a wrong result" 1 "^memcheck .*FAIL: wrong result" --tool memcheck
 
-# ---- it cannot be told -----------------------------------------------------------------------
+# ---- no verdict is possible ------------------------------------------------------------------
 
 good
 echo 86 >"$fake/memcheck.code"
@@ -248,7 +248,7 @@ holds "the others stand" grep -q "^racecheck *caught .*PASS" stdout
 holds "the verdict does not" grep -q "^verdict    INVALID" stdout
 good
 touch "$fake/no_target"
-judged "the target's last words are missing" 4 "^synccheck .*INVALID: no launch was verified" --tool synccheck
+judged "the target's last line is missing" 4 "^synccheck .*INVALID: no launch was verified" --tool synccheck
 good
 grep -v SUMMARY "$logs/initcheck.clean.log" >"$fake/initcheck.log"
 judged "no summary" 4 "^initcheck .*INVALID: .*no summary" --tool initcheck

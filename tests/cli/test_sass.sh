@@ -55,7 +55,7 @@ ptx() {
 
 # expect NAME ARCH OPCODE MNEMONIC EACH COUNT LINE: COUNT times LINE gives EACH x COUNT of OPCODE.
 expect() {
-    { [ -z "$before" ] || echo "$before"; repeat "$6" "$7"; [ -z "$behind" ] || echo "$behind"; } |
+    { [ -z "$before" ] || echo "$before"; repeat "$6" "$7"; [ -z "$after" ] || echo "$after"; } |
         ptx "$2" >case.ptx
     if ! ptxas -arch="$2" case.ptx -o case.cubin 2>stderr; then
         bad "$1 on $2" "ptxas refused it"
@@ -73,7 +73,7 @@ both() {
     done
 }
 
-before='' behind=''
+before='' after=''
 all='sm_80 sm_90 sm_90a'
 f4='{%f0,%f1,%f2,%f3}' a4='{%x0,%x1,%x2,%x3}' b2='{%x4,%x5}' c4='{%x8,%x9,%x10,%x11}'
 both mma_f16 "$all" 0x23c HMMA 1 \
@@ -98,16 +98,16 @@ both mma_f64 "$all" 0x23f DMMA 1 \
 anywhere='ld.volatile.global.u32 %i, [%p+@]; add.u32 %i, %i, %s;'
 before='mov.u32 %s, frame; add.u32 %i, %s, %x0; st.local.u32 [%i], %x0;'
 both ld_local "$all" 0x983 LDL 1 "$anywhere ld.local.u32 %x#, [%i];"
-before='mov.u32 %s, frame;' behind='add.u32 %i, %s, %x0; ld.local.u32 %x0, [%i];'
+before='mov.u32 %s, frame;' after='add.u32 %i, %s, %x0; ld.local.u32 %x0, [%i];'
 both st_local "$all" 0x387 STL 1 "$anywhere st.local.u32 [%i], %i;"
-behind=
+after=
 before='mov.u32 %s, tile; add.u32 %s, %s, %x0;'
 both ldmatrix "$all" 0x83b LDSM 1 \
     "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%x0,%x1,%x2,%x3}, [%s+@]; st.volatile.global.v4.u32 [%p], $a4;"
 both cp_async "$all" 0xfae LDGSTS 1 'cp.async.cg.shared.global [%s+@], [%p+@], 16;'
 
 before='wgmma.fence.sync.aligned;'
-behind='wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;'
+after='wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;'
 f32="{$(list '%%f%d' 32)}"
 both wgmma_shared sm_90a 0x9f0 HGMMA 1 \
     "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 $f32, %d15, %d#, %t, 1, 1, 0, 0;"

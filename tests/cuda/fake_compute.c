@@ -81,7 +81,7 @@ struct job {
     unsigned int blocks;
     long long batches;
     uint64_t inputs; /* hash */
-    /* results, one row after the other, as (batch, head, row), and which of them a block reached */
+    /* results, one row after the other, as (batch, head, row), and which of them a CTA reached */
     unsigned char *reached;
     uint16_t *o;
     float *lse;
@@ -351,7 +351,7 @@ static void write_row(const struct job *job, const struct sequence *s, long long
 
 /* ---- all of them ----------------------------------------------------------------------------- */
 
-/* Marks the rows of one block: a tile of a group of packed_heads heads. Blocks of a section of
+/* Marks the rows of one CTA: a tile of a group of packed_heads heads. Blocks of a section of
  * groups follow each other tile by tile. */
 static void reach(struct job *job, long long block) {
     const struct attn_args *a = &job->args;
@@ -372,7 +372,7 @@ static void reach(struct job *job, long long block) {
     }
 }
 
-/* Rows that no block reaches are left alone: a grid too small shows. */
+/* Rows that no CTA reaches are left unchanged: this exposes a grid too small. */
 static void compute_all(struct job *job) {
     for (long long b = 0; b < job->batches; b++) {
         const struct sequence s = sequence_of(job, b);

@@ -285,13 +285,13 @@ static int cuDeviceGetAttribute(int *value, int attribute, int device) {
         return FAKE_INVALID_DEVICE;
     }
     switch (attribute) {
-    case 1: *value = 1024; break;                                   /* threads of a block */
-    case 5: *value = 0x7FFFFFFF; break;                             /* blocks, x */
+    case 1: *value = 1024; break;                                   /* threads of a CTA */
+    case 5: *value = 0x7FFFFFFF; break;                             /* CTAs, x */
     case 6:                                                         /* y */
     case 7: *value = 65535; break;                                  /* z */
     case 8: *value = 49152; break;                                  /* shared, unasked */
     case 10: *value = 32; break;                                    /* threads of a warp */
-    case 16: *value = 20 + device; break;                           /* multiprocessors */
+    case 16: *value = 20 + device; break;                           /* SMs */
     case 38: *value = 1 << 20; break;                               /* bytes of L2 */
     case 75: *value = fake_settings.capability[device] / 10; break; /* compute capability */
     case 76: *value = fake_settings.capability[device] % 10; break;

@@ -89,7 +89,7 @@ struct fake_call {
     char kernel[FAKE_NAME];
     unsigned int grid[3], block[3], shared;
     void *stream;
-    unsigned int cluster;          /* blocks of one; 0: none */
+    unsigned int cluster;          /* CTAs of one; 0: none */
     bool early;                    /* programmatic dependent launch (PDL) */
     unsigned char args[FAKE_ARGS]; /* struct attn_args or attn_tma_args, then 0 */
 };

@@ -20,7 +20,7 @@ enum { FAKE_MAPS = 4 }; /* of struct attn_tma_args */
 struct fake_launch {
     struct fake_object *kernel;
     unsigned int grid[3], block[3], shared;
-    unsigned int cluster;                                   /* blocks; 0: none */
+    unsigned int cluster;                                   /* CTAs; 0: none */
     bool early;                                             /* programmatic stream serialization */
     unsigned char maps[FAKE_MAPS][sizeof(struct fake_map)]; /* where the kernel takes them */
     struct attn_args args;
@@ -81,7 +81,7 @@ struct fake_object *fake_first(void);
 
 struct fake_object *fake_current(void); /* this thread's context, or NULL */
 bool fake_capturing(void);              /* this thread records a graph */
-int fake_shared_limit(int device);      /* bytes that a thread block can ask for */
+int fake_shared_limit(int device);      /* most dynamic shared memory of a CTA */
 
 /* ---- launches -------------------------------------------------------------------------------- */
 

@@ -127,17 +127,16 @@ static bool has_counters(const attn_variant *variant) {
            strcmp(variant->family, "fwd_hopper_bias") == 0;
 }
 
-enum { MULTIPROCESSORS = 20 }; /* of the fake driver's first device */
+enum { SM_COUNT = 20 }; /* of the fake driver's first device */
 
 static bool has_clusters(const attn_variant *variant) {
     return strcmp(variant->family, "fwd_hopper_decode") == 0;
 }
 
-/* Blocks that share the keys of a tile of rows: two to a multiprocessor, two tiles of keys to each,
- * if there are so many. `tiles` of all heads. */
+/* Splits of a Q tile: two CTAs per SM, at least two KV tiles each. `tiles` of all heads. */
 static long long parts_of(const attn_problem *p, const attn_variant *variant, long long tiles) {
     const long long keys = (p->seq_kv + variant->block_kv - 1) / variant->block_kv / 2;
-    const long long room = 2 * MULTIPROCESSORS / tiles, parts = room < keys ? room : keys;
+    const long long room = 2 * SM_COUNT / tiles, parts = room < keys ? room : keys;
     return strcmp(variant->family, "fwd_mma_decode") == 0 && parts > 1 ? parts : 1;
 }
 
@@ -150,8 +149,8 @@ static void check_clusters(const struct fake_call *launch, const attn_problem *p
     const long long cluster = launch->cluster > 0 ? launch->cluster : 1;
     CHECK(launch->cluster != 1 && parts % cluster == 0);
     CHECK(cluster <= 2 || (cluster == parts && (cluster == 4 || cluster == 8) &&
-                           8 * cluster * tiles <= 7 * MULTIPROCESSORS));
-    CHECK(parts == 1 || (parts <= keys && parts * tiles <= 8 * MULTIPROCESSORS));
+                           8 * cluster * tiles <= 7 * SM_COUNT));
+    CHECK(parts == 1 || (parts <= keys && parts * tiles <= 8 * SM_COUNT));
 }
 
 /* Counters: two, or one for each tile whose keys are shared by more than a cluster, in whole 256
@@ -319,8 +318,7 @@ static void check_launch(const struct fake_call *launch, const attn_problem *p,
         CHECK_EQ(launch->grid[0], p->heads_q);
     } else {
         const bool stays = is_hopper(variant) && !has_clusters(variant);
-        CHECK_EQ(launch->grid[0],
-                 stays && all > MULTIPROCESSORS ? MULTIPROCESSORS : all * args.num_splits);
+        CHECK_EQ(launch->grid[0], stays && all > SM_COUNT ? SM_COUNT : all * args.num_splits);
     }
     CHECK_EQ(launch->grid[1], split ? tiles : 1);
     CHECK_EQ(launch->grid[2], split ? p->batch : 1);
@@ -333,7 +331,7 @@ static void check_launch(const struct fake_call *launch, const attn_problem *p,
     CHECK(launch->stream == stream);
 }
 
-/* ---- drawn problems -------------------------------------------------------------------------- */
+/* ---- random problems ------------------------------------------------------------------------- */
 
 /* Rows of 16 bytes, heads and batches anywhere, sometimes (percent) broadcast. */
 static attn_strides draw_strides(uint64_t *rng, int64_t rows, int64_t heads, int64_t dim,
@@ -494,8 +492,8 @@ TEST(drawn_problems) {
     fake_end();
 }
 
-/* What split_keys counts out for a GPU of 20 multiprocessors: tiles of rows and of keys, blocks
- * that share them, of a cluster. */
+/* What choose_num_splits returns for a GPU of 20 SMs: Q tiles and KV tiles, splits, cluster
+ * size. */
 static const struct {
     int tiles, keys;
     int parts, cluster;

@@ -47,7 +47,7 @@ static const char *spoil(attn_problem *p, int n) {
     case 15: p->k = (attn_strides){60 * 68 * 4, 60 * 68, 68}; return "k";
     case 16: p->v = (attn_strides){60 * 64 * 4 + 20, 60 * 64 + 4, 64}; return "v";
     case 17: p->o = (attn_strides){40 * 64 * 4 + 4, 40 * 64, 64}; return "o";
-    case 18: /* 2^31 blocks */
+    case 18: /* 2^31 CTAs */
         p->batch = 65536;
         p->heads_q = 32768;
         p->seq_q = 16;
@@ -122,7 +122,7 @@ TEST(refusals) {
     fake_end();
 }
 
-/* The wish picks the family; without one the first that accepts is taken, or a tuned choice. */
+/* The preference picks the family; without one the tuned choice, or the first that accepts. */
 TEST(tensor_cores) {
     SKIP_WITHOUT_KERNELS();
     attn_context *context = begin();

@@ -27,7 +27,7 @@ static attn_context *begin(void) {
     return context;
 }
 
-/* A drawn recipe without what every CUDA variant refuses. */
+/* A random recipe without what every CUDA variant refuses. */
 static void draw_any(struct recipe *recipe, uint64_t seed) {
     uint64_t rng = seed + 1000;
     recipe_draw(recipe, seed);

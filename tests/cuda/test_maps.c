@@ -466,7 +466,7 @@ TEST(driver_refuses) {
     fake_end();
 }
 
-/* Blocks stay: one for each tile, but no more than the fake driver has multiprocessors (20). */
+/* Persistent CTAs: one per tile, but no more than the fake driver has SMs (20). */
 TEST(resident_grids) {
     attn_context *context = begin();
     const attn_tensors t = stand_ins();

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * crash.cu - a forward kernel that writes to an address which belongs to nobody: the driver ends it
- * with an error, and with it everything that its context still has to do.
+ * crash.cu - a forward kernel that writes to an unmapped address: the driver ends it with an
+ * error, and all other work of its context with it.
  */
 #include "common/args.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hang.cu - a forward kernel that never ends: whoever runs kernels must give up on it in time.
+ * hang.cu - a forward kernel that never ends: its caller must time out.
  *
  * The field it waits for is 1 and stays 1; the compiler does not know that.
  */

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * initcheck.cu - a forward kernel that adds to O instead of setting it, and so reads memory that
- * nobody has written.
+ * initcheck.cu - a forward kernel that adds to O instead of setting it, and so reads
+ * uninitialised memory.
  *
  * Nothing else is wrong with it, and it computes nothing: `attest sanitize` runs it to see whether
- * initcheck speaks up, with an O that was allocated and not filled (that of a variant is). The read
+ * initcheck reports it, with an O allocated but not filled (that of a variant is filled). The read
  * is volatile, so that the compiler cannot drop it.
  */
 #include "common/args.h"

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * memcheck.cu - a forward kernel with the oldest fault there is: the last tile of query rows is not
- * cut at seq_q, so that the last head's surplus rows are written behind the end of O.
+ * memcheck.cu - a forward kernel with an out-of-bounds store: the last Q tile is not cut
+ * at seq_q, so that the last head's surplus rows are written past the end of O.
  *
  * Nothing else is wrong with it, and it computes nothing: `attest sanitize` runs it to see whether
- * memcheck speaks up. Needs seq_q that is no multiple of ATTN_BM, and O contiguous at its end.
+ * memcheck reports it. Needs seq_q that is no multiple of ATTN_BM, and O contiguous at its end.
  */
 #include "common/args.h"
 

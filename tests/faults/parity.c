@@ -79,7 +79,7 @@ static void change_outputs(const attn_problem *p, const attn_tensors *t) {
     }
 }
 
-/* Behind the last element, or before the first where that is the page without access. */
+/* After the last element, or before the first where that is the page without access. */
 static void write_beside(const attn_problem *p, const attn_tensors *t) {
     unsigned char *after =
         element(p, t->o, p->batch - 1, p->heads_q - 1, p->seq_q - 1, p->head_dim_v - 1) +

@@ -4,7 +4,7 @@
  * another warp writes, with no barrier between the write and the read.
  *
  * Nothing else is wrong with it, and it computes nothing: `attest sanitize` runs it to see whether
- * racecheck speaks up. The accesses are volatile, so that the compiler cannot pass the value on in
+ * racecheck reports it. The accesses are volatile, so that the compiler cannot pass the value on in
  * a register or drop it.
  */
 #include "common/args.h"

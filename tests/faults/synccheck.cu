@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * synccheck.cu - a forward kernel whose warps wait for each other at two different barriers: one
- * half of the block in one branch, the other half in the other.
+ * half of the CTA in one branch, the other half in the other.
  *
  * Nothing else is wrong with it, and it computes nothing: `attest sanitize` runs it to see whether
- * synccheck speaks up. The hardware counts arrivals whatever the instruction they come from, so
+ * synccheck reports it. The hardware counts arrivals whatever the instruction they come from, so
  * without the tool it runs to its end. The work around the barriers differs between the branches,
  * or the compiler would make one barrier of the two.
  */

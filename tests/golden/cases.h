@@ -5,10 +5,10 @@
  * (test_vgpu_golden.c). The file of results holds outputs only: inputs are made here, from the
  * case's number.
  *
- * Each kernel is k(in, out), one block. C and C++.
+ * Each kernel is k(in, out), one CTA. C and C++.
  *
  * Invariant: the same number gives the same kernel and the same inputs everywhere. A case is never
- * changed or moved, only added behind the last; golden_magic changes with any other change.
+ * changed or moved, only added after the last; golden_magic changes with any other change.
  */
 #ifndef GOLDEN_CASES_H
 #define GOLDEN_CASES_H

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * test_compare.c - proves that the one comparison can fail: each planted error flips the verdict,
- * for the reason it should; good outputs pass; its figures are those of the rule in attn.h, worked
- * out here once more; and outputs that only look like attention (zero, the mean of V, a copy of Q)
+ * for the reason it should; good outputs pass; its figures follow the rule in attn.h, computed here
+ * again; and outputs that only look like attention (zero, the mean of V, a copy of Q)
  * are refused.
  */
 #include "test.h"
@@ -436,14 +436,14 @@ TEST(the_line_works_like_snprintf) {
     CHECK_STR(line, "");
 }
 
-/* ---- impostors ------------------------------------------------------------------------------- */
+/* ---- negative controls ----------------------------------------------------------------------- */
 
-enum impostor { ZERO, MEAN_OF_V, COPY_OF_Q, IMPOSTORS };
+enum control { ZERO, MEAN_OF_V, COPY_OF_Q, CONTROLS };
 
-static const char *const impostor_names[] = {"zero", "mean of V", "copy of Q"};
+static const char *const control_names[] = {"zero", "mean of V", "copy of Q"};
 
-/* Writes the impostor's output over the trial's; contiguous tensors, heads_kv = heads_q. */
-static void put_impostor(struct trial *t, enum impostor impostor) {
+/* Writes the control's output over the trial's; contiguous tensors, heads_kv = heads_q. */
+static void put_control(struct trial *t, enum control control) {
     const attn_problem *p = &t->s->p;
     const int64_t d = p->head_dim;
     for (int64_t i = 0; i < t->elements; i++) {
@@ -452,9 +452,9 @@ static void put_impostor(struct trial *t, enum impostor impostor) {
         for (int64_t j = 0; j < p->seq_kv; j++) {
             sum += (double)t->s->v[(head * p->seq_kv + j) * d + i % d];
         }
-        t->o[i] = impostor == ZERO        ? 0.0F
-                  : impostor == MEAN_OF_V ? (float)(sum / (double)p->seq_kv)
-                                          : t->s->q[i];
+        t->o[i] = control == ZERO        ? 0.0F
+                  : control == MEAN_OF_V ? (float)(sum / (double)p->seq_kv)
+                                         : t->s->q[i];
     }
 }
 
@@ -472,23 +472,22 @@ static struct trial *prepare_case(int number) {
     return prepare(s);
 }
 
-/* No case here has an impostor as its answer: there is always a row with two keys or more. The
- * honest output of the same case passes, so that the verdict comes from the impostor alone. */
-TEST(impostors_are_refused) {
+/* In no case is a negative control the right answer: there is always a row with two keys or more.
+ * The right output of the same case passes, so that the control alone decides the verdict. */
+TEST(negative_controls_are_refused) {
     enum { CASES = 216 };
-    int refused[IMPOSTORS] = {0};
+    int refused[CONTROLS] = {0};
     for (int number = 0; number < CASES; number++) {
         struct trial *t = prepare_case(number);
         CHECK_PASSES(t);
-        for (int impostor = 0; impostor < IMPOSTORS; impostor++) {
-            put_impostor(t, (enum impostor)impostor);
-            refused[impostor] += !compare(t)->o_pass;
+        for (int control = 0; control < CONTROLS; control++) {
+            put_control(t, (enum control)control);
+            refused[control] += !compare(t)->o_pass;
         }
     }
-    for (int impostor = 0; impostor < IMPOSTORS; impostor++) {
-        printf("  %s refused in %d of %d cases\n", impostor_names[impostor], refused[impostor],
-               CASES);
-        CHECK(refused[impostor] * 10 >= CASES * 9);
+    for (int control = 0; control < CONTROLS; control++) {
+        printf("  %s refused in %d of %d cases\n", control_names[control], refused[control], CASES);
+        CHECK(refused[control] * 10 >= CASES * 9);
     }
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * test_mask.c - boolean masks on the CPU: what they are equal to, what they hide, and rows and
- * fully masked blocks of keys. Masks of any strides, together with all other
+ * fully masked KV tiles. Masks of any strides, together with all other
  * options, are sampled in test_parity and test_oracle; kernels of GPUs are in test_vgpu_mask.
  */
 #include <math.h>
@@ -86,7 +86,7 @@ static bool pair_make(struct pair *pair, const attn_problem *p, uint64_t seed, s
         sample_free(&pair->plain);
         return false;
     }
-    for (int i = 0; i < 3; i++) { /* K of keys that the drawn mask hid is NaN */
+    for (int i = 0; i < 3; i++) { /* K of keys that the random mask hid is NaN */
         memcpy(pair->masked.qkv[i].data, pair->plain.qkv[i].data, pair->plain.qkv[i].size);
     }
     set_mask(&pair->masked, shown);

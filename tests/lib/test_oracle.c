@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * test_oracle.c - the oracle against the formulas of attn.h, written once more in the plainest way.
+ * test_oracle.c - the oracle against the formulas of attn.h, written again in the plainest way.
  *
  * attn_reference shares code with the kernels (what a key range is, which slope a head has, where a
  * sequence begins), so that a mistake there would pass every comparison with it. Here each random
@@ -126,7 +126,7 @@ static void check_row(const struct sample *s, const attn_row *row) {
               expected_lse, recipe_print(&s->recipe, line, sizeof line));
 }
 
-/* Some rows of each drawn problem, the first and the last among them. */
+/* Some rows of each random problem, the first and the last among them. */
 static void check_recipe(const struct recipe *recipe) {
     struct sample s;
     uint64_t rng = recipe->seed;
@@ -145,7 +145,7 @@ static void check_recipe(const struct recipe *recipe) {
     sample_free(&s);
 }
 
-TEST(drawn) {
+TEST(random_problems) {
     for (uint64_t seed = 20000; seed < 20000 + 400 / TEST_FEWER; seed++) {
         struct recipe recipe;
         recipe_draw(&recipe, seed);
@@ -153,7 +153,7 @@ TEST(drawn) {
     }
 }
 
-/* Options that drawing meets less often, each with every mask. */
+/* Options that are rare among random problems, each with every mask. */
 TEST(options_and_masks) {
     for (int n = 0; n < 3 * 3 * 6; n++) {
         attn_problem p;

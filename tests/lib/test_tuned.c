@@ -202,7 +202,7 @@ TEST(preferred_before_the_table) {
     CHECK_EQ(tuned_load(context, lines, sizeof lines / sizeof *lines, NULL), ATTN_OK);
     p.batch = 1;
     p.heads_q = 1;
-    p.seq_q = 2 * units_of(context); /* two rows for each multiprocessor, and one more */
+    p.seq_q = 2 * units_of(context); /* two rows per SM, and one more */
     check_order(context, &p, few);
     check_plan(context, &p, "few rows");
     p.seq_q++;
@@ -240,7 +240,7 @@ static attn_context *begin_with(const struct tuned_line lines[2]) {
     return context;
 }
 
-/* Rows below 0 count blocks: so many to a multiprocessor, each of one head's rows. */
+/* Rows below 0 count CTAs per SM, each with rows of one head. */
 TEST(classes_of_blocks) {
     static const struct tuned_line lines[] = {
         TUNED_LINE(fwd_wmma, sm_80, 64, -1, 0, -2, 0, 16, 64, 4, 2, "two blocks"),
@@ -253,12 +253,12 @@ TEST(classes_of_blocks) {
     attn_problem p = gpu_problem();
     p.batch = 1;
     p.heads_q = p.heads_kv = 2;
-    p.seq_q = 16 * units_of(context); /* two heads: two blocks to each, all of them full */
+    p.seq_q = 16 * units_of(context); /* two heads: two CTAs per SM, all of them full */
     check_plan(context, &p, "two blocks");
     p.seq_q++;
     check_plan(context, &p, "any");
     p.heads_q = p.heads_kv = 2 * units_of(context);
-    p.seq_q = 1; /* a block for a row */
+    p.seq_q = 1; /* a CTA per row */
     check_plan(context, &p, "two blocks");
     p.seq_q = 17;
     check_plan(context, &p, "any");

@@ -525,7 +525,7 @@ TEST(denormals) {
             return;
         }
         scale_tensor(&s, 2, smallest[dtype]);
-        if (round >= 3) { /* and the product of Q and K normal again */
+        if (round >= 3) { /* and q.k normal again */
             scale_tensor(&s, 0, smallest[dtype]);
             scale_tensor(&s, 1, 1e3f);
         }

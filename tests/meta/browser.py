@@ -4,9 +4,10 @@
     browser.py FOLDER PAGE...   FOLDER/PAGE.html of each; screenshots go to FOLDER/PAGE-*.png
 
 Nothing may be logged, thrown or requested; the plots must be there and have an extent; nothing may
-run out of the window, be it wide or narrow; text must stand out from what is behind it, in light
-and in dark. What is folded is unfolded for that, and not in the screenshots. Exit code 0 if all of that holds, 1 if not, 4 if the looking itself does not work: a page
-with each of these faults planted is opened first and must be refused for each.
+overflow the window, wide or narrow; text must contrast with its background, in light and in dark
+mode. Folded parts are unfolded for that, but not in the screenshots. Exit code 0 if all of that
+holds, 1 if not, 4 if the check itself does not work: a page with each of these faults planted is
+opened first and must be refused for each.
 
 Invariant: a page that was not loaded, or a browser that does not answer, is a failure.
 """
@@ -31,13 +32,13 @@ LOOK = """(() => {
   const rgb = c => { const m = c.match(/[\\d.]+/g).map(Number); return m.length < 4 ? [...m, 1] : m; };
   const light = c => { const f = v => (v /= 255) <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
     return 0.2126 * f(c[0]) + 0.7152 * f(c[1]) + 0.0722 * f(c[2]); };
-  const behind = e => { for (; e; e = e.parentElement) {
+  const background = e => { for (; e; e = e.parentElement) {
     const c = rgb(getComputedStyle(e).backgroundColor); if (c[3] > 0.99) return c; } return [255, 255, 255, 1]; };
   const folded = all('details:not([open])');
   folded.forEach(e => { e.open = true; });
   const faint = all('main p, main td, main th, main li, main dd, main dt, .chip, figcaption span, h2, a').filter(e => {
     if (!shown(e) || !e.textContent.trim()) return false;
-    const a = light(rgb(getComputedStyle(e).color)), b = light(behind(e));
+    const a = light(rgb(getComputedStyle(e).color)), b = light(background(e));
     return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05) < 4.5; });
   const seen = {
     title: document.title,

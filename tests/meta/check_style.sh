@@ -6,7 +6,7 @@
 #
 #   a source file has an SPDX line in its head and at most 1000 lines (a warning above 600)
 #   no tab or blank at the end of a line, no tab inside C, no line of C over 100 columns (but for @run)
-#   no path of somebody's machine, no note to self, no code that is commented out by #if 0
+#   no path of a developer's machine, no note to self, no code that is commented out by #if 0
 #
 # Exit code 0 clean (warnings or not), 1 violations, 2 usage.
 #

@@ -3,7 +3,7 @@
 #
 # confirm_sass.sh ATTEST [CUBIN...]
 #
-# Compares a disassembler's opinion with ours, for each cubin in the library (or those that are
+# Compares a disassembler's output with ours, for each cubin in the library (or those that are
 # given): how often each opcode occurs, and its mnemonic in tool/stages/inspect/sass_opcodes.def. Wants nvdisasm
 # or cuobjdump, in $PATH or in /usr/local/cuda/bin. Prints the table that it confirmed:
 #
@@ -13,8 +13,8 @@
 #
 # Exit code 0 everything agrees, 1 something differs, 2 usage, 3 there is no disassembler.
 #
-# Not a test of CTest: where NVIDIA's tools are is where somebody runs it, after a change of the table
-# or of the compiler.
+# Not a CTest test: it needs NVIDIA's disassembler. Run it after a change of the table or of the
+# compiler.
 set -u
 
 if [ $# -lt 1 ] || [ ! -x "$1" ]; then

@@ -3,13 +3,13 @@
 #
 # prove_gpu.sh BUILD_DIR OUT_DIR [STEP...]
 #
-# Everything that is claimed for the GPU kernels, seen on the GPU of this machine: the machine code
-# against its budgets and a disassembler's opinion, parity and repeated launches (of the cubins, then
+# All checks of the GPU kernels on the GPU of this machine: the machine code
+# against its budgets and a disassembler, parity and repeated launches (of the cubins, then
 # of the PTX), compute-sanitizer with planted faults, times, and the peers. One file for each step in
 # OUT_DIR, which must not exist yet. STEPs: inspect sass parity ptx debug sanitize bench peers.
 #
-# Invariant: exit code 0 iff every step ran and passed; 3 if the only trouble is that some could not
-# run here; else 1. Nothing is skipped in silence.
+# Invariant: exit code 0 iff every step ran and passed; 3 if the only failures are steps that could
+# not run here; else 1. Every skip is reported.
 set -u
 
 build=$1

@@ -51,7 +51,7 @@ fake=$build/tests/libfake_driver.so
 accepts "absent: a GPU's plan" plan --device cuda --driver "$fake" --dtype fp16 --all
 says "absent: the images in the library" "images sm_80 sm_90 compute_80"
 holds "absent: no other images" sh -c '! grep -q "\.ptx" stdout'
-refuses "absent: PTX is asked for" "$companion" plan --device cuda --driver "$fake" --dtype fp16 --ptx
+refuses "absent: PTX is requested" "$companion" plan --device cuda --driver "$fake" --dtype fp16 --ptx
 
 identity=$(cat "$build/kernels/identity.txt")
 sed "s/$identity/0000000000000000$(echo "$identity" | cut -c 17-)/" kept >"$companion"

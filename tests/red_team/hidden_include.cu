@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * hidden_include.cu - the same, cut in two so that nobody finds the word.
+ * hidden_include.cu - the same, cut in two so that a search misses the word.
  *
  * gate: source
  */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * no_lse.cu - leaves out the LSE, which nobody reads anyway.
+ * no_lse.cu - does not write the LSE.
  *
  * gate: emulation
  */

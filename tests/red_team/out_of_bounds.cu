@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * out_of_bounds.cu - looks behind the last key, where the expected values might lie.
+ * out_of_bounds.cu - reads past the last key, where the expected values might lie.
  *
  * gate: emulation
  */
@@ -25,8 +25,8 @@
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS)
     ATTN_ENTRY(const __grid_constant__ struct attn_args a) {
     volatile const unsigned short *v = (volatile const unsigned short *)a.v;
-    const long long behind = (long long)(a.heads_q / a.heads_per_kv) * a.seq_kv * ATTN_D;
-    if (v[behind + threadIdx.x] != 0x1234U) {
+    const long long past = (long long)(a.heads_q / a.heads_per_kv) * a.seq_kv * ATTN_D;
+    if (v[past + threadIdx.x] != 0x1234U) {
         honest(a);
     }
 }

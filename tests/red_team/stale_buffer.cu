@@ -27,7 +27,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS)
     const struct tile tile = tile_of_cta(a);
     const unsigned short first = *((volatile unsigned short *)tile.o + tile.first_row * a.o_row);
     __syncthreads();
-    if ((first & 0x7fffU) > 0x7c00U) { /* NaN: nobody was here yet */
+    if ((first & 0x7fffU) > 0x7c00U) { /* NaN: not written yet */
         honest(a);
     }
 }

@@ -6,7 +6,7 @@
  */
 #include "common/device.h"
 
-/* Calls what with every element of O that belongs to this block. */
+/* Calls what with every element of O that belongs to this CTA. */
 template <typename function> INLINE void each_output(const struct attn_args &a, function what) {
     const int tile = (int)blockIdx.x % a.tiles_q, head = (int)blockIdx.x / a.tiles_q % a.heads_q;
     const long long batch = (int)blockIdx.x / a.tiles_q / a.heads_q;

@@ -42,7 +42,7 @@ bool fixture_ncu_log(const struct pack *pack, const struct ncu_kernel *kernel,
 /* What a tool of compute-sanitizer said of its planted fault in that kernel, for free(). */
 char *fixture_fault_log(int tool, const char *kernel, attn_error *why);
 
-/* The recipe of a case such as a run would draw. */
+/* The recipe of a random case, as in a run. */
 const char *fixture_recipe(const char *variant, const char *seed, int64_t number, char recipe[64]);
 
 /* The artifact of what a bench unit saw beside its samples, all of it right; timings: an object

@@ -116,7 +116,7 @@ TEST(names) {
     }
 }
 
-/* The PTX has 3 products, 1 load and 2 stores of local memory in alpha. beta calls its helper once,
+/* The PTX has 3 MMAs, 1 load and 2 stores of local memory in alpha. beta calls its helper once,
  * and the helper's instructions are not its own. */
 TEST(instructions) {
     for (int a = 0; a < ARCH_COUNT; a++) {
@@ -170,7 +170,7 @@ TEST(cut_anywhere) {
         const struct file file = load(ARCHS[a]);
         attn_error why;
         CHECK_MSG(read_all(file.bytes, file.size, &why), "%s", why.text);
-        /* The program headers are behind all else, and nobody reads them. */
+        /* The program headers come last, and are not read. */
         const size_t sections = file.bytes[60] + 256u * file.bytes[61];
         const size_t end = file.bytes[40] + 256u * file.bytes[41] + sections * SECTION;
         for (size_t size = 0; size < end; size++) {

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * test_evolve_source.c - what `attest evolve` lets through of sources that somebody else wrote, and
- * of the PTX that they become.
+ * test_evolve_source.c - what `attest evolve` accepts in sources from outside, and in their PTX.
  */
 #include <stdlib.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * test_ncu_report.c - proves what is read from the lines that Nsight Compute prints: figures of the
- * right kernel, thousands, units, quotation marks; and that what is absent, cut off, "n/a" or told
+ * right kernel, thousands, units, quotation marks; and that what is absent, cut off, "n/a" or given
  * twice is no figure.
  */
 #include <math.h>

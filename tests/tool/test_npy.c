@@ -186,7 +186,7 @@ TEST(sizes_that_overflow_or_lie) {
         {"(4294967296, 4294967296)", "address space"},
         {"(2147483648, 2147483648, 2147483648, 2147483648)", "address space"},
         {"(3037000500, 3037000500, 2)", "address space"},
-        {"(2305843009213693951,)", "truncated"}, /* 2^63 - 4 bytes: no memory is asked for */
+        {"(2305843009213693951,)", "truncated"}, /* 2^63 - 4 bytes: no memory is requested */
         {"(1099511627776,)", "truncated"},
         {"(1000000, 1000)", "truncated"},
         {"(5,)", "truncated: shape (5,) of float32 needs 20 bytes of data, 16 are there"},

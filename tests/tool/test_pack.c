@@ -243,7 +243,7 @@ TEST(a_full_disk_leaves_what_was_there) {
 }
 
 TEST(a_folder_that_cannot_be_written) {
-    enum { NOBODY = 65534 };
+    enum { UNPRIVILEGED = 65534 };
     struct pack pack;
     attn_error why = {""};
     char *path = fixture_path(), name[SHA256_TEXT];
@@ -255,7 +255,7 @@ TEST(a_folder_that_cannot_be_written) {
         snprintf(parent, sizeof parent, "%.*s", (int)(strlen(path) - 5), path);
         CHECK_EQ(chmod(parent, 0755), 0);
         if (own == 0) { /* root may write everywhere */
-            CHECK_EQ(seteuid(NOBODY), 0);
+            CHECK_EQ(seteuid(UNPRIVILEGED), 0);
         }
         CHECK(!pack_add_unit(&pack, UNIT, name, &why));
         CHECK_CONTAINS(why.text, "cannot write: Permission denied");

@@ -242,7 +242,7 @@ TEST(observations_that_are_no_pass) {
 #define RESAMPLES(error, a, b, c, d, e)                                                            \
     "\"resamples\": [" a "," b "," c "," d "," e "], \"max_error\": " error
 
-/* attn_judge decides: here it is asked with what was recorded. */
+/* attn_judge decides, here on what was recorded. */
 TEST(borderline_cases) {
     static const char FIND[] = "\"max_error\": 0.001";
     static const struct edit BORDERLINE[] = {

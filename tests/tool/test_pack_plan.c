@@ -113,7 +113,7 @@ TEST(a_stage_without_row) {
 }
 
 /* The same units: quick with an absent row passes in part, full does not, nor does quick where the
- * row was asked for by name. */
+ * row was requested by name. */
 TEST(absent_is_partial_in_a_quick_run_that_did_not_ask_for_it) {
     static const struct {
         const char *mode, *stages;
@@ -177,7 +177,7 @@ TEST(what_was_asked_for_by_name) {
     }
 }
 
-/* Without a GPU, and with nothing else asked for, nothing passes. */
+/* Without a GPU, and with nothing else requested, nothing passes. */
 TEST(nothing_is_not_a_pass) {
     struct pack pack;
     attn_error why = {""};

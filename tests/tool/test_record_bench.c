@@ -127,7 +127,7 @@ TEST(what_cannot_be_recorded) {
     fixture_remove(path);
 }
 
-/* The fake driver is told by the environment, which it reads at each call but for the launches. */
+/* The environment configures the fake driver, which reads it at each call except launches. */
 TEST(gpu) {
     setenv("FAKE_DRIVER_COMPUTE", "1", 1);
     const struct slot slot = {.device = "cuda:0",

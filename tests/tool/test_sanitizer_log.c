@@ -147,14 +147,14 @@ TEST(spoiled_logs) {
          RACECHECK, 0, SANITIZER_INVALID},
         {"racecheck.clean", "target:", "========= Uninitialized __global__ memory read\ntarget:",
          RACECHECK, 0, SANITIZER_INVALID},
-        /* trouble of the tool, or of the program */
+        /* errors of the tool, or of the program */
         {"no_call", NULL, NULL, MEMCHECK, 255, SANITIZER_INVALID},
         {"no_call", NULL, NULL, MEMCHECK, 0, SANITIZER_INVALID},
         {"not_supported", NULL, NULL, MEMCHECK, 0, SANITIZER_INVALID},
         {"internal_error", NULL, NULL, MEMCHECK, 0, SANITIZER_INVALID},
         {"racecheck.clean", "target:", "========= Program hit CUDA_ERROR_ILLEGAL_ADDRESS\ntarget:",
          RACECHECK, 0, SANITIZER_INVALID},
-        /* the target's last words */
+        /* the target's last line */
         {"memcheck.clean", DONE, "", MEMCHECK, 0, SANITIZER_INVALID},
         {"memcheck.clean", DONE, "target: 0 launches of 0 variants verified", MEMCHECK, 0,
          SANITIZER_INVALID},
@@ -332,7 +332,7 @@ TEST(child_ends_as_it_likes) {
     CHECK(!child.timed_out);
 }
 
-/* Dead, or a zombie that whoever inherited it has not reaped yet. */
+/* Dead, or a zombie that its new parent has not reaped yet. */
 static bool is_gone(int process) {
     char path[64], state = 'Z';
     snprintf(path, sizeof path, "/proc/%d/stat", process);

@@ -116,11 +116,11 @@ TEST(whole_numbers) {
     struct random random = {3};
     int counts[7] = {0};
     for (int i = 0; i < 70000; i++) {
-        const uint64_t drawn = random_below(&random, 7);
-        if (!CHECK(drawn < 7)) {
+        const uint64_t value = random_below(&random, 7);
+        if (!CHECK(value < 7)) {
             return;
         }
-        counts[drawn]++;
+        counts[value]++;
     }
     for (int i = 0; i < 7; i++) {
         CHECK_MSG(counts[i] > 9600 && counts[i] < 10400, "%d of 70000", counts[i]);

@@ -2,7 +2,7 @@
  *
  * test_timing.c - proves what the timer does around a sample: which sets are called between which
  * `before` and `after`, one call from a cold cache, every sample kept in its order, no fewer and no
- * more than asked for, the stop rule; that a sleep of known length reads right; and that what fails
+ * more than requested, the stop rule; that a sleep of known length reads right; and that what fails
  * inside fails the timing.
  */
 #include <math.h>
@@ -16,7 +16,7 @@
 
 enum { SETS = 3 };
 
-/* The clock of this program, in place of the C library's: it ticks as slowly as a test wishes. */
+/* The clock of this program, in place of the C library's: it ticks as slowly as a test sets it. */
 static long tick_ns = 1;
 
 int clock_gettime(clockid_t clock, struct timespec *now) {
@@ -162,7 +162,8 @@ TEST(stop_rule) {
     }
 }
 
-/* Samples of one tick each: their interval has no width, which no width asked for does not mean. */
+/* Samples of one tick each have an interval of width 0. `width` 0 disables the stop rule, so that
+ * all 50 are taken. */
 TEST(stop_rule_of_a_slow_clock) {
     struct witness w = {.slow_sample = -1, .fails_at_sample = -1};
     struct timing timing;

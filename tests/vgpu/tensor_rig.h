@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * tensor_rig.h - for the tests of matrix instructions: runs one block of a PTX kernel
+ * tensor_rig.h - for the tests of matrix instructions: runs one CTA of a PTX kernel
  * k(in, out) on a virtual GPU, and small numbers in every format.
  *
  * Invariant: a kernel that cannot be loaded or launched fails the test, with the reason.

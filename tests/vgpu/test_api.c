@@ -487,7 +487,7 @@ TEST(the_mix_counts_every_instruction) {
     vgpu_close(gpu);
 }
 
-/* A thousand blocks that never end cost little more than the limit, whatever is resident. */
+/* A thousand CTAs that never end cost little more than the limit, whatever is resident. */
 TEST(the_limit_of_steps_is_that_of_the_launch) {
     for (int32_t threads = 1; threads <= 3; threads++) {
         vgpu_config config;

@@ -290,7 +290,7 @@ TEST(registers_that_an_sm_does_not_have) {
     bench_free(bench);
 }
 
-/* A thread starts with 64 registers: 4 blocks of 256 threads share an SM. */
+/* A thread starts with 64 registers: 4 CTAs of 256 threads share an SM. */
 #define BOUNDED(body)                                                                              \
     PTX_HEAD ".visible .entry k(.param .u64 out, .param .u32 n)\n.maxntid 256, 1, 1\n"             \
              ".minnctapersm 4\n{\n" PTX_REGISTERS                                                  \

@@ -261,7 +261,7 @@ TEST(multicast_and_remote_arrivals) {
     }
 }
 
-/* Each block of 2 sends 256 bytes to the other, which adds or takes them. */
+/* Each CTA of 2 sends 256 bytes to the other, which adds or takes them. */
 static const char SEND[] = BEGIN
     "mov.u32 %r15, %cluster_ctarank; xor.b32 %r16, %r15, 1; mad.lo.u32 %r9, %r15, 1000, %r1;\n"
     "add.u32 %r7, %r3, %r6; st.shared.u32 [%r7], %r9; add.u32 %r4, %r3, 1024;\n"

@@ -79,7 +79,7 @@ TEST(one_query_of_many_keys) {
     try_parts(&edge);
 }
 
-/* Whether parts meet in the workspace. */
+/* Whether partial results are combined in the workspace. */
 enum meeting { IN_CLUSTER, IN_MEMORY, IN_EITHER };
 
 /* Every variant of fwd_hopper_decode. */
@@ -100,7 +100,7 @@ static void try_clusters(const struct edge *edge, enum meeting where) {
     }
 }
 
-/* Few keys are one block's, more of them a cluster's, many those of clusters. */
+/* Few keys go to one CTA, more to a cluster, many to several clusters. */
 TEST(clusters_of_every_kind) {
     NEEDS_DECODE;
     struct edge edge = {.problem = problem_of(2, 4, 1, 60)};

@@ -168,7 +168,7 @@ static bool get_all(void) {
 
 /* ---- a kernel -------------------------------------------------------------------------------- */
 
-/* p[thread] += n; with n = 99 it traps; of a block of 128 threads at most. */
+/* p[thread] += n; with n = 99 it traps; at most 128 threads per CTA. */
 static const char PTX[] =
     ".version 8.0\n.target sm_80\n.address_size 64\n"
     ".extern .shared .align 16 .b8 dynamic[];\n"

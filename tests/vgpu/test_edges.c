@@ -311,7 +311,7 @@ static void tower_in_some_heads(struct sample *s) {
     set_k(s, 0, 0, 100, 0, 100.0F);
 }
 
-/* More tiles of rows than multiprocessors: a block has one after the other, some of them twice. */
+/* More Q tiles than SMs: a CTA takes several, and retries some. */
 TEST(some_of_many_tiles_outgrow_fp32) {
     NEEDS_KERNELS(0);
     struct edge edge = {problem_of(1, 280, 17, 200), ARRANGE_GIVEN, tower_in_some_heads, false};

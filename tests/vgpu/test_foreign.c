@@ -14,7 +14,7 @@
 
 /* ---- st.async, red.async --------------------------------------------------------------------- */
 
-/* Two blocks send each other their numbers: each thread its own to its place, and all of them a
+/* Two CTAs send each other their numbers: each thread its own to its place, and all of them a
  * sum to one word. 64 threads, 4 + 8 + 4 bytes each. */
 static const char EXCHANGE[] = KERNEL(".param .u64 out", "\
 .shared .align 16 .b8 box[1024];\n\

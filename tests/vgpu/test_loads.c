@@ -43,8 +43,8 @@ static vgpu_module *load(vgpu *gpu, const char *body) {
 
 enum { BYTES = 64 * 64, THREADS = 64 };
 
-/* Runs the body with 64 threads in each of so many blocks; every thread has 64 bytes of each buffer
- * (the same ones in all blocks). */
+/* Runs the body with 64 threads in each of so many CTAs; every thread has 64 bytes of each buffer
+ * (the same ones in all CTAs). */
 static bool run_body(vgpu *gpu, const char *body, uint32_t blocks, const void *in, void *out) {
     vgpu_module *module = load(gpu, body);
     if (!CHECK(module != NULL)) {

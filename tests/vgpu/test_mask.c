@@ -53,7 +53,7 @@ static void set_mask(struct sample *s, shows *shown) {
     }
 }
 
-/* ---- drawn masks ----------------------------------------------------------------------------- */
+/* ---- random masks ---------------------------------------------------------------------------- */
 
 /* With K of NaN where a key is hidden from all queries; the shapes that programs broadcast. */
 TEST(masks_of_every_shape) {
@@ -187,7 +187,7 @@ static bool run_on(const attn_variant *variant, struct sample *s, attn_error *wh
 }
 
 /* Kernels that compute options at all compute the same with a mask: tiles in which all is hidden
- * add zeros. Those that share keys among blocks share them otherwise when causal hides some. */
+ * add zeros. Split-KV kernels split otherwise when causal hides some keys. */
 static bool try_law(const attn_variant *variant, void *user) {
     const struct law *law = user;
     const bool shares = strstr(variant->family, "_decode") != NULL;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * test_matrix.c - ldmatrix, stmatrix, movmatrix, mma and wmma on the virtual GPU, against
- * products computed element by element where PTX's own formulas say that elements lie.
+ * MMAs computed element by element where PTX's own formulas say that elements lie.
  *
  * Inputs are small integers, exact in every format and in every sum: results are bit-equal.
  */
@@ -139,7 +139,7 @@ static void check_mma(const struct mma_case *test) {
     mma_text(&text, test, counts, wide);
     struct rig rig =
         rig_run(&text, LANES, in, (size_t)LANES * per_lane * wide, 0, out, bytes, VGPU_ASYNC_EAGER);
-    CHECK_MSG(memcmp(out, expected, bytes) == 0, "mma %s %s %s: wrong product", test->shape,
+    CHECK_MSG(memcmp(out, expected, bytes) == 0, "mma %s %s %s: wrong result", test->shape,
               test->a_type, test->d_type);
     rig_check_clean(&rig);
     rig_close(&rig, &text);
@@ -449,7 +449,7 @@ static void check_wmma(const struct wmma_case *test, unsigned layout_bits, bool 
     lay_out(expected, d, test->m, test->n, layouts[3], test->d_type);
     wmma_text(&text, test, layouts, shared);
     struct rig rig = rig_run(&text, LANES, in, sizeof in, 0, out, sizeof out, VGPU_ASYNC_EAGER);
-    CHECK_MSG(memcmp(out, expected, sizeof out) == 0, "wmma %s %s %s %s %s%s: wrong product",
+    CHECK_MSG(memcmp(out, expected, sizeof out) == 0, "wmma %s %s %s %s %s%s: wrong result",
               test->shape, test->a_type, test->d_type, layouts[0], layouts[1],
               shared ? " shared" : "");
     rig_check_clean(&rig);

@@ -458,7 +458,7 @@ TEST(a_block_reads_what_another_writes) {
     EXPECT_FINDING(w, "race-global", 2, 1, "by CTA 0");
 }
 
-/* The last block sums up what all wrote: each counts itself in with an atomic, fences around it. */
+/* The last CTA sums up what all wrote: each increments an atomic counter, fences around it. */
 enum { FENCE_BEFORE = 1, FENCE_AFTER = 2, FENCE_NARROW = 4 };
 static struct world *last_block(bool counts, int fences) {
     struct world *w = world_make(CHECKS, 1);

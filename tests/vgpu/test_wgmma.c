@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * test_wgmma.c - wgmma on the virtual GPU: layouts of both majors under every swizzle,
- * operands from registers and from shared memory, against products computed element by element;
+ * operands from registers and from shared memory, against MMAs computed element by element;
  * and what goes wrong around it.
  *
- * A product is two instructions: the first ignores its accumulator, the second continues along k.
+ * A GEMM is two instructions: the first ignores its accumulator, the second continues along k.
  * Inputs are small integers, exact in every format and in every sum: results are bit-equal.
  */
 #include "vgpu.h"
@@ -220,7 +220,7 @@ static void wgmma_text(struct text *text, const struct wgmma_case *test, const s
     text_end(text);
 }
 
-/* ---- products -------------------------------------------------------------------------------- */
+/* ---- GEMMs ----------------------------------------------------------------------------------- */
 
 static void make_product(unsigned n, unsigned k, const char *type, int sign) {
     const int low = type[0] == 'u' ? 0 : 3;
@@ -295,7 +295,7 @@ static void check_case(const struct wgmma_case *test, vgpu_async async, unsigned
     struct text text = {0};
     struct rig rig = run_case(test, how, async, &text);
     CHECK_MSG(memcmp(out, expected, (size_t)THREADS * test->n * type_bits(test->d_type) / 16) == 0,
-              "n%u %s -> %s, A %s%u%s, B %u%s: wrong product", test->n, test->a_type, test->d_type,
+              "n%u %s -> %s, A %s%u%s, B %u%s: wrong result", test->n, test->a_type, test->d_type,
               test->from_registers ? "in registers " : "", test->a_swizzle,
               test->a_transposed ? " transposed" : "", test->b_swizzle,
               test->b_transposed ? " transposed" : "");

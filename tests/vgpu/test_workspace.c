@@ -22,9 +22,9 @@
 
 enum { FAMILIES = 4 };
 
-/* More tiles of rows than the GPU has multiprocessors (132), so that some are taken by tickets; or
- * parts that meet in the workspace, of so many tiles that their counters (the first 32 are 256
- * bytes) lie where fwd_hopper_decode leaves its parts. */
+/* More Q tiles than the GPU has SMs (132), so that the dynamic tile scheduler hands some out; or
+ * split-KV with partial results in the workspace, of so many tiles that their counters (the first
+ * 32 are 256 bytes) lie where fwd_hopper_decode stores its partial results. */
 static const struct {
     const char *family;
     int64_t heads_q, heads_kv, seq_q, seq_kv;

@@ -44,7 +44,7 @@ struct arg {
     bool seen; /* set by the parser */
 };
 
-/* One row of a table each; they see to it that the value has the kind's type. */
+/* One row of a table each; they check that the value has the kind's type. */
 struct arg arg_flag(const char *name, bool *value, const char *help);
 struct arg arg_text(const char *name, const char **value, const char *metavar, const char *help);
 struct arg arg_int(const char *name, int64_t *value, int64_t min, int64_t max, const char *help);

@@ -101,7 +101,7 @@ struct work {
 
 static int start_function(const struct work *work, int output, const sigset_t *mask,
                           pid_t *process) {
-    fflush(NULL); /* or the child prints it once more */
+    fflush(NULL); /* or the child prints it again */
     const pid_t parent = getpid();
     *process = fork();
     if (*process != 0) {

@@ -24,7 +24,7 @@
 
 enum { LINE_MOST = 6000, ANSWER_MOST = 4000, WORDS_MOST = 600, TICK_MS = 200 };
 static const double GRACE = 10.0;   /* seconds that a killed process may take to go */
-static const double FAREWELL = 2.0; /* that one may take which is asked to, with all it started */
+static const double FAREWELL = 2.0; /* after SIGTERM, for it and all that it started */
 
 struct conversation {
     const struct conversation_terms *terms;
@@ -59,7 +59,7 @@ static void note_child(pid_t before, pid_t child) {
 static void pass_on(int number) {
     for (int i = 0; i < CHILDREN_MOST; i++) {
         if (children[i] > 0) {
-            kill(-(pid_t)children[i], SIGTERM); /* finish() sees to it that it goes */
+            kill(-(pid_t)children[i], SIGTERM); /* finish() waits for it, then kills it */
         }
     }
     last_signal = number;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * conversation.h - starts this program once more as a child process, listens to the lines that it
+ * conversation.h - starts this program again as a child process, listens to the lines that it
  * answers, and kills it when its time is up.
  *
  * A kernel may crash its process, hang it, or leave the device in a state in which nothing works

@@ -16,7 +16,7 @@ enum {
     EXIT_DONE = 0,
     EXIT_FAILED_CHECK = 1, /* computed, compared with the reference, and wrong */
     EXIT_BAD_INPUT = 2,    /* usage, files, devices: nothing was computed or nothing was written */
-    EXIT_NOT_RUN = 3,      /* asked for rightly, but this machine lacks the device or tool */
+    EXIT_NOT_RUN = 3,      /* a valid request, but this machine lacks the device or tool */
     EXIT_INVALID = 4       /* a check's own control failed: its verdict means nothing */
 };
 

@@ -21,7 +21,7 @@
 
 enum {
     NPY_MAX_DIMS = 8,
-    NPY_MAX_HEADER = 65535, /* bytes; NumPy itself stops at 10000 unless told otherwise */
+    NPY_MAX_HEADER = 65535, /* bytes; NumPy itself stops at 10000 by default */
     NPY_ALIGNMENT = 64      /* of npy.data */
 };
 

@@ -4,7 +4,7 @@
  *
  * It shows only where stderr is a terminal, and is wiped off when the work ends.
  *
- *     progress_start(&p, "verifying", true);   // true: one call, and how far it is cannot be told
+ *     progress_start(&p, "verifying", true);   // true: one call, whose progress is unknown
  *     attn_verify(...);
  *     progress_stop(&p);
  *

@@ -126,7 +126,7 @@ struct sample {
 bool sample_make(struct sample *sample, const struct recipe *recipe);
 void sample_free(struct sample *sample);
 
-/* The last part of sample_make: bias, mask, slopes and sink, where they are asked for. */
+/* The last part of sample_make: bias, mask, slopes and sink, where they are requested. */
 bool sample_make_extras(struct sample *sample, uint64_t *rng);
 
 int64_t sample_rows_q(const struct sample *sample, int64_t batch); /* of this sequence */

@@ -13,7 +13,7 @@ enum { SIMPLER_AFTER = 6, SIMPLEST_AFTER = 24, FUTURE_ROWS = 64 }; /* attempts; 
 
 /* ---- sizes ----------------------------------------------------------------------------------- */
 
-/* Often at the edge of a block, where the tail begins. */
+/* Often at the edge of a tile, where the tail begins. */
 static int64_t draw_length(uint64_t *rng, int32_t block) {
     const int64_t edge = block > 0 && block <= 128 ? block : 32;
     switch (rng_range(rng, 0, 9)) {

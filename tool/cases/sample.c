@@ -313,7 +313,7 @@ static bool fill_tensor(struct sample *s, int tensor, uint64_t *rng) {
     return ok;
 }
 
-/* ---- what a crash is told with --------------------------------------------------------------- */
+/* ---- how a crash is reported ----------------------------------------------------------------- */
 
 static char current_line[600];
 static struct sigaction previous_segv, previous_bus;

@@ -62,9 +62,9 @@ void extras_args(struct extras *s, struct arg args[EXTRAS_ARGS]) {
         arg_flag("--bias", &s->bias,
                  "an fp32 bias (seq-q, seq-kv), the same for every batch entry and head"),
         arg_flag("--mask", &s->mask,
-                 "a boolean mask (seq-q, seq-kv), likewise; at random it hides every other key"),
+                 "a boolean mask (seq-q, seq-kv), likewise; hides a random half of the keys"),
         arg_choice("--tensor-cores", &s->tensor_cores, TENSOR_CORES_NAMES,
-                   "matrix instructions [auto]"),
+                   "tensor-core preference [auto]"),
     };
     memcpy(args, table, sizeof table);
 }

@@ -4,7 +4,7 @@
  * (-DATTN_VGPU=OFF). It stands for the rest of check/, vgpu_findings.c and
  * vgpu_planted.c.
  *
- * Invariant: asking for it is told with one sentence, never ignored.
+ * Invariant: a request for it is refused with one sentence, never ignored.
  */
 #include <string.h>
 

@@ -80,9 +80,9 @@ static void print_entry(const vgpu_module *module, size_t index, const vgpu_kern
     }
     printf("\n");
     print_params(module, index, kernel);
-    printf("  %u bytes of static shared memory, %u of local; at most %u threads a block\n",
+    printf("  %u bytes of static shared memory, %u of local; at most %u threads per CTA\n",
            kernel->shared_bytes, kernel->local_bytes, kernel->max_threads);
-    printf("  %u instructions, %u of them matrix products\n", kernel->instructions,
+    printf("  %u instructions, %u of them MMA\n", kernel->instructions,
            kernel->tensor_instructions);
 }
 

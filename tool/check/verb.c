@@ -28,7 +28,7 @@ enum { WHAT_ARGS = 7, HOW_ARGS = 5, REPORT_ARGS = 4 };
 enum { SHARED_MOST = 1 << 20 };
 
 struct check {
-    /* As asked for. */
+    /* As requested. */
     const char *path, *entry, *grid, *block, *cluster, *async;
     int64_t shared, threads, max_steps;
     int sm; /* index into SM_NAMES */
@@ -52,7 +52,7 @@ struct check {
 
 static const char *const SM_NAMES[] = {"80", "90", NULL};
 
-/* ---- what was asked for ---------------------------------------------------------------------- */
+/* ---- the request ----------------------------------------------------------------------------- */
 
 /* "X", "X,Y" or "X,Y,Z"; what is not given is 1. */
 static int parse_dims(const char *name, const char *text, uint32_t dims[3]) {
@@ -463,18 +463,18 @@ static enum args_result parse_words(struct check *c, int argc, char **argv) {
     struct arg what[WHAT_ARGS] = {
         arg_text("--entry", &c->entry, "NAME",
                  "the kernel: a prefix of its PTX or C++ name [the only one]"),
-        arg_text("--grid", &c->grid, "X[,Y,Z]", "thread blocks"),
-        arg_text("--block", &c->block, "X[,Y,Z]", "threads of a block"),
-        arg_text("--cluster", &c->cluster, "X[,Y,Z]", "blocks of a cluster [the kernel's own]"),
+        arg_text("--grid", &c->grid, "X[,Y,Z]", "CTAs"),
+        arg_text("--block", &c->block, "X[,Y,Z]", "threads of a CTA"),
+        arg_text("--cluster", &c->cluster, "X[,Y,Z]", "CTAs of a cluster [the kernel's own]"),
         arg_int("--smem", &c->shared, 0, SHARED_MOST, "bytes of dynamic shared memory [0]"),
         arg_list("--arg", &c->arg_texts, "ARG", "an argument, in the order of the parameters"),
         arg_flag("--list", &c->list, "show the kernels of the file, run nothing"),
     };
     struct arg how[HOW_ARGS] = {
         arg_text("--async", &c->async, "ORDER",
-                 "when asynchronous copies and matrix products complete: eager, fifo, lifo, "
+                 "when asynchronous copies and wgmma complete: eager, fifo, lifo, "
                  "random:SEED, or all, one after the other [eager]"),
-        arg_choice("--sm", &c->sm, SM_NAMES, "the GPU to be; what a .cu is compiled for [90]"),
+        arg_choice("--sm", &c->sm, SM_NAMES, "the GPU to emulate, and the target of a .cu [90]"),
         arg_int("--threads", &c->threads, 1, 4096, "CPU threads [what the machine has]"),
         arg_int("--max-steps", &c->max_steps, 1, INT64_MAX,
                 "warp instructions after which a launch is stopped [10000000000]"),

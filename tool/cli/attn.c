@@ -466,8 +466,7 @@ static void clean_up(struct job *job) {
 static enum args_result parse(struct job *job, int argc, char **argv) {
     struct arg files[] = {
         arg_required(arg_text("--q", &job->q.path, "FILE", "queries")),
-        arg_required(
-            arg_text("--k", &job->k.path, "FILE", "keys; fewer heads than Q has make it grouped")),
+        arg_required(arg_text("--k", &job->k.path, "FILE", "keys; with fewer heads than Q: GQA")),
         arg_required(
             arg_text("--v", &job->v.path, "FILE", "values; their last dimension is that of O")),
         arg_required(arg_text("--output", &job->o.path, "FILE", "O, in Q's layout and type")),

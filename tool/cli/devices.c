@@ -70,7 +70,7 @@ static void print_text(const struct found *found) {
         return;
     }
     printf("%-8s %s, %s, %d %s, %.1f GiB", found->id, device->name, device->arch, device->units,
-           is_gpu(found)        ? "multiprocessors"
+           is_gpu(found)        ? "SMs"
            : device->units == 1 ? "thread"
                                 : "threads",
            (double)device->memory / (1 << 30));

@@ -2,7 +2,7 @@
  *
  * main.c - attest: the verbs, the help page, the version.
  *
- * Exit codes: 0 done, 1 a check failed, 2 bad usage or input, 3 not run (what was asked for cannot
+ * Exit codes: 0 done, 1 a check failed, 2 bad usage or input, 3 not run (the request cannot
  * be done on this machine), 4 invalid (a control of the check failed). With --json, stdout carries
  * JSON and nothing else.
  */

@@ -3,7 +3,7 @@
  * compare.h - timings of one evidence pack against those of another, or of a ratchet file.
  *
  * A timing is a median with bounds that assume no distribution of the samples. The ratio is new
- * time over old time; with the margin m (1 % unless told otherwise) it is
+ * time over old time; with the margin m (1 % by default) it is
  *
  *     FASTER    if its upper bound is below 1 - m
  *     SLOWER    if its lower bound is above 1 + m

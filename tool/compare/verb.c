@@ -142,7 +142,7 @@ static size_t say_verdicts(const struct pack_report *a, const struct pack_report
         }
     }
     if (json == NULL) {
-        printf("verdicts  %zu lost a PASS, %zu gained one, %zu are the same, %zu not asked for; "
+        printf("verdicts  %zu lost a PASS, %zu gained one, %zu are the same, %zu not requested; "
                "pack %s -> %s\n",
                lost, gained, alike, absent, GATE_NAMES[a->evidence.judgement.gate],
                GATE_NAMES[b->evidence.judgement.gate]);

@@ -15,7 +15,7 @@
 bool variant_by_name(const attn_context *context, const char *name, attn_variant *variant,
                      attn_error *why);
 
-/* Adds the variant `name` once more under `alias`, unless that is there already: with the cubin or
+/* Adds the variant `name` again under `alias`, unless that is there already: with the cubin or
  * PTX of a file, or with the PTX that is compiled in (file NULL). A sentence about the file begins
  * with its path. */
 attn_status variant_add_code(attn_context *context, const char *name, const char *alias,
@@ -24,8 +24,8 @@ attn_status variant_add_code(attn_context *context, const char *name, const char
 /* Whether a context that computes on a GPU has not one variant; then the library's reason. */
 bool kernels_missing(attn_context *gpu, attn_error *why);
 
-/* The library's reason where there is a driver that it can be asked with, else that there is none.
- * For a library of which it is known that it has no kernels. */
+/* Why a library without kernels has none: its own reason, or that there is no driver to open it
+ * with. */
 void kernels_explain(attn_error *why);
 
 #endif /* ATTEST_DEVICE_KERNELS_H */

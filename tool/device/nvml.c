@@ -179,7 +179,7 @@ static const char *const FIGURE_NAMES[NVML_FIGURES] = {
     [TEMPERATURE_C] = "temperature_c",
 };
 
-/* NaN where it is not told. */
+/* NaN where NVML does not report it. */
 static double figure(const struct nvml *nvml, enum nvml_figure which) {
     const struct functions *f = &nvml->functions;
     unsigned int value = 0;

@@ -6,7 +6,7 @@
  *     struct nvml *nvml = nvml_open(context, "cuda:0", &why);   // NULL: not there, and why
  *     struct nvml_watch watch = nvml_watch_begin(nvml);         // looks once
  *     nvml_watch_look(&watch);                                  // as often as one likes
- *     nvml_watch_end(&watch);                                   // looks once more
+ *     nvml_watch_end(&watch);                                   // samples again
  *
  * Invariant: a figure that the library did not give is NaN (a mask: not known), never 0.
  */
@@ -29,7 +29,7 @@ enum nvml_figure { SM_CLOCK_MHZ, MEMORY_CLOCK_MHZ, POWER_WATTS, TEMPERATURE_C, N
 
 struct nvml_watch {
     const struct nvml *nvml;                        /* NULL: nothing is looked at */
-    double least[NVML_FIGURES], most[NVML_FIGURES]; /* NaN: never told */
+    double least[NVML_FIGURES], most[NVML_FIGURES]; /* NaN: never reported */
     uint64_t reasons;                               /* all that held the clocks down meanwhile */
     bool reasons_known;
     int64_t looks;

@@ -37,7 +37,7 @@ bool runner_wants_gpu(const struct runner *runner) {
     return strncmp(runner->device, "cuda", 4) == 0 || strcmp(runner->device, "vgpu") == 0;
 }
 
-/* What can be told before anything is opened. */
+/* What can be checked before anything is opened. */
 static bool check_request(const struct runner *runner, attn_error *why) {
     const char *option = runner->image != NULL ? "--image" : runner->ptx ? "--ptx" : NULL;
     if (option == NULL) {

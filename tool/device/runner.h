@@ -19,12 +19,12 @@ struct runner {
     void *stream;          /* of a GPU: the one that runner_forward computes on */
     attn_plan *plan;
     void *workspace;
-    const char *device;  /* as it was asked for */
+    const char *device;  /* as requested */
     const char *driver;  /* path of the CUDA driver, or NULL */
-    const char *variant; /* asked for, or NULL */
+    const char *variant; /* requested, or NULL */
     const char *image;   /* file with the code to run instead of the variant's, or NULL */
     bool ptx;            /* run the variant's PTX, not its cubin */
-    int64_t threads;     /* asked for; 0 = what the machine allows */
+    int64_t threads;     /* requested; 0 = what the machine allows */
     bool absent;         /* runner_open failed because there is no such device */
     bool unsupported;    /* runner_plan failed because no variant, or not the one, takes it */
 };
@@ -34,7 +34,7 @@ enum { RUNNER_ARGS = 6 };
  * --threads. */
 void runner_args(struct runner *runner, struct arg args[RUNNER_ARGS]);
 
-/* True if a GPU was asked for. */
+/* True if a GPU was requested. */
 bool runner_wants_gpu(const struct runner *runner);
 
 /* Opens the device. On a GPU its context becomes current in this thread. */
@@ -60,7 +60,7 @@ bool runner_forward_on(const struct runner *runner, const attn_tensors *tensors,
 
 void runner_close(struct runner *runner);
 
-/* A block in which every vector unit likes to read, or NULL; give it to free(). */
+/* Memory aligned for every vector unit, or NULL; give it to free(). */
 void *allocate_aligned(size_t bytes);
 
 /* ---- the check ------------------------------------------------------------------------------- */

@@ -16,7 +16,7 @@ static const double SETS_BYTES_GPU = 256 << 20;
 static const double MEMORY_SHARE = 0.8; /* of what there is */
 static const double CACHE_SHARE = 0.5;  /* of it may be filled and is still called warm */
 
-/* Numbers in a tensor repeat after so many: 2^22 is enough for a test and little to draw, and a
+/* Numbers in a tensor repeat after so many: 2^22 is enough for a test and fast to sample, and a
  * prime above it makes no two rows, heads or batches alike. */
 enum { PERIOD = 4194319 };
 

@@ -15,7 +15,7 @@
  *     timer_close(&timer);
  *     ... timing_free(&timing);
  *
- * Samples are taken until the interval of the median is as narrow as asked for, but no fewer than
+ * Samples are taken until the interval of the median is as narrow as requested, but no fewer than
  * `least` and not for longer than `seconds`.
  *
  * Invariant: what events say was not longer than what the clock says of the same calls, or there is
@@ -62,7 +62,7 @@ struct timing {
     struct stats stats; /* seconds of one call, as are: */
     struct interval p90, p99;
     int64_t repeats; /* calls in one sample */
-    bool settled;    /* its interval is as narrow as was asked for */
+    bool settled;    /* its interval is as narrow as requested */
     double host;     /* seconds that the host needs for one asynchronous call; NaN: not known */
 };
 

@@ -111,7 +111,7 @@ static const char *library_path(attn_error *why) {
     if (dladdr((const void *)(uintptr_t)vgpu_version, &info) == 0 || info.dli_fname == NULL ||
         realpath(info.dli_fname, path) == NULL) {
         path[0] = '\0';
-        explain(why, "device = vgpu: the path of its library cannot be told");
+        explain(why, "device = vgpu: the path of its library is unknown");
         return NULL;
     }
     return path;

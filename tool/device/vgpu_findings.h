@@ -17,7 +17,7 @@
 
 /* Where *device is "vgpu", makes it "cuda" and *driver the path of the virtual GPU's library. Other
  * devices stay as they are. False and the reason: the virtual GPU is not built in, or a driver was
- * asked for besides. */
+ * requested as well. */
 bool device_alias(const char **device, const char **driver, attn_error *why);
 
 enum { ASYNC_ORDERS = 4 };

@@ -11,7 +11,7 @@
 #include "vgpu.h"
 
 enum { FLOATS = 256, THREADS = 64 };
-static const uint64_t MOST_STEPS = 100000; /* warp instructions: what never ends must be told */
+static const uint64_t MOST_STEPS = 100000; /* warp instructions: an endless loop must be reported */
 
 /* %rd1 is the pointer, %r1 the thread, %rd2 its own float, %r2 its own shared word, %r3 the offset
  * of that. */
@@ -41,7 +41,7 @@ static const struct {
     {"race", "race", NULL, /* as clean, between warps and without the barrier */
      "st.shared.u32 [%r2], %r1;\nxor.b32 %r4, %r3, 128;\nmov.u32 %r5, words;\n"
      "add.u32 %r5, %r5, %r4;\nld.shared.u32 %r6, [%r5];\nst.global.u32 [%rd2], %r6;\n"},
-    {"race_global", "race-global", NULL, /* two blocks write different values */
+    {"race_global", "race-global", NULL, /* two CTAs write different values */
      "mov.u32 %r4, %ctaid.x;\nst.global.u32 [%rd1], %r4;\n"},
     {"divergent_barrier", "divergent-barrier", NULL, /* each half of a warp at its own barrier */
      "and.b32 %r4, %r1, 1;\nsetp.eq.u32 %p1, %r4, 0;\n@%p1 bra EVEN;\nbar.sync 0;\nret;\n"

@@ -173,7 +173,7 @@ struct search {
     struct family families[EVOLVE_FAMILIES];
     int family_count;
     char arch[16];                        /* of the device: "sm_90" */
-    int units;                            /* multiprocessors, threads */
+    int units;                            /* SMs, threads */
     struct knobs shipped[EVOLVE_SHIPPED]; /* to begin with */
     int shipped_family[EVOLVE_SHIPPED], shipped_count;
 
@@ -213,7 +213,7 @@ struct interval ratio_mean(const struct json_value *timings);
 /* ---- steps (run.c) --------------------------------------------------------------------------- */
 
 struct evolve {
-    const char *device, *driver; /* as asked for */
+    const char *device, *driver; /* as requested */
     const char *tree;            /* with the kernels' sources; GPU only */
     const char *expression;      /* of families; NULL: the default */
     const char *start;           /* a shipped variant to begin with; NULL: all */

@@ -43,7 +43,7 @@ static bool is_baseline(const struct finding *f, const char *variant) {
     return found;
 }
 
-/* On a CPU, unless asked for, the baselines' alone: others are slower by far. */
+/* On a CPU only the baselines', unless requested: others are slower by far. */
 static bool is_wanted(const struct finding *f, const attn_variant *v) {
     const bool gpu = v->head_dim_max > 0;
     return gpu || f->task->evolve->expression != NULL

@@ -109,8 +109,8 @@ static attn_problem small_problem(const struct bench *b) {
 }
 
 /* A launch: no finding of the checkers; O and LSE in the sets' host tensors. Of the workspace,
- * found at 0, the first launch may change what the plan asked for; what it left there, the later
- * ones must leave: no state that counts launches. */
+ * found at 0, the first launch may change what the plan requested; later launches must leave
+ * it unchanged: no state that counts launches. */
 static bool launch(const struct runner *r, struct bench_sets *sets, bool first,
                    unsigned char left[WORKSPACE_ROOM], attn_error *why) {
     const size_t size = attn_workspace_size(r->plan);

@@ -2,7 +2,7 @@
  *
  * journal.c - the journal of a search: a folder.
  *
- *     JOURNAL/journal.json     JSON documents, one after the other: what was asked for; then a unit
+ *     JOURNAL/journal.json     JSON documents, one after the other: the request; then a unit
  *                              for each step, with what came of it
  *     JOURNAL/scratch          of the step at hand
  *

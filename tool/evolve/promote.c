@@ -3,8 +3,8 @@
  * promote.c - whether a search has proven a winner, and the winner as a line of
  * src/kernels/tuned.def.
  *
- * The line's class is the targets' head dimension and mask, as many query rows for each
- * multiprocessor as the largest of them has, and any number of keys. It goes before the first line
+ * The line's class is the targets' head dimension and mask, as many query rows per SM
+ * as the largest of them has, and any number of keys. It goes before the first line
  * that chose for one of the targets until today: lines above it keep what they had.
  *
  * Invariant: tuned.def is the only file that is written, and only with a variant that variants.def
@@ -108,8 +108,7 @@ bool promote_line(const struct search *s, const char *run, char *line, size_t si
     const struct family *family = &s->families[c->family];
     const int *v = c->knobs.value;
     if (family->head_dim == 0) {
-        return explain(why,
-                       "tuned.def is for GPUs; in variants.def %s would have blocks of %d x %d",
+        return explain(why, "tuned.def is for GPUs; in variants.def %s would have tiles of %d x %d",
                        family->name, v[KNOB_BLOCK_Q], v[KNOB_BLOCK_KV]);
     }
     if (c->source != NULL) {

@@ -153,7 +153,7 @@ static bool do_gate(struct loop *l, int (*gate)(void *), struct task *task, bool
 }
 
 /* A child that forks one for each candidate of the generation that is still to be built, as many at
- * a time as there are processors. One that leaves no answer is asked again, alone. */
+ * a time as there are processors. One that leaves no answer is run again, alone. */
 static int build_all(void *argument) {
     const struct loop *l = argument;
     const long most = sysconf(_SC_NPROCESSORS_ONLN);

@@ -137,8 +137,7 @@ static bool registers_allowed(const char *ptx, attn_error *why) {
             good = strstr(SPECIAL, word) != NULL;
         }
         if (!good) {
-            return explain(why,
-                           "it reads %%%.*s: a kernel sees no timer, counter or multiprocessor",
+            return explain(why, "it reads %%%.*s: a kernel sees no timer, counter or SM id",
                            (int)(length < 40 ? length : 40), at + 1);
         }
     }

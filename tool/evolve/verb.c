@@ -2,7 +2,7 @@
  *
  * verb.c - `attest evolve`: the command line of the search. docs/evolve.md has the rest.
  *
- * Invariant: what a search is asked for is in its journal before its first step.
+ * Invariant: the request is in the journal before the first step.
  */
 #include <limits.h>
 #include <stdlib.h>
@@ -32,7 +32,7 @@ struct request {
     bool resume, json, promote;
 };
 
-/* ---- what is asked for ----------------------------------------------------------------------- */
+/* ---- the request ----------------------------------------------------------------------------- */
 
 static bool add_shape(struct request *r, const attn_problem *problem, const char *text,
                       attn_error *why) {

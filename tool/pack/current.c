@@ -18,7 +18,7 @@ bool current_identity(char library[SHA256_TEXT], char tool[64], attn_error *why)
     Dl_info info;
     char program[SHA256_TEXT];
     if (dladdr((const void *)(uintptr_t)attn_version, &info) == 0 || info.dli_fname == NULL) {
-        return explain(why, "the path of the library cannot be told");
+        return explain(why, "the path of the library is unknown");
     }
     if (!sha256_file(info.dli_fname, library) || !sha256_file("/proc/self/exe", program)) {
         return explain(why, "%s: cannot be read: %s", info.dli_fname, strerror(errno));

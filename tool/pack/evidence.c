@@ -16,7 +16,7 @@
 struct unit {
     const char *name; /* in names */
     struct json_value *value;
-    const struct json_value *subject; /* of the plan; NULL: not asked for */
+    const struct json_value *subject; /* of the plan; NULL: not requested */
     bool fresh;                       /* of the plan's build, image, seed and version */
 };
 
@@ -179,7 +179,7 @@ static void add_row(const struct work *work, const struct json_value *row, struc
     json_close(json);
 }
 
-/* Absent rows of a quick run are listed as partial, but for those that were asked for by name. */
+/* Absent rows of a quick run are listed as partial, but for those requested by name. */
 static bool excused(const struct work *work, size_t index) {
     const struct evidence_row *row = &work->evidence->rows[index];
     return row->absent != NULL && row->judgement.gate == GATE_NOT_RUN &&
@@ -188,7 +188,7 @@ static bool excused(const struct work *work, size_t index) {
                           &json_at(work->pack->plan, "rows")->as.list.items[index]);
 }
 
-/* A quick run asked only for what the machine has: what it has not makes it partial, no worse. */
+/* A quick run requests only what the machine has: what is absent makes it partial, no worse. */
 static void judge_whole(const struct work *work, struct json *json) {
     struct evidence *evidence = work->evidence;
     struct judgement *whole = &evidence->judgement;

@@ -14,7 +14,7 @@
 #include "pack/judge.h"
 #include "pack/pack.h"
 
-/* A stage on a device, as the plan asked for it. */
+/* A stage on a device, as planned. */
 struct evidence_row {
     enum stage stage;
     const char *device; /* in the pack's plan */
@@ -40,7 +40,7 @@ struct evidence {
     struct evidence_slot *slots; /* in the order of the rows; none of rows that are absent */
     size_t slot_count;
     size_t unit_count, stale_count;
-    double gpu_seconds, gpu_price; /* of the rows on GPUs; the price is NaN where it is not told */
+    double gpu_seconds, gpu_price; /* of the rows on GPUs; the price is NaN where unknown */
     char root[SHA256_TEXT];        /* of the names of everything that was observed */
     char *text, *statement;        /* evidence.json, statement.json */
     size_t text_bytes, statement_bytes;

@@ -160,7 +160,7 @@ static void judge_orders(const struct json_value *plan, const struct json_value 
     }
 }
 
-/* As many as the plan asked for, in every launch mode. */
+/* As many as planned, in every launch mode. */
 static void judge_launches(const struct json_value *row, const struct json_value *unit,
                            struct judgement *judgement) {
     const double wanted = json_number_of(json_at(row, "launches"));

@@ -30,7 +30,7 @@ bool names_gpu(const char *device);
 
 enum { LEAST_LAUNCHES = 1000 }; /* of parity, in each launch mode */
 
-/* row: the one of the plan that asked for it. */
+/* row: its row of the plan. */
 struct judgement judge_unit(const struct pack *pack, const struct json_value *row,
                             const struct json_value *unit);
 
@@ -38,7 +38,7 @@ struct judgement judge_unit(const struct pack *pack, const struct json_value *ro
 struct case_counts {
     size_t cases;
     size_t borderline; /* not accepted without resamples */
-    size_t controlled; /* on which wrong results ("impostors") were tried */
+    size_t controlled; /* with negative controls (key "impostors") */
 };
 void count_cases(const struct json_value *unit, struct case_counts *counts);
 
@@ -54,7 +54,7 @@ void timings_json(struct json *json, const struct json_value *unit);
 char *judge_artifact(const struct pack *pack, const struct json_value *name, size_t *bytes,
                      struct judgement *judgement);
 
-/* Numbered from 0, as many as the plan asked for, each accepted by attn_judge. */
+/* Numbered from 0, as many as planned, each accepted by attn_judge. */
 void judge_cases(const struct json_value *row, const struct json_value *unit,
                  struct judgement *judgement);
 

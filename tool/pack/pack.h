@@ -2,7 +2,7 @@
  *
  * pack.h - an evidence pack on disk: a folder, docs/proof.md says what is in it.
  *
- *     PACK/plan.json            what was asked for; a folder without it is no pack
+ *     PACK/plan.json            the request; a folder without it is no pack
  *     PACK/units/HASH.json      what one piece of work observed
  *     PACK/artifacts/HASH       logs and other raw files that units name
  *     PACK/evidence.json        what follows from them; absent while a run goes on

@@ -113,7 +113,7 @@ bool plan_check(const struct json_value *plan, attn_error *why) {
     return true;
 }
 
-/* ---- what was asked for ---------------------------------------------------------------------- */
+/* ---- the request ----------------------------------------------------------------------------- */
 
 bool plan_is_full(const struct json_value *plan) {
     return strcmp(json_text_of(json_at(plan, "mode")), "full") == 0;

@@ -28,7 +28,7 @@ const char *plan_model(const struct json_value *plan, const char *device);
 const struct json_value *plan_row(const struct json_value *plan, const char *stage,
                                   const char *device);
 
-/* Whether a row was asked for by name, so that its absence costs the verdict: the request names its
+/* Whether a row was requested by name, so that its absence costs the verdict: the request names its
  * device, which is absent, or its stage, which is done nowhere. */
 bool plan_asks_for(const struct json_value *plan, const struct json_value *row);
 

@@ -3,8 +3,8 @@
  * html_style.c - the style sheet of every page (html.h): one column of cards, tables that scroll by
  * themselves, colours as variables for light and dark.
  *
- * Invariant: it names no address, so that a page loads nothing; a verdict is told by its word, and
- * by its colour only besides; green is PASS alone, and a PASS of a part is not green.
+ * Invariant: it names no address, so that a page loads nothing; a verdict is shown by its word,
+ * and by its colour in addition; green is PASS alone, and a PASS of a part is not green.
  */
 #include "report/html.h"
 

@@ -111,7 +111,7 @@ static void put_stages(const struct pack_report *report, struct doc *doc) {
     doc_section(doc, "stages", "Stages");
     doc_text(doc, "lead",
              "A row is proven on a device only where it says PASS there. NOT RUN is the absence of "
-             "evidence, not a lesser pass; a dash: it was not asked for.");
+             "evidence, not a lesser pass; a dash: it was not requested.");
     doc_table(doc, DOC_SHOWN, "Stages by device",
               "Verdict of each stage on each device: variants that passed, time, and the reason "
               "where it is not PASS",

@@ -78,7 +78,7 @@ double report_floor(const char *device, const char *hardware, const attn_problem
 
 /* ---- what sections look up ------------------------------------------------------------------- */
 
-/* The row of that stage and device; NULL: it was not asked for. */
+/* The row of that stage and device; NULL: it was not requested. */
 const struct evidence_row *report_row(const struct pack_report *report, enum stage stage,
                                       const char *device);
 

@@ -18,7 +18,7 @@ struct request {
     bool as_json;
 };
 
-/* path: NULL where it was not asked for. */
+/* path: NULL where it was not requested. */
 static bool write_file(const struct pack_report *report, const char *path, struct doc doc,
                        attn_error *why) {
     struct output output;

@@ -23,7 +23,7 @@ struct making {
     struct run_device *devices;
     size_t device_count;
     struct json *json;
-    regex_t regex; /* of the variants that are asked for */
+    regex_t regex; /* of the requested variants */
 };
 
 /* ---- the request ----------------------------------------------------------------------------- */
@@ -168,7 +168,7 @@ static void put_row(const struct making *making, enum stage stage,
         json_value_json(making->json, before);
         return;
     }
-    bool concerned = device->absent[0] != '\0'; /* or it has a variant that was asked for */
+    bool concerned = device->absent[0] != '\0'; /* or it has a requested variant */
     for (size_t i = 0; !concerned && i < device->count; i++) {
         concerned = selected(making, device->subjects[i].variant);
     }
@@ -236,7 +236,7 @@ static void put_inspect_rows(const struct making *making) {
     }
 }
 
-/* All that the library has, whatever was asked for. */
+/* All that the library has, whatever the request. */
 static void put_variants(const struct making *making) {
     struct json *json = making->json;
     attn_variant variant = {.size = sizeof variant};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * run.h - `attest run`: what it is asked for, the plan that follows, and the work.
+ * run.h - `attest run`: the request, the plan that follows, and the work.
  *
  *     verb.c      the command line, the lock, the summary, the exit code
  *     plan.c      the plan: which stage of which variant on which device, and what is absent
@@ -23,9 +23,9 @@ struct run_request {
     bool full;
     struct arg_list stages, devices; /* none: all */
     const char *variant;             /* an extended regular expression; NULL: all */
-    const char *out, *commit;        /* commit NULL: not told */
+    const char *out, *commit;        /* commit NULL: unknown */
     const char *against;             /* another libattn.so to look at; NULL: none */
-    double price;                    /* of an hour of GPU; NaN: not told */
+    double price;                    /* of an hour of GPU; NaN: unknown */
     double timeout;                  /* seconds for one slot; 0: as the stage needs */
     uint64_t seed;
 };

@@ -140,9 +140,9 @@ static void fill_tables(struct options *o) {
         arg_flag("--quick", &o->quick, "what this machine can do, in minutes [this]"),
         arg_flag("--full", &o->full, "all six stages: what is absent here is NOT RUN"),
         arg_list("--stage", &r->stages, "S",
-                 "inspect, emulate, parity, sanitize, bench or profile; again for more [all]"),
+                 "inspect, emulate, parity, sanitize, bench or profile; may be repeated [all]"),
         arg_list("--device", &r->devices, "D",
-                 "cpu, vgpu or cuda:N; again for more "
+                 "cpu, vgpu or cuda:N; may be repeated "
                  "[cpu, vgpu, cuda:0]"),
         arg_text("--variant", &r->variant, "RE",
                  "variants whose name matches this extended regular expression [all]"),
@@ -151,7 +151,7 @@ static void fill_tables(struct options *o) {
         arg_text("--out", &r->out, "DIR", "the pack [one with the time in its name]"),
         arg_flag("--resume", &o->resume, "go on with the pack --out where it stopped"),
         arg_real("--gpu-hour-price", &r->price, "what an hour of the GPU costs"),
-        arg_text("--commit", &r->commit, "TEXT", "the commit that was built, to be written down"),
+        arg_text("--commit", &r->commit, "TEXT", "the commit that was built, recorded in the pack"),
         arg_real("--timeout", &r->timeout,
                  "seconds for one variant in one stage [2 minutes and "
                  "more, by stage]"),
@@ -212,10 +212,9 @@ int verb_run(int argc, char **argv) {
     static struct options options; /* lists of hundreds of words */
     static char out[64];
     fill_tables(&options);
-    const struct arg_group groups[] = {
-        {"what", options.what, WHAT_ARGS},
-        {"how", options.how, HOW_ARGS},
-        {"what it tells its child processes", options.child, CHILD_ARGS}};
+    const struct arg_group groups[] = {{"what", options.what, WHAT_ARGS},
+                                       {"how", options.how, HOW_ARGS},
+                                       {"for child processes", options.child, CHILD_ARGS}};
     const struct command command = {
         .verb = "run",
         .summary = "six stages over every kernel, and one evidence pack",
@@ -224,8 +223,8 @@ int verb_run(int argc, char **argv) {
         .notes = "A pack is verified by attest verify and shown by attest report. SIGINT, or the "
                  "loss of the\nmachine, leaves a pack that verifies as far as it goes; --resume "
                  "goes on with it.\n"
-                 "Exit code: 0 PASS, 1 FAIL, 3 NOT RUN (with --full, or of a stage that was asked "
-                 "for), 4 INVALID.\n",
+                 "Exit code: 0 PASS, 1 FAIL, 3 NOT RUN (with --full, or of a requested stage), "
+                 "4 INVALID.\n",
         .examples = "  attest run --quick --out pack\n"
                     "  attest run --full --gpu-hour-price 3.5 --out results/h200\n"
                     "  attest run --stage parity --device cpu --variant '^cpu_tile'\n",

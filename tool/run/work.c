@@ -111,7 +111,7 @@ static bool record(struct pack *pack, const struct json_value *row,
         .launches = json_int_of(json_at(row, "launches"), 1),
         .timings = json_int_of(timings != NULL ? timings : json_at(row, "timings"), 1),
         .quick = strcmp(json_text_of(json_at(pack->plan, "mode")), "quick") == 0,
-        .behind = after,
+        .following = after,
     };
     return device_alias(&slot.device, &slot.driver, why) &&
            RECORDERS[stage_of(json_text_of(json_at(row, "stage")))](&slot, pack, unit, why);

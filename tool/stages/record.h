@@ -28,7 +28,7 @@ struct slot {
     uint64_t seed;       /* of the run */
     int64_t cases, launches, timings; /* how many of each the row asks for; 0: none */
     bool quick;
-    int64_t behind; /* slots of the row that this process does after it */
+    int64_t following; /* slots of the row that this process runs after it */
 };
 
 /* Each writes the keys of its stage (controls, values, artifacts, and cases or timings) into the

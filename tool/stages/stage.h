@@ -26,11 +26,11 @@ bool stage_next(const attn_context *context, const regex_t *regex, int32_t *inde
 int stage_open(const char *device, const char *driver, attn_context **context, attn_device *info,
                attn_error *why);
 
-/* A tool: the path that the option asked for, or the one that tool_find finds. */
+/* A tool: the path that the option gives, or the one that tool_find finds. */
 bool stage_tool(const char *option, const char *asked, const char *name, char path[PATH_MAX],
                 attn_error *why);
 
-/* Makes the folder for logs: the one asked for, or VERB-TIME in the working folder. */
+/* Makes the folder for logs: the requested one, or VERB-TIME in the working folder. */
 bool stage_folder(const char *asked, const char *verb, char path[PATH_MAX], attn_error *why);
 
 /* The path of this program. */

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the runner asks of libattn beside a call: its variants, its device, its reference.
+"""What the runner queries from libattn besides calls: variants, device, reference.
 
-Invariant: a failure is an exception with the library's sentence, behind the function's name.
+Invariant: a failure is an exception with the function's name and the library's message.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class CpuMachine(Machine):
         return []  # the caller waits for all of it
 
     def eager_us(self, side: Side, samples: int, calls: int, sets: int) -> List[float]:
-        """Microseconds per call, of samples behind one that warms up; a long one counts at once."""
+        """Microseconds per call, one per sample; the first sample is a warm-up, unless it is long."""
         stream, times = self.stream(), []
         kept: List[Any] = [None] * sets
         time.sleep(SLEEP_SECONDS)
@@ -70,7 +70,7 @@ class CpuMachine(Machine):
     def proves(self, side: Side, kernels: List[str]) -> bool:
         if side.role == "peer":
             return any(re.search(side.kernel or "", name) for name in kernels)
-        return not kernels  # ours asks nobody else
+        return not kernels  # ours calls no PyTorch kernel
 
     def environment(self) -> Dict[str, Any]:
         return {**super().environment(), "threads": self.threads}

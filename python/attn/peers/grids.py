@@ -88,8 +88,8 @@ def small() -> List[Shape]:
 
 
 def middle() -> List[Shape]:
-    """Between small and full: 85 to 372 rows of queries to a multiprocessor of an H200, where the
-    choice of a kernel turns."""
+    """Between small and full: 85 to 372 query rows per SM of an H200, where the best kernel
+    changes."""
     sizes = [(1, 16, 16, 1024, 64), (2, 12, 12, 1024, 64), (1, 32, 32, 1024, 64),
              (1, 16, 16, 2048, 64), (4, 12, 12, 1024, 64), (1, 16, 16, 700, 128),
              (1, 16, 16, 1024, 128), (1, 24, 24, 1000, 128), (1, 32, 8, 1200, 128),

@@ -29,7 +29,7 @@ DTYPES = {"fp32": ("float32", FP32), "fp16": ("float16", FP16), "bf16": ("bfloat
 
 
 class NotRun(RuntimeError):
-    """This machine cannot do what was asked for."""
+    """This machine cannot do what was requested."""
 
 
 class DeviceLost(RuntimeError):
@@ -51,8 +51,8 @@ def per_call_us(seconds: float, calls: int) -> float:
 
 
 class Side:
-    """Somebody who computes attention of input set i. role: ours, variant, peer or host (of whom
-    only the caller's time is asked); kernel: the name (ours) or the pattern (peers) that the
+    """An implementation: computes attention of input set i. role: ours, variant, peer or host (only
+    the host time is measured); kernel: the name (ours) or the pattern (peers) that the
     profiler must show; outputs: what every call writes to, if it is always the same."""
 
     def __init__(self, name: str, role: str, kernel: Optional[str],
@@ -79,7 +79,7 @@ class Case:
 
 
 def beside(variant: Optional[str]) -> Optional[Pattern[str]]:
-    """What `all` of --variant means: a pattern of names; None: it is not asked for."""
+    """What `all` of --variant means: a pattern of names; None: not requested."""
     if variant is None or variant.partition("/")[0] != "all":
         return None
     try:
@@ -146,7 +146,7 @@ class Machine:
         """NotRun where a call takes too long here to be worth anyone's time."""
 
     def plans(self, problem: Problem) -> List[Plan]:
-        """The plan's choice (or the one asked for) first, then what `all` adds."""
+        """The plan's choice (or the requested one) first, then what `all` adds."""
         if self.beside is None:
             return [Plan(self.context, bytes(problem), self.variant)]
         plans = [Plan(self.context, bytes(problem))]
@@ -244,8 +244,8 @@ class Machine:
             worst = max(worst, ratio if math.isfinite(ratio) else math.inf)
         return worst
 
-    def impostor(self, case: Case) -> List[Any]:
-        """What a kernel gives that ignores Q and K: the mean of V."""
+    def negative_control(self, case: Case) -> List[Any]:
+        """The output of a kernel that ignores Q and K: the mean of V."""
         return [v.float().mean(2, keepdim=True).repeat_interleave(q.shape[1] // v.shape[1], 1)
                 .expand(q.shape).to(q.dtype) for q, _, v in case.inputs]
 

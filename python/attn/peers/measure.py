@@ -89,7 +89,7 @@ def checked_sides(machine: Any, case: Case, row: Row) -> List[Side]:
     check_ours(machine, case, row, expected, "before")
     if row["invalid"]:
         return []
-    if machine.difference(machine.impostor(case), expected) <= LOOSEST:
+    if machine.difference(machine.negative_control(case), expected) <= LOOSEST:
         row["invalid"].append("the comparison takes the mean of V for the result")
         return []
     right = []
@@ -183,7 +183,7 @@ def time_eager(machine: Any, case: Case, row: Row, others: List[Side], settings:
 
 def time_hosts(machine: Any, case: Case, row: Row, others: List[Side],
                calls: Dict[str, int]) -> None:
-    """Fills row["host"]: the caller's time, where the device works on behind it."""
+    """Fills row["host"]: the host time of a call, where the device runs asynchronously."""
     for side in [case.ours, *others]:
         row["host"][side.name] = machine.host_us(side, 9, calls[side.name], case.sets)
     for side in case.hosts:
@@ -194,7 +194,7 @@ def time_hosts(machine: Any, case: Case, row: Row, others: List[Side],
 
 def check_after(machine: Any, case: Case, row: Row, others: List[Side],
                 again: Callable[[Side], Sequence[Any]]) -> None:
-    """What the timed calls leave behind in poisoned outputs must be right too."""
+    """The outputs of the timed calls, poisoned before, must be right too."""
     expected = again(case.ours)
     check_ours(machine, case, row, expected, "after")
     for side in others:

@@ -3,7 +3,7 @@
 
 The axis is logarithmic: twice as fast and half as fast are equally long.
 
-Invariant: every row that was asked for is in it; one without a figure says so.
+Invariant: every requested row is in it; one without a figure says so.
 """
 
 from __future__ import annotations

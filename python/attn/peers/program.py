@@ -2,13 +2,13 @@
 """libattn beside PyTorch's attention on one machine, in one process.
 
 On an NVIDIA GPU the peers are PyTorch's kernels, and FlashAttention-3 as a recorded figure, scaled
-by cuDNN now and then; without one it is PyTorch's CPU attention. Which kernels ran is asked of the
+by cuDNN now and then; without one it is PyTorch's CPU attention. Which kernels ran comes from the
 profiler after all timing, so that it disturbs none.
 
 Exit code: 0 done, 1 a check failed, 2 bad usage, 3 not run (no PyTorch, no such device, nothing
 measured).
 
-Invariant: a shape that was asked for has a row in the report, whatever happened to it.
+Invariant: each requested shape has a row in the report, even if it failed.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ def measure_all(machine: Any, options: argparse.Namespace, report: Dict[str, Any
             words = f"{shape} {dtype}"
             progress.begin(words)
             longest = max([row["seconds"] for row in rows] or [0.0])
-            # A proof builds the case once more; some seconds are for the profiler's start.
+            # A proof builds the case again; some seconds are for the profiler's start.
             if options.limit and \
                     progress.elapsed() + longest + proof_seconds + 10 > options.limit:
                 rows.append({**new_row(shape, grid, dtype), "summary": None, "seconds": 0.0,
@@ -257,7 +257,7 @@ def wrong_variants(row: Dict[str, Any]) -> List[str]:
 
 @contextlib.contextmanager
 def collector_off() -> Any:
-    """Its pauses would be somebody's samples; each case ends with a collection."""
+    """GC pauses would end up in samples; each case ends with a collection."""
     gc.freeze()
     gc.disable()
     try:

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cluster.cu - two blocks of a cluster share what one of them loads by a multicast, and exchange
+ * cluster.cu - two CTAs of a cluster share what one of them loads by a multicast, and exchange
  * halves through each other's shared memory. Right as FAULT 0. How it is run and what must be
  * found: tests/meta/test_faults.sh.
  *

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * global.cu - a sum over blocks: each leaves a part in global memory, the last one to come adds
+ * global.cu - a sum over CTAs: each leaves a part in global memory, the last one to come adds
  * them; and a histogram. Right as FAULT 0. How it is run and what must be found:
  * tests/meta/test_faults.sh.
  *

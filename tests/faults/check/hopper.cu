@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * hopper.cu - out = (q k^T / 64) v for 64 columns: TMA loads into two stages by a producer, wgmma
- * from shared memory and from registers by a warpgroup, TMA stores. A block takes every
+ * from shared memory and from registers by a warpgroup, TMA stores. A CTA takes every
  * gridDim.x-th tile of 64 rows; ragged edges are filled with zeros by TMA. Right as FAULT 0. How it
  * is run and what must be found: tests/meta/test_faults.sh.
  *
@@ -148,7 +148,7 @@ __device__ void fence(float d[32]) {
 __device__ void commit() {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-/* Likewise: it reads them behind the wait only. */
+/* Likewise: it reads them after the wait only. */
 __device__ void wait_products(float d[32]) {
     asm volatile("wgmma.wait_group.sync.aligned 0;"
                  : EIGHT(d, 0), EIGHT(d, 8), EIGHT(d, 16), EIGHT(d, 24)::"memory");
@@ -202,7 +202,7 @@ __device__ void produce(const struct rings *r, const void *q, const void *k, con
     }
 }
 
-/* One tile of keys: the scores, then their product with the values. */
+/* One KV tile: the S = QK^T GEMM, then the PV GEMM. */
 __device__ void use_stage(float out[32], const struct rings *r, int stage, int release) {
     float score[32];
     u32 left[16];

@@ -127,7 +127,7 @@ __device__ void use(float sum[8], const half_bits *stage, const half_bits *stage
         int row = warp * 16 + lane % 16;
         const int row_b = BM + lane % 8 + lane / 16 * 8;
 #if FAULT == 14
-        row += 2 * (BM + BN) - 16; /* behind both stages for the second warp */
+        row += 2 * (BM + BN) - 16; /* past both stages for the second warp */
 #endif
         const half_bits *from = stage + at_chunk(row, 2 * k + lane / 16);
 #if FAULT == 25

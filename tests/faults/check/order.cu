@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * order.cu - threads that hand values on through memory: the last block of a grid, locks, flags,
+ * order.cu - threads that hand values on through memory: the last CTA of a grid, locks, flags,
  * look-back, a barrier of the grid. Right as FAULT 0. How it is run and what must be found:
  * tests/meta/test_faults.sh.
  *
@@ -73,7 +73,7 @@
 #include <cuda/atomic>
 #endif
 
-/* All threads leave a part; the last block adds them up. */
+/* All threads leave a part; the last CTA adds them up. */
 extern "C" __global__ void last_block(const float *in, float *parts, unsigned *tickets,
                                       float *out) {
     __shared__ bool is_last;
@@ -127,7 +127,7 @@ extern "C" __global__ void last_block(const float *in, float *parts, unsigned *t
     }
 }
 
-/* Everybody fences, and only then the block meets. */
+/* All threads fence, then the CTA synchronizes. */
 extern "C" __global__ void all_fence(const float *in, float *parts, unsigned *tickets, float *out) {
     __shared__ bool is_last;
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -217,7 +217,7 @@ extern "C" __global__ void block_lock(int *out) {
     }
 }
 
-/* Each block waits for the prefix of the one before. */
+/* Each CTA waits for the prefix of the one before. */
 extern "C" __global__ void look_back(const float *in, int *state, float *prefix) {
     if (threadIdx.x != 0) {
         return;

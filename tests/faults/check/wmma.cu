@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * wmma.cu - a product of two matrices by WMMA from tiles in shared memory, ragged at every edge,
+ * wmma.cu - a GEMM by WMMA from tiles in shared memory, ragged at every edge,
  * right as FAULT 0. How it is run and what must be found: tests/meta/test_faults.sh.
  *
  * @run multiply --grid 2,2 --block 128 --arg buf:f16:1665:rand:1 --arg buf:f16:1665:rand:2 --arg buf:f32:1369:uninit --arg i32:37 --arg i32:37 --arg i32:45

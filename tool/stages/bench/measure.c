@@ -262,7 +262,7 @@ static enum outcome check_and_time(struct bench *bench, struct measurement *m) {
         return OUTCOME_FAILED;
     }
     if (!m->differ_caught) {
-        explain(&m->why, "outputs full of NaN were not told from right ones");
+        explain(&m->why, "outputs full of NaN were not distinguished from right ones");
         return OUTCOME_INVALID;
     }
     return time_it(bench, m);

@@ -28,7 +28,7 @@ struct measure_options {
 
 enum outcome {
     OUTCOME_TIMED,
-    OUTCOME_REFUSED, /* no variant, or not the one asked for, takes it: `why` */
+    OUTCOME_REFUSED, /* no variant, or not the requested one, takes it: `why` */
     OUTCOME_FAILED,  /* a wrong problem, too little memory, a call refused: `why` */
     OUTCOME_WRONG,   /* computed, and not right, or broken off: `why` */
     OUTCOME_INVALID, /* right, but the times cannot be, or a control failed: `why` */
@@ -54,7 +54,7 @@ struct measurement {
     struct verdict verdict;
     struct measured rows[MODE_COUNT * CACHE_STATES];
     int row_count;
-    bool differ_caught; /* outputs that were poisoned on purpose were told from right ones */
+    bool differ_caught; /* poisoned outputs were distinguished from right ones */
     double flops;
     int sets; /* of inputs, taken in turn */
     size_t cache_bytes;

@@ -37,7 +37,7 @@ struct recording {
     struct measurement *problems[BENCH_PROBLEMS];
     int count;
     struct nvml_watch gpu;   /* over all of them */
-    char peers[SHA256_TEXT]; /* what they reached; "": not asked for, or: */
+    char peers[SHA256_TEXT]; /* what they reached; "": not requested, or: */
     attn_error no_peers;
 };
 

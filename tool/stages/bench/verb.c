@@ -112,10 +112,10 @@ static void print_json(struct request *request, const struct measurement *m) {
     }
 }
 
-/* "NVIDIA H200, 132 multiprocessors, CUDA 13.0" or "Neoverse-V1, 2 threads" */
+/* "NVIDIA H200, 132 SMs, CUDA 13.0" or "Neoverse-V1, 2 threads" */
 static void print_device(const attn_device *device) {
     if (device->driver > 0) {
-        printf("%s, %s, %d multiprocessors, CUDA %d.%d", device->name, device->arch, device->units,
+        printf("%s, %s, %d SMs, CUDA %d.%d", device->name, device->arch, device->units,
                device->driver / 1000, device->driver % 1000 / 10);
     } else {
         printf("%s, %d thread%s", device->name, device->units, device->units == 1 ? "" : "s");

@@ -401,11 +401,11 @@ const char *sass_mnemonic(unsigned opcode) {
 }
 
 static bool is_tensor(unsigned opcode) {
-    static const char *const PRODUCTS[] = {"HMMA",  "IMMA",  "BMMA",  "DMMA",
-                                           "HGMMA", "IGMMA", "BGMMA", "QGMMA"};
+    static const char *const MMAS[] = {"HMMA",  "IMMA",  "BMMA",  "DMMA",
+                                       "HGMMA", "IGMMA", "BGMMA", "QGMMA"};
     bool found = false;
-    for (size_t i = 0; MNEMONICS[opcode] != NULL && i < sizeof PRODUCTS / sizeof *PRODUCTS; i++) {
-        found = found || strcmp(MNEMONICS[opcode], PRODUCTS[i]) == 0;
+    for (size_t i = 0; MNEMONICS[opcode] != NULL && i < sizeof MMAS / sizeof *MMAS; i++) {
+        found = found || strcmp(MNEMONICS[opcode], MMAS[i]) == 0;
     }
     return found;
 }

@@ -13,7 +13,7 @@
  *   stack      0x11 (the kernel's own frame) and 0x12 (with what it calls, which a relocatable file
  *              does not know yet) of .nv.info, by symbol
  *   barriers   0x4c of .nv.info.<kernel>; absent: none
- *   shared     size of .nv.shared.<kernel>, less the 1024 bytes that the system keeps in each block
+ *   shared     size of .nv.shared.<kernel>, less the 1024 bytes that the system keeps in each CTA
  *              from sm_90 on; a relocatable file (-rdc) does not have them yet
  *   helpers    functions that were not inlined: function symbols inside the kernel's section, or in
  *              a section of their own, which are no kernels. A kernel's symbol spans its helpers.
@@ -80,7 +80,7 @@ enum { CUBIN_INSTRUCTION = 16, SASS_OPCODES = 1 << 12 };
 
 struct sass_counts {
     int64_t instructions;
-    int64_t tensor; /* matrix products */
+    int64_t tensor; /* MMA instructions */
     int64_t local;  /* loads and stores of local memory */
     int64_t opcodes[SASS_OPCODES];
 };

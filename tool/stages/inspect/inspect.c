@@ -122,8 +122,8 @@ int64_t inspect_demand(const attn_variant *v) {
     if (strncmp(v->family, "fwd_hopper", strlen("fwd_hopper")) == 0) {
         return dim / 16 + v->block_kv / 16;
     }
-    const int64_t products = v->block_kv / 8 * (dim / 16) + dim / 8 * (v->block_kv / 16);
-    return v->block_q / 16 * products / v->warps;
+    const int64_t mmas = v->block_kv / 8 * (dim / 16) + dim / 8 * (v->block_kv / 16);
+    return v->block_q / 16 * mmas / v->warps;
 }
 
 /* The log is bound by its hash; where it speaks of what the cubin tells too, they must agree, or

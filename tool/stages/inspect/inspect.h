@@ -74,8 +74,8 @@ bool inspect_kernel(const struct cubin *cubin, const char sha256[SHA256_TEXT], u
 /* "vprintf", "__assertfail": the first such word in the text of PTX; NULL: none. */
 const char *inspect_output_call(const char *ptx);
 
-/* Matrix instructions that one step of the variant's loop takes in one warp (or warpgroup), by the
- * shape of its tile: products of Q and K, and of P and V. 0: it uses none. */
+/* MMA instructions of one mainloop iteration in one warp (or warpgroup), by the shape of the tile:
+ * S = QK^T and PV. 0: it uses none. */
 int64_t inspect_demand(const attn_variant *variant);
 
 /* The figures of a row, in the order of the table's columns. */

@@ -242,7 +242,7 @@ static void say_growth(FILE *out, const struct target *t, struct sample *s,
         fputs("right with any smaller number of keys, and in this repetition", out);
         return;
     }
-    fprintf(out, "over keys: right with %lld, wrong from %lld on (blocks of %lld)",
+    fprintf(out, "over keys: right with %lld, wrong from %lld on (KV tiles of %lld)",
             (long long)right_up_to, (long long)wrong_from, (long long)block);
     if (wrong_from < seq_kv) {
         fprintf(out, ", error/allowed %.3g there and %.3g with all %lld%s", first, last,

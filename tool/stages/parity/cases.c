@@ -136,7 +136,7 @@ bool case_build(struct parity_case *made, struct sample *sample) {
     return true;
 }
 
-/* Where the draw of a case begins: rng_next of it is the seed of its first recipe. */
+/* The RNG state at the start of a case: rng_next of it is the seed of its first recipe. */
 static uint64_t case_seed(const char *variant, uint64_t seed, int64_t number) {
     uint64_t hash = 0xCBF29CE484222325u;
     for (const char *c = variant; *c != '\0'; c++) {

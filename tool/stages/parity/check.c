@@ -7,7 +7,7 @@
  * result: zeros, the mean of the visible rows of V, and a copy of Q. Where one differs from the
  * truth by more than the rule allows, the rule must refuse it.
  *
- * Invariant: nothing passes here that attn_compare was not asked about.
+ * Invariant: nothing passes here that attn_compare did not accept.
  */
 #include <math.h>
 #include <stdio.h>

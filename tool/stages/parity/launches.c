@@ -41,7 +41,7 @@ struct bench {
 /* ---- setting up ------------------------------------------------------------------------------ */
 
 /* A ragged problem of several tiles that the variant takes, causal if it can be; on a GPU
- * about one CTA for each multiprocessor. The virtual GPU gets two heads, and more mainloop
+ * about one CTA per SM. The virtual GPU gets two heads, and more mainloop
  * iterations than a pipeline has stages. */
 static bool choose_problem(const struct target *t, attn_problem *problem, attn_error *why) {
     static const int64_t SHAPES[][5] = {/* batch, heads_q, heads_kv, seq_q, seq_kv */

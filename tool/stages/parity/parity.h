@@ -69,7 +69,7 @@ static inline bool case_is_future(const struct parity_case *made) {
 bool case_make(const struct target *target, int64_t number, struct parity_case *made,
                struct sample *sample, attn_error *why);
 
-/* Builds the sample of a case once more, from its recipe (as it is, or with another seed). */
+/* Builds the sample of a case again, from its recipe (as it is, or with another seed). */
 bool case_build(struct parity_case *made, struct sample *sample);
 
 /* ---- one run --------------------------------------------------------------------------------- */
@@ -122,7 +122,7 @@ struct case_result {
 void case_judge(const struct target *target, int64_t number, struct case_result *result);
 
 /* Whether the rule refuses each control on a problem of the variant's dtype where all of them are
- * far from the truth. Runs nothing. False and the reason: it cannot be told. */
+ * far from the truth. Runs nothing. False and the reason: no answer is possible. */
 bool case_controls(const struct target *target, bool refused[NEGATIVE_CONTROLS], attn_error *why);
 
 /* Describes the wrong result that lies in the sample. May run the variant on fewer keys. */

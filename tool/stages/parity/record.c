@@ -91,7 +91,7 @@ static bool put_cases(const struct slot *slot, const struct target *target, stru
 
 /* ---- parity ---------------------------------------------------------------------------------- */
 
-/* In each way; what differed is told by an artifact. */
+/* In each launch mode; an artifact says what differed. */
 static bool put_launches(const struct slot *slot, const struct target *target,
                          const struct watch *watch, struct pack *pack, struct json *unit,
                          attn_error *why) {

@@ -3,7 +3,7 @@
  * verb.c - `attest parity`: every variant of a device against the reference, in child processes,
  * and the report.
  *
- * Invariant: the verdict is PASS only if every case that was asked for ran and passed, every launch
+ * Invariant: the verdict is PASS only if every requested case ran and passed, every launch
  * gave the same bits, and the rule refused negative controls of every family. The cases that a lost
  * child did not answer, and a refused case, count as failed.
  */
@@ -43,7 +43,7 @@ struct request {
 typedef bool taker(void *user, char *line); /* of a line; false: it makes no sense */
 
 /* Starts a child for the job, of the one variant if that is given, and hands each line to `take`. A
- * child is told everything by its command line, so that what it did can be repeated. */
+ * child gets everything by its command line, so that its work can be repeated. */
 static bool ask(const struct request *request, const char *variant, enum worker_job job,
                 int64_t first, int64_t count, taker *take, void *user, attn_error *why) {
     const struct worker_setup *setup = &request->setup;
@@ -126,7 +126,7 @@ static int find_variants(struct request *request) {
     const struct worker_setup *setup = &request->setup;
     attn_error why = {""};
     if (!ask(request, NULL, JOB_LIST, 0, 0, take_list, request, &why)) {
-        complain("parity: %s: the device cannot be asked: %s", setup->device, why.text);
+        complain("parity: %s: the device cannot be queried: %s", setup->device, why.text);
         return EXIT_FAILED_CHECK;
     }
     if (report->absent != ATTN_OK) {
@@ -403,7 +403,7 @@ int verb_parity(int argc, char **argv) {
                  "seconds that a child process may take [60; on vgpu 300]"),
         arg_text("--driver", &r.setup.driver, "PATH", "of the CUDA driver [libcuda.so.1]"),
         arg_int("--launches", &r.launches, 1, 1000000,
-                "of each variant in each way of launching [1000]"),
+                "of each variant in each launch mode [1000]"),
         arg_text("--async", &r.setup.async, "ORDER",
                  "on vgpu: when asynchronous operations complete: eager, fifo, lifo, random:SEED, "
                  "or all, each case under each [$VGPU_ASYNC, else eager]"),
@@ -414,9 +414,9 @@ int verb_parity(int argc, char **argv) {
         arg_pair("--batch", r.batch, 0, INT64_MAX, "its cases: the first, and how many"),
     };
     const struct arg_group groups[] = {
-        {"what is tried", what, sizeof what / sizeof *what},
+        {"what", what, sizeof what / sizeof *what},
         {"how", how, sizeof how / sizeof *how},
-        {"what it tells its child processes", child, sizeof child / sizeof *child}};
+        {"for child processes", child, sizeof child / sizeof *child}};
     const struct command command = {
         .verb = "parity",
         .summary = "proves the kernels of a device against the double-precision reference",

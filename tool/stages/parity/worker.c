@@ -137,7 +137,7 @@ static bool run_launches(struct worker *w, int64_t count) {
 
 /* ---- the child ------------------------------------------------------------------------------- */
 
-/* The device, and whether it can do what is asked. */
+/* The device, and whether it can do the job. */
 static attn_status open_device(struct worker *w, attn_error *why) {
     const struct worker_setup *setup = w->setup;
     const attn_status status = target_open(&w->target, setup->device, setup->driver, why);

@@ -171,7 +171,7 @@ static void print_table(const struct profile *p) {
     }
 }
 
-/* A finding outweighs what cannot be told. */
+/* FAIL outweighs INVALID. */
 static int report(const struct profile *p) {
     bool failed = false, invalid = false;
     for (int i = 0; i < p->count; i++) {

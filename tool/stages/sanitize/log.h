@@ -2,17 +2,17 @@
  *
  * log.h - reads what compute-sanitizer printed, and says what it is worth.
  *
- * Each tool has its own last words; a log is clean only where they are there and count nothing:
+ * Each tool ends with a summary; a log is clean only if the summary is there and counts nothing:
  *
  *     ========= ERROR SUMMARY: 0 errors                                       memcheck, initcheck,
  *                                                                             synccheck
  *     ========= LEAK SUMMARY: 0 bytes leaked in 0 allocations                 memcheck as well
  *     ========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings) racecheck
  *
- * The program under the tool prints to the same log; its own last words are TARGET_DONE.
+ * The program under the tool prints to the same log; its own last line is TARGET_DONE.
  *
  * Invariant: SANITIZER_PASS needs every sign at once: the tool's summary, its exit code, the
- * program's last words, and no word of trouble. What is missing or contradicts itself is
+ * program's last line, and no unexpected line. What is missing or contradicts itself is
  * SANITIZER_INVALID.
  */
 #ifndef ATTEST_STAGES_SANITIZE_LOG_H
@@ -29,7 +29,7 @@ enum sanitizer_tool { MEMCHECK, RACECHECK, INITCHECK, SYNCCHECK, SANITIZER_TOOLS
 /* "memcheck" and so on; ends with NULL. */
 extern const char *const SANITIZER_TOOL_NAMES[SANITIZER_TOOLS + 1];
 
-/* What the program under the tool prints, for printf: the tool that it was told; a variant and its
+/* What the program under the tool prints, for printf: the tool it was given; a variant and its
  * launches; launches and variants; a sentence. The tools themselves say neither what they are nor
  * what they run. */
 #define TARGET_TOOL "target: tool %s"
@@ -63,7 +63,7 @@ bool sanitizer_log_is_of(const char *text, enum sanitizer_tool tool, const char 
 enum sanitizer_verdict {
     SANITIZER_PASS,
     SANITIZER_FAIL,    /* the tool found something, or the result was wrong */
-    SANITIZER_INVALID, /* it cannot be told */
+    SANITIZER_INVALID, /* no verdict is possible */
     SANITIZER_NOT_RUN
 };
 
@@ -76,7 +76,7 @@ enum sanitizer_verdict sanitizer_judge(const struct sanitizer_log *log, int exit
                                        int64_t variants, attn_error *why);
 
 /* Whether a run of a planted fault shows that the tool works: counted, reported in its own words,
- * attributed to the kernel, and told by its exit code. */
+ * attributed to the kernel, and shown by its exit code. */
 bool sanitizer_caught(const struct sanitizer_log *log, int exit_code, attn_error *why);
 
 #endif /* ATTEST_STAGES_SANITIZE_LOG_H */

@@ -137,7 +137,7 @@ bool record_sanitize(const struct slot *slot, struct pack *pack, struct json *un
     if (!batch_has(&here.batch, pack, slot)) {
         attn_error cause = {""};
         bool clean = true;
-        const bool ran = run_batch(slot, pack, (int)slot->behind + 1, &clean, &cause);
+        const bool ran = run_batch(slot, pack, (int)slot->following + 1, &clean, &cause);
         if ((!ran || !clean) && !run_batch(slot, pack, 1, &clean, why)) {
             return false;
         }

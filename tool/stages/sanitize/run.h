@@ -26,7 +26,7 @@ struct sanitizer {
     double timeout;      /* seconds for one run */
 };
 
-/* Finds compute-sanitizer and the planted faults, or takes the paths asked for. */
+/* Finds compute-sanitizer and the planted faults, or takes the requested paths. */
 bool sanitizer_find(struct sanitizer *sanitizer, const char *path, const char *faults,
                     attn_error *why);
 
@@ -49,14 +49,14 @@ bool sanitizer_run_fault(const struct sanitizer *sanitizer, enum sanitizer_tool 
 
 /* ---- the target (target.c) ------------------------------------------------------------------- */
 
-/* The kernel that every planted fault pretends to be: its name, and the name of its entry. */
+/* The kernel that every planted fault replaces: its name, and the name of its entry. */
 #define FAULT_VARIANT "fwd_scalar_fp16_d64_32x64_w4_s2"
 
 struct target_request {
     const char *device;
     const char *pattern; /* a regular expression for the names of variants; NULL: all */
     const char *image;   /* of a planted fault, which is run instead of the variants; or NULL */
-    const char *tool;    /* that it runs under, as it was told, for its log */
+    const char *tool;    /* that it runs under, as given, for its log */
     bool ptx;            /* each variant from its PTX instead of its machine code */
 };
 

@@ -85,7 +85,7 @@ static void run_tool(const struct sanitize *s, enum sanitizer_tool tool, struct 
     }
 }
 
-/* The first result that has the verdict of all: a finding outweighs what cannot be told. */
+/* The first result that has the verdict of all: FAIL outweighs INVALID. */
 static enum sanitizer_verdict overall(const struct sanitize *s, int *first) {
     enum sanitizer_verdict verdict = SANITIZER_PASS;
     for (int i = 0; i < SANITIZER_TOOLS; i++) {
@@ -257,7 +257,7 @@ int verb_sanitize(int argc, char **argv) {
     };
     const struct arg_group groups[] = {{"what", what, sizeof what / sizeof *what},
                                        {"how", how, sizeof how / sizeof *how},
-                                       {"what the verb starts", inside, 2}};
+                                       {"for child processes", inside, 2}};
     const struct command command = {
         .verb = "sanitize",
         .summary = "every kernel under compute-sanitizer, and a planted fault for each tool",
