@@ -18,7 +18,7 @@
  * @fault 8 async-read-early the loaded tile is read before it is there
  * @fault 9 cluster-exit     a block ends while a multicast to it is under way
  * @fault 10 race            the box is written again while the other block may still read it
- * @fault 11 cluster-exit    an arrival at the other block's mbarrier, which nobody waits for
+ * @fault 11 cluster-exit    an arrival at the other block's mbarrier, with no waiter
  * @fault 12 deadlock        the multicast leaves out the other block
  * @fault 13 deadlock        only one block comes to the cluster's barrier
  * @fault 14 race            a relaxed arrival at the cluster's barrier, without a fence before it

@@ -11,15 +11,15 @@
  * @fault 2 race-global     the last block adds the parts without knowing that they are there
  * @fault 3 race            threads of a block hand a value over in global memory without a barrier
  * @fault 4 uninitialised   a part that no block has written goes into the sum
- * @fault 5 out-of-bounds   an atomic behind its buffer
+ * @fault 5 out-of-bounds   an atomic past its buffer
  * @fault 6 misaligned      an atomic of 8 bytes at 4
  * @fault 7 out-of-bounds   an index that leaves an array of the thread
  * @fault 8 wrong-space     a pointer to a thread's array is followed by another thread
  * @fault 9 stack           a recursion without an end
- * @fault 10 uninitialised  an index from memory that nobody wrote
+ * @fault 10 uninitialised  an index from unwritten memory
  * @fault 11 out-of-bounds  one element before the buffer
  * @fault 12 out-of-bounds  a null pointer
- * @fault 13 uninitialised  an atomic adds what nobody wrote
+ * @fault 13 uninitialised  an atomic adds unwritten memory
  * @fault 14 race-global    a histogram without atomics
  * @fault 15 read-only      a parameter is written
  * @fault 16 race           a shared counter is read without a barrier after its atomics

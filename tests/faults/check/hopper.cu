@@ -49,7 +49,7 @@
  * @fault 37 setmaxnreg          the warps of a warpgroup execute different setmaxnreg
  * @fault 38 proxy-fence         a tile is written by ordinary stores, and multiplied
  * @fault 39 race                ... with a fence, and no barrier for the other warps
- * @fault 40 async-read-early    nobody waits for the tile of queries
+ * @fault 40 async-read-early    no wait for the Q tile
  * @fault 41 async-overwrite     the next tile of queries does not wait for the products
  * @fault 42 mbarrier            the bytes of a stage are announced by two arrivals
  * @fault 43 async-unfinished    a store that is not committed to a group

@@ -11,7 +11,7 @@
  * @run multiply --grid 1,3 --block 64 --arg buf:f16:2040:rand:3 --arg buf:f16:4896:rand:4 --arg buf:f32:612:uninit --arg i32:15 --arg i32:36 --arg i32:136
  * @fault 1 async-read-early    the copies are never waited for
  * @fault 2 async-read-early    the wait leaves one group too many on its way
- * @fault 3 race                no barrier behind the wait: the other warp's copies
+ * @fault 3 race                no barrier after the wait: the other warp's copies
  * @fault 4 race                no barrier at the end of the loop
  * @fault 5 async-read-early    the prefetch goes into the stage that is in use
  * @fault 6 misaligned          the source of a copy lies off by one element
@@ -23,13 +23,13 @@
  * @run 11 multiply --grid 1,1 --block 64 --arg buf:f16:256:rand:1 --arg buf:f16:128:rand:2 --arg buf:f32:512:uninit --arg i32:32 --arg i32:16 --arg i32:8
  * @fault 12 async-read-early   a commit is missing: the wait counts the wrong groups
  * @fault 13 divergent-warp-op  a shuffle reads from a lane that takes no part
- * @fault 14 out-of-bounds      ldmatrix reads rows behind the stages
+ * @fault 14 out-of-bounds      ldmatrix reads rows past the stages
  * @fault 15 misaligned         ldmatrix at half of a row's chunk
- * @fault 16 out-of-bounds      a copy lands behind the stages
- * @fault 17 async-unfinished   one prefetch too many, which nobody waits for
+ * @fault 16 out-of-bounds      a copy lands past the stages
+ * @fault 17 async-unfinished   one prefetch too many, never waited for
  * @fault 18 wrong-space        ldmatrix gets a global address, cut to 32 bits
  * @fault 19 race               no barrier before the results are staged over the tiles
- * @fault 20 race               the staging of the results is read without a barrier behind it
+ * @fault 20 race               the staging of the results is read without a barrier after it
  * @fault 21 illegal-operand    the bytes of a source are counted in elements twice
  * @fault 22 divergent-barrier  a barrier in a loop whose length depends on the lane
  * @fault 23 out-of-bounds      the zero fill is asked for, but the tail's address is read
@@ -38,7 +38,7 @@
  * @fault 28 async-read-early   no empty group is committed for the last tile
  * @fault 29 uninitialised      half of each chunk is copied
  * @fault 30 async-read-early   the second matrix is read from the stage that is being filled
- * @fault 31 race-global        columns behind the last one fall into the next row
+ * @fault 31 race-global        columns past the last one fall into the next row
  * @fault 32 race-global        two blocks compute the same tile
  * @fault 33 race               stages are cleared by other threads than those that fill them
  * @fault 34 divergent-warp-op  threads without a column leave before the products

@@ -17,7 +17,7 @@
  * @fault 8 divergent-barrier  a barrier inside a condition that depends on the lane
  * @fault 9 divergent-warp-op  a shuffle inside a condition that names lanes which are not there
  * @fault 10 misaligned        a vector load from an address that is not a multiple of 16
- * @fault 11 deadlock          one warp waits at a named barrier that nobody else comes to
+ * @fault 11 deadlock          one warp waits at a named barrier that no other warp reaches
  * @fault 12 assert            an assertion that does not hold
  * @fault 13 trap              a trap
  * @fault 14 race-global       every block adds to one number without an atomic

@@ -16,7 +16,7 @@
  * @fault 6 uninitialised       the tail of the tile is not filled with zeros
  * @fault 7 out-of-bounds       a leading dimension that leaves the tile
  * @fault 8 trap-entry          wmma on an array of registers, seen by the compiler
- * @fault 9 matrix-local        the same behind a pointer that is chosen at run time
+ * @fault 9 matrix-local        the same through a pointer that is chosen at run time
  * @fault 10 divergent-warp-op  a product in a condition that half of the warp does not take
  * @fault 11 misaligned         a tile that begins at an odd element
  * @fault 12 illegal-operand    every lane gives an address of its own
