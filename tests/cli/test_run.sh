@@ -439,7 +439,7 @@ run run --out against $inspect --against "$folder/libattn.so"
 holds "another library" [ "$code" -eq 0 ]
 holds "its figures in the units" grep -q '"against_registers": [1-9]' against/units/*.json
 run report against
-holds "its table" grep -q '^## Beside another build' stdout
+holds "its table" grep -q 'Registers, other build' stdout
 run verify against
 holds "another library, verified" [ "$code" -eq 0 ]
 

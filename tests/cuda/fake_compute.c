@@ -6,10 +6,10 @@
  * the arguments and every byte of the inputs are the same.
  *
  * Which arguments a kernel reads depends on its family: names with fwd_mma_full, fwd_mma_decode,
- * fwd_hopper_bias and fwd_hopper_decode take everything (of the decode ones, num_splits CTAs share a
- * tile: split-KV), with fwd_hopper_full everything but bias and mask, with fwd_hopper everything but
- * the options, and a sink, with fwd_mma no option, others causal and diagonal alone. The CTAs of
- * other fwd_hopper kernels are persistent, so all tiles are reached.
+ * fwd_hopper_bias and fwd_hopper_decode take everything (of the decode ones, num_splits CTAs share
+ * a tile: split-KV), with fwd_hopper_full everything but bias and mask, with fwd_hopper a sink and
+ * no other option, with fwd_mma no option, others causal and diagonal alone. The CTAs of other
+ * fwd_hopper kernels are persistent, so all tiles are reached.
  *
  * Invariant: it reads and writes through the arguments of the launch alone, so that a wrong stride,
  * size or pointer in them gives a wrong result, or a report of ASan.
