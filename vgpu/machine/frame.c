@@ -51,7 +51,7 @@ void warp_enter(struct warp *warp, struct frame *frame) {
 }
 
 void frame_leave(struct frame *frame, uint32_t lanes, const struct frame *until) {
-    while (frame != until) {
+    while (frame != NULL && frame != until) {
         struct frame *parent = frame->parent;
         frame->lanes &= ~lanes;
         if (frame->lanes == 0 && parent != NULL) { /* the entry's lies in the CTA's memory */

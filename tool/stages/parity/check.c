@@ -293,7 +293,8 @@ void case_judge(const struct target *t, int64_t number, struct case_result *resu
     }
     static const char *const kinds[] = {"", " empty", " large", " future NaN", " future Inf"};
     recipe_print(&s.recipe, result->recipe, sizeof result->recipe - 16);
-    strcat(result->recipe, kinds[c.kind]);
+    const size_t used = strlen(result->recipe);
+    snprintf(result->recipe + used, sizeof result->recipe - used, "%s", kinds[c.kind]);
     const char *wrong = expect(&expected, t, &c, &s);
     if (wrong != NULL) {
         snprintf(result->reason, sizeof result->reason, "%s", wrong);

@@ -171,7 +171,7 @@ void report_line(const struct report *report, const struct variant_report *v) {
         printf("%-36s not run: %s\n", v->name, v->refusal);
     } else {
         printf("%-36s %6lld %6lld %9.3f %9.3f %10lld %-18s %6.1f\n", v->name, (long long)v->cases,
-               (long long)(v->failed + v->invalid), v->max_ratio, v->lse_ratio,
+               (long long)v->failed + (long long)v->invalid, v->max_ratio, v->lse_ratio,
                (long long)v->controls, launches_text(v, launches, sizeof launches), v->seconds);
         for (size_t i = 0; i < v->failure_count && i < SHOWN_FAILURES; i++) {
             print_failure(report, v, &v->failures[i]);
