@@ -96,14 +96,14 @@ static bool put_launches(const struct slot *slot, const struct target *target,
                          const struct watch *watch, struct pack *pack, struct json *unit,
                          attn_error *why) {
     const int modes = launch_modes(target);
-    char told[LAUNCH_MODES * 600] = "", name[SHA256_TEXT];
+    char failures[LAUNCH_MODES * 600] = "", name[SHA256_TEXT];
     int differing = 0;
     for (int mode = 0; mode < modes; mode++) {
         attn_error cause = {""};
         if (!observe_launches(watch, target, (enum launch_mode)mode, slot->launches, &cause)) {
-            const size_t used = strlen(told);
-            snprintf(told + used, sizeof told - used, "launches, %s: %.500s\n", LAUNCH_NAMES[mode],
-                     cause.text);
+            const size_t used = strlen(failures);
+            snprintf(failures + used, sizeof failures - used, "launches, %s: %.500s\n",
+                     LAUNCH_NAMES[mode], cause.text);
             differing++;
         }
     }
@@ -114,7 +114,7 @@ static bool put_launches(const struct slot *slot, const struct target *target,
     json_close(unit);
     json_open(unit, "artifacts", '[');
     if (differing > 0) {
-        if (!pack_add_artifact(pack, told, strlen(told), name, why)) {
+        if (!pack_add_artifact(pack, failures, strlen(failures), name, why)) {
             return false;
         }
         json_text(unit, NULL, name);

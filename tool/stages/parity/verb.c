@@ -48,8 +48,8 @@ static bool ask(const struct request *request, const char *variant, enum worker_
                 int64_t first, int64_t count, taker *take, void *user, attn_error *why) {
     const struct worker_setup *setup = &request->setup;
     char batch[64], seed[32], pattern[160];
-    const char *told[24] = {"attest", "parity", setup->ptx ? "--ptx" : NULL};
-    char *argv[sizeof told / sizeof *told];
+    const char *line[24] = {"attest", "parity", setup->ptx ? "--ptx" : NULL};
+    char *argv[sizeof line / sizeof *line];
     size_t argc = setup->ptx ? 3 : 2;
     snprintf(batch, sizeof batch, "%lld,%lld", (long long)first, (long long)count);
     snprintf(seed, sizeof seed, "%llu", (unsigned long long)setup->seed);
@@ -66,11 +66,11 @@ static bool ask(const struct request *request, const char *variant, enum worker_
     };
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
         if (words[i][1] != NULL) {
-            told[argc++] = words[i][0];
-            told[argc++] = words[i][1];
+            line[argc++] = words[i][0];
+            line[argc++] = words[i][1];
         }
     }
-    memcpy(argv, told, sizeof argv); /* nothing writes to them, whatever their type */
+    memcpy(argv, line, sizeof argv); /* nothing writes to them, whatever their type */
     const struct conversation_terms terms = {
         .seconds = request->seconds, .take = take, .user = user};
     return converse(argv, &terms, why);

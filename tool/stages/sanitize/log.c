@@ -161,9 +161,9 @@ bool sanitizer_log_is_of(const char *text, enum sanitizer_tool tool, const char 
             others += strcmp(name, SANITIZER_TOOL_NAMES[tool]) != 0 ||
                       length != strlen(TOOL) + strlen(name);
         } else if (strncmp(line, VARIANT, strlen(VARIANT)) == 0) {
-            const bool told = sscanf(line, "target: variant %159[^: ]: %lld launches verified",
-                                     name, &launches) == 2;
-            if (variant != NULL && (!told || launches <= 0)) {
+            const bool counted = sscanf(line, "target: variant %159[^: ]: %lld launches verified",
+                                        name, &launches) == 2;
+            if (variant != NULL && (!counted || launches <= 0)) {
                 return explain(why, "the log says '%.*s', expected launches that were verified",
                                (int)length, line);
             }
