@@ -37,12 +37,14 @@ enum {
 #define SMEM_hopper_forward 3
 #define SMEM_hopper_split 4
 #define SMEM_hopper_decode 5
+#define SMEM_hopper_bias 6
 #define SMEM_BYTES(formula, ...)                                                                   \
     ((formula) == SMEM_wmma             ? ATTN_SMEM_wmma(__VA_ARGS__)                              \
      : (formula) == SMEM_mma            ? ATTN_SMEM_mma(__VA_ARGS__)                               \
      : (formula) == SMEM_hopper_forward ? ATTN_SMEM_hopper_forward(__VA_ARGS__)                    \
      : (formula) == SMEM_hopper_split   ? ATTN_SMEM_hopper_split(__VA_ARGS__)                      \
      : (formula) == SMEM_hopper_decode  ? ATTN_SMEM_hopper_decode(__VA_ARGS__)                     \
+     : (formula) == SMEM_hopper_bias    ? ATTN_SMEM_hopper_bias(__VA_ARGS__)                       \
                                         : 0)
 
 enum instruction { INSTRUCTION_fma, INSTRUCTION_wmma, INSTRUCTION_mma, INSTRUCTION_wgmma };

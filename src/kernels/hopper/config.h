@@ -105,10 +105,10 @@ constexpr unsigned flags_of(enum kernel kernel, int d, int bm, int bn, int warps
         {FULL_OPTIONS, 192, 128, 64, 12, 3, overlap | mask_in_mainloop},
         {FULL_OPTIONS, 256, 128, 64, 12, 2, overlap | mask_in_mainloop},
         /* a mainloop of its own: biased_mainloop in consumer.h */
-        {BIAS, 64, 192, 64, 16, 6, mask_in_mainloop},
-        {BIAS, 96, 128, 64, 12, 4, mask_in_mainloop},
-        {BIAS, 128, 128, 64, 12, 4, mask_in_mainloop},
-        {BIAS, 192, 128, 64, 12, 3, mask_in_mainloop},
+        {BIAS, 64, 128, 64, 12, 4, overlap | mask_in_mainloop},
+        {BIAS, 96, 128, 64, 12, 2, overlap | mask_in_mainloop},
+        {BIAS, 128, 128, 64, 12, 2, overlap | mask_in_mainloop},
+        {BIAS, 192, 128, 64, 12, 2, mask_in_mainloop},
         {BIAS, 256, 128, 32, 12, 3, mask_in_mainloop},
     };
     const struct tile *nearest = nullptr;

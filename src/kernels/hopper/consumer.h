@@ -26,6 +26,7 @@ struct consumer {
     struct barriers b;
     struct stages at;
     struct descriptors *descriptors;
+    struct score_ring *ring; /* BIASED */
     int group, warp, lane;
     bool leader;
     struct ring q, k, v;
@@ -45,9 +46,10 @@ INLINE void wait_v(const struct consumer &c) {
     mbarrier_wait(c.b.v_full + (unsigned)(c.v.stage * MBARRIER_BYTES), c.v.parity);
 }
 
-/* One thread arrives for its warpgroup: a wgmma or a barrier has synchronised the four warps. */
+/* One thread arrives for its warpgroup: a wgmma or a barrier has synchronised the four warps.
+ * BIASED: one for each warp, that which has read the list (racecheck, as release_q). */
 INLINE void release_k(struct consumer &c) {
-    if (c.leader) {
+    if (BIASED ? c.lane == 0 : c.leader) {
         mbarrier_arrive(c.b.k_empty + (unsigned)(c.k.stage * MBARRIER_BYTES));
     }
     advance<ATTN_STAGES>(c.k);
@@ -244,46 +246,160 @@ INLINE void mainloop(struct consumer &c, const struct attn_args &a, const struct
     }
 }
 
-/* BIASED: every tile with a running max, since any row may be hidden from any tile; so there is no
- * retry. S, softmax and PV of a tile follow each other, and the warpgroups overlap. What is read
- * for the scores of the next tile is loaded one tile ahead. Tiles that the mask hides from all rows
- * of the warpgroup are skipped. */
-INLINE void biased_mainloop(struct consumer &c, const struct attn_args &a, const struct work &w,
-                            const struct warpgroup_rows &rows, int begin, int end, unsigned q,
-                            float (&o)[O_REGS], struct softmax_state &state) {
-    const struct score_rows from = score_rows_of(a, w, rows);
-    struct score_inputs x;
-    load_scores(x, a, w, from, end - 1, c.lane);
-#pragma unroll 1
-    for (int n = end - 1; n >= begin; n--) {
-        if (a.mask != 0 && !named_barrier_or(WG_BARRIER + c.group, WG_THREADS,
-                                             sees_any(x, a, w, from, n, c.lane))) {
-            if (n > begin) {
-                load_scores(x, a, w, from, n - 1, c.lane);
-            }
-            skip_tiles<true, true>(c, 1);
-            continue;
-        }
-        float s[S_REGS];
-        unsigned p[P_REGS];
-        wait_k(c);
-        gemm_qk(s, q, stage_k(c));
-        wgmma_wait<0>();
-        fence_operand(s);
-        release_k(c);
-        apply_scores(s, a, rows, n, c.lane);
-        apply_inputs(s, x, a, w, from, n, c.lane);
-        if (n > begin) {
-            load_scores(x, a, w, from, n - 1, c.lane);
-        }
-        apply_mask(s, a, w, rows, n, true, c.lane);
-        rescale(o, state, softmax_safe(p, s, rows.scale, state));
-        wait_v(c);
-        gemm_pv(o, p, stage_v(c));
+/* ---- BIASED: the tiles that the producer lists (scores.h) ------------------------------------- */
+
+/* The next tile, when its K has landed. */
+INLINE struct listed_tile next_listed_tile(const struct consumer &c) {
+    int n = 0;
+    unsigned flags = 0;
+    wait_k(c);
+    if (c.lane == 0) { /* volatile: else the compiler lets all lanes read */
+        asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];"
+                     : "=r"(n), "=r"(flags)
+                     : "r"(shared_address(&c.ring->list[c.k.stage]))
+                     : "memory");
+    }
+    return {__shfl_sync(~0U, n, 0), __shfl_sync(~0U, flags, 0)};
+}
+
+INLINE void wait_scores(const struct consumer &c, const struct listed_tile &tile) {
+    mbarrier_wait(shared_address(&c.ring->full[tile.flags >> TILE_STAGE & 0xff]),
+                  tile.flags >> TILE_PARITY & 1);
+}
+
+INLINE void release_scores(const struct consumer &c, const struct listed_tile &tile) {
+    __syncwarp();
+    if (c.lane == 0) {
+        mbarrier_arrive(shared_address(&c.ring->empty[tile.flags >> TILE_STAGE & 0xff]));
+    }
+}
+
+/* A tile that no row of this warpgroup sees. */
+INLINE void skip_listed_tile(struct consumer &c, const struct attn_args &a,
+                             const struct listed_tile &tile) {
+    if (has_scores(a)) {
+        wait_scores(c, tile);
+        release_scores(c, tile);
+    }
+    skip_tiles<true, true>(c, 1);
+}
+
+INLINE void skip_listed_tiles(struct consumer &c, const struct attn_args &a) {
+    struct listed_tile tile = next_listed_tile(c);
+    for (; tile.n != LIST_END; tile = next_listed_tile(c)) {
+        skip_listed_tile(c, a, tile);
+    }
+    release_k(c);
+}
+
+/* S to P. `exact`: with a running max, since a row of this warp may have no m, or that of a key
+ * that a bias all but hides. */
+INLINE unsigned biased_softmax(struct consumer &c, const struct attn_args &a, const struct work &w,
+                               const struct warpgroup_rows &rows, const struct listed_tile &tile,
+                               bool safe, bool &exact, float (&s)[S_REGS], unsigned (&p)[P_REGS],
+                               struct softmax_state &state) {
+    apply_scores(s, a, rows, tile.n, c.lane);
+    if (has_scores(a)) {
+        wait_scores(c, tile);
+        apply_score_stage(s, a, c.ring, c.at.scores, tile, c.group,
+                          c.group * WG_ROWS + c.warp * 16, rows.scale, c.lane);
+        release_scores(c, tile);
+    }
+    apply_mask(s, a, w, rows, tile.n, true, c.lane);
+    if (!exact) {
+        return softmax(p, s, rows.scale, state);
+    }
+    const unsigned rescaled = softmax_safe(p, s, rows.scale, state);
+    exact = safe || __any_sync(~0U, !(fabsf(state.m[0]) < LARGE_MAX) ||
+                                        !(fabsf(state.m[1]) < LARGE_MAX));
+    return rescaled;
+}
+
+/* One iteration, as above; a stale max where every row has one. */
+template <bool overlap>
+INLINE void biased_iteration(struct consumer &c, const struct attn_args &a, const struct work &w,
+                             const struct warpgroup_rows &rows, const struct listed_tile &tile,
+                             bool safe, bool &exact, unsigned q, float (&o)[O_REGS],
+                             unsigned (&before)[P_REGS], unsigned (&p)[P_REGS],
+                             struct softmax_state &state) {
+    float s[S_REGS];
+    gemm_qk(s, q, stage_k(c));
+    wait_v(c);
+    gemm_pv(o, before, stage_v(c));
+    if (overlap) {
+        wgmma_wait<1>();
+    } else {
         wgmma_wait<0>();
         fence_operand(o);
+        fence_operand(before);
+    }
+    fence_operand(s);
+    release_k(c);
+    if (!overlap) {
         release_v(c);
     }
+    const unsigned rescaled =
+        biased_softmax(c, a, w, rows, tile, safe, exact, s, p, state);
+    if (overlap) {
+        wgmma_wait<0>();
+        fence_operand(o);
+        fence_operand(before);
+        release_v(c);
+    }
+    if (rescaled != 0) {
+        rescale(o, state, rescaled);
+    }
+}
+
+INLINE bool is_seen(const struct consumer &c, const struct listed_tile &tile,
+                    const struct tile_range &own) {
+    return tile.n >= own.begin && tile.n < own.end &&
+           (tile.flags & (unsigned)TILE_VISIBLE << c.group) != 0;
+}
+
+/* Runs of tiles that this warpgroup sees, each as the mainloop above; LIST_END is not seen. */
+INLINE void biased_mainloop(struct consumer &c, const struct attn_args &a, const struct work &w,
+                            const struct warpgroup_rows &rows, const struct tile_range &own,
+                            bool safe, unsigned q, float (&o)[O_REGS],
+                            struct softmax_state &state) {
+    bool exact = true;
+    struct listed_tile tile = next_listed_tile(c);
+#pragma unroll 1
+    while (tile.n != LIST_END) {
+        if (!is_seen(c, tile, own)) {
+            skip_listed_tile(c, a, tile);
+            tile = next_listed_tile(c);
+            continue;
+        }
+        unsigned p[P_REGS], other[P_REGS];
+        {
+            float s[S_REGS];
+            gemm_qk(s, q, stage_k(c));
+            wgmma_wait<0>();
+            fence_operand(s);
+            release_k(c);
+            rescale(o, state, biased_softmax(c, a, w, rows, tile, safe, exact, s, p, state));
+        }
+#pragma unroll 1
+        for (;;) {
+            tile = next_listed_tile(c);
+            if (!is_seen(c, tile, own)) {
+                final_pv(c, o, p);
+                break;
+            }
+            biased_iteration<OVERLAP>(c, a, w, rows, tile, safe, exact, q, o, p,
+                                      OVERLAP ? other : p, state);
+            if (OVERLAP) {
+                tile = next_listed_tile(c);
+                if (!is_seen(c, tile, own)) {
+                    final_pv(c, o, other);
+                    break;
+                }
+                biased_iteration<OVERLAP>(c, a, w, rows, tile, safe, exact, q, o, other, p, state);
+            }
+        }
+    }
+    release_k(c);
     release_stored_q(c);
 }
 
@@ -350,11 +466,15 @@ INLINE void epilogue(struct consumer &c, const struct attn_tma_args &t, const st
 }
 
 /* A Q tile of which this warpgroup has no row: releases its stages. */
-INLINE void idle_tile(struct consumer &c, int count) {
+INLINE void idle_tile(struct consumer &c, const struct attn_args &a, int count) {
     if (count > 0) {
         wait_for_turn(c);
     }
-    skip_tiles<true, true>(c, count);
+    if (BIASED) {
+        skip_listed_tiles(c, a);
+    } else {
+        skip_tiles<true, true>(c, count);
+    }
     release_stored_q(c);
     if (c.lane == 0) {
         release_q(c, c.q.stage);
@@ -414,7 +534,7 @@ INLINE void consumer_loop(const struct attn_tma_args &t, struct consumer &c) {
         const struct tile_range tile = kv_tiles_of_q_tile(a, w);
         const int first = w.first_row + c.group * WG_ROWS;
         if (!PING_PONG && first >= w.rows) {
-            idle_tile(c, tile.end - tile.begin);
+            idle_tile(c, a, tile.end - tile.begin);
             continue;
         }
         struct warpgroup_rows rows;
@@ -428,6 +548,14 @@ INLINE void consumer_loop(const struct attn_tma_args &t, struct consumer &c) {
         }
         const struct keys seen = keys_of_rows(a, w, min(first, w.rows - 1), WG_ROWS, &rows.common);
         struct tile_range own = tile; /* that this warpgroup sees */
+        if (BIASED) {
+            own = kv_tiles_of(seen);
+            const unsigned q =
+                c.at.q + (unsigned)(c.q.stage * Q_BYTES + c.group * WG_ROWS * SWIZZLE_BYTES);
+            biased_mainloop(c, a, w, rows, own, safe != 0, q, o, state);
+            epilogue(c, t, w, rows, safe, o, state);
+            continue;
+        }
         if (MASKED) {
             own = kv_tiles_of(seen);
             if (own.begin == own.end) {
@@ -442,18 +570,14 @@ INLINE void consumer_loop(const struct attn_tma_args &t, struct consumer &c) {
         if (own.begin < own.end) {
             const unsigned q =
                 c.at.q + (unsigned)(c.q.stage * Q_BYTES + c.group * WG_ROWS * SWIZZLE_BYTES);
-            if (BIASED) {
-                biased_mainloop(c, a, w, rows, own.begin, own.end, q, o, state);
-            } else {
-                mainloop(c, a, w, rows, own.begin, own.end, tile.end - own.end, safe, q, o, state);
-            }
+            mainloop(c, a, w, rows, own.begin, own.end, tile.end - own.end, safe, q, o, state);
         } else {
             release_stored_q(c);
         }
         if (FULL) {
             skip_tiles<true, true>(c, own.begin - tile.begin);
         }
-        epilogue(c, t, w, rows, BIASED || safe, o, state);
+        epilogue(c, t, w, rows, safe, o, state);
     }
 }
 

@@ -33,6 +33,7 @@
  */
 #define ATTN_SINK 1
 #include "hopper/consumer.h"
+#include "hopper/loader.h"
 #include "hopper/producer.h"
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
@@ -40,12 +41,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     extern __shared__ unsigned char dynamic[];
     __shared__ __align__(8) unsigned long long barriers[2 * Q_STAGES + 4 * ATTN_STAGES + FULL];
     __shared__ __align__(16) struct descriptors descriptors;
+#ifdef ATTN_BIAS
+    __shared__ __align__(16) struct score_ring ring;
+    struct score_ring *const scores = &ring;
+#else
+    struct score_ring *const scores = nullptr;
+#endif
     const int group = __shfl_sync(~0U, (int)threadIdx.x / WG_THREADS, 0);
     pdl_launch_dependents();
     struct stages at;
     at.q = (shared_address(dynamic) + SWIZZLE_ATOM - 1) & ~(unsigned)(SWIZZLE_ATOM - 1);
     at.k = at.q + Q_STAGES * Q_BYTES;
     at.v = at.k + ATTN_STAGES * KV_BYTES;
+    at.scores = at.v + ATTN_STAGES * KV_BYTES;
     struct barriers b;
     b.q_full = shared_address(barriers);
     b.q_empty = b.q_full + Q_STAGES * MBARRIER_BYTES;
@@ -70,9 +78,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         descriptors.retries_requested = 0;
         for (unsigned i = 0; i < ATTN_STAGES; i++) {
             mbarrier_init(b.k_full + i * MBARRIER_BYTES, 1);
-            mbarrier_init(b.k_empty + i * MBARRIER_BYTES, CONSUMERS);
+            mbarrier_init(b.k_empty + i * MBARRIER_BYTES, BIASED ? 4 * CONSUMERS : CONSUMERS);
             mbarrier_init(b.v_full + i * MBARRIER_BYTES, 1);
             mbarrier_init(b.v_empty + i * MBARRIER_BYTES, CONSUMERS);
+        }
+        if (BIASED) {
+            init_score_ring(scores);
         }
         mbarrier_init_fence();
     }
@@ -80,13 +91,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     if (group == CONSUMERS) {
         setmaxnreg_dec<PRODUCER_REGISTERS>();
         if (threadIdx.x < CONSUMERS * WG_THREADS + PRODUCER_THREADS) {
-            producer_loop(t, at, b, &descriptors);
+            producer_loop(t, at, b, &descriptors, scores);
+        } else if (BIASED && has_scores(t.a)) {
+            loader_loop(t.a, scores, at.scores,
+                        (int)threadIdx.x - CONSUMERS * WG_THREADS - PRODUCER_THREADS);
         }
     } else {
         setmaxnreg_inc<CONSUMER_REGISTERS>();
         struct consumer c = {b,
                              at,
                              &descriptors,
+                             scores,
                              group,
                              (int)threadIdx.x % WG_THREADS / LANES,
                              (int)threadIdx.x % LANES,

@@ -13,7 +13,7 @@
 #ifndef ATTN_KERNELS_HOPPER_PRODUCER_H
 #define ATTN_KERNELS_HOPPER_PRODUCER_H
 
-#include "hopper/scheduler.h"
+#include "hopper/scores.h"
 
 /* Rows of V tile n that hold keys; after them come unused ones, or another sequence. */
 INLINE int v_rows_in_use(const struct attn_args &a, const struct work &w, int n) {
@@ -45,6 +45,46 @@ INLINE void prefetch_first_tile(const struct attn_tma_args &t, const struct prod
     }
 }
 
+/* Q and its descriptor; without Q where no key is seen. */
+INLINE void publish_q_tile(const struct attn_tma_args &t, struct producer &p, const struct work &w,
+                           bool safe, bool load, int first_query, int batch) {
+    const unsigned full = p.b.q_full + (unsigned)(p.q.stage * MBARRIER_BYTES);
+    poll_retry_request(p, p.q);
+    if (is_leader()) {
+        p.descriptors->descriptor[descriptor_slot(p.q.stage, p.q.parity)] = {w.batch, w.head,
+                                                                             w.first_row, safe, 0};
+        if (load) {
+            load_tile(p.at.q + (unsigned)(p.q.stage * Q_BYTES), &t.q, full, Q_CHUNK, Q_BYTES,
+                      first_query + w.first_row, w.head, batch);
+        } else {
+            mbarrier_arrive(full);
+        }
+    }
+    advance<Q_STAGES>(p.q);
+}
+
+INLINE void load_v_tile(const struct attn_tma_args &t, struct producer &p, const struct work &w,
+                        int n, int first_key, int head_kv, int batch) {
+    const unsigned full = p.b.v_full + (unsigned)(p.v.stage * MBARRIER_BYTES);
+    const unsigned to = p.at.v + (unsigned)(p.v.stage * KV_BYTES);
+    const int in_use = v_rows_in_use(t.a, w, n);
+    const bool zero_tail = FULL && in_use < ATTN_BN;
+    mbarrier_wait(p.b.v_empty + (unsigned)(p.v.stage * MBARRIER_BYTES), p.v.parity);
+    if (is_leader()) {
+        load_tile(to, &t.v, zero_tail ? p.b.v_landed : full, KV_CHUNK, KV_BYTES,
+                  first_key + n * ATTN_BN, head_kv, batch);
+    }
+    if (zero_tail) {
+        mbarrier_wait(p.b.v_landed, p.v_landed);
+        p.v_landed ^= 1;
+        zero_v_rows(to, in_use);
+        if (is_leader()) {
+            mbarrier_arrive(full);
+        }
+    }
+    advance<ATTN_STAGES>(p.v);
+}
+
 /* One Q tile: the first K, Q with its descriptor, then V and K in turn. */
 INLINE void load_q_tile(const struct attn_tma_args &t, struct producer &p, bool safe) {
     const struct attn_args &a = t.a;
@@ -72,39 +112,116 @@ INLINE void load_q_tile(const struct attn_tma_args &t, struct producer &p, bool 
             advance<ATTN_STAGES>(p.k);
         }
         if (i == 0) {
-            const unsigned full = p.b.q_full + (unsigned)(p.q.stage * MBARRIER_BYTES);
-            poll_retry_request(p, p.q);
-            if (is_leader()) {
-                p.descriptors->descriptor[descriptor_slot(p.q.stage, p.q.parity)] = {
-                    w.batch, w.head, w.first_row, fetch_at < 0, 0};
-                if (count > 0) {
-                    load_tile(p.at.q + (unsigned)(p.q.stage * Q_BYTES), &t.q, full, Q_CHUNK,
-                              Q_BYTES, first_query + w.first_row, w.head, batch);
-                } else {
-                    mbarrier_arrive(full);
-                }
-            }
-            advance<Q_STAGES>(p.q);
+            publish_q_tile(t, p, w, fetch_at < 0, count > 0, first_query, batch);
         } else {
-            const unsigned full = p.b.v_full + (unsigned)(p.v.stage * MBARRIER_BYTES);
-            const unsigned to = p.at.v + (unsigned)(p.v.stage * KV_BYTES);
-            const int n = kv_tile(keys, i - 1);
-            const int in_use = v_rows_in_use(a, w, n);
-            const bool zero_tail = FULL && in_use < ATTN_BN;
-            mbarrier_wait(p.b.v_empty + (unsigned)(p.v.stage * MBARRIER_BYTES), p.v.parity);
-            if (is_leader()) {
-                load_tile(to, &t.v, zero_tail ? p.b.v_landed : full, KV_CHUNK, KV_BYTES,
-                          first_key + n * ATTN_BN, head_kv, batch);
+            load_v_tile(t, p, w, kv_tile(keys, i - 1), first_key, head_kv, batch);
+        }
+    }
+}
+
+/* ---- forward_bias.cu: K and V of the KV tiles that the mask does not hide (scores.h) ---------- */
+
+struct lister {
+    struct score_ring *ring;
+    struct ring scores; /* the next stage to be read, as a consumer of the loaders */
+    unsigned taken;     /* parity */
+};
+
+/* A Q tile for the loaders; first_row < 0: the end. */
+INLINE void tell_loaders(struct lister &l, int batch, int head, int first_row) {
+    mbarrier_wait(shared_address(&l.ring->taken), l.taken);
+    l.taken ^= 1;
+    if (is_leader()) {
+        l.ring->batch = batch;
+        l.ring->head = head;
+        l.ring->first_row = first_row;
+        mbarrier_arrive(shared_address(&l.ring->told));
+    }
+}
+
+/* The flags of the next tile, by warpgroup: does the mask show, does it hide a key. */
+INLINE unsigned flags_of_tile(const struct attn_args &a, const struct lister &l) {
+    unsigned flags = ((1U << CONSUMERS) - 1) * TILE_VISIBLE;
+    if (a.mask != 0) {
+        const int lane = (int)threadIdx.x % LANES;
+        mbarrier_wait(shared_address(&l.ring->full[l.scores.stage]), l.scores.parity);
+        const unsigned part =
+            lane < MASK_PARTS ? *(volatile unsigned char *)&l.ring->parts[l.scores.stage][lane] : 0U;
+        const unsigned visible = __ballot_sync(~0U, (part & PART_VISIBLE) != 0);
+        const unsigned hides = __ballot_sync(~0U, (part & PART_HIDES) != 0);
+        flags = 0;
+#pragma unroll
+        for (int g = 0; g < CONSUMERS; g++) {
+            const unsigned own = ((1U << WG_PARTS) - 1) << g * WG_PARTS;
+            flags |= ((visible & own) != 0 ? TILE_VISIBLE : 0U) << g;
+            flags |= ((hides & own) != 0 ? TILE_HIDES : 0U) << g;
+        }
+    }
+    return flags;
+}
+
+/* Lists a tile, or LIST_END, and loads its K. */
+INLINE void list_k_tile(const struct attn_tma_args &t, struct producer &p, struct lister &l, int n,
+                        unsigned flags, int first_key, int head_kv, int batch) {
+    const unsigned full = p.b.k_full + (unsigned)(p.k.stage * MBARRIER_BYTES);
+    mbarrier_wait(p.b.k_empty + (unsigned)(p.k.stage * MBARRIER_BYTES), p.k.parity);
+    if (is_leader()) {
+        l.ring->list[p.k.stage] = {n, flags};
+        if (n == LIST_END) {
+            mbarrier_arrive(full);
+        } else {
+            load_tile(p.at.k + (unsigned)(p.k.stage * KV_BYTES), &t.k, full, KV_CHUNK, KV_BYTES,
+                      first_key + n * ATTN_BN, head_kv, batch);
+        }
+    }
+    advance<ATTN_STAGES>(p.k);
+}
+
+/* One Q tile: the first K, Q with its descriptor, V; then K and V in turn, and LIST_END. */
+INLINE void load_listed_q_tile(const struct attn_tma_args &t, struct producer &p, struct lister &l,
+                               bool safe) {
+    const struct attn_args &a = t.a;
+    const struct work w = p.w;
+    const struct tile_range keys = kv_tiles_of_q_tile(a, w);
+    const int head_kv = head_kv_of(a, w);
+    const bool packed = a.cu_seqlens_q != 0;
+    const int first_query = packed ? a.cu_seqlens_q[w.batch] : 0;
+    const int first_key = packed ? a.cu_seqlens_kv[w.batch] : 0;
+    const int batch = packed ? 0 : w.batch;
+    const int count = keys.end - keys.begin;
+    bool published = false;
+    if (has_scores(a)) {
+        tell_loaders(l, w.batch, w.head, w.first_row);
+    }
+#pragma unroll 1
+    for (int i = 0; i <= count; i++) {
+        const bool tile = i < count;
+        const int n = tile ? kv_tile(keys, i) : LIST_END;
+        unsigned flags = 0;
+        if (!safe && i == max(count - 1, 0)) {
+            fetch_next_tile(t, p);
+        }
+        if (tile) {
+            flags = flags_of_tile(a, l) | (unsigned)l.scores.stage << TILE_STAGE |
+                    l.scores.parity << TILE_PARITY;
+            const bool hidden = (flags & ((1U << CONSUMERS) - 1) * TILE_VISIBLE) == 0;
+            if (hidden && is_leader()) {
+                mbarrier_arrive_many(shared_address(&l.ring->empty[l.scores.stage]), 4 * CONSUMERS);
             }
-            if (zero_tail) {
-                mbarrier_wait(p.b.v_landed, p.v_landed);
-                p.v_landed ^= 1;
-                zero_v_rows(to, in_use);
-                if (is_leader()) {
-                    mbarrier_arrive(full);
-                }
+            if (has_scores(a)) {
+                advance_scores(l.scores, score_stages(a));
             }
-            advance<ATTN_STAGES>(p.v);
+            if (hidden) {
+                continue;
+            }
+        }
+        list_k_tile(t, p, l, n, flags, first_key, head_kv, batch);
+        if (!published) {
+            publish_q_tile(t, p, w, safe, tile, first_query, batch);
+            published = true;
+        }
+        if (tile) {
+            load_v_tile(t, p, w, n, first_key, head_kv, batch);
         }
     }
 }
@@ -136,8 +253,10 @@ INLINE bool end_of_work(const struct attn_args &a, struct producer &p) {
 }
 
 INLINE void producer_loop(const struct attn_tma_args &t, const struct stages &at,
-                          const struct barriers &b, struct descriptors *descriptors) {
+                          const struct barriers &b, struct descriptors *descriptors,
+                          struct score_ring *scores) {
     const struct attn_args &a = t.a;
+    struct lister l = {scores, {0, 0}, 1U};
     struct producer p = {b,
                          at,
                          descriptors,
@@ -161,7 +280,11 @@ INLINE void producer_loop(const struct attn_tma_args &t, const struct stages &at
     for (;;) {
         const bool safe = take_retry(a, p);
         if (safe || p.number < p.all) {
-            load_q_tile(t, p, safe);
+            if (BIASED) {
+                load_listed_q_tile(t, p, l, safe);
+            } else {
+                load_q_tile(t, p, safe);
+            }
             if (!safe) {
                 resolve_next_tile(a, p);
             }
@@ -171,6 +294,9 @@ INLINE void producer_loop(const struct attn_tma_args &t, const struct stages &at
         } else if (end_of_work(a, p)) {
             break;
         }
+    }
+    if (BIASED && has_scores(a)) {
+        tell_loaders(l, 0, 0, -1);
     }
 }
 

@@ -68,9 +68,11 @@ enum {
     TMA_STORE = Q_STAGES == 2 && !FULL,
     PRODUCER_THREADS = FULL ? LANES : 1, /* FULL: a warp zeroes V; its first lane issues loads */
     /* setmaxnreg: the CTA is launched with 384 x 168, 512 x 128 or 640 x 96 registers, and these
-     * sum up to no more: 128 x 40 + 256 x 232, 128 x 32 + 384 x 160, 128 x 32 + 512 x 112. */
-    PRODUCER_REGISTERS = CONSUMERS == 2 ? 40 : 32,
-    CONSUMER_REGISTERS = CONSUMERS == 2   ? 232
+     * sum up to no more: 128 x 40 + 256 x 232, 128 x 32 + 384 x 160, 128 x 32 + 512 x 112; where
+     * loader warps need some (loader.h), 128 x 72 + 256 x 216. */
+    PRODUCER_REGISTERS = BIASED ? 72 : CONSUMERS == 2 ? 40 : 32,
+    CONSUMER_REGISTERS = BIASED           ? 216
+                         : CONSUMERS == 2 ? 232
                          : CONSUMERS == 3 ? 160
                                           : 112
 };
@@ -78,6 +80,7 @@ static_assert(ATTN_BM == WG_ROWS * CONSUMERS, "a warpgroup has 64 rows");
 static_assert(!PING_PONG || !MASKED, "warpgroups that take turns need equally many iterations");
 static_assert(!FRONT_TILE_FIRST || !MASKED, "a warpgroup may not see the first tile of a window");
 static_assert(!PREFETCH_NEXT_Q || !MASKED, "a dynamic scheduler knows the next tile too late");
+static_assert(!BIASED || CONSUMERS == 2, "registers of the loader warps");
 static_assert(!FULL || MASK_IN_MAINLOOP, "a window may cross any tile");
 /* A warpgroup skips K of so many tiles at most; the next K is loaded after V of all but the
  * last. */
@@ -95,6 +98,7 @@ struct barriers {
 /* The first stage of each ring. */
 struct stages {
     unsigned q, k, v;
+    unsigned scores; /* BIASED (scores.h) */
 };
 
 /* A Q tile, or end-of-work. */

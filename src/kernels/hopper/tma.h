@@ -42,6 +42,13 @@ INLINE void mbarrier_arrive_expect(unsigned barrier, unsigned bytes) {
                  : "memory");
 }
 
+INLINE void mbarrier_arrive_many(unsigned barrier, unsigned arrivals) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;"
+                 :
+                 : "r"(barrier), "r"(arrivals)
+                 : "memory");
+}
+
 INLINE void mbarrier_wait(unsigned barrier, unsigned parity) {
     asm volatile("{ .reg .pred done;\n\t"
                  "again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n\t"
@@ -72,6 +79,15 @@ INLINE void tma_load(unsigned to, const struct attn_tensor_map *map, unsigned ba
                  "[%0], [%1, {%3, %4, %5, %6}], [%2];"
                  :
                  : "r"(to), "l"(map), "r"(barrier), "r"(column), "r"(row), "r"(head), "r"(batch)
+                 : "memory");
+}
+
+/* Neighbouring bytes: a multiple of 16, aligned to 16 on both sides. */
+INLINE void bulk_load(unsigned to, const void *from, unsigned bytes, unsigned barrier) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1], %2, [%3];"
+                 :
+                 : "r"(to), "l"(from), "r"(bytes), "r"(barrier)
                  : "memory");
 }
 
