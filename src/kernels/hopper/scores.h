@@ -53,7 +53,7 @@ struct score_ring {
     unsigned long long full[SCORE_STAGES], empty[SCORE_STAGES];
     unsigned long long told, taken; /* of the Q tile */
 };
-static_assert(MASK_PARTS <= 16, "parts of a stage");
+static_assert(!BIASED || MASK_PARTS <= 16, "parts of a stage");
 
 INLINE bool has_scores(const struct attn_args &a) {
     return a.bias != 0 || a.mask != 0;
