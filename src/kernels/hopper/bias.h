@@ -22,19 +22,24 @@ INLINE void ldmatrix_x4(unsigned (&x)[4], unsigned address) {
  * is the mean of V. Divided by the scale it overflows (not from fp16), so the sum is limited; then
  * m is below -HOPPER_MAX_LIMIT, and repair.h computes the row. -inf becomes finite, too, with the
  * same weight 0; repair.h tells them apart. */
-template <int dtype> INLINE float add_bias(float s, unsigned bits, float inverse_scale) {
+struct bias_scale {
+    float inverse; /* in base 2 */
+    float lowest;
+};
+
+template <int dtype>
+INLINE float add_bias(float s, unsigned bits, const struct bias_scale &scale) {
     if (dtype == BIAS_FP16) {
         float value;
         asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"((unsigned short)bits));
-        return fmaf(value, inverse_scale, s);
+        return fmaf(value, scale.inverse, s);
     }
-    const float lowest = -3e38f;
-    return fmaxf(fmaf(__uint_as_float(bits), inverse_scale, s), lowest);
+    return fmaxf(fmaf(__uint_as_float(bits), scale.inverse, s), scale.lowest);
 }
 
 /* 16 bits: the fragments that ldmatrix returns are those of S. `from`: the warp's first row. */
 template <int dtype>
-INLINE void add_biases_16(float (&s)[S_REGS], unsigned from, float inverse_scale, int lane) {
+INLINE void add_biases_16(float (&s)[S_REGS], unsigned from, const struct bias_scale &scale, int lane) {
     const unsigned row = (unsigned)(lane % 16 * BIAS_PITCH_16 + lane / 16 * 16);
 #pragma unroll
     for (int j = 0; j < ATTN_BN / 16; j++) {
@@ -45,13 +50,13 @@ INLINE void add_biases_16(float (&s)[S_REGS], unsigned from, float inverse_scale
             float *const pair = &s[8 * j + 2 * i];
             const unsigned low = dtype == BIAS_FP16 ? x[i] & 0xffffU : x[i] << 16;
             const unsigned high = dtype == BIAS_FP16 ? x[i] >> 16 : x[i] & 0xffff0000U;
-            pair[0] = add_bias<dtype>(pair[0], low, inverse_scale);
-            pair[1] = add_bias<dtype>(pair[1], high, inverse_scale);
+            pair[0] = add_bias<dtype>(pair[0], low, scale);
+            pair[1] = add_bias<dtype>(pair[1], high, scale);
         }
     }
 }
 
-INLINE void add_biases_32(float (&s)[S_REGS], unsigned from, float inverse_scale, int lane) {
+INLINE void add_biases_32(float (&s)[S_REGS], unsigned from, const struct bias_scale &scale, int lane) {
     const unsigned row = from + (unsigned)(lane / 4 * BIAS_PITCH_32 + lane % 4 * 8);
 #pragma unroll
     for (int i = 0; i < P_REGS; i++) {
@@ -60,8 +65,8 @@ INLINE void add_biases_32(float (&s)[S_REGS], unsigned from, float inverse_scale
                      : "=r"(first), "=r"(second)
                      : "r"(row + (unsigned)(i % 2 * 8 * BIAS_PITCH_32 + i / 2 * 32))
                      : "memory");
-        s[2 * i] = add_bias<BIAS_FP32>(s[2 * i], first, inverse_scale);
-        s[2 * i + 1] = add_bias<BIAS_FP32>(s[2 * i + 1], second, inverse_scale);
+        s[2 * i] = add_bias<BIAS_FP32>(s[2 * i], first, scale);
+        s[2 * i + 1] = add_bias<BIAS_FP32>(s[2 * i + 1], second, scale);
     }
 }
 
@@ -91,14 +96,14 @@ INLINE void apply_score_stage(float (&s)[S_REGS], const struct attn_args &a,
     const int stage = (int)(tile.flags >> TILE_STAGE & 0xff);
     if (a.bias != 0) {
         const unsigned from = scores + (unsigned)(stage * (SCORE_BYTES / score_stages(a)));
-        const float inverse_scale = LOG2_E / scale;
+        const struct bias_scale by = {LOG2_E / scale, -1e38f / fmaxf(scale, 1.0f)};
         if (a.bias_dtype == BIAS_FP32) {
-            add_biases_32(s, from + (unsigned)(row * BIAS_PITCH_32), inverse_scale, lane);
+            add_biases_32(s, from + (unsigned)(row * BIAS_PITCH_32), by, lane);
         } else if (a.bias_dtype == BIAS_FP16) {
-            add_biases_16<BIAS_FP16>(s, from + (unsigned)(row * BIAS_PITCH_16), inverse_scale,
+            add_biases_16<BIAS_FP16>(s, from + (unsigned)(row * BIAS_PITCH_16), by,
                                      lane);
         } else {
-            add_biases_16<BIAS_BF16>(s, from + (unsigned)(row * BIAS_PITCH_16), inverse_scale,
+            add_biases_16<BIAS_BF16>(s, from + (unsigned)(row * BIAS_PITCH_16), by,
                                      lane);
         }
     }

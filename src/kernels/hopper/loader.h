@@ -3,34 +3,51 @@
  * loader.h - the loader warps of forward_bias.cu: bias and mask of each KV tile, from global memory
  * into the score ring (scores.h).
  *
- *     mask    a lane turns 32 bytes of a row into 32 bits; a warp votes whether its part shows or
- *             hides any key
- *     bias    one bulk copy for each row of a tile; where a row is not aligned to 16 bytes or ends
- *             in the tile, through registers
+ *     mask    a lane turns 32 bytes of a row, loaded one tile ahead, into 32 bits; a warp votes
+ *             whether its part shows or hides any key
+ *     bias    cp.async of 16 bytes; value by value where rows are not aligned
  *
- * Invariant: no value of a key past the end of its sequence is used. At an unaligned address up to
- * three bytes beyond a chunk are read, but only where the sequence goes on.
+ * Invariant: what lies past the end of a sequence is not used. It is not read either, but for bytes
+ * of an aligned word before the first one of a row.
  */
 #ifndef ATTN_KERNELS_HOPPER_LOADER_H
 #define ATTN_KERNELS_HOPPER_LOADER_H
 
 #include "hopper/scores.h"
 
-/* Words from any byte address on; up to three bytes after them are read, too. */
-template <int words>
-INLINE void load_unaligned(unsigned (&x)[words], const unsigned char *from) {
-    const unsigned skew = (unsigned)((unsigned long long)from & 3);
-    const unsigned *const at = (const unsigned *)(from - skew);
-    unsigned next = at[0];
+/* ---- mask ------------------------------------------------------------------------------------ */
+
+enum {
+    MASK_ROUNDS = (MASK_PARTS + LOADER_WARPS - 1) / LOADER_WARPS, /* parts of a loader warp */
+    MASK_FETCHED = 9 /* words that hold 32 bytes at any address */
+};
+
+/* What a lane has loaded of its parts of the next tile. */
+struct fetched_mask {
+    unsigned words[MASK_ROUNDS][MASK_FETCHED];
+};
+
+/* 32 bytes from `from` on, of which `left` exist; the others become 0. */
+INLINE void fetch_mask_row(unsigned (&x)[MASK_FETCHED], const unsigned char *from, int left) {
+    if (((unsigned long long)from & 15) == 0 && left >= 32) {
+        const uint4 first = ((const uint4 *)from)[0], second = ((const uint4 *)from)[1];
+        x[0] = first.x, x[1] = first.y, x[2] = first.z, x[3] = first.w;
+        x[4] = second.x, x[5] = second.y, x[6] = second.z, x[7] = second.w;
+        return;
+    }
+    const int skew = (int)((unsigned long long)from & 3);
+    const unsigned char *const at = from - skew;
+    const int bytes = left > 0 ? left + skew : 0, whole = bytes & ~3;
+    unsigned rest = 0; /* of the last word, of which not all bytes exist */
 #pragma unroll
-    for (int i = 0; i < words; i++) {
-        const unsigned now = next;
-        next = i + 1 < words || skew != 0 ? at[i + 1] : 0U;
-        x[i] = __funnelshift_r(now, next, 8 * skew);
+    for (int i = 0; i < 3; i++) {
+        rest |= (whole < 4 * MASK_FETCHED && whole + i < bytes ? at[whole + i] : 0U) << 8 * i;
+    }
+#pragma unroll
+    for (int i = 0; i < MASK_FETCHED; i++) {
+        x[i] = 4 * i < whole ? ((const unsigned *)at)[i] : 4 * i == whole ? rest : 0U;
     }
 }
-
-/* ---- mask ------------------------------------------------------------------------------------ */
 
 /* Four bytes to four bits: which are not 0. The sum carries into the top bit of each such byte, the
  * product moves the four top bits next to each other. */
@@ -39,114 +56,149 @@ INLINE unsigned nonzero_bytes(unsigned x) {
     return top * 0x00204081U >> 28;
 }
 
-/* Up to 32 bytes, of which `left` exist. */
-INLINE unsigned visible_bits(const unsigned char *from, long long stride, int left) {
+INLINE unsigned visible_bits(const unsigned (&x)[MASK_FETCHED], const unsigned char *from) {
+    const unsigned skew = 8 * (unsigned)((unsigned long long)from & 3);
     unsigned bits = 0;
-    if (stride == 1 && left >= 32 + 3) {
-        unsigned x[8];
-        if (((unsigned long long)from & 15) == 0) {
-            *(uint4 *)&x[0] = ((const uint4 *)from)[0];
-            *(uint4 *)&x[4] = ((const uint4 *)from)[1];
-        } else {
-            load_unaligned(x, from);
-        }
 #pragma unroll
-        for (int i = 0; i < 8; i++) {
-            bits |= nonzero_bytes(x[i]) << 4 * i;
-        }
-        return bits;
+    for (int i = 0; i < 8; i++) {
+        bits |= nonzero_bytes(__funnelshift_r(x[i], x[i + 1], skew)) << 4 * i;
     }
-#pragma unroll 8
+    return bits;
+}
+
+/* The rare case of a stride between keys: byte by byte. */
+INLINE unsigned strided_bits(const unsigned char *from, long long stride, int left) {
+    unsigned bits = 0;
+#pragma unroll 1
     for (int i = 0; i < min(left, 32); i++) {
         bits |= (from[i * stride] != 0 ? 1U : 0U) << i;
     }
     return bits;
 }
 
-INLINE void load_mask(struct score_ring *ring, int stage, const struct attn_args &a,
-                      const struct work &w, int n, int warp, int lane) {
-    const unsigned char *const first =
-        a.mask + w.batch * a.mask_batch + w.head * a.mask_head;
+/* Of a round: the row of this lane, and its first key in the tile. */
+INLINE const unsigned char *mask_row_of(const struct attn_args &a, const struct work &w, int n,
+                                        int i) {
+    const int row = min(w.first_row + i / MASK_WORDS, w.rows - 1);
+    const int key = n * ATTN_BN + i % MASK_WORDS * 32;
+    return a.mask + w.batch * a.mask_batch + w.head * a.mask_head + row * a.mask_row +
+           key * a.mask_col;
+}
+
+INLINE void fetch_mask(struct fetched_mask &x, const struct attn_args &a, const struct work &w,
+                       int n, int warp, int lane) {
+    if (a.mask_col != 1) {
+        return;
+    }
 #pragma unroll
-    for (int part = warp; part < MASK_PARTS; part += LOADER_WARPS) {
-        const int i = part * LANES + lane;
-        const int row = min(w.first_row + i / MASK_WORDS, w.rows - 1);
-        const int key = n * ATTN_BN + i % MASK_WORDS * 32;
-        const unsigned bits = visible_bits(first + row * a.mask_row + key * a.mask_col, a.mask_col,
-                                           w.seq_kv - key);
-        ring->bits[stage][i] = bits;
-        const bool visible = __any_sync(~0U, bits != 0), hides = __any_sync(~0U, bits != ~0U);
-        if (lane == 0) {
-            ring->parts[stage][part] =
-                (unsigned char)((visible ? PART_VISIBLE : 0) | (hides ? PART_HIDES : 0));
+    for (int round = 0; round < MASK_ROUNDS; round++) {
+        const int i = (warp + round * LOADER_WARPS) * LANES + lane;
+        if (i < MASK_PARTS * LANES) {
+            fetch_mask_row(x.words[round], mask_row_of(a, w, n, i),
+                           w.seq_kv - n * ATTN_BN - i % MASK_WORDS * 32);
+        }
+    }
+}
+
+/* What was fetched, as bits, into a stage. */
+INLINE void store_mask(struct score_ring *ring, int stage, const struct fetched_mask &x,
+                       const struct attn_args &a, const struct work &w, int n, int warp, int lane) {
+#pragma unroll
+    for (int round = 0; round < MASK_ROUNDS; round++) {
+        const int part = warp + round * LOADER_WARPS, i = part * LANES + lane;
+        if (part < MASK_PARTS) {
+            const unsigned char *const from = mask_row_of(a, w, n, i);
+            const unsigned bits =
+                a.mask_col == 1
+                    ? visible_bits(x.words[round], from)
+                    : strided_bits(from, a.mask_col,
+                                   w.seq_kv - n * ATTN_BN - i % MASK_WORDS * 32);
+            ring->bits[stage][i] = bits;
+            const bool visible = __any_sync(~0U, bits != 0), hides = __any_sync(~0U, bits != ~0U);
+            if (lane == 0) {
+                ring->parts[stage][part] =
+                    (unsigned char)((visible ? PART_VISIBLE : 0) | (hides ? PART_HIDES : 0));
+            }
         }
     }
 }
 
 /* ---- bias ------------------------------------------------------------------------------------ */
 
-/* 16 bytes of a row of the bias, of which `left` values exist. */
-template <bool fp32>
-INLINE uint4 bias_chunk(const unsigned char *from, long long stride, int left) {
-    constexpr int size = fp32 ? 4 : 2, values = 16 / size;
-    unsigned x[4] = {0, 0, 0, 0};
-    if (stride == 1 && left > values) {
-        load_unaligned(x, from);
+/* Asynchronous copy of 16 or 4 bytes, of which `bytes` exist; the others become 0. */
+template <int size> INLINE void cp_async(unsigned to, const void *from, int bytes) {
+    if (size == 16) {
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                     :
+                     : "r"(to), "l"(from), "r"(bytes)
+                     : "memory");
     } else {
-#pragma unroll
-        for (int i = 0; i < values; i++) {
-            const unsigned char *const at = from + i * stride * size;
-            if (i < left) {
-                x[i * size / 4] |= fp32 ? *(const unsigned *)at
-                                        : (unsigned)*(const unsigned short *)at << 16 * (i % 2);
-            }
-        }
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;"
+                     :
+                     : "r"(to), "l"(from), "r"(bytes)
+                     : "memory");
     }
-    return make_uint4(x[0], x[1], x[2], x[3]);
 }
 
-/* Rows of a tile are shared out to all loader threads. `whole` rows are copied by TMA, which counts
- * their bytes; the lanes of a warp issue the copies after its arrival. */
+/* Arrives when the copies of this thread have landed. */
+INLINE void cp_async_arrive(unsigned barrier) {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" : : "r"(barrier) : "memory");
+}
+
+/* The value of key i of a chunk; 16 bits in their place of a word. */
+template <bool fp32> INLINE unsigned bias_value(const unsigned char *from, long long stride, int i) {
+    return fp32 ? ((const unsigned *)from)[i * stride]
+                : (unsigned)((const unsigned short *)from)[i * stride] << 16 * (i % 2);
+}
+
+/* Copies of 16 bytes; of 4, if rows are aligned to no more; or value by value: 16 bits at odd
+ * places, or a stride between keys. */
 template <bool fp32>
-INLINE void load_bias(unsigned to, unsigned full, const struct attn_args &a, const struct work &w,
-                      int n, int thread) {
-    constexpr int size = fp32 ? 4 : 2, row_bytes = ATTN_BN * size, chunks = row_bytes / 16;
-    constexpr int threads = LOADER_WARPS * LANES, pitch = fp32 ? BIAS_PITCH_32 : BIAS_PITCH_16;
-    const int key = n * ATTN_BN, lane = thread % LANES, warp = thread / LANES;
+INLINE void load_bias(unsigned to, const struct attn_args &a, const struct work &w, int n,
+                      int thread) {
+    constexpr int size = fp32 ? 4 : 2, values = 16 / size, chunks = ATTN_BN / values;
+    constexpr int pitch = fp32 ? BIAS_PITCH_32 : BIAS_PITCH_16, step = LOADER_THREADS / chunks;
+    const int chunk = thread % chunks, key = n * ATTN_BN + chunk * values;
     const unsigned char *const first =
         (const unsigned char *)a.bias +
         (w.batch * a.bias_batch + w.head * a.bias_head + key * a.bias_col) * size;
-    const bool aligned = ((unsigned)(unsigned long long)first & 15) == 0 &&
-                         (a.bias_row * size & 15) == 0 && a.bias_col == 1;
-    if (aligned && key + ATTN_BN <= w.seq_kv) {
-        const int full_rounds = ATTN_BM / threads, rest = ATTN_BM % threads;
-        const int rows = full_rounds * LANES + max(0, min(rest - warp * LANES, (int)LANES));
-        if (lane == 0) {
-            mbarrier_arrive_expect(full, (unsigned)(rows * row_bytes));
-        }
-        __syncwarp();
-#pragma unroll
-        for (int i = thread; i < ATTN_BM; i += threads) {
-            const int row = min(w.first_row + i, w.rows - 1);
-            bulk_load(to + (unsigned)(i * pitch), first + row * a.bias_row * size,
-                      row_bytes, full);
-        }
-        return;
-    }
+    const unsigned aligned =
+        (unsigned)(unsigned long long)first | (unsigned)(unsigned long long)(a.bias_row * size);
+    const int left = max(min(w.seq_kv - key, values), 0);
+    to += (unsigned)(chunk * 16);
+    if (a.bias_col == 1 && (aligned & 15) == 0) {
 #pragma unroll 2
-    for (int i = thread; i < ATTN_BM * chunks; i += threads) {
-        const int row = min(w.first_row + i / chunks, w.rows - 1), column = i % chunks * (16 / size);
-        const uint4 x = bias_chunk<fp32>(first + (row * a.bias_row + column * a.bias_col) * size,
-                                         a.bias_col, w.seq_kv - key - column);
-        asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};"
-                     :
-                     : "r"(to + (unsigned)(i / chunks * pitch + i % chunks * 16)),
-                       "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
-                     : "memory");
-    }
-    __syncwarp();
-    if (lane == 0) {
-        mbarrier_arrive(full);
+        for (int i = thread / chunks; i < ATTN_BM; i += step) {
+            const int row = min(w.first_row + i, w.rows - 1);
+            cp_async<16>(to + (unsigned)(i * pitch), first + row * a.bias_row * size, left * size);
+        }
+    } else if (a.bias_col == 1 && (aligned & 3) == 0) {
+#pragma unroll 1
+        for (int i = thread / chunks; i < ATTN_BM; i += step) {
+            const unsigned char *const from =
+                first + min(w.first_row + i, w.rows - 1) * a.bias_row * size;
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                cp_async<4>(to + (unsigned)(i * pitch + 4 * j), from + 4 * j,
+                            max(min(left * size - 4 * j, 4), 0));
+            }
+        }
+    } else {
+#pragma unroll 1
+        for (int i = thread / chunks; i < ATTN_BM; i += step) {
+            const unsigned char *const from =
+                first + min(w.first_row + i, w.rows - 1) * a.bias_row * size;
+            unsigned x[4] = {0, 0, 0, 0};
+#pragma unroll
+            for (int j = 0; j < values; j++) {
+                x[j * size / 4] |= j < left ? bias_value<fp32>(from, a.bias_col, j) : 0U;
+            }
+            asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};"
+                         :
+                         : "r"(to + (unsigned)(i * pitch)), "r"(x[0]), "r"(x[1]), "r"(x[2]),
+                           "r"(x[3])
+                         : "memory");
+        }
     }
 }
 
@@ -172,7 +224,7 @@ INLINE struct work told_tile(struct score_ring *ring, unsigned parity, int lane)
 /* `thread` of the loader warps; `scores`: the first stage of the bias. */
 INLINE void loader_loop(const struct attn_args &a, struct score_ring *ring, unsigned scores,
                         int thread) {
-    const int lane = thread % LANES, stages = score_stages(a);
+    const int warp = thread / LANES, lane = thread % LANES, stages = score_stages(a);
     struct ring at = {0, 1}; /* parity: stages are empty */
     unsigned told = 0;
 #pragma unroll 1
@@ -185,24 +237,34 @@ INLINE void loader_loop(const struct attn_args &a, struct score_ring *ring, unsi
         lengths_of_sequence(a, w);
         clip_first_tile(w);
         const struct tile_range keys = kv_tiles_of_q_tile(a, w);
+        const int count = keys.end - keys.begin;
+        struct fetched_mask fetched;
+        if (a.mask != 0 && count > 0) {
+            fetch_mask(fetched, a, w, kv_tile(keys, 0), warp, lane);
+        }
 #pragma unroll 1
-        for (int i = 0; i < keys.end - keys.begin; i++) {
+        for (int i = 0; i < count; i++) {
             const int n = kv_tile(keys, i);
             const unsigned full = shared_address(&ring->full[at.stage]);
             const unsigned to = scores + (unsigned)(at.stage * (SCORE_BYTES / stages));
             mbarrier_wait(shared_address(&ring->empty[at.stage]), at.parity);
             if (a.mask != 0) {
-                load_mask(ring, at.stage, a, w, n, thread / LANES, lane);
-                __syncwarp();
-            }
-            if (a.bias == 0) {
-                if (lane == 0) {
-                    mbarrier_arrive(full);
+                store_mask(ring, at.stage, fetched, a, w, n, warp, lane);
+                if (i + 1 < count) {
+                    fetch_mask(fetched, a, w, kv_tile(keys, i + 1), warp, lane);
                 }
-            } else if (a.bias_dtype == BIAS_FP32) {
-                load_bias<true>(to, full, a, w, n, thread);
-            } else {
-                load_bias<false>(to, full, a, w, n, thread);
+            }
+            if (a.bias != 0) {
+                if (a.bias_dtype == BIAS_FP32) {
+                    load_bias<true>(to, a, w, n, thread);
+                } else {
+                    load_bias<false>(to, a, w, n, thread);
+                }
+                cp_async_arrive(full);
+            }
+            __syncwarp(); /* what was stored, not copied, is ordered by an arrival of its own */
+            if (lane == 0) {
+                mbarrier_arrive_many(full, a.bias != 0 ? 1 : 1 + LANES);
             }
             advance_scores(at, stages);
         }

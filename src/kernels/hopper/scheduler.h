@@ -69,9 +69,9 @@ enum {
     PRODUCER_THREADS = FULL ? LANES : 1, /* FULL: a warp zeroes V; its first lane issues loads */
     /* setmaxnreg: the CTA is launched with 384 x 168, 512 x 128 or 640 x 96 registers, and these
      * sum up to no more: 128 x 40 + 256 x 232, 128 x 32 + 384 x 160, 128 x 32 + 512 x 112; where
-     * loader warps need some (loader.h), 128 x 72 + 256 x 216. */
-    PRODUCER_REGISTERS = BIASED ? 72 : CONSUMERS == 2 ? 40 : 32,
-    CONSUMER_REGISTERS = BIASED           ? 216
+     * loader warps need some (loader.h), 128 x 104 + 256 x 200. */
+    PRODUCER_REGISTERS = BIASED ? 104 : CONSUMERS == 2 ? 40 : 32,
+    CONSUMER_REGISTERS = BIASED           ? 200
                          : CONSUMERS == 2 ? 232
                          : CONSUMERS == 3 ? 160
                                           : 112

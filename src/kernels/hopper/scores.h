@@ -23,6 +23,7 @@ enum { BIAS_FP32, BIAS_FP16, BIAS_BF16 }; /* enum attn_dtype */
 
 enum {
     LOADER_WARPS = 3,
+    LOADER_THREADS = LOADER_WARPS * LANES,
     SCORE_STAGES = 4,                   /* at most */
     MASK_WORDS = ATTN_BN / 32,          /* of a row */
     MASK_PARTS = ATTN_BM * MASK_WORDS / LANES, /* each a word of 32 neighbouring lanes */
@@ -72,7 +73,7 @@ INLINE void advance_scores(struct ring &ring, int stages) {
 
 INLINE void init_score_ring(struct score_ring *ring) {
     for (int i = 0; i < SCORE_STAGES; i++) {
-        mbarrier_init(shared_address(&ring->full[i]), LOADER_WARPS);
+        mbarrier_init(shared_address(&ring->full[i]), LOADER_THREADS + LOADER_WARPS);
         mbarrier_init(shared_address(&ring->empty[i]), 4 * CONSUMERS);
     }
     mbarrier_init(shared_address(&ring->told), 1);
