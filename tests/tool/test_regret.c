@@ -108,6 +108,8 @@ TEST(the_fastest) {
     CHECK_EQ(regret_best(times, 3), 2);
     CHECK_EQ(regret_best(times, 2), 0);
     CHECK_EQ(regret_best(times, 1), 0);
+    const struct regret_time left_early[] = {{"chosen", 12e-6, 9}, {"left", 11e-6, 2}};
+    CHECK_EQ(regret_best(left_early, 2), 0);
 }
 
 /* How many shapes have this regret. */

@@ -8,7 +8,7 @@
  *                      rounds of one sample each, so that drift of the clocks meets all alike
  *
  * What is far from the fastest leaves early, after its first launch or some rounds. Inputs are
- * slices of pools that are filled once.
+ * slices of memory that is filled once.
  */
 #include "stages/bench/regret.h"
 
@@ -26,18 +26,20 @@
 
 enum { ROUNDS = 9, ROWS_LEAST = 4, ROWS_MOST = 64, WORST = 10, ALIGNMENT = 256 };
 static const double NEAR = 1.03, CLOSE = 1.10, NEAR_SHARE = 0.95;
-static const double HOPELESS = 3.0;         /* times the best: after one launch */
+static const double HOPELESS = 3.0;         /* times the best, after one launch: not timed */
 static const double HOPELESS_MORE = 0.5e-3; /* seconds; the very first launch of a kernel is slow */
-static const double FAR_ONCE = 2.0, FAR = 1.3; /* likewise: after one round; after more */
-static const double WARM_UP = 1e-3;            /* seconds; the device is busy all along */
-static const double CHECK_BUDGET = 2e7;        /* operations of the reference */
+static const double FAR_ONCE = 2.0,
+                    FAR = 1.3;          /* likewise, after one round, after more: no longer */
+static const double WARM_UP = 1e-3;     /* seconds; the device is busy all along */
+static const double CHECK_BUDGET = 2e7; /* operations of the reference */
 
 /* ---- arithmetic ------------------------------------------------------------------------------ */
 
 int regret_best(const struct regret_time *times, int count) {
     int best = 0;
     for (int i = 1; i < count; i++) {
-        best = times[i].seconds < times[best].seconds ? i : best;
+        const bool whole = times[i].samples >= times[0].samples;
+        best = whole && times[i].seconds < times[best].seconds ? i : best;
     }
     return best;
 }
@@ -295,7 +297,7 @@ static bool begin(struct candidate *c, double *best, attn_error *why) {
     if (!is_right(t, why)) {
         return false;
     }
-    if (c->time.seconds > HOPELESS * *best + HOPELESS_MORE) {
+    if (c != t->candidates && c->time.seconds > HOPELESS * *best + HOPELESS_MORE) {
         return true;
     }
     c->work = (struct work){.self = c, .sets = 1, .call = forward};

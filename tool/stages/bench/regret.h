@@ -29,7 +29,7 @@ struct regret_time {
     int samples;
 };
 
-/* The fastest of `count` >= 1. */
+/* The fastest of `count` >= 1 that has as many samples as the first, which is the choice. */
 int regret_best(const struct regret_time *times, int count);
 
 /* A row of the table. */

@@ -446,7 +446,7 @@ static void fill_tables(struct request *request, struct tables *tables) {
                    "before each call: emptied, holding its inputs, or both in turn [warm]"),
         arg_real("--seconds", &request->options.seconds,
                  "time each problem, in each mode and cache state, for no longer than this [1; "
-                 "with --regret 0.15, and shapes are limited to what a launch does in a 75th]"),
+                 "with --regret 0.15, and the size of its shapes follows from it]"),
         arg_int("--seed", &request->seed, 0, INT64_MAX, "of the random inputs and shapes [1]"),
     };
     const struct arg regret[REGRET_ARGS] = {
@@ -528,7 +528,9 @@ static enum args_result parse(struct request *request, int argc, char **argv) {
             "after each sample; a\nwrong result has no time (exit 1). A sleep of known length must "
             "read right in each mode,\nand no time may be below what the hardware can do: else "
             "INVALID (exit 4).\nInputs change from call to call: up to 8 sets, 256 MB, on a GPU, 4 "
-            "sets, 64 MB, on a CPU;\nwarm: as many as stay in the cache together.\n",
+            "sets, 64 MB, on a CPU;\nwarm: as many as stay in the cache together.\n--regret has "
+            "one set, compares "
+            "each variant once, and takes interleaved samples.\n",
         .examples =
             "  attest bench --dtype fp16\n"
             "  attest bench --batch 4 --heads 32 --heads-kv 8 --seq-q 1 --seq-kv 8192 --dim "
