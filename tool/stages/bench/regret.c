@@ -119,8 +119,8 @@ static bool trial_open(struct trial *t, attn_error *why) {
     t->room = (bytes / ALIGNMENT + 4) * ALIGNMENT;
     t->device = device_alloc(t->runner->memory, REGIONS * t->room, why);
     t->host = device_is_gpu(t->runner->memory) ? allocate_aligned(REGIONS * t->room) : t->device;
-    t->candidates = calloc(variants, sizeof *t->candidates);
-    t->times = calloc(variants, sizeof *t->times);
+    t->candidates = calloc(variants + 1, sizeof *t->candidates);
+    t->times = calloc(variants + 1, sizeof *t->times);
     if (t->device == NULL || t->host == NULL || t->candidates == NULL || t->times == NULL) {
         return explain(why, "out of memory for tensors of %zu bytes", REGIONS * t->room);
     }
@@ -502,9 +502,10 @@ void regret_run(struct runner *runner, const struct regret_options *options, str
     const bool gpu = device_is_gpu(runner->memory);
     t.limits = regret_limits(gpu, options->seconds);
     t.mode = gpu ? options->mode : MODE_EAGER;
-    const bool ready = results != NULL
-                           ? trial_open(&t, why)
-                           : explain(why, "out of memory for %d shapes", options->shapes);
+    if (results == NULL) {
+        explain(why, "out of memory for %d shapes", options->shapes);
+    }
+    const bool ready = results != NULL && trial_open(&t, why);
     if (!ready || !control(&t, why)) {
         outcomes[ready ? OUTCOME_INVALID : OUTCOME_FAILED]++;
     } else {
