@@ -68,6 +68,25 @@ refuses "width" "--width: -1" bench --width -1
 refuses "samples without JSON" "--samples: no --json" bench --samples
 refuses "cache" "'hot' is not one of cold" bench --cache hot
 
+# ---- the choice of a variant -------------------------------------------------------------------
+
+accepts "regret" bench --regret 8 --seed 3 --seconds 0.002 --out regret.json
+says "regret: classes" "packed "
+says "regret: shares" "within 3 %"
+holds "regret: every shape" [ "$(grep -c '"regret":' regret.json)" -eq 8 ]
+holds "regret: several variants" [ "$(grep -c '"samples":' regret.json)" -gt 8 ]
+sed -n '/"problem"/,/}/p' regret.json >first
+accepts "regret, again" bench --regret 8 --seed 3 --seconds 0.002 --out regret.json
+sed -n '/"problem"/,/}/p' regret.json >second
+holds "regret: the same shapes" cmp first second
+refuses "regret and sizes" "--seq: --regret has its own shapes" bench --regret 2 --seq 7
+refuses "regret and a dtype" "--dtype: --regret" bench --regret 2 --dtype fp16
+refuses "regret and a variant" "--variant: --regret" bench --regret 2 --variant cpu_row_c
+refuses "regret and a grid" "--grid: --regret" bench --regret 2 --grid cpu
+refuses "regret, both caches" "--cache all" bench --regret 2 --cache all
+refuses "check of nothing" "--check: no --regret" bench --check
+refuses "a folder that is not there" "--out none/x" bench --regret 1 --out none/x
+
 # ---- a GPU of sorts --------------------------------------------------------------------------
 
 gpu="--device cuda --driver $fake --batch 1 --heads 2 --seq 20 --dim 64 --dtype fp16 --seconds 0.05"
@@ -107,6 +126,14 @@ for mode in eager stream graph; do
     FAKE_DRIVER_WRONG_ONCE=1 ends "outputs change once, $mode" 1 "was another one" \
         bench $gpu --mode $mode --cache cold --width 0
 done
+
+regret="--device cuda --driver $fake --regret 12 --seconds 1e-6"
+accepts "regret on a GPU" bench $regret --out regret.json
+says "regret on a GPU: classes" "prefill "
+holds "regret on a GPU: as a graph" grep -q '"mode": "graph"' regret.json
+FAKE_DRIVER_SLEEP=50 ends "regret: a sleep that reads half" 4 "a sleep of 1000.0 us" bench $regret
+FAKE_DRIVER_COMPUTE=0 ends "regret: outputs not written" 1 "bench: wrong: " bench $regret
+FAKE_DRIVER_EVENTS=slow ends "regret: events beyond the clock" 4 "by the clock" bench $regret
 
 # ---- the GPU's state -------------------------------------------------------------------------
 

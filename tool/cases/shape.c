@@ -152,6 +152,7 @@ const char *problem_text(const attn_problem *p, char *buffer, size_t size) {
     if (p->softcap > 0) {
         append(buffer, size, " softcap %g", (double)p->softcap);
     }
+    append(buffer, size, "%s%s", p->packed ? " packed" : "", p->used_kv ? " used_kv" : "");
     append(buffer, size, "%s%s%s%s%s", p->alibi ? " alibi" : "", p->bias ? " bias" : "",
            p->mask ? " mask" : "", p->sink ? " sink" : "", p->layout == ATTN_BSHD ? " bshd" : "");
     return buffer;

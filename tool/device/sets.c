@@ -109,7 +109,7 @@ int sets_that_stay(const struct bench_sets *sets) {
 
 /* ---- inputs ---------------------------------------------------------------------------------- */
 
-static void fill_normal(struct random *random, attn_dtype dtype, void *values, int64_t count) {
+void fill_normal(struct random *random, attn_dtype dtype, void *values, int64_t count) {
     const size_t size = attn_dtype_size(dtype);
     const int64_t drawn = count < PERIOD ? count : PERIOD;
     float chunk[CHUNK];
@@ -125,7 +125,7 @@ static void fill_normal(struct random *random, attn_dtype dtype, void *values, i
 }
 
 /* Hides every other key, at random: no tile is empty, and none is full. */
-static void fill_mask(struct random *random, uint8_t *mask, int64_t count) {
+void fill_mask(struct random *random, uint8_t *mask, int64_t count) {
     for (int64_t i = 0; i < count; i++) {
         mask[i] = (uint8_t)random_below(random, 2);
     }

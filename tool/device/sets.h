@@ -70,4 +70,8 @@ int64_t sets_nans(const struct bench_sets *sets);
 /* How many sets, at least one, stay in the cache together. */
 int sets_that_stay(const struct bench_sets *sets);
 
+/* What inputs are filled with: numbers of N(0, 1); a mask that hides half of the keys. */
+void fill_normal(struct random *random, attn_dtype dtype, void *values, int64_t count);
+void fill_mask(struct random *random, uint8_t *mask, int64_t count);
+
 #endif /* ATTEST_DEVICE_SETS_H */

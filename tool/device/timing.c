@@ -112,6 +112,10 @@ static double sample(struct timer *timer, attn_error *why) {
     return seconds;
 }
 
+double timer_sample(struct timer *timer, attn_error *why) {
+    return sample(timer, why) / (double)timer->repeats;
+}
+
 /* ---- open ------------------------------------------------------------------------------------ */
 
 /* Whether samples are batches: of calls that follow each other, on a warm cache. */
@@ -122,7 +126,8 @@ static bool in_batches(const struct timer *timer) {
 /* Runs until the machine is warm, then chooses how many calls make a sample. A graph's calls are
  * run eagerly here, since their number is not known yet. */
 static bool warm_up(struct timer *timer, attn_error *why) {
-    const double enough = fmax(WARM_UP * timer->options.seconds, on_gpu(timer) ? WARM_UP_GPU : 0.0);
+    const double usual = fmax(WARM_UP * timer->options.seconds, on_gpu(timer) ? WARM_UP_GPU : 0.0);
+    const double enough = timer->options.warm_up > 0 ? timer->options.warm_up : usual;
     const double begin = clock_seconds();
     timer->repeats = on_gpu(timer) ? timer->work->sets : 1;
     double one = 0.0, clock = 0.0;

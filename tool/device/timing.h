@@ -51,6 +51,7 @@ struct timer_options {
     enum cache_state cache;
     double seconds;         /* stop then, with `least` samples at hand */
     double width;           /* stop when the median's interval is this part of it; 0: do not */
+    double warm_up;         /* seconds of calls before the first sample; 0: as many as usual */
     size_t least, most;     /* samples; 0: as many as there are usually */
     struct nvml_watch *gpu; /* looked through between samples; or NULL */
 };
@@ -84,6 +85,9 @@ bool timer_open(struct timer *timer, const struct runner *runner, struct cache *
 bool timer_run(struct timer *timer, struct timing *timing, attn_error *why);
 void timer_close(struct timer *timer);
 void timing_free(struct timing *timing);
+
+/* One sample instead, where several timers take turns: seconds of one call; below 0 on failure. */
+double timer_sample(struct timer *timer, attn_error *why);
 
 /* A sleep of a known length (a kernel on a GPU, a loop on a CPU, each by a clock of its own) timed
  * in the same way. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * verb.c - `attest bench`: one problem, or a grid of them; the best variant, or each.
+ * verb.c - `attest bench`: one problem, or a grid of them; the best variant, or each; or how good
+ * the choice of a variant is on random shapes.
  *
  * Invariant: no number is printed for a result that failed its check (measure.h).
  */
@@ -12,11 +13,13 @@
 #include "base/args.h"
 #include "base/json.h"
 #include "base/message.h"
+#include "base/output.h"
 #include "cases/grid.h"
 #include "cases/shape.h"
 #include "cli/verbs.h"
 #include "device/runner.h"
 #include "stages/bench/measure.h"
+#include "stages/bench/regret.h"
 
 struct request {
     struct runner runner;
@@ -28,6 +31,10 @@ struct request {
     double width; /* in percent */
     bool grid, one_dtype, all_variants, json, samples;
     int grid_name, mode, cache;
+    int64_t shapes; /* --regret; 0: not asked for */
+    bool check;
+    const char *shapes_file;
+    struct regret_tally regret;
     struct nvml *nvml;
     int32_t variant_count; /* of the context, before any is added */
     attn_device device;
@@ -198,7 +205,7 @@ static void command_line_problem(const struct request *request, attn_problem *pr
 }
 
 static bool is_table(const struct request *request) {
-    return request->grid || request->all_variants;
+    return request->grid || request->all_variants || request->shapes > 0;
 }
 
 static void measure_one(struct request *request, const attn_problem *problem) {
@@ -298,6 +305,67 @@ static int exit_code(const struct request *request) {
     return EXIT_DONE;
 }
 
+/* The first lines of the JSON's one object. */
+static void begin_json(struct request *request, FILE *out) {
+    const attn_device *device = &request->device;
+    request->out = json_begin(out);
+    json_open(&request->out, NULL, '{');
+    json_text(&request->out, "attn", attn_version());
+    json_text(&request->out, "device", request->runner.device);
+    json_text(&request->out, "name", device->name);
+    json_text(&request->out, "arch", device->arch);
+    json_int(&request->out, device->driver > 0 ? "multiprocessors" : "threads", device->units);
+    if (device->driver > 0) {
+        json_int(&request->out, "driver", device->driver);
+    }
+    json_int(&request->out, "seed", request->seed);
+}
+
+static int measure_regret(struct request *request) {
+    const struct regret_options options = {
+        .shapes = (int)request->shapes,
+        .seed = (uint64_t)request->seed,
+        .seconds = request->options.seconds,
+        .mode = request->mode == MODE_ALL ? MODE_GRAPH : (enum mode)request->mode,
+        .cache = (enum cache_state)request->cache};
+    struct output output = {.slot = -1};
+    attn_error why = {""};
+    if (request->shapes_file != NULL) {
+        if (!output_open(&output, request->shapes_file, &why)) {
+            return complain("bench: --out %s: %s", request->shapes_file, why.text);
+        }
+        begin_json(request, output.file);
+    }
+    print_device(&request->device);
+    printf(", seed %lld\n\n", (long long)request->seed);
+    regret_run(&request->runner, &options, output.file != NULL ? &request->out : NULL,
+               &request->regret, request->outcomes, &request->why);
+    for (int i = 0; i < OUTCOMES; i++) {
+        request->count += request->outcomes[i];
+    }
+    if (output.file != NULL) {
+        json_close(&request->out);
+        if (!output_finish(&output, &why) || !output_publish(&output, &why)) {
+            output_discard(&output);
+            return complain("bench: --out %s: %s", request->shapes_file, why.text);
+        }
+    }
+    output_discard(&output);
+    return EXIT_DONE;
+}
+
+/* After an exit code of 0. */
+static int check_regret(const struct request *request) {
+    const struct regret_tally *all = &request->regret;
+    if (!request->check || regret_passes(all)) {
+        return EXIT_DONE;
+    }
+    complain("bench: the choice is within 3 %% of the best on %d of %d shapes, within 10 %% on %d; "
+             "expected 95 %% of them, and all",
+             all->near, all->count, all->close);
+    return EXIT_FAILED_CHECK;
+}
+
 static int run(struct request *request) {
     attn_error why = {""};
     attn_device *device = &request->device;
@@ -321,18 +389,13 @@ static int run(struct request *request) {
         request->nvml = nvml_open(request->runner.context, request->runner.device, NULL);
         request->options.nvml = request->nvml;
     }
-    request->out = json_begin(stdout);
+    if (request->shapes > 0) {
+        int status = measure_regret(request);
+        status = status == EXIT_DONE ? exit_code(request) : status;
+        return status == EXIT_DONE ? check_regret(request) : status;
+    }
     if (request->json) {
-        json_open(&request->out, NULL, '{');
-        json_text(&request->out, "attn", attn_version());
-        json_text(&request->out, "device", request->runner.device);
-        json_text(&request->out, "name", device->name);
-        json_text(&request->out, "arch", device->arch);
-        json_int(&request->out, device->driver > 0 ? "multiprocessors" : "threads", device->units);
-        if (device->driver > 0) {
-            json_int(&request->out, "driver", device->driver);
-        }
-        json_int(&request->out, "seed", request->seed);
+        begin_json(request, stdout);
         json_open(&request->out, "results", '[');
     }
     measure_all(request);
@@ -345,12 +408,15 @@ static int run(struct request *request) {
 
 /* ---- the command line ------------------------------------------------------------------------ */
 
-enum { OWN_ARGS = 10, OWN_GRID = 0, OWN_MODE = 2 }; /* places of --grid and --mode */
+/* Places of some; with --regret those below OWN_ONE have no meaning. */
+enum { OWN_GRID = 0, OWN_ONE = 6, OWN_MODE = 6, OWN_SECONDS = 8, OWN_ARGS = 10 };
+enum { REGRET_ARGS = 3 };
+static const double REGRET_SECONDS = 0.15;
 
 struct tables {
     struct arg sizes[SIZES_ARGS], semantics[SEMANTICS_ARGS];
     struct arg extras[EXTRAS_ARGS], runner[RUNNER_ARGS];
-    struct arg own[OWN_ARGS];
+    struct arg own[OWN_ARGS], regret[REGRET_ARGS];
 };
 
 static void fill_tables(struct request *request, struct tables *tables) {
@@ -368,20 +434,32 @@ static void fill_tables(struct request *request, struct tables *tables) {
                    "a table of problems: cpu in every dtype, the others in fp16, or in --dtype"),
         arg_flag("--all-variants", &request->all_variants,
                  "each variant that applies instead of the best one, as one table"),
-        arg_choice("--mode", &request->mode, MODE_CHOICES,
-                   "on a GPU: calls back to back, each alone on a stream of its own, or replayed "
-                   "from a graph [all]"),
-        arg_choice("--cache", &request->cache, CACHE_CHOICES,
-                   "before each call: emptied, holding its inputs, or both in turn [warm]"),
         arg_real("--width", &request->width,
                  "stop when the median's 95 % interval is this narrow, in percent of it [2]"),
-        arg_real("--seconds", &request->options.seconds,
-                 "time each problem, in each mode and cache state, for no longer than this [1]"),
-        arg_int("--seed", &request->seed, 0, INT64_MAX, "of the random inputs [1]"),
         arg_flag("--lse", &request->options.lse, "compute the log-sum-exp too"),
         arg_flag("--json", &request->json, "report as JSON"),
         arg_flag("--samples", &request->samples, "with --json: every sample that was taken"),
+        arg_choice("--mode", &request->mode, MODE_CHOICES,
+                   "on a GPU: calls back to back, each alone on a stream of its own, or replayed "
+                   "from a graph [all; with --regret graph]"),
+        arg_choice("--cache", &request->cache, CACHE_CHOICES,
+                   "before each call: emptied, holding its inputs, or both in turn [warm]"),
+        arg_real("--seconds", &request->options.seconds,
+                 "time each problem, in each mode and cache state, for no longer than this [1; "
+                 "with --regret 0.15, and the size of its shapes follows from it]"),
+        arg_int("--seed", &request->seed, 0, INT64_MAX, "of the random inputs and shapes [1]"),
     };
+    const struct arg regret[REGRET_ARGS] = {
+        arg_int("--regret", &request->shapes, 1, 100000,
+                "time every variant on N random shapes (prefill, chunk, decode, packed, with and "
+                "without options); regret: time of the chosen one / time of the fastest"),
+        arg_flag("--check", &request->check,
+                 "exit 1 unless 95 % of the shapes are within 3 % of the fastest, and all within "
+                 "10 %"),
+        arg_text("--out", &request->shapes_file, "FILE",
+                 "every shape and the time of every variant, as JSON"),
+    };
+    memcpy(tables->regret, regret, sizeof regret);
     memcpy(tables->own, own, sizeof own);
 }
 
@@ -395,6 +473,16 @@ static enum args_result check_request(struct request *request, const struct tabl
     const char *clash = first_seen(tables->sizes, SIZES_ARGS);
     clash = clash != NULL ? clash : first_seen(tables->semantics + 1, SEMANTICS_ARGS - 1);
     clash = clash != NULL ? clash : first_seen(tables->extras, EXTRAS_ARGS);
+    const bool regret = request->shapes > 0;
+    const char *alone = first_seen(tables->regret + 1, REGRET_ARGS - 1);
+    if (regret && !tables->own[OWN_SECONDS].seen) {
+        request->options.seconds = REGRET_SECONDS;
+    }
+    if (regret) { /* --variant, --image and --ptx, too */
+        clash = clash != NULL ? clash : first_seen(tables->semantics, 1);
+        clash = clash != NULL ? clash : first_seen(tables->runner + 2, 3);
+        clash = clash != NULL ? clash : first_seen(tables->own, OWN_ONE);
+    }
     attn_error why = {""};
     if (!(request->options.seconds > 0)) {
         explain(&why, "--seconds: %g, expected more than 0", request->options.seconds);
@@ -407,6 +495,12 @@ static enum args_result check_request(struct request *request, const struct tabl
     } else if (request->all_variants && request->runner.variant != NULL) {
         explain(&why, "--variant %s: --all-variants was given too, expected one of the two",
                 request->runner.variant);
+    } else if (regret && request->cache == CACHE_ALL) {
+        explain(&why, "--cache all: --regret takes one");
+    } else if (!regret && alone != NULL) {
+        explain(&why, "%s: no --regret, expected both", alone);
+    } else if (regret && clash != NULL) {
+        explain(&why, "%s: --regret has its own shapes, and takes every variant", clash);
     } else if (request->grid && clash != NULL) {
         explain(&why, "%s: --grid has its own problems", clash);
     }
@@ -420,11 +514,10 @@ static enum args_result check_request(struct request *request, const struct tabl
 static enum args_result parse(struct request *request, int argc, char **argv) {
     struct tables tables;
     fill_tables(request, &tables);
-    const struct arg_group groups[] = {{"sizes", tables.sizes, SIZES_ARGS},
-                                       {"semantics", tables.semantics, SEMANTICS_ARGS},
-                                       {"more", tables.extras, EXTRAS_ARGS},
-                                       {"execution", tables.runner, RUNNER_ARGS},
-                                       {"measurement", tables.own, OWN_ARGS}};
+    const struct arg_group groups[] = {
+        {"sizes", tables.sizes, SIZES_ARGS},   {"semantics", tables.semantics, SEMANTICS_ARGS},
+        {"more", tables.extras, EXTRAS_ARGS},  {"execution", tables.runner, RUNNER_ARGS},
+        {"measurement", tables.own, OWN_ARGS}, {"choice", tables.regret, REGRET_ARGS}};
     const struct command command = {
         .verb = "bench",
         .summary = "check a problem's result, then time it",
@@ -435,14 +528,17 @@ static enum args_result parse(struct request *request, int argc, char **argv) {
             "after each sample; a\nwrong result has no time (exit 1). A sleep of known length must "
             "read right in each mode,\nand no time may be below what the hardware can do: else "
             "INVALID (exit 4).\nInputs change from call to call: up to 8 sets, 256 MB, on a GPU, 4 "
-            "sets, 64 MB, on a CPU;\nwarm: as many as stay in the cache together.\n",
+            "sets, 64 MB, on a CPU;\nwarm: as many as stay in the cache together.\n--regret has "
+            "one set, compares "
+            "each variant once, and takes interleaved samples.\n",
         .examples =
             "  attest bench --dtype fp16\n"
             "  attest bench --batch 4 --heads 32 --heads-kv 8 --seq-q 1 --seq-kv 8192 --dim "
             "128\n"
             "  attest bench --grid cpu --json --samples > bench.json\n"
             "  attest bench --device cuda --cache all --width 1 --seconds 5\n"
-            "  attest bench --device cuda --grid canonical --all-variants --mode graph\n",
+            "  attest bench --device cuda --grid canonical --all-variants --mode graph\n"
+            "  attest bench --device cuda --regret 400 --check --out regret.json\n",
         .groups = groups,
         .group_count = sizeof groups / sizeof *groups,
     };
