@@ -99,10 +99,11 @@ struct attn_tma_args {
 #define ATTN_TMA_Q_STAGES(d) ((d) <= 128 ? 2 : 1)
 #define ATTN_SMEM_hopper_forward(bm, bn, d, warps, stages)                                         \
     (2 * ATTN_TMA_COLUMNS(d) * (ATTN_TMA_Q_STAGES(d) * (bm) + 2 * (stages) * (bn)) + 1024)
-/* Two stages of an fp32 bias, four of 16 bits (hopper/scores.h). */
-#define ATTN_SCORE_BYTES(bm, bn) (2 * (bm) * (4 * (bn) + 32))
+/* The bias ring (hopper/scores.h): stages of 16 bits; fp32 takes two. */
+#define ATTN_BIAS_STAGES(d) ((d) == 96 || (d) == 128 ? 2 : 4)
+#define ATTN_BIAS_BYTES(bm, bn, d) (ATTN_BIAS_STAGES(d) * (bm) * (2 * (bn) + 16))
 #define ATTN_SMEM_hopper_bias(bm, bn, d, warps, stages)                                            \
-    (ATTN_SMEM_hopper_forward(bm, bn, d, warps, stages) + ATTN_SCORE_BYTES(bm, bn))
+    (ATTN_SMEM_hopper_forward(bm, bn, d, warps, stages) + ATTN_BIAS_BYTES(bm, bn, d))
 #define ATTN_SMEM_hopper_split(bm, bn, d, warps, stages)                                           \
     (2 * ATTN_TMA_COLUMNS(d) * ((bm) + 2 * (stages) * (bn)) + 1024)
 /* K and V rings of all warps, mailboxes of the cluster (64 rows of d, 16 bits), Q. */

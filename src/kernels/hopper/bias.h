@@ -90,24 +90,20 @@ INLINE void hide_by_bits(float (&s)[S_REGS], const unsigned *bits, int lane) {
 
 /* Bias and mask of a listed tile; `row`: the warp's first in the Q tile. */
 INLINE void apply_score_stage(float (&s)[S_REGS], const struct attn_args &a,
-                              const struct score_ring *ring, unsigned scores,
-                              const struct listed_tile &tile, int group, int row, float scale,
-                              int lane) {
-    const int stage = (int)(tile.flags >> TILE_STAGE & 0xff);
-    if (a.bias != 0) {
-        const unsigned from = scores + (unsigned)(stage * (SCORE_BYTES / score_stages(a)));
+                              const struct score_ring *ring, unsigned scores, int stage, bool hides,
+                              int row, float scale, int lane) {
+    if (has_bias(a)) {
+        const unsigned from = scores + (unsigned)(stage * (BIAS_BYTES / score_stages(a)));
         const struct bias_scale by = {LOG2_E / scale, -1e38f / fmaxf(scale, 1.0f)};
         if (a.bias_dtype == BIAS_FP32) {
             add_biases_32(s, from + (unsigned)(row * BIAS_PITCH_32), by, lane);
         } else if (a.bias_dtype == BIAS_FP16) {
-            add_biases_16<BIAS_FP16>(s, from + (unsigned)(row * BIAS_PITCH_16), by,
-                                     lane);
+            add_biases_16<BIAS_FP16>(s, from + (unsigned)(row * BIAS_PITCH_16), by, lane);
         } else {
-            add_biases_16<BIAS_BF16>(s, from + (unsigned)(row * BIAS_PITCH_16), by,
-                                     lane);
+            add_biases_16<BIAS_BF16>(s, from + (unsigned)(row * BIAS_PITCH_16), by, lane);
         }
     }
-    if ((tile.flags & (unsigned)TILE_HIDES << group) != 0) {
+    if (hides) {
         hide_by_bits(s, &ring->bits[stage][row * MASK_WORDS], lane);
     }
 }

@@ -21,19 +21,20 @@ enum { MASKED = 1 };
 enum { MASKED = 0 };
 #endif
 
-/* A value is read for each score: of a bias, a boolean mask, or both. */
+/* A bias, a boolean mask, or both are read for each score, and KV tiles are listed (scores.h). */
 #ifdef ATTN_BIAS
-enum { BIASED = 1 };
+enum { TAKES_BIAS = 1 };
 #else
-enum { BIASED = 0 };
+enum { TAKES_BIAS = 0 };
 #endif
+enum { LISTED = TAKES_BIAS || TAKES_MASK };
 
 /* ---- policies -------------------------------------------------------------------------------- */
 
 namespace policy {
 
-/* forward.cu without a mask, forward_causal.cu, forward_full.cu, forward_bias.cu */
-enum kernel { UNMASKED, CAUSAL, FULL_OPTIONS, BIAS };
+/* forward.cu without a mask, forward_causal.cu, forward_full.cu, forward_mask.cu, forward_bias.cu */
+enum kernel { UNMASKED, CAUSAL, FULL_OPTIONS, MASK, BIAS };
 
 enum flag : unsigned {
     none = 0,
@@ -104,10 +105,13 @@ constexpr unsigned flags_of(enum kernel kernel, int d, int bm, int bn, int warps
         {FULL_OPTIONS, 128, 192, 64, 16, 3, overlap | mask_in_mainloop | cut_from_end},
         {FULL_OPTIONS, 192, 128, 64, 12, 3, overlap | mask_in_mainloop},
         {FULL_OPTIONS, 256, 128, 64, 12, 2, overlap | mask_in_mainloop},
-        /* a mainloop of its own: biased_mainloop in consumer.h */
-        {BIAS, 64, 128, 64, 12, 4, overlap | mask_in_mainloop},
-        {BIAS, 96, 128, 64, 12, 2, overlap | mask_in_mainloop},
-        {BIAS, 128, 128, 64, 12, 2, overlap | mask_in_mainloop},
+        /* a mainloop of their own: listed_mainloop in consumer.h */
+        {MASK, 64, 192, 64, 16, 6, mask_in_mainloop},
+        {MASK, 96, 192, 64, 16, 3, mask_in_mainloop},
+        {MASK, 128, 192, 64, 16, 3, mask_in_mainloop},
+        {BIAS, 64, 192, 64, 16, 3, mask_in_mainloop},
+        {BIAS, 96, 128, 64, 12, 3, overlap | mask_in_mainloop},
+        {BIAS, 128, 128, 64, 12, 3, overlap | mask_in_mainloop},
         {BIAS, 192, 128, 64, 12, 2, mask_in_mainloop},
         {BIAS, 256, 128, 32, 12, 3, mask_in_mainloop},
     };
@@ -142,10 +146,11 @@ constexpr int ctas_per_sm(void) {
 }
 
 constexpr bool has(enum flag flag) {
-    return (flags_of(BIASED   ? BIAS
-                     : FULL   ? FULL_OPTIONS
-                     : MASKED ? CAUSAL
-                              : UNMASKED,
+    return (flags_of(TAKES_BIAS ? BIAS
+                     : LISTED   ? MASK
+                     : FULL     ? FULL_OPTIONS
+                     : MASKED   ? CAUSAL
+                                : UNMASKED,
                      ATTN_D, ATTN_BM, ATTN_BN, ATTN_WARPS, ATTN_STAGES) &
             flag) != 0;
 }

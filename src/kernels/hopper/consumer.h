@@ -26,7 +26,7 @@ struct consumer {
     struct barriers b;
     struct stages at;
     struct descriptors *descriptors;
-    struct score_ring *ring; /* BIASED */
+    struct score_ring *ring; /* LISTED */
     int group, warp, lane;
     bool leader;
     struct ring q, k, v;
@@ -47,9 +47,9 @@ INLINE void wait_v(const struct consumer &c) {
 }
 
 /* One thread arrives for its warpgroup: a wgmma or a barrier has synchronised the four warps.
- * BIASED: one for each warp, that which has read the list (racecheck, as release_q). */
+ * LISTED: one for each warp, that which has read the list (racecheck, as release_q). */
 INLINE void release_k(struct consumer &c) {
-    if (BIASED ? c.lane == 0 : c.leader) {
+    if (LISTED ? c.lane == 0 : c.leader) {
         mbarrier_arrive(c.b.k_empty + (unsigned)(c.k.stage * MBARRIER_BYTES));
     }
     advance<ATTN_STAGES>(c.k);
@@ -246,7 +246,7 @@ INLINE void mainloop(struct consumer &c, const struct attn_args &a, const struct
     }
 }
 
-/* ---- BIASED: the tiles that the producer lists (scores.h) ------------------------------------- */
+/* ---- LISTED: the tiles that the producer lists (scores.h) ------------------------------------- */
 
 /* The next tile, when its K has landed. */
 INLINE struct listed_tile next_listed_tile(const struct consumer &c) {
@@ -262,16 +262,18 @@ INLINE struct listed_tile next_listed_tile(const struct consumer &c) {
     return {__shfl_sync(~0U, n, 0), __shfl_sync(~0U, flags, 0)};
 }
 
+INLINE int stage_of(const struct listed_tile &tile) {
+    return (int)(tile.flags >> TILE_STAGE & 0xff);
+}
+
 INLINE void wait_scores(const struct consumer &c, const struct listed_tile &tile) {
-    mbarrier_wait(shared_address(&c.ring->full[tile.flags >> TILE_STAGE & 0xff]),
+    mbarrier_wait(shared_address(&c.ring->full[stage_of(tile)][c.group]),
                   tile.flags >> TILE_PARITY & 1);
 }
 
+/* By every thread that has read them (racecheck, as release_q). */
 INLINE void release_scores(const struct consumer &c, const struct listed_tile &tile) {
-    __syncwarp();
-    if (c.lane == 0) {
-        mbarrier_arrive(shared_address(&c.ring->empty[tile.flags >> TILE_STAGE & 0xff]));
-    }
+    mbarrier_arrive(shared_address(&c.ring->empty[stage_of(tile)][c.group]));
 }
 
 /* A tile that no row of this warpgroup sees. */
@@ -294,14 +296,15 @@ INLINE void skip_listed_tiles(struct consumer &c, const struct attn_args &a) {
 
 /* S to P. `exact`: with a running max, since a row of this warp may have no m, or that of a key
  * that a bias all but hides. */
-INLINE unsigned biased_softmax(struct consumer &c, const struct attn_args &a, const struct work &w,
+INLINE unsigned listed_softmax(struct consumer &c, const struct attn_args &a, const struct work &w,
                                const struct warpgroup_rows &rows, const struct listed_tile &tile,
                                bool safe, bool &exact, float (&s)[S_REGS], unsigned (&p)[P_REGS],
                                struct softmax_state &state) {
     apply_scores(s, a, rows, tile.n, c.lane);
     if (has_scores(a)) {
         wait_scores(c, tile);
-        apply_score_stage(s, a, c.ring, c.at.scores, tile, c.group,
+        apply_score_stage(s, a, c.ring, c.at.scores, stage_of(tile),
+                          (tile.flags & (unsigned)TILE_HIDES << 2 * c.group) != 0,
                           c.group * WG_ROWS + c.warp * 16, rows.scale, c.lane);
         release_scores(c, tile);
     }
@@ -317,7 +320,7 @@ INLINE unsigned biased_softmax(struct consumer &c, const struct attn_args &a, co
 
 /* One iteration, as above; a stale max where every row has one. */
 template <bool overlap>
-INLINE void biased_iteration(struct consumer &c, const struct attn_args &a, const struct work &w,
+INLINE void listed_iteration(struct consumer &c, const struct attn_args &a, const struct work &w,
                              const struct warpgroup_rows &rows, const struct listed_tile &tile,
                              bool safe, bool &exact, unsigned q, float (&o)[O_REGS],
                              unsigned (&before)[P_REGS], unsigned (&p)[P_REGS],
@@ -339,7 +342,7 @@ INLINE void biased_iteration(struct consumer &c, const struct attn_args &a, cons
         release_v(c);
     }
     const unsigned rescaled =
-        biased_softmax(c, a, w, rows, tile, safe, exact, s, p, state);
+        listed_softmax(c, a, w, rows, tile, safe, exact, s, p, state);
     if (overlap) {
         wgmma_wait<0>();
         fence_operand(o);
@@ -354,11 +357,11 @@ INLINE void biased_iteration(struct consumer &c, const struct attn_args &a, cons
 INLINE bool is_seen(const struct consumer &c, const struct listed_tile &tile,
                     const struct tile_range &own) {
     return tile.n >= own.begin && tile.n < own.end &&
-           (tile.flags & (unsigned)TILE_VISIBLE << c.group) != 0;
+           (tile.flags & (unsigned)TILE_VISIBLE << 2 * c.group) != 0;
 }
 
 /* Runs of tiles that this warpgroup sees, each as the mainloop above; LIST_END is not seen. */
-INLINE void biased_mainloop(struct consumer &c, const struct attn_args &a, const struct work &w,
+INLINE void listed_mainloop(struct consumer &c, const struct attn_args &a, const struct work &w,
                             const struct warpgroup_rows &rows, const struct tile_range &own,
                             bool safe, unsigned q, float (&o)[O_REGS],
                             struct softmax_state &state) {
@@ -378,7 +381,7 @@ INLINE void biased_mainloop(struct consumer &c, const struct attn_args &a, const
             wgmma_wait<0>();
             fence_operand(s);
             release_k(c);
-            rescale(o, state, biased_softmax(c, a, w, rows, tile, safe, exact, s, p, state));
+            rescale(o, state, listed_softmax(c, a, w, rows, tile, safe, exact, s, p, state));
         }
 #pragma unroll 1
         for (;;) {
@@ -387,7 +390,7 @@ INLINE void biased_mainloop(struct consumer &c, const struct attn_args &a, const
                 final_pv(c, o, p);
                 break;
             }
-            biased_iteration<OVERLAP>(c, a, w, rows, tile, safe, exact, q, o, p,
+            listed_iteration<OVERLAP>(c, a, w, rows, tile, safe, exact, q, o, p,
                                       OVERLAP ? other : p, state);
             if (OVERLAP) {
                 tile = next_listed_tile(c);
@@ -395,7 +398,7 @@ INLINE void biased_mainloop(struct consumer &c, const struct attn_args &a, const
                     final_pv(c, o, other);
                     break;
                 }
-                biased_iteration<OVERLAP>(c, a, w, rows, tile, safe, exact, q, o, other, p, state);
+                listed_iteration<OVERLAP>(c, a, w, rows, tile, safe, exact, q, o, other, p, state);
             }
         }
     }
@@ -470,7 +473,7 @@ INLINE void idle_tile(struct consumer &c, const struct attn_args &a, int count) 
     if (count > 0) {
         wait_for_turn(c);
     }
-    if (BIASED) {
+    if (LISTED) {
         skip_listed_tiles(c, a);
     } else {
         skip_tiles<true, true>(c, count);
@@ -548,11 +551,11 @@ INLINE void consumer_loop(const struct attn_tma_args &t, struct consumer &c) {
         }
         const struct keys seen = keys_of_rows(a, w, min(first, w.rows - 1), WG_ROWS, &rows.common);
         struct tile_range own = tile; /* that this warpgroup sees */
-        if (BIASED) {
+        if (LISTED) {
             own = kv_tiles_of(seen);
             const unsigned q =
                 c.at.q + (unsigned)(c.q.stage * Q_BYTES + c.group * WG_ROWS * SWIZZLE_BYTES);
-            biased_mainloop(c, a, w, rows, own, safe != 0, q, o, state);
+            listed_mainloop(c, a, w, rows, own, safe != 0, q, o, state);
             epilogue(c, t, w, rows, safe, o, state);
             continue;
         }

@@ -41,7 +41,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     extern __shared__ unsigned char dynamic[];
     __shared__ __align__(8) unsigned long long barriers[2 * Q_STAGES + 4 * ATTN_STAGES + FULL];
     __shared__ __align__(16) struct descriptors descriptors;
-#ifdef ATTN_BIAS
+#ifdef ATTN_MASK
     __shared__ __align__(16) struct score_ring ring;
     struct score_ring *const scores = &ring;
 #else
@@ -78,11 +78,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         descriptors.retries_requested = 0;
         for (unsigned i = 0; i < ATTN_STAGES; i++) {
             mbarrier_init(b.k_full + i * MBARRIER_BYTES, 1);
-            mbarrier_init(b.k_empty + i * MBARRIER_BYTES, BIASED ? 4 * CONSUMERS : CONSUMERS);
+            mbarrier_init(b.k_empty + i * MBARRIER_BYTES, LISTED ? 4 * CONSUMERS : CONSUMERS);
             mbarrier_init(b.v_full + i * MBARRIER_BYTES, 1);
             mbarrier_init(b.v_empty + i * MBARRIER_BYTES, CONSUMERS);
         }
-        if (BIASED) {
+        if (LISTED) {
             init_score_ring(scores);
         }
         mbarrier_init_fence();
@@ -92,9 +92,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         setmaxnreg_dec<PRODUCER_REGISTERS>();
         if (threadIdx.x < CONSUMERS * WG_THREADS + PRODUCER_THREADS) {
             producer_loop(t, at, b, &descriptors, scores);
-        } else if (BIASED && has_scores(t.a)) {
-            loader_loop(t.a, scores, at.scores,
-                        (int)threadIdx.x - CONSUMERS * WG_THREADS - PRODUCER_THREADS);
+        } else if (LISTED && has_scores(t.a)) {
+            const int warp = (int)threadIdx.x / LANES - 4 * CONSUMERS - 1;
+            if (warp < LOADER_WARPS) {
+                loader_loop(t.a, scores, at.scores, warp, (int)threadIdx.x % LANES);
+            }
         }
     } else {
         setmaxnreg_inc<CONSUMER_REGISTERS>();

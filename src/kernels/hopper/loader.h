@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * loader.h - the loader warps of forward_bias.cu: bias and mask of each KV tile, from global memory
- * into the score ring (scores.h).
+ * loader.h - the loader warps of forward_bias.cu and forward_mask.cu, one for each consumer
+ * warpgroup: bias and mask of its 64 rows, from global memory into the score ring (scores.h).
  *
- *     mask    a lane turns 32 bytes of a row, loaded one tile ahead, into 32 bits; a warp votes
- *             whether its part shows or hides any key
+ *     mask    a lane turns 32 bytes of a row into 32 bits, 32 words of the warp in a round; the
+ *             warp votes whether they show or hide any key
  *     bias    cp.async of 16 bytes; value by value where rows are not aligned
  *
  * Invariant: what lies past the end of a sequence is not used. It is not read either, but for bytes
@@ -18,13 +18,9 @@
 /* ---- mask ------------------------------------------------------------------------------------ */
 
 enum {
-    MASK_ROUNDS = (MASK_PARTS + LOADER_WARPS - 1) / LOADER_WARPS, /* parts of a loader warp */
-    MASK_FETCHED = 9 /* words that hold 32 bytes at any address */
-};
-
-/* What a lane has loaded of its parts of the next tile. */
-struct fetched_mask {
-    unsigned words[MASK_ROUNDS][MASK_FETCHED];
+    MASK_ROUNDS = WG_ROWS * MASK_WORDS / LANES, /* words of a lane */
+    MASK_BATCH = MASK_ROUNDS < LOADER_BATCH ? MASK_ROUNDS : LOADER_BATCH,
+    MASK_FETCHED = 9 /* words of 4 bytes that hold 32 bytes at any address */
 };
 
 /* 32 bytes from `from` on, of which `left` exist; the others become 0. */
@@ -76,51 +72,36 @@ INLINE unsigned strided_bits(const unsigned char *from, long long stride, int le
     return bits;
 }
 
-/* Of a round: the row of this lane, and its first key in the tile. */
-INLINE const unsigned char *mask_row_of(const struct attn_args &a, const struct work &w, int n,
-                                        int i) {
-    const int row = min(w.first_row + i / MASK_WORDS, w.rows - 1);
-    const int key = n * ATTN_BN + i % MASK_WORDS * 32;
-    return a.mask + w.batch * a.mask_batch + w.head * a.mask_head + row * a.mask_row +
-           key * a.mask_col;
-}
-
-INLINE void fetch_mask(struct fetched_mask &x, const struct attn_args &a, const struct work &w,
-                       int n, int warp, int lane) {
-    if (a.mask_col != 1) {
-        return;
-    }
+/* The mask of a tile, as bits, for the rows [first_row, ...) of a warpgroup. Returns its flags. */
+INLINE unsigned load_mask(unsigned *bits, const struct attn_args &a, const struct work &w,
+                          int first_row, int n, int lane) {
+    const unsigned char *const first = a.mask + w.batch * a.mask_batch + w.head * a.mask_head +
+                                       (n * ATTN_BN + lane % MASK_WORDS * 32) * a.mask_col;
+    const int left = w.seq_kv - n * ATTN_BN - lane % MASK_WORDS * 32;
+    unsigned any = 0, all = ~0U;
 #pragma unroll
-    for (int round = 0; round < MASK_ROUNDS; round++) {
-        const int i = (warp + round * LOADER_WARPS) * LANES + lane;
-        if (i < MASK_PARTS * LANES) {
-            fetch_mask_row(x.words[round], mask_row_of(a, w, n, i),
-                           w.seq_kv - n * ATTN_BN - i % MASK_WORDS * 32);
-        }
-    }
-}
-
-/* What was fetched, as bits, into a stage. */
-INLINE void store_mask(struct score_ring *ring, int stage, const struct fetched_mask &x,
-                       const struct attn_args &a, const struct work &w, int n, int warp, int lane) {
+    for (int batch = 0; batch < MASK_ROUNDS; batch += MASK_BATCH) {
+        unsigned x[MASK_BATCH][MASK_FETCHED];
+        const unsigned char *from[MASK_BATCH];
 #pragma unroll
-    for (int round = 0; round < MASK_ROUNDS; round++) {
-        const int part = warp + round * LOADER_WARPS, i = part * LANES + lane;
-        if (part < MASK_PARTS) {
-            const unsigned char *const from = mask_row_of(a, w, n, i);
-            const unsigned bits =
-                a.mask_col == 1
-                    ? visible_bits(x.words[round], from)
-                    : strided_bits(from, a.mask_col,
-                                   w.seq_kv - n * ATTN_BN - i % MASK_WORDS * 32);
-            ring->bits[stage][i] = bits;
-            const bool visible = __any_sync(~0U, bits != 0), hides = __any_sync(~0U, bits != ~0U);
-            if (lane == 0) {
-                ring->parts[stage][part] =
-                    (unsigned char)((visible ? PART_VISIBLE : 0) | (hides ? PART_HIDES : 0));
+        for (int i = 0; i < MASK_BATCH; i++) {
+            const int row = first_row + ((batch + i) * LANES + lane) / MASK_WORDS;
+            from[i] = first + min(row, w.rows - 1) * a.mask_row;
+            if (a.mask_col == 1) {
+                fetch_mask_row(x[i], from[i], left);
             }
         }
+#pragma unroll
+        for (int i = 0; i < MASK_BATCH; i++) {
+            const unsigned word = a.mask_col == 1 ? visible_bits(x[i], from[i])
+                                                  : strided_bits(from[i], a.mask_col, left);
+            bits[(batch + i) * LANES + lane] = word;
+            any |= word;
+            all &= word;
+        }
     }
+    return (__any_sync(~0U, any != 0) ? TILE_VISIBLE : 0U) |
+           (__any_sync(~0U, all != ~0U) ? TILE_HIDES : 0U);
 }
 
 /* ---- bias ------------------------------------------------------------------------------------ */
@@ -151,14 +132,15 @@ template <bool fp32> INLINE unsigned bias_value(const unsigned char *from, long 
                 : (unsigned)((const unsigned short *)from)[i * stride] << 16 * (i % 2);
 }
 
-/* Copies of 16 bytes; of 4, if rows are aligned to no more; or value by value: 16 bits at odd
- * places, or a stride between keys. */
+/* The bias of a tile for the rows [first_row, ...) of a warpgroup. Copies of 16 bytes; of 4, if
+ * rows are aligned to no more; or value by value: 16 bits at odd places, or a stride between
+ * keys. */
 template <bool fp32>
-INLINE void load_bias(unsigned to, const struct attn_args &a, const struct work &w, int n,
-                      int thread) {
+INLINE void load_bias(unsigned to, const struct attn_args &a, const struct work &w, int first_row,
+                      int n, int lane) {
     constexpr int size = fp32 ? 4 : 2, values = 16 / size, chunks = ATTN_BN / values;
-    constexpr int pitch = fp32 ? BIAS_PITCH_32 : BIAS_PITCH_16, step = LOADER_THREADS / chunks;
-    const int chunk = thread % chunks, key = n * ATTN_BN + chunk * values;
+    constexpr int pitch = fp32 ? BIAS_PITCH_32 : BIAS_PITCH_16, step = LANES / chunks;
+    const int chunk = lane % chunks, key = n * ATTN_BN + chunk * values;
     const unsigned char *const first =
         (const unsigned char *)a.bias +
         (w.batch * a.bias_batch + w.head * a.bias_head + key * a.bias_col) * size;
@@ -168,15 +150,15 @@ INLINE void load_bias(unsigned to, const struct attn_args &a, const struct work 
     to += (unsigned)(chunk * 16);
     if (a.bias_col == 1 && (aligned & 15) == 0) {
 #pragma unroll 2
-        for (int i = thread / chunks; i < ATTN_BM; i += step) {
-            const int row = min(w.first_row + i, w.rows - 1);
+        for (int i = lane / chunks; i < WG_ROWS; i += step) {
+            const int row = min(first_row + i, w.rows - 1);
             cp_async<16>(to + (unsigned)(i * pitch), first + row * a.bias_row * size, left * size);
         }
     } else if (a.bias_col == 1 && (aligned & 3) == 0) {
 #pragma unroll 1
-        for (int i = thread / chunks; i < ATTN_BM; i += step) {
+        for (int i = lane / chunks; i < WG_ROWS; i += step) {
             const unsigned char *const from =
-                first + min(w.first_row + i, w.rows - 1) * a.bias_row * size;
+                first + min(first_row + i, w.rows - 1) * a.bias_row * size;
 #pragma unroll
             for (int j = 0; j < 4; j++) {
                 cp_async<4>(to + (unsigned)(i * pitch + 4 * j), from + 4 * j,
@@ -185,9 +167,9 @@ INLINE void load_bias(unsigned to, const struct attn_args &a, const struct work 
         }
     } else {
 #pragma unroll 1
-        for (int i = thread / chunks; i < ATTN_BM; i += step) {
+        for (int i = lane / chunks; i < WG_ROWS; i += step) {
             const unsigned char *const from =
-                first + min(w.first_row + i, w.rows - 1) * a.bias_row * size;
+                first + min(first_row + i, w.rows - 1) * a.bias_row * size;
             unsigned x[4] = {0, 0, 0, 0};
 #pragma unroll
             for (int j = 0; j < values; j++) {
@@ -221,10 +203,10 @@ INLINE struct work told_tile(struct score_ring *ring, unsigned parity, int lane)
     return w;
 }
 
-/* `thread` of the loader warps; `scores`: the first stage of the bias. */
+/* Of warpgroup `group`; `scores`: the first stage of the bias. */
 INLINE void loader_loop(const struct attn_args &a, struct score_ring *ring, unsigned scores,
-                        int thread) {
-    const int warp = thread / LANES, lane = thread % LANES, stages = score_stages(a);
+                        int group, int lane) {
+    const int stages = score_stages(a);
     struct ring at = {0, 1}; /* parity: stages are empty */
     unsigned told = 0;
 #pragma unroll 1
@@ -237,35 +219,35 @@ INLINE void loader_loop(const struct attn_args &a, struct score_ring *ring, unsi
         lengths_of_sequence(a, w);
         clip_first_tile(w);
         const struct tile_range keys = kv_tiles_of_q_tile(a, w);
-        const int count = keys.end - keys.begin;
-        struct fetched_mask fetched;
-        if (a.mask != 0 && count > 0) {
-            fetch_mask(fetched, a, w, kv_tile(keys, 0), warp, lane);
-        }
+        const int first_row = w.first_row + group * WG_ROWS;
 #pragma unroll 1
-        for (int i = 0; i < count; i++) {
+        for (int i = 0; i < keys.end - keys.begin; i++) {
             const int n = kv_tile(keys, i);
-            const unsigned full = shared_address(&ring->full[at.stage]);
-            const unsigned to = scores + (unsigned)(at.stage * (SCORE_BYTES / stages));
-            mbarrier_wait(shared_address(&ring->empty[at.stage]), at.parity);
-            if (a.mask != 0) {
-                store_mask(ring, at.stage, fetched, a, w, n, warp, lane);
-                if (i + 1 < count) {
-                    fetch_mask(fetched, a, w, kv_tile(keys, i + 1), warp, lane);
-                }
-            }
-            if (a.bias != 0) {
+            const unsigned full = shared_address(&ring->full[at.stage][group]);
+            mbarrier_wait(shared_address(&ring->empty[at.stage][group]), at.parity);
+            if (has_bias(a)) {
+                const unsigned to = scores + (unsigned)(at.stage * (BIAS_BYTES / stages));
                 if (a.bias_dtype == BIAS_FP32) {
-                    load_bias<true>(to, a, w, n, thread);
+                    load_bias<true>(to + (unsigned)(group * WG_ROWS * BIAS_PITCH_32), a, w,
+                                    first_row, n, lane);
                 } else {
-                    load_bias<false>(to, a, w, n, thread);
+                    load_bias<false>(to + (unsigned)(group * WG_ROWS * BIAS_PITCH_16), a, w,
+                                     first_row, n, lane);
                 }
-                cp_async_arrive(full);
             }
-            __syncwarp(); /* what was stored, not copied, is ordered by an arrival of its own */
-            if (lane == 0) {
-                mbarrier_arrive_many(full, a.bias != 0 ? 1 : 1 + LANES);
+            if (a.mask != 0) {
+                const unsigned flags =
+                    load_mask(&ring->bits[at.stage][group * WG_ROWS * MASK_WORDS], a, w, first_row,
+                              n, lane);
+                if (lane == 0) {
+                    ring->seen[at.stage][group] = (unsigned char)flags;
+                    mbarrier_arrive(shared_address(&ring->scanned[at.stage]));
+                }
             }
+            if (has_bias(a)) {
+                cp_async_arrive(full); /* for what was copied */
+            }
+            mbarrier_arrive_many(full, has_bias(a) ? 1 : 2); /* for what was stored */
             advance_scores(at, stages);
         }
     }

@@ -13,7 +13,7 @@
 
 /* ALiBi costs registers: forward_full.cu above head_dim 128 has none to spare (8 % of softcap at
  * D 256). There forward_bias.cu takes it. */
-enum { ALIBI = FULL && (BIASED || ATTN_D <= 128) };
+enum { ALIBI = FULL && (TAKES_BIAS || ATTN_D <= 128) };
 
 /* The rows of a warpgroup. */
 struct warpgroup_rows {

@@ -119,7 +119,7 @@ INLINE void load_q_tile(const struct attn_tma_args &t, struct producer &p, bool 
     }
 }
 
-/* ---- forward_bias.cu: K and V of the KV tiles that the mask does not hide (scores.h) ---------- */
+/* ---- LISTED: K and V of the KV tiles that the mask does not hide (scores.h) ---------- */
 
 struct lister {
     struct score_ring *ring;
@@ -139,25 +139,24 @@ INLINE void tell_loaders(struct lister &l, int batch, int head, int first_row) {
     }
 }
 
-/* The flags of the next tile, by warpgroup: does the mask show, does it hide a key. */
+/* The flags of the next tile, two bits for each warpgroup. */
 INLINE unsigned flags_of_tile(const struct attn_args &a, const struct lister &l) {
-    unsigned flags = ((1U << CONSUMERS) - 1) * TILE_VISIBLE;
+    unsigned flags = 0;
     if (a.mask != 0) {
-        const int lane = (int)threadIdx.x % LANES;
-        mbarrier_wait(shared_address(&l.ring->full[l.scores.stage]), l.scores.parity);
-        const unsigned part =
-            lane < MASK_PARTS ? *(volatile unsigned char *)&l.ring->parts[l.scores.stage][lane] : 0U;
-        const unsigned visible = __ballot_sync(~0U, (part & PART_VISIBLE) != 0);
-        const unsigned hides = __ballot_sync(~0U, (part & PART_HIDES) != 0);
-        flags = 0;
-#pragma unroll
-        for (int g = 0; g < CONSUMERS; g++) {
-            const unsigned own = ((1U << WG_PARTS) - 1) << g * WG_PARTS;
-            flags |= ((visible & own) != 0 ? TILE_VISIBLE : 0U) << g;
-            flags |= ((hides & own) != 0 ? TILE_HIDES : 0U) << g;
-        }
+        mbarrier_wait(shared_address(&l.ring->scanned[l.scores.stage]), l.scores.parity);
     }
-    return flags;
+#pragma unroll
+    for (int g = 0; g < CONSUMERS; g++) {
+        const unsigned seen = a.mask == 0     ? (unsigned)TILE_VISIBLE
+                              : is_leader() ? *(volatile unsigned char *)&l.ring->seen[l.scores.stage][g]
+                                            : 0U;
+        flags |= seen << 2 * g;
+    }
+    return (unsigned)from_leader((int)flags);
+}
+
+INLINE bool is_visible(unsigned flags) {
+    return (flags & (TILE_VISIBLE | TILE_VISIBLE << 2 | TILE_VISIBLE << 4)) != 0;
 }
 
 /* Lists a tile, or LIST_END, and loads its K. */
@@ -202,12 +201,15 @@ INLINE void load_listed_q_tile(const struct attn_tma_args &t, struct producer &p
             fetch_next_tile(t, p);
         }
         if (tile) {
-            flags = flags_of_tile(a, l) | (unsigned)l.scores.stage << TILE_STAGE |
-                    l.scores.parity << TILE_PARITY;
-            const bool hidden = (flags & ((1U << CONSUMERS) - 1) * TILE_VISIBLE) == 0;
+            flags = flags_of_tile(a, l);
+            const bool hidden = !is_visible(flags);
             if (hidden && is_leader()) {
-                mbarrier_arrive_many(shared_address(&l.ring->empty[l.scores.stage]), 4 * CONSUMERS);
+                for (int g = 0; g < CONSUMERS; g++) {
+                    mbarrier_arrive_many(shared_address(&l.ring->empty[l.scores.stage][g]),
+                                         WG_THREADS);
+                }
             }
+            flags |= (unsigned)l.scores.stage << TILE_STAGE | l.scores.parity << TILE_PARITY;
             if (has_scores(a)) {
                 advance_scores(l.scores, score_stages(a));
             }
@@ -280,7 +282,7 @@ INLINE void producer_loop(const struct attn_tma_args &t, const struct stages &at
     for (;;) {
         const bool safe = take_retry(a, p);
         if (safe || p.number < p.all) {
-            if (BIASED) {
+            if (LISTED) {
                 load_listed_q_tile(t, p, l, safe);
             } else {
                 load_q_tile(t, p, safe);
@@ -295,7 +297,7 @@ INLINE void producer_loop(const struct attn_tma_args &t, const struct stages &at
             break;
         }
     }
-    if (BIASED && has_scores(a)) {
+    if (LISTED && has_scores(a)) {
         tell_loaders(l, 0, 0, -1);
     }
 }

@@ -69,9 +69,16 @@ enum {
     PRODUCER_THREADS = FULL ? LANES : 1, /* FULL: a warp zeroes V; its first lane issues loads */
     /* setmaxnreg: the CTA is launched with 384 x 168, 512 x 128 or 640 x 96 registers, and these
      * sum up to no more: 128 x 40 + 256 x 232, 128 x 32 + 384 x 160, 128 x 32 + 512 x 112; where
-     * loader warps need some (loader.h), 128 x 104 + 256 x 200. */
-    PRODUCER_REGISTERS = BIASED ? 104 : CONSUMERS == 2 ? 40 : 32,
-    CONSUMER_REGISTERS = BIASED           ? 200
+     * loader warps need some (loader.h), 128 x 104 + 256 x 200, 128 x 80 + 384 x 144 or
+     * 128 x 104 + 384 x 136. */
+    FEW_REGISTERS = CONSUMERS == 3 && ATTN_D > 64,
+    LOADER_BATCH = TAKES_BIAS ? 1 : FEW_REGISTERS ? 2 : 4, /* words of the mask that a lane loads at once */
+    PRODUCER_REGISTERS = LISTED           ? (FEW_REGISTERS ? 80 : 104)
+                         : CONSUMERS == 2 ? 40
+                                          : 32,
+    CONSUMER_REGISTERS = LISTED           ? (CONSUMERS == 2  ? 200
+                                             : FEW_REGISTERS ? 144
+                                                             : 136)
                          : CONSUMERS == 2 ? 232
                          : CONSUMERS == 3 ? 160
                                           : 112
@@ -80,7 +87,7 @@ static_assert(ATTN_BM == WG_ROWS * CONSUMERS, "a warpgroup has 64 rows");
 static_assert(!PING_PONG || !MASKED, "warpgroups that take turns need equally many iterations");
 static_assert(!FRONT_TILE_FIRST || !MASKED, "a warpgroup may not see the first tile of a window");
 static_assert(!PREFETCH_NEXT_Q || !MASKED, "a dynamic scheduler knows the next tile too late");
-static_assert(!BIASED || CONSUMERS == 2, "registers of the loader warps");
+static_assert(!LISTED || CONSUMERS <= 3, "a loader warp for each consumer warpgroup");
 static_assert(!FULL || MASK_IN_MAINLOOP, "a window may cross any tile");
 /* A warpgroup skips K of so many tiles at most; the next K is loaded after V of all but the
  * last. */
@@ -98,7 +105,7 @@ struct barriers {
 /* The first stage of each ring. */
 struct stages {
     unsigned q, k, v;
-    unsigned scores; /* BIASED (scores.h) */
+    unsigned scores; /* TAKES_BIAS (scores.h) */
 };
 
 /* A Q tile, or end-of-work. */
