@@ -47,8 +47,23 @@ static void set_v(const struct sample *s, int64_t b, int64_t h, int64_t row, int
     set(s, s->tensors.v, sample_at_v(s, b, h, row) + d, x);
 }
 
+static inline void set_bias(const struct sample *s, int64_t b, int64_t h, int64_t row, int64_t key,
+                            float x) {
+    const attn_problem *p = &s->full;
+    const attn_bias_strides *t = &p->bias_strides;
+    const int64_t at = b * t->batch + h * t->head + row * t->row + key * t->col;
+    attn_from_float(p->bias_dtype, s->bias.data + (size_t)at * attn_dtype_size(p->bias_dtype), &x,
+                    1);
+}
+
 static int32_t *lengths(const struct guarded *memory) {
     return (int32_t *)(void *)memory->data;
+}
+
+static inline unsigned char *mask_at(const struct sample *s, int64_t b, int64_t h, int64_t row,
+                                     int64_t key) {
+    const attn_bias_strides *t = &s->full.mask_strides;
+    return s->mask.data + b * t->batch + h * t->head + row * t->row + key * t->col;
 }
 
 /* Keys in memory, used or not. */
@@ -75,6 +90,16 @@ static void fill(const struct sample *s, float q, float k, float v) {
                 set_v(s, b, h, i / p->head_dim_v, i % p->head_dim_v, v * rng_normal(&state));
             }
         }
+    }
+}
+
+/* As fill, with V about 2, so that a mean of V is not 0; of one batch entry and KV head. */
+static inline void fill_with_v_of_2(const struct sample *s, float q, float k) {
+    const int64_t columns = s->full.head_dim_v;
+    uint64_t state = ~s->recipe.seed;
+    fill(s, q, k, 0.0F);
+    for (int64_t i = 0; i < s->full.seq_kv * columns; i++) {
+        set_v(s, 0, 0, i / columns, i % columns, 2.0F + rng_normal(&state));
     }
 }
 
@@ -154,10 +179,11 @@ static void judge(const struct edge *edge, struct sample *s, const struct target
     expectation_free(&expected);
 }
 
-/* False: the variant does not take it, not even (`narrower`) with a head_dim that it has. */
-static bool try_variant(const struct edge *edge, const attn_variant *variant, bool narrower) {
+/* The edge as the variant gets it. False: the variant does not take it, not even (`narrower`) with
+ * a head_dim that it has. */
+static bool edge_sample(const struct edge *edge, const attn_variant *variant, bool narrower,
+                        struct sample *sample) {
     struct recipe recipe;
-    struct sample sample;
     attn_error why;
     recipe_init(&recipe, &edge->problem, 20 + launches);
     recipe.problem.dtype = (variant->dtypes & 1U << ATTN_FP16) != 0 ? ATTN_FP16 : ATTN_BF16;
@@ -166,24 +192,110 @@ static bool try_variant(const struct edge *edge, const attn_variant *variant, bo
     }
     recipe.arrangement = edge->arrangement;
     recipe.granule = 8;
-    if (attn_variant_check(context, variant->name, &recipe.problem, &why) != ATTN_OK) {
+    if (attn_variant_check(context, variant->name, &recipe.problem, &why) != ATTN_OK ||
+        !CHECK(sample_make(sample, &recipe))) {
         return false;
     }
-    if (!CHECK(sample_make(&sample, &recipe))) {
-        return true;
-    }
     if (edge->change != NULL) {
-        edge->change(&sample);
-        sample_touch(&sample);
+        edge->change(sample);
+        sample_touch(sample);
     }
-    const struct target target = {.context = context,
-                                  .device = device,
-                                  .variant = *variant,
-                                  .runs_as = variant->name,
-                                  .emulated = true};
+    return true;
+}
+
+static struct target target_of(const attn_variant *variant) {
+    return (struct target){.context = context,
+                           .device = device,
+                           .variant = *variant,
+                           .runs_as = variant->name,
+                           .emulated = true};
+}
+
+/* False: as edge_sample. */
+static bool try_variant(const struct edge *edge, const attn_variant *variant, bool narrower) {
+    struct sample sample;
+    if (!edge_sample(edge, variant, narrower, &sample)) {
+        return false;
+    }
+    const struct target target = target_of(variant);
     judge(edge, &sample, &target);
     sample_free(&sample);
     return true;
+}
+
+/* ---- variants -------------------------------------------------------------------------------- */
+
+typedef bool use_variant(const attn_variant *variant, void *user); /* false: not taken */
+
+/* A use_variant; user is the edge. */
+static inline bool try_one(const attn_variant *variant, void *user) {
+    return try_variant(user, variant, true);
+}
+
+/* The n-th variant of a family and dtype; false: there are fewer. */
+static inline bool variant_of(const attn_variant *like, int32_t n, attn_variant *found) {
+    found->size = sizeof *found;
+    for (int32_t i = 0; attn_variant_get(context, i, found, NULL) == ATTN_OK; i++) {
+        if (strcmp(found->family, like->family) == 0 && found->dtypes == like->dtypes && n-- == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Calls `use` with a variant of each family and dtype that takes these options; with each call of
+ * this function it is the next one of the family, since tiles differ in how they read. How many
+ * took it. */
+static inline int each_family(uint32_t options, use_variant *use, void *user) {
+    static int32_t turn;
+    attn_variant first = {.size = sizeof first}, variant;
+    int taken = 0;
+    for (int32_t i = 0; attn_variant_get(context, i, &first, NULL) == ATTN_OK; i++) {
+        if (strcmp(first.device, "cuda") != 0 || (first.options & options) != options ||
+            !variant_of(&first, 0, &variant) || strcmp(variant.name, first.name) != 0) {
+            continue;
+        }
+        int32_t count = 0, tried = 0;
+        while (variant_of(&first, count, &variant)) {
+            count++;
+        }
+        while (tried < count && variant_of(&first, (turn + tried) % count, &variant) &&
+               !use(&variant, user)) {
+            tried++;
+        }
+        taken += tried < count;
+    }
+    turn++;
+    return taken;
+}
+
+struct every_tile {
+    attn_dtype dtype;
+    use_variant *use;
+    void *user;
+};
+
+static inline bool use_every_tile(const attn_variant *variant, void *user) {
+    const struct every_tile *every = user;
+    attn_variant tile;
+    bool taken = false;
+    if ((variant->dtypes & 1U << every->dtype) == 0) {
+        return false;
+    }
+    if (strcmp(variant->arch, "sm_90a") != 0) {
+        return every->use(variant, every->user);
+    }
+    for (int32_t n = 0; variant_of(variant, n, &tile); n++) {
+        taken = every->use(&tile, every->user) || taken;
+    }
+    return taken;
+}
+
+/* As each_family, for one dtype of Q, and with all tiles of a family for one architecture alone.
+ * How many families took it. */
+static inline int each_tile(uint32_t options, attn_dtype dtype, use_variant *use, void *user) {
+    struct every_tile every = {dtype, use, user};
+    return each_family(options, use_every_tile, &every);
 }
 
 #define NEEDS_KERNELS(options)                                                                     \
@@ -195,5 +307,13 @@ static bool try_variant(const struct edge *edge, const attn_variant *variant, bo
             SKIP("no kernel that takes it is compiled in");                                        \
         }                                                                                          \
     } while (0)
+
+/* No kernel of this build took an edge: the test is a skip, though its other edges are tried. A
+ * build with all kernels may have no such skip (expected_skips.txt). */
+static inline void needs_some(int taken) {
+    if (taken == 0) {
+        SKIP("no kernel that takes it is compiled in");
+    }
+}
 
 #endif /* ATTN_TESTS_EDGE_FIXTURE_H */

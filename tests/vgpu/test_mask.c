@@ -1,44 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * test_mask.c - boolean masks in the kernels that take them, on the virtual GPU: one variant
- * of each family and dtype, launches in the four completion orders in turn.
+ * test_mask.c - boolean masks in the kernels that take them, on the virtual GPU: for each case one
+ * variant of each family and dtype, in turn, and launches in the four completion orders in turn.
+ * Where a mask may lie in memory is in test_bias.c.
  */
 #include "tool/stages/parity/parity.h" /* and with it what tests of tool/ link */
 #include "vgpu/edge_fixture.h"
-
-/* Calls `use` with the first variant of each family and dtype that takes a mask; how many. */
-typedef bool use_variant(const attn_variant *variant, void *user);
-
-static int each_family(use_variant *use, void *user) {
-    attn_variant variant = {.size = sizeof variant};
-    struct {
-        const char *family;
-        uint32_t dtypes;
-    } done[16];
-    int count = 0;
-    for (int32_t i = 0; attn_variant_get(context, i, &variant, NULL) == ATTN_OK; i++) {
-        bool known = strcmp(variant.device, "cuda") != 0 || count == 16 ||
-                     (variant.options & (uint32_t)ATTN_OPTION_MASK) == 0;
-        for (int j = 0; j < count; j++) {
-            known = known || (strcmp(done[j].family, variant.family) == 0 &&
-                              done[j].dtypes == variant.dtypes);
-        }
-        if (!known && use(&variant, user)) {
-            done[count].family = variant.family;
-            done[count++].dtypes = variant.dtypes;
-        }
-    }
-    return count;
-}
-
-static bool try_one(const attn_variant *variant, void *user) {
-    return try_variant(user, variant, true);
-}
-
-static unsigned char *mask_at(const struct sample *s, int64_t b, int64_t h, int64_t i, int64_t j) {
-    const attn_bias_strides *t = &s->full.mask_strides;
-    return s->mask.data + b * t->batch + h * t->head + i * t->row + j * t->col;
-}
 
 typedef bool shows(const struct sample *s, int64_t i, int64_t j);
 
@@ -53,46 +20,55 @@ static void set_mask(struct sample *s, shows *shown) {
     }
 }
 
-/* ---- random masks ---------------------------------------------------------------------------- */
+/* ---- other options --------------------------------------------------------------------------- */
 
-/* With K of NaN where a key is hidden from all queries; the shapes that programs broadcast. */
-TEST(masks_of_every_shape) {
-    NEEDS_KERNELS(ATTN_OPTION_MASK);
-    struct edge edge = {.problem = problem_of(2, 2, 37, 149)};
-    attn_problem *p = &edge.problem;
-    p->mask = true;
-    const attn_bias_strides shapes[] = {
-        {ATTN_AUTO, ATTN_AUTO, ATTN_AUTO, ATTN_AUTO}, /* (B, H, S, S) */
-        {p->seq_kv, 0, 0, 1},                         /* (B, 1, 1, S) */
-        {0, 0, p->seq_kv, 1},                         /* (1, 1, S, S) */
-        {0, 0, 1, p->seq_q},                          /* rows close, keys far apart */
-        {1, 3, 2, 7},                                 /* elements that overlap */
-    };
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-        p->mask_strides = shapes[i];
-        CHECK(each_family(try_one, &edge) > 0);
-    }
-}
+static const struct mix {
+    int64_t queries, window; /* 0: no window */
+    attn_causal causal;
+    float softcap;
+    bool bias, alibi, sink, packed, used_kv;
+    attn_dtype bias_dtype;
+} MIXES[] = {
+    {.queries = 70, .bias = true},
+    {.queries = 70, .causal = ATTN_CAUSAL_BOTTOM_RIGHT, .window = 90, .softcap = 3.0F},
+    {.queries = 70, .bias = true, .bias_dtype = ATTN_FP16, .alibi = true, .sink = true},
+    {.queries = 70, .causal = ATTN_CAUSAL_BOTTOM_RIGHT, .packed = true},
+    {.queries = 70,
+     .causal = ATTN_CAUSAL_TOP_LEFT,
+     .bias = true,
+     .bias_dtype = ATTN_BF16,
+     .used_kv = true},
+    {.queries = 3,
+     .causal = ATTN_CAUSAL_BOTTOM_RIGHT,
+     .bias = true,
+     .bias_dtype = ATTN_FP16,
+     .sink = true,
+     .packed = true,
+     .used_kv = true},
+    {.queries = 3, .window = 90, .softcap = 3.0F, .bias = true, .alibi = true},
+};
 
 TEST(masks_with_other_options) {
     NEEDS_KERNELS(ATTN_OPTION_MASK);
-    for (int round = 0; round < 6; round++) {
-        struct edge edge = {problem_of(2, 4, round < 3 ? 70 : 3, 203), ARRANGE_GAPS, NULL, false};
+    for (size_t i = 0; i < sizeof MIXES / sizeof *MIXES; i++) {
+        const struct mix *mix = &MIXES[i];
+        struct edge edge = {problem_of(2, 4, mix->queries, 203), ARRANGE_GAPS, NULL, false};
         attn_problem *p = &edge.problem;
         p->mask = true;
-        p->causal = round % 2 ? ATTN_CAUSAL_BOTTOM_RIGHT : ATTN_CAUSAL_NONE;
-        p->window_left = round % 3 == 1 ? 90 : -1;
-        p->bias = round % 2 == 0;
-        p->sink = round % 3 == 2;
-        p->softcap = round == 1 ? 3.0F : 0.0F;
-        p->alibi = round == 2;
-        p->packed = round == 3;
-        p->used_kv = round == 4;
+        p->causal = mix->causal;
+        p->window_left = mix->window > 0 ? mix->window : -1;
+        p->softcap = mix->softcap;
+        p->bias = mix->bias;
+        p->bias_dtype = mix->bias_dtype;
+        p->alibi = mix->alibi;
+        p->sink = mix->sink;
+        p->packed = mix->packed;
+        p->used_kv = mix->used_kv;
         if (p->packed) { /* as passed to a kernel; the sample has its own */
             p->total_q = p->batch * p->seq_q;
             p->total_kv = p->batch * p->seq_kv;
         }
-        CHECK(each_family(try_one, &edge) > 0);
+        needs_some(each_family(ATTN_OPTION_MASK, try_one, &edge));
     }
 }
 
@@ -111,9 +87,11 @@ static void hide_tiles(struct sample *s) {
     const float wild[] = {NAN, INFINITY, -INFINITY};
     fill(s, 1.0F, 1.0F, 1.0F);
     set_mask(s, tiles);
-    for (int64_t at = 0; p->bias && at < (int64_t)s->mask.size; at++) { /* both are contiguous */
-        if (s->mask.data[at] == 0) {
-            ((float *)(void *)s->bias.data)[at] = wild[at % 3];
+    for (int64_t at = 0; at < p->heads_q * p->seq_q * p->seq_kv; at++) {
+        const int64_t j = at % p->seq_kv, i = at / p->seq_kv % p->seq_q,
+                      h = at / p->seq_kv / p->seq_q;
+        if (*mask_at(s, 0, h, i, j) == 0) {
+            set_bias(s, 0, h, i, j, wild[at % 3]);
         }
     }
     for (int64_t j = 0; j < 260; j++) {
@@ -129,9 +107,39 @@ TEST(tiles_that_are_hidden_entirely) {
         struct edge edge = {problem_of(1, 2, round < 2 ? 70 : 5, 501), ARRANGE_GIVEN, hide_tiles,
                             false};
         edge.problem.mask = edge.problem.bias = true;
+        edge.problem.bias_dtype = (attn_dtype)(round % 3);
         edge.problem.sink = round % 2;
-        CHECK(each_family(try_one, &edge) > 0);
+        needs_some(each_family(ATTN_OPTION_MASK, try_one, &edge));
     }
+}
+
+/* Of the tiles of 32 or 64 keys the last ones are shown, and before them one key alone, with an odd
+ * number, to one row alone. What is shown is not 1. */
+static void show_one_key(struct sample *s) {
+    const attn_problem *p = &s->full;
+    fill(s, 1.0F, 1.0F, 1.0F);
+    for (int64_t at = 0; at < p->heads_q * p->seq_q * p->seq_kv; at++) {
+        const int64_t j = at % p->seq_kv, i = at / p->seq_kv % p->seq_q,
+                      h = at / p->seq_kv / p->seq_q;
+        const bool alone = j == 65 && i == 9, last = j >= 192 && i != 3 && (i + j) % 4 == 0;
+        *mask_at(s, 0, h, i, j) = alone ? 0x80 : last ? 2 : 0;
+        if (p->bias && !alone && !last) {
+            set_bias(s, 0, h, i, j, NAN);
+        }
+    }
+}
+
+TEST(one_key_between_hidden_tiles) {
+    NEEDS_KERNELS(ATTN_OPTION_MASK);
+    int taken = 0;
+    for (int i = 0; i < 8; i++) { /* without a bias, and with one of each dtype */
+        struct edge edge = {problem_of(1, 1, 17, 230), ARRANGE_GIVEN, show_one_key, false};
+        edge.problem.mask = true;
+        edge.problem.bias = i % 4 != 3;
+        edge.problem.bias_dtype = (attn_dtype)(i % 4 % 3);
+        taken += each_tile(ATTN_OPTION_MASK, i < 4 ? ATTN_FP16 : ATTN_BF16, try_one, &edge);
+    }
+    needs_some(taken);
 }
 
 static bool nothing(const struct sample *s, int64_t i, int64_t j) {
@@ -155,7 +163,7 @@ TEST(a_mask_of_zeros) {
                             true};
         edge.problem.mask = true;
         edge.problem.sink = round % 2;
-        CHECK(each_family(try_one, &edge) > 0);
+        needs_some(each_family(ATTN_OPTION_MASK, try_one, &edge));
     }
 }
 
@@ -178,11 +186,7 @@ struct law {
 };
 
 static bool run_on(const attn_variant *variant, struct sample *s, attn_error *why) {
-    const struct target target = {.context = context,
-                                  .device = device,
-                                  .variant = *variant,
-                                  .runs_as = variant->name,
-                                  .emulated = true};
+    const struct target target = target_of(variant);
     return run_sample(&target, s, &s->problem, why) == RUN_DONE;
 }
 
@@ -226,17 +230,14 @@ TEST(a_mask_of_ones_is_none) {
     for (int64_t queries = 1; queries < 70; queries += 60) {
         struct law law = {problem_of(1, 2, queries, 203), ones, ATTN_CAUSAL_NONE};
         law.problem.softcap = 9.0F; /* or fwd_hopper_decode scales in another order */
-        CHECK(each_family(try_law, &law) > 0);
+        needs_some(each_family(ATTN_OPTION_MASK, try_law, &law));
     }
 }
 
 TEST(a_mask_says_what_causal_says) {
     NEEDS_KERNELS(ATTN_OPTION_MASK);
     struct law law = {problem_of(1, 2, 131, 203), lower_right, ATTN_CAUSAL_BOTTOM_RIGHT};
-    const int count = each_family(try_law, &law);
-    if (count == 0) {
-        SKIP("no kernel that takes all keys in one block is compiled in");
-    }
+    needs_some(each_family(ATTN_OPTION_MASK, try_law, &law));
 }
 
 TEST_MAIN()
