@@ -70,21 +70,23 @@ INLINE void add_biases_32(float (&s)[S_REGS], unsigned from, const struct bias_s
     }
 }
 
-/* -inf where a bit of the row is 0. `bits`: of the warp's first row. */
+/* -inf where a bit of the row is 0; loader.h has the order of the bits. `bits`: of the warp's first
+ * row. */
 INLINE void hide_by_bits(float (&s)[S_REGS], const unsigned *bits, int lane) {
     unsigned seen[2][MASK_WORDS];
 #pragma unroll
     for (int half = 0; half < 2; half++) {
 #pragma unroll
         for (int i = 0; i < MASK_WORDS; i++) {
-            seen[half][i] = bits[(lane / 4 + 8 * half) * MASK_WORDS + i] >> lane % 4 * 2;
+            seen[half][i] = bits[(lane / 4 + 8 * half) * MASK_WORDS + i] >>
+                            (lane % 2 * 16 + lane / 2 % 2);
         }
     }
 #pragma unroll
     for (int i = 0; i < P_REGS; i++) {
-        const unsigned word = seen[i % 2][i / 8] >> i / 2 % 4 * 8;
+        const unsigned word = seen[i % 2][i / 8] >> i / 2 % 4 * 2;
         s[2 * i] = (word & 1) != 0 ? s[2 * i] : MINUS_INFINITY;
-        s[2 * i + 1] = (word & 2) != 0 ? s[2 * i + 1] : MINUS_INFINITY;
+        s[2 * i + 1] = (word & 0x100) != 0 ? s[2 * i + 1] : MINUS_INFINITY;
     }
 }
 

@@ -30,6 +30,7 @@ struct consumer {
     int group, warp, lane;
     bool leader;
     struct ring q, k, v;
+    struct ring scores; /* LISTED */
     int storing; /* the Q stage that a TMA store of O still reads; -1: none */
 };
 
@@ -56,7 +57,7 @@ INLINE void release_k(struct consumer &c) {
 }
 
 INLINE void release_v(struct consumer &c) {
-    if (c.leader) {
+    if (LISTED ? c.lane == 0 : c.leader) {
         mbarrier_arrive(c.b.v_empty + (unsigned)(c.v.stage * MBARRIER_BYTES));
     }
     advance<ATTN_STAGES>(c.v);
@@ -262,36 +263,41 @@ INLINE struct listed_tile next_listed_tile(const struct consumer &c) {
     return {__shfl_sync(~0U, n, 0), __shfl_sync(~0U, flags, 0)};
 }
 
-INLINE int stage_of(const struct listed_tile &tile) {
-    return (int)(tile.flags >> TILE_STAGE & 0xff);
+/* Whether a tile follows the one whose V is next, when that has landed. */
+INLINE bool has_next_tile(const struct consumer &c) {
+    int more = 0;
+    wait_v(c);
+    if (c.lane == 0) {
+        more = *(volatile int *)&c.ring->more[c.v.stage];
+    }
+    return __shfl_sync(~0U, more, 0) != 0;
 }
 
-INLINE void wait_scores(const struct consumer &c, const struct listed_tile &tile) {
-    mbarrier_wait(shared_address(&c.ring->full[stage_of(tile)][c.group]),
-                  tile.flags >> TILE_PARITY & 1);
+/* Of this warpgroup. */
+INLINE unsigned flags_of(const struct consumer &c, const struct listed_tile &tile) {
+    return tile.flags >> 2 * c.group & (TILE_VISIBLE | TILE_HIDES);
+}
+
+INLINE void wait_scores(const struct consumer &c) {
+    mbarrier_wait(shared_address(&c.ring->full[c.scores.stage][c.group]), c.scores.parity);
 }
 
 /* By every thread that has read them (racecheck, as release_q). */
-INLINE void release_scores(const struct consumer &c, const struct listed_tile &tile) {
-    mbarrier_arrive(shared_address(&c.ring->empty[stage_of(tile)][c.group]));
+INLINE void release_scores(struct consumer &c, const struct attn_args &a) {
+    mbarrier_arrive(shared_address(&c.ring->empty[c.scores.stage][c.group]));
+    advance_scores(c.scores, score_stages(a));
 }
 
-/* A tile that no row of this warpgroup sees. */
-INLINE void skip_listed_tile(struct consumer &c, const struct attn_args &a,
+/* A tile that no row of this warpgroup sees. Returns whether another follows. */
+INLINE bool skip_listed_tile(struct consumer &c, const struct attn_args &a,
                              const struct listed_tile &tile) {
-    if (has_scores(a)) {
-        wait_scores(c, tile);
-        release_scores(c, tile);
+    const bool more = has_next_tile(c);
+    if (needs_scores(a, flags_of(c, tile))) {
+        wait_scores(c);
+        release_scores(c, a);
     }
     skip_tiles<true, true>(c, 1);
-}
-
-INLINE void skip_listed_tiles(struct consumer &c, const struct attn_args &a) {
-    struct listed_tile tile = next_listed_tile(c);
-    for (; tile.n != LIST_END; tile = next_listed_tile(c)) {
-        skip_listed_tile(c, a, tile);
-    }
-    release_k(c);
+    return more;
 }
 
 /* S to P. `exact`: with a running max, since a row of this warp may have no m, or that of a key
@@ -301,12 +307,12 @@ INLINE unsigned listed_softmax(struct consumer &c, const struct attn_args &a, co
                                bool safe, bool &exact, float (&s)[S_REGS], unsigned (&p)[P_REGS],
                                struct softmax_state &state) {
     apply_scores(s, a, rows, tile.n, c.lane);
-    if (has_scores(a)) {
-        wait_scores(c, tile);
-        apply_score_stage(s, a, c.ring, c.at.scores, stage_of(tile),
-                          (tile.flags & (unsigned)TILE_HIDES << 2 * c.group) != 0,
+    if (needs_scores(a, flags_of(c, tile))) {
+        wait_scores(c);
+        apply_score_stage(s, a, c.ring, c.at.scores, c.scores.stage,
+                          (flags_of(c, tile) & TILE_HIDES) != 0,
                           c.group * WG_ROWS + c.warp * 16, rows.scale, c.lane);
-        release_scores(c, tile);
+        release_scores(c, a);
     }
     apply_mask(s, a, w, rows, tile.n, true, c.lane);
     if (!exact) {
@@ -327,7 +333,6 @@ INLINE void listed_iteration(struct consumer &c, const struct attn_args &a, cons
                              struct softmax_state &state) {
     float s[S_REGS];
     gemm_qk(s, q, stage_k(c));
-    wait_v(c);
     gemm_pv(o, before, stage_v(c));
     if (overlap) {
         wgmma_wait<1>();
@@ -357,21 +362,21 @@ INLINE void listed_iteration(struct consumer &c, const struct attn_args &a, cons
 INLINE bool is_seen(const struct consumer &c, const struct listed_tile &tile,
                     const struct tile_range &own) {
     return tile.n >= own.begin && tile.n < own.end &&
-           (tile.flags & (unsigned)TILE_VISIBLE << 2 * c.group) != 0;
+           (flags_of(c, tile) & TILE_VISIBLE) != 0;
 }
 
-/* Runs of tiles that this warpgroup sees, each as the mainloop above; LIST_END is not seen. */
+/* Runs of tiles that this warpgroup sees, each as the mainloop above. `own`: none for a warpgroup
+ * without rows. */
 INLINE void listed_mainloop(struct consumer &c, const struct attn_args &a, const struct work &w,
                             const struct warpgroup_rows &rows, const struct tile_range &own,
                             bool safe, unsigned q, float (&o)[O_REGS],
                             struct softmax_state &state) {
-    bool exact = true;
-    struct listed_tile tile = next_listed_tile(c);
+    bool exact = true, more = true;
 #pragma unroll 1
-    while (tile.n != LIST_END) {
+    while (more) {
+        struct listed_tile tile = next_listed_tile(c);
         if (!is_seen(c, tile, own)) {
-            skip_listed_tile(c, a, tile);
-            tile = next_listed_tile(c);
+            more = skip_listed_tile(c, a, tile);
             continue;
         }
         unsigned p[P_REGS], other[P_REGS];
@@ -385,16 +390,16 @@ INLINE void listed_mainloop(struct consumer &c, const struct attn_args &a, const
         }
 #pragma unroll 1
         for (;;) {
-            tile = next_listed_tile(c);
-            if (!is_seen(c, tile, own)) {
+            more = has_next_tile(c);
+            if (!more || (tile = next_listed_tile(c), !is_seen(c, tile, own))) {
                 final_pv(c, o, p);
                 break;
             }
             listed_iteration<OVERLAP>(c, a, w, rows, tile, safe, exact, q, o, p,
                                       OVERLAP ? other : p, state);
             if (OVERLAP) {
-                tile = next_listed_tile(c);
-                if (!is_seen(c, tile, own)) {
+                more = has_next_tile(c);
+                if (!more || (tile = next_listed_tile(c), !is_seen(c, tile, own))) {
                     final_pv(c, o, other);
                     break;
                 }
@@ -402,8 +407,6 @@ INLINE void listed_mainloop(struct consumer &c, const struct attn_args &a, const
             }
         }
     }
-    release_k(c);
-    release_stored_q(c);
 }
 
 /* Requests a retry of the Q tile; before its stage is released. */
@@ -469,12 +472,14 @@ INLINE void epilogue(struct consumer &c, const struct attn_tma_args &t, const st
 }
 
 /* A Q tile of which this warpgroup has no row: releases its stages. */
-INLINE void idle_tile(struct consumer &c, const struct attn_args &a, int count) {
+INLINE void idle_tile(struct consumer &c, const struct attn_args &a, int count, bool listed) {
     if (count > 0) {
         wait_for_turn(c);
     }
     if (LISTED) {
-        skip_listed_tiles(c, a);
+        while (listed) {
+            listed = skip_listed_tile(c, a, next_listed_tile(c));
+        }
     } else {
         skip_tiles<true, true>(c, count);
     }
@@ -537,7 +542,7 @@ INLINE void consumer_loop(const struct attn_tma_args &t, struct consumer &c) {
         const struct tile_range tile = kv_tiles_of_q_tile(a, w);
         const int first = w.first_row + c.group * WG_ROWS;
         if (!PING_PONG && first >= w.rows) {
-            idle_tile(c, a, tile.end - tile.begin);
+            idle_tile(c, a, tile.end - tile.begin, (safe & NO_TILES) == 0);
             continue;
         }
         struct warpgroup_rows rows;
@@ -555,8 +560,11 @@ INLINE void consumer_loop(const struct attn_tma_args &t, struct consumer &c) {
             own = kv_tiles_of(seen);
             const unsigned q =
                 c.at.q + (unsigned)(c.q.stage * Q_BYTES + c.group * WG_ROWS * SWIZZLE_BYTES);
-            listed_mainloop(c, a, w, rows, own, safe != 0, q, o, state);
-            epilogue(c, t, w, rows, safe, o, state);
+            if ((safe & NO_TILES) == 0) {
+                listed_mainloop(c, a, w, rows, own, (safe & 1) != 0, q, o, state);
+            }
+            release_stored_q(c);
+            epilogue(c, t, w, rows, (safe & 1) != 0, o, state);
             continue;
         }
         if (MASKED) {

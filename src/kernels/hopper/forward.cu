@@ -80,7 +80,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             mbarrier_init(b.k_full + i * MBARRIER_BYTES, 1);
             mbarrier_init(b.k_empty + i * MBARRIER_BYTES, LISTED ? 4 * CONSUMERS : CONSUMERS);
             mbarrier_init(b.v_full + i * MBARRIER_BYTES, 1);
-            mbarrier_init(b.v_empty + i * MBARRIER_BYTES, CONSUMERS);
+            mbarrier_init(b.v_empty + i * MBARRIER_BYTES, LISTED ? 4 * CONSUMERS : CONSUMERS);
         }
         if (LISTED) {
             init_score_ring(scores);
@@ -108,6 +108,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                              (int)threadIdx.x % WG_THREADS / LANES,
                              (int)threadIdx.x % LANES,
                              threadIdx.x % WG_THREADS == 0,
+                             {0, 0},
                              {0, 0},
                              {0, 0},
                              {0, 0},

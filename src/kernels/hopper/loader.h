@@ -3,8 +3,8 @@
  * loader.h - the loader warps of forward_bias.cu and forward_mask.cu, one for each consumer
  * warpgroup: bias and mask of its 64 rows, from global memory into the score ring (scores.h).
  *
- *     mask    a lane turns 32 bytes of a row into 32 bits, 32 words of the warp in a round; the
- *             warp votes whether they show or hide any key
+ *     mask    a lane turns 32 bytes of a row into 32 bits; the warp votes whether they show or hide
+ *             any key
  *     bias    cp.async of 16 bytes; value by value where rows are not aligned
  *
  * Invariant: what lies past the end of a sequence is not used. It is not read either, but for bytes
@@ -17,88 +17,125 @@
 
 /* ---- mask ------------------------------------------------------------------------------------ */
 
-enum {
-    MASK_ROUNDS = WG_ROWS * MASK_WORDS / LANES, /* words of a lane */
-    MASK_BATCH = MASK_ROUNDS < LOADER_BATCH ? MASK_ROUNDS : LOADER_BATCH,
-    MASK_FETCHED = 9 /* words of 4 bytes that hold 32 bytes at any address */
-};
+/* Words of a lane: word i is of the warpgroup's row (i * LANES + lane) / MASK_WORDS, and of 32 keys
+ * of it. Key c is bit 8 (c % 4) + c / 4: from 0 and 1 in eight words of four bytes that takes seven
+ * additions. */
+enum { MASK_ROUNDS = WG_ROWS * MASK_WORDS / LANES };
 
-/* 32 bytes from `from` on, of which `left` exist; the others become 0. */
-INLINE void fetch_mask_row(unsigned (&x)[MASK_FETCHED], const unsigned char *from, int left) {
-    if (((unsigned long long)from & 15) == 0 && left >= 32) {
-        const uint4 first = ((const uint4 *)from)[0], second = ((const uint4 *)from)[1];
-        x[0] = first.x, x[1] = first.y, x[2] = first.z, x[3] = first.w;
-        x[4] = second.x, x[5] = second.y, x[6] = second.z, x[7] = second.w;
-        return;
-    }
+/* Eight words of bytes 0 and 1. */
+INLINE unsigned gather_bits(const unsigned (&x)[8]) {
+    return ((x[0] + 2 * x[1]) + 4 * (x[2] + 2 * x[3])) +
+           16 * ((x[4] + 2 * x[5]) + 4 * (x[6] + 2 * x[7]));
+}
+
+/* 1 for each byte that is not 0: the sum carries into its top bit. */
+INLINE unsigned ones_of_bytes(unsigned x) {
+    return ((((x & 0x7f7f7f7fU) + 0x7f7f7f7fU) | x) & 0x80808080U) >> 7;
+}
+
+/* 32 bytes at any address, of which `left` exist; the others are 0. They lie in nine words. */
+INLINE void fetch_unaligned(unsigned (&words)[9], const unsigned char *from, int left) {
     const int skew = (int)((unsigned long long)from & 3);
     const unsigned char *const at = from - skew;
     const int bytes = left > 0 ? left + skew : 0, whole = bytes & ~3;
     unsigned rest = 0; /* of the last word, of which not all bytes exist */
 #pragma unroll
     for (int i = 0; i < 3; i++) {
-        rest |= (whole < 4 * MASK_FETCHED && whole + i < bytes ? at[whole + i] : 0U) << 8 * i;
+        rest |= (whole < 36 && whole + i < bytes ? at[whole + i] : 0U) << 8 * i;
     }
 #pragma unroll
-    for (int i = 0; i < MASK_FETCHED; i++) {
-        x[i] = 4 * i < whole ? ((const unsigned *)at)[i] : 4 * i == whole ? rest : 0U;
+    for (int i = 0; i < 9; i++) {
+        words[i] = 4 * i < whole ? ((const unsigned *)at)[i] : 4 * i == whole ? rest : 0U;
     }
 }
 
-/* Four bytes to four bits: which are not 0. The sum carries into the top bit of each such byte, the
- * product moves the four top bits next to each other. */
-INLINE unsigned nonzero_bytes(unsigned x) {
-    const unsigned top = (((x & 0x7f7f7f7fU) + 0x7f7f7f7fU) | x) & 0x80808080U;
-    return top * 0x00204081U >> 28;
-}
-
-INLINE unsigned visible_bits(const unsigned (&x)[MASK_FETCHED], const unsigned char *from) {
+INLINE unsigned unaligned_bits(const unsigned (&words)[9], const unsigned char *from) {
     const unsigned skew = 8 * (unsigned)((unsigned long long)from & 3);
-    unsigned bits = 0;
+    unsigned x[8];
 #pragma unroll
     for (int i = 0; i < 8; i++) {
-        bits |= nonzero_bytes(__funnelshift_r(x[i], x[i + 1], skew)) << 4 * i;
+        x[i] = ones_of_bytes(__funnelshift_r(words[i], words[i + 1], skew));
     }
-    return bits;
+    return gather_bits(x);
 }
 
-/* The rare case of a stride between keys: byte by byte. */
+/* The rare case of a stride between keys. */
 INLINE unsigned strided_bits(const unsigned char *from, long long stride, int left) {
     unsigned bits = 0;
 #pragma unroll 1
     for (int i = 0; i < min(left, 32); i++) {
-        bits |= (from[i * stride] != 0 ? 1U : 0U) << i;
+        bits |= (from[i * stride] != 0 ? 1U : 0U) << (8 * (i % 4) + i / 4);
     }
     return bits;
 }
 
-/* The mask of a tile, as bits, for the rows [first_row, ...) of a warpgroup. Returns its flags. */
-INLINE unsigned load_mask(unsigned *bits, const struct attn_args &a, const struct work &w,
-                          int first_row, int n, int lane) {
-    const unsigned char *const first = a.mask + w.batch * a.mask_batch + w.head * a.mask_head +
-                                       (n * ATTN_BN + lane % MASK_WORDS * 32) * a.mask_col;
-    const int left = w.seq_kv - n * ATTN_BN - lane % MASK_WORDS * 32;
+/* Whole rows, aligned to 16 bytes, all of this Q tile; four at once. */
+INLINE void aligned_words(unsigned (&words)[MASK_ROUNDS], const unsigned char *from,
+                          long long step) {
+    constexpr int batch = MASK_ROUNDS < 4 ? MASK_ROUNDS : 4;
+#pragma unroll
+    for (int first = 0; first < MASK_ROUNDS; first += batch) {
+        unsigned x[batch][8];
+#pragma unroll
+        for (int i = 0; i < batch; i++) {
+            const uint4 low = ((const uint4 *)from)[0], high = ((const uint4 *)from)[1];
+            x[i][0] = low.x, x[i][1] = low.y, x[i][2] = low.z, x[i][3] = low.w;
+            x[i][4] = high.x, x[i][5] = high.y, x[i][6] = high.z, x[i][7] = high.w;
+            from += step;
+        }
+#pragma unroll
+        for (int i = 0; i < batch; i++) {
+            const unsigned any = (x[i][0] | x[i][1] | x[i][2] | x[i][3]) |
+                                 (x[i][4] | x[i][5] | x[i][6] | x[i][7]);
+            if ((any & 0xfefefefeU) != 0) { /* other values than 0 and 1 */
+#pragma unroll
+                for (int j = 0; j < 8; j++) {
+                    x[i][j] = ones_of_bytes(x[i][j]);
+                }
+            }
+            words[first + i] = gather_bits(x[i]);
+        }
+    }
+}
+
+/* The mask of a tile for the rows [first_row, ...) of a warpgroup, and its flags. */
+INLINE unsigned load_mask(unsigned (&words)[MASK_ROUNDS], const struct attn_args &a,
+                          const struct work &w, int first_row, int n, int lane) {
+    const int key = n * ATTN_BN + lane % MASK_WORDS * 32, left = w.seq_kv - key;
+    const int row = first_row + lane / MASK_WORDS;
+    const unsigned char *const first =
+        a.mask + w.batch * a.mask_batch + w.head * a.mask_head + key * a.mask_col;
+    const unsigned aligned =
+        (unsigned)(unsigned long long)first | (unsigned)(unsigned long long)a.mask_row;
+    if (a.mask_col == 1 && (aligned & 15) == 0 && first_row + WG_ROWS <= w.rows &&
+        (n + 1) * ATTN_BN <= w.seq_kv) {
+        aligned_words(words, first + row * a.mask_row, LANES / MASK_WORDS * a.mask_row);
+    } else if (a.mask_col == 1) { /* two at once: the registers suffice, and latencies overlap */
+#pragma unroll
+        for (int i = 0; i < MASK_ROUNDS; i += 2) {
+            unsigned x[2][9];
+            const unsigned char *from[2];
+#pragma unroll
+            for (int j = 0; j < 2; j++) {
+                from[j] = first + min(row + (i + j) * (LANES / MASK_WORDS), w.rows - 1) * a.mask_row;
+                fetch_unaligned(x[j], from[j], left);
+            }
+            words[i] = unaligned_bits(x[0], from[0]);
+            words[i + 1] = unaligned_bits(x[1], from[1]);
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < MASK_ROUNDS; i++) {
+            words[i] = strided_bits(
+                first + min(row + i * (LANES / MASK_WORDS), w.rows - 1) * a.mask_row, a.mask_col,
+                left);
+        }
+    }
     unsigned any = 0, all = ~0U;
 #pragma unroll
-    for (int batch = 0; batch < MASK_ROUNDS; batch += MASK_BATCH) {
-        unsigned x[MASK_BATCH][MASK_FETCHED];
-        const unsigned char *from[MASK_BATCH];
-#pragma unroll
-        for (int i = 0; i < MASK_BATCH; i++) {
-            const int row = first_row + ((batch + i) * LANES + lane) / MASK_WORDS;
-            from[i] = first + min(row, w.rows - 1) * a.mask_row;
-            if (a.mask_col == 1) {
-                fetch_mask_row(x[i], from[i], left);
-            }
-        }
-#pragma unroll
-        for (int i = 0; i < MASK_BATCH; i++) {
-            const unsigned word = a.mask_col == 1 ? visible_bits(x[i], from[i])
-                                                  : strided_bits(from[i], a.mask_col, left);
-            bits[(batch + i) * LANES + lane] = word;
-            any |= word;
-            all &= word;
-        }
+    for (int i = 0; i < MASK_ROUNDS; i++) {
+        any |= words[i];
+        all &= words[i];
     }
     return (__any_sync(~0U, any != 0) ? TILE_VISIBLE : 0U) |
            (__any_sync(~0U, all != ~0U) ? TILE_HIDES : 0U);
@@ -207,7 +244,7 @@ INLINE struct work told_tile(struct score_ring *ring, unsigned parity, int lane)
 INLINE void loader_loop(const struct attn_args &a, struct score_ring *ring, unsigned scores,
                         int group, int lane) {
     const int stages = score_stages(a);
-    struct ring at = {0, 1}; /* parity: stages are empty */
+    struct ring at = {0, 1}, seen = {0, 1}; /* parities: stages are empty */
     unsigned told = 0;
 #pragma unroll 1
     for (;;) {
@@ -223,8 +260,29 @@ INLINE void loader_loop(const struct attn_args &a, struct score_ring *ring, unsi
 #pragma unroll 1
         for (int i = 0; i < keys.end - keys.begin; i++) {
             const int n = kv_tile(keys, i);
+            unsigned flags = TILE_VISIBLE, words[MASK_ROUNDS];
+            if (a.mask != 0) {
+                flags = load_mask(words, a, w, first_row, n, lane);
+                if (lane == 0) {
+                    mbarrier_wait(shared_address(&ring->listed[seen.stage]), seen.parity);
+                    ring->seen[seen.stage][group] = (unsigned char)flags;
+                    mbarrier_arrive(shared_address(&ring->scanned[seen.stage]));
+                }
+                advance<SEEN_STAGES>(seen);
+                __syncwarp();
+            }
+            if (!needs_scores(a, flags)) {
+                continue;
+            }
             const unsigned full = shared_address(&ring->full[at.stage][group]);
             mbarrier_wait(shared_address(&ring->empty[at.stage][group]), at.parity);
+            if (a.mask != 0) {
+#pragma unroll
+                for (int j = 0; j < MASK_ROUNDS; j++) {
+                    ring->bits[at.stage][group * WG_ROWS * MASK_WORDS + j * LANES + lane] =
+                        words[j];
+                }
+            }
             if (has_bias(a)) {
                 const unsigned to = scores + (unsigned)(at.stage * (BIAS_BYTES / stages));
                 if (a.bias_dtype == BIAS_FP32) {
@@ -234,17 +292,6 @@ INLINE void loader_loop(const struct attn_args &a, struct score_ring *ring, unsi
                     load_bias<false>(to + (unsigned)(group * WG_ROWS * BIAS_PITCH_16), a, w,
                                      first_row, n, lane);
                 }
-            }
-            if (a.mask != 0) {
-                const unsigned flags =
-                    load_mask(&ring->bits[at.stage][group * WG_ROWS * MASK_WORDS], a, w, first_row,
-                              n, lane);
-                if (lane == 0) {
-                    ring->seen[at.stage][group] = (unsigned char)flags;
-                    mbarrier_arrive(shared_address(&ring->scanned[at.stage]));
-                }
-            }
-            if (has_bias(a)) {
                 cp_async_arrive(full); /* for what was copied */
             }
             mbarrier_arrive_many(full, has_bias(a) ? 1 : 2); /* for what was stored */

@@ -45,9 +45,9 @@ INLINE void prefetch_first_tile(const struct attn_tma_args &t, const struct prod
     }
 }
 
-/* Q and its descriptor; without Q where no key is seen. */
+/* Q and its descriptor; without Q where no key is seen. `safe`: as in the descriptor. */
 INLINE void publish_q_tile(const struct attn_tma_args &t, struct producer &p, const struct work &w,
-                           bool safe, bool load, int first_query, int batch) {
+                           int safe, bool load, int first_query, int batch) {
     const unsigned full = p.b.q_full + (unsigned)(p.q.stage * MBARRIER_BYTES);
     poll_retry_request(p, p.q);
     if (is_leader()) {
@@ -123,8 +123,8 @@ INLINE void load_q_tile(const struct attn_tma_args &t, struct producer &p, bool 
 
 struct lister {
     struct score_ring *ring;
-    struct ring scores; /* the next stage to be read, as a consumer of the loaders */
-    unsigned taken;     /* parity */
+    struct ring seen;
+    unsigned taken; /* parity */
 };
 
 /* A Q tile for the loaders; first_row < 0: the end. */
@@ -140,18 +140,20 @@ INLINE void tell_loaders(struct lister &l, int batch, int head, int first_row) {
 }
 
 /* The flags of the next tile, two bits for each warpgroup. */
-INLINE unsigned flags_of_tile(const struct attn_args &a, const struct lister &l) {
+INLINE unsigned next_flags(const struct attn_args &a, struct lister &l) {
     unsigned flags = 0;
-    if (a.mask != 0) {
-        mbarrier_wait(shared_address(&l.ring->scanned[l.scores.stage]), l.scores.parity);
+    if (a.mask == 0) {
+        return TILE_VISIBLE | TILE_VISIBLE << 2 | TILE_VISIBLE << 4;
     }
+    if (is_leader()) {
+        mbarrier_wait(shared_address(&l.ring->scanned[l.seen.stage]), l.seen.parity);
 #pragma unroll
-    for (int g = 0; g < CONSUMERS; g++) {
-        const unsigned seen = a.mask == 0     ? (unsigned)TILE_VISIBLE
-                              : is_leader() ? *(volatile unsigned char *)&l.ring->seen[l.scores.stage][g]
-                                            : 0U;
-        flags |= seen << 2 * g;
+        for (int g = 0; g < CONSUMERS; g++) {
+            flags |= (unsigned)*(volatile unsigned char *)&l.ring->seen[l.seen.stage][g] << 2 * g;
+        }
+        mbarrier_arrive(shared_address(&l.ring->listed[l.seen.stage]));
     }
+    advance<SEEN_STAGES>(l.seen);
     return (unsigned)from_leader((int)flags);
 }
 
@@ -159,24 +161,20 @@ INLINE bool is_visible(unsigned flags) {
     return (flags & (TILE_VISIBLE | TILE_VISIBLE << 2 | TILE_VISIBLE << 4)) != 0;
 }
 
-/* Lists a tile, or LIST_END, and loads its K. */
-INLINE void list_k_tile(const struct attn_tma_args &t, struct producer &p, struct lister &l, int n,
-                        unsigned flags, int first_key, int head_kv, int batch) {
+/* Lists a tile and loads its K. */
+INLINE void list_k_tile(const struct attn_tma_args &t, struct producer &p, struct lister &l,
+                        const struct listed_tile &tile, int first_key, int head_kv, int batch) {
     const unsigned full = p.b.k_full + (unsigned)(p.k.stage * MBARRIER_BYTES);
     mbarrier_wait(p.b.k_empty + (unsigned)(p.k.stage * MBARRIER_BYTES), p.k.parity);
     if (is_leader()) {
-        l.ring->list[p.k.stage] = {n, flags};
-        if (n == LIST_END) {
-            mbarrier_arrive(full);
-        } else {
-            load_tile(p.at.k + (unsigned)(p.k.stage * KV_BYTES), &t.k, full, KV_CHUNK, KV_BYTES,
-                      first_key + n * ATTN_BN, head_kv, batch);
-        }
+        l.ring->list[p.k.stage] = tile;
+        load_tile(p.at.k + (unsigned)(p.k.stage * KV_BYTES), &t.k, full, KV_CHUNK, KV_BYTES,
+                  first_key + tile.n * ATTN_BN, head_kv, batch);
     }
     advance<ATTN_STAGES>(p.k);
 }
 
-/* One Q tile: the first K, Q with its descriptor, V; then K and V in turn, and LIST_END. */
+/* One Q tile: the first K, Q with its descriptor, then V and K in turn. */
 INLINE void load_listed_q_tile(const struct attn_tma_args &t, struct producer &p, struct lister &l,
                                bool safe) {
     const struct attn_args &a = t.a;
@@ -188,43 +186,34 @@ INLINE void load_listed_q_tile(const struct attn_tma_args &t, struct producer &p
     const int first_key = packed ? a.cu_seqlens_kv[w.batch] : 0;
     const int batch = packed ? 0 : w.batch;
     const int count = keys.end - keys.begin;
-    bool published = false;
+    int before = -1; /* the tile listed last */
     if (has_scores(a)) {
         tell_loaders(l, w.batch, w.head, w.first_row);
     }
 #pragma unroll 1
     for (int i = 0; i <= count; i++) {
-        const bool tile = i < count;
-        const int n = tile ? kv_tile(keys, i) : LIST_END;
-        unsigned flags = 0;
+        struct listed_tile tile = {-1, 0}; /* after the last one */
         if (!safe && i == max(count - 1, 0)) {
             fetch_next_tile(t, p);
         }
-        if (tile) {
-            flags = flags_of_tile(a, l);
-            const bool hidden = !is_visible(flags);
-            if (hidden && is_leader()) {
-                for (int g = 0; g < CONSUMERS; g++) {
-                    mbarrier_arrive_many(shared_address(&l.ring->empty[l.scores.stage][g]),
-                                         WG_THREADS);
-                }
-            }
-            flags |= (unsigned)l.scores.stage << TILE_STAGE | l.scores.parity << TILE_PARITY;
-            if (has_scores(a)) {
-                advance_scores(l.scores, score_stages(a));
-            }
-            if (hidden) {
+        if (i < count) {
+            tile = {kv_tile(keys, i), next_flags(a, l)};
+            if (!is_visible(tile.flags)) {
                 continue;
             }
+            list_k_tile(t, p, l, tile, first_key, head_kv, batch);
         }
-        list_k_tile(t, p, l, n, flags, first_key, head_kv, batch);
-        if (!published) {
-            publish_q_tile(t, p, w, safe, tile, first_query, batch);
-            published = true;
+        if (before < 0) {
+            publish_q_tile(t, p, w, (safe ? 1 : 0) | (tile.n < 0 ? NO_TILES : 0), tile.n >= 0,
+                           first_query, batch);
+        } else {
+            mbarrier_wait(p.b.v_empty + (unsigned)(p.v.stage * MBARRIER_BYTES), p.v.parity);
+            if (is_leader()) {
+                l.ring->more[p.v.stage] = tile.n >= 0;
+            }
+            load_v_tile(t, p, w, before, first_key, head_kv, batch);
         }
-        if (tile) {
-            load_v_tile(t, p, w, n, first_key, head_kv, batch);
-        }
+        before = tile.n;
     }
 }
 

@@ -69,16 +69,9 @@ enum {
     PRODUCER_THREADS = FULL ? LANES : 1, /* FULL: a warp zeroes V; its first lane issues loads */
     /* setmaxnreg: the CTA is launched with 384 x 168, 512 x 128 or 640 x 96 registers, and these
      * sum up to no more: 128 x 40 + 256 x 232, 128 x 32 + 384 x 160, 128 x 32 + 512 x 112; where
-     * loader warps need some (loader.h), 128 x 104 + 256 x 200, 128 x 80 + 384 x 144 or
-     * 128 x 104 + 384 x 136. */
-    FEW_REGISTERS = CONSUMERS == 3 && ATTN_D > 64,
-    LOADER_BATCH = TAKES_BIAS ? 1 : FEW_REGISTERS ? 2 : 4, /* words of the mask that a lane loads at once */
-    PRODUCER_REGISTERS = LISTED           ? (FEW_REGISTERS ? 80 : 104)
-                         : CONSUMERS == 2 ? 40
-                                          : 32,
-    CONSUMER_REGISTERS = LISTED           ? (CONSUMERS == 2  ? 200
-                                             : FEW_REGISTERS ? 144
-                                                             : 136)
+     * loader warps need some (loader.h), 128 x 104 + 256 x 200. */
+    PRODUCER_REGISTERS = LISTED ? 104 : CONSUMERS == 2 ? 40 : 32,
+    CONSUMER_REGISTERS = LISTED           ? 200
                          : CONSUMERS == 2 ? 232
                          : CONSUMERS == 3 ? 160
                                           : 112
@@ -87,7 +80,7 @@ static_assert(ATTN_BM == WG_ROWS * CONSUMERS, "a warpgroup has 64 rows");
 static_assert(!PING_PONG || !MASKED, "warpgroups that take turns need equally many iterations");
 static_assert(!FRONT_TILE_FIRST || !MASKED, "a warpgroup may not see the first tile of a window");
 static_assert(!PREFETCH_NEXT_Q || !MASKED, "a dynamic scheduler knows the next tile too late");
-static_assert(!LISTED || CONSUMERS <= 3, "a loader warp for each consumer warpgroup");
+static_assert(!LISTED || CONSUMERS == 2, "registers of the loader warps");
 static_assert(!FULL || MASK_IN_MAINLOOP, "a window may cross any tile");
 /* A warpgroup skips K of so many tiles at most; the next K is loaded after V of all but the
  * last. */
@@ -108,11 +101,14 @@ struct stages {
     unsigned scores; /* TAKES_BIAS (scores.h) */
 };
 
+/* In `safe` of a descriptor, LISTED: the mask shows no key to the Q tile. */
+enum { NO_TILES = 2 };
+
 /* A Q tile, or end-of-work. */
 struct descriptor {
     int batch, head;
     int first_row;  /* < 0: end-of-work */
-    int safe;       /* a retry, on the safe path; in end-of-work: retries_served */
+    int safe;       /* 1: a retry, on the safe path; in end-of-work: retries_served */
     unsigned retry; /* requested by a consumer: a row is NaN */
     unsigned unused[3];
 };
