@@ -110,7 +110,6 @@ constexpr unsigned flags_of(enum kernel kernel, int d, int bm, int bn, int warps
         {MASK, 96, 128, 128, 12, 2, mask_in_mainloop},
         {MASK, 128, 128, 128, 12, 2, mask_in_mainloop},
         {BIAS, 64, 128, 128, 12, 3, mask_in_mainloop},
-        {BIAS, 64, 128, 64, 12, 4, overlap | mask_in_mainloop},
         {BIAS, 96, 128, 64, 12, 3, overlap | mask_in_mainloop},
         {BIAS, 128, 128, 64, 12, 3, overlap | mask_in_mainloop},
         {BIAS, 192, 128, 64, 12, 2, mask_in_mainloop},

@@ -57,7 +57,7 @@ INLINE void release_k(struct consumer &c) {
 }
 
 INLINE void release_v(struct consumer &c) {
-    if (LISTED ? c.lane == 0 : c.leader) {
+    if (c.leader) {
         mbarrier_arrive(c.b.v_empty + (unsigned)(c.v.stage * MBARRIER_BYTES));
     }
     advance<ATTN_STAGES>(c.v);
@@ -263,16 +263,6 @@ INLINE struct listed_tile next_listed_tile(const struct consumer &c) {
     return {__shfl_sync(~0U, n, 0), __shfl_sync(~0U, flags, 0)};
 }
 
-/* Whether a tile follows the one whose V is next, when that has landed. */
-INLINE bool has_next_tile(const struct consumer &c) {
-    int more = 0;
-    wait_v(c);
-    if (c.lane == 0) {
-        more = *(volatile int *)&c.ring->more[c.v.stage];
-    }
-    return __shfl_sync(~0U, more, 0) != 0;
-}
-
 /* Of this warpgroup. */
 INLINE unsigned flags_of(const struct consumer &c, const struct listed_tile &tile) {
     return tile.flags >> 2 * c.group & (TILE_VISIBLE | TILE_HIDES);
@@ -288,16 +278,14 @@ INLINE void release_scores(struct consumer &c, const struct attn_args &a) {
     advance_scores(c.scores, score_stages(a));
 }
 
-/* A tile that no row of this warpgroup sees. Returns whether another follows. */
-INLINE bool skip_listed_tile(struct consumer &c, const struct attn_args &a,
+/* A tile that no row of this warpgroup sees. */
+INLINE void skip_listed_tile(struct consumer &c, const struct attn_args &a,
                              const struct listed_tile &tile) {
-    const bool more = has_next_tile(c);
     if (needs_scores(a, flags_of(c, tile))) {
         wait_scores(c);
         release_scores(c, a);
     }
     skip_tiles<true, true>(c, 1);
-    return more;
 }
 
 /* S to P. `exact`: with a running max, since a row of this warp may have no m, or that of a key
@@ -333,6 +321,7 @@ INLINE void listed_iteration(struct consumer &c, const struct attn_args &a, cons
                              struct softmax_state &state) {
     float s[S_REGS];
     gemm_qk(s, q, stage_k(c));
+    wait_v(c);
     gemm_pv(o, before, stage_v(c));
     if (overlap) {
         wgmma_wait<1>();
@@ -365,18 +354,18 @@ INLINE bool is_seen(const struct consumer &c, const struct listed_tile &tile,
            (flags_of(c, tile) & TILE_VISIBLE) != 0;
 }
 
-/* Runs of tiles that this warpgroup sees, each as the mainloop above. `own`: none for a warpgroup
- * without rows. */
+/* Runs of tiles that this warpgroup sees, each as the mainloop above; LIST_END is not seen. */
 INLINE void listed_mainloop(struct consumer &c, const struct attn_args &a, const struct work &w,
                             const struct warpgroup_rows &rows, const struct tile_range &own,
                             bool safe, unsigned q, float (&o)[O_REGS],
                             struct softmax_state &state) {
-    bool exact = true, more = true;
+    bool exact = true;
+    struct listed_tile tile = next_listed_tile(c);
 #pragma unroll 1
-    while (more) {
-        struct listed_tile tile = next_listed_tile(c);
+    while (tile.n != LIST_END) {
         if (!is_seen(c, tile, own)) {
-            more = skip_listed_tile(c, a, tile);
+            skip_listed_tile(c, a, tile);
+            tile = next_listed_tile(c);
             continue;
         }
         unsigned p[P_REGS], other[P_REGS];
@@ -390,16 +379,16 @@ INLINE void listed_mainloop(struct consumer &c, const struct attn_args &a, const
         }
 #pragma unroll 1
         for (;;) {
-            more = has_next_tile(c);
-            if (!more || (tile = next_listed_tile(c), !is_seen(c, tile, own))) {
+            tile = next_listed_tile(c);
+            if (!is_seen(c, tile, own)) {
                 final_pv(c, o, p);
                 break;
             }
             listed_iteration<OVERLAP>(c, a, w, rows, tile, safe, exact, q, o, p,
                                       OVERLAP ? other : p, state);
             if (OVERLAP) {
-                more = has_next_tile(c);
-                if (!more || (tile = next_listed_tile(c), !is_seen(c, tile, own))) {
+                tile = next_listed_tile(c);
+                if (!is_seen(c, tile, own)) {
                     final_pv(c, o, other);
                     break;
                 }
@@ -407,6 +396,7 @@ INLINE void listed_mainloop(struct consumer &c, const struct attn_args &a, const
             }
         }
     }
+    release_k(c);
 }
 
 /* Requests a retry of the Q tile; before its stage is released. */
@@ -472,14 +462,16 @@ INLINE void epilogue(struct consumer &c, const struct attn_tma_args &t, const st
 }
 
 /* A Q tile of which this warpgroup has no row: releases its stages. */
-INLINE void idle_tile(struct consumer &c, const struct attn_args &a, int count, bool listed) {
+INLINE void idle_tile(struct consumer &c, const struct attn_args &a, int count) {
     if (count > 0) {
         wait_for_turn(c);
     }
     if (LISTED) {
-        while (listed) {
-            listed = skip_listed_tile(c, a, next_listed_tile(c));
+        struct listed_tile tile = next_listed_tile(c);
+        for (; tile.n != LIST_END; tile = next_listed_tile(c)) {
+            skip_listed_tile(c, a, tile);
         }
+        release_k(c);
     } else {
         skip_tiles<true, true>(c, count);
     }
@@ -542,7 +534,7 @@ INLINE void consumer_loop(const struct attn_tma_args &t, struct consumer &c) {
         const struct tile_range tile = kv_tiles_of_q_tile(a, w);
         const int first = w.first_row + c.group * WG_ROWS;
         if (!PING_PONG && first >= w.rows) {
-            idle_tile(c, a, tile.end - tile.begin, (safe & NO_TILES) == 0);
+            idle_tile(c, a, tile.end - tile.begin);
             continue;
         }
         struct warpgroup_rows rows;
@@ -560,11 +552,9 @@ INLINE void consumer_loop(const struct attn_tma_args &t, struct consumer &c) {
             own = kv_tiles_of(seen);
             const unsigned q =
                 c.at.q + (unsigned)(c.q.stage * Q_BYTES + c.group * WG_ROWS * SWIZZLE_BYTES);
-            if ((safe & NO_TILES) == 0) {
-                listed_mainloop(c, a, w, rows, own, (safe & 1) != 0, q, o, state);
-            }
+            listed_mainloop(c, a, w, rows, own, safe != 0, q, o, state);
             release_stored_q(c);
-            epilogue(c, t, w, rows, (safe & 1) != 0, o, state);
+            epilogue(c, t, w, rows, safe, o, state);
             continue;
         }
         if (MASKED) {

@@ -80,7 +80,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             mbarrier_init(b.k_full + i * MBARRIER_BYTES, 1);
             mbarrier_init(b.k_empty + i * MBARRIER_BYTES, LISTED ? 4 * CONSUMERS : CONSUMERS);
             mbarrier_init(b.v_full + i * MBARRIER_BYTES, 1);
-            mbarrier_init(b.v_empty + i * MBARRIER_BYTES, LISTED ? 4 * CONSUMERS : CONSUMERS);
+            mbarrier_init(b.v_empty + i * MBARRIER_BYTES, CONSUMERS);
         }
         if (LISTED) {
             init_score_ring(scores);

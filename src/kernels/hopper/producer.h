@@ -45,9 +45,9 @@ INLINE void prefetch_first_tile(const struct attn_tma_args &t, const struct prod
     }
 }
 
-/* Q and its descriptor; without Q where no key is seen. `safe`: as in the descriptor. */
+/* Q and its descriptor; without Q where no key is seen. */
 INLINE void publish_q_tile(const struct attn_tma_args &t, struct producer &p, const struct work &w,
-                           int safe, bool load, int first_query, int batch) {
+                           bool safe, bool load, int first_query, int batch) {
     const unsigned full = p.b.q_full + (unsigned)(p.q.stage * MBARRIER_BYTES);
     poll_retry_request(p, p.q);
     if (is_leader()) {
@@ -161,20 +161,24 @@ INLINE bool is_visible(unsigned flags) {
     return (flags & (TILE_VISIBLE | TILE_VISIBLE << 2 | TILE_VISIBLE << 4)) != 0;
 }
 
-/* Lists a tile and loads its K. */
+/* Lists a tile, or LIST_END, and loads its K. */
 INLINE void list_k_tile(const struct attn_tma_args &t, struct producer &p, struct lister &l,
                         const struct listed_tile &tile, int first_key, int head_kv, int batch) {
     const unsigned full = p.b.k_full + (unsigned)(p.k.stage * MBARRIER_BYTES);
     mbarrier_wait(p.b.k_empty + (unsigned)(p.k.stage * MBARRIER_BYTES), p.k.parity);
     if (is_leader()) {
         l.ring->list[p.k.stage] = tile;
-        load_tile(p.at.k + (unsigned)(p.k.stage * KV_BYTES), &t.k, full, KV_CHUNK, KV_BYTES,
-                  first_key + tile.n * ATTN_BN, head_kv, batch);
+        if (tile.n == LIST_END) {
+            mbarrier_arrive(full);
+        } else {
+            load_tile(p.at.k + (unsigned)(p.k.stage * KV_BYTES), &t.k, full, KV_CHUNK, KV_BYTES,
+                      first_key + tile.n * ATTN_BN, head_kv, batch);
+        }
     }
     advance<ATTN_STAGES>(p.k);
 }
 
-/* One Q tile: the first K, Q with its descriptor, then V and K in turn. */
+/* One Q tile: the first K, Q with its descriptor, V; then K and V in turn, and LIST_END. */
 INLINE void load_listed_q_tile(const struct attn_tma_args &t, struct producer &p, struct lister &l,
                                bool safe) {
     const struct attn_args &a = t.a;
@@ -186,13 +190,13 @@ INLINE void load_listed_q_tile(const struct attn_tma_args &t, struct producer &p
     const int first_key = packed ? a.cu_seqlens_kv[w.batch] : 0;
     const int batch = packed ? 0 : w.batch;
     const int count = keys.end - keys.begin;
-    int before = -1; /* the tile listed last */
+    bool published = false;
     if (has_scores(a)) {
         tell_loaders(l, w.batch, w.head, w.first_row);
     }
 #pragma unroll 1
     for (int i = 0; i <= count; i++) {
-        struct listed_tile tile = {-1, 0}; /* after the last one */
+        struct listed_tile tile = {LIST_END, 0};
         if (!safe && i == max(count - 1, 0)) {
             fetch_next_tile(t, p);
         }
@@ -201,19 +205,15 @@ INLINE void load_listed_q_tile(const struct attn_tma_args &t, struct producer &p
             if (!is_visible(tile.flags)) {
                 continue;
             }
-            list_k_tile(t, p, l, tile, first_key, head_kv, batch);
         }
-        if (before < 0) {
-            publish_q_tile(t, p, w, (safe ? 1 : 0) | (tile.n < 0 ? NO_TILES : 0), tile.n >= 0,
-                           first_query, batch);
-        } else {
-            mbarrier_wait(p.b.v_empty + (unsigned)(p.v.stage * MBARRIER_BYTES), p.v.parity);
-            if (is_leader()) {
-                l.ring->more[p.v.stage] = tile.n >= 0;
-            }
-            load_v_tile(t, p, w, before, first_key, head_kv, batch);
+        list_k_tile(t, p, l, tile, first_key, head_kv, batch);
+        if (!published) {
+            publish_q_tile(t, p, w, safe, i < count, first_query, batch);
+            published = true;
         }
-        before = tile.n;
+        if (i < count) {
+            load_v_tile(t, p, w, tile.n, first_key, head_kv, batch);
+        }
     }
 }
 

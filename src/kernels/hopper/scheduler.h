@@ -101,14 +101,11 @@ struct stages {
     unsigned scores; /* TAKES_BIAS (scores.h) */
 };
 
-/* In `safe` of a descriptor, LISTED: the mask shows no key to the Q tile. */
-enum { NO_TILES = 2 };
-
 /* A Q tile, or end-of-work. */
 struct descriptor {
     int batch, head;
     int first_row;  /* < 0: end-of-work */
-    int safe;       /* 1: a retry, on the safe path; in end-of-work: retries_served */
+    int safe;       /* a retry, on the safe path; in end-of-work: retries_served */
     unsigned retry; /* requested by a consumer: a row is NaN */
     unsigned unused[3];
 };

@@ -5,8 +5,8 @@
  *
  *     loader warps (loader.h)     one for each consumer warpgroup: its rows of the mask, as bits,
  *                                 and of the bias, KV tile by KV tile
- *     producer warp (producer.h)  loads K and V of the tiles of which the mask shows a key. It lists
- *                                 each with its K, and with its V whether another follows
+ *     producer warp (producer.h)  loads K and V of the tiles of which the mask shows a key, and
+ *                                 lists each in the slot of its K stage; then LIST_END
  *     consumers (bias.h)          take the tiles from that list
  *
  * The bias is staged as it is, with rows padded by 16 or 32 bytes: free of bank conflicts. fp32
@@ -33,13 +33,14 @@ enum {
     BIAS_BYTES = TAKES_BIAS ? ATTN_BIAS_BYTES(ATTN_BM, ATTN_BN, ATTN_D) : 0,
     /* Bytes between rows of a staged bias. */
     BIAS_PITCH_32 = 4 * ATTN_BN + 32,
-    BIAS_PITCH_16 = 2 * ATTN_BN + 16
+    BIAS_PITCH_16 = 2 * ATTN_BN + 16,
+    LIST_END = -1
 };
 
 /* Of a tile and a warpgroup: does the mask show, does it hide a key. */
 enum { TILE_VISIBLE = 1, TILE_HIDES = 2 };
 
-/* A KV tile; flags, two bits for each warpgroup. */
+/* A KV tile, or LIST_END; flags, two bits for each warpgroup. */
 struct listed_tile {
     int n;
     unsigned flags;
@@ -50,7 +51,6 @@ struct score_ring {
     unsigned bits[MASK_STAGES][ATTN_BM * MASK_WORDS]; /* loader.h has their order */
     unsigned char seen[SEEN_STAGES][4];   /* flags of a tile, by warpgroup */
     struct listed_tile list[ATTN_STAGES]; /* guarded by the mbarriers of the K stages */
-    int more[ATTN_STAGES];                /* of the V stages: a tile follows */
     int batch, head, first_row;           /* the Q tile, for the loaders; first_row < 0: the end */
     unsigned long long told, taken;       /* its mbarriers */
     /* A warpgroup's scores have landed; it has read them. */
