@@ -124,6 +124,7 @@ static unsigned long long *const COUNTERS = (unsigned long long *)0x600000000000
 static bool has_counters(const attn_variant *variant) {
     return strcmp(variant->family, "fwd_hopper_causal") == 0 ||
            strcmp(variant->family, "fwd_hopper_full") == 0 ||
+           strcmp(variant->family, "fwd_hopper_mask") == 0 ||
            strcmp(variant->family, "fwd_hopper_bias") == 0;
 }
 

@@ -21,7 +21,8 @@ static bool make_bias(struct sample *s, uint64_t *rng) {
     const attn_problem *p = &s->full;
     const attn_bias_strides *t = &p->bias_strides;
     const size_t element = attn_dtype_size(p->bias_dtype), size = extent_of_scores(p, t);
-    if (!guarded_alloc(&s->bias, size * element, element, rng_chance(rng, 50))) {
+    if (!guarded_alloc(&s->bias, size * element, rng_chance(rng, 50) ? WIDEST_LOAD : element,
+                       rng_chance(rng, 50))) {
         return false;
     }
     s->tensors.bias = s->bias.data;
@@ -83,7 +84,8 @@ static void poison_hidden(struct sample *s) {
 /* Few keys are hidden, or most; of some rows all. What is not 0 is visible, whatever it is. */
 static bool make_mask(struct sample *s, uint64_t *rng) {
     const attn_problem *p = &s->full;
-    if (!guarded_alloc(&s->mask, extent_of_scores(p, &p->mask_strides), 1, rng_chance(rng, 50))) {
+    if (!guarded_alloc(&s->mask, extent_of_scores(p, &p->mask_strides),
+                       rng_chance(rng, 50) ? WIDEST_LOAD : 1, rng_chance(rng, 50))) {
         return false;
     }
     s->tensors.mask = s->mask.data;
