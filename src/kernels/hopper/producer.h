@@ -148,24 +148,32 @@ INLINE void producer_loop(const struct attn_tma_args &t, const struct stages &at
                          (int)blockIdx.x,
                          a.heads_all * a.tiles_q,
                          {},
-                         0};
+                         0,
+                         {}};
     if (!FULL) { /* FULL: lengths are in global memory */
         locate_tile(a, p);
         prefetch_first_tile(t, p);
     }
     pdl_wait(); /* no other thread touches global memory before Q has landed */
-    if (FULL) {
-        locate_tile(a, p);
+    if constexpr (FULL != 0) {
+        if (a.cu_seqlens_q != 0) {
+            p.packed = first_position(&a);
+        }
     }
 #pragma unroll 1
     for (;;) {
         const bool safe = take_retry(a, p);
+        if constexpr (FULL != 0) {
+            if (!safe) {
+                locate_tile(a, p);
+            }
+        }
         if (safe || p.number < p.all) {
             load_q_tile(t, p, safe);
             if (!safe) {
                 resolve_next_tile(a, p);
             }
-            if (safe || !PREFETCH_NEXT_Q) {
+            if (!FULL && (safe || !PREFETCH_NEXT_Q)) {
                 locate_tile(a, p);
             }
         } else if (end_of_work(a, p)) {

@@ -5,10 +5,10 @@
  *
  * Static (no mask): all Q tiles are equally long; a CTA takes every gridDim.x-th.
  * Dynamic (masked): longest-processing-time first. work_of_tile numbers the tiles longest first,
- * and any idle CTA takes the next number from an atomic counter in the workspace. A CTA fetches
- * when the loads of its tile are almost issued: earlier, and CTAs with long tiles take long ones
- * again (15 % at B1 H32/8 S1000 D128). The last CTA to finish resets the counters, so there is no
- * memset.
+ * packed.h those of packed sequences, and any idle CTA takes the next number from an atomic counter
+ * in the workspace. A CTA fetches when the loads of its tile are almost issued: earlier, and CTAs
+ * with long tiles take long ones again (15 % at B1 H32/8 S1000 D128). The last CTA to finish resets
+ * the counters, so there is no memset.
  *
  * Tile descriptor. The producer publishes each Q tile as a descriptor in shared memory, guarded by
  * the mbarriers of its Q stage; consumers do no index arithmetic. End-of-work is a descriptor, too.
@@ -47,7 +47,9 @@
 #ifndef ATTN_KERNELS_HOPPER_SCHEDULER_H
 #define ATTN_KERNELS_HOPPER_SCHEDULER_H
 
-#include "hopper/tile.h"
+#include "hopper/tile.h" /* packed.h uses its names */
+
+#include "hopper/packed.h"
 
 /* ---- the policy of this tile (config.h) ------------------------------------------------------ */
 
@@ -181,17 +183,29 @@ struct producer {
     struct descriptors *descriptors;
     struct ring q, k, v;
     unsigned v_landed;         /* parity */
-    int number, all;           /* the next Q tile, or END_OF_WORK; their count */
+    int number, all;           /* the next Q tile, or END_OF_WORK; their count, packed: a bound */
     struct work w;             /* the next Q tile, if there is one */
     unsigned long long ticket; /* dynamic: what the counter held */
+    struct packed_position packed;
 };
 
+/* FULL alone compiles packed.h: `if constexpr` leaves the code of the other kernels as it is. */
 INLINE void locate_tile(const struct attn_args &a, struct producer &p) {
-    if (p.number < p.all) {
-        p.w = work_of_tile(a, p.number);
-        cut_from_end(p.w);
-        clip_first_tile(p.w);
+    if (p.number >= p.all) {
+        return;
     }
+    const bool packed = FULL && a.cu_seqlens_q != 0;
+    if (!packed) {
+        p.w = work_of_tile(a, p.number);
+    } else if constexpr (FULL != 0) {
+        if (!find_packed_tile(&a, &p.packed, p.number, &p.w.batch, &p.w.head, &p.w.first_row)) {
+            p.all = 0;
+            return;
+        }
+        lengths_of_sequence(a, p.w);
+    }
+    cut_from_end(p.w);
+    clip_first_tile(p.w);
 }
 
 /* Begins to fetch the next Q tile; resolve_next_tile waits for the answer of the atomic. */
