@@ -68,7 +68,7 @@ enum {
     /* A second Q stage holds O until the store has read it. Packed sequences: a TMA box would write
      * into the next one. */
     TMA_STORE = Q_STAGES == 2 && !FULL,
-    PRODUCER_THREADS = FULL ? LANES : 1, /* FULL: a warp zeroes V; its first lane issues loads */
+    PRODUCER_THREADS = FULL ? LANES : 1, /* FULL: a lane for a sequence; the first issues loads */
     /* setmaxnreg: the CTA is launched with 384 x 168, 512 x 128 or 640 x 96 registers, and these
      * sum up to no more: 128 x 40 + 256 x 232, 128 x 32 + 384 x 160, 128 x 32 + 512 x 112. */
     PRODUCER_REGISTERS = CONSUMERS == 2 ? 40 : 32,
@@ -91,7 +91,7 @@ static_assert(!DEFER_V || (ATTN_BM - WG_ROWS + ATTN_BN - 1) / ATTN_BN <= ATTN_ST
 /* Full and empty mbarriers of the three rings. */
 struct barriers {
     unsigned q_full, q_empty, k_full, k_empty, v_full, v_empty;
-    unsigned v_landed; /* FULL: of a V tile whose tail is to be zeroed */
+    unsigned v_landed, v_zeroed; /* FULL: of a V tile whose tail is to be zeroed */
 };
 
 /* The first stage of each ring. */
@@ -182,7 +182,7 @@ struct producer {
     struct stages at;
     struct descriptors *descriptors;
     struct ring q, k, v;
-    unsigned v_landed;         /* parity */
+    unsigned v_zeroed;         /* parity */
     int number, all;           /* the next Q tile, or END_OF_WORK; their count, packed: a bound */
     struct work w;             /* the next Q tile, if there is one */
     unsigned long long ticket; /* dynamic: what the counter held */
