@@ -76,8 +76,9 @@ static bool holds(const struct preference *class, const attn_problem *p) {
     }
     const double heads = (double)p->batch * (double)p->heads_q;
     const int64_t tiles = (p->seq_q + class->block_q - 1) / class->block_q;
-    return heads * (double)p->seq_q <= class->rows_most &&
-           heads * (double)tiles <= class->tiles_most;
+    const double rows = p->packed ? (double)p->heads_q * (double)p->total_q /* not the longest */
+                                  : heads * (double)p->seq_q;
+    return rows <= class->rows_most && heads * (double)tiles <= class->tiles_most;
 }
 
 /* Whether it was tried before; it is now. */

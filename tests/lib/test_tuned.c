@@ -205,6 +205,15 @@ TEST(preferred_before_the_table) {
     p.seq_q = 2 * units_of(context); /* two rows per SM, and one more */
     check_order(context, &p, few);
     check_plan(context, &p, "few rows");
+    p.packed = true; /* the rows there are, not those of as many sequences of the longest */
+    p.batch = 100;
+    p.total_q = p.seq_q;
+    check_order(context, &p, few);
+    p.total_q++;
+    check_order(context, &p, some);
+    p.packed = false;
+    p.batch = 1;
+    p.total_q = 0;
     p.seq_q++;
     check_order(context, &p, some);
     check_plan(context, &p, "any");

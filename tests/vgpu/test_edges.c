@@ -112,6 +112,33 @@ TEST(packed_sequences_may_be_empty) {
     needs_some(try_edge(&edge));
 }
 
+/* Lengths around those of Q tiles, more sequences than a warp has lanes, and one of several tiles
+ * at the end; sequences with queries and no keys, and the reverse. */
+static void ragged(struct sample *s) {
+    static const int32_t some[] = {0, 1, 193, 0, 64, 65, 2, 129, 0, 63};
+    enum { SOME = sizeof some / sizeof *some };
+    int32_t *const cu[] = {lengths(&s->cu_q), lengths(&s->cu_kv)};
+    const int64_t total[] = {s->full.total_q, s->full.total_kv};
+    const int64_t longest[] = {s->full.seq_q, s->full.seq_kv};
+    for (int i = 0; i < 2; i++) {
+        for (int64_t b = 0; b < s->full.batch; b++) {
+            const int64_t left = total[i] - cu[i][b];
+            const int64_t want = b + 1 < s->full.batch ? some[(5 * b + i) % SOME] : longest[i];
+            cu[i][b + 1] = cu[i][b] + (int32_t)(want < left ? want : left);
+        }
+    }
+    fill(s, 1.0F, 1.0F, 1.0F);
+}
+
+/* Three Q tiles for each of 132 SMs: a persistent CTA takes several. */
+TEST(packed_sequences_of_many_lengths) {
+    NEEDS_KERNELS(ATTN_OPTION_PACKED | ATTN_OPTION_WINDOW);
+    struct edge edge = {problem_of(37, 12, 400, 210), ARRANGE_GAPS, ragged, false};
+    edge.problem.packed = true;
+    edge.problem.causal = ATTN_CAUSAL_BOTTOM_RIGHT;
+    CHECK(try_edge(&edge) > 0);
+}
+
 TEST(rows_that_see_nothing) {
     NEEDS_KERNELS(0);
     struct edge edge = {problem_of(1, 2, 200, 30), ARRANGE_GAPS, NULL, false};

@@ -26,7 +26,7 @@
  *     q      Q_STAGES x BM x C x 2     epilogue: O, 16 bits (TMA_STORE)
  *     k      STAGES x BN x C x 2
  *     v      STAGES x BN x C x 2
- * static: full and empty mbarriers of each stage of q, k, v, and one for a V tile whose tail is
+ * static: full and empty mbarriers of each stage of q, k, v, and two for a V tile whose tail is
  * zeroed; tile descriptors, two for each stage of q, and the retry queue.
  *
  * Invariant: producer and consumers derive the same KV tiles from the same descriptor.
@@ -39,7 +39,7 @@
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     ATTN_ENTRY(const __grid_constant__ struct attn_tma_args t) {
     extern __shared__ unsigned char dynamic[];
-    __shared__ __align__(8) unsigned long long barriers[2 * Q_STAGES + 4 * ATTN_STAGES + FULL];
+    __shared__ __align__(8) unsigned long long barriers[2 * Q_STAGES + 4 * ATTN_STAGES + 2 * FULL];
     __shared__ __align__(16) struct descriptors descriptors;
 #ifdef ATTN_MASK
     __shared__ __align__(16) struct score_ring ring;
@@ -62,9 +62,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     b.v_full = b.k_empty + ATTN_STAGES * MBARRIER_BYTES;
     b.v_empty = b.v_full + ATTN_STAGES * MBARRIER_BYTES;
     b.v_landed = b.v_empty + ATTN_STAGES * MBARRIER_BYTES;
+    b.v_zeroed = b.v_landed + MBARRIER_BYTES;
     if (threadIdx.x == 0) {
         if (FULL) {
             mbarrier_init(b.v_landed, 1);
+            mbarrier_init(b.v_zeroed, 1);
         }
         for (unsigned i = 0; i < Q_STAGES; i++) {
             mbarrier_init(b.q_full + i * MBARRIER_BYTES, 1);
@@ -90,13 +92,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     __syncthreads();
     if (group == CONSUMERS) {
         setmaxnreg_dec<PRODUCER_REGISTERS>();
-        if (threadIdx.x < CONSUMERS * WG_THREADS + PRODUCER_THREADS) {
-            producer_loop(t, at, b, &descriptors, scores);
-        } else if (LISTED && has_scores(t.a)) {
-            const int warp = (int)threadIdx.x / LANES - 4 * CONSUMERS - 1;
-            if (warp < LOADER_WARPS) {
-                loader_loop(t.a, scores, at.scores, warp, (int)threadIdx.x % LANES);
+        if constexpr (FULL != 0) { /* branches that ptxas knows to be uniform */
+            const int warp = __shfl_sync(~0U, (int)threadIdx.x % WG_THREADS / LANES, 0);
+            if (warp == 0) {
+                producer_loop(t, at, b, &descriptors, scores);
+            } else if (warp == TAIL_WARP && has_tails(t.a)) {
+                zero_tails(at, b);
+            } else if (LISTED && warp <= LOADER_WARPS && has_scores(t.a)) {
+                loader_loop(t.a, scores, at.scores, warp - 1, (int)threadIdx.x % LANES);
             }
+        } else if (threadIdx.x < CONSUMERS * WG_THREADS + PRODUCER_THREADS) {
+            producer_loop(t, at, b, &descriptors, scores);
         }
     } else {
         setmaxnreg_inc<CONSUMER_REGISTERS>();

@@ -6,7 +6,8 @@
  *     for each Q tile (scheduler.h):   K(0)  Q + descriptor   V(0) K(1)  V(1) K(2)  ...  V(n - 1)
  *
  * forward_full.cu: where a V tile reaches past the keys in use, TMA loads what lies there, and
- * 0 x NaN would show. The producer warp waits for such a tile, zeroes those rows, and passes it on.
+ * 0 x NaN would show. A warp of its own waits for such a tile, zeroes those rows, and passes it on
+ * to the consumers, while the producer goes on: a packed batch has such a tile in each Q tile.
  *
  * Invariant: a stage is loaded only when all consumers have released it.
  */
@@ -15,10 +16,50 @@
 
 #include "hopper/scores.h"
 
-/* Rows of V tile n that hold keys; after them come unused ones, or another sequence. */
+/* ---- tails of V ------------------------------------------------------------------------------ */
+
+/* Whether rows of V follow those that a sequence uses: unused ones, or another sequence. */
+INLINE bool has_tails(const struct attn_args &a) {
+    return FULL && (a.used_kv != 0 || a.cu_seqlens_q != 0);
+}
+
+/* Rows of V tile n that hold keys. */
 INLINE int v_rows_in_use(const struct attn_args &a, const struct work &w, int n) {
-    const bool foreign = FULL && (a.used_kv != 0 || a.cu_seqlens_q != 0);
-    return foreign ? min(w.seq_kv - n * ATTN_BN, (int)ATTN_BN) : (int)ATTN_BN;
+    return has_tails(a) ? min(w.seq_kv - n * ATTN_BN, (int)ATTN_BN) : (int)ATTN_BN;
+}
+
+enum { TAIL_WARP = 3 }; /* of the producer's warpgroup; loader warps follow the first (loader.h) */
+
+/* The mailbox of the warp that zeroes tails. v_landed: there is a tile in it, and it has landed;
+ * v_zeroed: it is empty. */
+struct v_tail {
+    int stage, in_use; /* in_use < 0: end-of-work */
+};
+
+INLINE struct v_tail *v_tail_mailbox(void) {
+    __shared__ __align__(8) struct v_tail tail;
+    return &tail;
+}
+
+/* The next tail. The leader's load of the tile, or its arrival, completes v_landed. */
+INLINE void post_v_tail(struct producer &p, int stage, int in_use) {
+    mbarrier_wait(p.b.v_zeroed, p.v_zeroed);
+    p.v_zeroed ^= 1;
+    if (is_leader()) {
+        *v_tail_mailbox() = {stage, in_use};
+    }
+}
+
+/* By one lane, as read_descriptor. */
+INLINE struct v_tail read_v_tail(void) {
+    struct v_tail tail = {0, 0};
+    if (is_leader()) {
+        asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];"
+                     : "=r"(tail.stage), "=r"(tail.in_use)
+                     : "r"(shared_address(v_tail_mailbox()))
+                     : "memory");
+    }
+    return {from_leader(tail.stage), from_leader(tail.in_use)};
 }
 
 /* Rows of a V tile from `first` on become 0. */
@@ -32,6 +73,27 @@ INLINE void zero_v_rows(unsigned v, int first) {
     fence_proxy_async();
     __syncwarp();
 }
+
+/* The warp that zeroes tails; only where there are any. */
+INLINE void zero_tails(const struct stages &at, const struct barriers &b) {
+    unsigned landed = 0;
+#pragma unroll 1
+    for (;;) {
+        mbarrier_wait(b.v_landed, landed);
+        landed ^= 1;
+        const struct v_tail tail = read_v_tail();
+        if (tail.in_use < 0) {
+            break;
+        }
+        zero_v_rows(at.v + (unsigned)(tail.stage * KV_BYTES), tail.in_use);
+        if (is_leader()) {
+            mbarrier_arrive(b.v_full + (unsigned)(tail.stage * MBARRIER_BYTES));
+            mbarrier_arrive(b.v_zeroed);
+        }
+    }
+}
+
+/* ---- loads ----------------------------------------------------------------------------------- */
 
 /* Tensor maps, and Q and the first K of the next tile to L2, before pdl_wait. */
 INLINE void prefetch_first_tile(const struct attn_tma_args &t, const struct producer &p) {
@@ -66,21 +128,17 @@ INLINE void publish_q_tile(const struct attn_tma_args &t, struct producer &p, co
 INLINE void load_v_tile(const struct attn_tma_args &t, struct producer &p, const struct work &w,
                         int n, int first_key, int head_kv, int batch) {
     const unsigned full = p.b.v_full + (unsigned)(p.v.stage * MBARRIER_BYTES);
-    const unsigned to = p.at.v + (unsigned)(p.v.stage * KV_BYTES);
     const int in_use = v_rows_in_use(t.a, w, n);
-    const bool zero_tail = FULL && in_use < ATTN_BN;
+    const bool has_tail = FULL && in_use < ATTN_BN;
     mbarrier_wait(p.b.v_empty + (unsigned)(p.v.stage * MBARRIER_BYTES), p.v.parity);
-    if (is_leader()) {
-        load_tile(to, &t.v, zero_tail ? p.b.v_landed : full, KV_CHUNK, KV_BYTES,
-                  first_key + n * ATTN_BN, head_kv, batch);
-    }
-    if (zero_tail) {
-        mbarrier_wait(p.b.v_landed, p.v_landed);
-        p.v_landed ^= 1;
-        zero_v_rows(to, in_use);
-        if (is_leader()) {
-            mbarrier_arrive(full);
+    if constexpr (FULL != 0) {
+        if (has_tail) {
+            post_v_tail(p, p.v.stage, in_use);
         }
+    }
+    if (is_leader()) {
+        load_tile(p.at.v + (unsigned)(p.v.stage * KV_BYTES), &t.v, has_tail ? p.b.v_landed : full,
+                  KV_CHUNK, KV_BYTES, first_key + n * ATTN_BN, head_kv, batch);
     }
     advance<ATTN_STAGES>(p.v);
 }
@@ -254,22 +312,30 @@ INLINE void producer_loop(const struct attn_tma_args &t, const struct stages &at
                          {0, 1},
                          {0, 1},
                          {0, 1}, /* parities: stages are empty */
-                         0U,
+                         1U,     /* ... and the mailbox */
                          (int)blockIdx.x,
                          a.heads_all * a.tiles_q,
                          {},
-                         0};
+                         0,
+                         {}};
     if (!FULL) { /* FULL: lengths are in global memory */
         locate_tile(a, p);
         prefetch_first_tile(t, p);
     }
     pdl_wait(); /* no other thread touches global memory before Q has landed */
-    if (FULL) {
-        locate_tile(a, p);
+    if constexpr (FULL != 0) {
+        if (a.cu_seqlens_q != 0) {
+            p.packed = first_position(&a);
+        }
     }
 #pragma unroll 1
     for (;;) {
         const bool safe = take_retry(a, p);
+        if constexpr (FULL != 0) {
+            if (!safe) {
+                locate_tile(a, p);
+            }
+        }
         if (safe || p.number < p.all) {
             if (LISTED) {
                 load_listed_q_tile(t, p, l, safe);
@@ -279,7 +345,7 @@ INLINE void producer_loop(const struct attn_tma_args &t, const struct stages &at
             if (!safe) {
                 resolve_next_tile(a, p);
             }
-            if (safe || !PREFETCH_NEXT_Q) {
+            if (!FULL && (safe || !PREFETCH_NEXT_Q)) {
                 locate_tile(a, p);
             }
         } else if (end_of_work(a, p)) {
@@ -288,6 +354,14 @@ INLINE void producer_loop(const struct attn_tma_args &t, const struct stages &at
     }
     if (LISTED && has_scores(a)) {
         tell_loaders(l, 0, 0, -1);
+    }
+    if constexpr (FULL != 0) {
+        if (has_tails(a)) {
+            post_v_tail(p, 0, -1);
+            if (is_leader()) {
+                mbarrier_arrive(b.v_landed);
+            }
+        }
     }
 }
 

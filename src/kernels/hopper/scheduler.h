@@ -5,10 +5,10 @@
  *
  * Static (no mask): all Q tiles are equally long; a CTA takes every gridDim.x-th.
  * Dynamic (masked): longest-processing-time first. work_of_tile numbers the tiles longest first,
- * and any idle CTA takes the next number from an atomic counter in the workspace. A CTA fetches
- * when the loads of its tile are almost issued: earlier, and CTAs with long tiles take long ones
- * again (15 % at B1 H32/8 S1000 D128). The last CTA to finish resets the counters, so there is no
- * memset.
+ * packed.h those of packed sequences, and any idle CTA takes the next number from an atomic counter
+ * in the workspace. A CTA fetches when the loads of its tile are almost issued: earlier, and CTAs
+ * with long tiles take long ones again (15 % at B1 H32/8 S1000 D128). The last CTA to finish resets
+ * the counters, so there is no memset.
  *
  * Tile descriptor. The producer publishes each Q tile as a descriptor in shared memory, guarded by
  * the mbarriers of its Q stage; consumers do no index arithmetic. End-of-work is a descriptor, too.
@@ -47,7 +47,9 @@
 #ifndef ATTN_KERNELS_HOPPER_SCHEDULER_H
 #define ATTN_KERNELS_HOPPER_SCHEDULER_H
 
-#include "hopper/tile.h"
+#include "hopper/tile.h" /* packed.h uses its names */
+
+#include "hopper/packed.h"
 
 /* ---- the policy of this tile (config.h) ------------------------------------------------------ */
 
@@ -66,7 +68,7 @@ enum {
     /* A second Q stage holds O until the store has read it. Packed sequences: a TMA box would write
      * into the next one. */
     TMA_STORE = Q_STAGES == 2 && !FULL,
-    PRODUCER_THREADS = FULL ? LANES : 1, /* FULL: a warp zeroes V; its first lane issues loads */
+    PRODUCER_THREADS = FULL ? LANES : 1, /* FULL: a lane for a sequence; the first issues loads */
     /* setmaxnreg: the CTA is launched with 384 x 168, 512 x 128 or 640 x 96 registers, and these
      * sum up to no more: 128 x 40 + 256 x 232, 128 x 32 + 384 x 160, 128 x 32 + 512 x 112; where
      * loader warps need some (loader.h), 128 x 104 + 256 x 200. */
@@ -80,7 +82,7 @@ static_assert(ATTN_BM == WG_ROWS * CONSUMERS, "a warpgroup has 64 rows");
 static_assert(!PING_PONG || !MASKED, "warpgroups that take turns need equally many iterations");
 static_assert(!FRONT_TILE_FIRST || !MASKED, "a warpgroup may not see the first tile of a window");
 static_assert(!PREFETCH_NEXT_Q || !MASKED, "a dynamic scheduler knows the next tile too late");
-static_assert(!LISTED || CONSUMERS == 2, "registers of the loader warps");
+static_assert(!LISTED || CONSUMERS == 2, "two loader warps, and their registers");
 static_assert(!FULL || MASK_IN_MAINLOOP, "a window may cross any tile");
 /* A warpgroup skips K of so many tiles at most; the next K is loaded after V of all but the
  * last. */
@@ -92,7 +94,7 @@ static_assert(!DEFER_V || (ATTN_BM - WG_ROWS + ATTN_BN - 1) / ATTN_BN <= ATTN_ST
 /* Full and empty mbarriers of the three rings. */
 struct barriers {
     unsigned q_full, q_empty, k_full, k_empty, v_full, v_empty;
-    unsigned v_landed; /* FULL: of a V tile whose tail is to be zeroed */
+    unsigned v_landed, v_zeroed; /* FULL: of a V tile whose tail is to be zeroed */
 };
 
 /* The first stage of each ring. */
@@ -184,18 +186,30 @@ struct producer {
     struct stages at;
     struct descriptors *descriptors;
     struct ring q, k, v;
-    unsigned v_landed;         /* parity */
-    int number, all;           /* the next Q tile, or END_OF_WORK; their count */
+    unsigned v_zeroed;         /* parity */
+    int number, all;           /* the next Q tile, or END_OF_WORK; their count, packed: a bound */
     struct work w;             /* the next Q tile, if there is one */
     unsigned long long ticket; /* dynamic: what the counter held */
+    struct packed_position packed;
 };
 
+/* FULL alone compiles packed.h: `if constexpr` leaves the code of the other kernels as it is. */
 INLINE void locate_tile(const struct attn_args &a, struct producer &p) {
-    if (p.number < p.all) {
-        p.w = work_of_tile(a, p.number);
-        cut_from_end(p.w);
-        clip_first_tile(p.w);
+    if (p.number >= p.all) {
+        return;
     }
+    const bool packed = FULL && a.cu_seqlens_q != 0;
+    if (!packed) {
+        p.w = work_of_tile(a, p.number);
+    } else if constexpr (FULL != 0) {
+        if (!find_packed_tile(&a, &p.packed, p.number, &p.w.batch, &p.w.head, &p.w.first_row)) {
+            p.all = 0;
+            return;
+        }
+        lengths_of_sequence(a, p.w);
+    }
+    cut_from_end(p.w);
+    clip_first_tile(p.w);
 }
 
 /* Begins to fetch the next Q tile; resolve_next_tile waits for the answer of the atomic. */
