@@ -49,6 +49,10 @@ bool cuda_runs(const struct cuda *cuda, const char *arch);
 attn_status cuda_applies(const struct cuda *cuda, const struct variant *variant,
                          const attn_problem *resolved, attn_error *error);
 
+/* CTAs that share the keys of a Q tile in the launch of such a plan. */
+int64_t cuda_num_splits(const struct cuda *cuda, const struct variant *variant,
+                        const attn_problem *resolved);
+
 /* Loads the variant's kernel unless that was done before, and works out the launch. */
 attn_status cuda_plan(struct cuda *cuda, struct variant *variant, const attn_problem *resolved,
                       struct cuda_geometry *geometry, attn_error *error);

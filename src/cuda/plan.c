@@ -20,8 +20,11 @@ enum {
     /* Split-KV in clusters: */
     CLUSTER_CTAS = 8,        /* portable limit of a cluster */
     CLUSTER_CTAS_PER_SM = 8, /* at most, over all clusters */
-    GRID_YZ = 65535,         /* CTAs in the second and third dimension of a grid */
-    MOST_SMS = 65536         /* a persistent CTA counts up to so far past the last tile */
+    /* Split-KV as items of persistent CTAs: */
+    ITEMS_PER_SM = 4, /* at most; each has a partial result of 64 KiB (D 128) */
+    PARTIAL_ROWS = 16,
+    GRID_YZ = 65535, /* CTAs in the second and third dimension of a grid */
+    MOST_SMS = 65536 /* a persistent CTA counts up to so far past the last tile */
 };
 
 /* The cost model of split-KV in clusters; costs in KV tiles. Measured on an H200:
@@ -30,6 +33,13 @@ enum {
 #define CTA_COST 2.0        /* prologue and epilogue of a CTA */
 #define CLUSTER_MERGE 0.5   /* merge of partial results in a cluster */
 #define WORKSPACE_MERGE 1.5 /* ... in the workspace */
+
+/* The cost model of split-KV as items, likewise; a KV tile (64 keys, 128 rows) takes an SM 0.9 us at
+ * D 128. Estimated from the bytes of a partial result and the bandwidth of L2. */
+#define ITEM_COST 1.5   /* first loads and epilogue of an item */
+#define POST_COST 1.0   /* its partial result */
+#define MERGE_COST 0.6  /* of one partial result */
+#define SPLIT_GAIN 0.95 /* splits must cost less than this, times the cost of one */
 
 /* ---- Q tiles --------------------------------------------------------------------------------- */
 
@@ -103,6 +113,32 @@ static struct split choose_clusters(int64_t sms, int64_t tiles, int64_t tiles_kv
     return best;
 }
 
+/* Keys that a Q tile of so many queries sees, at most. */
+static int64_t most_keys(const attn_problem *p, int64_t queries) {
+    const int64_t right = p->causal != ATTN_CAUSAL_NONE ? 0 : p->window_right;
+    if (p->window_left < 0 || right < 0 || p->window_left >= p->seq_kv || right >= p->seq_kv) {
+        return p->seq_kv;
+    }
+    const int64_t seen = p->window_left + right + queries;
+    return seen < p->seq_kv ? seen : p->seq_kv;
+}
+
+/* Minimises the cost model: waves of items, and the merge of the last tile. */
+static struct split choose_items(int64_t sms, int64_t tiles, int64_t tiles_kv) {
+    struct split best = {.num_splits = 1};
+    double least = SPLIT_GAIN * (double)((tiles + sms - 1) / sms) * ((double)tiles_kv + ITEM_COST);
+    for (int64_t n = 2; n <= tiles_kv && n * tiles <= ITEMS_PER_SM * sms; n++) {
+        const int64_t kv_tiles = (tiles_kv + n - 1) / n, waves = (n * tiles + sms - 1) / sms;
+        const double cost =
+            (double)waves * ((double)kv_tiles + ITEM_COST + POST_COST) + MERGE_COST * (double)n;
+        if (cost < least) {
+            least = cost;
+            best.num_splits = n;
+        }
+    }
+    return best;
+}
+
 static struct split choose_num_splits(const struct cuda *cuda, const struct variant *variant,
                                       const struct cut *cut, const attn_problem *p) {
     const struct kernel_family *family = &kernel_families[variant->family];
@@ -114,24 +150,39 @@ static struct split choose_num_splits(const struct cuda *cuda, const struct vari
     if (family->split_kv == SPLIT_CLUSTER) {
         return choose_clusters(cuda->units, tiles, tiles_kv);
     }
+    if (family->split_kv == SPLIT_ITEMS) {
+        const int64_t keys = most_keys(p, variant->info.block_q / cut->packed_heads);
+        return choose_items(cuda->units, tiles, (keys + block_kv - 1) / block_kv);
+    }
     const int64_t most = tiles_kv / SPLIT_KV_TILES;
     const int64_t wanted = SPLIT_CTAS_PER_SM * (int64_t)cuda->units / tiles;
     const int64_t num_splits = wanted < most ? wanted : most;
     return (struct split){.num_splits = num_splits > 1 ? num_splits : 1};
 }
 
-/* The two counters of the dynamic tile scheduler; or of split-KV, where partial results meet in
- * the workspace, a counter for each Q tile, then the partial results (kernels/common/args.h). */
+int64_t cuda_num_splits(const struct cuda *cuda, const struct variant *variant,
+                        const attn_problem *p) {
+    const struct cut cut = cut_rows(variant, p);
+    return choose_num_splits(cuda, variant, &cut, p).num_splits;
+}
+
+/* The two counters of the dynamic tile scheduler; of split-KV, where partial results meet in the
+ * workspace, a counter for each Q tile (SPLIT_ITEMS: for each 16 rows of it), then the partial
+ * results (kernels/common/args.h). */
 static void size_workspace(const struct variant *variant, const struct cut *cut,
                            const struct split *split, struct cuda_geometry *geometry) {
     const size_t counter = sizeof *geometry->args.counters;
-    const size_t tiles = (size_t)(cut->groups * cut->tiles);
+    const struct kernel_family *family = &kernel_families[variant->family];
+    const bool items = family->split_kv == SPLIT_ITEMS;
+    const size_t tiles = (size_t)(cut->groups * cut->tiles) *
+                         (size_t)(items ? variant->info.block_q / PARTIAL_ROWS : 1);
     const size_t partials = (size_t)(split->num_splits / (split->cluster > 0 ? split->cluster : 1));
-    if (kernel_families[variant->family].dynamic) {
-        geometry->workspace = 2 * counter;
-    } else if (partials > 1) {
+    const size_t scheduler = family->dynamic ? 2 * counter : 0;
+    geometry->workspace = scheduler;
+    if (partials > 1) {
         const size_t partial = ATTN_PARTIAL_BYTES((size_t)variant->info.head_dim_max);
-        const size_t lines = (tiles * counter + ATTN_PARTIALS_ALIGN - 1) / ATTN_PARTIALS_ALIGN;
+        const size_t counters = scheduler + tiles * counter;
+        const size_t lines = (counters + ATTN_PARTIALS_ALIGN - 1) / ATTN_PARTIALS_ALIGN;
         geometry->workspace = lines * ATTN_PARTIALS_ALIGN + tiles * partials * partial;
     }
 }
@@ -436,7 +487,8 @@ static attn_status fill_geometry(struct cuda *cuda, const struct variant *varian
     fill_options(&geometry->args, p);
     if (family->tma != TMA_NONE) {
         const int keys = v->block_kv / (family->tma == TMA_WARP ? v->warps : 1);
-        return maps_encode(cuda, p, v->block_q, keys, geometry, error);
+        const int heads = family->split_kv == SPLIT_ITEMS ? geometry->args.packed_heads : 0;
+        return maps_encode(cuda, p, v->block_q, heads, keys, geometry, error);
     }
     return ATTN_OK;
 }

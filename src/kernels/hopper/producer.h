@@ -49,7 +49,8 @@ INLINE void prefetch_first_tile(const struct attn_tma_args &t, const struct prod
 INLINE void load_q_tile(const struct attn_tma_args &t, struct producer &p, bool safe) {
     const struct attn_args &a = t.a;
     const struct work w = p.w;
-    const struct tile_range keys = kv_tiles_of_q_tile(a, w);
+    const struct tile_range all = kv_tiles_of_q_tile(a, w);
+    const struct tile_range keys = kv_tiles_of_split(a, all, p.item);
     const int head_kv = head_kv_of(a, w);
     const bool packed = FULL && a.cu_seqlens_q != 0;
     const int first_query = packed ? a.cu_seqlens_q[w.batch] : 0;
@@ -76,10 +77,19 @@ INLINE void load_q_tile(const struct attn_tma_args &t, struct producer &p, bool 
             poll_retry_request(p, p.q);
             if (is_leader()) {
                 p.descriptors->descriptor[descriptor_slot(p.q.stage, p.q.parity)] = {
-                    w.batch, w.head, w.first_row, fetch_at < 0, 0};
+                    w.batch,
+                    w.head,
+                    w.first_row,
+                    SPLIT_KV ? (int)p.retry : fetch_at < 0,
+                    0,
+                    SPLIT_KV ? p.item : 0,
+                    SPLIT_KV ? max(min(all.end - all.begin, a.num_splits), 1) : 0,
+                    0};
                 if (count > 0) {
+                    const int query = first_query + query_of(a, w.first_row);
+                    /* SPLIT_KV: the map is over (column, head, row, batch) */
                     load_tile(p.at.q + (unsigned)(p.q.stage * Q_BYTES), &t.q, full, Q_CHUNK,
-                              Q_BYTES, first_query + w.first_row, w.head, batch);
+                              Q_BYTES, SPLIT_KV ? w.head : query, SPLIT_KV ? query : w.head, batch);
                 } else {
                     mbarrier_arrive(full);
                 }
@@ -146,8 +156,10 @@ INLINE void producer_loop(const struct attn_tma_args &t, const struct stages &at
                          {0, 1}, /* parities: stages are empty */
                          0U,
                          (int)blockIdx.x,
-                         a.heads_all * a.tiles_q,
+                         a.heads_all * a.tiles_q * (SPLIT_KV ? a.num_splits : 1),
                          {},
+                         0,
+                         0,
                          0};
     if (!FULL) { /* FULL: lengths are in global memory */
         locate_tile(a, p);
