@@ -92,6 +92,26 @@ TEST(every_head_dim) {
     }
 }
 
+/* Row r of a tile is query r / g of head r % g; 3 heads are not packed. */
+TEST(heads_of_a_group_share_tiles) {
+    NEEDS_CHUNK;
+    static const int groups[] = {2, 3, 4, 8, 16, 64};
+    struct edge edge = {.problem = problem_of(2, 2, 33, 600), .arrangement = ARRANGE_MIXED};
+    for (size_t i = 0; i < sizeof groups / sizeof groups[0]; i++) {
+        edge.problem.heads_kv = groups[i] < 16 ? 2 : 1;
+        edge.problem.heads_q = edge.problem.heads_kv * groups[i];
+        edge.problem.seq_q = groups[i] > 4 ? 11 : 33;
+        edge.problem.causal = ATTN_CAUSAL_BOTTOM_RIGHT;
+        edge.problem.sink = i % 2 == 0;
+        edge.problem.window_left = i % 3 == 0 ? 500 : -1;
+        try_splits(&edge);
+    }
+    edge.problem = problem_of(3, 8, 21, 500);
+    edge.problem.packed = true;
+    edge.problem.causal = ATTN_CAUSAL_BOTTOM_RIGHT;
+    try_splits(&edge);
+}
+
 /* More items than the GPU has SMs: CTAs take several. */
 TEST(several_items_to_a_cta) {
     NEEDS_CHUNK;
