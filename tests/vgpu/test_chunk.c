@@ -100,10 +100,10 @@ TEST(heads_of_a_group_share_tiles) {
     for (size_t i = 0; i < sizeof groups / sizeof groups[0]; i++) {
         edge.problem.heads_kv = groups[i] < 16 ? 2 : 1;
         edge.problem.heads_q = edge.problem.heads_kv * groups[i];
-        edge.problem.seq_q = groups[i] > 4 ? 11 : 33;
+        edge.problem.seq_q = i == 0 ? 9 : groups[i] > 4 ? 11 : 33;
         edge.problem.causal = ATTN_CAUSAL_BOTTOM_RIGHT;
         edge.problem.sink = i % 2 == 0;
-        edge.problem.window_left = i % 3 == 0 ? 500 : -1;
+        edge.problem.window_left = i == 0 ? 500 : -1; /* NaN before it is repaired: slow */
         try_splits(&edge);
     }
     edge.problem = problem_of(3, 8, 21, 500);
@@ -139,6 +139,7 @@ TEST(splits_without_keys) {
     try_splits(&edge);
     edge.change = NULL;
     edge.problem.used_kv = false;
+    edge.problem.batch = 1;
     edge.problem.window_left = 500; /* the first rows of a tile do not see what the last see */
     try_splits(&edge);
     edge.problem.window_left = -1;
@@ -156,7 +157,7 @@ TEST(packed_sequences) {
 
 TEST(every_option) {
     NEEDS_CHUNK;
-    struct edge edge = {.problem = problem_of(1, 4, 40, 1000)};
+    struct edge edge = {.problem = problem_of(1, 4, 20, 1000)};
     edge.problem.causal = ATTN_CAUSAL_BOTTOM_RIGHT;
     edge.problem.sink = true;
     try_splits(&edge);
