@@ -80,13 +80,6 @@ static bool holds(const struct preference *class, const attn_problem *p) {
            heads * (double)tiles <= class->tiles_most;
 }
 
-/* A variant with the keys as items is preferred only where its cost model splits them. */
-static bool splits_if_items(const attn_context *context, int32_t index, const attn_problem *p) {
-    const struct variant *variant = &context->variants[index];
-    return kernel_families[variant->family].split_kv != SPLIT_ITEMS ||
-           cuda_num_splits(context->cuda, variant, p) > 1;
-}
-
 /* Whether it was tried before; it is now. */
 static bool was_tried(struct candidates *c, int32_t variant) {
     uint64_t *word = &c->tried[variant / 64];
@@ -100,7 +93,8 @@ int32_t candidates_next(struct candidates *c, const char **run) {
     const attn_context *context = c->context;
     while (c->preferred < context->preference_count) {
         const struct preference *class = &context->preferences[c->preferred++];
-        if (holds(class, c->problem) && splits_if_items(context, class->variant, c->problem) &&
+        if (holds(class, c->problem) &&
+            cuda_prefers(context->cuda, &context->variants[class->variant], c->problem) &&
             !was_tried(c, class->variant)) {
             if (run != NULL) {
                 *run = class->run;

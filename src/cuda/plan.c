@@ -21,7 +21,9 @@ enum {
     CLUSTER_CTAS = 8,        /* portable limit of a cluster */
     CLUSTER_CTAS_PER_SM = 8, /* at most, over all clusters */
     /* Split-KV as items of persistent CTAs: */
-    ITEMS_PER_SM = 4, /* at most; each has a partial result of 64 KiB (D 128) */
+    ITEMS_PER_SM = 4,  /* at most; each has a partial result of 64 KiB (D 128) */
+    ITEMS_KEYS = 1024, /* at least, for a plan to prefer such a variant ... */
+    ITEMS_CACHE = 2,   /* ... and so many times as many as queries */
     PARTIAL_ROWS = 16,
     GRID_YZ = 65535, /* CTAs in the second and third dimension of a grid */
     MOST_SMS = 65536 /* a persistent CTA counts up to so far past the last tile */
@@ -171,10 +173,11 @@ static struct split choose_num_splits(const struct cuda *cuda, const struct vari
     return (struct split){.num_splits = num_splits > 1 ? num_splits : 1};
 }
 
-int64_t cuda_num_splits(const struct cuda *cuda, const struct variant *variant,
-                        const attn_problem *p) {
+bool cuda_prefers(const struct cuda *cuda, const struct variant *variant, const attn_problem *p) {
     const struct cut cut = cut_rows(variant, p);
-    return choose_num_splits(cuda, variant, &cut, p).num_splits;
+    return kernel_families[variant->family].split_kv != SPLIT_ITEMS ||
+           (p->seq_kv >= ITEMS_KEYS && p->seq_kv / ITEMS_CACHE >= p->seq_q &&
+            choose_num_splits(cuda, variant, &cut, p).num_splits > 1);
 }
 
 /* The two counters of the dynamic tile scheduler; of split-KV, where partial results meet in the
