@@ -91,8 +91,8 @@ typedef struct attn_variant {
     const char *device;   /* "cpu" or "cuda" */
     const char *family;   /* the algorithm: "cpu_tile", "cpu_row", "fwd_scalar", "fwd_wmma",
                              "fwd_mma", "fwd_mma_full", "fwd_mma_decode", "fwd_hopper",
-                             "fwd_hopper_causal", "fwd_hopper_full", "fwd_hopper_split",
-                             "fwd_hopper_decode" */
+                             "fwd_hopper_causal", "fwd_hopper_full", "fwd_hopper_bias",
+                             "fwd_hopper_chunk", "fwd_hopper_split", "fwd_hopper_decode" */
     const char *arch;     /* cpu: the instruction set ("c", "neon"); cuda: the oldest it runs on */
     uint32_t dtypes;      /* bit (1 << attn_dtype) for each dtype it takes */
     uint32_t options;     /* attn_option bits */

@@ -39,8 +39,10 @@ enum tma {
 enum split_kv {
     SPLIT_NONE,
     SPLIT_WORKSPACE, /* the last CTA of a tile merges */
-    SPLIT_CLUSTER    /* in a cluster first; the clusters of a tile, if there are several, in the
+    SPLIT_CLUSTER,   /* in a cluster first; the clusters of a tile, if there are several, in the
                         workspace */
+    SPLIT_ITEMS      /* a persistent CTA takes one split after the other; the last warp of each 16
+                        rows merges them in the workspace */
 };
 
 /* How a kernel is launched, and what a problem must satisfy beside the fields of attn_variant. */
@@ -49,7 +51,7 @@ struct kernel_family {
     enum grid grid;
     bool dynamic; /* dynamic tile scheduler: CTAs take tiles by a counter in the workspace */
     enum tma tma;
-    enum split_kv split_kv;
+    enum split_kv split_kv; /* SPLIT_ITEMS: the map of Q is over (column, head, row, batch) */
     bool pdl;            /* programmatic dependent launch: starts before the kernel before it ends,
                             and waits for that itself */
     bool head_dim_v;     /* may differ from head_dim */

@@ -94,7 +94,9 @@ int32_t candidates_next(struct candidates *c, const char **run) {
     const attn_context *context = c->context;
     while (c->preferred < context->preference_count) {
         const struct preference *class = &context->preferences[c->preferred++];
-        if (holds(class, c->problem) && !was_tried(c, class->variant)) {
+        if (holds(class, c->problem) &&
+            cuda_prefers(context->cuda, &context->variants[class->variant], c->problem) &&
+            !was_tried(c, class->variant)) {
             if (run != NULL) {
                 *run = class->run;
             }

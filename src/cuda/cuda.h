@@ -49,6 +49,11 @@ bool cuda_runs(const struct cuda *cuda, const char *arch);
 attn_status cuda_applies(const struct cuda *cuda, const struct variant *variant,
                          const attn_problem *resolved, attn_error *error);
 
+/* Whether a line of tuned.def for the variant counts: one with SPLIT_ITEMS does where there are few
+ * queries for the keys and the cost model splits these. */
+bool cuda_prefers(const struct cuda *cuda, const struct variant *variant,
+                  const attn_problem *resolved);
+
 /* Loads the variant's kernel unless that was done before, and works out the launch. */
 attn_status cuda_plan(struct cuda *cuda, struct variant *variant, const attn_problem *resolved,
                       struct cuda_geometry *geometry, attn_error *error);

@@ -50,10 +50,11 @@ attn_status cuda_load(struct cuda *cuda, struct variant *variant, attn_error *er
  * bytes. */
 attn_status maps_check(const attn_problem *resolved, attn_error *error);
 
-/* Maps of boxes of so many query rows and keys, over memory that is not there. A context is
+/* Maps of boxes of so many query rows and keys, over memory that is not there. heads_q > 0: the map
+ * of Q is over (column, head, row, batch), in boxes of so many heads, rows_q in all. A context is
  * current. */
-attn_status maps_encode(struct cuda *cuda, const attn_problem *resolved, int rows_q, int rows_kv,
-                        struct cuda_geometry *geometry, attn_error *error);
+attn_status maps_encode(struct cuda *cuda, const attn_problem *resolved, int rows_q, int heads_q,
+                        int rows_kv, struct cuda_geometry *geometry, attn_error *error);
 
 /* Copies the plan's maps into the arguments of a launch, with the addresses of its tensors. */
 cu_result maps_fill(const struct cuda *cuda, const struct cuda_geometry *geometry,

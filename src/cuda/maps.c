@@ -2,7 +2,8 @@
  *
  * maps.c - tensor maps of Q, K, V and O for kernels that load by TMA. Dimensions are (column, row,
  * head, batch), with packed sequences (column, row of all, head, 1); a box is 64 columns of as many
- * rows as a tile has.
+ * rows as a tile has. Where a tile has the rows of several heads (forward_chunk.cu), the map of Q
+ * is over (column, head, row, batch): the heads of a query follow each other.
  *
  * Invariant: maps are made with the plan, without addresses; a call inserts the addresses and
  * changes nothing else. The driver never refuses what maps_check passed.
@@ -80,12 +81,19 @@ attn_status maps_check(const attn_problem *p, attn_error *error) {
 
 /* A map has no dimension of 0, and no stride that breaks a rule, used or not. */
 static cu_result encode(const struct cuda *cuda, const struct tensor *t, attn_dtype dtype, int rows,
-                        struct attn_tensor_map *map) {
+                        int heads, struct attn_tensor_map *map) {
     const int64_t bytes = (int64_t)attn_dtype_size(dtype);
     const int64_t row_bytes = (t->columns * bytes + MAP_BYTES - 1) / MAP_BYTES * MAP_BYTES;
-    const int64_t counts[RANK] = {t->columns, t->rows, t->heads, t->batches};
-    const int64_t steps[RANK] = {1, t->strides->row, t->strides->head, t->strides->batch};
-    const uint32_t box[RANK] = {BOX_COLUMNS, (uint32_t)rows, 1, 1};
+    const int row = heads > 0 ? 2 : 1, head = heads > 0 ? 1 : 2; /* dimensions */
+    int64_t counts[RANK] = {t->columns, 0, 0, t->batches};
+    int64_t steps[RANK] = {1, 0, 0, t->strides->batch};
+    uint32_t box[RANK] = {BOX_COLUMNS, 1, 1, 1};
+    counts[row] = t->rows;
+    counts[head] = t->heads;
+    steps[row] = t->strides->row;
+    steps[head] = t->strides->head;
+    box[row] = (uint32_t)(heads > 0 ? rows / heads : rows);
+    box[head] = (uint32_t)(heads > 0 ? heads : 1);
     const uint32_t element_strides[RANK] = {1, 1, 1, 1};
     uint64_t dims[RANK], strides[RANK - 1];
     for (int i = 0; i < RANK; i++) {
@@ -101,14 +109,15 @@ static cu_result encode(const struct cuda *cuda, const struct tensor *t, attn_dt
         CU_MAP_FILL_ZEROS);
 }
 
-attn_status maps_encode(struct cuda *cuda, const attn_problem *p, int rows_q, int rows_kv,
-                        struct cuda_geometry *geometry, attn_error *error) {
+attn_status maps_encode(struct cuda *cuda, const attn_problem *p, int rows_q, int heads_q,
+                        int rows_kv, struct cuda_geometry *geometry, attn_error *error) {
     const int rows[CUDA_MAPS] = {rows_q, rows_kv, rows_kv, BOX_ROWS_O};
     struct tensor tensors[CUDA_MAPS];
     list_tensors(p, tensors);
     for (int i = 0; i < CUDA_MAPS; i++) {
         struct attn_tensor_map map;
-        const cu_result code = encode(cuda, &tensors[i], p->dtype, rows[i], &map);
+        const int heads = i == 0 ? heads_q : 0;
+        const cu_result code = encode(cuda, &tensors[i], p->dtype, rows[i], heads, &map);
         if (code != CU_SUCCESS) {
             char what[96];
             snprintf(what, sizeof what, "the tensor map of %s, in boxes of %d rows, cannot be made",

@@ -20,8 +20,13 @@ enum {
     /* Split-KV in clusters: */
     CLUSTER_CTAS = 8,        /* portable limit of a cluster */
     CLUSTER_CTAS_PER_SM = 8, /* at most, over all clusters */
-    GRID_YZ = 65535,         /* CTAs in the second and third dimension of a grid */
-    MOST_SMS = 65536         /* a persistent CTA counts up to so far past the last tile */
+    /* Split-KV as items of persistent CTAs: */
+    ITEMS_PER_SM = 4,  /* at most; each has a partial result of 64 KiB (D 128) */
+    ITEMS_KEYS = 1024, /* at least, for a plan to prefer such a variant ... */
+    ITEMS_CACHE = 2,   /* ... and so many times as many as queries */
+    PARTIAL_ROWS = 16,
+    GRID_YZ = 65535, /* CTAs in the second and third dimension of a grid */
+    MOST_SMS = 65536 /* a persistent CTA counts up to so far past the last tile */
 };
 
 /* The cost model of split-KV in clusters; costs in KV tiles. Measured on an H200:
@@ -30,6 +35,13 @@ enum {
 #define CTA_COST 2.0        /* prologue and epilogue of a CTA */
 #define CLUSTER_MERGE 0.5   /* merge of partial results in a cluster */
 #define WORKSPACE_MERGE 1.5 /* ... in the workspace */
+
+/* The cost model of split-KV as items, likewise. A KV tile (64 keys, 128 rows) takes an SM 0.9 us
+ * at D 128; the rest is estimated from the bytes of a partial result and the bandwidth of L2. */
+#define ITEM_COST 1.5   /* first loads and epilogue of an item */
+#define POST_COST 1.0   /* its partial result */
+#define MERGE_COST 0.6  /* of one partial result */
+#define SPLIT_GAIN 0.95 /* splits must cost less than this, times the cost of one */
 
 /* ---- Q tiles --------------------------------------------------------------------------------- */
 
@@ -40,13 +52,24 @@ struct cut {
     int64_t groups;       /* in all batch entries */
 };
 
+/* Whether the heads of a GQA group share Q tiles. SPLIT_ITEMS: groups of 2^n heads, where that
+ * saves an eighth of the tiles; not with ALiBi, since a warpgroup has one slope. */
+static bool packs_heads(const struct variant *variant, const attn_problem *p, int64_t heads) {
+    const struct kernel_family *family = &kernel_families[variant->family];
+    const int64_t block_q = variant->info.block_q;
+    if (family->split_kv == SPLIT_ITEMS) {
+        const int64_t apart = heads * ((p->seq_q + block_q - 1) / block_q);
+        const int64_t packed = (heads * p->seq_q + block_q - 1) / block_q;
+        return (heads & (heads - 1)) == 0 && heads <= block_q / 2 && !p->alibi &&
+               8 * packed <= 7 * apart;
+    }
+    return family->packs_gqa && p->seq_q <= PACKED_QUERIES &&
+           p->seq_q * heads <= PACKED_TILES * block_q;
+}
+
 static struct cut cut_rows(const struct variant *variant, const attn_problem *p) {
     const int64_t heads = p->heads_q / p->heads_kv, block_q = variant->info.block_q;
-    struct cut cut = {.packed_heads = 1};
-    if (kernel_families[variant->family].packs_gqa && p->seq_q <= PACKED_QUERIES &&
-        p->seq_q * heads <= PACKED_TILES * block_q) {
-        cut.packed_heads = heads;
-    }
+    struct cut cut = {.packed_heads = packs_heads(variant, p, heads) ? heads : 1};
     cut.tiles = (p->seq_q * cut.packed_heads + block_q - 1) / block_q;
     cut.groups = p->batch * (p->heads_q / cut.packed_heads);
     return cut;
@@ -103,6 +126,32 @@ static struct split choose_clusters(int64_t sms, int64_t tiles, int64_t tiles_kv
     return best;
 }
 
+/* Keys that a Q tile of so many queries sees, at most. */
+static int64_t most_keys(const attn_problem *p, int64_t queries) {
+    const int64_t right = p->causal != ATTN_CAUSAL_NONE ? 0 : p->window_right;
+    if (p->window_left < 0 || right < 0 || p->window_left >= p->seq_kv || right >= p->seq_kv) {
+        return p->seq_kv;
+    }
+    const int64_t seen = p->window_left + right + queries;
+    return seen < p->seq_kv ? seen : p->seq_kv;
+}
+
+/* Minimises the cost model: waves of items, and the merge of the last tile. */
+static struct split choose_items(int64_t sms, int64_t tiles, int64_t tiles_kv) {
+    struct split best = {.num_splits = 1};
+    double least = SPLIT_GAIN * (double)((tiles + sms - 1) / sms) * ((double)tiles_kv + ITEM_COST);
+    for (int64_t n = 2; n <= tiles_kv && n * tiles <= ITEMS_PER_SM * sms; n++) {
+        const int64_t kv_tiles = (tiles_kv + n - 1) / n, waves = (n * tiles + sms - 1) / sms;
+        const double cost =
+            (double)waves * ((double)kv_tiles + ITEM_COST + POST_COST) + MERGE_COST * (double)n;
+        if (cost < least) {
+            least = cost;
+            best.num_splits = n;
+        }
+    }
+    return best;
+}
+
 static struct split choose_num_splits(const struct cuda *cuda, const struct variant *variant,
                                       const struct cut *cut, const attn_problem *p) {
     const struct kernel_family *family = &kernel_families[variant->family];
@@ -114,24 +163,40 @@ static struct split choose_num_splits(const struct cuda *cuda, const struct vari
     if (family->split_kv == SPLIT_CLUSTER) {
         return choose_clusters(cuda->units, tiles, tiles_kv);
     }
+    if (family->split_kv == SPLIT_ITEMS) {
+        const int64_t keys = most_keys(p, variant->info.block_q / cut->packed_heads);
+        return choose_items(cuda->units, tiles, (keys + block_kv - 1) / block_kv);
+    }
     const int64_t most = tiles_kv / SPLIT_KV_TILES;
     const int64_t wanted = SPLIT_CTAS_PER_SM * (int64_t)cuda->units / tiles;
     const int64_t num_splits = wanted < most ? wanted : most;
     return (struct split){.num_splits = num_splits > 1 ? num_splits : 1};
 }
 
-/* The two counters of the dynamic tile scheduler; or of split-KV, where partial results meet in
- * the workspace, a counter for each Q tile, then the partial results (kernels/common/args.h). */
+bool cuda_prefers(const struct cuda *cuda, const struct variant *variant, const attn_problem *p) {
+    const struct cut cut = cut_rows(variant, p);
+    return kernel_families[variant->family].split_kv != SPLIT_ITEMS ||
+           (p->seq_kv >= ITEMS_KEYS && p->seq_kv / ITEMS_CACHE >= p->seq_q &&
+            choose_num_splits(cuda, variant, &cut, p).num_splits > 1);
+}
+
+/* The two counters of the dynamic tile scheduler; of split-KV, where partial results meet in the
+ * workspace, a counter for each Q tile (SPLIT_ITEMS: for each 16 rows of it), then the partial
+ * results (kernels/common/args.h). */
 static void size_workspace(const struct variant *variant, const struct cut *cut,
                            const struct split *split, struct cuda_geometry *geometry) {
     const size_t counter = sizeof *geometry->args.counters;
-    const size_t tiles = (size_t)(cut->groups * cut->tiles);
+    const struct kernel_family *family = &kernel_families[variant->family];
+    const bool items = family->split_kv == SPLIT_ITEMS;
+    const size_t tiles = (size_t)(cut->groups * cut->tiles) *
+                         (size_t)(items ? variant->info.block_q / PARTIAL_ROWS : 1);
     const size_t partials = (size_t)(split->num_splits / (split->cluster > 0 ? split->cluster : 1));
-    if (kernel_families[variant->family].dynamic) {
-        geometry->workspace = 2 * counter;
-    } else if (partials > 1) {
+    const size_t scheduler = family->dynamic ? 2 * counter : 0;
+    geometry->workspace = scheduler;
+    if (partials > 1) {
         const size_t partial = ATTN_PARTIAL_BYTES((size_t)variant->info.head_dim_max);
-        const size_t lines = (tiles * counter + ATTN_PARTIALS_ALIGN - 1) / ATTN_PARTIALS_ALIGN;
+        const size_t counters = scheduler + tiles * counter;
+        const size_t lines = (counters + ATTN_PARTIALS_ALIGN - 1) / ATTN_PARTIALS_ALIGN;
         geometry->workspace = lines * ATTN_PARTIALS_ALIGN + tiles * partials * partial;
     }
 }
@@ -436,7 +501,8 @@ static attn_status fill_geometry(struct cuda *cuda, const struct variant *varian
     fill_options(&geometry->args, p);
     if (family->tma != TMA_NONE) {
         const int keys = v->block_kv / (family->tma == TMA_WARP ? v->warps : 1);
-        return maps_encode(cuda, p, v->block_q, keys, geometry, error);
+        const int heads = family->split_kv == SPLIT_ITEMS ? geometry->args.packed_heads : 0;
+        return maps_encode(cuda, p, v->block_q, heads, keys, geometry, error);
     }
     return ATTN_OK;
 }

@@ -7,9 +7,9 @@
  *
  * Which arguments a kernel reads depends on its family: names with fwd_mma_full, fwd_mma_decode,
  * fwd_hopper_bias and fwd_hopper_decode take everything (of the decode ones, num_splits CTAs share
- * a tile: split-KV), with fwd_hopper_full everything but bias and mask, with fwd_hopper a sink and
- * no other option, with fwd_mma no option, others causal and diagonal alone. The CTAs of other
- * fwd_hopper kernels are persistent, so all tiles are reached.
+ * a tile: split-KV), with fwd_hopper_full and fwd_hopper_chunk everything but bias and mask, with
+ * fwd_hopper a sink and no other option, with fwd_mma no option, others causal and diagonal alone.
+ * The CTAs of other fwd_hopper kernels are persistent, so all tiles are reached.
  *
  * Invariant: it reads and writes through the arguments of the launch alone, so that a wrong stride,
  * size or pointer in them gives a wrong result, or a report of ASan.
@@ -433,7 +433,8 @@ void fake_compute(const char *kernel, unsigned int blocks, const struct attn_arg
     job.bounds = hopper || strstr(kernel, "fwd_mma") != NULL;
     const bool shares = strstr(kernel, "_decode") != NULL;
     const bool bias = strstr(kernel, "_bias") != NULL;
-    job.options = job.bounds && (strstr(kernel, "_full") != NULL || bias || shares);
+    job.options = job.bounds && (strstr(kernel, "_full") != NULL ||
+                                 strstr(kernel, "_chunk") != NULL || bias || shares);
     job.sinks = job.options || hopper;
     if (shares) {
         job.blocks /= (unsigned int)args->num_splits;

@@ -109,7 +109,13 @@ bool fake_takes_maps(const char *kernel) {
 }
 
 static bool takes_lengths(const char *kernel) {
-    return strstr(kernel, "_full") != NULL || strstr(kernel, "_bias") != NULL;
+    return strstr(kernel, "_full") != NULL || strstr(kernel, "_bias") != NULL ||
+           strstr(kernel, "_chunk") != NULL;
+}
+
+/* It shares keys as a decode kernel does, but with blocks that stay. */
+static bool is_chunk(const char *kernel) {
+    return strstr(kernel, "_chunk") != NULL;
 }
 
 static bool is_decode(const char *kernel) {
@@ -129,23 +135,27 @@ static bool read_box(const struct fake_launch *launch, int *rows, int *keys) {
     return false;
 }
 
-/* What a map has to say; rows 0: any number. */
+/* What a map has to say; rows 0: any number. box_heads > 0: heads come before rows, and a box has
+ * so many. */
 struct tensor {
     const void *address;
     long long columns, rows, heads, batches, row, head, batch;
-    int box;
+    int box, box_heads;
 };
 
 static bool agrees(const struct fake_map *map, const struct tensor *t, int type) {
-    const long long dims[] = {t->columns, t->rows, t->heads, t->batches};
-    const long long strides[] = {1, t->row, t->head, t->batch};
-    const int box[] = {COLUMNS, t->box, 1, 1};
+    const bool swap = t->box_heads > 0;
+    const int row = swap ? 2 : 1;
+    const long long dims[] = {t->columns, swap ? t->heads : t->rows, swap ? t->rows : t->heads,
+                              t->batches};
+    const long long strides[] = {1, swap ? t->head : t->row, swap ? t->row : t->head, t->batch};
+    const int box[] = {COLUMNS, swap ? t->box_heads : t->box, swap ? t->box / t->box_heads : 1, 1};
     bool fine = map->magic == MAGIC && map->rank == 4 && map->type == type &&
                 map->interleave == 0 && map->swizzle == SWIZZLE_128B &&
                 map->promotion == PROMOTION_128B && map->fill == 0 &&
                 (t->address == NULL || map->address == (uintptr_t)t->address);
     for (int i = 0; i < 4 && fine; i++) {
-        const bool any = i == 1 && t->rows == 0;
+        const bool any = i == row && t->rows == 0;
         fine = (any || map->dims[i] == (uint64_t)dims[i]) && map->box[i] == box[i] &&
                map->element_strides[i] == 1 &&
                (i == 0 || map->dims[i] == 1 || map->strides[i - 1] == (uint64_t)strides[i] * 2);
@@ -154,8 +164,8 @@ static bool agrees(const struct fake_map *map, const struct tensor *t, int type)
 }
 
 /* fwd_hopper_split has a block for each (head, tile, batch), fwd_hopper_decode so many parts for
- * each tile; the others have blocks that stay, none of them without a tile. All begin early and
- * wait themselves for the kernel before them. */
+ * each tile; the others have blocks that stay, none of them without a tile, or part of one
+ * (fwd_hopper_chunk). All begin early and wait themselves for the kernel before them. */
 static bool grid_fits(const struct fake_launch *launch) {
     const struct attn_args *a = &launch->args;
     const unsigned int *grid = launch->grid;
@@ -167,8 +177,9 @@ static bool grid_fits(const struct fake_launch *launch) {
                grid[2] == (unsigned int)(a->heads_all / a->heads_q);
     }
     const long long tiles = (long long)a->heads_all * a->tiles_q;
+    const bool chunk = is_chunk(launch->kernel->name);
     return (is_decode(launch->kernel->name) ? grid[0] == tiles * a->num_splits
-                                            : grid[0] <= tiles) &&
+                                            : grid[0] <= tiles * (chunk ? a->num_splits : 1)) &&
            grid[1] == 1 && grid[2] == 1;
 }
 
@@ -200,14 +211,15 @@ bool fake_maps_agree(const struct fake_launch *launch) {
     const bool none = !packed && keys == 0;
     const long long least = none ? 1 : keys, heads = none ? 1 : heads_kv, of = none ? 1 : batches;
     const struct tensor tensors[] = {
-        {a->q, a->head_dim, queries, a->heads_q, batches, a->q_row, a->q_head, a->q_batch, rows},
-        {a->k, a->head_dim, least, heads, of, a->k_row, a->k_head, a->k_batch, keys_of_box},
-        {a->v, a->head_dim_v, least, heads, of, a->v_row, a->v_head, a->v_batch, keys_of_box},
-        {a->o, a->head_dim_v, queries, a->heads_q, batches, a->o_row, a->o_head, a->o_batch,
-         ROWS_O},
+        {a->q, a->head_dim, queries, a->heads_q, batches, a->q_row, a->q_head, a->q_batch, rows,
+         is_chunk(kernel) ? a->packed_heads : 0},
+        {a->k, a->head_dim, least, heads, of, a->k_row, a->k_head, a->k_batch, keys_of_box, 0},
+        {a->v, a->head_dim_v, least, heads, of, a->v_row, a->v_head, a->v_batch, keys_of_box, 0},
+        {a->o, a->head_dim_v, queries, a->heads_q, batches, a->o_row, a->o_head, a->o_batch, ROWS_O,
+         0},
     };
-    bool fine = (a->packed_heads == 1 || is_decode(kernel)) && grid_fits(launch) &&
-                counters_are_there(launch);
+    bool fine = (a->packed_heads == 1 || is_decode(kernel) || is_chunk(kernel)) &&
+                grid_fits(launch) && counters_are_there(launch);
     for (int i = 0; i < FAKE_MAPS && fine; i++) {
         struct fake_map map;
         memcpy(&map, launch->maps[i], sizeof map);

@@ -125,7 +125,12 @@ static bool has_counters(const attn_variant *variant) {
     return strcmp(variant->family, "fwd_hopper_causal") == 0 ||
            strcmp(variant->family, "fwd_hopper_full") == 0 ||
            strcmp(variant->family, "fwd_hopper_mask") == 0 ||
-           strcmp(variant->family, "fwd_hopper_bias") == 0;
+           strcmp(variant->family, "fwd_hopper_bias") == 0 ||
+           strcmp(variant->family, "fwd_hopper_chunk") == 0;
+}
+
+static bool is_chunk(const attn_variant *variant) {
+    return strcmp(variant->family, "fwd_hopper_chunk") == 0;
 }
 
 enum { SM_COUNT = 20 }; /* of the fake driver's first device */
@@ -154,9 +159,23 @@ static void check_clusters(const struct fake_call *launch, const attn_problem *p
     CHECK(parts == 1 || (parts <= keys && parts * tiles <= 8 * SM_COUNT));
 }
 
+/* What holds always: a tile of keys for each part, and no more parts than four waves of them. */
+static void check_items(const attn_problem *p, const attn_variant *variant, long long tiles,
+                        long long parts) {
+    const long long keys = (p->seq_kv + variant->block_kv - 1) / variant->block_kv;
+    CHECK(parts == 1 || (parts > 1 && parts <= keys && parts * tiles <= 4 * SM_COUNT));
+    CHECK(parts > 1 || tiles != 1 || keys < 100 || p->window_left >= 0);
+}
+
 /* Counters: two, or one for each tile whose keys are shared by more than a cluster, in whole 256
- * bytes, and 16 rows of O, a reference and a sum for each part. */
+ * bytes, and 16 rows of O, a reference and a sum for each part. fwd_hopper_chunk: both, the latter
+ * for each 16 rows of a tile. */
 static size_t workspace_of(const attn_variant *variant, long long tiles, long long parts) {
+    if (parts > 1 && is_chunk(variant)) {
+        const size_t warps = (size_t)tiles * (size_t)variant->block_q / 16;
+        return (8 * (2 + warps) + 255) / 256 * 256 +
+               warps * (size_t)parts * (size_t)(4 * 16 * variant->head_dim_max + 4 * 32 * 4);
+    }
     if (parts > 1) {
         return (8 * (size_t)tiles + 255) / 256 * 256 +
                (size_t)(tiles * parts) * (size_t)(4 * 16 * variant->head_dim_max + 4 * 32 * 4);
@@ -206,9 +225,16 @@ static bool is_mma(const attn_variant *variant) {
     return strncmp(variant->family, "fwd_mma", 7) == 0;
 }
 
-/* Few queries of a group of heads share a tile, unless it took more than four. */
+/* Few queries of a group of heads share a tile, unless it took more than four. fwd_hopper_chunk:
+ * 2^n heads do where an eighth of the tiles is saved. */
 static long long packed_heads(const attn_problem *p, const attn_variant *variant) {
     const long long heads = p->heads_q / p->heads_kv;
+    if (is_chunk(variant)) {
+        const long long rows = variant->block_q, apart = (p->seq_q + rows - 1) / rows * heads;
+        const long long saved = apart - (p->seq_q * heads + rows - 1) / rows;
+        const bool power = heads == 1 || heads == 2 || heads == 4 || heads == 8 || heads == 16;
+        return power && !p->alibi && 8 * saved >= apart ? heads : 1;
+    }
     const bool packs = is_mma(variant) || has_clusters(variant);
     return packs && p->seq_q <= 16 && p->seq_q * heads <= 4 * variant->block_q ? heads : 1;
 }
@@ -298,6 +324,9 @@ static void check_launch(const struct fake_call *launch, const attn_problem *p,
     CHECK_EQ(args.tiles_q, tiles);
     if (has_clusters(variant)) {
         check_clusters(launch, p, variant, tiles * args.heads_all, args.num_splits);
+    } else if (is_chunk(variant)) {
+        check_items(p, variant, tiles * args.heads_all, args.num_splits);
+        CHECK_EQ(launch->cluster, 0);
     } else {
         CHECK_EQ(args.num_splits, parts_of(p, variant, tiles * args.heads_all));
         CHECK_EQ(launch->cluster, 0);
@@ -319,7 +348,8 @@ static void check_launch(const struct fake_call *launch, const attn_problem *p,
         CHECK_EQ(launch->grid[0], p->heads_q);
     } else {
         const bool stays = is_hopper(variant) && !has_clusters(variant);
-        CHECK_EQ(launch->grid[0], stays && all > SM_COUNT ? SM_COUNT : all * args.num_splits);
+        const long long ctas = all * args.num_splits;
+        CHECK_EQ(launch->grid[0], stays && ctas > SM_COUNT ? SM_COUNT : ctas);
     }
     CHECK_EQ(launch->grid[1], split ? tiles : 1);
     CHECK_EQ(launch->grid[2], split ? p->batch : 1);
@@ -487,7 +517,7 @@ TEST(drawn_problems) {
             run_one(context, &variant, seed);
         }
     }
-    CHECK_EQ(listed, count + 14);
+    CHECK_EQ(listed, count + 16);
     CHECK_STATUS(attn_variant_get(context, listed, &variant, &why), ATTN_INVALID, &why);
     attn_close(context);
     fake_end();

@@ -16,6 +16,7 @@
 #define PLAIN "made_up_fwd_hopper_fp16_d128_128x64"
 #define CAUSAL "made_up_fwd_hopper_causal_fp16_d128_128x64"
 #define FULL "made_up_fwd_hopper_full_fp16_d128_128x64"
+#define CHUNK "made_up_fwd_hopper_chunk_fp16_d128_128x64"
 #define SPLIT "made_up_fwd_hopper_split_fp16_d128_64x64"
 
 static attn_context *begin(void) {
@@ -45,7 +46,7 @@ static struct fake_map map_of(const struct fake_call *launch, int which) {
 
 struct expected {
     int64_t dims[4], strides[3]; /* elements */
-    int box;
+    int box, next_box;           /* of the second and the third dimension; 0: 1 */
 };
 
 static void check_map(const char *name, const struct fake_map *map, const struct expected *e,
@@ -56,7 +57,7 @@ static void check_map(const char *name, const struct fake_map *map, const struct
               map->rank, map->type, map->interleave, map->swizzle, map->promotion, map->fill);
     CHECK(map->address == (uintptr_t)address);
     for (int i = 0; i < 4; i++) {
-        const int box = i == 0 ? 64 : i == 1 ? e->box : 1;
+        const int box = i == 0 ? 64 : i == 1 ? e->box : i == 2 && e->next_box > 0 ? e->next_box : 1;
         CHECK_MSG(map->dims[i] == (uint64_t)e->dims[i] && map->box[i] == box &&
                       map->element_strides[i] == 1,
                   "%s: dimension %d of %llu, box %d", name, i, (unsigned long long)map->dims[i],
@@ -100,13 +101,16 @@ TEST(fields) {
     p.head_dim = 96;
     p.head_dim_v = 40;
     const struct expected dense[4] = {
-        {{96, 40, 4, 2}, {96, 40 * 96, 4 * 40 * 96}, 128},
-        {{96, 60, 2, 2}, {96, 60 * 96, 2 * 60 * 96}, 64},
-        {{40, 60, 2, 2}, {40, 60 * 40, 2 * 60 * 40}, 64},
-        {{40, 40, 4, 2}, {40, 40 * 40, 4 * 40 * 40}, 64},
+        {{96, 40, 4, 2}, {96, 40 * 96, 4 * 40 * 96}, 128, 0},
+        {{96, 60, 2, 2}, {96, 60 * 96, 2 * 60 * 96}, 64, 0},
+        {{40, 60, 2, 2}, {40, 60 * 40, 2 * 60 * 40}, 64, 0},
+        {{40, 40, 4, 2}, {40, 40 * 40, 4 * 40 * 40}, 64, 0},
     };
     check_maps(context, PLAIN, &p, dense);
     check_maps(context, FULL, &p, dense);
+    const struct expected heads_first[4] = {
+        {{96, 4, 40, 2}, {40 * 96, 96, 4 * 40 * 96}, 2, 64}, dense[1], dense[2], dense[3]};
+    check_maps(context, CHUNK, &p, heads_first);
     p.causal = ATTN_CAUSAL_TOP_LEFT;
     check_maps(context, CAUSAL, &p, dense);
     p.dtype = ATTN_BF16;
@@ -118,10 +122,10 @@ TEST(fields) {
     p.v = (attn_strides){.batch = 300000, .head = 88, .row = 816};
     p.o = (attn_strides){.batch = 400000, .head = 96, .row = 824};
     const struct expected gaps[4] = {
-        {{64, 40, 4, 2}, {800, 72, 100000}, 128},
-        {{64, 60, 4, 2}, {808, 80, 200000}, 64},
-        {{64, 60, 4, 2}, {816, 88, 300000}, 64},
-        {{64, 40, 4, 2}, {824, 96, 400000}, 64},
+        {{64, 40, 4, 2}, {800, 72, 100000}, 128, 0},
+        {{64, 60, 4, 2}, {808, 80, 200000}, 64, 0},
+        {{64, 60, 4, 2}, {816, 88, 300000}, 64, 0},
+        {{64, 40, 4, 2}, {824, 96, 400000}, 64, 0},
     };
     check_maps(context, PLAIN, &p, gaps);
     attn_close(context);
@@ -140,10 +144,10 @@ TEST(fields_of_packed_sequences) {
     p.total_kv = 77;
     p.q.batch = p.k.batch = p.v.batch = p.o.batch = 3;
     const struct expected packed[4] = {
-        {{64, 61, 4, 1}, {64, 61 * 64, 64}, 128},
-        {{64, 77, 4, 1}, {64, 77 * 64, 64}, 64},
-        {{64, 77, 4, 1}, {64, 77 * 64, 64}, 64},
-        {{64, 61, 4, 1}, {64, 61 * 64, 64}, 64},
+        {{64, 61, 4, 1}, {64, 61 * 64, 64}, 128, 0},
+        {{64, 77, 4, 1}, {64, 77 * 64, 64}, 64, 0},
+        {{64, 77, 4, 1}, {64, 77 * 64, 64}, 64, 0},
+        {{64, 61, 4, 1}, {64, 61 * 64, 64}, 64, 0},
     };
     check_maps(context, FULL, &p, packed);
     attn_close(context);
@@ -162,10 +166,10 @@ TEST(fields_of_small_problems) {
     p.head_dim = 72;
     p.seq_kv = 1;
     p.q = p.k = p.v = p.o = (attn_strides){.batch = 1, .head = 3, .row = (int64_t)1 << 50};
-    const struct expected one[4] = {{{72, 1, 1, 1}, {72, 72, 72}, 128},
-                                    {{72, 1, 1, 1}, {72, 72, 72}, 64},
-                                    {{72, 1, 1, 1}, {72, 72, 72}, 64},
-                                    {{72, 1, 1, 1}, {72, 72, 72}, 64}};
+    const struct expected one[4] = {{{72, 1, 1, 1}, {72, 72, 72}, 128, 0},
+                                    {{72, 1, 1, 1}, {72, 72, 72}, 64, 0},
+                                    {{72, 1, 1, 1}, {72, 72, 72}, 64, 0},
+                                    {{72, 1, 1, 1}, {72, 72, 72}, 64, 0}};
     check_maps(context, PLAIN, &p, one);
     p.k = p.v = (attn_strides){.batch = 72, .head = 72, .row = 72};
     p.seq_kv = 0;

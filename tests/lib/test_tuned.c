@@ -344,6 +344,39 @@ TEST(classes_of_head_dim) {
     end(context);
 }
 
+/* A line of fwd_hopper_chunk counts where its keys are split: a long cache, few queries, too few Q
+ * tiles to fill the GPU. */
+TEST(classes_of_splits) {
+    static const struct tuned_line line =
+        TUNED_LINE(fwd_hopper_chunk, sm_80, 64, -1, 1024, 0, 0, 128, 64, 12, 6, "splits");
+    const char *const none[] = {NULL}, *const chunk[] = {line.fp16, NULL};
+    attn_context *context = begin();
+    if (context == NULL) {
+        return;
+    }
+    declare(context, line.fp16, "fwd_hopper_chunk", 64);
+    CHECK_EQ(tuned_load(context, &line, 1, NULL), ATTN_OK);
+    attn_problem p = gpu_problem();
+    p.seq_kv = 4096;
+    check_order(context, &p, chunk);
+    p.seq_kv = 1023;
+    check_order(context, &p, none);
+    p.seq_kv = 2000;
+    p.seq_q = 1000;
+    check_order(context, &p, chunk);
+    p.seq_q = 1001;
+    check_order(context, &p, none);
+    p.seq_kv = 4096;
+    p.window_left = 100;
+    check_order(context, &p, chunk);
+    p.window_right = 0; /* two or three KV tiles of 64 */
+    check_order(context, &p, none);
+    p.window_left = p.window_right = -1;
+    p.heads_q = p.heads_kv = 20 * units_of(context);
+    check_order(context, &p, none);
+    end(context);
+}
+
 /* A CPU has no such table. */
 TEST(cpu_plans_are_the_table) {
     const char *const none[] = {NULL};

@@ -20,7 +20,7 @@
 
 /* ---- families -------------------------------------------------------------------------------- */
 
-enum { FAMILIES = 4 };
+enum { FAMILIES = 5 };
 
 /* More Q tiles than the GPU has SMs (132), so that the dynamic tile scheduler hands some out; or
  * split-KV with partial results in the workspace, of so many tiles that their counters (the first
@@ -32,7 +32,8 @@ static const struct {
 } PROBLEMS[FAMILIES] = {{"fwd_hopper_causal", 136, 1, 40, 60, true},
                         {"fwd_hopper_full", 140, 1, 9, 50, true},
                         {"fwd_mma_decode", 34, 34, 3, 600, false},
-                        {"fwd_hopper_decode", 4, 1, 1, 9001, false}};
+                        {"fwd_hopper_decode", 4, 1, 1, 9001, false},
+                        {"fwd_hopper_chunk", 6, 2, 50, 700, true}};
 
 /* A plan, its tensors on the device, and the right bits of O and LSE. */
 struct work {
@@ -241,10 +242,14 @@ TEST(parts_of_blocks) {
 TEST(parts_of_clusters) {
     any_garbage(3);
 }
+TEST(parts_of_warps) {
+    any_garbage(4);
+}
 
 /* One workspace for all families. Each follows each, itself too. */
 TEST(leftovers_of_other_plans) {
-    static const int TURNS[] = {0, 0, 1, 0, 2, 0, 3, 1, 1, 2, 1, 3, 2, 2, 3, 3, 0};
+    static const int TURNS[] = {0, 0, 1, 0, 2, 0, 3, 1, 1, 2, 1, 3, 2, 2,
+                                3, 3, 0, 4, 4, 0, 4, 1, 4, 2, 4, 3, 4};
     struct work w[FAMILIES];
     bool made[FAMILIES];
     size_t largest = 0;

@@ -57,7 +57,8 @@ struct attn_args {
     /* The workspace; NULL: not needed. It needs no initialisation (counter.h). Dynamic tile
      * scheduler: two counters, tiles taken and CTAs that have finished. Split-KV: for each Q tile
      * the splits that have finished; partial results follow from the next multiple of
-     * ATTN_PARTIALS_ALIGN on. */
+     * ATTN_PARTIALS_ALIGN on. Both: first the two, then a counter for each 16 rows of each Q tile
+     * (hopper/split_kv.h). */
     unsigned long long *counters;
 
     const unsigned char *mask; /* 0: hidden; NULL: none */

@@ -21,6 +21,13 @@ enum { MASKED = 1 };
 enum { MASKED = 0 };
 #endif
 
+/* CTAs take splits of Q tiles, and merge partial results in the workspace (split_kv.h). */
+#ifdef ATTN_SPLIT_KV
+enum { SPLIT_KV = 1 };
+#else
+enum { SPLIT_KV = 0 };
+#endif
+
 /* A bias, a boolean mask, or both are read for each score, and KV tiles are listed (scores.h). */
 #ifdef ATTN_BIAS
 enum { TAKES_BIAS = 1 };
@@ -33,8 +40,9 @@ enum { LISTED = TAKES_BIAS || TAKES_MASK };
 
 namespace policy {
 
-/* forward.cu without a mask, forward_causal.cu, forward_full.cu, forward_mask.cu, forward_bias.cu */
-enum kernel { UNMASKED, CAUSAL, FULL_OPTIONS, MASK, BIAS };
+/* forward.cu without a mask, forward_causal.cu, forward_full.cu, forward_mask.cu, forward_bias.cu,
+ * forward_chunk.cu */
+enum kernel { UNMASKED, CAUSAL, FULL_OPTIONS, MASK, BIAS, CHUNK };
 
 enum flag : unsigned {
     none = 0,
@@ -114,6 +122,11 @@ constexpr unsigned flags_of(enum kernel kernel, int d, int bm, int bn, int warps
         {BIAS, 128, 128, 64, 12, 3, overlap | mask_in_mainloop},
         {BIAS, 192, 128, 64, 12, 2, mask_in_mainloop},
         {BIAS, 256, 128, 32, 12, 3, mask_in_mainloop},
+        /* as FULL_OPTIONS; two consumer warpgroups have the registers of overlap at D 64 and 96 */
+        {CHUNK, 64, 128, 64, 12, 6, overlap | mask_in_mainloop},
+        {CHUNK, 96, 128, 64, 12, 4, overlap | mask_in_mainloop},
+        {CHUNK, 128, 128, 64, 12, 4, overlap | mask_in_mainloop},
+        {CHUNK, 192, 128, 64, 12, 3, overlap | mask_in_mainloop},
     };
     const struct tile *nearest = nullptr;
     for (const struct tile &t : tiles) {
@@ -148,6 +161,7 @@ constexpr int ctas_per_sm(void) {
 constexpr bool has(enum flag flag) {
     return (flags_of(TAKES_BIAS ? BIAS
                      : LISTED   ? MASK
+                     : SPLIT_KV ? CHUNK
                      : FULL     ? FULL_OPTIONS
                      : MASKED   ? CAUSAL
                                 : UNMASKED,

@@ -16,7 +16,7 @@
 
 #include "hopper/bias.h"
 #include "hopper/epilogue.h"
-#include "hopper/scheduler.h"
+#include "hopper/split_kv.h"
 
 /* Named barriers; one for each warpgroup, or Q stage, from TURN_BARRIER and WG_BARRIER on. */
 enum named { TURN_BARRIER = 1, WG_BARRIER = 8, END_BARRIER = 12 };
@@ -400,8 +400,8 @@ INLINE void listed_mainloop(struct consumer &c, const struct attn_args &a, const
 }
 
 /* Requests a retry of the Q tile; before its stage is released. */
-INLINE void request_retry(const struct consumer &c) {
-    if (atomicOr(&own_descriptor(c)->retry, 1U) == 0) {
+INLINE void request_retry(const struct consumer &c, unsigned warp = 1) {
+    if (atomicOr(&own_descriptor(c)->retry, warp) == 0) {
         atomicAdd(&c.descriptors->retries_requested, 1U);
     }
 }
@@ -413,7 +413,7 @@ INLINE void epilogue(struct consumer &c, const struct attn_tma_args &t, const st
                      struct softmax_state &state) {
     const struct attn_args &a = t.a;
     const int first = w.first_row + c.group * WG_ROWS;
-    const bool bad = normalise_rows(o, state, a, w.head);
+    const bool bad = normalise_rows(o, state, a, w.head, rows.row);
     store_lse(a, w, state, rows.row, c.lane);
     bool any_bad = bad;
     if (TMA_STORE) {
@@ -499,6 +499,52 @@ INLINE struct work read_descriptor(const struct descriptor *descriptor, int lane
     return w;
 }
 
+/* A word of the tile's descriptor, read by one lane for its warp. */
+INLINE int descriptor_word(const int &word, int lane) {
+    int value = 0;
+    if (lane == 0) {
+        value = *(const volatile int *)&word;
+    }
+    return __shfl_sync(~0U, value, 0);
+}
+
+/* SPLIT_KV: the epilogue of a split, by each warp for its 16 rows. A warp whose O is not finite
+ * requests a retry and posts nothing; in a retry only those that requested it post. The last warp
+ * to post merges all splits of its rows and stores them. The descriptor is read again: at D 256 no
+ * register is left to keep it in. */
+INLINE void split_epilogue(struct consumer &c, const struct attn_args &a, struct work w,
+                           const struct warpgroup_rows &rows, float (&o)[O_REGS],
+                           struct softmax_state &state) {
+    const int warp = (int)threadIdx.x / LANES, first = w.first_row + warp * 16;
+    const bool bad = !is_finite(o, state);
+    int safe;
+    const struct work again = read_descriptor(own_descriptor(c), c.lane, safe);
+    w.batch = again.batch;
+    w.head = again.head;
+    const int item = descriptor_word(own_descriptor(c)->item, c.lane);
+    const int splits = descriptor_word(own_descriptor(c)->splits, c.lane);
+    const bool retry = bad && safe == 0;
+    if (c.lane == 0) {
+        if (retry) {
+            request_retry(c, 1U << warp);
+        }
+        release_q(c, c.q.stage);
+    }
+    advance<Q_STAGES>(c.q);
+    const bool posted = safe != 0 && (safe >> warp & 1) == 0; /* by the first attempt */
+    if (retry || posted || first >= w.rows ||
+        (splits > 1 && !merge_splits(o, state, a, item, splits, warp, c.lane))) {
+        return;
+    }
+    const bool repair = normalise_rows(o, state, a, w.head, rows.row);
+    store_lse(a, w, state, rows.row, c.lane);
+    store_o(o, a, w, rows.row, c.lane);
+    if (repair) {
+        __syncwarp();
+        repair_rows(a, w, first, 16, c.lane, true);
+    }
+}
+
 /* end-of-work, with so many retries served: whether that is all that were requested. */
 INLINE bool is_end_of_work(struct consumer &c, int retries_served) {
     release_stored_q(c);
@@ -531,9 +577,10 @@ INLINE void consumer_loop(const struct attn_tma_args &t, struct consumer &c) {
         }
         lengths_of_sequence(a, w);
         clip_first_tile(w);
-        const struct tile_range tile = kv_tiles_of_q_tile(a, w);
+        const int item = SPLIT_KV ? descriptor_word(own_descriptor(c)->item, c.lane) : 0;
+        const struct tile_range tile = kv_tiles_of_split(a, kv_tiles_of_q_tile(a, w), item);
         const int first = w.first_row + c.group * WG_ROWS;
-        if (!PING_PONG && first >= w.rows) {
+        if (!PING_PONG && (first >= w.rows || is_spare_split(a, tile, item))) {
             idle_tile(c, a, tile.end - tile.begin);
             continue;
         }
@@ -558,7 +605,7 @@ INLINE void consumer_loop(const struct attn_tma_args &t, struct consumer &c) {
             continue;
         }
         if (MASKED) {
-            own = kv_tiles_of(seen);
+            own = clip_to_split(kv_tiles_of(seen), tile);
             if (own.begin == own.end) {
                 own.begin = own.end = tile.begin;
             }
@@ -578,7 +625,11 @@ INLINE void consumer_loop(const struct attn_tma_args &t, struct consumer &c) {
         if (FULL) {
             skip_tiles<true, true>(c, own.begin - tile.begin);
         }
-        epilogue(c, t, w, rows, safe, o, state);
+        if (SPLIT_KV) {
+            split_epilogue(c, a, w, rows, o, state);
+        } else {
+            epilogue(c, t, w, rows, safe, o, state);
+        }
     }
 }
 

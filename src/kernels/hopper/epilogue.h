@@ -7,12 +7,12 @@
 #define ATTN_KERNELS_HOPPER_EPILOGUE_H
 
 #include "hopper/gemm.h"
-#include "hopper/tma.h"
+#include "hopper/tile.h"
 
 /* O / l, with the sink in l; NaN above HOPPER_MAX_LIMIT, 0 for rows that see no key. Returns
  * whether this warp met NaN or infinity. Four chains of additions: 400 cycles instead of 550. */
 INLINE bool normalise_rows(float (&o)[O_REGS], struct softmax_state &rows,
-                           const struct attn_args &a, int head) {
+                           const struct attn_args &a, int head, int row) {
     float inverse[2];
     float zeros[4] = {0.0f, 0.0f, 0.0f, 0.0f}; /* the sum of x * 0: NaN if an x is not finite */
 #pragma unroll
@@ -21,7 +21,8 @@ INLINE bool normalise_rows(float (&o)[O_REGS], struct softmax_state &rows,
         const bool large = fabsf(rows.m[half]) > HOPPER_MAX_LIMIT && rows.m[half] != NO_MAX;
         float alpha = 1.0f;
         if (a.sink != 0) {
-            alpha = join_sink(a, head, &rows.m[half], &rows.l[half]);
+            alpha =
+                join_sink(a, head + head_in_group(a, row + 8 * half), &rows.m[half], &rows.l[half]);
         }
         inverse[half] = rows.l[half] == 0.0f ? 0.0f : alpha * reciprocal_fast(rows.l[half]);
         inverse[half] = large ? NOT_A_NUMBER : inverse[half];
@@ -42,7 +43,7 @@ INLINE void store_lse(const struct attn_args &a, const struct work &w,
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             if (row + 8 * half < w.rows) {
-                lse[(long long)(row + 8 * half) * a.lse_row] =
+                lse[offset_of(a, row + 8 * half, a.lse_row, a.lse_head)] =
                     log_sum_exp(rows.m[half], rows.l[half]);
             }
         }
@@ -91,7 +92,7 @@ INLINE void store_o(const float (&o)[O_REGS], const struct attn_args &a, const s
             x[3] = upper ? x[3] : far1;
             const int column = 32 * i + lane % 4 * 8;
             if (row + 8 * half < w.rows && column < a.head_dim_v) {
-                *(uint4 *)(rows + (long long)(row + 8 * half) * a.o_row + column) =
+                *(uint4 *)(rows + offset_of(a, row + 8 * half, a.o_row, a.o_head) + column) =
                     make_uint4(x[0], x[1], x[2], x[3]);
             }
         }

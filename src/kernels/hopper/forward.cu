@@ -6,11 +6,12 @@
  *   consumer warpgroups, 64 query rows each: S = QK^T, softmax, O += PV     (consumer.h: mainloop)
  *   epilogue: O / l through shared memory, TMA store; LSE                   (epilogue.h)
  *
- * One source, four kernels; all take a sink:
+ * One source, five kernels; all take a sink:
  *   forward.cu         no mask
  *   forward_causal.cu  a causal mask
  *   forward_full.cu    causal or not; windows, softcap, ALiBi, packed sequences, used_kv
  *   forward_bias.cu    all of these, and an additive bias or a boolean mask
+ *   forward_chunk.cu   as forward_full.cu; CTAs share the keys of a Q tile    (split_kv.h)
  *
  * Scheduling. Unmasked: static, one Q tile after the other. Masked: dynamic, longest tile first, by
  * an atomic counter in the workspace. The producer publishes each tile as a descriptor next to Q,

@@ -107,17 +107,27 @@ INLINE void prefetch_first_tile(const struct attn_tma_args &t, const struct prod
     }
 }
 
-/* Q and its descriptor; without Q where no key is seen. */
+/* Q and its descriptor; without Q where no key is seen. `all`: the KV tiles of all splits. */
 INLINE void publish_q_tile(const struct attn_tma_args &t, struct producer &p, const struct work &w,
-                           bool safe, bool load, int first_query, int batch) {
+                           struct tile_range all, bool safe, bool load, int first_query,
+                           int batch) {
     const unsigned full = p.b.q_full + (unsigned)(p.q.stage * MBARRIER_BYTES);
     poll_retry_request(p, p.q);
     if (is_leader()) {
-        p.descriptors->descriptor[descriptor_slot(p.q.stage, p.q.parity)] = {w.batch, w.head,
-                                                                             w.first_row, safe, 0};
+        p.descriptors->descriptor[descriptor_slot(p.q.stage, p.q.parity)] = {
+            w.batch,
+            w.head,
+            w.first_row,
+            SPLIT_KV ? (int)p.retry : safe,
+            0,
+            SPLIT_KV ? p.item : 0,
+            SPLIT_KV ? max(min(all.end - all.begin, t.a.num_splits), 1) : 0,
+            0};
         if (load) {
+            const int query = first_query + query_of(t.a, w.first_row);
+            /* SPLIT_KV: the map is over (column, head, row, batch) */
             load_tile(p.at.q + (unsigned)(p.q.stage * Q_BYTES), &t.q, full, Q_CHUNK, Q_BYTES,
-                      first_query + w.first_row, w.head, batch);
+                      SPLIT_KV ? w.head : query, SPLIT_KV ? query : w.head, batch);
         } else {
             mbarrier_arrive(full);
         }
@@ -147,7 +157,8 @@ INLINE void load_v_tile(const struct attn_tma_args &t, struct producer &p, const
 INLINE void load_q_tile(const struct attn_tma_args &t, struct producer &p, bool safe) {
     const struct attn_args &a = t.a;
     const struct work w = p.w;
-    const struct tile_range keys = kv_tiles_of_q_tile(a, w);
+    const struct tile_range all = kv_tiles_of_q_tile(a, w);
+    const struct tile_range keys = kv_tiles_of_split(a, all, p.item);
     const int head_kv = head_kv_of(a, w);
     const bool packed = FULL && a.cu_seqlens_q != 0;
     const int first_query = packed ? a.cu_seqlens_q[w.batch] : 0;
@@ -170,7 +181,7 @@ INLINE void load_q_tile(const struct attn_tma_args &t, struct producer &p, bool 
             advance<ATTN_STAGES>(p.k);
         }
         if (i == 0) {
-            publish_q_tile(t, p, w, fetch_at < 0, count > 0, first_query, batch);
+            publish_q_tile(t, p, w, all, fetch_at < 0, count > 0, first_query, batch);
         } else {
             load_v_tile(t, p, w, kv_tile(keys, i - 1), first_key, head_kv, batch);
         }
@@ -266,7 +277,7 @@ INLINE void load_listed_q_tile(const struct attn_tma_args &t, struct producer &p
         }
         list_k_tile(t, p, l, tile, first_key, head_kv, batch);
         if (!published) {
-            publish_q_tile(t, p, w, safe, i < count, first_query, batch);
+            publish_q_tile(t, p, w, keys, safe, i < count, first_query, batch);
             published = true;
         }
         if (i < count) {
@@ -314,16 +325,18 @@ INLINE void producer_loop(const struct attn_tma_args &t, const struct stages &at
                          {0, 1}, /* parities: stages are empty */
                          1U,     /* ... and the mailbox */
                          (int)blockIdx.x,
-                         a.heads_all * a.tiles_q,
+                         a.heads_all * a.tiles_q * (SPLIT_KV ? a.num_splits : 1),
                          {},
                          0,
-                         {}};
+                         {},
+                         0,
+                         0};
     if (!FULL) { /* FULL: lengths are in global memory */
         locate_tile(a, p);
         prefetch_first_tile(t, p);
     }
     pdl_wait(); /* no other thread touches global memory before Q has landed */
-    if constexpr (FULL != 0) {
+    if constexpr (HAS_PACKED_TICKETS != 0) {
         if (a.cu_seqlens_q != 0) {
             p.packed = first_position(&a);
         }

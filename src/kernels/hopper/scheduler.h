@@ -108,8 +108,10 @@ struct descriptor {
     int batch, head;
     int first_row;  /* < 0: end-of-work */
     int safe;       /* a retry, on the safe path; in end-of-work: retries_served */
-    unsigned retry; /* requested by a consumer: a row is NaN */
-    unsigned unused[3];
+    unsigned retry; /* requested by a consumer: a row is NaN. SPLIT_KV: a bit for each warp */
+    int item;       /* SPLIT_KV: tile x num_splits + split */
+    int splits;     /* SPLIT_KV: of the tile that have keys, or 1 */
+    unsigned unused;
 };
 
 /* Volatile: else ptxas lets all lanes of the producer warp read what one of them writes
@@ -157,6 +159,25 @@ INLINE struct tile_range kv_tiles_of_q_tile(const struct attn_args &a, const str
     return kv_tiles_of(keys_of_rows(a, w, w.first_row, ATTN_BM, &common));
 }
 
+/* The Q tile of an item: what a CTA takes is a tile or, SPLIT_KV, a split of one. */
+INLINE int tile_of_item(const struct attn_args &a, int item) {
+    return SPLIT_KV ? item / a.num_splits : item;
+}
+
+/* SPLIT_KV: a nearly equal share of a Q tile's KV tiles, empty for the last splits if there are
+ * fewer tiles than splits. */
+INLINE struct tile_range kv_tiles_of_split(const struct attn_args &a, struct tile_range keys,
+                                           int item) {
+    if (!SPLIT_KV) {
+        return keys;
+    }
+    const int split = item % a.num_splits;
+    const int each = (keys.end - keys.begin) / a.num_splits;
+    const int longer = (keys.end - keys.begin) % a.num_splits; /* the first ones have one more */
+    const int begin = keys.begin + split * each + min(split, longer);
+    return {begin, begin + each + (split < longer)};
+}
+
 /* The i-th KV tile in the order of the mainloop: backwards, so that masked tiles come first;
  * FRONT_TILE_FIRST: the first tile ahead of the others. */
 INLINE int kv_tile(struct tile_range keys, int i) {
@@ -191,17 +212,24 @@ struct producer {
     struct work w;             /* the next Q tile, if there is one */
     unsigned long long ticket; /* dynamic: what the counter held */
     struct packed_position packed;
+    int item;       /* `number`, or that of the retry */
+    unsigned retry; /* SPLIT_KV: the warps that requested it; 0: no retry */
 };
 
-/* FULL alone compiles packed.h: `if constexpr` leaves the code of the other kernels as it is. */
+/* Tickets of packed sequences name no empty tile (packed.h). Not with SPLIT_KV, whose tiles may have
+ * packed GQA groups. */
+enum { HAS_PACKED_TICKETS = FULL && !SPLIT_KV };
+
+/* HAS_PACKED_TICKETS: `if constexpr` leaves the code of the other kernels as it is. */
 INLINE void locate_tile(const struct attn_args &a, struct producer &p) {
     if (p.number >= p.all) {
         return;
     }
-    const bool packed = FULL && a.cu_seqlens_q != 0;
+    p.item = p.number;
+    const bool packed = HAS_PACKED_TICKETS && a.cu_seqlens_q != 0;
     if (!packed) {
-        p.w = work_of_tile(a, p.number);
-    } else if constexpr (FULL != 0) {
+        p.w = work_of_tile(a, tile_of_item(a, p.number));
+    } else if constexpr (HAS_PACKED_TICKETS != 0) {
         if (!find_packed_tile(&a, &p.packed, p.number, &p.w.batch, &p.w.head, &p.w.first_row)) {
             p.all = 0;
             return;
@@ -262,12 +290,17 @@ INLINE bool has_retry(const struct producer &p) {
 /* A queued retry takes the place of the next Q tile. */
 INLINE bool take_retry(const struct attn_args &a, struct producer &p) {
     const bool retry = has_retry(p);
+    p.retry = 0;
     if (retry) {
         if (is_leader()) {
             struct descriptor *const descriptor = &p.descriptors->descriptor[p.descriptors->retry];
             p.w.batch = descriptor->batch;
             p.w.head = descriptor->head;
             p.w.first_row = descriptor->first_row;
+            if (SPLIT_KV) {
+                p.item = descriptor->item;
+                p.retry = *(volatile unsigned *)&descriptor->retry;
+            }
             descriptor->retry = 0;
             p.descriptors->retry = -1;
             p.descriptors->retries_served++;
@@ -275,6 +308,7 @@ INLINE bool take_retry(const struct attn_args &a, struct producer &p) {
         p.w.batch = from_leader(p.w.batch);
         p.w.head = from_leader(p.w.head);
         p.w.first_row = from_leader(p.w.first_row);
+        p.item = SPLIT_KV ? from_leader(p.item) : 0;
         lengths_of_sequence(a, p.w);
         clip_first_tile(p.w);
     }

@@ -304,7 +304,7 @@ template <bool safe>
 INLINE bool epilogue(const struct share &p, const struct warpgroup_rows &rows, float (&o)[O_REGS],
                      struct softmax_state &state, unsigned q, const struct retry_vote &retry_vote) {
     const struct attn_args &a = p.t->a;
-    const bool bad = normalise_rows(o, state, a, p.w.head);
+    const bool bad = normalise_rows(o, state, a, p.w.head, rows.row);
     stage_o(o, q, p.warp, p.lane);
     fence_proxy_async();
     const bool any_bad = named_barrier_or(WG_BARRIER, WG_THREADS, bad);

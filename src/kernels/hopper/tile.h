@@ -8,6 +8,24 @@
 #include "hopper/config.h"
 #include "hopper/tma.h"
 
+/* ---- rows of a Q tile ------------------------------------------------------------------------ */
+
+/* As in common/work.h, without a division: forward_chunk.cu packs GQA groups of 2^n heads, other
+ * wgmma kernels none. */
+INLINE int query_of(const struct attn_args &a, int row) {
+    return SPLIT_KV ? row >> (__ffs(a.packed_heads) - 1) : row;
+}
+
+INLINE int head_in_group(const struct attn_args &a, int row) {
+    return SPLIT_KV ? row & (a.packed_heads - 1) : 0;
+}
+
+INLINE long long offset_of(const struct attn_args &a, int row, const long long &row_stride,
+                           const long long &head_stride) {
+    const long long query = (long long)query_of(a, row) * row_stride;
+    return SPLIT_KV ? query + head_in_group(a, row) * head_stride : query;
+}
+
 /* ---- which KV tiles -------------------------------------------------------------------------- */
 
 /* KV tiles [begin, end). */
@@ -25,7 +43,7 @@ INLINE struct tile_range kv_tiles_of(struct keys keys) {
  * 32 bits hold the bounds. 400 to 470 cycles instead of 650 to 750. */
 INLINE struct keys keys_of_row(const struct attn_args &a, const struct work &w, int row) {
     if (FULL) {
-        return keys_of_query(a, w, row);
+        return keys_of_query(a, w, query_of(a, row));
     }
     const int end = (a.top_left ? row : row - w.seq_q + w.seq_kv) + 1;
     return {0, a.right < 0 ? w.seq_kv : max(min(end, w.seq_kv), 0)};
