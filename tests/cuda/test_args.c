@@ -137,7 +137,9 @@ static bool has_clusters(const attn_variant *variant) {
 static long long parts_of(const attn_problem *p, const attn_variant *variant, long long tiles) {
     const long long keys = (p->seq_kv + variant->block_kv - 1) / variant->block_kv / 2;
     const long long room = 2 * SM_COUNT / tiles, parts = room < keys ? room : keys;
-    return strcmp(variant->family, "fwd_mma_decode") == 0 && parts > 1 ? parts : 1;
+    const bool shares = strcmp(variant->family, "fwd_mma_decode") == 0 ||
+                        strcmp(variant->family, "fwd_tf32_decode") == 0;
+    return shares && parts > 1 ? parts : 1;
 }
 
 /* How clusters share keys is pinned below (keys_are_shared_as_measured); what holds always: whole
@@ -202,7 +204,8 @@ static void check_strides(const char *name, attn_strides expected, long long bat
 }
 
 static bool is_mma(const attn_variant *variant) {
-    return strncmp(variant->family, "fwd_mma", 7) == 0;
+    return strncmp(variant->family, "fwd_mma", 7) == 0 ||
+           strncmp(variant->family, "fwd_tf32", 8) == 0;
 }
 
 /* Few queries of a group of heads share a tile, unless it took more than four. */

@@ -247,9 +247,11 @@ INLINE float score_of(const struct attn_args &a, const struct row_options &r, fl
     return score;
 }
 
-/* Whether a score is scale q.k, but for the bounds of the visible keys. */
+/* Whether a score is scale q.k, but for the bounds of the visible keys, and scale times infinity is
+ * infinity. */
 INLINE bool scores_are_plain(const struct attn_args &a) {
-    return !(a.softcap_log2 > 0.0f) && !a.alibi && a.bias == 0 && a.mask == 0;
+    return !(a.softcap_log2 > 0.0f) && !a.alibi && a.bias == 0 && a.mask == 0 &&
+           a.scale_log2 != 0.0f;
 }
 
 /* Whether the mask hides a key, which must exist; only where there is a mask. */

@@ -198,6 +198,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     store_rows(rows, a, same, dynamic, at);
     if (bad) {
         __syncwarp(); /* the rows above are stored: repair overwrites them */
-        repair_rows(a, same, same.first_row + at.row, ROW_TILES * MMA_M, at.lane);
+        repair_rows(a, same, same.first_row + at.row, ROW_TILES * MMA_M, at.lane, REPAIRS_LSE);
     }
 }

@@ -31,7 +31,8 @@ enum {
     STEPS = ATTN_D / 16,
     KEY_STEPS = KEYS / 16,
     Q_IN_REGISTERS = ROW_TILES * STEPS * 4 <= 32, /* at most 32 registers */
-    SKIPS_OPTIONS = 0 /* a branch around their code would cost registers */
+    SKIPS_OPTIONS = 0, /* a branch around their code would cost registers */
+    REPAIRS_LSE = 0    /* a finite K never makes a score NaN */
 };
 
 typedef unsigned q_fragments[Q_IN_REGISTERS ? STEPS : 1][ROW_TILES][4];

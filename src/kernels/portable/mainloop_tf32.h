@@ -17,11 +17,10 @@
 enum {
     GROUPS = ATTN_D / GROUP,
     GROUP_STEPS = GROUP / 8,                           /* MMAs of a chain */
-    KEY_STEPS = KEYS < GROUP ? KEYS / 8 : GROUP_STEPS, /* likewise, in PV */
     Q_IN_REGISTERS = 0, /* split, it would fill 64 of them already with head_dim 64 */
-    SKIPS_OPTIONS = 1   /* where a problem has no option, a branch skips their code */
+    SKIPS_OPTIONS = 1,  /* where a problem has no option, a branch skips their code */
+    REPAIRS_LSE = 1     /* a finite K that rounds to infinity in tf32 makes a score NaN */
 };
-static_assert(KEYS % (8 * KEY_STEPS) == 0, "keys have whole chains");
 
 /* Q of one group, split. */
 struct q_group {
@@ -115,7 +114,7 @@ INLINE void gemm_qk(float s[ROW_TILES][KEY_TILES][4], const struct q_fragments &
     }
 }
 
-/* O = alpha O + P V */
+/* O = alpha O + P V, two MMA steps (16 keys) at a time. */
 INLINE void gemm_pv(struct rows &rows, const struct p_fragments p[ROW_TILES], unsigned shared_v,
                     const struct place &at) {
     const int key = at.lane % 4 * 2; /* and the next: their swizzles differ in one bit */
@@ -123,40 +122,36 @@ INLINE void gemm_pv(struct rows &rows, const struct p_fragments p[ROW_TILES], un
     const unsigned first = shared_v + (unsigned)((at.key + key) * ROW_PITCH);
 #pragma unroll
     for (int group = 0; group < GROUPS; group++) {
-        float small[ROW_TILES][4][4] = {};
 #pragma unroll
-        for (int chain = 0; chain < KEY_TILES / KEY_STEPS; chain++) {
-            float sum[ROW_TILES][4][4] = {};
+        for (int n = 0; n < KEY_TILES; n += 2) {
+            unsigned hi[4][2][2], lo[4][2][2];
 #pragma unroll
-            for (int step = 0; step < KEY_STEPS; step++) {
-                const int n = chain * KEY_STEPS + step;
-                const unsigned row = first + (unsigned)(8 * n * ROW_PITCH + group * GROUP * 4);
-                float v[2][4];
-                load_shared(v[0], row + lane);
-                load_shared(v[1], row + ROW_PITCH + (lane ^ 64U));
+            for (int i = 0; i < 4; i++) {
+                const unsigned row = (unsigned)((8 * (n + i / 2) + i % 2) * ROW_PITCH);
+                float v[4];
+                load_shared(v, first + row + (unsigned)(group * GROUP * 4) +
+                                   (lane ^ (unsigned)(64 * (i % 2))));
 #pragma unroll
-                for (int r = 0; r < ROW_TILES; r++) {
-#pragma unroll
-                    for (int c = 0; c < 4; c++) {
-                        unsigned hi[2], lo[2];
-                        split_tf32(v[0][c], hi[0], lo[0]);
-                        split_tf32(v[1][c], hi[1], lo[1]);
-                        mma_m16n8k8(small[r][c], p[r].lo[n], hi);
-                        mma_m16n8k8(small[r][c], p[r].hi[n], lo);
-                        mma_m16n8k8(sum[r][c], p[r].hi[n], hi);
-                    }
+                for (int c = 0; c < 4; c++) {
+                    split_tf32(v[c], hi[c][i / 2][i % 2], lo[c][i / 2][i % 2]);
                 }
             }
 #pragma unroll
-            for (int i = 0; i < ROW_TILES * 16; i++) {
-                const int r = i / 16, c = i / 4 % 4, e = i % 4;
-                float &o = rows.o[r][4 * group + c][e];
-                o = chain == 0 ? fmaf(o, p[r].alpha[e / 2], sum[r][c][e]) : o + sum[r][c][e];
-            }
-        }
+            for (int i = 0; i < ROW_TILES * 4; i++) {
+                const int r = i / 4, c = i % 4;
+                float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+                mma_m16n8k8(sum, p[r].lo[n], hi[c][0]);
+                mma_m16n8k8(sum, p[r].lo[n + 1], hi[c][1]);
+                mma_m16n8k8(sum, p[r].hi[n], lo[c][0]);
+                mma_m16n8k8(sum, p[r].hi[n + 1], lo[c][1]);
+                mma_m16n8k8(sum, p[r].hi[n], hi[c][0]);
+                mma_m16n8k8(sum, p[r].hi[n + 1], hi[c][1]);
 #pragma unroll
-        for (int i = 0; i < ROW_TILES * 16; i++) {
-            rows.o[i / 16][4 * group + i / 4 % 4][i % 4] += small[i / 16][i / 4 % 4][i % 4];
+                for (int e = 0; e < 4; e++) {
+                    float &o = rows.o[r][4 * group + c][e];
+                    o = n == 0 ? fmaf(o, p[r].alpha[e / 2], sum[e]) : o + sum[e];
+                }
+            }
         }
     }
 }
