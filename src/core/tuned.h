@@ -27,8 +27,8 @@ struct tuned_line {
 #family, #arch, dim, causal, queries, rows, keys, block_q,                                 \
             {TUNED_NAME(family, fp32, dim, block_q, block_kv, warps, stages),                      \
              TUNED_NAME(family, fp16, dim, block_q, block_kv, warps, stages),                      \
-             TUNED_NAME(family, bf16, dim, block_q, block_kv, warps, stages)},                     \
-            run                                                                                    \
+             TUNED_NAME(family, bf16, dim, block_q, block_kv, warps, stages) },                    \
+             run                                                                                   \
     }
 
 extern const struct tuned_line tuned_lines[];

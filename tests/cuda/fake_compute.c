@@ -7,9 +7,9 @@
  *
  * Which arguments a kernel reads depends on its family: names with fwd_mma_full, fwd_mma_decode,
  * fwd_tf32, fwd_hopper_bias and fwd_hopper_decode take everything (of the decode ones, num_splits
- * CTAs share a tile: split-KV), with fwd_hopper_full everything but bias and mask, with fwd_hopper a sink and
- * no other option, with fwd_mma no option, others causal and diagonal alone. The CTAs of other
- * fwd_hopper kernels are persistent, so all tiles are reached.
+ * CTAs share a tile: split-KV), with fwd_hopper_full everything but bias and mask, with fwd_hopper
+ * a sink and no other option, with fwd_mma no option, others causal and diagonal alone. The CTAs of
+ * other fwd_hopper kernels are persistent, so all tiles are reached.
  *
  * Invariant: it reads and writes through the arguments of the launch alone, so that a wrong stride,
  * size or pointer in them gives a wrong result, or a report of ASan.
@@ -341,8 +341,7 @@ static void compute_row(struct job *job, const struct sequence *s, long long hea
     memset(job->scores, 0, (size_t)keys * sizeof *job->scores);
     memset(job->out, 0, (size_t)a->head_dim_v * sizeof *job->out);
     for (int d = 0; d < a->head_dim; d++) {
-        add_scaled(job->scores, job->k + d * s->keys + begin, load(job->dtype, s->q, q + d),
-                   keys);
+        add_scaled(job->scores, job->k + d * s->keys + begin, load(job->dtype, s->q, q + d), keys);
     }
     float top = logit;
     for (long long j = 0; j < keys; j++) {

@@ -177,7 +177,7 @@ TEST(the_last_key_of_the_longest_sequence) {
     p.window_left = 200; /* the last tile is crossed by its end alone */
     for (int32_t i = 0; attn_variant_get(context, i, &variant, NULL) == ATTN_OK; i++) {
         if (strcmp(variant.device, "cuda") == 0) {
-            p.dtype = (variant.dtypes & 1U << ATTN_FP16) != 0 ? ATTN_FP16 : ATTN_BF16;
+            p.dtype = (attn_dtype)__builtin_ctz(variant.dtypes);
             if (attn_variant_check(context, variant.name, &p, NULL) == ATTN_OK) {
                 try_last_keys(&variant, p);
             }

@@ -156,23 +156,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
         p_fragments p[ROW_TILES];
         gemm_qk(s, q, shared_q, stage, at);
         const bool crossed = n * ATTN_BN < last.begin || n * ATTN_BN > first.end - ATTN_BN;
-        if (has_options || crossed) {
-            const struct work w_now = SKIPS_OPTIONS ? work_of_cta(a) : w;
 #pragma unroll
-            for (int r = 0; r < ROW_TILES; r++) {
-                const int row = w_now.first_row + at.row + r * MMA_M + at.lane / 4;
+        for (int r = 0; r < ROW_TILES; r++) {
+            if (has_options || crossed) {
+                const struct work here = SKIPS_OPTIONS ? work_of_cta(a) : w;
+                const int row = here.first_row + at.row + r * MMA_M + at.lane / 4;
                 if (has_options) {
-                    apply_options(s[r], a, w_now, row, first_key);
+                    apply_options(s[r], a, here, row, first_key);
                 } else {
                     const struct keys visible[2] = {
-                        keys_of_query(a, w_now, query_of_row(a, row)),
-                        keys_of_query(a, w_now, query_of_row(a, row + 8))};
+                        keys_of_query(a, here, query_of_row(a, row)),
+                        keys_of_query(a, here, query_of_row(a, row + 8))};
                     mask(s[r], visible, first_key, copysignf(MINUS_INFINITY, -scale));
                 }
             }
-        }
-#pragma unroll
-        for (int r = 0; r < ROW_TILES; r++) {
             softmax(p[r], s[r], scale, n == begin, rows.m[r], rows.l[r], rows.o[r]);
         }
         gemm_pv(rows, p, stage + ATTN_STAGES * TILE_BYTES, at);

@@ -140,8 +140,8 @@ INLINE void gemm_pv(struct rows &rows, const p_fragments p[ROW_TILES], unsigned 
 /* ---- scores ---------------------------------------------------------------------------------- */
 
 /* P = exp2(S - m), and its row sums. */
-INLINE void exponentiate(p_fragments p, float l[2], const float s[KEY_TILES][4],
-                         const float m[2], float scale) {
+INLINE void exponentiate(p_fragments p, float l[2], const float s[KEY_TILES][4], const float m[2],
+                         float scale) {
     l[0] = l[1] = 0.0f;
 #pragma unroll
     for (int n = 0; n < KEY_TILES; n++) {
@@ -173,8 +173,8 @@ INLINE void rescale(const float s[KEY_TILES][4], float m[2], float l[2], float o
 
 /* FULL: scores are in base 2 already, and `scale` is 1. Else the scale is part of the fused
  * multiply-add; where m advances or is large it is applied first. */
-INLINE void softmax(p_fragments p, float s[KEY_TILES][4], float scale, bool first,
-                    float m[2], float l[2], float o[COLUMN_TILES][4]) {
+INLINE void softmax(p_fragments p, float s[KEY_TILES][4], float scale, bool first, float m[2],
+                    float l[2], float o[COLUMN_TILES][4]) {
     float added[2];
     bool rescales = first;
     if (!first) {

@@ -16,10 +16,10 @@
 
 enum {
     GROUPS = ATTN_D / GROUP,
-    GROUP_STEPS = GROUP / 8,                           /* MMAs of a chain */
-    Q_IN_REGISTERS = 0, /* split, it would fill 64 of them already with head_dim 64 */
-    SKIPS_OPTIONS = 1,  /* where a problem has no option, a branch skips their code */
-    REPAIRS_LSE = 1     /* a finite K that rounds to infinity in tf32 makes a score NaN */
+    GROUP_STEPS = GROUP / 8, /* MMAs of a chain */
+    Q_IN_REGISTERS = 0,      /* split, it would fill 64 of them already with head_dim 64 */
+    SKIPS_OPTIONS = 1,       /* where a problem has no option, a branch skips their code */
+    REPAIRS_LSE = 1          /* a finite K that rounds to infinity in tf32 makes a score NaN */
 };
 
 /* Q of one group, split. */
@@ -58,7 +58,8 @@ INLINE void load_q_group(struct q_group &q, unsigned shared_q, const struct plac
     }
 }
 
-INLINE void load_q_fragments(struct q_fragments &, unsigned, const struct place &) {}
+INLINE void load_q_fragments(struct q_fragments &, unsigned, const struct place &) {
+}
 
 /* ---- the two GEMMs --------------------------------------------------------------------------- */
 
