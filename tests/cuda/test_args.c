@@ -510,7 +510,7 @@ static void check_shared_keys(attn_context *context, const attn_variant *variant
     attn_problem p = gpu_problem();
     const attn_tensors t = stand_ins();
     attn_error why;
-    p.dtype = (variant->dtypes & 1U << ATTN_FP16) != 0 ? ATTN_FP16 : ATTN_BF16;
+    p.dtype = (attn_dtype)__builtin_ctz(variant->dtypes);
     p.batch = 1;
     p.heads_q = p.heads_kv = SHARED_KEYS[row].tiles;
     p.seq_q = 1;

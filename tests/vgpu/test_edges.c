@@ -144,7 +144,8 @@ static void try_last_keys(const attn_variant *variant, attn_problem few) {
     attn_problem many = s.full;
     many.seq_kv = INT32_MAX;
     many.k.head = many.k.batch = many.v.head = many.v.batch = ATTN_AUTO;
-    const int64_t below = (many.seq_kv - few.seq_kv) * few.head_dim * 2; /* bytes */
+    const int64_t below =
+        (many.seq_kv - few.seq_kv) * few.head_dim * (int64_t)attn_dtype_size(few.dtype);
     if (CHECK_MSG(mirror_make(&mirror, device, &s, &why), "%s", why.text)) {
         attn_tensors t = mirror.tensors;
         t.k = (const void *)((uintptr_t)t.k - (uintptr_t)below);
