@@ -383,7 +383,7 @@ function(attn_add_kernels sources)
         set(lines "")
     endif()
     foreach(line IN LISTS lines)
-        if(NOT line MATCHES "^CUDA_VARIANT\\(([a-z0-9_]+), (sm_80|sm_[0-9]+a), (fp16|bf16), \
+        if(NOT line MATCHES "^CUDA_VARIANT\\(([a-z0-9_]+), (sm_80|sm_[0-9]+a), (fp16|bf16|fp32), \
 ([0-9]+), ([0-9]+), ([0-9]+), ([0-9]+), ([0-9]+)\\)$")
             message(FATAL_ERROR "${definitions}: not a CUDA_VARIANT that can be built: ${line}")
         endif()

@@ -90,8 +90,9 @@ typedef struct attn_variant {
     const char *name;     /* "cpu_tile_neon_bf16", "fwd_wmma_fp16_d64_32x64_w4_s2" */
     const char *device;   /* "cpu" or "cuda" */
     const char *family;   /* the algorithm: "cpu_tile", "cpu_row", "fwd_scalar", "fwd_wmma",
-                             "fwd_mma", "fwd_mma_full", "fwd_mma_decode", "fwd_hopper",
-                             "fwd_hopper_causal", "fwd_hopper_full", "fwd_hopper_bias",
+                             "fwd_mma", "fwd_mma_full", "fwd_mma_decode", "fwd_tf32",
+                             "fwd_tf32_decode", "fwd_hopper", "fwd_hopper_causal",
+                             "fwd_hopper_full", "fwd_hopper_mask", "fwd_hopper_bias",
                              "fwd_hopper_chunk", "fwd_hopper_split", "fwd_hopper_decode" */
     const char *arch;     /* cpu: the instruction set ("c", "neon"); cuda: the oldest it runs on */
     uint32_t dtypes;      /* bit (1 << attn_dtype) for each dtype it takes */
@@ -99,8 +100,9 @@ typedef struct attn_variant {
     bool tensor_cores;    /* uses matrix instructions */
     int32_t head_dim_max; /* of Q, K and of V; 0 = any. On a GPU: of the tile in shared memory */
     int32_t head_dim_multiple; /* of both; 1 = any. Equal to head_dim_max: that one alone. Whether
-                                  head_dim_v may differ is a matter of the family: the CPU's, the
-                                  fwd_mma and fwd_hopper ones take it; attn_variant_check says so */
+                                  head_dim_v may differ is a matter of the family: the CPU's,
+                                  fwd_mma, fwd_tf32 and fwd_hopper take it; attn_variant_check
+                                  says so */
     int32_t block_q;           /* query rows of one Q tile */
     int32_t block_kv;          /* keys of one KV tile */
     int32_t stages;            /* depth of the copy pipeline; 0 on CPUs */

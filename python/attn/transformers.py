@@ -43,7 +43,7 @@ def seen() -> Replacement:
 def register(name: str = "attn", fallback: bool = True) -> Replacement:
     """Makes attn_implementation=name known to transformers; gives what seen() gives from now on.
 
-    fallback: calls that are not supported (dropout, gradients, float32 on a GPU) go to PyTorch,
+    fallback: calls that are not supported (dropout, gradients) go to PyTorch,
     with a warning at the first of each reason; without it they raise attn.Unsupported.
     """
     global _seen, _fallback
@@ -137,9 +137,9 @@ def _refusal(query: Tensor, key: Tensor, value: Tensor, bias: Optional[Tensor],
                                     or (bias is not None and bias.requires_grad)):
         return ("an input requires a gradient, and there is no backward pass yet: call the model "
                 "under torch.no_grad() or torch.inference_mode()")
-    if query.dtype not in DTYPES or (query.is_cuda and query.dtype == torch.float32):
-        return (f"query has dtype {query.dtype} on {query.device.type}, expected "
-                + ("" if query.is_cuda else "torch.float32, ") + "torch.float16 or torch.bfloat16")
+    if query.dtype not in DTYPES:
+        return (f"query has dtype {query.dtype}, expected torch.float32, torch.float16 or "
+                "torch.bfloat16")
     if query.device.type not in ("cpu", "cuda"):
         return f"query lies on {query.device}, expected cpu or cuda"
     if bias is not None and bias.dtype not in DTYPES:

@@ -13,7 +13,7 @@ const struct tuned_line tuned_lines[] = {
 #define TUNED(...) TUNED_LINE(__VA_ARGS__),
 #include "kernels/tuned.def"
 #undef TUNED
-    {NULL, NULL, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL}, /* C has no empty array */
+    {NULL, NULL, 0, 0, 0, 0, 0, 0, {NULL}, NULL}, /* C has no empty array */
 };
 const int tuned_line_count = sizeof tuned_lines / sizeof tuned_lines[0] - 1;
 
@@ -22,8 +22,7 @@ const int tuned_line_count = sizeof tuned_lines / sizeof tuned_lines[0] - 1;
 static void prefer(attn_context *context, const struct tuned_line *line, attn_dtype dtype,
                    int units) {
     int32_t index = -1;
-    const char *name = dtype == ATTN_FP16 ? line->fp16 : line->bf16;
-    if (variant_find(context, name, &index) == NULL) {
+    if (variant_find(context, line->names[dtype], &index) == NULL) {
         return;
     }
     context->preferences[context->preference_count++] = (struct preference){
@@ -49,7 +48,7 @@ attn_status tuned_load(attn_context *context, const struct tuned_line *lines, in
     if (context->cuda == NULL || count == 0) {
         return ATTN_OK;
     }
-    context->preferences = calloc((size_t)count, 2 * sizeof *context->preferences);
+    context->preferences = calloc((size_t)count, 3 * sizeof *context->preferences);
     if (context->preferences == NULL) {
         return attn_fail(error, ATTN_OUT_OF_MEMORY, "no memory for %d tuned choices", count);
     }
@@ -57,8 +56,9 @@ attn_status tuned_load(attn_context *context, const struct tuned_line *lines, in
     cuda_describe(context->cuda, &device);
     for (int i = 0; i < count; i++) {
         if (cuda_runs(context->cuda, lines[i].arch)) {
-            prefer(context, &lines[i], ATTN_FP16, device.units);
-            prefer(context, &lines[i], ATTN_BF16, device.units);
+            for (int dtype = ATTN_FP32; dtype <= ATTN_BF16; dtype++) {
+                prefer(context, &lines[i], (attn_dtype)dtype, device.units);
+            }
         }
     }
     return ATTN_OK;

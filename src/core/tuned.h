@@ -15,7 +15,7 @@
 struct tuned_line {
     const char *family, *arch;
     int head_dim, causal, queries, rows, keys, block_q;
-    const char *fp16, *bf16; /* the variants that it stands for */
+    const char *names[3]; /* of the variants that it stands for, by dtype; not all exist */
     const char *run;
 };
 
@@ -25,8 +25,10 @@ struct tuned_line {
                    stages, run)                                                                    \
     {                                                                                              \
 #family, #arch, dim, causal, queries, rows, keys, block_q,                                 \
-            TUNED_NAME(family, fp16, dim, block_q, block_kv, warps, stages),                       \
-            TUNED_NAME(family, bf16, dim, block_q, block_kv, warps, stages), run                   \
+            {TUNED_NAME(family, fp32, dim, block_q, block_kv, warps, stages),                      \
+             TUNED_NAME(family, fp16, dim, block_q, block_kv, warps, stages),                      \
+             TUNED_NAME(family, bf16, dim, block_q, block_kv, warps, stages) },                    \
+             run                                                                                   \
     }
 
 extern const struct tuned_line tuned_lines[];

@@ -34,13 +34,15 @@ enum {
 #define SMEM_static 0
 #define SMEM_wmma 1
 #define SMEM_mma 2
-#define SMEM_hopper_forward 3
-#define SMEM_hopper_split 4
-#define SMEM_hopper_decode 5
-#define SMEM_hopper_bias 6
+#define SMEM_tf32 3
+#define SMEM_hopper_forward 4
+#define SMEM_hopper_split 5
+#define SMEM_hopper_decode 6
+#define SMEM_hopper_bias 7
 #define SMEM_BYTES(formula, ...)                                                                   \
     ((formula) == SMEM_wmma             ? ATTN_SMEM_wmma(__VA_ARGS__)                              \
      : (formula) == SMEM_mma            ? ATTN_SMEM_mma(__VA_ARGS__)                               \
+     : (formula) == SMEM_tf32           ? ATTN_SMEM_tf32(__VA_ARGS__)                              \
      : (formula) == SMEM_hopper_forward ? ATTN_SMEM_hopper_forward(__VA_ARGS__)                    \
      : (formula) == SMEM_hopper_split   ? ATTN_SMEM_hopper_split(__VA_ARGS__)                      \
      : (formula) == SMEM_hopper_decode  ? ATTN_SMEM_hopper_decode(__VA_ARGS__)                     \
@@ -68,6 +70,7 @@ const struct kernel_family kernel_families[FAMILY_COUNT] = {
 
 #define DTYPES_fp16 FP16
 #define DTYPES_bf16 BF16
+#define DTYPES_fp32 FP32
 
 /* Lines of other processors' instruction sets and kernels that this build did not compile are left
  * out by is_here(). */

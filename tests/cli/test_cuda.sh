@@ -88,7 +88,9 @@ says "plan --json: images" '"compute_80"'
 says "plan --json: warps" '"warps": '
 accepts "plan of the PTX" plan $gpu --dtype fp16 --ptx
 says "plan of the PTX" "$kernel@ptx"
-refuses "dtype" "no variant is for this dtype" plan $gpu --dtype fp32
+refuses "dtype" "no variant is for this dtype" plan $gpu --dtype fp32 --tensor-cores never
+accepts "plan of fp32" plan $gpu --dtype fp32
+says "plan of fp32" "fwd_tf32_"
 refuses "head dimension that is too large" "head_dim = 264" plan $gpu --dtype fp16 --dim 264
 refuses "head dimension that is odd" "head_dim = 65" plan $gpu --dtype fp16 --dim 65
 refuses "image without a variant" "no --variant" bench $gpu --image q.npy
@@ -137,8 +139,8 @@ rows=$(grep -c ' eager ' stdout)
 run plan $gpu $(echo "$small" | sed 's/--seconds.*//') --all
 holds "bench --all-variants: a row for each" [ "$rows" -eq "$(grep -c '  yes;' stdout)" ]
 refuses "bench: no variant applies" "head_dim = 65" bench $gpu --dim 65 --dtype fp16
-# Nothing of fp32 is among the kernels, so that a table of it holds nothing but refusals.
-run bench $gpu --grid small --dtype fp32
+# The kernel is of fp16, so that a table of fp32 holds nothing but refusals.
+run bench $gpu --grid small --dtype fp32 --variant "$kernel"
 holds "a grid of refusals: exit code" [ $code -eq 2 ]
 holds "a grid of refusals: rows" [ "$(grep -c 'refused: ' stdout)" -eq 12 ]
 
@@ -170,6 +172,7 @@ npy q.npy f4 "1, 2, 20, 64" 1
 npy k.npy f4 "1, 1, 24, 64" 2
 npy v.npy f4 "1, 1, 24, 64" 3
 rm -f o.npy l.npy
-refuses "attn: a dtype of no kernel" "no variant is for this dtype" attn $files $gpu
+accepts "attn in fp32" attn $files $gpu --verify
+says "attn in fp32: verified" "40 of 40 rows"
 
 finish

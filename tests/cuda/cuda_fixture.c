@@ -255,7 +255,7 @@ attn_problem gpu_problem(void) {
 
 attn_problem fitting_problem(const attn_variant *variant) {
     attn_problem p = gpu_problem();
-    p.dtype = variant->dtypes >> ATTN_FP16 & 1 ? ATTN_FP16 : ATTN_BF16;
+    p.dtype = (attn_dtype)__builtin_ctz(variant->dtypes);
     p.head_dim = variant->head_dim_max < p.head_dim ? variant->head_dim_max : p.head_dim;
     if (strcmp(variant->family, "fwd_hopper_causal") == 0) {
         p.causal = ATTN_CAUSAL_TOP_LEFT;

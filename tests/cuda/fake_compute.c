@@ -6,10 +6,11 @@
  * the arguments and every byte of the inputs are the same.
  *
  * Which arguments a kernel reads depends on its family: names with fwd_mma_full, fwd_mma_decode,
- * fwd_hopper_bias and fwd_hopper_decode take everything (of the decode ones, num_splits CTAs share
- * a tile: split-KV), with fwd_hopper_full and fwd_hopper_chunk everything but bias and mask, with
- * fwd_hopper a sink and no other option, with fwd_mma no option, others causal and diagonal alone.
- * The CTAs of other fwd_hopper kernels are persistent, so all tiles are reached.
+ * fwd_tf32, fwd_hopper_bias and fwd_hopper_decode take everything (of the decode ones, num_splits
+ * CTAs share a tile: split-KV), with fwd_hopper_mask everything but a bias, with fwd_hopper_full and
+ * fwd_hopper_chunk everything but bias and mask, with fwd_hopper a sink and no other option, with
+ * fwd_mma no option, others causal and diagonal alone. The CTAs of other fwd_hopper kernels are
+ * persistent, so all tiles are reached.
  *
  * Invariant: it reads and writes through the arguments of the launch alone, so that a wrong stride,
  * size or pointer in them gives a wrong result, or a report of ASan.
@@ -66,10 +67,30 @@ static uint16_t to_bfloat(double value) {
     return (uint16_t)((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
 }
 
+/* Of 16 bits; without the two functions: fp32. */
 struct dtype {
     double (*from)(uint16_t bits);
     uint16_t (*to)(double x);
 };
+
+static long long bytes_of(const struct dtype *dtype, long long elements) {
+    return elements * (dtype->from != NULL ? 2 : 4);
+}
+
+static float load(const struct dtype *dtype, const char *first, long long at) {
+    uint16_t bits;
+    float x;
+    memcpy(dtype->from != NULL ? (void *)&bits : &x, first + bytes_of(dtype, at),
+           (size_t)bytes_of(dtype, 1));
+    return dtype->from != NULL ? (float)dtype->from(bits) : x;
+}
+
+static void store(const struct dtype *dtype, char *first, long long at, double value) {
+    const uint16_t bits = dtype->to != NULL ? dtype->to(value) : 0;
+    const float x = (float)value;
+    memcpy(first + bytes_of(dtype, at), dtype->to != NULL ? (const void *)&bits : &x,
+           (size_t)bytes_of(dtype, 1));
+}
 
 /* ---- one launch ------------------------------------------------------------------------------ */
 
@@ -83,7 +104,7 @@ struct job {
     uint64_t inputs; /* hash */
     /* results, one row after the other, as (batch, head, row), and which of them a CTA reached */
     unsigned char *reached;
-    uint16_t *o;
+    char *o;
     float *lse;
     /* one KV head as numbers: K by columns, so that scores of many keys are worked out at once */
     float *k, *v, *scores, *out;
@@ -109,8 +130,8 @@ __attribute__((destructor)) static void forget_last(void) {
 /* ---- one sequence ---------------------------------------------------------------------------- */
 
 struct sequence {
-    const uint16_t *q, *k, *v;
-    uint16_t *o;
+    const char *q, *k, *v;
+    char *o;
     float *lse;
     long long batch, queries, keys;
 };
@@ -130,10 +151,10 @@ static struct sequence sequence_of(const struct job *job, long long batch) {
     if (job->options && a->used_kv != NULL) {
         s.keys = a->used_kv[batch];
     }
-    s.q = (const uint16_t *)a->q + q;
-    s.k = (const uint16_t *)a->k + k;
-    s.v = (const uint16_t *)a->v + v;
-    s.o = (uint16_t *)a->o + o;
+    s.q = (const char *)a->q + bytes_of(job->dtype, q);
+    s.k = (const char *)a->k + bytes_of(job->dtype, k);
+    s.v = (const char *)a->v + bytes_of(job->dtype, v);
+    s.o = (char *)a->o + bytes_of(job->dtype, o);
     s.lse = a->lse != NULL ? a->lse + lse : NULL;
     return s;
 }
@@ -204,11 +225,11 @@ static uint64_t mix_bytes(uint64_t hash, const void *bytes, size_t size) {
     return hash;
 }
 
-static uint64_t hash_rows(uint64_t hash, const uint16_t *first, long long heads, long long head,
-                          long long rows, long long row, int width) {
+/* In bytes. */
+static uint64_t hash_rows(uint64_t hash, const char *first, long long heads, long long head,
+                          long long rows, long long row, long long width) {
     for (long long n = 0; n < heads * rows; n++) {
-        hash = mix_bytes(hash, first + n / rows * head + n % rows * row,
-                         (size_t)width * sizeof *first);
+        hash = mix_bytes(hash, first + n / rows * head + n % rows * row, (size_t)width);
     }
     return hash;
 }
@@ -236,9 +257,13 @@ static uint64_t hash_inputs(const struct job *job) {
     for (long long b = 0; b < job->batches; b++) {
         const struct sequence s = sequence_of(job, b);
         hash = mix(mix(hash, (uint64_t)s.queries), (uint64_t)s.keys);
-        hash = hash_rows(hash, s.q, a->heads_q, a->q_head, s.queries, a->q_row, a->head_dim);
-        hash = hash_rows(hash, s.k, heads_kv, a->k_head, s.keys, a->k_row, a->head_dim);
-        hash = hash_rows(hash, s.v, heads_kv, a->v_head, s.keys, a->v_row, a->head_dim_v);
+        const long long one = bytes_of(job->dtype, 1);
+        hash = hash_rows(hash, s.q, a->heads_q, one * a->q_head, s.queries, one * a->q_row,
+                         one * a->head_dim);
+        hash = hash_rows(hash, s.k, heads_kv, one * a->k_head, s.keys, one * a->k_row,
+                         one * a->head_dim);
+        hash = hash_rows(hash, s.v, heads_kv, one * a->v_head, s.keys, one * a->v_row,
+                         one * a->head_dim_v);
         for (long long h = 0; job->options && a->alibi && h < a->heads_q; h++) {
             const double slope = slope_of(a, b, h);
             hash = mix_bytes(hash, &slope, sizeof slope);
@@ -257,13 +282,13 @@ static uint64_t hash_inputs(const struct job *job) {
 static void unpack_head(struct job *job, const struct sequence *s, long long head_kv) {
     const struct attn_args *a = &job->args;
     for (long long j = 0; j < s->keys; j++) {
-        const uint16_t *k = s->k + head_kv * a->k_head + j * a->k_row;
-        const uint16_t *v = s->v + head_kv * a->v_head + j * a->v_row;
+        const long long k = head_kv * a->k_head + j * a->k_row;
+        const long long v = head_kv * a->v_head + j * a->v_row;
         for (int d = 0; d < a->head_dim; d++) {
-            job->k[d * s->keys + j] = (float)job->dtype->from(k[d]);
+            job->k[d * s->keys + j] = load(job->dtype, s->k, k + d);
         }
         for (int d = 0; d < a->head_dim_v; d++) {
-            job->v[j * a->head_dim_v + d] = (float)job->dtype->from(v[d]);
+            job->v[j * a->head_dim_v + d] = load(job->dtype, s->v, v + d);
         }
     }
 }
@@ -307,7 +332,7 @@ static long long place_of(const struct job *job, long long batch, long long head
 static void compute_row(struct job *job, const struct sequence *s, long long head,
                         long long query) {
     const struct attn_args *a = &job->args;
-    const uint16_t *q = s->q + head * a->q_head + query * a->q_row;
+    const long long q = head * a->q_head + query * a->q_row;
     const long long at = place_of(job, s->batch, head, query);
     const bool sink = job->sinks && a->sink != NULL;
     const float logit = sink ? (float)((double)a->sink[head] * TO_LOG2) : -INFINITY;
@@ -317,7 +342,7 @@ static void compute_row(struct job *job, const struct sequence *s, long long hea
     memset(job->scores, 0, (size_t)keys * sizeof *job->scores);
     memset(job->out, 0, (size_t)a->head_dim_v * sizeof *job->out);
     for (int d = 0; d < a->head_dim; d++) {
-        add_scaled(job->scores, job->k + d * s->keys + begin, (float)job->dtype->from(q[d]), keys);
+        add_scaled(job->scores, job->k + d * s->keys + begin, load(job->dtype, s->q, q + d), keys);
     }
     float top = logit;
     for (long long j = 0; j < keys; j++) {
@@ -333,7 +358,7 @@ static void compute_row(struct job *job, const struct sequence *s, long long hea
     }
     for (int d = 0; d < a->head_dim_v; d++) {
         const double out = total != 0.0 ? (double)job->out[d] / total : 0.0;
-        job->o[at * a->head_dim_v + d] = job->dtype->to(out);
+        store(job->dtype, job->o, at * a->head_dim_v + d, out);
     }
     job->lse[at] = (float)(((double)top + log2(total)) * log(2.0)); /* log2(0) is -inf */
 }
@@ -342,8 +367,9 @@ static void write_row(const struct job *job, const struct sequence *s, long long
                       long long query) {
     const struct attn_args *a = &job->args;
     const long long at = place_of(job, s->batch, head, query);
-    memcpy(s->o + head * a->o_head + query * a->o_row, job->o + at * a->head_dim_v,
-           (size_t)a->head_dim_v * sizeof *job->o);
+    memcpy(s->o + bytes_of(job->dtype, head * a->o_head + query * a->o_row),
+           job->o + bytes_of(job->dtype, at * a->head_dim_v),
+           (size_t)bytes_of(job->dtype, a->head_dim_v));
     if (s->lse != NULL) {
         s->lse[head * a->lse_head + query * a->lse_row] = job->lse[at];
     }
@@ -405,7 +431,7 @@ static bool job_alloc(struct job *job) {
     const size_t keys = (size_t)a->seq_kv + 1, dim = (size_t)a->head_dim;
     const size_t dim_v = (size_t)a->head_dim_v;
     job->reached = calloc(rows, 1);
-    job->o = malloc(rows * dim_v * sizeof *job->o);
+    job->o = malloc(rows * dim_v * (size_t)bytes_of(job->dtype, 1));
     job->lse = malloc(rows * sizeof *job->lse);
     job->k = malloc(keys * dim * sizeof *job->k);
     job->v = malloc(keys * dim_v * sizeof *job->v);
@@ -425,16 +451,20 @@ static bool same_job(const struct job *a, const struct job *b) {
 
 void fake_compute(const char *kernel, unsigned int blocks, const struct attn_args *args) {
     static const struct dtype half = {from_half, to_half}, bfloat = {from_bfloat, to_bfloat};
+    static const struct dtype single = {NULL, NULL};
     struct job job = {.args = *args, .blocks = blocks};
     job.dtype = strstr(kernel, "fp16") != NULL   ? &half
                 : strstr(kernel, "bf16") != NULL ? &bfloat
+                : strstr(kernel, "fp32") != NULL ? &single
                                                  : NULL;
     const bool hopper = strstr(kernel, "fwd_hopper") != NULL;
-    job.bounds = hopper || strstr(kernel, "fwd_mma") != NULL;
+    const bool tf32 = strstr(kernel, "fwd_tf32") != NULL;
+    job.bounds = hopper || tf32 || strstr(kernel, "fwd_mma") != NULL;
     const bool shares = strstr(kernel, "_decode") != NULL;
     const bool bias = strstr(kernel, "_bias") != NULL;
-    job.options = job.bounds && (strstr(kernel, "_full") != NULL ||
-                                 strstr(kernel, "_chunk") != NULL || bias || shares);
+    job.options =
+        job.bounds && (strstr(kernel, "_full") != NULL || strstr(kernel, "_chunk") != NULL ||
+                       strstr(kernel, "_mask") != NULL || tf32 || bias || shares);
     job.sinks = job.options || hopper;
     if (shares) {
         job.blocks /= (unsigned int)args->num_splits;

@@ -143,7 +143,9 @@ static bool has_clusters(const attn_variant *variant) {
 static long long parts_of(const attn_problem *p, const attn_variant *variant, long long tiles) {
     const long long keys = (p->seq_kv + variant->block_kv - 1) / variant->block_kv / 2;
     const long long room = 2 * SM_COUNT / tiles, parts = room < keys ? room : keys;
-    return strcmp(variant->family, "fwd_mma_decode") == 0 && parts > 1 ? parts : 1;
+    const bool shares = strcmp(variant->family, "fwd_mma_decode") == 0 ||
+                        strcmp(variant->family, "fwd_tf32_decode") == 0;
+    return shares && parts > 1 ? parts : 1;
 }
 
 /* How clusters share keys is pinned below (keys_are_shared_as_measured); what holds always: whole
@@ -222,7 +224,8 @@ static void check_strides(const char *name, attn_strides expected, long long bat
 }
 
 static bool is_mma(const attn_variant *variant) {
-    return strncmp(variant->family, "fwd_mma", 7) == 0;
+    return strncmp(variant->family, "fwd_mma", 7) == 0 ||
+           strncmp(variant->family, "fwd_tf32", 8) == 0;
 }
 
 /* Few queries of a group of heads share a tile, unless it took more than four. fwd_hopper_chunk:
@@ -538,7 +541,7 @@ static void check_shared_keys(attn_context *context, const attn_variant *variant
     attn_problem p = gpu_problem();
     const attn_tensors t = stand_ins();
     attn_error why;
-    p.dtype = (variant->dtypes & 1U << ATTN_FP16) != 0 ? ATTN_FP16 : ATTN_BF16;
+    p.dtype = (attn_dtype)__builtin_ctz(variant->dtypes);
     p.batch = 1;
     p.heads_q = p.heads_kv = SHARED_KEYS[row].tiles;
     p.seq_q = 1;

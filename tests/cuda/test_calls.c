@@ -26,7 +26,7 @@ enum { CASES = 24 };
 
 static const char *spoil(attn_problem *p, int n) {
     switch (n) {
-    case 0: p->dtype = ATTN_FP32; return "dtype";
+    case 0: p->dtype = p->dtype == ATTN_FP32 ? ATTN_FP16 : ATTN_FP32; return "dtype";
     case 1: p->head_dim = 128; return "head_dim";
     case 2: p->head_dim = 32; return "head_dim";
     case 3: p->head_dim_v = 128; return "head_dim_v";
@@ -42,11 +42,11 @@ static const char *spoil(attn_problem *p, int n) {
         p->total_q = p->total_kv = 100;
         return "packed";
     case 12: p->alignment = 8; return "alignment";
-    case 13: p->alignment = 2; return "alignment";
+    case 13: p->alignment = 4; return "alignment";
     case 14: p->q = (attn_strides){40 * 65 * 4, 40 * 65, 65}; return "q";
-    case 15: p->k = (attn_strides){60 * 68 * 4, 60 * 68, 68}; return "k";
-    case 16: p->v = (attn_strides){60 * 64 * 4 + 20, 60 * 64 + 4, 64}; return "v";
-    case 17: p->o = (attn_strides){40 * 64 * 4 + 4, 40 * 64, 64}; return "o";
+    case 15: p->k = (attn_strides){60 * 66 * 4, 60 * 66, 66}; return "k";
+    case 16: p->v = (attn_strides){60 * 64 * 4 + 10, 60 * 64 + 2, 64}; return "v";
+    case 17: p->o = (attn_strides){40 * 64 * 4 + 2, 40 * 64, 64}; return "o";
     case 18: /* 2^31 CTAs */
         p->batch = 65536;
         p->heads_q = 32768;
@@ -57,7 +57,7 @@ static const char *spoil(attn_problem *p, int n) {
     case 20: p->scale = 0x1p70f; return "scale";
     case 21: p->scale = 0x1p-70f; return "scale";
     case 22: p->mask = true; return "mask";
-    default: p->k = (attn_strides){0, 0, 4}; return "k";
+    default: p->k = (attn_strides){0, 0, 2}; return "k";
     }
 }
 

@@ -16,8 +16,11 @@
 
 /* What is wrong with a line, or NULL. */
 static const char *fault_of(const struct tuned_line *line) {
-    return !variant_is_declared(line->fp16)            ? "no variant of fp16"
-           : !variant_is_declared(line->bf16)          ? "no variant of bf16"
+    const char *const *names = line->names;
+    return !variant_is_declared(names[ATTN_FP16]) != !variant_is_declared(names[ATTN_BF16])
+               ? "a variant of fp16 or bf16 alone"
+           : !variant_is_declared(names[ATTN_BF16]) && !variant_is_declared(names[ATTN_FP32])
+               ? "no variant"
            : line->causal < -1 || line->causal > 1     ? "causal"
            : line->rows < 0 && line->block_q < 1       ? "rows"
            : line->run == NULL || line->run[0] == '\0' ? "run"
@@ -29,7 +32,7 @@ TEST(lines_name_variants) {
     for (int i = 0; i < tuned_line_count; i++) {
         const struct tuned_line *line = &tuned_lines[i];
         const char *fault = fault_of(line);
-        CHECK_MSG(fault == NULL, "line %d of tuned.def (%s): %s", i + 1, line->fp16,
+        CHECK_MSG(fault == NULL, "line %d of tuned.def (%s): %s", i + 1, line->names[ATTN_FP16],
                   fault != NULL ? fault : "");
         if (fault == NULL) {
             char path[256];
@@ -47,12 +50,13 @@ TEST(faults_are_found) {
     static const struct tuned_line lines[] = {
         TUNED_LINE(fwd_mma, sm_80, 64, -1, 0, 0, 0, 64, 64, 4, 2, "r"),
         TUNED_LINE(fwd_mma, sm_80, 64, -1, 0, 0, 0, 63, 64, 4, 2, "r"),
+        TUNED_LINE(fwd_tf32, sm_80, 64, -1, 0, 0, 0, 64, 33, 4, 3, "r"),
         TUNED_LINE(fwd_nothing, sm_80, 64, -1, 0, 0, 0, 64, 64, 4, 2, "r"),
         TUNED_LINE(fwd_mma, sm_80, 64, 2, 0, 0, 0, 64, 64, 4, 2, "r"),
         TUNED_LINE(fwd_mma, sm_80, 64, -1, 0, 0, 0, 64, 64, 4, 2, ""),
     };
     CHECK(fault_of(&lines[0]) == NULL);
-    for (int i = 1; i < 5; i++) {
+    for (int i = 1; i < 6; i++) {
         CHECK_MSG(fault_of(&lines[i]) != NULL, "line %d", i);
     }
 }
@@ -179,6 +183,7 @@ TEST(preferred_before_the_table) {
         TUNED_LINE(fwd_scalar, sm_80, 64, -1, 0, 0, 0, 32, 64, 4, 2, "any"),
         TUNED_LINE(fwd_wmma, sm_80, 64, -1, 0, 0, 0, 16, 64, 4, 2, "a second line for one variant"),
         TUNED_LINE(fwd_wmma, sm_80, 64, -1, 0, 0, 0, 17, 64, 4, 2, "a variant that is not there"),
+        TUNED_LINE(fwd_tf32, sm_80, 64, -1, 0, 0, 0, 64, 33, 4, 3, "r"),
         TUNED_LINE(fwd_nothing, sm_80, 64, -1, 0, 0, 0, 17, 64, 4, 2, "a family that is not there"),
         TUNED_LINE(fwd_scalar, sm_100, 64, -1, 0, 0, 0, 16, 64, 4, 2, "newer GPUs"),
         TUNED_LINE(fwd_scalar, sm_80a, 64, -1, 0, 0, 0, 16, 64, 4, 2, "another GPU alone"),
@@ -321,7 +326,7 @@ TEST(classes_of_head_dim) {
         return;
     }
     for (int n = 0; n < 4; n++) {
-        declare(context, lines[n].fp16, lines[n].family, lines[n].head_dim);
+        declare(context, lines[n].names[ATTN_FP16], lines[n].family, lines[n].head_dim);
     }
     for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) {
         attn_problem p = gpu_problem();
@@ -331,7 +336,7 @@ TEST(classes_of_head_dim) {
         p.head_dim_v = problems[i].head_dim_v;
         for (int n = 0; n < 4; n++) {
             if (problems[i].held[n]) {
-                expected[count++] = lines[n].fp16;
+                expected[count++] = lines[n].names[ATTN_FP16];
             }
         }
         CHECK_EQ(tuned_load(context, lines, 4, NULL), ATTN_OK);

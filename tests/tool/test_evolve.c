@@ -32,9 +32,7 @@ TEST(shipped_variants_are_in_the_space) {
         snprintf(family.name, sizeof family.name, "%s", v.family);
         snprintf(family.kernel, sizeof family.kernel, "%s", v.family);
         knobs_settle(&family, &knobs);
-        CHECK_STR(knobs_name(&family, (v.dtypes >> ATTN_FP16 & 1) != 0 ? ATTN_FP16 : ATTN_BF16,
-                             &knobs, name),
-                  v.name);
+        CHECK_STR(knobs_name(&family, (attn_dtype)__builtin_ctz(v.dtypes), &knobs, name), v.name);
         for (int k = 0; k < KNOB_COUNT; k++) {
             const int *list = NULL;
             const int values = knob_values(&family, (enum knob)k, &list);

@@ -186,7 +186,7 @@ static bool edge_sample(const struct edge *edge, const attn_variant *variant, bo
     struct recipe recipe;
     attn_error why;
     recipe_init(&recipe, &edge->problem, 20 + launches);
-    recipe.problem.dtype = (variant->dtypes & 1U << ATTN_FP16) != 0 ? ATTN_FP16 : ATTN_BF16;
+    recipe.problem.dtype = (attn_dtype)__builtin_ctz(variant->dtypes);
     if (narrower && recipe.problem.head_dim > variant->head_dim_max) {
         recipe.problem.head_dim = variant->head_dim_max;
     }

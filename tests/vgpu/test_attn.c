@@ -88,7 +88,7 @@ static bool check_variant(attn_context *context, struct device *device, const at
     attn_error why;
     struct tensors t = {{0}, {NULL}, {NULL}};
     attn_problem_init(&p);
-    p.dtype = (variant->dtypes & 1U << ATTN_FP16) != 0 ? ATTN_FP16 : ATTN_BF16;
+    p.dtype = (attn_dtype)__builtin_ctz(variant->dtypes);
     p.heads_q = HEADS;
     p.seq_q = QUERIES;
     p.seq_kv = KEYS;

@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * test_decode.c - few rows and many keys: split-KV of fwd_mma_decode and fwd_hopper_decode on the
- * virtual GPU. Splits without keys, Q tiles of several heads, every option, sequences of different
+ * test_decode.c - few rows and many keys: split-KV of fwd_mma_decode, fwd_tf32_decode and
+ * fwd_hopper_decode on the virtual GPU. Splits without keys, Q tiles of several heads, every option, sequences of different
  * lengths, NaN in one split.
  *
- * Invariant: fwd_mma_decode splits the keys of each problem (its plan has a workspace);
- * fwd_hopper_decode splits them over a cluster, over several, and not at all. Every fourth problem
+ * Invariant: fwd_mma_decode and fwd_tf32_decode split the keys of each problem (their plans have a
+ * workspace); fwd_hopper_decode splits them over a cluster, over several, and not at all. Every fourth problem
  * is computed twice in one (run_sample), which would expose counters that are not reset.
  */
 #include "tool/stages/parity/parity.h" /* and with it what tests of tool/ link */
 #include "vgpu/edge_fixture.h"
 
-static const char COUNTING[] = "fwd_mma_decode", CLUSTER[] = "fwd_hopper_decode";
+static const char CLUSTER[] = "fwd_hopper_decode";
 
 static bool shares_keys(const attn_variant *variant) {
-    return strcmp(variant->family, COUNTING) == 0 || strcmp(variant->family, CLUSTER) == 0;
+    return strstr(variant->family, "_decode") != NULL;
 }
 
-/* The edge, with every variant of both families; each dtype has its turn. */
+/* The edge, with every variant of these families; each dtype has its turn. */
 static void try_parts(const struct edge *edge) {
     attn_variant variant = {.size = sizeof variant};
     int count = 0, widest = 0;
@@ -30,13 +30,13 @@ static void try_parts(const struct edge *edge) {
         attn_problem p = edge->problem;
         attn_plan *plan = NULL;
         attn_error why;
-        p.dtype = (variant.dtypes & 1U << ATTN_FP16) != 0 ? ATTN_FP16 : ATTN_BF16;
+        p.dtype = (attn_dtype)__builtin_ctz(variant.dtypes);
         if (p.packed) {
             p.total_q = p.batch * p.seq_q;
             p.total_kv = p.batch * p.seq_kv;
         }
         if (attn_plan_create(context, &p, ATTN_BY_NAME(variant.name), &plan, &why) == ATTN_OK) {
-            CHECK_MSG(attn_workspace_size(plan) > 0 || strcmp(variant.family, COUNTING) != 0,
+            CHECK_MSG(attn_workspace_size(plan) > 0 || strcmp(variant.family, CLUSTER) == 0,
                       "%s has one part", variant.name);
             attn_plan_destroy(plan);
             CHECK(try_variant(edge, &variant, false));
@@ -89,7 +89,7 @@ static void try_clusters(const struct edge *edge, enum meeting where) {
         attn_problem p = edge->problem;
         attn_plan *plan = NULL;
         attn_error why;
-        p.dtype = (variant.dtypes & 1U << ATTN_FP16) != 0 ? ATTN_FP16 : ATTN_BF16;
+        p.dtype = (attn_dtype)__builtin_ctz(variant.dtypes);
         if (strcmp(variant.family, CLUSTER) == 0 &&
             CHECK_STATUS(attn_plan_create(context, &p, ATTN_BY_NAME(variant.name), &plan, &why),
                          ATTN_OK, &why)) {

@@ -171,7 +171,8 @@ static void try_last_keys(const attn_variant *variant, attn_problem few) {
     attn_problem many = s.full;
     many.seq_kv = INT32_MAX;
     many.k.head = many.k.batch = many.v.head = many.v.batch = ATTN_AUTO;
-    const int64_t below = (many.seq_kv - few.seq_kv) * few.head_dim * 2; /* bytes */
+    const int64_t below =
+        (many.seq_kv - few.seq_kv) * few.head_dim * (int64_t)attn_dtype_size(few.dtype);
     if (CHECK_MSG(mirror_make(&mirror, device, &s, &why), "%s", why.text)) {
         attn_tensors t = mirror.tensors;
         t.k = (const void *)((uintptr_t)t.k - (uintptr_t)below);
@@ -204,7 +205,7 @@ TEST(the_last_key_of_the_longest_sequence) {
     p.window_left = 200; /* the last tile is crossed by its end alone */
     for (int32_t i = 0; attn_variant_get(context, i, &variant, NULL) == ATTN_OK; i++) {
         if (strcmp(variant.device, "cuda") == 0) {
-            p.dtype = (variant.dtypes & 1U << ATTN_FP16) != 0 ? ATTN_FP16 : ATTN_BF16;
+            p.dtype = (attn_dtype)__builtin_ctz(variant.dtypes);
             if (attn_variant_check(context, variant.name, &p, NULL) == ATTN_OK) {
                 try_last_keys(&variant, p);
             }

@@ -202,7 +202,7 @@ static bool try_law(const attn_variant *variant, void *user) {
         return false;
     }
     recipe_init(&recipe, &law->problem, 77);
-    recipe.problem.dtype = (variant->dtypes & 1U << ATTN_FP16) != 0 ? ATTN_FP16 : ATTN_BF16;
+    recipe.problem.dtype = (attn_dtype)__builtin_ctz(variant->dtypes);
     recipe.problem.head_dim = 32;
     const bool made = sample_make(&plain, &recipe);
     recipe.problem.mask = true;

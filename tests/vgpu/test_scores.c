@@ -35,7 +35,7 @@ static void try_families(const struct edge *edge, struct families *done) {
     attn_variant variant = {.size = sizeof variant};
     struct families now = {.count = 0};
     for (int32_t i = 0; attn_variant_get(context, i, &variant, NULL) == ATTN_OK; i++) {
-        const attn_dtype dtype = (variant.dtypes & 1U << ATTN_FP16) != 0 ? ATTN_FP16 : ATTN_BF16;
+        const attn_dtype dtype = (attn_dtype)__builtin_ctz(variant.dtypes);
         if (strcmp(variant.device, "cuda") != 0 || contains(&now, variant.family, dtype) ||
             !try_variant(edge, &variant, true)) {
             continue;
@@ -66,7 +66,7 @@ static void try_everywhere(struct edge edge) {
     }
     CHECK(done.count > 0);
     for (int32_t i = 0; attn_variant_get(context, i, &variant, NULL) == ATTN_OK; i++) {
-        const attn_dtype dtype = (variant.dtypes & 1U << ATTN_FP16) != 0 ? ATTN_FP16 : ATTN_BF16;
+        const attn_dtype dtype = (attn_dtype)__builtin_ctz(variant.dtypes);
         CHECK_MSG(strcmp(variant.device, "cuda") != 0 || !(edge.problem.scale >= 0.0F) ||
                       contains(&done, variant.family, dtype),
                   "%s was not tried", variant.name);

@@ -238,7 +238,7 @@ static int check_request(struct request *r) {
     }
     r->dtype = r->has_dtype ? r->dtype : cpu ? ATTN_FP32 : ATTN_FP16;
     if (!cpu && r->dtype == ATTN_FP32) {
-        return complain("evolve: --dtype fp32: GPU kernels have fp16 and bf16");
+        return complain("evolve: --dtype fp32: on a GPU it searches kernels of fp16 and bf16");
     }
     if (r->judge != NULL && r->evolve.start == NULL) {
         return complain("evolve: --judge without --start, the variant in whose place it is judged");

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * device.h - what every kernel is written with: 16-bit elements, cp.async, and the Q tile of a CTA
+ * device.h - what every kernel is written with: elements, cp.async, and the Q tile of a CTA
  * in kernels without options. Thin names over single PTX instructions.
  *
  * A kernel file is compiled once for each line of variants.def, with
  *   ATTN_ENTRY                       the name of the kernel
- *   ATTN_DTYPE_fp16 or _bf16         the dtype of Q, K, V and O
+ *   ATTN_DTYPE_fp16, _bf16 or _fp32  the dtype of Q, K, V and O
  *   ATTN_D ATTN_BM ATTN_BN           head_dim; rows of a Q tile, keys of a KV tile
  *   ATTN_WARPS ATTN_STAGES           of a CTA; of its K and V rings
  *   ATTN_DEBUG                       device asserts (never in a release)
@@ -17,7 +17,11 @@
 
 #define INLINE __device__ __forceinline__
 
+#ifdef ATTN_DTYPE_fp32
+typedef float element;
+#else
 typedef unsigned short element; /* the bits of an fp16 or bf16 number */
+#endif
 
 #ifdef ATTN_DEBUG
 extern "C" __device__ void __assertfail(const char *condition, const char *file, unsigned line,
@@ -114,6 +118,8 @@ static_assert(sizeof(struct attn_tma_args) == 960, "struct attn_tma_args has ano
 
 /* ---- elements -------------------------------------------------------------------------------- */
 
+#ifndef ATTN_DTYPE_fp32
+
 /* The lower and the upper one of a pair as fp32. */
 INLINE float2 unpack(unsigned pair) {
     float2 value;
@@ -151,6 +157,8 @@ INLINE bool has_non_finite(unsigned pair) {
 #endif
     return (pair & exponent) == exponent || (pair >> 16 & exponent) == exponent;
 }
+
+#endif
 
 /* ---- cp.async -------------------------------------------------------------------------------- */
 

@@ -14,6 +14,21 @@
 
 #include "common/work.h"
 
+#ifdef ATTN_DTYPE_fp32
+INLINE void load_chunk(float x[8], const element *from, bool there) {
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        x[i] = there ? from[i] : 0.0f;
+    }
+}
+
+INLINE void store_chunk(element *to, const float x[8]) {
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        to[i] = x[i];
+    }
+}
+#else
 INLINE void load_chunk(float x[8], const element *from, bool there) {
     const uint4 bits = there ? *(const uint4 *)from : make_uint4(0, 0, 0, 0);
     const unsigned pairs[4] = {bits.x, bits.y, bits.z, bits.w};
@@ -29,6 +44,7 @@ INLINE void store_chunk(element *to, const float x[8]) {
     *(uint4 *)to =
         make_uint4(pack(x[0], x[1]), pack(x[2], x[3]), pack(x[4], x[5]), pack(x[6], x[7]));
 }
+#endif
 
 /* One lane's dot product of a query and a key. */
 INLINE float product_of(const element *query, const element *key, int head_dim) {

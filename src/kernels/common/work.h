@@ -168,13 +168,17 @@ INLINE float *lse_of(const struct attn_args &a, const struct work &w) {
 
 /* ---- scores ---------------------------------------------------------------------------------- */
 
-/* c tanh(x), to a few millionths: 1 - 2 / (e^2x + 1), and where that cancels, its series; below
- * 0.06 the next term, 17/315 x^6 of x, is 3e-9. */
+/* c tanh(x). fp32: to its last bits. Else to a few millionths: 1 - 2 / (e^2x + 1), and where that
+ * cancels, its series; below 0.06 the next term, 17/315 x^6 of x, is 3e-9. */
 INLINE float capped(float x, float c) {
+#ifdef ATTN_DTYPE_fp32
+    return c * tanhf(x);
+#else
     const float square = x * x;
     const float series = x * fmaf(square, fmaf(square, 2.0f / 15.0f, -1.0f / 3.0f), 1.0f);
     const float e = exp2_fast(2.0f * LOG2_E * x); /* inf: tanh is 1 */
     return c * (fabsf(x) < 0.06f ? series : fmaf(-2.0f, reciprocal_fast(e + 1.0f), 1.0f));
+#endif
 }
 
 INLINE float bias_at(const struct attn_args &a, long long at) {
@@ -241,6 +245,13 @@ INLINE float score_of(const struct attn_args &a, const struct row_options &r, fl
         score += in_base_2(bias_at(a, r.bias + key * a.bias_col));
     }
     return score;
+}
+
+/* Whether a score is scale q.k, but for the bounds of the visible keys, and scale times infinity is
+ * infinity. */
+INLINE bool scores_are_plain(const struct attn_args &a) {
+    return !(a.softcap_log2 > 0.0f) && !a.alibi && a.bias == 0 && a.mask == 0 &&
+           a.scale_log2 != 0.0f;
 }
 
 /* Whether the mask hides a key, which must exist; only where there is a mask. */

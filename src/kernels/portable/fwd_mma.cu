@@ -23,22 +23,25 @@
  * on the problem, the variant and num_splits alone.
  */
 #include "common/repair.h"
+#ifdef ATTN_DTYPE_fp32
+#include "portable/mainloop_tf32.h"
+#else
 #include "portable/mainloop.h"
+#endif
 #include "portable/split_kv.h"
 
 /* ---- epilogue -------------------------------------------------------------------------------- */
 
-/* O / l, 16 bits, into the warp's own rows of Q in shared memory; the LSE to global memory. Returns
- * whether a lane of the warp met NaN or infinity. */
+/* O / l, in place; the LSE to global memory. Returns whether a lane of the warp met NaN or
+ * infinity. */
 INLINE bool normalise_rows(struct rows &rows, const struct attn_args &a, const struct work &w,
-                           unsigned char *shared_q, const struct place &at) {
+                           const struct place &at) {
     float zero = 0.0f; /* the sum of x * 0: NaN if an x is not finite */
 #pragma unroll
     for (int r = 0; r < ROW_TILES; r++) {
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            const int tile_row = at.row + r * MMA_M + at.lane / 4 + 8 * half;
-            const int row = w.first_row + tile_row;
+            const int row = w.first_row + at.row + r * MMA_M + at.lane / 4 + 8 * half;
             float alpha = 1.0f, *const l = &rows.l[r][half];
             const bool sees_none = FULL && *l == 0.0f; /* its O may be 0 x NaN */
             if (FULL && a.sink != 0) {
@@ -50,30 +53,15 @@ INLINE bool normalise_rows(struct rows &rows, const struct attn_args &a, const s
                     log_sum_exp(rows.m[r][half], *l);
             }
 #pragma unroll
-            for (int c = 0; c < COLUMN_TILES; c++) {
-                const float low = sees_none ? 0.0f : rows.o[r][c][2 * half] * alpha;
-                const float high = sees_none ? 0.0f : rows.o[r][c][2 * half + 1] * alpha;
-                zero = fmaf(low, 0.0f, fmaf(high, 0.0f, zero));
-                *(unsigned *)(shared_q + chunk_at(ATTN_BM, tile_row, c) + at.lane % 4 * 4) =
-                    pack(normalise(low, *l), normalise(high, *l));
+            for (int i = 0; i < 2 * COLUMN_TILES; i++) {
+                float &o = rows.o[r][i / 2][2 * half + i % 2];
+                o = sees_none ? 0.0f : o * alpha;
+                zero = fmaf(o, 0.0f, zero);
+                o = normalise(o, *l);
             }
         }
     }
     return __any_sync(~0U, !(zero == 0.0f));
-}
-
-INLINE void store_rows(const struct attn_args &a, const struct work &w,
-                       const unsigned char *shared_q, const struct place &at) {
-    element *const o = o_of(a, w);
-#pragma unroll
-    for (int i = at.lane; i < ROW_TILES * MMA_M * CHUNKS; i += LANES) {
-        const int tile_row = at.row + i / CHUNKS, chunk = i % CHUNKS;
-        const int row = w.first_row + tile_row;
-        if (row < w.rows && chunk * CHUNK < a.head_dim_v) {
-            *(uint4 *)(o + row_offset(a, row, a.o_row, a.o_head) + chunk * CHUNK) =
-                *(const uint4 *)(shared_q + chunk_at(ATTN_BM, tile_row, chunk));
-        }
-    }
 }
 
 /* ---- the kernel ------------------------------------------------------------------------------ */
@@ -91,6 +79,10 @@ INLINE void copy_keys(const struct attn_args &a, const struct cache &cache, unsi
     copy_tile(stage, ATTN_BN, cache.k + first * a.k_row, a.k_row, there, a.head_dim);
     copy_tile(stage + ATTN_STAGES * TILE_BYTES, ATTN_BN, cache.v + first * a.v_row, a.v_row, there,
               a.head_dim_v);
+}
+
+INLINE struct work work_of_cta(const struct attn_args &a) {
+    return work_of_tile(a, SPLIT_KV ? cta_number() / a.num_splits : cta_number());
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
@@ -119,7 +111,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
         begin = split.begin;
         end = split.end;
     }
-    const float scale = FULL ? 1.0f : a.scale_log2;
+    const bool has_options = FULL && !(SKIPS_OPTIONS && scores_are_plain(a));
+    const float scale = has_options ? 1.0f : a.scale_log2;
     const struct cache cache = {k_of(a, w), v_of(a, w)};
 
     struct rows rows;
@@ -144,7 +137,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
         }
         cp_async_commit();
     }
-    unsigned q[Q_IN_REGISTERS ? STEPS : 1][ROW_TILES][4];
+    q_fragments q;
 
 #pragma unroll 1
     for (int n = begin; n < end; n++) {
@@ -155,30 +148,31 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
         }
         cp_async_commit();
         if (Q_IN_REGISTERS && n == begin) {
-#pragma unroll
-            for (int step = 0; step < STEPS; step++) {
-                load_q(q[Q_IN_REGISTERS ? step : 0], shared_q, at, step);
-            }
+            load_q_fragments(q, shared_q, at);
         }
         const unsigned stage = shared_k + (unsigned)(n % ATTN_STAGES * TILE_BYTES);
         const int first_key = n * ATTN_BN + at.key + at.lane % 4 * 2;
         float s[ROW_TILES][KEY_TILES][4];
-        unsigned p[ROW_TILES][KEY_TILES][2];
+        p_fragments p[ROW_TILES];
         gemm_qk(s, q, shared_q, stage, at);
         const bool crossed = n * ATTN_BN < last.begin || n * ATTN_BN > first.end - ATTN_BN;
 #pragma unroll
         for (int r = 0; r < ROW_TILES; r++) {
-            const int row = w.first_row + at.row + r * MMA_M + at.lane / 4;
-            if (FULL) {
-                apply_options(s[r], a, w, row, first_key);
-            } else if (crossed) {
-                const struct keys visible[2] = {keys_of_query(a, w, query_of_row(a, row)),
-                                                keys_of_query(a, w, query_of_row(a, row + 8))};
-                mask(s[r], visible, first_key, copysignf(MINUS_INFINITY, -scale));
+            if (has_options || crossed) {
+                const struct work here = SKIPS_OPTIONS ? work_of_cta(a) : w;
+                const int row = here.first_row + at.row + r * MMA_M + at.lane / 4;
+                if (has_options) {
+                    apply_options(s[r], a, here, row, first_key);
+                } else {
+                    const struct keys visible[2] = {
+                        keys_of_query(a, here, query_of_row(a, row)),
+                        keys_of_query(a, here, query_of_row(a, row + 8))};
+                    mask(s[r], visible, first_key, copysignf(MINUS_INFINITY, -scale));
+                }
             }
             softmax(p[r], s[r], scale, n == begin, rows.m[r], rows.l[r], rows.o[r]);
         }
-        gemm_pv<false>(rows, p, stage + ATTN_STAGES * TILE_BYTES, at, KEYS);
+        gemm_pv(rows, p, stage + ATTN_STAGES * TILE_BYTES, at);
     }
 
     cp_async_wait<0>();
@@ -195,13 +189,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
         return;
     }
     /* recomputed: cheaper than kept in registers */
-    const struct work same = work_of_tile(a, SPLIT_KV ? cta_number() / a.num_splits : cta_number());
+    const struct work same = work_of_cta(a);
     __syncwarp(); /* no lane reads Q any more */
-    const bool bad = normalise_rows(rows, a, same, dynamic, at);
-    __syncwarp();
-    store_rows(a, same, dynamic, at);
+    const bool bad = normalise_rows(rows, a, same, at);
+    store_rows(rows, a, same, dynamic, at);
     if (bad) {
         __syncwarp(); /* the rows above are stored: repair overwrites them */
-        repair_rows(a, same, same.first_row + at.row, ROW_TILES * MMA_M, at.lane);
+        repair_rows(a, same, same.first_row + at.row, ROW_TILES * MMA_M, at.lane, REPAIRS_LSE);
     }
 }

@@ -15,7 +15,7 @@
 #ifndef ATTN_KERNELS_PORTABLE_MAINLOOP_H
 #define ATTN_KERNELS_PORTABLE_MAINLOOP_H
 
-#include "portable/rows.h"
+#include "portable/scores.h"
 
 /* If a lane's sum of p in a tile is below it, each p is a 16-bit number without overflow: 65504 is
  * the largest of fp16. Taking p again costs time, so it is as large as can be. bf16 could take
@@ -27,30 +27,18 @@
 #define RESCALE_THRESHOLD 16384.0f
 #endif
 
-/* The share of a warp. */
-struct place {
-    int lane;
-    int row; /* its first, in the Q tile */
-    int key; /* its first, in a KV tile */
+enum {
+    STEPS = ATTN_D / 16,
+    KEY_STEPS = KEYS / 16,
+    Q_IN_REGISTERS = ROW_TILES * STEPS * 4 <= 32, /* at most 32 registers */
+    SKIPS_OPTIONS = 0, /* a branch around their code would cost registers */
+    REPAIRS_LSE = 0    /* a finite K never makes a score NaN */
 };
 
-/* ---- Q --------------------------------------------------------------------------------------- */
+typedef unsigned q_fragments[Q_IN_REGISTERS ? STEPS : 1][ROW_TILES][4];
+typedef unsigned p_fragments[KEY_TILES][2];
 
-INLINE void copy_q(const struct attn_args &a, const struct work &w, unsigned shared_q) {
-    const element *const q = q_of(a, w);
-    if (a.packed_heads == 1) {
-        copy_tile(shared_q, ATTN_BM, q + w.first_row * a.q_row, a.q_row, w.rows - w.first_row,
-                  a.head_dim);
-        return;
-    }
-    for (int i = (int)threadIdx.x; i < ATTN_BM * CHUNKS; i += THREADS) {
-        const int row = w.first_row + i / CHUNKS, chunk = i % CHUNKS;
-        const bool there = row < w.rows && chunk * CHUNK < a.head_dim;
-        const element *from = q + (there ? row_offset(a, row, a.q_row, a.q_head) : 0);
-        cp_async(shared_q + chunk_at(ATTN_BM, i / CHUNKS, chunk),
-                 there ? from + chunk * CHUNK : from, there);
-    }
-}
+/* ---- Q --------------------------------------------------------------------------------------- */
 
 INLINE void load_q(unsigned q[ROW_TILES][4], unsigned shared_q, const struct place &at, int step) {
     const struct lane_address lane = lane_address_of(at.lane % 16, at.lane / 16);
@@ -62,11 +50,17 @@ INLINE void load_q(unsigned q[ROW_TILES][4], unsigned shared_q, const struct pla
     }
 }
 
+INLINE void load_q_fragments(q_fragments q, unsigned shared_q, const struct place &at) {
+#pragma unroll
+    for (int step = 0; step < STEPS; step++) {
+        load_q(q[Q_IN_REGISTERS ? step : 0], shared_q, at, step);
+    }
+}
+
 /* ---- the two GEMMs --------------------------------------------------------------------------- */
 
 /* S = Q K^T */
-INLINE void gemm_qk(float s[ROW_TILES][KEY_TILES][4],
-                    const unsigned q_registers[Q_IN_REGISTERS ? STEPS : 1][ROW_TILES][4],
+INLINE void gemm_qk(float s[ROW_TILES][KEY_TILES][4], const q_fragments q_registers,
                     unsigned shared_q, unsigned shared_k, const struct place &at) {
     const struct lane_address lane =
         lane_address_of(at.lane % 8 + at.lane / 16 * 8, at.lane / 8 % 2);
@@ -115,9 +109,9 @@ INLINE unsigned bits_there(int key, int there) {
 
 /* O += P V. `cut`: V of the warp's keys from `there` on may hold anything (NaN), and counts as
  * 0. */
-template <bool cut>
-INLINE void gemm_pv(struct rows &rows, const unsigned p[ROW_TILES][KEY_TILES][2], unsigned shared_v,
-                    const struct place &at, int there) {
+template <bool cut = false>
+INLINE void gemm_pv(struct rows &rows, const p_fragments p[ROW_TILES], unsigned shared_v,
+                    const struct place &at, int there = KEYS) {
     const struct lane_address lane = lane_address_of(at.lane % 16, at.lane / 16);
 #pragma unroll
     for (int k = 0; k < KEY_STEPS; k++) {
@@ -145,54 +139,9 @@ INLINE void gemm_pv(struct rows &rows, const unsigned p[ROW_TILES][KEY_TILES][2]
 
 /* ---- scores ---------------------------------------------------------------------------------- */
 
-/* Masks by select: scores of keys that a row does not see become `hidden`, which is -inf once it
- * has been multiplied by `scale`. */
-INLINE void mask(float s[KEY_TILES][4], const struct keys visible[2], int first_key, float hidden) {
-#pragma unroll
-    for (int n = 0; n < KEY_TILES; n++) {
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const int key = first_key + 8 * n + i % 2;
-            const struct keys &keys = visible[i / 2];
-            const bool seen = key < keys.end && (!FULL || key >= keys.begin);
-            s[n][i] = seen ? s[n][i] : hidden;
-        }
-    }
-}
-
-/* Options, boolean mask and bounds; scores are in base 2 afterwards. */
-INLINE void apply_options(float s[KEY_TILES][4], const struct attn_args &a, const struct work &w,
-                          int row, int first_key) {
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const struct row_options options = row_options_of(a, w, min(row + 8 * half, w.rows - 1));
-#pragma unroll
-        for (int n = 0; n < KEY_TILES; n++) {
-#pragma unroll
-            for (int i = 2 * half; i < 2 * half + 2; i++) {
-                const int key = first_key + 8 * n + i % 2;
-                const bool seen = key >= options.visible.begin && key < options.visible.end;
-                s[n][i] = seen ? score_of(a, options, s[n][i], key) : MINUS_INFINITY;
-            }
-        }
-        if (TAKES_MASK &&
-            a.mask != 0) { /* not in score_of: without a mask this is one branch, not one a score */
-#pragma unroll
-            for (int n = 0; n < KEY_TILES; n++) {
-#pragma unroll
-                for (int i = 2 * half; i < 2 * half + 2; i++) {
-                    const int key = first_key + 8 * n + i % 2;
-                    const bool seen = key >= options.visible.begin && key < options.visible.end;
-                    s[n][i] = seen && is_hidden(a, options, key) ? MINUS_INFINITY : s[n][i];
-                }
-            }
-        }
-    }
-}
-
 /* P = exp2(S - m), and its row sums. */
-INLINE void exponentiate(unsigned p[KEY_TILES][2], float l[2], const float s[KEY_TILES][4],
-                         const float m[2], float scale) {
+INLINE void exponentiate(p_fragments p, float l[2], const float s[KEY_TILES][4], const float m[2],
+                         float scale) {
     l[0] = l[1] = 0.0f;
 #pragma unroll
     for (int n = 0; n < KEY_TILES; n++) {
@@ -206,25 +155,11 @@ INLINE void exponentiate(unsigned p[KEY_TILES][2], float l[2], const float s[KEY
     }
 }
 
-/* Into base 2. */
-INLINE void scale_scores(float s[KEY_TILES][4], float scale) {
-#pragma unroll
-    for (int i = 0; i < KEY_TILES * 4; i++) {
-        s[i / 4][i % 4] = scaled(s[i / 4][i % 4], scale);
-    }
-}
-
 /* m of both rows advances to their max so far; l and O are rescaled by alpha. */
 INLINE void rescale(const float s[KEY_TILES][4], float m[2], float l[2], float o[COLUMN_TILES][4]) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        float m_new = m[half];
-#pragma unroll
-        for (int n = 0; n < KEY_TILES; n++) {
-            m_new = fmaxf(m_new, fmaxf(s[n][2 * half], s[n][2 * half + 1]));
-        }
-        m_new = fmaxf(m_new, __shfl_xor_sync(~0U, m_new, 1));
-        m_new = fmaxf(m_new, __shfl_xor_sync(~0U, m_new, 2));
+        const float m_new = max_of_row(s, half, m[half]);
         const float alpha = exp2_fast(m[half] - m_new);
         m[half] = m_new;
         l[half] *= alpha;
@@ -238,8 +173,8 @@ INLINE void rescale(const float s[KEY_TILES][4], float m[2], float l[2], float o
 
 /* FULL: scores are in base 2 already, and `scale` is 1. Else the scale is part of the fused
  * multiply-add; where m advances or is large it is applied first. */
-INLINE void softmax(unsigned p[KEY_TILES][2], float s[KEY_TILES][4], float scale, bool first,
-                    float m[2], float l[2], float o[COLUMN_TILES][4]) {
+INLINE void softmax(p_fragments p, float s[KEY_TILES][4], float scale, bool first, float m[2],
+                    float l[2], float o[COLUMN_TILES][4]) {
     float added[2];
     bool rescales = first;
     if (!first) {
@@ -259,14 +194,33 @@ INLINE void softmax(unsigned p[KEY_TILES][2], float s[KEY_TILES][4], float scale
     l[1] += added[1];
 }
 
-/* The row sum over the four lanes that share a row. */
-INLINE void reduce_sums(struct rows &rows) {
+/* ---- epilogue -------------------------------------------------------------------------------- */
+
+/* O to global memory through the warp's own rows of Q in shared memory, which no lane reads any
+ * more. */
+INLINE void store_rows(const struct rows &rows, const struct attn_args &a, const struct work &w,
+                       unsigned char *shared_q, const struct place &at) {
+    element *const o = o_of(a, w);
 #pragma unroll
     for (int r = 0; r < ROW_TILES; r++) {
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            rows.l[r][half] += __shfl_xor_sync(~0U, rows.l[r][half], 1);
-            rows.l[r][half] += __shfl_xor_sync(~0U, rows.l[r][half], 2);
+            const int tile_row = at.row + r * MMA_M + at.lane / 4 + 8 * half;
+#pragma unroll
+            for (int c = 0; c < COLUMN_TILES; c++) {
+                *(unsigned *)(shared_q + chunk_at(ATTN_BM, tile_row, c) + at.lane % 4 * 4) =
+                    pack(rows.o[r][c][2 * half], rows.o[r][c][2 * half + 1]);
+            }
+        }
+    }
+    __syncwarp();
+#pragma unroll
+    for (int i = at.lane; i < ROW_TILES * MMA_M * CHUNKS; i += LANES) {
+        const int tile_row = at.row + i / CHUNKS, chunk = i % CHUNKS;
+        const int row = w.first_row + tile_row;
+        if (row < w.rows && chunk * CHUNK < a.head_dim_v) {
+            *(uint4 *)(o + row_offset(a, row, a.o_row, a.o_head) + chunk * CHUNK) =
+                *(const uint4 *)(shared_q + chunk_at(ATTN_BM, tile_row, chunk));
         }
     }
 }

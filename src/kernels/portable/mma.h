@@ -99,25 +99,4 @@ INLINE unsigned step_address(unsigned tile, struct lane_address lane, int rows, 
            (lane.narrow ^ (unsigned)(chunk % 4 * 16));
 }
 
-/* `rows` rows of up to ATTN_D elements; rows from `there` on and columns from `columns` on become
- * zeros. All threads of the CTA take part. */
-INLINE void copy_tile(unsigned tile, int rows, const element *from, long long row_stride, int there,
-                      int columns) {
-    enum { STEP = THREADS / CHUNKS, USED = STEP * CHUNKS };
-    const int chunk = (int)threadIdx.x % CHUNKS;
-    int row = (int)threadIdx.x / CHUNKS;
-    if (USED < THREADS && (int)threadIdx.x >= USED) {
-        return;
-    }
-    const element *source = from + row * row_stride + chunk * CHUNK;
-    const bool inside = chunk * CHUNK < columns;
-#pragma unroll
-    for (int i = 0; i < (rows + STEP - 1) / STEP; i++, row += STEP, source += STEP * row_stride) {
-        if (rows % STEP == 0 || row < rows) {
-            const bool copied = row < there && inside;
-            cp_async(tile + chunk_at(rows, row, chunk), copied ? source : from, copied);
-        }
-    }
-}
-
 #endif /* ATTN_KERNELS_PORTABLE_MMA_H */

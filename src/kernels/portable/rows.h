@@ -9,7 +9,6 @@
 #define ATTN_KERNELS_PORTABLE_ROWS_H
 
 #include "common/work.h"
-#include "portable/mma.h"
 
 #ifdef ATTN_SPLIT_KV
 enum { SPLIT_KV = 1 };
@@ -29,12 +28,9 @@ enum {
     TILE_KEYS = ATTN_BN,
 #endif
     KEY_TILES = KEYS / 8,
-    KEY_STEPS = KEYS / 16,
-    STEPS = ATTN_D / 16,
     COLUMN_TILES = ATTN_D / 8,
-    Q_BYTES = ATTN_BM * ATTN_D * 2,
-    TILE_BYTES = ATTN_BN * ATTN_D * 2,
-    Q_IN_REGISTERS = ROW_TILES * STEPS * 4 <= 32, /* at most 32 registers */
+    Q_BYTES = ATTN_BM * ATTN_D * (int)sizeof(element),
+    TILE_BYTES = ATTN_BN * ATTN_D * (int)sizeof(element),
     /* Warps per SM that ptxas is to make room for: more warps hide more latency, until registers
      * spill (16 warps: 128 each, 12: 168, 8: 255). Measured on an H200 (docs/lab). */
     RESIDENT_WARPS = FULL || ATTN_D > 64                ? 8

@@ -19,7 +19,7 @@
 
 /* ---- budgets --------------------------------------------------------------------------------- */
 
-enum { DTYPES = 2, ARCHS = 2 };
+enum { DTYPES = 3, ARCHS = 2 };
 
 static const struct {
     const char *family, *tile, *archs;
@@ -33,7 +33,7 @@ static const struct {
 enum { LINE_COUNT = sizeof LINES / sizeof *LINES };
 
 bool budgets_built_in(struct budgets *budgets, attn_error *why) {
-    static const char *const NAMES[DTYPES] = {"fp16", "bf16"};
+    static const char *const NAMES[DTYPES] = {"fp16", "bf16", "fp32"};
     *budgets =
         (struct budgets){.lines = calloc(LINE_COUNT, DTYPES * ARCHS * sizeof *budgets->lines)};
     if (budgets->lines == NULL) {
@@ -113,7 +113,8 @@ static void count(struct inspected *row) {
 }
 
 /* wgmma: 64 rows of a warpgroup, 16 of the inner dimension, all columns at once. Elsewhere one
- * instruction of a warp is 16 x 8 x 16. */
+ * instruction of a warp is 16 x 8 x 16; in fp32 three are 16 x 8 x 8, and QK^T is a loop over 32 of
+ * the head dimension. */
 int64_t inspect_demand(const attn_variant *v) {
     const int64_t dim = v->head_dim_max;
     if (!v->tensor_cores || v->warps < 1) {
@@ -122,7 +123,10 @@ int64_t inspect_demand(const attn_variant *v) {
     if (strncmp(v->family, "fwd_hopper", strlen("fwd_hopper")) == 0) {
         return dim / 16 + v->block_kv / 16;
     }
-    const int64_t mmas = v->block_kv / 8 * (dim / 16) + dim / 8 * (v->block_kv / 16);
+    const int64_t key_tiles = v->block_kv / 8;
+    const int64_t mmas = (v->dtypes >> ATTN_FP32 & 1) != 0
+                             ? key_tiles * 3 * (32 / 8 + dim / 8)
+                             : key_tiles * (dim / 16) + dim / 8 * (v->block_kv / 16);
     return v->block_q / 16 * mmas / v->warps;
 }
 
