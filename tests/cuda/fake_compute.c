@@ -462,9 +462,9 @@ void fake_compute(const char *kernel, unsigned int blocks, const struct attn_arg
     job.bounds = hopper || tf32 || strstr(kernel, "fwd_mma") != NULL;
     const bool shares = strstr(kernel, "_decode") != NULL;
     const bool bias = strstr(kernel, "_bias") != NULL;
-    job.options =
-        job.bounds && (strstr(kernel, "_full") != NULL || strstr(kernel, "_chunk") != NULL ||
-                       strstr(kernel, "_mask") != NULL || tf32 || bias || shares);
+    const bool mask = bias || strstr(kernel, "_mask") != NULL;
+    job.options = job.bounds && (strstr(kernel, "_full") != NULL ||
+                                 strstr(kernel, "_chunk") != NULL || tf32 || mask || shares);
     job.sinks = job.options || hopper;
     if (shares) {
         job.blocks /= (unsigned int)args->num_splits;
@@ -472,9 +472,9 @@ void fake_compute(const char *kernel, unsigned int blocks, const struct attn_arg
     if (hopper && !shares) {
         job.blocks = (unsigned int)(args->heads_all * args->tiles_q);
     }
-    if (hopper && !shares && !bias) {
-        job.args.bias = NULL;
-        job.args.mask = NULL;
+    if (hopper && !shares) {
+        job.args.bias = bias ? job.args.bias : NULL;
+        job.args.mask = mask ? job.args.mask : NULL;
     }
     if (job.dtype == NULL || args->tiles_q < 1 || args->heads_q < 1 || args->heads_per_kv < 1 ||
         args->packed_heads < 1 || args->section_heads < 1) {

@@ -9,6 +9,9 @@
 #include <math.h>
 #include <string.h>
 
+/* Kernels load 16 bytes at once where they are aligned: half of the samples are. */
+enum { WIDEST_LOAD = 16 };
+
 /* Elements of a bias or a mask. */
 static size_t extent_of_scores(const attn_problem *p, const attn_bias_strides *t) {
     const bool empty = p->batch == 0 || p->seq_q == 0 || p->seq_kv == 0;
