@@ -203,7 +203,7 @@ def test_numbers_are_compared_by_value():
         assert torch.equal(attn.attention(q, k, v, scale=scale), expected)
         attn.attention(q[0], k[0], v[0], max_seqlen_q=longest, **packed)
         attn.attention(q, k, v, alibi=True)
-    assert len(_plans.calls) == 2  # without the tensors
+    assert len(_plans.calls) == 3  # without the tensors
     with pytest.raises(attn.InvalidArgument, match="alibi"):
         attn.attention(q, k, v, alibi=1)
 
