@@ -248,7 +248,8 @@ def _structure(pattern: _Pattern, batch: int, rows: int, length: int, shift: Uni
         mask.reach = (shift + rows).to(torch.int32).reshape(1).expand(batch).contiguous()
     if keys is not None:
         keys = keys[:, :end]
-        mask.keys = torch.nn.functional.pad(keys, (0, end - keys.shape[1]))
+        missing = end - keys.shape[1]  # a pad of 0 would copy
+        mask.keys = torch.nn.functional.pad(keys, (0, missing)) if missing else keys
         if _readable():
             last = end if known or not causal else int(shift) + rows
             _place_padding(mask, mask.keys, last)

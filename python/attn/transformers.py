@@ -16,7 +16,7 @@ raises attn.Unsupported (register(fallback=False)). What both compute is the sam
 from __future__ import annotations
 
 import warnings
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Optional, Tuple
 
 import torch
 import torch.nn.functional

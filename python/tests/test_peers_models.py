@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch", minversion="2.5")
 pytest.importorskip("transformers.masking_utils")
 
 import attn  # noqa: E402
-from attn.peers import models, program  # noqa: E402
+from attn.peers import model_rows, models, program  # noqa: E402
 
 FAST = ["--models", "--tiny", "--device", "cpu", "--seconds", "0.01"]
 
@@ -54,13 +54,13 @@ def test_compiled_works_are_one_graph(tmp_path):
     for row in report["rows"]:
         for side in row["sides"]:
             assert side["reason"] is None and side["samples_ms"], row
-            assert bool(side["kernels"]) == (side["name"] in models.OURS)
+            assert bool(side["kernels"]) == (side["name"] in model_rows.OURS)
 
 
 def new_row(sizes, **sides):
     row = {**models.new_row("M", "generate"), "sizes": sizes}
     row["sides"] = [{**models.new_side(name.rstrip("_")), **made} for name, made in sides.items()]
-    models.put_ratios(row)
+    model_rows.put_ratios(row)
     return row
 
 
@@ -72,19 +72,19 @@ def test_the_summary_says_what_is_below():
             new_row("B8 S9", sdpa=sdpa, attn={"median_ms": 0.1, "calls": 9, "by_pytorch": 3,
                                               "reasons": {"no kernel": 3}}),
             new_row("B8 S9", sdpa=sdpa, attn={"median_ms": 2.0})]
-    found = models.summary(rows)
+    found = model_rows.summary(rows)
     assert found["geometric_mean"]["replace_sdpa"] == pytest.approx((2 / 0.98) ** 0.5, abs=1e-3)
     assert found["geometric_mean"]["attn"] == pytest.approx((2 * 0.5 / 0.99) ** (1 / 3), abs=1e-3)
     one, two = found["below"]
     assert "B1 S9: replace_sdpa 1.02x, expected at least 1.05" in one and "attn 0.50x" in two
     assert len(found["not_ours"]) == 1 and "3 of 9 calls by PyTorch: no kernel" in \
         found["not_ours"][0]
-    assert "not ours: 3 of 9" in models.row_text(rows[2])
-    assert "(0.50x, below)" in models.row_text(rows[3])
+    assert "not ours: 3 of 9" in model_rows.row_text(rows[2])
+    assert "(0.50x, below)" in model_rows.row_text(rows[3])
 
 
 def test_check_fails_below_the_bar(tmp_path, monkeypatch):
-    monkeypatch.setattr(models, "AT_LEAST", 1e9)
+    monkeypatch.setattr(model_rows, "AT_LEAST", 1e9)
     assert run(["--only", "SigLIP"], tmp_path)[0] == 0
     assert run(["--only", "SigLIP", "--check"], tmp_path)[0] == 1
 
