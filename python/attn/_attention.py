@@ -314,7 +314,7 @@ def attention(q: Any, k: Any, v: Any, *, causal: Optional[str] = None,
         forward = _fast_paths[type(q)] = _fast_path(q)
     if (forward is not None and out is lse is variant is stream is None
             and threads is not None and tensor_cores == "auto"):
-        found = forward(q, k, v, causal, scale, bias, mask, False, True, threads, None, layout,
+        found = forward(q, k, v, causal, scale, bias, mask, 0, True, threads, None, layout,
                         window, softcap, alibi, sink, used_kv, cu_seqlens_q, cu_seqlens_kv,
                         max_seqlen_q, max_seqlen_kv, return_lse)
         if found is not None:

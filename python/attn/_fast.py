@@ -37,6 +37,9 @@ _FLOAT, _INT = torch.float32, torch.int32
 _NONE: Tuple[int, ...] = (0, 0, 0, 0)
 _NOTHING_RARE = (None, "bhsd", NO_WINDOW, 0.0, False, None, None, (None,) * 7)
 _VALUES = (type(None), int, float, Number)  # the last takes longest to ask
+# Whose function a call has the form of: attention(); PyTorch's; or transformers', whose inputs are
+# (batch, heads, rows, columns) and whose output is (batch, rows, heads, columns).
+ATTENTION, SDPA, MODEL = range(3)
 
 # ---- functions of PyTorch that cost little ---------------------------------------------------
 #
@@ -94,6 +97,31 @@ def _bhsd(each: Any, bshd: int, packed: bool) -> Any:
     return [(batch, two, one, col) for batch, one, two, col in each] if bshd else each
 
 
+def key_rows(shape: Tuple[int, ...], strides: Tuple[int, ...]) -> int:
+    """Rows from the keys of one sequence to those of the next, of (batch, heads, rows, columns).
+    0: they are no whole number, or overlap."""
+    if shape[0] == 1:
+        return shape[2]
+    step, rest = divmod(strides[0], max(strides[2], 1))
+    return 0 if rest or step < shape[2] else step
+
+
+def _joined(each: Any) -> Any:
+    """Sizes and strides of all sequences as rows of one batch entry, (1, heads, rows, columns)."""
+    q, k, v, (q_batch, q_head, q_row, q_col), (_, k_head, k_row, k_col), (_, *v_steps) = each
+    (batch, heads, rows, dim), step = q, key_rows(k, each[4])
+    if rows == 1:
+        q_row = q_batch
+    elif batch > 1 and q_batch != rows * q_row:
+        raise _Unusual
+    if not k[0] == v[0] == batch or not step or step != key_rows(v, each[5]):
+        raise _Unusual
+    before = (batch - 1) * step
+    return ((1, heads, batch * rows, dim), (1, k[1], before + k[2], k[3]),
+            (1, v[1], before + v[2], v[3]), (0, q_head, q_row, q_col), (0, k_head, k_row, k_col),
+            (0, *v_steps))
+
+
 def _check_vector(form: _Form, dtype: torch.dtype, *shape: int) -> None:
     if form is not None and form != (shape, (*shape[1:], 1), dtype):
         raise _Unusual
@@ -131,33 +159,38 @@ def _options(full: Tuple[int, ...], window: Any, softcap: Any, usual: bool, form
 
 
 def _new_call(calls: Dict[Tuple[Any, ...], _Call], key: Tuple[Any, ...]) -> _Call:
-    """Kept from the second time on: most lengths of a growing cache come once."""
-    *each, dtype, gpu, low, causal, scale, sdpa, grouped, threads, rare = key
+    """Kept at once: a model's other layers ask for the same."""
+    *each, dtype, gpu, low, causal, scale, form, grouped, threads, rare = key
     out_strides, layout, window, softcap, usual, max_q, max_kv, forms = rare or _NOTHING_RARE
     bshd, cu_q = LAYOUT[layout], forms[4]
-    packed = cu_q is not None
-    if bshd or packed:
+    packed, sequences, length = cu_q is not None, each[0][0], each[0][2]
+    if packed and form == MODEL:
+        each = _joined(each)
+    elif bshd or packed:
         each = _bhsd(each, bshd, packed)
     ((batch, heads, rows, dim), (batch_k, heads_kv, keys, dim_k),
      (batch_v, heads_v, keys_v, dim_v), (q_batch, q_head, q_row, q_col),
      (k_batch, k_head, k_row, k_col), (v_batch, v_head, v_row, v_col)) = each
-    if sdpa and type(rows) is not int:  # but a tensor, which torch.jit.trace follows
+    if form and type(rows) is not int:  # but a tensor, which torch.jit.trace follows
         raise _Unusual
     size = heads * rows * dim_v
     if (batch_k != batch or batch_v != batch or heads_v != heads_kv or keys_v != keys
             or dim_k != dim or not q_col == k_col == v_col == 1 or not size * batch
             or not (grouped or heads == heads_kv) or scale != scale
-            or (sdpa and causal and (forms[0] or forms[1]))):
+            or (form == SDPA and causal and (forms[0] or forms[1]))):
         raise _Unusual
-    rows_first = bshd or (sdpa and q_head < q_row)
+    rows_first = bshd or form == MODEL or (form == SDPA and q_head < q_row)
     shape, lse_shape = (batch, heads, rows, dim_v), (batch, heads, rows)
     strides = (size, dim_v, heads * dim_v, 1) if rows_first else (size, rows * dim_v, dim_v, 1)
     o_batch, o_head, o_row, _ = out_strides or strides
-    if bshd:
+    if bshd or form == MODEL:
         shape, strides = _bhsd((shape, strides), 1, False)
     seq_q, seq_kv, totals, options = rows, keys, (0, 0), PLAIN_OPTIONS
     if packed:
-        shape, strides, lse_shape = shape[1:], strides[1:], lse_shape[1:]
+        if form == MODEL:
+            shape, strides = (sequences, length, *shape[2:]), (length * strides[1], *strides[1:])
+        else:
+            shape, strides, lse_shape = shape[1:], strides[1:], lse_shape[1:]
         batch, seq_q, seq_kv, totals = cu_q[0][0] - 1, max_q, max_kv, (rows, keys)
     if rare:
         options = _options((batch, heads, seq_q, seq_kv), window, softcap, usual, forms, totals)
@@ -169,10 +202,7 @@ def _new_call(calls: Dict[Tuple[Any, ...], _Call], key: Tuple[Any, ...]) -> _Cal
         integer("threads", threads, 0, MOST_THREADS)
     where = (gpu, 0 if gpu >= 0 else threads)
     cache = caches.get(where) or open_cache(*where)
-    plan = cache.plans.get(problem)
-    if plan is None:
-        return cache.new_plan(problem, None, problem), shape, strides, lse_shape
-    call = plan, shape, strides, lse_shape
+    call = cache.plan(problem), shape, strides, lse_shape
     # A tensor in place of a number is equal to itself even when its value has changed.
     if all(isinstance(x, _VALUES) for x in (scale, grouped, threads, softcap, max_q, max_kv,
                                             *window)):
@@ -202,14 +232,16 @@ def run(plan: Plan, gpu: int, tensors: bytes, empty: Callable[..., torch.Tensor]
 
 
 def forward(q: Any, k: Any, v: Any, causal: Optional[str], scale: Any, bias: Any = None,
-            mask: Any = None, sdpa: bool = False, grouped: bool = True,
+            mask: Any = None, form: int = ATTENTION, grouped: bool = True,
             threads: Optional[int] = 0, out: Any = None, layout: str = "bhsd",
             window: Any = NO_WINDOW, softcap: Any = 0.0, alibi: Any = None, sink: Any = None,
             used_kv: Any = None, cu_q: Any = None, cu_kv: Any = None, max_q: Any = None,
             max_kv: Any = None, want_lse: bool = False) -> Any:
-    """As attention(), or None. sdpa: as PyTorch's function, whose attn_mask is bias here: a new
-    output has heads and rows in the order of q's in memory. grouped: heads of q may share one of k.
-    threads: None is torch.get_num_threads(). out: of the right shape, and memory of its own."""
+    """As attention(), or None. form: SDPA is as PyTorch's function, whose attn_mask is bias here: a
+    new output has heads and rows in the order of q's in memory. MODEL: with cu_q and cu_kv they
+    count the rows of all sequences from the first of q and of k on. grouped: heads of q may share
+    one of k. threads: None is torch.get_num_threads(). out: of the right shape, and memory of its
+    own."""
     try:
         dtype, gpu = q.dtype, q.get_device()
         if not (type(q) in PLAIN and type(k) in PLAIN and type(v) in PLAIN
@@ -227,7 +259,7 @@ def forward(q: Any, k: Any, v: Any, causal: Optional[str], scale: Any, bias: Any
             out_strides = None
             if out is not None:
                 low, out_strides = low | out.data_ptr() & 15, out.stride()
-            if sdpa and bias is not None and bias.dtype is torch.bool:
+            if form == SDPA and bias is not None and bias.dtype is torch.bool:
                 bias, mask = None, bias
             usual = alibi is True
             if usual or alibi is False:
@@ -251,7 +283,7 @@ def forward(q: Any, k: Any, v: Any, causal: Optional[str], scale: Any, bias: Any
             threads = _get_num_threads()
         calls = _plans.calls
         key = (q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(), dtype, gpu, low,
-               causal, scale, sdpa, grouped, threads, rare)
+               causal, scale, form, grouped, threads, rare)
         plan, shape, strides, lse_shape = calls.get(key) or _new_call(calls, key)
         empty, lse, at_lse = allocator(gpu), None, 0
         if out is None:

@@ -25,25 +25,25 @@ Tensor = torch.Tensor
 class Structure:
     """Keys from `end` on are seen by no query. shift: query i has the position of key i + shift;
     reach: where that is a tensor, how many keys the last query sees, for each sequence. keys: which
-    exist, (batch, end), where some do not. The same by numbers where that is possible: starts, the
-    first key of each sequence, and used_kv, how many follow."""
+    exist, (batch, end), where some do not. The same by numbers where that is possible: used_kv, how
+    many from the first one on; or runs on the host, the first key of each sequence and how many
+    follow."""
 
     ndim = 4
 
     def __init__(self, shape: Tuple[int, int, int, int], causal: Optional[str],
                  window: Tuple[int, int], shift: Union[int, Tensor], end: int,
                  reach: Optional[Tensor] = None, keys: Optional[Tensor] = None,
-                 used_kv: Optional[Tensor] = None, starts: Optional[Tensor] = None) -> None:
+                 used_kv: Optional[Tensor] = None, runs: Optional[Tuple[Any, Any]] = None) -> None:
         self.shape, self.causal, self.window, self.shift = shape, causal, window, shift
         self.end, self.reach, self.keys = end, reach, keys
-        self.used_kv, self.starts = used_kv, starts
-        self.runs: Optional[Tuple[Any, Any]] = None  # starts and used_kv as NumPy's arrays
-        self.made: Dict[Tuple[int, ...], Any] = {}   # boundaries(), by the first layer that asks
+        self.used_kv, self.runs = used_kv, runs
+        self.made: Dict[Tuple[int, ...], Any] = {}  # boundaries(), by the first layer that asks
 
     def __repr__(self) -> str:
         parts = [self.causal or "full"]
         parts += [f"window {self.window}"] if self.window != (-1, -1) else []
-        parts += ["starts" if self.starts is not None else
+        parts += ["runs" if self.runs is not None else
                   "used_kv" if self.used_kv is not None else
                   "keys" if self.keys is not None else "all keys"]
         return f"<mask {self.shape}: {', '.join(parts)}>"
@@ -52,27 +52,24 @@ class Structure:
         """On another device, as accelerate asks for it."""
         def moved(x: Any) -> Any:
             return x.to(device, non_blocking=non_blocking) if isinstance(x, Tensor) else x
-        there = Structure(self.shape, self.causal, self.window, moved(self.shift), self.end,
-                          moved(self.reach), moved(self.keys), moved(self.used_kv),
-                          moved(self.starts))
-        there.runs = self.runs
-        return there
+        return Structure(self.shape, self.causal, self.window, moved(self.shift), self.end,
+                         moved(self.reach), moved(self.keys), moved(self.used_kv), self.runs)
 
     def contiguous(self) -> Structure:
         """As generate() asks of a mask that it made."""
         return self
 
-    def options(self, biased: bool) -> Tuple[Optional[str], Optional[Tensor], Optional[Tensor],
-                                             Optional[Tensor]]:
-        """causal, mask, used_kv and starts of a call. biased: with a bias, which counts keys from
-        the first one on, so that none may be left out there."""
-        if self.used_kv is not None and not (biased and self.starts is not None):
-            return self.causal, None, self.used_kv, self.starts
+    def options(self) -> Tuple[Optional[str], Optional[Tensor], Optional[Tensor]]:
+        """causal, mask and used_kv of a call that does not take runs."""
+        if self.used_kv is not None:
+            return self.causal, None, self.used_kv
         mask = None if self.keys is None else self.keys[:, None, None, :]
-        return self.causal, mask, self.reach, None
+        return self.causal, mask, self.reach
 
     def boundaries(self, rows: int, step: int, total: int) -> Tuple[Tensor, ...]:
-        """As the function of that name, on the host, and one copy to the device."""
+        """runs as cu_seqlens_q, cu_seqlens_kv and used_kv of keys that lie `step` rows apart: an
+        empty sequence first, for cu_seqlens begins at 0 and the first key may not. One copy to the
+        device for all layers."""
         key = (rows, step, total)
         if key not in self.made:
             starts, used = self.runs
@@ -81,7 +78,7 @@ class Structure:
             table[0, 1:] = np.arange(batch + 1) * rows
             table[1, 1:-1], table[1, -1] = np.arange(batch) * step + starts, total
             table[2, 1:-1] = used
-            cu_q, cu_kv, used_kv = torch.from_numpy(table).to(self.starts.device, non_blocking=True)
+            cu_q, cu_kv, used_kv = torch.from_numpy(table).to(self.keys.device, non_blocking=True)
             self.made[key] = cu_q, cu_kv, used_kv[:-1]
         return self.made[key]
 
@@ -203,20 +200,10 @@ def _readable() -> bool:
                 or (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()))
 
 
-def boundaries(starts: Tensor, used_kv: Tensor, rows: int, step: int,
-               total: int) -> Tuple[Tensor, Tensor, Tensor]:
-    """cu_seqlens_q, cu_seqlens_kv and used_kv of keys that lie `step` rows apart: an empty sequence
-    first, for cu_seqlens begins at 0 and the first key may not."""
-    sequence = torch.arange(starts.shape[0], dtype=torch.int32, device=starts.device)
-    zero = sequence[:1] * 0
-    return (torch.cat((zero, sequence * rows, zero + starts.shape[0] * rows)),
-            torch.cat((zero, sequence * step + starts, zero + total)), torch.cat((zero, used_kv)))
-
-
 def _place_padding(mask: Structure, keys: Tensor, last: int) -> None:
     """Looks at which keys exist (batch, last), and finds the options for it: none of them if all
-    do; starts and used_kv where each sequence is one run of keys; used_kv alone where all begin at
-    the first key; else the keys stay a mask."""
+    do; runs where each sequence is one; used_kv where all begin at the first key; else the keys
+    stay a mask."""
     exist = keys[:, :last].cpu().numpy()
     count = exist.sum(1)
     if (count == last).all():
@@ -237,8 +224,6 @@ def _place_padding(mask: Structure, keys: Tensor, last: int) -> None:
     elif mask.causal is not None or windowed:
         return
     mask.runs = first, count
-    mask.starts, mask.used_kv = torch.from_numpy(np.array(mask.runs, np.int32)).to(
-        keys.device, non_blocking=True)
 
 
 # ---- the function that transformers calls ------------------------------------------------------
@@ -263,7 +248,8 @@ def _structure(pattern: _Pattern, batch: int, rows: int, length: int, shift: Uni
         mask.reach = (shift + rows).to(torch.int32).reshape(1).expand(batch).contiguous()
     if keys is not None:
         keys = keys[:, :end]
-        mask.keys = torch.nn.functional.pad(keys, (0, end - keys.shape[1]))
+        missing = end - keys.shape[1]  # a pad of 0 would copy
+        mask.keys = torch.nn.functional.pad(keys, (0, missing)) if missing else keys
         if _readable():
             last = end if known or not causal else int(shift) + rows
             _place_padding(mask, mask.keys, last)

@@ -3,9 +3,9 @@
 
 Invariant: a plan or context lives as long as the cache or a call holds it: what the cache drops
 while another thread computes with it is destroyed when that call is done. What is kept does not
-grow with the number of problems seen: at most CACHED_PLANS plans of a context and as many calls of
-_fast.py, and on a GPU one workspace for each stream that was passed, or that arrays of other
-frameworks than PyTorch were computed on.
+grow with the number of problems seen: at most CACHED_PLANS plans of a context, as many refusals and
+calls of _fast.py, and on a GPU one workspace for each stream that was passed, or that arrays of
+other frameworks than PyTorch were computed on.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from . import _library as library
 from ._arguments import MOST_THREADS, integer
-from ._library import Error, fail
+from ._library import Error, Unsupported, fail
 
 CACHED_PLANS = 512
 MOST_STREAMS = 64
@@ -133,11 +133,12 @@ class Plan:
 class Cache:
     """A context, its plans by their problems, and the workspaces of its streams."""
 
-    __slots__ = ("context", "plans", "_workspaces", "_lock")
+    __slots__ = ("context", "plans", "refused", "_workspaces", "_lock")
 
     def __init__(self, context: Context) -> None:
         self.context = context
         self.plans: Dict[bytes, Plan] = {}
+        self.refused: Dict[bytes, str] = {}  # why there is no plan: a model asks in every layer
         self._workspaces: Dict[Any, _DriverMemory] = {}
         self._lock = library.new_lock()  # of the workspaces: nothing is freed before it is enqueued
 
@@ -146,7 +147,14 @@ class Cache:
         return self.plans.get(key) or self.new_plan(problem, variant, key)
 
     def new_plan(self, problem: bytes, variant: Optional[str], key: bytes) -> Plan:
-        plan = Plan(self.context, problem, variant)
+        reason = self.refused.get(key)
+        if reason is not None:
+            raise Unsupported(reason)
+        try:
+            plan = Plan(self.context, problem, variant)
+        except Unsupported as error:
+            keep(self.refused, key, str(error))
+            raise
         keep(self.plans, key, plan)
         return plan
 

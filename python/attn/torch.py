@@ -18,7 +18,7 @@ from typing import Callable, Dict, Iterator, NamedTuple, Optional, Tuple
 import torch
 import torch.nn.functional
 
-from ._fast import DTYPES, PLAIN, forward
+from ._fast import DTYPES, PLAIN, SDPA, forward
 from ._library import InvalidArgument, Unsupported
 from ._tangents import refuse_tangents
 
@@ -192,7 +192,7 @@ def _slow(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
     if attn_mask is not None:
         attn_mask = _spread(attn_mask, (query.shape[-2], key.shape[-2]), shapes)
     causal = "top-left" if is_causal else None
-    if forward(q, k, v, causal, scale, attn_mask, None, True, True, None, o) is None:
+    if forward(q, k, v, causal, scale, attn_mask, None, SDPA, True, None, o) is None:
         from ._attention import attention  # it names what is wrong
         mask = attn_mask if attn_mask is not None and attn_mask.dtype == torch.bool else None
         attention(q, k, v, causal=causal, scale=scale, bias=attn_mask if mask is None else None,
@@ -208,7 +208,7 @@ def _operator(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
               enable_gqa: bool) -> torch.Tensor:
     refuse_tangents(query=query, key=key, value=value, attn_mask=attn_mask)
     out = forward(query, key, value, "top-left" if is_causal else None, scale, attn_mask, None,
-                  True, enable_gqa, None)
+                  SDPA, enable_gqa, None)
     if out is None:
         out = _slow(query, key, value, attn_mask, is_causal, scale, enable_gqa)
     return out
@@ -240,7 +240,7 @@ def sdpa(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
     """
     if not (_is_dynamo_compiling() or dropout_p or _any_autocast()):
         out = forward(query, key, value, "top-left" if is_causal else None, scale, attn_mask, None,
-                      True, enable_gqa, None)
+                      SDPA, enable_gqa, None)
         if out is not None:
             return out
         tensors = (query, key, value) if attn_mask is None else (query, key, value, attn_mask)

@@ -16,15 +16,16 @@ raises attn.Unsupported (register(fallback=False)). What both compute is the sam
 from __future__ import annotations
 
 import warnings
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Optional, Tuple
 
 import torch
 import torch.nn.functional
+from torch.utils.weak import WeakIdKeyDictionary
 
 from ._attention import attention
-from ._fast import DTYPES, PLAIN
+from ._fast import DTYPES, MODEL, PLAIN, forward, key_rows
 from ._library import InvalidArgument, Unsupported
-from ._masks import Structure, boundaries, learn, mask_function
+from ._masks import Structure, learn, mask_function
 from .torch import Replacement, _any_autocast, _is_compiling, _is_tracing, _rows
 
 __all__ = ["Structure", "register", "seen"]
@@ -32,6 +33,7 @@ __all__ = ["Structure", "register", "seen"]
 Tensor = torch.Tensor
 _seen = Replacement()
 _fallback = True
+_sinks = WeakIdKeyDictionary()  # by the model's parameter: its state, and _sink() of that
 
 
 def seen() -> Replacement:
@@ -62,66 +64,58 @@ def register(name: str = "attn", fallback: bool = True) -> Replacement:
 # ---- the library -----------------------------------------------------------------------------
 
 
-def _key_rows(x: Tensor) -> int:
-    """Rows from the keys of one sequence to those of the next; 0: they are no whole number."""
-    batch, _, length, _ = x.shape
-    if batch == 1:
-        return length
-    step, rest = divmod(x.stride(0), max(x.stride(2), 1))
-    return 0 if rest or step < length else step
-
-
-def _packed(q: Tensor, k: Tensor, v: Tensor, used_kv: Tensor, starts: Tensor,
-            structure: Optional[Structure]) -> Tuple[Tensor, Tensor, Tensor, Dict[str, Any]]:
-    """Left padding without a mask. All rows of K are one packed sequence after the other, each from
-    its first visible key on, of which used_kv exist. Gives Q, K, V and the options that say it."""
-    (batch, _, rows, _), length = q.shape, k.shape[2]
-    step = _key_rows(k)
-    if not step or step != _key_rows(v):
-        k, v = k.contiguous(), v.contiguous()
-        step = _key_rows(k)
-    total = (batch - 1) * step + length
-    cu_q, cu_kv, used_kv = boundaries(starts, used_kv, rows, step, total) if structure is None \
-        else structure.boundaries(rows, step, total)
-    k, v = (x.as_strided((total, x.shape[1], x.shape[3]), (x.stride(2), x.stride(1), 1))
-            for x in (k, v))
-    # The longest: on a GPU that of the keys which exist; the CPU counts those between them too.
-    return q.transpose(1, 2).flatten(0, 1), k, v, {
-        "cu_seqlens_q": cu_q, "cu_seqlens_kv": cu_kv, "used_kv": used_kv, "max_seqlen_q": rows,
-        "max_seqlen_kv": length if q.is_cuda else step + length}
+def _by_views(query: Tensor, key: Tensor, value: Tensor, step: int, most: Optional[int],
+              **options: Any) -> Tensor:
+    """What _fast.py leaves. step: rows from the keys of a sequence to the next one's; 0: the
+    sequences are not packed."""
+    batch, heads, rows, _ = query.shape
+    q, k, v = (x.transpose(1, 2) for x in (query, key, value))
+    if step:
+        q, options["max_seqlen_q"], options["max_seqlen_kv"] = q.flatten(0, 1), rows, most
+        total = (batch - 1) * step + key.shape[2]
+        k, v = (x.as_strided((total, *x.shape[2:]), x.stride()[1:]) for x in (k, v))
+    out = attention(q, k, v, layout="bshd", threads=torch.get_num_threads(), **options)
+    return out.view(batch, rows, heads, -1)
 
 
 def _compute(query: Tensor, key: Tensor, value: Tensor, causal: Optional[str],
              scale: Optional[float], left: int, right: int, softcap: float, bias: Optional[Tensor],
              mask: Optional[Tensor], sink: Optional[Tensor], used_kv: Optional[Tensor],
-             starts: Optional[Tensor], structure: Optional[Structure] = None) -> Tensor:
-    """(batch, rows, heads, dim), as the models go on with it."""
-    batch, heads, rows, _ = query.shape
-    query, key, value = _rows(query), _rows(key), _rows(value)
-    if starts is None or not query.numel():
-        return attention(query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2),
-                         causal=causal, scale=scale, window=(left, right), softcap=softcap,
-                         bias=bias, mask=mask, sink=sink, used_kv=used_kv, layout="bshd",
-                         threads=torch.get_num_threads())
-    query, key, value, lengths = _packed(query, key, value, used_kv, starts, structure)
-    out = attention(query, key, value, causal=causal, scale=scale, window=(left, right),
-                    softcap=softcap, sink=sink, layout="bshd", threads=torch.get_num_threads(),
-                    **lengths)
-    return out.view(batch, rows, heads, -1)
+             padding: Optional[Structure] = None) -> Tensor:
+    """(batch, rows, heads, dim), as the models go on with it.
+
+    padding: one with runs. No mask then: all rows of K are one packed sequence after the other,
+    each from its first visible key on, of which used_kv exist."""
+    cu_q, cu_kv, rows, step, most = None, None, None, 0, None
+    if padding is not None:
+        shape, rows = key.shape, query.shape[2]
+        step = key_rows(shape, key.stride())
+        if not step or step != key_rows(value.shape, value.stride()):
+            value = value.contiguous()
+            if step != key_rows(shape, value.stride()):
+                key = key.contiguous()
+                step = key_rows(shape, key.stride())
+        cu_q, cu_kv, used_kv = padding.boundaries(rows, step, (shape[0] - 1) * step + shape[2])
+        # The longest: on a GPU that of the keys which exist; the CPU counts those between them too.
+        most = shape[2] if query.is_cuda else step + shape[2]
+    out = forward(query, key, value, causal, scale, bias, mask, MODEL, True, None, None, "bhsd",
+                  (left, right), softcap, None, sink, used_kv, cu_q, cu_kv, rows, most)
+    return out if out is not None else _by_views(
+        _rows(query), _rows(key), _rows(value), step, most, causal=causal, scale=scale,
+        window=(left, right), softcap=softcap, bias=bias, mask=mask, sink=sink, used_kv=used_kv,
+        cu_seqlens_q=cu_q, cu_seqlens_kv=cu_kv)
 
 
 @torch.library.custom_op("attn::attention", mutates_args=(), schema=(
     "(Tensor query, Tensor key, Tensor value, str? causal, float? scale, int left, int right, "
-    "float softcap, Tensor? bias, Tensor? mask, Tensor? sink, Tensor? used_kv, Tensor? starts) "
-    "-> Tensor"))
-def _operator(query, key, value, causal, scale, left, right, softcap, bias, mask, sink, used_kv,
-              starts):
+    "float softcap, Tensor? bias, Tensor? mask, Tensor? sink, Tensor? used_kv) -> Tensor"))
+def _operator(query, key, value, causal, scale, left, right, softcap, bias, mask, sink, used_kv):
     return _compute(query, key, value, causal, scale, left, right, softcap, bias, mask, sink,
-                    used_kv, starts)
+                    used_kv)
 
 
 @_operator.register_fake
-def _(query, key, value, causal, scale, left, right, softcap, bias, mask, sink, used_kv, starts):
+def _(query, key, value, causal, scale, left, right, softcap, bias, mask, sink, used_kv):
     batch, heads, rows, _ = query.shape
     return query.new_empty((batch, rows, heads, value.shape[3]))
 
@@ -192,6 +186,19 @@ def _lower(x: Optional[Tensor], dtype: torch.dtype) -> Optional[Tensor]:
     return x.to(dtype) if x is not None and x.dtype in DTYPES else x
 
 
+def _sink(s_aux: Tensor, plain: bool) -> Tensor:
+    """One per head, as the library takes it. Of a parameter in another dtype it is kept: converted
+    in every layer of every step it would cost as much as a short attention."""
+    if not plain or s_aux.is_inference():  # no versions to compare
+        return s_aux.detach().reshape(-1).to(torch.float32).contiguous()
+    state = s_aux._version, s_aux.data_ptr()
+    known = _sinks.get(s_aux)
+    if known is None or known[0] != state:
+        known = state, s_aux.detach().reshape(-1).to(torch.float32).contiguous()
+        _sinks[s_aux] = known
+    return known[1]
+
+
 def attention_forward(module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor,
                       attention_mask: Any, dropout: float = 0.0, scaling: Optional[float] = None,
                       is_causal: Optional[bool] = None, softcap: Optional[float] = None,
@@ -199,26 +206,30 @@ def attention_forward(module: torch.nn.Module, query: Tensor, key: Tensor, value
                       **others: Any) -> Tuple[Tensor, None]:
     """As sdpa_attention_forward of transformers. Without a mask is_causal (or the module's) holds;
     a mask says everything, as it does for eager attention."""
-    rows, softcap = query.shape[2], softcap or 0.0
-    structure = attention_mask if isinstance(attention_mask, Structure) else \
-        getattr(attention_mask, "structure", None)
-    causal, window, mask, used_kv, starts = None, (-1, -1), None, None, None
-    if structure is not None:
-        (_, _, expected, most), end = structure.shape, structure.end
-        if rows != expected or not end <= key.shape[2] <= most:
+    rows, structure, bias = query.shape[2], None, position_bias
+    causal, left, right, mask, used_kv, padding = None, -1, -1, None, None, None
+    plain = not (_is_compiling() or _is_tracing()) and type(query) in PLAIN
+    if attention_mask is None:
+        if rows > 1 and (getattr(module, "is_causal", True) if is_causal is None else is_causal):
+            causal = "top-left"
+            if key.shape[2] > rows:  # a cache with room for more
+                key, value = key[:, :, :rows], value[:, :, :rows]
+    elif type(attention_mask) is Structure or hasattr(attention_mask, "structure"):
+        structure = getattr(attention_mask, "structure", attention_mask)
+        (_, _, expected, most), end, length = structure.shape, structure.end, key.shape[2]
+        if rows != expected or not end <= length <= most:
             raise InvalidArgument(f"the mask is one of {expected} queries and {most} keys, the "
-                                  f"layer has {rows} and {key.shape[2]}")
-        if key.shape[2] > end:
+                                  f"layer has {rows} and {length}")
+        if length > end:
             key, value = key[:, :, :end], value[:, :, :end]
-        window = structure.window
-        causal, mask, used_kv, starts = structure.options(position_bias is not None)
-    elif attention_mask is not None:
-        mask = attention_mask[..., :key.shape[2]]
-    elif rows > 1 and (getattr(module, "is_causal", True) if is_causal is None else is_causal):
-        causal = "top-left"
-        if key.shape[2] > rows:  # a cache with room for more
-            key, value = key[:, :, :rows], value[:, :, :rows]
-    bias = position_bias
+        left, right = structure.window
+        if structure.runs is not None and plain and bias is None and query.numel():
+            causal, padding = structure.causal, structure
+        else:  # a bias counts keys from the first one on, so that none may be left out
+            causal, mask, used_kv = structure.options()
+    else:
+        mask = attention_mask if attention_mask.shape[-1] == key.shape[2] else \
+            attention_mask[..., :key.shape[2]]
     if bias is not None and bias.shape[-1] > key.shape[2]:
         bias = bias[..., :key.shape[2]]
     if mask is not None and mask.dtype != torch.bool:
@@ -227,18 +238,15 @@ def attention_forward(module: torch.nn.Module, query: Tensor, key: Tensor, value
         lower = torch.get_autocast_dtype(query.device.type)
         query, key, value = (_lower(x, lower) for x in (query, key, value))
 
-    compiling = _is_compiling()
+    compiling, softcap = not plain and _is_compiling(), softcap or 0.0
     if not compiling:
         _seen.calls += 1
     reason = _refusal(query, key, value, bias, dropout)
     if reason is None:
-        sink = None if s_aux is None else s_aux.detach().reshape(-1).to(torch.float32).contiguous()
-        arguments = (query, key, value, causal, scaling, *window, softcap, bias, mask, sink,
-                     used_kv, starts)
-        if compiling or _is_tracing() or type(query) not in PLAIN:
-            return _operator(*arguments), None
+        arguments = (query, key, value, causal, scaling, left, right, softcap, bias, mask,
+                     None if s_aux is None else _sink(s_aux, plain), used_kv)
         try:
-            return _compute(*arguments, structure), None
+            return (_compute(*arguments, padding) if plain else _operator(*arguments)), None
         except Unsupported as error:
             reason = str(error)
     if not _fallback:

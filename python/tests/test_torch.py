@@ -62,6 +62,25 @@ def test_rows_without_keys():
     assert not attn.torch.sdpa(q, k[:, :, :0], v[:, :, :0]).any()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_position_bias_with_the_lowest_number(dtype):
+    """As T5 has it: no scale, and hidden keys at or below the lowest finite number, where the sum
+    with a position bias may be -inf. A row of the lowest numbers is a mean, a row of -inf is 0."""
+    q, k, v = (torch.randn(2, 4, 40, 64).to(dtype) for _ in range(3))
+    q, position, low = 0.3 * q, torch.randn(1, 4, 40, 40).to(dtype), torch.finfo(dtype).min
+    seen = torch.ones(2, 1, 1, 40, dtype=torch.bool)
+    seen[0, ..., 25:] = False
+    once = torch.where(seen, position, low)
+    twice = once + torch.where(seen, 0.0, low).to(dtype)
+    lowest, nothing = once.clone(), once.clone()
+    lowest[1, :, 3], nothing[1, :, 3] = low, -math.inf
+    assert twice.isinf().any() and not once.isinf().any()
+    for bias in (once, twice, lowest, nothing):
+        weights = torch.softmax(q.double() @ k.double().mT + bias.double(), -1).nan_to_num(0.0)
+        torch.testing.assert_close(attn.torch.sdpa(q, k, v, bias, scale=1.0).double(),
+                                   weights @ v.double(), rtol=CLOSE[dtype], atol=CLOSE[dtype])
+
+
 def test_masks_of_another_dtype():
     q, k, v = qkv(dtype=torch.bfloat16)
     mask = torch.randn(13, 21)

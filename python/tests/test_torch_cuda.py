@@ -50,6 +50,23 @@ def test_arguments(dtype, dim):
                 for _ in range(3)))
 
 
+@pytest.mark.parametrize("batch", [1, 8])
+@pytest.mark.parametrize("rows, keys, causal", [(1500, 1500, False), (256, 256, True),
+                                                (256, 1500, False), (1, 1500, False)])
+def test_output_in_another_order(batch, rows, keys, causal):
+    """Whisper's: heads before rows in Q, K and V, and rows before heads in O."""
+    pytest.importorskip("transformers")
+    import attn.transformers
+    q, k, v = (torch.randn(batch, 20, n, 64, device="cuda", dtype=torch.bfloat16)
+               for n in (rows, keys, keys))
+    q *= 0.125
+    for _ in range(3):
+        found, _ = attn.transformers.attention_forward(
+            torch.nn.Module(), q, k, v, None, scaling=1.0, is_causal=causal)
+        expected = theirs(q, k, v, is_causal=causal, scale=1.0).transpose(1, 2)
+        torch.testing.assert_close(found, expected, rtol=3e-2, atol=3e-2)
+
+
 def test_masks():
     q, k, v = qkv()
     check(q, k, v, torch.rand(200, 300, device="cuda") > 0.3)

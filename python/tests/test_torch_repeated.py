@@ -203,9 +203,24 @@ def test_numbers_are_compared_by_value():
         assert torch.equal(attn.attention(q, k, v, scale=scale), expected)
         attn.attention(q[0], k[0], v[0], max_seqlen_q=longest, **packed)
         attn.attention(q, k, v, alibi=True)
-    assert len(_plans.calls) == 2  # without the tensors
+    assert len(_plans.calls) == 3  # without the tensors
     with pytest.raises(attn.InvalidArgument, match="alibi"):
         attn.attention(q, k, v, alibi=1)
+
+
+def test_a_refusal_is_planned_once(monkeypatch):
+    """A model asks in every layer of every step, and the sentence takes long to write."""
+    q, k, v = qkv()
+    attn.clear_plans()
+    made = []
+    create = _plans.Plan.__init__
+    monkeypatch.setattr(_plans.Plan, "__init__", lambda self, *rest: (made.append(rest),
+                                                                      create(self, *rest))[1])
+    for _ in range(3):
+        with pytest.raises(attn.Unsupported, match="tensor"):
+            attn.attention(q, k, v, tensor_cores="require", threads=1)
+    assert len(made) == 1
+    assert torch.equal(attn.attention(q, k, v, threads=1), attn.attention(q, k, v, threads=1))
 
 
 def test_known_calls_do_not_grow(monkeypatch):

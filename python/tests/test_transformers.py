@@ -2,6 +2,8 @@
 """Small random models of transformers with attn_implementation="attn" and "eager": the same logits,
 the same tokens; and which options the library was given instead of a dense mask."""
 
+import collections
+
 import pytest
 
 torch = pytest.importorskip("torch", minversion="2.5")
@@ -10,6 +12,9 @@ pytest.importorskip("transformers.masking_utils")
 
 import attn  # noqa: E402
 import attn.transformers  # noqa: E402
+from attn.peers.machine import NotRun  # noqa: E402
+from attn.peers.models import set_attention  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 5e-2}
 BATCH, LENGTH, NEW_TOKENS, VOCABULARY = 3, 21, 14, 128
@@ -80,10 +85,11 @@ def both(model, run):
     """run(model) with eager attention and with ours, which computes every call itself."""
     attn.transformers.register(fallback=False)
     with torch.no_grad():
-        model.set_attn_implementation("eager")
+        set_attention(model, "eager")
         expected = run(model)
-        model.set_attn_implementation("attn")
-        if model.config._attn_implementation != "attn":
+        try:
+            set_attention(model, "attn")
+        except NotRun:
             pytest.skip(f"transformers {transformers.__version__}: this model has no attention "
                         "interface")
         seen = attn.transformers.register(fallback=False)
@@ -97,7 +103,7 @@ def close(found, expected, dtype=torch.float32):
 
 
 PADDINGS = [None, "left", "right"]
-FORM = {None: {"none"}, "left": {"starts"}, "right": {"used_kv"}}
+FORM = {None: {"none"}, "left": {"runs"}, "right": {"used_kv"}}
 
 
 @pytest.mark.parametrize("padding", PADDINGS)
@@ -266,6 +272,82 @@ def test_compiled_decoding():
         found = model.generate(tokens(), **named, cache_implementation="static")
     assert torch.equal(found, expected)
     assert len(graphs) == 2  # prefill and decode
+
+
+class Operators(TorchDispatchMode):
+    """Of PyTorch, by name: on a GPU most are a kernel, and all cost time on the host."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = collections.Counter()
+
+    def __torch_dispatch__(self, function, types, arguments=(), named=None):
+        self.seen[str(function)] += 1
+        return function(*arguments, **(named or {}))
+
+
+@pytest.mark.parametrize("name, padding, most", [
+    ("Llama", None, 0), ("Llama", "right", 0), ("GptOss", None, 0), ("Llama", "left", 4)])
+def test_layers_call_no_operator(name, padding, most, monkeypatch):
+    """Nothing but the library's call in a layer; one table of left padding for all of them: a copy
+    to the device, and views. The sinks of a model in bfloat16 are converted once."""
+    ours, counted = attn.transformers.attention_forward, []
+
+    def watched(*tensors, **named):
+        with Operators() as operators:
+            found = ours(*tensors, **named)
+        counted.append(operators.seen)
+        return found
+    monkeypatch.setattr(attn.transformers, "attention_forward", watched)
+    attn.transformers.register(fallback=False)
+    model = decoder(name).to(torch.bfloat16)
+    model.set_attn_implementation("attn")
+    with torch.no_grad():
+        model(tokens())
+        counted.clear()
+        model(tokens(), attention_mask=visible(padding))
+    first, second = counted
+    assert sum(first.values()) <= most and not second, first
+
+
+def test_a_sink_that_changes():
+    x, sink = torch.randn(1, 2, 3, 8), torch.nn.Parameter(torch.zeros(2, dtype=torch.bfloat16))
+    module = torch.nn.Module()
+    with torch.no_grad():
+        def out():
+            return attn.transformers.attention_forward(module, x, x, x, None, s_aux=sink)[0]
+        before = out()
+        assert torch.equal(out(), before)
+        sink += 3.0
+        small = out()
+        sink.data = torch.full((2,), 60.0, dtype=torch.bfloat16)
+        assert out().abs().max() < 1e-5 < small.abs().max() < before.abs().max()
+
+
+@pytest.mark.parametrize("rows", [1, 12])
+@pytest.mark.parametrize("orders", [("bhsd", "bhsd", "bhsd"), ("bhsd", "bhsd", "bshd"),
+                                    ("bshd", "bshd", "bhsd"), ("bshd", "room", "room")])
+def test_left_padding_in_any_order(orders, rows):
+    """Keys and values whose sequences lie differently in memory, also in a cache with room."""
+    def tensor(order, heads, length):
+        if order == "room":
+            return torch.randn(3, heads, length + 5, 16)[:, :, :length]
+        made = torch.randn(3, *((heads, length) if order == "bhsd" else (length, heads)), 16)
+        return made if order == "bhsd" else made.transpose(1, 2)
+    q, k, v = (tensor(order, heads, length) for order, heads, length in
+               zip(orders, (4, 2, 2), (rows, 12, 12)))
+    exist = torch.ones(3, 12, dtype=torch.bool)
+    exist[0, :4] = exist[2, :7] = False
+    from attn import _masks
+    mask = _masks._structure(_masks._Pattern(True), 3, rows, 12, 12 - rows, exist)
+    assert mask.runs is not None
+    found = attn.transformers.attention_forward(torch.nn.Module(), q, k, v, mask)[0]
+    expected = torch.nn.functional.scaled_dot_product_attention(
+        q, k.repeat_interleave(2, 1), v.repeat_interleave(2, 1),
+        mask.dense(rows, 12, q.device)).transpose(1, 2)
+    assert found.is_contiguous()
+    seen = exist[:, -rows:]
+    close(found[seen], expected[seen])
 
 
 def test_training_goes_to_pytorch():

@@ -4,15 +4,18 @@
 The layers have the sizes of real models, but there are few of them and small vocabularies. A row is
 one model and one kind of work: a forward pass, one of a padded batch, or generating tokens with a
 cache; by eager attention, by sdpa, by sdpa within replace_sdpa(), and attn_implementation="attn".
+--compile has the same of a few works under torch.compile, as one graph.
 
 Invariant: every side's result is compared with the first one's before it is timed, and the samples
-of all sides are taken in turns. A side that did not run has a reason.
+of all sides are taken in turns (of compiled works one side after the other: a change would compile
+again). A side that did not run has a reason; one that PyTorch computed in part has no ratio.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import gc
 import json
 import math
@@ -24,13 +27,14 @@ from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from .machine import DTYPES, Machine, NotRun, first_line
+from .model_rows import OURS, is_wrong, put_ratios, row_text, summary, summary_lines, title, wrong
 from .progress import Progress, clock
 
 SCHEMA = "attn-models/1"
 SIDES = ("eager", "sdpa", "replace_sdpa", "attn")
 ROUNDS, SECONDS = 9, 6.0  # of a row; one sample of each side is taken in any case
-TOLERANCE = {"fp32": 1e-4, "fp16": 2e-2, "bf16": 8e-2}
 VOCABULARY = 8192
+COMPILED = ("compiled prefill", "compiled generate")
 Work = Callable[[Any], Any]  # of a model: what it computes, as rows of floats or as tokens
 
 
@@ -38,6 +42,7 @@ class Loaded(NamedTuple):
     model: Any
     works: Dict[str, Tuple[str, Work]]  # with the sizes in words
     sides: Tuple[str, ...] = SIDES
+    compiled: Dict[str, Callable[[Any], Any]] = {}  # works under torch.compile: by which context
 
 
 class Sizes:
@@ -48,6 +53,7 @@ class Sizes:
         self.layers = 2 if tiny else 4
         self.new_tokens = 6 if tiny else 128
         self.batch = 2 if tiny else 8
+        self.backend = "eager" if tiny else "inductor"  # of torch.compile
 
     def __call__(self, real: int, tiny: int) -> int:
         return tiny if self.tiny else real
@@ -67,6 +73,34 @@ class Sizes:
 # ---- models ----------------------------------------------------------------------------------
 
 
+@contextlib.contextmanager
+def _one_graph(model: Any, torch: Any, backend: str) -> Iterator[None]:
+    """Its forward pass compiled: a graph break is an error."""
+    model.forward = torch.compile(model.forward, fullgraph=True, backend=backend)
+    try:
+        yield
+    finally:
+        del model.forward
+
+
+def _static(sizes: Sizes, model: Any, length: int) -> Callable[[], Dict[str, Any]]:
+    """A static cache, of which generate() compiles the step (on the CPU it is asked to). The same
+    at each call: the graph has its addresses."""
+    made: Dict[str, Any] = {}
+
+    def arguments() -> Dict[str, Any]:
+        import transformers
+        if not made:
+            how = transformers.CompileConfig(fullgraph=True, backend=sizes.backend,
+                                             mode=None if sizes.tiny else "reduce-overhead")
+            how._compile_all_devices = True
+            made.update(compile_config=how, past_key_values=transformers.StaticCache(
+                config=model.config, max_cache_len=length))
+        made["past_key_values"].reset()
+        return made
+    return arguments
+
+
 def _decoder(kind: str, sizes: Sizes, hidden: int, inner: int, heads: int, heads_kv: int, dim: int,
              **special: Any) -> Loaded:
     import transformers
@@ -81,13 +115,19 @@ def _decoder(kind: str, sizes: Sizes, hidden: int, inner: int, heads: int, heads
     exist = sizes.padding(sizes.batch, prompt, True)
     named = {"max_new_tokens": sizes.new_tokens, "do_sample": False, "use_cache": True}
     batch, after = sizes.batch, f"S{prompt} + {sizes.new_tokens}"
+    prefill = f"B1 S{length}", lambda m: m(one, use_cache=False).logits
+    static = _static(sizes, model, prompt + sizes.new_tokens)
     return Loaded(model, {
-        "prefill": (f"B1 S{length}", lambda m: m(one, use_cache=False).logits),
+        "prefill": prefill, "compiled prefill": prefill,
+        "compiled generate": (f"B1 {after}", lambda m: m.generate(
+            many[:1], **named, **static())),
         "padded": (f"B{batch} S{prompt}", lambda m: m(
             many, attention_mask=exist, use_cache=False).logits[exist.bool()]),
         "generate": (f"B1 {after}", lambda m: m.generate(many[:1], **named)),
         "generate padded": (f"B{batch} {after}", lambda m: m.generate(
-            many, attention_mask=exist, **named))})
+            many, attention_mask=exist, **named))},
+        compiled={"compiled prefill": lambda m: _one_graph(m, sizes.torch, sizes.backend),
+                  "compiled generate": contextlib.nullcontext})
 
 
 def _llama(sizes: Sizes) -> Loaded:
@@ -215,6 +255,16 @@ MODELS: Dict[str, Tuple[Callable[[Sizes], Loaded], Tuple[str, ...]]] = {
 # ---- one row ---------------------------------------------------------------------------------
 
 
+def set_attention(model: Any, name: str) -> None:
+    """Of all parts: transformers leaves out an encoder or decoder with a copy of the model's
+    configuration, as T5 has them."""
+    for part in model.modules():
+        if hasattr(part, "set_attn_implementation"):
+            part.set_attn_implementation(name)
+            if part.config._attn_implementation != name:
+                raise NotRun(f"the model does not take attn_implementation={name!r}")
+
+
 @contextlib.contextmanager
 def attention_by(side: str, model: Any) -> Iterator[Any]:
     """Gives what the side counts, if it does."""
@@ -223,11 +273,7 @@ def attention_by(side: str, model: Any) -> Iterator[Any]:
     if side == "attn":
         import attn.transformers
         seen = attn.transformers.register()
-    if hasattr(model, "set_attn_implementation"):
-        wanted = "sdpa" if side == "replace_sdpa" else side
-        model.set_attn_implementation(wanted)
-        if model.config._attn_implementation != wanted:
-            raise NotRun(f"the model does not take attn_implementation={wanted!r}")
+    set_attention(model, "sdpa" if side == "replace_sdpa" else side)
     if side == "replace_sdpa":
         with attn.torch.replace_sdpa(fallback=True) as seen:
             yield seen
@@ -249,7 +295,8 @@ def differ(found: Any, expected: Any) -> Tuple[Optional[float], Optional[float]]
 
 def new_side(name: str) -> Dict[str, Any]:
     return {"name": name, "reason": None, "samples_ms": [], "median_ms": None, "difference": None,
-            "same_tokens": None, "calls": None, "by_pytorch": None, "reasons": {}}
+            "same_tokens": None, "calls": None, "by_pytorch": None, "reasons": {}, "kernels": [],
+            "ratio": None, "worst_call": None}
 
 
 def sample(machine: Machine, model: Any, work: Work) -> Tuple[Any, float]:
@@ -260,32 +307,90 @@ def sample(machine: Machine, model: Any, work: Work) -> Tuple[Any, float]:
     return found, round(1e3 * (time.perf_counter() - start), 4)
 
 
-def first_run(machine: Machine, loaded: Loaded, work: Work, sides: List[Dict[str, Any]]) -> None:
-    """Warms every side up, compares its result and counts its calls."""
-    expected = None
-    for side in sides:
+def first_run(machine: Machine, loaded: Loaded, work: Work, side: Dict[str, Any],
+              expected: Any) -> Any:
+    """Warms the side up, compares its result, and notes the kernels. Gives the result."""
+    from attn import _plans
+    known, _plans.calls = _plans.calls, {}
+    try:
+        found, _ = sample(machine, loaded.model, work)
+        side["kernels"] = sorted({plan.variant for plan, *_ in list(_plans.calls.values())})
+    finally:
+        _plans.calls = {**known, **_plans.calls}
+    side["difference"], side["same_tokens"] = differ(found, found if expected is None else expected)
+    return found
+
+
+def counted(side: Dict[str, Any], seen: Any, compiled: bool) -> None:
+    """Calls inside a compiled graph are not: there the kernels show that it was ours."""
+    if seen is None:
+        return
+    side["calls"], side["by_pytorch"] = seen.calls, seen.by_pytorch
+    side["reasons"] = dict(seen.reasons)
+    if not seen.calls and not (compiled and side["kernels"]):
+        raise NotRun("no attention of the model came through here")
+
+
+def worst_call(machine: Machine, loaded: Loaded, work: Work, name: str) -> str:
+    """Of a side with a wrong result: the call that differs most from PyTorch's for the same
+    inputs. If none does, the fault is one of order: each call is waited for here."""
+    import attn.transformers as ours_there
+    functional, calls, worst = machine.torch.nn.functional, 0, (0.0, "none")
+    original = functional.scaled_dot_product_attention
+
+    def checked(compute: Callable[..., Any], by_pytorch: Callable[..., Any], *tensors: Any,
+                **named: Any) -> Any:
+        nonlocal calls, worst
+        found, expected = compute(*tensors, **named), by_pytorch(*tensors, **named)
+        calls += 1
+        first, second = (x[0] if isinstance(x, tuple) else x for x in (found, expected))
+        far = differ(first, second)[0] or 0.0
+        if far > worst[0]:
+            sizes = [tuple(x.shape) for x in tensors if hasattr(x, "shape")]
+            worst = far, f"call {calls} by {far:.3g}, of the sizes {sizes}"
+        return found
+
+    def refused(*tensors: Any, **named: Any) -> Any:
+        asked, ours_there._refusal = ours_there._refusal, lambda *_: "to be compared"
         try:
-            with attention_by(side["name"], loaded.model) as seen:
-                found, _ = sample(machine, loaded.model, work)
-                if seen is not None:
-                    side["calls"], side["by_pytorch"] = seen.calls, seen.by_pytorch
-                    side["reasons"] = dict(seen.reasons)
-            if side["calls"] == 0:
-                raise NotRun("no attention of the model came through here")
-            if expected is None:
-                expected = found
-            side["difference"], side["same_tokens"] = differ(found, expected)
+            return ours_there.attention_forward(*tensors, **named)
+        finally:
+            ours_there._refusal = asked
+
+    with attention_by(name, loaded.model):
+        if name == "attn":
+            from transformers import AttentionInterface
+            AttentionInterface.register("attn", functools.partial(
+                checked, ours_there.attention_forward, refused))
+        else:
+            functional.scaled_dot_product_attention = functools.partial(
+                checked, functional.scaled_dot_product_attention, original)
+        sample(machine, loaded.model, work)
+    return worst[1]
+
+
+def measure_row(machine: Machine, loaded: Loaded, name: str, seconds: float,
+                row: Dict[str, Any]) -> None:
+    (row["sizes"], work), compiled = loaded.works[name], name in loaded.compiled
+    context = loaded.compiled.get(name, contextlib.nullcontext)
+    started, expected = time.perf_counter(), None
+    for side in row["sides"]:
+        if compiled:
+            machine.torch._dynamo.reset()
+        try:
+            with attention_by(side["name"], loaded.model) as seen, context(loaded.model):
+                found = first_run(machine, loaded, work, side, expected)
+                expected = found if expected is None else expected
+                counted(side, seen, compiled)
+                begun = time.perf_counter()
+                while compiled and len(side["samples_ms"]) < ROUNDS and (
+                        time.perf_counter() - begun < seconds / len(row["sides"])):
+                    side["samples_ms"].append(sample(machine, loaded.model, work)[1])
         except Exception as error:  # a refusal, memory: the side says it
             side["reason"] = first_line(error)
             machine.recover(error)
-
-
-def measure_row(machine: Machine, loaded: Loaded, work: Work, seconds: float,
-                row: Dict[str, Any]) -> None:
-    started = time.perf_counter()
-    first_run(machine, loaded, work, row["sides"])
     running = [side for side in row["sides"] if side["reason"] is None]
-    for turn in range(ROUNDS):
+    for turn in range(0 if compiled else ROUNDS):
         if turn and time.perf_counter() - started > seconds:
             break
         for side in running if turn % 2 else running[::-1]:
@@ -293,35 +398,8 @@ def measure_row(machine: Machine, loaded: Loaded, work: Work, seconds: float,
                 side["samples_ms"].append(sample(machine, loaded.model, work)[1])
     for side in running:
         side["median_ms"] = round(statistics.median(side["samples_ms"]), 4)
+    put_ratios(row)
     row["seconds"] = round(time.perf_counter() - started, 2)
-
-
-def wrong(row: Dict[str, Any], dtype: str) -> List[str]:
-    return [f"{title(row)}: {side['name']} differs by {side['difference']:.3g}, "
-            f"expected at most {TOLERANCE[dtype]:g}" for side in row["sides"]
-            if side["difference"] is not None and not side["difference"] <= TOLERANCE[dtype]]
-
-
-def title(row: Dict[str, Any]) -> str:
-    return f"{row['model']}, {row['work']}" + (f" {row['sizes']}" if row["sizes"] else "")
-
-
-def row_text(row: Dict[str, Any]) -> str:
-    if row["reason"]:
-        return f"not run: {row['reason']}"
-    times = {side["name"]: side["median_ms"] for side in row["sides"]}
-    base = times.get("sdpa") or times.get("eager")
-    parts = []
-    for side in row["sides"]:
-        name, took = side["name"], side["median_ms"]
-        text = f"{name} -" if took is None else f"{name} {took:.2f} ms"
-        if took and base and name in ("replace_sdpa", "attn"):
-            text += f" ({base / took:.2f}x)"
-        if side["by_pytorch"]:
-            text += f", {side['by_pytorch']} of {side['calls']} calls by PyTorch"
-        parts.append(text)
-    reasons = dict.fromkeys(side["reason"][:90] for side in row["sides"] if side["reason"])
-    return ", ".join(parts) + "".join(f"; {reason}" for reason in reasons)
 
 
 # ---- all rows --------------------------------------------------------------------------------
@@ -347,8 +425,10 @@ def new_row(model: str, work: str, reason: Optional[str] = None) -> Dict[str, An
 
 def wanted(options: argparse.Namespace) -> Dict[str, List[str]]:
     """The works of each model that --only has."""
+    table = {"Llama 8B": COMPILED} if options.compile else {
+        name: works for name, (_, works) in MODELS.items()}
     found = {name: [work for work in works if re.search(options.only or "", f"{name}, {work}")]
-             for name, (_, works) in MODELS.items()}
+             for name, works in table.items()}
     return {name: works for name, works in found.items() if works}
 
 
@@ -372,9 +452,12 @@ def rows_of(machine: Machine, options: argparse.Namespace, dtype: str,
         for work in works:
             row = new_row(name, work, reason or late())
             if loaded is not None and row["reason"] is None:
-                row["sizes"], call = loaded.works[work]
                 row["sides"] = [new_side(side) for side in loaded.sides]
-                measure_row(machine, loaded, call, options.seconds or SECONDS, row)
+                measure_row(machine, loaded, work, options.seconds or SECONDS, row)
+                for side in row["sides"]:
+                    if side["name"] in OURS and is_wrong(side, dtype):
+                        side["worst_call"] = worst_call(machine, loaded, loaded.works[work][1],
+                                                        side["name"])
                 longest = max(longest, row["seconds"])
             yield row
         del loaded
@@ -398,7 +481,8 @@ def save(report: Dict[str, Any], path: Optional[str]) -> None:
 
 
 def run_models(machine: Machine, options: argparse.Namespace) -> int:
-    """Exit code 1 if a result differs, 3 if nothing was measured."""
+    """Exit code 1 if a result differs, or with --check one of our sides is below its bar or not
+    ours; 3 if nothing was measured."""
     if not machine.gpu and not options.tiny:
         raise NotRun("models of real sizes need a GPU; --tiny has small ones")
     dtype = (options.dtype or ["bf16" if machine.gpu else "fp32"])[0]
@@ -415,7 +499,7 @@ def run_models(machine: Machine, options: argparse.Namespace) -> int:
             progress.step(title(row), row_text(row))
             save(report, options.json)
     progress.close()
-    report["complete"] = True
+    report["complete"], report["summary"] = True, summary(report["rows"])
     save(report, options.json)
     if options.json == "-":
         print(json.dumps(report))
@@ -423,9 +507,10 @@ def run_models(machine: Machine, options: argparse.Namespace) -> int:
         print(", ".join(f"{key} {value}" for key, value in report["environment"].items()))
         for row in report["rows"]:
             print(f"{title(row)}: {row_text(row)}")
+        print(*summary_lines(report["summary"]), sep="\n")
     failed = [line for row in report["rows"] for line in wrong(row, dtype)]
     for line in failed:
         print(f"peers: --models: {line}", file=sys.stderr)
-    if failed:
+    if failed or (options.check and (report["summary"]["below"] or report["summary"]["not_ours"])):
         return 1
     return 0 if any(side["median_ms"] for row in report["rows"] for side in row["sides"]) else 3

@@ -74,11 +74,13 @@ def parse(arguments: Optional[Sequence[str]]) -> argparse.Namespace:
                         "shown")
     parser.add_argument("--host", action="store_true", help="what one call costs the caller, and "
                         "nothing else")
-    parser.add_argument("--check", action="store_true", help="of --host: exit code 1 if a target "
-                        "is missed")
+    parser.add_argument("--check", action="store_true", help="of --host and --models: exit code 1 if "
+                        "a target is missed")
     parser.add_argument("--models", action="store_true", help="whole models with random weights, "
                         "and nothing else")
     parser.add_argument("--tiny", action="store_true", help="of --models: small sizes, for a CPU")
+    parser.add_argument("--compile", action="store_true", help="of --models: works under "
+                        "torch.compile instead")
     options = parser.parse_args(arguments)
     if options.peers is not None:
         options.peers = [name for name in options.peers.split(",") if name]
@@ -153,7 +155,7 @@ def new_report(machine: Any, options: argparse.Namespace) -> Dict[str, Any]:
                             "before": machine.state()},
             "arguments": {key: value for key, value in vars(options).items()
                           if key not in ("lib", "fa3", "json", "show", "picture", "host", "check",
-                                         "models", "tiny")},
+                                         "models", "tiny", "compile")},
             "rows": []}
 
 
