@@ -19,6 +19,8 @@
 
 enum { MR = MV * VL };
 
+#include "cpu/tile_options.h"
+
 /* P may reach 2^SLACK before O and l are rescaled to a new maximum: nearly never, then. */
 #define SLACK 8.0F
 
@@ -94,26 +96,6 @@ static const uint16_t *padded_row(const struct cpu_rows *rows, int j, uint16_t *
 INLINE __mmask32 wild_lanes(__m512i numbers) {
     const __m512i exponent = _mm512_set1_epi16(0x7f80);
     return _mm512_cmpeq_epi16_mask(_mm512_and_si512(numbers, exponent), exponent);
-}
-
-/* The same 16 bytes of four rows. */
-INLINE __m512i load_quarters(const void *a, const void *b, const void *c, const void *d) {
-    const __m512i first = _mm512_castsi128_si512(_mm_loadu_si128(a));
-    const __m512i two = _mm512_inserti32x4(first, _mm_loadu_si128(b), 1);
-    const __m512i three = _mm512_inserti32x4(two, _mm_loadu_si128(c), 2);
-    return _mm512_inserti32x4(three, _mm_loadu_si128(d), 3);
-}
-
-/* In each of the four quarters, transposes the 4 x 4 32-bit elements of x[0], ..., x[3]. */
-INLINE void transpose_quarters(__m512i *x) {
-    const __m512i low01 = _mm512_unpacklo_epi32(x[0], x[1]);
-    const __m512i low23 = _mm512_unpacklo_epi32(x[2], x[3]);
-    const __m512i high01 = _mm512_unpackhi_epi32(x[0], x[1]);
-    const __m512i high23 = _mm512_unpackhi_epi32(x[2], x[3]);
-    x[0] = _mm512_unpacklo_epi64(low01, low23);
-    x[1] = _mm512_unpackhi_epi64(low01, low23);
-    x[2] = _mm512_unpacklo_epi64(high01, high23);
-    x[3] = _mm512_unpackhi_epi64(high01, high23);
 }
 
 static void bf16_pack_q(attn_dtype dtype, const void *const *rows, int count, int head_dim,

@@ -132,6 +132,30 @@ static inline void transpose4x4(const float *in, ptrdiff_t in_stride, float *out
     }
 }
 
+static inline vf vpick(const uint32_t *words, int bit, vf x, vf y) {
+    LANES((words[i] >> bit & 1) != 0 ? x.lane[i] : y.lane[i]);
+}
+
+static inline vf vshow(const uint8_t *mask, vf x, vf y) {
+    LANES(mask[i] != 0 ? x.lane[i] : y.lane[i]);
+}
+
+static inline uint32_t mask_word(const uint8_t *mask) {
+    uint32_t word = 0;
+    for (int i = 0; i < 32; i++) {
+        word |= (uint32_t)(mask[i] != 0) << i;
+    }
+    return word;
+}
+
+static inline void vload_columns(const float *in, ptrdiff_t stride, vf *out) {
+    for (int c = 0; c < 4; c++) {
+        ALL_LANES(i) {
+            out[c].lane[i] = in[i * stride + c];
+        }
+    }
+}
+
 #include "cpu/math.h"
 #include "cpu/row_kernel.h"
 #include "cpu/tile_kernel.h"

@@ -10,8 +10,8 @@
  *     for each KV block:                       mainloop
  *         pack K, pack V                       once per unit, shared by its tiles
  *         for each Q tile:  S = Q K^T            score
- *                           softcap, ALiBi, bias adjust (variants with all options)
- *                           S = -inf             hide: where the mask is 0 (likewise)
+ *                           softcap, ALiBi, bias adjust
+ *                           S = -inf             hide: where the mask is 0 between visible keys
  *                           m, l, P, O *= alpha  online_softmax: mask, row max, exp2, row sum
  *                           O += P V             weigh
  *     O / l, LSE                               epilogue
@@ -76,7 +76,7 @@ struct cpu_adjust {
     int64_t bias_col; /* elements between two keys */
     float slope[CPU_MAX_TILE_ROWS];
     float diagonal[CPU_MAX_TILE_ROWS];       /* i + off, counted from the block's first key */
-    const void *bias_row[CPU_MAX_TILE_ROWS]; /* at the block's first key; NULL for padding */
+    const void *bias_row[CPU_MAX_TILE_ROWS]; /* at the block's first key; padding: any row's */
 };
 
 /* Sizes are in bytes, multiples of CPU_ALIGN. `scratch` holds row_bytes(cols). */
@@ -97,9 +97,11 @@ struct cpu_tile_kernel {
     /* keys: the block's capacity. Returns whether all of V is finite. */
     bool (*pack_v)(const struct cpu_rows *v, int keys, void *packed, void *scratch);
     void (*score)(const struct cpu_tile *tile, int head_dim);
-    void (*adjust)(const struct cpu_tile *tile, const struct cpu_adjust *adjust); /* or NULL */
-    /* mask: of each real row, at the block's first key; `col` bytes between two keys. Or NULL. */
-    void (*hide)(const struct cpu_tile *tile, const uint8_t *const *mask, int64_t col);
+    void (*adjust)(const struct cpu_tile *tile, const struct cpu_adjust *adjust);
+    /* `count` bytes of a mask, `col` apart, as bits in words of 32 keys, `stride` words apart. */
+    void (*mask_bits)(const uint8_t *mask, int64_t col, int count, uint32_t *bits, int stride);
+    /* bits: [keys / 32][tile_rows] */
+    void (*hide)(const struct cpu_tile *tile, const uint32_t *bits);
     /* Online softmax of one KV tile: updates m and l, S -> P, O *= alpha. */
     void (*online_softmax)(const struct cpu_tile *tile, int head_dim_v, float factor);
     void (*weigh)(const struct cpu_tile *tile, int head_dim_v);
@@ -109,10 +111,14 @@ struct cpu_tile_kernel {
 };
 
 struct cpu_row_kernel {
+    /* out[i] = in[i] * factor: a row of Q as fp32 */
+    void (*load)(attn_dtype dtype, const void *in, int count, float factor, float *out);
     /* s[r * s_stride + j] = q_r . k_j; q is fp32, contiguous */
     void (*score)(const float *q, int rows, const struct cpu_rows *k, float *s, int s_stride);
     /* the keys [first, first + count) of one row; s points at the first */
     void (*adjust)(float *s, int first, int count, const struct cpu_adjust *adjust, int row);
+    /* s = -inf where the mask is 0; `col` bytes between two keys */
+    void (*hide)(float *s, const uint8_t *mask, int64_t col, int count);
     /* s -> 2^(factor (s - max)) in place; returns the sum l and the max m (-inf: no visible key) */
     float (*softmax)(float *s, int count, float factor, float *max);
     /* o[r * cols + c] += sum over j of p[r * p_stride + j] * v[j][c] */
@@ -176,12 +182,18 @@ struct cpu_rows cpu_v_rows(const struct cpu_job *job, const struct sequence *s, 
 /* Fills row r of an adjust for the block that begins at key `first`. */
 void cpu_adjust_row(const struct cpu_job *job, const struct sequence *s, int64_t b, int64_t h,
                     int64_t i, int64_t first, int r, struct cpu_adjust *adjust);
+/* The bias of row i of head h, from key `first` on. */
+const char *cpu_bias_row(const struct cpu_job *job, int64_t b, int64_t h, int64_t i,
+                         int64_t first);
 void cpu_adjust_init(const struct cpu_job *job, struct cpu_adjust *adjust);
 bool cpu_needs_adjust(const attn_problem *problem);
 
 /* The mask of row i of head h, from key `first` on. */
 const uint8_t *cpu_mask_row(const struct cpu_job *job, int64_t b, int64_t h, int64_t i,
                             int64_t first);
+
+/* Takes the keys that `mask` hides off both ends of the range; key 0 is at mask[0]. */
+void cpu_narrow(const uint8_t *mask, int64_t col, struct key_range *keys);
 
 /* Q is multiplied by q, the scores by factor > 0 (a maximum stays a maximum). q is 1 or -1, unless
  * the scale is 0 or so wild that factor * s could leave fp32. */

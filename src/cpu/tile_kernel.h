@@ -22,6 +22,8 @@
 
 enum { MR = MV * VL };
 
+#include "cpu/tile_options.h"
+
 /* vectors <= MV: a tile with few real rows need not multiply the padding. */
 INLINE void gemm_vectors(const float *a, const float *b, int k, float *c, bool add, int vectors) {
     vf sum[NB][MV];
@@ -172,91 +174,6 @@ static void tile_score(const struct cpu_tile *tile, int head_dim) {
             const int count = head_dim - d < piece ? head_dim - d : piece;
             gemm_panel(q + d * MR, k + (ptrdiff_t)panel * NB * head_dim + d * NB, count,
                        tile->s + panel * NB * MR, d > 0, tile->rows);
-        }
-    }
-}
-
-/* Bias of all rows for `count` <= ADJUST_KEYS keys from `first`, as [key][MR]. */
-enum { ADJUST_KEYS = 16 };
-
-static void gather_bias(const struct cpu_adjust *adjust, int first, int count, float *out) {
-    float lines[MR * ADJUST_KEYS];
-    const int64_t size = (int64_t)attn_dtype_size(adjust->bias_dtype);
-    for (int r = 0; r < MR; r++) {
-        const char *row = adjust->bias_row[r];
-        float *line = lines + r * ADJUST_KEYS;
-        if (row == NULL) {
-            memset(line, 0, ADJUST_KEYS * sizeof *line);
-        } else if (adjust->bias_col == 1) {
-            row_to_float(adjust->bias_dtype, row + first * size, count, 1.0F, line);
-        } else {
-            for (int j = 0; j < count; j++) {
-                line[j] = load_element(adjust->bias_dtype, row, (first + j) * adjust->bias_col);
-            }
-        }
-    }
-    transpose(lines, ADJUST_KEYS, MR, count, out, MR);
-}
-
-/* A NaN bias of an invisible key is masked later, with the rest of its score. */
-static void tile_adjust(const struct cpu_tile *tile, const struct cpu_adjust *adjust) {
-    float bias[ADJUST_KEYS * MR];
-    const vf cap = vdup(adjust->softcap);
-    for (int first = tile->begin; first < tile->end; first += ADJUST_KEYS) {
-        const int count = tile->end - first < ADJUST_KEYS ? tile->end - first : ADJUST_KEYS;
-        if (adjust->bias) {
-            gather_bias(adjust, first, count, bias);
-        }
-        for (int j = 0; j < count; j++) {
-            const vf key = vdup((float)(first + j));
-            for (int v = 0; v < MR; v += VL) {
-                float *at = tile->s + (first + j) * MR + v;
-                vf s = vmul(vload(at), vdup(adjust->factor));
-                if (adjust->softcap > 0.0F) {
-                    s = vmul(cap, tanh_vector(s));
-                }
-                if (adjust->alibi) {
-                    const vf distance = vabs(vsub(vload(adjust->diagonal + v), key));
-                    s = vsub(s, vmul(vload(adjust->slope + v), distance));
-                }
-                if (adjust->bias) {
-                    s = vadd(s, vload(bias + j * MR + v));
-                }
-                vstore(at, s);
-            }
-        }
-    }
-}
-
-/* The mask of real rows for `count` <= ADJUST_KEYS keys from `first`, as [key][MR]. */
-static void gather_mask(const uint8_t *const *mask, int rows, int64_t col, int first, int count,
-                        float *out) {
-    float lines[MR * ADJUST_KEYS] = {0};
-    for (int r = 0; r < rows; r++) {
-        const uint8_t *row = mask[r] + first * col;
-        float *line = lines + r * ADJUST_KEYS;
-        if (col == 1 && count == ADJUST_KEYS) {
-            for (int j = 0; j < ADJUST_KEYS; j++) {
-                line[j] = (float)row[j];
-            }
-        } else {
-            for (int j = 0; j < count; j++) {
-                line[j] = (float)row[j * col];
-            }
-        }
-    }
-    transpose(lines, ADJUST_KEYS, MR, count, out, MR);
-}
-
-static void tile_hide(const struct cpu_tile *tile, const uint8_t *const *mask, int64_t col) {
-    float shown[ADJUST_KEYS * MR];
-    const vf zero = vdup(0.0F), hidden = vdup(-INFINITY);
-    for (int first = tile->begin; first < tile->end; first += ADJUST_KEYS) {
-        const int count = tile->end - first < ADJUST_KEYS ? tile->end - first : ADJUST_KEYS;
-        gather_mask(mask, tile->rows, col, first, count, shown);
-        for (int i = 0; i < count * MR; i += VL) {
-            float *at = tile->s + (ptrdiff_t)first * MR + i;
-            vstore(at, vless(zero, vload(shown + i), vload(at), hidden));
         }
     }
 }
@@ -423,6 +340,7 @@ static const struct cpu_tile_kernel tile_kernel = {
     .pack_v = tile_pack_v,
     .score = tile_score,
     .adjust = tile_adjust,
+    .mask_bits = mask_bits,
     .hide = tile_hide,
     .online_softmax = tile_online_softmax,
     .weigh = tile_weigh,
