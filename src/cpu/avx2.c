@@ -111,7 +111,8 @@ static inline vf vpick(const uint32_t *words, int bit, vf x, vf y) {
 }
 
 static inline vf vshow(const uint8_t *mask, vf x, vf y) {
-    const __m256i lanes = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)mask));
+    const __m256i lanes =
+        _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)mask));
     const __m256i hidden = _mm256_cmpeq_epi32(lanes, _mm256_setzero_si256());
     return _mm256_blendv_ps(x, y, _mm256_castsi256_ps(hidden));
 }

@@ -134,36 +134,6 @@ static int last_key(const struct cpu_tile *tile) {
     return padded(tile->end);
 }
 
-/* Sets the scores that a row does not see to -inf. */
-static void mask_keys(const struct cpu_tile *tile, int begin, int end) {
-    for (int r = 0; r < MR; r += VL) {
-        const __m512i low = _mm512_loadu_si512(tile->row_begin + r);
-        const __m512i high = _mm512_loadu_si512(tile->row_end + r);
-        for (int j = begin; j < end; j++) {
-            const __m512i key = _mm512_set1_epi32(j);
-            const __mmask16 begun = _mm512_cmple_epi32_mask(low, key);
-            const __mmask16 seen = _mm512_mask_cmpgt_epi32_mask(begun, high, key);
-            float *at = tile->s + (ptrdiff_t)j * MR + r;
-            vstore(at, _mm512_mask_blend_ps(seen, vdup(-INFINITY), vload(at)));
-        }
-    }
-}
-
-INLINE void find_highest(const struct cpu_tile *tile, vf *highest) {
-    EACH(v, MV) {
-        highest[v] = vdup(-INFINITY);
-    }
-    const int last = last_key(tile);
-    for (int j = first_key(tile); j < last; j += 4) { /* four at a time: a short chain */
-        const float *s = tile->s + (ptrdiff_t)j * MR;
-        EACH(v, MV) {
-            const vf low = vmax(vload(s + v * VL), vload(s + MR + v * VL));
-            const vf high = vmax(vload(s + 2 * MR + v * VL), vload(s + 3 * MR + v * VL));
-            highest[v] = vmax(highest[v], vmax(low, high));
-        }
-    }
-}
-
 /* 2^(factor * d) for P: error 2.9e-6, a hundredth of what rounding to bf16 does and small enough
  * for the LSE; exactly 1 at d = 0, exactly 0 below 2^-126. x = floor(x) + f: a polynomial for 2^f,
  * and VSCALEFPS takes the floor of x itself. */
@@ -219,10 +189,11 @@ static void rescale(const struct cpu_tile *tile, int head_dim_v, const vf *alpha
 }
 
 static void bf16_online_softmax(const struct cpu_tile *tile, int head_dim_v, float factor) {
-    mask_keys(tile, first_key(tile), tile->full_begin);
-    mask_keys(tile, tile->full_end, last_key(tile));
     vf highest[MV];
-    find_highest(tile, highest);
+    EACH(v, MV) {
+        highest[v] = vdup(-INFINITY);
+    }
+    finish_scores(tile, first_key(tile), last_key(tile), highest);
     const vf unit = vdup(factor);
     vf max[MV]; /* what exp2 subtracts: never -inf */
     vf alpha[MV];

@@ -10,9 +10,8 @@
  *     for each KV block:                       mainloop
  *         pack K, pack V                       once per unit, shared by its tiles
  *         for each Q tile:  S = Q K^T            score
- *                           softcap, ALiBi, bias adjust
- *                           S = -inf             hide: where the mask is 0 between visible keys
- *                           m, l, P, O *= alpha  online_softmax: mask, row max, exp2, row sum
+ *                           m, l, P, O *= alpha  online_softmax: softcap, ALiBi, bias, mask,
+ *                                                row max, exp2, row sum
  *                           O += P V             weigh
  *     O / l, LSE                               epilogue
  *
@@ -47,24 +46,6 @@ struct cpu_rows {
     int cols;
 };
 
-/* One tile against the current block of keys, and the state it carries from block to block. */
-struct cpu_tile {
-    int begin, end;           /* keys of the block that at least one row sees */
-    int full_begin, full_end; /* keys that every row sees; the others of [begin, end) are masked */
-    int row_begin[CPU_MAX_TILE_ROWS]; /* keys that a row sees; begin = end: none */
-    int row_end[CPU_MAX_TILE_ROWS];
-    int rows;      /* real rows; the tile is padded to tile_rows */
-    int keys;      /* keys the packed block has room for: a multiple of key_step */
-    bool v_finite; /* V of the block holds no NaN or Inf, so that 0 * V = 0 */
-    const void *q; /* packed */
-    const void *k;
-    const void *v;
-    float *s; /* scores, then probabilities */
-    float *o; /* output, not yet divided by l */
-    float *m; /* tile_rows running maxima of the scores; -inf at first */
-    float *l; /* tile_rows running sums of 2^(factor (s - m)) */
-};
-
 /* What softcap, ALiBi and bias need to know of the rows. Scores come in as +-q.k and leave in
  * natural units: log2 units would make -inf of a bias of -FLT_MAX. */
 struct cpu_adjust {
@@ -77,6 +58,27 @@ struct cpu_adjust {
     float slope[CPU_MAX_TILE_ROWS];
     float diagonal[CPU_MAX_TILE_ROWS];       /* i + off, counted from the block's first key */
     const void *bias_row[CPU_MAX_TILE_ROWS]; /* at the block's first key; padding: any row's */
+};
+
+/* One tile against the current block of keys, and the state it carries from block to block. */
+struct cpu_tile {
+    int begin, end;           /* keys of the block that at least one row sees */
+    int full_begin, full_end; /* keys that every row sees; the others of [begin, end) are masked */
+    int row_begin[CPU_MAX_TILE_ROWS]; /* keys that a row sees; begin = end: none */
+    int row_end[CPU_MAX_TILE_ROWS];
+    int rows;      /* real rows; the tile is padded to tile_rows */
+    int keys;      /* keys the packed block has room for: a multiple of key_step */
+    bool v_finite; /* V of the block holds no NaN or Inf, so that 0 * V = 0 */
+    const void *q; /* packed */
+    const void *k;
+    const void *v;
+    const struct cpu_adjust *adjust; /* NULL: no softcap, ALiBi or bias */
+    const uint32_t
+        *bits; /* of a mask, [keys / 32][tile_rows], 0: hidden; NULL: the bounds say all */
+    float *s;  /* q.k, then probabilities */
+    float *o;  /* output, not yet divided by l */
+    float *m;  /* tile_rows running maxima of the scores; -inf at first */
+    float *l;  /* tile_rows running sums of 2^(factor (s - m)) */
 };
 
 /* Sizes are in bytes, multiples of CPU_ALIGN. `scratch` holds row_bytes(cols). */
@@ -97,12 +99,9 @@ struct cpu_tile_kernel {
     /* keys: the block's capacity. Returns whether all of V is finite. */
     bool (*pack_v)(const struct cpu_rows *v, int keys, void *packed, void *scratch);
     void (*score)(const struct cpu_tile *tile, int head_dim);
-    void (*adjust)(const struct cpu_tile *tile, const struct cpu_adjust *adjust);
     /* `count` bytes of a mask, `col` apart, as bits in words of 32 keys, `stride` words apart. */
     void (*mask_bits)(const uint8_t *mask, int64_t col, int count, uint32_t *bits, int stride);
-    /* bits: [keys / 32][tile_rows] */
-    void (*hide)(const struct cpu_tile *tile, const uint32_t *bits);
-    /* Online softmax of one KV tile: updates m and l, S -> P, O *= alpha. */
+    /* Adjusts and masks the scores, then updates m and l, S -> P, O *= alpha. */
     void (*online_softmax)(const struct cpu_tile *tile, int head_dim_v, float factor);
     void (*weigh)(const struct cpu_tile *tile, int head_dim_v);
     /* out[r] = inverse[r] (from cpu_end_row) * O of row r, for the real rows */
@@ -183,8 +182,7 @@ struct cpu_rows cpu_v_rows(const struct cpu_job *job, const struct sequence *s, 
 void cpu_adjust_row(const struct cpu_job *job, const struct sequence *s, int64_t b, int64_t h,
                     int64_t i, int64_t first, int r, struct cpu_adjust *adjust);
 /* The bias of row i of head h, from key `first` on. */
-const char *cpu_bias_row(const struct cpu_job *job, int64_t b, int64_t h, int64_t i,
-                         int64_t first);
+const char *cpu_bias_row(const struct cpu_job *job, int64_t b, int64_t h, int64_t i, int64_t first);
 void cpu_adjust_init(const struct cpu_job *job, struct cpu_adjust *adjust);
 bool cpu_needs_adjust(const attn_problem *problem);
 

@@ -135,8 +135,8 @@ static inline uint32_t mask_word(const uint8_t *mask) {
     static const uint8_t bit[16] = {1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128};
     const uint8x16_t weight = vld1q_u8(bit);
     const uint8x16_t low = vld1q_u8(mask), high = vld1q_u8(mask + 16);
-    uint8x16_t sum = vpaddq_u8(vandq_u8(vtstq_u8(low, low), weight),
-                               vandq_u8(vtstq_u8(high, high), weight));
+    uint8x16_t sum =
+        vpaddq_u8(vandq_u8(vtstq_u8(low, low), weight), vandq_u8(vtstq_u8(high, high), weight));
     sum = vpaddq_u8(sum, sum);
     sum = vpaddq_u8(sum, sum);
     return vgetq_lane_u32(vreinterpretq_u32_u8(sum), 0);

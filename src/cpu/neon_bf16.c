@@ -285,7 +285,7 @@ INLINE vf pair_of(const float *rows) {
     return vzip1q_f32(vcombine_f32(two, two), vcombine_f32(two, two));
 }
 
-/* ---- options: scores of a row pair and a key pair are {r0n0, r0n1, r1n0, r1n1} ---------------- */
+/* ---- options: a row pair and a key pair are {r0n0, r0n1, r1n0, r1n1} -------------------------- */
 
 /* The 8 keys of a panel, of one row pair. lines: bias of both rows at the panel's first key. */
 INLINE void adjust_pair(const struct cpu_adjust *adjust, int key, int pair, const float *lines,
@@ -303,16 +303,16 @@ INLINE void adjust_pair(const struct cpu_adjust *adjust, int key, int pair, cons
     }
     if (adjust->alibi) {
         const vf fall = vsub(vdup(0.0F), pair_of(adjust->slope + 2 * pair));
-        const vf ahead = vsub(pair_of(adjust->diagonal + 2 * pair),
-                              vadd(vdup((float)key), vload(odd)));
+        const vf ahead =
+            vsub(pair_of(adjust->diagonal + 2 * pair), vadd(vdup((float)key), vload(odd)));
         EACH(i, 4) {
             x[i] = vfma(fall, vabs(vsub(ahead, vdup((float)(2 * i)))), x[i]);
         }
     }
     if (adjust->bias) {
         EACH(i, 4) {
-            x[i] = vadd(x[i], vcombine_f32(vld1_f32(lines + 2 * i),
-                                           vld1_f32(lines + BIAS_LINE + 2 * i)));
+            x[i] = vadd(x[i],
+                        vcombine_f32(vld1_f32(lines + 2 * i), vld1_f32(lines + BIAS_LINE + 2 * i)));
         }
     }
     EACH(i, 4) {
@@ -320,7 +320,8 @@ INLINE void adjust_pair(const struct cpu_adjust *adjust, int key, int pair, cons
     }
 }
 
-static void bf16_adjust(const struct cpu_tile *tile, const struct cpu_adjust *adjust) {
+static void adjust_scores(const struct cpu_tile *tile) {
+    const struct cpu_adjust *adjust = tile->adjust;
     float lines[TILE_ROWS * BIAS_LINE];
     for (int first = first_panel(tile) * PANEL; first < tile->end; first += BIAS_LINE) {
         const int count = tile->end - first < BIAS_LINE ? tile->end - first : BIAS_LINE;
@@ -336,11 +337,11 @@ static void bf16_adjust(const struct cpu_tile *tile, const struct cpu_adjust *ad
     }
 }
 
-static void bf16_hide(const struct cpu_tile *tile, const uint32_t *bits) {
+static void hide_keys(const struct cpu_tile *tile) {
     static const uint32_t first_bits[VL] = {1, 2, 1, 2};
     for (int panel = first_panel(tile); panel < last_panel(tile); panel++) {
         const int key = panel * PANEL;
-        const uint32_t *words = bits + (ptrdiff_t)(key / 32) * TILE_ROWS;
+        const uint32_t *words = tile->bits + (ptrdiff_t)(key / 32) * TILE_ROWS;
         float *s = tile->s + (ptrdiff_t)panel * C_PANEL;
         for (int pair = 0; pair < PAIRS; pair++) {
             const uint32x2_t two = vld1_u32(words + 2 * pair);
@@ -466,6 +467,12 @@ static void rescale(const struct cpu_tile *tile, int head_dim_v, const float *al
 }
 
 static void bf16_online_softmax(const struct cpu_tile *tile, int head_dim_v, float factor) {
+    if (tile->adjust != NULL) {
+        adjust_scores(tile);
+    }
+    if (tile->bits != NULL) {
+        hide_keys(tile);
+    }
     for (int panel = first_panel(tile); panel < last_panel(tile); panel++) {
         if (is_masked(tile, panel)) {
             mask_panel(tile, panel);
@@ -565,9 +572,7 @@ static const struct cpu_tile_kernel tile_kernel = {
     .pack_k = bf16_pack_k,
     .pack_v = bf16_pack_v,
     .score = bf16_score,
-    .adjust = bf16_adjust,
     .mask_bits = mask_bits,
-    .hide = bf16_hide,
     .online_softmax = bf16_online_softmax,
     .weigh = bf16_weigh,
     .epilogue = bf16_epilogue,

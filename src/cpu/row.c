@@ -172,7 +172,8 @@ static void adjust_rows(const struct unit *u, int64_t first, const struct key_ra
         cpu_adjust_row(u->job, &u->sequence, u->batch, row_head(u, r), row_query(u, r), first, r,
                        &adjust);
         if (adjust.alibi) {
-            adjust.slope[r] = alibi_slope(u->job->problem, u->job->tensors, u->batch, row_head(u, r));
+            adjust.slope[r] =
+                alibi_slope(u->job->problem, u->job->tensors, u->batch, row_head(u, r));
         }
         u->kernel->adjust(s + (ptrdiff_t)r * u->job->plan->cpu.block_kv + keys[r].begin,
                           (int)keys[r].begin, (int)(keys[r].end - keys[r].begin), &adjust, r);

@@ -7,7 +7,7 @@
  * one diagonal for any group size, and K and V are packed once for all heads of the group.
  *
  * Scratch of one thread:
- *     Q tiles | O tiles | m | l | K block | V block | scores of one tile | packing lines | mask bits
+ *     Q tiles | O tiles | m | l | K block | V block | scores of a tile | packing lines | mask bits
  *
  * A boolean mask is read as bits, a row of a tile at a time. Where the keys it shows of the block
  * are contiguous in every row (padding, causal, a window), they are the row's bounds, and the tile
@@ -101,12 +101,13 @@ struct unit {
     float slope[CPU_MAX_UNIT_HEADS];           /* of ALiBi */
 };
 
+/* Without GQA no division: these are called for every row of every tile. */
 static int64_t row_query(const struct unit *u, int64_t row) {
-    return u->first_query + row / u->heads;
+    return u->first_query + (u->heads == 1 ? row : row / u->heads);
 }
 
 static int64_t row_head(const struct unit *u, int64_t row) {
-    return u->first_head + row % u->heads;
+    return u->first_head + (u->heads == 1 ? 0 : row % u->heads);
 }
 
 static struct cpu_tile tile_of(const struct unit *u, int index) {
@@ -220,9 +221,8 @@ static bool see_keys(const struct unit *u, int index, int64_t first, int count,
     for (int r = 0; r < tile->rows; r++) {
         const int64_t query = row_query(u, first_row + r);
         if (query != last_query) {
-            seen = cut(
-                visible_keys(u->job->problem, query, u->sequence.q_len, u->sequence.kv_len), first,
-                count);
+            seen = cut(visible_keys(u->job->problem, query, u->sequence.q_len, u->sequence.kv_len),
+                       first, count);
             last_query = query;
         }
         tile->row_begin[r] = (int)seen.begin;
@@ -273,16 +273,16 @@ static bool has_holes(const uint32_t *bits, int stride, int begin, int end) {
     return false;
 }
 
-/* Narrows what the rows see to what the mask shows. *holes: and some row does not see all keys
- * between its first and its last; then `bits` tell which. */
+/* Narrows what the rows see to what the mask shows. The tile gets bits where some row does not see
+ * all keys between its first and its last. */
 static bool see_mask(const struct unit *u, int index, int64_t first, int count,
-                     struct cpu_tile *tile, bool *holes) {
+                     struct cpu_tile *tile) {
     const int stride = u->kernel->tile_rows;
     uint32_t *bits = (uint32_t *)(void *)(u->scratch + u->at.bits);
     bool same[CPU_MAX_TILE_ROWS]; /* as the row before: broadcast over heads or queries, padding */
     const uint8_t *before = NULL;
     struct key_range seen = {0, 0}; /* by the row before, but for the mask */
-    *holes = false;
+    bool holes = false;
     for (int r = 0; r < stride; r++) {
         const int64_t row = (int64_t)index * stride + at_most(r, tile->rows - 1);
         const uint8_t *mask =
@@ -300,30 +300,28 @@ static bool see_mask(const struct unit *u, int index, int64_t first, int count,
         u->kernel->mask_bits(mask, u->job->problem->mask_strides.col, count, bits + r, stride);
         if (*end > *begin) {
             narrow(bits + r, stride, begin, end);
-            *holes = *holes || has_holes(bits + r, stride, *begin, *end);
+            holes = holes || has_holes(bits + r, stride, *begin, *end);
         }
     }
-    for (int r = 1; r < stride && *holes; r++) {
+    for (int r = 1; r < stride && holes; r++) {
         for (int w = 0; w * WORD_KEYS < count && same[r]; w++) {
             bits[w * stride + r] = bits[w * stride + r - 1];
         }
     }
+    tile->bits = holes ? bits : NULL;
     return sum_up(stride, count, tile);
 }
 
 /* ---- blocks ---------------------------------------------------------------------------------- */
 
-static void adjust_tile(const struct unit *u, int index, int64_t first,
-                        const struct cpu_tile *tile) {
-    struct cpu_adjust adjust;
-    cpu_adjust_init(u->job, &adjust);
+static void describe_rows(const struct unit *u, int index, int64_t first,
+                          const struct cpu_tile *tile, struct cpu_adjust *adjust) {
     for (int r = 0; r < u->kernel->tile_rows; r++) {
         const int64_t row = (int64_t)index * u->kernel->tile_rows + at_most(r, tile->rows - 1);
         cpu_adjust_row(u->job, &u->sequence, u->batch, row_head(u, row), row_query(u, row), first,
-                       r, &adjust);
-        adjust.slope[r] = u->slope[row_head(u, row) - u->first_head];
+                       r, adjust);
+        adjust->slope[r] = u->slope[row_head(u, row) - u->first_head];
     }
-    u->kernel->adjust(tile, &adjust);
 }
 
 static void run_block(const struct unit *u, int64_t first, int count) {
@@ -331,15 +329,18 @@ static void run_block(const struct unit *u, int64_t first, int count) {
     const struct cpu_tile_kernel *kernel = u->kernel;
     const struct cpu_rows k = cpu_k_rows(u->job, &u->sequence, u->batch, u->head_kv, first, count);
     const struct cpu_rows v = cpu_v_rows(u->job, &u->sequence, u->batch, u->head_kv, first, count);
-    const bool adjust = cpu_needs_adjust(p);
     const float factor = cpu_softmax_factor(p);
+    struct cpu_adjust adjust;
+    const bool adjusted = cpu_needs_adjust(p);
+    if (adjusted) {
+        cpu_adjust_init(u->job, &adjust);
+    }
     bool packed = false;
     bool finite = false;
     for (int t = 0; t < tile_count(u); t++) {
         struct cpu_tile tile = tile_of(u, t);
-        bool holes = false;
         if (!see_keys(u, t, first, count, &tile) ||
-            (p->mask && !see_mask(u, t, first, count, &tile, &holes))) {
+            (p->mask && !see_mask(u, t, first, count, &tile))) {
             continue;
         }
         if (!packed) {
@@ -349,13 +350,11 @@ static void run_block(const struct unit *u, int64_t first, int count) {
             packed = true;
         }
         tile.v_finite = finite;
+        if (adjusted) {
+            describe_rows(u, t, first, &tile, &adjust);
+            tile.adjust = &adjust;
+        }
         kernel->score(&tile, (int)p->head_dim);
-        if (adjust) {
-            adjust_tile(u, t, first, &tile);
-        }
-        if (holes) {
-            kernel->hide(&tile, (const uint32_t *)(const void *)(u->scratch + u->at.bits));
-        }
         kernel->online_softmax(&tile, (int)p->head_dim_v, factor);
         kernel->weigh(&tile, (int)p->head_dim_v);
     }

@@ -178,25 +178,6 @@ static void tile_score(const struct cpu_tile *tile, int head_dim) {
     }
 }
 
-/* Sets the scores that a row does not see to -inf. */
-static void mask_keys(const struct cpu_tile *tile, int begin, int end) {
-    float low[MR];
-    float high[MR];
-    for (int r = 0; r < MR; r++) {
-        low[r] = (float)tile->row_begin[r];
-        high[r] = (float)tile->row_end[r];
-    }
-    const vf hidden = vdup(-INFINITY);
-    for (int j = begin; j < end; j++) {
-        const vf key = vdup((float)j);
-        for (int v = 0; v < MR; v += VL) {
-            float *at = tile->s + j * MR + v;
-            const vf s = vless(key, vload(high + v), vload(at), hidden);
-            vstore(at, vless(key, vload(low + v), hidden, s));
-        }
-    }
-}
-
 /* O and l of the tile times alpha, where the maximum has moved. */
 static void rescale(const struct cpu_tile *tile, int head_dim_v, const vf *alpha) {
     EACH(v, MV) {
@@ -248,19 +229,12 @@ INLINE void exponentiate(const struct cpu_tile *tile, vf factor, vf lowest, cons
 /* Scores become probabilities relative to the running maximum. A row that has seen nothing keeps
  * m = -inf; the largest negative number then stands in for it, so that -inf - m stays -inf. */
 static void tile_online_softmax(const struct cpu_tile *tile, int head_dim_v, float factor) {
-    mask_keys(tile, tile->begin, tile->full_begin);
-    mask_keys(tile, tile->full_end, tile->end);
     vf highest[MV];
     EACH(v, MV) {
         highest[v] = vload(tile->m + v * VL);
     }
-    for (int j = tile->begin; j < tile->end; j += 2) { /* two at a time halve the chain */
-        const float *s = tile->s + j * MR;
-        const float *next = j + 1 < tile->end ? s + MR : s;
-        EACH(v, MV) {
-            highest[v] = vmax(highest[v], vmax(vload(s + v * VL), vload(next + v * VL)));
-        }
-    }
+    finish_scores(tile, tile->begin / COLUMNS * COLUMNS,
+                  (tile->end + COLUMNS - 1) / COLUMNS * COLUMNS, highest);
     const vf unit = vdup(factor);
     const vf lowest = vdup(EXP2_LOWEST / factor);
     vf max[MV];
@@ -339,9 +313,7 @@ static const struct cpu_tile_kernel tile_kernel = {
     .pack_k = tile_pack_k,
     .pack_v = tile_pack_v,
     .score = tile_score,
-    .adjust = tile_adjust,
     .mask_bits = mask_bits,
-    .hide = tile_hide,
     .online_softmax = tile_online_softmax,
     .weigh = tile_weigh,
     .epilogue = tile_epilogue,
