@@ -72,6 +72,11 @@ static inline float vsum(vf a) {
     return _mm_cvtss_f32(_mm_add_ss(sum, _mm_movehdup_ps(sum)));
 }
 
+static inline void vsum4(const vf *x, float *out) {
+    const vf sums = _mm256_hadd_ps(_mm256_hadd_ps(x[0], x[1]), _mm256_hadd_ps(x[2], x[3]));
+    _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(sums), _mm256_extractf128_ps(sums, 1)));
+}
+
 static inline float vhighest(vf a) {
     __m128 high = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
     high = _mm_max_ps(high, _mm_movehl_ps(high, high));

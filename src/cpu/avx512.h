@@ -70,6 +70,15 @@ static inline float vsum(vf a) {
     return _mm512_reduce_add_ps(a);
 }
 
+static inline void vsum4(const vf *x, float *out) {
+    const vf ab = vadd(_mm512_unpacklo_ps(x[0], x[1]), _mm512_unpackhi_ps(x[0], x[1]));
+    const vf cd = vadd(_mm512_unpacklo_ps(x[2], x[3]), _mm512_unpackhi_ps(x[2], x[3]));
+    const vf abcd = vadd(_mm512_shuffle_ps(ab, cd, 0x44), _mm512_shuffle_ps(ab, cd, 0xee));
+    const __m256 half =
+        _mm256_add_ps(_mm512_castps512_ps256(abcd), _mm512_extractf32x8_ps(abcd, 1));
+    _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1)));
+}
+
 static inline float vhighest(vf a) {
     return _mm512_reduce_max_ps(a);
 }

@@ -95,6 +95,12 @@ static inline float vsum(vf a) {
     return (a.lane[0] + a.lane[1]) + (a.lane[2] + a.lane[3]);
 }
 
+static inline void vsum4(const vf *x, float *out) {
+    for (int i = 0; i < 4; i++) {
+        out[i] = vsum(x[i]);
+    }
+}
+
 static inline float vhighest(vf a) {
     float highest = a.lane[0];
     for (int i = 1; i < VL; i++) {

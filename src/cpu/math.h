@@ -11,6 +11,7 @@
  *   vless(a,b,x,y)   a < b ? x : y
  *   vany_not_equal(a,b)   true also for NaN
  *   vsum vhighest    across the lanes (vhighest may ignore NaN)
+ *   vsum4(x, out)    out[i] = vsum(x[i]) for four vectors, in any order of additions
  *   vload_half vload_bf16 vstore_half vstore_bf16    VL 16-bit values, round to nearest even
  *   transpose4x4(a, a_stride, b, b_stride)
  *   vload_columns(in, stride, out)   lane r of out[c] is in[r * stride + c], for four columns c

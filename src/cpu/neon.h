@@ -81,6 +81,10 @@ static inline float vsum(vf a) {
     return vaddvq_f32(a);
 }
 
+static inline void vsum4(const vf *x, float *out) {
+    vst1q_f32(out, vpaddq_f32(vpaddq_f32(x[0], x[1]), vpaddq_f32(x[2], x[3])));
+}
+
 static inline float vhighest(vf a) {
     return vmaxvq_f32(a);
 }

@@ -15,6 +15,8 @@
  * Other numbers of rows go in steps of 4, 2 and 1; K and V are in L1 after the first of them.
  */
 
+_Static_assert(ROW_KEYS <= 4, "one vsum4 for the keys of a block");
+
 enum {
     ROW_ROWS = 4,
     WEIGH_KEYS = 16,    /* their rows of V stay in L1 while the columns are walked */
@@ -50,13 +52,20 @@ INLINE void dot_block(attn_dtype dtype, const float *q, int rows, const struct c
             }
         }
     }
-    for (int r = 0; r < rows; r++) {
-        for (int j = 0; j < keys; j++) {
-            float dot = vsum(sum[r][j]);
-            for (int d = c; d < k->cols; d++) {
-                dot += q[(ptrdiff_t)r * k->cols + d] * load_element(dtype, key + j * k->stride, d);
+    EACH(r, rows) {
+        float *dot = s + r * s_stride + first;
+        if (keys % 4 == 0) { /* sums of the same lanes together: most of the work with one row */
+            vsum4(sum[r], dot);
+        } else {
+            EACH(j, keys) {
+                dot[j] = vsum(sum[r][j]);
             }
-            s[r * s_stride + first + j] = dot;
+        }
+        for (int j = 0; j < keys && c < k->cols; j++) {
+            for (int d = c; d < k->cols; d++) {
+                dot[j] +=
+                    q[(ptrdiff_t)r * k->cols + d] * load_element(dtype, key + j * k->stride, d);
+            }
         }
     }
 }
