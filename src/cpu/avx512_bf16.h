@@ -223,8 +223,7 @@ static ptrdiff_t v_place(int keys, int j, int c);
 
 /* Where V holds NaN or Inf, a zero probability of a masked key must not touch it. */
 static bool must_weigh_visible(const struct cpu_tile *tile) {
-    return !tile->v_finite &&
-           (tile->full_begin > first_key(tile) || tile->full_end < last_key(tile));
+    return !tile->v_tame && (tile->full_begin > first_key(tile) || tile->full_end < last_key(tile));
 }
 
 static void weigh_visible(const struct cpu_tile *tile, int head_dim_v) {

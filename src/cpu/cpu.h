@@ -68,7 +68,7 @@ struct cpu_tile {
     int row_end[CPU_MAX_TILE_ROWS];
     int rows;      /* real rows; the tile is padded to tile_rows */
     int keys;      /* keys the packed block has room for: a multiple of key_step */
-    bool v_finite; /* V of the block holds no NaN or Inf, so that 0 * V = 0 */
+    bool v_tame;   /* V of the block is finite, so that 0 * V = 0 (and in fp32 below 2^64) */
     const void *q; /* packed */
     const void *k;
     const void *v;
@@ -96,7 +96,7 @@ struct cpu_tile_kernel {
     void (*pack_q)(attn_dtype dtype, const void *const *rows, int count, int head_dim,
                    float multiplier, void *packed, void *scratch);
     void (*pack_k)(const struct cpu_rows *k, void *packed, void *scratch);
-    /* keys: the block's capacity. Returns whether all of V is finite. */
+    /* keys: the block's capacity. Returns v_tame. */
     bool (*pack_v)(const struct cpu_rows *v, int keys, void *packed, void *scratch);
     void (*score)(const struct cpu_tile *tile, int head_dim);
     /* `count` bytes of a mask, `col` apart, as bits in words of 32 keys, `stride` words apart. */

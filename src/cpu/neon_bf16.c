@@ -285,7 +285,7 @@ INLINE vf pair_of(const float *rows) {
     return vzip1q_f32(vcombine_f32(two, two), vcombine_f32(two, two));
 }
 
-/* ---- options: a row pair and a key pair are {r0n0, r0n1, r1n0, r1n1} -------------------------- */
+/* ---- options; a row pair and a key pair are {r0n0, r0n1, r1n0, r1n1} ------------------------- */
 
 /* The 8 keys of a panel, of one row pair. lines: bias of both rows at the panel's first key. */
 INLINE void adjust_pair(const struct cpu_adjust *adjust, int key, int pair, const float *lines,
@@ -531,7 +531,7 @@ static void bf16_weigh(const struct cpu_tile *tile, int head_dim_v) {
     for (int panel = first_panel(tile); panel < last_panel(tile); panel++) {
         masked = masked || is_masked(tile, panel);
     }
-    if (masked && !tile->v_finite) {
+    if (masked && !tile->v_tame) {
         weigh_visible(tile, head_dim_v);
         return;
     }

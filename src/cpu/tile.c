@@ -336,7 +336,7 @@ static void run_block(const struct unit *u, int64_t first, int count) {
         cpu_adjust_init(u->job, &adjust);
     }
     bool packed = false;
-    bool finite = false;
+    bool tame = false;
     for (int t = 0; t < tile_count(u); t++) {
         struct cpu_tile tile = tile_of(u, t);
         if (!see_keys(u, t, first, count, &tile) ||
@@ -346,10 +346,10 @@ static void run_block(const struct unit *u, int64_t first, int count) {
         if (!packed) {
             char *line = u->scratch + u->at.line;
             kernel->pack_k(&k, u->scratch + u->at.k, line);
-            finite = kernel->pack_v(&v, u->geometry->block_kv, u->scratch + u->at.v, line);
+            tame = kernel->pack_v(&v, u->geometry->block_kv, u->scratch + u->at.v, line);
             packed = true;
         }
-        tile.v_finite = finite;
+        tile.v_tame = tame;
         if (adjusted) {
             describe_rows(u, t, first, &tile, &adjust);
             tile.adjust = &adjust;

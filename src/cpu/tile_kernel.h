@@ -136,6 +136,7 @@ static bool tile_pack_v(const struct cpu_rows *v, int keys, void *packed, void *
     float *line = scratch;
     const int padded = panels(v->cols) * NB;
     const vf zero = vdup(0.0F);
+    const vf huge = vdup(0x1p64F);
     vf residue = zero; /* becomes NaN as soon as NaN * 0 or Inf * 0 is added */
     for (int j = 0; j < v->count; j++) {
         row_to_float(v->dtype, v->base + j * v->stride, v->cols, 1.0F, line);
@@ -148,10 +149,10 @@ static bool tile_pack_v(const struct cpu_rows *v, int keys, void *packed, void *
         }
         int c = 0;
         for (; c + VL <= padded; c += VL) {
-            residue = vfma(vload(line + c), zero, residue);
+            residue = vfma(vmul(vload(line + c), huge), zero, residue);
         }
         for (; c < padded; c++) {
-            residue = vfma(vdup(line[c]), zero, residue);
+            residue = vfma(vmul(vdup(line[c]), huge), zero, residue);
         }
     }
     return !vany_not_equal(residue, zero);
@@ -191,11 +192,17 @@ static void rescale(const struct cpu_tile *tile, int head_dim_v, const vf *alpha
     }
 }
 
+/* log2 of the smallest P that counts beside |V| < 2^64. Its products with V are normal numbers:
+ * with ALiBi half of the keys would else give denormal ones, at a hundred cycles each. */
+#define FAINTEST (-100.0F)
+
 /* `keys` rows of scores from s on; sum += their probabilities. */
-INLINE void exponentiate_keys(float *s, int keys, vf factor, vf lowest, const vf *max, vf *sum) {
+INLINE void exponentiate_keys(float *s, int keys, vf factor, vf lowest, vf faint, const vf *max,
+                              vf *sum) {
     vf p[EXP_KEYS * MV];
     EACH(i, keys * MV) {
-        p[i] = vsub(vload(s + i * VL), max[i % MV]);
+        const vf d = vsub(vload(s + i * VL), max[i % MV]);
+        p[i] = vless(d, faint, lowest, d);
     }
     exp2_products(p, keys * MV, factor, lowest);
     EACH(v, MV) {
@@ -209,17 +216,18 @@ INLINE void exponentiate_keys(float *s, int keys, vf factor, vf lowest, const vf
     }
 }
 
-INLINE void exponentiate(const struct cpu_tile *tile, vf factor, vf lowest, const vf *max) {
+INLINE void exponentiate(const struct cpu_tile *tile, vf factor, vf lowest, vf faint,
+                         const vf *max) {
     vf sum[MV]; /* of this block only: one chain over very many keys would stop growing */
     EACH(v, MV) {
         sum[v] = vdup(0.0F);
     }
     int j = tile->begin;
     for (; j + EXP_KEYS <= tile->end; j += EXP_KEYS) {
-        exponentiate_keys(tile->s + j * MR, EXP_KEYS, factor, lowest, max, sum);
+        exponentiate_keys(tile->s + j * MR, EXP_KEYS, factor, lowest, faint, max, sum);
     }
     for (; j < tile->end; j++) {
-        exponentiate_keys(tile->s + j * MR, 1, factor, lowest, max, sum);
+        exponentiate_keys(tile->s + j * MR, 1, factor, lowest, faint, max, sum);
     }
     EACH(v, MV) {
         vstore(tile->l + v * VL, vadd(vload(tile->l + v * VL), sum[v]));
@@ -249,7 +257,8 @@ static void tile_online_softmax(const struct cpu_tile *tile, int head_dim_v, flo
     if (moved) {
         rescale(tile, head_dim_v, alpha);
     }
-    exponentiate(tile, unit, lowest, max);
+    const vf faint = tile->v_tame ? vdup(FAINTEST / factor) : lowest;
+    exponentiate(tile, unit, lowest, faint, max);
 }
 
 /* Where V holds NaN or Inf, a zero probability of a masked key must not touch it. */
@@ -269,7 +278,7 @@ static void weigh_visible(const struct cpu_tile *tile, int head_dim_v) {
 
 static void tile_weigh(const struct cpu_tile *tile, int head_dim_v) {
     const bool masked = tile->full_begin > tile->begin || tile->full_end < tile->end;
-    if (masked && !tile->v_finite) {
+    if (masked && !tile->v_tame) {
         weigh_visible(tile, head_dim_v);
         return;
     }
