@@ -237,6 +237,39 @@ TEST(bands_and_holes) {
     }
 }
 
+/* Keys that no row sees, between others. */
+static bool same_holes(const struct sample *s, int64_t h, int64_t i, int64_t j) {
+    (void)s, (void)h, (void)i;
+    return j % 37 != 5 && j % 64 != 31;
+}
+
+/* One row of the mask for all rows, or for all heads, with holes. */
+TEST(holes_that_rows_share) {
+    for (int round = 0; round < 12; round++) {
+        attn_problem p = problem_of(round % 3, round < 6 ? 70 : 4, 333);
+        p.mask = true;
+        p.mask_strides =
+            round % 2 ? (attn_bias_strides){0, 0, 0, 1} : (attn_bias_strides){0, 0, p.seq_kv, 1};
+        struct recipe recipe;
+        struct sample s;
+        recipe_init(&recipe, &p, (uint64_t)round);
+        if (CHECK(sample_make(&s, &recipe))) {
+            set_mask(&s, same_holes);
+            for (int64_t n = 0; n < p.batch * p.heads_kv; n++) { /* no NaN of hidden keys is left */
+                for (int64_t j = 0; j < p.seq_kv * p.head_dim; j++) {
+                    const float value = (float)((j + 3 * n) % 7) / 4.0F - 0.75F;
+                    const int64_t at = sample_at_k(&s, n / p.heads_kv, n % p.heads_kv, 0) + j;
+                    attn_from_float(p.dtype, s.qkv[1].data + (size_t)at * attn_dtype_size(p.dtype),
+                                    &value, 1);
+                }
+            }
+            sample_touch(&s);
+            sample_each_variant(context, &s, sample_must_pass, context);
+            sample_free(&s);
+        }
+    }
+}
+
 /* In the biased one -inf is added where the mask hides. */
 TEST(a_mask_says_what_a_bias_of_minus_infinity_says) {
     for (int round = 0; round < 6; round++) {
