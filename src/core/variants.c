@@ -21,7 +21,6 @@ enum {
     ALL_OPTIONS = ATTN_OPTION_WINDOW | ATTN_OPTION_SOFTCAP | ATTN_OPTION_ALIBI | ATTN_OPTION_BIAS |
                   ATTN_OPTION_MASK | ATTN_OPTION_SINK | ATTN_OPTION_PACKED | ATTN_OPTION_USED_KV |
                   ATTN_OPTION_ANY_SCALE,
-    LENGTH_OPTIONS = ATTN_OPTION_WINDOW | ATTN_OPTION_PACKED | ATTN_OPTION_USED_KV,
     ALIBI_UP_TO_128 = 1 << 30, /* of a family: ALiBi in tiles of head_dim up to 128 */
 };
 
@@ -82,7 +81,7 @@ static const struct variant built_in[] = {
               .family = "cpu_" #kind,                                                              \
               .arch = #isa,                                                                        \
               .dtypes = (types),                                                                   \
-              .options = (all) ? ALL_OPTIONS : LENGTH_OPTIONS,                                     \
+              .options = (all) ? ALL_OPTIONS : ALL_OPTIONS & ~ATTN_OPTION_ANY_SCALE,               \
               .tensor_cores = (matrix),                                                            \
               .head_dim_multiple = 1,                                                              \
               .block_q = (rows),                                                                   \

@@ -189,6 +189,7 @@ static const struct cpu_tile_kernel tile_kernel = {
     .pack_k = bf16_pack_k,
     .pack_v = bf16_pack_v,
     .score = bf16_score,
+    .mask_bits = mask_bits,
     .online_softmax = bf16_online_softmax,
     .weigh = bf16_weigh,
     .epilogue = bf16_epilogue,

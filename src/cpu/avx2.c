@@ -72,6 +72,11 @@ static inline float vsum(vf a) {
     return _mm_cvtss_f32(_mm_add_ss(sum, _mm_movehdup_ps(sum)));
 }
 
+static inline void vsum4(const vf *x, float *out) {
+    const vf sums = _mm256_hadd_ps(_mm256_hadd_ps(x[0], x[1]), _mm256_hadd_ps(x[2], x[3]));
+    _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(sums), _mm256_extractf128_ps(sums, 1)));
+}
+
 static inline float vhighest(vf a) {
     __m128 high = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
     high = _mm_max_ps(high, _mm_movehl_ps(high, high));
@@ -101,6 +106,39 @@ static inline void vstore_bf16(uint16_t *out, vf a) {
     const __m256i high = _mm256_srli_epi32(_mm256_blendv_epi8(rounded, quiet, nan), 16);
     _mm_storeu_si128((__m128i *)(void *)out, _mm_packus_epi32(_mm256_castsi256_si128(high),
                                                               _mm256_extracti128_si256(high, 1)));
+}
+
+static inline vf vpick(const uint32_t *words, int bit, vf x, vf y) {
+    const __m256i wanted = _mm256_set1_epi32((int)(1U << bit));
+    const __m256i all = _mm256_loadu_si256((const __m256i *)(const void *)words);
+    const __m256i set = _mm256_cmpeq_epi32(_mm256_and_si256(all, wanted), wanted);
+    return _mm256_blendv_ps(y, x, _mm256_castsi256_ps(set));
+}
+
+static inline vf vshow(const uint8_t *mask, vf x, vf y) {
+    const __m256i lanes =
+        _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)mask));
+    const __m256i hidden = _mm256_cmpeq_epi32(lanes, _mm256_setzero_si256());
+    return _mm256_blendv_ps(x, y, _mm256_castsi256_ps(hidden));
+}
+
+static inline uint32_t mask_word(const uint8_t *mask) {
+    const __m256i bytes = _mm256_loadu_si256((const __m256i *)(const void *)mask);
+    return ~(uint32_t)_mm256_movemask_epi8(_mm256_cmpeq_epi8(bytes, _mm256_setzero_si256()));
+}
+
+static inline void vload_columns(const float *in, ptrdiff_t stride, vf *out) {
+    vf x[4];
+    for (int i = 0; i < 4; i++, in += stride) {
+        x[i] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(in)),
+                                    _mm_loadu_ps(in + 4 * stride), 1);
+    }
+    const vf low01 = _mm256_unpacklo_ps(x[0], x[1]), low23 = _mm256_unpacklo_ps(x[2], x[3]);
+    const vf high01 = _mm256_unpackhi_ps(x[0], x[1]), high23 = _mm256_unpackhi_ps(x[2], x[3]);
+    out[0] = _mm256_shuffle_ps(low01, low23, _MM_SHUFFLE(1, 0, 1, 0));
+    out[1] = _mm256_shuffle_ps(low01, low23, _MM_SHUFFLE(3, 2, 3, 2));
+    out[2] = _mm256_shuffle_ps(high01, high23, _MM_SHUFFLE(1, 0, 1, 0));
+    out[3] = _mm256_shuffle_ps(high01, high23, _MM_SHUFFLE(3, 2, 3, 2));
 }
 
 #include "cpu/math.h"

@@ -19,6 +19,8 @@
 
 enum { MR = MV * VL };
 
+#include "cpu/tile_options.h"
+
 /* P may reach 2^SLACK before O and l are rescaled to a new maximum: nearly never, then. */
 #define SLACK 8.0F
 
@@ -96,26 +98,6 @@ INLINE __mmask32 wild_lanes(__m512i numbers) {
     return _mm512_cmpeq_epi16_mask(_mm512_and_si512(numbers, exponent), exponent);
 }
 
-/* The same 16 bytes of four rows. */
-INLINE __m512i load_quarters(const void *a, const void *b, const void *c, const void *d) {
-    const __m512i first = _mm512_castsi128_si512(_mm_loadu_si128(a));
-    const __m512i two = _mm512_inserti32x4(first, _mm_loadu_si128(b), 1);
-    const __m512i three = _mm512_inserti32x4(two, _mm_loadu_si128(c), 2);
-    return _mm512_inserti32x4(three, _mm_loadu_si128(d), 3);
-}
-
-/* In each of the four quarters, transposes the 4 x 4 32-bit elements of x[0], ..., x[3]. */
-INLINE void transpose_quarters(__m512i *x) {
-    const __m512i low01 = _mm512_unpacklo_epi32(x[0], x[1]);
-    const __m512i low23 = _mm512_unpacklo_epi32(x[2], x[3]);
-    const __m512i high01 = _mm512_unpackhi_epi32(x[0], x[1]);
-    const __m512i high23 = _mm512_unpackhi_epi32(x[2], x[3]);
-    x[0] = _mm512_unpacklo_epi64(low01, low23);
-    x[1] = _mm512_unpackhi_epi64(low01, low23);
-    x[2] = _mm512_unpacklo_epi64(high01, high23);
-    x[3] = _mm512_unpackhi_epi64(high01, high23);
-}
-
 static void bf16_pack_q(attn_dtype dtype, const void *const *rows, int count, int head_dim,
                         float multiplier, void *packed, void *scratch) {
     (void)dtype;
@@ -150,36 +132,6 @@ static int first_key(const struct cpu_tile *tile) {
 
 static int last_key(const struct cpu_tile *tile) {
     return padded(tile->end);
-}
-
-/* Sets the scores that a row does not see to -inf. */
-static void mask_keys(const struct cpu_tile *tile, int begin, int end) {
-    for (int r = 0; r < MR; r += VL) {
-        const __m512i low = _mm512_loadu_si512(tile->row_begin + r);
-        const __m512i high = _mm512_loadu_si512(tile->row_end + r);
-        for (int j = begin; j < end; j++) {
-            const __m512i key = _mm512_set1_epi32(j);
-            const __mmask16 begun = _mm512_cmple_epi32_mask(low, key);
-            const __mmask16 seen = _mm512_mask_cmpgt_epi32_mask(begun, high, key);
-            float *at = tile->s + (ptrdiff_t)j * MR + r;
-            vstore(at, _mm512_mask_blend_ps(seen, vdup(-INFINITY), vload(at)));
-        }
-    }
-}
-
-INLINE void find_highest(const struct cpu_tile *tile, vf *highest) {
-    EACH(v, MV) {
-        highest[v] = vdup(-INFINITY);
-    }
-    const int last = last_key(tile);
-    for (int j = first_key(tile); j < last; j += 4) { /* four at a time: a short chain */
-        const float *s = tile->s + (ptrdiff_t)j * MR;
-        EACH(v, MV) {
-            const vf low = vmax(vload(s + v * VL), vload(s + MR + v * VL));
-            const vf high = vmax(vload(s + 2 * MR + v * VL), vload(s + 3 * MR + v * VL));
-            highest[v] = vmax(highest[v], vmax(low, high));
-        }
-    }
 }
 
 /* 2^(factor * d) for P: error 2.9e-6, a hundredth of what rounding to bf16 does and small enough
@@ -237,10 +189,11 @@ static void rescale(const struct cpu_tile *tile, int head_dim_v, const vf *alpha
 }
 
 static void bf16_online_softmax(const struct cpu_tile *tile, int head_dim_v, float factor) {
-    mask_keys(tile, first_key(tile), tile->full_begin);
-    mask_keys(tile, tile->full_end, last_key(tile));
     vf highest[MV];
-    find_highest(tile, highest);
+    EACH(v, MV) {
+        highest[v] = vdup(-INFINITY);
+    }
+    finish_scores(tile, first_key(tile), last_key(tile), highest);
     const vf unit = vdup(factor);
     vf max[MV]; /* what exp2 subtracts: never -inf */
     vf alpha[MV];
@@ -270,8 +223,7 @@ static ptrdiff_t v_place(int keys, int j, int c);
 
 /* Where V holds NaN or Inf, a zero probability of a masked key must not touch it. */
 static bool must_weigh_visible(const struct cpu_tile *tile) {
-    return !tile->v_finite &&
-           (tile->full_begin > first_key(tile) || tile->full_end < last_key(tile));
+    return !tile->v_tame && (tile->full_begin > first_key(tile) || tile->full_end < last_key(tile));
 }
 
 static void weigh_visible(const struct cpu_tile *tile, int head_dim_v) {

@@ -95,6 +95,12 @@ static inline float vsum(vf a) {
     return (a.lane[0] + a.lane[1]) + (a.lane[2] + a.lane[3]);
 }
 
+static inline void vsum4(const vf *x, float *out) {
+    for (int i = 0; i < 4; i++) {
+        out[i] = vsum(x[i]);
+    }
+}
+
 static inline float vhighest(vf a) {
     float highest = a.lane[0];
     for (int i = 1; i < VL; i++) {
@@ -128,6 +134,30 @@ static inline void transpose4x4(const float *in, ptrdiff_t in_stride, float *out
     for (int r = 0; r < 4; r++) {
         for (int c = 0; c < 4; c++) {
             out[c * out_stride + r] = in[r * in_stride + c];
+        }
+    }
+}
+
+static inline vf vpick(const uint32_t *words, int bit, vf x, vf y) {
+    LANES((words[i] >> bit & 1) != 0 ? x.lane[i] : y.lane[i]);
+}
+
+static inline vf vshow(const uint8_t *mask, vf x, vf y) {
+    LANES(mask[i] != 0 ? x.lane[i] : y.lane[i]);
+}
+
+static inline uint32_t mask_word(const uint8_t *mask) {
+    uint32_t word = 0;
+    for (int i = 0; i < 32; i++) {
+        word |= (uint32_t)(mask[i] != 0) << i;
+    }
+    return word;
+}
+
+static inline void vload_columns(const float *in, ptrdiff_t stride, vf *out) {
+    for (int c = 0; c < 4; c++) {
+        ALL_LANES(i) {
+            out[c].lane[i] = in[i * stride + c];
         }
     }
 }

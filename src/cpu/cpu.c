@@ -106,21 +106,38 @@ void cpu_adjust_row(const struct cpu_job *job, const struct sequence *s, int64_t
     const attn_problem *p = job->problem;
     const int64_t off = p->causal == ATTN_CAUSAL_TOP_LEFT ? 0 : s->kv_len - s->q_len;
     adjust->diagonal[r] = (float)(i + off - first);
-    if (p->alibi) {
-        adjust->slope[r] = alibi_slope(p, job->tensors, b, h);
-    }
     if (p->bias) {
-        const attn_bias_strides *st = &p->bias_strides;
-        const int64_t at = b * st->batch + h * st->head + i * st->row + first * st->col;
-        adjust->bias_row[r] =
-            (const char *)job->tensors->bias + at * (int64_t)attn_dtype_size(p->bias_dtype);
+        adjust->bias_row[r] = cpu_bias_row(job, b, h, i, first);
     }
+}
+
+const char *cpu_bias_row(const struct cpu_job *job, int64_t b, int64_t h, int64_t i,
+                         int64_t first) {
+    const attn_bias_strides *s = &job->problem->bias_strides;
+    const int64_t at = b * s->batch + h * s->head + i * s->row + first * s->col;
+    return (const char *)job->tensors->bias +
+           at * (int64_t)attn_dtype_size(job->problem->bias_dtype);
 }
 
 const uint8_t *cpu_mask_row(const struct cpu_job *job, int64_t b, int64_t h, int64_t i,
                             int64_t first) {
     const attn_bias_strides *s = &job->problem->mask_strides;
     return job->tensors->mask + b * s->batch + h * s->head + i * s->row + first * s->col;
+}
+
+/* Padding is long: eight bytes at a time where they are contiguous. */
+static bool hides_eight(const uint8_t *mask, int64_t col, const struct key_range *keys) {
+    static const uint8_t zeros[8];
+    return col == 1 && keys->end - keys->begin >= 8 && memcmp(mask, zeros, sizeof zeros) == 0;
+}
+
+void cpu_narrow(const uint8_t *mask, int64_t col, struct key_range *keys) {
+    while (keys->begin < keys->end && mask[keys->begin * col] == 0) {
+        keys->begin += hides_eight(mask + keys->begin, col, keys) ? 8 : 1;
+    }
+    while (keys->end > keys->begin && mask[(keys->end - 1) * col] == 0) {
+        keys->end -= hides_eight(mask + keys->end - 8, col, keys) ? 8 : 1;
+    }
 }
 
 /* ---- the end of a row ------------------------------------------------------------------------ */

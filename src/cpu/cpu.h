@@ -10,9 +10,8 @@
  *     for each KV block:                       mainloop
  *         pack K, pack V                       once per unit, shared by its tiles
  *         for each Q tile:  S = Q K^T            score
- *                           softcap, ALiBi, bias adjust (variants with all options)
- *                           S = -inf             hide: where the mask is 0 (likewise)
- *                           m, l, P, O *= alpha  online_softmax: mask, row max, exp2, row sum
+ *                           m, l, P, O *= alpha  online_softmax: softcap, ALiBi, bias, mask,
+ *                                                row max, exp2, row sum
  *                           O += P V             weigh
  *     O / l, LSE                               epilogue
  *
@@ -47,24 +46,6 @@ struct cpu_rows {
     int cols;
 };
 
-/* One tile against the current block of keys, and the state it carries from block to block. */
-struct cpu_tile {
-    int begin, end;           /* keys of the block that at least one row sees */
-    int full_begin, full_end; /* keys that every row sees; the others of [begin, end) are masked */
-    int row_begin[CPU_MAX_TILE_ROWS]; /* keys that a row sees; begin = end: none */
-    int row_end[CPU_MAX_TILE_ROWS];
-    int rows;      /* real rows; the tile is padded to tile_rows */
-    int keys;      /* keys the packed block has room for: a multiple of key_step */
-    bool v_finite; /* V of the block holds no NaN or Inf, so that 0 * V = 0 */
-    const void *q; /* packed */
-    const void *k;
-    const void *v;
-    float *s; /* scores, then probabilities */
-    float *o; /* output, not yet divided by l */
-    float *m; /* tile_rows running maxima of the scores; -inf at first */
-    float *l; /* tile_rows running sums of 2^(factor (s - m)) */
-};
-
 /* What softcap, ALiBi and bias need to know of the rows. Scores come in as +-q.k and leave in
  * natural units: log2 units would make -inf of a bias of -FLT_MAX. */
 struct cpu_adjust {
@@ -76,7 +57,28 @@ struct cpu_adjust {
     int64_t bias_col; /* elements between two keys */
     float slope[CPU_MAX_TILE_ROWS];
     float diagonal[CPU_MAX_TILE_ROWS];       /* i + off, counted from the block's first key */
-    const void *bias_row[CPU_MAX_TILE_ROWS]; /* at the block's first key; NULL for padding */
+    const void *bias_row[CPU_MAX_TILE_ROWS]; /* at the block's first key; padding: any row's */
+};
+
+/* One tile against the current block of keys, and the state it carries from block to block. */
+struct cpu_tile {
+    int begin, end;           /* keys of the block that at least one row sees */
+    int full_begin, full_end; /* keys that every row sees; the others of [begin, end) are masked */
+    int row_begin[CPU_MAX_TILE_ROWS]; /* keys that a row sees; begin = end: none */
+    int row_end[CPU_MAX_TILE_ROWS];
+    int rows;      /* real rows; the tile is padded to tile_rows */
+    int keys;      /* keys the packed block has room for: a multiple of key_step */
+    bool v_tame;   /* V of the block is finite, so that 0 * V = 0 (and in fp32 below 2^64) */
+    const void *q; /* packed */
+    const void *k;
+    const void *v;
+    const struct cpu_adjust *adjust; /* NULL: no softcap, ALiBi or bias */
+    const uint32_t
+        *bits; /* of a mask, [keys / 32][tile_rows], 0: hidden; NULL: the bounds say all */
+    float *s;  /* q.k, then probabilities */
+    float *o;  /* output, not yet divided by l */
+    float *m;  /* tile_rows running maxima of the scores; -inf at first */
+    float *l;  /* tile_rows running sums of 2^(factor (s - m)) */
 };
 
 /* Sizes are in bytes, multiples of CPU_ALIGN. `scratch` holds row_bytes(cols). */
@@ -94,13 +96,12 @@ struct cpu_tile_kernel {
     void (*pack_q)(attn_dtype dtype, const void *const *rows, int count, int head_dim,
                    float multiplier, void *packed, void *scratch);
     void (*pack_k)(const struct cpu_rows *k, void *packed, void *scratch);
-    /* keys: the block's capacity. Returns whether all of V is finite. */
+    /* keys: the block's capacity. Returns v_tame. */
     bool (*pack_v)(const struct cpu_rows *v, int keys, void *packed, void *scratch);
     void (*score)(const struct cpu_tile *tile, int head_dim);
-    void (*adjust)(const struct cpu_tile *tile, const struct cpu_adjust *adjust); /* or NULL */
-    /* mask: of each real row, at the block's first key; `col` bytes between two keys. Or NULL. */
-    void (*hide)(const struct cpu_tile *tile, const uint8_t *const *mask, int64_t col);
-    /* Online softmax of one KV tile: updates m and l, S -> P, O *= alpha. */
+    /* `count` bytes of a mask, `col` apart, as bits in words of 32 keys, `stride` words apart. */
+    void (*mask_bits)(const uint8_t *mask, int64_t col, int count, uint32_t *bits, int stride);
+    /* Adjusts and masks the scores, then updates m and l, S -> P, O *= alpha. */
     void (*online_softmax)(const struct cpu_tile *tile, int head_dim_v, float factor);
     void (*weigh)(const struct cpu_tile *tile, int head_dim_v);
     /* out[r] = inverse[r] (from cpu_end_row) * O of row r, for the real rows */
@@ -109,10 +110,14 @@ struct cpu_tile_kernel {
 };
 
 struct cpu_row_kernel {
+    /* out[i] = in[i] * factor: a row of Q as fp32 */
+    void (*load)(attn_dtype dtype, const void *in, int count, float factor, float *out);
     /* s[r * s_stride + j] = q_r . k_j; q is fp32, contiguous */
     void (*score)(const float *q, int rows, const struct cpu_rows *k, float *s, int s_stride);
     /* the keys [first, first + count) of one row; s points at the first */
     void (*adjust)(float *s, int first, int count, const struct cpu_adjust *adjust, int row);
+    /* s = -inf where the mask is 0; `col` bytes between two keys */
+    void (*hide)(float *s, const uint8_t *mask, int64_t col, int count);
     /* s -> 2^(factor (s - max)) in place; returns the sum l and the max m (-inf: no visible key) */
     float (*softmax)(float *s, int count, float factor, float *max);
     /* o[r * cols + c] += sum over j of p[r * p_stride + j] * v[j][c] */
@@ -176,12 +181,17 @@ struct cpu_rows cpu_v_rows(const struct cpu_job *job, const struct sequence *s, 
 /* Fills row r of an adjust for the block that begins at key `first`. */
 void cpu_adjust_row(const struct cpu_job *job, const struct sequence *s, int64_t b, int64_t h,
                     int64_t i, int64_t first, int r, struct cpu_adjust *adjust);
+/* The bias of row i of head h, from key `first` on. */
+const char *cpu_bias_row(const struct cpu_job *job, int64_t b, int64_t h, int64_t i, int64_t first);
 void cpu_adjust_init(const struct cpu_job *job, struct cpu_adjust *adjust);
 bool cpu_needs_adjust(const attn_problem *problem);
 
 /* The mask of row i of head h, from key `first` on. */
 const uint8_t *cpu_mask_row(const struct cpu_job *job, int64_t b, int64_t h, int64_t i,
                             int64_t first);
+
+/* Takes the keys that `mask` hides off both ends of the range; key 0 is at mask[0]. */
+void cpu_narrow(const uint8_t *mask, int64_t col, struct key_range *keys);
 
 /* Q is multiplied by q, the scores by factor > 0 (a maximum stays a maximum). q is 1 or -1, unless
  * the scale is 0 or so wild that factor * s could leave fp32. */

@@ -11,8 +11,13 @@
  *   vless(a,b,x,y)   a < b ? x : y
  *   vany_not_equal(a,b)   true also for NaN
  *   vsum vhighest    across the lanes (vhighest may ignore NaN)
+ *   vsum4(x, out)    out[i] = vsum(x[i]) for four vectors, in any order of additions
  *   vload_half vload_bf16 vstore_half vstore_bf16    VL 16-bit values, round to nearest even
  *   transpose4x4(a, a_stride, b, b_stride)
+ *   vload_columns(in, stride, out)   lane r of out[c] is in[r * stride + c], for four columns c
+ *   vpick(words, n, x, y)   lane r: x where bit n of words[r] is set, else y
+ *   vshow(mask, x, y)       lane i: x where the byte mask[i] is not 0, else y
+ *   mask_word(mask)         32 such bytes as bits, the first the lowest
  *
  * Invariant: NaN comes out where NaN went in.
  */
@@ -71,21 +76,73 @@ INLINE vf exp2_product(vf d, vf factor, vf lowest) {
     return d;
 }
 
-/* tanh: an odd polynomial (error 1.6e-8) near 0, where 1 - 2 / (e^2x + 1) would cancel. */
-INLINE vf tanh_vector(vf x) {
+/* tanh(x) for |x| >= TANH_NEAR. */
+#define TANH_NEAR 0.625F
+INLINE vf tanh_far(vf x) {
     const vf size = vabs(x);
-    const vf y = vmul(x, x);
-    vf p = vfma(vdup(-6.113192968e-03F), y, vdup(2.101008259e-02F));
-    p = vfma(p, y, vdup(-5.385407007e-02F));
-    p = vfma(p, y, vdup(1.333279455e-01F));
-    p = vfma(p, y, vdup(-3.333332925e-01F));
-    const vf near = vfma(vmul(p, y), x, x);
     /* 2 log2(e) |x|, held where tanh has long been 1; NaN passes through */
     const vf bounded = vless(vdup(20.0F), size, vdup(20.0F), size);
     const vf e = exp2_product(bounded, vdup((float)(2.0 * LOG2_E)), vdup(EXP2_LOWEST));
     const vf far = vsub(vdup(1.0F), vdiv(vdup(2.0F), vadd(e, vdup(1.0F))));
-    const vf signed_far = vless(x, vdup(0.0F), vsub(vdup(0.0F), far), far);
-    return vless(size, vdup(0.625F), near, signed_far);
+    return vless(x, vdup(0.0F), vsub(vdup(0.0F), far), far);
+}
+
+/* tanh of `count` <= 4 vectors: an odd polynomial (error 1.6e-8) near 0, where 1 - 2 / (e^2x + 1)
+ * would cancel. Scores are mostly that small beside their softcap, and then it is all. */
+INLINE void tanh_vectors(vf *x, int count) {
+    vf y[4];
+    vf p[4];
+    vf largest = vdup(TANH_NEAR);
+    EACH(i, count) {
+        y[i] = vmul(x[i], x[i]);
+        p[i] = vfma_constant(vdup(-6.113192968e-03F), y[i], 2.101008259e-02F);
+    }
+    EACH(i, count) {
+        p[i] = vfma_constant(p[i], y[i], -5.385407007e-02F);
+    }
+    EACH(i, count) {
+        p[i] = vfma_constant(p[i], y[i], 1.333279455e-01F);
+    }
+    EACH(i, count) {
+        p[i] = vfma_constant(p[i], y[i], -3.333332925e-01F);
+    }
+    EACH(i, count) {
+        p[i] = vfma(vmul(p[i], y[i]), x[i], x[i]);
+        largest = vmax(vabs(x[i]), largest);
+    }
+    if (vany_not_equal(largest, vdup(TANH_NEAR))) {
+        EACH(i, count) {
+            p[i] = vless(vabs(x[i]), vdup(TANH_NEAR), p[i], tanh_far(x[i]));
+        }
+    }
+    EACH(i, count) {
+        x[i] = p[i];
+    }
+}
+
+/* VL numbers of any dtype, from element `at` of a row. */
+INLINE vf load_any(attn_dtype dtype, const void *row, int64_t at) {
+    switch (dtype) {
+    case ATTN_FP16: return vload_half((const uint16_t *)row + at);
+    case ATTN_BF16: return vload_bf16((const uint16_t *)row + at);
+    default: return vload((const float *)row + at);
+    }
+}
+
+/* `count` bytes, `col` apart, as bits (not 0: set) in words of 32 that stand `stride` apart. */
+OUT_OF_LINE void mask_bits(const uint8_t *mask, int64_t col, int count, uint32_t *bits,
+                           int stride) {
+    int j = 0;
+    for (; col == 1 && j + 32 <= count; j += 32, bits += stride) {
+        *bits = mask_word(mask + j);
+    }
+    for (; j < count; j += 32, bits += stride) {
+        uint32_t word = 0;
+        for (int i = 0; i < 32 && j + i < count; i++) {
+            word |= (uint32_t)(mask[(j + i) * col] != 0) << i;
+        }
+        *bits = word;
+    }
 }
 
 /* out[i] = in[i] * factor, for a row of any dtype. */
@@ -193,5 +250,37 @@ OUT_OF_LINE void transpose(const float *in, ptrdiff_t stride, ptrdiff_t rows, pt
         for (ptrdiff_t c = 0; c < cols; c++) {
             out[c * rows_out + r] = 0.0F;
         }
+    }
+}
+
+enum { BIAS_LINE = 16 };
+
+INLINE void copy_bias_as(const struct cpu_adjust *adjust, attn_dtype dtype, int rows, int first,
+                         int count, float *lines) {
+    const int size = dtype == ATTN_FP32 ? 4 : 2;
+    const bool whole = adjust->bias_col == 1 && count == BIAS_LINE;
+    for (int r = 0; r < rows; r++, lines += BIAS_LINE) {
+        const char *row = adjust->bias_row[r];
+        if (whole) {
+            __builtin_prefetch(row + (ptrdiff_t)(first + BIAS_LINE) * size); /* of the next call */
+            EACH(i, BIAS_LINE / VL) {
+                vstore(lines + i * VL, load_any(dtype, row, first + i * VL));
+            }
+        } else {
+            for (int j = 0; j < BIAS_LINE; j++) {
+                const int64_t at = (first + j) * adjust->bias_col;
+                lines[j] = j < count ? load_element(dtype, row, at) : 0.0F;
+            }
+        }
+    }
+}
+
+/* lines[r][j]: the bias of row r and key first + j as fp32, for j < count <= BIAS_LINE, then 0. */
+OUT_OF_LINE void copy_bias(const struct cpu_adjust *adjust, int rows, int first, int count,
+                           float *lines) {
+    switch (adjust->bias_dtype) {
+    case ATTN_FP32: copy_bias_as(adjust, ATTN_FP32, rows, first, count, lines); break;
+    case ATTN_FP16: copy_bias_as(adjust, ATTN_FP16, rows, first, count, lines); break;
+    case ATTN_BF16: copy_bias_as(adjust, ATTN_BF16, rows, first, count, lines); break;
     }
 }

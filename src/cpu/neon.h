@@ -81,6 +81,10 @@ static inline float vsum(vf a) {
     return vaddvq_f32(a);
 }
 
+static inline void vsum4(const vf *x, float *out) {
+    vst1q_f32(out, vpaddq_f32(vpaddq_f32(x[0], x[1]), vpaddq_f32(x[2], x[3])));
+}
+
 static inline float vhighest(vf a) {
     return vmaxvq_f32(a);
 }
@@ -116,4 +120,37 @@ static inline void transpose4x4(const float *in, ptrdiff_t in_stride, float *out
               vcombine_f32(vget_high_f32(ab.val[0]), vget_high_f32(cd.val[0])));
     vst1q_f32(out + 3 * out_stride,
               vcombine_f32(vget_high_f32(ab.val[1]), vget_high_f32(cd.val[1])));
+}
+
+static inline vf vpick(const uint32_t *words, int bit, vf x, vf y) {
+    return vbslq_f32(vtstq_u32(vld1q_u32(words), vdupq_n_u32(1U << bit)), x, y);
+}
+
+static inline vf vshow(const uint8_t *mask, vf x, vf y) {
+    uint32_t four;
+    memcpy(&four, mask, sizeof four);
+    const uint32x4_t lanes =
+        vmovl_u16(vget_low_u16(vmovl_u8(vreinterpret_u8_u32(vdup_n_u32(four)))));
+    return vbslq_f32(vtstq_u32(lanes, lanes), x, y);
+}
+
+/* Three sums of neighbours make a byte of eight lanes that hold one bit each. */
+static inline uint32_t mask_word(const uint8_t *mask) {
+    static const uint8_t bit[16] = {1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128};
+    const uint8x16_t weight = vld1q_u8(bit);
+    const uint8x16_t low = vld1q_u8(mask), high = vld1q_u8(mask + 16);
+    uint8x16_t sum =
+        vpaddq_u8(vandq_u8(vtstq_u8(low, low), weight), vandq_u8(vtstq_u8(high, high), weight));
+    sum = vpaddq_u8(sum, sum);
+    sum = vpaddq_u8(sum, sum);
+    return vgetq_lane_u32(vreinterpretq_u32_u8(sum), 0);
+}
+
+static inline void vload_columns(const float *in, ptrdiff_t stride, vf *out) {
+    const float32x4x2_t ab = vtrnq_f32(vld1q_f32(in), vld1q_f32(in + stride));
+    const float32x4x2_t cd = vtrnq_f32(vld1q_f32(in + 2 * stride), vld1q_f32(in + 3 * stride));
+    for (int i = 0; i < 2; i++) {
+        out[i] = vcombine_f32(vget_low_f32(ab.val[i]), vget_low_f32(cd.val[i]));
+        out[i + 2] = vcombine_f32(vget_high_f32(ab.val[i]), vget_high_f32(cd.val[i]));
+    }
 }

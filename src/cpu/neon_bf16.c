@@ -285,6 +285,78 @@ INLINE vf pair_of(const float *rows) {
     return vzip1q_f32(vcombine_f32(two, two), vcombine_f32(two, two));
 }
 
+/* ---- options; a row pair and a key pair are {r0n0, r0n1, r1n0, r1n1} ------------------------- */
+
+/* The 8 keys of a panel, of one row pair. lines: bias of both rows at the panel's first key. */
+INLINE void adjust_pair(const struct cpu_adjust *adjust, int key, int pair, const float *lines,
+                        float *s) {
+    const float odd[VL] = {0.0F, 1.0F, 0.0F, 1.0F};
+    vf x[4];
+    EACH(i, 4) {
+        x[i] = vmul(vload(s + i * VL), vdup(adjust->factor));
+    }
+    if (adjust->softcap > 0.0F) {
+        tanh_vectors(x, 4);
+        EACH(i, 4) {
+            x[i] = vmul(x[i], vdup(adjust->softcap));
+        }
+    }
+    if (adjust->alibi) {
+        const vf fall = vsub(vdup(0.0F), pair_of(adjust->slope + 2 * pair));
+        const vf ahead =
+            vsub(pair_of(adjust->diagonal + 2 * pair), vadd(vdup((float)key), vload(odd)));
+        EACH(i, 4) {
+            x[i] = vfma(fall, vabs(vsub(ahead, vdup((float)(2 * i)))), x[i]);
+        }
+    }
+    if (adjust->bias) {
+        EACH(i, 4) {
+            x[i] = vadd(x[i],
+                        vcombine_f32(vld1_f32(lines + 2 * i), vld1_f32(lines + BIAS_LINE + 2 * i)));
+        }
+    }
+    EACH(i, 4) {
+        vstore(s + i * VL, x[i]);
+    }
+}
+
+static void adjust_scores(const struct cpu_tile *tile) {
+    const struct cpu_adjust *adjust = tile->adjust;
+    float lines[TILE_ROWS * BIAS_LINE];
+    for (int first = first_panel(tile) * PANEL; first < tile->end; first += BIAS_LINE) {
+        const int count = tile->end - first < BIAS_LINE ? tile->end - first : BIAS_LINE;
+        if (adjust->bias) {
+            copy_bias(adjust, TILE_ROWS, first, count, lines);
+        }
+        for (int j = 0; j < count; j += PANEL) {
+            for (int pair = 0; pair < PAIRS; pair++) {
+                adjust_pair(adjust, first + j, pair, lines + 2 * pair * BIAS_LINE + j,
+                            tile->s + (ptrdiff_t)(first + j) * TILE_ROWS + pair * PANEL * 2);
+            }
+        }
+    }
+}
+
+static void hide_keys(const struct cpu_tile *tile) {
+    static const uint32_t first_bits[VL] = {1, 2, 1, 2};
+    for (int panel = first_panel(tile); panel < last_panel(tile); panel++) {
+        const int key = panel * PANEL;
+        const uint32_t *words = tile->bits + (ptrdiff_t)(key / 32) * TILE_ROWS;
+        float *s = tile->s + (ptrdiff_t)panel * C_PANEL;
+        for (int pair = 0; pair < PAIRS; pair++) {
+            const uint32x2_t two = vld1_u32(words + 2 * pair);
+            const uint32x4_t rows = vzip1q_u32(vcombine_u32(two, two), vcombine_u32(two, two));
+            for (int n = 0; n < PANEL; n += 2, s += VL) {
+                const uint32x4_t wanted =
+                    vshlq_u32(vld1q_u32(first_bits), vdupq_n_s32(key % 32 + n));
+                vstore(s, vbslq_f32(vtstq_u32(rows, wanted), vload(s), vdup(-INFINITY)));
+            }
+        }
+    }
+}
+
+/* ---- online softmax -------------------------------------------------------------------------- */
+
 static void mask_panel(const struct cpu_tile *tile, int panel) {
     const float odd[VL] = {0.0F, 1.0F, 0.0F, 1.0F};
     const vf hidden = vdup(-INFINITY);
@@ -395,6 +467,12 @@ static void rescale(const struct cpu_tile *tile, int head_dim_v, const float *al
 }
 
 static void bf16_online_softmax(const struct cpu_tile *tile, int head_dim_v, float factor) {
+    if (tile->adjust != NULL) {
+        adjust_scores(tile);
+    }
+    if (tile->bits != NULL) {
+        hide_keys(tile);
+    }
     for (int panel = first_panel(tile); panel < last_panel(tile); panel++) {
         if (is_masked(tile, panel)) {
             mask_panel(tile, panel);
@@ -453,7 +531,7 @@ static void bf16_weigh(const struct cpu_tile *tile, int head_dim_v) {
     for (int panel = first_panel(tile); panel < last_panel(tile); panel++) {
         masked = masked || is_masked(tile, panel);
     }
-    if (masked && !tile->v_finite) {
+    if (masked && !tile->v_tame) {
         weigh_visible(tile, head_dim_v);
         return;
     }
@@ -494,6 +572,7 @@ static const struct cpu_tile_kernel tile_kernel = {
     .pack_k = bf16_pack_k,
     .pack_v = bf16_pack_v,
     .score = bf16_score,
+    .mask_bits = mask_bits,
     .online_softmax = bf16_online_softmax,
     .weigh = bf16_weigh,
     .epilogue = bf16_epilogue,

@@ -100,9 +100,7 @@ static void load_queries(const struct unit *u, float *q) {
     for (int r = 0; r < u->rows; r++) {
         const char *row =
             cpu_q_row(u->job, &u->sequence, u->batch, row_head(u, r), row_query(u, r));
-        for (int64_t c = 0; c < p->head_dim; c++) {
-            q[r * p->head_dim + c] = load_element(p->dtype, row, c) * multiplier;
-        }
+        u->kernel->load(p->dtype, row, (int)p->head_dim, multiplier, q + r * p->head_dim);
     }
 }
 
@@ -149,16 +147,19 @@ static struct key_range see_keys(const struct unit *u, int64_t first, int64_t co
     for (int r = 0; r < u->rows; r++) {
         const struct key_range seen =
             visible_keys(u->job->problem, row_query(u, r), u->sequence.q_len, u->sequence.kv_len);
-        int64_t begin = seen.begin - first > 0 ? seen.begin - first : 0;
-        int64_t end = seen.end - first < count ? seen.end - first : count;
-        if (end <= begin) {
-            begin = 0;
-            end = 0;
-        } else {
-            all.begin = begin < all.begin ? begin : all.begin;
-            all.end = end > all.end ? end : all.end;
+        struct key_range *own = &keys[r];
+        own->begin = seen.begin - first > 0 ? seen.begin - first : 0;
+        own->end = seen.end - first < count ? seen.end - first : count;
+        if (u->job->problem->mask) { /* what it hides at the ends is not even read */
+            cpu_narrow(cpu_mask_row(u->job, u->batch, row_head(u, r), row_query(u, r), first),
+                       u->job->problem->mask_strides.col, own);
         }
-        keys[r] = (struct key_range){begin, end};
+        if (own->end <= own->begin) {
+            *own = (struct key_range){0, 0};
+        } else {
+            all.begin = own->begin < all.begin ? own->begin : all.begin;
+            all.end = own->end > all.end ? own->end : all.end;
+        }
     }
     return all;
 }
@@ -170,19 +171,13 @@ static void adjust_rows(const struct unit *u, int64_t first, const struct key_ra
     for (int r = 0; r < u->rows; r++) {
         cpu_adjust_row(u->job, &u->sequence, u->batch, row_head(u, r), row_query(u, r), first, r,
                        &adjust);
+        if (adjust.alibi) {
+            adjust.slope[r] =
+                alibi_slope(u->job->problem, u->job->tensors, u->batch, row_head(u, r));
+        }
         u->kernel->adjust(s + (ptrdiff_t)r * u->job->plan->cpu.block_kv + keys[r].begin,
                           (int)keys[r].begin, (int)(keys[r].end - keys[r].begin), &adjust, r);
     }
-}
-
-/* Without a branch, which no processor could predict: minus infinity has the bits 0xff800000. */
-static float select_score(uint8_t shown, float score) {
-    const uint32_t keep = 0U - (uint32_t)(shown != 0);
-    uint32_t bits;
-    memcpy(&bits, &score, sizeof bits);
-    bits = (bits & keep) | (0xff800000U & ~keep);
-    memcpy(&score, &bits, sizeof score);
-    return score;
 }
 
 static void hide_keys(const struct unit *u, int64_t first, const struct key_range *keys, float *s) {
@@ -190,10 +185,8 @@ static void hide_keys(const struct unit *u, int64_t first, const struct key_rang
     for (int r = 0; r < u->rows; r++) {
         const uint8_t *mask =
             cpu_mask_row(u->job, u->batch, row_head(u, r), row_query(u, r), first);
-        float *line = s + (ptrdiff_t)r * u->job->plan->cpu.block_kv;
-        for (int64_t j = keys[r].begin; j < keys[r].end; j++) {
-            line[j] = select_score(mask[j * col], line[j]);
-        }
+        u->kernel->hide(s + (ptrdiff_t)r * u->job->plan->cpu.block_kv + keys[r].begin,
+                        mask + keys[r].begin * col, col, (int)(keys[r].end - keys[r].begin));
     }
 }
 

@@ -3,28 +3,25 @@
  * row_kernel.h - the row kernel (decode) over the vector primitives of one instruction set.
  * Included by the file of an instruction set after its primitives and math.h.
  *
- * K and V are read once, where they lie, and converted in registers; four query rows share each
- * vector that was read. The dimensions are the vector dimension.
+ * K and V are read from memory once, where they lie, and converted in registers; four query rows
+ * share each vector. The dimensions are the vector dimension.
  *
  * ROW_KEYS and ROW_VECTORS come from the including file: what its registers can hold.
  *
  *     score:  4 rows x ROW_KEYS keys of dot products, summed across the lanes at the end
- *     weigh:  4 rows x ROW_VECTORS vectors of output in registers, over WEIGH_KEYS keys at a time
+ *     weigh:  4 rows x ROW_VECTORS vectors of output in registers, over WEIGH_KEYS keys at a time,
+ *             whose sum joins O: one chain over all keys would make a larger error
+ *
+ * Other numbers of rows go in steps of 4, 2 and 1; K and V are in L1 after the first of them.
  */
+
+_Static_assert(ROW_KEYS <= 4, "one vsum4 for the keys of a block");
 
 enum {
     ROW_ROWS = 4,
     WEIGH_KEYS = 16,    /* their rows of V stay in L1 while the columns are walked */
     PREFETCH_KEYS = 16, /* ahead; into L2: prefetching into L1 was measured to hurt badly */
 };
-
-INLINE vf load_any(attn_dtype dtype, const char *row, int c) {
-    switch (dtype) {
-    case ATTN_FP16: return vload_half((const uint16_t *)(const void *)row + c);
-    case ATTN_BF16: return vload_bf16((const uint16_t *)(const void *)row + c);
-    default: return vload((const float *)(const void *)row + c);
-    }
-}
 
 INLINE void prefetch_row(const char *row, int bytes) {
     for (int b = 0; b < bytes; b += 64) {
@@ -55,40 +52,53 @@ INLINE void dot_block(attn_dtype dtype, const float *q, int rows, const struct c
             }
         }
     }
-    for (int r = 0; r < rows; r++) {
-        for (int j = 0; j < keys; j++) {
-            float dot = vsum(sum[r][j]);
-            for (int d = c; d < k->cols; d++) {
-                dot += q[(ptrdiff_t)r * k->cols + d] * load_element(dtype, key + j * k->stride, d);
+    EACH(r, rows) {
+        float *dot = s + r * s_stride + first;
+        if (keys % 4 == 0) { /* sums of the same lanes together: most of the work with one row */
+            vsum4(sum[r], dot);
+        } else {
+            EACH(j, keys) {
+                dot[j] = vsum(sum[r][j]);
             }
-            s[r * s_stride + first + j] = dot;
+        }
+        for (int j = 0; j < keys && c < k->cols; j++) {
+            for (int d = c; d < k->cols; d++) {
+                dot[j] +=
+                    q[(ptrdiff_t)r * k->cols + d] * load_element(dtype, key + j * k->stride, d);
+            }
         }
     }
 }
 
-INLINE void dot_keys(attn_dtype dtype, const float *q, int rows, const struct cpu_rows *k, float *s,
-                     int s_stride) {
+/* All rows against `keys` keys from `first` on. */
+INLINE void dot_rows(attn_dtype dtype, const float *q, int rows, const struct cpu_rows *k,
+                     int first, int keys, float *s, int s_stride) {
+    int r = 0;
+    for (; r + ROW_ROWS <= rows; r += ROW_ROWS) {
+        dot_block(dtype, q + (ptrdiff_t)r * k->cols, ROW_ROWS, k, first, keys, s + r * s_stride,
+                  s_stride);
+    }
+    if (r + 2 <= rows) {
+        dot_block(dtype, q + (ptrdiff_t)r * k->cols, 2, k, first, keys, s + r * s_stride, s_stride);
+        r += 2;
+    }
+    if (r < rows) {
+        dot_block(dtype, q + (ptrdiff_t)r * k->cols, 1, k, first, keys, s + r * s_stride, s_stride);
+    }
+}
+
+INLINE void score_dtype(attn_dtype dtype, const float *q, int rows, const struct cpu_rows *k,
+                        float *s, int s_stride) {
     const int bytes = k->cols * (int)attn_dtype_size(dtype);
     int j = 0;
     for (; j + ROW_KEYS <= k->count; j += ROW_KEYS) {
         for (int i = 0; i < ROW_KEYS && j + PREFETCH_KEYS + i < k->count; i++) {
             prefetch_row(k->base + (j + PREFETCH_KEYS + i) * k->stride, bytes);
         }
-        dot_block(dtype, q, rows, k, j, ROW_KEYS, s, s_stride);
+        dot_rows(dtype, q, rows, k, j, ROW_KEYS, s, s_stride);
     }
     for (; j < k->count; j++) {
-        dot_block(dtype, q, rows, k, j, 1, s, s_stride);
-    }
-}
-
-INLINE void score_dtype(attn_dtype dtype, const float *q, int rows, const struct cpu_rows *k,
-                        float *s, int s_stride) {
-    int r = 0;
-    for (; r + ROW_ROWS <= rows; r += ROW_ROWS) {
-        dot_keys(dtype, q + (ptrdiff_t)r * k->cols, ROW_ROWS, k, s + r * s_stride, s_stride);
-    }
-    for (; r < rows; r++) {
-        dot_keys(dtype, q + (ptrdiff_t)r * k->cols, 1, k, s + r * s_stride, s_stride);
+        dot_rows(dtype, q, rows, k, j, 1, s, s_stride);
     }
 }
 
@@ -115,33 +125,53 @@ INLINE void store_part(float *out, int n, vf value) {
     memcpy(out, line, (size_t)n * sizeof(float));
 }
 
+/* Bias of n <= VL keys from `key` on. */
+INLINE vf load_bias(const struct cpu_adjust *adjust, const char *bias, int key, int n) {
+    if (n == VL && adjust->bias_col == 1) {
+        return load_any(adjust->bias_dtype, bias, key);
+    }
+    float line[VL] = {0};
+    for (int i = 0; i < n; i++) {
+        line[i] = load_element(adjust->bias_dtype, bias, (key + i) * adjust->bias_col);
+    }
+    return vload(line);
+}
+
 static void row_adjust(float *s, int first, int count, const struct cpu_adjust *adjust, int row) {
     float iota[VL];
     for (int i = 0; i < VL; i++) {
         iota[i] = (float)i;
     }
-    const vf cap = vdup(adjust->softcap);
-    const char *bias = adjust->bias_row[row];
+    const vf fall = vdup(-adjust->slope[row]);
     for (int j = 0; j < count; j += VL) {
         const int n = count - j < VL ? count - j : VL;
-        vf x = vmul(load_part(s + j, n, 0.0F), vdup(adjust->factor));
+        vf x = vmul(n == VL ? vload(s + j) : load_part(s + j, n, 0.0F), vdup(adjust->factor));
         if (adjust->softcap > 0.0F) {
-            x = vmul(cap, tanh_vector(x));
+            tanh_vectors(&x, 1);
+            x = vmul(x, vdup(adjust->softcap));
         }
         if (adjust->alibi) {
             const vf key = vadd(vdup((float)(first + j)), vload(iota));
-            const vf distance = vabs(vsub(vdup(adjust->diagonal[row]), key));
-            x = vsub(x, vmul(vdup(adjust->slope[row]), distance));
+            x = vfma(fall, vabs(vsub(vdup(adjust->diagonal[row]), key)), x);
         }
         if (adjust->bias) {
-            float line[VL] = {0};
-            for (int i = 0; i < n; i++) {
-                line[i] =
-                    load_element(adjust->bias_dtype, bias, (first + j + i) * adjust->bias_col);
-            }
-            x = vadd(x, vload(line));
+            x = vadd(x, load_bias(adjust, adjust->bias_row[row], first + j, n));
         }
-        store_part(s + j, n, x);
+        if (n == VL) {
+            vstore(s + j, x);
+        } else {
+            store_part(s + j, n, x);
+        }
+    }
+}
+
+static void row_hide(float *s, const uint8_t *mask, int64_t col, int count) {
+    int j = 0;
+    for (; col == 1 && j + VL <= count; j += VL) {
+        vstore(s + j, vshow(mask + j, vload(s + j), vdup(-INFINITY)));
+    }
+    for (; j < count; j++) {
+        s[j] = mask[j * col] != 0 ? s[j] : -INFINITY;
     }
 }
 
@@ -187,7 +217,7 @@ INLINE void weigh_block(attn_dtype dtype, const float *p, int p_stride, int rows
     vf sum[ROW_ROWS][ROW_VECTORS];
     EACH(r, rows) {
         EACH(i, vectors) {
-            sum[r][i] = vload(o + (ptrdiff_t)r * v->cols + c + i * VL);
+            sum[r][i] = vdup(0.0F);
         }
     }
     for (int j = first; j < last; j++) {
@@ -204,7 +234,8 @@ INLINE void weigh_block(attn_dtype dtype, const float *p, int p_stride, int rows
     }
     EACH(r, rows) {
         EACH(i, vectors) {
-            vstore(o + (ptrdiff_t)r * v->cols + c + i * VL, sum[r][i]);
+            float *at = o + (ptrdiff_t)r * v->cols + c + i * VL;
+            vstore(at, vadd(vload(at), sum[r][i]));
         }
     }
 }
@@ -220,11 +251,11 @@ INLINE void weigh_rows(attn_dtype dtype, const float *p, int p_stride, int rows,
     }
     for (; c < v->cols; c++) {
         for (int r = 0; r < rows; r++) {
-            float sum = o[(ptrdiff_t)r * v->cols + c];
+            float sum = 0.0F;
             for (int j = first; j < last; j++) {
                 sum += p[r * p_stride + j] * load_element(dtype, v->base + j * v->stride, c);
             }
-            o[(ptrdiff_t)r * v->cols + c] = sum;
+            o[(ptrdiff_t)r * v->cols + c] += sum;
         }
     }
 }
@@ -242,7 +273,12 @@ INLINE void weigh_dtype(attn_dtype dtype, const float *p, int p_stride, int rows
             weigh_rows(dtype, p + r * p_stride, p_stride, ROW_ROWS, v, first, last,
                        o + (ptrdiff_t)r * v->cols);
         }
-        for (; r < rows; r++) {
+        if (r + 2 <= rows) {
+            weigh_rows(dtype, p + r * p_stride, p_stride, 2, v, first, last,
+                       o + (ptrdiff_t)r * v->cols);
+            r += 2;
+        }
+        if (r < rows) {
             weigh_rows(dtype, p + r * p_stride, p_stride, 1, v, first, last,
                        o + (ptrdiff_t)r * v->cols);
         }
@@ -263,8 +299,10 @@ static void row_epilogue(const float *o, int head_dim_v, float inverse, attn_dty
 }
 
 static const struct cpu_row_kernel row_kernel = {
+    .load = row_to_float,
     .score = row_score,
     .adjust = row_adjust,
+    .hide = row_hide,
     .softmax = row_softmax,
     .weigh = row_weigh,
     .epilogue = row_epilogue,

@@ -7,7 +7,11 @@
  * one diagonal for any group size, and K and V are packed once for all heads of the group.
  *
  * Scratch of one thread:
- *     Q tiles | O tiles | m | l | K block | V block | scores of one tile | packing lines
+ *     Q tiles | O tiles | m | l | K block | V block | scores of a tile | packing lines | mask bits
+ *
+ * A boolean mask is read as bits, a row of a tile at a time. Where the keys it shows of the block
+ * are contiguous in every row (padding, causal, a window), they are the row's bounds, and the tile
+ * costs what it would cost without a mask; blocks of which no key is seen are not even packed.
  */
 #include "core/plan.h"
 #include "cpu/cpu.h"
@@ -18,7 +22,8 @@
 enum {
     BLOCK_ELEMENTS = 512 * 256, /* of a block of keys: larger heads get fewer keys a block */
     WANTED_UNITS = 32,          /* a problem with fewer heads is cut finer, to feed many cores */
-    FEWEST_ROWS = 96            /* but not below this: packing must pay */
+    FEWEST_ROWS = 96,           /* but not below this: packing must pay */
+    WORD_KEYS = 32              /* keys in a word of mask bits */
 };
 
 static int64_t at_least(int64_t value, int64_t low) {
@@ -34,7 +39,7 @@ static int64_t divide_up(int64_t a, int64_t b) {
 }
 
 struct layout {
-    size_t q, o, m, l, k, v, s, line, bytes; /* offsets in a thread's scratch */
+    size_t q, o, m, l, k, v, s, line, bits, bytes; /* offsets in a thread's scratch */
     int tiles;
 };
 
@@ -53,7 +58,9 @@ static struct layout lay_out(const attn_problem *p, const struct cpu_geometry *g
     at.v = at.k + kernel->k_bytes(g->block_kv, d);
     at.s = at.v + kernel->v_bytes(g->block_kv, dv);
     at.line = at.s + kernel->s_bytes(g->block_kv);
-    at.bytes = at.line + kernel->row_bytes(d > dv ? d : dv);
+    at.bits = at.line + kernel->row_bytes(d > dv ? d : dv);
+    const size_t words = (size_t)kernel->tile_rows * (size_t)divide_up(g->block_kv, WORD_KEYS);
+    at.bytes = at.bits + (p->mask ? cpu_round_up(words * sizeof(uint32_t)) : 0);
     return at;
 }
 
@@ -91,14 +98,16 @@ struct unit {
     struct sequence sequence;
     int64_t batch, head_kv, first_head, heads; /* heads: of this unit */
     int64_t first_query, rows;                 /* rows = queries * heads */
+    float slope[CPU_MAX_UNIT_HEADS];           /* of ALiBi */
 };
 
+/* Without GQA no division: these are called for every row of every tile. */
 static int64_t row_query(const struct unit *u, int64_t row) {
-    return u->first_query + row / u->heads;
+    return u->first_query + (u->heads == 1 ? row : row / u->heads);
 }
 
 static int64_t row_head(const struct unit *u, int64_t row) {
-    return u->first_head + row % u->heads;
+    return u->first_head + (u->heads == 1 ? 0 : row % u->heads);
 }
 
 static struct cpu_tile tile_of(const struct unit *u, int index) {
@@ -173,32 +182,19 @@ static bool see_all_alike(const struct unit *u, int64_t first_row, int64_t first
     return true;
 }
 
-/* Which keys of the block [first, first + count) the tile's rows see. False: none of them. */
-static bool see_keys(const struct unit *u, int index, int64_t first, int count,
-                     struct cpu_tile *tile) {
+/* From the bounds of the real rows to those of the tile. False: no row sees a key. */
+static bool sum_up(int tile_rows, int count, struct cpu_tile *tile) {
     tile->begin = count;
     tile->end = 0;
     tile->full_begin = 0;
     tile->full_end = count;
-    const int64_t first_row = (int64_t)index * u->kernel->tile_rows;
-    if (see_all_alike(u, first_row, first, count, tile)) {
-        return tile->end > tile->begin;
-    }
-    int64_t last_query = -1;
-    struct key_range keys = {0, 0};
-    for (int r = 0; r < u->kernel->tile_rows; r++) {
-        if (r < tile->rows) { /* padding sees what the last real row sees */
-            const int64_t query = row_query(u, first_row + r);
-            if (query != last_query) {
-                keys = visible_keys(u->job->problem, query, u->sequence.q_len, u->sequence.kv_len);
-                last_query = query;
-            }
+    for (int r = 0; r < tile_rows; r++) {
+        if (r >= tile->rows) { /* padding sees what the last real row sees */
+            tile->row_begin[r] = tile->row_begin[r - 1];
+            tile->row_end[r] = tile->row_end[r - 1];
         }
-        const struct key_range seen = cut(keys, first, count);
-        const int begin = (int)seen.begin;
-        const int end = (int)seen.end;
-        tile->row_begin[r] = begin;
-        tile->row_end[r] = end;
+        const int begin = tile->row_begin[r];
+        const int end = tile->row_end[r];
         if (end > begin) {
             tile->begin = begin < tile->begin ? begin : tile->begin;
             tile->end = end > tile->end ? end : tile->end;
@@ -213,25 +209,119 @@ static bool see_keys(const struct unit *u, int index, int64_t first, int count,
     return tile->end > tile->begin;
 }
 
-static void adjust_tile(const struct unit *u, int index, int64_t first,
-                        const struct cpu_tile *tile) {
-    struct cpu_adjust adjust;
-    cpu_adjust_init(u->job, &adjust);
-    for (int r = 0; r < tile->rows; r++) {
-        const int64_t row = (int64_t)index * u->kernel->tile_rows + r;
-        cpu_adjust_row(u->job, &u->sequence, u->batch, row_head(u, row), row_query(u, row), first,
-                       r, &adjust);
+/* Which keys of the block [first, first + count) the tile's rows see. False: none of them. */
+static bool see_keys(const struct unit *u, int index, int64_t first, int count,
+                     struct cpu_tile *tile) {
+    const int64_t first_row = (int64_t)index * u->kernel->tile_rows;
+    if (see_all_alike(u, first_row, first, count, tile)) {
+        return true;
     }
-    u->kernel->adjust(tile, &adjust);
+    int64_t last_query = -1;
+    struct key_range seen = {0, 0};
+    for (int r = 0; r < tile->rows; r++) {
+        const int64_t query = row_query(u, first_row + r);
+        if (query != last_query) {
+            seen = cut(visible_keys(u->job->problem, query, u->sequence.q_len, u->sequence.kv_len),
+                       first, count);
+            last_query = query;
+        }
+        tile->row_begin[r] = (int)seen.begin;
+        tile->row_end[r] = (int)seen.end;
+    }
+    return sum_up(u->kernel->tile_rows, count, tile);
 }
 
-static void hide_keys(const struct unit *u, int index, int64_t first, const struct cpu_tile *tile) {
-    const uint8_t *mask[CPU_MAX_TILE_ROWS];
-    for (int r = 0; r < tile->rows; r++) {
-        const int64_t row = (int64_t)index * u->kernel->tile_rows + r;
-        mask[r] = cpu_mask_row(u->job, u->batch, row_head(u, row), row_query(u, row), first);
+/* ---- a boolean mask -------------------------------------------------------------------------- */
+
+/* The bits of word w that stand for keys in [begin, end). */
+static uint32_t word_range(int w, int begin, int end) {
+    const int low = begin - w * WORD_KEYS;
+    const int high = end - w * WORD_KEYS;
+    const uint32_t from = low <= 0 ? UINT32_MAX : (low < WORD_KEYS ? UINT32_MAX << low : 0);
+    const uint32_t to = high >= WORD_KEYS ? UINT32_MAX : (high > 0 ? (1U << high) - 1 : 0);
+    return from & to;
+}
+
+/* Narrows [*begin, *end) to the first and the last bit that is set in it. */
+static void narrow(const uint32_t *bits, int stride, int *begin, int *end) {
+    int w = *begin / WORD_KEYS;
+    const int last = (*end - 1) / WORD_KEYS;
+    uint32_t word = bits[(ptrdiff_t)w * stride] & word_range(w, *begin, *end);
+    while (word == 0 && w < last) {
+        w++;
+        word = bits[(ptrdiff_t)w * stride] & word_range(w, *begin, *end);
     }
-    u->kernel->hide(tile, mask, u->job->problem->mask_strides.col);
+    if (word == 0) {
+        *end = *begin;
+        return;
+    }
+    *begin = w * WORD_KEYS + __builtin_ctz(word);
+    w = last;
+    do {
+        word = bits[(ptrdiff_t)w * stride] & word_range(w, *begin, *end);
+    } while (word == 0 && w-- > 0);
+    *end = (w + 1) * WORD_KEYS - __builtin_clz(word);
+}
+
+static bool has_holes(const uint32_t *bits, int stride, int begin, int end) {
+    for (int w = begin / WORD_KEYS; w * WORD_KEYS < end; w++) {
+        const uint32_t range = word_range(w, begin, end);
+        if ((bits[(ptrdiff_t)w * stride] & range) != range) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Narrows what the rows see to what the mask shows. The tile gets bits where some row does not see
+ * all keys between its first and its last. */
+static bool see_mask(const struct unit *u, int index, int64_t first, int count,
+                     struct cpu_tile *tile) {
+    const int stride = u->kernel->tile_rows;
+    uint32_t *bits = (uint32_t *)(void *)(u->scratch + u->at.bits);
+    bool same[CPU_MAX_TILE_ROWS]; /* as the row before: broadcast over heads or queries, padding */
+    const uint8_t *before = NULL;
+    struct key_range seen = {0, 0}; /* by the row before, but for the mask */
+    bool holes = false;
+    for (int r = 0; r < stride; r++) {
+        const int64_t row = (int64_t)index * stride + at_most(r, tile->rows - 1);
+        const uint8_t *mask =
+            cpu_mask_row(u->job, u->batch, row_head(u, row), row_query(u, row), first);
+        int *begin = &tile->row_begin[r];
+        int *end = &tile->row_end[r];
+        same[r] = mask == before && *begin == seen.begin && *end == seen.end;
+        seen = (struct key_range){*begin, *end};
+        before = mask;
+        if (same[r]) {
+            *begin = tile->row_begin[r - 1];
+            *end = tile->row_end[r - 1];
+            continue;
+        }
+        u->kernel->mask_bits(mask, u->job->problem->mask_strides.col, count, bits + r, stride);
+        if (*end > *begin) {
+            narrow(bits + r, stride, begin, end);
+            holes = holes || has_holes(bits + r, stride, *begin, *end);
+        }
+    }
+    for (int r = 1; r < stride && holes; r++) {
+        for (int w = 0; w * WORD_KEYS < count && same[r]; w++) {
+            bits[w * stride + r] = bits[w * stride + r - 1];
+        }
+    }
+    tile->bits = holes ? bits : NULL;
+    return sum_up(stride, count, tile);
+}
+
+/* ---- blocks ---------------------------------------------------------------------------------- */
+
+static void describe_rows(const struct unit *u, int index, int64_t first,
+                          const struct cpu_tile *tile, struct cpu_adjust *adjust) {
+    for (int r = 0; r < u->kernel->tile_rows; r++) {
+        const int64_t row = (int64_t)index * u->kernel->tile_rows + at_most(r, tile->rows - 1);
+        cpu_adjust_row(u->job, &u->sequence, u->batch, row_head(u, row), row_query(u, row), first,
+                       r, adjust);
+        adjust->slope[r] = u->slope[row_head(u, row) - u->first_head];
+    }
 }
 
 static void run_block(const struct unit *u, int64_t first, int count) {
@@ -239,24 +329,32 @@ static void run_block(const struct unit *u, int64_t first, int count) {
     const struct cpu_tile_kernel *kernel = u->kernel;
     const struct cpu_rows k = cpu_k_rows(u->job, &u->sequence, u->batch, u->head_kv, first, count);
     const struct cpu_rows v = cpu_v_rows(u->job, &u->sequence, u->batch, u->head_kv, first, count);
-    kernel->pack_k(&k, u->scratch + u->at.k, u->scratch + u->at.line);
-    const bool finite =
-        kernel->pack_v(&v, u->geometry->block_kv, u->scratch + u->at.v, u->scratch + u->at.line);
-    const bool adjust = cpu_needs_adjust(p);
     const float factor = cpu_softmax_factor(p);
+    struct cpu_adjust adjust;
+    const bool adjusted = cpu_needs_adjust(p);
+    if (adjusted) {
+        cpu_adjust_init(u->job, &adjust);
+    }
+    bool packed = false;
+    bool tame = false;
     for (int t = 0; t < tile_count(u); t++) {
         struct cpu_tile tile = tile_of(u, t);
-        if (!see_keys(u, t, first, count, &tile)) {
+        if (!see_keys(u, t, first, count, &tile) ||
+            (p->mask && !see_mask(u, t, first, count, &tile))) {
             continue;
         }
-        tile.v_finite = finite;
+        if (!packed) {
+            char *line = u->scratch + u->at.line;
+            kernel->pack_k(&k, u->scratch + u->at.k, line);
+            tame = kernel->pack_v(&v, u->geometry->block_kv, u->scratch + u->at.v, line);
+            packed = true;
+        }
+        tile.v_tame = tame;
+        if (adjusted) {
+            describe_rows(u, t, first, &tile, &adjust);
+            tile.adjust = &adjust;
+        }
         kernel->score(&tile, (int)p->head_dim);
-        if (adjust) {
-            adjust_tile(u, t, first, &tile);
-        }
-        if (p->mask) {
-            hide_keys(u, t, first, &tile);
-        }
         kernel->online_softmax(&tile, (int)p->head_dim_v, factor);
         kernel->weigh(&tile, (int)p->head_dim_v);
     }
@@ -293,6 +391,10 @@ static struct key_range unit_keys(const struct unit *u) {
             all.end = at_least(all.end, keys.end);
         }
     }
+    if (p->mask && p->mask_strides.row == 0 && (p->mask_strides.head == 0 || u->heads == 1)) {
+        const uint8_t *mask = cpu_mask_row(u->job, u->batch, u->first_head, 0, 0);
+        cpu_narrow(mask, p->mask_strides.col, &all); /* padding: as if used_kv said so */
+    }
     return all;
 }
 
@@ -324,6 +426,9 @@ static void run_unit(void *argument, int64_t index, int slot) {
     }
     u.at = lay_out(job->problem, u.geometry);
     u.scratch = job->workspace + (size_t)slot * u.geometry->slot_bytes;
+    for (int64_t h = 0; h < u.heads && job->problem->alibi; h++) {
+        u.slope[h] = alibi_slope(job->problem, job->tensors, u.batch, u.first_head + h);
+    }
     begin_tiles(&u);
     const struct key_range keys = unit_keys(&u);
     const int64_t step = u.geometry->block_kv;

@@ -22,6 +22,8 @@
 
 enum { MR = MV * VL };
 
+#include "cpu/tile_options.h"
+
 /* vectors <= MV: a tile with few real rows need not multiply the padding. */
 INLINE void gemm_vectors(const float *a, const float *b, int k, float *c, bool add, int vectors) {
     vf sum[NB][MV];
@@ -134,6 +136,7 @@ static bool tile_pack_v(const struct cpu_rows *v, int keys, void *packed, void *
     float *line = scratch;
     const int padded = panels(v->cols) * NB;
     const vf zero = vdup(0.0F);
+    const vf huge = vdup(0x1p64F);
     vf residue = zero; /* becomes NaN as soon as NaN * 0 or Inf * 0 is added */
     for (int j = 0; j < v->count; j++) {
         row_to_float(v->dtype, v->base + j * v->stride, v->cols, 1.0F, line);
@@ -146,10 +149,10 @@ static bool tile_pack_v(const struct cpu_rows *v, int keys, void *packed, void *
         }
         int c = 0;
         for (; c + VL <= padded; c += VL) {
-            residue = vfma(vload(line + c), zero, residue);
+            residue = vfma(vmul(vload(line + c), huge), zero, residue);
         }
         for (; c < padded; c++) {
-            residue = vfma(vdup(line[c]), zero, residue);
+            residue = vfma(vmul(vdup(line[c]), huge), zero, residue);
         }
     }
     return !vany_not_equal(residue, zero);
@@ -176,110 +179,6 @@ static void tile_score(const struct cpu_tile *tile, int head_dim) {
     }
 }
 
-/* Bias of all rows for `count` <= ADJUST_KEYS keys from `first`, as [key][MR]. */
-enum { ADJUST_KEYS = 16 };
-
-static void gather_bias(const struct cpu_adjust *adjust, int first, int count, float *out) {
-    float lines[MR * ADJUST_KEYS];
-    const int64_t size = (int64_t)attn_dtype_size(adjust->bias_dtype);
-    for (int r = 0; r < MR; r++) {
-        const char *row = adjust->bias_row[r];
-        float *line = lines + r * ADJUST_KEYS;
-        if (row == NULL) {
-            memset(line, 0, ADJUST_KEYS * sizeof *line);
-        } else if (adjust->bias_col == 1) {
-            row_to_float(adjust->bias_dtype, row + first * size, count, 1.0F, line);
-        } else {
-            for (int j = 0; j < count; j++) {
-                line[j] = load_element(adjust->bias_dtype, row, (first + j) * adjust->bias_col);
-            }
-        }
-    }
-    transpose(lines, ADJUST_KEYS, MR, count, out, MR);
-}
-
-/* A NaN bias of an invisible key is masked later, with the rest of its score. */
-static void tile_adjust(const struct cpu_tile *tile, const struct cpu_adjust *adjust) {
-    float bias[ADJUST_KEYS * MR];
-    const vf cap = vdup(adjust->softcap);
-    for (int first = tile->begin; first < tile->end; first += ADJUST_KEYS) {
-        const int count = tile->end - first < ADJUST_KEYS ? tile->end - first : ADJUST_KEYS;
-        if (adjust->bias) {
-            gather_bias(adjust, first, count, bias);
-        }
-        for (int j = 0; j < count; j++) {
-            const vf key = vdup((float)(first + j));
-            for (int v = 0; v < MR; v += VL) {
-                float *at = tile->s + (first + j) * MR + v;
-                vf s = vmul(vload(at), vdup(adjust->factor));
-                if (adjust->softcap > 0.0F) {
-                    s = vmul(cap, tanh_vector(s));
-                }
-                if (adjust->alibi) {
-                    const vf distance = vabs(vsub(vload(adjust->diagonal + v), key));
-                    s = vsub(s, vmul(vload(adjust->slope + v), distance));
-                }
-                if (adjust->bias) {
-                    s = vadd(s, vload(bias + j * MR + v));
-                }
-                vstore(at, s);
-            }
-        }
-    }
-}
-
-/* The mask of real rows for `count` <= ADJUST_KEYS keys from `first`, as [key][MR]. */
-static void gather_mask(const uint8_t *const *mask, int rows, int64_t col, int first, int count,
-                        float *out) {
-    float lines[MR * ADJUST_KEYS] = {0};
-    for (int r = 0; r < rows; r++) {
-        const uint8_t *row = mask[r] + first * col;
-        float *line = lines + r * ADJUST_KEYS;
-        if (col == 1 && count == ADJUST_KEYS) {
-            for (int j = 0; j < ADJUST_KEYS; j++) {
-                line[j] = (float)row[j];
-            }
-        } else {
-            for (int j = 0; j < count; j++) {
-                line[j] = (float)row[j * col];
-            }
-        }
-    }
-    transpose(lines, ADJUST_KEYS, MR, count, out, MR);
-}
-
-static void tile_hide(const struct cpu_tile *tile, const uint8_t *const *mask, int64_t col) {
-    float shown[ADJUST_KEYS * MR];
-    const vf zero = vdup(0.0F), hidden = vdup(-INFINITY);
-    for (int first = tile->begin; first < tile->end; first += ADJUST_KEYS) {
-        const int count = tile->end - first < ADJUST_KEYS ? tile->end - first : ADJUST_KEYS;
-        gather_mask(mask, tile->rows, col, first, count, shown);
-        for (int i = 0; i < count * MR; i += VL) {
-            float *at = tile->s + (ptrdiff_t)first * MR + i;
-            vstore(at, vless(zero, vload(shown + i), vload(at), hidden));
-        }
-    }
-}
-
-/* Sets the scores that a row does not see to -inf. */
-static void mask_keys(const struct cpu_tile *tile, int begin, int end) {
-    float low[MR];
-    float high[MR];
-    for (int r = 0; r < MR; r++) {
-        low[r] = (float)tile->row_begin[r];
-        high[r] = (float)tile->row_end[r];
-    }
-    const vf hidden = vdup(-INFINITY);
-    for (int j = begin; j < end; j++) {
-        const vf key = vdup((float)j);
-        for (int v = 0; v < MR; v += VL) {
-            float *at = tile->s + j * MR + v;
-            const vf s = vless(key, vload(high + v), vload(at), hidden);
-            vstore(at, vless(key, vload(low + v), hidden, s));
-        }
-    }
-}
-
 /* O and l of the tile times alpha, where the maximum has moved. */
 static void rescale(const struct cpu_tile *tile, int head_dim_v, const vf *alpha) {
     EACH(v, MV) {
@@ -293,11 +192,17 @@ static void rescale(const struct cpu_tile *tile, int head_dim_v, const vf *alpha
     }
 }
 
+/* log2 of the smallest P that counts beside |V| < 2^64. Its products with V are normal numbers:
+ * with ALiBi half of the keys would else give denormal ones, at a hundred cycles each. */
+#define FAINTEST (-100.0F)
+
 /* `keys` rows of scores from s on; sum += their probabilities. */
-INLINE void exponentiate_keys(float *s, int keys, vf factor, vf lowest, const vf *max, vf *sum) {
+INLINE void exponentiate_keys(float *s, int keys, vf factor, vf lowest, vf faint, const vf *max,
+                              vf *sum) {
     vf p[EXP_KEYS * MV];
     EACH(i, keys * MV) {
-        p[i] = vsub(vload(s + i * VL), max[i % MV]);
+        const vf d = vsub(vload(s + i * VL), max[i % MV]);
+        p[i] = vless(d, faint, lowest, d);
     }
     exp2_products(p, keys * MV, factor, lowest);
     EACH(v, MV) {
@@ -311,17 +216,18 @@ INLINE void exponentiate_keys(float *s, int keys, vf factor, vf lowest, const vf
     }
 }
 
-INLINE void exponentiate(const struct cpu_tile *tile, vf factor, vf lowest, const vf *max) {
+INLINE void exponentiate(const struct cpu_tile *tile, vf factor, vf lowest, vf faint,
+                         const vf *max) {
     vf sum[MV]; /* of this block only: one chain over very many keys would stop growing */
     EACH(v, MV) {
         sum[v] = vdup(0.0F);
     }
     int j = tile->begin;
     for (; j + EXP_KEYS <= tile->end; j += EXP_KEYS) {
-        exponentiate_keys(tile->s + j * MR, EXP_KEYS, factor, lowest, max, sum);
+        exponentiate_keys(tile->s + j * MR, EXP_KEYS, factor, lowest, faint, max, sum);
     }
     for (; j < tile->end; j++) {
-        exponentiate_keys(tile->s + j * MR, 1, factor, lowest, max, sum);
+        exponentiate_keys(tile->s + j * MR, 1, factor, lowest, faint, max, sum);
     }
     EACH(v, MV) {
         vstore(tile->l + v * VL, vadd(vload(tile->l + v * VL), sum[v]));
@@ -331,19 +237,12 @@ INLINE void exponentiate(const struct cpu_tile *tile, vf factor, vf lowest, cons
 /* Scores become probabilities relative to the running maximum. A row that has seen nothing keeps
  * m = -inf; the largest negative number then stands in for it, so that -inf - m stays -inf. */
 static void tile_online_softmax(const struct cpu_tile *tile, int head_dim_v, float factor) {
-    mask_keys(tile, tile->begin, tile->full_begin);
-    mask_keys(tile, tile->full_end, tile->end);
     vf highest[MV];
     EACH(v, MV) {
         highest[v] = vload(tile->m + v * VL);
     }
-    for (int j = tile->begin; j < tile->end; j += 2) { /* two at a time halve the chain */
-        const float *s = tile->s + j * MR;
-        const float *next = j + 1 < tile->end ? s + MR : s;
-        EACH(v, MV) {
-            highest[v] = vmax(highest[v], vmax(vload(s + v * VL), vload(next + v * VL)));
-        }
-    }
+    finish_scores(tile, tile->begin / COLUMNS * COLUMNS,
+                  (tile->end + COLUMNS - 1) / COLUMNS * COLUMNS, highest);
     const vf unit = vdup(factor);
     const vf lowest = vdup(EXP2_LOWEST / factor);
     vf max[MV];
@@ -358,7 +257,8 @@ static void tile_online_softmax(const struct cpu_tile *tile, int head_dim_v, flo
     if (moved) {
         rescale(tile, head_dim_v, alpha);
     }
-    exponentiate(tile, unit, lowest, max);
+    const vf faint = tile->v_tame ? vdup(FAINTEST / factor) : lowest;
+    exponentiate(tile, unit, lowest, faint, max);
 }
 
 /* Where V holds NaN or Inf, a zero probability of a masked key must not touch it. */
@@ -378,7 +278,7 @@ static void weigh_visible(const struct cpu_tile *tile, int head_dim_v) {
 
 static void tile_weigh(const struct cpu_tile *tile, int head_dim_v) {
     const bool masked = tile->full_begin > tile->begin || tile->full_end < tile->end;
-    if (masked && !tile->v_finite) {
+    if (masked && !tile->v_tame) {
         weigh_visible(tile, head_dim_v);
         return;
     }
@@ -422,8 +322,7 @@ static const struct cpu_tile_kernel tile_kernel = {
     .pack_k = tile_pack_k,
     .pack_v = tile_pack_v,
     .score = tile_score,
-    .adjust = tile_adjust,
-    .hide = tile_hide,
+    .mask_bits = mask_bits,
     .online_softmax = tile_online_softmax,
     .weigh = tile_weigh,
     .epilogue = tile_epilogue,

@@ -157,6 +157,119 @@ TEST(a_mask_says_what_causal_says) {
     }
 }
 
+/* used_kv of a sample: its last keys are padding, of which K is NaN. */
+static bool used(const struct sample *s, int64_t h, int64_t i, int64_t j) {
+    (void)h, (void)i;
+    return j < 1100 - 300 * (s->full.heads_q % 3);
+}
+
+/* A key-padding mask (batch, 1, 1, keys) says what used_kv says, and costs no bit. */
+TEST(padding_on_the_right_is_used_kv) {
+    for (int round = 0; round < 12; round++) {
+        attn_problem p = problem_of(round % 3, round < 6 ? 43 : 3, 1300);
+        p.heads_q = 2 + round % 2 * 2;
+        p.softcap = round % 4 > 1 ? 6.0F : 0.0F;
+        p.used_kv = true;
+        struct recipe recipe;
+        struct sample padded, masked;
+        recipe_init(&recipe, &p, (uint64_t)round);
+        if (!CHECK(sample_make(&padded, &recipe))) {
+            return;
+        }
+        recipe.problem.used_kv = false;
+        recipe.problem.mask = true;
+        recipe.problem.mask_strides = (attn_bias_strides){p.seq_kv, 0, 0, 1};
+        if (!CHECK(sample_make(&masked, &recipe))) {
+            sample_free(&padded);
+            return;
+        }
+        set_mask(&masked, used);
+        for (int64_t b = 0; b < p.batch; b++) {
+            int32_t length = 0;
+            while (length < p.seq_kv && used(&masked, 0, 0, length)) {
+                length++;
+            }
+            ((int32_t *)(void *)padded.used.data)[b] = length;
+        }
+        for (int i = 0; i < 3; i++) {
+            memcpy(masked.qkv[i].data, padded.qkv[i].data, padded.qkv[i].size);
+        }
+        sample_touch(&padded);
+        sample_touch(&masked);
+        sample_each_variant(context, &masked, same_bits, &padded);
+        sample_free(&padded);
+        sample_free(&masked);
+    }
+}
+
+/* Bands that begin and end anywhere in a word of 32 keys, another one in each row and head. */
+static bool band(const struct sample *s, int64_t h, int64_t i, int64_t j) {
+    (void)s;
+    return j >= 5 * i + h && j < 5 * i + h + 31 + 7 * (i % 9);
+}
+
+/* One key is hidden from one row in twenty, now and then at the edge of a word. */
+static bool one_hole(const struct sample *s, int64_t h, int64_t i, int64_t j) {
+    (void)s;
+    return i % 20 != 7 || j != 29 + (i + h) % 6;
+}
+
+/* Rows of which a band is seen, a hole in the middle of it, and rows that see everything. */
+static bool torn_band(const struct sample *s, int64_t h, int64_t i, int64_t j) {
+    return i % 3 == 0 || (band(s, h, i, j) && (j + i) % 40 != 39);
+}
+
+TEST(bands_and_holes) {
+    static shows *const masks[] = {band, one_hole, torn_band};
+    for (int round = 0; round < 36; round++) {
+        attn_problem p = problem_of(round % 3, round % 4 < 3 ? 70 : 4, 333);
+        p.heads_q = round % 2 ? 2 : 6;
+        p.window_left = round % 5 == 4 ? 100 : -1;
+        p.causal = round % 5 > 2 ? ATTN_CAUSAL_BOTTOM_RIGHT : ATTN_CAUSAL_NONE;
+        p.alibi = round % 7 == 6;
+        p.bias = round % 7 == 5;
+        p.bias_dtype = (attn_dtype)(round / 12);
+        struct pair pair;
+        if (pair_make(&pair, &p, (uint64_t)round, masks[round / 3 % 3])) {
+            sample_each_variant(context, &pair.masked, sample_must_pass, context);
+            pair_free(&pair);
+        }
+    }
+}
+
+/* Keys that no row sees, between others. */
+static bool same_holes(const struct sample *s, int64_t h, int64_t i, int64_t j) {
+    (void)s, (void)h, (void)i;
+    return j % 37 != 5 && j % 64 != 31;
+}
+
+/* One row of the mask for all rows, or for all heads, with holes. */
+TEST(holes_that_rows_share) {
+    for (int round = 0; round < 12; round++) {
+        attn_problem p = problem_of(round % 3, round < 6 ? 70 : 4, 333);
+        p.mask = true;
+        p.mask_strides =
+            round % 2 ? (attn_bias_strides){0, 0, 0, 1} : (attn_bias_strides){0, 0, p.seq_kv, 1};
+        struct recipe recipe;
+        struct sample s;
+        recipe_init(&recipe, &p, (uint64_t)round);
+        if (CHECK(sample_make(&s, &recipe))) {
+            set_mask(&s, same_holes);
+            for (int64_t n = 0; n < p.batch * p.heads_kv; n++) { /* no NaN of hidden keys is left */
+                for (int64_t j = 0; j < p.seq_kv * p.head_dim; j++) {
+                    const float value = (float)((j + 3 * n) % 7) / 4.0F - 0.75F;
+                    const int64_t at = sample_at_k(&s, n / p.heads_kv, n % p.heads_kv, 0) + j;
+                    attn_from_float(p.dtype, s.qkv[1].data + (size_t)at * attn_dtype_size(p.dtype),
+                                    &value, 1);
+                }
+            }
+            sample_touch(&s);
+            sample_each_variant(context, &s, sample_must_pass, context);
+            sample_free(&s);
+        }
+    }
+}
+
 /* In the biased one -inf is added where the mask hides. */
 TEST(a_mask_says_what_a_bias_of_minus_infinity_says) {
     for (int round = 0; round < 6; round++) {

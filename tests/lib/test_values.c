@@ -437,6 +437,30 @@ TEST(bias_of_the_lowest_float) {
     sample_free(&s);
 }
 
+/* A weight of 2^-110 is no zero beside a V of 2^110. */
+TEST(huge_values_of_faint_weight) {
+    for (int round = 0; round < 4; round++) {
+        attn_problem p = problem_of(round % 2 ? ATTN_BF16 : ATTN_FP32, round < 2 ? 30 : 2, 70);
+        struct recipe recipe;
+        struct sample s;
+        p.bias = true;
+        recipe_init(&recipe, &p, (uint64_t)round);
+        if (!CHECK(sample_make(&s, &recipe))) {
+            return;
+        }
+        for (int64_t at = 0; at < 4 * p.seq_q * p.seq_kv; at++) {
+            put(ATTN_FP32, s.tensors.bias, at, at % p.seq_kv == 33 ? -76.0f : 0.0f);
+        }
+        for (int64_t d = 0; d < 2 * p.head_dim_v; d++) {
+            put(p.dtype, s.tensors.v,
+                (d / p.head_dim_v * p.seq_kv + 33) * p.head_dim_v + d % p.head_dim_v, 0x1p110f);
+        }
+        sample_touch(&s);
+        sample_each_variant(context, &s, sample_must_pass, context);
+        sample_free(&s);
+    }
+}
+
 /* Decode cuts the keys into splits; one that weighs nothing as a whole must not swallow a NaN. */
 static void o_is_nan(const struct sample *s, const char *variant, void *user) {
     (void)user;

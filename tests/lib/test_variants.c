@@ -298,6 +298,21 @@ TEST(clauses) {
     }
 }
 
+/* No option but a wild scale leaves the matrix instructions of a CPU. */
+TEST(options_on_matrix_instructions) {
+    attn_variant list[VARIANTS_MAX];
+    uint32_t all = 0;
+    for (size_t n = 0; n < sizeof OPTIONS / sizeof OPTIONS[0]; n++) {
+        all |= (uint32_t)OPTIONS[n].bit;
+    }
+    for (int i = list_variants(NULL, list) - 1; i >= 0; i--) {
+        const bool cpu = strcmp(list[i].device, "cpu") == 0;
+        CHECK_MSG(!cpu || list[i].options ==
+                              (list[i].tensor_cores ? all & ~ATTN_OPTION_ANY_SCALE : all),
+                  "%s: options %x", list[i].name, list[i].options);
+    }
+}
+
 /* ---- plans read back ------------------------------------------------------------------------- */
 
 /* The refusals of a plan are the variants before the chosen one, with their reasons. */
