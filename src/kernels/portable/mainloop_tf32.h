@@ -89,8 +89,8 @@ INLINE void load_q_group(struct q_group &q, unsigned shared_q, const struct plac
     }
 }
 
-/* Splits the Q tile, once: hi takes its place, lo the tile after it, both as fragments. The first of
- * the warps that share rows does it for all. */
+/* Splits the Q tile, once: hi takes its place, lo the tile after it, both as fragments. The first
+ * of the warps that share rows does it for all. */
 INLINE void prepare_q(struct q_fragments &, unsigned shared_q, const struct place &at) {
 #pragma unroll 1
     for (int r = 0; (WARP_KEYS == 1 || at.key == 0) && r < ROW_TILES; r++) {
