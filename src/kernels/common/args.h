@@ -93,8 +93,10 @@ struct attn_tma_args {
      + 4 * (bm))                                  /* alpha of each row */
 #define ATTN_SMEM_mma(bm, bn, d, warps, stages)                                                    \
     (2 * ((bm) + 2 * (stages) * (bn)) * (d)) /* Q, K, V: 16 bits */
+/* Q (split in two where there is room), K, V: fp32. */
+#define ATTN_TF32_Q_TILES(d) ((d) <= 128 ? 2 : 1)
 #define ATTN_SMEM_tf32(bm, bn, d, warps, stages)                                                   \
-    (4 * ((bm) + 2 * (stages) * (bn)) * (d)) /* Q, K, V: fp32 */
+    (4 * (ATTN_TF32_Q_TILES(d) * (bm) + 2 * (stages) * (bn)) * (d))
 /* TMA boxes are 64 columns wide (a 128-byte swizzle) and begin at multiples of 1024 bytes: hence
  * the rounding of head_dim, and 1024 bytes to align the first. Up to 128 columns two Q tiles
  * fit. */

@@ -18,6 +18,8 @@
  *     q      BM x D x 2                epilogue: O, 16 bits
  *     k      STAGES x BN x D x 2
  *     v      STAGES x BN x D x 2       merge (from k on): partial results, fp32
+ * In fp32 an element has 4 bytes, q is there twice where it has been split (tf32.h), and O goes to
+ * global memory from registers.
  *
  * Invariant: l and O are what exact arithmetic relative to m gives; the bits of the result depend
  * on the problem, the variant and num_splits alone.
@@ -147,8 +149,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
             copy_keys(a, cache, shared_k, n + ATTN_STAGES - 1, last.end);
         }
         cp_async_commit();
-        if (Q_IN_REGISTERS && n == begin) {
-            load_q_fragments(q, shared_q, at);
+        if (PREPARES_Q && n == begin) {
+            prepare_q(q, shared_q, at);
         }
         const unsigned stage = shared_k + (unsigned)(n % ATTN_STAGES * TILE_BYTES);
         const int first_key = n * ATTN_BN + at.key + at.lane % 4 * 2;

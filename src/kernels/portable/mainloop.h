@@ -31,6 +31,7 @@ enum {
     STEPS = ATTN_D / 16,
     KEY_STEPS = KEYS / 16,
     Q_IN_REGISTERS = ROW_TILES * STEPS * 4 <= 32, /* at most 32 registers */
+    PREPARES_Q = Q_IN_REGISTERS,
     SKIPS_OPTIONS = 0, /* a branch around their code would cost registers */
     REPAIRS_LSE = 0    /* a finite K never makes a score NaN */
 };
@@ -50,7 +51,8 @@ INLINE void load_q(unsigned q[ROW_TILES][4], unsigned shared_q, const struct pla
     }
 }
 
-INLINE void load_q_fragments(q_fragments q, unsigned shared_q, const struct place &at) {
+/* Once Q has landed. */
+INLINE void prepare_q(q_fragments q, unsigned shared_q, const struct place &at) {
 #pragma unroll
     for (int step = 0; step < STEPS; step++) {
         load_q(q[Q_IN_REGISTERS ? step : 0], shared_q, at, step);

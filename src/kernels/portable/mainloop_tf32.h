@@ -17,9 +17,10 @@
 enum {
     GROUPS = ATTN_D / GROUP,
     GROUP_STEPS = GROUP / 8, /* MMAs of a chain */
-    Q_IN_REGISTERS = 0,      /* split, it would fill 64 of them already with head_dim 64 */
-    SKIPS_OPTIONS = 1,       /* where a problem has no option, a branch skips their code */
-    REPAIRS_LSE = 1          /* a finite K that rounds to infinity in tf32 makes a score NaN */
+    Q_TILE_BYTES = Q_BYTES / Q_TILES,
+    PREPARES_Q = Q_TILES == 2,
+    SKIPS_OPTIONS = 1, /* where a problem has no option, a branch skips their code */
+    REPAIRS_LSE = 1    /* a finite K that rounds to infinity in tf32 makes a score NaN */
 };
 
 /* Q of one group, split. */
@@ -27,7 +28,7 @@ struct q_group {
     unsigned hi[ROW_TILES][GROUP_STEPS][4], lo[ROW_TILES][GROUP_STEPS][4];
 };
 
-struct q_fragments {};
+struct q_fragments {}; /* Q stays in shared memory: a tile of it would fill the registers */
 
 /* P of a row tile, split, as A fragments; and the rescale of O that is still to come. */
 struct p_fragments {
@@ -42,23 +43,74 @@ INLINE unsigned lane_offset(int lane) {
     return (unsigned)(lane / 4 * ROW_PITCH) + ((unsigned)(lane % 4) ^ swizzle(lane / 4)) * 16U;
 }
 
+/* A lane's four chunks of a group, of row tile r: rows l / 4 and + 8, both halves. */
+INLINE void load_q_chunks(float x[2][2][4], unsigned shared_q, const struct place &at, int r,
+                          int group) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        load_shared(x[i / 2][i % 2], shared_q +
+                                         (unsigned)((at.row + r * MMA_M + i / 2 * 8) * ROW_PITCH) +
+                                         (unsigned)(group * GROUP * 4) +
+                                         (lane_offset(at.lane) ^ (unsigned)(64 * (i % 2))));
+    }
+}
+
+/* The A fragment of a step. */
+INLINE void split_q_step(unsigned hi[4], unsigned lo[4], const float x[2][2][4], int step) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        split_tf32(x[i % 2][step / 2][step % 2 * 2 + i / 2], hi[i], lo[i]);
+    }
+}
+
+/* Where a fragment is once prepare_q has stored it. */
+INLINE unsigned fragment_at(unsigned shared_q, const struct place &at, int r, int group, int step) {
+    return shared_q + (unsigned)((at.row + r * MMA_M) * ROW_PITCH) +
+           (unsigned)(((group * GROUP_STEPS + step) * LANES + at.lane) * 16);
+}
+
 INLINE void load_q_group(struct q_group &q, unsigned shared_q, const struct place &at, int group) {
-    const unsigned lane = lane_offset(at.lane);
 #pragma unroll
-    for (int i = 0; i < ROW_TILES * 4; i++) {
-        const int r = i / 4, rows = i / 2 % 2, half = i % 2;
-        float x[4];
-        load_shared(x, shared_q + (unsigned)((at.row + r * MMA_M + 8 * rows) * ROW_PITCH) +
-                           (unsigned)(group * GROUP * 4) + (lane ^ (unsigned)(64 * half)));
+    for (int r = 0; r < ROW_TILES; r++) {
+        float x[2][2][4];
+        if (!PREPARES_Q) {
+            load_q_chunks(x, shared_q, at, r, group);
+        }
 #pragma unroll
-        for (int e = 0; e < 4; e++) {
-            const int step = 2 * half + e / 2, slot = rows + e % 2 * 2;
-            split_tf32(x[e], q.hi[r][step][slot], q.lo[r][step][slot]);
+        for (int step = 0; step < GROUP_STEPS; step++) {
+            if (PREPARES_Q) {
+                const unsigned address = fragment_at(shared_q, at, r, group, step);
+                load_shared(q.hi[r][step], address);
+                load_shared(q.lo[r][step], address + Q_TILE_BYTES);
+            } else {
+                split_q_step(q.hi[r][step], q.lo[r][step], x, step);
+            }
         }
     }
 }
 
-INLINE void load_q_fragments(struct q_fragments &, unsigned, const struct place &) {
+/* Splits the Q tile, once: hi takes its place, lo the tile after it, both as fragments. The first
+ * of the warps that share rows does it for all. */
+INLINE void prepare_q(struct q_fragments &, unsigned shared_q, const struct place &at) {
+#pragma unroll 1
+    for (int r = 0; (WARP_KEYS == 1 || at.key == 0) && r < ROW_TILES; r++) {
+        float x[GROUPS][2][2][4];
+#pragma unroll
+        for (int group = 0; group < GROUPS; group++) {
+            load_q_chunks(x[group], shared_q, at, r, group);
+        }
+        __syncwarp(); /* the row tile has been read */
+#pragma unroll
+        for (int i = 0; i < GROUPS * GROUP_STEPS; i++) {
+            const int group = i / GROUP_STEPS, step = i % GROUP_STEPS;
+            const unsigned address = fragment_at(shared_q, at, r, group, step);
+            unsigned hi[4], lo[4];
+            split_q_step(hi, lo, x[group], step);
+            store_shared(address, hi);
+            store_shared(address + Q_TILE_BYTES, lo);
+        }
+    }
+    __syncthreads();
 }
 
 /* ---- the two GEMMs --------------------------------------------------------------------------- */
@@ -126,6 +178,7 @@ INLINE void gemm_pv(struct rows &rows, const struct p_fragments p[ROW_TILES], un
 #pragma unroll
         for (int n = 0; n < KEY_TILES; n += 2) {
             unsigned hi[4][2][2], lo[4][2][2];
+            __syncwarp(); /* keeps ptxas from loading several steps ahead, and spilling */
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 const unsigned row = (unsigned)((8 * (n + i / 2) + i % 2) * ROW_PITCH);

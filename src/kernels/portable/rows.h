@@ -29,7 +29,12 @@ enum {
 #endif
     KEY_TILES = KEYS / 8,
     COLUMN_TILES = ATTN_D / 8,
-    Q_BYTES = ATTN_BM * ATTN_D * (int)sizeof(element),
+#ifdef ATTN_DTYPE_fp32
+    Q_TILES = ATTN_TF32_Q_TILES(ATTN_D), /* 2: hi, then lo (portable/tf32.h) */
+#else
+    Q_TILES = 1,
+#endif
+    Q_BYTES = Q_TILES * ATTN_BM * ATTN_D * (int)sizeof(element),
     TILE_BYTES = ATTN_BN * ATTN_D * (int)sizeof(element),
     /* Warps per SM that ptxas is to make room for: more warps hide more latency, until registers
      * spill (16 warps: 128 each, 12: 168, 8: 255). Measured on an H200 (docs/lab). */

@@ -53,6 +53,22 @@ INLINE void load_shared(float x[4], unsigned address) {
                  : "memory");
 }
 
+INLINE void load_shared(unsigned x[4], unsigned address) {
+    DEVICE_ASSERT(address % 16 == 0);
+    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                 : "r"(address)
+                 : "memory");
+}
+
+INLINE void store_shared(unsigned address, const unsigned x[4]) {
+    DEVICE_ASSERT(address % 16 == 0);
+    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};"
+                 :
+                 : "r"(address), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
+                 : "memory");
+}
+
 /* ---- tiles in shared memory ------------------------------------------------------------------ */
 
 enum {
