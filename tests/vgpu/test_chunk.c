@@ -52,17 +52,21 @@ static bool splits_keys(const attn_variant *variant, attn_problem p) {
     return workspace > SCHEDULER_BYTES;
 }
 
-/* The edge, with the narrowest tile of each dtype that holds its head_dim. */
+static size_t edges; /* so far: the next one takes the other dtype */
+
+/* The edge, with the narrowest tile that holds its head_dim, of the dtype whose turn it is where
+ * this build has such a one. */
 static void try_splits(const struct edge *edge) {
+    const attn_dtype turn = edges++ % 2 == 0 ? ATTN_FP16 : ATTN_BF16;
     attn_variant variant = {.size = sizeof variant};
-    int64_t done[3] = {0, 0, 0};
-    for (int32_t i = 0; attn_variant_get(context, i, &variant, NULL) == ATTN_OK; i++) {
-        const int dtype = (variant.dtypes & 1U << ATTN_FP16) != 0 ? ATTN_FP16 : ATTN_BF16;
-        if (is_chunk(&variant) && done[dtype] == 0 &&
-            edge->problem.head_dim <= variant.head_dim_max) {
-            CHECK_MSG(splits_keys(&variant, edge->problem), "%s has one split", variant.name);
-            CHECK(try_variant(edge, &variant, false));
-            done[dtype] = variant.head_dim_max;
+    for (int pass = 0; pass < 2; pass++) {
+        for (int32_t i = 0; attn_variant_get(context, i, &variant, NULL) == ATTN_OK; i++) {
+            if (is_chunk(&variant) && edge->problem.head_dim <= variant.head_dim_max &&
+                (pass == 1 || (variant.dtypes & 1U << turn) != 0)) {
+                CHECK_MSG(splits_keys(&variant, edge->problem), "%s has one split", variant.name);
+                CHECK(try_variant(edge, &variant, false));
+                return;
+            }
         }
     }
 }

@@ -20,7 +20,7 @@
  * Policy per tile (overlap, ping-pong, stagger, ...): one row of config.h, with its measurement.
  * Programmatic dependent launch: the CTA starts before the kernel before it has ended. Its producer
  * waits for that; until then it prefetches its first tiles to L2 (not forward_full.cu, whose
- * lengths are in global memory).
+ * lengths may be in global memory).
  *
  * Shared memory map, dynamic, from the first multiple of 1024 on, in bytes (C: head_dim rounded up
  * to 64 columns):

@@ -97,13 +97,17 @@ INLINE void zero_tails(const struct stages &at, const struct barriers &b) {
 
 /* Tensor maps, and Q and the first K of the next tile to L2, before pdl_wait. */
 INLINE void prefetch_first_tile(const struct attn_tma_args &t, const struct producer &p) {
-    const struct tile_range keys = kv_tiles_of_q_tile(t.a, p.w);
+    const struct tile_range keys = kv_tiles_of_split(t.a, kv_tiles_of_q_tile(t.a, p.w), p.item);
+    const int query = query_of(t.a, p.w.first_row);
+    if (!is_leader()) {
+        return;
+    }
     tma_prefetch_map(&t.q);
     tma_prefetch_map(&t.k);
     tma_prefetch_map(&t.v);
     if (p.number < p.all && keys.begin < keys.end) {
         prefetch_tile(&t.k, kv_tile(keys, 0) * ATTN_BN, head_kv_of(t.a, p.w), p.w.batch);
-        prefetch_tile(&t.q, p.w.first_row, p.w.head, p.w.batch);
+        prefetch_tile(&t.q, SPLIT_KV ? p.w.head : query, SPLIT_KV ? query : p.w.head, p.w.batch);
     }
 }
 
@@ -331,7 +335,8 @@ INLINE void producer_loop(const struct attn_tma_args &t, const struct stages &at
                          {},
                          0,
                          0};
-    if (!FULL) { /* FULL: lengths are in global memory */
+    /* FULL: lengths may be in global memory; forward_chunk.cu, whose kernels are short, looks */
+    if (!FULL || (SPLIT_KV && a.cu_seqlens_q == 0 && a.used_kv == 0)) {
         locate_tile(a, p);
         prefetch_first_tile(t, p);
     }
