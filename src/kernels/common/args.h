@@ -105,7 +105,7 @@ struct attn_tma_args {
 #define ATTN_SMEM_hopper_forward(bm, bn, d, warps, stages)                                         \
     (2 * ATTN_TMA_COLUMNS(d) * (ATTN_TMA_Q_STAGES(d) * (bm) + 2 * (stages) * (bn)) + 1024)
 /* The bias ring (hopper/scores.h): stages of 16 bits; fp32 takes two. */
-#define ATTN_BIAS_STAGES(bn, d) ((d) == 96 || (d) == 128 || (bn) == 128 ? 2 : 4)
+#define ATTN_BIAS_STAGES(bn, d) ((d) == 128 || (bn) == 128 ? 2 : 4)
 #define ATTN_BIAS_BYTES(bm, bn, d) (ATTN_BIAS_STAGES(bn, d) * (bm) * (2 * (bn) + 16))
 #define ATTN_SMEM_hopper_bias(bm, bn, d, warps, stages)                                            \
     (ATTN_SMEM_hopper_forward(bm, bn, d, warps, stages) + ATTN_BIAS_BYTES(bm, bn, d))

@@ -27,8 +27,7 @@ struct bias_scale {
     float lowest;
 };
 
-template <int dtype>
-INLINE float add_bias(float s, unsigned bits, const struct bias_scale &scale) {
+template <int dtype> INLINE float add_bias(float s, unsigned bits, const struct bias_scale &scale) {
     if (dtype == BIAS_FP16) {
         float value;
         asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"((unsigned short)bits));
@@ -39,7 +38,8 @@ INLINE float add_bias(float s, unsigned bits, const struct bias_scale &scale) {
 
 /* 16 bits: the fragments that ldmatrix returns are those of S. `from`: the warp's first row. */
 template <int dtype>
-INLINE void add_biases_16(float (&s)[S_REGS], unsigned from, const struct bias_scale &scale, int lane) {
+INLINE void add_biases_16(float (&s)[S_REGS], unsigned from, const struct bias_scale &scale,
+                          int lane) {
     const unsigned row = (unsigned)(lane % 16 * BIAS_PITCH_16 + lane / 16 * 16);
 #pragma unroll
     for (int j = 0; j < ATTN_BN / 16; j++) {
@@ -56,7 +56,8 @@ INLINE void add_biases_16(float (&s)[S_REGS], unsigned from, const struct bias_s
     }
 }
 
-INLINE void add_biases_32(float (&s)[S_REGS], unsigned from, const struct bias_scale &scale, int lane) {
+INLINE void add_biases_32(float (&s)[S_REGS], unsigned from, const struct bias_scale &scale,
+                          int lane) {
     const unsigned row = from + (unsigned)(lane / 4 * BIAS_PITCH_32 + lane % 4 * 8);
 #pragma unroll
     for (int i = 0; i < P_REGS; i++) {
@@ -78,8 +79,8 @@ INLINE void hide_by_bits(float (&s)[S_REGS], const unsigned *bits, int lane) {
     for (int half = 0; half < 2; half++) {
 #pragma unroll
         for (int i = 0; i < MASK_WORDS; i++) {
-            seen[half][i] = bits[(lane / 4 + 8 * half) * MASK_WORDS + i] >>
-                            (lane % 2 * 16 + lane / 2 % 2);
+            seen[half][i] =
+                bits[(lane / 4 + 8 * half) * MASK_WORDS + i] >> (lane % 2 * 16 + lane / 2 % 2);
         }
     }
 #pragma unroll

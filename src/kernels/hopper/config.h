@@ -113,20 +113,16 @@ constexpr unsigned flags_of(enum kernel kernel, int d, int bm, int bn, int warps
         {FULL_OPTIONS, 128, 192, 64, 16, 3, overlap | mask_in_mainloop | cut_from_end},
         {FULL_OPTIONS, 192, 128, 64, 12, 3, overlap | mask_in_mainloop},
         {FULL_OPTIONS, 256, 128, 64, 12, 2, overlap | mask_in_mainloop},
-        /* a mainloop of their own: listed_mainloop in consumer.h */
+        /* a mainloop of their own: listed.h */
         {MASK, 64, 128, 128, 12, 4, mask_in_mainloop},
-        {MASK, 96, 128, 128, 12, 2, mask_in_mainloop},
         {MASK, 128, 128, 128, 12, 2, mask_in_mainloop},
         {BIAS, 64, 128, 128, 12, 3, mask_in_mainloop},
-        {BIAS, 96, 128, 64, 12, 3, overlap | mask_in_mainloop},
         {BIAS, 128, 128, 64, 12, 3, overlap | mask_in_mainloop},
         {BIAS, 192, 128, 64, 12, 2, mask_in_mainloop},
         {BIAS, 256, 128, 32, 12, 3, mask_in_mainloop},
         /* as FULL_OPTIONS; two consumer warpgroups have the registers of overlap at D 64 and 96 */
         {CHUNK, 64, 128, 64, 12, 6, overlap | mask_in_mainloop},
-        {CHUNK, 96, 128, 64, 12, 4, overlap | mask_in_mainloop},
         {CHUNK, 128, 128, 64, 12, 4, overlap | mask_in_mainloop},
-        {CHUNK, 192, 128, 64, 12, 3, overlap | mask_in_mainloop},
     };
     const struct tile *nearest = nullptr;
     for (const struct tile &t : tiles) {

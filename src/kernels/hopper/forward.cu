@@ -3,14 +3,15 @@
  * forward.cu - forward attention for Hopper (sm_90a). Persistent, warp-specialized.
  *
  *   producer warp: TMA loads of Q, K, V into mbarrier-guarded rings         (producer.h)
- *   consumer warpgroups, 64 query rows each: S = QK^T, softmax, O += PV     (consumer.h: mainloop)
+ *   consumer warpgroups, 64 query rows each: S = QK^T, softmax, O += PV     (mainloop.h)
  *   epilogue: O / l through shared memory, TMA store; LSE                   (epilogue.h)
  *
- * One source, five kernels; all take a sink:
+ * One source, six kernels; all take a sink:
  *   forward.cu         no mask
  *   forward_causal.cu  a causal mask
  *   forward_full.cu    causal or not; windows, softcap, ALiBi, packed sequences, used_kv
- *   forward_bias.cu    all of these, and an additive bias or a boolean mask
+ *   forward_mask.cu    all of these, and a boolean mask
+ *   forward_bias.cu    all of these, and an additive bias
  *   forward_chunk.cu   as forward_full.cu; CTAs share the keys of a Q tile    (split_kv.h)
  *
  * Scheduling. Unmasked: static, one Q tile after the other. Masked: dynamic, longest tile first, by
@@ -27,10 +28,12 @@
  *     q      Q_STAGES x BM x C x 2     epilogue: O, 16 bits (TMA_STORE)
  *     k      STAGES x BN x C x 2
  *     v      STAGES x BN x C x 2
+ *     bias   ATTN_BIAS_BYTES           forward_bias.cu (scores.h)
  * static: full and empty mbarriers of each stage of q, k, v, and two for a V tile whose tail is
- * zeroed; tile descriptors, two for each stage of q, and the retry queue.
+ * zeroed; tile descriptors, two for each stage of q, and the retry queue; struct score_ring.
  *
- * Invariant: producer and consumers derive the same KV tiles from the same descriptor.
+ * Invariant: producer and consumers derive the same KV tiles from the same descriptor, or take them
+ * from the list of scores.h.
  */
 #define ATTN_SINK 1
 #include "hopper/consumer.h"

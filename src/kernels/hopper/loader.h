@@ -85,8 +85,8 @@ INLINE void aligned_words(unsigned (&words)[MASK_ROUNDS], const unsigned char *f
         }
 #pragma unroll
         for (int i = 0; i < batch; i++) {
-            const unsigned any = (x[i][0] | x[i][1] | x[i][2] | x[i][3]) |
-                                 (x[i][4] | x[i][5] | x[i][6] | x[i][7]);
+            const unsigned any =
+                (x[i][0] | x[i][1] | x[i][2] | x[i][3]) | (x[i][4] | x[i][5] | x[i][6] | x[i][7]);
             if ((any & 0xfefefefeU) != 0) { /* other values than 0 and 1 */
 #pragma unroll
                 for (int j = 0; j < 8; j++) {
@@ -117,7 +117,8 @@ INLINE unsigned load_mask(unsigned (&words)[MASK_ROUNDS], const struct attn_args
             const unsigned char *from[2];
 #pragma unroll
             for (int j = 0; j < 2; j++) {
-                from[j] = first + min(row + (i + j) * (LANES / MASK_WORDS), w.rows - 1) * a.mask_row;
+                from[j] =
+                    first + min(row + (i + j) * (LANES / MASK_WORDS), w.rows - 1) * a.mask_row;
                 fetch_unaligned(x[j], from[j], left);
             }
             words[i] = unaligned_bits(x[0], from[0]);
@@ -126,9 +127,9 @@ INLINE unsigned load_mask(unsigned (&words)[MASK_ROUNDS], const struct attn_args
     } else {
 #pragma unroll
         for (int i = 0; i < MASK_ROUNDS; i++) {
-            words[i] = strided_bits(
-                first + min(row + i * (LANES / MASK_WORDS), w.rows - 1) * a.mask_row, a.mask_col,
-                left);
+            words[i] =
+                strided_bits(first + min(row + i * (LANES / MASK_WORDS), w.rows - 1) * a.mask_row,
+                             a.mask_col, left);
         }
     }
     unsigned any = 0, all = ~0U;
@@ -160,11 +161,15 @@ template <int size> INLINE void cp_async(unsigned to, const void *from, int byte
 
 /* Arrives when the copies of this thread have landed. */
 INLINE void cp_async_arrive(unsigned barrier) {
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" : : "r"(barrier) : "memory");
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];"
+                 :
+                 : "r"(barrier)
+                 : "memory");
 }
 
 /* The value of key i of a chunk; 16 bits in their place of a word. */
-template <bool fp32> INLINE unsigned bias_value(const unsigned char *from, long long stride, int i) {
+template <bool fp32>
+INLINE unsigned bias_value(const unsigned char *from, long long stride, int i) {
     return fp32 ? ((const unsigned *)from)[i * stride]
                 : (unsigned)((const unsigned short *)from)[i * stride] << 16 * (i % 2);
 }

@@ -185,7 +185,7 @@ INLINE void load_q_tile(const struct attn_tma_args &t, struct producer &p, bool 
             advance<ATTN_STAGES>(p.k);
         }
         if (i == 0) {
-            publish_q_tile(t, p, w, all, fetch_at < 0, count > 0, first_query, batch);
+            publish_q_tile(t, p, w, all, fetch_at<0, count> 0, first_query, batch);
         } else {
             load_v_tile(t, p, w, kv_tile(keys, i - 1), first_key, head_kv, batch);
         }

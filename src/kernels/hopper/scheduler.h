@@ -72,7 +72,9 @@ enum {
     /* setmaxnreg: the CTA is launched with 384 x 168, 512 x 128 or 640 x 96 registers, and these
      * sum up to no more: 128 x 40 + 256 x 232, 128 x 32 + 384 x 160, 128 x 32 + 512 x 112; where
      * loader warps need some (loader.h), 128 x 104 + 256 x 200. */
-    PRODUCER_REGISTERS = LISTED ? 104 : CONSUMERS == 2 ? 40 : 32,
+    PRODUCER_REGISTERS = LISTED           ? 104
+                         : CONSUMERS == 2 ? 40
+                                          : 32,
     CONSUMER_REGISTERS = LISTED           ? 200
                          : CONSUMERS == 2 ? 232
                          : CONSUMERS == 3 ? 160
@@ -216,8 +218,8 @@ struct producer {
     unsigned retry; /* SPLIT_KV: the warps that requested it; 0: no retry */
 };
 
-/* Tickets of packed sequences name no empty tile (packed.h). Not with SPLIT_KV, whose tiles may have
- * packed GQA groups. */
+/* Tickets of packed sequences name no empty tile (packed.h). Not with SPLIT_KV, whose tiles may
+ * have packed GQA groups. */
 enum { HAS_PACKED_TICKETS = FULL && !SPLIT_KV };
 
 /* HAS_PACKED_TICKETS: `if constexpr` leaves the code of the other kernels as it is. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * scores.h - the score ring of forward_bias.cu and forward_mask.cu: what is read for each score of a
- * KV tile, staged in shared memory, and the list of KV tiles that are not hidden.
+ * scores.h - the score ring of forward_bias.cu and forward_mask.cu: what is read for each score of
+ * a KV tile, staged in shared memory, and the list of KV tiles that are not hidden.
  *
  *     loader warps (loader.h)     one for each consumer warpgroup: its rows of the mask, as bits,
  *                                 and of the bias, KV tile by KV tile
@@ -29,7 +29,7 @@ enum {
     MASK_STAGES = 4,
     SEEN_STAGES = 4,
     BIAS_STAGES = ATTN_BIAS_STAGES(ATTN_BN, ATTN_D), /* of 16 bits */
-    MASK_WORDS = ATTN_BN / 32,              /* of a row */
+    MASK_WORDS = ATTN_BN / 32,                       /* of a row */
     BIAS_BYTES = TAKES_BIAS ? ATTN_BIAS_BYTES(ATTN_BM, ATTN_BN, ATTN_D) : 0,
     /* Bytes between rows of a staged bias. */
     BIAS_PITCH_32 = 4 * ATTN_BN + 32,
@@ -49,10 +49,10 @@ struct listed_tile {
 /* In shared memory. */
 struct score_ring {
     unsigned bits[MASK_STAGES][ATTN_BM * MASK_WORDS]; /* loader.h has their order */
-    unsigned char seen[SEEN_STAGES][4];   /* flags of a tile, by warpgroup */
-    struct listed_tile list[ATTN_STAGES]; /* guarded by the mbarriers of the K stages */
-    int batch, head, first_row;           /* the Q tile, for the loaders; first_row < 0: the end */
-    unsigned long long told, taken;       /* its mbarriers */
+    unsigned char seen[SEEN_STAGES][4];               /* flags of a tile, by warpgroup */
+    struct listed_tile list[ATTN_STAGES];             /* guarded by the mbarriers of the K stages */
+    int batch, head, first_row;     /* the Q tile, for the loaders; first_row < 0: the end */
+    unsigned long long told, taken; /* its mbarriers */
     /* A warpgroup's scores have landed; it has read them. */
     unsigned long long full[MASK_STAGES][LOADER_WARPS], empty[MASK_STAGES][LOADER_WARPS];
     unsigned long long scanned[SEEN_STAGES], listed[SEEN_STAGES]; /* likewise, of `seen` */
