@@ -36,12 +36,16 @@ enum {
 #define CLUSTER_MERGE 0.5   /* merge of partial results in a cluster */
 #define WORKSPACE_MERGE 1.5 /* ... in the workspace */
 
-/* The cost model of split-KV as items, likewise. A KV tile (64 keys, 128 rows) takes an SM 0.9 us
- * at D 128; the rest is estimated from the bytes of a partial result and the bandwidth of L2. */
-#define ITEM_COST 1.5   /* first loads and epilogue of an item */
-#define POST_COST 1.0   /* its partial result */
-#define MERGE_COST 0.6  /* of one partial result */
-#define SPLIT_GAIN 0.95 /* splits must cost less than this, times the cost of one */
+/* The cost model of split-KV as items, likewise (docs/lab/2026-11-17-options.md). A KV tile (64 keys,
+ * 128 rows) takes an SM 0.8 us at D 128 in the kernels without splits; costs of partial results are
+ * estimated from their bytes and the bandwidth of L2. */
+#define ITEM_COST 1.5      /* first loads and epilogue of an item */
+#define POST_COST 1.0      /* its partial result */
+#define MERGE_COST 0.6     /* of one partial result */
+#define SPLIT_GAIN 0.95    /* splits must cost less than this, times the cost of one */
+#define CHUNK_TILE 1.3     /* a KV tile of fwd_hopper_chunk */
+#define SPLIT_TILE 1.4     /* ... of fwd_hopper_split, 64 rows and twice the keys */
+#define SPLIT_TILE_64 1.25 /* ... at D 64 */
 
 /* ---- Q tiles --------------------------------------------------------------------------------- */
 
@@ -136,20 +140,31 @@ static int64_t most_keys(const attn_problem *p, int64_t queries) {
     return seen < p->seq_kv ? seen : p->seq_kv;
 }
 
+static double waves_of(int64_t ctas, int64_t sms) {
+    return (double)((ctas + sms - 1) / sms);
+}
+
 /* Minimises the cost model: waves of items, and the merge of the last tile. */
-static struct split choose_items(int64_t sms, int64_t tiles, int64_t tiles_kv) {
+static struct split choose_items(int64_t sms, int64_t tiles, int64_t tiles_kv, double *least) {
     struct split best = {.num_splits = 1};
-    double least = SPLIT_GAIN * (double)((tiles + sms - 1) / sms) * ((double)tiles_kv + ITEM_COST);
+    *least = SPLIT_GAIN * waves_of(tiles, sms) * ((double)tiles_kv + ITEM_COST);
     for (int64_t n = 2; n <= tiles_kv && n * tiles <= ITEMS_PER_SM * sms; n++) {
-        const int64_t kv_tiles = (tiles_kv + n - 1) / n, waves = (n * tiles + sms - 1) / sms;
-        const double cost =
-            (double)waves * ((double)kv_tiles + ITEM_COST + POST_COST) + MERGE_COST * (double)n;
-        if (cost < least) {
-            least = cost;
+        const int64_t kv_tiles = (tiles_kv + n - 1) / n;
+        const double cost = waves_of(n * tiles, sms) * ((double)kv_tiles + ITEM_COST + POST_COST) +
+                            MERGE_COST * (double)n;
+        if (cost < *least) {
+            *least = cost;
             best.num_splits = n;
         }
     }
     return best;
+}
+
+/* KV tiles of a Q tile, at most. */
+static int64_t tiles_of_keys(const struct variant *variant, const struct cut *cut,
+                             const attn_problem *p) {
+    const int64_t keys = most_keys(p, variant->info.block_q / cut->packed_heads);
+    return (keys + variant->info.block_kv - 1) / variant->info.block_kv;
 }
 
 static struct split choose_num_splits(const struct cuda *cuda, const struct variant *variant,
@@ -164,8 +179,8 @@ static struct split choose_num_splits(const struct cuda *cuda, const struct vari
         return choose_clusters(cuda->units, tiles, tiles_kv);
     }
     if (family->split_kv == SPLIT_ITEMS) {
-        const int64_t keys = most_keys(p, variant->info.block_q / cut->packed_heads);
-        return choose_items(cuda->units, tiles, (keys + block_kv - 1) / block_kv);
+        double cost;
+        return choose_items(cuda->units, tiles, tiles_of_keys(variant, cut, p), &cost);
     }
     const int64_t most = tiles_kv / SPLIT_KV_TILES;
     const int64_t wanted = SPLIT_CTAS_PER_SM * (int64_t)cuda->units / tiles;
@@ -173,11 +188,33 @@ static struct split choose_num_splits(const struct cuda *cuda, const struct vari
     return (struct split){.num_splits = num_splits > 1 ? num_splits : 1};
 }
 
+/* By the cost model, what other kernels need: fwd_hopper_split, which takes sinks alone, or Q tiles
+ * of one head and all of its keys. */
+static double cost_without_items(const struct cuda *cuda, const struct variant *variant,
+                                 const attn_problem *p) {
+    const struct cut apart = {.packed_heads = 1};
+    const int64_t heads = p->batch * p->heads_q, block_q = variant->info.block_q;
+    const double keys = (double)tiles_of_keys(variant, &apart, p);
+    const double whole =
+        waves_of(heads * ((p->seq_q + block_q - 1) / block_q), cuda->units) * (keys + ITEM_COST);
+    const double halves = waves_of(heads * ((2 * p->seq_q + block_q - 1) / block_q), cuda->units) *
+                          (keys / 2 + ITEM_COST) *
+                          (variant->info.head_dim_max <= 64 ? SPLIT_TILE_64 : SPLIT_TILE);
+    const bool plain = (problem_options(p) & ~(uint32_t)ATTN_OPTION_SINK) == 0;
+    return plain && halves < whole ? halves : whole;
+}
+
 bool cuda_prefers(const struct cuda *cuda, const struct variant *variant, const attn_problem *p) {
     const struct cut cut = cut_rows(variant, p);
-    return kernel_families[variant->family].split_kv != SPLIT_ITEMS ||
-           (p->seq_kv >= ITEMS_KEYS && p->seq_kv / ITEMS_CACHE >= p->seq_q &&
-            choose_num_splits(cuda, variant, &cut, p).num_splits > 1);
+    double cost;
+    if (kernel_families[variant->family].split_kv != SPLIT_ITEMS) {
+        return true;
+    }
+    if (p->seq_kv < ITEMS_KEYS || p->seq_kv / ITEMS_CACHE < p->seq_q) {
+        return false;
+    }
+    choose_items(cuda->units, cut.groups * cut.tiles, tiles_of_keys(variant, &cut, p), &cost);
+    return CHUNK_TILE * cost < cost_without_items(cuda, variant, p);
 }
 
 /* The two counters of the dynamic tile scheduler; of split-KV, where partial results meet in the

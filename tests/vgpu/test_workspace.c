@@ -170,13 +170,23 @@ static uint64_t random_bytes(size_t word) {
     uint64_t state = 1000 + word;
     return rng_next(&state);
 }
-/* The first, second or third addition carries into the upper half and makes a stamp of it. */
-static uint64_t nearly_stamp(size_t word) {
-    return ((uint64_t)ATTN_COUNTER_STAMP << 32) - 1 - word % 3;
+/* The first, second or third addition makes a counter of it. */
+static uint64_t nearly_counter(size_t word) {
+    return ATTN_COUNTER_ZERO - 1 - word % 3;
 }
-/* The stamp is in the wrong half. */
-static uint64_t stamp_below(size_t word) {
-    return ATTN_COUNTER_STAMP + 0 * word;
+/* The upper half is in the lower. */
+static uint64_t counter_below(size_t word) {
+    return (ATTN_COUNTER_ZERO >> 32) + 0 * word;
+}
+/* A counter at 0 of which something else has overwritten the first byte, word, or upper half. */
+static uint64_t counter_under_bool(size_t word) {
+    return (ATTN_COUNTER_ZERO & ~UINT64_C(0xff)) | (word % 2 == 0);
+}
+static uint64_t counter_under_int(size_t word) {
+    return (ATTN_COUNTER_ZERO & ~UINT64_C(0xffffffff)) | (word % 2 == 0 ? 1 : 0x80000000);
+}
+static uint64_t counter_under_float(size_t word) {
+    return (ATTN_COUNTER_ZERO & UINT64_C(0xffffffff)) | UINT64_C(0x3f800000) << 32 | 0 * word;
 }
 
 static const struct {
@@ -188,8 +198,11 @@ static const struct {
                {"small halves", small_halves},
                {"quiet NaN", quiet_nan},
                {"random bytes", random_bytes},
-               {"nearly a stamp", nearly_stamp},
-               {"a stamp below", stamp_below}};
+               {"nearly a counter", nearly_counter},
+               {"a counter below", counter_below},
+               {"a counter under a bool", counter_under_bool},
+               {"a counter under an int", counter_under_int},
+               {"a counter under a float", counter_under_float}};
 enum { GARBAGES = sizeof GARBAGE / sizeof GARBAGE[0] };
 
 static bool litter(void *workspace, size_t size, int kind) {

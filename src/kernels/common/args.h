@@ -76,8 +76,8 @@ struct attn_tma_args {
     struct attn_args a;
 };
 
-/* The upper half of a counter (counter.h). As fp32 a signalling NaN, which no arithmetic yields. */
-#define ATTN_COUNTER_STAMP 0x7fa51c93U
+/* A counter at 0 (counter.h). Its upper half is a signalling NaN as fp32, also after a carry. */
+#define ATTN_COUNTER_ZERO 0x7fa4ffffffffffffULL
 
 /* Split-KV, in bytes: alignment of the partial results after the counters, and one partial result
  * of 16 rows (O, m and l, fp32, as the lanes of a warp hold them). */

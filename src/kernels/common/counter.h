@@ -2,15 +2,17 @@
  *
  * counter.h - counters in the workspace that need no initialisation.
  *
- * A counter is a word of 64 bits: ATTN_COUNTER_STAMP in the upper half, the count in the lower. A
- * thread adds 1 and sees in the old value whether the stamp was there. If not, the word was
- * garbage: the thread replaces it by a count of 0, unless another one has, and adds 1 again. What
+ * A counter is a word of 64 bits: ATTN_COUNTER_ZERO plus the count, which is below 2^32. A thread
+ * adds 1 and sees in the old value whether it was a counter. If not, the word was garbage: the thread replaces it by a count of 0, unless another one has, and adds 1 again. What
  * was added to garbage is lost with it, so each call counts exactly once. It is lock-free: a swap
  * fails only after another thread's first add or successful swap.
  *
- * At launch a word with the stamp is a counter at 0: the last thread to count resets it, and no
- * partial result has the stamp, a signalling NaN, which no arithmetic yields. So the workspace
- * needs no initialisation, also between different plans.
+ * At launch a word that is a counter is at 0: the last thread to count resets it, and no partial
+ * result is one: the upper half would be a signalling NaN, which no arithmetic yields. Memory that
+ * was a workspace and something else since may hold a word of which only some bytes were
+ * overwritten (a bool, an int). All of 0xffffffff in the lower half and 0xffff above it change at
+ * the first count, so that such a word is garbage, or still at 0. So the workspace needs no
+ * initialisation, also between different plans.
  *
  * Invariant: calls return 0, 1, 2 ... up to the reset, which no call may overlap. With
  * programmatic dependent launch a kernel counts only after pdl_wait.
@@ -22,12 +24,8 @@
 
 enum order { RELAXED, ACQ_REL };
 
-INLINE bool has_stamp(unsigned long long word) {
-    return (unsigned)(word >> 32) == ATTN_COUNTER_STAMP;
-}
-
-INLINE unsigned long long counter_at(unsigned count) {
-    return (unsigned long long)ATTN_COUNTER_STAMP << 32 | count;
+INLINE bool is_counter(unsigned long long word) {
+    return (word - ATTN_COUNTER_ZERO) >> 32 == 0;
 }
 
 template <enum order order> INLINE unsigned long long add_one(unsigned long long *word) {
@@ -53,19 +51,19 @@ template <int threads> INLINE bool any_of(bool condition) {
  * otherwise). */
 template <enum order order, int threads = 1>
 INLINE unsigned count_of(unsigned long long *word, unsigned long long before, bool counts = true) {
-    if (any_of<threads>(counts && !has_stamp(before))) {
+    if (any_of<threads>(counts && !is_counter(before))) {
         unsigned long long garbage, found = before + 1;
         do {
             garbage = found;
             if (counts) {
-                found = atomicCAS(word, garbage, counter_at(0));
+                found = atomicCAS(word, garbage, ATTN_COUNTER_ZERO);
             }
-        } while (any_of<threads>(counts && found != garbage && !has_stamp(found)));
+        } while (any_of<threads>(counts && found != garbage && !is_counter(found)));
         if (counts) {
             before = add_one<order>(word);
         }
     }
-    return (unsigned)before;
+    return (unsigned)(before - ATTN_COUNTER_ZERO);
 }
 
 /* One more; what the count was. The caller sees what all did that counted before. */
@@ -75,7 +73,7 @@ INLINE unsigned count_up(unsigned long long *word) {
 
 /* Ready for the next kernel, after the last call of this one. */
 INLINE void reset_counter(unsigned long long *word) {
-    *word = counter_at(0);
+    *word = ATTN_COUNTER_ZERO;
 }
 
 #endif /* ATTN_KERNELS_COMMON_COUNTER_H */

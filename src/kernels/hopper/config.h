@@ -114,7 +114,6 @@ constexpr unsigned flags_of(enum kernel kernel, int d, int bm, int bn, int warps
         {FULL_OPTIONS, 192, 128, 64, 12, 3, overlap | mask_in_mainloop},
         {FULL_OPTIONS, 256, 128, 64, 12, 2, overlap | mask_in_mainloop},
         /* a mainloop of their own: listed.h */
-        {MASK, 64, 128, 128, 12, 4, mask_in_mainloop},
         {MASK, 128, 128, 128, 12, 2, mask_in_mainloop},
         {BIAS, 64, 128, 128, 12, 3, mask_in_mainloop},
         {BIAS, 128, 128, 64, 12, 3, overlap | mask_in_mainloop},
