@@ -354,12 +354,12 @@ TEST(classes_of_head_dim) {
 TEST(classes_of_splits) {
     static const struct tuned_line line =
         TUNED_LINE(fwd_hopper_chunk, sm_80, 64, -1, 1024, 0, 0, 128, 64, 12, 6, "splits");
-    const char *const none[] = {NULL}, *const chunk[] = {line.fp16, NULL};
+    const char *const none[] = {NULL}, *const chunk[] = {line.names[ATTN_FP16], NULL};
     attn_context *context = begin();
     if (context == NULL) {
         return;
     }
-    declare(context, line.fp16, "fwd_hopper_chunk", 64);
+    declare(context, line.names[ATTN_FP16], "fwd_hopper_chunk", 64);
     CHECK_EQ(tuned_load(context, &line, 1, NULL), ATTN_OK);
     attn_problem p = gpu_problem();
     p.seq_kv = 4096;
