@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * test_decode.c - few rows and many keys: split-KV of fwd_mma_decode, fwd_tf32_decode and
- * fwd_hopper_decode on the virtual GPU. Splits without keys, Q tiles of several heads, every option,
- * sequences of different lengths, NaN in one split.
+ * fwd_hopper_decode on the virtual GPU. Splits without keys, Q tiles of several heads, every
+ * option, sequences of different lengths, NaN in one split.
  *
  * Invariant: fwd_mma_decode and fwd_tf32_decode split the keys of each problem (their plans have a
  * workspace); fwd_hopper_decode splits them over a cluster, over several, and not at all. Every
