@@ -50,7 +50,7 @@ attn_status cuda_applies(const struct cuda *cuda, const struct variant *variant,
                          const attn_problem *resolved, attn_error *error);
 
 /* Whether a line of tuned.def for the variant counts: one with SPLIT_ITEMS does where there are few
- * queries for the keys and the cost model splits these. */
+ * queries for the keys, and by the cost model other kernels need longer. */
 bool cuda_prefers(const struct cuda *cuda, const struct variant *variant,
                   const attn_problem *resolved);
 

@@ -147,12 +147,12 @@ static double waves_of(int64_t ctas, int64_t sms) {
 /* Minimises the cost model: waves of items, and the merge of the last tile. */
 static struct split choose_items(int64_t sms, int64_t tiles, int64_t tiles_kv, double *least) {
     struct split best = {.num_splits = 1};
-    *least = SPLIT_GAIN * waves_of(tiles, sms) * ((double)tiles_kv + ITEM_COST);
+    *least = waves_of(tiles, sms) * ((double)tiles_kv + ITEM_COST);
     for (int64_t n = 2; n <= tiles_kv && n * tiles <= ITEMS_PER_SM * sms; n++) {
         const int64_t kv_tiles = (tiles_kv + n - 1) / n;
         const double cost = waves_of(n * tiles, sms) * ((double)kv_tiles + ITEM_COST + POST_COST) +
                             MERGE_COST * (double)n;
-        if (cost < *least) {
+        if (cost < (best.num_splits == 1 ? SPLIT_GAIN : 1.0) * *least) {
             *least = cost;
             best.num_splits = n;
         }
@@ -210,7 +210,8 @@ bool cuda_prefers(const struct cuda *cuda, const struct variant *variant, const 
     if (kernel_families[variant->family].split_kv != SPLIT_ITEMS) {
         return true;
     }
-    if (p->seq_kv < ITEMS_KEYS || p->seq_kv / ITEMS_CACHE < p->seq_q) {
+    if (p->seq_kv < ITEMS_KEYS || p->seq_kv / ITEMS_CACHE < p->seq_q || cut.groups == 0 ||
+        cut.tiles == 0) {
         return false;
     }
     choose_items(cuda->units, cut.groups * cut.tiles, tiles_of_keys(variant, &cut, p), &cost);

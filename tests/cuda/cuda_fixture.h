@@ -38,7 +38,7 @@ int calls_of(const char *function);           /* how often it is in the log */
 const struct fake_call *launch_at(int index); /* the index-th launch of the log, or NULL */
 
 /* CUDA variants that are compiled into the library; strings live as long as it. */
-enum { BUILT_IN_MAX = 128 };
+enum { BUILT_IN_MAX = 256 };
 int built_in_variants(attn_variant list[BUILT_IN_MAX]);
 
 #define SKIP_WITHOUT_KERNELS()                                                                     \

@@ -109,8 +109,8 @@ bool fake_takes_maps(const char *kernel) {
 }
 
 static bool takes_lengths(const char *kernel) {
-    return strstr(kernel, "_full") != NULL || strstr(kernel, "_bias") != NULL ||
-           strstr(kernel, "_chunk") != NULL;
+    return strstr(kernel, "_full") != NULL || strstr(kernel, "_mask") != NULL ||
+           strstr(kernel, "_bias") != NULL || strstr(kernel, "_chunk") != NULL;
 }
 
 /* It shares keys as a decode kernel does, but with blocks that stay. */

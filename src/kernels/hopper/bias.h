@@ -33,7 +33,8 @@ template <int dtype> INLINE float add_bias(float s, unsigned bits, const struct 
         asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"((unsigned short)bits));
         return fmaf(value, scale.inverse, s);
     }
-    return fmaxf(fmaf(__uint_as_float(bits), scale.inverse, s), scale.lowest);
+    const float sum = fmaf(__uint_as_float(bits), scale.inverse, s);
+    return sum < scale.lowest ? scale.lowest : sum; /* NaN stays */
 }
 
 /* 16 bits: the fragments that ldmatrix returns are those of S. `from`: the warp's first row. */

@@ -119,7 +119,7 @@ constexpr unsigned flags_of(enum kernel kernel, int d, int bm, int bn, int warps
         {BIAS, 128, 128, 64, 12, 3, overlap | mask_in_mainloop},
         {BIAS, 192, 128, 64, 12, 2, mask_in_mainloop},
         {BIAS, 256, 128, 32, 12, 3, mask_in_mainloop},
-        /* as FULL_OPTIONS; two consumer warpgroups have the registers of overlap at D 64 and 96 */
+        /* as FULL_OPTIONS; two consumer warpgroups have the registers of overlap at D 64 */
         {CHUNK, 64, 128, 64, 12, 6, overlap | mask_in_mainloop},
         {CHUNK, 128, 128, 64, 12, 4, overlap | mask_in_mainloop},
     };

@@ -123,7 +123,7 @@ INLINE int descriptor_word(const int &word, int lane) {
 
 /* SPLIT_KV: the epilogue of a split, by each warp for its 16 rows. A warp whose O is not finite
  * requests a retry and posts nothing; in a retry only those that requested it post. The last warp
- * to post merges all splits of its rows and stores them. The descriptor is read again: at D 256 no
+ * to post merges all splits of its rows and stores them. The descriptor is read again: no
  * register is left to keep it in. */
 INLINE void split_epilogue(struct consumer &c, const struct attn_args &a, struct work w,
                            const struct warpgroup_rows &rows, float (&o)[O_REGS],

@@ -33,19 +33,33 @@ INLINE unsigned ones_of_bytes(unsigned x) {
     return ((((x & 0x7f7f7f7fU) + 0x7f7f7f7fU) | x) & 0x80808080U) >> 7;
 }
 
-/* 32 bytes at any address, of which `left` exist; the others are 0. They lie in nine words. */
-INLINE void fetch_unaligned(unsigned (&words)[9], const unsigned char *from, int left) {
+/* Bytes [begin, end) of four. */
+INLINE unsigned some_bytes(const unsigned char *at, int begin, int end) {
+    unsigned x = 0;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        x |= (i >= begin && i < end ? at[i] : 0U) << 8 * i;
+    }
+    return x;
+}
+
+/* 32 bytes at any address, of which `left` exist, at most 32; the others are 0. They lie in nine
+ * words. `first`: none of the row is before them. */
+INLINE void fetch_unaligned(unsigned (&words)[9], const unsigned char *from, int left, bool first) {
     const int skew = (int)((unsigned long long)from & 3);
     const unsigned char *const at = from - skew;
-    const int bytes = left > 0 ? left + skew : 0, whole = bytes & ~3;
-    unsigned rest = 0; /* of the last word, of which not all bytes exist */
-#pragma unroll
-    for (int i = 0; i < 3; i++) {
-        rest |= (whole < 36 && whole + i < bytes ? at[whole + i] : 0U) << 8 * i;
-    }
+    const int bytes = left > 0 ? left + skew : 0, whole = bytes & ~3, begin = first ? skew : 0;
 #pragma unroll
     for (int i = 0; i < 9; i++) {
-        words[i] = 4 * i < whole ? ((const unsigned *)at)[i] : 4 * i == whole ? rest : 0U;
+        words[i] = 4 * i < whole && (i > 0 || begin == 0) ? ((const unsigned *)at)[i] : 0U;
+    }
+    if (begin > 0) {
+        words[0] = some_bytes(at, begin, bytes);
+    }
+    const unsigned rest = some_bytes(at + whole, whole == 0 ? begin : 0, bytes - whole);
+#pragma unroll
+    for (int i = 0; i < 9; i++) {
+        words[i] |= 4 * i == whole ? rest : 0U;
     }
 }
 
@@ -101,14 +115,14 @@ INLINE void aligned_words(unsigned (&words)[MASK_ROUNDS], const unsigned char *f
 /* The mask of a tile for the rows [first_row, ...) of a warpgroup, and its flags. */
 INLINE unsigned load_mask(unsigned (&words)[MASK_ROUNDS], const struct attn_args &a,
                           const struct work &w, int first_row, int n, int lane) {
-    const int key = n * ATTN_BN + lane % MASK_WORDS * 32, left = w.seq_kv - key;
+    const int key = n * ATTN_BN + lane % MASK_WORDS * 32, left = min(w.seq_kv - key, 32);
     const int row = first_row + lane / MASK_WORDS;
     const unsigned char *const first =
         a.mask + w.batch * a.mask_batch + w.head * a.mask_head + key * a.mask_col;
     const unsigned aligned =
         (unsigned)(unsigned long long)first | (unsigned)(unsigned long long)a.mask_row;
     if (a.mask_col == 1 && (aligned & 15) == 0 && first_row + WG_ROWS <= w.rows &&
-        (n + 1) * ATTN_BN <= w.seq_kv) {
+        n * ATTN_BN <= w.seq_kv - ATTN_BN) {
         aligned_words(words, first + row * a.mask_row, LANES / MASK_WORDS * a.mask_row);
     } else if (a.mask_col == 1) { /* two at once: the registers suffice, and latencies overlap */
 #pragma unroll
@@ -119,7 +133,7 @@ INLINE unsigned load_mask(unsigned (&words)[MASK_ROUNDS], const struct attn_args
             for (int j = 0; j < 2; j++) {
                 from[j] =
                     first + min(row + (i + j) * (LANES / MASK_WORDS), w.rows - 1) * a.mask_row;
-                fetch_unaligned(x[j], from[j], left);
+                fetch_unaligned(x[j], from[j], left, key == 0);
             }
             words[i] = unaligned_bits(x[0], from[0]);
             words[i + 1] = unaligned_bits(x[1], from[1]);

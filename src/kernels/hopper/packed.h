@@ -14,8 +14,8 @@
  *     head       those of the section
  *
  * So it is longest-processing-time first: within a section exactly, elsewhere up to a factor of 2.
- * The tickets of a CTA grow, hence its position only moves forward: a CTA reads the lengths once
- * for each class, however many tickets it takes.
+ * The tickets of a CTA grow, hence its position only moves forward: a CTA walks
+ * over the lengths once for each class, however many tickets it takes.
  *
  * The including file has struct attn_args, INLINE, LANES, ATTN_BM and CUDA's names; C and CUDA both
  * compile this file (tests/cuda/test_packed.c).

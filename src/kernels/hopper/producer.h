@@ -3,7 +3,7 @@
  * producer.h - the producer of forward.cu: TMA loads of Q, K and V into three mbarrier-guarded
  * rings, in the order in which consumers wait for them:
  *
- *     for each Q tile (scheduler.h):   K(0)  Q + descriptor   V(0) K(1)  V(1) K(2)  ...  V(n - 1)
+ *     for each Q tile (scheduler.h):   K(0)  Q + descriptor   K(1) V(0)  K(2) V(1)  ...  V(n - 1)
  *
  * forward_full.cu: where a V tile reaches past the keys in use, TMA loads what lies there, and
  * 0 x NaN would show. A warp of its own waits for such a tile, zeroes those rows, and passes it on
@@ -340,7 +340,7 @@ INLINE void producer_loop(const struct attn_tma_args &t, const struct stages &at
         locate_tile(a, p);
         prefetch_first_tile(t, p);
     }
-    pdl_wait(); /* no other thread touches global memory before Q has landed */
+    pdl_wait(); /* other threads touch global memory only after a descriptor, or when told */
     if constexpr (HAS_PACKED_TICKETS != 0) {
         if (a.cu_seqlens_q != 0) {
             p.packed = first_position(&a);

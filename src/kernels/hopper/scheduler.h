@@ -85,6 +85,8 @@ static_assert(!PING_PONG || !MASKED, "warpgroups that take turns need equally ma
 static_assert(!FRONT_TILE_FIRST || !MASKED, "a warpgroup may not see the first tile of a window");
 static_assert(!PREFETCH_NEXT_Q || !MASKED, "a dynamic scheduler knows the next tile too late");
 static_assert(!LISTED || CONSUMERS == 2, "two loader warps, and their registers");
+static_assert(!LISTED || (!STAGGER && !PING_PONG), "warpgroups take listed tiles in no order");
+static_assert(!LISTED || ATTN_BN == 32 || ATTN_BN == 64 || ATTN_BN == 128, "words of a mask");
 static_assert(!FULL || MASK_IN_MAINLOOP, "a window may cross any tile");
 /* A warpgroup skips K of so many tiles at most; the next K is loaded after V of all but the
  * last. */

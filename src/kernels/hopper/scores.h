@@ -12,8 +12,8 @@
  * The bias is staged as it is, with rows padded by 16 or 32 bytes: free of bank conflicts. fp32
  * takes twice the room, so there are half as many stages.
  *
- * A warpgroup has stages of its own, one for each tile that it sees and of which scores are to be
- * read: with a bias all, else those of which the mask hides some keys but not all.
+ * A warpgroup has stages of its own, one for each tile that the mask shows it and of which scores
+ * are to be read: with a bias all, else those of which the mask hides some keys but not all.
  *
  * Invariant: a loader warp fills a stage when all threads of its warpgroup have released it.
  */

@@ -19,7 +19,7 @@
 
 /* ---- budgets --------------------------------------------------------------------------------- */
 
-enum { DTYPES = 3, ARCHS = 2 };
+enum { DTYPES = 2, ARCHS = 2 };
 
 static const struct {
     const char *family, *tile, *archs;
@@ -33,7 +33,7 @@ static const struct {
 enum { LINE_COUNT = sizeof LINES / sizeof *LINES };
 
 bool budgets_built_in(struct budgets *budgets, attn_error *why) {
-    static const char *const NAMES[DTYPES] = {"fp16", "bf16", "fp32"};
+    static const char *const NAMES[DTYPES] = {"fp16", "bf16"};
     *budgets =
         (struct budgets){.lines = calloc(LINE_COUNT, DTYPES * ARCHS * sizeof *budgets->lines)};
     if (budgets->lines == NULL) {
@@ -42,6 +42,10 @@ bool budgets_built_in(struct budgets *budgets, attn_error *why) {
     for (int i = 0; i < LINE_COUNT * DTYPES; i++) {
         char archs[ARCHS][16];
         const int line = i / DTYPES;
+        const bool fp32 = strncmp(LINES[line].family, "fwd_tf32", strlen("fwd_tf32")) == 0;
+        if (fp32 && i % DTYPES > 0) {
+            continue;
+        }
         const int count = sscanf(LINES[line].archs, "%15s %15s", archs[0], archs[1]);
         for (int j = 0; j < count; j++) {
             struct budget *budget = &budgets->lines[budgets->count++];
@@ -49,7 +53,7 @@ bool budgets_built_in(struct budgets *budgets, attn_error *why) {
             budget->tensor_ops = LINES[line].tensor_ops;
             memcpy(budget->arch, archs[j], sizeof budget->arch);
             snprintf(budget->variant, sizeof budget->variant, "%s_%s_%s", LINES[line].family,
-                     NAMES[i % DTYPES], LINES[line].tile);
+                     fp32 ? "fp32" : NAMES[i % DTYPES], LINES[line].tile);
         }
     }
     return true;
