@@ -3,9 +3,10 @@
  * counter.h - counters in the workspace that need no initialisation.
  *
  * A counter is a word of 64 bits: ATTN_COUNTER_ZERO plus the count, which is below 2^32. A thread
- * adds 1 and sees in the old value whether it was a counter. If not, the word was garbage: the thread replaces it by a count of 0, unless another one has, and adds 1 again. What
- * was added to garbage is lost with it, so each call counts exactly once. It is lock-free: a swap
- * fails only after another thread's first add or successful swap.
+ * adds 1 and sees in the old value whether it was a counter. If not, the word was garbage: the
+ * thread replaces it by a count of 0, unless another one has, and adds 1 again. What was added to
+ * garbage is lost with it, so each call counts exactly once. It is lock-free: a swap fails only
+ * after another thread's first add or successful swap.
  *
  * At launch a word that is a counter is at 0: the last thread to count resets it, and no partial
  * result is one: the upper half would be a signalling NaN, which no arithmetic yields. Memory that
