@@ -9,8 +9,8 @@
  * fwd_tf32, fwd_hopper_bias and fwd_hopper_decode take everything (of the decode ones, num_splits
  * CTAs share a tile: split-KV), with fwd_hopper_mask everything but a bias, with fwd_hopper_full
  * and fwd_hopper_chunk everything but bias and mask, with fwd_hopper a sink and no other option,
- * with fwd_mma no option, others causal and diagonal alone. The CTAs of other fwd_hopper kernels are
- * persistent, so all tiles are reached.
+ * with fwd_mma no option, others causal and diagonal alone. The CTAs of other fwd_hopper kernels
+ * are persistent, so all tiles are reached.
  *
  * Invariant: it reads and writes through the arguments of the launch alone, so that a wrong stride,
  * size or pointer in them gives a wrong result, or a report of ASan.

@@ -238,4 +238,26 @@ TEST(biases_of_the_lowest_number) {
     needs_some(taken);
 }
 
+/* One value of the second row: the others of the row are finite, so only the sum can show it. */
+static void bias_of_one_nan(struct sample *s) {
+    const attn_problem *p = &s->full;
+    for (int64_t at = 0; at < p->heads_q * p->seq_q * p->seq_kv; at++) {
+        const int64_t j = at % p->seq_kv, i = at / p->seq_kv % p->seq_q;
+        set_bias(s, 0, at / p->seq_kv / p->seq_q, i, j, i == 1 && j == 3 ? NAN : (float)(j % 3));
+    }
+}
+
+TEST(nan_of_a_bias_shows) {
+    NEEDS_KERNELS(ATTN_OPTION_BIAS);
+    int taken = 0;
+    for (int i = 0; i < 3; i++) {
+        struct placed placed = {
+            .edge = {problem_of(1, HEADS, 5, ODD), ARRANGE_GIVEN, bias_of_one_nan, true}};
+        placed.edge.problem.bias = true;
+        placed.edge.problem.bias_dtype = (attn_dtype)i;
+        taken += each_tile(ATTN_OPTION_BIAS, ATTN_FP16, try_placed, &placed);
+    }
+    needs_some(taken);
+}
+
 TEST_MAIN()
