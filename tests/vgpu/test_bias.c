@@ -78,7 +78,7 @@ static void take_as_2e38(struct expectation *expected) {
     const double most = 2.04e38;
     for (size_t i = 0; i < expected->count; i++) {
         double *lse = &expected->lse[i];
-        *lse = isinf(*lse) ? *lse : fmin(fmax(*lse, -most), most);
+        *lse = isfinite(*lse) ? fmin(fmax(*lse, -most), most) : *lse;
     }
 }
 
