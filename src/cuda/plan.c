@@ -37,8 +37,8 @@ enum {
 #define WORKSPACE_MERGE 1.5 /* ... in the workspace */
 
 /* The cost model of split-KV as items, likewise (docs/lab/2026-11-17-options.md). A KV tile (64
- * keys, 128 rows) takes an SM 0.8 us at D 128 in the kernels without splits; costs of partial results are
- * estimated from their bytes and the bandwidth of L2. */
+ * keys, 128 rows) takes an SM 0.8 us at D 128 in the kernels without splits; costs of partial
+ * results are estimated from their bytes and the bandwidth of L2. */
 #define ITEM_COST 1.5      /* first loads and epilogue of an item */
 #define POST_COST 1.0      /* its partial result */
 #define MERGE_COST 0.6     /* of one partial result */

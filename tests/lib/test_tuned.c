@@ -362,6 +362,8 @@ TEST(classes_of_splits) {
     declare(context, line.names[ATTN_FP16], "fwd_hopper_chunk", 64);
     CHECK_EQ(tuned_load(context, &line, 1, NULL), ATTN_OK);
     attn_problem p = gpu_problem();
+    p.batch = p.heads_q = p.heads_kv = 1;
+    p.softcap = 30.0F; /* else fwd_hopper_split would do */
     p.seq_kv = 4096;
     check_order(context, &p, chunk);
     p.seq_kv = 1023;

@@ -248,7 +248,7 @@ static double time_forward(struct device *device, attn_plan *plan, const attn_te
 static bool time_variant(attn_context *context, struct device *device, const char *name,
                          attn_dtype dtype) {
     static float values[VARIANT_COUNT];
-    static uint16_t bits[VARIANT_COUNT];
+    static float bits[VARIANT_COUNT]; /* the widest dtype */
     attn_problem p;
     attn_error why;
     attn_plan *plan = NULL;
