@@ -141,7 +141,8 @@ static int64_t most_keys(const attn_problem *p, int64_t queries) {
 }
 
 static double waves_of(int64_t ctas, int64_t sms) {
-    return (double)((ctas + sms - 1) / sms);
+    const int64_t waves = (ctas + sms - 1) / sms;
+    return (double)waves;
 }
 
 /* Minimises the cost model: waves of items, and the merge of the last tile. */

@@ -73,7 +73,7 @@ static int min(int x, int y) {
 
 struct answer {
     struct packed_position at;
-    bool found;
+    int found; /* no bool: answers are compared as bytes */
     int sequence, head, tile;
 };
 

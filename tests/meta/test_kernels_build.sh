@@ -139,7 +139,7 @@ one_of_each() {
         sed -n 's/^    {"\(fwd_[a-z_]*\)_bf16_.*_PTX.*/\1/p' "$work/each/kernels/companion.c"
 }
 sed -n 's/^CUDA_VARIANT(\([a-z_]*\), [a-z0-9_]*, bf16.*/\1/p' "$tree/src/kernels/variants.def" |
-    uniq >"$work/families"
+    awk '!seen[$0]++' >"$work/families"
 one_of_each >"$work/each.txt"
 holds one_of_each_family cmp "$work/families" "$work/each.txt"
 holds the_ptx_has_lines grep -q "\.file.*\"src/kernels/portable/fwd_scalar\.cu\"" "$kernel.ptx"
