@@ -242,16 +242,16 @@ INLINE void load_bias(unsigned to, const struct attn_args &a, const struct work 
 
 /* ---- the loop -------------------------------------------------------------------------------- */
 
-/* The Q tile that the producer has told; first_row < 0: the end. */
-INLINE struct work told_tile(struct score_ring *ring, unsigned parity, int lane) {
+/* The Q tile that the producer has posted; first_row < 0: the end. */
+INLINE struct work posted_q_tile(struct score_ring *ring, unsigned parity, int lane) {
     struct work w = {};
-    mbarrier_wait(shared_address(&ring->told), parity);
+    mbarrier_wait(shared_address(&ring->tile_full), parity);
     if (lane == 0) {
-        volatile struct score_ring *const told = ring;
-        w.batch = told->batch;
-        w.head = told->head;
-        w.first_row = told->first_row;
-        mbarrier_arrive(shared_address(&ring->taken));
+        volatile struct score_ring *const posted = ring;
+        w.batch = posted->batch;
+        w.head = posted->head;
+        w.first_row = posted->first_row;
+        mbarrier_arrive(shared_address(&ring->tile_empty));
     }
     w.batch = __shfl_sync(~0U, w.batch, 0);
     w.head = __shfl_sync(~0U, w.head, 0);
@@ -264,11 +264,11 @@ INLINE void loader_loop(const struct attn_args &a, struct score_ring *ring, unsi
                         int group, int lane) {
     const int stages = score_stages(a);
     struct ring at = {0, 1}, seen = {0, 1}; /* parities: stages are empty */
-    unsigned told = 0;
+    unsigned full_parity = 0;
 #pragma unroll 1
     for (;;) {
-        struct work w = told_tile(ring, told, lane);
-        told ^= 1;
+        struct work w = posted_q_tile(ring, full_parity, lane);
+        full_parity ^= 1;
         if (w.first_row < 0) {
             break;
         }

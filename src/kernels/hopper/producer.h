@@ -197,18 +197,18 @@ INLINE void load_q_tile(const struct attn_tma_args &t, struct producer &p, bool 
 struct lister {
     struct score_ring *ring;
     struct ring seen;
-    unsigned taken; /* parity */
+    unsigned tile_empty; /* parity */
 };
 
-/* A Q tile for the loaders; first_row < 0: the end. */
-INLINE void tell_loaders(struct lister &l, int batch, int head, int first_row) {
-    mbarrier_wait(shared_address(&l.ring->taken), l.taken);
-    l.taken ^= 1;
+/* Posts a Q tile to the loaders; first_row < 0: the end. */
+INLINE void post_q_tile(struct lister &l, int batch, int head, int first_row) {
+    mbarrier_wait(shared_address(&l.ring->tile_empty), l.tile_empty);
+    l.tile_empty ^= 1;
     if (is_leader()) {
         l.ring->batch = batch;
         l.ring->head = head;
         l.ring->first_row = first_row;
-        mbarrier_arrive(shared_address(&l.ring->told));
+        mbarrier_arrive(shared_address(&l.ring->tile_full));
     }
 }
 
@@ -265,7 +265,7 @@ INLINE void load_listed_q_tile(const struct attn_tma_args &t, struct producer &p
     const int count = keys.end - keys.begin;
     bool published = false;
     if (has_scores(a)) {
-        tell_loaders(l, w.batch, w.head, w.first_row);
+        post_q_tile(l, w.batch, w.head, w.first_row);
     }
 #pragma unroll 1
     for (int i = 0; i <= count; i++) {
@@ -340,7 +340,7 @@ INLINE void producer_loop(const struct attn_tma_args &t, const struct stages &at
         locate_tile(a, p);
         prefetch_first_tile(t, p);
     }
-    pdl_wait(); /* other threads touch global memory only after a descriptor, or when told */
+    pdl_wait(); /* other threads touch global memory only after a descriptor or a posted tile */
     if constexpr (HAS_PACKED_TICKETS != 0) {
         if (a.cu_seqlens_q != 0) {
             p.packed = first_position(&a);
@@ -371,7 +371,7 @@ INLINE void producer_loop(const struct attn_tma_args &t, const struct stages &at
         }
     }
     if (LISTED && has_scores(a)) {
-        tell_loaders(l, 0, 0, -1);
+        post_q_tile(l, 0, 0, -1);
     }
     if constexpr (FULL != 0) {
         if (has_tails(a)) {

@@ -51,8 +51,8 @@ struct score_ring {
     unsigned bits[MASK_STAGES][ATTN_BM * MASK_WORDS]; /* loader.h has their order */
     unsigned char seen[SEEN_STAGES][4];               /* flags of a tile, by warpgroup */
     struct listed_tile list[ATTN_STAGES];             /* guarded by the mbarriers of the K stages */
-    int batch, head, first_row;     /* the Q tile, for the loaders; first_row < 0: the end */
-    unsigned long long told, taken; /* its mbarriers */
+    int batch, head, first_row; /* the Q tile, for the loaders; first_row < 0: the end */
+    unsigned long long tile_full, tile_empty; /* its mbarriers */
     /* A warpgroup's scores have landed; it has read them. */
     unsigned long long full[MASK_STAGES][LOADER_WARPS], empty[MASK_STAGES][LOADER_WARPS];
     unsigned long long scanned[SEEN_STAGES], listed[SEEN_STAGES]; /* likewise, of `seen` */
@@ -93,8 +93,8 @@ INLINE void init_score_ring(struct score_ring *ring) {
         mbarrier_init(shared_address(&ring->scanned[i]), LOADER_WARPS);
         mbarrier_init(shared_address(&ring->listed[i]), 1);
     }
-    mbarrier_init(shared_address(&ring->told), 1);
-    mbarrier_init(shared_address(&ring->taken), LOADER_WARPS);
+    mbarrier_init(shared_address(&ring->tile_full), 1);
+    mbarrier_init(shared_address(&ring->tile_empty), LOADER_WARPS);
 }
 
 #endif /* ATTN_KERNELS_HOPPER_SCORES_H */
