@@ -21,7 +21,7 @@ enum {
     CLUSTER_CTAS = 8,        /* portable limit of a cluster */
     CLUSTER_CTAS_PER_SM = 8, /* at most, over all clusters */
     /* Split-KV as items of persistent CTAs: */
-    ITEMS_PER_SM = 4,  /* at most; each has a partial result of 64 KiB (D 128) */
+    ITEMS_PER_SM = 4,  /* at most; each has a partial result of 68 KiB (D 128) */
     ITEMS_KEYS = 1024, /* at least, for a plan to prefer such a variant ... */
     ITEMS_CACHE = 2,   /* ... and so many times as many as queries */
     PARTIAL_ROWS = 16,
