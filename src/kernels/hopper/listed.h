@@ -85,28 +85,9 @@ INLINE void listed_iteration(struct consumer &c, const struct attn_args &a, cons
     gemm_qk(s, q, stage_k(c));
     wait_v(c);
     gemm_pv(o, before, stage_v(c));
-    if (overlap) {
-        wgmma_wait<1>();
-    } else {
-        wgmma_wait<0>();
-        fence_operand(o);
-        fence_operand(before);
-    }
-    fence_operand(s);
-    release_k(c);
-    if (!overlap) {
-        release_v(c);
-    }
+    finish_s<overlap>(c, s, o, before);
     const unsigned rescaled = listed_softmax(c, a, w, rows, tile, safe, exact, s, p, state);
-    if (overlap) {
-        wgmma_wait<0>();
-        fence_operand(o);
-        fence_operand(before);
-        release_v(c);
-    }
-    if (rescaled != 0) {
-        rescale(o, state, rescaled);
-    }
+    finish_o<overlap>(c, o, before, state, rescaled);
 }
 
 INLINE bool is_seen(const struct consumer &c, const struct listed_tile &tile,

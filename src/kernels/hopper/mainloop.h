@@ -121,6 +121,40 @@ INLINE void give_turn(const struct consumer &c) {
     }
 }
 
+/* S of a tile, and O += PV of the tile before, are in flight. Waits for S; for O, too, unless it may
+ * `overlap` the softmax. Releases the stages that were read. */
+template <bool overlap>
+INLINE void finish_s(struct consumer &c, float (&s)[S_REGS], float (&o)[O_REGS],
+                     unsigned (&before)[P_REGS]) {
+    if (overlap) {
+        wgmma_wait<1>();
+    } else {
+        wgmma_wait<0>();
+        fence_operand(o);
+        fence_operand(before);
+    }
+    fence_operand(s);
+    release_k(c);
+    if (!overlap) {
+        release_v(c);
+    }
+}
+
+/* After the softmax: O, if it did overlap, and the rescale of the rows that softmax returned. */
+template <bool overlap>
+INLINE void finish_o(struct consumer &c, float (&o)[O_REGS], unsigned (&before)[P_REGS],
+                     const struct softmax_state &state, unsigned rescaled) {
+    if (overlap) {
+        wgmma_wait<0>();
+        fence_operand(o);
+        fence_operand(before);
+        release_v(c);
+    }
+    if (rescaled != 0) {
+        rescale(o, state, rescaled);
+    }
+}
+
 /* One mainloop iteration: S of tile n, O += PV of the tile before, P of tile n. `safe`: with a
  * running max; tile n may be the last. Not `overlap`: p may be `before`. */
 template <bool safe, bool overlap>
@@ -143,32 +177,13 @@ INLINE void iteration(struct consumer &c, const struct attn_args &a, const struc
         named_barrier_arrive(TURN_BARRIER + (c.group + 1 == CONSUMERS ? 0 : c.group + 1),
                              2 * WG_THREADS);
     }
-    if (overlap) {
-        wgmma_wait<1>();
-    } else {
-        wgmma_wait<0>();
-        fence_operand(o);
-        fence_operand(before);
-    }
-    fence_operand(s);
-    release_k(c);
-    if (!overlap) {
-        release_v(c);
-    }
+    finish_s<overlap>(c, s, o, before);
     if (safe || MASK_IN_MAINLOOP) {
         apply_options(s, a, w, rows, n, safe, c.lane);
     }
     const unsigned rescaled =
         safe ? softmax_safe(p, s, rows.scale, state) : softmax(p, s, rows.scale, state);
-    if (overlap) {
-        wgmma_wait<0>();
-        fence_operand(o);
-        fence_operand(before);
-        release_v(c);
-    }
-    if (rescaled != 0) {
-        rescale(o, state, rescaled);
-    }
+    finish_o<overlap>(c, o, before, state, rescaled);
 }
 
 INLINE void final_pv(struct consumer &c, float (&o)[O_REGS], unsigned (&p)[P_REGS]) {
