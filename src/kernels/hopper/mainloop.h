@@ -121,8 +121,8 @@ INLINE void give_turn(const struct consumer &c) {
     }
 }
 
-/* S of a tile, and O += PV of the tile before, are in flight. Waits for S; for O, too, unless it may
- * `overlap` the softmax. Releases the stages that were read. */
+/* S of a tile, and O += PV of the tile before, are in flight. Waits for S; for O, too, unless it
+ * may `overlap` the softmax. Releases the stages that were read. */
 template <bool overlap>
 INLINE void finish_s(struct consumer &c, float (&s)[S_REGS], float (&o)[O_REGS],
                      unsigned (&before)[P_REGS]) {
