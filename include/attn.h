@@ -15,6 +15,8 @@
  *     void *workspace = malloc(size);                     // on a GPU: device memory
  *     attn_forward(plan, &t, workspace, size, NULL, &why);
  *
+ * Gradients: a plan with direction = ATTN_BACKWARD, and attn_backward.
+ *
  * Two more headers: attn_inspect.h (devices, variants, images, why a kernel was not chosen) and
  * attn_verify.h (a double-precision reference and the one comparison).
  *
@@ -25,7 +27,8 @@
  *  - The library never prints, exits, aborts or changes signal handlers, and keeps no
  *    process-global state: contexts are independent. (On x86 a bf16 plan
  *    requests AMX permission for the process once; an opened CUDA driver stays loaded.)
- *  - attn_forward allocates nothing and falls back to nothing: the plan said which variant runs.
+ *  - attn_forward and attn_backward allocate nothing and fall back to nothing: the plan said which
+ *    variant runs.
  *  - Programs keep running with newer libraries. A struct begins with its size as the program was
  *    compiled, set by its _init function. Structs only grow, and the default of every later field
  *    is zero: a library fills fields that the program does not know with their defaults, and
@@ -213,7 +216,11 @@ typedef struct attn_problem {
 
     attn_tensor_cores tensor_cores; /* [ATTN_TENSOR_CORES_AUTO] */
     int32_t alignment;              /* bytes, a power of two: the promised alignment of q, k, v and
-                                       o, which attn_forward checks. One element to 4096 [16] */
+                                       o (backward: and of their gradients), which is checked at
+                                       every call. One element to 4096 [16] */
+
+    attn_strides dq, dk, dv, d_o; /* backward: of the gradients of q, k, v and o. All three strides
+                                     zero: those of q, k, v and o [0] */
 } attn_problem;
 
 /* ATTN_OK, or ATTN_INVALID and the first thing that is wrong with it (different dtypes of Q, K and
@@ -225,8 +232,9 @@ ATTN_API attn_status attn_problem_check(const attn_problem *problem, attn_error 
 ATTN_API attn_status attn_problem_resolve(const attn_problem *problem, attn_problem *resolved,
                                           attn_error *error);
 
-/* Floating-point operations: 2 (head_dim + head_dim_v) for each visible (query, key) pair. Packed
- * and used_kv problems are counted at their longest; a mask is not looked at. 0 for a problem that
+/* Floating-point operations of forward: 2 (head_dim + head_dim_v) for each visible (query, key)
+ * pair; backward: 2.5 times as many with head_dim_v = head_dim (five GEMMs, not two). Packed and
+ * used_kv problems are counted at their longest; a mask is not looked at. 0 for a problem that
  * attn_problem_check refuses. This is the only FLOP formula of the project. */
 ATTN_API double attn_problem_flops(const attn_problem *problem);
 
@@ -236,7 +244,7 @@ typedef struct attn_plan attn_plan;
 
 typedef enum attn_direction {
     ATTN_FORWARD = 0,
-    ATTN_BACKWARD = 1 /* ATTN_UNSUPPORTED so far */
+    ATTN_BACKWARD = 1 /* gradients; on GPUs ATTN_UNSUPPORTED so far */
 } attn_direction;
 
 typedef struct attn_plan_options {
@@ -244,8 +252,7 @@ typedef struct attn_plan_options {
     const char *variant;      /* a name from attn_variant_get (attn_inspect.h); NULL = the best one
                                  that applies */
     attn_direction direction; /* [ATTN_FORWARD] */
-    bool deterministic;       /* the same inputs give the same bits. Every forward kernel does
-                                 [false] */
+    bool deterministic;       /* the same inputs give the same bits. Every kernel does [false] */
     bool batch_invariant;     /* a row's bits do not depend on the other sequences of the call.
                                  ATTN_UNSUPPORTED so far [false] */
     bool reserved[2];         /* [false] */
@@ -263,7 +270,7 @@ ATTN_API attn_status attn_plan_create(attn_context *context, const attn_problem 
 /* NULL is fine. No call with this plan may be in flight. */
 ATTN_API void attn_plan_destroy(attn_plan *plan);
 
-/* Bytes that attn_forward needs in the device's memory (0: none), and their alignment. They may
+/* Bytes that a call needs in the device's memory (0: none), and their alignment. They may
  * hold anything: no initialisation is needed, and any plans may share them, one call at a time.
  * (After two concurrent calls, which is an error, overwrite them before the next.)
  * (compute-sanitizer's initcheck reports the reads of counters there; they are intended.) */
@@ -284,6 +291,15 @@ typedef struct attn_tensors {
     const int32_t *cu_seqlens_q;  /* batch + 1 numbers, from 0 upwards: rows [b], [b+1) are b's */
     const int32_t *cu_seqlens_kv; /* likewise for K and V */
     const int32_t *used_kv;       /* batch numbers */
+
+    /* Backward alone. o and lse are inputs there. */
+    const void *d_o;       /* dL/dO, shape and dtype of O */
+    void *dq, *dk, *dv;    /* out: shapes and dtype of Q, K and V */
+    void *d_bias;          /* out, or NULL: dL/dbias with the dtype and strides of the bias, summed
+                              over the dimensions whose stride is 0 */
+    float *d_sink;         /* out, or NULL: heads_q */
+    float *d_alibi_slopes; /* out, or NULL: as alibi_slopes, with alibi_batch_stride (0: summed over
+                              the batch) */
 } attn_tensors;
 
 /* Computes O (and LSE). No allocation, no synchronisation, no printing; one workspace per call in
@@ -294,6 +310,25 @@ typedef struct attn_tensors {
 ATTN_API attn_status attn_forward(const attn_plan *plan, const attn_tensors *tensors,
                                   void *workspace, size_t workspace_size, void *stream,
                                   attn_error *error);
+
+/* Computes dQ, dK, dV, and on request d_bias, d_sink, d_alibi_slopes, of a plan with
+ * direction = ATTN_BACKWARD:
+ *
+ *   P  = exp(s - LSE), 0 for keys that are not visible
+ *   dP = dO V^T,  D = rowsum(dO * O),  dS = P * (dP - D)
+ *   dV = P^T dO,  dQ = scale * dS' K,  dK = scale * dS'^T Q,  dS' = dS * (1 - tanh^2) with softcap
+ *   d_bias = dS,  d_slope[h] = -sum |i + off - j| dS,  d_sink[h] = -sum over rows of
+ *   exp(sink - LSE) * D
+ *
+ * from o and lse as attn_forward left them. dK and dV of a KV head are sums over its group. All
+ * elements of an output are written (packed: those of rows that belong to a sequence): rows that
+ * see nothing and keys that nothing sees get 0. NaN and Inf propagate from a row of Q, O, LSE and
+ * dO to the keys that it sees, and from a key to the rows that see it; through a mask they may
+ * propagate. The same bits at every call. Else as attn_forward; outputs may not share memory with
+ * inputs or each other. */
+ATTN_API attn_status attn_backward(const attn_plan *plan, const attn_tensors *tensors,
+                                   void *workspace, size_t workspace_size, void *stream,
+                                   attn_error *error);
 
 /* ---- defaults ------------------------------------------------------------------------------ */
 

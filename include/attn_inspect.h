@@ -89,8 +89,8 @@ typedef struct attn_variant {
     size_t size;          /* to be set to sizeof(attn_variant) by the caller */
     const char *name;     /* "cpu_tile_neon_bf16", "fwd_wmma_fp16_d64_32x64_w4_s2" */
     const char *device;   /* "cpu" or "cuda" */
-    const char *family;   /* the algorithm: "cpu_tile", "cpu_row", "fwd_scalar", "fwd_wmma",
-                             "fwd_mma", "fwd_mma_full", "fwd_mma_decode", "fwd_tf32",
+    const char *family;   /* the algorithm: "cpu_tile", "cpu_row", "cpu_backward", "fwd_scalar",
+                             "fwd_wmma", "fwd_mma", "fwd_mma_full", "fwd_mma_decode", "fwd_tf32",
                              "fwd_tf32_decode", "fwd_hopper", "fwd_hopper_causal",
                              "fwd_hopper_full", "fwd_hopper_mask", "fwd_hopper_bias",
                              "fwd_hopper_chunk", "fwd_hopper_split", "fwd_hopper_decode" */
@@ -109,9 +109,12 @@ typedef struct attn_variant {
     int32_t warps;             /* per CTA; 0 on CPUs */
     int32_t shared_bytes;      /* dynamic shared memory of one CTA; 0 on CPUs */
     const char *entry;         /* the kernel's name in its image; NULL on CPUs */
+    attn_direction direction;  /* attn_variant_get: of which direction variants are counted, to be
+                                  set by the caller [ATTN_FORWARD] */
+    int32_t reserved;
 } attn_variant;
 
-/* The index-th variant of the context, best first unless tuned.def knows better for a problem;
+/* The index-th variant of the context for variant->direction, best first unless tuned.def knows better for a problem;
  * added ones last. Strings live as long as the context. ATTN_INVALID past the last. Also lists
  * those that this machine cannot run.
  * context NULL: everything that is compiled into the library, for whatever device. */

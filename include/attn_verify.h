@@ -46,6 +46,42 @@ ATTN_API attn_status attn_reference(const attn_context *context, const attn_prob
                                     const attn_row *rows, size_t count, double *o, double *lse,
                                     attn_error *error);
 
+/* ---- gradients ------------------------------------------------------------------------------- */
+
+typedef enum attn_gradient {
+    ATTN_GRADIENT_Q = 0,
+    ATTN_GRADIENT_K = 1,
+    ATTN_GRADIENT_V = 2,
+    ATTN_GRADIENT_BIAS = 3,
+    ATTN_GRADIENT_SINK = 4,
+    ATTN_GRADIENT_ALIBI = 5
+} attn_gradient;
+
+/* The shape of a gradient: (batch, heads, rows) rows of cols elements. A dimension over which it is
+ * summed has size 1, and so has every one but heads of d_sink. Packed: rows of the longest
+ * sequence. ATTN_INVALID where the problem has no such gradient. */
+ATTN_API attn_status attn_gradient_shape(const attn_problem *problem, attn_gradient which,
+                                         attn_row *rows, int64_t *cols, attn_error *error);
+
+/* As attn_rows_sample: `count` rows of that shape. */
+ATTN_API attn_status attn_gradient_sample(const attn_problem *problem, attn_gradient which,
+                                          uint64_t seed, attn_row *rows, size_t count,
+                                          attn_error *error);
+
+/* The oracle of backward: chosen rows of one gradient by the formulas of attn.h, from q, k, v, d_o
+ * and the options; O and LSE are computed here. rows NULL: all, batch-major. out: count x cols
+ * doubles; an absent row gives 0. Nothing of size seq_q x seq_kv exists, but the LSE and D of every
+ * query that a row of dK or dV needs are computed first, which takes as long as attn_reference of
+ * the heads involved. ATTN_TWIN rounds scores, P, O, dP, dS and the result to the problem's dtype,
+ * with sums in fp32. */
+ATTN_API attn_status attn_reference_backward(const attn_context *context,
+                                             const attn_problem *problem,
+                                             const attn_tensors *tensors, attn_gradient which,
+                                             attn_precision precision, const attn_row *rows,
+                                             size_t count, double *out, attn_error *error);
+
+/* ---- comparison ------------------------------------------------------------------------------ */
+
 /* What a comparison found. Errors are absolute. */
 typedef struct attn_comparison {
     size_t size;      /* to be set to sizeof(attn_comparison) by the caller */
@@ -83,6 +119,13 @@ ATTN_API attn_status attn_compare(const attn_problem *problem, const attn_tensor
 ATTN_API attn_status attn_verify(const attn_context *context, const attn_problem *problem,
                                  const attn_tensors *tensors, const attn_row *rows, size_t count,
                                  attn_comparison *result, attn_error *error);
+
+/* Likewise of a gradient, with tensors->dq, ... ->d_alibi_slopes as attn_backward left it: the
+ * rules for O, in the dtype of that tensor. lse_pass is true. */
+ATTN_API attn_status attn_verify_backward(const attn_context *context, const attn_problem *problem,
+                                          const attn_tensors *tensors, attn_gradient which,
+                                          const attn_row *rows, size_t count,
+                                          attn_comparison *result, attn_error *error);
 
 /* The comparison in one line; works like snprintf. */
 ATTN_API size_t attn_comparison_print(const attn_comparison *comparison, char *buffer, size_t size);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * attn.c - the entry points: status and error, contexts, pointer checks, forward.
+ * attn.c - the entry points: status and error, contexts, pointer checks, forward, backward.
  *
  * Invariant: what reaches a backend has been checked; a backend cannot fail half-way.
  */
@@ -252,8 +252,45 @@ static attn_status check_lengths(const attn_problem *p, const attn_tensors *t, a
     return status;
 }
 
-attn_status tensors_check(const attn_problem *p, const attn_tensors *t, bool outputs, bool host,
-                          attn_error *error) {
+static bool overlap(const void *output, const attn_tensors *t) {
+    const void *const inputs[] = {t->q, t->k, t->v};
+    for (size_t i = 0; i < sizeof inputs / sizeof inputs[0]; i++) {
+        if (output != NULL && output == inputs[i]) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* As far as the first addresses show. */
+static attn_status check_overlap(const attn_tensors *t, enum tensors_use use, attn_error *error) {
+    const struct {
+        const char *name;
+        const void *pointer;
+    } outputs[] = {{"o", t->o}, {"dq", t->dq}, {"dk", t->dk}, {"dv", t->dv}};
+    const size_t first = use == TENSORS_BACKWARD ? 1 : 0;
+    const size_t end = use == TENSORS_BACKWARD ? 4 : use == TENSORS_FORWARD ? 1 : 0;
+    for (size_t i = first; i < end; i++) {
+        bool shared = overlap(outputs[i].pointer, t);
+        if (use == TENSORS_BACKWARD && outputs[i].pointer != NULL) {
+            shared = shared || outputs[i].pointer == t->o || outputs[i].pointer == t->d_o;
+            for (size_t j = i + 1; j < end; j++) {
+                shared = shared || outputs[i].pointer == outputs[j].pointer;
+            }
+        }
+        if (shared) {
+            return attn_fail(error, ATTN_INVALID,
+                             "tensors.%s = %p, expected memory that is not another tensor's",
+                             outputs[i].name, outputs[i].pointer);
+        }
+    }
+    return ATTN_OK;
+}
+
+attn_status tensors_check(const attn_problem *p, const attn_tensors *t, enum tensors_use use,
+                          bool host, attn_error *error) {
+    const bool forward = use == TENSORS_FORWARD;
+    const bool backward = use == TENSORS_BACKWARD;
     const bool q = p->batch > 0 && (p->packed ? p->total_q : p->seq_q) > 0;
     const bool kv = p->batch > 0 && (p->packed ? p->total_kv : p->seq_kv) > 0;
     const size_t wide = (size_t)p->alignment;
@@ -266,8 +303,8 @@ attn_status tensors_check(const attn_problem *p, const attn_tensors *t, bool out
         {"q", t->q, wide, q, true}, /* what has no elements may lie anywhere */
         {"k", t->k, wide, kv, true},
         {"v", t->v, wide, kv, true},
-        {"o", t->o, wide, outputs && q, true},
-        {"lse", t->lse, sizeof(float), outputs, false},
+        {"o", t->o, wide, (forward || backward) && q, true},
+        {"lse", t->lse, sizeof(float), forward || (backward && q), backward},
         {"bias", t->bias, attn_dtype_size(p->bias_dtype), p->bias && q && kv, true},
         {"mask", t->mask, 1, p->mask && q && kv, true},
         {"alibi_slopes", t->alibi_slopes, sizeof(float), p->alibi, false},
@@ -275,6 +312,13 @@ attn_status tensors_check(const attn_problem *p, const attn_tensors *t, bool out
         {"cu_seqlens_q", t->cu_seqlens_q, sizeof(int32_t), p->packed, true},
         {"cu_seqlens_kv", t->cu_seqlens_kv, sizeof(int32_t), p->packed, true},
         {"used_kv", t->used_kv, sizeof(int32_t), p->used_kv, p->batch > 0},
+        {"d_o", t->d_o, wide, (use == TENSORS_GRADIENT || backward) && q, true},
+        {"dq", t->dq, wide, backward && q, true},
+        {"dk", t->dk, wide, backward && kv, true},
+        {"dv", t->dv, wide, backward && kv, true},
+        {"d_bias", t->d_bias, attn_dtype_size(p->bias_dtype), backward && p->bias, false},
+        {"d_sink", t->d_sink, sizeof(float), backward && p->sink, false},
+        {"d_alibi_slopes", t->d_alibi_slopes, sizeof(float), backward && p->alibi, false},
     };
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         const attn_status status =
@@ -285,20 +329,14 @@ attn_status tensors_check(const attn_problem *p, const attn_tensors *t, bool out
             return status;
         }
     }
-    if (outputs && t->o != NULL && (t->o == t->q || t->o == t->k || t->o == t->v)) {
-        return attn_fail(error, ATTN_INVALID,
-                         "tensors.o = %p, expected memory that is not an input's", t->o);
-    }
-    return host ? check_lengths(p, t, error) : ATTN_OK;
+    const attn_status status = check_overlap(t, use, error);
+    return status == ATTN_OK && host ? check_lengths(p, t, error) : status;
 }
 
-/* ---- forward --------------------------------------------------------------------------------- */
+/* ---- forward and backward -------------------------------------------------------------------- */
 
 static attn_status check_workspace(const attn_plan *plan, const void *workspace, size_t size,
                                    attn_error *error) {
-    if (plan == NULL) {
-        return attn_fail(error, ATTN_INVALID, "plan = NULL, expected one from attn_plan_create");
-    }
     if (plan->workspace == 0) {
         return ATTN_OK;
     }
@@ -314,6 +352,18 @@ static attn_status check_workspace(const attn_plan *plan, const void *workspace,
     return ATTN_OK;
 }
 
+static attn_status check_plan(const attn_plan *plan, attn_direction direction, attn_error *error) {
+    if (plan == NULL) {
+        return attn_fail(error, ATTN_INVALID, "plan = NULL, expected one from attn_plan_create");
+    }
+    if (plan->direction != direction) {
+        return attn_fail(error, ATTN_INVALID, "plan is one of direction %s, expected %s",
+                         plan->direction == ATTN_BACKWARD ? "ATTN_BACKWARD" : "ATTN_FORWARD",
+                         direction == ATTN_BACKWARD ? "ATTN_BACKWARD" : "ATTN_FORWARD");
+    }
+    return ATTN_OK;
+}
+
 static attn_status dispatch(const attn_plan *plan, const attn_tensors *tensors, void *workspace,
                             void *stream, attn_error *error) {
     if (plan->context->cuda != NULL) {
@@ -321,17 +371,20 @@ static attn_status dispatch(const attn_plan *plan, const attn_tensors *tensors, 
                             workspace, stream, error);
     }
     const struct cpu_job job = {plan, &plan->problem, tensors, cpu_align(workspace)};
-    if (plan->family == FAMILY_CPU_ROW) {
-        cpu_row_forward(&job, plan->context->pool);
-    } else {
-        cpu_tile_forward(&job, plan->context->pool);
+    switch (plan->family) {
+    case FAMILY_CPU_ROW: cpu_row_forward(&job, plan->context->pool); break;
+    case FAMILY_CPU_BACKWARD: cpu_backward(&job, plan->context->pool); break;
+    default: cpu_tile_forward(&job, plan->context->pool); break;
     }
     return ATTN_OK;
 }
 
-attn_status attn_forward(const attn_plan *plan, const attn_tensors *tensors, void *workspace,
-                         size_t workspace_size, void *stream, attn_error *error) {
-    attn_status status = check_workspace(plan, workspace, workspace_size, error);
+static attn_status run(const attn_plan *plan, attn_direction direction, const attn_tensors *tensors,
+                       void *workspace, size_t workspace_size, void *stream, attn_error *error) {
+    attn_status status = check_plan(plan, direction, error);
+    if (status == ATTN_OK) {
+        status = check_workspace(plan, workspace, workspace_size, error);
+    }
     if (status != ATTN_OK) {
         return status;
     }
@@ -340,9 +393,22 @@ attn_status attn_forward(const attn_plan *plan, const attn_tensors *tensors, voi
     if (t == NULL) {
         return ATTN_INVALID;
     }
-    status = tensors_check(&plan->problem, t, true, plan->context->cuda == NULL, error);
-    if (status == ATTN_OK && plan->problem.batch > 0 && plan->problem.seq_q > 0) {
+    const attn_problem *p = &plan->problem;
+    const enum tensors_use use = direction == ATTN_BACKWARD ? TENSORS_BACKWARD : TENSORS_FORWARD;
+    status = tensors_check(p, t, use, plan->context->cuda == NULL, error);
+    /* of an empty problem forward has no output; backward has gradients that are 0 */
+    if (status == ATTN_OK && (direction == ATTN_BACKWARD || (p->batch > 0 && p->seq_q > 0))) {
         status = dispatch(plan, t, workspace, stream, error);
     }
     return status != ATTN_OK ? status : attn_fail(error, ATTN_OK, "%s", "");
+}
+
+attn_status attn_forward(const attn_plan *plan, const attn_tensors *tensors, void *workspace,
+                         size_t workspace_size, void *stream, attn_error *error) {
+    return run(plan, ATTN_FORWARD, tensors, workspace, workspace_size, stream, error);
+}
+
+attn_status attn_backward(const attn_plan *plan, const attn_tensors *tensors, void *workspace,
+                          size_t workspace_size, void *stream, attn_error *error) {
+    return run(plan, ATTN_BACKWARD, tensors, workspace, workspace_size, stream, error);
 }

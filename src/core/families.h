@@ -12,6 +12,7 @@
 enum variant_family {
     FAMILY_CPU_TILE,
     FAMILY_CPU_ROW,
+    FAMILY_CPU_BACKWARD,
 #define FAMILY(name, ...) FAMILY_##name,
 #include "kernels/families.def"
 #undef FAMILY

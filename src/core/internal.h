@@ -2,7 +2,7 @@
  *
  * internal.h - what the files of libattn share. Nothing here is exported.
  *
- *   core/attn.c          entry points: contexts, forward, pointer checks, status names
+ *   core/attn.c          entry points: contexts, forward and backward, pointer checks, status names
  *   core/abi.c           structs of programs that were compiled with another header
  *   core/problem.c       the problem: defaults, its one check, visible keys, FLOPs
  *   core/plan.c          problem -> applicable variants -> choice, refusals, the line
@@ -80,6 +80,13 @@ struct key_range {
 struct key_range visible_keys(const attn_problem *resolved, int64_t i, int64_t q_len,
                               int64_t kv_len);
 
+/* The queries [begin, end) that see key j < kv_len; empty is [0, 0). */
+struct key_range visible_queries(const attn_problem *resolved, int64_t j, int64_t q_len,
+                                 int64_t kv_len);
+
+/* What only backward requires of a resolved problem: places for all elements of dq, dk and dv. */
+attn_status problem_check_gradients(const attn_problem *resolved, attn_error *error);
+
 /* attn_problem_resolve into a struct of the library's own size, which may be uninitialised. */
 attn_status problem_resolve(const attn_problem *problem, attn_problem *resolved, attn_error *error);
 
@@ -101,9 +108,17 @@ struct pool *context_pool(const attn_context *context);
 const attn_tensors *tensors_read(const attn_tensors *tensors, attn_tensors *room,
                                  attn_error *error);
 
-/* Checks the pointers that the resolved problem needs: o and lse where `outputs`, the lengths
- * of cu_seqlens and used_kv where `host`. */
-attn_status tensors_check(const attn_problem *resolved, const attn_tensors *tensors, bool outputs,
-                          bool host, attn_error *error);
+/* What a call does with tensors beside reading q, k, v and the options. */
+enum tensors_use {
+    TENSORS_INPUTS,   /* nothing */
+    TENSORS_GRADIENT, /* reads d_o */
+    TENSORS_FORWARD,  /* writes o and lse */
+    TENSORS_BACKWARD  /* reads o, lse and d_o, writes gradients */
+};
+
+/* Checks the pointers that such a call needs of a resolved problem; the lengths of cu_seqlens
+ * and used_kv where `host`. */
+attn_status tensors_check(const attn_problem *resolved, const attn_tensors *tensors,
+                          enum tensors_use use, bool host, attn_error *error);
 
 #endif /* ATTN_CORE_INTERNAL_H */

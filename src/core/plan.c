@@ -18,11 +18,20 @@
 
 /* ---- create ---------------------------------------------------------------------------------- */
 
+static const char *direction_name(attn_direction direction) {
+    return direction == ATTN_BACKWARD ? "ATTN_BACKWARD" : "ATTN_FORWARD";
+}
+
 static attn_status choose_by_name(attn_plan *plan, const char *name, attn_error *error) {
     const struct variant *variant = variant_find(plan->context, name, &plan->variant);
     if (variant == NULL) {
         return attn_fail(error, ATTN_INVALID,
                          "variant = \"%.127s\", expected a name from attn_variant_get", name);
+    }
+    if (variant->info.direction != plan->direction) {
+        return attn_fail(error, ATTN_UNSUPPORTED,
+                         "variant \"%s\" computes %s, and options.direction is %s", name,
+                         direction_name(variant->info.direction), direction_name(plan->direction));
     }
     attn_error why;
     const attn_status status = variant_applies(plan->context, variant, &plan->problem, &why);
@@ -44,7 +53,7 @@ static bool takes_more(const attn_variant *v, const attn_variant *other) {
 static attn_status refuse_all(const attn_plan *plan, attn_error *error) {
     const attn_context *context = plan->context;
     const attn_tensor_cores wish = plan->problem.tensor_cores;
-    struct candidates candidates = {.context = context, .problem = &plan->problem};
+    struct candidates candidates = {context, &plan->problem, plan->direction, 0, 0, {0}};
     const struct variant *most = NULL;
     for (int32_t i; (i = candidates_next(&candidates, NULL)) >= 0;) {
         const struct variant *variant = &context->variants[i];
@@ -62,6 +71,10 @@ static attn_status refuse_all(const attn_plan *plan, attn_error *error) {
                          "no variant applies; the one that takes most, %s: %.200s", most->info.name,
                          why.text);
     }
+    if (context->cuda != NULL && plan->direction == ATTN_BACKWARD) {
+        return attn_fail(error, ATTN_UNSUPPORTED,
+                         "options.direction = ATTN_BACKWARD: no GPU kernel does that yet");
+    }
     if (context->cuda != NULL && built_in_image_count == 0) {
         return attn_fail(error, ATTN_UNSUPPORTED, "this build of libattn has no GPU kernels: %s",
                          built_in_images_missing);
@@ -73,7 +86,7 @@ static attn_status refuse_all(const attn_plan *plan, attn_error *error) {
 
 static attn_status choose_best(attn_plan *plan, attn_error *error) {
     const attn_context *context = plan->context;
-    struct candidates candidates = {.context = context, .problem = &plan->problem};
+    struct candidates candidates = {context, &plan->problem, plan->direction, 0, 0, {0}};
     const uint32_t options = problem_options(&plan->problem);
     for (int32_t i; (i = candidates_next(&candidates, &plan->tuned_run)) >= 0; plan->refused++) {
         /* most are refused by this, at the price of one look */
@@ -91,9 +104,13 @@ static attn_status work_out_cpu(attn_plan *plan, const struct variant *variant, 
     plan->cpu.isa = cpu_find_isa(variant->info.arch, NULL);
     plan->cpu.block_q = variant->info.block_q;
     plan->cpu.block_kv = variant->info.block_kv;
-    if (plan->family == FAMILY_CPU_TILE) {
-        cpu_tile_plan(&plan->problem, &plan->cpu);
-    } else if (!cpu_row_plan(&plan->problem, &plan->cpu)) {
+    bool fits = true;
+    switch (plan->family) {
+    case FAMILY_CPU_ROW: fits = cpu_row_plan(&plan->problem, &plan->cpu); break;
+    case FAMILY_CPU_BACKWARD: fits = cpu_backward_plan(&plan->problem, &plan->cpu); break;
+    default: cpu_tile_plan(&plan->problem, &plan->cpu); break;
+    }
+    if (!fits) {
         return attn_fail(error, ATTN_UNSUPPORTED, "the workspace of %s would not fit in any memory",
                          plan->name);
     }
@@ -125,36 +142,34 @@ void attn_plan_options_init_sized(attn_plan_options *options, size_t size) {
     }
 }
 
-/* The name of the requested variant, or NULL; the rest is checked. */
-static attn_status read_options(const attn_plan_options *options, const char **variant,
+/* Checked, or the defaults of NULL. */
+static attn_status read_options(const attn_plan_options *options, attn_plan_options *o,
                                 attn_error *error) {
-    attn_plan_options o;
-    attn_plan_options_init(&o);
+    attn_plan_options_init(o);
     if (options != NULL) {
         const attn_status status =
-            abi_read("options", options, PLAN_OPTIONS_0_2, &o, sizeof o, error);
+            abi_read("options", options, PLAN_OPTIONS_0_2, o, sizeof *o, error);
         if (status != ATTN_OK) {
             return status;
         }
     }
     unsigned char flags[4]; /* as bytes: a wild bool is not read as one */
-    memcpy(flags, &o.deterministic, sizeof flags);
+    memcpy(flags, &o->deterministic, sizeof flags);
     if (flags[0] > 1 || flags[1] > 1 || flags[2] != 0 || flags[3] != 0) {
         return attn_fail(error, ATTN_INVALID,
                          "options.deterministic, batch_invariant, reserved = %u, %u, {%u, %u}, "
                          "expected true or false, the last two false",
                          flags[0], flags[1], flags[2], flags[3]);
     }
-    if (o.direction == ATTN_BACKWARD || flags[1] != 0) {
-        return attn_fail(error, ATTN_UNSUPPORTED, "options.%s: no kernel does that yet",
-                         flags[1] != 0 ? "batch_invariant = true" : "direction = ATTN_BACKWARD");
+    if (flags[1] != 0) {
+        return attn_fail(error, ATTN_UNSUPPORTED,
+                         "options.batch_invariant = true: no kernel does that yet");
     }
-    if (o.direction != ATTN_FORWARD) {
+    if (o->direction != ATTN_FORWARD && o->direction != ATTN_BACKWARD) {
         return attn_fail(error, ATTN_INVALID,
                          "options.direction = %d, expected ATTN_FORWARD or ATTN_BACKWARD",
-                         (int)o.direction);
+                         (int)o->direction);
     }
-    *variant = o.variant;
     return ATTN_OK;
 }
 
@@ -174,13 +189,18 @@ attn_status attn_plan_create(attn_context *context, const attn_problem *problem,
                          sizeof *made);
     }
     made->context = context;
-    const char *variant = NULL;
-    attn_status status = read_options(options, &variant, error);
+    attn_plan_options o;
+    attn_status status = read_options(options, &o, error);
     if (status == ATTN_OK) {
+        made->direction = o.direction;
         status = problem_resolve(problem, &made->problem, error);
     }
+    if (status == ATTN_OK && o.direction == ATTN_BACKWARD) {
+        status = problem_check_gradients(&made->problem, error);
+    }
     if (status == ATTN_OK) {
-        status = variant != NULL ? choose_by_name(made, variant, error) : choose_best(made, error);
+        status =
+            o.variant != NULL ? choose_by_name(made, o.variant, error) : choose_best(made, error);
     }
     if (status == ATTN_OK) {
         status = work_out(made, error);
@@ -240,7 +260,7 @@ attn_status attn_plan_refusal(const attn_plan *plan, int32_t index, attn_refusal
         return attn_fail(error, ATTN_INVALID, "index = %d, the plan has %d refusals", (int)index,
                          (int)plan->refused);
     }
-    struct candidates candidates = {.context = plan->context, .problem = &plan->problem};
+    struct candidates candidates = {plan->context, &plan->problem, plan->direction, 0, 0, {0}};
     int32_t tried = candidates_next(&candidates, NULL);
     for (int32_t i = 0; i < index; i++) {
         tried = candidates_next(&candidates, NULL);
@@ -308,7 +328,7 @@ size_t attn_plan_print(const attn_plan *plan, char *buffer, size_t size) {
         return 0;
     }
     append_problem(&line, &plan->problem);
-    append(&line, ": %s", plan->name);
+    append(&line, "%s: %s", plan->direction == ATTN_BACKWARD ? " backward" : "", plan->name);
     if (plan->tuned_run != NULL) {
         append(&line, " (tuned: %s)", plan->tuned_run);
     }

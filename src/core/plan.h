@@ -35,7 +35,8 @@ struct attn_context {
 struct attn_plan {
     attn_context *context;
     attn_problem problem; /* resolved */
-    int32_t variant;      /* index; a variant's strings stay where they are, the array may move */
+    attn_direction direction;
+    int32_t variant; /* index; a variant's strings stay where they are, the array may move */
     const char *name;
     enum variant_family family;
     int32_t refused; /* variants that were tried before it; 0: requested by name, or the first */

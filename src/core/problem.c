@@ -311,15 +311,41 @@ static attn_status check_scores(const attn_problem *p, const char *name, bool th
     return ATTN_OK;
 }
 
+static struct extent extent_of_q(const attn_problem *p, const char *name, int64_t cols) {
+    return (struct extent){name, p->packed ? 1 : p->batch, p->heads_q,
+                           p->packed ? p->total_q : p->seq_q, cols};
+}
+
+static struct extent extent_of_kv(const attn_problem *p, const char *name, int64_t cols) {
+    return (struct extent){name, p->packed ? 1 : p->batch, p->heads_kv,
+                           p->packed ? p->total_kv : p->seq_kv, cols};
+}
+
+/* Of a gradient: those of its tensor unless given. */
+static attn_status check_gradient(attn_strides *s, const attn_strides *of, attn_layout layout,
+                                  struct extent e, attn_error *error) {
+    if (s->batch == 0 && s->head == 0 && s->row == 0) {
+        *s = *of;
+    }
+    fill_strides(s, layout, &e);
+    return check_extent(s, &e, error);
+}
+
+attn_status problem_check_gradients(const attn_problem *p, attn_error *error) {
+    const struct extent dq = extent_of_q(p, "dq", p->head_dim);
+    const struct extent dk = extent_of_kv(p, "dk", p->head_dim);
+    const struct extent dv = extent_of_kv(p, "dv", p->head_dim_v);
+    TRY(check_disjoint(&p->dq, &dq, error));
+    TRY(check_disjoint(&p->dk, &dk, error));
+    return check_disjoint(&p->dv, &dv, error);
+}
+
 static attn_status check_tensors(attn_problem *p, attn_error *error) {
-    const int64_t batch = p->packed ? 1 : p->batch;
-    const int64_t rows_q = p->packed ? p->total_q : p->seq_q;
-    const int64_t rows_kv = p->packed ? p->total_kv : p->seq_kv;
-    const struct extent q = {"q", batch, p->heads_q, rows_q, p->head_dim};
-    const struct extent k = {"k", batch, p->heads_kv, rows_kv, p->head_dim};
-    const struct extent v = {"v", batch, p->heads_kv, rows_kv, p->head_dim_v};
-    const struct extent o = {"o", batch, p->heads_q, rows_q, p->head_dim_v};
-    const struct extent lse = {"lse", batch, p->heads_q, rows_q, 1};
+    const struct extent q = extent_of_q(p, "q", p->head_dim);
+    const struct extent k = extent_of_kv(p, "k", p->head_dim);
+    const struct extent v = extent_of_kv(p, "v", p->head_dim_v);
+    const struct extent o = extent_of_q(p, "o", p->head_dim_v);
+    const struct extent lse = extent_of_q(p, "lse", 1);
     fill_strides(&p->q, p->layout, &q);
     fill_strides(&p->k, p->layout, &k);
     fill_strides(&p->v, p->layout, &v);
@@ -332,6 +358,10 @@ static attn_status check_tensors(attn_problem *p, attn_error *error) {
     TRY(check_extent(&p->lse, &lse, error));
     TRY(check_disjoint(&p->o, &o, error));
     TRY(check_disjoint(&p->lse, &lse, error));
+    TRY(check_gradient(&p->dq, &p->q, p->layout, extent_of_q(p, "dq", p->head_dim), error));
+    TRY(check_gradient(&p->dk, &p->k, p->layout, extent_of_kv(p, "dk", p->head_dim), error));
+    TRY(check_gradient(&p->dv, &p->v, p->layout, extent_of_kv(p, "dv", p->head_dim_v), error));
+    TRY(check_gradient(&p->d_o, &p->o, p->layout, extent_of_q(p, "d_o", p->head_dim_v), error));
     if (p->alibi) {
         int64_t last = p->heads_q;
         TRY(extend("alibi_batch_stride", "batch", p->batch, p->alibi_batch_stride, &last, error));
@@ -394,6 +424,26 @@ struct key_range visible_keys(const attn_problem *p, int64_t i, int64_t q_len, i
     }
     if (p->window_left >= 0 && diagonal - p->window_left > begin) {
         begin = diagonal - p->window_left;
+    }
+    if (end <= begin) {
+        return (struct key_range){0, 0};
+    }
+    return (struct key_range){begin, end};
+}
+
+/* Of visible_keys' inequalities, solved for the query. */
+struct key_range visible_queries(const attn_problem *p, int64_t j, int64_t q_len, int64_t kv_len) {
+    const int64_t diagonal = j - (p->causal == ATTN_CAUSAL_TOP_LEFT ? 0 : kv_len - q_len);
+    int64_t begin = 0;
+    int64_t end = q_len;
+    if (p->causal != ATTN_CAUSAL_NONE && diagonal > begin) {
+        begin = diagonal;
+    }
+    if (p->window_right >= 0 && diagonal - p->window_right > begin) {
+        begin = diagonal - p->window_right;
+    }
+    if (p->window_left >= 0 && diagonal + p->window_left + 1 < end) {
+        end = diagonal + p->window_left + 1;
     }
     if (end <= begin) {
         return (struct key_range){0, 0};

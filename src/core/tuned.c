@@ -92,7 +92,7 @@ static bool was_tried(struct candidates *c, int32_t variant) {
 
 int32_t candidates_next(struct candidates *c, const char **run) {
     const attn_context *context = c->context;
-    while (c->preferred < context->preference_count) {
+    while (c->direction == ATTN_FORWARD && c->preferred < context->preference_count) {
         const struct preference *class = &context->preferences[c->preferred++];
         if (holds(class, c->problem) &&
             cuda_prefers(context->cuda, &context->variants[class->variant], c->problem) &&
@@ -108,7 +108,8 @@ int32_t candidates_next(struct candidates *c, const char **run) {
     }
     while (c->listed < context->variant_count) {
         const int32_t variant = c->listed++;
-        if (!context->variants[variant].added && !was_tried(c, variant)) {
+        if (!context->variants[variant].added &&
+            context->variants[variant].info.direction == c->direction && !was_tried(c, variant)) {
             return variant;
         }
     }

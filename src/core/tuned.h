@@ -55,10 +55,11 @@ attn_status tuned_load(attn_context *context, const struct tuned_line *lines, in
 
 enum { MOST_BUILT_IN = 1024 }; /* variants of variants.def */
 
-/* Walks over the variants that a plan tries, each one once; starts as {context, resolved}. */
+/* Walks over the variants that a plan tries, each one once; starts as {context, resolved, direction}. */
 struct candidates {
     const attn_context *context;
     const attn_problem *problem;
+    attn_direction direction;
     int32_t preferred, listed;          /* how far it has come in each of the two lists */
     uint64_t tried[MOST_BUILT_IN / 64]; /* bits of the preferred ones */
 };

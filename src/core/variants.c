@@ -14,8 +14,12 @@
 #define FP32 (1U << ATTN_FP32)
 #define FP16 (1U << ATTN_FP16)
 #define BF16 (1U << ATTN_BF16)
+#define DIRECTION_row ATTN_FORWARD
+#define DIRECTION_tile ATTN_FORWARD
+#define DIRECTION_backward ATTN_BACKWARD
 #define FAMILY_row FAMILY_CPU_ROW
 #define FAMILY_tile FAMILY_CPU_TILE
+#define FAMILY_backward FAMILY_CPU_BACKWARD
 
 enum {
     ALL_OPTIONS = ATTN_OPTION_WINDOW | ATTN_OPTION_SOFTCAP | ATTN_OPTION_ALIBI | ATTN_OPTION_BIAS |
@@ -85,7 +89,8 @@ static const struct variant built_in[] = {
               .tensor_cores = (matrix),                                                            \
               .head_dim_multiple = 1,                                                              \
               .block_q = (rows),                                                                   \
-              .block_kv = (keys)},                                                                 \
+              .block_kv = (keys),                                                                  \
+              .direction = DIRECTION_##kind},                                                      \
      .family = FAMILY_##kind},
 #define CUDA_NAME(kind, type, dim, rows, keys, warp, stage)                                        \
 #kind "_" #type "_d" #dim "_" #rows "x" #keys "_w" #warp "_s" #stage
@@ -321,11 +326,20 @@ attn_status attn_variant_get(const attn_context *context, int32_t index, attn_va
     if (status != ATTN_OK) {
         return status;
     }
+    /* a struct of 0.2 ends before it */
+    const attn_direction direction =
+        variant->size > VARIANT_0_2 ? variant->direction : ATTN_FORWARD;
+    if (direction != ATTN_FORWARD && direction != ATTN_BACKWARD) {
+        return attn_fail(error, ATTN_INVALID,
+                         "variant.direction = %d, expected ATTN_FORWARD or ATTN_BACKWARD",
+                         (int)direction);
+    }
     int32_t count = 0;
     const struct variant *found = context != NULL ? context->variants : built_in;
     const struct variant *end = found + (context != NULL ? context->variant_count : BUILT_IN);
     for (; found < end; found++) {
-        if ((context != NULL || is_here(found)) && count++ == index) {
+        if (found->info.direction == direction && (context != NULL || is_here(found)) &&
+            count++ == index) {
             abi_write(variant, variant->size, &found->info, sizeof found->info);
             return attn_fail(error, ATTN_OK, "%s", "");
         }

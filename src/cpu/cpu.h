@@ -161,6 +161,8 @@ void cpu_tile_plan(const attn_problem *problem, struct cpu_geometry *geometry);
 void cpu_tile_forward(const struct cpu_job *job, struct pool *pool);
 bool cpu_row_plan(const attn_problem *problem, struct cpu_geometry *geometry);
 void cpu_row_forward(const struct cpu_job *job, struct pool *pool);
+bool cpu_backward_plan(const attn_problem *problem, struct cpu_geometry *geometry);
+void cpu_backward(const struct cpu_job *job, struct pool *pool);
 
 /* ---- shared by the two drivers (cpu.c) ------------------------------------------------------- */
 

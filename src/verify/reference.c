@@ -389,7 +389,7 @@ attn_status attn_reference(const attn_context *context, const attn_problem *prob
     if (status == ATTN_OK) {
         /* The problem's alignment is a promise to kernels; copies on the host need not keep it. */
         job.problem.alignment = (int32_t)attn_dtype_size(job.problem.dtype);
-        status = tensors_check(&job.problem, t, false, true, error);
+        status = tensors_check(&job.problem, t, TENSORS_INPUTS, true, error);
     }
     if (status != ATTN_OK || count == 0) {
         return status != ATTN_OK ? status : attn_fail(error, ATTN_OK, "%s", "");
