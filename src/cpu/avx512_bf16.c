@@ -148,6 +148,9 @@ static const struct cpu_tile_kernel tile_kernel = {
     .online_softmax = bf16_online_softmax,
     .weigh = bf16_weigh,
     .epilogue = bf16_epilogue,
+    .dot = row_dot,
+    .gradient = tile_gradient,
+    .turn = bf16_turn,
 };
 
 const struct cpu_isa cpu_isa_avx512_bf16 = {"avx512_bf16", &tile_kernel, NULL};

@@ -255,3 +255,57 @@ static void bf16_epilogue(const struct cpu_tile *tile, int head_dim_v, const flo
         end_row(dtype, lines + (ptrdiff_t)r * width, head_dim_v, inverse[r], out[r]);
     }
 }
+
+/* ---- backward -------------------------------------------------------------------------------- */
+
+INLINE void exponentiate_vectors(vf *x, float factor) {
+    EACH(v, MV) {
+        x[v] = exp2_coarse(x[v], vdup(factor));
+    }
+}
+
+#include "cpu/tile_backward.h"
+
+/* Two queries at a time: they are the pairs that weigh sums over. */
+INLINE void differentiate_tile(const struct cpu_tile *tile, const struct cpu_tile *gradient,
+                               const struct cpu_gradient *g, struct options with) {
+    _Static_assert(MR % UNIT == 0, "zeros up to a multiple of MR serve weigh");
+    uint16_t *const pairs = probabilities(tile);
+    uint16_t *const gradient_pairs = probabilities(gradient);
+    const int last = (tile->end + MR - 1) / MR * MR;
+    for (int i = tile->begin / MR * MR; i < last; i += 2) {
+        vf p[2][MV];
+        vf ds[2][MV];
+        for (int n = 0; n < 2; n++) {
+            const bool real = i + n >= tile->begin && i + n < tile->end;
+            float *d = gradient->s + (ptrdiff_t)(i + n) * MR;
+            EACH(v, MV) {
+                p[n][v] = real ? vload(tile->s + (ptrdiff_t)(i + n) * MR + v * VL) : vdup(0.0F);
+                ds[n][v] = real ? vload(d + v * VL) : vdup(0.0F);
+            }
+            if (real) {
+                differentiate(g, with, i + n, p[n], ds[n]);
+            }
+            EACH(v, MV) {
+                vstore(d + v * VL, ds[n][v]);
+            }
+        }
+        EACH(v, MV) {
+            const ptrdiff_t at = (ptrdiff_t)i * MR + 2 * v * VL;
+            _mm512_storeu_si512(pairs + at, round_pairs(p[0][v], p[1][v]));
+            _mm512_storeu_si512(gradient_pairs + at, round_pairs(ds[0][v], ds[1][v]));
+        }
+    }
+}
+
+static void bf16_turn(const struct cpu_tile *gradient, int first, const struct cpu_tile *turned) {
+    uint16_t *const pairs = probabilities(turned);
+    turn_tile(gradient->s + (ptrdiff_t)first * MR, turned->s);
+    for (int j = 0; j < MR; j += 2) {
+        const float *even = turned->s + (ptrdiff_t)j * MR;
+        EACH(v, MV) {
+            _mm512_storeu_si512(pairs + (ptrdiff_t)j * MR + 2 * v * VL,
+                                round_pairs(vload(even + v * VL), vload(even + MR + v * VL)));
+        }
+    }
+}

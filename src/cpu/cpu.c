@@ -23,43 +23,45 @@ static int64_t offset(const attn_strides *strides, bool packed, int64_t b, int64
     return (packed ? 0 : b * strides->batch) + h * strides->head + row * strides->row;
 }
 
-const char *cpu_q_row(const struct cpu_job *job, const struct sequence *s, int64_t b, int64_t h,
-                      int64_t i) {
-    const attn_problem *p = job->problem;
-    return (const char *)job->tensors->q +
-           offset(&p->q, p->packed, b, h, s->q_begin + i) * (int64_t)attn_dtype_size(p->dtype);
+char *cpu_row(const attn_problem *p, const void *tensor, const attn_strides *strides, int64_t b,
+              int64_t h, int64_t row) {
+    return (char *)(uintptr_t)tensor +
+           offset(strides, p->packed, b, h, row) * (int64_t)attn_dtype_size(p->dtype);
 }
 
-char *cpu_o_row(const struct cpu_job *job, const struct sequence *s, int64_t b, int64_t h,
-                int64_t i) {
-    const attn_problem *p = job->problem;
-    return (char *)job->tensors->o +
-           offset(&p->o, p->packed, b, h, s->q_begin + i) * (int64_t)attn_dtype_size(p->dtype);
-}
-
-static struct cpu_rows kv_rows(const attn_problem *p, const void *base, const attn_strides *strides,
-                               const struct sequence *s, int64_t b, int64_t hk, int64_t first,
-                               int count, int64_t cols) {
-    const int64_t size = (int64_t)attn_dtype_size(p->dtype);
+struct cpu_rows cpu_rows_of(const attn_problem *p, const void *tensor, const attn_strides *strides,
+                            int64_t b, int64_t h, int64_t first, int count, int64_t cols) {
     return (struct cpu_rows){
         .dtype = p->dtype,
-        .base = (const char *)base + offset(strides, p->packed, b, hk, s->kv_begin + first) * size,
-        .stride = strides->row * size,
+        .base = cpu_row(p, tensor, strides, b, h, first),
+        .stride = strides->row * (int64_t)attn_dtype_size(p->dtype),
         .count = count,
         .cols = (int)cols,
     };
 }
 
+const char *cpu_q_row(const struct cpu_job *job, const struct sequence *s, int64_t b, int64_t h,
+                      int64_t i) {
+    const attn_problem *p = job->problem;
+    return cpu_row(p, job->tensors->q, &p->q, b, h, s->q_begin + i);
+}
+
+char *cpu_o_row(const struct cpu_job *job, const struct sequence *s, int64_t b, int64_t h,
+                int64_t i) {
+    const attn_problem *p = job->problem;
+    return cpu_row(p, job->tensors->o, &p->o, b, h, s->q_begin + i);
+}
+
 struct cpu_rows cpu_k_rows(const struct cpu_job *job, const struct sequence *s, int64_t b,
                            int64_t hk, int64_t first, int count) {
     const attn_problem *p = job->problem;
-    return kv_rows(p, job->tensors->k, &p->k, s, b, hk, first, count, p->head_dim);
+    return cpu_rows_of(p, job->tensors->k, &p->k, b, hk, s->kv_begin + first, count, p->head_dim);
 }
 
 struct cpu_rows cpu_v_rows(const struct cpu_job *job, const struct sequence *s, int64_t b,
                            int64_t hk, int64_t first, int count) {
     const attn_problem *p = job->problem;
-    return kv_rows(p, job->tensors->v, &p->v, s, b, hk, first, count, p->head_dim_v);
+    return cpu_rows_of(p, job->tensors->v, &p->v, b, hk, s->kv_begin + first, count, p->head_dim_v);
 }
 
 /* ---- scores ---------------------------------------------------------------------------------- */

@@ -37,7 +37,7 @@ enum {
     CPU_MAX_UNIT_HEADS = 64 /* heads of one group in a unit; larger groups are cut */
 };
 
-/* Rows of one input, in the caller's memory. */
+/* Rows of one tensor, in the caller's memory. */
 struct cpu_rows {
     attn_dtype dtype;
     const char *base;
@@ -81,6 +81,29 @@ struct cpu_tile {
     float *l;  /* tile_rows running sums of 2^(factor (s - m)) */
 };
 
+/* Backward: rows of a tile are keys, its keys are the queries of a block (backward.c). What makes P
+ * and dS of the scores of such a tile and of dP. Keys count from the tile's first, queries from the
+ * block's. */
+struct cpu_gradient {
+    float factor;     /* cpu_softmax_factor */
+    float scale;      /* as cpu_adjust.factor */
+    float softcap;    /* 0 = none */
+    bool alibi;       /* then: */
+    float slope;      /* of the head */
+    float diagonal;   /* i + off - j of query 0 and key 0 */
+    const void *bias; /* of query 0 and key 0; NULL: none */
+    attn_dtype bias_dtype;
+    int64_t bias_row, bias_col; /* elements between queries and keys */
+    const uint8_t *mask;        /* likewise */
+    int64_t mask_row, mask_col;
+    int rows;              /* keys that exist */
+    const int *low, *high; /* query i sees the keys [low[i], high[i]) */
+    const float *lse;      /* in units of the scores; +inf for -inf, so that P = 0 */
+    const float *delta;    /* D = rowsum(dO * O) */
+    bool d_scores;         /* dS as d_bias wants it, without the derivative of softcap */
+    double *d_slope;       /* += of the head; NULL: not wanted */
+};
+
 /* Sizes are in bytes, multiples of CPU_ALIGN. `scratch` holds row_bytes(cols). */
 struct cpu_tile_kernel {
     int tile_rows;
@@ -107,6 +130,15 @@ struct cpu_tile_kernel {
     /* out[r] = inverse[r] (from cpu_end_row) * O of row r, for the real rows */
     void (*epilogue)(const struct cpu_tile *tile, int head_dim_v, const float *inverse,
                      attn_dtype dtype, void *const *out, void *scratch);
+
+    /* Backward; NULL: the instruction set has none. */
+    float (*dot)(attn_dtype dtype, const void *a, const void *b, int count);
+    /* tile->s: S becomes P, gradient->s: dP becomes dS, both as fp32 and as weigh takes them. */
+    void (*gradient)(const struct cpu_tile *tile, const struct cpu_tile *gradient,
+                     const struct cpu_gradient *g);
+    /* dS of the queries [first, first + tile_rows), as weigh takes it of a tile whose rows are
+     * these queries, into turned->s. */
+    void (*turn)(const struct cpu_tile *gradient, int first, const struct cpu_tile *turned);
 };
 
 struct cpu_row_kernel {
@@ -170,6 +202,14 @@ void cpu_backward(const struct cpu_job *job, struct pool *pool);
 #define LN_2 0.69314718055994530942
 #define CPU_TAME_SCALE 0x1p64 /* scales between its inverse and it need no care */
 
+/* Row i of head h of a tensor with the strides of Q, likewise of K: its address; rows from `first`
+ * on. */
+char *cpu_row(const attn_problem *problem, const void *tensor, const attn_strides *strides,
+              int64_t b, int64_t h, int64_t row);
+struct cpu_rows cpu_rows_of(const attn_problem *problem, const void *tensor,
+                            const attn_strides *strides, int64_t b, int64_t h, int64_t first,
+                            int count, int64_t cols);
+
 /* Addresses of row i of head h, key j of KV head hk, in sequence s of batch entry b. */
 const char *cpu_q_row(const struct cpu_job *job, const struct sequence *s, int64_t b, int64_t h,
                       int64_t i);
@@ -207,7 +247,7 @@ struct cpu_scale cpu_scale(const attn_problem *problem);
 float cpu_softmax_factor(const attn_problem *problem);
 
 /* Instead of a factor: the row becomes zeros, whatever it holds (0 * NaN would not). */
-#define CPU_SAW_NOTHING (-1.0F)
+#define CPU_SAW_NOTHING (-INFINITY)
 
 /* Ends a row: joins the sink, stores the LSE (if wanted), returns what O must be multiplied by, or
  * CPU_SAW_NOTHING. max is a score. */

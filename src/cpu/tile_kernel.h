@@ -309,6 +309,46 @@ static void tile_epilogue(const struct cpu_tile *tile, int head_dim_v, const flo
     }
 }
 
+/* ---- backward -------------------------------------------------------------------------------- */
+
+INLINE void exponentiate_vectors(vf *x, float factor) {
+    const vf lowest = vdup(EXP2_LOWEST / factor);
+    const vf faint = vdup(FAINTEST / factor);
+    EACH(v, MV) {
+        x[v] = vless(x[v], faint, lowest, x[v]);
+    }
+    exp2_products(x, MV, vdup(factor), lowest);
+}
+
+#include "cpu/tile_backward.h"
+
+INLINE void differentiate_tile(const struct cpu_tile *tile, const struct cpu_tile *gradient,
+                               const struct cpu_gradient *g, struct options with) {
+    const int last = (tile->end + MR - 1) / MR * MR;
+    for (int i = tile->begin / MR * MR; i < last; i++) {
+        float *s = tile->s + (ptrdiff_t)i * MR;
+        float *d = gradient->s + (ptrdiff_t)i * MR;
+        vf p[MV];
+        vf ds[MV];
+        const bool real = i >= tile->begin && i < tile->end;
+        EACH(v, MV) {
+            p[v] = real ? vload(s + v * VL) : vdup(0.0F);
+            ds[v] = real ? vload(d + v * VL) : vdup(0.0F);
+        }
+        if (real) {
+            differentiate(g, with, i, p, ds);
+        }
+        EACH(v, MV) {
+            vstore(s + v * VL, p[v]);
+            vstore(d + v * VL, ds[v]);
+        }
+    }
+}
+
+static void tile_turn(const struct cpu_tile *gradient, int first, const struct cpu_tile *turned) {
+    turn_tile(gradient->s + (ptrdiff_t)first * MR, turned->s);
+}
+
 static const struct cpu_tile_kernel tile_kernel = {
     .tile_rows = MR,
     .key_step = NB,
@@ -326,4 +366,7 @@ static const struct cpu_tile_kernel tile_kernel = {
     .online_softmax = tile_online_softmax,
     .weigh = tile_weigh,
     .epilogue = tile_epilogue,
+    .dot = row_dot,
+    .gradient = tile_gradient,
+    .turn = tile_turn,
 };
