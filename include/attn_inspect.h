@@ -109,17 +109,20 @@ typedef struct attn_variant {
     int32_t warps;             /* per CTA; 0 on CPUs */
     int32_t shared_bytes;      /* dynamic shared memory of one CTA; 0 on CPUs */
     const char *entry;         /* the kernel's name in its image; NULL on CPUs */
-    attn_direction direction;  /* attn_variant_get: of which direction variants are counted, to be
-                                  set by the caller [ATTN_FORWARD] */
+    attn_direction direction;
     int32_t reserved;
 } attn_variant;
 
-/* The index-th variant of the context for variant->direction, best first unless tuned.def knows better for a problem;
+/* The index-th forward variant of the context, best first unless tuned.def knows better for a problem;
  * added ones last. Strings live as long as the context. ATTN_INVALID past the last. Also lists
  * those that this machine cannot run.
  * context NULL: everything that is compiled into the library, for whatever device. */
 ATTN_API attn_status attn_variant_get(const attn_context *context, int32_t index,
                                       attn_variant *variant, attn_error *error);
+
+/* Likewise of the backward variants. */
+ATTN_API attn_status attn_variant_get_backward(const attn_context *context, int32_t index,
+                                               attn_variant *variant, attn_error *error);
 
 /* ATTN_OK if the variant would compute this problem on this device; else ATTN_UNSUPPORTED and the
  * first clause that refused (ATTN_INVALID: no such name, or the problem itself is wrong). */

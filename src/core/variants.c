@@ -317,22 +317,14 @@ attn_status variant_applies(const attn_context *context, const struct variant *v
 
 /* ---- look inside ----------------------------------------------------------------------------- */
 
-attn_status attn_variant_get(const attn_context *context, int32_t index, attn_variant *variant,
-                             attn_error *error) {
+static attn_status get(const attn_context *context, attn_direction direction, int32_t index,
+                       attn_variant *variant, attn_error *error) {
     if (variant == NULL) {
         return attn_fail(error, ATTN_INVALID, "variant = NULL");
     }
     const attn_status status = abi_check("variant", variant->size, VARIANT_0_2, error);
     if (status != ATTN_OK) {
         return status;
-    }
-    /* a struct of 0.2 ends before it */
-    const attn_direction direction =
-        variant->size > VARIANT_0_2 ? variant->direction : ATTN_FORWARD;
-    if (direction != ATTN_FORWARD && direction != ATTN_BACKWARD) {
-        return attn_fail(error, ATTN_INVALID,
-                         "variant.direction = %d, expected ATTN_FORWARD or ATTN_BACKWARD",
-                         (int)direction);
     }
     int32_t count = 0;
     const struct variant *found = context != NULL ? context->variants : built_in;
@@ -346,6 +338,16 @@ attn_status attn_variant_get(const attn_context *context, int32_t index, attn_va
     }
     return attn_fail(error, ATTN_INVALID, "index = %d, expected 0 to %d", (int)index,
                      (int)count - 1);
+}
+
+attn_status attn_variant_get(const attn_context *context, int32_t index, attn_variant *variant,
+                             attn_error *error) {
+    return get(context, ATTN_FORWARD, index, variant, error);
+}
+
+attn_status attn_variant_get_backward(const attn_context *context, int32_t index,
+                                      attn_variant *variant, attn_error *error) {
+    return get(context, ATTN_BACKWARD, index, variant, error);
 }
 
 attn_status attn_variant_check(const attn_context *context, const char *name,
