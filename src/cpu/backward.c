@@ -343,9 +343,12 @@ static void run_rows(void *argument, int64_t index, int slot) {
         const float given =
             t->lse[(p->packed ? 0 : u.batch * p->lse.batch) + h * p->lse.head + row * p->lse.row];
         lse[place] = given == -INFINITY ? INFINITY : (float)((double)given * unit);
+        const struct key_range keys = visible_keys(p, i, u.sequence.q_len, u.sequence.kv_len);
         delta[place] =
-            u.kernel->dot(p->dtype, cpu_row(p, t->o, &p->o, u.batch, h, row),
-                          cpu_row(p, t->d_o, &p->d_o, u.batch, h, row), (int)p->head_dim_v);
+            keys.end == keys.begin /* O is 0 and dO may be NaN */
+                ? 0.0F
+                : u.kernel->dot(p->dtype, cpu_row(p, t->o, &p->o, u.batch, h, row),
+                                cpu_row(p, t->d_o, &p->d_o, u.batch, h, row), (int)p->head_dim_v);
     }
 }
 

@@ -152,6 +152,29 @@ void sample_poison(struct sample *sample);
 /* NULL, or what is wrong: an input changed, a band or a gap written. */
 const char *sample_damage(const struct sample *sample);
 
+/* ---- gradients ------------------------------------------------------------------------------- */
+
+enum { GRADIENTS = 6 }; /* outputs, by attn_gradient */
+
+/* What backward adds to a sample: dO of N(0, 1), NaN in rows that see nothing, and memory for every
+ * gradient that the problem has. */
+struct gradients {
+    attn_problem problem; /* the sample's, with other strides for dO, dQ, dK and dV */
+    attn_tensors tensors; /* the sample's, and these */
+    struct guarded d_o, outputs[GRADIENTS];
+    uint64_t input; /* hash of dO */
+};
+
+/* K that a mask hides becomes numbers: NaN may pass a mask in backward. False: out of memory. */
+bool gradients_make(struct gradients *gradients, struct sample *sample);
+void gradients_free(struct gradients *gradients);
+
+/* The outputs back to 0xFF. */
+void gradients_poison(struct gradients *gradients);
+
+/* NULL, or what is wrong: dO changed, a byte written that belongs to no element. */
+const char *gradients_damage(const struct gradients *gradients, const struct sample *sample);
+
 /* ---- what is expected ------------------------------------------------------------------------ */
 
 /* The reference, kept so that many variants are compared with one evaluation. */

@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * gradients.c - dO and the outputs of backward for a sample.
+ *
+ * Invariant: whatever backward must neither read nor write holds 0xFF bytes before the run, and
+ * gradients_damage finds every such byte of an output that has another value afterwards.
+ */
+#include "cases/cases.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const NAMES[GRADIENTS] = {"dQ", "dK", "dV", "d_bias", "d_sink", "d_slopes"};
+
+/* ---- where rows lie -------------------------------------------------------------------------- */
+
+static int64_t start_of(const struct sample *s, const attn_strides *strides, bool queries,
+                        int64_t b) {
+    const int32_t *cu = queries ? s->tensors.cu_seqlens_q : s->tensors.cu_seqlens_kv;
+    return s->full.packed ? cu[b] * strides->row : b * strides->batch;
+}
+
+/* Rows that lie in memory. */
+static int64_t stored(const struct sample *s, bool queries, int64_t b) {
+    if (queries) {
+        return sample_rows_q(s, b);
+    }
+    const int32_t *cu = s->tensors.cu_seqlens_kv;
+    return s->full.packed ? cu[b + 1] - cu[b] : s->full.seq_kv;
+}
+
+static attn_strides draw_strides(const attn_problem *p, bool queries, int64_t dim, int64_t granule,
+                                 uint64_t *rng) {
+    const int64_t gap = granule * rng_range(rng, 0, 3);
+    const int64_t heads = queries ? p->heads_q : p->heads_kv;
+    const int64_t rows =
+        p->packed ? (queries ? p->total_q : p->total_kv) : (queries ? p->seq_q : p->seq_kv);
+    attn_strides s;
+    if (rng_chance(rng, 50)) {
+        s.row = dim + gap;
+        s.head = (rows > 0 ? rows : 1) * s.row + gap;
+        s.batch = heads * s.head + gap;
+    } else {
+        s.head = dim + gap;
+        s.row = heads * s.head + gap;
+        s.batch = (rows > 0 ? rows : 1) * s.row + gap;
+    }
+    return s;
+}
+
+static int64_t extent_of(const struct sample *s, const attn_strides *t, bool queries, int64_t dim) {
+    const attn_problem *p = &s->full;
+    int64_t end = 0;
+    for (int64_t b = 0; b < p->batch; b++) {
+        const int64_t rows = stored(s, queries, b);
+        const int64_t heads = queries ? p->heads_q : p->heads_kv;
+        const int64_t last =
+            start_of(s, t, queries, b) + (heads - 1) * t->head + (rows - 1) * t->row + dim;
+        end = rows > 0 && last > end ? last : end;
+    }
+    return end;
+}
+
+/* ---- making ---------------------------------------------------------------------------------- */
+
+static bool sees_a_key(const struct sample *s, int64_t b, int64_t i) {
+    int64_t low, high;
+    sample_visible(s, b, i, &low, &high);
+    return low <= high;
+}
+
+static bool is_seen(const struct sample *s, int64_t b, int64_t j) {
+    for (int64_t i = 0; i < sample_rows_q(s, b); i++) {
+        int64_t low, high;
+        sample_visible(s, b, i, &low, &high);
+        if (low <= j && j <= high) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void draw_row(attn_dtype dtype, unsigned char *row, int64_t dim, uint64_t *rng) {
+    for (int64_t d = 0; d < dim; d++) {
+        const float value = rng_normal(rng);
+        attn_from_float(dtype, row + (size_t)d * attn_dtype_size(dtype), &value, 1);
+    }
+}
+
+static void show_hidden(struct sample *s, uint64_t *rng) {
+    const attn_problem *p = &s->full;
+    const size_t element = attn_dtype_size(p->dtype);
+    unsigned char *k = (unsigned char *)(uintptr_t)s->tensors.k;
+    for (int64_t b = 0; b < p->batch; b++) {
+        for (int64_t h = 0; h < p->heads_kv; h++) {
+            for (int64_t j = 0; j < sample_rows_kv(s, b); j++) {
+                unsigned char *row = k + (size_t)sample_at_k(s, b, h, j) * element;
+                if (is_poison(row, (size_t)p->head_dim * element) && is_seen(s, b, j)) {
+                    draw_row(p->dtype, row, p->head_dim, rng);
+                }
+            }
+        }
+    }
+    sample_touch(s);
+}
+
+static void fill_d_o(struct gradients *g, const struct sample *s, uint64_t *rng) {
+    const attn_problem *p = &g->problem;
+    for (int64_t b = 0; b < s->full.batch; b++) {
+        for (int64_t h = 0; h < s->full.heads_q; h++) {
+            for (int64_t i = 0; i < sample_rows_q(s, b); i++) {
+                const int64_t at = start_of(s, &p->d_o, true, b) + h * p->d_o.head + i * p->d_o.row;
+                if (sees_a_key(s, b, i)) {
+                    draw_row(s->full.dtype,
+                             g->d_o.data + (size_t)at * attn_dtype_size(s->full.dtype),
+                             s->full.head_dim_v, rng);
+                }
+            }
+        }
+    }
+}
+
+static uint64_t hash(const struct guarded *memory) {
+    uint64_t value = 0;
+    for (size_t i = 0; i < memory->size; i++) {
+        value = (value ^ memory->data[i]) * 0x100000001B3u;
+    }
+    return value;
+}
+
+bool gradients_make(struct gradients *g, struct sample *s) {
+    const attn_problem *p = &s->full;
+    uint64_t state = s->recipe.seed ^ 0x6AD, *rng = &state;
+    const size_t element = attn_dtype_size(p->dtype);
+    const size_t alignment = (size_t)p->alignment;
+    const int64_t granule = s->recipe.granule;
+    memset(g, 0, sizeof *g);
+    if (p->mask) {
+        show_hidden(s, rng);
+    }
+    g->problem = s->problem;
+    g->problem.d_o = draw_strides(p, true, p->head_dim_v, granule, rng);
+    g->problem.dq = draw_strides(p, true, p->head_dim, granule, rng);
+    g->problem.dk = draw_strides(p, false, p->head_dim, granule, rng);
+    g->problem.dv = draw_strides(p, false, p->head_dim_v, granule, rng);
+    const size_t sizes[GRADIENTS] = {
+        (size_t)extent_of(s, &g->problem.dq, true, p->head_dim) * element,
+        (size_t)extent_of(s, &g->problem.dk, false, p->head_dim) * element,
+        (size_t)extent_of(s, &g->problem.dv, false, p->head_dim_v) * element,
+        p->bias ? s->bias.size : 0,
+        p->sink ? (size_t)p->heads_q * sizeof(float) : 0,
+        p->alibi && s->recipe.slopes ? s->slopes.size : 0};
+    bool ok =
+        guarded_alloc(&g->d_o, (size_t)extent_of(s, &g->problem.d_o, true, p->head_dim_v) * element,
+                      alignment, true);
+    for (int i = 0; ok && i < GRADIENTS; i++) {
+        const size_t of = i <= ATTN_GRADIENT_V      ? alignment
+                          : i == ATTN_GRADIENT_BIAS ? attn_dtype_size(p->bias_dtype)
+                                                    : sizeof(float);
+        ok = guarded_alloc(&g->outputs[i], sizes[i], of, true);
+    }
+    if (!ok) {
+        gradients_free(g);
+        return false;
+    }
+    fill_d_o(g, s, rng);
+    g->input = hash(&g->d_o);
+    g->tensors = s->tensors;
+    g->tensors.d_o = g->d_o.data;
+    g->tensors.dq = g->outputs[ATTN_GRADIENT_Q].data;
+    g->tensors.dk = g->outputs[ATTN_GRADIENT_K].data;
+    g->tensors.dv = g->outputs[ATTN_GRADIENT_V].data;
+    void *rest[3] = {NULL, NULL, NULL};
+    for (int i = 0; i < 3; i++) {
+        const struct guarded *output = &g->outputs[ATTN_GRADIENT_BIAS + i];
+        rest[i] = output->size > 0 ? output->data : NULL;
+    }
+    g->tensors.d_bias = rest[0];
+    g->tensors.d_sink = rest[1];
+    g->tensors.d_alibi_slopes = rest[2];
+    return true;
+}
+
+void gradients_free(struct gradients *g) {
+    guarded_free(&g->d_o);
+    for (int i = 0; i < GRADIENTS; i++) {
+        guarded_free(&g->outputs[i]);
+    }
+}
+
+void gradients_poison(struct gradients *g) {
+    for (int i = 0; i < GRADIENTS; i++) {
+        memset(g->outputs[i].data, 0xFF, g->outputs[i].size);
+    }
+}
+
+/* ---- damage ---------------------------------------------------------------------------------- */
+
+static void own_rows(const struct sample *s, const attn_strides *t, bool queries, int64_t dim,
+                     bool *owned) {
+    const attn_problem *p = &s->full;
+    const size_t element = attn_dtype_size(p->dtype);
+    for (int64_t b = 0; b < p->batch; b++) {
+        for (int64_t h = 0; h < (queries ? p->heads_q : p->heads_kv); h++) {
+            for (int64_t i = 0; i < stored(s, queries, b); i++) {
+                const int64_t at = start_of(s, t, queries, b) + h * t->head + i * t->row;
+                memset(owned + (size_t)at * element, true, (size_t)dim * element);
+            }
+        }
+    }
+}
+
+static void own_bias(const struct sample *s, bool *owned) {
+    const attn_problem *p = &s->full;
+    const attn_bias_strides *t = &p->bias_strides;
+    const size_t element = attn_dtype_size(p->bias_dtype);
+    for (int64_t b = 0; b < (t->batch ? p->batch : 1); b++) {
+        for (int64_t h = 0; h < (t->head ? p->heads_q : 1); h++) {
+            for (int64_t i = 0; i < (t->row ? p->seq_q : 1); i++) {
+                for (int64_t j = 0; j < (t->col ? p->seq_kv : 1); j++) {
+                    const int64_t at = b * t->batch + h * t->head + i * t->row + j * t->col;
+                    memset(owned + (size_t)at * element, true, element);
+                }
+            }
+        }
+    }
+}
+
+static void own_slopes(const struct sample *s, bool *owned) {
+    const attn_problem *p = &s->full;
+    for (int64_t b = 0; b < (p->alibi_batch_stride ? p->batch : 1); b++) {
+        memset(owned + (size_t)(b * p->alibi_batch_stride) * sizeof(float), true,
+               (size_t)p->heads_q * sizeof(float));
+    }
+}
+
+static bool gaps_intact(const struct gradients *g, const struct sample *s, int which) {
+    const struct guarded *memory = &g->outputs[which];
+    bool *owned = calloc(memory->size + 1, sizeof *owned);
+    bool ok = owned != NULL;
+    if (ok && memory->size > 0) {
+        switch (which) {
+        case ATTN_GRADIENT_Q: own_rows(s, &g->problem.dq, true, s->full.head_dim, owned); break;
+        case ATTN_GRADIENT_K: own_rows(s, &g->problem.dk, false, s->full.head_dim, owned); break;
+        case ATTN_GRADIENT_V: own_rows(s, &g->problem.dv, false, s->full.head_dim_v, owned); break;
+        case ATTN_GRADIENT_BIAS: own_bias(s, owned); break;
+        case ATTN_GRADIENT_ALIBI: own_slopes(s, owned); break;
+        default: memset(owned, true, memory->size); break;
+        }
+    }
+    for (size_t at = 0; ok && at < memory->size; at++) {
+        ok = owned[at] || memory->data[at] == 0xFF;
+    }
+    free(owned);
+    return ok;
+}
+
+const char *gradients_damage(const struct gradients *g, const struct sample *s) {
+    static _Thread_local char text[80];
+    if (!guarded_intact(&g->d_o) || hash(&g->d_o) != g->input) {
+        return "dO was changed";
+    }
+    for (int i = 0; i < GRADIENTS; i++) {
+        if (!guarded_intact(&g->outputs[i]) || !gaps_intact(g, s, i)) {
+            snprintf(text, sizeof text, "bytes beside or between the elements of %s were written",
+                     NAMES[i]);
+            return text;
+        }
+    }
+    return NULL;
+}
