@@ -13,7 +13,8 @@
  *   cpu/                 the CPU backend (cpu/cpu.h); pool.c its threads
  *   cuda/                the CUDA backend (cuda/cuda.h): plan.c its clauses, maps.c tensor
  *                        maps, driver.c the driver as a table, images.h the kernels compiled in
- *   verify/              reference.c the oracle, compare.c the one comparison and the pass rule
+ *   verify/              reference.c and gradient.c the oracle, compare.c the one comparison,
+ *                        judge.c the pass rule
  *
  * Invariant: after the entry points every problem is resolved (no default left in it) and checked.
  */

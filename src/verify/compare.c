@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * compare.c - the one comparison of the project: an output against the oracle, and the pass rule.
+ * compare.c - the one comparison of the project: an output or a gradient against the oracle.
  *
  * How far an output may be off is not a constant: it follows from what a plain program in the same
  * dtype (the twin) makes of the same inputs. Where the twin itself overflows (a score above 65504
@@ -10,10 +10,11 @@
  * x <= limit", which no NaN satisfies, and a NaN is counted and refused before any rule sees it.
  */
 #include "core/abi.h"
-#include "verify/rows.h"
+#include "verify/gradient.h"
+#include "verify/judge.h"
+#include "verify/reference.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 #define LSE_ABSOLUTE 1e-5
@@ -154,71 +155,6 @@ static void count_lse(struct tally *tally, attn_row at, double out, double exact
 
 /* ---- the rule -------------------------------------------------------------------------------- */
 
-static bool at_most(double error, double limit) {
-    return error >= 0.0 && error <= limit && limit < (double)INFINITY;
-}
-
-static bool o_within(const attn_statistics *s, double max_factor, double mean_factor) {
-    return at_most(s->max_error, max_factor * s->max_allowed) &&
-           at_most(s->mean_error, mean_factor * s->mean_allowed);
-}
-
-static bool lse_within(const attn_statistics *s) {
-    return at_most(s->lse_error, 1.0);
-}
-
-/* One case by itself. */
-static attn_verdict judge_alone(attn_dtype dtype, const attn_statistics *s) {
-    if (s->nans != 0 || !lse_within(s)) {
-        return ATTN_REJECT;
-    }
-    if (o_within(s, 1.0, 1.0)) {
-        return ATTN_ACCEPT;
-    }
-    return dtype == ATTN_FP32 && o_within(s, 4.0, 2.0) ? ATTN_BORDERLINE : ATTN_REJECT;
-}
-
-attn_verdict attn_judge(attn_dtype dtype, const attn_statistics *statistics,
-                        const attn_statistics *resamples, size_t count) {
-    enum { MOST_BORDERLINE = 1 };
-    const attn_verdict alone = statistics != NULL ? judge_alone(dtype, statistics) : ATTN_REJECT;
-    if (alone != ATTN_BORDERLINE) {
-        return alone;
-    }
-    if (count > ATTN_RESAMPLES || (count > 0 && resamples == NULL)) {
-        return ATTN_REJECT;
-    }
-    attn_statistics sum = {0};
-    int borderline = 0;
-    for (size_t i = 0; i < count; i++) {
-        const attn_statistics *s = &resamples[i];
-        const attn_verdict verdict = judge_alone(dtype, s);
-        if (verdict == ATTN_REJECT) {
-            return ATTN_REJECT;
-        }
-        borderline += verdict == ATTN_BORDERLINE;
-        sum.max_error += s->max_error;
-        sum.max_allowed += s->max_allowed;
-        sum.mean_error += s->mean_error;
-        sum.mean_allowed += s->mean_allowed;
-    }
-    if (count < ATTN_RESAMPLES) {
-        return ATTN_BORDERLINE;
-    }
-    /* Where few rows are compared, one rounding error is in every element of a row, and limits are
-     * exceeded more often; then the average decides. */
-    return borderline <= MOST_BORDERLINE || o_within(&sum, 1.0, 1.0) ? ATTN_ACCEPT : ATTN_REJECT;
-}
-
-static attn_statistics statistics_of(const attn_comparison *c) {
-    return (attn_statistics){.max_error = c->max_error,
-                             .max_allowed = c->max_allowed,
-                             .mean_error = c->mean_error,
-                             .mean_allowed = c->mean_allowed,
-                             .lse_error = c->lse_error,
-                             .nans = c->nans};
-}
-
 static void judge(const struct tally *tally) {
     attn_comparison *r = tally->result;
     const double n = tally->finite > 0 ? (double)tally->finite : 1.0;
@@ -226,15 +162,79 @@ static void judge(const struct tally *tally) {
     r->twin_mean = tally->sum_twin / n;
     r->max_allowed = 2.0 * r->twin_max + 2.0 * tally->max_rounding;
     r->mean_allowed = 1.5 * r->twin_mean + tally->sum_half_ulp / n;
-    const attn_statistics s = statistics_of(r);
-    r->o_pass = !tally->o_nan && o_within(&s, 1.0, 1.0);
+    const attn_statistics s = comparison_numbers(r);
+    r->o_pass = !tally->o_nan && o_within(&s);
     r->lse_pass = !tally->lse_nan && lse_within(&s);
     r->pass = r->o_pass && r->lse_pass;
 }
 
-/* Does the problem have rows at all? Where it has, a comparison of none of them is no proof. */
-static bool has_rows(const attn_problem *p, const attn_tensors *tensors) {
-    return p->batch > 0 && (p->packed ? tensors->cu_seqlens_q[p->batch] > 0 : p->seq_q > 0);
+/* ---- a tensor's rows ------------------------------------------------------------------------- */
+
+/* The tensor that is compared. */
+struct output {
+    const char *name;
+    const void *data;
+    attn_dtype dtype;
+    attn_row shape;
+    int64_t cols;
+    attn_bias_strides strides;
+    const int32_t *cu_seqlens; /* that bound its rows; NULL: not packed */
+};
+
+static attn_bias_strides with_columns(attn_strides s) {
+    return (attn_bias_strides){s.batch, s.head, s.row, 1};
+}
+
+static struct output output_o(const attn_problem *p, const attn_tensors *t) {
+    return (struct output){.name = "o",
+                           .data = t->o,
+                           .dtype = p->dtype,
+                           .shape = rows_of_q(p),
+                           .cols = p->head_dim_v,
+                           .strides = with_columns(p->o),
+                           .cu_seqlens = p->packed ? t->cu_seqlens_q : NULL};
+}
+
+/* The first element of a row. False: the row is absent. */
+static bool locate(const struct output *o, attn_row at, int64_t *offset) {
+    const attn_bias_strides *s = &o->strides;
+    const int32_t *cu = o->cu_seqlens;
+    if (cu != NULL && at.row >= cu[at.batch + 1] - cu[at.batch]) {
+        return false;
+    }
+    *offset = at.head * s->head + at.row * s->row +
+              (cu != NULL ? cu[at.batch] * s->row : at.batch * s->batch);
+    return true;
+}
+
+/* Row i of the list, which is `at`. False: it is absent. */
+static bool count_row(struct tally *tally, const struct output *o, size_t i, attn_row at,
+                      const double *exact, const double *twin) {
+    int64_t offset;
+    if (!locate(o, at, &offset)) {
+        return false;
+    }
+    for (int64_t col = 0; col < o->cols; col++) {
+        const size_t k = i * (size_t)o->cols + (size_t)col;
+        const float out = load_element(o->dtype, o->data, offset + col * o->strides.col);
+        count_element(tally, at, col, (double)out, exact[k], twin[k]);
+    }
+    return true;
+}
+
+/* Does the tensor have rows at all? Where it has, a comparison of none of them is no proof. */
+static bool has_rows(const struct output *o) {
+    const bool rows = o->cu_seqlens != NULL
+                          ? o->shape.batch > 0 && o->cu_seqlens[o->shape.batch] > 0
+                          : rows_total(o->shape) > 0;
+    return rows && o->cols > 0;
+}
+
+static void finish(const struct tally *tally, const struct output *o, attn_comparison *result) {
+    attn_comparison *found = tally->result;
+    judge(tally);
+    found->pass = found->pass && (found->elements > 0 || !has_rows(o));
+    abi_write(result, result->size, found, sizeof *found);
 }
 
 /* ---- arguments ------------------------------------------------------------------------------- */
@@ -263,9 +263,11 @@ static attn_status check_lengths(const attn_problem *p, const attn_tensors *tens
     return ATTN_OK;
 }
 
-static attn_status check_tensors(const attn_tensors *tensors, size_t count, attn_error *error) {
-    if (tensors->o == NULL && count > 0) {
-        return attn_fail(error, ATTN_INVALID, "tensors.o = NULL, expected the output to compare");
+static attn_status check_there(const char *name, const void *data, size_t count,
+                               attn_error *error) {
+    if (data == NULL && count > 0) {
+        return attn_fail(error, ATTN_INVALID, "tensors.%s = NULL, expected the output to compare",
+                         name);
     }
     return ATTN_OK;
 }
@@ -283,20 +285,13 @@ static attn_status check_alignment(const attn_problem *p, const attn_tensors *te
     return ATTN_OK;
 }
 
-static attn_status check_result(const attn_comparison *result, attn_error *error) {
-    if (result == NULL) {
-        return attn_fail(error, ATTN_INVALID, "result = NULL, expected an attn_comparison");
-    }
-    return abi_check("result", result->size, COMPARISON_0_2, error);
-}
-
 /* What attn_compare and attn_verify have in common. */
 static attn_status check_request(const attn_problem *problem, const attn_tensors *tensors,
                                  const attn_row *rows, size_t count, const attn_comparison *result,
                                  attn_problem *resolved, attn_error *error) {
-    attn_status status = tensors == NULL ? ATTN_INVALID : check_result(result, error);
+    attn_status status = tensors == NULL ? ATTN_INVALID : comparison_check(result, error);
     if (status == ATTN_OK) {
-        status = check_tensors(tensors, count, error);
+        status = check_there("o", tensors->o, count, error);
     }
     if (status == ATTN_OK) {
         status = problem_resolve(problem, resolved, error);
@@ -305,7 +300,7 @@ static attn_status check_request(const attn_problem *problem, const attn_tensors
         status = check_alignment(resolved, tensors, error);
     }
     if (status == ATTN_OK) {
-        status = rows_check(resolved, rows, count, error);
+        status = rows_check(rows_of_q(resolved), rows, count, error);
     }
     if (status == ATTN_OK) {
         status = check_lengths(resolved, tensors, error);
@@ -357,30 +352,19 @@ attn_status attn_compare(const attn_problem *problem, const attn_tensors *tensor
     if (status != ATTN_OK) {
         return status;
     }
-    p.used_kv = false; /* tensors.used_kv may be NULL here: only the queries' lengths matter */
+    const struct output o = output_o(&p, t);
     attn_comparison found = {.size = sizeof found};
     struct tally tally = {.format = format_of(p.dtype), .result = &found};
     tally.largest_lse = t->lse != NULL ? largest_finite(exact_lse, count) : 0.0;
     for (size_t i = 0; i < count; i++) {
-        const attn_row at = rows_at(&p, rows, (int64_t)i);
-        const struct sequence s = sequence_of(&p, t, at.batch);
-        if (at.row >= s.q_len) { /* absent */
-            continue;
-        }
-        const int64_t o = row_offset(&p, &p.o, at.batch, at.head, s.q_begin, at.row);
-        for (int64_t col = 0; col < p.head_dim_v; col++) {
-            const size_t k = i * (size_t)p.head_dim_v + (size_t)col;
-            const float out = load_element(p.dtype, t->o, o + col);
-            count_element(&tally, at, col, (double)out, exact[k], twin[k]);
-        }
-        if (t->lse != NULL) {
-            const int64_t l = row_offset(&p, &p.lse, at.batch, at.head, s.q_begin, at.row);
+        const attn_row at = rows_at(o.shape, rows, (int64_t)i);
+        if (count_row(&tally, &o, i, at, exact, twin) && t->lse != NULL) {
+            const int64_t begin = p.packed ? t->cu_seqlens_q[at.batch] : 0;
+            const int64_t l = row_offset(&p, &p.lse, at.batch, at.head, begin, at.row);
             count_lse(&tally, at, (double)t->lse[l], exact_lse[i]);
         }
     }
-    judge(&tally);
-    found.pass = found.pass && (found.elements > 0 || !has_rows(&p, t));
-    abi_write(result, result->size, &found, sizeof found);
+    finish(&tally, &o, result);
     return attn_fail(error, ATTN_OK, "%s", "");
 }
 
@@ -419,37 +403,115 @@ attn_status attn_verify(const attn_context *context, const attn_problem *problem
     return status;
 }
 
-attn_statistics attn_comparison_statistics(const attn_comparison *comparison) {
-    static const attn_statistics none = {NAN, NAN, NAN, NAN, NAN, 1};
-    if (check_result(comparison, NULL) != ATTN_OK) {
-        return none;
+/* ---- gradients ------------------------------------------------------------------------------- */
+
+static attn_status output_gradient(const attn_problem *p, const attn_tensors *t,
+                                   attn_gradient which, struct output *output, attn_error *error) {
+    const int32_t *const of_q = p->packed ? t->cu_seqlens_q : NULL;
+    const int32_t *const of_kv = p->packed ? t->cu_seqlens_kv : NULL;
+    const struct output all[] = {
+        [ATTN_GRADIENT_Q] = {"dq", t->dq, .strides = with_columns(p->dq), .cu_seqlens = of_q},
+        [ATTN_GRADIENT_K] = {"dk", t->dk, .strides = with_columns(p->dk), .cu_seqlens = of_kv},
+        [ATTN_GRADIENT_V] = {"dv", t->dv, .strides = with_columns(p->dv), .cu_seqlens = of_kv},
+        [ATTN_GRADIENT_BIAS] = {"d_bias", t->d_bias, .strides = p->bias_strides},
+        [ATTN_GRADIENT_SINK] = {"d_sink", t->d_sink, .strides = {.head = 1}},
+        [ATTN_GRADIENT_ALIBI] = {"d_alibi_slopes", t->d_alibi_slopes,
+                                 .strides = {.batch = p->alibi_batch_stride, .head = 1}},
+    };
+    attn_row shape;
+    int64_t cols;
+    const attn_status status = gradient_shape(p, which, &shape, &cols, error);
+    if (status == ATTN_OK) {
+        *output = all[which];
+        output->dtype = gradient_dtype(p, which);
+        output->shape = shape;
+        output->cols = cols;
     }
-    const attn_statistics s = statistics_of(comparison);
-    return comparison->pass || judge_alone(ATTN_FP32, &s) != ATTN_ACCEPT ? s : none;
+    return status;
 }
 
-size_t attn_comparison_print(const attn_comparison *comparison, char *buffer, size_t size) {
-    const attn_comparison *c = comparison;
-    size = buffer != NULL ? size : 0;
-    if (check_result(c, NULL) != ATTN_OK) {
-        if (size > 0) {
-            buffer[0] = '\0';
+static attn_status check_gradient(const struct output *o, size_t count, attn_error *error) {
+    const size_t size = attn_dtype_size(o->dtype);
+    if ((uintptr_t)o->data % size != 0) {
+        return attn_fail(error, ATTN_INVALID, "tensors.%s = %p, expected a multiple of %zu bytes",
+                         o->name, o->data, size);
+    }
+    return check_there(o->name, o->data, count, error);
+}
+
+/* A gradient in fp32 of a problem in 16 bits is no more exact than its terms. */
+static struct format coarser(attn_dtype a, attn_dtype b) {
+    const struct format x = format_of(a);
+    const struct format y = format_of(b);
+    return x.fraction_bits < y.fraction_bits ? x : y;
+}
+
+static void compare_gradient(const attn_problem *p, const struct output *o, const attn_row *rows,
+                             size_t count, const struct gradient_rows *expected,
+                             attn_comparison *result) {
+    enum { DEVIATIONS = 2 };
+    attn_comparison found = {.size = sizeof found};
+    struct tally tally = {.format = coarser(p->dtype, o->dtype), .result = &found};
+    for (size_t i = 0; i < count; i++) {
+        if (expected->spread != NULL) {
+            const double exact = expected->exact[i];
+            const double error = fabs(expected->twin[i] - exact);
+            expected->twin[i] = exact + fmax(error, DEVIATIONS * expected->spread[i]);
         }
-        return 0;
+        count_row(&tally, o, i, rows_at(o->shape, rows, (int64_t)i), expected->exact,
+                  expected->twin);
     }
-    char worst[192] = "";
-    if (!c->o_pass || c->nans > 0) {
-        snprintf(worst, sizeof worst,
-                 "; worst at batch %lld head %lld row %lld col %lld: %.9g, expected %.9g",
-                 (long long)c->worst.batch, (long long)c->worst.head, (long long)c->worst.row,
-                 (long long)c->worst_col, c->worst_out, c->worst_expected);
+    finish(&tally, o, result);
+}
+
+attn_status attn_verify_backward(const attn_context *context, const attn_problem *problem,
+                                 const attn_tensors *tensors, attn_gradient which,
+                                 const attn_row *rows, size_t count, attn_comparison *result,
+                                 attn_error *error) {
+    attn_problem p;
+    attn_tensors room;
+    struct output o = {0};
+    const attn_tensors *t = tensors_read(tensors, &room, error);
+    attn_status status = t == NULL ? ATTN_INVALID : comparison_check(result, error);
+    if (status == ATTN_OK) {
+        status = reference_check(context, ATTN_EXACT, 0, "", NULL, "", error);
     }
-    const int length =
-        snprintf(buffer, size,
-                 "%s: max error %.3g of %.3g allowed, mean %.3g of %.3g (twin: %.3g, %.3g), "
-                 "LSE %.3g of 1; %lld elements, %lld NaN, %lld Inf%s",
-                 c->pass ? "PASS" : "FAIL", c->max_error, c->max_allowed, c->mean_error,
-                 c->mean_allowed, c->twin_max, c->twin_mean, c->lse_error, (long long)c->elements,
-                 (long long)c->nans, (long long)c->infs, worst);
-    return length > 0 ? (size_t)length : 0;
+    if (status == ATTN_OK) {
+        status = problem_resolve(problem, &p, error);
+    }
+    if (status == ATTN_OK) {
+        status = output_gradient(&p, t, which, &o, error);
+    }
+    if (status == ATTN_OK) {
+        status = check_gradient(&o, count, error);
+    }
+    if (status == ATTN_OK) {
+        status = rows_check(o.shape, rows, count, error);
+    }
+    if (status != ATTN_OK) {
+        return status;
+    }
+    const bool few = which == ATTN_GRADIENT_SINK || which == ATTN_GRADIENT_ALIBI;
+    const size_t some = count > 0 ? count : 1; /* calloc may answer 0 elements with NULL */
+    const size_t cols = o.cols > 0 ? (size_t)o.cols : 1;
+    const struct gradient_rows expected = {
+        .exact = calloc(some, cols * sizeof(double)),
+        .twin = calloc(some, cols * sizeof(double)),
+        .spread = few ? calloc(some, sizeof(double)) : NULL,
+    };
+    if (expected.exact == NULL || expected.twin == NULL || (few && expected.spread == NULL)) {
+        status =
+            attn_fail(error, ATTN_OUT_OF_MEMORY,
+                      "no memory to verify count = %zu rows of %zu doubles, twice", count, cols);
+    }
+    if (status == ATTN_OK) {
+        status = gradient_run(context, &p, t, which, rows, count, &expected, error);
+    }
+    if (status == ATTN_OK) {
+        compare_gradient(&p, &o, rows, count, &expected, result);
+    }
+    free(expected.exact);
+    free(expected.twin);
+    free(expected.spread);
+    return status;
 }

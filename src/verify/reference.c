@@ -12,31 +12,13 @@
  * holds that one against the words of attn.h. Memory is O(seq_kv) per thread, and about 1 MiB each
  * for rows of K and V.
  */
-#include "verify/rows.h"
+#include "verify/reference.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Rows of scratch are padded with zeros to a multiple of this, so that the loops over them have an
- * inner one of fixed length, which becomes vector code. */
-enum { LANES = 8, SHELF_BYTES = 1 << 20 };
-
-/* Rows of K or V as floats, which many rows of Q need one after the other. */
-struct shelf {
-    float *rows;       /* `count` of them, `dim` each: padded */
-    const char **from; /* where each was read, NULL: nowhere yet */
-    int64_t dim, count;
-};
-
-/* One thread's memory. */
-struct scratch {
-    double *scores; /* seq_kv: scores, then weights */
-    float *q;       /* head_dim, padded */
-    struct shelf k, v;
-    double *exact; /* head_dim_v, padded: sums of exact_row */
-    float *twin;   /* and of twin_row */
-};
+enum { SHELF_BYTES = 1 << 20 };
 
 struct job {
     attn_problem problem; /* resolved */
@@ -47,29 +29,17 @@ struct job {
     struct scratch *scratch; /* one per slot */
 };
 
-/* A row of the problem with everything that is the same for all of its keys. */
-struct row {
-    const attn_problem *problem;
-    const attn_tensors *tensors;
-    struct sequence sequence;
-    int64_t batch, head, head_kv, i;
-    int64_t diagonal;      /* i + off */
-    struct key_range keys; /* that it sees */
-    float slope, sink;
-};
-
-static struct row describe(const struct job *job, attn_row at) {
-    const attn_problem *p = &job->problem;
+struct row row_of(const attn_problem *p, const attn_tensors *tensors, attn_row at) {
     struct row row = {
         .problem = p,
-        .tensors = job->tensors,
-        .sequence = sequence_of(p, job->tensors, at.batch),
+        .tensors = tensors,
+        .sequence = sequence_of(p, tensors, at.batch),
         .batch = at.batch,
         .head = at.head,
         .head_kv = at.head / (p->heads_q / p->heads_kv),
         .i = at.row,
-        .slope = p->alibi ? alibi_slope(p, job->tensors, at.batch, at.head) : 0.0F,
-        .sink = p->sink ? job->tensors->sink[at.head] : -INFINITY,
+        .slope = p->alibi ? alibi_slope(p, tensors, at.batch, at.head) : 0.0F,
+        .sink = p->sink ? tensors->sink[at.head] : -INFINITY,
     };
     const int64_t off =
         p->causal == ATTN_CAUSAL_TOP_LEFT ? 0 : row.sequence.kv_len - row.sequence.q_len;
@@ -96,19 +66,25 @@ static const float *take(const struct shelf *shelf, const attn_problem *p, const
     return row;
 }
 
-static void load_q(const struct row *row, float *dst) {
+const float *take_q(const struct row *row, const struct scratch *scratch) {
     const attn_problem *p = row->problem;
     const int64_t at = row_offset(p, &p->q, row->batch, row->head, row->sequence.q_begin, row->i);
-    attn_to_float(p->dtype, dst, element_at(p, row->tensors->q, at), (size_t)p->head_dim);
+    return take(&scratch->q, p, element_at(p, row->tensors->q, at), row->i, p->head_dim);
 }
 
-static const float *take_k(const struct row *row, int64_t j, const struct scratch *scratch) {
+const float *take_d_o(const struct row *row, const struct scratch *scratch) {
+    const attn_problem *p = row->problem;
+    const int64_t at = row_offset(p, &p->d_o, row->batch, row->head, row->sequence.q_begin, row->i);
+    return take(&scratch->d_o, p, element_at(p, row->tensors->d_o, at), row->i, p->head_dim_v);
+}
+
+const float *take_k(const struct row *row, int64_t j, const struct scratch *scratch) {
     const attn_problem *p = row->problem;
     const int64_t at = row_offset(p, &p->k, row->batch, row->head_kv, row->sequence.kv_begin, j);
     return take(&scratch->k, p, element_at(p, row->tensors->k, at), j, p->head_dim);
 }
 
-static const float *take_v(const struct row *row, int64_t j, const struct scratch *scratch) {
+const float *take_v(const struct row *row, int64_t j, const struct scratch *scratch) {
     const attn_problem *p = row->problem;
     const int64_t at = row_offset(p, &p->v, row->batch, row->head_kv, row->sequence.kv_begin, j);
     return take(&scratch->v, p, element_at(p, row->tensors->v, at), j, p->head_dim_v);
@@ -121,36 +97,31 @@ static float bias_at(const struct row *row, int64_t j) {
                         row->batch * s->batch + row->head * s->head + row->i * s->row + j * s->col);
 }
 
-static bool hidden(const struct row *row, int64_t j) {
+bool row_hides(const struct row *row, int64_t j) {
+    if (!row->problem->mask) {
+        return false;
+    }
     const attn_bias_strides *s = &row->problem->mask_strides;
     const int64_t at = row->batch * s->batch + row->head * s->head + row->i * s->row + j * s->col;
     return row->tensors->mask[at] == 0;
 }
 
-/* A row in which nothing remains. Returns its LSE, as exact_row and twin_row do. */
-static double empty_row(const struct row *row, double *o) {
+/* A row in which nothing remains. */
+static struct softmax empty_row(const struct row *row, double *o) {
     for (int64_t d = 0; d < row->problem->head_dim_v; d++) {
         o[d] = 0.0;
     }
-    return (double)row->sink;
-}
-
-static int64_t padded(int64_t n) {
-    return (n + LANES - 1) / LANES * LANES;
-}
-
-static int64_t distance(const struct row *row, int64_t j) {
-    return row->diagonal > j ? row->diagonal - j : j - row->diagonal;
+    return (struct softmax){.lse = (double)row->sink};
 }
 
 /* ---- in double precision --------------------------------------------------------------------- */
 
 /* LANES sums side by side. A product of two floats is exact in double. */
-static double exact_dot(const float *restrict q, const float *restrict k, int64_t n) {
+double exact_dot(const float *restrict a, const float *restrict b, int64_t n) {
     double sums[LANES] = {0};
     for (int64_t d = 0; d < n; d += LANES) {
         for (int lane = 0; lane < LANES; lane++) {
-            sums[lane] += (double)q[d + lane] * (double)k[d + lane];
+            sums[lane] += (double)a[d + lane] * (double)b[d + lane];
         }
     }
     double sum = 0.0;
@@ -160,61 +131,68 @@ static double exact_dot(const float *restrict q, const float *restrict k, int64_
     return sum;
 }
 
-static void exact_add(double *restrict sums, double weight, const float *restrict v, int64_t n) {
+void exact_add(double *restrict sums, double weight, const float *restrict x, int64_t n) {
     for (int64_t d = 0; d < n; d += LANES) {
         for (int lane = 0; lane < LANES; lane++) {
-            sums[d + lane] += weight * (double)v[d + lane];
+            sums[d + lane] += weight * (double)x[d + lane];
         }
     }
 }
 
-static double exact_score(const struct row *row, int64_t j, const float *q, const float *k) {
+struct score exact_score(const struct row *row, int64_t j, const float *q, const float *k) {
     const attn_problem *p = row->problem;
     double s = (double)p->scale * exact_dot(q, k, padded(p->head_dim));
+    double derivative = 1.0;
     if (p->softcap > 0.0F) {
-        s = (double)p->softcap * tanh(s / (double)p->softcap);
+        const double t = tanh(s / (double)p->softcap);
+        s = (double)p->softcap * t;
+        derivative = 1.0 - t * t;
     }
     if (p->alibi) {
-        s += -(double)row->slope * (double)distance(row, j);
+        s += -(double)row->slope * (double)row_distance(row, j);
     }
     if (p->bias) {
         s += (double)bias_at(row, j);
     }
-    return p->mask && hidden(row, j) ? -INFINITY : s;
+    return (struct score){row_hides(row, j) ? -INFINITY : s, derivative};
 }
 
 /* The maximum passes over NaN, which shows in the sum instead. `remains` is false where every
- * visible score is -inf: there the formulas would give 0 / 0. */
-static double exact_row(const struct row *row, const struct scratch *scratch, double *o) {
+ * visible score is -inf: there the formulas would give 0 / 0. Rows of V under the mask are not
+ * looked at. */
+static struct softmax exact_row(const struct row *row, const struct scratch *scratch, double *o) {
     const attn_problem *p = row->problem;
     double *const w = scratch->scores;
     double maximum = (double)row->sink;
     bool remains = false;
-    load_q(row, scratch->q);
+    const float *const q = take_q(row, scratch);
     for (int64_t j = row->keys.begin; j < row->keys.end; j++) {
-        w[j] = exact_score(row, j, scratch->q, take_k(row, j, scratch));
+        w[j] = exact_score(row, j, q, take_k(row, j, scratch)).s;
         maximum = w[j] > maximum ? w[j] : maximum;
         remains = remains || w[j] != -INFINITY;
     }
     if (!remains) {
         return empty_row(row, o);
     }
-    memset(scratch->exact, 0, (size_t)padded(p->head_dim_v) * sizeof *scratch->exact);
+    double *const sums = scratch->of_o.exact;
+    memset(sums, 0, (size_t)padded(p->head_dim_v) * sizeof *sums);
     double sum = p->sink ? exp((double)row->sink - maximum) : 0.0;
     for (int64_t j = row->keys.begin; j < row->keys.end; j++) {
         w[j] = exp(w[j] - maximum);
         sum += w[j];
     }
     for (int64_t j = row->keys.begin; j < row->keys.end; j++) {
-        exact_add(scratch->exact, w[j] / sum, take_v(row, j, scratch), padded(p->head_dim_v));
+        if (!row_hides(row, j)) {
+            exact_add(sums, w[j] / sum, take_v(row, j, scratch), padded(p->head_dim_v));
+        }
     }
-    memcpy(o, scratch->exact, (size_t)p->head_dim_v * sizeof *o);
-    return maximum + log(sum);
+    memcpy(o, sums, (size_t)p->head_dim_v * sizeof *o);
+    return (struct softmax){maximum, sum, maximum + log(sum)};
 }
 
 /* ---- in the problem's dtype ------------------------------------------------------------------ */
 
-static float rounded(attn_dtype dtype, float x) {
+float twin_round(attn_dtype dtype, float x) {
     switch (dtype) {
     case ATTN_FP16: return half_to_float(float_to_half(x));
     case ATTN_BF16: return bf16_to_float(float_to_bf16(x));
@@ -224,46 +202,50 @@ static float rounded(attn_dtype dtype, float x) {
 }
 
 /* One sum in the order of d, as a plain program has it. */
-static float twin_dot(const float *restrict q, const float *restrict k, int64_t n) {
+float twin_dot(const float *restrict a, const float *restrict b, int64_t n) {
     float sum = 0.0F;
     for (int64_t d = 0; d < n; d++) {
-        sum += q[d] * k[d];
+        sum += a[d] * b[d];
     }
     return sum;
 }
 
-static void twin_add(float *restrict sums, float weight, const float *restrict v, int64_t n) {
+void twin_add(float *restrict sums, float weight, const float *restrict x, int64_t n) {
     for (int64_t d = 0; d < n; d += LANES) {
         for (int lane = 0; lane < LANES; lane++) {
-            sums[d + lane] += weight * v[d + lane];
+            sums[d + lane] += weight * x[d + lane];
         }
     }
 }
 
-static float twin_score(const struct row *row, int64_t j, const float *q, const float *k) {
+struct score twin_score(const struct row *row, int64_t j, const float *q, const float *k) {
     const attn_problem *p = row->problem;
     float s = p->scale * twin_dot(q, k, p->head_dim);
+    float derivative = 1.0F;
     if (p->softcap > 0.0F) {
-        s = p->softcap * tanhf(s / p->softcap);
+        const float t = tanhf(s / p->softcap);
+        s = p->softcap * t;
+        derivative = 1.0F - t * t;
     }
     if (p->alibi) {
-        s += -row->slope * (float)distance(row, j);
+        s += -row->slope * (float)row_distance(row, j);
     }
     if (p->bias) {
         s += bias_at(row, j);
     }
-    return p->mask && hidden(row, j) ? -INFINITY : rounded(p->dtype, s);
+    s = row_hides(row, j) ? -INFINITY : twin_round(p->dtype, s);
+    return (struct score){(double)s, (double)derivative};
 }
 
 /* As exact_row, step by step. */
-static double twin_row(const struct row *row, const struct scratch *scratch, double *o) {
+static struct softmax twin_row(const struct row *row, const struct scratch *scratch, double *o) {
     const attn_problem *p = row->problem;
     double *const w = scratch->scores; /* floats in it */
     float maximum = row->sink;
     bool remains = false;
-    load_q(row, scratch->q);
+    const float *const q = take_q(row, scratch);
     for (int64_t j = row->keys.begin; j < row->keys.end; j++) {
-        const float s = twin_score(row, j, scratch->q, take_k(row, j, scratch));
+        const float s = (float)twin_score(row, j, q, take_k(row, j, scratch)).s;
         w[j] = (double)s;
         maximum = s > maximum ? s : maximum;
         remains = remains || s != -INFINITY;
@@ -271,7 +253,8 @@ static double twin_row(const struct row *row, const struct scratch *scratch, dou
     if (!remains) {
         return empty_row(row, o);
     }
-    memset(scratch->twin, 0, (size_t)padded(p->head_dim_v) * sizeof *scratch->twin);
+    float *const sums = scratch->of_o.twin;
+    memset(sums, 0, (size_t)padded(p->head_dim_v) * sizeof *sums);
     float sum = p->sink ? expf(row->sink - maximum) : 0.0F;
     for (int64_t j = row->keys.begin; j < row->keys.end; j++) {
         const float weight = expf((float)w[j] - maximum);
@@ -279,74 +262,89 @@ static double twin_row(const struct row *row, const struct scratch *scratch, dou
         sum += weight;
     }
     for (int64_t j = row->keys.begin; j < row->keys.end; j++) {
-        const float weight = rounded(p->dtype, (float)w[j] / sum);
-        twin_add(scratch->twin, weight, take_v(row, j, scratch), padded(p->head_dim_v));
+        const float weight = twin_round(p->dtype, (float)w[j] / sum);
+        if (!row_hides(row, j)) {
+            twin_add(sums, weight, take_v(row, j, scratch), padded(p->head_dim_v));
+        }
     }
     for (int64_t d = 0; d < p->head_dim_v; d++) {
-        o[d] = (double)rounded(p->dtype, scratch->twin[d]);
+        o[d] = (double)twin_round(p->dtype, sums[d]);
     }
-    return (double)(maximum + logf(sum));
+    return (struct softmax){(double)maximum, (double)sum, (double)(maximum + logf(sum))};
+}
+
+struct softmax row_run(attn_precision precision, const struct row *row,
+                       const struct scratch *scratch, double *o) {
+    return precision == ATTN_TWIN ? twin_row(row, scratch, o) : exact_row(row, scratch, o);
 }
 
 /* ---- all rows -------------------------------------------------------------------------------- */
 
 static void run_row(void *argument, int64_t index, int slot) {
     const struct job *job = argument;
-    const attn_row at = rows_at(&job->problem, job->rows, index);
-    const struct row row = describe(job, at);
+    const attn_row at = rows_at(rows_of_q(&job->problem), job->rows, index);
+    const struct row row = row_of(&job->problem, job->tensors, at);
     double *const o = job->o + index * job->problem.head_dim_v;
     double lse = -INFINITY;
-    if (row.i >= row.sequence.q_len) { /* absent */
+    if (row_absent(&row)) {
         for (int64_t d = 0; d < job->problem.head_dim_v; d++) {
             o[d] = 0.0;
         }
-    } else if (job->precision == ATTN_TWIN) {
-        lse = twin_row(&row, &job->scratch[slot], o);
     } else {
-        lse = exact_row(&row, &job->scratch[slot], o);
+        lse = row_run(job->precision, &row, &job->scratch[slot], o).lse;
     }
     if (job->lse != NULL) {
         job->lse[index] = lse;
     }
 }
 
-static void scratch_free(struct scratch *scratch, int slots) {
+void scratch_free(struct scratch *scratch, int slots) {
     for (int i = 0; scratch != NULL && i < slots; i++) {
-        free(scratch[i].scores);
-        free(scratch[i].q);
-        free(scratch[i].k.rows);
-        free(scratch[i].k.from);
-        free(scratch[i].v.rows);
-        free(scratch[i].v.from);
-        free(scratch[i].exact);
-        free(scratch[i].twin);
+        struct scratch *s = &scratch[i];
+        const struct shelf *const shelves[] = {&s->q, &s->k, &s->v, &s->d_o};
+        for (size_t n = 0; n < sizeof shelves / sizeof shelves[0]; n++) {
+            free(shelves[n]->rows);
+            free(shelves[n]->from);
+        }
+        free(s->scores);
+        free(s->of_o.exact);
+        free(s->of_o.twin);
+        free(s->sums.exact);
+        free(s->sums.twin);
+        free(s->o);
     }
     free(scratch);
 }
 
-static bool shelf_create(struct shelf *shelf, int64_t dim, int64_t seq_kv) {
+static bool shelf_create(struct shelf *shelf, int64_t head_dim, int64_t rows) {
+    const int64_t dim = padded(head_dim);
     const int64_t most = SHELF_BYTES / ((dim + LANES) * (int64_t)sizeof *shelf->rows) + 1;
     shelf->dim = dim;
-    shelf->count = seq_kv < 1 ? 1 : seq_kv < most ? seq_kv : most;
+    shelf->count = rows < 1 ? 1 : rows < most ? rows : most;
     shelf->rows = calloc((size_t)(shelf->count * dim) + 1, sizeof *shelf->rows);
     shelf->from = calloc((size_t)shelf->count, sizeof *shelf->from);
     return shelf->rows != NULL && shelf->from != NULL;
 }
 
 /* One more element than needed, since calloc may answer 0 elements with NULL. */
-static struct scratch *scratch_create(const attn_problem *p, int slots) {
-    const size_t dim = (size_t)padded(p->head_dim);
-    const size_t dim_v = (size_t)padded(p->head_dim_v);
+static bool sums_create(struct sums *sums, int64_t n) {
+    sums->exact = calloc((size_t)padded(n) + 1, sizeof *sums->exact);
+    sums->twin = calloc((size_t)padded(n) + 1, sizeof *sums->twin);
+    return sums->exact != NULL && sums->twin != NULL;
+}
+
+struct scratch *scratch_create(const attn_problem *p, int slots, int64_t queries, int64_t sums) {
     struct scratch *scratch = calloc((size_t)slots, sizeof *scratch);
     for (int i = 0; scratch != NULL && i < slots; i++) {
         struct scratch *s = &scratch[i];
         s->scores = calloc((size_t)p->seq_kv + 1, sizeof *s->scores);
-        s->q = calloc(dim, sizeof *s->q);
-        s->exact = calloc(dim_v, sizeof *s->exact);
-        s->twin = calloc(dim_v, sizeof *s->twin);
-        if (!shelf_create(&s->k, (int64_t)dim, p->seq_kv) ||
-            !shelf_create(&s->v, (int64_t)dim_v, p->seq_kv) || s->scores == NULL || s->q == NULL ||
-            s->exact == NULL || s->twin == NULL) {
+        s->o = calloc((size_t)p->head_dim_v, sizeof *s->o);
+        if (!shelf_create(&s->q, p->head_dim, queries) ||
+            !shelf_create(&s->k, p->head_dim, p->seq_kv) ||
+            !shelf_create(&s->v, p->head_dim_v, p->seq_kv) ||
+            !shelf_create(&s->d_o, p->head_dim_v, queries) ||
+            !sums_create(&s->of_o, p->head_dim_v) || !sums_create(&s->sums, sums) ||
+            s->scores == NULL || s->o == NULL) {
             scratch_free(scratch, slots);
             return NULL;
         }
@@ -354,8 +352,9 @@ static struct scratch *scratch_create(const attn_problem *p, int slots) {
     return scratch;
 }
 
-static attn_status check_arguments(const attn_context *context, attn_precision precision,
-                                   size_t count, const double *o, attn_error *error) {
+attn_status reference_check(const attn_context *context, attn_precision precision, size_t count,
+                            const char *name, const double *out, const char *cols,
+                            attn_error *error) {
     if (context == NULL) {
         return attn_fail(error, ATTN_INVALID, "context = NULL, expected one from attn_open");
     }
@@ -363,10 +362,10 @@ static attn_status check_arguments(const attn_context *context, attn_precision p
         return attn_fail(error, ATTN_INVALID, "precision = %d, expected ATTN_EXACT or ATTN_TWIN",
                          (int)precision);
     }
-    if (o == NULL && count > 0) {
+    if (out == NULL && count > 0) {
         return attn_fail(error, ATTN_INVALID,
-                         "o = NULL, expected room for count = %zu rows of head_dim_v doubles",
-                         count);
+                         "%s = NULL, expected room for count = %zu rows of %s doubles", name, count,
+                         cols);
     }
     return ATTN_OK;
 }
@@ -379,12 +378,13 @@ attn_status attn_reference(const attn_context *context, const attn_problem *prob
     const attn_tensors *t = tensors_read(tensors, &room, error);
     struct job job = {.tensors = t, .precision = precision, .rows = rows, .o = o, .lse = lse};
     attn_status status =
-        t == NULL ? ATTN_INVALID : check_arguments(context, precision, count, o, error);
+        t == NULL ? ATTN_INVALID
+                  : reference_check(context, precision, count, "o", o, "head_dim_v", error);
     if (status == ATTN_OK) {
         status = problem_resolve(problem, &job.problem, error);
     }
     if (status == ATTN_OK) {
-        status = rows_check(&job.problem, rows, count, error);
+        status = rows_check(rows_of_q(&job.problem), rows, count, error);
     }
     if (status == ATTN_OK) {
         /* The problem's alignment is a promise to kernels; copies on the host need not keep it. */
@@ -395,7 +395,7 @@ attn_status attn_reference(const attn_context *context, const attn_problem *prob
         return status != ATTN_OK ? status : attn_fail(error, ATTN_OK, "%s", "");
     }
     struct pool *const pool = context_pool(context);
-    job.scratch = scratch_create(&job.problem, pool_size(pool));
+    job.scratch = scratch_create(&job.problem, pool_size(pool), 1, 0);
     if (job.scratch == NULL) {
         return attn_fail(error, ATTN_OUT_OF_MEMORY,
                          "no memory for the reference: %d threads with seq_kv = %lld doubles each",

@@ -6,10 +6,10 @@
  */
 #include "verify/rows.h"
 
-int64_t rows_total(const attn_problem *resolved) {
+int64_t rows_total(attn_row shape) {
     int64_t total;
-    if (__builtin_mul_overflow(resolved->batch, resolved->heads_q, &total) ||
-        __builtin_mul_overflow(total, resolved->seq_q, &total)) {
+    if (__builtin_mul_overflow(shape.batch, shape.head, &total) ||
+        __builtin_mul_overflow(total, shape.row, &total)) {
         return INT64_MAX;
     }
     return total;
@@ -24,10 +24,9 @@ static attn_status check_index(size_t index, const char *name, int64_t value, in
                      index, name, (long long)value, (long long)end);
 }
 
-attn_status rows_check(const attn_problem *resolved, const attn_row *rows, size_t count,
-                       attn_error *error) {
+attn_status rows_check(attn_row shape, const attn_row *rows, size_t count, attn_error *error) {
     if (rows == NULL) {
-        const int64_t total = rows_total(resolved);
+        const int64_t total = rows_total(shape);
         if (count != (uint64_t)total) {
             return attn_fail(error, ATTN_INVALID,
                              "count = %zu, expected %lld: rows = NULL means every row", count,
@@ -36,12 +35,12 @@ attn_status rows_check(const attn_problem *resolved, const attn_row *rows, size_
         return ATTN_OK;
     }
     for (size_t i = 0; i < count; i++) {
-        attn_status status = check_index(i, "batch", rows[i].batch, resolved->batch, error);
+        attn_status status = check_index(i, "batch", rows[i].batch, shape.batch, error);
         if (status == ATTN_OK) {
-            status = check_index(i, "head", rows[i].head, resolved->heads_q, error);
+            status = check_index(i, "head", rows[i].head, shape.head, error);
         }
         if (status == ATTN_OK) {
-            status = check_index(i, "row", rows[i].row, resolved->seq_q, error);
+            status = check_index(i, "row", rows[i].row, shape.row, error);
         }
         if (status != ATTN_OK) {
             return status;
@@ -50,15 +49,15 @@ attn_status rows_check(const attn_problem *resolved, const attn_row *rows, size_
     return ATTN_OK;
 }
 
-attn_row rows_at(const attn_problem *resolved, const attn_row *rows, int64_t index) {
+attn_row rows_at(attn_row shape, const attn_row *rows, int64_t index) {
     if (rows != NULL) {
         return rows[index];
     }
-    const int64_t head = index / resolved->seq_q;
+    const int64_t head = index / shape.row;
     return (attn_row){
-        .batch = head / resolved->heads_q,
-        .head = head % resolved->heads_q,
-        .row = index % resolved->seq_q,
+        .batch = head / shape.head,
+        .head = head % shape.head,
+        .row = index % shape.row,
     };
 }
 
@@ -77,18 +76,16 @@ void attn_visible_keys(const attn_problem *problem, int64_t i, int64_t q_len, in
     *end = keys.end;
 }
 
-attn_status attn_rows_sample(const attn_problem *problem, uint64_t seed, attn_row *rows,
-                             size_t count, attn_error *error) {
-    attn_problem resolved;
-    const attn_status status = problem_resolve(problem, &resolved, error);
-    if (status != ATTN_OK || count == 0) {
-        return status != ATTN_OK ? status : attn_fail(error, ATTN_OK, "%s", "");
+attn_status rows_sample(attn_row shape, uint64_t seed, attn_row *rows, size_t count,
+                        attn_error *error) {
+    if (count == 0) {
+        return attn_fail(error, ATTN_OK, "%s", "");
     }
     if (rows == NULL) {
         return attn_fail(error, ATTN_INVALID, "rows = NULL, expected room for count = %zu rows",
                          count);
     }
-    const uint64_t total = (uint64_t)rows_total(&resolved);
+    const uint64_t total = (uint64_t)rows_total(shape);
     if (total == 0) {
         return attn_fail(error, ATTN_INVALID, "count = %zu, expected 0: the problem has no rows",
                          count);
@@ -110,7 +107,14 @@ attn_status attn_rows_sample(const attn_problem *problem, uint64_t seed, attn_ro
         } else if (i == count - 1 && length > 0) {
             index = total - 1;
         }
-        rows[i] = rows_at(&resolved, NULL, (int64_t)index);
+        rows[i] = rows_at(shape, NULL, (int64_t)index);
     }
     return attn_fail(error, ATTN_OK, "%s", "");
+}
+
+attn_status attn_rows_sample(const attn_problem *problem, uint64_t seed, attn_row *rows,
+                             size_t count, attn_error *error) {
+    attn_problem resolved;
+    const attn_status status = problem_resolve(problem, &resolved, error);
+    return status != ATTN_OK ? status : rows_sample(rows_of_q(&resolved), seed, rows, count, error);
 }

@@ -9,15 +9,23 @@
 
 #include "core/internal.h"
 
-/* Rows of the whole problem; INT64_MAX where there are more. */
-int64_t rows_total(const attn_problem *resolved);
+/* A shape is the number of batch entries, heads and rows. That of O and Q: */
+static inline attn_row rows_of_q(const attn_problem *resolved) {
+    return (attn_row){resolved->batch, resolved->heads_q, resolved->seq_q};
+}
 
-/* ATTN_OK if every row lies in the problem (rows NULL: if count is their number). */
-attn_status rows_check(const attn_problem *resolved, const attn_row *rows, size_t count,
-                       attn_error *error);
+/* Rows of a shape; INT64_MAX where there are more. */
+int64_t rows_total(attn_row shape);
 
-/* Row `index` of the list; rows NULL: of the whole problem, batch-major. */
-attn_row rows_at(const attn_problem *resolved, const attn_row *rows, int64_t index);
+/* ATTN_OK if every row lies in the shape (rows NULL: if count is their number). */
+attn_status rows_check(attn_row shape, const attn_row *rows, size_t count, attn_error *error);
+
+/* Row `index` of the list; rows NULL: of the whole shape, batch-major. */
+attn_row rows_at(attn_row shape, const attn_row *rows, int64_t index);
+
+/* attn_rows_sample of a shape. */
+attn_status rows_sample(attn_row shape, uint64_t seed, attn_row *rows, size_t count,
+                        attn_error *error);
 
 /* The first element of a row in a tensor; `row` counts from `begin`, its sequence's first row. */
 static inline int64_t row_offset(const attn_problem *resolved, const attn_strides *strides,
