@@ -366,6 +366,10 @@ static attn_status check_plan(const attn_plan *plan, attn_direction direction, a
 
 static attn_status dispatch(const attn_plan *plan, const attn_tensors *tensors, void *workspace,
                             void *stream, attn_error *error) {
+    if (plan->context->cuda != NULL && plan->direction == ATTN_BACKWARD) {
+        return cuda_backward(plan->context->cuda, plan->name, &plan->problem, &plan->cuda, tensors,
+                             workspace, stream, error);
+    }
     if (plan->context->cuda != NULL) {
         return cuda_forward(plan->context->cuda, plan->name, &plan->problem, &plan->cuda, tensors,
                             workspace, stream, error);

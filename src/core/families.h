@@ -57,6 +57,7 @@ struct kernel_family {
                             and waits for that itself */
     bool head_dim_v;     /* may differ from head_dim */
     bool packs_gqa;      /* the query heads of a KV head may share a Q tile */
+    bool backward;       /* computes gradients: struct attn_backward_args, two launches */
     bool positive_scale; /* required: the max is taken before the scale is applied */
     int l2_section_mib;  /* K and V of the heads that are worked on at one time stay below it */
 };

@@ -42,6 +42,7 @@ enum {
 #define SMEM_hopper_split 5
 #define SMEM_hopper_decode 6
 #define SMEM_hopper_bias 7
+#define SMEM_bwd_mma 8
 #define SMEM_BYTES(formula, ...)                                                                   \
     ((formula) == SMEM_wmma             ? ATTN_SMEM_wmma(__VA_ARGS__)                              \
      : (formula) == SMEM_mma            ? ATTN_SMEM_mma(__VA_ARGS__)                               \
@@ -50,6 +51,7 @@ enum {
      : (formula) == SMEM_hopper_split   ? ATTN_SMEM_hopper_split(__VA_ARGS__)                      \
      : (formula) == SMEM_hopper_decode  ? ATTN_SMEM_hopper_decode(__VA_ARGS__)                     \
      : (formula) == SMEM_hopper_bias    ? ATTN_SMEM_hopper_bias(__VA_ARGS__)                       \
+     : (formula) == SMEM_bwd_mma        ? ATTN_SMEM_bwd_mma(__VA_ARGS__)                           \
                                         : 0)
 
 enum instruction { INSTRUCTION_fma, INSTRUCTION_wmma, INSTRUCTION_mma, INSTRUCTION_wgmma };
@@ -135,6 +137,11 @@ static bool is_gpu(const struct variant *variant) {
     return variant->info.warps > 0;
 }
 
+static attn_direction direction_of(const struct variant *variant) {
+    return is_gpu(variant) && kernel_families[variant->family].backward ? ATTN_BACKWARD
+                                                                        : variant->info.direction;
+}
+
 const struct variant *variant_kernel(const char *device, const char *family, const char *arch) {
     for (int i = 0; i < BUILT_IN; i++) {
         const attn_variant *v = &built_in[i].info;
@@ -192,6 +199,7 @@ attn_status variants_load(attn_context *context, attn_error *error) {
         if (is_gpu(&built_in[i]) == (context->cuda != NULL) && is_here(&built_in[i])) {
             struct variant *variant = &context->variants[context->variant_count++];
             *variant = built_in[i];
+            variant->info.direction = direction_of(variant);
             variant->runs = context->cuda != NULL && cuda_runs(context->cuda, variant->info.arch);
         }
     }
@@ -330,9 +338,11 @@ static attn_status get(const attn_context *context, attn_direction direction, in
     const struct variant *found = context != NULL ? context->variants : built_in;
     const struct variant *end = found + (context != NULL ? context->variant_count : BUILT_IN);
     for (; found < end; found++) {
-        if (found->info.direction == direction && (context != NULL || is_here(found)) &&
+        if (direction_of(found) == direction && (context != NULL || is_here(found)) &&
             count++ == index) {
-            abi_write(variant, variant->size, &found->info, sizeof found->info);
+            attn_variant info = found->info;
+            info.direction = direction;
+            abi_write(variant, variant->size, &info, sizeof info);
             return attn_fail(error, ATTN_OK, "%s", "");
         }
     }

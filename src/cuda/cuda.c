@@ -17,12 +17,6 @@
 #include "core/plan.h"
 #include "cuda/images.h"
 
-struct cuda_kernel {
-    cu_library library;
-    cu_kernel kernel;
-    cu_context loaded; /* the last context that it was loaded into */
-};
-
 /* ---- the device ------------------------------------------------------------------------------ */
 
 attn_status cuda_fail(const struct cuda *cuda, cu_result code, attn_error *error,
@@ -334,8 +328,7 @@ void cuda_unload(struct cuda *cuda, struct cuda_kernel *kernel) {
 
 /* ---- launching ------------------------------------------------------------------------------- */
 
-/* What the problem does not ask for is NULL, whatever the caller left there. */
-static void fill_pointers(struct attn_args *args, const attn_problem *p, const attn_tensors *t) {
+void cuda_fill_pointers(struct attn_args *args, const attn_problem *p, const attn_tensors *t) {
     args->q = t->q;
     args->k = t->k;
     args->v = t->v;
@@ -370,7 +363,7 @@ attn_status cuda_forward(struct cuda *cuda, const char *name, const attn_problem
     }
     struct attn_tma_args args;
     args.a = geometry->args;
-    fill_pointers(&args.a, p, tensors);
+    cuda_fill_pointers(&args.a, p, tensors);
     args.a.counters = geometry->workspace > 0 ? workspace : NULL;
     void *arguments[] = {&args.a};
     cu_result code = CU_SUCCESS;

@@ -2,8 +2,8 @@
  *
  * cuda.h - the CUDA backend: a device, its driver table, loaded kernels, and launches.
  *
- * Invariant: everything that allocates, loads or compiles happens when a plan is made; a forward
- * call makes one launch on the caller's stream and can be captured into a graph.
+ * Invariant: everything that allocates, loads or compiles happens when a plan is made; a call makes
+ * one launch (backward: two) on the caller's stream and can be captured into a graph.
  */
 #ifndef ATTN_CUDA_CUDA_H
 #define ATTN_CUDA_CUDA_H
@@ -25,10 +25,12 @@ enum { CUDA_MAPS = 4 }; /* of Q, K, V and O, in the order of struct attn_tma_arg
 struct cuda_geometry {
     const struct cuda_kernel *kernel;
     unsigned grid[3], block, shared_bytes;
-    unsigned cluster; /* CTAs of one, in the first dimension; 0: none */
-    bool pdl;         /* programmatic dependent launch */
-    bool has_maps;    /* the kernel takes struct attn_tma_args; else struct attn_args */
-    size_t workspace; /* bytes of counters and of partial results; 0: none */
+    unsigned cluster;   /* CTAs of one, in the first dimension; 0: none */
+    bool pdl;           /* programmatic dependent launch */
+    bool has_maps;      /* the kernel takes struct attn_tma_args; else struct attn_args */
+    size_t workspace;   /* bytes of counters and of partial results; 0: none */
+    unsigned rows_grid; /* backward: CTAs of its first launch */
+    int block_rows;     /* backward: rows of a tile of the second */
     unsigned char maps[CUDA_MAPS][sizeof(struct attn_tensor_map)];
     struct attn_args args;
 };
@@ -64,5 +66,10 @@ void cuda_unload(struct cuda *cuda, struct cuda_kernel *kernel);
 attn_status cuda_forward(struct cuda *cuda, const char *name, const attn_problem *resolved,
                          const struct cuda_geometry *geometry, const attn_tensors *tensors,
                          void *workspace, void *stream, attn_error *error);
+
+/* Likewise of a plan with direction = ATTN_BACKWARD: two launches. */
+attn_status cuda_backward(struct cuda *cuda, const char *name, const attn_problem *resolved,
+                          const struct cuda_geometry *geometry, const attn_tensors *tensors,
+                          void *workspace, void *stream, attn_error *error);
 
 #endif /* ATTN_CUDA_CUDA_H */

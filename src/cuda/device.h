@@ -19,6 +19,12 @@ struct birthmark {
     pid_t process;
 };
 
+struct cuda_kernel {
+    cu_library library;
+    cu_kernel kernel;
+    cu_context loaded; /* the last context that it was loaded into */
+};
+
 struct cuda {
     struct driver driver;
     cu_device device;
@@ -43,6 +49,29 @@ void cuda_leave(const struct cuda *cuda, bool pushed);
 /* Loads the variant's kernel into variant->kernel, and that into the current context, unless it is
  * there. Legal while a stream is captured. */
 attn_status cuda_load(struct cuda *cuda, struct variant *variant, attn_error *error);
+
+/* What the problem does not ask for is NULL, whatever the caller left there. */
+void cuda_fill_pointers(struct attn_args *args, const attn_problem *resolved,
+                        const attn_tensors *tensors);
+
+/* ---- plan.c ---------------------------------------------------------------------------------- */
+
+/* Strides, bounds and options. */
+void plan_fill_args(struct attn_args *args, const attn_problem *resolved);
+
+/* Whether rows of a tensor with these strides begin at multiples of 16 bytes. */
+attn_status plan_check_strides(const char *name, const attn_strides *strides,
+                               const attn_problem *resolved, int64_t heads, int64_t rows,
+                               attn_error *error);
+
+/* ---- backward.c ------------------------------------------------------------------------------ */
+
+/* The clauses of backward: strides of the gradients, size of the grid. */
+attn_status backward_check(const struct variant *variant, const attn_problem *resolved,
+                           attn_error *error);
+
+void backward_geometry(const struct variant *variant, const attn_problem *resolved,
+                       struct cuda_geometry *geometry);
 
 /* ---- maps.c ----------------------------------------------------------------------------- */
 

@@ -301,8 +301,8 @@ static attn_status check_head_dims(const struct variant *variant, const attn_pro
 }
 
 /* A stride between things of which there is one does not matter. */
-static attn_status check_strides(const char *name, const attn_strides *s, const attn_problem *p,
-                                 int64_t heads, int64_t rows, attn_error *error) {
+attn_status plan_check_strides(const char *name, const attn_strides *s, const attn_problem *p,
+                               int64_t heads, int64_t rows, attn_error *error) {
     const int64_t batches = p->packed ? 1 : p->batch; /* packed: their stride is not used */
     const int64_t bytes = (int64_t)attn_dtype_size(p->dtype);
     const struct {
@@ -326,15 +326,15 @@ static attn_status check_memory(const attn_problem *p, attn_error *error) {
     }
     const int64_t rows_q = p->packed ? p->total_q : p->seq_q;
     const int64_t rows_kv = p->packed ? p->total_kv : p->seq_kv;
-    attn_status status = check_strides("q", &p->q, p, p->heads_q, rows_q, error);
+    attn_status status = plan_check_strides("q", &p->q, p, p->heads_q, rows_q, error);
     if (status == ATTN_OK) {
-        status = check_strides("k", &p->k, p, p->heads_kv, rows_kv, error);
+        status = plan_check_strides("k", &p->k, p, p->heads_kv, rows_kv, error);
     }
     if (status == ATTN_OK) {
-        status = check_strides("v", &p->v, p, p->heads_kv, rows_kv, error);
+        status = plan_check_strides("v", &p->v, p, p->heads_kv, rows_kv, error);
     }
     if (status == ATTN_OK) {
-        status = check_strides("o", &p->o, p, p->heads_q, rows_q, error);
+        status = plan_check_strides("o", &p->o, p, p->heads_q, rows_q, error);
     }
     return status;
 }
@@ -426,7 +426,8 @@ attn_status cuda_applies(const struct cuda *cuda, const struct variant *variant,
         status = check_factors(family, p, error);
     }
     if (status == ATTN_OK) {
-        status = check_grid(variant, p, error);
+        status = family->backward ? backward_check(variant, p, error)
+                                  : check_grid(variant, p, error);
     }
     return status != ATTN_OK ? status : check_device(cuda, variant, error);
 }
@@ -489,6 +490,12 @@ static void fill_options(struct attn_args *args, const attn_problem *p) {
     }
 }
 
+void plan_fill_args(struct attn_args *args, const attn_problem *p) {
+    fill_strides(args, p);
+    fill_mask(args, p);
+    fill_options(args, p);
+}
+
 static void fill_grid(const struct cuda *cuda, const struct kernel_family *family,
                       const struct cut *cut, int64_t num_splits, const attn_problem *p,
                       unsigned grid[3]) {
@@ -535,9 +542,7 @@ static attn_status fill_geometry(struct cuda *cuda, const struct variant *varian
     };
     size_workspace(variant, &cut, &split, geometry);
     fill_grid(cuda, family, &cut, split.num_splits, p, geometry->grid);
-    fill_strides(&geometry->args, p);
-    fill_mask(&geometry->args, p);
-    fill_options(&geometry->args, p);
+    plan_fill_args(&geometry->args, p);
     if (family->tma != TMA_NONE) {
         const int keys = v->block_kv / (family->tma == TMA_WARP ? v->warps : 1);
         const int heads = family->split_kv == SPLIT_ITEMS ? geometry->args.packed_heads : 0;
@@ -554,7 +559,9 @@ attn_status cuda_plan(struct cuda *cuda, struct variant *variant, const attn_pro
         return status;
     }
     status = cuda_load(cuda, variant, error);
-    if (status == ATTN_OK) {
+    if (status == ATTN_OK && kernel_families[variant->family].backward) {
+        backward_geometry(variant, p, geometry);
+    } else if (status == ATTN_OK) {
         status = fill_geometry(cuda, variant, p, geometry, error);
     }
     cuda_leave(cuda, pushed);

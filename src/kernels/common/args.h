@@ -76,6 +76,27 @@ struct attn_tma_args {
     struct attn_args a;
 };
 
+/* The parameter of the kernels of backward. a: as of forward, with O and LSE as inputs. */
+struct attn_gradient_strides {
+    long long batch, head, row;
+};
+
+enum { ATTN_PHASE_ROWS = 0, ATTN_PHASE_TILES = 1 };
+
+struct attn_backward_args {
+    struct attn_args a;
+    const void *d_o;
+    void *dq, *dk, *dv;
+    struct attn_gradient_strides s_d_o, s_dq, s_dk, s_dv;
+    float *d_sink;           /* NULL: not wanted */
+    float *lse_log2, *delta; /* of every row, in the workspace */
+    long long rows_all;      /* packed: rows of one head in these two */
+    float scale;
+    int tiles_kv; /* of one (batch, KV head) */
+    int phase;
+    int reserved;
+};
+
 /* A counter at 0 (counter.h). Its upper half is a signalling NaN as fp32, also after a carry. */
 #define ATTN_COUNTER_ZERO 0x7fa4ffffffffffffULL
 
@@ -93,6 +114,10 @@ struct attn_tma_args {
      + 4 * (bm))                                  /* alpha of each row */
 #define ATTN_SMEM_mma(bm, bn, d, warps, stages)                                                    \
     (2 * ((bm) + 2 * (stages) * (bn)) * (d)) /* Q, K, V: 16 bits */
+/* Roles of a tile of keys: dK and dV in one CTA, or each in its own (portable/bwd_mma.cu). */
+#define ATTN_BWD_KEY_ROLES(d) ((d) > 64 ? 2 : 1)
+#define ATTN_SMEM_bwd_mma(bm, bn, d, warps, stages)                                                \
+    (2 * (2 * (bm) + 2 * (stages) * (bn)) * (d)) /* X1, X2, Y1, Y2: 16 bits */
 /* Q (split in two where there is room), K, V: fp32. */
 #define ATTN_TF32_Q_TILES(d) ((d) <= 128 ? 2 : 1)
 #define ATTN_SMEM_tf32(bm, bn, d, warps, stages)                                                   \

@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * backward.c - the launches of a backward kernel: LSE and D of every row into the workspace, then
+ * the tiles of dQ, dK and dV (kernels/common/backward.h).
+ *
+ * Workspace: lse_log2 | delta, fp32, one of each for every row of every query head.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "core/plan.h"
+#include "cuda/device.h"
+
+static int64_t divide_up(int64_t a, int64_t b) {
+    return (a + b - 1) / b;
+}
+
+/* Rows of all query heads. */
+static int64_t rows_of(const attn_problem *p) {
+    return p->heads_q * (p->packed ? p->total_q : p->batch * p->seq_q);
+}
+
+/* Tiles of keys: dK and dV apart where one CTA has no registers for both. */
+static double tile_ctas(const struct variant *variant, const attn_problem *p) {
+    const int64_t block = variant->info.block_q;
+    const double keys = (double)p->batch * (double)p->heads_kv *
+                        (double)divide_up(p->seq_kv, block) *
+                        (double)ATTN_BWD_KEY_ROLES(variant->info.head_dim_max);
+    const double queries =
+        (double)p->batch * (double)p->heads_q * (double)divide_up(p->seq_q, block);
+    return keys + queries + (p->sink ? (double)p->heads_q : 0.0);
+}
+
+attn_status backward_check(const struct variant *variant, const attn_problem *p,
+                           attn_error *error) {
+    const int64_t rows_q = p->packed ? p->total_q : p->seq_q;
+    const int64_t rows_kv = p->packed ? p->total_kv : p->seq_kv;
+    const struct {
+        const char *name;
+        const attn_strides *strides;
+        int64_t heads, rows;
+    } all[] = {{"d_o", &p->d_o, p->heads_q, rows_q},
+               {"dq", &p->dq, p->heads_q, rows_q},
+               {"dk", &p->dk, p->heads_kv, rows_kv},
+               {"dv", &p->dv, p->heads_kv, rows_kv}};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        const attn_status status =
+            plan_check_strides(all[i].name, all[i].strides, p, all[i].heads, all[i].rows, error);
+        if (status != ATTN_OK) {
+            return status;
+        }
+    }
+    const double longest = (double)p->batch * (double)p->heads_q * (double)p->seq_q;
+    if (tile_ctas(variant, p) > INT32_MAX || longest / variant->info.warps > INT32_MAX ||
+        p->seq_q > INT32_MAX - 256 || p->seq_kv > INT32_MAX - 256) {
+        return attn_fail(error, ATTN_UNSUPPORTED,
+                         "seq_q = %lld and seq_kv = %lld with %lld heads in all: more CTAs than a "
+                         "grid has",
+                         (long long)p->seq_q, (long long)p->seq_kv,
+                         (long long)(p->batch * p->heads_q));
+    }
+    return ATTN_OK;
+}
+
+void backward_geometry(const struct variant *variant, const attn_problem *p,
+                       struct cuda_geometry *geometry) {
+    const attn_variant *v = &variant->info;
+    *geometry = (struct cuda_geometry){
+        .kernel = variant->kernel,
+        .grid = {(unsigned)tile_ctas(variant, p), 1, 1},
+        .rows_grid = (unsigned)divide_up(p->batch * p->heads_q * p->seq_q, v->warps),
+        .block = (unsigned)(32 * v->warps),
+        .shared_bytes = (unsigned)v->shared_bytes,
+        .block_rows = v->block_q,
+        .workspace = 2 * (size_t)rows_of(p) * sizeof(float),
+        .args =
+            {
+                .heads_q = (int)p->heads_q,
+                .heads_per_kv = (int)(p->heads_q / p->heads_kv),
+                .seq_q = (int)p->seq_q,
+                .seq_kv = (int)p->seq_kv,
+                .tiles_q = (int)divide_up(p->seq_q, v->block_q),
+                .scale_log2 = (float)(p->scale * LOG2_E),
+                .head_dim = (int)p->head_dim,
+                .head_dim_v = (int)p->head_dim_v,
+                .packed_heads = 1,
+                .heads_all = (int)(p->batch * p->heads_q),
+                .num_splits = 1,
+            },
+    };
+    plan_fill_args(&geometry->args, p);
+}
+
+static struct attn_gradient_strides strides_of(const attn_strides *s) {
+    return (struct attn_gradient_strides){s->batch, s->head, s->row};
+}
+
+static struct attn_backward_args arguments_of(const attn_problem *p,
+                                              const struct cuda_geometry *geometry,
+                                              const attn_tensors *t, void *workspace, int block) {
+    struct attn_backward_args b = {
+        .a = geometry->args,
+        .d_o = t->d_o,
+        .dq = t->dq,
+        .dk = t->dk,
+        .dv = t->dv,
+        .s_d_o = strides_of(&p->d_o),
+        .s_dq = strides_of(&p->dq),
+        .s_dk = strides_of(&p->dk),
+        .s_dv = strides_of(&p->dv),
+        .d_sink = p->sink ? t->d_sink : NULL,
+        .lse_log2 = workspace,
+        .delta = workspace != NULL ? (float *)workspace + rows_of(p) : NULL,
+        .rows_all = p->total_q,
+        .scale = p->scale,
+        .tiles_kv = (int)divide_up(p->seq_kv, block),
+    };
+    cuda_fill_pointers(&b.a, p, t);
+    return b;
+}
+
+static attn_status check_requests(const attn_problem *p, const attn_tensors *t, attn_error *error) {
+    const bool bias = p->bias && t->d_bias != NULL;
+    if (bias || (p->alibi && t->d_alibi_slopes != NULL)) {
+        return attn_fail(error, ATTN_UNSUPPORTED,
+                         "tensors.%s is not NULL, and no GPU kernel computes it yet",
+                         bias ? "d_bias" : "d_alibi_slopes");
+    }
+    return ATTN_OK;
+}
+
+attn_status cuda_backward(struct cuda *cuda, const char *name, const attn_problem *p,
+                          const struct cuda_geometry *geometry, const attn_tensors *tensors,
+                          void *workspace, void *stream, attn_error *error) {
+    bool pushed = false;
+    attn_status status = check_requests(p, tensors, error);
+    if (status == ATTN_OK) {
+        status = cuda_enter(cuda, &pushed, error);
+    }
+    if (status != ATTN_OK) {
+        return status;
+    }
+    struct attn_backward_args args =
+        arguments_of(p, geometry, tensors, workspace, geometry->block_rows);
+    void *arguments[] = {&args};
+    struct cu_launch launch = {.block = {geometry->block, 1, 1}, .stream = stream};
+    cu_result code = CU_SUCCESS;
+    /* without d_sink the last CTAs are not needed */
+    const unsigned unwanted = p->sink && args.d_sink == NULL ? (unsigned)p->heads_q : 0;
+    const unsigned grids[2] = {geometry->rows_grid, geometry->grid[0] - unwanted};
+    for (int phase = 0; phase < 2 && code == CU_SUCCESS; phase++) {
+        if (grids[phase] == 0) {
+            continue; /* no queries, or nothing at all */
+        }
+        args.phase = phase;
+        launch.grid[0] = grids[phase];
+        launch.grid[1] = launch.grid[2] = 1;
+        launch.shared_bytes = phase == ATTN_PHASE_TILES ? geometry->shared_bytes : 0;
+        code = cuda->driver.cuLaunchKernelEx(&launch, (cu_function)(void *)geometry->kernel->kernel,
+                                             arguments, NULL);
+    }
+    cuda_leave(cuda, pushed);
+    if (code != CU_SUCCESS) {
+        char what[256];
+        snprintf(what, sizeof what,
+                 "a launch of %.127s failed (grids %u and %u, block %u, %u bytes of dynamic shared "
+                 "memory)",
+                 name, grids[0], grids[1], geometry->block, geometry->shared_bytes);
+        return cuda_fail(cuda, code, error, what);
+    }
+    return ATTN_OK;
+}

@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * backward.h - what the kernels of backward share: which tile a CTA has, from a score to P and dS,
+ * D = rowsum(dO * O), and rows that are not finite.
+ *
+ * A launch has one phase. PHASE_ROWS: D and the LSE in base 2 of every row, into the workspace.
+ * PHASE_TILES: each CTA computes one tile of one gradient (or of dK and dV) from start to end, so
+ * that nothing is added up between CTAs: the bits do not depend on the order in which they run.
+ *
+ * Invariant: P = dS = 0 for a pair that is not visible, whatever Q, K, V and dO hold there.
+ */
+#ifndef ATTN_KERNELS_COMMON_BACKWARD_H
+#define ATTN_KERNELS_COMMON_BACKWARD_H
+
+#include "common/repair.h"
+
+struct pair {
+    float p, ds;
+};
+
+/* ---- addresses ------------------------------------------------------------------------------- */
+
+INLINE long long start_of_q(const struct attn_backward_args &b, const struct work &w,
+                            const struct attn_gradient_strides &s) {
+    return sequence_offset(b.a.cu_seqlens_q, w.batch, s.batch, s.row) + w.head * s.head;
+}
+
+INLINE long long start_of_kv(const struct attn_backward_args &b, const struct work &w, int head_kv,
+                             const struct attn_gradient_strides &s) {
+    return sequence_offset(b.a.cu_seqlens_kv, w.batch, s.batch, s.row) + head_kv * s.head;
+}
+
+INLINE const element *d_o_of(const struct attn_backward_args &b, const struct work &w) {
+    return (const element *)b.d_o + start_of_q(b, w, b.s_d_o);
+}
+
+/* Row 0 of w's sequence and head in lse_log2 and delta. */
+INLINE long long statistics_of(const struct attn_backward_args &b, const struct work &w) {
+    return b.a.cu_seqlens_q != 0 ? w.head * b.rows_all + b.a.cu_seqlens_q[w.batch]
+                                 : (long long)(w.batch * b.a.heads_q + w.head) * b.a.seq_q;
+}
+
+/* Keys of w's sequence that lie in memory: w.seq_kv of them are used. */
+INLINE int keys_stored(const struct attn_backward_args &b, const struct work &w) {
+    return b.a.cu_seqlens_kv != 0 ? b.a.cu_seqlens_kv[w.batch + 1] - b.a.cu_seqlens_kv[w.batch]
+                                  : b.a.seq_kv;
+}
+
+/* ---- who sees whom --------------------------------------------------------------------------- */
+
+INLINE int clamp_query(const struct work &w, long long query) {
+    return query < 0 ? 0 : query > w.seq_q ? w.seq_q : (int)query;
+}
+
+/* The queries that see a key: keys_of_query, solved for the query. */
+INLINE struct keys queries_of_key(const struct attn_args &a, const struct work &w, int key) {
+    const long long diagonal = a.top_left ? key : (long long)key - w.seq_kv + w.seq_q;
+    struct keys queries;
+    queries.begin = a.right >= 0 ? clamp_query(w, diagonal - a.right) : 0;
+    queries.end = a.left >= 0 ? clamp_query(w, diagonal + a.left + 1) : w.seq_q;
+    return queries;
+}
+
+/* ---- P and dS -------------------------------------------------------------------------------- */
+
+/* Of a visible pair without options. P <= 1, however far the LSE of large scores was rounded. */
+INLINE struct pair plain_pair(const struct attn_args &a, float product, float dp, float lse_log2,
+                              float delta) {
+    const float d = fmaf(product, a.scale_log2, -lse_log2);
+    struct pair pair;
+    pair.p = exp2_fast(d > 0.0f ? 0.0f : d); /* not fminf: NaN stays */
+    pair.ds = pair.p * (dp - delta);
+    return pair;
+}
+
+/* Of a pair whose key exists, with every option. */
+INLINE struct pair pair_of(const struct attn_args &a, const struct row_options &r, int key,
+                           float product, float dp, float lse_log2, float delta) {
+    struct pair pair = {0.0f, 0.0f};
+    if (key < r.visible.begin || key >= r.visible.end || (a.mask != 0 && is_hidden(a, r, key))) {
+        return pair;
+    }
+    const float d = score_of(a, r, product, key) - lse_log2;
+    pair.p = exp2_fast(d > 0.0f ? 0.0f : d);
+    pair.ds = pair.p * (dp - delta);
+    if (a.softcap_log2 > 0.0f) {
+        const float t = capped(product * a.softcap_scale, 1.0f);
+        pair.ds *= fmaf(-t, t, 1.0f);
+    }
+    return pair;
+}
+
+/* ---- PHASE_ROWS ------------------------------------------------------------------------------ */
+
+/* One warp, one row. A row that sees nothing has D = 0: its dO may be NaN. */
+INLINE void rows_phase(const struct attn_backward_args &b) {
+    const int warp = (int)threadIdx.x / LANES, lane = (int)threadIdx.x % LANES;
+    const long long number = (long long)blockIdx.x * ATTN_WARPS + warp;
+    struct work w;
+    const int row = (int)(number % b.a.seq_q);
+    w.head = (int)(number / b.a.seq_q % b.a.heads_q);
+    w.batch = (int)(number / b.a.seq_q / b.a.heads_q);
+    if (number / b.a.seq_q >= b.a.heads_all) {
+        return;
+    }
+    lengths_of_sequence(b.a, w);
+    if (row >= w.seq_q) {
+        return;
+    }
+    const element *const o = o_of(b.a, w) + row * b.a.o_row;
+    const element *const d_o = d_o_of(b, w) + row * b.s_d_o.row;
+    float sum = 0.0f;
+    for (int column = lane * 8; column < b.a.head_dim_v; column += LANES * 8) {
+        float x[8], y[8];
+        load_chunk(x, o + column, true);
+        load_chunk(y, d_o + column, true);
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            sum = fmaf(x[i], y[i], sum);
+        }
+    }
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) {
+        sum += __shfl_xor_sync(~0U, sum, step);
+    }
+    if (lane == 0) {
+        const struct keys keys = keys_of_query(b.a, w, row);
+        const float lse = lse_of(b.a, w)[row * b.a.lse_row];
+        const long long at = statistics_of(b, w) + row;
+        b.delta[at] = keys.end > keys.begin ? sum : 0.0f;
+        b.lse_log2[at] = lse == MINUS_INFINITY ? -MINUS_INFINITY : lse * LOG2_E;
+    }
+}
+
+/* d_sink of a head, by one CTA: a sum in a fixed order. */
+INLINE void sink_of_head(const struct attn_backward_args &b, int head, float *shared) {
+    const float sink = in_base_2(b.a.sink[head]);
+    float sum = 0.0f;
+    struct work w;
+    w.head = head;
+    for (w.batch = 0; w.batch < b.a.heads_all / b.a.heads_q; w.batch++) {
+        lengths_of_sequence(b.a, w);
+        const long long at = statistics_of(b, w);
+        for (int row = (int)threadIdx.x; row < w.seq_q; row += THREADS) {
+            const float lse = b.lse_log2[at + row];
+            if (lse != -MINUS_INFINITY) {
+                sum -= exp2_fast(sink - lse) * b.delta[at + row];
+            }
+        }
+    }
+    shared[threadIdx.x] = sum;
+    for (int half = THREADS / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if ((int)threadIdx.x < half) {
+            shared[threadIdx.x] += shared[threadIdx.x + half];
+        }
+    }
+    if (threadIdx.x == 0) {
+        b.d_sink[head] = shared[0];
+    }
+}
+
+/* ---- rows that are not finite ---------------------------------------------------------------- */
+
+/* A product of matrices multiplies what is not visible by 0, and 0 x NaN is NaN: such a row is
+ * computed again from the pairs that are visible, 8 columns by each lane. */
+INLINE struct pair pair_again(const struct attn_backward_args &b, const struct work &w,
+                              const struct row_options &r, int query, int key) {
+    const element *const k = k_of(b.a, w) + key * b.a.k_row;
+    const element *const v = v_of(b.a, w) + key * b.a.v_row;
+    const long long at = statistics_of(b, w) + query;
+    const float product = product_of(q_of(b.a, w) + query * b.a.q_row, k, b.a.head_dim);
+    const float dp = product_of(d_o_of(b, w) + query * b.s_d_o.row, v, b.a.head_dim_v);
+    return pair_of(b.a, r, key, product, dp, b.lse_log2[at], b.delta[at]);
+}
+
+INLINE void add_chunk(float sum[8], float weight, const element *row) {
+    float x[8];
+    load_chunk(x, row, true);
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        sum[i] = fmaf(weight, x[i], sum[i]);
+    }
+}
+
+INLINE void store_scaled(element *to, float sum[8], float factor) {
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        sum[i] *= factor;
+    }
+    store_chunk(to, sum);
+}
+
+INLINE void repair_dq(const struct attn_backward_args &b, const struct work &w, int query,
+                      int column) {
+    if (column >= b.a.head_dim) {
+        return;
+    }
+    const struct row_options r = row_options_of(b.a, w, query);
+    float sum[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+#pragma unroll 1
+    for (int key = r.visible.begin; key < r.visible.end; key++) {
+        if (b.a.mask != 0 && is_hidden(b.a, r, key)) {
+            continue;
+        }
+        add_chunk(sum, pair_again(b, w, r, query, key).ds, k_of(b.a, w) + key * b.a.k_row + column);
+    }
+    store_scaled((element *)b.dq + start_of_q(b, w, b.s_dq) + query * b.s_dq.row + column, sum,
+                 b.scale);
+}
+
+/* dK (of_v: dV) of a key, over the queries of all heads of its group. */
+INLINE void repair_dkv(const struct attn_backward_args &b, struct work w, int head_kv, int key,
+                       int column, bool of_v) {
+    if (column >= (of_v ? b.a.head_dim_v : b.a.head_dim)) {
+        return;
+    }
+    const struct keys queries = queries_of_key(b.a, w, key);
+    float sum[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+    for (int n = 0; n < b.a.heads_per_kv; n++) {
+        w.head = head_kv * b.a.heads_per_kv + n;
+#pragma unroll 1
+        for (int query = queries.begin; query < queries.end; query++) {
+            const struct row_options r = row_options_of(b.a, w, query);
+            if (b.a.mask != 0 && is_hidden(b.a, r, key)) {
+                continue;
+            }
+            const struct pair pair = pair_again(b, w, r, query, key);
+            add_chunk(sum, of_v ? pair.p : pair.ds,
+                      of_v ? d_o_of(b, w) + query * b.s_d_o.row + column
+                           : q_of(b.a, w) + query * b.a.q_row + column);
+        }
+    }
+    const struct attn_gradient_strides &s = of_v ? b.s_dv : b.s_dk;
+    store_scaled((element *)(of_v ? b.dv : b.dk) + start_of_kv(b, w, head_kv, s) + key * s.row +
+                     column,
+                 sum, of_v ? 1.0f : b.scale);
+}
+
+#endif /* ATTN_KERNELS_COMMON_BACKWARD_H */
