@@ -22,8 +22,6 @@ enum { RANDOM = 400 };
 #define MOST_SCALE                                                                                 \
     100.0F /* P comes from the LSE, which is fp32: an ulp of larger ones is too much */
 
-static const char *const NAMES[GRADIENTS] = {"dQ", "dK", "dV", "d_bias", "d_sink", "d_slopes"};
-
 static attn_plan_options backward_by(const char *variant) {
     attn_plan_options options;
     attn_plan_options_init(&options);
@@ -41,7 +39,7 @@ static const char *run(attn_context *on, struct gradients *g, const struct sampl
     struct guarded workspace = {0};
     const char *wrong = NULL;
     const attn_plan_options options = backward_by(variant);
-    gradients_poison(g);
+    gradients_poison(g, s);
     if (attn_plan_create(on, &g->problem, &options, &plan, &why) != ATTN_OK) {
         wrong = why.text;
     } else if (!guarded_alloc(&workspace, attn_workspace_size(plan), attn_workspace_alignment(plan),
@@ -136,7 +134,7 @@ static void judge(const struct gradients *g, const struct sample *s, attn_gradie
         count++;
     }
     attn_comparison_print(&result, text, sizeof text);
-    CHECK_MSG(verdict == ATTN_ACCEPT, "%s: %s: %s: %s", variant, NAMES[which],
+    CHECK_MSG(verdict == ATTN_ACCEPT, "%s: %s: %s: %s", variant, GRADIENT_NAMES[which],
               recipe_print(&s->recipe, line, sizeof line), text);
 }
 
@@ -245,7 +243,7 @@ TEST(threads_change_no_bits) {
                         memcpy(first[which], output->data, output->size);
                     }
                     CHECK_MSG(first[which] && !memcmp(first[which], output->data, output->size),
-                              "%s: other bits in %s with %d threads", v.name, NAMES[which],
+                              "%s: other bits in %s with %d threads", v.name, GRADIENT_NAMES[which],
                               (int)counts[c]);
                 }
             }
