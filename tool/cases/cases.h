@@ -171,8 +171,8 @@ extern const char *const GRADIENT_NAMES[GRADIENTS]; /* dQ dK dV d_bias d_sink d_
 bool gradients_make(struct gradients *gradients, struct sample *sample);
 void gradients_free(struct gradients *gradients);
 
-/* The same, owned by the sample and freed with it. */
-bool sample_add_gradients(struct sample *sample);
+/* The same, owned by the sample and freed with it. dO of the first `hidden` queries is NaN. */
+bool sample_add_gradients(struct sample *sample, int64_t hidden);
 
 /* The outputs back to 0xFF. O and LSE are as forward left them and must stay so. */
 void gradients_poison(struct gradients *gradients, const struct sample *sample);

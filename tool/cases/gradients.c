@@ -106,10 +106,10 @@ static void show_hidden(struct sample *s, uint64_t *rng) {
 }
 
 static void fill_d_o(struct gradients *g, const struct sample *s, const attn_strides *t,
-                     uint64_t *rng) {
+                     int64_t hidden, uint64_t *rng) {
     for (int64_t b = 0; b < s->full.batch; b++) {
         for (int64_t h = 0; h < s->full.heads_q; h++) {
-            for (int64_t i = 0; i < sample_rows_q(s, b); i++) {
+            for (int64_t i = hidden; i < sample_rows_q(s, b); i++) {
                 const int64_t at = start_of(s, t, true, b) + h * t->head + i * t->row;
                 if (sees_a_key(s, b, i)) {
                     draw_row(s->full.dtype,
@@ -132,7 +132,7 @@ static uint64_t hash_inputs(const struct gradients *g, const struct sample *s) {
     return hash(&s->lse, hash(&s->o, hash(&g->d_o, 0)));
 }
 
-bool gradients_make(struct gradients *g, struct sample *s) {
+static bool make(struct gradients *g, struct sample *s, int64_t hidden) {
     const attn_problem *p = &s->full;
     uint64_t state = s->recipe.seed ^ 0x6AD, *rng = &state;
     const size_t element = attn_dtype_size(p->dtype);
@@ -172,7 +172,7 @@ bool gradients_make(struct gradients *g, struct sample *s) {
         gradients_free(g);
         return false;
     }
-    fill_d_o(g, s, &full.d_o, rng);
+    fill_d_o(g, s, &full.d_o, hidden, rng);
     g->tensors = s->tensors;
     g->tensors.d_o = g->d_o.data;
     g->tensors.dq = g->outputs[ATTN_GRADIENT_Q].data;
@@ -189,6 +189,10 @@ bool gradients_make(struct gradients *g, struct sample *s) {
     return true;
 }
 
+bool gradients_make(struct gradients *g, struct sample *s) {
+    return make(g, s, 0);
+}
+
 void gradients_free(struct gradients *g) {
     guarded_free(&g->d_o);
     for (int i = 0; i < GRADIENTS; i++) {
@@ -196,9 +200,9 @@ void gradients_free(struct gradients *g) {
     }
 }
 
-bool sample_add_gradients(struct sample *s) {
+bool sample_add_gradients(struct sample *s, int64_t hidden) {
     struct gradients *g = calloc(1, sizeof *g);
-    if (g == NULL || !gradients_make(g, s)) {
+    if (g == NULL || !make(g, s, hidden)) {
         free(g);
         return false;
     }

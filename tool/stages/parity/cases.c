@@ -78,6 +78,10 @@ static void draw_recipe(const struct target *t, struct parity_case *made, uint64
     }
     recipe_draw_within(&made->recipe, seed, &limits, kind, attempt);
     made->backward = v->direction == ATTN_BACKWARD;
+    made->hidden = 0;
+    if (made->backward && case_is_poisoned(made) && made->number % 2 != 0) {
+        made->kind = CASE_PAST_NAN;
+    }
     made->recipe.lse = made->recipe.lse || made->backward;
 }
 
@@ -104,8 +108,8 @@ static void poison_key(struct sample *s, int64_t b, int64_t h, int64_t j, enum c
     }
 }
 
-/* Chooses a query and poisons every key that it and its predecessors do not see. False: there is
- * no such key. */
+/* Chooses a query and poisons every key that it and its predecessors do not see, or hides their dO.
+ * False: there is no such key. */
 static bool poison_future(struct parity_case *made, struct sample *s) {
     uint64_t state = made->recipe.seed ^ 0xF17E, *rng = &state;
     const attn_problem *p = &s->full;
@@ -114,9 +118,14 @@ static bool poison_future(struct parity_case *made, struct sample *s) {
         return false;
     }
     sample_visible(s, 0, p->seq_q - 1, &low, &last);
-    sample_visible(s, 0, rng_range(rng, 0, p->seq_q - 2), &low, &high);
+    const int64_t query = rng_range(rng, 0, p->seq_q - 2);
+    sample_visible(s, 0, query, &low, &high);
     if (high >= last) {
         return false;
+    }
+    if (made->kind == CASE_PAST_NAN) {
+        made->hidden = query + 1;
+        return true;
     }
     made->first_poisoned = high < 0 ? 0 : high + 1;
     for (int64_t b = 0; b < p->batch; b++) {
@@ -136,8 +145,8 @@ bool case_build(struct parity_case *made, struct sample *sample) {
     if (!sample_make(sample, &made->recipe)) {
         return false;
     }
-    if ((case_is_future(made) && !poison_future(made, sample)) ||
-        (made->backward && !sample_add_gradients(sample))) {
+    if ((case_is_poisoned(made) && !poison_future(made, sample)) ||
+        (made->backward && !sample_add_gradients(sample, made->hidden))) {
         sample_free(sample);
         return false;
     }

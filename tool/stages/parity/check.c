@@ -183,7 +183,8 @@ void case_judge(const struct target *t, int64_t number, struct case_result *resu
                  why.text);
         return;
     }
-    static const char *const kinds[] = {"", " empty", " large", " future NaN", " future Inf"};
+    static const char *const kinds[] = {
+        "", " empty", " large", " future NaN", " future Inf", " past NaN"};
     recipe_print(&s.recipe, result->recipe, sizeof result->recipe - 16);
     const size_t used = strlen(result->recipe);
     snprintf(result->recipe + used, sizeof result->recipe - used, "%s", kinds[c.kind]);

@@ -15,20 +15,20 @@
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-/* Whether the query sees a poisoned key. */
+/* Whether the query sees a poisoned key, or a key with NaN for its dO. */
 static bool is_poisoned(const struct parity_case *c, const struct sample *s, int64_t b, int64_t i) {
     int64_t low, high;
     sample_visible(s, b, i, &low, &high);
-    return high >= c->first_poisoned;
+    return c->kind == CASE_PAST_NAN ? low <= high && i < c->hidden : high >= c->first_poisoned;
 }
 
-/* Whether a poisoned query sees the key. */
+/* Whether a poisoned query sees the key; j < 0: whether there is a poisoned query. */
 static bool key_is_poisoned(const struct parity_case *c, const struct sample *s, int64_t b,
                             int64_t j) {
     for (int64_t i = 0; i < sample_rows_q(s, b); i++) {
         int64_t low, high;
         sample_visible(s, b, i, &low, &high);
-        if (low <= j && j <= high && high >= c->first_poisoned) {
+        if ((j < 0 || (low <= j && j <= high)) && is_poisoned(c, s, b, i)) {
             return true;
         }
     }
@@ -37,7 +37,7 @@ static bool key_is_poisoned(const struct parity_case *c, const struct sample *s,
 
 bool output_row_is_clean(const struct output *o, const struct parity_case *c,
                          const struct sample *s, const attn_row *row) {
-    if (!case_is_future(c)) {
+    if (!case_is_poisoned(c)) {
         return true;
     }
     switch (o->gradient) {
@@ -45,7 +45,7 @@ bool output_row_is_clean(const struct output *o, const struct parity_case *c,
     case ATTN_GRADIENT_Q: return !is_poisoned(c, s, row->batch, row->row);
     case ATTN_GRADIENT_K:
     case ATTN_GRADIENT_V: return !key_is_poisoned(c, s, row->batch, row->row);
-    default: return false; /* a sum over all queries */
+    default: return !key_is_poisoned(c, s, 0, -1); /* a sum over all queries */
     }
 }
 
@@ -89,8 +89,8 @@ const char *output_make(struct output *o, const struct target *t, const struct p
     } else {
         o->name = GRADIENT_NAMES[gradient];
     }
-    const bool some = !case_is_future(c) && (size_t)view_rows(&o->view) > most;
-    if (gradient == OUTPUT_O && !some && !case_is_future(c)) {
+    const bool some = !case_is_poisoned(c) && (size_t)view_rows(&o->view) > most;
+    if (gradient == OUTPUT_O && !some && !case_is_poisoned(c)) {
         return expectation_make(&o->expected, t->context, s);
     }
     size_t count = most;

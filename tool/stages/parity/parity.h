@@ -53,7 +53,9 @@ enum case_kind {
     CASE_LARGE,      /* rows are sampled */
     CASE_FUTURE_NAN, /* causal; keys that only later queries see are NaN: so must be these queries,
                         and no earlier one */
-    CASE_FUTURE_INF  /* the same with infinities, which may or may not show in later queries */
+    CASE_FUTURE_INF, /* the same with infinities, which may or may not show in later queries */
+    CASE_PAST_NAN    /* backward: dO of the first queries is NaN: so must be the gradients of the
+                        keys that they see, and no other one */
 };
 
 struct parity_case {
@@ -62,10 +64,11 @@ struct parity_case {
     bool backward; /* the sample has gradients */
     struct recipe recipe;
     int64_t first_poisoned; /* CASE_FUTURE_*: the first key that is */
+    int64_t hidden;         /* CASE_PAST_NAN: queries whose dO is NaN */
 };
 
-static inline bool case_is_future(const struct parity_case *made) {
-    return made->kind == CASE_FUTURE_NAN || made->kind == CASE_FUTURE_INF;
+static inline bool case_is_poisoned(const struct parity_case *made) {
+    return made->kind >= CASE_FUTURE_NAN;
 }
 
 /* Samples case `number` and builds its tensors: a problem that the variant accepts. */
