@@ -116,9 +116,10 @@ static const struct config configs[] = {
     {"packed, bias, alibi", .packed = true, .bias = true, .alibi = true, .heads_kv = 2},
     {"used keys", .used_kv = true, .causal = ATTN_CAUSAL_BOTTOM_RIGHT},
     {"packed, used keys", .packed = true, .used_kv = true, .sink = true},
-    {"all", ATTN_CAUSAL_TOP_LEFT, 4, 0, 1.5F, true, true, true, true, true, true, 2, 1, 4},
-    {"all, not packed", ATTN_CAUSAL_BOTTOM_RIGHT, 5, 3, 1.5F, true, true, true, true, false, true,
-     2, 2, 4, ATTN_BSHD},
+    {"all", ATTN_CAUSAL_TOP_LEFT, 4, 0, 1.5F, true, true, true, true, .packed = true,
+     .used_kv = true, .heads_kv = 2, .broadcast = 1, .slopes = 4},
+    {"all, not packed", ATTN_CAUSAL_BOTTOM_RIGHT, 5, 3, 1.5F, true, true, true, true,
+     .used_kv = true, .heads_kv = 2, .broadcast = 2, .slopes = 4, .layout = ATTN_BSHD},
 };
 
 static const int32_t cu_q[] = {0, 3, 8};
