@@ -8,6 +8,8 @@
 #   OUTPUT.sm_XX.cubin    of that very PTX, for each of CUBIN_ARCHS ("sm_80 sm_90")
 #   OUTPUT.sm_XX.log      `sha256 HEX-OF-THE-CUBIN`, then what `ptxas -v` said of it
 #   OUTPUT.d              the files of the tree that it read, for make and ninja
+# ATTN_KERNEL_CACHE, if set, is a folder that keeps these by sources, flags and compilers: several
+# build folders then compile a kernel once.
 # HABITS are words: `lines` keeps line tables in the cubins, which then hold the PTX's text too;
 # `lenient` lets warnings pass; `release` is neither.
 #
@@ -38,53 +40,80 @@ work=$(mktemp -d "$output.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 trap 'exit 1' HUP INT TERM
 
-# shellcheck disable=SC2086 # a list of words
-"$nvcc" -ptx -arch="$ptx_arch" -std=c++17 -O3 -lineinfo $nvcc_habits -Isrc/kernels "$@" \
-    -MD -MF "$work/all.d" -o "$work/raw.ptx" "$source"
+cached=
+case ${ATTN_KERNEL_CACHE:+$source} in
+src/kernels/*)
+    cached=$ATTN_KERNEL_CACHE/$name-$({
+        echo "$source" "$ptx_arch" "$cubin_archs" "$habits" "$@"
+        "$nvcc" --version
+        "$ptxas" --version
+        find src/kernels -type f | LC_ALL=C sort | xargs sha256sum
+    } | sha256sum | cut -c 1-32)
+    ;;
+esac
 
-# nvcc writes down the folder twice: in the names of files, and as a hash of it in the names of
-# static functions and variables (also where those are spelled as bytes, in .debug_str).
-ROOT="\"$root/" awk '
-    /^[ \t]*\.file[ \t]/ {
-        at = index($0, ENVIRON["ROOT"])
-        if (at > 0)
-            $0 = substr($0, 1, at) substr($0, at + length(ENVIRON["ROOT"]))
-        sub(/"\/.*\/include\//, "\"cuda/")
-    }
-    /_INTERNAL_/ { gsub(/_INTERNAL_[0-9a-f]+_/, "_INTERNAL_00000000_") }
-    /95,73,78,84,69,82,78,65,76,95,/ {
-        digit = "[0-9]+,"
-        gsub("95,73,78,84,69,82,78,65,76,95," digit digit digit digit digit digit digit digit "95,",
-             "95,73,78,84,69,82,78,65,76,95,48,48,48,48,48,48,48,48,95,")
-    }
-    { print }' "$work/raw.ptx" >"$work/$name.ptx"
-if grep -n '^[[:space:]]*\.file.*"/' "$work/$name.ptx" >&2; then
-    echo "$source: its PTX names a path of this machine" >&2
-    exit 1
+compile() {
+    # shellcheck disable=SC2086 # a list of words
+    "$nvcc" -ptx -arch="$ptx_arch" -std=c++17 -O3 -lineinfo $nvcc_habits -Isrc/kernels "$@" \
+        -MD -MF "$work/all.d" -o "$work/raw.ptx" "$source"
+
+    # nvcc writes down the folder twice: in the names of files, and as a hash of it in the names of
+    # static functions and variables (also where those are spelled as bytes, in .debug_str).
+    ROOT="\"$root/" awk '
+        /^[ \t]*\.file[ \t]/ {
+            at = index($0, ENVIRON["ROOT"])
+            if (at > 0)
+                $0 = substr($0, 1, at) substr($0, at + length(ENVIRON["ROOT"]))
+            sub(/"\/.*\/include\//, "\"cuda/")
+        }
+        /_INTERNAL_/ { gsub(/_INTERNAL_[0-9a-f]+_/, "_INTERNAL_00000000_") }
+        /95,73,78,84,69,82,78,65,76,95,/ {
+            digit = "[0-9]+,"
+            gsub("95,73,78,84,69,82,78,65,76,95," digit digit digit digit digit digit digit digit \
+                 "95,", "95,73,78,84,69,82,78,65,76,95,48,48,48,48,48,48,48,48,95,")
+        }
+        { print }' "$work/raw.ptx" >"$work/$name.ptx"
+    if grep -n '^[[:space:]]*\.file.*"/' "$work/$name.ptx" >&2; then
+        echo "$source: its PTX names a path of this machine" >&2
+        exit 1
+    fi
+
+    for arch in $cubin_archs; do
+        cubin=$work/$name.$arch.cubin
+        # shellcheck disable=SC2086 # a list of words
+        "$ptxas" -v $ptxas_habits -arch="$arch" "$work/$name.ptx" -o "$cubin" \
+            >"$work/said" 2>&1 || {
+            cat "$work/said" >&2
+            echo "$source: ptxas refused it for $arch" >&2
+            exit 1
+        }
+        {
+            echo "sha256 $(sha256sum <"$cubin" | cut -d ' ' -f 1)"
+            grep -v 'Compile time = ' "$work/said"
+        } >"$work/$name.$arch.log"
+    done
+
+    # Headers of CUDA and of the system are left out: a new compiler changes kernels/options.txt.
+    # shellcheck disable=SC1003,SC2020 # two characters, each becomes a line end
+    tr -s ' \\' '\n\n' <"$work/all.d" | grep -E '^(src|tests)/' | LC_ALL=C sort -u >"$work/sources"
+}
+
+if [ -n "$cached" ] && [ -d "$cached" ]; then
+    cp "$cached"/* "$work/"
+else
+    compile "$@"
+    if [ -n "$cached" ]; then
+        mkdir -p "$cached.$$"
+        cp "$work/$name".* "$work/sources" "$cached.$$/"
+        mv -T "$cached.$$" "$cached" 2>/dev/null || rm -rf "$cached.$$"
+    fi
 fi
 
-for arch in $cubin_archs; do
-    cubin=$work/$name.$arch.cubin
-    # shellcheck disable=SC2086 # a list of words
-    "$ptxas" -v $ptxas_habits -arch="$arch" "$work/$name.ptx" -o "$cubin" >"$work/said" 2>&1 || {
-        cat "$work/said" >&2
-        echo "$source: ptxas refused it for $arch" >&2
-        exit 1
-    }
-    {
-        echo "sha256 $(sha256sum <"$cubin" | cut -d ' ' -f 1)"
-        grep -v 'Compile time = ' "$work/said"
-    } >"$work/$name.$arch.log"
-done
-
-# Headers of CUDA and of the system are left out: a new compiler changes kernels/options.txt.
-# shellcheck disable=SC1003,SC2020 # two characters, each becomes a line end
-tr -s ' \\' '\n\n' <"$work/all.d" | grep -E '^(src|tests)/' | LC_ALL=C sort -u |
-    ROOT=$root OUTPUT=$output awk '
-        function escaped(path) { gsub(/ /, "\\ ", path); return path }
-        NR == 1 { printf "%s:", escaped(ENVIRON["OUTPUT"] ".ptx") }
-        { printf " \\\n  %s", escaped(ENVIRON["ROOT"] "/" $0) }
-        END { print "" }' >"$work/$name.d"
+ROOT=$root OUTPUT=$output awk '
+    function escaped(path) { gsub(/ /, "\\ ", path); return path }
+    NR == 1 { printf "%s:", escaped(ENVIRON["OUTPUT"] ".ptx") }
+    { printf " \\\n  %s", escaped(ENVIRON["ROOT"] "/" $0) }
+    END { print "" }' "$work/sources" >"$work/$name.d"
 
 for file in "$work/$name".*; do
     mv -f "$file" "$(dirname "$output")/"

@@ -48,32 +48,29 @@ INLINE void load_bias_of_query(const struct cpu_gradient *g, int i, vf *bias) {
     }
 }
 
-/* P and dS of the keys that the mask hides from query i become 0. */
-INLINE void hide_masked(const struct cpu_gradient *g, int i, vf *p, vf *ds) {
+/* What is not visible to query i becomes 0: keys that the mask hides, keys outside [low, high). */
+INLINE void hide(const struct cpu_gradient *g, int i, vf *x) {
     const vf zero = vdup(0.0F);
-    const uint8_t *mask = g->mask + i * g->mask_row;
-    uint8_t line[MR] = {0};
-    if (g->mask_col != 1 || g->rows != MR) {
-        for (int r = 0; r < g->rows; r++) {
-            line[r] = mask[r * g->mask_col];
+    if (g->mask != NULL) {
+        const uint8_t *mask = g->mask + i * g->mask_row;
+        uint8_t line[MR] = {0};
+        if (g->mask_col != 1 || g->rows != MR) {
+            for (int r = 0; r < g->rows; r++) {
+                line[r] = mask[r * g->mask_col];
+            }
+            mask = line;
         }
-        mask = line;
+        EACH(v, MV) {
+            x[v] = vshow(mask + v * VL, x[v], zero);
+        }
     }
-    EACH(v, MV) {
-        p[v] = vshow(mask + v * VL, p[v], zero);
-        ds[v] = vshow(mask + v * VL, ds[v], zero);
-    }
-}
-
-/* Likewise of the keys outside [low, high). */
-INLINE void hide_outside(int low, int high, vf *p, vf *ds) {
-    const vf zero = vdup(0.0F);
-    const vf first = vdup((float)low);
-    const vf end = vdup((float)high);
-    EACH(v, MV) {
-        const vf key = vload(key_numbers + v * VL);
-        p[v] = vless(key, first, zero, vless(key, end, p[v], zero));
-        ds[v] = vless(key, first, zero, vless(key, end, ds[v], zero));
+    if (g->low[i] > 0 || g->high[i] < MR) {
+        const vf low = vdup((float)g->low[i]);
+        const vf high = vdup((float)g->high[i]);
+        EACH(v, MV) {
+            const vf key = vload(key_numbers + v * VL);
+            x[v] = vless(key, low, zero, vless(key, high, x[v], zero));
+        }
     }
 }
 
@@ -109,19 +106,16 @@ INLINE void differentiate(const struct cpu_gradient *g, struct options with, int
             p[v] = vadd(p[v], bias[v]);
         }
     }
-    EACH(v, MV) {
-        p[v] = vsub(p[v], vdup(g->lse[i]));
+    EACH(v, MV) { /* P <= 1, however far the LSE of large scores was rounded */
+        const vf d = vsub(p[v], vdup(g->lse[i]));
+        p[v] = vless(vdup(0.0F), d, vdup(0.0F), d);
     }
     exponentiate_vectors(p, g->factor);
     EACH(v, MV) {
         ds[v] = vmul(p[v], vsub(ds[v], vdup(g->delta[i])));
     }
-    if (g->mask != NULL) {
-        hide_masked(g, i, p, ds);
-    }
-    if (g->low[i] > 0 || g->high[i] < MR) {
-        hide_outside(g->low[i], g->high[i], p, ds);
-    }
+    hide(g, i, p);
+    hide(g, i, ds);
     if (with.alibi && g->d_slope != NULL) {
         vf sum = vmul(ds[0], away[0]);
         EACH(v, MV - 1) {
@@ -130,6 +124,7 @@ INLINE void differentiate(const struct cpu_gradient *g, struct options with, int
         *g->d_slope -= (double)vsum(sum);
     }
     if (with.softcap && !g->d_scores) {
+        hide(g, i, fall);
         EACH(v, MV) {
             ds[v] = vmul(ds[v], fall[v]);
         }
