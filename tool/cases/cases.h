@@ -183,7 +183,7 @@ const char *gradients_damage(const struct gradients *gradients, const struct sam
 /* ---- outputs, element by element ------------------------------------------------------------- */
 
 /* O or a gradient as rows of columns. */
-struct view {
+struct output_view {
     unsigned char *data;
     attn_dtype dtype;
     attn_row shape; /* how many of each */
@@ -192,18 +192,19 @@ struct view {
     const int32_t *cu_seqlens; /* packed: where the rows of a batch entry begin; else NULL */
 };
 
-struct view view_of_o(const struct sample *sample);
+struct output_view view_of_o(const struct sample *sample);
 
 /* False: the problem has no such gradient. */
-bool view_of_gradient(const struct gradients *gradients, attn_gradient which, struct view *view);
+bool view_of_gradient(const struct gradients *gradients, attn_gradient which,
+                      struct output_view *view);
 
 /* How many rows; the index-th, batch-major; whether it is there (packed: some are not). */
-int64_t view_rows(const struct view *view);
-attn_row view_row(const struct view *view, int64_t index);
-bool view_has(const struct view *view, const attn_row *row);
+int64_t view_rows(const struct output_view *view);
+attn_row view_row(const struct output_view *view, int64_t index);
+bool view_has(const struct output_view *view, const attn_row *row);
 
-unsigned char *view_at(const struct view *view, const attn_row *row, int64_t col);
-float view_get(const struct view *view, const attn_row *row, int64_t col);
+unsigned char *view_at(const struct output_view *view, const attn_row *row, int64_t col);
+float view_get(const struct output_view *view, const attn_row *row, int64_t col);
 
 /* ---- what is expected ------------------------------------------------------------------------ */
 

@@ -222,7 +222,7 @@ void gradients_poison(struct gradients *g, const struct sample *s) {
 static bool gaps_intact(const struct gradients *g, int which) {
     const struct guarded *memory = &g->outputs[which];
     bool *owned = calloc(memory->size + 1, sizeof *owned);
-    struct view view;
+    struct output_view view;
     bool ok = owned != NULL;
     if (ok && memory->size > 0 && (ok = view_of_gradient(g, (attn_gradient)which, &view))) {
         for (int64_t i = 0; i < view_rows(&view); i++) {

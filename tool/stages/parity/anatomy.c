@@ -29,7 +29,7 @@ struct extent {
 
 struct defects {
     const struct sample *sample;
-    const struct output *output;
+    const struct case_output *output;
     const struct expectation *expected;       /* the output's */
     struct extent tile, cols, heads, batches; /* tile: rows of a tile of block_q */
     int64_t tail_start;                       /* where the last, shorter tile begins */
@@ -45,7 +45,7 @@ static void mark(struct extent *extent, int64_t at, bool wrong) {
 }
 
 static void look_at_row(struct defects *w, size_t index, double allowed) {
-    const struct view *view = &w->output->view;
+    const struct output_view *view = &w->output->view;
     const attn_row at = expectation_row(w->expected, w->sample, index);
     const double *exact = w->expected->o + index * (size_t)view->cols;
     if (!view_has(view, &at)) {
@@ -269,7 +269,7 @@ static void tell(FILE *out, const struct target *t, struct sample *s, struct def
 }
 
 /* Rows of a tile of the output. */
-static int64_t tile_of(const struct target *t, const struct output *o) {
+static int64_t tile_of(const struct target *t, const struct case_output *o) {
     const bool keys = o->gradient == ATTN_GRADIENT_K || o->gradient == ATTN_GRADIENT_V;
     const int32_t block = keys                             ? t->variant.block_kv
                           : o->gradient <= ATTN_GRADIENT_Q ? t->variant.block_q
@@ -277,9 +277,9 @@ static int64_t tile_of(const struct target *t, const struct output *o) {
     return block > 0 ? block : 1;
 }
 
-void anatomy_tell(const struct target *t, struct sample *s, const struct output *o,
+void anatomy_tell(const struct target *t, struct sample *s, const struct case_output *o,
                   const attn_comparison *comparison, char *text, size_t size) {
-    const struct view *view = &o->view;
+    const struct output_view *view = &o->view;
     const int64_t tile = tile_of(t, o);
     struct defects w = {.sample = s,
                         .output = o,

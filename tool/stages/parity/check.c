@@ -6,7 +6,7 @@
  * found, and no row outside of the compared ones holds NaN. Then negative controls take the place
  * of the result (controls.c).
  *
- * Invariant: nothing passes here that output_compare did not accept.
+ * Invariant: nothing passes here that case_output_compare did not accept.
  */
 #include <math.h>
 #include <stdio.h>
@@ -20,8 +20,8 @@ enum { SAMPLED_ROWS = 192 };
 /* ---- every row, also those that are not compared --------------------------------------------- */
 
 /* Elements of a row (and its LSE) that are NaN where none is due, or the other way round. */
-static int64_t misplaced_nans(const struct output *o, const struct sample *s, const attn_row *row,
-                              bool clean) {
+static int64_t misplaced_nans(const struct case_output *o, const struct sample *s,
+                              const attn_row *row, bool clean) {
     int64_t count = 0;
     for (int64_t d = 0; d < o->view.cols; d++) {
         count += isnan(view_get(&o->view, row, d)) == clean;
@@ -33,14 +33,14 @@ static int64_t misplaced_nans(const struct output *o, const struct sample *s, co
 }
 
 /* NaN exactly in the rows that see one. False and the place of the first exception. */
-static bool nans_in_place(const struct output *o, const struct parity_case *c,
+static bool nans_in_place(const struct case_output *o, const struct parity_case *c,
                           const struct sample *s, attn_error *why) {
     int64_t elements = 0, rows = 0;
     attn_row first = {0};
     bool first_clean = true;
     for (int64_t i = 0; i < view_rows(&o->view); i++) {
         const attn_row at = view_row(&o->view, i);
-        const bool clean = output_row_is_clean(o, c, s, &at);
+        const bool clean = case_output_is_clean(o, c, s, &at);
         if (!view_has(&o->view, &at) || (!clean && c->kind == CASE_FUTURE_INF)) {
             continue; /* no such row; an infinite score may be 0 or NaN as a probability */
         }
@@ -79,10 +79,10 @@ static bool run_once(const struct target *t, struct sample *s, struct case_resul
 }
 
 static void compare_once(const struct target *t, const struct parity_case *c, struct sample *s,
-                         const struct output *o, attn_comparison *comparison,
+                         const struct case_output *o, attn_comparison *comparison,
                          struct case_result *result) {
     attn_error why = {""};
-    const char *wrong = output_compare(o, t, s, comparison);
+    const char *wrong = case_output_compare(o, t, s, comparison);
     const attn_statistics found = attn_comparison_statistics(comparison);
     result->statistics = attn_comparison_statistics(NULL);
     result->damaged = true;
@@ -102,15 +102,15 @@ static void resample(const struct target *t, const struct parity_case *c, int gr
     struct parity_case other = *c;
     struct case_result own = {.statistics = attn_comparison_statistics(NULL)};
     attn_comparison comparison;
-    struct output o;
+    struct case_output o;
     struct sample s;
     recipe_resample(&other.recipe, result->resampled + 1);
     if (case_build(&other, &s)) {
-        if (output_make(&o, t, &other, &s, gradient, most_rows(c)) == NULL &&
+        if (case_output_make(&o, t, &other, &s, gradient, most_rows(c)) == NULL &&
             run_once(t, &s, &own)) {
             compare_once(t, &other, &s, &o, &comparison, &own);
         }
-        output_free(&o);
+        case_output_free(&o);
         sample_free(&s);
     }
     if (own.lost) {
@@ -121,7 +121,7 @@ static void resample(const struct target *t, const struct parity_case *c, int gr
 }
 
 static void judge(const struct target *t, const struct parity_case *c, struct sample *s,
-                  struct output *o, struct case_result *result) {
+                  struct case_output *o, struct case_result *result) {
     const attn_dtype dtype = s->full.dtype;
     attn_comparison comparison = {.size = sizeof comparison, .nans = 1};
     attn_verdict verdict;
@@ -132,7 +132,7 @@ static void judge(const struct target *t, const struct parity_case *c, struct sa
     }
     result->pass = verdict == ATTN_ACCEPT;
     if (!result->pass) {
-        if (!result->lost && output_expect(o, t, s)) {
+        if (!result->lost && case_output_expect(o, t, s)) {
             anatomy_tell(t, s, o, &comparison, result->anatomy, sizeof result->anatomy);
         }
         return;
@@ -158,8 +158,8 @@ static void judge_outputs(const struct target *t, const struct parity_case *c, s
         if (i != OUTPUT_O && s->gradients->outputs[i].size == 0) {
             continue;
         }
-        struct output o;
-        const char *wrong = output_make(&o, t, c, s, i, most_rows(c));
+        struct case_output o;
+        const char *wrong = case_output_make(&o, t, c, s, i, most_rows(c));
         result->resampled = 0;
         if (wrong != NULL) {
             snprintf(result->reason, sizeof result->reason, "%s", wrong);
@@ -168,7 +168,7 @@ static void judge_outputs(const struct target *t, const struct parity_case *c, s
             judge(t, c, s, &o, result);
         }
         resampled = result->resampled > resampled ? result->resampled : resampled;
-        output_free(&o);
+        case_output_free(&o);
     }
     result->resampled = resampled;
 }

@@ -108,7 +108,7 @@ static const char *const GRADIENT_WORDS[GRADIENT_CONTROLS] = {"its negative", "z
                                                               "one wrong element"};
 
 /* Replaces what lies in the compared rows and returns the largest change. */
-static double put_gradient_control(const struct output *o, enum gradient_control kind,
+static double put_gradient_control(const struct case_output *o, enum gradient_control kind,
                                    double allowed, uint64_t seed) {
     const struct expectation *expected = &o->expected;
     const int64_t chosen = (int64_t)(seed % (expected->count * (uint64_t)o->view.cols));
@@ -131,7 +131,8 @@ static double put_gradient_control(const struct output *o, enum gradient_control
 }
 
 static bool gradient_refused(const struct target *t, const struct parity_case *c, struct sample *s,
-                             const struct output *o, double allowed, struct case_result *result) {
+                             const struct case_output *o, double allowed,
+                             struct case_result *result) {
     const enum gradient_control kind =
         (enum gradient_control)((c->number + o->gradient) % GRADIENT_CONTROLS);
     const double distance = put_gradient_control(o, kind, allowed, c->recipe.seed);
@@ -140,7 +141,7 @@ static bool gradient_refused(const struct target *t, const struct parity_case *c
         return true;
     }
     result->controls++;
-    if (output_compare(o, t, s, &comparison) == NULL || comparison.o_pass) {
+    if (case_output_compare(o, t, s, &comparison) == NULL || comparison.o_pass) {
         snprintf(result->reason, sizeof result->reason,
                  "the negative control failed: %s in the place of %s, %g away, passed the rule",
                  GRADIENT_WORDS[kind], o->name, distance);
@@ -151,7 +152,7 @@ static bool gradient_refused(const struct target *t, const struct parity_case *c
 }
 
 bool controls_refused(const struct target *t, const struct parity_case *c, struct sample *s,
-                      const struct output *o, double allowed, struct case_result *result) {
+                      const struct case_output *o, double allowed, struct case_result *result) {
     if (o->gradient == OUTPUT_O) {
         return o_refused(s, &o->expected, allowed, result);
     }

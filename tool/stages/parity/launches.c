@@ -237,17 +237,17 @@ static unsigned char *slot_of(const struct bench *b, size_t slot) {
 static bool check_output(const struct bench *b, const struct sample *s, int set, int gradient,
                          int *borderline, attn_error *why) {
     const struct parity_case c = {.recipe = s->recipe};
-    struct output o;
+    struct case_output o;
     attn_comparison result;
-    const char *wrong = output_make(&o, b->target, &c, s, gradient, CHECKED_ROWS);
+    const char *wrong = case_output_make(&o, b->target, &c, s, gradient, CHECKED_ROWS);
     bool ok = wrong == NULL;
     if (ok) {
-        wrong = output_compare(&o, b->target, s, &result);
+        wrong = case_output_compare(&o, b->target, s, &result);
         const attn_statistics found = attn_comparison_statistics(&result);
         const attn_verdict verdict = attn_judge(s->full.dtype, &found, NULL, 0);
         ok = verdict == ATTN_ACCEPT || (verdict == ATTN_BORDERLINE && (*borderline)++ == 0);
     }
-    output_free(&o);
+    case_output_free(&o);
     return ok || explain(why, "launch %d is wrong: %s", set, wrong);
 }
 

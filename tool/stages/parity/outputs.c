@@ -35,8 +35,8 @@ static bool key_is_poisoned(const struct parity_case *c, const struct sample *s,
     return false;
 }
 
-bool output_row_is_clean(const struct output *o, const struct parity_case *c,
-                         const struct sample *s, const attn_row *row) {
+bool case_output_is_clean(const struct case_output *o, const struct parity_case *c,
+                          const struct sample *s, const attn_row *row) {
     if (!case_is_poisoned(c)) {
         return true;
     }
@@ -50,20 +50,20 @@ bool output_row_is_clean(const struct output *o, const struct parity_case *c,
 }
 
 /* The clean ones, for free(); NULL: out of memory. */
-static attn_row *clean_rows(const struct output *o, const struct parity_case *c,
+static attn_row *clean_rows(const struct case_output *o, const struct parity_case *c,
                             const struct sample *s, size_t *count) {
     attn_row *rows = malloc(((size_t)view_rows(&o->view) + 1) * sizeof *rows);
     *count = 0;
     for (int64_t i = 0; rows && i < view_rows(&o->view); i++) {
         const attn_row row = view_row(&o->view, i);
-        if (output_row_is_clean(o, c, s, &row)) {
+        if (case_output_is_clean(o, c, s, &row)) {
             rows[(*count)++] = row;
         }
     }
     return rows;
 }
 
-static attn_row *sample_rows(const struct output *o, const struct parity_case *c,
+static attn_row *sample_rows(const struct case_output *o, const struct parity_case *c,
                              const struct sample *s, size_t count) {
     attn_row *rows = malloc(count * sizeof *rows);
     const uint64_t seed = c->recipe.seed;
@@ -79,9 +79,10 @@ static attn_row *sample_rows(const struct output *o, const struct parity_case *c
 
 /* ---- the output ------------------------------------------------------------------------------ */
 
-const char *output_make(struct output *o, const struct target *t, const struct parity_case *c,
-                        const struct sample *s, int gradient, size_t most) {
-    *o = (struct output){.gradient = gradient, .name = ""};
+const char *case_output_make(struct case_output *o, const struct target *t,
+                             const struct parity_case *c, const struct sample *s, int gradient,
+                             size_t most) {
+    *o = (struct case_output){.gradient = gradient, .name = ""};
     if (gradient == OUTPUT_O) {
         o->view = view_of_o(s);
     } else if (!view_of_gradient(s->gradients, (attn_gradient)gradient, &o->view)) {
@@ -105,12 +106,12 @@ const char *output_make(struct output *o, const struct target *t, const struct p
     return NULL;
 }
 
-void output_free(struct output *o) {
+void case_output_free(struct case_output *o) {
     expectation_free(&o->expected);
 }
 
-const char *output_compare(const struct output *o, const struct target *t, const struct sample *s,
-                           attn_comparison *comparison) {
+const char *case_output_compare(const struct case_output *o, const struct target *t,
+                                const struct sample *s, attn_comparison *comparison) {
     static char line[800];
     attn_error why = {""};
     if (o->gradient == OUTPUT_O) {
@@ -135,10 +136,10 @@ const char *output_compare(const struct output *o, const struct target *t, const
     return line;
 }
 
-bool output_expect(struct output *o, const struct target *t, const struct sample *s) {
+bool case_output_expect(struct case_output *o, const struct target *t, const struct sample *s) {
     struct expectation *expected = &o->expected;
     if (o->gradient == OUTPUT_O) {
-        return true; /* since output_make */
+        return true; /* since case_output_make */
     }
     expected->o = malloc((expected->count * (size_t)o->view.cols + 1) * sizeof(double));
     return expected->o != NULL &&

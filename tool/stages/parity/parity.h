@@ -120,30 +120,31 @@ bool mirror_fetch_inputs(const struct mirror *mirror, struct sample *sample, att
 
 enum { OUTPUT_O = -1 }; /* with the LSE */
 
-struct output {
+struct case_output {
     int gradient;     /* attn_gradient, or OUTPUT_O */
     const char *name; /* of a gradient; else "" */
-    struct view view;
+    struct output_view view;
     struct expectation expected; /* of a gradient: which rows */
 };
 
 /* With at most so many rows to compare. NULL, or what went wrong; to be freed in either case. */
-const char *output_make(struct output *output, const struct target *target,
-                        const struct parity_case *made, const struct sample *sample, int gradient,
-                        size_t most);
-void output_free(struct output *output);
+const char *case_output_make(struct case_output *output, const struct target *target,
+                             const struct parity_case *made, const struct sample *sample,
+                             int gradient, size_t most);
+void case_output_free(struct case_output *output);
 
 /* Whether no poisoned key can show in this row. */
-bool output_row_is_clean(const struct output *output, const struct parity_case *made,
-                         const struct sample *sample, const attn_row *row);
+bool case_output_is_clean(const struct case_output *output, const struct parity_case *made,
+                          const struct sample *sample, const attn_row *row);
 
 /* NULL if what lies in the sample passes the rule, or has no clean row; else the comparison as a
  * line. */
-const char *output_compare(const struct output *output, const struct target *target,
-                           const struct sample *sample, attn_comparison *comparison);
+const char *case_output_compare(const struct case_output *output, const struct target *target,
+                                const struct sample *sample, attn_comparison *comparison);
 
 /* Adds what a gradient should be, for anatomy_tell. False: not known. */
-bool output_expect(struct output *output, const struct target *target, const struct sample *sample);
+bool case_output_expect(struct case_output *output, const struct target *target,
+                        const struct sample *sample);
 
 /* ---- a case, judged -------------------------------------------------------------------------- */
 
@@ -170,7 +171,7 @@ void case_judge(const struct target *target, int64_t number, struct case_result 
 /* Puts the controls in the place of an output that passed within `allowed`. False: the rule
  * accepted one, and the result has the reason. The output is lost in either case. */
 bool controls_refused(const struct target *target, const struct parity_case *made,
-                      struct sample *sample, const struct output *output, double allowed,
+                      struct sample *sample, const struct case_output *output, double allowed,
                       struct case_result *result);
 
 /* Whether the rule refuses each control on a problem of the variant's dtype where all of them are
@@ -178,8 +179,9 @@ bool controls_refused(const struct target *target, const struct parity_case *mad
 bool case_controls(const struct target *target, bool refused[NEGATIVE_CONTROLS], attn_error *why);
 
 /* Describes the wrong output that lies in the sample. May run a forward variant on fewer keys. */
-void anatomy_tell(const struct target *target, struct sample *sample, const struct output *output,
-                  const attn_comparison *comparison, char *text, size_t size);
+void anatomy_tell(const struct target *target, struct sample *sample,
+                  const struct case_output *output, const attn_comparison *comparison, char *text,
+                  size_t size);
 
 /* ---- many launches --------------------------------------------------------------------------- */
 
