@@ -132,12 +132,12 @@ def _run(device: str, threads: int, problem_bytes: bytes, variant: Optional[str]
     cache = caches.get(key) or open_cache(*key)
     plan = cache.plan(problem_bytes, variant)
     if gpu < 0:
-        plan.forward_on_cpu(tensors)
+        plan.run_on_cpu(tensors)
     elif stream is None:
         from ._fast import allocator, run
         run(plan, gpu, tensors, allocator(gpu))
     else:
-        cache.forward_on_stream(plan, tensors, stream)
+        cache.run_on_stream(plan, tensors, stream)
 
 
 def _general(q: Any, k: Any, v: Any, causal: Any, scale: Any, window: Any, softcap: Any, alibi: Any,

@@ -223,12 +223,12 @@ def _form(x: Any, gpu: int) -> _Form:
 def run(plan: Plan, gpu: int, tensors: bytes, empty: Callable[..., torch.Tensor]) -> None:
     """On the CPU (gpu is -1), or on the current stream of the GPU. empty: allocator(gpu)."""
     if gpu < 0:
-        plan.forward_on_cpu(tensors)
+        plan.run_on_cpu(tensors)
     elif plan.size:
         workspace = empty((plan.size,), (1,), torch.uint8)
-        plan.forward(tensors, workspace.data_ptr(), _stream(gpu))
+        plan.run(tensors, workspace.data_ptr(), _stream(gpu))
     else:
-        plan.forward(tensors, None, _stream(gpu))
+        plan.run(tensors, None, _stream(gpu))
 
 
 def forward(q: Any, k: Any, v: Any, causal: Optional[str], scale: Any, bias: Any = None,

@@ -281,10 +281,10 @@ def seen(monkeypatch):
     class Recorded:
         size = 0
 
-        def __init__(self, context, problem, variant=None):
+        def __init__(self, context, problem, variant=None, direction=0):
             self.problem = problem
 
-        def forward_on_cpu(self, tensors):
+        def run_on_cpu(self, tensors):
             resolved = _library.Problem.from_buffer_copy(self.problem)
             error = _library.Error()
             assert not _library.load().attn_problem_resolve(
@@ -391,7 +391,7 @@ def test_a_call_that_fails_is_named_by_the_general_path(monkeypatch):
     """Whatever the library answers to the fast path, the sentence is that of the general one."""
     q, k, v = qkv()
     lost = _library.Error(b"lost")
-    monkeypatch.setattr(_plans.Plan, "forward", lambda *_: _library.fail(4, lost))
+    monkeypatch.setattr(_plans.Plan, "run", lambda *_: _library.fail(4, lost))
     for call in (attn.torch.sdpa, attn.attention):
         with pytest.raises(attn.DeviceError, match="^lost$"):
             call(q, k, v)
@@ -406,7 +406,7 @@ class OnGpu:
     def __init__(self, size):
         self.size, self.calls = size, []
 
-    def forward(self, tensors, workspace, stream):
+    def run(self, tensors, workspace, stream):
         self.calls.append((tensors, workspace, stream))
 
 
