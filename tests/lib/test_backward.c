@@ -18,7 +18,7 @@
 
 static attn_context *context; /* opened by main */
 
-enum { RANDOM = 400 };
+enum { RANDOM = 120 };
 #define MOST_SCALE                                                                                 \
     100.0F /* P comes from the LSE, which is fp32: an ulp of larger ones is too much */
 
@@ -190,7 +190,7 @@ TEST(random_problems) {
 
 /* Lengths around the tiles, blocks and chunks. */
 TEST(edges_of_blocks) {
-    const int64_t lengths[] = {1, 47, 48, 49, 191, 193, 239, 241, 400};
+    const int64_t lengths[] = {1, 49, 191, 241, 400};
     int runs = 0;
     for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
         for (size_t j = 0; j < sizeof lengths / sizeof lengths[0]; j++) {
@@ -225,7 +225,7 @@ TEST(threads_change_no_bits) {
             return;
         }
     }
-    for (uint64_t seed = 1000; seed < 1040; seed++) {
+    for (uint64_t seed = 1000; seed < 1015; seed++) {
         struct recipe recipe;
         struct sample s;
         struct gradients g;
