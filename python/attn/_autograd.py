@@ -26,8 +26,8 @@ functorch_is_active = torch._C._are_functorch_transforms_active
 
 NO_VMAP = ("an input has no memory of its own within torch.vmap: make its dimension one of the "
            "batch, and call attention once")
-NO_GRADIENT = ("an input requires a gradient, which is computed neither within forward mode nor for "
-               "tensors like these: call it on plain, contiguous ones")
+NO_GRADIENT = ("an input requires a gradient, which is computed neither within forward mode nor "
+               "for tensors like these: call it on plain, contiguous ones")
 NO_SECOND = ("the gradient of attention has no gradient of its own: a second derivative is not "
              "supported, expected one backward pass")
 

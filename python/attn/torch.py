@@ -50,8 +50,8 @@ def _refuse_training(dropout_p: float, query: torch.Tensor,
         raise InvalidArgument(f"dropout_p is {dropout_p}, expected 0")
     # No GPU kernel computes gradients yet: a plan for it would be refused, but only by backward().
     if query.is_cuda and needs_gradient(query, *tensors):
-        raise Unsupported("an input requires a gradient, and there is no backward pass on GPUs yet: "
-                          "call it under torch.no_grad() or torch.inference_mode()")
+        raise Unsupported("an input requires a gradient, and there is no backward pass on GPUs "
+                          "yet: call it under torch.no_grad() or torch.inference_mode()")
 
 
 def _check(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,

@@ -141,7 +141,8 @@ def _compute_train(query: Tensor, key: Tensor, value: Tensor, causal: Optional[s
 # ---- what it does not compute ------------------------------------------------------------------
 
 
-def _refusal(query: Tensor, bias: Optional[Tensor], dropout: float, training: bool) -> Optional[str]:
+def _refusal(query: Tensor, bias: Optional[Tensor], dropout: float,
+             training: bool) -> Optional[str]:
     if dropout > 0.0:
         return f"dropout is {dropout}, expected 0: there is no dropout"
     if training and query.is_cuda:  # no GPU kernel computes gradients yet
