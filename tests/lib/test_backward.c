@@ -401,6 +401,15 @@ TEST(refused) {
     attn_plan_destroy(forward);
     attn_plan_destroy(backward);
 
+    t.problem.seq_q = 2;
+    t.problem.bias = true;
+    t.problem.bias_strides = (attn_bias_strides){0, 0, 1, 1};
+    CHECK_STATUS(attn_plan_create(context, &t.problem, &options, &backward, &why), ATTN_OK, &why);
+    CHECK_STATUS(call(backward, &t.tensors, true, &why), ATTN_INVALID, &why);
+    CHECK_CONTAINS(why.text, "d_bias");
+    attn_plan_destroy(backward);
+    tiny_init(&t);
+
     /* gradients of a broadcast tensor have no place of their own by default */
     t.problem.heads_q = 2;
     t.problem.k = (attn_strides){0, 0, 1};
