@@ -527,8 +527,8 @@ attn_status attn_gradient_shape(const attn_problem *problem, attn_gradient which
 
 attn_status attn_gradient_sample(const attn_problem *problem, attn_gradient which, uint64_t seed,
                                  attn_row *rows, size_t count, attn_error *error) {
-    attn_row shape;
-    int64_t cols;
+    attn_row shape = {0};
+    int64_t cols = 0;
     const attn_status status = attn_gradient_shape(problem, which, &shape, &cols, error);
     return status != ATTN_OK ? status : rows_sample(shape, seed, rows, count, error);
 }

@@ -18,7 +18,7 @@
 
 static attn_context *context; /* opened by main */
 
-enum { RANDOM = 400 };
+enum { RANDOM = 120 };
 #define MOST_SCALE                                                                                 \
     100.0F /* P comes from the LSE, which is fp32: an ulp of larger ones is too much */
 
@@ -188,7 +188,7 @@ TEST(random_problems) {
 
 /* Lengths around the tiles, blocks and chunks. */
 TEST(edges_of_blocks) {
-    const int64_t lengths[] = {1, 47, 48, 49, 191, 193, 239, 241, 400};
+    const int64_t lengths[] = {1, 49, 191, 241, 400};
     int runs = 0;
     for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
         for (size_t j = 0; j < sizeof lengths / sizeof lengths[0]; j++) {
@@ -223,7 +223,7 @@ TEST(threads_change_no_bits) {
             return;
         }
     }
-    for (uint64_t seed = 1000; seed < 1040; seed++) {
+    for (uint64_t seed = 1000; seed < 1015; seed++) {
         struct recipe recipe;
         struct sample s;
         struct gradients g;
@@ -398,6 +398,15 @@ TEST(refused) {
     CHECK_CONTAINS(why.text, "dq");
     attn_plan_destroy(forward);
     attn_plan_destroy(backward);
+
+    t.problem.seq_q = 2;
+    t.problem.bias = true;
+    t.problem.bias_strides = (attn_bias_strides){0, 0, 1, 1};
+    CHECK_STATUS(attn_plan_create(context, &t.problem, &options, &backward, &why), ATTN_OK, &why);
+    CHECK_STATUS(call(backward, &t.tensors, true, &why), ATTN_INVALID, &why);
+    CHECK_CONTAINS(why.text, "d_bias");
+    attn_plan_destroy(backward);
+    tiny_init(&t);
 
     /* gradients of a broadcast tensor have no place of their own by default */
     t.problem.heads_q = 2;
