@@ -113,9 +113,9 @@ typedef struct attn_variant {
     int32_t reserved;
 } attn_variant;
 
-/* The index-th forward variant of the context, best first unless tuned.def knows better for a problem;
- * added ones last. Strings live as long as the context. ATTN_INVALID past the last. Also lists
- * those that this machine cannot run.
+/* The index-th forward variant of the context, best first unless tuned.def knows better for a
+ * problem; added ones last. Strings live as long as the context. ATTN_INVALID past the last. Also
+ * lists those that this machine cannot run.
  * context NULL: everything that is compiled into the library, for whatever device. */
 ATTN_API attn_status attn_variant_get(const attn_context *context, int32_t index,
                                       attn_variant *variant, attn_error *error);

@@ -72,8 +72,9 @@ ATTN_API attn_status attn_gradient_sample(const attn_problem *problem, attn_grad
  * and the options; O and LSE are computed here. rows NULL: all, batch-major. out: count x cols
  * doubles; an absent row gives 0. Nothing of size seq_q x seq_kv exists, but the LSE and D of every
  * query that a row of dK or dV needs are computed first, which takes as long as attn_reference of
- * the heads involved. ATTN_TWIN rounds scores, P, O, dP, dS and the result to the problem's dtype,
- * with sums in fp32. */
+ * the heads involved. ATTN_TWIN rounds scores, P, O, dP, dS and dS' to the problem's dtype and the
+ * result to its own, takes P from LSE in fp32, and has sums in fp32, of q.k and dO.v in another
+ * order than forward: as two kernels have it. */
 ATTN_API attn_status attn_reference_backward(const attn_context *context,
                                              const attn_problem *problem,
                                              const attn_tensors *tensors, attn_gradient which,
@@ -121,7 +122,11 @@ ATTN_API attn_status attn_verify(const attn_context *context, const attn_problem
                                  attn_comparison *result, attn_error *error);
 
 /* Likewise of a gradient, with tensors->dq, ... ->d_alibi_slopes as attn_backward left it: the
- * rules for O, in the dtype of that tensor. lse_pass is true. */
+ * rules for O, in the dtype of that tensor or of the problem, whichever is coarser. Gradients are
+ * sums of few errors that may cancel in the twin: where dP = D, in d_sink of one head. So
+ * |twin - exact| of an element counts at least as the standard deviation that rounding s, LSE, O,
+ * dP, P and dS gives it, and 3 times that with fewer than 64 rows, queries or keys. Absent rows are
+ * skipped (those of d_bias after a sequence's end are not absent, but 0). lse_pass is true. */
 ATTN_API attn_status attn_verify_backward(const attn_context *context, const attn_problem *problem,
                                           const attn_tensors *tensors, attn_gradient which,
                                           const attn_row *rows, size_t count,

@@ -132,12 +132,12 @@ def _run(device: str, threads: int, problem_bytes: bytes, variant: Optional[str]
     cache = caches.get(key) or open_cache(*key)
     plan = cache.plan(problem_bytes, variant)
     if gpu < 0:
-        plan.forward_on_cpu(tensors)
+        plan.run_on_cpu(tensors)
     elif stream is None:
         from ._fast import allocator, run
         run(plan, gpu, tensors, allocator(gpu))
     else:
-        cache.forward_on_stream(plan, tensors, stream)
+        cache.run_on_stream(plan, tensors, stream)
 
 
 def _general(q: Any, k: Any, v: Any, causal: Any, scale: Any, window: Any, softcap: Any, alibi: Any,
@@ -245,6 +245,30 @@ def _general(q: Any, k: Any, v: Any, causal: Any, scale: Any, window: Any, softc
     return (out, lse) if return_lse else out
 
 
+# ---- gradients ---------------------------------------------------------------------------------
+
+
+def _needs_gradient(q: Any, *others: Any) -> bool:
+    """Of tensors on the CPU. There is no backward pass on GPUs yet: _general() refuses them."""
+    from ._autograd import functorch_is_active, needs_gradient
+    return q.is_cpu and (needs_gradient(q, *others) or functorch_is_active())
+
+
+def _differentiable(q: Any, k: Any, v: Any, *options: Any) -> Any:
+    import torch
+
+    from . import _autograd
+    *given, threads = options
+    found = _autograd.attention(q, k, v, *given, threads)
+    if found is None:
+        with torch.no_grad():  # it names what is wrong
+            found = _general(q, k, v, *given, None, None, False, None, "auto", threads, None)
+        if found.numel():
+            raise _library.Unsupported(_autograd.NO_GRADIENT)
+        found = found + 0 * sum(x.sum() for x in (q, k, v))  # whose gradients are 0
+    return found
+
+
 # ---- the function ------------------------------------------------------------------------------
 
 _fast_paths: Dict[type, Optional[Callable[..., Any]]] = {}  # by the type of q
@@ -292,7 +316,9 @@ def attention(q: Any, k: Any, v: Any, *, causal: Optional[str] = None,
     stream: of the GPU: a CUstream as a number, or a stream of PyTorch or CuPy; None is the current
         one of the framework of q (the legacy default stream where there is no such thing).
 
-    Rows that see no key are 0, with lse = -inf.
+    Rows that see no key are 0, with lse = -inf. Of tensors of PyTorch on the CPU the result has
+    gradients, by q, k, v, bias, alibi and sink (not with out, lse, return_lse, variant,
+    tensor_cores or stream).
 
     >>> import numpy as np, attn
     >>> q = np.ones((1, 2, 3, 8), np.float32)
@@ -319,6 +345,10 @@ def attention(q: Any, k: Any, v: Any, *, causal: Optional[str] = None,
                         max_seqlen_q, max_seqlen_kv, return_lse)
         if found is not None:
             return found
+        if return_lse is False and _needs_gradient(q, k, v, bias, alibi, sink):
+            return _differentiable(q, k, v, causal, scale, window, softcap, alibi, bias, mask, sink,
+                                   cu_seqlens_q, cu_seqlens_kv, max_seqlen_q, max_seqlen_kv,
+                                   used_kv, layout, threads)
     return _general(q, k, v, causal, scale, window, softcap, alibi, bias, mask, sink, cu_seqlens_q,
                     cu_seqlens_kv, max_seqlen_q, max_seqlen_kv, used_kv, layout, out, lse,
                     return_lse, variant, tensor_cores, threads, stream)

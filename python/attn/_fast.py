@@ -24,10 +24,10 @@ import torch.autograd.forward_ad as _forward_ad
 
 from . import _plans
 from ._arguments import MOST_THREADS, NO_WINDOW, integer
-from ._library import (AUTO_LSE, BF16, CAUSAL, FP16, FP32, LAYOUT, NO_OTHERS, PLAIN_OPTIONS,
-                       TENSORS_SIZE, pack_options, pack_others, pack_problem, pack_tensors,
-                       problem_head)
-from ._plans import Plan, caches, keep, open_cache
+from ._library import (AUTO_LSE, BACKWARD, BF16, CAUSAL, FP16, FP32, LAYOUT, NO_OTHERS,
+                       PLAIN_OPTIONS, TENSORS_SIZE, Unsupported, pack_options, pack_others,
+                       pack_problem, pack_tensors, problem_head, with_gradients)
+from ._plans import Cache, Plan, caches, keep, open_cache
 
 DTYPES = {torch.float32: FP32, torch.float16: FP16, torch.bfloat16: BF16}
 PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
@@ -40,6 +40,7 @@ _VALUES = (type(None), int, float, Number)  # the last takes longest to ask
 # Whose function a call has the form of: attention(); PyTorch's; or transformers', whose inputs are
 # (batch, heads, rows, columns) and whose output is (batch, rows, heads, columns).
 ATTENTION, SDPA, MODEL = range(3)
+TRAIN = 4  # added to the first two where gradients will be asked for
 
 # ---- functions of PyTorch that cost little ---------------------------------------------------
 #
@@ -79,14 +80,16 @@ def allocator(gpu: int) -> Callable[..., torch.Tensor]:
 # ---- a new call ------------------------------------------------------------------------------
 
 
-class _Unusual(Exception):
+class Unusual(Exception):
     """Left to the general path, as is what Python, PyTorch and the library refuse."""
 
 
-_LEFT_TO_GENERAL = (_Unusual, RuntimeError, TypeError, ValueError, KeyError, AttributeError,
+_LEFT_TO_GENERAL = (Unusual, RuntimeError, TypeError, ValueError, KeyError, AttributeError,
                     OverflowError, IndexError, struct.error)
 # A plan, the shape and the strides of the output, and the shape of lse.
 _Call = Tuple[Plan, Tuple[int, ...], Tuple[int, ...], Tuple[int, ...]]
+# A backward plan, and shape and strides of dq, dk and dv.
+_BackwardCall = Tuple[Plan, Tuple[Tuple[Tuple[int, ...], Tuple[int, ...]], ...]]
 _Form = Optional[Tuple[Tuple[int, ...], Tuple[int, ...], torch.dtype]]  # shape, strides, dtype
 
 
@@ -113,9 +116,9 @@ def _joined(each: Any) -> Any:
     if rows == 1:
         q_row = q_batch
     elif batch > 1 and q_batch != rows * q_row:
-        raise _Unusual
+        raise Unusual
     if not k[0] == v[0] == batch or not step or step != key_rows(v, each[5]):
-        raise _Unusual
+        raise Unusual
     before = (batch - 1) * step
     return ((1, heads, batch * rows, dim), (1, k[1], before + k[2], k[3]),
             (1, v[1], before + v[2], v[3]), (0, q_head, q_row, q_col), (0, k_head, k_row, k_col),
@@ -124,7 +127,7 @@ def _joined(each: Any) -> Any:
 
 def _check_vector(form: _Form, dtype: torch.dtype, *shape: int) -> None:
     if form is not None and form != (shape, (*shape[1:], 1), dtype):
-        raise _Unusual
+        raise Unusual
 
 
 def _score_strides(form: _Form, full: Tuple[int, ...]) -> Tuple[int, ...]:
@@ -134,7 +137,7 @@ def _score_strides(form: _Form, full: Tuple[int, ...]) -> Tuple[int, ...]:
     shape, strides, _ = form
     missing = 4 - len(shape)
     if missing < 0 or any(n != m and n != 1 for n, m in zip(shape, full[missing:])):
-        raise _Unusual
+        raise Unusual
     return (*_NONE[:missing], *[0 if n == 1 else step for n, step in zip(shape, strides)])
 
 
@@ -144,7 +147,7 @@ def _options(full: Tuple[int, ...], window: Any, softcap: Any, usual: bool, form
     bias, mask, slopes, sink, cu_q, cu_kv, used_kv = forms
     batch, heads = full[:2]
     if (cu_q is None) != (cu_kv is None) or (mask is not None and mask[2] not in _MASKS):
-        raise _Unusual
+        raise Unusual
     by_batch = slopes is not None and len(slopes[0]) == 2
     _check_vector(slopes, _FLOAT, *full[not by_batch:2])
     _check_vector(sink, _FLOAT, heads)
@@ -158,10 +161,12 @@ def _options(full: Tuple[int, ...], window: Any, softcap: Any, usual: bool, form
                         heads if by_batch else 0, *totals, 0)
 
 
-def _new_call(calls: Dict[Tuple[Any, ...], _Call], key: Tuple[Any, ...]) -> _Call:
-    """Kept at once: a model's other layers ask for the same."""
+def _describe(key: Tuple[Any, ...], o_strides: Any = None) -> Tuple[Cache, bytes, Any, Any, Any]:
+    """Where a call runs and its problem; the shape and the strides of the output, and the shape of
+    lse. o_strides: (batch, head, row), else those of the key or of a new output."""
     *each, dtype, gpu, low, causal, scale, form, grouped, threads, rare = key
     out_strides, layout, window, softcap, usual, max_q, max_kv, forms = rare or _NOTHING_RARE
+    form %= TRAIN
     bshd, cu_q = LAYOUT[layout], forms[4]
     packed, sequences, length = cu_q is not None, each[0][0], each[0][2]
     if packed and form == MODEL:
@@ -172,17 +177,17 @@ def _new_call(calls: Dict[Tuple[Any, ...], _Call], key: Tuple[Any, ...]) -> _Cal
      (batch_v, heads_v, keys_v, dim_v), (q_batch, q_head, q_row, q_col),
      (k_batch, k_head, k_row, k_col), (v_batch, v_head, v_row, v_col)) = each
     if form and type(rows) is not int:  # but a tensor, which torch.jit.trace follows
-        raise _Unusual
+        raise Unusual
     size = heads * rows * dim_v
     if (batch_k != batch or batch_v != batch or heads_v != heads_kv or keys_v != keys
             or dim_k != dim or not q_col == k_col == v_col == 1 or not size * batch
             or not (grouped or heads == heads_kv) or scale != scale
-            or (form == SDPA and causal and (forms[0] or forms[1]))):
-        raise _Unusual
+            or (key[11] == SDPA and causal and (forms[0] or forms[1]))):
+        raise Unusual
     rows_first = bshd or form == MODEL or (form == SDPA and q_head < q_row)
     shape, lse_shape = (batch, heads, rows, dim_v), (batch, heads, rows)
     strides = (size, dim_v, heads * dim_v, 1) if rows_first else (size, rows * dim_v, dim_v, 1)
-    o_batch, o_head, o_row, _ = out_strides or strides
+    o_batch, o_head, o_row = o_strides or (out_strides or strides)[:3]
     if bshd or form == MODEL:
         shape, strides = _bhsd((shape, strides), 1, False)
     seq_q, seq_kv, totals, options = rows, keys, (0, 0), PLAIN_OPTIONS
@@ -201,12 +206,51 @@ def _new_call(calls: Dict[Tuple[Any, ...], _Call], key: Tuple[Any, ...]) -> _Cal
     if gpu >= 0 and threads is not None and threads != 0:
         integer("threads", threads, 0, MOST_THREADS)
     where = (gpu, 0 if gpu >= 0 else threads)
-    cache = caches.get(where) or open_cache(*where)
-    call = cache.plan(problem), shape, strides, lse_shape
+    return caches.get(where) or open_cache(*where), problem, shape, strides, lse_shape
+
+
+def _keep(calls: Dict[Tuple[Any, ...], Any], key: Tuple[Any, ...], call: Any) -> None:
+    """At once: a model's other layers ask for the same."""
+    _, window, softcap, _, max_q, max_kv, _ = (key[14] or _NOTHING_RARE)[1:]
     # A tensor in place of a number is equal to itself even when its value has changed.
-    if all(isinstance(x, _VALUES) for x in (scale, grouped, threads, softcap, max_q, max_kv,
-                                            *window)):
+    if all(isinstance(x, _VALUES) for x in (key[10], *key[12:14], softcap, max_q, max_kv, *window)):
         keep(calls, key, call)
+
+
+def _new_call(calls: Dict[Tuple[Any, ...], _Call], key: Tuple[Any, ...]) -> _Call:
+    cache, problem, *forms = _describe(key)
+    call = cache.plan(problem), *forms
+    if key[11] >= TRAIN:  # what backward does not support is refused now, while there is a choice
+        _new_backward({}, (*key, forms[1], forms[1]))
+    _keep(calls, key, call)
+    return call
+
+
+def _three(strides: Tuple[int, ...], bshd: int) -> Tuple[int, ...]:
+    """Strides of any layout as (batch, head, row); packed sequences have no batch."""
+    *batch, one, two, _ = strides
+    return (*(batch or (0,)), *((two, one) if bshd else (one, two)))
+
+
+def gradient_strides(shape: Tuple[int, ...], strides: Tuple[int, ...]) -> Tuple[int, ...]:
+    """Of a new tensor whose heads and rows lie in memory in the order of another one's."""
+    *_, one, two, dim = shape
+    inner = (dim, one * dim) if strides[-3] < strides[-2] else (two * dim, dim)
+    return (one * two * dim, *inner, 1)[-len(shape):]
+
+
+def _new_backward(calls: Dict[Tuple[Any, ...], _BackwardCall],
+                  key: Tuple[Any, ...]) -> _BackwardCall:
+    *forward_key, o_strides, d_o_strides = key
+    bshd = LAYOUT[(key[14] or _NOTHING_RARE)[1]]
+    cache, problem, *_ = _describe(forward_key, _three(o_strides, bshd))
+    gradients = tuple([(tuple(shape), gradient_strides(shape, strides))
+                       for shape, strides in zip(key[:3], key[3:6])])
+    problem = with_gradients(problem, *[
+        step for strides in (*[strides for _, strides in gradients], d_o_strides)
+        for step in _three(strides, bshd)])
+    call = cache.plan(problem, None, BACKWARD), gradients
+    _keep(calls, key, call)
     return call
 
 
@@ -216,19 +260,19 @@ def _new_call(calls: Dict[Tuple[Any, ...], _Call], key: Tuple[Any, ...]) -> _Cal
 def _form(x: Any, gpu: int) -> _Form:
     if (type(x) not in PLAIN or x.get_device() != gpu or x.is_neg()
             or (x.requires_grad and _is_grad_enabled())):
-        raise _Unusual
+        raise Unusual
     return x.shape, x.stride(), x.dtype
 
 
 def run(plan: Plan, gpu: int, tensors: bytes, empty: Callable[..., torch.Tensor]) -> None:
     """On the CPU (gpu is -1), or on the current stream of the GPU. empty: allocator(gpu)."""
     if gpu < 0:
-        plan.forward_on_cpu(tensors)
+        plan.run_on_cpu(tensors)
     elif plan.size:
         workspace = empty((plan.size,), (1,), torch.uint8)
-        plan.forward(tensors, workspace.data_ptr(), _stream(gpu))
+        plan.run(tensors, workspace.data_ptr(), _stream(gpu))
     else:
-        plan.forward(tensors, None, _stream(gpu))
+        plan.run(tensors, None, _stream(gpu))
 
 
 def forward(q: Any, k: Any, v: Any, causal: Optional[str], scale: Any, bias: Any = None,
@@ -298,5 +342,7 @@ def forward(q: Any, k: Any, v: Any, causal: Optional[str], scale: Any, bias: Any
         run(plan, gpu, pack_tensors(TENSORS_SIZE, at_q, at_k, at_v, at_out, at_lse, at_others),
             empty)
         return (out, lse) if want_lse else out
-    except _LEFT_TO_GENERAL:
+    except _LEFT_TO_GENERAL as error:
+        if form >= TRAIN and type(error) is Unsupported:
+            raise
         return None

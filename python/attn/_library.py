@@ -19,6 +19,7 @@ from typing import Any, NoReturn, Optional
 
 OK, INVALID, UNSUPPORTED, OUT_OF_MEMORY, DEVICE = range(5)
 FP32, FP16, BF16 = range(3)
+FORWARD, BACKWARD = range(2)
 AUTO = -(1 << 63)
 OLDEST = 0, 2  # the version of attn.h that the structs below are of; later ones only add to them
 CAUSAL = {None: 0, "top-left": 1, "bottom-right": 2}
@@ -54,7 +55,8 @@ class Problem(Structure):
         ("mask", c_bool), ("alibi", c_bool), ("sink", c_bool), ("packed", c_bool),
         ("used_kv", c_bool), ("reserved", c_bool * 2), ("bias_strides", BiasStrides),
         ("mask_strides", BiasStrides), ("alibi_batch_stride", c_int64), ("total_q", c_int64),
-        ("total_kv", c_int64), ("tensor_cores", c_int), ("alignment", c_int32),
+        ("total_kv", c_int64), ("tensor_cores", c_int), ("alignment", c_int32), ("dq", Strides),
+        ("dk", Strides), ("dv", Strides), ("d_o", Strides),
     ]
 
 
@@ -68,7 +70,8 @@ class Tensors(Structure):
         ("size", c_size_t), ("q", c_void_p), ("k", c_void_p), ("v", c_void_p), ("o", c_void_p),
         ("lse", c_void_p), ("bias", c_void_p), ("mask", c_void_p), ("alibi_slopes", c_void_p),
         ("sink", c_void_p), ("cu_seqlens_q", c_void_p), ("cu_seqlens_kv", c_void_p),
-        ("used_kv", c_void_p),
+        ("used_kv", c_void_p), ("d_o", c_void_p), ("dq", c_void_p), ("dk", c_void_p),
+        ("dv", c_void_p), ("d_bias", c_void_p), ("d_sink", c_void_p), ("d_alibi_slopes", c_void_p),
     ]
 
 
@@ -78,7 +81,7 @@ class Variant(Structure):
         ("arch", c_char_p), ("dtypes", c_uint32), ("options", c_uint32), ("tensor_cores", c_bool),
         ("head_dim_max", c_int32), ("head_dim_multiple", c_int32), ("block_q", c_int32),
         ("block_kv", c_int32), ("stages", c_int32), ("warps", c_int32), ("shared_bytes", c_int32),
-        ("entry", c_char_p),
+        ("entry", c_char_p), ("direction", c_int), ("reserved", c_int32),
     ]
 
 
@@ -107,10 +110,12 @@ class Device(Structure):
 # attn_problem as bytes: its fields in the header's order, strides one by one. They are what a plan
 # is made of, and the key that finds it again. Three runs of fields that few calls touch are bytes
 # themselves: up to layout (problem_head), the strides of lse (AUTO_LSE), and from window_left to
-# tensor_cores (pack_options).
+# tensor_cores (pack_options). The strides of the gradients, at the end, are zero; of a backward
+# problem with_gradients() sets them.
 _head = struct.Struct("N4i")
 _options = struct.Struct("2qfi8?8q3qi")
-_problem = struct.Struct(f"{_head.size}s19q24sfi{_options.size}si")
+_gradients = struct.Struct("12q")
+_problem = struct.Struct(f"{_head.size}s19q24sfi{_options.size}si{_gradients.size}x")
 pack_options, pack_problem = _options.pack, _problem.pack
 AUTO_LSE = struct.pack("3q", AUTO, AUTO, AUTO)
 PLAIN_OPTIONS = pack_options(-1, -1, *(0,) * 22)
@@ -120,21 +125,30 @@ def problem_head(dtype: int) -> bytes:
     return _head.pack(_problem.size, dtype, -1, -1, 0)
 
 
+def with_gradients(problem: bytes, *strides: int) -> bytes:
+    """strides: (batch, head, row) of dq, dk, dv and d_o."""
+    return problem[:-_gradients.size] + _gradients.pack(*strides)
+
+
 # attn_tensors as bytes: made in a fifth of the time of the struct, and never shared by threads. The
-# last field of pack_tensors, from bias on, is the bytes of pack_others.
-_others = struct.Struct("7Q")
+# last field of pack_tensors, from bias on, is the bytes of pack_others, or of pack_gradients, which
+# goes on with those that backward alone has.
+_others = struct.Struct("7Q56x")
 _tensors = struct.Struct(f"6Q{_others.size}s")
 TENSORS_SIZE = _tensors.size
 pack_others, pack_tensors = _others.pack, _tensors.pack
+pack_gradients = struct.Struct("14Q").pack
 NO_OTHERS = bytes(_others.size)
 
 
 def tensors(q: int, k: int, v: int, o: int, lse: int = 0, bias: int = 0, mask: int = 0,
             alibi_slopes: int = 0, sink: int = 0, cu_seqlens_q: int = 0, cu_seqlens_kv: int = 0,
-            used_kv: int = 0) -> bytes:
+            used_kv: int = 0, d_o: int = 0, dq: int = 0, dk: int = 0, dv: int = 0,
+            d_bias: int = 0, d_sink: int = 0, d_alibi_slopes: int = 0) -> bytes:
     """attn_tensors with these addresses; 0 is absent."""
-    return pack_tensors(TENSORS_SIZE, q, k, v, o, lse, pack_others(
-        bias, mask, alibi_slopes, sink, cu_seqlens_q, cu_seqlens_kv, used_kv))
+    return pack_tensors(TENSORS_SIZE, q, k, v, o, lse, pack_gradients(
+        bias, mask, alibi_slopes, sink, cu_seqlens_q, cu_seqlens_kv, used_kv, d_o, dq, dk, dv,
+        d_bias, d_sink, d_alibi_slopes))
 
 
 class AttnError(RuntimeError):
@@ -200,6 +214,8 @@ def _declare(lib: ctypes.CDLL) -> None:
         function = getattr(lib, name)
         function.restype = result
         function.argtypes = arguments
+    if hasattr(lib, "attn_backward"):  # a library without it refuses every backward plan
+        lib.attn_backward.restype, lib.attn_backward.argtypes = c_int, arguments
 
 
 _locks: "weakref.WeakSet[Any]" = weakref.WeakSet()

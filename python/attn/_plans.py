@@ -54,12 +54,13 @@ class Context:
         if status:
             fail(status, error)
         # Without argtypes: half the time of a call.
-        self.forward, self.plan_create, self.plan_destroy, self.workspace_size = (
-            self.lib[name] for name in ("attn_forward", "attn_plan_create", "attn_plan_destroy",
+        self.plan_create, self.plan_destroy, self.workspace_size = (
+            self.lib[name] for name in ("attn_plan_create", "attn_plan_destroy",
                                         "attn_workspace_size"))
+        self.functions = [(self.lib[name], getattr(self.lib, name))  # by direction
+                          for name in ("attn_forward", "attn_backward") if hasattr(self.lib, name)]
         self.plan_destroy.restype, self.workspace_size.restype = None, c_size_t
         self.spare: List[ctypes.Array] = []  # workspaces of the CPU that no call uses
-
     # When Python ends, the system takes everything back; a driver may be gone by then, and so may
     # this module's names.
     def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
@@ -68,17 +69,19 @@ class Context:
 
 
 class Plan:
-    """A variant chosen for one problem: the bytes of _library.pack_problem(). Tensors are the bytes
-    of _library.pack_tensors()."""
+    """A variant chosen for one problem and direction: the bytes of _library.pack_problem(). Tensors
+    are the bytes of _library.pack_tensors()."""
 
-    __slots__ = ("context", "handle", "size", "_size")
+    __slots__ = ("context", "handle", "size", "_size", "_call", "_call_again")
 
-    def __init__(self, context: Context, problem: bytes, variant: Optional[str] = None) -> None:
+    def __init__(self, context: Context, problem: bytes, variant: Optional[str] = None,
+                 direction: int = library.FORWARD) -> None:
         self.context = context
         handle, options = c_void_p(), None
-        if variant is not None:
-            options = byref(library.PlanOptions(ctypes.sizeof(library.PlanOptions),
-                                                variant.encode()))
+        if variant is not None or direction:
+            name = None if variant is None else variant.encode()
+            options = byref(library.PlanOptions(ctypes.sizeof(library.PlanOptions), name,
+                                                direction))
         if context.plan_create(context.handle, problem, options, byref(handle), None):
             error = Error()  # again, for the message
             status = context.lib.attn_plan_create(context.handle, problem, options, byref(handle),
@@ -88,6 +91,7 @@ class Plan:
         self.handle = _pointer(handle.value)
         self.size: int = context.workspace_size(self.handle)
         self._size = c_size_t.from_param(self.size)
+        self._call, self._call_again = context.functions[direction]
 
     def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
         if hasattr(self, "handle") and not ending():
@@ -102,21 +106,21 @@ class Plan:
         self.context.lib.attn_plan_print(self.handle, line, len(line))
         return line.value.decode()
 
-    def forward(self, tensors: bytes, workspace: Any, stream: Optional[int]) -> None:
+    def run(self, tensors: bytes, workspace: Any, stream: Optional[int]) -> None:
         """workspace: an address, an array of ctypes, or None: there is none."""
-        context, workspace, stream = self.context, _pointer(workspace), _pointer(stream)
-        if context.forward(self.handle, tensors, workspace, self._size, stream, None):
+        workspace, stream = _pointer(workspace), _pointer(stream)
+        if self._call(self.handle, tensors, workspace, self._size, stream, None):
             error = Error()  # again, for the message
-            status = context.lib.attn_forward(self.handle, tensors, workspace, self.size, stream,
-                                              byref(error))
+            status = self._call_again(self.handle, tensors, workspace, self.size, stream,
+                                      byref(error))
             if status:
                 fail(status, error)
 
-    def forward_on_cpu(self, tensors: bytes) -> None:
+    def run_on_cpu(self, tensors: bytes) -> None:
         """With a workspace that the context keeps: one for each call in flight, the largest."""
         size = self.size
         if not size:
-            return self.forward(tensors, None, None)
+            return self.run(tensors, None, None)
         spare = self.context.spare
         try:
             memory = spare.pop()
@@ -125,7 +129,7 @@ class Plan:
         if memory is None or len(memory) < size:
             memory = (c_char * -(-size // GRAIN * GRAIN))()
         try:
-            self.forward(tensors, memory, None)
+            self.run(tensors, memory, None)
         finally:
             spare.append(memory)
 
@@ -142,26 +146,29 @@ class Cache:
         self._workspaces: Dict[Any, _DriverMemory] = {}
         self._lock = library.new_lock()  # of the workspaces: nothing is freed before it is enqueued
 
-    def plan(self, problem: bytes, variant: Optional[str] = None) -> Plan:
+    def plan(self, problem: bytes, variant: Optional[str] = None,
+             direction: int = library.FORWARD) -> Plan:
         key = problem if variant is None else problem + b"\0" + variant.encode()
-        return self.plans.get(key) or self.new_plan(problem, variant, key)
+        if direction:
+            key += b"\1"
+        return self.plans.get(key) or self.new_plan(problem, variant, direction, key)
 
-    def new_plan(self, problem: bytes, variant: Optional[str], key: bytes) -> Plan:
+    def new_plan(self, problem: bytes, variant: Optional[str], direction: int, key: bytes) -> Plan:
         reason = self.refused.get(key)
         if reason is not None:
             raise Unsupported(reason)
         try:
-            plan = Plan(self.context, problem, variant)
+            plan = Plan(self.context, problem, variant, direction)
         except Unsupported as error:
             keep(self.refused, key, str(error))
             raise
         keep(self.plans, key, plan)
         return plan
 
-    def forward_on_stream(self, plan: Plan, tensors: bytes, stream: int) -> None:
+    def run_on_stream(self, plan: Plan, tensors: bytes, stream: int) -> None:
         """With a workspace that the cache keeps for the stream, which runs calls in order."""
         if not plan.size:
-            return plan.forward(tensors, None, stream)
+            return plan.run(tensors, None, stream)
         # The per-thread default stream has one handle for all threads.
         key = (stream, threading.get_ident()) if stream == PER_THREAD else stream
         with self._lock:
@@ -172,7 +179,7 @@ class Cache:
                 held = memory.size if memory else GRAIN
                 memory = _DriverMemory(self.context, max(plan.size, 2 * held))
                 self._workspaces[key] = memory
-            plan.forward(tensors, memory.address, stream)
+            plan.run(tensors, memory.address, stream)
 
 
 class _DriverMemory:

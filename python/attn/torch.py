@@ -18,6 +18,7 @@ from typing import Callable, Dict, Iterator, NamedTuple, Optional, Tuple
 import torch
 import torch.nn.functional
 
+from ._autograd import NO_GRADIENT, attention_lse, functorch_is_active, needs_gradient, train
 from ._fast import DTYPES, PLAIN, SDPA, forward
 from ._library import InvalidArgument, Unsupported
 from ._tangents import refuse_tangents
@@ -41,14 +42,16 @@ MOST_REASONS = 64  # that replace_sdpa() keeps
 # ---- what is supported -----------------------------------------------------------------------
 
 
-def _refuse_training(dropout_p: float, *tensors: Optional[torch.Tensor]) -> None:
+def _refuse_training(dropout_p: float, query: torch.Tensor,
+                     *tensors: Optional[torch.Tensor]) -> None:
     if dropout_p > 0.0:
         raise Unsupported(f"dropout_p is {dropout_p}, expected 0: there is no dropout")
     if dropout_p < 0.0:
         raise InvalidArgument(f"dropout_p is {dropout_p}, expected 0")
-    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
-        raise Unsupported("an input requires a gradient, and there is no backward pass yet: call "
-                          "it under torch.no_grad() or torch.inference_mode()")
+    # No GPU kernel computes gradients yet: a plan for it would be refused, but only by backward().
+    if query.is_cuda and needs_gradient(query, *tensors):
+        raise Unsupported("an input requires a gradient, and there is no backward pass on GPUs "
+                          "yet: call it under torch.no_grad() or torch.inference_mode()")
 
 
 def _check(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
@@ -86,6 +89,13 @@ def _check(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
                           "expected a plain tensor")
     if attn_mask.device != query.device:
         raise InvalidArgument(f"attn_mask lies on {attn_mask.device}, expected {query.device}")
+
+
+def _check_numbers(query: torch.Tensor, scale: Optional[float]) -> None:
+    if query.shape[-1] == 0:
+        raise Unsupported("query has the last dimension 0, expected at least 1")
+    if scale is not None and not math.isfinite(scale):
+        raise Unsupported(f"scale is {scale}, expected a finite number or None")
 
 
 # ---- shapes ----------------------------------------------------------------------------------
@@ -181,10 +191,7 @@ def _slow(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
     out = _output(query, value, shapes)
     if out.numel() == 0:
         return out
-    if query.shape[-1] == 0:
-        raise Unsupported("query has the last dimension 0, expected at least 1")
-    if scale is not None and not math.isfinite(scale):
-        raise Unsupported(f"scale is {scale}, expected a finite number or None")
+    _check_numbers(query, scale)
     q = _rows(_four(query, shapes.batch, shapes.heads_q))
     k = _rows(_four(key, shapes.batch, shapes.heads_kv))
     v = _rows(_four(value, shapes.batch, shapes.heads_kv))
@@ -198,6 +205,36 @@ def _slow(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
         attention(q, k, v, causal=causal, scale=scale, bias=attn_mask if mask is None else None,
                   mask=mask, out=o, threads=torch.get_num_threads())
     return out
+
+
+def _slow_train(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+                attn_mask: Optional[torch.Tensor], is_causal: bool, scale: Optional[float],
+                enable_gqa: bool, traced: bool) -> torch.Tensor:
+    """As _slow, by operations that have gradients themselves. traced: as an operator."""
+    _check(query, key, value, attn_mask, is_causal)
+    shapes = _shapes(query, key, value, enable_gqa)
+    out = _output(query, value, shapes)
+    if out.numel() == 0:
+        return out + 0 * (query.sum() + key.sum() + value.sum())  # whose gradients are 0
+    _check_numbers(query, scale)
+    q = _rows(_four(query, shapes.batch, shapes.heads_q))
+    k = _rows(_four(key, shapes.batch, shapes.heads_kv))
+    v = _rows(_four(value, shapes.batch, shapes.heads_kv))
+    bias = mask = None
+    if attn_mask is not None:
+        spread = _spread(attn_mask, (query.shape[-2], key.shape[-2]), shapes)
+        if attn_mask.dim() > 4 or len(shapes.batch) > 1:
+            attn_mask = spread
+        # Else as it is: the library sums the gradient of what it broadcasts.
+        bias, mask = (None, attn_mask) if attn_mask.dtype == torch.bool else (attn_mask, None)
+    causal = "top-left" if is_causal else None
+    if traced:
+        found = attention_lse(q, k, v, bias, None, mask, None, causal, scale, -1, -1, 0.0)[0]
+    else:
+        found = train(q, k, v, causal, scale, bias, mask)
+    if found is None:
+        raise Unsupported(NO_GRADIENT)
+    return found if found.shape == out.shape else found.view(out.shape)
 
 
 @torch.library.custom_op("attn::sdpa", mutates_args=(), schema=(
@@ -230,7 +267,8 @@ def sdpa(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
     masks (True is visible) and additive ones, broadcast; leading dimensions broadcast; any strides.
     Rows that see no key are 0. On the CPU it uses torch.get_num_threads() threads.
 
-    Raises attn.Unsupported for dropout_p > 0, gradients of either mode, and other dtypes.
+    On CPUs it has gradients, also of an additive mask. Raises attn.Unsupported for dropout_p > 0,
+    gradients on GPUs, second derivatives, forward mode, and other dtypes.
 
     >>> import torch, attn.torch
     >>> q, k, v = torch.randn(3, 1, 4, 10, 16).unbind(0)
@@ -248,7 +286,17 @@ def sdpa(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
                 and all(type(x) in PLAIN and not x.is_neg() for x in tensors):
             refuse_tangents(query=query, key=key, value=value, attn_mask=attn_mask)
             _refuse_training(dropout_p, query, key, value, attn_mask)
-            return _slow(query, key, value, attn_mask, is_causal, scale, enable_gqa)
+            if not needs_gradient(*tensors) and not (query.is_cpu and functorch_is_active()):
+                return _slow(query, key, value, attn_mask, is_causal, scale, enable_gqa)
+            boolean = attn_mask is not None and attn_mask.dtype is torch.bool
+            out = None
+            if attn_mask is None or not is_causal:
+                out = train(query, key, value, "top-left" if is_causal else None, scale,
+                            None if boolean else attn_mask, attn_mask if boolean else None,
+                            grouped=enable_gqa)
+            if out is None:
+                out = _slow_train(query, key, value, attn_mask, is_causal, scale, enable_gqa, False)
+            return out
     return _traced(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
 
 
@@ -263,6 +311,8 @@ def _traced(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
         return _autocast(query, key, value, attn_mask, is_causal, scale, enable_gqa)
     if query.is_nested:
         raise Unsupported("query is nested, expected a plain tensor")
+    if needs_gradient(query, key, value, attn_mask):
+        return _slow_train(query, key, value, attn_mask, is_causal, scale, enable_gqa, True)
     return _operator(query, key, value, attn_mask, is_causal, scale, enable_gqa)
 
 

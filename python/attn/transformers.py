@@ -23,6 +23,7 @@ import torch.nn.functional
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ._attention import attention
+from ._autograd import NO_GRADIENT, attention_lse, needs_gradient, train
 from ._fast import DTYPES, MODEL, PLAIN, forward, key_rows
 from ._library import InvalidArgument, Unsupported
 from ._masks import Structure, learn, mask_function
@@ -45,7 +46,7 @@ def seen() -> Replacement:
 def register(name: str = "attn", fallback: bool = True) -> Replacement:
     """Makes attn_implementation=name known to transformers; gives what seen() gives from now on.
 
-    fallback: calls that are not supported (dropout, gradients) go to PyTorch,
+    fallback: calls that are not supported (dropout, gradients on GPUs) go to PyTorch,
     with a warning at the first of each reason; without it they raise attn.Unsupported.
     """
     global _seen, _fallback
@@ -120,17 +121,33 @@ def _(query, key, value, causal, scale, left, right, softcap, bias, mask, sink, 
     return query.new_empty((batch, rows, heads, value.shape[3]))
 
 
+def _compute_train(query: Tensor, key: Tensor, value: Tensor, causal: Optional[str],
+                   scale: Optional[float], left: int, right: int, softcap: float,
+                   bias: Optional[Tensor], mask: Optional[Tensor], sink: Optional[Tensor],
+                   used_kv: Optional[Tensor], plain: bool) -> Tensor:
+    """As _compute, with gradients. plain: not as an operator."""
+    query, key, value = _rows(query), _rows(key), _rows(value)
+    if plain:
+        out = train(query, key, value, causal, scale, bias, mask, sink, used_kv, (left, right),
+                    softcap)
+        if out is None:
+            raise Unsupported(NO_GRADIENT)
+    else:
+        out = attention_lse(query, key, value, bias, sink, mask, used_kv, causal, scale, left,
+                            right, softcap)[0]
+    return out.transpose(1, 2)
+
+
 # ---- what it does not compute ------------------------------------------------------------------
 
 
-def _refusal(query: Tensor, key: Tensor, value: Tensor, bias: Optional[Tensor],
-             dropout: float) -> Optional[str]:
+def _refusal(query: Tensor, bias: Optional[Tensor], dropout: float,
+             training: bool) -> Optional[str]:
     if dropout > 0.0:
         return f"dropout is {dropout}, expected 0: there is no dropout"
-    if torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad
-                                    or (bias is not None and bias.requires_grad)):
-        return ("an input requires a gradient, and there is no backward pass yet: call the model "
-                "under torch.no_grad() or torch.inference_mode()")
+    if training and query.is_cuda:  # no GPU kernel computes gradients yet
+        return ("an input requires a gradient, and there is no backward pass on GPUs yet: call the "
+                "model under torch.no_grad() or torch.inference_mode()")
     if query.dtype not in DTYPES:
         return (f"query has dtype {query.dtype}, expected torch.float32, torch.float16 or "
                 "torch.bfloat16")
@@ -186,9 +203,11 @@ def _lower(x: Optional[Tensor], dtype: torch.dtype) -> Optional[Tensor]:
     return x.to(dtype) if x is not None and x.dtype in DTYPES else x
 
 
-def _sink(s_aux: Tensor, plain: bool) -> Tensor:
+def _sink(s_aux: Tensor, plain: bool, training: bool) -> Tensor:
     """One per head, as the library takes it. Of a parameter in another dtype it is kept: converted
     in every layer of every step it would cost as much as a short attention."""
+    if training:
+        return s_aux.reshape(-1).to(torch.float32).contiguous()
     if not plain or s_aux.is_inference():  # no versions to compare
         return s_aux.detach().reshape(-1).to(torch.float32).contiguous()
     state = s_aux._version, s_aux.data_ptr()
@@ -209,6 +228,7 @@ def attention_forward(module: torch.nn.Module, query: Tensor, key: Tensor, value
     rows, structure, bias = query.shape[2], None, position_bias
     causal, left, right, mask, used_kv, padding = None, -1, -1, None, None, None
     plain = not (_is_compiling() or _is_tracing()) and type(query) in PLAIN
+    training = needs_gradient(query, key, value, position_bias, attention_mask, s_aux)
     if attention_mask is None:
         if rows > 1 and (getattr(module, "is_causal", True) if is_causal is None else is_causal):
             causal = "top-left"
@@ -223,7 +243,8 @@ def attention_forward(module: torch.nn.Module, query: Tensor, key: Tensor, value
         if length > end:
             key, value = key[:, :, :end], value[:, :, :end]
         left, right = structure.window
-        if structure.runs is not None and plain and bias is None and query.numel():
+        if (structure.runs is not None and plain and bias is None and query.numel()
+                and not training):
             causal, padding = structure.causal, structure
         else:  # a bias counts keys from the first one on, so that none may be left out
             causal, mask, used_kv = structure.options()
@@ -241,11 +262,13 @@ def attention_forward(module: torch.nn.Module, query: Tensor, key: Tensor, value
     compiling, softcap = not plain and _is_compiling(), softcap or 0.0
     if not compiling:
         _seen.calls += 1
-    reason = _refusal(query, key, value, bias, dropout)
+    reason = _refusal(query, bias, dropout, training)
     if reason is None:
         arguments = (query, key, value, causal, scaling, left, right, softcap, bias, mask,
-                     None if s_aux is None else _sink(s_aux, plain), used_kv)
+                     None if s_aux is None else _sink(s_aux, plain, training), used_kv)
         try:
+            if training:
+                return _compute_train(*arguments, plain), None
             return (_compute(*arguments, padding) if plain else _operator(*arguments)), None
         except Unsupported as error:
             reason = str(error)

@@ -118,7 +118,7 @@ def test_torch_tensors():
                             cu_seqlens_kv=[0, 7], causal="top-left")
     assert torch.equal(packed, found[0])
     with pytest.raises(attn.Unsupported, match="q requires a gradient"):
-        attn.attention(q.requires_grad_(), q, q)
+        attn.attention(q.requires_grad_(), q, q, return_lse=True)
 
 
 def test_torch_tensors_that_are_not_plain():
@@ -137,7 +137,7 @@ def test_torch_tensors_that_are_not_plain():
         attn.attention(q, k.to_sparse(), v)
     with pytest.raises(attn.Unsupported, match="^q is nested"):
         attn.attention(torch.nested.nested_tensor([q[0], q[0, :, :3]]), k, v)
-    with pytest.raises(attn.Unsupported, match="^q has no memory of its own, as within torch.vmap"):
+    with pytest.raises(attn.Unsupported, match="no memory of its own within torch.vmap"):
         torch.vmap(lambda x: attn.attention(x, k, v))(q[None])
     with pytest.raises(attn.InvalidArgument, match="^used_kv has dtype torch.int64, expected int3"):
         attn.attention(q, k, v, used_kv=torch.tensor([3]))

@@ -48,3 +48,29 @@ def test_samples(operator, dtype):
         counts["computed"] += 1
     assert counts["there is no dropout"] > 0
     assert (counts["computed"] > 0) == (dtype in ROUNDING)
+
+
+@pytest.mark.parametrize("dtype", list(ROUNDING), ids=str)
+def test_gradients(operator, dtype):
+    torch.manual_seed(0)
+    count = 0
+    for sample in operator.sample_inputs("cpu", dtype, requires_grad=True):
+        if sample.kwargs.get("dropout_p"):
+            continue
+        inputs = [sample.input, *sample.args]
+        named, mask = sample.kwargs, sample.kwargs.get("attn_mask")
+        leaves = [x for x in (*inputs, mask) if torch.is_tensor(x) and x.requires_grad]
+        out = attn.torch.sdpa(*inputs, **named)
+        d_out = torch.randn_like(out)
+        found = torch.autograd.grad(out, leaves, d_out)
+        theirs = torch.autograd.grad(operator.op(*inputs, **named), leaves, d_out)
+        exact = torch.autograd.grad(operator.op(*map(double, inputs), **{
+            name: double(value) for name, value in named.items()}), leaves, d_out.double())
+        # dP - rowsum(dO * O) cancels out where one key has all the weight, but for O's rounding.
+        rounding = 4 * ROUNDING[dtype] * max(x.abs().max() for x in exact)
+        for ours, other, right in zip(found, theirs, exact):
+            assert ours.shape == right.shape and ours.dtype == dtype
+            error, allowed = ((x.double() - right).abs().max() for x in (ours, other))
+            assert error <= 2 * allowed + rounding
+        count += 1
+    assert count > 0

@@ -50,6 +50,17 @@ def test_arguments(dtype, dim):
                 for _ in range(3)))
 
 
+def test_gradients_are_refused():
+    with torch.inference_mode(False):
+        q, k, v = (x.clone().requires_grad_() for x in qkv())
+        for call in (attn.torch.sdpa, attn.attention):
+            with pytest.raises(attn.Unsupported, match="there is no backward pass on GPUs yet"):
+                call(q, k, v)
+        with attn.torch.replace_sdpa(fallback=True) as seen:
+            torch.nn.functional.scaled_dot_product_attention(q, k, v).sum().backward()
+        assert seen.by_pytorch == 1 and q.grad is not None
+
+
 @pytest.mark.parametrize("batch", [1, 8])
 @pytest.mark.parametrize("rows, keys, causal", [(1500, 1500, False), (256, 256, True),
                                                 (256, 1500, False), (1, 1500, False)])

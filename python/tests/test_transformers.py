@@ -350,20 +350,52 @@ def test_left_padding_in_any_order(orders, rows):
     close(found[seen], expected[seen])
 
 
-def test_training_goes_to_pytorch():
-    model = decoder("GptOss")
-    seen = attn.transformers.register()
-    model.set_attn_implementation("attn")
-    with pytest.warns(UserWarning, match="gradient"):
-        found = model(tokens(), attention_mask=visible("left")).logits
-    assert found.requires_grad
-    assert (seen.calls, seen.by_pytorch, sum(seen.reasons.values())) == (2, 2, 2)
-    model.set_attn_implementation("eager")
-    exist = visible("left").bool()
-    close(found[exist], model(tokens(), attention_mask=visible("left")).logits[exist])
+def gradients(model, padding):
+    exist = visible(padding)
+    logits = model(tokens(), attention_mask=exist).logits[exist.bool()]
+    loss = torch.nn.functional.cross_entropy(logits, tokens()[exist.bool()])
+    return dict(zip((name for name, _ in model.named_parameters()),
+                    torch.autograd.grad(loss, list(model.parameters()))))
+
+
+@pytest.mark.parametrize("padding", PADDINGS)
+@pytest.mark.parametrize("name", ["Llama", "Gemma2", "GptOss"])
+def test_training(name, padding):
+    """Every parameter's gradient: soft caps, windows, groups, and sinks, which are parameters."""
+    model = decoder(name)
+    seen = attn.transformers.register(fallback=False)
+    set_attention(model, "eager")
+    expected = gradients(model, padding)
+    set_attention(model, "attn")
+    found = gradients(model, padding)
+    assert (seen.calls, seen.by_pytorch) == (2, 0)
+    for parameter, gradient in found.items():
+        scale = expected[parameter].abs().max()
+        assert (gradient - expected[parameter]).abs().max() <= 1e-4 * scale, parameter
+
+
+def test_training_of_a_compiled_model():
+    model = decoder("Gemma2")
     attn.transformers.register(fallback=False)
-    model.set_attn_implementation("attn")
-    with pytest.raises(attn.Unsupported, match="gradient"):
+    set_attention(model, "attn")
+    expected = gradients(model, "left")
+    found = gradients(torch.compile(model, backend="aot_eager"), "left")
+    for one, other in zip(found.values(), expected.values()):
+        close(one, other)
+
+
+def test_dropout_goes_to_pytorch():
+    model = decoder("GptOss").train()
+    model.config.attention_dropout = 0.5
+    for layer in model.model.layers:
+        layer.self_attn.attention_dropout = 0.5
+    seen = attn.transformers.register()
+    set_attention(model, "attn")
+    with pytest.warns(UserWarning, match="there is no dropout"):
+        assert model(tokens(), attention_mask=visible("left")).logits.requires_grad
+    assert (seen.calls, seen.by_pytorch, sum(seen.reasons.values())) == (2, 2, 2)
+    attn.transformers.register(fallback=False)
+    with pytest.raises(attn.Unsupported, match="there is no dropout"):
         model(tokens())
 
 

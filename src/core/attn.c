@@ -329,6 +329,13 @@ attn_status tensors_check(const attn_problem *p, const attn_tensors *t, enum ten
             return status;
         }
     }
+    if (backward && p->bias && t->d_bias != NULL && problem_bias_overlaps(p)) {
+        return attn_fail(error, ATTN_INVALID,
+                         "tensors.d_bias with bias_strides = {%lld, %lld, %lld, %lld}: elements of "
+                         "an output may not overlap",
+                         (long long)p->bias_strides.batch, (long long)p->bias_strides.head,
+                         (long long)p->bias_strides.row, (long long)p->bias_strides.col);
+    }
     const attn_status status = check_overlap(t, use, error);
     return status == ATTN_OK && host ? check_lengths(p, t, error) : status;
 }

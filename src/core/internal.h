@@ -88,6 +88,10 @@ struct key_range visible_queries(const attn_problem *resolved, int64_t j, int64_
 /* What only backward requires of a resolved problem: places for all elements of dq, dk and dv. */
 attn_status problem_check_gradients(const attn_problem *resolved, attn_error *error);
 
+/* Whether two elements of the bias that differ in a dimension with a stride share an address: then
+ * d_bias, which has its strides, has no place for both. */
+bool problem_bias_overlaps(const attn_problem *resolved);
+
 /* attn_problem_resolve into a struct of the library's own size, which may be uninitialised. */
 attn_status problem_resolve(const attn_problem *problem, attn_problem *resolved, attn_error *error);
 

@@ -258,21 +258,18 @@ static attn_status check_extent(const attn_strides *s, const struct extent *e, a
     return ATTN_OK;
 }
 
-/* An output's dimensions must nest: each stride at least as long as all that lies inside it. */
-static attn_status check_disjoint(const attn_strides *s, const struct extent *e,
-                                  attn_error *error) {
-    if (e->batch == 0 || e->heads == 0 || e->rows == 0) {
-        return ATTN_OK; /* nothing is written */
-    }
-    struct {
-        const char *name;
-        int64_t count, stride;
-    } dim[3] = {
-        {"batch", e->batch, s->batch}, {"head", e->heads, s->head}, {"row", e->rows, s->row}};
-    int64_t inner = e->cols; /* elements covered by the dimensions placed so far */
-    for (int placed = 0; placed < 3; placed++) {
+/* A dimension of an output. */
+struct dimension {
+    const char *name;
+    int64_t count, stride;
+};
+
+/* They must nest: each stride at least as long as all that lies inside it, `inner` elements at
+ * first. The first that does not, and what it would need; NULL: they do. */
+static const struct dimension *find_overlap(struct dimension *dim, int count, int64_t *inner) {
+    for (int placed = 0; placed < count; placed++) {
         int next = -1;
-        for (int d = 0; d < 3; d++) {
+        for (int d = 0; d < count; d++) {
             if (dim[d].count > 1 && (next < 0 || dim[d].stride < dim[next].stride)) {
                 next = d;
             }
@@ -280,17 +277,41 @@ static attn_status check_disjoint(const attn_strides *s, const struct extent *e,
         if (next < 0) {
             break;
         }
-        if (dim[next].stride < inner) {
-            return attn_fail(error, ATTN_INVALID,
-                             "%s.%s stride = %lld, expected at least %lld: elements of an output "
-                             "may not overlap",
-                             e->name, dim[next].name, (long long)dim[next].stride,
-                             (long long)inner);
+        if (dim[next].stride < *inner) {
+            return &dim[next];
         }
-        inner += (dim[next].count - 1) * dim[next].stride;
+        *inner += (dim[next].count - 1) * dim[next].stride;
         dim[next].count = 0;
     }
+    return NULL;
+}
+
+static attn_status check_disjoint(const attn_strides *s, const struct extent *e,
+                                  attn_error *error) {
+    if (e->batch == 0 || e->heads == 0 || e->rows == 0) {
+        return ATTN_OK; /* nothing is written */
+    }
+    struct dimension dim[3] = {
+        {"batch", e->batch, s->batch}, {"head", e->heads, s->head}, {"row", e->rows, s->row}};
+    int64_t inner = e->cols;
+    const struct dimension *wrong = find_overlap(dim, 3, &inner);
+    if (wrong != NULL) {
+        return attn_fail(error, ATTN_INVALID,
+                         "%s.%s stride = %lld, expected at least %lld: elements of an output may "
+                         "not overlap",
+                         e->name, wrong->name, (long long)wrong->stride, (long long)inner);
+    }
     return ATTN_OK;
+}
+
+bool problem_bias_overlaps(const attn_problem *p) {
+    const attn_bias_strides *s = &p->bias_strides;
+    struct dimension dim[4] = {{"batch", s->batch != 0 ? p->batch : 1, s->batch},
+                               {"head", s->head != 0 ? p->heads_q : 1, s->head},
+                               {"row", s->row != 0 ? p->seq_q : 1, s->row},
+                               {"col", s->col != 0 ? p->seq_kv : 1, s->col}};
+    int64_t inner = 1;
+    return find_overlap(dim, 4, &inner) != NULL;
 }
 
 /* Of a bias or a mask, which is `there` or not. */

@@ -55,7 +55,8 @@ attn_status tuned_load(attn_context *context, const struct tuned_line *lines, in
 
 enum { MOST_BUILT_IN = 1024 }; /* variants of variants.def */
 
-/* Walks over the variants that a plan tries, each one once; starts as {context, resolved, direction}. */
+/* Walks over the variants that a plan tries, each one once; starts as {context, resolved,
+ * direction}. */
 struct candidates {
     const attn_context *context;
     const attn_problem *problem;

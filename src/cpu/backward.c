@@ -35,10 +35,6 @@ enum {
     ROWS_OF_TASK = 64           /* of pass 1 */
 };
 
-static int64_t divide_up(int64_t a, int64_t b) {
-    return (a + b - 1) / b;
-}
-
 /* ---- geometry -------------------------------------------------------------------------------- */
 
 /* Rows of a packed batch: sequence b has at most ceil(length / rows) tiles from this one on. */

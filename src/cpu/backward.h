@@ -57,6 +57,10 @@ static inline int64_t least_of(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
+static inline int64_t divide_up(int64_t a, int64_t b) {
+    return (a + b - 1) / b;
+}
+
 static inline int64_t most_of(int64_t a, int64_t b) {
     return a > b ? a : b;
 }

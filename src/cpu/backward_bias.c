@@ -27,7 +27,7 @@ static struct part part_of(bool summed, int64_t index, int64_t step, int64_t siz
 }
 
 static int64_t parts(bool summed, int64_t step, int64_t size) {
-    return summed ? 1 : (size + step - 1) / step;
+    return summed ? 1 : divide_up(size, step);
 }
 
 struct task {

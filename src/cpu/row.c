@@ -150,7 +150,8 @@ static struct key_range see_keys(const struct unit *u, int64_t first, int64_t co
         struct key_range *own = &keys[r];
         own->begin = seen.begin - first > 0 ? seen.begin - first : 0;
         own->end = seen.end - first < count ? seen.end - first : count;
-        if (u->job->problem->mask) { /* what it hides at the ends is not even read */
+        /* what a mask hides at the ends is not even read */
+        if (u->job->problem->mask && own->end > own->begin) {
             cpu_narrow(cpu_mask_row(u->job, u->batch, row_head(u, r), row_query(u, r), first),
                        u->job->problem->mask_strides.col, own);
         }

@@ -391,7 +391,8 @@ static struct key_range unit_keys(const struct unit *u) {
             all.end = at_least(all.end, keys.end);
         }
     }
-    if (p->mask && p->mask_strides.row == 0 && (p->mask_strides.head == 0 || u->heads == 1)) {
+    if (p->mask && all.end > all.begin && p->mask_strides.row == 0 &&
+        (p->mask_strides.head == 0 || u->heads == 1)) {
         const uint8_t *mask = cpu_mask_row(u->job, u->batch, u->first_head, 0, 0);
         cpu_narrow(mask, p->mask_strides.col, &all); /* padding: as if used_kv said so */
     }

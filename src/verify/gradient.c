@@ -20,7 +20,8 @@
 
 /* Of one query in one precision. A sum of 0: nothing remains of the row. */
 struct statistics {
-    double maximum, sum, d;
+    double maximum, sum, lse, d;
+    double of_d; /* deviation of D by rounding O to the dtype */
 };
 
 struct job {
@@ -156,6 +157,21 @@ static double twin_d(const attn_problem *p, const float *d_o, const double *o) {
     return (double)sum;
 }
 
+/* The standard deviation of a rounding, relative: between 0.3 and 0.6 of half the spacing at 1. */
+static double unit(attn_dtype dtype) {
+    return 0.5 * (dtype == ATTN_FP16 ? 0x1p-11 : dtype == ATTN_BF16 ? 0x1p-8 : 0x1p-24);
+}
+
+/* The size of a sum of products whose signs are random. */
+static double products(const float *a, const float *b, int64_t n) {
+    double sum = 0.0;
+    for (int64_t d = 0; d < n; d++) {
+        const double product = (double)a[d] * (double)b[d];
+        sum += product * product;
+    }
+    return sqrt(sum);
+}
+
 static struct statistics statistics_of(const struct row *row, attn_precision precision,
                                        const struct scratch *scratch) {
     const struct softmax softmax = row_run(precision, row, scratch, scratch->o);
@@ -165,7 +181,12 @@ static struct statistics statistics_of(const struct row *row, attn_precision pre
     const float *const d_o = take_d_o(row, scratch);
     const double d = precision == ATTN_TWIN ? twin_d(row->problem, d_o, scratch->o)
                                             : exact_d(row->problem, d_o, scratch->o);
-    return (struct statistics){softmax.maximum, softmax.sum, d};
+    double squares = 0.0;
+    for (int64_t n = 0; n < row->problem->head_dim_v; n++) {
+        squares += (double)d_o[n] * scratch->o[n] * (double)d_o[n] * scratch->o[n];
+    }
+    return (struct statistics){softmax.maximum, softmax.sum, softmax.lse, d,
+                               unit(row->problem->dtype) * sqrt(squares)};
 }
 
 static struct query query_of(const struct job *job, const struct row *row, attn_precision precision,
@@ -186,145 +207,191 @@ struct pair {
     double p, ds, capped; /* P, dS and dS': floats in the twin */
 };
 
-static struct pair exact_pair(const struct query *x, int64_t j, const float *k, const float *v) {
-    const struct score score = exact_score(&x->row, j, x->q, k);
+static struct pair exact_pair(const struct query *x, struct score score, double dp) {
     const double p = exp(score.s - x->s.maximum) / x->s.sum;
-    const double dp = exact_dot(x->d_o, v, padded(x->row.problem->head_dim_v));
     const double ds = p * (dp - x->s.d);
     return (struct pair){p, ds, ds * score.derivative};
 }
 
-static struct pair twin_pair(const struct query *x, int64_t j, const float *k, const float *v) {
+/* From the other end than twin_dot. No two kernels sum in the same order, so that backward's P does
+ * not quite sum to 1 with forward's LSE, nor P dP to D. */
+static float reversed_dot(const float *restrict a, const float *restrict b, int64_t n) {
+    float sum = 0.0F;
+    for (int64_t d = n - 1; d >= 0; d--) {
+        sum += a[d] * b[d];
+    }
+    return sum;
+}
+
+static struct pair twin_pair(const struct query *x, struct score score, float dp) {
     const attn_dtype dtype = x->row.problem->dtype;
-    const struct score score = twin_score(&x->row, j, x->q, k);
-    const float weight = expf((float)score.s - (float)x->s.maximum) / (float)x->s.sum;
-    const float p = twin_round(dtype, weight);
-    const float dp = twin_round(dtype, twin_dot(x->d_o, v, x->row.problem->head_dim_v));
-    const float ds = twin_round(dtype, p * (dp - (float)x->s.d));
+    const float p = twin_round(dtype, expf((float)score.s - (float)x->s.lse));
+    const float ds = twin_round(dtype, p * (twin_round(dtype, dp) - (float)x->s.d));
     const float capped = twin_round(dtype, ds * (float)score.derivative);
     return (struct pair){(double)p, (double)ds, (double)capped};
 }
 
+/* Deviations of P and of the rest of a pair: from rounding s and LSE in fp32, dP in fp32, P and dS
+ * to the dtype. `size` is that of the numbers whose sum s is, of_dp of those whose sum dP is. */
+static struct pair own_spread(const struct query *x, struct score score, const struct pair *exact,
+                              double size, double of_dp) {
+    const double e = unit(x->row.problem->dtype);
+    const double of_s = unit(ATTN_FP32) * (fabs(score.s) + fabs(x->s.lse) + size);
+    const double ds = exact->p * unit(ATTN_FP32) * of_dp + fabs(exact->ds) * (of_s + e);
+    const double of_derivative = fabs(exact->ds) * unit(ATTN_FP32);
+    return (struct pair){exact->p * (of_s + e), ds, ds * score.derivative + of_derivative};
+}
+
+/* Deviation by D, which all pairs of a query share. */
+static struct pair common_spread(const struct query *x, struct score score,
+                                 const struct pair *exact) {
+    const double ds = exact->p * x->s.of_d;
+    return (struct pair){0.0, ds, ds * score.derivative};
+}
+
 /* ---- sums over queries ----------------------------------------------------------------------- */
 
-static void add_row(const struct sums *sums, attn_precision precision, double weight,
-                    const float *x, int64_t n) {
-    if (precision == ATTN_TWIN) {
-        twin_add(sums->twin, (float)weight, x, padded(n));
+enum { SPREAD = 2 }; /* beside the values of attn_precision: sums of squares */
+
+static void add_row(const struct scratch *scratch, int mode, double weight, const float *x,
+                    int64_t n) {
+    if (mode == ATTN_TWIN) {
+        twin_add(scratch->sums.twin, (float)weight, x, padded(n));
+    } else if (mode == ATTN_EXACT) {
+        exact_add(scratch->sums.exact, weight, x, padded(n));
     } else {
-        exact_add(sums->exact, weight, x, padded(n));
+        for (int64_t d = 0; d < n; d++) {
+            scratch->squares[d] += weight * weight * (double)x[d] * (double)x[d];
+        }
     }
 }
 
-static void add_element(const struct sums *sums, attn_precision precision, int64_t at, double x) {
-    if (precision == ATTN_TWIN) {
-        sums->twin[at] += (float)x;
+static void add_element(const struct scratch *scratch, int mode, int64_t at, double x) {
+    if (mode == ATTN_TWIN) {
+        scratch->sums.twin[at] += (float)x;
+    } else if (mode == ATTN_EXACT) {
+        scratch->sums.exact[at] += x;
     } else {
-        sums->exact[at] += x;
+        scratch->squares[at] += x * x;
+    }
+}
+
+/* What the pair with key j adds to a row of the gradient. */
+static void add_pair(const struct job *job, int mode, const struct query *x, int64_t j,
+                     const float *k, const struct pair *pair, const struct scratch *scratch) {
+    const attn_problem *p = job->problem;
+    switch (job->which) {
+    case ATTN_GRADIENT_Q: add_row(scratch, mode, pair->capped, k, p->head_dim); break;
+    case ATTN_GRADIENT_K: add_row(scratch, mode, pair->capped, x->q, p->head_dim); break;
+    case ATTN_GRADIENT_V: add_row(scratch, mode, pair->p, x->d_o, p->head_dim_v); break;
+    case ATTN_GRADIENT_BIAS:
+        add_element(scratch, mode, p->bias_strides.col != 0 ? j : 0, pair->ds);
+        break;
+    case ATTN_GRADIENT_ALIBI:
+        add_element(scratch, mode, 0, -(double)row_distance(&x->row, j) * pair->ds);
+        break;
+    case ATTN_GRADIENT_SINK: add_element(scratch, mode, 0, pair->ds); break;
     }
 }
 
 /* The sink is one more key, with a score of its own and V = 0. */
-static void add_sink(const struct query *x, attn_precision precision, const struct sums *sums) {
-    const attn_dtype dtype = x->row.problem->dtype;
-    if (precision == ATTN_TWIN) {
-        const float weight = expf(x->row.sink - (float)x->s.maximum) / (float)x->s.sum;
-        const float p = twin_round(dtype, weight);
-        sums->twin[0] += twin_round(dtype, p * -(float)x->s.d);
-    } else {
-        sums->exact[0] += -exp((double)x->row.sink - x->s.maximum) / x->s.sum * x->s.d;
+static void add_sink(const struct job *job, int mode, const struct query *x,
+                     const struct scratch *scratch) {
+    const struct score score = {(double)x->row.sink, 1.0};
+    struct pair pair = mode == ATTN_TWIN ? twin_pair(x, score, 0.0F) : exact_pair(x, score, 0.0);
+    if (mode == SPREAD) {
+        const struct pair common = common_spread(x, score, &pair);
+        pair = own_spread(x, score, &pair, 0.0, 0.0);
+        add_pair(job, ATTN_EXACT, x, 0, NULL, &common, scratch);
     }
+    add_pair(job, mode, x, 0, NULL, &pair, scratch);
 }
 
-/* What the query's pairs add to row `at` of the gradient. */
-static void add_query(const struct job *job, const struct query *x, attn_precision precision,
-                      attn_row at, const struct scratch *scratch, const struct sums *sums) {
+static void add_key(const struct job *job, int mode, const struct query *x, int64_t j,
+                    const struct scratch *scratch) {
     const attn_problem *p = job->problem;
-    const bool one_key = job->which == ATTN_GRADIENT_K || job->which == ATTN_GRADIENT_V;
+    const float *const k = take_k(&x->row, j, scratch);
+    const float *const v = take_v(&x->row, j, scratch);
+    struct pair pair;
+    if (mode == ATTN_TWIN) {
+        const float product = reversed_dot(x->q, k, p->head_dim);
+        const float dp = reversed_dot(x->d_o, v, p->head_dim_v);
+        pair = twin_pair(x, twin_score(&x->row, j, product), dp);
+    } else {
+        const double product = exact_dot(x->q, k, padded(p->head_dim));
+        const struct score score = exact_score(&x->row, j, product);
+        pair = exact_pair(x, score, exact_dot(x->d_o, v, padded(p->head_dim_v)));
+        if (mode == SPREAD) {
+            const struct pair common = common_spread(x, score, &pair);
+            const double size = fabs((double)p->scale) * products(x->q, k, p->head_dim);
+            pair = own_spread(x, score, &pair, size, products(x->d_o, v, p->head_dim_v));
+            add_pair(job, ATTN_EXACT, x, j, k, &common, scratch);
+        }
+    }
+    add_pair(job, mode, x, j, k, &pair, scratch);
+}
+
+/* What the query adds to row `at` of the gradient. */
+static void add_query(const struct job *job, int mode, const struct query *x, attn_row at,
+                      const struct scratch *scratch) {
     struct key_range keys = x->row.keys;
     if (x->s.sum == 0.0) {
         return;
     }
     if (job->which == ATTN_GRADIENT_SINK) {
-        add_sink(x, precision, sums);
-        return;
-    }
-    if (one_key) {
+        add_sink(job, mode, x, scratch);
+        keys.end = keys.begin;
+    } else if (job->which == ATTN_GRADIENT_K || job->which == ATTN_GRADIENT_V) {
         keys.begin = at.row >= keys.begin ? at.row : keys.end;
         keys.end = keys.begin < keys.end ? keys.begin + 1 : keys.end;
     }
     for (int64_t j = keys.begin; j < keys.end; j++) {
-        if (row_hides(&x->row, j)) {
-            continue;
+        if (!row_hides(&x->row, j)) {
+            add_key(job, mode, x, j, scratch);
         }
-        const float *const k = take_k(&x->row, j, scratch);
-        const float *const v = take_v(&x->row, j, scratch);
-        const struct pair pair =
-            precision == ATTN_TWIN ? twin_pair(x, j, k, v) : exact_pair(x, j, k, v);
-        switch (job->which) {
-        case ATTN_GRADIENT_Q: add_row(sums, precision, pair.capped, k, p->head_dim); break;
-        case ATTN_GRADIENT_K: add_row(sums, precision, pair.capped, x->q, p->head_dim); break;
-        case ATTN_GRADIENT_V: add_row(sums, precision, pair.p, x->d_o, p->head_dim_v); break;
-        case ATTN_GRADIENT_BIAS:
-            add_element(sums, precision, p->bias_strides.col != 0 ? j : 0, pair.ds);
-            break;
-        case ATTN_GRADIENT_ALIBI:
-            add_element(sums, precision, 0, -(double)row_distance(&x->row, j) * pair.ds);
-            break;
-        case ATTN_GRADIENT_SINK: break;
-        }
+    }
+    for (int64_t col = 0; mode == SPREAD && col < job->cols; col++) {
+        const double common = scratch->sums.exact[col];
+        scratch->squares[col] += common * common;
+        scratch->sums.exact[col] = 0.0;
     }
 }
 
 /* The sums as the gradient has them. */
-static void finish(const struct job *job, attn_precision precision, const struct sums *sums,
-                   double *out) {
+static void finish(const struct job *job, int mode, const struct scratch *scratch, double *out) {
     const attn_problem *p = job->problem;
     const bool scaled = job->which == ATTN_GRADIENT_Q || job->which == ATTN_GRADIENT_K;
     const attn_dtype dtype = gradient_dtype(p, job->which);
     const float scale = scaled ? p->scale : 1.0F;
     for (int64_t col = 0; col < job->cols; col++) {
-        out[col] = precision == ATTN_TWIN ? (double)twin_round(dtype, scale * sums->twin[col])
-                                          : (double)scale * sums->exact[col];
+        if (mode == ATTN_TWIN) {
+            out[col] = (double)twin_round(dtype, scale * scratch->sums.twin[col]);
+        } else if (mode == ATTN_EXACT) {
+            out[col] = (double)scale * scratch->sums.exact[col];
+        } else {
+            out[col] = fabs((double)scale) * sqrt(scratch->squares[col]);
+        }
     }
 }
 
-/* One row in one precision. */
-static void sum_queries(const struct job *job, attn_precision precision, attn_row at,
-                        const struct scratch *scratch, double *out) {
+/* One row in one mode. */
+static void sum_queries(const struct job *job, int mode, attn_row at, const struct scratch *scratch,
+                        double *out) {
     const struct span span = span_of(job, at);
     const int64_t total = rows_total(span.count);
-    const struct sums *sums = &scratch->sums;
-    memset(sums->exact, 0, (size_t)padded(job->cols) * sizeof *sums->exact);
-    memset(sums->twin, 0, (size_t)padded(job->cols) * sizeof *sums->twin);
+    const size_t n = (size_t)padded(job->cols);
+    memset(scratch->sums.exact, 0, n * sizeof *scratch->sums.exact);
+    memset(scratch->sums.twin, 0, n * sizeof *scratch->sums.twin);
+    memset(scratch->squares, 0, n * sizeof *scratch->squares);
     for (int64_t index = 0; index < total; index++) {
         const struct row row = row_of(job->problem, job->tensors, span_at(&span, index));
         if (!row_absent(&row)) {
-            const struct query x = query_of(job, &row, precision, scratch);
-            add_query(job, &x, precision, at, scratch, sums);
+            const struct query x =
+                query_of(job, &row, mode == ATTN_TWIN ? ATTN_TWIN : ATTN_EXACT, scratch);
+            add_query(job, mode, &x, at, scratch);
         }
     }
-    finish(job, precision, sums, out);
-}
-
-/* Of a row with one column. */
-static double spread_of(const struct job *job, attn_row at, const struct scratch *scratch) {
-    const struct span span = span_of(job, at);
-    const int64_t total = rows_total(span.count);
-    const struct sums *sums = &scratch->sums;
-    double squares = 0.0;
-    for (int64_t index = 0; index < total; index++) {
-        const struct row row = row_of(job->problem, job->tensors, span_at(&span, index));
-        sums->exact[0] = 0.0;
-        sums->twin[0] = 0.0F;
-        for (int precision = ATTN_EXACT; !row_absent(&row) && precision <= ATTN_TWIN; precision++) {
-            const struct query x = query_of(job, &row, (attn_precision)precision, scratch);
-            add_query(job, &x, (attn_precision)precision, at, scratch, sums);
-        }
-        const double error = (double)sums->twin[0] - sums->exact[0];
-        squares += error * error;
-    }
-    return sqrt(squares);
+    finish(job, mode, scratch, out);
 }
 
 /* ---- all rows -------------------------------------------------------------------------------- */
@@ -340,7 +407,7 @@ static void run_row(void *argument, int64_t index, int slot) {
         sum_queries(job, ATTN_TWIN, at, scratch, job->out->twin + index * job->cols);
     }
     if (job->out->spread != NULL) {
-        job->out->spread[index] = spread_of(job, at, scratch);
+        sum_queries(job, SPREAD, at, scratch, job->out->spread + index * job->cols);
     }
 }
 
@@ -460,8 +527,8 @@ attn_status attn_gradient_shape(const attn_problem *problem, attn_gradient which
 
 attn_status attn_gradient_sample(const attn_problem *problem, attn_gradient which, uint64_t seed,
                                  attn_row *rows, size_t count, attn_error *error) {
-    attn_row shape;
-    int64_t cols;
+    attn_row shape = {0};
+    int64_t cols = 0;
     const attn_status status = attn_gradient_shape(problem, which, &shape, &cols, error);
     return status != ATTN_OK ? status : rows_sample(shape, seed, rows, count, error);
 }

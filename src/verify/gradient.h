@@ -19,8 +19,8 @@ attn_dtype gradient_dtype(const attn_problem *resolved, attn_gradient which);
 /* What is computed of the chosen rows, each NULL or count x cols doubles. */
 struct gradient_rows {
     double *exact, *twin;
-    double *spread; /* of d_sink and d_alibi_slopes, with both of the above: the root of the sum of
-                       squares of the queries' |twin - exact| */
+    double *spread; /* the standard deviation, more or less, that rounding may give an element;
+                       needs exact */
 };
 
 /* Checks `which`, the rows and the tensors, and computes. The context is one. */

@@ -139,9 +139,9 @@ void exact_add(double *restrict sums, double weight, const float *restrict x, in
     }
 }
 
-struct score exact_score(const struct row *row, int64_t j, const float *q, const float *k) {
+struct score exact_score(const struct row *row, int64_t j, double product) {
     const attn_problem *p = row->problem;
-    double s = (double)p->scale * exact_dot(q, k, padded(p->head_dim));
+    double s = (double)p->scale * product;
     double derivative = 1.0;
     if (p->softcap > 0.0F) {
         const double t = tanh(s / (double)p->softcap);
@@ -167,7 +167,8 @@ static struct softmax exact_row(const struct row *row, const struct scratch *scr
     bool remains = false;
     const float *const q = take_q(row, scratch);
     for (int64_t j = row->keys.begin; j < row->keys.end; j++) {
-        w[j] = exact_score(row, j, q, take_k(row, j, scratch)).s;
+        const double product = exact_dot(q, take_k(row, j, scratch), padded(p->head_dim));
+        w[j] = exact_score(row, j, product).s;
         maximum = w[j] > maximum ? w[j] : maximum;
         remains = remains || w[j] != -INFINITY;
     }
@@ -218,9 +219,9 @@ void twin_add(float *restrict sums, float weight, const float *restrict x, int64
     }
 }
 
-struct score twin_score(const struct row *row, int64_t j, const float *q, const float *k) {
+struct score twin_score(const struct row *row, int64_t j, float product) {
     const attn_problem *p = row->problem;
-    float s = p->scale * twin_dot(q, k, p->head_dim);
+    float s = p->scale * product;
     float derivative = 1.0F;
     if (p->softcap > 0.0F) {
         const float t = tanhf(s / p->softcap);
@@ -245,7 +246,8 @@ static struct softmax twin_row(const struct row *row, const struct scratch *scra
     bool remains = false;
     const float *const q = take_q(row, scratch);
     for (int64_t j = row->keys.begin; j < row->keys.end; j++) {
-        const float s = (float)twin_score(row, j, q, take_k(row, j, scratch)).s;
+        const float product = twin_dot(q, take_k(row, j, scratch), p->head_dim);
+        const float s = (float)twin_score(row, j, product).s;
         w[j] = (double)s;
         maximum = s > maximum ? s : maximum;
         remains = remains || s != -INFINITY;
@@ -311,6 +313,7 @@ void scratch_free(struct scratch *scratch, int slots) {
         free(s->of_o.twin);
         free(s->sums.exact);
         free(s->sums.twin);
+        free(s->squares);
         free(s->o);
     }
     free(scratch);
@@ -338,13 +341,14 @@ struct scratch *scratch_create(const attn_problem *p, int slots, int64_t queries
     for (int i = 0; scratch != NULL && i < slots; i++) {
         struct scratch *s = &scratch[i];
         s->scores = calloc((size_t)p->seq_kv + 1, sizeof *s->scores);
+        s->squares = calloc((size_t)padded(sums) + 1, sizeof *s->squares);
         s->o = calloc((size_t)p->head_dim_v, sizeof *s->o);
         if (!shelf_create(&s->q, p->head_dim, queries) ||
             !shelf_create(&s->k, p->head_dim, p->seq_kv) ||
             !shelf_create(&s->v, p->head_dim_v, p->seq_kv) ||
             !shelf_create(&s->d_o, p->head_dim_v, queries) ||
             !sums_create(&s->of_o, p->head_dim_v) || !sums_create(&s->sums, sums) ||
-            s->scores == NULL || s->o == NULL) {
+            s->scores == NULL || s->squares == NULL || s->o == NULL) {
             scratch_free(scratch, slots);
             return NULL;
         }

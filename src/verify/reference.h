@@ -36,6 +36,7 @@ struct scratch {
     struct shelf q, k, v, d_o;
     struct sums of_o; /* head_dim_v, padded */
     struct sums sums; /* what scratch_create was asked for, padded */
+    double *squares;  /* likewise */
     double *o;        /* head_dim_v */
 };
 
@@ -89,8 +90,9 @@ struct score {
     double s, derivative;
 };
 
-struct score exact_score(const struct row *row, int64_t j, const float *q, const float *k);
-struct score twin_score(const struct row *row, int64_t j, const float *q, const float *k);
+/* Of a product q.k. */
+struct score exact_score(const struct row *row, int64_t j, double product);
+struct score twin_score(const struct row *row, int64_t j, float product);
 
 /* Of a row: weight j is exp(s_j - maximum) / sum. A sum of 0: nothing remains, O is 0. */
 struct softmax {

@@ -49,6 +49,8 @@ is_json "devices as JSON"
 accepts "plan of the canonical problem" plan
 says "plan: problem" "fp32 B2 H8 S512 D64"
 says "plan: variant" "variant"
+accepts "plan --direction" plan --direction backward --dtype bf16
+says "plan --direction: variant" "variant    cpu_backward_"
 accepts "plan --all" plan --all
 says "plan --all: portable variant" "cpu_tile_c"
 accepts "plan --json" plan --json --all --seq-q 1 --seq-kv 100 --heads 8 --heads-kv=2 --dtype bf16

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # test_parity.sh - proves `attest parity`: right kernels pass, each planted fault is found, exits
-# 1 and is described for what it is; a child that crashes, hangs or talks nonsense loses the rest of its
+# 1 and is described for what it is, forward and backward; a child that crashes, hangs or talks nonsense loses the rest of its
 # batch and no more; a check that accepts everything is INVALID; without a GPU nothing is called a success.
 #
 # usage: test_parity.sh ATTEST, or SOURCE_DIR BUILD_DIR
@@ -47,6 +47,29 @@ holds "another seed, other numbers" sh -c '! cmp -s once other'
 # The first of the launches is by chance 2.4 times as far off as its twin, on an Arm at least.
 run parity --cases 1 --launches 20 --seed 6299805541039867430 --variant "$tile"
 ends "a borderline set among launches" 0
+
+# ---- gradients ---------------------------------------------------------------------------------
+
+back='^cpu_backward_c$'
+run plan --direction backward --all
+awk '/^  cpu_/ { print $1 }' stdout >listed
+holds "backward: plan lists variants" grep -q '^cpu_backward_c$' listed
+run parity --direction backward --cases 20 --launches 20 --seed 4
+ends "backward" 0
+says "backward: verdict" "PASS: "
+says "backward: negative controls" " negative controls refused, "
+awk '/^cpu_/ { print $1 }' stdout >ran
+same "backward: a line for each variant" listed ran
+run parity --direction backward --cases 8 --launches 8 --seed 5 --json --variant "$back"
+ends "backward as JSON" 0
+says "backward as JSON: direction" '"direction": "backward"'
+says "backward as JSON: launches" '"eager": 8'
+run parity --direction backward --seed 5 --case 6 --variant "$back" # keys of the future are NaN
+ends "backward, NaN in the future" 0
+
+refuses "direction" "'sideways' is not one of forward, backward" parity --direction sideways
+refuses "no such backward variant" "no backward variant of cpu matches 'tile'" \
+    parity --direction backward --variant tile
 
 # ---- without a device, and bad words -----------------------------------------------------------
 
@@ -127,6 +150,34 @@ notices input "an input was changed" --case 1
 notices late "launch 89 differs from launch 3 in 1 bytes" --cases 2 --launches 100
 says "late: the cases pass" "0 of 2 cases failed, and 1 series of launches"
 
+# Faults of backward are in dK; case 0 has 29 keys. Its forward is right.
+backward_notices() {
+    fault=$1
+    sentence=$2
+    shift 2
+    with_fault "$fault" parity --direction backward --seed 5 --variant "$back" "$@"
+    ends "backward: $fault" 1
+    says "backward: $fault: described" "$sentence"
+}
+FAULT_VARIANT=cpu_backward_c
+export FAULT_VARIANT
+with_fault none parity --direction backward --seed 5 --case 0 --variant "$back"
+ends "backward: no fault" 0
+backward_notices scale "best factor out/expected 1.25, residual" --case 0
+says "backward: scale: where" "case 0: dK: FAIL: "
+says "backward: scale: repeated by" "--direction backward --variant '$back' --seed 5 --case 0"
+backward_notices column "columns 5 of 128, every row of the tile" --case 0
+backward_notices tail "rows 28 to 28 of 29" --case 0
+backward_notices nan "1 NaN, 0 of them never written" --case 0
+backward_notices noop "30720 NaN, 30720 of them never written" --case 0
+backward_notices beside "bytes beside or between the elements of dK were written" --case 0
+backward_notices input "dO, O or LSE was changed" --case 0
+backward_notices late "launch 89 differs from launch 3 in 1 bytes, first in dK" \
+    --cases 2 --launches 100
+with_fault accept parity --direction backward --seed 5 --cases 4 --launches 4 --variant "$back"
+ends "backward: a rule that accepts everything" 4
+unset FAULT_VARIANT
+
 with_fault scale parity --seed 5 --case 1 --variant "$tile" --json
 ends "fault as JSON" 1
 says "fault as JSON: verdict" '"verdict": "FAIL"'
@@ -202,6 +253,7 @@ if [ -f "$fake" ]; then
         mkfifo pipe
         refuses "image: a pipe" "pipe: not a regular file" $gpu --variant "^$one\$" --image pipe
         refuses "image: no end" "not a regular file" $gpu --variant "^$one\$" --image /dev/zero
+        refuses "no backward variant" "cuda has no backward variant" $gpu --direction backward
         FAKE_DRIVER_COMPUTE=0
         run $gpu --case 0
         ends "fake GPU that computes nothing" 1

@@ -574,6 +574,9 @@ class Structs(unittest.TestCase):
                                    bias, mask, alibi, *packed, 2, 4096)))
         self.assertEqual(_problem.problem(**plain),
                          bytes(_library.Problem(*first, math.nan, 0, -1, -1, alignment=16)))
+        backward = _library.with_gradients(_problem.problem(**plain), *sum((q, k, v, o), ()))
+        self.assertEqual(backward, bytes(_library.Problem(*first, math.nan, 0, -1, -1, alignment=16,
+                                                          dq=q, dk=k, dv=v, d_o=o)))
 
     def test_layouts_are_those_of_the_header(self):
         lines = ['#include "attn_inspect.h"', '#include "attn_verify.h"', "#include <stdio.h>", "int main(void) {"]

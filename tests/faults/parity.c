@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * parity.c - attn_forward and attn_compare with a fault, to be loaded before libattn (LD_PRELOAD),
- * for any dtype and any strides. $FAULT says which:
+ * parity.c - attn_forward, attn_backward and the comparisons with a fault, to be loaded before
+ * libattn (LD_PRELOAD), for any dtype and any strides. $FAULT says which, here of O; of backward it
+ * is dK, and the input is O:
  *
  *     none     the library's own result          scale    O is 1.25 times what it should be
  *     column   column 5 of O is off by one       tail     the last row of each head is 0
@@ -36,55 +37,69 @@ static int is(const char *name) {
     return strcmp(fault, name) == 0;
 }
 
-static unsigned char *element(const attn_problem *p, void *o, int64_t b, int64_t h, int64_t i,
-                              int64_t d) {
-    const int64_t at = b * p->o.batch + h * p->o.head + i * p->o.row + d;
-    return (unsigned char *)o + (size_t)at * attn_dtype_size(p->dtype);
+/* An output: O or dK. */
+struct output {
+    const attn_problem *p;
+    void *data;
+    const attn_strides *strides;
+    int64_t heads, rows, cols;
+};
+
+static unsigned char *element(const struct output *o, int64_t b, int64_t h, int64_t i, int64_t d) {
+    const int64_t at = b * o->strides->batch + h * o->strides->head + i * o->strides->row + d;
+    return (unsigned char *)o->data + (size_t)at * attn_dtype_size(o->p->dtype);
 }
 
-static float changed(const attn_problem *p, float value, int64_t i, int64_t d) {
+static float changed(const struct output *o, float value, int64_t i, int64_t d) {
+    const int64_t keys = o->p->seq_kv;
     if (is("scale")) {
         return 1.25F * value;
     }
-    if (is("growth") && p->seq_kv > 300) {
-        return value * (1.0F - (float)(p->seq_kv - 300) / 1000.0F);
+    if (is("growth") && keys > 300) {
+        return value * (1.0F - (float)(keys - 300) / 1000.0F);
     }
     if (is("column") && d == 5) {
         return value + 1.0F;
     }
-    if (is("tail") && i == p->seq_q - 1) {
+    if (is("tail") && i == o->rows - 1) {
         return 0.0F;
     }
-    return is("nan") && i == p->seq_q / 2 && d == 3 ? NAN : value;
+    return is("nan") && i == o->rows / 2 && d == 3 ? NAN : value;
 }
 
-static void change_outputs(const attn_problem *p, const attn_tensors *t) {
-    for (int64_t b = 0; b < p->batch; b++) {
-        for (int64_t h = 0; h < p->heads_q; h++) {
-            for (int64_t i = 0; i < p->seq_q; i++) {
-                for (int64_t d = 0; d < p->head_dim_v; d++) {
-                    unsigned char *at = element(p, t->o, b, h, i, d);
+static void change(const struct output *o) {
+    for (int64_t b = 0; b < o->p->batch; b++) {
+        for (int64_t h = 0; h < o->heads; h++) {
+            for (int64_t i = 0; i < o->rows; i++) {
+                for (int64_t d = 0; d < o->cols; d++) {
+                    unsigned char *at = element(o, b, h, i, d);
                     float value;
-                    attn_to_float(p->dtype, &value, at, 1);
-                    const float other = changed(p, value, i, d);
+                    attn_to_float(o->p->dtype, &value, at, 1);
+                    const float other = changed(o, value, i, d);
                     if (!(other == value)) {
-                        attn_from_float(p->dtype, at, &other, 1);
+                        attn_from_float(o->p->dtype, at, &other, 1);
                     }
-                }
-                if (is("lse") && t->lse != NULL) {
-                    t->lse[b * p->lse.batch + h * p->lse.head + i * p->lse.row] += 0.5F;
                 }
             }
         }
     }
 }
 
+static void change_lse(const attn_problem *p, const attn_tensors *t) {
+    for (int64_t b = 0; b < p->batch; b++) {
+        for (int64_t h = 0; h < p->heads_q; h++) {
+            for (int64_t i = 0; i < p->seq_q; i++) {
+                t->lse[b * p->lse.batch + h * p->lse.head + i * p->lse.row] += 0.5F;
+            }
+        }
+    }
+}
+
 /* After the last element, or before the first where that is the page without access. */
-static void write_beside(const attn_problem *p, const attn_tensors *t) {
-    unsigned char *after =
-        element(p, t->o, p->batch - 1, p->heads_q - 1, p->seq_q - 1, p->head_dim_v - 1) +
-        attn_dtype_size(p->dtype);
-    unsigned char *at = (uintptr_t)after % 4096 != 0 ? after : (unsigned char *)t->o - 1;
+static void write_beside(const struct output *o) {
+    unsigned char *after = element(o, o->p->batch - 1, o->heads - 1, o->rows - 1, o->cols - 1) +
+                           attn_dtype_size(o->p->dtype);
+    unsigned char *at = (uintptr_t)after % 4096 != 0 ? after : (unsigned char *)o->data - 1;
     *at = 7;
 }
 
@@ -113,44 +128,71 @@ static void misbehave(int call) {
     (void)written;
 }
 
-attn_status attn_forward(const attn_plan *plan, const attn_tensors *tensors, void *workspace,
-                         size_t workspace_size, void *stream, attn_error *error) {
+typedef attn_status computation(const attn_plan *plan, const attn_tensors *tensors, void *workspace,
+                                size_t workspace_size, void *stream, attn_error *error);
+
+static attn_status compute(const char *name, const attn_plan *plan, const attn_tensors *tensors,
+                           void *workspace, size_t workspace_size, void *stream,
+                           attn_error *error) {
     static int calls;
-    attn_status (*forward)(const attn_plan *, const attn_tensors *, void *, size_t, void *,
-                           attn_error *);
-    void *symbol = dlsym(RTLD_NEXT, "attn_forward");
+    const int backward = strcmp(name, "attn_backward") == 0;
+    computation *original;
+    void *symbol = dlsym(RTLD_NEXT, name);
     const char *only = getenv("FAULT_VARIANT");
     fault = getenv("FAULT");
-    memcpy(&forward, &symbol, sizeof forward);
+    memcpy(&original, &symbol, sizeof original);
     if (fault == NULL || symbol == NULL) {
         abort();
     }
     attn_problem planned = {.size = sizeof planned};
     attn_plan_problem(plan, &planned, NULL);
     const attn_problem *p = &planned;
-    const int empty = p->batch == 0 || p->seq_q == 0;
+    const int empty = p->batch == 0 || p->seq_q == 0 || (backward && p->seq_kv == 0);
     if (empty || (only != NULL && strcmp(only, attn_plan_variant(plan)) != 0)) {
-        return forward(plan, tensors, workspace, workspace_size, stream, error);
+        return original(plan, tensors, workspace, workspace_size, stream, error);
     }
     misbehave(++calls);
     if (is("noop")) {
         error->text[0] = '\0';
         return ATTN_OK;
     }
-    const attn_status status = forward(plan, tensors, workspace, workspace_size, stream, error);
+    const attn_status status = original(plan, tensors, workspace, workspace_size, stream, error);
+    const struct output o =
+        backward ? (struct output){p, tensors->dk, &p->dk, p->heads_kv, p->seq_kv, p->head_dim}
+                 : (struct output){p, tensors->o, &p->o, p->heads_q, p->seq_q, p->head_dim_v};
     if (!p->packed) {
-        change_outputs(p, tensors);
+        change(&o);
+        if (is("lse") && tensors->lse != NULL) {
+            change_lse(p, tensors);
+        }
         if (is("beside")) {
-            write_beside(p, tensors);
+            write_beside(&o);
         }
     }
     if (is("input")) {
-        *(unsigned char *)(uintptr_t)tensors->q ^= 1;
+        *(unsigned char *)(uintptr_t)(backward ? tensors->o : tensors->q) ^= 1;
     }
     if (is("late") && calls == LATE_CALL) {
-        *(unsigned char *)tensors->o ^= 1;
+        *(unsigned char *)o.data ^= 1;
     }
     return status;
+}
+
+attn_status attn_forward(const attn_plan *plan, const attn_tensors *tensors, void *workspace,
+                         size_t workspace_size, void *stream, attn_error *error) {
+    return compute("attn_forward", plan, tensors, workspace, workspace_size, stream, error);
+}
+
+attn_status attn_backward(const attn_plan *plan, const attn_tensors *tensors, void *workspace,
+                          size_t workspace_size, void *stream, attn_error *error) {
+    return compute("attn_backward", plan, tensors, workspace, workspace_size, stream, error);
+}
+
+static void accept_if_told(attn_comparison *result) {
+    const char *name = getenv("FAULT");
+    if (name != NULL && strcmp(name, "accept") == 0) {
+        result->pass = result->o_pass = result->lse_pass = true;
+    }
 }
 
 attn_status attn_compare(const attn_problem *problem, const attn_tensors *tensors,
@@ -164,9 +206,19 @@ attn_status attn_compare(const attn_problem *problem, const attn_tensors *tensor
     memcpy(&compare, &symbol, sizeof compare);
     const attn_status status =
         compare(problem, tensors, rows, count, exact, exact_lse, twin, result, error);
-    const char *name = getenv("FAULT");
-    if (name != NULL && strcmp(name, "accept") == 0) {
-        result->pass = result->o_pass = result->lse_pass = true;
-    }
+    accept_if_told(result);
+    return status;
+}
+
+attn_status attn_verify_backward(const attn_context *context, const attn_problem *problem,
+                                 const attn_tensors *tensors, attn_gradient which,
+                                 const attn_row *rows, size_t count, attn_comparison *result,
+                                 attn_error *error) {
+    attn_status (*verify)(const attn_context *, const attn_problem *, const attn_tensors *,
+                          attn_gradient, const attn_row *, size_t, attn_comparison *, attn_error *);
+    void *symbol = dlsym(RTLD_NEXT, "attn_verify_backward");
+    memcpy(&verify, &symbol, sizeof verify);
+    const attn_status status = verify(context, problem, tensors, which, rows, count, result, error);
+    accept_if_told(result);
     return status;
 }

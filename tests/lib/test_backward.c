@@ -18,11 +18,9 @@
 
 static attn_context *context; /* opened by main */
 
-enum { RANDOM = 400 };
+enum { RANDOM = 120 };
 #define MOST_SCALE                                                                                 \
     100.0F /* P comes from the LSE, which is fp32: an ulp of larger ones is too much */
-
-static const char *const NAMES[GRADIENTS] = {"dQ", "dK", "dV", "d_bias", "d_sink", "d_slopes"};
 
 static attn_plan_options backward_by(const char *variant) {
     attn_plan_options options;
@@ -41,7 +39,7 @@ static const char *run(attn_context *on, struct gradients *g, const struct sampl
     struct guarded workspace = {0};
     const char *wrong = NULL;
     const attn_plan_options options = backward_by(variant);
-    gradients_poison(g);
+    gradients_poison(g, s);
     if (attn_plan_create(on, &g->problem, &options, &plan, &why) != ATTN_OK) {
         wrong = why.text;
     } else if (!guarded_alloc(&workspace, attn_workspace_size(plan), attn_workspace_alignment(plan),
@@ -136,7 +134,7 @@ static void judge(const struct gradients *g, const struct sample *s, attn_gradie
         count++;
     }
     attn_comparison_print(&result, text, sizeof text);
-    CHECK_MSG(verdict == ATTN_ACCEPT, "%s: %s: %s: %s", variant, NAMES[which],
+    CHECK_MSG(verdict == ATTN_ACCEPT, "%s: %s: %s: %s", variant, GRADIENT_NAMES[which],
               recipe_print(&s->recipe, line, sizeof line), text);
 }
 
@@ -190,7 +188,7 @@ TEST(random_problems) {
 
 /* Lengths around the tiles, blocks and chunks. */
 TEST(edges_of_blocks) {
-    const int64_t lengths[] = {1, 47, 48, 49, 191, 193, 239, 241, 400};
+    const int64_t lengths[] = {1, 49, 191, 241, 400};
     int runs = 0;
     for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
         for (size_t j = 0; j < sizeof lengths / sizeof lengths[0]; j++) {
@@ -225,7 +223,7 @@ TEST(threads_change_no_bits) {
             return;
         }
     }
-    for (uint64_t seed = 1000; seed < 1040; seed++) {
+    for (uint64_t seed = 1000; seed < 1015; seed++) {
         struct recipe recipe;
         struct sample s;
         struct gradients g;
@@ -245,7 +243,7 @@ TEST(threads_change_no_bits) {
                         memcpy(first[which], output->data, output->size);
                     }
                     CHECK_MSG(first[which] && !memcmp(first[which], output->data, output->size),
-                              "%s: other bits in %s with %d threads", v.name, NAMES[which],
+                              "%s: other bits in %s with %d threads", v.name, GRADIENT_NAMES[which],
                               (int)counts[c]);
                 }
             }
@@ -400,6 +398,15 @@ TEST(refused) {
     CHECK_CONTAINS(why.text, "dq");
     attn_plan_destroy(forward);
     attn_plan_destroy(backward);
+
+    t.problem.seq_q = 2;
+    t.problem.bias = true;
+    t.problem.bias_strides = (attn_bias_strides){0, 0, 1, 1};
+    CHECK_STATUS(attn_plan_create(context, &t.problem, &options, &backward, &why), ATTN_OK, &why);
+    CHECK_STATUS(call(backward, &t.tensors, true, &why), ATTN_INVALID, &why);
+    CHECK_CONTAINS(why.text, "d_bias");
+    attn_plan_destroy(backward);
+    tiny_init(&t);
 
     /* gradients of a broadcast tensor have no place of their own by default */
     t.problem.heads_q = 2;

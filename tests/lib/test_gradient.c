@@ -116,9 +116,10 @@ static const struct config configs[] = {
     {"packed, bias, alibi", .packed = true, .bias = true, .alibi = true, .heads_kv = 2},
     {"used keys", .used_kv = true, .causal = ATTN_CAUSAL_BOTTOM_RIGHT},
     {"packed, used keys", .packed = true, .used_kv = true, .sink = true},
-    {"all", ATTN_CAUSAL_TOP_LEFT, 4, 0, 1.5F, true, true, true, true, true, true, 2, 1, 4},
-    {"all, not packed", ATTN_CAUSAL_BOTTOM_RIGHT, 5, 3, 1.5F, true, true, true, true, false, true,
-     2, 2, 4, ATTN_BSHD},
+    {"all", ATTN_CAUSAL_TOP_LEFT, 4, 0, 1.5F, true, true, true, true, .packed = true,
+     .used_kv = true, .heads_kv = 2, .broadcast = 1, .slopes = 4},
+    {"all, not packed", ATTN_CAUSAL_BOTTOM_RIGHT, 5, 3, 1.5F, true, true, true, true,
+     .used_kv = true, .heads_kv = 2, .broadcast = 2, .slopes = 4, .layout = ATTN_BSHD},
 };
 
 static const int32_t cu_q[] = {0, 3, 8};
@@ -446,18 +447,24 @@ static float rounded(attn_dtype dtype, float x) {
 
 enum { N = 8, D = 5 };
 
-/* P and dS of one head without options, whole matrices, as one writes them without thinking. */
+static float dot(const float *a, const float *b, bool reversed) {
+    float sum = 0.0F;
+    for (int d = 0; d < D; d++) {
+        const int at = reversed ? D - 1 - d : d;
+        sum += a[at] * b[at];
+    }
+    return sum;
+}
+
+/* P and dS of one head without options, whole matrices, as one writes them without thinking: O and
+ * LSE by one program, then P from LSE by another, which sums in another order. */
 static void plain_program(const struct small *f, const float *out, float pr[N][N], float ds[N][N]) {
     const attn_dtype dtype = f->p.dtype;
     const float scale = (float)(1.0 / sqrt((double)D));
     for (int i = 0; i < N; i++) {
-        float s[N], largest = -INFINITY, sum = 0.0F, delta = 0.0F, o[D] = {0};
+        float s[N], largest = -INFINITY, sum = 0.0F, o[D] = {0};
         for (int j = 0; j < N; j++) {
-            float product = 0.0F;
-            for (int d = 0; d < D; d++) {
-                product += f->q[i * D + d] * f->k[j * D + d];
-            }
-            s[j] = rounded(dtype, scale * product);
+            s[j] = rounded(dtype, scale * dot(f->q + i * D, f->k + j * D, false));
             largest = s[j] > largest ? s[j] : largest;
         }
         for (int j = 0; j < N; j++) {
@@ -465,20 +472,19 @@ static void plain_program(const struct small *f, const float *out, float pr[N][N
             sum += s[j];
         }
         for (int j = 0; j < N; j++) {
-            pr[i][j] = rounded(dtype, s[j] / sum);
             for (int d = 0; d < D; d++) {
-                o[d] += pr[i][j] * f->v[j * D + d];
+                o[d] += rounded(dtype, s[j] / sum) * f->v[j * D + d];
             }
         }
         for (int d = 0; d < D; d++) {
-            delta += out[i * D + d] * rounded(dtype, o[d]);
+            o[d] = rounded(dtype, o[d]);
         }
+        const float lse = largest + logf(sum), delta = dot(out + i * D, o, false);
         for (int j = 0; j < N; j++) {
-            float dp = 0.0F;
-            for (int d = 0; d < D; d++) {
-                dp += out[i * D + d] * f->v[j * D + d];
-            }
-            ds[i][j] = rounded(dtype, pr[i][j] * (rounded(dtype, dp) - delta));
+            const float again = rounded(dtype, scale * dot(f->q + i * D, f->k + j * D, true));
+            const float dp = rounded(dtype, dot(out + i * D, f->v + j * D, true));
+            pr[i][j] = rounded(dtype, expf(again - lse));
+            ds[i][j] = rounded(dtype, pr[i][j] * (dp - delta));
         }
     }
 }

@@ -164,8 +164,8 @@ static void judge(const struct edge *edge, struct sample *s, const struct target
     vgpu_driver_order(&orders, launches++ % orders.count);
     vgpu_driver_forget();
     if (CHECK_MSG(failed == NULL, "%s", failed) &&
-        CHECK_MSG(run_sample(target, s, &s->problem, &why) == RUN_DONE, "%s: %s: %s",
-                  target->runs_as, line, why.text)) {
+        CHECK_MSG(run_sample(target, s, &why) == RUN_DONE, "%s: %s: %s", target->runs_as, line,
+                  why.text)) {
         if (edge->shows) {
             CHECK_MSG(same_pattern(s, &expected, &why), "%s: %s: %s", target->runs_as, line,
                       why.text);

@@ -187,7 +187,7 @@ struct law {
 
 static bool run_on(const attn_variant *variant, struct sample *s, attn_error *why) {
     const struct target target = target_of(variant);
-    return run_sample(&target, s, &s->problem, why) == RUN_DONE;
+    return run_sample(&target, s, why) == RUN_DONE;
 }
 
 /* Kernels that compute options at all compute the same with a mask: tiles in which all is hidden

@@ -119,7 +119,8 @@ struct sample {
             struct guarded qkv[3], o, lse, bias, mask, slopes, sink, cu_q, cu_kv, used;
         };
     };
-    uint64_t inputs; /* hash of every input byte */
+    uint64_t inputs;             /* hash of every input byte */
+    struct gradients *gradients; /* sample_add_gradients; NULL: of forward alone */
 };
 
 /* Builds the sample and remembers its line for a report on SIGSEGV. False: out of memory. */
@@ -157,23 +158,53 @@ const char *sample_damage(const struct sample *sample);
 enum { GRADIENTS = 6 }; /* outputs, by attn_gradient */
 
 /* What backward adds to a sample: dO of N(0, 1), NaN in rows that see nothing, and memory for every
- * gradient that the problem has. */
+ * gradient that the problem has. With ARRANGE_GIVEN the strides are those of Q, K, V and O. */
 struct gradients {
     attn_problem problem; /* the sample's, with other strides for dO, dQ, dK and dV */
     attn_tensors tensors; /* the sample's, and these */
     struct guarded d_o, outputs[GRADIENTS];
-    uint64_t input; /* hash of dO */
+    uint64_t input; /* hash of dO, and from gradients_poison on of O and LSE */
 };
+extern const char *const GRADIENT_NAMES[GRADIENTS]; /* dQ dK dV d_bias d_sink d_slopes */
 
 /* K that a mask hides becomes numbers: NaN may pass a mask in backward. False: out of memory. */
 bool gradients_make(struct gradients *gradients, struct sample *sample);
 void gradients_free(struct gradients *gradients);
 
-/* The outputs back to 0xFF. */
-void gradients_poison(struct gradients *gradients);
+/* The same, owned by the sample and freed with it. dO of the first `hidden` queries is NaN. */
+bool sample_add_gradients(struct sample *sample, int64_t hidden);
 
-/* NULL, or what is wrong: dO changed, a byte written that belongs to no element. */
+/* The outputs back to 0xFF. O and LSE are as forward left them and must stay so. */
+void gradients_poison(struct gradients *gradients, const struct sample *sample);
+
+/* NULL, or what is wrong: dO, O or LSE changed, a byte written that belongs to no element. */
 const char *gradients_damage(const struct gradients *gradients, const struct sample *sample);
+
+/* ---- outputs, element by element ------------------------------------------------------------- */
+
+/* O or a gradient as rows of columns. */
+struct output_view {
+    unsigned char *data;
+    attn_dtype dtype;
+    attn_row shape; /* how many of each */
+    int64_t cols;
+    attn_bias_strides strides;
+    const int32_t *cu_seqlens; /* packed: where the rows of a batch entry begin; else NULL */
+};
+
+struct output_view view_of_o(const struct sample *sample);
+
+/* False: the problem has no such gradient. */
+bool view_of_gradient(const struct gradients *gradients, attn_gradient which,
+                      struct output_view *view);
+
+/* How many rows; the index-th, batch-major; whether it is there (packed: some are not). */
+int64_t view_rows(const struct output_view *view);
+attn_row view_row(const struct output_view *view, int64_t index);
+bool view_has(const struct output_view *view, const attn_row *row);
+
+unsigned char *view_at(const struct output_view *view, const attn_row *row, int64_t col);
+float view_get(const struct output_view *view, const attn_row *row, int64_t col);
 
 /* ---- what is expected ------------------------------------------------------------------------ */
 

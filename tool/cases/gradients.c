@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const NAMES[GRADIENTS] = {"dQ", "dK", "dV", "d_bias", "d_sink", "d_slopes"};
+const char *const GRADIENT_NAMES[GRADIENTS] = {"dQ", "dK", "dV", "d_bias", "d_sink", "d_slopes"};
 
 /* ---- where rows lie -------------------------------------------------------------------------- */
 
@@ -105,12 +105,12 @@ static void show_hidden(struct sample *s, uint64_t *rng) {
     sample_touch(s);
 }
 
-static void fill_d_o(struct gradients *g, const struct sample *s, uint64_t *rng) {
-    const attn_problem *p = &g->problem;
+static void fill_d_o(struct gradients *g, const struct sample *s, const attn_strides *t,
+                     int64_t hidden, uint64_t *rng) {
     for (int64_t b = 0; b < s->full.batch; b++) {
         for (int64_t h = 0; h < s->full.heads_q; h++) {
-            for (int64_t i = 0; i < sample_rows_q(s, b); i++) {
-                const int64_t at = start_of(s, &p->d_o, true, b) + h * p->d_o.head + i * p->d_o.row;
+            for (int64_t i = hidden; i < sample_rows_q(s, b); i++) {
+                const int64_t at = start_of(s, t, true, b) + h * t->head + i * t->row;
                 if (sees_a_key(s, b, i)) {
                     draw_row(s->full.dtype,
                              g->d_o.data + (size_t)at * attn_dtype_size(s->full.dtype),
@@ -121,15 +121,18 @@ static void fill_d_o(struct gradients *g, const struct sample *s, uint64_t *rng)
     }
 }
 
-static uint64_t hash(const struct guarded *memory) {
-    uint64_t value = 0;
+static uint64_t hash(const struct guarded *memory, uint64_t value) {
     for (size_t i = 0; i < memory->size; i++) {
         value = (value ^ memory->data[i]) * 0x100000001B3u;
     }
     return value;
 }
 
-bool gradients_make(struct gradients *g, struct sample *s) {
+static uint64_t hash_inputs(const struct gradients *g, const struct sample *s) {
+    return hash(&s->lse, hash(&s->o, hash(&g->d_o, 0)));
+}
+
+static bool make(struct gradients *g, struct sample *s, int64_t hidden) {
     const attn_problem *p = &s->full;
     uint64_t state = s->recipe.seed ^ 0x6AD, *rng = &state;
     const size_t element = attn_dtype_size(p->dtype);
@@ -144,16 +147,21 @@ bool gradients_make(struct gradients *g, struct sample *s) {
     g->problem.dq = draw_strides(p, true, p->head_dim, granule, rng);
     g->problem.dk = draw_strides(p, false, p->head_dim, granule, rng);
     g->problem.dv = draw_strides(p, false, p->head_dim_v, granule, rng);
-    const size_t sizes[GRADIENTS] = {
-        (size_t)extent_of(s, &g->problem.dq, true, p->head_dim) * element,
-        (size_t)extent_of(s, &g->problem.dk, false, p->head_dim) * element,
-        (size_t)extent_of(s, &g->problem.dv, false, p->head_dim_v) * element,
-        p->bias ? s->bias.size : 0,
-        p->sink ? (size_t)p->heads_q * sizeof(float) : 0,
-        p->alibi && s->recipe.slopes ? s->slopes.size : 0};
-    bool ok =
-        guarded_alloc(&g->d_o, (size_t)extent_of(s, &g->problem.d_o, true, p->head_dim_v) * element,
-                      alignment, true);
+    if (s->recipe.arrangement == ARRANGE_GIVEN) { /* those of Q, K, V and O */
+        g->problem.d_o = g->problem.dq = g->problem.dk = g->problem.dv = (attn_strides){0};
+    }
+    attn_problem full = {.size = sizeof full};
+    if (attn_problem_resolve(&g->problem, &full, NULL) != ATTN_OK) {
+        return false;
+    }
+    const size_t sizes[GRADIENTS] = {(size_t)extent_of(s, &full.dq, true, p->head_dim) * element,
+                                     (size_t)extent_of(s, &full.dk, false, p->head_dim) * element,
+                                     (size_t)extent_of(s, &full.dv, false, p->head_dim_v) * element,
+                                     p->bias ? s->bias.size : 0,
+                                     p->sink ? (size_t)p->heads_q * sizeof(float) : 0,
+                                     p->alibi && s->recipe.slopes ? s->slopes.size : 0};
+    bool ok = guarded_alloc(&g->d_o, (size_t)extent_of(s, &full.d_o, true, p->head_dim_v) * element,
+                            alignment, true);
     for (int i = 0; ok && i < GRADIENTS; i++) {
         const size_t of = i <= ATTN_GRADIENT_V      ? alignment
                           : i == ATTN_GRADIENT_BIAS ? attn_dtype_size(p->bias_dtype)
@@ -164,8 +172,7 @@ bool gradients_make(struct gradients *g, struct sample *s) {
         gradients_free(g);
         return false;
     }
-    fill_d_o(g, s, rng);
-    g->input = hash(&g->d_o);
+    fill_d_o(g, s, &full.d_o, hidden, rng);
     g->tensors = s->tensors;
     g->tensors.d_o = g->d_o.data;
     g->tensors.dq = g->outputs[ATTN_GRADIENT_Q].data;
@@ -182,6 +189,10 @@ bool gradients_make(struct gradients *g, struct sample *s) {
     return true;
 }
 
+bool gradients_make(struct gradients *g, struct sample *s) {
+    return make(g, s, 0);
+}
+
 void gradients_free(struct gradients *g) {
     guarded_free(&g->d_o);
     for (int i = 0; i < GRADIENTS; i++) {
@@ -189,7 +200,18 @@ void gradients_free(struct gradients *g) {
     }
 }
 
-void gradients_poison(struct gradients *g) {
+bool sample_add_gradients(struct sample *s, int64_t hidden) {
+    struct gradients *g = calloc(1, sizeof *g);
+    if (g == NULL || !make(g, s, hidden)) {
+        free(g);
+        return false;
+    }
+    s->gradients = g;
+    return true;
+}
+
+void gradients_poison(struct gradients *g, const struct sample *s) {
+    g->input = hash_inputs(g, s);
     for (int i = 0; i < GRADIENTS; i++) {
         memset(g->outputs[i].data, 0xFF, g->outputs[i].size);
     }
@@ -197,56 +219,18 @@ void gradients_poison(struct gradients *g) {
 
 /* ---- damage ---------------------------------------------------------------------------------- */
 
-static void own_rows(const struct sample *s, const attn_strides *t, bool queries, int64_t dim,
-                     bool *owned) {
-    const attn_problem *p = &s->full;
-    const size_t element = attn_dtype_size(p->dtype);
-    for (int64_t b = 0; b < p->batch; b++) {
-        for (int64_t h = 0; h < (queries ? p->heads_q : p->heads_kv); h++) {
-            for (int64_t i = 0; i < stored(s, queries, b); i++) {
-                const int64_t at = start_of(s, t, queries, b) + h * t->head + i * t->row;
-                memset(owned + (size_t)at * element, true, (size_t)dim * element);
-            }
-        }
-    }
-}
-
-static void own_bias(const struct sample *s, bool *owned) {
-    const attn_problem *p = &s->full;
-    const attn_bias_strides *t = &p->bias_strides;
-    const size_t element = attn_dtype_size(p->bias_dtype);
-    for (int64_t b = 0; b < (t->batch ? p->batch : 1); b++) {
-        for (int64_t h = 0; h < (t->head ? p->heads_q : 1); h++) {
-            for (int64_t i = 0; i < (t->row ? p->seq_q : 1); i++) {
-                for (int64_t j = 0; j < (t->col ? p->seq_kv : 1); j++) {
-                    const int64_t at = b * t->batch + h * t->head + i * t->row + j * t->col;
-                    memset(owned + (size_t)at * element, true, element);
-                }
-            }
-        }
-    }
-}
-
-static void own_slopes(const struct sample *s, bool *owned) {
-    const attn_problem *p = &s->full;
-    for (int64_t b = 0; b < (p->alibi_batch_stride ? p->batch : 1); b++) {
-        memset(owned + (size_t)(b * p->alibi_batch_stride) * sizeof(float), true,
-               (size_t)p->heads_q * sizeof(float));
-    }
-}
-
-static bool gaps_intact(const struct gradients *g, const struct sample *s, int which) {
+static bool gaps_intact(const struct gradients *g, int which) {
     const struct guarded *memory = &g->outputs[which];
     bool *owned = calloc(memory->size + 1, sizeof *owned);
+    struct output_view view;
     bool ok = owned != NULL;
-    if (ok && memory->size > 0) {
-        switch (which) {
-        case ATTN_GRADIENT_Q: own_rows(s, &g->problem.dq, true, s->full.head_dim, owned); break;
-        case ATTN_GRADIENT_K: own_rows(s, &g->problem.dk, false, s->full.head_dim, owned); break;
-        case ATTN_GRADIENT_V: own_rows(s, &g->problem.dv, false, s->full.head_dim_v, owned); break;
-        case ATTN_GRADIENT_BIAS: own_bias(s, owned); break;
-        case ATTN_GRADIENT_ALIBI: own_slopes(s, owned); break;
-        default: memset(owned, true, memory->size); break;
+    if (ok && memory->size > 0 && (ok = view_of_gradient(g, (attn_gradient)which, &view))) {
+        for (int64_t i = 0; i < view_rows(&view); i++) {
+            const attn_row row = view_row(&view, i);
+            for (int64_t d = 0; view_has(&view, &row) && d < view.cols; d++) {
+                memset(owned + (view_at(&view, &row, d) - view.data), true,
+                       attn_dtype_size(view.dtype));
+            }
         }
     }
     for (size_t at = 0; ok && at < memory->size; at++) {
@@ -258,13 +242,13 @@ static bool gaps_intact(const struct gradients *g, const struct sample *s, int w
 
 const char *gradients_damage(const struct gradients *g, const struct sample *s) {
     static _Thread_local char text[80];
-    if (!guarded_intact(&g->d_o) || hash(&g->d_o) != g->input) {
-        return "dO was changed";
+    if (!guarded_intact(&g->d_o) || hash_inputs(g, s) != g->input) {
+        return "dO, O or LSE was changed";
     }
     for (int i = 0; i < GRADIENTS; i++) {
-        if (!guarded_intact(&g->outputs[i]) || !gaps_intact(g, s, i)) {
+        if (!guarded_intact(&g->outputs[i]) || !gaps_intact(g, i)) {
             snprintf(text, sizeof text, "bytes beside or between the elements of %s were written",
-                     NAMES[i]);
+                     GRADIENT_NAMES[i]);
             return text;
         }
     }

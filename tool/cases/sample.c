@@ -373,6 +373,11 @@ void sample_free(struct sample *s) {
     for (int i = 0; i < SAMPLE_BLOCKS; i++) {
         guarded_free(&s->blocks[i]);
     }
+    if (s->gradients != NULL) {
+        gradients_free(s->gradients);
+        free(s->gradients);
+        s->gradients = NULL;
+    }
 }
 
 static uint64_t hash_inputs(const struct sample *s) {

@@ -15,6 +15,7 @@
 #include "base/message.h"
 #include "cases/shape.h"
 #include "cli/verbs.h"
+#include "device/kernels.h"
 #include "device/runner.h"
 
 struct request {
@@ -33,7 +34,8 @@ struct request {
 static bool variant_at(const struct request *request, int32_t index, attn_variant *variant,
                        bool *applies, attn_error *why) {
     *variant = (attn_variant){.size = sizeof *variant};
-    if (attn_variant_get(request->runner.context, index, variant, why) != ATTN_OK) {
+    if (variant_get(request->runner.context, (attn_direction)request->runner.direction, index,
+                    variant, why) != ATTN_OK) {
         return false;
     }
     *applies = attn_variant_check(request->runner.context, variant->name, &request->problem, why) ==
@@ -196,7 +198,11 @@ static void plan_json(const struct request *request) {
     json_text(&json, "device", request->runner.device);
     line_json(&json, plan);
     problem_json(&json, "problem", &request->problem);
-    json_real(&json, "flops", attn_problem_flops(&request->problem));
+    if (request->runner.direction == ATTN_FORWARD) {
+        json_real(&json, "flops", attn_problem_flops(&request->problem));
+    } else {
+        json_text(&json, "direction", DIRECTION_NAMES[request->runner.direction]);
+    }
     json_text(&json, "variant", attn_plan_variant(plan));
     json_text(&json, "tuned", attn_plan_tuned(plan));
     json_int(&json, "workspace", (int64_t)attn_workspace_size(plan));
@@ -224,8 +230,10 @@ static double time_plans(const struct request *request) {
         const double start = clock_seconds();
         for (int i = 0; i < PLANS; i++) {
             attn_plan *plan = NULL;
-            attn_plan_create(request->runner.context, &request->problem,
-                             ATTN_BY_NAME(request->runner.variant), &plan, NULL);
+            attn_plan_create(
+                request->runner.context, &request->problem,
+                PLAN_BY_NAME((attn_direction)request->runner.direction, request->runner.variant),
+                &plan, NULL);
             attn_plan_destroy(plan);
         }
         const double mean = (clock_seconds() - start) / PLANS;
@@ -275,6 +283,8 @@ int verb_plan(int argc, char **argv) {
     extras_args(&request.extras, extras);
     runner_args(&request.runner, runner);
     struct arg own[] = {
+        arg_choice("--direction", &request.runner.direction, DIRECTION_NAMES,
+                   "backward: the kernel of the gradients [forward]"),
         arg_flag("--all", &request.all,
                  "also every variant: yes, or the first clause that refuses it"),
         arg_flag("--json", &request.json, "the same as JSON"),
@@ -283,7 +293,7 @@ int verb_plan(int argc, char **argv) {
                                        {"semantics", semantics, SEMANTICS_ARGS},
                                        {"more", extras, EXTRAS_ARGS},
                                        {"execution", runner, RUNNER_ARGS},
-                                       {"output", own, sizeof own / sizeof *own}};
+                                       {"what", own, sizeof own / sizeof *own}};
     const struct command command = {
         .verb = "plan",
         .summary = "which kernel computes a problem, and why not a better one",
@@ -291,7 +301,8 @@ int verb_plan(int argc, char **argv) {
         .examples =
             "  attest plan --dtype bf16\n"
             "  attest plan --seq-q 1 --seq-kv 8192 --heads 32 --heads-kv 8 --dim 128 --all\n"
-            "  attest plan --device cuda --causal top-left --all\n",
+            "  attest plan --device cuda --causal top-left --all\n"
+            "  attest plan --direction backward --dtype bf16\n",
         .groups = groups,
         .group_count = sizeof groups / sizeof *groups,
     };

@@ -10,6 +10,14 @@
 #include "base/file.h"
 #include "base/message.h"
 
+const char *const DIRECTION_NAMES[] = {"forward", "backward", NULL};
+
+attn_status variant_get(const attn_context *context, attn_direction direction, int32_t index,
+                        attn_variant *variant, attn_error *why) {
+    return (direction == ATTN_BACKWARD ? attn_variant_get_backward
+                                       : attn_variant_get)(context, index, variant, why);
+}
+
 bool variant_by_name(const attn_context *context, const char *name, attn_variant *variant,
                      attn_error *why) {
     *variant = (attn_variant){.size = sizeof *variant};

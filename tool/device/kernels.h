@@ -10,6 +10,17 @@
 
 #include "attn_inspect.h"
 
+extern const char *const DIRECTION_NAMES[]; /* forward backward; ends with NULL */
+
+/* As ATTN_BY_NAME, of either direction. */
+#define PLAN_BY_NAME(which, name)                                                                  \
+    (&(const attn_plan_options){                                                                   \
+        .size = sizeof(attn_plan_options), .variant = (name), .direction = (which)})
+
+/* attn_variant_get or attn_variant_get_backward. */
+attn_status variant_get(const attn_context *context, attn_direction direction, int32_t index,
+                        attn_variant *variant, attn_error *why);
+
 /* Of the context's device, those that were added to it included. False and the reason: it has none
  * of that name. */
 bool variant_by_name(const attn_context *context, const char *name, attn_variant *variant,

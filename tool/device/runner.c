@@ -121,7 +121,9 @@ static void explain_device(const struct runner *runner, const char *name, attn_e
 static attn_status plan_for(struct runner *runner, const attn_problem *problem, const char *variant,
                             attn_error *why) {
     forget_plan(runner);
-    return attn_plan_create(runner->context, problem, ATTN_BY_NAME(variant), &runner->plan, why);
+    return attn_plan_create(runner->context, problem,
+                            PLAN_BY_NAME((attn_direction)runner->direction, variant), &runner->plan,
+                            why);
 }
 
 static attn_status choose(struct runner *runner, const attn_problem *problem, attn_error *why) {

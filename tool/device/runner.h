@@ -23,6 +23,7 @@ struct runner {
     const char *driver;  /* path of the CUDA driver, or NULL */
     const char *variant; /* requested, or NULL */
     const char *image;   /* file with the code to run instead of the variant's, or NULL */
+    int direction;       /* attn_direction of the plans */
     bool ptx;            /* run the variant's PTX, not its cubin */
     int64_t threads;     /* requested; 0 = what the machine allows */
     bool absent;         /* runner_open failed because there is no such device */

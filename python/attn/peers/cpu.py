@@ -87,7 +87,7 @@ class CpuMachine(Machine):
         before = resident_mb("VmRSS")
         Path("/proc/self/clear_refs").write_text("5")  # resets the high-water mark
         plan = Plan(self.context, bytes(problem))
-        plan.forward_on_cpu(_library.tensors(*(tensor.data_ptr() for tensor in tensors)))
+        plan.run_on_cpu(_library.tensors(*(tensor.data_ptr() for tensor in tensors)))
         return {"name": str(MEMORY_SHAPE), "workspace_mb": plan.size / 1e6,
                 "grown_mb": round(resident_mb("VmHWM") - before, 3)}
 

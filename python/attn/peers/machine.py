@@ -173,7 +173,7 @@ class Machine:
                    for three, o in zip(inputs, outputs)]
 
         def call(index: int, stream: ctypes.c_void_p, owner: Any = memory) -> Any:
-            plan.forward(tensors[index], workspace, stream)
+            plan.run(tensors[index], workspace, stream)
             return outputs[index]
 
         name, role = ("ours", "ours") if chosen else (plan.variant, "variant")

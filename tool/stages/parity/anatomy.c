@@ -29,7 +29,8 @@ struct extent {
 
 struct defects {
     const struct sample *sample;
-    const struct expectation *expected;
+    const struct case_output *output;
+    const struct expectation *expected;       /* the output's */
     struct extent tile, cols, heads, batches; /* tile: rows of a tile of block_q */
     int64_t tail_start;                       /* where the last, shorter tile begins */
     int64_t elements, bad, nans, unwritten;
@@ -44,21 +45,15 @@ static void mark(struct extent *extent, int64_t at, bool wrong) {
 }
 
 static void look_at_row(struct defects *w, size_t index, double allowed) {
-    const struct sample *s = w->sample;
-    const attn_problem *p = &s->full;
+    const struct output_view *view = &w->output->view;
     const attn_row at = expectation_row(w->expected, w->sample, index);
-    const size_t element = attn_dtype_size(p->dtype);
-    const double *exact = w->expected->o + index * (size_t)p->head_dim_v;
-    if (at.row >= sample_rows_q(s, at.batch)) {
+    const double *exact = w->expected->o + index * (size_t)view->cols;
+    if (!view_has(view, &at)) {
         return; /* packed: no such row */
     }
-    const unsigned char *bytes =
-        s->o.data + (size_t)sample_at_o(s, at.batch, at.head, at.row) * element;
     int64_t bad = 0;
-    for (int64_t d = 0; d < p->head_dim_v; d++) {
-        float out;
-        attn_to_float(p->dtype, &out, bytes + (size_t)d * element, 1);
-        const double value = (double)out;
+    for (int64_t d = 0; d < view->cols; d++) {
+        const double value = (double)view_get(view, &at, d);
         const bool wrong = !(fabs(value - exact[d]) <= allowed);
         if (isfinite(value) && isfinite(exact[d])) {
             w->cross += value * exact[d];
@@ -66,21 +61,21 @@ static void look_at_row(struct defects *w, size_t index, double allowed) {
             w->own += value * value;
         }
         w->nans += isnan(value) && !isnan(exact[d]);
-        w->unwritten += is_poison(bytes + (size_t)d * element, element);
+        w->unwritten += is_poison(view_at(view, &at, d), attn_dtype_size(view->dtype));
         mark(&w->cols, d, wrong);
         bad += wrong;
     }
     mark(&w->tile, at.row % w->tile.size, bad > 0);
     mark(&w->heads, at.head, bad > 0);
     mark(&w->batches, at.batch, bad > 0);
-    w->elements += p->head_dim_v;
+    w->elements += view->cols;
     w->bad += bad;
     w->rows++;
     if (bad > 0) {
         w->first_row = w->bad_rows == 0 || at.row < w->first_row ? at.row : w->first_row;
         w->last_row = w->bad_rows == 0 || at.row > w->last_row ? at.row : w->last_row;
         w->bad_rows++;
-        w->whole_rows += 10 * bad >= 9 * p->head_dim_v;
+        w->whole_rows += 10 * bad >= 9 * view->cols;
         w->tail_rows += at.row >= w->tail_start;
     }
 }
@@ -120,7 +115,7 @@ static void say_place(FILE *out, const struct defects *w) {
     next(out);
     fprintf(out, "%lld of %lld elements wrong in %lld of %lld rows, rows %lld to %lld of %lld",
             (long long)w->bad, (long long)w->elements, (long long)w->bad_rows, (long long)w->rows,
-            (long long)w->first_row, (long long)w->last_row, (long long)w->sample->full.seq_q);
+            (long long)w->first_row, (long long)w->last_row, (long long)w->output->view.shape.row);
     next(out);
     fputs(w->whole_rows == w->bad_rows ? "whole rows" : "parts of rows", out);
     say_extent(out, "columns", ", every column", &w->cols);
@@ -200,7 +195,7 @@ static double error_over(const struct target *t, struct sample *s, const struct 
     s->full.seq_kv = keys;
     s->problem = s->full;
     if (attn_variant_check(t->context, t->runs_as, &s->problem, NULL) == ATTN_OK &&
-        expect_again(t, s, before, &expected) && run_sample(t, s, &s->problem, &why) == RUN_DONE) {
+        expect_again(t, s, before, &expected) && run_sample(t, s, &why) == RUN_DONE) {
         const bool right = sample_compare(s, &expected, &comparison) == NULL;
         const double lse = s->tensors.lse ? comparison.lse_error : 0;
         ratio = comparison.max_allowed > 0 ? comparison.max_error / comparison.max_allowed : 0;
@@ -268,23 +263,35 @@ static void tell(FILE *out, const struct target *t, struct sample *s, struct def
     if (!comparison->lse_pass && s->tensors.lse) {
         say_lse(out, w);
     }
-    if (!comparison->pass && s->full.seq_kv > 0) {
+    if (!comparison->pass && s->full.seq_kv > 0 && s->gradients == NULL) {
         say_growth(out, t, s, w->expected);
     }
 }
 
-void anatomy_tell(const struct target *t, struct sample *s, const struct expectation *expected,
+/* Rows of a tile of the output. */
+static int64_t tile_of(const struct target *t, const struct case_output *o) {
+    const bool keys = o->gradient == ATTN_GRADIENT_K || o->gradient == ATTN_GRADIENT_V;
+    const int32_t block = keys                             ? t->variant.block_kv
+                          : o->gradient <= ATTN_GRADIENT_Q ? t->variant.block_q
+                                                           : 1;
+    return block > 0 ? block : 1;
+}
+
+void anatomy_tell(const struct target *t, struct sample *s, const struct case_output *o,
                   const attn_comparison *comparison, char *text, size_t size) {
-    const attn_problem *p = &s->full;
-    const int64_t tile = t->variant.block_q > 0 ? t->variant.block_q : 1;
-    struct defects w = {.sample = s, .expected = expected, .tail_start = p->seq_q / tile * tile};
+    const struct output_view *view = &o->view;
+    const int64_t tile = tile_of(t, o);
+    struct defects w = {.sample = s,
+                        .output = o,
+                        .expected = &o->expected,
+                        .tail_start = view->shape.row / tile * tile};
     text[0] = '\0';
     if (comparison->elements == 0) {
         return; /* damage, or a refusal: the reason says it all */
     }
     struct extent *const extents[] = {&w.tile, &w.cols, &w.heads, &w.batches};
-    const int64_t sizes[] = {tile, p->head_dim_v, p->heads_q, p->batch};
-    const int64_t all = tile + p->head_dim_v + p->heads_q + p->batch;
+    const int64_t sizes[] = {tile, view->cols, view->shape.head, view->shape.batch};
+    const int64_t all = tile + view->cols + view->shape.head + view->shape.batch;
     bool *flags = calloc((size_t)(2 * all) + 1, sizeof *flags), *at = flags;
     FILE *out = fmemopen(text, size, "w"); /* what does not fit is cut */
     if (flags != NULL && out != NULL) {

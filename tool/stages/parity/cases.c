@@ -21,6 +21,11 @@ enum { ATTEMPTS = 48, KINDS_EVERY = 40 };
  * some tenths. */
 static const double BUDGET = 2e7;
 
+/* Of backward: up to six gradients are compared, each with a reference of its own. P comes from an
+ * fp32 LSE, an ulp of which is too much where scores are larger than such a scale makes them. */
+static const double BUDGET_BACKWARD = 2e6;
+static const float MOST_SCALE_BACKWARD = 100.0F;
+
 /* ---- kinds ----------------------------------------------------------------------------------- */
 
 /* By number % KINDS_EVERY; all others are plain. */
@@ -52,17 +57,17 @@ static bool takes(const struct target *t, attn_causal causal, int64_t ratio) {
 static void draw_recipe(const struct target *t, struct parity_case *made, uint64_t seed,
                         int attempt) {
     const attn_variant *v = &t->variant;
-    const struct recipe_limits limits = {.dtypes = v->dtypes,
-                                         .options = v->options,
-                                         .head_dim_multiple = v->head_dim_multiple,
-                                         .head_dim_max = v->head_dim_max,
-                                         .block_q = v->block_q,
-                                         .block_kv = v->block_kv,
-                                         .head_dim_v = takes(t, ATTN_CAUSAL_NONE, 2) ||
-                                                       takes(t, ATTN_CAUSAL_TOP_LEFT, 2),
-                                         .gpu = device_is_gpu(t->device),
-                                         .emulated = t->emulated,
-                                         .budget = BUDGET};
+    const struct recipe_limits limits = {
+        .dtypes = v->dtypes,
+        .options = v->options,
+        .head_dim_multiple = v->head_dim_multiple,
+        .head_dim_max = v->head_dim_max,
+        .block_q = v->block_q,
+        .block_kv = v->block_kv,
+        .head_dim_v = takes(t, ATTN_CAUSAL_NONE, 2) || takes(t, ATTN_CAUSAL_TOP_LEFT, 2),
+        .gpu = device_is_gpu(t->device),
+        .emulated = t->emulated,
+        .budget = v->direction == ATTN_BACKWARD ? BUDGET_BACKWARD : BUDGET};
     enum recipe_kind kind = KINDS[made->number % KINDS_EVERY].recipe;
     made->kind = KINDS[made->number % KINDS_EVERY].kind;
     made->first_poisoned = -1;
@@ -72,6 +77,12 @@ static void draw_recipe(const struct target *t, struct parity_case *made, uint64
         made->kind = CASE_PLAIN;
     }
     recipe_draw_within(&made->recipe, seed, &limits, kind, attempt);
+    made->backward = v->direction == ATTN_BACKWARD;
+    made->hidden = 0;
+    if (made->backward && case_is_poisoned(made) && made->number % 2 != 0) {
+        made->kind = CASE_PAST_NAN;
+    }
+    made->recipe.lse = made->recipe.lse || made->backward;
 }
 
 /* ---- poisoned futures ------------------------------------------------------------------------ */
@@ -97,8 +108,8 @@ static void poison_key(struct sample *s, int64_t b, int64_t h, int64_t j, enum c
     }
 }
 
-/* Chooses a query and poisons every key that it and its predecessors do not see. False: there is
- * no such key. */
+/* Chooses a query and poisons every key that it and its predecessors do not see, or hides their dO.
+ * False: there is no such key. */
 static bool poison_future(struct parity_case *made, struct sample *s) {
     uint64_t state = made->recipe.seed ^ 0xF17E, *rng = &state;
     const attn_problem *p = &s->full;
@@ -107,9 +118,14 @@ static bool poison_future(struct parity_case *made, struct sample *s) {
         return false;
     }
     sample_visible(s, 0, p->seq_q - 1, &low, &last);
-    sample_visible(s, 0, rng_range(rng, 0, p->seq_q - 2), &low, &high);
+    const int64_t query = rng_range(rng, 0, p->seq_q - 2);
+    sample_visible(s, 0, query, &low, &high);
     if (high >= last) {
         return false;
+    }
+    if (made->kind == CASE_PAST_NAN) {
+        made->hidden = query + 1;
+        return true;
     }
     made->first_poisoned = high < 0 ? 0 : high + 1;
     for (int64_t b = 0; b < p->batch; b++) {
@@ -129,7 +145,8 @@ bool case_build(struct parity_case *made, struct sample *sample) {
     if (!sample_make(sample, &made->recipe)) {
         return false;
     }
-    if (case_is_future(made) && !poison_future(made, sample)) {
+    if ((case_is_poisoned(made) && !poison_future(made, sample)) ||
+        (made->backward && !sample_add_gradients(sample, made->hidden))) {
         sample_free(sample);
         return false;
     }
@@ -154,6 +171,9 @@ bool case_make(const struct target *t, int64_t number, struct parity_case *made,
     *made = (struct parity_case){.number = number};
     for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
         draw_recipe(t, made, rng_next(&state), attempt);
+        if (made->backward && fabsf(made->recipe.problem.scale) > MOST_SCALE_BACKWARD) {
+            continue;
+        }
         /* The totals of packed sequences, and the strides, are known when the sample is built. */
         if (!made->recipe.problem.packed &&
             attn_variant_check(t->context, t->runs_as, &made->recipe.problem, why) != ATTN_OK) {

@@ -3,10 +3,11 @@
  * launches.c - the same problem launched again and again: back to back on one stream, on a
  * new stream each time, and by replaying a graph.
  *
- * The launches take turns through a few sets of inputs, and each writes into a slot of its own: O,
- * LSE and some bytes after them, all NaN before. The first result of each set is compared with the
- * reference, every other one with the first, byte for byte, the bytes after included. A race, a
- * launch that did nothing or one that read its predecessor's data gives other bytes.
+ * The launches take turns through a few sets of inputs, and each writes into a slot of its own: O
+ * and LSE, or the gradients, and some bytes after each, all NaN before. The first result of each
+ * set is compared with the reference, every other one with the first, byte for byte, the bytes
+ * after included. A race, a launch that did nothing or one that read its predecessor's data gives
+ * other bytes.
  *
  * Invariant: no slot is written twice between two comparisons.
  */
@@ -15,6 +16,7 @@
 #include <string.h>
 
 #include "base/message.h"
+#include "device/kernels.h"
 #include "stages/parity/parity.h"
 
 const char *const LAUNCH_NAMES[LAUNCH_MODES] = {"eager", "stream", "graph"};
@@ -31,7 +33,7 @@ struct bench {
     int sets;
     void *workspaces[WORKSPACES];
     int workspace_count;
-    size_t o_size, slot_size; /* bytes */
+    size_t at[RUN_OUTPUTS], slot_size; /* bytes: where an output begins in its slot */
     size_t slots;
     unsigned char *slot_memory; /* on the device */
     unsigned char *host;        /* all slots, fetched */
@@ -83,11 +85,15 @@ static bool make_sets(struct bench *b, const attn_problem *problem, attn_error *
         recipe_init(&recipe, problem, b->target->seed + (uint64_t)b->sets);
         /* keys that grow make a running maximum rise: another path through a kernel */
         recipe.distribution = b->sets % 2 == 0 ? DIST_NORMAL : DIST_GROWING;
-        if (!sample_make(&b->samples[b->sets], &recipe)) {
-            return explain(why, "out of memory for a set of inputs");
+        struct sample *s = &b->samples[b->sets];
+        const bool backward = b->target->variant.direction == ATTN_BACKWARD;
+        explain(why, "out of memory for a set of inputs");
+        if (!sample_make(s, &recipe)) {
+            return false;
         }
-        if (!mirror_make(&b->mirrors[b->sets], b->target->device, &b->samples[b->sets], why)) {
-            sample_free(&b->samples[b->sets]);
+        if ((backward && (!sample_add_gradients(s, 0) || !run_forward(b->target, s, why))) ||
+            !mirror_make(&b->mirrors[b->sets], b->target->device, s, why)) {
+            sample_free(s);
             return false;
         }
     }
@@ -96,8 +102,12 @@ static bool make_sets(struct bench *b, const attn_problem *problem, attn_error *
 
 static bool make_slots(struct bench *b, int64_t launches, attn_error *why) {
     struct device *device = b->target->device;
-    b->o_size = round_up(b->samples[0].o.size);
-    b->slot_size = b->o_size + round_up(b->samples[0].lse.size + 1);
+    const struct guarded *outputs[RUN_OUTPUTS];
+    const int count = run_outputs(&b->samples[0], outputs);
+    for (int i = 0; i < count; i++) {
+        b->at[i] = b->slot_size;
+        b->slot_size += round_up(outputs[i]->size + (i > 0));
+    }
     b->slots = device_is_gpu(device) ? SLOTS_BYTES / b->slot_size : CPU_SLOTS;
     if (b->slots > (size_t)launches) {
         b->slots = (size_t)launches;
@@ -136,8 +146,8 @@ static bool bench_make(struct bench *b, int64_t launches, attn_error *why) {
     attn_problem problem;
     const struct target *t = b->target;
     return choose_problem(t, &problem, why) && make_sets(b, &problem, why) &&
-           attn_plan_create(t->context, &problem, ATTN_BY_NAME(t->runs_as), &b->plan, why) ==
-               ATTN_OK &&
+           attn_plan_create(t->context, &problem, PLAN_BY_NAME(t->variant.direction, t->runs_as),
+                            &b->plan, why) == ATTN_OK &&
            make_slots(b, launches, why) && make_workspaces(b, why);
 }
 
@@ -163,10 +173,16 @@ static void bench_free(struct bench *b) {
 static bool launch(struct bench *b, size_t slot, void *stream, attn_error *why) {
     unsigned char *to = b->slot_memory + slot * b->slot_size;
     attn_tensors tensors = b->mirrors[slot % SETS].tensors;
-    tensors.o = to;
-    tensors.lse = (float *)(void *)(to + b->o_size);
-    return attn_forward(b->plan, &tensors, b->workspaces[slot % WORKSPACES],
-                        attn_workspace_size(b->plan), stream, why) == ATTN_OK;
+    if (b->samples[0].gradients != NULL) {
+        tensors.dq = to + b->at[ATTN_GRADIENT_Q];
+        tensors.dk = to + b->at[ATTN_GRADIENT_K];
+        tensors.dv = to + b->at[ATTN_GRADIENT_V];
+    } else {
+        tensors.o = to;
+        tensors.lse = (float *)(void *)(to + b->at[1]);
+    }
+    return run_direction(b->target, b->plan, &tensors, b->workspaces[slot % WORKSPACES], stream,
+                         why) == ATTN_OK;
 }
 
 /* `count` launches into the first slots, none of which waits for the host. */
@@ -217,37 +233,46 @@ static unsigned char *slot_of(const struct bench *b, size_t slot) {
     return b->host + slot * b->slot_size;
 }
 
+/* O and the LSE, or a gradient, of the first result of set `set`. */
+static bool check_output(const struct bench *b, const struct sample *s, int set, int gradient,
+                         int *borderline, attn_error *why) {
+    const struct parity_case c = {.recipe = s->recipe};
+    struct case_output o;
+    attn_comparison result;
+    const char *wrong = case_output_make(&o, b->target, &c, s, gradient, CHECKED_ROWS);
+    bool ok = wrong == NULL;
+    if (ok) {
+        wrong = case_output_compare(&o, b->target, s, &result);
+        const attn_statistics found = attn_comparison_statistics(&result);
+        const attn_verdict verdict = attn_judge(s->full.dtype, &found, NULL, 0);
+        ok = verdict == ATTN_ACCEPT || (verdict == ATTN_BORDERLINE && (*borderline)++ == 0);
+    }
+    case_output_free(&o);
+    return ok || explain(why, "launch %d is wrong: %s", set, wrong);
+}
+
 /* The first result of each set against the reference. One borderline set (attn_judge) is accepted:
  * cases are resampled, launches have to give the same bits. */
 static bool check_first(struct bench *b, attn_error *why) {
-    attn_row rows[CHECKED_ROWS];
+    const struct guarded *outputs[RUN_OUTPUTS];
     int borderline = 0;
     for (int i = 0; i < SETS; i++) {
         struct sample *s = &b->samples[i];
-        const size_t total = (size_t)(s->full.batch * s->full.heads_q * s->full.seq_q);
-        const size_t count = total < CHECKED_ROWS ? total : CHECKED_ROWS;
+        const int count = run_outputs(s, outputs);
         const unsigned char *slot = slot_of(b, (size_t)i);
-        attn_comparison result = {.size = sizeof result};
-        char line[300];
-        if (attn_rows_sample(&s->problem, s->recipe.seed, rows, count, why) != ATTN_OK) {
-            return false;
+        for (int k = 0; k < count; k++) {
+            const size_t used = b->at[k] + outputs[k]->size;
+            const size_t end = k + 1 < count ? b->at[k + 1] : b->slot_size;
+            memcpy(outputs[k]->data, slot + b->at[k], outputs[k]->size);
+            if (!is_poison(slot + used, end - used)) {
+                return explain(why, "launch %d wrote past an output", i);
+            }
         }
-        memcpy(s->o.data, slot, s->o.size);
-        memcpy(s->lse.data, slot + b->o_size, s->lse.size);
-        if (attn_verify(b->target->context, &s->problem, &s->tensors, rows, count, &result, why) !=
-            ATTN_OK) {
-            return false;
-        }
-        const attn_statistics found = attn_comparison_statistics(&result);
-        const attn_verdict verdict = attn_judge(s->full.dtype, &found, NULL, 0);
-        if (verdict == ATTN_REJECT || (verdict == ATTN_BORDERLINE && borderline++ > 0)) {
-            attn_comparison_print(&result, line, sizeof line);
-            return explain(why, "launch %d is wrong: %s", i, line);
-        }
-        const size_t lse_end = b->o_size + s->lse.size;
-        if (!is_poison(slot + s->o.size, b->o_size - s->o.size) ||
-            !is_poison(slot + lse_end, b->slot_size - lse_end)) {
-            return explain(why, "launch %d wrote past its O or LSE", i);
+        for (int k = s->gradients != NULL ? 0 : OUTPUT_O;
+             k < (s->gradients != NULL ? ATTN_GRADIENT_BIAS : 0); k++) {
+            if (!check_output(b, s, i, k, &borderline, why)) {
+                return false;
+            }
         }
         memcpy(b->first[i], slot, b->slot_size);
     }
@@ -256,7 +281,8 @@ static bool check_first(struct bench *b, attn_error *why) {
 
 static bool tell_difference(const struct bench *b, size_t slot, int64_t launch_number,
                             size_t differing, attn_error *why) {
-    const attn_problem *p = &b->samples[0].full;
+    const struct sample *s = &b->samples[0];
+    const attn_problem *p = &s->full;
     const unsigned char *got = slot_of(b, slot), *wanted = b->first[slot % SETS];
     size_t at = 0, bytes = 0;
     for (size_t i = b->slot_size; i-- > 0;) {
@@ -267,7 +293,12 @@ static bool tell_difference(const struct bench *b, size_t slot, int64_t launch_n
     }
     char place[120] = "in the LSE or past the outputs only";
     const long long index = (long long)(at / attn_dtype_size(p->dtype));
-    if (at < b->samples[0].o.size) {
+    if (s->gradients != NULL) {
+        snprintf(place, sizeof place, "first in %s",
+                 GRADIENT_NAMES[at < b->at[ATTN_GRADIENT_K]   ? ATTN_GRADIENT_Q
+                                : at < b->at[ATTN_GRADIENT_V] ? ATTN_GRADIENT_K
+                                                              : ATTN_GRADIENT_V]);
+    } else if (at < s->o.size) {
         snprintf(place, sizeof place, "first in row %lld, column %lld of (batch, head) %lld",
                  index / p->head_dim_v % p->seq_q, index % p->head_dim_v,
                  index / p->head_dim_v / p->seq_q);
@@ -305,8 +336,13 @@ static bool inputs_unchanged(struct bench *b, attn_error *why) {
         if (!mirror_fetch_inputs(&b->mirrors[i], s, why)) {
             return false;
         }
-        sample_poison(s);
+        if (s->gradients == NULL) {
+            sample_poison(s);
+        }
         const char *damage = sample_damage(s);
+        if (damage == NULL && s->gradients != NULL) {
+            damage = gradients_damage(s->gradients, s);
+        }
         if (damage != NULL) {
             return explain(why, "after the launches: %s", damage);
         }

@@ -4,7 +4,9 @@
  *
  *     cases.c     samples the problem of a case
  *     run.c       one run of a sample on the device
- *     check.c     judges a case: the rule, damage, NaN, negative controls
+ *     outputs.c   O or a gradient: which rows are compared, and the comparison
+ *     check.c     judges a case: the rule, damage, NaN
+ *     controls.c  negative controls: wrong outputs in the place of the result
  *     anatomy.c   describes a wrong result
  *     launches.c  many launches of one problem, bit for bit the same
  *     observe.c   opens a device; a case under each order of asynchronous completion
@@ -51,18 +53,22 @@ enum case_kind {
     CASE_LARGE,      /* rows are sampled */
     CASE_FUTURE_NAN, /* causal; keys that only later queries see are NaN: so must be these queries,
                         and no earlier one */
-    CASE_FUTURE_INF  /* the same with infinities, which may or may not show in later queries */
+    CASE_FUTURE_INF, /* the same with infinities, which may or may not show in later queries */
+    CASE_PAST_NAN    /* backward: dO of the first queries is NaN: so must be the gradients of the
+                        keys that they see, and no other one */
 };
 
 struct parity_case {
     int64_t number;
     enum case_kind kind;
+    bool backward; /* the sample has gradients */
     struct recipe recipe;
     int64_t first_poisoned; /* CASE_FUTURE_*: the first key that is */
+    int64_t hidden;         /* CASE_PAST_NAN: queries whose dO is NaN */
 };
 
-static inline bool case_is_future(const struct parity_case *made) {
-    return made->kind == CASE_FUTURE_NAN || made->kind == CASE_FUTURE_INF;
+static inline bool case_is_poisoned(const struct parity_case *made) {
+    return made->kind >= CASE_FUTURE_NAN;
 }
 
 /* Samples case `number` and builds its tensors: a problem that the variant accepts. */
@@ -80,10 +86,21 @@ enum run_result {
     RUN_LOST   /* the device failed, and nothing that it says later can be trusted */
 };
 
-/* Poisons the outputs, computes `problem` (the sample's own, or one over the same tensors) with the
- * target's variant, brings O and LSE back into the sample and looks for damage to everything. */
-enum run_result run_sample(const struct target *target, struct sample *sample,
-                           const attn_problem *problem, attn_error *why);
+/* Poisons the outputs, computes the sample with the target's variant (backward: after a forward,
+ * on a CPU), brings the outputs back into the sample and looks for damage to everything. */
+enum run_result run_sample(const struct target *target, struct sample *sample, attn_error *why);
+
+/* attn_forward or attn_backward. */
+attn_status run_direction(const struct target *target, const attn_plan *plan,
+                          const attn_tensors *tensors, void *workspace, void *stream,
+                          attn_error *why);
+
+/* O and LSE, or the gradients; what the problem does not have is empty. Returns how many. */
+enum { RUN_OUTPUTS = GRADIENTS };
+int run_outputs(const struct sample *sample, const struct guarded *outputs[RUN_OUTPUTS]);
+
+/* O and LSE of a sample with gradients, by the best forward variant; poisons the gradients. */
+bool run_forward(const struct target *target, struct sample *sample, attn_error *why);
 
 /* The sample in the device's memory. On a CPU that is where it is already. */
 struct mirror {
@@ -98,6 +115,36 @@ void mirror_free(struct mirror *mirror);
 /* Brings the inputs back into the sample, with the bytes around them: sample_damage then speaks of
  * the device. */
 bool mirror_fetch_inputs(const struct mirror *mirror, struct sample *sample, attn_error *why);
+
+/* ---- what is judged -------------------------------------------------------------------------- */
+
+enum { OUTPUT_O = -1 }; /* with the LSE */
+
+struct case_output {
+    int gradient;     /* attn_gradient, or OUTPUT_O */
+    const char *name; /* of a gradient; else "" */
+    struct output_view view;
+    struct expectation expected; /* of a gradient: which rows */
+};
+
+/* With at most so many rows to compare. NULL, or what went wrong; to be freed in either case. */
+const char *case_output_make(struct case_output *output, const struct target *target,
+                             const struct parity_case *made, const struct sample *sample,
+                             int gradient, size_t most);
+void case_output_free(struct case_output *output);
+
+/* Whether no poisoned key can show in this row. */
+bool case_output_is_clean(const struct case_output *output, const struct parity_case *made,
+                          const struct sample *sample, const attn_row *row);
+
+/* NULL if what lies in the sample passes the rule, or has no clean row; else the comparison as a
+ * line. */
+const char *case_output_compare(const struct case_output *output, const struct target *target,
+                                const struct sample *sample, attn_comparison *comparison);
+
+/* Adds what a gradient should be, for anatomy_tell. False: not known. */
+bool case_output_expect(struct case_output *output, const struct target *target,
+                        const struct sample *sample);
 
 /* ---- a case, judged -------------------------------------------------------------------------- */
 
@@ -121,13 +168,19 @@ struct case_result {
 
 void case_judge(const struct target *target, int64_t number, struct case_result *result);
 
+/* Puts the controls in the place of an output that passed within `allowed`. False: the rule
+ * accepted one, and the result has the reason. The output is lost in either case. */
+bool controls_refused(const struct target *target, const struct parity_case *made,
+                      struct sample *sample, const struct case_output *output, double allowed,
+                      struct case_result *result);
+
 /* Whether the rule refuses each control on a problem of the variant's dtype where all of them are
  * far from the truth. Runs nothing. False and the reason: no answer is possible. */
 bool case_controls(const struct target *target, bool refused[NEGATIVE_CONTROLS], attn_error *why);
 
-/* Describes the wrong result that lies in the sample. May run the variant on fewer keys. */
+/* Describes the wrong output that lies in the sample. May run a forward variant on fewer keys. */
 void anatomy_tell(const struct target *target, struct sample *sample,
-                  const struct expectation *expected, const attn_comparison *comparison, char *text,
+                  const struct case_output *output, const attn_comparison *comparison, char *text,
                   size_t size);
 
 /* ---- many launches --------------------------------------------------------------------------- */
@@ -167,6 +220,7 @@ struct worker_setup {
     const char *device, *driver, *image, *variant; /* variant: a regular expression; NULL: all */
     const char *async; /* orders of completion on the virtual GPU, or NULL */
     uint64_t seed;
+    int direction; /* attn_direction */
     bool ptx;
 };
 

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/json.h"
+#include "device/kernels.h"
 
 enum { SHOWN_FAILURES = 3, CHANCE = 100 };
 
@@ -94,11 +95,13 @@ static struct variant_report sum_up(const struct report *report, const char *fam
 static const char *repeat_text(const struct report *report, const struct variant_report *v,
                                const struct failure *f, char *buffer, size_t size) {
     const struct worker_setup *s = report->setup;
-    const char *const words[][2] = {{"device", s->device},
-                                    {"driver", s->driver},
-                                    {s->ptx ? "ptx" : NULL, ""},
-                                    {"image", s->image},
-                                    {"async", s->async}};
+    const char *const words[][2] = {
+        {"device", s->device},
+        {"driver", s->driver},
+        {s->ptx ? "ptx" : NULL, ""},
+        {"image", s->image},
+        {"async", s->async},
+        {s->direction == ATTN_BACKWARD ? "direction" : NULL, DIRECTION_NAMES[s->direction]}};
     int used = snprintf(buffer, size, "attest parity");
     for (size_t i = 0; i < sizeof words / sizeof *words && (size_t)used < size; i++) {
         if (words[i][0] != NULL && words[i][1] != NULL) {
@@ -140,8 +143,9 @@ void report_begin(const struct report *report) {
     if (report->json) {
         return;
     }
-    printf("%s: %s, %s; seed %llu%s\n\n%-36s %6s %6s %9s %9s %10s %-18s %6s\n",
+    printf("%s: %s, %s; %sseed %llu%s\n\n%-36s %6s %6s %9s %9s %10s %-18s %6s\n",
            report->setup->device, report->device_name, report->device_arch,
+           report->setup->direction == ATTN_BACKWARD ? "backward; " : "",
            (unsigned long long)report->setup->seed,
            report->setup->ptx             ? "; through PTX"
            : report->setup->image != NULL ? "; through the given image"
@@ -170,8 +174,12 @@ void report_line(const struct report *report, const struct variant_report *v) {
     if (v->refusal[0] != '\0') {
         printf("%-36s not run: %s\n", v->name, v->refusal);
     } else {
-        printf("%-36s %6lld %6lld %9.3f %9.3f %10lld %-18s %6.1f\n", v->name, (long long)v->cases,
-               (long long)v->failed + (long long)v->invalid, v->max_ratio, v->lse_ratio,
+        char lse[32] = "-"; /* backward has none */
+        if (report->setup->direction == ATTN_FORWARD) {
+            snprintf(lse, sizeof lse, "%.3f", v->lse_ratio);
+        }
+        printf("%-36s %6lld %6lld %9.3f %9s %10lld %-18s %6.1f\n", v->name, (long long)v->cases,
+               (long long)v->failed + (long long)v->invalid, v->max_ratio, lse,
                (long long)v->controls, launches_text(v, launches, sizeof launches), v->seconds);
         for (size_t i = 0; i < v->failure_count && i < SHOWN_FAILURES; i++) {
             print_failure(report, v, &v->failures[i]);
@@ -262,7 +270,9 @@ static void variant_json(struct json *json, const struct report *report,
     json_int(json, "borderline", v->borderline);
     json_int(json, "controls_refused", v->controls);
     json_real(json, "max_ratio", v->max_ratio);
-    json_real(json, "lse_ratio", v->lse_ratio);
+    if (report->setup->direction == ATTN_FORWARD) {
+        json_real(json, "lse_ratio", v->lse_ratio);
+    }
     json_open(json, "launches", '{');
     for (int mode = 0; mode < LAUNCH_MODES; mode++) {
         int_or_null(json, LAUNCH_NAMES[mode], v->launches[mode]);
@@ -302,6 +312,9 @@ void report_end(const struct report *report) {
               setup->ptx             ? "ptx"
               : setup->image != NULL ? setup->image
                                      : "built-in");
+    if (setup->direction == ATTN_BACKWARD) {
+        json_text(&json, "direction", DIRECTION_NAMES[setup->direction]);
+    }
     json_int(&json, "seed", (int64_t)setup->seed);
     json_text(&json, "verdict", GATE_NAMES[report->verdict]);
     json_text(&json, "reason", report->reason);

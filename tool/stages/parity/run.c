@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/message.h"
+#include "device/kernels.h"
 #include "stages/parity/parity.h"
 
 /* Of the device's blocks, on either side: the sample's own bands end where a host's page without
@@ -40,7 +41,8 @@ static bool upload(const struct mirror *mirror, const struct sample *s, int inde
 
 bool mirror_make(struct mirror *mirror, struct device *device, const struct sample *s,
                  attn_error *why) {
-    *mirror = (struct mirror){.device = device, .tensors = s->tensors};
+    *mirror = (struct mirror){.device = device,
+                              .tensors = s->gradients != NULL ? s->gradients->tensors : s->tensors};
     if (!device_is_gpu(device)) {
         return true;
     }
@@ -82,6 +84,10 @@ void mirror_free(struct mirror *mirror) {
 }
 
 static bool poison(const struct mirror *mirror, struct sample *s, attn_error *why) {
+    if (s->gradients != NULL) { /* on a CPU */
+        gradients_poison(s->gradients, s);
+        return true;
+    }
     sample_poison(s);
     return !device_is_gpu(mirror->device) ||
            (upload(mirror, s, BLOCK_O, why) && upload(mirror, s, BLOCK_LSE, why));
@@ -116,6 +122,43 @@ static enum run_result check_bands(struct device *device, const unsigned char *b
     explain(why, "bytes far beside %s were written on the device, %s", what,
             is_poison(bytes, BAND) ? "after its end" : "before its start");
     return RUN_WRONG;
+}
+
+/* ---- the directions -------------------------------------------------------------------------- */
+
+attn_status run_direction(const struct target *t, const attn_plan *plan,
+                          const attn_tensors *tensors, void *workspace, void *stream,
+                          attn_error *why) {
+    return (t->variant.direction == ATTN_BACKWARD ? attn_backward : attn_forward)(
+        plan, tensors, workspace, attn_workspace_size(plan), stream, why);
+}
+
+int run_outputs(const struct sample *s, const struct guarded *outputs[RUN_OUTPUTS]) {
+    if (s->gradients == NULL) {
+        outputs[0] = &s->o;
+        outputs[1] = &s->lse;
+        return 2;
+    }
+    for (int i = 0; i < GRADIENTS; i++) {
+        outputs[i] = &s->gradients->outputs[i];
+    }
+    return GRADIENTS;
+}
+
+bool run_forward(const struct target *t, struct sample *s, attn_error *why) {
+    attn_plan *plan = NULL;
+    struct guarded space = {0};
+    sample_poison(s);
+    bool ok = attn_plan_create(t->context, &s->problem, NULL, &plan, why) == ATTN_OK;
+    if (ok &&
+        !guarded_alloc(&space, attn_workspace_size(plan), attn_workspace_alignment(plan), true)) {
+        ok = explain(why, "no memory for the workspace of forward");
+    }
+    ok = ok && attn_forward(plan, &s->tensors, space.data, space.size, NULL, why) == ATTN_OK;
+    guarded_free(&space);
+    attn_plan_destroy(plan);
+    gradients_poison(s->gradients, s);
+    return ok;
 }
 
 /* ---- the run --------------------------------------------------------------------------------- */
@@ -164,6 +207,9 @@ static enum run_result look_for_damage(struct run *r) {
         return RUN_LOST;
     }
     const char *damage = sample_damage(r->sample);
+    if (damage == NULL && r->sample->gradients != NULL) {
+        damage = gradients_damage(r->sample->gradients, r->sample);
+    }
     if (damage == NULL && !guarded_intact(&r->host_space)) {
         damage = "bytes beside the workspace were written";
     }
@@ -188,10 +234,11 @@ static enum run_result launch(struct run *r) {
     if (!poison(&r->mirror, r->sample, r->why)) {
         return RUN_LOST;
     }
-    const attn_status status = attn_forward(r->plan, &r->mirror.tensors, r->workspace,
-                                            attn_workspace_size(r->plan), r->stream, r->why);
+    const attn_status status =
+        run_direction(r->target, r->plan, &r->mirror.tensors, r->workspace, r->stream, r->why);
     if (status != ATTN_OK) {
-        return refused(status, "attn_forward", r->why);
+        const bool backward = r->target->variant.direction == ATTN_BACKWARD;
+        return refused(status, backward ? "attn_backward" : "attn_forward", r->why);
     }
     return device_wait(r->target->device, r->why) &&
                    fetch(&r->mirror, r->sample, BLOCK_O, r->why) &&
@@ -202,19 +249,29 @@ static enum run_result launch(struct run *r) {
 
 /* In the same workspace: what the first launch left there must not matter. */
 static enum run_result launch_again(struct run *r) {
-    const struct guarded *o = &r->sample->o;
-    unsigned char *first = malloc(o->size + 1);
-    if (first == NULL) {
-        explain(r->why, "out of memory for a copy of O");
-        return RUN_WRONG;
+    const struct guarded *outputs[RUN_OUTPUTS];
+    const int count = run_outputs(r->sample, outputs);
+    unsigned char *copies[RUN_OUTPUTS] = {NULL};
+    enum run_result result = RUN_DONE;
+    for (int i = 0; i < count && result == RUN_DONE; i++) {
+        copies[i] = malloc(outputs[i]->size + 1);
+        if (copies[i] == NULL) {
+            explain(r->why, "out of memory for a copy of an output");
+            result = RUN_WRONG;
+        } else {
+            memcpy(copies[i], outputs[i]->data, outputs[i]->size);
+        }
     }
-    memcpy(first, o->data, o->size);
-    enum run_result result = launch(r);
-    if (result == RUN_DONE && memcmp(first, o->data, o->size) != 0) {
-        explain(r->why, "a second run in the same workspace gave other bits");
-        result = RUN_WRONG;
+    result = result == RUN_DONE ? launch(r) : result;
+    for (int i = 0; i < count && result == RUN_DONE; i++) {
+        if (memcmp(copies[i], outputs[i]->data, outputs[i]->size) != 0) {
+            explain(r->why, "a second run in the same workspace gave other bits");
+            result = RUN_WRONG;
+        }
     }
-    free(first);
+    for (int i = 0; i < count; i++) {
+        free(copies[i]);
+    }
     return result;
 }
 
@@ -238,11 +295,14 @@ static enum run_result run_plan(struct run *r) {
     return result;
 }
 
-enum run_result run_sample(const struct target *t, struct sample *s, const attn_problem *problem,
-                           attn_error *why) {
+enum run_result run_sample(const struct target *t, struct sample *s, attn_error *why) {
     struct run r = {.target = t, .sample = s, .why = why};
-    const attn_status status =
-        attn_plan_create(t->context, problem, ATTN_BY_NAME(t->runs_as), &r.plan, why);
+    const attn_problem *problem = s->gradients != NULL ? &s->gradients->problem : &s->problem;
+    if (s->gradients != NULL && !run_forward(t, s, why)) {
+        return RUN_WRONG;
+    }
+    const attn_status status = attn_plan_create(
+        t->context, problem, PLAN_BY_NAME(t->variant.direction, t->runs_as), &r.plan, why);
     if (status != ATTN_OK) {
         return refused(status, "attn_plan_create", why);
     }

@@ -21,6 +21,7 @@
 #include "base/message.h"
 #include "base/progress.h"
 #include "cli/verbs.h"
+#include "device/kernels.h"
 #include "stages/parity/parity.h"
 #include "stages/parity/report.h"
 
@@ -48,7 +49,7 @@ static bool ask(const struct request *request, const char *variant, enum worker_
                 int64_t first, int64_t count, taker *take, void *user, attn_error *why) {
     const struct worker_setup *setup = &request->setup;
     char batch[64], seed[32], pattern[160];
-    const char *line[24] = {"attest", "parity", setup->ptx ? "--ptx" : NULL};
+    const char *line[26] = {"attest", "parity", setup->ptx ? "--ptx" : NULL};
     char *argv[sizeof line / sizeof *line];
     size_t argc = setup->ptx ? 3 : 2;
     snprintf(batch, sizeof batch, "%lld,%lld", (long long)first, (long long)count);
@@ -62,6 +63,7 @@ static bool ask(const struct request *request, const char *variant, enum worker_
         {"--driver", setup->driver},
         {"--image", setup->image},
         {"--async", setup->async},
+        {"--direction", DIRECTION_NAMES[setup->direction]},
         {"--variant", variant != NULL ? pattern : setup->variant},
     };
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
@@ -133,9 +135,14 @@ static int find_variants(struct request *request) {
         return report->absent == ATTN_INVALID ? complain("parity: %s", report->reason)
                                               : not_run(report);
     }
+    if (report->count == 0 && setup->variant == NULL) {
+        return complain("parity: --direction: %s has no %s variant", setup->device,
+                        DIRECTION_NAMES[setup->direction]);
+    }
     if (report->count == 0) {
-        return complain("parity: --variant: no variant of %s matches '%s'", setup->device,
-                        setup->variant != NULL ? setup->variant : "");
+        return complain("parity: --variant: no %svariant of %s matches '%s'",
+                        setup->direction == ATTN_BACKWARD ? "backward " : "", setup->device,
+                        setup->variant);
     }
     const struct variant_report *first = &report->variants[0];
     if (setup->image != NULL && report->count != 1) {
@@ -387,6 +394,8 @@ int verb_parity(int argc, char **argv) {
     struct request r = {.setup.device = "cpu", .one_case = -1};
     struct arg what[] = {
         arg_text("--device", &r.setup.device, "D", "cpu, cuda, cuda:N or vgpu [cpu]"),
+        arg_choice("--direction", &r.setup.direction, DIRECTION_NAMES,
+                   "backward: the gradients that attn_backward computes [forward]"),
         arg_text("--variant", &r.setup.variant, "RE",
                  "variants whose name matches this extended regular expression [all]"),
         arg_flag("--quick", &r.quick, "a tenth of the cases and launches"),
@@ -427,6 +436,7 @@ int verb_parity(int argc, char **argv) {
                  "PASS, 1 FAIL,\n"
                  "3 NOT RUN (no such device here), 4 INVALID (a control of the check failed).\n",
         .examples = "  attest parity --quick\n"
+                    "  attest parity --direction backward --cases 100\n"
                     "  attest parity --device cuda --variant '^fwd_wmma_fp16'\n",
         .groups = groups,
         .group_count = sizeof groups / sizeof *groups,

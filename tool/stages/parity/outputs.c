@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * outputs.c - the outputs of a case that are judged: O with the LSE, or each gradient; which of
+ * their rows are compared, and the comparison.
+ *
+ * All rows are compared, or some; of a poisoned case those that no NaN can reach.
+ *
+ * Invariant: an output counts as right only by attn_compare or attn_verify_backward.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "stages/parity/parity.h"
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+/* Whether the query sees a poisoned key, or a key with NaN for its dO. */
+static bool is_poisoned(const struct parity_case *c, const struct sample *s, int64_t b, int64_t i) {
+    int64_t low, high;
+    sample_visible(s, b, i, &low, &high);
+    return c->kind == CASE_PAST_NAN ? low <= high && i < c->hidden : high >= c->first_poisoned;
+}
+
+/* Whether a poisoned query sees the key; j < 0: whether there is a poisoned query. */
+static bool key_is_poisoned(const struct parity_case *c, const struct sample *s, int64_t b,
+                            int64_t j) {
+    for (int64_t i = 0; i < sample_rows_q(s, b); i++) {
+        int64_t low, high;
+        sample_visible(s, b, i, &low, &high);
+        if ((j < 0 || (low <= j && j <= high)) && is_poisoned(c, s, b, i)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool case_output_is_clean(const struct case_output *o, const struct parity_case *c,
+                          const struct sample *s, const attn_row *row) {
+    if (!case_is_poisoned(c)) {
+        return true;
+    }
+    switch (o->gradient) {
+    case OUTPUT_O:
+    case ATTN_GRADIENT_Q: return !is_poisoned(c, s, row->batch, row->row);
+    case ATTN_GRADIENT_K:
+    case ATTN_GRADIENT_V: return !key_is_poisoned(c, s, row->batch, row->row);
+    default: return !key_is_poisoned(c, s, 0, -1); /* a sum over all queries */
+    }
+}
+
+/* The clean ones, for free(); NULL: out of memory. */
+static attn_row *clean_rows(const struct case_output *o, const struct parity_case *c,
+                            const struct sample *s, size_t *count) {
+    attn_row *rows = malloc(((size_t)view_rows(&o->view) + 1) * sizeof *rows);
+    *count = 0;
+    for (int64_t i = 0; rows && i < view_rows(&o->view); i++) {
+        const attn_row row = view_row(&o->view, i);
+        if (case_output_is_clean(o, c, s, &row)) {
+            rows[(*count)++] = row;
+        }
+    }
+    return rows;
+}
+
+static attn_row *sample_rows(const struct case_output *o, const struct parity_case *c,
+                             const struct sample *s, size_t count) {
+    attn_row *rows = malloc(count * sizeof *rows);
+    const uint64_t seed = c->recipe.seed;
+    if (rows != NULL &&
+        (o->gradient == OUTPUT_O ? attn_rows_sample(&s->problem, seed, rows, count, NULL)
+                                 : attn_gradient_sample(&s->problem, (attn_gradient)o->gradient,
+                                                        seed, rows, count, NULL)) == ATTN_OK) {
+        return rows;
+    }
+    free(rows);
+    return NULL;
+}
+
+/* ---- the output ------------------------------------------------------------------------------ */
+
+const char *case_output_make(struct case_output *o, const struct target *t,
+                             const struct parity_case *c, const struct sample *s, int gradient,
+                             size_t most) {
+    *o = (struct case_output){.gradient = gradient, .name = ""};
+    if (gradient == OUTPUT_O) {
+        o->view = view_of_o(s);
+    } else if (!view_of_gradient(s->gradients, (attn_gradient)gradient, &o->view)) {
+        return "attn_gradient_shape failed";
+    } else {
+        o->name = GRADIENT_NAMES[gradient];
+    }
+    const bool some = !case_is_poisoned(c) && (size_t)view_rows(&o->view) > most;
+    if (gradient == OUTPUT_O && !some && !case_is_poisoned(c)) {
+        return expectation_make(&o->expected, t->context, s);
+    }
+    size_t count = most;
+    attn_row *rows = some ? sample_rows(o, c, s, count) : clean_rows(o, c, s, &count);
+    if (rows == NULL) {
+        return "no list of rows";
+    }
+    if (gradient == OUTPUT_O) {
+        return expectation_make_rows(&o->expected, t->context, s, rows, count);
+    }
+    o->expected = (struct expectation){.count = count, .rows = rows};
+    return NULL;
+}
+
+void case_output_free(struct case_output *o) {
+    expectation_free(&o->expected);
+}
+
+const char *case_output_compare(const struct case_output *o, const struct target *t,
+                                const struct sample *s, attn_comparison *comparison) {
+    static char line[800];
+    attn_error why = {""};
+    if (o->gradient == OUTPUT_O) {
+        return sample_compare(s, &o->expected, comparison);
+    }
+    *comparison = (attn_comparison){.size = sizeof *comparison};
+    if (o->expected.count == 0 && view_rows(&o->view) > 0) {
+        comparison->pass = comparison->o_pass = comparison->lse_pass = true; /* no row is clean */
+        return NULL;
+    }
+    const struct gradients *g = s->gradients;
+    if (attn_verify_backward(t->context, &g->problem, &g->tensors, (attn_gradient)o->gradient,
+                             o->expected.rows, o->expected.count, comparison, &why) != ATTN_OK) {
+        snprintf(line, sizeof line, "attn_verify_backward: %s: %s", o->name, why.text);
+        return line;
+    }
+    if (comparison->pass) {
+        return NULL;
+    }
+    const int used = snprintf(line, sizeof line, "%s: ", o->name);
+    attn_comparison_print(comparison, line + used, sizeof line - (size_t)used);
+    return line;
+}
+
+bool case_output_expect(struct case_output *o, const struct target *t, const struct sample *s) {
+    struct expectation *expected = &o->expected;
+    if (o->gradient == OUTPUT_O) {
+        return true; /* since case_output_make */
+    }
+    expected->o = malloc((expected->count * (size_t)o->view.cols + 1) * sizeof(double));
+    return expected->o != NULL &&
+           attn_reference_backward(t->context, &s->gradients->problem, &s->gradients->tensors,
+                                   (attn_gradient)o->gradient, ATTN_EXACT, expected->rows,
+                                   expected->count, expected->o, NULL) == ATTN_OK;
+}
