@@ -174,6 +174,9 @@ void gradients_free(struct gradients *gradients);
 /* The same, owned by the sample and freed with it. dO of the first `hidden` queries is NaN. */
 bool sample_add_gradients(struct sample *sample, int64_t hidden);
 
+/* An output that is not wanted. */
+void gradients_drop(struct gradients *gradients, attn_gradient which);
+
 /* The outputs back to 0xFF. O and LSE are as forward left them and must stay so. */
 void gradients_poison(struct gradients *gradients, const struct sample *sample);
 

@@ -193,6 +193,18 @@ bool gradients_make(struct gradients *g, struct sample *s) {
     return make(g, s, 0);
 }
 
+void gradients_drop(struct gradients *g, attn_gradient which) {
+    void **const pointers[GRADIENTS] = {&g->tensors.dq,
+                                        &g->tensors.dk,
+                                        &g->tensors.dv,
+                                        &g->tensors.d_bias,
+                                        (void **)&g->tensors.d_sink,
+                                        (void **)&g->tensors.d_alibi_slopes};
+    guarded_free(&g->outputs[which]);
+    g->outputs[which] = (struct guarded){0};
+    *pointers[which] = NULL;
+}
+
 void gradients_free(struct gradients *g) {
     guarded_free(&g->d_o);
     for (int i = 0; i < GRADIENTS; i++) {

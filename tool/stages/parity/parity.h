@@ -103,9 +103,10 @@ int run_outputs(const struct sample *sample, const struct guarded *outputs[RUN_O
 bool run_forward(const struct target *target, struct sample *sample, attn_error *why);
 
 /* The sample in the device's memory. On a CPU that is where it is already. */
+enum { MIRROR_BLOCKS = SAMPLE_BLOCKS + 1 + GRADIENTS }; /* the sample's, dO, the gradients */
 struct mirror {
     struct device *device;
-    unsigned char *blocks[SAMPLE_BLOCKS]; /* with bands; NULL where the sample has no such tensor */
+    unsigned char *blocks[MIRROR_BLOCKS]; /* with bands; NULL where the sample has no such tensor */
     attn_tensors tensors;                 /* the device's pointers */
 };
 bool mirror_make(struct mirror *mirror, struct device *device, const struct sample *sample,

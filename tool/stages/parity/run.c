@@ -21,12 +21,38 @@ enum { BAND = 4096 };
 
 /* ---- the sample on the device ---------------------------------------------------------------- */
 
+/* Block `index` of the sample and of its gradients; NULL: it has none. */
+static const struct guarded *block_of(const struct sample *s, int index) {
+    const struct guarded *block = NULL;
+    if (index < SAMPLE_BLOCKS) {
+        block = &s->blocks[index];
+    } else if (s->gradients != NULL) {
+        const int gradient = index - SAMPLE_BLOCKS - 1;
+        block = gradient < 0 ? &s->gradients->d_o : &s->gradients->outputs[gradient];
+    }
+    return block != NULL && block->body != NULL ? block : NULL;
+}
+
+static const char *name_of_block(int index) {
+    const int gradient = index - SAMPLE_BLOCKS - 1;
+    return index < SAMPLE_BLOCKS ? SAMPLE_BLOCK_NAMES[index]
+           : gradient < 0        ? "dO"
+                                 : GRADIENT_NAMES[gradient];
+}
+
+/* Whether a run writes it. */
+static bool is_output(const struct sample *s, int index) {
+    return s->gradients != NULL ? index > SAMPLE_BLOCKS : index == BLOCK_O || index == BLOCK_LSE;
+}
+
 /* Where the byte at `host` lies on the device; NULL stays NULL. */
 static void *translate(const struct mirror *mirror, const struct sample *s, const void *host) {
     const uintptr_t at = (uintptr_t)host;
-    for (int i = 0; i < SAMPLE_BLOCKS; i++) {
-        const uintptr_t body = (uintptr_t)s->blocks[i].body;
-        if (mirror->blocks[i] != NULL && at >= body && at <= body + s->blocks[i].body_size) {
+    for (int i = 0; i < MIRROR_BLOCKS; i++) {
+        const struct guarded *block = block_of(s, i);
+        const uintptr_t body = block != NULL ? (uintptr_t)block->body : 0;
+        if (mirror->blocks[i] != NULL && block != NULL && at >= body &&
+            at <= body + block->body_size) {
             return mirror->blocks[i] + BAND + (at - body);
         }
     }
@@ -35,30 +61,13 @@ static void *translate(const struct mirror *mirror, const struct sample *s, cons
 
 static bool upload(const struct mirror *mirror, const struct sample *s, int index,
                    attn_error *why) {
-    return device_write(mirror->device, mirror->blocks[index] + BAND, s->blocks[index].body,
-                        s->blocks[index].body_size, why);
+    const struct guarded *block = block_of(s, index);
+    return device_write(mirror->device, mirror->blocks[index] + BAND, block->body, block->body_size,
+                        why);
 }
 
-bool mirror_make(struct mirror *mirror, struct device *device, const struct sample *s,
-                 attn_error *why) {
-    *mirror = (struct mirror){.device = device,
-                              .tensors = s->gradients != NULL ? s->gradients->tensors : s->tensors};
-    if (!device_is_gpu(device)) {
-        return true;
-    }
-    for (int i = 0; i < SAMPLE_BLOCKS; i++) {
-        if (s->blocks[i].body == NULL) {
-            continue;
-        }
-        const size_t size = s->blocks[i].body_size + 2 * (size_t)BAND;
-        mirror->blocks[i] = device_alloc(device, size, why);
-        if (mirror->blocks[i] == NULL || !device_fill(device, mirror->blocks[i], 0xFF, size, why) ||
-            !upload(mirror, s, i, why)) {
-            mirror_free(mirror);
-            return false;
-        }
-    }
-    attn_tensors *t = &mirror->tensors;
+static void translate_tensors(const struct mirror *mirror, const struct sample *s,
+                              attn_tensors *t) {
     t->q = translate(mirror, s, t->q);
     t->k = translate(mirror, s, t->k);
     t->v = translate(mirror, s, t->v);
@@ -71,11 +80,41 @@ bool mirror_make(struct mirror *mirror, struct device *device, const struct samp
     t->cu_seqlens_q = translate(mirror, s, t->cu_seqlens_q);
     t->cu_seqlens_kv = translate(mirror, s, t->cu_seqlens_kv);
     t->used_kv = translate(mirror, s, t->used_kv);
+    t->d_o = translate(mirror, s, t->d_o);
+    t->dq = translate(mirror, s, t->dq);
+    t->dk = translate(mirror, s, t->dk);
+    t->dv = translate(mirror, s, t->dv);
+    t->d_bias = translate(mirror, s, t->d_bias);
+    t->d_sink = translate(mirror, s, t->d_sink);
+    t->d_alibi_slopes = translate(mirror, s, t->d_alibi_slopes);
+}
+
+bool mirror_make(struct mirror *mirror, struct device *device, const struct sample *s,
+                 attn_error *why) {
+    *mirror = (struct mirror){.device = device,
+                              .tensors = s->gradients != NULL ? s->gradients->tensors : s->tensors};
+    if (!device_is_gpu(device)) {
+        return true;
+    }
+    for (int i = 0; i < MIRROR_BLOCKS; i++) {
+        const struct guarded *block = block_of(s, i);
+        if (block == NULL) {
+            continue;
+        }
+        const size_t size = block->body_size + 2 * (size_t)BAND;
+        mirror->blocks[i] = device_alloc(device, size, why);
+        if (mirror->blocks[i] == NULL || !device_fill(device, mirror->blocks[i], 0xFF, size, why) ||
+            !upload(mirror, s, i, why)) {
+            mirror_free(mirror);
+            return false;
+        }
+    }
+    translate_tensors(mirror, s, &mirror->tensors);
     return true;
 }
 
 void mirror_free(struct mirror *mirror) {
-    for (int i = 0; i < SAMPLE_BLOCKS; i++) {
+    for (int i = 0; i < MIRROR_BLOCKS; i++) {
         if (mirror->blocks[i] != NULL) {
             device_free(mirror->device, mirror->blocks[i]);
             mirror->blocks[i] = NULL;
@@ -84,28 +123,33 @@ void mirror_free(struct mirror *mirror) {
 }
 
 static bool poison(const struct mirror *mirror, struct sample *s, attn_error *why) {
-    if (s->gradients != NULL) { /* on a CPU */
+    if (s->gradients != NULL) {
         gradients_poison(s->gradients, s);
-        return true;
+    } else {
+        sample_poison(s);
     }
-    sample_poison(s);
-    return !device_is_gpu(mirror->device) ||
-           (upload(mirror, s, BLOCK_O, why) && upload(mirror, s, BLOCK_LSE, why));
-}
-
-static bool fetch(const struct mirror *mirror, struct sample *s, int index, attn_error *why) {
-    return mirror->blocks[index] == NULL ||
-           device_read(mirror->device, s->blocks[index].body, mirror->blocks[index] + BAND,
-                       s->blocks[index].body_size, why);
-}
-
-bool mirror_fetch_inputs(const struct mirror *mirror, struct sample *s, attn_error *why) {
-    for (int i = 0; i < SAMPLE_BLOCKS; i++) {
-        if (i != BLOCK_O && i != BLOCK_LSE && !fetch(mirror, s, i, why)) {
+    for (int i = 0; i < MIRROR_BLOCKS; i++) {
+        if (mirror->blocks[i] != NULL && is_output(s, i) && !upload(mirror, s, i, why)) {
             return false;
         }
     }
     return true;
+}
+
+static bool fetch(const struct mirror *mirror, struct sample *s, bool outputs, attn_error *why) {
+    for (int i = 0; i < MIRROR_BLOCKS; i++) {
+        const struct guarded *block = block_of(s, i);
+        if (mirror->blocks[i] != NULL && is_output(s, i) == outputs &&
+            !device_read(mirror->device, block->body, mirror->blocks[i] + BAND, block->body_size,
+                         why)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+bool mirror_fetch_inputs(const struct mirror *mirror, struct sample *s, attn_error *why) {
+    return fetch(mirror, s, false, why);
 }
 
 /* The bands on either side of `size` bytes of the device. */
@@ -143,22 +187,6 @@ int run_outputs(const struct sample *s, const struct guarded *outputs[RUN_OUTPUT
         outputs[i] = &s->gradients->outputs[i];
     }
     return GRADIENTS;
-}
-
-bool run_forward(const struct target *t, struct sample *s, attn_error *why) {
-    attn_plan *plan = NULL;
-    struct guarded space = {0};
-    sample_poison(s);
-    bool ok = attn_plan_create(t->context, &s->problem, NULL, &plan, why) == ATTN_OK;
-    if (ok &&
-        !guarded_alloc(&space, attn_workspace_size(plan), attn_workspace_alignment(plan), true)) {
-        ok = explain(why, "no memory for the workspace of forward");
-    }
-    ok = ok && attn_forward(plan, &s->tensors, space.data, space.size, NULL, why) == ATTN_OK;
-    guarded_free(&space);
-    attn_plan_destroy(plan);
-    gradients_poison(s->gradients, s);
-    return ok;
 }
 
 /* ---- the run --------------------------------------------------------------------------------- */
@@ -217,10 +245,10 @@ static enum run_result look_for_damage(struct run *r) {
         explain(r->why, "%s", damage);
         return RUN_WRONG;
     }
-    for (int i = 0; i < SAMPLE_BLOCKS && result == RUN_DONE; i++) {
+    for (int i = 0; i < MIRROR_BLOCKS && result == RUN_DONE; i++) {
         if (r->mirror.blocks[i] != NULL) {
-            result = check_bands(device, r->mirror.blocks[i], r->sample->blocks[i].body_size,
-                                 SAMPLE_BLOCK_NAMES[i], r->why);
+            result = check_bands(device, r->mirror.blocks[i], block_of(r->sample, i)->body_size,
+                                 name_of_block(i), r->why);
         }
     }
     return result == RUN_DONE && r->gpu_space != NULL
@@ -240,9 +268,7 @@ static enum run_result launch(struct run *r) {
         const bool backward = r->target->variant.direction == ATTN_BACKWARD;
         return refused(status, backward ? "attn_backward" : "attn_forward", r->why);
     }
-    return device_wait(r->target->device, r->why) &&
-                   fetch(&r->mirror, r->sample, BLOCK_O, r->why) &&
-                   fetch(&r->mirror, r->sample, BLOCK_LSE, r->why)
+    return device_wait(r->target->device, r->why) && fetch(&r->mirror, r->sample, true, r->why)
                ? look_for_damage(r)
                : RUN_LOST;
 }
@@ -295,7 +321,26 @@ static enum run_result run_plan(struct run *r) {
     return result;
 }
 
+/* In a run of its own, as if the sample had no gradients. */
+bool run_forward(const struct target *t, struct sample *s, attn_error *why) {
+    struct gradients *gradients = s->gradients;
+    struct target forward = *t;
+    struct run r = {.target = &forward, .sample = s, .why = why};
+    forward.variant.direction = ATTN_FORWARD;
+    s->gradients = NULL;
+    const bool ok = attn_plan_create(t->context, &s->problem, NULL, &r.plan, why) == ATTN_OK &&
+                    run_plan(&r) == RUN_DONE;
+    attn_plan_destroy(r.plan);
+    s->gradients = gradients;
+    gradients_poison(gradients, s);
+    return ok;
+}
+
 enum run_result run_sample(const struct target *t, struct sample *s, attn_error *why) {
+    if (s->gradients != NULL && device_is_gpu(t->device)) { /* no GPU kernel computes them yet */
+        gradients_drop(s->gradients, ATTN_GRADIENT_BIAS);
+        gradients_drop(s->gradients, ATTN_GRADIENT_ALIBI);
+    }
     struct run r = {.target = t, .sample = s, .why = why};
     const attn_problem *problem = s->gradients != NULL ? &s->gradients->problem : &s->problem;
     if (s->gradients != NULL && !run_forward(t, s, why)) {
