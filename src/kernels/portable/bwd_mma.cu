@@ -141,10 +141,12 @@ INLINE void round_to(p_fragments p, const float x[KEY_TILES][4]) {
     }
 }
 
-/* The warp's rows of a sum to global memory, through its rows of X1, which no lane reads any more.
- * Returns whether one of them is not finite before rounding. */
+/* The warp's rows of a sum to global memory, through its rows of X1, which no lane reads any more:
+ * the first `there` of the tile's `rows`, then zeros. Returns whether one of them is not finite
+ * before rounding. */
 INLINE bool store_sum(struct rows &sum, float factor, unsigned char *shared, element *to,
-                      long long row_stride, int rows, int columns, const struct place &at) {
+                      long long row_stride, int there, int rows, int columns,
+                      const struct place &at) {
     float zero = 0.0f;
     __syncwarp();
 #pragma unroll
@@ -154,8 +156,9 @@ INLINE bool store_sum(struct rows &sum, float factor, unsigned char *shared, ele
             const int tile_row = at.row + r * MMA_M + at.lane / 4 + 8 * half;
 #pragma unroll
             for (int c = 0; c < COLUMN_TILES; c++) {
-                const float low = sum.o[r][c][2 * half] * factor;
-                const float high = sum.o[r][c][2 * half + 1] * factor;
+                const bool exists = tile_row < there;
+                const float low = exists ? sum.o[r][c][2 * half] * factor : 0.0f;
+                const float high = exists ? sum.o[r][c][2 * half + 1] * factor : 0.0f;
                 zero = fmaf(low, 0.0f, fmaf(high, 0.0f, zero));
                 *(unsigned *)(shared + chunk_at(ATTN_BM, tile_row, c) + at.lane % 4 * 4) =
                     pack(low, high);
@@ -311,17 +314,17 @@ INLINE void tile_phase(const struct attn_backward_args &b, struct work w, int he
     if (ROLE == ROLE_DQ) {
         bad = store_sum(sum, b.scale, dynamic,
                         (element *)b.dq + start_of_q(b, w, b.s_dq) + first * b.s_dq.row, b.s_dq.row,
-                        rows, b.a.head_dim, at);
+                        there, rows, b.a.head_dim, at);
     }
     if (ROLE == ROLE_DKV || ROLE == ROLE_DK) {
         bad = store_sum(sum, b.scale, dynamic,
                         (element *)b.dk + start_of_kv(b, w, head_kv, b.s_dk) + first * b.s_dk.row,
-                        b.s_dk.row, rows, b.a.head_dim, at);
+                        b.s_dk.row, there, rows, b.a.head_dim, at);
     }
     if (ROLE == ROLE_DKV || ROLE == ROLE_DV) {
         bad_v = store_sum(ROLE == ROLE_DV ? sum : sum_v, 1.0f, dynamic,
                           (element *)b.dv + start_of_kv(b, w, head_kv, b.s_dv) + first * b.s_dv.row,
-                          b.s_dv.row, rows, b.a.head_dim_v, at);
+                          b.s_dv.row, there, rows, b.a.head_dim_v, at);
     }
     for (int i = row; i < min(row + ROW_TILES * MMA_M, x_rows) && (bad || bad_v); i++) {
         if (ROLE == ROLE_DQ) {
