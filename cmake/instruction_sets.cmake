@@ -34,7 +34,11 @@ function(attn_select_instruction_sets sources)
     foreach(source IN LISTS ${sources})
         get_filename_component(name ${source} NAME)
         if(name IN_LIST wanted)
-            set_property(SOURCE ${source} PROPERTY COMPILE_OPTIONS ${ATTN_FLAGS_${name}})
+            # -g1: lines without variables, which in unrolled vector code lie in a megabyte of lists
+            set_property(SOURCE ${source} PROPERTY COMPILE_OPTIONS ${ATTN_FLAGS_${name}}
+                         $<$<CONFIG:RelWithDebInfo>:-g1>)
+        elseif(name STREQUAL "c.c")
+            set_property(SOURCE ${source} PROPERTY COMPILE_OPTIONS $<$<CONFIG:RelWithDebInfo>:-g1>)
         elseif(name IN_LIST ATTN_AARCH64_FILES OR name IN_LIST ATTN_X86_64_FILES)
             continue()
         elseif(name MATCHES "^(neon|sve|avx|amx|sse)")

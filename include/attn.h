@@ -324,9 +324,9 @@ ATTN_API attn_status attn_forward(const attn_plan *plan, const attn_tensors *ten
  * elements of an output are written (packed: those of rows that belong to a sequence): rows that
  * see nothing and keys that nothing sees get 0. NaN and Inf propagate from a row of Q, O, LSE and
  * dO to the keys that it sees, and from a key to the rows that see it; through a mask they may
- * propagate. P comes from the LSE, which is fp32: its relative error is about 2^-24 |LSE|. The same
- * bits at every call. Else as attn_forward; outputs may not share memory with
- * inputs or each other. */
+ * propagate. P comes from the LSE, which is fp32: its relative error is about 2^-24 |LSE|. The bits
+ * are the same at every call. Else as attn_forward; outputs may not share memory with inputs or
+ * each other. */
 ATTN_API attn_status attn_backward(const attn_plan *plan, const attn_tensors *tensors,
                                    void *workspace, size_t workspace_size, void *stream,
                                    attn_error *error);

@@ -106,3 +106,11 @@ bool small_run(struct small *small, attn_precision precision) {
 bool near(double a, double b, double tolerance) {
     return a == b || fabs(a - b) <= tolerance * (1.0 + fabs(b));
 }
+
+float rounded(attn_dtype dtype, float x) {
+    float result;
+    uint32_t bits;
+    attn_from_float(dtype, &bits, &x, 1);
+    attn_to_float(dtype, &result, &bits, 1);
+    return result;
+}

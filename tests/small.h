@@ -45,4 +45,7 @@ bool near(double a, double b, double tolerance);
 
 #define CHECK_NEAR(a, b) CHECK_MSG(near(a, b, 1e-14), "%s = %.17g, expected %.17g", #a, a, b)
 
+/* x in that dtype, and back. */
+float rounded(attn_dtype dtype, float x);
+
 #endif /* SMALL_H */

@@ -101,19 +101,21 @@ struct backward_layout backward_lay_out(const attn_problem *p, const struct cpu_
  * block_kv: keys of a chunk, whole tiles; chunks: n. */
 bool cpu_backward_plan(const attn_problem *p, struct cpu_geometry *g) {
     const int64_t rows = g->isa->tile->tile_rows;
-    const int64_t widest = most_of(p->head_dim, p->head_dim_v);
-    const int64_t q = least_of(g->block_q, divide_up(most_of(p->seq_q, 1), 2 * rows) * 2 * rows);
-    g->block_q = (int)(most_of(q / (2 * rows), 1) * 2 * rows);
-    const int64_t keys = least_of(least_of(g->block_kv, CHUNK_ELEMENTS / widest),
-                                  divide_up(most_of(p->seq_kv, 1), rows) * rows);
-    g->block_kv = (int)(most_of(keys / rows, 1) * rows);
-    const int64_t heads = most_of(p->batch * p->heads_kv, 1);
-    const int64_t parts = least_of(divide_up(WANTED_UNITS, heads), MOST_PARTS);
-    g->chunks = most_of(least_of(parts, divide_up(p->seq_kv, g->block_kv)), 1);
+    const int64_t widest = at_least(p->head_dim, p->head_dim_v);
+    const int64_t q = at_most(g->block_q, divide_up(at_least(p->seq_q, 1), 2 * rows) * 2 * rows);
+    g->block_q = (int)(at_least(q / (2 * rows), 1) * 2 * rows);
+    const int64_t keys = at_most(at_most(g->block_kv, CHUNK_ELEMENTS / widest),
+                                 divide_up(at_least(p->seq_kv, 1), rows) * rows);
+    g->block_kv = (int)(at_least(keys / rows, 1) * rows);
+    const int64_t heads = at_least(p->batch * p->heads_kv, 1);
+    const int64_t parts = at_most(divide_up(WANTED_UNITS, heads), MOST_PARTS);
+    g->chunks = at_least(at_most(parts, divide_up(p->seq_kv, g->block_kv)), 1);
 
-    const double bytes = (double)g->chunks * (double)p->heads_q *
-                         (double)(p->packed ? p->total_q : p->batch * p->seq_q) *
-                         ((double)p->head_dim + 64.0) * 8.0;
+    /* above what backward_lay_out adds up: each sequence ends with a tile that is not full */
+    const double queries =
+        (double)(p->packed ? p->total_q : p->batch * p->seq_q) + 64.0 * (double)p->batch;
+    const double bytes =
+        (double)g->chunks * (double)p->heads_q * queries * ((double)p->head_dim + 64.0) * 8.0;
     if (bytes > 0x1p60) {
         return false;
     }
@@ -151,7 +153,7 @@ static int tile_count(const struct backward_unit *u) {
 
 /* Keys of tile `index` that exist. */
 static int tile_rows(const struct backward_unit *u, int index) {
-    return (int)least_of(u->kernel->tile_rows, u->keys - (int64_t)index * u->kernel->tile_rows);
+    return (int)at_most(u->kernel->tile_rows, u->keys - (int64_t)index * u->kernel->tile_rows);
 }
 
 static void pack_rows(const struct backward_unit *u, const struct cpu_rows *rows, float multiplier,
@@ -205,9 +207,9 @@ void backward_load_queries(struct backward_unit *u, int64_t head, int64_t first,
 }
 
 static struct key_range cut(struct key_range range, int64_t first, int count) {
-    const int64_t begin = least_of(most_of(range.begin - first, 0), count);
-    const int64_t end = least_of(most_of(range.end - first, 0), count);
-    return (struct key_range){begin, most_of(begin, end)};
+    const int64_t begin = at_most(at_least(range.begin - first, 0), count);
+    const int64_t end = at_most(at_least(range.end - first, 0), count);
+    return (struct key_range){begin, at_least(begin, end)};
 }
 
 /* Which keys of the tile each query sees, which queries each key. False: none. */
@@ -227,8 +229,8 @@ static bool see(const struct backward_unit *u, int64_t first_key, int rows, stru
         tile->row_begin[r] = (int)seen.begin;
         tile->row_end[r] = (int)seen.end;
         if (seen.end > seen.begin) {
-            tile->begin = (int)least_of(tile->begin, seen.begin);
-            tile->end = (int)most_of(tile->end, seen.end);
+            tile->begin = (int)at_most(tile->begin, seen.begin);
+            tile->end = (int)at_least(tile->end, seen.end);
         }
     }
     for (int i = tile->begin; i < tile->end; i++) {
@@ -329,7 +331,7 @@ static void run_rows(void *argument, int64_t index, int slot) {
     const int64_t h = index / blocks % p->heads_q;
     backward_set_batch(&u, index / blocks / p->heads_q);
     const int64_t first = index % blocks * ROWS_OF_TASK;
-    const int64_t end = least_of(first + ROWS_OF_TASK, u.sequence.q_len);
+    const int64_t end = at_most(first + ROWS_OF_TASK, u.sequence.q_len);
     const double unit = LOG2_E / (double)cpu_softmax_factor(p);
     float *lse = (float *)(void *)(u.shared + u.at.lse);
     float *delta = (float *)(void *)(u.shared + u.at.delta);
@@ -380,7 +382,7 @@ static void add_dq(const struct backward_unit *u, int64_t part, int index,
     tile.full_begin = tile.begin;
     tile.full_end = u->k_tame ? tile.end : tile.begin; /* else row by row */
     for (int first = gradient->begin / rows * rows; first < gradient->end; first += rows) {
-        tile.rows = (int)least_of(rows, u->queries - first);
+        tile.rows = (int)at_most(rows, u->queries - first);
         for (int r = 0; r < tile.rows && !u->k_tame; r++) {
             const int i = first + r;
             const bool seen = i >= gradient->begin && i < gradient->end;
@@ -416,8 +418,8 @@ static struct key_range chunk_queries(const struct backward_unit *u) {
     for (int64_t j = u->first_key; j < u->first_key + u->keys; j++) {
         const struct key_range seen = visible_queries(u->job->problem, j, s->q_len, s->kv_len);
         if (seen.end > seen.begin) {
-            all.begin = least_of(all.begin, seen.begin);
-            all.end = most_of(all.end, seen.end);
+            all.begin = at_most(all.begin, seen.begin);
+            all.end = at_least(all.end, seen.end);
         }
     }
     return all;
@@ -464,7 +466,7 @@ static void run_chunk(struct backward_unit *u, int64_t part, int64_t first, int 
     const attn_problem *p = u->job->problem;
     const int64_t group = p->heads_q / p->heads_kv;
     const int64_t block = u->job->plan->cpu.block_q;
-    const int keys = (int)least_of(most_of(u->sequence.kv_len - first, 0), count);
+    const int keys = (int)at_most(at_least(u->sequence.kv_len - first, 0), count);
     backward_load_keys(u, u->head_kv, first, keys);
     for (int t = 0; t < tile_count(u); t++) {
         memset(tile_piece(u, t) + u->at.dk, 0, u->at.tile_bytes - u->at.dk);
@@ -472,7 +474,7 @@ static void run_chunk(struct backward_unit *u, int64_t part, int64_t first, int 
     const struct key_range queries = chunk_queries(u);
     for (int64_t h = u->head_kv * group; h < (u->head_kv + 1) * group; h++) {
         for (int64_t i = queries.begin / block * block; i < queries.end; i += block) {
-            backward_load_queries(u, h, i, (int)least_of(block, u->sequence.q_len - i));
+            backward_load_queries(u, h, i, (int)at_most(block, u->sequence.q_len - i));
             run_block(u, part);
         }
     }
@@ -500,7 +502,7 @@ static void run_unit(void *argument, int64_t index, int slot) {
         p->packed ? job->tensors->cu_seqlens_kv[u.batch + 1] - job->tensors->cu_seqlens_kv[u.batch]
                   : p->seq_kv;
     for (int64_t first = part * step; first < region; first += parts * step) {
-        run_chunk(&u, part, first, (int)least_of(step, region - first));
+        run_chunk(&u, part, first, (int)at_most(step, region - first));
     }
 }
 
@@ -518,7 +520,7 @@ static void run_dq(void *argument, int64_t index, int slot) {
     if (first >= u.sequence.q_len) {
         return; /* a short sequence of a packed batch */
     }
-    struct cpu_tile tile = {.rows = (int)least_of(rows, u.sequence.q_len - first),
+    struct cpu_tile tile = {.rows = (int)at_most(rows, u.sequence.q_len - first),
                             .o = partial_dq(&u, 0, h, first)};
     const size_t count = u.kernel->o_bytes((int)p->head_dim) / sizeof(float);
     for (int64_t part = 1; part < job->plan->cpu.chunks; part++) {

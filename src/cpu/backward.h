@@ -53,16 +53,4 @@ bool backward_differentiate(const struct backward_unit *u, int index, bool d_sco
 /* The pass for d_bias (backward_bias.c). */
 void backward_bias(const struct cpu_job *job, struct pool *pool);
 
-static inline int64_t least_of(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
-
-static inline int64_t divide_up(int64_t a, int64_t b) {
-    return (a + b - 1) / b;
-}
-
-static inline int64_t most_of(int64_t a, int64_t b) {
-    return a > b ? a : b;
-}
-
 #endif /* ATTN_CPU_BACKWARD_H */

@@ -23,7 +23,7 @@ static struct part part_of(bool summed, int64_t index, int64_t step, int64_t siz
     if (summed) {
         return (struct part){0, size};
     }
-    return (struct part){index * step, least_of(step, size - index * step)};
+    return (struct part){index * step, at_most(step, size - index * step)};
 }
 
 static int64_t parts(bool summed, int64_t step, int64_t size) {
@@ -54,14 +54,14 @@ static void add_head(struct backward_unit *u, const struct task *task, int64_t h
     const int64_t group = p->heads_q / p->heads_kv;
     const int64_t block = u->job->plan->cpu.block_q;
     const int64_t width = u->kernel->tile_rows;
-    const int64_t key_end = least_of(task->keys.first + task->keys.count, u->sequence.kv_len);
-    const int64_t row_end = least_of(task->rows.first + task->rows.count, u->sequence.q_len);
+    const int64_t key_end = at_most(task->keys.first + task->keys.count, u->sequence.kv_len);
+    const int64_t row_end = at_most(task->rows.first + task->rows.count, u->sequence.q_len);
     for (int64_t j = task->keys.first; j < key_end; j += width) {
-        backward_load_keys(u, h / group, j, (int)least_of(width, key_end - j));
+        backward_load_keys(u, h / group, j, (int)at_most(width, key_end - j));
         for (int64_t i = task->rows.first; i < row_end; i += block) {
             struct cpu_tile tile;
             struct cpu_tile gradient;
-            backward_load_queries(u, h, i, (int)least_of(block, row_end - i));
+            backward_load_queries(u, h, i, (int)at_most(block, row_end - i));
             if (backward_differentiate(u, 0, true, NULL, &tile, &gradient)) {
                 add_tile(u, task, &gradient);
             }

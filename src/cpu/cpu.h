@@ -254,6 +254,18 @@ float cpu_softmax_factor(const attn_problem *problem);
 float cpu_end_row(const struct cpu_job *job, const struct sequence *s, int64_t b, int64_t h,
                   int64_t i, float max, float sum);
 
+static inline int64_t at_least(int64_t value, int64_t low) {
+    return value > low ? value : low;
+}
+
+static inline int64_t at_most(int64_t value, int64_t high) {
+    return value < high ? value : high;
+}
+
+static inline int64_t divide_up(int64_t a, int64_t b) {
+    return (a + b - 1) / b;
+}
+
 size_t cpu_round_up(size_t bytes);
 char *cpu_align(void *pointer); /* up to CPU_ALIGN */
 

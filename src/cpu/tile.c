@@ -26,18 +26,6 @@ enum {
     WORD_KEYS = 32              /* keys in a word of mask bits */
 };
 
-static int64_t at_least(int64_t value, int64_t low) {
-    return value > low ? value : low;
-}
-
-static int64_t at_most(int64_t value, int64_t high) {
-    return value < high ? value : high;
-}
-
-static int64_t divide_up(int64_t a, int64_t b) {
-    return (a + b - 1) / b;
-}
-
 struct layout {
     size_t q, o, m, l, k, v, s, line, bits, bytes; /* offsets in a thread's scratch */
     int tiles;

@@ -437,14 +437,6 @@ TEST(dv_sums_to_d_o) {
 
 /* ---- the twin -------------------------------------------------------------------------------- */
 
-static float rounded(attn_dtype dtype, float x) {
-    float result;
-    uint32_t bits;
-    attn_from_float(dtype, &bits, &x, 1);
-    attn_to_float(dtype, &result, &bits, 1);
-    return result;
-}
-
 enum { N = 8, D = 5 };
 
 static float dot(const float *a, const float *b, bool reversed) {

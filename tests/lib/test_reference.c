@@ -294,14 +294,6 @@ TEST(every_option_agrees_with_a_second_program) {
 
 /* ---- the twin -------------------------------------------------------------------------------- */
 
-static float rounded(attn_dtype dtype, float x) {
-    float result;
-    uint32_t bits;
-    attn_from_float(dtype, &bits, &x, 1);
-    attn_to_float(dtype, &result, &bits, 1);
-    return result;
-}
-
 /* One head, no options: the whole S, the whole P, then O, as one writes it without thinking. */
 static void check_twin(struct small *f) {
     enum { N = 8, D = 5 };

@@ -91,7 +91,8 @@ static void check_order(const attn_context *context, const attn_problem *problem
     }
     for (int32_t i = 0; i < context->variant_count; i++) {
         const char *name = context->variants[i].info.name;
-        bool preferred = context->variants[i].added;
+        bool preferred =
+            context->variants[i].added || context->variants[i].info.direction != ATTN_FORWARD;
         for (int n = 0; first[n] != NULL; n++) {
             preferred = preferred || strcmp(first[n], name) == 0;
         }
