@@ -132,10 +132,10 @@ struct attn_backward_tma_args {
 #define ATTN_BWD_KEY_ROLES(d) ((d) > 64 ? 2 : 1)
 #define ATTN_SMEM_bwd_mma(bm, bn, d, warps, stages)                                                \
     (2 * (2 * (bm) + 2 * (stages) * (bn)) * (d)) /* X1, X2, Y1, Y2: 16 bits */
-/* K, V; Q and dO in stages, each with LSE and D of its rows; dS twice; a sum of dQ, fp32. */
+/* K, V; Q and dO in stages, each with LSE and D of its rows; dS and dQ (fp32) twice. */
 #define ATTN_SMEM_bwd_hopper(bm, bn, d, warps, stages)                                             \
-    (2 * (2 * (bn) * (d) + 2 * (stages) * (bm) * (d) + 2 * (bm) * (bn)) + 4 * (bm) * (d) +         \
-     8 * (stages) * (bm) + 1024)
+    (2 * (2 * (bn) * (d) + 2 * (stages) * (bm) * (d) + 2 * (bm) * (bn)) + 8 * (bm) * (d) +         \
+     8 * (stages) * (bm))
 /* Q (split in two where there is room), K, V: fp32. */
 #define ATTN_TF32_Q_TILES(d) ((d) <= 128 ? 2 : 1)
 #define ATTN_SMEM_tf32(bm, bn, d, warps, stages)                                                   \
