@@ -139,8 +139,7 @@ cu_result maps_fill(const struct cuda *cuda, const struct cuda_geometry *geometr
     for (int i = 0; i < CUDA_MAPS && code == CU_SUCCESS; i++) {
         memcpy(maps[i], geometry->maps[i], sizeof *maps[i]);
         if (addresses[i] != NULL) {
-            code = cuda->driver.cuTensorMapReplaceAddress(maps[i],
-                                                          (void *)(uintptr_t)addresses[i]);
+            code = cuda->driver.cuTensorMapReplaceAddress(maps[i], (void *)(uintptr_t)addresses[i]);
         }
     }
     return code;

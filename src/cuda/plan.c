@@ -426,8 +426,8 @@ attn_status cuda_applies(const struct cuda *cuda, const struct variant *variant,
         status = check_factors(family, p, error);
     }
     if (status == ATTN_OK) {
-        status = family->backward ? backward_check(variant, p, error)
-                                  : check_grid(variant, p, error);
+        status =
+            family->backward ? backward_check(variant, p, error) : check_grid(variant, p, error);
     }
     return status != ATTN_OK ? status : check_device(cuda, variant, error);
 }

@@ -96,9 +96,11 @@ INLINE struct pair pair_of(const struct attn_args &a, const struct row_options &
 /* ---- PHASE_ROWS ------------------------------------------------------------------------------ */
 
 enum {
-    ROW_LANES = ATTN_D <= 64 ? 8 : ATTN_D <= 128 ? 16 : 32, /* of a row, 8 columns each */
-    PHASE_GROUPS = 4,                                       /* loads in flight */
-    PHASE_ROWS = PHASE_GROUPS * LANES / ROW_LANES           /* of a warp */
+    ROW_LANES = ATTN_D <= 64    ? 8
+                : ATTN_D <= 128 ? 16
+                                : 32,             /* of a row, 8 columns each */
+    PHASE_GROUPS = 4,                             /* loads in flight */
+    PHASE_ROWS = PHASE_GROUPS * LANES / ROW_LANES /* of a warp */
 };
 
 /* D and LSE of PHASE_ROWS rows of a head, by one warp; dQ = 0 where a row sees nothing. Rows past
@@ -157,8 +159,7 @@ INLINE void rows_phase(const struct attn_backward_args &b) {
                 make_uint4(0, 0, 0, 0);
         }
         if (column == 0 && padded) {
-            const float lse =
-                row < w.seq_q ? lse_of(b.a, w)[row * b.a.lse_row] : MINUS_INFINITY;
+            const float lse = row < w.seq_q ? lse_of(b.a, w)[row * b.a.lse_row] : MINUS_INFINITY;
             b.delta[at + row] = sees ? sum[i] : 0.0f; /* else its dO may be NaN */
             b.lse_log2[at + row] = lse == MINUS_INFINITY ? -MINUS_INFINITY : lse * LOG2_E;
             if (b.turns != 0 && row % ATTN_BM == 0) {

@@ -194,8 +194,8 @@ INLINE void produce(const struct attn_backward_tma_args &t, const struct key_til
             mbarrier_arrive_expect(bar.q_full + skip, Q_BYTES + STAT_BYTES);
             load_box(at.q + (unsigned)(ring.stage * Q_BYTES), &t.q, bar.q_full + skip, Q_CHUNK,
                      row_q + m * ATTN_BM, w.head, batch);
-            bulk_load(at.lse + (unsigned)(ring.stage * STAT_BYTES),
-                      b.lse_log2 + stat + m * ATTN_BM, STAT_BYTES, bar.q_full + skip);
+            bulk_load(at.lse + (unsigned)(ring.stage * STAT_BYTES), b.lse_log2 + stat + m * ATTN_BM,
+                      STAT_BYTES, bar.q_full + skip);
             mbarrier_wait(bar.do_empty + skip, ring.parity);
             mbarrier_arrive_expect(bar.do_full + skip, Q_BYTES + STAT_BYTES);
             load_box(at.d_o + (unsigned)(ring.stage * Q_BYTES), &t.d_o, bar.do_full + skip, Q_CHUNK,
@@ -395,9 +395,8 @@ INLINE void differentiate_with(float (&dp)[SCORE_REGS], const float (&source)[SC
             const float p = source[4 * n + i];
             float ds = p * (dp[4 * n + i] - (i % 2 == 0 ? d.x : d.y));
             if (a.softcap_log2 > 0.0f && p > 0.0f) {
-                const float t = (log2_fast(p) + (i % 2 == 0 ? l.x : l.y) +
-                                 alibi_of(keys, half, q)) *
-                                factor;
+                const float t =
+                    (log2_fast(p) + (i % 2 == 0 ? l.x : l.y) + alibi_of(keys, half, q)) * factor;
                 ds *= fmaf(-t, t, 1.0f);
             }
             dp[4 * n + i] = sees(keys, half, q) ? ds : 0.0f;
@@ -417,9 +416,10 @@ INLINE void to_probabilities(float (&s)[SCORE_REGS], const struct attn_args &a,
     }
 }
 
-INLINE void to_gradients(float (&dp)[SCORE_REGS], const float (&p)[SCORE_REGS], const struct attn_args &a,
-                         const struct work &w, const struct query_tile &q, bool plain, int first,
-                         unsigned lse, unsigned delta) {
+INLINE void to_gradients(float (&dp)[SCORE_REGS], const float (&p)[SCORE_REGS],
+                         const struct attn_args &a, const struct work &w,
+                         const struct query_tile &q, bool plain, int first, unsigned lse,
+                         unsigned delta) {
     if (plain) {
         differentiate(dp, p, delta);
     } else {
@@ -579,8 +579,8 @@ INLINE void consume(const struct attn_backward_args &b, const struct key_tile &t
         fence_operand(dq);
         const struct query_tile done = read_posted(posted, (unsigned)n);
         const unsigned buffer = even * MBARRIER_BYTES, parity = (unsigned)n / 2 % 2;
-        const unsigned sum = at.sum + even * SUM_BYTES +
-                             (unsigned)((group * 4 + warp) * PART_FLOATS + lane * 4) * 4;
+        const unsigned sum =
+            at.sum + even * SUM_BYTES + (unsigned)((group * 4 + warp) * PART_FLOATS + lane * 4) * 4;
         if ((done.flags & LAST_OF_SUM) != 0) {
             if (done.rank > 0) {
                 mbarrier_wait(bar.sum_full + buffer, parity);
