@@ -5,9 +5,11 @@
  *
  * The fatbins were made by cmake/compress_image.sh from tests/data/fuzz_cubin/sm_*.cubin.
  */
+#include "attn_inspect.h"
 #include "test.h"
 #include "tool/base/fatbin.h"
 #include "tool/base/file.h"
+#include "tool/base/sha256.h"
 
 #include <stdlib.h>
 
@@ -48,6 +50,36 @@ TEST(the_cubin_comes_back) {
         free(read);
         free(cubin);
         free(fatbin);
+    }
+}
+
+/* Those of this library, by the hashes that their logs have of the files. */
+TEST(the_librarys_cubins_come_back) {
+    attn_variant variant = {.size = sizeof variant};
+    int cubins = 0;
+    for (int32_t i = 0; attn_variant_get(NULL, i, &variant, NULL) == ATTN_OK; i++) {
+        attn_image image = {.size = sizeof image};
+        for (int32_t k = 0; attn_variant_image(NULL, variant.name, k, &image, NULL) == ATTN_OK;
+             k++) {
+            char line[SHA256_TEXT + 8], hash[SHA256_TEXT];
+            attn_error why = {""};
+            size_t bytes = 0;
+            if (image.kind != ATTN_IMAGE_COMPRESSED_CUBIN) {
+                continue;
+            }
+            void *cubin = fatbin_cubin(image.data, image.bytes, &bytes, &why);
+            if (CHECK_MSG(cubin != NULL, "%s %s: %s", variant.name, image.arch, why.text)) {
+                sha256_text(cubin, bytes, hash);
+                snprintf(line, sizeof line, "sha256 %s", hash);
+                CHECK_MSG(strncmp(image.log, line, strlen(line)) == 0, "%s %s", variant.name,
+                          image.arch);
+            }
+            free(cubin);
+            cubins++;
+        }
+    }
+    if (cubins == 0) {
+        SKIP("the library has no GPU kernels");
     }
 }
 
