@@ -136,7 +136,7 @@ for arch in sm_80 sm_90; do
 done
 one_of_each() {
     configure each ${nvcc:+-DATTN_NVCC="$nvcc"} -DATTN_VARIANTS=_bf16_ -DATTN_ONE_OF_EACH=ON &&
-        sed -n 's/^    {"\(fwd_[a-z_]*\)_bf16_.*_PTX.*/\1/p' "$work/each/kernels/companion.c"
+        sed -n 's/^    {"\([fb]wd_[a-z_]*\)_bf16_.*_PTX.*/\1/p' "$work/each/kernels/companion.c"
 }
 sed -n 's/^CUDA_VARIANT(\([a-z_]*\), [a-z0-9_]*, bf16.*/\1/p' "$tree/src/kernels/variants.def" |
     awk '!seen[$0]++' >"$work/families"
