@@ -7,6 +7,7 @@
 #include "test.h"
 #include "tool/base/message.h"
 #include "tool/cli/verbs.h"
+#include "tool/device/kernels.h"
 #include "tool/pack/evidence.h"
 #include "tool/pack/plan.h"
 #include "tool/pack_fixture.h"
@@ -218,8 +219,7 @@ static char *plan_of_this_library(void) {
         const char *comma = "";
         fprintf(out, "%s{\"name\": \"%s\", \"device\": \"%s\", \"cubins\": [", i > 0 ? "," : "",
                 variant.name, variant.device);
-        for (int32_t k = 0; attn_variant_image(NULL, variant.name, k, &image, NULL) == ATTN_OK;
-             k++) {
+        for (int32_t k = 0; variant_image(NULL, variant.name, k, &image, NULL) == ATTN_OK; k++) {
             if (image.kind == ATTN_IMAGE_CUBIN) {
                 sha256_text(image.data, image.bytes, hash);
                 fprintf(out, "%s\"%s\"", comma, hash);

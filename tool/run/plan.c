@@ -14,6 +14,7 @@
 #include <sys/utsname.h>
 
 #include "base/message.h"
+#include "device/kernels.h"
 #include "pack/evidence.h"
 #include "pack/plan.h"
 
@@ -192,7 +193,7 @@ static bool next_cubin(struct cubins *at) {
     at->image.size = sizeof at->image;
     for (; attn_variant_get(NULL, at->variant_index, &at->variant, NULL) == ATTN_OK;
          at->variant_index++, at->image_index = 0) {
-        while (attn_variant_image(NULL, at->variant.name, at->image_index, &at->image, NULL) ==
+        while (variant_image(NULL, at->variant.name, at->image_index, &at->image, NULL) ==
                ATTN_OK) {
             at->image_index++;
             if (at->image.kind == ATTN_IMAGE_CUBIN) {

@@ -15,6 +15,7 @@
 
 #include "base/message.h"
 #include "base/output.h"
+#include "device/kernels.h"
 #include "stages/inspect/ptxas_log.h"
 
 /* ---- budgets --------------------------------------------------------------------------------- */
@@ -378,8 +379,9 @@ bool library_image(const struct other_library *library, const char *name, attn_i
     *variant = (attn_variant){.size = sizeof *variant};
     for (int32_t i = 0; library->variant(NULL, i, variant, NULL) == ATTN_OK; i++) {
         *image = (attn_image){.size = sizeof *image};
-        for (int32_t k = 0; strcmp(variant->name, name) == 0 &&
-                            library->image(NULL, name, k, image, why) == ATTN_OK;
+        for (int32_t k = 0;
+             strcmp(variant->name, name) == 0 &&
+             library->image(NULL, name, k, image, why) == ATTN_OK && image_decompress(image, why);
              k++) {
             if (is_wanted(image, kind, arch, sha256)) {
                 return true;
