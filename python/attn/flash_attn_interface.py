@@ -16,8 +16,8 @@ import torch
 
 from ._flash import compute, refuse, with_kvcache
 
-__all__ = ["flash_attn_func", "flash_attn_qkvpacked_func", "flash_attn_varlen_func",
-           "flash_attn_with_kvcache", "get_scheduler_metadata"]
+__all__ = ["flash_attn_combine", "flash_attn_func", "flash_attn_qkvpacked_func",
+           "flash_attn_varlen_func", "flash_attn_with_kvcache", "get_scheduler_metadata"]
 
 Tensor = torch.Tensor
 Window = Tuple[int, int]
@@ -119,3 +119,15 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor,
 
 def get_scheduler_metadata(*_: Any, **__: Any) -> None:
     """None: libattn needs none."""
+
+
+def flash_attn_combine(out_partial: Tensor, lse_partial: Tensor, out: Optional[Tensor] = None,
+                       out_dtype: Optional[torch.dtype] = None) -> Tuple[Tensor, Tensor]:
+    """Results over parts of the keys, (parts, batch, seq, heads, dim) and lse (parts, batch, seq,
+    heads), both float32, as one over all keys."""
+    lse = lse_partial.logsumexp(0)
+    weights = (lse_partial - lse.masked_fill(lse == float("-inf"), 0.0)).exp()
+    found = (weights.unsqueeze(-1) * out_partial).sum(0)
+    if out is not None:
+        return out.copy_(found), lse
+    return found if out_dtype is None else found.to(out_dtype), lse

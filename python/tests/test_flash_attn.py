@@ -211,6 +211,18 @@ def test_sink():
           of_batch(q, k, v, causal=True, sink=sink.to(torch.bfloat16))[0])
 
 
+def test_combine():
+    q, k, v = batch_of(2, 3, 4), batch_of(2, 12, 4), batch_of(2, 12, 4)
+    parts = [fa3.flash_attn_func(q, k[:, a:b], v[:, a:b], return_attn_probs=True)
+             for a, b in ((0, 5), (5, 12), (5, 5))]
+    out, lse = fa3.flash_attn_combine(torch.stack([o for o, _ in parts]),
+                                      torch.stack([lse.transpose(1, 2) for _, lse in parts]))
+    expected, expected_lse = of_batch(q, k, v)
+    close(out, expected)
+    close(lse, expected_lse.transpose(1, 2))
+    assert fa3.flash_attn_combine(out[None], lse[None], out_dtype=torch.half)[0].dtype == torch.half
+
+
 # ---- a KV cache --------------------------------------------------------------------------------
 
 
