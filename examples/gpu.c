@@ -4,7 +4,7 @@
  *
  *     cc gpu.c $(pkg-config --cflags --libs attn) && ./a.out
  *
- * Needs the NVIDIA driver when it runs, and neither the CUDA toolkit nor its runtime to be compiled:
+ * Needs the NVIDIA driver when it runs, and neither the CUDA toolkit nor its runtime to compile:
  * memory comes from driver functions that libattn has found. A program with cudaMalloc and a
  * cudaStream_t gives those pointers and that stream to attn_forward, and needs none of driver().
  */
