@@ -275,7 +275,22 @@ def differentiable(q: Any, k: Any, v: Any, *options: Any) -> Any:
 _fast_paths: Dict[type, Optional[Callable[..., Any]]] = {}  # by the type of q
 
 
+def _by_jax(q: Any, k: Any, v: Any, causal: Any, scale: Any, bias: Any, mask: Any, _: Any, __: Any,
+            threads: Any, ___: Any, layout: Any, window: Any, softcap: Any, alibi: Any, sink: Any,
+            used_kv: Any, cu_q: Any, cu_kv: Any, max_q: Any, max_kv: Any, return_lse: bool) -> Any:
+    """As forward() of _fast.py, for arrays of JAX, which cannot be written. None: on a GPU."""
+    from . import jax
+    if not jax.is_traced(q) and q.device.platform != "cpu":
+        return None
+    return jax.attention(q, k, v, causal=causal, scale=scale, window=window, softcap=softcap,
+                         alibi=alibi, bias=bias, mask=mask, sink=sink, cu_seqlens_q=cu_q,
+                         cu_seqlens_kv=cu_kv, max_seqlen_q=max_q, max_seqlen_kv=max_kv,
+                         used_kv=used_kv, layout=layout, return_lse=return_lse, threads=threads)
+
+
 def _fast_path(q: Any) -> Optional[Callable[..., Any]]:
+    if type(q).__module__.partition(".")[0] in ("jax", "jaxlib"):
+        return _by_jax
     if not _arrays.is_torch(q):
         return None
     from ._fast import forward
