@@ -15,7 +15,9 @@ Invariant: no exception leaves the handler; it becomes an error of XLA with the 
 from __future__ import annotations
 
 import ctypes
+import re
 from ctypes import POINTER, Structure, c_char_p, c_int, c_int64, c_size_t, c_uint32, c_void_p
+from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Tuple
 
 from ._library import TENSORS_SIZE, Tensors
@@ -136,14 +138,28 @@ def _error(api: Any, error: BaseException) -> int:
     return api.contents.create_error(failure)
 
 
+_minor = 0
+
+
+def register(ffi: Any) -> None:
+    """With jax.ffi. XLA asks for the version of its interface that the handler is for: as what is
+    used here is the same in all, it is that of the header beside it."""
+    global _minor
+    header = Path(ffi.include_dir(), "xla", "ffi", "api", "c_api.h").read_text(encoding="utf-8")
+    major, _minor = (int(n) for n in re.findall(r"define XLA_FFI_API_M\w+ (\d+)", header))
+    if major != 0:
+        raise ImportError(f"XLA's foreign function interface has version {major}.{_minor}, "
+                          "expected 0")
+    ffi.register_ffi_target(TARGET, ffi.pycapsule(handler), platform="cpu")
+
+
 @ctypes.CFUNCTYPE(c_void_p, POINTER(_Frame))
 def handler(pointer: Any) -> Any:
     frame = pointer.contents
     try:
         if frame.extension and frame.extension.contents.type == _METADATA:
             metadata = frame.extension.contents.metadata.contents
-            # What is used here is the same in every minor version.
-            metadata.version.major, metadata.version.minor = 0, frame.api.contents.version.minor
+            metadata.version.major, metadata.version.minor = 0, _minor
             metadata.traits = 0
         elif frame.stage == _EXECUTE:
             _execute(frame)

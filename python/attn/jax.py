@@ -27,7 +27,7 @@ from ._arguments import window as window_of
 from ._library import (BACKWARD, BF16, CAUSAL, FORWARD, FP16, FP32, LAYOUT, InvalidArgument,
                        Unsupported)
 from ._problem import Strides, problem
-from ._xla import TARGET, Call, handler
+from ._xla import TARGET, Call, register
 
 __all__ = ["attention"]
 
@@ -38,7 +38,7 @@ _INPUTS = ("q", "k", "v", "bias", "mask", "alibi_slopes", "sink", "cu_seqlens_q"
 _WITH_GRADIENT = {"q": "dq", "k": "dk", "v": "dv", "bias": "d_bias", "sink": "d_sink",
                   "alibi_slopes": "d_alibi_slopes"}
 
-jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(handler), platform="cpu")
+register(jax.ffi)
 
 
 def is_traced(x: Array) -> bool:
