@@ -25,7 +25,7 @@ enum {
     NPY_ALIGNMENT = 64      /* of npy.data */
 };
 
-/* The first three are those of attention, the last two those of a mask. */
+/* The first three are those of attention, in the order of attn_dtype; the last two of a mask. */
 enum npy_type {
     NPY_FLOAT32,
     NPY_FLOAT16,

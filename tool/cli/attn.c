@@ -66,38 +66,34 @@ struct dims {
 };
 
 /* The options of the inputs, and the fields of attn_tensors that they become. */
+#define FIELD(name) offsetof(attn_tensors, name)
 static const struct {
     const char *name, *help;
     enum npy_take take;
     size_t field;
 } INPUT[INPUTS] = {
-    [Q] = {"--q", "queries", NPY_ATTENTION, offsetof(attn_tensors, q)},
-    [K] = {"--k", "keys; with fewer heads than Q: GQA", NPY_ATTENTION, offsetof(attn_tensors, k)},
-    [V] = {"--v", "values; their last dimension is that of O", NPY_ATTENTION,
-           offsetof(attn_tensors, v)},
-    [BIAS] = {"--bias",
-              "added to the scores; broadcast to (batch, heads, seq_q, seq_kv), whatever the "
-              "layout",
-              NPY_ATTENTION, offsetof(attn_tensors, bias)},
+    [Q] = {"--q", "queries", NPY_ATTENTION, FIELD(q)},
+    [K] = {"--k", "keys; with fewer heads than Q: GQA", NPY_ATTENTION, FIELD(k)},
+    [V] = {"--v", "values; their last dimension is that of O", NPY_ATTENTION, FIELD(v)},
+    [BIAS] = {"--bias", "added to the scores; broadcast to (batch, heads, seq_q, seq_kv)",
+              NPY_ATTENTION, FIELD(bias)},
     [MASK] = {"--mask", "bool or uint8; keys where it is 0 are hidden; broadcast likewise",
-              NPY_MASKS, offsetof(attn_tensors, mask)},
-    [SINK] = {"--sink", "a sink logit per head, float32 (heads)", NPY_LOGITS,
-              offsetof(attn_tensors, sink)},
+              NPY_MASKS, FIELD(mask)},
+    [SINK] = {"--sink", "a sink logit per head, float32 (heads)", NPY_LOGITS, FIELD(sink)},
     [CU_Q] = {"--cu-seqlens-q", "packed sequences: batch + 1 integers, the first row of each in Q",
-              NPY_LENGTHS, offsetof(attn_tensors, cu_seqlens_q)},
-    [CU_KV] = {"--cu-seqlens-kv", "likewise, in K and V", NPY_LENGTHS,
-               offsetof(attn_tensors, cu_seqlens_kv)},
+              NPY_LENGTHS, FIELD(cu_seqlens_q)},
+    [CU_KV] = {"--cu-seqlens-kv", "likewise, in K and V", NPY_LENGTHS, FIELD(cu_seqlens_kv)},
     [USED_KV] = {"--used-kv", "how many keys of each sequence exist: batch integers", NPY_LENGTHS,
-                 offsetof(attn_tensors, used_kv)},
+                 FIELD(used_kv)},
 };
 static const struct {
     const char *name, *help;
     size_t field;
 } PRODUCT[PRODUCTS] = {
-    [O] = {"--output", "O, in Q's layout and type; - is stdout", offsetof(attn_tensors, o)},
+    [O] = {"--output", "O, in Q's layout and type; - is stdout", FIELD(o)},
     [LSE] = {"--lse",
              "also save the log-sum-exp, float32 (batch, heads, seq_q); packed (heads, total_q)",
-             offsetof(attn_tensors, lse)},
+             FIELD(lse)},
 };
 
 static void set_tensor(attn_tensors *tensors, size_t field, const void *memory) {
@@ -115,21 +111,11 @@ static int load(struct input *input, enum npy_take take) {
 
 /* What the array's elements are. uint16 is bfloat16 where the command line says so. */
 static int dtype_of(const struct job *job, const struct input *input, attn_dtype *dtype) {
-    const bool bf16 = job->dtype_given && job->semantics.dtype == ATTN_BF16;
-    switch (input->array.type) {
-    case NPY_FLOAT32: *dtype = ATTN_FP32; break;
-    case NPY_FLOAT16: *dtype = ATTN_FP16; break;
-    case NPY_UINT16:
-        *dtype = ATTN_BF16;
-        if (!bf16) {
-            return complain("attn: %s: holds uint16; if that is bfloat16, say --dtype bf16",
-                            input->path);
-        }
-        break;
-    default: /* npy_load reads no other */
-        return complain("attn: %s: holds %s", input->path, npy_type_name(input->array.type));
-    }
-    return EXIT_DONE;
+    *dtype = (attn_dtype)input->array.type; /* NPY_ATTENTION: in the same order */
+    return *dtype != ATTN_BF16 || (job->dtype_given && job->semantics.dtype == ATTN_BF16)
+               ? EXIT_DONE
+               : complain("attn: %s: holds uint16; if that is bfloat16, say --dtype bf16",
+                          input->path);
 }
 
 static int check_dtypes(struct job *job) {
@@ -178,7 +164,7 @@ static int same(const struct input *input, const struct input *other, const char
                     value, other->path, expected);
 }
 
-/* A vector of `count` elements, which is that of another input. */
+/* A vector of `count` elements. */
 static int check_vector(const struct input *input, const char *what, int64_t count) {
     const struct npy *array = &input->array;
     if (input->path == NULL || (array->dims == 1 && array->shape[0] == count)) {
@@ -263,6 +249,8 @@ static int check_shapes(struct job *job) {
     problem->seq_kv = k.seq;
     problem->head_dim = q.dim;
     problem->head_dim_v = v.dim;
+    problem->bias = job->in[BIAS].path != NULL;
+    problem->mask = job->in[MASK].path != NULL;
     problem->sink = job->in[SINK].path != NULL;
     if (check_vector(&job->in[SINK], "the heads of Q", q.heads) != EXIT_DONE ||
         check_packed(job, problem) != EXIT_DONE) {
@@ -296,35 +284,21 @@ static int fit(const struct input *input, const attn_problem *problem, attn_bias
     return EXIT_DONE;
 }
 
-static int fit_bias(struct job *job) {
-    attn_problem *problem = &job->problem;
-    problem->bias = job->in[BIAS].path != NULL;
-    if (!problem->bias) {
-        return EXIT_DONE;
-    }
-    const int status = fit(&job->in[BIAS], problem, &problem->bias_strides);
-    return status != EXIT_DONE ? status : dtype_of(job, &job->in[BIAS], &problem->bias_dtype);
-}
-
-static int fit_mask(struct job *job) {
-    attn_problem *problem = &job->problem;
-    problem->mask = job->in[MASK].path != NULL;
-    return problem->mask ? fit(&job->in[MASK], problem, &problem->mask_strides) : EXIT_DONE;
-}
-
 static int read_inputs(struct job *job) {
+    attn_problem *p = &job->problem;
     for (int i = 0; i < INPUTS; i++) {
         if (load(&job->in[i], INPUT[i].take) != EXIT_DONE) {
             return EXIT_BAD_INPUT;
         }
     }
     if (check_dtypes(job) != EXIT_DONE || check_shapes(job) != EXIT_DONE ||
-        fit_bias(job) != EXIT_DONE || fit_mask(job) != EXIT_DONE) {
+        (p->bias && (fit(&job->in[BIAS], p, &p->bias_strides) != EXIT_DONE ||
+                     dtype_of(job, &job->in[BIAS], &p->bias_dtype) != EXIT_DONE)) ||
+        (p->mask && fit(&job->in[MASK], p, &p->mask_strides) != EXIT_DONE)) {
         return EXIT_BAD_INPUT;
     }
     attn_error why = {""};
-    return attn_problem_check(&job->problem, &why) == ATTN_OK ? EXIT_DONE
-                                                              : complain("attn: %s", why.text);
+    return attn_problem_check(p, &why) == ATTN_OK ? EXIT_DONE : complain("attn: %s", why.text);
 }
 
 /* ---- outputs --------------------------------------------------------------------------------- */
