@@ -18,7 +18,7 @@ build = cmake --preset $(1) >/dev/null && cmake --build --preset $(1) --parallel
 # labels.
 test = JOBS=$(JOBS) sh tests/run.sh $(1) $(2) $(if $(WITHOUT),--label-exclude '$(WITHOUT)')
 
-.PHONY: all debug gpu deps nvcc test-all deps-to-test run test bench bench-vgpu install asan tsan bare x86 fuzz format clean help
+.PHONY: all debug gpu deps nvcc test-all deps-to-test run test bench bench-vgpu install uninstall asan tsan bare x86 fuzz format clean help
 .PHONY: lint lint-includes lint-style lint-docs lint-format lint-tidy tables
 
 all:
@@ -37,6 +37,7 @@ help:
 	@echo "make bench-vgpu  thread-instructions a second of the virtual GPU, under each set of checks"
 	@echo "make gpu      all checks of the GPU kernels on this machine's GPU (some minutes)"
 	@echo "make install  into PREFIX ($(PREFIX)), below DESTDIR"
+	@echo "make uninstall  remove what the last make install wrote"
 	@echo "make deps     install missing packages with apt, for every target (run and test install their own)"
 	@echo "make nvcc     install NVIDIA's compiler into build-nvcc/ (from the Python package index; NVIDIA's licence)"
 	@echo "make asan     the tests under AddressSanitizer and UndefinedBehaviorSanitizer"
@@ -80,6 +81,11 @@ gpu: all
 
 install: all
 	cmake --install build --prefix "$(PREFIX)"
+
+# What the last install from build/ wrote; its list has no DESTDIR.
+uninstall:
+	@[ -f build/install_manifest.txt ] || { echo "uninstall: build/ was not installed" >&2; exit 1; }
+	sed 's|^|$(DESTDIR)|' build/install_manifest.txt | xargs -d '\n' rm -f --
 
 test-all:
 	@.ci/run --all

@@ -5,7 +5,8 @@
 #
 # Proves that what `make install` puts below DESTDIR and PREFIX is enough to use the library: a C
 # program compiles through pkg-config and another through find_package(attn), both run against the
-# installed libattn.so, and the installed attest starts. Nothing else is installed.
+# installed libattn.so, and the installed attest starts. Nothing else is installed, and `make
+# uninstall` removes all of it.
 set -eu
 
 source=$1
@@ -40,6 +41,14 @@ unexpected=$(sed -E \
 
 [ "$(cat "$build/kernels/built.txt")" = 0 ] || [ -e "$libdir/libattn_ptx.so" ] ||
     fail "libattn_ptx.so is not installed"
+
+mkdir -p "$work/tree/build"
+cp "$build/install_manifest.txt" "$work/tree/build"
+cp -R "$work/stage" "$work/again"
+make -s -C "$work/tree" -f "$source/Makefile" uninstall DESTDIR="$work/again" >/dev/null 2>&1 ||
+    fail "make uninstall"
+left=$(find "$work/again" ! -type d)
+[ -z "$left" ] || fail "make uninstall leaves $left"
 
 # The build folder must play no part: move the tree first.
 mv "$root" "$work/moved"
