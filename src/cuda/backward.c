@@ -11,10 +11,6 @@
 #include "core/plan.h"
 #include "cuda/device.h"
 
-static int64_t divide_up(int64_t a, int64_t b) {
-    return (a + b - 1) / b;
-}
-
 /* Rows of all query heads. */
 static int64_t rows_of(const attn_problem *p) {
     return p->heads_q * (p->packed ? p->total_q : p->batch * p->seq_q);
