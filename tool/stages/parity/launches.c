@@ -91,7 +91,7 @@ static bool make_sets(struct bench *b, const attn_problem *problem, attn_error *
         if (!sample_make(s, &recipe)) {
             return false;
         }
-        if ((backward && (!sample_add_gradients(s, 0) || !run_forward(b->target, s, why))) ||
+        if ((backward && (!sample_add_gradients(s, 0) || !run_forward(s, why))) ||
             !mirror_make(&b->mirrors[b->sets], b->target->device, s, why)) {
             sample_free(s);
             return false;

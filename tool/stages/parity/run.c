@@ -322,15 +322,16 @@ static enum run_result run_plan(struct run *r) {
 }
 
 /* In a run of its own, as if the sample had no gradients. */
-bool run_forward(const struct target *t, struct sample *s, attn_error *why) {
+bool run_forward(struct sample *s, attn_error *why) {
     struct gradients *gradients = s->gradients;
-    struct target forward = *t;
-    struct run r = {.target = &forward, .sample = s, .why = why};
-    forward.variant.direction = ATTN_FORWARD;
+    struct target cpu = {.variant.direction = ATTN_FORWARD};
+    struct run r = {.target = &cpu, .sample = s, .why = why};
     s->gradients = NULL;
-    const bool ok = attn_plan_create(t->context, &s->problem, NULL, &r.plan, why) == ATTN_OK &&
+    const bool ok = target_open(&cpu, "cpu", NULL, why) == ATTN_OK &&
+                    attn_plan_create(cpu.context, &s->problem, NULL, &r.plan, why) == ATTN_OK &&
                     run_plan(&r) == RUN_DONE;
     attn_plan_destroy(r.plan);
+    target_close(&cpu);
     s->gradients = gradients;
     gradients_poison(gradients, s);
     return ok;
@@ -343,7 +344,7 @@ enum run_result run_sample(const struct target *t, struct sample *s, attn_error 
     }
     struct run r = {.target = t, .sample = s, .why = why};
     const attn_problem *problem = s->gradients != NULL ? &s->gradients->problem : &s->problem;
-    if (s->gradients != NULL && !run_forward(t, s, why)) {
+    if (s->gradients != NULL && !run_forward(s, why)) {
         return RUN_WRONG;
     }
     const attn_status status = attn_plan_create(
