@@ -476,8 +476,9 @@ void fake_compute(const char *kernel, unsigned int blocks, const struct attn_arg
         job.args.bias = bias ? job.args.bias : NULL;
         job.args.mask = mask ? job.args.mask : NULL;
     }
-    if (job.dtype == NULL || args->tiles_q < 1 || args->heads_q < 1 || args->heads_per_kv < 1 ||
-        args->packed_heads < 1 || args->section_heads < 1) {
+    if (fake_args_size(kernel) != sizeof *args || job.dtype == NULL || args->tiles_q < 1 ||
+        args->heads_q < 1 || args->heads_per_kv < 1 || args->packed_heads < 1 ||
+        args->section_heads < 1) {
         return;
     }
     job.batches = (long long)args->heads_all * args->packed_heads / args->heads_q;

@@ -91,7 +91,8 @@ struct fake_call {
     void *stream;
     unsigned int cluster;          /* CTAs of one; 0: none */
     bool early;                    /* programmatic dependent launch (PDL) */
-    unsigned char args[FAKE_ARGS]; /* struct attn_args or attn_tma_args, then 0 */
+    unsigned char args[FAKE_ARGS]; /* struct attn_args, attn_tma_args or
+                                      attn_backward_args, then 0 */
 };
 
 struct fake_control {
