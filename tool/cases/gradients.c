@@ -175,17 +175,11 @@ static bool make(struct gradients *g, struct sample *s, int64_t hidden) {
     fill_d_o(g, s, &full.d_o, hidden, rng);
     g->tensors = s->tensors;
     g->tensors.d_o = g->d_o.data;
-    g->tensors.dq = g->outputs[ATTN_GRADIENT_Q].data;
-    g->tensors.dk = g->outputs[ATTN_GRADIENT_K].data;
-    g->tensors.dv = g->outputs[ATTN_GRADIENT_V].data;
-    void *rest[3] = {NULL, NULL, NULL};
-    for (int i = 0; i < 3; i++) {
-        const struct guarded *output = &g->outputs[ATTN_GRADIENT_BIAS + i];
-        rest[i] = output->size > 0 ? output->data : NULL;
+    for (int i = 0; i < GRADIENTS; i++) {
+        const struct guarded *output = &g->outputs[i];
+        *gradient_pointer(&g->tensors, (attn_gradient)i) =
+            i <= ATTN_GRADIENT_V || output->size > 0 ? output->data : NULL;
     }
-    g->tensors.d_bias = rest[0];
-    g->tensors.d_sink = rest[1];
-    g->tensors.d_alibi_slopes = rest[2];
     return true;
 }
 
@@ -193,16 +187,16 @@ bool gradients_make(struct gradients *g, struct sample *s) {
     return make(g, s, 0);
 }
 
+void **gradient_pointer(attn_tensors *t, attn_gradient which) {
+    void **const pointers[GRADIENTS] = {
+        &t->dq, &t->dk, &t->dv, &t->d_bias, (void **)&t->d_sink, (void **)&t->d_alibi_slopes};
+    return pointers[which];
+}
+
 void gradients_drop(struct gradients *g, attn_gradient which) {
-    void **const pointers[GRADIENTS] = {&g->tensors.dq,
-                                        &g->tensors.dk,
-                                        &g->tensors.dv,
-                                        &g->tensors.d_bias,
-                                        (void **)&g->tensors.d_sink,
-                                        (void **)&g->tensors.d_alibi_slopes};
     guarded_free(&g->outputs[which]);
     g->outputs[which] = (struct guarded){0};
-    *pointers[which] = NULL;
+    *gradient_pointer(&g->tensors, which) = NULL;
 }
 
 void gradients_free(struct gradients *g) {
