@@ -30,7 +30,8 @@ struct cuda_geometry {
     bool has_maps;      /* the kernel takes struct attn_tma_args; else struct attn_args */
     size_t workspace;   /* bytes of counters and of partial results; 0: none */
     unsigned rows_grid; /* backward: CTAs of its first launch */
-    int block_rows;     /* backward: rows of a tile of the second */
+    int block_rows;     /* backward: keys of a tile of the second */
+    size_t dq_floats, turns; /* backward: of the sums of dQ in the workspace */
     unsigned char maps[CUDA_MAPS][sizeof(struct attn_tensor_map)];
     struct attn_args args;
 };

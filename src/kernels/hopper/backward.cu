@@ -1,0 +1,605 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * backward.cu - gradients for Hopper (sm_90a). Warp-specialized; deterministic.
+ *
+ * A CTA has BN keys of one KV head, 64 for each consumer warpgroup, and goes through the tiles of
+ * BM queries that see one of them, of every head of the group, from the last tile to the first. S
+ * and dP are computed transposed, so that P^T and dS^T are A operands from registers:
+ *
+ *   producer   K, V once; then Q, LSE and dO, D of each tile of queries, by TMA
+ *   consumer   S^T = K Q^T                         in flight since the iteration before
+ *              dP^T = V dO^T
+ *              P^T = exp2(S^T - LSE)               while dP^T is in flight
+ *              dV += P^T dO
+ *              dS^T = P^T (dP^T - D)               while dV is; to shared memory as dS
+ *              dK += dS^T Q
+ *              --- both warpgroups have written dS ---
+ *              dQ = dS K                           its half of the tile
+ *              S^T of the next tile
+ *              dQ to global memory, in turn        while that is in flight (dq.h)
+ *   epilogue   dK, dV through shared memory
+ *
+ * Two launches: PHASE_ROWS (common/backward.h), then this. CTAs take tiles by a ticket: key tiles
+ * of a head in ascending order, those of section_heads heads side by side.
+ *
+ * Shared memory map, dynamic, from the first multiple of 1024 on, in bytes:
+ *     k, v     BN x D x 2 each          epilogue: dK, dV, 16 bits
+ *     q, dO    STAGES x BM x D x 2 each
+ *     dS       2 x BM x BN x 2          a chunk of 64 keys for each warpgroup
+ *     LSE, D   STAGES x BM x 4 each
+ * static: mbarriers, the ticket, and a descriptor of each stage.
+ *
+ * Invariant: a CTA goes through a tile of queries if and only if one of them sees one of its keys;
+ * the producer derives from the same bounds whose turn it is to add to dQ.
+ */
+#define ATTN_FULL 1
+#include "hopper/dq.h"
+#include "hopper/tma.h"
+#include "hopper/wgmma.h"
+
+enum {
+    CONSUMERS = ATTN_BN / WG_ROWS,
+    SCORE_REGS = ATTN_BM / 2, /* S^T, dP^T: 64 keys x BM queries */
+    PAIR_REGS = ATTN_BM / 4,  /* P^T, dS^T in pairs */
+    SUM_REGS = ATTN_D / 2,    /* dK, dV: 64 keys x D */
+    QUERY_STEPS = ATTN_BM / 16,
+    KEY_STEPS = ATTN_BN / 16,
+    DS_CHUNK = ATTN_BM * SWIZZLE_BYTES,
+    DS_BYTES = CONSUMERS * DS_CHUNK,
+    STAT_BYTES = ATTN_BM * 4,
+    CONSUMER_BARRIER = 1,
+    PRODUCER_REGISTERS = 24,
+    CONSUMER_REGISTERS = 240
+};
+static_assert(CONSUMERS == 2 && ATTN_WARPS == 12, "two consumer warpgroups and a producer");
+static_assert(ATTN_BM * ATTN_D == CONSUMERS * DQ_REGS * WG_THREADS, "dQ of a warpgroup: 64 x 64");
+static_assert(ATTN_D == COLUMNS, "whole TMA boxes");
+
+/* ---- what a CTA works on --------------------------------------------------------------------- */
+
+struct key_tile {
+    struct work w; /* its head is set for each tile of queries */
+    int head_kv, number, first;
+    int begin, end; /* tiles of queries that see one of the keys */
+};
+
+INLINE struct key_tile key_tile_of(const struct attn_backward_args &b, int ticket) {
+    const int heads_kv = b.a.heads_q / b.a.heads_per_kv, groups = b.a.heads_all / b.a.heads_per_kv;
+    const int section = ticket / (b.a.section_heads * b.tiles_kv);
+    const int place = ticket % (b.a.section_heads * b.tiles_kv);
+    const int heads = min(b.a.section_heads, groups - section * b.a.section_heads);
+    const int group = section * b.a.section_heads + place % heads;
+    struct key_tile tile;
+    tile.w.batch = group / heads_kv;
+    tile.head_kv = group % heads_kv;
+    tile.number = place / heads;
+    tile.first = tile.number * ATTN_BN;
+    lengths_of_sequence(b.a, tile.w);
+    tile.begin = tile.end = 0;
+    const int last = min(tile.first + ATTN_BN, tile.w.seq_kv) - 1;
+    if (last >= tile.first) {
+        const int first_query = queries_of_key(b.a, tile.w, tile.first).begin;
+        const int end_query = queries_of_key(b.a, tile.w, last).end;
+        if (first_query < end_query) {
+            tile.begin = first_query / ATTN_BM;
+            tile.end = (end_query + ATTN_BM - 1) / ATTN_BM;
+        }
+    }
+    return tile;
+}
+
+/* A tile of queries, posted with its Q. */
+struct query_tile {
+    int head, number;
+    unsigned rank; /* in the sum of dQ */
+    unsigned last; /* of that sum */
+};
+
+INLINE struct query_tile query_tile_of(const struct attn_backward_args &b,
+                                       const struct key_tile &tile, int head, int number) {
+    const int first = number * ATTN_BM, last = min(first + ATTN_BM, tile.w.seq_q) - 1;
+    const int begin = keys_of_query(b.a, tile.w, first).begin;
+    const int end = keys_of_query(b.a, tile.w, last).end;
+    struct query_tile q;
+    q.head = head;
+    q.number = number;
+    q.rank = (unsigned)(tile.number - begin / ATTN_BN);
+    q.last = (end - 1) / ATTN_BN == tile.number;
+    return q;
+}
+
+/* ---- shared memory --------------------------------------------------------------------------- */
+
+struct stages {
+    unsigned k, v, q, d_o, ds, lse, delta;
+};
+
+struct barriers {
+    unsigned kv_full, q_full, q_empty, do_full, do_empty;
+};
+
+/* ---- producer -------------------------------------------------------------------------------- */
+
+INLINE void load_box(unsigned to, const struct attn_tensor_map *map, unsigned barrier, int chunk,
+                     int row, int head, int batch) {
+#pragma unroll
+    for (int c = 0; c < CHUNKS; c++) {
+        tma_load(to + (unsigned)(c * chunk), map, barrier, 64 * c, row, head, batch);
+    }
+}
+
+INLINE void bulk_load(unsigned to, const void *from, unsigned bytes, unsigned barrier) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1], %2, [%3];"
+                 :
+                 : "r"(to), "l"(from), "r"(bytes), "r"(barrier)
+                 : "memory");
+}
+
+INLINE void produce(const struct attn_backward_tma_args &t, const struct key_tile &tile,
+                    const struct stages &at, const struct barriers &bar,
+                    struct query_tile *posted) {
+    const struct attn_backward_args &b = t.b;
+    const bool packed = b.a.cu_seqlens_q != 0;
+    const int batch = packed ? 0 : tile.w.batch;
+    const int row_q = packed ? b.a.cu_seqlens_q[tile.w.batch] : 0;
+    const int row_kv = packed ? b.a.cu_seqlens_kv[tile.w.batch] : 0;
+    mbarrier_arrive_expect(bar.kv_full, 2 * KV_BYTES);
+    load_box(at.k, &t.k, bar.kv_full, KV_CHUNK, row_kv + tile.first, tile.head_kv, batch);
+    load_box(at.v, &t.v, bar.kv_full, KV_CHUNK, row_kv + tile.first, tile.head_kv, batch);
+    struct ring ring = {0, 1};
+    struct work w = tile.w;
+#pragma unroll 1
+    for (int h = 0; h < b.a.heads_per_kv; h++) {
+        w.head = tile.head_kv * b.a.heads_per_kv + h;
+        const long long stat = statistics_of(b, w);
+#pragma unroll 1
+        for (int m = tile.end - 1; m >= tile.begin; m--) {
+            const unsigned skip = (unsigned)ring.stage * MBARRIER_BYTES;
+            const struct query_tile q = query_tile_of(b, tile, w.head, m);
+            mbarrier_wait(bar.q_empty + skip, ring.parity);
+            posted[ring.stage] = q;
+            mbarrier_arrive_expect(bar.q_full + skip, Q_BYTES + STAT_BYTES);
+            load_box(at.q + (unsigned)(ring.stage * Q_BYTES), &t.q, bar.q_full + skip, Q_CHUNK,
+                     row_q + m * ATTN_BM, w.head, batch);
+            bulk_load(at.lse + (unsigned)(ring.stage * STAT_BYTES),
+                      b.lse_log2 + stat + m * ATTN_BM, STAT_BYTES, bar.q_full + skip);
+            mbarrier_wait(bar.do_empty + skip, ring.parity);
+            mbarrier_arrive_expect(bar.do_full + skip, Q_BYTES + STAT_BYTES);
+            load_box(at.d_o + (unsigned)(ring.stage * Q_BYTES), &t.d_o, bar.do_full + skip, Q_CHUNK,
+                     row_q + m * ATTN_BM, w.head, batch);
+            bulk_load(at.delta + (unsigned)(ring.stage * STAT_BYTES), b.delta + stat + m * ATTN_BM,
+                      STAT_BYTES, bar.do_full + skip);
+            advance<ATTN_STAGES>(ring);
+        }
+    }
+}
+
+/* ---- GEMMs ----------------------------------------------------------------------------------- */
+
+/* 64 keys x BM queries, in flight: x is the warpgroup's first row. */
+INLINE void gemm_scores(float (&s)[SCORE_REGS], unsigned x, unsigned y) {
+    fence_operand(s);
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < QK_STEPS; i++) {
+        const unsigned step = (unsigned)(i % 4 * 32);
+        wgmma_ss(s, smem_descriptor(x + (unsigned)(i / 4 * KV_CHUNK) + step, 16),
+                 smem_descriptor(y + (unsigned)(i / 4 * Q_CHUNK) + step, 16), i > 0);
+    }
+    wgmma_commit();
+}
+
+/* sum += P^T dO or dS^T Q, in flight. */
+INLINE void gemm_sum(float (&sum)[SUM_REGS], unsigned (&p)[PAIR_REGS], unsigned y) {
+    fence_operand(sum);
+    fence_operand(p);
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < QUERY_STEPS; i++) {
+        wgmma_rs(sum, &p[4 * i], smem_descriptor(y + (unsigned)(i * 2 * SWIZZLE_ATOM), Q_CHUNK));
+    }
+    wgmma_commit();
+}
+
+/* dQ of 64 rows and 64 columns, in flight: the first rows of dS, the first columns of K. */
+INLINE void gemm_dq(float (&dq)[DQ_REGS], unsigned ds, unsigned k) {
+    fence_operand(dq);
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < KEY_STEPS; i++) {
+        wgmma_sst(dq,
+                  smem_descriptor(ds + (unsigned)(i / 4 * DS_CHUNK) + (unsigned)(i % 4 * 32), 16),
+                  smem_descriptor(k + (unsigned)(i * 2 * SWIZZLE_ATOM), KV_CHUNK), i > 0);
+    }
+    wgmma_commit();
+}
+
+/* ---- P and dS -------------------------------------------------------------------------------- */
+
+/* What a thread knows of its two keys, 8 apart. */
+struct lane_keys {
+    struct keys queries[2]; /* that see it; none if it does not exist */
+    int key, diagonal; /* query i is at distance 0 from key i + diagonal */
+    float slope;       /* of ALiBi, in base 2; of this head */
+};
+
+INLINE float2 load_pair(unsigned address) {
+    float2 x;
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(address));
+    return x;
+}
+
+/* P^T in place of S^T. lse: of this lane's first query. */
+INLINE void probabilities(float (&s)[SCORE_REGS], const struct attn_args &a, unsigned lse) {
+#pragma unroll
+    for (int n = 0; n < ATTN_BM / 8; n++) {
+        const float2 l = load_pair(lse + (unsigned)(n * 32));
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const float d = fmaf(s[4 * n + i], a.scale_log2, i % 2 == 0 ? -l.x : -l.y);
+            s[4 * n + i] = exp2_fast(d > 0.0f ? 0.0f : d);
+        }
+    }
+}
+
+/* dS^T in place of dP^T. */
+INLINE void differentiate(float (&dp)[SCORE_REGS], const float (&p)[SCORE_REGS], unsigned delta) {
+#pragma unroll
+    for (int n = 0; n < ATTN_BM / 8; n++) {
+        const float2 d = load_pair(delta + (unsigned)(n * 32));
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            dp[4 * n + i] = p[4 * n + i] * (dp[4 * n + i] - (i % 2 == 0 ? d.x : d.y));
+        }
+    }
+}
+
+INLINE bool sees(const struct lane_keys &keys, int half, int query) {
+    return query >= keys.queries[half].begin && query < keys.queries[half].end;
+}
+
+/* What ALiBi takes from a score: distances fit an int. */
+INLINE float alibi_of(const struct lane_keys &keys, int half, int query) {
+    return keys.slope * fabsf((float)(query + keys.diagonal - keys.key - 8 * half));
+}
+
+/* Likewise with bounds, softcap and ALiBi. query: this lane's first one. */
+INLINE void probabilities_with(float (&s)[SCORE_REGS], const struct attn_args &a,
+                               const struct lane_keys &keys, int query, unsigned lse) {
+#pragma unroll
+    for (int n = 0; n < ATTN_BM / 8; n++) {
+        const float2 l = load_pair(lse + (unsigned)(n * 32));
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int half = i / 2, q = query + 8 * n + i % 2;
+            const float score = a.softcap_log2 > 0.0f
+                                    ? capped(s[4 * n + i] * a.softcap_scale, a.softcap_log2)
+                                    : scaled(s[4 * n + i], a.scale_log2);
+            const float d = score - alibi_of(keys, half, q) - (i % 2 == 0 ? l.x : l.y);
+            s[4 * n + i] = sees(keys, half, q) ? exp2_fast(d > 0.0f ? 0.0f : d) : 0.0f;
+        }
+    }
+}
+
+/* The derivative of softcap from P: where P is 0, so is dS. */
+INLINE void differentiate_with(float (&dp)[SCORE_REGS], const float (&p)[SCORE_REGS],
+                               const struct attn_args &a, const struct lane_keys &keys, int query,
+                               unsigned lse, unsigned delta) {
+    const float factor = a.softcap_log2 > 0.0f ? reciprocal_fast(a.softcap_log2) : 0.0f;
+#pragma unroll
+    for (int n = 0; n < ATTN_BM / 8; n++) {
+        const float2 l = load_pair(lse + (unsigned)(n * 32));
+        const float2 d = load_pair(delta + (unsigned)(n * 32));
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int half = i / 2, q = query + 8 * n + i % 2;
+            float ds = p[4 * n + i] * (dp[4 * n + i] - (i % 2 == 0 ? d.x : d.y));
+            if (a.softcap_log2 > 0.0f && p[4 * n + i] > 0.0f) {
+                const float t = (log2_fast(p[4 * n + i]) + (i % 2 == 0 ? l.x : l.y) +
+                                 alibi_of(keys, half, q)) *
+                                factor;
+                ds *= fmaf(-t, t, 1.0f);
+            }
+            dp[4 * n + i] = sees(keys, half, q) ? ds : 0.0f;
+        }
+    }
+}
+
+INLINE void pack_pairs(unsigned (&to)[PAIR_REGS], const float (&x)[SCORE_REGS]) {
+#pragma unroll
+    for (int i = 0; i < PAIR_REGS; i++) {
+        to[i] = pack(x[2 * i], x[2 * i + 1]);
+    }
+}
+
+INLINE void stmatrix_x4_trans(unsigned address, unsigned a, unsigned b, unsigned c, unsigned d) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};"
+                 :
+                 : "r"(address), "r"(a), "r"(b), "r"(c), "r"(d)
+                 : "memory");
+}
+
+/* dS, BM rows of the warpgroup's 64 keys: the warp's 16 keys are columns. */
+INLINE void store_ds(unsigned chunk, const unsigned (&ds)[PAIR_REGS], int warp, int lane) {
+    const unsigned row = (unsigned)(lane / 16 * 8 + lane % 8);
+    const unsigned column = (unsigned)(2 * warp + lane / 8 % 2) ^ (unsigned)lane % 8;
+    const unsigned to = chunk + row * SWIZZLE_BYTES + column * 16;
+#pragma unroll
+    for (int i = 0; i < ATTN_BM / 16; i++) {
+        stmatrix_x4_trans(to + (unsigned)(i * 2 * SWIZZLE_ATOM), ds[4 * i], ds[4 * i + 1],
+                          ds[4 * i + 2], ds[4 * i + 3]);
+    }
+}
+
+/* ---- epilogue -------------------------------------------------------------------------------- */
+
+/* The warp's 16 rows of dK or dV through shared memory, in which no warp reads any more. `there`
+ * of the tile's keys exist, `rows` lie in memory. Returns whether one is not finite before it is
+ * rounded. */
+INLINE bool store_keys(float (&sum)[SUM_REGS], float factor, unsigned tile, element *to,
+                       long long row_stride, int there, int rows, int columns, int row, int lane) {
+    float zero = 0.0f;
+#pragma unroll
+    for (int i = 0; i < SUM_REGS; i++) {
+        const bool exists = row + lane / 4 + 8 * (i / 2 % 2) < there;
+        sum[i] = exists ? sum[i] * factor : 0.0f;
+        zero = fmaf(sum[i], 0.0f, zero);
+    }
+    const unsigned own = (unsigned)(row + lane / 8 % 2 * 8 + lane % 8);
+#pragma unroll
+    for (int i = 0; i < ATTN_D / 16; i++) {
+        const unsigned column = (unsigned)(i % 4 * 2 + lane / 16) ^ (unsigned)lane % 8;
+        stmatrix_x4(tile + (unsigned)(i / 4 * KV_CHUNK) + own * SWIZZLE_BYTES + column * 16,
+                    pack(sum[8 * i], sum[8 * i + 1]), pack(sum[8 * i + 2], sum[8 * i + 3]),
+                    pack(sum[8 * i + 4], sum[8 * i + 5]), pack(sum[8 * i + 6], sum[8 * i + 7]));
+    }
+    __syncwarp();
+#pragma unroll
+    for (int i = lane; i < 16 * ATTN_D / 8; i += LANES) {
+        const int r = row + i / (ATTN_D / 8), chunk = i % (ATTN_D / 8);
+        if (r < rows && chunk * 8 < columns) {
+            const unsigned from = tile + (unsigned)(chunk / 8 * KV_CHUNK + r * SWIZZLE_BYTES) +
+                                  (((unsigned)chunk ^ (unsigned)r) % 8) * 16;
+            uint4 x;
+            asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+                         : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+                         : "r"(from));
+            *(uint4 *)(to + r * row_stride + chunk * 8) = x;
+        }
+    }
+    return __any_sync(~0U, !(zero == 0.0f));
+}
+
+/* Keys that no query sees. */
+INLINE void clear_keys(element *to, long long row_stride, int rows, int columns) {
+    for (int i = (int)threadIdx.x; i < min(rows, (int)ATTN_BN) * (ATTN_D / 8); i += THREADS) {
+        const int row = i / (ATTN_D / 8), column = i % (ATTN_D / 8) * 8;
+        if (column < columns) {
+            *(uint4 *)(to + row * row_stride + column) = make_uint4(0, 0, 0, 0);
+        }
+    }
+}
+
+/* ---- consumer -------------------------------------------------------------------------------- */
+
+INLINE void consume(const struct attn_backward_args &b, const struct key_tile &tile,
+                    const struct stages &at, const struct barriers &bar,
+                    const struct query_tile *posted, int group) {
+    const int warp = (int)threadIdx.x % WG_THREADS / LANES, lane = (int)threadIdx.x % LANES;
+    const int first = tile.first + group * WG_ROWS, last = first + WG_ROWS - 1;
+    /* uniform for ptxas */
+    const int tiles = __shfl_sync(~0U, (tile.end - tile.begin) * b.a.heads_per_kv, 0);
+    /* all queries of [whole.begin, whole.end) see all keys of the warpgroup */
+    struct keys whole = {0, 0};
+    if (last < tile.w.seq_kv) {
+        whole.begin = queries_of_key(b.a, tile.w, last).begin;
+        whole.end = queries_of_key(b.a, tile.w, first).end;
+    }
+    const bool has_options = b.a.softcap_log2 > 0.0f || b.a.alibi;
+    struct lane_keys keys;
+    keys.key = first + warp * 16 + lane / 4;
+    keys.diagonal = b.a.top_left ? 0 : tile.w.seq_kv - tile.w.seq_q;
+    keys.slope = 0.0f;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        keys.queries[half] = {0, 0};
+        if (keys.key + 8 * half < tile.w.seq_kv) {
+            keys.queries[half] = queries_of_key(b.a, tile.w, keys.key + 8 * half);
+        }
+    }
+    const unsigned k = at.k + (unsigned)(group * WG_ROWS * SWIZZLE_BYTES);
+    const unsigned v = at.v + (unsigned)(group * WG_ROWS * SWIZZLE_BYTES);
+    const int rows_apart = ATTN_BM > WG_ROWS; /* dQ is cut by rows, else by columns */
+    const unsigned ds_rows = rows_apart ? (unsigned)(group * WG_ROWS * SWIZZLE_BYTES) : 0;
+    const unsigned k_columns = rows_apart ? 0 : (unsigned)(group * KV_CHUNK);
+    const unsigned lane_stat = (unsigned)(lane % 4 * 8);
+
+    float dk[SUM_REGS], dv[SUM_REGS], s[SCORE_REGS], dp[SCORE_REGS], dq[DQ_REGS];
+    unsigned p[PAIR_REGS], ds[PAIR_REGS];
+#pragma unroll
+    for (int i = 0; i < SUM_REGS; i++) {
+        dk[i] = dv[i] = 0.0f;
+    }
+    struct work w = tile.w;
+    struct ring ring = {0, 0};
+    struct turn turn = {nullptr, 0};
+    unsigned ds_stage = 0;
+    mbarrier_wait(bar.kv_full, 0);
+    mbarrier_wait(bar.q_full, 0);
+    gemm_scores(s, k, at.q);
+    wgmma_wait<0>();
+    fence_operand(s);
+#pragma unroll 1
+    for (int n = 0; n < tiles; n++) {
+        const unsigned skip = (unsigned)ring.stage * MBARRIER_BYTES;
+        const unsigned q_tile = at.q + (unsigned)(ring.stage * Q_BYTES);
+        const unsigned do_tile = at.d_o + (unsigned)(ring.stage * Q_BYTES);
+        const unsigned lse = at.lse + (unsigned)(ring.stage * STAT_BYTES) + lane_stat;
+        const unsigned delta = at.delta + (unsigned)(ring.stage * STAT_BYTES) + lane_stat;
+        const struct query_tile q = posted[ring.stage];
+        const int query = q.number * ATTN_BM;
+        const bool plain =
+            !has_options && query >= whole.begin && query + ATTN_BM <= whole.end;
+        mbarrier_wait(bar.do_full + skip, ring.parity);
+        gemm_scores(dp, v, do_tile);
+        if (b.a.alibi) {
+            keys.slope = alibi_slope(b.a, w.batch, q.head);
+        }
+        if (plain) {
+            probabilities(s, b.a, lse);
+        } else {
+            probabilities_with(s, b.a, keys, query + lane % 4 * 2, lse);
+        }
+        release_turn(turn);
+        wgmma_wait<0>();
+        fence_operand(dp);
+        if (plain) {
+            differentiate(dp, s, delta);
+        } else {
+            differentiate_with(dp, s, b.a, keys, query + lane % 4 * 2, lse, delta);
+        }
+        pack_pairs(p, s);
+        pack_pairs(ds, dp);
+        const unsigned ds_tile = at.ds + ds_stage * DS_BYTES;
+        store_ds(ds_tile + (unsigned)(group * DS_CHUNK), ds, warp, lane);
+        fence_proxy_async();
+        gemm_sum(dv, p, do_tile);
+        gemm_sum(dk, ds, q_tile);
+        named_barrier_sync(CONSUMER_BARRIER, CONSUMERS * WG_THREADS);
+        gemm_dq(dq, ds_tile + ds_rows, at.k + k_columns);
+        ds_stage ^= 1;
+        wgmma_wait<1>();
+        fence_operand(dk);
+        fence_operand(dv);
+        fence_operand(p);
+        fence_operand(ds);
+        if (threadIdx.x % WG_THREADS == 0) {
+            mbarrier_arrive(bar.do_empty + skip);
+            mbarrier_arrive(bar.q_empty + skip);
+        }
+        unsigned next_q = q_tile; /* of the last one S is computed again: a branch costs more */
+        advance<ATTN_STAGES>(ring);
+        if (n + 1 < tiles) {
+            mbarrier_wait(bar.q_full + (unsigned)ring.stage * MBARRIER_BYTES, ring.parity);
+            next_q = at.q + (unsigned)(ring.stage * Q_BYTES);
+        }
+        gemm_scores(s, k, next_q);
+        wgmma_wait<1>();
+        fence_operand(dq);
+        w.head = q.head;
+        const long long part =
+            (statistics_of(b, w) / ATTN_BM + q.number) * ATTN_DQ_PARTS + group * 4 + warp;
+        float *const sum = b.dq_sum + part * PART_FLOATS + lane * 4;
+        if (q.rank > 0) {
+            wait_for_turn(b.turns + part, q.rank);
+        }
+        if (q.last) {
+            if (q.rank > 0) {
+                load_part(dq, sum);
+            }
+            store_dq(b, w, query + warp * 16 + (rows_apart ? group * WG_ROWS : 0),
+                     rows_apart ? 0 : group * 64, dq);
+        } else if (q.rank == 0) {
+            store_part(sum, dq);
+        } else {
+            add_part(sum, dq);
+        }
+        if (!q.last) {
+            turn.at = b.turns + part;
+            turn.next = q.rank + 1;
+        }
+        wgmma_wait<0>();
+        fence_operand(s);
+    }
+    release_turn(turn);
+
+    named_barrier_sync(CONSUMER_BARRIER, CONSUMERS * WG_THREADS); /* no warp reads K or V */
+    const int there = tile.w.seq_kv - tile.first, row = group * WG_ROWS + warp * 16;
+    const int rows = keys_stored(b, tile.w) - tile.first;
+    element *const to_k = (element *)b.dk + start_of_kv(b, tile.w, tile.head_kv, b.s_dk);
+    element *const to_v = (element *)b.dv + start_of_kv(b, tile.w, tile.head_kv, b.s_dv);
+    const bool bad_v = store_keys(dv, 1.0f, at.v, to_v + tile.first * b.s_dv.row, b.s_dv.row, there,
+                                  rows, b.a.head_dim_v, row, lane);
+    const bool bad_k = store_keys(dk, b.scale, at.k, to_k + tile.first * b.s_dk.row, b.s_dk.row,
+                                  there, rows, b.a.head_dim, row, lane);
+    if (bad_k || bad_v) {
+        for (int i = tile.first + row; i < min(tile.first + row + 16, tile.w.seq_kv); i++) {
+            if (bad_k) {
+                repair_dkv(b, tile.w, tile.head_kv, i, lane * 8, false);
+            }
+            if (bad_v) {
+                repair_dkv(b, tile.w, tile.head_kv, i, lane * 8, true);
+            }
+        }
+    }
+}
+
+/* ---- kernel ---------------------------------------------------------------------------------- */
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    ATTN_ENTRY(const __grid_constant__ struct attn_backward_tma_args t) {
+    extern __shared__ unsigned char dynamic[];
+    __shared__ __align__(8) unsigned long long barriers[1 + 4 * ATTN_STAGES];
+    __shared__ __align__(16) struct query_tile posted[ATTN_STAGES];
+    __shared__ int shared_ticket;
+    const struct attn_backward_args &b = t.b;
+    if (b.phase == ATTN_PHASE_ROWS) {
+        rows_phase(b);
+        return;
+    }
+    struct barriers bar;
+    bar.kv_full = shared_address(barriers);
+    bar.q_full = bar.kv_full + MBARRIER_BYTES;
+    bar.q_empty = bar.q_full + ATTN_STAGES * MBARRIER_BYTES;
+    bar.do_full = bar.q_empty + ATTN_STAGES * MBARRIER_BYTES;
+    bar.do_empty = bar.do_full + ATTN_STAGES * MBARRIER_BYTES;
+    if (threadIdx.x == 0) {
+        shared_ticket = (int)atomicAdd(b.ticket, 1U);
+        mbarrier_init(bar.kv_full, 1);
+        for (unsigned i = 0; i < ATTN_STAGES; i++) {
+            mbarrier_init(bar.q_full + i * MBARRIER_BYTES, 1);
+            mbarrier_init(bar.q_empty + i * MBARRIER_BYTES, CONSUMERS);
+            mbarrier_init(bar.do_full + i * MBARRIER_BYTES, 1);
+            mbarrier_init(bar.do_empty + i * MBARRIER_BYTES, CONSUMERS);
+        }
+        mbarrier_init_fence();
+    }
+    __syncthreads();
+    const int ticket = shared_ticket;
+    const int tiles = b.a.heads_all / b.a.heads_per_kv * b.tiles_kv;
+    if (ticket >= tiles) {
+        sink_of_head(b, ticket - tiles, (float *)dynamic);
+        return;
+    }
+    const struct key_tile tile = key_tile_of(b, ticket);
+    if (tile.first >= keys_stored(b, tile.w)) {
+        return; /* a sequence that is shorter than the longest */
+    }
+    if (tile.begin >= tile.end) {
+        const int rows = keys_stored(b, tile.w) - tile.first;
+        element *const dk = (element *)b.dk + start_of_kv(b, tile.w, tile.head_kv, b.s_dk);
+        element *const dv = (element *)b.dv + start_of_kv(b, tile.w, tile.head_kv, b.s_dv);
+        clear_keys(dk + tile.first * b.s_dk.row, b.s_dk.row, rows, b.a.head_dim);
+        clear_keys(dv + tile.first * b.s_dv.row, b.s_dv.row, rows, b.a.head_dim_v);
+        return;
+    }
+    struct stages at;
+    at.k = (shared_address(dynamic) + SWIZZLE_ATOM - 1) & ~(unsigned)(SWIZZLE_ATOM - 1);
+    at.v = at.k + KV_BYTES;
+    at.q = at.v + KV_BYTES;
+    at.d_o = at.q + ATTN_STAGES * Q_BYTES;
+    at.ds = at.d_o + ATTN_STAGES * Q_BYTES;
+    at.lse = at.ds + 2 * DS_BYTES;
+    at.delta = at.lse + ATTN_STAGES * STAT_BYTES;
+    const int group = __shfl_sync(~0U, (int)threadIdx.x / WG_THREADS, 0);
+    if (group == CONSUMERS) {
+        setmaxnreg_dec<PRODUCER_REGISTERS>();
+        if (threadIdx.x == CONSUMERS * WG_THREADS) {
+            produce(t, tile, at, bar, posted);
+        }
+    } else {
+        setmaxnreg_inc<CONSUMER_REGISTERS>();
+        consume(b, tile, at, bar, posted, group);
+    }
+}
