@@ -125,7 +125,7 @@ attn_status backward_geometry(struct cuda *cuda, const struct variant *variant,
                                                                           : heads);
     geometry->rows_grid += geometry->rows_grid == 0; /* it resets the ticket */
     geometry->dq_floats = rows * (size_t)v->head_dim_max;
-    geometry->turns = rows / (size_t)v->block_q * ATTN_DQ_PARTS;
+    geometry->turns = rows / (size_t)v->block_q;
     geometry->workspace += geometry->dq_floats * sizeof(float) +
                            (geometry->turns + 1) * sizeof(unsigned);
     return maps_encode(cuda, p, true, v->block_q, 0, v->block_kv, geometry, error);

@@ -92,7 +92,7 @@ struct attn_backward_args {
     /* In the workspace. Each sequence has rows of its own there, a multiple of ATTN_STAT_ROWS. */
     float *lse_log2, *delta; /* of every row */
     float *dq_sum;           /* NULL: no sums between CTAs. Tiles of dQ, fp32 (hopper/dq.h) */
-    unsigned *turns;         /* ... and who has added up to now */
+    unsigned *turns;         /* ... and for each how many CTAs have added */
     unsigned *ticket;        /* ... and which tiles are taken */
     long long stat_rows;     /* rows there: of a head, packed; else of a (batch, head) */
     float scale;
@@ -132,9 +132,10 @@ struct attn_backward_tma_args {
 #define ATTN_BWD_KEY_ROLES(d) ((d) > 64 ? 2 : 1)
 #define ATTN_SMEM_bwd_mma(bm, bn, d, warps, stages)                                                \
     (2 * (2 * (bm) + 2 * (stages) * (bn)) * (d)) /* X1, X2, Y1, Y2: 16 bits */
-/* K, V; Q and dO in stages, each with LSE and D of its rows; dS twice. */
+/* K, V; Q and dO in stages, each with LSE and D of its rows; dS twice; a sum of dQ, fp32. */
 #define ATTN_SMEM_bwd_hopper(bm, bn, d, warps, stages)                                             \
-    (2 * (2 * (bn) * (d) + 2 * (stages) * (bm) * (d) + 2 * (bm) * (bn)) + 8 * (stages) * (bm) + 1024)
+    (2 * (2 * (bn) * (d) + 2 * (stages) * (bm) * (d) + 2 * (bm) * (bn)) + 4 * (bm) * (d) +         \
+     8 * (stages) * (bm) + 1024)
 /* Q (split in two where there is room), K, V: fp32. */
 #define ATTN_TF32_Q_TILES(d) ((d) <= 128 ? 2 : 1)
 #define ATTN_SMEM_tf32(bm, bn, d, warps, stages)                                                   \

@@ -161,8 +161,8 @@ INLINE void rows_phase(const struct attn_backward_args &b) {
                 row < w.seq_q ? lse_of(b.a, w)[row * b.a.lse_row] : MINUS_INFINITY;
             b.delta[at + row] = sees ? sum[i] : 0.0f; /* else its dO may be NaN */
             b.lse_log2[at + row] = lse == MINUS_INFINITY ? -MINUS_INFINITY : lse * LOG2_E;
-            if (b.turns != 0 && row % (ATTN_BM / ATTN_DQ_PARTS) == 0) {
-                b.turns[(at + row) / (ATTN_BM / ATTN_DQ_PARTS)] = 0;
+            if (b.turns != 0 && row % ATTN_BM == 0) {
+                b.turns[(at + row) / ATTN_BM] = 0;
             }
         }
     }

@@ -7,16 +7,15 @@
  * and dP are computed transposed, so that P^T and dS^T are A operands from registers:
  *
  *   producer   K, V once; then Q, LSE and dO, D of each tile of queries, by TMA
- *   consumer   S^T = K Q^T                         in flight since the iteration before
- *              dP^T = V dO^T
- *              P^T = exp2(S^T - LSE)               while dP^T is in flight
- *              dV += P^T dO
- *              dS^T = P^T (dP^T - D)               while dV is; to shared memory as dS
- *              dK += dS^T Q
+ *   consumer   dP^T = V dO^T
+ *              P^T = exp2(S^T - LSE)               while that is in flight
+ *              dS^T = P^T (dP^T - D)
+ *              dV += P^T dO;  dK += dS^T Q         while dS goes to shared memory
  *              --- both warpgroups have written dS ---
  *              dQ = dS K                           its half of the tile
- *              S^T of the next tile
+ *              S^T = K Q^T of the next tile
  *              dQ to global memory, in turn        while that is in flight (dq.h)
+ *   turns      one warp waits for the CTA's turns, one passes them on
  *   epilogue   dK, dV through shared memory
  *
  * Two launches: PHASE_ROWS (common/backward.h), then this. CTAs take tiles by a ticket: key tiles
@@ -26,6 +25,7 @@
  *     k, v     BN x D x 2 each          epilogue: dK, dV, 16 bits
  *     q, dO    STAGES x BM x D x 2 each
  *     dS       2 x BM x BN x 2          a chunk of 64 keys for each warpgroup
+ *     sum      BM x D x 4               dQ of the CTAs before, for the last one
  *     LSE, D   STAGES x BM x 4 each
  * static: mbarriers, the ticket, and a descriptor of each stage.
  *
@@ -91,9 +91,22 @@ INLINE struct key_tile key_tile_of(const struct attn_backward_args &b, int ticke
 /* A tile of queries, posted with its Q. */
 struct query_tile {
     int head, number;
-    unsigned rank; /* in the sum of dQ */
-    unsigned last; /* of that sum */
+    unsigned rank;  /* in the sum of dQ */
+    unsigned flags; /* LAST_OF_SUM; PLAIN << g: all its queries see all keys of warpgroup g, and
+                       there are no options */
 };
+
+enum { PLAIN = 1, LAST_OF_SUM = 4, POSTED = 4 };
+
+/* Kept nowhere else: registers are short. */
+INLINE struct query_tile read_posted(const struct query_tile *posted, unsigned n) {
+    struct query_tile q;
+    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(q.head), "=r"(q.number), "=r"(q.rank), "=r"(q.flags)
+                 : "r"(shared_address(posted + n % POSTED))
+                 : "memory");
+    return q;
+}
 
 INLINE struct query_tile query_tile_of(const struct attn_backward_args &b,
                                        const struct key_tile &tile, int head, int number) {
@@ -104,18 +117,34 @@ INLINE struct query_tile query_tile_of(const struct attn_backward_args &b,
     q.head = head;
     q.number = number;
     q.rank = (unsigned)(tile.number - begin / ATTN_BN);
-    q.last = (end - 1) / ATTN_BN == tile.number;
+    q.flags = (end - 1) / ATTN_BN == tile.number ? LAST_OF_SUM : 0;
     return q;
+}
+
+INLINE unsigned plain_flags(const struct attn_backward_args &b, const struct key_tile &tile,
+                            int number) {
+    unsigned flags = 0;
+    for (int group = 0; group < CONSUMERS; group++) {
+        const int low = tile.first + group * WG_ROWS, high = low + WG_ROWS - 1;
+        if (high < tile.w.seq_kv && !(b.a.softcap_log2 > 0.0f) && !b.a.alibi &&
+            number * ATTN_BM >= queries_of_key(b.a, tile.w, high).begin &&
+            (number + 1) * ATTN_BM <= queries_of_key(b.a, tile.w, low).end) {
+            flags |= (unsigned)PLAIN << group;
+        }
+    }
+    return flags;
 }
 
 /* ---- shared memory --------------------------------------------------------------------------- */
 
 struct stages {
-    unsigned k, v, q, d_o, ds, lse, delta;
+    unsigned k, v, q, d_o, ds, sum, lse, delta;
 };
 
+/* turn: it is this CTA's turn to add to dQ; added: all of its warps have; passed: the turn is that
+ * of the next. Two of each: tiles of queries alternate. */
 struct barriers {
-    unsigned kv_full, q_full, q_empty, do_full, do_empty;
+    unsigned kv_full, q_full, q_empty, do_full, do_empty, turn, added, passed;
 };
 
 /* ---- producer -------------------------------------------------------------------------------- */
@@ -149,16 +178,18 @@ INLINE void produce(const struct attn_backward_tma_args &t, const struct key_til
     load_box(at.v, &t.v, bar.kv_full, KV_CHUNK, row_kv + tile.first, tile.head_kv, batch);
     struct ring ring = {0, 1};
     struct work w = tile.w;
+    unsigned n = 0;
 #pragma unroll 1
     for (int h = 0; h < b.a.heads_per_kv; h++) {
         w.head = tile.head_kv * b.a.heads_per_kv + h;
         const long long stat = statistics_of(b, w);
 #pragma unroll 1
-        for (int m = tile.end - 1; m >= tile.begin; m--) {
+        for (int m = tile.end - 1; m >= tile.begin; m--, n++) {
             const unsigned skip = (unsigned)ring.stage * MBARRIER_BYTES;
-            const struct query_tile q = query_tile_of(b, tile, w.head, m);
+            struct query_tile q = query_tile_of(b, tile, w.head, m);
+            q.flags |= plain_flags(b, tile, m);
             mbarrier_wait(bar.q_empty + skip, ring.parity);
-            posted[ring.stage] = q;
+            posted[n % POSTED] = q;
             mbarrier_arrive_expect(bar.q_full + skip, Q_BYTES + STAT_BYTES);
             load_box(at.q + (unsigned)(ring.stage * Q_BYTES), &t.q, bar.q_full + skip, Q_CHUNK,
                      row_q + m * ATTN_BM, w.head, batch);
@@ -171,6 +202,59 @@ INLINE void produce(const struct attn_backward_tma_args &t, const struct key_til
             bulk_load(at.delta + (unsigned)(ring.stage * STAT_BYTES), b.delta + stat + m * ATTN_BM,
                       STAT_BYTES, bar.do_full + skip);
             advance<ATTN_STAGES>(ring);
+        }
+    }
+}
+
+/* ---- turns ----------------------------------------------------------------------------------- */
+
+/* The warp that waits for turns: with that of the last one comes the sum of the others. */
+INLINE void wait_for_turns(const struct attn_backward_args &b, const struct key_tile &tile,
+                           const struct stages &at, const struct barriers &bar) {
+    struct work w = tile.w;
+    unsigned n = 0;
+#pragma unroll 1
+    for (int h = 0; h < b.a.heads_per_kv; h++) {
+        w.head = tile.head_kv * b.a.heads_per_kv + h;
+#pragma unroll 1
+        for (int m = tile.end - 1; m >= tile.begin; m--, n++) {
+            const struct query_tile q = query_tile_of(b, tile, w.head, m);
+            const unsigned turn = bar.turn + n % 2 * MBARRIER_BYTES;
+            mbarrier_wait(bar.passed + n % 2 * MBARRIER_BYTES, n / 2 % 2 ^ 1);
+            if (q.rank > 0) {
+                wait_for_turn(turn_of(b, w, m), q.rank);
+            }
+            if ((q.flags & LAST_OF_SUM) != 0 && q.rank > 0) {
+                /* the buffer is free: `added` of the tile before */
+                if (n > 0) {
+                    mbarrier_wait(bar.added + (n - 1) % 2 * MBARRIER_BYTES, (n - 1) / 2 % 2);
+                }
+                asm volatile("fence.proxy.async.global;" : : : "memory");
+                mbarrier_arrive_expect(turn, ATTN_DQ_PARTS * PART_FLOATS * 4);
+                bulk_load(at.sum, dq_tile(b, w, m), ATTN_DQ_PARTS * PART_FLOATS * 4, turn);
+            } else {
+                mbarrier_arrive(turn);
+            }
+        }
+    }
+}
+
+/* The warp that passes turns on. */
+INLINE void pass_turns(const struct attn_backward_args &b, const struct key_tile &tile,
+                       const struct barriers &bar) {
+    struct work w = tile.w;
+    unsigned n = 0;
+#pragma unroll 1
+    for (int h = 0; h < b.a.heads_per_kv; h++) {
+        w.head = tile.head_kv * b.a.heads_per_kv + h;
+#pragma unroll 1
+        for (int m = tile.end - 1; m >= tile.begin; m--, n++) {
+            const struct query_tile q = query_tile_of(b, tile, w.head, m);
+            mbarrier_wait(bar.added + n % 2 * MBARRIER_BYTES, n / 2 % 2);
+            if ((q.flags & LAST_OF_SUM) == 0) {
+                release_turn(turn_of(b, w, m), q.rank + 1);
+            }
+            mbarrier_arrive(bar.passed + n % 2 * MBARRIER_BYTES);
         }
     }
 }
@@ -217,12 +301,28 @@ INLINE void gemm_dq(float (&dq)[DQ_REGS], unsigned ds, unsigned k) {
 
 /* ---- P and dS -------------------------------------------------------------------------------- */
 
-/* What a thread knows of its two keys, 8 apart. */
+/* What a thread knows of its two keys, 8 apart; only where a tile is not plain. */
 struct lane_keys {
     struct keys queries[2]; /* that see it; none if it does not exist */
-    int key, diagonal; /* query i is at distance 0 from key i + diagonal */
-    float slope;       /* of ALiBi, in base 2; of this head */
+    int key, diagonal;      /* query i is at distance 0 from key i + diagonal */
+    float slope;            /* of ALiBi, in base 2; of this head */
 };
+
+INLINE struct lane_keys keys_of_lane(const struct attn_args &a, const struct work &w, int head,
+                                     int first) {
+    struct lane_keys keys;
+    keys.key = first + (int)threadIdx.x % WG_THREADS / LANES * 16 + (int)threadIdx.x % LANES / 4;
+    keys.diagonal = a.top_left ? 0 : w.seq_kv - w.seq_q;
+    keys.slope = a.alibi ? alibi_slope(a, w.batch, head) : 0.0f;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        keys.queries[half] = {0, 0};
+        if (keys.key + 8 * half < w.seq_kv) {
+            keys.queries[half] = queries_of_key(a, w, keys.key + 8 * half);
+        }
+    }
+    return keys;
+}
 
 INLINE float2 load_pair(unsigned address) {
     float2 x;
@@ -283,7 +383,7 @@ INLINE void probabilities_with(float (&s)[SCORE_REGS], const struct attn_args &a
 }
 
 /* The derivative of softcap from P: where P is 0, so is dS. */
-INLINE void differentiate_with(float (&dp)[SCORE_REGS], const float (&p)[SCORE_REGS],
+INLINE void differentiate_with(float (&dp)[SCORE_REGS], const float (&source)[SCORE_REGS],
                                const struct attn_args &a, const struct lane_keys &keys, int query,
                                unsigned lse, unsigned delta) {
     const float factor = a.softcap_log2 > 0.0f ? reciprocal_fast(a.softcap_log2) : 0.0f;
@@ -294,15 +394,40 @@ INLINE void differentiate_with(float (&dp)[SCORE_REGS], const float (&p)[SCORE_R
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const int half = i / 2, q = query + 8 * n + i % 2;
-            float ds = p[4 * n + i] * (dp[4 * n + i] - (i % 2 == 0 ? d.x : d.y));
-            if (a.softcap_log2 > 0.0f && p[4 * n + i] > 0.0f) {
-                const float t = (log2_fast(p[4 * n + i]) + (i % 2 == 0 ? l.x : l.y) +
+            const float p = source[4 * n + i];
+            float ds = p * (dp[4 * n + i] - (i % 2 == 0 ? d.x : d.y));
+            if (a.softcap_log2 > 0.0f && p > 0.0f) {
+                const float t = (log2_fast(p) + (i % 2 == 0 ? l.x : l.y) +
                                  alibi_of(keys, half, q)) *
                                 factor;
                 ds *= fmaf(-t, t, 1.0f);
             }
             dp[4 * n + i] = sees(keys, half, q) ? ds : 0.0f;
         }
+    }
+}
+
+/* first: of the warpgroup's keys. */
+INLINE void to_probabilities(float (&s)[SCORE_REGS], const struct attn_args &a,
+                             const struct work &w, const struct query_tile &q, bool plain,
+                             int first, unsigned lse) {
+    if (plain) {
+        probabilities(s, a, lse);
+    } else {
+        const struct lane_keys keys = keys_of_lane(a, w, q.head, first);
+        probabilities_with(s, a, keys, q.number * ATTN_BM + (int)threadIdx.x % 4 * 2, lse);
+    }
+}
+
+INLINE void to_gradients(float (&dp)[SCORE_REGS], const float (&p)[SCORE_REGS], const struct attn_args &a,
+                         const struct work &w, const struct query_tile &q, bool plain, int first,
+                         unsigned lse, unsigned delta) {
+    if (plain) {
+        differentiate(dp, p, delta);
+    } else {
+        const struct lane_keys keys = keys_of_lane(a, w, q.head, first);
+        differentiate_with(dp, p, a, keys, q.number * ATTN_BM + (int)threadIdx.x % 4 * 2, lse,
+                           delta);
     }
 }
 
@@ -387,27 +512,9 @@ INLINE void consume(const struct attn_backward_args &b, const struct key_tile &t
                     const struct stages &at, const struct barriers &bar,
                     const struct query_tile *posted, int group) {
     const int warp = (int)threadIdx.x % WG_THREADS / LANES, lane = (int)threadIdx.x % LANES;
-    const int first = tile.first + group * WG_ROWS, last = first + WG_ROWS - 1;
+    const int first = tile.first + group * WG_ROWS;
     /* uniform for ptxas */
     const int tiles = __shfl_sync(~0U, (tile.end - tile.begin) * b.a.heads_per_kv, 0);
-    /* all queries of [whole.begin, whole.end) see all keys of the warpgroup */
-    struct keys whole = {0, 0};
-    if (last < tile.w.seq_kv) {
-        whole.begin = queries_of_key(b.a, tile.w, last).begin;
-        whole.end = queries_of_key(b.a, tile.w, first).end;
-    }
-    const bool has_options = b.a.softcap_log2 > 0.0f || b.a.alibi;
-    struct lane_keys keys;
-    keys.key = first + warp * 16 + lane / 4;
-    keys.diagonal = b.a.top_left ? 0 : tile.w.seq_kv - tile.w.seq_q;
-    keys.slope = 0.0f;
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        keys.queries[half] = {0, 0};
-        if (keys.key + 8 * half < tile.w.seq_kv) {
-            keys.queries[half] = queries_of_key(b.a, tile.w, keys.key + 8 * half);
-        }
-    }
     const unsigned k = at.k + (unsigned)(group * WG_ROWS * SWIZZLE_BYTES);
     const unsigned v = at.v + (unsigned)(group * WG_ROWS * SWIZZLE_BYTES);
     const int rows_apart = ATTN_BM > WG_ROWS; /* dQ is cut by rows, else by columns */
@@ -423,8 +530,7 @@ INLINE void consume(const struct attn_backward_args &b, const struct key_tile &t
     }
     struct work w = tile.w;
     struct ring ring = {0, 0};
-    struct turn turn = {nullptr, 0};
-    unsigned ds_stage = 0;
+    unsigned even = 0; /* tiles alternate: dS, and turns */
     mbarrier_wait(bar.kv_full, 0);
     mbarrier_wait(bar.q_full, 0);
     gemm_scores(s, k, at.q);
@@ -435,40 +541,26 @@ INLINE void consume(const struct attn_backward_args &b, const struct key_tile &t
         const unsigned skip = (unsigned)ring.stage * MBARRIER_BYTES;
         const unsigned q_tile = at.q + (unsigned)(ring.stage * Q_BYTES);
         const unsigned do_tile = at.d_o + (unsigned)(ring.stage * Q_BYTES);
-        const unsigned lse = at.lse + (unsigned)(ring.stage * STAT_BYTES) + lane_stat;
-        const unsigned delta = at.delta + (unsigned)(ring.stage * STAT_BYTES) + lane_stat;
-        const struct query_tile q = posted[ring.stage];
-        const int query = q.number * ATTN_BM;
-        const bool plain =
-            !has_options && query >= whole.begin && query + ATTN_BM <= whole.end;
+        const unsigned stat = (unsigned)(ring.stage * STAT_BYTES) + lane_stat;
         mbarrier_wait(bar.do_full + skip, ring.parity);
         gemm_scores(dp, v, do_tile);
-        if (b.a.alibi) {
-            keys.slope = alibi_slope(b.a, w.batch, q.head);
-        }
-        if (plain) {
-            probabilities(s, b.a, lse);
-        } else {
-            probabilities_with(s, b.a, keys, query + lane % 4 * 2, lse);
-        }
-        release_turn(turn);
-        wgmma_wait<0>();
-        fence_operand(dp);
-        if (plain) {
-            differentiate(dp, s, delta);
-        } else {
-            differentiate_with(dp, s, b.a, keys, query + lane % 4 * 2, lse, delta);
+        {
+            const struct query_tile q = read_posted(posted, (unsigned)n);
+            const bool plain = (q.flags >> group & PLAIN) != 0;
+            to_probabilities(s, b.a, w, q, plain, first, at.lse + stat);
+            wgmma_wait<0>();
+            fence_operand(dp);
+            to_gradients(dp, s, b.a, w, q, plain, first, at.lse + stat, at.delta + stat);
         }
         pack_pairs(p, s);
         pack_pairs(ds, dp);
-        const unsigned ds_tile = at.ds + ds_stage * DS_BYTES;
+        gemm_sum(dv, p, do_tile);
+        const unsigned ds_tile = at.ds + even * DS_BYTES;
         store_ds(ds_tile + (unsigned)(group * DS_CHUNK), ds, warp, lane);
         fence_proxy_async();
-        gemm_sum(dv, p, do_tile);
         gemm_sum(dk, ds, q_tile);
         named_barrier_sync(CONSUMER_BARRIER, CONSUMERS * WG_THREADS);
         gemm_dq(dq, ds_tile + ds_rows, at.k + k_columns);
-        ds_stage ^= 1;
         wgmma_wait<1>();
         fence_operand(dk);
         fence_operand(dv);
@@ -487,32 +579,32 @@ INLINE void consume(const struct attn_backward_args &b, const struct key_tile &t
         gemm_scores(s, k, next_q);
         wgmma_wait<1>();
         fence_operand(dq);
-        w.head = q.head;
-        const long long part =
-            (statistics_of(b, w) / ATTN_BM + q.number) * ATTN_DQ_PARTS + group * 4 + warp;
-        float *const sum = b.dq_sum + part * PART_FLOATS + lane * 4;
-        if (q.rank > 0) {
-            wait_for_turn(b.turns + part, q.rank);
-        }
-        if (q.last) {
-            if (q.rank > 0) {
-                load_part(dq, sum);
+        mbarrier_wait(bar.turn + even * MBARRIER_BYTES, (unsigned)n / 2 % 2);
+        const struct query_tile done = read_posted(posted, (unsigned)n);
+        w.head = done.head;
+        const int part = group * 4 + warp, row = done.number * ATTN_BM + warp * 16;
+        if ((done.flags & LAST_OF_SUM) != 0) {
+            if (done.rank > 0) {
+                load_part(dq, at.sum + (unsigned)((part * PART_FLOATS + lane * 4) * 4));
             }
-            store_dq(b, w, query + warp * 16 + (rows_apart ? group * WG_ROWS : 0),
-                     rows_apart ? 0 : group * 64, dq);
-        } else if (q.rank == 0) {
-            store_part(sum, dq);
+            store_dq(b, w, row + (rows_apart ? group * WG_ROWS : 0), rows_apart ? 0 : group * 64,
+                     dq);
         } else {
-            add_part(sum, dq);
+            float *const sum = dq_tile(b, w, done.number) + part * PART_FLOATS + lane * 4;
+            if (done.rank == 0) {
+                store_part(sum, dq);
+            } else {
+                add_part(sum, dq);
+            }
         }
-        if (!q.last) {
-            turn.at = b.turns + part;
-            turn.next = q.rank + 1;
+        __syncwarp();
+        if (lane == 0) {
+            mbarrier_arrive(bar.added + even * MBARRIER_BYTES);
         }
+        even ^= 1;
         wgmma_wait<0>();
         fence_operand(s);
     }
-    release_turn(turn);
 
     named_barrier_sync(CONSUMER_BARRIER, CONSUMERS * WG_THREADS); /* no warp reads K or V */
     const int there = tile.w.seq_kv - tile.first, row = group * WG_ROWS + warp * 16;
@@ -540,8 +632,8 @@ INLINE void consume(const struct attn_backward_args &b, const struct key_tile &t
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     ATTN_ENTRY(const __grid_constant__ struct attn_backward_tma_args t) {
     extern __shared__ unsigned char dynamic[];
-    __shared__ __align__(8) unsigned long long barriers[1 + 4 * ATTN_STAGES];
-    __shared__ __align__(16) struct query_tile posted[ATTN_STAGES];
+    __shared__ __align__(8) unsigned long long barriers[1 + 4 * ATTN_STAGES + 6];
+    __shared__ __align__(16) struct query_tile posted[POSTED];
     __shared__ int shared_ticket;
     const struct attn_backward_args &b = t.b;
     if (b.phase == ATTN_PHASE_ROWS) {
@@ -554,6 +646,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     bar.q_empty = bar.q_full + ATTN_STAGES * MBARRIER_BYTES;
     bar.do_full = bar.q_empty + ATTN_STAGES * MBARRIER_BYTES;
     bar.do_empty = bar.do_full + ATTN_STAGES * MBARRIER_BYTES;
+    bar.turn = bar.do_empty + ATTN_STAGES * MBARRIER_BYTES;
+    bar.added = bar.turn + 2 * MBARRIER_BYTES;
+    bar.passed = bar.added + 2 * MBARRIER_BYTES;
     if (threadIdx.x == 0) {
         shared_ticket = (int)atomicAdd(b.ticket, 1U);
         mbarrier_init(bar.kv_full, 1);
@@ -562,6 +657,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             mbarrier_init(bar.q_empty + i * MBARRIER_BYTES, CONSUMERS);
             mbarrier_init(bar.do_full + i * MBARRIER_BYTES, 1);
             mbarrier_init(bar.do_empty + i * MBARRIER_BYTES, CONSUMERS);
+        }
+        for (unsigned i = 0; i < 2; i++) {
+            mbarrier_init(bar.turn + i * MBARRIER_BYTES, 1);
+            mbarrier_init(bar.added + i * MBARRIER_BYTES, 4 * CONSUMERS);
+            mbarrier_init(bar.passed + i * MBARRIER_BYTES, 1);
         }
         mbarrier_init_fence();
     }
@@ -590,13 +690,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     at.q = at.v + KV_BYTES;
     at.d_o = at.q + ATTN_STAGES * Q_BYTES;
     at.ds = at.d_o + ATTN_STAGES * Q_BYTES;
-    at.lse = at.ds + 2 * DS_BYTES;
+    at.sum = at.ds + 2 * DS_BYTES;
+    at.lse = at.sum + ATTN_DQ_PARTS * PART_FLOATS * 4;
     at.delta = at.lse + ATTN_STAGES * STAT_BYTES;
     const int group = __shfl_sync(~0U, (int)threadIdx.x / WG_THREADS, 0);
     if (group == CONSUMERS) {
         setmaxnreg_dec<PRODUCER_REGISTERS>();
-        if (threadIdx.x == CONSUMERS * WG_THREADS) {
+        const int warp = __shfl_sync(~0U, (int)threadIdx.x % WG_THREADS / LANES, 0);
+        if (threadIdx.x % LANES != 0) {
+            return;
+        }
+        if (warp == 0) {
             produce(t, tile, at, bar, posted);
+        } else if (warp == 1) {
+            wait_for_turns(b, tile, at, bar);
+        } else if (warp == 2) {
+            pass_turns(b, tile, bar);
         }
     } else {
         setmaxnreg_inc<CONSUMER_REGISTERS>();

@@ -6,12 +6,10 @@
  *
  *     the first of them    stores its part to dq_sum
  *     others               wait for their turn, and add (red) to it
- *     the last             waits, loads the sum, adds its own, scales, rounds, stores dQ
+ *     the last             waits, takes the sum (a bulk copy), adds its own, scales, stores dQ
  *
  * A tile has ATTN_DQ_PARTS parts, one for each consumer warp; a part is 16 rows of 64 columns, in
- * the order of the warp's fragments. turns[part]: how many have added. A warp releases its turn
- * only when it comes by again, after the next scores: by then its adds have been performed, and the
- * release does not wait for them.
+ * the order of the warp's fragments. turns[tile]: how many CTAs have added.
  *
  * Invariant: a CTA waits only for CTAs with a smaller ticket, which have started.
  */
@@ -22,31 +20,26 @@
 
 enum { DQ_REGS = 32, PART_FLOATS = DQ_REGS * LANES };
 
-/* A turn to be released; NULL: none. */
-struct turn {
-    unsigned *at;
-    unsigned next;
-};
-
-INLINE void wait_for_turn(const unsigned *turn, unsigned rank) {
-    if (threadIdx.x % LANES == 0) {
-        unsigned now;
-        do {
-            asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(turn) : "memory");
-        } while (now != rank);
-    }
-    __syncwarp();
+/* How many CTAs have added to a tile of queries. */
+INLINE unsigned *turn_of(const struct attn_backward_args &b, const struct work &w, int tile) {
+    return b.turns + statistics_of(b, w) / ATTN_BM + tile;
 }
 
-INLINE void release_turn(struct turn &turn) {
-    __syncwarp();
-    if (turn.at != nullptr && threadIdx.x % LANES == 0) {
-        asm volatile("st.release.gpu.global.u32 [%0], %1;"
-                     :
-                     : "l"(turn.at), "r"(turn.next)
-                     : "memory");
-    }
-    turn.at = nullptr;
+INLINE float *dq_tile(const struct attn_backward_args &b, const struct work &w, int tile) {
+    return b.dq_sum +
+           (statistics_of(b, w) / ATTN_BM + tile) * (long long)(ATTN_DQ_PARTS * PART_FLOATS);
+}
+
+/* By one thread. */
+INLINE void wait_for_turn(const unsigned *turn, unsigned rank) {
+    unsigned now;
+    do {
+        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(turn) : "memory");
+    } while (now != rank);
+}
+
+INLINE void release_turn(unsigned *turn, unsigned next) {
+    asm volatile("st.release.gpu.global.u32 [%0], %1;" : : "l"(turn), "r"(next) : "memory");
 }
 
 INLINE void store_part(float *to, const float (&dq)[DQ_REGS]) {
@@ -67,14 +60,14 @@ INLINE void add_part(float *to, const float (&dq)[DQ_REGS]) {
     }
 }
 
-INLINE void load_part(float (&dq)[DQ_REGS], const float *from) {
+/* From shared memory. */
+INLINE void load_part(float (&dq)[DQ_REGS], unsigned from) {
 #pragma unroll
     for (int i = 0; i < DQ_REGS; i += 4) {
         float4 x;
-        asm volatile("ld.relaxed.gpu.global.v4.f32 {%0, %1, %2, %3}, [%4];"
+        asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
                      : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
-                     : "l"(from + i * LANES)
-                     : "memory");
+                     : "r"(from + (unsigned)(i * LANES * 4)));
         dq[i] += x.x;
         dq[i + 1] += x.y;
         dq[i + 2] += x.z;
