@@ -255,7 +255,10 @@ if [ -f "$fake" ]; then
         mkfifo pipe
         refuses "image: a pipe" "pipe: not a regular file" $gpu --variant "^$one\$" --image pipe
         refuses "image: no end" "not a regular file" $gpu --variant "^$one\$" --image /dev/zero
-        refuses "no backward variant" "cuda has no backward variant" $gpu --direction backward
+        for case in 0 3 6 35; do # plain; no keys; NaN in the future and in the past
+            run $gpu --direction backward --case $case
+            grep -q "cuda has no backward variant" stderr || ends "fake GPU, backward, case $case" 0
+        done
         FAKE_DRIVER_COMPUTE=0
         run $gpu --case 0
         ends "fake GPU that computes nothing" 1

@@ -94,9 +94,10 @@ int fake_submit(void *stream, const struct fake_launch *launch);
 /* Bytes of the kernel's parameter, without its maps. */
 size_t fake_args_size(const char *kernel);
 
-/* Attention as struct attn_args says; does nothing for a kernel whose name holds no dtype, nor for
- * one of backward. */
+/* Attention as struct attn_args says, and its gradients, in the launch over tiles; neither does
+ * anything for a kernel whose name holds no dtype. */
 void fake_compute(const char *kernel, unsigned int blocks, const struct attn_args *args);
+void fake_compute_backward(const char *kernel, const struct attn_backward_args *args);
 
 /* The kernels that the benchmark brings along (tool/device/bench_kernels.c): one that sleeps, one
  * that compares. They are run whether or not `compute` is set. */

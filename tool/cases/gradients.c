@@ -21,15 +21,6 @@ static int64_t start_of(const struct sample *s, const attn_strides *strides, boo
     return s->full.packed ? cu[b] * strides->row : b * strides->batch;
 }
 
-/* Rows that lie in memory. */
-static int64_t stored(const struct sample *s, bool queries, int64_t b) {
-    if (queries) {
-        return sample_rows_q(s, b);
-    }
-    const int32_t *cu = s->tensors.cu_seqlens_kv;
-    return s->full.packed ? cu[b + 1] - cu[b] : s->full.seq_kv;
-}
-
 static attn_strides draw_strides(const attn_problem *p, bool queries, int64_t dim, int64_t granule,
                                  uint64_t *rng) {
     const int64_t gap = granule * rng_range(rng, 0, 3);
@@ -49,17 +40,14 @@ static attn_strides draw_strides(const attn_problem *p, bool queries, int64_t di
     return s;
 }
 
+/* Packed: of all rows, those after the last sequence included. */
 static int64_t extent_of(const struct sample *s, const attn_strides *t, bool queries, int64_t dim) {
     const attn_problem *p = &s->full;
-    int64_t end = 0;
-    for (int64_t b = 0; b < p->batch; b++) {
-        const int64_t rows = stored(s, queries, b);
-        const int64_t heads = queries ? p->heads_q : p->heads_kv;
-        const int64_t last =
-            start_of(s, t, queries, b) + (heads - 1) * t->head + (rows - 1) * t->row + dim;
-        end = rows > 0 && last > end ? last : end;
-    }
-    return end;
+    const int64_t heads = queries ? p->heads_q : p->heads_kv;
+    const int64_t total = queries ? p->total_q : p->total_kv;
+    const int64_t rows = p->packed ? total : queries ? p->seq_q : p->seq_kv;
+    const int64_t last = p->packed || p->batch == 0 ? 0 : (p->batch - 1) * t->batch;
+    return rows > 0 && p->batch > 0 ? last + (heads - 1) * t->head + (rows - 1) * t->row + dim : 0;
 }
 
 /* ---- making ---------------------------------------------------------------------------------- */
