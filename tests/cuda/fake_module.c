@@ -90,6 +90,11 @@ static int read_fatbin(struct fake_object *library, const unsigned char *image) 
     return FAKE_SUCCESS;
 }
 
+size_t fake_args_size(const char *kernel) {
+    return strstr(kernel, "bwd_") != NULL ? sizeof(struct attn_backward_args)
+                                          : sizeof(struct attn_args);
+}
+
 static bool fits(const struct fake_object *library, int device) {
     const int capability = fake_settings.capability[device];
     if (library->exact) {
@@ -336,9 +341,10 @@ static int cuLaunchKernelEx(const struct launch_config *config, void *function, 
         memcpy(launch.maps, parameter, sizeof launch.maps);
         parameter += offsetof(struct attn_tma_args, a);
     }
-    memcpy(&launch.args, parameter, sizeof launch.args);
+    memcpy(&launch.backward, parameter, fake_args_size(kernel->name));
     fake_log_launch(&launch, config->stream);
-    if (fake_takes_maps(kernel->name) && !fake_maps_agree(&launch)) {
+    if (fake_takes_maps(kernel->name) && fake_args_size(kernel->name) == sizeof launch.args &&
+        !fake_maps_agree(&launch)) { /* of forward */
         return FAKE_LAUNCH_FAILED;
     }
     return fake_submit(config->stream, &launch);

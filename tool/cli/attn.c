@@ -422,7 +422,7 @@ static int compute(struct job *job) {
     progress_start(&progress, "computing", true);
     const double start = clock_seconds();
     const bool done =
-        runner_forward(&job->runner, &tensors, &why) && device_wait(job->runner.memory, &why);
+        runner_compute(&job->runner, &tensors, &why) && device_wait(job->runner.memory, &why);
     job->seconds = clock_seconds() - start;
     progress_stop(&progress);
     if (!done || !fetch(job, &job->out[O].array, tensors.o, &why) ||

@@ -19,14 +19,22 @@ attn_status variant_get(const attn_context *context, attn_direction direction, i
                                        : attn_variant_get)(context, index, variant, why);
 }
 
+bool variant_next(const attn_context *context, int32_t *index, attn_variant *variant) {
+    *variant = (attn_variant){.size = sizeof *variant};
+    if (*index >= 0 && attn_variant_get(context, *index, variant, NULL) == ATTN_OK) {
+        ++*index;
+        return true;
+    }
+    *index = *index >= 0 ? -1 : *index; /* of backward: -1, -2, ... */
+    return attn_variant_get_backward(context, -1 - (*index)--, variant, NULL) == ATTN_OK;
+}
+
 bool variant_by_name(const attn_context *context, const char *name, attn_variant *variant,
                      attn_error *why) {
-    *variant = (attn_variant){.size = sizeof *variant};
-    for (int32_t i = 0; attn_variant_get(context, i, variant, NULL) == ATTN_OK; i++) {
+    for (int32_t i = 0; variant_next(context, &i, variant);) {
         if (strcmp(variant->name, name) == 0) {
             return true;
         }
-        *variant = (attn_variant){.size = sizeof *variant};
     }
     return explain(why, "variant = %s: the device has none of that name", name);
 }

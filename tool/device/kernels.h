@@ -21,6 +21,10 @@ extern const char *const DIRECTION_NAMES[]; /* forward backward; ends with NULL 
 attn_status variant_get(const attn_context *context, attn_direction direction, int32_t index,
                         attn_variant *variant, attn_error *why);
 
+/* The variants of both directions, forward first: *index is 0 at first and then the function's own.
+ * False: there are no more. */
+bool variant_next(const attn_context *context, int32_t *index, attn_variant *variant);
+
 /* Of the context's device, those that were added to it included. False and the reason: it has none
  * of that name. */
 bool variant_by_name(const attn_context *context, const char *name, attn_variant *variant,

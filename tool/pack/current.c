@@ -77,9 +77,9 @@ static bool is_same(const attn_variant *variant, const struct json_value *planne
 /* What this library has and that of the pack had not, and the reverse. */
 static void judge_variants(const struct pack *pack, struct judgement *judgement) {
     const struct json_value *variants = json_at(pack->plan, "variants");
-    attn_variant variant = {.size = sizeof variant};
+    attn_variant variant;
     size_t count = 0;
-    for (int32_t i = 0; attn_variant_get(NULL, i, &variant, NULL) == ATTN_OK; i++) {
+    for (int32_t i = 0; variant_next(NULL, &i, &variant);) {
         const struct json_value *planned = NULL;
         for (size_t k = 0; planned == NULL && k < json_count_of(variants); k++) {
             const struct json_value *one = &variants->as.list.items[k];

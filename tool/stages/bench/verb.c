@@ -17,6 +17,7 @@
 #include "cases/grid.h"
 #include "cases/shape.h"
 #include "cli/verbs.h"
+#include "device/kernels.h"
 #include "device/runner.h"
 #include "stages/bench/measure.h"
 #include "stages/bench/regret.h"
@@ -106,6 +107,9 @@ static void print_json(struct request *request, const struct measurement *m) {
     for (int i = 0; i == 0 || i < m->row_count; i++) {
         json_open(json, NULL, '{');
         problem_json(json, "problem", &m->problem);
+        if (m->direction == ATTN_BACKWARD) {
+            json_text(json, "direction", DIRECTION_NAMES[m->direction]);
+        }
         json_text(json, "variant", m->variant[0] != '\0' ? m->variant : NULL);
         json_text(json, "outcome", OUTCOME_NAMES[m->outcome]);
         if (m->outcome == OUTCOME_TIMED) {
@@ -168,7 +172,8 @@ static void print_state(const struct measurement *m) {
 /* The one measurement that there is. */
 static void print_block(const struct request *request, const struct measurement *m) {
     char text[256];
-    printf("problem   %s\n", problem_text(&m->problem, text, sizeof text));
+    printf("problem   %s%s\n", problem_text(&m->problem, text, sizeof text),
+           m->direction == ATTN_BACKWARD ? ", backward" : "");
     printf("variant   %s on ", m->variant);
     print_device(&request->device);
     printf("\nchecked   %s\n\n", verdict_text(&m->verdict, text, sizeof text));
@@ -240,7 +245,8 @@ static void measure_rows(struct request *request, const attn_problem *problem) {
     for (int32_t i = 0; request->all_variants && i < request->variant_count; i++) {
         attn_variant variant = {.size = sizeof variant};
         const attn_context *context = request->runner.context;
-        if (attn_variant_get(context, i, &variant, NULL) == ATTN_OK &&
+        if (variant_get(context, (attn_direction)request->runner.direction, i, &variant, NULL) ==
+                ATTN_OK &&
             attn_variant_check(context, variant.name, problem, NULL) == ATTN_OK) {
             applied = true;
             request->runner.variant = variant.name; /* lives as long as the context */
@@ -388,8 +394,8 @@ static int run(struct request *request) {
         return runner_complain(&request->runner, "bench", &why);
     }
     attn_variant variant = {.size = sizeof variant};
-    while (attn_variant_get(request->runner.context, request->variant_count, &variant, NULL) ==
-           ATTN_OK) {
+    while (variant_get(request->runner.context, (attn_direction)request->runner.direction,
+                       request->variant_count, &variant, NULL) == ATTN_OK) {
         request->variant_count++;
     }
     request->options.seed = (uint64_t)request->seed;
@@ -422,7 +428,7 @@ static int run(struct request *request) {
 /* ---- the command line ------------------------------------------------------------------------ */
 
 /* Places of some; with --regret those below OWN_ONE have no meaning. */
-enum { OWN_GRID = 0, OWN_ONE = 6, OWN_MODE = 6, OWN_SECONDS = 8, OWN_ARGS = 10 };
+enum { OWN_GRID = 0, OWN_ONE = 7, OWN_MODE = 7, OWN_SECONDS = 9, OWN_ARGS = 11 };
 enum { REGRET_ARGS = 3 };
 static const double REGRET_SECONDS = 0.15;
 
@@ -445,6 +451,9 @@ static void fill_tables(struct request *request, struct tables *tables) {
     const struct arg own[OWN_ARGS] = {
         arg_choice("--grid", &request->grid_name, GRID_NAMES,
                    "a table of problems: cpu in every dtype, the others in fp16, or in --dtype"),
+        arg_choice("--direction", &request->runner.direction, DIRECTION_NAMES,
+                   "backward: dQ, dK and dV, from an O and LSE computed before [that of --variant, "
+                   "else forward]"),
         arg_flag("--all-variants", &request->all_variants,
                  "each variant that applies instead of the best one, as one table"),
         arg_real("--width", &request->width,
