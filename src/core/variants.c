@@ -29,13 +29,16 @@ enum {
     OPTIONS_row = ALL_AND_PAGED, /* of CPU families */
     OPTIONS_tile = ALL_AND_PAGED,
     OPTIONS_backward = ALL_OPTIONS,
-    ALIBI_UP_TO_128 = 1 << 30, /* of a family: ALiBi in tiles of head_dim up to 128 */
+    ALIBI_UP_TO_128 = 1 << 30, /* of a family: ALiBi, pages in tiles of head_dim up to 128 */
+    PAGED_UP_TO_128 = 1 << 29,
 };
 
 /* The options of a family's tile. */
+#define IF_WIDE(options, flag, option, dim) (((options) & (flag)) && (dim) > 128 ? (option) : 0)
 #define TILE_OPTIONS(options, dim)                                                                 \
-    ((options) & ~(ALIBI_UP_TO_128 |                                                               \
-                   (((options)&ALIBI_UP_TO_128) && (dim) > 128 ? (int)ATTN_OPTION_ALIBI : 0)))
+    ((options) & ~((int)ALIBI_UP_TO_128 | (int)PAGED_UP_TO_128 |                                   \
+                   IF_WIDE(options, (int)ALIBI_UP_TO_128, (int)ATTN_OPTION_ALIBI, dim) |           \
+                   IF_WIDE(options, (int)PAGED_UP_TO_128, (int)ATTN_OPTION_PAGED, dim)))
 
 /* Formulas of dynamic shared memory: kernels/common/args.h. */
 #define SMEM_static 0

@@ -286,5 +286,6 @@ attn_tensors stand_ins(void) {
     t.cu_seqlens_kv = (const int32_t *)0x550000000000;
     t.used_kv = (const int32_t *)0x560000000000;
     t.mask = (const uint8_t *)0x570000000001;
+    t.block_table = (const int32_t *)0x580000000000;
     return t;
 }

@@ -77,7 +77,13 @@ AT(mask_batch, 360);
 AT(mask_head, 368);
 AT(mask_row, 376);
 AT(mask_col, 384);
-_Static_assert(sizeof(struct attn_args) == 392, "struct attn_args has another size");
+AT(block_table, 392);
+AT(block_table_stride, 400);
+AT(page_size, 408);
+AT(num_pages, 412);
+AT(page_factor, 416);
+AT(page_shift, 420);
+_Static_assert(sizeof(struct attn_args) == 424, "struct attn_args has another size");
 #undef AT
 #define AT(field, offset)                                                                          \
     _Static_assert(offsetof(struct attn_tma_args, field) == (offset), #field " has moved")
@@ -279,6 +285,23 @@ static void check_near(const char *name, float value, double expected) {
               name, (double)value, expected);
 }
 
+/* Divisions by page_size around each multiple near a random key, and the largest keys. */
+static void check_pages(const struct attn_args *args, const attn_problem *p,
+                        const attn_tensors *t) {
+    const bool paged = p->page_size > 0;
+    CHECK(args->block_table == (paged ? t->block_table : NULL));
+    CHECK_EQ(args->block_table_stride, paged ? p->block_table_stride : 0);
+    CHECK_EQ(args->page_size, p->page_size);
+    CHECK_EQ(args->num_pages, paged ? p->num_pages : 0);
+    uint64_t rng = (uint64_t)p->page_size;
+    for (int n = 0; paged && n < 100; n++) {
+        const int64_t near = rng_range(&rng, 0, INT32_MAX) / p->page_size * p->page_size;
+        const int64_t key = n == 0 ? INT32_MAX : n == 1 ? 0 : near - (n % 2 && near > 0);
+        CHECK_EQ((int64_t)((uint64_t)key * args->page_factor >> args->page_shift),
+                 key / p->page_size);
+    }
+}
+
 /* Unused fields are 0, whatever the tensors hold. */
 static void check_options(const struct attn_args *args, const attn_problem *p,
                           const attn_tensors *t) {
@@ -302,7 +325,10 @@ static void check_options(const struct attn_args *args, const attn_problem *p,
     CHECK_EQ(args->mask_row, p->mask ? p->mask_strides.row : 0);
     CHECK_EQ(args->mask_col, p->mask ? p->mask_strides.col : 0);
     CHECK(args->cu_seqlens_q == (p->packed ? t->cu_seqlens_q : NULL));
-    CHECK(args->cu_seqlens_kv == (p->packed ? t->cu_seqlens_kv : NULL));
+    CHECK(args->cu_seqlens_kv == (!p->packed         ? NULL
+                                  : p->page_size > 0 ? t->cu_seqlens_q
+                                                     : t->cu_seqlens_kv));
+    check_pages(args, p, t);
     CHECK(args->used_kv == (p->used_kv ? t->used_kv : NULL));
 }
 
@@ -397,9 +423,9 @@ static void draw_options(uint64_t *rng, uint32_t options, attn_problem *p) {
         int percent;
     } all[] = {{ATTN_OPTION_WINDOW, 40}, {ATTN_OPTION_SOFTCAP, 40}, {ATTN_OPTION_ALIBI, 40},
                {ATTN_OPTION_BIAS, 40},   {ATTN_OPTION_SINK, 40},    {ATTN_OPTION_USED_KV, 40},
-               {ATTN_OPTION_MASK, 40}};
-    bool wants[7];
-    for (int i = 0; i < 7; i++) {
+               {ATTN_OPTION_MASK, 40},   {ATTN_OPTION_PAGED, 40}};
+    bool wants[8];
+    for (int i = 0; i < 8; i++) {
         wants[i] = rng_chance(rng, all[i].percent) && (options & (uint32_t)all[i].option) != 0;
     }
     if (wants[0]) {
@@ -423,7 +449,12 @@ static void draw_options(uint64_t *rng, uint32_t options, attn_problem *p) {
                                               rng_range(rng, 0, 3)};
     }
     p->sink = wants[4];
-    p->used_kv = wants[5];
+    p->used_kv = wants[5] || wants[7];
+    if (wants[7]) {
+        p->page_size = rng_chance(rng, 50) ? 1 << rng_range(rng, 0, 30) : rng_range(rng, 1, 1000);
+        p->num_pages = rng_range(rng, 0, 100000);
+        p->block_table_stride = rng_range(rng, 0, 1) * rng_range(rng, 1, 1000000);
+    }
 }
 
 static attn_problem draw(const attn_variant *variant, uint64_t seed) {

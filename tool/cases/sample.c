@@ -191,7 +191,8 @@ static bool make_table(struct sample *s, uint64_t *rng) {
     for (int64_t b = 0; b < p->batch; b++) {
         entries += (used[b] + p->page_size - 1) / p->page_size;
     }
-    p->num_pages = entries + rng_range(rng, entries > 0 ? 0 : 1, 3);
+    const int64_t least = entries + rng_range(rng, entries > 0 ? 0 : 1, 3);
+    p->num_pages = p->num_pages > least ? p->num_pages : least;
     int32_t *order = malloc((size_t)p->num_pages * sizeof *order);
     for (int64_t i = 0; order && i < p->num_pages; i++) { /* a random permutation */
         const int64_t from = rng_range(rng, 0, i);
