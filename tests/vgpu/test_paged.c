@@ -86,8 +86,8 @@ TEST(values_that_are_not_finite) {
 
 /* ---- planted faults -------------------------------------------------------------------------- */
 
-/* Whether a run whose kernel sees `used` keys of the first sequence, of which there are 37, is found
- * to be right: by the virtual GPU, and by the comparison. */
+/* Whether a run whose kernel sees `used` keys of the one sequence, which has 37, is found to be
+ * right: by the virtual GPU, and by the comparison. */
 static bool passes(const attn_variant *variant, struct sample *s,
                    const struct expectation *expected, int32_t used) {
     const struct target target = target_of(variant);
@@ -120,7 +120,8 @@ static bool try_faults(const attn_variant *variant, void *user) {
     return true;
 }
 
-/* Three pages of 16, the last with 5 keys; the next entry is stale: a page of the pool that no sequence has. */
+/* Three pages of 16, the last with 5 keys; the next entry is stale: a page that the sequence does
+ * not have. */
 static void use_37_keys(struct sample *s) {
     lengths(&s->used)[0] = 37;
     int32_t *table = lengths(&s->table);
