@@ -68,6 +68,8 @@ void extras_args(struct extras *s, struct arg args[EXTRAS_ARGS]) {
                  "an fp32 bias (seq-q, seq-kv), the same for every batch entry and head"),
         arg_flag("--mask", &s->mask,
                  "a boolean mask (seq-q, seq-kv), likewise; hides a random half of the keys"),
+        arg_int("--page-size", &s->page_size, 0, INT32_MAX,
+                "a paged KV cache, pages of so many rows in random order; 0: contiguous [0]"),
         arg_choice("--tensor-cores", &s->tensor_cores, TENSOR_CORES_NAMES,
                    "tensor-core preference [auto]"),
     };
@@ -119,12 +121,21 @@ void semantics_apply(const struct semantics *semantics, attn_problem *problem) {
     problem->alibi = semantics->alibi;
 }
 
+int64_t pages_of(const attn_problem *p) {
+    return (p->seq_kv + p->page_size - 1) / p->page_size;
+}
+
 void extras_apply(const struct extras *extras, attn_problem *problem) {
     problem->tensor_cores = (attn_tensor_cores)extras->tensor_cores;
     problem->sink = extras->sink;
     problem->bias = extras->bias;
     if (extras->bias) {
         problem->bias_strides = (attn_bias_strides){0, 0, problem->seq_kv, 1};
+    }
+    if (extras->page_size > 0) {
+        problem->used_kv = true;
+        problem->page_size = extras->page_size;
+        problem->num_pages = problem->batch * pages_of(problem);
     }
     problem->mask = extras->mask;
     if (extras->mask) {
@@ -171,6 +182,9 @@ const char *problem_text(const attn_problem *p, char *buffer, size_t size) {
         append(buffer, size, " softcap %g", (double)p->softcap);
     }
     append(buffer, size, "%s%s", p->packed ? " packed" : "", p->used_kv ? " used_kv" : "");
+    if (p->page_size > 0) {
+        append(buffer, size, " pages of %lld", (long long)p->page_size);
+    }
     append(buffer, size, "%s%s%s%s%s", p->alibi ? " alibi" : "", p->bias ? " bias" : "",
            p->mask ? " mask" : "", p->sink ? " sink" : "", p->layout == ATTN_BSHD ? " bshd" : "");
     return buffer;
@@ -196,6 +210,10 @@ void problem_json(struct json *json, const char *key, const attn_problem *p) {
     json_bool(json, "bias", p->bias);
     if (p->mask) { /* absent where there is none: older records have no such word */
         json_bool(json, "mask", true);
+    }
+    if (p->page_size > 0) { /* likewise */
+        json_int(json, "page_size", p->page_size);
+        json_int(json, "num_pages", p->num_pages);
     }
     json_bool(json, "sink", p->sink);
     json_text(json, "tensor_cores", TENSOR_CORES_NAMES[p->tensor_cores]);
@@ -252,6 +270,11 @@ bool problem_read(const struct json_value *from, attn_problem *p) {
     p->bias = is_true(json_at(from, "bias"));
     p->mask = is_true(json_at(from, "mask"));
     p->sink = is_true(json_at(from, "sink"));
+    if (json_at(from, "page_size") != NULL) {
+        p->used_kv = true;
+        p->page_size = json_int_of(json_at(from, "page_size"), 0);
+        p->num_pages = json_int_of(json_at(from, "num_pages"), 0);
+    }
     return good && dtype >= 0 && causal >= 0 && layout >= 0 && cores >= 0 &&
            attn_problem_resolve(p, p, NULL) == ATTN_OK;
 }

@@ -35,8 +35,9 @@ enum { SEMANTICS_ARGS = 7, SEMANTICS_DTYPE = 0 }; /* --dtype is the first of its
 struct extras {
     int tensor_cores;
     bool sink, bias, mask;
+    int64_t page_size;
 };
-enum { EXTRAS_ARGS = 4 };
+enum { EXTRAS_ARGS = 5 };
 
 /* Each sets the defaults (the canonical problem: B2 H8 S512 D64, fp32) and fills a table that
  * points at them. On a GPU the verbs that make their own inputs take fp16 where no dtype was
@@ -55,6 +56,9 @@ int sizes_count(const struct sizes *sizes);
 void sizes_apply(const struct sizes *sizes, int combination, attn_problem *problem);
 void semantics_apply(const struct semantics *semantics, attn_problem *problem);
 void extras_apply(const struct extras *extras, attn_problem *problem);
+
+/* Pages of the longest sequence of a paged problem. */
+int64_t pages_of(const attn_problem *problem);
 
 /* "fp16 B1 H32/8 S1024 D128 causal"; cut to fit. Takes a resolved problem; returns the buffer. */
 const char *problem_text(const attn_problem *problem, char *buffer, size_t size);

@@ -63,7 +63,19 @@ struct attn_args {
 
     const unsigned char *mask; /* 0: hidden; NULL: none */
     long long mask_batch, mask_head, mask_row, mask_col;
+
+    /* A paged KV cache: k_batch and v_batch are then the distances of pages. key / page_size is
+     * key x page_factor >> page_shift (ATTN_PAGE_FACTOR). */
+    const int *block_table;       /* NULL: K and V are contiguous */
+    long long block_table_stride; /* between the rows of the table */
+    int page_size, num_pages;
+    unsigned page_factor;
+    int page_shift;
 };
+
+/* For 0 <= key < 2^31: the rounding error of the factor times a key stays below 2^shift. */
+#define ATTN_PAGE_FACTOR(page_size, shift)                                                         \
+    ((unsigned)(((1ULL << (shift)) + (unsigned)(page_size)-1) / (unsigned)(page_size)))
 
 /* The parameter of kernels that use TMA: maps of Q, K, V and O over (column, row, head, batch); of
  * packed sequences over (column, row of all, head). */

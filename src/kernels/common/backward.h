@@ -14,6 +14,34 @@
 
 #include "common/repair.h"
 
+/* As in device.h; tests/cuda/test_backward.c has the same numbers. */
+#define AT(field, offset)                                                                          \
+    static_assert(__builtin_offsetof(struct attn_backward_args, field) == (offset),                \
+                  #field " has "                                                                   \
+                         "moved")
+AT(a, 0);
+AT(d_o, 424);
+AT(dq, 432);
+AT(dk, 440);
+AT(dv, 448);
+AT(s_d_o, 456);
+AT(s_dq, 480);
+AT(s_dk, 504);
+AT(s_dv, 528);
+AT(d_sink, 552);
+AT(lse_log2, 560);
+AT(delta, 568);
+AT(dq_sum, 576);
+AT(turns, 584);
+AT(ticket, 592);
+AT(stat_rows, 600);
+AT(scale, 608);
+AT(tiles_kv, 612);
+AT(phase, 616);
+static_assert(sizeof(struct attn_backward_args) == 624,
+              "struct attn_backward_args has another size");
+#undef AT
+
 struct pair {
     float p, ds;
 };
