@@ -8,7 +8,7 @@ PREFIX ?= /usr/local
 CLANG_FORMAT ?= clang-format
 FUZZ_SECONDS ?= 60
 
-sources = $(shell git ls-files 'include/*.h' 'src/*.[ch]' 'src/*.cu' 'tool/*.[ch]' 'vgpu/*.[ch]' 'examples/*.c' \
+sources = $(shell git ls-files 'include/*.h' 'src/*.[ch]' 'src/*.cu' 'tool/*.[ch]' 'vgpu/*.[ch]' 'examples/*.c' 'include/*.hpp' 'examples/*.cpp' \
     'tests/*.[ch]' 'tests/faults/*.cu' | grep -Ev '^tests/(abi/0|data|golden|faults/check)')
 
 # $(call build,preset): configure (quietly) and build.

@@ -9,7 +9,7 @@
 
 include(CMakePackageConfigHelpers)
 
-install(FILES include/attn.h include/attn_inspect.h include/attn_verify.h
+install(FILES include/attn.h include/attn.hpp include/attn_inspect.h include/attn_verify.h
         DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(TARGETS attn EXPORT attnTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 if(TARGET attn_ptx) # the library looks for it in its own folder

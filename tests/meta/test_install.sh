@@ -26,7 +26,7 @@ libdir=$(dirname "$(find "$root" -name libattn.so)")
 (cd "$work/stage" && find . ! -type d | sort) >"$work/installed"
 unexpected=$(sed -E \
     -e '\|^\./opt/attn/bin/attest$|d' \
-    -e '\|^\./opt/attn/include/attn[_a-z]*\.h$|d' \
+    -e '\|^\./opt/attn/include/attn[_a-z]*\.h(pp)?$|d' \
     -e '\|^\./opt/attn/lib[^/]*/([^/]*-linux-gnu/)?libattn\.so(\.[0-9.]+)?$|d' \
     -e '\|^\./opt/attn/lib[^/]*/([^/]*-linux-gnu/)?libattn_ptx\.so$|d' \
     -e '\|^\./opt/attn/include/vgpu\.h$|d' \
