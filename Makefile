@@ -19,7 +19,7 @@ build = cmake --preset $(1) >/dev/null && cmake --build --preset $(1) --parallel
 test = JOBS=$(JOBS) sh tests/run.sh $(1) $(2) $(if $(WITHOUT),--label-exclude '$(WITHOUT)')
 
 .PHONY: all debug gpu deps nvcc test-all deps-to-test run test bench bench-vgpu install asan tsan bare x86 fuzz format clean help
-.PHONY: lint lint-includes lint-style lint-docs lint-format lint-tidy tables
+.PHONY: wheel deb lint lint-includes lint-style lint-docs lint-format lint-tidy tables
 
 all:
 	@$(call build,dev)
@@ -37,6 +37,8 @@ help:
 	@echo "make bench-vgpu  thread-instructions a second of the virtual GPU, under each set of checks"
 	@echo "make gpu      all checks of the GPU kernels on this machine's GPU (some minutes)"
 	@echo "make install  into PREFIX ($(PREFIX)), below DESTDIR"
+	@echo "make wheel    dist/*.whl for x86_64 and aarch64, and the sdist (some minutes; PyPI's ziglang is the compiler)"
+	@echo "make deb      dist/*.deb for this machine's architecture"
 	@echo "make deps     install missing packages with apt, for every target (run and test install their own)"
 	@echo "make nvcc     install NVIDIA's compiler into build-nvcc/ (from the Python package index; NVIDIA's licence)"
 	@echo "make asan     the tests under AddressSanitizer and UndefinedBehaviorSanitizer"
@@ -81,6 +83,12 @@ gpu: all
 install: all
 	cmake --install build --prefix "$(PREFIX)"
 
+wheel:
+	@JOBS=$(JOBS) sh python/wheels.sh dist
+
+deb:
+	@JOBS=$(JOBS) sh cmake/deb.sh dist
+
 test-all:
 	@.ci/run --all
 
@@ -124,4 +132,4 @@ format:
 	$(CLANG_FORMAT) -i $(sources)
 
 clean:
-	rm -rf build build-*
+	rm -rf build build-* dist

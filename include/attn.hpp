@@ -118,7 +118,7 @@ template <> struct dtype_of<float> : std::integral_constant<attn_dtype, ATTN_FP3
 template <> struct dtype_of<fp16> : std::integral_constant<attn_dtype, ATTN_FP16> {};
 template <> struct dtype_of<bf16> : std::integral_constant<attn_dtype, ATTN_BF16> {};
 
-/* Of a (batch, heads, rows, dim) array in any order of memory whose last dimension is contiguous. */
+/* Of a (batch, heads, rows, dim) array in any memory order with a contiguous last dimension. */
 template <class T> struct view {
     T *data;
     std::int64_t batch, heads, rows, dim;
