@@ -43,8 +43,7 @@ inside() { # inside NAME COMMANDS: run by sh in the chroot; the seconds are prin
 
 inside "wheel: pip install" 'python3 -m venv /v; /v/bin/pip install -q --no-index *.whl; /v/bin/pip list'
 inside "wheel: without NumPy and PyTorch" '/v/bin/python fresh.py; /v/bin/attest devices | grep "^cpu"'
-inside "deb: apt install" 'apt-get update -qq; find / -xdev -type f ! -path "/var/*" ! -path "/proc/*" |
-    sort >/before; apt-get install -y -qq --no-install-recommends ./*.deb'
+inside "deb: apt install" 'apt-get update -qq; apt-get install -y -qq --no-install-recommends ./*.deb'
 inside "deb: C" 'cc -O2 decode.c -o c $(pkg-config --cflags --libs attn); ./c'
 inside "deb: C, static" 'cc -O2 decode.c -o s $(pkg-config --cflags attn) -l:libattn.a -lm; ./s;
     ! ldd s | grep libattn'
@@ -57,7 +56,7 @@ inside "deb: Python" 'python3 fresh.py'
 inside "NumPy" 'apt-get install -y -qq --no-install-recommends python3-numpy; python3 fresh.py;
     python3 -m venv --system-site-packages /n; /n/bin/pip install -q --no-index *.whl; /n/bin/python fresh.py |
     grep "numpy [0-9]"'
-inside "deb: apt remove" 'apt-get purge -y -qq attest libattn* libvgpu* python3-attn
+inside "deb: apt remove" 'apt-get purge -y -qq $(dpkg-query -W -f "\${Package} \${source:Package}\n" | sed -n "s/ attn$//p")
     ! dpkg -l | grep -E "attn|attest|vgpu"
     find /usr /etc -type f -o -type l | grep -E "attn|attest|vgpu" && exit 1 || echo nothing is left'
 
