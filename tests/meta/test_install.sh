@@ -27,12 +27,14 @@ libdir=$(dirname "$(find "$root" -name libattn.so)")
 (cd "$work/stage" && find . ! -type d | sort) >"$work/installed"
 unexpected=$(sed -E \
     -e '\|^\./opt/attn/bin/attest$|d' \
-    -e '\|^\./opt/attn/include/attn[_a-z]*\.h$|d' \
+    -e '\|^\./opt/attn/include/attn[_a-z]*\.h(pp)?$|d' \
     -e '\|^\./opt/attn/lib[^/]*/([^/]*-linux-gnu/)?libattn\.so(\.[0-9.]+)?$|d' \
     -e '\|^\./opt/attn/lib[^/]*/([^/]*-linux-gnu/)?libattn_ptx\.so$|d' \
     -e '\|^\./opt/attn/include/vgpu\.h$|d' \
     -e '\|^\./opt/attn/share/man/man1/attest\.1$|d' \
     -e '\|^\./opt/attn/share/man/man3/attn\.3$|d' \
+    -e '\|^\./opt/attn/share/bash-completion/completions/attest$|d' \
+    -e '\|^\./opt/attn/lib[^/]*/([^/]*-linux-gnu/)?libattn\.a$|d' \
     -e '\#^\./opt/attn/libexec/attest/faults/[a-z]*(\.sm_90)?\.(cubin|ptx)$#d' \
     -e '\|^\./opt/attn/lib[^/]*/([^/]*-linux-gnu/)?libvgpu\.so(\.0(\.[0-9]+\.[0-9]+)?)?$|d' \
     -e '\|^\./opt/attn/lib.*/pkgconfig/attn\.pc$|d' \

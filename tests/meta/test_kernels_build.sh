@@ -72,8 +72,8 @@ cp -R "$source/CMakeLists.txt" "$source/cmake" "$source/include" "$source/src" "
 configure() { # configure FOLDER OPTION...
     folder=$1
     shift
-    cmake -S "$tree" -B "$work/$folder" -DBUILD_TESTING=OFF -DATTN_PORTABLE_ONLY=ON -DATTN_VGPU=OFF \
-        -DCMAKE_BUILD_TYPE=None -DCMAKE_C_COMPILER="$compiler" -DATTN_VARIANTS="^$variant\$" "$@" \
+    cmake -S "$tree" -B "$work/$folder" -DBUILD_TESTING=OFF -DATTN_PORTABLE_ONLY=ON -DATTN_ATTEST=OFF \
+        -DATTN_VGPU=OFF -DCMAKE_BUILD_TYPE=None -DCMAKE_C_COMPILER="$compiler" -DATTN_VARIANTS="^$variant\$" "$@" \
         >"$work/$folder.log" 2>&1
 }
 make_target() { # make_target TARGET
@@ -136,7 +136,7 @@ for arch in sm_80 sm_90; do
 done
 one_of_each() {
     configure each ${nvcc:+-DATTN_NVCC="$nvcc"} -DATTN_VARIANTS=_bf16_ -DATTN_ONE_OF_EACH=ON &&
-        sed -n 's/^    {"\([fb]wd_[a-z_]*\)_bf16_.*_PTX.*/\1/p' "$work/each/kernels/companion.c"
+        sed -n 's/^    {"\([a-z_]*\)_bf16_.*_PTX.*/\1/p' "$work/each/kernels/companion.c"
 }
 sed -n 's/^CUDA_VARIANT(\([a-z_]*\), [a-z0-9_]*, bf16.*/\1/p' "$tree/src/kernels/variants.def" |
     awk '!seen[$0]++' >"$work/families"
