@@ -81,7 +81,8 @@ typedef enum attn_option {
     ATTN_OPTION_PACKED = 32,
     ATTN_OPTION_USED_KV = 64,
     ATTN_OPTION_ANY_SCALE = 128, /* of 0 too, and beyond 2^64 and 2^-64 */
-    ATTN_OPTION_MASK = 256
+    ATTN_OPTION_MASK = 256,
+    ATTN_OPTION_PAGED = 512
 } attn_option;
 
 /* One kernel with its knobs. name is the key. */
