@@ -117,9 +117,11 @@ def compute(q: Tensor, k: Tensor, v: Tensor, dropout_p: float, scale: Optional[f
     q, k, v = _rows(q), _rows(k), _rows(v)
     shape = q.shape
     max_q, max_k = (x if x is None else int(x) for x in (max_q, max_k))
+    mask = None
     if table is not None:
-        if first_k is not None:
-            raise Unsupported("cache_leftpad is given with a block table, expected one of them")
+        if first_k is not None:  # distances are counted from the last key: a mask is as good
+            keys = torch.arange(table.shape[1] * k.shape[1], device=q.device)
+            mask = (keys >= first_k[:, None])[:, None, None]
         which = dict(cu_seqlens_q=cu_q, cu_seqlens_kv=None, max_seqlen_q=max_q, max_seqlen_kv=max_k,
                      used_kv=used_k if cu_k is None else _lengths(cu_k, used_k))
     elif used_q is None and first_k is None and (cu_q is None) == (cu_k is None):
@@ -130,7 +132,7 @@ def compute(q: Tensor, k: Tensor, v: Tensor, dropout_p: float, scale: Optional[f
             alibi = _every_other(alibi)
         q, k, v, which = _ranges(q, k, v, cu_q, cu_k, max_q, max_k, used_q, used_k, first_k)
     options = dict(causal="bottom-right" if causal else None, scale=scale, window=window,
-                   softcap=max(softcap, 0.0), alibi=alibi, bias=None, mask=None, sink=sink, **which,
+                   softcap=max(softcap, 0.0), alibi=alibi, bias=None, mask=mask, sink=sink, **which,
                    layout="bshd", threads=torch.get_num_threads() if q.is_cpu else 0)
     lse = None
     if table is not None:
@@ -215,8 +217,8 @@ def with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optional[Tensor
         k_cache[where], v_cache[where] = k, v
         used = used + (k.shape[1] if cu_new is None else cu_new[1:] - cu_new[:-1])
     if entries is not None and table is not None:
-        raise Unsupported("cache_batch_idx is given with a block table, expected one of them")
-    if entries is not None:
+        table = table[entries.long()]
+    elif entries is not None:
         k_cache, v_cache = k_cache[entries.long()], v_cache[entries.long()]
     return compute(q, k_cache, v_cache, 0.0, scale, causal, window, softcap, alibi, sink, cu_q,
                    None, max_q, None, None, None if used is None else used.to(_INT), first_k,
