@@ -101,12 +101,14 @@ def compute(q: Tensor, k: Tensor, v: Tensor, dropout_p: float, scale: Optional[f
             sink: Optional[Tensor] = None, cu_q: Optional[Tensor] = None,
             cu_k: Optional[Tensor] = None, max_q: Any = None, max_k: Any = None,
             used_q: Optional[Tensor] = None, used_k: Optional[Tensor] = None,
-            first_k: Optional[Tensor] = None, want_lse: bool = True) -> Tuple[Tensor, Any]:
+            first_k: Optional[Tensor] = None, want_lse: bool = True,
+            table: Optional[Tensor] = None) -> Tuple[Tensor, Any]:
     """out and, if wanted, lse. first_k: the first key that counts, of each entry of the batch;
-    used_k counts from 0 on."""
+    used_k counts from 0 on. table: the block table of k and v, which are pages."""
     if _is_dynamo_compiling():  # the graph breaks here
         return _outside_of_graphs(q, k, v, dropout_p, scale, causal, window, softcap, alibi, sink,
-                                  cu_q, cu_k, max_q, max_k, used_q, used_k, first_k, want_lse)
+                                  cu_q, cu_k, max_q, max_k, used_q, used_k, first_k, want_lse,
+                                  table)
     if sink is not None:
         sink = sink.reshape(-1).float()
     _refuse_training(dropout_p, q, k, v, alibi, sink)
@@ -115,7 +117,14 @@ def compute(q: Tensor, k: Tensor, v: Tensor, dropout_p: float, scale: Optional[f
     q, k, v = _rows(q), _rows(k), _rows(v)
     shape = q.shape
     max_q, max_k = (x if x is None else int(x) for x in (max_q, max_k))
-    if used_q is None and first_k is None and (cu_q is None) == (cu_k is None):
+    mask = None
+    if table is not None:
+        if first_k is not None:  # distances are counted from the last key: a mask is as good
+            keys = torch.arange(table.shape[1] * k.shape[1], device=q.device)
+            mask = (keys >= first_k[:, None])[:, None, None]
+        which = dict(cu_seqlens_q=cu_q, cu_seqlens_kv=None, max_seqlen_q=max_q, max_seqlen_kv=max_k,
+                     used_kv=used_k if cu_k is None else _lengths(cu_k, used_k))
+    elif used_q is None and first_k is None and (cu_q is None) == (cu_k is None):
         which = dict(cu_seqlens_q=cu_q, cu_seqlens_kv=cu_k, max_seqlen_q=max_q,
                      max_seqlen_kv=max_k, used_kv=used_k)
     else:
@@ -123,10 +132,12 @@ def compute(q: Tensor, k: Tensor, v: Tensor, dropout_p: float, scale: Optional[f
             alibi = _every_other(alibi)
         q, k, v, which = _ranges(q, k, v, cu_q, cu_k, max_q, max_k, used_q, used_k, first_k)
     options = dict(causal="bottom-right" if causal else None, scale=scale, window=window,
-                   softcap=max(softcap, 0.0), alibi=alibi, bias=None, mask=None, sink=sink, **which,
+                   softcap=max(softcap, 0.0), alibi=alibi, bias=None, mask=mask, sink=sink, **which,
                    layout="bshd", threads=torch.get_num_threads() if q.is_cpu else 0)
     lse = None
-    if needs_gradient(q, alibi, sink, k, v):
+    if table is not None:
+        out, lse = attention(q, k, v, return_lse=True, block_table=table, **options)
+    elif needs_gradient(q, alibi, sink, k, v):
         out, lse = differentiable(q, k, v, *options.values())
     elif want_lse:
         out, lse = attention(q, k, v, return_lse=True, **options)
@@ -174,7 +185,7 @@ def with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optional[Tensor
                  causal: bool, window: Any, softcap: float, alibi: Optional[Tensor] = None,
                  sink: Optional[Tensor] = None, cu_q: Optional[Tensor] = None,
                  cu_new: Optional[Tensor] = None, max_q: Optional[int] = None,
-                 want_lse: bool = True) -> Tuple[Tensor, Any]:
+                 want_lse: bool = True, table: Optional[Tensor] = None) -> Tuple[Tensor, Any]:
     """Appends k and v to the cache at cache_seqlens, and computes q against all keys of it.
     rotary: cos, sin, interleaved, and the first position of each sequence (None: cache_seqlens).
     entries: of the cache, one for each sequence."""
@@ -200,10 +211,15 @@ def with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optional[Tensor
             moves = causal or tuple(window) != (-1, -1)
             q = _rotate(q, cos, sin, start[of_q] + (place_q if moves else 0 * place_q), interleaved)
         where = (entry if entries is None else entries.long()[entry], used[entry] + place)
+        if table is not None:  # its page, and the row in it
+            size = k_cache.shape[1]
+            where = table.long()[where[0], where[1] // size], where[1] % size
         k_cache[where], v_cache[where] = k, v
         used = used + (k.shape[1] if cu_new is None else cu_new[1:] - cu_new[:-1])
-    if entries is not None:
+    if entries is not None and table is not None:
+        table = table[entries.long()]
+    elif entries is not None:
         k_cache, v_cache = k_cache[entries.long()], v_cache[entries.long()]
     return compute(q, k_cache, v_cache, 0.0, scale, causal, window, softcap, alibi, sink, cu_q,
                    None, max_q, None, None, None if used is None else used.to(_INT), first_k,
-                   want_lse)
+                   want_lse, table)

@@ -10,8 +10,7 @@ Unlike there, float32 works, as do CPU tensors, any head_dim on the CPU and v wi
 own; s_aux is a sink logit per head. deterministic and num_splits change nothing: the same inputs
 always give the same bits. Gradients exist where attn.torch has them.
 
-Invariant: what libattn does not compute (dropout, paged caches) raises attn.Unsupported with the
-reason.
+Invariant: what libattn does not compute (dropout) raises attn.Unsupported with the reason.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from typing import Any, Optional, Tuple, Union
 
 import torch
 
-from ._flash import compute, refuse, with_kvcache
+from ._flash import compute, with_kvcache
 from ._flash_install import install, uninstall
 
 __all__ = ["flash_attn_func", "flash_attn_kvpacked_func", "flash_attn_qkvpacked_func",
@@ -87,11 +86,12 @@ def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor
                            return_attn_probs: bool = False, block_table: Optional[Tensor] = None, *,
                            s_aux: Optional[Tensor] = None) -> Any:
     """Sequences one after the other. q: (total_q, heads, dim); k, v: (total_k, heads_k, dim);
-    cu_seqlens: batch + 1 int32, from 0 upwards; lse: (heads, total_q)."""
-    refuse(block_table=block_table)
+    cu_seqlens: batch + 1 int32, from 0 upwards; lse: (heads, total_q). block_table: k and v are
+    pages, (pages, page_size, heads_k, dim), of any size; no gradients."""
     return _result(q, compute(q, k, v, dropout_p, softmax_scale, causal, window_size, softcap,
                               alibi_slopes, s_aux, cu_seqlens_q, cu_seqlens_k, max_seqlen_q,
-                              max_seqlen_k, want_lse=return_attn_probs), return_attn_probs)
+                              max_seqlen_k, want_lse=return_attn_probs, table=block_table),
+                   return_attn_probs)
 
 
 def flash_attn_varlen_kvpacked_func(q: Tensor, kv: Tensor, cu_seqlens_q: Tensor,
@@ -139,6 +139,8 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor,
     k_cache, v_cache: (batch_cache, seq_cache, heads_k, dim). rotary_cos, rotary_sin: (positions,
     rotary_dim / 2), which rotate k, and q, before. cache_batch_idx: which entries of the cache q
     belongs to; they are copied for it. cache_leftpad: the first key of each that counts.
+    block_table: (batch, pages of a sequence) int32; the cache is (pages, page_size, heads_k, dim),
+    pages of any size.
 
     >>> import torch
     >>> from attn.flash_attn import flash_attn_with_kvcache
@@ -148,9 +150,8 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor,
     >>> cache[0, 4:7, 0, 0]
     tensor([0., 1., 0.])
     """
-    refuse(block_table=block_table)
     found = with_kvcache(q, k_cache, v_cache, k, v,
                          (rotary_cos, rotary_sin, rotary_interleaved, None), cache_seqlens,
                          cache_batch_idx, cache_leftpad, softmax_scale, causal, window_size,
-                         softcap, alibi_slopes, want_lse=return_softmax_lse)
+                         softcap, alibi_slopes, want_lse=return_softmax_lse, table=block_table)
     return found if return_softmax_lse else found[0]

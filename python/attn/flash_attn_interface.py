@@ -4,8 +4,8 @@
 Same arguments, defaults and return values; attn.flash_attn says what is different. num_splits,
 pack_gqa, sm_margin and scheduler_metadata change nothing: libattn chooses by itself.
 
-Invariant: what libattn does not compute (qv, fp8 scales, attention_chunk, paged caches) raises
-attn.Unsupported with the reason.
+Invariant: what libattn does not compute (qv, fp8 scales, attention_chunk) raises attn.Unsupported
+with the reason.
 """
 
 from __future__ import annotations
@@ -108,12 +108,12 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor,
     place of cache_seqlens. return_softmax_lse gives (out, lse, two empty tensors): there, what
     split-KV left."""
     refuse(qv=qv, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale,
-           attention_chunk=attention_chunk, page_table=page_table)
+           attention_chunk=attention_chunk)
     found = with_kvcache(q, k_cache, v_cache, k, v,
                          (rotary_cos, rotary_sin, rotary_interleaved, rotary_seqlens),
                          cache_seqlens, cache_batch_idx, cache_leftpad, softmax_scale, causal,
                          window_size, softcap, None, s_aux, cu_seqlens_q, cu_seqlens_k_new,
-                         max_seqlen_q, return_softmax_lse)
+                         max_seqlen_q, return_softmax_lse, page_table)
     return (*found, q.new_empty(0), q.new_empty(0)) if return_softmax_lse else found[0]
 
 

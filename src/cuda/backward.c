@@ -114,8 +114,8 @@ attn_status backward_geometry(struct cuda *cuda, const struct variant *variant,
     if (!sums_dq(variant)) {
         return ATTN_OK;
     }
-    /* Q, dO and the sums of dQ of the heads that are worked on at one time stay in L2. With a causal
-     * mask more heads than that: their key tiles wait less for each other (1.09x at S 8192). */
+    /* Q, dO and the sums of dQ of the heads that are worked on at one time stay in L2. With a
+     * causal mask more heads than that: key tiles wait less for each other (1.09x at S 8192). */
     const int64_t head_bytes = p->seq_q * (p->heads_q / p->heads_kv) *
                                (2 * p->head_dim + 2 * p->head_dim_v + 4 * (int64_t)v->head_dim_max);
     const int64_t mib =

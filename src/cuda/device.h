@@ -76,8 +76,8 @@ attn_status backward_geometry(struct cuda *cuda, const struct variant *variant,
 
 /* ---- maps.c ----------------------------------------------------------------------------- */
 
-/* Whether tensor maps can describe the problem's Q, K, V and O (backward: dO), whose strides are multiples of 16
- * bytes. */
+/* Whether tensor maps can describe the problem's Q, K, V and O (backward: dO), whose strides are
+ * multiples of 16 bytes. */
 attn_status maps_check(const attn_problem *resolved, bool backward, attn_error *error);
 
 /* Maps of boxes of so many query rows and keys, over memory that is not there. heads_q > 0: the map

@@ -29,111 +29,13 @@
  *     LSE, D   STAGES x BM x 4 each
  * static: mbarriers, the ticket, and a descriptor of each stage.
  *
- * Invariant: a CTA goes through a tile of queries if and only if one of them sees one of its keys;
- * the producer derives from the same bounds whose turn it is to add to dQ.
+ * Invariant: producer, consumers and the warps that take turns go through the same tiles of queries
+ * (key_tile.h) in the same order.
  */
 #define ATTN_FULL 1
+#include "hopper/differentiate.h"
 #include "hopper/dq.h"
-#include "hopper/tma.h"
 #include "hopper/wgmma.h"
-
-enum {
-    CONSUMERS = ATTN_BN / WG_ROWS,
-    SCORE_REGS = ATTN_BM / 2, /* S^T, dP^T: 64 keys x BM queries */
-    PAIR_REGS = ATTN_BM / 4,  /* P^T, dS^T in pairs */
-    SUM_REGS = ATTN_D / 2,    /* dK, dV: 64 keys x D */
-    QUERY_STEPS = ATTN_BM / 16,
-    KEY_STEPS = ATTN_BN / 16,
-    DS_CHUNK = ATTN_BM * SWIZZLE_BYTES,
-    DS_BYTES = CONSUMERS * DS_CHUNK,
-    STAT_BYTES = ATTN_BM * 4,
-    CONSUMER_BARRIER = 1,
-    PRODUCER_REGISTERS = 24,
-    CONSUMER_REGISTERS = 240
-};
-static_assert(CONSUMERS == 2 && ATTN_WARPS == 12, "two consumer warpgroups and a producer");
-static_assert(ATTN_BM * ATTN_D == CONSUMERS * DQ_REGS * WG_THREADS, "dQ of a warpgroup: 64 x 64");
-static_assert(ATTN_D == COLUMNS, "whole TMA boxes");
-
-/* ---- what a CTA works on --------------------------------------------------------------------- */
-
-struct key_tile {
-    struct work w; /* its head is set for each tile of queries */
-    int head_kv, number, first;
-    int begin, end; /* tiles of queries that see one of the keys */
-};
-
-INLINE struct key_tile key_tile_of(const struct attn_backward_args &b, int ticket) {
-    const int heads_kv = b.a.heads_q / b.a.heads_per_kv, groups = b.a.heads_all / b.a.heads_per_kv;
-    const int section = ticket / (b.a.section_heads * b.tiles_kv);
-    const int place = ticket % (b.a.section_heads * b.tiles_kv);
-    const int heads = min(b.a.section_heads, groups - section * b.a.section_heads);
-    const int group = section * b.a.section_heads + place % heads;
-    struct key_tile tile;
-    tile.w.batch = group / heads_kv;
-    tile.head_kv = group % heads_kv;
-    tile.number = place / heads;
-    tile.first = tile.number * ATTN_BN;
-    lengths_of_sequence(b.a, tile.w);
-    tile.begin = tile.end = 0;
-    const int last = min(tile.first + ATTN_BN, tile.w.seq_kv) - 1;
-    if (last >= tile.first) {
-        const int first_query = queries_of_key(b.a, tile.w, tile.first).begin;
-        const int end_query = queries_of_key(b.a, tile.w, last).end;
-        if (first_query < end_query) {
-            tile.begin = first_query / ATTN_BM;
-            tile.end = (end_query + ATTN_BM - 1) / ATTN_BM;
-        }
-    }
-    return tile;
-}
-
-/* A tile of queries, posted with its Q. */
-struct query_tile {
-    int head, number;
-    unsigned rank;  /* in the sum of dQ */
-    unsigned flags; /* LAST_OF_SUM; PLAIN << g: all its queries see all keys of warpgroup g, and
-                       there are no options */
-};
-
-enum { PLAIN = 1, LAST_OF_SUM = 4, POSTED = 4 };
-
-/* Kept nowhere else: registers are short. */
-INLINE struct query_tile read_posted(const struct query_tile *posted, unsigned n) {
-    struct query_tile q;
-    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(q.head), "=r"(q.number), "=r"(q.rank), "=r"(q.flags)
-                 : "r"(shared_address(posted + n % POSTED))
-                 : "memory");
-    return q;
-}
-
-INLINE struct query_tile query_tile_of(const struct attn_backward_args &b,
-                                       const struct key_tile &tile, int head, int number) {
-    const int first = number * ATTN_BM, last = min(first + ATTN_BM, tile.w.seq_q) - 1;
-    const int begin = keys_of_query(b.a, tile.w, first).begin;
-    const int end = keys_of_query(b.a, tile.w, last).end;
-    struct query_tile q;
-    q.head = head;
-    q.number = number;
-    q.rank = (unsigned)(tile.number - begin / ATTN_BN);
-    q.flags = (end - 1) / ATTN_BN == tile.number ? LAST_OF_SUM : 0;
-    return q;
-}
-
-INLINE unsigned plain_flags(const struct attn_backward_args &b, const struct key_tile &tile,
-                            int number) {
-    unsigned flags = 0;
-    for (int group = 0; group < CONSUMERS; group++) {
-        const int low = tile.first + group * WG_ROWS, high = low + WG_ROWS - 1;
-        if (high < tile.w.seq_kv && !(b.a.softcap_log2 > 0.0f) && !b.a.alibi &&
-            number * ATTN_BM >= queries_of_key(b.a, tile.w, high).begin &&
-            (number + 1) * ATTN_BM <= queries_of_key(b.a, tile.w, low).end) {
-            flags |= (unsigned)PLAIN << group;
-        }
-    }
-    return flags;
-}
 
 /* ---- shared memory --------------------------------------------------------------------------- */
 
@@ -218,7 +120,6 @@ INLINE void take_turns(const struct attn_backward_args &b, const struct key_tile
     const unsigned sum = at.sum + (unsigned)(odd * SUM_BYTES);
     struct work w = tile.w;
     int n = 0;
-    unsigned parity = 0;
 #pragma unroll 1
     for (int h = 0; h < b.a.heads_per_kv; h++) {
         w.head = tile.head_kv * b.a.heads_per_kv + h;
@@ -237,8 +138,7 @@ INLINE void take_turns(const struct attn_backward_args &b, const struct key_tile
             } else {
                 mbarrier_arrive(bar.sum_full + skip);
             }
-            mbarrier_wait(bar.sum_filled + skip, parity);
-            parity ^= 1;
+            mbarrier_wait(bar.sum_filled + skip, (unsigned)n / 2 % 2);
             if (!last) {
                 if (q.rank > 0) {
                     wait_for_turn(turn_of(b, w, m), q.rank);
@@ -297,164 +197,6 @@ INLINE void gemm_dq(float (&dq)[DQ_REGS], unsigned ds, unsigned k) {
     wgmma_commit();
 }
 
-/* ---- P and dS -------------------------------------------------------------------------------- */
-
-/* What a thread knows of its two keys, 8 apart; only where a tile is not plain. */
-struct lane_keys {
-    struct keys queries[2]; /* that see it; none if it does not exist */
-    int key, diagonal;      /* query i is at distance 0 from key i + diagonal */
-    float slope;            /* of ALiBi, in base 2; of this head */
-};
-
-INLINE struct lane_keys keys_of_lane(const struct attn_args &a, const struct work &w, int head,
-                                     int first) {
-    struct lane_keys keys;
-    keys.key = first + (int)threadIdx.x % WG_THREADS / LANES * 16 + (int)threadIdx.x % LANES / 4;
-    keys.diagonal = a.top_left ? 0 : w.seq_kv - w.seq_q;
-    keys.slope = a.alibi ? alibi_slope(a, w.batch, head) : 0.0f;
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        keys.queries[half] = {0, 0};
-        if (keys.key + 8 * half < w.seq_kv) {
-            keys.queries[half] = queries_of_key(a, w, keys.key + 8 * half);
-        }
-    }
-    return keys;
-}
-
-INLINE float2 load_pair(unsigned address) {
-    float2 x;
-    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(address));
-    return x;
-}
-
-/* P^T in place of S^T. lse: of this lane's first query. */
-INLINE void probabilities(float (&s)[SCORE_REGS], const struct attn_args &a, unsigned lse) {
-#pragma unroll
-    for (int n = 0; n < ATTN_BM / 8; n++) {
-        const float2 l = load_pair(lse + (unsigned)(n * 32));
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const float d = fmaf(s[4 * n + i], a.scale_log2, i % 2 == 0 ? -l.x : -l.y);
-            s[4 * n + i] = exp2_fast(d > 0.0f ? 0.0f : d);
-        }
-    }
-}
-
-/* dS^T in place of dP^T. */
-INLINE void differentiate(float (&dp)[SCORE_REGS], const float (&p)[SCORE_REGS], unsigned delta) {
-#pragma unroll
-    for (int n = 0; n < ATTN_BM / 8; n++) {
-        const float2 d = load_pair(delta + (unsigned)(n * 32));
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            dp[4 * n + i] = p[4 * n + i] * (dp[4 * n + i] - (i % 2 == 0 ? d.x : d.y));
-        }
-    }
-}
-
-INLINE bool sees(const struct lane_keys &keys, int half, int query) {
-    return query >= keys.queries[half].begin && query < keys.queries[half].end;
-}
-
-/* What ALiBi takes from a score: distances fit an int. */
-INLINE float alibi_of(const struct lane_keys &keys, int half, int query) {
-    return keys.slope * fabsf((float)(query + keys.diagonal - keys.key - 8 * half));
-}
-
-/* Likewise with bounds, softcap and ALiBi. query: this lane's first one. */
-INLINE void probabilities_with(float (&s)[SCORE_REGS], const struct attn_args &a,
-                               const struct lane_keys &keys, int query, unsigned lse) {
-#pragma unroll
-    for (int n = 0; n < ATTN_BM / 8; n++) {
-        const float2 l = load_pair(lse + (unsigned)(n * 32));
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const int half = i / 2, q = query + 8 * n + i % 2;
-            const float score = a.softcap_log2 > 0.0f
-                                    ? capped(s[4 * n + i] * a.softcap_scale, a.softcap_log2)
-                                    : scaled(s[4 * n + i], a.scale_log2);
-            const float d = score - alibi_of(keys, half, q) - (i % 2 == 0 ? l.x : l.y);
-            s[4 * n + i] = sees(keys, half, q) ? exp2_fast(d > 0.0f ? 0.0f : d) : 0.0f;
-        }
-    }
-}
-
-/* The derivative of softcap from P: where P is 0, so is dS. */
-INLINE void differentiate_with(float (&dp)[SCORE_REGS], const float (&source)[SCORE_REGS],
-                               const struct attn_args &a, const struct lane_keys &keys, int query,
-                               unsigned lse, unsigned delta) {
-    const float factor = a.softcap_log2 > 0.0f ? reciprocal_fast(a.softcap_log2) : 0.0f;
-#pragma unroll
-    for (int n = 0; n < ATTN_BM / 8; n++) {
-        const float2 l = load_pair(lse + (unsigned)(n * 32));
-        const float2 d = load_pair(delta + (unsigned)(n * 32));
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const int half = i / 2, q = query + 8 * n + i % 2;
-            const float p = source[4 * n + i];
-            float ds = p * (dp[4 * n + i] - (i % 2 == 0 ? d.x : d.y));
-            if (a.softcap_log2 > 0.0f && p > 0.0f) {
-                const float t =
-                    (log2_fast(p) + (i % 2 == 0 ? l.x : l.y) + alibi_of(keys, half, q)) * factor;
-                ds *= fmaf(-t, t, 1.0f);
-            }
-            dp[4 * n + i] = sees(keys, half, q) ? ds : 0.0f;
-        }
-    }
-}
-
-/* first: of the warpgroup's keys. */
-INLINE void to_probabilities(float (&s)[SCORE_REGS], const struct attn_args &a,
-                             const struct work &w, const struct query_tile &q, bool plain,
-                             int first, unsigned lse) {
-    if (plain) {
-        probabilities(s, a, lse);
-    } else {
-        const struct lane_keys keys = keys_of_lane(a, w, q.head, first);
-        probabilities_with(s, a, keys, q.number * ATTN_BM + (int)threadIdx.x % 4 * 2, lse);
-    }
-}
-
-INLINE void to_gradients(float (&dp)[SCORE_REGS], const float (&p)[SCORE_REGS],
-                         const struct attn_args &a, const struct work &w,
-                         const struct query_tile &q, bool plain, int first, unsigned lse,
-                         unsigned delta) {
-    if (plain) {
-        differentiate(dp, p, delta);
-    } else {
-        const struct lane_keys keys = keys_of_lane(a, w, q.head, first);
-        differentiate_with(dp, p, a, keys, q.number * ATTN_BM + (int)threadIdx.x % 4 * 2, lse,
-                           delta);
-    }
-}
-
-INLINE void pack_pairs(unsigned (&to)[PAIR_REGS], const float (&x)[SCORE_REGS]) {
-#pragma unroll
-    for (int i = 0; i < PAIR_REGS; i++) {
-        to[i] = pack(x[2 * i], x[2 * i + 1]);
-    }
-}
-
-INLINE void stmatrix_x4_trans(unsigned address, unsigned a, unsigned b, unsigned c, unsigned d) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};"
-                 :
-                 : "r"(address), "r"(a), "r"(b), "r"(c), "r"(d)
-                 : "memory");
-}
-
-/* dS, BM rows of the warpgroup's 64 keys: the warp's 16 keys are columns. */
-INLINE void store_ds(unsigned chunk, const unsigned (&ds)[PAIR_REGS], int warp, int lane) {
-    const unsigned row = (unsigned)(lane / 16 * 8 + lane % 8);
-    const unsigned column = (unsigned)(2 * warp + lane / 8 % 2) ^ (unsigned)lane % 8;
-    const unsigned to = chunk + row * SWIZZLE_BYTES + column * 16;
-#pragma unroll
-    for (int i = 0; i < ATTN_BM / 16; i++) {
-        stmatrix_x4_trans(to + (unsigned)(i * 2 * SWIZZLE_ATOM), ds[4 * i], ds[4 * i + 1],
-                          ds[4 * i + 2], ds[4 * i + 3]);
-    }
-}
-
 /* ---- epilogue -------------------------------------------------------------------------------- */
 
 /* The warp's 16 rows of dK or dV through shared memory, in which no warp reads any more. `there`
@@ -508,7 +250,7 @@ INLINE void clear_keys(element *to, long long row_stride, int rows, int columns)
 
 INLINE void consume(const struct attn_backward_args &b, const struct key_tile &tile,
                     const struct stages &at, const struct barriers &bar,
-                    const struct query_tile *posted, int group) {
+                    const struct query_tile *posted, volatile int *bad_parts, int group) {
     const int warp = (int)threadIdx.x % WG_THREADS / LANES, lane = (int)threadIdx.x % LANES;
     const int first = tile.first + group * WG_ROWS;
     /* uniform for ptxas */
@@ -526,9 +268,8 @@ INLINE void consume(const struct attn_backward_args &b, const struct key_tile &t
     for (int i = 0; i < SUM_REGS; i++) {
         dk[i] = dv[i] = 0.0f;
     }
-    struct work w = tile.w;
-    struct ring ring = {0, 0};
-    unsigned even = 0; /* tiles alternate: dS, and sums */
+    const int dq_row = warp * 16 + (rows_apart ? group * WG_ROWS : 0);
+    const int dq_column = rows_apart ? 0 : group * 64;
     mbarrier_wait(bar.kv_full, 0);
     mbarrier_wait(bar.q_full, 0);
     gemm_scores(s, k, at.q);
@@ -536,19 +277,19 @@ INLINE void consume(const struct attn_backward_args &b, const struct key_tile &t
     fence_operand(s);
 #pragma unroll 1
     for (int n = 0; n < tiles; n++) {
-        const unsigned skip = (unsigned)ring.stage * MBARRIER_BYTES;
-        const unsigned q_tile = at.q + (unsigned)(ring.stage * Q_BYTES);
-        const unsigned do_tile = at.d_o + (unsigned)(ring.stage * Q_BYTES);
-        const unsigned stat = (unsigned)(ring.stage * STAT_BYTES) + lane_stat;
-        mbarrier_wait(bar.do_full + skip, ring.parity);
+        /* all rings have two stages */
+        const unsigned even = (unsigned)n % 2, parity = (unsigned)n / 2 % 2;
+        const unsigned skip = even * MBARRIER_BYTES, stat = even * STAT_BYTES + lane_stat;
+        const unsigned q_tile = at.q + even * Q_BYTES, do_tile = at.d_o + even * Q_BYTES;
+        mbarrier_wait(bar.do_full + skip, parity);
         gemm_scores(dp, v, do_tile);
         {
             const struct query_tile q = read_posted(posted, (unsigned)n);
             const bool plain = (q.flags >> group & PLAIN) != 0;
-            to_probabilities(s, b.a, w, q, plain, first, at.lse + stat);
+            to_probabilities(s, b.a, tile.w, q, plain, first, at.lse + stat);
             wgmma_wait<0>();
             fence_operand(dp);
-            to_gradients(dp, s, b.a, w, q, plain, first, at.lse + stat, at.delta + stat);
+            to_gradients(dp, s, b.a, tile.w, q, plain, first, at.lse + stat, at.delta + stat);
         }
         pack_pairs(p, s);
         pack_pairs(ds, dp);
@@ -569,36 +310,35 @@ INLINE void consume(const struct attn_backward_args &b, const struct key_tile &t
             mbarrier_arrive(bar.q_empty + skip);
         }
         unsigned next_q = q_tile; /* of the last one S is computed again: a branch costs more */
-        advance<ATTN_STAGES>(ring);
         if (n + 1 < tiles) {
-            mbarrier_wait(bar.q_full + (unsigned)ring.stage * MBARRIER_BYTES, ring.parity);
-            next_q = at.q + (unsigned)(ring.stage * Q_BYTES);
+            mbarrier_wait(bar.q_full + (even ^ 1) * MBARRIER_BYTES, (unsigned)(n + 1) / 2 % 2);
+            next_q = at.q + (even ^ 1) * Q_BYTES;
         }
         gemm_scores(s, k, next_q);
         wgmma_wait<1>();
         fence_operand(dq);
         const struct query_tile done = read_posted(posted, (unsigned)n);
-        const unsigned buffer = even * MBARRIER_BYTES, parity = (unsigned)n / 2 % 2;
         const unsigned sum =
             at.sum + even * SUM_BYTES + (unsigned)((group * 4 + warp) * PART_FLOATS + lane * 4) * 4;
         if ((done.flags & LAST_OF_SUM) != 0) {
             if (done.rank > 0) {
-                mbarrier_wait(bar.sum_full + buffer, parity);
+                mbarrier_wait(bar.sum_full + skip, parity);
                 add_sum(dq, sum);
             }
+            struct work w = tile.w;
             w.head = done.head;
-            store_dq(b, w, done.number * ATTN_BM + warp * 16 + (rows_apart ? group * WG_ROWS : 0),
-                     rows_apart ? 0 : group * 64, dq);
+            if (store_dq(b, w, done.number * ATTN_BM + dq_row, dq_column, dq)) {
+                bad_parts[group * 4 + warp] = 1;
+            }
         } else {
-            mbarrier_wait(bar.sum_empty + buffer, parity ^ 1);
+            mbarrier_wait(bar.sum_empty + skip, parity ^ 1);
             leave_part(sum, dq);
             fence_proxy_async();
         }
         __syncwarp();
         if (lane == 0) {
-            mbarrier_arrive(bar.sum_filled + buffer);
+            mbarrier_arrive(bar.sum_filled + skip);
         }
-        even ^= 1;
         wgmma_wait<0>();
         fence_operand(s);
     }
@@ -612,6 +352,9 @@ INLINE void consume(const struct attn_backward_args &b, const struct key_tile &t
                                   rows, b.a.head_dim_v, row, lane);
     const bool bad_k = store_keys(dk, b.scale, at.k, to_k + tile.first * b.s_dk.row, b.s_dk.row,
                                   there, rows, b.a.head_dim, row, lane);
+    if (bad_parts[group * 4 + warp] != 0) {
+        repair_stored(b, tile, dq_row, dq_column);
+    }
     if (bad_k || bad_v) {
         for (int i = tile.first + row; i < min(tile.first + row + 16, tile.w.seq_kv); i++) {
             if (bad_k) {
@@ -631,6 +374,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     extern __shared__ __align__(1024) unsigned char dynamic[]; /* no byte is left to align it */
     __shared__ __align__(8) unsigned long long barriers[1 + 4 * ATTN_STAGES + 6];
     __shared__ __align__(16) struct query_tile posted[POSTED];
+    __shared__ int bad_parts[ATTN_DQ_PARTS]; /* whether dQ of a consumer warp is not finite */
     __shared__ int shared_ticket;
     const struct attn_backward_args &b = t.b;
     if (b.phase == ATTN_PHASE_ROWS) {
@@ -648,6 +392,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     bar.sum_empty = bar.sum_filled + 2 * MBARRIER_BYTES;
     if (threadIdx.x == 0) {
         shared_ticket = (int)atomicAdd(b.ticket, 1U);
+        for (int i = 0; i < ATTN_DQ_PARTS; i++) {
+            bad_parts[i] = 0;
+        }
         mbarrier_init(bar.kv_full, 1);
         for (unsigned i = 0; i < ATTN_STAGES; i++) {
             mbarrier_init(bar.q_full + i * MBARRIER_BYTES, 1);
@@ -705,6 +452,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         }
     } else {
         setmaxnreg_inc<CONSUMER_REGISTERS>();
-        consume(b, tile, at, bar, posted, group);
+        consume(b, tile, at, bar, posted, bad_parts, group);
     }
 }

@@ -16,10 +16,8 @@
 #ifndef ATTN_KERNELS_HOPPER_DQ_H
 #define ATTN_KERNELS_HOPPER_DQ_H
 
-#include "common/backward.h"
+#include "hopper/key_tile.h"
 #include "hopper/tma.h"
-
-enum { DQ_REGS = 32, PART_FLOATS = DQ_REGS * LANES, SUM_BYTES = ATTN_DQ_PARTS * PART_FLOATS * 4 };
 
 /* How many CTAs have added to a tile of queries. */
 INLINE unsigned *turn_of(const struct attn_backward_args &b, const struct work &w, int tile) {
@@ -86,8 +84,9 @@ INLINE void add_sum(float (&dq)[DQ_REGS], unsigned from) {
     }
 }
 
-/* 16 rows from `row` on and 64 columns from `column` on, of w's head. */
-INLINE void store_dq(const struct attn_backward_args &b, const struct work &w, int row, int column,
+/* 16 rows from `row` on and 64 columns from `column` on, of w's head. Returns whether one of this
+ * lane's is not finite. */
+INLINE bool store_dq(const struct attn_backward_args &b, const struct work &w, int row, int column,
                      const float (&dq)[DQ_REGS]) {
     const int lane = (int)threadIdx.x % LANES;
     float zero = 0.0f;
@@ -106,9 +105,27 @@ INLINE void store_dq(const struct attn_backward_args &b, const struct work &w, i
             }
         }
     }
-    if (__any_sync(~0U, !(zero == 0.0f)) && lane < 8) {
-        for (int i = row; i < min(row + 16, w.seq_q); i++) {
-            repair_dq(b, w, i, column + lane * 8);
+    return !(zero == 0.0f);
+}
+
+/* After the mainloop, which has no registers for it: the rows of dQ that this warp has stored, and
+ * that are not finite. `row`, `column`: of the warp in a tile. */
+INLINE void repair_stored(const struct attn_backward_args &b, const struct key_tile &tile, int row,
+                          int column) {
+    const int lane = (int)threadIdx.x % LANES;
+    struct work w = tile.w;
+#pragma unroll 1
+    for (int h = 0; h < b.a.heads_per_kv; h++) {
+        w.head = tile.head_kv * b.a.heads_per_kv + h;
+#pragma unroll 1
+        for (int m = tile.begin; m < tile.end; m++) {
+            const int first = m * ATTN_BM + row;
+            if ((query_tile_of(b, tile, w.head, m).flags & LAST_OF_SUM) == 0 || lane >= 8) {
+                continue;
+            }
+            for (int i = first; i < min(first + 16, w.seq_q); i++) {
+                repair_dq(b, w, i, column + lane * 8);
+            }
         }
     }
 }
