@@ -310,9 +310,8 @@ def _general(q: Any, k: Any, v: Any, causal: Any, scale: Any, window: Any, softc
 
 
 def needs_gradient(q: Any, *others: Any) -> bool:
-    """Of tensors on the CPU. There is no backward pass on GPUs yet: _general() refuses them."""
     from . import _autograd
-    return q.is_cpu and (_autograd.needs_gradient(q, *others) or _autograd.functorch_is_active())
+    return _autograd.needs_gradient(q, *others) or _autograd.functorch_is_active()
 
 
 def differentiable(q: Any, k: Any, v: Any, *options: Any) -> Any:

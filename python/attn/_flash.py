@@ -111,7 +111,7 @@ def compute(q: Tensor, k: Tensor, v: Tensor, dropout_p: float, scale: Optional[f
                                   table)
     if sink is not None:
         sink = sink.reshape(-1).float()
-    _refuse_training(dropout_p, q, k, v, alibi, sink)
+    _refuse_training(dropout_p, q, alibi)
     left, right = window
     window = (-1 if left is None or left < 0 else left, -1 if right is None or right < 0 else right)
     q, k, v = _rows(q), _rows(k), _rows(v)
