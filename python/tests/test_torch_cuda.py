@@ -89,8 +89,9 @@ def test_gradients(dtype, dim, named):
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 def test_gradients_of_a_mask(dtype):
     q, k, v = qkv(dtype)
-    mask = torch.rand(200, 300, device="cuda") < 0.7
-    bias = torch.randn(2, 1, 200, 300, device="cuda", dtype=dtype)
+    with torch.inference_mode(False):
+        mask = torch.rand(200, 300, device="cuda") < 0.7
+        bias = torch.randn(2, 1, 200, 300, device="cuda", dtype=dtype)
     check_gradients(lambda *x: attn.torch.sdpa(*x, mask), lambda *x: theirs(*x, mask), (q, k, v),
                     torch.randn_like(q))
     check_gradients(lambda *x: attn.torch.sdpa(*x, bias),
@@ -100,7 +101,8 @@ def test_gradients_of_a_mask(dtype):
 def test_gradients_of_attention():
     """Packed sequences; a window, softcap and sinks beside the same on the CPU."""
     q, k, v = (torch.randn(300, 8, 64, device="cuda", dtype=torch.float16) for _ in range(3))
-    cu = torch.tensor([0, 17, 17, 140, 300], device="cuda", dtype=torch.int32)
+    with torch.inference_mode(False):
+        cu = torch.tensor([0, 17, 17, 140, 300], device="cuda", dtype=torch.int32)
 
     def packed(q, k, v):
         return attn.attention(q, k, v, causal="bottom-right", layout="bshd", cu_seqlens_q=cu,
