@@ -221,6 +221,18 @@ typedef struct attn_problem {
 
     attn_strides dq, dk, dv, d_o; /* backward: of the gradients of q, k, v and o. All three strides
                                      zero: those of q, k, v and o [0] */
+
+    /* Paged KV cache, if page_size > 0: K and V are pools of num_pages pages of page_size rows
+     * each, and key j of sequence b is row j % page_size of page block_table[b][j / page_size]. The
+     * batch strides of k and v are then those of pages; ATTN_AUTO stands for (page, heads, row,
+     * dim) with ATTN_BHSD, (page, row, heads, dim) with ATTN_BSHD. K and V may lie in one
+     * allocation, and sequences may share pages. Requires used_kv; packed is then about Q and O
+     * alone. Of the table's row b the first ceil(used_kv[b] / page_size) entries are read, and
+     * rows of pages that are not used may hold anything. Forward alone. */
+    int64_t page_size;          /* any; 0: K and V are contiguous [0] */
+    int64_t num_pages;          /* pages of the pool; entries of the table are below it [0] */
+    int64_t block_table_stride; /* entries between the table's rows; 0: ceil(seq_kv / page_size)
+                                   [0] */
 } attn_problem;
 
 /* ATTN_OK, or ATTN_INVALID and the first thing that is wrong with it (different dtypes of Q, K and
@@ -289,7 +301,7 @@ typedef struct attn_tensors {
     const float *alibi_slopes; /* NULL: slope of head h = 2^(-8 (h+1) / heads_q) */
     const float *sink;
     const int32_t *cu_seqlens_q;  /* batch + 1 numbers, from 0 upwards: rows [b], [b+1) are b's */
-    const int32_t *cu_seqlens_kv; /* likewise for K and V */
+    const int32_t *cu_seqlens_kv; /* likewise for K and V, unless they are paged */
     const int32_t *used_kv;       /* batch numbers */
 
     /* Backward alone. o and lse are inputs there. */
@@ -300,13 +312,15 @@ typedef struct attn_tensors {
     float *d_sink;         /* out, or NULL: heads_q */
     float *d_alibi_slopes; /* out, or NULL: as alibi_slopes, with alibi_batch_stride (0: summed over
                               the batch) */
+
+    const int32_t *block_table; /* page_size > 0: (batch, block_table_stride) page numbers */
 } attn_tensors;
 
 /* Computes O (and LSE). No allocation, no synchronisation, no printing; one workspace per call in
  * flight. stream: a CUstream for a GPU (NULL = the legacy default stream), of the CUDA context that
  * was current when the plan was made, if there was one; the CPU backend ignores it and has finished
  * when it returns. Inputs are only read; Q, K, V may share memory with each
- * other, not with O or LSE. The CPU backend also checks cu_seqlens and used_kv. */
+ * other, not with O or LSE. The CPU backend also checks cu_seqlens, used_kv and block_table. */
 ATTN_API attn_status attn_forward(const attn_plan *plan, const attn_tensors *tensors,
                                   void *workspace, size_t workspace_size, void *stream,
                                   attn_error *error);

@@ -23,6 +23,8 @@ from ._library import AUTO, CAUSAL, LAYOUT, TENSOR_CORES, FP32, InvalidArgument
 from ._plans import caches, open_cache
 from ._problem import Strides, alignment_of, free_strides, problem
 
+PAGE_LAYOUT = {"hnd": 0, "nhd": 1}
+
 # ---- arguments -------------------------------------------------------------------------------
 
 
@@ -71,12 +73,27 @@ def _scores(name: str, array: View, full: Tuple[int, ...], device: str) -> Strid
 
 
 class _Lengths(NamedTuple):
-    """Sequences packed one after the other."""
+    """Sequences packed one after the other. Keys in pages have no kv."""
     batch: int
     longest_q: int
     longest_kv: int
     q: View
-    kv: View
+    kv: Optional[View]
+
+
+def _length(name: str, value: Any, most: Optional[int], q: View, stream: Optional[int]) \
+        -> Tuple[View, int]:
+    """cu_seqlens_q or cu_seqlens_kv, and the longest sequence."""
+    array = _small(f"cu_seqlens_{name}", value, INT32, q, stream)
+    if len(array.shape) != 1 or array.shape[0] < 1:
+        raise InvalidArgument(f"cu_seqlens_{name} has the shape {array.shape}, expected "
+                              "(batch + 1,)")
+    if most is None:
+        if q.device != "cpu":
+            raise InvalidArgument(f"max_seqlen_{name} is None, expected the longest sequence: "
+                                  "cu_seqlens on a GPU is not read back")
+        most = np.diff(np.asarray(array.owner)).max(initial=0)
+    return array, integer(f"max_seqlen_{name}", most, 0, MOST_ROWS)
 
 
 def _lengths(cu_q: Any, cu_kv: Any, longest: Tuple[Optional[int], Optional[int]], q: View,
@@ -84,21 +101,40 @@ def _lengths(cu_q: Any, cu_kv: Any, longest: Tuple[Optional[int], Optional[int]]
     if cu_q is None or cu_kv is None:
         missing = "cu_seqlens_q" if cu_q is None else "cu_seqlens_kv"
         raise InvalidArgument(f"{missing} is None, expected an array beside the other cu_seqlens")
-    views, found = [], []
-    for name, value, most in (("q", cu_q, longest[0]), ("kv", cu_kv, longest[1])):
-        array = _small(f"cu_seqlens_{name}", value, INT32, q, stream)
-        if len(array.shape) != 1 or array.shape[0] < 1:
-            raise InvalidArgument(f"cu_seqlens_{name} has the shape {array.shape}, expected "
-                                  "(batch + 1,)")
-        if most is None:
-            if q.device != "cpu":
-                raise InvalidArgument(f"max_seqlen_{name} is None, expected the longest sequence: "
-                                      "cu_seqlens on a GPU is not read back")
-            most = np.diff(np.asarray(array.owner)).max(initial=0)
-        views.append(array)
-        found.append(integer(f"max_seqlen_{name}", most, 0, MOST_ROWS))
-    _expect("the length of cu_seqlens_kv", views[1].shape[0], views[0].shape[0])
-    return _Lengths(views[0].shape[0] - 1, found[0], found[1], views[0], views[1])
+    of_q, longest_q = _length("q", cu_q, longest[0], q, stream)
+    of_kv, longest_kv = _length("kv", cu_kv, longest[1], q, stream)
+    _expect("the length of cu_seqlens_kv", of_kv.shape[0], of_q.shape[0])
+    return _Lengths(of_q.shape[0] - 1, longest_q, longest_kv, of_q, of_kv)
+
+
+class _Pages(NamedTuple):
+    """A paged KV cache."""
+    table: View
+    size: int
+    count: int
+    stride: int  # of the table
+    longest: int  # keys of a sequence, at most
+
+
+def _pages(block_table: Any, longest: Any, used_kv: Any, cu_kv: Any, batch: int, k: View, row: int,
+           q: View, stream: Optional[int]) -> _Pages:
+    if used_kv is None:
+        raise InvalidArgument("used_kv is None, expected an array beside block_table")
+    if cu_kv is not None:
+        raise InvalidArgument("cu_seqlens_kv is given, expected None beside block_table: used_kv "
+                              "has the lengths")
+    table = _small("block_table", block_table, INT32, q, stream)
+    if len(table.shape) != 2 or table.shape[0] != batch:
+        raise InvalidArgument(f"block_table has the shape {table.shape}, expected ({batch}, pages)")
+    count, size = k.shape[0], k.shape[row]
+    if size < 1:
+        raise InvalidArgument(f"k has the shape {k.shape}, expected pages of 1 row or more")
+    if batch > 1 and table.shape[1] and table.strides[0] < 1:
+        raise InvalidArgument(f"block_table has the strides {table.strides}, expected rows of "
+                              "their own")
+    most = min(table.shape[1] * size, MOST_ROWS)
+    return _Pages(table, size, count, table.strides[0] if batch > 1 else 0,
+                  most if longest is None else integer("max_seqlen_kv", longest, 0, most))
 
 
 def _output(name: str, given: Any, shape: Tuple[int, ...], dtype: int, q: Any, device: str,
@@ -143,7 +179,8 @@ def _run(device: str, threads: int, problem_bytes: bytes, variant: Optional[str]
 def _general(q: Any, k: Any, v: Any, causal: Any, scale: Any, window: Any, softcap: Any, alibi: Any,
              bias: Any, mask: Any, sink: Any, cu_seqlens_q: Any, cu_seqlens_kv: Any,
              max_seqlen_q: Any, max_seqlen_kv: Any, used_kv: Any, layout: Any, out: Any, lse: Any,
-             return_lse: bool, variant: Any, tensor_cores: Any, threads: Any, stream: Any) -> Any:
+             return_lse: bool, variant: Any, tensor_cores: Any, threads: Any, stream: Any,
+             block_table: Any = None, page_layout: Any = "nhd") -> Any:
     where = _arrays.current_stream(q, stream) if _arrays.is_on_gpu(q) else None
     vq, vk, vv = (_arrays.view(name, x, where, FLOATS)
                   for name, x in (("q", q), ("k", k), ("v", v)))
@@ -153,33 +190,54 @@ def _general(q: Any, k: Any, v: Any, causal: Any, scale: Any, window: Any, softc
                 _arrays.DTYPE_NAMES[vq.dtype])
 
     bshd = choice("layout", layout, LAYOUT)
-    packed = cu_seqlens_q is not None or cu_seqlens_kv is not None
+    paged = block_table is not None
+    packed = cu_seqlens_q is not None or (cu_seqlens_kv is not None and not paged)
     words = ("(total, heads, dim)" if bshd else "(heads, total, dim)") if packed else \
         ("(batch, seq, heads, dim)" if bshd else "(batch, heads, seq, dim)")
-    for name, array in (("q", vq), ("k", vk), ("v", vv)):
-        if len(array.shape) != 4 - packed:
-            raise InvalidArgument(f"{name} has the shape {array.shape}, expected {words}")
-        _check_rows(name, array)
+    words_kv = words
     head, row = (-2, -3) if bshd else (-3, -2)
+    head_kv, row_kv = head, row
+    if paged:
+        nhd = choice("page_layout", page_layout, PAGE_LAYOUT)
+        words_kv = "(pages, page_size, heads, dim)" if nhd else "(pages, heads, page_size, dim)"
+        head_kv, row_kv = (-2, -3) if nhd else (-3, -2)
+    for name, array, dims, expected in (("q", vq, 4 - packed, words),
+                                        ("k", vk, 4 - (packed and not paged), words_kv),
+                                        ("v", vv, 4 - (packed and not paged), words_kv)):
+        if len(array.shape) != dims:
+            raise InvalidArgument(f"{name} has the shape {array.shape}, expected {expected}")
+        _check_rows(name, array)
 
     def along(array: View) -> Strides:
         """Strides as (batch, head, row)."""
         free = free_strides(array.shape, array.strides)
         return (AUTO if packed else free[0], free[head], free[row])
 
+    def along_kv(array: View) -> Strides:
+        """Of pages as (page, head, row)."""
+        free = free_strides(array.shape, array.strides)
+        return (free[0], free[head_kv], free[row_kv]) if paged else along(array)
+
     heads_q, rows_q, dim = vq.shape[head], vq.shape[row], vq.shape[-1]
-    heads_kv, rows_kv, dim_v = vk.shape[head], vk.shape[row], vv.shape[-1]
-    expected = list(vk.shape)
-    expected[-1] = dim_v
-    _expect("the shape of v", vv.shape, tuple(expected))
-    expected = list(vq.shape)
-    expected[head], expected[row] = heads_kv, rows_kv
-    _expect("the shape of k", vk.shape, tuple(expected))
-    if packed:
+    heads_kv, rows_kv, dim_v = vk.shape[head_kv], vk.shape[row_kv], vv.shape[-1]
+    _expect("the shape of v", vv.shape, vk.shape[:-1] + (dim_v,))
+    shape_k = list(vk.shape if paged else vq.shape)
+    shape_k[head_kv], shape_k[row_kv], shape_k[-1] = heads_kv, rows_kv, dim
+    _expect("the shape of k", vk.shape, tuple(shape_k))
+    lengths = pages = None
+    if paged:
+        if packed:
+            cu_q, seq_q = _length("q", cu_seqlens_q, max_seqlen_q, vq, where)
+            lengths = _Lengths(cu_q.shape[0] - 1, seq_q, 0, cu_q, None)
+        batch, seq_q = (lengths.batch, lengths.longest_q) if lengths else (vq.shape[0], rows_q)
+        pages = _pages(block_table, max_seqlen_kv, used_kv, cu_seqlens_kv, batch, vk, row_kv, vq,
+                       where)
+        seq_kv, rows_kv = pages.longest, 0
+    elif packed:
         lengths = _lengths(cu_seqlens_q, cu_seqlens_kv, (max_seqlen_q, max_seqlen_kv), vq, where)
         batch, seq_q, seq_kv = lengths.batch, lengths.longest_q, lengths.longest_kv
     else:
-        lengths, batch, seq_q, seq_kv = None, vq.shape[0], rows_q, rows_kv
+        batch, seq_q, seq_kv = vq.shape[0], rows_q, rows_kv
 
     shape = vq.shape[:-1] + (dim_v,)
     given = [name for name, array in (("out", out), ("lse", lse)) if array is not None]
@@ -214,7 +272,8 @@ def _general(q: Any, k: Any, v: Any, causal: Any, scale: Any, window: Any, softc
         _expect("the shape of used_kv", used.shape, (batch,))
     others = {"q": vq, "k": vk, "v": vv, "bias": biases, "mask": masks, "alibi": slopes,
               "sink": sinks, "cu_seqlens_q": lengths and lengths.q,
-              "cu_seqlens_kv": lengths and lengths.kv, "used_kv": used, "lse": vl, "out": vo}
+              "cu_seqlens_kv": lengths and lengths.kv, "used_kv": used,
+              "block_table": pages and pages.table, "lse": vl, "out": vo}
     for name in given:
         _own_memory(name, others)
 
@@ -224,7 +283,7 @@ def _general(q: Any, k: Any, v: Any, causal: Any, scale: Any, window: Any, softc
     threads = integer("threads", threads, 0, MOST_THREADS)
     bytes_ = problem(
         dtype=vq.dtype, sizes=(batch, heads_q, heads_kv, seq_q, seq_kv, dim, dim_v), q=along(vq),
-        k=along(vk), v=along(vv), o=along(vo), scale=scale, causal=choice("causal", causal, CAUSAL),
+        k=along_kv(vk), v=along_kv(vv), o=along(vo), scale=scale, causal=choice("causal", causal, CAUSAL),
         window=window_of(window), softcap=number("softcap", softcap),
         bias=None if biases is None else (biases.dtype, bias_strides),
         mask=None if masks is None else mask_strides,
@@ -232,14 +291,16 @@ def _general(q: Any, k: Any, v: Any, causal: Any, scale: Any, window: Any, softc
         slopes.strides[0] if slopes and len(slopes.shape) == 2 else 0,
         sink=sinks is not None, packed=(rows_q, rows_kv) if packed else None,
         used_kv=used is not None, tensor_cores=choice("tensor_cores", tensor_cores, TENSOR_CORES),
-        alignment=alignment_of(*(x.address for x in (vq, vk, vv, vo) if x.size())))
+        alignment=alignment_of(*(x.address for x in (vq, vk, vv, vo) if x.size())),
+        pages=pages and (pages.size, pages.count, pages.stride))
 
     def at(array: Optional[View]) -> int:
         return 0 if array is None else array.address
 
     tensors = _library.tensors(vq.address, vk.address, vv.address, vo.address, at(vl), at(biases),
                                at(masks), at(slopes), at(sinks), at(lengths and lengths.q),
-                               at(lengths and lengths.kv), at(used))
+                               at(lengths and lengths.kv), at(used),
+                               block_table=at(pages and pages.table))
     _run(vq.device, threads, bytes_, variant_name(variant), tensors,
          None if _arrays.is_torch(q) and stream is None else where or 0)
     return (out, lse) if return_lse else out
@@ -248,13 +309,14 @@ def _general(q: Any, k: Any, v: Any, causal: Any, scale: Any, window: Any, softc
 # ---- gradients ---------------------------------------------------------------------------------
 
 
-def _needs_gradient(q: Any, *others: Any) -> bool:
+def needs_gradient(q: Any, *others: Any) -> bool:
     """Of tensors on the CPU. There is no backward pass on GPUs yet: _general() refuses them."""
-    from ._autograd import functorch_is_active, needs_gradient
-    return q.is_cpu and (needs_gradient(q, *others) or functorch_is_active())
+    from . import _autograd
+    return q.is_cpu and (_autograd.needs_gradient(q, *others) or _autograd.functorch_is_active())
 
 
-def _differentiable(q: Any, k: Any, v: Any, *options: Any) -> Any:
+def differentiable(q: Any, k: Any, v: Any, *options: Any) -> Any:
+    """out, which has a gradient, and lse, which has none."""
     import torch
 
     from . import _autograd
@@ -262,10 +324,10 @@ def _differentiable(q: Any, k: Any, v: Any, *options: Any) -> Any:
     found = _autograd.attention(q, k, v, *given, threads)
     if found is None:
         with torch.no_grad():  # it names what is wrong
-            found = _general(q, k, v, *given, None, None, False, None, "auto", threads, None)
-        if found.numel():
+            out, lse = _general(q, k, v, *given, None, None, True, None, "auto", threads, None)
+        if out.numel():
             raise _library.Unsupported(_autograd.NO_GRADIENT)
-        found = found + 0 * sum(x.sum() for x in (q, k, v))  # whose gradients are 0
+        found = out + 0 * sum(x.sum() for x in (q, k, v)), lse  # whose gradients are 0
     return found
 
 
@@ -274,7 +336,22 @@ def _differentiable(q: Any, k: Any, v: Any, *options: Any) -> Any:
 _fast_paths: Dict[type, Optional[Callable[..., Any]]] = {}  # by the type of q
 
 
+def _by_jax(q: Any, k: Any, v: Any, causal: Any, scale: Any, bias: Any, mask: Any, _: Any, __: Any,
+            threads: Any, ___: Any, layout: Any, window: Any, softcap: Any, alibi: Any, sink: Any,
+            used_kv: Any, cu_q: Any, cu_kv: Any, max_q: Any, max_kv: Any, return_lse: bool) -> Any:
+    """As forward() of _fast.py, for arrays of JAX, which cannot be written. None: on a GPU."""
+    from . import jax
+    if not jax.is_traced(q) and q.device.platform != "cpu":
+        return None
+    return jax.attention(q, k, v, causal=causal, scale=scale, window=window, softcap=softcap,
+                         alibi=alibi, bias=bias, mask=mask, sink=sink, cu_seqlens_q=cu_q,
+                         cu_seqlens_kv=cu_kv, max_seqlen_q=max_q, max_seqlen_kv=max_kv,
+                         used_kv=used_kv, layout=layout, return_lse=return_lse, threads=threads)
+
+
 def _fast_path(q: Any) -> Optional[Callable[..., Any]]:
+    if type(q).__module__.partition(".")[0] in ("jax", "jaxlib"):
+        return _by_jax
     if not _arrays.is_torch(q):
         return None
     from ._fast import forward
@@ -288,7 +365,8 @@ def attention(q: Any, k: Any, v: Any, *, causal: Optional[str] = None,
               max_seqlen_q: Optional[int] = None, max_seqlen_kv: Optional[int] = None,
               used_kv: Any = None, layout: str = "bhsd", out: Any = None, lse: Any = None,
               return_lse: bool = False, variant: Optional[str] = None,
-              tensor_cores: str = "auto", threads: int = 0, stream: Any = None) -> Any:
+              tensor_cores: str = "auto", threads: int = 0, stream: Any = None,
+              block_table: Any = None, page_layout: str = "nhd") -> Any:
     """softmax(scale * q k^T + bias, masked) v.
 
     q, k, v: float32, float16 or bfloat16 (of ml_dtypes, or its bits as uint16), all three alike.
@@ -308,6 +386,11 @@ def attention(q: Any, k: Any, v: Any, *, causal: Optional[str] = None,
     cu_seqlens_q, cu_seqlens_kv: packed sequences; batch + 1 numbers from 0 upwards. On a GPU
         max_seqlen_q and max_seqlen_kv must be given, else they are worked out.
     used_kv: for each batch entry, how many of its keys exist.
+    block_table: a paged KV cache. k and v are pools (pages, page_size, heads, dim), or with the
+        page_layout "hnd" (pages, heads, page_size, dim), and key j of batch entry b is row
+        j % page_size of page block_table[b, j // page_size]: int32 (batch, most pages). Needs
+        used_kv; entries beyond it are not read. Packed queries need cu_seqlens_q alone.
+        max_seqlen_kv: the most keys that used_kv may name; None is what the table has room for.
     out, lse: arrays to write to, of any strides (lse: contiguous); None makes new ones.
     return_lse: the result is (out, lse); lse = ln(sum(exp(score))), float32, (batch, heads, seq_q),
         packed (heads, total_q).
@@ -338,17 +421,17 @@ def attention(q: Any, k: Any, v: Any, *, causal: Optional[str] = None,
         forward = _fast_paths[type(q)]
     except KeyError:
         forward = _fast_paths[type(q)] = _fast_path(q)
-    if (forward is not None and out is lse is variant is stream is None
+    if (forward is not None and out is lse is variant is stream is block_table is None
             and threads is not None and tensor_cores == "auto"):
         found = forward(q, k, v, causal, scale, bias, mask, 0, True, threads, None, layout,
                         window, softcap, alibi, sink, used_kv, cu_seqlens_q, cu_seqlens_kv,
                         max_seqlen_q, max_seqlen_kv, return_lse)
         if found is not None:
             return found
-        if return_lse is False and _needs_gradient(q, k, v, bias, alibi, sink):
-            return _differentiable(q, k, v, causal, scale, window, softcap, alibi, bias, mask, sink,
-                                   cu_seqlens_q, cu_seqlens_kv, max_seqlen_q, max_seqlen_kv,
-                                   used_kv, layout, threads)
+        if return_lse is False and needs_gradient(q, k, v, bias, alibi, sink):
+            return differentiable(q, k, v, causal, scale, window, softcap, alibi, bias, mask, sink,
+                                  cu_seqlens_q, cu_seqlens_kv, max_seqlen_q, max_seqlen_kv,
+                                  used_kv, layout, threads)[0]
     return _general(q, k, v, causal, scale, window, softcap, alibi, bias, mask, sink, cu_seqlens_q,
                     cu_seqlens_kv, max_seqlen_q, max_seqlen_kv, used_kv, layout, out, lse,
-                    return_lse, variant, tensor_cores, threads, stream)
+                    return_lse, variant, tensor_cores, threads, stream, block_table, page_layout)

@@ -202,8 +202,9 @@ def _as_tensor(x: Any) -> Any:
 
 def attention(q: Tensor, k: Any, v: Any, causal: Any, scale: Any, window: Any, softcap: Any,
               alibi: Any, bias: Any, mask: Any, sink: Any, cu_q: Any, cu_kv: Any, max_q: Any,
-              max_kv: Any, used_kv: Any, layout: str, threads: Any) -> Optional[Tensor]:
-    """As attn.attention; None: it is wrong or has no elements."""
+              max_kv: Any, used_kv: Any, layout: str,
+              threads: Any) -> Optional[Tuple[Tensor, Tensor]]:
+    """out and lse of attn.attention; None: it is wrong or has no elements."""
     try:
         cu_q, cu_kv, used_kv = (_as_tensor(x) for x in (cu_q, cu_kv, used_kv))
         if cu_q is not None and cu_kv is not None:
@@ -213,7 +214,7 @@ def attention(q: Tensor, k: Any, v: Any, causal: Any, scale: Any, window: Any, s
         return _Attention.apply(
             q, k, v, bias, None if usual or alibi is False else alibi, sink, mask, used_kv, cu_q,
             cu_kv, (causal, scale, ATTENTION + TRAIN, True, threads, layout, window, softcap, usual,
-                    max_q, max_kv))[0]
+                    max_q, max_kv))
     except (Unusual, TypeError, ValueError, RuntimeError) as error:
         if isinstance(error, Unsupported):
             raise

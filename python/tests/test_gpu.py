@@ -178,6 +178,27 @@ def test_options(gpu):
           sink=random((2,), np.float32, 1), bias=random((1, 1, 9, 17), np.float32, 2),
           alibi=random((2, 2), np.float32, 3))
 
+def test_pages(gpu):
+    """Packed queries over a paged KV cache, as an engine calls it; unused entries are -1."""
+    if compiled_in("fwd_mma_full") is None:
+        pytest.skip("this library has no GPU kernels that take pages")
+    rows, used, page = [1, 3], np.array([37, 20], np.int32), 16
+    table = np.array([[4, 0, 2], [1, 3, -1]], np.int32)
+    cu = np.array([0, 1, 4], np.int32)
+    q = random((4, 4, 64), np.float16, 1)
+    pools = [random((5, page, 2, 64), np.float16, n) for n in (2, 3)]
+    out = OnGpu(gpu, np.full((4, 4, 64), np.nan, np.float16))
+    on_gpu = [OnGpu(gpu, x) for x in (q, *pools, table, used, cu)]
+    attn.attention(*on_gpu[:3], block_table=on_gpu[3], used_kv=on_gpu[4], cu_seqlens_q=on_gpu[5],
+                   max_seqlen_q=3, layout="bshd", causal="bottom-right", out=out)
+    for b in range(2):
+        k, v = (np.concatenate(pool[table[b][table[b] >= 0]])[None, :used[b]] for pool in pools)
+        own = q[None, cu[b]:cu[b] + rows[b]]
+        expected = model.attention(own, k, v, layout="bshd", causal="bottom-right")[0]
+        np.testing.assert_allclose(out.read()[None, cu[b]:cu[b] + rows[b]].astype(np.float64),
+                                   expected, 4e-3, 4e-3)
+
+
 
 def test_nothing_is_found(gpu, tmp_path):
     """The virtual GPU checks every access, and reports when its process ends: in one of our own."""

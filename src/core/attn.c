@@ -236,13 +236,14 @@ static attn_status check_lengths(const attn_problem *p, const attn_tensors *t, a
     if (p->packed) {
         status = check_cu_seqlens("cu_seqlens_q", t->cu_seqlens_q, p->batch, p->seq_q, p->total_q,
                                   error);
-        if (status == ATTN_OK) {
+        if (status == ATTN_OK && p->page_size == 0) {
             status = check_cu_seqlens("cu_seqlens_kv", t->cu_seqlens_kv, p->batch, p->seq_kv,
                                       p->total_kv, error);
         }
     }
     for (int64_t b = 0; status == ATTN_OK && p->used_kv && b < p->batch; b++) {
-        const int64_t most = p->packed ? t->cu_seqlens_kv[b + 1] - t->cu_seqlens_kv[b] : p->seq_kv;
+        const bool bounded = p->packed && p->page_size == 0;
+        const int64_t most = bounded ? t->cu_seqlens_kv[b + 1] - t->cu_seqlens_kv[b] : p->seq_kv;
         if (t->used_kv[b] < 0 || t->used_kv[b] > most) {
             status =
                 attn_fail(error, ATTN_INVALID, "tensors.used_kv[%lld] = %d, expected 0 to %lld",
@@ -250,6 +251,24 @@ static attn_status check_lengths(const attn_problem *p, const attn_tensors *t, a
         }
     }
     return status;
+}
+
+/* The lengths have been checked. */
+static attn_status check_block_table(const attn_problem *p, const attn_tensors *t,
+                                     attn_error *error) {
+    for (int64_t b = 0; b < p->batch; b++) {
+        const int32_t *pages = t->block_table + b * p->block_table_stride;
+        for (int64_t i = 0; i < problem_pages(p, t->used_kv[b]); i++) {
+            if (pages[i] < 0 || pages[i] >= p->num_pages) {
+                return attn_fail(error, ATTN_INVALID,
+                                 "tensors.block_table[%lld][%lld] = %d, expected 0 or more and "
+                                 "below num_pages = %lld",
+                                 (long long)b, (long long)i, (int)pages[i],
+                                 (long long)p->num_pages);
+            }
+        }
+    }
+    return ATTN_OK;
 }
 
 static bool overlap(const void *output, const attn_tensors *t) {
@@ -292,7 +311,10 @@ attn_status tensors_check(const attn_problem *p, const attn_tensors *t, enum ten
     const bool forward = use == TENSORS_FORWARD;
     const bool backward = use == TENSORS_BACKWARD;
     const bool q = p->batch > 0 && (p->packed ? p->total_q : p->seq_q) > 0;
-    const bool kv = p->batch > 0 && (p->packed ? p->total_kv : p->seq_kv) > 0;
+    const bool paged = p->page_size > 0;
+    const bool contiguous = p->packed && !paged;
+    const bool kv =
+        p->batch > 0 && (contiguous ? p->total_kv : p->seq_kv) > 0 && (!paged || p->num_pages > 0);
     const size_t wide = (size_t)p->alignment;
     const struct {
         const char *name;
@@ -310,8 +332,9 @@ attn_status tensors_check(const attn_problem *p, const attn_tensors *t, enum ten
         {"alibi_slopes", t->alibi_slopes, sizeof(float), p->alibi, false},
         {"sink", t->sink, sizeof(float), p->sink, true},
         {"cu_seqlens_q", t->cu_seqlens_q, sizeof(int32_t), p->packed, true},
-        {"cu_seqlens_kv", t->cu_seqlens_kv, sizeof(int32_t), p->packed, true},
+        {"cu_seqlens_kv", t->cu_seqlens_kv, sizeof(int32_t), contiguous, true},
         {"used_kv", t->used_kv, sizeof(int32_t), p->used_kv, p->batch > 0},
+        {"block_table", t->block_table, sizeof(int32_t), paged && kv, true},
         {"d_o", t->d_o, wide, (use == TENSORS_GRADIENT || backward) && q, true},
         {"dq", t->dq, wide, backward && q, true},
         {"dk", t->dk, wide, backward && kv, true},
@@ -336,8 +359,11 @@ attn_status tensors_check(const attn_problem *p, const attn_tensors *t, enum ten
                          (long long)p->bias_strides.batch, (long long)p->bias_strides.head,
                          (long long)p->bias_strides.row, (long long)p->bias_strides.col);
     }
-    const attn_status status = check_overlap(t, use, error);
-    return status == ATTN_OK && host ? check_lengths(p, t, error) : status;
+    attn_status status = check_overlap(t, use, error);
+    if (status == ATTN_OK && host) {
+        status = check_lengths(p, t, error);
+    }
+    return status == ATTN_OK && host && paged ? check_block_table(p, t, error) : status;
 }
 
 /* ---- forward and backward -------------------------------------------------------------------- */

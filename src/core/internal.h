@@ -65,7 +65,7 @@ float load_element(attn_dtype dtype, const void *base, int64_t index);
 /* ---- lengths of one sequence ----------------------------------------------------------------- */
 
 /* Where the rows of batch entry b lie and how many there are: the one place that knows about
- * packing and used_kv. Rows of Q, O: q_begin + i; keys: kv_begin + j. */
+ * packing and used_kv. Rows of Q, O: q_begin + i; keys: kv_begin + j, paged: by the table. */
 struct sequence {
     int64_t q_begin, q_len; /* q_begin in rows, not elements; 0 unless packed */
     int64_t kv_begin, kv_len;
@@ -88,9 +88,17 @@ struct key_range visible_queries(const attn_problem *resolved, int64_t j, int64_
 /* What only backward requires of a resolved problem: places for all elements of dq, dk and dv. */
 attn_status problem_check_gradients(const attn_problem *resolved, attn_error *error);
 
+/* Of all that is about gradients. */
+attn_status problem_refuse_pages(const attn_problem *resolved, attn_error *error);
+
 /* Whether two elements of the bias that differ in a dimension with a stride share an address: then
  * d_bias, which has its strides, has no place for both. */
 bool problem_bias_overlaps(const attn_problem *resolved);
+
+/* Pages that hold `keys` keys of a sequence. */
+static inline int64_t problem_pages(const attn_problem *problem, int64_t keys) {
+    return (keys + problem->page_size - 1) / problem->page_size;
+}
 
 /* attn_problem_resolve into a struct of the library's own size, which may be uninitialised. */
 attn_status problem_resolve(const attn_problem *problem, attn_problem *resolved, attn_error *error);
@@ -121,8 +129,8 @@ enum tensors_use {
     TENSORS_BACKWARD  /* reads o, lse and d_o, writes gradients */
 };
 
-/* Checks the pointers that such a call needs of a resolved problem; the lengths of cu_seqlens
- * and used_kv where `host`. */
+/* Checks the pointers that such a call needs of a resolved problem; the numbers of cu_seqlens,
+ * used_kv and block_table where `host`. */
 attn_status tensors_check(const attn_problem *resolved, const attn_tensors *tensors,
                           enum tensors_use use, bool host, attn_error *error);
 

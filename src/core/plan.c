@@ -313,6 +313,9 @@ static void append_problem(struct line *line, const attn_problem *p) {
     append(line, "%s%s%s%s%s%s", p->alibi ? " alibi" : "", p->bias ? " bias" : "",
            p->mask ? " mask" : "", p->sink ? " sink" : "", p->packed ? " packed" : "",
            p->used_kv ? " used_kv" : "");
+    if (p->page_size > 0) {
+        append(line, " pages of %" PRId64, p->page_size);
+    }
 }
 
 size_t attn_plan_print(const attn_plan *plan, char *buffer, size_t size) {

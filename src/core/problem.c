@@ -160,6 +160,24 @@ static attn_status check_sizes(attn_problem *p, attn_error *error) {
     return ATTN_OK;
 }
 
+static attn_status check_pages(attn_problem *p, attn_error *error) {
+    TRY(check_range("page_size", p->page_size, 0, MAX_SIZE, error));
+    if (p->page_size == 0) {
+        return ATTN_OK;
+    }
+    TRY(check_range("num_pages", p->num_pages, 0, MAX_SIZE, error));
+    TRY(check_range("block_table_stride", p->block_table_stride, 0, MAX_SIZE, error));
+    if (!p->used_kv) {
+        return attn_fail(error, ATTN_INVALID,
+                         "page_size = %lld with used_kv = false, expected used_kv = true",
+                         (long long)p->page_size);
+    }
+    if (p->block_table_stride == 0) {
+        p->block_table_stride = problem_pages(p, p->seq_kv);
+    }
+    return ATTN_OK;
+}
+
 /* Packed sequences share their rows, so no tensor's extent bounds this product. */
 static attn_status check_rows(const attn_problem *p, attn_error *error) {
     const int64_t longest = p->seq_q > p->seq_kv ? p->seq_q : p->seq_kv;
@@ -338,6 +356,9 @@ static struct extent extent_of_q(const attn_problem *p, const char *name, int64_
 }
 
 static struct extent extent_of_kv(const attn_problem *p, const char *name, int64_t cols) {
+    if (p->page_size > 0) {
+        return (struct extent){name, p->num_pages, p->heads_kv, p->page_size, cols};
+    }
     return (struct extent){name, p->packed ? 1 : p->batch, p->heads_kv,
                            p->packed ? p->total_kv : p->seq_kv, cols};
 }
@@ -352,7 +373,17 @@ static attn_status check_gradient(attn_strides *s, const attn_strides *of, attn_
     return check_extent(s, &e, error);
 }
 
+attn_status problem_refuse_pages(const attn_problem *p, attn_error *error) {
+    if (p->page_size > 0) {
+        return attn_fail(error, ATTN_UNSUPPORTED,
+                         "page_size = %lld, expected 0: a paged KV cache has no gradients",
+                         (long long)p->page_size);
+    }
+    return ATTN_OK;
+}
+
 attn_status problem_check_gradients(const attn_problem *p, attn_error *error) {
+    TRY(problem_refuse_pages(p, error));
     const struct extent dq = extent_of_q(p, "dq", p->head_dim);
     const struct extent dk = extent_of_kv(p, "dk", p->head_dim);
     const struct extent dv = extent_of_kv(p, "dv", p->head_dim_v);
@@ -418,6 +449,7 @@ attn_status problem_resolve(const attn_problem *problem, attn_problem *resolved,
     TRY(abi_read("problem", problem, PROBLEM_0_2, &p, sizeof p, error));
     TRY(check_enums(&p, error));
     TRY(check_sizes(&p, error));
+    TRY(check_pages(&p, error));
     TRY(check_rows(&p, error));
     TRY(check_numbers(&p, error));
     TRY(check_tensors(&p, error));

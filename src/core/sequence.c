@@ -13,6 +13,8 @@ struct sequence sequence_of(const attn_problem *resolved, const attn_tensors *te
     if (resolved->packed) {
         s.q_begin = tensors->cu_seqlens_q[b];
         s.q_len = tensors->cu_seqlens_q[b + 1] - s.q_begin;
+    }
+    if (resolved->packed && resolved->page_size == 0) {
         s.kv_begin = tensors->cu_seqlens_kv[b];
         s.kv_len = tensors->cu_seqlens_kv[b + 1] - s.kv_begin;
     }

@@ -24,14 +24,21 @@
 enum {
     ALL_OPTIONS = ATTN_OPTION_WINDOW | ATTN_OPTION_SOFTCAP | ATTN_OPTION_ALIBI | ATTN_OPTION_BIAS |
                   ATTN_OPTION_MASK | ATTN_OPTION_SINK | ATTN_OPTION_PACKED | ATTN_OPTION_USED_KV |
-                  ATTN_OPTION_ANY_SCALE,
-    ALIBI_UP_TO_128 = 1 << 30, /* of a family: ALiBi in tiles of head_dim up to 128 */
+                  ATTN_OPTION_ANY_SCALE, /* of the scores: not where K and V lie */
+    ALL_AND_PAGED = ALL_OPTIONS | ATTN_OPTION_PAGED,
+    OPTIONS_row = ALL_AND_PAGED, /* of CPU families */
+    OPTIONS_tile = ALL_AND_PAGED,
+    OPTIONS_backward = ALL_OPTIONS,
+    ALIBI_UP_TO_128 = 1 << 30, /* of a family: ALiBi, pages in tiles of head_dim up to 128 */
+    PAGED_UP_TO_128 = 1 << 29,
 };
 
 /* The options of a family's tile. */
+#define IF_WIDE(options, flag, option, dim) (((options) & (flag)) && (dim) > 128 ? (option) : 0)
 #define TILE_OPTIONS(options, dim)                                                                 \
-    ((options) & ~(ALIBI_UP_TO_128 |                                                               \
-                   (((options)&ALIBI_UP_TO_128) && (dim) > 128 ? (int)ATTN_OPTION_ALIBI : 0)))
+    ((options) & ~((int)ALIBI_UP_TO_128 | (int)PAGED_UP_TO_128 |                                   \
+                   IF_WIDE(options, (int)ALIBI_UP_TO_128, (int)ATTN_OPTION_ALIBI, dim) |           \
+                   IF_WIDE(options, (int)PAGED_UP_TO_128, (int)ATTN_OPTION_PAGED, dim)))
 
 /* Formulas of dynamic shared memory: kernels/common/args.h. */
 #define SMEM_static 0
@@ -89,7 +96,7 @@ static const struct variant built_in[] = {
               .family = "cpu_" #kind,                                                              \
               .arch = #isa,                                                                        \
               .dtypes = (types),                                                                   \
-              .options = (all) ? ALL_OPTIONS : ALL_OPTIONS & ~ATTN_OPTION_ANY_SCALE,               \
+              .options = OPTIONS_##kind & ((all) ? ~0 : ~ATTN_OPTION_ANY_SCALE),                   \
               .tensor_cores = (matrix),                                                            \
               .head_dim_multiple = 1,                                                              \
               .block_q = (rows),                                                                   \
@@ -260,6 +267,7 @@ static const struct {
     {ATTN_OPTION_SINK, "a sink"},
     {ATTN_OPTION_PACKED, "packed sequences"},
     {ATTN_OPTION_USED_KV, "used_kv"},
+    {ATTN_OPTION_PAGED, "a paged KV cache"},
 };
 
 uint32_t problem_options(const attn_problem *p) {
@@ -268,7 +276,7 @@ uint32_t problem_options(const attn_problem *p) {
            (p->softcap > 0.0F ? ATTN_OPTION_SOFTCAP : 0U) | (p->alibi ? ATTN_OPTION_ALIBI : 0U) |
            (p->bias ? ATTN_OPTION_BIAS : 0U) | (p->mask ? ATTN_OPTION_MASK : 0U) |
            (p->sink ? ATTN_OPTION_SINK : 0U) | (p->packed ? ATTN_OPTION_PACKED : 0U) |
-           (p->used_kv ? ATTN_OPTION_USED_KV : 0U);
+           (p->used_kv ? ATTN_OPTION_USED_KV : 0U) | (p->page_size > 0 ? ATTN_OPTION_PAGED : 0U);
 }
 
 static attn_status refuse_options(uint32_t options, const attn_problem *p, attn_error *error) {

@@ -79,7 +79,7 @@ static void copy_row(const void *in, int cols, int width, uint16_t flip, uint16_
 
 /* Key j of K or V; NULL past the last. */
 static const uint16_t *key_row(const struct cpu_rows *rows, int j) {
-    return j < rows->count ? (const uint16_t *)(const void *)(rows->base + j * rows->stride) : NULL;
+    return j < rows->count ? (const uint16_t *)(const void *)cpu_row_at(rows, j) : NULL;
 }
 
 /* Key j, zero-padded: in place if it needs no padding, else a copy. */

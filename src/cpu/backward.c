@@ -160,7 +160,7 @@ static void pack_rows(const struct backward_unit *u, const struct cpu_rows *rows
                       void *packed) {
     const void *pointers[CPU_MAX_TILE_ROWS];
     for (int r = 0; r < rows->count; r++) {
-        pointers[r] = rows->base + r * rows->stride;
+        pointers[r] = cpu_row_at(rows, r);
     }
     u->kernel->pack_q(rows->dtype, pointers, rows->count, rows->cols, multiplier, packed,
                       u->scratch + u->at.line);
@@ -176,9 +176,9 @@ void backward_load_keys(struct backward_unit *u, int64_t head_kv, int64_t first,
         const int64_t at = first + (int64_t)t * u->kernel->tile_rows;
         char *piece = tile_piece(u, t);
         const struct cpu_rows k =
-            cpu_k_rows(u->job, &u->sequence, u->batch, head_kv, at, tile_rows(u, t));
+            cpu_k_rows(u->job, &u->sequence, u->batch, head_kv, at, tile_rows(u, t), NULL);
         const struct cpu_rows v =
-            cpu_v_rows(u->job, &u->sequence, u->batch, head_kv, at, tile_rows(u, t));
+            cpu_v_rows(u->job, &u->sequence, u->batch, head_kv, at, tile_rows(u, t), NULL);
         pack_rows(u, &k, cpu_scale(p).q, piece + u->at.k);
         pack_rows(u, &v, 1.0F, piece + u->at.v);
         const bool tame =

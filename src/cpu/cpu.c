@@ -13,6 +13,10 @@ size_t cpu_round_up(size_t bytes) {
     return (bytes + CPU_ALIGN - 1) / CPU_ALIGN * CPU_ALIGN;
 }
 
+size_t cpu_list_bytes(const attn_problem *p, int rows) {
+    return p->page_size > 0 ? cpu_round_up((size_t)rows * sizeof(char *)) : 0;
+}
+
 char *cpu_align(void *pointer) {
     return (char *)pointer + (CPU_ALIGN - (uintptr_t)pointer % CPU_ALIGN) % CPU_ALIGN;
 }
@@ -52,16 +56,48 @@ char *cpu_o_row(const struct cpu_job *job, const struct sequence *s, int64_t b, 
     return cpu_row(p, job->tensors->o, &p->o, b, h, s->q_begin + i);
 }
 
-struct cpu_rows cpu_k_rows(const struct cpu_job *job, const struct sequence *s, int64_t b,
-                           int64_t hk, int64_t first, int count) {
+/* Keys [first, first + count) of a paged K or V, page by page. */
+static struct cpu_rows paged_rows(const struct cpu_job *job, const void *pool,
+                                  const attn_strides *strides, int64_t b, int64_t hk, int64_t first,
+                                  int count, int64_t cols, const char **list) {
     const attn_problem *p = job->problem;
-    return cpu_rows_of(p, job->tensors->k, &p->k, b, hk, s->kv_begin + first, count, p->head_dim);
+    const int64_t element = (int64_t)attn_dtype_size(p->dtype);
+    const int32_t *table = job->tensors->block_table + b * p->block_table_stride;
+    const int64_t stride = strides->row * element;
+    int64_t page = first / p->page_size;
+    int64_t row = first % p->page_size;
+    for (int j = 0; j < count; page++, row = 0) {
+        const char *at = (const char *)pool +
+                         (table[page] * strides->batch + hk * strides->head) * element +
+                         row * stride;
+        for (; row < p->page_size && j < count; row++, at += stride) {
+            list[j++] = at;
+        }
+    }
+    return (struct cpu_rows){
+        .dtype = p->dtype, .base = pool, .list = list, .count = count, .cols = (int)cols};
+}
+
+static struct cpu_rows kv_rows(const struct cpu_job *job, const struct sequence *s,
+                               const void *tensor, const attn_strides *strides, int64_t b,
+                               int64_t hk, int64_t first, int count, int64_t cols,
+                               const char **list) {
+    const attn_problem *p = job->problem;
+    return p->page_size > 0
+               ? paged_rows(job, tensor, strides, b, hk, first, count, cols, list)
+               : cpu_rows_of(p, tensor, strides, b, hk, s->kv_begin + first, count, cols);
+}
+
+struct cpu_rows cpu_k_rows(const struct cpu_job *job, const struct sequence *s, int64_t b,
+                           int64_t hk, int64_t first, int count, const char **list) {
+    const attn_problem *p = job->problem;
+    return kv_rows(job, s, job->tensors->k, &p->k, b, hk, first, count, p->head_dim, list);
 }
 
 struct cpu_rows cpu_v_rows(const struct cpu_job *job, const struct sequence *s, int64_t b,
-                           int64_t hk, int64_t first, int count) {
+                           int64_t hk, int64_t first, int count, const char **list) {
     const attn_problem *p = job->problem;
-    return cpu_rows_of(p, job->tensors->v, &p->v, b, hk, s->kv_begin + first, count, p->head_dim_v);
+    return kv_rows(job, s, job->tensors->v, &p->v, b, hk, first, count, p->head_dim_v, list);
 }
 
 /* ---- scores ---------------------------------------------------------------------------------- */

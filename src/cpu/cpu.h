@@ -41,10 +41,15 @@ enum {
 struct cpu_rows {
     attn_dtype dtype;
     const char *base;
-    int64_t stride; /* bytes */
+    int64_t stride;          /* bytes */
+    const char *const *list; /* of pages: the address of each row, else NULL */
     int count;
     int cols;
 };
+
+static inline const char *cpu_row_at(const struct cpu_rows *rows, int j) {
+    return rows->list != NULL ? rows->list[j] : rows->base + j * rows->stride;
+}
 
 /* What softcap, ALiBi and bias need to know of the rows. Scores come in as +-q.k and leave in
  * natural units: log2 units would make -inf of a bias of -FLT_MAX. */
@@ -215,10 +220,11 @@ const char *cpu_q_row(const struct cpu_job *job, const struct sequence *s, int64
                       int64_t i);
 char *cpu_o_row(const struct cpu_job *job, const struct sequence *s, int64_t b, int64_t h,
                 int64_t i);
+/* `list` has room for the addresses of `count` rows of pages; NULL where there are no pages. */
 struct cpu_rows cpu_k_rows(const struct cpu_job *job, const struct sequence *s, int64_t b,
-                           int64_t hk, int64_t first, int count);
+                           int64_t hk, int64_t first, int count, const char **list);
 struct cpu_rows cpu_v_rows(const struct cpu_job *job, const struct sequence *s, int64_t b,
-                           int64_t hk, int64_t first, int count);
+                           int64_t hk, int64_t first, int count, const char **list);
 
 /* Fills row r of an adjust for the block that begins at key `first`. */
 void cpu_adjust_row(const struct cpu_job *job, const struct sequence *s, int64_t b, int64_t h,
@@ -267,6 +273,7 @@ static inline int64_t divide_up(int64_t a, int64_t b) {
 }
 
 size_t cpu_round_up(size_t bytes);
-char *cpu_align(void *pointer); /* up to CPU_ALIGN */
+size_t cpu_list_bytes(const attn_problem *problem, int rows); /* of cpu_rows.list: 0 or more */
+char *cpu_align(void *pointer);                               /* up to CPU_ALIGN */
 
 #endif /* ATTN_CPU_CPU_H */

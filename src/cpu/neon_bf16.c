@@ -208,9 +208,8 @@ static void bf16_pack_k(const struct cpu_rows *k, void *packed, void *scratch) {
         memset(out + k->count / PANEL * panel_size, 0, (size_t)panel_size * sizeof *out);
     }
     for (int j = 0; j < k->count; j += 2) {
-        const char *row = k->base + j * k->stride;
-        const void *next = j + 1 < k->count ? row + k->stride : NULL;
-        pack_pair((const uint16_t *)(const void *)row, next, k->cols, 0,
+        const void *next = j + 1 < k->count ? cpu_row_at(k, j + 1) : NULL;
+        pack_pair((const uint16_t *)(const void *)cpu_row_at(k, j), next, k->cols, 0,
                   out + j / PANEL * panel_size + (ptrdiff_t)(j % PANEL / 2) * 2 * QUAD, B_STEP);
     }
 }
@@ -239,7 +238,7 @@ static bool bf16_pack_v(const struct cpu_rows *v, int keys, void *packed, void *
                 uint16_t line[PANEL] = {0};
                 const uint16_t *at = line;
                 if (j + i < v->count) {
-                    at = (const uint16_t *)(const void *)(v->base + (j + i) * v->stride) + c;
+                    at = (const uint16_t *)(const void *)cpu_row_at(v, j + i) + c;
                     if (v->cols - c < PANEL) {
                         memcpy(line, at, (size_t)(v->cols - c) * sizeof *at);
                         at = line;

@@ -5,7 +5,7 @@
  * The keys are split at a fixed length. Each split gives a partial result (m, l, O) per row; these
  * are combined in the order of the splits, so neither threads nor timing can change bits.
  *
- * Scratch of one thread:   queries (fp32) | scores
+ * Scratch of one thread:   queries (fp32) | scores | addresses of paged rows of K, of V
  * After all threads':      partials [batch][KV head][cut][split] of m[rows], l[rows], O[rows][dim]
  */
 #include "core/plan.h"
@@ -17,15 +17,17 @@
 #define UNSEEN (-1.0F) /* the sum of a row that sees no key of the split: skipped, O is unwritten */
 
 struct layout {
-    size_t q, s, bytes;      /* in a thread's scratch */
-    size_t m, l, o, partial; /* in one partial result */
+    size_t q, s, k, v, bytes; /* in a thread's scratch */
+    size_t m, l, o, partial;  /* in one partial result */
 };
 
 static struct layout lay_out(const attn_problem *p, const struct cpu_geometry *g) {
     const size_t rows = (size_t)g->block_q;
     struct layout at = {0};
     at.s = at.q + cpu_round_up(rows * (size_t)p->head_dim * sizeof(float));
-    at.bytes = at.s + cpu_round_up(rows * (size_t)g->block_kv * sizeof(float));
+    at.k = at.s + cpu_round_up(rows * (size_t)g->block_kv * sizeof(float));
+    at.v = at.k + cpu_list_bytes(p, g->block_kv);
+    at.bytes = at.v + cpu_list_bytes(p, g->block_kv);
     at.l = at.m + cpu_round_up(rows * sizeof(float));
     at.o = at.l + cpu_round_up(rows * sizeof(float));
     at.partial = at.o + cpu_round_up(rows * (size_t)p->head_dim_v * sizeof(float));
@@ -107,6 +109,7 @@ static void load_queries(const struct unit *u, float *q) {
 static struct cpu_rows slice(const struct cpu_rows *all, int begin, int end) {
     struct cpu_rows part = *all;
     part.base += begin * all->stride;
+    part.list = all->list != NULL ? all->list + begin : NULL;
     part.count = end - begin;
     return part;
 }
@@ -219,8 +222,10 @@ static void run_split(void *argument, int64_t index, int slot) {
     memset(o, 0, (size_t)u.rows * (size_t)job->problem->head_dim_v * sizeof(float));
     float *q = floats(scratch, u.at.q);
     load_queries(&u, q);
-    const struct cpu_rows k = cpu_k_rows(job, &u.sequence, u.batch, u.head_kv, first, (int)count);
-    const struct cpu_rows v = cpu_v_rows(job, &u.sequence, u.batch, u.head_kv, first, (int)count);
+    const struct cpu_rows k = cpu_k_rows(job, &u.sequence, u.batch, u.head_kv, first, (int)count,
+                                         (const char **)(void *)(scratch + u.at.k));
+    const struct cpu_rows v = cpu_v_rows(job, &u.sequence, u.batch, u.head_kv, first, (int)count,
+                                         (const char **)(void *)(scratch + u.at.v));
     const struct cpu_rows seen = slice(&k, (int)all.begin, (int)all.end);
     u.kernel->score(q, u.rows, &seen, s + all.begin, g->block_kv);
     if (cpu_needs_adjust(job->problem)) {

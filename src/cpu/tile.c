@@ -7,7 +7,8 @@
  * one diagonal for any group size, and K and V are packed once for all heads of the group.
  *
  * Scratch of one thread:
- *     Q tiles | O tiles | m | l | K block | V block | scores of a tile | packing lines | mask bits
+ *     Q tiles | O tiles | m | l | K block | V block | scores of a tile | packing lines |
+ *     mask bits | addresses of paged rows of K, of V
  *
  * A boolean mask is read as bits, a row of a tile at a time. Where the keys it shows of the block
  * are contiguous in every row (padding, causal, a window), they are the row's bounds, and the tile
@@ -27,7 +28,7 @@ enum {
 };
 
 struct layout {
-    size_t q, o, m, l, k, v, s, line, bits, bytes; /* offsets in a thread's scratch */
+    size_t q, o, m, l, k, v, s, line, bits, k_list, v_list, bytes; /* in a thread's scratch */
     int tiles;
 };
 
@@ -48,7 +49,9 @@ static struct layout lay_out(const attn_problem *p, const struct cpu_geometry *g
     at.line = at.s + kernel->s_bytes(g->block_kv);
     at.bits = at.line + kernel->row_bytes(d > dv ? d : dv);
     const size_t words = (size_t)kernel->tile_rows * (size_t)divide_up(g->block_kv, WORD_KEYS);
-    at.bytes = at.bits + (p->mask ? cpu_round_up(words * sizeof(uint32_t)) : 0);
+    at.k_list = at.bits + (p->mask ? cpu_round_up(words * sizeof(uint32_t)) : 0);
+    at.v_list = at.k_list + cpu_list_bytes(p, g->block_kv);
+    at.bytes = at.v_list + cpu_list_bytes(p, g->block_kv);
     return at;
 }
 
@@ -315,8 +318,10 @@ static void describe_rows(const struct unit *u, int index, int64_t first,
 static void run_block(const struct unit *u, int64_t first, int count) {
     const attn_problem *p = u->job->problem;
     const struct cpu_tile_kernel *kernel = u->kernel;
-    const struct cpu_rows k = cpu_k_rows(u->job, &u->sequence, u->batch, u->head_kv, first, count);
-    const struct cpu_rows v = cpu_v_rows(u->job, &u->sequence, u->batch, u->head_kv, first, count);
+    const struct cpu_rows k = cpu_k_rows(u->job, &u->sequence, u->batch, u->head_kv, first, count,
+                                         (const char **)(void *)(u->scratch + u->at.k_list));
+    const struct cpu_rows v = cpu_v_rows(u->job, &u->sequence, u->batch, u->head_kv, first, count,
+                                         (const char **)(void *)(u->scratch + u->at.v_list));
     const float factor = cpu_softmax_factor(p);
     struct cpu_adjust adjust;
     const bool adjusted = cpu_needs_adjust(p);

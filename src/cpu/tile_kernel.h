@@ -116,13 +116,12 @@ static void tile_pack_k(const struct cpu_rows *k, void *packed, void *scratch) {
     float *out = packed;
     for (int first = 0; first < k->count; first += NB, out += (ptrdiff_t)NB * k->cols) {
         const int count = k->count - first < NB ? k->count - first : NB;
-        const char *row = k->base + first * k->stride;
-        const float *in = (const float *)(const void *)row;
+        const float *in = (const float *)(const void *)cpu_row_at(k, first);
         ptrdiff_t stride = k->stride / (ptrdiff_t)sizeof(float);
-        if (k->dtype != ATTN_FP32) {
+        if (k->dtype != ATTN_FP32 || k->list != NULL) {
             float *line = scratch;
             for (int r = 0; r < count; r++) {
-                row_to_float(k->dtype, row + r * k->stride, k->cols, 1.0F,
+                row_to_float(k->dtype, cpu_row_at(k, first + r), k->cols, 1.0F,
                              line + (ptrdiff_t)r * k->cols);
             }
             in = line;
@@ -139,7 +138,7 @@ static bool tile_pack_v(const struct cpu_rows *v, int keys, void *packed, void *
     const vf huge = vdup(0x1p64F);
     vf residue = zero; /* becomes NaN as soon as NaN * 0 or Inf * 0 is added */
     for (int j = 0; j < v->count; j++) {
-        row_to_float(v->dtype, v->base + j * v->stride, v->cols, 1.0F, line);
+        row_to_float(v->dtype, cpu_row_at(v, j), v->cols, 1.0F, line);
         for (int c = v->cols; c < padded; c++) {
             line[c] = 0.0F;
         }

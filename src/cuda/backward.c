@@ -114,11 +114,12 @@ attn_status backward_geometry(struct cuda *cuda, const struct variant *variant,
     if (!sums_dq(variant)) {
         return ATTN_OK;
     }
-    /* Q, dO and the sums of dQ of the heads that are worked on at one time stay in L2. */
-    const int64_t head_bytes =
-        p->seq_q * (p->heads_q / p->heads_kv) *
-        (2 * p->head_dim + 2 * p->head_dim_v + 4 * (int64_t)v->head_dim_max);
-    const int64_t mib = kernel_families[variant->family].l2_section_mib;
+    /* Q, dO and the sums of dQ of the heads that are worked on at one time stay in L2. With a causal
+     * mask more heads than that: their key tiles wait less for each other (1.09x at S 8192). */
+    const int64_t head_bytes = p->seq_q * (p->heads_q / p->heads_kv) *
+                               (2 * p->head_dim + 2 * p->head_dim_v + 4 * (int64_t)v->head_dim_max);
+    const int64_t mib =
+        kernel_families[variant->family].l2_section_mib * (geometry->args.right >= 0 ? 3 : 1);
     const int64_t heads = head_bytes > 0 ? (mib << 20) / head_bytes : p->batch * p->heads_kv;
     geometry->args.section_heads = (int)(heads < 1                        ? 1
                                          : heads > p->batch * p->heads_kv ? p->batch * p->heads_kv
@@ -126,8 +127,8 @@ attn_status backward_geometry(struct cuda *cuda, const struct variant *variant,
     geometry->rows_grid += geometry->rows_grid == 0; /* it resets the ticket */
     geometry->dq_floats = rows * (size_t)v->head_dim_max;
     geometry->turns = rows / (size_t)v->block_q;
-    geometry->workspace += geometry->dq_floats * sizeof(float) +
-                           (geometry->turns + 1) * sizeof(unsigned);
+    geometry->workspace +=
+        geometry->dq_floats * sizeof(float) + (geometry->turns + 1) * sizeof(unsigned);
     return maps_encode(cuda, p, true, v->block_q, 0, v->block_kv, geometry, error);
 }
 

@@ -339,8 +339,10 @@ void cuda_fill_pointers(struct attn_args *args, const attn_problem *p, const att
     args->bias = p->bias ? t->bias : NULL;
     args->mask = p->mask ? t->mask : NULL;
     args->cu_seqlens_q = p->packed ? t->cu_seqlens_q : NULL;
-    args->cu_seqlens_kv = p->packed ? t->cu_seqlens_kv : NULL;
+    /* paged: any lengths, which are read and replaced by used_kv */
+    args->cu_seqlens_kv = !p->packed ? NULL : p->page_size > 0 ? t->cu_seqlens_q : t->cu_seqlens_kv;
     args->used_kv = p->used_kv ? t->used_kv : NULL;
+    args->block_table = p->page_size > 0 ? t->block_table : NULL;
 }
 
 attn_status cuda_forward(struct cuda *cuda, const char *name, const attn_problem *p,

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * maps.c - tensor maps of Q, K, V and O (backward: dO) for kernels that load by TMA. Dimensions are (column, row,
- * head, batch), with packed sequences (column, row of all, head, 1); a box is 64 columns of as many
- * rows as a tile has. Where a tile has the rows of several heads (forward_chunk.cu), the map of Q
- * is over (column, head, row, batch): the heads of a query follow each other.
+ * maps.c - tensor maps of Q, K, V and O (backward: dO) for kernels that load by TMA. Dimensions are
+ * (column, row, head, batch), with packed sequences (column, row of all, head, 1); a box is 64
+ * columns of as many rows as a tile has. Where a tile has the rows of several heads
+ * (forward_chunk.cu), the map of Q is over (column, head, row, batch): the heads of a query follow
+ * each other.
  *
  * Invariant: maps are made with the plan, without addresses; a call inserts the addresses and
  * changes nothing else. The driver never refuses what maps_check passed.
@@ -139,8 +140,7 @@ cu_result maps_fill(const struct cuda *cuda, const struct cuda_geometry *geometr
     for (int i = 0; i < CUDA_MAPS && code == CU_SUCCESS; i++) {
         memcpy(maps[i], geometry->maps[i], sizeof *maps[i]);
         if (addresses[i] != NULL) {
-            code = cuda->driver.cuTensorMapReplaceAddress(maps[i],
-                                                          (void *)(uintptr_t)addresses[i]);
+            code = cuda->driver.cuTensorMapReplaceAddress(maps[i], (void *)(uintptr_t)addresses[i]);
         }
     }
     return code;

@@ -325,13 +325,18 @@ static attn_status check_memory(const attn_problem *p, attn_error *error) {
                          (int)p->alignment, (int)ROW_BYTES);
     }
     const int64_t rows_q = p->packed ? p->total_q : p->seq_q;
-    const int64_t rows_kv = p->packed ? p->total_kv : p->seq_kv;
+    attn_problem pool = *p; /* its pages are batches */
+    pool.batch = p->num_pages;
+    pool.packed = false;
+    const bool paged = p->page_size > 0;
+    const attn_problem *kv = paged ? &pool : p;
+    const int64_t rows_kv = paged ? p->page_size : p->packed ? p->total_kv : p->seq_kv;
     attn_status status = plan_check_strides("q", &p->q, p, p->heads_q, rows_q, error);
     if (status == ATTN_OK) {
-        status = plan_check_strides("k", &p->k, p, p->heads_kv, rows_kv, error);
+        status = plan_check_strides("k", &p->k, kv, p->heads_kv, rows_kv, error);
     }
     if (status == ATTN_OK) {
-        status = plan_check_strides("v", &p->v, p, p->heads_kv, rows_kv, error);
+        status = plan_check_strides("v", &p->v, kv, p->heads_kv, rows_kv, error);
     }
     if (status == ATTN_OK) {
         status = plan_check_strides("o", &p->o, p, p->heads_q, rows_q, error);
@@ -426,8 +431,8 @@ attn_status cuda_applies(const struct cuda *cuda, const struct variant *variant,
         status = check_factors(family, p, error);
     }
     if (status == ATTN_OK) {
-        status = family->backward ? backward_check(variant, p, error)
-                                  : check_grid(variant, p, error);
+        status =
+            family->backward ? backward_check(variant, p, error) : check_grid(variant, p, error);
     }
     return status != ATTN_OK ? status : check_device(cuda, variant, error);
 }
@@ -458,6 +463,20 @@ static void fill_mask(struct attn_args *args, const attn_problem *p) {
     args->top_left = p->causal == ATTN_CAUSAL_TOP_LEFT;
     args->left = p->window_left;
     args->right = args->causal ? 0 : p->window_right;
+}
+
+static void fill_pages(struct attn_args *args, const attn_problem *p) {
+    if (p->page_size > 0) {
+        int shift = 31;
+        while ((int64_t)1 << (shift - 31) < p->page_size) {
+            shift++;
+        }
+        args->block_table_stride = p->block_table_stride;
+        args->page_size = (int)p->page_size;
+        args->num_pages = (int)p->num_pages;
+        args->page_factor = ATTN_PAGE_FACTOR(p->page_size, shift);
+        args->page_shift = shift;
+    }
 }
 
 /* A quotient beyond fp32 becomes the largest number: tanh is 1 there, and 0 times it is 0. */
@@ -492,6 +511,7 @@ static void fill_options(struct attn_args *args, const attn_problem *p) {
 
 void plan_fill_args(struct attn_args *args, const attn_problem *p) {
     fill_strides(args, p);
+    fill_pages(args, p);
     fill_mask(args, p);
     fill_options(args, p);
 }

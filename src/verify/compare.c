@@ -246,7 +246,7 @@ static attn_status check_lengths(const attn_problem *p, const attn_tensors *tens
         return ATTN_OK;
     }
     const int32_t *cu = tensors->cu_seqlens_q;
-    if (cu == NULL || tensors->cu_seqlens_kv == NULL) {
+    if (cu == NULL || (tensors->cu_seqlens_kv == NULL && p->page_size == 0)) {
         return attn_fail(error, ATTN_INVALID,
                          "tensors.%s = NULL, expected batch + 1 numbers: the problem is packed",
                          cu == NULL ? "cu_seqlens_q" : "cu_seqlens_kv");

@@ -78,15 +78,25 @@ const float *take_d_o(const struct row *row, const struct scratch *scratch) {
     return take(&scratch->d_o, p, element_at(p, row->tensors->d_o, at), row->i, p->head_dim_v);
 }
 
+/* The first element of key j in K or V. */
+static int64_t key_offset(const struct row *row, const attn_strides *s, int64_t j) {
+    const attn_problem *p = row->problem;
+    if (p->page_size == 0) {
+        return row_offset(p, s, row->batch, row->head_kv, row->sequence.kv_begin, j);
+    }
+    const int32_t *pages = row->tensors->block_table + row->batch * p->block_table_stride;
+    return pages[j / p->page_size] * s->batch + row->head_kv * s->head + j % p->page_size * s->row;
+}
+
 const float *take_k(const struct row *row, int64_t j, const struct scratch *scratch) {
     const attn_problem *p = row->problem;
-    const int64_t at = row_offset(p, &p->k, row->batch, row->head_kv, row->sequence.kv_begin, j);
+    const int64_t at = key_offset(row, &p->k, j);
     return take(&scratch->k, p, element_at(p, row->tensors->k, at), j, p->head_dim);
 }
 
 const float *take_v(const struct row *row, int64_t j, const struct scratch *scratch) {
     const attn_problem *p = row->problem;
-    const int64_t at = row_offset(p, &p->v, row->batch, row->head_kv, row->sequence.kv_begin, j);
+    const int64_t at = key_offset(row, &p->v, j);
     return take(&scratch->v, p, element_at(p, row->tensors->v, at), j, p->head_dim_v);
 }
 

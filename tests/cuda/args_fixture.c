@@ -38,9 +38,9 @@ void draw_options(uint64_t *rng, uint32_t options, attn_problem *p) {
         int percent;
     } all[] = {{ATTN_OPTION_WINDOW, 40}, {ATTN_OPTION_SOFTCAP, 40}, {ATTN_OPTION_ALIBI, 40},
                {ATTN_OPTION_BIAS, 40},   {ATTN_OPTION_SINK, 40},    {ATTN_OPTION_USED_KV, 40},
-               {ATTN_OPTION_MASK, 40}};
-    bool wants[7];
-    for (int i = 0; i < 7; i++) {
+               {ATTN_OPTION_MASK, 40},   {ATTN_OPTION_PAGED, 40}};
+    bool wants[8];
+    for (int i = 0; i < 8; i++) {
         wants[i] = rng_chance(rng, all[i].percent) && (options & (uint32_t)all[i].option) != 0;
     }
     if (wants[0]) {
@@ -64,7 +64,12 @@ void draw_options(uint64_t *rng, uint32_t options, attn_problem *p) {
                                               rng_range(rng, 0, 3)};
     }
     p->sink = wants[4];
-    p->used_kv = wants[5];
+    p->used_kv = wants[5] || wants[7];
+    if (wants[7]) {
+        p->page_size = rng_chance(rng, 50) ? 1 << rng_range(rng, 0, 30) : rng_range(rng, 1, 1000);
+        p->num_pages = rng_range(rng, 0, 100000);
+        p->block_table_stride = rng_range(rng, 0, 1) * rng_range(rng, 1, 1000000);
+    }
 }
 
 /* ---- struct attn_args ------------------------------------------------------------------------ */
@@ -110,6 +115,23 @@ static void check_near(const char *name, float value, double expected) {
               name, (double)value, expected);
 }
 
+/* Divisions by page_size around each multiple near a random key, and the largest keys. */
+static void check_pages(const struct attn_args *args, const attn_problem *p,
+                        const attn_tensors *t) {
+    const bool paged = p->page_size > 0;
+    CHECK(args->block_table == (paged ? t->block_table : NULL));
+    CHECK_EQ(args->block_table_stride, paged ? p->block_table_stride : 0);
+    CHECK_EQ(args->page_size, p->page_size);
+    CHECK_EQ(args->num_pages, paged ? p->num_pages : 0);
+    uint64_t rng = (uint64_t)p->page_size;
+    for (int n = 0; paged && n < 100; n++) {
+        const int64_t near = rng_range(&rng, 0, INT32_MAX) / p->page_size * p->page_size;
+        const int64_t key = n == 0 ? INT32_MAX : n == 1 ? 0 : near - (n % 2 && near > 0);
+        CHECK_EQ((int64_t)((uint64_t)key * args->page_factor >> args->page_shift),
+                 key / p->page_size);
+    }
+}
+
 /* Unused fields are 0, whatever the tensors hold. */
 static void check_options(const struct attn_args *args, const attn_problem *p,
                           const attn_tensors *t) {
@@ -133,7 +155,10 @@ static void check_options(const struct attn_args *args, const attn_problem *p,
     CHECK_EQ(args->mask_row, p->mask ? p->mask_strides.row : 0);
     CHECK_EQ(args->mask_col, p->mask ? p->mask_strides.col : 0);
     CHECK(args->cu_seqlens_q == (p->packed ? t->cu_seqlens_q : NULL));
-    CHECK(args->cu_seqlens_kv == (p->packed ? t->cu_seqlens_kv : NULL));
+    CHECK(args->cu_seqlens_kv == (!p->packed         ? NULL
+                                  : p->page_size > 0 ? t->cu_seqlens_q
+                                                     : t->cu_seqlens_kv));
+    check_pages(args, p, t);
     CHECK(args->used_kv == (p->used_kv ? t->used_kv : NULL));
 }
 

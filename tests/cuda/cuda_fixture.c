@@ -300,6 +300,7 @@ attn_tensors stand_ins(void) {
     t.cu_seqlens_kv = (const int32_t *)0x550000000000;
     t.used_kv = (const int32_t *)0x560000000000;
     t.mask = (const uint8_t *)0x570000000001;
+    t.block_table = (const int32_t *)0x580000000000;
     t.d_o = (const void *)0x610000000000;
     t.dq = (void *)0x620000000000;
     t.dk = (void *)0x630000000000;

@@ -136,6 +136,10 @@ struct sequence {
     long long batch, queries, keys;
 };
 
+static bool is_paged(const struct job *job) {
+    return job->options && job->args.block_table != NULL;
+}
+
 static struct sequence sequence_of(const struct job *job, long long batch) {
     const struct attn_args *a = &job->args;
     struct sequence s = {.batch = batch, .queries = a->seq_q, .keys = a->seq_kv};
@@ -151,12 +155,27 @@ static struct sequence sequence_of(const struct job *job, long long batch) {
     if (job->options && a->used_kv != NULL) {
         s.keys = a->used_kv[batch];
     }
+    if (is_paged(job)) {
+        k = v = 0;
+    }
     s.q = (const char *)a->q + bytes_of(job->dtype, q);
     s.k = (const char *)a->k + bytes_of(job->dtype, k);
     s.v = (const char *)a->v + bytes_of(job->dtype, v);
     s.o = (char *)a->o + bytes_of(job->dtype, o);
     s.lse = a->lse != NULL ? a->lse + lse : NULL;
     return s;
+}
+
+/* From a sequence's K or V, or from the pool, to a key. */
+static long long key_offset(const struct job *job, const struct sequence *s, long long key,
+                            long long page_stride, long long row_stride) {
+    const struct attn_args *a = &job->args;
+    if (!is_paged(job)) {
+        return key * row_stride;
+    }
+    const long long page = (long long)((unsigned long long)key * a->page_factor >> a->page_shift);
+    return a->block_table[s->batch * a->block_table_stride + page] * page_stride +
+           (key - page * a->page_size) * row_stride;
 }
 
 /* The key at distance 0 from a query. */
@@ -260,10 +279,13 @@ static uint64_t hash_inputs(const struct job *job) {
         const long long one = bytes_of(job->dtype, 1);
         hash = hash_rows(hash, s.q, a->heads_q, one * a->q_head, s.queries, one * a->q_row,
                          one * a->head_dim);
-        hash = hash_rows(hash, s.k, heads_kv, one * a->k_head, s.keys, one * a->k_row,
-                         one * a->head_dim);
-        hash = hash_rows(hash, s.v, heads_kv, one * a->v_head, s.keys, one * a->v_row,
-                         one * a->head_dim_v);
+        for (long long n = 0; n < heads_kv * s.keys; n++) {
+            const long long head = n / s.keys, key = n % s.keys;
+            const long long k = head * a->k_head + key_offset(job, &s, key, a->k_batch, a->k_row);
+            const long long v = head * a->v_head + key_offset(job, &s, key, a->v_batch, a->v_row);
+            hash = mix_bytes(hash, s.k + one * k, (size_t)(one * a->head_dim));
+            hash = mix_bytes(hash, s.v + one * v, (size_t)(one * a->head_dim_v));
+        }
         for (long long h = 0; job->options && a->alibi && h < a->heads_q; h++) {
             const double slope = slope_of(a, b, h);
             hash = mix_bytes(hash, &slope, sizeof slope);
@@ -282,8 +304,8 @@ static uint64_t hash_inputs(const struct job *job) {
 static void unpack_head(struct job *job, const struct sequence *s, long long head_kv) {
     const struct attn_args *a = &job->args;
     for (long long j = 0; j < s->keys; j++) {
-        const long long k = head_kv * a->k_head + j * a->k_row;
-        const long long v = head_kv * a->v_head + j * a->v_row;
+        const long long k = head_kv * a->k_head + key_offset(job, s, j, a->k_batch, a->k_row);
+        const long long v = head_kv * a->v_head + key_offset(job, s, j, a->v_batch, a->v_row);
         for (int d = 0; d < a->head_dim; d++) {
             job->k[d * s->keys + j] = load(job->dtype, s->k, k + d);
         }

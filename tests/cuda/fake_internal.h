@@ -43,7 +43,7 @@ struct fake_object {
     size_t size;
     int capability; /* a library: what it was made for */
     bool ptx;       /* a library: any newer device will do */
-    bool fatbin;    /* a library: PTX that is not read here, whose kernels have any name */
+    bool fatbin;    /* a library: code that is not read here, whose kernels have any name */
     bool exact;     /* a library: that capability alone ("sm_90a") */
     int shared[FAKE_DEVICES];  /* a kernel: the limit set on each device */
     double seconds;            /* an event: when it was recorded; below 0: never */

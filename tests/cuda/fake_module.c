@@ -3,7 +3,7 @@
  * fake_module.c - libraries, kernels and launches of the fake driver.
  *
  * A cubin is an ELF file whose flags name its architecture and whose sections name its kernels; PTX
- * names both in its text; of a fatbin only the header is read. Nothing in them is run.
+ * names both in its text; of a fatbin only the headers are read. Nothing in them is run.
  *
  * Invariant: what is loaded is a copy, so an image that is freed too early shows under ASan only in
  * the library under test.
@@ -72,16 +72,19 @@ static int read_ptx(struct fake_object *library, const char *text) {
     return FAKE_SUCCESS;
 }
 
-/* Compressed PTX: 16 bytes of header (their number is the 4th half word, the bytes after them the
- * 2nd long word), then those of the one image, whose 8th word is the architecture. */
+/* One compressed image: 16 bytes of header (their number is the 4th half word, the bytes after them
+ * the 2nd long word), then those of the image, whose 1st half word is its kind (1: PTX) and whose
+ * 8th word is the architecture. */
 static int read_fatbin(struct fake_object *library, const unsigned char *image) {
-    uint16_t header = 0;
+    uint16_t header = 0, kind = 0;
     uint64_t size = 0;
     uint32_t capability = 0;
     memcpy(&header, image + 6, sizeof header);
     memcpy(&size, image + 8, sizeof size);
+    memcpy(&kind, image + header, sizeof kind);
     memcpy(&capability, image + header + 28, sizeof capability);
-    library->ptx = library->fatbin = true;
+    library->ptx = kind == 1;
+    library->fatbin = true;
     library->capability = (int)capability;
     library->size = header + size;
     return FAKE_SUCCESS;

@@ -77,7 +77,13 @@ AT(mask_batch, 360);
 AT(mask_head, 368);
 AT(mask_row, 376);
 AT(mask_col, 384);
-_Static_assert(sizeof(struct attn_args) == 392, "struct attn_args has another size");
+AT(block_table, 392);
+AT(block_table_stride, 400);
+AT(page_size, 408);
+AT(num_pages, 412);
+AT(page_factor, 416);
+AT(page_shift, 420);
+_Static_assert(sizeof(struct attn_args) == 424, "struct attn_args has another size");
 #undef AT
 #define AT(field, offset)                                                                          \
     _Static_assert(offsetof(struct attn_tma_args, field) == (offset), #field " has moved")

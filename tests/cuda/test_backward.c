@@ -14,22 +14,31 @@
 
 /* ---- the layout ------------------------------------------------------------------------------ */
 
-/* src/kernels/common/device.h has the same numbers for the kernels' compiler. */
+/* src/kernels/common/backward.h has the same numbers for the kernels' compiler. */
 #define AT(field, offset)                                                                          \
     _Static_assert(offsetof(struct attn_backward_args, field) == (offset), #field " has moved")
 
 AT(a, 0);
-AT(d_o, 392);
-AT(dq, 400);
-AT(dk, 408);
-AT(dv, 416);
-AT(s_d_o, 424);
-AT(s_dq, 448);
-AT(s_dk, 472);
-AT(s_dv, 496);
-AT(d_sink, 520);
-AT(lse_log2, 528);
-AT(delta, 536);
+AT(d_o, 424);
+AT(dq, 432);
+AT(dk, 440);
+AT(dv, 448);
+AT(s_d_o, 456);
+AT(s_dq, 480);
+AT(s_dk, 504);
+AT(s_dv, 528);
+AT(d_sink, 552);
+AT(lse_log2, 560);
+AT(delta, 568);
+AT(dq_sum, 576);
+AT(turns, 584);
+AT(ticket, 592);
+AT(stat_rows, 600);
+AT(scale, 608);
+AT(tiles_kv, 612);
+AT(phase, 616);
+_Static_assert(sizeof(struct attn_backward_args) == 624, "struct attn_backward_args has another "
+                                                         "size");
 
 static bool is_bwd_mma(const attn_variant *variant) {
     return strcmp(variant->family, "bwd_mma") == 0;

@@ -62,6 +62,7 @@ static void draw(struct recipe *recipe, uint64_t seed) {
     p->softcap = 0;
     p->scale = seed % 4 ? (float)NAN : 0.3f;
     p->alibi = p->sink = p->bias = p->mask = p->packed = p->used_kv = false;
+    p->page_size = 0;
     p->tensor_cores = ATTN_TENSOR_CORES_AUTO;
     p->alignment = 16;
     p->seq_q = p->seq_q > 150 ? 150 : p->seq_q;
@@ -93,7 +94,7 @@ TEST(drawn_problems) {
 
 /* Every option; how often each one occurred. */
 TEST(drawn_options) {
-    enum { WINDOW, SOFTCAP, ALIBI, BIAS, MASK, SINK, PACKED, USED, DIMS, GROUPS, COUNT };
+    enum { WINDOW, SOFTCAP, ALIBI, BIAS, MASK, SINK, PACKED, USED, PAGES, DIMS, GROUPS, COUNT };
     attn_context *context = begin();
     struct tally tally = {0};
     int failures = 0, seen[COUNT] = {0};
@@ -113,6 +114,7 @@ TEST(drawn_options) {
         seen[SINK] += p->sink;
         seen[PACKED] += p->packed;
         seen[USED] += p->used_kv;
+        seen[PAGES] += p->page_size > 0;
         seen[DIMS] += p->head_dim_v > 0 && p->head_dim_v != p->head_dim;
         seen[GROUPS] += p->seq_q <= 16 && p->heads_kv > 0 && p->heads_q > p->heads_kv;
     }

@@ -138,7 +138,13 @@ static void take_problem(struct bytes *b, attn_problem *p) {
     p->used_kv = flags & 64;
     p->tensor_cores = (attn_tensor_cores)(flags & 128 ? take_enum(b) : 0);
     p->alignment = more & 128 ? (int32_t)take_size(b) : (int32_t)attn_dtype_size(p->dtype);
-    p->mask = take(b) & 1;
+    const uint8_t last = take(b);
+    p->mask = last & 1;
+    if (last & 2) {
+        p->page_size = take_size(b);
+        p->num_pages = take_size(b);
+        p->block_table_stride = take_size(b);
+    }
     if (p->mask) {
         p->mask_strides.batch = take_stride(b);
         p->mask_strides.head = take_stride(b);
@@ -203,15 +209,30 @@ static int32_t *lengths(int64_t batch, bool cumulative, struct bytes *b) {
     return memory;
 }
 
+/* Page numbers, most of which are in the pool. */
+static int32_t *page_numbers(int64_t count, int64_t pages, struct bytes *b) {
+    int32_t *const memory = count > 0 ? malloc((size_t)count * sizeof *memory) : NULL;
+    for (int64_t i = 0; memory && i < count; i++) {
+        const uint8_t kind = take(b);
+        memory[i] = kind >= 240 || pages == 0 ? (int32_t)take_raw(b, 4) : (int32_t)(kind % pages);
+    }
+    return memory;
+}
+
 static void compute(const attn_plan *plan, struct bytes *b) {
     attn_problem planned = {.size = sizeof planned};
     attn_plan_problem(plan, &planned, NULL);
     const attn_problem *p = &planned;
     const int64_t rows_q = p->packed ? p->total_q : p->seq_q;
-    const int64_t rows_kv = p->packed ? p->total_kv : p->seq_kv;
+    attn_problem pool = *p; /* its pages are batches, packed or not */
+    pool.packed = false;
+    pool.batch = p->num_pages;
+    const bool paged = p->page_size > 0;
+    const attn_problem *kv = paged ? &pool : p;
+    const int64_t rows_kv = paged ? p->page_size : p->packed ? p->total_kv : p->seq_kv;
     const int64_t sizes[] = {extent(p, &p->q, p->heads_q, rows_q, p->head_dim),
-                             extent(p, &p->k, p->heads_kv, rows_kv, p->head_dim),
-                             extent(p, &p->v, p->heads_kv, rows_kv, p->head_dim_v),
+                             extent(kv, &p->k, p->heads_kv, rows_kv, p->head_dim),
+                             extent(kv, &p->v, p->heads_kv, rows_kv, p->head_dim_v),
                              extent(p, &p->o, p->heads_q, rows_q, p->head_dim_v),
                              extent(p, &p->lse, p->heads_q, rows_q, 1)};
     const int64_t bias = p->bias ? extent_of_scores(p, &p->bias_strides) : 0;
@@ -224,6 +245,13 @@ static void compute(const attn_plan *plan, struct bytes *b) {
         if (sizes[i] > TENSOR_MAX) {
             return;
         }
+    }
+    const int64_t entries = paged ? (p->seq_kv + p->page_size - 1) / p->page_size : 0;
+    const int64_t table = paged && p->block_table_stride <= TENSOR_MAX && p->batch <= 64
+                              ? (p->batch - 1) * p->block_table_stride + entries
+                              : 0;
+    if (paged && p->block_table_stride > TENSOR_MAX) {
+        return;
     }
     if (bias > TENSOR_MAX || mask > TENSOR_MAX || slopes > TENSOR_MAX || p->batch > 64 ||
         p->seq_q > TENSOR_MAX || p->seq_kv > TENSOR_MAX || p->heads_q > 64 ||
@@ -242,7 +270,8 @@ static void compute(const attn_plan *plan, struct bytes *b) {
                       lengths(p->batch, true, b),
                       lengths(p->batch, true, b),
                       lengths(p->batch, false, b),
-                      block(mask, 1, b)};
+                      block(mask, 1, b),
+                      paged ? page_numbers(table, p->num_pages, b) : NULL};
     const size_t size = attn_workspace_size(plan), alignment = attn_workspace_alignment(plan);
     void *const workspace = aligned_alloc(alignment, (size / alignment + 1) * alignment);
     attn_tensors tensors;
@@ -260,6 +289,7 @@ static void compute(const attn_plan *plan, struct bytes *b) {
     tensors.cu_seqlens_kv = memory[9];
     tensors.used_kv = memory[10];
     tensors.mask = memory[11];
+    tensors.block_table = memory[12];
     if (workspace) {
         const attn_status status = attn_forward(plan, &tensors, workspace, size, NULL, &why);
         HOLDS(status == ATTN_OK || status == ATTN_INVALID);

@@ -179,6 +179,7 @@ TEST(random_problems) {
     for (uint64_t seed = 1; seed <= RANDOM / TEST_FEWER; seed++) {
         struct recipe recipe;
         recipe_draw(&recipe, seed);
+        recipe.problem.page_size = 0;
         if (!(fabsf(recipe.problem.scale) > MOST_SCALE)) {
             verify(&recipe, &runs);
         }
@@ -229,6 +230,7 @@ TEST(threads_change_no_bits) {
         struct gradients g;
         attn_variant v;
         recipe_draw(&recipe, seed);
+        recipe.problem.page_size = 0;
         if (!make(&s, &g, &recipe)) {
             continue;
         }

@@ -195,7 +195,7 @@ TEST(tensors_that_are_not_asked_for) {
     }
     attn_tensors t = bench.s.tensors;
     t.bias = t.sink = t.alibi_slopes = (const float *)8;
-    t.cu_seqlens_q = t.cu_seqlens_kv = t.used_kv = (const int32_t *)8;
+    t.cu_seqlens_q = t.cu_seqlens_kv = t.used_kv = t.block_table = (const int32_t *)8;
     t.mask = (const uint8_t *)8;
     CHECK_STATUS(
         attn_forward(bench.plan, &t, bench.workspace.data, bench.workspace.size, NULL, &why),

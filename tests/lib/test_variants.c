@@ -238,6 +238,10 @@ static void ask_packed(attn_problem *p) {
 static void ask_used_kv(attn_problem *p) {
     p->used_kv = true;
 }
+static void ask_pages(attn_problem *p) {
+    p->used_kv = true;
+    p->page_size = 16;
+}
 static void ask_scale_0(attn_problem *p) {
     p->scale = 0.0f;
 }
@@ -261,6 +265,7 @@ static const struct {
     {ATTN_OPTION_SINK, "sink", ask_sink},
     {ATTN_OPTION_PACKED, "packed", ask_packed},
     {ATTN_OPTION_USED_KV, "used_kv", ask_used_kv},
+    {ATTN_OPTION_PAGED, "pages", ask_pages},
     {ATTN_OPTION_ANY_SCALE, "scale 0", ask_scale_0},
     {ATTN_OPTION_ANY_SCALE, "large scale", ask_scale_large},
     {ATTN_OPTION_ANY_SCALE, "small scale", ask_scale_small},

@@ -220,8 +220,7 @@ static char *plan_of_this_library(void) {
         const char *comma = "";
         fprintf(out, "%s{\"name\": \"%s\", \"device\": \"%s\", \"cubins\": [", separator,
                 variant.name, variant.device);
-        for (int32_t k = 0; attn_variant_image(NULL, variant.name, k, &image, NULL) == ATTN_OK;
-             k++) {
+        for (int32_t k = 0; variant_image(NULL, variant.name, k, &image, NULL) == ATTN_OK; k++) {
             if (image.kind == ATTN_IMAGE_CUBIN) {
                 sha256_text(image.data, image.bytes, hash);
                 fprintf(out, "%s\"%s\"", comma, hash);

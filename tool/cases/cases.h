@@ -7,6 +7,7 @@
  * that no kernel may look at or write to (guard bands, stride gaps, keys that no query sees, bias
  * of invisible pairs, keys past used_kv) holds bytes 0xFF, which is a NaN in every dtype and -1 as
  * an integer; so do K of keys that a mask hides from every query, and O and LSE before a run.
+ * Unused entries of a block table are page numbers outside the pool.
  * Beyond the bands lie pages without access.
  *
  * Invariant: the same seed builds the same bytes on every machine.
@@ -105,7 +106,7 @@ void recipe_draw(struct recipe *recipe, uint64_t seed);
 const char *recipe_print(const struct recipe *recipe, char *buffer, size_t size);
 
 /* The blocks of memory of a sample; fused Q, K and V lie in the first. */
-enum { SAMPLE_BLOCKS = 12, BLOCK_O = 3, BLOCK_LSE = 4 };
+enum { SAMPLE_BLOCKS = 13, BLOCK_O = 3, BLOCK_LSE = 4 };
 extern const char *const SAMPLE_BLOCK_NAMES[SAMPLE_BLOCKS];
 
 struct sample {
@@ -116,7 +117,7 @@ struct sample {
     union {
         struct guarded blocks[SAMPLE_BLOCKS];
         struct {
-            struct guarded qkv[3], o, lse, bias, mask, slopes, sink, cu_q, cu_kv, used;
+            struct guarded qkv[3], o, lse, bias, mask, slopes, sink, cu_q, cu_kv, used, table;
         };
     };
     uint64_t inputs;             /* hash of every input byte */

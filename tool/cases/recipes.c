@@ -197,6 +197,24 @@ static void draw_mask(struct recipe *recipe) {
     }
 }
 
+/* Likewise of a paged KV cache: one problem in five. */
+static void draw_pages(struct recipe *recipe) {
+    static const int64_t sizes[] = {1, 2, 3, 16, 16, 64, 256};
+    uint64_t state = recipe->seed ^ 0x9A6ED, *rng = &state;
+    attn_problem *p = &recipe->problem;
+    if (rng_chance(rng, 20)) {
+        p->used_kv = true;
+        p->page_size = rng_chance(rng, 80) ? sizes[rng_range(rng, 0, 6)] : rng_range(rng, 4, 100);
+        if (rng_chance(rng, 50)) {
+            p->block_table_stride =
+                (p->seq_kv + p->page_size - 1) / p->page_size + rng_range(rng, 0, 5);
+        }
+        if (recipe->arrangement == ARRANGE_FUSED) {
+            recipe->arrangement = ARRANGE_GAPS;
+        }
+    }
+}
+
 /* ---- kinds ---------------------------------------------------------------------------------- */
 
 static void make_empty(struct recipe *recipe, enum recipe_kind kind) {
@@ -292,6 +310,9 @@ void recipe_draw_within(struct recipe *recipe, uint64_t seed, const struct recip
     const bool plain = kind == RECIPE_PLAIN || kind == RECIPE_LARGE || decode;
     if (plain && attempt < SIMPLEST_AFTER && (limits->options & (uint32_t)ATTN_OPTION_MASK) != 0) {
         draw_mask(recipe);
+    }
+    if (plain && attempt < SIMPLEST_AFTER && (limits->options & (uint32_t)ATTN_OPTION_PAGED) != 0) {
+        draw_pages(recipe);
     }
 }
 

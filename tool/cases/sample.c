@@ -25,10 +25,11 @@ int64_t sample_rows_q(const struct sample *sample, int64_t batch) {
     return sample->full.packed ? cu[batch + 1] - cu[batch] : sample->full.seq_q;
 }
 
-/* The rows that lie in memory, whether used or not. */
+/* The rows that lie in memory, whether used or not; of pages the most that may be used. */
 static int64_t rows_kv_stored(const struct sample *sample, int64_t batch) {
     const int32_t *cu = ints(&sample->cu_kv);
-    return sample->full.packed ? cu[batch + 1] - cu[batch] : sample->full.seq_kv;
+    return sample->full.packed && sample->full.page_size == 0 ? cu[batch + 1] - cu[batch]
+                                                              : sample->full.seq_kv;
 }
 
 int64_t sample_rows_kv(const struct sample *sample, int64_t batch) {
@@ -51,11 +52,22 @@ static int64_t offset(const struct sample *sample, const attn_strides *s, const 
 int64_t sample_at_q(const struct sample *sample, int64_t batch, int64_t head, int64_t row) {
     return offset(sample, &sample->full.q, &sample->cu_q, batch, head, row);
 }
+
+static int64_t offset_kv(const struct sample *sample, const attn_strides *s, int64_t batch,
+                         int64_t head, int64_t row) {
+    const attn_problem *p = &sample->full;
+    if (p->page_size == 0) {
+        return offset(sample, s, &sample->cu_kv, batch, head, row);
+    }
+    const int32_t page = ints(&sample->table)[batch * p->block_table_stride + row / p->page_size];
+    return page * s->batch + head * s->head + row % p->page_size * s->row;
+}
+
 int64_t sample_at_k(const struct sample *sample, int64_t batch, int64_t head, int64_t row) {
-    return offset(sample, &sample->full.k, &sample->cu_kv, batch, head, row);
+    return offset_kv(sample, &sample->full.k, batch, head, row);
 }
 int64_t sample_at_v(const struct sample *sample, int64_t batch, int64_t head, int64_t row) {
-    return offset(sample, &sample->full.v, &sample->cu_kv, batch, head, row);
+    return offset_kv(sample, &sample->full.v, batch, head, row);
 }
 int64_t sample_at_o(const struct sample *sample, int64_t batch, int64_t head, int64_t row) {
     return offset(sample, &sample->full.o, &sample->cu_q, batch, head, row);
@@ -80,6 +92,11 @@ static attn_strides strides_of(attn_layout layout, int64_t heads, int64_t rows, 
     return s;
 }
 
+/* Of K and V, in one batch entry or page. */
+static int64_t rows_of_kv(const attn_problem *p) {
+    return p->page_size > 0 ? p->page_size : p->packed ? p->total_kv : p->seq_kv;
+}
+
 /* Gives the problem the strides of the arrangement. */
 static bool arrange(attn_problem *p, const struct recipe *recipe, uint64_t *rng) {
     const int64_t unit = recipe->granule;
@@ -89,7 +106,7 @@ static bool arrange(attn_problem *p, const struct recipe *recipe, uint64_t *rng)
     }
     const attn_layout other = p->layout == ATTN_BHSD ? ATTN_BSHD : ATTN_BHSD;
     const int64_t rows_q = p->packed ? p->total_q : p->seq_q;
-    const int64_t rows_kv = p->packed ? p->total_kv : p->seq_kv;
+    const int64_t rows_kv = rows_of_kv(p);
     switch (recipe->arrangement) {
     case ARRANGE_GAPS:
         p->q = strides_of(p->layout, r.heads_q, rows_q, r.head_dim, unit * rng_range(rng, 0, 3));
@@ -126,14 +143,22 @@ static bool arrange(attn_problem *p, const struct recipe *recipe, uint64_t *rng)
 
 /* ---- building -------------------------------------------------------------------------------- */
 
-static int64_t extent(const attn_problem *p, const attn_strides *s, int64_t heads, int64_t rows,
+static int64_t extent(int64_t batch, const attn_strides *s, int64_t heads, int64_t rows,
                       int64_t dim) {
-    const int64_t batch = p->packed ? 1 : p->batch;
-    if (batch == 0 || p->batch == 0 || rows == 0) {
+    if (batch == 0 || rows == 0) {
         return 0;
     }
-    return (p->packed ? 0 : (batch - 1) * s->batch) + (heads - 1) * s->head + (rows - 1) * s->row +
-           dim;
+    return (batch - 1) * s->batch + (heads - 1) * s->head + (rows - 1) * s->row + dim;
+}
+
+static int64_t extent_q(const attn_problem *p, const attn_strides *s, int64_t dim) {
+    const int64_t batch = p->packed && p->batch > 0 ? 1 : p->batch;
+    return extent(batch, s, p->heads_q, p->packed ? p->total_q : p->seq_q, dim);
+}
+
+static int64_t extent_kv(const attn_problem *p, const attn_strides *s, int64_t dim) {
+    const int64_t batch = p->packed && p->batch > 0 ? 1 : p->batch;
+    return extent(p->page_size > 0 ? p->num_pages : batch, s, p->heads_kv, rows_of_kv(p), dim);
 }
 
 /* Lengths of which the first is the longest, as the problem states it, and some are 0. */
@@ -145,6 +170,43 @@ static int64_t draw_lengths(int32_t *cu, int64_t batch, int64_t longest, uint64_
         cu[b + 1] = cu[b] + (int32_t)(b == full ? longest : length);
     }
     return cu[batch];
+}
+
+/* Pages in any order, some in several places of the table, some in none. */
+static bool make_table(struct sample *s, uint64_t *rng) {
+    static const int32_t garbage[] = {-1, INT32_MIN, INT32_MAX, 1 << 20};
+    attn_problem *p = &s->problem;
+    const int32_t *used = ints(&s->used);
+    const int64_t most = (p->seq_kv + p->page_size - 1) / p->page_size;
+    const int64_t stride = p->block_table_stride > 0 ? p->block_table_stride : most;
+    if (!guarded_alloc(&s->table, (size_t)(p->batch * stride) * sizeof(int32_t), sizeof(int32_t),
+                       true)) {
+        return false;
+    }
+    int32_t *table = (int32_t *)(void *)s->table.data;
+    for (int64_t i = 0; i < p->batch * stride; i++) {
+        table[i] = garbage[rng_range(rng, 0, 3)];
+    }
+    int64_t entries = 0;
+    for (int64_t b = 0; b < p->batch; b++) {
+        entries += (used[b] + p->page_size - 1) / p->page_size;
+    }
+    const int64_t least = entries + rng_range(rng, entries > 0 ? 0 : 1, 3);
+    p->num_pages = p->num_pages > least ? p->num_pages : least;
+    int32_t *order = malloc((size_t)p->num_pages * sizeof *order);
+    for (int64_t i = 0; order && i < p->num_pages; i++) { /* a random permutation */
+        const int64_t from = rng_range(rng, 0, i);
+        order[i] = order[from];
+        order[from] = (int32_t)i;
+    }
+    for (int64_t b = 0, next = 0; order && b < p->batch; b++) {
+        for (int64_t i = 0; i * p->page_size < used[b]; i++, next++) {
+            table[b * stride + i] =
+                order[rng_chance(rng, 20) ? rng_range(rng, 0, p->num_pages - 1) : next];
+        }
+    }
+    free(order);
+    return order != NULL;
 }
 
 static bool make_lengths(struct sample *s, uint64_t *rng) {
@@ -175,7 +237,7 @@ static bool make_lengths(struct sample *s, uint64_t *rng) {
             ((int32_t *)(void *)s->used.data)[b] = (int32_t)(rng_chance(rng, 15) ? stored : used);
         }
     }
-    return true;
+    return p->page_size == 0 || make_table(s, rng);
 }
 
 /* Q, K and V as slices of one tensor: all lie in qkv[0], and the problem's alignment shrinks to
@@ -186,9 +248,7 @@ static bool place_fused(struct sample *s, bool at_end) {
     const size_t to_k = (size_t)(s->full.heads_q * s->full.head_dim) * element;
     const size_t to_v = to_k + (size_t)(s->full.heads_kv * s->full.head_dim) * element;
     const size_t size =
-        to_v + (size_t)extent(&s->full, &s->full.v, s->full.heads_kv,
-                              p->packed ? p->total_kv : p->seq_kv, s->full.head_dim_v) *
-                   element;
+        to_v + (size_t)extent_kv(&s->full, &s->full.v, s->full.head_dim_v) * element;
     while (to_k % (size_t)p->alignment || to_v % (size_t)p->alignment) {
         p->alignment /= 2;
     }
@@ -204,8 +264,6 @@ static bool place_fused(struct sample *s, bool at_end) {
 
 static bool place_tensors(struct sample *s, uint64_t *rng) {
     const attn_problem *p = &s->full;
-    const int64_t rows_q = p->packed ? p->total_q : p->seq_q;
-    const int64_t rows_kv = p->packed ? p->total_kv : p->seq_kv;
     const size_t element = attn_dtype_size(p->dtype);
     const bool at_end = rng_chance(rng, 60);
     if (s->recipe.arrangement == ARRANGE_FUSED) {
@@ -213,9 +271,8 @@ static bool place_tensors(struct sample *s, uint64_t *rng) {
             return false;
         }
     } else {
-        const int64_t sizes[3] = {extent(p, &p->q, p->heads_q, rows_q, p->head_dim),
-                                  extent(p, &p->k, p->heads_kv, rows_kv, p->head_dim),
-                                  extent(p, &p->v, p->heads_kv, rows_kv, p->head_dim_v)};
+        const int64_t sizes[3] = {extent_q(p, &p->q, p->head_dim), extent_kv(p, &p->k, p->head_dim),
+                                  extent_kv(p, &p->v, p->head_dim_v)};
         const void **pointers[3] = {&s->tensors.q, &s->tensors.k, &s->tensors.v};
         for (int i = 0; i < 3; i++) {
             if (!guarded_alloc(&s->qkv[i], (size_t)sizes[i] * element, (size_t)p->alignment,
@@ -225,8 +282,8 @@ static bool place_tensors(struct sample *s, uint64_t *rng) {
             *pointers[i] = s->qkv[i].data;
         }
     }
-    const int64_t size_o = extent(p, &p->o, p->heads_q, rows_q, p->head_dim_v);
-    const int64_t size_lse = extent(p, &p->lse, p->heads_q, rows_q, 1);
+    const int64_t size_o = extent_q(p, &p->o, p->head_dim_v);
+    const int64_t size_lse = extent_q(p, &p->lse, 1);
     if (!guarded_alloc(&s->o, (size_t)size_o * element, (size_t)p->alignment, at_end) ||
         !guarded_alloc(&s->lse, (size_t)size_lse * sizeof(float), sizeof(float), at_end)) {
         return false;
@@ -234,8 +291,9 @@ static bool place_tensors(struct sample *s, uint64_t *rng) {
     s->tensors.o = s->o.data;
     s->tensors.lse = s->recipe.lse ? (float *)(void *)s->lse.data : NULL;
     s->tensors.cu_seqlens_q = p->packed ? ints(&s->cu_q) : NULL;
-    s->tensors.cu_seqlens_kv = p->packed ? ints(&s->cu_kv) : NULL;
+    s->tensors.cu_seqlens_kv = p->packed && p->page_size == 0 ? ints(&s->cu_kv) : NULL;
     s->tensors.used_kv = p->used_kv ? ints(&s->used) : NULL;
+    s->tensors.block_table = p->page_size > 0 ? ints(&s->table) : NULL;
     return true;
 }
 
@@ -432,7 +490,8 @@ const char *const SAMPLE_BLOCK_NAMES[SAMPLE_BLOCKS] = {"Q (or fused QKV)",
                                                        "the sink",
                                                        "cu_seqlens_q",
                                                        "cu_seqlens_kv",
-                                                       "used_kv"};
+                                                       "used_kv",
+                                                       "block_table"};
 
 const char *sample_damage(const struct sample *s) {
     static _Thread_local char text[80];

@@ -70,7 +70,7 @@ static bool is_hidden(const struct sample *s, int64_t b, int64_t hk, int64_t j) 
 static void poison_hidden(struct sample *s) {
     const attn_problem *p = &s->full;
     const size_t element = attn_dtype_size(p->dtype);
-    const bool shared = p->k.batch == 0 || p->k.head == 0 || p->k.row == 0;
+    const bool shared = p->page_size > 0 || p->k.batch == 0 || p->k.head == 0 || p->k.row == 0;
     unsigned char *k = (unsigned char *)(uintptr_t)s->tensors.k;
     for (int64_t b = 0; !shared && b < p->batch; b++) {
         for (int64_t h = 0; h < p->heads_kv; h++) {

@@ -88,7 +88,8 @@ static void list_tensors(struct bench_sets *sets) {
     const attn_problem *p = sets->problem;
     const bool backward = is_backward(sets);
     const int64_t rows = p->batch * p->heads_q * p->seq_q;
-    const int64_t keys = p->batch * p->heads_kv * p->seq_kv;
+    const int64_t keys =
+        p->heads_kv * (p->page_size > 0 ? p->num_pages * p->page_size : p->batch * p->seq_kv);
 #define TENSOR(there, field, dtype, dim, count)                                                    \
     { offsetof(attn_tensors, field), dtype, (there) ? (dim) * (count) : -1 }
     const struct set_tensor all[SET_TENSORS] = {
@@ -175,13 +176,24 @@ void fill_mask(struct random *random, uint8_t *mask, int64_t count) {
     }
 }
 
-/* Bias, sink and mask; in the device's memory they are those of tensors[0]. Counted in words. */
+/* The pages of all sequences in random order; every key is used. */
+static void fill_table(struct random *random, int32_t *table, int64_t count) {
+    for (int64_t i = 0; i < count; i++) {
+        const int64_t from = (int64_t)random_below(random, (uint64_t)i + 1);
+        table[i] = table[from];
+        table[from] = (int32_t)i;
+    }
+}
+
+/* Bias, sink, mask and pages; in the device's memory they are those of tensors[0]. Counted in
+ * words. */
 static bool make_options(struct bench_sets *sets, attn_error *why) {
-    enum { BIAS, SINK, MASK, OPTIONS };
+    enum { BIAS, SINK, MASK, TABLE, USED, OPTIONS };
     const attn_problem *p = sets->problem;
     const int64_t pairs = p->seq_q * p->seq_kv;
-    const int64_t count[OPTIONS] = {pairs, p->heads_q, (pairs + 3) / 4};
-    const bool wanted[OPTIONS] = {p->bias, p->sink, p->mask};
+    const int64_t count[OPTIONS] = {pairs, p->heads_q, (pairs + 3) / 4, p->num_pages, p->batch};
+    const bool paged = p->page_size > 0;
+    const bool wanted[OPTIONS] = {p->bias, p->sink, p->mask, paged, paged};
     void *host[OPTIONS] = {NULL}, *device[OPTIONS] = {NULL};
     for (int i = 0; i < OPTIONS; i++) {
         if (!wanted[i]) {
@@ -193,6 +205,12 @@ static bool make_options(struct bench_sets *sets, attn_error *why) {
         }
         if (i == MASK) {
             fill_mask(&sets->random, host[i], 4 * count[i]);
+        } else if (i == TABLE) {
+            fill_table(&sets->random, host[i], count[i]);
+        } else if (i == USED) {
+            for (int64_t b = 0; b < p->batch; b++) {
+                ((int32_t *)host[i])[b] = (int32_t)p->seq_kv;
+            }
         } else {
             fill_normal(&sets->random, ATTN_FP32, host[i], count[i]);
         }
@@ -204,9 +222,13 @@ static bool make_options(struct bench_sets *sets, attn_error *why) {
     sets->host.bias = host[BIAS];
     sets->host.sink = host[SINK];
     sets->host.mask = host[MASK];
+    sets->host.block_table = host[TABLE];
+    sets->host.used_kv = host[USED];
     sets->tensors[0].bias = device[BIAS];
     sets->tensors[0].sink = device[SINK];
     sets->tensors[0].mask = device[MASK];
+    sets->tensors[0].block_table = device[TABLE];
+    sets->tensors[0].used_kv = device[USED];
     return true;
 }
 
@@ -238,7 +260,7 @@ static bool make_host(struct bench_sets *sets, attn_error *why) {
 
 static bool upload(struct bench_sets *sets, int set, attn_error *why) {
     attn_tensors *t = &sets->tensors[set];
-    *t = sets->tensors[0]; /* bias, sink and mask */
+    *t = sets->tensors[0]; /* bias, sink, mask and pages */
     for (int i = 0; i < sets->tensor_count; i++) {
         const struct set_tensor *which = &sets->list[i];
         void *memory = i < sets->input_count ? device_copy(sets, set_pointer(&sets->host, which),

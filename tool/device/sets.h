@@ -41,8 +41,8 @@ struct bench_sets {
     void *differing;                              /* GPU: 64 bits that count differing words */
     int64_t differing_here;                       /* CPU: the same */
     attn_tensors host;                            /* of the set at hand; a CPU computes in them */
-    void *host_blocks[MAX_SETS * SET_BLOCKS + 3]; /* everything to be freed; the options', too */
-    void *device_blocks[MAX_SETS * SET_BLOCKS + 5];
+    void *host_blocks[MAX_SETS * SET_BLOCKS + 5]; /* everything to be freed; the options', too */
+    void *device_blocks[MAX_SETS * SET_BLOCKS + 6];
     int host_count, device_count;
     struct random random;
 };

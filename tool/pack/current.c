@@ -32,7 +32,7 @@ bool current_identity(char library[SHA256_TEXT], char tool[64], attn_error *why)
 /* Whether the variant is compiled in with an image of this hash. */
 static bool is_compiled_in(const char *variant, const char *hash) {
     attn_image image = {.size = sizeof image};
-    for (int32_t i = 0; attn_variant_image(NULL, variant, i, &image, NULL) == ATTN_OK; i++) {
+    for (int32_t i = 0; variant_image(NULL, variant, i, &image, NULL) == ATTN_OK; i++) {
         char own[SHA256_TEXT];
         sha256_text(image.data, image.bytes, own);
         if (hash != NULL && strcmp(own, hash) == 0) {
@@ -63,7 +63,7 @@ static bool is_same(const attn_variant *variant, const struct json_value *planne
     const struct json_value *cubins = json_at(planned, "cubins");
     attn_image image = {.size = sizeof image};
     size_t count = 0;
-    for (int32_t i = 0; attn_variant_image(NULL, variant->name, i, &image, NULL) == ATTN_OK; i++) {
+    for (int32_t i = 0; variant_image(NULL, variant->name, i, &image, NULL) == ATTN_OK; i++) {
         count += image.kind == ATTN_IMAGE_CUBIN;
     }
     bool same = count == json_count_of(cubins) &&

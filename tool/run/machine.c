@@ -107,8 +107,7 @@ static bool loaded_image(const struct target *target, int device, char hash[SHA2
     attn_image image = {.size = sizeof image}, best = {.data = NULL};
     int rank = 0;
     for (int32_t i = 0;
-         attn_variant_image(target->context, target->variant.name, i, &image, NULL) == ATTN_OK;
-         i++) {
+         variant_image(target->context, target->variant.name, i, &image, NULL) == ATTN_OK; i++) {
         const int suits = target->emulated                 ? image.kind == ATTN_IMAGE_PTX
                           : image.kind == ATTN_IMAGE_CUBIN ? cubin_rank(image.arch, device)
                                                            : rank == 0;

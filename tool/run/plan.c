@@ -192,7 +192,7 @@ static bool next_cubin(struct cubins *at) {
     bool more = at->variant.size > 0 || variant_next(NULL, &at->variant_index, &at->variant);
     at->image.size = sizeof at->image;
     for (; more; more = variant_next(NULL, &at->variant_index, &at->variant), at->image_index = 0) {
-        while (attn_variant_image(NULL, at->variant.name, at->image_index, &at->image, NULL) ==
+        while (variant_image(NULL, at->variant.name, at->image_index, &at->image, NULL) ==
                ATTN_OK) {
             at->image_index++;
             if (at->image.kind == ATTN_IMAGE_CUBIN) {

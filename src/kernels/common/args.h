@@ -63,7 +63,19 @@ struct attn_args {
 
     const unsigned char *mask; /* 0: hidden; NULL: none */
     long long mask_batch, mask_head, mask_row, mask_col;
+
+    /* A paged KV cache: k_batch and v_batch are then the distances of pages. key / page_size is
+     * key x page_factor >> page_shift (ATTN_PAGE_FACTOR). */
+    const int *block_table;       /* NULL: K and V are contiguous */
+    long long block_table_stride; /* between the rows of the table */
+    int page_size, num_pages;
+    unsigned page_factor;
+    int page_shift;
 };
+
+/* For 0 <= key < 2^31: the rounding error of the factor times a key stays below 2^shift. */
+#define ATTN_PAGE_FACTOR(page_size, shift)                                                         \
+    ((unsigned)(((1ULL << (shift)) + (unsigned)(page_size)-1) / (unsigned)(page_size)))
 
 /* The parameter of kernels that use TMA: maps of Q, K, V and O over (column, row, head, batch); of
  * packed sequences over (column, row of all, head). */
@@ -132,10 +144,10 @@ struct attn_backward_tma_args {
 #define ATTN_BWD_KEY_ROLES(d) ((d) > 64 ? 2 : 1)
 #define ATTN_SMEM_bwd_mma(bm, bn, d, warps, stages)                                                \
     (2 * (2 * (bm) + 2 * (stages) * (bn)) * (d)) /* X1, X2, Y1, Y2: 16 bits */
-/* K, V; Q and dO in stages, each with LSE and D of its rows; dS twice; a sum of dQ, fp32. */
+/* K, V; Q and dO in stages, each with LSE and D of its rows; dS and dQ (fp32) twice. */
 #define ATTN_SMEM_bwd_hopper(bm, bn, d, warps, stages)                                             \
-    (2 * (2 * (bn) * (d) + 2 * (stages) * (bm) * (d) + 2 * (bm) * (bn)) + 4 * (bm) * (d) +         \
-     8 * (stages) * (bm) + 1024)
+    (2 * (2 * (bn) * (d) + 2 * (stages) * (bm) * (d) + 2 * (bm) * (bn)) + 8 * (bm) * (d) +         \
+     8 * (stages) * (bm))
 /* Q (split in two where there is room), K, V: fp32. */
 #define ATTN_TF32_Q_TILES(d) ((d) <= 128 ? 2 : 1)
 #define ATTN_SMEM_tf32(bm, bn, d, warps, stages)                                                   \

@@ -14,6 +14,34 @@
 
 #include "common/repair.h"
 
+/* As in device.h; tests/cuda/test_backward.c has the same numbers. */
+#define AT(field, offset)                                                                          \
+    static_assert(__builtin_offsetof(struct attn_backward_args, field) == (offset),                \
+                  #field " has "                                                                   \
+                         "moved")
+AT(a, 0);
+AT(d_o, 424);
+AT(dq, 432);
+AT(dk, 440);
+AT(dv, 448);
+AT(s_d_o, 456);
+AT(s_dq, 480);
+AT(s_dk, 504);
+AT(s_dv, 528);
+AT(d_sink, 552);
+AT(lse_log2, 560);
+AT(delta, 568);
+AT(dq_sum, 576);
+AT(turns, 584);
+AT(ticket, 592);
+AT(stat_rows, 600);
+AT(scale, 608);
+AT(tiles_kv, 612);
+AT(phase, 616);
+static_assert(sizeof(struct attn_backward_args) == 624,
+              "struct attn_backward_args has another size");
+#undef AT
+
 struct pair {
     float p, ds;
 };
@@ -96,9 +124,11 @@ INLINE struct pair pair_of(const struct attn_args &a, const struct row_options &
 /* ---- PHASE_ROWS ------------------------------------------------------------------------------ */
 
 enum {
-    ROW_LANES = ATTN_D <= 64 ? 8 : ATTN_D <= 128 ? 16 : 32, /* of a row, 8 columns each */
-    PHASE_GROUPS = 4,                                       /* loads in flight */
-    PHASE_ROWS = PHASE_GROUPS * LANES / ROW_LANES           /* of a warp */
+    ROW_LANES = ATTN_D <= 64    ? 8
+                : ATTN_D <= 128 ? 16
+                                : 32,             /* of a row, 8 columns each */
+    PHASE_GROUPS = 4,                             /* loads in flight */
+    PHASE_ROWS = PHASE_GROUPS * LANES / ROW_LANES /* of a warp */
 };
 
 /* D and LSE of PHASE_ROWS rows of a head, by one warp; dQ = 0 where a row sees nothing. Rows past
@@ -157,8 +187,7 @@ INLINE void rows_phase(const struct attn_backward_args &b) {
                 make_uint4(0, 0, 0, 0);
         }
         if (column == 0 && padded) {
-            const float lse =
-                row < w.seq_q ? lse_of(b.a, w)[row * b.a.lse_row] : MINUS_INFINITY;
+            const float lse = row < w.seq_q ? lse_of(b.a, w)[row * b.a.lse_row] : MINUS_INFINITY;
             b.delta[at + row] = sees ? sum[i] : 0.0f; /* else its dO may be NaN */
             b.lse_log2[at + row] = lse == MINUS_INFINITY ? -MINUS_INFINITY : lse * LOG2_E;
             if (b.turns != 0 && row % ATTN_BM == 0) {

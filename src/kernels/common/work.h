@@ -36,6 +36,12 @@ enum { TAKES_SINK = 1 };
 enum { TAKES_SINK = FULL };
 #endif
 
+#ifdef ATTN_PAGED
+enum { TAKES_PAGES = 1 };
+#else
+enum { TAKES_PAGES = 0 };
+#endif
+
 #define LOG2_E 1.44269504088896340736f
 
 /* A Q tile. */
@@ -145,14 +151,47 @@ INLINE int head_kv_of(const struct attn_args &a, const struct work &w) {
     return a.heads_per_kv == 1 ? w.head : w.head / a.heads_per_kv;
 }
 
+INLINE bool is_paged(const struct attn_args &a) {
+    return TAKES_PAGES && a.block_table != 0;
+}
+
+/* Paged: the head in the pool's first page. */
 INLINE const element *k_of(const struct attn_args &a, const struct work &w) {
-    return (const element *)a.k + sequence_offset(a.cu_seqlens_kv, w.batch, a.k_batch, a.k_row) +
-           head_kv_of(a, w) * a.k_head;
+    const long long sequence =
+        is_paged(a) ? 0 : sequence_offset(a.cu_seqlens_kv, w.batch, a.k_batch, a.k_row);
+    return (const element *)a.k + sequence + head_kv_of(a, w) * a.k_head;
 }
 
 INLINE const element *v_of(const struct attn_args &a, const struct work &w) {
-    return (const element *)a.v + sequence_offset(a.cu_seqlens_kv, w.batch, a.v_batch, a.v_row) +
-           head_kv_of(a, w) * a.v_head;
+    const long long sequence =
+        is_paged(a) ? 0 : sequence_offset(a.cu_seqlens_kv, w.batch, a.v_batch, a.v_row);
+    return (const element *)a.v + sequence + head_kv_of(a, w) * a.v_head;
+}
+
+/* ---- pages ----------------------------------------------------------------------------------- */
+
+INLINE int page_index(const struct attn_args &a, int key) {
+    return (int)((unsigned long long)(unsigned)key * a.page_factor >> a.page_shift);
+}
+
+/* The page of a key, which must exist: entries after the last used page may be anything. */
+INLINE int page_of_key(const struct attn_args &a, int batch, int key) {
+    const int page = a.block_table[batch * a.block_table_stride + page_index(a, key)];
+    DEVICE_ASSERT(page >= 0 && page < a.num_pages);
+    return page;
+}
+
+/* From the first row of the page to that of the key. */
+INLINE int row_in_page(const struct attn_args &a, int key) {
+    return key - page_index(a, key) * a.page_size;
+}
+
+/* From k_of() or v_of() to a key, which must exist. */
+INLINE long long key_offset(const struct attn_args &a, const struct work &w, int key,
+                            long long page_stride, long long row_stride) {
+    return is_paged(a) ? page_of_key(a, w.batch, key) * page_stride +
+                             row_in_page(a, key) * row_stride
+                       : key * row_stride;
 }
 
 INLINE element *o_of(const struct attn_args &a, const struct work &w) {

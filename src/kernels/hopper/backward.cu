@@ -14,18 +14,18 @@
  *              --- both warpgroups have written dS ---
  *              dQ = dS K                           its half of the tile
  *              S^T = K Q^T of the next tile
- *              dQ to global memory, in turn        while that is in flight (dq.h)
- *   turns      one warp waits for the CTA's turns, one passes them on
+ *              dQ to shared memory                 while that is in flight
+ *   turns      two warps add dQ to global memory, in turn (dq.h)
  *   epilogue   dK, dV through shared memory
  *
  * Two launches: PHASE_ROWS (common/backward.h), then this. CTAs take tiles by a ticket: key tiles
  * of a head in ascending order, those of section_heads heads side by side.
  *
- * Shared memory map, dynamic, from the first multiple of 1024 on, in bytes:
+ * Shared memory map, dynamic, in bytes:
  *     k, v     BN x D x 2 each          epilogue: dK, dV, 16 bits
  *     q, dO    STAGES x BM x D x 2 each
  *     dS       2 x BM x BN x 2          a chunk of 64 keys for each warpgroup
- *     sum      BM x D x 4               dQ of the CTAs before, for the last one
+ *     sum      2 x BM x D x 4           dQ of this CTA; of those before, for the last one
  *     LSE, D   STAGES x BM x 4 each
  * static: mbarriers, the ticket, and a descriptor of each stage.
  *
@@ -141,10 +141,11 @@ struct stages {
     unsigned k, v, q, d_o, ds, sum, lse, delta;
 };
 
-/* turn: it is this CTA's turn to add to dQ; added: all of its warps have; passed: the turn is that
- * of the next. Two of each: tiles of queries alternate. */
+/* sum_full: the sum of dQ of the CTAs before has come, for the last one; sum_filled: consumers have
+ * written their parts of dQ there, or are done with it; sum_empty: it has been added to global
+ * memory. Two of each: tiles of queries alternate. */
 struct barriers {
-    unsigned kv_full, q_full, q_empty, do_full, do_empty, turn, added, passed;
+    unsigned kv_full, q_full, q_empty, do_full, do_empty, sum_full, sum_filled, sum_empty;
 };
 
 /* ---- producer -------------------------------------------------------------------------------- */
@@ -193,8 +194,8 @@ INLINE void produce(const struct attn_backward_tma_args &t, const struct key_til
             mbarrier_arrive_expect(bar.q_full + skip, Q_BYTES + STAT_BYTES);
             load_box(at.q + (unsigned)(ring.stage * Q_BYTES), &t.q, bar.q_full + skip, Q_CHUNK,
                      row_q + m * ATTN_BM, w.head, batch);
-            bulk_load(at.lse + (unsigned)(ring.stage * STAT_BYTES),
-                      b.lse_log2 + stat + m * ATTN_BM, STAT_BYTES, bar.q_full + skip);
+            bulk_load(at.lse + (unsigned)(ring.stage * STAT_BYTES), b.lse_log2 + stat + m * ATTN_BM,
+                      STAT_BYTES, bar.q_full + skip);
             mbarrier_wait(bar.do_empty + skip, ring.parity);
             mbarrier_arrive_expect(bar.do_full + skip, Q_BYTES + STAT_BYTES);
             load_box(at.d_o + (unsigned)(ring.stage * Q_BYTES), &t.d_o, bar.do_full + skip, Q_CHUNK,
@@ -208,53 +209,50 @@ INLINE void produce(const struct attn_backward_tma_args &t, const struct key_til
 
 /* ---- turns ----------------------------------------------------------------------------------- */
 
-/* The warp that waits for turns: with that of the last one comes the sum of the others. */
-INLINE void wait_for_turns(const struct attn_backward_args &b, const struct key_tile &tile,
-                           const struct stages &at, const struct barriers &bar) {
+/* One warp for the even tiles of queries, one for the odd ones: takes what the consumers have left
+ * in its buffer to global memory, when it is this CTA's turn; for the last of a sum it brings what
+ * the others have added up. */
+INLINE void take_turns(const struct attn_backward_args &b, const struct key_tile &tile,
+                       const struct stages &at, const struct barriers &bar, int odd) {
+    const unsigned skip = (unsigned)odd * MBARRIER_BYTES;
+    const unsigned sum = at.sum + (unsigned)(odd * SUM_BYTES);
     struct work w = tile.w;
-    unsigned n = 0;
+    int n = 0;
+    unsigned parity = 0;
 #pragma unroll 1
     for (int h = 0; h < b.a.heads_per_kv; h++) {
         w.head = tile.head_kv * b.a.heads_per_kv + h;
 #pragma unroll 1
         for (int m = tile.end - 1; m >= tile.begin; m--, n++) {
+            if (n % 2 != odd) {
+                continue;
+            }
             const struct query_tile q = query_tile_of(b, tile, w.head, m);
-            const unsigned turn = bar.turn + n % 2 * MBARRIER_BYTES;
-            mbarrier_wait(bar.passed + n % 2 * MBARRIER_BYTES, n / 2 % 2 ^ 1);
-            if (q.rank > 0) {
+            const bool last = (q.flags & LAST_OF_SUM) != 0;
+            if (last && q.rank > 0) {
                 wait_for_turn(turn_of(b, w, m), q.rank);
-            }
-            if ((q.flags & LAST_OF_SUM) != 0 && q.rank > 0) {
-                /* the buffer is free: `added` of the tile before */
-                if (n > 0) {
-                    mbarrier_wait(bar.added + (n - 1) % 2 * MBARRIER_BYTES, (n - 1) / 2 % 2);
-                }
                 asm volatile("fence.proxy.async.global;" : : : "memory");
-                mbarrier_arrive_expect(turn, ATTN_DQ_PARTS * PART_FLOATS * 4);
-                bulk_load(at.sum, dq_tile(b, w, m), ATTN_DQ_PARTS * PART_FLOATS * 4, turn);
+                mbarrier_arrive_expect(bar.sum_full + skip, SUM_BYTES);
+                bulk_load(sum, dq_tile(b, w, m), SUM_BYTES, bar.sum_full + skip);
             } else {
-                mbarrier_arrive(turn);
+                mbarrier_arrive(bar.sum_full + skip);
             }
-        }
-    }
-}
-
-/* The warp that passes turns on. */
-INLINE void pass_turns(const struct attn_backward_args &b, const struct key_tile &tile,
-                       const struct barriers &bar) {
-    struct work w = tile.w;
-    unsigned n = 0;
-#pragma unroll 1
-    for (int h = 0; h < b.a.heads_per_kv; h++) {
-        w.head = tile.head_kv * b.a.heads_per_kv + h;
-#pragma unroll 1
-        for (int m = tile.end - 1; m >= tile.begin; m--, n++) {
-            const struct query_tile q = query_tile_of(b, tile, w.head, m);
-            mbarrier_wait(bar.added + n % 2 * MBARRIER_BYTES, n / 2 % 2);
-            if ((q.flags & LAST_OF_SUM) == 0) {
+            mbarrier_wait(bar.sum_filled + skip, parity);
+            parity ^= 1;
+            if (!last) {
+                if (q.rank > 0) {
+                    wait_for_turn(turn_of(b, w, m), q.rank);
+                    asm volatile("fence.proxy.async.global;" : : : "memory");
+                }
+                add_tile(dq_tile(b, w, m), sum, q.rank > 0);
+                tma_store_wait_read();
+            }
+            mbarrier_arrive(bar.sum_empty + skip);
+            if (!last) {
+                tma_store_wait();
+                asm volatile("fence.proxy.async.global;" : : : "memory");
                 release_turn(turn_of(b, w, m), q.rank + 1);
             }
-            mbarrier_arrive(bar.passed + n % 2 * MBARRIER_BYTES);
         }
     }
 }
@@ -397,9 +395,8 @@ INLINE void differentiate_with(float (&dp)[SCORE_REGS], const float (&source)[SC
             const float p = source[4 * n + i];
             float ds = p * (dp[4 * n + i] - (i % 2 == 0 ? d.x : d.y));
             if (a.softcap_log2 > 0.0f && p > 0.0f) {
-                const float t = (log2_fast(p) + (i % 2 == 0 ? l.x : l.y) +
-                                 alibi_of(keys, half, q)) *
-                                factor;
+                const float t =
+                    (log2_fast(p) + (i % 2 == 0 ? l.x : l.y) + alibi_of(keys, half, q)) * factor;
                 ds *= fmaf(-t, t, 1.0f);
             }
             dp[4 * n + i] = sees(keys, half, q) ? ds : 0.0f;
@@ -419,9 +416,10 @@ INLINE void to_probabilities(float (&s)[SCORE_REGS], const struct attn_args &a,
     }
 }
 
-INLINE void to_gradients(float (&dp)[SCORE_REGS], const float (&p)[SCORE_REGS], const struct attn_args &a,
-                         const struct work &w, const struct query_tile &q, bool plain, int first,
-                         unsigned lse, unsigned delta) {
+INLINE void to_gradients(float (&dp)[SCORE_REGS], const float (&p)[SCORE_REGS],
+                         const struct attn_args &a, const struct work &w,
+                         const struct query_tile &q, bool plain, int first, unsigned lse,
+                         unsigned delta) {
     if (plain) {
         differentiate(dp, p, delta);
     } else {
@@ -530,7 +528,7 @@ INLINE void consume(const struct attn_backward_args &b, const struct key_tile &t
     }
     struct work w = tile.w;
     struct ring ring = {0, 0};
-    unsigned even = 0; /* tiles alternate: dS, and turns */
+    unsigned even = 0; /* tiles alternate: dS, and sums */
     mbarrier_wait(bar.kv_full, 0);
     mbarrier_wait(bar.q_full, 0);
     gemm_scores(s, k, at.q);
@@ -579,27 +577,26 @@ INLINE void consume(const struct attn_backward_args &b, const struct key_tile &t
         gemm_scores(s, k, next_q);
         wgmma_wait<1>();
         fence_operand(dq);
-        mbarrier_wait(bar.turn + even * MBARRIER_BYTES, (unsigned)n / 2 % 2);
         const struct query_tile done = read_posted(posted, (unsigned)n);
-        w.head = done.head;
-        const int part = group * 4 + warp, row = done.number * ATTN_BM + warp * 16;
+        const unsigned buffer = even * MBARRIER_BYTES, parity = (unsigned)n / 2 % 2;
+        const unsigned sum =
+            at.sum + even * SUM_BYTES + (unsigned)((group * 4 + warp) * PART_FLOATS + lane * 4) * 4;
         if ((done.flags & LAST_OF_SUM) != 0) {
             if (done.rank > 0) {
-                load_part(dq, at.sum + (unsigned)((part * PART_FLOATS + lane * 4) * 4));
+                mbarrier_wait(bar.sum_full + buffer, parity);
+                add_sum(dq, sum);
             }
-            store_dq(b, w, row + (rows_apart ? group * WG_ROWS : 0), rows_apart ? 0 : group * 64,
-                     dq);
+            w.head = done.head;
+            store_dq(b, w, done.number * ATTN_BM + warp * 16 + (rows_apart ? group * WG_ROWS : 0),
+                     rows_apart ? 0 : group * 64, dq);
         } else {
-            float *const sum = dq_tile(b, w, done.number) + part * PART_FLOATS + lane * 4;
-            if (done.rank == 0) {
-                store_part(sum, dq);
-            } else {
-                add_part(sum, dq);
-            }
+            mbarrier_wait(bar.sum_empty + buffer, parity ^ 1);
+            leave_part(sum, dq);
+            fence_proxy_async();
         }
         __syncwarp();
         if (lane == 0) {
-            mbarrier_arrive(bar.added + even * MBARRIER_BYTES);
+            mbarrier_arrive(bar.sum_filled + buffer);
         }
         even ^= 1;
         wgmma_wait<0>();
@@ -631,7 +628,7 @@ INLINE void consume(const struct attn_backward_args &b, const struct key_tile &t
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     ATTN_ENTRY(const __grid_constant__ struct attn_backward_tma_args t) {
-    extern __shared__ unsigned char dynamic[];
+    extern __shared__ __align__(1024) unsigned char dynamic[]; /* no byte is left to align it */
     __shared__ __align__(8) unsigned long long barriers[1 + 4 * ATTN_STAGES + 6];
     __shared__ __align__(16) struct query_tile posted[POSTED];
     __shared__ int shared_ticket;
@@ -646,9 +643,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     bar.q_empty = bar.q_full + ATTN_STAGES * MBARRIER_BYTES;
     bar.do_full = bar.q_empty + ATTN_STAGES * MBARRIER_BYTES;
     bar.do_empty = bar.do_full + ATTN_STAGES * MBARRIER_BYTES;
-    bar.turn = bar.do_empty + ATTN_STAGES * MBARRIER_BYTES;
-    bar.added = bar.turn + 2 * MBARRIER_BYTES;
-    bar.passed = bar.added + 2 * MBARRIER_BYTES;
+    bar.sum_full = bar.do_empty + ATTN_STAGES * MBARRIER_BYTES;
+    bar.sum_filled = bar.sum_full + 2 * MBARRIER_BYTES;
+    bar.sum_empty = bar.sum_filled + 2 * MBARRIER_BYTES;
     if (threadIdx.x == 0) {
         shared_ticket = (int)atomicAdd(b.ticket, 1U);
         mbarrier_init(bar.kv_full, 1);
@@ -659,9 +656,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             mbarrier_init(bar.do_empty + i * MBARRIER_BYTES, CONSUMERS);
         }
         for (unsigned i = 0; i < 2; i++) {
-            mbarrier_init(bar.turn + i * MBARRIER_BYTES, 1);
-            mbarrier_init(bar.added + i * MBARRIER_BYTES, 4 * CONSUMERS);
-            mbarrier_init(bar.passed + i * MBARRIER_BYTES, 1);
+            mbarrier_init(bar.sum_full + i * MBARRIER_BYTES, 1);
+            mbarrier_init(bar.sum_filled + i * MBARRIER_BYTES, 4 * CONSUMERS);
+            mbarrier_init(bar.sum_empty + i * MBARRIER_BYTES, 1);
         }
         mbarrier_init_fence();
     }
@@ -685,13 +682,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         return;
     }
     struct stages at;
-    at.k = (shared_address(dynamic) + SWIZZLE_ATOM - 1) & ~(unsigned)(SWIZZLE_ATOM - 1);
+    at.k = shared_address(dynamic);
+    DEVICE_ASSERT(at.k % SWIZZLE_ATOM == 0);
     at.v = at.k + KV_BYTES;
     at.q = at.v + KV_BYTES;
     at.d_o = at.q + ATTN_STAGES * Q_BYTES;
     at.ds = at.d_o + ATTN_STAGES * Q_BYTES;
     at.sum = at.ds + 2 * DS_BYTES;
-    at.lse = at.sum + ATTN_DQ_PARTS * PART_FLOATS * 4;
+    at.lse = at.sum + 2 * SUM_BYTES;
     at.delta = at.lse + ATTN_STAGES * STAT_BYTES;
     const int group = __shfl_sync(~0U, (int)threadIdx.x / WG_THREADS, 0);
     if (group == CONSUMERS) {
@@ -702,10 +700,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         }
         if (warp == 0) {
             produce(t, tile, at, bar, posted);
-        } else if (warp == 1) {
-            wait_for_turns(b, tile, at, bar);
-        } else if (warp == 2) {
-            pass_turns(b, tile, bar);
+        } else if (warp <= 2) {
+            take_turns(b, tile, at, bar, warp - 1);
         }
     } else {
         setmaxnreg_inc<CONSUMER_REGISTERS>();

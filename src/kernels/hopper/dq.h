@@ -4,9 +4,9 @@
  * computes. In a fixed order, so that the bits are the same in every run: key tiles from the first
  * to the last.
  *
- *     the first of them    stores its part to dq_sum
- *     others               wait for their turn, and add (red) to it
- *     the last             waits, takes the sum (a bulk copy), adds its own, scales, stores dQ
+ *     the first of them    stores its tile to dq_sum
+ *     others               wait for their turn, and add theirs to it (a bulk reduction)
+ *     the last             waits, loads the sum, adds its own, scales, rounds, stores dQ
  *
  * A tile has ATTN_DQ_PARTS parts, one for each consumer warp; a part is 16 rows of 64 columns, in
  * the order of the warp's fragments. turns[tile]: how many CTAs have added.
@@ -17,8 +17,9 @@
 #define ATTN_KERNELS_HOPPER_DQ_H
 
 #include "common/backward.h"
+#include "hopper/tma.h"
 
-enum { DQ_REGS = 32, PART_FLOATS = DQ_REGS * LANES };
+enum { DQ_REGS = 32, PART_FLOATS = DQ_REGS * LANES, SUM_BYTES = ATTN_DQ_PARTS * PART_FLOATS * 4 };
 
 /* How many CTAs have added to a tile of queries. */
 INLINE unsigned *turn_of(const struct attn_backward_args &b, const struct work &w, int tile) {
@@ -42,32 +43,42 @@ INLINE void release_turn(unsigned *turn, unsigned next) {
     asm volatile("st.release.gpu.global.u32 [%0], %1;" : : "l"(turn), "r"(next) : "memory");
 }
 
-INLINE void store_part(float *to, const float (&dq)[DQ_REGS]) {
-#pragma unroll
-    for (int i = 0; i < DQ_REGS; i += 4) {
-        *(float4 *)(to + i * LANES) = make_float4(dq[i], dq[i + 1], dq[i + 2], dq[i + 3]);
+/* A tile from shared memory, by one thread. */
+INLINE void add_tile(float *to, unsigned from, bool add) {
+    if (add) {
+        asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;"
+                     :
+                     : "l"(to), "r"(from), "r"(SUM_BYTES)
+                     : "memory");
+    } else {
+        asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;"
+                     :
+                     : "l"(to), "r"(from), "r"(SUM_BYTES)
+                     : "memory");
     }
+    tma_store_commit();
 }
 
-INLINE void add_part(float *to, const float (&dq)[DQ_REGS]) {
+/* The warp's part of a tile, in shared memory. */
+INLINE void leave_part(unsigned to, const float (&dq)[DQ_REGS]) {
 #pragma unroll
     for (int i = 0; i < DQ_REGS; i += 4) {
-        asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};"
+        asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};"
                      :
-                     : "l"(to + i * LANES), "f"(dq[i]), "f"(dq[i + 1]), "f"(dq[i + 2]),
-                       "f"(dq[i + 3])
+                     : "r"(to + (unsigned)(i * LANES * 4)), "f"(dq[i]), "f"(dq[i + 1]),
+                       "f"(dq[i + 2]), "f"(dq[i + 3])
                      : "memory");
     }
 }
 
-/* From shared memory. */
-INLINE void load_part(float (&dq)[DQ_REGS], unsigned from) {
+INLINE void add_sum(float (&dq)[DQ_REGS], unsigned from) {
 #pragma unroll
     for (int i = 0; i < DQ_REGS; i += 4) {
         float4 x;
         asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
                      : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
-                     : "r"(from + (unsigned)(i * LANES * 4)));
+                     : "r"(from + (unsigned)(i * LANES * 4))
+                     : "memory");
         dq[i] += x.x;
         dq[i + 1] += x.y;
         dq[i + 2] += x.z;

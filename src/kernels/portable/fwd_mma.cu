@@ -68,9 +68,14 @@ INLINE bool normalise_rows(struct rows &rows, const struct attn_args &a, const s
 
 /* ---- the kernel ------------------------------------------------------------------------------ */
 
-/* K and V of one sequence and head. */
+INLINE struct work work_of_cta(const struct attn_args &a) {
+    return work_of_tile(a, SPLIT_KV ? cta_number() / a.num_splits : cta_number());
+}
+
+/* K and V of one sequence and head; paged: of one head of the pool. */
 struct cache {
     const element *k, *v;
+    int batch;
 };
 
 INLINE void copy_keys(const struct attn_args &a, const struct cache &cache, unsigned shared_k,
@@ -78,13 +83,18 @@ INLINE void copy_keys(const struct attn_args &a, const struct cache &cache, unsi
     const unsigned stage = shared_k + (unsigned)(n % ATTN_STAGES * TILE_BYTES);
     const long long first = (long long)n * ATTN_BN;
     const int there = end - n * ATTN_BN;
+#ifdef ATTN_PAGED
+    if (is_paged(a)) {
+        const int batch =
+            SKIPS_OPTIONS ? work_of_cta(a).batch : cache.batch; /* fp32: no register */
+        copy_pages(stage, stage + ATTN_STAGES * TILE_BYTES, a, cache.k, cache.v, batch, n * ATTN_BN,
+                   there);
+        return;
+    }
+#endif
     copy_tile(stage, ATTN_BN, cache.k + first * a.k_row, a.k_row, there, a.head_dim);
     copy_tile(stage + ATTN_STAGES * TILE_BYTES, ATTN_BN, cache.v + first * a.v_row, a.v_row, there,
               a.head_dim_v);
-}
-
-INLINE struct work work_of_cta(const struct attn_args &a) {
-    return work_of_tile(a, SPLIT_KV ? cta_number() / a.num_splits : cta_number());
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
@@ -115,7 +125,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     }
     const bool has_options = FULL && !(SKIPS_OPTIONS && scores_are_plain(a));
     const float scale = has_options ? 1.0f : a.scale_log2;
-    const struct cache cache = {k_of(a, w), v_of(a, w)};
+    const struct cache cache = {k_of(a, w), v_of(a, w), w.batch};
 
     struct rows rows;
 #pragma unroll

@@ -5,4 +5,5 @@
  */
 #define ATTN_FULL 1
 #define ATTN_MASK 1
+#define ATTN_PAGED 1
 #include "portable/fwd_mma.cu"

@@ -41,6 +41,7 @@ struct request {
     attn_device device;
     struct json out;
     int count, outcomes[OUTCOMES]; /* measurements, and of each outcome */
+    int timings, unsettled;        /* and those whose interval stayed wider than requested */
     attn_error why;                /* of the last that was not timed */
 };
 
@@ -202,15 +203,17 @@ static void print_row(const struct request *request, const struct measurement *m
 
 /* ---- one, or many ---------------------------------------------------------------------------- */
 
-static void command_line_problem(const struct request *request, attn_problem *problem) {
+static void command_line_problem(const struct request *request, int combination,
+                                 attn_problem *problem) {
     attn_problem_init(problem);
-    sizes_apply(&request->sizes, problem);
+    sizes_apply(&request->sizes, combination, problem);
     semantics_apply(&request->semantics, problem);
     extras_apply(&request->extras, problem);
 }
 
 static bool is_table(const struct request *request) {
-    return request->grid || request->all_variants || request->shapes > 0;
+    return request->grid || request->all_variants || request->shapes > 0 ||
+           sizes_count(&request->sizes) > 1;
 }
 
 static void measure_one(struct request *request, const attn_problem *problem) {
@@ -218,6 +221,10 @@ static void measure_one(struct request *request, const attn_problem *problem) {
     measure(&request->runner, problem, &request->options, &m);
     request->count++;
     request->outcomes[m.outcome]++;
+    for (int i = 0; i < m.row_count; i++) {
+        request->timings++;
+        request->unsettled += !m.rows[i].timing.settled;
+    }
     if (m.outcome != OUTCOME_TIMED) {
         explain(&request->why, "%s%s%.300s", m.variant, m.variant[0] != '\0' ? ": " : "",
                 m.why.text);
@@ -277,8 +284,9 @@ static void measure_all(struct request *request) {
     }
     if (request->grid) {
         measure_grid(request);
-    } else {
-        command_line_problem(request, &problem);
+    }
+    for (int i = 0; !request->grid && i < sizes_count(&request->sizes); i++) {
+        command_line_problem(request, i, &problem);
         measure_rows(request, &problem);
     }
 }
@@ -307,6 +315,11 @@ static int exit_code(const struct request *request) {
         printf("\n%d result%s, each checked against the double-precision reference before it was "
                "timed\n",
                timed, timed == 1 ? "" : "s");
+    }
+    if (!request->json && request->unsettled > 0) {
+        printf("\nwarning: %d of %d medians have a 95 %% interval wider than %g %% after %g s: is "
+               "the machine busy? (--width, --seconds)\n",
+               request->unsettled, request->timings, request->width, request->options.seconds);
     }
     return EXIT_DONE;
 }

@@ -15,6 +15,7 @@
 
 #include "base/message.h"
 #include "base/output.h"
+#include "device/kernels.h"
 #include "stages/inspect/ptxas_log.h"
 
 /* ---- budgets --------------------------------------------------------------------------------- */
@@ -393,8 +394,9 @@ bool library_image(const struct other_library *library, const char *name, attn_i
             continue;
         }
         *image = (attn_image){.size = sizeof *image};
-        for (int32_t k = 0; strcmp(variant->name, name) == 0 &&
-                            library->image(NULL, name, k, image, why) == ATTN_OK;
+        for (int32_t k = 0;
+             strcmp(variant->name, name) == 0 &&
+             library->image(NULL, name, k, image, why) == ATTN_OK && image_decompress(image, why);
              k++) {
             if (is_wanted(image, kind, arch, sha256)) {
                 return true;

@@ -121,8 +121,8 @@ extern const struct other_library THIS_LIBRARY;
 /* Stays open. False and the reason: it is no libattn. */
 bool other_open(const char *path, struct other_library *other, attn_error *why);
 
-/* An image of a variant: of this kind, for the architecture and with the SHA-256 if these are not
- * NULL. */
+/* An image of a variant, decompressed: of this kind, for the architecture and with the SHA-256 if
+ * these are not NULL. */
 bool library_image(const struct other_library *library, const char *name, attn_image_kind kind,
                    const char *arch, const char *sha256, attn_variant *variant, attn_image *image,
                    attn_error *why);

@@ -72,6 +72,10 @@ static int look_at_variant(struct job *job, const attn_variant *variant) {
     attn_image image = {.size = sizeof image};
     attn_error why;
     for (int32_t i = 0; attn_variant_image(NULL, variant->name, i, &image, NULL) == ATTN_OK; i++) {
+        if (!image_decompress(&image, &why)) {
+            complain("inspect: %s %s: %s", variant->name, image.arch, why.text);
+            return EXIT_FAILED_CHECK;
+        }
         if (job->dump_path != NULL && !dump_image(job, variant->name, &image, &why)) {
             return complain("inspect: %s", why.text);
         }
