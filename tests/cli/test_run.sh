@@ -75,6 +75,8 @@ refuses "out is not empty" "not empty" run --out full $one
 accepts "one variant" run --out good $one --gpu-hour-price 3 --commit abc
 shows "partial" "^verdict *PASS (partial: less than all stages"
 shows "one passed" "^parity *cpu *PASS *1 of 1"
+accepts "backward" run --out back --stage parity --device cpu --variant '^cpu_backward_c$'
+shows "backward: passed" "^parity *cpu *PASS *1 of 1"
 accepts "verified" verify good
 accepts "verified with this library" verify --current good
 says "the same verdict" "PASS (partial: less than all"

@@ -246,7 +246,7 @@ bool add_made_up_backward(attn_context *context, attn_dtype dtype) {
                                                       : "made_up_bwd_mma_bf16_d128_64x32",
                                    dtype);
     variant.family = "bwd_mma";
-    variant.options = ALL_OPTIONS;
+    variant.options = ALL_OPTIONS & ~ATTN_OPTION_PAGED;
     variant.tensor_cores = true;
     variant.head_dim_max = 128;
     variant.head_dim_multiple = 8;

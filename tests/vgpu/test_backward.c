@@ -75,11 +75,12 @@ static struct edge plain(int64_t batch, int64_t heads, int64_t queries, int64_t 
 
 /* ---- who sees whom --------------------------------------------------------------------------- */
 
-/* Lengths around those of tiles; with more queries than keys the first see nothing. */
+/* Lengths around those of tiles; with more queries than keys the first see nothing, with 64 more a
+ * whole tile. */
 TEST(causal_masks) {
     NEEDS_BACKWARD_KERNELS();
-    static const int64_t lengths[][2] = {{1, 1}, {33, 97}, {97, 66}, {64, 64}, {65, 130}};
-    for (int i = 0; i < 5; i++) {
+    static const int64_t lengths[][2] = {{1, 1}, {33, 97}, {97, 66}, {97, 33}, {64, 64}, {65, 130}};
+    for (int i = 0; i < 6; i++) {
         for (int causal = 0; causal < 3; causal++) {
             struct edge edge = plain(1, 1, lengths[i][0], lengths[i][1]);
             edge.problem.causal = (attn_causal)causal;
