@@ -305,7 +305,7 @@ INLINE void consume(const struct attn_backward_args &b, const struct key_tile &t
         fence_operand(dv);
         fence_operand(p);
         fence_operand(ds);
-        if (threadIdx.x % WG_THREADS == 0) {
+        if (lane == 0) {
             mbarrier_arrive(bar.do_empty + skip);
             mbarrier_arrive(bar.q_empty + skip);
         }
@@ -398,9 +398,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         mbarrier_init(bar.kv_full, 1);
         for (unsigned i = 0; i < ATTN_STAGES; i++) {
             mbarrier_init(bar.q_full + i * MBARRIER_BYTES, 1);
-            mbarrier_init(bar.q_empty + i * MBARRIER_BYTES, CONSUMERS);
+            mbarrier_init(bar.q_empty + i * MBARRIER_BYTES, 4 * CONSUMERS);
             mbarrier_init(bar.do_full + i * MBARRIER_BYTES, 1);
-            mbarrier_init(bar.do_empty + i * MBARRIER_BYTES, CONSUMERS);
+            mbarrier_init(bar.do_empty + i * MBARRIER_BYTES, 4 * CONSUMERS);
         }
         for (unsigned i = 0; i < 2; i++) {
             mbarrier_init(bar.sum_full + i * MBARRIER_BYTES, 1);

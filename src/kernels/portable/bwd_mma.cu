@@ -29,6 +29,7 @@
  */
 #define ATTN_FULL 1
 #define ATTN_MASK 1
+#define MOST_Q_REGISTERS 16 /* of X1 and of X2; 32 spill */
 #include "common/backward.h"
 #include "portable/mainloop.h"
 

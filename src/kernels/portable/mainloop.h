@@ -27,10 +27,14 @@
 #define RESCALE_THRESHOLD 16384.0f
 #endif
 
+#ifndef MOST_Q_REGISTERS
+#define MOST_Q_REGISTERS 32
+#endif
+
 enum {
     STEPS = ATTN_D / 16,
     KEY_STEPS = KEYS / 16,
-    Q_IN_REGISTERS = ROW_TILES * STEPS * 4 <= 32, /* at most 32 registers */
+    Q_IN_REGISTERS = ROW_TILES * STEPS * 4 <= MOST_Q_REGISTERS,
     PREPARES_Q = Q_IN_REGISTERS,
     SKIPS_OPTIONS = 0, /* a branch around their code would cost registers */
     REPAIRS_LSE = 0    /* a finite K never makes a score NaN */
