@@ -8,7 +8,7 @@ PREFIX ?= /usr/local
 CLANG_FORMAT ?= clang-format
 FUZZ_SECONDS ?= 60
 
-sources = $(shell git ls-files 'include/*.h' 'src/*.[ch]' 'src/*.cu' 'tool/*.[ch]' 'vgpu/*.[ch]' 'examples/*.c' \
+sources = $(shell git ls-files 'include/*.h' 'src/*.[ch]' 'src/*.cu' 'tool/*.[ch]' 'vgpu/*.[ch]' 'examples/*.c' 'include/*.hpp' 'examples/*.cpp' \
     'tests/*.[ch]' 'tests/faults/*.cu' | grep -Ev '^tests/(abi/0|data|golden|faults/check)')
 
 # $(call build,preset): configure (quietly) and build.
@@ -18,8 +18,8 @@ build = cmake --preset $(1) >/dev/null && cmake --build --preset $(1) --parallel
 # labels.
 test = JOBS=$(JOBS) sh tests/run.sh $(1) $(2) $(if $(WITHOUT),--label-exclude '$(WITHOUT)')
 
-.PHONY: all debug gpu deps nvcc test-all deps-to-test run test bench bench-vgpu install asan tsan bare x86 fuzz format clean help
-.PHONY: lint lint-includes lint-style lint-docs lint-format lint-tidy tables
+.PHONY: all debug gpu deps nvcc test-all deps-to-test run test bench bench-vgpu install uninstall asan tsan bare x86 fuzz format clean help
+.PHONY: wheel deb lint lint-includes lint-style lint-docs lint-format lint-tidy tables
 
 all:
 	@$(call build,dev)
@@ -37,6 +37,9 @@ help:
 	@echo "make bench-vgpu  thread-instructions a second of the virtual GPU, under each set of checks"
 	@echo "make gpu      all checks of the GPU kernels on this machine's GPU (some minutes)"
 	@echo "make install  into PREFIX ($(PREFIX)), below DESTDIR"
+	@echo "make uninstall  remove what the last make install wrote"
+	@echo "make wheel    dist/*.whl for x86_64 and aarch64, and the sdist (some minutes; PyPI's ziglang is the compiler)"
+	@echo "make deb      dist/*.deb for this machine's architecture"
 	@echo "make deps     install missing packages with apt, for every target (run and test install their own)"
 	@echo "make nvcc     install NVIDIA's compiler into build-nvcc/ (from the Python package index; NVIDIA's licence)"
 	@echo "make asan     the tests under AddressSanitizer and UndefinedBehaviorSanitizer"
@@ -81,6 +84,17 @@ gpu: all
 install: all
 	cmake --install build --prefix "$(PREFIX)"
 
+# What the last install from build/ wrote; its list has no DESTDIR.
+uninstall:
+	@[ -f build/install_manifest.txt ] || { echo "uninstall: build/ was not installed" >&2; exit 1; }
+	sed 's|^|$(DESTDIR)|' build/install_manifest.txt | xargs -d '\n' rm -f --
+
+wheel:
+	@JOBS=$(JOBS) sh python/wheels.sh dist
+
+deb:
+	@JOBS=$(JOBS) sh cmake/deb.sh dist
+
 test-all:
 	@.ci/run --all
 
@@ -124,4 +138,4 @@ format:
 	$(CLANG_FORMAT) -i $(sources)
 
 clean:
-	rm -rf build build-*
+	rm -rf build build-* dist

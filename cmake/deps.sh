@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Installs missing packages with apt-get: for building and testing (`deps.sh test`), or for
-# every target of the Makefile (`deps.sh all`: clang and its tools, a cross compiler, an emulator).
+# every target of the Makefile (`deps.sh all`: clang and its tools, Rust, a cross compiler, an emulator,
+# what checks packages).
 # Where that cannot work (no root, no network, another system) it says in one line what is missing.
 #
 # Invariant: exit code 0 iff there is a C compiler and CMake afterwards; nothing asks a question.
@@ -29,6 +30,11 @@ missing_packages() {
         echo libclang-rt-dev
     have clang-tidy || echo clang-tidy
     have clang-format || echo clang-format
+    have cargo || echo cargo
+    have bindgen || echo bindgen
+    have dpkg-architecture || echo dpkg-dev
+    have lintian || echo lintian
+    have mmdebstrap || echo mmdebstrap
     have chromium || have chromium-browser || have google-chrome || echo chromium
     case $(uname -m) in
     aarch64)

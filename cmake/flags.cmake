@@ -3,9 +3,14 @@
 # Compiler flags that hold for every file: ATTN_C_FLAGS, and ATTN_SHARED_LINK_FLAGS for the library.
 #
 # Invariant: no flag lets the compiler change floating-point results (no -ffast-math, no contraction)
-# and none depends on the machine that builds (no -march=native).
+# and none depends on the machine or the folder that builds (no -march=native, no absolute path).
 
 set(ATTN_C_FLAGS -D_GNU_SOURCE -Wall -Wextra -Wshadow -ffp-contract=off)
+# The same bytes in every folder: no names of folders in line tables, and none in attest's RUNPATH.
+# The last one that matches counts, and the build folder is often inside the source folder.
+add_compile_options(-ffile-prefix-map=${PROJECT_SOURCE_DIR}=.
+                    -ffile-prefix-map=${PROJECT_BINARY_DIR}=build)
+set(CMAKE_BUILD_RPATH_USE_ORIGIN ON)
 if(ATTN_WERROR)
     list(APPEND ATTN_C_FLAGS -Werror)
 endif()

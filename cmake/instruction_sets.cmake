@@ -10,6 +10,9 @@ set(avx512_flags -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c)
 set(ATTN_AARCH64_FILES neon.c neon_bf16.c)
 set(ATTN_FLAGS_neon.c "")
 set(ATTN_FLAGS_neon_bf16.c -march=armv8.2-a+bf16+fp16)
+if(ATTN_ZIG) # its names are LLVM's, and it takes no architecture, only processors
+    set(ATTN_FLAGS_neon_bf16.c -mcpu=generic+v8_2a+bf16+fullfp16)
+endif()
 
 set(ATTN_X86_64_FILES avx2.c avx512.c avx512_bf16.c amx.c)
 set(ATTN_FLAGS_avx2.c -mavx2 -mfma -mf16c)

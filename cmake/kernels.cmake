@@ -104,21 +104,21 @@ function(attn_compile_kernel into source output arch cubin_archs habits)
     set(${into} ${${into}} ${files} PARENT_SCOPE)
 endfunction()
 
-# attn_compress_ptx(into OUTPUT PTX_ARCH): adds the command that makes OUTPUT.fatbin of OUTPUT.ptx.
-# A driver that compiles this toolkit's PTX also knows its best compression.
-function(attn_compress_ptx into output ptx_arch)
-    set(mode "")
-    if(NOT ATTN_NVCC_VERSION VERSION_LESS 12.8)
-        set(mode --compress-mode=size)
+# attn_compress_image(into IMAGE OUTPUT ARCH MODE): adds the command that makes the fatbin OUTPUT of
+# IMAGE. From 12.8 on nvcc has several compressions, before only `speed`, LZ4.
+function(attn_compress_image into image output arch mode)
+    set(option --compress-mode=${mode})
+    if(ATTN_NVCC_VERSION VERSION_LESS 12.8)
+        set(option "")
     endif()
-    set(script ${PROJECT_SOURCE_DIR}/cmake/compress_ptx.sh)
+    set(script ${PROJECT_SOURCE_DIR}/cmake/compress_image.sh)
     add_custom_command(
-        OUTPUT ${output}.fatbin
-        COMMAND sh ${script} ${ATTN_FATBINARY} ${output}.ptx ${output}.fatbin ${ptx_arch} ${mode}
-        DEPENDS ${output}.ptx ${script} ${kernel_folder}/options.txt
+        OUTPUT ${output}
+        COMMAND sh ${script} ${ATTN_FATBINARY} ${image} ${output} ${arch} ${option}
+        DEPENDS ${image} ${script} ${kernel_folder}/options.txt
         COMMENT ""
         VERBATIM)
-    set(${into} ${${into}} ${output}.fatbin PARENT_SCOPE)
+    set(${into} ${${into}} ${output} PARENT_SCOPE)
 endfunction()
 
 # The macros that a kernel is written over.
@@ -248,12 +248,17 @@ macro(attn_add_variant family arch dtype head_dim block_q block_kv warps stages)
         foreach(cubin_arch IN LISTS cubin_archs)
             attn_embed(library log_number ${output}.${cubin_arch}.log)
             string(APPEND library_declarations "extern const char built_in_${log_number}[];\n")
-            attn_add_image(library ${variant} ATTN_IMAGE_CUBIN ${cubin_arch}
-                           ${output}.${cubin_arch}.cubin built_in_${log_number})
+            # Every driver since 12.0 reads LZ4; Zstandard, which is smaller, only those since 12.4.
+            set(fatbin ${output}.${cubin_arch}.fatbin)
+            attn_compress_image(compiled ${output}.${cubin_arch}.cubin ${fatbin} ${cubin_arch}
+                                speed)
+            attn_add_image(library ${variant} ATTN_IMAGE_COMPRESSED_CUBIN ${cubin_arch} ${fatbin}
+                           built_in_${log_number})
         endforeach()
         string(REPLACE sm_ compute_ ptx_arch ${arch})
         if(NOT ${arch} MATCHES "[a-z]$")
-            attn_compress_ptx(compiled ${output} ${ptx_arch})
+            # A driver that compiles this toolkit's PTX also knows its best compression.
+            attn_compress_image(compiled ${output}.ptx ${output}.fatbin ${ptx_arch} size)
             attn_add_image(library ${variant} ATTN_IMAGE_FATBIN ${ptx_arch} ${output}.fatbin NULL)
         endif()
         attn_add_image(companion ${variant} ATTN_IMAGE_PTX ${ptx_arch} ${output}.ptx NULL)

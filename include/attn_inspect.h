@@ -142,9 +142,12 @@ ATTN_API attn_status attn_variant_add(attn_context *context, const attn_variant 
                                       const void *image, size_t image_size, attn_error *error);
 
 typedef enum attn_image_kind {
-    ATTN_IMAGE_CUBIN = 0, /* machine code */
-    ATTN_IMAGE_PTX = 1,   /* text, with line tables */
-    ATTN_IMAGE_FATBIN = 2 /* the same PTX without line tables, compressed as drivers read it */
+    ATTN_IMAGE_CUBIN = 0,  /* machine code, an ELF file: of an added variant */
+    ATTN_IMAGE_PTX = 1,    /* text, with line tables */
+    ATTN_IMAGE_FATBIN = 2, /* the same PTX without line tables, compressed as drivers read it */
+    /* A fatbin with one cubin, compressed (LZ4) as drivers read it: of a compiled-in variant. As a
+     * file, `cuobjdump -xelf all` extracts the cubin. */
+    ATTN_IMAGE_COMPRESSED_CUBIN = 3
 } attn_image_kind;
 
 typedef struct attn_image {
@@ -154,13 +157,13 @@ typedef struct attn_image {
     const void *data;
     size_t bytes;    /* PTX ends with a 0 that is not counted */
     const char *log; /* of a compiled-in cubin: what ptxas said when it was made, headed by
-                        "sha256 <of the cubin>"; else NULL */
+                        "sha256 <of the cubin, decompressed>"; else NULL */
 } attn_image;
 
-/* The index-th image of a GPU variant: its cubins; its fatbin, unless it runs on one architecture
- * alone; its PTX, which lies in libattn_ptx.so beside the library. Lives as long as the context.
- * ATTN_INVALID past the last; ATTN_UNSUPPORTED for PTX if that file is absent or of another build,
- * and for CPU variants, which have no image.
+/* The index-th image of a GPU variant: its compressed cubins; its fatbin, unless it runs on one
+ * architecture alone; its PTX, which lies in libattn_ptx.so beside the library. Lives as long as
+ * the context. ATTN_INVALID past the last; ATTN_UNSUPPORTED for PTX if that file is absent or of
+ * another build, and for CPU variants, which have no image.
  * context NULL: a variant that is compiled in. */
 ATTN_API attn_status attn_variant_image(const attn_context *context, const char *name,
                                         int32_t index, attn_image *image, attn_error *error);

@@ -14,7 +14,7 @@ attn.InvalidArgument: causal is 'left', expected None, 'top-left' or 'bottom-rig
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, List
 
 from ._library import (AttnError, DeviceError, InvalidArgument, OutOfMemory, Unsupported,
                        library_path, load)
@@ -47,4 +47,10 @@ def __getattr__(name: str) -> Any:
         from ._attention import attention
         globals()["attention"] = attention
         return attention
+    if name == "__version__":
+        return version()
     raise AttributeError(f"module 'attn' has no attribute {name!r}")
+
+
+def __dir__() -> List[str]:
+    return sorted({*globals(), *__all__, "__version__"})

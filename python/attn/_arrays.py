@@ -176,10 +176,9 @@ def _view_of_torch(name: str, array: Any, dtypes: Tuple[int, ...]) -> View:
                           "its values: it would have to be copied (.resolve_neg())")
     refuse_tangent(name, array)
     if array.requires_grad and torch.is_grad_enabled():
-        # On a GPU no kernel computes one yet; on the CPU attention() has a path of its own.
-        reason = "there is no backward pass on GPUs yet" if array.is_cuda else \
-            "a call with out, lse, return_lse, variant, tensor_cores or stream gives none"
-        raise Unsupported(f"{name} requires a gradient, and {reason}: call it under "
+        # attention() has a path of its own for what it differentiates
+        raise Unsupported(f"{name} requires a gradient, and a call with out, lse, return_lse, "
+                          "variant, tensor_cores or stream gives none: call it under "
                           "torch.no_grad()")
     device = "cpu" if array.device.type == "cpu" else f"cuda:{array.device.index or 0}"
     try:

@@ -307,13 +307,13 @@ def _general(q: Any, k: Any, v: Any, causal: Any, scale: Any, window: Any, softc
 # ---- gradients ---------------------------------------------------------------------------------
 
 
-def _needs_gradient(q: Any, *others: Any) -> bool:
-    """Of tensors on the CPU. There is no backward pass on GPUs yet: _general() refuses them."""
-    from ._autograd import functorch_is_active, needs_gradient
-    return q.is_cpu and (needs_gradient(q, *others) or functorch_is_active())
+def needs_gradient(q: Any, *others: Any) -> bool:
+    from . import _autograd
+    return _autograd.needs_gradient(q, *others) or _autograd.functorch_is_active()
 
 
-def _differentiable(q: Any, k: Any, v: Any, *options: Any) -> Any:
+def differentiable(q: Any, k: Any, v: Any, *options: Any) -> Any:
+    """out, which has a gradient, and lse, which has none."""
     import torch
 
     from . import _autograd
@@ -321,10 +321,10 @@ def _differentiable(q: Any, k: Any, v: Any, *options: Any) -> Any:
     found = _autograd.attention(q, k, v, *given, threads)
     if found is None:
         with torch.no_grad():  # it names what is wrong
-            found = _general(q, k, v, *given, None, None, False, None, "auto", threads, None)
-        if found.numel():
+            out, lse = _general(q, k, v, *given, None, None, True, None, "auto", threads, None)
+        if out.numel():
             raise _library.Unsupported(_autograd.NO_GRADIENT)
-        found = found + 0 * sum(x.sum() for x in (q, k, v))  # whose gradients are 0
+        found = out + 0 * sum(x.sum() for x in (q, k, v)), lse  # whose gradients are 0
     return found
 
 
@@ -333,7 +333,22 @@ def _differentiable(q: Any, k: Any, v: Any, *options: Any) -> Any:
 _fast_paths: Dict[type, Optional[Callable[..., Any]]] = {}  # by the type of q
 
 
+def _by_jax(q: Any, k: Any, v: Any, causal: Any, scale: Any, bias: Any, mask: Any, _: Any, __: Any,
+            threads: Any, ___: Any, layout: Any, window: Any, softcap: Any, alibi: Any, sink: Any,
+            used_kv: Any, cu_q: Any, cu_kv: Any, max_q: Any, max_kv: Any, return_lse: bool) -> Any:
+    """As forward() of _fast.py, for arrays of JAX, which cannot be written. None: on a GPU."""
+    from . import jax
+    if not jax.is_traced(q) and q.device.platform != "cpu":
+        return None
+    return jax.attention(q, k, v, causal=causal, scale=scale, window=window, softcap=softcap,
+                         alibi=alibi, bias=bias, mask=mask, sink=sink, cu_seqlens_q=cu_q,
+                         cu_seqlens_kv=cu_kv, max_seqlen_q=max_q, max_seqlen_kv=max_kv,
+                         used_kv=used_kv, layout=layout, return_lse=return_lse, threads=threads)
+
+
 def _fast_path(q: Any) -> Optional[Callable[..., Any]]:
+    if type(q).__module__.partition(".")[0] in ("jax", "jaxlib"):
+        return _by_jax
     if not _arrays.is_torch(q):
         return None
     from ._fast import forward
@@ -410,10 +425,11 @@ def attention(q: Any, k: Any, v: Any, *, causal: Optional[str] = None,
                         max_seqlen_q, max_seqlen_kv, return_lse, block_table, page_layout)
         if found is not None:
             return found
-        if return_lse is False and block_table is None and _needs_gradient(q, k, v, bias, alibi, sink):
-            return _differentiable(q, k, v, causal, scale, window, softcap, alibi, bias, mask, sink,
-                                   cu_seqlens_q, cu_seqlens_kv, max_seqlen_q, max_seqlen_kv,
-                                   used_kv, layout, threads)
+        if (return_lse is False and block_table is None
+                and needs_gradient(q, k, v, bias, alibi, sink)):
+            return differentiable(q, k, v, causal, scale, window, softcap, alibi, bias, mask, sink,
+                                  cu_seqlens_q, cu_seqlens_kv, max_seqlen_q, max_seqlen_kv,
+                                  used_kv, layout, threads)[0]
     return _general(q, k, v, causal, scale, window, softcap, alibi, bias, mask, sink, cu_seqlens_q,
                     cu_seqlens_kv, max_seqlen_q, max_seqlen_kv, used_kv, layout, out, lse,
                     return_lse, variant, tensor_cores, threads, stream, block_table, page_layout)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients of attention on CPU tensors of PyTorch: attn_backward as a part of autograd.
+"""Gradients of attention on tensors of PyTorch: attn_backward as a part of autograd.
 
 Eager calls, and torch.func through them, take an autograd.Function; a compiler sees the operators
 torch.ops.attn.attention_lse and attention_backward. Forward keeps q, k, v, o and LSE; backward
-computes P anew from them. There is no GPU kernel for it yet: callers refuse tensors of a GPU.
+computes P anew from them.
 
 Invariant: a call that would lose a gradient raises attn.Unsupported with the reason.
 """
@@ -16,8 +16,8 @@ import torch
 
 from . import _plans
 from ._arguments import NO_WINDOW
-from ._fast import (ATTENTION, SDPA, TRAIN, Unusual, _empty_cpu, _form, _get_num_threads,
-                    _new_backward, forward, gradient_strides)
+from ._fast import (ATTENTION, SDPA, TRAIN, Unusual, _form, _get_num_threads, _new_backward,
+                    allocator, forward, gradient_strides, run)
 from ._library import TENSORS_SIZE, AttnError, Unsupported, pack_gradients, pack_tensors
 
 Tensor = torch.Tensor
@@ -30,6 +30,13 @@ NO_GRADIENT = ("an input requires a gradient, which is computed neither within f
                "for tensors like these: call it on plain, contiguous ones")
 NO_SECOND = ("the gradient of attention has no gradient of its own: a second derivative is not "
              "supported, expected one backward pass")
+
+
+def refuse_score_gradients(query: Tensor, *tensors: Any) -> None:
+    """Of a bias or of slopes, on a GPU: before forward, while there is a choice."""
+    if query.is_cuda and needs_gradient(*tensors):
+        raise Unsupported("a bias or alibi slopes on a GPU require a gradient, which no GPU kernel "
+                          "computes yet: expected q, k, v and sink alone to require one")
 
 
 def needs_gradient(*tensors: Any) -> bool:
@@ -49,7 +56,7 @@ def _dense(x: Tensor) -> Tuple[Tensor, Tensor]:
     gradient = torch.empty_like(x)
     if gradient.stride() != x.stride():
         x = x.contiguous()
-        gradient = torch.empty(x.shape, dtype=x.dtype)
+        gradient = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     return x, gradient
 
 
@@ -64,6 +71,11 @@ def backward(d_o: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tenso
     if 0 in steps or steps[-1] != 1 or d_o.is_neg():
         d_o = d_o.resolve_neg().contiguous()  # of sum() it is one number, expanded
         steps = d_o.stride()
+    gpu = q.get_device()
+    if gpu >= 0 and (d_o.data_ptr() % 16
+                     or any(step * d_o.element_size() % 16 for step in steps[:-1])):
+        d_o = d_o.clone(memory_format=torch.contiguous_format)  # rows of 16 bytes
+        steps = d_o.stride()
     d_bias = d_alibi = d_sink = None
     if wanted[0]:
         bias, d_bias = _dense(bias)
@@ -76,16 +88,17 @@ def backward(d_o: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tenso
             and softcap == 0.0 and layout == "bhsd" and not usual):
         others = bias, mask, alibi, sink, cu_q, cu_kv, used_kv
         rare = (None, layout, window, softcap, usual, max_q, max_kv,
-                tuple([None if x is None else _form(x, -1) for x in others]))
+                tuple([None if x is None else _form(x, gpu) for x in others]))
         at_others = [0 if x is None else x.data_ptr() for x in others]
     at_q, at_k, at_v = q.data_ptr(), k.data_ptr(), v.data_ptr()
     at_o, at_do = o.data_ptr(), d_o.data_ptr()
     calls = _plans.calls
-    key = (q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(), q.dtype, -1,
+    key = (q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(), q.dtype, gpu,
            (at_q | at_k | at_v | at_o | at_do) & 15, causal, scale, form, grouped,
-           _get_num_threads() if threads is None else threads, rare, o.stride(), steps)
+           _get_num_threads() if threads is None and gpu < 0 else threads, rare, o.stride(), steps)
     plan, forms = calls.get(key) or _new_backward(calls, key)
-    dq, dk, dv = [_empty_cpu(shape, strides, q.dtype) for shape, strides in forms]
+    empty = allocator(gpu)
+    dq, dk, dv = [empty(shape, strides, q.dtype) for shape, strides in forms]
     if cu_q is not None:  # rows of no sequence are not written
         for x in (dq, dk, dv):
             x.zero_()
@@ -93,8 +106,8 @@ def backward(d_o: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tenso
         *at_others, at_do, dq.data_ptr(), dk.data_ptr(), dv.data_ptr(),
         0 if d_bias is None else d_bias.data_ptr(), 0 if d_sink is None else d_sink.data_ptr(),
         0 if d_alibi is None else d_alibi.data_ptr())
-    plan.run_on_cpu(pack_tensors(TENSORS_SIZE, at_q, at_k, at_v, at_o, lse.data_ptr(),
-                                 at_gradients))
+    run(plan, gpu, pack_tensors(TENSORS_SIZE, at_q, at_k, at_v, at_o, lse.data_ptr(),
+                                at_gradients), empty)
     return dq, dk, dv, d_bias, d_alibi, d_sink
 
 
@@ -184,6 +197,7 @@ def train(q: Tensor, k: Tensor, v: Tensor, causal: Optional[str], scale: Optiona
           window: Tuple[int, int] = NO_WINDOW, softcap: float = 0.0,
           grouped: bool = True) -> Optional[Tensor]:
     """As forward() of _fast.py with the form SDPA, and with gradients; None likewise."""
+    refuse_score_gradients(q, bias)
     try:
         return _Attention.apply(q, k, v, bias, None, sink, mask, used_kv, None, None, (
             causal, scale, SDPA + TRAIN, grouped, None, "bhsd", window, softcap, False, None,
@@ -202,8 +216,10 @@ def _as_tensor(x: Any) -> Any:
 
 def attention(q: Tensor, k: Any, v: Any, causal: Any, scale: Any, window: Any, softcap: Any,
               alibi: Any, bias: Any, mask: Any, sink: Any, cu_q: Any, cu_kv: Any, max_q: Any,
-              max_kv: Any, used_kv: Any, layout: str, threads: Any) -> Optional[Tensor]:
-    """As attn.attention; None: it is wrong or has no elements."""
+              max_kv: Any, used_kv: Any, layout: str,
+              threads: Any) -> Optional[Tuple[Tensor, Tensor]]:
+    """out and lse of attn.attention; None: it is wrong or has no elements."""
+    refuse_score_gradients(q, bias, alibi)
     try:
         cu_q, cu_kv, used_kv = (_as_tensor(x) for x in (cu_q, cu_kv, used_kv))
         if cu_q is not None and cu_kv is not None:
@@ -213,7 +229,7 @@ def attention(q: Tensor, k: Any, v: Any, causal: Any, scale: Any, window: Any, s
         return _Attention.apply(
             q, k, v, bias, None if usual or alibi is False else alibi, sink, mask, used_kv, cu_q,
             cu_kv, (causal, scale, ATTENTION + TRAIN, True, threads, layout, window, softcap, usual,
-                    max_q, max_kv))[0]
+                    max_q, max_kv))
     except (Unusual, TypeError, ValueError, RuntimeError) as error:
         if isinstance(error, Unsupported):
             raise

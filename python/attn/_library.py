@@ -197,9 +197,10 @@ def fail(status: int, error: Error) -> NoReturn:
 
 
 def library_path() -> Path:
-    """The libattn.so that is loaded: $ATTN_LIBRARY, else the one in the package."""
+    """The libattn.so that is loaded: $ATTN_LIBRARY, else the one in the package, else the system's."""
     chosen = os.environ.get("ATTN_LIBRARY")
-    return Path(chosen) if chosen else Path(__file__).resolve().parent / "lib" / "libattn.so"
+    packaged = Path(__file__).resolve().parent / "lib" / "libattn.so"
+    return Path(chosen) if chosen else packaged if packaged.is_file() else Path("libattn.so.1")
 
 
 def _declare(lib: ctypes.CDLL) -> None:

@@ -18,7 +18,8 @@ from typing import Callable, Dict, Iterator, NamedTuple, Optional, Tuple
 import torch
 import torch.nn.functional
 
-from ._autograd import NO_GRADIENT, attention_lse, functorch_is_active, needs_gradient, train
+from ._autograd import (NO_GRADIENT, attention_lse, functorch_is_active, needs_gradient,
+                        refuse_score_gradients, train)
 from ._fast import DTYPES, PLAIN, SDPA, forward
 from ._library import InvalidArgument, Unsupported
 from ._tangents import refuse_tangents
@@ -43,15 +44,13 @@ MOST_REASONS = 64  # that replace_sdpa() keeps
 
 
 def _refuse_training(dropout_p: float, query: torch.Tensor,
-                     *tensors: Optional[torch.Tensor]) -> None:
+                     *scores: Optional[torch.Tensor]) -> None:
+    """scores: a bias, slopes of ALiBi."""
     if dropout_p > 0.0:
         raise Unsupported(f"dropout_p is {dropout_p}, expected 0: there is no dropout")
     if dropout_p < 0.0:
         raise InvalidArgument(f"dropout_p is {dropout_p}, expected 0")
-    # No GPU kernel computes gradients yet: a plan for it would be refused, but only by backward().
-    if query.is_cuda and needs_gradient(query, *tensors):
-        raise Unsupported("an input requires a gradient, and there is no backward pass on GPUs "
-                          "yet: call it under torch.no_grad() or torch.inference_mode()")
+    refuse_score_gradients(query, *scores)
 
 
 def _check(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
@@ -285,8 +284,8 @@ def sdpa(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
         if not (_is_compiling() or _is_tracing()) \
                 and all(type(x) in PLAIN and not x.is_neg() for x in tensors):
             refuse_tangents(query=query, key=key, value=value, attn_mask=attn_mask)
-            _refuse_training(dropout_p, query, key, value, attn_mask)
-            if not needs_gradient(*tensors) and not (query.is_cpu and functorch_is_active()):
+            _refuse_training(dropout_p, query, attn_mask)
+            if not needs_gradient(*tensors) and not functorch_is_active():
                 return _slow(query, key, value, attn_mask, is_causal, scale, enable_gqa)
             boolean = attn_mask is not None and attn_mask.dtype is torch.bool
             out = None
@@ -306,7 +305,7 @@ def _traced(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
     """sdpa through the dispatcher: under a compiler, a tracer, autocast or a subclass of Tensor; and
     for tensors with the negative bit set, which PyTorch resolves for operators."""
     refuse_tangents(query=query, key=key, value=value, attn_mask=attn_mask)
-    _refuse_training(dropout_p, query, key, value, attn_mask)
+    _refuse_training(dropout_p, query, attn_mask)
     if torch.is_autocast_enabled("cuda" if query.is_cuda else "cpu"):
         return _autocast(query, key, value, attn_mask, is_causal, scale, enable_gqa)
     if query.is_nested:

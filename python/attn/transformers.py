@@ -145,9 +145,8 @@ def _refusal(query: Tensor, bias: Optional[Tensor], dropout: float,
              training: bool) -> Optional[str]:
     if dropout > 0.0:
         return f"dropout is {dropout}, expected 0: there is no dropout"
-    if training and query.is_cuda:  # no GPU kernel computes gradients yet
-        return ("an input requires a gradient, and there is no backward pass on GPUs yet: call the "
-                "model under torch.no_grad() or torch.inference_mode()")
+    if training and query.is_cuda and needs_gradient(bias):
+        return "a bias on a GPU requires a gradient, which no GPU kernel computes yet"
     if query.dtype not in DTYPES:
         return (f"query has dtype {query.dtype}, expected torch.float32, torch.float16 or "
                 "torch.bfloat16")

@@ -274,12 +274,13 @@ def test_wrong_arguments_are_named():
         attn.torch.sdpa(q, k, v, dropout_p=0.1)
 
 
-def test_gpus_are_refused():
+def test_scores_on_gpus_are_refused():
     """As tensors that say so and hold nothing. (test_torch_cuda has real ones.)"""
     with torch._subclasses.FakeTensorMode():
         q, k, v = (torch.empty(2, 4, 13, 16, device="cuda:0", requires_grad=True) for _ in range(3))
-        with pytest.raises(attn.Unsupported, match="there is no backward pass on GPUs yet"):
-            attn.torch.sdpa(q, k, v)
+        bias = torch.empty(13, 13, device="cuda:0", requires_grad=True)
+        with pytest.raises(attn.Unsupported, match="a bias or alibi slopes on a GPU"):
+            attn.torch.sdpa(q, k, v, bias)
         assert attn.torch.sdpa(q.detach(), k.detach(), v.detach()).is_cuda
 
 

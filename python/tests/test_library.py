@@ -10,6 +10,14 @@ import pytest
 from attn import _library
 
 
+def test_what_the_module_shows():
+    """Before anything was used: attention is imported at its first use."""
+    program = "import attn; assert {'attention', '__version__'} <= set(dir(attn)); " \
+        "assert attn.__version__ == attn.version(); print(attn.attention.__name__)"
+    assert subprocess.run([sys.executable, "-c", program], text=True, capture_output=True,
+                          check=True).stdout == "attention\n"
+
+
 def test_a_missing_library_is_named():
     run = subprocess.run([sys.executable, "-c", "import attn; attn.version()"], text=True,
                          capture_output=True, env={**os.environ, "ATTN_LIBRARY": "/no/such.so"})

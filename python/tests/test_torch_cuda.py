@@ -50,15 +50,117 @@ def test_arguments(dtype, dim):
                 for _ in range(3)))
 
 
-def test_gradients_are_refused():
+# ---- gradients ---------------------------------------------------------------------------------
+
+# Of a sum over many rows; beside PyTorch in double precision, as parts of the largest gradient.
+CLOSE_GRADIENT = {torch.float16: 4e-3, torch.bfloat16: 3e-2}
+HALVES = list(CLOSE_GRADIENT)
+
+
+def gradients(function, tensors, d_out):
+    leaves = [x.detach().clone().requires_grad_() for x in tensors]
+    out = function(*leaves)
+    return torch.autograd.grad(out, leaves, d_out.to(out.dtype))
+
+
+def check_gradients(ours, reference, tensors, d_out):
     with torch.inference_mode(False):
-        q, k, v = (x.clone().requires_grad_() for x in qkv())
-        for call in (attn.torch.sdpa, attn.attention):
-            with pytest.raises(attn.Unsupported, match="there is no backward pass on GPUs yet"):
-                call(q, k, v)
+        tensors, d_out = [x.clone() for x in tensors], d_out.clone()
+        found = gradients(ours, tensors, d_out)
+        exact = gradients(reference, [x.double() for x in tensors], d_out.double())
+        again = gradients(ours, tensors, d_out)
+    for one, two, other in zip(found, exact, again):
+        assert one.dtype == tensors[0].dtype and torch.equal(one, other)
+        error, largest = (one.double() - two).abs().max(), two.abs().max()
+        assert error <= CLOSE_GRADIENT[one.dtype] * largest
+    return found
+
+
+@pytest.mark.parametrize("named", [{}, {"is_causal": True}, {"is_causal": True, "enable_gqa": True},
+                                   {"scale": 0.3}], ids=str)
+@pytest.mark.parametrize("dim", [40, 64, 128, 256])
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_gradients(dtype, dim, named):
+    q, k, v = qkv(dtype, 2 if "enable_gqa" in named else 8, dim=dim)
+    check_gradients(lambda *x: attn.torch.sdpa(*x, **named), lambda *x: theirs(*x, **named),
+                    (q, k, v), torch.randn_like(q))
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_gradients_of_a_mask(dtype):
+    q, k, v = qkv(dtype)
+    mask = torch.rand(200, 300, device="cuda") < 0.7
+    bias = torch.randn(2, 1, 200, 300, device="cuda", dtype=dtype)
+    check_gradients(lambda *x: attn.torch.sdpa(*x, mask), lambda *x: theirs(*x, mask), (q, k, v),
+                    torch.randn_like(q))
+    check_gradients(lambda *x: attn.torch.sdpa(*x, bias),
+                    lambda *x: theirs(*x, bias.to(x[0].dtype)), (q, k, v), torch.randn_like(q))
+
+
+def test_gradients_of_attention():
+    """Packed sequences; a window, softcap and sinks beside the same on the CPU."""
+    q, k, v = (torch.randn(300, 8, 64, device="cuda", dtype=torch.float16) for _ in range(3))
+    cu = torch.tensor([0, 17, 17, 140, 300], device="cuda", dtype=torch.int32)
+
+    def packed(q, k, v):
+        return attn.attention(q, k, v, causal="bottom-right", layout="bshd", cu_seqlens_q=cu,
+                              cu_seqlens_kv=cu, max_seqlen_q=160, max_seqlen_kv=160)
+
+    def apart(q, k, v):
+        ends = cu.tolist()
+        each = [theirs(*(x[a:b].transpose(0, 1) for x in (q, k, v)), is_causal=True).transpose(0, 1)
+                for a, b in zip(ends, ends[1:])]
+        return torch.cat(each)
+
+    check_gradients(packed, apart, (q, k, v), torch.randn_like(q))
+
+    q, k, v = qkv(torch.bfloat16, 2, dim=128)
+    sink = torch.randn(8, device="cuda")
+    options = dict(causal="bottom-right", window=(100, 0), softcap=5.0)
+    with torch.inference_mode(False):
+        d_out, tensors = torch.randn_like(q), [x.clone() for x in (q, k, v, sink)]
+        found = gradients(lambda q, k, v, s: attn.attention(q, k, v, sink=s, **options), tensors,
+                          d_out)
+        on_cpu = gradients(lambda q, k, v, s: attn.attention(q, k, v, sink=s, **options),
+                           [x.cpu().float() for x in tensors], d_out.cpu())
+    for one, two in zip(found, on_cpu):
+        assert (one.cpu().float() - two).abs().max() <= 3e-2 * two.abs().max()
+
+
+def test_gradients_in_a_model():
+    """replace_sdpa, autocast, torch.compile and a graph; what no kernel computes goes to PyTorch."""
+    with torch.inference_mode(False):
+        q, k, v = (x.clone().requires_grad_() for x in qkv(torch.float32))
+        with attn.torch.replace_sdpa() as seen, torch.autocast("cuda", torch.bfloat16):
+            theirs_name = torch.nn.functional.scaled_dot_product_attention
+            theirs_name(q, k, v, is_causal=True).float().sum().backward()
+        assert seen.calls == 1 and q.grad.dtype == torch.float32 and q.grad.abs().max() > 0
+        with pytest.raises(attn.Unsupported):  # fp32 has no backward kernel
+            attn.torch.sdpa(q, k, v)
         with attn.torch.replace_sdpa(fallback=True) as seen:
             torch.nn.functional.scaled_dot_product_attention(q, k, v).sum().backward()
-        assert seen.by_pytorch == 1 and q.grad is not None
+        assert seen.by_pytorch == 1
+
+        h = [x.detach().half().requires_grad_() for x in (q, k, v)]
+        compiled = torch.compile(lambda q, k, v: attn.torch.sdpa(q * 2, k, v, is_causal=True))
+        d_out = torch.randn_like(h[0])
+        one = torch.autograd.grad(compiled(*h), h, d_out)
+        two = torch.autograd.grad(attn.torch.sdpa(h[0] * 2, h[1], h[2], is_causal=True), h, d_out)
+        for a, b in zip(one, two):
+            torch.testing.assert_close(a, b, rtol=2e-3, atol=2e-3)
+
+
+def test_gradients_on_a_stream():
+    with torch.inference_mode(False):
+        q, k, v = (x.clone().requires_grad_() for x in qkv())
+        d_out = torch.randn_like(q)
+        expected = torch.autograd.grad(attn.torch.sdpa(q, k, v), (q, k, v), d_out)
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            found = torch.autograd.grad(attn.torch.sdpa(q, k, v), (q, k, v), d_out)
+        side.synchronize()
+        assert all(torch.equal(a, b) for a, b in zip(found, expected))
 
 
 @pytest.mark.parametrize("batch", [1, 8])

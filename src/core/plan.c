@@ -71,10 +71,6 @@ static attn_status refuse_all(const attn_plan *plan, attn_error *error) {
                          "no variant applies; the one that takes most, %s: %.200s", most->info.name,
                          why.text);
     }
-    if (context->cuda != NULL && plan->direction == ATTN_BACKWARD) {
-        return attn_fail(error, ATTN_UNSUPPORTED,
-                         "options.direction = ATTN_BACKWARD: no GPU kernel does that yet");
-    }
     if (context->cuda != NULL && built_in_image_count == 0) {
         return attn_fail(error, ATTN_UNSUPPORTED, "this build of libattn has no GPU kernels: %s",
                          built_in_images_missing);

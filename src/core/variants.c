@@ -50,6 +50,7 @@ enum {
 #define SMEM_hopper_decode 6
 #define SMEM_hopper_bias 7
 #define SMEM_bwd_mma 8
+#define SMEM_bwd_hopper 9
 #define SMEM_BYTES(formula, ...)                                                                   \
     ((formula) == SMEM_wmma             ? ATTN_SMEM_wmma(__VA_ARGS__)                              \
      : (formula) == SMEM_mma            ? ATTN_SMEM_mma(__VA_ARGS__)                               \
@@ -59,6 +60,7 @@ enum {
      : (formula) == SMEM_hopper_decode  ? ATTN_SMEM_hopper_decode(__VA_ARGS__)                     \
      : (formula) == SMEM_hopper_bias    ? ATTN_SMEM_hopper_bias(__VA_ARGS__)                       \
      : (formula) == SMEM_bwd_mma        ? ATTN_SMEM_bwd_mma(__VA_ARGS__)                           \
+     : (formula) == SMEM_bwd_hopper     ? ATTN_SMEM_bwd_hopper(__VA_ARGS__)                        \
                                         : 0)
 
 enum instruction { INSTRUCTION_fma, INSTRUCTION_wmma, INSTRUCTION_mma, INSTRUCTION_wgmma };

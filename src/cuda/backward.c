@@ -3,7 +3,9 @@
  * backward.c - the launches of a backward kernel: LSE and D of every row into the workspace, then
  * the tiles of dQ, dK and dV (kernels/common/backward.h).
  *
- * Workspace: lse_log2 | delta, fp32, one of each for every row of every query head.
+ * Workspace: lse_log2 | delta, fp32, one of each for every row of every query head, sequences
+ * padded to ATTN_STAT_ROWS. Where CTAs add up dQ (bwd_hopper): | dq_sum, fp32 | turns | ticket.
+ * It needs no initialisation: the first launch writes what the second one reads.
  */
 #include <stdio.h>
 #include <string.h>
@@ -11,20 +13,42 @@
 #include "core/plan.h"
 #include "cuda/device.h"
 
-/* Rows of all query heads. */
-static int64_t rows_of(const attn_problem *p) {
-    return p->heads_q * (p->packed ? p->total_q : p->batch * p->seq_q);
+/* One CTA adds up dQ of a tile, or several do (kernels/hopper/dq.h). */
+static bool sums_dq(const struct variant *variant) {
+    return kernel_families[variant->family].tma != TMA_NONE;
+}
+
+/* Rows of a head (packed), or of one (batch, head), in the workspace. */
+static int64_t stat_rows(const attn_problem *p) {
+    return ATTN_STAT_ROWS * (p->packed ? p->total_q / ATTN_STAT_ROWS + p->batch
+                                       : divide_up(p->seq_q, ATTN_STAT_ROWS));
+}
+
+static int64_t all_stat_rows(const attn_problem *p) {
+    return stat_rows(p) * p->heads_q * (p->packed ? 1 : p->batch);
 }
 
 /* Tiles of keys: dK and dV apart where one CTA has no registers for both. */
 static double tile_ctas(const struct variant *variant, const attn_problem *p) {
-    const int64_t block = variant->info.block_q;
-    const double keys = (double)p->batch * (double)p->heads_kv *
-                        (double)divide_up(p->seq_kv, block) *
-                        (double)ATTN_BWD_KEY_ROLES(variant->info.head_dim_max);
+    const attn_variant *v = &variant->info;
+    const double groups = (double)p->batch * (double)p->heads_kv;
+    const double sinks = p->sink ? (double)p->heads_q : 0.0;
+    if (sums_dq(variant)) {
+        return groups * (double)divide_up(p->seq_kv, v->block_kv) + sinks;
+    }
+    const double keys = groups * (double)divide_up(p->seq_kv, v->block_q) *
+                        (double)ATTN_BWD_KEY_ROLES(v->head_dim_max);
     const double queries =
-        (double)p->batch * (double)p->heads_q * (double)divide_up(p->seq_q, block);
-    return keys + queries + (p->sink ? (double)p->heads_q : 0.0);
+        (double)p->batch * (double)p->heads_q * (double)divide_up(p->seq_q, v->block_q);
+    return keys + queries + sinks;
+}
+
+/* Warps of the first launch, 8 columns a lane and four rows each (rows_phase). */
+static double row_warps(const struct variant *variant, const attn_problem *p) {
+    const int32_t columns = variant->info.head_dim_max;
+    const int rows = 4 * (columns <= 64 ? 4 : columns <= 128 ? 2 : 1);
+    const int64_t padded = ATTN_STAT_ROWS * divide_up(p->seq_q, ATTN_STAT_ROWS);
+    return (double)p->batch * (double)p->heads_q * (double)(padded / rows);
 }
 
 attn_status backward_check(const struct variant *variant, const attn_problem *p,
@@ -46,8 +70,7 @@ attn_status backward_check(const struct variant *variant, const attn_problem *p,
             return status;
         }
     }
-    const double longest = (double)p->batch * (double)p->heads_q * (double)p->seq_q;
-    if (tile_ctas(variant, p) > INT32_MAX || longest / variant->info.warps > INT32_MAX ||
+    if (tile_ctas(variant, p) > INT32_MAX || row_warps(variant, p) > INT32_MAX ||
         p->seq_q > INT32_MAX - 256 || p->seq_kv > INT32_MAX - 256) {
         return attn_fail(error, ATTN_UNSUPPORTED,
                          "seq_q = %lld and seq_kv = %lld with %lld heads in all: more CTAs than a "
@@ -58,17 +81,20 @@ attn_status backward_check(const struct variant *variant, const attn_problem *p,
     return ATTN_OK;
 }
 
-void backward_geometry(const struct variant *variant, const attn_problem *p,
-                       struct cuda_geometry *geometry) {
+attn_status backward_geometry(struct cuda *cuda, const struct variant *variant,
+                              const attn_problem *p, struct cuda_geometry *geometry,
+                              attn_error *error) {
     const attn_variant *v = &variant->info;
+    const size_t rows = (size_t)all_stat_rows(p);
     *geometry = (struct cuda_geometry){
         .kernel = variant->kernel,
         .grid = {(unsigned)tile_ctas(variant, p), 1, 1},
-        .rows_grid = (unsigned)divide_up(p->batch * p->heads_q * p->seq_q, v->warps),
+        .rows_grid = (unsigned)((row_warps(variant, p) + v->warps - 1) / v->warps),
         .block = (unsigned)(32 * v->warps),
         .shared_bytes = (unsigned)v->shared_bytes,
-        .block_rows = v->block_q,
-        .workspace = 2 * (size_t)rows_of(p) * sizeof(float),
+        .block_rows = sums_dq(variant) ? v->block_kv : v->block_q,
+        .workspace = 2 * rows * sizeof(float),
+        .has_maps = sums_dq(variant),
         .args =
             {
                 .heads_q = (int)p->heads_q,
@@ -85,6 +111,25 @@ void backward_geometry(const struct variant *variant, const attn_problem *p,
             },
     };
     plan_fill_args(&geometry->args, p);
+    if (!sums_dq(variant)) {
+        return ATTN_OK;
+    }
+    /* Q, dO and the sums of dQ of the heads that are worked on at one time stay in L2. With a
+     * causal mask more heads than that: key tiles wait less for each other (1.09x at S 8192). */
+    const int64_t head_bytes = p->seq_q * (p->heads_q / p->heads_kv) *
+                               (2 * p->head_dim + 2 * p->head_dim_v + 4 * (int64_t)v->head_dim_max);
+    const int64_t mib =
+        kernel_families[variant->family].l2_section_mib * (geometry->args.right >= 0 ? 3 : 1);
+    const int64_t heads = head_bytes > 0 ? (mib << 20) / head_bytes : p->batch * p->heads_kv;
+    geometry->args.section_heads = (int)(heads < 1                        ? 1
+                                         : heads > p->batch * p->heads_kv ? p->batch * p->heads_kv
+                                                                          : heads);
+    geometry->rows_grid += geometry->rows_grid == 0; /* it resets the ticket */
+    geometry->dq_floats = rows * (size_t)v->head_dim_max;
+    geometry->turns = rows / (size_t)v->block_q;
+    geometry->workspace +=
+        geometry->dq_floats * sizeof(float) + (geometry->turns + 1) * sizeof(unsigned);
+    return maps_encode(cuda, p, true, v->block_q, 0, v->block_kv, geometry, error);
 }
 
 static struct attn_gradient_strides strides_of(const attn_strides *s) {
@@ -93,7 +138,7 @@ static struct attn_gradient_strides strides_of(const attn_strides *s) {
 
 static struct attn_backward_args arguments_of(const attn_problem *p,
                                               const struct cuda_geometry *geometry,
-                                              const attn_tensors *t, void *workspace, int block) {
+                                              const attn_tensors *t, void *workspace) {
     struct attn_backward_args b = {
         .a = geometry->args,
         .d_o = t->d_o,
@@ -106,11 +151,18 @@ static struct attn_backward_args arguments_of(const attn_problem *p,
         .s_dv = strides_of(&p->dv),
         .d_sink = p->sink ? t->d_sink : NULL,
         .lse_log2 = workspace,
-        .delta = workspace != NULL ? (float *)workspace + rows_of(p) : NULL,
-        .rows_all = p->total_q,
+        .stat_rows = stat_rows(p),
         .scale = p->scale,
-        .tiles_kv = (int)divide_up(p->seq_kv, block),
+        .tiles_kv = (int)divide_up(p->seq_kv, geometry->block_rows),
     };
+    if (workspace != NULL) {
+        b.delta = b.lse_log2 + all_stat_rows(p);
+    }
+    if (workspace != NULL && geometry->has_maps) {
+        b.dq_sum = b.delta + all_stat_rows(p);
+        b.turns = (unsigned *)(b.dq_sum + geometry->dq_floats);
+        b.ticket = b.turns + geometry->turns;
+    }
     cuda_fill_pointers(&b.a, p, t);
     return b;
 }
@@ -136,19 +188,26 @@ attn_status cuda_backward(struct cuda *cuda, const char *name, const attn_proble
     if (status != ATTN_OK) {
         return status;
     }
-    struct attn_backward_args args =
-        arguments_of(p, geometry, tensors, workspace, geometry->block_rows);
-    void *arguments[] = {&args};
-    struct cu_launch launch = {.block = {geometry->block, 1, 1}, .stream = stream};
+    struct attn_backward_tma_args args;
+    struct attn_backward_args *const b = &args.b;
+    *b = arguments_of(p, geometry, tensors, workspace);
+    void *arguments[] = {b};
     cu_result code = CU_SUCCESS;
+    if (geometry->has_maps) {
+        const void *const addresses[CUDA_MAPS] = {b->a.q, b->a.k, b->a.v, b->d_o};
+        arguments[0] = &args;
+        struct attn_tensor_map *const maps[CUDA_MAPS] = {&args.q, &args.k, &args.v, &args.d_o};
+        code = maps_fill(cuda, geometry, addresses, maps);
+    }
+    struct cu_launch launch = {.block = {geometry->block, 1, 1}, .stream = stream};
     /* without d_sink the last CTAs are not needed */
-    const unsigned unwanted = p->sink && args.d_sink == NULL ? (unsigned)p->heads_q : 0;
+    const unsigned unwanted = p->sink && b->d_sink == NULL ? (unsigned)p->heads_q : 0;
     const unsigned grids[2] = {geometry->rows_grid, geometry->grid[0] - unwanted};
     for (int phase = 0; phase < 2 && code == CU_SUCCESS; phase++) {
         if (grids[phase] == 0) {
             continue; /* no queries, or nothing at all */
         }
-        args.phase = phase;
+        b->phase = phase;
         launch.grid[0] = grids[phase];
         launch.grid[1] = launch.grid[2] = 1;
         launch.shared_bytes = phase == ATTN_PHASE_TILES ? geometry->shared_bytes : 0;

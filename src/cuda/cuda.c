@@ -371,7 +371,9 @@ attn_status cuda_forward(struct cuda *cuda, const char *name, const attn_problem
     cu_result code = CU_SUCCESS;
     if (geometry->has_maps) {
         arguments[0] = &args;
-        code = maps_fill(cuda, geometry, &args);
+        const void *const addresses[CUDA_MAPS] = {args.a.q, args.a.k, args.a.v, args.a.o};
+        struct attn_tensor_map *const maps[CUDA_MAPS] = {&args.q, &args.k, &args.v, &args.o};
+        code = maps_fill(cuda, geometry, addresses, maps);
     }
     const unsigned *grid = geometry->grid;
     const struct cu_launch launch = {.grid = {grid[0], grid[1], grid[2]},

@@ -70,23 +70,26 @@ attn_status plan_check_strides(const char *name, const attn_strides *strides,
 attn_status backward_check(const struct variant *variant, const attn_problem *resolved,
                            attn_error *error);
 
-void backward_geometry(const struct variant *variant, const attn_problem *resolved,
-                       struct cuda_geometry *geometry);
+attn_status backward_geometry(struct cuda *cuda, const struct variant *variant,
+                              const attn_problem *resolved, struct cuda_geometry *geometry,
+                              attn_error *error);
 
 /* ---- maps.c ----------------------------------------------------------------------------- */
 
-/* Whether tensor maps can describe the problem's Q, K, V and O, whose strides are multiples of 16
- * bytes. */
-attn_status maps_check(const attn_problem *resolved, attn_error *error);
+/* Whether tensor maps can describe the problem's Q, K, V and O (backward: dO), whose strides are
+ * multiples of 16 bytes. */
+attn_status maps_check(const attn_problem *resolved, bool backward, attn_error *error);
 
 /* Maps of boxes of so many query rows and keys, over memory that is not there. heads_q > 0: the map
  * of Q is over (column, head, row, batch), in boxes of so many heads, rows_q in all. A context is
  * current. */
-attn_status maps_encode(struct cuda *cuda, const attn_problem *resolved, int rows_q, int heads_q,
-                        int rows_kv, struct cuda_geometry *geometry, attn_error *error);
+attn_status maps_encode(struct cuda *cuda, const attn_problem *resolved, bool backward, int rows_q,
+                        int heads_q, int rows_kv, struct cuda_geometry *geometry,
+                        attn_error *error);
 
 /* Copies the plan's maps into the arguments of a launch, with the addresses of its tensors. */
 cu_result maps_fill(const struct cuda *cuda, const struct cuda_geometry *geometry,
-                    struct attn_tma_args *args);
+                    const void *const addresses[CUDA_MAPS],
+                    struct attn_tensor_map *const maps[CUDA_MAPS]);
 
 #endif /* ATTN_CUDA_DEVICE_H */

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * images.h - what the build made of the GPU kernels. The library embeds what GPUs load: cubins, and
- * the portable PTX as a fatbin, for GPUs newer than the cubins. libattn_ptx.so, the companion, lies
- * in the same folder and has the PTX of every kernel as text with line tables, for the virtual GPU
- * and for those who read it.
+ * the portable PTX for GPUs newer than the cubins, each in a compressed fatbin of its own, as the
+ * driver loads it. libattn_ptx.so, the companion, lies in the same folder and has the PTX of every
+ * kernel as text with line tables, for the virtual GPU and for those who read it.
  *
  * The tables are generated (cmake/kernels.cmake) in the order of kernels/variants.def; of one
- * variant the cubins come first, older architectures before newer ones, then the fatbin. The
+ * variant the cubins come first, older architectures before newer ones, then the PTX. The
  * library's is empty in a build without nvcc, which has no companion.
  */
 #ifndef ATTN_CUDA_IMAGES_H

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * maps.c - tensor maps of Q, K, V and O for kernels that load by TMA. Dimensions are (column, row,
- * head, batch), with packed sequences (column, row of all, head, 1); a box is 64 columns of as many
- * rows as a tile has. Where a tile has the rows of several heads (forward_chunk.cu), the map of Q
- * is over (column, head, row, batch): the heads of a query follow each other.
+ * maps.c - tensor maps of Q, K, V and O (backward: dO) for kernels that load by TMA. Dimensions are
+ * (column, row, head, batch), with packed sequences (column, row of all, head, 1); a box is 64
+ * columns of as many rows as a tile has. Where a tile has the rows of several heads
+ * (forward_chunk.cu), the map of Q is over (column, head, row, batch): the heads of a query follow
+ * each other.
  *
  * Invariant: maps are made with the plan, without addresses; a call inserts the addresses and
  * changes nothing else. The driver never refuses what maps_check passed.
@@ -33,7 +34,7 @@ struct tensor {
     const attn_strides *strides;
 };
 
-static void list_tensors(const attn_problem *p, struct tensor tensors[CUDA_MAPS]) {
+static void list_tensors(const attn_problem *p, bool backward, struct tensor tensors[CUDA_MAPS]) {
     const int64_t rows_q = p->packed ? p->total_q : p->seq_q;
     const int64_t rows_kv = p->packed ? p->total_kv : p->seq_kv;
     const int64_t batches = p->packed ? 1 : p->batch;
@@ -41,7 +42,8 @@ static void list_tensors(const attn_problem *p, struct tensor tensors[CUDA_MAPS]
         {"q", p->head_dim, rows_q, p->heads_q, batches, &p->q},
         {"k", p->head_dim, rows_kv, p->heads_kv, batches, &p->k},
         {"v", p->head_dim_v, rows_kv, p->heads_kv, batches, &p->v},
-        {"o", p->head_dim_v, rows_q, p->heads_q, batches, &p->o},
+        {backward ? "d_o" : "o", p->head_dim_v, rows_q, p->heads_q, batches,
+         backward ? &p->d_o : &p->o},
     };
     memcpy(tensors, all, sizeof all);
 }
@@ -61,11 +63,11 @@ static attn_status check_stride(const struct tensor *t, const char *name, int64_
                      name, (long long)stride, (long long)(STRIDE_END / bytes - 1));
 }
 
-attn_status maps_check(const attn_problem *p, attn_error *error) {
+attn_status maps_check(const attn_problem *p, bool backward, attn_error *error) {
     struct tensor tensors[CUDA_MAPS];
     const int64_t bytes = (int64_t)attn_dtype_size(p->dtype);
     attn_status status = ATTN_OK;
-    list_tensors(p, tensors);
+    list_tensors(p, backward, tensors);
     for (int i = 0; i < CUDA_MAPS && status == ATTN_OK; i++) {
         const struct tensor *t = &tensors[i];
         status = check_stride(t, "batch", t->strides->batch, t->batches, bytes, error);
@@ -109,11 +111,12 @@ static cu_result encode(const struct cuda *cuda, const struct tensor *t, attn_dt
         CU_MAP_FILL_ZEROS);
 }
 
-attn_status maps_encode(struct cuda *cuda, const attn_problem *p, int rows_q, int heads_q,
-                        int rows_kv, struct cuda_geometry *geometry, attn_error *error) {
-    const int rows[CUDA_MAPS] = {rows_q, rows_kv, rows_kv, BOX_ROWS_O};
+attn_status maps_encode(struct cuda *cuda, const attn_problem *p, bool backward, int rows_q,
+                        int heads_q, int rows_kv, struct cuda_geometry *geometry,
+                        attn_error *error) {
+    const int rows[CUDA_MAPS] = {rows_q, rows_kv, rows_kv, backward ? rows_q : BOX_ROWS_O};
     struct tensor tensors[CUDA_MAPS];
-    list_tensors(p, tensors);
+    list_tensors(p, backward, tensors);
     for (int i = 0; i < CUDA_MAPS; i++) {
         struct attn_tensor_map map;
         const int heads = i == 0 ? heads_q : 0;
@@ -131,19 +134,13 @@ attn_status maps_encode(struct cuda *cuda, const attn_problem *p, int rows_q, in
 
 /* NULL: there is nothing in that tensor, and nothing will be read. */
 cu_result maps_fill(const struct cuda *cuda, const struct cuda_geometry *geometry,
-                    struct attn_tma_args *args) {
-    void *const addresses[CUDA_MAPS] = {
-        (void *)(uintptr_t)args->a.q,
-        (void *)(uintptr_t)args->a.k,
-        (void *)(uintptr_t)args->a.v,
-        args->a.o,
-    };
-    struct attn_tensor_map *const maps[CUDA_MAPS] = {&args->q, &args->k, &args->v, &args->o};
+                    const void *const addresses[CUDA_MAPS],
+                    struct attn_tensor_map *const maps[CUDA_MAPS]) {
     cu_result code = CU_SUCCESS;
     for (int i = 0; i < CUDA_MAPS && code == CU_SUCCESS; i++) {
         memcpy(maps[i], geometry->maps[i], sizeof *maps[i]);
         if (addresses[i] != NULL) {
-            code = cuda->driver.cuTensorMapReplaceAddress(maps[i], addresses[i]);
+            code = cuda->driver.cuTensorMapReplaceAddress(maps[i], (void *)(uintptr_t)addresses[i]);
         }
     }
     return code;

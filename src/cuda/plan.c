@@ -425,7 +425,7 @@ attn_status cuda_applies(const struct cuda *cuda, const struct variant *variant,
         status = check_memory(p, error);
     }
     if (status == ATTN_OK && family->tma != TMA_NONE) {
-        status = maps_check(p, error);
+        status = maps_check(p, family->backward, error);
     }
     if (status == ATTN_OK) {
         status = check_factors(family, p, error);
@@ -566,7 +566,7 @@ static attn_status fill_geometry(struct cuda *cuda, const struct variant *varian
     if (family->tma != TMA_NONE) {
         const int keys = v->block_kv / (family->tma == TMA_WARP ? v->warps : 1);
         const int heads = family->split_kv == SPLIT_ITEMS ? geometry->args.packed_heads : 0;
-        return maps_encode(cuda, p, v->block_q, heads, keys, geometry, error);
+        return maps_encode(cuda, p, false, v->block_q, heads, keys, geometry, error);
     }
     return ATTN_OK;
 }
@@ -580,7 +580,7 @@ attn_status cuda_plan(struct cuda *cuda, struct variant *variant, const attn_pro
     }
     status = cuda_load(cuda, variant, error);
     if (status == ATTN_OK && kernel_families[variant->family].backward) {
-        backward_geometry(variant, p, geometry);
+        status = backward_geometry(cuda, variant, p, geometry, error);
     } else if (status == ATTN_OK) {
         status = fill_geometry(cuda, variant, p, geometry, error);
     }

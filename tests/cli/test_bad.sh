@@ -10,7 +10,14 @@
 # ---- usage -----------------------------------------------------------------------------------
 
 refuses "no verb" "no verb"
-refuses "unknown verb" "unknown verb 'atn'" atn
+refuses "unknown verb" "unknown verb 'xyz'; attest --help lists them" xyz
+refuses "a verb misspelled" "unknown verb 'atn', did you mean attn?" atn
+refuses "help of an unknown verb" "unknown verb 'pln', did you mean plan?" help pln
+refuses "an option misspelled" "unknown option '--sqe-kv', did you mean --seq-kv?" plan --sqe-kv 3
+refuses "sizes with an end missing" "'64,' is not a whole number" plan --seq 64,
+refuses "more sizes than it takes" "more than 16 numbers" plan --seq 1,2,3,4,5,6,7,8,9,1,2,3,4,5,6,7,8
+refuses "one of several sizes out of range" "out of range" plan --seq 64,-1
+refuses "an architecture that it does not know" "expected sm_80, sm_86" plan --device sm_70
 refuses "verb with a newline" "unknown verb 'a?b'" "a
 b"
 refuses "unknown option" "unknown option '--foo'" plan --foo
@@ -147,7 +154,7 @@ attn_kv() {
 }
 refuses "nothing given" "--q is missing" attn
 refuses "no output given" "-o is missing" attn --q q.npy --k k.npy --v k.npy
-attn_kv "K has 2 dimensions" "flat.npy: shape (2, 40), expected 4 dimensions" flat.npy k.npy
+attn_kv "K has 2 dimensions" "flat.npy: shape (2, 40), expected 3 or 4 dimensions" flat.npy k.npy
 attn_kv "K's batch" "batch.npy: batch 1" batch.npy batch.npy
 attn_kv "V's batch" "batch.npy: batch 1" k.npy batch.npy
 attn_kv "K's head dimension" "dim.npy: head dimension 4" dim.npy k.npy
@@ -166,6 +173,37 @@ attn_kv "bias missing" "nix.npy: No such file" k.npy k.npy --bias nix.npy
 attn_kv "mask that does not broadcast" "mask.npy: shape (3, 4) does not broadcast" k.npy k.npy --mask mask.npy
 attn_kv "mask of another type" "q.npy: holds '<f4', expected '|b1' (bool) or '|u1' (uint8)" k.npy k.npy --mask q.npy
 attn_kv "mask missing" "nix.npy: No such file" k.npy k.npy --mask nix.npy
+i4() { # FILE COUNT DATA
+    raw "$1" 1 "{'descr': '<i4', 'fortran_order': False, 'shape': ($2,), }" "$3"
+}
+npy sink.npy f4 "3"
+i4 cu.npy 2 '\000\000\000\000\005\000\000\000'
+i4 falls.npy 3 '\000\000\000\000\004\000\000\000\003\000\000\000'
+i4 most.npy 2 '\000\000\000\000\006\000\000\000'
+i4 first.npy 2 '\001\000\000\000\005\000\000\000'
+attn_kv "a sink for other heads" "sink.npy: shape (3,), expected (4,), the heads of Q" k.npy k.npy \
+    --sink sink.npy
+attn_kv "a sink of integers" "cu.npy: holds '<i4', expected '<f4' (float32)" k.npy k.npy --sink cu.npy
+attn_kv "lengths of floats" "q.npy: holds '<f4', expected '<i4' (int32)" k.npy k.npy --used-kv q.npy
+attn_kv "lengths for another batch" "falls.npy: shape (3,), expected (2,), the batch" k.npy k.npy \
+    --used-kv falls.npy
+attn_kv "more keys than there are" "most.npy: element 1 is 6, expected 0 to 5" k.npy k.npy \
+    --used-kv most.npy
+attn_kv "packed with a batch" "q.npy: shape (2, 4, 3, 8), expected 3 dimensions" k.npy k.npy \
+    --cu-seqlens-q cu.npy --cu-seqlens-kv cu.npy
+npy t.npy f4 "2, 5, 8"
+packed() { # NAME SENTENCE CU_Q CU_KV
+    refuses "$1" "$2" attn --q t.npy --k t.npy --v t.npy -o o.npy --cu-seqlens-q "$3" --cu-seqlens-kv "$4"
+}
+refuses "cu_seqlens alone" "--cu-seqlens-q is given alone" attn --q t.npy --k t.npy --v t.npy -o o.npy \
+    --cu-seqlens-q cu.npy
+packed "cu_seqlens of other sizes" "falls.npy: shape (3,), expected (2,), as --cu-seqlens-q" \
+    cu.npy falls.npy
+packed "cu_seqlens that fall" "falls.npy: element 2 is 3, expected 5 to 5" falls.npy falls.npy
+packed "cu_seqlens past the end" "most.npy: element 1 is 6, expected 5 to 5" cu.npy most.npy
+packed "cu_seqlens not from 0" "first.npy: element 0 is 1, expected 0 to 0" first.npy cu.npy
+refuses "--json and stdout" "both want stdout" attn --q t.npy --k t.npy --v t.npy -o - --json
+refuses "two outputs to stdout" "name the same file" attn --q t.npy --k t.npy --v t.npy -o - --lse -
 attn_kv "a mask as bias" "mask.npy: holds '|b1'" k.npy k.npy --bias mask.npy
 attn_kv "softcap" "softcap" k.npy k.npy --softcap -3
 attn_kv "unknown device" "tpu" k.npy k.npy --device tpu

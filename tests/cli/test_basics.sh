@@ -26,14 +26,21 @@ accepts "help" --help
 says "help names the program" "attest - "
 says "help has examples" "attest attn --q q.npy"
 accepts "help, short" -h
-accepts "version" --version
-says "version" "libattn 0."
+accepts "help as a verb" help
+says "help as a verb" "attest help VERB"
+for words in --version version; do
+    accepts "$words" $words
+    says "$words" "libattn 0."
+done
 for verb in attn bench plan devices; do
     accepts "$verb --help" $verb --help
     says "$verb --help has a usage line" "usage: attest $verb"
     says "$verb --help has examples" "examples"
     says "$verb --help has --json" "--json"
     accepts "$verb -h after other options" $verb --json -h
+    cp stdout expected
+    accepts "help $verb" help $verb
+    same "help $verb" stdout expected
 done
 lines=$("$attest" attn --help | awk 'length > 100' | wc -l)
 holds "help fits into 100 columns" [ "$lines" -eq 0 ]
@@ -49,6 +56,16 @@ is_json "devices as JSON"
 accepts "plan of the canonical problem" plan
 says "plan: problem" "fp32 B2 H8 S512 D64"
 says "plan: variant" "variant"
+for dtype in float32/fp32 float16/fp16 bfloat16/bf16; do
+    accepts "plan --dtype ${dtype%/*}" plan --dtype ${dtype%/*}
+    says "plan --dtype ${dtype%/*}" "${dtype#*/} B2"
+done
+accepts "plan of several sizes" plan --seq 64,128 --dim 32,64
+holds "plan of several sizes: each" [ "$(grep -c '^problem    fp32 B2 H8 S\(64\|128\) D\(32\|64\)$' \
+    stdout)" -eq 4 ]
+accepts "plan of several sizes as JSON" plan --seq 64,128 --json
+is_json "plan of several sizes as JSON"
+holds "plan of several sizes as JSON: a list" [ "$(head -c 1 stdout)" = "[" ]
 accepts "plan --direction" plan --direction backward --dtype bf16
 says "plan --direction: variant" "variant    cpu_backward_"
 accepts "plan --all" plan --all
@@ -112,6 +129,38 @@ for type in f4 f2 u2; do
     accepts "$type: bshd" attn $files $dtype --layout bshd
     says "$type: bshd output" "(2, 5, 4, 6)"
 done
+
+# Without a batch; packed; with lengths; with a sink.
+npy q3.npy f4 "2, 5, 8" 1
+npy k3.npy f4 "2, 7, 8" 2
+npy v3.npy f4 "2, 7, 6" 3
+npy s.npy f4 "2" 4
+i4() { # FILE COUNT DATA
+    raw "$1" 1 "{'descr': '<i4', 'fortran_order': False, 'shape': ($2,), }" "$3"
+}
+i4 one_q.npy 2 '\000\000\000\000\005\000\000\000'
+i4 one_k.npy 2 '\000\000\000\000\007\000\000\000'
+i4 cu_q.npy 4 '\000\000\000\000\002\000\000\000\002\000\000\000\005\000\000\000'
+i4 cu_k.npy 4 '\000\000\000\000\003\000\000\000\004\000\000\000\007\000\000\000'
+i4 used.npy 3 '\001\000\000\000\001\000\000\000\002\000\000\000'
+files3="--q q3.npy --k k3.npy --v v3.npy -o o.npy --verify --causal bottom-right --sink s.npy"
+accepts "3 dimensions" attn $files3 --lse l.npy
+says "3 dimensions: problem" "B1 H2 Sq5 Skv7"
+says "3 dimensions: output" "(2, 5, 6)"
+says "3 dimensions: LSE" "float32 (2, 5)"
+cp o.npy three.npy
+accepts "one packed sequence" attn $files3 --cu-seqlens-q one_q.npy --cu-seqlens-kv one_k.npy
+same "one packed sequence is one of 3 dimensions" o.npy three.npy
+accepts "packed" attn $files3 --cu-seqlens-q cu_q.npy --cu-seqlens-kv cu_k.npy --used-kv used.npy \
+    --lse l.npy
+says "packed: problem" "packed used_kv sink"
+says "packed: LSE" "float32 (2, 5)"
+i4 four.npy 1 '\004\000\000\000'
+accepts "used_kv" attn $files3 --used-kv four.npy
+"$attest" attn --q q3.npy --k k3.npy --v v3.npy -o - --causal bottom-right --sink s.npy >piped.npy \
+    2>stderr
+same "an output to stdout" piped.npy three.npy
+holds "an output to stdout: the report on stderr" grep -q "^wrote     -  float32" stderr
 
 # The portable kernel agrees with the reference too, and any number of threads with any other.
 accepts "named variant" attn $files --dtype bf16 --layout bshd --variant cpu_tile_c --json
@@ -218,6 +267,13 @@ says "bench: p50" "p50 "
 says "bench: p90" "p90 "
 says "bench: rate" "GFLOP/s"
 says "bench: checked" "66 of 66 rows"
+accepts "bench without time enough" bench $small --width 0
+says "bench without time enough" "warning: 1 of 1 medians"
+accepts "bench with time enough" bench $small --width 1000
+holds "bench with time enough" sh -c '! grep -q warning stdout'
+accepts "bench of several sizes" bench $small --heads-kv 1,2 --dtype float32
+says "bench of several sizes" "H2/1 S33"
+says "bench of several sizes: all" "2 results, each checked"
 for dtype in fp32 fp16 bf16; do
     accepts "bench $dtype as JSON" bench $small --device cpu --dtype $dtype --heads-kv 1 --lse \
         --causal bottom-right --alibi --sink --bias --mask --layout bshd --threads 1 --seed 7 --json

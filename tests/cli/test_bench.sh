@@ -41,6 +41,12 @@ accepts "both cache states" bench $small --cache all
 says "cold" " cold "
 says "warm" " warm "
 says "p99" "p99 "
+accepts "backward" bench $small --direction backward
+says "backward: says so" "D16, backward"
+accepts "backward: by variant" bench $small --variant cpu_backward_c --json
+says "backward: as JSON" '"direction": "backward"'
+accepts "backward: each variant" bench $small --direction backward --all-variants
+says "backward: each variant: has them" "cpu_backward_c"
 accepts "samples" bench $small --json --samples --cache all --width 50
 holds "samples: two rows" [ "$(grep -c '"p50_seconds"' stdout)" -eq 2 ]
 says "settled" '"settled": true'

@@ -86,6 +86,11 @@ says "plan --all: images" "images sm_80 sm_90 compute_80"
 accepts "plan --json" plan $gpu --dtype fp16 --all --json
 says "plan --json: images" '"compute_80"'
 says "plan --json: warps" '"warps": '
+if [ -e "$(dirname "$attest")/libvgpu.so" ]; then
+    accepts "plan for a GPU that is not here" plan --device sm_80 --seq 512,1024
+    says "plan for a GPU that is not here" "fp16 B2 H8 S1024 D64"
+    holds "plan for a GPU that is not here: its kernels" sh -c '! grep -q "^variant *fwd_hopper" stdout'
+fi
 accepts "plan of the PTX" plan $gpu --dtype fp16 --ptx
 says "plan of the PTX" "$kernel@ptx"
 refuses "dtype" "no variant is for this dtype" plan $gpu --dtype fp32 --tensor-cores never

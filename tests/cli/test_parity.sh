@@ -176,6 +176,8 @@ backward_notices late "launch 89 differs from launch 3 in 1 bytes, first in dK" 
     --cases 2 --launches 100
 with_fault accept parity --direction backward --seed 5 --cases 4 --launches 4 --variant "$back"
 ends "backward: a rule that accepts everything" 4
+with_fault scale bench --batch 1 --heads 1 --seq 40 --dim 16 --seconds 0.1 --variant cpu_backward_c
+ends "backward: bench: scale" 1
 unset FAULT_VARIANT
 
 with_fault scale parity --seed 5 --case 1 --variant "$tile" --json
@@ -253,7 +255,10 @@ if [ -f "$fake" ]; then
         mkfifo pipe
         refuses "image: a pipe" "pipe: not a regular file" $gpu --variant "^$one\$" --image pipe
         refuses "image: no end" "not a regular file" $gpu --variant "^$one\$" --image /dev/zero
-        refuses "no backward variant" "cuda has no backward variant" $gpu --direction backward
+        for case in 0 3 6 35; do # plain; no keys; NaN in the future and in the past
+            run $gpu --direction backward --case $case
+            grep -q "cuda has no backward variant" stderr || ends "fake GPU, backward, case $case" 0
+        done
         FAKE_DRIVER_COMPUTE=0
         run $gpu --case 0
         ends "fake GPU that computes nothing" 1

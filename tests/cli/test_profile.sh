@@ -33,13 +33,16 @@ while [ $# -gt 0 ]; do
     shift
 done
 names=$(echo "$names" | tr -d '^()$' | tr '|' ' ')
+launches=attest_sleep # of a backward kernel two: rows, tiles
 for name in $names; do
+    launches="$launches $name"
+    case $name in bwd_*) launches="$launches $name" ;; esac
     [ -e wrong ] && echo "target: $name: 17 elements differ" || echo "target: $name verified"
 done
 [ -e mute ] && exit 0
 echo '"ID","Process ID","Process Name","Host Name","Kernel Name","Metric Name","Metric Unit","Metric Value"'
 id=0
-for name in attest_sleep $names; do
+for name in $launches; do
     busy=$(cat busy)
     tensor=$(cat tensor)
     [ $name = attest_sleep ] && busy=$(cat idle) && tensor=0

@@ -133,6 +133,8 @@ ATTN_DRIVER=$work/no-such-driver.so
 export ATTN_DRIVER
 refuses "not a regular expression, no driver" "is not a regular expression" sanitize --variant '('
 refuses "target: not a regular expression" "is not a regular expression" sanitize --target --variant '('
+accepts "target: backward" sanitize --target --device cpu --variant '^cpu_backward_c$'
+says "target: backward: compared" "launches of 1 variants verified"
 run sanitize --target
 holds "target without a driver" [ "$code" -eq 3 ]
 holds "target without a driver: says so" grep -q "target: NOT RUN: .*no-such-driver" stderr

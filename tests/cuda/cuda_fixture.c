@@ -241,6 +241,20 @@ bool add_made_up_hopper(attn_context *context, attn_dtype dtype) {
     return true;
 }
 
+bool add_made_up_backward(attn_context *context, attn_dtype dtype) {
+    attn_variant variant = made_up(dtype == ATTN_FP16 ? "made_up_bwd_mma_fp16_d128_64x32"
+                                                      : "made_up_bwd_mma_bf16_d128_64x32",
+                                   dtype);
+    variant.family = "bwd_mma";
+    variant.options = ALL_OPTIONS;
+    variant.tensor_cores = true;
+    variant.head_dim_max = 128;
+    variant.head_dim_multiple = 8;
+    variant.block_q = 64;
+    variant.block_kv = 32;
+    return add(context, &variant);
+}
+
 attn_problem gpu_problem(void) {
     attn_problem p;
     attn_problem_init(&p);
@@ -287,5 +301,10 @@ attn_tensors stand_ins(void) {
     t.used_kv = (const int32_t *)0x560000000000;
     t.mask = (const uint8_t *)0x570000000001;
     t.block_table = (const int32_t *)0x580000000000;
+    t.d_o = (const void *)0x610000000000;
+    t.dq = (void *)0x620000000000;
+    t.dk = (void *)0x630000000000;
+    t.dv = (void *)0x640000000000;
+    t.d_sink = (float *)0x650000000000;
     return t;
 }

@@ -75,6 +75,9 @@ bool add_made_up_mma(attn_context *context, attn_dtype dtype);
  * to 128. CHECKs. */
 bool add_made_up_hopper(attn_context *context, attn_dtype dtype);
 
+/* Adds made_up_bwd_mma_<dtype>_d128_64x32: tiles of 64 rows. CHECKs. */
+bool add_made_up_backward(attn_context *context, attn_dtype dtype);
+
 /* fp16, batch 2, 4 heads, 40 queries, 60 keys, head_dim 64. */
 attn_problem gpu_problem(void);
 

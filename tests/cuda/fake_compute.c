@@ -10,7 +10,7 @@
  * CTAs share a tile: split-KV), with fwd_hopper_mask everything but a bias, with fwd_hopper_full
  * and fwd_hopper_chunk everything but bias and mask, with fwd_hopper a sink and no other option,
  * with fwd_mma no option, others causal and diagonal alone. The CTAs of other fwd_hopper kernels
- * are persistent, so all tiles are reached.
+ * are persistent, so all tiles are reached. Those with bwd_ compute gradients, of every option.
  *
  * Invariant: it reads and writes through the arguments of the launch alone, so that a wrong stride,
  * size or pointer in them gives a wrong result, or a report of ASan.
@@ -471,14 +471,17 @@ static bool same_job(const struct job *a, const struct job *b) {
            memcmp(&left, &right, sizeof left) == 0; /* it has no padding */
 }
 
-void fake_compute(const char *kernel, unsigned int blocks, const struct attn_args *args) {
+static const struct dtype *dtype_of(const char *kernel) {
     static const struct dtype half = {from_half, to_half}, bfloat = {from_bfloat, to_bfloat};
     static const struct dtype single = {NULL, NULL};
-    struct job job = {.args = *args, .blocks = blocks};
-    job.dtype = strstr(kernel, "fp16") != NULL   ? &half
-                : strstr(kernel, "bf16") != NULL ? &bfloat
-                : strstr(kernel, "fp32") != NULL ? &single
-                                                 : NULL;
+    return strstr(kernel, "fp16") != NULL   ? &half
+           : strstr(kernel, "bf16") != NULL ? &bfloat
+           : strstr(kernel, "fp32") != NULL ? &single
+                                            : NULL;
+}
+
+void fake_compute(const char *kernel, unsigned int blocks, const struct attn_args *args) {
+    struct job job = {.args = *args, .blocks = blocks, .dtype = dtype_of(kernel)};
     const bool hopper = strstr(kernel, "fwd_hopper") != NULL;
     const bool tf32 = strstr(kernel, "fwd_tf32") != NULL;
     job.bounds = hopper || tf32 || strstr(kernel, "fwd_mma") != NULL;
@@ -519,5 +522,101 @@ void fake_compute(const char *kernel, unsigned int blocks, const struct attn_arg
     if (last.o != NULL) {
         last.args = job.args;
         write_all(&last);
+    }
+}
+
+/* ---- backward -------------------------------------------------------------------------------- */
+
+/* Row 0 of a head of d_o, dq, dk or dv. */
+static long long gradient_start(const struct attn_gradient_strides *s, const int *cu_seqlens,
+                                long long batch, long long head) {
+    return (cu_seqlens != NULL ? cu_seqlens[batch] * s->row : batch * s->batch) + head * s->head;
+}
+
+/* What one query adds to the gradients of its KV head. */
+static void query_backward(const struct job *job, const struct attn_backward_args *b,
+                           const struct sequence *s, long long head, long long query, double *dk,
+                           double *dv) {
+    const struct attn_args *a = &job->args;
+    const struct dtype *t = job->dtype;
+    const long long q = head * a->q_head + query * a->q_row, kv = head / a->heads_per_kv;
+    const long long o = head * a->o_head + query * a->o_row;
+    const long long d_o = gradient_start(&b->s_d_o, a->cu_seqlens_q, s->batch, head);
+    const long long dq = gradient_start(&b->s_dq, a->cu_seqlens_q, s->batch, head);
+    const double lse = TO_LOG2 * (double)s->lse[head * a->lse_head + query * a->lse_row];
+    double sums[1024] = {0}, delta = 0;
+    long long begin, end;
+    visible_keys(job, s, query, &begin, &end);
+    const bool sees = end > begin && !(lse <= -INFINITY);
+#define D_O(d) (double)load(t, b->d_o, d_o + query * b->s_d_o.row + (d))
+    for (int d = 0; d < a->head_dim_v && sees; d++) {
+        delta += D_O(d) * (double)load(t, s->o, o + d);
+    }
+    for (long long j = begin; j < end && sees; j++) {
+        const long long k = kv * a->k_head + j * a->k_row, v = kv * a->v_head + j * a->v_row;
+        double product = 0, dp = 0;
+        for (int d = 0; d < a->head_dim; d++) {
+            product += (double)load(t, s->q, q + d) * (double)load(t, s->k, k + d);
+        }
+        for (int d = 0; d < a->head_dim_v; d++) {
+            dp += D_O(d) * (double)load(t, s->v, v + d);
+        }
+        const double cap = tanh(product * (double)a->softcap_scale); /* 0 without a softcap */
+        const double p = exp2((double)score_of(job, s, head, query, j, (float)product) - lse);
+        const double ds = p * (dp - delta) * (1 - cap * cap) * (double)b->scale;
+        for (int d = 0; d < a->head_dim && !(p <= 0); d++) {
+            sums[d] += ds * (double)load(t, s->k, k + d);
+            dk[j * a->head_dim + d] += ds * (double)load(t, s->q, q + d);
+        }
+        for (int d = 0; d < a->head_dim_v && !(p <= 0); d++) {
+            dv[j * a->head_dim_v + d] += p * D_O(d);
+        }
+    }
+#undef D_O
+    for (int d = 0; d < a->head_dim; d++) {
+        store(t, b->dq, dq + query * b->s_dq.row + d, sums[d]);
+    }
+    if (b->d_sink != NULL && sees) {
+        b->d_sink[head] -= (float)(exp2((double)a->sink[head] * TO_LOG2 - lse) * delta);
+    }
+}
+
+static void head_backward(const struct job *job, const struct attn_backward_args *b,
+                          const struct sequence *s, long long head_kv, long long stored) {
+    const struct attn_args *a = &job->args;
+    const size_t keys = (size_t)stored * (size_t)(a->head_dim + a->head_dim_v);
+    double *dk = calloc(keys + 1, sizeof *dk), *dv = dk + stored * a->head_dim;
+    const long long k = gradient_start(&b->s_dk, a->cu_seqlens_kv, s->batch, head_kv);
+    const long long v = gradient_start(&b->s_dv, a->cu_seqlens_kv, s->batch, head_kv);
+    for (long long n = 0; dk != NULL && n < a->heads_per_kv * s->queries; n++) {
+        query_backward(job, b, s, head_kv * a->heads_per_kv + n / s->queries, n % s->queries, dk,
+                       dv);
+    }
+    for (long long n = 0; dk != NULL && n < stored * a->head_dim; n++) {
+        store(job->dtype, b->dk, k + n / a->head_dim * b->s_dk.row + n % a->head_dim, dk[n]);
+    }
+    for (long long n = 0; dk != NULL && n < stored * a->head_dim_v; n++) {
+        store(job->dtype, b->dv, v + n / a->head_dim_v * b->s_dv.row + n % a->head_dim_v, dv[n]);
+    }
+    free(dk);
+}
+
+void fake_compute_backward(const char *kernel, const struct attn_backward_args *b) {
+    const struct job job = {
+        .args = b->a, .dtype = dtype_of(kernel), .bounds = true, .options = true, .sinks = true};
+    const struct attn_args *a = &job.args;
+    /* without keys the rows' dQ, which is 0, may be the first launch's work */
+    if (job.dtype == NULL || (b->phase != ATTN_PHASE_TILES && a->seq_kv > 0)) {
+        return;
+    }
+    if (b->d_sink != NULL) {
+        memset(b->d_sink, 0, (size_t)a->heads_q * sizeof *b->d_sink);
+    }
+    for (long long n = 0; n < a->heads_all / a->heads_per_kv; n++) {
+        const long long heads_kv = a->heads_q / a->heads_per_kv, batch = n / heads_kv;
+        const int *cu = a->cu_seqlens_kv;
+        const struct sequence s = sequence_of(&job, batch);
+        head_backward(&job, b, &s, n % heads_kv,
+                      cu != NULL ? cu[batch + 1] - cu[batch] : a->seq_kv);
     }
 }

@@ -129,7 +129,7 @@ void fake_log_launch(const struct fake_launch *launch, void *stream) {
             memcpy(to, launch->maps, sizeof launch->maps);
             to += offsetof(struct attn_tma_args, a);
         }
-        memcpy(to, &launch->args, sizeof launch->args);
+        memcpy(to, &launch->backward, fake_args_size(launch->kernel->name));
     }
 }
 

@@ -22,7 +22,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { FAKE_DEVICES = 8, FAKE_NAME = 128, FAKE_ARGS = 1024, FAKE_RANK = 5 };
+enum { FAKE_DEVICES = 8, FAKE_NAME = 128, FAKE_ARGS = 1536, FAKE_RANK = 5 };
 
 /* The errors that it gives by itself; CUresult of CUDA 12. */
 enum fake_error {
@@ -91,7 +91,8 @@ struct fake_call {
     void *stream;
     unsigned int cluster;          /* CTAs of one; 0: none */
     bool early;                    /* programmatic dependent launch (PDL) */
-    unsigned char args[FAKE_ARGS]; /* struct attn_args or attn_tma_args, then 0 */
+    unsigned char args[FAKE_ARGS]; /* struct attn_args, attn_tma_args or
+                                      attn_backward_args, then 0 */
 };
 
 struct fake_control {

@@ -23,7 +23,10 @@ struct fake_launch {
     unsigned int cluster;                                   /* CTAs; 0: none */
     bool early;                                             /* programmatic stream serialization */
     unsigned char maps[FAKE_MAPS][sizeof(struct fake_map)]; /* where the kernel takes them */
-    struct attn_args args;
+    union {
+        struct attn_args args;
+        struct attn_backward_args backward; /* of backward; it begins with args */
+    };
     uint64_t numbers[4]; /* instead of them where fake_is_aid */
 };
 
@@ -40,7 +43,7 @@ struct fake_object {
     size_t size;
     int capability; /* a library: what it was made for */
     bool ptx;       /* a library: any newer device will do */
-    bool fatbin;    /* a library: PTX that is not read here, whose kernels have any name */
+    bool fatbin;    /* a library: code that is not read here, whose kernels have any name */
     bool exact;     /* a library: that capability alone ("sm_90a") */
     int shared[FAKE_DEVICES];  /* a kernel: the limit set on each device */
     double seconds;            /* an event: when it was recorded; below 0: never */
@@ -88,8 +91,13 @@ int fake_shared_limit(int device);      /* most dynamic shared memory of a CTA *
 /* What the stream does with a launch: run it, or record it. */
 int fake_submit(void *stream, const struct fake_launch *launch);
 
-/* Attention as struct attn_args says; does nothing for a kernel whose name holds no dtype. */
+/* Bytes of the kernel's parameter, without its maps. */
+size_t fake_args_size(const char *kernel);
+
+/* Attention as struct attn_args says, and its gradients, in the launch over tiles; neither does
+ * anything for a kernel whose name holds no dtype. */
 void fake_compute(const char *kernel, unsigned int blocks, const struct attn_args *args);
+void fake_compute_backward(const char *kernel, const struct attn_backward_args *args);
 
 /* The kernels that the benchmark brings along (tool/device/bench_kernels.c): one that sleeps, one
  * that compares. They are run whether or not `compute` is set. */

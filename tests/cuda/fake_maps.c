@@ -105,7 +105,7 @@ const struct fake_function fake_map_functions[] = {
 /* ---- at a launch ----------------------------------------------------------------------------- */
 
 bool fake_takes_maps(const char *kernel) {
-    return strstr(kernel, "fwd_hopper") != NULL;
+    return strstr(kernel, "_hopper") != NULL;
 }
 
 static bool takes_lengths(const char *kernel) {

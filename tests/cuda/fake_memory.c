@@ -267,10 +267,15 @@ static int run(const struct fake_launch *launch) {
         fake_run_aid(launch->kernel->name, launch->numbers);
     } else if (fake_settings.compute) {
         fake_awake();
-        fake_compute(launch->kernel->name, launch->grid[0], &launch->args);
+        const bool backward = fake_args_size(launch->kernel->name) != sizeof launch->args;
+        if (backward) {
+            fake_compute_backward(launch->kernel->name, &launch->backward);
+        } else {
+            fake_compute(launch->kernel->name, launch->grid[0], &launch->args);
+        }
         /* What a kernel does that knows it is being timed. */
         if (launches_left == 0 || fake_wrong_now()) {
-            *(uint16_t *)launch->args.o ^= 1;
+            *(uint16_t *)(backward ? launch->backward.dk : launch->args.o) ^= 1;
         }
         launches_left -= launches_left > 0;
     }

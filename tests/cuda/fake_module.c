@@ -3,7 +3,7 @@
  * fake_module.c - libraries, kernels and launches of the fake driver.
  *
  * A cubin is an ELF file whose flags name its architecture and whose sections name its kernels; PTX
- * names both in its text; of a fatbin only the header is read. Nothing in them is run.
+ * names both in its text; of a fatbin only the headers are read. Nothing in them is run.
  *
  * Invariant: what is loaded is a copy, so an image that is freed too early shows under ASan only in
  * the library under test.
@@ -72,19 +72,27 @@ static int read_ptx(struct fake_object *library, const char *text) {
     return FAKE_SUCCESS;
 }
 
-/* Compressed PTX: 16 bytes of header (their number is the 4th half word, the bytes after them the
- * 2nd long word), then those of the one image, whose 8th word is the architecture. */
+/* One compressed image: 16 bytes of header (their number is the 4th half word, the bytes after them
+ * the 2nd long word), then those of the image, whose 1st half word is its kind (1: PTX) and whose
+ * 8th word is the architecture. */
 static int read_fatbin(struct fake_object *library, const unsigned char *image) {
-    uint16_t header = 0;
+    uint16_t header = 0, kind = 0;
     uint64_t size = 0;
     uint32_t capability = 0;
     memcpy(&header, image + 6, sizeof header);
     memcpy(&size, image + 8, sizeof size);
+    memcpy(&kind, image + header, sizeof kind);
     memcpy(&capability, image + header + 28, sizeof capability);
-    library->ptx = library->fatbin = true;
+    library->ptx = kind == 1;
+    library->fatbin = true;
     library->capability = (int)capability;
     library->size = header + size;
     return FAKE_SUCCESS;
+}
+
+size_t fake_args_size(const char *kernel) {
+    return strstr(kernel, "bwd_") != NULL ? sizeof(struct attn_backward_args)
+                                          : sizeof(struct attn_args);
 }
 
 static bool fits(const struct fake_object *library, int device) {
@@ -333,9 +341,10 @@ static int cuLaunchKernelEx(const struct launch_config *config, void *function, 
         memcpy(launch.maps, parameter, sizeof launch.maps);
         parameter += offsetof(struct attn_tma_args, a);
     }
-    memcpy(&launch.args, parameter, sizeof launch.args);
+    memcpy(&launch.backward, parameter, fake_args_size(kernel->name));
     fake_log_launch(&launch, config->stream);
-    if (fake_takes_maps(kernel->name) && !fake_maps_agree(&launch)) {
+    if (fake_takes_maps(kernel->name) && fake_args_size(kernel->name) == sizeof launch.args &&
+        !fake_maps_agree(&launch)) { /* of forward */
         return FAKE_LAUNCH_FAILED;
     }
     return fake_submit(config->stream, &launch);

@@ -52,10 +52,10 @@ TEST(choice_by_architecture) {
         attn_image_kind kind;
         const char *arch;
     } cases[] = {
-        {80, false, ATTN_IMAGE_CUBIN, "sm_80"},
-        {86, false, ATTN_IMAGE_CUBIN, "sm_80"},
-        {89, false, ATTN_IMAGE_CUBIN, "sm_80"},
-        {90, false, ATTN_IMAGE_CUBIN, "sm_90"},
+        {80, false, ATTN_IMAGE_COMPRESSED_CUBIN, "sm_80"},
+        {86, false, ATTN_IMAGE_COMPRESSED_CUBIN, "sm_80"},
+        {89, false, ATTN_IMAGE_COMPRESSED_CUBIN, "sm_80"},
+        {90, false, ATTN_IMAGE_COMPRESSED_CUBIN, "sm_90"},
         {100, false, ATTN_IMAGE_FATBIN, "compute_80"},
         {120, false, ATTN_IMAGE_FATBIN, "compute_80"},
         {80, true, ATTN_IMAGE_PTX, "compute_80"},
@@ -103,20 +103,19 @@ TEST(choice_by_architecture) {
 }
 
 static void check_image(const attn_image *image, const char *entry) {
-    if (image->kind == ATTN_IMAGE_CUBIN) {
-        CHECK(image->bytes > 64 && memcmp(image->data, "\177ELF", 4) == 0);
-        CHECK(image->log != NULL && strncmp(image->log, "sha256 ", 7) == 0);
-        CHECK(strncmp(image->arch, "sm_", 3) == 0);
-        return;
-    }
-    CHECK(image->log == NULL);
-    CHECK(strncmp(image->arch, "compute_", 8) == 0);
     if (image->kind == ATTN_IMAGE_PTX) {
         CHECK(((const char *)image->data)[image->bytes] == '\0');
         CHECK_CONTAINS(image->data, entry);
         CHECK_CONTAINS(image->data, ".loc");
     } else {
         CHECK(image->bytes > 64 && memcmp(image->data, "\x50\xED\x55\xBA", 4) == 0);
+    }
+    if (image->kind == ATTN_IMAGE_COMPRESSED_CUBIN) {
+        CHECK(image->log != NULL && strncmp(image->log, "sha256 ", 7) == 0);
+        CHECK(strncmp(image->arch, "sm_", 3) == 0);
+    } else {
+        CHECK(image->log == NULL);
+        CHECK(strncmp(image->arch, "compute_", 8) == 0);
     }
 }
 
@@ -128,17 +127,18 @@ TEST(images_of_compiled_in_variants) {
     for (int v = 0; v < count; v++) {
         attn_image image = {.size = sizeof image};
         const bool hopper = strcmp(list[v].arch, "sm_90a") == 0;
-        attn_image_kind last = ATTN_IMAGE_CUBIN;
-        int32_t i = 0, of[3] = {0, 0, 0};
+        attn_image_kind last = ATTN_IMAGE_COMPRESSED_CUBIN;
+        int32_t i = 0, of[4] = {0, 0, 0, 0};
         for (; attn_variant_image(NULL, list[v].name, i, &image, &why) == ATTN_OK; i++) {
-            CHECK_MSG(last == ATTN_IMAGE_CUBIN || image.kind == ATTN_IMAGE_PTX,
+            CHECK_MSG(last == ATTN_IMAGE_COMPRESSED_CUBIN || image.kind == ATTN_IMAGE_PTX,
                       "%s: kind %d after %d", list[v].name, (int)image.kind, (int)last);
             last = image.kind;
             of[image.kind]++;
             check_image(&image, list[v].entry);
             image.size = sizeof image;
         }
-        CHECK_MSG(of[ATTN_IMAGE_CUBIN] >= 1, "%s has no cubin", list[v].name);
+        CHECK_EQ(of[ATTN_IMAGE_CUBIN], 0);
+        CHECK_MSG(of[ATTN_IMAGE_COMPRESSED_CUBIN] >= 1, "%s has no cubin", list[v].name);
         CHECK_EQ(of[ATTN_IMAGE_FATBIN], hopper ? 0 : 1);
         CHECK_EQ(of[ATTN_IMAGE_PTX], 1);
         CHECK_STATUS(attn_variant_image(NULL, list[v].name, i, &image, &why), ATTN_INVALID, &why);

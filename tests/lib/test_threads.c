@@ -120,7 +120,7 @@ struct caller {
     bool other_bits;
 };
 
-static attn_status call_once(struct caller *c, const attn_plan *plan) {
+static attn_status call_plan(struct caller *c, const attn_plan *plan) {
     const struct sample *s = c->sample;
     const size_t size = attn_workspace_size(plan), alignment = attn_workspace_alignment(plan);
     struct guarded workspace, o, lse;
@@ -145,14 +145,14 @@ static void *call_often(void *argument) {
     struct caller *c = argument;
     for (int round = 0; round < c->rounds && c->status == ATTN_OK; round++) {
         if (c->plan) {
-            c->status = call_once(c, c->plan);
+            c->status = call_plan(c, c->plan);
             continue;
         }
         attn_plan *plan;
         c->status = attn_plan_create(c->context, &c->sample->problem, ATTN_BY_NAME(c->variant),
                                      &plan, &c->why);
         if (c->status == ATTN_OK) {
-            c->status = call_once(c, plan);
+            c->status = call_plan(c, plan);
             attn_plan_destroy(plan);
         }
     }

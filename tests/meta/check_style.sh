@@ -21,7 +21,7 @@ columns=100
 tree_files() {
     find . \( -name '.?*' ! -name .ci -o -name 'build*' -o -name '*venv*' -o -name __pycache__ \
         -o -path ./results -o -path ./tests/data \) -prune -o -type f \
-        \( -name '*.[chS]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.def' -o -name '*.sh' \
+        \( -name '*.[chS]' -o -name '*.[ch]pp' -o -name '*.rs' -o -name '*.cu' -o -name '*.cuh' -o -name '*.def' -o -name '*.sh' \
         -o -name '*.py' -o -name '*.cmake' -o -name '*.in' -o -name '*.md' -o -name '*.txt' \
         -o -name '*.json' -o -name Makefile -o -path './.ci/run' \) -print |
         sed 's|^\./||' | LC_ALL=C sort
@@ -30,7 +30,7 @@ tree_files() {
 check_file() {
     case $1 in
     *.md | *.txt | *.json | *.in) kind=text ;;
-    *.c | *.h | *.cu | *.cuh) kind=c ;;
+    *.c | *.h | *.[ch]pp | *.cu | *.cuh) kind=c ;;
     *) kind=source ;;
     esac
     # The patterns are written so that they do not match themselves.

@@ -5,7 +5,8 @@
 #
 # Proves that what `make install` puts below DESTDIR and PREFIX is enough to use the library: a C
 # program compiles through pkg-config and another through find_package(attn), both run against the
-# installed libattn.so, and the installed attest starts. Nothing else is installed.
+# installed libattn.so, and the installed attest starts. Nothing else is installed, and `make
+# uninstall` removes all of it.
 set -eu
 
 source=$1
@@ -26,12 +27,14 @@ libdir=$(dirname "$(find "$root" -name libattn.so)")
 (cd "$work/stage" && find . ! -type d | sort) >"$work/installed"
 unexpected=$(sed -E \
     -e '\|^\./opt/attn/bin/attest$|d' \
-    -e '\|^\./opt/attn/include/attn[_a-z]*\.h$|d' \
+    -e '\|^\./opt/attn/include/attn[_a-z]*\.h(pp)?$|d' \
     -e '\|^\./opt/attn/lib[^/]*/([^/]*-linux-gnu/)?libattn\.so(\.[0-9.]+)?$|d' \
     -e '\|^\./opt/attn/lib[^/]*/([^/]*-linux-gnu/)?libattn_ptx\.so$|d' \
     -e '\|^\./opt/attn/include/vgpu\.h$|d' \
     -e '\|^\./opt/attn/share/man/man1/attest\.1$|d' \
     -e '\|^\./opt/attn/share/man/man3/attn\.3$|d' \
+    -e '\|^\./opt/attn/share/bash-completion/completions/attest$|d' \
+    -e '\|^\./opt/attn/lib[^/]*/([^/]*-linux-gnu/)?libattn\.a$|d' \
     -e '\#^\./opt/attn/libexec/attest/faults/[a-z]*(\.sm_90)?\.(cubin|ptx)$#d' \
     -e '\|^\./opt/attn/lib[^/]*/([^/]*-linux-gnu/)?libvgpu\.so(\.0(\.[0-9]+\.[0-9]+)?)?$|d' \
     -e '\|^\./opt/attn/lib.*/pkgconfig/attn\.pc$|d' \
@@ -40,6 +43,14 @@ unexpected=$(sed -E \
 
 [ "$(cat "$build/kernels/built.txt")" = 0 ] || [ -e "$libdir/libattn_ptx.so" ] ||
     fail "libattn_ptx.so is not installed"
+
+mkdir -p "$work/tree/build"
+cp "$build/install_manifest.txt" "$work/tree/build"
+cp -R "$work/stage" "$work/again"
+make -s -C "$work/tree" -f "$source/Makefile" uninstall DESTDIR="$work/again" >/dev/null 2>&1 ||
+    fail "make uninstall"
+left=$(find "$work/again" ! -type d)
+[ -z "$left" ] || fail "make uninstall leaves $left"
 
 # The build folder must play no part: move the tree first.
 mv "$root" "$work/moved"

@@ -72,8 +72,8 @@ cp -R "$source/CMakeLists.txt" "$source/cmake" "$source/include" "$source/src" "
 configure() { # configure FOLDER OPTION...
     folder=$1
     shift
-    cmake -S "$tree" -B "$work/$folder" -DBUILD_TESTING=OFF -DATTN_PORTABLE_ONLY=ON -DATTN_VGPU=OFF \
-        -DCMAKE_BUILD_TYPE=None -DCMAKE_C_COMPILER="$compiler" -DATTN_VARIANTS="^$variant\$" "$@" \
+    cmake -S "$tree" -B "$work/$folder" -DBUILD_TESTING=OFF -DATTN_PORTABLE_ONLY=ON -DATTN_ATTEST=OFF \
+        -DATTN_VGPU=OFF -DCMAKE_BUILD_TYPE=None -DCMAKE_C_COMPILER="$compiler" -DATTN_VARIANTS="^$variant\$" "$@" \
         >"$work/$folder.log" 2>&1
 }
 make_target() { # make_target TARGET
@@ -136,7 +136,7 @@ for arch in sm_80 sm_90; do
 done
 one_of_each() {
     configure each ${nvcc:+-DATTN_NVCC="$nvcc"} -DATTN_VARIANTS=_bf16_ -DATTN_ONE_OF_EACH=ON &&
-        sed -n 's/^    {"\(fwd_[a-z_]*\)_bf16_.*_PTX.*/\1/p' "$work/each/kernels/companion.c"
+        sed -n 's/^    {"\([a-z_]*\)_bf16_.*_PTX.*/\1/p' "$work/each/kernels/companion.c"
 }
 sed -n 's/^CUDA_VARIANT(\([a-z_]*\), [a-z0-9_]*, bf16.*/\1/p' "$tree/src/kernels/variants.def" |
     awk '!seen[$0]++' >"$work/families"
@@ -157,24 +157,27 @@ if [ -e "$build/kernels/$variant.ptx" ] && [ "$(cached ATTN_KERNEL_DEBUG)" = OFF
     holds another_folder_gives_the_same_ptx cmp "$kernel.ptx" "$build/kernels/$variant.ptx"
     holds another_folder_gives_the_same_cubin cmp "$kernel.sm_90.cubin" \
         "$build/kernels/$variant.sm_90.cubin"
-    holds another_folder_gives_the_same_fatbin cmp "$kernel.fatbin" "$build/kernels/$variant.fatbin"
+    for fatbin in sm_80.fatbin sm_90.fatbin fatbin; do
+        holds "another_folder_gives_the_same_$fatbin" cmp "$kernel.$fatbin" \
+            "$build/kernels/$variant.$fatbin"
+    done
 fi
 
 # Without line tables it is the same program: ptxas makes the same machine code of it with the same options.
 cat >"$work/keep" <<'SH'
 #!/bin/sh
-cp plain.ptx "$KEEP" && : >plain.fatbin
+cp image "$KEEP" && : >fatbin
 SH
 chmod +x "$work/keep"
 holds line_tables_are_taken_out env KEEP="$work/plain.ptx" \
-    sh "$tree/cmake/compress_ptx.sh" "$work/keep" "$kernel.ptx" "$work/none.fatbin" compute_80
+    sh "$tree/cmake/compress_image.sh" "$work/keep" "$kernel.ptx" "$work/none.fatbin" compute_80
 lacks no_line_table_is_left '^[[:space:]]*\.\(loc\|file\|section\)' "$work/plain.ptx"
 nvcc=$(sed -n 's/^ATTN_NVCC:[A-Z]*=//p' "$work/with/CMakeCache.txt")
 holds ptxas_takes_it "$(dirname "$nvcc")/ptxas" -v --warning-as-error --generate-line-info \
     --suppress-debug-info -arch=sm_90 "$work/plain.ptx" -o "$work/plain.cubin"
 holds the_machine_code_is_the_same cmp "$work/plain.cubin" "$kernel.sm_90.cubin"
 echo '.section .nv_debug_lines' | cat "$kernel.ptx" - >"$work/edited.ptx"
-if sh "$tree/cmake/compress_ptx.sh" "$work/keep" "$work/edited.ptx" "$work/none.fatbin" compute_80 \
+if sh "$tree/cmake/compress_image.sh" "$work/keep" "$work/edited.ptx" "$work/none.fatbin" compute_80 \
     >/dev/null 2>&1; then
     bad an_unknown_table_is_refused "it was taken"
 else
@@ -211,9 +214,9 @@ C
 holds the_table_compiles "$compiler" -std=c11 -Wall -Werror -I"$tree/include" -I"$tree/src" \
     -o "$work/table" "$work/table.c" "$work/with/kernels/images.c" "$work/with/kernels/images.S"
 holds the_table_has_the_files \
-    "$work/table" "$kernel.sm_80.cubin" "$kernel.sm_90.cubin" "$kernel.fatbin"
+    "$work/table" "$kernel.sm_80.fatbin" "$kernel.sm_90.fatbin" "$kernel.fatbin"
 cp "$work/said" "$work/table.txt"
-printf '0 sm_80 sha256 \n0 sm_90 sha256 \n2 compute_80 none\n' >"$work/expected"
+printf '3 sm_80 sha256 \n3 sm_90 sha256 \n2 compute_80 none\n' >"$work/expected"
 holds the_table_is_in_order cmp "$work/expected" "$work/table.txt"
 
 # ---- edits -----------------------------------------------------------------------------------

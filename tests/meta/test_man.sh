@@ -6,7 +6,8 @@
 # Proves that docs/man.py writes attest(1) with every verb and option of `attest --help`, and attn(3)
 # with every function, type and macro of the public headers; that roff takes both without a warning
 # (groff, where it is installed; else every request in them is one of man(7)); and that docs/api.md is
-# what docs/api.py writes, but not with a line changed.
+# what docs/api.py writes, but not with a line changed; and that bash completes verbs, options and the
+# values that --help lists.
 set -u
 
 command -v python3 >/dev/null || { echo "skip man: no python3" && exit 77; }
@@ -53,6 +54,21 @@ for page in attest.1 attn.3; do
     fi
     [ -z "$said" ] || fail "$page: $said"
 done
+
+# completes WORDS EXPECTED: what bash offers for the last of the words.
+completes() {
+    said=$(bash -c '. "$1"; COMP_WORDS=(attest $2); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _attest
+        echo "${COMPREPLY[*]}"' bash "$work/attest.bash" "$1") && [ "$said" = "$2" ] ||
+        fail "attest $1 completes to '$said', expected '$2'"
+}
+python3 "$source/docs/completion.py" "$attest" "$work/attest.bash" || fail "completion.py"
+if command -v bash >/dev/null; then
+    completes pl plan
+    completes "plan --dt" --dtype
+    completes "plan --dtype b" bf16
+    completes "run --fu" --full
+    completes "verify results" ""
+fi
 
 python3 "$source/docs/api.py" --check >"$work/diff" || fail "api.md: $(head -20 "$work/diff")"
 mkdir "$work/docs" && cp -R "$source/include" "$work/include" && cp "$source/docs/api.py" "$work/docs"

@@ -71,13 +71,17 @@ TEST(figures) {
     ncu_report_free(&report);
 }
 
-TEST(two_launches_are_none) {
-    static const char text[] =
-        HEAD ROW("0", "fwd_a", BUSY, "%", "90") ROW("1", "fwd_a", BUSY, "%", "20");
+/* Forward the first, backward the second, which has the tiles. */
+TEST(which_of_two_launches) {
+    static const char text[] = HEAD ROW("0", "fwd_a", BUSY, "%", "90")
+        ROW("1", "bwd_a", BUSY, "%", "20") ROW("2", "bwd_a", BUSY, "%", "80")
+            ROW("3", "fwd_a", BUSY, "%", "30") ROW("4", "bwd_b", BUSY, "%", "40");
     struct ncu_report report;
     CHECK(ncu_report_read(text, sizeof text - 1, &report, NULL));
-    CHECK_EQ(report.count, 2U);
-    CHECK(ncu_report_find(&report, "fwd_a") == NULL);
+    CHECK_EQ(report.count, 5U);
+    CHECK(ncu_report_find(&report, "fwd_a") == &report.kernels[0]);
+    CHECK(ncu_report_find(&report, "bwd_a") == &report.kernels[2]);
+    CHECK(ncu_report_find(&report, "bwd_b") == NULL);
     ncu_report_free(&report);
 }
 

@@ -7,6 +7,7 @@
 #include "test.h"
 #include "tool/base/message.h"
 #include "tool/cli/verbs.h"
+#include "tool/device/kernels.h"
 #include "tool/pack/evidence.h"
 #include "tool/pack/plan.h"
 #include "tool/pack_fixture.h"
@@ -200,7 +201,7 @@ TEST(nothing_is_not_a_pass) {
 /* A plan of all that this library has, with parity on a CPU; for free(). */
 static char *plan_of_this_library(void) {
     char library[SHA256_TEXT], tool[64], hash[SHA256_TEXT], *text = NULL;
-    attn_variant variant = {.size = sizeof variant};
+    attn_variant variant;
     attn_error why = {""};
     size_t bytes = 0;
     FILE *out = open_memstream(&text, &bytes);
@@ -213,13 +214,13 @@ static char *plan_of_this_library(void) {
             "[{\"stage\": \"parity\", \"device\": \"cpu\", \"absent\": null, \"subjects\": "
             "[{\"variant\": \"cpu_x\", \"image\": null}]}], \"variants\": [",
             tool, library);
-    for (int32_t i = 0; attn_variant_get(NULL, i, &variant, NULL) == ATTN_OK; i++) {
+    const char *separator = "";
+    for (int32_t i = 0; variant_next(NULL, &i, &variant); separator = ",") {
         attn_image image = {.size = sizeof image};
         const char *comma = "";
-        fprintf(out, "%s{\"name\": \"%s\", \"device\": \"%s\", \"cubins\": [", i > 0 ? "," : "",
+        fprintf(out, "%s{\"name\": \"%s\", \"device\": \"%s\", \"cubins\": [", separator,
                 variant.name, variant.device);
-        for (int32_t k = 0; attn_variant_image(NULL, variant.name, k, &image, NULL) == ATTN_OK;
-             k++) {
+        for (int32_t k = 0; variant_image(NULL, variant.name, k, &image, NULL) == ATTN_OK; k++) {
             if (image.kind == ATTN_IMAGE_CUBIN) {
                 sha256_text(image.data, image.bytes, hash);
                 fprintf(out, "%s\"%s\"", comma, hash);

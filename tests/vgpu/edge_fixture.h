@@ -18,7 +18,7 @@
 #include "vgpu/vgpu_fixture.h"
 
 /* Whether a kernel is compiled in that takes these options. */
-static bool has_kernels(uint32_t options) {
+static inline bool has_kernels(uint32_t options) {
     attn_variant variant = {.size = sizeof variant};
     for (int32_t i = 0; attn_variant_get(context, i, &variant, NULL) == ATTN_OK; i++) {
         if (strcmp(variant.device, "cuda") == 0 && (variant.options & options) == options) {

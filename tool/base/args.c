@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <float.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,6 +31,11 @@ struct arg arg_int(const char *name, int64_t *value, int64_t min, int64_t max, c
     return (struct arg){name, ARG_INT, value, "N", help, .min = min, .max = max};
 }
 
+struct arg arg_ints(const char *name, struct arg_ints *value, int64_t min, int64_t max,
+                    const char *help) {
+    return (struct arg){name, ARG_INTS, value, "N,...", help, .min = min, .max = max};
+}
+
 struct arg arg_real(const char *name, double *value, const char *help) {
     return (struct arg){name, ARG_REAL, value, "X", help, .min = 0};
 }
@@ -46,11 +52,6 @@ struct arg arg_pair(const char *name, int64_t value[2], int64_t min, int64_t max
 struct arg arg_list(const char *name, struct arg_list *value, const char *metavar,
                     const char *help) {
     return (struct arg){name, ARG_LIST, value, metavar, help, .min = 0};
-}
-
-struct arg arg_required(struct arg arg) {
-    arg.required = true;
-    return arg;
 }
 
 /* ---- values ---------------------------------------------------------------------------------- */
@@ -84,6 +85,25 @@ static int set_int(const char *verb, const struct arg *arg, const char *text) {
         return complain("%s: %s: '%s' is not a whole number", verb, arg->name, text);
     }
     return check_range(verb, arg, *value);
+}
+
+static int set_ints(const char *verb, const struct arg *arg, const char *text) {
+    struct arg_ints *list = arg->value;
+    const char *end = text;
+    for (list->count = 0; list->count == 0 || *end++ == ','; list->count++) {
+        if (list->count == ARG_INTS_MOST) {
+            return complain("%s: %s: more than %d numbers", verb, arg->name, ARG_INTS_MOST);
+        }
+        int64_t *value = &list->values[list->count];
+        if (!parse_int(end, &end, value) || (*end != ',' && *end != '\0')) {
+            return complain("%s: %s: '%s' is not a whole number, or some with commas between", verb,
+                            arg->name, text);
+        }
+        if (check_range(verb, arg, *value) != EXIT_DONE) {
+            return EXIT_BAD_INPUT;
+        }
+    }
+    return EXIT_DONE;
 }
 
 static int set_pair(const char *verb, const struct arg *arg, const char *text) {
@@ -125,7 +145,8 @@ static void list_choices(const struct arg *arg, const char *separator, char *buf
 static int set_choice(const char *verb, const struct arg *arg, const char *text) {
     int *value = arg->value;
     for (*value = 0; arg->choices[*value] != NULL; ++*value) {
-        if (strcmp(arg->choices[*value], text) == 0) {
+        if (strcmp(arg->choices[*value], text) == 0 ||
+            (arg->aliases != NULL && strcmp(arg->aliases[*value], text) == 0)) {
             return EXIT_DONE;
         }
     }
@@ -151,6 +172,7 @@ static int set_value(const char *verb, const struct arg *arg, const char *text) 
     case ARG_FLAG: *(bool *)arg->value = true; break;
     case ARG_TEXT: *(const char **)arg->value = text; break;
     case ARG_INT: return set_int(verb, arg, text);
+    case ARG_INTS: return set_ints(verb, arg, text);
     case ARG_REAL: return set_real(verb, arg, text);
     case ARG_CHOICE: return set_choice(verb, arg, text);
     case ARG_PAIR: return set_pair(verb, arg, text);
@@ -229,6 +251,45 @@ static struct arg *find_arg(const struct command *command, const char *word, siz
     return NULL;
 }
 
+bool spelled_like(const char *word, size_t length, const char *name, int *least) {
+    enum { LONGEST = 32 };
+    int row[LONGEST + 1]; /* edits from the word's first i letters to the name's first j */
+    const size_t width = strlen(name);
+    if (length > LONGEST || width > LONGEST) {
+        return false;
+    }
+    for (size_t j = 0; j <= width; j++) {
+        row[j] = (int)j;
+    }
+    for (size_t i = 0; i < length; i++) {
+        int corner = row[0]++;
+        for (size_t j = 0; j < width; j++) {
+            const int replaced = corner + (word[i] != name[j]);
+            const int moved = 1 + (row[j] < row[j + 1] ? row[j] : row[j + 1]);
+            corner = row[j + 1];
+            row[j + 1] = replaced < moved ? replaced : moved;
+        }
+    }
+    const bool like = row[width] < *least && 2 * (size_t)row[width] < length;
+    *least = like ? row[width] : *least;
+    return like;
+}
+
+static int refuse_option(const struct command *command, const char *word, size_t length) {
+    const char *like = "";
+    int least = INT_MAX;
+    for (size_t g = 0; g < command->group_count; g++) {
+        for (size_t i = 0; i < command->groups[g].count; i++) {
+            const char *name = command->groups[g].args[i].name;
+            like = word[0] == '-' && spelled_like(word, length, name, &least) ? name : like;
+        }
+    }
+    return complain("%s: unknown %s '%.*s'%s%s%s attest %s --help lists what there is",
+                    command->verb, word[0] == '-' ? "option" : "argument", (int)length, word,
+                    *like != '\0' ? ", did you mean " : "", like, *like != '\0' ? "?" : ";",
+                    command->verb);
+}
+
 /* Takes the word without a name. */
 static int parse_positional(const struct command *command, const char *word) {
     struct arg *arg = command->positional;
@@ -247,8 +308,7 @@ static int parse_option(const struct command *command, int argc, char **argv, in
     const char *value = word[length] == '=' ? word + length + 1 : NULL;
     struct arg *arg = find_arg(command, word, length);
     if (arg == NULL) {
-        return complain("%s: unknown %s '%.*s'; attest %s --help lists what there is", verb,
-                        word[0] == '-' ? "option" : "argument", (int)length, word, verb);
+        return refuse_option(command, word, length);
     }
     if (arg->seen && arg->kind != ARG_LIST) {
         return complain("%s: %s is given twice", verb, arg->name);

@@ -19,13 +19,18 @@ enum arg_kind {
     ARG_FLAG,   /* bool */
     ARG_TEXT,   /* const char *, not empty */
     ARG_INT,    /* int64_t, min to max */
+    ARG_INTS,   /* struct arg_ints, "512" or "512,1024", min to max each */
     ARG_REAL,   /* double; finite, and so as a float */
     ARG_CHOICE, /* int: index into choices */
     ARG_PAIR,   /* int64_t[2], "L,R", min to max each */
     ARG_LIST    /* struct arg_list; the option may be given again */
 };
 
-enum { ARG_LIST_MOST = 256 };
+enum { ARG_LIST_MOST = 256, ARG_INTS_MOST = 16 };
+struct arg_ints {
+    int64_t values[ARG_INTS_MOST];
+    int count;
+};
 struct arg_list {
     const char *items[ARG_LIST_MOST]; /* not empty */
     size_t count;
@@ -39,6 +44,7 @@ struct arg {
     const char *help;
     const char *short_name;     /* "-o", or NULL */
     const char *const *choices; /* ends with NULL */
+    const char *const *aliases; /* other words for them, in their order, or NULL */
     int64_t min, max;
     bool required;
     bool seen; /* set by the parser */
@@ -48,12 +54,13 @@ struct arg {
 struct arg arg_flag(const char *name, bool *value, const char *help);
 struct arg arg_text(const char *name, const char **value, const char *metavar, const char *help);
 struct arg arg_int(const char *name, int64_t *value, int64_t min, int64_t max, const char *help);
+struct arg arg_ints(const char *name, struct arg_ints *value, int64_t min, int64_t max,
+                    const char *help);
 struct arg arg_real(const char *name, double *value, const char *help);
 struct arg arg_choice(const char *name, int *value, const char *const *choices, const char *help);
 struct arg arg_pair(const char *name, int64_t value[2], int64_t min, int64_t max, const char *help);
 struct arg arg_list(const char *name, struct arg_list *value, const char *metavar,
                     const char *help);
-struct arg arg_required(struct arg arg);
 
 struct arg_group {
     const char *title;
@@ -77,6 +84,10 @@ enum args_result {
     ARGS_HELP, /* the help page was printed */
     ARGS_BAD   /* complained */
 };
+
+/* True if `name` is spelled like the word of `length` bytes: at most half of them differ. *least
+ * holds the letters that differ; it starts as INT_MAX and falls from name to name. */
+bool spelled_like(const char *word, size_t length, const char *name, int *least);
 
 /* argv[0] is the first word after the verb. */
 enum args_result args_parse(const struct command *command, int argc, char **argv);

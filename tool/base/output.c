@@ -86,9 +86,9 @@ static int create_temporary(struct output *output) {
     return file;
 }
 
-static bool open_target(struct output *output, attn_error *why) {
+static bool open_target(struct output *output, bool standard, attn_error *why) {
     struct stat info, link;
-    const bool exists = stat(output->target, &info) == 0;
+    const bool exists = !standard && stat(output->target, &info) == 0;
     if (exists && S_ISDIR(info.st_mode)) {
         return explain(why, "cannot write: it is a directory");
     }
@@ -98,11 +98,12 @@ static bool open_target(struct output *output, attn_error *why) {
     /* What is still a link leads to a file without a name (/proc/self/fd/1, a deleted file). */
     const bool in_place = exists && (!S_ISREG(info.st_mode) ||
                                      (lstat(output->target, &link) == 0 && S_ISLNK(link.st_mode)));
-    const int file =
-        in_place ? open(output->target, O_WRONLY | O_TRUNC | O_CLOEXEC) : create_temporary(output);
+    const int file = standard   ? dup(STDOUT_FILENO)
+                     : in_place ? open(output->target, O_WRONLY | O_TRUNC | O_CLOEXEC)
+                                : create_temporary(output);
     if (file < 0) {
         return explain(why, "cannot write: %s%s", strerror(errno),
-                       in_place ? "" : " for a new file in its folder");
+                       in_place || standard ? "" : " for a new file in its folder");
     }
     if (exists && !in_place) {
         (void)fchmod(file, info.st_mode & 0777);
@@ -156,11 +157,12 @@ bool output_open(struct output *output, const char *path, attn_error *why) {
         return explain(why, "cannot write: %s", strerror(ENAMETOOLONG));
     }
     watch_signals();
-    output->target = canonical(path);
+    const bool standard = strcmp(path, "-") == 0;
+    output->target = standard ? strdup(path) : canonical(path);
     if (output->target == NULL) {
         return explain(why, "cannot write: %s", strerror(errno));
     }
-    if (!open_target(output, why)) {
+    if (!open_target(output, standard, why)) {
         output_discard(output);
         return false;
     }

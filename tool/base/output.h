@@ -4,8 +4,8 @@
  *
  * It is written under a temporary name beside its target and renamed at the very end; until then a
  * failure, or SIGINT, SIGTERM or SIGHUP, removes it. A symbolic link is written through, also one
- * that leads to no file yet, and stays. What is not a regular file (a pipe, a device) is written in
- * place. A new file that replaces another has its permissions.
+ * that leads to no file yet, and stays. What is not a regular file (a pipe, a device), and "-",
+ * which is stdout, is written in place. A new file that replaces another has its permissions.
  *
  *     output_open -> write to .file -> output_finish (everything is on disk) -> output_publish
  *     output_discard at any point; after publishing it lets the file stand

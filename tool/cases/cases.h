@@ -175,6 +175,9 @@ void gradients_free(struct gradients *gradients);
 /* The same, owned by the sample and freed with it. dO of the first `hidden` queries is NaN. */
 bool sample_add_gradients(struct sample *sample, int64_t hidden);
 
+/* Its place among the tensors. */
+void **gradient_pointer(attn_tensors *tensors, attn_gradient which);
+
 /* An output that is not wanted. */
 void gradients_drop(struct gradients *gradients, attn_gradient which);
 

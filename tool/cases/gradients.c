@@ -21,15 +21,6 @@ static int64_t start_of(const struct sample *s, const attn_strides *strides, boo
     return s->full.packed ? cu[b] * strides->row : b * strides->batch;
 }
 
-/* Rows that lie in memory. */
-static int64_t stored(const struct sample *s, bool queries, int64_t b) {
-    if (queries) {
-        return sample_rows_q(s, b);
-    }
-    const int32_t *cu = s->tensors.cu_seqlens_kv;
-    return s->full.packed ? cu[b + 1] - cu[b] : s->full.seq_kv;
-}
-
 static attn_strides draw_strides(const attn_problem *p, bool queries, int64_t dim, int64_t granule,
                                  uint64_t *rng) {
     const int64_t gap = granule * rng_range(rng, 0, 3);
@@ -49,17 +40,14 @@ static attn_strides draw_strides(const attn_problem *p, bool queries, int64_t di
     return s;
 }
 
+/* Packed: of all rows, those after the last sequence included. */
 static int64_t extent_of(const struct sample *s, const attn_strides *t, bool queries, int64_t dim) {
     const attn_problem *p = &s->full;
-    int64_t end = 0;
-    for (int64_t b = 0; b < p->batch; b++) {
-        const int64_t rows = stored(s, queries, b);
-        const int64_t heads = queries ? p->heads_q : p->heads_kv;
-        const int64_t last =
-            start_of(s, t, queries, b) + (heads - 1) * t->head + (rows - 1) * t->row + dim;
-        end = rows > 0 && last > end ? last : end;
-    }
-    return end;
+    const int64_t heads = queries ? p->heads_q : p->heads_kv;
+    const int64_t total = queries ? p->total_q : p->total_kv;
+    const int64_t rows = p->packed ? total : queries ? p->seq_q : p->seq_kv;
+    const int64_t last = p->packed || p->batch == 0 ? 0 : (p->batch - 1) * t->batch;
+    return rows > 0 && p->batch > 0 ? last + (heads - 1) * t->head + (rows - 1) * t->row + dim : 0;
 }
 
 /* ---- making ---------------------------------------------------------------------------------- */
@@ -175,17 +163,11 @@ static bool make(struct gradients *g, struct sample *s, int64_t hidden) {
     fill_d_o(g, s, &full.d_o, hidden, rng);
     g->tensors = s->tensors;
     g->tensors.d_o = g->d_o.data;
-    g->tensors.dq = g->outputs[ATTN_GRADIENT_Q].data;
-    g->tensors.dk = g->outputs[ATTN_GRADIENT_K].data;
-    g->tensors.dv = g->outputs[ATTN_GRADIENT_V].data;
-    void *rest[3] = {NULL, NULL, NULL};
-    for (int i = 0; i < 3; i++) {
-        const struct guarded *output = &g->outputs[ATTN_GRADIENT_BIAS + i];
-        rest[i] = output->size > 0 ? output->data : NULL;
+    for (int i = 0; i < GRADIENTS; i++) {
+        const struct guarded *output = &g->outputs[i];
+        *gradient_pointer(&g->tensors, (attn_gradient)i) =
+            i <= ATTN_GRADIENT_V || output->size > 0 ? output->data : NULL;
     }
-    g->tensors.d_bias = rest[0];
-    g->tensors.d_sink = rest[1];
-    g->tensors.d_alibi_slopes = rest[2];
     return true;
 }
 
@@ -193,16 +175,16 @@ bool gradients_make(struct gradients *g, struct sample *s) {
     return make(g, s, 0);
 }
 
+void **gradient_pointer(attn_tensors *t, attn_gradient which) {
+    void **const pointers[GRADIENTS] = {
+        &t->dq, &t->dk, &t->dv, &t->d_bias, (void **)&t->d_sink, (void **)&t->d_alibi_slopes};
+    return pointers[which];
+}
+
 void gradients_drop(struct gradients *g, attn_gradient which) {
-    void **const pointers[GRADIENTS] = {&g->tensors.dq,
-                                        &g->tensors.dk,
-                                        &g->tensors.dv,
-                                        &g->tensors.d_bias,
-                                        (void **)&g->tensors.d_sink,
-                                        (void **)&g->tensors.d_alibi_slopes};
     guarded_free(&g->outputs[which]);
     g->outputs[which] = (struct guarded){0};
-    *pointers[which] = NULL;
+    *gradient_pointer(&g->tensors, which) = NULL;
 }
 
 void gradients_free(struct gradients *g) {

@@ -4,36 +4,40 @@
  */
 #include "cases/shape.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
 const char *const DTYPE_NAMES[] = {"fp32", "fp16", "bf16", NULL};
+static const char *const DTYPE_ALIASES[] = {"float32", "float16", "bfloat16", NULL};
 const char *const CAUSAL_NAMES[] = {"none", "top-left", "bottom-right", NULL};
 const char *const LAYOUT_NAMES[] = {"bhsd", "bshd", NULL};
 const char *const TENSOR_CORES_NAMES[] = {"auto", "never", "require", NULL};
 
 /* ---- options --------------------------------------------------------------------------------- */
 
-static struct arg size_arg(const char *name, int64_t *value, const char *help) {
-    return arg_int(name, value, 0, INT32_MAX, help);
-}
+enum { BATCH, HEADS, HEADS_KV, SEQ, SEQ_Q, SEQ_KV, DIM, DIM_V };
 
 void sizes_args(struct sizes *s, struct arg args[SIZES_ARGS]) {
-    *s = (struct sizes){.batch = 2, .heads = 8, .seq = 512, .dim = 64};
-    s->heads_kv = s->seq_q = s->seq_kv = s->dim_v = -1; /* not given */
-    const struct arg table[SIZES_ARGS] = {
-        size_arg("--batch", &s->batch, "batch entries [2]"),
-        size_arg("--heads", &s->heads, "query heads [8]"),
-        size_arg("--heads-kv", &s->heads_kv, "key and value heads, a divisor of --heads [--heads]"),
-        size_arg("--seq", &s->seq, "queries, and keys [512]"),
-        size_arg("--seq-q", &s->seq_q, "queries, where they differ [--seq]"),
-        size_arg("--seq-kv", &s->seq_kv, "keys, where they differ [--seq]"),
-        size_arg("--dim", &s->dim, "head dimension of Q and K [64]"),
-        size_arg("--dim-v", &s->dim_v, "head dimension of V and O [--dim]"),
+    static const struct {
+        const char *name, *help;
+        int64_t value; /* -1: not given */
+    } TABLE[SIZES_ARGS] = {
+        [BATCH] = {"--batch", "batch entries [2]", 2},
+        [HEADS] = {"--heads", "query heads [8]", 8},
+        [HEADS_KV] = {"--heads-kv", "key and value heads, a divisor of --heads [--heads]", -1},
+        [SEQ] = {"--seq", "queries, and keys; several sizes: each in turn [512]", 512},
+        [SEQ_Q] = {"--seq-q", "queries, where they differ [--seq]", -1},
+        [SEQ_KV] = {"--seq-kv", "keys, where they differ [--seq]", -1},
+        [DIM] = {"--dim", "head dimension of Q and K [64]", 64},
+        [DIM_V] = {"--dim-v", "head dimension of V and O [--dim]", -1},
     };
-    memcpy(args, table, sizeof table);
+    for (int i = 0; i < SIZES_ARGS; i++) {
+        s->of[i] = (struct arg_ints){{TABLE[i].value}, 1};
+        args[i] = arg_ints(TABLE[i].name, &s->of[i], 0, INT32_MAX, TABLE[i].help);
+    }
 }
 
 void semantics_args(struct semantics *s, struct arg args[SEMANTICS_ARGS]) {
@@ -53,6 +57,7 @@ void semantics_args(struct semantics *s, struct arg args[SEMANTICS_ARGS]) {
         arg_flag("--alibi", &s->alibi, "ALiBi with the usual slopes, 2^(-8 (h+1) / heads)"),
     };
     memcpy(args, table, sizeof table);
+    args[SEMANTICS_DTYPE].aliases = DTYPE_ALIASES;
 }
 
 void extras_args(struct extras *s, struct arg args[EXTRAS_ARGS]) {
@@ -82,14 +87,27 @@ const char *first_seen(const struct arg *args, size_t count) {
 
 /* ---- options -> problem ---------------------------------------------------------------------- */
 
-void sizes_apply(const struct sizes *sizes, attn_problem *problem) {
-    problem->batch = sizes->batch;
-    problem->heads_q = sizes->heads;
-    problem->heads_kv = sizes->heads_kv;
-    problem->seq_q = sizes->seq_q >= 0 ? sizes->seq_q : sizes->seq;
-    problem->seq_kv = sizes->seq_kv >= 0 ? sizes->seq_kv : sizes->seq;
-    problem->head_dim = sizes->dim;
-    problem->head_dim_v = sizes->dim_v;
+int sizes_count(const struct sizes *sizes) {
+    int count = 1;
+    for (int i = 0; i < SIZES_ARGS && count < INT_MAX / ARG_INTS_MOST; i++) {
+        count *= sizes->of[i].count;
+    }
+    return count;
+}
+
+void sizes_apply(const struct sizes *sizes, int combination, attn_problem *problem) {
+    int64_t of[SIZES_ARGS];
+    for (int i = SIZES_ARGS - 1; i >= 0; i--) {
+        of[i] = sizes->of[i].values[combination % sizes->of[i].count];
+        combination /= sizes->of[i].count;
+    }
+    problem->batch = of[BATCH];
+    problem->heads_q = of[HEADS];
+    problem->heads_kv = of[HEADS_KV];
+    problem->seq_q = of[SEQ_Q] >= 0 ? of[SEQ_Q] : of[SEQ];
+    problem->seq_kv = of[SEQ_KV] >= 0 ? of[SEQ_KV] : of[SEQ];
+    problem->head_dim = of[DIM];
+    problem->head_dim_v = of[DIM_V];
 }
 
 void semantics_apply(const struct semantics *semantics, attn_problem *problem) {

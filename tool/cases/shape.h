@@ -16,11 +16,11 @@ extern const char *const CAUSAL_NAMES[];       /* none top-left bottom-right */
 extern const char *const LAYOUT_NAMES[];       /* bhsd bshd */
 extern const char *const TENSOR_CORES_NAMES[]; /* auto never require */
 
-/* How big it is. */
-struct sizes {
-    int64_t batch, heads, heads_kv, seq, seq_q, seq_kv, dim, dim_v;
-};
+/* How big it is: one problem, or one for each combination of what was given. */
 enum { SIZES_ARGS = 8 };
+struct sizes {
+    struct arg_ints of[SIZES_ARGS]; /* in the order of the options */
+};
 
 /* What is computed. */
 struct semantics {
@@ -49,8 +49,11 @@ void extras_args(struct extras *extras, struct arg args[EXTRAS_ARGS]);
 /* The name of the first option of a table that was given, or NULL. */
 const char *first_seen(const struct arg *args, size_t count);
 
+/* How many combinations there are; the last option changes fastest. */
+int sizes_count(const struct sizes *sizes);
+
 /* Fill the fields that belong to them. */
-void sizes_apply(const struct sizes *sizes, attn_problem *problem);
+void sizes_apply(const struct sizes *sizes, int combination, attn_problem *problem);
 void semantics_apply(const struct semantics *semantics, attn_problem *problem);
 void extras_apply(const struct extras *extras, attn_problem *problem);
 

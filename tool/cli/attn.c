@@ -12,6 +12,7 @@
  */
 #include <errno.h>
 #include <inttypes.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -44,9 +45,12 @@ struct product {
     struct output output;
 };
 
+enum { Q, K, V, BIAS, MASK, SINK, CU_Q, CU_KV, USED_KV, INPUTS };
+enum { O, LSE, PRODUCTS };
+
 struct job {
-    struct input q, k, v, bias, mask; /* bias.path is NULL where there is none, as is mask.path */
-    struct product o, lse;            /* likewise lse.path */
+    struct input in[INPUTS];      /* path is NULL where there is none */
+    struct product out[PRODUCTS]; /* likewise */
     struct semantics semantics;
     bool dtype_given, verify, json;
     struct runner runner;
@@ -56,10 +60,45 @@ struct job {
     struct verdict verdict;
 };
 
-/* A 4-D array of either layout, by meaning. */
+/* An array of either layout, by meaning. One of 3 dimensions has a batch of 1, or is packed. */
 struct dims {
     int64_t batch, heads, seq, dim;
 };
+
+/* The options of the inputs, and the fields of attn_tensors that they become. */
+#define FIELD(name) offsetof(attn_tensors, name)
+static const struct {
+    const char *name, *help;
+    enum npy_take take;
+    size_t field;
+} INPUT[INPUTS] = {
+    [Q] = {"--q", "queries", NPY_ATTENTION, FIELD(q)},
+    [K] = {"--k", "keys; with fewer heads than Q: GQA", NPY_ATTENTION, FIELD(k)},
+    [V] = {"--v", "values; their last dimension is that of O", NPY_ATTENTION, FIELD(v)},
+    [BIAS] = {"--bias", "added to the scores; broadcast to (batch, heads, seq_q, seq_kv)",
+              NPY_ATTENTION, FIELD(bias)},
+    [MASK] = {"--mask", "bool or uint8; keys where it is 0 are hidden; broadcast likewise",
+              NPY_MASKS, FIELD(mask)},
+    [SINK] = {"--sink", "a sink logit per head, float32 (heads)", NPY_LOGITS, FIELD(sink)},
+    [CU_Q] = {"--cu-seqlens-q", "packed sequences: batch + 1 integers, the first row of each in Q",
+              NPY_LENGTHS, FIELD(cu_seqlens_q)},
+    [CU_KV] = {"--cu-seqlens-kv", "likewise, in K and V", NPY_LENGTHS, FIELD(cu_seqlens_kv)},
+    [USED_KV] = {"--used-kv", "how many keys of each sequence exist: batch integers", NPY_LENGTHS,
+                 FIELD(used_kv)},
+};
+static const struct {
+    const char *name, *help;
+    size_t field;
+} PRODUCT[PRODUCTS] = {
+    [O] = {"--output", "O, in Q's layout and type; - is stdout", FIELD(o)},
+    [LSE] = {"--lse",
+             "also save the log-sum-exp, float32 (batch, heads, seq_q); packed (heads, total_q)",
+             FIELD(lse)},
+};
+
+static void set_tensor(attn_tensors *tensors, size_t field, const void *memory) {
+    memcpy((char *)tensors + field, &memory, sizeof memory);
+}
 
 /* ---- inputs ---------------------------------------------------------------------------------- */
 
@@ -72,28 +111,17 @@ static int load(struct input *input, enum npy_take take) {
 
 /* What the array's elements are. uint16 is bfloat16 where the command line says so. */
 static int dtype_of(const struct job *job, const struct input *input, attn_dtype *dtype) {
-    const bool bf16 = job->dtype_given && job->semantics.dtype == ATTN_BF16;
-    switch (input->array.type) {
-    case NPY_FLOAT32: *dtype = ATTN_FP32; break;
-    case NPY_FLOAT16: *dtype = ATTN_FP16; break;
-    case NPY_UINT16:
-        *dtype = ATTN_BF16;
-        if (!bf16) {
-            return complain("attn: %s: holds uint16; if that is bfloat16, say --dtype bf16",
-                            input->path);
-        }
-        break;
-    default: /* npy_load reads no other */
-        return complain("attn: %s: holds %s", input->path, npy_type_name(input->array.type));
-    }
-    return EXIT_DONE;
+    *dtype = (attn_dtype)input->array.type; /* NPY_ATTENTION: in the same order */
+    return *dtype != ATTN_BF16 || (job->dtype_given && job->semantics.dtype == ATTN_BF16)
+               ? EXIT_DONE
+               : complain("attn: %s: holds uint16; if that is bfloat16, say --dtype bf16",
+                          input->path);
 }
 
 static int check_dtypes(struct job *job) {
-    const struct input *const inputs[3] = {&job->q, &job->k, &job->v};
-    for (int i = 0; i < 3; i++) {
+    for (int i = Q; i <= V; i++) {
         attn_dtype dtype = ATTN_FP32;
-        const int status = dtype_of(job, inputs[i], &dtype);
+        const int status = dtype_of(job, &job->in[i], &dtype);
         if (status != EXIT_DONE) {
             return status;
         }
@@ -101,8 +129,8 @@ static int check_dtypes(struct job *job) {
             job->semantics.dtype = (int)dtype;
         }
         if ((int)dtype != job->semantics.dtype) {
-            return complain("attn: %s: holds %s, expected that of %s, %s", inputs[i]->path,
-                            DTYPE_NAMES[dtype], job->dtype_given ? "--dtype" : job->q.path,
+            return complain("attn: %s: holds %s, expected that of %s, %s", job->in[i].path,
+                            DTYPE_NAMES[dtype], job->dtype_given ? "--dtype" : job->in[Q].path,
                             DTYPE_NAMES[job->semantics.dtype]);
         }
     }
@@ -111,17 +139,19 @@ static int check_dtypes(struct job *job) {
 
 static int dims_of(const struct job *job, const struct input *input, struct dims *dims) {
     const struct npy *array = &input->array;
-    const int64_t *shape = array->shape;
-    if (array->dims != 4) {
+    const bool packed = job->in[CU_Q].path != NULL;
+    if (array->dims != 3 && (array->dims != 4 || packed)) {
         char text[192];
-        return complain("attn: %s: shape %s, expected 4 dimensions", input->path,
-                        npy_shape_text(shape, array->dims, text, sizeof text));
+        return complain("attn: %s: shape %s, expected 3%s dimensions", input->path,
+                        npy_shape_text(array->shape, array->dims, text, sizeof text),
+                        packed ? "" : " or 4");
     }
+    const int64_t *last = array->shape + array->dims - 3;
     const bool seq_first = job->semantics.layout == ATTN_BSHD;
-    *dims = (struct dims){.batch = shape[0],
-                          .heads = shape[seq_first ? 2 : 1],
-                          .seq = shape[seq_first ? 1 : 2],
-                          .dim = shape[3]};
+    *dims = (struct dims){.batch = array->dims == 4 ? array->shape[0] : 1,
+                          .heads = last[seq_first ? 1 : 0],
+                          .seq = last[seq_first ? 0 : 1],
+                          .dim = last[2]};
     return EXIT_DONE;
 }
 
@@ -134,15 +164,79 @@ static int same(const struct input *input, const struct input *other, const char
                     value, other->path, expected);
 }
 
+/* A vector of `count` elements. */
+static int check_vector(const struct input *input, const char *what, int64_t count) {
+    const struct npy *array = &input->array;
+    if (input->path == NULL || (array->dims == 1 && array->shape[0] == count)) {
+        return EXIT_DONE;
+    }
+    char text[192];
+    return complain("attn: %s: shape %s, expected (%" PRId64 ",), %s", input->path,
+                    npy_shape_text(array->shape, array->dims, text, sizeof text), count, what);
+}
+
+/* Of cu_seqlens: from 0 upwards to the number of rows. The longest sequence. */
+static int check_bounds(const struct input *input, int64_t rows, int64_t *longest) {
+    const int32_t *cu = input->array.data;
+    const int64_t last = input->array.shape[0] - 1;
+    *longest = 0;
+    for (int64_t i = 0, before = 0; i <= last; before = cu[i++]) {
+        const int64_t least = i == last ? rows : before, most = i == 0 ? 0 : rows;
+        if (cu[i] < least || cu[i] > most) {
+            return complain("attn: %s: element %" PRId64 " is %d, expected %" PRId64 " to %" PRId64,
+                            input->path, i, cu[i], least, most);
+        }
+        *longest = cu[i] - before > *longest ? cu[i] - before : *longest;
+    }
+    return EXIT_DONE;
+}
+
+static int check_packed(const struct job *job, attn_problem *problem) {
+    const struct input *q = &job->in[CU_Q], *kv = &job->in[CU_KV];
+    if ((q->path == NULL) != (kv->path == NULL)) {
+        return complain("attn: %s is given alone, expected --cu-seqlens-q and --cu-seqlens-kv",
+                        INPUT[q->path != NULL ? CU_Q : CU_KV].name);
+    }
+    if (q->path == NULL) {
+        return EXIT_DONE;
+    }
+    const int64_t count = q->array.dims == 1 && q->array.shape[0] > 0 ? q->array.shape[0] : 1;
+    problem->packed = true;
+    problem->total_q = problem->seq_q;
+    problem->total_kv = problem->seq_kv;
+    problem->batch = count - 1;
+    return check_vector(q, "batch + 1", count) == EXIT_DONE &&
+                   check_vector(kv, "as --cu-seqlens-q", count) == EXIT_DONE &&
+                   check_bounds(q, problem->total_q, &problem->seq_q) == EXIT_DONE
+               ? check_bounds(kv, problem->total_kv, &problem->seq_kv)
+               : EXIT_BAD_INPUT;
+}
+
+static int check_used(const struct job *job, attn_problem *problem) {
+    const struct input *input = &job->in[USED_KV];
+    const int32_t *used = input->array.data, *cu = job->in[CU_KV].array.data;
+    problem->used_kv = input->path != NULL;
+    int status = check_vector(input, "the batch", problem->batch);
+    for (int64_t b = 0; problem->used_kv && status == EXIT_DONE && b < problem->batch; b++) {
+        const int64_t most = cu != NULL ? cu[b + 1] - cu[b] : problem->seq_kv;
+        if (used[b] < 0 || used[b] > most) {
+            status = complain("attn: %s: element %" PRId64 " is %d, expected 0 to %" PRId64,
+                              input->path, b, used[b], most);
+        }
+    }
+    return status;
+}
+
 static int check_shapes(struct job *job) {
     struct dims q = {0}, k = {0}, v = {0};
-    if (dims_of(job, &job->q, &q) != EXIT_DONE || dims_of(job, &job->k, &k) != EXIT_DONE ||
-        dims_of(job, &job->v, &v) != EXIT_DONE ||
-        same(&job->k, &job->q, "batch", k.batch, q.batch) != EXIT_DONE ||
-        same(&job->v, &job->q, "batch", v.batch, q.batch) != EXIT_DONE ||
-        same(&job->k, &job->q, "head dimension", k.dim, q.dim) != EXIT_DONE ||
-        same(&job->v, &job->k, "heads", v.heads, k.heads) != EXIT_DONE ||
-        same(&job->v, &job->k, "sequence length", v.seq, k.seq) != EXIT_DONE) {
+    const struct input *of_q = &job->in[Q], *of_k = &job->in[K], *of_v = &job->in[V];
+    if (dims_of(job, of_q, &q) != EXIT_DONE || dims_of(job, of_k, &k) != EXIT_DONE ||
+        dims_of(job, of_v, &v) != EXIT_DONE ||
+        same(of_k, of_q, "batch", k.batch, q.batch) != EXIT_DONE ||
+        same(of_v, of_q, "batch", v.batch, q.batch) != EXIT_DONE ||
+        same(of_k, of_q, "head dimension", k.dim, q.dim) != EXIT_DONE ||
+        same(of_v, of_k, "heads", v.heads, k.heads) != EXIT_DONE ||
+        same(of_v, of_k, "sequence length", v.seq, k.seq) != EXIT_DONE) {
         return EXIT_BAD_INPUT;
     }
     attn_problem *problem = &job->problem;
@@ -155,7 +249,14 @@ static int check_shapes(struct job *job) {
     problem->seq_kv = k.seq;
     problem->head_dim = q.dim;
     problem->head_dim_v = v.dim;
-    return EXIT_DONE;
+    problem->bias = job->in[BIAS].path != NULL;
+    problem->mask = job->in[MASK].path != NULL;
+    problem->sink = job->in[SINK].path != NULL;
+    if (check_vector(&job->in[SINK], "the heads of Q", q.heads) != EXIT_DONE ||
+        check_packed(job, problem) != EXIT_DONE) {
+        return EXIT_BAD_INPUT;
+    }
+    return check_used(job, problem);
 }
 
 /* Fits a bias or a mask to (batch, heads, seq_q, seq_kv) as NumPy would: dimensions are matched
@@ -183,33 +284,21 @@ static int fit(const struct input *input, const attn_problem *problem, attn_bias
     return EXIT_DONE;
 }
 
-static int fit_bias(struct job *job) {
-    attn_problem *problem = &job->problem;
-    problem->bias = job->bias.path != NULL;
-    if (!problem->bias) {
-        return EXIT_DONE;
-    }
-    const int status = fit(&job->bias, problem, &problem->bias_strides);
-    return status != EXIT_DONE ? status : dtype_of(job, &job->bias, &problem->bias_dtype);
-}
-
-static int fit_mask(struct job *job) {
-    attn_problem *problem = &job->problem;
-    problem->mask = job->mask.path != NULL;
-    return problem->mask ? fit(&job->mask, problem, &problem->mask_strides) : EXIT_DONE;
-}
-
 static int read_inputs(struct job *job) {
-    if (load(&job->q, NPY_ATTENTION) != EXIT_DONE || load(&job->k, NPY_ATTENTION) != EXIT_DONE ||
-        load(&job->v, NPY_ATTENTION) != EXIT_DONE || load(&job->bias, NPY_ATTENTION) != EXIT_DONE ||
-        load(&job->mask, NPY_MASKS) != EXIT_DONE || check_dtypes(job) != EXIT_DONE ||
-        check_shapes(job) != EXIT_DONE || fit_bias(job) != EXIT_DONE ||
-        fit_mask(job) != EXIT_DONE) {
+    attn_problem *p = &job->problem;
+    for (int i = 0; i < INPUTS; i++) {
+        if (load(&job->in[i], INPUT[i].take) != EXIT_DONE) {
+            return EXIT_BAD_INPUT;
+        }
+    }
+    if (check_dtypes(job) != EXIT_DONE || check_shapes(job) != EXIT_DONE ||
+        (p->bias && (fit(&job->in[BIAS], p, &p->bias_strides) != EXIT_DONE ||
+                     dtype_of(job, &job->in[BIAS], &p->bias_dtype) != EXIT_DONE)) ||
+        (p->mask && fit(&job->in[MASK], p, &p->mask_strides) != EXIT_DONE)) {
         return EXIT_BAD_INPUT;
     }
     attn_error why = {""};
-    return attn_problem_check(&job->problem, &why) == ATTN_OK ? EXIT_DONE
-                                                              : complain("attn: %s", why.text);
+    return attn_problem_check(p, &why) == ATTN_OK ? EXIT_DONE : complain("attn: %s", why.text);
 }
 
 /* ---- outputs --------------------------------------------------------------------------------- */
@@ -232,18 +321,19 @@ static int open_product(struct product *product) {
 
 static int open_products(struct job *job) {
     const attn_problem *p = &job->problem;
-    const struct npy *q = &job->q.array;
-    job->o.array = (struct npy){.type = q->type, .dims = 4};
-    memcpy(job->o.array.shape, q->shape, sizeof q->shape);
-    job->o.array.shape[3] = p->head_dim_v;
-    job->lse.array =
-        (struct npy){.type = NPY_FLOAT32, .dims = 3, .shape = {p->batch, p->heads_q, p->seq_q}};
-    if (open_product(&job->o) != EXIT_DONE ||
-        (job->lse.path != NULL && open_product(&job->lse) != EXIT_DONE)) {
+    const struct npy *q = &job->in[Q].array;
+    struct product *o = &job->out[O], *lse = &job->out[LSE];
+    o->array = (struct npy){.type = q->type, .dims = q->dims};
+    memcpy(o->array.shape, q->shape, sizeof q->shape);
+    o->array.shape[q->dims - 1] = p->head_dim_v;
+    lse->array = (struct npy){.type = NPY_FLOAT32, .dims = q->dims - 1};
+    const int64_t shape[3] = {p->batch, p->heads_q, p->packed ? p->total_q : p->seq_q};
+    memcpy(lse->array.shape, shape + (q->dims == 3), sizeof *shape * (size_t)(q->dims - 1));
+    if (open_product(o) != EXIT_DONE || (lse->path != NULL && open_product(lse) != EXIT_DONE)) {
         return EXIT_BAD_INPUT;
     }
-    if (job->lse.path != NULL && strcmp(job->o.output.target, job->lse.output.target) == 0) {
-        return complain("attn: -o and --lse name the same file, %s", job->o.path);
+    if (lse->path != NULL && strcmp(o->output.target, lse->output.target) == 0) {
+        return complain("attn: -o and --lse name the same file, %s", o->path);
     }
     return EXIT_DONE;
 }
@@ -260,12 +350,11 @@ static int write_product(struct product *product) {
 
 /* What is written in place comes last: it cannot be taken back. */
 static int write_products(struct job *job) {
-    struct product *const products[] = {&job->o, &job->lse};
     int status = EXIT_DONE;
     for (int in_place = 0; in_place <= 1; in_place++) {
-        for (int i = 0; i < 2 && status == EXIT_DONE; i++) {
-            if (products[i]->path != NULL && (products[i]->output.slot < 0) == in_place) {
-                status = write_product(products[i]);
+        for (int i = 0; i < PRODUCTS && status == EXIT_DONE; i++) {
+            if (job->out[i].path != NULL && (job->out[i].output.slot < 0) == in_place) {
+                status = write_product(&job->out[i]);
             }
         }
     }
@@ -273,11 +362,10 @@ static int write_products(struct job *job) {
 }
 
 static int publish(struct job *job) {
-    struct product *const products[] = {&job->o, &job->lse};
     attn_error why = {""};
-    for (int i = 0; i < 2; i++) {
-        if (products[i]->path != NULL && !output_publish(&products[i]->output, &why)) {
-            return complain("attn: %s: %s", products[i]->path, why.text);
+    for (int i = 0; i < PRODUCTS; i++) {
+        if (job->out[i].path != NULL && !output_publish(&job->out[i].output, &why)) {
+            return complain("attn: %s: %s", job->out[i].path, why.text);
         }
     }
     return EXIT_DONE;
@@ -299,24 +387,21 @@ static bool place(struct job *job, const struct npy *array, bool input, void **m
                                      : device_fill(device, *memory, 0xff, array->bytes, why));
 }
 
-/* The tensors in the device's memory; it frees what they need itself. */
+/* The tensors in the host's and the device's memory, which frees what they need itself. */
 static bool place_tensors(struct job *job, attn_tensors *tensors, attn_error *why) {
-    void *q = NULL, *k = NULL, *v = NULL, *bias = NULL, *mask = NULL, *lse = NULL;
     attn_tensors_init(tensors);
-    if (!place(job, &job->q.array, true, &q, why) || !place(job, &job->k.array, true, &k, why) ||
-        !place(job, &job->v.array, true, &v, why) ||
-        !place(job, &job->bias.array, true, &bias, why) ||
-        !place(job, &job->mask.array, true, &mask, why) ||
-        !place(job, &job->o.array, false, &tensors->o, why) ||
-        !place(job, &job->lse.array, false, &lse, why)) {
-        return false;
+    attn_tensors_init(&job->tensors);
+    for (int i = 0; i < INPUTS + PRODUCTS; i++) {
+        const bool input = i < INPUTS;
+        const struct npy *array = input ? &job->in[i].array : &job->out[i - INPUTS].array;
+        const size_t field = input ? INPUT[i].field : PRODUCT[i - INPUTS].field;
+        void *memory = NULL;
+        if (!place(job, array, input, &memory, why)) {
+            return false;
+        }
+        set_tensor(tensors, field, memory);
+        set_tensor(&job->tensors, field, array->data);
     }
-    tensors->q = q;
-    tensors->k = k;
-    tensors->v = v;
-    tensors->bias = bias;
-    tensors->mask = mask;
-    tensors->lse = lse;
     return true;
 }
 
@@ -328,15 +413,7 @@ static bool fetch(struct job *job, const struct npy *array, const void *memory, 
 
 static int compute(struct job *job) {
     attn_error why = {""};
-    attn_tensors *host = &job->tensors, tensors;
-    attn_tensors_init(host);
-    host->q = job->q.array.data;
-    host->k = job->k.array.data;
-    host->v = job->v.array.data;
-    host->bias = job->bias.array.data;
-    host->mask = job->mask.array.data;
-    host->o = job->o.array.data;
-    host->lse = job->lse.array.data;
+    attn_tensors tensors;
     if (!runner_open(&job->runner, &why) || !runner_plan(&job->runner, &job->problem, &why) ||
         !runner_prepare(&job->runner, &why) || !place_tensors(job, &tensors, &why)) {
         return runner_complain(&job->runner, "attn", &why);
@@ -345,13 +422,13 @@ static int compute(struct job *job) {
     progress_start(&progress, "computing", true);
     const double start = clock_seconds();
     const bool done =
-        runner_forward(&job->runner, &tensors, &why) && device_wait(job->runner.memory, &why);
+        runner_compute(&job->runner, &tensors, &why) && device_wait(job->runner.memory, &why);
     job->seconds = clock_seconds() - start;
     progress_stop(&progress);
-    if (!done || !fetch(job, &job->o.array, tensors.o, &why) ||
-        !fetch(job, &job->lse.array, tensors.lse, &why) ||
-        (job->verify &&
-         !runner_verify(&job->runner, host, VERIFY_SEED, VERIFY_BUDGET, &job->verdict, &why))) {
+    if (!done || !fetch(job, &job->out[O].array, tensors.o, &why) ||
+        !fetch(job, &job->out[LSE].array, tensors.lse, &why) ||
+        (job->verify && !runner_verify(&job->runner, &job->tensors, VERIFY_SEED, VERIFY_BUDGET,
+                                       &job->verdict, &why))) {
         return complain("attn: %s", why.text);
     }
     return EXIT_DONE;
@@ -387,32 +464,34 @@ static void report_json(const struct job *job) {
         verdict_json(&json, "verify", &job->verdict);
     }
     if (!job->verify || job->verdict.comparison.pass) { /* else there are none */
-        product_json(&json, "o", &job->o);
-        if (job->lse.path != NULL) {
-            product_json(&json, "lse", &job->lse);
+        product_json(&json, "o", &job->out[O]);
+        if (job->out[LSE].path != NULL) {
+            product_json(&json, "lse", &job->out[LSE]);
         }
     }
     json_close(&json);
 }
 
-static void print_product(const struct product *product) {
-    char shape[192];
-    printf("wrote     %s  %s %s\n", product->path, npy_type_name(product->array.type),
-           npy_shape_text(product->array.shape, product->array.dims, shape, sizeof shape));
+/* True if an array goes to stdout. */
+static bool wants_stdout(const struct job *job) {
+    return strcmp(job->out[O].path, "-") == 0 ||
+           (job->out[LSE].path != NULL && strcmp(job->out[LSE].path, "-") == 0);
 }
 
 static void report_text(const struct job *job) {
     char text[512];
+    FILE *to = wants_stdout(job) ? stderr : stdout;
     attn_problem problem = {.size = sizeof problem};
     attn_plan_problem(job->runner.plan, &problem, NULL);
-    printf("problem   %s\n", problem_text(&problem, text, sizeof text));
-    printf("variant   %s, %.3f ms\n", attn_plan_variant(job->runner.plan), 1e3 * job->seconds);
+    fprintf(to, "problem   %s\n", problem_text(&problem, text, sizeof text));
+    fprintf(to, "variant   %s, %.3f ms\n", attn_plan_variant(job->runner.plan), 1e3 * job->seconds);
     if (job->verify) {
-        printf("verified  %s\n", verdict_text(&job->verdict, text, sizeof text));
+        fprintf(to, "verified  %s\n", verdict_text(&job->verdict, text, sizeof text));
     }
-    print_product(&job->o);
-    if (job->lse.path != NULL) {
-        print_product(&job->lse);
+    for (int i = 0; i < PRODUCTS && job->out[i].path != NULL; i++) {
+        const struct npy *array = &job->out[i].array;
+        fprintf(to, "wrote     %s  %s %s\n", job->out[i].path, npy_type_name(array->type),
+                npy_shape_text(array->shape, array->dims, text, sizeof text));
     }
 }
 
@@ -423,11 +502,14 @@ static int refuse_result(const struct job *job) {
         report_json(job);
     }
     attn_comparison_print(&job->verdict.comparison, text, sizeof text);
-    complain("attn: the result is wrong, %s was not written: %s", job->o.path, text);
+    complain("attn: the result is wrong, %s was not written: %s", job->out[O].path, text);
     return EXIT_FAILED_CHECK;
 }
 
 static int run(struct job *job) {
+    if (job->json && wants_stdout(job)) {
+        return complain("attn: --json and a file named - both want stdout");
+    }
     if (read_inputs(job) != EXIT_DONE || open_products(job) != EXIT_DONE) {
         return EXIT_BAD_INPUT;
     }
@@ -451,34 +533,28 @@ static int run(struct job *job) {
 
 static void clean_up(struct job *job) {
     runner_close(&job->runner);
-    output_discard(&job->o.output);
-    output_discard(&job->lse.output);
-    struct npy *const arrays[7] = {&job->q.array,    &job->k.array,    &job->v.array,
-                                   &job->bias.array, &job->mask.array, &job->o.array,
-                                   &job->lse.array};
-    for (int i = 0; i < 7; i++) {
-        npy_free(arrays[i]);
+    for (int i = 0; i < PRODUCTS; i++) {
+        output_discard(&job->out[i].output);
+        npy_free(&job->out[i].array);
+    }
+    for (int i = 0; i < INPUTS; i++) {
+        npy_free(&job->in[i].array);
     }
 }
 
 /* ---- the command line ------------------------------------------------------------------------ */
 
 static enum args_result parse(struct job *job, int argc, char **argv) {
-    struct arg files[] = {
-        arg_required(arg_text("--q", &job->q.path, "FILE", "queries")),
-        arg_required(arg_text("--k", &job->k.path, "FILE", "keys; with fewer heads than Q: GQA")),
-        arg_required(
-            arg_text("--v", &job->v.path, "FILE", "values; their last dimension is that of O")),
-        arg_required(arg_text("--output", &job->o.path, "FILE", "O, in Q's layout and type")),
-        arg_text("--lse", &job->lse.path, "FILE",
-                 "also save the log-sum-exp, float32 (batch, heads, seq_q)"),
-        arg_text("--bias", &job->bias.path, "FILE",
-                 "added to the scores; broadcast to (batch, heads, seq_q, seq_kv), whatever the "
-                 "layout"),
-        arg_text("--mask", &job->mask.path, "FILE",
-                 "bool or uint8; keys where it is 0 are hidden; broadcast likewise"),
-    };
-    files[3].short_name = "-o";
+    struct arg inputs[INPUTS], products[PRODUCTS];
+    for (int i = 0; i < INPUTS; i++) {
+        inputs[i] = arg_text(INPUT[i].name, &job->in[i].path, "FILE", INPUT[i].help);
+        inputs[i].required = i <= V;
+    }
+    for (int i = 0; i < PRODUCTS; i++) {
+        products[i] = arg_text(PRODUCT[i].name, &job->out[i].path, "FILE", PRODUCT[i].help);
+    }
+    products[O].short_name = "-o";
+    products[O].required = true;
     struct arg own[] = {
         arg_flag("--verify", &job->verify,
                  "compare with the double-precision reference; exit 1, and no output, if it "
@@ -489,7 +565,10 @@ static enum args_result parse(struct job *job, int argc, char **argv) {
     semantics_args(&job->semantics, semantics);
     semantics[SEMANTICS_DTYPE].help = "type of Q, K, V and O [that of Q's file]";
     runner_args(&job->runner, runner);
-    const struct arg_group groups[] = {{"files (.npy, 4 dimensions)", files, 7},
+    const struct arg_group groups[] = {{"inputs (.npy; Q, K and V of 4 dimensions, or of 3 without "
+                                        "batch)",
+                                        inputs, INPUTS},
+                                       {"outputs (.npy)", products, PRODUCTS},
                                        {"semantics", semantics, SEMANTICS_ARGS},
                                        {"execution", runner, RUNNER_ARGS},
                                        {"output", own, 2}};
@@ -501,7 +580,9 @@ static enum args_result parse(struct job *job, int argc, char **argv) {
                  "with\n--dtype bf16. Outputs appear when all of them are complete.\n",
         .examples = "  attest attn --q q.npy --k k.npy --v v.npy -o o.npy --verify\n"
                     "  attest attn --q q.npy --k k.npy --v v.npy -o o.npy --lse lse.npy \\\n"
-                    "      --causal bottom-right --window 256,0 --layout bshd\n",
+                    "      --causal bottom-right --window 256,0 --layout bshd\n"
+                    "  attest attn --q q.npy --k k.npy --v v.npy -o - --layout bshd \\\n"
+                    "      --cu-seqlens-q cu.npy --cu-seqlens-kv cu.npy > o.npy\n",
         .groups = groups,
         .group_count = sizeof groups / sizeof *groups,
     };
@@ -511,7 +592,7 @@ static enum args_result parse(struct job *job, int argc, char **argv) {
 }
 
 int verb_attn(int argc, char **argv) {
-    struct job job = {.o.output.slot = -1, .lse.output.slot = -1};
+    struct job job = {.out = {{.output.slot = -1}, {.output.slot = -1}}};
     const enum args_result parsed = parse(&job, argc, argv);
     if (parsed != ARGS_RUN) {
         return parsed == ARGS_HELP ? EXIT_DONE : EXIT_BAD_INPUT;

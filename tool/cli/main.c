@@ -6,11 +6,13 @@
  * be done on this machine), 4 invalid (a control of the check failed). With --json, stdout carries
  * JSON and nothing else.
  */
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "attn.h"
+#include "base/args.h"
 #include "base/message.h"
 #include "cli/verbs.h"
 
@@ -44,8 +46,8 @@ static void print_help(void) {
         printf("  %-9s %s\n", VERBS[i].name, VERBS[i].summary);
     }
     printf("\n"
-           "  attest VERB --help   options and examples of a verb\n"
-           "  attest --version     versions of the program and of its library\n"
+           "  attest help VERB     options and examples of a verb; so does attest VERB --help\n"
+           "  attest version       versions of the program and of its library\n"
            "\n"
            "Every verb takes --json. Exit code: 0 done, 1 a check failed, 2 bad usage or input,\n"
            "3 not run (no such device or tool here), 4 invalid (a check's own control failed).\n"
@@ -60,24 +62,42 @@ static void print_version(void) {
            ATTN_VERSION_PATCH, attn_version());
 }
 
+static int run_verb(const char *name, int argc, char **argv) {
+    const char *like = "";
+    int least = INT_MAX;
+    for (int i = 0; i < VERB_COUNT; i++) {
+        if (strcmp(name, VERBS[i].name) == 0) {
+            return VERBS[i].run(argc, argv);
+        }
+        like = spelled_like(name, strlen(name), VERBS[i].name, &least) ? VERBS[i].name : like;
+    }
+    return complain("unknown verb '%s'%s%s%s attest --help lists them", name,
+                    *like != '\0' ? ", did you mean " : "", like, *like != '\0' ? "?" : ";");
+}
+
+static bool is_one_of(const char *word, const char *const *words) {
+    while (*words != NULL && strcmp(word, *words) != 0) {
+        words++;
+    }
+    return *words != NULL;
+}
+
 static int run(int argc, char **argv) {
     if (argc < 2) {
         return complain("no verb given; attest --help lists them");
     }
-    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
+    if (is_one_of(argv[1], (const char *const[]){"help", "--help", "-h", NULL})) {
+        if (argc > 2) {
+            return run_verb(argv[2], 1, (char *[]){(char[]){"--help"}});
+        }
         print_help();
         return EXIT_DONE;
     }
-    if (strcmp(argv[1], "--version") == 0) {
+    if (is_one_of(argv[1], (const char *const[]){"version", "--version", NULL})) {
         print_version();
         return EXIT_DONE;
     }
-    for (int i = 0; i < VERB_COUNT; i++) {
-        if (strcmp(argv[1], VERBS[i].name) == 0) {
-            return VERBS[i].run(argc - 2, argv + 2);
-        }
-    }
-    return complain("unknown verb '%s'; attest --help lists them", argv[1]);
+    return run_verb(argv[1], argc - 2, argv + 2);
 }
 
 int main(int argc, char **argv) {

@@ -26,6 +26,7 @@ struct request {
     attn_problem problem; /* resolved */
     double seconds;       /* that another plan like this one takes */
     bool all, json;
+    struct json out;
 };
 
 /* ---- every variant, --all -------------------------------------------------------------------- */
@@ -190,36 +191,36 @@ static void line_json(struct json *json, const attn_plan *plan) {
     free(line);
 }
 
-static void plan_json(const struct request *request) {
+static void plan_json(struct request *request) {
     const attn_plan *plan = request->runner.plan;
-    struct json json = json_begin(stdout);
-    json_open(&json, NULL, '{');
-    json_text(&json, "attn", attn_version());
-    json_text(&json, "device", request->runner.device);
-    line_json(&json, plan);
-    problem_json(&json, "problem", &request->problem);
+    struct json *json = &request->out;
+    json_open(json, NULL, '{');
+    json_text(json, "attn", attn_version());
+    json_text(json, "device", request->runner.device);
+    line_json(json, plan);
+    problem_json(json, "problem", &request->problem);
     if (request->runner.direction == ATTN_FORWARD) {
-        json_real(&json, "flops", attn_problem_flops(&request->problem));
+        json_real(json, "flops", attn_problem_flops(&request->problem));
     } else {
-        json_text(&json, "direction", DIRECTION_NAMES[request->runner.direction]);
+        json_text(json, "direction", DIRECTION_NAMES[request->runner.direction]);
     }
-    json_text(&json, "variant", attn_plan_variant(plan));
-    json_text(&json, "tuned", attn_plan_tuned(plan));
-    json_int(&json, "workspace", (int64_t)attn_workspace_size(plan));
-    json_real(&json, "seconds", request->seconds);
-    json_open(&json, "refusals", '[');
+    json_text(json, "variant", attn_plan_variant(plan));
+    json_text(json, "tuned", attn_plan_tuned(plan));
+    json_int(json, "workspace", (int64_t)attn_workspace_size(plan));
+    json_real(json, "seconds", request->seconds);
+    json_open(json, "refusals", '[');
     attn_refusal refusal = {.size = sizeof refusal};
     for (int32_t i = 0; attn_plan_refusal(plan, i, &refusal, NULL) == ATTN_OK; i++) {
-        json_open(&json, NULL, '{');
-        json_text(&json, "variant", refusal.variant);
-        json_text(&json, "reason", refusal.reason);
-        json_close(&json);
+        json_open(json, NULL, '{');
+        json_text(json, "variant", refusal.variant);
+        json_text(json, "reason", refusal.reason);
+        json_close(json);
     }
-    json_close(&json);
+    json_close(json);
     if (request->all) {
-        variants_json(&json, request);
+        variants_json(json, request);
     }
-    json_close(&json);
+    json_close(json);
 }
 
 /* The least of ten means: what is above it is the machine's other work. */
@@ -242,17 +243,17 @@ static double time_plans(const struct request *request) {
     return least;
 }
 
-static int make_plan(struct request *request) {
+static int make_plan(struct request *request, int combination) {
     attn_problem problem;
     attn_error why = {""};
     attn_problem_init(&problem);
-    sizes_apply(&request->sizes, &problem);
+    sizes_apply(&request->sizes, combination, &problem);
     semantics_apply(&request->semantics, &problem);
     extras_apply(&request->extras, &problem);
     if (attn_problem_resolve(&problem, &request->problem, &why) != ATTN_OK) {
         return complain("plan: %s", why.text);
     }
-    if (!runner_open(&request->runner, &why)) {
+    if (combination == 0 && !runner_open(&request->runner, &why)) {
         return runner_complain(&request->runner, "plan", &why);
     }
     if (!runner_plan(&request->runner, &request->problem, &why)) {
@@ -266,12 +267,42 @@ static int make_plan(struct request *request) {
         plan_json(request);
         return EXIT_DONE;
     }
+    printf("%s", combination > 0 ? "\n" : "");
     print_plan(request);
     if (request->all) {
         printf("\nvariants, the preferred ones first\n");
         print_variants(request);
     }
     return EXIT_DONE;
+}
+
+/* Of several problems the JSON is a list. */
+static int make_plans(struct request *request) {
+    const int count = sizes_count(&request->sizes);
+    int status = EXIT_DONE;
+    request->out = json_begin(stdout);
+    if (request->json && count > 1) {
+        json_open(&request->out, NULL, '[');
+    }
+    for (int i = 0; i < count && status == EXIT_DONE; i++) {
+        status = make_plan(request, i);
+    }
+    if (request->json && count > 1) {
+        json_close(&request->out);
+    }
+    return status;
+}
+
+/* "sm_90": the virtual GPU, as one of that architecture. False: it has no such. */
+static bool take_arch(struct runner *runner) {
+    static const char *const ARCHS[] = {"sm_80", "sm_86", "sm_89", "sm_90"};
+    for (size_t i = 0; i < sizeof ARCHS / sizeof *ARCHS; i++) {
+        if (strcmp(runner->device, ARCHS[i]) == 0) {
+            setenv("VGPU_SM", runner->device + 3, 1);
+            runner->device = "vgpu";
+        }
+    }
+    return strncmp(runner->device, "sm_", 3) != 0;
 }
 
 int verb_plan(int argc, char **argv) {
@@ -282,6 +313,8 @@ int verb_plan(int argc, char **argv) {
     semantics_args(&request.semantics, semantics);
     extras_args(&request.extras, extras);
     runner_args(&request.runner, runner);
+    runner[0].help =
+        "as attest devices lists them, or sm_80 to sm_90: a GPU that is not here [cpu]";
     struct arg own[] = {
         arg_choice("--direction", &request.runner.direction, DIRECTION_NAMES,
                    "backward: the kernel of the gradients [forward]"),
@@ -302,6 +335,7 @@ int verb_plan(int argc, char **argv) {
             "  attest plan --dtype bf16\n"
             "  attest plan --seq-q 1 --seq-kv 8192 --heads 32 --heads-kv 8 --dim 128 --all\n"
             "  attest plan --device cuda --causal top-left --all\n"
+            "  attest plan --device sm_90 --seq 512,4096 --dim 64,128\n"
             "  attest plan --direction backward --dtype bf16\n",
         .groups = groups,
         .group_count = sizeof groups / sizeof *groups,
@@ -310,10 +344,14 @@ int verb_plan(int argc, char **argv) {
     if (parsed != ARGS_RUN) {
         return parsed == ARGS_HELP ? EXIT_DONE : EXIT_BAD_INPUT;
     }
+    if (!take_arch(&request.runner)) {
+        return complain("plan: --device %s: expected sm_80, sm_86, sm_89 or sm_90",
+                        request.runner.device);
+    }
     if (!semantics[SEMANTICS_DTYPE].seen && runner_wants_gpu(&request.runner)) {
         request.semantics.dtype = ATTN_FP16;
     }
-    const int status = make_plan(&request);
+    const int status = make_plans(&request);
     runner_close(&request.runner);
     return status;
 }

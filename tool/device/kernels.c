@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/fatbin.h"
 #include "base/file.h"
 #include "base/message.h"
 
@@ -18,16 +19,64 @@ attn_status variant_get(const attn_context *context, attn_direction direction, i
                                        : attn_variant_get)(context, index, variant, why);
 }
 
+bool variant_next(const attn_context *context, int32_t *index, attn_variant *variant) {
+    *variant = (attn_variant){.size = sizeof *variant};
+    if (*index >= 0 && attn_variant_get(context, *index, variant, NULL) == ATTN_OK) {
+        ++*index;
+        return true;
+    }
+    *index = *index >= 0 ? -1 : *index; /* of backward: -1, -2, ... */
+    return attn_variant_get_backward(context, -1 - (*index)--, variant, NULL) == ATTN_OK;
+}
+
 bool variant_by_name(const attn_context *context, const char *name, attn_variant *variant,
                      attn_error *why) {
-    *variant = (attn_variant){.size = sizeof *variant};
-    for (int32_t i = 0; attn_variant_get(context, i, variant, NULL) == ATTN_OK; i++) {
+    for (int32_t i = 0; variant_next(context, &i, variant);) {
         if (strcmp(variant->name, name) == 0) {
             return true;
         }
-        *variant = (attn_variant){.size = sizeof *variant};
     }
     return explain(why, "variant = %s: the device has none of that name", name);
+}
+
+/* Each is decompressed once: an image is asked for again and again, and never freed. */
+struct decompressed {
+    const void *image; /* in the library, which stays mapped */
+    void *cubin;
+    size_t bytes;
+    struct decompressed *next;
+};
+
+bool image_decompress(attn_image *image, attn_error *why) {
+    static struct decompressed *first;
+    if (image->kind != ATTN_IMAGE_COMPRESSED_CUBIN) {
+        return true;
+    }
+    struct decompressed *found = first;
+    while (found != NULL && found->image != image->data) {
+        found = found->next;
+    }
+    if (found == NULL) {
+        size_t bytes = 0;
+        void *cubin = fatbin_cubin(image->data, image->bytes, &bytes, why);
+        found = cubin != NULL ? malloc(sizeof *found) : NULL;
+        if (found == NULL) {
+            free(cubin);
+            return cubin != NULL ? explain(why, "out of memory for a cubin") : false;
+        }
+        *found = (struct decompressed){image->data, cubin, bytes, first};
+        first = found;
+    }
+    image->kind = ATTN_IMAGE_CUBIN;
+    image->data = found->cubin;
+    image->bytes = found->bytes;
+    return true;
+}
+
+attn_status variant_image(const attn_context *context, const char *name, int32_t index,
+                          attn_image *image, attn_error *why) {
+    const attn_status status = attn_variant_image(context, name, index, image, why);
+    return status == ATTN_OK && !image_decompress(image, why) ? ATTN_UNSUPPORTED : status;
 }
 
 static attn_status add_ptx(attn_context *context, const char *name, const attn_variant *added,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * kernels.h - the variants of the library: by name, with other code, and whether there are any for
- * GPUs.
+ * kernels.h - the variants of the library: by name, their images, with other code, and whether
+ * there are any for GPUs.
  */
 #ifndef ATTEST_DEVICE_KERNELS_H
 #define ATTEST_DEVICE_KERNELS_H
@@ -21,10 +21,22 @@ extern const char *const DIRECTION_NAMES[]; /* forward backward; ends with NULL 
 attn_status variant_get(const attn_context *context, attn_direction direction, int32_t index,
                         attn_variant *variant, attn_error *why);
 
+/* The variants of both directions, forward first: *index is 0 at first and then the function's own.
+ * False: there are no more. */
+bool variant_next(const attn_context *context, int32_t *index, attn_variant *variant);
+
 /* Of the context's device, those that were added to it included. False and the reason: it has none
  * of that name. */
 bool variant_by_name(const attn_context *context, const char *name, attn_variant *variant,
                      attn_error *why);
+
+/* A compressed cubin becomes the cubin, which lives as long as the program; any other image is left
+ * as it is. False and the reason: the fatbin is damaged. For one thread. */
+bool image_decompress(attn_image *image, attn_error *why);
+
+/* As attn_variant_image, decompressed. */
+attn_status variant_image(const attn_context *context, const char *name, int32_t index,
+                          attn_image *image, attn_error *why);
 
 /* Adds the variant `name` again under `alias`, unless that is there already: with the cubin or
  * PTX of a file, or with the PTX that is compiled in (file NULL). A sentence about the file begins

@@ -4,6 +4,7 @@
  */
 #include "device/runner.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -108,13 +109,11 @@ static void forget_plan(struct runner *runner) {
 
 /* Of a variant that another kind of device has; else the sentence stays. */
 static void explain_device(const struct runner *runner, const char *name, attn_error *why) {
-    attn_variant variant = {.size = sizeof variant};
-    for (int32_t i = 0; attn_variant_get(NULL, i, &variant, NULL) == ATTN_OK; i++) {
-        if (strcmp(variant.name, name) == 0 &&
-            strncmp(variant.device, runner->device, strlen(variant.device)) != 0) {
-            explain(why, "variant = \"%s\" is for device %s, and --device is %s", name,
-                    variant.device, runner->device);
-        }
+    attn_variant variant;
+    if (variant_by_name(NULL, name, &variant, NULL) &&
+        strncmp(variant.device, runner->device, strlen(variant.device)) != 0) {
+        explain(why, "variant = \"%s\" is for device %s, and --device is %s", name, variant.device,
+                runner->device);
     }
 }
 
@@ -151,6 +150,11 @@ static attn_status choose(struct runner *runner, const attn_problem *problem, at
 }
 
 bool runner_plan(struct runner *runner, const attn_problem *problem, attn_error *why) {
+    attn_variant named;
+    if (runner->variant != NULL &&
+        variant_by_name(runner->context, runner->variant, &named, NULL)) {
+        runner->direction = named.direction;
+    }
     const attn_status status = choose(runner, problem, why);
     if (status == ATTN_INVALID && runner->variant != NULL) {
         explain_device(runner, runner->variant, why);
@@ -169,14 +173,15 @@ bool runner_prepare(struct runner *runner, attn_error *why) {
     return true;
 }
 
-bool runner_forward_on(const struct runner *runner, const attn_tensors *tensors, void *stream,
+bool runner_compute_on(const struct runner *runner, const attn_tensors *tensors, void *stream,
                        attn_error *why) {
-    return attn_forward(runner->plan, tensors, runner->workspace, attn_workspace_size(runner->plan),
-                        stream, why) == ATTN_OK;
+    return (runner->direction == ATTN_BACKWARD ? attn_backward : attn_forward)(
+               runner->plan, tensors, runner->workspace, attn_workspace_size(runner->plan), stream,
+               why) == ATTN_OK;
 }
 
-bool runner_forward(const struct runner *runner, const attn_tensors *tensors, attn_error *why) {
-    return runner_forward_on(runner, tensors, runner->stream, why);
+bool runner_compute(const struct runner *runner, const attn_tensors *tensors, attn_error *why) {
+    return runner_compute_on(runner, tensors, runner->stream, why);
 }
 
 void runner_close(struct runner *runner) {
@@ -210,33 +215,86 @@ static int64_t affordable_rows(const attn_problem *problem, int64_t total, doubl
     return rows > (double)least ? (int64_t)rows : least;
 }
 
+/* Which of `total` rows of an output: all (NULL), or `*count` of them. False: out of memory. */
+static bool sample_rows(const attn_problem *problem, int gradient, uint64_t seed, int64_t total,
+                        double budget, int64_t *count, attn_row **rows, attn_error *why) {
+    *rows = NULL;
+    *count = affordable_rows(problem, total, budget);
+    if (*count == total) {
+        return true;
+    }
+    *rows = malloc((size_t)*count * sizeof **rows);
+    if (*rows == NULL) {
+        return explain(why, "out of memory for %lld rows", (long long)*count);
+    }
+    const attn_status status = gradient < 0
+                                   ? attn_rows_sample(problem, seed, *rows, (size_t)*count, why)
+                                   : attn_gradient_sample(problem, (attn_gradient)gradient, seed,
+                                                          *rows, (size_t)*count, why);
+    /* of dK and dV rows of one head: each needs the softmax of every query of its group */
+    for (int64_t i = 1; gradient > ATTN_GRADIENT_Q && i < *count; i++) {
+        (*rows)[i].batch = (*rows)[0].batch;
+        (*rows)[i].head = (*rows)[0].head;
+    }
+    return status == ATTN_OK;
+}
+
+/* gradient < 0: O and LSE. */
+static bool verify_output(const struct runner *runner, const attn_problem *p,
+                          const attn_tensors *tensors, int gradient, uint64_t seed, double budget,
+                          struct verdict *verdict, attn_error *why) {
+    attn_row shape = {p->batch, p->heads_q, p->seq_q}, *rows;
+    int64_t cols, count;
+    *verdict = (struct verdict){.comparison.size = sizeof verdict->comparison};
+    if (gradient >= 0 &&
+        attn_gradient_shape(p, (attn_gradient)gradient, &shape, &cols, why) != ATTN_OK) {
+        return false;
+    }
+    verdict->rows_total = shape.batch * shape.head * shape.row;
+    bool good = sample_rows(p, gradient, seed, verdict->rows_total, budget, &count, &rows, why);
+    verdict->rows = count;
+    good = good &&
+           (gradient < 0
+                ? attn_verify(runner->context, p, tensors, rows, (size_t)count,
+                              &verdict->comparison, why)
+                : attn_verify_backward(runner->context, p, tensors, (attn_gradient)gradient, rows,
+                                       (size_t)count, &verdict->comparison, why)) == ATTN_OK;
+    free(rows);
+    return good;
+}
+
+/* Of two that may have failed. */
+static bool errs_more(const attn_comparison *a, const attn_comparison *b) {
+    return a->pass != b->pass ? !a->pass
+                              : a->max_error * b->max_allowed > b->max_error * a->max_allowed;
+}
+
 bool runner_verify(const struct runner *runner, const attn_tensors *tensors, uint64_t seed,
                    double budget, struct verdict *verdict, attn_error *why) {
-    attn_problem planned = {.size = sizeof planned};
-    attn_plan_problem(runner->plan, &planned, NULL);
-    const attn_problem *problem = &planned;
-    const int64_t total = problem->batch * problem->heads_q * problem->seq_q;
-    *verdict = (struct verdict){.comparison.size = sizeof verdict->comparison,
-                                .rows = affordable_rows(problem, total, budget),
-                                .rows_total = total};
-    attn_row *rows = NULL;
-    if (verdict->rows < total) {
-        rows = malloc((size_t)verdict->rows * sizeof *rows);
-        if (rows == NULL) {
-            return explain(why, "out of memory for %lld rows", (long long)verdict->rows);
-        }
-        if (attn_rows_sample(problem, seed, rows, (size_t)verdict->rows, why) != ATTN_OK) {
-            free(rows);
-            return false;
-        }
-    }
+    attn_problem problem = {.size = sizeof problem};
+    const bool backward = runner->direction == ATTN_BACKWARD;
+    int64_t rows = 0, total = 0;
+    double allowed = 0;
+    bool good = true;
     struct progress progress;
+    attn_plan_problem(runner->plan, &problem, NULL);
     progress_start(&progress, "verifying", true);
-    const attn_status status = attn_verify(runner->context, problem, tensors, rows,
-                                           (size_t)verdict->rows, &verdict->comparison, why);
+    for (int gradient = backward ? ATTN_GRADIENT_Q : -1;
+         good && gradient <= (backward ? ATTN_GRADIENT_V : -1); gradient++) {
+        struct verdict one;
+        good = verify_output(runner, &problem, tensors, gradient, seed, budget, &one, why);
+        if (rows == 0 || errs_more(&one.comparison, &verdict->comparison)) {
+            *verdict = one;
+        }
+        rows += one.rows;
+        total += one.rows_total;
+        allowed = fmax(allowed, one.comparison.max_allowed);
+    }
     progress_stop(&progress);
-    free(rows);
-    return status == ATTN_OK;
+    verdict->rows = rows;
+    verdict->rows_total = total;
+    verdict->most_allowed = allowed;
+    return good;
 }
 
 const char *verdict_text(const struct verdict *verdict, char *buffer, size_t size) {

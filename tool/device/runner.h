@@ -16,14 +16,14 @@
 struct runner {
     attn_context *context;
     struct device *memory; /* where tensors and workspace live */
-    void *stream;          /* of a GPU: the one that runner_forward computes on */
+    void *stream;          /* of a GPU: the one that runner_compute uses */
     attn_plan *plan;
     void *workspace;
     const char *device;  /* as requested */
     const char *driver;  /* path of the CUDA driver, or NULL */
     const char *variant; /* requested, or NULL */
     const char *image;   /* file with the code to run instead of the variant's, or NULL */
-    int direction;       /* attn_direction of the plans */
+    int direction;       /* attn_direction of the plans; that of `variant` where this is named */
     bool ptx;            /* run the variant's PTX, not its cubin */
     int64_t threads;     /* requested; 0 = what the machine allows */
     bool absent;         /* runner_open failed because there is no such device */
@@ -53,10 +53,10 @@ bool runner_plan(struct runner *runner, const attn_problem *problem, attn_error 
 bool runner_prepare(struct runner *runner, attn_error *why);
 
 /* Computes on the runner's stream; on a GPU asynchronous. */
-bool runner_forward(const struct runner *runner, const attn_tensors *tensors, attn_error *why);
+bool runner_compute(const struct runner *runner, const attn_tensors *tensors, attn_error *why);
 
 /* The same on another stream. The workspace allows one call in flight. */
-bool runner_forward_on(const struct runner *runner, const attn_tensors *tensors, void *stream,
+bool runner_compute_on(const struct runner *runner, const attn_tensors *tensors, void *stream,
                        attn_error *why);
 
 void runner_close(struct runner *runner);
@@ -69,11 +69,13 @@ void *allocate_aligned(size_t bytes);
 struct verdict {
     attn_comparison comparison;
     int64_t rows, rows_total; /* compared, and there */
+    double most_allowed;      /* max_allowed of the output that has the largest */
 };
 
-/* Compares O (and the LSE, where tensors has one), in the host's memory, with the reference: on all
- * rows where `budget` operations suffice for them, else on a sample of at least 64, chosen by
- * `seed`. False where it could not be done: that is no verdict. */
+/* Compares O (and the LSE, where tensors has one), or dQ, dK and dV, in the host's memory, with the
+ * reference: on all rows where `budget` operations suffice for them, else on a sample of at least
+ * 64, chosen by `seed`, of dK and dV in one head. The comparison is that of the output which errs
+ * most. False where it could not be done: that is no verdict. */
 bool runner_verify(const struct runner *runner, const attn_tensors *tensors, uint64_t seed,
                    double budget, struct verdict *verdict, attn_error *why);
 

@@ -68,15 +68,65 @@ void sets_free(struct bench_sets *sets) {
     sets->device_count = sets->host_count = 0;
 }
 
+/* ---- which tensors --------------------------------------------------------------------------- */
+
+static bool is_backward(const struct bench_sets *sets) {
+    return sets->runner->direction == ATTN_BACKWARD;
+}
+
+void *set_pointer(const attn_tensors *tensors, const struct set_tensor *which) {
+    void *pointer;
+    memcpy(&pointer, (const char *)tensors + which->at, sizeof pointer);
+    return pointer;
+}
+
+static void set_to(attn_tensors *tensors, const struct set_tensor *which, void *pointer) {
+    memcpy((char *)tensors + which->at, &pointer, sizeof pointer);
+}
+
+static void list_tensors(struct bench_sets *sets) {
+    const attn_problem *p = sets->problem;
+    const bool backward = is_backward(sets);
+    const int64_t rows = p->batch * p->heads_q * p->seq_q;
+    const int64_t keys =
+        p->heads_kv * (p->page_size > 0 ? p->num_pages * p->page_size : p->batch * p->seq_kv);
+#define TENSOR(there, field, dtype, dim, count)                                                    \
+    { offsetof(attn_tensors, field), dtype, (there) ? (dim) * (count) : -1 }
+    const struct set_tensor all[SET_TENSORS] = {
+        TENSOR(true, q, p->dtype, p->head_dim, rows),
+        TENSOR(true, k, p->dtype, p->head_dim, keys),
+        TENSOR(true, v, p->dtype, p->head_dim_v, keys),
+        TENSOR(backward, d_o, p->dtype, p->head_dim_v, rows),
+        TENSOR(!backward, o, p->dtype, p->head_dim_v, rows),
+        TENSOR(!backward && sets->lse, lse, ATTN_FP32, 1, rows),
+        TENSOR(backward, dq, p->dtype, p->head_dim, rows),
+        TENSOR(backward, dk, p->dtype, p->head_dim, keys),
+        TENSOR(backward, dv, p->dtype, p->head_dim_v, keys),
+        TENSOR(backward && p->sink, d_sink, ATTN_FP32, 1, p->heads_q)};
+    sets->input_count = backward ? 4 : 3;
+    sets->tensor_count = 0;
+    for (int i = 0; i < SET_TENSORS; i++) {
+        sets->list[sets->tensor_count] = all[i];
+        sets->tensor_count += all[i].count >= 0;
+    }
+}
+
+static size_t bytes_of_tensor(const struct set_tensor *which) {
+    return bytes_of(which->count, which->dtype);
+}
+
 bool sets_plan(struct bench_sets *sets, int most, attn_error *why) {
     const attn_problem *p = sets->problem;
     const double queries = (double)p->batch * (double)p->heads_q * (double)p->seq_q;
     const double keys = (double)p->batch * (double)p->heads_kv * (double)p->seq_kv;
     const double size = (double)attn_dtype_size(p->dtype);
-    const double bytes = (queries + keys) * (double)(p->head_dim + p->head_dim_v) * size;
-    const double more = queries * (double)p->head_dim_v * size + /* O as it is expected */
-                        (p->bias ? 4.0 : 0.0) * (double)p->seq_q * (double)p->seq_kv +
-                        (p->mask ? 1.0 : 0.0) * (double)p->seq_q * (double)p->seq_kv;
+    const double bytes = (is_backward(sets) ? 2 : 1) * (queries + keys) *
+                         (double)(p->head_dim + p->head_dim_v) * size;
+    const double more = (p->bias ? 4.0 : 0.0) * (double)p->seq_q * (double)p->seq_kv +
+                        (p->mask ? 1.0 : 0.0) * (double)p->seq_q * (double)p->seq_kv +
+                        (is_backward(sets) /* the outputs as they are expected */
+                             ? bytes / 2
+                             : queries * (double)p->head_dim_v * size);
     const double memory = (double)device_memory_free(sets->runner->memory);
     if (bytes + more > MEMORY_SHARE * memory) {
         return explain(why, "the tensors need %.1f GiB, %s has %.1f GiB of memory",
@@ -90,13 +140,7 @@ bool sets_plan(struct bench_sets *sets, int most, attn_error *why) {
     while (sets->count > 1 && sets->count * bytes > room) {
         sets->count--;
     }
-    const int64_t kv_rows =
-        p->heads_kv * (p->page_size > 0 ? p->num_pages * p->page_size : p->batch * p->seq_kv);
-    sets->lse_count = p->batch * p->heads_q * p->seq_q;
-    sets->o_count = sets->lse_count * p->head_dim_v;
-    sets->input_counts[0] = sets->lse_count * p->head_dim;
-    sets->input_counts[1] = kv_rows * p->head_dim;
-    sets->input_counts[2] = kv_rows * p->head_dim_v;
+    list_tensors(sets);
     return true;
 }
 
@@ -203,110 +247,129 @@ bool sets_share(struct bench_sets *sets, attn_error *why) {
 
 /* The host's tensors: on a GPU one set serves for all of them, on a CPU each has its own. */
 static bool make_host(struct bench_sets *sets, attn_error *why) {
-    attn_tensors *t = &sets->host;
-    bool good = true;
-    for (int i = 0; i < 3; i++) {
-        sets->inputs[i] = host_block(sets, sets->input_counts[i], sets->problem->dtype);
-        good = good && sets->inputs[i] != NULL;
-    }
-    t->q = sets->inputs[0];
-    t->k = sets->inputs[1];
-    t->v = sets->inputs[2];
-    t->o = host_block(sets, sets->o_count, sets->problem->dtype);
-    t->lse = sets->lse ? host_block(sets, sets->lse_count, ATTN_FP32) : NULL;
-    if (!good || t->o == NULL || (t->lse == NULL && sets->lse)) {
-        return explain(why, "out of memory for the tensors");
+    for (int i = 0; i < sets->tensor_count; i++) {
+        const struct set_tensor *which = &sets->list[i];
+        void *memory = host_block(sets, which->count, which->dtype);
+        if (memory == NULL) {
+            return explain(why, "out of memory for the tensors");
+        }
+        set_to(&sets->host, which, memory);
     }
     return true;
 }
 
 static bool upload(struct bench_sets *sets, int set, attn_error *why) {
-    const attn_dtype dtype = sets->problem->dtype;
     attn_tensors *t = &sets->tensors[set];
-    void *copies[3];
-    for (int i = 0; i < 3; i++) {
-        copies[i] = device_copy(sets, sets->inputs[i], sets->input_counts[i], dtype, why);
-        if (copies[i] == NULL) {
+    *t = sets->tensors[0]; /* bias, sink, mask and pages */
+    for (int i = 0; i < sets->tensor_count; i++) {
+        const struct set_tensor *which = &sets->list[i];
+        void *memory = i < sets->input_count ? device_copy(sets, set_pointer(&sets->host, which),
+                                                           which->count, which->dtype, why)
+                                             : device_block(sets, which->count, which->dtype, why);
+        if (memory == NULL) {
             return false;
         }
+        set_to(t, which, memory);
     }
-    *t = sets->tensors[0]; /* bias, sink, mask and pages */
-    t->q = copies[0];
-    t->k = copies[1];
-    t->v = copies[2];
-    t->o = device_block(sets, sets->o_count, dtype, why);
-    if (t->o == NULL) {
-        return false;
+    return true;
+}
+
+bool sets_forward(struct bench_sets *sets, int set, attn_error *why) {
+    const struct runner *runner = sets->runner;
+    void *workspace = NULL;
+    attn_plan *plan = NULL;
+    if (!is_backward(sets)) {
+        return true;
     }
-    t->lse = sets->lse ? device_block(sets, sets->lse_count, ATTN_FP32, why) : NULL;
-    return t->lse != NULL || !sets->lse;
+    bool good = attn_plan_create(runner->context, sets->problem, NULL, &plan, why) == ATTN_OK;
+    const size_t size = good ? attn_workspace_size(plan) : 0;
+    good = good && (size == 0 || ((workspace = device_alloc(runner->memory, size, why)) != NULL &&
+                                  device_fill(runner->memory, workspace, 0xFF, size, why)));
+    good =
+        good &&
+        attn_forward(plan, &sets->tensors[set], workspace, size, runner->stream, why) == ATTN_OK &&
+        device_wait(runner->memory, why);
+    if (workspace != NULL) {
+        device_free(runner->memory, workspace);
+    }
+    attn_plan_destroy(plan);
+    return good;
 }
 
 bool sets_make(struct bench_sets *sets, int set, attn_error *why) {
+    const attn_problem *p = sets->problem;
+    attn_tensors *t = &sets->tensors[set];
     if ((set == 0 || !on_gpu(sets)) && !make_host(sets, why)) {
         return false;
     }
-    for (int i = 0; i < 3; i++) {
-        fill_normal(&sets->random, sets->problem->dtype, sets->inputs[i], sets->input_counts[i]);
+    for (int i = 0; i < sets->input_count; i++) {
+        fill_normal(&sets->random, p->dtype, set_pointer(&sets->host, &sets->list[i]),
+                    sets->list[i].count);
     }
     if (on_gpu(sets)) {
         if (!upload(sets, set, why)) {
             return false;
         }
     } else {
-        sets->tensors[set] = sets->host;
+        *t = sets->host;
     }
-    sets->expected_o[set] = device_block(sets, sets->o_count, sets->problem->dtype, why);
-    if (sets->expected_o[set] == NULL) {
-        return false;
+    for (int i = sets->input_count; i < sets->tensor_count; i++) {
+        const struct set_tensor *which = &sets->list[i];
+        sets->expected[set][i] = device_block(sets, which->count, which->dtype, why);
+        if (sets->expected[set][i] == NULL) {
+            return false;
+        }
     }
-    sets->expected_lse[set] =
-        sets->lse ? device_block(sets, sets->lse_count, ATTN_FP32, why) : NULL;
-    return sets->expected_lse[set] != NULL || !sets->lse;
+    if (is_backward(sets)) {
+        const int64_t rows = p->batch * p->heads_q * p->seq_q;
+        t->o = device_block(sets, rows * p->head_dim_v, p->dtype, why);
+        t->lse = t->o != NULL ? device_block(sets, rows, ATTN_FP32, why) : NULL;
+        return t->lse != NULL && sets_forward(sets, set, why);
+    }
+    return true;
 }
 
 /* ---- outputs --------------------------------------------------------------------------------- */
 
-static size_t o_bytes(const struct bench_sets *sets) {
-    return bytes_of(sets->o_count, sets->problem->dtype);
-}
-
-static size_t lse_bytes(const struct bench_sets *sets) {
-    return bytes_of(sets->lse_count, ATTN_FP32);
-}
-
 /* A pattern of ones is NaN in every dtype. */
 bool sets_poison(struct bench_sets *sets, int set, void *stream, attn_error *why) {
-    const attn_tensors *t = &sets->tensors[set];
-    if (!on_gpu(sets)) {
-        memset(t->o, 0xff, o_bytes(sets));
-        if (t->lse != NULL) {
-            memset(t->lse, 0xff, lse_bytes(sets));
+    bool good = true;
+    for (int i = sets->input_count; good && i < sets->tensor_count; i++) {
+        void *output = set_pointer(&sets->tensors[set], &sets->list[i]);
+        const size_t bytes = bytes_of_tensor(&sets->list[i]);
+        if (on_gpu(sets)) {
+            good = launch_fill(sets->cache->kernels, output, UINT32_MAX, bytes / sizeof(uint32_t),
+                               stream, why);
+        } else {
+            memset(output, 0xff, bytes);
         }
-        return true;
     }
-    return launch_fill(sets->cache->kernels, t->o, UINT32_MAX, o_bytes(sets) / sizeof(uint32_t),
-                       stream, why) &&
-           (t->lse == NULL || launch_fill(sets->cache->kernels, t->lse, UINT32_MAX,
-                                          lse_bytes(sets) / sizeof(uint32_t), stream, why));
+    return good;
 }
 
 bool sets_fetch(struct bench_sets *sets, int set, attn_error *why) {
-    struct device *device = sets->runner->memory;
     const attn_tensors *t = &sets->tensors[set];
+    bool good = true;
     if (!on_gpu(sets)) {
         sets->host = *t;
         return true;
     }
-    return device_read(device, sets->host.o, t->o, o_bytes(sets), why) &&
-           (t->lse == NULL || device_read(device, sets->host.lse, t->lse, lse_bytes(sets), why));
+    for (int i = sets->input_count; good && i < sets->tensor_count; i++) {
+        const struct set_tensor *which = &sets->list[i];
+        good = device_read(sets->runner->memory, set_pointer(&sets->host, which),
+                           set_pointer(t, which), bytes_of_tensor(which), why);
+    }
+    return good;
 }
 
 bool sets_expect(struct bench_sets *sets, int set, attn_error *why) {
-    struct device *device = sets->runner->memory;
-    return device_write(device, sets->expected_o[set], sets->host.o, o_bytes(sets), why) &&
-           (sets->expected_lse[set] == NULL ||
-            device_write(device, sets->expected_lse[set], sets->host.lse, lse_bytes(sets), why));
+    bool good = true;
+    for (int i = sets->input_count; good && i < sets->tensor_count; i++) {
+        const struct set_tensor *which = &sets->list[i];
+        good = device_write(sets->runner->memory, sets->expected[set][i],
+                            set_pointer(&sets->host, which), bytes_of_tensor(which), why);
+    }
+    return good;
 }
 
 static int64_t words_differing(const void *a, const void *b, size_t bytes) {
@@ -321,21 +384,18 @@ static int64_t words_differing(const void *a, const void *b, size_t bytes) {
 }
 
 bool sets_compare(struct bench_sets *sets, int set, void *stream, attn_error *why) {
-    const attn_tensors *t = &sets->tensors[set];
-    const struct bench_kernels *kernels = sets->cache->kernels;
-    if (!on_gpu(sets)) {
-        sets->differing_here += words_differing(t->o, sets->expected_o[set], o_bytes(sets));
-        if (t->lse != NULL) {
-            sets->differing_here +=
-                words_differing(t->lse, sets->expected_lse[set], lse_bytes(sets));
+    bool good = true;
+    for (int i = sets->input_count; good && i < sets->tensor_count; i++) {
+        const void *output = set_pointer(&sets->tensors[set], &sets->list[i]);
+        const size_t bytes = bytes_of_tensor(&sets->list[i]);
+        if (on_gpu(sets)) {
+            good = launch_differ(sets->cache->kernels, output, sets->expected[set][i],
+                                 bytes / sizeof(uint32_t), sets->differing, stream, why);
+        } else {
+            sets->differing_here += words_differing(output, sets->expected[set][i], bytes);
         }
-        return true;
     }
-    return launch_differ(kernels, t->o, sets->expected_o[set], o_bytes(sets) / sizeof(uint32_t),
-                         sets->differing, stream, why) &&
-           (t->lse == NULL ||
-            launch_differ(kernels, t->lse, sets->expected_lse[set],
-                          lse_bytes(sets) / sizeof(uint32_t), sets->differing, stream, why));
+    return good;
 }
 
 int64_t sets_differing(struct bench_sets *sets, attn_error *why) {
@@ -351,20 +411,27 @@ int64_t sets_differing(struct bench_sets *sets, attn_error *why) {
 }
 
 int64_t sets_words(const struct bench_sets *sets) {
-    return (int64_t)((o_bytes(sets) + (sets->lse ? lse_bytes(sets) : 0)) / sizeof(uint32_t));
+    size_t bytes = 0;
+    for (int i = sets->input_count; i < sets->tensor_count; i++) {
+        bytes += bytes_of_tensor(&sets->list[i]);
+    }
+    return (int64_t)(bytes / sizeof(uint32_t));
 }
 
 int64_t sets_nans(const struct bench_sets *sets) {
-    const attn_dtype dtype = sets->problem->dtype;
-    const char *place = sets->host.o;
     float chunk[CHUNK];
     int64_t nans = 0;
-    for (int64_t done = 0; done < sets->o_count; done += CHUNK) {
-        const size_t n = (size_t)(sets->o_count - done < CHUNK ? sets->o_count - done : CHUNK);
-        attn_to_float(dtype, chunk, place, n);
-        place += n * attn_dtype_size(dtype);
-        for (size_t i = 0; i < n; i++) {
-            nans += isnan(chunk[i]) ? 1 : 0;
+    for (int i = sets->input_count; i < sets->tensor_count; i++) {
+        const struct set_tensor *which = &sets->list[i];
+        const char *place = set_pointer(&sets->host, which);
+        for (int64_t done = 0; which->dtype == sets->problem->dtype && done < which->count;
+             done += CHUNK) {
+            const size_t n = (size_t)(which->count - done < CHUNK ? which->count - done : CHUNK);
+            attn_to_float(which->dtype, chunk, place, n);
+            place += n * attn_dtype_size(which->dtype);
+            for (size_t k = 0; k < n; k++) {
+                nans += isnan(chunk[k]) ? 1 : 0;
+            }
         }
     }
     return nans;

@@ -216,6 +216,7 @@ struct evolve {
     const char *device, *driver; /* as requested */
     const char *tree;            /* with the kernels' sources; GPU only */
     const char *expression;      /* of families; NULL: the default */
+    int direction;               /* attn_direction of what is searched */
     const char *start;           /* a shipped variant to begin with; NULL: all */
     const char *proposer;
     int64_t threads;

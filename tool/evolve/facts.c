@@ -11,10 +11,11 @@
 
 #include "base/message.h"
 #include "cases/grid.h"
+#include "device/kernels.h"
 #include "evolve/evolve.h"
 
 /* Of GPUs. Families with every option compute what the others do, more slowly. */
-static const char DEFAULT_FAMILIES[] = "^fwd_(hopper|hopper_causal|hopper_split|mma)$";
+static const char DEFAULT_FAMILIES[] = "^(fwd_(hopper|hopper_causal|hopper_split|mma)|bwd_.*)$";
 
 struct finding {
     const struct task *task;
@@ -51,11 +52,18 @@ static bool is_wanted(const struct finding *f, const attn_variant *v) {
                : is_baseline(f, v->name);
 }
 
+/* Of the direction that is searched. */
+static bool next_variant(const struct finding *f, int32_t *index, attn_variant *v) {
+    *v = (attn_variant){.size = sizeof *v};
+    return variant_get(f->context, (attn_direction)f->task->evolve->direction, (*index)++, v,
+                       NULL) == ATTN_OK;
+}
+
 /* The smallest tile of the family that takes the shapes; 0 on CPUs. */
 static int32_t smallest_tile(const struct finding *f, const char *family) {
-    attn_variant v = {.size = sizeof v};
+    attn_variant v;
     int32_t least = 0;
-    for (int32_t i = 0; attn_variant_get(f->context, i, &v, NULL) == ATTN_OK; i++) {
+    for (int32_t i = 0; next_variant(f, &i, &v);) {
         if (strcmp(v.family, family) == 0 && (least == 0 || v.head_dim_max < least) &&
             takes_all(f, v.name)) {
             least = v.head_dim_max;
@@ -66,11 +74,11 @@ static int32_t smallest_tile(const struct finding *f, const char *family) {
 
 /* The shipped variants of the families to search; a CPU's family is one variant. */
 static int shipped_json(const struct finding *f, struct json *json) {
-    attn_variant v = {.size = sizeof v};
+    attn_variant v;
     const char *start = f->task->evolve->start;
     int started = 0;
     json_open(json, "shipped", '[');
-    for (int32_t i = 0; attn_variant_get(f->context, i, &v, NULL) == ATTN_OK; i++) {
+    for (int32_t i = 0; next_variant(f, &i, &v);) {
         if (is_wanted(f, &v) && takes_all(f, v.name) &&
             v.head_dim_max == smallest_tile(f, v.family)) {
             const bool is_start = start == NULL || strcmp(start, v.name) == 0;
@@ -95,7 +103,9 @@ static int shipped_json(const struct finding *f, struct json *json) {
 static bool baseline_of(const struct finding *f, const attn_problem *problem,
                         char name[EVOLVE_NAME], attn_error *why) {
     attn_plan *plan = NULL;
-    if (attn_plan_create(f->context, problem, NULL, &plan, why) != ATTN_OK) {
+    if (attn_plan_create(f->context, problem,
+                         PLAN_BY_NAME((attn_direction)f->task->evolve->direction, NULL), &plan,
+                         why) != ATTN_OK) {
         return false;
     }
     snprintf(name, EVOLVE_NAME, "%s", attn_plan_variant(plan));

@@ -108,26 +108,64 @@ static attn_problem small_problem(const struct bench *b) {
     return p;
 }
 
-/* A launch: no finding of the checkers; O and LSE in the sets' host tensors. Of the workspace,
+/* A launch: no finding of the checkers; the outputs in the sets' host tensors. Of the workspace,
  * found at 0, the first launch may change what the plan requested; later launches must leave
  * it unchanged: no state that counts launches. */
-static bool launch(const struct runner *r, struct bench_sets *sets, bool first,
-                   unsigned char left[WORKSPACE_ROOM], attn_error *why) {
+static bool launch(const struct runner *r, struct bench_sets *sets, bool first, unsigned char *left,
+                   attn_error *why) {
     const size_t size = attn_workspace_size(r->plan);
-    unsigned char back[WORKSPACE_ROOM] = {0};
+    unsigned char *back = calloc(size + 1, 1);
     attn_error found = {""};
     vgpu_driver_forget();
-    const bool ran = runner_forward(r, &sets->tensors[0], why) && device_wait(r->memory, why) &&
+    const bool ran = back != NULL && runner_compute(r, &sets->tensors[0], why) &&
+                     device_wait(r->memory, why) &&
                      (size == 0 || device_read(r->memory, back, r->workspace, size, why)) &&
                      sets_fetch(sets, 0, why);
-    if (!vgpu_driver_clean(found.text, sizeof found.text)) {
-        return explain(why, "%s", found.text);
+    bool good = vgpu_driver_clean(found.text, sizeof found.text) || explain(why, "%s", found.text);
+    if (good && ran) {
+        if (first) {
+            memcpy(left, back, size);
+        }
+        good = memcmp(back, left, size) == 0 ||
+               explain(why, "it left its workspace other than it found it");
     }
-    if (first) {
-        memcpy(left, back, sizeof back);
+    free(back);
+    return good && ran;
+}
+
+static size_t output_bytes(const struct set_tensor *which) {
+    return (size_t)which->count * attn_dtype_size(which->dtype);
+}
+
+/* The outputs full of such bytes, or (last_row) the last row of the first one alone. */
+static bool fill_outputs(const struct bench_sets *sets, unsigned char byte, bool last_row,
+                         attn_error *why) {
+    const attn_problem *p = sets->problem;
+    const size_t rows = (size_t)(p->batch * p->heads_q * p->seq_q);
+    bool good = true;
+    const int first = sets->input_count;
+    for (int i = first; good && i < (last_row ? first + 1 : sets->tensor_count); i++) {
+        char *output = set_pointer(&sets->tensors[0], &sets->list[i]);
+        const size_t bytes = output_bytes(&sets->list[i]);
+        const size_t kept = last_row ? bytes - bytes / rows : 0;
+        good = device_fill(sets->runner->memory, output + kept, byte, bytes - kept, why);
     }
-    return ran && (memcmp(back, left, sizeof back) == 0 ||
-                   explain(why, "it left its workspace other than it found it"));
+    return good;
+}
+
+/* Keeps the fetched outputs, or compares them with those that were kept. */
+static bool same_outputs(const struct bench_sets *sets, unsigned char *kept, bool keep) {
+    bool same = true;
+    for (int i = sets->input_count; i < sets->tensor_count; i++) {
+        void *output = set_pointer(&sets->host, &sets->list[i]);
+        const size_t bytes = output_bytes(&sets->list[i]);
+        if (keep) {
+            memcpy(kept, output, bytes);
+        }
+        same = same && memcmp(kept, output, bytes) == 0;
+        kept += bytes;
+    }
+    return same;
 }
 
 /* What lies in the outputs before a launch must not show after it: nothing (which the virtual GPU
@@ -140,33 +178,26 @@ static bool outputs_unread(const struct runner *r, struct bench_sets *sets, attn
                   {"NaN", 0xff},
                   {"plausible numbers", 0x3c},
                   {"an earlier result, changed", 0}};
-    const attn_tensors *t = &sets->tensors[0];
-    const size_t size = attn_workspace_size(r->plan), lse = (size_t)sets->lse_count * sizeof(float);
-    const size_t o = (size_t)sets->o_count * attn_dtype_size(sets->problem->dtype);
-    unsigned char left[WORKSPACE_ROOM], *first = malloc(o + lse);
-    if (first == NULL) {
+    const size_t size = attn_workspace_size(r->plan);
+    size_t bytes = 0;
+    for (int i = sets->input_count; i < sets->tensor_count; i++) {
+        bytes += output_bytes(&sets->list[i]);
+    }
+    unsigned char *kept = malloc(bytes + size);
+    if (kept == NULL) {
         return explain(why, "out of memory");
     }
-    bool good = (size <= sizeof left ||
+    bool good = (size <= WORKSPACE_ROOM || r->direction == ATTN_BACKWARD || /* D of each row */
                  explain(why, "a workspace of %zu bytes, expected counters", size)) &&
                 (size == 0 || device_fill(r->memory, r->workspace, 0, size, why));
     for (int i = 0; i < 4 && good; i++) {
-        const size_t kept = i == 3 ? o - o / (size_t)sets->lse_count : 0;
-        good = (i == 0 ||
-                device_fill(r->memory, (char *)t->o + kept, before[i].byte, o - kept, why)) &&
-               (i == 0 || i == 3 || device_fill(r->memory, t->lse, before[i].byte, lse, why)) &&
-               launch(r, sets, i == 0, left, why);
-        if (good && i == 0) {
-            memcpy(first, sets->host.o, o);
-            memcpy(first + o, sets->host.lse, lse);
-        }
-        good =
-            good &&
-            ((memcmp(first, sets->host.o, o) == 0 && memcmp(first + o, sets->host.lse, lse) == 0) ||
-             explain(why, "the result depends on what the outputs held before: %s",
-                     before[i].name));
+        good = (i == 0 || fill_outputs(sets, before[i].byte, i == 3, why)) &&
+               launch(r, sets, i == 0, kept + bytes, why) &&
+               (same_outputs(sets, kept, i == 0) ||
+                explain(why, "the result depends on what the outputs held before: %s",
+                        before[i].name));
     }
-    free(first);
+    free(kept);
     return good;
 }
 

@@ -50,7 +50,7 @@ struct pair {
 
 static bool compute(struct side *side, int set, attn_error *why) {
     return sets_poison(&side->sets, set, side->runner.stream, why) &&
-           runner_forward(&side->runner, &side->sets.tensors[set], why) &&
+           runner_compute(&side->runner, &side->sets.tensors[set], why) &&
            sets_fetch(&side->sets, set, why) && sets_expect(&side->sets, set, why);
 }
 
@@ -70,16 +70,23 @@ static bool compare(const struct pair *p, const struct side *side, int set, stru
 /* Every element beside the baseline's: the rows that the seed did not choose, too. */
 static bool agrees(const struct pair *p, double allowed, attn_error *why) {
     const struct bench_sets *a = &p->sides[BASELINE].sets, *b = &p->sides[CANDIDATE].sets;
-    const size_t size = attn_dtype_size(p->problem.dtype);
     float theirs[CHUNK], mine[CHUNK];
-    for (int64_t done = 0; done < a->o_count; done += CHUNK) {
-        const size_t n = (size_t)(a->o_count - done < CHUNK ? a->o_count - done : CHUNK);
-        attn_to_float(p->problem.dtype, theirs, (const char *)a->host.o + (size_t)done * size, n);
-        attn_to_float(p->problem.dtype, mine, (const char *)b->host.o + (size_t)done * size, n);
-        for (size_t i = 0; i < n; i++) {
-            if (!(fabs((double)mine[i] - (double)theirs[i]) <= LOOSE * allowed)) {
-                return explain(why, "element %lld of O is %g, the baseline has %g",
-                               (long long)done + (long long)i, (double)mine[i], (double)theirs[i]);
+    for (int k = a->input_count; k < a->tensor_count; k++) {
+        const struct set_tensor *which = &a->list[k];
+        const size_t size = attn_dtype_size(which->dtype);
+        const char *from = set_pointer(&a->host, which), *to = set_pointer(&b->host, which);
+        for (int64_t done = 0; which->dtype == p->problem.dtype && done < which->count;
+             done += CHUNK) {
+            const size_t n = (size_t)(which->count - done < CHUNK ? which->count - done : CHUNK);
+            attn_to_float(which->dtype, theirs, from + (size_t)done * size, n);
+            attn_to_float(which->dtype, mine, to + (size_t)done * size, n);
+            for (size_t i = 0; i < n; i++) {
+                if (!(fabs((double)mine[i] - (double)theirs[i]) <= LOOSE * allowed)) {
+                    return explain(why, "element %lld of %s is %g, the baseline has %g",
+                                   (long long)done + (long long)i,
+                                   b->runner->direction == ATTN_BACKWARD ? "a gradient" : "O",
+                                   (double)mine[i], (double)theirs[i]);
+                }
             }
         }
     }
@@ -97,14 +104,14 @@ static bool check_set(struct pair *p, int set, bool *broken, attn_error *why) {
     }
     *broken = false;
     return compute(candidate, set, why) && compare(p, candidate, set, &verdict, why) &&
-           agrees(p, verdict.comparison.max_allowed, why);
+           agrees(p, verdict.most_allowed, why);
 }
 
 /* ---- timing ---------------------------------------------------------------------------------- */
 
 static bool call(void *self, int set, void *stream, attn_error *why) {
     const struct side *side = self;
-    return runner_forward_on(&side->runner, &side->sets.tensors[set], stream, why);
+    return runner_compute_on(&side->runner, &side->sets.tensors[set], stream, why);
 }
 
 static bool each_set(struct side *side, int first, int count, void *stream,

@@ -111,6 +111,10 @@ bool promote_line(const struct search *s, const char *run, char *line, size_t si
         return explain(why, "tuned.def is for GPUs; in variants.def %s would have tiles of %d x %d",
                        family->name, v[KNOB_BLOCK_Q], v[KNOB_BLOCK_KV]);
     }
+    if (strncmp(family->kernel, "fwd_", 4) != 0) {
+        return explain(why, "tuned.def is for forward; the place of %s in variants.def is its rank",
+                       c->name);
+    }
     if (c->source != NULL) {
         return explain(why, "%s is a change of the source, which no line can name", c->name);
     }

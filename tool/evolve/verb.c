@@ -16,6 +16,7 @@
 #include "cases/grid.h"
 #include "cases/shape.h"
 #include "cli/verbs.h"
+#include "device/kernels.h"
 #include "evolve/evolve.h"
 
 enum { MOST_SECONDS = 86400, MOST_CANDIDATES = 100000, MOST_THREADS = 1024 };
@@ -79,6 +80,9 @@ static bool config_make(const struct request *r, const char *judged, struct memo
     json_text(json, "device", e->device);
     json_text(json, "dtype", DTYPE_NAMES[r->dtype]);
     shapes_json(json, "shapes", &r->targets);
+    if (e->direction == ATTN_BACKWARD) {
+        json_text(json, "direction", DIRECTION_NAMES[e->direction]);
+    }
     json_text(json, "family", e->expression);
     json_text(json, "start", e->start);
     json_text(json, "judged", judged);
@@ -102,6 +106,7 @@ static bool config_read(const struct json_value *config, struct request *r,
                        (int)EVOLVE_SEARCH);
     }
     e->device = json_text_of(json_at(config, "device"));
+    e->direction = json_at(config, "direction") != NULL ? ATTN_BACKWARD : ATTN_FORWARD;
     e->expression = json_text_of(json_at(config, "family"));
     e->start = json_text_of(json_at(config, "start"));
     e->threads = json_int_of(json_at(config, "threads"), 0);
@@ -264,6 +269,7 @@ int verb_evolve(int argc, char **argv) {
         arg_choice("--grid", &r.grid, GRID_NAMES,
                    "targets: the shapes of a grid that are of the first one's class"),
         arg_choice("--dtype", &r.dtype, DTYPE_NAMES, "[fp32 on a CPU, fp16 on a GPU]"),
+        arg_choice("--direction", &e->direction, DIRECTION_NAMES, "what is computed [forward]"),
         arg_text("--device", &e->device, "D", "cpu, cuda[:N], or vgpu, which has no clock [cpu]"),
         arg_text("--driver", &e->driver, "FILE", "the CUDA driver"),
         arg_text("--family", &e->expression, "RE", "families to search, by name"),

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "base/message.h"
+#include "device/kernels.h"
 
 bool current_identity(char library[SHA256_TEXT], char tool[64], attn_error *why) {
     Dl_info info;
@@ -31,7 +32,7 @@ bool current_identity(char library[SHA256_TEXT], char tool[64], attn_error *why)
 /* Whether the variant is compiled in with an image of this hash. */
 static bool is_compiled_in(const char *variant, const char *hash) {
     attn_image image = {.size = sizeof image};
-    for (int32_t i = 0; attn_variant_image(NULL, variant, i, &image, NULL) == ATTN_OK; i++) {
+    for (int32_t i = 0; variant_image(NULL, variant, i, &image, NULL) == ATTN_OK; i++) {
         char own[SHA256_TEXT];
         sha256_text(image.data, image.bytes, own);
         if (hash != NULL && strcmp(own, hash) == 0) {
@@ -62,7 +63,7 @@ static bool is_same(const attn_variant *variant, const struct json_value *planne
     const struct json_value *cubins = json_at(planned, "cubins");
     attn_image image = {.size = sizeof image};
     size_t count = 0;
-    for (int32_t i = 0; attn_variant_image(NULL, variant->name, i, &image, NULL) == ATTN_OK; i++) {
+    for (int32_t i = 0; variant_image(NULL, variant->name, i, &image, NULL) == ATTN_OK; i++) {
         count += image.kind == ATTN_IMAGE_CUBIN;
     }
     bool same = count == json_count_of(cubins) &&
@@ -76,9 +77,9 @@ static bool is_same(const attn_variant *variant, const struct json_value *planne
 /* What this library has and that of the pack had not, and the reverse. */
 static void judge_variants(const struct pack *pack, struct judgement *judgement) {
     const struct json_value *variants = json_at(pack->plan, "variants");
-    attn_variant variant = {.size = sizeof variant};
+    attn_variant variant;
     size_t count = 0;
-    for (int32_t i = 0; attn_variant_get(NULL, i, &variant, NULL) == ATTN_OK; i++) {
+    for (int32_t i = 0; variant_next(NULL, &i, &variant);) {
         const struct json_value *planned = NULL;
         for (size_t k = 0; planned == NULL && k < json_count_of(variants); k++) {
             const struct json_value *one = &variants->as.list.items[k];

@@ -8,6 +8,7 @@
  */
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/stats.h"
 #include "cases/shape.h"
@@ -98,13 +99,15 @@ static void timing_json(struct json *json, const struct json_value *timing) {
     char shape[160];
     size_t count;
     double *samples = read_samples(timing, &count);
+    const bool backward = json_at(timing, "direction") != NULL; /* only that is named */
     if (samples == NULL || !problem_read(json_at(timing, "problem"), &problem)) {
         free(samples);
         return;
     }
     const struct interval median = stats_quantile(samples, count, 0.5);
     json_open(json, NULL, '{');
-    json_text(json, "problem", problem_text(&problem, shape, sizeof shape));
+    problem_text(&problem, shape, sizeof shape - sizeof " backward");
+    json_text(json, "problem", strcat(shape, backward ? " backward" : ""));
     json_text(json, "mode", json_text_of(json_at(timing, "mode")));
     json_text(json, "cache", json_text_of(json_at(timing, "cache")));
     json_int(json, "samples", (int64_t)count);
@@ -112,7 +115,7 @@ static void timing_json(struct json *json, const struct json_value *timing) {
     interval_json(json, "p50", median);
     interval_json(json, "p90", stats_quantile(samples, count, 0.9));
     interval_json(json, "p99", stats_quantile(samples, count, 0.99));
-    json_real(json, "tflops", attn_problem_flops(&problem) / median.value * 1e-12);
+    json_real(json, "tflops", direction_flops(&problem, backward) / median.value * 1e-12);
     json_close(json);
     free(samples);
 }

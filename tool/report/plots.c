@@ -16,6 +16,7 @@
 #include "report/html.h"
 #include "report/report.h"
 #include "report/svg.h"
+#include "stages/bench/measure.h"
 
 enum {
     PANELS_MOST = 8,
@@ -37,7 +38,8 @@ struct panel {
 static bool same_panel(const struct report_timing *a, const struct report_timing *b,
                        bool by_batch) {
     const attn_problem *p = &a->problem, *q = &b->problem;
-    return a->judged == b->judged && strcmp(a->device, b->device) == 0 && p->dtype == q->dtype &&
+    return a->judged == b->judged && a->backward == b->backward &&
+           strcmp(a->device, b->device) == 0 && p->dtype == q->dtype &&
            p->head_dim == q->head_dim && p->causal == q->causal && p->heads_q == q->heads_q &&
            p->heads_kv == q->heads_kv && is_square(a) == is_square(b) &&
            (by_batch ? p->batch == q->batch : p->batch * p->seq_q == q->batch * q->seq_q);
@@ -128,7 +130,7 @@ static void add_point(struct line *line, enum figure figure, const struct report
     if (line->count == LENGTHS_MOST || isnan(seconds.value)) {
         return;
     }
-    const double tflop = attn_problem_flops(&timing->problem) * 1e-12;
+    const double tflop = direction_flops(&timing->problem, timing->backward) * 1e-12;
     char *label = line->labels[line->count], text[REPORT_TEXT];
     snprintf(label, LABEL, "%.60s: %.80s, %s, %.4g TFLOP/s", name, timing->text,
              seconds_text(seconds.value, text), tflop / seconds.value);
@@ -198,9 +200,10 @@ static void put_figure(const struct pack_report *report, const struct panel *pan
         }
     }
     char title[160], subtitle[240];
-    snprintf(title, sizeof title, "%s%s, %s D%lld%s%s", figure == TIME ? "Time" : "Throughput",
-             first->judged ? "" : " beside the peers", DTYPE_NAMES[problem->dtype],
-             (long long)problem->head_dim, problem->causal != ATTN_CAUSAL_NONE ? ", causal" : "",
+    snprintf(title, sizeof title, "%s%s%s, %s D%lld%s%s", figure == TIME ? "Time" : "Throughput",
+             first->backward ? " of backward" : "", first->judged ? "" : " beside the peers",
+             DTYPE_NAMES[problem->dtype], (long long)problem->head_dim,
+             problem->causal != ATTN_CAUSAL_NONE ? ", causal" : "",
              is_square(first) ? "" : ", few queries");
     snprintf(subtitle, sizeof subtitle, "%.60s; %s %lld, %lld heads; %s, %s cache%s", first->device,
              panel->by_batch ? "batch" : "queries in all",

@@ -109,6 +109,7 @@ static bool read_timing(const struct pack_report *report, const struct report_sl
                         const struct json_value *raw, const struct json_value *figures,
                         struct report_timing *timing) {
     attn_problem problem;
+    const bool backward = json_at(raw, "direction") != NULL;
     if (!problem_read(json_at(raw, "problem"), &problem)) {
         return false;
     }
@@ -120,11 +121,13 @@ static bool read_timing(const struct pack_report *report, const struct report_sl
         .mode = text_at(figures, "mode"),
         .cache = text_at(figures, "cache"),
         .problem = problem,
+        .backward = backward,
         .p50 = read_interval(json_at(figures, "p50")),
         .p90 = read_interval(json_at(figures, "p90")),
         .p99 = read_interval(json_at(figures, "p99")),
         .tflops = json_number_of(json_at(figures, "tflops")),
-        .floor = report_floor(slot->device, plan_model(report->pack.plan, slot->device), &problem),
+        .floor = report_floor(slot->device, plan_model(report->pack.plan, slot->device), &problem) *
+                 (backward ? 2.5 : 1.0),
         .ratio = {(double)NAN, (double)NAN, (double)NAN},
     };
     return timing->text != NULL && timing->mode != NULL && timing->cache != NULL;

@@ -35,6 +35,7 @@ struct report_timing {
     bool judged;                         /* of a bench that is PASS; else of the peers runner */
     const char *text, *mode, *cache;     /* text: the problem */
     attn_problem problem;
+    bool backward;
     struct interval p50, p90, p99; /* seconds */
     double tflops;
     double floor;          /* seconds below which it cannot be; NaN: not known */

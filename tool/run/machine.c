@@ -107,8 +107,7 @@ static bool loaded_image(const struct target *target, int device, char hash[SHA2
     attn_image image = {.size = sizeof image}, best = {.data = NULL};
     int rank = 0;
     for (int32_t i = 0;
-         attn_variant_image(target->context, target->variant.name, i, &image, NULL) == ATTN_OK;
-         i++) {
+         variant_image(target->context, target->variant.name, i, &image, NULL) == ATTN_OK; i++) {
         const int suits = target->emulated                 ? image.kind == ATTN_IMAGE_PTX
                           : image.kind == ATTN_IMAGE_CUBIN ? cubin_rank(image.arch, device)
                                                            : rank == 0;
@@ -126,8 +125,7 @@ static bool loaded_image(const struct target *target, int device, char hash[SHA2
 static void tell_variants(struct target *target, int device) {
     attn_variant *variant = &target->variant;
     const char *kind = device_is_gpu(target->device) ? "cuda" : "cpu";
-    *variant = (attn_variant){.size = sizeof *variant};
-    for (int32_t i = 0; attn_variant_get(target->context, i, variant, NULL) == ATTN_OK; i++) {
+    for (int32_t i = 0; variant_next(target->context, &i, variant);) {
         char hash[SHA256_TEXT] = "-";
         attn_error why = {"it has no image that can be loaded here"};
         attn_problem problem;
@@ -146,17 +144,19 @@ static void tell_variants(struct target *target, int device) {
 static void tell_chosen(const struct target *target) {
     static const int64_t DIMS[] = {64, 128, 256};
     static const attn_causal CAUSALS[] = {ATTN_CAUSAL_NONE, ATTN_CAUSAL_BOTTOM_RIGHT};
-    for (int i = 0; i < 12; i++) {
+    for (int i = 0; i < 24; i++) {
+        const attn_direction direction = i < 12 ? ATTN_FORWARD : ATTN_BACKWARD;
         attn_problem problem;
         attn_plan *plan = NULL;
         attn_problem_init(&problem);
         problem.dtype = i % 2 == 0 ? ATTN_FP16 : ATTN_BF16;
         problem.causal = CAUSALS[i / 2 % 2];
-        problem.head_dim = DIMS[i / 4];
+        problem.head_dim = DIMS[i % 12 / 4];
         problem.batch = 4;
         problem.heads_q = problem.heads_kv = 16;
         problem.seq_q = problem.seq_kv = 4096;
-        if (attn_plan_create(target->context, &problem, NULL, &plan, NULL) == ATTN_OK) {
+        if (attn_plan_create(target->context, &problem, PLAN_BY_NAME(direction, NULL), &plan,
+                             NULL) == ATTN_OK) {
             conversation_answer("chosen\t%s", attn_plan_variant(plan));
         }
         attn_plan_destroy(plan);

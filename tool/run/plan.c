@@ -14,6 +14,7 @@
 #include <sys/utsname.h>
 
 #include "base/message.h"
+#include "device/kernels.h"
 #include "pack/evidence.h"
 #include "pack/plan.h"
 
@@ -58,8 +59,8 @@ static bool selected(const struct making *making, const char *variant) {
 
 /* Whether some variant of the library matches. */
 static bool check_pattern(const struct making *making, attn_error *why) {
-    attn_variant variant = {.size = sizeof variant};
-    for (int32_t i = 0; attn_variant_get(NULL, i, &variant, NULL) == ATTN_OK; i++) {
+    attn_variant variant;
+    for (int32_t i = 0; variant_next(NULL, &i, &variant);) {
         if (selected(making, variant.name)) {
             return true;
         }
@@ -182,17 +183,16 @@ static void put_row(const struct making *making, enum stage stage,
 /* The cubins of the library one after the other, from {0} on. */
 struct cubins {
     int32_t variant_index, image_index;
-    attn_variant variant;
+    attn_variant variant; /* of the last one; size 0: none yet */
     attn_image image;
     char hash[SHA256_TEXT];
 };
 
 static bool next_cubin(struct cubins *at) {
-    at->variant.size = sizeof at->variant;
+    bool more = at->variant.size > 0 || variant_next(NULL, &at->variant_index, &at->variant);
     at->image.size = sizeof at->image;
-    for (; attn_variant_get(NULL, at->variant_index, &at->variant, NULL) == ATTN_OK;
-         at->variant_index++, at->image_index = 0) {
-        while (attn_variant_image(NULL, at->variant.name, at->image_index, &at->image, NULL) ==
+    for (; more; more = variant_next(NULL, &at->variant_index, &at->variant), at->image_index = 0) {
+        while (variant_image(NULL, at->variant.name, at->image_index, &at->image, NULL) ==
                ATTN_OK) {
             at->image_index++;
             if (at->image.kind == ATTN_IMAGE_CUBIN) {
@@ -239,16 +239,16 @@ static void put_inspect_rows(const struct making *making) {
 /* All that the library has, whatever the request. */
 static void put_variants(const struct making *making) {
     struct json *json = making->json;
-    attn_variant variant = {.size = sizeof variant};
+    attn_variant variant;
     struct cubins at = {0};
     bool more = next_cubin(&at);
     json_open(json, "variants", '[');
-    for (int32_t i = 0; attn_variant_get(NULL, i, &variant, NULL) == ATTN_OK; i++) {
+    for (int32_t i = 0; variant_next(NULL, &i, &variant);) {
         json_open(json, NULL, '{');
         json_text(json, "name", variant.name);
         json_text(json, "device", variant.device);
         json_open(json, "cubins", '[');
-        for (; more && at.variant_index == i; more = next_cubin(&at)) {
+        for (; more && at.variant.name == variant.name; more = next_cubin(&at)) {
             json_text(json, NULL, at.hash);
         }
         json_close(json);

@@ -30,13 +30,12 @@ bool stage_pattern(const char *pattern, regex_t *regex, attn_error *why) {
 
 bool stage_next(const attn_context *context, const regex_t *regex, int32_t *index,
                 attn_variant *variant) {
-    bool found = false, more = true;
-    while (more && !found) {
-        *variant = (attn_variant){.size = sizeof *variant};
-        more = attn_variant_get(context, (*index)++, variant, NULL) == ATTN_OK;
-        found = more && regexec(regex, variant->name, 0, NULL, 0) == 0;
+    while (variant_next(context, index, variant)) {
+        if (regexec(regex, variant->name, 0, NULL, 0) == 0) {
+            return true;
+        }
     }
-    return found;
+    return false;
 }
 
 int stage_open(const char *device, const char *driver, attn_context **context, attn_device *info,

@@ -100,14 +100,28 @@ struct attn_backward_args {
     const void *d_o;
     void *dq, *dk, *dv;
     struct attn_gradient_strides s_d_o, s_dq, s_dk, s_dv;
-    float *d_sink;           /* NULL: not wanted */
-    float *lse_log2, *delta; /* of every row, in the workspace */
-    long long rows_all;      /* packed: rows of one head in these two */
+    float *d_sink; /* NULL: not wanted */
+    /* In the workspace. Each sequence has rows of its own there, a multiple of ATTN_STAT_ROWS. */
+    float *lse_log2, *delta; /* of every row */
+    float *dq_sum;           /* NULL: no sums between CTAs. Tiles of dQ, fp32 (hopper/dq.h) */
+    unsigned *turns;         /* ... and for each how many CTAs have added */
+    unsigned *ticket;        /* ... and which tiles are taken */
+    long long stat_rows;     /* rows there: of a head, packed; else of a (batch, head) */
     float scale;
     int tiles_kv; /* of one (batch, KV head) */
     int phase;
     int reserved;
 };
+
+struct attn_backward_tma_args {
+    struct attn_tensor_map q, k, v, d_o;
+    struct attn_backward_args b;
+};
+
+/* The rows of a sequence in the workspace of backward begin at a multiple: of a tile, too. */
+#define ATTN_STAT_ROWS 128
+/* bwd_hopper: parts of a tile of dQ, one for each consumer warp, which are added up apart. */
+#define ATTN_DQ_PARTS 8
 
 /* A counter at 0 (counter.h). Its upper half is a signalling NaN as fp32, also after a carry. */
 #define ATTN_COUNTER_ZERO 0x7fa4ffffffffffffULL
@@ -130,6 +144,10 @@ struct attn_backward_args {
 #define ATTN_BWD_KEY_ROLES(d) ((d) > 64 ? 2 : 1)
 #define ATTN_SMEM_bwd_mma(bm, bn, d, warps, stages)                                                \
     (2 * (2 * (bm) + 2 * (stages) * (bn)) * (d)) /* X1, X2, Y1, Y2: 16 bits */
+/* K, V; Q and dO in stages, each with LSE and D of its rows; dS and dQ (fp32) twice. */
+#define ATTN_SMEM_bwd_hopper(bm, bn, d, warps, stages)                                             \
+    (2 * (2 * (bn) * (d) + 2 * (stages) * (bm) * (d) + 2 * (bm) * (bn)) + 8 * (bm) * (d) +         \
+     8 * (stages) * (bm))
 /* Q (split in two where there is room), K, V: fp32. */
 #define ATTN_TF32_Q_TILES(d) ((d) <= 128 ? 2 : 1)
 #define ATTN_SMEM_tf32(bm, bn, d, warps, stages)                                                   \

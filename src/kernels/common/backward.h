@@ -4,8 +4,8 @@
  * D = rowsum(dO * O), and rows that are not finite.
  *
  * A launch has one phase. PHASE_ROWS: D and the LSE in base 2 of every row, into the workspace.
- * PHASE_TILES: each CTA computes one tile of one gradient (or of dK and dV) from start to end, so
- * that nothing is added up between CTAs: the bits do not depend on the order in which they run.
+ * PHASE_TILES: dQ, dK and dV. What several CTAs add up, they add in a fixed order: the bits do not
+ * depend on the order in which they run.
  *
  * Invariant: P = dS = 0 for a pair that is not visible, whatever Q, K, V and dO hold there.
  */
@@ -13,6 +13,34 @@
 #define ATTN_KERNELS_COMMON_BACKWARD_H
 
 #include "common/repair.h"
+
+/* As in device.h; tests/cuda/test_backward.c has the same numbers. */
+#define AT(field, offset)                                                                          \
+    static_assert(__builtin_offsetof(struct attn_backward_args, field) == (offset),                \
+                  #field " has "                                                                   \
+                         "moved")
+AT(a, 0);
+AT(d_o, 424);
+AT(dq, 432);
+AT(dk, 440);
+AT(dv, 448);
+AT(s_d_o, 456);
+AT(s_dq, 480);
+AT(s_dk, 504);
+AT(s_dv, 528);
+AT(d_sink, 552);
+AT(lse_log2, 560);
+AT(delta, 568);
+AT(dq_sum, 576);
+AT(turns, 584);
+AT(ticket, 592);
+AT(stat_rows, 600);
+AT(scale, 608);
+AT(tiles_kv, 612);
+AT(phase, 616);
+static_assert(sizeof(struct attn_backward_args) == 624,
+              "struct attn_backward_args has another size");
+#undef AT
 
 struct pair {
     float p, ds;
@@ -36,8 +64,11 @@ INLINE const element *d_o_of(const struct attn_backward_args &b, const struct wo
 
 /* Row 0 of w's sequence and head in lse_log2 and delta. */
 INLINE long long statistics_of(const struct attn_backward_args &b, const struct work &w) {
-    return b.a.cu_seqlens_q != 0 ? w.head * b.rows_all + b.a.cu_seqlens_q[w.batch]
-                                 : (long long)(w.batch * b.a.heads_q + w.head) * b.a.seq_q;
+    if (b.a.cu_seqlens_q == 0) {
+        return (w.batch * b.a.heads_q + w.head) * b.stat_rows;
+    }
+    const int before = b.a.cu_seqlens_q[w.batch] / ATTN_STAT_ROWS + w.batch; /* tiles, rounded up */
+    return w.head * b.stat_rows + (long long)before * ATTN_STAT_ROWS;
 }
 
 /* Keys of w's sequence that lie in memory: w.seq_kv of them are used. */
@@ -92,43 +123,77 @@ INLINE struct pair pair_of(const struct attn_args &a, const struct row_options &
 
 /* ---- PHASE_ROWS ------------------------------------------------------------------------------ */
 
-/* One warp, one row. A row that sees nothing has D = 0: its dO may be NaN. */
+enum {
+    ROW_LANES = ATTN_D <= 64    ? 8
+                : ATTN_D <= 128 ? 16
+                                : 32,             /* of a row, 8 columns each */
+    PHASE_GROUPS = 4,                             /* loads in flight */
+    PHASE_ROWS = PHASE_GROUPS * LANES / ROW_LANES /* of a warp */
+};
+
+/* D and LSE of PHASE_ROWS rows of a head, by one warp; dQ = 0 where a row sees nothing. Rows past
+ * the end of the sequence get P = 0. */
 INLINE void rows_phase(const struct attn_backward_args &b) {
     const int warp = (int)threadIdx.x / LANES, lane = (int)threadIdx.x % LANES;
-    const long long number = (long long)blockIdx.x * ATTN_WARPS + warp;
+    const int rows = (b.a.seq_q + ATTN_STAT_ROWS - 1) / ATTN_STAT_ROWS * ATTN_STAT_ROWS;
+    const int per_head = rows / PHASE_ROWS;
+    const int number = (int)blockIdx.x * ATTN_WARPS + warp;
+    if (number == 0 && lane == 0 && b.ticket != 0) {
+        *b.ticket = 0;
+    }
+    if (rows == 0) {
+        return;
+    }
     struct work w;
-    const int row = (int)(number % b.a.seq_q);
-    w.head = (int)(number / b.a.seq_q % b.a.heads_q);
-    w.batch = (int)(number / b.a.seq_q / b.a.heads_q);
-    if (number / b.a.seq_q >= b.a.heads_all) {
+    w.batch = number / per_head / b.a.heads_q;
+    w.head = number / per_head % b.a.heads_q;
+    if (number / per_head >= b.a.heads_all) {
         return;
     }
     lengths_of_sequence(b.a, w);
-    if (row >= w.seq_q) {
-        return;
+    const int first = number % per_head * PHASE_ROWS + lane / ROW_LANES;
+    const int column = lane % ROW_LANES * 8;
+    const long long at = statistics_of(b, w);
+    const bool padded = (w.seq_q + ATTN_STAT_ROWS - 1) / ATTN_STAT_ROWS * ATTN_STAT_ROWS > first;
+    if (!__any_sync(~0U, padded)) {
+        return; /* a sequence that is shorter than the longest */
     }
-    const element *const o = o_of(b.a, w) + row * b.a.o_row;
-    const element *const d_o = d_o_of(b, w) + row * b.s_d_o.row;
-    float sum = 0.0f;
-    for (int column = lane * 8; column < b.a.head_dim_v; column += LANES * 8) {
-        float x[8], y[8];
-        load_chunk(x, o + column, true);
-        load_chunk(y, d_o + column, true);
+    float sum[PHASE_GROUPS];
 #pragma unroll
-        for (int i = 0; i < 8; i++) {
-            sum = fmaf(x[i], y[i], sum);
+    for (int i = 0; i < PHASE_GROUPS; i++) {
+        const int row = first + i * (LANES / ROW_LANES);
+        float x[8], y[8];
+        sum[i] = 0.0f;
+        if (row < w.seq_q && column < b.a.head_dim_v) {
+            load_chunk(x, o_of(b.a, w) + row * b.a.o_row + column, true);
+            load_chunk(y, d_o_of(b, w) + row * b.s_d_o.row + column, true);
+#pragma unroll
+            for (int j = 0; j < 8; j++) {
+                sum[i] = fmaf(x[j], y[j], sum[i]);
+            }
         }
     }
 #pragma unroll
-    for (int step = 16; step > 0; step /= 2) {
-        sum += __shfl_xor_sync(~0U, sum, step);
-    }
-    if (lane == 0) {
-        const struct keys keys = keys_of_query(b.a, w, row);
-        const float lse = lse_of(b.a, w)[row * b.a.lse_row];
-        const long long at = statistics_of(b, w) + row;
-        b.delta[at] = keys.end > keys.begin ? sum : 0.0f;
-        b.lse_log2[at] = lse == MINUS_INFINITY ? -MINUS_INFINITY : lse * LOG2_E;
+    for (int i = 0; i < PHASE_GROUPS; i++) {
+        const int row = first + i * (LANES / ROW_LANES);
+#pragma unroll
+        for (int step = ROW_LANES / 2; step > 0; step /= 2) {
+            sum[i] += __shfl_xor_sync(~0U, sum[i], step);
+        }
+        const struct keys keys = keys_of_query(b.a, w, min(row, w.seq_q - 1));
+        const bool sees = row < w.seq_q && keys.end > keys.begin;
+        if (row < w.seq_q && !sees && column < b.a.head_dim) {
+            *(uint4 *)((element *)b.dq + start_of_q(b, w, b.s_dq) + row * b.s_dq.row + column) =
+                make_uint4(0, 0, 0, 0);
+        }
+        if (column == 0 && padded) {
+            const float lse = row < w.seq_q ? lse_of(b.a, w)[row * b.a.lse_row] : MINUS_INFINITY;
+            b.delta[at + row] = sees ? sum[i] : 0.0f; /* else its dO may be NaN */
+            b.lse_log2[at + row] = lse == MINUS_INFINITY ? -MINUS_INFINITY : lse * LOG2_E;
+            if (b.turns != 0 && row % ATTN_BM == 0) {
+                b.turns[(at + row) / ATTN_BM] = 0;
+            }
+        }
     }
 }
 
@@ -148,15 +213,19 @@ INLINE void sink_of_head(const struct attn_backward_args &b, int head, float *sh
             }
         }
     }
-    shared[threadIdx.x] = sum;
-    for (int half = THREADS / 2; half > 0; half /= 2) {
-        __syncthreads();
-        if ((int)threadIdx.x < half) {
-            shared[threadIdx.x] += shared[threadIdx.x + half];
-        }
+#pragma unroll
+    for (int step = LANES / 2; step > 0; step /= 2) {
+        sum += __shfl_xor_sync(~0U, sum, step);
     }
+    if (threadIdx.x % LANES == 0) {
+        shared[threadIdx.x / LANES] = sum;
+    }
+    __syncthreads();
     if (threadIdx.x == 0) {
-        b.d_sink[head] = shared[0];
+        for (int i = 1; i < ATTN_WARPS; i++) {
+            sum += shared[i];
+        }
+        b.d_sink[head] = sum;
     }
 }
 

@@ -2,10 +2,11 @@
  *
  * measure.c - see measure.h.
  *
- *     for each set of inputs:   inputs ~ N(0,1) -> O = NaN -> forward -> compare -> keep
- *     once:                     O = NaN: does the comparison of bits notice?
+ *     for each set of inputs:   inputs ~ N(0,1) -> outputs = NaN -> a call -> compare -> keep
+ *     once:                     outputs = NaN: does the comparison of bits notice?
  *     for each mode and cache:  sleep: does the timer read it right?
- *                               warm up -> samples, each: O = NaN -> timed calls -> the same bits?
+ *                               warm up -> samples, each: outputs = NaN -> timed calls -> the same
+ *                               bits?
  *
  * From a cold cache the sets are taken in turn. To be warm a set must have been used just before,
  * so as many are taken in turn as stay in the cache together (one, if none does), and each sample
@@ -50,7 +51,7 @@ static bool on_gpu(const struct bench *bench) {
 static enum outcome check(struct bench *bench, int set, struct verdict *verdict, attn_error *why) {
     struct bench_sets *sets = &bench->sets;
     if (!sets_poison(sets, set, bench->runner->stream, why) ||
-        !runner_forward(bench->runner, &sets->tensors[set], why)) {
+        !runner_compute(bench->runner, &sets->tensors[set], why)) {
         return OUTCOME_FAILED;
     }
     if (!sets_fetch(sets, set, why)) { /* a kernel that crashed is reported here */
@@ -66,7 +67,8 @@ static enum outcome check(struct bench *bench, int set, struct verdict *verdict,
     }
     const int64_t nans = sets_nans(sets); /* the rows that were not compared, too */
     if (nans != 0) {
-        explain(why, "%lld elements of O are NaN", (long long)nans);
+        explain(why, "%lld elements of %s are NaN", (long long)nans,
+                bench->runner->direction == ATTN_BACKWARD ? "the gradients" : "O");
         return OUTCOME_WRONG;
     }
     return sets_expect(sets, set, why) ? OUTCOME_TIMED : OUTCOME_FAILED;
@@ -113,9 +115,9 @@ static bool try_comparison(struct bench *bench, bool *caught, attn_error *why) {
 
 /* ---- what is timed --------------------------------------------------------------------------- */
 
-static bool forward(void *self, int set, void *stream, attn_error *why) {
+static bool compute(void *self, int set, void *stream, attn_error *why) {
     const struct bench *bench = self;
-    return runner_forward_on(bench->runner, &bench->sets.tensors[set], stream, why);
+    return runner_compute_on(bench->runner, &bench->sets.tensors[set], stream, why);
 }
 
 static bool before_sample(void *self, int first, int count, void *stream, attn_error *why) {
@@ -123,7 +125,7 @@ static bool before_sample(void *self, int first, int count, void *stream, attn_e
     const int sets = bench->sets.count;
     bool good = true;
     for (int i = 0; good && bench->rewarm && i < count; i++) {
-        good = forward(bench, (first + i) % sets, stream, why);
+        good = compute(bench, (first + i) % sets, stream, why);
     }
     for (int i = 0; good && i < count; i++) {
         good = sets_poison(&bench->sets, (first + i) % sets, stream, why);
@@ -138,6 +140,10 @@ static bool after_sample(void *self, int first, int count, void *stream, attn_er
         good = sets_compare(&bench->sets, (first + i) % bench->sets.count, stream, why);
     }
     return good;
+}
+
+double direction_flops(const attn_problem *p, int direction) {
+    return (direction == ATTN_BACKWARD ? 2.5 : 1.0) * attn_problem_flops(p);
 }
 
 double least_seconds(const attn_problem *p) {
@@ -161,7 +167,7 @@ static bool take(struct bench *bench, enum mode mode, enum cache_state state, st
     const int stay = sets_that_stay(sets);
     const struct work work = {.self = bench,
                               .sets = state == CACHE_WARM ? stay : sets->count,
-                              .call = forward,
+                              .call = compute,
                               .before = before_sample,
                               .after = after_sample};
     const struct timer_options timer_options = {.mode = mode,
@@ -255,7 +261,7 @@ static enum outcome check_and_time(struct bench *bench, struct measurement *m) {
     if (outcome != OUTCOME_TIMED) {
         return outcome;
     }
-    m->flops = attn_problem_flops(bench->sets.problem);
+    m->flops = direction_flops(bench->sets.problem, m->direction);
     m->sets = bench->sets.count;
     m->cache_bytes = bench->cache.bytes;
     if (!try_comparison(bench, &m->differ_caught, &m->why)) {
@@ -278,6 +284,7 @@ void measure(struct runner *runner, const attn_problem *problem,
         m->outcome = runner->unsupported ? OUTCOME_REFUSED : OUTCOME_FAILED;
         return;
     }
+    m->direction = runner->direction;
     snprintf(m->variant, sizeof m->variant, "%s", attn_plan_variant(runner->plan));
     struct bench bench = {.runner = runner, .options = options};
     bench.sets = (struct bench_sets){.runner = runner,

@@ -50,6 +50,7 @@ struct measurement {
     attn_error why;
     attn_problem problem; /* resolved, unless it is wrong */
     char variant[192];
+    int direction; /* attn_direction */
     /* of one that was computed right once: */
     struct verdict verdict;
     struct measured rows[MODE_COUNT * CACHE_STATES];
@@ -65,8 +66,11 @@ void measure(struct runner *runner, const attn_problem *problem,
              const struct measure_options *options, struct measurement *measurement);
 void measurement_free(struct measurement *measurement);
 
+/* attn_problem_flops; of backward, which has five GEMMs for two, 2.5 times that. */
+double direction_flops(const attn_problem *problem, int direction);
+
 /* The least seconds in which any GPU of today could compute the problem (resolved): by its
- * operations, or by the bytes that it cannot help but move. */
+ * operations, or by the bytes that it cannot help but move; forward, so backward a fortiori. */
 double least_seconds(const attn_problem *problem);
 
 #endif /* ATTEST_STAGES_BENCH_MEASURE_H */

@@ -117,6 +117,9 @@ static void timing_json(struct json *json, const struct measurement *m,
     json_open(json, NULL, '{');
     json_text(json, "mode", MODE_NAMES[timing->mode]);
     json_text(json, "cache", CACHE_STATE_NAMES[timing->cache]);
+    if (m->direction == ATTN_BACKWARD) {
+        json_text(json, "direction", DIRECTION_NAMES[m->direction]);
+    }
     problem_json(json, "problem", &m->problem);
     json_int(json, "repeats", timing->repeats);
     json_int(json, "taken", (int64_t)timing->stats.count);

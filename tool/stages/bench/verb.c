@@ -17,6 +17,7 @@
 #include "cases/grid.h"
 #include "cases/shape.h"
 #include "cli/verbs.h"
+#include "device/kernels.h"
 #include "device/runner.h"
 #include "stages/bench/measure.h"
 #include "stages/bench/regret.h"
@@ -40,6 +41,7 @@ struct request {
     attn_device device;
     struct json out;
     int count, outcomes[OUTCOMES]; /* measurements, and of each outcome */
+    int timings, unsettled;        /* and those whose interval stayed wider than requested */
     attn_error why;                /* of the last that was not timed */
 };
 
@@ -105,6 +107,9 @@ static void print_json(struct request *request, const struct measurement *m) {
     for (int i = 0; i == 0 || i < m->row_count; i++) {
         json_open(json, NULL, '{');
         problem_json(json, "problem", &m->problem);
+        if (m->direction == ATTN_BACKWARD) {
+            json_text(json, "direction", DIRECTION_NAMES[m->direction]);
+        }
         json_text(json, "variant", m->variant[0] != '\0' ? m->variant : NULL);
         json_text(json, "outcome", OUTCOME_NAMES[m->outcome]);
         if (m->outcome == OUTCOME_TIMED) {
@@ -167,7 +172,8 @@ static void print_state(const struct measurement *m) {
 /* The one measurement that there is. */
 static void print_block(const struct request *request, const struct measurement *m) {
     char text[256];
-    printf("problem   %s\n", problem_text(&m->problem, text, sizeof text));
+    printf("problem   %s%s\n", problem_text(&m->problem, text, sizeof text),
+           m->direction == ATTN_BACKWARD ? ", backward" : "");
     printf("variant   %s on ", m->variant);
     print_device(&request->device);
     printf("\nchecked   %s\n\n", verdict_text(&m->verdict, text, sizeof text));
@@ -197,15 +203,17 @@ static void print_row(const struct request *request, const struct measurement *m
 
 /* ---- one, or many ---------------------------------------------------------------------------- */
 
-static void command_line_problem(const struct request *request, attn_problem *problem) {
+static void command_line_problem(const struct request *request, int combination,
+                                 attn_problem *problem) {
     attn_problem_init(problem);
-    sizes_apply(&request->sizes, problem);
+    sizes_apply(&request->sizes, combination, problem);
     semantics_apply(&request->semantics, problem);
     extras_apply(&request->extras, problem);
 }
 
 static bool is_table(const struct request *request) {
-    return request->grid || request->all_variants || request->shapes > 0;
+    return request->grid || request->all_variants || request->shapes > 0 ||
+           sizes_count(&request->sizes) > 1;
 }
 
 static void measure_one(struct request *request, const attn_problem *problem) {
@@ -213,6 +221,10 @@ static void measure_one(struct request *request, const attn_problem *problem) {
     measure(&request->runner, problem, &request->options, &m);
     request->count++;
     request->outcomes[m.outcome]++;
+    for (int i = 0; i < m.row_count; i++) {
+        request->timings++;
+        request->unsettled += !m.rows[i].timing.settled;
+    }
     if (m.outcome != OUTCOME_TIMED) {
         explain(&request->why, "%s%s%.300s", m.variant, m.variant[0] != '\0' ? ": " : "",
                 m.why.text);
@@ -233,7 +245,8 @@ static void measure_rows(struct request *request, const attn_problem *problem) {
     for (int32_t i = 0; request->all_variants && i < request->variant_count; i++) {
         attn_variant variant = {.size = sizeof variant};
         const attn_context *context = request->runner.context;
-        if (attn_variant_get(context, i, &variant, NULL) == ATTN_OK &&
+        if (variant_get(context, (attn_direction)request->runner.direction, i, &variant, NULL) ==
+                ATTN_OK &&
             attn_variant_check(context, variant.name, problem, NULL) == ATTN_OK) {
             applied = true;
             request->runner.variant = variant.name; /* lives as long as the context */
@@ -271,8 +284,9 @@ static void measure_all(struct request *request) {
     }
     if (request->grid) {
         measure_grid(request);
-    } else {
-        command_line_problem(request, &problem);
+    }
+    for (int i = 0; !request->grid && i < sizes_count(&request->sizes); i++) {
+        command_line_problem(request, i, &problem);
         measure_rows(request, &problem);
     }
 }
@@ -301,6 +315,11 @@ static int exit_code(const struct request *request) {
         printf("\n%d result%s, each checked against the double-precision reference before it was "
                "timed\n",
                timed, timed == 1 ? "" : "s");
+    }
+    if (!request->json && request->unsettled > 0) {
+        printf("\nwarning: %d of %d medians have a 95 %% interval wider than %g %% after %g s: is "
+               "the machine busy? (--width, --seconds)\n",
+               request->unsettled, request->timings, request->width, request->options.seconds);
     }
     return EXIT_DONE;
 }
@@ -375,8 +394,8 @@ static int run(struct request *request) {
         return runner_complain(&request->runner, "bench", &why);
     }
     attn_variant variant = {.size = sizeof variant};
-    while (attn_variant_get(request->runner.context, request->variant_count, &variant, NULL) ==
-           ATTN_OK) {
+    while (variant_get(request->runner.context, (attn_direction)request->runner.direction,
+                       request->variant_count, &variant, NULL) == ATTN_OK) {
         request->variant_count++;
     }
     request->options.seed = (uint64_t)request->seed;
@@ -409,7 +428,7 @@ static int run(struct request *request) {
 /* ---- the command line ------------------------------------------------------------------------ */
 
 /* Places of some; with --regret those below OWN_ONE have no meaning. */
-enum { OWN_GRID = 0, OWN_ONE = 6, OWN_MODE = 6, OWN_SECONDS = 8, OWN_ARGS = 10 };
+enum { OWN_GRID = 0, OWN_ONE = 7, OWN_MODE = 7, OWN_SECONDS = 9, OWN_ARGS = 11 };
 enum { REGRET_ARGS = 3 };
 static const double REGRET_SECONDS = 0.15;
 
@@ -432,6 +451,9 @@ static void fill_tables(struct request *request, struct tables *tables) {
     const struct arg own[OWN_ARGS] = {
         arg_choice("--grid", &request->grid_name, GRID_NAMES,
                    "a table of problems: cpu in every dtype, the others in fp16, or in --dtype"),
+        arg_choice("--direction", &request->runner.direction, DIRECTION_NAMES,
+                   "backward: dQ, dK and dV, from an O and LSE computed before [that of --variant, "
+                   "else forward]"),
         arg_flag("--all-variants", &request->all_variants,
                  "each variant that applies instead of the best one, as one table"),
         arg_real("--width", &request->width,

@@ -15,6 +15,7 @@
 
 #include "base/message.h"
 #include "base/output.h"
+#include "device/kernels.h"
 #include "stages/inspect/ptxas_log.h"
 
 /* ---- budgets --------------------------------------------------------------------------------- */
@@ -118,16 +119,21 @@ static void count(struct inspected *row) {
 
 /* wgmma: 64 rows of a warpgroup, 16 of the inner dimension, all columns at once. Elsewhere one
  * instruction of a warp is 16 x 8 x 16; in fp32 three are 16 x 8 x 8, and QK^T is a loop over 32 of
- * the head dimension. */
+ * the head dimension. Backward: S and dP at least (wgmma), or 7 GEMMs of a tile, and 8 where dK and
+ * dV are apart (portable/bwd_mma.cu). */
 int64_t inspect_demand(const attn_variant *v) {
     const int64_t dim = v->head_dim_max;
     if (!v->tensor_cores || v->warps < 1) {
         return 0;
     }
-    if (strncmp(v->family, "fwd_hopper", strlen("fwd_hopper")) == 0) {
-        return dim / 16 + v->block_kv / 16;
+    const bool backward = v->direction == ATTN_BACKWARD;
+    if (strstr(v->family, "hopper") != NULL) {
+        return backward ? 2 * dim / 16 : dim / 16 + v->block_kv / 16;
     }
     const int64_t key_tiles = v->block_kv / 8;
+    if (backward) {
+        return (dim > 64 ? 8 : 7) * (v->block_q / 16 * key_tiles * (dim / 16)) / v->warps;
+    }
     const int64_t mmas = (v->dtypes >> ATTN_FP32 & 1) != 0
                              ? key_tiles * 3 * (32 / 8 + dim / 8)
                              : key_tiles * (dim / 16) + dim / 8 * (v->block_kv / 16);
@@ -345,7 +351,8 @@ int inspect_gate(const struct inspected *row, const struct budget *budget,
 
 /* ---- libraries ------------------------------------------------------------------------------- */
 
-const struct other_library THIS_LIBRARY = {attn_variant_get, attn_variant_image};
+const struct other_library THIS_LIBRARY = {{attn_variant_get, attn_variant_get_backward},
+                                           attn_variant_image};
 
 bool other_open(const char *path, struct other_library *other, attn_error *why) {
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL); /* its functions do not replace ours */
@@ -353,11 +360,13 @@ bool other_open(const char *path, struct other_library *other, attn_error *why) 
         return explain(why, "--against: %s", dlerror());
     }
     /* POSIX defines this conversion of an object pointer to a function pointer. */
-    const void *variant = dlsym(library, "attn_variant_get");
+    const void *const variants[] = {dlsym(library, "attn_variant_get"),
+                                    dlsym(library, "attn_variant_get_backward")};
     const void *image = dlsym(library, "attn_variant_image");
-    memcpy(&other->variant, &variant, sizeof variant);
+    memcpy(other->variant, variants, sizeof variants);
     memcpy(&other->image, &image, sizeof image);
-    return (variant != NULL && image != NULL) || explain(why, "--against: %s: no libattn", path);
+    return (variants[0] != NULL && image != NULL) ||
+           explain(why, "--against: %s: no libattn", path);
 }
 
 static bool is_wanted(const attn_image *image, attn_image_kind kind, const char *arch,
@@ -376,10 +385,18 @@ bool library_image(const struct other_library *library, const char *name, attn_i
                    const char *arch, const char *sha256, attn_variant *variant, attn_image *image,
                    attn_error *why) {
     *variant = (attn_variant){.size = sizeof *variant};
-    for (int32_t i = 0; library->variant(NULL, i, variant, NULL) == ATTN_OK; i++) {
+    int direction = 0;
+    for (int32_t i = 0; direction < 2; i++) {
+        if (library->variant[direction] == NULL ||
+            library->variant[direction](NULL, i, variant, NULL) != ATTN_OK) {
+            direction++;
+            i = -1;
+            continue;
+        }
         *image = (attn_image){.size = sizeof *image};
-        for (int32_t k = 0; strcmp(variant->name, name) == 0 &&
-                            library->image(NULL, name, k, image, why) == ATTN_OK;
+        for (int32_t k = 0;
+             strcmp(variant->name, name) == 0 &&
+             library->image(NULL, name, k, image, why) == ATTN_OK && image_decompress(image, why);
              k++) {
             if (is_wanted(image, kind, arch, sha256)) {
                 return true;

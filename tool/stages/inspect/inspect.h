@@ -108,10 +108,11 @@ int inspect_gate(const struct inspected *row, const struct budget *budget,
  * The images of this library, and of another build of it that is looked at beside it (--against: a
  * debug build, or one before a change). */
 
-/* attn_variant_get and attn_variant_image of a libattn.so. */
+/* attn_variant_get, attn_variant_get_backward (NULL in older ones) and attn_variant_image of a
+ * libattn.so. */
 struct other_library {
-    attn_status (*variant)(const attn_context *context, int32_t index, attn_variant *variant,
-                           attn_error *error);
+    attn_status (*variant[2])(const attn_context *context, int32_t index, attn_variant *variant,
+                              attn_error *error);
     attn_status (*image)(const attn_context *context, const char *name, int32_t index,
                          attn_image *image, attn_error *error);
 };
@@ -120,8 +121,8 @@ extern const struct other_library THIS_LIBRARY;
 /* Stays open. False and the reason: it is no libattn. */
 bool other_open(const char *path, struct other_library *other, attn_error *why);
 
-/* An image of a variant: of this kind, for the architecture and with the SHA-256 if these are not
- * NULL. */
+/* An image of a variant, decompressed: of this kind, for the architecture and with the SHA-256 if
+ * these are not NULL. */
 bool library_image(const struct other_library *library, const char *name, attn_image_kind kind,
                    const char *arch, const char *sha256, attn_variant *variant, attn_image *image,
                    attn_error *why);

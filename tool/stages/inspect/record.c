@@ -85,7 +85,7 @@ static bool put_against(struct json *unit, const struct inspected *row, attn_err
     if (path == NULL) {
         return true;
     }
-    if (other.variant == NULL && !other_open(path, &other, why)) {
+    if (other.image == NULL && !other_open(path, &other, why)) {
         return false;
     }
     if (other_find(&other, row, &found, &absent)) {

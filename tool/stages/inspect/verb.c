@@ -72,6 +72,10 @@ static int look_at_variant(struct job *job, const attn_variant *variant) {
     attn_image image = {.size = sizeof image};
     attn_error why;
     for (int32_t i = 0; attn_variant_image(NULL, variant->name, i, &image, NULL) == ATTN_OK; i++) {
+        if (!image_decompress(&image, &why)) {
+            complain("inspect: %s %s: %s", variant->name, image.arch, why.text);
+            return EXIT_FAILED_CHECK;
+        }
         if (job->dump_path != NULL && !dump_image(job, variant->name, &image, &why)) {
             return complain("inspect: %s", why.text);
         }
@@ -92,10 +96,9 @@ static int look_at_variant(struct job *job, const attn_variant *variant) {
 }
 
 static int look_at_library(struct job *job) {
-    attn_variant variant = {.size = sizeof variant};
+    attn_variant variant;
     int status = EXIT_DONE;
-    for (int32_t i = 0; status == EXIT_DONE && attn_variant_get(NULL, i, &variant, NULL) == ATTN_OK;
-         i++) {
+    for (int32_t i = 0; status == EXIT_DONE && variant_next(NULL, &i, &variant);) {
         if (strcmp(variant.device, "cuda") == 0) {
             job->variants++;
             status = selected(job, variant.name) ? look_at_variant(job, &variant) : EXIT_DONE;

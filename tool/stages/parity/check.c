@@ -148,11 +148,22 @@ static void judge(const struct target *t, const struct parity_case *c, struct sa
     result->pass = !result->control_failed;
 }
 
-/* Each output of the case that there is, up to the first that is wrong. */
+/* Whether this output is the one to be recorded: it was borderline, or errs more. */
+static bool is_worse(const struct case_result *a, const struct case_result *b) {
+    const attn_statistics *x = &a->statistics, *y = &b->statistics;
+    return a->resampled != b->resampled
+               ? a->resampled > b->resampled
+               : x->max_error * y->max_allowed > y->max_error * x->max_allowed;
+}
+
+/* Each output of the case that there is, up to the first that is wrong; the statistics are those of
+ * the worst. */
 static void judge_outputs(const struct target *t, const struct parity_case *c, struct sample *s,
                           struct case_result *result) {
-    size_t resampled = 0;
+    struct case_result worst = {.statistics = {0}}; /* a problem may have no output at all */
+    bool first = true;
     result->pass = true;
+    result->damaged = false;
     for (int i = s->gradients ? 0 : OUTPUT_O; i < (s->gradients ? GRADIENTS : 0) && result->pass;
          i++) {
         if (i != OUTPUT_O && s->gradients->outputs[i].size == 0) {
@@ -164,13 +175,19 @@ static void judge_outputs(const struct target *t, const struct parity_case *c, s
         if (wrong != NULL) {
             snprintf(result->reason, sizeof result->reason, "%s", wrong);
             result->pass = false;
+            result->damaged = true;
         } else {
             judge(t, c, s, &o, result);
         }
-        resampled = result->resampled > resampled ? result->resampled : resampled;
         case_output_free(&o);
+        worst = first || is_worse(result, &worst) ? *result : worst;
+        first = false;
     }
-    result->resampled = resampled;
+    if (result->pass) {
+        result->statistics = worst.statistics;
+        result->resampled = worst.resampled;
+        memcpy(result->resamples, worst.resamples, sizeof worst.resamples);
+    }
 }
 
 void case_judge(const struct target *t, int64_t number, struct case_result *result) {

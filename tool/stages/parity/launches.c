@@ -42,10 +42,22 @@ struct bench {
 
 /* ---- setting up ------------------------------------------------------------------------------ */
 
+/* Of backward: on a GPU none, a bias and a sink, or a mask and ALiBi, by mode; on a CPU all. */
+static void add_options(const struct target *t, enum launch_mode mode, attn_problem *problem) {
+    const bool backward = t->variant.direction == ATTN_BACKWARD, gpu = device_is_gpu(t->device);
+    const uint32_t options = backward ? t->variant.options : 0;
+    const bool some = !gpu || mode == LAUNCH_STREAM, others = !gpu || mode == LAUNCH_GRAPH;
+    problem->bias = some && (options & ATTN_OPTION_BIAS) != 0;
+    problem->sink = some && (options & ATTN_OPTION_SINK) != 0;
+    problem->mask = others && (options & ATTN_OPTION_MASK) != 0;
+    problem->alibi = others && (options & ATTN_OPTION_ALIBI) != 0;
+}
+
 /* A ragged problem of several tiles that the variant takes, causal if it can be; on a GPU
  * about one CTA per SM. The virtual GPU gets two heads, and more mainloop
  * iterations than a pipeline has stages. */
-static bool choose_problem(const struct target *t, attn_problem *problem, attn_error *why) {
+static bool choose_problem(const struct target *t, enum launch_mode mode, attn_problem *problem,
+                           attn_error *why) {
     static const int64_t SHAPES[][5] = {/* batch, heads_q, heads_kv, seq_q, seq_kv */
                                         {1, 2, 1, 35, 97},
                                         {2, 8, 2, 205, 333},
@@ -67,6 +79,7 @@ static bool choose_problem(const struct target *t, attn_problem *problem, attn_e
         if (t->variant.head_dim_max > 0 && t->variant.head_dim_max < problem->head_dim) {
             problem->head_dim = t->variant.head_dim_max;
         }
+        add_options(t, mode, problem);
         if ((t->variant.dtypes >> problem->dtype & 1) != 0 &&
             attn_variant_check(t->context, t->runs_as, problem, why) == ATTN_OK) {
             return true;
@@ -88,11 +101,15 @@ static bool make_sets(struct bench *b, const attn_problem *problem, attn_error *
         struct sample *s = &b->samples[b->sets];
         const bool backward = b->target->variant.direction == ATTN_BACKWARD;
         explain(why, "out of memory for a set of inputs");
+        recipe.slopes = true;
         if (!sample_make(s, &recipe)) {
             return false;
         }
-        if ((backward && (!sample_add_gradients(s, 0) || !run_forward(b->target, s, why))) ||
-            !mirror_make(&b->mirrors[b->sets], b->target->device, s, why)) {
+        bool good = !backward || sample_add_gradients(s, 0);
+        drop_unsupported(b->target, s);
+        good = good && (!backward || run_forward(s, why)) &&
+               mirror_make(&b->mirrors[b->sets], b->target->device, s, why);
+        if (!good) {
             sample_free(s);
             return false;
         }
@@ -142,10 +159,10 @@ static bool make_workspaces(struct bench *b, attn_error *why) {
     return true;
 }
 
-static bool bench_make(struct bench *b, int64_t launches, attn_error *why) {
+static bool bench_make(struct bench *b, enum launch_mode mode, int64_t launches, attn_error *why) {
     attn_problem problem;
     const struct target *t = b->target;
-    return choose_problem(t, &problem, why) && make_sets(b, &problem, why) &&
+    return choose_problem(t, mode, &problem, why) && make_sets(b, &problem, why) &&
            attn_plan_create(t->context, &problem, PLAN_BY_NAME(t->variant.direction, t->runs_as),
                             &b->plan, why) == ATTN_OK &&
            make_slots(b, launches, why) && make_workspaces(b, why);
@@ -174,9 +191,10 @@ static bool launch(struct bench *b, size_t slot, void *stream, attn_error *why) 
     unsigned char *to = b->slot_memory + slot * b->slot_size;
     attn_tensors tensors = b->mirrors[slot % SETS].tensors;
     if (b->samples[0].gradients != NULL) {
-        tensors.dq = to + b->at[ATTN_GRADIENT_Q];
-        tensors.dk = to + b->at[ATTN_GRADIENT_K];
-        tensors.dv = to + b->at[ATTN_GRADIENT_V];
+        for (int i = 0; i < GRADIENTS; i++) {
+            void **place = gradient_pointer(&tensors, (attn_gradient)i);
+            *place = *place != NULL ? to + b->at[i] : NULL;
+        }
     } else {
         tensors.o = to;
         tensors.lse = (float *)(void *)(to + b->at[1]);
@@ -268,9 +286,10 @@ static bool check_first(struct bench *b, attn_error *why) {
                 return explain(why, "launch %d wrote past an output", i);
             }
         }
-        for (int k = s->gradients != NULL ? 0 : OUTPUT_O;
-             k < (s->gradients != NULL ? ATTN_GRADIENT_BIAS : 0); k++) {
-            if (!check_output(b, s, i, k, &borderline, why)) {
+        for (int k = s->gradients != NULL ? 0 : OUTPUT_O; k < (s->gradients != NULL ? count : 0);
+             k++) {
+            if ((k == OUTPUT_O || outputs[k]->size > 0) &&
+                !check_output(b, s, i, k, &borderline, why)) {
                 return false;
             }
         }
@@ -294,10 +313,11 @@ static bool tell_difference(const struct bench *b, size_t slot, int64_t launch_n
     char place[120] = "in the LSE or past the outputs only";
     const long long index = (long long)(at / attn_dtype_size(p->dtype));
     if (s->gradients != NULL) {
-        snprintf(place, sizeof place, "first in %s",
-                 GRADIENT_NAMES[at < b->at[ATTN_GRADIENT_K]   ? ATTN_GRADIENT_Q
-                                : at < b->at[ATTN_GRADIENT_V] ? ATTN_GRADIENT_K
-                                                              : ATTN_GRADIENT_V]);
+        int gradient = GRADIENTS - 1;
+        while (at < b->at[gradient]) {
+            gradient--;
+        }
+        snprintf(place, sizeof place, "first in %s", GRADIENT_NAMES[gradient]);
     } else if (at < s->o.size) {
         snprintf(place, sizeof place, "first in row %lld, column %lld of (batch, head) %lld",
                  index / p->head_dim_v % p->seq_q, index % p->head_dim_v,
@@ -377,7 +397,7 @@ static bool run_mode(struct bench *b, enum launch_mode mode, int64_t count, void
 bool launches_run(const struct target *t, enum launch_mode mode, int64_t count, attn_error *why) {
     struct bench b = {.target = t};
     void *stream = NULL;
-    bool ok = bench_make(&b, count, why);
+    bool ok = bench_make(&b, mode, count, why);
     if (ok && device_is_gpu(t->device)) {
         stream = stream_make(t->device, why);
         ok = stream != NULL;

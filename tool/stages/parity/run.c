@@ -190,6 +190,13 @@ int run_outputs(const struct sample *s, const struct guarded *outputs[RUN_OUTPUT
     return GRADIENTS;
 }
 
+void drop_unsupported(const struct target *t, struct sample *s) {
+    if (s->gradients != NULL && device_is_gpu(t->device)) {
+        gradients_drop(s->gradients, ATTN_GRADIENT_BIAS);
+        gradients_drop(s->gradients, ATTN_GRADIENT_ALIBI);
+    }
+}
+
 /* ---- the run --------------------------------------------------------------------------------- */
 
 struct run {
@@ -323,28 +330,26 @@ static enum run_result run_plan(struct run *r) {
 }
 
 /* In a run of its own, as if the sample had no gradients. */
-bool run_forward(const struct target *t, struct sample *s, attn_error *why) {
+bool run_forward(struct sample *s, attn_error *why) {
     struct gradients *gradients = s->gradients;
-    struct target forward = *t;
-    struct run r = {.target = &forward, .sample = s, .why = why};
-    forward.variant.direction = ATTN_FORWARD;
+    struct target cpu = {.variant.direction = ATTN_FORWARD};
+    struct run r = {.target = &cpu, .sample = s, .why = why};
     s->gradients = NULL;
-    const bool ok = attn_plan_create(t->context, &s->problem, NULL, &r.plan, why) == ATTN_OK &&
+    const bool ok = target_open(&cpu, "cpu", NULL, why) == ATTN_OK &&
+                    attn_plan_create(cpu.context, &s->problem, NULL, &r.plan, why) == ATTN_OK &&
                     run_plan(&r) == RUN_DONE;
     attn_plan_destroy(r.plan);
+    target_close(&cpu);
     s->gradients = gradients;
     gradients_poison(gradients, s);
     return ok;
 }
 
 enum run_result run_sample(const struct target *t, struct sample *s, attn_error *why) {
-    if (s->gradients != NULL && device_is_gpu(t->device)) { /* no GPU kernel computes them yet */
-        gradients_drop(s->gradients, ATTN_GRADIENT_BIAS);
-        gradients_drop(s->gradients, ATTN_GRADIENT_ALIBI);
-    }
+    drop_unsupported(t, s);
     struct run r = {.target = t, .sample = s, .why = why};
     const attn_problem *problem = s->gradients != NULL ? &s->gradients->problem : &s->problem;
-    if (s->gradients != NULL && !run_forward(t, s, why)) {
+    if (s->gradients != NULL && !run_forward(s, why)) {
         return RUN_WRONG;
     }
     const attn_status status = attn_plan_create(

@@ -58,7 +58,9 @@ struct ncu_report {
 bool ncu_report_read(const char *text, size_t bytes, struct ncu_report *report, attn_error *why);
 void ncu_report_free(struct ncu_report *report);
 
-/* The only launch of that kernel; NULL where there is none, or more than one. */
+/* The launch of that kernel which is profiled, or NULL: the first (of a forward kernel backward may
+ * have one more, for O and LSE); of a backward kernel, which begins with "bwd_", the second, since
+ * the first is over rows alone. */
 const struct ncu_kernel *ncu_report_find(const struct ncu_report *report, const char *name);
 
 /* Removes the path of the program that ncu connected to: a pack says nothing of where it was made.

@@ -25,7 +25,7 @@ static bool launch(struct runner *runner, struct bench_sets *sets, attn_error *w
     struct verdict verdict;
     if (!sets_plan(sets, 1, why) || !runner_prepare(runner, why) || !sets_share(sets, why) ||
         !sets_make(sets, 0, why) || !sets_poison(sets, 0, runner->stream, why) ||
-        !runner_forward(runner, &sets->tensors[0], why) || !sets_fetch(sets, 0, why) ||
+        !runner_compute(runner, &sets->tensors[0], why) || !sets_fetch(sets, 0, why) ||
         !runner_verify(runner, &sets->host, 1, CHECK_BUDGET, &verdict, why)) {
         return false;
     }

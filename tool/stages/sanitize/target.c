@@ -138,14 +138,15 @@ bool target_candidates(const attn_context *context, const struct target_request 
 /* ---- one problem ----------------------------------------------------------------------------- */
 
 /* Growing: each row of K is larger than the one before it, the last one eight times the first.
- * Infinite: the first number of the last row of V. */
+ * Infinite: the first number of the last row of V; a gradient of it would be NaN. */
 static bool edit_inputs(struct bench_sets *sets, const struct small_case *small, attn_error *why) {
     enum { MOST = 1 << 17 };
     static float values[MOST];
     const attn_dtype dtype = sets->problem->dtype;
     struct device *device = sets->runner->memory;
-    const size_t keys = (size_t)sets->input_counts[1], size = attn_dtype_size(dtype);
-    char *k = sets->inputs[1], *v = sets->inputs[2];
+    const size_t keys = (size_t)sets->list[1].count, size = attn_dtype_size(dtype);
+    char *k = set_pointer(&sets->host, &sets->list[1]);
+    char *v = set_pointer(&sets->host, &sets->list[2]);
     if (small->growing && keys <= MOST) {
         attn_to_float(dtype, values, k, keys);
         for (size_t i = 0; i < keys; i++) {
@@ -153,13 +154,14 @@ static bool edit_inputs(struct bench_sets *sets, const struct small_case *small,
         }
         attn_from_float(dtype, k, values, keys);
     }
-    if (small->infinite) {
+    if (small->infinite && sets->runner->direction == ATTN_FORWARD) {
         values[0] = INFINITY;
         attn_from_float(dtype, v + (keys - (size_t)sets->problem->head_dim) * size, values, 1);
     }
-    return !device_is_gpu(device) || /* a CPU computes in them */
-           (device_write(device, (void *)(uintptr_t)sets->tensors[0].k, k, keys * size, why) &&
-            device_write(device, (void *)(uintptr_t)sets->tensors[0].v, v, keys * size, why));
+    return (!device_is_gpu(device) || /* a CPU computes in them */
+            (device_write(device, (void *)(uintptr_t)sets->tensors[0].k, k, keys * size, why) &&
+             device_write(device, (void *)(uintptr_t)sets->tensors[0].v, v, keys * size, why))) &&
+           sets_forward(sets, 0, why);
 }
 
 /* Launches once and waits for the result. What a planted fault comes to is the tool's to tell: it
@@ -171,7 +173,7 @@ static bool launch(struct target *target, struct bench_sets *sets, const struct 
     if (!sets_plan(sets, 1, why) || !runner_prepare(runner, why) || !sets_share(sets, why) ||
         !sets_make(sets, 0, why) || !edit_inputs(sets, small, why) ||
         (!planted && !sets_poison(sets, 0, runner->stream, why)) ||
-        !runner_forward(runner, &sets->tensors[0], why)) {
+        !runner_compute(runner, &sets->tensors[0], why)) {
         return false;
     }
     target->launches++;

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What attn.flash_attn and attn.flash_attn_interface share: one call, and one step with a KV cache.
+
+Tensors are (batch, seq, heads, dim), or (total, heads, dim) with cu_seqlens. The causal diagonal
+ends in the bottom right corner.
+
+The library has no used length of queries and no first key of a cache. compute() makes 2 batch + 1
+packed sequences of them: those of the call, and before, between and after them the rows that belong
+to none, as sequences without keys.
+
+Invariant: what the library does not compute raises attn.Unsupported with the reason; no argument
+that changes the result is ignored.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Optional, Tuple
+
+import torch
+
+from ._attention import attention, differentiable, needs_gradient
+from ._library import InvalidArgument, Unsupported
+from .torch import _is_dynamo_compiling, _refuse_training, _rows
+
+Tensor = torch.Tensor
+_INT = torch.int32
+
+
+def refuse(**options: Any) -> None:
+    """Of options that only FlashAttention has: all must be None, 0 or False."""
+    for name, value in options.items():
+        if value is not None and (isinstance(value, Tensor) or value):
+            found = f"of shape {tuple(value.shape)}" if isinstance(value, Tensor) else value
+            raise Unsupported(f"{name} is {found}, expected none: libattn does not compute it")
+
+
+# ---- one call ----------------------------------------------------------------------------------
+
+
+def _packed(x: Tensor) -> Tuple[Tensor, int]:
+    """All rows of (batch, seq, heads, dim) as (total, heads, dim), and rows from one sequence to
+    the next. A view where strides allow it."""
+    batch, rows = x.shape[:2]
+    step, rest = divmod(x.stride(0), max(x.stride(1), 1))
+    if batch > 1 and (rest or step < rows):
+        x = x.contiguous()
+        step = rows
+    step = step if batch > 1 else rows
+    total = (batch - 1) * step + rows if batch else 0
+    return x.as_strided((total, *x.shape[2:]), x.stride()[1:]), step
+
+
+def _bounds(starts: Tensor, lengths: Tensor, total: Any) -> Tensor:
+    """cu_seqlens of 2 batch + 1 sequences: every other one is a given one."""
+    ends = torch.stack((starts, starts + lengths), 1).flatten().to(_INT)
+    last = total if isinstance(total, Tensor) else ends.new_full((1,), total)
+    return torch.cat((ends.new_zeros(1), ends, last))
+
+
+def _every_other(x: Tensor) -> Tensor:
+    """One entry for each sequence of _bounds, 0 for those between."""
+    spread = x.new_zeros((2 * x.shape[0] + 1, *x.shape[1:]))
+    spread[1::2] = x
+    return spread
+
+
+def _lengths(cu: Tensor, used: Optional[Tensor]) -> Tensor:
+    return cu[1:] - cu[:-1] if used is None else used
+
+
+def _ranges(q: Tensor, k: Tensor, v: Tensor, cu_q: Any, cu_k: Any, max_q: Any, max_k: Any,
+            used_q: Any, used_k: Any, first_k: Any) -> Tuple[Any, ...]:
+    """q, k and v packed, and the options of attention() that say which rows count."""
+    if cu_q is None:
+        batch, max_q = q.shape[:2]
+        cu_q = torch.arange(batch + 1, dtype=_INT, device=q.device) * max_q
+        q = q.reshape(batch * max_q, *q.shape[2:])
+    bounds_q = _bounds(cu_q[:-1], _lengths(cu_q, used_q), cu_q[-1:])
+    if cu_k is None:
+        batch, rows = k.shape[:2]
+        (k, step), (v, step_v) = _packed(k), _packed(v)
+        if step != step_v:
+            raise InvalidArgument(f"the sequences of v lie {step_v} rows apart, expected {step} as "
+                                  "those of k")
+        starts = torch.arange(batch, dtype=_INT, device=k.device) * step
+        lengths = torch.full_like(starts, rows) if used_k is None else used_k
+        if first_k is not None:
+            starts, lengths = starts + first_k, lengths - first_k
+        bounds_k = _bounds(starts, lengths, k.shape[0])
+        # The longest: on a GPU of the keys that exist; the CPU counts those between them too.
+        max_k = rows if q.is_cuda else rows + step
+    else:
+        lengths = _lengths(cu_k, used_k)
+        bounds_k = _bounds(cu_k[:-1], lengths, cu_k[-1:])
+    return q, k, v, dict(cu_seqlens_q=bounds_q, cu_seqlens_kv=bounds_k, max_seqlen_q=max_q,
+                         max_seqlen_kv=max_k, used_kv=_every_other(lengths.to(_INT)))
+
+
+def compute(q: Tensor, k: Tensor, v: Tensor, dropout_p: float, scale: Optional[float],
+            causal: bool, window: Any, softcap: float, alibi: Optional[Tensor] = None,
+            sink: Optional[Tensor] = None, cu_q: Optional[Tensor] = None,
+            cu_k: Optional[Tensor] = None, max_q: Any = None, max_k: Any = None,
+            used_q: Optional[Tensor] = None, used_k: Optional[Tensor] = None,
+            first_k: Optional[Tensor] = None, want_lse: bool = True,
+            table: Optional[Tensor] = None) -> Tuple[Tensor, Any]:
+    """out and, if wanted, lse. first_k: the first key that counts, of each entry of the batch;
+    used_k counts from 0 on. table: the block table of k and v, which are pages."""
+    if _is_dynamo_compiling():  # the graph breaks here
+        return _outside_of_graphs(q, k, v, dropout_p, scale, causal, window, softcap, alibi, sink,
+                                  cu_q, cu_k, max_q, max_k, used_q, used_k, first_k, want_lse,
+                                  table)
+    if sink is not None:
+        sink = sink.reshape(-1).float()
+    _refuse_training(dropout_p, q, alibi)
+    left, right = window
+    window = (-1 if left is None or left < 0 else left, -1 if right is None or right < 0 else right)
+    q, k, v = _rows(q), _rows(k), _rows(v)
+    shape = q.shape
+    max_q, max_k = (x if x is None else int(x) for x in (max_q, max_k))
+    mask = None
+    if table is not None:
+        if first_k is not None:  # distances are counted from the last key: a mask is as good
+            keys = torch.arange(table.shape[1] * k.shape[1], device=q.device)
+            mask = (keys >= first_k[:, None])[:, None, None]
+        which = dict(cu_seqlens_q=cu_q, cu_seqlens_kv=None, max_seqlen_q=max_q, max_seqlen_kv=max_k,
+                     used_kv=used_k if cu_k is None else _lengths(cu_k, used_k))
+    elif used_q is None and first_k is None and (cu_q is None) == (cu_k is None):
+        which = dict(cu_seqlens_q=cu_q, cu_seqlens_kv=cu_k, max_seqlen_q=max_q,
+                     max_seqlen_kv=max_k, used_kv=used_k)
+    else:
+        if alibi is not None and alibi.dim() == 2:
+            alibi = _every_other(alibi)
+        q, k, v, which = _ranges(q, k, v, cu_q, cu_k, max_q, max_k, used_q, used_k, first_k)
+    options = dict(causal="bottom-right" if causal else None, scale=scale, window=window,
+                   softcap=max(softcap, 0.0), alibi=alibi, bias=None, mask=mask, sink=sink, **which,
+                   layout="bshd", threads=torch.get_num_threads() if q.is_cpu else 0)
+    lse = None
+    if table is not None:
+        out, lse = attention(q, k, v, return_lse=True, block_table=table, **options)
+    elif needs_gradient(q, alibi, sink, k, v):
+        out, lse = differentiable(q, k, v, *options.values())
+    elif want_lse:
+        out, lse = attention(q, k, v, return_lse=True, **options)
+    else:
+        out = attention(q, k, v, **options)
+    if len(shape) == 4 and out.dim() == 3:
+        out = out.view(*shape[:3], -1)
+        if lse is not None:
+            lse = lse.view(-1, *shape[:2]).transpose(0, 1).contiguous()
+    return out, lse
+
+
+_outside_of_graphs = torch.compiler.disable(compute)
+
+
+# ---- a KV cache --------------------------------------------------------------------------------
+
+
+def _places(x: Tensor, cu: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
+    """Of each row of x: its entry of the batch, and its place in that sequence."""
+    if cu is None:
+        return (torch.arange(x.shape[0], device=x.device)[:, None],
+                torch.arange(x.shape[1], device=x.device))
+    rows = torch.arange(x.shape[0], dtype=cu.dtype, device=x.device)
+    entry = torch.searchsorted(cu[1:-1].contiguous(), rows, right=True)
+    return entry, rows - cu[entry]
+
+
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, interleaved: bool) -> Tensor:
+    """Rotary position embedding of the first 2 * cos.shape[1] columns."""
+    half = cos.shape[1]
+    cos, sin = (table[positions].unsqueeze(-2).float() for table in (cos, sin))
+    turned = x[..., :2 * half].float()
+    one, two = ((turned[..., ::2], turned[..., 1::2]) if interleaved
+                else (turned[..., :half], turned[..., half:]))
+    pair = one * cos - two * sin, one * sin + two * cos
+    turned = torch.stack(pair, -1).flatten(-2) if interleaved else torch.cat(pair, -1)
+    return torch.cat((turned.to(x.dtype), x[..., 2 * half:]), -1)
+
+
+@torch.no_grad()
+def with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optional[Tensor],
+                 v: Optional[Tensor], rotary: Tuple[Any, Any, bool, Any], cache_seqlens: Any,
+                 entries: Optional[Tensor], first_k: Optional[Tensor], scale: Optional[float],
+                 causal: bool, window: Any, softcap: float, alibi: Optional[Tensor] = None,
+                 sink: Optional[Tensor] = None, cu_q: Optional[Tensor] = None,
+                 cu_new: Optional[Tensor] = None, max_q: Optional[int] = None,
+                 want_lse: bool = True, table: Optional[Tensor] = None) -> Tuple[Tensor, Any]:
+    """Appends k and v to the cache at cache_seqlens, and computes q against all keys of it.
+    rotary: cos, sin, interleaved, and the first position of each sequence (None: cache_seqlens).
+    entries: of the cache, one for each sequence."""
+    cos, sin, interleaved, positions = rotary
+    used = cache_seqlens
+    if isinstance(used, int):
+        batch = q.shape[0] if cu_q is None else cu_q.shape[0] - 1
+        used = torch.full((batch,), used, dtype=_INT, device=q.device)
+    if (k is None) != (v is None):
+        raise InvalidArgument("one of k and v is None, expected both or none")
+    if k is None and cos is not None:
+        raise InvalidArgument("rotary_cos is given without k and v, expected both: keys are "
+                              "rotated when they are appended")
+    if k is not None:
+        if used is None:
+            raise InvalidArgument("cache_seqlens is None, expected the lengths at which k and v "
+                                  "are appended")
+        entry, place = _places(k, cu_new)
+        if cos is not None:
+            start = used if positions is None else positions
+            k = _rotate(k, cos, sin, start[entry] + place, interleaved)
+            of_q, place_q = _places(q, cu_q)
+            moves = causal or tuple(window) != (-1, -1)
+            q = _rotate(q, cos, sin, start[of_q] + (place_q if moves else 0 * place_q), interleaved)
+        where = (entry if entries is None else entries.long()[entry], used[entry] + place)
+        if table is not None:  # its page, and the row in it
+            size = k_cache.shape[1]
+            where = table.long()[where[0], where[1] // size], where[1] % size
+        k_cache[where], v_cache[where] = k, v
+        used = used + (k.shape[1] if cu_new is None else cu_new[1:] - cu_new[:-1])
+    if entries is not None and table is not None:
+        table = table[entries.long()]
+    elif entries is not None:
+        k_cache, v_cache = k_cache[entries.long()], v_cache[entries.long()]
+    return compute(q, k_cache, v_cache, 0.0, scale, causal, window, softcap, alibi, sink, cu_q,
+                   None, max_q, None, None, None if used is None else used.to(_INT), first_k,
+                   want_lse, table)

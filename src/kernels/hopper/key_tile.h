@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * key_tile.h - what a CTA of backward.cu works on: a tile of keys, and the tiles of queries that
+ * see one of them.
+ *
+ * Invariant: a CTA goes through a tile of queries if and only if one of them sees one of its keys;
+ * the same bounds say whose turn it is to add to dQ.
+ */
+#ifndef ATTN_KERNELS_HOPPER_KEY_TILE_H
+#define ATTN_KERNELS_HOPPER_KEY_TILE_H
+
+#include "common/backward.h"
+#include "hopper/config.h"
+
+enum {
+    CONSUMERS = ATTN_BN / WG_ROWS,
+    SCORE_REGS = ATTN_BM / 2, /* S^T, dP^T: 64 keys x BM queries */
+    PAIR_REGS = ATTN_BM / 4,  /* P^T, dS^T in pairs */
+    SUM_REGS = ATTN_D / 2,    /* dK, dV: 64 keys x D */
+    QUERY_STEPS = ATTN_BM / 16,
+    KEY_STEPS = ATTN_BN / 16,
+    DS_CHUNK = ATTN_BM * SWIZZLE_BYTES,
+    DS_BYTES = CONSUMERS * DS_CHUNK,
+    STAT_BYTES = ATTN_BM * 4,
+    DQ_REGS = 32, /* dQ: 64 x 64 of a warpgroup */
+    PART_FLOATS = DQ_REGS * LANES,
+    SUM_BYTES = ATTN_DQ_PARTS * PART_FLOATS * 4,
+    CONSUMER_BARRIER = 1,
+    PRODUCER_REGISTERS = 24,
+    CONSUMER_REGISTERS = 240
+};
+static_assert(CONSUMERS == 2 && ATTN_WARPS == 12, "two consumer warpgroups and a producer");
+static_assert(ATTN_BM * ATTN_D == CONSUMERS * DQ_REGS * WG_THREADS, "dQ of a warpgroup: 64 x 64");
+static_assert(ATTN_STAGES == 2, "as many of Q and dO as of dS and dQ");
+static_assert(ATTN_D == COLUMNS, "whole TMA boxes");
+
+struct key_tile {
+    struct work w; /* its head is set for each tile of queries */
+    int head_kv, number, first;
+    int begin, end; /* tiles of queries that see one of the keys */
+};
+
+INLINE struct key_tile key_tile_of(const struct attn_backward_args &b, int ticket) {
+    const int heads_kv = b.a.heads_q / b.a.heads_per_kv, groups = b.a.heads_all / b.a.heads_per_kv;
+    const int section = ticket / (b.a.section_heads * b.tiles_kv);
+    const int place = ticket % (b.a.section_heads * b.tiles_kv);
+    const int heads = min(b.a.section_heads, groups - section * b.a.section_heads);
+    const int group = section * b.a.section_heads + place % heads;
+    struct key_tile tile;
+    tile.w.batch = group / heads_kv;
+    tile.head_kv = group % heads_kv;
+    tile.number = place / heads;
+    tile.first = tile.number * ATTN_BN;
+    lengths_of_sequence(b.a, tile.w);
+    tile.begin = tile.end = 0;
+    const int last = min(tile.first + ATTN_BN, tile.w.seq_kv) - 1;
+    if (last >= tile.first) {
+        const int first_query = queries_of_key(b.a, tile.w, tile.first).begin;
+        const int end_query = queries_of_key(b.a, tile.w, last).end;
+        if (first_query < end_query) {
+            tile.begin = first_query / ATTN_BM;
+            tile.end = (end_query + ATTN_BM - 1) / ATTN_BM;
+        }
+    }
+    return tile;
+}
+
+/* A tile of queries, posted with its Q. */
+struct query_tile {
+    int head, number;
+    unsigned rank;  /* in the sum of dQ */
+    unsigned flags; /* LAST_OF_SUM; PLAIN << g: all its queries see all keys of warpgroup g, and
+                       there are no options */
+};
+
+enum { PLAIN = 1, LAST_OF_SUM = 4, POSTED = 4 };
+
+/* Kept nowhere else: registers are short. */
+INLINE struct query_tile read_posted(const struct query_tile *posted, unsigned n) {
+    struct query_tile q;
+    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(q.head), "=r"(q.number), "=r"(q.rank), "=r"(q.flags)
+                 : "r"(shared_address(posted + n % POSTED))
+                 : "memory");
+    return q;
+}
+
+INLINE struct query_tile query_tile_of(const struct attn_backward_args &b,
+                                       const struct key_tile &tile, int head, int number) {
+    const int first = number * ATTN_BM, last = min(first + ATTN_BM, tile.w.seq_q) - 1;
+    const int begin = keys_of_query(b.a, tile.w, first).begin;
+    const int end = keys_of_query(b.a, tile.w, last).end;
+    struct query_tile q;
+    q.head = head;
+    q.number = number;
+    q.rank = (unsigned)(tile.number - begin / ATTN_BN);
+    q.flags = (end - 1) / ATTN_BN == tile.number ? LAST_OF_SUM : 0;
+    return q;
+}
+
+INLINE unsigned plain_flags(const struct attn_backward_args &b, const struct key_tile &tile,
+                            int number) {
+    unsigned flags = 0;
+    for (int group = 0; group < CONSUMERS; group++) {
+        const int low = tile.first + group * WG_ROWS, high = low + WG_ROWS - 1;
+        if (high < tile.w.seq_kv && !(b.a.softcap_log2 > 0.0f) && !b.a.alibi &&
+            number * ATTN_BM >= queries_of_key(b.a, tile.w, high).begin &&
+            (number + 1) * ATTN_BM <= queries_of_key(b.a, tile.w, low).end) {
+            flags |= (unsigned)PLAIN << group;
+        }
+    }
+    return flags;
+}
+
+#endif /* ATTN_KERNELS_HOPPER_KEY_TILE_H */

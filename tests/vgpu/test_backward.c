@@ -1,0 +1,300 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * test_backward.c - gradients at the edges of the contract, on the virtual GPU: every option, alone
+ * and with others, lengths around those of tiles, rows that see nothing, keys that no query sees,
+ * sequences without queries or keys, NaN where nothing may look; what is refused.
+ *
+ * Each edge is run with one variant of every backward family, in fp16 and bf16 in turn. What must
+ * not be read is NaN, and what must not be written is watched (tool/cases/gradients.c). Launches
+ * take the four completion orders in turn.
+ *
+ * Invariant: a gradient counts as right only by attn_verify_backward over all of its rows.
+ */
+#include "tool/stages/parity/parity.h" /* and with it what tests of tool/ link */
+#include "vgpu/backward_fixture.h"
+
+static size_t edges; /* so far: the next one takes the other dtype */
+
+/* Computes and judges; the sample has gradients. */
+static void judge_gradients(struct sample *s, const struct target *target) {
+    const struct parity_case c = {.recipe = s->recipe, .backward = true};
+    attn_error why = {""};
+    char line[640], finding[500];
+    recipe_print(&s->recipe, line, sizeof line);
+    vgpu_driver_order(&orders, launches++ % orders.count);
+    vgpu_driver_forget();
+    if (!CHECK_MSG(run_sample(target, s, &why) == RUN_DONE, "%s: %s: %s", target->runs_as, line,
+                   why.text)) {
+        return;
+    }
+    CHECK_MSG(vgpu_driver_clean(finding, sizeof finding), "%s: %s: %s", target->runs_as, line,
+              finding);
+    for (int which = 0; which < GRADIENTS; which++) {
+        struct case_output o;
+        attn_comparison comparison;
+        if (s->gradients->outputs[which].size == 0) {
+            continue;
+        }
+        const char *wrong = case_output_make(&o, target, &c, s, which, SIZE_MAX);
+        wrong = wrong != NULL ? wrong : case_output_compare(&o, target, s, &comparison);
+        CHECK_MSG(wrong == NULL, "%s: %s: %s", target->runs_as, line, wrong ? wrong : "");
+        case_output_free(&o);
+    }
+}
+
+/* One variant of every backward family that takes the problem. */
+static void try_edge(const struct edge *edge) {
+    const attn_dtype turn = edges++ % 2 == 0 ? ATTN_FP16 : ATTN_BF16;
+    attn_variant variant;
+    const char *done[8];
+    int count = 0;
+    for (int pass = 0; pass < 2; pass++) {
+        for (int32_t i = 0; next_backward(&i, &variant);) {
+            struct sample s;
+            bool known = count == 8 || (pass == 0 && (variant.dtypes & 1U << turn) == 0);
+            for (int j = 0; j < count; j++) {
+                known = known || strcmp(done[j], variant.family) == 0;
+            }
+            if (known || !edge_sample(edge, &variant, pass == 1, &s)) {
+                continue;
+            }
+            if (CHECK(sample_add_gradients(&s, 0))) {
+                const struct target target = target_of(&variant);
+                judge_gradients(&s, &target);
+            }
+            sample_free(&s);
+            done[count++] = variant.family;
+        }
+    }
+    needs_some(count);
+}
+
+static struct edge plain(int64_t batch, int64_t heads, int64_t queries, int64_t keys) {
+    return (struct edge){problem_of(batch, heads, queries, keys), ARRANGE_GAPS, NULL, false};
+}
+
+/* ---- who sees whom --------------------------------------------------------------------------- */
+
+/* Lengths around those of tiles; with more queries than keys the first see nothing. */
+TEST(causal_masks) {
+    NEEDS_BACKWARD_KERNELS();
+    static const int64_t lengths[][2] = {{1, 1}, {33, 97}, {97, 66}, {64, 64}, {65, 130}};
+    for (int i = 0; i < 5; i++) {
+        for (int causal = 0; causal < 3; causal++) {
+            struct edge edge = plain(1, 1, lengths[i][0], lengths[i][1]);
+            edge.problem.causal = (attn_causal)causal;
+            try_edge(&edge);
+        }
+    }
+}
+
+/* Of the third and fourth some keys are seen by no query, and some queries see no key. */
+TEST(windows) {
+    NEEDS_BACKWARD_KERNELS();
+    static const int64_t windows[][4] = {
+        {70, 100, 5, 3}, {70, 100, 0, 0}, {40, 150, 7, -1}, {150, 40, -1, 7}, {100, 100, 33, 0}};
+    for (int i = 0; i < 5; i++) {
+        struct edge edge = plain(1, 1, windows[i][0], windows[i][1]);
+        edge.problem.window_left = windows[i][2];
+        edge.problem.window_right = windows[i][3];
+        try_edge(&edge);
+        edge.problem.causal = i % 2 == 0 ? ATTN_CAUSAL_TOP_LEFT : ATTN_CAUSAL_BOTTOM_RIGHT;
+        edge.problem.window_right = -1;
+        try_edge(&edge);
+    }
+}
+
+/* ---- options --------------------------------------------------------------------------------- */
+
+enum option { SOFTCAP, ALIBI, BIAS, MASK, SINK, GQA, WIDE_V, NARROW_V, NEGATIVE_SCALE, OPTIONS };
+
+static void set_option(attn_problem *p, enum option option) {
+    switch (option) {
+    case SOFTCAP: p->softcap = 2.0F; break;
+    case ALIBI: p->alibi = true; break;
+    case BIAS: p->bias = true; break;
+    case MASK: p->mask = true; break;
+    case SINK: p->sink = true; break;
+    case GQA: p->heads_q = 6, p->heads_kv = 2; break;
+    case WIDE_V: p->head_dim = 24, p->head_dim_v = 64; break;
+    case NARROW_V: p->head_dim = 56, p->head_dim_v = 8; break;
+    case NEGATIVE_SCALE: p->scale = -0.2F; break;
+    case OPTIONS: break;
+    }
+}
+
+TEST(each_option) {
+    NEEDS_BACKWARD_KERNELS();
+    for (int option = 0; option < OPTIONS; option++) {
+        struct edge edge = plain(1, 2, 45, 75);
+        edge.problem.causal = (attn_causal)(option % 3);
+        set_option(&edge.problem, (enum option)option);
+        edge.problem.bias_dtype = ATTN_BF16;
+        try_edge(&edge);
+    }
+}
+
+TEST(all_options) {
+    NEEDS_BACKWARD_KERNELS();
+    struct edge edge = plain(2, 2, 45, 75);
+    for (int option = 0; option < OPTIONS; option++) {
+        set_option(&edge.problem, (enum option)option);
+    }
+    edge.problem.window_left = 30;
+    edge.problem.used_kv = true;
+    for (int arrangement = ARRANGE_GAPS; arrangement <= ARRANGE_MIXED; arrangement++) {
+        edge.arrangement =
+            arrangement == ARRANGE_FUSED ? ARRANGE_GIVEN : (enum arrangement)arrangement;
+        edge.problem.causal = (attn_causal)(arrangement % 3);
+        try_edge(&edge);
+    }
+}
+
+/* A bias of -inf is a mask: every fifth row, every seventh key, and of every third row all keys but
+ * the last. With a sink such rows have an LSE, without it they have none. */
+static void forbid_by_bias(struct sample *s) {
+    const attn_problem *p = &s->full;
+    for (int64_t h = 0; h < p->heads_q; h++) {
+        for (int64_t i = 0; i < p->seq_q; i++) {
+            for (int64_t j = 0; j < p->seq_kv; j++) {
+                if (i % 5 == 0 || j % 7 == 1 || (i % 3 == 0 && j < p->seq_kv - 1)) {
+                    set_bias(s, 0, h, i, j, -INFINITY);
+                }
+            }
+        }
+    }
+}
+
+TEST(bias_of_minus_infinity) {
+    NEEDS_BACKWARD_KERNELS();
+    struct edge edge = {problem_of(1, 2, 37, 70), ARRANGE_GIVEN, forbid_by_bias, false};
+    edge.problem.bias = true;
+    for (int dtype = 0; dtype < 3; dtype++) {
+        edge.problem.bias_dtype = (attn_dtype)dtype;
+        edge.problem.sink = dtype == 1;
+        try_edge(&edge);
+    }
+}
+
+/* ---- lengths --------------------------------------------------------------------------------- */
+
+/* After the used keys are NaN and infinities; their dK and dV are 0. */
+static void use_few_keys(struct sample *s) {
+    const int32_t used[] = {0, 1, 64, 69, 70};
+    const attn_problem *p = &s->full;
+    fill(s, 1.0F, 1.0F, 1.0F);
+    for (int64_t b = 0; b < p->batch; b++) {
+        lengths(&s->used)[b] = used[b % 5];
+        for (int64_t j = used[b % 5]; j < p->seq_kv; j++) {
+            for (int64_t d = 0; d < p->head_dim; d++) {
+                set_k(s, b, 0, j, d, (j + d) % 3 != 0 ? NAN : INFINITY);
+            }
+            for (int64_t d = 0; d < p->head_dim_v; d++) {
+                set_v(s, b, 0, j, d, j % 2 != 0 ? NAN : -INFINITY);
+            }
+        }
+    }
+}
+
+TEST(used_keys) {
+    NEEDS_BACKWARD_KERNELS();
+    struct edge edge = {problem_of(5, 1, 40, 70), ARRANGE_GAPS, use_few_keys, false};
+    edge.problem.used_kv = true;
+    for (int causal = 0; causal < 3; causal++) {
+        edge.problem.causal = (attn_causal)causal;
+        try_edge(&edge);
+    }
+}
+
+/* Of four sequences two have no queries and another no keys; rows are left over. */
+static void empty_some(struct sample *s) {
+    int32_t *q = lengths(&s->cu_q), *kv = lengths(&s->cu_kv);
+    q[1] = q[0];
+    q[2] = q[3] = (int32_t)s->full.seq_q;
+    q[4] = q[3] + 1;
+    kv[1] = kv[2] = 7;
+    kv[3] = 9;
+    kv[4] = 9 + (int32_t)(s->full.total_kv - 9 < s->full.seq_kv ? s->full.total_kv - 9
+                                                                : s->full.seq_kv);
+    memset(s->qkv[1].data, 0xFF, s->qkv[1].size);
+    memset(s->qkv[2].data, 0xFF, s->qkv[2].size);
+    fill(s, 1.0F, 1.0F, 1.0F);
+}
+
+TEST(packed_sequences) {
+    NEEDS_BACKWARD_KERNELS();
+    struct edge edge = {problem_of(4, 3, 40, 50), ARRANGE_GAPS, NULL, false};
+    edge.problem.packed = true;
+    for (int i = 0; i < 4; i++) {
+        edge.change = i < 2 ? NULL : empty_some;
+        edge.problem.causal = (attn_causal)(i % 3);
+        edge.problem.used_kv = edge.problem.sink = i == 1;
+        try_edge(&edge);
+    }
+}
+
+/* The kinds of cases that attest parity has: no keys, no batch entries, no queries; keys of the
+ * future and dO of the past that are NaN or infinite. */
+TEST(cases_of_each_kind) {
+    NEEDS_BACKWARD_KERNELS();
+    static const int64_t numbers[] = {3, 6, 13, 16, 22, 23, 31, 35};
+    attn_variant variant;
+    for (int32_t i = 0; next_backward(&i, &variant);) {
+        for (size_t n = 0; n < sizeof numbers / sizeof *numbers && variant.head_dim_max <= 64;
+             n++) {
+            struct watch watch = {.orders = orders, .in_turns = true};
+            struct target target = target_of(&variant);
+            struct case_result result;
+            target.seed = 25;
+            observe_case(&watch, &target, numbers[n], &result);
+            CHECK_MSG(result.pass, "%s: case %d: %s: %s", variant.name, (int)numbers[n],
+                      result.recipe, result.reason);
+        }
+    }
+}
+
+/* Wide heads: dK and dV are work of two CTAs. */
+TEST(wide_heads) {
+    NEEDS_BACKWARD_KERNELS();
+    struct edge edge = plain(1, 2, 35, 67);
+    edge.problem.causal = ATTN_CAUSAL_BOTTOM_RIGHT;
+    edge.problem.head_dim = 72;
+    edge.problem.head_dim_v = 128;
+    attn_variant variant;
+    for (int32_t i = 0; next_backward(&i, &variant);) {
+        struct sample s;
+        if (variant.head_dim_max > 64 && edge_sample(&edge, &variant, false, &s)) {
+            const struct target target = target_of(&variant);
+            if (CHECK(sample_add_gradients(&s, 0))) {
+                judge_gradients(&s, &target);
+            }
+            sample_free(&s);
+        }
+    }
+}
+
+/* ---- refusals -------------------------------------------------------------------------------- */
+
+TEST(unaligned_rows_are_refused) {
+    NEEDS_BACKWARD_KERNELS();
+    static const char *const names[] = {"d_o.row", "dq.row", "dk.row", "dv.row"};
+    attn_variant variant;
+    for (int32_t i = 0; next_backward(&i, &variant);) {
+        for (int n = 0; n <= 4; n++) {
+            attn_problem p = problem_of(1, 1, 40, 40);
+            attn_strides *const all[] = {&p.d_o, &p.dq, &p.dk, &p.dv};
+            attn_error why = {""};
+            p.dtype = (attn_dtype)__builtin_ctz(variant.dtypes);
+            if (n < 4) {
+                *all[n] = (attn_strides){40 * 68, 40 * 68, 68};
+            } else {
+                p.alignment = 8;
+            }
+            CHECK_STATUS(attn_variant_check(context, variant.name, &p, &why), ATTN_UNSUPPORTED,
+                         &why);
+            CHECK_CONTAINS(why.text, n < 4 ? names[n] : "alignment");
+        }
+    }
+}
+
+TEST_MAIN()
