@@ -19,11 +19,9 @@ from ._arguments import (MOST_ROWS, MOST_THREADS, NO_WINDOW, choice, integer, nu
                          variant_name)
 from ._arguments import window as window_of
 from ._arrays import FLOATS, INT32, MASK, View
-from ._library import AUTO, CAUSAL, LAYOUT, TENSOR_CORES, FP32, InvalidArgument
+from ._library import AUTO, CAUSAL, LAYOUT, PAGE_LAYOUT, TENSOR_CORES, FP32, InvalidArgument
 from ._plans import caches, open_cache
 from ._problem import Strides, alignment_of, free_strides, problem
-
-PAGE_LAYOUT = {"hnd": 0, "nhd": 1}
 
 # ---- arguments -------------------------------------------------------------------------------
 
@@ -420,14 +418,15 @@ def attention(q: Any, k: Any, v: Any, *, causal: Optional[str] = None,
         forward = _fast_paths[type(q)]
     except KeyError:
         forward = _fast_paths[type(q)] = _fast_path(q)
-    if (forward is not None and out is lse is variant is stream is block_table is None
+    if (forward is not None and out is lse is variant is stream is None
             and threads is not None and tensor_cores == "auto"):
         found = forward(q, k, v, causal, scale, bias, mask, 0, True, threads, None, layout,
                         window, softcap, alibi, sink, used_kv, cu_seqlens_q, cu_seqlens_kv,
-                        max_seqlen_q, max_seqlen_kv, return_lse)
+                        max_seqlen_q, max_seqlen_kv, return_lse, block_table, page_layout)
         if found is not None:
             return found
-        if return_lse is False and needs_gradient(q, k, v, bias, alibi, sink):
+        if (return_lse is False and block_table is None
+                and needs_gradient(q, k, v, bias, alibi, sink)):
             return differentiable(q, k, v, causal, scale, window, softcap, alibi, bias, mask, sink,
                                   cu_seqlens_q, cu_seqlens_kv, max_seqlen_q, max_seqlen_kv,
                                   used_kv, layout, threads)[0]

@@ -23,10 +23,11 @@ import torch
 import torch.autograd.forward_ad as _forward_ad
 
 from . import _plans
-from ._arguments import MOST_THREADS, NO_WINDOW, integer
-from ._library import (AUTO_LSE, BACKWARD, BF16, CAUSAL, FP16, FP32, LAYOUT, NO_OTHERS,
+from ._arguments import MOST_ROWS, MOST_THREADS, NO_WINDOW, integer
+from ._library import (AUTO_LSE, BACKWARD, BF16, CAUSAL, FP16, FP32, LAYOUT, NO_OTHERS, PAGE_LAYOUT,
                        PLAIN_OPTIONS, TENSORS_SIZE, Unsupported, pack_options, pack_others,
-                       pack_problem, pack_tensors, problem_head, with_gradients)
+                       pack_problem, pack_tensors, problem_head, with_gradients, with_pages,
+                       with_table)
 from ._plans import Cache, Plan, caches, keep, open_cache
 
 DTYPES = {torch.float32: FP32, torch.float16: FP16, torch.bfloat16: BF16}
@@ -141,12 +142,33 @@ def _score_strides(form: _Form, full: Tuple[int, ...]) -> Tuple[int, ...]:
     return (*_NONE[:missing], *[0 if n == 1 else step for n, step in zip(shape, strides)])
 
 
+def _from_pages(each: Any, bshd: int, packed: bool, table: _Form, nhd: bool) -> Any:
+    """Sizes and strides in the order (batch, heads, rows, columns) where K and V are pools of pages,
+    whose rows are those of a page; then what with_pages() takes, and the keys that the table has
+    room for."""
+    q, k, v, q_strides, k_strides, v_strides = each
+    (shape, strides, dtype), pages = table, k[0]
+    q, q_strides = _bhsd((q, q_strides), bshd, packed)
+    k, v, k_strides, v_strides = _bhsd((k, v, k_strides, v_strides), nhd, False)
+    if (len(shape) != 2 or dtype is not _INT or (shape[1] > 1 and strides[1] != 1)
+            or (shape[0] > 1 and strides[0] < 1) or v[0] != pages or k[2] < 1):
+        raise Unusual
+    one = q[0]  # batch entries, as those of K and V are compared with
+    return ((q, (one, *k[1:]), (one, *v[1:]), q_strides, k_strides, v_strides),
+            (k[2], pages, strides[0] if shape[0] > 1 else 0), min(shape[1] * k[2], MOST_ROWS))
+
+
 def _options(full: Tuple[int, ...], window: Any, softcap: Any, usual: bool, forms: Any,
-             totals: Tuple[int, int]) -> bytes:
+             totals: Tuple[int, int], table: _Form = None) -> bytes:
     """What pack_options() makes of them."""
     bias, mask, slopes, sink, cu_q, cu_kv, used_kv = forms
     batch, heads = full[:2]
-    if (cu_q is None) != (cu_kv is None) or (mask is not None and mask[2] not in _MASKS):
+    if table is not None:
+        if used_kv is None or cu_kv is not None or table[0][0] != batch:
+            raise Unusual
+    elif (cu_q is None) != (cu_kv is None):
+        raise Unusual
+    if mask is not None and mask[2] not in _MASKS:
         raise Unusual
     by_batch = slopes is not None and len(slopes[0]) == 2
     _check_vector(slopes, _FLOAT, *full[not by_batch:2])
@@ -165,11 +187,17 @@ def _describe(key: Tuple[Any, ...], o_strides: Any = None) -> Tuple[Cache, bytes
     """Where a call runs and its problem; the shape and the strides of the output, and the shape of
     lse. o_strides: (batch, head, row), else those of the key or of a new output."""
     *each, dtype, gpu, low, causal, scale, form, grouped, threads, rare = key
-    out_strides, layout, window, softcap, usual, max_q, max_kv, forms = rare or _NOTHING_RARE
+    out_strides, layout, window, softcap, usual, max_q, max_kv, forms, *paged = \
+        rare or _NOTHING_RARE
     form %= TRAIN
     bshd, cu_q = LAYOUT[layout], forms[4]
     packed, sequences, length = cu_q is not None, each[0][0], each[0][2]
-    if packed and form == MODEL:
+    table, pages = None, None
+    if paged:
+        table, page_layout = paged[0]
+        each, pages, room = _from_pages(each, bshd, packed, table, PAGE_LAYOUT[page_layout])
+        max_kv = room if max_kv is None else integer("max_seqlen_kv", max_kv, 0, room)
+    elif packed and form == MODEL:
         each = _joined(each)
     elif bshd or packed:
         each = _bhsd(each, bshd, packed)
@@ -198,11 +226,15 @@ def _describe(key: Tuple[Any, ...], o_strides: Any = None) -> Tuple[Cache, bytes
             shape, strides, lse_shape = shape[1:], strides[1:], lse_shape[1:]
         batch, seq_q, seq_kv, totals = cu_q[0][0] - 1, max_q, max_kv, (rows, keys)
     if rare:
-        options = _options((batch, heads, seq_q, seq_kv), window, softcap, usual, forms, totals)
+        seq_kv = max_kv if paged else seq_kv
+        options = _options((batch, heads, seq_q, seq_kv), window, softcap, usual, forms, totals,
+                           table)
     problem = pack_problem(
         _HEADS[dtype], batch, heads, heads_kv, seq_q, seq_kv, dim, dim_v, q_batch, q_head, q_row,
         k_batch, k_head, k_row, v_batch, v_head, v_row, o_batch, o_head, o_row, AUTO_LSE,
         math.nan if scale is None else scale, CAUSAL[causal], options, low & -low or 16)
+    if pages is not None:
+        problem = with_pages(problem, *pages)
     if gpu >= 0 and threads is not None and threads != 0:
         integer("threads", threads, 0, MOST_THREADS)
     where = (gpu, 0 if gpu >= 0 else threads)
@@ -211,7 +243,7 @@ def _describe(key: Tuple[Any, ...], o_strides: Any = None) -> Tuple[Cache, bytes
 
 def _keep(calls: Dict[Tuple[Any, ...], Any], key: Tuple[Any, ...], call: Any) -> None:
     """At once: a model's other layers ask for the same."""
-    _, window, softcap, _, max_q, max_kv, _ = (key[14] or _NOTHING_RARE)[1:]
+    _, window, softcap, _, max_q, max_kv, _ = (key[14] or _NOTHING_RARE)[1:8]
     # A tensor in place of a number is equal to itself even when its value has changed.
     if all(isinstance(x, _VALUES) for x in (key[10], *key[12:14], softcap, max_q, max_kv, *window)):
         keep(calls, key, call)
@@ -280,7 +312,8 @@ def forward(q: Any, k: Any, v: Any, causal: Optional[str], scale: Any, bias: Any
             threads: Optional[int] = 0, out: Any = None, layout: str = "bhsd",
             window: Any = NO_WINDOW, softcap: Any = 0.0, alibi: Any = None, sink: Any = None,
             used_kv: Any = None, cu_q: Any = None, cu_kv: Any = None, max_q: Any = None,
-            max_kv: Any = None, want_lse: bool = False) -> Any:
+            max_kv: Any = None, want_lse: bool = False, block_table: Any = None,
+            page_layout: str = "nhd") -> Any:
     """As attention(), or None. form: SDPA is as PyTorch's function, whose attn_mask is bias here: a
     new output has heads and rows in the order of q's in memory. MODEL: with cu_q and cu_kv they
     count the rows of all sequences from the first of q and of k on. grouped: heads of q may share
@@ -298,7 +331,7 @@ def forward(q: Any, k: Any, v: Any, causal: Optional[str], scale: Any, bias: Any
             return None
         at_q, at_k, at_v = q.data_ptr(), k.data_ptr(), v.data_ptr()
         low, rare, at_others = (at_q | at_k | at_v) & 15, None, NO_OTHERS
-        if not (bias is mask is alibi is sink is used_kv is cu_q is cu_kv is out is None
+        if not (bias is mask is alibi is sink is used_kv is cu_q is cu_kv is out is block_table is None
                 and window == NO_WINDOW and softcap == 0.0 and layout == "bhsd"):
             out_strides = None
             if out is not None:
@@ -323,6 +356,9 @@ def forward(q: Any, k: Any, v: Any, causal: Optional[str], scale: Any, bias: Any
                                     0 if cu_q is None else cu_q.data_ptr(),
                                     0 if cu_kv is None else cu_kv.data_ptr(),
                                     0 if used_kv is None else used_kv.data_ptr())
+            if block_table is not None:
+                rare += ((_form(block_table, gpu), page_layout),)
+                at_others = with_table(at_others, block_table.data_ptr())
         if threads is None and gpu < 0:
             threads = _get_num_threads()
         calls = _plans.calls

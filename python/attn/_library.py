@@ -24,6 +24,7 @@ AUTO = -(1 << 63)
 OLDEST = 0, 2  # the version of attn.h that the structs below are of; later ones only add to them
 CAUSAL = {None: 0, "top-left": 1, "bottom-right": 2}
 LAYOUT = {"bhsd": 0, "bshd": 1}
+PAGE_LAYOUT = {"hnd": 0, "nhd": 1}  # of a page: heads or rows first
 TENSOR_CORES = {"auto": 0, "never": 1, "require": 2}
 
 
@@ -149,6 +150,11 @@ pack_others, pack_tensors = _others.pack, _tensors.pack
 pack_gradients = struct.Struct("14Q8x").pack
 _all = struct.Struct("15Q")
 NO_OTHERS = bytes(_others.size)
+_address = struct.Struct("Q")
+
+
+def with_table(others: bytes, block_table: int) -> bytes:
+    return others[:-_address.size] + _address.pack(block_table)
 
 
 def tensors(q: int, k: int, v: int, o: int, lse: int = 0, bias: int = 0, mask: int = 0,

@@ -35,16 +35,20 @@ def cache(page_size, order, keys=100, dim_v=D, dtype=np.float32, seed=0):
     return whole, pools, table, used
 
 
+FRAMEWORKS = [np.asarray, torch.from_numpy]  # the general and the fast path
+
+
+@pytest.mark.parametrize("made", FRAMEWORKS)
 @pytest.mark.parametrize("order", ["nhd", "hnd"])
 @pytest.mark.parametrize("page_size", [1, 3, 16, 64, 200])
 @pytest.mark.parametrize("queries", [1, 7, 33])
-def test_gathered(order, page_size, queries):
+def test_gathered(made, order, page_size, queries):
     (k, v), (k_pages, v_pages), table, used = cache(page_size, order, dim_v=16)
     q = np.random.default_rng(1).standard_normal((B, queries, HQ, D)).astype(np.float32)
-    options = {"used_kv": used, "causal": "bottom-right", "return_lse": True, "layout": "bshd"}
-    expected = attn.attention(q, k, v, **options)
-    found = attn.attention(q, k_pages, v_pages, block_table=table, max_seqlen_kv=100,
-                           page_layout=order, **options)
+    options = {"causal": "bottom-right", "return_lse": True, "layout": "bshd"}
+    expected = attn.attention(q, k, v, used_kv=used, **options)
+    found = attn.attention(*map(made, (q, k_pages, v_pages)), block_table=made(table),
+                           used_kv=made(used), max_seqlen_kv=100, page_layout=order, **options)
     for a, b in zip(found, expected):
         assert np.array_equal(a, b)
 
@@ -102,14 +106,26 @@ WRONG = [
 ]
 
 
+@pytest.mark.parametrize("made", FRAMEWORKS)
 @pytest.mark.parametrize("number", range(len(WRONG)))
-def test_refusals(number):
+def test_refusals(made, number):
     change, sentence = WRONG[number]
     _, (k_pages, v_pages), table, used = cache(16, "nhd")
     q = np.zeros((B, HQ, 1, D), np.float32)
-    arguments = {"block_table": table, "used_kv": used, **change}
+    arguments = {"block_table": made(table), "used_kv": made(used), **change}
     with pytest.raises(attn.InvalidArgument, match=sentence):
-        attn.attention(q, k_pages, v_pages, **arguments)
+        attn.attention(*map(made, (q, k_pages, v_pages)), **arguments)
+
+
+@pytest.mark.parametrize("made", FRAMEWORKS)
+def test_shapes_that_do_not_fit(made):
+    _, (k_pages, v_pages), table, used = cache(16, "nhd")
+    q = np.zeros((B, HQ, 1, D), np.float32)
+    for k, v in ((k_pages[0], v_pages), (k_pages, v_pages[1:]), (k_pages[..., 1:], v_pages),
+                 (k_pages[:, :0], v_pages[:, :0])):
+        with pytest.raises(attn.InvalidArgument):
+            attn.attention(*map(made, (q, np.ascontiguousarray(k), np.ascontiguousarray(v))),
+                           block_table=made(table), used_kv=made(used))
 
 
 def test_no_gradients():
