@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * maps.c - tensor maps of Q, K, V and O (backward: dO) for kernels that load by TMA. Dimensions are
- * (column, row, head, batch), with packed sequences (column, row of all, head, 1); a box is 64
- * columns of as many rows as a tile has. Where a tile has the rows of several heads
- * (forward_chunk.cu), the map of Q is over (column, head, row, batch): the heads of a query follow
- * each other.
+ * (column, row, head, batch), with packed sequences (column, row of all, head, 1), of a paged KV
+ * cache (column, row of a page, head, page); a box is 64 columns of as many rows as a tile, or a
+ * page, has. Where a tile has the rows of several heads (forward_chunk.cu), the map of Q is over
+ * (column, head, row, batch): the heads of a query follow each other.
  *
  * Invariant: maps are made with the plan, without addresses; a call inserts the addresses and
  * changes nothing else. The driver never refuses what maps_check passed.
@@ -36,12 +36,14 @@ struct tensor {
 
 static void list_tensors(const attn_problem *p, bool backward, struct tensor tensors[CUDA_MAPS]) {
     const int64_t rows_q = p->packed ? p->total_q : p->seq_q;
-    const int64_t rows_kv = p->packed ? p->total_kv : p->seq_kv;
+    const bool paged = p->page_size > 0;
+    const int64_t rows_kv = paged ? p->page_size : p->packed ? p->total_kv : p->seq_kv;
     const int64_t batches = p->packed ? 1 : p->batch;
+    const int64_t pages = paged ? p->num_pages : batches;
     const struct tensor all[CUDA_MAPS] = {
         {"q", p->head_dim, rows_q, p->heads_q, batches, &p->q},
-        {"k", p->head_dim, rows_kv, p->heads_kv, batches, &p->k},
-        {"v", p->head_dim_v, rows_kv, p->heads_kv, batches, &p->v},
+        {"k", p->head_dim, rows_kv, p->heads_kv, pages, &p->k},
+        {"v", p->head_dim_v, rows_kv, p->heads_kv, pages, &p->v},
         {backward ? "d_o" : "o", p->head_dim_v, rows_q, p->heads_q, batches,
          backward ? &p->d_o : &p->o},
     };
@@ -114,7 +116,9 @@ static cu_result encode(const struct cuda *cuda, const struct tensor *t, attn_dt
 attn_status maps_encode(struct cuda *cuda, const attn_problem *p, bool backward, int rows_q,
                         int heads_q, int rows_kv, struct cuda_geometry *geometry,
                         attn_error *error) {
-    const int rows[CUDA_MAPS] = {rows_q, rows_kv, rows_kv, backward ? rows_q : BOX_ROWS_O};
+    const bool cut = p->page_size > 0 && p->page_size < rows_kv;
+    const int keys = cut ? (int)p->page_size : rows_kv;
+    const int rows[CUDA_MAPS] = {rows_q, keys, keys, backward ? rows_q : BOX_ROWS_O};
     struct tensor tensors[CUDA_MAPS];
     list_tensors(p, backward, tensors);
     for (int i = 0; i < CUDA_MAPS; i++) {

@@ -414,6 +414,25 @@ static attn_status check_device(const struct cuda *cuda, const struct variant *v
     return ATTN_OK;
 }
 
+/* The keys that one TMA load brings, and the map of K has in a box. */
+static int keys_of_load(const struct variant *variant) {
+    const attn_variant *v = &variant->info;
+    return v->block_kv / (kernel_families[variant->family].tma == TMA_WARP ? v->warps : 1);
+}
+
+/* Boxes of a load are whole pages, or in one page; a swizzle has 8 rows. */
+static attn_status check_pages(const struct variant *variant, const attn_problem *p,
+                               attn_error *error) {
+    const int64_t keys = keys_of_load(variant);
+    if (p->page_size == 0 || p->page_size % keys == 0 ||
+        (keys % p->page_size == 0 && p->page_size % 8 == 0)) {
+        return ATTN_OK;
+    }
+    return attn_fail(error, ATTN_UNSUPPORTED,
+                     "page_size = %lld, it takes 8, 16 and multiples of %lld",
+                     (long long)p->page_size, (long long)keys);
+}
+
 attn_status cuda_applies(const struct cuda *cuda, const struct variant *variant,
                          const attn_problem *p, attn_error *error) {
     const struct kernel_family *family = &kernel_families[variant->family];
@@ -426,6 +445,9 @@ attn_status cuda_applies(const struct cuda *cuda, const struct variant *variant,
     }
     if (status == ATTN_OK && family->tma != TMA_NONE) {
         status = maps_check(p, family->backward, error);
+    }
+    if (status == ATTN_OK && family->tma != TMA_NONE) {
+        status = check_pages(variant, p, error);
     }
     if (status == ATTN_OK) {
         status = check_factors(family, p, error);
@@ -564,7 +586,7 @@ static attn_status fill_geometry(struct cuda *cuda, const struct variant *varian
     fill_grid(cuda, family, &cut, split.num_splits, p, geometry->grid);
     plan_fill_args(&geometry->args, p);
     if (family->tma != TMA_NONE) {
-        const int keys = v->block_kv / (family->tma == TMA_WARP ? v->warps : 1);
+        const int keys = keys_of_load(variant);
         const int heads = family->split_kv == SPLIT_ITEMS ? geometry->args.packed_heads : 0;
         return maps_encode(cuda, p, false, v->block_q, heads, keys, geometry, error);
     }

@@ -67,7 +67,10 @@ void draw_options(uint64_t *rng, uint32_t options, attn_problem *p) {
     p->used_kv = wants[5] || wants[7];
     if (wants[7]) {
         p->page_size = rng_chance(rng, 50) ? 1 << rng_range(rng, 0, 30) : rng_range(rng, 1, 1000);
-        p->num_pages = rng_range(rng, 0, 100000);
+        if ((options & ATTN_OPTION_MASK) == 0) { /* fwd_hopper_decode takes no others */
+            p->page_size = 8 << rng_range(rng, 0, 12);
+        }
+        p->num_pages = rng_range(rng, 1, 100000);
         p->block_table_stride = rng_range(rng, 0, 1) * rng_range(rng, 1, 1000000);
     }
 }

@@ -207,9 +207,15 @@ bool fake_maps_agree(const struct fake_launch *launch) {
     const long long heads_kv = a->heads_q / a->heads_per_kv;
     /* how many packed rows there are is in no argument; without keys there is one, of one head
      */
-    const long long queries = packed ? 0 : a->seq_q, keys = packed ? 0 : a->seq_kv;
+    const bool paged = a->block_table != NULL;
+    const long long queries = packed ? 0 : a->seq_q;
+    const long long keys = paged ? a->page_size : packed ? 0 : a->seq_kv;
+    if (paged && a->page_size < keys_of_box) {
+        keys_of_box = a->page_size;
+    }
     const bool none = !packed && keys == 0;
-    const long long least = none ? 1 : keys, heads = none ? 1 : heads_kv, of = none ? 1 : batches;
+    const long long pages = paged ? a->num_pages : batches;
+    const long long least = none ? 1 : keys, heads = none ? 1 : heads_kv, of = none ? 1 : pages;
     const struct tensor tensors[] = {
         {a->q, a->head_dim, queries, a->heads_q, batches, a->q_row, a->q_head, a->q_batch, rows,
          is_chunk(kernel) ? a->packed_heads : 0},

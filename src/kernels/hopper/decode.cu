@@ -27,6 +27,7 @@
  * Invariant: a stage is loaded by the warp's first lane alone, when all lanes have read it.
  */
 #define ATTN_FULL 1
+#define ATTN_PAGED 1
 #define ATTN_TILE_PER_WARP 1
 #include "hopper/cluster.h"
 #include "hopper/tma.h"
@@ -47,8 +48,9 @@ static_assert(sizeof(struct partial) <= RING_BYTES, "a ring leaves too little ro
 /* The groups of keys of a warp, and their stages. */
 struct kv_stream {
     const struct attn_tma_args *t;
-    int first_row, head, batch;    /* of the sequence, in the maps of K and V */
-    int begin, step, count;        /* groups: the first, the stride, their number */
+    int first_row, head, batch; /* of the sequence, in the maps of K and V; paged: in the table */
+    int last_key;               /* paged: that is used */
+    int begin, step, count;     /* groups: the first, the stride, their number */
     unsigned k, v, k_full, v_full; /* stages, and their mbarriers */
     unsigned long long policy;
 };
@@ -57,9 +59,31 @@ INLINE int key_of(const struct kv_stream &s, int i) {
     return (s.begin + i * s.step) * KEYS;
 }
 
+/* Boxes of a page or a group, whichever is smaller. A box after the last key is that key's again:
+ * it is hidden anyway, and no unused entry of the table is followed. */
+INLINE void load_pages(const struct kv_stream &s, const struct attn_tensor_map *map, unsigned to,
+                       unsigned full, int i) {
+    const struct attn_args &a = s.t->a;
+    const int rows = min(KEYS, a.page_size);
+#pragma unroll 1
+    for (int row = 0; row < KEYS; row += rows) {
+        const int key = min(key_of(s, i) + row, s.last_key), page = page_of_key(a, s.batch, key);
+        const int first = row_in_page(a, key) & -rows; /* rows: a power of 2 */
+#pragma unroll
+        for (int chunk = 0; chunk < CHUNKS_64; chunk++) {
+            tma_load_hinted(to + (unsigned)(chunk * CHUNK_BYTES + row * 128), map, full, 64 * chunk,
+                            first, s.head, page, s.policy);
+        }
+    }
+}
+
 INLINE void load_stage(const struct kv_stream &s, const struct attn_tensor_map *map, unsigned to,
                        unsigned full, int i) {
     mbarrier_arrive_expect(full, STAGE_BYTES);
+    if (is_paged(s.t->a)) {
+        load_pages(s, map, to, full, i);
+        return;
+    }
 #pragma unroll
     for (int chunk = 0; chunk < CHUNKS_64; chunk++) {
         tma_load_hinted(to + (unsigned)(chunk * CHUNK_BYTES), map, full, 64 * chunk,
@@ -100,12 +124,13 @@ INLINE void prefetch_first(const struct kv_stream &s) {
 /* The warp's share of the groups [begin, end) of keys. */
 INLINE struct kv_stream kv_stream_of_warp(const struct attn_tma_args &t, const struct work &w,
                                           int begin, int end, int number) {
-    const bool packed = t.a.cu_seqlens_kv != 0;
+    const bool packed = t.a.cu_seqlens_kv != 0 && !is_paged(t.a);
     struct kv_stream s;
     s.t = &t;
     s.first_row = packed ? t.a.cu_seqlens_kv[w.batch] : 0;
     s.head = head_kv_of(t.a, w);
     s.batch = packed ? 0 : w.batch;
+    s.last_key = w.seq_kv - 1;
     s.begin = begin + number;
     s.step = t.a.num_splits * ATTN_WARPS;
     s.count = max(0, (end - s.begin + s.step - 1) / s.step);
