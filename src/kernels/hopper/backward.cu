@@ -305,10 +305,9 @@ INLINE void consume(const struct attn_backward_args &b, const struct key_tile &t
         fence_operand(dv);
         fence_operand(p);
         fence_operand(ds);
-        if (lane == 0) {
-            mbarrier_arrive(bar.do_empty + skip);
-            mbarrier_arrive(bar.q_empty + skip);
-        }
+        /* all threads, which have read LSE, D and (below) sums: racecheck sees no other order */
+        mbarrier_arrive(bar.do_empty + skip);
+        mbarrier_arrive(bar.q_empty + skip);
         unsigned next_q = q_tile; /* of the last one S is computed again: a branch costs more */
         if (n + 1 < tiles) {
             mbarrier_wait(bar.q_full + (even ^ 1) * MBARRIER_BYTES, (unsigned)(n + 1) / 2 % 2);
@@ -335,10 +334,7 @@ INLINE void consume(const struct attn_backward_args &b, const struct key_tile &t
             leave_part(sum, dq);
             fence_proxy_async();
         }
-        __syncwarp();
-        if (lane == 0) {
-            mbarrier_arrive(bar.sum_filled + skip);
-        }
+        mbarrier_arrive(bar.sum_filled + skip);
         wgmma_wait<0>();
         fence_operand(s);
     }
@@ -398,13 +394,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         mbarrier_init(bar.kv_full, 1);
         for (unsigned i = 0; i < ATTN_STAGES; i++) {
             mbarrier_init(bar.q_full + i * MBARRIER_BYTES, 1);
-            mbarrier_init(bar.q_empty + i * MBARRIER_BYTES, 4 * CONSUMERS);
+            mbarrier_init(bar.q_empty + i * MBARRIER_BYTES, WG_THREADS * CONSUMERS);
             mbarrier_init(bar.do_full + i * MBARRIER_BYTES, 1);
-            mbarrier_init(bar.do_empty + i * MBARRIER_BYTES, 4 * CONSUMERS);
+            mbarrier_init(bar.do_empty + i * MBARRIER_BYTES, WG_THREADS * CONSUMERS);
         }
         for (unsigned i = 0; i < 2; i++) {
             mbarrier_init(bar.sum_full + i * MBARRIER_BYTES, 1);
-            mbarrier_init(bar.sum_filled + i * MBARRIER_BYTES, 4 * CONSUMERS);
+            mbarrier_init(bar.sum_filled + i * MBARRIER_BYTES, WG_THREADS * CONSUMERS);
             mbarrier_init(bar.sum_empty + i * MBARRIER_BYTES, 1);
         }
         mbarrier_init_fence();
