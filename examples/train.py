@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""train.py - train a small GPT on the CPU with libattn.
+"""train.py - train a small GPT with libattn, on the CPU or (autocast to bf16) on a GPU.
 
-    pip install . torch && python examples/train.py [STEPS]
+    pip install . torch && python examples/train.py [STEPS [cuda]]
 
 The model is plain PyTorch and calls F.scaled_dot_product_attention. Within replace_sdpa() that
 function is libattn's, forward and backward; attn.torch.sdpa is the same function by name. The text,
@@ -51,20 +51,21 @@ class Gpt(torch.nn.Module):
         self.head = torch.nn.Linear(WIDTH, len(CHARACTERS))
 
     def forward(self, x):
-        positions = torch.arange(x.shape[1])
+        positions = torch.arange(x.shape[1], device=x.device)
         return self.head(self.blocks(self.tokens(x) + self.positions(positions)))
 
 
-def train(steps, seed=0, every=0):
+def train(steps, seed=0, every=0, device="cpu"):
     """The losses, of which each `every`-th is printed."""
     torch.manual_seed(seed)
-    text, model, losses = generate_text(), Gpt(), []
+    text, model, losses = generate_text().to(device), Gpt().to(device), []
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     for step in range(steps):
         starts = torch.randint(0, len(text) - CONTEXT, (BATCH,))
         window = torch.stack([text[start:start + CONTEXT + 1] for start in starts])
-        logits = model(window[:, :-1])
-        loss = F.cross_entropy(logits.flatten(0, 1), window[:, 1:].flatten())
+        with torch.autocast(device, torch.bfloat16, enabled=device != "cpu"):
+            logits = model(window[:, :-1])
+        loss = F.cross_entropy(logits.float().flatten(0, 1), window[:, 1:].flatten())
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -77,5 +78,6 @@ def train(steps, seed=0, every=0):
 if __name__ == "__main__":
     start = time.perf_counter()
     with attn.torch.replace_sdpa() as seen:
-        train(int(sys.argv[1]) if len(sys.argv) > 1 else 300, every=50)
+        train(int(sys.argv[1]) if len(sys.argv) > 1 else 300, every=50,
+              device=sys.argv[2] if len(sys.argv) > 2 else "cpu")
     print(f"{time.perf_counter() - start:.1f} s, attention: {seen}")
