@@ -361,7 +361,8 @@ rm -rf pack && cp -r good pack
 folder=$(dirname "$attest")
 if [ -e "$folder/libattn.so" ]; then
     cp "$attest" other && echo >>other
-    "./other" run --resume --out pack >stdout 2>stderr
+    LD_LIBRARY_PATH=$(dirname "$attest"):${LD_LIBRARY_PATH:-} ./other run --resume --out pack \
+        >stdout 2>stderr
     code=$?
     holds "another build: exit code" [ "$code" -eq 0 ]
     shows "another build: the old unit is stale" "^units *2, stale 1"
