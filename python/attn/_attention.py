@@ -335,10 +335,12 @@ _fast_paths: Dict[type, Optional[Callable[..., Any]]] = {}  # by the type of q
 
 def _by_jax(q: Any, k: Any, v: Any, causal: Any, scale: Any, bias: Any, mask: Any, _: Any, __: Any,
             threads: Any, ___: Any, layout: Any, window: Any, softcap: Any, alibi: Any, sink: Any,
-            used_kv: Any, cu_q: Any, cu_kv: Any, max_q: Any, max_kv: Any, return_lse: bool) -> Any:
-    """As forward() of _fast.py, for arrays of JAX, which cannot be written. None: on a GPU."""
+            used_kv: Any, cu_q: Any, cu_kv: Any, max_q: Any, max_kv: Any, return_lse: bool,
+            block_table: Any, ____: Any) -> Any:
+    """As forward() of _fast.py, for arrays of JAX, which cannot be written. None: on a GPU, and
+    with pages."""
     from . import jax
-    if not jax.is_traced(q) and q.device.platform != "cpu":
+    if block_table is not None or (not jax.is_traced(q) and q.device.platform != "cpu"):
         return None
     return jax.attention(q, k, v, causal=causal, scale=scale, window=window, softcap=softcap,
                          alibi=alibi, bias=bias, mask=mask, sink=sink, cu_seqlens_q=cu_q,

@@ -161,7 +161,7 @@ class _Attention(torch.autograd.Function):
         if not (_is_grad_enabled() or functorch_is_active()):
             try:
                 found = backward(*arguments)
-            except AttnError:
+            except (AttnError, torch.OutOfMemoryError):
                 raise
             except RuntimeError:  # a tensor of torch.func, whose memory is that of another one
                 pass
@@ -177,7 +177,7 @@ class _Gradients(torch.autograd.Function):
     def forward(*arguments: Any) -> Tuple[Optional[Tensor], ...]:
         try:
             return backward(*arguments)
-        except AttnError:
+        except (AttnError, torch.OutOfMemoryError):
             raise
         except RuntimeError as error:
             raise Unsupported(f"{NO_VMAP} ({error})") from error

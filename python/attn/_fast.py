@@ -25,9 +25,9 @@ import torch.autograd.forward_ad as _forward_ad
 from . import _plans
 from ._arguments import MOST_ROWS, MOST_THREADS, NO_WINDOW, integer
 from ._library import (AUTO_LSE, BACKWARD, BF16, CAUSAL, FP16, FP32, LAYOUT, NO_OTHERS, PAGE_LAYOUT,
-                       PLAIN_OPTIONS, TENSORS_SIZE, Unsupported, pack_options, pack_others,
-                       pack_problem, pack_tensors, problem_head, with_gradients, with_pages,
-                       with_table)
+                       PLAIN_OPTIONS, TENSORS_SIZE, OutOfMemory, Unsupported, pack_options,
+                       pack_others, pack_problem, pack_tensors, problem_head, with_gradients,
+                       with_pages, with_table)
 from ._plans import Cache, Plan, caches, keep, open_cache
 
 DTYPES = {torch.float32: FP32, torch.float16: FP16, torch.bfloat16: BF16}
@@ -87,6 +87,7 @@ class Unusual(Exception):
 
 _LEFT_TO_GENERAL = (Unusual, RuntimeError, TypeError, ValueError, KeyError, AttributeError,
                     OverflowError, IndexError, struct.error)
+_NO_MEMORY = (torch.OutOfMemoryError, OutOfMemory)
 # A plan, the shape and the strides of the output, and the shape of lse.
 _Call = Tuple[Plan, Tuple[int, ...], Tuple[int, ...], Tuple[int, ...]]
 # A backward plan, and shape and strides of dq, dk and dv.
@@ -379,6 +380,7 @@ def forward(q: Any, k: Any, v: Any, causal: Optional[str], scale: Any, bias: Any
             empty)
         return (out, lse) if want_lse else out
     except _LEFT_TO_GENERAL as error:
-        if form >= TRAIN and type(error) is Unsupported:
+        # The general path has no gradients: it cannot repeat the call to name what is wrong.
+        if form >= TRAIN and (type(error) is Unsupported or isinstance(error, _NO_MEMORY)):
             raise
         return None

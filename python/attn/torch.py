@@ -266,8 +266,8 @@ def sdpa(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
     masks (True is visible) and additive ones, broadcast; leading dimensions broadcast; any strides.
     Rows that see no key are 0. On the CPU it uses torch.get_num_threads() threads.
 
-    On CPUs it has gradients, also of an additive mask. Raises attn.Unsupported for dropout_p > 0,
-    gradients on GPUs, second derivatives, forward mode, and other dtypes.
+    It has gradients, on CPUs also of an additive mask; on GPUs in float16 and bfloat16. Raises
+    attn.Unsupported for dropout_p > 0, second derivatives, forward mode, and other dtypes.
 
     >>> import torch, attn.torch
     >>> q, k, v = torch.randn(3, 1, 4, 10, 16).unbind(0)

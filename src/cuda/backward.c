@@ -13,6 +13,9 @@
 #include "core/plan.h"
 #include "cuda/device.h"
 
+/* bwd_hopper takes the derivative of softcap from P and the LSE: 1.5e-6 / softcap of it is lost. */
+static const float LEAST_SOFTCAP = 0.0078125F;
+
 /* One CTA adds up dQ of a tile, or several do (kernels/hopper/dq.h). */
 static bool sums_dq(const struct variant *variant) {
     return kernel_families[variant->family].tma != TMA_NONE;
@@ -69,6 +72,10 @@ attn_status backward_check(const struct variant *variant, const attn_problem *p,
         if (status != ATTN_OK) {
             return status;
         }
+    }
+    if (sums_dq(variant) && p->softcap > 0 && p->softcap < LEAST_SOFTCAP) {
+        return attn_fail(error, ATTN_UNSUPPORTED, "softcap = %g, it takes 0 or at least %g",
+                         (double)p->softcap, (double)LEAST_SOFTCAP);
     }
     if (tile_ctas(variant, p) > INT32_MAX || row_warps(variant, p) > INT32_MAX ||
         p->seq_q > INT32_MAX - 256 || p->seq_kv > INT32_MAX - 256) {

@@ -25,9 +25,9 @@ enum { CUDA_MAPS = 4 }; /* of Q, K, V and O, in the order of struct attn_tma_arg
 struct cuda_geometry {
     const struct cuda_kernel *kernel;
     unsigned grid[3], block, shared_bytes;
-    unsigned cluster;        /* CTAs of one, in the first dimension; 0: none */
-    bool pdl;                /* programmatic dependent launch */
-    bool has_maps;           /* the kernel takes struct attn_tma_args; else struct attn_args */
+    unsigned cluster; /* CTAs of one, in the first dimension; 0: none */
+    bool pdl;         /* programmatic dependent launch */
+    bool has_maps; /* the kernel takes struct attn_(backward_)tma_args; else attn_(backward_)args */
     size_t workspace;        /* bytes of counters and of partial results; 0: none */
     unsigned rows_grid;      /* backward: CTAs of its first launch */
     int block_rows;          /* backward: keys of a tile of the second */

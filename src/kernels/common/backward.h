@@ -232,7 +232,7 @@ INLINE void sink_of_head(const struct attn_backward_args &b, int head, float *sh
 /* ---- rows that are not finite ---------------------------------------------------------------- */
 
 /* A product of matrices multiplies what is not visible by 0, and 0 x NaN is NaN: such a row is
- * computed again from the pairs that are visible, 8 columns by each lane. */
+ * computed again from the pairs that are visible, 8 columns by each lane, up to the first NaN. */
 INLINE struct pair pair_again(const struct attn_backward_args &b, const struct work &w,
                               const struct row_options &r, int query, int key) {
     const element *const k = k_of(b.a, w) + key * b.a.k_row;
@@ -252,6 +252,23 @@ INLINE void add_chunk(float sum[8], float weight, const element *row) {
     }
 }
 
+/* Whether 8 columns as they were stored are finite: then they stay. */
+INLINE bool is_finite(const element *at) {
+    const uint4 x = *(const uint4 *)at;
+    return !has_non_finite(x.x) && !has_non_finite(x.y) && !has_non_finite(x.z) &&
+           !has_non_finite(x.w);
+}
+
+/* Nothing more can change them: a pair that is visible is NaN. */
+INLINE bool all_nan(const float sum[8]) {
+    bool all = true;
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        all = all && sum[i] != sum[i];
+    }
+    return all;
+}
+
 INLINE void store_scaled(element *to, float sum[8], float factor) {
 #pragma unroll
     for (int i = 0; i < 8; i++) {
@@ -262,26 +279,29 @@ INLINE void store_scaled(element *to, float sum[8], float factor) {
 
 INLINE void repair_dq(const struct attn_backward_args &b, const struct work &w, int query,
                       int column) {
-    if (column >= b.a.head_dim) {
+    element *const to = (element *)b.dq + start_of_q(b, w, b.s_dq) + query * b.s_dq.row + column;
+    if (column >= b.a.head_dim || is_finite(to)) {
         return;
     }
     const struct row_options r = row_options_of(b.a, w, query);
     float sum[8] = {0, 0, 0, 0, 0, 0, 0, 0};
 #pragma unroll 1
-    for (int key = r.visible.begin; key < r.visible.end; key++) {
+    for (int key = r.visible.begin; key < r.visible.end && !all_nan(sum); key++) {
         if (b.a.mask != 0 && is_hidden(b.a, r, key)) {
             continue;
         }
         add_chunk(sum, pair_again(b, w, r, query, key).ds, k_of(b.a, w) + key * b.a.k_row + column);
     }
-    store_scaled((element *)b.dq + start_of_q(b, w, b.s_dq) + query * b.s_dq.row + column, sum,
-                 b.scale);
+    store_scaled(to, sum, b.scale);
 }
 
 /* dK (of_v: dV) of a key, over the queries of all heads of its group. */
 INLINE void repair_dkv(const struct attn_backward_args &b, struct work w, int head_kv, int key,
                        int column, bool of_v) {
-    if (column >= (of_v ? b.a.head_dim_v : b.a.head_dim)) {
+    const struct attn_gradient_strides &s = of_v ? b.s_dv : b.s_dk;
+    element *const to =
+        (element *)(of_v ? b.dv : b.dk) + start_of_kv(b, w, head_kv, s) + key * s.row + column;
+    if (column >= (of_v ? b.a.head_dim_v : b.a.head_dim) || is_finite(to)) {
         return;
     }
     const struct keys queries = queries_of_key(b.a, w, key);
@@ -289,7 +309,7 @@ INLINE void repair_dkv(const struct attn_backward_args &b, struct work w, int he
     for (int n = 0; n < b.a.heads_per_kv; n++) {
         w.head = head_kv * b.a.heads_per_kv + n;
 #pragma unroll 1
-        for (int query = queries.begin; query < queries.end; query++) {
+        for (int query = queries.begin; query < queries.end && !all_nan(sum); query++) {
             const struct row_options r = row_options_of(b.a, w, query);
             if (b.a.mask != 0 && is_hidden(b.a, r, key)) {
                 continue;
@@ -300,10 +320,7 @@ INLINE void repair_dkv(const struct attn_backward_args &b, struct work w, int he
                            : q_of(b.a, w) + query * b.a.q_row + column);
         }
     }
-    const struct attn_gradient_strides &s = of_v ? b.s_dv : b.s_dk;
-    store_scaled((element *)(of_v ? b.dv : b.dk) + start_of_kv(b, w, head_kv, s) + key * s.row +
-                     column,
-                 sum, of_v ? 1.0f : b.scale);
+    store_scaled(to, sum, of_v ? 1.0f : b.scale);
 }
 
 #endif /* ATTN_KERNELS_COMMON_BACKWARD_H */

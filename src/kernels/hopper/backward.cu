@@ -233,6 +233,7 @@ INLINE bool store_keys(float (&sum)[SUM_REGS], float factor, unsigned tile, elem
             *(uint4 *)(to + r * row_stride + chunk * 8) = x;
         }
     }
+    __syncwarp(); /* repair_dkv writes rows that other lanes have stored */
     return __any_sync(~0U, !(zero == 0.0f));
 }
 
@@ -319,6 +320,8 @@ INLINE void consume(const struct attn_backward_args &b, const struct key_tile &t
         const struct query_tile done = read_posted(posted, (unsigned)n);
         const unsigned sum =
             at.sum + even * SUM_BYTES + (unsigned)((group * 4 + warp) * PART_FLOATS + lane * 4) * 4;
+        /* also where nothing is left there: no phase of sum_full and sum_filled is missed */
+        mbarrier_wait(bar.sum_empty + skip, parity ^ 1);
         if ((done.flags & LAST_OF_SUM) != 0) {
             if (done.rank > 0) {
                 mbarrier_wait(bar.sum_full + skip, parity);
@@ -330,7 +333,6 @@ INLINE void consume(const struct attn_backward_args &b, const struct key_tile &t
                 bad_parts[group * 4 + warp] = 1;
             }
         } else {
-            mbarrier_wait(bar.sum_empty + skip, parity ^ 1);
             leave_part(sum, dq);
             fence_proxy_async();
         }
