@@ -3,10 +3,10 @@
 #
 # compress_image.sh FATBINARY IMAGE OUTPUT ARCH [OPTION...]
 #
-# Makes OUTPUT, a fatbin that holds one image, compressed, as the driver loads it: a cubin for ARCH
-# (sm_90a), or PTX for ARCH (compute_80) without its line tables. The OPTIONs are fatbinary's.
+# Writes OUTPUT, a fatbin with one compressed image, in the form that the driver loads: a cubin for
+# ARCH (sm_90a), or PTX for ARCH (compute_80) without its line tables. OPTIONs go to fatbinary.
 #
-# Invariant: the same bytes in every folder and on every day.
+# Invariant: OUTPUT depends only on IMAGE, ARCH and the OPTIONs, not on the folder or the date.
 set -eu
 
 fatbinary=$1 image=$2 output=$3 arch=$4

@@ -3,13 +3,14 @@
 #
 # deb.sh FOLDER
 #
-# Writes Debian packages for this machine's architecture into FOLDER: libattn1, libattn-dev, libvgpu0,
-# attest and python3-attn. Each is a component of cmake/install.cmake; a library's package is named
-# by its soname. They are built in build-deb/ with Debian's hardening flags; kernels that
-# ATTN_KERNEL_CACHE holds are not compiled again. DEBFULLNAME and DEBEMAIL name the maintainer.
+# Writes Debian packages for the architecture of the build machine into FOLDER: libattn1,
+# libattn-dev, libvgpu0, attest and python3-attn. Each is a component of cmake/install.cmake; a
+# library's package is named after its soname. They are built in build-deb/ with Debian's hardening
+# flags. Kernels in ATTN_KERNEL_CACHE are not compiled again. DEBFULLNAME and DEBEMAIL name the
+# maintainer.
 #
-# Invariant: lintian, where it is installed, finds no error and no warning but those that a package
-# overrides, with a reason. The same sources give the same bytes.
+# Invariant: lintian, if installed, reports no error or warning except those that a package
+# overrides with a reason. The same sources give the same bytes.
 set -eu
 
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -26,7 +27,7 @@ SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-1767225600}
 export SOURCE_DATE_EPOCH
 
 cd "$root"
-# No -g: the packages are stripped, but strip would spoil libattn.a.
+# No -g: the packages are stripped, but stripping would damage libattn.a.
 flags=$(dpkg-buildflags --get CFLAGS | sed 's/-g //; s/-ffile-prefix-map=[^ ]*//')
 {
     CFLAGS="$flags $(dpkg-buildflags --get CPPFLAGS)" \
@@ -43,8 +44,8 @@ version=$(sed -n 's/^CMAKE_PROJECT_VERSION:.*=//p' "$build/CMakeCache.txt")
 rm -rf "$stage"
 rm -f "$out"/*.deb
 
-# package NAME COMPONENT ARCHITECTURE SECTION DEPENDS SUMMARY, the description on standard input: stages
-# the component, adds what Debian's policy wants of every package, and packs it.
+# package NAME COMPONENT ARCHITECTURE SECTION DEPENDS SUMMARY, with the description on standard
+# input: stages the component, adds the files that Debian's policy requires, and builds the package.
 package() {
     name=$1 folder=$stage/$1 depends=$5
     DESTDIR=$folder cmake --install "$build" --component "$2" --strip >>"$log"
@@ -73,7 +74,7 @@ TEXT
         cp "$build/overrides" "$folder/usr/share/lintian/overrides/$name"
     fi
 
-    # What its programs and libraries need; what is staged here is named by DEPENDS.
+    # Dependencies of its programs and libraries; DEPENDS names those among these packages.
     binaries=$(find "$folder/usr/bin" "$folder/$libdir" -maxdepth 1 -type f \( -name attest -o -name '*.so*' \) \
         2>/dev/null || true)
     if [ -n "$binaries" ]; then
@@ -90,7 +91,7 @@ TEXT
         echo "${name%[0-9]} ${name##*[!0-9]} $name (>= $version)" >"$folder/DEBIAN/shlibs"
         echo "activate-noawait ldconfig" >"$folder/DEBIAN/triggers"
         ;;
-    python3-*) # bytecode comes and goes with the package
+    python3-*) # bytecode is compiled and removed with the package
         printf '#!/bin/sh\nset -e\nif command -v py3compile >/dev/null; then py3compile -p %s; fi\n' "$name" \
             >"$folder/DEBIAN/postinst"
         printf '#!/bin/sh\nset -e\nif command -v py3clean >/dev/null; then py3clean -p %s; fi\n' "$name" \
@@ -112,7 +113,7 @@ TEXT
     dpkg-deb --root-owner-group --build "$folder" "$out" >>"$log"
 }
 
-# overrides NAME: lintian's tags that do not apply, with the reason.
+# overrides NAME: lintian tags that do not apply, with reasons.
 overrides() {
     case $1 in
     attest)
@@ -159,7 +160,7 @@ TEXT
 
 ls -l "$out"/*.deb
 if command -v lintian >/dev/null; then
-    suppressed= # without an address of the maintainer's there is none to check
+    suppressed= # without DEBEMAIL there is no address to check
     [ -n "${DEBEMAIL:-}" ] || suppressed=bogus-mail-host,bogus-mail-host-in-debian-changelog
     lintian --fail-on error,warning --allow-root ${suppressed:+--suppress-tags $suppressed} "$out"/*.deb
 fi

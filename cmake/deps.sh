@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Installs missing packages with apt-get: for building and testing (`deps.sh test`), or for
-# every target of the Makefile (`deps.sh all`: clang and its tools, Rust, a cross compiler, an emulator,
-# what checks packages).
+# every target of the Makefile (`deps.sh all`: clang and its tools, Rust, a cross compiler, an
+# emulator, tools that check packages).
 # Where that cannot work (no root, no network, another system) it says in one line what is missing.
 #
 # Invariant: exit code 0 iff there is a C compiler and CMake afterwards; nothing asks a question.

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""completion.py ATTEST FILE - writes bash's completion of attest from the program's --help texts.
+"""completion.py ATTEST FILE - writes the bash completion of attest from its --help texts.
 
-Invariant: as man.py, no verb, option or value of its own.
+Invariant: like man.py, it names no verb, option or value itself.
 """
 import re
 import sys

@@ -222,15 +222,15 @@ typedef struct attn_problem {
     attn_strides dq, dk, dv, d_o; /* backward: of the gradients of q, k, v and o. All three strides
                                      zero: those of q, k, v and o [0] */
 
-    /* Paged KV cache, if page_size > 0: K and V are pools of num_pages pages of page_size rows
-     * each, and key j of sequence b is row j % page_size of page block_table[b][j / page_size]. The
-     * batch strides of k and v are then those of pages; ATTN_AUTO stands for (page, heads, row,
-     * dim) with ATTN_BHSD, (page, row, heads, dim) with ATTN_BSHD. K and V may lie in one
-     * allocation, and sequences may share pages. Requires used_kv; packed is then about Q and O
-     * alone. Of the table's row b the first ceil(used_kv[b] / page_size) entries are read, and
-     * rows of pages that are not used may hold anything. Forward alone. */
-    int64_t page_size;          /* any; 0: K and V are contiguous [0] */
-    int64_t num_pages;          /* pages of the pool; entries of the table are below it [0] */
+    /* Paged KV cache, if page_size > 0; forward only. K and V are pools of num_pages pages with
+     * page_size rows each. Key j of sequence b is row j % page_size of page
+     * block_table[b][j / page_size]. The batch stride of k and v is the distance between pages;
+     * ATTN_AUTO stands for (page, heads, row, dim) with ATTN_BHSD, for (page, row, heads, dim) with
+     * ATTN_BSHD. K and V may lie in one allocation, and sequences may share pages. used_kv must be
+     * true; packed concerns only Q and O. Of row b of the table only the first
+     * ceil(used_kv[b] / page_size) entries are read. Unused rows of a page may hold anything. */
+    int64_t page_size;          /* rows of a page; 0: K and V are contiguous [0] */
+    int64_t num_pages;          /* of the pool; used entries of the table are below it [0] */
     int64_t block_table_stride; /* entries between the table's rows; 0: ceil(seq_kv / page_size)
                                    [0] */
 } attn_problem;
@@ -256,7 +256,7 @@ typedef struct attn_plan attn_plan;
 
 typedef enum attn_direction {
     ATTN_FORWARD = 0,
-    ATTN_BACKWARD = 1 /* gradients; on GPUs of fp16 and bf16, none of bias and ALiBi slopes */
+    ATTN_BACKWARD = 1 /* gradients; on GPUs fp16 and bf16, none of bias and ALiBi slopes */
 } attn_direction;
 
 typedef struct attn_plan_options {
@@ -304,7 +304,7 @@ typedef struct attn_tensors {
     const int32_t *cu_seqlens_kv; /* likewise for K and V, unless they are paged */
     const int32_t *used_kv;       /* batch numbers */
 
-    /* Backward alone. o and lse are inputs there. */
+    /* Backward only. o and lse are inputs there. On GPUs d_bias and d_alibi_slopes must be NULL. */
     const void *d_o;       /* dL/dO, shape and dtype of O */
     void *dq, *dk, *dv;    /* out: shapes and dtype of Q, K and V */
     void *d_bias;          /* out, or NULL: dL/dbias with the dtype and strides of the bias, summed
@@ -339,8 +339,9 @@ ATTN_API attn_status attn_forward(const attn_plan *plan, const attn_tensors *ten
  * see nothing and keys that nothing sees get 0. NaN and Inf propagate from a row of Q, O, LSE and
  * dO to the keys that it sees, and from a key to the rows that see it; through a mask they may
  * propagate. P comes from the LSE, which is fp32: its relative error is about 2^-24 |LSE|. The bits
- * are the same at every call. Else as attn_forward; outputs may not share memory with inputs or
- * each other. */
+ * are the same at every call. GPUs: fp16 and bf16, head_dim up to 256, neither d_bias nor
+ * d_alibi_slopes. A paged KV cache is refused. Else as attn_forward; outputs may not share memory
+ * with inputs or each other. */
 ATTN_API attn_status attn_backward(const attn_plan *plan, const attn_tensors *tensors,
                                    void *workspace, size_t workspace_size, void *stream,
                                    attn_error *error);

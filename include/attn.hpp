@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * attn.hpp - attn.h for C++17 and later: handles that free themselves, results instead of status
- * codes, and views of four-dimensional arrays (mdspan or a pointer with sizes).
+ * attn.hpp - attn.h for C++17 and later: RAII handles, expected values instead of status codes, and
+ * views of four-dimensional arrays (an mdspan, or a pointer with sizes).
  *
  *     auto context = attn::context::open();                          // the CPU
  *     std::vector<float> x(4 * 2 * 8 * 512 * 64);
@@ -12,10 +12,10 @@
  *     if (!done) std::puts(done.error().text.c_str());
  *
  * On a GPU, or for repeated calls: context.plan(problem), plan.forward(tensors, workspace).
- * Structs are those of attn.h with a constructor, so that all of its comments hold.
+ * Structs are those of attn.h with a constructor: the comments there apply.
  *
- * Invariant: header only, over the public C functions; nothing throws but expected::value() and
- * an allocation of the standard library.
+ * Invariant: header only, over the public C functions. Only expected::value() and allocations of
+ * the standard library throw.
  */
 #ifndef ATTN_HPP
 #define ATTN_HPP
@@ -46,7 +46,7 @@ struct exception : std::runtime_error {
     attn_status status;
 };
 
-/* A value or an error, with the members of C++23's std::expected that are of use here. */
+/* A value or an error: the subset of C++23's std::expected that is needed here. */
 template <class T> class [[nodiscard]] expected {
     std::variant<T, attn::error> state;
 
@@ -104,7 +104,7 @@ struct tensors : attn_tensors {
 
 /* ---- views ----------------------------------------------------------------------------------- */
 
-/* Numbers of 16 bits without arithmetic, for programs that have no type of their own for them. */
+/* 16-bit floats as bits, without arithmetic, for programs without such types of their own. */
 struct fp16 {
     std::uint16_t bits;
 };
@@ -118,7 +118,7 @@ template <> struct dtype_of<float> : std::integral_constant<attn_dtype, ATTN_FP3
 template <> struct dtype_of<fp16> : std::integral_constant<attn_dtype, ATTN_FP16> {};
 template <> struct dtype_of<bf16> : std::integral_constant<attn_dtype, ATTN_BF16> {};
 
-/* Of a (batch, heads, rows, dim) array in any memory order with a contiguous last dimension. */
+/* A view of a (batch, heads, rows, dim) array: any order in memory, last dimension contiguous. */
 template <class T> struct view {
     T *data;
     std::int64_t batch, heads, rows, dim;
@@ -149,7 +149,7 @@ template <class T> std::string shape(const view<T> &v) {
            std::to_string(v.rows) + ", " + std::to_string(v.dim) + ")";
 }
 
-/* A problem and its tensors: `base` with the dtypes, sizes, strides and addresses of these four. */
+/* A problem, which is `base` with the dtypes, sizes and strides of these views, and its tensors. */
 template <class Q, class K, class V, class O>
 expected<std::pair<problem, tensors>> bind(view<Q> q, view<K> k, view<V> v, view<O> o,
                                            problem base = {}) {
@@ -239,7 +239,7 @@ class context {
     }
 };
 
-/* O = attention(Q, K, V) on the CPU, at once: a plan, its workspace and a call. */
+/* O = attention(Q, K, V) on the CPU in one call: makes a plan and a workspace, and runs it. */
 template <class Q, class K, class V, class O>
 expected<void> attention(const context &cpu, view<Q> q, view<K> k, view<V> v, view<O> o,
                          const problem &base = {}) {

@@ -94,16 +94,16 @@ typedef struct attn_variant {
                              "fwd_wmma", "fwd_mma", "fwd_mma_full", "fwd_mma_decode", "fwd_tf32",
                              "fwd_tf32_decode", "fwd_hopper", "fwd_hopper_causal",
                              "fwd_hopper_full", "fwd_hopper_mask", "fwd_hopper_bias",
-                             "fwd_hopper_chunk", "fwd_hopper_split", "fwd_hopper_decode" */
+                             "fwd_hopper_chunk", "fwd_hopper_split", "fwd_hopper_decode",
+                             "bwd_mma", "bwd_hopper" */
     const char *arch;     /* cpu: the instruction set ("c", "neon"); cuda: the oldest it runs on */
     uint32_t dtypes;      /* bit (1 << attn_dtype) for each dtype it takes */
     uint32_t options;     /* attn_option bits */
     bool tensor_cores;    /* uses matrix instructions */
     int32_t head_dim_max; /* of Q, K and of V; 0 = any. On a GPU: of the tile in shared memory */
     int32_t head_dim_multiple; /* of both; 1 = any. Equal to head_dim_max: that one alone. Whether
-                                  head_dim_v may differ is a matter of the family: the CPU's,
-                                  fwd_mma, fwd_tf32 and fwd_hopper take it; attn_variant_check
-                                  says so */
+                                  head_dim_v may differ depends on the family: all but
+                                  fwd_scalar and fwd_wmma take it; attn_variant_check tells */
     int32_t block_q;           /* query rows of one Q tile */
     int32_t block_kv;          /* keys of one KV tile */
     int32_t stages;            /* depth of the copy pipeline; 0 on CPUs */
@@ -142,11 +142,11 @@ ATTN_API attn_status attn_variant_add(attn_context *context, const attn_variant 
                                       const void *image, size_t image_size, attn_error *error);
 
 typedef enum attn_image_kind {
-    ATTN_IMAGE_CUBIN = 0,  /* machine code, an ELF file: of an added variant */
+    ATTN_IMAGE_CUBIN = 0,  /* machine code, an ELF file; only of added variants */
     ATTN_IMAGE_PTX = 1,    /* text, with line tables */
     ATTN_IMAGE_FATBIN = 2, /* the same PTX without line tables, compressed as drivers read it */
-    /* A fatbin with one cubin, compressed (LZ4) as drivers read it: of a compiled-in variant. As a
-     * file, `cuobjdump -xelf all` extracts the cubin. */
+    /* A fatbin with one cubin, compressed (LZ4) as drivers read it; of compiled-in variants. Once
+     * written to a file, `cuobjdump -xelf all` extracts the cubin. */
     ATTN_IMAGE_COMPRESSED_CUBIN = 3
 } attn_image_kind;
 

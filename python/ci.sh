@@ -3,10 +3,10 @@
 #
 # ci.sh [WHEEL]
 #
-# A wheel [the one that wheels.sh builds for this machine] as its users get it: installed in a fresh
-# virtual environment without anything else, then in one with PyPI's PyTorch and transformers; its
-# program run, its examples and tests run against it, and the peers measured for a moment. The tests
-# of GPU memory run on the virtual GPU. Everything is under build/python-ci, which is made anew.
+# Tests a wheel [the one that wheels.sh builds for the host's architecture] as users install it:
+# first in an empty virtual environment, then in one with PyPI's PyTorch and transformers. Runs
+# attest, the examples, the tests, and the peers for a moment. Tests of GPU memory run on the
+# virtual GPU. Everything is under build/python-ci, which is emptied first.
 #
 # Invariant: the checkout's python/ is not on sys.path; an unexpected skip is a failure.
 set -eu

@@ -5,12 +5,12 @@
 #
 # Writes into FOLDER [dist] one wheel for x86_64, one for aarch64 and the sdist. The wheels run on
 # every Linux with glibc 2.28 or newer and every Python from 3.9 on. The C compiler is PyPI's
-# ziglang (cmake/manylinux.cmake); nvcc is the machine's or PyPI's (cmake/nvcc.sh). GPU kernels are
-# compiled once: machine code for GPUs does not depend on the host, and the build folders share
-# ATTN_KERNEL_CACHE [build-wheel/kernels]. ATTN_KERNELS=OFF leaves them out, and the name of the
-# wheel then has 0nokernels in it. ATTN_TARGETS="x86_64" builds that wheel alone.
+# ziglang (cmake/manylinux.cmake); nvcc is the installed one or PyPI's (cmake/nvcc.sh). GPU kernels
+# are compiled once: GPU machine code does not depend on the host's architecture, and both builds
+# share ATTN_KERNEL_CACHE [build-wheel/kernels]. ATTN_KERNELS=OFF leaves them out; the name of the
+# wheel then contains 0nokernels. ATTN_TARGETS="x86_64" builds only that wheel.
 #
-# Invariant: a wheel that is written passes auditwheel and is below 25 MB. The same sources give the
+# Invariant: every wheel written passes auditwheel and is at most 25 MB. The same sources give the
 # same bytes in every folder.
 set -eu
 
@@ -37,16 +37,16 @@ elif ! (PATH=$PATH:/usr/local/cuda/bin && command -v "${CUDACXX:-nvcc}" >/dev/nu
 fi
 
 export ATTN_KERNEL_CACHE="${ATTN_KERNEL_CACHE:-$work/kernels}"
-# Of files in the archives: no date of a build.
+# The date of files in the archives, so that it is not that of the build.
 export SOURCE_DATE_EPOCH="${SOURCE_DATE_EPOCH:-1767225600}"
 export CMAKE_BUILD_PARALLEL_LEVEL="${JOBS:-$(nproc)}"
 export ZIG_GLOBAL_CACHE_DIR="$work/zig"
-unset CMAKE_C_COMPILER_LAUNCHER # ccache takes zig for the compiler, not `zig cc`
+unset CMAKE_C_COMPILER_LAUNCHER # ccache would run zig, not `zig cc`
 
 cd "$root"
 for target in ${ATTN_TARGETS:-x86_64 aarch64}; do
     tag=manylinux_2_28_$target
-    # zig caches objects, and does not see that a file of .incbin has changed: a cache for each build.
+    # zig's object cache does not notice that a file of .incbin has changed: one cache per build.
     ZIG_LOCAL_CACHE_DIR=$work/$target/zig "$python" -m pip wheel -q --disable-pip-version-check \
         --no-deps --no-build-isolation -w "$work/$target" \
         -C build-dir="$work/$target/build" -C wheel.tags="py3-none-$tag" \
@@ -56,7 +56,7 @@ for target in ${ATTN_TARGETS:-x86_64 aarch64}; do
         -C cmake.define.CMAKE_TOOLCHAIN_FILE="$root/cmake/manylinux.cmake" "$root"
     wheel=$(ls "$work/$target"/attn-*.whl)
     "$python" -m auditwheel show "$wheel" >"$work/$target/audit.txt" 2>&1
-    # What it may be called by what it needs: an older glibc will do, too.
+    # The oldest manylinux tag whose glibc suffices; it may be older than 2.28.
     audited=$(grep -o "manylinux_2_[0-9]*_$target" "$work/$target/audit.txt" | tail -n 1)
     oldest=${audited#manylinux_2_}
     size=$(wc -c <"$wheel")

@@ -176,7 +176,7 @@ def _view_of_torch(name: str, array: Any, dtypes: Tuple[int, ...]) -> View:
                           "its values: it would have to be copied (.resolve_neg())")
     refuse_tangent(name, array)
     if array.requires_grad and torch.is_grad_enabled():
-        # attention() has a path of its own for what it differentiates
+        # calls that attention() can differentiate do not come here
         raise Unsupported(f"{name} requires a gradient, and a call with out, lse, return_lse, "
                           "variant, tensor_cores or stream gives none: call it under "
                           "torch.no_grad()")

@@ -71,7 +71,7 @@ def _scores(name: str, array: View, full: Tuple[int, ...], device: str) -> Strid
 
 
 class _Lengths(NamedTuple):
-    """Sequences packed one after the other. Keys in pages have no kv."""
+    """Sequences packed one after the other. kv is None for a paged KV cache."""
     batch: int
     longest_q: int
     longest_kv: int
@@ -385,11 +385,12 @@ def attention(q: Any, k: Any, v: Any, *, causal: Optional[str] = None,
     cu_seqlens_q, cu_seqlens_kv: packed sequences; batch + 1 numbers from 0 upwards. On a GPU
         max_seqlen_q and max_seqlen_kv must be given, else they are worked out.
     used_kv: for each batch entry, how many of its keys exist.
-    block_table: a paged KV cache. k and v are pools (pages, page_size, heads, dim), or with the
-        page_layout "hnd" (pages, heads, page_size, dim), and key j of batch entry b is row
-        j % page_size of page block_table[b, j // page_size]: int32 (batch, most pages). Needs
-        used_kv; entries beyond it are not read. Packed queries need cu_seqlens_q alone.
-        max_seqlen_kv: the most keys that used_kv may name; None is what the table has room for.
+    block_table: a paged KV cache; int32 (batch, pages of the longest sequence). k and v are pools
+        (pages, page_size, heads, dim), with page_layout "hnd" (pages, heads, page_size, dim). Key j
+        of batch entry b is row j % page_size of page block_table[b, j // page_size]. Needs used_kv;
+        entries after the used pages are not read. Packed queries need cu_seqlens_q, and no
+        cu_seqlens_kv. max_seqlen_kv: the largest value in used_kv; None: the table's capacity.
+        There are no gradients.
     out, lse: arrays to write to, of any strides (lse: contiguous); None makes new ones.
     return_lse: the result is (out, lse); lse = ln(sum(exp(score))), float32, (batch, heads, seq_q),
         packed (heads, total_q).

@@ -3,7 +3,7 @@
 
 Eager calls, and torch.func through them, take an autograd.Function; a compiler sees the operators
 torch.ops.attn.attention_lse and attention_backward. Forward keeps q, k, v, o and LSE; backward
-computes P anew from them.
+recomputes P from them.
 
 Invariant: a call that would lose a gradient raises attn.Unsupported with the reason.
 """
@@ -33,7 +33,8 @@ NO_SECOND = ("the gradient of attention has no gradient of its own: a second der
 
 
 def refuse_score_gradients(query: Tensor, *tensors: Any) -> None:
-    """Of a bias or of slopes, on a GPU: before forward, while there is a choice."""
+    """Raises for a bias or slopes that require a gradient on a GPU: before forward, so that the
+    caller can still fall back."""
     if query.is_cuda and needs_gradient(*tensors):
         raise Unsupported("a bias or alibi slopes on a GPU require a gradient, which no GPU kernel "
                           "computes yet: expected q, k, v and sink alone to require one")
@@ -74,7 +75,7 @@ def backward(d_o: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tenso
     gpu = q.get_device()
     if gpu >= 0 and (d_o.data_ptr() % 16
                      or any(step * d_o.element_size() % 16 for step in steps[:-1])):
-        d_o = d_o.clone(memory_format=torch.contiguous_format)  # rows of 16 bytes
+        d_o = d_o.clone(memory_format=torch.contiguous_format)  # kernels load 16 bytes at a time
         steps = d_o.stride()
     d_bias = d_alibi = d_sink = None
     if wanted[0]:

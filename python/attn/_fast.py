@@ -144,9 +144,8 @@ def _score_strides(form: _Form, full: Tuple[int, ...]) -> Tuple[int, ...]:
 
 
 def _from_pages(each: Any, bshd: int, packed: bool, table: _Form, nhd: bool) -> Any:
-    """Sizes and strides in the order (batch, heads, rows, columns) where K and V are pools of pages,
-    whose rows are those of a page; then what with_pages() takes, and the keys that the table has
-    room for."""
+    """For K and V in pages: sizes and strides in the order (batch, heads, rows, columns), the rows
+    of K and V being those of a page; the arguments of with_pages(); the keys the table can hold."""
     q, k, v, q_strides, k_strides, v_strides = each
     (shape, strides, dtype), pages = table, k[0]
     q, q_strides = _bhsd((q, q_strides), bshd, packed)
@@ -154,7 +153,7 @@ def _from_pages(each: Any, bshd: int, packed: bool, table: _Form, nhd: bool) -> 
     if (len(shape) != 2 or dtype is not _INT or (shape[1] > 1 and strides[1] != 1)
             or (shape[0] > 1 and strides[0] < 1) or v[0] != pages or k[2] < 1):
         raise Unusual
-    one = q[0]  # batch entries, as those of K and V are compared with
+    one = q[0]  # batch entries: the caller expects K and V to have as many
     return ((q, (one, *k[1:]), (one, *v[1:]), q_strides, k_strides, v_strides),
             (k[2], pages, strides[0] if shape[0] > 1 else 0), min(shape[1] * k[2], MOST_ROWS))
 

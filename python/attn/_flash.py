@@ -4,9 +4,9 @@
 Tensors are (batch, seq, heads, dim), or (total, heads, dim) with cu_seqlens. The causal diagonal
 ends in the bottom right corner.
 
-The library has no used length of queries and no first key of a cache. compute() makes 2 batch + 1
-packed sequences of them: those of the call, and before, between and after them the rows that belong
-to none, as sequences without keys.
+The library has no option for used lengths of queries or for the first key of a cache. compute()
+expresses both by 2 batch + 1 packed sequences: those of the call, and before, between and after
+them the rows that belong to none, as sequences without keys.
 
 Invariant: what the library does not compute raises attn.Unsupported with the reason; no argument
 that changes the result is ignored.
@@ -27,7 +27,7 @@ _INT = torch.int32
 
 
 def refuse(**options: Any) -> None:
-    """Of options that only FlashAttention has: all must be None, 0 or False."""
+    """Raises for options that only FlashAttention has, unless they are None, 0 or False."""
     for name, value in options.items():
         if value is not None and (isinstance(value, Tensor) or value):
             found = f"of shape {tuple(value.shape)}" if isinstance(value, Tensor) else value
@@ -38,8 +38,8 @@ def refuse(**options: Any) -> None:
 
 
 def _packed(x: Tensor) -> Tuple[Tensor, int]:
-    """All rows of (batch, seq, heads, dim) as (total, heads, dim), and rows from one sequence to
-    the next. A view where strides allow it."""
+    """All rows of (batch, seq, heads, dim) as (total, heads, dim), and the number of rows from one
+    sequence to the next. A view where strides allow it."""
     batch, rows = x.shape[:2]
     step, rest = divmod(x.stride(0), max(x.stride(1), 1))
     if batch > 1 and (rest or step < rows):
@@ -51,7 +51,7 @@ def _packed(x: Tensor) -> Tuple[Tensor, int]:
 
 
 def _bounds(starts: Tensor, lengths: Tensor, total: Any) -> Tensor:
-    """cu_seqlens of 2 batch + 1 sequences: every other one is a given one."""
+    """cu_seqlens of 2 batch + 1 sequences: those at odd places are the given ones."""
     ends = torch.stack((starts, starts + lengths), 1).flatten().to(_INT)
     last = total if isinstance(total, Tensor) else ends.new_full((1,), total)
     return torch.cat((ends.new_zeros(1), ends, last))
@@ -87,7 +87,7 @@ def _ranges(q: Tensor, k: Tensor, v: Tensor, cu_q: Any, cu_k: Any, max_q: Any, m
         if first_k is not None:
             starts, lengths = starts + first_k, lengths - first_k
         bounds_k = _bounds(starts, lengths, k.shape[0])
-        # The longest: on a GPU of the keys that exist; the CPU counts those between them too.
+        # The longest sequence. The CPU backend also checks the rows between the given ones.
         max_k = rows if q.is_cuda else rows + step
     else:
         lengths = _lengths(cu_k, used_k)
@@ -103,8 +103,8 @@ def compute(q: Tensor, k: Tensor, v: Tensor, dropout_p: float, scale: Optional[f
             used_q: Optional[Tensor] = None, used_k: Optional[Tensor] = None,
             first_k: Optional[Tensor] = None, want_lse: bool = True,
             table: Optional[Tensor] = None) -> Tuple[Tensor, Any]:
-    """out and, if wanted, lse. first_k: the first key that counts, of each entry of the batch;
-    used_k counts from 0 on. table: the block table of k and v, which are pages."""
+    """out and, if wanted, lse. first_k: the first visible key of each batch entry; used_k counts
+    keys from 0 on, also those before it. table: the block table; k and v are then pages."""
     if _is_dynamo_compiling():  # the graph breaks here
         return _outside_of_graphs(q, k, v, dropout_p, scale, causal, window, softcap, alibi, sink,
                                   cu_q, cu_k, max_q, max_k, used_q, used_k, first_k, want_lse,
@@ -119,7 +119,7 @@ def compute(q: Tensor, k: Tensor, v: Tensor, dropout_p: float, scale: Optional[f
     max_q, max_k = (x if x is None else int(x) for x in (max_q, max_k))
     mask = None
     if table is not None:
-        if first_k is not None:  # distances are counted from the last key: a mask is as good
+        if first_k is not None:  # positions count from the last key, so a mask suffices
             keys = torch.arange(table.shape[1] * k.shape[1], device=q.device)
             mask = (keys >= first_k[:, None])[:, None, None]
         which = dict(cu_seqlens_q=cu_q, cu_seqlens_kv=None, max_seqlen_q=max_q, max_seqlen_kv=max_k,
@@ -157,7 +157,7 @@ _outside_of_graphs = torch.compiler.disable(compute)
 
 
 def _places(x: Tensor, cu: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
-    """Of each row of x: its entry of the batch, and its place in that sequence."""
+    """For each row of x: its batch entry, and its place in that sequence."""
     if cu is None:
         return (torch.arange(x.shape[0], device=x.device)[:, None],
                 torch.arange(x.shape[1], device=x.device))
@@ -188,7 +188,7 @@ def with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optional[Tensor
                  want_lse: bool = True, table: Optional[Tensor] = None) -> Tuple[Tensor, Any]:
     """Appends k and v to the cache at cache_seqlens, and computes q against all keys of it.
     rotary: cos, sin, interleaved, and the first position of each sequence (None: cache_seqlens).
-    entries: of the cache, one for each sequence."""
+    entries: the cache entry of each sequence."""
     cos, sin, interleaved, positions = rotary
     used = cache_seqlens
     if isinstance(used, int):
@@ -211,7 +211,7 @@ def with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optional[Tensor
             moves = causal or tuple(window) != (-1, -1)
             q = _rotate(q, cos, sin, start[of_q] + (place_q if moves else 0 * place_q), interleaved)
         where = (entry if entries is None else entries.long()[entry], used[entry] + place)
-        if table is not None:  # its page, and the row in it
+        if table is not None:  # the page, and the row in it
             size = k_cache.shape[1]
             where = table.long()[where[0], where[1] // size], where[1] % size
         k_cache[where], v_cache[where] = k, v

@@ -4,7 +4,7 @@
 A finder on sys.meta_path answers for the modules (find_spec) and for the distributions flash-attn
 and flash-attn-3 (find_distributions), which transformers asks for before it imports them.
 
-Invariant: uninstall() leaves sys.meta_path and sys.modules without a trace of it.
+Invariant: after uninstall() nothing of it is left in sys.meta_path and sys.modules.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import sys
 import types
 from typing import Any, Dict, Iterator, Optional, Tuple
 
-VERSION = "2.8.4"  # of flash-attn, whose functions these are
-# Where what a module exports comes from, and where it is a package.
+VERSION = "2.8.4"  # the version of flash-attn whose functions these are
+# Each module: where its exports come from, and whether it is a package.
 _MODULES: Dict[str, Tuple[str, bool]] = {
     "flash_attn": ("attn.flash_attn", True),
     "flash_attn.flash_attn_interface": ("attn.flash_attn", False),
@@ -68,7 +68,7 @@ _finder = _Finder()
 
 
 def _forget() -> None:
-    """What was found before: modules, and the answers that transformers has kept."""
+    """Drops modules that were imported before, and the answers that transformers has cached."""
     for name in list(sys.modules):
         if name.partition(".")[0] in ("flash_attn", "flash_attn_interface"):
             del sys.modules[name]

@@ -26,7 +26,7 @@ def index_put_first_axis(values: Tensor, indices: Tensor, first_axis_dim: int) -
 def unpad_input(hidden_states: Tensor, attention_mask: Tensor,
                 unused_mask: Optional[Tensor] = None) -> Tuple[Tensor, Tensor, Tensor, int, Tensor]:
     """Of (batch, seq, ...): the rows whose mask is 1, their indices, cu_seqlens, the longest
-    sequence, and how many of each are in attention_mask (others are in unused_mask)."""
+    sequence, and the rows of each sequence in attention_mask (without unused_mask)."""
     all_rows = attention_mask if unused_mask is None else attention_mask + unused_mask
     lengths = all_rows.sum(-1, dtype=torch.int32)
     indices = all_rows.flatten().nonzero().flatten()

@@ -113,8 +113,8 @@ class Device(Structure):
 # attn_problem as bytes: its fields in the header's order, strides one by one. They are what a plan
 # is made of, and the key that finds it again. Three runs of fields that few calls touch are bytes
 # themselves: up to layout (problem_head), the strides of lse (AUTO_LSE), and from window_left to
-# tensor_cores (pack_options). The strides of the gradients and the pages, at the end, are zero; of
-# a backward problem with_gradients() sets the first, of a paged KV cache with_pages() the others.
+# tensor_cores (pack_options). The last fields, strides of gradients and pages, are zero:
+# with_gradients() sets the former for backward, with_pages() the latter for a paged KV cache.
 _head = struct.Struct("N4i")
 _options = struct.Struct("2qfi8?8q3qi")
 _gradients = struct.Struct("12q")
@@ -142,7 +142,7 @@ def with_pages(problem: bytes, page_size: int, num_pages: int, table_stride: int
 
 # attn_tensors as bytes: made in a fifth of the time of the struct, and never shared by threads. The
 # last field of pack_tensors, from bias on, is the bytes of pack_others, or of pack_gradients, which
-# goes on with those that backward alone has; the block table comes last.
+# adds the fields of backward. The block table comes last.
 _others = struct.Struct("7Q64x")
 _tensors = struct.Struct(f"6Q{_others.size}s")
 TENSORS_SIZE = _tensors.size
@@ -197,7 +197,7 @@ def fail(status: int, error: Error) -> NoReturn:
 
 
 def library_path() -> Path:
-    """The libattn.so that is loaded: $ATTN_LIBRARY, else the one in the package, else the system's."""
+    """The libattn.so to load: $ATTN_LIBRARY, else the package's own, else the system's."""
     chosen = os.environ.get("ATTN_LIBRARY")
     packaged = Path(__file__).resolve().parent / "lib" / "libattn.so"
     return Path(chosen) if chosen else packaged if packaged.is_file() else Path("libattn.so.1")

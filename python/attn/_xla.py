@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """XLA's foreign function interface for attn.jax: the handler that runs a plan on XLA's buffers.
 
-The structs are those of xla/ffi/api/c_api.h (its major version 0: later minor ones only add fields
-at their ends, and XLA says how many it has). The handler is a function of Python that XLA calls
-through ctypes, like a pure_callback, but on the buffers themselves; the library computes without
-the interpreter's lock.
+The structs are those of xla/ffi/api/c_api.h, major version 0. Later minor versions only add fields
+at their ends, and XLA passes the size of each struct. The handler is a Python function that XLA
+calls through ctypes. Unlike a pure_callback it works on XLA's own buffers. The library computes
+without the GIL.
 
-A call is described by one attribute, a string: threads, direction, the fields of attn_tensors that
-arguments and results are, and the bytes of attn_problem.
+One attribute, a string, describes a call: threads, direction, the field of attn_tensors that each
+argument and result is, and the bytes of attn_problem.
 
-Invariant: no exception leaves the handler; it becomes an error of XLA with the same sentence.
+Invariant: no exception leaves the handler; it becomes an XLA error with the same message.
 """
 
 from __future__ import annotations
@@ -83,11 +83,11 @@ class _Frame(Structure):
 
 
 class Call(NamedTuple):
-    """What a plan is made of, and what its buffers are."""
+    """What a plan is made of, and the meaning of its buffers."""
     threads: int
     direction: int
     fields: Tuple[str, ...]  # of attn_tensors: arguments, then results
-    clears: bool  # results: of packed sequences, rows may belong to none
+    clears: bool  # zero the results first: packed rows may belong to no sequence
     problem: bytes
 
     def text(self) -> str:
@@ -142,8 +142,8 @@ _minor = 0
 
 
 def register(ffi: Any) -> None:
-    """With jax.ffi. XLA asks for the version of its interface that the handler is for: as what is
-    used here is the same in all, it is that of the header beside it."""
+    """Registers the handler with jax.ffi. XLA asks which version of its interface the handler was
+    built for. All minor versions agree on what is used here, so it is that of jaxlib's header."""
     global _minor
     header = Path(ffi.include_dir(), "xla", "ffi", "api", "c_api.h").read_text(encoding="utf-8")
     major, _minor = (int(n) for n in re.findall(r"define XLA_FFI_API_M\w+ (\d+)", header))
@@ -163,6 +163,6 @@ def handler(pointer: Any) -> Any:
             metadata.traits = 0
         elif frame.stage == _EXECUTE:
             _execute(frame)
-    except BaseException as error:  # KeyboardInterrupt too: there is no frame of Python above
+    except BaseException as error:  # KeyboardInterrupt too: the caller is not Python
         return _error(frame.api, error)
     return None

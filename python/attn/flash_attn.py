@@ -4,11 +4,11 @@
     from attn.flash_attn import flash_attn_func, flash_attn_varlen_func
 
 Same arguments, defaults and return values. attn.flash_attn_interface has those of FlashAttention-3.
-install() lets programs that import flash_attn or flash_attn_interface find both under these names.
+After install(), `import flash_attn` and `import flash_attn_interface` find them.
 
-Unlike there, float32 works, as do CPU tensors, any head_dim on the CPU and v with a head_dim of its
-own; s_aux is a sink logit per head. deterministic and num_splits change nothing: the same inputs
-always give the same bits. Gradients exist where attn.torch has them.
+Beyond flash-attn they take float32, CPU tensors, on the CPU any head_dim, a v whose head_dim
+differs from that of k, and s_aux, a sink logit per head. deterministic and num_splits change
+nothing: the same inputs always give the same bits. Gradients exist where attn.torch has them.
 
 Invariant: what libattn does not compute (dropout) raises attn.Unsupported with the reason.
 """
@@ -32,7 +32,8 @@ _ALL = (-1, -1)
 
 
 def _result(q: Tensor, found: Tuple[Tensor, Tensor], return_attn_probs: bool) -> Any:
-    """With probabilities asked for, lse too; they themselves exist only with dropout there."""
+    """return_attn_probs adds lse and an empty tensor: flash-attn has probabilities only with
+    dropout."""
     return (*found, q.new_empty(0)) if return_attn_probs else found[0]
 
 
@@ -43,7 +44,7 @@ def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0,
                     return_attn_probs: bool = False, *, s_aux: Optional[Tensor] = None) -> Any:
     """q: (batch, seq_q, heads, dim); k, v: (batch, seq_k, heads_k, dim), heads_k divides heads.
 
-    causal, window_size and alibi_slopes count from the bottom right corner: query i stands at key
+    causal, window_size and alibi_slopes count from the bottom right corner: query i is at key
     i + seq_k - seq_q. Rows that see no key are 0.
 
     return_attn_probs: gives (out, lse, an empty tensor); lse: (batch, heads, seq_q), float32.
@@ -85,7 +86,7 @@ def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor
                            alibi_slopes: Optional[Tensor] = None, deterministic: bool = False,
                            return_attn_probs: bool = False, block_table: Optional[Tensor] = None, *,
                            s_aux: Optional[Tensor] = None) -> Any:
-    """Sequences one after the other. q: (total_q, heads, dim); k, v: (total_k, heads_k, dim);
+    """Packed sequences. q: (total_q, heads, dim); k, v: (total_k, heads_k, dim);
     cu_seqlens: batch + 1 int32, from 0 upwards; lse: (heads, total_q). block_table: k and v are
     pages, (pages, page_size, heads_k, dim), of any size; no gradients."""
     return _result(q, compute(q, k, v, dropout_p, softmax_scale, causal, window_size, softcap,
@@ -137,10 +138,10 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor,
     then q (batch, seq_q, heads, dim) is computed against all of its keys. No gradients.
 
     k_cache, v_cache: (batch_cache, seq_cache, heads_k, dim). rotary_cos, rotary_sin: (positions,
-    rotary_dim / 2), which rotate k, and q, before. cache_batch_idx: which entries of the cache q
-    belongs to; they are copied for it. cache_leftpad: the first key of each that counts.
-    block_table: (batch, pages of a sequence) int32; the cache is (pages, page_size, heads_k, dim),
-    pages of any size.
+    rotary_dim / 2); k and q are rotated first. cache_batch_idx: the cache entry of each sequence of
+    q; these entries are copied. cache_leftpad: the first visible key of each sequence. block_table:
+    (batch, pages of a sequence) int32; the cache is (pages, page_size, heads_k, dim), pages of any
+    size.
 
     >>> import torch
     >>> from attn.flash_attn import flash_attn_with_kvcache

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The functions of FlashAttention-3's module flash_attn_interface, computed by libattn.
 
-Same arguments, defaults and return values; attn.flash_attn says what is different. num_splits,
+Same arguments, defaults and return values; attn.flash_attn lists the differences. num_splits,
 pack_gqa, sm_margin and scheduler_metadata change nothing: libattn chooses by itself.
 
 Invariant: what libattn does not compute (qv, fp8 scales, attention_chunk) raises attn.Unsupported
@@ -105,8 +105,8 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor,
                             s_aux: Optional[Tensor] = None) -> Any:
     """As attn.flash_attn.flash_attn_with_kvcache. With cu_seqlens_q, q is (total_q, heads, dim);
     with cu_seqlens_k_new, so are k and v. rotary_seqlens: the first position of each sequence, in
-    place of cache_seqlens. return_softmax_lse gives (out, lse, two empty tensors): there, what
-    split-KV left."""
+    place of cache_seqlens. return_softmax_lse gives (out, lse, two empty tensors), where
+    FlashAttention-3 returns the partial results of split-KV."""
     refuse(qv=qv, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale,
            attention_chunk=attention_chunk)
     found = with_kvcache(q, k_cache, v_cache, k, v,
@@ -123,8 +123,8 @@ def get_scheduler_metadata(*_: Any, **__: Any) -> None:
 
 def flash_attn_combine(out_partial: Tensor, lse_partial: Tensor, out: Optional[Tensor] = None,
                        out_dtype: Optional[torch.dtype] = None) -> Tuple[Tensor, Tensor]:
-    """Results over parts of the keys, (parts, batch, seq, heads, dim) and lse (parts, batch, seq,
-    heads), both float32, as one over all keys."""
+    """Merges partial results over splits of the keys: (splits, batch, seq, heads, dim) and lse
+    (splits, batch, seq, heads), both float32."""
     lse = lse_partial.logsumexp(0)
     weights = (lse_partial - lse.masked_fill(lse == float("-inf"), 0.0)).exp()
     found = (weights.unsqueeze(-1) * out_partial).sum(0)

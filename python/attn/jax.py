@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention of JAX arrays on the CPU: arrays in, arrays out, inside and outside of jax.jit.
+"""Attention of JAX arrays on the CPU, inside and outside of jax.jit.
 
     import attn.jax
     o = attn.jax.attention(q, k, v, causal="bottom-right")
     dq = jax.grad(lambda q: attn.jax.attention(q, k, v).sum())(q)
 
 XLA calls the library on its own buffers (_xla.py): nothing is copied. Gradients are those of
-attn_backward. jax.vmap computes one entry after the other: better make it the batch.
+attn_backward. jax.vmap computes one entry after the other; use the batch dimension instead.
 
-Invariant: what is wrong with shapes, dtypes and options is said when a function is traced, with the
-sentence of the library.
+Invariant: wrong shapes, dtypes and options raise when a function is traced, with the library's
+message.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def is_traced(x: Array) -> bool:
 
 
 class _Form(NamedTuple):
-    """What a call is apart from its arrays."""
+    """A call without its arrays."""
     problem: bytes
     out: Tuple[int, ...]
     lse: Tuple[int, ...]
@@ -57,7 +57,7 @@ class _Form(NamedTuple):
 def _call(form: _Form, direction: int, inputs: Dict[str, Array],
           results: Dict[str, jax.ShapeDtypeStruct]) -> Dict[str, Array]:
     call = Call(form.threads, direction, (*inputs, *results), form.packed, form.problem)
-    call.cache().plan(call.problem, None, direction)  # now, for what it refuses
+    call.cache().plan(call.problem, None, direction)  # now, so that a refusal raises while tracing
     run = jax.ffi.ffi_call(TARGET, tuple(results.values()), vmap_method="sequential")
     return dict(zip(results, run(*inputs.values(), call=call.text())))
 
@@ -144,10 +144,10 @@ def attention(q: Array, k: Array, v: Array, *, causal: Optional[str] = None,
               max_seqlen_q: Optional[int] = None, max_seqlen_kv: Optional[int] = None,
               used_kv: Optional[Array] = None, layout: str = "bhsd", return_lse: bool = False,
               threads: int = 0) -> Any:
-    """attn.attention of JAX arrays, with the same arguments (options are static under jax.jit).
+    """attn.attention of JAX arrays, with the same meaning of arguments. Under jax.jit options are
+    static, and packed sequences need max_seqlen_q and max_seqlen_kv.
 
-    It has gradients by q, k, v, bias, sink and slopes in reverse mode; lse has none. Traced, packed
-    sequences need max_seqlen_q and max_seqlen_kv.
+    Reverse mode gives gradients of q, k, v, bias, sink and slopes; lse has none.
 
     >>> import jax, jax.numpy as jnp, attn.jax
     >>> q = jnp.ones((1, 2, 3, 8))

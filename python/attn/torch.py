@@ -45,7 +45,7 @@ MOST_REASONS = 64  # that replace_sdpa() keeps
 
 def _refuse_training(dropout_p: float, query: torch.Tensor,
                      *scores: Optional[torch.Tensor]) -> None:
-    """scores: a bias, slopes of ALiBi."""
+    """scores: tensors that are added to the scores, a bias or ALiBi slopes."""
     if dropout_p > 0.0:
         raise Unsupported(f"dropout_p is {dropout_p}, expected 0: there is no dropout")
     if dropout_p < 0.0:
@@ -302,8 +302,8 @@ def sdpa(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
 def _traced(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
             attn_mask: Optional[torch.Tensor], dropout_p: float, is_causal: bool,
             scale: Optional[float], enable_gqa: bool) -> torch.Tensor:
-    """sdpa through the dispatcher: under a compiler, a tracer, autocast or a subclass of Tensor; and
-    for tensors with the negative bit set, which PyTorch resolves for operators."""
+    """sdpa through the dispatcher: under a compiler, a tracer, autocast or a subclass of Tensor,
+    and for tensors with the negative bit set, which PyTorch resolves for operators."""
     refuse_tangents(query=query, key=key, value=value, attn_mask=attn_mask)
     _refuse_training(dropout_p, query, attn_mask)
     if torch.is_autocast_enabled("cuda" if query.is_cuda else "cpu"):

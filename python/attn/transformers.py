@@ -46,8 +46,8 @@ def seen() -> Replacement:
 def register(name: str = "attn", fallback: bool = True) -> Replacement:
     """Makes attn_implementation=name known to transformers; gives what seen() gives from now on.
 
-    fallback: calls that are not supported (dropout, gradients on GPUs) go to PyTorch,
-    with a warning at the first of each reason; without it they raise attn.Unsupported.
+    fallback: calls that are not supported (dropout; on GPUs gradients in float32 or of a bias) go
+    to PyTorch, with a warning at the first of each reason; without it they raise attn.Unsupported.
     """
     global _seen, _fallback
     try:
