@@ -207,7 +207,9 @@ bool sample_add_gradients(struct sample *s, int64_t hidden) {
 void gradients_poison(struct gradients *g, const struct sample *s) {
     g->input = hash_inputs(g, s);
     for (int i = 0; i < GRADIENTS; i++) {
-        memset(g->outputs[i].data, 0xFF, g->outputs[i].size);
+        if (g->outputs[i].size > 0) {
+            memset(g->outputs[i].data, 0xFF, g->outputs[i].size);
+        }
     }
 }
 
