@@ -184,10 +184,12 @@ int run_outputs(const struct sample *s, const struct guarded *outputs[RUN_OUTPUT
         outputs[1] = &s->lse;
         return 2;
     }
+    int count = 0;
     for (int i = 0; i < GRADIENTS; i++) {
-        outputs[i] = &s->gradients->outputs[i];
+        outputs[count] = &s->gradients->outputs[i];
+        count += outputs[count]->size > 0;
     }
-    return GRADIENTS;
+    return count;
 }
 
 void drop_unsupported(const struct target *t, struct sample *s) {
