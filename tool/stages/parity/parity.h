@@ -95,7 +95,7 @@ attn_status run_direction(const struct target *target, const attn_plan *plan,
                           const attn_tensors *tensors, void *workspace, void *stream,
                           attn_error *why);
 
-/* O and LSE (empty if there is none), or the gradients that the problem has. Returns how many. */
+/* O and LSE, or the gradients; what the problem does not have is empty. Returns how many. */
 enum { RUN_OUTPUTS = GRADIENTS };
 int run_outputs(const struct sample *sample, const struct guarded *outputs[RUN_OUTPUTS]);
 
