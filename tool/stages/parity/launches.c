@@ -281,7 +281,9 @@ static bool check_first(struct bench *b, attn_error *why) {
         for (int k = 0; k < count; k++) {
             const size_t used = b->at[k] + outputs[k]->size;
             const size_t end = k + 1 < count ? b->at[k + 1] : b->slot_size;
-            memcpy(outputs[k]->data, slot + b->at[k], outputs[k]->size);
+            if (outputs[k]->size > 0) {
+                memcpy(outputs[k]->data, slot + b->at[k], outputs[k]->size);
+            }
             if (!is_poison(slot + used, end - used)) {
                 return explain(why, "launch %d wrote past an output", i);
             }

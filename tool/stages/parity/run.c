@@ -292,13 +292,13 @@ static enum run_result launch_again(struct run *r) {
         if (copies[i] == NULL) {
             explain(r->why, "out of memory for a copy of an output");
             result = RUN_WRONG;
-        } else {
+        } else if (outputs[i]->size > 0) {
             memcpy(copies[i], outputs[i]->data, outputs[i]->size);
         }
     }
     result = result == RUN_DONE ? launch(r) : result;
     for (int i = 0; i < count && result == RUN_DONE; i++) {
-        if (memcmp(copies[i], outputs[i]->data, outputs[i]->size) != 0) {
+        if (outputs[i]->size > 0 && memcmp(copies[i], outputs[i]->data, outputs[i]->size) != 0) {
             explain(r->why, "a second run in the same workspace gave other bits");
             result = RUN_WRONG;
         }
