@@ -227,8 +227,7 @@ static attn_status add_gpu(attn_context *context, const attn_variant *variant, c
     place->info.arch = arch;
     place->info.device = family->info.device;
     place->info.family = family->info.family;
-    place->info.direction =
-        kernel_families[family->family].backward ? ATTN_BACKWARD : ATTN_FORWARD;
+    place->info.direction = kernel_families[family->family].backward ? ATTN_BACKWARD : ATTN_FORWARD;
     if (variant->shared_bytes == 0) {
         place->info.shared_bytes = variant_shared_bytes(variant);
     }

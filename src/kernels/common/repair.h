@@ -78,8 +78,8 @@ INLINE void repair_columns(const struct attn_args &a, const struct work &w, int 
     for (int key = options.visible.begin; key < options.visible.end; key++) {
         float v[8];
         load_chunk(v, v_of(a, w) + key_offset(a, w, key, a.v_batch, a.v_row) + column, true);
-        const float product = product_of(
-            query, k_of(a, w) + key_offset(a, w, key, a.k_batch, a.k_row), a.head_dim);
+        const float product =
+            product_of(query, k_of(a, w) + key_offset(a, w, key, a.k_batch, a.k_row), a.head_dim);
         float score = FULL ? score_of(a, options, product, key) : scaled(product, a.scale_log2);
         if (TAKES_MASK && a.mask != 0) {
             score = is_hidden(a, options, key) ? MINUS_INFINITY : score;

@@ -189,9 +189,9 @@ INLINE int row_in_page(const struct attn_args &a, int key) {
 /* From k_of() or v_of() to a key, which must exist. */
 INLINE long long key_offset(const struct attn_args &a, const struct work &w, int key,
                             long long page_stride, long long row_stride) {
-    return is_paged(a) ? page_of_key(a, w.batch, key) * page_stride +
-                             row_in_page(a, key) * row_stride
-                       : key * row_stride;
+    return is_paged(a)
+               ? page_of_key(a, w.batch, key) * page_stride + row_in_page(a, key) * row_stride
+               : key * row_stride;
 }
 
 INLINE element *o_of(const struct attn_args &a, const struct work &w) {
