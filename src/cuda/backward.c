@@ -51,7 +51,8 @@ static double row_warps(const struct variant *variant, const attn_problem *p) {
     const int32_t columns = variant->info.head_dim_max;
     const int rows = 4 * (columns <= 64 ? 4 : columns <= 128 ? 2 : 1);
     const int64_t padded = ATTN_STAT_ROWS * divide_up(p->seq_q, ATTN_STAT_ROWS);
-    return (double)p->batch * (double)p->heads_q * (double)(padded / rows);
+    const int64_t of_head = padded / rows;
+    return (double)p->batch * (double)p->heads_q * (double)of_head;
 }
 
 attn_status backward_check(const struct variant *variant, const attn_problem *p,
@@ -83,7 +84,7 @@ attn_status backward_check(const struct variant *variant, const attn_problem *p,
                          "seq_q = %lld and seq_kv = %lld with %lld heads in all: more CTAs than a "
                          "grid has",
                          (long long)p->seq_q, (long long)p->seq_kv,
-                         (long long)(p->batch * p->heads_q));
+                         (long long)p->batch * (long long)p->heads_q);
     }
     return ATTN_OK;
 }

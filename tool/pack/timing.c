@@ -7,6 +7,7 @@
  * that had been verified.
  */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -96,7 +97,7 @@ static void interval_json(struct json *json, const char *key, struct interval in
 
 static void timing_json(struct json *json, const struct json_value *timing) {
     attn_problem problem;
-    char shape[160];
+    char shape[160], text[176];
     size_t count;
     double *samples = read_samples(timing, &count);
     const bool backward = json_at(timing, "direction") != NULL; /* only that is named */
@@ -106,8 +107,9 @@ static void timing_json(struct json *json, const struct json_value *timing) {
     }
     const struct interval median = stats_quantile(samples, count, 0.5);
     json_open(json, NULL, '{');
-    problem_text(&problem, shape, sizeof shape - sizeof " backward");
-    json_text(json, "problem", strcat(shape, backward ? " backward" : ""));
+    problem_text(&problem, shape, sizeof shape);
+    snprintf(text, sizeof text, "%s%s", shape, backward ? " backward" : "");
+    json_text(json, "problem", text);
     json_text(json, "mode", json_text_of(json_at(timing, "mode")));
     json_text(json, "cache", json_text_of(json_at(timing, "cache")));
     json_int(json, "samples", (int64_t)count);
