@@ -271,7 +271,7 @@ TEST(unsupported_gradients) {
     fake_end();
 }
 
-/* A launch that fails is told with the grids, and the second does not follow the first. */
+/* The error of a failed launch names the grids, and the second launch does not follow the first. */
 TEST(failed_launches) {
     attn_context *context = open_with_made_up();
     const attn_problem p = gpu_problem();
