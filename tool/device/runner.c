@@ -153,7 +153,7 @@ bool runner_plan(struct runner *runner, const attn_problem *problem, attn_error 
     attn_variant named;
     if (runner->variant != NULL &&
         variant_by_name(runner->context, runner->variant, &named, NULL)) {
-        runner->direction = named.direction;
+        runner->direction = (int)named.direction;
     }
     const attn_status status = choose(runner, problem, why);
     if (status == ATTN_INVALID && runner->variant != NULL) {
