@@ -15,7 +15,8 @@
  *     void *workspace = malloc(size);                     // on a GPU: device memory
  *     attn_forward(plan, &t, workspace, size, NULL, &why);
  *
- * Gradients: a plan with direction = ATTN_BACKWARD, and attn_backward.
+ * Gradients: a plan with direction = ATTN_BACKWARD, and attn_backward. Serving: ATTN_APPEND and
+ * attn_append write new keys into a KV cache, ATTN_MERGE and attn_merge merge partial results.
  *
  * Two more headers: attn_inspect.h (devices, variants, images, why a kernel was not chosen) and
  * attn_verify.h (a double-precision reference and the one comparison).
@@ -27,8 +28,8 @@
  *  - The library never prints, exits, aborts or changes signal handlers, and keeps no
  *    process-global state: contexts are independent. (On x86 a bf16 plan
  *    requests AMX permission for the process once; an opened CUDA driver stays loaded.)
- *  - attn_forward and attn_backward allocate nothing and fall back to nothing: the plan said which
- *    variant runs.
+ *  - Calls of a plan (attn_forward, attn_backward, attn_append, attn_merge) allocate nothing and
+ *    fall back to nothing: the plan said which variant runs.
  *  - Programs keep running with newer libraries. A struct begins with its size as the program was
  *    compiled, set by its _init function. Structs only grow, and the default of every later field
  *    is zero: a library fills fields that the program does not know with their defaults, and
@@ -122,6 +123,13 @@ typedef enum attn_layout {
     ATTN_BHSD = 0, /* (batch, heads, seq, dim); packed: (heads, total, dim) */
     ATTN_BSHD = 1  /* (batch, seq, heads, dim); packed: (total, heads, dim) */
 } attn_layout;
+
+/* Rotary position embedding: which two of the first rope_dim columns are rotated together. */
+typedef enum attn_rope {
+    ATTN_ROPE_NONE = 0,
+    ATTN_ROPE_HALVES = 1,     /* c and c + rope_dim / 2 (GPT-NeoX, Llama in Hugging Face) */
+    ATTN_ROPE_INTERLEAVED = 2 /* 2c and 2c + 1 (GPT-J) */
+} attn_rope;
 
 /* Preference for matrix instructions (GPU tensor cores; BFMMLA, AMX and the like on CPUs). */
 typedef enum attn_tensor_cores {
@@ -233,10 +241,21 @@ typedef struct attn_problem {
     int64_t num_pages;          /* of the pool; used entries of the table are below it [0] */
     int64_t block_table_stride; /* entries between the table's rows; 0: ceil(seq_kv / page_size)
                                    [0] */
+
+    /* attn_append; other calls ignore these. */
+    attn_strides k_new, v_new; /* of the new rows: (batch, heads_kv, seq_q), packed (heads_kv,
+                                  total_q). All three strides zero: contiguous in `layout` [0] */
+    attn_strides q_out;        /* of the rotated Q. All three zero: those of q [0] */
+    attn_rope rope;            /* [ATTN_ROPE_NONE] */
+    attn_dtype rope_dtype;     /* of the tables: ATTN_FP32 or dtype [ATTN_FP32] */
+    int64_t rope_dim;          /* columns of a row that are rotated, the first ones; even. 0:
+                                  head_dim [0] */
+    int64_t rope_rows;         /* rows of the tables, one for each position; 0: seq_kv [0] */
+    int64_t rope_stride;       /* elements between them; 0: rope_dim / 2 [0] */
 } attn_problem;
 
 /* ATTN_OK, or ATTN_INVALID and the first thing that is wrong with it (different dtypes of Q, K and
- * O: ATTN_UNSUPPORTED so far). Needs no device. */
+ * O: ATTN_UNSUPPORTED so far; only attn_merge takes them). Needs no device. */
 ATTN_API attn_status attn_problem_check(const attn_problem *problem, attn_error *error);
 
 /* A copy in which every default (-1, NaN, ATTN_AUTO) is replaced by the value it stands for, of
@@ -256,7 +275,9 @@ typedef struct attn_plan attn_plan;
 
 typedef enum attn_direction {
     ATTN_FORWARD = 0,
-    ATTN_BACKWARD = 1 /* gradients; on GPUs fp16 and bf16, none of bias and ALiBi slopes */
+    ATTN_BACKWARD = 1, /* gradients; on GPUs fp16 and bf16, none of bias and ALiBi slopes */
+    ATTN_APPEND = 2,   /* attn_append */
+    ATTN_MERGE = 3     /* attn_merge */
 } attn_direction;
 
 typedef struct attn_plan_options {
@@ -314,6 +335,12 @@ typedef struct attn_tensors {
                               the batch) */
 
     const int32_t *block_table; /* page_size > 0: (batch, block_table_stride) page numbers */
+
+    /* attn_append only. */
+    const void *k_new, *v_new;       /* the new rows */
+    void *k_cache, *v_cache;         /* out: the memory that k and v of attn_forward are */
+    void *q_out;                     /* out: Q, rotated; may be q. NULL: Q is not touched */
+    const void *rope_cos, *rope_sin; /* (rope_rows, rope_dim / 2) */
 } attn_tensors;
 
 /* Computes O (and LSE). No allocation, no synchronisation, no printing; one workspace per call in
@@ -345,6 +372,53 @@ ATTN_API attn_status attn_forward(const attn_plan *plan, const attn_tensors *ten
 ATTN_API attn_status attn_backward(const attn_plan *plan, const attn_tensors *tensors,
                                    void *workspace, size_t workspace_size, void *stream,
                                    attn_error *error);
+
+/* Writes new rows of K and V into a KV cache, of a plan with direction = ATTN_APPEND. The problem
+ * and the lengths are those of the attn_forward that follows: one attn_problem, one attn_tensors and
+ * one used_kv in device memory serve both calls.
+ *
+ *   n           = rows of the sequence: seq_q, packed cu_seqlens_q[b + 1] - cu_seqlens_q[b]
+ *   position(i) = seq_kv - n + i, with seq_kv of the formulas above: used_kv[b] is the length AFTER
+ *                 the append, and query i of a causal attn_forward is at the same position
+ *   k_cache[b][position(i)] = rope(k_new[b][i], position(i)),  v_cache[b][position(i)] = v_new[b][i]
+ *   q_out[b][i]             = rope(q[b][i], position(i))        if q_out is not NULL
+ *   rope(x, t): each pair (x1, x2) becomes (x1 cos - x2 sin, x2 cos + x1 sin), with row t of the
+ *                 tables, in fp32, rounded once. Columns from rope_dim on are copied.
+ *
+ * Strides, pages and packing of the cache are those of k and v (no two elements at one address).
+ * Rows with a position below 0 are skipped, in Q too: used_kv[b] = 0 marks an unused slot of a
+ * captured batch. All other rows of the cache keep their bits. Fields about scores (causal, window,
+ * bias ...) are ignored. q_out may be q with equal strides; else no output may share memory with an
+ * input or another output. Sequences may share pages that none of them appends to. rope_rows must be
+ * larger than every position. One launch, no workspace; a captured call reads lengths and table when
+ * it runs. The bits do not depend on the device. stream: as attn_forward. The CPU backend checks
+ * cu_seqlens, used_kv and block_table. */
+ATTN_API attn_status attn_append(const attn_plan *plan, const attn_tensors *tensors, void *stream,
+                                 attn_error *error);
+
+#define ATTN_MERGE_PARTS 32 /* at most, in one call */
+
+/* Merges `count` partial results of the same rows, each over other keys, into one:
+ *
+ *   m = max_p LSE_p,  O = sum_p exp(LSE_p - LSE) O_p,  LSE = m + ln(sum_p exp(LSE_p - m))
+ *
+ * of a plan with direction = ATTN_MERGE, whose problem has the shape and the strides of O and LSE
+ * (batch, heads_q, seq_q, head_dim_v, layout, packed and total_q, o, lse): those of every part and
+ * of the result. dtype: of the parts' O; dtype_o: of the result's, any of the three. The problem of
+ * the attn_forward that made the parts will do. Packed: all total_q rows are merged.
+ *
+ * Sums run in fp32 in the order of the parts, so that the bits depend on nothing else. A part with
+ * LSE = -inf saw no key: its O may hold anything, NaN too, and is not used; if all are such, O = 0
+ * and LSE = -inf. NaN in any other part propagates. One part with an LSE above -inf is copied, bit by
+ * bit where the dtypes are equal. For a sink, give it to one part only.
+ *
+ * o_parts, lse_parts: `count` addresses in the device's memory, 1 to ATTN_MERGE_PARTS; the arrays
+ * themselves are read on the host, before the call returns. o: out, may be o_parts[0] if dtype_o is
+ * dtype. lse: out, or NULL; may be lse_parts[0]. Otherwise outputs share no memory with a part. One
+ * launch, no workspace, can be captured. stream: as attn_forward. */
+ATTN_API attn_status attn_merge(const attn_plan *plan, const void *const *o_parts,
+                                const float *const *lse_parts, int32_t count, void *o, float *lse,
+                                void *stream, attn_error *error);
 
 /* ---- defaults ------------------------------------------------------------------------------ */
 

@@ -95,7 +95,8 @@ typedef struct attn_variant {
                              "fwd_tf32_decode", "fwd_hopper", "fwd_hopper_causal",
                              "fwd_hopper_full", "fwd_hopper_mask", "fwd_hopper_bias",
                              "fwd_hopper_chunk", "fwd_hopper_split", "fwd_hopper_decode",
-                             "bwd_mma", "bwd_hopper" */
+                             "bwd_mma", "bwd_hopper", "append", "merge", "cpu_append",
+                             "cpu_merge" */
     const char *arch;     /* cpu: the instruction set ("c", "neon"); cuda: the oldest it runs on */
     uint32_t dtypes;      /* bit (1 << attn_dtype) for each dtype it takes */
     uint32_t options;     /* attn_option bits */
@@ -124,6 +125,11 @@ ATTN_API attn_status attn_variant_get(const attn_context *context, int32_t index
 /* Likewise of the backward variants. */
 ATTN_API attn_status attn_variant_get_backward(const attn_context *context, int32_t index,
                                                attn_variant *variant, attn_error *error);
+
+/* Likewise of the variants of any direction. */
+ATTN_API attn_status attn_variant_get_direction(const attn_context *context,
+                                                attn_direction direction, int32_t index,
+                                                attn_variant *variant, attn_error *error);
 
 /* ATTN_OK if the variant would compute this problem on this device; else ATTN_UNSUPPORTED and the
  * first clause that refused (ATTN_INVALID: no such name, or the problem itself is wrong). */

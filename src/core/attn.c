@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * attn.c - the entry points: status and error, contexts, pointer checks, forward, backward.
+ * attn.c - the entry points: status and error, contexts, pointer checks, forward, backward,
+ * append.
  *
  * Invariant: what reaches a backend has been checked; a backend cannot fail half-way.
  */
@@ -205,15 +206,15 @@ const attn_tensors *tensors_read(const attn_tensors *tensors, attn_tensors *room
                                                                                            : NULL;
 }
 
-static attn_status check_pointer(const char *name, const void *pointer, size_t alignment,
-                                 bool wanted, attn_error *error) {
+attn_status pointer_check(const char *name, const void *pointer, size_t alignment, bool wanted,
+                          attn_error *error) {
     if (wanted && pointer == NULL) {
         return attn_fail(error, ATTN_INVALID,
-                         "tensors.%s = NULL, expected the tensor that the problem uses", name);
+                         "%s = NULL, expected the tensor that the problem uses", name);
     }
     if ((uintptr_t)pointer % alignment != 0) {
-        return attn_fail(error, ATTN_INVALID, "tensors.%s = %p, expected a multiple of %zu bytes",
-                         name, pointer, alignment);
+        return attn_fail(error, ATTN_INVALID, "%s = %p, expected a multiple of %zu bytes", name,
+                         pointer, alignment);
     }
     return ATTN_OK;
 }
@@ -253,12 +254,15 @@ static attn_status check_lengths(const attn_problem *p, const attn_tensors *t, a
     return status;
 }
 
-/* The lengths have been checked. */
-static attn_status check_block_table(const attn_problem *p, const attn_tensors *t,
+/* Of the pages that are read, or of those that are appended to. The lengths have been checked. */
+static attn_status check_block_table(const attn_problem *p, const attn_tensors *t, bool append,
                                      attn_error *error) {
     for (int64_t b = 0; b < p->batch; b++) {
         const int32_t *pages = t->block_table + b * p->block_table_stride;
-        for (int64_t i = 0; i < problem_pages(p, t->used_kv[b]); i++) {
+        const struct sequence s = sequence_of(p, t, b);
+        const int64_t first = append && s.q_len < s.kv_len ? s.kv_len - s.q_len : 0;
+        const int64_t end = append && s.q_len == 0 ? 0 : problem_pages(p, s.kv_len);
+        for (int64_t i = first / p->page_size; i < end; i++) {
             if (pages[i] < 0 || pages[i] >= p->num_pages) {
                 return attn_fail(error, ATTN_INVALID,
                                  "tensors.block_table[%lld][%lld] = %d, expected 0 or more and "
@@ -266,6 +270,20 @@ static attn_status check_block_table(const attn_problem *p, const attn_tensors *
                                  (long long)b, (long long)i, (int)pages[i],
                                  (long long)p->num_pages);
             }
+        }
+    }
+    return ATTN_OK;
+}
+
+/* The lengths have been checked. */
+static attn_status check_positions(const attn_problem *p, const attn_tensors *t,
+                                   attn_error *error) {
+    for (int64_t b = 0; p->rope != ATTN_ROPE_NONE && b < p->batch; b++) {
+        const struct sequence s = sequence_of(p, t, b);
+        if (s.q_len > 0 && s.kv_len > p->rope_rows) {
+            return attn_fail(error, ATTN_INVALID,
+                             "sequence %lld has %lld keys, expected at most rope_rows = %lld",
+                             (long long)b, (long long)s.kv_len, (long long)p->rope_rows);
         }
     }
     return ATTN_OK;
@@ -306,10 +324,37 @@ static attn_status check_overlap(const attn_tensors *t, enum tensors_use use, at
     return ATTN_OK;
 }
 
+/* Likewise of append: q_out may be q. */
+static attn_status check_append_overlap(const attn_problem *p, const attn_tensors *t,
+                                        attn_error *error) {
+    const struct {
+        const char *name;
+        const void *pointer;
+    } all[] = {{"k_cache", t->k_cache}, {"v_cache", t->v_cache}, {"q_out", t->q_out},
+               {"k_new", t->k_new},     {"v_new", t->v_new},     {"q", t->q}};
+    enum { OUTPUTS = 3, ALL = sizeof all / sizeof all[0], Q_OUT = 2, Q = 5 };
+    for (int i = 0; i < OUTPUTS; i++) {
+        for (int j = i + 1; j < ALL; j++) {
+            const bool in_place =
+                i == Q_OUT && j == Q && memcmp(&p->q, &p->q_out, sizeof p->q) == 0;
+            if (all[i].pointer != NULL && all[i].pointer == all[j].pointer && !in_place &&
+                (t->q_out != NULL || j != Q)) {
+                return attn_fail(error, ATTN_INVALID,
+                                 "tensors.%s = %p, expected memory that is not %s's%s", all[i].name,
+                                 all[i].pointer, all[j].name,
+                                 i == Q_OUT && j == Q ? " with other strides" : "");
+            }
+        }
+    }
+    return ATTN_OK;
+}
+
 attn_status tensors_check(const attn_problem *p, const attn_tensors *t, enum tensors_use use,
                           bool host, attn_error *error) {
     const bool forward = use == TENSORS_FORWARD;
     const bool backward = use == TENSORS_BACKWARD;
+    const bool append = use == TENSORS_APPEND;
+    const bool rope = append && p->rope != ATTN_ROPE_NONE;
     const bool q = p->batch > 0 && (p->packed ? p->total_q : p->seq_q) > 0;
     const bool paged = p->page_size > 0;
     const bool contiguous = p->packed && !paged;
@@ -322,31 +367,39 @@ attn_status tensors_check(const attn_problem *p, const attn_tensors *t, enum ten
         size_t alignment;
         bool used, wanted;
     } all[] = {
-        {"q", t->q, wide, q, true}, /* what has no elements may lie anywhere */
-        {"k", t->k, wide, kv, true},
-        {"v", t->v, wide, kv, true},
-        {"o", t->o, wide, (forward || backward) && q, true},
-        {"lse", t->lse, sizeof(float), forward || (backward && q), backward},
-        {"bias", t->bias, attn_dtype_size(p->bias_dtype), p->bias && q && kv, true},
-        {"mask", t->mask, 1, p->mask && q && kv, true},
-        {"alibi_slopes", t->alibi_slopes, sizeof(float), p->alibi, false},
-        {"sink", t->sink, sizeof(float), p->sink, true},
-        {"cu_seqlens_q", t->cu_seqlens_q, sizeof(int32_t), p->packed, true},
-        {"cu_seqlens_kv", t->cu_seqlens_kv, sizeof(int32_t), contiguous, true},
-        {"used_kv", t->used_kv, sizeof(int32_t), p->used_kv, p->batch > 0},
-        {"block_table", t->block_table, sizeof(int32_t), paged && kv, true},
-        {"d_o", t->d_o, wide, (use == TENSORS_GRADIENT || backward) && q, true},
-        {"dq", t->dq, wide, backward && q, true},
-        {"dk", t->dk, wide, backward && kv, true},
-        {"dv", t->dv, wide, backward && kv, true},
-        {"d_bias", t->d_bias, attn_dtype_size(p->bias_dtype), backward && p->bias, false},
-        {"d_sink", t->d_sink, sizeof(float), backward && p->sink, false},
-        {"d_alibi_slopes", t->d_alibi_slopes, sizeof(float), backward && p->alibi, false},
+        /* what has no elements may lie anywhere */
+        {"tensors.q", t->q, wide, q && (!append || t->q_out != NULL), true},
+        {"tensors.k", t->k, wide, kv && !append, true},
+        {"tensors.v", t->v, wide, kv && !append, true},
+        {"tensors.o", t->o, wide, (forward || backward) && q, true},
+        {"tensors.lse", t->lse, sizeof(float), forward || (backward && q), backward},
+        {"tensors.bias", t->bias, attn_dtype_size(p->bias_dtype), p->bias && q && kv, true},
+        {"tensors.mask", t->mask, 1, p->mask && q && kv, true},
+        {"tensors.alibi_slopes", t->alibi_slopes, sizeof(float), p->alibi, false},
+        {"tensors.sink", t->sink, sizeof(float), p->sink, true},
+        {"tensors.cu_seqlens_q", t->cu_seqlens_q, sizeof(int32_t), p->packed, true},
+        {"tensors.cu_seqlens_kv", t->cu_seqlens_kv, sizeof(int32_t), contiguous, true},
+        {"tensors.used_kv", t->used_kv, sizeof(int32_t), p->used_kv, p->batch > 0},
+        {"tensors.block_table", t->block_table, sizeof(int32_t), paged && kv, true},
+        {"tensors.d_o", t->d_o, wide, (use == TENSORS_GRADIENT || backward) && q, true},
+        {"tensors.dq", t->dq, wide, backward && q, true},
+        {"tensors.dk", t->dk, wide, backward && kv, true},
+        {"tensors.dv", t->dv, wide, backward && kv, true},
+        {"tensors.d_bias", t->d_bias, attn_dtype_size(p->bias_dtype), backward && p->bias, false},
+        {"tensors.d_sink", t->d_sink, sizeof(float), backward && p->sink, false},
+        {"tensors.d_alibi_slopes", t->d_alibi_slopes, sizeof(float), backward && p->alibi, false},
+        {"tensors.k_new", t->k_new, wide, append && q && kv, true},
+        {"tensors.v_new", t->v_new, wide, append && q && kv, true},
+        {"tensors.k_cache", t->k_cache, wide, append && q && kv, true},
+        {"tensors.v_cache", t->v_cache, wide, append && q && kv, true},
+        {"tensors.q_out", t->q_out, wide, append && q, false},
+        {"tensors.rope_cos", t->rope_cos, attn_dtype_size(p->rope_dtype), rope && q && kv, true},
+        {"tensors.rope_sin", t->rope_sin, attn_dtype_size(p->rope_dtype), rope && q && kv, true},
     };
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         const attn_status status =
             all[i].used
-                ? check_pointer(all[i].name, all[i].pointer, all[i].alignment, all[i].wanted, error)
+                ? pointer_check(all[i].name, all[i].pointer, all[i].alignment, all[i].wanted, error)
                 : ATTN_OK;
         if (status != ATTN_OK) {
             return status;
@@ -359,14 +412,17 @@ attn_status tensors_check(const attn_problem *p, const attn_tensors *t, enum ten
                          (long long)p->bias_strides.batch, (long long)p->bias_strides.head,
                          (long long)p->bias_strides.row, (long long)p->bias_strides.col);
     }
-    attn_status status = check_overlap(t, use, error);
+    attn_status status = append ? check_append_overlap(p, t, error) : check_overlap(t, use, error);
     if (status == ATTN_OK && host) {
         status = check_lengths(p, t, error);
     }
-    return status == ATTN_OK && host && paged ? check_block_table(p, t, error) : status;
+    if (status == ATTN_OK && host && append) {
+        status = check_positions(p, t, error);
+    }
+    return status == ATTN_OK && host && paged ? check_block_table(p, t, append, error) : status;
 }
 
-/* ---- forward and backward -------------------------------------------------------------------- */
+/* ---- forward, backward, append -------------------------------------------------------------------- */
 
 static attn_status check_workspace(const attn_plan *plan, const void *workspace, size_t size,
                                    attn_error *error) {
@@ -385,20 +441,12 @@ static attn_status check_workspace(const attn_plan *plan, const void *workspace,
     return ATTN_OK;
 }
 
-static attn_status check_plan(const attn_plan *plan, attn_direction direction, attn_error *error) {
-    if (plan == NULL) {
-        return attn_fail(error, ATTN_INVALID, "plan = NULL, expected one from attn_plan_create");
-    }
-    if (plan->direction != direction) {
-        return attn_fail(error, ATTN_INVALID, "plan is one of direction %s, expected %s",
-                         plan->direction == ATTN_BACKWARD ? "ATTN_BACKWARD" : "ATTN_FORWARD",
-                         direction == ATTN_BACKWARD ? "ATTN_BACKWARD" : "ATTN_FORWARD");
-    }
-    return ATTN_OK;
-}
-
 static attn_status dispatch(const attn_plan *plan, const attn_tensors *tensors, void *workspace,
                             void *stream, attn_error *error) {
+    if (plan->context->cuda != NULL && plan->direction == ATTN_APPEND) {
+        return cuda_append(plan->context->cuda, plan->name, &plan->problem, &plan->cuda, tensors,
+                           stream, error);
+    }
     if (plan->context->cuda != NULL && plan->direction == ATTN_BACKWARD) {
         return cuda_backward(plan->context->cuda, plan->name, &plan->problem, &plan->cuda, tensors,
                              workspace, stream, error);
@@ -411,6 +459,7 @@ static attn_status dispatch(const attn_plan *plan, const attn_tensors *tensors, 
     switch (plan->family) {
     case FAMILY_CPU_ROW: cpu_row_forward(&job, plan->context->pool); break;
     case FAMILY_CPU_BACKWARD: cpu_backward(&job, plan->context->pool); break;
+    case FAMILY_CPU_APPEND: cpu_append(&job, plan->context->pool); break;
     default: cpu_tile_forward(&job, plan->context->pool); break;
     }
     return ATTN_OK;
@@ -418,7 +467,8 @@ static attn_status dispatch(const attn_plan *plan, const attn_tensors *tensors, 
 
 static attn_status run(const attn_plan *plan, attn_direction direction, const attn_tensors *tensors,
                        void *workspace, size_t workspace_size, void *stream, attn_error *error) {
-    attn_status status = check_plan(plan, direction, error);
+    static const enum tensors_use uses[] = {TENSORS_FORWARD, TENSORS_BACKWARD, TENSORS_APPEND};
+    attn_status status = plan_check_direction(plan, direction, error);
     if (status == ATTN_OK) {
         status = check_workspace(plan, workspace, workspace_size, error);
     }
@@ -431,9 +481,8 @@ static attn_status run(const attn_plan *plan, attn_direction direction, const at
         return ATTN_INVALID;
     }
     const attn_problem *p = &plan->problem;
-    const enum tensors_use use = direction == ATTN_BACKWARD ? TENSORS_BACKWARD : TENSORS_FORWARD;
-    status = tensors_check(p, t, use, plan->context->cuda == NULL, error);
-    /* of an empty problem forward has no output; backward has gradients that are 0 */
+    status = tensors_check(p, t, uses[direction], plan->context->cuda == NULL, error);
+    /* an empty problem has no output, but of backward, which has gradients that are 0 */
     if (status == ATTN_OK && (direction == ATTN_BACKWARD || (p->batch > 0 && p->seq_q > 0))) {
         status = dispatch(plan, t, workspace, stream, error);
     }
@@ -448,4 +497,9 @@ attn_status attn_forward(const attn_plan *plan, const attn_tensors *tensors, voi
 attn_status attn_backward(const attn_plan *plan, const attn_tensors *tensors, void *workspace,
                           size_t workspace_size, void *stream, attn_error *error) {
     return run(plan, ATTN_BACKWARD, tensors, workspace, workspace_size, stream, error);
+}
+
+attn_status attn_append(const attn_plan *plan, const attn_tensors *tensors, void *stream,
+                        attn_error *error) {
+    return run(plan, ATTN_APPEND, tensors, NULL, 0, stream, error);
 }

@@ -7,12 +7,14 @@
 #ifndef ATTN_CORE_FAMILIES_H
 #define ATTN_CORE_FAMILIES_H
 
-#include <stdbool.h>
+#include "attn.h"
 
 enum variant_family {
     FAMILY_CPU_TILE,
     FAMILY_CPU_ROW,
     FAMILY_CPU_BACKWARD,
+    FAMILY_CPU_APPEND,
+    FAMILY_CPU_MERGE,
 #define FAMILY(name, ...) FAMILY_##name,
 #include "kernels/families.def"
 #undef FAMILY
@@ -53,13 +55,13 @@ struct kernel_family {
     bool dynamic; /* dynamic tile scheduler: CTAs take tiles by a counter in the workspace */
     enum tma tma;
     enum split_kv split_kv; /* SPLIT_ITEMS: the map of Q is over (column, head, row, batch) */
-    bool pdl;            /* programmatic dependent launch: starts before the kernel before it ends,
+    bool pdl;        /* programmatic dependent launch: starts before the kernel before it ends,
                             and waits for that itself */
-    bool head_dim_v;     /* may differ from head_dim */
-    bool packs_gqa;      /* the query heads of a KV head may share a Q tile */
-    bool backward;       /* computes gradients: struct attn_backward_args, two launches */
-    bool positive_scale; /* required: the max is taken before the scale is applied */
-    int l2_section_mib;  /* K and V of the heads that are worked on at one time stay below it */
+    bool head_dim_v; /* may differ from head_dim */
+    bool packs_gqa;  /* the query heads of a KV head may share a Q tile */
+    attn_direction direction; /* says which struct of kernels/common/args.h is its parameter */
+    bool positive_scale;      /* required: the max is taken before the scale is applied */
+    int l2_section_mib; /* K and V of the heads that are worked on at one time stay below it */
 };
 
 /* Of a GPU family; the CPU's entries are 0. */

@@ -5,6 +5,7 @@
  *   core/attn.c          entry points: contexts, forward and backward, pointer checks, status names
  *   core/abi.c           structs of programs that were compiled with another header
  *   core/problem.c       the problem: defaults, its one check, visible keys, FLOPs
+ *   core/merge.c         attn_merge
  *   core/plan.c          problem -> applicable variants -> choice, refusals, the line
  *   core/tuned.c         the order in which variants are tried
  *   core/variants.c      the table of variants and the clauses that refuse; variant_add.c
@@ -85,9 +86,6 @@ struct key_range visible_keys(const attn_problem *resolved, int64_t i, int64_t q
 struct key_range visible_queries(const attn_problem *resolved, int64_t j, int64_t q_len,
                                  int64_t kv_len);
 
-/* What only backward requires of a resolved problem: places for all elements of dq, dk and dv. */
-attn_status problem_check_gradients(const attn_problem *resolved, attn_error *error);
-
 /* Of all that is about gradients. */
 attn_status problem_refuse_pages(const attn_problem *resolved, attn_error *error);
 
@@ -102,6 +100,11 @@ static inline int64_t problem_pages(const attn_problem *problem, int64_t keys) {
 
 /* attn_problem_resolve into a struct of the library's own size, which may be uninitialised. */
 attn_status problem_resolve(const attn_problem *problem, attn_problem *resolved, attn_error *error);
+
+/* Likewise, for a plan of that direction: checks what else it requires. Append and merge get a
+ * problem without what concerns scores, which they ignore; merge may have another dtype_o. */
+attn_status problem_resolve_for(attn_direction direction, const attn_problem *problem,
+                                attn_problem *resolved, attn_error *error);
 
 /* The softcap as kernels have it: at most 2^90 times the scale, since a quotient of the two that is
  * no normal number of fp32 has lost digits. */
@@ -126,12 +129,17 @@ enum tensors_use {
     TENSORS_INPUTS,   /* nothing */
     TENSORS_GRADIENT, /* reads d_o */
     TENSORS_FORWARD,  /* writes o and lse */
-    TENSORS_BACKWARD  /* reads o, lse and d_o, writes gradients */
+    TENSORS_BACKWARD, /* reads o, lse and d_o, writes gradients */
+    TENSORS_APPEND    /* reads k_new, v_new and the tables, not k and v, and q if there is q_out */
 };
 
 /* Checks the pointers that such a call needs of a resolved problem; the numbers of cu_seqlens,
  * used_kv and block_table where `host`. */
 attn_status tensors_check(const attn_problem *resolved, const attn_tensors *tensors,
                           enum tensors_use use, bool host, attn_error *error);
+
+/* Whether it is there where it is wanted, and aligned. `name`: as the caller calls it. */
+attn_status pointer_check(const char *name, const void *pointer, size_t alignment, bool wanted,
+                          attn_error *error);
 
 #endif /* ATTN_CORE_INTERNAL_H */

@@ -18,8 +18,22 @@
 
 /* ---- create ---------------------------------------------------------------------------------- */
 
-static const char *direction_name(attn_direction direction) {
-    return direction == ATTN_BACKWARD ? "ATTN_BACKWARD" : "ATTN_FORWARD";
+const char *direction_name(attn_direction direction) {
+    static const char *const names[] = {"ATTN_FORWARD", "ATTN_BACKWARD", "ATTN_APPEND",
+                                        "ATTN_MERGE"};
+    return names[direction];
+}
+
+attn_status plan_check_direction(const attn_plan *plan, attn_direction direction,
+                                 attn_error *error) {
+    if (plan == NULL) {
+        return attn_fail(error, ATTN_INVALID, "plan = NULL, expected one from attn_plan_create");
+    }
+    if (plan->direction != direction) {
+        return attn_fail(error, ATTN_INVALID, "plan is one of direction %s, expected %s",
+                         direction_name(plan->direction), direction_name(direction));
+    }
+    return ATTN_OK;
 }
 
 static attn_status choose_by_name(attn_plan *plan, const char *name, attn_error *error) {
@@ -102,6 +116,8 @@ static attn_status work_out_cpu(attn_plan *plan, const struct variant *variant, 
     plan->cpu.block_kv = variant->info.block_kv;
     bool fits = true;
     switch (plan->family) {
+    case FAMILY_CPU_APPEND:
+    case FAMILY_CPU_MERGE: return ATTN_OK; /* no workspace */
     case FAMILY_CPU_ROW: fits = cpu_row_plan(&plan->problem, &plan->cpu); break;
     case FAMILY_CPU_BACKWARD: fits = cpu_backward_plan(&plan->problem, &plan->cpu); break;
     default: cpu_tile_plan(&plan->problem, &plan->cpu); break;
@@ -161,9 +177,10 @@ static attn_status read_options(const attn_plan_options *options, attn_plan_opti
         return attn_fail(error, ATTN_UNSUPPORTED,
                          "options.batch_invariant = true: no kernel does that yet");
     }
-    if (o->direction != ATTN_FORWARD && o->direction != ATTN_BACKWARD) {
+    if ((int)o->direction < ATTN_FORWARD || o->direction > ATTN_MERGE) {
         return attn_fail(error, ATTN_INVALID,
-                         "options.direction = %d, expected ATTN_FORWARD or ATTN_BACKWARD",
+                         "options.direction = %d, expected ATTN_FORWARD, ATTN_BACKWARD, "
+                         "ATTN_APPEND or ATTN_MERGE",
                          (int)o->direction);
     }
     return ATTN_OK;
@@ -189,10 +206,7 @@ attn_status attn_plan_create(attn_context *context, const attn_problem *problem,
     attn_status status = read_options(options, &o, error);
     if (status == ATTN_OK) {
         made->direction = o.direction;
-        status = problem_resolve(problem, &made->problem, error);
-    }
-    if (status == ATTN_OK && o.direction == ATTN_BACKWARD) {
-        status = problem_check_gradients(&made->problem, error);
+        status = problem_resolve_for(o.direction, problem, &made->problem, error);
     }
     if (status == ATTN_OK) {
         status =
@@ -316,6 +330,10 @@ static void append_problem(struct line *line, const attn_problem *p) {
     if (p->page_size > 0) {
         append(line, " pages of %" PRId64, p->page_size);
     }
+    if (p->rope != ATTN_ROPE_NONE) {
+        append(line, " rope %" PRId64 "%s", p->rope_dim,
+               p->rope == ATTN_ROPE_INTERLEAVED ? " interleaved" : "");
+    }
 }
 
 size_t attn_plan_print(const attn_plan *plan, char *buffer, size_t size) {
@@ -327,7 +345,8 @@ size_t attn_plan_print(const attn_plan *plan, char *buffer, size_t size) {
         return 0;
     }
     append_problem(&line, &plan->problem);
-    append(&line, "%s: %s", plan->direction == ATTN_BACKWARD ? " backward" : "", plan->name);
+    static const char *const directions[] = {"", " backward", " append", " merge"};
+    append(&line, "%s: %s", directions[plan->direction], plan->name);
     if (plan->tuned_run != NULL) {
         append(&line, " (tuned: %s)", plan->tuned_run);
     }

@@ -48,6 +48,13 @@ struct attn_plan {
     struct cuda_geometry cuda;
 };
 
+/* "ATTN_FORWARD" ... */
+const char *direction_name(attn_direction direction);
+
+/* ATTN_INVALID unless it is a plan of that direction. */
+attn_status plan_check_direction(const attn_plan *plan, attn_direction direction,
+                                 attn_error *error);
+
 /* The built-in variants of the context's kind of device into context->variants. */
 attn_status variants_load(attn_context *context, attn_error *error);
 void variants_free(attn_context *context);
@@ -59,6 +66,9 @@ const struct variant *variant_kernel(const char *device, const char *family, con
 
 /* Bytes of dynamic shared memory that a kernel of a GPU family needs for the variant's tile. */
 int32_t variant_shared_bytes(const attn_variant *variant);
+
+/* The dtypes of all lines of a family. */
+uint32_t variant_dtypes(const char *family);
 
 /* The largest head_dim of the family's tiles below this one, compiled or not; 0: none. */
 int32_t variant_tile_below(const char *family, int32_t head_dim);

@@ -94,14 +94,14 @@ static attn_status check_bool(const char *name, const bool *value, attn_error *e
         }                                                                                          \
     } while (0)
 
-static attn_status check_dtype(const char *name, int32_t *dtype, attn_dtype of_q,
+static attn_status check_dtype(const char *name, int32_t *dtype, attn_dtype of_q, bool mixed,
                                attn_error *error) {
     if (*dtype == -1) {
         *dtype = (int32_t)of_q;
     }
     TRY(check_enum(name, *dtype, ATTN_BF16, "-1 (as dtype), ATTN_FP32, ATTN_FP16 or ATTN_BF16",
                    error));
-    if (*dtype != (int32_t)of_q) {
+    if (!mixed && *dtype != (int32_t)of_q) {
         return attn_fail(error, ATTN_UNSUPPORTED,
                          "%s = %d, expected dtype = %d: mixed dtypes are not computed yet", name,
                          (int)*dtype, (int)of_q);
@@ -109,10 +109,10 @@ static attn_status check_dtype(const char *name, int32_t *dtype, attn_dtype of_q
     return ATTN_OK;
 }
 
-static attn_status check_enums(attn_problem *p, attn_error *error) {
+static attn_status check_enums(attn_problem *p, bool mixed, attn_error *error) {
     TRY(check_enum("dtype", (int)p->dtype, ATTN_BF16, "ATTN_FP32, ATTN_FP16 or ATTN_BF16", error));
-    TRY(check_dtype("dtype_kv", &p->dtype_kv, p->dtype, error));
-    TRY(check_dtype("dtype_o", &p->dtype_o, p->dtype, error));
+    TRY(check_dtype("dtype_kv", &p->dtype_kv, p->dtype, mixed, error));
+    TRY(check_dtype("dtype_o", &p->dtype_o, p->dtype, mixed, error));
     TRY(check_enum("layout", (int)p->layout, ATTN_BSHD, "ATTN_BHSD or ATTN_BSHD", error));
     TRY(check_enum("causal", (int)p->causal, ATTN_CAUSAL_BOTTOM_RIGHT,
                    "ATTN_CAUSAL_NONE, _TOP_LEFT or _BOTTOM_RIGHT", error));
@@ -176,6 +176,35 @@ static attn_status check_pages(attn_problem *p, attn_error *error) {
         p->block_table_stride = problem_pages(p, p->seq_kv);
     }
     return ATTN_OK;
+}
+
+static attn_status check_rope(attn_problem *p, attn_error *error) {
+    TRY(check_enum("rope", (int)p->rope, ATTN_ROPE_INTERLEAVED,
+                   "ATTN_ROPE_NONE, _HALVES or _INTERLEAVED", error));
+    TRY(check_enum("rope_dtype", (int)p->rope_dtype, ATTN_BF16, "ATTN_FP32 or dtype", error));
+    if (p->rope == ATTN_ROPE_NONE) {
+        return ATTN_OK;
+    }
+    if (p->rope_dtype != ATTN_FP32 && p->rope_dtype != p->dtype) {
+        return attn_fail(error, ATTN_INVALID, "rope_dtype = %d, expected ATTN_FP32 or dtype = %d",
+                         (int)p->rope_dtype, (int)p->dtype);
+    }
+    if (p->rope_dim == 0) {
+        p->rope_dim = p->head_dim;
+    }
+    if (p->rope_dim < 2 || p->rope_dim > p->head_dim || p->rope_dim % 2 != 0) {
+        return attn_fail(error, ATTN_INVALID,
+                         "rope_dim = %lld, expected an even number from 2 to head_dim = %lld",
+                         (long long)p->rope_dim, (long long)p->head_dim);
+    }
+    if (p->rope_rows == 0) {
+        p->rope_rows = p->seq_kv;
+    }
+    if (p->rope_stride == 0) {
+        p->rope_stride = p->rope_dim / 2;
+    }
+    TRY(check_range("rope_rows", p->rope_rows, 0, MAX_SIZE, error));
+    return check_range("rope_stride", p->rope_stride, p->rope_dim / 2, MAX_SIZE, error);
 }
 
 /* Packed sequences share their rows, so no tensor's extent bounds this product. */
@@ -382,7 +411,8 @@ attn_status problem_refuse_pages(const attn_problem *p, attn_error *error) {
     return ATTN_OK;
 }
 
-attn_status problem_check_gradients(const attn_problem *p, attn_error *error) {
+/* Places for all elements of dq, dk and dv. */
+static attn_status check_gradients(const attn_problem *p, attn_error *error) {
     TRY(problem_refuse_pages(p, error));
     const struct extent dq = extent_of_q(p, "dq", p->head_dim);
     const struct extent dk = extent_of_kv(p, "dk", p->head_dim);
@@ -390,6 +420,23 @@ attn_status problem_check_gradients(const attn_problem *p, attn_error *error) {
     TRY(check_disjoint(&p->dq, &dq, error));
     TRY(check_disjoint(&p->dk, &dk, error));
     return check_disjoint(&p->dv, &dv, error);
+}
+
+/* Of attn_append's tensors: those of `of`, or contiguous ones, unless given. */
+static attn_status check_new(attn_strides *s, const attn_strides *of, attn_layout layout,
+                             struct extent e, attn_error *error) {
+    static const attn_strides automatic = AUTOMATIC;
+    return check_gradient(s, of != NULL ? of : &automatic, layout, e, error);
+}
+
+/* Places for all elements of the cache and of q_out. */
+static attn_status check_append(const attn_problem *p, attn_error *error) {
+    const struct extent k = extent_of_kv(p, "k", p->head_dim);
+    const struct extent v = extent_of_kv(p, "v", p->head_dim_v);
+    const struct extent q_out = extent_of_q(p, "q_out", p->head_dim);
+    TRY(check_disjoint(&p->k, &k, error));
+    TRY(check_disjoint(&p->v, &v, error));
+    return check_disjoint(&p->q_out, &q_out, error);
 }
 
 static attn_status check_tensors(attn_problem *p, attn_error *error) {
@@ -414,6 +461,12 @@ static attn_status check_tensors(attn_problem *p, attn_error *error) {
     TRY(check_gradient(&p->dk, &p->k, p->layout, extent_of_kv(p, "dk", p->head_dim), error));
     TRY(check_gradient(&p->dv, &p->v, p->layout, extent_of_kv(p, "dv", p->head_dim_v), error));
     TRY(check_gradient(&p->d_o, &p->o, p->layout, extent_of_q(p, "d_o", p->head_dim_v), error));
+    struct extent k_new = extent_of_q(p, "k_new", p->head_dim);
+    struct extent v_new = extent_of_q(p, "v_new", p->head_dim_v);
+    k_new.heads = v_new.heads = p->heads_kv;
+    TRY(check_new(&p->k_new, NULL, p->layout, k_new, error));
+    TRY(check_new(&p->v_new, NULL, p->layout, v_new, error));
+    TRY(check_new(&p->q_out, &p->q, p->layout, extent_of_q(p, "q_out", p->head_dim), error));
     if (p->alibi) {
         int64_t last = p->heads_q;
         TRY(extend("alibi_batch_stride", "batch", p->batch, p->alibi_batch_stride, &last, error));
@@ -442,17 +495,41 @@ attn_status attn_problem_resolve(const attn_problem *problem, attn_problem *reso
 
 attn_status problem_resolve(const attn_problem *problem, attn_problem *resolved,
                             attn_error *error) {
+    return problem_resolve_for(ATTN_FORWARD, problem, resolved, error);
+}
+
+/* Of a direction that computes no scores. */
+static void ignore_scores(attn_problem *p) {
+    p->scale = NAN;
+    p->causal = ATTN_CAUSAL_NONE;
+    p->window_left = p->window_right = -1;
+    p->softcap = 0.0F;
+    p->alibi = p->bias = p->mask = p->sink = false;
+    p->tensor_cores = ATTN_TENSOR_CORES_AUTO;
+}
+
+attn_status problem_resolve_for(attn_direction direction, const attn_problem *problem,
+                                attn_problem *resolved, attn_error *error) {
     if (problem == NULL) {
         return attn_fail(error, ATTN_INVALID, "problem = NULL, expected an attn_problem");
     }
     attn_problem p = defaults;
     TRY(abi_read("problem", problem, PROBLEM_0_2, &p, sizeof p, error));
-    TRY(check_enums(&p, error));
+    TRY(check_enums(&p, direction == ATTN_MERGE, error));
+    if (direction == ATTN_APPEND || direction == ATTN_MERGE) {
+        ignore_scores(&p);
+    }
     TRY(check_sizes(&p, error));
     TRY(check_pages(&p, error));
+    TRY(check_rope(&p, error));
     TRY(check_rows(&p, error));
     TRY(check_numbers(&p, error));
     TRY(check_tensors(&p, error));
+    if (direction == ATTN_BACKWARD) {
+        TRY(check_gradients(&p, error));
+    } else if (direction == ATTN_APPEND) {
+        TRY(check_append(&p, error));
+    }
     *resolved = p;
     return ATTN_OK;
 }

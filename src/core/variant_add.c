@@ -104,11 +104,10 @@ static attn_status check_gpu_fields(const attn_variant *v, const attn_variant *f
     if (sscanf(v->arch, "sm_%d", &arch) != 1 || strlen(v->arch) > 15) {
         return attn_fail(error, ATTN_INVALID, "variant.arch = \"%.64s\", expected sm_NN", v->arch);
     }
-    const bool fp32 = family->dtypes == 1U << ATTN_FP32;
-    const uint32_t dtypes = fp32 ? family->dtypes : (1U << ATTN_FP16) | (1U << ATTN_BF16);
+    const uint32_t dtypes = variant_dtypes(family->family);
     if (v->dtypes == 0 || (v->dtypes & ~dtypes) != 0) {
-        return attn_fail(error, ATTN_INVALID, "variant.dtypes = 0x%x, expected %s", v->dtypes,
-                         fp32 ? "the fp32 bit" : "fp16 or bf16 bits");
+        return attn_fail(error, ATTN_INVALID, "variant.dtypes = 0x%x, expected bits of 0x%x",
+                         v->dtypes, dtypes);
     }
     if ((v->options & ~family->options) != 0) {
         return attn_fail(error, ATTN_INVALID,
@@ -227,7 +226,7 @@ static attn_status add_gpu(attn_context *context, const attn_variant *variant, c
     place->info.arch = arch;
     place->info.device = family->info.device;
     place->info.family = family->info.family;
-    place->info.direction = kernel_families[family->family].backward ? ATTN_BACKWARD : ATTN_FORWARD;
+    place->info.direction = kernel_families[family->family].direction;
     if (variant->shared_bytes == 0) {
         place->info.shared_bytes = variant_shared_bytes(variant);
     }

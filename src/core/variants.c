@@ -17,18 +17,25 @@
 #define DIRECTION_row ATTN_FORWARD
 #define DIRECTION_tile ATTN_FORWARD
 #define DIRECTION_backward ATTN_BACKWARD
+#define DIRECTION_append ATTN_APPEND
+#define DIRECTION_merge ATTN_MERGE
 #define FAMILY_row FAMILY_CPU_ROW
 #define FAMILY_tile FAMILY_CPU_TILE
 #define FAMILY_backward FAMILY_CPU_BACKWARD
+#define FAMILY_append FAMILY_CPU_APPEND
+#define FAMILY_merge FAMILY_CPU_MERGE
 
 enum {
     ALL_OPTIONS = ATTN_OPTION_WINDOW | ATTN_OPTION_SOFTCAP | ATTN_OPTION_ALIBI | ATTN_OPTION_BIAS |
                   ATTN_OPTION_MASK | ATTN_OPTION_SINK | ATTN_OPTION_PACKED | ATTN_OPTION_USED_KV |
                   ATTN_OPTION_ANY_SCALE, /* of the scores: not where K and V lie */
     ALL_AND_PAGED = ALL_OPTIONS | ATTN_OPTION_PAGED,
+    WHERE_ROWS_LIE = ATTN_OPTION_PACKED | ATTN_OPTION_USED_KV | ATTN_OPTION_PAGED,
     OPTIONS_row = ALL_AND_PAGED, /* of CPU families */
     OPTIONS_tile = ALL_AND_PAGED,
     OPTIONS_backward = ALL_OPTIONS,
+    OPTIONS_append = WHERE_ROWS_LIE,
+    OPTIONS_merge = WHERE_ROWS_LIE,
     ALIBI_UP_TO_128 = 1 << 30, /* of a family: ALiBi, pages in tiles of head_dim up to 128 */
     PAGED_UP_TO_128 = 1 << 29,
 };
@@ -147,8 +154,7 @@ static bool is_gpu(const struct variant *variant) {
 }
 
 static attn_direction direction_of(const struct variant *variant) {
-    return is_gpu(variant) && kernel_families[variant->family].backward ? ATTN_BACKWARD
-                                                                        : variant->info.direction;
+    return is_gpu(variant) ? kernel_families[variant->family].direction : variant->info.direction;
 }
 
 const struct variant *variant_kernel(const char *device, const char *family, const char *arch) {
@@ -160,6 +166,14 @@ const struct variant *variant_kernel(const char *device, const char *family, con
         }
     }
     return NULL;
+}
+
+uint32_t variant_dtypes(const char *family) {
+    uint32_t dtypes = 0;
+    for (int i = 0; i < BUILT_IN; i++) {
+        dtypes |= strcmp(built_in[i].info.family, family) == 0 ? built_in[i].info.dtypes : 0;
+    }
+    return dtypes;
 }
 
 int32_t variant_tile_below(const char *family, int32_t head_dim) {
@@ -335,8 +349,8 @@ attn_status variant_applies(const attn_context *context, const struct variant *v
 
 /* ---- look inside ----------------------------------------------------------------------------- */
 
-static attn_status get(const attn_context *context, attn_direction direction, int32_t index,
-                       attn_variant *variant, attn_error *error) {
+attn_status attn_variant_get_direction(const attn_context *context, attn_direction direction,
+                                       int32_t index, attn_variant *variant, attn_error *error) {
     if (variant == NULL) {
         return attn_fail(error, ATTN_INVALID, "variant = NULL");
     }
@@ -362,12 +376,12 @@ static attn_status get(const attn_context *context, attn_direction direction, in
 
 attn_status attn_variant_get(const attn_context *context, int32_t index, attn_variant *variant,
                              attn_error *error) {
-    return get(context, ATTN_FORWARD, index, variant, error);
+    return attn_variant_get_direction(context, ATTN_FORWARD, index, variant, error);
 }
 
 attn_status attn_variant_get_backward(const attn_context *context, int32_t index,
                                       attn_variant *variant, attn_error *error) {
-    return get(context, ATTN_BACKWARD, index, variant, error);
+    return attn_variant_get_direction(context, ATTN_BACKWARD, index, variant, error);
 }
 
 attn_status attn_variant_check(const attn_context *context, const char *name,
@@ -381,7 +395,7 @@ attn_status attn_variant_check(const attn_context *context, const char *name,
                          "name = \"%.127s\", expected a name from attn_variant_get", name);
     }
     attn_problem resolved;
-    attn_status status = problem_resolve(problem, &resolved, error);
+    attn_status status = problem_resolve_for(variant->info.direction, problem, &resolved, error);
     if (status == ATTN_OK) {
         status = variant_applies(context, variant, &resolved, error);
     }

@@ -397,3 +397,26 @@ attn_status cuda_forward(struct cuda *cuda, const char *name, const attn_problem
     }
     return ATTN_OK;
 }
+
+attn_status cuda_launch_rows(struct cuda *cuda, const char *name,
+                             const struct cuda_geometry *geometry, unsigned ctas, void *args,
+                             void *stream, attn_error *error) {
+    bool pushed = false;
+    const attn_status status = ctas > 0 ? cuda_enter(cuda, &pushed, error) : ATTN_OK;
+    if (status != ATTN_OK || ctas == 0) {
+        return status;
+    }
+    void *arguments[] = {args};
+    const struct cu_launch launch = {
+        .grid = {ctas, 1, 1}, .block = {geometry->block, 1, 1}, .stream = stream};
+    const cu_result code = cuda->driver.cuLaunchKernelEx(
+        &launch, (cu_function)(void *)geometry->kernel->kernel, arguments, NULL);
+    cuda_leave(cuda, pushed);
+    if (code != CU_SUCCESS) {
+        char what[256];
+        snprintf(what, sizeof what, "the launch of %.127s failed (grid %u, block %u)", name, ctas,
+                 geometry->block);
+        return cuda_fail(cuda, code, error, what);
+    }
+    return ATTN_OK;
+}

@@ -30,7 +30,7 @@ struct cuda_geometry {
     bool has_maps; /* the kernel takes struct attn_(backward_)tma_args; else attn_(backward_)args */
     size_t workspace;        /* bytes of counters and of partial results; 0: none */
     unsigned rows_grid;      /* backward: CTAs of its first launch */
-    int block_rows;          /* backward: keys of a tile of the second */
+    int block_rows;          /* backward: keys of a tile of the second; merge: rows of a CTA */
     size_t dq_floats, turns; /* backward: of the sums of dQ in the workspace */
     unsigned char maps[CUDA_MAPS][sizeof(struct attn_tensor_map)];
     struct attn_args args;
@@ -72,5 +72,16 @@ attn_status cuda_forward(struct cuda *cuda, const char *name, const attn_problem
 attn_status cuda_backward(struct cuda *cuda, const char *name, const attn_problem *resolved,
                           const struct cuda_geometry *geometry, const attn_tensors *tensors,
                           void *workspace, void *stream, attn_error *error);
+
+/* Of a plan with direction = ATTN_APPEND. */
+attn_status cuda_append(struct cuda *cuda, const char *name, const attn_problem *resolved,
+                        const struct cuda_geometry *geometry, const attn_tensors *tensors,
+                        void *stream, attn_error *error);
+
+/* Of a plan with direction = ATTN_MERGE. */
+attn_status cuda_merge(struct cuda *cuda, const char *name, const attn_problem *resolved,
+                       const struct cuda_geometry *geometry, const void *const *o_parts,
+                       const float *const *lse_parts, int32_t count, void *o, float *lse,
+                       void *stream, attn_error *error);
 
 #endif /* ATTN_CUDA_CUDA_H */

@@ -54,6 +54,11 @@ attn_status cuda_load(struct cuda *cuda, struct variant *variant, attn_error *er
 void cuda_fill_pointers(struct attn_args *args, const attn_problem *resolved,
                         const attn_tensors *tensors);
 
+/* Launches `ctas` CTAs of a kernel without shared memory of its own size; 0: nothing to do. */
+attn_status cuda_launch_rows(struct cuda *cuda, const char *name,
+                             const struct cuda_geometry *geometry, unsigned ctas, void *args,
+                             void *stream, attn_error *error);
+
 /* ---- plan.c ---------------------------------------------------------------------------------- */
 
 /* Strides, bounds and options. */
@@ -73,6 +78,16 @@ attn_status backward_check(const struct variant *variant, const attn_problem *re
 attn_status backward_geometry(struct cuda *cuda, const struct variant *variant,
                               const attn_problem *resolved, struct cuda_geometry *geometry,
                               attn_error *error);
+
+/* ---- append.c, merge.c ----------------------------------------------------------------------- */
+
+attn_status append_check(const struct variant *variant, const attn_problem *resolved,
+                         attn_error *error);
+attn_status merge_check(const attn_problem *resolved, attn_error *error);
+void append_geometry(const struct variant *variant, const attn_problem *resolved,
+                     struct cuda_geometry *geometry);
+void merge_geometry(const struct variant *variant, const attn_problem *resolved,
+                    struct cuda_geometry *geometry);
 
 /* ---- maps.c ----------------------------------------------------------------------------- */
 

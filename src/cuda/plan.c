@@ -436,6 +436,13 @@ static attn_status check_pages(const struct variant *variant, const attn_problem
 attn_status cuda_applies(const struct cuda *cuda, const struct variant *variant,
                          const attn_problem *p, attn_error *error) {
     const struct kernel_family *family = &kernel_families[variant->family];
+    if (family->direction == ATTN_APPEND || family->direction == ATTN_MERGE) {
+        const attn_status fits = family->direction == ATTN_APPEND ? append_check(variant, p, error)
+                                                                  : merge_check(p, error);
+        const attn_status dims = fits == ATTN_OK ? check_head_dims(variant, p, error) : fits;
+        return dims == ATTN_OK ? check_device(cuda, variant, error) : dims;
+    }
+    const bool backward = family->direction == ATTN_BACKWARD;
     attn_status status = check_causal(family->causal, p, error);
     if (status == ATTN_OK) {
         status = check_head_dims(variant, p, error);
@@ -444,7 +451,7 @@ attn_status cuda_applies(const struct cuda *cuda, const struct variant *variant,
         status = check_memory(p, error);
     }
     if (status == ATTN_OK && family->tma != TMA_NONE) {
-        status = maps_check(p, family->backward, error);
+        status = maps_check(p, backward, error);
     }
     if (status == ATTN_OK && family->tma != TMA_NONE) {
         status = check_pages(variant, p, error);
@@ -453,8 +460,7 @@ attn_status cuda_applies(const struct cuda *cuda, const struct variant *variant,
         status = check_factors(family, p, error);
     }
     if (status == ATTN_OK) {
-        status =
-            family->backward ? backward_check(variant, p, error) : check_grid(variant, p, error);
+        status = backward ? backward_check(variant, p, error) : check_grid(variant, p, error);
     }
     return status != ATTN_OK ? status : check_device(cuda, variant, error);
 }
@@ -601,10 +607,13 @@ attn_status cuda_plan(struct cuda *cuda, struct variant *variant, const attn_pro
         return status;
     }
     status = cuda_load(cuda, variant, error);
-    if (status == ATTN_OK && kernel_families[variant->family].backward) {
-        status = backward_geometry(cuda, variant, p, geometry, error);
-    } else if (status == ATTN_OK) {
-        status = fill_geometry(cuda, variant, p, geometry, error);
+    if (status == ATTN_OK) {
+        switch (kernel_families[variant->family].direction) {
+        case ATTN_FORWARD: status = fill_geometry(cuda, variant, p, geometry, error); break;
+        case ATTN_BACKWARD: status = backward_geometry(cuda, variant, p, geometry, error); break;
+        case ATTN_APPEND: append_geometry(variant, p, geometry); break;
+        case ATTN_MERGE: merge_geometry(variant, p, geometry); break;
+        }
     }
     cuda_leave(cuda, pushed);
     return status;

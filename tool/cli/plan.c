@@ -35,8 +35,9 @@ struct request {
 static bool variant_at(const struct request *request, int32_t index, attn_variant *variant,
                        bool *applies, attn_error *why) {
     *variant = (attn_variant){.size = sizeof *variant};
-    if (variant_get(request->runner.context, (attn_direction)request->runner.direction, index,
-                    variant, why) != ATTN_OK) {
+    if (attn_variant_get_direction(request->runner.context,
+                                   (attn_direction)request->runner.direction, index, variant,
+                                   why) != ATTN_OK) {
         return false;
     }
     *applies = attn_variant_check(request->runner.context, variant->name, &request->problem, why) ==
@@ -202,7 +203,7 @@ static void plan_json(struct request *request) {
     if (request->runner.direction == ATTN_FORWARD) {
         json_real(json, "flops", attn_problem_flops(&request->problem));
     } else {
-        json_text(json, "direction", DIRECTION_NAMES[request->runner.direction]);
+        json_text(json, "direction", ALL_DIRECTION_NAMES[request->runner.direction]);
     }
     json_text(json, "variant", attn_plan_variant(plan));
     json_text(json, "tuned", attn_plan_tuned(plan));
@@ -316,8 +317,8 @@ int verb_plan(int argc, char **argv) {
     runner[0].help =
         "as attest devices lists them, or sm_80 to sm_90: a GPU that is not here [cpu]";
     struct arg own[] = {
-        arg_choice("--direction", &request.runner.direction, DIRECTION_NAMES,
-                   "backward: the kernel of the gradients [forward]"),
+        arg_choice("--direction", &request.runner.direction, ALL_DIRECTION_NAMES,
+                   "backward: of the gradients; append: of attn_append; merge [forward]"),
         arg_flag("--all", &request.all,
                  "also every variant: yes, or the first clause that refuses it"),
         arg_flag("--json", &request.json, "the same as JSON"),

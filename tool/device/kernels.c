@@ -12,26 +12,34 @@
 #include "base/message.h"
 
 const char *const DIRECTION_NAMES[] = {"forward", "backward", NULL};
+const char *const ALL_DIRECTION_NAMES[] = {"forward", "backward", "append", "merge", NULL};
 
-attn_status variant_get(const attn_context *context, attn_direction direction, int32_t index,
-                        attn_variant *variant, attn_error *why) {
-    return (direction == ATTN_BACKWARD ? attn_variant_get_backward
-                                       : attn_variant_get)(context, index, variant, why);
+/* *index: the direction above its lower 24 bits, which are the variant's. */
+static bool next_up_to(attn_direction last, const attn_context *context, int32_t *index,
+                       attn_variant *variant) {
+    *variant = (attn_variant){.size = sizeof *variant};
+    for (int32_t direction; (direction = *index >> 24) <= (int32_t)last;
+         *index = (direction + 1) << 24) {
+        if (attn_variant_get_direction(context, (attn_direction)direction, *index & 0xFFFFFF,
+                                       variant, NULL) == ATTN_OK) {
+            ++*index;
+            return true;
+        }
+    }
+    return false;
 }
 
 bool variant_next(const attn_context *context, int32_t *index, attn_variant *variant) {
-    *variant = (attn_variant){.size = sizeof *variant};
-    if (*index >= 0 && attn_variant_get(context, *index, variant, NULL) == ATTN_OK) {
-        ++*index;
-        return true;
-    }
-    *index = *index >= 0 ? -1 : *index; /* of backward: -1, -2, ... */
-    return attn_variant_get_backward(context, -1 - (*index)--, variant, NULL) == ATTN_OK;
+    return next_up_to(ATTN_BACKWARD, context, index, variant);
+}
+
+bool variant_next_of_all(const attn_context *context, int32_t *index, attn_variant *variant) {
+    return next_up_to(ATTN_MERGE, context, index, variant);
 }
 
 bool variant_by_name(const attn_context *context, const char *name, attn_variant *variant,
                      attn_error *why) {
-    for (int32_t i = 0; variant_next(context, &i, variant);) {
+    for (int32_t i = 0; variant_next_of_all(context, &i, variant);) {
         if (strcmp(variant->name, name) == 0) {
             return true;
         }

@@ -10,20 +10,20 @@
 
 #include "attn_inspect.h"
 
-extern const char *const DIRECTION_NAMES[]; /* forward backward; ends with NULL */
+/* End with NULL: of what computes attention; and with append and merge. */
+extern const char *const DIRECTION_NAMES[], *const ALL_DIRECTION_NAMES[];
 
-/* As ATTN_BY_NAME, of either direction. */
+/* As ATTN_BY_NAME, of any direction. */
 #define PLAN_BY_NAME(which, name)                                                                  \
     (&(const attn_plan_options){                                                                   \
         .size = sizeof(attn_plan_options), .variant = (name), .direction = (which)})
 
-/* attn_variant_get or attn_variant_get_backward. */
-attn_status variant_get(const attn_context *context, attn_direction direction, int32_t index,
-                        attn_variant *variant, attn_error *why);
-
-/* The variants of both directions, forward first: *index is 0 at first and then the function's own.
- * False: there are no more. */
+/* The variants that compute attention, forward first: *index is 0 at first and then the function's
+ * own. False: there are no more. */
 bool variant_next(const attn_context *context, int32_t *index, attn_variant *variant);
+
+/* Likewise, and then those of attn_append and attn_merge. */
+bool variant_next_of_all(const attn_context *context, int32_t *index, attn_variant *variant);
 
 /* Of the context's device, those that were added to it included. False and the reason: it has none
  * of that name. */

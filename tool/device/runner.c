@@ -164,6 +164,12 @@ bool runner_plan(struct runner *runner, const attn_problem *problem, attn_error 
 }
 
 bool runner_prepare(struct runner *runner, attn_error *why) {
+    if (runner->direction > ATTN_BACKWARD) {
+        return explain(why,
+                       "variant = \"%s\" computes no attention, but attn_%s: `attest plan` and "
+                       "`attest inspect` take it",
+                       attn_plan_variant(runner->plan), ALL_DIRECTION_NAMES[runner->direction]);
+    }
     const size_t size = attn_workspace_size(runner->plan);
     if (size > 0) {
         runner->workspace = device_alloc(runner->memory, size, why);

@@ -55,8 +55,8 @@ static bool is_wanted(const struct finding *f, const attn_variant *v) {
 /* Of the direction that is searched. */
 static bool next_variant(const struct finding *f, int32_t *index, attn_variant *v) {
     *v = (attn_variant){.size = sizeof *v};
-    return variant_get(f->context, (attn_direction)f->task->evolve->direction, (*index)++, v,
-                       NULL) == ATTN_OK;
+    return attn_variant_get_direction(f->context, (attn_direction)f->task->evolve->direction,
+                                      (*index)++, v, NULL) == ATTN_OK;
 }
 
 /* The smallest tile of the family that takes the shapes; 0 on CPUs. */

@@ -118,6 +118,54 @@ struct attn_backward_tma_args {
     struct attn_backward_args b;
 };
 
+/* The parameter of append.cu: new rows into a KV cache (attn_append of attn.h). */
+struct attn_append_args {
+    const void *q, *k_new, *v_new;
+    void *q_out, *k_cache, *v_cache;
+    struct attn_gradient_strides s_q, s_k_new, s_v_new, s_q_out, s_k,
+        s_v; /* paged: batch is page */
+    const void *rope_cos, *rope_sin;
+    long long rope_stride;
+    const int *cu_seqlens_q, *cu_seqlens_kv; /* NULL: not packed; paged: the latter is NULL */
+    const int *used_kv;                      /* NULL: seq_kv, packed the whole sequence */
+    const int *block_table;                  /* NULL: the cache is contiguous */
+    long long block_table_stride;
+    int batch, seq_q, seq_kv;
+    int heads_q; /* 0: Q is not touched */
+    int heads_kv, head_dim, head_dim_v;
+    int page_size, num_pages;
+    int rope_half; /* pairs of a row that are rotated; 0: none */
+    int interleaved;
+    int rope_rows;
+    int rope_fp32;      /* the tables; else they have the dtype */
+    int rope_pairs;     /* two numbers of a table lie in one aligned word */
+    int vector;         /* rows are moved in 16 bytes, else in elements */
+    int slots, slots_v; /* of a row of Q or K, and of V: pieces that one thread moves */
+    int ctas_of_row;    /* that share the heads of a token */
+};
+
+#define ATTN_MERGE_MOST 32 /* ATTN_MERGE_PARTS of attn.h */
+
+/* The parameter of merge.cu (attn_merge). Rows are counted over inner, outer and batch entries;
+ * inner is the one of heads and rows of a sequence whose stride in O is the smaller. */
+struct attn_merge_args {
+    const void *o_parts[ATTN_MERGE_MOST];
+    const float *lse_parts[ATTN_MERGE_MOST];
+    void *o;
+    float *lse; /* NULL: not wanted */
+    long long o_inner, o_outer, o_batch;
+    long long lse_inner, lse_outer, lse_batch;
+    unsigned rows, inner, outer; /* below 2^31 */
+    int count;
+    int columns;
+    int dtype_o;        /* enum attn_dtype */
+    int vector;         /* columns are moved in 16 bytes of a part, else one by one */
+    int threads_of_row; /* a power of two from ATTN_MERGE_THREADS on */
+};
+
+/* So that the weights of all rows of a CTA fit into shared memory. */
+#define ATTN_MERGE_THREADS 4
+
 /* The rows of a sequence in the workspace of backward begin at a multiple: of a tile, too. */
 #define ATTN_STAT_ROWS 128
 /* bwd_hopper: parts of a tile of dQ, one for each consumer warp, which are added up apart. */

@@ -245,8 +245,8 @@ static void measure_rows(struct request *request, const attn_problem *problem) {
     for (int32_t i = 0; request->all_variants && i < request->variant_count; i++) {
         attn_variant variant = {.size = sizeof variant};
         const attn_context *context = request->runner.context;
-        if (variant_get(context, (attn_direction)request->runner.direction, i, &variant, NULL) ==
-                ATTN_OK &&
+        if (attn_variant_get_direction(context, (attn_direction)request->runner.direction, i,
+                                       &variant, NULL) == ATTN_OK &&
             attn_variant_check(context, variant.name, problem, NULL) == ATTN_OK) {
             applied = true;
             request->runner.variant = variant.name; /* lives as long as the context */
@@ -394,8 +394,9 @@ static int run(struct request *request) {
         return runner_complain(&request->runner, "bench", &why);
     }
     attn_variant variant = {.size = sizeof variant};
-    while (variant_get(request->runner.context, (attn_direction)request->runner.direction,
-                       request->variant_count, &variant, NULL) == ATTN_OK) {
+    while (attn_variant_get_direction(request->runner.context,
+                                      (attn_direction)request->runner.direction,
+                                      request->variant_count, &variant, NULL) == ATTN_OK) {
         request->variant_count++;
     }
     request->options.seed = (uint64_t)request->seed;

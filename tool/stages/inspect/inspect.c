@@ -20,7 +20,7 @@
 
 /* ---- budgets --------------------------------------------------------------------------------- */
 
-enum { DTYPES = 2, ARCHS = 2 };
+enum { DTYPES = 3, ARCHS = 2 };
 
 static const struct {
     const char *family, *tile, *archs;
@@ -33,8 +33,14 @@ static const struct {
 };
 enum { LINE_COUNT = sizeof LINES / sizeof *LINES };
 
+/* fwd_tf32 is fp32 alone, append_kv and merge_lse are of all dtypes, the others of 16 bits. */
+static bool has_dtype(const char *family, bool fp32) {
+    const bool tf32 = strncmp(family, "fwd_tf32", strlen("fwd_tf32")) == 0;
+    return tf32 == fp32 || strcmp(family, "append_kv") == 0 || strcmp(family, "merge_lse") == 0;
+}
+
 bool budgets_built_in(struct budgets *budgets, attn_error *why) {
-    static const char *const NAMES[DTYPES] = {"fp16", "bf16"};
+    static const char *const NAMES[DTYPES] = {"fp16", "bf16", "fp32"};
     *budgets =
         (struct budgets){.lines = calloc(LINE_COUNT, DTYPES * ARCHS * sizeof *budgets->lines)};
     if (budgets->lines == NULL) {
@@ -43,8 +49,7 @@ bool budgets_built_in(struct budgets *budgets, attn_error *why) {
     for (int i = 0; i < LINE_COUNT * DTYPES; i++) {
         char archs[ARCHS][16];
         const int line = i / DTYPES;
-        const bool fp32 = strncmp(LINES[line].family, "fwd_tf32", strlen("fwd_tf32")) == 0;
-        if (fp32 && i % DTYPES > 0) {
+        if (!has_dtype(LINES[line].family, i % DTYPES == 2)) {
             continue;
         }
         const int count = sscanf(LINES[line].archs, "%15s %15s", archs[0], archs[1]);
@@ -54,7 +59,7 @@ bool budgets_built_in(struct budgets *budgets, attn_error *why) {
             budget->tensor_ops = LINES[line].tensor_ops;
             memcpy(budget->arch, archs[j], sizeof budget->arch);
             snprintf(budget->variant, sizeof budget->variant, "%s_%s_%s", LINES[line].family,
-                     fp32 ? "fp32" : NAMES[i % DTYPES], LINES[line].tile);
+                     NAMES[i % DTYPES], LINES[line].tile);
         }
     }
     return true;
@@ -351,8 +356,8 @@ int inspect_gate(const struct inspected *row, const struct budget *budget,
 
 /* ---- libraries ------------------------------------------------------------------------------- */
 
-const struct other_library THIS_LIBRARY = {{attn_variant_get, attn_variant_get_backward},
-                                           attn_variant_image};
+const struct other_library THIS_LIBRARY = {
+    {attn_variant_get, attn_variant_get_backward}, attn_variant_get_direction, attn_variant_image};
 
 bool other_open(const char *path, struct other_library *other, attn_error *why) {
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL); /* its functions do not replace ours */
@@ -362,8 +367,10 @@ bool other_open(const char *path, struct other_library *other, attn_error *why) 
     /* POSIX defines this conversion of an object pointer to a function pointer. */
     const void *const variants[] = {dlsym(library, "attn_variant_get"),
                                     dlsym(library, "attn_variant_get_backward")};
+    const void *of_direction = dlsym(library, "attn_variant_get_direction");
     const void *image = dlsym(library, "attn_variant_image");
     memcpy(other->variant, variants, sizeof variants);
+    memcpy(&other->of_direction, &of_direction, sizeof of_direction);
     memcpy(&other->image, &image, sizeof image);
     return (variants[0] != NULL && image != NULL) ||
            explain(why, "--against: %s: no libattn", path);
@@ -381,14 +388,23 @@ static bool is_wanted(const attn_image *image, attn_image_kind kind, const char 
     return sha256 == NULL || strcmp(hash, sha256) == 0;
 }
 
+static bool get_variant(const struct other_library *library, int direction, int32_t index,
+                        attn_variant *variant) {
+    if (library->of_direction != NULL) {
+        return library->of_direction(NULL, (attn_direction)direction, index, variant, NULL) ==
+               ATTN_OK;
+    }
+    return direction <= ATTN_BACKWARD && library->variant[direction] != NULL &&
+           library->variant[direction](NULL, index, variant, NULL) == ATTN_OK;
+}
+
 bool library_image(const struct other_library *library, const char *name, attn_image_kind kind,
                    const char *arch, const char *sha256, attn_variant *variant, attn_image *image,
                    attn_error *why) {
     *variant = (attn_variant){.size = sizeof *variant};
     int direction = 0;
-    for (int32_t i = 0; direction < 2; i++) {
-        if (library->variant[direction] == NULL ||
-            library->variant[direction](NULL, i, variant, NULL) != ATTN_OK) {
+    for (int32_t i = 0; direction <= ATTN_MERGE; i++) {
+        if (!get_variant(library, direction, i, variant)) {
             direction++;
             i = -1;
             continue;

@@ -108,11 +108,13 @@ int inspect_gate(const struct inspected *row, const struct budget *budget,
  * The images of this library, and of another build of it that is looked at beside it (--against: a
  * debug build, or one before a change). */
 
-/* attn_variant_get, attn_variant_get_backward (NULL in older ones) and attn_variant_image of a
- * libattn.so. */
+/* attn_variant_get, attn_variant_get_backward and attn_variant_get_direction (NULL in older ones),
+ * attn_variant_image of a libattn.so. */
 struct other_library {
     attn_status (*variant[2])(const attn_context *context, int32_t index, attn_variant *variant,
                               attn_error *error);
+    attn_status (*of_direction)(const attn_context *context, attn_direction direction,
+                                int32_t index, attn_variant *variant, attn_error *error);
     attn_status (*image)(const attn_context *context, const char *name, int32_t index,
                          attn_image *image, attn_error *error);
 };

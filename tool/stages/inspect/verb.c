@@ -98,7 +98,7 @@ static int look_at_variant(struct job *job, const attn_variant *variant) {
 static int look_at_library(struct job *job) {
     attn_variant variant;
     int status = EXIT_DONE;
-    for (int32_t i = 0; status == EXIT_DONE && variant_next(NULL, &i, &variant);) {
+    for (int32_t i = 0; status == EXIT_DONE && variant_next_of_all(NULL, &i, &variant);) {
         if (strcmp(variant.device, "cuda") == 0) {
             job->variants++;
             status = selected(job, variant.name) ? look_at_variant(job, &variant) : EXIT_DONE;

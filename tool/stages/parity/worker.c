@@ -70,8 +70,8 @@ static bool next_variant(struct worker *w, int32_t *index) {
     attn_variant *v = &w->target.variant;
     const char *device = device_is_gpu(w->target.device) ? "cuda" : "cpu";
     *v = (attn_variant){.size = sizeof *v};
-    while (variant_get(w->target.context, (attn_direction)w->setup->direction, (*index)++, v,
-                       NULL) == ATTN_OK) {
+    while (attn_variant_get_direction(w->target.context, (attn_direction)w->setup->direction,
+                                      (*index)++, v, NULL) == ATTN_OK) {
         if (strcmp(v->device, device) == 0 && strchr(v->name, '@') == NULL &&
             regexec(&w->expression, v->name, 0, NULL, 0) == 0) {
             return true;
