@@ -196,12 +196,25 @@ class plan {
     expected<void> backward(const attn_tensors &t, void *workspace, void *stream = nullptr) const {
         return call(attn_backward, t, workspace, stream);
     }
+    expected<void> append(const attn_tensors &t, void *stream = nullptr) const {
+        attn_error why;
+        return done(attn_append(get(), &t, stream, &why), why);
+    }
+    /* o_parts and lse_parts: count addresses each. */
+    expected<void> merge(const void *const *o_parts, const float *const *lse_parts,
+                         std::int32_t count, void *o, float *lse = nullptr,
+                         void *stream = nullptr) const {
+        attn_error why;
+        return done(attn_merge(get(), o_parts, lse_parts, count, o, lse, stream, &why), why);
+    }
 
   private:
     expected<void> call(decltype(&attn_forward) function, const attn_tensors &t, void *workspace,
                         void *stream) const {
         attn_error why;
-        const attn_status status = function(get(), &t, workspace, workspace_size(), stream, &why);
+        return done(function(get(), &t, workspace, workspace_size(), stream, &why), why);
+    }
+    static expected<void> done(attn_status status, const attn_error &why) {
         if (status != ATTN_OK)
             return error{status, why.text};
         return {};

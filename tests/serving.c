@@ -363,44 +363,53 @@ const char *append_try(attn_context *context, struct device *device, const char 
     return failed;
 }
 
+static int64_t pick(uint64_t *state, int64_t below) {
+    return (int64_t)(rng_next(state) % (uint64_t)below);
+}
+
+/* Rows of 160 elements, wider than any head. */
+static attn_strides with_gaps(int64_t heads, int64_t rows) {
+    return (attn_strides){heads * rows * 160, rows * 160, 160};
+}
+
 struct append_case append_case_of(int index) {
-    static const int64_t pages[] = {0, 1, 3, 16, 7, 64};
-    static const int64_t dims[] = {64, 40, 128, 24, 30, 9};
-    struct append_case c = {.q = index % 3 != 0, .in_place = index % 2 == 0, .seed = 77 + index};
+    static const int64_t pages[] = {0, 0, 1, 3, 7, 16, 64};
+    static const int64_t dims[] = {64, 64, 128, 40, 24, 30, 9};
+    uint64_t s = 1000 + (uint64_t)index;
+    struct append_case c = {.q = pick(&s, 3) > 0, .in_place = pick(&s, 2) > 0, .seed = s};
     attn_problem *p = &c.p;
     attn_problem_init(p);
-    p->dtype = (attn_dtype)(index % 3);
-    p->layout = index % 5 < 2 ? ATTN_BSHD : ATTN_BHSD;
-    p->batch = index % 7 == 3 ? 70 : 1 + index % 5;
-    p->heads_kv = 1 + index % 3;
-    p->heads_q = p->heads_kv * (1 + index / 2 % 3);
-    p->head_dim = dims[index % 6];
-    p->head_dim_v = index % 4 == 1 ? dims[(index + 2) % 6] : p->head_dim;
-    p->seq_q = 1 + index % 6;
-    p->seq_kv = 17 + index % 40;
-    p->used_kv = index % 9 != 4 || pages[index / 2 % 6] > 0;
-    p->page_size = pages[index / 2 % 6];
-    p->packed = index / 3 % 2 == 1;
-    p->total_q = p->packed ? p->batch * p->seq_q - index % 3 : 0;
+    p->dtype = (attn_dtype)pick(&s, 3);
+    p->layout = (attn_layout)pick(&s, 2);
+    p->batch = pick(&s, 8) == 0 ? 70 : 1 + pick(&s, 4);
+    p->heads_kv = 1 + pick(&s, 3);
+    p->heads_q = p->heads_kv * (1 + pick(&s, 3));
+    p->head_dim = dims[pick(&s, 7)];
+    p->head_dim_v = pick(&s, 4) == 0 ? dims[pick(&s, 7)] : p->head_dim;
+    p->seq_q = 1 + pick(&s, 6);
+    p->seq_kv = 17 + pick(&s, 40);
+    p->page_size = pages[pick(&s, 7)];
+    p->used_kv = p->page_size > 0 || pick(&s, 4) > 0;
+    p->packed = pick(&s, 2) > 0;
+    p->total_q = p->packed ? p->batch * p->seq_q : 0;
     p->total_kv = p->packed ? p->batch * p->seq_kv : 0;
-    p->alignment = (int32_t)attn_dtype_size(p->dtype) * (index % 6 < 4 ? 8 : 1);
+    p->alignment = (int32_t)attn_dtype_size(p->dtype) * (pick(&s, 4) > 0 ? 8 : 1);
     if (p->page_size > 0) {
-        p->num_pages = p->batch * ((p->seq_kv + p->page_size - 1) / p->page_size) + 1;
+        const int64_t most = (p->seq_kv + p->page_size - 1) / p->page_size;
+        p->num_pages = p->batch * most + 1;
         p->num_pages += p->num_pages % 7 == 0; /* draw_table steps by 7 */
-        p->block_table_stride =
-            index % 2 ? 0 : (p->seq_kv + p->page_size - 1) / p->page_size + index % 3;
+        p->block_table_stride = pick(&s, 2) > 0 ? 0 : most + pick(&s, 3);
     }
-    p->rope = (attn_rope)(index / 2 % 3);
-    p->rope_dim = p->head_dim / 2 * 2 >> (index % 4 == 3);
-    p->rope_dim -= p->rope_dim % 2;
-    p->rope_dtype = index % 2 ? p->dtype : ATTN_FP32;
-    p->rope_rows = p->seq_kv + index % 2;
-    p->rope_stride = p->rope_dim / 2 + index / 3 % 3;
-    if (index % 8 == 5) { /* gaps between rows, (page, heads, row, dim) */
-        const int64_t keys = p->page_size > 0 ? p->page_size : p->packed ? p->total_kv : p->seq_kv;
-        const int64_t rows = p->packed ? p->total_q : p->seq_q;
-        p->k = (attn_strides){p->heads_kv * keys * 160, keys * 160, 160};
-        p->q_out = (attn_strides){p->heads_q * rows * 160, rows * 160, 160};
+    p->rope = (attn_rope)pick(&s, 3);
+    p->rope_dim = p->head_dim / (1 + pick(&s, 2)) / 2 * 2;
+    p->rope_dtype = pick(&s, 2) > 0 ? p->dtype : ATTN_FP32;
+    p->rope_rows = p->seq_kv + pick(&s, 2);
+    p->rope_stride = p->rope_dim / 2 + pick(&s, 3);
+    if (pick(&s, 4) == 0) {
+        p->k = with_gaps(p->heads_kv, p->page_size > 0 ? p->page_size
+                                      : p->packed      ? p->total_kv
+                                                       : p->seq_kv);
+        p->q_out = with_gaps(p->heads_q, p->packed ? p->total_q : p->seq_q);
         c.in_place = false;
     }
     return c;
@@ -433,8 +442,9 @@ static void draw_parts(struct merge *g) {
             put(ATTN_FP32, host_of(g->lse_parts[i]), at(&p->lse, e, h, r),
                 seen ? 4.0F * rng_normal(&g->m.state) : -INFINITY);
             for (int64_t c = 0; c < p->head_dim_v; c++) {
+                const float x = n % 5 == 1 && c == 2 ? -0.0F : rng_normal(&g->m.state);
                 put(p->dtype, host_of(g->o_parts[i]), at(&p->o, e, h, r) + c,
-                    !seen || (n % 11 == 3 && c == 5) ? NAN : rng_normal(&g->m.state));
+                    !seen || (n % 11 == 3 && c == 5) ? NAN : x);
             }
         }
     }
@@ -470,7 +480,7 @@ static const char *compare_row(const struct merge *g, int64_t o, int64_t lse) {
         }
     }
     for (int64_t c = 0; c < p->head_dim_v; c++) {
-        double want = 0.0;
+        double want = seen > 0 ? -0.0 : 0.0;
         for (int32_t i = 0; i < g->c->count; i++) {
             const double x = (double)get(ATTN_FP32, after_of(g->lse_parts[i]), lse);
             if (x != -INFINITY) {
@@ -558,28 +568,28 @@ const char *merge_try(attn_context *context, struct device *device, const char *
 }
 
 struct merge_case merge_case_of(int index) {
-    static const int32_t counts[] = {2, 1, 3, 16, 5, ATTN_MERGE_PARTS};
+    static const int32_t counts[] = {1, 2, 3, 5, 16, ATTN_MERGE_PARTS};
     static const int64_t dims[] = {64, 128, 40, 7, 256, 24};
-    struct merge_case c = {.count = counts[index % 6],
-                           .lse = index % 5 != 2,
-                           .in_place = index % 4 == 1,
-                           .seed = 99 + index};
+    uint64_t s = 2000 + (uint64_t)index;
+    struct merge_case c = {.count = counts[pick(&s, 6)],
+                           .lse = pick(&s, 4) > 0,
+                           .in_place = pick(&s, 3) == 0,
+                           .seed = s};
     attn_problem *p = &c.p;
     attn_problem_init(p);
-    p->dtype = (attn_dtype)(index % 3);
-    p->dtype_o = index / 3 % 4 - 1;
-    p->layout = index % 2 ? ATTN_BSHD : ATTN_BHSD;
-    p->batch = 1 + index % 3;
-    p->heads_q = 1 + index % 4;
-    p->seq_q = 1 + index % 9;
-    p->head_dim = dims[index / 2 % 6];
-    p->packed = index % 7 == 4;
+    p->dtype = (attn_dtype)pick(&s, 3);
+    p->dtype_o = (int32_t)pick(&s, 4) - 1;
+    p->layout = (attn_layout)pick(&s, 2);
+    p->batch = 1 + pick(&s, 3);
+    p->heads_q = 1 + pick(&s, 4);
+    p->seq_q = 1 + pick(&s, 9);
+    p->head_dim = dims[pick(&s, 6)];
+    p->packed = pick(&s, 4) == 0;
     p->total_q = p->packed ? p->batch * p->seq_q : 0;
-    p->alignment = (int32_t)attn_dtype_size(p->dtype) * (index % 6 < 4 ? 8 : 1);
-    if (index % 8 == 3) { /* rows apart, LSE as (rows, heads) */
+    p->alignment = (int32_t)attn_dtype_size(p->dtype) * (pick(&s, 4) > 0 ? 8 : 1);
+    if (!p->packed && pick(&s, 4) == 0) { /* rows apart, LSE as (rows, heads) */
         p->o = (attn_strides){p->seq_q * p->heads_q * 320, 320, p->heads_q * 320};
         p->lse = (attn_strides){p->seq_q * p->heads_q, 1, p->heads_q};
-        p->packed = false;
     }
     return c;
 }

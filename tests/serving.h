@@ -12,8 +12,8 @@
 #include "tool/device/device.h"
 
 /* Sizes, strides, pages, packing and RoPE as in the problem. Lengths are random: some sequences are
- * empty, some have more new rows than keys. Pages before the new rows are shared by sequences; table
- * entries that are not used hold anything. */
+ * empty, some have more new rows than keys. Two sequences share the pages before their new rows;
+ * table entries that are not used hold anything. */
 struct append_case {
     attn_problem p;
     bool q;        /* Q is rotated, too */

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fused attention: O = softmax(scale * Q K^T + bias, masked) V, by libattn.
 
-attention() takes arrays of NumPy on the CPU, and on the GPU whatever speaks DLPack. attn.torch has
+attention() takes arrays of NumPy on the CPU, and on the GPU whatever speaks DLPack; so do append(),
+which writes into a KV cache, and merge(), which merges partial results. attn.torch has
 PyTorch's scaled_dot_product_attention. Errors are exceptions that say what was expected:
 
 >>> import numpy as np, attn
@@ -22,13 +23,14 @@ from ._plans import clear_plans
 
 if TYPE_CHECKING:
     from ._attention import attention
+    from ._serving import append, merge
 
 for _error in (AttnError, DeviceError, InvalidArgument, OutOfMemory, Unsupported):
     _error.__module__ = "attn"
 del _error
 
-__all__ = ["attention", "clear_plans", "library_path", "version", "AttnError", "DeviceError",
-           "InvalidArgument", "OutOfMemory", "Unsupported"]
+__all__ = ["append", "attention", "clear_plans", "library_path", "merge", "version", "AttnError",
+           "DeviceError", "InvalidArgument", "OutOfMemory", "Unsupported"]
 
 
 def version() -> str:
@@ -47,6 +49,10 @@ def __getattr__(name: str) -> Any:
         from ._attention import attention
         globals()["attention"] = attention
         return attention
+    if name in ("append", "merge"):
+        from . import _serving
+        globals()[name] = getattr(_serving, name)
+        return globals()[name]
     if name == "__version__":
         return version()
     raise AttributeError(f"module 'attn' has no attribute {name!r}")

@@ -20,6 +20,7 @@ import torch
 
 from ._attention import attention, differentiable, needs_gradient
 from ._library import InvalidArgument, Unsupported
+from ._serving import append
 from .torch import _is_dynamo_compiling, _refuse_training, _rows
 
 Tensor = torch.Tensor
@@ -178,6 +179,43 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, interleaved:
     return torch.cat((turned.to(x.dtype), x[..., 2 * half:]), -1)
 
 
+_append = torch.compiler.disable(append)
+
+
+def _append_rows(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tensor, v: Tensor,
+                 rotary: Tuple[Any, Any, bool, Any], used: Tensor, after: Tensor,
+                 entries: Optional[Tensor], moves: bool, cu_q: Optional[Tensor],
+                 cu_new: Optional[Tensor], table: Optional[Tensor]) -> Tensor:
+    """k and v into the cache; q, rotated. moves: query i is at the place of its key, else all are
+    at that of the first. One launch does all where q has the rows of k."""
+    cos, sin, interleaved, positions = rotary
+    rope, together = None, False
+    if cos is not None:
+        start = used if positions is None else positions
+        if positions is None:
+            rope = tuple(x.contiguous() if x.dtype in (torch.float32, k.dtype)
+                         else x.float().contiguous() for x in (cos, sin))
+        else:
+            entry, place = _places(k, cu_new)
+            k = _rotate(k, cos, sin, start[entry] + place, interleaved)
+        together = rope is not None and moves and cu_q is cu_new and q.shape[:-2] == k.shape[:-2]
+        if not together:
+            of_q, place_q = _places(q, cu_q)
+            q = _rotate(q, cos, sin, start[of_q] + (place_q if moves else 0 * place_q), interleaved)
+    if table is None and (entries is not None or cu_new is not None):
+        # an entry of the cache is a page
+        table = torch.arange(after.shape[0], dtype=_INT, device=q.device) if entries is None \
+            else entries.to(_INT)
+        table = table[:, None]
+    elif table is not None and entries is not None:
+        table = table[entries.long()]
+    turned = _append(_rows(k), _rows(v), k_cache, v_cache, used_kv=after, block_table=table,
+                     rope=rope, interleaved=interleaved, q=_rows(q) if together else None,
+                     cu_seqlens_q=cu_new, layout="bshd",
+                     threads=torch.get_num_threads() if q.is_cpu else 0)
+    return turned if together else q
+
+
 @torch.no_grad()
 def with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optional[Tensor],
                  v: Optional[Tensor], rotary: Tuple[Any, Any, bool, Any], cache_seqlens: Any,
@@ -189,33 +227,23 @@ def with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optional[Tensor
     """Appends k and v to the cache at cache_seqlens, and computes q against all keys of it.
     rotary: cos, sin, interleaved, and the first position of each sequence (None: cache_seqlens).
     entries: the cache entry of each sequence."""
-    cos, sin, interleaved, positions = rotary
     used = cache_seqlens
     if isinstance(used, int):
         batch = q.shape[0] if cu_q is None else cu_q.shape[0] - 1
         used = torch.full((batch,), used, dtype=_INT, device=q.device)
     if (k is None) != (v is None):
         raise InvalidArgument("one of k and v is None, expected both or none")
-    if k is None and cos is not None:
+    if k is None and rotary[0] is not None:
         raise InvalidArgument("rotary_cos is given without k and v, expected both: keys are "
                               "rotated when they are appended")
     if k is not None:
         if used is None:
             raise InvalidArgument("cache_seqlens is None, expected the lengths at which k and v "
                                   "are appended")
-        entry, place = _places(k, cu_new)
-        if cos is not None:
-            start = used if positions is None else positions
-            k = _rotate(k, cos, sin, start[entry] + place, interleaved)
-            of_q, place_q = _places(q, cu_q)
-            moves = causal or tuple(window) != (-1, -1)
-            q = _rotate(q, cos, sin, start[of_q] + (place_q if moves else 0 * place_q), interleaved)
-        where = (entry if entries is None else entries.long()[entry], used[entry] + place)
-        if table is not None:  # the page, and the row in it
-            size = k_cache.shape[1]
-            where = table.long()[where[0], where[1] // size], where[1] % size
-        k_cache[where], v_cache[where] = k, v
-        used = used + (k.shape[1] if cu_new is None else cu_new[1:] - cu_new[:-1])
+        after = (used + (k.shape[1] if cu_new is None else cu_new[1:] - cu_new[:-1])).to(_INT)
+        q = _append_rows(q, k_cache, v_cache, k, v, rotary, used, after, entries,
+                         causal or tuple(window) != (-1, -1), cu_q, cu_new, table)
+        used = after
     if entries is not None and table is not None:
         table = table[entries.long()]
     elif entries is not None:

@@ -19,7 +19,7 @@ from typing import Any, NoReturn, Optional
 
 OK, INVALID, UNSUPPORTED, OUT_OF_MEMORY, DEVICE = range(5)
 FP32, FP16, BF16 = range(3)
-FORWARD, BACKWARD = range(2)
+FORWARD, BACKWARD, APPEND, MERGE = range(4)
 AUTO = -(1 << 63)
 OLDEST = 0, 2  # the version of attn.h that the structs below are of; later ones only add to them
 CAUSAL = {None: 0, "top-left": 1, "bottom-right": 2}
@@ -58,7 +58,9 @@ class Problem(Structure):
         ("mask_strides", BiasStrides), ("alibi_batch_stride", c_int64), ("total_q", c_int64),
         ("total_kv", c_int64), ("tensor_cores", c_int), ("alignment", c_int32), ("dq", Strides),
         ("dk", Strides), ("dv", Strides), ("d_o", Strides), ("page_size", c_int64),
-        ("num_pages", c_int64), ("block_table_stride", c_int64),
+        ("num_pages", c_int64), ("block_table_stride", c_int64), ("k_new", Strides),
+        ("v_new", Strides), ("q_out", Strides), ("rope", c_int), ("rope_dtype", c_int),
+        ("rope_dim", c_int64), ("rope_rows", c_int64), ("rope_stride", c_int64),
     ]
 
 
@@ -74,7 +76,9 @@ class Tensors(Structure):
         ("sink", c_void_p), ("cu_seqlens_q", c_void_p), ("cu_seqlens_kv", c_void_p),
         ("used_kv", c_void_p), ("d_o", c_void_p), ("dq", c_void_p), ("dk", c_void_p),
         ("dv", c_void_p), ("d_bias", c_void_p), ("d_sink", c_void_p), ("d_alibi_slopes", c_void_p),
-        ("block_table", c_void_p),
+        ("block_table", c_void_p), ("k_new", c_void_p), ("v_new", c_void_p),
+        ("k_cache", c_void_p), ("v_cache", c_void_p), ("q_out", c_void_p), ("rope_cos", c_void_p),
+        ("rope_sin", c_void_p),
     ]
 
 
@@ -234,6 +238,10 @@ def _declare(lib: ctypes.CDLL) -> None:
         function.argtypes = arguments
     if hasattr(lib, "attn_backward"):  # a library without it refuses every backward plan
         lib.attn_backward.restype, lib.attn_backward.argtypes = c_int, arguments
+    if hasattr(lib, "attn_append"):  # likewise
+        lib.attn_append.argtypes = [c_void_p, POINTER(Tensors), c_void_p, error]
+        lib.attn_merge.argtypes = [c_void_p, pointer, pointer, c_int32, c_void_p, c_void_p, c_void_p,
+                                   error]
 
 
 _locks: "weakref.WeakSet[Any]" = weakref.WeakSet()

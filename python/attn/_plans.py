@@ -91,7 +91,8 @@ class Plan:
         self.handle = _pointer(handle.value)
         self.size: int = context.workspace_size(self.handle)
         self._size = c_size_t.from_param(self.size)
-        self._call, self._call_again = context.functions[direction]
+        if direction < len(context.functions):  # _serving.py calls the others
+            self._call, self._call_again = context.functions[direction]
 
     def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
         if hasattr(self, "handle") and not ending():
@@ -150,7 +151,7 @@ class Cache:
              direction: int = library.FORWARD) -> Plan:
         key = problem if variant is None else problem + b"\0" + variant.encode()
         if direction:
-            key += b"\1"
+            key += bytes((direction,))
         return self.plans.get(key) or self.new_plan(problem, variant, direction, key)
 
     def new_plan(self, problem: bytes, variant: Optional[str], direction: int, key: bytes) -> Plan:
