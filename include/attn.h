@@ -374,25 +374,26 @@ ATTN_API attn_status attn_backward(const attn_plan *plan, const attn_tensors *te
                                    attn_error *error);
 
 /* Writes new rows of K and V into a KV cache, of a plan with direction = ATTN_APPEND. The problem
- * and the lengths are those of the attn_forward that follows: one attn_problem, one attn_tensors and
- * one used_kv in device memory serve both calls.
+ * and the lengths are those of the attn_forward that follows: one attn_problem, one attn_tensors
+ * and one used_kv in device memory serve both calls.
  *
  *   n           = rows of the sequence: seq_q, packed cu_seqlens_q[b + 1] - cu_seqlens_q[b]
  *   position(i) = seq_kv - n + i, with seq_kv of the formulas above: used_kv[b] is the length AFTER
  *                 the append, and query i of a causal attn_forward is at the same position
- *   k_cache[b][position(i)] = rope(k_new[b][i], position(i)),  v_cache[b][position(i)] = v_new[b][i]
+ *   k_cache[b][position(i)] = rope(k_new[b][i], position(i))
+ *   v_cache[b][position(i)] = v_new[b][i]
  *   q_out[b][i]             = rope(q[b][i], position(i))        if q_out is not NULL
- *   rope(x, t): each pair (x1, x2) becomes (x1 cos - x2 sin, x2 cos + x1 sin), with row t of the
+ *   rope(x, t)  : each pair (x1, x2) becomes (x1 cos - x2 sin, x2 cos + x1 sin), with row t of the
  *                 tables, in fp32, rounded once. Columns from rope_dim on are copied.
  *
  * Strides, pages and packing of the cache are those of k and v (no two elements at one address).
  * Rows with a position below 0 are skipped, in Q too: used_kv[b] = 0 marks an unused slot of a
  * captured batch. All other rows of the cache keep their bits. Fields about scores (causal, window,
  * bias ...) are ignored. q_out may be q with equal strides; else no output may share memory with an
- * input or another output. Sequences may share pages that none of them appends to. rope_rows must be
- * larger than every position. One launch, no workspace; a captured call reads lengths and table when
- * it runs. The bits do not depend on the device. stream: as attn_forward. The CPU backend checks
- * cu_seqlens, used_kv and block_table. */
+ * input or another output. Sequences may share pages that none of them appends to. rope_rows must
+ * be larger than every position. One launch, no workspace; a captured call reads lengths and table
+ * when it runs. The bits do not depend on the device. stream: as attn_forward. The CPU backend
+ * checks cu_seqlens, used_kv and block_table. */
 ATTN_API attn_status attn_append(const attn_plan *plan, const attn_tensors *tensors, void *stream,
                                  attn_error *error);
 
@@ -409,8 +410,8 @@ ATTN_API attn_status attn_append(const attn_plan *plan, const attn_tensors *tens
  *
  * Sums run in fp32 in the order of the parts, so that the bits depend on nothing else. A part with
  * LSE = -inf saw no key: its O may hold anything, NaN too, and is not used; if all are such, O = 0
- * and LSE = -inf. NaN in any other part propagates. One part with an LSE above -inf is copied, bit by
- * bit where the dtypes are equal. For a sink, give it to one part only.
+ * and LSE = -inf. NaN in any other part propagates. A row that one part alone has seen is copied,
+ * bit by bit where the dtypes are equal. A sink belongs to one part only.
  *
  * o_parts, lse_parts: `count` addresses in the device's memory, 1 to ATTN_MERGE_PARTS; the arrays
  * themselves are read on the host, before the call returns. o: out, may be o_parts[0] if dtype_o is

@@ -422,7 +422,7 @@ attn_status tensors_check(const attn_problem *p, const attn_tensors *t, enum ten
     return status == ATTN_OK && host && paged ? check_block_table(p, t, append, error) : status;
 }
 
-/* ---- forward, backward, append -------------------------------------------------------------------- */
+/* ---- forward, backward, append --------------------------------------------------------------- */
 
 static attn_status check_workspace(const attn_plan *plan, const void *workspace, size_t size,
                                    attn_error *error) {

@@ -2,8 +2,8 @@
  *
  * append.c - attn_append on the CPU: new rows of K and V into a KV cache, K and Q rotated by RoPE.
  *
- * Invariant: the bits are those of kernels/portable/append.cu: one product of a rotation is rounded,
- * the other is not.
+ * Invariant: the bits are those of kernels/portable/append.cu: one product of a rotation is
+ * rounded, the other is not.
  */
 #include <math.h>
 #include <string.h>

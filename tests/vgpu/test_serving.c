@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * test_serving.c - the kernels of attn_append and attn_merge on the virtual GPU: random cases
- * against plain loops (serving.h), launches in the four completion orders in turn. With $FAULT_IMAGE (PTX) and $FAULT_VARIANT it is that image of this variant
- * alone, which has a planted fault (test_serving_faults.sh).
+ * against plain loops (serving.h), launches in the four completion orders in turn; one captured
+ * append that is replayed for every token. With $FAULT_IMAGE (PTX) and $FAULT_VARIANT it is that
+ * image of this variant alone, which has a planted fault (test_serving_faults.sh).
  */
 #include <stdlib.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * append.cu - new rows of K and V into a KV cache, K and on request Q rotated by RoPE (attn_append).
+ * append.cu - new rows of K and V into a KV cache, K and on request Q rotated by RoPE: attn_append.
  *
  * A CTA takes one token, or some of its heads: it looks up the sequence, the position and the page
  * once. A thread moves one slot of a head: 16 bytes, where two rotated columns lie apart (halves)
