@@ -3,9 +3,11 @@
 #
 # test_backward_faults.sh SOURCE_DIR BUILD_DIR [all | NAME...]
 #
-# Bugs planted in a backward kernel, found by test_vgpu_backward and its laws. tests/faults/backward.txt
-# has them: where, what is replaced by what, which test must fail and with which words. The kernel as
-# it is must pass each of those tests. Without names those with a star are tried.
+# Bugs planted in a kernel, found by its tests on the virtual GPU: in a backward kernel, found by
+# test_vgpu_backward and its laws, or ($FAULTS = mixed, test_mixed_faults.sh) in fwd_hopper_mixed.
+# tests/faults/$FAULTS.txt has them: where, what is replaced by what, which test must fail and with
+# which words. The kernel as it is must pass each of those tests. Without names those with a star are
+# tried.
 #
 # Exit code 0 all as expected, 1 not, 77 no nvcc or no kernel to replace.
 set -u
@@ -13,8 +15,17 @@ set -u
 source=$1
 build=$2
 shift 2
-table=$source/tests/faults/backward.txt
-variant=bwd_mma_fp16_d64_64x32_w4_s2
+table=$source/tests/faults/${FAULTS:-backward}.txt
+case ${FAULTS:-backward} in
+backward)
+    variant=bwd_mma_fp16_d64_64x32_w4_s2 kernel=portable/bwd_mma.cu
+    flags="-arch=compute_80 -DATTN_BM=64 -DATTN_BN=32 -DATTN_WARPS=4 -DATTN_STAGES=2"
+    ;;
+mixed)
+    variant=fwd_hopper_mixed_fp16_d64_128x64_w12_s6 kernel=hopper/forward_mixed.cu
+    flags="-arch=compute_90a -DATTN_BM=128 -DATTN_BN=64 -DATTN_WARPS=12 -DATTN_STAGES=6"
+    ;;
+esac
 work=$(mktemp -d) || exit 2
 trap 'rm -rf "$work"' EXIT
 passed=0
@@ -35,16 +46,15 @@ fail() {
 }
 
 compile() { # of the sources in $work/kernels
-    "$nvcc" -ptx -arch=compute_80 -std=c++17 -lineinfo -I"$work/kernels" \
-        -DATTN_ENTRY=$variant -DATTN_DTYPE_fp16=1 -DATTN_D=64 -DATTN_BM=64 -DATTN_BN=32 \
-        -DATTN_WARPS=4 -DATTN_STAGES=2 -o "$work/k.ptx" "$work/kernels/portable/bwd_mma.cu" \
-        >"$work/nvcc.txt" 2>&1
+    # shellcheck disable=SC2086 # a list of words
+    "$nvcc" -ptx -std=c++17 -lineinfo -I"$work/kernels" -DATTN_ENTRY=$variant -DATTN_DTYPE_fp16=1 \
+        -DATTN_D=64 $flags -o "$work/k.ptx" "$work/kernels/$kernel" >"$work/nvcc.txt" 2>&1
 }
 
-run_test() { # PROGRAM/TEST: backward/NAME or laws/NAME
+run_test() { # PROGRAM/TEST: backward/NAME, laws/NAME or mixed/NAME
     program=${1%/*}
-    [ "$program" = backward ] && program= || program=_$program
-    FAULT_IMAGE=$work/k.ptx FAULT_VARIANT=$variant "$build/tests/test_vgpu_backward$program" "${1#*/}" \
+    [ "$program" = laws ] && program=backward_laws
+    FAULT_IMAGE=$work/k.ptx FAULT_VARIANT=$variant "$build/tests/test_vgpu_$program" "${1#*/}" \
         >"$work/out.txt" 2>/dev/null
 }
 
