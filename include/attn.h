@@ -255,8 +255,8 @@ ATTN_API attn_status attn_problem_resolve(const attn_problem *problem, attn_prob
 
 /* Floating-point operations of forward: 2 (head_dim + head_dim_v) for each visible (query, key)
  * pair; backward: 2.5 times as many with head_dim_v = head_dim (five GEMMs, not two). Packed,
- * used_q and used_kv problems are counted at their longest; masks are not looked at. 0 for a problem
- * that attn_problem_check refuses. This is the only FLOP formula of the project. */
+ * used_q and used_kv problems are counted at their longest; masks are not looked at. 0 for a
+ * problem that attn_problem_check refuses. This is the only FLOP formula of the project. */
 ATTN_API double attn_problem_flops(const attn_problem *problem);
 
 /* ---- plan: which kernel computes it, and what it needs -------------------------------------- */

@@ -422,7 +422,7 @@ def attention(q: Any, k: Any, v: Any, *, causal: Optional[str] = None,
 
     Rows that see no key are 0, with lse = -inf. Of tensors of PyTorch on the CPU the result has
     gradients, by q, k, v, bias, alibi and sink (not with out, lse, return_lse, variant,
-    tensor_cores or stream).
+    tensor_cores, stream, used_q or draft_mask).
 
     >>> import numpy as np, attn
     >>> q = np.ones((1, 2, 3, 8), np.float32)

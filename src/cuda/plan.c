@@ -25,8 +25,9 @@ enum {
     ITEMS_KEYS = 1024, /* at least, for a plan to prefer such a variant ... */
     ITEMS_CACHE = 2,   /* ... and so many times as many as queries */
     PARTIAL_ROWS = 16,
-    GRID_YZ = 65535, /* CTAs in the second and third dimension of a grid */
-    MOST_SMS = 65536 /* a persistent CTA counts up to so far past the last tile */
+    SPLIT_KEYS = 128, /* of a split that a kernel chooses, at least (kernels/hopper/mixed.h) */
+    GRID_YZ = 65535,  /* CTAs in the second and third dimension of a grid */
+    MOST_SMS = 65536  /* a persistent CTA counts up to so far past the last tile */
 };
 
 /* The cost model of split-KV in clusters; costs in KV tiles. Measured on an H200:
@@ -174,11 +175,6 @@ static int64_t tiles_of_keys(const struct variant *variant, const struct cut *cu
     return (keys + variant->info.block_kv - 1) / variant->info.block_kv;
 }
 
-/* SPLIT_DEVICE: the CTAs of a launch, whatever the lengths are. */
-static int64_t ctas_of_device(const struct cuda *cuda) {
-    return cuda->units < ATTN_MIXED_CTAS ? cuda->units : ATTN_MIXED_CTAS;
-}
-
 /* SPLIT_DEVICE: the slots for partial results, which the kernel gives to its splits. */
 static struct split choose_num_splits(const struct cuda *cuda, const struct variant *variant,
                                       const struct cut *cut, const attn_problem *p) {
@@ -188,7 +184,8 @@ static struct split choose_num_splits(const struct cuda *cuda, const struct vari
         return (struct split){.num_splits = 1};
     }
     if (family->split_kv == SPLIT_DEVICE) {
-        return (struct split){.num_splits = ATTN_MIXED_SLOTS * ctas_of_device(cuda)};
+        const int64_t ctas = cuda->units < ATTN_MIXED_CTAS ? cuda->units : ATTN_MIXED_CTAS;
+        return (struct split){.num_splits = ATTN_MIXED_SLOTS * ctas};
     }
     const int64_t tiles_kv = (p->seq_kv + block_kv - 1) / block_kv;
     if (family->split_kv == SPLIT_CLUSTER) {
@@ -558,8 +555,12 @@ static void fill_grid(const struct cuda *cuda, const struct kernel_family *famil
                       const struct cut *cut, int64_t num_splits, const attn_problem *p,
                       unsigned grid[3]) {
     const int64_t tiles = cut->groups * cut->tiles;
-    const int64_t ctas =
-        family->split_kv == SPLIT_DEVICE && tiles > 0 ? ctas_of_device(cuda) : tiles * num_splits;
+    const int64_t most = (p->seq_kv + SPLIT_KEYS - 1) / SPLIT_KEYS; /* SPLIT_DEVICE: splits */
+    int64_t ctas = tiles * num_splits;
+    if (family->split_kv == SPLIT_DEVICE) {
+        ctas = tiles * (most > 1 ? most : 1);
+        ctas = ctas < ATTN_MIXED_CTAS ? ctas : ATTN_MIXED_CTAS;
+    }
     const bool solid = family->grid == GRID_3D, persistent = family->grid == GRID_PERSISTENT;
     grid[0] = (unsigned)(solid                              ? p->heads_q
                          : persistent && ctas > cuda->units ? cuda->units

@@ -271,7 +271,8 @@ static void check_launch(const struct fake_call *launch, const attn_problem *p,
         CHECK_EQ(launch->grid[0], p->heads_q);
     } else {
         const bool stays = is_hopper(variant) && !has_clusters(variant);
-        const long long ctas = all * args.num_splits;
+        const long long most = is_mixed(variant) ? (p->seq_kv + 127) / 128 : args.num_splits;
+        const long long ctas = all * (most > 1 ? most : 1);
         CHECK_EQ(launch->grid[0], stays && ctas > SM_COUNT ? SM_COUNT : ctas);
     }
     CHECK_EQ(launch->grid[1], split ? tiles : 1);

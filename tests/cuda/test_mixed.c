@@ -8,6 +8,8 @@
 
 #define ATTN_BM 16
 #define ATTN_BN 8
+#include "src/kernels/hopper/packed.h"
+
 #include "src/kernels/hopper/mixed.h"
 
 struct answer {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * test_serving.c - used_q and draft masks on the CPU: what they mean, as other problems say it;
- * that kernels agree; what is refused. Random problems with all other options are sampled in test_parity
- * and test_oracle; kernels of GPUs are in test_vgpu_mixed.
+ * that kernels agree; what is refused. Random problems with all other options are sampled in
+ * test_parity and test_oracle; kernels of GPUs are in test_vgpu_mixed.
  */
-#include <stdlib.h>
+#include <math.h>
 
 #include "test.h"
 #include "tool/cases/cases.h"

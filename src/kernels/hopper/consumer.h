@@ -208,7 +208,7 @@ INLINE void consumer_loop(const struct attn_tma_args &t, struct consumer &c) {
             o[i] = 0.0f;
         }
         const struct keys seen = keys_of_rows(a, w, min(first, w.rows - 1), WG_ROWS, &rows.common);
-        if (has_drafts(a)) { /* a row may see none of the last keys */
+        if (has_drafts(a) && w.seq_q <= ATTN_DRAFT_KEYS) { /* a row may see none of the last keys */
             rows.common.end = min(rows.common.end, w.seq_kv - w.seq_q);
         }
         struct tile_range own = tile; /* that this warpgroup sees */

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * mixed.h - the dynamic tile scheduler for a mixed step: which split of which Q tile a ticket names.
+ * mixed.h - the dynamic tile scheduler for a mixed step: which split of which Q tile a ticket
+ * names.
  *
- * The lengths are in GPU memory. A sequence may have one query or a thousand, ten keys or a million,
- * so the number of splits is its own: the producer warp first adds up the KV tiles of all Q tiles,
- * and cuts the keys of a Q tile into splits of at most `each` KV tiles, half of a CTA's fair share.
- * No ticket names an empty Q tile. The order, outermost first:
+ * The lengths are in GPU memory. A sequence may have one query or a thousand, ten keys or a
+ * million, so the number of splits is its own: the producer warp first adds up the KV tiles of all
+ * Q tiles, and cuts the keys of a Q tile into splits of at most `each` KV tiles, half of a CTA's
+ * fair share. No ticket names an empty Q tile. The order, outermost first:
  *
  *     class      sequences with splits of [2^i, 2^(i+1)) KV tiles, the longest class first
  *     chunk      32 sequences of the batch, a lane for each, less those of other classes
@@ -17,7 +18,7 @@
  * Splits of one Q tile have neighbouring slots for their partial results in the workspace. A CTA's
  * tickets grow, so its position only moves forward, as in packed.h.
  *
- * The including file has what packed.h needs, and ATTN_BN; C and CUDA both compile this file
+ * The including file has packed.h, what that needs, and ATTN_BN; C and CUDA both compile this file
  * (tests/cuda/test_mixed.c).
  *
  * Invariant: tickets 0, 1, 2 ... name every split of every Q tile once, then none; no two tiles
@@ -25,8 +26,6 @@
  */
 #ifndef ATTN_KERNELS_HOPPER_MIXED_H
 #define ATTN_KERNELS_HOPPER_MIXED_H
-
-#include "hopper/packed.h"
 
 enum {
     LEAST_SPLIT = 2, /* KV tiles: a partial result costs about one (POST_COST of cuda/plan.c) */

@@ -49,6 +49,8 @@
 
 #include "hopper/tile.h" /* packed.h uses its names */
 
+#include "hopper/packed.h"
+
 #include "hopper/mixed.h"
 
 /* ---- the policy of this tile (config.h) ------------------------------------------------------ */
