@@ -252,6 +252,14 @@ typedef struct attn_problem {
                                   head_dim [0] */
     int64_t rope_rows;         /* rows of the tables, one for each position; 0: seq_kv [0] */
     int64_t rope_stride;       /* elements between them; 0: rope_dim / 2 [0] */
+    /* Steps of a server, whose numbers of queries are in the device's memory. */
+    bool used_q;              /* tensors.used_q[b] of the query rows of sequence b exist; rows of Q
+                                 after them are never used, those of O, LSE and dQ are not written.
+                                 seq_q of the formulas is then that number [false] */
+    bool draft;               /* tensors.draft_mask, a tree of drafts: of a sequence of n <= 64
+                                 queries, query i sees key seq_kv - n + t, 0 <= t < n, only if bit t
+                                 of its word is set. Forward only [false] */
+    bool reserved_serving[6]; /* [false] */
 } attn_problem;
 
 /* ATTN_OK, or ATTN_INVALID and the first thing that is wrong with it (different dtypes of Q, K and
@@ -264,9 +272,9 @@ ATTN_API attn_status attn_problem_resolve(const attn_problem *problem, attn_prob
                                           attn_error *error);
 
 /* Floating-point operations of forward: 2 (head_dim + head_dim_v) for each visible (query, key)
- * pair; backward: 2.5 times as many with head_dim_v = head_dim (five GEMMs, not two). Packed and
- * used_kv problems are counted at their longest; a mask is not looked at. 0 for a problem that
- * attn_problem_check refuses. This is the only FLOP formula of the project. */
+ * pair; backward: 2.5 times as many with head_dim_v = head_dim (five GEMMs, not two). Packed,
+ * used_q and used_kv problems are counted at their longest; masks are not looked at. 0 for a
+ * problem that attn_problem_check refuses. This is the only FLOP formula of the project. */
 ATTN_API double attn_problem_flops(const attn_problem *problem);
 
 /* ---- plan: which kernel computes it, and what it needs -------------------------------------- */
@@ -341,13 +349,17 @@ typedef struct attn_tensors {
     void *k_cache, *v_cache;         /* out: the memory that k and v of attn_forward are */
     void *q_out;                     /* out: Q, rotated; may be q. NULL: Q is not touched */
     const void *rope_cos, *rope_sin; /* (rope_rows, rope_dim / 2) */
+    const int32_t *used_q;      /* batch numbers */
+    const uint64_t *draft_mask; /* a word for each query row: (batch, seq_q), packed (total_q);
+                                   those of more than 64 queries of a sequence are not used */
 } attn_tensors;
 
 /* Computes O (and LSE). No allocation, no synchronisation, no printing; one workspace per call in
  * flight. stream: a CUstream for a GPU (NULL = the legacy default stream), of the CUDA context that
  * was current when the plan was made, if there was one; the CPU backend ignores it and has finished
  * when it returns. Inputs are only read; Q, K, V may share memory with each
- * other, not with O or LSE. The CPU backend also checks cu_seqlens, used_kv and block_table. */
+ * other, not with O or LSE. The CPU backend also checks cu_seqlens, used_kv, used_q and
+ * block_table. */
 ATTN_API attn_status attn_forward(const attn_plan *plan, const attn_tensors *tensors,
                                   void *workspace, size_t workspace_size, void *stream,
                                   attn_error *error);
@@ -362,7 +374,7 @@ ATTN_API attn_status attn_forward(const attn_plan *plan, const attn_tensors *ten
  *   exp(sink - LSE) * D
  *
  * from o and lse as attn_forward left them. dK and dV of a KV head are sums over its group. All
- * elements of an output are written (packed: those of rows that belong to a sequence): rows that
+ * elements of an output are written (packed, used_q: those of rows that exist): rows that
  * see nothing and keys that nothing sees get 0. NaN and Inf propagate from a row of Q, O, LSE and
  * dO to the keys that it sees, and from a key to the rows that see it; through a mask they may
  * propagate. P comes from the LSE, which is fp32: its relative error is about 2^-24 |LSE|. The bits

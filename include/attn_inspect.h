@@ -82,7 +82,9 @@ typedef enum attn_option {
     ATTN_OPTION_USED_KV = 64,
     ATTN_OPTION_ANY_SCALE = 128, /* of 0 too, and beyond 2^64 and 2^-64 */
     ATTN_OPTION_MASK = 256,
-    ATTN_OPTION_PAGED = 512
+    ATTN_OPTION_PAGED = 512,
+    ATTN_OPTION_USED_Q = 1024,
+    ATTN_OPTION_DRAFT = 2048
 } attn_option;
 
 /* One kernel with its knobs. name is the key. */
@@ -94,9 +96,9 @@ typedef struct attn_variant {
                              "fwd_wmma", "fwd_mma", "fwd_mma_full", "fwd_mma_decode", "fwd_tf32",
                              "fwd_tf32_decode", "fwd_hopper", "fwd_hopper_causal",
                              "fwd_hopper_full", "fwd_hopper_mask", "fwd_hopper_bias",
-                             "fwd_hopper_chunk", "fwd_hopper_split", "fwd_hopper_decode",
-                             "bwd_mma", "bwd_hopper", "append", "merge", "cpu_append",
-                             "cpu_merge" */
+                             "fwd_hopper_chunk", "fwd_hopper_mixed", "fwd_hopper_split",
+                             "fwd_hopper_decode", "bwd_mma", "bwd_hopper", "append", "merge",
+                             "cpu_append", "cpu_merge" */
     const char *arch;     /* cpu: the instruction set ("c", "neon"); cuda: the oldest it runs on */
     uint32_t dtypes;      /* bit (1 << attn_dtype) for each dtype it takes */
     uint32_t options;     /* attn_option bits */

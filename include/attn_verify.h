@@ -31,7 +31,7 @@ ATTN_API void attn_visible_keys(const attn_problem *problem, int64_t i, int64_t 
                                 int64_t kv_len, int64_t *begin, int64_t *end);
 
 /* Spreads `count` rows over the problem, the first and the last among them; the same for the same
- * seed. A packed problem's lengths are not known here: rows past a sequence's end are absent. */
+ * seed. Lengths in tensors are not known here: rows past a sequence's end are absent. */
 ATTN_API attn_status attn_rows_sample(const attn_problem *problem, uint64_t seed, attn_row *rows,
                                       size_t count, attn_error *error);
 
@@ -39,7 +39,7 @@ ATTN_API attn_status attn_rows_sample(const attn_problem *problem, uint64_t seed
  * of a problem of any size; nothing of size seq_q x seq_kv exists.
  * rows NULL: all of them, batch-major, count = batch * heads_q * seq_q.
  * o: count x head_dim_v doubles; lse: count doubles, or NULL. tensors->o and ->lse are not used.
- * An absent row (packed, past its sequence's end) gives O = 0, LSE = -inf.
+ * An absent row (past its sequence's end: packed, used_q) gives O = 0, LSE = -inf.
  * Allocates its scratch; ATTN_OUT_OF_MEMORY if it cannot. */
 ATTN_API attn_status attn_reference(const attn_context *context, const attn_problem *problem,
                                     const attn_tensors *tensors, attn_precision precision,
@@ -101,7 +101,8 @@ typedef struct attn_comparison {
     double worst_out, worst_expected;
 } attn_comparison;
 
-/* The one comparison of the project. tensors: o, lse (or NULL), and cu_seqlens where packed.
+/* The one comparison of the project. tensors: o, lse (or NULL), cu_seqlens where packed, and
+ * used_q where the problem has it.
  * exact, exact_lse, twin: from attn_reference for the same rows. It passes iff
  *   max |out - exact|  <= 2 max |twin - exact| + 2 max |(exact + 0.3 - 0.3) - exact|
  *   mean |out - exact| <= 1.5 mean |twin - exact| + mean half-ulp of exact

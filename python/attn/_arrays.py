@@ -20,13 +20,13 @@ from ._library import BF16, FP16, FP32, InvalidArgument, Unsupported
 from ._tangents import refuse_tangent
 
 _ADDRESS_MAX = (1 << 64) - 1
-INT32, MASK = 16, 17  # beside the library's dtypes
+INT32, MASK, BITS = 16, 17, 18  # beside the library's dtypes
 DTYPE_NAMES = {FP32: "float32", FP16: "float16", BF16: "bfloat16", INT32: "int32",
-               MASK: "bool or uint8"}
-ITEM_BYTES = {FP32: 4, FP16: 2, BF16: 2, INT32: 4, MASK: 1}
+               MASK: "bool or uint8", BITS: "int64 or uint64"}
+ITEM_BYTES = {FP32: 4, FP16: 2, BF16: 2, INT32: 4, MASK: 1, BITS: 8}
 _BY_NAME = {"float32": FP32, "float16": FP16, "bfloat16": BF16, "int32": INT32,
             "uint16": BF16,  # the bits of bfloat16, for who has no such dtype
-            "bool": MASK, "uint8": MASK}
+            "bool": MASK, "uint8": MASK, "int64": BITS, "uint64": BITS}
 FLOATS = (FP32, FP16, BF16)
 
 
@@ -75,7 +75,7 @@ _READ_ONLY = 1
 _CPU, _CUDA, _CUDA_HOST, _CUDA_MANAGED = 1, 2, 3, 13
 _INT, _UINT, _FLOAT, _BFLOAT, _BOOL = 0, 1, 2, 4, 6
 _BY_CODE = {(_FLOAT, 32): FP32, (_FLOAT, 16): FP16, (_BFLOAT, 16): BF16, (_INT, 32): INT32,
-            (_UINT, 8): MASK, (_BOOL, 8): MASK}
+            (_UINT, 8): MASK, (_BOOL, 8): MASK, (_INT, 64): BITS, (_UINT, 64): BITS}
 
 _capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _capsule_pointer.restype = c_void_p
@@ -178,8 +178,8 @@ def _view_of_torch(name: str, array: Any, dtypes: Tuple[int, ...]) -> View:
     if array.requires_grad and torch.is_grad_enabled():
         # calls that attention() can differentiate do not come here
         raise Unsupported(f"{name} requires a gradient, and a call with out, lse, return_lse, "
-                          "variant, tensor_cores or stream gives none: call it under "
-                          "torch.no_grad()")
+                          "variant, tensor_cores, stream, used_q or draft_mask gives none: call it "
+                          "under torch.no_grad()")
     device = "cpu" if array.device.type == "cpu" else f"cuda:{array.device.index or 0}"
     try:
         return View(array.data_ptr(), tuple(array.shape), tuple(array.stride()), dtype, device,

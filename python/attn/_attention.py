@@ -18,7 +18,7 @@ from . import _arrays, _library
 from ._arguments import (MOST_ROWS, MOST_THREADS, NO_WINDOW, choice, integer, number,
                          variant_name)
 from ._arguments import window as window_of
-from ._arrays import FLOATS, INT32, MASK, View
+from ._arrays import BITS, FLOATS, INT32, MASK, View
 from ._library import AUTO, CAUSAL, LAYOUT, PAGE_LAYOUT, TENSOR_CORES, FP32, InvalidArgument
 from ._plans import caches, open_cache
 from ._problem import Strides, alignment_of, free_strides, problem
@@ -178,7 +178,8 @@ def _general(q: Any, k: Any, v: Any, causal: Any, scale: Any, window: Any, softc
              bias: Any, mask: Any, sink: Any, cu_seqlens_q: Any, cu_seqlens_kv: Any,
              max_seqlen_q: Any, max_seqlen_kv: Any, used_kv: Any, layout: Any, out: Any, lse: Any,
              return_lse: bool, variant: Any, tensor_cores: Any, threads: Any, stream: Any,
-             block_table: Any = None, page_layout: Any = "nhd") -> Any:
+             block_table: Any = None, page_layout: Any = "nhd", used_q: Any = None,
+             draft_mask: Any = None) -> Any:
     where = _arrays.current_stream(q, stream) if _arrays.is_on_gpu(q) else None
     vq, vk, vv = (_arrays.view(name, x, where, FLOATS)
                   for name, x in (("q", q), ("k", k), ("v", v)))
@@ -249,7 +250,7 @@ def _general(q: Any, k: Any, v: Any, causal: Any, scale: Any, window: Any, softc
                 free_strides(vl.shape, _arrays.contiguous(vl.shape)):
             raise InvalidArgument(f"lse has the strides {vl.strides}, expected a contiguous array")
 
-    slopes = biases = masks = sinks = used = None
+    slopes = biases = masks = sinks = used = used_rows = drafts = None
     full = (batch, heads_q, seq_q, seq_kv)
     if bias is not None:
         biases = _arrays.view("bias", bias, where, FLOATS)
@@ -268,10 +269,22 @@ def _general(q: Any, k: Any, v: Any, causal: Any, scale: Any, window: Any, softc
     if used_kv is not None:
         used = _small("used_kv", used_kv, INT32, vq, where)
         _expect("the shape of used_kv", used.shape, (batch,))
+    if used_q is not None:
+        used_rows = _small("used_q", used_q, INT32, vq, where)
+        _expect("the shape of used_q", used_rows.shape, (batch,))
+    if draft_mask is not None:
+        drafts = _arrays.view("draft_mask", draft_mask, where, (BITS,))
+        _expect("the shape of draft_mask", drafts.shape, (rows_q,) if packed else (batch, rows_q))
+        _expect("the device of draft_mask", drafts.device, vq.device)
+        if free_strides(drafts.shape, drafts.strides) != \
+                free_strides(drafts.shape, _arrays.contiguous(drafts.shape)):
+            raise InvalidArgument(f"draft_mask has the strides {drafts.strides}, expected a "
+                                  "contiguous array")
     others = {"q": vq, "k": vk, "v": vv, "bias": biases, "mask": masks, "alibi": slopes,
               "sink": sinks, "cu_seqlens_q": lengths and lengths.q,
               "cu_seqlens_kv": lengths and lengths.kv, "used_kv": used,
-              "block_table": pages and pages.table, "lse": vl, "out": vo}
+              "block_table": pages and pages.table, "used_q": used_rows, "draft_mask": drafts,
+              "lse": vl, "out": vo}
     for name in given:
         _own_memory(name, others)
 
@@ -290,7 +303,8 @@ def _general(q: Any, k: Any, v: Any, causal: Any, scale: Any, window: Any, softc
         sink=sinks is not None, packed=(rows_q, rows_kv) if packed else None,
         used_kv=used is not None, tensor_cores=choice("tensor_cores", tensor_cores, TENSOR_CORES),
         alignment=alignment_of(*(x.address for x in (vq, vk, vv, vo) if x.size())),
-        pages=pages and (pages.size, pages.count, pages.stride))
+        pages=pages and (pages.size, pages.count, pages.stride), used_q=used_rows is not None,
+        draft=drafts is not None)
 
     def at(array: Optional[View]) -> int:
         return 0 if array is None else array.address
@@ -298,7 +312,8 @@ def _general(q: Any, k: Any, v: Any, causal: Any, scale: Any, window: Any, softc
     tensors = _library.tensors(vq.address, vk.address, vv.address, vo.address, at(vl), at(biases),
                                at(masks), at(slopes), at(sinks), at(lengths and lengths.q),
                                at(lengths and lengths.kv), at(used),
-                               block_table=at(pages and pages.table))
+                               block_table=at(pages and pages.table), used_q=at(used_rows),
+                               draft_mask=at(drafts))
     _run(vq.device, threads, bytes_, variant_name(variant), tensors,
          None if _arrays.is_torch(q) and stream is None else where or 0)
     return (out, lse) if return_lse else out
@@ -336,11 +351,11 @@ _fast_paths: Dict[type, Optional[Callable[..., Any]]] = {}  # by the type of q
 def _by_jax(q: Any, k: Any, v: Any, causal: Any, scale: Any, bias: Any, mask: Any, _: Any, __: Any,
             threads: Any, ___: Any, layout: Any, window: Any, softcap: Any, alibi: Any, sink: Any,
             used_kv: Any, cu_q: Any, cu_kv: Any, max_q: Any, max_kv: Any, return_lse: bool,
-            block_table: Any, ____: Any) -> Any:
+            block_table: Any, ____: Any, used_q: Any, draft_mask: Any) -> Any:
     """As forward() of _fast.py, for arrays of JAX, which cannot be written. None: on a GPU, and
-    with pages."""
+    with what only servers need."""
     from . import jax
-    if block_table is not None or (not jax.is_traced(q) and q.device.platform != "cpu"):
+    if not (block_table is used_q is draft_mask is None) or (not jax.is_traced(q) and q.device.platform != "cpu"):
         return None
     return jax.attention(q, k, v, causal=causal, scale=scale, window=window, softcap=softcap,
                          alibi=alibi, bias=bias, mask=mask, sink=sink, cu_seqlens_q=cu_q,
@@ -365,7 +380,8 @@ def attention(q: Any, k: Any, v: Any, *, causal: Optional[str] = None,
               used_kv: Any = None, layout: str = "bhsd", out: Any = None, lse: Any = None,
               return_lse: bool = False, variant: Optional[str] = None,
               tensor_cores: str = "auto", threads: int = 0, stream: Any = None,
-              block_table: Any = None, page_layout: str = "nhd") -> Any:
+              block_table: Any = None, page_layout: str = "nhd", used_q: Any = None,
+              draft_mask: Any = None) -> Any:
     """softmax(scale * q k^T + bias, masked) v.
 
     q, k, v: float32, float16 or bfloat16 (of ml_dtypes, or its bits as uint16), all three alike.
@@ -391,6 +407,11 @@ def attention(q: Any, k: Any, v: Any, *, causal: Optional[str] = None,
         entries after the used pages are not read. Packed queries need cu_seqlens_q, and no
         cu_seqlens_kv. max_seqlen_kv: the largest value in used_kv; None: the table's capacity.
         There are no gradients.
+    used_q: for each batch entry, how many of its queries exist: the others are not used, and their
+        rows of the result are not written. Causal masks and windows go by the real numbers.
+    draft_mask: a tree of drafts; int64 or uint64 (batch, seq_q), packed (total_q). Of a batch entry
+        with n <= 64 queries, query i sees key seq_kv - n + t, 0 <= t < n, only if bit t of its word
+        is set. There are no gradients.
     out, lse: arrays to write to, of any strides (lse: contiguous); None makes new ones.
     return_lse: the result is (out, lse); lse = ln(sum(exp(score))), float32, (batch, heads, seq_q),
         packed (heads, total_q).
@@ -401,7 +422,7 @@ def attention(q: Any, k: Any, v: Any, *, causal: Optional[str] = None,
 
     Rows that see no key are 0, with lse = -inf. Of tensors of PyTorch on the CPU the result has
     gradients, by q, k, v, bias, alibi and sink (not with out, lse, return_lse, variant,
-    tensor_cores or stream).
+    tensor_cores, stream, used_q or draft_mask).
 
     >>> import numpy as np, attn
     >>> q = np.ones((1, 2, 3, 8), np.float32)
@@ -425,14 +446,16 @@ def attention(q: Any, k: Any, v: Any, *, causal: Optional[str] = None,
             and threads is not None and tensor_cores == "auto"):
         found = forward(q, k, v, causal, scale, bias, mask, 0, True, threads, None, layout,
                         window, softcap, alibi, sink, used_kv, cu_seqlens_q, cu_seqlens_kv,
-                        max_seqlen_q, max_seqlen_kv, return_lse, block_table, page_layout)
+                        max_seqlen_q, max_seqlen_kv, return_lse, block_table, page_layout,
+                        used_q, draft_mask)
         if found is not None:
             return found
-        if (return_lse is False and block_table is None
+        if (return_lse is False and block_table is used_q is draft_mask is None
                 and needs_gradient(q, k, v, bias, alibi, sink)):
             return differentiable(q, k, v, causal, scale, window, softcap, alibi, bias, mask, sink,
                                   cu_seqlens_q, cu_seqlens_kv, max_seqlen_q, max_seqlen_kv,
                                   used_kv, layout, threads)[0]
     return _general(q, k, v, causal, scale, window, softcap, alibi, bias, mask, sink, cu_seqlens_q,
                     cu_seqlens_kv, max_seqlen_q, max_seqlen_kv, used_kv, layout, out, lse,
-                    return_lse, variant, tensor_cores, threads, stream, block_table, page_layout)
+                    return_lse, variant, tensor_cores, threads, stream, block_table, page_layout,
+                    used_q, draft_mask)

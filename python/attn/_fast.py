@@ -27,7 +27,7 @@ from ._arguments import MOST_ROWS, MOST_THREADS, NO_WINDOW, integer
 from ._library import (AUTO_LSE, BACKWARD, BF16, CAUSAL, FP16, FP32, LAYOUT, NO_OTHERS, PAGE_LAYOUT,
                        PLAIN_OPTIONS, TENSORS_SIZE, OutOfMemory, Unsupported, pack_options,
                        pack_others, pack_problem, pack_tensors, problem_head, with_gradients,
-                       with_pages, with_table)
+                       with_addresses, with_serving)
 from ._plans import Cache, Plan, caches, keep, open_cache
 
 DTYPES = {torch.float32: FP32, torch.float16: FP16, torch.bfloat16: BF16}
@@ -35,6 +35,7 @@ PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 _HEADS = {dtype: problem_head(code) for dtype, code in DTYPES.items()}
 _MASKS = frozenset((torch.bool, torch.uint8))
 _FLOAT, _INT = torch.float32, torch.int32
+_WORDS = tuple(getattr(torch, name) for name in ("int64", "uint64") if hasattr(torch, name))
 _NONE: Tuple[int, ...] = (0, 0, 0, 0)
 _NOTHING_RARE = (None, "bhsd", NO_WINDOW, 0.0, False, None, None, (None,) * 7)
 _VALUES = (type(None), int, float, Number)  # the last takes longest to ask
@@ -145,7 +146,8 @@ def _score_strides(form: _Form, full: Tuple[int, ...]) -> Tuple[int, ...]:
 
 def _from_pages(each: Any, bshd: int, packed: bool, table: _Form, nhd: bool) -> Any:
     """For K and V in pages: sizes and strides in the order (batch, heads, rows, columns), the rows
-    of K and V being those of a page; the arguments of with_pages(); the keys the table can hold."""
+    of K and V being those of a page; the first arguments of with_serving(); the keys the table
+    can hold."""
     q, k, v, q_strides, k_strides, v_strides = each
     (shape, strides, dtype), pages = table, k[0]
     q, q_strides = _bhsd((q, q_strides), bshd, packed)
@@ -192,9 +194,10 @@ def _describe(key: Tuple[Any, ...], o_strides: Any = None) -> Tuple[Cache, bytes
     form %= TRAIN
     bshd, cu_q = LAYOUT[layout], forms[4]
     packed, sequences, length = cu_q is not None, each[0][0], each[0][2]
-    table, pages = None, None
+    table, pages, used_q, drafts = None, (0, 0, 0), None, None
     if paged:
-        table, page_layout = paged[0]
+        table, page_layout, used_q, drafts = paged[0]
+    if table is not None:
         each, pages, room = _from_pages(each, bshd, packed, table, PAGE_LAYOUT[page_layout])
         max_kv = room if max_kv is None else integer("max_seqlen_kv", max_kv, 0, room)
     elif packed and form == MODEL:
@@ -226,15 +229,20 @@ def _describe(key: Tuple[Any, ...], o_strides: Any = None) -> Tuple[Cache, bytes
             shape, strides, lse_shape = shape[1:], strides[1:], lse_shape[1:]
         batch, seq_q, seq_kv, totals = cu_q[0][0] - 1, max_q, max_kv, (rows, keys)
     if rare:
-        seq_kv = max_kv if paged else seq_kv
+        seq_kv = max_kv if table is not None else seq_kv
         options = _options((batch, heads, seq_q, seq_kv), window, softcap, usual, forms, totals,
                            table)
     problem = pack_problem(
         _HEADS[dtype], batch, heads, heads_kv, seq_q, seq_kv, dim, dim_v, q_batch, q_head, q_row,
         k_batch, k_head, k_row, v_batch, v_head, v_row, o_batch, o_head, o_row, AUTO_LSE,
         math.nan if scale is None else scale, CAUSAL[causal], options, low & -low or 16)
-    if pages is not None:
-        problem = with_pages(problem, *pages)
+    if paged:
+        _check_vector(used_q, _INT, batch)
+        if drafts is not None:
+            if drafts[2] not in _WORDS:
+                raise Unusual
+            _check_vector(drafts, drafts[2], *((rows,) if packed else (batch, rows)))
+        problem = with_serving(problem, *pages, used_q is not None, drafts is not None)
     if gpu >= 0 and threads is not None and threads != 0:
         integer("threads", threads, 0, MOST_THREADS)
     where = (gpu, 0 if gpu >= 0 else threads)
@@ -313,7 +321,7 @@ def forward(q: Any, k: Any, v: Any, causal: Optional[str], scale: Any, bias: Any
             window: Any = NO_WINDOW, softcap: Any = 0.0, alibi: Any = None, sink: Any = None,
             used_kv: Any = None, cu_q: Any = None, cu_kv: Any = None, max_q: Any = None,
             max_kv: Any = None, want_lse: bool = False, block_table: Any = None,
-            page_layout: str = "nhd") -> Any:
+            page_layout: str = "nhd", used_q: Any = None, draft_mask: Any = None) -> Any:
     """As attention(), or None. form: SDPA is as PyTorch's function, whose attn_mask is bias here: a
     new output has heads and rows in the order of q's in memory. MODEL: with cu_q and cu_kv they
     count the rows of all sequences from the first of q and of k on. grouped: heads of q may share
@@ -331,8 +339,8 @@ def forward(q: Any, k: Any, v: Any, causal: Optional[str], scale: Any, bias: Any
             return None
         at_q, at_k, at_v = q.data_ptr(), k.data_ptr(), v.data_ptr()
         low, rare, at_others = (at_q | at_k | at_v) & 15, None, NO_OTHERS
-        if not (bias is mask is alibi is sink is used_kv is cu_q is cu_kv is out is block_table is None
-                and window == NO_WINDOW and softcap == 0.0 and layout == "bhsd"):
+        if not (bias is mask is alibi is sink is used_kv is cu_q is cu_kv is out is block_table is
+                used_q is draft_mask is None and window == NO_WINDOW and softcap == 0.0 and layout == "bhsd"):
             out_strides = None
             if out is not None:
                 low, out_strides = low | out.data_ptr() & 15, out.stride()
@@ -356,9 +364,14 @@ def forward(q: Any, k: Any, v: Any, causal: Optional[str], scale: Any, bias: Any
                                     0 if cu_q is None else cu_q.data_ptr(),
                                     0 if cu_kv is None else cu_kv.data_ptr(),
                                     0 if used_kv is None else used_kv.data_ptr())
-            if block_table is not None:
-                rare += ((_form(block_table, gpu), page_layout),)
-                at_others = with_table(at_others, block_table.data_ptr())
+            if not (block_table is used_q is draft_mask is None):
+                rare += ((None if block_table is None else _form(block_table, gpu), page_layout,
+                          None if used_q is None else _form(used_q, gpu),
+                          None if draft_mask is None else _form(draft_mask, gpu)),)
+                at_others = with_addresses(at_others,
+                                           0 if block_table is None else block_table.data_ptr(),
+                                           0 if used_q is None else used_q.data_ptr(),
+                                           0 if draft_mask is None else draft_mask.data_ptr())
         if threads is None and gpu < 0:
             threads = _get_num_threads()
         calls = _plans.calls

@@ -118,14 +118,17 @@ def compute(q: Tensor, k: Tensor, v: Tensor, dropout_p: float, scale: Optional[f
     q, k, v = _rows(q), _rows(k), _rows(v)
     shape = q.shape
     max_q, max_k = (x if x is None else int(x) for x in (max_q, max_k))
-    mask = None
+    mask, rows = None, {}  # rows: of q that exist
+    train = table is None and needs_gradient(q, alibi, sink, k, v)
     if table is not None:
         if first_k is not None:  # positions count from the last key, so a mask suffices
             keys = torch.arange(table.shape[1] * k.shape[1], device=q.device)
             mask = (keys >= first_k[:, None])[:, None, None]
         which = dict(cu_seqlens_q=cu_q, cu_seqlens_kv=None, max_seqlen_q=max_q, max_seqlen_kv=max_k,
                      used_kv=used_k if cu_k is None else _lengths(cu_k, used_k))
-    elif used_q is None and first_k is None and (cu_q is None) == (cu_k is None):
+    elif (first_k is None and (cu_q is None) == (cu_k is None)
+          and (used_q is None or not train)):
+        rows = {} if used_q is None else {"used_q": used_q}
         which = dict(cu_seqlens_q=cu_q, cu_seqlens_kv=cu_k, max_seqlen_q=max_q,
                      max_seqlen_kv=max_k, used_kv=used_k)
     else:
@@ -138,12 +141,12 @@ def compute(q: Tensor, k: Tensor, v: Tensor, dropout_p: float, scale: Optional[f
     lse = None
     if table is not None:
         out, lse = attention(q, k, v, return_lse=True, block_table=table, **options)
-    elif needs_gradient(q, alibi, sink, k, v):
+    elif train:
         out, lse = differentiable(q, k, v, *options.values())
     elif want_lse:
-        out, lse = attention(q, k, v, return_lse=True, **options)
+        out, lse = attention(q, k, v, return_lse=True, **options, **rows)
     else:
-        out = attention(q, k, v, **options)
+        out = attention(q, k, v, **options, **rows)
     if len(shape) == 4 and out.dim() == 3:
         out = out.view(*shape[:3], -1)
         if lse is not None:

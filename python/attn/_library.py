@@ -61,6 +61,7 @@ class Problem(Structure):
         ("num_pages", c_int64), ("block_table_stride", c_int64), ("k_new", Strides),
         ("v_new", Strides), ("q_out", Strides), ("rope", c_int), ("rope_dtype", c_int),
         ("rope_dim", c_int64), ("rope_rows", c_int64), ("rope_stride", c_int64),
+        ("used_q", c_bool), ("draft", c_bool), ("reserved_serving", c_bool * 6),
     ]
 
 
@@ -78,7 +79,7 @@ class Tensors(Structure):
         ("dv", c_void_p), ("d_bias", c_void_p), ("d_sink", c_void_p), ("d_alibi_slopes", c_void_p),
         ("block_table", c_void_p), ("k_new", c_void_p), ("v_new", c_void_p),
         ("k_cache", c_void_p), ("v_cache", c_void_p), ("q_out", c_void_p), ("rope_cos", c_void_p),
-        ("rope_sin", c_void_p),
+        ("rope_sin", c_void_p), ("used_q", c_void_p), ("draft_mask", c_void_p),
     ]
 
 
@@ -117,14 +118,14 @@ class Device(Structure):
 # attn_problem as bytes: its fields in the header's order, strides one by one. They are what a plan
 # is made of, and the key that finds it again. Three runs of fields that few calls touch are bytes
 # themselves: up to layout (problem_head), the strides of lse (AUTO_LSE), and from window_left to
-# tensor_cores (pack_options). The last fields, strides of gradients and pages, are zero:
-# with_gradients() sets the former for backward, with_pages() the latter for a paged KV cache.
+# tensor_cores (pack_options). The last fields are zero: with_gradients() sets the strides of
+# gradients, with_serving() what a paged KV cache and a step of a server need.
 _head = struct.Struct("N4i")
 _options = struct.Struct("2qfi8?8q3qi")
 _gradients = struct.Struct("12q")
-_pages = struct.Struct("3q")
+_serving = struct.Struct("3q2?6x")
 _problem = struct.Struct(
-    f"{_head.size}s19q24sfi{_options.size}si{_gradients.size}x{_pages.size}x")
+    f"{_head.size}s19q24sfi{_options.size}si{_gradients.size}x{_serving.size}x")
 pack_options, pack_problem = _options.pack, _problem.pack
 AUTO_LSE = struct.pack("3q", AUTO, AUTO, AUTO)
 PLAIN_OPTIONS = pack_options(-1, -1, *(0,) * 22)
@@ -136,40 +137,42 @@ def problem_head(dtype: int) -> bytes:
 
 def with_gradients(problem: bytes, *strides: int) -> bytes:
     """strides: (batch, head, row) of dq, dk, dv and d_o."""
-    return (problem[:-_gradients.size - _pages.size] + _gradients.pack(*strides)
-            + problem[-_pages.size:])
+    return (problem[:-_gradients.size - _serving.size] + _gradients.pack(*strides)
+            + problem[-_serving.size:])
 
 
-def with_pages(problem: bytes, page_size: int, num_pages: int, table_stride: int) -> bytes:
-    return problem[:-_pages.size] + _pages.pack(page_size, num_pages, table_stride)
+def with_serving(problem: bytes, page_size: int, num_pages: int, table_stride: int, used_q: bool,
+                 draft: bool) -> bytes:
+    return problem[:-_serving.size] + _serving.pack(page_size, num_pages, table_stride, used_q,
+                                                    draft)
 
 
 # attn_tensors as bytes: made in a fifth of the time of the struct, and never shared by threads. The
 # last field of pack_tensors, from bias on, is the bytes of pack_others, or of pack_gradients, which
-# adds the fields of backward. The block table comes last.
-_others = struct.Struct("7Q64x")
+# adds the fields of backward. Those of with_addresses() come last.
+_others = struct.Struct("7Q80x")
 _tensors = struct.Struct(f"6Q{_others.size}s")
 TENSORS_SIZE = _tensors.size
 pack_others, pack_tensors = _others.pack, _tensors.pack
-pack_gradients = struct.Struct("14Q8x").pack
-_all = struct.Struct("15Q")
+pack_gradients = struct.Struct("14Q24x").pack
+_all = struct.Struct("17Q")
 NO_OTHERS = bytes(_others.size)
-_address = struct.Struct("Q")
+_addresses = struct.Struct("3Q")
 
 
-def with_table(others: bytes, block_table: int) -> bytes:
-    return others[:-_address.size] + _address.pack(block_table)
+def with_addresses(others: bytes, block_table: int, used_q: int, draft_mask: int) -> bytes:
+    return others[:-_addresses.size] + _addresses.pack(block_table, used_q, draft_mask)
 
 
 def tensors(q: int, k: int, v: int, o: int, lse: int = 0, bias: int = 0, mask: int = 0,
             alibi_slopes: int = 0, sink: int = 0, cu_seqlens_q: int = 0, cu_seqlens_kv: int = 0,
             used_kv: int = 0, d_o: int = 0, dq: int = 0, dk: int = 0, dv: int = 0,
             d_bias: int = 0, d_sink: int = 0, d_alibi_slopes: int = 0,
-            block_table: int = 0) -> bytes:
+            block_table: int = 0, used_q: int = 0, draft_mask: int = 0) -> bytes:
     """attn_tensors with these addresses; 0 is absent."""
     return pack_tensors(TENSORS_SIZE, q, k, v, o, lse, _all.pack(
         bias, mask, alibi_slopes, sink, cu_seqlens_q, cu_seqlens_kv, used_kv, d_o, dq, dk, dv,
-        d_bias, d_sink, d_alibi_slopes, block_table))
+        d_bias, d_sink, d_alibi_slopes, block_table, used_q, draft_mask))
 
 
 class AttnError(RuntimeError):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import Optional, Sequence, Tuple
 
-from ._library import AUTO, AUTO_LSE, pack_options, pack_problem, problem_head, with_pages
+from ._library import AUTO, AUTO_LSE, pack_options, pack_problem, problem_head, with_serving
 
 Strides = Tuple[int, ...]  # (batch, head, row), of bias and mask also col
 _ANY = (0, 0, 0, 0)
@@ -22,7 +22,8 @@ def problem(*, dtype: int, sizes: Strides, q: Strides, k: Strides, v: Strides, o
             mask: Optional[Strides] = None, alibi: Optional[int] = None, sink: bool = False,
             packed: Optional[Tuple[int, int]] = None, used_kv: bool = False,
             tensor_cores: int = 0, alignment: int = 16,
-            pages: Optional[Tuple[int, int, int]] = None) -> bytes:
+            pages: Optional[Tuple[int, int, int]] = None, used_q: bool = False,
+            draft: bool = False) -> bytes:
     """sizes: batch, heads_q, heads_kv, seq_q, seq_kv, head_dim, head_dim_v. bias: dtype and
     strides. alibi: the batch stride of the slopes. packed: total_q and total_kv. pages: page_size,
     num_pages and the stride of the block table."""
@@ -33,7 +34,9 @@ def problem(*, dtype: int, sizes: Strides, q: Strides, k: Strides, v: Strides, o
         *(packed or (0, 0)), tensor_cores)
     packed_problem = pack_problem(problem_head(dtype), *sizes, *q, *k, *v, *o, AUTO_LSE,
                                   math.nan if scale is None else scale, causal, options, alignment)
-    return with_pages(packed_problem, *pages) if pages else packed_problem
+    if pages or used_q or draft:
+        return with_serving(packed_problem, *(pages or (0, 0, 0)), used_q, draft)
+    return packed_problem
 
 
 def alignment_of(*addresses: int) -> int:

@@ -181,6 +181,21 @@ def test_used(causal, used_q, used_k):
           torch.autograd.grad(expected, q, d_out.double())[0].double(), 1e-4)
 
 
+def test_used_without_gradients():
+    cu_q, cu_k = boundaries((5, 1, 9)), boundaries((7, 6, 3))
+    q, k, v = rows(15, 4), rows(16, 2), rows(16, 2)
+    q[3:5] = q[7:15] = math.nan
+    used = [torch.tensor(x, dtype=torch.int32) for x in ((3, 1, 1), (7, 2, 3))]
+    out, lse = fa3.flash_attn_varlen_func(q, k, v, cu_q, cu_k, 9, 7, *used, causal=True,
+                                          return_attn_probs=True)
+    for b in range(3):
+        first, first_k = int(cu_q[b]), int(cu_k[b])
+        end, end_k = first + int(used[0][b]), first_k + int(used[1][b])
+        expected, expected_lse = reference(q[first:end], k[first_k:end_k], v[first_k:end_k], True)
+        close(out[first:end], expected)
+        close(lse[:, first:end], expected_lse)
+
+
 @pytest.mark.parametrize("options", CASES)
 def test_gradients(options):
     q, k, v = batch_of(2, 6, 4), batch_of(2, 10, 2), batch_of(2, 10, 2)

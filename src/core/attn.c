@@ -232,6 +232,19 @@ static attn_status check_cu_seqlens(const char *name, const int32_t *cu, int64_t
     return ATTN_OK;
 }
 
+/* cu NULL: each sequence has `rows` of them. */
+static attn_status check_used(const char *name, const int32_t *used, int64_t batch,
+                              const int32_t *cu, int64_t rows, attn_error *error) {
+    for (int64_t b = 0; b < batch; b++) {
+        const int64_t most = cu != NULL ? cu[b + 1] - cu[b] : rows;
+        if (used[b] < 0 || used[b] > most) {
+            return attn_fail(error, ATTN_INVALID, "tensors.%s[%lld] = %d, expected 0 to %lld", name,
+                             (long long)b, (int)used[b], (long long)most);
+        }
+    }
+    return ATTN_OK;
+}
+
 static attn_status check_lengths(const attn_problem *p, const attn_tensors *t, attn_error *error) {
     attn_status status = ATTN_OK;
     if (p->packed) {
@@ -242,14 +255,14 @@ static attn_status check_lengths(const attn_problem *p, const attn_tensors *t, a
                                       p->total_kv, error);
         }
     }
-    for (int64_t b = 0; status == ATTN_OK && p->used_kv && b < p->batch; b++) {
+    if (status == ATTN_OK && p->used_q) {
+        status = check_used("used_q", t->used_q, p->batch, p->packed ? t->cu_seqlens_q : NULL,
+                            p->seq_q, error);
+    }
+    if (status == ATTN_OK && p->used_kv) {
         const bool bounded = p->packed && p->page_size == 0;
-        const int64_t most = bounded ? t->cu_seqlens_kv[b + 1] - t->cu_seqlens_kv[b] : p->seq_kv;
-        if (t->used_kv[b] < 0 || t->used_kv[b] > most) {
-            status =
-                attn_fail(error, ATTN_INVALID, "tensors.used_kv[%lld] = %d, expected 0 to %lld",
-                          (long long)b, (int)t->used_kv[b], (long long)most);
-        }
+        status = check_used("used_kv", t->used_kv, p->batch, bounded ? t->cu_seqlens_kv : NULL,
+                            p->seq_kv, error);
     }
     return status;
 }
@@ -380,6 +393,8 @@ attn_status tensors_check(const attn_problem *p, const attn_tensors *t, enum ten
         {"tensors.cu_seqlens_q", t->cu_seqlens_q, sizeof(int32_t), p->packed, true},
         {"tensors.cu_seqlens_kv", t->cu_seqlens_kv, sizeof(int32_t), contiguous, true},
         {"tensors.used_kv", t->used_kv, sizeof(int32_t), p->used_kv, p->batch > 0},
+        {"tensors.used_q", t->used_q, sizeof(int32_t), p->used_q, p->batch > 0},
+        {"tensors.draft_mask", t->draft_mask, sizeof(uint64_t), p->draft && q, true},
         {"tensors.block_table", t->block_table, sizeof(int32_t), paged && kv, true},
         {"tensors.d_o", t->d_o, wide, (use == TENSORS_GRADIENT || backward) && q, true},
         {"tensors.dq", t->dq, wide, backward && q, true},

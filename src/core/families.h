@@ -44,8 +44,9 @@ enum split_kv {
     SPLIT_WORKSPACE, /* the last CTA of a tile merges */
     SPLIT_CLUSTER,   /* in a cluster first; the clusters of a tile, if there are several, in the
                         workspace */
-    SPLIT_ITEMS      /* a persistent CTA takes one split after the other; the last warp of each 16
+    SPLIT_ITEMS,     /* a persistent CTA takes one split after the other; the last warp of each 16
                         rows merges them in the workspace */
+    SPLIT_DEVICE     /* likewise, of splits that the kernel chooses (kernels/hopper/mixed.h) */
 };
 
 /* How a kernel is launched, and what a problem must satisfy beside the fields of attn_variant. */
@@ -54,7 +55,8 @@ struct kernel_family {
     enum grid grid;
     bool dynamic; /* dynamic tile scheduler: CTAs take tiles by a counter in the workspace */
     enum tma tma;
-    enum split_kv split_kv; /* SPLIT_ITEMS: the map of Q is over (column, head, row, batch) */
+    enum split_kv split_kv; /* SPLIT_ITEMS, SPLIT_DEVICE: the map of Q is over (column, head, row,
+                               batch) */
     bool pdl;        /* programmatic dependent launch: starts before the kernel before it ends,
                             and waits for that itself */
     bool head_dim_v; /* may differ from head_dim */

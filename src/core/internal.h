@@ -66,13 +66,22 @@ float load_element(attn_dtype dtype, const void *base, int64_t index);
 /* ---- lengths of one sequence ----------------------------------------------------------------- */
 
 /* Where the rows of batch entry b lie and how many there are: the one place that knows about
- * packing and used_kv. Rows of Q, O: q_begin + i; keys: kv_begin + j, paged: by the table. */
+ * packing, used_q and used_kv. Rows of Q, O: q_begin + i; keys: kv_begin + j, paged: by the
+ * table. */
 struct sequence {
     int64_t q_begin, q_len; /* q_begin in rows, not elements; 0 unless packed */
     int64_t kv_begin, kv_len;
 };
 
 struct sequence sequence_of(const attn_problem *resolved, const attn_tensors *tensors, int64_t b);
+
+/* Bit t: whether query i sees key s->kv_len - s->q_len + t, as far as its draft mask says. */
+enum { DRAFT_KEYS = 64 };
+uint64_t draft_bits(const attn_problem *resolved, const attn_tensors *tensors,
+                    const struct sequence *s, int64_t b, int64_t i);
+
+/* Whether they hide key j. */
+bool draft_hides(const struct sequence *s, uint64_t bits, int64_t j);
 
 /* The keys [begin, end) that query i sees, 0 <= begin <= end <= kv_len; empty is [0, 0). */
 struct key_range {
@@ -87,7 +96,7 @@ struct key_range visible_queries(const attn_problem *resolved, int64_t j, int64_
                                  int64_t kv_len);
 
 /* Of all that is about gradients. */
-attn_status problem_refuse_pages(const attn_problem *resolved, attn_error *error);
+attn_status problem_refuse_gradients(const attn_problem *resolved, attn_error *error);
 
 /* Whether two elements of the bias that differ in a dimension with a stride share an address: then
  * d_bias, which has its strides, has no place for both. */

@@ -324,9 +324,9 @@ static void append_problem(struct line *line, const attn_problem *p) {
     if (p->softcap > 0.0F) {
         append(line, " softcap %g", (double)p->softcap);
     }
-    append(line, "%s%s%s%s%s%s", p->alibi ? " alibi" : "", p->bias ? " bias" : "",
+    append(line, "%s%s%s%s%s%s%s%s", p->alibi ? " alibi" : "", p->bias ? " bias" : "",
            p->mask ? " mask" : "", p->sink ? " sink" : "", p->packed ? " packed" : "",
-           p->used_kv ? " used_kv" : "");
+           p->used_q ? " used_q" : "", p->used_kv ? " used_kv" : "", p->draft ? " draft" : "");
     if (p->page_size > 0) {
         append(line, " pages of %" PRId64, p->page_size);
     }

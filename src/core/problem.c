@@ -131,6 +131,14 @@ static attn_status check_enums(attn_problem *p, bool mixed, attn_error *error) {
     if (p->reserved[0] || p->reserved[1]) {
         return attn_fail(error, ATTN_INVALID, "reserved = true, expected false");
     }
+    TRY(check_bool("used_q", &p->used_q, error));
+    TRY(check_bool("draft", &p->draft, error));
+    for (size_t i = 0; i < sizeof p->reserved_serving; i++) {
+        TRY(check_bool("reserved_serving", &p->reserved_serving[i], error));
+        if (p->reserved_serving[i]) {
+            return attn_fail(error, ATTN_INVALID, "reserved_serving = true, expected false");
+        }
+    }
     return ATTN_OK;
 }
 
@@ -402,18 +410,22 @@ static attn_status check_gradient(attn_strides *s, const attn_strides *of, attn_
     return check_extent(s, &e, error);
 }
 
-attn_status problem_refuse_pages(const attn_problem *p, attn_error *error) {
+attn_status problem_refuse_gradients(const attn_problem *p, attn_error *error) {
     if (p->page_size > 0) {
         return attn_fail(error, ATTN_UNSUPPORTED,
                          "page_size = %lld, expected 0: a paged KV cache has no gradients",
                          (long long)p->page_size);
+    }
+    if (p->draft) {
+        return attn_fail(error, ATTN_UNSUPPORTED,
+                         "draft = true, expected false: a draft mask has no gradients");
     }
     return ATTN_OK;
 }
 
 /* Places for all elements of dq, dk and dv. */
 static attn_status check_gradients(const attn_problem *p, attn_error *error) {
-    TRY(problem_refuse_pages(p, error));
+    TRY(problem_refuse_gradients(p, error));
     const struct extent dq = extent_of_q(p, "dq", p->head_dim);
     const struct extent dk = extent_of_kv(p, "dk", p->head_dim);
     const struct extent dv = extent_of_kv(p, "dv", p->head_dim_v);

@@ -2,7 +2,8 @@
  *
  * sequence.c - what belongs to one batch entry: where its rows lie, how many there are, its slopes.
  *
- * Invariant: lengths come from here only, so that packing and used_kv mean the same everywhere.
+ * Invariant: lengths come from here only, so that packing, used_q and used_kv mean the same
+ * everywhere.
  */
 #include "core/internal.h"
 
@@ -18,10 +19,26 @@ struct sequence sequence_of(const attn_problem *resolved, const attn_tensors *te
         s.kv_begin = tensors->cu_seqlens_kv[b];
         s.kv_len = tensors->cu_seqlens_kv[b + 1] - s.kv_begin;
     }
+    if (resolved->used_q) {
+        s.q_len = tensors->used_q[b];
+    }
     if (resolved->used_kv) {
         s.kv_len = tensors->used_kv[b];
     }
     return s;
+}
+
+uint64_t draft_bits(const attn_problem *resolved, const attn_tensors *tensors,
+                    const struct sequence *s, int64_t b, int64_t i) {
+    if (!resolved->draft || s->q_len > DRAFT_KEYS) {
+        return ~UINT64_C(0);
+    }
+    return tensors->draft_mask[(resolved->packed ? s->q_begin : b * resolved->seq_q) + i];
+}
+
+bool draft_hides(const struct sequence *s, uint64_t bits, int64_t j) {
+    const int64_t t = j - (s->kv_len - s->q_len);
+    return t >= 0 && (bits >> (t < DRAFT_KEYS ? t : DRAFT_KEYS - 1) & 1) == 0;
 }
 
 float alibi_slope(const attn_problem *resolved, const attn_tensors *tensors, int64_t b, int64_t h) {

@@ -28,24 +28,27 @@
 enum {
     ALL_OPTIONS = ATTN_OPTION_WINDOW | ATTN_OPTION_SOFTCAP | ATTN_OPTION_ALIBI | ATTN_OPTION_BIAS |
                   ATTN_OPTION_MASK | ATTN_OPTION_SINK | ATTN_OPTION_PACKED | ATTN_OPTION_USED_KV |
+                  ATTN_OPTION_USED_Q |
                   ATTN_OPTION_ANY_SCALE, /* of the scores: not where K and V lie */
-    ALL_AND_PAGED = ALL_OPTIONS | ATTN_OPTION_PAGED,
+    ALL_AND_PAGED = ALL_OPTIONS | ATTN_OPTION_PAGED | ATTN_OPTION_DRAFT,
     WHERE_ROWS_LIE = ATTN_OPTION_PACKED | ATTN_OPTION_USED_KV | ATTN_OPTION_PAGED,
     OPTIONS_row = ALL_AND_PAGED, /* of CPU families */
     OPTIONS_tile = ALL_AND_PAGED,
     OPTIONS_backward = ALL_OPTIONS,
     OPTIONS_append = WHERE_ROWS_LIE,
     OPTIONS_merge = WHERE_ROWS_LIE,
-    ALIBI_UP_TO_128 = 1 << 30, /* of a family: ALiBi, pages in tiles of head_dim up to 128 */
+    ALIBI_UP_TO_128 =
+        1 << 30, /* of a family: ALiBi, pages and drafts in tiles of head_dim up to 128 */
     PAGED_UP_TO_128 = 1 << 29,
 };
 
 /* The options of a family's tile. */
 #define IF_WIDE(options, flag, option, dim) (((options) & (flag)) && (dim) > 128 ? (option) : 0)
 #define TILE_OPTIONS(options, dim)                                                                 \
-    ((options) & ~((int)ALIBI_UP_TO_128 | (int)PAGED_UP_TO_128 |                                   \
-                   IF_WIDE(options, (int)ALIBI_UP_TO_128, (int)ATTN_OPTION_ALIBI, dim) |           \
-                   IF_WIDE(options, (int)PAGED_UP_TO_128, (int)ATTN_OPTION_PAGED, dim)))
+    ((options) &                                                                                   \
+     ~((int)ALIBI_UP_TO_128 | (int)PAGED_UP_TO_128 |                                               \
+       IF_WIDE(options, (int)ALIBI_UP_TO_128, (int)ATTN_OPTION_ALIBI, dim) |                       \
+       IF_WIDE(options, (int)PAGED_UP_TO_128, (int)(ATTN_OPTION_PAGED | ATTN_OPTION_DRAFT), dim)))
 
 /* Formulas of dynamic shared memory: kernels/common/args.h. */
 #define SMEM_static 0
@@ -281,6 +284,8 @@ static const struct {
     {ATTN_OPTION_SINK, "a sink"},
     {ATTN_OPTION_PACKED, "packed sequences"},
     {ATTN_OPTION_USED_KV, "used_kv"},
+    {ATTN_OPTION_USED_Q, "used_q"},
+    {ATTN_OPTION_DRAFT, "a draft mask"},
     {ATTN_OPTION_PAGED, "a paged KV cache"},
 };
 
@@ -290,7 +295,8 @@ uint32_t problem_options(const attn_problem *p) {
            (p->softcap > 0.0F ? ATTN_OPTION_SOFTCAP : 0U) | (p->alibi ? ATTN_OPTION_ALIBI : 0U) |
            (p->bias ? ATTN_OPTION_BIAS : 0U) | (p->mask ? ATTN_OPTION_MASK : 0U) |
            (p->sink ? ATTN_OPTION_SINK : 0U) | (p->packed ? ATTN_OPTION_PACKED : 0U) |
-           (p->used_kv ? ATTN_OPTION_USED_KV : 0U) | (p->page_size > 0 ? ATTN_OPTION_PAGED : 0U);
+           (p->used_kv ? ATTN_OPTION_USED_KV : 0U) | (p->used_q ? ATTN_OPTION_USED_Q : 0U) |
+           (p->draft ? ATTN_OPTION_DRAFT : 0U) | (p->page_size > 0 ? ATTN_OPTION_PAGED : 0U);
 }
 
 static attn_status refuse_options(uint32_t options, const attn_problem *p, attn_error *error) {

@@ -194,6 +194,20 @@ static void hide_keys(const struct unit *u, int64_t first, const struct key_rang
     }
 }
 
+static void hide_drafts(const struct unit *u, int64_t first, const struct key_range *keys,
+                        float *s) {
+    const struct sequence *own = &u->sequence;
+    const int64_t begin = own->kv_len - own->q_len - first;
+    for (int r = 0; r < u->rows; r++) {
+        float *row = s + (ptrdiff_t)r * u->job->plan->cpu.block_kv;
+        const uint64_t bits =
+            draft_bits(u->job->problem, u->job->tensors, own, u->batch, row_query(u, r));
+        for (int64_t j = begin > keys[r].begin ? begin : keys[r].begin; j < keys[r].end; j++) {
+            row[j] = draft_hides(own, bits, first + j) ? -INFINITY : row[j];
+        }
+    }
+}
+
 static void run_split(void *argument, int64_t index, int slot) {
     const struct cpu_job *job = argument;
     const struct cpu_geometry *g = &job->plan->cpu;
@@ -233,6 +247,9 @@ static void run_split(void *argument, int64_t index, int slot) {
     }
     if (job->problem->mask) {
         hide_keys(&u, first, keys, s);
+    }
+    if (job->problem->draft) {
+        hide_drafts(&u, first, keys, s);
     }
     const float factor = cpu_softmax_factor(job->problem);
     for (int r = 0; r < u.rows; r++) {

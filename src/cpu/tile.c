@@ -49,7 +49,7 @@ static struct layout lay_out(const attn_problem *p, const struct cpu_geometry *g
     at.line = at.s + kernel->s_bytes(g->block_kv);
     at.bits = at.line + kernel->row_bytes(d > dv ? d : dv);
     const size_t words = (size_t)kernel->tile_rows * (size_t)divide_up(g->block_kv, WORD_KEYS);
-    at.k_list = at.bits + (p->mask ? cpu_round_up(words * sizeof(uint32_t)) : 0);
+    at.k_list = at.bits + (p->mask || p->draft ? cpu_round_up(words * sizeof(uint32_t)) : 0);
     at.v_list = at.k_list + cpu_list_bytes(p, g->block_kv);
     at.bytes = at.v_list + cpu_list_bytes(p, g->block_kv);
     return at;
@@ -222,7 +222,7 @@ static bool see_keys(const struct unit *u, int index, int64_t first, int count,
     return sum_up(u->kernel->tile_rows, count, tile);
 }
 
-/* ---- a boolean mask -------------------------------------------------------------------------- */
+/* ---- a boolean mask, a draft mask ------------------------------------------------------------ */
 
 /* The bits of word w that stand for keys in [begin, end). */
 static uint32_t word_range(int w, int begin, int end) {
@@ -264,10 +264,31 @@ static bool has_holes(const uint32_t *bits, int stride, int begin, int end) {
     return false;
 }
 
-/* Narrows what the rows see to what the mask shows. The tile gets bits where some row does not see
+/* The words of a row: what the mask shows of the block, less what the drafts hide. */
+static void row_bits(const struct unit *u, int64_t query, const uint8_t *mask, int64_t first,
+                     int count, uint32_t *bits) {
+    const attn_problem *p = u->job->problem;
+    const struct sequence *s = &u->sequence;
+    const int stride = u->kernel->tile_rows;
+    for (int w = 0; mask == NULL && w * WORD_KEYS < count; w++) {
+        bits[w * stride] = UINT32_MAX;
+    }
+    if (mask != NULL) {
+        u->kernel->mask_bits(mask, p->mask_strides.col, count, bits, stride);
+    }
+    const uint64_t drafts = draft_bits(p, u->job->tensors, s, u->batch, query);
+    for (int64_t j = at_least(s->kv_len - s->q_len - first, 0); p->draft && j < count; j++) {
+        if (draft_hides(s, drafts, first + j)) {
+            bits[j / WORD_KEYS * stride] &= ~(1U << j % WORD_KEYS);
+        }
+    }
+}
+
+/* Narrows what the rows see to what the masks show. The tile gets bits where some row does not see
  * all keys between its first and its last. */
 static bool see_mask(const struct unit *u, int index, int64_t first, int count,
                      struct cpu_tile *tile) {
+    const attn_problem *p = u->job->problem;
     const int stride = u->kernel->tile_rows;
     uint32_t *bits = (uint32_t *)(void *)(u->scratch + u->at.bits);
     bool same[CPU_MAX_TILE_ROWS]; /* as the row before: broadcast over heads or queries, padding */
@@ -277,10 +298,11 @@ static bool see_mask(const struct unit *u, int index, int64_t first, int count,
     for (int r = 0; r < stride; r++) {
         const int64_t row = (int64_t)index * stride + at_most(r, tile->rows - 1);
         const uint8_t *mask =
-            cpu_mask_row(u->job, u->batch, row_head(u, row), row_query(u, row), first);
+            !p->mask ? NULL
+                     : cpu_mask_row(u->job, u->batch, row_head(u, row), row_query(u, row), first);
         int *begin = &tile->row_begin[r];
         int *end = &tile->row_end[r];
-        same[r] = mask == before && *begin == seen.begin && *end == seen.end;
+        same[r] = !p->draft && mask == before && *begin == seen.begin && *end == seen.end;
         seen = (struct key_range){*begin, *end};
         before = mask;
         if (same[r]) {
@@ -288,7 +310,7 @@ static bool see_mask(const struct unit *u, int index, int64_t first, int count,
             *end = tile->row_end[r - 1];
             continue;
         }
-        u->kernel->mask_bits(mask, u->job->problem->mask_strides.col, count, bits + r, stride);
+        row_bits(u, row_query(u, row), mask, first, count, bits + r);
         if (*end > *begin) {
             narrow(bits + r, stride, begin, end);
             holes = holes || has_holes(bits + r, stride, *begin, *end);
@@ -325,6 +347,8 @@ static void run_block(const struct unit *u, int64_t first, int count) {
     const float factor = cpu_softmax_factor(p);
     struct cpu_adjust adjust;
     const bool adjusted = cpu_needs_adjust(p);
+    const struct sequence *s = &u->sequence;
+    const bool drafts = p->draft && s->q_len <= DRAFT_KEYS && first + count > s->kv_len - s->q_len;
     if (adjusted) {
         cpu_adjust_init(u->job, &adjust);
     }
@@ -333,7 +357,7 @@ static void run_block(const struct unit *u, int64_t first, int count) {
     for (int t = 0; t < tile_count(u); t++) {
         struct cpu_tile tile = tile_of(u, t);
         if (!see_keys(u, t, first, count, &tile) ||
-            (p->mask && !see_mask(u, t, first, count, &tile))) {
+            ((p->mask || drafts) && !see_mask(u, t, first, count, &tile))) {
             continue;
         }
         if (!packed) {

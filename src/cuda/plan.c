@@ -25,8 +25,9 @@ enum {
     ITEMS_KEYS = 1024, /* at least, for a plan to prefer such a variant ... */
     ITEMS_CACHE = 2,   /* ... and so many times as many as queries */
     PARTIAL_ROWS = 16,
-    GRID_YZ = 65535, /* CTAs in the second and third dimension of a grid */
-    MOST_SMS = 65536 /* a persistent CTA counts up to so far past the last tile */
+    SPLIT_KEYS = 128, /* of a split that a kernel chooses, at least (kernels/hopper/mixed.h) */
+    GRID_YZ = 65535,  /* CTAs in the second and third dimension of a grid */
+    MOST_SMS = 65536  /* a persistent CTA counts up to so far past the last tile */
 };
 
 /* The cost model of split-KV in clusters; costs in KV tiles. Measured on an H200:
@@ -56,16 +57,22 @@ struct cut {
     int64_t groups;       /* in all batch entries */
 };
 
+/* Whether persistent CTAs take splits of Q tiles. */
+static bool splits_items(const struct kernel_family *family) {
+    return family->split_kv == SPLIT_ITEMS || family->split_kv == SPLIT_DEVICE;
+}
+
 /* Whether the heads of a GQA group share Q tiles. SPLIT_ITEMS: groups of 2^n heads, where that
- * saves an eighth of the tiles; not with ALiBi, since a warpgroup has one slope. */
+ * saves an eighth of the tiles; SPLIT_DEVICE, where some sequences may have few queries: all such
+ * groups. Not with ALiBi, since a warpgroup has one slope. */
 static bool packs_heads(const struct variant *variant, const attn_problem *p, int64_t heads) {
     const struct kernel_family *family = &kernel_families[variant->family];
     const int64_t block_q = variant->info.block_q;
-    if (family->split_kv == SPLIT_ITEMS) {
+    if (splits_items(family)) {
         const int64_t apart = heads * ((p->seq_q + block_q - 1) / block_q);
         const int64_t packed = (heads * p->seq_q + block_q - 1) / block_q;
         return (heads & (heads - 1)) == 0 && heads <= block_q / 2 && !p->alibi &&
-               8 * packed <= 7 * apart;
+               (family->split_kv == SPLIT_DEVICE || 8 * packed <= 7 * apart);
     }
     return family->packs_gqa && p->seq_q <= PACKED_QUERIES &&
            p->seq_q * heads <= PACKED_TILES * block_q;
@@ -168,12 +175,17 @@ static int64_t tiles_of_keys(const struct variant *variant, const struct cut *cu
     return (keys + variant->info.block_kv - 1) / variant->info.block_kv;
 }
 
+/* SPLIT_DEVICE: the slots for partial results, which the kernel gives to its splits. */
 static struct split choose_num_splits(const struct cuda *cuda, const struct variant *variant,
                                       const struct cut *cut, const attn_problem *p) {
     const struct kernel_family *family = &kernel_families[variant->family];
     const int64_t tiles = cut->groups * cut->tiles, block_kv = variant->info.block_kv;
     if (family->split_kv == SPLIT_NONE || tiles == 0) {
         return (struct split){.num_splits = 1};
+    }
+    if (family->split_kv == SPLIT_DEVICE) {
+        const int64_t ctas = cuda->units < ATTN_MIXED_CTAS ? cuda->units : ATTN_MIXED_CTAS;
+        return (struct split){.num_splits = ATTN_MIXED_SLOTS * ctas};
     }
     const int64_t tiles_kv = (p->seq_kv + block_kv - 1) / block_kv;
     if (family->split_kv == SPLIT_CLUSTER) {
@@ -226,13 +238,14 @@ static void size_workspace(const struct variant *variant, const struct cut *cut,
                            const struct split *split, struct cuda_geometry *geometry) {
     const size_t counter = sizeof *geometry->args.counters;
     const struct kernel_family *family = &kernel_families[variant->family];
-    const bool items = family->split_kv == SPLIT_ITEMS;
-    const size_t tiles = (size_t)(cut->groups * cut->tiles) *
-                         (size_t)(items ? variant->info.block_q / PARTIAL_ROWS : 1);
-    const size_t partials = (size_t)(split->num_splits / (split->cluster > 0 ? split->cluster : 1));
+    const bool device = family->split_kv == SPLIT_DEVICE; /* slots instead of tiles x splits */
+    const size_t tiles = (size_t)(device ? split->num_splits : cut->groups * cut->tiles) *
+                         (size_t)(splits_items(family) ? variant->info.block_q / PARTIAL_ROWS : 1);
+    const size_t splits = (size_t)(split->num_splits / (split->cluster > 0 ? split->cluster : 1));
+    const size_t partials = device ? 1 : splits;
     const size_t scheduler = family->dynamic ? 2 * counter : 0;
     geometry->workspace = scheduler;
-    if (partials > 1) {
+    if (splits > 1) {
         const size_t partial = ATTN_PARTIAL_BYTES((size_t)variant->info.head_dim_max);
         const size_t counters = scheduler + tiles * counter;
         const size_t lines = (counters + ATTN_PARTIALS_ALIGN - 1) / ATTN_PARTIALS_ALIGN;
@@ -429,8 +442,8 @@ static attn_status check_pages(const struct variant *variant, const attn_problem
         return ATTN_OK;
     }
     return attn_fail(error, ATTN_UNSUPPORTED,
-                     "page_size = %lld, it takes 8, 16 and multiples of %lld",
-                     (long long)p->page_size, (long long)keys);
+                     "page_size = %lld, it takes 8, 16%s and multiples of %lld",
+                     (long long)p->page_size, keys > 32 ? ", 32" : "", (long long)keys);
 }
 
 attn_status cuda_applies(const struct cuda *cuda, const struct variant *variant,
@@ -547,7 +560,13 @@ void plan_fill_args(struct attn_args *args, const attn_problem *p) {
 static void fill_grid(const struct cuda *cuda, const struct kernel_family *family,
                       const struct cut *cut, int64_t num_splits, const attn_problem *p,
                       unsigned grid[3]) {
-    const int64_t ctas = cut->groups * cut->tiles * num_splits;
+    const int64_t tiles = cut->groups * cut->tiles;
+    const int64_t most = (p->seq_kv + SPLIT_KEYS - 1) / SPLIT_KEYS; /* SPLIT_DEVICE: splits */
+    int64_t ctas = tiles * num_splits;
+    if (family->split_kv == SPLIT_DEVICE) {
+        ctas = tiles * (most > 1 ? most : 1);
+        ctas = ctas < ATTN_MIXED_CTAS ? ctas : ATTN_MIXED_CTAS;
+    }
     const bool solid = family->grid == GRID_3D, persistent = family->grid == GRID_PERSISTENT;
     grid[0] = (unsigned)(solid                              ? p->heads_q
                          : persistent && ctas > cuda->units ? cuda->units
@@ -593,7 +612,7 @@ static attn_status fill_geometry(struct cuda *cuda, const struct variant *varian
     plan_fill_args(&geometry->args, p);
     if (family->tma != TMA_NONE) {
         const int keys = keys_of_load(variant);
-        const int heads = family->split_kv == SPLIT_ITEMS ? geometry->args.packed_heads : 0;
+        const int heads = splits_items(family) ? geometry->args.packed_heads : 0;
         return maps_encode(cuda, p, false, v->block_q, heads, keys, geometry, error);
     }
     return ATTN_OK;

@@ -179,6 +179,7 @@ struct output {
     int64_t cols;
     attn_bias_strides strides;
     const int32_t *cu_seqlens; /* that bound its rows; NULL: not packed */
+    const int32_t *used;       /* rows that exist; NULL: all of them */
 };
 
 static attn_bias_strides with_columns(attn_strides s) {
@@ -192,14 +193,16 @@ static struct output output_o(const attn_problem *p, const attn_tensors *t) {
                            .shape = rows_of_q(p),
                            .cols = p->head_dim_v,
                            .strides = with_columns(p->o),
-                           .cu_seqlens = p->packed ? t->cu_seqlens_q : NULL};
+                           .cu_seqlens = p->packed ? t->cu_seqlens_q : NULL,
+                           .used = p->used_q ? t->used_q : NULL};
 }
 
 /* The first element of a row. False: the row is absent. */
 static bool locate(const struct output *o, attn_row at, int64_t *offset) {
     const attn_bias_strides *s = &o->strides;
     const int32_t *cu = o->cu_seqlens;
-    if (cu != NULL && at.row >= cu[at.batch + 1] - cu[at.batch]) {
+    if ((cu != NULL && at.row >= cu[at.batch + 1] - cu[at.batch]) ||
+        (o->used != NULL && at.row >= o->used[at.batch])) {
         return false;
     }
     *offset = at.head * s->head + at.row * s->row +
@@ -227,7 +230,11 @@ static bool has_rows(const struct output *o) {
     const bool rows = o->cu_seqlens != NULL
                           ? o->shape.batch > 0 && o->cu_seqlens[o->shape.batch] > 0
                           : rows_total(o->shape) > 0;
-    return rows && o->cols > 0;
+    bool used = o->used == NULL;
+    for (int64_t b = 0; !used && b < o->shape.batch; b++) {
+        used = o->used[b] > 0;
+    }
+    return rows && used && o->cols > 0;
 }
 
 static void finish(const struct tally *tally, const struct output *o, attn_comparison *result) {
@@ -242,6 +249,10 @@ static void finish(const struct tally *tally, const struct output *o, attn_compa
 /* Only of the queries' lengths: nothing here reads keys. */
 static attn_status check_lengths(const attn_problem *p, const attn_tensors *tensors,
                                  attn_error *error) {
+    if (p->used_q && tensors->used_q == NULL && p->batch > 0) {
+        return attn_fail(error, ATTN_INVALID,
+                         "tensors.used_q = NULL, expected batch numbers: the problem has used_q");
+    }
     if (!p->packed) {
         return ATTN_OK;
     }
@@ -409,8 +420,10 @@ static attn_status output_gradient(const attn_problem *p, const attn_tensors *t,
                                    attn_gradient which, struct output *output, attn_error *error) {
     const int32_t *const of_q = p->packed ? t->cu_seqlens_q : NULL;
     const int32_t *const of_kv = p->packed ? t->cu_seqlens_kv : NULL;
+    const int32_t *const used = p->used_q ? t->used_q : NULL;
     const struct output all[] = {
-        [ATTN_GRADIENT_Q] = {"dq", t->dq, .strides = with_columns(p->dq), .cu_seqlens = of_q},
+        [ATTN_GRADIENT_Q] = {"dq", t->dq, .strides = with_columns(p->dq), .cu_seqlens = of_q,
+                             .used = used},
         [ATTN_GRADIENT_K] = {"dk", t->dk, .strides = with_columns(p->dk), .cu_seqlens = of_kv},
         [ATTN_GRADIENT_V] = {"dv", t->dv, .strides = with_columns(p->dv), .cu_seqlens = of_kv},
         [ATTN_GRADIENT_BIAS] = {"d_bias", t->d_bias, .strides = p->bias_strides},

@@ -108,6 +108,10 @@ static float bias_at(const struct row *row, int64_t j) {
 }
 
 bool row_hides(const struct row *row, int64_t j) {
+    const struct sequence *q = &row->sequence;
+    if (draft_hides(q, draft_bits(row->problem, row->tensors, q, row->batch, row->i), j)) {
+        return true;
+    }
     if (!row->problem->mask) {
         return false;
     }

@@ -58,7 +58,7 @@ struct row {
 
 struct row row_of(const attn_problem *resolved, const attn_tensors *tensors, attn_row at);
 
-/* Packed: the sequence may be shorter. */
+/* The sequence may be shorter than seq_q. */
 static inline bool row_absent(const struct row *row) {
     return row->i >= row->sequence.q_len;
 }
@@ -67,7 +67,7 @@ static inline int64_t row_distance(const struct row *row, int64_t j) {
     return row->diagonal > j ? row->diagonal - j : j - row->diagonal;
 }
 
-/* By the mask. */
+/* By the mask or its draft mask. */
 bool row_hides(const struct row *row, int64_t j);
 
 /* Padded rows, valid until another one takes their place in the scratch. */

@@ -38,9 +38,10 @@ void draw_options(uint64_t *rng, uint32_t options, attn_problem *p) {
         int percent;
     } all[] = {{ATTN_OPTION_WINDOW, 40}, {ATTN_OPTION_SOFTCAP, 40}, {ATTN_OPTION_ALIBI, 40},
                {ATTN_OPTION_BIAS, 40},   {ATTN_OPTION_SINK, 40},    {ATTN_OPTION_USED_KV, 40},
-               {ATTN_OPTION_MASK, 40},   {ATTN_OPTION_PAGED, 40}};
-    bool wants[8];
-    for (int i = 0; i < 8; i++) {
+               {ATTN_OPTION_MASK, 40},   {ATTN_OPTION_PAGED, 40},   {ATTN_OPTION_USED_Q, 40},
+               {ATTN_OPTION_DRAFT, 40}};
+    bool wants[10];
+    for (int i = 0; i < 10; i++) {
         wants[i] = rng_chance(rng, all[i].percent) && (options & (uint32_t)all[i].option) != 0;
     }
     if (wants[0]) {
@@ -65,9 +66,11 @@ void draw_options(uint64_t *rng, uint32_t options, attn_problem *p) {
     }
     p->sink = wants[4];
     p->used_kv = wants[5] || wants[7];
+    p->used_q = wants[8];
+    p->draft = wants[9];
     if (wants[7]) {
         p->page_size = rng_chance(rng, 50) ? 1 << rng_range(rng, 0, 30) : rng_range(rng, 1, 1000);
-        if ((options & ATTN_OPTION_MASK) == 0) { /* fwd_hopper_decode takes no others */
+        if ((options & ATTN_OPTION_MASK) == 0) { /* fwd_hopper_decode and _mixed take no others */
             p->page_size = 8 << rng_range(rng, 0, 12);
         }
         p->num_pages = rng_range(rng, 1, 100000);
@@ -163,6 +166,8 @@ static void check_options(const struct attn_args *args, const attn_problem *p,
                                                      : t->cu_seqlens_kv));
     check_pages(args, p, t);
     CHECK(args->used_kv == (p->used_kv ? t->used_kv : NULL));
+    CHECK(args->used_q == (p->used_q ? t->used_q : NULL));
+    CHECK((const void *)args->draft_mask == (p->draft ? t->draft_mask : NULL));
 }
 
 void check_args(const struct attn_args *args, const attn_problem *p, const attn_tensors *t) {

@@ -246,7 +246,7 @@ bool add_made_up_backward(attn_context *context, attn_dtype dtype) {
                                                       : "made_up_bwd_mma_bf16_d128_64x32",
                                    dtype);
     variant.family = "bwd_mma";
-    variant.options = ALL_OPTIONS & ~ATTN_OPTION_PAGED;
+    variant.options = ALL_OPTIONS & ~(ATTN_OPTION_PAGED | ATTN_OPTION_DRAFT);
     variant.tensor_cores = true;
     variant.head_dim_max = 128;
     variant.head_dim_multiple = 8;
@@ -301,6 +301,8 @@ attn_tensors stand_ins(void) {
     t.used_kv = (const int32_t *)0x560000000000;
     t.mask = (const uint8_t *)0x570000000001;
     t.block_table = (const int32_t *)0x580000000000;
+    t.used_q = (const int32_t *)0x590000000000;
+    t.draft_mask = (const uint64_t *)0x5a0000000000;
     t.d_o = (const void *)0x610000000000;
     t.dq = (void *)0x620000000000;
     t.dk = (void *)0x630000000000;

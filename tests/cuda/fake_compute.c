@@ -7,10 +7,11 @@
  *
  * Which arguments a kernel reads depends on its family: names with fwd_mma_full, fwd_mma_decode,
  * fwd_tf32, fwd_hopper_bias and fwd_hopper_decode take everything (of the decode ones, num_splits
- * CTAs share a tile: split-KV), with fwd_hopper_mask everything but a bias, with fwd_hopper_full
- * and fwd_hopper_chunk everything but bias and mask, with fwd_hopper a sink and no other option,
- * with fwd_mma no option, others causal and diagonal alone. The CTAs of other fwd_hopper kernels
- * are persistent, so all tiles are reached. Those with bwd_ compute gradients, of every option.
+ * CTAs share a tile: split-KV), with fwd_hopper_mask everything but a bias, with fwd_hopper_full,
+ * fwd_hopper_chunk and fwd_hopper_mixed everything but bias and mask, with fwd_hopper a sink and no
+ * other option, with fwd_mma no option, others causal and diagonal alone. The CTAs of other
+ * fwd_hopper kernels are persistent, so all tiles are reached. Those with bwd_ compute gradients,
+ * of every option.
  *
  * Invariant: it reads and writes through the arguments of the launch alone, so that a wrong stride,
  * size or pointer in them gives a wrong result, or a report of ASan.
@@ -152,6 +153,9 @@ static struct sequence sequence_of(const struct job *job, long long batch) {
         q = row * a->q_row, o = row * a->o_row, lse = row * a->lse_row;
         k = key * a->k_row, v = key * a->v_row;
     }
+    if (job->options && a->used_q != NULL) {
+        s.queries = a->used_q[batch];
+    }
     if (job->options && a->used_kv != NULL) {
         s.keys = a->used_kv[batch];
     }
@@ -217,10 +221,19 @@ static double bias_at(const struct attn_args *a, long long batch, long long head
     }
 }
 
-static bool is_hidden(const struct attn_args *a, long long batch, long long head, long long query,
-                      long long key) {
-    return a->mask[batch * a->mask_batch + head * a->mask_head + query * a->mask_row +
-                   key * a->mask_col] == 0;
+/* By a mask, or by a draft mask. */
+static bool is_hidden(const struct attn_args *a, const struct sequence *s, long long head,
+                      long long query, long long key) {
+    const long long t = key - (s->keys - s->queries);
+    if (a->draft_mask != NULL && s->queries <= ATTN_DRAFT_KEYS && t >= 0) {
+        const long long first =
+            a->cu_seqlens_q != NULL ? a->cu_seqlens_q[s->batch] : s->batch * a->seq_q;
+        if ((a->draft_mask[first + query] >> t & 1) == 0) {
+            return true;
+        }
+    }
+    return a->mask != NULL && a->mask[s->batch * a->mask_batch + head * a->mask_head +
+                                      query * a->mask_row + key * a->mask_col] == 0;
 }
 
 static double slope_of(const struct attn_args *a, long long batch, long long head) {
@@ -262,7 +275,7 @@ static uint64_t hash_scores(uint64_t hash, const struct job *job, const struct s
         visible_keys(job, s, query, &begin, &end);
         for (long long key = begin; key < end; key++) {
             const double bias = a->bias != NULL ? bias_at(a, s->batch, head, query, key) : 0.0;
-            const bool hidden = a->mask != NULL && is_hidden(a, s->batch, head, query, key);
+            const bool hidden = is_hidden(a, s, head, query, key);
             hash = mix(mix_bytes(hash, &bias, sizeof bias), hidden);
         }
     }
@@ -290,7 +303,7 @@ static uint64_t hash_inputs(const struct job *job) {
             const double slope = slope_of(a, b, h);
             hash = mix_bytes(hash, &slope, sizeof slope);
         }
-        if (job->options && (a->bias != NULL || a->mask != NULL)) {
+        if (job->options && (a->bias != NULL || a->mask != NULL || a->draft_mask != NULL)) {
             hash = hash_scores(hash, job, &s);
         }
     }
@@ -340,7 +353,7 @@ static float score_of(const struct job *job, const struct sequence *s, long long
     if (a->bias != NULL) {
         score += TO_LOG2 * bias_at(a, s->batch, head, query, key);
     }
-    if (a->mask != NULL && is_hidden(a, s->batch, head, query, key)) {
+    if (is_hidden(a, s, head, query, key)) {
         return -INFINITY;
     }
     return (float)score;
@@ -488,8 +501,9 @@ void fake_compute(const char *kernel, unsigned int blocks, const struct attn_arg
     const bool shares = strstr(kernel, "_decode") != NULL;
     const bool bias = strstr(kernel, "_bias") != NULL;
     const bool mask = bias || strstr(kernel, "_mask") != NULL;
-    job.options = job.bounds && (strstr(kernel, "_full") != NULL ||
-                                 strstr(kernel, "_chunk") != NULL || tf32 || mask || shares);
+    job.options =
+        job.bounds && (strstr(kernel, "_full") != NULL || strstr(kernel, "_chunk") != NULL ||
+                       strstr(kernel, "_mixed") != NULL || tf32 || mask || shares);
     job.sinks = job.options || hopper;
     if (shares) {
         job.blocks /= (unsigned int)args->num_splits;

@@ -110,12 +110,13 @@ bool fake_takes_maps(const char *kernel) {
 
 static bool takes_lengths(const char *kernel) {
     return strstr(kernel, "_full") != NULL || strstr(kernel, "_mask") != NULL ||
-           strstr(kernel, "_bias") != NULL || strstr(kernel, "_chunk") != NULL;
+           strstr(kernel, "_bias") != NULL || strstr(kernel, "_chunk") != NULL ||
+           strstr(kernel, "_mixed") != NULL;
 }
 
 /* It shares keys as a decode kernel does, but with blocks that stay. */
 static bool is_chunk(const char *kernel) {
-    return strstr(kernel, "_chunk") != NULL;
+    return strstr(kernel, "_chunk") != NULL || strstr(kernel, "_mixed") != NULL;
 }
 
 static bool is_decode(const char *kernel) {
@@ -165,7 +166,8 @@ static bool agrees(const struct fake_map *map, const struct tensor *t, int type)
 
 /* fwd_hopper_split has a block for each (head, tile, batch), fwd_hopper_decode so many parts for
  * each tile; the others have blocks that stay, none of them without a tile, or part of one
- * (fwd_hopper_chunk). All begin early and wait themselves for the kernel before them. */
+ * (fwd_hopper_chunk, fwd_hopper_mixed). All begin early and wait themselves for the kernel before
+ * them. */
 static bool grid_fits(const struct fake_launch *launch) {
     const struct attn_args *a = &launch->args;
     const unsigned int *grid = launch->grid;

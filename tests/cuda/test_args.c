@@ -83,7 +83,9 @@ AT(page_size, 408);
 AT(num_pages, 412);
 AT(page_factor, 416);
 AT(page_shift, 420);
-_Static_assert(sizeof(struct attn_args) == 424, "struct attn_args has another size");
+AT(used_q, 424);
+AT(draft_mask, 432);
+_Static_assert(sizeof(struct attn_args) == 440, "struct attn_args has another size");
 #undef AT
 #define AT(field, offset)                                                                          \
     _Static_assert(offsetof(struct attn_tma_args, field) == (offset), #field " has moved")
@@ -117,7 +119,12 @@ static bool has_counters(const attn_variant *variant) {
            strcmp(variant->family, "fwd_hopper_full") == 0 ||
            strcmp(variant->family, "fwd_hopper_mask") == 0 ||
            strcmp(variant->family, "fwd_hopper_bias") == 0 ||
-           strcmp(variant->family, "fwd_hopper_chunk") == 0;
+           strcmp(variant->family, "fwd_hopper_chunk") == 0 ||
+           strcmp(variant->family, "fwd_hopper_mixed") == 0;
+}
+
+static bool is_mixed(const attn_variant *variant) {
+    return strcmp(variant->family, "fwd_hopper_mixed") == 0;
 }
 
 static bool is_chunk(const attn_variant *variant) {
@@ -162,9 +169,13 @@ static void check_items(const attn_problem *p, const attn_variant *variant, long
 
 /* Counters: two, or one for each tile whose keys are shared by more than a cluster, in whole 256
  * bytes, and 16 rows of O, a reference and a sum for each part. fwd_hopper_chunk: both, the latter
- * for each 16 rows of a tile. */
+ * for each 16 rows of a tile. fwd_hopper_mixed: likewise, one part for each slot. */
 static size_t workspace_of(const attn_variant *variant, long long tiles, long long parts) {
-    if (parts > 1 && is_chunk(variant)) {
+    if (is_mixed(variant)) {
+        tiles = parts;
+        parts = 1;
+    }
+    if ((parts > 1 && is_chunk(variant)) || is_mixed(variant)) {
         const size_t warps = (size_t)tiles * (size_t)variant->block_q / 16;
         return (8 * (2 + warps) + 255) / 256 * 256 +
                warps * (size_t)parts * (size_t)(4 * 16 * variant->head_dim_max + 4 * 32 * 4);
@@ -192,14 +203,14 @@ static bool is_mma(const attn_variant *variant) {
 }
 
 /* Few queries of a group of heads share a tile, unless it took more than four. fwd_hopper_chunk:
- * 2^n heads do where an eighth of the tiles is saved. */
+ * 2^n heads do where an eighth of the tiles is saved, in fwd_hopper_mixed always. */
 static long long packed_heads(const attn_problem *p, const attn_variant *variant) {
     const long long heads = p->heads_q / p->heads_kv;
-    if (is_chunk(variant)) {
+    if (is_chunk(variant) || is_mixed(variant)) {
         const long long rows = variant->block_q, apart = (p->seq_q + rows - 1) / rows * heads;
         const long long saved = apart - (p->seq_q * heads + rows - 1) / rows;
         const bool power = heads == 1 || heads == 2 || heads == 4 || heads == 8 || heads == 16;
-        return power && !p->alibi && 8 * saved >= apart ? heads : 1;
+        return power && !p->alibi && (is_mixed(variant) || 8 * saved >= apart) ? heads : 1;
     }
     const bool packs = is_mma(variant) || has_clusters(variant);
     return packs && p->seq_q <= 16 && p->seq_q * heads <= 4 * variant->block_q ? heads : 1;
@@ -241,6 +252,9 @@ static void check_launch(const struct fake_call *launch, const attn_problem *p,
     } else if (is_chunk(variant)) {
         check_items(p, variant, tiles * args.heads_all, args.num_splits);
         CHECK_EQ(launch->cluster, 0);
+    } else if (is_mixed(variant)) {
+        CHECK_EQ(args.num_splits, 4 * SM_COUNT);
+        CHECK_EQ(launch->cluster, 0);
     } else {
         CHECK_EQ(args.num_splits, parts_of(p, variant, tiles * args.heads_all));
         CHECK_EQ(launch->cluster, 0);
@@ -257,7 +271,8 @@ static void check_launch(const struct fake_call *launch, const attn_problem *p,
         CHECK_EQ(launch->grid[0], p->heads_q);
     } else {
         const bool stays = is_hopper(variant) && !has_clusters(variant);
-        const long long ctas = all * args.num_splits;
+        const long long most = is_mixed(variant) ? (p->seq_kv + 127) / 128 : args.num_splits;
+        const long long ctas = all * (most > 1 ? most : 1);
         CHECK_EQ(launch->grid[0], stays && ctas > SM_COUNT ? SM_COUNT : ctas);
     }
     CHECK_EQ(launch->grid[1], split ? tiles : 1);

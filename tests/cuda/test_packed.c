@@ -3,71 +3,9 @@
  * test_packed.c - the tile scheduler for packed sequences (hopper/packed.h), compiled for the host:
  * every Q tile of every sequence and head has one ticket, whichever CTA takes it; longer tiles have
  * earlier ones.
- *
- * A warp of one thread. A collective (ballot, shuffle, reduction) needs the values of all lanes, so
- * a call is run once for each lane up to the first collective whose result is not known; then that
- * result is, and the lanes start again. When they reach the end, all must have the same answer.
- *
- * Invariant: the lanes of a warp meet in the same collectives, in the same order.
  */
-#include <setjmp.h>
-#include <stdlib.h>
+#include "cuda/warp.h"
 
-#include "src/kernels/common/args.h"
-#include "test.h"
-
-/* ---- a warp ---------------------------------------------------------------------------------- */
-
-enum { LANES = 32, MOST_COLLECTIVES = 4096 };
-enum collective { BALLOT, SHUFFLE, ADD, MAX };
-
-static struct {
-    enum collective kind;
-    int values[LANES];
-} collectives[MOST_COLLECTIVES]; /* of one call */
-static int known, reached;       /* those with a result; those that this lane has met */
-static struct { unsigned x; } threadIdx;
-static jmp_buf next_lane;
-
-static int result_of(enum collective kind, const int *values, int from) {
-    int64_t result = kind == SHUFFLE ? values[from] : kind == MAX ? INT32_MIN : 0;
-    for (int i = 0; i < LANES && kind != SHUFFLE; i++) {
-        result = kind == ADD          ? result + values[i]
-                 : kind == BALLOT     ? result | (int64_t)(values[i] != 0) << i
-                 : values[i] > result ? values[i]
-                                      : result;
-    }
-    return (int)(uint32_t)result;
-}
-
-static int meet(enum collective kind, int value, int from) {
-    if (reached < known) {
-        CHECK_EQ((int)collectives[reached].kind, (int)kind);
-        return result_of(kind, collectives[reached++].values, from);
-    }
-    const unsigned lane = threadIdx.x % LANES;
-    CHECK(known < MOST_COLLECTIVES);
-    CHECK(lane == 0 || collectives[known].kind == kind);
-    collectives[known].kind = kind;
-    collectives[known].values[lane] = value;
-    longjmp(next_lane, 1);
-}
-
-/* CUDA's names. */
-static int max(int x, int y) {
-    return x > y ? x : y;
-}
-static int min(int x, int y) {
-    return x < y ? x : y;
-}
-#define __ballot_sync(mask, condition) ((unsigned)meet(BALLOT, condition, 0))
-#define __shfl_sync(mask, value, lane) meet(SHUFFLE, value, lane)
-#define __reduce_add_sync(mask, value) meet(ADD, value, 0)
-#define __reduce_max_sync(mask, value) meet(MAX, value, 0)
-#define __popc(x) __builtin_popcount(x)
-#define __ffs(x) __builtin_ffs(x)
-
-#define INLINE static inline
 #define ATTN_BM 16
 #include "src/kernels/hopper/packed.h"
 
@@ -77,41 +15,32 @@ struct answer {
     int sequence, head, tile;
 };
 
-/* One lane; false if it has met a collective without a result. ticket < 0: first_position. */
-static bool run_lane(const struct attn_args *a, int ticket, struct answer *answer) {
-    reached = 0;
-    if (setjmp(next_lane) != 0) {
-        return false;
+struct call {
+    const struct attn_args *a;
+    int ticket; /* < 0: first_position */
+    struct packed_position at;
+};
+
+static void run_lane(const void *call, void *result) {
+    const struct call *const c = call;
+    struct answer *const answer = result;
+    memset(answer, 0, sizeof *answer);
+    answer->at = c->at;
+    if (c->ticket < 0) {
+        answer->at = first_position(c->a);
+        return;
     }
-    if (ticket < 0) {
-        answer->at = first_position(a);
-    } else {
-        answer->found = find_packed_tile(a, &answer->at, ticket, &answer->sequence, &answer->head,
-                                         &answer->tile);
-        CHECK_EQ(answer->tile % ATTN_BM, 0);
-        answer->tile /= ATTN_BM;
-    }
-    return true;
+    answer->found = find_packed_tile(c->a, &answer->at, c->ticket, &answer->sequence, &answer->head,
+                                     &answer->tile);
+    CHECK_EQ(answer->tile % ATTN_BM, 0);
+    answer->tile /= ATTN_BM;
 }
 
-static struct answer run_warp(const struct attn_args *a, int ticket, struct packed_position at) {
-    struct answer first = {.at = at};
-    for (known = 0;; known++) {
-        int ended = 0;
-        for (unsigned lane = 0; lane < LANES; lane++) {
-            struct answer answer = {.at = at};
-            threadIdx.x = 3 * LANES + lane;
-            ended += run_lane(a, ticket, &answer);
-            if (lane == 0) {
-                first = answer;
-            }
-            CHECK(ended == 0 || memcmp(&first, &answer, sizeof first) == 0);
-        }
-        CHECK(ended == 0 || ended == LANES);
-        if (ended > 0) {
-            return first;
-        }
-    }
+static struct answer run(const struct attn_args *a, int ticket, struct packed_position at) {
+    const struct call call = {a, ticket, at};
+    struct answer answer;
+    run_warp(run_lane, &call, &answer, sizeof answer);
+    return answer;
 }
 
 /* ---- batches --------------------------------------------------------------------------------- */
@@ -155,13 +84,13 @@ static void take_all(const char *what, const struct attn_args *a) {
         tiles += a->heads_q * blocks(cu_q[b + 1] - cu_q[b]);
     }
     memset(taken, 0, sizeof taken);
-    at[0] = run_warp(a, -1, (struct packed_position){0}).at;
+    at[0] = run(a, -1, (struct packed_position){0}).at;
     for (int i = 1; i < CTAS; i++) {
         at[i] = at[0];
     }
     for (int ticket = 0; ticket < tiles + CTAS; ticket++) {
         struct packed_position *const cta = &at[ticket * 5 / 3 * 11 % CTAS];
-        const struct answer got = run_warp(a, ticket, *cta);
+        const struct answer got = run(a, ticket, *cta);
         *cta = got.at;
         if (!CHECK_MSG(got.found == (ticket < tiles), "%s: ticket %d of %d", what, ticket, tiles) ||
             !got.found) {
@@ -182,7 +111,7 @@ static void take_all(const char *what, const struct attn_args *a) {
                       "%s: ticket %d is of a longer class", what, ticket);
         }
         before = got;
-        const struct answer again = run_warp(a, ticket, *cta); /* as after a retry */
+        const struct answer again = run(a, ticket, *cta); /* as after a retry */
         CHECK(memcmp(&again, &got, sizeof got) == 0);
     }
 }
@@ -258,10 +187,10 @@ TEST(longest_first) {
     enum { COUNT = sizeof lengths / sizeof *lengths };
     set_lengths(lengths, COUNT);
     const struct attn_args a = batch_of(COUNT, 3, 1, 3 * COUNT);
-    struct packed_position at = run_warp(&a, -1, (struct packed_position){0}).at;
+    struct packed_position at = run(&a, -1, (struct packed_position){0}).at;
     int least = MOST_TILES;
     for (int ticket = 0;; ticket++) {
-        const struct answer got = run_warp(&a, ticket, at);
+        const struct answer got = run(&a, ticket, at);
         if (!got.found) {
             CHECK_EQ(least, 0);
             break;

@@ -140,6 +140,8 @@ static void take_problem(struct bytes *b, attn_problem *p) {
     p->alignment = more & 128 ? (int32_t)take_size(b) : (int32_t)attn_dtype_size(p->dtype);
     const uint8_t last = take(b);
     p->mask = last & 1;
+    p->used_q = last & 4;
+    p->draft = last & 8;
     if (last & 2) {
         p->page_size = take_size(b);
         p->num_pages = take_size(b);
@@ -271,7 +273,9 @@ static void compute(const attn_plan *plan, struct bytes *b) {
                       lengths(p->batch, true, b),
                       lengths(p->batch, false, b),
                       block(mask, 1, b),
-                      paged ? page_numbers(table, p->num_pages, b) : NULL};
+                      paged ? page_numbers(table, p->num_pages, b) : NULL,
+                      lengths(p->batch, false, b),
+                      block(p->packed ? p->total_q : p->batch * p->seq_q, 8, b)};
     const size_t size = attn_workspace_size(plan), alignment = attn_workspace_alignment(plan);
     void *const workspace = aligned_alloc(alignment, (size / alignment + 1) * alignment);
     attn_tensors tensors;
@@ -290,6 +294,8 @@ static void compute(const attn_plan *plan, struct bytes *b) {
     tensors.used_kv = memory[10];
     tensors.mask = memory[11];
     tensors.block_table = memory[12];
+    tensors.used_q = memory[13];
+    tensors.draft_mask = memory[14];
     if (workspace) {
         const attn_status status = attn_forward(plan, &tensors, workspace, size, NULL, &why);
         HOLDS(status == ATTN_OK || status == ATTN_INVALID);

@@ -64,7 +64,7 @@ static bool gather(struct sample *gathered, const struct sample *paged) {
         return false;
     }
     for (int i = 0; i < SAMPLE_BLOCKS; i++) { /* all but K, V and the table have the same shape */
-        if (i != 1 && i != 2 && i != SAMPLE_BLOCKS - 1 && gathered->blocks[i].size > 0) {
+        if (i != 1 && i != 2 && i != BLOCK_TABLE && gathered->blocks[i].size > 0) {
             memcpy(gathered->blocks[i].data, paged->blocks[i].data, gathered->blocks[i].size);
         }
     }

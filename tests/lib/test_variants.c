@@ -242,6 +242,12 @@ static void ask_pages(attn_problem *p) {
     p->used_kv = true;
     p->page_size = 16;
 }
+static void ask_used_q(attn_problem *p) {
+    p->used_q = true;
+}
+static void ask_drafts(attn_problem *p) {
+    p->draft = true;
+}
 static void ask_scale_0(attn_problem *p) {
     p->scale = 0.0f;
 }
@@ -266,6 +272,8 @@ static const struct {
     {ATTN_OPTION_PACKED, "packed", ask_packed},
     {ATTN_OPTION_USED_KV, "used_kv", ask_used_kv},
     {ATTN_OPTION_PAGED, "pages", ask_pages},
+    {ATTN_OPTION_USED_Q, "used_q", ask_used_q},
+    {ATTN_OPTION_DRAFT, "drafts", ask_drafts},
     {ATTN_OPTION_ANY_SCALE, "scale 0", ask_scale_0},
     {ATTN_OPTION_ANY_SCALE, "large scale", ask_scale_large},
     {ATTN_OPTION_ANY_SCALE, "small scale", ask_scale_small},

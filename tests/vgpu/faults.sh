@@ -6,7 +6,8 @@
 # Bugs planted in a kernel, found by tests on the virtual GPU. tests/faults/TABLE has them: where,
 # what is replaced by what, which test must fail and with which words. The kernel as it is must pass
 # each of those tests. VARIANT is compiled from src/kernels/KERNEL. Tests are named PROGRAM/TEST, or
-# SUFFIX/TEST for those of PROGRAM_SUFFIX. $FAULT_FLAGS are nvcc's, too. Without names those with a star are tried.
+# SUFFIX/TEST for those of PROGRAM_SUFFIX. $FAULT_FLAGS are nvcc's, too. Without names those with a
+# star are tried.
 #
 # Exit code 0 all as expected, 1 not, 77 no nvcc or no kernel to replace.
 set -u
@@ -36,9 +37,11 @@ fail() {
 flags=$(echo "$variant" | sed -E 's/.*_(fp16|bf16|fp32)_d([0-9]+)_([0-9]+)x([0-9]+)_w([0-9]+)_s([0-9]+)$/\
 -DATTN_DTYPE_\1=1 -DATTN_D=\2 -DATTN_BM=\3 -DATTN_BN=\4 -DATTN_WARPS=\5 -DATTN_STAGES=\6/')
 
+case $kernel in hopper/*) arch=compute_90a ;; *) arch=compute_80 ;; esac
+
 compile() { # of the sources in $work/kernels
     # shellcheck disable=SC2086 # a list of words
-    "$nvcc" -ptx -arch=compute_80 -std=c++17 -lineinfo -I"$work/kernels" -DATTN_ENTRY="$variant" \
+    "$nvcc" -ptx -arch=$arch -std=c++17 -lineinfo -I"$work/kernels" -DATTN_ENTRY="$variant" \
         $flags ${FAULT_FLAGS:-} -o "$work/k.ptx" "$work/kernels/$kernel" >"$work/nvcc.txt" 2>&1
 }
 

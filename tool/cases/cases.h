@@ -106,7 +106,7 @@ void recipe_draw(struct recipe *recipe, uint64_t seed);
 const char *recipe_print(const struct recipe *recipe, char *buffer, size_t size);
 
 /* The blocks of memory of a sample; fused Q, K and V lie in the first. */
-enum { SAMPLE_BLOCKS = 13, BLOCK_O = 3, BLOCK_LSE = 4 };
+enum { SAMPLE_BLOCKS = 15, BLOCK_O = 3, BLOCK_LSE = 4, BLOCK_TABLE = 12 };
 extern const char *const SAMPLE_BLOCK_NAMES[SAMPLE_BLOCKS];
 
 struct sample {
@@ -117,7 +117,8 @@ struct sample {
     union {
         struct guarded blocks[SAMPLE_BLOCKS];
         struct {
-            struct guarded qkv[3], o, lse, bias, mask, slopes, sink, cu_q, cu_kv, used, table;
+            struct guarded qkv[3], o, lse, bias, mask, slopes, sink, cu_q, cu_kv, used, table,
+                used_q, drafts;
         };
     };
     uint64_t inputs;             /* hash of every input byte */
@@ -197,6 +198,7 @@ struct output_view {
     int64_t cols;
     attn_bias_strides strides;
     const int32_t *cu_seqlens; /* packed: where the rows of a batch entry begin; else NULL */
+    const int32_t *used;       /* how many of them exist; NULL: all */
 };
 
 struct output_view view_of_o(const struct sample *sample);
@@ -205,7 +207,7 @@ struct output_view view_of_o(const struct sample *sample);
 bool view_of_gradient(const struct gradients *gradients, attn_gradient which,
                       struct output_view *view);
 
-/* How many rows; the index-th, batch-major; whether it is there (packed: some are not). */
+/* How many rows; the index-th, batch-major; whether it is there (packed, used_q: some are not). */
 int64_t view_rows(const struct output_view *view);
 attn_row view_row(const struct output_view *view, int64_t index);
 bool view_has(const struct output_view *view, const attn_row *row);

@@ -215,6 +215,15 @@ static void draw_pages(struct recipe *recipe) {
     }
 }
 
+/* Likewise of used_q and of a draft mask: one problem in six each. */
+static void draw_drafts(struct recipe *recipe, uint32_t options) {
+    const bool used = (options & (uint32_t)ATTN_OPTION_USED_Q) != 0;
+    const bool draft = (options & (uint32_t)ATTN_OPTION_DRAFT) != 0;
+    uint64_t state = recipe->seed ^ 0x05EDu, *rng = &state;
+    recipe->problem.used_q = used && rng_chance(rng, 16);
+    recipe->problem.draft = draft && rng_chance(rng, 16);
+}
+
 /* ---- kinds ---------------------------------------------------------------------------------- */
 
 static void make_empty(struct recipe *recipe, enum recipe_kind kind) {
@@ -313,6 +322,9 @@ void recipe_draw_within(struct recipe *recipe, uint64_t seed, const struct recip
     }
     if (plain && attempt < SIMPLEST_AFTER && (limits->options & (uint32_t)ATTN_OPTION_PAGED) != 0) {
         draw_pages(recipe);
+    }
+    if (plain && attempt < SIMPLEST_AFTER) {
+        draw_drafts(recipe, limits->options);
     }
 }
 

@@ -20,9 +20,13 @@ static const int32_t *ints(const struct guarded *memory) {
     return (const int32_t *)(const void *)memory->data;
 }
 
-int64_t sample_rows_q(const struct sample *sample, int64_t batch) {
+static int64_t rows_q_stored(const struct sample *sample, int64_t batch) {
     const int32_t *cu = ints(&sample->cu_q);
     return sample->full.packed ? cu[batch + 1] - cu[batch] : sample->full.seq_q;
+}
+
+int64_t sample_rows_q(const struct sample *sample, int64_t batch) {
+    return sample->full.used_q ? ints(&sample->used_q)[batch] : rows_q_stored(sample, batch);
 }
 
 /* The rows that lie in memory, whether used or not; of pages the most that may be used. */
@@ -209,6 +213,40 @@ static bool make_table(struct sample *s, uint64_t *rng) {
     return order != NULL;
 }
 
+/* How many rows of each sequence exist. */
+static bool draw_used(struct sample *s, struct guarded *memory,
+                      int64_t (*stored)(const struct sample *, int64_t), uint64_t *rng) {
+    const int64_t batch = s->problem.batch;
+    if (!guarded_alloc(memory, (size_t)batch * sizeof(int32_t), sizeof(int32_t), true)) {
+        return false;
+    }
+    for (int64_t b = 0; b < batch; b++) {
+        const int64_t all = stored(s, b);
+        const int64_t used = rng_chance(rng, 15) ? 0 : rng_range(rng, 0, all);
+        ((int32_t *)(void *)memory->data)[b] = (int32_t)(rng_chance(rng, 15) ? all : used);
+    }
+    return true;
+}
+
+/* Trees in which a draft has any of the drafts before it as its parent; some rows see nothing, some
+ * all. Words of rows that do not exist are not read. */
+static bool make_drafts(struct sample *s, uint64_t *rng) {
+    const attn_problem *p = &s->problem;
+    const int64_t rows = p->packed ? p->total_q : p->batch * p->seq_q;
+    if (!guarded_alloc(&s->drafts, (size_t)rows * sizeof(uint64_t), sizeof(uint64_t), true)) {
+        return false;
+    }
+    for (int64_t b = 0; b < p->batch; b++) {
+        uint64_t *words =
+            (uint64_t *)(void *)s->drafts.data + (p->packed ? ints(&s->cu_q)[b] : b * p->seq_q);
+        for (int64_t i = 0; i < sample_rows_q(s, b) && i < 64; i++) {
+            words[i] = UINT64_C(1) << i | (i > 0 ? words[rng_range(rng, 0, i - 1)] : 0);
+            words[i] = rng_chance(rng, 5) ? 0 : rng_chance(rng, 5) ? ~UINT64_C(0) : words[i];
+        }
+    }
+    return true;
+}
+
 static bool make_lengths(struct sample *s, uint64_t *rng) {
     attn_problem *p = &s->problem;
     const size_t batch = (size_t)p->batch;
@@ -226,18 +264,11 @@ static bool make_lengths(struct sample *s, uint64_t *rng) {
             p->total_kv = p->total_q;
         }
     }
-    if (p->used_kv) {
-        if (!guarded_alloc(&s->used, batch * sizeof(int32_t), sizeof(int32_t), true)) {
-            return false;
-        }
-        s->full = *p; /* enough for rows_kv_stored */
-        for (int64_t b = 0; b < p->batch; b++) {
-            const int64_t stored = rows_kv_stored(s, b);
-            const int64_t used = rng_chance(rng, 15) ? 0 : rng_range(rng, 0, stored);
-            ((int32_t *)(void *)s->used.data)[b] = (int32_t)(rng_chance(rng, 15) ? stored : used);
-        }
-    }
-    return p->page_size == 0 || make_table(s, rng);
+    s->full = *p; /* enough for rows_kv_stored */
+    return (!p->used_kv || draw_used(s, &s->used, rows_kv_stored, rng)) &&
+           (p->page_size == 0 || make_table(s, rng)) &&
+           (!p->used_q || draw_used(s, &s->used_q, rows_q_stored, rng)) &&
+           (!p->draft || make_drafts(s, rng));
 }
 
 /* Q, K and V as slices of one tensor: all lie in qkv[0], and the problem's alignment shrinks to
@@ -294,6 +325,8 @@ static bool place_tensors(struct sample *s, uint64_t *rng) {
     s->tensors.cu_seqlens_kv = p->packed && p->page_size == 0 ? ints(&s->cu_kv) : NULL;
     s->tensors.used_kv = p->used_kv ? ints(&s->used) : NULL;
     s->tensors.block_table = p->page_size > 0 ? ints(&s->table) : NULL;
+    s->tensors.used_q = p->used_q ? ints(&s->used_q) : NULL;
+    s->tensors.draft_mask = p->draft ? (const uint64_t *)(const void *)s->drafts.data : NULL;
     return true;
 }
 
@@ -491,7 +524,9 @@ const char *const SAMPLE_BLOCK_NAMES[SAMPLE_BLOCKS] = {"Q (or fused QKV)",
                                                        "cu_seqlens_q",
                                                        "cu_seqlens_kv",
                                                        "used_kv",
-                                                       "block_table"};
+                                                       "block_table",
+                                                       "used_q",
+                                                       "the draft mask"};
 
 const char *sample_damage(const struct sample *s) {
     static _Thread_local char text[80];

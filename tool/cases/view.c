@@ -17,7 +17,8 @@ struct output_view view_of_o(const struct sample *s) {
                                 .shape = {p->batch, p->heads_q, p->seq_q},
                                 .cols = p->head_dim_v,
                                 .strides = with_columns(&p->o),
-                                .cu_seqlens = p->packed ? s->tensors.cu_seqlens_q : NULL};
+                                .cu_seqlens = p->packed ? s->tensors.cu_seqlens_q : NULL,
+                                .used = s->tensors.used_q};
 }
 
 bool view_of_gradient(const struct gradients *g, attn_gradient which, struct output_view *view) {
@@ -40,7 +41,8 @@ bool view_of_gradient(const struct gradients *g, attn_gradient which, struct out
                                  .shape = shape,
                                  .cols = cols,
                                  .strides = strides[which],
-                                 .cu_seqlens = p.packed ? rows[which] : NULL};
+                                 .cu_seqlens = p.packed ? rows[which] : NULL,
+                                 .used = which == ATTN_GRADIENT_Q ? g->tensors.used_q : NULL};
     return true;
 }
 
@@ -55,7 +57,8 @@ attn_row view_row(const struct output_view *view, int64_t index) {
 
 bool view_has(const struct output_view *view, const attn_row *row) {
     const int32_t *cu = view->cu_seqlens;
-    return cu == NULL || row->row < cu[row->batch + 1] - cu[row->batch];
+    return (cu == NULL || row->row < cu[row->batch + 1] - cu[row->batch]) &&
+           (view->used == NULL || row->row < view->used[row->batch]);
 }
 
 unsigned char *view_at(const struct output_view *view, const attn_row *row, int64_t col) {

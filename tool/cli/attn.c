@@ -45,7 +45,7 @@ struct product {
     struct output output;
 };
 
-enum { Q, K, V, BIAS, MASK, SINK, CU_Q, CU_KV, USED_KV, INPUTS };
+enum { Q, K, V, BIAS, MASK, SINK, CU_Q, CU_KV, USED_KV, USED_Q, INPUTS };
 enum { O, LSE, PRODUCTS };
 
 struct job {
@@ -85,6 +85,8 @@ static const struct {
     [CU_KV] = {"--cu-seqlens-kv", "likewise, in K and V", NPY_LENGTHS, FIELD(cu_seqlens_kv)},
     [USED_KV] = {"--used-kv", "how many keys of each sequence exist: batch integers", NPY_LENGTHS,
                  FIELD(used_kv)},
+    [USED_Q] = {"--used-q", "how many rows of each sequence of Q exist; O of the others is 0",
+                NPY_LENGTHS, FIELD(used_q)},
 };
 static const struct {
     const char *name, *help;
@@ -212,13 +214,14 @@ static int check_packed(const struct job *job, attn_problem *problem) {
                : EXIT_BAD_INPUT;
 }
 
-static int check_used(const struct job *job, attn_problem *problem) {
-    const struct input *input = &job->in[USED_KV];
-    const int32_t *used = input->array.data, *cu = job->in[CU_KV].array.data;
-    problem->used_kv = input->path != NULL;
+/* Of Q or of K: as many rows as the sequences have, at most. */
+static int check_used(const struct job *job, const attn_problem *problem, int which, int bounds,
+                      int64_t rows) {
+    const struct input *input = &job->in[which];
+    const int32_t *used = input->array.data, *cu = job->in[bounds].array.data;
     int status = check_vector(input, "the batch", problem->batch);
-    for (int64_t b = 0; problem->used_kv && status == EXIT_DONE && b < problem->batch; b++) {
-        const int64_t most = cu != NULL ? cu[b + 1] - cu[b] : problem->seq_kv;
+    for (int64_t b = 0; input->path != NULL && status == EXIT_DONE && b < problem->batch; b++) {
+        const int64_t most = cu != NULL ? cu[b + 1] - cu[b] : rows;
         if (used[b] < 0 || used[b] > most) {
             status = complain("attn: %s: element %" PRId64 " is %d, expected 0 to %" PRId64,
                               input->path, b, used[b], most);
@@ -256,7 +259,10 @@ static int check_shapes(struct job *job) {
         check_packed(job, problem) != EXIT_DONE) {
         return EXIT_BAD_INPUT;
     }
-    return check_used(job, problem);
+    problem->used_q = job->in[USED_Q].path != NULL;
+    problem->used_kv = job->in[USED_KV].path != NULL;
+    const int status = check_used(job, problem, USED_Q, CU_Q, problem->seq_q);
+    return status != EXIT_DONE ? status : check_used(job, problem, USED_KV, CU_KV, problem->seq_kv);
 }
 
 /* Fits a bias or a mask to (batch, heads, seq_q, seq_kv) as NumPy would: dimensions are matched
@@ -314,9 +320,11 @@ static int open_product(struct product *product) {
         array->bytes *= (size_t)array->shape[d]; /* the problem was checked: this fits */
     }
     array->data = allocate_aligned(array->bytes);
-    return array->data != NULL
-               ? EXIT_DONE
-               : complain("attn: %s: out of memory for %zu bytes", product->path, array->bytes);
+    if (array->data == NULL) {
+        return complain("attn: %s: out of memory for %zu bytes", product->path, array->bytes);
+    }
+    memset(array->data, 0, array->bytes); /* --used-q: some rows are not written */
+    return EXIT_DONE;
 }
 
 static int open_products(struct job *job) {
@@ -374,7 +382,7 @@ static int publish(struct job *job) {
 /* ---- compute --------------------------------------------------------------------------------- */
 
 /* Where the device finds an array: on a GPU a block of its own, with an input's data, or full of
- * NaN so that what a kernel leaves out shows. */
+ * NaN so that what a kernel leaves out shows; of 0, where it has to leave out rows. */
 static bool place(struct job *job, const struct npy *array, bool input, void **memory,
                   attn_error *why) {
     struct device *device = job->runner.memory;
@@ -384,7 +392,8 @@ static bool place(struct job *job, const struct npy *array, bool input, void **m
     }
     *memory = device_alloc(device, array->bytes, why);
     return *memory != NULL && (input ? device_write(device, *memory, array->data, array->bytes, why)
-                                     : device_fill(device, *memory, 0xff, array->bytes, why));
+                                     : device_fill(device, *memory, job->problem.used_q ? 0 : 0xff,
+                                                   array->bytes, why));
 }
 
 /* The tensors in the host's and the device's memory, which frees what they need itself. */

@@ -50,7 +50,8 @@ struct attn_args {
     const void *bias;  /* NULL: none */
     long long bias_batch, bias_head, bias_row, bias_col;
     int bias_dtype;                          /* enum attn_dtype: fp32, fp16, bf16 */
-    int num_splits;                          /* split-KV: CTAs that share the keys of a Q tile */
+    int num_splits;                          /* split-KV: CTAs that share the keys of a Q tile;
+                                                hopper/mixed.h: slots for partial results */
     const int *cu_seqlens_q, *cu_seqlens_kv; /* NULL: not packed */
     const int *used_kv;                      /* NULL: all of them */
 
@@ -71,7 +72,14 @@ struct attn_args {
     int page_size, num_pages;
     unsigned page_factor;
     int page_shift;
+
+    const int *used_q; /* NULL: all rows of a sequence exist */
+    /* Of each query row, or NULL: bit t shows key t of the last seq_q keys (ATTN_DRAFT_KEYS). */
+    const unsigned long long *draft_mask;
 };
+
+/* Sequences of more queries have no draft mask. */
+#define ATTN_DRAFT_KEYS 64
 
 /* For 0 <= key < 2^31: the rounding error of the factor times a key stays below 2^shift. */
 #define ATTN_PAGE_FACTOR(page_size, shift)                                                         \
@@ -173,6 +181,11 @@ struct attn_merge_args {
 
 /* A counter at 0 (counter.h). Its upper half is a signalling NaN as fp32, also after a carry. */
 #define ATTN_COUNTER_ZERO 0x7fa4ffffffffffffULL
+
+/* hopper/mixed.h: slots for partial results of each CTA, and CTAs at most (an item has 16 bits for
+ * the number of splits, which is below that of all slots). */
+#define ATTN_MIXED_SLOTS 4
+#define ATTN_MIXED_CTAS 8191
 
 /* Split-KV, in bytes: alignment of the partial results after the counters, and one partial result
  * of 16 rows (O, m and l, fp32, as the lanes of a warp hold them). */

@@ -20,25 +20,25 @@
                   #field " has "                                                                   \
                          "moved")
 AT(a, 0);
-AT(d_o, 424);
-AT(dq, 432);
-AT(dk, 440);
-AT(dv, 448);
-AT(s_d_o, 456);
-AT(s_dq, 480);
-AT(s_dk, 504);
-AT(s_dv, 528);
-AT(d_sink, 552);
-AT(lse_log2, 560);
-AT(delta, 568);
-AT(dq_sum, 576);
-AT(turns, 584);
-AT(ticket, 592);
-AT(stat_rows, 600);
-AT(scale, 608);
-AT(tiles_kv, 612);
-AT(phase, 616);
-static_assert(sizeof(struct attn_backward_args) == 624,
+AT(d_o, 440);
+AT(dq, 448);
+AT(dk, 456);
+AT(dv, 464);
+AT(s_d_o, 472);
+AT(s_dq, 496);
+AT(s_dk, 520);
+AT(s_dv, 544);
+AT(d_sink, 568);
+AT(lse_log2, 576);
+AT(delta, 584);
+AT(dq_sum, 592);
+AT(turns, 600);
+AT(ticket, 608);
+AT(stat_rows, 616);
+AT(scale, 624);
+AT(tiles_kv, 628);
+AT(phase, 632);
+static_assert(sizeof(struct attn_backward_args) == 640,
               "struct attn_backward_args has another size");
 #undef AT
 

@@ -109,7 +109,9 @@ AT(page_size, 408);
 AT(num_pages, 412);
 AT(page_factor, 416);
 AT(page_shift, 420);
-static_assert(sizeof(struct attn_args) == 424, "struct attn_args has another size");
+AT(used_q, 424);
+AT(draft_mask, 432);
+static_assert(sizeof(struct attn_args) == 440, "struct attn_args has another size");
 #undef AT
 #define AT(field, offset)                                                                          \
     static_assert(__builtin_offsetof(struct attn_tma_args, field) == (offset), #field " has "      \

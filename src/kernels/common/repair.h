@@ -84,6 +84,10 @@ INLINE void repair_columns(const struct attn_args &a, const struct work &w, int 
         if (TAKES_MASK && a.mask != 0) {
             score = is_hidden(a, options, key) ? MINUS_INFINITY : score;
         }
+        if (has_drafts(a)) {
+            const bool hidden = hidden_drafts(a, w, query_of_row(a, row), key) & 1;
+            score = hidden ? MINUS_INFINITY : score;
+        }
         const float m_new = fmaxf(m, score), base = finite_or_zero(m_new);
         const float alpha = exp2_fast(m - base), p = exp2_fast(score - base);
         m = m_new;

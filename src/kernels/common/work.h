@@ -42,6 +42,12 @@ enum { TAKES_PAGES = 1 };
 enum { TAKES_PAGES = 0 };
 #endif
 
+#ifdef ATTN_DRAFTS
+enum { TAKES_DRAFTS = 1 };
+#else
+enum { TAKES_DRAFTS = 0 };
+#endif
+
 #define LOG2_E 1.44269504088896340736f
 
 /* A Q tile. */
@@ -99,6 +105,9 @@ INLINE void lengths_of_sequence(const struct attn_args &a, struct work &w) {
     if (FULL && a.cu_seqlens_q != 0) {
         w.seq_q = a.cu_seqlens_q[w.batch + 1] - a.cu_seqlens_q[w.batch];
         w.seq_kv = a.cu_seqlens_kv[w.batch + 1] - a.cu_seqlens_kv[w.batch];
+    }
+    if (FULL && a.used_q != 0) {
+        w.seq_q = a.used_q[w.batch];
     }
     if (FULL && a.used_kv != 0) {
         w.seq_kv = a.used_kv[w.batch];
@@ -286,16 +295,35 @@ INLINE float score_of(const struct attn_args &a, const struct row_options &r, fl
     return score;
 }
 
-/* Whether a score is scale q.k, but for the bounds of the visible keys, and scale times infinity is
- * infinity. */
-INLINE bool scores_are_plain(const struct attn_args &a) {
-    return !(a.softcap_log2 > 0.0f) && !a.alibi && a.bias == 0 && a.mask == 0 &&
-           a.scale_log2 != 0.0f;
-}
-
 /* Whether the mask hides a key, which must exist; only where there is a mask. */
 INLINE bool is_hidden(const struct attn_args &a, const struct row_options &r, int key) {
     return a.mask[r.mask + key * a.mask_col] == 0;
+}
+
+/* ---- drafts ---------------------------------------------------------------------------------- */
+
+INLINE bool has_drafts(const struct attn_args &a) {
+    return TAKES_DRAFTS && a.draft_mask != 0;
+}
+
+/* Bit i: whether the drafts hide key `first + i` from a query. Only where there are drafts; a
+ * sequence of more than ATTN_DRAFT_KEYS queries has none. */
+INLINE unsigned long long hidden_drafts(const struct attn_args &a, const struct work &w, int query,
+                                        int first) {
+    const int shift = first - (w.seq_kv - w.seq_q);
+    if (w.seq_q > ATTN_DRAFT_KEYS || shift >= ATTN_DRAFT_KEYS || shift <= -ATTN_DRAFT_KEYS) {
+        return 0;
+    }
+    const unsigned long long hidden =
+        ~a.draft_mask[sequence_offset(a.cu_seqlens_q, w.batch, a.seq_q, 1) + query];
+    return shift >= 0 ? hidden >> shift : hidden << -shift;
+}
+
+/* Whether a score is scale q.k, but for the bounds of the visible keys, and scale times infinity is
+ * infinity. */
+INLINE bool scores_are_plain(const struct attn_args &a) {
+    return !(a.softcap_log2 > 0.0f) && !a.alibi && a.bias == 0 && a.mask == 0 && !has_drafts(a) &&
+           a.scale_log2 != 0.0f;
 }
 
 /* The sink joins a finished row: l and, if it is larger, m. Returns alpha, by which O is

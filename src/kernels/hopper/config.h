@@ -28,6 +28,13 @@ enum { SPLIT_KV = 1 };
 enum { SPLIT_KV = 0 };
 #endif
 
+/* The splits are chosen by the kernel, from the lengths in memory (mixed.h). */
+#ifdef ATTN_MIXED
+enum { MIXED = 1 };
+#else
+enum { MIXED = 0 };
+#endif
+
 /* A bias, a boolean mask, or both are read for each score, and KV tiles are listed (scores.h). */
 #ifdef ATTN_BIAS
 enum { TAKES_BIAS = 1 };
@@ -41,7 +48,7 @@ enum { LISTED = TAKES_BIAS || TAKES_MASK };
 namespace policy {
 
 /* forward.cu without a mask, forward_causal.cu, forward_full.cu, forward_mask.cu, forward_bias.cu,
- * forward_chunk.cu */
+ * forward_chunk.cu and forward_mixed.cu */
 enum kernel { UNMASKED, CAUSAL, FULL_OPTIONS, MASK, BIAS, CHUNK };
 
 enum flag : unsigned {

@@ -136,6 +136,7 @@ INLINE void split_epilogue(struct consumer &c, const struct attn_args &a, struct
     w.head = again.head;
     const int item = descriptor_word(own_descriptor(c)->item, c.lane);
     const int splits = descriptor_word(own_descriptor(c)->splits, c.lane);
+    const int slot = MIXED ? descriptor_word(own_descriptor(c)->slot, c.lane) : 0;
     const bool retry = bad && safe == 0;
     if (c.lane == 0) {
         if (retry) {
@@ -146,7 +147,7 @@ INLINE void split_epilogue(struct consumer &c, const struct attn_args &a, struct
     advance<Q_STAGES>(c.q);
     const bool posted = safe != 0 && (safe >> warp & 1) == 0; /* by the first attempt */
     if (retry || posted || first >= w.rows ||
-        (splits > 1 && !merge_splits(o, state, a, item, splits, warp, c.lane))) {
+        (splits > 1 && !merge_splits(o, state, a, item, splits, slot, warp, c.lane))) {
         return;
     }
     const bool repair = normalise_rows(o, state, a, w.head, rows.row);
@@ -207,6 +208,9 @@ INLINE void consumer_loop(const struct attn_tma_args &t, struct consumer &c) {
             o[i] = 0.0f;
         }
         const struct keys seen = keys_of_rows(a, w, min(first, w.rows - 1), WG_ROWS, &rows.common);
+        if (has_drafts(a) && w.seq_q <= ATTN_DRAFT_KEYS) { /* a row may see none of the last keys */
+            rows.common.end = min(rows.common.end, w.seq_kv - w.seq_q);
+        }
         struct tile_range own = tile; /* that this warpgroup sees */
         if (LISTED) {
             own = kv_tiles_of(seen);

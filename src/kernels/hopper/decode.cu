@@ -2,7 +2,7 @@
  *
  * decode.cu - split-KV decode for Hopper: few query rows against a long KV cache:
  * fwd_hopper_decode. Clusters of up to 8 CTAs share the keys of a Q tile of 16 rows, the packed
- * queries of a GQA group. Every option but boolean masks.
+ * queries of a GQA group. Every option but boolean and draft masks.
  *
  * Decode is bandwidth-bound, so each warp is independent: it has its own K and V rings, issues its
  * own TMA loads, and meets no barrier before the merge. Both GEMMs are mma.sync m16n8k16: wgmma
@@ -206,7 +206,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     const struct split split = split_of_cta(a);
     const struct place at = {(int)threadIdx.x % LANES, 0, 0};
     pdl_launch_dependents();
-    const bool lengths_in_memory = a.cu_seqlens_q != 0 || a.used_kv != 0;
+    const bool lengths_in_memory = a.cu_seqlens_q != 0 || a.used_kv != 0 || a.used_q != 0;
     if (lengths_in_memory) {
         pdl_wait();
     }

@@ -63,6 +63,17 @@ INLINE void mask(float (&s)[S_REGS], const struct attn_args &a, const struct wor
         const bool seen = key < keys.end && (!FULL || key >= keys.begin);
         s[i] = seen ? s[i] : MINUS_INFINITY;
     }
+    if (has_drafts(a)) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int row = min(rows.row + 8 * half, w.rows - 1);
+            const unsigned long long bits = hidden_drafts(a, w, query_of(a, row), first_key);
+#pragma unroll
+            for (int i = 2 * half; i < S_REGS; i += i % 2 ? 3 : 1) {
+                s[i] = bits >> (i / 4 * 8 + i % 2) & 1 ? MINUS_INFINITY : s[i];
+            }
+        }
+    }
 }
 
 /* Softcap and ALiBi. */

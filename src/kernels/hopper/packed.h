@@ -59,7 +59,7 @@ INLINE struct packed_sequence sequence_of_lane(const struct attn_args *a,
         const int *const q = a->cu_seqlens_q + sequence, *const kv = a->cu_seqlens_kv + sequence;
         s.last = max(blocks_of(a->used_kv != 0 ? a->used_kv[sequence] : kv[1] - kv[0]), 1);
         if (s.last >= at->least && s.last < 2 * at->least) {
-            s.tiles = blocks_of(q[1] - q[0]);
+            s.tiles = blocks_of(a->used_q != 0 ? a->used_q[sequence] : q[1] - q[0]);
         }
     }
     return s;

@@ -125,8 +125,8 @@ INLINE void publish_q_tile(const struct attn_tma_args &t, struct producer &p, co
             SPLIT_KV ? (int)p.retry : safe,
             0,
             SPLIT_KV ? p.item : 0,
-            SPLIT_KV ? max(min(all.end - all.begin, t.a.num_splits), 1) : 0,
-            0};
+            SPLIT_KV ? max(min(all.end - all.begin, splits_of_item(t.a, p.item)), 1) : 0,
+            MIXED ? p.slot : 0};
         if (load) {
             const int query = first_query + query_of(t.a, w.first_row);
             /* SPLIT_KV: the map is over (column, head, row, batch) */
@@ -139,8 +139,42 @@ INLINE void publish_q_tile(const struct attn_tma_args &t, struct producer &p, co
     advance<Q_STAGES>(p.q);
 }
 
+/* Paged: the box of a lane in KV tile n. Boxes are a page or a KV tile, whichever is smaller. One
+ * after the last key is that key's again: it is hidden anyway, and no unused entry of the table is
+ * followed. */
+struct box {
+    int page, row;
+};
+
+INLINE int rows_of_box(const struct attn_args &a) {
+    return min(a.page_size, (int)ATTN_BN);
+}
+
+INLINE struct box box_of_lane(const struct attn_args &a, const struct work &w, int n) {
+    const int rows = rows_of_box(a), lane = (int)threadIdx.x % LANES;
+    const int key = min(n * ATTN_BN + min(lane * rows, ATTN_BN - 1), w.seq_kv - 1);
+    return {page_of_key(a, w.batch, key), row_in_page(a, key) & -rows}; /* rows: a power of 2 */
+}
+
+/* A tile of K or V, by all lanes. */
+INLINE void load_boxes(unsigned to, const struct attn_tensor_map *map, unsigned barrier,
+                       const struct attn_args &a, struct box box, int head) {
+    const int first = (int)threadIdx.x % LANES * rows_of_box(a);
+    if (is_leader()) {
+        mbarrier_arrive_expect(barrier, KV_BYTES);
+    }
+    __syncwarp();
+    if (first < ATTN_BN) {
+#pragma unroll
+        for (int c = 0; c < CHUNKS; c++) {
+            tma_load(to + (unsigned)(c * KV_CHUNK + first * SWIZZLE_BYTES), map, barrier, 64 * c,
+                     box.row, head, box.page);
+        }
+    }
+}
+
 INLINE void load_v_tile(const struct attn_tma_args &t, struct producer &p, const struct work &w,
-                        int n, int first_key, int head_kv, int batch) {
+                        int n, int first_key, int head_kv, int batch, struct box box = {}) {
     const unsigned full = p.b.v_full + (unsigned)(p.v.stage * MBARRIER_BYTES);
     const int in_use = v_rows_in_use(t.a, w, n);
     const bool has_tail = FULL && in_use < ATTN_BN;
@@ -150,7 +184,10 @@ INLINE void load_v_tile(const struct attn_tma_args &t, struct producer &p, const
             post_v_tail(p, p.v.stage, in_use);
         }
     }
-    if (is_leader()) {
+    if (is_paged(t.a)) {
+        load_boxes(p.at.v + (unsigned)(p.v.stage * KV_BYTES), &t.v, has_tail ? p.b.v_landed : full,
+                   t.a, box, head_kv);
+    } else if (is_leader()) {
         load_tile(p.at.v + (unsigned)(p.v.stage * KV_BYTES), &t.v, has_tail ? p.b.v_landed : full,
                   KV_CHUNK, KV_BYTES, first_key + n * ATTN_BN, head_kv, batch);
     }
@@ -166,18 +203,26 @@ INLINE void load_q_tile(const struct attn_tma_args &t, struct producer &p, bool 
     const int head_kv = head_kv_of(a, w);
     const bool packed = FULL && a.cu_seqlens_q != 0;
     const int first_query = packed ? a.cu_seqlens_q[w.batch] : 0;
-    const int first_key = packed ? a.cu_seqlens_kv[w.batch] : 0;
+    const int first_key = packed && !is_paged(a) ? a.cu_seqlens_kv[w.batch] : 0;
     const int batch = packed ? 0 : w.batch;
     const int count = keys.end - keys.begin;
     const int fetch_at = safe ? -1 : PREFETCH_NEXT_Q ? min(count, 1) : max(count - 1, 0);
+    struct box box = {}, before; /* of this K tile, and of V of the tile before */
 #pragma unroll 1
     for (int i = 0; i <= count; i++) {
         if (i == fetch_at) {
             fetch_next_tile(t, p);
         }
+        before = box;
         if (i < count) {
+            if (is_paged(a)) { /* the table is read while the stage is waited for */
+                box = box_of_lane(a, w, kv_tile(keys, i));
+            }
             mbarrier_wait(p.b.k_empty + (unsigned)(p.k.stage * MBARRIER_BYTES), p.k.parity);
-            if (is_leader()) {
+            if (is_paged(a)) {
+                load_boxes(p.at.k + (unsigned)(p.k.stage * KV_BYTES), &t.k,
+                           p.b.k_full + (unsigned)(p.k.stage * MBARRIER_BYTES), a, box, head_kv);
+            } else if (is_leader()) {
                 load_tile(p.at.k + (unsigned)(p.k.stage * KV_BYTES), &t.k,
                           p.b.k_full + (unsigned)(p.k.stage * MBARRIER_BYTES), KV_CHUNK, KV_BYTES,
                           first_key + kv_tile(keys, i) * ATTN_BN, head_kv, batch);
@@ -187,7 +232,7 @@ INLINE void load_q_tile(const struct attn_tma_args &t, struct producer &p, bool 
         if (i == 0) {
             publish_q_tile(t, p, w, all, fetch_at<0, count> 0, first_query, batch);
         } else {
-            load_v_tile(t, p, w, kv_tile(keys, i - 1), first_key, head_kv, batch);
+            load_v_tile(t, p, w, kv_tile(keys, i - 1), first_key, head_kv, batch, before);
         }
     }
 }
@@ -329,18 +374,24 @@ INLINE void producer_loop(const struct attn_tma_args &t, const struct stages &at
                          {0, 1}, /* parities: stages are empty */
                          1U,     /* ... and the mailbox */
                          (int)blockIdx.x,
-                         a.heads_all * a.tiles_q * (SPLIT_KV ? a.num_splits : 1),
+                         MIXED ? END_OF_WORK
+                               : a.heads_all * a.tiles_q * (SPLIT_KV ? a.num_splits : 1),
                          {},
                          0,
                          {},
                          0,
+                         0,
+                         {},
                          0};
     /* FULL: lengths may be in global memory; forward_chunk.cu, whose kernels are short, looks */
-    if (!FULL || (SPLIT_KV && a.cu_seqlens_q == 0 && a.used_kv == 0)) {
+    if (!FULL || (SPLIT_KV && !MIXED && a.cu_seqlens_q == 0 && a.used_kv == 0 && a.used_q == 0)) {
         locate_tile(a, p);
         prefetch_first_tile(t, p);
     }
     pdl_wait(); /* other threads touch global memory only after a descriptor or a posted tile */
+    if constexpr (MIXED != 0) {
+        p.mixed = first_mixed_position(&a, (int)gridDim.x);
+    }
     if constexpr (HAS_PACKED_TICKETS != 0) {
         if (a.cu_seqlens_q != 0) {
             p.packed = first_position(&a);

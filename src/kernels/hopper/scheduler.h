@@ -51,6 +51,8 @@
 
 #include "hopper/packed.h"
 
+#include "hopper/mixed.h"
+
 /* ---- the policy of this tile (config.h) ------------------------------------------------------ */
 
 enum {
@@ -113,9 +115,9 @@ struct descriptor {
     int first_row;  /* < 0: end-of-work */
     int safe;       /* a retry, on the safe path; in end-of-work: retries_served */
     unsigned retry; /* requested by a consumer: a row is NaN. SPLIT_KV: a bit for each warp */
-    int item;       /* SPLIT_KV: tile x num_splits + split */
+    int item;       /* SPLIT_KV: tile x num_splits + split; MIXED: split | splits << 16 */
     int splits;     /* SPLIT_KV: of the tile that have keys, or 1 */
-    unsigned unused;
+    int slot;       /* MIXED: of the first split */
 };
 
 /* Volatile: else ptxas lets all lanes of the producer warp read what one of them writes
@@ -154,7 +156,7 @@ INLINE void clip_first_tile(struct work &w) {
     }
 }
 
-/* None for a Q tile past the end of its (packed) sequence. */
+/* None for a Q tile past the end of its sequence. */
 INLINE struct tile_range kv_tiles_of_q_tile(const struct attn_args &a, const struct work &w) {
     struct keys common;
     if (FULL && w.first_row >= w.rows) {
@@ -168,6 +170,15 @@ INLINE int tile_of_item(const struct attn_args &a, int item) {
     return SPLIT_KV ? item / a.num_splits : item;
 }
 
+/* SPLIT_KV: which split, and how many there are. */
+INLINE int split_of_item(const struct attn_args &a, int item) {
+    return MIXED ? item & ((1 << SPLIT_BITS) - 1) : item % a.num_splits;
+}
+
+INLINE int splits_of_item(const struct attn_args &a, int item) {
+    return MIXED ? item >> SPLIT_BITS : a.num_splits;
+}
+
 /* SPLIT_KV: a nearly equal share of a Q tile's KV tiles, empty for the last splits if there are
  * fewer tiles than splits. */
 INLINE struct tile_range kv_tiles_of_split(const struct attn_args &a, struct tile_range keys,
@@ -175,9 +186,9 @@ INLINE struct tile_range kv_tiles_of_split(const struct attn_args &a, struct til
     if (!SPLIT_KV) {
         return keys;
     }
-    const int split = item % a.num_splits;
-    const int each = (keys.end - keys.begin) / a.num_splits;
-    const int longer = (keys.end - keys.begin) % a.num_splits; /* the first ones have one more */
+    const int split = split_of_item(a, item), splits = splits_of_item(a, item);
+    const int each = (keys.end - keys.begin) / splits;
+    const int longer = (keys.end - keys.begin) % splits; /* the first ones have one more */
     const int begin = keys.begin + split * each + min(split, longer);
     return {begin, begin + each + (split < longer)};
 }
@@ -216,8 +227,10 @@ struct producer {
     struct work w;             /* the next Q tile, if there is one */
     unsigned long long ticket; /* dynamic: what the counter held */
     struct packed_position packed;
-    int item;       /* `number`, or that of the retry */
+    int item;       /* `number`, or that of the retry; MIXED: the item of mixed.h */
     unsigned retry; /* SPLIT_KV: the warps that requested it; 0: no retry */
+    struct mixed_position mixed;
+    int slot; /* MIXED */
 };
 
 /* Tickets of packed sequences name no empty tile (packed.h). Not with SPLIT_KV, whose tiles may
@@ -231,7 +244,19 @@ INLINE void locate_tile(const struct attn_args &a, struct producer &p) {
     }
     p.item = p.number;
     const bool packed = HAS_PACKED_TICKETS && a.cu_seqlens_q != 0;
-    if (!packed) {
+    if constexpr (MIXED != 0) {
+        struct mixed_item found;
+        if (!find_mixed_item(&a, &p.mixed, p.number, &found)) {
+            p.all = 0;
+            return;
+        }
+        p.w.batch = found.sequence;
+        p.w.head = found.head;
+        p.w.first_row = found.first_row;
+        p.item = found.item;
+        p.slot = found.slot;
+        lengths_of_sequence(a, p.w);
+    } else if (!packed) {
         p.w = work_of_tile(a, tile_of_item(a, p.number));
     } else if constexpr (HAS_PACKED_TICKETS != 0) {
         if (!find_packed_tile(&a, &p.packed, p.number, &p.w.batch, &p.w.head, &p.w.first_row)) {
@@ -305,6 +330,9 @@ INLINE bool take_retry(const struct attn_args &a, struct producer &p) {
                 p.item = descriptor->item;
                 p.retry = *(volatile unsigned *)&descriptor->retry;
             }
+            if (MIXED) {
+                p.slot = descriptor->slot;
+            }
             descriptor->retry = 0;
             p.descriptors->retry = -1;
             p.descriptors->retries_served++;
@@ -313,6 +341,7 @@ INLINE bool take_retry(const struct attn_args &a, struct producer &p) {
         p.w.head = from_leader(p.w.head);
         p.w.first_row = from_leader(p.w.first_row);
         p.item = SPLIT_KV ? from_leader(p.item) : 0;
+        p.slot = MIXED ? from_leader(p.slot) : 0;
         lengths_of_sequence(a, p.w);
         clip_first_tile(p.w);
     }

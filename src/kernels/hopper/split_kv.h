@@ -9,6 +9,7 @@
  *     workspace    2 counters of the tile scheduler
  *                  a counter for each 16 rows of each Q tile: the splits that have posted
  *                  partial results: [tile][split][warp], from a multiple of ATTN_PARTIALS_ALIGN on
+ * forward_mixed.cu: [slot][warp] both, and a tile counts at the slot of its first split.
  *
  * Invariant: partial results are merged in the order of their keys, whichever warp is the last.
  */
@@ -27,7 +28,7 @@ enum {
 
 /* A split without keys, but for the first one, which posts in any case. */
 INLINE bool is_spare_split(const struct attn_args &a, struct tile_range split, int item) {
-    return SPLIT_KV && split.begin == split.end && item % a.num_splits != 0;
+    return SPLIT_KV && split.begin == split.end && split_of_item(a, item) != 0;
 }
 
 /* What a warpgroup sees, of a split. */
@@ -48,17 +49,19 @@ struct warp_partial {
 };
 static_assert(sizeof(struct warp_partial) == ATTN_PARTIAL_BYTES(ATTN_D), "as the host counts");
 
+/* MIXED: `tile` is the slot of the first split. */
 INLINE unsigned long long *split_counter(const struct attn_args &a, int tile, int warp) {
     return a.counters + SCHEDULER_COUNTERS + (size_t)tile * ROW_WARPS + warp;
 }
 
 /* Of the first split. */
 INLINE struct warp_partial *partials_of_warp(const struct attn_args &a, int tile, int warp) {
-    const size_t counters =
-        (SCHEDULER_COUNTERS + (size_t)(a.heads_all * a.tiles_q) * ROW_WARPS) * sizeof *a.counters;
+    const size_t counters = (SCHEDULER_COUNTERS +
+                             (size_t)(MIXED ? a.num_splits : a.heads_all * a.tiles_q) * ROW_WARPS) *
+                            sizeof *a.counters;
     const size_t lines = (counters + ATTN_PARTIALS_ALIGN - 1) / ATTN_PARTIALS_ALIGN;
     return (struct warp_partial *)((unsigned char *)a.counters + lines * ATTN_PARTIALS_ALIGN) +
-           (size_t)tile * a.num_splits * ROW_WARPS + warp;
+           (size_t)tile * (MIXED ? 1 : a.num_splits) * ROW_WARPS + warp;
 }
 
 INLINE void post_partial(struct warp_partial *to, const float (&o)[O_REGS],
@@ -117,11 +120,12 @@ INLINE bool is_finite(const float (&o)[O_REGS], const struct softmax_state &stat
 /* Posts the partial result of a warp. The last of the splits of its rows merges them all into o and
  * state; returns whether this is it. */
 INLINE bool merge_splits(float (&o)[O_REGS], struct softmax_state &state, const struct attn_args &a,
-                         int item, int splits, int warp, int lane) {
-    const int tile = tile_of_item(a, item);
+                         int item, int splits, int slot, int warp, int lane) {
+    const int tile = MIXED ? slot : tile_of_item(a, item);
+    const int split = MIXED ? split_of_item(a, item) : item - tile * a.num_splits;
     struct warp_partial *const partials = partials_of_warp(a, tile, warp);
     unsigned long long *const counter = split_counter(a, tile, warp);
-    post_partial(&partials[(size_t)(item - tile * a.num_splits) * ROW_WARPS], o, state, lane);
+    post_partial(&partials[(size_t)split * ROW_WARPS], o, state, lane);
     __syncwarp(); /* lane 0 releases what all lanes have stored */
     unsigned before = 0;
     if (lane == 0) {

@@ -6,4 +6,5 @@
 #define ATTN_FULL 1
 #define ATTN_MASK 1
 #define ATTN_PAGED 1
+#define ATTN_DRAFTS 1
 #include "portable/fwd_mma.cu"

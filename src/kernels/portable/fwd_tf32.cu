@@ -7,5 +7,6 @@
 #define ATTN_MASK 1
 #if ATTN_D <= 128 /* above that no register is left for the address of a page */
 #define ATTN_PAGED 1
+#define ATTN_DRAFTS 1
 #endif
 #include "portable/fwd_mma.cu"

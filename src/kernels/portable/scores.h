@@ -56,7 +56,9 @@ INLINE void mask(float s[KEY_TILES][4], const struct keys visible[2], int first_
     }
 }
 
-/* Options, boolean mask and bounds; scores are in base 2 afterwards. */
+static_assert(8 * KEY_TILES <= ATTN_DRAFT_KEYS || !TAKES_DRAFTS, "a word of drafts");
+
+/* Options, masks and bounds; scores are in base 2 afterwards. */
 INLINE void apply_options(float s[KEY_TILES][4], const struct attn_args &a, const struct work &w,
                           int row, int first_key) {
 #pragma unroll
@@ -81,6 +83,15 @@ INLINE void apply_options(float s[KEY_TILES][4], const struct attn_args &a, cons
                     const bool seen = key >= options.visible.begin && key < options.visible.end;
                     s[n][i] = seen && is_hidden(a, options, key) ? MINUS_INFINITY : s[n][i];
                 }
+            }
+        }
+        if (has_drafts(a)) {
+            const int query = query_of_row(a, min(row + 8 * half, w.rows - 1));
+            const unsigned long long hidden = hidden_drafts(a, w, query, first_key);
+#pragma unroll
+            for (int i = 0; i < 2 * KEY_TILES; i++) {
+                float &score = s[i / 2][2 * half + i % 2];
+                score = hidden >> (8 * (i / 2) + i % 2) & 1 ? MINUS_INFINITY : score;
             }
         }
     }

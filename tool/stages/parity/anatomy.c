@@ -213,7 +213,8 @@ static void say_growth(FILE *out, const struct target *t, struct sample *s,
     const attn_problem *p = &s->full;
     const int64_t block = t->variant.block_kv > 0 ? t->variant.block_kv : 64;
     const int64_t seq_kv = p->seq_kv;
-    if (p->packed || p->used_kv || p->bias || p->mask || p->window_left >= 0) {
+    if (p->packed || p->used_kv || p->used_q || p->draft || p->bias || p->mask ||
+        p->window_left >= 0) {
         return; /* fewer keys would be another problem, with keys that were never filled */
     }
     int64_t right_up_to = 0, wrong_from = -1, keys = 0;

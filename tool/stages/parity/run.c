@@ -81,6 +81,8 @@ static void translate_tensors(const struct mirror *mirror, const struct sample *
     t->cu_seqlens_kv = translate(mirror, s, t->cu_seqlens_kv);
     t->used_kv = translate(mirror, s, t->used_kv);
     t->block_table = translate(mirror, s, t->block_table);
+    t->used_q = translate(mirror, s, t->used_q);
+    t->draft_mask = translate(mirror, s, t->draft_mask);
     t->d_o = translate(mirror, s, t->d_o);
     t->dq = translate(mirror, s, t->dq);
     t->dk = translate(mirror, s, t->dk);
