@@ -108,7 +108,13 @@ ATTN_API void attn_close(attn_context *context);
 
 /* ---- problem: what is to be computed ------------------------------------------------------- */
 
-typedef enum attn_dtype { ATTN_FP32 = 0, ATTN_FP16 = 1, ATTN_BF16 = 2 } attn_dtype;
+typedef enum attn_dtype {
+    ATTN_FP32 = 0,
+    ATTN_FP16 = 1,
+    ATTN_BF16 = 2,
+    ATTN_E4M3 = 3, /* fp8, of K and V alone: no infinity, largest 448 (float8_e4m3fn) */
+    ATTN_E5M2 = 4  /* likewise: fp16 without its lower 8 bits, largest 57344 */
+} attn_dtype;
 
 /* Which diagonal "causal" means when seq_q != seq_kv. There is no default meaning: choose. */
 typedef enum attn_causal {
@@ -172,7 +178,7 @@ typedef struct attn_problem {
     size_t size; /* set by attn_problem_init, as is the default in brackets */
 
     attn_dtype dtype;   /* of Q [ATTN_FP32] */
-    int32_t dtype_kv;   /* of K and V, an attn_dtype; -1 = dtype [-1] */
+    int32_t dtype_kv;   /* of K and V: dtype, or an fp8 attn_dtype; -1 = dtype [-1] */
     int32_t dtype_o;    /* of O, likewise [-1] */
     attn_layout layout; /* what ATTN_AUTO strides stand for [ATTN_BHSD] */
     int64_t batch;      /* [1] */
@@ -233,10 +239,24 @@ typedef struct attn_problem {
     int64_t num_pages;          /* of the pool; used entries of the table are below it [0] */
     int64_t block_table_stride; /* entries between the table's rows; 0: ceil(seq_kv / page_size)
                                    [0] */
+
+    /* fp8 KV cache, if dtype_kv is ATTN_E4M3 or ATTN_E5M2; forward only. Strides of tensors.k_scale
+     * and v_scale in floats: the scale of key j is where that key is, with these strides and without
+     * columns (paged: batch is the distance between pages; packed: batch is not used). 0 broadcasts:
+     * all three 0 is one scale per tensor, head alone one per KV head, row one per token. With
+     * another dtype_kv all are 0. The keys of the formulas are
+     *
+     *   k' = round(k * k_scale),  v' = round(v * v_scale)
+     *
+     * k * k_scale is the product in fp32, rounded to fp32; round() is to `dtype`, nearest even,
+     * overflow to infinity. With k' and v' in a 16-bit cache a kernel of the same family and tile
+     * gives the same bits. A scale may be any number: 0, negative, infinite, NaN. Those of keys that
+     * no query sees are not used. */
+    attn_strides k_scale, v_scale; /* [0] */
 } attn_problem;
 
 /* ATTN_OK, or ATTN_INVALID and the first thing that is wrong with it (different dtypes of Q, K and
- * O: ATTN_UNSUPPORTED so far). Needs no device. */
+ * O, but for an fp8 KV cache: ATTN_UNSUPPORTED so far). Needs no device. */
 ATTN_API attn_status attn_problem_check(const attn_problem *problem, attn_error *error);
 
 /* A copy in which every default (-1, NaN, ATTN_AUTO) is replaced by the value it stands for, of
@@ -314,6 +334,9 @@ typedef struct attn_tensors {
                               the batch) */
 
     const int32_t *block_table; /* page_size > 0: (batch, block_table_stride) page numbers */
+
+    /* fp8 KV cache; NULL: every scale is 1. */
+    const float *k_scale, *v_scale;
 } attn_tensors;
 
 /* Computes O (and LSE). No allocation, no synchronisation, no printing; one workspace per call in
@@ -340,7 +363,7 @@ ATTN_API attn_status attn_forward(const attn_plan *plan, const attn_tensors *ten
  * dO to the keys that it sees, and from a key to the rows that see it; through a mask they may
  * propagate. P comes from the LSE, which is fp32: its relative error is about 2^-24 |LSE|. The bits
  * are the same at every call. GPUs: fp16 and bf16, head_dim up to 256, neither d_bias nor
- * d_alibi_slopes. A paged KV cache is refused. Else as attn_forward; outputs may not share memory
+ * d_alibi_slopes. A paged or fp8 KV cache is refused. Else as attn_forward; outputs may not share memory
  * with inputs or each other. */
 ATTN_API attn_status attn_backward(const attn_plan *plan, const attn_tensors *tensors,
                                    void *workspace, size_t workspace_size, void *stream,

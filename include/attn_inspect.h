@@ -82,7 +82,8 @@ typedef enum attn_option {
     ATTN_OPTION_USED_KV = 64,
     ATTN_OPTION_ANY_SCALE = 128, /* of 0 too, and beyond 2^64 and 2^-64 */
     ATTN_OPTION_MASK = 256,
-    ATTN_OPTION_PAGED = 512
+    ATTN_OPTION_PAGED = 512,
+    ATTN_OPTION_FP8_KV = 4096 /* dtype_kv = ATTN_E4M3 or ATTN_E5M2 */
 } attn_option;
 
 /* One kernel with its knobs. name is the key. */
@@ -97,7 +98,8 @@ typedef struct attn_variant {
                              "fwd_hopper_chunk", "fwd_hopper_split", "fwd_hopper_decode",
                              "bwd_mma", "bwd_hopper" */
     const char *arch;     /* cpu: the instruction set ("c", "neon"); cuda: the oldest it runs on */
-    uint32_t dtypes;      /* bit (1 << attn_dtype) for each dtype it takes */
+    uint32_t dtypes;      /* bit (1 << attn_dtype) for each dtype it takes; with those of fp8: K and V
+                             must be fp8 */
     uint32_t options;     /* attn_option bits */
     bool tensor_cores;    /* uses matrix instructions */
     int32_t head_dim_max; /* of Q, K and of V; 0 = any. On a GPU: of the tile in shared memory */

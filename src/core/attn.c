@@ -335,6 +335,8 @@ attn_status tensors_check(const attn_problem *p, const attn_tensors *t, enum ten
         {"cu_seqlens_kv", t->cu_seqlens_kv, sizeof(int32_t), contiguous, true},
         {"used_kv", t->used_kv, sizeof(int32_t), p->used_kv, p->batch > 0},
         {"block_table", t->block_table, sizeof(int32_t), paged && kv, true},
+        {"k_scale", t->k_scale, sizeof(float), problem_is_fp8(p) && kv, false},
+        {"v_scale", t->v_scale, sizeof(float), problem_is_fp8(p) && kv, false},
         {"d_o", t->d_o, wide, (use == TENSORS_GRADIENT || backward) && q, true},
         {"dq", t->dq, wide, backward && q, true},
         {"dk", t->dk, wide, backward && kv, true},

@@ -94,14 +94,18 @@ static attn_status check_bool(const char *name, const bool *value, attn_error *e
         }                                                                                          \
     } while (0)
 
-static attn_status check_dtype(const char *name, int32_t *dtype, attn_dtype of_q,
+/* `last` is ATTN_BF16, or the last that may differ from Q's: an fp8 dtype. */
+static attn_status check_dtype(const char *name, int32_t *dtype, attn_dtype of_q, attn_dtype last,
                                attn_error *error) {
     if (*dtype == -1) {
         *dtype = (int32_t)of_q;
     }
-    TRY(check_enum(name, *dtype, ATTN_BF16, "-1 (as dtype), ATTN_FP32, ATTN_FP16 or ATTN_BF16",
+    TRY(check_enum(name, *dtype, (int)last,
+                   last == ATTN_BF16
+                       ? "-1 (as dtype), ATTN_FP32, ATTN_FP16 or ATTN_BF16"
+                       : "-1 (as dtype), ATTN_FP32, ATTN_FP16, ATTN_BF16, ATTN_E4M3 or ATTN_E5M2",
                    error));
-    if (*dtype != (int32_t)of_q) {
+    if (*dtype != (int32_t)of_q && *dtype <= (int32_t)ATTN_BF16) {
         return attn_fail(error, ATTN_UNSUPPORTED,
                          "%s = %d, expected dtype = %d: mixed dtypes are not computed yet", name,
                          (int)*dtype, (int)of_q);
@@ -111,8 +115,8 @@ static attn_status check_dtype(const char *name, int32_t *dtype, attn_dtype of_q
 
 static attn_status check_enums(attn_problem *p, attn_error *error) {
     TRY(check_enum("dtype", (int)p->dtype, ATTN_BF16, "ATTN_FP32, ATTN_FP16 or ATTN_BF16", error));
-    TRY(check_dtype("dtype_kv", &p->dtype_kv, p->dtype, error));
-    TRY(check_dtype("dtype_o", &p->dtype_o, p->dtype, error));
+    TRY(check_dtype("dtype_kv", &p->dtype_kv, p->dtype, ATTN_E5M2, error));
+    TRY(check_dtype("dtype_o", &p->dtype_o, p->dtype, ATTN_BF16, error));
     TRY(check_enum("layout", (int)p->layout, ATTN_BSHD, "ATTN_BHSD or ATTN_BSHD", error));
     TRY(check_enum("causal", (int)p->causal, ATTN_CAUSAL_BOTTOM_RIGHT,
                    "ATTN_CAUSAL_NONE, _TOP_LEFT or _BOTTOM_RIGHT", error));
@@ -373,23 +377,44 @@ static attn_status check_gradient(attn_strides *s, const attn_strides *of, attn_
     return check_extent(s, &e, error);
 }
 
-attn_status problem_refuse_pages(const attn_problem *p, attn_error *error) {
+attn_status problem_refuse_cache(const attn_problem *p, attn_error *error) {
     if (p->page_size > 0) {
         return attn_fail(error, ATTN_UNSUPPORTED,
                          "page_size = %lld, expected 0: a paged KV cache has no gradients",
                          (long long)p->page_size);
     }
+    if (problem_is_fp8(p)) {
+        return attn_fail(error, ATTN_UNSUPPORTED,
+                         "dtype_kv = %d, expected dtype = %d: an fp8 KV cache has no gradients",
+                         (int)p->dtype_kv, (int)p->dtype);
+    }
     return ATTN_OK;
 }
 
 attn_status problem_check_gradients(const attn_problem *p, attn_error *error) {
-    TRY(problem_refuse_pages(p, error));
+    TRY(problem_refuse_cache(p, error));
     const struct extent dq = extent_of_q(p, "dq", p->head_dim);
     const struct extent dk = extent_of_kv(p, "dk", p->head_dim);
     const struct extent dv = extent_of_kv(p, "dv", p->head_dim_v);
     TRY(check_disjoint(&p->dq, &dq, error));
     TRY(check_disjoint(&p->dk, &dk, error));
     return check_disjoint(&p->dv, &dv, error);
+}
+
+/* Of the scales of K or V. */
+static attn_status check_scales(const attn_problem *p, const char *name, const attn_strides *s,
+                                attn_error *error) {
+    if (problem_is_fp8(p)) {
+        const struct extent e = extent_of_kv(p, name, 1);
+        return check_extent(s, &e, error);
+    }
+    if (s->batch != 0 || s->head != 0 || s->row != 0) {
+        return attn_fail(error, ATTN_INVALID,
+                         "%s strides = {%lld, %lld, %lld}, expected 0: dtype_kv = %d is not fp8",
+                         name, (long long)s->batch, (long long)s->head, (long long)s->row,
+                         (int)p->dtype_kv);
+    }
+    return ATTN_OK;
 }
 
 static attn_status check_tensors(attn_problem *p, attn_error *error) {
@@ -414,6 +439,8 @@ static attn_status check_tensors(attn_problem *p, attn_error *error) {
     TRY(check_gradient(&p->dk, &p->k, p->layout, extent_of_kv(p, "dk", p->head_dim), error));
     TRY(check_gradient(&p->dv, &p->v, p->layout, extent_of_kv(p, "dv", p->head_dim_v), error));
     TRY(check_gradient(&p->d_o, &p->o, p->layout, extent_of_q(p, "d_o", p->head_dim_v), error));
+    TRY(check_scales(p, "k_scale", &p->k_scale, error));
+    TRY(check_scales(p, "v_scale", &p->v_scale, error));
     if (p->alibi) {
         int64_t last = p->heads_q;
         TRY(extend("alibi_batch_stride", "batch", p->batch, p->alibi_batch_stride, &last, error));

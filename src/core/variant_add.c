@@ -105,7 +105,7 @@ static attn_status check_gpu_fields(const attn_variant *v, const attn_variant *f
         return attn_fail(error, ATTN_INVALID, "variant.arch = \"%.64s\", expected sm_NN", v->arch);
     }
     const bool fp32 = family->dtypes == 1U << ATTN_FP32;
-    const uint32_t dtypes = fp32 ? family->dtypes : (1U << ATTN_FP16) | (1U << ATTN_BF16);
+    const uint32_t dtypes = family->dtypes | (fp32 ? 0U : (1U << ATTN_FP16) | (1U << ATTN_BF16));
     if (v->dtypes == 0 || (v->dtypes & ~dtypes) != 0) {
         return attn_fail(error, ATTN_INVALID, "variant.dtypes = 0x%x, expected %s", v->dtypes,
                          fp32 ? "the fp32 bit" : "fp16 or bf16 bits");

@@ -73,7 +73,7 @@ attn_status gradient_shape(const attn_problem *p, attn_gradient which, attn_row 
     if ((unsigned)which >= sizeof all / sizeof all[0]) {
         return attn_fail(error, ATTN_INVALID, "which = %d, expected an attn_gradient", (int)which);
     }
-    const attn_status paged = problem_refuse_pages(p, error);
+    const attn_status paged = problem_refuse_cache(p, error);
     if (paged != ATTN_OK) {
         return paged;
     }

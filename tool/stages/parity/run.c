@@ -81,6 +81,8 @@ static void translate_tensors(const struct mirror *mirror, const struct sample *
     t->cu_seqlens_kv = translate(mirror, s, t->cu_seqlens_kv);
     t->used_kv = translate(mirror, s, t->used_kv);
     t->block_table = translate(mirror, s, t->block_table);
+    t->k_scale = translate(mirror, s, t->k_scale);
+    t->v_scale = translate(mirror, s, t->v_scale);
     t->d_o = translate(mirror, s, t->d_o);
     t->dq = translate(mirror, s, t->dq);
     t->dk = translate(mirror, s, t->dk);

@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * fp8.h - the law of an fp8 KV cache: its results are those of the dequantised cache, bit by bit.
+ */
+#ifndef FP8_H
+#define FP8_H
+
+#include "tool/cases/cases.h"
+
+/* The sample with K and V dequantised, in memory of their own at the same strides; all else is the
+ * sample's. For samples in which no two keys are at one place with two scales. False: no memory. */
+bool fp8_dequantize(const struct sample *sample, struct sample *wide);
+void fp8_free(struct sample *wide);
+
+/* Whether O and LSE are equal, as bits or both NaN, after a run of `wide` in their place with the
+ * variant (NULL: the library's choice). NULL, or what is not. */
+const char *fp8_compare(attn_context *context, const struct sample *sample, struct sample *wide,
+                        const char *variant);
+
+#endif /* FP8_H */
