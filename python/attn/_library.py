@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NoReturn, Optional
 
 OK, INVALID, UNSUPPORTED, OUT_OF_MEMORY, DEVICE = range(5)
-FP32, FP16, BF16 = range(3)
+FP32, FP16, BF16, E4M3, E5M2 = range(5)
 FORWARD, BACKWARD = range(2)
 AUTO = -(1 << 63)
 OLDEST = 0, 2  # the version of attn.h that the structs below are of; later ones only add to them
@@ -58,7 +58,8 @@ class Problem(Structure):
         ("mask_strides", BiasStrides), ("alibi_batch_stride", c_int64), ("total_q", c_int64),
         ("total_kv", c_int64), ("tensor_cores", c_int), ("alignment", c_int32), ("dq", Strides),
         ("dk", Strides), ("dv", Strides), ("d_o", Strides), ("page_size", c_int64),
-        ("num_pages", c_int64), ("block_table_stride", c_int64),
+        ("num_pages", c_int64), ("block_table_stride", c_int64), ("k_scale", Strides),
+        ("v_scale", Strides),
     ]
 
 
@@ -74,7 +75,7 @@ class Tensors(Structure):
         ("sink", c_void_p), ("cu_seqlens_q", c_void_p), ("cu_seqlens_kv", c_void_p),
         ("used_kv", c_void_p), ("d_o", c_void_p), ("dq", c_void_p), ("dk", c_void_p),
         ("dv", c_void_p), ("d_bias", c_void_p), ("d_sink", c_void_p), ("d_alibi_slopes", c_void_p),
-        ("block_table", c_void_p),
+        ("block_table", c_void_p), ("k_scale", c_void_p), ("v_scale", c_void_p),
     ]
 
 
@@ -113,59 +114,71 @@ class Device(Structure):
 # attn_problem as bytes: its fields in the header's order, strides one by one. They are what a plan
 # is made of, and the key that finds it again. Three runs of fields that few calls touch are bytes
 # themselves: up to layout (problem_head), the strides of lse (AUTO_LSE), and from window_left to
-# tensor_cores (pack_options). The last fields, strides of gradients and pages, are zero:
-# with_gradients() sets the former for backward, with_pages() the latter for a paged KV cache.
+# tensor_cores (pack_options). The last fields, strides of gradients, pages and strides of scales,
+# are zero: with_gradients() sets the first for backward, with_pages() and with_scales() the others
+# for a paged and for an fp8 KV cache.
 _head = struct.Struct("N4i")
 _options = struct.Struct("2qfi8?8q3qi")
 _gradients = struct.Struct("12q")
 _pages = struct.Struct("3q")
+_scales = struct.Struct("6q")
 _problem = struct.Struct(
-    f"{_head.size}s19q24sfi{_options.size}si{_gradients.size}x{_pages.size}x")
+    f"{_head.size}s19q24sfi{_options.size}si{_gradients.size}x{_pages.size}x{_scales.size}x")
 pack_options, pack_problem = _options.pack, _problem.pack
 AUTO_LSE = struct.pack("3q", AUTO, AUTO, AUTO)
 PLAIN_OPTIONS = pack_options(-1, -1, *(0,) * 22)
 
 
-def problem_head(dtype: int) -> bytes:
-    return _head.pack(_problem.size, dtype, -1, -1, 0)
+def problem_head(dtype: int, dtype_kv: int = -1) -> bytes:
+    return _head.pack(_problem.size, dtype, dtype_kv, -1, 0)
+
+
+def _replaced(problem: bytes, fields: bytes, after: int) -> bytes:
+    """`fields` in their place, `after` bytes before the end."""
+    end = len(problem) - after
+    return problem[:end - len(fields)] + fields + problem[end:]
 
 
 def with_gradients(problem: bytes, *strides: int) -> bytes:
     """strides: (batch, head, row) of dq, dk, dv and d_o."""
-    return (problem[:-_gradients.size - _pages.size] + _gradients.pack(*strides)
-            + problem[-_pages.size:])
+    return _replaced(problem, _gradients.pack(*strides), _pages.size + _scales.size)
 
 
 def with_pages(problem: bytes, page_size: int, num_pages: int, table_stride: int) -> bytes:
-    return problem[:-_pages.size] + _pages.pack(page_size, num_pages, table_stride)
+    return _replaced(problem, _pages.pack(page_size, num_pages, table_stride), _scales.size)
+
+
+def with_scales(problem: bytes, *strides: int) -> bytes:
+    """strides: (batch, head, row) of k_scale and v_scale."""
+    return _replaced(problem, _scales.pack(*strides), 0)
 
 
 # attn_tensors as bytes: made in a fifth of the time of the struct, and never shared by threads. The
 # last field of pack_tensors, from bias on, is the bytes of pack_others, or of pack_gradients, which
-# adds the fields of backward. The block table comes last.
-_others = struct.Struct("7Q64x")
+# adds the fields of backward. The block table and the scales of an fp8 KV cache come last.
+_others = struct.Struct("7Q80x")
 _tensors = struct.Struct(f"6Q{_others.size}s")
 TENSORS_SIZE = _tensors.size
 pack_others, pack_tensors = _others.pack, _tensors.pack
-pack_gradients = struct.Struct("14Q8x").pack
-_all = struct.Struct("15Q")
+pack_gradients = struct.Struct("14Q24x").pack
+_all = struct.Struct("17Q")
 NO_OTHERS = bytes(_others.size)
 _address = struct.Struct("Q")
 
 
 def with_table(others: bytes, block_table: int) -> bytes:
-    return others[:-_address.size] + _address.pack(block_table)
+    return _replaced(others, _address.pack(block_table), 2 * _address.size)
 
 
 def tensors(q: int, k: int, v: int, o: int, lse: int = 0, bias: int = 0, mask: int = 0,
             alibi_slopes: int = 0, sink: int = 0, cu_seqlens_q: int = 0, cu_seqlens_kv: int = 0,
             used_kv: int = 0, d_o: int = 0, dq: int = 0, dk: int = 0, dv: int = 0,
             d_bias: int = 0, d_sink: int = 0, d_alibi_slopes: int = 0,
-            block_table: int = 0) -> bytes:
+            block_table: int = 0, k_scale: int = 0, v_scale: int = 0) -> bytes:
     """attn_tensors with these addresses; 0 is absent."""
     return pack_tensors(TENSORS_SIZE, q, k, v, o, lse, _all.pack(
         bias, mask, alibi_slopes, sink, cu_seqlens_q, cu_seqlens_kv, used_kv, d_o, dq, dk, dv,
-        d_bias, d_sink, d_alibi_slopes, block_table))
+        d_bias, d_sink, d_alibi_slopes, block_table, k_scale, v_scale))
 
 
 class AttnError(RuntimeError):

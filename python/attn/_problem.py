@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from typing import Optional, Sequence, Tuple
 
-from ._library import AUTO, AUTO_LSE, pack_options, pack_problem, problem_head, with_pages
+from ._library import (AUTO, AUTO_LSE, pack_options, pack_problem, problem_head, with_pages,
+                       with_scales)
 
 Strides = Tuple[int, ...]  # (batch, head, row), of bias and mask also col
 _ANY = (0, 0, 0, 0)
@@ -22,18 +23,19 @@ def problem(*, dtype: int, sizes: Strides, q: Strides, k: Strides, v: Strides, o
             mask: Optional[Strides] = None, alibi: Optional[int] = None, sink: bool = False,
             packed: Optional[Tuple[int, int]] = None, used_kv: bool = False,
             tensor_cores: int = 0, alignment: int = 16,
-            pages: Optional[Tuple[int, int, int]] = None) -> bytes:
+            pages: Optional[Tuple[int, int, int]] = None, dtype_kv: int = -1,
+            scales: Strides = (0,) * 6) -> bytes:
     """sizes: batch, heads_q, heads_kv, seq_q, seq_kv, head_dim, head_dim_v. bias: dtype and
     strides. alibi: the batch stride of the slopes. packed: total_q and total_kv. pages: page_size,
-    num_pages and the stride of the block table."""
+    num_pages and the stride of the block table. scales: strides of k_scale, then of v_scale."""
     bias_dtype, bias_strides = bias or (0, _ANY)
     options = pack_options(
         *window, softcap, bias_dtype, bias is not None, mask is not None, alibi is not None, sink,
         packed is not None, used_kv, False, False, *bias_strides, *(mask or _ANY), alibi or 0,
         *(packed or (0, 0)), tensor_cores)
-    packed_problem = pack_problem(problem_head(dtype), *sizes, *q, *k, *v, *o, AUTO_LSE,
+    packed_problem = pack_problem(problem_head(dtype, dtype_kv), *sizes, *q, *k, *v, *o, AUTO_LSE,
                                   math.nan if scale is None else scale, causal, options, alignment)
-    return with_pages(packed_problem, *pages) if pages else packed_problem
+    return with_scales(with_pages(packed_problem, *pages) if pages else packed_problem, *scales)
 
 
 def alignment_of(*addresses: int) -> int:

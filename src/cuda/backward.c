@@ -69,7 +69,8 @@ attn_status backward_check(const struct variant *variant, const attn_problem *p,
                {"dv", &p->dv, p->heads_kv, rows_kv}};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         const attn_status status =
-            plan_check_strides(all[i].name, all[i].strides, p, all[i].heads, all[i].rows, error);
+            plan_check_strides(all[i].name, all[i].strides, p, p->dtype, all[i].heads, all[i].rows,
+                               error);
         if (status != ATTN_OK) {
             return status;
         }

@@ -343,6 +343,8 @@ void cuda_fill_pointers(struct attn_args *args, const attn_problem *p, const att
     args->cu_seqlens_kv = !p->packed ? NULL : p->page_size > 0 ? t->cu_seqlens_q : t->cu_seqlens_kv;
     args->used_kv = p->used_kv ? t->used_kv : NULL;
     args->block_table = p->page_size > 0 ? t->block_table : NULL;
+    args->k_scale = problem_is_fp8(p) ? t->k_scale : NULL;
+    args->v_scale = problem_is_fp8(p) ? t->v_scale : NULL;
 }
 
 attn_status cuda_forward(struct cuda *cuda, const char *name, const attn_problem *p,

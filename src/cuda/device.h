@@ -61,8 +61,8 @@ void plan_fill_args(struct attn_args *args, const attn_problem *resolved);
 
 /* Whether rows of a tensor with these strides begin at multiples of 16 bytes. */
 attn_status plan_check_strides(const char *name, const attn_strides *strides,
-                               const attn_problem *resolved, int64_t heads, int64_t rows,
-                               attn_error *error);
+                               const attn_problem *resolved, attn_dtype dtype, int64_t heads,
+                               int64_t rows, attn_error *error);
 
 /* ---- backward.c ------------------------------------------------------------------------------ */
 

@@ -83,7 +83,16 @@ AT(page_size, 408);
 AT(num_pages, 412);
 AT(page_factor, 416);
 AT(page_shift, 420);
-_Static_assert(sizeof(struct attn_args) == 424, "struct attn_args has another size");
+AT(k_scale, 424);
+AT(v_scale, 432);
+AT(k_scale_batch, 440);
+AT(k_scale_head, 448);
+AT(k_scale_row, 456);
+AT(v_scale_batch, 464);
+AT(v_scale_head, 472);
+AT(v_scale_row, 480);
+AT(dtype_kv, 488);
+_Static_assert(sizeof(struct attn_args) == 496, "struct attn_args has another size");
 #undef AT
 #define AT(field, offset)                                                                          \
     _Static_assert(offsetof(struct attn_tma_args, field) == (offset), #field " has moved")
@@ -92,7 +101,7 @@ AT(k, 128);
 AT(v, 256);
 AT(o, 384);
 AT(a, 512);
-_Static_assert(sizeof(struct attn_tma_args) == 960, "struct attn_tma_args has another size");
+_Static_assert(sizeof(struct attn_tma_args) == 1024, "struct attn_tma_args has another size");
 
 static bool is_hopper(const attn_variant *variant) {
     return strncmp(variant->family, "fwd_hopper", 10) == 0;

@@ -71,6 +71,13 @@ struct attn_args {
     int page_size, num_pages;
     unsigned page_factor;
     int page_shift;
+
+    /* An fp8 KV cache. Strides in floats, as those of K and V. */
+    const float *k_scale, *v_scale; /* NULL: 1 */
+    long long k_scale_batch, k_scale_head, k_scale_row;
+    long long v_scale_batch, v_scale_head, v_scale_row;
+    int dtype_kv; /* enum attn_dtype */
+    int reserved;
 };
 
 /* For 0 <= key < 2^31: the rounding error of the factor times a key stays below 2^shift. */
@@ -140,6 +147,9 @@ struct attn_backward_tma_args {
      + 4 * (bm))                                  /* alpha of each row */
 #define ATTN_SMEM_mma(bm, bn, d, warps, stages)                                                    \
     (2 * ((bm) + 2 * (stages) * (bn)) * (d)) /* Q, K, V: 16 bits */
+/* Q; K and V once more in 16 bits, and in stages of fp8 with a scale for each key. */
+#define ATTN_SMEM_mma_fp8(bm, bn, d, warps, stages)                                                \
+    (2 * ((bm) + 2 * (bn)) * (d) + 2 * (stages) * (bn) * ((d) + 4))
 /* Roles of a tile of keys: dK and dV in one CTA, or each in its own (portable/bwd_mma.cu). */
 #define ATTN_BWD_KEY_ROLES(d) ((d) > 64 ? 2 : 1)
 #define ATTN_SMEM_bwd_mma(bm, bn, d, warps, stages)                                                \

@@ -238,8 +238,8 @@ INLINE struct pair pair_again(const struct attn_backward_args &b, const struct w
     const element *const k = k_of(b.a, w) + key * b.a.k_row;
     const element *const v = v_of(b.a, w) + key * b.a.v_row;
     const long long at = statistics_of(b, w) + query;
-    const float product = product_of(q_of(b.a, w) + query * b.a.q_row, k, b.a.head_dim);
-    const float dp = product_of(d_o_of(b, w) + query * b.s_d_o.row, v, b.a.head_dim_v);
+    const float product = product_of(b.a, q_of(b.a, w) + query * b.a.q_row, k, b.a.head_dim, 1.0f);
+    const float dp = product_of(b.a, d_o_of(b, w) + query * b.s_d_o.row, v, b.a.head_dim_v, 1.0f);
     return pair_of(b.a, r, key, product, dp, b.lse_log2[at], b.delta[at]);
 }
 

@@ -9,6 +9,7 @@
  *   ATTN_D ATTN_BM ATTN_BN           head_dim; rows of a Q tile, keys of a KV tile
  *   ATTN_WARPS ATTN_STAGES           of a CTA; of its K and V rings
  *   ATTN_DEBUG                       device asserts (never in a release)
+ * ATTN_FP8, which a source file defines: K and V are fp8.
  */
 #ifndef ATTN_KERNELS_COMMON_DEVICE_H
 #define ATTN_KERNELS_COMMON_DEVICE_H
@@ -21,6 +22,15 @@
 typedef float element;
 #else
 typedef unsigned short element; /* the bits of an fp16 or bf16 number */
+#endif
+
+/* Of K and V. */
+#ifdef ATTN_FP8
+enum { FP8 = 1 };
+typedef unsigned char cache_element;
+#else
+enum { FP8 = 0 };
+typedef element cache_element;
 #endif
 
 #ifdef ATTN_DEBUG
@@ -109,7 +119,16 @@ AT(page_size, 408);
 AT(num_pages, 412);
 AT(page_factor, 416);
 AT(page_shift, 420);
-static_assert(sizeof(struct attn_args) == 424, "struct attn_args has another size");
+AT(k_scale, 424);
+AT(v_scale, 432);
+AT(k_scale_batch, 440);
+AT(k_scale_head, 448);
+AT(k_scale_row, 456);
+AT(v_scale_batch, 464);
+AT(v_scale_head, 472);
+AT(v_scale_row, 480);
+AT(dtype_kv, 488);
+static_assert(sizeof(struct attn_args) == 496, "struct attn_args has another size");
 #undef AT
 #define AT(field, offset)                                                                          \
     static_assert(__builtin_offsetof(struct attn_tma_args, field) == (offset), #field " has "      \
@@ -119,7 +138,7 @@ AT(k, 128);
 AT(v, 256);
 AT(o, 384);
 AT(a, 512);
-static_assert(sizeof(struct attn_tma_args) == 960, "struct attn_tma_args has another size");
+static_assert(sizeof(struct attn_tma_args) == 1024, "struct attn_tma_args has another size");
 #undef AT
 
 /* ---- elements -------------------------------------------------------------------------------- */
