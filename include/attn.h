@@ -240,18 +240,18 @@ typedef struct attn_problem {
     int64_t block_table_stride; /* entries between the table's rows; 0: ceil(seq_kv / page_size)
                                    [0] */
 
-    /* fp8 KV cache, if dtype_kv is ATTN_E4M3 or ATTN_E5M2; forward only. Strides of tensors.k_scale
-     * and v_scale in floats: the scale of key j is where that key is, with these strides and without
-     * columns (paged: batch is the distance between pages; packed: batch is not used). 0 broadcasts:
-     * all three 0 is one scale per tensor, head alone one per KV head, row one per token. With
-     * another dtype_kv all are 0. The keys of the formulas are
+    /* fp8 KV cache, if dtype_kv is ATTN_E4M3 or ATTN_E5M2; forward only. Strides of
+     * tensors.k_scale and v_scale in floats: the scale of key j is where that key is, with these
+     * strides and without columns (paged: batch is the distance between pages; packed: batch is
+     * not used). 0 broadcasts: all three 0 is one scale per tensor, head alone one per KV head, row
+     * one per token. With another dtype_kv all are 0. The keys of the formulas are
      *
      *   k' = round(k * k_scale),  v' = round(v * v_scale)
      *
      * k * k_scale is the product in fp32, rounded to fp32; round() is to `dtype`, nearest even,
-     * overflow to infinity. With k' and v' in a 16-bit cache a kernel of the same family and tile
-     * gives the same bits. A scale may be any number: 0, negative, infinite, NaN. Those of keys that
-     * no query sees are not used. */
+     * overflow to infinity. With k' and v' in a cache of `dtype` a kernel of the same family and
+     * tile gives the same bits. A scale may be any number: 0, negative, infinite, NaN. Those of
+     * keys that no query sees are not used. */
     attn_strides k_scale, v_scale; /* [0] */
 } attn_problem;
 
@@ -363,8 +363,8 @@ ATTN_API attn_status attn_forward(const attn_plan *plan, const attn_tensors *ten
  * dO to the keys that it sees, and from a key to the rows that see it; through a mask they may
  * propagate. P comes from the LSE, which is fp32: its relative error is about 2^-24 |LSE|. The bits
  * are the same at every call. GPUs: fp16 and bf16, head_dim up to 256, neither d_bias nor
- * d_alibi_slopes. A paged or fp8 KV cache is refused. Else as attn_forward; outputs may not share memory
- * with inputs or each other. */
+ * d_alibi_slopes. A paged or fp8 KV cache is refused. Else as attn_forward; outputs may not share
+ * memory with inputs or each other. */
 ATTN_API attn_status attn_backward(const attn_plan *plan, const attn_tensors *tensors,
                                    void *workspace, size_t workspace_size, void *stream,
                                    attn_error *error);

@@ -9,17 +9,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "verify.h"
-
 /* K (1) or V (2). */
 static bool dequantize(const struct sample *s, int tensor, struct sample *wide) {
     const attn_problem *p = &s->full;
     const size_t element = attn_dtype_size(p->dtype);
     const int64_t dim = tensor == 1 ? p->head_dim : p->head_dim_v;
-    const attn_strides *strides = tensor == 1 ? &p->k_scale : &p->v_scale;
     const float *scales = tensor == 1 ? s->tensors.k_scale : s->tensors.v_scale;
-    struct sample moved = *s; /* whose K has the strides of the scales */
-    moved.full.k = *strides;
     float *row = malloc((size_t)dim * sizeof *row);
     const bool ok = row != NULL && guarded_alloc(&wide->qkv[tensor], s->qkv[tensor].size * element,
                                                  (size_t)p->alignment, true);
@@ -27,7 +22,9 @@ static bool dequantize(const struct sample *s, int tensor, struct sample *wide) 
         const int64_t b = n / p->heads_kv, h = n % p->heads_kv;
         for (int64_t j = 0; j < sample_rows_kv(s, b); j++) {
             const int64_t at = tensor == 1 ? sample_at_k(s, b, h, j) : sample_at_v(s, b, h, j);
-            const float scale = scales != NULL ? scales[sample_at_k(&moved, b, h, j)] : 1.0f;
+            const int64_t scale_at =
+                tensor == 1 ? sample_at_k_scale(s, b, h, j) : sample_at_v_scale(s, b, h, j);
+            const float scale = scales != NULL ? scales[scale_at] : 1.0f;
             attn_to_float((attn_dtype)p->dtype_kv, row, s->qkv[tensor].data + at, (size_t)dim);
             for (int64_t d = 0; d < dim; d++) {
                 row[d] *= scale;
@@ -81,26 +78,27 @@ static int64_t first_difference(attn_dtype dtype, const unsigned char *a, const 
     return -1;
 }
 
-const char *fp8_compare(attn_context *context, const struct sample *s, struct sample *wide,
-                        const char *variant) {
+unsigned char *fp8_keep(const struct sample *s) {
+    unsigned char *kept = malloc(s->o.size + s->lse.size + 1);
+    if (kept != NULL) {
+        memcpy(kept, s->o.data, s->o.size);
+        memcpy(kept + s->o.size, s->lse.data, s->lse.size);
+    }
+    return kept;
+}
+
+const char *fp8_difference(const struct sample *s, unsigned char *kept) {
     static char text[200];
-    const size_t sizes[2] = {s->o.size, s->lse.size};
-    unsigned char *kept = malloc(sizes[0] + sizes[1] + 1);
     if (kept == NULL) {
         return "out of memory";
     }
-    memcpy(kept, s->o.data, sizes[0]);
-    memcpy(kept + sizes[0], s->lse.data, sizes[1]);
-    const char *wrong = sample_forward(context, wide, variant);
-    if (wrong == NULL) {
-        const int64_t o = first_difference(s->full.dtype, kept, s->o.data, sizes[0]);
-        const int64_t lse = first_difference(ATTN_FP32, kept + sizes[0], s->lse.data, sizes[1]);
-        if (o >= 0 || lse >= 0) {
-            snprintf(text, sizeof text, "element %lld of %s is not that of the dequantised cache",
-                     (long long)(o >= 0 ? o : lse), o >= 0 ? "O" : "the LSE");
-            wrong = text;
-        }
-    }
+    const int64_t o = first_difference(s->full.dtype, kept, s->o.data, s->o.size);
+    const int64_t lse = first_difference(ATTN_FP32, kept + s->o.size, s->lse.data, s->lse.size);
     free(kept);
-    return wrong;
+    if (o < 0 && lse < 0) {
+        return NULL;
+    }
+    snprintf(text, sizeof text, "element %lld of %s is not that of the dequantised cache",
+             (long long)(o >= 0 ? o : lse), o >= 0 ? "O" : "the LSE");
+    return text;
 }

@@ -12,9 +12,11 @@
 bool fp8_dequantize(const struct sample *sample, struct sample *wide);
 void fp8_free(struct sample *wide);
 
-/* Whether O and LSE are equal, as bits or both NaN, after a run of `wide` in their place with the
- * variant (NULL: the library's choice). NULL, or what is not. */
-const char *fp8_compare(attn_context *context, const struct sample *sample, struct sample *wide,
-                        const char *variant);
+/* A copy of O and LSE; NULL: no memory. */
+unsigned char *fp8_keep(const struct sample *sample);
+
+/* Whether O and LSE are those that were kept, as bits or both NaN. NULL, or what is not. Frees the
+ * copy. */
+const char *fp8_difference(const struct sample *sample, unsigned char *kept);
 
 #endif /* FP8_H */

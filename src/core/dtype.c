@@ -11,8 +11,8 @@
  *
  * Invariant: the same bits on every machine and under every rounding or flush-to-zero mode, since
  * no floating-point rounding is involved: to nearest, ties to even, subnormals kept, overflow to
- * infinity, a NaN to a quiet NaN of the same sign. fp8: overflow and infinity to the largest number,
- * a NaN to 0x7f.
+ * infinity, a NaN to a quiet NaN of the same sign. fp8: overflow and infinity to the largest
+ * number, a NaN to 0x7f.
  */
 #include "core/internal.h"
 

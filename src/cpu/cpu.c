@@ -3,8 +3,8 @@
  * cpu.c - shared by the two drivers of the CPU backend: addresses of rows, scale, mask and bias of
  * a score, the end of a row (LSE, 1/l); and the table of instruction sets.
  */
-#include "core/plan.h"
 #include "cpu/cpu.h"
+#include "core/plan.h"
 
 #include <float.h>
 #include <math.h>
@@ -25,9 +25,8 @@ size_t cpu_list_bytes(const attn_problem *p, int rows) {
 
 size_t cpu_fp8_bytes(const attn_problem *p, int rows) {
     const int64_t cols = p->head_dim > p->head_dim_v ? p->head_dim : p->head_dim_v;
-    return problem_is_fp8(p)
-               ? cpu_round_up((size_t)rows * (size_t)cols * attn_dtype_size(p->dtype))
-               : 0;
+    return problem_is_fp8(p) ? cpu_round_up((size_t)rows * (size_t)cols * attn_dtype_size(p->dtype))
+                             : 0;
 }
 
 char *cpu_align(void *pointer) {
@@ -118,8 +117,7 @@ static struct cpu_rows kv_rows(const struct cpu_job *job, const struct sequence 
         rows.list = list;
     }
     for (int j = 0; j < count && p->page_size > 0;) { /* page by page */
-        const struct stretch part =
-            stretch_of(job, s, cache->strides, b, hk, first + j, count - j);
+        const struct stretch part = stretch_of(job, s, cache->strides, b, hk, first + j, count - j);
         for (int i = 0; i < part.count; i++) {
             list[j++] = base + (part.at + i * part.stride) * element;
         }
@@ -154,8 +152,7 @@ struct cpu_rows cpu_v_rows(const struct cpu_job *job, const struct sequence *s, 
     return kv_rows(job, s, &cache, b, hk, first, count, room);
 }
 
-struct cpu_rows cpu_dequantize(const struct cpu_job *job, const struct cpu_rows *rows,
-                               char *room) {
+struct cpu_rows cpu_dequantize(const struct cpu_job *job, const struct cpu_rows *rows, char *room) {
     const attn_problem *p = job->problem;
     if (!problem_is_fp8(p)) {
         return *rows;

@@ -23,7 +23,7 @@ enum { FP8_KEYS = 64 };
 
 struct layout {
     size_t q, s, k, v, fp8, bytes; /* in a thread's scratch */
-    size_t m, l, o, partial;  /* in one partial result */
+    size_t m, l, o, partial;       /* in one partial result */
 };
 
 static struct layout lay_out(const attn_problem *p, const struct cpu_geometry *g) {
@@ -253,10 +253,10 @@ static void run_split(void *argument, int64_t index, int slot) {
     memset(o, 0, (size_t)u.rows * (size_t)job->problem->head_dim_v * sizeof(float));
     float *q = floats(scratch, u.at.q);
     load_queries(&u, q);
-    const struct cpu_rows k = cpu_k_rows(job, &u.sequence, u.batch, u.head_kv, first, (int)count,
-                                         scratch + u.at.k);
-    const struct cpu_rows v = cpu_v_rows(job, &u.sequence, u.batch, u.head_kv, first, (int)count,
-                                         scratch + u.at.v);
+    const struct cpu_rows k =
+        cpu_k_rows(job, &u.sequence, u.batch, u.head_kv, first, (int)count, scratch + u.at.k);
+    const struct cpu_rows v =
+        cpu_v_rows(job, &u.sequence, u.batch, u.head_kv, first, (int)count, scratch + u.at.v);
     const struct cpu_rows seen = slice(&k, (int)all.begin, (int)all.end);
     score(&u, scratch, q, &seen, s + all.begin);
     if (cpu_needs_adjust(job->problem)) {

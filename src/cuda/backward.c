@@ -68,9 +68,8 @@ attn_status backward_check(const struct variant *variant, const attn_problem *p,
                {"dk", &p->dk, p->heads_kv, rows_kv},
                {"dv", &p->dv, p->heads_kv, rows_kv}};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
-        const attn_status status =
-            plan_check_strides(all[i].name, all[i].strides, p, p->dtype, all[i].heads, all[i].rows,
-                               error);
+        const attn_status status = plan_check_strides(all[i].name, all[i].strides, p, p->dtype,
+                                                      all[i].heads, all[i].rows, error);
         if (status != ATTN_OK) {
             return status;
         }

@@ -301,6 +301,8 @@ attn_tensors stand_ins(void) {
     t.used_kv = (const int32_t *)0x560000000000;
     t.mask = (const uint8_t *)0x570000000001;
     t.block_table = (const int32_t *)0x580000000000;
+    t.k_scale = (const float *)0x590000000000;
+    t.v_scale = (const float *)0x5a0000000000;
     t.d_o = (const void *)0x610000000000;
     t.dq = (void *)0x620000000000;
     t.dk = (void *)0x630000000000;

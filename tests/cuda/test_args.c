@@ -143,7 +143,7 @@ static bool has_clusters(const attn_variant *variant) {
 static long long parts_of(const attn_problem *p, const attn_variant *variant, long long tiles) {
     const long long keys = (p->seq_kv + variant->block_kv - 1) / variant->block_kv / 2;
     const long long room = 2 * SM_COUNT / tiles, parts = room < keys ? room : keys;
-    const bool shares = strcmp(variant->family, "fwd_mma_decode") == 0 ||
+    const bool shares = strncmp(variant->family, "fwd_mma_decode", 14) == 0 ||
                         strcmp(variant->family, "fwd_tf32_decode") == 0;
     return shares && parts > 1 ? parts : 1;
 }
@@ -222,7 +222,8 @@ static void check_sections(const struct attn_args *args, const attn_problem *p, 
     }
     const double limit = mib * 1024 * 1024;
     const double sharing = (double)args->heads_per_kv / args->packed_heads;
-    const double one = 2.0 * (double)p->seq_kv * (double)(p->head_dim + p->head_dim_v) / sharing;
+    const double one = (double)attn_dtype_size((attn_dtype)p->dtype_kv) * (double)p->seq_kv *
+                       (double)(p->head_dim + p->head_dim_v) / sharing;
     const long long sections = (args->heads_all + args->section_heads - 1) / args->section_heads;
     CHECK(args->section_heads >= 1 && args->section_heads <= args->heads_all);
     CHECK_MSG(args->section_heads == 1 || args->section_heads * one <= limit,

@@ -151,6 +151,8 @@ void sample_visible(const struct sample *sample, int64_t batch, int64_t i, int64
 int64_t sample_at_q(const struct sample *sample, int64_t batch, int64_t head, int64_t row);
 int64_t sample_at_k(const struct sample *sample, int64_t batch, int64_t head, int64_t row);
 int64_t sample_at_v(const struct sample *sample, int64_t batch, int64_t head, int64_t row);
+int64_t sample_at_k_scale(const struct sample *sample, int64_t batch, int64_t head, int64_t row);
+int64_t sample_at_v_scale(const struct sample *sample, int64_t batch, int64_t head, int64_t row);
 int64_t sample_at_o(const struct sample *sample, int64_t batch, int64_t head, int64_t row);
 int64_t sample_at_lse(const struct sample *sample, int64_t batch, int64_t head, int64_t row);
 

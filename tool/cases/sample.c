@@ -69,6 +69,12 @@ int64_t sample_at_k(const struct sample *sample, int64_t batch, int64_t head, in
 int64_t sample_at_v(const struct sample *sample, int64_t batch, int64_t head, int64_t row) {
     return offset_kv(sample, &sample->full.v, batch, head, row);
 }
+int64_t sample_at_k_scale(const struct sample *sample, int64_t batch, int64_t head, int64_t row) {
+    return offset_kv(sample, &sample->full.k_scale, batch, head, row);
+}
+int64_t sample_at_v_scale(const struct sample *sample, int64_t batch, int64_t head, int64_t row) {
+    return offset_kv(sample, &sample->full.v_scale, batch, head, row);
+}
 int64_t sample_at_o(const struct sample *sample, int64_t batch, int64_t head, int64_t row) {
     return offset(sample, &sample->full.o, &sample->cu_q, batch, head, row);
 }
@@ -373,8 +379,9 @@ static bool make_scales(struct sample *s, int which, uint64_t *rng) {
                 if (scale != NULL && isnan(*scale)) {
                     const float size_of_it = ldexpf(1.0f + (float)rng_range(rng, 0, 255) / 256.0f,
                                                     (int)rng_range(rng, -8, 0));
-                    *scale = rng_chance(rng, 3) ? 0.0f : rng_chance(rng, 10) ? -size_of_it
-                                                                             : size_of_it;
+                    *scale = rng_chance(rng, 3)    ? 0.0f
+                             : rng_chance(rng, 10) ? -size_of_it
+                                                   : size_of_it;
                 }
             }
         }
@@ -389,9 +396,9 @@ static float divisor_of(const struct sample *s, int tensor, int64_t b, int64_t h
     const float *scales = tensor == 0   ? NULL
                           : tensor == 1 ? s->tensors.k_scale
                                         : s->tensors.v_scale;
-    const float scale =
-        scales != NULL ? scales[offset_kv(s, tensor == 1 ? &p->k_scale : &p->v_scale, b, h, i)]
-                       : 1.0f;
+    const float scale = scales != NULL
+                            ? scales[offset_kv(s, tensor == 1 ? &p->k_scale : &p->v_scale, b, h, i)]
+                            : 1.0f;
     return scale != 0.0f ? scale : 1.0f;
 }
 
