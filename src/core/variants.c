@@ -54,18 +54,20 @@ enum {
 #define SMEM_bwd_mma 8
 #define SMEM_bwd_hopper 9
 #define SMEM_mma_fp8 10
+#define SMEM_hopper_decode_fp8 11
 #define SMEM_BYTES(formula, ...)                                                                   \
-    ((formula) == SMEM_wmma             ? ATTN_SMEM_wmma(__VA_ARGS__)                              \
-     : (formula) == SMEM_mma            ? ATTN_SMEM_mma(__VA_ARGS__)                               \
-     : (formula) == SMEM_tf32           ? ATTN_SMEM_tf32(__VA_ARGS__)                              \
-     : (formula) == SMEM_hopper_forward ? ATTN_SMEM_hopper_forward(__VA_ARGS__)                    \
-     : (formula) == SMEM_hopper_split   ? ATTN_SMEM_hopper_split(__VA_ARGS__)                      \
-     : (formula) == SMEM_hopper_decode  ? ATTN_SMEM_hopper_decode(__VA_ARGS__)                     \
-     : (formula) == SMEM_hopper_bias    ? ATTN_SMEM_hopper_bias(__VA_ARGS__)                       \
-     : (formula) == SMEM_bwd_mma        ? ATTN_SMEM_bwd_mma(__VA_ARGS__)                           \
-     : (formula) == SMEM_bwd_hopper     ? ATTN_SMEM_bwd_hopper(__VA_ARGS__)                        \
-     : (formula) == SMEM_mma_fp8        ? ATTN_SMEM_mma_fp8(__VA_ARGS__)                           \
-                                        : 0)
+    ((formula) == SMEM_wmma                ? ATTN_SMEM_wmma(__VA_ARGS__)                           \
+     : (formula) == SMEM_mma               ? ATTN_SMEM_mma(__VA_ARGS__)                            \
+     : (formula) == SMEM_tf32              ? ATTN_SMEM_tf32(__VA_ARGS__)                           \
+     : (formula) == SMEM_hopper_forward    ? ATTN_SMEM_hopper_forward(__VA_ARGS__)                 \
+     : (formula) == SMEM_hopper_split      ? ATTN_SMEM_hopper_split(__VA_ARGS__)                   \
+     : (formula) == SMEM_hopper_decode     ? ATTN_SMEM_hopper_decode(__VA_ARGS__)                  \
+     : (formula) == SMEM_hopper_bias       ? ATTN_SMEM_hopper_bias(__VA_ARGS__)                    \
+     : (formula) == SMEM_bwd_mma           ? ATTN_SMEM_bwd_mma(__VA_ARGS__)                        \
+     : (formula) == SMEM_bwd_hopper        ? ATTN_SMEM_bwd_hopper(__VA_ARGS__)                     \
+     : (formula) == SMEM_mma_fp8           ? ATTN_SMEM_mma_fp8(__VA_ARGS__)                        \
+     : (formula) == SMEM_hopper_decode_fp8 ? ATTN_SMEM_hopper_decode_fp8(__VA_ARGS__)              \
+                                           : 0)
 
 enum instruction { INSTRUCTION_fma, INSTRUCTION_wmma, INSTRUCTION_mma, INSTRUCTION_wgmma };
 

@@ -137,7 +137,7 @@ attn_status backward_geometry(struct cuda *cuda, const struct variant *variant,
     geometry->turns = rows / (size_t)v->block_q;
     geometry->workspace +=
         geometry->dq_floats * sizeof(float) + (geometry->turns + 1) * sizeof(unsigned);
-    return maps_encode(cuda, p, true, v->block_q, 0, v->block_kv, geometry, error);
+    return maps_encode(cuda, p, true, v->block_q, 0, v->block_kv, v->head_dim_max, geometry, error);
 }
 
 static struct attn_gradient_strides strides_of(const attn_strides *s) {

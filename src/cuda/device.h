@@ -81,10 +81,10 @@ attn_status backward_geometry(struct cuda *cuda, const struct variant *variant,
 attn_status maps_check(const attn_problem *resolved, bool backward, attn_error *error);
 
 /* Maps of boxes of so many query rows and keys, over memory that is not there. heads_q > 0: the map
- * of Q is over (column, head, row, batch), in boxes of so many heads, rows_q in all. A context is
- * current. */
+ * of Q is over (column, head, row, batch), in boxes of so many heads, rows_q in all. tile_dim:
+ * columns of a box of fp8. A context is current. */
 attn_status maps_encode(struct cuda *cuda, const attn_problem *resolved, bool backward, int rows_q,
-                        int heads_q, int rows_kv, struct cuda_geometry *geometry,
+                        int heads_q, int rows_kv, int tile_dim, struct cuda_geometry *geometry,
                         attn_error *error);
 
 /* Copies the plan's maps into the arguments of a launch, with the addresses of its tensors. */

@@ -601,7 +601,8 @@ static attn_status fill_geometry(struct cuda *cuda, const struct variant *varian
     if (family->tma != TMA_NONE) {
         const int keys = keys_of_load(variant);
         const int heads = family->split_kv == SPLIT_ITEMS ? geometry->args.packed_heads : 0;
-        return maps_encode(cuda, p, false, v->block_q, heads, keys, geometry, error);
+        return maps_encode(cuda, p, false, v->block_q, heads, keys, v->head_dim_max, geometry,
+                           error);
     }
     return ATTN_OK;
 }

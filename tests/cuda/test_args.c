@@ -136,7 +136,7 @@ static bool is_chunk(const attn_variant *variant) {
 enum { SM_COUNT = 20 }; /* of the fake driver's first device */
 
 static bool has_clusters(const attn_variant *variant) {
-    return strcmp(variant->family, "fwd_hopper_decode") == 0;
+    return strncmp(variant->family, "fwd_hopper_decode", 17) == 0;
 }
 
 /* Splits of a Q tile: two CTAs per SM, at least two KV tiles each. `tiles` of all heads. */

@@ -9,7 +9,8 @@
 #include "tool/stages/parity/parity.h" /* and with it what tests of tool/ link */
 #include "vgpu/edge_fixture.h"
 
-/* The kernel of 16 bits with the tile of an fp8 kernel. False: it is not compiled in. */
+/* The kernel of 16 bits with the tile of an fp8 kernel, but for its stages. False: it is not
+ * compiled in. */
 static bool wide_variant(const attn_variant *fp8, attn_variant *wide) {
     char name[128];
     const char *tile = fp8->name + strlen(fp8->family);
@@ -18,7 +19,7 @@ static bool wide_variant(const attn_variant *fp8, attn_variant *wide) {
     snprintf(name, sizeof name, "%.*s%s%s", (int)stem, fp8->family, full ? "_full" : "", tile);
     *wide = (attn_variant){.size = sizeof *wide};
     for (int32_t i = 0; attn_variant_get(context, i, wide, NULL) == ATTN_OK; i++) {
-        if (strcmp(wide->name, name) == 0) {
+        if (strncmp(wide->name, name, (size_t)(strrchr(name, '_') - name) + 2) == 0) {
             return true;
         }
     }

@@ -180,4 +180,8 @@ struct attn_backward_tma_args {
 #define ATTN_SMEM_hopper_decode(bm, bn, d, warps, stages)                                          \
     (2 * ATTN_TMA_COLUMNS(d) * ((bm) + 64 + 2 * (stages) * (bn)) + 1024)
 
+/* Likewise, with rings of fp8 and a group of keys of each warp in 16 bits. */
+#define ATTN_SMEM_hopper_decode_fp8(bm, bn, d, warps, stages)                                      \
+    (2 * ATTN_TMA_COLUMNS(d) * ((bm) + 64 + (bn) + (stages) * (bn)) + 1024)
+
 #endif /* ATTN_KERNELS_COMMON_ARGS_H */

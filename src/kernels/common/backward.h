@@ -20,25 +20,25 @@
                   #field " has "                                                                   \
                          "moved")
 AT(a, 0);
-AT(d_o, 424);
-AT(dq, 432);
-AT(dk, 440);
-AT(dv, 448);
-AT(s_d_o, 456);
-AT(s_dq, 480);
-AT(s_dk, 504);
-AT(s_dv, 528);
-AT(d_sink, 552);
-AT(lse_log2, 560);
-AT(delta, 568);
-AT(dq_sum, 576);
-AT(turns, 584);
-AT(ticket, 592);
-AT(stat_rows, 600);
-AT(scale, 608);
-AT(tiles_kv, 612);
-AT(phase, 616);
-static_assert(sizeof(struct attn_backward_args) == 624,
+AT(d_o, 496);
+AT(dq, 504);
+AT(dk, 512);
+AT(dv, 520);
+AT(s_d_o, 528);
+AT(s_dq, 552);
+AT(s_dk, 576);
+AT(s_dv, 600);
+AT(d_sink, 624);
+AT(lse_log2, 632);
+AT(delta, 640);
+AT(dq_sum, 648);
+AT(turns, 656);
+AT(ticket, 664);
+AT(stat_rows, 672);
+AT(scale, 680);
+AT(tiles_kv, 684);
+AT(phase, 688);
+static_assert(sizeof(struct attn_backward_args) == 696,
               "struct attn_backward_args has another size");
 #undef AT
 

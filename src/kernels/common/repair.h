@@ -127,8 +127,8 @@ INLINE void repair_columns(const struct attn_args &a, const struct work &w, int 
         load_cached(v, a, v_of(a, w) + key_offset(a, w, key, a.v_batch, a.v_row) + column,
                     v_scale_at(a, w, key));
         const float product =
-            product_of(a, query, k_of(a, w) + key_offset(a, w, key, a.k_batch, a.k_row),
-                       a.head_dim, k_scale_at(a, w, key));
+            product_of(a, query, k_of(a, w) + key_offset(a, w, key, a.k_batch, a.k_row), a.head_dim,
+                       k_scale_at(a, w, key));
         float score = FULL ? score_of(a, options, product, key) : scaled(product, a.scale_log2);
         if (TAKES_MASK && a.mask != 0) {
             score = is_hidden(a, options, key) ? MINUS_INFINITY : score;

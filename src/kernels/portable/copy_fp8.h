@@ -48,8 +48,8 @@ INLINE void copy_codes(unsigned stage, const struct attn_args &a, const struct w
         const bool k_there = here && column < a.head_dim, v_there = here && column < a.head_dim_v;
         const unsigned to = stage + (unsigned)(row * ATTN_D + column);
         cp_async(to, k + (k_there ? page * a.k_batch + in_page * a.k_row + column : 0), k_there);
-        cp_async(to + CODES_BYTES, v + (v_there ? page * a.v_batch + in_page * a.v_row + column : 0),
-                 v_there);
+        cp_async(to + CODES_BYTES,
+                 v + (v_there ? page * a.v_batch + in_page * a.v_row + column : 0), v_there);
         if (chunk == 0 && a.k_scale != 0) {
             const long long at = page * a.k_scale_batch + in_page * a.k_scale_row;
             cp_async_scale(scales + 4 * (unsigned)row, k_scale_of(a, w) + (here ? at : 0), here);
