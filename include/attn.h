@@ -109,7 +109,13 @@ ATTN_API void attn_close(attn_context *context);
 
 /* ---- problem: what is to be computed ------------------------------------------------------- */
 
-typedef enum attn_dtype { ATTN_FP32 = 0, ATTN_FP16 = 1, ATTN_BF16 = 2 } attn_dtype;
+typedef enum attn_dtype {
+    ATTN_FP32 = 0,
+    ATTN_FP16 = 1,
+    ATTN_BF16 = 2,
+    ATTN_E4M3 = 3, /* fp8, of K and V alone: no infinity, largest 448 (float8_e4m3fn) */
+    ATTN_E5M2 = 4  /* likewise: fp16 without its lower 8 bits, largest 57344 */
+} attn_dtype;
 
 /* Which diagonal "causal" means when seq_q != seq_kv. There is no default meaning: choose. */
 typedef enum attn_causal {
@@ -180,7 +186,7 @@ typedef struct attn_problem {
     size_t size; /* set by attn_problem_init, as is the default in brackets */
 
     attn_dtype dtype;   /* of Q [ATTN_FP32] */
-    int32_t dtype_kv;   /* of K and V, an attn_dtype; -1 = dtype [-1] */
+    int32_t dtype_kv;   /* of K and V: dtype, or an fp8 attn_dtype; -1 = dtype [-1] */
     int32_t dtype_o;    /* of O, likewise [-1] */
     attn_layout layout; /* what ATTN_AUTO strides stand for [ATTN_BHSD] */
     int64_t batch;      /* [1] */
@@ -242,6 +248,29 @@ typedef struct attn_problem {
     int64_t block_table_stride; /* entries between the table's rows; 0: ceil(seq_kv / page_size)
                                    [0] */
 
+    /* Steps of a server, whose numbers of queries are in the device's memory. */
+    bool used_q;              /* tensors.used_q[b] of the query rows of sequence b exist; rows of Q
+                                 after them are never used, those of O, LSE and dQ are not written.
+                                 seq_q of the formulas is then that number [false] */
+    bool draft;               /* tensors.draft_mask, a tree of drafts: of a sequence of n <= 64
+                                 queries, query i sees key seq_kv - n + t, 0 <= t < n, only if bit t
+                                 of its word is set. Forward only [false] */
+    bool reserved_serving[6]; /* [false] */
+
+    /* fp8 KV cache, if dtype_kv is ATTN_E4M3 or ATTN_E5M2; forward only. Strides of
+     * tensors.k_scale and v_scale in floats: the scale of key j is where that key is, with these
+     * strides and without columns (paged: batch is the distance between pages; packed: batch is
+     * not used). 0 broadcasts: all three 0 is one scale per tensor, head alone one per KV head, row
+     * one per token. With another dtype_kv all are 0. The keys of the formulas are
+     *
+     *   k' = round(k * k_scale),  v' = round(v * v_scale)
+     *
+     * k * k_scale is the product in fp32, rounded to fp32; round() is to `dtype`, nearest even,
+     * overflow to infinity. With k' and v' in a cache of `dtype` a kernel of the same family and
+     * tile gives the same bits. A scale may be any number: 0, negative, infinite, NaN. Those of
+     * keys that no query sees are not used. */
+    attn_strides k_scale, v_scale; /* [0] */
+
     /* attn_append; other calls ignore these. */
     attn_strides k_new, v_new; /* of the new rows: (batch, heads_kv, seq_q), packed (heads_kv,
                                   total_q). All three strides zero: contiguous in `layout` [0] */
@@ -252,18 +281,10 @@ typedef struct attn_problem {
                                   head_dim [0] */
     int64_t rope_rows;         /* rows of the tables, one for each position; 0: seq_kv [0] */
     int64_t rope_stride;       /* elements between them; 0: rope_dim / 2 [0] */
-    /* Steps of a server, whose numbers of queries are in the device's memory. */
-    bool used_q;              /* tensors.used_q[b] of the query rows of sequence b exist; rows of Q
-                                 after them are never used, those of O, LSE and dQ are not written.
-                                 seq_q of the formulas is then that number [false] */
-    bool draft;               /* tensors.draft_mask, a tree of drafts: of a sequence of n <= 64
-                                 queries, query i sees key seq_kv - n + t, 0 <= t < n, only if bit t
-                                 of its word is set. Forward only [false] */
-    bool reserved_serving[6]; /* [false] */
 } attn_problem;
 
 /* ATTN_OK, or ATTN_INVALID and the first thing that is wrong with it (different dtypes of Q, K and
- * O: ATTN_UNSUPPORTED so far; only attn_merge takes them). Needs no device. */
+ * O, but for an fp8 KV cache and attn_merge: ATTN_UNSUPPORTED so far). Needs no device. */
 ATTN_API attn_status attn_problem_check(const attn_problem *problem, attn_error *error);
 
 /* A copy in which every default (-1, NaN, ATTN_AUTO) is replaced by the value it stands for, of
@@ -344,14 +365,18 @@ typedef struct attn_tensors {
 
     const int32_t *block_table; /* page_size > 0: (batch, block_table_stride) page numbers */
 
+    const int32_t *used_q;      /* batch numbers */
+    const uint64_t *draft_mask; /* a word for each query row: (batch, seq_q), packed (total_q);
+                                   those of more than 64 queries of a sequence are not used */
+
+    /* fp8 KV cache; NULL: every scale is 1. */
+    const float *k_scale, *v_scale;
+
     /* attn_append only. */
     const void *k_new, *v_new;       /* the new rows */
     void *k_cache, *v_cache;         /* out: the memory that k and v of attn_forward are */
     void *q_out;                     /* out: Q, rotated; may be q. NULL: Q is not touched */
     const void *rope_cos, *rope_sin; /* (rope_rows, rope_dim / 2) */
-    const int32_t *used_q;      /* batch numbers */
-    const uint64_t *draft_mask; /* a word for each query row: (batch, seq_q), packed (total_q);
-                                   those of more than 64 queries of a sequence are not used */
 } attn_tensors;
 
 /* Computes O (and LSE). No allocation, no synchronisation, no printing; one workspace per call in
@@ -379,8 +404,8 @@ ATTN_API attn_status attn_forward(const attn_plan *plan, const attn_tensors *ten
  * dO to the keys that it sees, and from a key to the rows that see it; through a mask they may
  * propagate. P comes from the LSE, which is fp32: its relative error is about 2^-24 |LSE|. The bits
  * are the same at every call. GPUs: fp16 and bf16, head_dim up to 256, neither d_bias nor
- * d_alibi_slopes. A paged KV cache is refused. Else as attn_forward; outputs may not share memory
- * with inputs or each other. */
+ * d_alibi_slopes. A paged or fp8 KV cache is refused. Else as attn_forward; outputs may not share
+ * memory with inputs or each other. */
 ATTN_API attn_status attn_backward(const attn_plan *plan, const attn_tensors *tensors,
                                    void *workspace, size_t workspace_size, void *stream,
                                    attn_error *error);

@@ -84,7 +84,8 @@ typedef enum attn_option {
     ATTN_OPTION_MASK = 256,
     ATTN_OPTION_PAGED = 512,
     ATTN_OPTION_USED_Q = 1024,
-    ATTN_OPTION_DRAFT = 2048
+    ATTN_OPTION_DRAFT = 2048,
+    ATTN_OPTION_FP8_KV = 4096 /* dtype_kv = ATTN_E4M3 or ATTN_E5M2 */
 } attn_option;
 
 /* One kernel with its knobs. name is the key. */
@@ -93,14 +94,16 @@ typedef struct attn_variant {
     const char *name;     /* "cpu_tile_neon_bf16", "fwd_wmma_fp16_d64_32x64_w4_s2" */
     const char *device;   /* "cpu" or "cuda" */
     const char *family;   /* the algorithm: "cpu_tile", "cpu_row", "cpu_backward", "fwd_scalar",
-                             "fwd_wmma", "fwd_mma", "fwd_mma_full", "fwd_mma_decode", "fwd_tf32",
+                             "fwd_wmma", "fwd_mma", "fwd_mma_full", "fwd_mma_decode",
+                             "fwd_mma_fp8", "fwd_mma_decode_fp8", "fwd_tf32",
                              "fwd_tf32_decode", "fwd_hopper", "fwd_hopper_causal",
                              "fwd_hopper_full", "fwd_hopper_mask", "fwd_hopper_bias",
                              "fwd_hopper_chunk", "fwd_hopper_mixed", "fwd_hopper_split",
-                             "fwd_hopper_decode", "bwd_mma", "bwd_hopper", "append", "merge",
-                             "cpu_append", "cpu_merge" */
+                             "fwd_hopper_decode", "fwd_hopper_decode_fp8", "bwd_mma",
+                             "bwd_hopper", "append", "merge", "cpu_append", "cpu_merge" */
     const char *arch;     /* cpu: the instruction set ("c", "neon"); cuda: the oldest it runs on */
-    uint32_t dtypes;      /* bit (1 << attn_dtype) for each dtype it takes */
+    uint32_t dtypes;      /* bit (1 << attn_dtype) for each dtype it takes; with those of fp8: K and
+                             V must be fp8 */
     uint32_t options;     /* attn_option bits */
     bool tensor_cores;    /* uses matrix instructions */
     int32_t head_dim_max; /* of Q, K and of V; 0 = any. On a GPU: of the tile in shared memory */

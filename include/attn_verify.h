@@ -178,11 +178,12 @@ ATTN_API attn_verdict attn_judge(attn_dtype dtype, const attn_statistics *statis
 /* ---- dtypes ---------------------------------------------------------------------------------- */
 
 /* n values between fp32 and a dtype (round to nearest even, NaN stays NaN). dst and src may not
- * overlap. */
+ * overlap. To fp8: what is beyond the largest number, infinities too, becomes that number with its
+ * sign, and NaN becomes 0x7f. So the fp8 cache of a row x with a scale is that of x / scale. */
 ATTN_API void attn_from_float(attn_dtype dtype, void *dst, const float *src, size_t n);
 ATTN_API void attn_to_float(attn_dtype dtype, float *dst, const void *src, size_t n);
 
-/* Bytes of one element: 4, 2, 2; 0 for a value outside the enum. */
+/* Bytes of one element: 4, 2, 2, 1, 1; 0 for a value outside the enum. */
 ATTN_API size_t attn_dtype_size(attn_dtype dtype);
 
 #ifdef __cplusplus

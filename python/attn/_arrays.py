@@ -16,18 +16,21 @@ from typing import Any, Dict, NamedTuple, NoReturn, Optional, Tuple
 import numpy as np
 
 from ._arguments import integer
-from ._library import BF16, FP16, FP32, InvalidArgument, Unsupported
+from ._library import BF16, E4M3, E5M2, FP16, FP32, InvalidArgument, Unsupported
 from ._tangents import refuse_tangent
 
 _ADDRESS_MAX = (1 << 64) - 1
 INT32, MASK, BITS = 16, 17, 18  # beside the library's dtypes
 DTYPE_NAMES = {FP32: "float32", FP16: "float16", BF16: "bfloat16", INT32: "int32",
-               MASK: "bool or uint8", BITS: "int64 or uint64"}
-ITEM_BYTES = {FP32: 4, FP16: 2, BF16: 2, INT32: 4, MASK: 1, BITS: 8}
+               MASK: "bool or uint8", BITS: "int64 or uint64", E4M3: "float8_e4m3fn",
+               E5M2: "float8_e5m2"}
+ITEM_BYTES = {FP32: 4, FP16: 2, BF16: 2, INT32: 4, MASK: 1, BITS: 8, E4M3: 1, E5M2: 1}
 _BY_NAME = {"float32": FP32, "float16": FP16, "bfloat16": BF16, "int32": INT32,
             "uint16": BF16,  # the bits of bfloat16, for who has no such dtype
-            "bool": MASK, "uint8": MASK, "int64": BITS, "uint64": BITS}
+            "bool": MASK, "uint8": MASK, "int64": BITS, "uint64": BITS, "float8_e4m3fn": E4M3,
+            "float8_e5m2": E5M2}
 FLOATS = (FP32, FP16, BF16)
+CACHE = FLOATS + (E4M3, E5M2)  # of K and V
 
 
 class View(NamedTuple):
@@ -73,9 +76,10 @@ class _Versioned(Structure):
 
 _READ_ONLY = 1
 _CPU, _CUDA, _CUDA_HOST, _CUDA_MANAGED = 1, 2, 3, 13
-_INT, _UINT, _FLOAT, _BFLOAT, _BOOL = 0, 1, 2, 4, 6
+_INT, _UINT, _FLOAT, _BFLOAT, _BOOL, _E4M3FN, _E5M2 = 0, 1, 2, 4, 6, 10, 12
 _BY_CODE = {(_FLOAT, 32): FP32, (_FLOAT, 16): FP16, (_BFLOAT, 16): BF16, (_INT, 32): INT32,
-            (_UINT, 8): MASK, (_BOOL, 8): MASK, (_INT, 64): BITS, (_UINT, 64): BITS}
+            (_UINT, 8): MASK, (_BOOL, 8): MASK, (_INT, 64): BITS, (_UINT, 64): BITS,
+            (_E4M3FN, 8): E4M3, (_E5M2, 8): E5M2}
 
 _capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _capsule_pointer.restype = c_void_p

@@ -10,7 +10,7 @@ Invariant: an argument that is wrong is named before anything is computed.
 from __future__ import annotations
 
 import math
-from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
@@ -18,8 +18,9 @@ from . import _arrays, _library
 from ._arguments import (MOST_ROWS, MOST_THREADS, NO_WINDOW, choice, integer, number,
                          variant_name)
 from ._arguments import window as window_of
-from ._arrays import BITS, FLOATS, INT32, MASK, View
-from ._library import AUTO, CAUSAL, LAYOUT, PAGE_LAYOUT, TENSOR_CORES, FP32, InvalidArgument
+from ._arrays import BITS, CACHE, FLOATS, INT32, MASK, View
+from ._library import (AUTO, BF16, CAUSAL, E4M3, E5M2, FP32, LAYOUT, PAGE_LAYOUT, TENSOR_CORES,
+                       InvalidArgument)
 from ._plans import caches, open_cache
 from ._problem import Strides, alignment_of, free_strides, problem
 
@@ -68,6 +69,43 @@ def _scores(name: str, array: View, full: Tuple[int, ...], device: str) -> Strid
                               f"to {full}")
     strides = (0,) * (4 - len(array.shape)) + array.strides
     return tuple(0 if n == 1 else step for n, step in zip(shape, strides))
+
+
+KV_DTYPE = {"e4m3": E4M3, "e5m2": E5M2}
+
+
+def _cache(name: str, array: Any, kv_dtype: Any, stream: Optional[int]) -> View:
+    """k or v; with kv_dtype the bytes of fp8 numbers."""
+    if kv_dtype is None:
+        return _arrays.view(name, array, stream, CACHE)
+    code = choice("kv_dtype", kv_dtype, KV_DTYPE)
+    return _arrays.view(name, array, stream, (MASK, code))._replace(dtype=code)
+
+
+def _scale(name: str, value: Any, cache: View, head: int, like: Any, q: View,
+           stream: Optional[int]) -> Tuple[View, Tuple[int, ...]]:
+    """The scales of k or v, and their strides in the order of its dimensions."""
+    if cache.dtype <= BF16:
+        raise InvalidArgument(f"{name} is given, expected None: {name[0]} is no fp8 array")
+    if isinstance(value, (int, float)) and _arrays.is_torch(like):
+        import torch
+        value = torch.full((1,), value, dtype=torch.float32, device=like.device)
+    elif isinstance(value, (int, float)):
+        value = [value]
+    found = _small(name, value, FP32, q, stream) if q.device == "cpu" and \
+        not _arrays.is_torch(value) else _arrays.view(name, value, stream, (FP32,))
+    _expect(f"the device of {name}", found.device, q.device)
+    full = cache.shape[:-1]
+    strides = tuple(0 if n == 1 else step for n, step in zip(found.shape, found.strides))
+    if found.size() == 1:
+        return found, (0,) * len(full)
+    if found.shape == (full[head + 1],):  # one for each head
+        at = len(full) + head + 1
+        return found, tuple(strides[0] if i == at else 0 for i in range(len(full)))
+    if len(found.shape) != len(full) or any(n not in (1, m) for n, m in zip(found.shape, full)):
+        raise InvalidArgument(f"{name} has the shape {found.shape}, expected one number, "
+                              f"({full[head + 1]},), or one that broadcasts to {full}")
+    return found, strides
 
 
 class _Lengths(NamedTuple):
@@ -179,14 +217,16 @@ def _general(q: Any, k: Any, v: Any, causal: Any, scale: Any, window: Any, softc
              max_seqlen_q: Any, max_seqlen_kv: Any, used_kv: Any, layout: Any, out: Any, lse: Any,
              return_lse: bool, variant: Any, tensor_cores: Any, threads: Any, stream: Any,
              block_table: Any = None, page_layout: Any = "nhd", used_q: Any = None,
-             draft_mask: Any = None) -> Any:
+             draft_mask: Any = None, k_scale: Any = None, v_scale: Any = None,
+             kv_dtype: Any = None) -> Any:
     where = _arrays.current_stream(q, stream) if _arrays.is_on_gpu(q) else None
-    vq, vk, vv = (_arrays.view(name, x, where, FLOATS)
-                  for name, x in (("q", q), ("k", k), ("v", v)))
+    vq = _arrays.view("q", q, where, FLOATS)
+    vk, vv = _cache("k", k, kv_dtype, where), _cache("v", v, kv_dtype, where)
+    dtype_kv = vk.dtype if vk.dtype > BF16 else vq.dtype
     for name, array in (("k", vk), ("v", vv)):
         _expect(f"the device of {name}", array.device, vq.device)
         _expect(f"the dtype of {name}", _arrays.DTYPE_NAMES[array.dtype],
-                _arrays.DTYPE_NAMES[vq.dtype])
+                _arrays.DTYPE_NAMES[dtype_kv])
 
     bshd = choice("layout", layout, LAYOUT)
     paged = block_table is not None
@@ -216,6 +256,10 @@ def _general(q: Any, k: Any, v: Any, causal: Any, scale: Any, window: Any, softc
         """Of pages as (page, head, row)."""
         free = free_strides(array.shape, array.strides)
         return (free[0], free[head_kv], free[row_kv]) if paged else along(array)
+
+    def along_scale(steps: Tuple[int, ...]) -> Strides:
+        """Of scales, which have no columns, as (batch or page, head, row)."""
+        return (0 if packed and not paged else steps[0], steps[head_kv + 1], steps[row_kv + 1])
 
     heads_q, rows_q, dim = vq.shape[head], vq.shape[row], vq.shape[-1]
     heads_kv, rows_kv, dim_v = vk.shape[head_kv], vk.shape[row_kv], vv.shape[-1]
@@ -251,6 +295,14 @@ def _general(q: Any, k: Any, v: Any, causal: Any, scale: Any, window: Any, softc
             raise InvalidArgument(f"lse has the strides {vl.strides}, expected a contiguous array")
 
     slopes = biases = masks = sinks = used = used_rows = drafts = None
+    scales: List[Optional[View]] = [None, None]
+    scale_strides: Strides = ()
+    for i, (name, value, array) in enumerate((("k_scale", k_scale, vk), ("v_scale", v_scale, vv))):
+        steps: Tuple[int, ...] = (0, 0, 0)
+        if value is not None:
+            scales[i], steps = _scale(name, value, array, head_kv, q, vq, where)
+            steps = along_scale(steps)
+        scale_strides += steps
     full = (batch, heads_q, seq_q, seq_kv)
     if bias is not None:
         biases = _arrays.view("bias", bias, where, FLOATS)
@@ -284,6 +336,7 @@ def _general(q: Any, k: Any, v: Any, causal: Any, scale: Any, window: Any, softc
               "sink": sinks, "cu_seqlens_q": lengths and lengths.q,
               "cu_seqlens_kv": lengths and lengths.kv, "used_kv": used,
               "block_table": pages and pages.table, "used_q": used_rows, "draft_mask": drafts,
+              "k_scale": scales[0], "v_scale": scales[1],
               "lse": vl, "out": vo}
     for name in given:
         _own_memory(name, others)
@@ -304,7 +357,7 @@ def _general(q: Any, k: Any, v: Any, causal: Any, scale: Any, window: Any, softc
         used_kv=used is not None, tensor_cores=choice("tensor_cores", tensor_cores, TENSOR_CORES),
         alignment=alignment_of(*(x.address for x in (vq, vk, vv, vo) if x.size())),
         pages=pages and (pages.size, pages.count, pages.stride), used_q=used_rows is not None,
-        draft=drafts is not None)
+        draft=drafts is not None, dtype_kv=dtype_kv, scales=scale_strides)
 
     def at(array: Optional[View]) -> int:
         return 0 if array is None else array.address
@@ -313,7 +366,8 @@ def _general(q: Any, k: Any, v: Any, causal: Any, scale: Any, window: Any, softc
                                at(masks), at(slopes), at(sinks), at(lengths and lengths.q),
                                at(lengths and lengths.kv), at(used),
                                block_table=at(pages and pages.table), used_q=at(used_rows),
-                               draft_mask=at(drafts))
+                               draft_mask=at(drafts), k_scale=at(scales[0]),
+                               v_scale=at(scales[1]))
     _run(vq.device, threads, bytes_, variant_name(variant), tensors,
          None if _arrays.is_torch(q) and stream is None else where or 0)
     return (out, lse) if return_lse else out
@@ -381,7 +435,8 @@ def attention(q: Any, k: Any, v: Any, *, causal: Optional[str] = None,
               return_lse: bool = False, variant: Optional[str] = None,
               tensor_cores: str = "auto", threads: int = 0, stream: Any = None,
               block_table: Any = None, page_layout: str = "nhd", used_q: Any = None,
-              draft_mask: Any = None) -> Any:
+              draft_mask: Any = None, k_scale: Any = None, v_scale: Any = None,
+              kv_dtype: Optional[str] = None) -> Any:
     """softmax(scale * q k^T + bias, masked) v.
 
     q, k, v: float32, float16 or bfloat16 (of ml_dtypes, or its bits as uint16), all three alike.
@@ -412,6 +467,10 @@ def attention(q: Any, k: Any, v: Any, *, causal: Optional[str] = None,
     draft_mask: a tree of drafts; int64 or uint64 (batch, seq_q), packed (total_q). Of a batch entry
         with n <= 64 queries, query i sees key seq_kv - n + t, 0 <= t < n, only if bit t of its word
         is set. There are no gradients.
+    k_scale, v_scale: of an fp8 KV cache, where k and v are float8_e4m3fn or float8_e5m2 and q is
+        not: key j is round(k[j] * k_scale), in the dtype of q. float32: one number, (heads,), or
+        what broadcasts to the shape of k without its last dimension. None: 1. kv_dtype: "e4m3" or
+        "e5m2", if k and v are the bytes of such numbers, as uint8. There are no gradients.
     out, lse: arrays to write to, of any strides (lse: contiguous); None makes new ones.
     return_lse: the result is (out, lse); lse = ln(sum(exp(score))), float32, (batch, heads, seq_q),
         packed (heads, total_q).
@@ -443,7 +502,7 @@ def attention(q: Any, k: Any, v: Any, *, causal: Optional[str] = None,
     except KeyError:
         forward = _fast_paths[type(q)] = _fast_path(q)
     if (forward is not None and out is lse is variant is stream is None
-            and threads is not None and tensor_cores == "auto"):
+            and k_scale is v_scale is kv_dtype is None and threads is not None and tensor_cores == "auto"):
         found = forward(q, k, v, causal, scale, bias, mask, 0, True, threads, None, layout,
                         window, softcap, alibi, sink, used_kv, cu_seqlens_q, cu_seqlens_kv,
                         max_seqlen_q, max_seqlen_kv, return_lse, block_table, page_layout,
@@ -451,6 +510,7 @@ def attention(q: Any, k: Any, v: Any, *, causal: Optional[str] = None,
         if found is not None:
             return found
         if (return_lse is False and block_table is used_q is draft_mask is None
+                and "float8" not in str(getattr(k, "dtype", None))
                 and needs_gradient(q, k, v, bias, alibi, sink)):
             return differentiable(q, k, v, causal, scale, window, softcap, alibi, bias, mask, sink,
                                   cu_seqlens_q, cu_seqlens_kv, max_seqlen_q, max_seqlen_kv,
@@ -458,4 +518,4 @@ def attention(q: Any, k: Any, v: Any, *, causal: Optional[str] = None,
     return _general(q, k, v, causal, scale, window, softcap, alibi, bias, mask, sink, cu_seqlens_q,
                     cu_seqlens_kv, max_seqlen_q, max_seqlen_kv, used_kv, layout, out, lse,
                     return_lse, variant, tensor_cores, threads, stream, block_table, page_layout,
-                    used_q, draft_mask)
+                    used_q, draft_mask, k_scale, v_scale, kv_dtype)

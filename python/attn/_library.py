@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NoReturn, Optional
 
 OK, INVALID, UNSUPPORTED, OUT_OF_MEMORY, DEVICE = range(5)
-FP32, FP16, BF16 = range(3)
+FP32, FP16, BF16, E4M3, E5M2 = range(5)
 FORWARD, BACKWARD, APPEND, MERGE = range(4)
 AUTO = -(1 << 63)
 OLDEST = 0, 2  # the version of attn.h that the structs below are of; later ones only add to them
@@ -58,10 +58,11 @@ class Problem(Structure):
         ("mask_strides", BiasStrides), ("alibi_batch_stride", c_int64), ("total_q", c_int64),
         ("total_kv", c_int64), ("tensor_cores", c_int), ("alignment", c_int32), ("dq", Strides),
         ("dk", Strides), ("dv", Strides), ("d_o", Strides), ("page_size", c_int64),
-        ("num_pages", c_int64), ("block_table_stride", c_int64), ("k_new", Strides),
-        ("v_new", Strides), ("q_out", Strides), ("rope", c_int), ("rope_dtype", c_int),
-        ("rope_dim", c_int64), ("rope_rows", c_int64), ("rope_stride", c_int64),
-        ("used_q", c_bool), ("draft", c_bool), ("reserved_serving", c_bool * 6),
+        ("num_pages", c_int64), ("block_table_stride", c_int64), ("used_q", c_bool),
+        ("draft", c_bool), ("reserved_serving", c_bool * 6), ("k_scale", Strides),
+        ("v_scale", Strides), ("k_new", Strides), ("v_new", Strides), ("q_out", Strides),
+        ("rope", c_int), ("rope_dtype", c_int), ("rope_dim", c_int64), ("rope_rows", c_int64),
+        ("rope_stride", c_int64),
     ]
 
 
@@ -77,9 +78,10 @@ class Tensors(Structure):
         ("sink", c_void_p), ("cu_seqlens_q", c_void_p), ("cu_seqlens_kv", c_void_p),
         ("used_kv", c_void_p), ("d_o", c_void_p), ("dq", c_void_p), ("dk", c_void_p),
         ("dv", c_void_p), ("d_bias", c_void_p), ("d_sink", c_void_p), ("d_alibi_slopes", c_void_p),
-        ("block_table", c_void_p), ("k_new", c_void_p), ("v_new", c_void_p),
+        ("block_table", c_void_p), ("used_q", c_void_p), ("draft_mask", c_void_p),
+        ("k_scale", c_void_p), ("v_scale", c_void_p), ("k_new", c_void_p), ("v_new", c_void_p),
         ("k_cache", c_void_p), ("v_cache", c_void_p), ("q_out", c_void_p), ("rope_cos", c_void_p),
-        ("rope_sin", c_void_p), ("used_q", c_void_p), ("draft_mask", c_void_p),
+        ("rope_sin", c_void_p),
     ]
 
 
@@ -119,11 +121,12 @@ class Device(Structure):
 # is made of, and the key that finds it again. Three runs of fields that few calls touch are bytes
 # themselves: up to layout (problem_head), the strides of lse (AUTO_LSE), and from window_left to
 # tensor_cores (pack_options). The last fields are zero: with_gradients() sets the strides of
-# gradients, with_serving() what a paged KV cache and a step of a server need.
+# gradients, with_serving() what a paged or an fp8 KV cache and a step of a server need. Fields of
+# attn_append are not among them.
 _head = struct.Struct("N4i")
 _options = struct.Struct("2qfi8?8q3qi")
 _gradients = struct.Struct("12q")
-_serving = struct.Struct("3q2?6x")
+_serving = struct.Struct("3q2?6x6q")
 _problem = struct.Struct(
     f"{_head.size}s19q24sfi{_options.size}si{_gradients.size}x{_serving.size}x")
 pack_options, pack_problem = _options.pack, _problem.pack
@@ -131,48 +134,55 @@ AUTO_LSE = struct.pack("3q", AUTO, AUTO, AUTO)
 PLAIN_OPTIONS = pack_options(-1, -1, *(0,) * 22)
 
 
-def problem_head(dtype: int) -> bytes:
-    return _head.pack(_problem.size, dtype, -1, -1, 0)
+def problem_head(dtype: int, dtype_kv: int = -1) -> bytes:
+    return _head.pack(_problem.size, dtype, dtype_kv, -1, 0)
+
+
+def _replaced(problem: bytes, fields: bytes, after: int) -> bytes:
+    """`fields` in their place, `after` bytes before the end."""
+    end = len(problem) - after
+    return problem[:end - len(fields)] + fields + problem[end:]
 
 
 def with_gradients(problem: bytes, *strides: int) -> bytes:
     """strides: (batch, head, row) of dq, dk, dv and d_o."""
-    return (problem[:-_gradients.size - _serving.size] + _gradients.pack(*strides)
-            + problem[-_serving.size:])
+    return _replaced(problem, _gradients.pack(*strides), _serving.size)
 
 
 def with_serving(problem: bytes, page_size: int, num_pages: int, table_stride: int, used_q: bool,
-                 draft: bool) -> bytes:
-    return problem[:-_serving.size] + _serving.pack(page_size, num_pages, table_stride, used_q,
-                                                    draft)
+                 draft: bool, *scales: int) -> bytes:
+    """scales: strides (batch, head, row) of k_scale and v_scale; none: 0."""
+    return _replaced(problem, _serving.pack(page_size, num_pages, table_stride, used_q, draft,
+                                            *(scales or (0,) * 6)), 0)
 
 
 # attn_tensors as bytes: made in a fifth of the time of the struct, and never shared by threads. The
 # last field of pack_tensors, from bias on, is the bytes of pack_others, or of pack_gradients, which
 # adds the fields of backward. Those of with_addresses() come last.
-_others = struct.Struct("7Q80x")
+_others = struct.Struct("7Q96x")
 _tensors = struct.Struct(f"6Q{_others.size}s")
 TENSORS_SIZE = _tensors.size
 pack_others, pack_tensors = _others.pack, _tensors.pack
-pack_gradients = struct.Struct("14Q24x").pack
-_all = struct.Struct("17Q")
+pack_gradients = struct.Struct("14Q40x").pack
+_all = struct.Struct("19Q")
 NO_OTHERS = bytes(_others.size)
 _addresses = struct.Struct("3Q")
 
 
 def with_addresses(others: bytes, block_table: int, used_q: int, draft_mask: int) -> bytes:
-    return others[:-_addresses.size] + _addresses.pack(block_table, used_q, draft_mask)
+    return _replaced(others, _addresses.pack(block_table, used_q, draft_mask), 16)
 
 
 def tensors(q: int, k: int, v: int, o: int, lse: int = 0, bias: int = 0, mask: int = 0,
             alibi_slopes: int = 0, sink: int = 0, cu_seqlens_q: int = 0, cu_seqlens_kv: int = 0,
             used_kv: int = 0, d_o: int = 0, dq: int = 0, dk: int = 0, dv: int = 0,
             d_bias: int = 0, d_sink: int = 0, d_alibi_slopes: int = 0,
-            block_table: int = 0, used_q: int = 0, draft_mask: int = 0) -> bytes:
+            block_table: int = 0, used_q: int = 0, draft_mask: int = 0, k_scale: int = 0,
+            v_scale: int = 0) -> bytes:
     """attn_tensors with these addresses; 0 is absent."""
     return pack_tensors(TENSORS_SIZE, q, k, v, o, lse, _all.pack(
         bias, mask, alibi_slopes, sink, cu_seqlens_q, cu_seqlens_kv, used_kv, d_o, dq, dk, dv,
-        d_bias, d_sink, d_alibi_slopes, block_table, used_q, draft_mask))
+        d_bias, d_sink, d_alibi_slopes, block_table, used_q, draft_mask, k_scale, v_scale))
 
 
 class AttnError(RuntimeError):

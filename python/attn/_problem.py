@@ -23,19 +23,19 @@ def problem(*, dtype: int, sizes: Strides, q: Strides, k: Strides, v: Strides, o
             packed: Optional[Tuple[int, int]] = None, used_kv: bool = False,
             tensor_cores: int = 0, alignment: int = 16,
             pages: Optional[Tuple[int, int, int]] = None, used_q: bool = False,
-            draft: bool = False) -> bytes:
+            draft: bool = False, dtype_kv: int = -1, scales: Strides = ()) -> bytes:
     """sizes: batch, heads_q, heads_kv, seq_q, seq_kv, head_dim, head_dim_v. bias: dtype and
     strides. alibi: the batch stride of the slopes. packed: total_q and total_kv. pages: page_size,
-    num_pages and the stride of the block table."""
+    num_pages and the stride of the block table. scales: strides of k_scale, then of v_scale."""
     bias_dtype, bias_strides = bias or (0, _ANY)
     options = pack_options(
         *window, softcap, bias_dtype, bias is not None, mask is not None, alibi is not None, sink,
         packed is not None, used_kv, False, False, *bias_strides, *(mask or _ANY), alibi or 0,
         *(packed or (0, 0)), tensor_cores)
-    packed_problem = pack_problem(problem_head(dtype), *sizes, *q, *k, *v, *o, AUTO_LSE,
+    packed_problem = pack_problem(problem_head(dtype, dtype_kv), *sizes, *q, *k, *v, *o, AUTO_LSE,
                                   math.nan if scale is None else scale, causal, options, alignment)
-    if pages or used_q or draft:
-        return with_serving(packed_problem, *(pages or (0, 0, 0)), used_q, draft)
+    if pages or used_q or draft or any(scales):
+        return with_serving(packed_problem, *(pages or (0, 0, 0)), used_q, draft, *scales)
     return packed_problem
 
 

@@ -396,6 +396,8 @@ attn_status tensors_check(const attn_problem *p, const attn_tensors *t, enum ten
         {"tensors.used_q", t->used_q, sizeof(int32_t), p->used_q, p->batch > 0},
         {"tensors.draft_mask", t->draft_mask, sizeof(uint64_t), p->draft && q, true},
         {"tensors.block_table", t->block_table, sizeof(int32_t), paged && kv, true},
+        {"tensors.k_scale", t->k_scale, sizeof(float), problem_is_fp8(p) && kv, false},
+        {"tensors.v_scale", t->v_scale, sizeof(float), problem_is_fp8(p) && kv, false},
         {"tensors.d_o", t->d_o, wide, (use == TENSORS_GRADIENT || backward) && q, true},
         {"tensors.dq", t->dq, wide, backward && q, true},
         {"tensors.dk", t->dk, wide, backward && kv, true},

@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * dtype.c - fp16 and bf16 in portable integer arithmetic.
+ * dtype.c - fp16, bf16 and fp8 in portable integer arithmetic.
  *
  *              sign  exponent  fraction     largest      smallest normal / subnormal
  *   fp32         1       8        23        3.4e38          2^-126 / 2^-149
  *   fp16         1       5        10        65504           2^-14  / 2^-24
  *   bf16         1       8         7        3.4e38          2^-126 / 2^-133
+ *   e5m2         1       5         2        57344           2^-14  / 2^-16
+ *   e4m3         1       4         3        448             2^-6   / 2^-9     no infinity
  *
  * Invariant: the same bits on every machine and under every rounding or flush-to-zero mode, since
  * no floating-point rounding is involved: to nearest, ties to even, subnormals kept, overflow to
- * infinity, a NaN to a quiet NaN of the same sign.
+ * infinity, a NaN to a quiet NaN of the same sign. fp8: overflow and infinity to the largest
+ * number, a NaN to 0x7f.
  */
 #include "core/internal.h"
 
@@ -27,6 +30,10 @@
 #define FP16_FRACTION 0x03ffU
 
 #define BF16_QUIET 0x0040U
+
+#define FP8_SIGN 0x80U
+#define FP8_MAGNITUDE 0x7fU
+#define FP8_NAN 0x7fU /* of e4m3 the only one */
 
 enum { BLOCK = 16 };
 
@@ -52,6 +59,8 @@ size_t attn_dtype_size(attn_dtype dtype) {
     case ATTN_FP32: return sizeof(float);
     case ATTN_FP16: return sizeof(uint16_t);
     case ATTN_BF16: return sizeof(uint16_t);
+    case ATTN_E4M3: return sizeof(uint8_t);
+    case ATTN_E5M2: return sizeof(uint8_t);
     }
     return 0;
 }
@@ -123,11 +132,61 @@ uint16_t float_to_bf16(float value) {
     return (uint16_t)shift_to_even(bits, 16);
 }
 
+/* ---- fp8 ------------------------------------------------------------------------------------- */
+
+/* The upper half of an fp16 number. */
+static inline float widen_e5m2(uint8_t bits) {
+    return widen_half((uint16_t)(bits << 8));
+}
+
+/* The bits of exponent and fraction, at their places in fp16, are the number times 2^-8. */
+static inline float widen_e4m3(uint8_t bits) {
+    const uint32_t sign = (uint32_t)(bits & FP8_SIGN) << 8;
+    const uint32_t magnitude = bits & FP8_MAGNITUDE;
+    const uint32_t quiet = choose(magnitude == FP8_NAN, FP16_INFINITY, 0);
+    return widen_half((uint16_t)(sign | magnitude << 7 | quiet)) * 0x1p8F;
+}
+
+struct fp8_format {
+    uint32_t fraction, bias, largest;
+};
+
+static inline uint8_t narrow_to_8(float value, struct fp8_format to) {
+    const uint32_t bits = bits_of(value);
+    const uint32_t magnitude = bits & FP32_MAGNITUDE;
+    const uint32_t exponent = magnitude >> 23;
+    if (magnitude > FP32_INFINITY) {
+        return FP8_NAN;
+    }
+    uint32_t result;
+    if (exponent >= 128 - to.bias) {
+        result = shift_to_even(magnitude - ((127 - to.bias) << 23), 23 - to.fraction);
+    } else {
+        /* as in float_to_half; fp8 counts 2^(1 - bias - fraction) */
+        const uint32_t shift = 151 - to.bias - to.fraction - exponent;
+        const uint32_t fraction = (magnitude & FP32_FRACTION) | FP32_HIDDEN_BIT;
+        result = shift > 24 ? 0 : shift_to_even(fraction, shift);
+    }
+    return (uint8_t)(bits >> 24 & FP8_SIGN) | (uint8_t)(result < to.largest ? result : to.largest);
+}
+
+static uint8_t float_to_e4m3(float value) {
+    return narrow_to_8(value, (struct fp8_format){.fraction = 3, .bias = 7, .largest = 0x7e});
+}
+
+static uint8_t float_to_e5m2(float value) {
+    return narrow_to_8(value, (struct fp8_format){.fraction = 2, .bias = 15, .largest = 0x7b});
+}
+
+/* ---- any dtype ------------------------------------------------------------------------------- */
+
 float load_element(attn_dtype dtype, const void *base, int64_t index) {
     switch (dtype) {
     case ATTN_FP32: return ((const float *)base)[index];
     case ATTN_FP16: return half_to_float(((const uint16_t *)base)[index]);
     case ATTN_BF16: return bf16_to_float(((const uint16_t *)base)[index]);
+    case ATTN_E4M3: return widen_e4m3(((const uint8_t *)base)[index]);
+    case ATTN_E5M2: return widen_e5m2(((const uint8_t *)base)[index]);
     }
     return 0.0F; /* not reached: the problem's dtypes were checked */
 }
@@ -148,6 +207,7 @@ float load_element(attn_dtype dtype, const void *base, int64_t index) {
 
 void attn_from_float(attn_dtype dtype, void *dst, const float *src, size_t n) {
     uint16_t *const restrict narrow = dst;
+    uint8_t *const restrict bytes = dst;
     switch (dtype) {
     case ATTN_FP32:
         if (n > 0) {
@@ -156,12 +216,15 @@ void attn_from_float(attn_dtype dtype, void *dst, const float *src, size_t n) {
         break;
     case ATTN_FP16: CONVERT(narrow, src, n, float_to_half); break;
     case ATTN_BF16: CONVERT(narrow, src, n, float_to_bf16); break;
+    case ATTN_E4M3: CONVERT(bytes, src, n, float_to_e4m3); break;
+    case ATTN_E5M2: CONVERT(bytes, src, n, float_to_e5m2); break;
     }
 }
 
 void attn_to_float(attn_dtype dtype, float *dst, const void *src, size_t n) {
     float *const restrict wide = dst;
     const uint16_t *const restrict narrow = src;
+    const uint8_t *const restrict bytes = src;
     switch (dtype) {
     case ATTN_FP32:
         if (n > 0) {
@@ -170,5 +233,7 @@ void attn_to_float(attn_dtype dtype, float *dst, const void *src, size_t n) {
         break;
     case ATTN_FP16: CONVERT(wide, narrow, n, widen_half); break;
     case ATTN_BF16: CONVERT(wide, narrow, n, bf16_to_float); break;
+    case ATTN_E4M3: CONVERT(wide, bytes, n, widen_e4m3); break;
+    case ATTN_E5M2: CONVERT(wide, bytes, n, widen_e5m2); break;
     }
 }

@@ -10,7 +10,7 @@
  *   core/tuned.c         the order in which variants are tried
  *   core/variants.c      the table of variants and the clauses that refuse; variant_add.c
  *   core/families.h      what the variants of a GPU family have in common
- *   core/sequence.c      lengths of one sequence, ALiBi slopes; dtype.c fp16 and bf16
+ *   core/sequence.c      lengths of one sequence, ALiBi slopes; dtype.c fp16, bf16, fp8
  *   cpu/                 the CPU backend (cpu/cpu.h); pool.c its threads
  *   cuda/                the CUDA backend (cuda/cuda.h): plan.c its clauses, maps.c tensor
  *                        maps, driver.c the driver as a table, images.h the kernels compiled in
@@ -101,6 +101,11 @@ attn_status problem_refuse_gradients(const attn_problem *resolved, attn_error *e
 /* Whether two elements of the bias that differ in a dimension with a stride share an address: then
  * d_bias, which has its strides, has no place for both. */
 bool problem_bias_overlaps(const attn_problem *resolved);
+
+/* Whether K and V are fp8, with scales. */
+static inline bool problem_is_fp8(const attn_problem *resolved) {
+    return resolved->dtype_kv > (int32_t)ATTN_BF16;
+}
 
 /* Pages that hold `keys` keys of a sequence. */
 static inline int64_t problem_pages(const attn_problem *problem, int64_t keys) {

@@ -94,14 +94,18 @@ static attn_status check_bool(const char *name, const bool *value, attn_error *e
         }                                                                                          \
     } while (0)
 
-static attn_status check_dtype(const char *name, int32_t *dtype, attn_dtype of_q, bool mixed,
-                               attn_error *error) {
+/* `last` is ATTN_BF16, or the last that may differ from Q's: an fp8 dtype. mixed: any may. */
+static attn_status check_dtype(const char *name, int32_t *dtype, attn_dtype of_q, attn_dtype last,
+                               bool mixed, attn_error *error) {
     if (*dtype == -1) {
         *dtype = (int32_t)of_q;
     }
-    TRY(check_enum(name, *dtype, ATTN_BF16, "-1 (as dtype), ATTN_FP32, ATTN_FP16 or ATTN_BF16",
+    TRY(check_enum(name, *dtype, (int)last,
+                   last == ATTN_BF16
+                       ? "-1 (as dtype), ATTN_FP32, ATTN_FP16 or ATTN_BF16"
+                       : "-1 (as dtype), ATTN_FP32, ATTN_FP16, ATTN_BF16, ATTN_E4M3 or ATTN_E5M2",
                    error));
-    if (!mixed && *dtype != (int32_t)of_q) {
+    if (!mixed && *dtype != (int32_t)of_q && *dtype <= (int32_t)ATTN_BF16) {
         return attn_fail(error, ATTN_UNSUPPORTED,
                          "%s = %d, expected dtype = %d: mixed dtypes are not computed yet", name,
                          (int)*dtype, (int)of_q);
@@ -111,8 +115,8 @@ static attn_status check_dtype(const char *name, int32_t *dtype, attn_dtype of_q
 
 static attn_status check_enums(attn_problem *p, bool mixed, attn_error *error) {
     TRY(check_enum("dtype", (int)p->dtype, ATTN_BF16, "ATTN_FP32, ATTN_FP16 or ATTN_BF16", error));
-    TRY(check_dtype("dtype_kv", &p->dtype_kv, p->dtype, mixed, error));
-    TRY(check_dtype("dtype_o", &p->dtype_o, p->dtype, mixed, error));
+    TRY(check_dtype("dtype_kv", &p->dtype_kv, p->dtype, ATTN_E5M2, mixed, error));
+    TRY(check_dtype("dtype_o", &p->dtype_o, p->dtype, ATTN_BF16, mixed, error));
     TRY(check_enum("layout", (int)p->layout, ATTN_BSHD, "ATTN_BHSD or ATTN_BSHD", error));
     TRY(check_enum("causal", (int)p->causal, ATTN_CAUSAL_BOTTOM_RIGHT,
                    "ATTN_CAUSAL_NONE, _TOP_LEFT or _BOTTOM_RIGHT", error));
@@ -420,6 +424,11 @@ attn_status problem_refuse_gradients(const attn_problem *p, attn_error *error) {
         return attn_fail(error, ATTN_UNSUPPORTED,
                          "draft = true, expected false: a draft mask has no gradients");
     }
+    if (problem_is_fp8(p)) {
+        return attn_fail(error, ATTN_UNSUPPORTED,
+                         "dtype_kv = %d, expected dtype = %d: an fp8 KV cache has no gradients",
+                         (int)p->dtype_kv, (int)p->dtype);
+    }
     return ATTN_OK;
 }
 
@@ -451,6 +460,22 @@ static attn_status check_append(const attn_problem *p, attn_error *error) {
     return check_disjoint(&p->q_out, &q_out, error);
 }
 
+/* Of the scales of K or V. */
+static attn_status check_scales(const attn_problem *p, const char *name, const attn_strides *s,
+                                attn_error *error) {
+    if (problem_is_fp8(p)) {
+        const struct extent e = extent_of_kv(p, name, 1);
+        return check_extent(s, &e, error);
+    }
+    if (s->batch != 0 || s->head != 0 || s->row != 0) {
+        return attn_fail(error, ATTN_INVALID,
+                         "%s strides = {%lld, %lld, %lld}, expected 0: dtype_kv = %d is not fp8",
+                         name, (long long)s->batch, (long long)s->head, (long long)s->row,
+                         (int)p->dtype_kv);
+    }
+    return ATTN_OK;
+}
+
 static attn_status check_tensors(attn_problem *p, attn_error *error) {
     const struct extent q = extent_of_q(p, "q", p->head_dim);
     const struct extent k = extent_of_kv(p, "k", p->head_dim);
@@ -479,6 +504,8 @@ static attn_status check_tensors(attn_problem *p, attn_error *error) {
     TRY(check_new(&p->k_new, NULL, p->layout, k_new, error));
     TRY(check_new(&p->v_new, NULL, p->layout, v_new, error));
     TRY(check_new(&p->q_out, &p->q, p->layout, extent_of_q(p, "q_out", p->head_dim), error));
+    TRY(check_scales(p, "k_scale", &p->k_scale, error));
+    TRY(check_scales(p, "v_scale", &p->v_scale, error));
     if (p->alibi) {
         int64_t last = p->heads_q;
         TRY(extend("alibi_batch_stride", "batch", p->batch, p->alibi_batch_stride, &last, error));

@@ -14,6 +14,7 @@
 #define FP32 (1U << ATTN_FP32)
 #define FP16 (1U << ATTN_FP16)
 #define BF16 (1U << ATTN_BF16)
+#define FP8 (1U << ATTN_E4M3 | 1U << ATTN_E5M2)
 #define DIRECTION_row ATTN_FORWARD
 #define DIRECTION_tile ATTN_FORWARD
 #define DIRECTION_backward ATTN_BACKWARD
@@ -31,9 +32,10 @@ enum {
                   ATTN_OPTION_USED_Q |
                   ATTN_OPTION_ANY_SCALE, /* of the scores: not where K and V lie */
     ALL_AND_PAGED = ALL_OPTIONS | ATTN_OPTION_PAGED | ATTN_OPTION_DRAFT,
+    ALL_AND_FP8 = ALL_AND_PAGED | ATTN_OPTION_FP8_KV,
     WHERE_ROWS_LIE = ATTN_OPTION_PACKED | ATTN_OPTION_USED_KV | ATTN_OPTION_PAGED,
-    OPTIONS_row = ALL_AND_PAGED, /* of CPU families */
-    OPTIONS_tile = ALL_AND_PAGED,
+    OPTIONS_row = ALL_AND_FP8, /* of CPU families */
+    OPTIONS_tile = ALL_AND_FP8,
     OPTIONS_backward = ALL_OPTIONS,
     OPTIONS_append = WHERE_ROWS_LIE,
     OPTIONS_merge = WHERE_ROWS_LIE,
@@ -61,17 +63,21 @@ enum {
 #define SMEM_hopper_bias 7
 #define SMEM_bwd_mma 8
 #define SMEM_bwd_hopper 9
+#define SMEM_mma_fp8 10
+#define SMEM_hopper_decode_fp8 11
 #define SMEM_BYTES(formula, ...)                                                                   \
-    ((formula) == SMEM_wmma             ? ATTN_SMEM_wmma(__VA_ARGS__)                              \
-     : (formula) == SMEM_mma            ? ATTN_SMEM_mma(__VA_ARGS__)                               \
-     : (formula) == SMEM_tf32           ? ATTN_SMEM_tf32(__VA_ARGS__)                              \
-     : (formula) == SMEM_hopper_forward ? ATTN_SMEM_hopper_forward(__VA_ARGS__)                    \
-     : (formula) == SMEM_hopper_split   ? ATTN_SMEM_hopper_split(__VA_ARGS__)                      \
-     : (formula) == SMEM_hopper_decode  ? ATTN_SMEM_hopper_decode(__VA_ARGS__)                     \
-     : (formula) == SMEM_hopper_bias    ? ATTN_SMEM_hopper_bias(__VA_ARGS__)                       \
-     : (formula) == SMEM_bwd_mma        ? ATTN_SMEM_bwd_mma(__VA_ARGS__)                           \
-     : (formula) == SMEM_bwd_hopper     ? ATTN_SMEM_bwd_hopper(__VA_ARGS__)                        \
-                                        : 0)
+    ((formula) == SMEM_wmma                ? ATTN_SMEM_wmma(__VA_ARGS__)                           \
+     : (formula) == SMEM_mma               ? ATTN_SMEM_mma(__VA_ARGS__)                            \
+     : (formula) == SMEM_tf32              ? ATTN_SMEM_tf32(__VA_ARGS__)                           \
+     : (formula) == SMEM_hopper_forward    ? ATTN_SMEM_hopper_forward(__VA_ARGS__)                 \
+     : (formula) == SMEM_hopper_split      ? ATTN_SMEM_hopper_split(__VA_ARGS__)                   \
+     : (formula) == SMEM_hopper_decode     ? ATTN_SMEM_hopper_decode(__VA_ARGS__)                  \
+     : (formula) == SMEM_hopper_bias       ? ATTN_SMEM_hopper_bias(__VA_ARGS__)                    \
+     : (formula) == SMEM_bwd_mma           ? ATTN_SMEM_bwd_mma(__VA_ARGS__)                        \
+     : (formula) == SMEM_bwd_hopper        ? ATTN_SMEM_bwd_hopper(__VA_ARGS__)                     \
+     : (formula) == SMEM_mma_fp8           ? ATTN_SMEM_mma_fp8(__VA_ARGS__)                        \
+     : (formula) == SMEM_hopper_decode_fp8 ? ATTN_SMEM_hopper_decode_fp8(__VA_ARGS__)              \
+                                           : 0)
 
 enum instruction { INSTRUCTION_fma, INSTRUCTION_wmma, INSTRUCTION_mma, INSTRUCTION_wgmma };
 
@@ -92,6 +98,8 @@ const struct kernel_family kernel_families[FAMILY_COUNT] = {
 #undef FAMILY
 };
 
+/* GPU kernels that take an fp8 KV cache take no other. */
+#define FP8_OF(options) (((options) & (int)ATTN_OPTION_FP8_KV) != 0 ? FP8 : 0U)
 #define DTYPES_fp16 FP16
 #define DTYPES_bf16 BF16
 #define DTYPES_fp32 FP32
@@ -121,7 +129,7 @@ static const struct variant built_in[] = {
               .device = "cuda",                                                                    \
               .family = #kind,                                                                     \
               .arch = #sm,                                                                         \
-              .dtypes = DTYPES_##type,                                                             \
+              .dtypes = DTYPES_##type | FP8_OF(OPTIONS_OF_##kind),                                 \
               .options = TILE_OPTIONS(OPTIONS_OF_##kind, dim),                                     \
               .tensor_cores = TENSOR_CORES_OF_##kind,                                              \
               .head_dim_max = (dim),                                                               \
@@ -287,6 +295,7 @@ static const struct {
     {ATTN_OPTION_USED_Q, "used_q"},
     {ATTN_OPTION_DRAFT, "a draft mask"},
     {ATTN_OPTION_PAGED, "a paged KV cache"},
+    {ATTN_OPTION_FP8_KV, "an fp8 KV cache"},
 };
 
 uint32_t problem_options(const attn_problem *p) {
@@ -296,7 +305,8 @@ uint32_t problem_options(const attn_problem *p) {
            (p->bias ? ATTN_OPTION_BIAS : 0U) | (p->mask ? ATTN_OPTION_MASK : 0U) |
            (p->sink ? ATTN_OPTION_SINK : 0U) | (p->packed ? ATTN_OPTION_PACKED : 0U) |
            (p->used_kv ? ATTN_OPTION_USED_KV : 0U) | (p->used_q ? ATTN_OPTION_USED_Q : 0U) |
-           (p->draft ? ATTN_OPTION_DRAFT : 0U) | (p->page_size > 0 ? ATTN_OPTION_PAGED : 0U);
+           (p->draft ? ATTN_OPTION_DRAFT : 0U) | (p->page_size > 0 ? ATTN_OPTION_PAGED : 0U) |
+           (problem_is_fp8(p) ? ATTN_OPTION_FP8_KV : 0U);
 }
 
 static attn_status refuse_options(uint32_t options, const attn_problem *p, attn_error *error) {
@@ -326,6 +336,10 @@ attn_status variant_applies(const attn_context *context, const struct variant *v
     const attn_variant *v = &variant->info;
     if ((v->dtypes & (1U << p->dtype)) == 0) {
         return attn_fail(error, ATTN_UNSUPPORTED, "dtype is %s, which it does not take",
+                         dtype_name(p->dtype));
+    }
+    if ((v->dtypes & FP8) != 0 && !problem_is_fp8(p)) {
+        return attn_fail(error, ATTN_UNSUPPORTED, "dtype_kv is %s, it takes an fp8 KV cache only",
                          dtype_name(p->dtype));
     }
     if (v->tensor_cores && p->tensor_cores == ATTN_TENSOR_CORES_NEVER) {

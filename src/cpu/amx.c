@@ -198,4 +198,4 @@ static const struct cpu_tile_kernel tile_kernel = {
     .turn = bf16_turn,
 };
 
-const struct cpu_isa cpu_isa_amx = {"amx", &tile_kernel, NULL};
+const struct cpu_isa cpu_isa_amx = {"amx", &tile_kernel, NULL, dequantize_row};

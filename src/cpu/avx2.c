@@ -145,4 +145,4 @@ static inline void vload_columns(const float *in, ptrdiff_t stride, vf *out) {
 #include "cpu/row_kernel.h"
 #include "cpu/tile_kernel.h"
 
-const struct cpu_isa cpu_isa_avx2 = {"avx2", &tile_kernel, &row_kernel};
+const struct cpu_isa cpu_isa_avx2 = {"avx2", &tile_kernel, &row_kernel, dequantize_row};

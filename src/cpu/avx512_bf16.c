@@ -153,4 +153,4 @@ static const struct cpu_tile_kernel tile_kernel = {
     .turn = bf16_turn,
 };
 
-const struct cpu_isa cpu_isa_avx512_bf16 = {"avx512_bf16", &tile_kernel, NULL};
+const struct cpu_isa cpu_isa_avx512_bf16 = {"avx512_bf16", &tile_kernel, NULL, dequantize_row};

@@ -166,4 +166,4 @@ static inline void vload_columns(const float *in, ptrdiff_t stride, vf *out) {
 #include "cpu/row_kernel.h"
 #include "cpu/tile_kernel.h"
 
-const struct cpu_isa cpu_isa_c = {"c", &tile_kernel, &row_kernel};
+const struct cpu_isa cpu_isa_c = {"c", &tile_kernel, &row_kernel, dequantize_row};

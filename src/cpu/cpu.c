@@ -4,6 +4,7 @@
  * a score, the end of a row (LSE, 1/l); and the table of instruction sets.
  */
 #include "cpu/cpu.h"
+#include "core/plan.h"
 
 #include <float.h>
 #include <math.h>
@@ -13,8 +14,19 @@ size_t cpu_round_up(size_t bytes) {
     return (bytes + CPU_ALIGN - 1) / CPU_ALIGN * CPU_ALIGN;
 }
 
-size_t cpu_list_bytes(const attn_problem *p, int rows) {
+static size_t list_bytes(const attn_problem *p, int rows) {
     return p->page_size > 0 ? cpu_round_up((size_t)rows * sizeof(char *)) : 0;
+}
+
+size_t cpu_list_bytes(const attn_problem *p, int rows) {
+    return list_bytes(p, rows) +
+           (problem_is_fp8(p) ? cpu_round_up((size_t)rows * sizeof(float)) : 0);
+}
+
+size_t cpu_fp8_bytes(const attn_problem *p, int rows) {
+    const int64_t cols = p->head_dim > p->head_dim_v ? p->head_dim : p->head_dim_v;
+    return problem_is_fp8(p) ? cpu_round_up((size_t)rows * (size_t)cols * attn_dtype_size(p->dtype))
+                             : 0;
 }
 
 char *cpu_align(void *pointer) {
@@ -56,48 +68,106 @@ char *cpu_o_row(const struct cpu_job *job, const struct sequence *s, int64_t b, 
     return cpu_row(p, job->tensors->o, &p->o, b, h, s->q_begin + i);
 }
 
-/* Keys [first, first + count) of a paged K or V, page by page. */
-static struct cpu_rows paged_rows(const struct cpu_job *job, const void *pool,
-                                  const attn_strides *strides, int64_t b, int64_t hk, int64_t first,
-                                  int count, int64_t cols, const char **list) {
+/* Keys [first, ...) of a sequence in a tensor with these strides: as many as are `stride` elements
+ * apart, up to `count`, from element `at` on. */
+struct stretch {
+    int64_t at, stride;
+    int count;
+};
+
+static struct stretch stretch_of(const struct cpu_job *job, const struct sequence *s,
+                                 const attn_strides *strides, int64_t b, int64_t hk, int64_t first,
+                                 int count) {
     const attn_problem *p = job->problem;
-    const int64_t element = (int64_t)attn_dtype_size(p->dtype);
-    const int32_t *table = job->tensors->block_table + b * p->block_table_stride;
-    const int64_t stride = strides->row * element;
-    int64_t page = first / p->page_size;
-    int64_t row = first % p->page_size;
-    for (int j = 0; j < count; page++, row = 0) {
-        const char *at = (const char *)pool +
-                         (table[page] * strides->batch + hk * strides->head) * element +
-                         row * stride;
-        for (; row < p->page_size && j < count; row++, at += stride) {
-            list[j++] = at;
-        }
+    if (p->page_size == 0) {
+        return (struct stretch){offset(strides, p->packed, b, hk, s->kv_begin + first),
+                                strides->row, count};
     }
-    return (struct cpu_rows){
-        .dtype = p->dtype, .base = pool, .list = list, .count = count, .cols = (int)cols};
+    const int32_t *table = job->tensors->block_table + b * p->block_table_stride;
+    const int64_t row = first % p->page_size;
+    return (struct stretch){table[first / p->page_size] * strides->batch + hk * strides->head +
+                                row * strides->row,
+                            strides->row, (int)at_most(count, p->page_size - row)};
 }
 
+/* K or V as a call has it. */
+struct cache {
+    const void *data;
+    const attn_strides *strides;
+    const float *scale;
+    const attn_strides *scale_strides;
+    int64_t cols;
+};
+
 static struct cpu_rows kv_rows(const struct cpu_job *job, const struct sequence *s,
-                               const void *tensor, const attn_strides *strides, int64_t b,
-                               int64_t hk, int64_t first, int count, int64_t cols,
-                               const char **list) {
+                               const struct cache *cache, int64_t b, int64_t hk, int64_t first,
+                               int count, char *room) {
     const attn_problem *p = job->problem;
-    return p->page_size > 0
-               ? paged_rows(job, tensor, strides, b, hk, first, count, cols, list)
-               : cpu_rows_of(p, tensor, strides, b, hk, s->kv_begin + first, count, cols);
+    const int64_t element = (int64_t)attn_dtype_size((attn_dtype)p->dtype_kv);
+    const char *base = cache->data;
+    struct cpu_rows rows = {.dtype = (attn_dtype)p->dtype_kv,
+                            .base = base,
+                            .stride = cache->strides->row * element,
+                            .count = count,
+                            .cols = (int)cache->cols};
+    const char **list = (const char **)(void *)room;
+    if (p->page_size == 0) {
+        rows.base += stretch_of(job, s, cache->strides, b, hk, first, count).at * element;
+    } else {
+        rows.list = list;
+    }
+    for (int j = 0; j < count && p->page_size > 0;) { /* page by page */
+        const struct stretch part = stretch_of(job, s, cache->strides, b, hk, first + j, count - j);
+        for (int i = 0; i < part.count; i++) {
+            list[j++] = base + (part.at + i * part.stride) * element;
+        }
+    }
+    if (problem_is_fp8(p) && cache->scale != NULL) {
+        float *scale = (float *)(void *)(room + list_bytes(p, count));
+        rows.scale = scale;
+        for (int j = 0; j < count;) {
+            const struct stretch part =
+                stretch_of(job, s, cache->scale_strides, b, hk, first + j, count - j);
+            for (int i = 0; i < part.count; i++) {
+                scale[j++] = cache->scale[part.at + i * part.stride];
+            }
+        }
+    }
+    return rows;
 }
 
 struct cpu_rows cpu_k_rows(const struct cpu_job *job, const struct sequence *s, int64_t b,
-                           int64_t hk, int64_t first, int count, const char **list) {
+                           int64_t hk, int64_t first, int count, char *room) {
     const attn_problem *p = job->problem;
-    return kv_rows(job, s, job->tensors->k, &p->k, b, hk, first, count, p->head_dim, list);
+    const attn_tensors *t = job->tensors;
+    const struct cache cache = {t->k, &p->k, t->k_scale, &p->k_scale, p->head_dim};
+    return kv_rows(job, s, &cache, b, hk, first, count, room);
 }
 
 struct cpu_rows cpu_v_rows(const struct cpu_job *job, const struct sequence *s, int64_t b,
-                           int64_t hk, int64_t first, int count, const char **list) {
+                           int64_t hk, int64_t first, int count, char *room) {
     const attn_problem *p = job->problem;
-    return kv_rows(job, s, job->tensors->v, &p->v, b, hk, first, count, p->head_dim_v, list);
+    const attn_tensors *t = job->tensors;
+    const struct cache cache = {t->v, &p->v, t->v_scale, &p->v_scale, p->head_dim_v};
+    return kv_rows(job, s, &cache, b, hk, first, count, room);
+}
+
+struct cpu_rows cpu_dequantize(const struct cpu_job *job, const struct cpu_rows *rows, char *room) {
+    const attn_problem *p = job->problem;
+    if (!problem_is_fp8(p)) {
+        return *rows;
+    }
+    const int64_t stride = rows->cols * (int64_t)attn_dtype_size(p->dtype);
+    for (int j = 0; j < rows->count; j++) {
+        job->plan->cpu.isa->dequantize(rows->dtype, cpu_row_at(rows, j), rows->cols,
+                                       rows->scale != NULL ? rows->scale[j] : 1.0F, p->dtype,
+                                       room + j * stride);
+    }
+    return (struct cpu_rows){.dtype = p->dtype,
+                             .base = room,
+                             .stride = stride,
+                             .count = rows->count,
+                             .cols = rows->cols};
 }
 
 /* ---- scores ---------------------------------------------------------------------------------- */

@@ -43,6 +43,7 @@ struct cpu_rows {
     const char *base;
     int64_t stride;          /* bytes */
     const char *const *list; /* of pages: the address of each row, else NULL */
+    const float *scale;      /* of fp8: one for each row; NULL: 1 */
     int count;
     int cols;
 };
@@ -167,6 +168,9 @@ struct cpu_isa {
     const char *name;
     const struct cpu_tile_kernel *tile; /* NULL: none */
     const struct cpu_row_kernel *row;
+    /* `count` numbers of fp8 times `scale`, rounded to the dtype `to` */
+    void (*dequantize)(attn_dtype from, const void *in, int count, float scale, attn_dtype to,
+                       void *out);
 };
 
 /* One call of attn_forward. */
@@ -225,11 +229,15 @@ const char *cpu_q_row(const struct cpu_job *job, const struct sequence *s, int64
                       int64_t i);
 char *cpu_o_row(const struct cpu_job *job, const struct sequence *s, int64_t b, int64_t h,
                 int64_t i);
-/* `list` has room for the addresses of `count` rows of pages; NULL where there are no pages. */
+/* `room` has cpu_list_bytes for list and scales of `count` rows; NULL where those are 0. */
 struct cpu_rows cpu_k_rows(const struct cpu_job *job, const struct sequence *s, int64_t b,
-                           int64_t hk, int64_t first, int count, const char **list);
+                           int64_t hk, int64_t first, int count, char *room);
 struct cpu_rows cpu_v_rows(const struct cpu_job *job, const struct sequence *s, int64_t b,
-                           int64_t hk, int64_t first, int count, const char **list);
+                           int64_t hk, int64_t first, int count, char *room);
+
+/* Such rows in the problem's dtype: as they are, or an fp8 cache's dequantised, one after the other
+ * in `room` (cpu_fp8_bytes). */
+struct cpu_rows cpu_dequantize(const struct cpu_job *job, const struct cpu_rows *rows, char *room);
 
 /* Fills row r of an adjust for the block that begins at key `first`. */
 void cpu_adjust_row(const struct cpu_job *job, const struct sequence *s, int64_t b, int64_t h,
@@ -278,7 +286,8 @@ static inline int64_t divide_up(int64_t a, int64_t b) {
 }
 
 size_t cpu_round_up(size_t bytes);
-size_t cpu_list_bytes(const attn_problem *problem, int rows); /* of cpu_rows.list: 0 or more */
+size_t cpu_list_bytes(const attn_problem *problem, int rows); /* of list and scale in cpu_rows */
+size_t cpu_fp8_bytes(const attn_problem *problem, int rows);  /* of cpu_dequantize */
 char *cpu_align(void *pointer);                               /* up to CPU_ALIGN */
 
 #endif /* ATTN_CPU_CPU_H */

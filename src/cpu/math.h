@@ -153,7 +153,7 @@ OUT_OF_LINE void row_to_float(attn_dtype dtype, const void *in, int count, float
     const vf f = vdup(factor);
     int i = 0;
     switch (dtype) {
-    case ATTN_FP32:
+    default:
         for (; i + VL <= count; i += VL) {
             vstore(out + i, vmul(vload(single + i), f));
         }
@@ -188,7 +188,7 @@ OUT_OF_LINE void row_from_float(attn_dtype dtype, const float *in, int count, fl
     const vf f = vdup(factor);
     int i = 0;
     switch (dtype) {
-    case ATTN_FP32:
+    default:
         for (; i + VL <= count; i += VL) {
             vstore(single + i, vmul(vload(in + i), f));
         }
@@ -211,6 +211,69 @@ OUT_OF_LINE void row_from_float(attn_dtype dtype, const float *in, int count, fl
         for (; i < count; i++) {
             half[i] = float_to_bf16(in[i] * factor);
         }
+        break;
+    }
+}
+
+/* ---- fp8 ------------------------------------------------------------------------------------- */
+
+enum { FP8_STEP = 16 };
+
+/* Numbers of fp8 as fp16 first: e5m2 is its upper half; exponent and fraction of e4m3, at their
+ * places in fp16, are the number times 2^-8. That factor has its own product: scale x 2^8 may be
+ * beyond fp32. */
+INLINE void dequantize_step(attn_dtype from, const uint8_t *in, float scale, attn_dtype to,
+                            void *out) {
+    const bool e4m3 = from == ATTN_E4M3;
+    const vf unit = vdup(e4m3 ? 0x1p8F : 1.0F);
+    uint16_t half[FP8_STEP];
+    for (int i = 0; i < FP8_STEP; i++) {
+        const unsigned sign = in[i] & 0x80U;
+        const unsigned magnitude = in[i] & 0x7fU;
+        const unsigned nan = magnitude == 0x7fU ? 0x7c00U : 0U;
+        half[i] = (uint16_t)(e4m3 ? sign << 8 | magnitude << 7 | nan : (unsigned)in[i] << 8);
+    }
+    EACH(i, FP8_STEP / VL) {
+        const vf x = vmul(vmul(vload_half(half + i * VL), unit), vdup(scale));
+        switch (to) {
+        case ATTN_FP16: vstore_half((uint16_t *)out + i * VL, x); break;
+        case ATTN_BF16: vstore_bf16((uint16_t *)out + i * VL, x); break;
+        default: vstore((float *)out + i * VL, x); break;
+        }
+    }
+}
+
+INLINE void dequantize_as(attn_dtype from, const uint8_t *in, int count, float scale, attn_dtype to,
+                          void *out) {
+    const size_t size = attn_dtype_size(to);
+    int i = 0;
+    for (; i + FP8_STEP <= count; i += FP8_STEP) {
+        dequantize_step(from, in + i, scale, to, (char *)out + (size_t)i * size);
+    }
+    if (i < count) {
+        uint8_t rest[FP8_STEP] = {0};
+        float wide[FP8_STEP];
+        memcpy(rest, in + i, (size_t)(count - i));
+        dequantize_step(from, rest, scale, to, wide);
+        memcpy((char *)out + (size_t)i * size, wide, (size_t)(count - i) * size);
+    }
+}
+
+OUT_OF_LINE void dequantize_row(attn_dtype from, const void *in, int count, float scale,
+                                attn_dtype to, void *out) {
+    const bool e4m3 = from == ATTN_E4M3;
+    switch (to) {
+    case ATTN_FP16:
+        e4m3 ? dequantize_as(ATTN_E4M3, in, count, scale, ATTN_FP16, out)
+             : dequantize_as(ATTN_E5M2, in, count, scale, ATTN_FP16, out);
+        break;
+    case ATTN_BF16:
+        e4m3 ? dequantize_as(ATTN_E4M3, in, count, scale, ATTN_BF16, out)
+             : dequantize_as(ATTN_E5M2, in, count, scale, ATTN_BF16, out);
+        break;
+    default:
+        e4m3 ? dequantize_as(ATTN_E4M3, in, count, scale, ATTN_FP32, out)
+             : dequantize_as(ATTN_E5M2, in, count, scale, ATTN_FP32, out);
         break;
     }
 }
@@ -279,7 +342,7 @@ INLINE void copy_bias_as(const struct cpu_adjust *adjust, attn_dtype dtype, int 
 OUT_OF_LINE void copy_bias(const struct cpu_adjust *adjust, int rows, int first, int count,
                            float *lines) {
     switch (adjust->bias_dtype) {
-    case ATTN_FP32: copy_bias_as(adjust, ATTN_FP32, rows, first, count, lines); break;
+    default: copy_bias_as(adjust, ATTN_FP32, rows, first, count, lines); break;
     case ATTN_FP16: copy_bias_as(adjust, ATTN_FP16, rows, first, count, lines); break;
     case ATTN_BF16: copy_bias_as(adjust, ATTN_BF16, rows, first, count, lines); break;
     }

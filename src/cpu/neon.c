@@ -11,4 +11,4 @@ enum { MV = 3, NB = 8, EXP_KEYS = 2, ROW_KEYS = 4, ROW_VECTORS = 4 };
 #include "cpu/row_kernel.h"
 #include "cpu/tile_kernel.h"
 
-const struct cpu_isa cpu_isa_neon = {"neon", &tile_kernel, &row_kernel};
+const struct cpu_isa cpu_isa_neon = {"neon", &tile_kernel, &row_kernel, dequantize_row};

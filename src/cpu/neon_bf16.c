@@ -577,4 +577,4 @@ static const struct cpu_tile_kernel tile_kernel = {
     .epilogue = bf16_epilogue,
 };
 
-const struct cpu_isa cpu_isa_neon_bf16 = {"neon_bf16", &tile_kernel, NULL};
+const struct cpu_isa cpu_isa_neon_bf16 = {"neon_bf16", &tile_kernel, NULL, dequantize_row};

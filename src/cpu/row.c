@@ -5,7 +5,8 @@
  * The keys are split at a fixed length. Each split gives a partial result (m, l, O) per row; these
  * are combined in the order of the splits, so neither threads nor timing can change bits.
  *
- * Scratch of one thread:   queries (fp32) | scores | addresses of paged rows of K, of V
+ * Scratch of one thread:   queries (fp32) | scores | addresses and scales of rows of K, of V |
+ *                          a few dequantised rows of an fp8 cache
  * After all threads':      partials [batch][KV head][cut][split] of m[rows], l[rows], O[rows][dim]
  */
 #include "core/plan.h"
@@ -16,9 +17,13 @@
 
 #define UNSEEN (-1.0F) /* the sum of a row that sees no key of the split: skipped, O is unwritten */
 
+/* Keys of an fp8 cache that are dequantised at a time: they stay in L1. A multiple of what the
+ * kernels sum up at once, so that the bits are those of a 16-bit cache. */
+enum { FP8_KEYS = 64 };
+
 struct layout {
-    size_t q, s, k, v, bytes; /* in a thread's scratch */
-    size_t m, l, o, partial;  /* in one partial result */
+    size_t q, s, k, v, fp8, bytes; /* in a thread's scratch */
+    size_t m, l, o, partial;       /* in one partial result */
 };
 
 static struct layout lay_out(const attn_problem *p, const struct cpu_geometry *g) {
@@ -27,7 +32,8 @@ static struct layout lay_out(const attn_problem *p, const struct cpu_geometry *g
     at.s = at.q + cpu_round_up(rows * (size_t)p->head_dim * sizeof(float));
     at.k = at.s + cpu_round_up(rows * (size_t)g->block_kv * sizeof(float));
     at.v = at.k + cpu_list_bytes(p, g->block_kv);
-    at.bytes = at.v + cpu_list_bytes(p, g->block_kv);
+    at.fp8 = at.v + cpu_list_bytes(p, g->block_kv);
+    at.bytes = at.fp8 + cpu_fp8_bytes(p, FP8_KEYS);
     at.l = at.m + cpu_round_up(rows * sizeof(float));
     at.o = at.l + cpu_round_up(rows * sizeof(float));
     at.partial = at.o + cpu_round_up(rows * (size_t)p->head_dim_v * sizeof(float));
@@ -110,14 +116,39 @@ static struct cpu_rows slice(const struct cpu_rows *all, int begin, int end) {
     struct cpu_rows part = *all;
     part.base += begin * all->stride;
     part.list = all->list != NULL ? all->list + begin : NULL;
+    part.scale = all->scale != NULL ? all->scale + begin : NULL;
     part.count = end - begin;
     return part;
 }
 
+/* How many of the keys from `first` on the kernels take at a time. */
+static int step_of(const struct unit *u, const struct cpu_rows *rows, int first) {
+    const int rest = rows->count - first;
+    return problem_is_fp8(u->job->problem) && rest > FP8_KEYS ? FP8_KEYS : rest;
+}
+
+static void score(const struct unit *u, char *scratch, const float *q, const struct cpu_rows *k,
+                  float *s) {
+    for (int j = 0; j < k->count; j += step_of(u, k, j)) {
+        const struct cpu_rows part = slice(k, j, j + step_of(u, k, j));
+        const struct cpu_rows rows = cpu_dequantize(u->job, &part, scratch + u->at.fp8);
+        u->kernel->score(q, u->rows, &rows, s + j, u->job->plan->cpu.block_kv);
+    }
+}
+
+static void weigh(const struct unit *u, char *scratch, const float *p, int rows,
+                  const struct cpu_rows *v, float *o) {
+    for (int j = 0; j < v->count; j += step_of(u, v, j)) {
+        const struct cpu_rows part = slice(v, j, j + step_of(u, v, j));
+        const struct cpu_rows own = cpu_dequantize(u->job, &part, scratch + u->at.fp8);
+        u->kernel->weigh(p + j, u->job->plan->cpu.block_kv, rows, &own, o);
+    }
+}
+
 /* O of every row over the keys it sees. Those that all rows see are walked once for all; the
  * rest row by row, so that an invisible V is never multiplied, not even by zero. */
-static void weigh_rows(const struct unit *u, const struct key_range *keys, const struct cpu_rows *v,
-                       const float *s, float *o) {
+static void weigh_rows(const struct unit *u, char *scratch, const struct key_range *keys,
+                       const struct cpu_rows *v, const float *s, float *o) {
     const int stride = u->job->plan->cpu.block_kv;
     struct key_range common = keys[0];
     for (int r = 1; r < u->rows; r++) {
@@ -127,7 +158,7 @@ static void weigh_rows(const struct unit *u, const struct key_range *keys, const
     const bool shared = common.end > common.begin;
     if (shared) {
         const struct cpu_rows part = slice(v, (int)common.begin, (int)common.end);
-        u->kernel->weigh(s + common.begin, stride, u->rows, &part, o);
+        weigh(u, scratch, s + common.begin, u->rows, &part, o);
     }
     for (int r = 0; r < u->rows; r++) {
         const struct key_range left = {keys[r].begin, shared ? common.begin : keys[r].end};
@@ -136,8 +167,8 @@ static void weigh_rows(const struct unit *u, const struct key_range *keys, const
         for (int i = 0; i < 2; i++) {
             if (rest[i].end > rest[i].begin) {
                 const struct cpu_rows part = slice(v, (int)rest[i].begin, (int)rest[i].end);
-                u->kernel->weigh(s + (ptrdiff_t)r * stride + rest[i].begin, stride, 1, &part,
-                                 o + (ptrdiff_t)r * v->cols);
+                weigh(u, scratch, s + (ptrdiff_t)r * stride + rest[i].begin, 1, &part,
+                      o + (ptrdiff_t)r * v->cols);
             }
         }
     }
@@ -236,12 +267,12 @@ static void run_split(void *argument, int64_t index, int slot) {
     memset(o, 0, (size_t)u.rows * (size_t)job->problem->head_dim_v * sizeof(float));
     float *q = floats(scratch, u.at.q);
     load_queries(&u, q);
-    const struct cpu_rows k = cpu_k_rows(job, &u.sequence, u.batch, u.head_kv, first, (int)count,
-                                         (const char **)(void *)(scratch + u.at.k));
-    const struct cpu_rows v = cpu_v_rows(job, &u.sequence, u.batch, u.head_kv, first, (int)count,
-                                         (const char **)(void *)(scratch + u.at.v));
+    const struct cpu_rows k =
+        cpu_k_rows(job, &u.sequence, u.batch, u.head_kv, first, (int)count, scratch + u.at.k);
+    const struct cpu_rows v =
+        cpu_v_rows(job, &u.sequence, u.batch, u.head_kv, first, (int)count, scratch + u.at.v);
     const struct cpu_rows seen = slice(&k, (int)all.begin, (int)all.end);
-    u.kernel->score(q, u.rows, &seen, s + all.begin, g->block_kv);
+    score(&u, scratch, q, &seen, s + all.begin);
     if (cpu_needs_adjust(job->problem)) {
         adjust_rows(&u, first, keys, s);
     }
@@ -258,7 +289,7 @@ static void run_split(void *argument, int64_t index, int slot) {
                                      (int)(keys[r].end - keys[r].begin), factor, &m[r]);
         }
     }
-    weigh_rows(&u, keys, &v, s, o);
+    weigh_rows(&u, scratch, keys, &v, s, o);
 }
 
 /* ---- all splits of one KV head --------------------------------------------------------------- */

@@ -103,7 +103,7 @@ INLINE void score_dtype(attn_dtype dtype, const float *q, int rows, const struct
 
 INLINE void score_any(const float *q, int rows, const struct cpu_rows *k, float *s, int s_stride) {
     switch (k->dtype) {
-    case ATTN_FP32: score_dtype(ATTN_FP32, q, rows, k, s, s_stride); break;
+    default: score_dtype(ATTN_FP32, q, rows, k, s, s_stride); break;
     case ATTN_FP16: score_dtype(ATTN_FP16, q, rows, k, s, s_stride); break;
     case ATTN_BF16: score_dtype(ATTN_BF16, q, rows, k, s, s_stride); break;
     }
@@ -297,7 +297,7 @@ INLINE void weigh_dtype(attn_dtype dtype, const float *p, int p_stride, int rows
 
 INLINE void weigh_any(const float *p, int p_stride, int rows, const struct cpu_rows *v, float *o) {
     switch (v->dtype) {
-    case ATTN_FP32: weigh_dtype(ATTN_FP32, p, p_stride, rows, v, o); break;
+    default: weigh_dtype(ATTN_FP32, p, p_stride, rows, v, o); break;
     case ATTN_FP16: weigh_dtype(ATTN_FP16, p, p_stride, rows, v, o); break;
     case ATTN_BF16: weigh_dtype(ATTN_BF16, p, p_stride, rows, v, o); break;
     }

@@ -8,7 +8,7 @@
  *
  * Scratch of one thread:
  *     Q tiles | O tiles | m | l | K block | V block | scores of a tile | packing lines |
- *     mask bits | addresses of paged rows of K, of V
+ *     mask bits | addresses and scales of rows of K, of V | K or V of an fp8 cache, dequantised
  *
  * A boolean mask is read as bits, a row of a tile at a time. Where the keys it shows of the block
  * are contiguous in every row (padding, causal, a window), they are the row's bounds, and the tile
@@ -28,7 +28,7 @@ enum {
 };
 
 struct layout {
-    size_t q, o, m, l, k, v, s, line, bits, k_list, v_list, bytes; /* in a thread's scratch */
+    size_t q, o, m, l, k, v, s, line, bits, k_list, v_list, fp8, bytes; /* of a thread */
     int tiles;
 };
 
@@ -51,7 +51,8 @@ static struct layout lay_out(const attn_problem *p, const struct cpu_geometry *g
     const size_t words = (size_t)kernel->tile_rows * (size_t)divide_up(g->block_kv, WORD_KEYS);
     at.k_list = at.bits + (p->mask || p->draft ? cpu_round_up(words * sizeof(uint32_t)) : 0);
     at.v_list = at.k_list + cpu_list_bytes(p, g->block_kv);
-    at.bytes = at.v_list + cpu_list_bytes(p, g->block_kv);
+    at.fp8 = at.v_list + cpu_list_bytes(p, g->block_kv);
+    at.bytes = at.fp8 + cpu_fp8_bytes(p, g->block_kv);
     return at;
 }
 
@@ -341,9 +342,9 @@ static void run_block(const struct unit *u, int64_t first, int count) {
     const attn_problem *p = u->job->problem;
     const struct cpu_tile_kernel *kernel = u->kernel;
     const struct cpu_rows k = cpu_k_rows(u->job, &u->sequence, u->batch, u->head_kv, first, count,
-                                         (const char **)(void *)(u->scratch + u->at.k_list));
+                                         u->scratch + u->at.k_list);
     const struct cpu_rows v = cpu_v_rows(u->job, &u->sequence, u->batch, u->head_kv, first, count,
-                                         (const char **)(void *)(u->scratch + u->at.v_list));
+                                         u->scratch + u->at.v_list);
     const float factor = cpu_softmax_factor(p);
     struct cpu_adjust adjust;
     const bool adjusted = cpu_needs_adjust(p);
@@ -362,8 +363,11 @@ static void run_block(const struct unit *u, int64_t first, int count) {
         }
         if (!packed) {
             char *line = u->scratch + u->at.line;
-            kernel->pack_k(&k, u->scratch + u->at.k, line);
-            tame = kernel->pack_v(&v, u->geometry->block_kv, u->scratch + u->at.v, line);
+            char *room = u->scratch + u->at.fp8;
+            const struct cpu_rows k_wide = cpu_dequantize(u->job, &k, room);
+            kernel->pack_k(&k_wide, u->scratch + u->at.k, line);
+            const struct cpu_rows v_wide = cpu_dequantize(u->job, &v, room);
+            tame = kernel->pack_v(&v_wide, u->geometry->block_kv, u->scratch + u->at.v, line);
             packed = true;
         }
         tile.v_tame = tame;

@@ -68,8 +68,8 @@ attn_status backward_check(const struct variant *variant, const attn_problem *p,
                {"dk", &p->dk, p->heads_kv, rows_kv},
                {"dv", &p->dv, p->heads_kv, rows_kv}};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
-        const attn_status status =
-            plan_check_strides(all[i].name, all[i].strides, p, all[i].heads, all[i].rows, error);
+        const attn_status status = plan_check_strides(all[i].name, all[i].strides, p, p->dtype,
+                                                      all[i].heads, all[i].rows, error);
         if (status != ATTN_OK) {
             return status;
         }
@@ -137,7 +137,7 @@ attn_status backward_geometry(struct cuda *cuda, const struct variant *variant,
     geometry->turns = rows / (size_t)v->block_q;
     geometry->workspace +=
         geometry->dq_floats * sizeof(float) + (geometry->turns + 1) * sizeof(unsigned);
-    return maps_encode(cuda, p, true, v->block_q, 0, v->block_kv, geometry, error);
+    return maps_encode(cuda, p, true, v->block_q, 0, v->block_kv, v->head_dim_max, geometry, error);
 }
 
 static struct attn_gradient_strides strides_of(const attn_strides *s) {

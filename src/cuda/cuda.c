@@ -345,6 +345,8 @@ void cuda_fill_pointers(struct attn_args *args, const attn_problem *p, const att
     args->used_q = p->used_q ? t->used_q : NULL;
     args->draft_mask = p->draft ? (const unsigned long long *)t->draft_mask : NULL;
     args->block_table = p->page_size > 0 ? t->block_table : NULL;
+    args->k_scale = problem_is_fp8(p) ? t->k_scale : NULL;
+    args->v_scale = problem_is_fp8(p) ? t->v_scale : NULL;
 }
 
 attn_status cuda_forward(struct cuda *cuda, const char *name, const attn_problem *p,

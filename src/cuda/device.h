@@ -66,8 +66,8 @@ void plan_fill_args(struct attn_args *args, const attn_problem *resolved);
 
 /* Whether rows of a tensor with these strides begin at multiples of 16 bytes. */
 attn_status plan_check_strides(const char *name, const attn_strides *strides,
-                               const attn_problem *resolved, int64_t heads, int64_t rows,
-                               attn_error *error);
+                               const attn_problem *resolved, attn_dtype dtype, int64_t heads,
+                               int64_t rows, attn_error *error);
 
 /* ---- backward.c ------------------------------------------------------------------------------ */
 
@@ -96,10 +96,10 @@ void merge_geometry(const struct variant *variant, const attn_problem *resolved,
 attn_status maps_check(const attn_problem *resolved, bool backward, attn_error *error);
 
 /* Maps of boxes of so many query rows and keys, over memory that is not there. heads_q > 0: the map
- * of Q is over (column, head, row, batch), in boxes of so many heads, rows_q in all. A context is
- * current. */
+ * of Q is over (column, head, row, batch), in boxes of so many heads, rows_q in all. tile_dim:
+ * columns of a box of fp8. A context is current. */
 attn_status maps_encode(struct cuda *cuda, const attn_problem *resolved, bool backward, int rows_q,
-                        int heads_q, int rows_kv, struct cuda_geometry *geometry,
+                        int heads_q, int rows_kv, int tile_dim, struct cuda_geometry *geometry,
                         attn_error *error);
 
 /* Copies the plan's maps into the arguments of a launch, with the addresses of its tensors. */

@@ -3,8 +3,9 @@
  * maps.c - tensor maps of Q, K, V and O (backward: dO) for kernels that load by TMA. Dimensions are
  * (column, row, head, batch), with packed sequences (column, row of all, head, 1), of a paged KV
  * cache (column, row of a page, head, page); a box is 64 columns of as many rows as a tile, or a
- * page, has. Where a tile has the rows of several heads (forward_chunk.cu), the map of Q is over
- * (column, head, row, batch): the heads of a query follow each other.
+ * page, has; of fp8 all columns of the tile, without a swizzle. Where a tile has the rows of several
+ * heads (forward_chunk.cu), the map of Q is over (column, head, row, batch): the heads of a query
+ * follow each other.
  *
  * Invariant: maps are made with the plan, without addresses; a call inserts the addresses and
  * changes nothing else. The driver never refuses what maps_check passed.
@@ -32,6 +33,7 @@ struct tensor {
     const char *name;
     int64_t columns, rows, heads, batches;
     const attn_strides *strides;
+    attn_dtype dtype;
 };
 
 static void list_tensors(const attn_problem *p, bool backward, struct tensor tensors[CUDA_MAPS]) {
@@ -40,12 +42,13 @@ static void list_tensors(const attn_problem *p, bool backward, struct tensor ten
     const int64_t rows_kv = paged ? p->page_size : p->packed ? p->total_kv : p->seq_kv;
     const int64_t batches = p->packed ? 1 : p->batch;
     const int64_t pages = paged ? p->num_pages : batches;
+    const attn_dtype dtype_kv = (attn_dtype)p->dtype_kv;
     const struct tensor all[CUDA_MAPS] = {
-        {"q", p->head_dim, rows_q, p->heads_q, batches, &p->q},
-        {"k", p->head_dim, rows_kv, p->heads_kv, pages, &p->k},
-        {"v", p->head_dim_v, rows_kv, p->heads_kv, pages, &p->v},
+        {"q", p->head_dim, rows_q, p->heads_q, batches, &p->q, p->dtype},
+        {"k", p->head_dim, rows_kv, p->heads_kv, pages, &p->k, dtype_kv},
+        {"v", p->head_dim_v, rows_kv, p->heads_kv, pages, &p->v, dtype_kv},
         {backward ? "d_o" : "o", p->head_dim_v, rows_q, p->heads_q, batches,
-         backward ? &p->d_o : &p->o},
+         backward ? &p->d_o : &p->o, p->dtype},
     };
     memcpy(tensors, all, sizeof all);
 }
@@ -57,7 +60,8 @@ static bool is_empty(const struct tensor *t) {
 
 /* A stride between things of which there is one does not matter. */
 static attn_status check_stride(const struct tensor *t, const char *name, int64_t stride,
-                                int64_t count, int64_t bytes, attn_error *error) {
+                                int64_t count, attn_error *error) {
+    const int64_t bytes = (int64_t)attn_dtype_size(t->dtype);
     if (count <= 1 || is_empty(t) || (stride > 0 && stride < STRIDE_END / bytes)) {
         return ATTN_OK;
     }
@@ -67,31 +71,31 @@ static attn_status check_stride(const struct tensor *t, const char *name, int64_
 
 attn_status maps_check(const attn_problem *p, bool backward, attn_error *error) {
     struct tensor tensors[CUDA_MAPS];
-    const int64_t bytes = (int64_t)attn_dtype_size(p->dtype);
     attn_status status = ATTN_OK;
     list_tensors(p, backward, tensors);
     for (int i = 0; i < CUDA_MAPS && status == ATTN_OK; i++) {
         const struct tensor *t = &tensors[i];
-        status = check_stride(t, "batch", t->strides->batch, t->batches, bytes, error);
+        status = check_stride(t, "batch", t->strides->batch, t->batches, error);
         if (status == ATTN_OK) {
-            status = check_stride(t, "head", t->strides->head, t->heads, bytes, error);
+            status = check_stride(t, "head", t->strides->head, t->heads, error);
         }
         if (status == ATTN_OK) {
-            status = check_stride(t, "row", t->strides->row, t->rows, bytes, error);
+            status = check_stride(t, "row", t->strides->row, t->rows, error);
         }
     }
     return status;
 }
 
 /* A map has no dimension of 0, and no stride that breaks a rule, used or not. */
-static cu_result encode(const struct cuda *cuda, const struct tensor *t, attn_dtype dtype, int rows,
-                        int heads, struct attn_tensor_map *map) {
-    const int64_t bytes = (int64_t)attn_dtype_size(dtype);
+static cu_result encode(const struct cuda *cuda, const struct tensor *t, int rows, int heads,
+                        int tile_dim, struct attn_tensor_map *map) {
+    const bool fp8 = t->dtype > ATTN_BF16;
+    const int64_t bytes = (int64_t)attn_dtype_size(t->dtype);
     const int64_t row_bytes = (t->columns * bytes + MAP_BYTES - 1) / MAP_BYTES * MAP_BYTES;
     const int row = heads > 0 ? 2 : 1, head = heads > 0 ? 1 : 2; /* dimensions */
     int64_t counts[RANK] = {t->columns, 0, 0, t->batches};
     int64_t steps[RANK] = {1, 0, 0, t->strides->batch};
-    uint32_t box[RANK] = {BOX_COLUMNS, 1, 1, 1};
+    uint32_t box[RANK] = {fp8 ? (uint32_t)tile_dim : BOX_COLUMNS, 1, 1, 1};
     counts[row] = t->rows;
     counts[head] = t->heads;
     steps[row] = t->strides->row;
@@ -108,13 +112,16 @@ static cu_result encode(const struct cuda *cuda, const struct tensor *t, attn_dt
         }
     }
     return cuda->driver.cuTensorMapEncodeTiled(
-        map, dtype == ATTN_FP16 ? CU_MAP_FP16 : CU_MAP_BF16, RANK, stand_in(), dims, strides, box,
-        element_strides, CU_MAP_INTERLEAVE_NONE, CU_MAP_SWIZZLE_128B, CU_MAP_PROMOTE_L2_128B,
-        CU_MAP_FILL_ZEROS);
+        map,
+        fp8                     ? CU_MAP_UINT8
+        : t->dtype == ATTN_FP16 ? CU_MAP_FP16
+                                : CU_MAP_BF16,
+        RANK, stand_in(), dims, strides, box, element_strides, CU_MAP_INTERLEAVE_NONE,
+        fp8 ? CU_MAP_SWIZZLE_NONE : CU_MAP_SWIZZLE_128B, CU_MAP_PROMOTE_L2_128B, CU_MAP_FILL_ZEROS);
 }
 
 attn_status maps_encode(struct cuda *cuda, const attn_problem *p, bool backward, int rows_q,
-                        int heads_q, int rows_kv, struct cuda_geometry *geometry,
+                        int heads_q, int rows_kv, int tile_dim, struct cuda_geometry *geometry,
                         attn_error *error) {
     const bool cut = p->page_size > 0 && p->page_size < rows_kv;
     const int keys = cut ? (int)p->page_size : rows_kv;
@@ -124,7 +131,7 @@ attn_status maps_encode(struct cuda *cuda, const attn_problem *p, bool backward,
     for (int i = 0; i < CUDA_MAPS; i++) {
         struct attn_tensor_map map;
         const int heads = i == 0 ? heads_q : 0;
-        const cu_result code = encode(cuda, &tensors[i], p->dtype, rows[i], heads, &map);
+        const cu_result code = encode(cuda, &tensors[i], rows[i], heads, tile_dim, &map);
         if (code != CU_SUCCESS) {
             char what[96];
             snprintf(what, sizeof what, "the tensor map of %s, in boxes of %d rows, cannot be made",

@@ -260,7 +260,8 @@ static int64_t section_groups(const struct kernel_family *family, const struct c
     if ((p->causal == ATTN_CAUSAL_NONE && p->window_right < 0) || cut->groups == 0) {
         return 1;
     }
-    const int64_t bytes = (p->head_dim + p->head_dim_v) * (int64_t)attn_dtype_size(p->dtype);
+    const int64_t bytes =
+        (p->head_dim + p->head_dim_v) * (int64_t)attn_dtype_size((attn_dtype)p->dtype_kv);
     const int64_t sharing = p->heads_q / p->heads_kv / cut->packed_heads; /* groups to a KV head */
     const double fit = (double)family->l2_section_mib * 0x1p20 * (double)sharing /
                        ((double)bytes * (double)p->seq_kv);
@@ -315,9 +316,9 @@ static attn_status check_head_dims(const struct variant *variant, const attn_pro
 
 /* A stride between things of which there is one does not matter. */
 attn_status plan_check_strides(const char *name, const attn_strides *s, const attn_problem *p,
-                               int64_t heads, int64_t rows, attn_error *error) {
+                               attn_dtype dtype, int64_t heads, int64_t rows, attn_error *error) {
     const int64_t batches = p->packed ? 1 : p->batch; /* packed: their stride is not used */
-    const int64_t bytes = (int64_t)attn_dtype_size(p->dtype);
+    const int64_t bytes = (int64_t)attn_dtype_size(dtype);
     const struct {
         const char *name;
         int64_t stride, count;
@@ -342,17 +343,18 @@ static attn_status check_memory(const attn_problem *p, attn_error *error) {
     pool.batch = p->num_pages;
     pool.packed = false;
     const bool paged = p->page_size > 0;
+    const attn_dtype dtype_kv = (attn_dtype)p->dtype_kv;
     const attn_problem *kv = paged ? &pool : p;
     const int64_t rows_kv = paged ? p->page_size : p->packed ? p->total_kv : p->seq_kv;
-    attn_status status = plan_check_strides("q", &p->q, p, p->heads_q, rows_q, error);
+    attn_status status = plan_check_strides("q", &p->q, p, p->dtype, p->heads_q, rows_q, error);
     if (status == ATTN_OK) {
-        status = plan_check_strides("k", &p->k, kv, p->heads_kv, rows_kv, error);
+        status = plan_check_strides("k", &p->k, kv, dtype_kv, p->heads_kv, rows_kv, error);
     }
     if (status == ATTN_OK) {
-        status = plan_check_strides("v", &p->v, kv, p->heads_kv, rows_kv, error);
+        status = plan_check_strides("v", &p->v, kv, dtype_kv, p->heads_kv, rows_kv, error);
     }
     if (status == ATTN_OK) {
-        status = plan_check_strides("o", &p->o, p, p->heads_q, rows_q, error);
+        status = plan_check_strides("o", &p->o, p, p->dtype, p->heads_q, rows_q, error);
     }
     return status;
 }
@@ -498,6 +500,16 @@ static void fill_strides(struct attn_args *args, const attn_problem *p) {
     args->lse_row = p->lse.row;
 }
 
+static void fill_scales(struct attn_args *args, const attn_problem *p) {
+    args->k_scale_batch = p->k_scale.batch;
+    args->k_scale_head = p->k_scale.head;
+    args->k_scale_row = p->k_scale.row;
+    args->v_scale_batch = p->v_scale.batch;
+    args->v_scale_head = p->v_scale.head;
+    args->v_scale_row = p->v_scale.row;
+    args->dtype_kv = p->dtype_kv;
+}
+
 static void fill_mask(struct attn_args *args, const attn_problem *p) {
     args->causal = p->causal != ATTN_CAUSAL_NONE;
     args->diagonal = p->causal == ATTN_CAUSAL_BOTTOM_RIGHT ? p->seq_kv - p->seq_q : 0;
@@ -553,6 +565,7 @@ static void fill_options(struct attn_args *args, const attn_problem *p) {
 void plan_fill_args(struct attn_args *args, const attn_problem *p) {
     fill_strides(args, p);
     fill_pages(args, p);
+    fill_scales(args, p);
     fill_mask(args, p);
     fill_options(args, p);
 }
@@ -613,7 +626,8 @@ static attn_status fill_geometry(struct cuda *cuda, const struct variant *varian
     if (family->tma != TMA_NONE) {
         const int keys = keys_of_load(variant);
         const int heads = splits_items(family) ? geometry->args.packed_heads : 0;
-        return maps_encode(cuda, p, false, v->block_q, heads, keys, geometry, error);
+        return maps_encode(cuda, p, false, v->block_q, heads, keys, v->head_dim_max, geometry,
+                           error);
     }
     return ATTN_OK;
 }

@@ -32,9 +32,8 @@ static struct format format_of(attn_dtype dtype) {
     switch (dtype) {
     case ATTN_FP16: return (struct format){10, -14};
     case ATTN_BF16: return (struct format){7, -126};
-    case ATTN_FP32: break;
+    default: return (struct format){23, -126};
     }
-    return (struct format){23, -126};
 }
 
 /* Distance between the numbers of the format around x. */

@@ -50,8 +50,8 @@ struct row row_of(const attn_problem *p, const attn_tensors *tensors, attn_row a
 
 /* ---- where the inputs are -------------------------------------------------------------------- */
 
-static const char *element_at(const attn_problem *p, const void *tensor, int64_t offset) {
-    return (const char *)tensor + (size_t)offset * attn_dtype_size(p->dtype);
+static const char *element_at(attn_dtype dtype, const void *tensor, int64_t offset) {
+    return (const char *)tensor + (size_t)offset * attn_dtype_size(dtype);
 }
 
 /* Row j, from the shelf if it is there. */
@@ -69,13 +69,14 @@ static const float *take(const struct shelf *shelf, const attn_problem *p, const
 const float *take_q(const struct row *row, const struct scratch *scratch) {
     const attn_problem *p = row->problem;
     const int64_t at = row_offset(p, &p->q, row->batch, row->head, row->sequence.q_begin, row->i);
-    return take(&scratch->q, p, element_at(p, row->tensors->q, at), row->i, p->head_dim);
+    return take(&scratch->q, p, element_at(p->dtype, row->tensors->q, at), row->i, p->head_dim);
 }
 
 const float *take_d_o(const struct row *row, const struct scratch *scratch) {
     const attn_problem *p = row->problem;
     const int64_t at = row_offset(p, &p->d_o, row->batch, row->head, row->sequence.q_begin, row->i);
-    return take(&scratch->d_o, p, element_at(p, row->tensors->d_o, at), row->i, p->head_dim_v);
+    return take(&scratch->d_o, p, element_at(p->dtype, row->tensors->d_o, at), row->i,
+                p->head_dim_v);
 }
 
 /* The first element of key j in K or V. */
@@ -88,16 +89,41 @@ static int64_t key_offset(const struct row *row, const attn_strides *s, int64_t 
     return pages[j / p->page_size] * s->batch + row->head_kv * s->head + j % p->page_size * s->row;
 }
 
+/* Row j of K or V: where it is; of an fp8 cache the number times its scale, in the problem's
+ * dtype. */
+static const float *take_kv(const struct row *row, const struct shelf *shelf, const void *tensor,
+                            const attn_strides *strides, const float *scales,
+                            const attn_strides *scale_strides, int64_t j, int64_t n) {
+    const attn_problem *p = row->problem;
+    const attn_dtype dtype = (attn_dtype)p->dtype_kv;
+    const char *from = element_at(dtype, tensor, key_offset(row, strides, j));
+    if (!problem_is_fp8(p)) {
+        return take(shelf, p, from, j, n);
+    }
+    const float scale = scales != NULL ? scales[key_offset(row, scale_strides, j)] : 1.0F;
+    const int64_t place = j % shelf->count;
+    float *const out = shelf->rows + place * shelf->dim;
+    if (shelf->from[place] != from || shelf->scale[place] != scale) {
+        attn_to_float(dtype, out, from, (size_t)n);
+        for (int64_t d = 0; d < n; d++) {
+            out[d] = twin_round(p->dtype, out[d] * scale);
+        }
+        shelf->from[place] = from;
+        shelf->scale[place] = scale;
+    }
+    return out;
+}
+
 const float *take_k(const struct row *row, int64_t j, const struct scratch *scratch) {
     const attn_problem *p = row->problem;
-    const int64_t at = key_offset(row, &p->k, j);
-    return take(&scratch->k, p, element_at(p, row->tensors->k, at), j, p->head_dim);
+    const attn_tensors *t = row->tensors;
+    return take_kv(row, &scratch->k, t->k, &p->k, t->k_scale, &p->k_scale, j, p->head_dim);
 }
 
 const float *take_v(const struct row *row, int64_t j, const struct scratch *scratch) {
     const attn_problem *p = row->problem;
-    const int64_t at = key_offset(row, &p->v, j);
-    return take(&scratch->v, p, element_at(p, row->tensors->v, at), j, p->head_dim_v);
+    const attn_tensors *t = row->tensors;
+    return take_kv(row, &scratch->v, t->v, &p->v, t->v_scale, &p->v_scale, j, p->head_dim_v);
 }
 
 /* Bias and mask count rows from each sequence's start, packed or not. */
@@ -211,9 +237,8 @@ float twin_round(attn_dtype dtype, float x) {
     switch (dtype) {
     case ATTN_FP16: return half_to_float(float_to_half(x));
     case ATTN_BF16: return bf16_to_float(float_to_bf16(x));
-    case ATTN_FP32: break;
+    default: return x;
     }
-    return x;
 }
 
 /* One sum in the order of d, as a plain program has it. */
@@ -321,6 +346,7 @@ void scratch_free(struct scratch *scratch, int slots) {
         for (size_t n = 0; n < sizeof shelves / sizeof shelves[0]; n++) {
             free(shelves[n]->rows);
             free(shelves[n]->from);
+            free(shelves[n]->scale);
         }
         free(s->scores);
         free(s->of_o.exact);
@@ -340,7 +366,8 @@ static bool shelf_create(struct shelf *shelf, int64_t head_dim, int64_t rows) {
     shelf->count = rows < 1 ? 1 : rows < most ? rows : most;
     shelf->rows = calloc((size_t)(shelf->count * dim) + 1, sizeof *shelf->rows);
     shelf->from = calloc((size_t)shelf->count, sizeof *shelf->from);
-    return shelf->rows != NULL && shelf->from != NULL;
+    shelf->scale = calloc((size_t)shelf->count, sizeof *shelf->scale);
+    return shelf->rows != NULL && shelf->from != NULL && shelf->scale != NULL;
 }
 
 /* One more element than needed, since calloc may answer 0 elements with NULL. */

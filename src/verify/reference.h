@@ -22,6 +22,7 @@ static inline int64_t padded(int64_t n) {
 struct shelf {
     float *rows;       /* `count` of them, `dim` each: padded */
     const char **from; /* where each was read, NULL: nowhere yet */
+    float *scale;      /* of each, fp8 */
     int64_t dim, count;
 };
 

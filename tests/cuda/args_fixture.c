@@ -12,16 +12,16 @@
 /* ---- problems -------------------------------------------------------------------------------- */
 
 attn_strides draw_strides(uint64_t *rng, int64_t rows, int64_t heads, int64_t dim, int broadcast) {
-    const int64_t gap = 8 * rng_range(rng, 0, 3);
+    const int64_t gap = 16 * rng_range(rng, 0, 3);
     attn_strides s;
     if (rng_chance(rng, 50)) { /* batch, heads, rows */
         s.row = dim + gap;
-        s.head = rows * s.row + 8 * rng_range(rng, 0, 9);
-        s.batch = heads * s.head + 8 * rng_range(rng, 0, 9);
+        s.head = rows * s.row + 16 * rng_range(rng, 0, 9);
+        s.batch = heads * s.head + 16 * rng_range(rng, 0, 9);
     } else { /* batch, rows, heads */
         s.head = dim + gap;
-        s.row = heads * s.head + 8 * rng_range(rng, 0, 9);
-        s.batch = rows * s.row + 8 * rng_range(rng, 0, 9);
+        s.row = heads * s.head + 16 * rng_range(rng, 0, 9);
+        s.batch = rows * s.row + 16 * rng_range(rng, 0, 9);
     }
     if (rng_chance(rng, broadcast)) {
         s.head = 0;
@@ -63,6 +63,11 @@ void draw_options(uint64_t *rng, uint32_t options, attn_problem *p) {
     if (wants[6] && rng_chance(rng, 50)) {
         p->mask_strides = (attn_bias_strides){0, rng_range(rng, 0, 1000), rng_range(rng, 0, 1000),
                                               rng_range(rng, 0, 3)};
+    }
+    if ((options & ATTN_OPTION_FP8_KV) != 0) { /* GPU kernels with it take nothing else */
+        p->dtype_kv = (int32_t)rng_range(rng, ATTN_E4M3, ATTN_E5M2);
+        p->k_scale = (attn_strides){rng_range(rng, 0, 99), rng_range(rng, 0, 99), 0};
+        p->v_scale = (attn_strides){0, rng_range(rng, 0, 99), rng_range(rng, 0, 99)};
     }
     p->sink = wants[4];
     p->used_kv = wants[5] || wants[7];
@@ -165,6 +170,15 @@ static void check_options(const struct attn_args *args, const attn_problem *p,
                                   : p->page_size > 0 ? t->cu_seqlens_q
                                                      : t->cu_seqlens_kv));
     check_pages(args, p, t);
+    const bool fp8 = p->dtype_kv > (int32_t)ATTN_BF16;
+    CHECK(args->k_scale == (fp8 ? t->k_scale : NULL) && args->v_scale == (fp8 ? t->v_scale : NULL));
+    CHECK_EQ(args->k_scale_batch, p->k_scale.batch);
+    CHECK_EQ(args->k_scale_head, p->k_scale.head);
+    CHECK_EQ(args->k_scale_row, p->k_scale.row);
+    CHECK_EQ(args->v_scale_batch, p->v_scale.batch);
+    CHECK_EQ(args->v_scale_head, p->v_scale.head);
+    CHECK_EQ(args->v_scale_row, p->v_scale.row);
+    CHECK_EQ(args->dtype_kv, p->dtype_kv);
     CHECK(args->used_kv == (p->used_kv ? t->used_kv : NULL));
     CHECK(args->used_q == (p->used_q ? t->used_q : NULL));
     CHECK((const void *)args->draft_mask == (p->draft ? t->draft_mask : NULL));

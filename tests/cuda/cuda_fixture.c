@@ -303,6 +303,8 @@ attn_tensors stand_ins(void) {
     t.block_table = (const int32_t *)0x580000000000;
     t.used_q = (const int32_t *)0x590000000000;
     t.draft_mask = (const uint64_t *)0x5a0000000000;
+    t.k_scale = (const float *)0x5b0000000000;
+    t.v_scale = (const float *)0x5c0000000000;
     t.d_o = (const void *)0x610000000000;
     t.dq = (void *)0x620000000000;
     t.dk = (void *)0x630000000000;

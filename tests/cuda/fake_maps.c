@@ -12,6 +12,7 @@
 #include "cuda/fake_internal.h"
 
 enum {
+    TYPE_UINT8 = 0,
     TYPE_FP16 = 6,
     TYPE_BF16 = 9,
     SWIZZLE_128B = 3,
@@ -144,22 +145,26 @@ struct tensor {
     int box, box_heads;
 };
 
-static bool agrees(const struct fake_map *map, const struct tensor *t, int type) {
+/* fp8: all columns of the tile in a box, without a swizzle. */
+static bool agrees(const struct fake_map *map, const struct tensor *t, int type, int tile_dim) {
+    const bool fp8 = type == TYPE_UINT8;
+    const uint64_t bytes = fp8 ? 1 : 2;
     const bool swap = t->box_heads > 0;
     const int row = swap ? 2 : 1;
     const long long dims[] = {t->columns, swap ? t->heads : t->rows, swap ? t->rows : t->heads,
                               t->batches};
     const long long strides[] = {1, swap ? t->head : t->row, swap ? t->row : t->head, t->batch};
-    const int box[] = {COLUMNS, swap ? t->box_heads : t->box, swap ? t->box / t->box_heads : 1, 1};
+    const int box[] = {fp8 ? tile_dim : COLUMNS, swap ? t->box_heads : t->box,
+                       swap ? t->box / t->box_heads : 1, 1};
     bool fine = map->magic == MAGIC && map->rank == 4 && map->type == type &&
-                map->interleave == 0 && map->swizzle == SWIZZLE_128B &&
+                map->interleave == 0 && map->swizzle == (fp8 ? 0 : SWIZZLE_128B) &&
                 map->promotion == PROMOTION_128B && map->fill == 0 &&
                 (t->address == NULL || map->address == (uintptr_t)t->address);
     for (int i = 0; i < 4 && fine; i++) {
         const bool any = i == row && t->rows == 0;
         fine = (any || map->dims[i] == (uint64_t)dims[i]) && map->box[i] == box[i] &&
                map->element_strides[i] == 1 &&
-               (i == 0 || map->dims[i] == 1 || map->strides[i - 1] == (uint64_t)strides[i] * 2);
+               (i == 0 || map->dims[i] == 1 || map->strides[i - 1] == (uint64_t)strides[i] * bytes);
     }
     return fine;
 }
@@ -231,7 +236,10 @@ bool fake_maps_agree(const struct fake_launch *launch) {
     for (int i = 0; i < FAKE_MAPS && fine; i++) {
         struct fake_map map;
         memcpy(&map, launch->maps[i], sizeof map);
-        fine = agrees(&map, &tensors[i], strstr(kernel, "fp16") != NULL ? TYPE_FP16 : TYPE_BF16);
+        const bool fp8 = strstr(kernel, "_fp8_") != NULL && (i == 1 || i == 2);
+        const int wide = strstr(kernel, "fp16") != NULL ? TYPE_FP16 : TYPE_BF16;
+        fine = agrees(&map, &tensors[i], fp8 ? TYPE_UINT8 : wide,
+                      strstr(kernel, "_d64_") != NULL ? 64 : 128);
     }
     return fine;
 }

@@ -85,7 +85,16 @@ AT(page_factor, 416);
 AT(page_shift, 420);
 AT(used_q, 424);
 AT(draft_mask, 432);
-_Static_assert(sizeof(struct attn_args) == 440, "struct attn_args has another size");
+AT(k_scale, 440);
+AT(v_scale, 448);
+AT(k_scale_batch, 456);
+AT(k_scale_head, 464);
+AT(k_scale_row, 472);
+AT(v_scale_batch, 480);
+AT(v_scale_head, 488);
+AT(v_scale_row, 496);
+AT(dtype_kv, 504);
+_Static_assert(sizeof(struct attn_args) == 512, "struct attn_args has another size");
 #undef AT
 #define AT(field, offset)                                                                          \
     _Static_assert(offsetof(struct attn_tma_args, field) == (offset), #field " has moved")
@@ -94,7 +103,7 @@ AT(k, 128);
 AT(v, 256);
 AT(o, 384);
 AT(a, 512);
-_Static_assert(sizeof(struct attn_tma_args) == 960, "struct attn_tma_args has another size");
+_Static_assert(sizeof(struct attn_tma_args) == 1024, "struct attn_tma_args has another size");
 
 static bool is_hopper(const attn_variant *variant) {
     return strncmp(variant->family, "fwd_hopper", 10) == 0;
@@ -134,14 +143,14 @@ static bool is_chunk(const attn_variant *variant) {
 enum { SM_COUNT = 20 }; /* of the fake driver's first device */
 
 static bool has_clusters(const attn_variant *variant) {
-    return strcmp(variant->family, "fwd_hopper_decode") == 0;
+    return strncmp(variant->family, "fwd_hopper_decode", 17) == 0;
 }
 
 /* Splits of a Q tile: two CTAs per SM, at least two KV tiles each. `tiles` of all heads. */
 static long long parts_of(const attn_problem *p, const attn_variant *variant, long long tiles) {
     const long long keys = (p->seq_kv + variant->block_kv - 1) / variant->block_kv / 2;
     const long long room = 2 * SM_COUNT / tiles, parts = room < keys ? room : keys;
-    const bool shares = strcmp(variant->family, "fwd_mma_decode") == 0 ||
+    const bool shares = strncmp(variant->family, "fwd_mma_decode", 14) == 0 ||
                         strcmp(variant->family, "fwd_tf32_decode") == 0;
     return shares && parts > 1 ? parts : 1;
 }
@@ -224,7 +233,8 @@ static void check_sections(const struct attn_args *args, const attn_problem *p, 
     }
     const double limit = mib * 1024 * 1024;
     const double sharing = (double)args->heads_per_kv / args->packed_heads;
-    const double one = 2.0 * (double)p->seq_kv * (double)(p->head_dim + p->head_dim_v) / sharing;
+    const double one = (double)attn_dtype_size((attn_dtype)p->dtype_kv) * (double)p->seq_kv *
+                       (double)(p->head_dim + p->head_dim_v) / sharing;
     const long long sections = (args->heads_all + args->section_heads - 1) / args->section_heads;
     CHECK(args->section_heads >= 1 && args->section_heads <= args->heads_all);
     CHECK_MSG(args->section_heads == 1 || args->section_heads * one <= limit,

@@ -19,25 +19,25 @@
     _Static_assert(offsetof(struct attn_backward_args, field) == (offset), #field " has moved")
 
 AT(a, 0);
-AT(d_o, 440);
-AT(dq, 448);
-AT(dk, 456);
-AT(dv, 464);
-AT(s_d_o, 472);
-AT(s_dq, 496);
-AT(s_dk, 520);
-AT(s_dv, 544);
-AT(d_sink, 568);
-AT(lse_log2, 576);
-AT(delta, 584);
-AT(dq_sum, 592);
-AT(turns, 600);
-AT(ticket, 608);
-AT(stat_rows, 616);
-AT(scale, 624);
-AT(tiles_kv, 628);
-AT(phase, 632);
-_Static_assert(sizeof(struct attn_backward_args) == 640, "struct attn_backward_args has another "
+AT(d_o, 512);
+AT(dq, 520);
+AT(dk, 528);
+AT(dv, 536);
+AT(s_d_o, 544);
+AT(s_dq, 568);
+AT(s_dk, 592);
+AT(s_dv, 616);
+AT(d_sink, 640);
+AT(lse_log2, 648);
+AT(delta, 656);
+AT(dq_sum, 664);
+AT(turns, 672);
+AT(ticket, 680);
+AT(stat_rows, 688);
+AT(scale, 696);
+AT(tiles_kv, 700);
+AT(phase, 704);
+_Static_assert(sizeof(struct attn_backward_args) == 712, "struct attn_backward_args has another "
                                                          "size");
 
 static bool is_bwd_mma(const attn_variant *variant) {

@@ -36,6 +36,7 @@ static void draw_any(struct recipe *recipe, uint64_t seed) {
     p->head_dim = 8 * rng_range(&rng, 1, 16);
     p->head_dim_v = rng_chance(&rng, 50) ? -1 : 8 * rng_range(&rng, 1, 16);
     p->tensor_cores = ATTN_TENSOR_CORES_AUTO;
+    p->dtype_kv = -1;
     p->alignment = 16;
     recipe->granule = 8;
     p->bias_strides = (attn_bias_strides){ATTN_AUTO, ATTN_AUTO, ATTN_AUTO, ATTN_AUTO};
@@ -63,6 +64,7 @@ static void draw(struct recipe *recipe, uint64_t seed) {
     p->scale = seed % 4 ? (float)NAN : 0.3f;
     p->alibi = p->sink = p->bias = p->mask = p->packed = p->used_kv = false;
     p->page_size = 0;
+    p->dtype_kv = -1;
     p->tensor_cores = ATTN_TENSOR_CORES_AUTO;
     p->alignment = 16;
     p->seq_q = p->seq_q > 150 ? 150 : p->seq_q;

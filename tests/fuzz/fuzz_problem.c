@@ -147,6 +147,11 @@ static void take_problem(struct bytes *b, attn_problem *p) {
         p->num_pages = take_size(b);
         p->block_table_stride = take_size(b);
     }
+    if (last & 4) {
+        p->dtype_kv = last & 8 ? ATTN_E5M2 : ATTN_E4M3;
+        p->k_scale = take_strides(b);
+        p->v_scale = (attn_strides){0, 1, 0};
+    }
     if (p->mask) {
         p->mask_strides.batch = take_stride(b);
         p->mask_strides.head = take_stride(b);
@@ -236,14 +241,16 @@ static void compute(const attn_plan *plan, struct bytes *b) {
                              extent(kv, &p->k, p->heads_kv, rows_kv, p->head_dim),
                              extent(kv, &p->v, p->heads_kv, rows_kv, p->head_dim_v),
                              extent(p, &p->o, p->heads_q, rows_q, p->head_dim_v),
-                             extent(p, &p->lse, p->heads_q, rows_q, 1)};
+                             extent(p, &p->lse, p->heads_q, rows_q, 1),
+                             extent(kv, &p->k_scale, p->heads_kv, rows_kv, 1),
+                             extent(kv, &p->v_scale, p->heads_kv, rows_kv, 1)};
     const int64_t bias = p->bias ? extent_of_scores(p, &p->bias_strides) : 0;
     const int64_t mask = p->mask ? extent_of_scores(p, &p->mask_strides) : 0;
     attn_problem unpacked = *p; /* slopes have batches, packed or not */
     unpacked.packed = false;
     const attn_strides of_slopes = {p->alibi_batch_stride, 1, 1};
     const int64_t slopes = p->alibi ? extent(&unpacked, &of_slopes, p->heads_q, 1, 1) : 0;
-    for (int i = 0; i < 5; i++) {
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         if (sizes[i] > TENSOR_MAX) {
             return;
         }
@@ -261,9 +268,10 @@ static void compute(const attn_plan *plan, struct bytes *b) {
         return;
     }
     const size_t element = attn_dtype_size(p->dtype);
+    const size_t element_kv = attn_dtype_size((attn_dtype)p->dtype_kv);
     void *memory[] = {block(sizes[0], element, b),
-                      block(sizes[1], element, b),
-                      block(sizes[2], element, b),
+                      block(sizes[1], element_kv, b),
+                      block(sizes[2], element_kv, b),
                       block(sizes[3], element, b),
                       block(sizes[4], 4, b),
                       p->bias ? block(bias, attn_dtype_size(p->bias_dtype), b) : NULL,
@@ -275,7 +283,9 @@ static void compute(const attn_plan *plan, struct bytes *b) {
                       block(mask, 1, b),
                       paged ? page_numbers(table, p->num_pages, b) : NULL,
                       lengths(p->batch, false, b),
-                      block(p->packed ? p->total_q : p->batch * p->seq_q, 8, b)};
+                      block(p->packed ? p->total_q : p->batch * p->seq_q, 8, b),
+                      block(sizes[5], 4, b),
+                      block(sizes[6], 4, b)};
     const size_t size = attn_workspace_size(plan), alignment = attn_workspace_alignment(plan);
     void *const workspace = aligned_alloc(alignment, (size / alignment + 1) * alignment);
     attn_tensors tensors;
@@ -296,6 +306,8 @@ static void compute(const attn_plan *plan, struct bytes *b) {
     tensors.block_table = memory[12];
     tensors.used_q = memory[13];
     tensors.draft_mask = memory[14];
+    tensors.k_scale = memory[15];
+    tensors.v_scale = memory[16];
     if (workspace) {
         const attn_status status = attn_forward(plan, &tensors, workspace, size, NULL, &why);
         HOLDS(status == ATTN_OK || status == ATTN_INVALID);

@@ -27,6 +27,19 @@ static double element(attn_dtype dtype, const void *tensor, int64_t at) {
     return (double)value;
 }
 
+/* Of K or V: of fp8 times its scale, in the problem's dtype. */
+static double cached(const attn_problem *p, const void *tensor, int64_t at, const float *scales,
+                     int64_t scale_at) {
+    const float wide = (float)element((attn_dtype)p->dtype_kv, tensor, at);
+    if (p->dtype_kv <= (int32_t)ATTN_BF16) {
+        return (double)wide;
+    }
+    const float value = scales != NULL ? wide * scales[scale_at] : wide;
+    float rounded;
+    attn_from_float(p->dtype, &rounded, &value, 1);
+    return element(p->dtype, &rounded, 0);
+}
+
 static double slope_of(const struct sample *s, int64_t b, int64_t h) {
     const attn_problem *p = &s->full;
     if (s->tensors.alibi_slopes) {
@@ -41,7 +54,8 @@ static double score(const struct sample *s, int64_t b, int64_t h, int64_t i, int
     double dot = 0.0;
     for (int64_t d = 0; d < p->head_dim; d++) {
         dot += element(p->dtype, s->tensors.q, sample_at_q(s, b, h, i) + d) *
-               element(p->dtype, s->tensors.k, sample_at_k(s, b, shared, j) + d);
+               cached(p, s->tensors.k, sample_at_k(s, b, shared, j) + d, s->tensors.k_scale,
+                      sample_at_k_scale(s, b, shared, j));
     }
     double value = (double)p->scale * dot;
     if (p->softcap > 0.0f) {
@@ -88,7 +102,8 @@ static void evaluate(const struct sample *s, const attn_row *row, double *o, dou
         const int64_t shared = h / (p->heads_q / p->heads_kv);
         sum += weight;
         for (int64_t d = 0; d < p->head_dim_v; d++) {
-            o[d] += weight * element(p->dtype, s->tensors.v, sample_at_v(s, b, shared, j) + d);
+            o[d] += weight * cached(p, s->tensors.v, sample_at_v(s, b, shared, j) + d,
+                                    s->tensors.v_scale, sample_at_v_scale(s, b, shared, j));
         }
     }
     sum += p->sink ? exp((double)s->tensors.sink[h] - highest) : 0.0;

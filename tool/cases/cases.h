@@ -61,6 +61,9 @@ enum arrangement {
     ARRANGE_COUNT
 };
 
+/* Scales of an fp8 KV cache. */
+enum scales { SCALES_NONE, SCALES_TENSOR, SCALES_HEAD, SCALES_TOKEN, SCALES_COUNT };
+
 struct recipe {
     uint64_t seed;
     attn_problem problem;
@@ -70,6 +73,7 @@ struct recipe {
     bool lse;          /* the LSE is wanted */
     bool slopes;       /* ALiBi slopes are given rather than the usual ones */
     bool masking_bias; /* a tenth of the bias is -inf */
+    enum scales scales[2]; /* of K and V, if they are fp8 */
 };
 
 /* The given problem with N(0, 1), an LSE and a granule of 1. */
@@ -82,6 +86,7 @@ struct recipe_limits {
     int32_t block_q, block_kv;               /* lengths are often at their edges; 0: none */
     bool head_dim_v;                         /* may differ from head_dim */
     bool gpu, emulated;                      /* emulated: whole tiles count against the budget */
+    bool fp8_only;                           /* K and V in fp8 always */
     double budget; /* pairs of query and key x (head_dim + head_dim_v), at most */
 };
 
@@ -95,6 +100,9 @@ enum recipe_kind {
     RECIPE_NO_QUERIES
 };
 
+/* dtype_kv of a problem for the variant: an fp8 dtype if it takes no other, else -1. */
+int32_t dtype_kv_of(const attn_variant *variant);
+
 /* A random problem; later attempts, from 0 on, are simpler. */
 void recipe_draw_within(struct recipe *recipe, uint64_t seed, const struct recipe_limits *limits,
                         enum recipe_kind kind, int attempt);
@@ -106,7 +114,7 @@ void recipe_draw(struct recipe *recipe, uint64_t seed);
 const char *recipe_print(const struct recipe *recipe, char *buffer, size_t size);
 
 /* The blocks of memory of a sample; fused Q, K and V lie in the first. */
-enum { SAMPLE_BLOCKS = 15, BLOCK_O = 3, BLOCK_LSE = 4, BLOCK_TABLE = 12 };
+enum { SAMPLE_BLOCKS = 17, BLOCK_O = 3, BLOCK_LSE = 4, BLOCK_TABLE = 14 };
 extern const char *const SAMPLE_BLOCK_NAMES[SAMPLE_BLOCKS];
 
 struct sample {
@@ -117,8 +125,8 @@ struct sample {
     union {
         struct guarded blocks[SAMPLE_BLOCKS];
         struct {
-            struct guarded qkv[3], o, lse, bias, mask, slopes, sink, cu_q, cu_kv, used, table,
-                used_q, drafts;
+            struct guarded qkv[3], o, lse, bias, mask, slopes, sink, cu_q, cu_kv, used, scales[2],
+                table, used_q, drafts;
         };
     };
     uint64_t inputs;             /* hash of every input byte */
@@ -143,6 +151,8 @@ void sample_visible(const struct sample *sample, int64_t batch, int64_t i, int64
 int64_t sample_at_q(const struct sample *sample, int64_t batch, int64_t head, int64_t row);
 int64_t sample_at_k(const struct sample *sample, int64_t batch, int64_t head, int64_t row);
 int64_t sample_at_v(const struct sample *sample, int64_t batch, int64_t head, int64_t row);
+int64_t sample_at_k_scale(const struct sample *sample, int64_t batch, int64_t head, int64_t row);
+int64_t sample_at_v_scale(const struct sample *sample, int64_t batch, int64_t head, int64_t row);
 int64_t sample_at_o(const struct sample *sample, int64_t batch, int64_t head, int64_t row);
 int64_t sample_at_lse(const struct sample *sample, int64_t batch, int64_t head, int64_t row);
 

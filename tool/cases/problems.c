@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/message.h"
+#include "cases/cases.h"
 #include "cases/problems.h"
 #include "device/timing.h"
 
@@ -64,6 +65,7 @@ bool bench_problem(const attn_context *context, const char *device, const attn_v
     const bool cpu = is_cpu(device);
     attn_problem_init(problem);
     problem->dtype = dtype_of(variant, cpu);
+    problem->dtype_kv = dtype_kv_of(variant);
     problem->head_dim = cpu || variant->head_dim_max <= 0 ? CPU_DIM : variant->head_dim_max;
     if (index < 0 || index > LENGTHS) {
         return explain(why, "problem %d: there are %d", index, LENGTHS + 1);

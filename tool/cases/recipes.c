@@ -224,6 +224,24 @@ static void draw_drafts(struct recipe *recipe, uint32_t options) {
     recipe->problem.draft = draft && rng_chance(rng, 16);
 }
 
+/* Likewise of an fp8 KV cache. */
+static void draw_fp8(struct recipe *recipe, bool gpu, bool always) {
+    uint64_t state = recipe->seed ^ 0xF8CAC, *rng = &state;
+    if (rng_chance(rng, 20) || always) {
+        recipe->problem.dtype_kv = (int32_t)rng_range(rng, ATTN_E4M3, ATTN_E5M2);
+        recipe->scales[0] = (enum scales)rng_range(rng, 0, SCALES_COUNT - 1);
+        recipe->scales[1] = (enum scales)rng_range(rng, 0, SCALES_COUNT - 1);
+        recipe->granule = gpu ? 16 : recipe->granule; /* bytes */
+        if (recipe->arrangement == ARRANGE_FUSED) {
+            recipe->arrangement = ARRANGE_GAPS;
+        }
+    }
+}
+
+int32_t dtype_kv_of(const attn_variant *variant) {
+    return (variant->dtypes >> ATTN_E4M3 & 1) != 0 ? (int32_t)ATTN_E4M3 : -1;
+}
+
 /* ---- kinds ---------------------------------------------------------------------------------- */
 
 static void make_empty(struct recipe *recipe, enum recipe_kind kind) {
@@ -325,6 +343,10 @@ void recipe_draw_within(struct recipe *recipe, uint64_t seed, const struct recip
     }
     if (plain && attempt < SIMPLEST_AFTER) {
         draw_drafts(recipe, limits->options);
+    }
+    if (limits->fp8_only || (plain && attempt < SIMPLEST_AFTER &&
+                             (limits->options & (uint32_t)ATTN_OPTION_FP8_KV) != 0)) {
+        draw_fp8(recipe, gpu, limits->fp8_only);
     }
 }
 

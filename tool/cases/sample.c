@@ -73,6 +73,12 @@ int64_t sample_at_k(const struct sample *sample, int64_t batch, int64_t head, in
 int64_t sample_at_v(const struct sample *sample, int64_t batch, int64_t head, int64_t row) {
     return offset_kv(sample, &sample->full.v, batch, head, row);
 }
+int64_t sample_at_k_scale(const struct sample *sample, int64_t batch, int64_t head, int64_t row) {
+    return offset_kv(sample, &sample->full.k_scale, batch, head, row);
+}
+int64_t sample_at_v_scale(const struct sample *sample, int64_t batch, int64_t head, int64_t row) {
+    return offset_kv(sample, &sample->full.v_scale, batch, head, row);
+}
 int64_t sample_at_o(const struct sample *sample, int64_t batch, int64_t head, int64_t row) {
     return offset(sample, &sample->full.o, &sample->cu_q, batch, head, row);
 }
@@ -101,6 +107,16 @@ static int64_t rows_of_kv(const attn_problem *p) {
     return p->page_size > 0 ? p->page_size : p->packed ? p->total_kv : p->seq_kv;
 }
 
+/* The strides of the scales of K or V. */
+static attn_strides scale_strides(enum scales scales, int64_t heads, int64_t rows, uint64_t *rng) {
+    const attn_layout layout = rng_chance(rng, 50) ? ATTN_BHSD : ATTN_BSHD;
+    switch (scales) {
+    case SCALES_HEAD: return (attn_strides){.head = rng_range(rng, 1, 3)};
+    case SCALES_TOKEN: return strides_of(layout, heads, rows, 1, rng_range(rng, 0, 2));
+    default: return (attn_strides){0};
+    }
+}
+
 /* Gives the problem the strides of the arrangement. */
 static bool arrange(attn_problem *p, const struct recipe *recipe, uint64_t *rng) {
     const int64_t unit = recipe->granule;
@@ -111,6 +127,10 @@ static bool arrange(attn_problem *p, const struct recipe *recipe, uint64_t *rng)
     const attn_layout other = p->layout == ATTN_BHSD ? ATTN_BSHD : ATTN_BHSD;
     const int64_t rows_q = p->packed ? p->total_q : p->seq_q;
     const int64_t rows_kv = rows_of_kv(p);
+    if (r.dtype_kv > (int32_t)ATTN_BF16) {
+        p->k_scale = scale_strides(recipe->scales[0], r.heads_kv, rows_kv, rng);
+        p->v_scale = scale_strides(recipe->scales[1], r.heads_kv, rows_kv, rng);
+    }
     switch (recipe->arrangement) {
     case ARRANGE_GAPS:
         p->q = strides_of(p->layout, r.heads_q, rows_q, r.head_dim, unit * rng_range(rng, 0, 3));
@@ -306,8 +326,9 @@ static bool place_tensors(struct sample *s, uint64_t *rng) {
                                   extent_kv(p, &p->v, p->head_dim_v)};
         const void **pointers[3] = {&s->tensors.q, &s->tensors.k, &s->tensors.v};
         for (int i = 0; i < 3; i++) {
-            if (!guarded_alloc(&s->qkv[i], (size_t)sizes[i] * element, (size_t)p->alignment,
-                               at_end)) {
+            const size_t size =
+                (size_t)sizes[i] * (i == 0 ? element : attn_dtype_size((attn_dtype)p->dtype_kv));
+            if (!guarded_alloc(&s->qkv[i], size, (size_t)p->alignment, at_end)) {
                 return false;
             }
             *pointers[i] = s->qkv[i].data;
@@ -368,12 +389,59 @@ static void mark_seen(const struct sample *s, int64_t b, bool queries, bool *see
     }
 }
 
+/* Scales of K (0) or V (1); those that do not matter keep their NaN. */
+static bool make_scales(struct sample *s, int which, uint64_t *rng) {
+    const attn_problem *p = &s->full;
+    const attn_strides *strides = which == 0 ? &p->k_scale : &p->v_scale;
+    if (p->dtype_kv <= (int32_t)ATTN_BF16 || s->recipe.scales[which] == SCALES_NONE) {
+        return true;
+    }
+    const size_t size = (size_t)extent_kv(p, strides, 1) * sizeof(float);
+    bool *seen = malloc((size_t)p->seq_kv + 1);
+    if (seen == NULL || !guarded_alloc(&s->scales[which], size, sizeof(float), true)) {
+        free(seen);
+        return false;
+    }
+    float *scales = (float *)(void *)s->scales[which].data;
+    *(which == 0 ? &s->tensors.k_scale : &s->tensors.v_scale) = scales;
+    for (int64_t b = 0; b < p->batch; b++) {
+        mark_seen(s, b, false, seen);
+        for (int64_t h = 0; h < p->heads_kv; h++) {
+            for (int64_t i = 0; i < rows_kv_stored(s, b); i++) {
+                float *scale = seen[i] ? &scales[offset_kv(s, strides, b, h, i)] : NULL;
+                if (scale != NULL && isnan(*scale)) {
+                    const float size_of_it = ldexpf(1.0f + (float)rng_range(rng, 0, 255) / 256.0f,
+                                                    (int)rng_range(rng, -8, 0));
+                    *scale = rng_chance(rng, 3)    ? 0.0f
+                             : rng_chance(rng, 10) ? -size_of_it
+                                                   : size_of_it;
+                }
+            }
+        }
+    }
+    free(seen);
+    return true;
+}
+
+/* What a row of the tensor is divided by. */
+static float divisor_of(const struct sample *s, int tensor, int64_t b, int64_t h, int64_t i) {
+    const attn_problem *p = &s->full;
+    const float *scales = tensor == 0   ? NULL
+                          : tensor == 1 ? s->tensors.k_scale
+                                        : s->tensors.v_scale;
+    const float scale = scales != NULL
+                            ? scales[offset_kv(s, tensor == 1 ? &p->k_scale : &p->v_scale, b, h, i)]
+                            : 1.0f;
+    return scale != 0.0f ? scale : 1.0f;
+}
+
 /* Rows that do not matter keep their NaN. */
 static bool fill_tensor(struct sample *s, int tensor, uint64_t *rng) {
     const attn_problem *p = &s->full;
     const void *pointers[3] = {s->tensors.q, s->tensors.k, s->tensors.v};
     const int64_t dim = tensor == 2 ? p->head_dim_v : p->head_dim;
     const int64_t heads = tensor == 0 ? p->heads_q : p->heads_kv;
+    const attn_dtype dtype = tensor == 0 ? p->dtype : (attn_dtype)p->dtype_kv;
     int64_t (*at[3])(const struct sample *, int64_t, int64_t, int64_t) = {sample_at_q, sample_at_k,
                                                                           sample_at_v};
     unsigned char *data = (unsigned char *)(uintptr_t)pointers[tensor];
@@ -389,12 +457,13 @@ static bool fill_tensor(struct sample *s, int tensor, uint64_t *rng) {
                 if (!seen[i]) {
                     continue;
                 }
+                const float divisor = divisor_of(s, tensor, b, h, i);
                 for (; place.col < dim; place.col++) {
-                    row[place.col] = draw_value(s->recipe.distribution, &place, rng);
+                    row[place.col] = draw_value(s->recipe.distribution, &place, rng) / divisor;
                 }
-                attn_from_float(p->dtype,
-                                data + (size_t)at[tensor](s, b, h, i) * attn_dtype_size(p->dtype),
-                                row, (size_t)dim);
+                attn_from_float(dtype,
+                                data + (size_t)at[tensor](s, b, h, i) * attn_dtype_size(dtype), row,
+                                (size_t)dim);
             }
         }
     }
@@ -450,7 +519,7 @@ bool sample_make(struct sample *s, const struct recipe *recipe) {
     ok =
         ok && attn_problem_resolve(&s->problem, &s->full, NULL) == ATTN_OK && place_tensors(s, rng);
     for (int tensor = 0; ok && tensor < 3; tensor++) {
-        ok = fill_tensor(s, tensor, rng);
+        ok = (tensor == 0 || make_scales(s, tensor - 1, rng)) && fill_tensor(s, tensor, rng);
     }
     if (!ok || !sample_make_extras(s, rng)) {
         sample_free(s);
@@ -524,6 +593,8 @@ const char *const SAMPLE_BLOCK_NAMES[SAMPLE_BLOCKS] = {"Q (or fused QKV)",
                                                        "cu_seqlens_q",
                                                        "cu_seqlens_kv",
                                                        "used_kv",
+                                                       "the scales of K",
+                                                       "the scales of V",
                                                        "block_table",
                                                        "used_q",
                                                        "the draft mask"};

@@ -11,6 +11,7 @@
 #include <string.h>
 
 const char *const DTYPE_NAMES[] = {"fp32", "fp16", "bf16", NULL};
+const char *const DTYPE_KV_NAMES[] = {"fp32", "fp16", "bf16", "e4m3", "e5m2", NULL};
 static const char *const DTYPE_ALIASES[] = {"float32", "float16", "bfloat16", NULL};
 const char *const CAUSAL_NAMES[] = {"none", "top-left", "bottom-right", NULL};
 const char *const LAYOUT_NAMES[] = {"bhsd", "bshd", NULL};
@@ -61,7 +62,7 @@ void semantics_args(struct semantics *s, struct arg args[SEMANTICS_ARGS]) {
 }
 
 void extras_args(struct extras *s, struct arg args[EXTRAS_ARGS]) {
-    *s = (struct extras){0};
+    *s = (struct extras){.dtype_kv = -1};
     const struct arg table[EXTRAS_ARGS] = {
         arg_flag("--sink", &s->sink, "a sink logit per head"),
         arg_flag("--bias", &s->bias,
@@ -70,6 +71,8 @@ void extras_args(struct extras *s, struct arg args[EXTRAS_ARGS]) {
                  "a boolean mask (seq-q, seq-kv), likewise; hides a random half of the keys"),
         arg_int("--page-size", &s->page_size, 0, INT32_MAX,
                 "a paged KV cache, pages of so many rows in random order; 0: contiguous [0]"),
+        arg_choice("--kv-dtype", &s->dtype_kv, DTYPE_KV_NAMES,
+                   "type of K and V: e4m3, e5m2 (an fp8 KV cache without scales) [--dtype]"),
         arg_choice("--tensor-cores", &s->tensor_cores, TENSOR_CORES_NAMES,
                    "tensor-core preference [auto]"),
     };
@@ -127,6 +130,7 @@ int64_t pages_of(const attn_problem *p) {
 
 void extras_apply(const struct extras *extras, attn_problem *problem) {
     problem->tensor_cores = (attn_tensor_cores)extras->tensor_cores;
+    problem->dtype_kv = extras->dtype_kv;
     problem->sink = extras->sink;
     problem->bias = extras->bias;
     if (extras->bias) {
@@ -181,6 +185,9 @@ const char *problem_text(const attn_problem *p, char *buffer, size_t size) {
     if (p->softcap > 0) {
         append(buffer, size, " softcap %g", (double)p->softcap);
     }
+    if (p->dtype_kv > (int32_t)ATTN_BF16) {
+        append(buffer, size, " kv %s", DTYPE_KV_NAMES[p->dtype_kv]);
+    }
     append(buffer, size, "%s%s", p->packed ? " packed" : "", p->used_kv ? " used_kv" : "");
     if (p->page_size > 0) {
         append(buffer, size, " pages of %lld", (long long)p->page_size);
@@ -214,6 +221,9 @@ void problem_json(struct json *json, const char *key, const attn_problem *p) {
     if (p->page_size > 0) { /* likewise */
         json_int(json, "page_size", p->page_size);
         json_int(json, "num_pages", p->num_pages);
+    }
+    if (p->dtype_kv > (int32_t)ATTN_BF16) {
+        json_text(json, "dtype_kv", DTYPE_KV_NAMES[p->dtype_kv]);
     }
     json_bool(json, "sink", p->sink);
     json_text(json, "tensor_cores", TENSOR_CORES_NAMES[p->tensor_cores]);
@@ -270,6 +280,10 @@ bool problem_read(const struct json_value *from, attn_problem *p) {
     p->bias = is_true(json_at(from, "bias"));
     p->mask = is_true(json_at(from, "mask"));
     p->sink = is_true(json_at(from, "sink"));
+    if (json_at(from, "dtype_kv") != NULL) {
+        p->dtype_kv = place_of(DTYPE_KV_NAMES, json_at(from, "dtype_kv"));
+        good = good && p->dtype_kv > (int32_t)ATTN_BF16;
+    }
     if (json_at(from, "page_size") != NULL) {
         p->used_kv = true;
         p->page_size = json_int_of(json_at(from, "page_size"), 0);

@@ -12,6 +12,7 @@
 
 /* Names in the order of the library's enums. */
 extern const char *const DTYPE_NAMES[];        /* fp32 fp16 bf16 */
+extern const char *const DTYPE_KV_NAMES[];     /* those, e4m3 e5m2 */
 extern const char *const CAUSAL_NAMES[];       /* none top-left bottom-right */
 extern const char *const LAYOUT_NAMES[];       /* bhsd bshd */
 extern const char *const TENSOR_CORES_NAMES[]; /* auto never require */
@@ -36,8 +37,9 @@ struct extras {
     int tensor_cores;
     bool sink, bias, mask;
     int64_t page_size;
+    int dtype_kv;
 };
-enum { EXTRAS_ARGS = 5 };
+enum { EXTRAS_ARGS = 6 };
 
 /* Each sets the defaults (the canonical problem: B2 H8 S512 D64, fp32) and fills a table that
  * points at them. On a GPU the verbs that make their own inputs take fp16 where no dtype was

@@ -94,8 +94,8 @@ static void list_tensors(struct bench_sets *sets) {
     { offsetof(attn_tensors, field), dtype, (there) ? (dim) * (count) : -1 }
     const struct set_tensor all[SET_TENSORS] = {
         TENSOR(true, q, p->dtype, p->head_dim, rows),
-        TENSOR(true, k, p->dtype, p->head_dim, keys),
-        TENSOR(true, v, p->dtype, p->head_dim_v, keys),
+        TENSOR(true, k, (attn_dtype)p->dtype_kv, p->head_dim, keys),
+        TENSOR(true, v, (attn_dtype)p->dtype_kv, p->head_dim_v, keys),
         TENSOR(backward, d_o, p->dtype, p->head_dim_v, rows),
         TENSOR(!backward, o, p->dtype, p->head_dim_v, rows),
         TENSOR(!backward && sets->lse, lse, ATTN_FP32, 1, rows),
@@ -120,8 +120,9 @@ bool sets_plan(struct bench_sets *sets, int most, attn_error *why) {
     const double queries = (double)p->batch * (double)p->heads_q * (double)p->seq_q;
     const double keys = (double)p->batch * (double)p->heads_kv * (double)p->seq_kv;
     const double size = (double)attn_dtype_size(p->dtype);
-    const double bytes = (is_backward(sets) ? 2 : 1) * (queries + keys) *
-                         (double)(p->head_dim + p->head_dim_v) * size;
+    const double size_kv = (double)attn_dtype_size((attn_dtype)p->dtype_kv);
+    const double bytes = (is_backward(sets) ? 2 : 1) * (queries * size + keys * size_kv) *
+                         (double)(p->head_dim + p->head_dim_v);
     const double more = (p->bias ? 4.0 : 0.0) * (double)p->seq_q * (double)p->seq_kv +
                         (p->mask ? 1.0 : 0.0) * (double)p->seq_q * (double)p->seq_kv +
                         (is_backward(sets) /* the outputs as they are expected */
@@ -303,7 +304,7 @@ bool sets_make(struct bench_sets *sets, int set, attn_error *why) {
         return false;
     }
     for (int i = 0; i < sets->input_count; i++) {
-        fill_normal(&sets->random, p->dtype, set_pointer(&sets->host, &sets->list[i]),
+        fill_normal(&sets->random, sets->list[i].dtype, set_pointer(&sets->host, &sets->list[i]),
                     sets->list[i].count);
     }
     if (on_gpu(sets)) {

@@ -95,9 +95,10 @@ double report_floor(const char *device, const char *hardware, const attn_problem
         if (strncmp(hardware, PEAKS[i].name, strlen(PEAKS[i].name)) == 0) {
             const double rows = (double)(problem->heads_q * problem->seq_q);
             const double keys = (double)(problem->heads_kv * problem->seq_kv);
-            const double bytes = (double)problem->batch * (rows + keys) *
+            const double bytes = (double)problem->batch *
                                  (double)(problem->head_dim + problem->head_dim_v) *
-                                 (double)attn_dtype_size(problem->dtype);
+                                 (rows * (double)attn_dtype_size(problem->dtype) +
+                                  keys * (double)attn_dtype_size((attn_dtype)problem->dtype_kv));
             return fmax(attn_problem_flops(problem) / PEAKS[i].flops, bytes / PEAKS[i].bytes);
         }
     }

@@ -76,6 +76,12 @@ struct attn_args {
     const int *used_q; /* NULL: all rows of a sequence exist */
     /* Of each query row, or NULL: bit t shows key t of the last seq_q keys (ATTN_DRAFT_KEYS). */
     const unsigned long long *draft_mask;
+    /* An fp8 KV cache. Strides in floats, as those of K and V. */
+    const float *k_scale, *v_scale; /* NULL: 1 */
+    long long k_scale_batch, k_scale_head, k_scale_row;
+    long long v_scale_batch, v_scale_head, v_scale_row;
+    int dtype_kv; /* enum attn_dtype */
+    int reserved;
 };
 
 /* Sequences of more queries have no draft mask. */
@@ -201,6 +207,9 @@ struct attn_merge_args {
      + 4 * (bm))                                  /* alpha of each row */
 #define ATTN_SMEM_mma(bm, bn, d, warps, stages)                                                    \
     (2 * ((bm) + 2 * (stages) * (bn)) * (d)) /* Q, K, V: 16 bits */
+/* Q; K and V once more in 16 bits, and in stages of fp8 with a scale for each key. */
+#define ATTN_SMEM_mma_fp8(bm, bn, d, warps, stages)                                                \
+    (2 * ((bm) + 2 * (bn)) * (d) + 2 * (stages) * (bn) * ((d) + 4))
 /* Roles of a tile of keys: dK and dV in one CTA, or each in its own (portable/bwd_mma.cu). */
 #define ATTN_BWD_KEY_ROLES(d) ((d) > 64 ? 2 : 1)
 #define ATTN_SMEM_bwd_mma(bm, bn, d, warps, stages)                                                \
@@ -230,5 +239,9 @@ struct attn_merge_args {
 /* K and V rings of all warps, mailboxes of the cluster (64 rows of d, 16 bits), Q. */
 #define ATTN_SMEM_hopper_decode(bm, bn, d, warps, stages)                                          \
     (2 * ATTN_TMA_COLUMNS(d) * ((bm) + 64 + 2 * (stages) * (bn)) + 1024)
+
+/* Likewise, with rings of fp8 and a group of keys of each warp in 16 bits. */
+#define ATTN_SMEM_hopper_decode_fp8(bm, bn, d, warps, stages)                                      \
+    (2 * ATTN_TMA_COLUMNS(d) * ((bm) + 64 + (bn) + (stages) * (bn)) + 1024)
 
 #endif /* ATTN_KERNELS_COMMON_ARGS_H */

@@ -20,25 +20,25 @@
                   #field " has "                                                                   \
                          "moved")
 AT(a, 0);
-AT(d_o, 440);
-AT(dq, 448);
-AT(dk, 456);
-AT(dv, 464);
-AT(s_d_o, 472);
-AT(s_dq, 496);
-AT(s_dk, 520);
-AT(s_dv, 544);
-AT(d_sink, 568);
-AT(lse_log2, 576);
-AT(delta, 584);
-AT(dq_sum, 592);
-AT(turns, 600);
-AT(ticket, 608);
-AT(stat_rows, 616);
-AT(scale, 624);
-AT(tiles_kv, 628);
-AT(phase, 632);
-static_assert(sizeof(struct attn_backward_args) == 640,
+AT(d_o, 512);
+AT(dq, 520);
+AT(dk, 528);
+AT(dv, 536);
+AT(s_d_o, 544);
+AT(s_dq, 568);
+AT(s_dk, 592);
+AT(s_dv, 616);
+AT(d_sink, 640);
+AT(lse_log2, 648);
+AT(delta, 656);
+AT(dq_sum, 664);
+AT(turns, 672);
+AT(ticket, 680);
+AT(stat_rows, 688);
+AT(scale, 696);
+AT(tiles_kv, 700);
+AT(phase, 704);
+static_assert(sizeof(struct attn_backward_args) == 712,
               "struct attn_backward_args has another size");
 #undef AT
 
@@ -238,8 +238,8 @@ INLINE struct pair pair_again(const struct attn_backward_args &b, const struct w
     const element *const k = k_of(b.a, w) + key * b.a.k_row;
     const element *const v = v_of(b.a, w) + key * b.a.v_row;
     const long long at = statistics_of(b, w) + query;
-    const float product = product_of(q_of(b.a, w) + query * b.a.q_row, k, b.a.head_dim);
-    const float dp = product_of(d_o_of(b, w) + query * b.s_d_o.row, v, b.a.head_dim_v);
+    const float product = product_of(b.a, q_of(b.a, w) + query * b.a.q_row, k, b.a.head_dim, 1.0f);
+    const float dp = product_of(b.a, d_o_of(b, w) + query * b.s_d_o.row, v, b.a.head_dim_v, 1.0f);
     return pair_of(b.a, r, key, product, dp, b.lse_log2[at], b.delta[at]);
 }
 

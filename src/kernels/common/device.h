@@ -9,6 +9,7 @@
  *   ATTN_D ATTN_BM ATTN_BN           head_dim; rows of a Q tile, keys of a KV tile
  *   ATTN_WARPS ATTN_STAGES           of a CTA; of its K and V rings
  *   ATTN_DEBUG                       device asserts (never in a release)
+ * ATTN_FP8, which a source file defines: K and V are fp8.
  */
 #ifndef ATTN_KERNELS_COMMON_DEVICE_H
 #define ATTN_KERNELS_COMMON_DEVICE_H
@@ -21,6 +22,15 @@
 typedef float element;
 #else
 typedef unsigned short element; /* the bits of an fp16 or bf16 number */
+#endif
+
+/* Of K and V. */
+#ifdef ATTN_FP8
+enum { FP8 = 1 };
+typedef unsigned char cache_element;
+#else
+enum { FP8 = 0 };
+typedef element cache_element;
 #endif
 
 #ifdef ATTN_DEBUG
@@ -111,7 +121,16 @@ AT(page_factor, 416);
 AT(page_shift, 420);
 AT(used_q, 424);
 AT(draft_mask, 432);
-static_assert(sizeof(struct attn_args) == 440, "struct attn_args has another size");
+AT(k_scale, 440);
+AT(v_scale, 448);
+AT(k_scale_batch, 456);
+AT(k_scale_head, 464);
+AT(k_scale_row, 472);
+AT(v_scale_batch, 480);
+AT(v_scale_head, 488);
+AT(v_scale_row, 496);
+AT(dtype_kv, 504);
+static_assert(sizeof(struct attn_args) == 512, "struct attn_args has another size");
 #undef AT
 #define AT(field, offset)                                                                          \
     static_assert(__builtin_offsetof(struct attn_tma_args, field) == (offset), #field " has "      \
@@ -121,7 +140,7 @@ AT(k, 128);
 AT(v, 256);
 AT(o, 384);
 AT(a, 512);
-static_assert(sizeof(struct attn_tma_args) == 960, "struct attn_tma_args has another size");
+static_assert(sizeof(struct attn_tma_args) == 1024, "struct attn_tma_args has another size");
 #undef AT
 
 /* ---- elements -------------------------------------------------------------------------------- */

@@ -12,7 +12,11 @@
 #ifndef ATTN_KERNELS_COMMON_REPAIR_H
 #define ATTN_KERNELS_COMMON_REPAIR_H
 
+#ifdef ATTN_FP8
+#include "common/fp8.h"
+#else
 #include "common/work.h"
+#endif
 
 #ifdef ATTN_DTYPE_fp32
 INLINE void load_chunk(float x[8], const element *from, bool there) {
@@ -46,14 +50,57 @@ INLINE void store_chunk(element *to, const float x[8]) {
 }
 #endif
 
+/* Of K or V at a key; of fp8 times the key's scale. */
+#ifdef ATTN_FP8
+INLINE void load_cached(float x[8], const struct attn_args &a, const cache_element *from,
+                        float scale) {
+    const uint2 codes = *(const uint2 *)from;
+    unsigned pairs[4];
+    if (a.dtype_kv == DTYPE_E5M2) {
+        dequantize<true>(pairs, codes, scale);
+    } else {
+        dequantize<false>(pairs, codes, scale);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const float2 two = unpack(pairs[i]);
+        x[2 * i] = two.x;
+        x[2 * i + 1] = two.y;
+    }
+}
+
+INLINE float k_scale_at(const struct attn_args &a, const struct work &w, int key) {
+    return a.k_scale == 0 ? 1.0f
+                          : k_scale_of(a, w)[key_offset(a, w, key, a.k_scale_batch, a.k_scale_row)];
+}
+
+INLINE float v_scale_at(const struct attn_args &a, const struct work &w, int key) {
+    return a.v_scale == 0 ? 1.0f
+                          : v_scale_of(a, w)[key_offset(a, w, key, a.v_scale_batch, a.v_scale_row)];
+}
+#else
+INLINE void load_cached(float x[8], const struct attn_args &, const cache_element *from, float) {
+    load_chunk(x, from, true);
+}
+
+INLINE float k_scale_at(const struct attn_args &, const struct work &, int) {
+    return 1.0f;
+}
+
+INLINE float v_scale_at(const struct attn_args &, const struct work &, int) {
+    return 1.0f;
+}
+#endif
+
 /* One lane's dot product of a query and a key. */
-INLINE float product_of(const element *query, const element *key, int head_dim) {
+INLINE float product_of(const struct attn_args &a, const element *query, const cache_element *key,
+                        int head_dim, float scale) {
     float product = 0.0f;
 #pragma unroll 1
     for (int column = 0; column < head_dim; column += 8) {
         float q[8], k[8];
         load_chunk(q, query + column, true);
-        load_chunk(k, key + column, true);
+        load_cached(k, a, key + column, scale);
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             product = fmaf(q[i], k[i], product);
@@ -77,9 +124,11 @@ INLINE void repair_columns(const struct attn_args &a, const struct work &w, int 
 #pragma unroll 1
     for (int key = options.visible.begin; key < options.visible.end; key++) {
         float v[8];
-        load_chunk(v, v_of(a, w) + key_offset(a, w, key, a.v_batch, a.v_row) + column, true);
+        load_cached(v, a, v_of(a, w) + key_offset(a, w, key, a.v_batch, a.v_row) + column,
+                    v_scale_at(a, w, key));
         const float product =
-            product_of(query, k_of(a, w) + key_offset(a, w, key, a.k_batch, a.k_row), a.head_dim);
+            product_of(a, query, k_of(a, w) + key_offset(a, w, key, a.k_batch, a.k_row), a.head_dim,
+                       k_scale_at(a, w, key));
         float score = FULL ? score_of(a, options, product, key) : scaled(product, a.scale_log2);
         if (TAKES_MASK && a.mask != 0) {
             score = is_hidden(a, options, key) ? MINUS_INFINITY : score;

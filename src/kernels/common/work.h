@@ -165,16 +165,16 @@ INLINE bool is_paged(const struct attn_args &a) {
 }
 
 /* Paged: the head in the pool's first page. */
-INLINE const element *k_of(const struct attn_args &a, const struct work &w) {
+INLINE const cache_element *k_of(const struct attn_args &a, const struct work &w) {
     const long long sequence =
         is_paged(a) ? 0 : sequence_offset(a.cu_seqlens_kv, w.batch, a.k_batch, a.k_row);
-    return (const element *)a.k + sequence + head_kv_of(a, w) * a.k_head;
+    return (const cache_element *)a.k + sequence + head_kv_of(a, w) * a.k_head;
 }
 
-INLINE const element *v_of(const struct attn_args &a, const struct work &w) {
+INLINE const cache_element *v_of(const struct attn_args &a, const struct work &w) {
     const long long sequence =
         is_paged(a) ? 0 : sequence_offset(a.cu_seqlens_kv, w.batch, a.v_batch, a.v_row);
-    return (const element *)a.v + sequence + head_kv_of(a, w) * a.v_head;
+    return (const cache_element *)a.v + sequence + head_kv_of(a, w) * a.v_head;
 }
 
 /* ---- pages ----------------------------------------------------------------------------------- */

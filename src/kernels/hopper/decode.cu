@@ -20,6 +20,8 @@
  *
  * Shared memory map, dynamic, from the first multiple of 1024 on, in bytes:
  *     rings      WARPS x STAGES x 2 x KEYS x D x 2     a warp's K, then its V; merge: its (m, l, O)
+ *                fp8: WARPS x (KEYS x D x 2            K or V of a group in 16 bits
+ *                              + STAGES x 2 x KEYS x D)
  *     mailbox    D x 128                               merge: pairs from the CTAs of the cluster
  *     q          16 x D x 2
  * static: an mbarrier for each stage of K and V of each warp; whether the cluster is the last one.
@@ -32,12 +34,24 @@
 #include "hopper/cluster.h"
 #include "hopper/tma.h"
 #include "portable/mainloop.h"
+#ifdef ATTN_FP8
+#include "hopper/widen.h"
+#endif
 
 enum {
-    CHUNKS_64 = ATTN_D / 64, /* TMA boxes of 64 columns */
-    CHUNK_BYTES = KEYS * 128,
-    STAGE_BYTES = CHUNKS_64 * CHUNK_BYTES,
-    RING_BYTES = 2 * ATTN_STAGES * STAGE_BYTES,
+    CHUNK_BYTES = KEYS * 128, /* of 64 columns of 16 bits: a TMA box */
+    GROUP_BYTES = ATTN_D / 64 * CHUNK_BYTES,
+#ifdef ATTN_FP8
+    BOXES = 1, /* of all columns */
+    BOX_ROW = ATTN_D,
+    WIDE_BYTES = GROUP_BYTES,
+#else
+    BOXES = ATTN_D / 64,
+    BOX_ROW = 128,
+    WIDE_BYTES = 0,
+#endif
+    STAGE_BYTES = BOXES * KEYS * BOX_ROW,
+    RING_BYTES = WIDE_BYTES + 2 * ATTN_STAGES * STAGE_BYTES,
     RINGS_ALIGN = 1024
 };
 static_assert(ATTN_BM == MMA_M, "a warp has all rows");
@@ -51,6 +65,7 @@ struct kv_stream {
     int first_row, head, batch; /* of the sequence, in the maps of K and V; paged: in the table */
     int last_key;               /* paged: that is used */
     int begin, step, count;     /* groups: the first, the stride, their number */
+    unsigned wide;              /* fp8: a group in 16 bits */
     unsigned k, v, k_full, v_full; /* stages, and their mbarriers */
     unsigned long long policy;
 };
@@ -70,9 +85,9 @@ INLINE void load_pages(const struct kv_stream &s, const struct attn_tensor_map *
         const int key = min(key_of(s, i) + row, s.last_key), page = page_of_key(a, s.batch, key);
         const int first = row_in_page(a, key) & -rows; /* rows: a power of 2 */
 #pragma unroll
-        for (int chunk = 0; chunk < CHUNKS_64; chunk++) {
-            tma_load_hinted(to + (unsigned)(chunk * CHUNK_BYTES + row * 128), map, full, 64 * chunk,
-                            first, s.head, page, s.policy);
+        for (int chunk = 0; chunk < BOXES; chunk++) {
+            tma_load_hinted(to + (unsigned)(chunk * CHUNK_BYTES + row * BOX_ROW), map, full,
+                            64 * chunk, first, s.head, page, s.policy);
         }
     }
 }
@@ -85,7 +100,7 @@ INLINE void load_stage(const struct kv_stream &s, const struct attn_tensor_map *
         return;
     }
 #pragma unroll
-    for (int chunk = 0; chunk < CHUNKS_64; chunk++) {
+    for (int chunk = 0; chunk < BOXES; chunk++) {
         tma_load_hinted(to + (unsigned)(chunk * CHUNK_BYTES), map, full, 64 * chunk,
                         s.first_row + key_of(s, i), s.head, s.batch, s.policy);
     }
@@ -115,7 +130,7 @@ INLINE void load_first(const struct kv_stream &s) {
 INLINE void prefetch_first(const struct kv_stream &s) {
     const int row = s.first_row + key_of(s, 0);
 #pragma unroll
-    for (int chunk = 0; chunk < CHUNKS_64; chunk++) {
+    for (int chunk = 0; chunk < BOXES; chunk++) {
         tma_prefetch(&s.t->k, 64 * chunk, row, s.head, s.batch);
         tma_prefetch(&s.t->v, 64 * chunk, row, s.head, s.batch);
     }
@@ -158,6 +173,13 @@ INLINE void mainloop(const struct kv_stream &s, const struct work &w, const stru
         }
     }
     struct ring ring = {0, 0};
+#ifdef ATTN_FP8
+    const struct scales_at scales_at = scales_at_of(a, w);
+    struct scales scales = {1.0f, 1.0f};
+    if (s.count > 0) {
+        scales = scales_of_group(a, w, scales_at, key_of(s, 0) + at.lane, s.last_key);
+    }
+#endif
 #pragma unroll 1
     for (int i = 0; i < s.count; i++) {
         const int first_key = key_of(s, i), lane_key = first_key + at.lane % 4 * 2;
@@ -165,11 +187,23 @@ INLINE void mainloop(const struct kv_stream &s, const struct work &w, const stru
         float scores[ROW_TILES][KEY_TILES][4];
         unsigned p[ROW_TILES][KEY_TILES][2];
         mbarrier_wait(s.k_full + (unsigned)(ring.stage * MBARRIER_BYTES), ring.parity);
-        gemm_qk(scores, q, shared_q, s.k + (unsigned)(ring.stage * STAGE_BYTES), at);
+        unsigned k = s.k + (unsigned)(ring.stage * STAGE_BYTES);
+#ifdef ATTN_FP8
+        widen_group(a, s.wide, k, a.k_scale != 0, scales.k, a.head_dim, at.lane);
+        k = s.wide;
         __syncwarp();
         if (more) {
             load_k(s, i + ATTN_STAGES, ring.stage);
         }
+        gemm_qk(scores, q, shared_q, k, at);
+        __syncwarp();
+#else
+        gemm_qk(scores, q, shared_q, k, at);
+        __syncwarp();
+        if (more) {
+            load_k(s, i + ATTN_STAGES, ring.stage);
+        }
+#endif
         if (options) {
             apply_options(scores[0], a, w, row, lane_key);
         } else {
@@ -180,14 +214,25 @@ INLINE void mainloop(const struct kv_stream &s, const struct work &w, const stru
         }
         softmax(p[0], scores[0], 1.0f, i == 0, rows.m[0], rows.l[0], rows.o[0]);
         mbarrier_wait(s.v_full + (unsigned)(ring.stage * MBARRIER_BYTES), ring.parity);
-        const unsigned v = s.v + (unsigned)(ring.stage * STAGE_BYTES);
+        unsigned v = s.v + (unsigned)(ring.stage * STAGE_BYTES);
+#ifdef ATTN_FP8
+        widen_group(a, s.wide, v, a.v_scale != 0, scales.v, a.head_dim_v, at.lane);
+        v = s.wide;
+        __syncwarp();
+        if (more) {
+            load_v(s, i + ATTN_STAGES, ring.stage);
+        }
+        if (i + 1 < s.count) {
+            scales = scales_of_group(a, w, scales_at, key_of(s, i + 1) + at.lane, s.last_key);
+        }
+#endif
         if (first_key > bounds.last.end - KEYS) {
             gemm_pv<true>(rows, p, v, at, bounds.last.end - first_key);
         } else {
             gemm_pv<false>(rows, p, v, at, KEYS);
         }
         __syncwarp();
-        if (more) {
+        if (!FP8 && more) {
             load_v(s, i + ATTN_STAGES, ring.stage);
         }
         advance<ATTN_STAGES>(ring);
@@ -222,7 +267,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     struct kv_stream s =
         kv_stream_of_warp(t, w, bounds.first.begin / KEYS, end,
                           (split.cluster * split.ctas + split.rank) * ATTN_WARPS + warp);
-    s.k = shared_address(rings) + (unsigned)(warp * RING_BYTES);
+    s.wide = shared_address(rings) + (unsigned)(warp * RING_BYTES);
+    s.k = s.wide + WIDE_BYTES;
     s.v = s.k + ATTN_STAGES * STAGE_BYTES;
     s.k_full = shared_address(barriers[warp]);
     s.v_full = s.k_full + ATTN_STAGES * MBARRIER_BYTES;

@@ -18,6 +18,8 @@
  *     q      BM x D x 2                epilogue: O, 16 bits
  *     k      STAGES x BN x D x 2
  *     v      STAGES x BN x D x 2       merge (from k on): partial results, fp32
+ * fp8: stages of K and V as they are, then K and V in 16 bits (portable/copy_fp8.h). A second
+ * barrier of an iteration separates their conversion from the MMAs.
  * In fp32 an element has 4 bytes, q is there twice where it has been split (tf32.h), and O goes to
  * global memory from registers.
  *
@@ -29,6 +31,9 @@
 #include "portable/mainloop_tf32.h"
 #else
 #include "portable/mainloop.h"
+#endif
+#ifdef ATTN_FP8
+#include "portable/copy_fp8.h"
 #endif
 #include "portable/split_kv.h"
 
@@ -74,12 +79,18 @@ INLINE struct work work_of_cta(const struct attn_args &a) {
 
 /* K and V of one sequence and head; paged: of one head of the pool. */
 struct cache {
-    const element *k, *v;
+    const cache_element *k, *v;
     int batch;
 };
 
+enum { TO_V = (FP8 ? 1 : ATTN_STAGES) * TILE_BYTES }; /* from a tile of K to that of V */
+
 INLINE void copy_keys(const struct attn_args &a, const struct cache &cache, unsigned shared_k,
                       int n, int end) {
+#ifdef ATTN_FP8
+    copy_codes(shared_k + (unsigned)(n % ATTN_STAGES * STAGE_BYTES), a, work_of_cta(a), cache.k,
+               cache.v, n * ATTN_BN, end - n * ATTN_BN);
+#else
     const unsigned stage = shared_k + (unsigned)(n % ATTN_STAGES * TILE_BYTES);
     const long long first = (long long)n * ATTN_BN;
     const int there = end - n * ATTN_BN;
@@ -95,6 +106,19 @@ INLINE void copy_keys(const struct attn_args &a, const struct cache &cache, unsi
     copy_tile(stage, ATTN_BN, cache.k + first * a.k_row, a.k_row, there, a.head_dim);
     copy_tile(stage + ATTN_STAGES * TILE_BYTES, ATTN_BN, cache.v + first * a.v_row, a.v_row, there,
               a.head_dim_v);
+#endif
+}
+
+/* Tile n of K in 16 bits, once it has landed; all threads take part. */
+INLINE unsigned tile_of_keys(const struct attn_args &a, unsigned char *rings, unsigned shared_k,
+                             int n) {
+#ifdef ATTN_FP8
+    widen(a, rings, n % ATTN_STAGES);
+    __syncthreads();
+    return shared_k + WIDE_TILES;
+#else
+    return shared_k + (unsigned)(n % ATTN_STAGES * TILE_BYTES);
+#endif
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
@@ -162,7 +186,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
         if (PREPARES_Q && n == begin) {
             prepare_q(q, shared_q, at);
         }
-        const unsigned stage = shared_k + (unsigned)(n % ATTN_STAGES * TILE_BYTES);
+        const unsigned stage = tile_of_keys(a, dynamic + Q_BYTES, shared_k, n);
         const int first_key = n * ATTN_BN + at.key + at.lane % 4 * 2;
         float s[ROW_TILES][KEY_TILES][4];
         p_fragments p[ROW_TILES];
@@ -184,7 +208,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
             }
             softmax(p[r], s[r], scale, n == begin, rows.m[r], rows.l[r], rows.o[r]);
         }
-        gemm_pv(rows, p, stage + ATTN_STAGES * TILE_BYTES, at);
+        gemm_pv(rows, p, stage + TO_V, at);
     }
 
     cp_async_wait<0>();

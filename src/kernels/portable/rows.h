@@ -64,7 +64,7 @@ struct partial {
     float m[ROW_TILES * 2][LANES], l[ROW_TILES * 2][LANES];
 };
 static_assert(WARP_KEYS == 1 || (int)sizeof(struct partial) * (WARP_KEYS - 1) * WARP_ROWS <=
-                                    2 * ATTN_STAGES * TILE_BYTES,
+                                    (FP8 ? ATTN_STAGES + 2 : 2 * ATTN_STAGES) * TILE_BYTES,
               "K and V leave too little room to merge warps");
 static_assert(!SPLIT_KV || sizeof(struct partial) == ATTN_PARTIAL_BYTES(ATTN_D),
               "as the host counts");

@@ -183,7 +183,7 @@ static bool read_log(const char *log, struct inspected *row, attn_error *why) {
 
 static void name_dtypes(uint32_t dtypes, char *text, size_t size) {
     static const char *const names[] = {
-        [ATTN_FP32] = "fp32", [ATTN_FP16] = "fp16", [ATTN_BF16] = "bf16"};
+        [ATTN_FP32] = "fp32", [ATTN_FP16] = "fp16", [ATTN_BF16] = "bf16"}; /* of Q */
     size_t used = 0;
     text[0] = '\0';
     for (unsigned i = 0; i < sizeof names / sizeof *names; i++) {

@@ -47,6 +47,7 @@ static bool takes(const struct target *t, attn_causal causal, int64_t ratio) {
     attn_problem p;
     attn_problem_init(&p);
     p.dtype = t->variant.dtypes >> ATTN_BF16 & 1 ? ATTN_BF16 : ATTN_FP16;
+    p.dtype_kv = dtype_kv_of(&t->variant);
     p.head_dim = t->variant.head_dim_multiple;
     p.head_dim_v = ratio * p.head_dim;
     p.causal = causal;
@@ -67,6 +68,7 @@ static void draw_recipe(const struct target *t, struct parity_case *made, uint64
         .head_dim_v = takes(t, ATTN_CAUSAL_NONE, 2) || takes(t, ATTN_CAUSAL_TOP_LEFT, 2),
         .gpu = device_is_gpu(t->device),
         .emulated = t->emulated,
+        .fp8_only = dtype_kv_of(v) >= 0,
         .budget = v->direction == ATTN_BACKWARD ? BUDGET_BACKWARD : BUDGET};
     enum recipe_kind kind = KINDS[made->number % KINDS_EVERY].recipe;
     made->kind = KINDS[made->number % KINDS_EVERY].kind;
@@ -87,24 +89,34 @@ static void draw_recipe(const struct target *t, struct parity_case *made, uint64
 
 /* ---- poisoned futures ------------------------------------------------------------------------ */
 
+/* attn_from_float would make the largest number of fp8 of it. */
+static void put_infinity(attn_dtype dtype, unsigned char *to, float infinity) {
+    if (dtype == ATTN_E5M2) {
+        *to = infinity > 0.0f ? 0x7c : 0xfc;
+    } else {
+        attn_from_float(dtype, to, &infinity, 1);
+    }
+}
+
 static void poison_key(struct sample *s, int64_t b, int64_t h, int64_t j, enum case_kind kind) {
     const attn_problem *p = &s->full;
-    const size_t element = attn_dtype_size(p->dtype);
+    const attn_dtype dtype = (attn_dtype)p->dtype_kv;
+    const size_t element = attn_dtype_size(dtype);
     const float infinities[2] = {INFINITY, -INFINITY};
     unsigned char *k = (unsigned char *)(uintptr_t)s->tensors.k;
     unsigned char *v = (unsigned char *)(uintptr_t)s->tensors.v;
     k += (size_t)sample_at_k(s, b, h, j) * element;
     v += (size_t)sample_at_v(s, b, h, j) * element;
-    if (kind == CASE_FUTURE_NAN) {
+    if (kind == CASE_FUTURE_NAN || dtype == ATTN_E4M3) { /* which has no infinity */
         memset(k, 0xFF, (size_t)p->head_dim * element);
         memset(v, 0xFF, (size_t)p->head_dim_v * element);
         return;
     }
     for (int64_t d = 0; d < p->head_dim; d++) {
-        attn_from_float(p->dtype, k + (size_t)d * element, &infinities[(j + d) % 2], 1);
+        put_infinity(dtype, k + (size_t)d * element, infinities[(j + d) % 2]);
     }
     for (int64_t d = 0; d < p->head_dim_v; d++) {
-        attn_from_float(p->dtype, v + (size_t)d * element, &infinities[j % 2], 1);
+        put_infinity(dtype, v + (size_t)d * element, infinities[j % 2]);
     }
 }
 

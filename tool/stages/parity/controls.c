@@ -41,7 +41,9 @@ static void control_row(const struct sample *s, enum negative_control kind, cons
         sample_visible(s, row->batch, row->row, &low, &high);
         for (int64_t j = low; j <= high; j++) {
             const int64_t at = sample_at_v(s, row->batch, kv_head, j);
-            attn_to_float(p->dtype, v, (const unsigned char *)s->tensors.v + (size_t)at * element,
+            const attn_dtype dtype = (attn_dtype)p->dtype_kv; /* fp8: whatever the scale */
+            attn_to_float(dtype, v,
+                          (const unsigned char *)s->tensors.v + (size_t)at * attn_dtype_size(dtype),
                           dim);
             for (size_t d = 0; d < dim; d++) {
                 out[d] += v[d] / (float)(high - low + 1);

@@ -83,6 +83,8 @@ static void translate_tensors(const struct mirror *mirror, const struct sample *
     t->block_table = translate(mirror, s, t->block_table);
     t->used_q = translate(mirror, s, t->used_q);
     t->draft_mask = translate(mirror, s, t->draft_mask);
+    t->k_scale = translate(mirror, s, t->k_scale);
+    t->v_scale = translate(mirror, s, t->v_scale);
     t->d_o = translate(mirror, s, t->d_o);
     t->dq = translate(mirror, s, t->dq);
     t->dk = translate(mirror, s, t->dk);

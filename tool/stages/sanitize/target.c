@@ -15,6 +15,7 @@
 #include "base/file.h"
 #include "base/message.h"
 #include "base/random.h"
+#include "cases/cases.h"
 #include "device/kernels.h"
 #include "device/sets.h"
 #include "stages/stage.h"
@@ -63,6 +64,7 @@ static void make_problem(const attn_variant *variant, const struct small_case *s
                          attn_problem *problem) {
     attn_problem_init(problem);
     problem->dtype = (attn_dtype)__builtin_ctz(variant->dtypes); /* the first that it takes */
+    problem->dtype_kv = dtype_kv_of(variant);
     problem->batch = small->batch;
     problem->heads_q = small->heads_q;
     problem->heads_kv = small->heads_kv;
@@ -142,7 +144,7 @@ bool target_candidates(const attn_context *context, const struct target_request 
 static bool edit_inputs(struct bench_sets *sets, const struct small_case *small, attn_error *why) {
     enum { MOST = 1 << 17 };
     static float values[MOST];
-    const attn_dtype dtype = sets->problem->dtype;
+    const attn_dtype dtype = sets->list[1].dtype;
     struct device *device = sets->runner->memory;
     const size_t keys = (size_t)sets->list[1].count, size = attn_dtype_size(dtype);
     char *k = set_pointer(&sets->host, &sets->list[1]);
