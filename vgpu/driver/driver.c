@@ -57,6 +57,11 @@ vgpu *vgpu_driver_gpu(void) {
 __attribute__((destructor)) static void at_exit(void) {
     if (driver_state.gpu != NULL && owner == getpid()) {
         driver_report(driver_state.gpu);
+        const char *code = getenv("VGPU_EXIT_CODE");
+        if (code != NULL && vgpu_error_count(driver_state.gpu) > 0) {
+            fflush(NULL);
+            _exit(atoi(code));
+        }
     }
 }
 

@@ -164,6 +164,8 @@ void registered_copy(bool to_device);
 
 /* From the environment; false: a variable is wrong, stderr says which. */
 bool driver_configure(vgpu_config *config);
+/* Whether $VGPU_LAUNCH selects the launch that is about to run, of this kernel. */
+bool driver_checks_launch(const char *kernel);
 /* To $VGPU_REPORT; else, if there are findings that were not shown yet, to stderr. */
 void driver_report(const vgpu *gpu);
 
