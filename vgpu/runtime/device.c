@@ -127,6 +127,12 @@ RT int cudaDeviceGetPCIBusId(char *text, int size, int device) {
     return check_device(device);
 }
 
+RT int cudaDeviceGetByPCIBusId(int *device, const char *text) {
+    (void)text;
+    *device = 0;
+    return check_device(0);
+}
+
 RT int cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
     *least = 0;
     *greatest = -5;
@@ -143,6 +149,12 @@ RT int cudaDeviceCanAccessPeer(int *can, int device, int peer) {
 
 RT int cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
     (void)peer, (void)flags;
+    return rt_keep(RT_INVALID_DEVICE);
+}
+
+RT int cudaDeviceGetP2PAttribute(int *value, int which, int from, int to) {
+    *value = 0;
+    (void)which, (void)from, (void)to;
     return rt_keep(RT_INVALID_DEVICE);
 }
 
@@ -250,6 +262,11 @@ RT int cudaMemPoolGetAttribute(void *pool, int which, void *value) {
         return rt_keep(RT_INVALID_VALUE);
     }
     memcpy(value, &pool_attributes[which], bytes);
+    return check_device(0);
+}
+
+RT int cudaMemPoolSetAccess(void *pool, const void *accesses, size_t count) {
+    (void)pool, (void)accesses, (void)count;
     return check_device(0);
 }
 

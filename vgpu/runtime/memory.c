@@ -147,7 +147,7 @@ RT int cudaMemPrefetchAsync(const void *pointer, size_t bytes, struct location l
 
 static bool is_known(rt_pointer pointer) {
     unsigned type;
-    return rt_driver.cuPointerGetAttribute(&type, POINTER_TYPE, pointer) == RT_SUCCESS;
+    return rt_driver.cuPointerGetAttribute(&type, POINTER_TYPE, pointer) != RT_INVALID_VALUE;
 }
 
 /* An address that the kind calls one of the device must be one. */

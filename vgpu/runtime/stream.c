@@ -4,6 +4,7 @@
  * submitted; the time of an event is the host's.
  */
 #include <stdlib.h>
+#include <string.h>
 
 #include "runtime/runtime.h"
 
@@ -55,6 +56,22 @@ RT int cudaStreamGetFlags(void *stream, unsigned *flags) {
 /* Hints: L2 windows, priorities, where managed memory is used. */
 RT int cudaStreamSetAttribute(void *stream, int which, const void *value) {
     (void)which, (void)value;
+    return cudaStreamQuery(stream);
+}
+
+RT int cudaStreamGetAttribute(void *stream, int which, void *value) {
+    (void)which;
+    memset(value, 0, 64);
+    return cudaStreamQuery(stream);
+}
+
+RT int cudaStreamGetId(void *stream, unsigned long long *id) {
+    *id = (uintptr_t)stream;
+    return cudaStreamQuery(stream);
+}
+
+RT int cudaStreamGetDevice(void *stream, int *device) {
+    *device = 0;
     return cudaStreamQuery(stream);
 }
 
