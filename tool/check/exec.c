@@ -83,8 +83,7 @@ int verb_exec(int argc, char **argv) {
     while (first < argc && strncmp(argv[first], "--", 2) == 0) {
         first += strchr(argv[first], '=') != NULL || strcmp(argv[first], "--help") == 0 ? 1 : 2;
     }
-    const enum args_result parsed =
-        args_parse(&command, first < argc ? first + 1 : argc, argv);
+    const enum args_result parsed = args_parse(&command, first < argc ? first + 1 : argc, argv);
     if (parsed != ARGS_RUN) {
         return parsed == ARGS_HELP ? EXIT_DONE : EXIT_BAD_INPUT;
     }

@@ -282,8 +282,8 @@ static vgpu_status place_variable(struct vgpu_module *module, struct ptx_variabl
 
 static vgpu_status load(struct vgpu_module *module, vgpu_error *error) {
     struct ptx_error where = {0};
-    module->ptx = (module->gpu->late_errors ? ptx_parse_known : ptx_parse)(
-        module->text, module->text_size, &where);
+    module->ptx = (module->gpu->late_errors ? ptx_parse_known
+                                            : ptx_parse)(module->text, module->text_size, &where);
     if (module->ptx == NULL) {
         return fail_at(module, VGPU_LOAD, &where, error);
     }

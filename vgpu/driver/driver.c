@@ -228,26 +228,26 @@ static int cuDeviceTotalMem(size_t *bytes, int device) {
 static int attribute_value(int which, int sm) {
     const int shared = sm >= 90 ? 228 : sm == 86 || sm == 89 ? 100 : 164; /* KB */
     switch (which) {
-    case 1: return 1024;                        /* threads of a block */
-    case 2: return 1024;                        /* of its x */
-    case 3: return 1024;                        /* y */
-    case 4: return 64;                          /* z */
-    case 5: return 2147483647;                  /* blocks of a grid: x */
-    case 6: return 65535;                       /* y */
-    case 7: return 65535;                       /* z */
-    case 8: return 48 * 1024;                   /* shared memory of a block without asking */
-    case 9: return 65536;                       /* constant memory */
-    case 10: return 32;                         /* lanes */
-    case 11: return 2147483647;                 /* pitch of a copy */
-    case 12: return 65536;                      /* registers of a block */
-    case 13: return 1980000;                    /* clock in kHz */
-    case 14: return 512;                        /* alignment of textures */
-    case 19: return 1;                          /* kernels can access page-locked memory */
+    case 1: return 1024;        /* threads of a block */
+    case 2: return 1024;        /* of its x */
+    case 3: return 1024;        /* y */
+    case 4: return 64;          /* z */
+    case 5: return 2147483647;  /* blocks of a grid: x */
+    case 6: return 65535;       /* y */
+    case 7: return 65535;       /* z */
+    case 8: return 48 * 1024;   /* shared memory of a block without asking */
+    case 9: return 65536;       /* constant memory */
+    case 10: return 32;         /* lanes */
+    case 11: return 2147483647; /* pitch of a copy */
+    case 12: return 65536;      /* registers of a block */
+    case 13: return 1980000;    /* clock in kHz */
+    case 14: return 512;        /* alignment of textures */
+    case 19: return 1;          /* kernels can access page-locked memory */
     case DEVICE_MULTIPROCESSORS: return sm >= 90 ? 132 : 108;
-    case 31: return 1;                          /* concurrent kernels */
-    case 36: return 2619000;                    /* memory clock in kHz */
-    case 37: return 5120;                       /* bits of the memory bus */
-    case 38: return (sm >= 90 ? 50 : 40) << 20; /* L2 cache */
+    case 31: return 1;                                  /* concurrent kernels */
+    case 36: return 2619000;                            /* memory clock in kHz */
+    case 37: return 5120;                               /* bits of the memory bus */
+    case 38: return (sm >= 90 ? 50 : 40) << 20;         /* L2 cache */
     case 39: return sm == 86 || sm == 89 ? 1536 : 2048; /* threads of a multiprocessor */
     case 41: return 1;                                  /* unified addresses */
     case 40: return 3;                                  /* copy engines */
@@ -265,6 +265,8 @@ static int attribute_value(int which, int sm) {
     case 99:                                         /* host memory can be registered */
     case 115: return 1;                              /* memory pools */
     case SHARED_OPTIN: return (shared - 1) * 1024;   /* shared memory of a block at most */
+    case 108: return 32 << 20;                       /* L2 that persisting accesses may take */
+    case 109: return 128 << 20;                      /* bytes of an access policy window */
     case 106: return sm >= 90 || sm == 80 ? 32 : 16; /* blocks of a multiprocessor */
     case 111: return 1024;     /* shared memory that the system takes of each block */
     case 120: return sm >= 90; /* clusters */

@@ -146,7 +146,7 @@ struct object *object_make(enum object_kind kind); /* NULL: no memory */
 struct object *object_find(const void *handle, enum object_kind kind);
 void object_destroy(struct object *object); /* with what belongs to it */
 
-bool driver_capturing(void); /* a stream captures in this thread */
+bool driver_capturing(void);  /* a stream captures in this thread */
 bool is_stream(void *stream); /* or a handle of the default stream */
 
 /* ---- work -------------------------------------------------------------------------------------*/

@@ -115,8 +115,7 @@ struct launch_config { /* CUlaunchConfig */
 };
 
 /* Hints are taken and have no effect; what would change results and is not there is refused. */
-static int read_attributes(const struct launch_config *config, vgpu_dims *dims,
-                           bool *cooperative) {
+static int read_attributes(const struct launch_config *config, vgpu_dims *dims, bool *cooperative) {
     enum {
         IGNORE = 0,
         WINDOW = 1,
@@ -223,9 +222,9 @@ static int submit(const struct launch_config *config, const struct object *kerne
 static bool fits_at_once(const struct object *kernel, const vgpu_dims *dims) {
     const uint64_t threads = (uint64_t)dims->block[0] * dims->block[1] * dims->block[2];
     const uint64_t ctas = (uint64_t)dims->grid[0] * dims->grid[1] * dims->grid[2];
-    return ctas <= (uint64_t)driver_occupancy(kernel->function, (uint32_t)threads,
-                                              dims->shared_bytes) *
-                       (uint64_t)driver_attribute(DEVICE_MULTIPROCESSORS);
+    return ctas <=
+           (uint64_t)driver_occupancy(kernel->function, (uint32_t)threads, dims->shared_bytes) *
+               (uint64_t)driver_attribute(DEVICE_MULTIPROCESSORS);
 }
 
 static int launch_kernel(const struct launch_config *config, const struct object *kernel,

@@ -29,8 +29,8 @@ enum {
 static struct object *memory_at(vgpu_pointer address) {
     const struct allocation *range = device_find(driver_state.gpu->memory, address);
     struct object *at = driver_state.objects;
-    while (at != NULL && (range == NULL || at->kind != OBJECT_MEMORY || at->pointer != range->begin ||
-                          address >= range->end)) {
+    while (at != NULL && (range == NULL || at->kind != OBJECT_MEMORY ||
+                          at->pointer != range->begin || address >= range->end)) {
         at = at->next;
     }
     return at;
@@ -62,9 +62,8 @@ static int allocate(void **pointer, size_t bytes, enum memory_kind kind, const c
 
 static int cuMemAllocManaged(void **pointer, size_t bytes, unsigned flags) {
     DRIVER_ENTER();
-    return flags == 1 || flags == 2
-               ? allocate(pointer, bytes, MEMORY_MANAGED, "cuMemAllocManaged")
-               : CU_INVALID_VALUE;
+    return flags == 1 || flags == 2 ? allocate(pointer, bytes, MEMORY_MANAGED, "cuMemAllocManaged")
+                                    : CU_INVALID_VALUE;
 }
 
 static int cuMemHostAlloc(void **pointer, size_t bytes, unsigned flags) {
@@ -169,7 +168,8 @@ static int cuPointerGetAttribute(void *data, int which, vgpu_pointer pointer) {
         registered != NULL ? found->pointer + (pointer - (uintptr_t)found->host) : pointer;
     switch (which) {
     case POINTER_MEMORY_TYPE:
-        *(unsigned *)data = kind == MEMORY_HOST || kind == MEMORY_REGISTERED ? TYPE_HOST : TYPE_DEVICE;
+        *(unsigned *)data =
+            kind == MEMORY_HOST || kind == MEMORY_REGISTERED ? TYPE_HOST : TYPE_DEVICE;
         return CU_SUCCESS;
     case POINTER_DEVICE_POINTER: *(vgpu_pointer *)data = device; return CU_SUCCESS;
     case POINTER_HOST_POINTER:

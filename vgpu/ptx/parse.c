@@ -94,9 +94,10 @@ static void mark_statement(struct parser *p) {
                             .code = p->code.count};
 }
 
-/* Back to the mark, then past the statement: to the semicolon outside braces, or past the brace
- * that closes a body. The text may be any: no token is read but the one after it. */
-static void skip_statement(struct parser *p) {
+/* Back to the mark, then past the statement: to the semicolon outside braces, past the brace that
+ * closes a body, or before one that closes the body around it. The text may be any: no token is
+ * read but the one after it. */
+static void skip_statement(struct parser *p, bool in_body) {
     p->cursor = p->mark.token.start;
     p->line = p->mark.line;
     p->line_start = p->mark.line_start;
@@ -114,6 +115,9 @@ static void skip_statement(struct parser *p) {
             p->line_start = p->cursor + 1;
         }
         open += at == '{';
+        if (at == '}' && open == 0 && in_body) {
+            break;
+        }
         const bool closes = at == '}' && open > 0 && --open == 0;
         if ((at == ';' && open == 0) ||
             (closes && strchr(";,", p->cursor[1 + strspn(p->cursor + 1, " \t\r\n")]) == NULL)) {
@@ -127,6 +131,9 @@ static void skip_statement(struct parser *p) {
 
 /* In place of the statement: reaching it is an error. */
 static void push_unknown(struct parser *p, const struct token *at) {
+    if (p->code_count + p->code.count >= PTX_MAX_CODE) {
+        fail_at(p, at, "expected at most %d instructions", PTX_MAX_CODE);
+    }
     struct ptx_instruction *in = vector_push(p, &p->code, sizeof *in);
     const char **reason = parser_alloc(p, p->arena, sizeof *reason);
     *reason = parser_intern(p, p->error->text, strlen(p->error->text));
@@ -157,7 +164,7 @@ static void parse_steps(struct parser *p, bool (*step)(struct parser *p), bool i
             longjmp(p->failed, 1);
         }
         const struct token at = p->mark.token;
-        skip_statement(p);
+        skip_statement(p, in_body);
         if (in_body) {
             push_unknown(p, &at);
         } else {

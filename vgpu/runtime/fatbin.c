@@ -78,7 +78,8 @@ char *fatbin_ptx(const void *fatbin, int sm, char *why, size_t why_size) {
         return ptx;
     }
     if (other_arch != 0) {
-        snprintf(why, why_size, "its PTX is for sm_%u, which an sm_%d does not run", other_arch, sm);
+        snprintf(why, why_size, "its PTX is for sm_%u, which an sm_%d does not run", other_arch,
+                 sm);
     } else {
         snprintf(why, why_size, "its PTX is %s: compile it by attest nvcc, or with nvcc %s",
                  compressed ? "compressed" : "missing",

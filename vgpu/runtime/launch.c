@@ -223,8 +223,8 @@ RT int cudaOccupancyMaxActiveClusters(int *clusters, const void *kernel,
     for (unsigned i = 0; i < config->attribute_count; i++) {
         const struct rt_attribute *attribute = &config->attributes[i];
         if (attribute->id == ATTRIBUTE_CLUSTER) {
-            ctas = attribute->value.words[0] * attribute->value.words[1] *
-                   attribute->value.words[2];
+            ctas =
+                attribute->value.words[0] * attribute->value.words[1] * attribute->value.words[2];
         }
     }
     const int code = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, (int)threads,

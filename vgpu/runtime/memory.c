@@ -277,9 +277,9 @@ RT int cudaMalloc3D(struct pitched *pitched, struct box extent) {
 /* ---- fills ----------------------------------------------------------------------------------- */
 
 RT int cudaMemsetAsync(void *to, int value, size_t bytes, void *stream) {
-    AFTER_READY(bytes == 0 ? RT_SUCCESS
-                           : rt_driver.cuMemsetD8Async((uintptr_t)to, (unsigned char)value, bytes,
-                                                       stream));
+    AFTER_READY(
+        bytes == 0 ? RT_SUCCESS
+                   : rt_driver.cuMemsetD8Async((uintptr_t)to, (unsigned char)value, bytes, stream));
 }
 
 RT int cudaMemset(void *to, int value, size_t bytes) {

@@ -107,8 +107,8 @@ struct rt_driver_config { /* CUlaunchConfig */
     X(cuGraphLaunch, (void *, void *))                                                             \
     X(cuGraphDestroy, (void *))                                                                    \
     X(cuGraphExecDestroy, (void *))                                                                \
-    X(cuLibraryLoadData, (void **, const void *, int *, void **, unsigned, int *, void **,         \
-                          unsigned))                                                               \
+    X(cuLibraryLoadData,                                                                           \
+      (void **, const void *, int *, void **, unsigned, int *, void **, unsigned))                 \
     X(cuLibraryUnload, (void *))                                                                   \
     X(cuLibraryGetKernel, (void **, void *, const char *))                                         \
     X(cuLibraryGetGlobal, (rt_pointer *, size_t *, void *, const char *))                          \

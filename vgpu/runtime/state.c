@@ -19,7 +19,7 @@ extern int cuGetProcAddress_v2(const char *symbol, void **function, int version,
 enum { DRIVER_VERSION = 13000 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static int start_code = -1;   /* -1: not started */
+static int start_code = -1;     /* -1: not started */
 static uint64_t context_number; /* of the context that lives; 0: none */
 static uint64_t contexts;
 static const void *context;
@@ -44,8 +44,7 @@ int rt_keep(int code) {
 
 /* ---- start ----------------------------------------------------------------------------------- */
 
-#define RT_LOAD(name, arguments)                                                                   \
-    {#name, (void **)(void *)&rt_driver.name},
+#define RT_LOAD(name, arguments) {#name, (void **)(void *)&rt_driver.name},
 
 static int start(void) {
     const struct {
@@ -135,13 +134,13 @@ static const struct {
     {201, "cudaErrorDeviceUninitialized", "invalid device context"},
     {209, "cudaErrorNoKernelImageForDevice",
      "no kernel image is available for execution on the device"},
-    {217, "cudaErrorPeerAccessUnsupported", "peer access is not supported between these two devices"},
+    {217, "cudaErrorPeerAccessUnsupported",
+     "peer access is not supported between these two devices"},
     {218, "cudaErrorInvalidPtx", "a PTX JIT compilation failed"},
     {222, "cudaErrorUnsupportedPtxVersion",
      "the provided PTX was compiled with an unsupported toolchain."},
     {400, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
-    {401, "cudaErrorIllegalState",
-     "the operation cannot be performed in the present state"},
+    {401, "cudaErrorIllegalState", "the operation cannot be performed in the present state"},
     {500, "cudaErrorSymbolNotFound", "named symbol not found"},
     {600, "cudaErrorNotReady", "device not ready"},
     {700, "cudaErrorIllegalAddress", "an illegal memory access was encountered"},
@@ -149,8 +148,7 @@ static const struct {
     {702, "cudaErrorLaunchTimeout", "the launch timed out and was terminated"},
     {704, "cudaErrorPeerAccessAlreadyEnabled", "peer access is already enabled"},
     {705, "cudaErrorPeerAccessNotEnabled", "peer access has not been enabled"},
-    {708, "cudaErrorSetOnActiveProcess",
-     "cannot set while device is active in this process"},
+    {708, "cudaErrorSetOnActiveProcess", "cannot set while device is active in this process"},
     {710, "cudaErrorAssert", "device-side assert triggered"},
     {712, "cudaErrorHostMemoryAlreadyRegistered",
      "part or all of the requested memory range is already mapped"},
@@ -158,8 +156,7 @@ static const struct {
      "pointer does not correspond to a registered memory region"},
     {715, "cudaErrorIllegalInstruction", "an illegal instruction was encountered"},
     {716, "cudaErrorMisalignedAddress", "misaligned address"},
-    {717, "cudaErrorInvalidAddressSpace",
-     "operation not supported on global/shared address space"},
+    {717, "cudaErrorInvalidAddressSpace", "operation not supported on global/shared address space"},
     {719, "cudaErrorLaunchFailure", "unspecified launch failure"},
     {720, "cudaErrorCooperativeLaunchTooLarge", "too many blocks in cooperative launch"},
     {801, "cudaErrorNotSupported", "operation not supported"},
