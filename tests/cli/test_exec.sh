@@ -42,7 +42,7 @@ done
 # ---- what is right ---------------------------------------------------------------------------
 
 accepts "a program that is right" exec ./good
-for part in vectors templates reduction variables streams cooperation boxes device errors; do
+for part in vectors templates reduction variables streams cooperation boxes device errors graphs; do
     says "$part" "ok $part"
 done
 says "printf in a kernel" "thread 1 of a kernel says 42 and 0.25"

@@ -67,6 +67,7 @@ enum node_kind { NODE_KERNEL, NODE_COPY, NODE_FILL, NODE_HOST };
 struct node {
     enum node_kind kind;
     struct node *next;
+    const struct node *origin; /* in an executable graph: what it is a copy of */
     /* a launch */
     const struct object *kernel;
     uint64_t kernel_serial; /* a new object may come to lie where an old one was */
@@ -152,6 +153,7 @@ bool is_stream(void *stream); /* or a handle of the default stream */
 /* ---- work -------------------------------------------------------------------------------------*/
 
 struct node *node_make(enum node_kind kind); /* NULL: no memory */
+void nodes_free(struct object *graph);       /* all of a graph */
 /* Does the work or captures it; the node belongs to the callee. The stream is a good one. */
 int stream_submit(void *stream, struct node *node);
 int kernel_run(const struct node *node); /* launch.c */

@@ -109,8 +109,8 @@ static int cuLaunchHostFunc(void *stream, void (*function)(void *), void *data) 
 
 /* ---- captures -------------------------------------------------------------------------------- */
 
-static int cuStreamBeginCapture(void *stream, int mode) {
-    DRIVER_ENTER();
+/* graph: what to add to; NULL: a new one. */
+static int begin_capture(void *stream, int mode, struct object *graph) {
     const int code = driver_current();
     struct object *found = object_find(stream, OBJECT_STREAM);
     if (code != CU_SUCCESS || mode < 0 || mode > 2) {
@@ -119,10 +119,24 @@ static int cuStreamBeginCapture(void *stream, int mode) {
     if (found == NULL || found->capture != NULL) {
         return found == NULL && (uintptr_t)stream > 2 ? CU_INVALID_HANDLE : CU_CAPTURE_UNSUPPORTED;
     }
-    found->capture = object_make(OBJECT_GRAPH);
+    found->capture = graph != NULL ? graph : object_make(OBJECT_GRAPH);
     found->joined = false;
     found->thread = pthread_self();
     return found->capture != NULL ? CU_SUCCESS : CU_OUT_OF_MEMORY;
+}
+
+static int cuStreamBeginCapture(void *stream, int mode) {
+    DRIVER_ENTER();
+    return begin_capture(stream, mode, NULL);
+}
+
+/* What the new nodes depend on comes before them anyway. */
+static int cuStreamBeginCaptureToGraph(void *stream, void *graph, void *const *nodes,
+                                       const void *edges, size_t count, int mode) {
+    DRIVER_ENTER();
+    (void)nodes, (void)edges, (void)count;
+    struct object *found = object_find(graph, OBJECT_GRAPH);
+    return found != NULL ? begin_capture(stream, mode, found) : CU_INVALID_VALUE;
 }
 
 /* An event of a capturing stream makes the stream that waits for it join the capture. */
@@ -178,11 +192,12 @@ static int cuStreamEndCapture(void *stream, void **graph) {
 
 static struct node *copy_node(const struct node *from) {
     struct node *node = node_make(from->kind);
+    if (node != NULL) {
+        *node = *from;
+        node->next = NULL;
+        node->origin = from;
+    }
     if (node == NULL || from->params == NULL) {
-        if (node != NULL) {
-            *node = *from;
-            node->next = NULL;
-        }
         return node;
     }
     const struct object *kernel = object_find(from->kernel, OBJECT_KERNEL);
@@ -194,8 +209,6 @@ static struct node *copy_node(const struct node *from) {
         arguments[i] = from->params + function->params[i]->address;
     }
     vgpu_status status;
-    *node = *from;
-    node->next = NULL;
     node->params =
         arguments != NULL ? params_make(kernel->function, arguments, &status, NULL) : NULL;
     free(arguments);
@@ -206,25 +219,126 @@ static struct node *copy_node(const struct node *from) {
     return node;
 }
 
+/* Appends copies of the nodes of `from`, which is not `to`. */
+static bool copy_nodes(struct object *to, const struct object *from) {
+    for (const struct node *at = from->first; at != NULL; at = at->next) {
+        struct node *node = copy_node(at);
+        if (node == NULL) {
+            return false;
+        }
+        append(to, node);
+    }
+    return true;
+}
+
+static int copy_graph(void **copy, void *graph, enum object_kind kind) {
+    const int code = driver_current();
+    const struct object *found = object_find(graph, OBJECT_GRAPH);
+    if (code != CU_SUCCESS || copy == NULL || found == NULL) {
+        return code != CU_SUCCESS ? code : CU_INVALID_VALUE;
+    }
+    struct object *made = object_make(kind);
+    if (made == NULL || !copy_nodes(made, found)) {
+        if (made != NULL) {
+            object_destroy(made);
+        }
+        return CU_INVALID_VALUE;
+    }
+    *copy = made;
+    return CU_SUCCESS;
+}
+
+static int cuGraphCreate(void **graph, unsigned flags) {
+    DRIVER_ENTER();
+    const int code = driver_current();
+    if (code != CU_SUCCESS || graph == NULL || flags != 0) {
+        return code != CU_SUCCESS ? code : CU_INVALID_VALUE;
+    }
+    *graph = object_make(OBJECT_GRAPH);
+    return *graph != NULL ? CU_SUCCESS : CU_OUT_OF_MEMORY;
+}
+
+static int cuGraphClone(void **copy, void *graph) {
+    DRIVER_ENTER();
+    return copy_graph(copy, graph, OBJECT_GRAPH);
+}
+
 static int cuGraphInstantiateWithFlags(void **executable, void *graph, unsigned long long flags) {
     DRIVER_ENTER();
     (void)flags;
+    return copy_graph(executable, graph, OBJECT_EXECUTABLE);
+}
+
+/* nodes NULL: how many there are. Else *count of them, from the first on. */
+static int cuGraphGetNodes(void *graph, const void **nodes, size_t *count) {
+    DRIVER_ENTER();
     const int code = driver_current();
     const struct object *found = object_find(graph, OBJECT_GRAPH);
-    if (code != CU_SUCCESS || executable == NULL || found == NULL) {
+    if (code != CU_SUCCESS || found == NULL || count == NULL) {
         return code != CU_SUCCESS ? code : CU_INVALID_VALUE;
     }
-    struct object *made = object_make(OBJECT_EXECUTABLE);
-    for (const struct node *at = found->first; made != NULL && at != NULL; at = at->next) {
-        struct node *node = copy_node(at);
-        if (node == NULL) {
-            object_destroy(made);
-            return CU_INVALID_VALUE;
+    size_t number = 0;
+    for (const struct node *node = found->first; node != NULL; node = node->next) {
+        if (nodes != NULL && number < *count) {
+            nodes[number] = node;
         }
-        append(made, node);
+        number++;
     }
-    *executable = made;
-    return made != NULL ? CU_SUCCESS : CU_OUT_OF_MEMORY;
+    *count = number;
+    return CU_SUCCESS;
+}
+
+/* The nodes of a graph, added to another one. */
+static int cuGraphAddChildGraphNode(const void **node, void *graph, void *const *dependencies,
+                                    size_t count, void *child) {
+    DRIVER_ENTER();
+    (void)dependencies, (void)count;
+    struct object *found = object_find(graph, OBJECT_GRAPH);
+    const struct object *added = object_find(child, OBJECT_GRAPH);
+    if (found == NULL || added == NULL || found == added || node == NULL ||
+        !copy_nodes(found, added)) {
+        return CU_INVALID_VALUE;
+    }
+    *node = found->last;
+    return CU_SUCCESS;
+}
+
+/* The executable graph does what the graph does now. */
+static int cuGraphExecUpdate(void *executable, void *graph, void *result) {
+    DRIVER_ENTER();
+    const int code = driver_current();
+    struct object *found = object_find(executable, OBJECT_EXECUTABLE);
+    const struct object *from = object_find(graph, OBJECT_GRAPH);
+    if (code != CU_SUCCESS || found == NULL || from == NULL) {
+        return code != CU_SUCCESS ? code : CU_INVALID_VALUE;
+    }
+    nodes_free(found);
+    if (result != NULL) {
+        *(int *)result = 0; /* the first field: updated */
+    }
+    return copy_nodes(found, from) ? CU_SUCCESS : CU_INVALID_VALUE;
+}
+
+/* Not a function of CUDA: puts the only node of `from` in the place of the copy of `node`. */
+static int vgpuGraphExecNodeReplace(void *executable, const void *node, void *from) {
+    DRIVER_ENTER();
+    struct object *found = object_find(executable, OBJECT_EXECUTABLE);
+    const struct object *given = object_find(from, OBJECT_GRAPH);
+    for (struct node *at = found != NULL ? found->first : NULL; at != NULL; at = at->next) {
+        if (at->origin == node && given != NULL && given->first != NULL) {
+            struct node *made = copy_node(given->first);
+            if (made == NULL) {
+                return CU_OUT_OF_MEMORY;
+            }
+            made->next = at->next;
+            made->origin = node;
+            free(at->params);
+            *at = *made;
+            free(made);
+            return CU_SUCCESS;
+        }
+    }
+    return CU_INVALID_VALUE;
 }
 
 static int cuGraphLaunch(void *executable, void *stream) {
@@ -270,9 +384,16 @@ const struct driver_function driver_graph_functions[] = {
     DRIVER_FUNCTION(cuMemsetD8Async, 3020),
     DRIVER_FUNCTION(cuLaunchHostFunc, 10000),
     DRIVER_FUNCTION(cuStreamBeginCapture, 10010),
+    DRIVER_FUNCTION(cuStreamBeginCaptureToGraph, 12030),
     DRIVER_FUNCTION(cuStreamWaitEvent, 3020),
     DRIVER_FUNCTION(cuStreamIsCapturing, 10000),
     DRIVER_FUNCTION(cuStreamEndCapture, 10000),
+    DRIVER_FUNCTION(cuGraphCreate, 10000),
+    DRIVER_FUNCTION(cuGraphClone, 10000),
+    DRIVER_FUNCTION(cuGraphGetNodes, 10000),
+    DRIVER_FUNCTION(cuGraphAddChildGraphNode, 10000),
+    DRIVER_FUNCTION(cuGraphExecUpdate, 12000),
+    DRIVER_FUNCTION(vgpuGraphExecNodeReplace, 12000),
     DRIVER_FUNCTION(cuGraphInstantiateWithFlags, 11040),
     {"cuGraphInstantiate", 12000, (driver_any *)cuGraphInstantiateWithFlags},
     DRIVER_FUNCTION(cuGraphLaunch, 10000),

@@ -37,13 +37,14 @@ struct object *object_find(const void *handle, enum object_kind kind) {
     return object;
 }
 
-static void free_nodes(struct object *graph) {
+void nodes_free(struct object *graph) {
     for (struct node *node = graph->first; node != NULL;) {
         struct node *next = node->next;
         free(node->params);
         free(node);
         node = next;
     }
+    graph->first = graph->last = NULL;
 }
 
 /* The kernels of a library go with it; graphs that launch them find that out. */
@@ -65,7 +66,7 @@ void object_destroy(struct object *object) {
         device_release(driver_state.gpu->memory, object->pointer);
         driver_state.registered -= object->host != NULL;
     } else if (object->kind == OBJECT_GRAPH || object->kind == OBJECT_EXECUTABLE) {
-        free_nodes(object);
+        nodes_free(object);
     }
     if (object->capture != NULL && object->kind == OBJECT_STREAM && !object->joined) {
         object_destroy(object->capture);

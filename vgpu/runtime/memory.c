@@ -233,7 +233,7 @@ struct side { /* of a copy: an array, or memory */
     size_t x, y, z;
     struct pitched memory;
 };
-struct copy_3d { /* cudaMemcpy3DParms */
+struct rt_copy_3d { /* cudaMemcpy3DParms */
     struct side from, to;
     struct box extent;
     int kind;
@@ -246,14 +246,14 @@ static struct view view_of(const struct side *side) {
                          side->memory.pitch, slice};
 }
 
-RT int cudaMemcpy3DAsync(const struct copy_3d *copy, void *stream) {
+RT int cudaMemcpy3DAsync(const struct rt_copy_3d *copy, void *stream) {
     if (copy == NULL || copy->from.array != NULL || copy->to.array != NULL) {
         return rt_keep(copy == NULL ? RT_INVALID_VALUE : RT_NOT_SUPPORTED);
     }
     return copy_box(view_of(&copy->to), view_of(&copy->from), copy->extent, copy->kind, stream);
 }
 
-RT int cudaMemcpy3D(const struct copy_3d *copy) {
+RT int cudaMemcpy3D(const struct rt_copy_3d *copy) {
     return cudaMemcpy3DAsync(copy, NULL);
 }
 
@@ -272,6 +272,15 @@ RT int cudaMalloc3D(struct pitched *pitched, struct box extent) {
     *pitched = (struct pitched){NULL, 0, extent.bytes, extent.rows};
     return cudaMallocPitch(&pitched->start, &pitched->pitch, extent.bytes,
                            extent.rows * extent.slices);
+}
+
+struct channels { /* cudaChannelFormatDesc */
+    int bits[4], kind;
+};
+
+/* Inline functions of the headers call it; there are no arrays. */
+RT struct channels cudaCreateChannelDesc(int x, int y, int z, int w, int kind) {
+    return (struct channels){{x, y, z, w}, kind};
 }
 
 /* ---- fills ----------------------------------------------------------------------------------- */

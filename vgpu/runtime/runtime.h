@@ -6,7 +6,8 @@
  *   state.c    start, contexts of threads, errors    fatbin.c   PTX inside a fatbin
  *   program.c  what nvcc registers before main        launch.c   launches, attributes, occupancy
  *   memory.c   memory and copies                      symbol.c   variables of kernels
- *   stream.c   streams, events, graphs                device.c   properties, limits
+ *   stream.c   streams, events, captures              device.c   properties, limits
+ *   graph.c    graphs                                 unsupported.c  the rest, by name
  *
  * Numbers and layouts are those of CUDA 13 and are part of its ABI; names of exported functions are
  * the runtime's. Functions that are not here are missing at link time of the program's loader,
@@ -103,6 +104,13 @@ struct rt_driver_config { /* CUlaunchConfig */
     X(cuEventRecord, (void *, void *))                                                             \
     X(cuEventSynchronize, (void *))                                                                \
     X(cuEventElapsedTime, (float *, void *, void *))                                               \
+    X(cuStreamBeginCaptureToGraph, (void *, void *, void *const *, const void *, size_t, int))     \
+    X(cuGraphCreate, (void **, unsigned))                                                          \
+    X(cuGraphClone, (void **, void *))                                                             \
+    X(cuGraphGetNodes, (void *, const void **, size_t *))                                          \
+    X(cuGraphAddChildGraphNode, (const void **, void *, void *const *, size_t, void *))            \
+    X(cuGraphExecUpdate, (void *, void *, void *))                                                 \
+    X(vgpuGraphExecNodeReplace, (void *, const void *, void *))                                    \
     X(cuGraphInstantiate, (void **, void *, unsigned long long))                                   \
     X(cuGraphLaunch, (void *, void *))                                                             \
     X(cuGraphDestroy, (void *))                                                                    \
@@ -144,6 +152,25 @@ int rt_function(const void *kernel, void **function);
 int rt_symbol(const void *symbol, rt_pointer *pointer, size_t *bytes);
 /* Forgets what is loaded: the context is gone. */
 void rt_unload(void);
+
+/* ---- launch.c, memory.c: what nodes of a graph do ----------------------------------------------*/
+
+struct rt_kernel_node { /* cudaKernelNodeParams */
+    const void *kernel;
+    struct rt_dim grid, block;
+    unsigned shared;
+    void **arguments, **extra;
+};
+int cudaLaunchKernel(const void *stub, struct rt_dim grid, struct rt_dim block, void **arguments,
+                     size_t shared, void *stream);
+int cudaMemcpyAsync(void *to, const void *from, size_t bytes, int kind, void *stream);
+int cudaMemcpyToSymbolAsync(const void *symbol, const void *from, size_t bytes, size_t offset,
+                            int kind, void *stream);
+int cudaMemcpyFromSymbolAsync(void *to, const void *symbol, size_t bytes, size_t offset, int kind,
+                              void *stream);
+struct rt_copy_3d; /* cudaMemcpy3DParms */
+int cudaMemcpy3DAsync(const struct rt_copy_3d *copy, void *stream);
+int cudaMemset2DAsync(void *to, size_t pitch, int value, size_t bytes, size_t rows, void *stream);
 
 /* ---- fatbin.c ---------------------------------------------------------------------------------*/
 

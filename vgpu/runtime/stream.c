@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * stream.c - see runtime.h: streams, events, graphs that were captured. Work is done when it is
+ * stream.c - see runtime.h: streams, events, captures. Work is done when it is
  * submitted; the time of an event is the host's.
  */
 #include <stdlib.h>
@@ -141,7 +141,7 @@ RT int cudaEventElapsedTime(float *milliseconds, void *begin, void *end) {
     AFTER_READY(rt_driver.cuEventElapsedTime(milliseconds, begin, end));
 }
 
-/* ---- captures and graphs --------------------------------------------------------------------- */
+/* ---- captures -------------------------------------------------------------------------------- */
 
 RT int cudaStreamBeginCapture(void *stream, int mode) {
     AFTER_READY(rt_driver.cuStreamBeginCapture(stream, mode));
@@ -157,29 +157,4 @@ RT int cudaStreamIsCapturing(void *stream, int *status) {
 
 RT int cudaThreadExchangeStreamCaptureMode(int *mode) {
     AFTER_READY(rt_driver.cuThreadExchangeStreamCaptureMode(mode));
-}
-
-RT int cudaGraphInstantiateWithFlags(void **executable, void *graph, unsigned long long flags) {
-    AFTER_READY(rt_driver.cuGraphInstantiate(executable, graph, flags));
-}
-
-RT int cudaGraphInstantiate(void **executable, void *graph, unsigned long long flags) {
-    return cudaGraphInstantiateWithFlags(executable, graph, flags);
-}
-
-RT int cudaGraphUpload(void *executable, void *stream) {
-    (void)executable;
-    return cudaStreamQuery(stream);
-}
-
-RT int cudaGraphLaunch(void *executable, void *stream) {
-    AFTER_READY(rt_driver.cuGraphLaunch(executable, stream));
-}
-
-RT int cudaGraphDestroy(void *graph) {
-    AFTER_READY(rt_driver.cuGraphDestroy(graph));
-}
-
-RT int cudaGraphExecDestroy(void *executable) {
-    AFTER_READY(rt_driver.cuGraphExecDestroy(executable));
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * unsupported.c - see runtime.h: functions that a program may link and that do nothing here:
- * textures and surfaces, graphs that are built node by node, other processes and devices, graphics.
+ * textures and surfaces, rare nodes of graphs, other processes and devices, graphics.
  *
  * Invariant: each says its name on stderr and returns cudaErrorNotSupported.
  */
@@ -23,28 +23,23 @@
     X(cudaFuncSetSharedMemConfig) X(cudaGetChannelDesc) X(cudaGetExportTable)                      \
     X(cudaGetMipmappedArrayLevel) X(cudaGetSurfaceObjectResourceDesc)                              \
     X(cudaGetTextureObjectResourceDesc) X(cudaGetTextureObjectResourceViewDesc)                    \
-    X(cudaGetTextureObjectTextureDesc) X(cudaGraphAddChildGraphNode) X(cudaGraphAddDependencies)   \
-    X(cudaGraphAddEmptyNode) X(cudaGraphAddEventRecordNode) X(cudaGraphAddEventWaitNode)           \
-    X(cudaGraphAddExternalSemaphoresSignalNode) X(cudaGraphAddExternalSemaphoresWaitNode)          \
-    X(cudaGraphAddHostNode) X(cudaGraphAddKernelNode) X(cudaGraphAddMemAllocNode)                  \
-    X(cudaGraphAddMemFreeNode) X(cudaGraphAddMemcpyNode) X(cudaGraphAddMemcpyNode1D)               \
-    X(cudaGraphAddMemcpyNodeFromSymbol) X(cudaGraphAddMemcpyNodeToSymbol)                          \
-    X(cudaGraphAddMemsetNode) X(cudaGraphAddNode) X(cudaGraphChildGraphNodeGetGraph)               \
-    X(cudaGraphClone) X(cudaGraphConditionalHandleCreate) X(cudaGraphCreate)                       \
-    X(cudaGraphDebugDotPrint) X(cudaGraphDestroyNode) X(cudaGraphEventRecordNodeGetEvent)          \
-    X(cudaGraphEventRecordNodeSetEvent) X(cudaGraphEventWaitNodeGetEvent)                          \
-    X(cudaGraphEventWaitNodeSetEvent) X(cudaGraphExecChildGraphNodeSetParams)                      \
-    X(cudaGraphExecEventRecordNodeSetEvent) X(cudaGraphExecEventWaitNodeSetEvent)                  \
-    X(cudaGraphExecExternalSemaphoresSignalNodeSetParams)                                          \
+    X(cudaGetTextureObjectTextureDesc) X(cudaGraphAddEventRecordNode)                              \
+    X(cudaGraphAddEventWaitNode) X(cudaGraphAddExternalSemaphoresSignalNode)                       \
+    X(cudaGraphAddExternalSemaphoresWaitNode) X(cudaGraphAddMemAllocNode)                          \
+    X(cudaGraphAddMemFreeNode) X(cudaGraphAddNode) X(cudaGraphChildGraphNodeGetGraph)              \
+    X(cudaGraphConditionalHandleCreate) X(cudaGraphDebugDotPrint) X(cudaGraphDestroyNode)          \
+    X(cudaGraphEventRecordNodeGetEvent) X(cudaGraphEventRecordNodeSetEvent)                        \
+    X(cudaGraphEventWaitNodeGetEvent) X(cudaGraphEventWaitNodeSetEvent)                            \
+    X(cudaGraphExecChildGraphNodeSetParams) X(cudaGraphExecEventRecordNodeSetEvent)                \
+    X(cudaGraphExecEventWaitNodeSetEvent) X(cudaGraphExecExternalSemaphoresSignalNodeSetParams)    \
     X(cudaGraphExecExternalSemaphoresWaitNodeSetParams) X(cudaGraphExecGetFlags)                   \
-    X(cudaGraphExecHostNodeSetParams) X(cudaGraphExecKernelNodeSetParams)                          \
-    X(cudaGraphExecMemcpyNodeSetParams) X(cudaGraphExecMemcpyNodeSetParams1D)                      \
-    X(cudaGraphExecMemcpyNodeSetParamsFromSymbol) X(cudaGraphExecMemcpyNodeSetParamsToSymbol)      \
-    X(cudaGraphExecMemsetNodeSetParams) X(cudaGraphExecNodeSetParams) X(cudaGraphExecUpdate)       \
-    X(cudaGraphExternalSemaphoresSignalNodeGetParams)                                              \
+    X(cudaGraphExecHostNodeSetParams) X(cudaGraphExecMemcpyNodeSetParams)                          \
+    X(cudaGraphExecMemcpyNodeSetParams1D) X(cudaGraphExecMemcpyNodeSetParamsFromSymbol)            \
+    X(cudaGraphExecMemcpyNodeSetParamsToSymbol) X(cudaGraphExecMemsetNodeSetParams)                \
+    X(cudaGraphExecNodeSetParams) X(cudaGraphExternalSemaphoresSignalNodeGetParams)                \
     X(cudaGraphExternalSemaphoresSignalNodeSetParams)                                              \
     X(cudaGraphExternalSemaphoresWaitNodeGetParams)                                                \
-    X(cudaGraphExternalSemaphoresWaitNodeSetParams) X(cudaGraphGetEdges) X(cudaGraphGetNodes)      \
+    X(cudaGraphExternalSemaphoresWaitNodeSetParams) X(cudaGraphGetEdges)                           \
     X(cudaGraphGetRootNodes) X(cudaGraphHostNodeGetParams) X(cudaGraphHostNodeSetParams)           \
     X(cudaGraphInstantiateWithParams) X(cudaGraphKernelNodeCopyAttributes)                         \
     X(cudaGraphKernelNodeGetAttribute) X(cudaGraphKernelNodeGetParams)                             \

@@ -210,6 +210,56 @@ static void streams(void) {
     CALL(cudaStreamDestroy(b));
 }
 
+static void CUDART_CB count_up(void *data) {
+    *(int *)data += 1;
+}
+
+/* A graph that is built node by node: fill, step, copy, a function of the host. */
+static void graphs(void) {
+    cudaGraph_t graph, copy;
+    cudaGraphNode_t fill, launch, back, host;
+    cudaGraphExec_t executable;
+    int *x, result[32] = {0}, called = 0;
+    size_t count = 0;
+    CALL(cudaMalloc(&x, sizeof result));
+    void *arguments[] = {&x};
+    cudaMemsetParams zeros = {x, 0, 0, 4, 32, 1};
+    zeros.pitch = sizeof result;
+    cudaKernelNodeParams step_node = {};
+    step_node.func = (void *)step;
+    step_node.gridDim = dim3(1);
+    step_node.blockDim = dim3(32);
+    step_node.kernelParams = arguments;
+    const cudaHostNodeParams host_node = {count_up, &called};
+    CALL(cudaGraphCreate(&graph, 0));
+    CALL(cudaGraphAddMemsetNode(&fill, graph, NULL, 0, &zeros));
+    CALL(cudaGraphAddKernelNode(&launch, graph, &fill, 1, &step_node));
+    CALL(cudaGraphAddMemcpyNode1D(&back, graph, &launch, 1, result, x, sizeof result,
+                                  cudaMemcpyDeviceToHost));
+    CALL(cudaGraphAddHostNode(&host, graph, &back, 1, &host_node));
+    CALL(cudaGraphGetNodes(graph, NULL, &count));
+    EXPECT(count == 4);
+    CALL(cudaGraphClone(&copy, graph));
+    CALL(cudaGraphInstantiate(&executable, graph, 0));
+    CALL(cudaGraphLaunch(executable, 0));
+    CALL(cudaDeviceSynchronize());
+    EXPECT(result[31] == 1 && called == 1);
+    step_node.blockDim = dim3(16);
+    CALL(cudaGraphExecKernelNodeSetParams(executable, launch, &step_node));
+    CALL(cudaGraphLaunch(executable, 0));
+    CALL(cudaDeviceSynchronize());
+    EXPECT(result[15] == 1 && result[31] == 0 && called == 2);
+    CALL(cudaGraphExecUpdate(executable, copy, NULL));
+    CALL(cudaGraphLaunch(executable, 0));
+    EXPECT(result[31] == 1 && called == 3);
+    EXPECT(cudaGraphAddDependencies(graph, &launch, &fill, NULL, 1) == cudaErrorNotSupported);
+    CALL(cudaGetLastError() == cudaErrorNotSupported ? cudaSuccess : cudaErrorUnknown);
+    CALL(cudaGraphExecDestroy(executable));
+    CALL(cudaGraphDestroy(graph));
+    CALL(cudaGraphDestroy(copy));
+    CALL(cudaFree(x));
+}
+
 static void cooperation(void) {
     int *x, *y, sums[8];
     CALL(cudaMalloc(&x, 8 * 64 * sizeof *x));
@@ -335,6 +385,7 @@ int main(int argc, char **argv) {
         {"vectors", vectors<float>}, {"templates", vectors<int>}, {"reduction", reduction},
         {"variables", variables},    {"streams", streams},        {"cooperation", cooperation},
         {"boxes", boxes},            {"device", device},          {"errors", errors},
+        {"graphs", graphs},
     };
     for (const auto &part : PARTS) {
         const int before = failures;
