@@ -26,6 +26,9 @@ if(TARGET vgpu)
     install(FILES vgpu/vgpu.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT development)
     install(TARGETS vgpu LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
             COMPONENT vgpu NAMELINK_COMPONENT development)
+    # attest exec looks for it below the folder of libvgpu.so.
+    install(TARGETS vgpu_runtime LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/vgpu
+            COMPONENT vgpu NAMELINK_SKIP)
 endif()
 if(TARGET attest)
     install(TARGETS attest RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT attest)

@@ -116,7 +116,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         memcpy(text, data, size);
     }
     text[size] = '\0';
-    struct ptx_module *module = ptx_parse(text, size, &error);
+    struct ptx_module *module = ptx_parse_known(text, size, &error);
+    if (module) {
+        look_at_module(module);
+        ptx_free(module);
+    }
+    const bool known = module != NULL;
+    module = ptx_parse(text, size, &error);
+    HOLDS(known || !module);
     if (module) {
         look_at_module(module);
         ptx_free(module);

@@ -21,6 +21,7 @@
 #     async             ptx machine report race memory ops (not race/state.h)
 #     exec              ptx machine report race memory ops async (not race/state.h)
 #     driver            ptx machine report exec; async/tensor_map.h
+#     runtime           vgpu.h, itself (a library of its own over libvgpu)
 #   tool/base           include/, itself; tool/device: base as well; tool/cases: both
 #   tool/stages/X       base, device, cases, pack, stages/*.h, its own folder: never another stage
 #   tool/, the rest     include/, vgpu.h, tool/, libc; not src
@@ -69,6 +70,7 @@ vgpu_allowed() {
     case $1 in
     ptx) lower= ;;
     driver) lower='ptx machine report exec' ;;
+    runtime) lower= ;;
     *)
         lower='ptx machine report race memory ops async exec '
         case $lower in *"$1 "*) lower=${lower%%"$1 "*} ;; *) return 1 ;; esac
@@ -186,7 +188,7 @@ self_test() {
     cd "$work" || exit 2
     mkdir -p clean/include clean/src/core clean/src/cpu clean/src/cuda clean/src/kernels/common \
         clean/src/kernels/portable clean/src/kernels/hopper clean/vgpu/ptx clean/vgpu/machine clean/vgpu/report clean/vgpu/race \
-        clean/vgpu/memory clean/vgpu/exec clean/vgpu/driver clean/tool/base \
+        clean/vgpu/memory clean/vgpu/exec clean/vgpu/driver clean/vgpu/runtime clean/tool/base \
         clean/tool/device clean/tool/stages/bench clean/tool/stages/parity clean/tests/faults
     cd clean || exit 2
     echo '#include <stdint.h>' >include/attn.h
@@ -212,6 +214,8 @@ self_test() {
     echo '#include "memory/memory.h"' >vgpu/exec/exec.c
     echo '#include "exec/exec.h"' >vgpu/driver/api.h
     : >vgpu/exec/exec.h
+    : >vgpu/runtime/runtime.h
+    printf '#include "runtime/runtime.h"\n#include "vgpu.h"\n' >vgpu/runtime/state.c
     : >tool/base/npy.h
     : >tool/stages/record.h
     : >tool/stages/bench/measure.h
@@ -251,6 +255,9 @@ self_test() {
     plant vgpu/memory/memory.h '#include "race/state.h"'
     plant vgpu/exec/exec.c '#include "driver/api.h"'
     plant vgpu/driver/api.h '#include "memory/memory.h"'
+    plant vgpu/driver/api.h '#include "runtime/runtime.h"'
+    plant vgpu/runtime/state.c '#include "driver/driver.h"'
+    plant vgpu/runtime/state.c '#include <cuda_runtime_api.h>'
     plant vgpu/other/other.c '#include "ptx/ptx.h"'
     plant tool/base/npy.h '#include "device/device.c"'
     plant tool/device/device.c '#include "core/plan.h"'

@@ -16,15 +16,26 @@
 
 static const char ABSENT[] = "the virtual GPU is not built in (-DATTN_VGPU=ON)";
 
-int verb_check(int argc, char **argv) {
+static int absent(int argc, char **argv, const char *verb, const char *summary) {
     if (argc > 0 && strcmp(argv[0], "--help") == 0) {
-        printf("attest check - runs any CUDA kernel on a virtual GPU and finds its bugs\n\n"
-               "usage: attest check KERNEL ...\n\nNot run here: %s.\n",
-               ABSENT);
+        printf("attest %s - %s\n\nusage: attest %s ...\n\nNot run here: %s.\n", verb, summary,
+               verb, ABSENT);
         return EXIT_DONE;
     }
-    complain("check: not run: %s", ABSENT);
+    complain("%s: not run: %s", verb, ABSENT);
     return EXIT_NOT_RUN;
+}
+
+int verb_check(int argc, char **argv) {
+    return absent(argc, argv, "check", "runs any CUDA kernel on a virtual GPU and finds its bugs");
+}
+
+int verb_exec(int argc, char **argv) {
+    return absent(argc, argv, "exec", "runs a CUDA program on a virtual GPU");
+}
+
+int verb_nvcc(int argc, char **argv) {
+    return absent(argc, argv, "nvcc", "compiles a CUDA program for attest exec");
 }
 
 bool device_alias(const char **device, const char **driver, attn_error *why) {

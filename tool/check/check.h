@@ -19,6 +19,7 @@
 #ifndef ATTEST_CHECK_CHECK_H
 #define ATTEST_CHECK_CHECK_H
 
+#include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -160,5 +161,8 @@ enum source_result {
  * it says; else only if it uses what older GPUs lack. What nvcc prints goes to stderr. */
 enum source_result source_read(const char *path, bool hopper, char **ptx, size_t *size,
                                attn_error *why);
+
+/* $CUDACXX, or nvcc where it is found. */
+bool source_nvcc(char path[PATH_MAX], attn_error *why);
 
 #endif /* ATTEST_CHECK_CHECK_H */

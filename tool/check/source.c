@@ -24,7 +24,7 @@ static bool ends_with(const char *text, const char *end) {
 
 /* ---- nvcc ------------------------------------------------------------------------------------ */
 
-static bool find_nvcc(char path[PATH_MAX], attn_error *why) {
+bool source_nvcc(char path[PATH_MAX], attn_error *why) {
     const char *chosen = getenv("CUDACXX");
     attn_error cause = {""};
     if (chosen == NULL || *chosen == '\0') {
@@ -121,7 +121,7 @@ static enum source_result compile(const char *path, bool hopper, char **ptx, siz
     }
     hopper = hopper || is_for_hopper(source);
     free(source);
-    if (!find_nvcc(nvcc, why)) {
+    if (!source_nvcc(nvcc, why)) {
         return SOURCE_NO_NVCC;
     }
     if (!temporary_folder(folder, "check", why)) {

@@ -27,6 +27,8 @@ static const struct verb VERBS[] = {
     {"plan", "which kernel computes a problem, and why not a better one", verb_plan},
     {"parity", "prove the kernels of a device against the reference", verb_parity},
     {"check", "run any CUDA kernel on a virtual GPU and find its bugs", verb_check},
+    {"exec", "run a whole CUDA program on a virtual GPU and find its bugs", verb_exec},
+    {"nvcc", "compile a CUDA program for attest exec", verb_nvcc},
     {"inspect", "what is inside the compiled kernels, against their budgets", verb_inspect},
     {"sanitize", "run the kernels under compute-sanitizer", verb_sanitize},
     {"run", "six stages over every kernel, and one evidence pack", verb_run},

@@ -114,6 +114,10 @@ void vgpu_set_async(vgpu *gpu, vgpu_async async, uint64_t seed) {
     gpu->config.seed = seed;
 }
 
+void vgpu_set_late_errors(vgpu *gpu, bool late) {
+    gpu->late_errors = late;
+}
+
 void vgpu_stats_get(const vgpu *gpu, vgpu_stats *stats) {
     *stats = gpu->stats;
 }
@@ -246,6 +250,9 @@ static bool has_memory(const struct ptx_variable *variable) {
 static vgpu_status place_variable(struct vgpu_module *module, struct ptx_variable *variable,
                                   vgpu_error *error) {
     struct ptx_error where = {.line = variable->line, .column = 1};
+    if (module->gpu->late_errors && (variable->external || variable->size == 0)) {
+        return VGPU_OK;
+    }
     if (variable->external || variable->size == 0) {
         snprintf(where.text, sizeof where.text, "variable %.100s has no definition in this module",
                  variable->name);
@@ -275,7 +282,8 @@ static vgpu_status place_variable(struct vgpu_module *module, struct ptx_variabl
 
 static vgpu_status load(struct vgpu_module *module, vgpu_error *error) {
     struct ptx_error where = {0};
-    module->ptx = ptx_parse(module->text, module->text_size, &where);
+    module->ptx = (module->gpu->late_errors ? ptx_parse_known
+                                            : ptx_parse)(module->text, module->text_size, &where);
     if (module->ptx == NULL) {
         return fail_at(module, VGPU_LOAD, &where, error);
     }
@@ -368,8 +376,7 @@ static uint64_t declared_local(const struct ptx_function *function) {
     return bytes;
 }
 
-/* Of a thread: what it declares and, if it calls anything, what the functions declare. */
-static uint32_t kernel_local_bytes(const struct kernel *kernel) {
+uint32_t kernel_local_bytes(const struct kernel *kernel) {
     const struct ptx_function *function = kernel->function;
     const struct ptx_module *ptx = kernel->module->ptx;
     uint64_t bytes = declared_local(function);

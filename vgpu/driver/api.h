@@ -10,6 +10,10 @@
 /* Threads that a block of the kernel may have. */
 uint32_t kernel_max_threads(const struct kernel *kernel);
 
+/* Bytes of local memory of a thread: what it declares and, if it calls anything, what the functions
+ * declare. */
+uint32_t kernel_local_bytes(const struct kernel *kernel);
+
 /* The parameter block of a launch, from pointers to the parameters: 128-aligned, to be freed. NULL
  * and the sentence: an argument is missing, or no memory (then *status says so). */
 unsigned char *params_make(const struct kernel *kernel, void *const *arguments, vgpu_status *status,

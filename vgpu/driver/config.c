@@ -3,11 +3,14 @@
  * config.c - the process-wide GPU's environment: $VGPU_ASYNC (eager, fifo, lifo, random or
  * random:SEED), $VGPU_SEED, $VGPU_THREADS, $VGPU_SM, $VGPU_CHECKS (all, none, or some of memory,
  * init, race, perf with commas between), $VGPU_REPORT (a file: *.json and *.sarif in these formats,
- * any other as text; "%p" in its name becomes the number of the process; "-" is stderr).
+ * any other as text; "%p" in its name becomes the number of the process; "-" is stderr),
+ * $VGPU_LAUNCH (the number of a launch, from 1, or a regular expression for names of kernels: the
+ * other launches run without checks), $VGPU_EXIT_CODE (of a process with errors).
  *
  * Invariant: a value that is not understood stops the driver with a sentence; none is ignored.
  */
 #include <errno.h>
+#include <regex.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -111,6 +114,22 @@ bool driver_configure(vgpu_config *config) {
         config->sm = (int32_t)value;
     }
     return true;
+}
+
+bool driver_checks_launch(const char *kernel) {
+    static uint64_t launches;
+    static regex_t pattern;
+    const char *wanted = from_environment("VGPU_LAUNCH");
+    launches++;
+    if (wanted == NULL || strspn(wanted, "0123456789") == strlen(wanted)) {
+        return wanted == NULL || strtoull(wanted, NULL, 10) == launches;
+    }
+    if (launches == 1 && regcomp(&pattern, wanted, REG_EXTENDED | REG_NOSUB) != 0) {
+        refuse("VGPU_LAUNCH", wanted, "a number or a regular expression");
+        exit(2);
+    }
+    char name[512];
+    return regexec(&pattern, vgpu_readable_name(kernel, name, sizeof name), 0, NULL, 0) == 0;
 }
 
 /* ---- the report ------------------------------------------------------------------------------ */

@@ -57,6 +57,11 @@ vgpu *vgpu_driver_gpu(void) {
 __attribute__((destructor)) static void at_exit(void) {
     if (driver_state.gpu != NULL && owner == getpid()) {
         driver_report(driver_state.gpu);
+        const char *code = getenv("VGPU_EXIT_CODE");
+        if (code != NULL && vgpu_error_count(driver_state.gpu) > 0) {
+            fflush(NULL);
+            _exit(atoi(code));
+        }
     }
 }
 
@@ -103,6 +108,12 @@ static const struct {
     {CU_MISALIGNED_ADDRESS, "CUDA_ERROR_MISALIGNED_ADDRESS", "misaligned address"},
     {CU_INVALID_ADDRESS_SPACE, "CUDA_ERROR_INVALID_ADDRESS_SPACE",
      "operation not supported on global/shared address space"},
+    {CU_ALREADY_REGISTERED, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED",
+     "part or all of the requested memory range is already mapped"},
+    {CU_NOT_REGISTERED, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED",
+     "pointer does not correspond to a registered memory region"},
+    {CU_COOPERATIVE_TOO_LARGE, "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE",
+     "too many blocks in cooperative launch"},
     {CU_LAUNCH_FAILED, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
     {CU_NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
     {CU_CAPTURE_UNSUPPORTED, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
@@ -217,32 +228,45 @@ static int cuDeviceTotalMem(size_t *bytes, int device) {
 static int attribute_value(int which, int sm) {
     const int shared = sm >= 90 ? 228 : sm == 86 || sm == 89 ? 100 : 164; /* KB */
     switch (which) {
-    case 1: return 1024;                        /* threads of a block */
-    case 2: return 1024;                        /* of its x */
-    case 3: return 1024;                        /* y */
-    case 4: return 64;                          /* z */
-    case 5: return 2147483647;                  /* blocks of a grid: x */
-    case 6: return 65535;                       /* y */
-    case 7: return 65535;                       /* z */
-    case 8: return 48 * 1024;                   /* shared memory of a block without asking */
-    case 9: return 65536;                       /* constant memory */
-    case 10: return 32;                         /* lanes */
-    case 11: return 2147483647;                 /* pitch of a copy */
-    case 12: return 65536;                      /* registers of a block */
-    case 13: return 1980000;                    /* clock in kHz */
-    case 14: return 512;                        /* alignment of textures */
-    case 16: return sm >= 90 ? 132 : 108;       /* multiprocessors */
-    case 31: return 1;                          /* concurrent kernels */
-    case 36: return 2619000;                    /* memory clock in kHz */
-    case 37: return 5120;                       /* bits of the memory bus */
-    case 38: return (sm >= 90 ? 50 : 40) << 20; /* L2 cache */
+    case 1: return 1024;        /* threads of a block */
+    case 2: return 1024;        /* of its x */
+    case 3: return 1024;        /* y */
+    case 4: return 64;          /* z */
+    case 5: return 2147483647;  /* blocks of a grid: x */
+    case 6: return 65535;       /* y */
+    case 7: return 65535;       /* z */
+    case 8: return 48 * 1024;   /* shared memory of a block without asking */
+    case 9: return 65536;       /* constant memory */
+    case 10: return 32;         /* lanes */
+    case 11: return 2147483647; /* pitch of a copy */
+    case 12: return 65536;      /* registers of a block */
+    case 13: return 1980000;    /* clock in kHz */
+    case 14: return 512;        /* alignment of textures */
+    case 19: return 1;          /* kernels can access page-locked memory */
+    case DEVICE_MULTIPROCESSORS: return sm >= 90 ? 132 : 108;
+    case 31: return 1;                                  /* concurrent kernels */
+    case 36: return 2619000;                            /* memory clock in kHz */
+    case 37: return 5120;                               /* bits of the memory bus */
+    case 38: return (sm >= 90 ? 50 : 40) << 20;         /* L2 cache */
     case 39: return sm == 86 || sm == 89 ? 1536 : 2048; /* threads of a multiprocessor */
     case 41: return 1;                                  /* unified addresses */
+    case 40: return 3;                                  /* copy engines */
     case 75: return sm / 10;
     case 76: return sm % 10;
+    case 78:                                         /* priorities of streams */
+    case 79:                                         /* L1 caches global memory */
+    case 80: return 1;                               /* and local memory */
     case 81: return shared * 1024;                   /* shared memory of a multiprocessor */
     case 82: return 65536;                           /* its registers */
+    case 83:                                         /* managed memory */
+    case 89:                                         /* likewise, while kernels run */
+    case 90:                                         /* preemption */
+    case 95:                                         /* cooperative launches */
+    case 99:                                         /* host memory can be registered */
+    case 115: return 1;                              /* memory pools */
     case SHARED_OPTIN: return (shared - 1) * 1024;   /* shared memory of a block at most */
+    case 108: return 32 << 20;                       /* L2 that persisting accesses may take */
+    case 109: return 128 << 20;                      /* bytes of an access policy window */
     case 106: return sm >= 90 || sm == 80 ? 32 : 16; /* blocks of a multiprocessor */
     case 111: return 1024;     /* shared memory that the system takes of each block */
     case 120: return sm >= 90; /* clusters */
@@ -250,8 +274,12 @@ static int attribute_value(int which, int sm) {
     }
 }
 
+int driver_attribute(int which) {
+    return attribute_value(which, driver_state.gpu->config.sm);
+}
+
 uint32_t driver_max_shared(void) {
-    return (uint32_t)attribute_value(SHARED_OPTIN, driver_state.gpu->config.sm);
+    return (uint32_t)driver_attribute(SHARED_OPTIN);
 }
 
 static int cuDeviceGetAttribute(int *value, int which, int device) {
@@ -260,7 +288,7 @@ static int cuDeviceGetAttribute(int *value, int which, int device) {
     if (code != CU_SUCCESS || which <= 0) {
         return code != CU_SUCCESS ? code : CU_INVALID_VALUE;
     }
-    *value = attribute_value(which, driver_state.gpu->config.sm);
+    *value = driver_attribute(which);
     return CU_SUCCESS;
 }
 
@@ -399,8 +427,9 @@ static const struct driver_function OWN_FUNCTIONS[] = {
 
 static const struct driver_function *function_named(const char *name) {
     const struct driver_function *const tables[] = {
-        OWN_FUNCTIONS, driver_memory_functions, driver_module_functions, driver_launch_functions};
-    for (int t = 0; t < 4; t++) {
+        OWN_FUNCTIONS,           driver_memory_functions,  driver_module_functions,
+        driver_launch_functions, driver_unified_functions, driver_graph_functions};
+    for (size_t t = 0; t < sizeof tables / sizeof tables[0]; t++) {
         for (const struct driver_function *f = tables[t]; f->name != NULL; f++) {
             if (strcmp(f->name, name) == 0) {
                 return f;

@@ -4,7 +4,8 @@
  *
  *   driver.c  look-up, errors, device, contexts     config.c  environment, report
  *   memory.c  objects, memory, streams, events      module.c  libraries, kernels
- *   launch.c  launches, graphs, tensor maps
+ *   launch.c  launches, tensor maps                 graph.c   work of streams, graphs
+ *   unified.c memory that host and kernels share
  *
  * Work is done when it is submitted. An error of a kernel is returned, as by a real driver, by the
  * next call after the launch, and by every call until the primary context is released for the last
@@ -39,7 +40,10 @@ enum cu_code {
     CU_ILLEGAL_INSTRUCTION = 715,
     CU_MISALIGNED_ADDRESS = 716,
     CU_INVALID_ADDRESS_SPACE = 717,
+    CU_ALREADY_REGISTERED = 712,
+    CU_NOT_REGISTERED = 713,
     CU_LAUNCH_FAILED = 719,
+    CU_COOPERATIVE_TOO_LARGE = 720,
     CU_NOT_SUPPORTED = 801,
     CU_CAPTURE_UNSUPPORTED = 900,
     CU_CAPTURE_UNMATCHED = 903,
@@ -57,26 +61,45 @@ enum object_kind {
     OBJECT_KERNEL,     /* CUkernel and CUfunction are the same here */
 };
 
-/* A launch that a graph replays. */
+enum node_kind { NODE_KERNEL, NODE_COPY, NODE_FILL, NODE_HOST };
+
+/* Work of a stream: done when it is submitted, or when the graph that captured it runs. */
 struct node {
+    enum node_kind kind;
     struct node *next;
+    const struct node *origin; /* in an executable graph: what it is a copy of */
+    /* a launch */
     const struct object *kernel;
     uint64_t kernel_serial; /* a new object may come to lie where an old one was */
     vgpu_dims dims;
     unsigned char *params;
+    /* a copy, a fill */
+    vgpu_pointer to, from;
+    size_t bytes;
+    unsigned char byte;
+    /* a function of the host */
+    void (*function)(void *);
+    void *data;
 };
+
+/* Who may write a piece of memory; all but the first count as initialised. */
+enum memory_kind { MEMORY_DEVICE, MEMORY_MANAGED, MEMORY_HOST, MEMORY_REGISTERED };
 
 struct object {
     enum object_kind kind;
     uint64_t serial;
     struct object *next;
     vgpu_pointer pointer;          /* of memory */
+    enum memory_kind memory_kind;  /* likewise */
+    void *host;                    /* of registered memory: what it is a copy of */
+    size_t bytes;                  /* likewise */
     vgpu_module *module;           /* of a library */
     struct object *library;        /* of a kernel */
     const struct kernel *function; /* of a kernel */
     int max_dynamic_shared;        /* of a kernel; -1: not set */
     bool non_portable_cluster;     /* as cuKernelSetAttribute set it */
-    struct object *capture;        /* of a stream: the graph that it writes; NULL: none */
+    struct object *capture;        /* of a stream or event: the graph that it writes, or NULL */
+    bool joined;                   /* of a stream: by an event; another one began the capture */
     pthread_t thread;              /* of a stream that captures */
     struct node *first, *last;     /* of a graph */
     double time;                   /* of an event, in seconds */
@@ -89,7 +112,8 @@ struct driver_state {
     int retained; /* primary context */
     int fault;    /* what every call answers since a kernel failed */
     struct object *objects;
-    uint64_t made; /* objects so far */
+    uint64_t made;     /* objects so far */
+    size_t registered; /* objects that are registered host memory */
 };
 extern struct driver_state driver_state;
 
@@ -109,6 +133,10 @@ int driver_ready(void);
 
 /* Bytes of shared memory that a block can have. */
 uint32_t driver_max_shared(void);
+enum { DEVICE_MULTIPROCESSORS = 16 };
+int driver_attribute(int which); /* as cuDeviceGetAttribute */
+/* CTAs of the kernel that a multiprocessor holds at once, as far as PTX says. */
+int driver_occupancy(const struct kernel *kernel, uint32_t threads, size_t dynamic_shared);
 
 /* Keeps why a call of this thread returns the code, for cuGetErrorString. Returns the code. */
 int driver_explain(int code, const char *why);
@@ -119,12 +147,27 @@ struct object *object_make(enum object_kind kind); /* NULL: no memory */
 struct object *object_find(const void *handle, enum object_kind kind);
 void object_destroy(struct object *object); /* with what belongs to it */
 
-bool driver_capturing(void); /* a stream captures in this thread */
+bool driver_capturing(void);  /* a stream captures in this thread */
+bool is_stream(void *stream); /* or a handle of the default stream */
+
+/* ---- work -------------------------------------------------------------------------------------*/
+
+struct node *node_make(enum node_kind kind); /* NULL: no memory */
+void nodes_free(struct object *graph);       /* all of a graph */
+/* Does the work or captures it; the node belongs to the callee. The stream is a good one. */
+int stream_submit(void *stream, struct node *node);
+int kernel_run(const struct node *node); /* launch.c */
+/* Copies between any two pointers, of the host or of the device. */
+int unified_copy(vgpu_pointer to, vgpu_pointer from, size_t bytes);
+/* Registered host memory to its allocations, or back. */
+void registered_copy(bool to_device);
 
 /* ---- configuration and report -----------------------------------------------------------------*/
 
 /* From the environment; false: a variable is wrong, stderr says which. */
 bool driver_configure(vgpu_config *config);
+/* Whether $VGPU_LAUNCH selects the launch that is about to run, of this kernel. */
+bool driver_checks_launch(const char *kernel);
 /* To $VGPU_REPORT; else, if there are findings that were not shown yet, to stderr. */
 void driver_report(const vgpu *gpu);
 
@@ -137,7 +180,7 @@ struct driver_function {
     driver_any *function;
 };
 extern const struct driver_function driver_memory_functions[], driver_module_functions[],
-    driver_launch_functions[];
+    driver_launch_functions[], driver_unified_functions[], driver_graph_functions[];
 #define DRIVER_FUNCTION(name, since)                                                               \
     { #name, since, (driver_any *)name }
 

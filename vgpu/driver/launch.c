@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * launch.c - see driver.h: launches, graphs, tensor maps.
- *
- * A capturing stream records launches into a graph instead of running them; nothing else can be
- * captured.
+ * launch.c - see driver.h: launches, tensor maps.
  *
  * Invariant: the result of a launch is about its arguments; a fault of the kernel is the result of
  * every later call.
@@ -41,6 +38,7 @@ static int code_of_kinds(uint64_t kinds) {
         {FINDING_TRAP, CU_LAUNCH_FAILED},
         {FINDING_STACK, CU_LAUNCH_FAILED},
         {FINDING_MEMORY_LIMIT, CU_LAUNCH_FAILED},
+        {FINDING_UNKNOWN, CU_NOT_SUPPORTED},
         {FINDING_DEADLOCK, CU_LAUNCH_TIMEOUT},
         {FINDING_STEPS, CU_LAUNCH_TIMEOUT},
     };
@@ -69,11 +67,19 @@ static void explain_fault(void) {
     }
 }
 
-static int run(const struct object *kernel, const vgpu_dims *dims, unsigned char *params) {
+int kernel_run(const struct node *node) {
     vgpu_error why = {0};
-    struct launch launch = launch_make(driver_state.gpu, kernel->function, dims, params);
+    const struct object *kernel = object_find(node->kernel, OBJECT_KERNEL);
+    if (kernel == NULL || kernel->serial != node->kernel_serial) {
+        return driver_explain(CU_INVALID_HANDLE, "a kernel of the graph was unloaded");
+    }
+    struct launch launch =
+        launch_make(driver_state.gpu, kernel->function, &node->dims, node->params);
+    launch.checks = driver_checks_launch(kernel->function->function->name) ? launch.checks : 0;
     findings_take_kinds(driver_state.gpu);
+    registered_copy(true);
     const vgpu_status status = launch_run(&launch, &why);
+    registered_copy(false);
     const uint64_t kinds = findings_take_kinds(driver_state.gpu);
     if (status != VGPU_OK && status != VGPU_FAULT) {
         return driver_explain(status == VGPU_OUT_OF_MEMORY ? CU_OUT_OF_MEMORY : CU_INVALID_VALUE,
@@ -109,7 +115,7 @@ struct launch_config { /* CUlaunchConfig */
 };
 
 /* Hints are taken and have no effect; what would change results and is not there is refused. */
-static int read_attributes(const struct launch_config *config, vgpu_dims *dims) {
+static int read_attributes(const struct launch_config *config, vgpu_dims *dims, bool *cooperative) {
     enum {
         IGNORE = 0,
         WINDOW = 1,
@@ -137,11 +143,7 @@ static int read_attributes(const struct launch_config *config, vgpu_dims *dims) 
         case DOMAIN:
         case CARVEOUT: break;
         case CLUSTER: memcpy(dims->cluster, attribute->value.cluster, sizeof dims->cluster); break;
-        case COOPERATIVE:
-            if (attribute->value.flag != 0) {
-                return driver_explain(CU_NOT_SUPPORTED, "cooperative launches");
-            }
-            break;
+        case COOPERATIVE: *cooperative = attribute->value.flag != 0; break;
         default: return driver_explain(CU_NOT_SUPPORTED, "an attribute of the launch");
         }
     }
@@ -201,33 +203,28 @@ static int code_of_shape(const struct kernel *kernel, const vgpu_dims *dims) {
                : CU_INVALID_VALUE;
 }
 
-/* Adds the launch to the graph, which owns the parameters then. */
-static int capture(struct object *graph, const struct object *kernel, const vgpu_dims *dims,
-                   unsigned char *params) {
-    struct node *node = calloc(1, sizeof *node);
+/* Shape and parameters are fine: now, or when the graph runs. */
+static int submit(const struct launch_config *config, const struct object *kernel,
+                  const vgpu_dims *dims, unsigned char *params) {
+    struct node *node = node_make(NODE_KERNEL);
     if (node == NULL) {
         free(params);
         return CU_OUT_OF_MEMORY;
     }
-    *node = (struct node){
-        .kernel = kernel, .kernel_serial = kernel->serial, .dims = *dims, .params = params};
-    *(graph->last != NULL ? &graph->last->next : &graph->first) = node;
-    graph->last = node;
-    return CU_SUCCESS;
+    node->kernel = kernel;
+    node->kernel_serial = kernel->serial;
+    node->dims = *dims;
+    node->params = params;
+    return stream_submit(config->stream, node);
 }
 
-/* Shape and parameters are fine: now, or when the graph runs. */
-static int submit(const struct launch_config *config, const struct object *kernel,
-                  const vgpu_dims *dims, unsigned char *params) {
-    const struct object *stream = object_find(config->stream, OBJECT_STREAM);
-    if (stream != NULL && stream->capture != NULL) {
-        return capture(stream->capture, kernel, dims, params);
-    }
-    const int code = (uintptr_t)config->stream <= 1 && driver_capturing()
-                         ? CU_CAPTURE_UNSUPPORTED /* the legacy stream waits for all others */
-                         : run(kernel, dims, params);
-    free(params);
-    return code;
+/* A grid barrier needs all CTAs at once. */
+static bool fits_at_once(const struct object *kernel, const vgpu_dims *dims) {
+    const uint64_t threads = (uint64_t)dims->block[0] * dims->block[1] * dims->block[2];
+    const uint64_t ctas = (uint64_t)dims->grid[0] * dims->grid[1] * dims->grid[2];
+    return ctas <=
+           (uint64_t)driver_occupancy(kernel->function, (uint32_t)threads, dims->shared_bytes) *
+               (uint64_t)driver_attribute(DEVICE_MULTIPROCESSORS);
 }
 
 static int launch_kernel(const struct launch_config *config, const struct object *kernel,
@@ -235,7 +232,8 @@ static int launch_kernel(const struct launch_config *config, const struct object
     vgpu_dims dims = {.shared_bytes = config->shared};
     memcpy(dims.grid, config->grid, sizeof dims.grid);
     memcpy(dims.block, config->block, sizeof dims.block);
-    int code = read_attributes(config, &dims);
+    bool cooperative = false;
+    const int code = read_attributes(config, &dims, &cooperative);
     if (code != CU_SUCCESS) {
         return code;
     }
@@ -247,6 +245,9 @@ static int launch_kernel(const struct launch_config *config, const struct object
     struct launch shape = launch_make(driver_state.gpu, kernel->function, &dims, NULL);
     if (launch_check(&shape, &why) != VGPU_OK) {
         return driver_explain(code_of_shape(kernel->function, &shape.dims), why.text);
+    }
+    if (cooperative && !fits_at_once(kernel, &dims)) {
+        return driver_explain(CU_COOPERATIVE_TOO_LARGE, "its CTAs do not fit the GPU at once");
     }
     vgpu_status status = VGPU_INVALID;
     unsigned char *params = extra != NULL && arguments == NULL
@@ -281,120 +282,6 @@ static int cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsi
                                          .shared = shared,
                                          .stream = stream};
     return cuLaunchKernelEx(&config, function, arguments, extra);
-}
-
-/* ---- graphs ---------------------------------------------------------------------------------- */
-
-static int cuStreamBeginCapture(void *stream, int mode) {
-    DRIVER_ENTER();
-    const int code = driver_current();
-    struct object *found = object_find(stream, OBJECT_STREAM);
-    if (code != CU_SUCCESS || mode < 0 || mode > 2) {
-        return code != CU_SUCCESS ? code : CU_INVALID_VALUE;
-    }
-    if (found == NULL || found->capture != NULL) {
-        return found == NULL && (uintptr_t)stream > 2 ? CU_INVALID_HANDLE : CU_CAPTURE_UNSUPPORTED;
-    }
-    found->capture = object_make(OBJECT_GRAPH);
-    found->thread = pthread_self();
-    return found->capture != NULL ? CU_SUCCESS : CU_OUT_OF_MEMORY;
-}
-
-static int cuStreamEndCapture(void *stream, void **graph) {
-    DRIVER_ENTER();
-    const int code = driver_current();
-    struct object *found = object_find(stream, OBJECT_STREAM);
-    if (code != CU_SUCCESS || graph == NULL || found == NULL) {
-        return code != CU_SUCCESS ? code : graph == NULL ? CU_INVALID_VALUE : CU_INVALID_HANDLE;
-    }
-    if (found->capture == NULL || !pthread_equal(found->thread, pthread_self())) {
-        return found->capture == NULL ? CU_CAPTURE_UNMATCHED : CU_CAPTURE_WRONG_THREAD;
-    }
-    *graph = found->capture;
-    found->capture = NULL;
-    return CU_SUCCESS;
-}
-
-static bool copy_nodes(struct object *to, const struct object *from) {
-    for (const struct node *node = from->first; node != NULL; node = node->next) {
-        const struct object *kernel = object_find(node->kernel, OBJECT_KERNEL);
-        if (kernel == NULL || kernel->serial != node->kernel_serial) {
-            return false;
-        }
-        void **arguments = calloc(kernel->function->function->param_count + 1, sizeof *arguments);
-        for (uint32_t i = 0; arguments != NULL && i < kernel->function->function->param_count;
-             i++) {
-            arguments[i] = node->params + kernel->function->function->params[i]->address;
-        }
-        vgpu_status status;
-        unsigned char *params =
-            arguments != NULL ? params_make(kernel->function, arguments, &status, NULL) : NULL;
-        free(arguments);
-        if (params == NULL || capture(to, kernel, &node->dims, params) != CU_SUCCESS) {
-            return false;
-        }
-    }
-    return true;
-}
-
-static int cuGraphInstantiateWithFlags(void **executable, void *graph, unsigned long long flags) {
-    DRIVER_ENTER();
-    (void)flags;
-    const int code = driver_current();
-    const struct object *found = object_find(graph, OBJECT_GRAPH);
-    if (code != CU_SUCCESS || executable == NULL || found == NULL) {
-        return code != CU_SUCCESS ? code : CU_INVALID_VALUE;
-    }
-    struct object *made = object_make(OBJECT_EXECUTABLE);
-    if (made == NULL || !copy_nodes(made, found)) {
-        if (made != NULL) {
-            object_destroy(made);
-        }
-        return CU_INVALID_VALUE;
-    }
-    *executable = made;
-    return CU_SUCCESS;
-}
-
-static int cuGraphLaunch(void *executable, void *stream) {
-    DRIVER_ENTER();
-    int code = driver_current();
-    const struct object *found = object_find(executable, OBJECT_EXECUTABLE);
-    const struct object *on = object_find(stream, OBJECT_STREAM);
-    if (code != CU_SUCCESS || found == NULL || (on == NULL && (uintptr_t)stream > 2)) {
-        return code != CU_SUCCESS ? code : CU_INVALID_HANDLE;
-    }
-    if ((on != NULL && on->capture != NULL) || (on == NULL && driver_capturing())) {
-        return CU_CAPTURE_UNSUPPORTED;
-    }
-    for (const struct node *node = found->first;
-         node != NULL && code == CU_SUCCESS && driver_state.fault == CU_SUCCESS;
-         node = node->next) {
-        const struct object *kernel = object_find(node->kernel, OBJECT_KERNEL);
-        code = kernel != NULL && kernel->serial == node->kernel_serial
-                   ? run(kernel, &node->dims, node->params)
-                   : driver_explain(CU_INVALID_HANDLE, "a kernel of the graph was unloaded");
-    }
-    return code;
-}
-
-static int destroy(void *handle, enum object_kind kind) {
-    struct object *found = object_find(handle, kind);
-    const int code = driver_current();
-    if (found != NULL) {
-        object_destroy(found);
-    }
-    return code != CU_SUCCESS || found != NULL ? code : CU_INVALID_VALUE;
-}
-
-static int cuGraphDestroy(void *graph) {
-    DRIVER_ENTER();
-    return destroy(graph, OBJECT_GRAPH);
-}
-
-static int cuGraphExecDestroy(void *executable) {
-    DRIVER_ENTER();
-    return destroy(executable, OBJECT_EXECUTABLE);
 }
 
 /* ---- tensor maps ----------------------------------------------------------------------------- */
@@ -438,13 +325,6 @@ static int cuTensorMapReplaceAddress(void *map, void *address) {
 const struct driver_function driver_launch_functions[] = {
     DRIVER_FUNCTION(cuLaunchKernelEx, 11060),
     DRIVER_FUNCTION(cuLaunchKernel, 4000),
-    DRIVER_FUNCTION(cuStreamBeginCapture, 10010),
-    DRIVER_FUNCTION(cuStreamEndCapture, 10000),
-    DRIVER_FUNCTION(cuGraphInstantiateWithFlags, 11040),
-    {"cuGraphInstantiate", 12000, (driver_any *)cuGraphInstantiateWithFlags},
-    DRIVER_FUNCTION(cuGraphLaunch, 10000),
-    DRIVER_FUNCTION(cuGraphDestroy, 10000),
-    DRIVER_FUNCTION(cuGraphExecDestroy, 10000),
     DRIVER_FUNCTION(cuTensorMapEncodeTiled, 12000),
     DRIVER_FUNCTION(cuTensorMapReplaceAddress, 12000),
     {NULL, 0, NULL},

@@ -37,13 +37,14 @@ struct object *object_find(const void *handle, enum object_kind kind) {
     return object;
 }
 
-static void free_nodes(struct object *graph) {
+void nodes_free(struct object *graph) {
     for (struct node *node = graph->first; node != NULL;) {
         struct node *next = node->next;
         free(node->params);
         free(node);
         node = next;
     }
+    graph->first = graph->last = NULL;
 }
 
 /* The kernels of a library go with it; graphs that launch them find that out. */
@@ -63,10 +64,11 @@ void object_destroy(struct object *object) {
         vgpu_unload(object->module);
     } else if (object->kind == OBJECT_MEMORY) {
         device_release(driver_state.gpu->memory, object->pointer);
+        driver_state.registered -= object->host != NULL;
     } else if (object->kind == OBJECT_GRAPH || object->kind == OBJECT_EXECUTABLE) {
-        free_nodes(object);
+        nodes_free(object);
     }
-    if (object->capture != NULL) {
+    if (object->capture != NULL && object->kind == OBJECT_STREAM && !object->joined) {
         object_destroy(object->capture);
     }
     struct object **link = &driver_state.objects;
@@ -80,7 +82,8 @@ void object_destroy(struct object *object) {
 bool driver_capturing(void) {
     for (const struct object *object = driver_state.objects; object != NULL;
          object = object->next) {
-        if (object->capture != NULL && pthread_equal(object->thread, pthread_self())) {
+        if (object->kind == OBJECT_STREAM && object->capture != NULL &&
+            pthread_equal(object->thread, pthread_self())) {
             return true;
         }
     }
@@ -179,14 +182,7 @@ static int cuMemcpyDtoD(vgpu_pointer to, vgpu_pointer from, size_t bytes) {
     if (code != CU_SUCCESS || bytes == 0) {
         return code;
     }
-    struct device_memory *memory = driver_state.gpu->memory;
-    const unsigned char *source = device_bytes(memory, from, bytes, false);
-    unsigned char *target = source != NULL ? device_bytes(memory, to, bytes, true) : NULL;
-    if (target == NULL) {
-        return driver_explain(CU_INVALID_VALUE, "a range does not lie in one allocation");
-    }
-    memmove(target, source, bytes);
-    return CU_SUCCESS;
+    return unified_copy(to, from, bytes);
 }
 
 static int cuMemsetD8(vgpu_pointer to, unsigned char byte, size_t bytes) {
@@ -219,7 +215,7 @@ static int cuMemsetD32(vgpu_pointer to, unsigned value, size_t count) {
 }
 
 /* Whether a stream may be given: NULL and the two legacy handles 1 and 2 are the default stream. */
-static bool is_stream(void *stream) {
+bool is_stream(void *stream) {
     return (uintptr_t)stream <= 2 || object_find(stream, OBJECT_STREAM) != NULL;
 }
 
@@ -248,6 +244,12 @@ static int cuStreamCreate(void **stream, unsigned flags) {
 static int cuStreamDestroy(void *stream) {
     DRIVER_ENTER();
     return give_back(stream, OBJECT_STREAM);
+}
+
+static int cuStreamQuery(void *stream) {
+    DRIVER_ENTER();
+    const int code = driver_current();
+    return code != CU_SUCCESS ? code : is_stream(stream) ? CU_SUCCESS : CU_INVALID_HANDLE;
 }
 
 static int cuStreamSynchronize(void *stream) {
@@ -280,8 +282,9 @@ static int cuEventRecord(void *event, void *stream) {
     if (code != CU_SUCCESS || found == NULL || !is_stream(stream)) {
         return code != CU_SUCCESS ? code : CU_INVALID_HANDLE;
     }
-    if (on != NULL && on->capture != NULL) {
-        return CU_CAPTURE_UNSUPPORTED;
+    found->capture = on != NULL ? on->capture : NULL;
+    if (found->capture != NULL) {
+        return CU_SUCCESS; /* cuStreamWaitEvent makes other streams join the capture */
     }
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
@@ -324,6 +327,7 @@ const struct driver_function driver_memory_functions[] = {
     {"cuMemsetD32Async", 3020, (driver_any *)cuMemsetD32Async},
     DRIVER_FUNCTION(cuStreamCreate, 2000),
     DRIVER_FUNCTION(cuStreamDestroy, 4000),
+    DRIVER_FUNCTION(cuStreamQuery, 2000),
     DRIVER_FUNCTION(cuStreamSynchronize, 2000),
     DRIVER_FUNCTION(cuEventCreate, 2000),
     DRIVER_FUNCTION(cuEventDestroy, 4000),

@@ -173,8 +173,99 @@ static int cuKernelSetAttribute(int which, int value, void *handle, int device) 
     return CU_SUCCESS;
 }
 
+int driver_occupancy(const struct kernel *kernel, uint32_t threads, size_t dynamic_shared) {
+    enum { BLOCKS = 106, THREADS = 39, SHARED = 81, SHARED_OF_SYSTEM = 111 };
+    if (threads == 0 || threads > kernel_max_threads(kernel)) {
+        return 0;
+    }
+    const size_t warps = ((size_t)threads + LANES - 1) / LANES;
+    const size_t shared =
+        kernel->shared_declared + dynamic_shared + (size_t)driver_attribute(SHARED_OF_SYSTEM);
+    const size_t by_threads = (size_t)driver_attribute(THREADS) / (warps * LANES);
+    const size_t by_shared = (size_t)driver_attribute(SHARED) / shared;
+    const size_t fewer = by_threads < by_shared ? by_threads : by_shared;
+    const int most = driver_attribute(BLOCKS);
+    return fewer < (size_t)most ? (int)fewer : most;
+}
+
+static int cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, void *handle, int threads,
+                                                       size_t dynamic_shared) {
+    DRIVER_ENTER();
+    const int code = driver_current();
+    const struct object *kernel = object_find(handle, OBJECT_KERNEL);
+    if (code != CU_SUCCESS || blocks == NULL || kernel == NULL || threads <= 0) {
+        return code != CU_SUCCESS ? code : kernel == NULL ? CU_INVALID_HANDLE : CU_INVALID_VALUE;
+    }
+    *blocks = driver_occupancy(kernel->function, (uint32_t)threads, dynamic_shared);
+    return CU_SUCCESS;
+}
+
+/* PTX does not say how many registers ptxas takes: as many as a full multiprocessor leaves. */
+static int cuFuncGetAttribute(int *value, int which, void *handle) {
+    enum { REGISTERS = 32, PORTABLE_SHARED = 48 << 10 };
+    DRIVER_ENTER();
+    const struct object *kernel = object_find(handle, OBJECT_KERNEL);
+    if (value == NULL || kernel == NULL || which < 0 || which > FUNCTION_LAST) {
+        return kernel == NULL ? CU_INVALID_HANDLE : CU_INVALID_VALUE;
+    }
+    const struct kernel *k = kernel->function;
+    const int cluster = (int)k->function->reqnctapercluster[0];
+    const int values[] = {
+        (int)kernel_max_threads(k),
+        (int)k->shared_declared,
+        0, /* bytes of constant memory */
+        (int)kernel_local_bytes(k),
+        k->function->maxnreg > 0 && k->function->maxnreg < REGISTERS ? (int)k->function->maxnreg
+                                                                     : REGISTERS,
+        (int)k->module->ptx->version,
+        (int)driver_state.gpu->config.sm,
+        0, /* how loads are cached */
+        kernel->max_dynamic_shared >= 0 ? kernel->max_dynamic_shared
+                                        : PORTABLE_SHARED - (int)k->shared_declared,
+        -1, /* preferred split of L1 and shared memory */
+        cluster > 0,
+        cluster,
+        (int)k->function->reqnctapercluster[1],
+        (int)k->function->reqnctapercluster[2],
+        kernel->non_portable_cluster,
+        0, /* scheduling of clusters */
+    };
+    *value = values[which];
+    return CU_SUCCESS;
+}
+
+static int cuLibraryGetGlobal(vgpu_pointer *pointer, size_t *bytes, void *library,
+                              const char *name) {
+    DRIVER_ENTER();
+    const struct object *found = object_find(library, OBJECT_LIBRARY);
+    if (found == NULL || name == NULL) {
+        return found == NULL ? CU_INVALID_HANDLE : CU_INVALID_VALUE;
+    }
+    const struct ptx_module *ptx = found->module->ptx;
+    for (uint32_t i = 0; i < ptx->variable_count; i++) {
+        const struct ptx_variable *variable = ptx->variables[i];
+        if (strcmp(variable->name, name) == 0 && variable->address != 0 &&
+            (variable->space == PTX_GLOBAL || variable->space == PTX_CONST)) {
+            if (pointer != NULL) {
+                *pointer = variable->address;
+            }
+            if (bytes != NULL) {
+                *bytes = (size_t)variable->size;
+            }
+            return CU_SUCCESS;
+        }
+    }
+    return CU_NOT_FOUND;
+}
+
 const struct driver_function driver_module_functions[] = {
-    DRIVER_FUNCTION(cuLibraryLoadData, 12000),    DRIVER_FUNCTION(cuLibraryUnload, 12000),
-    DRIVER_FUNCTION(cuLibraryGetKernel, 12000),   DRIVER_FUNCTION(cuKernelGetFunction, 12000),
-    DRIVER_FUNCTION(cuKernelSetAttribute, 12000), {NULL, 0, NULL},
+    DRIVER_FUNCTION(cuLibraryLoadData, 12000),
+    DRIVER_FUNCTION(cuLibraryUnload, 12000),
+    DRIVER_FUNCTION(cuLibraryGetKernel, 12000),
+    DRIVER_FUNCTION(cuLibraryGetGlobal, 12000),
+    DRIVER_FUNCTION(cuKernelGetFunction, 12000),
+    DRIVER_FUNCTION(cuKernelSetAttribute, 12000),
+    DRIVER_FUNCTION(cuFuncGetAttribute, 2020),
+    DRIVER_FUNCTION(cuOccupancyMaxActiveBlocksPerMultiprocessor, 6050),
+    {NULL, 0, NULL},
 };

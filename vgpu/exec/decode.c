@@ -265,6 +265,9 @@ static bool decode_instruction(struct decoder *decoder, const struct ptx_instruc
     }
     decode_function *decode = family_of(in->opcode);
     if (decode == NULL) {
+        if (strcmp(in->opcode, PTX_UNKNOWN) == 0) {
+            return decode_fail(decoder, "%s", in->modifiers[0]);
+        }
         const char *what = is_listed(VIDEO, in->opcode) ? "video instructions are not supported:"
                                                         : "unknown instruction";
         return decode_fail(decoder, "%s %s", what, in->opcode);
@@ -275,6 +278,22 @@ static bool decode_instruction(struct decoder *decoder, const struct ptx_instruc
     }
     op->flags |= (uint32_t)mix_of(in) << OP_MIX_SHIFT;
     decoder->kernel->tensor_count += (op->flags & OP_TENSOR) != 0;
+    return true;
+}
+
+/* In place of an instruction that is not known, where it fails the launch that reaches it. */
+static bool decode_unknown(struct decoder *decoder, struct op *op) {
+    const size_t size = strlen(decoder->error->text) + 1;
+    decoder->failed = false;
+    char *reason = decode_alloc(decoder, size);
+    if (reason == NULL) {
+        return false;
+    }
+    memcpy(reason, decoder->error->text, size);
+    *op = (struct op){.run = run_unknown, .guard = op->guard, .guard_flip = op->guard_flip};
+    op->flags = OP_CONTROL | OP_OWN_POISON;
+    op->in = decoder->in;
+    op->extra = reason;
     return true;
 }
 
@@ -331,7 +350,9 @@ static bool decode_kernel(struct vgpu_module *module, struct kernel *kernel,
     kernel->code = decode_alloc(&decoder, ((size_t)kernel->code_count + 1) * sizeof *kernel->code);
     bool good = kernel->code != NULL && place_registers(&decoder);
     for (uint32_t i = 0; good && i < kernel->code_count; i++) {
-        good = decode_instruction(&decoder, &kernel->function->code[i], &kernel->code[i]);
+        struct op *op = &kernel->code[i];
+        good = decode_instruction(&decoder, &kernel->function->code[i], op) ||
+               (module->gpu->late_errors && decode_unknown(&decoder, op));
     }
     decoder.in = NULL;
     good = good && make_constants(&decoder);

@@ -94,6 +94,7 @@ struct vgpu {
     vgpu_stats stats;
     struct perf *perf; /* cost of source lines; NULL until one is known */
     uint64_t launches;
+    bool late_errors; /* vgpu_set_late_errors */
 };
 
 /* Ends the kernel with a fault (trap, assertion); a finding was reported before. */

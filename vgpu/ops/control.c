@@ -96,6 +96,12 @@ static void run_trap(struct warp *warp, const struct op *op, uint32_t mask) {
     cluster_stop(warp->cta->cluster);
 }
 
+void run_unknown(struct warp *warp, const struct op *op, uint32_t mask) {
+    report(warp, op, FINDING_UNKNOWN, mask, NULL, "line %u of the PTX: %s", op->in->line,
+           (const char *)op->extra);
+    cluster_stop(warp->cta->cluster);
+}
+
 /* ---- time ---- */
 
 static void run_nanosleep(struct warp *warp, const struct op *op, uint32_t mask) {

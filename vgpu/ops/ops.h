@@ -19,6 +19,8 @@ decode_function decode_matrix;  /* ldmatrix.c, mma.c, wmma.c */
 
 /* Lanes of the warp have exited: completes barriers that waited for them only. */
 void barriers_exit(struct warp *warp, uint32_t lanes);
+/* control.c: an instruction that is not known; op->extra is the reason. */
+op_function run_unknown;
 /* What a group at the barrier waits for: "barrier 1 (96 of 128 threads arrived)". */
 void barrier_describe(const struct warp *warp, const struct barrier *barrier, char *buffer,
                       size_t size);

@@ -334,6 +334,7 @@ static struct ptx_function *find_function(struct parser *p, const struct token *
     *(struct ptx_function **)vector_push(p, &p->functions, sizeof(struct ptx_function *)) =
         function;
     function->name = symbol->name;
+    function->external = true; /* until its head has been read */
     return function;
 }
 

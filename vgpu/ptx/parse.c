@@ -81,19 +81,124 @@ static void parse_statement(struct parser *p) {
     }
 }
 
-/* After the first brace. */
-static void parse_body(struct parser *p, struct ptx_function *function) {
-    const uint32_t outside = p->depth - 1;
-    struct token end;
-    while (p->depth > outside) {
-        end = p->token;
-        if (token_is_sign(&end, '}')) {
-            scope_close(p);
-            next_token(p);
-        } else {
-            parse_statement(p);
+/* ---- what cannot be parsed ---- */
+
+static void mark_statement(struct parser *p) {
+    p->in_statement = true;
+    p->mark = (struct mark){.token = p->token,
+                            .cursor = p->cursor,
+                            .line_start = p->line_start,
+                            .line = p->line,
+                            .depth = p->depth,
+                            .references = p->references.count,
+                            .code = p->code.count};
+}
+
+/* Back to the mark, then past the statement: to the semicolon outside braces, past the brace that
+ * closes a body, or before one that closes the body around it. The text may be any: no token is
+ * read but the one after it. */
+static void skip_statement(struct parser *p, bool in_body) {
+    p->cursor = p->mark.token.start;
+    p->line = p->mark.line;
+    p->line_start = p->mark.line_start;
+    while (p->depth > p->mark.depth) {
+        scope_drop(p);
+    }
+    p->references.count = p->mark.references;
+    p->code.count = p->mark.code;
+    p->parts.count = 0;
+    p->bytes.count = 0;
+    for (uint32_t open = 0; p->cursor < p->end; p->cursor++) {
+        const char at = *p->cursor;
+        if (at == '\n') {
+            p->line++;
+            p->line_start = p->cursor + 1;
+        }
+        open += at == '{';
+        if (at == '}' && open == 0 && in_body) {
+            break;
+        }
+        const bool closes = at == '}' && open > 0 && --open == 0;
+        if ((at == ';' && open == 0) ||
+            (closes && strchr(";,", p->cursor[1 + strspn(p->cursor + 1, " \t\r\n")]) == NULL)) {
+            p->cursor++;
+            break;
         }
     }
+    p->in_statement = false;
+    next_token(p);
+}
+
+/* In place of the statement: reaching it is an error. */
+static void push_unknown(struct parser *p, const struct token *at) {
+    if (p->code_count + p->code.count >= PTX_MAX_CODE) {
+        fail_at(p, at, "expected at most %d instructions", PTX_MAX_CODE);
+    }
+    struct ptx_instruction *in = vector_push(p, &p->code, sizeof *in);
+    const char **reason = parser_alloc(p, p->arena, sizeof *reason);
+    *reason = parser_intern(p, p->error->text, strlen(p->error->text));
+    *in = (struct ptx_instruction){.opcode = parser_intern(p, PTX_UNKNOWN, strlen(PTX_UNKNOWN)),
+                                   .modifiers = reason,
+                                   .modifier_count = 1,
+                                   .guard = -1,
+                                   .line = at->line,
+                                   .column = at->column,
+                                   .location = p->location,
+                                   .borrowed = p->borrowed};
+    *p->error = (struct ptx_error){0};
+}
+
+/* Parses statements by `step` until it returns false. Where the parser skips, a failure in a
+ * marked statement comes back here; any other leaves the module. */
+static void parse_steps(struct parser *p, bool (*step)(struct parser *p), bool in_body) {
+    if (!p->skips) {
+        while (step(p)) {
+        }
+        return;
+    }
+    jmp_buf outside;
+    memcpy(&outside, &p->failed, sizeof outside);
+    if (setjmp(p->failed)) {
+        if (!p->in_statement) {
+            memcpy(&p->failed, &outside, sizeof outside);
+            longjmp(p->failed, 1);
+        }
+        const struct token at = p->mark.token;
+        skip_statement(p, in_body);
+        if (in_body) {
+            push_unknown(p, &at);
+        } else {
+            p->locals.count = 0;
+            p->registers.count = 0;
+        }
+    }
+    while (step(p)) {
+        p->in_statement = false;
+    }
+    memcpy(&p->failed, &outside, sizeof outside);
+}
+
+/* A statement, or the brace at its end; false: the body is over. */
+static bool step_body(struct parser *p) {
+    p->body_end = p->token;
+    if (token_is_sign(&p->token, '}')) {
+        scope_close(p);
+        next_token(p);
+        return p->depth > p->body_depth;
+    }
+    mark_statement(p);
+    if (p->token.kind == TOKEN_END) {
+        p->in_statement = false;
+    }
+    parse_statement(p);
+    return true;
+}
+
+/* After the first brace. */
+static void parse_body(struct parser *p, struct ptx_function *function) {
+    p->body_depth = p->depth - 1;
+    parse_steps(p, step_body, true);
+    const struct token end = p->body_end;
     if (p->last_label > 0 && p->last_label == p->code.count) {
         /* A label at the very end means leaving the function. */
         struct ptx_instruction *in = vector_push(p, &p->code, sizeof *in);
@@ -200,11 +305,23 @@ static void parse_declaration(struct parser *p) {
     }
 }
 
-static void parse_module(struct parser *p) {
+/* A directive or a declaration; false: the text is over. */
+static bool step_module(struct parser *p) {
     static const struct directive DIRECTIVES[] = {
         {".file", parse_file},     {".loc", parse_loc},     {".section", parse_section},
         {".pragma", parse_pragma}, {".alias", parse_alias}, {".address_size", parse_address_size},
     };
+    if (p->token.kind == TOKEN_END) {
+        return false;
+    }
+    mark_statement(p);
+    if (!take_sign(p, ';') && !PARSE_ONE_OF(p, DIRECTIVES)) {
+        parse_declaration(p);
+    }
+    return true;
+}
+
+static void parse_module(struct parser *p) {
     struct ptx_module *module = p->module;
     next_token(p);
     if (!take_word(p, ".version")) {
@@ -215,11 +332,7 @@ static void parse_module(struct parser *p) {
         fail_expected(p, ".target after .version");
     }
     parse_target(p);
-    while (p->token.kind != TOKEN_END) {
-        if (!take_sign(p, ';') && !PARSE_ONE_OF(p, DIRECTIVES)) {
-            parse_declaration(p);
-        }
-    }
+    parse_steps(p, step_module, false);
     resolve_aliases(p);
     finish_lines(p);
     module->address_size = 64;
@@ -246,9 +359,14 @@ static bool parse(struct parser *p) {
     return true;
 }
 
-struct ptx_module *ptx_parse(const char *text, size_t size, struct ptx_error *error) {
-    struct parser p = {
-        .cursor = text, .end = text + size, .line_start = text, .line = 1, .error = error};
+static struct ptx_module *parse_text(const char *text, size_t size, bool skips,
+                                     struct ptx_error *error) {
+    struct parser p = {.cursor = text,
+                       .end = text + size,
+                       .line_start = text,
+                       .line = 1,
+                       .skips = skips,
+                       .error = error};
     *error = (struct ptx_error){0};
     if (size > PTX_MAX_TEXT) {
         *error = (struct ptx_error){.text = "the text is too long, expected at most 2^28 bytes"};
@@ -267,6 +385,14 @@ struct ptx_module *ptx_parse(const char *text, size_t size, struct ptx_error *er
         arena_free(p.arena);
     }
     return parsed ? p.module : NULL;
+}
+
+struct ptx_module *ptx_parse(const char *text, size_t size, struct ptx_error *error) {
+    return parse_text(text, size, false, error);
+}
+
+struct ptx_module *ptx_parse_known(const char *text, size_t size, struct ptx_error *error) {
+    return parse_text(text, size, true, error);
 }
 
 void ptx_free(struct ptx_module *module) {

@@ -104,6 +104,14 @@ struct reference {
     struct token at;
 };
 
+/* Where a statement begins, to skip it. */
+struct mark {
+    struct token token;
+    const char *cursor, *line_start;
+    uint32_t line, depth;
+    size_t references, code;
+};
+
 struct parser {
     struct token token; /* the current one */
     const char *cursor; /* after it */
@@ -112,6 +120,9 @@ struct parser {
     uint32_t line;
     struct ptx_error *error;
     jmp_buf failed;
+    bool skips;        /* what cannot be parsed, as ptx_parse_known does */
+    bool in_statement; /* one that can be skipped; else the module is refused */
+    struct mark mark;  /* the beginning of that statement */
 
     struct ptx_module *module;
     struct arena *arena;      /* the module's */
@@ -130,6 +141,8 @@ struct parser {
     struct vector bytes;        /* of the initialiser that is being read */
     /* of the current function */
     uint32_t function_number;           /* counted from 1 */
+    uint32_t body_depth;                /* of the scope around its body */
+    struct token body_end;              /* the last brace, once it is reached */
     uint32_t location;                  /* of the next instruction */
     bool borrowed;                      /* ... as in struct ptx_instruction */
     const struct ptx_instruction *form; /* of the current instruction */
@@ -184,6 +197,7 @@ struct binding *scope_find(struct parser *p, struct symbol *symbol);
 uint32_t add_register(struct parser *p, const struct symbol *symbol, enum ptx_type type);
 void scope_open(struct parser *p);
 void scope_close(struct parser *p); /* labels of the scope are filled in where they are named */
+void scope_drop(struct parser *p);  /* as if it had not been opened */
 
 /* ---- constant.c ---- */
 

@@ -170,6 +170,10 @@ struct ptx_error {
  * names what was found and what was expected. Never reads beyond the text, never recurses without
  * bound, never allocates more than a small multiple of its size. */
 struct ptx_module *ptx_parse(const char *text, size_t size, struct ptx_error *error);
+/* Likewise, but a statement that cannot be parsed becomes an instruction PTX_UNKNOWN whose only
+ * modifier is the reason, and a declaration that cannot be is left out. */
+struct ptx_module *ptx_parse_known(const char *text, size_t size, struct ptx_error *error);
+#define PTX_UNKNOWN "unknown"
 void ptx_free(struct ptx_module *module);
 
 /* The line of the text at fault with a caret below the column, as two lines; for messages. */

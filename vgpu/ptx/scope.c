@@ -181,21 +181,31 @@ static bool resolve(struct parser *p, const struct reference *reference) {
     return false;
 }
 
-void scope_close(struct parser *p) {
+void scope_drop(struct parser *p) {
     const struct scope *scope = &p->scopes[p->depth];
+    for (const struct binding *binding = scope->bindings; binding; binding = binding->next) {
+        binding->symbol->binding = binding->shadowed;
+    }
+    p->references.count = scope->first_reference;
+    p->depth--;
+}
+
+void scope_close(struct parser *p) {
     struct reference *references = p->references.items;
-    size_t kept = scope->first_reference;
+    size_t kept = p->scopes[p->depth].first_reference;
     for (size_t i = kept; i < p->references.count; i++) {
         if (!resolve(p, &references[i])) {
             references[kept++] = references[i];
         }
     }
+    scope_drop(p);
     p->references.count = kept;
-    for (const struct binding *binding = scope->bindings; binding; binding = binding->next) {
-        binding->symbol->binding = binding->shadowed;
+    for (size_t i = 0; p->skips && p->depth == 0 && i < kept; i++) {
+        references[i].operand->kind = PTX_OPERAND_FUNCTION; /* no instruction takes it */
     }
-    p->depth--;
-    if (p->depth == 0 && kept > 0) {
+    if (p->skips && p->depth == 0) {
+        p->references.count = 0;
+    } else if (p->depth == 0 && kept > 0) {
         fail_at(p, &references[0].at,
                 "'%.80s' is not declared, expected a register, variable, function or label",
                 references[0].symbol->name);

@@ -71,6 +71,7 @@ static const struct {
     [FINDING_STEPS] = {"steps", VGPU_ERROR, "the limit of instructions was reached"},
     [FINDING_MEMORY_LIMIT] = {"memory-limit", VGPU_ERROR, "the limit of memory was reached"},
     [FINDING_STACK] = {"stack", VGPU_ERROR, "calls nested too deeply"},
+    [FINDING_UNKNOWN] = {"unknown", VGPU_ERROR, "an instruction that this GPU does not know"},
     [FINDING_TRAP_ENTRY] = {"trap-entry", VGPU_ERROR, "a kernel that can only end in a trap"},
     [FINDING_LIMIT] = {"limit", VGPU_ERROR, "a kernel that no GPU can launch"},
     [FINDING_RACE_UNCHECKED] = {"race-unchecked", VGPU_NOTE,

@@ -46,6 +46,7 @@ enum finding_kind {
     FINDING_STEPS,
     FINDING_MEMORY_LIMIT,
     FINDING_STACK,
+    FINDING_UNKNOWN,
     /* static */
     FINDING_TRAP_ENTRY,
     FINDING_LIMIT,

@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * exec.c - attest exec and attest nvcc: whole CUDA programs on the virtual GPU. Both become the
+ * program that they start: the CUDA runtime beside libvgpu.so reports and sets the exit code.
+ *
+ * Invariant: only LD_LIBRARY_PATH and VGPU_* of the environment change.
+ */
+#include <dlfcn.h>
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/args.h"
+#include "base/file.h"
+#include "base/message.h"
+#include "check/check.h"
+#include "cli/verbs.h"
+#include "vgpu.h"
+
+enum { OPTIONS = 6 };
+
+/* ---- exec ------------------------------------------------------------------------------------ */
+
+/* The folder of our libcudart first, then what the user has. */
+static bool find_runtime(void) {
+    char paths[2 * PATH_MAX];
+    const char *given = getenv("LD_LIBRARY_PATH");
+    Dl_info library;
+    if (dladdr((const void *)(uintptr_t)vgpu_version, &library) == 0 ||
+        strrchr(library.dli_fname, '/') == NULL) {
+        return false;
+    }
+    snprintf(paths, sizeof paths, "%.*s/vgpu%s%s",
+             (int)(strrchr(library.dli_fname, '/') - library.dli_fname), library.dli_fname,
+             given != NULL && *given != '\0' ? ":" : "", given != NULL ? given : "");
+    return setenv("LD_LIBRARY_PATH", paths, 1) == 0;
+}
+
+/* It has GPU code, and the CUDA runtime in itself: ours would never be called. */
+static bool is_static(const char *path) {
+    size_t size = 0;
+    attn_error why;
+    char *bytes = strchr(path, '/') != NULL ? file_read(path, &size, &why) : NULL;
+    const bool is = bytes != NULL && memmem(bytes, size, ".nvFatBinSegment", 16) != NULL &&
+                    memmem(bytes, size, "libcudart.so.", 13) == NULL;
+    free(bytes);
+    return is;
+}
+
+int verb_exec(int argc, char **argv) {
+    static const char *const VARIABLES[OPTIONS] = {"VGPU_ASYNC",  "VGPU_CHECKS",  "VGPU_LAUNCH",
+                                                   "VGPU_REPORT", "VGPU_THREADS", "VGPU_SM"};
+    const char *values[OPTIONS] = {NULL}, *program = NULL;
+    struct arg positional = arg_text("PROGRAM", &program, "FILE", "");
+    struct arg how[OPTIONS] = {
+        arg_text("--async", &values[0], "ORDER",
+                 "when asynchronous copies and wgmma complete: eager, fifo, lifo, random:SEED "
+                 "[eager]"),
+        arg_text("--checks", &values[1], "LIST", "all, none, or some of memory,init,race,perf"),
+        arg_text("--launch", &values[2], "N|REGEX",
+                 "check this launch (from 1) or these kernels, run the others without checks"),
+        arg_text("--report", &values[3], "FILE", "text, or by its name .json or .sarif [stderr]"),
+        arg_text("--threads", &values[4], "N", "CPU threads [what the machine has]"),
+        arg_text("--sm", &values[5], "N", "the GPU to emulate, 80 to 90 [90]"),
+    };
+    const struct arg_group group = {"how it runs", how, OPTIONS};
+    const struct command command = {
+        .verb = "exec",
+        .summary = "runs a CUDA program on a virtual GPU and finds the bugs of its kernels",
+        .synopsis = "[options] PROGRAM [ARGUMENT]...",
+        .notes = "The program is one that attest nvcc compiled: with the shared CUDA runtime of\n"
+                 "CUDA 13, and PTX. Findings are reported when it ends. Exit code: the program's, "
+                 "or 1 with\nerrors.\n",
+        .examples = "  attest nvcc -o sum sum.cu && attest exec ./sum\n",
+        .groups = &group,
+        .group_count = 1,
+        .positional = &positional,
+    };
+    int first = 0; /* the program: after options, each with its value */
+    while (first < argc && strncmp(argv[first], "--", 2) == 0) {
+        first += strchr(argv[first], '=') != NULL || strcmp(argv[first], "--help") == 0 ? 1 : 2;
+    }
+    const enum args_result parsed = args_parse(&command, first < argc ? first + 1 : argc, argv);
+    if (parsed != ARGS_RUN) {
+        return parsed == ARGS_HELP ? EXIT_DONE : EXIT_BAD_INPUT;
+    }
+    if (program == NULL) {
+        return complain("exec: no program given");
+    }
+    if (is_static(program)) {
+        return complain("exec: %s has the CUDA runtime in itself; compile it by attest nvcc, or "
+                        "with nvcc -cudart shared",
+                        program);
+    }
+    for (int i = 0; i < OPTIONS; i++) {
+        if (values[i] != NULL) {
+            setenv(VARIABLES[i], values[i], 1);
+        }
+    }
+    setenv("VGPU_EXIT_CODE", "1", 1);
+    if (!find_runtime()) {
+        return complain("exec: the folder of libvgpu.so is not known");
+    }
+    execvp(program, argv + first);
+    return complain("exec: %s: %s", program, strerror(errno));
+}
+
+/* ---- nvcc ------------------------------------------------------------------------------------ */
+
+static const char NVCC_HELP[] =
+    "attest nvcc - compiles a CUDA program for attest exec\n\n"
+    "usage: attest nvcc ARGUMENT...\n\n"
+    "Runs nvcc ($CUDACXX, $PATH, /usr/local/cuda/bin) with the arguments and -cudart shared,\n"
+    "-lineinfo, -no-compress, and PTX of each architecture that they name [compute_90].\n\n"
+    "examples\n"
+    "  attest nvcc -O3 -o sum sum.cu\n";
+
+/* "-cudart X" would be given twice. */
+static int words_of_cudart(const char *word) {
+    const char *name = word + strspn(word, "-");
+    return strcmp(name, "cudart") == 0 ? 2 : strncmp(name, "cudart=", 7) == 0;
+}
+
+int verb_nvcc(int argc, char **argv) {
+    char nvcc[PATH_MAX];
+    attn_error why = {""};
+    if (argc == 0 || strcmp(argv[0], "--help") == 0) {
+        fputs(NVCC_HELP, argc == 0 ? stderr : stdout);
+        return argc == 0 ? EXIT_BAD_INPUT : EXIT_DONE;
+    }
+    if (!source_nvcc(nvcc, &why)) {
+        complain("nvcc: not run: %s", why.text);
+        return EXIT_NOT_RUN;
+    }
+    char **words = calloc((size_t)argc * 2 + 8, sizeof *words);
+    char(*ptx)[64] = calloc((size_t)argc + 1, sizeof *ptx);
+    if (words == NULL || ptx == NULL) {
+        return complain("nvcc: out of memory");
+    }
+    const char *const own[] = {nvcc, "-cudart", "shared", "-lineinfo", "-no-compress"};
+    size_t count = sizeof own / sizeof *own;
+    memcpy(words, own, sizeof own);
+    bool named = false;
+    for (int i = 0; i < argc; i++) {
+        const char *arch = strstr(argv[i], "arch=compute_");
+        const int skipped = words_of_cudart(argv[i]);
+        if (skipped > 0) {
+            i += skipped - 1;
+            continue;
+        }
+        named = named || strncmp(argv[i] + strspn(argv[i], "-"), "arch", 4) == 0 ||
+                strstr(argv[i], "gpu-architecture") != NULL || arch != NULL;
+        words[count++] = argv[i];
+        if (arch != NULL) { /* -gencode arch=compute_80,code=sm_80 has no PTX */
+            const int length = (int)strcspn(arch + 5, ",");
+            snprintf(ptx[i], sizeof ptx[i], "-gencode=%.*s,code=%.*s", length + 5, arch, length,
+                     arch + 5);
+            words[count++] = ptx[i];
+        }
+    }
+    if (!named) {
+        snprintf(ptx[argc], sizeof ptx[argc], "-gencode=arch=compute_90,code=compute_90");
+        words[count++] = ptx[argc];
+    }
+    execv(nvcc, words);
+    complain("nvcc: %s: %s", nvcc, strerror(errno));
+    free(words);
+    free(ptx);
+    return EXIT_BAD_INPUT;
+}
