@@ -28,6 +28,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "attn_verify.h"
@@ -38,6 +39,11 @@ enum { TEST_PASS = 0, TEST_FAIL = 1, TEST_SKIP = 77 };
 #ifndef TEST_FEWER
 #define TEST_FEWER 1
 #endif
+
+/* `make test-all`: combinations too that differ little from those of `make test`. */
+static inline bool test_all(void) {
+    return getenv("TEST_ALL") != NULL;
+}
 
 enum { TEST_MESSAGES_MAX = 20 }; /* printed for one test; the others are only counted */
 
