@@ -69,6 +69,20 @@ extern struct test_state test_state;
         return test_run(argc > 1 ? argv[1] : "");                                                  \
     }
 
+/* As TEST_MAIN, with the attn_context that `context` points to open while the tests run. */
+#define TEST_MAIN_WITH(context)                                                                    \
+    TEST_STATE()                                                                                   \
+    int main(int argc, char **argv) {                                                              \
+        attn_error why;                                                                            \
+        if (attn_open(NULL, &(context), &why) != ATTN_OK) {                                        \
+            printf("%s\n", why.text);                                                              \
+            return TEST_FAIL;                                                                      \
+        }                                                                                          \
+        const int status = test_run(argc > 1 ? argv[1] : "");                                      \
+        attn_close(context);                                                                       \
+        return status;                                                                             \
+    }
+
 #define TEST(name)                                                                                 \
     static void test_body_##name(void);                                                            \
     __attribute__((constructor)) static void test_add_##name(void) {                               \
