@@ -42,7 +42,7 @@ help:
 	@echo "make deb      dist/*.deb for this machine's architecture"
 	@echo "make deps     install missing packages with apt, for every target (run and test install their own)"
 	@echo "make nvcc     install NVIDIA's compiler into build-nvcc/ (from the Python package index; NVIDIA's licence)"
-	@echo "make asan     the tests under AddressSanitizer and UndefinedBehaviorSanitizer"
+	@echo "make asan     the tests under AddressSanitizer and UndefinedBehaviorSanitizer (clang)"
 	@echo "make tsan     the tests under ThreadSanitizer"
 	@echo "make bare     the tests with portable C kernels only, and none for GPUs"
 	@echo "make x86      the tests for x86_64 under qemu-user"
@@ -107,8 +107,8 @@ x86:
 	@$(call test,cross-x86,build-x86)
 
 fuzz:
-	@$(call build,fuzz)
-	@JOBS=$(JOBS) sh tests/fuzz/run.sh build-fuzz $(FUZZ_SECONDS)
+	@cmake --preset asan >/dev/null && cmake --build --preset fuzz --parallel $(JOBS)
+	@JOBS=$(JOBS) sh tests/fuzz/run.sh build-asan $(FUZZ_SECONDS)
 
 tables:
 	@python3 docs/tables.py

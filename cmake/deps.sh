@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Installs missing packages with apt-get: for building and testing (`deps.sh test`), or for
-# every target of the Makefile (`deps.sh all`: clang and its tools, Rust, a cross compiler, an
-# emulator, tools that check packages).
+# every target of the Makefile (`deps.sh all`: clang and its tools, ccache, Rust, a cross compiler,
+# an emulator, tools that check packages).
 # Where that cannot work (no root, no network, another system) it says in one line what is missing.
 #
 # Invariant: exit code 0 iff there is a C compiler and CMake afterwards; nothing asks a question.
@@ -25,6 +25,7 @@ missing_packages() {
     have abidiff || echo abigail-tools
     [ "$scope" = all ] || return 0
     python3 -c 'import venv, ensurepip' 2>/dev/null || echo python3-venv
+    have ccache || echo ccache
     have clang || echo clang
     ls "$(clang -print-resource-dir 2>/dev/null)"/lib/linux/libclang_rt.fuzzer-* >/dev/null 2>&1 ||
         echo libclang-rt-dev

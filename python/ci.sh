@@ -4,9 +4,10 @@
 # ci.sh [WHEEL]
 #
 # Tests a wheel [the one that wheels.sh builds for the host's architecture] as users install it:
-# first in an empty virtual environment, then in one with PyPI's PyTorch and transformers. Runs
-# attest, the examples, the tests, and the peers for a moment. Tests of GPU memory run on the
-# virtual GPU. Everything is under build/python-ci, which is emptied first.
+# first in an empty virtual environment, then in one with PyPI's PyTorch and transformers
+# (build/python-venv, which is kept). Runs attest, the examples, the tests, and the peers for a
+# moment. Tests of GPU memory run on the virtual GPU. All else is under build/python-ci, which is
+# emptied first.
 #
 # Invariant: the checkout's python/ is not on sys.path; an unexpected skip is a failure.
 set -eu
@@ -28,11 +29,11 @@ cd "$folder/empty"
 python3 -m venv "$folder/bare"
 "$folder/bare/bin/pip" install -q --disable-pip-version-check --no-index "$wheel"
 "$folder/bare/bin/python" "$root/python/tests/fresh.py"
-python=$(sh "$root/python/environment.sh" "$folder/venv")
-"$python" -m pip install -q --disable-pip-version-check --no-deps "$wheel"
+python=$(sh "$root/python/environment.sh" "$root/build/python-venv")
+"$python" -m pip install -q --disable-pip-version-check --no-deps --force-reinstall "$wheel"
 "$python" "$root/python/tests/fresh.py"
-"$folder/venv/bin/attest" devices
-"$folder/venv/bin/attn-peers" --device cpu --quick --seconds 0.2 --only 'B2 H8 S512 D64$' \
+"${python%/*}/attest" devices
+"${python%/*}/attn-peers" --device cpu --quick --seconds 0.2 --only 'B2 H8 S512 D64$' \
     --dtype fp32 --json ../peers.json
 "$python" -m attn.peers --show ../peers.json --picture ../peers.svg >/dev/null
 "$python" -m pytest -q -p no:cacheprovider -rs --doctest-modules --pyargs attn \

@@ -3,8 +3,8 @@
 #
 # environment.sh FOLDER
 #
-# Makes a virtual environment in FOLDER with requirements.txt, unless it is there already, and
-# prints the path of its Python. PyTorch of python3 itself is used where it has one, and not
+# Makes a virtual environment in FOLDER with requirements.txt, unless one with these is there already,
+# and prints the path of its Python. PyTorch of python3 itself is used where it has one, and not
 # downloaded: PyPI's wheels have 100 MB on aarch64, but 900 MB on x86_64, with 3 GB of CUDA which they
 # need to be loaded (to avoid that, name an index with CPU wheels in PIP_EXTRA_INDEX_URL).
 #
@@ -15,7 +15,8 @@ folder=$1
 here=$(cd "$(dirname "$0")" && pwd)
 python=$folder/bin/python
 
-if ! { [ -x "$python" ] && "$python" -c 'import torch, pytest'; } 2>/dev/null; then
+if ! { cmp "$here/requirements.txt" "$folder/installed.txt" &&
+    "$python" -c 'import torch, pytest'; } >/dev/null 2>&1; then
     site=''
     if python3 -c 'import torch
 assert tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 5)' 2>/dev/null; then
@@ -33,5 +34,6 @@ assert tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 5)' 2>/dev/null;
     "$python" -m pip install -q --no-compile --disable-pip-version-check \
         -r "$folder/requirements.txt" >&2
     "$python" -c 'import torch, pytest'
+    cp "$here/requirements.txt" "$folder/installed.txt"
 fi
 echo "$python"

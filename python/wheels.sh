@@ -3,9 +3,9 @@
 #
 # wheels.sh [FOLDER]
 #
-# Writes into FOLDER [dist] one wheel for x86_64, one for aarch64 and the sdist. The wheels run on
-# every Linux with glibc 2.28 or newer and every Python from 3.9 on. The C compiler is PyPI's
-# ziglang (cmake/manylinux.cmake); nvcc is the installed one or PyPI's (cmake/nvcc.sh). GPU kernels
+# Writes into FOLDER [dist] the sdist and, built from it, one wheel for x86_64 and one for aarch64.
+# The wheels run on every Linux with glibc 2.28 or newer and every Python from 3.9 on. The C compiler
+# is PyPI's ziglang (cmake/manylinux.cmake); nvcc is the installed one or PyPI's (cmake/nvcc.sh). GPU kernels
 # are compiled once: GPU machine code does not depend on the host's architecture, and both builds
 # share ATTN_KERNEL_CACHE [build-wheel/kernels]. ATTN_KERNELS=OFF leaves them out; the name of the
 # wheel then contains 0nokernels. ATTN_TARGETS="x86_64" builds only that wheel.
@@ -23,7 +23,7 @@ most=25000000
 build_tag=''
 python=$work/venv/bin/python
 
-rm -rf "$work/x86_64" "$work/aarch64"
+rm -rf "$work/x86_64" "$work/aarch64" "$work/source"
 if ! "$python" -c 'import auditwheel, scikit_build_core, ziglang' 2>/dev/null; then
     rm -rf "$work/venv"
     python3 -m venv "$work/venv"
@@ -44,6 +44,13 @@ export ZIG_GLOBAL_CACHE_DIR="$work/zig"
 unset CMAKE_C_COMPILER_LAUNCHER # ccache would run zig, not `zig cc`
 
 cd "$root"
+rm -f "$out"/attn-*.tar.gz
+"$python" -c 'import sys, scikit_build_core.build as b; b.build_sdist(sys.argv[1])' "$out" >/dev/null
+ls "$out"/attn-*.tar.gz
+mkdir -p "$work/source"
+cd "$work/source"
+tar xzf "$out"/attn-*.tar.gz --strip-components=1
+[ ! -e "$root/build-nvcc" ] || ln -s "$root/build-nvcc" build-nvcc
 for target in ${ATTN_TARGETS:-x86_64 aarch64}; do
     tag=manylinux_2_28_$target
     # zig's object cache does not notice that a file of .incbin has changed: one cache per build.
@@ -53,7 +60,7 @@ for target in ${ATTN_TARGETS:-x86_64 aarch64}; do
         -C wheel.build-tag="$build_tag" -C install.strip=false \
         -C cmake.define.ATTN_KERNELS="$kernels" -C cmake.define.ATTN_TARGET="$target" \
         -C cmake.define.ATTN_ZIG="$zig" \
-        -C cmake.define.CMAKE_TOOLCHAIN_FILE="$root/cmake/manylinux.cmake" "$root"
+        -C cmake.define.CMAKE_TOOLCHAIN_FILE="$PWD/cmake/manylinux.cmake" .
     wheel=$(ls "$work/$target"/attn-*.whl)
     "$python" -m auditwheel show "$wheel" >"$work/$target/audit.txt" 2>&1
     # The oldest manylinux tag whose glibc suffices; it may be older than 2.28.
@@ -69,6 +76,3 @@ for target in ${ATTN_TARGETS:-x86_64 aarch64}; do
     cp "$wheel" "$out/"
     echo "$out/$(basename "$wheel"): $size bytes, runs on $audited"
 done
-rm -f "$out"/attn-*.tar.gz
-"$python" -c 'import sys, scikit_build_core.build as b; b.build_sdist(sys.argv[1])' "$out" >/dev/null
-ls "$out"/attn-*.tar.gz

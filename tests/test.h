@@ -28,6 +28,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "attn_verify.h"
@@ -38,6 +39,11 @@ enum { TEST_PASS = 0, TEST_FAIL = 1, TEST_SKIP = 77 };
 #ifndef TEST_FEWER
 #define TEST_FEWER 1
 #endif
+
+/* `make test-all`: combinations too that differ little from those of `make test`. */
+static inline bool test_all(void) {
+    return getenv("TEST_ALL") != NULL;
+}
 
 enum { TEST_MESSAGES_MAX = 20 }; /* printed for one test; the others are only counted */
 
@@ -61,6 +67,20 @@ extern struct test_state test_state;
     TEST_STATE()                                                                                   \
     int main(int argc, char **argv) {                                                              \
         return test_run(argc > 1 ? argv[1] : "");                                                  \
+    }
+
+/* As TEST_MAIN, with the attn_context that `context` points to open while the tests run. */
+#define TEST_MAIN_WITH(context)                                                                    \
+    TEST_STATE()                                                                                   \
+    int main(int argc, char **argv) {                                                              \
+        attn_error why;                                                                            \
+        if (attn_open(NULL, &(context), &why) != ATTN_OK) {                                        \
+            printf("%s\n", why.text);                                                              \
+            return TEST_FAIL;                                                                      \
+        }                                                                                          \
+        const int status = test_run(argc > 1 ? argv[1] : "");                                      \
+        attn_close(context);                                                                       \
+        return status;                                                                             \
     }
 
 #define TEST(name)                                                                                 \

@@ -11,7 +11,7 @@ source=$(cd "$1" && pwd)
 . "$(dirname "$0")/cli.sh"
 
 shape=1,4,256,32
-search="evolve --shape $shape --candidates 30 --seed 5"
+search="evolve --shape $shape --candidates 16 --seed 5"
 
 # ---- a search ----------------------------------------------------------------------------------
 
@@ -25,7 +25,7 @@ if command -v python3 >/dev/null 2>&1; then
 import json, sys
 board = json.load(open(sys.argv[1]))
 assert len(board["leaderboard"]) >= 10, "%d on the leaderboard" % len(board["leaderboard"])
-assert len(board["candidates"]) <= 30
+assert len(board["candidates"]) <= 16
 for one in board["candidates"]:
     assert {"id", "knobs", "verdict", "why"} <= set(one), one
     assert one["verdict"] != "timed" or one["shapes"][0]["p50_us"] > 0

@@ -107,8 +107,8 @@ TEST(refusals) {
                       attn_status_name(status));
             CHECK_MSG(status == ATTN_OK || strstr(why.text, word) != NULL,
                       "case %d: no \"%s\" in \"%s\"", n, word, why.text);
-            CHECK_EQ(attn_plan_create(context, &p, ATTN_BY_NAME(variant.name), &plan, &plan_why),
-                     status);
+            CHECK(attn_plan_create(context, &p, ATTN_BY_NAME(variant.name), &plan, &plan_why) ==
+                  status);
             CHECK_CONTAINS(plan_why.text, why.text);
             attn_plan_destroy(plan);
             plan = NULL;

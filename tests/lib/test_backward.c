@@ -432,15 +432,4 @@ TEST(refused) {
     CHECK_CONTAINS(why.text, "ATTN_BACKWARD");
 }
 
-TEST_STATE()
-
-int main(int argc, char **argv) {
-    attn_error why;
-    if (attn_open(NULL, &context, &why) != ATTN_OK) {
-        printf("attn_open: %s\n", why.text);
-        return TEST_FAIL;
-    }
-    const int status = test_run(argc > 1 ? argv[1] : "");
-    attn_close(context);
-    return status;
-}
+TEST_MAIN_WITH(context)

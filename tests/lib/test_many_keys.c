@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * test_many_keys.c - proves that sums over tens of millions of keys neither stop growing nor lose
- * digits, in every variant.
+ * digits, in the portable variants, and with TEST_ALL in every one.
  */
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "attn_inspect.h"
 #include "attn_verify.h"
@@ -54,27 +55,25 @@ static void sum_many(int dtype, const char *variant) {
 
 TEST(sum_over_very_many_keys) {
     attn_variant v = {.size = sizeof v};
+    int ran = 0;
     for (int32_t n = 0; attn_variant_get(context, n, &v, NULL) == ATTN_OK; n++) {
         const int dtype = v.dtypes & 1u << ATTN_FP32 ? ATTN_FP32 : ATTN_BF16;
         attn_problem p;
         attn_problem_init(&p);
         p.dtype = (attn_dtype)dtype;
         p.seq_q = 9;
+        /* Of few lanes, each of which adds up the most keys; the others are of the same code. */
+        const size_t length = strlen(v.name);
+        const bool portable = length > 2 && strcmp(v.name + length - 2, "_c") == 0;
+        if (!portable && !test_all()) {
+            continue;
+        }
         if (attn_variant_check(context, v.name, &p, NULL) == ATTN_OK) {
             sum_many(dtype, v.name);
+            ran++;
         }
     }
+    CHECK(ran > 0);
 }
 
-TEST_STATE()
-
-int main(int argc, char **argv) {
-    attn_error why;
-    if (attn_open(NULL, &context, &why) != ATTN_OK) {
-        printf("%s\n", why.text);
-        return TEST_FAIL;
-    }
-    const int status = test_run(argc > 1 ? argv[1] : "");
-    attn_close(context);
-    return status;
-}
+TEST_MAIN_WITH(context)

@@ -463,7 +463,7 @@ TEST(no_rows_are_no_work) {
 
 /* Sanitizers want more address space than a limit would leave them. Where the limit has no effect
  * (emulators), the probe gets its memory, and so does the reference. */
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#if TEST_FEWER == 1
 TEST(no_memory_is_a_status) {
     struct small *f = small_make(1, 1, INT32_MAX, 1); /* scratch of 16 GiB */
     attn_context *one_thread;

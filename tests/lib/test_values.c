@@ -558,15 +558,4 @@ TEST(denormals) {
     }
 }
 
-TEST_STATE()
-
-int main(int argc, char **argv) {
-    attn_error why;
-    if (attn_open(NULL, &context, &why) != ATTN_OK) {
-        printf("%s\n", why.text);
-        return TEST_FAIL;
-    }
-    const int status = test_run(argc > 1 ? argv[1] : "");
-    attn_close(context);
-    return status;
-}
+TEST_MAIN_WITH(context)

@@ -36,7 +36,10 @@ for ptx in "$debug"/kernels/*.ptx; do
     if [ "$device" != vgpu ]; then
         image=$(ls "$debug/kernels/$variant".sm_90*.cubin)
     fi
-    "$build/attest" parity --device "$device" --variant "^$variant\$" --image "$image" "$@" || exit
+    direction=forward
+    case $variant in bwd_*) direction=backward ;; esac
+    "$build/attest" parity --device "$device" --direction $direction --variant "^$variant\$" \
+        --image "$image" "$@" || exit
 done
 if [ "$ran" -eq 0 ]; then
     echo "debug_kernels.sh: no kernel has a device assert" >&2

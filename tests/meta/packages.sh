@@ -1,13 +1,13 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# packages.sh FOLDER
+# packages.sh FOLDER [again]
 #
 # Installs what `make wheel` and `make deb` have written into FOLDER on a bare Debian and uses it. The
 # wheel: pip without a network, python/tests/fresh.py with neither NumPy nor PyTorch, then with
 # NumPy. The packages: apt, the C and C++ examples against the shared and the static library, attest,
-# Python; then all of them are removed, and nothing is left. Last, the wheel of this machine is built
-# again from the sdist in another folder, and must be the same bytes.
+# Python; then all of them are removed, and nothing is left. With `again` the wheel of this machine is
+# built again from the sdist in another folder, and must be the same bytes.
 #
 # The bare Debian is a chroot made by mmdebstrap (root, network; some minutes).
 #
@@ -60,6 +60,7 @@ inside "deb: apt remove" 'apt-get purge -y -qq $(dpkg-query -W -f "\${Package} \
     ! dpkg -l | grep -E "attn|attest|vgpu"
     find /usr /etc -type f -o -type l | grep -E "attn|attest|vgpu" && exit 1 || echo nothing is left'
 
+[ "${2:-}" = again ] || exit 0
 copy=$work/another/and/longer/folder
 mkdir -p "$copy"
 tar xzf "$out"/attn-*.tar.gz -C "$copy" --strip-components=1

@@ -243,16 +243,16 @@ static inline bool variant_of(const attn_variant *like, int32_t n, attn_variant 
     return false;
 }
 
-/* Calls `use` with a variant of each family and dtype that takes these options; with each call of
- * this function it is the next one of the family, since tiles differ in how they read. How many
- * took it. */
-static inline int each_family(uint32_t options, use_variant *use, void *user) {
-    static int32_t turn;
+/* Calls `use` with a variant of each family and each of these dtypes that takes these options,
+ * counted from `turn`, until one was taken. How many were. */
+static inline int each_of(uint32_t options, uint32_t dtypes, int32_t turn, use_variant *use,
+                          void *user) {
     attn_variant first = {.size = sizeof first}, variant;
     int taken = 0;
     for (int32_t i = 0; attn_variant_get(context, i, &first, NULL) == ATTN_OK; i++) {
         if (strcmp(first.device, "cuda") != 0 || (first.options & options) != options ||
-            !variant_of(&first, 0, &variant) || strcmp(variant.name, first.name) != 0) {
+            (first.dtypes & dtypes) == 0 || !variant_of(&first, 0, &variant) ||
+            strcmp(variant.name, first.name) != 0) {
             continue;
         }
         int32_t count = 0, tried = 0;
@@ -265,12 +265,20 @@ static inline int each_family(uint32_t options, use_variant *use, void *user) {
         }
         taken += tried < count;
     }
-    turn++;
     return taken;
 }
 
+/* each_of in fp32, and in fp16 and bf16 in turn (with TEST_ALL in both); with each call it is the
+ * next variant of a family, since tiles differ in how they read. */
+static inline int each_family(uint32_t options, use_variant *use, void *user) {
+    static int32_t calls;
+    const int32_t turn = calls++;
+    const uint32_t halves[] = {1U << ATTN_FP16, 1U << ATTN_BF16};
+    const uint32_t dtypes = test_all() ? halves[0] | halves[1] : halves[turn % 2];
+    return each_of(options, dtypes | 1U << ATTN_FP32, turn / 2, use, user);
+}
+
 struct every_tile {
-    attn_dtype dtype;
     use_variant *use;
     void *user;
 };
@@ -279,9 +287,6 @@ static inline bool use_every_tile(const attn_variant *variant, void *user) {
     const struct every_tile *every = user;
     attn_variant tile;
     bool taken = false;
-    if ((variant->dtypes & 1U << every->dtype) == 0) {
-        return false;
-    }
     if (strcmp(variant->arch, "sm_90a") != 0) {
         return every->use(variant, every->user);
     }
@@ -294,8 +299,9 @@ static inline bool use_every_tile(const attn_variant *variant, void *user) {
 /* As each_family, for one dtype of Q, and with all tiles of a family for one architecture alone.
  * How many families took it. */
 static inline int each_tile(uint32_t options, attn_dtype dtype, use_variant *use, void *user) {
-    struct every_tile every = {dtype, use, user};
-    return each_family(options, use_every_tile, &every);
+    static int32_t turn;
+    struct every_tile every = {use, user};
+    return each_of(options, 1U << dtype, turn++, use_every_tile, &every);
 }
 
 #define NEEDS_KERNELS(options)                                                                     \

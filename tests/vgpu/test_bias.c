@@ -193,7 +193,9 @@ TEST(biases_with_masks_in_other_layouts) {
     int taken = 0;
     for (int i = 0; i < 3 * LAYOUT_COUNT; i++) {
         const struct layout *bias = &LAYOUTS[i / 3];
-        taken += try_layouts(dtype_of(i / 3, true), bias, (attn_dtype)(i % 3), after(bias));
+        if (i % 3 == i / 3 % 3 || test_all()) { /* each layout of a bias alone ran in all dtypes */
+            taken += try_layouts(dtype_of(i / 3, true), bias, (attn_dtype)(i % 3), after(bias));
+        }
     }
     needs_some(taken);
 }

@@ -18,35 +18,33 @@ static bool shares_keys(const attn_variant *variant) {
     return strstr(variant->family, "_decode") != NULL;
 }
 
-/* The edge, with every variant of these families; each dtype has its turn. */
-static void try_parts(const struct edge *edge) {
-    attn_variant variant = {.size = sizeof variant};
-    int count = 0, widest = 0;
-    for (int32_t i = 0; attn_variant_get(context, i, &variant, NULL) == ATTN_OK; i++) {
-        if (!shares_keys(&variant) ||
-            (edge->problem.mask && (variant.options & ATTN_OPTION_MASK) == 0)) {
-            continue;
-        }
-        widest = variant.head_dim_max > widest ? variant.head_dim_max : widest;
-        attn_problem p = edge->problem;
-        attn_plan *plan = NULL;
-        attn_error why;
-        p.dtype = (attn_dtype)__builtin_ctz(variant.dtypes);
-        if (p.packed) {
-            p.total_q = p.batch * p.seq_q;
-            p.total_kv = p.batch * p.seq_kv;
-        }
-        if (attn_plan_create(context, &p, ATTN_BY_NAME(variant.name), &plan, &why) == ATTN_OK) {
-            CHECK_MSG(attn_workspace_size(plan) > 0 || strcmp(variant.family, CLUSTER) == 0,
-                      "%s has one part", variant.name);
-            attn_plan_destroy(plan);
-            CHECK(try_variant(edge, &variant, false));
-            count++;
-        } else {
-            CHECK_MSG(p.head_dim > variant.head_dim_max, "%s: %s", variant.name, why.text);
-        }
+/* A use_variant; user is the edge. */
+static bool try_part(const attn_variant *variant, void *user) {
+    const struct edge *edge = user;
+    attn_problem p = edge->problem;
+    attn_plan *plan = NULL;
+    attn_error why;
+    if (!shares_keys(variant)) {
+        return false;
     }
-    CHECK(count > 0 || edge->problem.head_dim > widest); /* a build may have some of them */
+    p.dtype = (attn_dtype)__builtin_ctz(variant->dtypes);
+    if (p.packed) {
+        p.total_q = p.batch * p.seq_q;
+        p.total_kv = p.batch * p.seq_kv;
+    }
+    if (attn_plan_create(context, &p, ATTN_BY_NAME(variant->name), &plan, &why) != ATTN_OK) {
+        CHECK_MSG(p.head_dim > variant->head_dim_max, "%s: %s", variant->name, why.text);
+        return false;
+    }
+    CHECK_MSG(attn_workspace_size(plan) > 0 || strcmp(variant->family, CLUSTER) == 0,
+              "%s has one part", variant->name);
+    attn_plan_destroy(plan);
+    return CHECK(try_variant(edge, variant, false));
+}
+
+/* The edge, with a variant of each of these families and dtypes; variants take turns. */
+static void try_parts(struct edge *edge) {
+    needs_some(each_family(edge->problem.mask ? ATTN_OPTION_MASK : 0, try_part, edge));
 }
 
 static bool has_decode(void) {
@@ -83,22 +81,32 @@ TEST(one_query_of_many_keys) {
 /* Whether partial results are combined in the workspace. */
 enum meeting { IN_CLUSTER, IN_MEMORY, IN_EITHER };
 
-/* Every variant of fwd_hopper_decode. */
-static void try_clusters(const struct edge *edge, enum meeting where) {
-    attn_variant variant = {.size = sizeof variant};
-    for (int32_t i = 0; attn_variant_get(context, i, &variant, NULL) == ATTN_OK; i++) {
-        attn_problem p = edge->problem;
-        attn_plan *plan = NULL;
-        attn_error why;
-        p.dtype = (attn_dtype)__builtin_ctz(variant.dtypes);
-        if (strcmp(variant.family, CLUSTER) == 0 &&
-            CHECK_STATUS(attn_plan_create(context, &p, ATTN_BY_NAME(variant.name), &plan, &why),
-                         ATTN_OK, &why)) {
-            CHECK(where == IN_EITHER || (attn_workspace_size(plan) > 0) == (where == IN_MEMORY));
-            attn_plan_destroy(plan);
-            CHECK(try_variant(edge, &variant, false));
-        }
+struct cluster_edge {
+    struct edge edge;
+    enum meeting where;
+};
+
+/* A use_variant; user is a cluster_edge. */
+static bool try_cluster(const attn_variant *variant, void *user) {
+    const struct cluster_edge *c = user;
+    attn_problem p = c->edge.problem;
+    attn_plan *plan = NULL;
+    attn_error why;
+    p.dtype = (attn_dtype)__builtin_ctz(variant->dtypes);
+    if (strcmp(variant->family, CLUSTER) != 0 ||
+        !CHECK_STATUS(attn_plan_create(context, &p, ATTN_BY_NAME(variant->name), &plan, &why),
+                      ATTN_OK, &why)) {
+        return false;
     }
+    CHECK(c->where == IN_EITHER || (attn_workspace_size(plan) > 0) == (c->where == IN_MEMORY));
+    attn_plan_destroy(plan);
+    return CHECK(try_variant(&c->edge, variant, false));
+}
+
+/* A variant of fwd_hopper_decode for each dtype. */
+static void try_clusters(const struct edge *edge, enum meeting where) {
+    struct cluster_edge c = {*edge, where};
+    each_family(0, try_cluster, &c);
 }
 
 /* Few keys go to one CTA, more to a cluster, many to several clusters. */

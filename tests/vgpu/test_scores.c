@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * test_scores.c - scores far from 0, up to the end of fp32, in the kernels of every family and
- * in both dtypes, on the virtual GPU.
+ * test_scores.c - scores far from 0, up to the end of fp32, in the kernels of every family, on the
+ * virtual GPU.
  *
  * In the exponent of 2 an ulp of such a score is more than the exponents that fp32 has, so a kernel
  * that rounds a score and its row's maximum differently loses the row: all weights are 0, or
  * infinite.
  *
- * Invariant: each edge is tried with a variant of every family that was compiled in, in each of its
- * dtypes, unless the family takes no such scale.
+ * Invariant: each edge is tried with a variant of every family that was compiled in, unless the
+ * family takes no such scale; in fp16 or bf16, and with TEST_ALL in both.
  */
 #include "tool/stages/parity/parity.h" /* and with it what tests of tool/ link */
 #include "vgpu/edge_fixture.h"
@@ -31,11 +31,18 @@ static bool contains(const struct families *f, const char *name, attn_dtype dtyp
     return false;
 }
 
-static void try_families(const struct edge *edge, struct families *done) {
+/* Whether the edge is tried with this variant. */
+static bool is_meant(const attn_variant *variant, attn_dtype half) {
+    const attn_dtype dtype = (attn_dtype)__builtin_ctz(variant->dtypes);
+    return strcmp(variant->device, "cuda") == 0 &&
+           (dtype == half || dtype == ATTN_FP32 || test_all());
+}
+
+static void try_families(const struct edge *edge, attn_dtype half, struct families *done) {
     attn_variant variant = {.size = sizeof variant};
     for (int32_t i = 0; attn_variant_get(context, i, &variant, NULL) == ATTN_OK; i++) {
         const attn_dtype dtype = (attn_dtype)__builtin_ctz(variant.dtypes);
-        if (strcmp(variant.device, "cuda") != 0 || contains(done, variant.family, dtype) ||
+        if (!is_meant(&variant, half) || contains(done, variant.family, dtype) ||
             !try_variant(edge, &variant, true)) {
             continue;
         }
@@ -48,7 +55,7 @@ static void try_families(const struct edge *edge, struct families *done) {
 
 /* Every family takes one of four problems: with and without a mask, many queries and few. Each gets
  * the first that it takes, counted from another one for every edge. */
-static void try_everywhere(struct edge edge) {
+static void try_everywhere(struct edge edge, attn_dtype half) {
     static int first;
     struct families done = {.count = 0};
     attn_variant variant = {.size = sizeof variant};
@@ -57,13 +64,13 @@ static void try_everywhere(struct edge edge) {
         const int choice = (first + i) % 4;
         edge.problem.causal = choice & 1 ? ATTN_CAUSAL_BOTTOM_RIGHT : ATTN_CAUSAL_NONE;
         edge.problem.seq_q = choice & 2 ? 3 : queries;
-        try_families(&edge, &done);
+        try_families(&edge, half, &done);
     }
     first++;
     CHECK(done.count > 0);
     for (int32_t i = 0; attn_variant_get(context, i, &variant, NULL) == ATTN_OK; i++) {
         const attn_dtype dtype = (attn_dtype)__builtin_ctz(variant.dtypes);
-        CHECK_MSG(strcmp(variant.device, "cuda") != 0 || !(edge.problem.scale >= 0.0F) ||
+        CHECK_MSG(!is_meant(&variant, half) || !(edge.problem.scale >= 0.0F) ||
                       contains(&done, variant.family, dtype),
                   "%s was not tried", variant.name);
     }
@@ -77,8 +84,8 @@ static struct edge edge_of(float scale, change_inputs *change) {
 
 TEST(scales_of_1e10) {
     NEEDS_KERNELS(0);
-    try_everywhere(edge_of(1e10F, NULL));
-    try_everywhere(edge_of(-1e10F, NULL)); /* by those that take it */
+    try_everywhere(edge_of(1e10F, NULL), ATTN_FP16);
+    try_everywhere(edge_of(-1e10F, NULL), ATTN_BF16); /* by those that take it */
 }
 
 /* Tens of thousands in fp16; in bf16 as much as leaves q.k below 1e38. */
@@ -99,8 +106,8 @@ static void enlarge(struct sample *s) {
 
 TEST(large_q_and_k) {
     NEEDS_KERNELS(0);
-    try_everywhere(edge_of(0.125F, enlarge));
-    try_everywhere(edge_of(3.0F, enlarge)); /* bf16: scores of 1e38 */
+    try_everywhere(edge_of(0.125F, enlarge), ATTN_FP16);
+    try_everywhere(edge_of(3.0F, enlarge), ATTN_BF16); /* scores of 1e38 */
 }
 
 /* Each key is there every seven keys, in every tile: weights are equal, O is a mean. */
@@ -117,8 +124,8 @@ static void repeat_keys(struct sample *s) {
 
 TEST(equal_scores) {
     NEEDS_KERNELS(0);
-    try_everywhere(edge_of(1e10F, repeat_keys));
-    try_everywhere(edge_of(1e6F, repeat_keys));
+    try_everywhere(edge_of(1e10F, repeat_keys), ATTN_BF16);
+    try_everywhere(edge_of(1e6F, repeat_keys), ATTN_FP16);
 }
 
 /* From below to above 0 and the other way round, row by row; every third row near 0. */
@@ -139,7 +146,7 @@ static void cross_zero(struct sample *s) {
 
 TEST(references_that_cross_zero) {
     NEEDS_KERNELS(0);
-    try_everywhere(edge_of(1e5F, cross_zero));
+    try_everywhere(edge_of(1e5F, cross_zero), ATTN_BF16);
 }
 
 /* About 1e8, where an ulp is 16 in the exponent of 2, and one ulp more from tile to tile. No key
@@ -164,7 +171,7 @@ static void climb_by_ulps(struct sample *s) {
 
 TEST(scores_an_ulp_apart) {
     NEEDS_KERNELS(0);
-    try_everywhere(edge_of(1.0F, climb_by_ulps));
+    try_everywhere(edge_of(1.0F, climb_by_ulps), ATTN_FP16);
 }
 
 /* A row that a NaN in V makes a kernel compute again. */
@@ -176,7 +183,7 @@ TEST(repaired_rows) {
     NEEDS_KERNELS(0);
     struct edge edge = edge_of(1e10F, hide_nan);
     edge.shows = true;
-    try_everywhere(edge);
+    try_everywhere(edge, ATTN_BF16);
 }
 
 TEST_MAIN()

@@ -33,11 +33,7 @@ static const double VARIANT_BAR = 0.1, VARIANT_CEILING = 0.3; /* seconds */
 
 static bool table; /* --table */
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-static const bool judged = false; /* that is another program's speed */
-#else
-static const bool judged = true;
-#endif
+static const bool judged = TEST_FEWER == 1; /* else it is the speed of a sanitizer */
 
 static double cpu_seconds(void) {
     struct timespec now;
