@@ -188,12 +188,14 @@ const char *problem_text(const attn_problem *p, char *buffer, size_t size) {
     if (p->dtype_kv > (int32_t)ATTN_BF16) {
         append(buffer, size, " kv %s", DTYPE_KV_NAMES[p->dtype_kv]);
     }
-    append(buffer, size, "%s%s", p->packed ? " packed" : "", p->used_kv ? " used_kv" : "");
+    append(buffer, size, "%s%s%s", p->packed ? " packed" : "", p->used_q ? " used_q" : "",
+           p->used_kv ? " used_kv" : "");
     if (p->page_size > 0) {
         append(buffer, size, " pages of %lld", (long long)p->page_size);
     }
-    append(buffer, size, "%s%s%s%s%s", p->alibi ? " alibi" : "", p->bias ? " bias" : "",
-           p->mask ? " mask" : "", p->sink ? " sink" : "", p->layout == ATTN_BSHD ? " bshd" : "");
+    append(buffer, size, "%s%s%s%s%s%s", p->alibi ? " alibi" : "", p->bias ? " bias" : "",
+           p->mask ? " mask" : "", p->draft ? " draft" : "", p->sink ? " sink" : "",
+           p->layout == ATTN_BSHD ? " bshd" : "");
     return buffer;
 }
 
