@@ -37,7 +37,10 @@ AT(stat_rows, 600);
 AT(scale, 608);
 AT(tiles_kv, 612);
 AT(phase, 616);
-_Static_assert(sizeof(struct attn_backward_args) == 624, "struct attn_backward_args has another "
+AT(part_heads, 620);
+AT(kv_sum, 624);
+AT(kv_turns, 632);
+_Static_assert(sizeof(struct attn_backward_args) == 640, "struct attn_backward_args has another "
                                                          "size");
 
 static bool is_bwd_mma(const attn_variant *variant) {

@@ -110,7 +110,9 @@ struct attn_backward_args {
     float scale;
     int tiles_kv; /* of one (batch, KV head) */
     int phase;
-    int reserved;
+    int part_heads;     /* query heads of a CTA: a KV head's group, or a part of it */
+    float *kv_sum;      /* part_heads < heads_per_kv: dK and dV of key tiles, fp32 (hopper/dkv.h) */
+    unsigned *kv_turns; /* ... and for each half of a tile how many CTAs have added */
 };
 
 struct attn_backward_tma_args {

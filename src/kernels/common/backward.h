@@ -38,7 +38,10 @@ AT(stat_rows, 600);
 AT(scale, 608);
 AT(tiles_kv, 612);
 AT(phase, 616);
-static_assert(sizeof(struct attn_backward_args) == 624,
+AT(part_heads, 620);
+AT(kv_sum, 624);
+AT(kv_turns, 632);
+static_assert(sizeof(struct attn_backward_args) == 640,
               "struct attn_backward_args has another size");
 #undef AT
 
@@ -140,6 +143,12 @@ INLINE void rows_phase(const struct attn_backward_args &b) {
     const int number = (int)blockIdx.x * ATTN_WARPS + warp;
     if (number == 0 && lane == 0 && b.ticket != 0) {
         *b.ticket = 0;
+    }
+    if (b.kv_turns != 0) {
+        const int turns = 2 * b.tiles_kv * (b.a.heads_all / b.a.heads_per_kv);
+        for (int i = number * LANES + lane; i < turns; i += (int)gridDim.x * THREADS) {
+            b.kv_turns[i] = 0;
+        }
     }
     if (rows == 0) {
         return;

@@ -115,8 +115,7 @@ INLINE void repair_stored(const struct attn_backward_args &b, const struct key_t
     const int lane = (int)threadIdx.x % LANES;
     struct work w = tile.w;
 #pragma unroll 1
-    for (int h = 0; h < b.a.heads_per_kv; h++) {
-        w.head = tile.head_kv * b.a.heads_per_kv + h;
+    for (int h = 0; h < b.part_heads; h++, w.head++) {
 #pragma unroll 1
         for (int m = tile.begin; m < tile.end; m++) {
             const int first = m * ATTN_BM + row;

@@ -35,20 +35,21 @@ static_assert(ATTN_STAGES == 2, "as many of Q and dO as of dS and dQ");
 static_assert(ATTN_D == COLUMNS, "whole TMA boxes");
 
 struct key_tile {
-    struct work w; /* its head is set for each tile of queries */
+    struct work w; /* its head is the first of the CTA's part_heads */
     int head_kv, number, first;
     int begin, end; /* tiles of queries that see one of the keys */
 };
 
 INLINE struct key_tile key_tile_of(const struct attn_backward_args &b, int ticket) {
-    const int heads_kv = b.a.heads_q / b.a.heads_per_kv, groups = b.a.heads_all / b.a.heads_per_kv;
+    const int parts = b.a.heads_all / b.part_heads;
     const int section = ticket / (b.a.section_heads * b.tiles_kv);
     const int place = ticket % (b.a.section_heads * b.tiles_kv);
-    const int heads = min(b.a.section_heads, groups - section * b.a.section_heads);
-    const int group = section * b.a.section_heads + place % heads;
+    const int heads = min(b.a.section_heads, parts - section * b.a.section_heads);
+    const int head = (section * b.a.section_heads + place % heads) * b.part_heads;
     struct key_tile tile;
-    tile.w.batch = group / heads_kv;
-    tile.head_kv = group % heads_kv;
+    tile.w.batch = head / b.a.heads_q;
+    tile.w.head = head % b.a.heads_q;
+    tile.head_kv = tile.w.head / b.a.heads_per_kv;
     tile.number = place / heads;
     tile.first = tile.number * ATTN_BN;
     lengths_of_sequence(b.a, tile.w);
