@@ -423,10 +423,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         return;
     }
     const struct key_tile tile = key_tile_of(b, ticket);
-    if (tile.first >= keys_stored(b, tile.w)) {
-        return; /* a sequence that is shorter than the longest */
+    const bool unseen = tile.begin >= tile.end;
+    if (tile.first >= keys_stored(b, tile.w) || (unseen && tile.w.head % b.a.heads_per_kv != 0)) {
+        return; /* a sequence that is shorter than the longest; another part clears it */
     }
-    if (tile.begin >= tile.end) {
+    if (unseen) {
         const int rows = keys_stored(b, tile.w) - tile.first;
         element *const dk = (element *)b.dk + start_of_kv(b, tile.w, tile.head_kv, b.s_dk);
         element *const dv = (element *)b.dv + start_of_kv(b, tile.w, tile.head_kv, b.s_dv);
