@@ -35,6 +35,7 @@ static int64_t all_stat_rows(const attn_problem *p) {
 /* bwd_hopper: into how many CTAs the heads of a group are cut. Each adds its dK and dV to those of
  * the one before it, so they are few; and none where key tiles fill the GPU. */
 enum { MOST_PARTS = 8, ENOUGH_WAVES = 8 };
+enum { MOST_CTAS = 8 }; /* of a cluster */
 
 static int64_t group_parts(const struct variant *variant, const attn_problem *p, int64_t sms) {
     const int64_t heads = p->heads_q / p->heads_kv;
@@ -47,13 +48,21 @@ static int64_t group_parts(const struct variant *variant, const attn_problem *p,
     return parts;
 }
 
+/* bwd_hopper: the key tiles of a short sequence are a cluster. */
+static int64_t cluster_of(const struct variant *variant, const attn_problem *p) {
+    const int64_t tiles = divide_up(p->seq_kv, variant->info.block_kv);
+    return tiles > 1 && tiles <= MOST_CTAS ? tiles : 0;
+}
+
 /* Tiles of keys: dK and dV apart where one CTA has no registers for both. `parts`: group_parts. */
 static double tile_ctas(const struct variant *variant, const attn_problem *p, int64_t parts) {
     const attn_variant *v = &variant->info;
     const double groups = (double)p->batch * (double)p->heads_kv;
     const double sinks = p->sink ? (double)p->heads_q : 0.0;
     if (sums_dq(variant)) {
-        return groups * (double)parts * (double)divide_up(p->seq_kv, v->block_kv) + sinks;
+        const int64_t cluster = cluster_of(variant, p);
+        return groups * (double)parts * (double)divide_up(p->seq_kv, v->block_kv) +
+               (cluster > 0 ? (double)(divide_up((int64_t)sinks, cluster) * cluster) : sinks);
     }
     const double keys = groups * (double)divide_up(p->seq_kv, v->block_q) *
                         (double)ATTN_BWD_KEY_ROLES(v->head_dim_max);
@@ -152,6 +161,7 @@ attn_status backward_geometry(struct cuda *cuda, const struct variant *variant,
     geometry->rows_grid += geometry->rows_grid == 0; /* it resets the ticket */
     geometry->dq_floats = rows * (size_t)v->head_dim_max;
     geometry->turns = rows / (size_t)v->block_q;
+    geometry->cluster = (unsigned)cluster_of(variant, p);
     if (parts > 1) {
         const size_t tiles = (size_t)(p->batch * p->heads_kv * divide_up(p->seq_kv, v->block_kv));
         geometry->kv_floats = tiles * 2 * (size_t)(v->block_kv * v->head_dim_max);
@@ -185,6 +195,7 @@ static struct attn_backward_args arguments_of(const attn_problem *p,
         .scale = p->scale,
         .tiles_kv = (int)divide_up(p->seq_kv, geometry->block_rows),
         .part_heads = geometry->part_heads,
+        .cluster = (int)geometry->cluster,
     };
     if (workspace != NULL) {
         b.delta = b.lse_log2 + all_stat_rows(p);
@@ -232,9 +243,15 @@ attn_status cuda_backward(struct cuda *cuda, const char *name, const attn_proble
         struct attn_tensor_map *const maps[CUDA_MAPS] = {&args.q, &args.k, &args.v, &args.d_o};
         code = maps_fill(cuda, geometry, addresses, maps);
     }
-    struct cu_launch launch = {.block = {geometry->block, 1, 1}, .stream = stream};
+    const struct cu_launch_attribute attributes[2] = {
+        {.id = CU_LAUNCH_PROGRAMMATIC_SERIALIZATION, .value = {.flag = 1}},
+        {.id = CU_LAUNCH_CLUSTER, .value = {.cluster = {geometry->cluster, 1, 1}}}};
+    struct cu_launch launch = {
+        .block = {geometry->block, 1, 1}, .stream = stream, .attributes = attributes};
     /* without d_sink the last CTAs are not needed */
-    const unsigned unwanted = p->sink && b->d_sink == NULL ? (unsigned)p->heads_q : 0;
+    const unsigned step = geometry->cluster > 0 ? geometry->cluster : 1;
+    const unsigned unwanted =
+        p->sink && b->d_sink == NULL ? ((unsigned)p->heads_q + step - 1) / step * step : 0;
     const unsigned grids[2] = {geometry->rows_grid, geometry->grid[0] - unwanted};
     for (int phase = 0; phase < 2 && code == CU_SUCCESS; phase++) {
         if (grids[phase] == 0) {
@@ -243,6 +260,9 @@ attn_status cuda_backward(struct cuda *cuda, const char *name, const attn_proble
         b->phase = phase;
         launch.grid[0] = grids[phase];
         launch.grid[1] = launch.grid[2] = 1;
+        launch.attribute_count = phase == ATTN_PHASE_ROWS || !geometry->has_maps ? 0
+                                 : geometry->cluster > 0                         ? 2
+                                                                                 : 1;
         launch.shared_bytes = phase == ATTN_PHASE_TILES ? geometry->shared_bytes : 0;
         code = cuda->driver.cuLaunchKernelEx(&launch, (cu_function)(void *)geometry->kernel->kernel,
                                              arguments, NULL);

@@ -40,7 +40,8 @@ AT(phase, 616);
 AT(part_heads, 620);
 AT(kv_sum, 624);
 AT(kv_turns, 632);
-_Static_assert(sizeof(struct attn_backward_args) == 640, "struct attn_backward_args has another "
+AT(cluster, 640);
+_Static_assert(sizeof(struct attn_backward_args) == 648, "struct attn_backward_args has another "
                                                          "size");
 
 static bool is_bwd_mma(const attn_variant *variant) {

@@ -41,7 +41,8 @@ AT(phase, 616);
 AT(part_heads, 620);
 AT(kv_sum, 624);
 AT(kv_turns, 632);
-static_assert(sizeof(struct attn_backward_args) == 640,
+AT(cluster, 640);
+static_assert(sizeof(struct attn_backward_args) == 648,
               "struct attn_backward_args has another size");
 #undef AT
 

@@ -18,8 +18,9 @@
  *   turns      two warps add dQ to global memory, in turn (dq.h)
  *   epilogue   dK, dV of the group's parts, in turn (dkv.h); through shared memory
  *
- * Two launches: PHASE_ROWS (common/backward.h), then this. CTAs take tiles by a ticket: key tiles
- * of a head in ascending order, those of section_heads heads side by side.
+ * Two launches: PHASE_ROWS (common/backward.h), then this, by PDL. CTAs take tiles by a ticket: key
+ * tiles of a head in ascending order, those of section_heads heads side by side. Of a short
+ * sequence the key tiles are one cluster, which begin at different tiles of queries (key_tile.h).
  *
  * Shared memory map, dynamic, in bytes:
  *     k, v     BN x D x 2 each          epilogue: dK, dV, 16 bits
@@ -36,6 +37,7 @@
 #include "hopper/differentiate.h"
 #include "hopper/dkv.h"
 #include "hopper/dq.h"
+#include "hopper/dsmem.h"
 #include "hopper/wgmma.h"
 
 /* ---- shared memory --------------------------------------------------------------------------- */
@@ -87,7 +89,8 @@ INLINE void produce(const struct attn_backward_tma_args &t, const struct key_til
     for (int h = 0; h < b.part_heads; h++, w.head++) {
         const long long stat = statistics_of(b, w);
 #pragma unroll 1
-        for (int m = tile.end - 1; m >= tile.begin; m--, n++) {
+        for (int i = 0; i < tile.end - tile.begin; i++, n++) {
+            const int m = tile_at(b, tile, i);
             const unsigned skip = (unsigned)ring.stage * MBARRIER_BYTES;
             struct query_tile q = query_tile_of(b, tile, w.head, m);
             q.flags |= plain_flags(b, tile, m);
@@ -123,7 +126,8 @@ INLINE void take_turns(const struct attn_backward_args &b, const struct key_tile
 #pragma unroll 1
     for (int h = 0; h < b.part_heads; h++, w.head++) {
 #pragma unroll 1
-        for (int m = tile.end - 1; m >= tile.begin; m--, n++) {
+        for (int i = 0; i < tile.end - tile.begin; i++, n++) {
+            const int m = tile_at(b, tile, i);
             if (n % 2 != odd) {
                 continue;
             }
@@ -384,6 +388,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     __shared__ int shared_ticket;
     const struct attn_backward_args &b = t.b;
     if (b.phase == ATTN_PHASE_ROWS) {
+        pdl_launch_dependents();
         rows_phase(b);
         return;
     }
@@ -396,8 +401,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     bar.sum_full = bar.do_empty + ATTN_STAGES * MBARRIER_BYTES;
     bar.sum_filled = bar.sum_full + 2 * MBARRIER_BYTES;
     bar.sum_empty = bar.sum_filled + 2 * MBARRIER_BYTES;
+    pdl_wait(); /* for LSE, D and the counters */
+    const int rank = b.cluster > 0 ? cta_rank() : 0;
     if (threadIdx.x == 0) {
-        shared_ticket = (int)atomicAdd(b.ticket, 1U);
+        if (rank == 0) {
+            const int next = (int)atomicAdd(b.ticket, 1U);
+            for (int i = 1; i < b.cluster; i++) {
+                store_dsmem(map_to_cta(shared_address(&shared_ticket), i), (unsigned)next);
+            }
+            shared_ticket = next;
+        }
         for (int i = 0; i < ATTN_DQ_PARTS; i++) {
             bad_parts[i] = 0;
         }
@@ -415,14 +428,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         }
         mbarrier_init_fence();
     }
-    __syncthreads();
+    if (b.cluster > 0) {
+        cluster_sync();
+    } else {
+        __syncthreads();
+    }
     const int ticket = shared_ticket;
-    const int tiles = b.a.heads_all / b.part_heads * b.tiles_kv;
+    const int parts = b.a.heads_all / b.part_heads;
+    const int tiles = b.cluster > 0 ? parts : parts * b.tiles_kv; /* or clusters */
     if (ticket >= tiles) {
-        sink_of_head(b, ticket - tiles, (float *)dynamic);
+        const int head = b.cluster > 0 ? (ticket - tiles) * b.cluster + rank : ticket - tiles;
+        if (head < b.a.heads_q) {
+            sink_of_head(b, head, (float *)dynamic);
+        }
         return;
     }
-    const struct key_tile tile = key_tile_of(b, ticket);
+    const struct key_tile tile = key_tile_of(b, ticket, rank);
     const bool unseen = tile.begin >= tile.end;
     if (tile.first >= keys_stored(b, tile.w) || (unseen && tile.w.head % b.a.heads_per_kv != 0)) {
         return; /* a sequence that is shorter than the longest; another part clears it */

@@ -10,7 +10,7 @@
  * A consumer warpgroup has a sum of its own, in the order of its fragments. kv_turns[2 tile + group]:
  * how many CTAs have added.
  *
- * Invariant: as for dQ, a CTA waits only for CTAs with a smaller ticket.
+ * Invariant: as for dQ, a CTA waits only for CTAs that have started.
  */
 #ifndef ATTN_KERNELS_HOPPER_DKV_H
 #define ATTN_KERNELS_HOPPER_DKV_H
