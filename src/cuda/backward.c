@@ -4,7 +4,8 @@
  * the tiles of dQ, dK and dV (kernels/common/backward.h).
  *
  * Workspace: lse_log2 | delta, fp32, one of each for every row of every query head, sequences
- * padded to ATTN_STAT_ROWS. Where CTAs add up dQ (bwd_hopper): | dq_sum, fp32 | turns | ticket.
+ * padded to ATTN_STAT_ROWS. Where CTAs add up dQ (bwd_hopper): | dq_sum, kv_sum, fp32 | turns |
+ * kv_turns | ticket.
  * It needs no initialisation: the first launch writes what the second one reads.
  */
 #include <stdio.h>
@@ -31,13 +32,37 @@ static int64_t all_stat_rows(const attn_problem *p) {
     return stat_rows(p) * p->heads_q * (p->packed ? 1 : p->batch);
 }
 
-/* Tiles of keys: dK and dV apart where one CTA has no registers for both. */
-static double tile_ctas(const struct variant *variant, const attn_problem *p) {
+/* bwd_hopper: into how many CTAs the heads of a group are cut. Each adds its dK and dV to those of
+ * the one before it, so they are few; and none where key tiles fill the GPU. */
+enum { MOST_PARTS = 8, ENOUGH_WAVES = 8 };
+enum { MOST_CTAS = 8 }; /* of a cluster */
+
+static int64_t group_parts(const struct variant *variant, const attn_problem *p, int64_t sms) {
+    const int64_t heads = p->heads_q / p->heads_kv;
+    const double tiles = (double)p->batch * (double)p->heads_kv *
+                         (double)divide_up(p->seq_kv, variant->info.block_kv);
+    int64_t parts = tiles < (double)(ENOUGH_WAVES * sms) ? MOST_PARTS : 1;
+    while (heads % parts != 0) {
+        parts--;
+    }
+    return parts;
+}
+
+/* bwd_hopper: the key tiles of a short sequence are a cluster. */
+static int64_t cluster_of(const struct variant *variant, const attn_problem *p) {
+    const int64_t tiles = divide_up(p->seq_kv, variant->info.block_kv);
+    return tiles > 1 && tiles <= MOST_CTAS ? tiles : 0;
+}
+
+/* Tiles of keys: dK and dV apart where one CTA has no registers for both. `parts`: group_parts. */
+static double tile_ctas(const struct variant *variant, const attn_problem *p, int64_t parts) {
     const attn_variant *v = &variant->info;
     const double groups = (double)p->batch * (double)p->heads_kv;
     const double sinks = p->sink ? (double)p->heads_q : 0.0;
     if (sums_dq(variant)) {
-        return groups * (double)divide_up(p->seq_kv, v->block_kv) + sinks;
+        const int64_t cluster = cluster_of(variant, p);
+        return groups * (double)parts * (double)divide_up(p->seq_kv, v->block_kv) +
+               (cluster > 0 ? (double)(divide_up((int64_t)sinks, cluster) * cluster) : sinks);
     }
     const double keys = groups * (double)divide_up(p->seq_kv, v->block_q) *
                         (double)ATTN_BWD_KEY_ROLES(v->head_dim_max);
@@ -78,7 +103,7 @@ attn_status backward_check(const struct variant *variant, const attn_problem *p,
         return attn_fail(error, ATTN_UNSUPPORTED, "softcap = %g, it takes 0 or at least %g",
                          (double)p->softcap, (double)LEAST_SOFTCAP);
     }
-    if (tile_ctas(variant, p) > INT32_MAX || row_warps(variant, p) > INT32_MAX ||
+    if (tile_ctas(variant, p, 1) > INT32_MAX || row_warps(variant, p) > INT32_MAX ||
         p->seq_q > INT32_MAX - 256 || p->seq_kv > INT32_MAX - 256) {
         return attn_fail(error, ATTN_UNSUPPORTED,
                          "seq_q = %lld and seq_kv = %lld with %lld heads in all: more CTAs than a "
@@ -94,15 +119,17 @@ attn_status backward_geometry(struct cuda *cuda, const struct variant *variant,
                               attn_error *error) {
     const attn_variant *v = &variant->info;
     const size_t rows = (size_t)all_stat_rows(p);
+    const int64_t parts = sums_dq(variant) ? group_parts(variant, p, cuda->units) : 1;
     *geometry = (struct cuda_geometry){
         .kernel = variant->kernel,
-        .grid = {(unsigned)tile_ctas(variant, p), 1, 1},
+        .grid = {(unsigned)tile_ctas(variant, p, parts), 1, 1},
         .rows_grid = (unsigned)((row_warps(variant, p) + v->warps - 1) / v->warps),
         .block = (unsigned)(32 * v->warps),
         .shared_bytes = (unsigned)v->shared_bytes,
         .block_rows = sums_dq(variant) ? v->block_kv : v->block_q,
         .workspace = 2 * rows * sizeof(float),
         .has_maps = sums_dq(variant),
+        .part_heads = (int)(p->heads_q / p->heads_kv / parts),
         .args =
             {
                 .heads_q = (int)p->heads_q,
@@ -124,19 +151,24 @@ attn_status backward_geometry(struct cuda *cuda, const struct variant *variant,
     }
     /* Q, dO and the sums of dQ of the heads that are worked on at one time stay in L2. With a
      * causal mask more heads than that: key tiles wait less for each other (1.09x at S 8192). */
-    const int64_t head_bytes = p->seq_q * (p->heads_q / p->heads_kv) *
+    const int64_t head_bytes = p->seq_q * geometry->part_heads *
                                (2 * p->head_dim + 2 * p->head_dim_v + 4 * (int64_t)v->head_dim_max);
     const int64_t mib =
         kernel_families[variant->family].l2_section_mib * (geometry->args.right >= 0 ? 3 : 1);
-    const int64_t heads = head_bytes > 0 ? (mib << 20) / head_bytes : p->batch * p->heads_kv;
-    geometry->args.section_heads = (int)(heads < 1                        ? 1
-                                         : heads > p->batch * p->heads_kv ? p->batch * p->heads_kv
-                                                                          : heads);
+    const int64_t all = p->batch * p->heads_q / geometry->part_heads;
+    const int64_t heads = head_bytes > 0 ? (mib << 20) / head_bytes : all;
+    geometry->args.section_heads = (int)(heads < 1 ? 1 : heads > all ? all : heads);
     geometry->rows_grid += geometry->rows_grid == 0; /* it resets the ticket */
     geometry->dq_floats = rows * (size_t)v->head_dim_max;
     geometry->turns = rows / (size_t)v->block_q;
-    geometry->workspace +=
-        geometry->dq_floats * sizeof(float) + (geometry->turns + 1) * sizeof(unsigned);
+    geometry->cluster = (unsigned)cluster_of(variant, p);
+    if (parts > 1) {
+        const size_t tiles = (size_t)(p->batch * p->heads_kv * divide_up(p->seq_kv, v->block_kv));
+        geometry->kv_floats = tiles * 2 * (size_t)(v->block_kv * v->head_dim_max);
+        geometry->kv_turns = 2 * tiles; /* one for each consumer warpgroup */
+    }
+    geometry->workspace += (geometry->dq_floats + geometry->kv_floats) * sizeof(float) +
+                           (geometry->turns + geometry->kv_turns + 1) * sizeof(unsigned);
     return maps_encode(cuda, p, true, v->block_q, 0, v->block_kv, v->head_dim_max, geometry, error);
 }
 
@@ -162,14 +194,18 @@ static struct attn_backward_args arguments_of(const attn_problem *p,
         .stat_rows = stat_rows(p),
         .scale = p->scale,
         .tiles_kv = (int)divide_up(p->seq_kv, geometry->block_rows),
+        .part_heads = geometry->part_heads,
+        .cluster = (int)geometry->cluster,
     };
     if (workspace != NULL) {
         b.delta = b.lse_log2 + all_stat_rows(p);
     }
     if (workspace != NULL && geometry->has_maps) {
         b.dq_sum = b.delta + all_stat_rows(p);
-        b.turns = (unsigned *)(b.dq_sum + geometry->dq_floats);
-        b.ticket = b.turns + geometry->turns;
+        b.kv_sum = geometry->kv_floats > 0 ? b.dq_sum + geometry->dq_floats : NULL;
+        b.turns = (unsigned *)(b.dq_sum + geometry->dq_floats + geometry->kv_floats);
+        b.kv_turns = geometry->kv_floats > 0 ? b.turns + geometry->turns : NULL;
+        b.ticket = b.turns + geometry->turns + geometry->kv_turns;
     }
     cuda_fill_pointers(&b.a, p, t);
     return b;
@@ -207,9 +243,15 @@ attn_status cuda_backward(struct cuda *cuda, const char *name, const attn_proble
         struct attn_tensor_map *const maps[CUDA_MAPS] = {&args.q, &args.k, &args.v, &args.d_o};
         code = maps_fill(cuda, geometry, addresses, maps);
     }
-    struct cu_launch launch = {.block = {geometry->block, 1, 1}, .stream = stream};
+    const struct cu_launch_attribute attributes[2] = {
+        {.id = CU_LAUNCH_PROGRAMMATIC_SERIALIZATION, .value = {.flag = 1}},
+        {.id = CU_LAUNCH_CLUSTER, .value = {.cluster = {geometry->cluster, 1, 1}}}};
+    struct cu_launch launch = {
+        .block = {geometry->block, 1, 1}, .stream = stream, .attributes = attributes};
     /* without d_sink the last CTAs are not needed */
-    const unsigned unwanted = p->sink && b->d_sink == NULL ? (unsigned)p->heads_q : 0;
+    const unsigned step = geometry->cluster > 0 ? geometry->cluster : 1;
+    const unsigned unwanted =
+        p->sink && b->d_sink == NULL ? ((unsigned)p->heads_q + step - 1) / step * step : 0;
     const unsigned grids[2] = {geometry->rows_grid, geometry->grid[0] - unwanted};
     for (int phase = 0; phase < 2 && code == CU_SUCCESS; phase++) {
         if (grids[phase] == 0) {
@@ -218,6 +260,9 @@ attn_status cuda_backward(struct cuda *cuda, const char *name, const attn_proble
         b->phase = phase;
         launch.grid[0] = grids[phase];
         launch.grid[1] = launch.grid[2] = 1;
+        launch.attribute_count = phase == ATTN_PHASE_ROWS || !geometry->has_maps ? 0
+                                 : geometry->cluster > 0                         ? 2
+                                                                                 : 1;
         launch.shared_bytes = phase == ATTN_PHASE_TILES ? geometry->shared_bytes : 0;
         code = cuda->driver.cuLaunchKernelEx(&launch, (cu_function)(void *)geometry->kernel->kernel,
                                              arguments, NULL);

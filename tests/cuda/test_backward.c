@@ -16,29 +16,34 @@
 
 /* src/kernels/common/backward.h has the same numbers for the kernels' compiler. */
 #define AT(field, offset)                                                                          \
-    _Static_assert(offsetof(struct attn_backward_args, field) == (offset), #field " has moved")
+    _Static_assert(offsetof(struct attn_backward_args, field) ==                                   \
+                       sizeof(struct attn_args) + (offset),                                        \
+                   #field " has moved")
 
-AT(a, 0);
-AT(d_o, 512);
-AT(dq, 520);
-AT(dk, 528);
-AT(dv, 536);
-AT(s_d_o, 544);
-AT(s_dq, 568);
-AT(s_dk, 592);
-AT(s_dv, 616);
-AT(d_sink, 640);
-AT(lse_log2, 648);
-AT(delta, 656);
-AT(dq_sum, 664);
-AT(turns, 672);
-AT(ticket, 680);
-AT(stat_rows, 688);
-AT(scale, 696);
-AT(tiles_kv, 700);
-AT(phase, 704);
-_Static_assert(sizeof(struct attn_backward_args) == 712, "struct attn_backward_args has another "
-                                                         "size");
+AT(d_o, 0);
+AT(dq, 8);
+AT(dk, 16);
+AT(dv, 24);
+AT(s_d_o, 32);
+AT(s_dq, 56);
+AT(s_dk, 80);
+AT(s_dv, 104);
+AT(d_sink, 128);
+AT(lse_log2, 136);
+AT(delta, 144);
+AT(dq_sum, 152);
+AT(turns, 160);
+AT(ticket, 168);
+AT(stat_rows, 176);
+AT(scale, 184);
+AT(tiles_kv, 188);
+AT(phase, 192);
+AT(part_heads, 196);
+AT(kv_sum, 200);
+AT(kv_turns, 208);
+AT(cluster, 216);
+_Static_assert(sizeof(struct attn_backward_args) == sizeof(struct attn_args) + 224,
+               "struct attn_backward_args has another size");
 
 static bool is_bwd_mma(const attn_variant *variant) {
     return strcmp(variant->family, "bwd_mma") == 0;

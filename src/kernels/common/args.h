@@ -124,6 +124,10 @@ struct attn_backward_args {
     float scale;
     int tiles_kv; /* of one (batch, KV head) */
     int phase;
+    int part_heads;     /* query heads of a CTA: a KV head's group, or a part of it */
+    float *kv_sum;      /* part_heads < heads_per_kv: dK and dV of key tiles, fp32 (hopper/dkv.h) */
+    unsigned *kv_turns; /* ... and for each half of a tile how many CTAs have added */
+    int cluster;        /* CTAs of a cluster: the key tiles of a sequence; 0: none */
     int reserved;
 };
 

@@ -3,8 +3,8 @@
  * backward.cu - gradients for Hopper (sm_90a). Warp-specialized; deterministic.
  *
  * A CTA has BN keys of one KV head, 64 for each consumer warpgroup, and goes through the tiles of
- * BM queries that see one of them, of every head of the group, from the last tile to the first. S
- * and dP are computed transposed, so that P^T and dS^T are A operands from registers:
+ * BM queries that see one of them, of part_heads heads of its group, from the last tile to the
+ * first. S and dP are computed transposed, so that P^T and dS^T are A operands from registers:
  *
  *   producer   K, V once; then Q, LSE and dO, D of each tile of queries, by TMA
  *   consumer   dP^T = V dO^T
@@ -16,10 +16,11 @@
  *              S^T = K Q^T of the next tile
  *              dQ to shared memory                 while that is in flight
  *   turns      two warps add dQ to global memory, in turn (dq.h)
- *   epilogue   dK, dV through shared memory
+ *   epilogue   dK, dV of the group's parts, in turn (dkv.h); through shared memory
  *
- * Two launches: PHASE_ROWS (common/backward.h), then this. CTAs take tiles by a ticket: key tiles
- * of a head in ascending order, those of section_heads heads side by side.
+ * Two launches: PHASE_ROWS (common/backward.h), then this, by PDL. CTAs take tiles by a ticket: key
+ * tiles of a head in ascending order, those of section_heads heads side by side. Of a short
+ * sequence the key tiles are one cluster, which begin at different tiles of queries (key_tile.h).
  *
  * Shared memory map, dynamic, in bytes:
  *     k, v     BN x D x 2 each          epilogue: dK, dV, 16 bits
@@ -34,7 +35,9 @@
  */
 #define ATTN_FULL 1
 #include "hopper/differentiate.h"
+#include "hopper/dkv.h"
 #include "hopper/dq.h"
+#include "hopper/dsmem.h"
 #include "hopper/wgmma.h"
 
 /* ---- shared memory --------------------------------------------------------------------------- */
@@ -83,11 +86,11 @@ INLINE void produce(const struct attn_backward_tma_args &t, const struct key_til
     struct work w = tile.w;
     unsigned n = 0;
 #pragma unroll 1
-    for (int h = 0; h < b.a.heads_per_kv; h++) {
-        w.head = tile.head_kv * b.a.heads_per_kv + h;
+    for (int h = 0; h < b.part_heads; h++, w.head++) {
         const long long stat = statistics_of(b, w);
 #pragma unroll 1
-        for (int m = tile.end - 1; m >= tile.begin; m--, n++) {
+        for (int i = 0; i < tile.end - tile.begin; i++, n++) {
+            const int m = tile_at(b, tile, i);
             const unsigned skip = (unsigned)ring.stage * MBARRIER_BYTES;
             struct query_tile q = query_tile_of(b, tile, w.head, m);
             q.flags |= plain_flags(b, tile, m);
@@ -121,10 +124,10 @@ INLINE void take_turns(const struct attn_backward_args &b, const struct key_tile
     struct work w = tile.w;
     int n = 0;
 #pragma unroll 1
-    for (int h = 0; h < b.a.heads_per_kv; h++) {
-        w.head = tile.head_kv * b.a.heads_per_kv + h;
+    for (int h = 0; h < b.part_heads; h++, w.head++) {
 #pragma unroll 1
-        for (int m = tile.end - 1; m >= tile.begin; m--, n++) {
+        for (int i = 0; i < tile.end - tile.begin; i++, n++) {
+            const int m = tile_at(b, tile, i);
             if (n % 2 != odd) {
                 continue;
             }
@@ -237,6 +240,30 @@ INLINE bool store_keys(float (&sum)[SUM_REGS], float factor, unsigned tile, elem
     return __any_sync(~0U, !(zero == 0.0f));
 }
 
+/* The warp's 16 rows of dK and dV, from `row` of the tile on. */
+INLINE void store_tile(const struct attn_backward_args &b, const struct key_tile &tile,
+                       const struct stages &at, float (&dk)[SUM_REGS], float (&dv)[SUM_REGS],
+                       int row) {
+    const int lane = (int)threadIdx.x % LANES;
+    const int there = tile.w.seq_kv - tile.first, rows = keys_stored(b, tile.w) - tile.first;
+    element *const to_k = (element *)b.dk + start_of_kv(b, tile.w, tile.head_kv, b.s_dk);
+    element *const to_v = (element *)b.dv + start_of_kv(b, tile.w, tile.head_kv, b.s_dv);
+    const bool bad_v = store_keys(dv, 1.0f, at.v, to_v + tile.first * b.s_dv.row, b.s_dv.row, there,
+                                  rows, b.a.head_dim_v, row, lane);
+    const bool bad_k = store_keys(dk, b.scale, at.k, to_k + tile.first * b.s_dk.row, b.s_dk.row,
+                                  there, rows, b.a.head_dim, row, lane);
+    if (bad_k || bad_v) {
+        for (int i = tile.first + row; i < min(tile.first + row + 16, tile.w.seq_kv); i++) {
+            if (bad_k) {
+                repair_dkv(b, tile.w, tile.head_kv, i, lane * 8, false);
+            }
+            if (bad_v) {
+                repair_dkv(b, tile.w, tile.head_kv, i, lane * 8, true);
+            }
+        }
+    }
+}
+
 /* Keys that no query sees. */
 INLINE void clear_keys(element *to, long long row_stride, int rows, int columns) {
     for (int i = (int)threadIdx.x; i < min(rows, (int)ATTN_BN) * (ATTN_D / 8); i += THREADS) {
@@ -255,7 +282,7 @@ INLINE void consume(const struct attn_backward_args &b, const struct key_tile &t
     const int warp = (int)threadIdx.x % WG_THREADS / LANES, lane = (int)threadIdx.x % LANES;
     const int first = tile.first + group * WG_ROWS;
     /* uniform for ptxas */
-    const int tiles = __shfl_sync(~0U, (tile.end - tile.begin) * b.a.heads_per_kv, 0);
+    const int tiles = __shfl_sync(~0U, (tile.end - tile.begin) * b.part_heads, 0);
     const unsigned k = at.k + (unsigned)(group * WG_ROWS * SWIZZLE_BYTES);
     const unsigned v = at.v + (unsigned)(group * WG_ROWS * SWIZZLE_BYTES);
     const int rows_apart = ATTN_BM > WG_ROWS; /* dQ is cut by rows, else by columns */
@@ -341,27 +368,12 @@ INLINE void consume(const struct attn_backward_args &b, const struct key_tile &t
         fence_operand(s);
     }
 
-    named_barrier_sync(CONSUMER_BARRIER, CONSUMERS * WG_THREADS); /* no warp reads K or V */
-    const int there = tile.w.seq_kv - tile.first, row = group * WG_ROWS + warp * 16;
-    const int rows = keys_stored(b, tile.w) - tile.first;
-    element *const to_k = (element *)b.dk + start_of_kv(b, tile.w, tile.head_kv, b.s_dk);
-    element *const to_v = (element *)b.dv + start_of_kv(b, tile.w, tile.head_kv, b.s_dv);
-    const bool bad_v = store_keys(dv, 1.0f, at.v, to_v + tile.first * b.s_dv.row, b.s_dv.row, there,
-                                  rows, b.a.head_dim_v, row, lane);
-    const bool bad_k = store_keys(dk, b.scale, at.k, to_k + tile.first * b.s_dk.row, b.s_dk.row,
-                                  there, rows, b.a.head_dim, row, lane);
+    if (b.kv_sum == 0 || add_part(b, tile, dk, dv, group)) {
+        named_barrier_sync(CONSUMER_BARRIER, CONSUMERS * WG_THREADS); /* no warp reads K or V */
+        store_tile(b, tile, at, dk, dv, group * WG_ROWS + warp * 16);
+    }
     if (bad_parts[group * 4 + warp] != 0) {
         repair_stored(b, tile, dq_row, dq_column);
-    }
-    if (bad_k || bad_v) {
-        for (int i = tile.first + row; i < min(tile.first + row + 16, tile.w.seq_kv); i++) {
-            if (bad_k) {
-                repair_dkv(b, tile.w, tile.head_kv, i, lane * 8, false);
-            }
-            if (bad_v) {
-                repair_dkv(b, tile.w, tile.head_kv, i, lane * 8, true);
-            }
-        }
     }
 }
 
@@ -376,6 +388,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     __shared__ int shared_ticket;
     const struct attn_backward_args &b = t.b;
     if (b.phase == ATTN_PHASE_ROWS) {
+        pdl_launch_dependents();
         rows_phase(b);
         return;
     }
@@ -388,8 +401,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     bar.sum_full = bar.do_empty + ATTN_STAGES * MBARRIER_BYTES;
     bar.sum_filled = bar.sum_full + 2 * MBARRIER_BYTES;
     bar.sum_empty = bar.sum_filled + 2 * MBARRIER_BYTES;
+    pdl_wait(); /* for LSE, D and the counters */
+    const int rank = b.cluster > 0 ? cta_rank() : 0;
     if (threadIdx.x == 0) {
-        shared_ticket = (int)atomicAdd(b.ticket, 1U);
+        if (rank == 0) {
+            const int next = (int)atomicAdd(b.ticket, 1U);
+            for (int i = 1; i < b.cluster; i++) {
+                store_dsmem(map_to_cta(shared_address(&shared_ticket), i), (unsigned)next);
+            }
+            shared_ticket = next;
+        }
         for (int i = 0; i < ATTN_DQ_PARTS; i++) {
             bad_parts[i] = 0;
         }
@@ -407,18 +428,27 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         }
         mbarrier_init_fence();
     }
-    __syncthreads();
+    if (b.cluster > 0) {
+        cluster_sync();
+    } else {
+        __syncthreads();
+    }
     const int ticket = shared_ticket;
-    const int tiles = b.a.heads_all / b.a.heads_per_kv * b.tiles_kv;
+    const int parts = b.a.heads_all / b.part_heads;
+    const int tiles = b.cluster > 0 ? parts : parts * b.tiles_kv; /* or clusters */
     if (ticket >= tiles) {
-        sink_of_head(b, ticket - tiles, (float *)dynamic);
+        const int head = b.cluster > 0 ? (ticket - tiles) * b.cluster + rank : ticket - tiles;
+        if (head < b.a.heads_q) {
+            sink_of_head(b, head, (float *)dynamic);
+        }
         return;
     }
-    const struct key_tile tile = key_tile_of(b, ticket);
-    if (tile.first >= keys_stored(b, tile.w)) {
-        return; /* a sequence that is shorter than the longest */
+    const struct key_tile tile = key_tile_of(b, ticket, rank);
+    const bool unseen = tile.begin >= tile.end;
+    if (tile.first >= keys_stored(b, tile.w) || (unseen && tile.w.head % b.a.heads_per_kv != 0)) {
+        return; /* a sequence that is shorter than the longest; another part clears it */
     }
-    if (tile.begin >= tile.end) {
+    if (unseen) {
         const int rows = keys_stored(b, tile.w) - tile.first;
         element *const dk = (element *)b.dk + start_of_kv(b, tile.w, tile.head_kv, b.s_dk);
         element *const dv = (element *)b.dv + start_of_kv(b, tile.w, tile.head_kv, b.s_dv);

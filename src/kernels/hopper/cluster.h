@@ -21,53 +21,10 @@
 #define ATTN_KERNELS_HOPPER_CLUSTER_H
 
 #include "common/repair.h"
+#include "hopper/dsmem.h"
 #include "portable/rows.h"
 
 static_assert(sizeof(struct partial) == ATTN_PARTIAL_BYTES(ATTN_D), "as the host counts");
-
-/* ---- the cluster ----------------------------------------------------------------------------- */
-
-/* The rank of this CTA, and the CTAs of a cluster. */
-INLINE int cta_rank(void) {
-    int rank;
-    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-    return rank;
-}
-INLINE int cluster_ctas(void) {
-    int ctas;
-    asm volatile("mov.u32 %0, %%cluster_nctarank;" : "=r"(ctas));
-    return ctas;
-}
-
-/* The cluster, in the grid. */
-INLINE int cluster_number(void) {
-    int number;
-    asm volatile("mov.u32 %0, %%clusterid.x;" : "=r"(number));
-    return number;
-}
-
-/* Writes before arrive are visible to the cluster after wait. */
-INLINE void cluster_arrive(void) {
-    asm volatile("barrier.cluster.arrive.release.aligned;" : : : "memory");
-}
-INLINE void cluster_wait(void) {
-    asm volatile("barrier.cluster.wait.acquire.aligned;" : : : "memory");
-}
-INLINE void cluster_sync(void) {
-    cluster_arrive();
-    cluster_wait();
-}
-
-/* The same address in the shared memory of another CTA. */
-INLINE unsigned map_to_cta(unsigned mine, int rank) {
-    unsigned theirs;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(theirs) : "r"(mine), "r"(rank));
-    return theirs;
-}
-
-INLINE void store_dsmem(unsigned address, unsigned value) {
-    asm volatile("st.shared::cluster.u32 [%0], %1;" : : "r"(address), "r"(value) : "memory");
-}
 
 /* ---- the split of a CTA ---------------------------------------------------------------------- */
 

@@ -2,7 +2,7 @@
  *
  * dq.h - dQ of a tile of queries: the sum, over the key tiles that it sees, of what one CTA each
  * computes. In a fixed order, so that the bits are the same in every run: key tiles from the first
- * to the last.
+ * to the last, or in a cluster as key_tile.h says.
  *
  *     the first of them    stores its tile to dq_sum
  *     others               wait for their turn, and add theirs to it (a bulk reduction)
@@ -11,7 +11,8 @@
  * A tile has ATTN_DQ_PARTS parts, one for each consumer warp; a part is 16 rows of 64 columns, in
  * the order of the warp's fragments. turns[tile]: how many CTAs have added.
  *
- * Invariant: a CTA waits only for CTAs with a smaller ticket, which have started.
+ * Invariant: a CTA waits only for CTAs of its cluster and for those with a smaller ticket: both have
+ * started.
  */
 #ifndef ATTN_KERNELS_HOPPER_DQ_H
 #define ATTN_KERNELS_HOPPER_DQ_H
@@ -115,8 +116,7 @@ INLINE void repair_stored(const struct attn_backward_args &b, const struct key_t
     const int lane = (int)threadIdx.x % LANES;
     struct work w = tile.w;
 #pragma unroll 1
-    for (int h = 0; h < b.a.heads_per_kv; h++) {
-        w.head = tile.head_kv * b.a.heads_per_kv + h;
+    for (int h = 0; h < b.part_heads; h++, w.head++) {
 #pragma unroll 1
         for (int m = tile.begin; m < tile.end; m++) {
             const int first = m * ATTN_BM + row;

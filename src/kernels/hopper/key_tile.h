@@ -35,21 +35,32 @@ static_assert(ATTN_STAGES == 2, "as many of Q and dO as of dS and dQ");
 static_assert(ATTN_D == COLUMNS, "whole TMA boxes");
 
 struct key_tile {
-    struct work w; /* its head is set for each tile of queries */
+    struct work w; /* its head is the first of the CTA's part_heads */
     int head_kv, number, first;
     int begin, end; /* tiles of queries that see one of the keys */
+    int start;      /* the first that a CTA of a cluster works on */
 };
 
-INLINE struct key_tile key_tile_of(const struct attn_backward_args &b, int ticket) {
-    const int heads_kv = b.a.heads_q / b.a.heads_per_kv, groups = b.a.heads_all / b.a.heads_per_kv;
+/* The CTAs of a cluster begin at different tiles of queries and go up, so that at any time each
+ * works on another one, and none waits for the others. Of key tile `number`: */
+INLINE int start_of(const struct work &w, int number) {
+    const int tiles_q = (w.seq_q + ATTN_BM - 1) / ATTN_BM;
+    return number * tiles_q / ((w.seq_kv + ATTN_BN - 1) / ATTN_BN);
+}
+
+/* rank: in the cluster, whose CTAs have one ticket. */
+INLINE struct key_tile key_tile_of(const struct attn_backward_args &b, int ticket, int rank) {
+    const int parts = b.a.heads_all / b.part_heads;
     const int section = ticket / (b.a.section_heads * b.tiles_kv);
     const int place = ticket % (b.a.section_heads * b.tiles_kv);
-    const int heads = min(b.a.section_heads, groups - section * b.a.section_heads);
-    const int group = section * b.a.section_heads + place % heads;
+    const int heads = min(b.a.section_heads, parts - section * b.a.section_heads);
+    const int part = section * b.a.section_heads + place % heads;
+    const int head = (b.cluster > 0 ? ticket : part) * b.part_heads;
     struct key_tile tile;
-    tile.w.batch = group / heads_kv;
-    tile.head_kv = group % heads_kv;
-    tile.number = place / heads;
+    tile.w.batch = head / b.a.heads_q;
+    tile.w.head = head % b.a.heads_q;
+    tile.head_kv = tile.w.head / b.a.heads_per_kv;
+    tile.number = b.cluster > 0 ? rank : place / heads;
     tile.first = tile.number * ATTN_BN;
     lengths_of_sequence(b.a, tile.w);
     tile.begin = tile.end = 0;
@@ -62,7 +73,20 @@ INLINE struct key_tile key_tile_of(const struct attn_backward_args &b, int ticke
             tile.end = (end_query + ATTN_BM - 1) / ATTN_BM;
         }
     }
+    tile.start = tile.begin < tile.end ? start_of(tile.w, tile.number) : 0;
+    if (tile.start < tile.begin || tile.start >= tile.end) {
+        tile.start = tile.begin;
+    }
     return tile;
+}
+
+/* The step-th tile of queries of a head. */
+INLINE int tile_at(const struct attn_backward_args &b, const struct key_tile &tile, int step) {
+    if (b.cluster == 0) {
+        return tile.end - 1 - step;
+    }
+    const int m = tile.start + step;
+    return m < tile.end ? m : m - tile.end + tile.begin;
 }
 
 /* A tile of queries, posted with its Q. */
@@ -85,16 +109,32 @@ INLINE struct query_tile read_posted(const struct query_tile *posted, unsigned n
     return q;
 }
 
+/* The step at which the CTA of a key tile comes to a tile of queries, with those that it skips. */
+INLINE int time_of(const struct work &w, int key_tile, int number) {
+    const int steps = number - start_of(w, key_tile);
+    return steps < 0 ? steps + (w.seq_q + ATTN_BM - 1) / ATTN_BM : steps;
+}
+
 INLINE struct query_tile query_tile_of(const struct attn_backward_args &b,
                                        const struct key_tile &tile, int head, int number) {
     const int first = number * ATTN_BM, last = min(first + ATTN_BM, tile.w.seq_q) - 1;
     const int begin = keys_of_query(b.a, tile.w, first).begin;
     const int end = keys_of_query(b.a, tile.w, last).end;
+    const int first_tile = begin / ATTN_BN, last_tile = (end - 1) / ATTN_BN;
+    int rank = tile.number - first_tile;
+    if (b.cluster > 0) { /* by the time at which a CTA comes here */
+        const int mine = time_of(tile.w, tile.number, number);
+        rank = 0;
+        for (int i = first_tile; i <= last_tile; i++) {
+            const int time = time_of(tile.w, i, number);
+            rank += time < mine || (time == mine && i < tile.number);
+        }
+    }
     struct query_tile q;
     q.head = head;
     q.number = number;
-    q.rank = (unsigned)(tile.number - begin / ATTN_BN);
-    q.flags = (end - 1) / ATTN_BN == tile.number ? LAST_OF_SUM : 0;
+    q.rank = (unsigned)rank;
+    q.flags = rank == last_tile - first_tile ? LAST_OF_SUM : 0;
     return q;
 }
 
