@@ -180,6 +180,7 @@ TEST(random_problems) {
         struct recipe recipe;
         recipe_draw(&recipe, seed);
         recipe.problem.page_size = 0;
+        recipe.problem.draft = false;
         if (!(fabsf(recipe.problem.scale) > MOST_SCALE)) {
             verify(&recipe, &runs);
         }
@@ -231,6 +232,7 @@ TEST(threads_change_no_bits) {
         attn_variant v;
         recipe_draw(&recipe, seed);
         recipe.problem.page_size = 0;
+        recipe.problem.draft = false;
         if (!make(&s, &g, &recipe)) {
             continue;
         }
