@@ -181,6 +181,7 @@ TEST(random_problems) {
         recipe_draw(&recipe, seed);
         recipe.problem.page_size = 0;
         recipe.problem.dtype_kv = -1;
+        recipe.problem.draft = false;
         if (!(fabsf(recipe.problem.scale) > MOST_SCALE)) {
             verify(&recipe, &runs);
         }
@@ -233,6 +234,7 @@ TEST(threads_change_no_bits) {
         recipe_draw(&recipe, seed);
         recipe.problem.page_size = 0;
         recipe.problem.dtype_kv = -1;
+        recipe.problem.draft = false;
         if (!make(&s, &g, &recipe)) {
             continue;
         }

@@ -76,6 +76,12 @@ static double score(const struct sample *s, int64_t b, int64_t h, int64_t i, int
         const int64_t at = b * t->batch + h * t->head + i * t->row + j * t->col;
         value = s->tensors.mask[at] != 0 ? value : -INFINITY;
     }
+    const int64_t queries = sample_rows_q(s, b), draft = j - sample_rows_kv(s, b) + queries;
+    if (p->draft && queries <= 64 && draft >= 0) {
+        const uint64_t *words =
+            s->tensors.draft_mask + (p->packed ? s->tensors.cu_seqlens_q[b] : b * p->seq_q);
+        value = words[i] >> draft & 1 ? value : -INFINITY;
+    }
     return value;
 }
 

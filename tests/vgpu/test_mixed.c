@@ -181,6 +181,7 @@ static bool try_faults(const attn_variant *variant, void *user) {
 TEST(planted_faults) {
     NEEDS_KERNELS(ATTN_OPTION_DRAFT);
     struct edge edge = {.problem = problem_of(1, 1, 6, 40), .change = use_four};
+    launches = 0; /* whatever ran before: in fp32 one sample in a thousand is borderline */
     edge.problem.used_q = edge.problem.draft = true;
     edge.problem.causal = ATTN_CAUSAL_BOTTOM_RIGHT;
     needs_some(each_family(ATTN_OPTION_DRAFT, try_faults, &edge));

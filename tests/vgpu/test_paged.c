@@ -138,6 +138,7 @@ static void use_37_keys(struct sample *s) {
 TEST(planted_faults) {
     NEEDS_KERNELS(ATTN_OPTION_PAGED);
     struct edge edge = {problem_of(1, 1, 1, 64), ARRANGE_GIVEN, use_37_keys, false};
+    launches = 0; /* whatever ran before: in fp32 one sample in a thousand is borderline */
     edge.problem.used_kv = true;
     edge.problem.page_size = 16;
     edge.problem.num_pages = 4;
