@@ -3,7 +3,7 @@
  * maps.c - tensor maps of Q, K, V and O (backward: dO) for kernels that load by TMA. Dimensions are
  * (column, row, head, batch), with packed sequences (column, row of all, head, 1), of a paged KV
  * cache (column, row of a page, head, page); a box is 64 columns of as many rows as a tile, or a
- * page, has; of fp8 all columns of the tile, without a swizzle. Where a tile has the rows of several
+ * page, has; of fp8 all columns of the tile, without swizzle. Where a tile has the rows of several
  * heads (forward_chunk.cu), the map of Q is over (column, head, row, batch): the heads of a query
  * follow each other.
  *
