@@ -138,6 +138,8 @@ int verb_nvcc(int argc, char **argv) {
     char **words = calloc((size_t)argc * 2 + 8, sizeof *words);
     char(*ptx)[64] = calloc((size_t)argc + 1, sizeof *ptx);
     if (words == NULL || ptx == NULL) {
+        free(words);
+        free(ptx);
         return complain("nvcc: out of memory");
     }
     const char *const own[] = {nvcc, "-cudart", "shared", "-lineinfo", "-no-compress"};

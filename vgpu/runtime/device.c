@@ -95,13 +95,13 @@ static const struct {
 };
 
 RT int cudaGetDeviceProperties(unsigned char *properties, int device) {
-    const int code = properties != NULL ? check_device(device) : rt_keep(RT_INVALID_VALUE);
-    if (code != RT_SUCCESS) {
-        return code;
+    const int code = check_device(device);
+    if (code != RT_SUCCESS || properties == NULL) {
+        return code != RT_SUCCESS ? code : rt_keep(RT_INVALID_VALUE);
     }
     memset(properties, 0, PROPERTIES_BYTES);
     rt_driver.cuDeviceGetName((char *)properties, NAME_BYTES, 0);
-    memcpy(properties + UUID, "vgpu", 4);
+    memcpy(properties + UUID, "vgpu", sizeof "vgpu");
     size_t memory = 0;
     rt_driver.cuDeviceTotalMem(&memory, 0);
     memcpy(properties + MEMORY, &memory, sizeof memory);

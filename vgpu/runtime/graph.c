@@ -47,7 +47,7 @@ static int node_end(void *graph, void *stream, int code, const void **node) {
     rt_driver.cuStreamDestroy(stream);
     size_t count = 0;
     if (code == RT_SUCCESS && node != NULL) {
-        code = rt_driver.cuGraphGetNodes(graph, NULL, &count);
+        rt_driver.cuGraphGetNodes(graph, NULL, &count);
         const void **nodes = calloc(count + 1, sizeof *nodes);
         code = nodes != NULL ? rt_driver.cuGraphGetNodes(graph, nodes, &count) : RT_OUT_OF_MEMORY;
         if (code == RT_SUCCESS && count > 0) {

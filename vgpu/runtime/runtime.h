@@ -153,7 +153,7 @@ int rt_symbol(const void *symbol, rt_pointer *pointer, size_t *bytes);
 /* Forgets what is loaded: the context is gone. */
 void rt_unload(void);
 
-/* ---- launch.c, memory.c: what nodes of a graph do ----------------------------------------------*/
+/* ---- launch.c, memory.c: what nodes of a graph do ---------------------------------------------*/
 
 struct rt_kernel_node { /* cudaKernelNodeParams */
     const void *kernel;

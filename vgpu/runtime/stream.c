@@ -103,7 +103,11 @@ RT int cudaStreamAddCallback(void *stream, void (*function)(void *, int, void *)
         return rt_keep(RT_INVALID_VALUE);
     }
     *callback = (struct callback){function, stream, data};
-    return cudaLaunchHostFunc(stream, run_callback, callback);
+    const int code = cudaLaunchHostFunc(stream, run_callback, callback);
+    if (code != RT_SUCCESS) {
+        free(callback); /* else run_callback does */
+    }
+    return code; /* NOLINT(clang-analyzer-unix.Malloc) */
 }
 
 /* ---- events ---------------------------------------------------------------------------------- */
