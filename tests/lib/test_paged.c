@@ -84,7 +84,7 @@ static bool gather(struct sample *gathered, const struct sample *paged) {
 TEST(pages_change_no_bits) {
     static const int64_t sizes[] = {1, 2, 3, 7, 16, 64, 256, 5000};
     static const int64_t queries[] = {1, 2, 45};
-    for (int n = 0; n < 8 * 3 * 3 / TEST_FEWER; n++) {
+    for (int n = 0; n < 8 * 3 * 3; n += TEST_FEWER) {
         attn_problem p = problem_of(n % 3, sizes[n / 3 % 8], queries[n / 24], 1300);
         p.causal = n % 2 ? ATTN_CAUSAL_BOTTOM_RIGHT : ATTN_CAUSAL_NONE;
         p.window_left = n % 5 == 4 ? 300 : -1;
