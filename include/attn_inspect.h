@@ -82,7 +82,8 @@ typedef enum attn_option {
     ATTN_OPTION_USED_KV = 64,
     ATTN_OPTION_ANY_SCALE = 128, /* of 0 too, and beyond 2^64 and 2^-64 */
     ATTN_OPTION_MASK = 256,
-    ATTN_OPTION_PAGED = 512
+    ATTN_OPTION_PAGED = 512,
+    ATTN_OPTION_BATCH_INVARIANT = 1024 /* of the plan, not of the problem */
 } attn_option;
 
 /* One kernel with its knobs. name is the key. */
@@ -92,7 +93,8 @@ typedef struct attn_variant {
     const char *device;   /* "cpu" or "cuda" */
     const char *family;   /* the algorithm: "cpu_tile", "cpu_row", "cpu_backward", "fwd_scalar",
                              "fwd_wmma", "fwd_mma", "fwd_mma_full", "fwd_mma_decode", "fwd_tf32",
-                             "fwd_tf32_decode", "fwd_hopper", "fwd_hopper_causal",
+                             "fwd_tf32_decode", "fwd_mma_invariant", "fwd_tf32_invariant",
+                             "fwd_hopper", "fwd_hopper_causal",
                              "fwd_hopper_full", "fwd_hopper_mask", "fwd_hopper_bias",
                              "fwd_hopper_chunk", "fwd_hopper_split", "fwd_hopper_decode",
                              "bwd_mma", "bwd_hopper" */

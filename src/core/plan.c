@@ -22,6 +22,11 @@ static const char *direction_name(attn_direction direction) {
     return direction == ATTN_BACKWARD ? "ATTN_BACKWARD" : "ATTN_FORWARD";
 }
 
+/* The attn_option bits that the plan adds to those of the problem. */
+static uint32_t plan_options(const attn_plan *plan) {
+    return plan->batch_invariant ? (uint32_t)ATTN_OPTION_BATCH_INVARIANT : 0U;
+}
+
 static attn_status choose_by_name(attn_plan *plan, const char *name, attn_error *error) {
     const struct variant *variant = variant_find(plan->context, name, &plan->variant);
     if (variant == NULL) {
@@ -34,7 +39,8 @@ static attn_status choose_by_name(attn_plan *plan, const char *name, attn_error 
                          direction_name(variant->info.direction), direction_name(plan->direction));
     }
     attn_error why;
-    const attn_status status = variant_applies(plan->context, variant, &plan->problem, &why);
+    const attn_status status =
+        variant_applies(plan->context, variant, &plan->problem, plan_options(plan), &why);
     if (status != ATTN_OK) {
         return attn_fail(error, status, "variant \"%s\" does not apply: %.250s", name, why.text);
     }
@@ -66,7 +72,7 @@ static attn_status refuse_all(const attn_plan *plan, attn_error *error) {
     }
     if (most != NULL) {
         attn_error why;
-        variant_applies(context, most, &plan->problem, &why);
+        variant_applies(context, most, &plan->problem, plan_options(plan), &why);
         return attn_fail(error, ATTN_UNSUPPORTED,
                          "no variant applies; the one that takes most, %s: %.200s", most->info.name,
                          why.text);
@@ -83,11 +89,12 @@ static attn_status refuse_all(const attn_plan *plan, attn_error *error) {
 static attn_status choose_best(attn_plan *plan, attn_error *error) {
     const attn_context *context = plan->context;
     struct candidates candidates = {context, &plan->problem, plan->direction, 0, 0, {0}};
-    const uint32_t options = problem_options(&plan->problem);
+    const uint32_t options = problem_options(&plan->problem) | plan_options(plan);
     for (int32_t i; (i = candidates_next(&candidates, &plan->tuned_run)) >= 0; plan->refused++) {
         /* most are refused by this, at the price of one look */
         if ((options & ~context->variants[i].info.options) == 0 &&
-            variant_applies(context, &context->variants[i], &plan->problem, NULL) == ATTN_OK) {
+            variant_applies(context, &context->variants[i], &plan->problem, options, NULL) ==
+                ATTN_OK) {
             plan->variant = i;
             return ATTN_OK;
         }
@@ -100,6 +107,7 @@ static attn_status work_out_cpu(attn_plan *plan, const struct variant *variant, 
     plan->cpu.isa = cpu_find_isa(variant->info.arch, NULL);
     plan->cpu.block_q = variant->info.block_q;
     plan->cpu.block_kv = variant->info.block_kv;
+    plan->cpu.invariant = plan->batch_invariant;
     bool fits = true;
     switch (plan->family) {
     case FAMILY_CPU_ROW: fits = cpu_row_plan(&plan->problem, &plan->cpu); break;
@@ -157,14 +165,15 @@ static attn_status read_options(const attn_plan_options *options, attn_plan_opti
                          "expected true or false, the last two false",
                          flags[0], flags[1], flags[2], flags[3]);
     }
-    if (flags[1] != 0) {
-        return attn_fail(error, ATTN_UNSUPPORTED,
-                         "options.batch_invariant = true: no kernel does that yet");
-    }
     if (o->direction != ATTN_FORWARD && o->direction != ATTN_BACKWARD) {
         return attn_fail(error, ATTN_INVALID,
                          "options.direction = %d, expected ATTN_FORWARD or ATTN_BACKWARD",
                          (int)o->direction);
+    }
+    if (o->batch_invariant && o->direction == ATTN_BACKWARD) {
+        return attn_fail(
+            error, ATTN_UNSUPPORTED,
+            "options.batch_invariant = true: forward only, direction is ATTN_BACKWARD");
     }
     return ATTN_OK;
 }
@@ -189,6 +198,7 @@ attn_status attn_plan_create(attn_context *context, const attn_problem *problem,
     attn_status status = read_options(options, &o, error);
     if (status == ATTN_OK) {
         made->direction = o.direction;
+        made->batch_invariant = o.batch_invariant;
         status = problem_resolve(problem, &made->problem, error);
     }
     if (status == ATTN_OK && o.direction == ATTN_BACKWARD) {
@@ -263,7 +273,7 @@ attn_status attn_plan_refusal(const attn_plan *plan, int32_t index, attn_refusal
     }
     const struct variant *variant = &plan->context->variants[tried];
     attn_error why = {""};
-    variant_applies(plan->context, variant, &plan->problem, &why);
+    variant_applies(plan->context, variant, &plan->problem, plan_options(plan), &why);
     attn_refusal found = {.variant = variant->info.name};
     snprintf(found.reason, sizeof found.reason, "%.*s", (int)sizeof found.reason - 1, why.text);
     abi_write(refusal, refusal->size, &found, sizeof found);
@@ -327,7 +337,8 @@ size_t attn_plan_print(const attn_plan *plan, char *buffer, size_t size) {
         return 0;
     }
     append_problem(&line, &plan->problem);
-    append(&line, "%s: %s", plan->direction == ATTN_BACKWARD ? " backward" : "", plan->name);
+    append(&line, "%s%s: %s", plan->direction == ATTN_BACKWARD ? " backward" : "",
+           plan->batch_invariant ? " batch_invariant" : "", plan->name);
     if (plan->tuned_run != NULL) {
         append(&line, " (tuned: %s)", plan->tuned_run);
     }

@@ -8,11 +8,17 @@
  *
  * Scratch of one thread:
  *     Q tiles | O tiles | m | l | K block | V block | scores of a tile | packing lines |
- *     mask bits | addresses of paged rows of K, of V
+ *     mask bits | addresses of paged rows of K, of V | a row of zeros
  *
  * A boolean mask is read as bits, a row of a tile at a time. Where the keys it shows of the block
  * are contiguous in every row (padding, causal, a window), they are the row's bounds, and the tile
  * costs what it would cost without a mask; blocks of which no key is seen are not even packed.
+ *
+ * batch_invariant: the bits of a row follow from its own query, keys and options alone. Blocks begin
+ * at multiples of their length, counted from key 0, and a tile takes whole groups of GROUP_KEYS
+ * keys, so that sums are grouped alike wherever other rows begin and end. Keys that no row of the
+ * unit sees are zeros. Probabilities are never taken as 0 because V is tame, and V is weighed by
+ * the GEMM alone: a unit in which a masked tile meets a V that is not tame is computed row by row.
  */
 #include "core/plan.h"
 #include "cpu/cpu.h"
@@ -24,13 +30,18 @@ enum {
     BLOCK_ELEMENTS = 512 * 256, /* of a block of keys: larger heads get fewer keys a block */
     WANTED_UNITS = 32,          /* a problem with fewer heads is cut finer, to feed many cores */
     FEWEST_ROWS = 96,           /* but not below this: packing must pay */
-    WORD_KEYS = 32              /* keys in a word of mask bits */
+    WORD_KEYS = 32,             /* keys in a word of mask bits */
+    GROUP_KEYS = 32             /* a multiple of what kernels take at a time */
 };
 
 struct layout {
-    size_t q, o, m, l, k, v, s, line, bits, k_list, v_list, bytes; /* in a thread's scratch */
+    size_t q, o, m, l, k, v, s, line, bits, k_list, v_list, zeros, bytes; /* a thread's scratch */
     int tiles;
 };
+
+static size_t zeros_bytes(const attn_problem *p) {
+    return cpu_round_up((size_t)at_least(p->head_dim, p->head_dim_v) * attn_dtype_size(p->dtype));
+}
 
 static struct layout lay_out(const attn_problem *p, const struct cpu_geometry *g) {
     const struct cpu_tile_kernel *kernel = g->isa->tile;
@@ -50,8 +61,11 @@ static struct layout lay_out(const attn_problem *p, const struct cpu_geometry *g
     at.bits = at.line + kernel->row_bytes(d > dv ? d : dv);
     const size_t words = (size_t)kernel->tile_rows * (size_t)divide_up(g->block_kv, WORD_KEYS);
     at.k_list = at.bits + (p->mask ? cpu_round_up(words * sizeof(uint32_t)) : 0);
-    at.v_list = at.k_list + cpu_list_bytes(p, g->block_kv);
-    at.bytes = at.v_list + cpu_list_bytes(p, g->block_kv);
+    const size_t list = g->invariant ? cpu_round_up((size_t)g->block_kv * sizeof(char *))
+                                     : cpu_list_bytes(p, g->block_kv);
+    at.v_list = at.k_list + list;
+    at.zeros = at.v_list + list;
+    at.bytes = at.zeros + (g->invariant ? zeros_bytes(p) : 0);
     return at;
 }
 
@@ -64,7 +78,9 @@ void cpu_tile_plan(const attn_problem *p, struct cpu_geometry *g) {
 
     const int64_t widest = p->head_dim > p->head_dim_v ? p->head_dim : p->head_dim_v;
     const int64_t keys = at_least(at_most(g->block_kv, BLOCK_ELEMENTS / widest), kernel->key_step);
-    const int64_t useful = divide_up(at_least(p->seq_kv, 1), kernel->key_step) * kernel->key_step;
+    const int64_t useful =
+        g->invariant ? keys
+                     : divide_up(at_least(p->seq_kv, 1), kernel->key_step) * kernel->key_step;
     g->block_kv = (int)(at_most(keys, useful) / kernel->key_step * kernel->key_step);
 
     const int64_t rows = at_least(p->seq_q * g->unit_heads, 1);
@@ -315,13 +331,45 @@ static void describe_rows(const struct unit *u, int index, int64_t first,
     }
 }
 
-static void run_block(const struct unit *u, int64_t first, int count) {
+/* batch_invariant: what the tile takes. */
+static void take_groups(const struct unit *u, struct cpu_tile *tile) {
+    const int64_t end = divide_up(tile->end, GROUP_KEYS) * GROUP_KEYS;
+    tile->begin = tile->begin / GROUP_KEYS * GROUP_KEYS;
+    tile->end = (int)at_most(end, u->geometry->block_kv);
+}
+
+/* batch_invariant: the rows of a block, with `lead` rows of zeros before them and others after them
+ * up to a group. */
+static void fill_groups(const struct unit *u, int lead, const char **list, struct cpu_rows *rows) {
+    const int count = lead + rows->count;
+    const int filled =
+        (int)at_most(divide_up(count, GROUP_KEYS) * GROUP_KEYS, u->geometry->block_kv);
+    if (lead == 0 && filled == count) {
+        return;
+    }
+    for (int j = filled - 1; j >= 0; j--) { /* downwards: paged rows are in the list already */
+        list[j] = j >= lead && j < count ? cpu_row_at(rows, j - lead) : u->scratch + u->at.zeros;
+    }
+    rows->list = list;
+    rows->count = filled;
+}
+
+/* The keys [first, first + count), of which the first `lead` are before those of the unit. False:
+ * the unit is to be computed row by row. */
+static bool run_block(const struct unit *u, int64_t first, int count, int lead) {
     const attn_problem *p = u->job->problem;
     const struct cpu_tile_kernel *kernel = u->kernel;
-    const struct cpu_rows k = cpu_k_rows(u->job, &u->sequence, u->batch, u->head_kv, first, count,
-                                         (const char **)(void *)(u->scratch + u->at.k_list));
-    const struct cpu_rows v = cpu_v_rows(u->job, &u->sequence, u->batch, u->head_kv, first, count,
-                                         (const char **)(void *)(u->scratch + u->at.v_list));
+    const bool invariant = u->geometry->invariant;
+    const char **k_list = (const char **)(void *)(u->scratch + u->at.k_list);
+    const char **v_list = (const char **)(void *)(u->scratch + u->at.v_list);
+    struct cpu_rows k =
+        cpu_k_rows(u->job, &u->sequence, u->batch, u->head_kv, first + lead, count - lead, k_list);
+    struct cpu_rows v =
+        cpu_v_rows(u->job, &u->sequence, u->batch, u->head_kv, first + lead, count - lead, v_list);
+    if (invariant) {
+        fill_groups(u, lead, k_list, &k);
+        fill_groups(u, lead, v_list, &v);
+    }
     const float factor = cpu_softmax_factor(p);
     struct cpu_adjust adjust;
     const bool adjusted = cpu_needs_adjust(p);
@@ -342,15 +390,25 @@ static void run_block(const struct unit *u, int64_t first, int count) {
             tame = kernel->pack_v(&v, u->geometry->block_kv, u->scratch + u->at.v, line);
             packed = true;
         }
-        tile.v_tame = tame;
+        tile.bias_end = tile.end;
+        if (invariant) {
+            take_groups(u, &tile);
+            if (!tame && u->rows > 1 &&
+                (tile.full_begin > tile.begin || tile.full_end < tile.end)) {
+                return false;
+            }
+        }
+        tile.v_tame = tame && !invariant;
         if (adjusted) {
             describe_rows(u, t, first, &tile, &adjust);
             tile.adjust = &adjust;
         }
         kernel->score(&tile, (int)p->head_dim);
         kernel->online_softmax(&tile, (int)p->head_dim_v, factor);
+        tile.v_tame = tame || invariant;
         kernel->weigh(&tile, (int)p->head_dim_v);
     }
+    return true;
 }
 
 static void end_tiles(const struct unit *u) {
@@ -412,6 +470,26 @@ static bool find_unit(struct unit *u, int64_t index) {
     return u->rows > 0 && u->heads > 0;
 }
 
+/* False: it is to be computed row by row. */
+static bool run_rows(struct unit *u) {
+    const struct cpu_job *job = u->job;
+    for (int64_t h = 0; h < u->heads && job->problem->alibi; h++) {
+        u->slope[h] = alibi_slope(job->problem, job->tensors, u->batch, u->first_head + h);
+    }
+    begin_tiles(u);
+    const struct key_range keys = unit_keys(u);
+    const int64_t step = u->geometry->block_kv;
+    int64_t first = u->geometry->invariant ? keys.begin / step * step : keys.begin;
+    for (; first < keys.end; first += step) {
+        if (!run_block(u, first, (int)at_most(step, keys.end - first),
+                       (int)at_least(keys.begin - first, 0))) {
+            return false;
+        }
+    }
+    end_tiles(u);
+    return true;
+}
+
 static void run_unit(void *argument, int64_t index, int slot) {
     const struct cpu_job *job = argument;
     struct unit u = {.job = job, .geometry = &job->plan->cpu, .kernel = job->plan->cpu.isa->tile};
@@ -420,16 +498,18 @@ static void run_unit(void *argument, int64_t index, int slot) {
     }
     u.at = lay_out(job->problem, u.geometry);
     u.scratch = job->workspace + (size_t)slot * u.geometry->slot_bytes;
-    for (int64_t h = 0; h < u.heads && job->problem->alibi; h++) {
-        u.slope[h] = alibi_slope(job->problem, job->tensors, u.batch, u.first_head + h);
+    if (u.geometry->invariant) {
+        memset(u.scratch + u.at.zeros, 0, zeros_bytes(job->problem));
     }
-    begin_tiles(&u);
-    const struct key_range keys = unit_keys(&u);
-    const int64_t step = u.geometry->block_kv;
-    for (int64_t first = keys.begin; first < keys.end; first += step) {
-        run_block(&u, first, (int)at_most(step, keys.end - first));
+    if (!run_rows(&u)) {
+        for (int64_t row = 0; row < u.rows; row++) {
+            struct unit one = u;
+            one.first_query = row_query(&u, row);
+            one.first_head = row_head(&u, row);
+            one.heads = one.rows = 1;
+            run_rows(&one);
+        }
     }
-    end_tiles(&u);
 }
 
 void cpu_tile_forward(const struct cpu_job *job, struct pool *pool) {
