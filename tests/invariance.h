@@ -54,8 +54,10 @@ struct outcome {
 struct place {
     attn_context *context;
     struct device *device;
-    const char *variant; /* NULL: the plan chooses */
+    const char *variant;  /* NULL: the plan chooses */
+    void (*before)(void); /* each call; NULL: nothing */
     bool invariant;
+    bool verify; /* every call, by attn_verify */
 };
 
 /* ---- random numbers -------------------------------------------------------------------------- */
@@ -147,18 +149,18 @@ static bool block_send(const struct place *at, struct block *block) {
 }
 
 enum {
-    BLOCK_Q,
-    BLOCK_K,
-    BLOCK_V,
-    BLOCK_O,
-    BLOCK_LSE,
-    BLOCK_BIAS,
-    BLOCK_MASK,
-    BLOCK_SINK,
-    BLOCK_CU_Q,
-    BLOCK_CU_KV,
-    BLOCK_USED,
-    BLOCK_TABLE,
+    AT_Q,
+    AT_K,
+    AT_V,
+    AT_O,
+    AT_LSE,
+    AT_BIAS,
+    AT_MASK,
+    AT_SINK,
+    AT_CU_Q,
+    AT_CU_KV,
+    AT_USED,
+    AT_TABLE,
     BLOCKS
 };
 
@@ -239,7 +241,7 @@ static int64_t row_of_key(struct arranged *a, int i, int key) {
     if (size == 0) {
         return a->kv_row[i] + key;
     }
-    const int32_t *table = numbers_of(&a->blocks[BLOCK_TABLE]);
+    const int32_t *table = numbers_of(&a->blocks[AT_TABLE]);
     return table[i * a->problem.block_table_stride + key / size] * size + key % size;
 }
 
@@ -248,7 +250,7 @@ static void fill_piece(const struct scene *scene, const struct piece *piece, int
     const attn_problem *p = &a->problem;
     const int s = piece->sequence;
     const size_t q = row_bytes(p, 0);
-    memcpy(a->blocks[BLOCK_Q].host + (size_t)a->q_row[i] * q,
+    memcpy(a->blocks[AT_Q].host + (size_t)a->q_row[i] * q,
            scene->qkv[s][0] + (size_t)piece->first * q, (size_t)piece->rows * q);
     for (int tensor = 1; tensor < 3; tensor++) {
         const size_t row = row_bytes(p, tensor);
@@ -261,18 +263,18 @@ static void fill_piece(const struct scene *scene, const struct piece *piece, int
         const size_t from = (size_t)(piece->first + row) * (size_t)scene->length[s];
         const size_t to = (size_t)((i * p->seq_q + row) * p->seq_kv);
         if (p->bias) {
-            memcpy(a->blocks[BLOCK_BIAS].host + to * sizeof(float), scene->bias[s] + from,
+            memcpy(a->blocks[AT_BIAS].host + to * sizeof(float), scene->bias[s] + from,
                    (size_t)keys_of(piece) * sizeof(float));
         }
         if (p->mask) {
-            memcpy(a->blocks[BLOCK_MASK].host + to, scene->mask[s] + from, (size_t)keys_of(piece));
+            memcpy(a->blocks[AT_MASK].host + to, scene->mask[s] + from, (size_t)keys_of(piece));
         }
     }
 }
 
 /* Pages in random order; page 0 is no sequence's. */
 static void fill_table(struct arranged *a) {
-    int32_t *table = numbers_of(&a->blocks[BLOCK_TABLE]);
+    int32_t *table = numbers_of(&a->blocks[AT_TABLE]);
     const int count = (int)(a->problem.num_pages - 1);
     for (int n = 0; n < count; n++) {
         table[n] = n + 1;
@@ -289,23 +291,60 @@ static void fill_call(const struct scene *scene, const struct call *call, struct
     if (call->page_size > 0) {
         fill_table(a);
     }
-    memcpy(a->blocks[BLOCK_SINK].host, scene->sink, sizeof scene->sink);
-    int32_t *cu_q = numbers_of(&a->blocks[BLOCK_CU_Q]);
-    int32_t *cu_kv = numbers_of(&a->blocks[BLOCK_CU_KV]);
+    memcpy(a->blocks[AT_SINK].host, scene->sink, sizeof scene->sink);
+    int32_t *cu_q = numbers_of(&a->blocks[AT_CU_Q]);
+    int32_t *cu_kv = numbers_of(&a->blocks[AT_CU_KV]);
     for (int i = 0; i < call->count; i++) {
         cu_q[i] = a->q_row[i];
         cu_kv[i] = a->kv_row[i];
-        numbers_of(&a->blocks[BLOCK_USED])[i] = keys_of(&call->pieces[i]);
+        numbers_of(&a->blocks[AT_USED])[i] = keys_of(&call->pieces[i]);
         fill_piece(scene, &call->pieces[i], i, a);
     }
     cu_q[call->count] = (int32_t)a->problem.total_q;
     cu_kv[call->count] = (int32_t)a->problem.total_kv;
 }
 
+/* On the host or, once they are sent, on the device. */
+static attn_tensors tensors_of(const struct arranged *a, bool host) {
+    const void *at[BLOCKS];
+    for (int i = 0; i < BLOCKS; i++) {
+        at[i] = host ? a->blocks[i].host : a->blocks[i].there;
+    }
+    attn_tensors t;
+    attn_tensors_init(&t);
+    t.q = at[AT_Q];
+    t.k = at[AT_K];
+    t.v = at[AT_V];
+    t.o = (void *)(uintptr_t)at[AT_O];
+    t.lse = (float *)(uintptr_t)at[AT_LSE];
+    t.bias = at[AT_BIAS];
+    t.mask = at[AT_MASK];
+    t.sink = at[AT_SINK];
+    t.cu_seqlens_q = at[AT_CU_Q];
+    t.cu_seqlens_kv = at[AT_CU_KV];
+    t.used_kv = at[AT_USED];
+    t.block_table = at[AT_TABLE];
+    return t;
+}
+
+static bool is_right(const struct place *at, const struct arranged *a) {
+    const attn_problem *p = &a->problem;
+    const attn_tensors here = tensors_of(a, true);
+    attn_comparison result = {.size = sizeof result};
+    attn_error why;
+    char line[300];
+    if (!CHECK_STATUS(attn_verify(at->context, p, &here, NULL,
+                                  (size_t)(p->batch * p->heads_q * p->seq_q), &result, &why),
+                      ATTN_OK, &why)) {
+        return false;
+    }
+    attn_comparison_print(&result, line, sizeof line);
+    return CHECK_MSG(result.pass, "%s: %s", at->variant ? at->variant : "best", line);
+}
+
 static bool compute(const struct place *at, struct arranged *a) {
     attn_plan_options options;
     attn_plan *plan = NULL;
-    attn_tensors t;
     attn_error why = {""};
     attn_plan_options_init(&options);
     options.variant = at->variant;
@@ -319,22 +358,21 @@ static bool compute(const struct place *at, struct arranged *a) {
     for (int i = 0; i < BLOCKS; i++) {
         done = done && block_send(at, &a->blocks[i]);
     }
-    struct block *b = a->blocks;
-    attn_tensors_init(&t);
-    t.q = b[BLOCK_Q].there, t.k = b[BLOCK_K].there, t.v = b[BLOCK_V].there;
-    t.o = b[BLOCK_O].there, t.lse = b[BLOCK_LSE].there;
-    t.bias = b[BLOCK_BIAS].there, t.mask = b[BLOCK_MASK].there, t.sink = b[BLOCK_SINK].there;
-    t.cu_seqlens_q = b[BLOCK_CU_Q].there, t.cu_seqlens_kv = b[BLOCK_CU_KV].there;
-    t.used_kv = b[BLOCK_USED].there, t.block_table = b[BLOCK_TABLE].there;
+    if (at->before != NULL) {
+        at->before();
+    }
+    const attn_tensors t = tensors_of(a, false);
     done =
         done && CHECK_STATUS(attn_forward(plan, &t, workspace.there, workspace.bytes, NULL, &why),
                              ATTN_OK, &why);
-    for (int i = BLOCK_O; i <= BLOCK_LSE && done; i++) {
-        done = CHECK_MSG(device_read(at->device, b[i].host, b[i].there, b[i].bytes, &why), "%s",
-                         why.text);
+    for (int i = AT_O; i <= AT_LSE && done; i++) {
+        const struct block *block = &a->blocks[i];
+        done = CHECK_MSG(device_read(at->device, block->host, block->there, block->bytes, &why),
+                         "%s", why.text);
     }
+    done = done && (!at->verify || is_right(at, a));
     for (int i = 0; i < BLOCKS; i++) {
-        device_free(at->device, b[i].there);
+        device_free(at->device, a->blocks[i].there);
     }
     device_free(at->device, workspace.there);
     free(workspace.host);
@@ -345,7 +383,7 @@ static bool compute(const struct place *at, struct arranged *a) {
 static float *lse_at(const struct scene *scene, struct arranged *a, const struct call *call, int i,
                      int head, int row) {
     const attn_problem *p = &scene->problem;
-    float *lse = (float *)(void *)a->blocks[BLOCK_LSE].host;
+    float *lse = (float *)(void *)a->blocks[AT_LSE].host;
     return call->packed ? lse + head * a->problem.total_q + a->q_row[i] + row
                         : lse + (i * p->heads_q + head) * a->problem.seq_q + row;
 }
@@ -355,7 +393,7 @@ static bool compare_piece(struct scene *scene, const struct call *call, int i, s
                           bool keep) {
     const struct piece *piece = &call->pieces[i];
     const size_t row = row_bytes(&scene->problem, 3), first = (size_t)piece->first;
-    char *found = a->blocks[BLOCK_O].host + (size_t)a->q_row[i] * row;
+    char *found = a->blocks[AT_O].host + (size_t)a->q_row[i] * row;
     char *o = scene->o[piece->sequence] + first * row;
     bool same = memcmp(o, found, (size_t)piece->rows * row) == 0;
     if (keep) {
@@ -444,7 +482,27 @@ static void try_scene(const struct place *at, struct scene *scene, int calls, bo
     }
 }
 
-/* Options in turn; causal, bottom-right, always. */
+/* One sequence alone, in one piece and in pages, compared with the reference. */
+static void try_verified(struct place at, attn_dtype dtype, int dim, int length) {
+    struct scene scene = {.sequences = 1, .length = {length}};
+    struct outcome outcome = {0, 0};
+    attn_problem_init(&scene.problem);
+    scene.problem.dtype = dtype;
+    scene.problem.heads_q = 4;
+    scene.problem.heads_kv = 2;
+    scene.problem.head_dim = scene.problem.head_dim_v = dim;
+    scene.problem.causal = ATTN_CAUSAL_BOTTOM_RIGHT;
+    at.verify = true;
+    scene_fill(&scene, 0, false);
+    if (expect(&at, &scene, &outcome)) {
+        const struct call paged = {
+            .pieces = {{0, length / 3, length - length / 3}}, .count = 1, .page_size = 16};
+        CHECK(run_call(&at, &scene, &paged, false) == 0);
+    }
+    scene_free(&scene);
+}
+
+/* Options at random; causal, bottom-right, always. */
 static struct scene draw_scene(attn_dtype dtype, int dim, int dim_v, int longest, uint32_t options,
                                bool wild) {
     static const int groups[] = {1, 1, 2, 4, 5, 8};

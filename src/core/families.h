@@ -53,6 +53,8 @@ struct kernel_family {
     bool dynamic; /* dynamic tile scheduler: CTAs take tiles by a counter in the workspace */
     enum tma tma;
     enum split_kv split_kv; /* SPLIT_ITEMS: the map of Q is over (column, head, row, batch) */
+    int chunk_keys;      /* SPLIT_WORKSPACE: splits are chunks of so many keys, counted from key 0
+                            (portable/invariant.h); 0: they follow from the grid */
     bool pdl;            /* programmatic dependent launch: starts before the kernel before it ends,
                             and waits for that itself */
     bool head_dim_v;     /* may differ from head_dim */

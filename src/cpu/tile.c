@@ -14,8 +14,8 @@
  * are contiguous in every row (padding, causal, a window), they are the row's bounds, and the tile
  * costs what it would cost without a mask; blocks of which no key is seen are not even packed.
  *
- * batch_invariant: the bits of a row follow from its own query, keys and options alone. Blocks begin
- * at multiples of their length, counted from key 0, and a tile takes whole groups of GROUP_KEYS
+ * batch_invariant: the bits of a row follow from its own query, keys and options alone. Blocks
+ * begin at multiples of their length, counted from key 0, and a tile takes whole groups of key_step
  * keys, so that sums are grouped alike wherever other rows begin and end. Keys that no row of the
  * unit sees are zeros. Probabilities are never taken as 0 because V is tame, and V is weighed by
  * the GEMM alone: a unit in which a masked tile meets a V that is not tame is computed row by row.
@@ -30,8 +30,7 @@ enum {
     BLOCK_ELEMENTS = 512 * 256, /* of a block of keys: larger heads get fewer keys a block */
     WANTED_UNITS = 32,          /* a problem with fewer heads is cut finer, to feed many cores */
     FEWEST_ROWS = 96,           /* but not below this: packing must pay */
-    WORD_KEYS = 32,             /* keys in a word of mask bits */
-    GROUP_KEYS = 32             /* a multiple of what kernels take at a time */
+    WORD_KEYS = 32              /* keys in a word of mask bits */
 };
 
 struct layout {
@@ -78,9 +77,7 @@ void cpu_tile_plan(const attn_problem *p, struct cpu_geometry *g) {
 
     const int64_t widest = p->head_dim > p->head_dim_v ? p->head_dim : p->head_dim_v;
     const int64_t keys = at_least(at_most(g->block_kv, BLOCK_ELEMENTS / widest), kernel->key_step);
-    const int64_t useful =
-        g->invariant ? keys
-                     : divide_up(at_least(p->seq_kv, 1), kernel->key_step) * kernel->key_step;
+    const int64_t useful = divide_up(at_least(p->seq_kv, 1), kernel->key_step) * kernel->key_step;
     g->block_kv = (int)(at_most(keys, useful) / kernel->key_step * kernel->key_step);
 
     const int64_t rows = at_least(p->seq_q * g->unit_heads, 1);
@@ -333,17 +330,16 @@ static void describe_rows(const struct unit *u, int index, int64_t first,
 
 /* batch_invariant: what the tile takes. */
 static void take_groups(const struct unit *u, struct cpu_tile *tile) {
-    const int64_t end = divide_up(tile->end, GROUP_KEYS) * GROUP_KEYS;
-    tile->begin = tile->begin / GROUP_KEYS * GROUP_KEYS;
-    tile->end = (int)at_most(end, u->geometry->block_kv);
+    const int step = u->kernel->key_step;
+    tile->begin = tile->begin / step * step;
+    tile->end = (int)divide_up(tile->end, step) * step;
 }
 
 /* batch_invariant: the rows of a block, with `lead` rows of zeros before them and others after them
  * up to a group. */
 static void fill_groups(const struct unit *u, int lead, const char **list, struct cpu_rows *rows) {
     const int count = lead + rows->count;
-    const int filled =
-        (int)at_most(divide_up(count, GROUP_KEYS) * GROUP_KEYS, u->geometry->block_kv);
+    const int filled = (int)divide_up(count, u->kernel->key_step) * u->kernel->key_step;
     if (lead == 0 && filled == count) {
         return;
     }
