@@ -315,8 +315,12 @@ typedef struct attn_plan_options {
                                  that applies */
     attn_direction direction; /* [ATTN_FORWARD] */
     bool deterministic;       /* the same inputs give the same bits. Every kernel does [false] */
-    bool batch_invariant;     /* a row's bits do not depend on the other sequences of the call.
-                                 ATTN_UNSUPPORTED so far [false] */
+    bool batch_invariant;     /* a row's bits follow from its own query, keys and options alone: not
+                                 from the other sequences of the call, its sizes, packing, pages or
+                                 strides. So with ATTN_CAUSAL_BOTTOM_RIGHT prefill in one piece, in
+                                 chunks and token by token agree bit for bit, if they run on one
+                                 device (on GPUs: and if K and V of the sequence are finite).
+                                 Forward only [false] */
     bool reserved[2];         /* [false] */
 } attn_plan_options;
 

@@ -85,7 +85,8 @@ typedef enum attn_option {
     ATTN_OPTION_PAGED = 512,
     ATTN_OPTION_USED_Q = 1024,
     ATTN_OPTION_DRAFT = 2048,
-    ATTN_OPTION_FP8_KV = 4096 /* dtype_kv = ATTN_E4M3 or ATTN_E5M2 */
+    ATTN_OPTION_FP8_KV = 4096,         /* dtype_kv = ATTN_E4M3 or ATTN_E5M2 */
+    ATTN_OPTION_BATCH_INVARIANT = 8192 /* of the plan, not of the problem */
 } attn_option;
 
 /* One kernel with its knobs. name is the key. */
@@ -96,7 +97,8 @@ typedef struct attn_variant {
     const char *family;   /* the algorithm: "cpu_tile", "cpu_row", "cpu_backward", "fwd_scalar",
                              "fwd_wmma", "fwd_mma", "fwd_mma_full", "fwd_mma_decode",
                              "fwd_mma_fp8", "fwd_mma_decode_fp8", "fwd_tf32",
-                             "fwd_tf32_decode", "fwd_hopper", "fwd_hopper_causal",
+                             "fwd_tf32_decode", "fwd_mma_invariant", "fwd_tf32_invariant",
+                             "fwd_hopper", "fwd_hopper_causal",
                              "fwd_hopper_full", "fwd_hopper_mask", "fwd_hopper_bias",
                              "fwd_hopper_chunk", "fwd_hopper_mixed", "fwd_hopper_split",
                              "fwd_hopper_decode", "fwd_hopper_decode_fp8", "bwd_mma",

@@ -197,12 +197,12 @@ def _own_memory(name: str, others: Dict[str, Optional[View]]) -> None:
 
 
 def _run(device: str, threads: int, problem_bytes: bytes, variant: Optional[str], tensors: bytes,
-         stream: Optional[int]) -> None:
+         stream: Optional[int], batch_invariant: bool) -> None:
     """stream: None is PyTorch's current one, with a workspace of PyTorch's."""
     gpu = int(device[len("cuda:"):]) if device != "cpu" else -1
     key = (gpu, threads if gpu < 0 else 0)
     cache = caches.get(key) or open_cache(*key)
-    plan = cache.plan(problem_bytes, variant)
+    plan = cache.plan(problem_bytes, variant, batch_invariant=batch_invariant)
     if gpu < 0:
         plan.run_on_cpu(tensors)
     elif stream is None:
@@ -218,7 +218,7 @@ def _general(q: Any, k: Any, v: Any, causal: Any, scale: Any, window: Any, softc
              return_lse: bool, variant: Any, tensor_cores: Any, threads: Any, stream: Any,
              block_table: Any = None, page_layout: Any = "nhd", used_q: Any = None,
              draft_mask: Any = None, k_scale: Any = None, v_scale: Any = None,
-             kv_dtype: Any = None) -> Any:
+             kv_dtype: Any = None, batch_invariant: bool = False) -> Any:
     where = _arrays.current_stream(q, stream) if _arrays.is_on_gpu(q) else None
     vq = _arrays.view("q", q, where, FLOATS)
     vk, vv = _cache("k", k, kv_dtype, where), _cache("v", v, kv_dtype, where)
@@ -369,7 +369,7 @@ def _general(q: Any, k: Any, v: Any, causal: Any, scale: Any, window: Any, softc
                                draft_mask=at(drafts), k_scale=at(scales[0]),
                                v_scale=at(scales[1]))
     _run(vq.device, threads, bytes_, variant_name(variant), tensors,
-         None if _arrays.is_torch(q) and stream is None else where or 0)
+         None if _arrays.is_torch(q) and stream is None else where or 0, bool(batch_invariant))
     return (out, lse) if return_lse else out
 
 
@@ -436,7 +436,7 @@ def attention(q: Any, k: Any, v: Any, *, causal: Optional[str] = None,
               tensor_cores: str = "auto", threads: int = 0, stream: Any = None,
               block_table: Any = None, page_layout: str = "nhd", used_q: Any = None,
               draft_mask: Any = None, k_scale: Any = None, v_scale: Any = None,
-              kv_dtype: Optional[str] = None) -> Any:
+              kv_dtype: Optional[str] = None, batch_invariant: bool = False) -> Any:
     """softmax(scale * q k^T + bias, masked) v.
 
     q, k, v: float32, float16 or bfloat16 (of ml_dtypes, or its bits as uint16), all three alike.
@@ -478,10 +478,12 @@ def attention(q: Any, k: Any, v: Any, *, causal: Optional[str] = None,
         "require". threads: of the CPU; 0 is all that the process may use.
     stream: of the GPU: a CUstream as a number, or a stream of PyTorch or CuPy; None is the current
         one of the framework of q (the legacy default stream where there is no such thing).
+    batch_invariant: a row has the same bits whatever else is in the call, and whether it is
+        computed by prefill, in chunks or token by token (causal "bottom-right").
 
     Rows that see no key are 0, with lse = -inf. Of tensors of PyTorch on the CPU the result has
     gradients, by q, k, v, bias, alibi and sink (not with out, lse, return_lse, variant,
-    tensor_cores, stream, used_q or draft_mask).
+    tensor_cores, stream, used_q, draft_mask or batch_invariant).
 
     >>> import numpy as np, attn
     >>> q = np.ones((1, 2, 3, 8), np.float32)
@@ -502,7 +504,8 @@ def attention(q: Any, k: Any, v: Any, *, causal: Optional[str] = None,
     except KeyError:
         forward = _fast_paths[type(q)] = _fast_path(q)
     if (forward is not None and out is lse is variant is stream is None
-            and k_scale is v_scale is kv_dtype is None and threads is not None and tensor_cores == "auto"):
+            and k_scale is v_scale is kv_dtype is None and threads is not None
+            and tensor_cores == "auto" and not batch_invariant):
         found = forward(q, k, v, causal, scale, bias, mask, 0, True, threads, None, layout,
                         window, softcap, alibi, sink, used_kv, cu_seqlens_q, cu_seqlens_kv,
                         max_seqlen_q, max_seqlen_kv, return_lse, block_table, page_layout,
@@ -518,4 +521,4 @@ def attention(q: Any, k: Any, v: Any, *, causal: Optional[str] = None,
     return _general(q, k, v, causal, scale, window, softcap, alibi, bias, mask, sink, cu_seqlens_q,
                     cu_seqlens_kv, max_seqlen_q, max_seqlen_kv, used_kv, layout, out, lse,
                     return_lse, variant, tensor_cores, threads, stream, block_table, page_layout,
-                    used_q, draft_mask, k_scale, v_scale, kv_dtype)
+                    used_q, draft_mask, k_scale, v_scale, kv_dtype, batch_invariant)

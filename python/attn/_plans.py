@@ -75,13 +75,13 @@ class Plan:
     __slots__ = ("context", "handle", "size", "_size", "_call", "_call_again")
 
     def __init__(self, context: Context, problem: bytes, variant: Optional[str] = None,
-                 direction: int = library.FORWARD) -> None:
+                 direction: int = library.FORWARD, batch_invariant: bool = False) -> None:
         self.context = context
         handle, options = c_void_p(), None
-        if variant is not None or direction:
+        if variant is not None or direction or batch_invariant:
             name = None if variant is None else variant.encode()
             options = byref(library.PlanOptions(ctypes.sizeof(library.PlanOptions), name,
-                                                direction))
+                                                direction, False, batch_invariant))
         if context.plan_create(context.handle, problem, options, byref(handle), None):
             error = Error()  # again, for the message
             status = context.lib.attn_plan_create(context.handle, problem, options, byref(handle),
@@ -148,18 +148,22 @@ class Cache:
         self._lock = library.new_lock()  # of the workspaces: nothing is freed before it is enqueued
 
     def plan(self, problem: bytes, variant: Optional[str] = None,
-             direction: int = library.FORWARD) -> Plan:
+             direction: int = library.FORWARD, batch_invariant: bool = False) -> Plan:
         key = problem if variant is None else problem + b"\0" + variant.encode()
         if direction:
             key += bytes((direction,))
-        return self.plans.get(key) or self.new_plan(problem, variant, direction, key)
+        if batch_invariant:
+            key += b"invariant"
+        return self.plans.get(key) or self.new_plan(problem, variant, direction, key,
+                                                    batch_invariant)
 
-    def new_plan(self, problem: bytes, variant: Optional[str], direction: int, key: bytes) -> Plan:
+    def new_plan(self, problem: bytes, variant: Optional[str], direction: int, key: bytes,
+                 batch_invariant: bool = False) -> Plan:
         reason = self.refused.get(key)
         if reason is not None:
             raise Unsupported(reason)
         try:
-            plan = Plan(self.context, problem, variant, direction)
+            plan = Plan(self.context, problem, variant, direction, batch_invariant)
         except Unsupported as error:
             keep(self.refused, key, str(error))
             raise

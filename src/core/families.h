@@ -57,6 +57,8 @@ struct kernel_family {
     enum tma tma;
     enum split_kv split_kv; /* SPLIT_ITEMS, SPLIT_DEVICE: the map of Q is over (column, head, row,
                                batch) */
+    int chunk_keys;  /* SPLIT_WORKSPACE: splits are chunks of so many keys, counted from key 0
+                        (portable/invariant.h); 0: they follow from the grid */
     bool pdl;        /* programmatic dependent launch: starts before the kernel before it ends,
                             and waits for that itself */
     bool head_dim_v; /* may differ from head_dim */

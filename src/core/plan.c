@@ -36,6 +36,11 @@ attn_status plan_check_direction(const attn_plan *plan, attn_direction direction
     return ATTN_OK;
 }
 
+/* The attn_option bits that the plan adds to those of the problem. */
+static uint32_t plan_options(const attn_plan *plan) {
+    return plan->batch_invariant ? (uint32_t)ATTN_OPTION_BATCH_INVARIANT : 0U;
+}
+
 static attn_status choose_by_name(attn_plan *plan, const char *name, attn_error *error) {
     const struct variant *variant = variant_find(plan->context, name, &plan->variant);
     if (variant == NULL) {
@@ -48,7 +53,8 @@ static attn_status choose_by_name(attn_plan *plan, const char *name, attn_error 
                          direction_name(variant->info.direction), direction_name(plan->direction));
     }
     attn_error why;
-    const attn_status status = variant_applies(plan->context, variant, &plan->problem, &why);
+    const attn_status status =
+        variant_applies(plan->context, variant, &plan->problem, plan_options(plan), &why);
     if (status != ATTN_OK) {
         return attn_fail(error, status, "variant \"%s\" does not apply: %.250s", name, why.text);
     }
@@ -80,7 +86,7 @@ static attn_status refuse_all(const attn_plan *plan, attn_error *error) {
     }
     if (most != NULL) {
         attn_error why;
-        variant_applies(context, most, &plan->problem, &why);
+        variant_applies(context, most, &plan->problem, plan_options(plan), &why);
         return attn_fail(error, ATTN_UNSUPPORTED,
                          "no variant applies; the one that takes most, %s: %.200s", most->info.name,
                          why.text);
@@ -97,11 +103,12 @@ static attn_status refuse_all(const attn_plan *plan, attn_error *error) {
 static attn_status choose_best(attn_plan *plan, attn_error *error) {
     const attn_context *context = plan->context;
     struct candidates candidates = {context, &plan->problem, plan->direction, 0, 0, {0}};
-    const uint32_t options = problem_options(&plan->problem);
+    const uint32_t options = problem_options(&plan->problem) | plan_options(plan);
     for (int32_t i; (i = candidates_next(&candidates, &plan->tuned_run)) >= 0; plan->refused++) {
         /* most are refused by this, at the price of one look */
         if ((options & ~context->variants[i].info.options) == 0 &&
-            variant_applies(context, &context->variants[i], &plan->problem, NULL) == ATTN_OK) {
+            variant_applies(context, &context->variants[i], &plan->problem, options, NULL) ==
+                ATTN_OK) {
             plan->variant = i;
             return ATTN_OK;
         }
@@ -114,6 +121,7 @@ static attn_status work_out_cpu(attn_plan *plan, const struct variant *variant, 
     plan->cpu.isa = cpu_find_isa(variant->info.arch, NULL);
     plan->cpu.block_q = variant->info.block_q;
     plan->cpu.block_kv = variant->info.block_kv;
+    plan->cpu.invariant = plan->batch_invariant;
     bool fits = true;
     switch (plan->family) {
     case FAMILY_CPU_APPEND:
@@ -173,15 +181,16 @@ static attn_status read_options(const attn_plan_options *options, attn_plan_opti
                          "expected true or false, the last two false",
                          flags[0], flags[1], flags[2], flags[3]);
     }
-    if (flags[1] != 0) {
-        return attn_fail(error, ATTN_UNSUPPORTED,
-                         "options.batch_invariant = true: no kernel does that yet");
-    }
     if ((int)o->direction < ATTN_FORWARD || o->direction > ATTN_MERGE) {
         return attn_fail(error, ATTN_INVALID,
                          "options.direction = %d, expected ATTN_FORWARD, ATTN_BACKWARD, "
                          "ATTN_APPEND or ATTN_MERGE",
                          (int)o->direction);
+    }
+    if (o->batch_invariant && o->direction != ATTN_FORWARD) {
+        return attn_fail(error, ATTN_UNSUPPORTED,
+                         "options.batch_invariant = true: forward only, direction is %s",
+                         direction_name(o->direction));
     }
     return ATTN_OK;
 }
@@ -206,6 +215,7 @@ attn_status attn_plan_create(attn_context *context, const attn_problem *problem,
     attn_status status = read_options(options, &o, error);
     if (status == ATTN_OK) {
         made->direction = o.direction;
+        made->batch_invariant = o.batch_invariant;
         status = problem_resolve_for(o.direction, problem, &made->problem, error);
     }
     if (status == ATTN_OK) {
@@ -277,7 +287,7 @@ attn_status attn_plan_refusal(const attn_plan *plan, int32_t index, attn_refusal
     }
     const struct variant *variant = &plan->context->variants[tried];
     attn_error why = {""};
-    variant_applies(plan->context, variant, &plan->problem, &why);
+    variant_applies(plan->context, variant, &plan->problem, plan_options(plan), &why);
     attn_refusal found = {.variant = variant->info.name};
     snprintf(found.reason, sizeof found.reason, "%.*s", (int)sizeof found.reason - 1, why.text);
     abi_write(refusal, refusal->size, &found, sizeof found);
@@ -346,7 +356,8 @@ size_t attn_plan_print(const attn_plan *plan, char *buffer, size_t size) {
     }
     append_problem(&line, &plan->problem);
     static const char *const directions[] = {"", " backward", " append", " merge"};
-    append(&line, "%s: %s", directions[plan->direction], plan->name);
+    append(&line, "%s%s: %s", directions[plan->direction],
+           plan->batch_invariant ? " batch_invariant" : "", plan->name);
     if (plan->tuned_run != NULL) {
         append(&line, " (tuned: %s)", plan->tuned_run);
     }

@@ -36,6 +36,7 @@ struct attn_plan {
     attn_context *context;
     attn_problem problem; /* resolved */
     attn_direction direction;
+    bool batch_invariant;
     int32_t variant; /* index; a variant's strings stay where they are, the array may move */
     const char *name;
     enum variant_family family;
@@ -79,8 +80,9 @@ bool variant_is_declared(const char *name);
 /* The attn_option bits of the problem. */
 uint32_t problem_options(const attn_problem *resolved);
 
-/* The clauses, in order: ATTN_OK or the first that refuses. The problem is resolved. */
+/* The clauses, in order: ATTN_OK or the first that refuses. The problem is resolved; options: of
+ * the plan, beside those of the problem. */
 attn_status variant_applies(const attn_context *context, const struct variant *variant,
-                            const attn_problem *resolved, attn_error *error);
+                            const attn_problem *resolved, uint32_t options, attn_error *error);
 
 #endif /* ATTN_CORE_PLAN_H */

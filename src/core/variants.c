@@ -35,7 +35,7 @@ enum {
     ALL_AND_FP8 = ALL_AND_PAGED | ATTN_OPTION_FP8_KV,
     WHERE_ROWS_LIE = ATTN_OPTION_PACKED | ATTN_OPTION_USED_KV | ATTN_OPTION_PAGED,
     OPTIONS_row = ALL_AND_FP8, /* of CPU families */
-    OPTIONS_tile = ALL_AND_FP8,
+    OPTIONS_tile = ALL_AND_FP8 | ATTN_OPTION_BATCH_INVARIANT,
     OPTIONS_backward = ALL_OPTIONS,
     OPTIONS_append = WHERE_ROWS_LIE,
     OPTIONS_merge = WHERE_ROWS_LIE,
@@ -296,6 +296,7 @@ static const struct {
     {ATTN_OPTION_DRAFT, "a draft mask"},
     {ATTN_OPTION_PAGED, "a paged KV cache"},
     {ATTN_OPTION_FP8_KV, "an fp8 KV cache"},
+    {ATTN_OPTION_BATCH_INVARIANT, "batch_invariant"},
 };
 
 uint32_t problem_options(const attn_problem *p) {
@@ -309,8 +310,8 @@ uint32_t problem_options(const attn_problem *p) {
            (problem_is_fp8(p) ? ATTN_OPTION_FP8_KV : 0U);
 }
 
-static attn_status refuse_options(uint32_t options, const attn_problem *p, attn_error *error) {
-    const uint32_t missing = problem_options(p) & ~options;
+static attn_status refuse_options(uint32_t taken, uint32_t wanted, attn_error *error) {
+    const uint32_t missing = wanted & ~taken;
     for (size_t i = 0; missing != 0 && i < sizeof option_names / sizeof option_names[0]; i++) {
         if ((missing & (uint32_t)option_names[i].option) != 0) {
             return attn_fail(error, ATTN_UNSUPPORTED, "%s is not among its options",
@@ -332,7 +333,7 @@ static attn_status refuse_rows(const attn_variant *v, const attn_problem *p, att
 }
 
 attn_status variant_applies(const attn_context *context, const struct variant *variant,
-                            const attn_problem *p, attn_error *error) {
+                            const attn_problem *p, uint32_t options, attn_error *error) {
     const attn_variant *v = &variant->info;
     if ((v->dtypes & (1U << p->dtype)) == 0) {
         return attn_fail(error, ATTN_UNSUPPORTED, "dtype is %s, which it does not take",
@@ -350,9 +351,9 @@ attn_status variant_applies(const attn_context *context, const struct variant *v
         return attn_fail(error, ATTN_UNSUPPORTED,
                          "it uses no matrix instructions, and tensor_cores is REQUIRE");
     }
-    const attn_status options = refuse_options(v->options, p, error);
-    if (options != ATTN_OK) {
-        return options;
+    const attn_status taken = refuse_options(v->options, problem_options(p) | options, error);
+    if (taken != ATTN_OK) {
+        return taken;
     }
     if (context->cuda != NULL) {
         return cuda_applies(context->cuda, variant, p, error);
@@ -417,7 +418,7 @@ attn_status attn_variant_check(const attn_context *context, const char *name,
     attn_problem resolved;
     attn_status status = problem_resolve_for(variant->info.direction, problem, &resolved, error);
     if (status == ATTN_OK) {
-        status = variant_applies(context, variant, &resolved, error);
+        status = variant_applies(context, variant, &resolved, 0, error);
     }
     return status != ATTN_OK ? status : attn_fail(error, ATTN_OK, "%s", "");
 }

@@ -72,9 +72,10 @@ struct cpu_tile {
     int full_begin, full_end; /* keys that every row sees; the others of [begin, end) are masked */
     int row_begin[CPU_MAX_TILE_ROWS]; /* keys that a row sees; begin = end: none */
     int row_end[CPU_MAX_TILE_ROWS];
-    int rows;      /* real rows; the tile is padded to tile_rows */
-    int keys;      /* keys the packed block has room for: a multiple of key_step */
-    bool v_tame;   /* V of the block is finite, so that 0 * V = 0 (and in fp32 below 2^64) */
+    int rows;     /* real rows; the tile is padded to tile_rows */
+    int keys;     /* keys the packed block has room for: a multiple of key_step */
+    int bias_end; /* the bias is read of keys before it only; it is `end` but for batch_invariant */
+    bool v_tame;  /* V of the block is finite, so that 0 * V = 0 (and in fp32 below 2^64) */
     const void *q; /* packed */
     const void *k;
     const void *v;
@@ -185,6 +186,7 @@ struct cpu_job {
 struct cpu_geometry {
     const struct cpu_isa *isa;
     int block_q, block_kv;
+    bool invariant;                /* tile: batch_invariant of the plan */
     int64_t unit_heads, head_cuts; /* heads of a group in one unit; units per group */
     int64_t chunks;                /* row: splits of the keys; tile: pieces of the queries */
     size_t slot_bytes;             /* scratch of one thread */

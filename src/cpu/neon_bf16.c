@@ -323,7 +323,8 @@ static void adjust_scores(const struct cpu_tile *tile) {
     const struct cpu_adjust *adjust = tile->adjust;
     float lines[TILE_ROWS * BIAS_LINE];
     for (int first = first_panel(tile) * PANEL; first < tile->end; first += BIAS_LINE) {
-        const int count = tile->end - first < BIAS_LINE ? tile->end - first : BIAS_LINE;
+        const int left = tile->bias_end - first;
+        const int count = left < BIAS_LINE ? left : BIAS_LINE;
         if (adjust->bias) {
             copy_bias(adjust, TILE_ROWS, first, count, lines);
         }

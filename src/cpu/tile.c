@@ -8,11 +8,18 @@
  *
  * Scratch of one thread:
  *     Q tiles | O tiles | m | l | K block | V block | scores of a tile | packing lines |
- *     mask bits | addresses and scales of rows of K, of V | K or V of an fp8 cache, dequantised
+ *     mask bits | addresses and scales of rows of K, of V | K or V of an fp8 cache, dequantised |
+ *     a row of zeros
  *
  * A boolean mask is read as bits, a row of a tile at a time. Where the keys it shows of the block
  * are contiguous in every row (padding, causal, a window), they are the row's bounds, and the tile
  * costs what it would cost without a mask; blocks of which no key is seen are not even packed.
+ *
+ * batch_invariant: the bits of a row follow from its own query, keys and options alone. Blocks
+ * begin at multiples of their length, counted from key 0, and a tile takes whole groups of key_step
+ * keys, so that sums are grouped alike wherever other rows begin and end. Keys that no row of the
+ * unit sees are zeros. Probabilities are never taken as 0 because V is tame, and V is weighed by
+ * the GEMM alone: a unit in which a masked tile meets a V that is not tame is computed row by row.
  */
 #include "core/plan.h"
 #include "cpu/cpu.h"
@@ -28,9 +35,13 @@ enum {
 };
 
 struct layout {
-    size_t q, o, m, l, k, v, s, line, bits, k_list, v_list, fp8, bytes; /* of a thread */
+    size_t q, o, m, l, k, v, s, line, bits, k_list, v_list, fp8, zeros, bytes; /* of a thread */
     int tiles;
 };
+
+static size_t zeros_bytes(const attn_problem *p) {
+    return cpu_round_up((size_t)at_least(p->head_dim, p->head_dim_v) * attn_dtype_size(p->dtype));
+}
 
 static struct layout lay_out(const attn_problem *p, const struct cpu_geometry *g) {
     const struct cpu_tile_kernel *kernel = g->isa->tile;
@@ -50,9 +61,15 @@ static struct layout lay_out(const attn_problem *p, const struct cpu_geometry *g
     at.bits = at.line + kernel->row_bytes(d > dv ? d : dv);
     const size_t words = (size_t)kernel->tile_rows * (size_t)divide_up(g->block_kv, WORD_KEYS);
     at.k_list = at.bits + (p->mask || p->draft ? cpu_round_up(words * sizeof(uint32_t)) : 0);
-    at.v_list = at.k_list + cpu_list_bytes(p, g->block_kv);
-    at.fp8 = at.v_list + cpu_list_bytes(p, g->block_kv);
-    at.bytes = at.fp8 + cpu_fp8_bytes(p, g->block_kv);
+    size_t list = cpu_list_bytes(p, g->block_kv);
+    const size_t addresses = cpu_round_up((size_t)g->block_kv * sizeof(char *));
+    if (g->invariant && list < addresses) {
+        list = addresses;
+    }
+    at.v_list = at.k_list + list;
+    at.fp8 = at.v_list + list;
+    at.zeros = at.fp8 + cpu_fp8_bytes(p, g->block_kv);
+    at.bytes = at.zeros + (g->invariant ? zeros_bytes(p) : 0);
     return at;
 }
 
@@ -338,13 +355,40 @@ static void describe_rows(const struct unit *u, int index, int64_t first,
     }
 }
 
-static void run_block(const struct unit *u, int64_t first, int count) {
+/* batch_invariant: what the tile takes. */
+static void take_groups(const struct unit *u, struct cpu_tile *tile) {
+    const int step = u->kernel->key_step;
+    tile->begin = tile->begin / step * step;
+    tile->end = (int)divide_up(tile->end, step) * step;
+}
+
+/* batch_invariant: the rows of a block, with `lead` rows of zeros before them and others after them
+ * up to a group. */
+static void fill_groups(const struct unit *u, int lead, char *room, struct cpu_rows *rows) {
+    const char **const list = (const char **)(void *)room;
+    const int count = lead + rows->count;
+    const int filled = (int)divide_up(count, u->kernel->key_step) * u->kernel->key_step;
+    if (lead == 0 && filled == count) {
+        return;
+    }
+    for (int j = filled - 1; j >= 0; j--) { /* downwards: paged rows are in the list already */
+        list[j] = j >= lead && j < count ? cpu_row_at(rows, j - lead) : u->scratch + u->at.zeros;
+    }
+    rows->list = list;
+    rows->count = filled;
+}
+
+/* The keys [first, first + count), of which the first `lead` are before those of the unit. False:
+ * the unit is to be computed row by row. */
+static bool run_block(const struct unit *u, int64_t first, int count, int lead) {
     const attn_problem *p = u->job->problem;
     const struct cpu_tile_kernel *kernel = u->kernel;
-    const struct cpu_rows k = cpu_k_rows(u->job, &u->sequence, u->batch, u->head_kv, first, count,
-                                         u->scratch + u->at.k_list);
-    const struct cpu_rows v = cpu_v_rows(u->job, &u->sequence, u->batch, u->head_kv, first, count,
-                                         u->scratch + u->at.v_list);
+    const bool invariant = u->geometry->invariant;
+    char *const k_list = u->scratch + u->at.k_list, *const v_list = u->scratch + u->at.v_list;
+    const struct cpu_rows k =
+        cpu_k_rows(u->job, &u->sequence, u->batch, u->head_kv, first + lead, count - lead, k_list);
+    const struct cpu_rows v =
+        cpu_v_rows(u->job, &u->sequence, u->batch, u->head_kv, first + lead, count - lead, v_list);
     const float factor = cpu_softmax_factor(p);
     struct cpu_adjust adjust;
     const bool adjusted = cpu_needs_adjust(p);
@@ -364,21 +408,37 @@ static void run_block(const struct unit *u, int64_t first, int count) {
         if (!packed) {
             char *line = u->scratch + u->at.line;
             char *room = u->scratch + u->at.fp8;
-            const struct cpu_rows k_wide = cpu_dequantize(u->job, &k, room);
+            struct cpu_rows k_wide = cpu_dequantize(u->job, &k, room);
+            if (invariant) {
+                fill_groups(u, lead, k_list, &k_wide);
+            }
             kernel->pack_k(&k_wide, u->scratch + u->at.k, line);
-            const struct cpu_rows v_wide = cpu_dequantize(u->job, &v, room);
+            struct cpu_rows v_wide = cpu_dequantize(u->job, &v, room);
+            if (invariant) {
+                fill_groups(u, lead, v_list, &v_wide);
+            }
             tame = kernel->pack_v(&v_wide, u->geometry->block_kv, u->scratch + u->at.v, line);
             packed = true;
         }
-        tile.v_tame = tame;
+        tile.bias_end = tile.end;
+        if (invariant) {
+            take_groups(u, &tile);
+            if (!tame && u->rows > 1 &&
+                (tile.full_begin > tile.begin || tile.full_end < tile.end)) {
+                return false;
+            }
+        }
+        tile.v_tame = tame && !invariant;
         if (adjusted) {
             describe_rows(u, t, first, &tile, &adjust);
             tile.adjust = &adjust;
         }
         kernel->score(&tile, (int)p->head_dim);
         kernel->online_softmax(&tile, (int)p->head_dim_v, factor);
+        tile.v_tame = tame || invariant;
         kernel->weigh(&tile, (int)p->head_dim_v);
     }
+    return true;
 }
 
 static void end_tiles(const struct unit *u) {
@@ -440,6 +500,26 @@ static bool find_unit(struct unit *u, int64_t index) {
     return u->rows > 0 && u->heads > 0;
 }
 
+/* False: it is to be computed row by row. */
+static bool run_rows(struct unit *u) {
+    const struct cpu_job *job = u->job;
+    for (int64_t h = 0; h < u->heads && job->problem->alibi; h++) {
+        u->slope[h] = alibi_slope(job->problem, job->tensors, u->batch, u->first_head + h);
+    }
+    begin_tiles(u);
+    const struct key_range keys = unit_keys(u);
+    const int64_t step = u->geometry->block_kv;
+    int64_t first = u->geometry->invariant ? keys.begin / step * step : keys.begin;
+    for (; first < keys.end; first += step) {
+        if (!run_block(u, first, (int)at_most(step, keys.end - first),
+                       (int)at_least(keys.begin - first, 0))) {
+            return false;
+        }
+    }
+    end_tiles(u);
+    return true;
+}
+
 static void run_unit(void *argument, int64_t index, int slot) {
     const struct cpu_job *job = argument;
     struct unit u = {.job = job, .geometry = &job->plan->cpu, .kernel = job->plan->cpu.isa->tile};
@@ -448,16 +528,18 @@ static void run_unit(void *argument, int64_t index, int slot) {
     }
     u.at = lay_out(job->problem, u.geometry);
     u.scratch = job->workspace + (size_t)slot * u.geometry->slot_bytes;
-    for (int64_t h = 0; h < u.heads && job->problem->alibi; h++) {
-        u.slope[h] = alibi_slope(job->problem, job->tensors, u.batch, u.first_head + h);
+    if (u.geometry->invariant) {
+        memset(u.scratch + u.at.zeros, 0, zeros_bytes(job->problem));
     }
-    begin_tiles(&u);
-    const struct key_range keys = unit_keys(&u);
-    const int64_t step = u.geometry->block_kv;
-    for (int64_t first = keys.begin; first < keys.end; first += step) {
-        run_block(&u, first, (int)at_most(step, keys.end - first));
+    if (!run_rows(&u)) {
+        for (int64_t row = 0; row < u.rows; row++) {
+            struct unit one = u;
+            one.first_query = row_query(&u, row);
+            one.first_head = row_head(&u, row);
+            one.heads = one.rows = 1;
+            run_rows(&one);
+        }
     }
-    end_tiles(&u);
 }
 
 void cpu_tile_forward(const struct cpu_job *job, struct pool *pool) {

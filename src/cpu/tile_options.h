@@ -8,7 +8,7 @@
  * the bias runs along the keys and S^T along the rows: some keys of every row are copied as fp32,
  * and vload_columns transposes while it loads from that copy.
  *
- * Invariant: bias is read of keys of the block up to tile->end only. S holds scores for whole
+ * Invariant: bias is read of keys of the block up to tile->bias_end only. S holds scores for whole
  * groups of four keys; those of keys outside [begin, end) become -inf.
  */
 
@@ -108,7 +108,7 @@ INLINE void finish_keys(const struct cpu_tile *tile, struct options with, int be
     for (int key = begin; key < end; key += COLUMNS) {
         const int line = (key - begin) % BIAS_LINE;
         if (with.bias && line == 0) {
-            const int left = tile->end - key;
+            const int left = tile->bias_end - key;
             copy_bias(tile->adjust, MR, key, left < BIAS_LINE ? left : BIAS_LINE, lines);
         }
         const bool inside = key >= tile->full_begin && key + COLUMNS <= tile->full_end;

@@ -195,6 +195,11 @@ static struct split choose_num_splits(const struct cuda *cuda, const struct vari
         double cost;
         return choose_items(cuda->units, tiles, tiles_of_keys(variant, cut, p), &cost);
     }
+    if (family->chunk_keys > 0) { /* all chunks or none: bits do not depend on it */
+        const int64_t chunks = (p->seq_kv + family->chunk_keys - 1) / family->chunk_keys;
+        const bool few = tiles < SPLIT_CTAS_PER_SM * (int64_t)cuda->units;
+        return (struct split){.num_splits = few && chunks > 1 ? chunks : 1};
+    }
     const int64_t most = tiles_kv / SPLIT_KV_TILES;
     const int64_t wanted = SPLIT_CTAS_PER_SM * (int64_t)cuda->units / tiles;
     const int64_t num_splits = wanted < most ? wanted : most;
@@ -231,21 +236,36 @@ bool cuda_prefers(const struct cuda *cuda, const struct variant *variant, const 
     return CHUNK_TILE * cost < cost_without_items(cuda, variant, p);
 }
 
+/* Partial results of one Q tile in the workspace; 0: none. Chunks: one for each 16 rows and split,
+ * as row_warps of kernels/portable/invariant.h counts. */
+static size_t count_partials(const struct variant *variant, const struct cut *cut,
+                             const struct split *split, const attn_problem *p) {
+    const int64_t chunk_keys = kernel_families[variant->family].chunk_keys;
+    if (chunk_keys > 0) {
+        const int64_t rows = p->seq_q * cut->packed_heads, block_q = variant->info.block_q;
+        const int64_t warps = ((rows < block_q ? rows : block_q) + PARTIAL_ROWS - 1) / PARTIAL_ROWS;
+        return p->seq_kv > chunk_keys ? (size_t)(split->num_splits * warps) : 0;
+    }
+    const int64_t splits = split->num_splits / (split->cluster > 0 ? split->cluster : 1);
+    return splits > 1 ? (size_t)splits : 0;
+}
+
 /* The two counters of the dynamic tile scheduler; of split-KV, where partial results meet in the
  * workspace, a counter for each Q tile (SPLIT_ITEMS: for each 16 rows of it), then the partial
  * results (kernels/common/args.h). */
 static void size_workspace(const struct variant *variant, const struct cut *cut,
-                           const struct split *split, struct cuda_geometry *geometry) {
+                           const struct split *split, const attn_problem *p,
+                           struct cuda_geometry *geometry) {
     const size_t counter = sizeof *geometry->args.counters;
     const struct kernel_family *family = &kernel_families[variant->family];
     const bool device = family->split_kv == SPLIT_DEVICE; /* slots instead of tiles x splits */
     const size_t tiles = (size_t)(device ? split->num_splits : cut->groups * cut->tiles) *
                          (size_t)(splits_items(family) ? variant->info.block_q / PARTIAL_ROWS : 1);
-    const size_t splits = (size_t)(split->num_splits / (split->cluster > 0 ? split->cluster : 1));
-    const size_t partials = device ? 1 : splits;
+    const size_t counted = count_partials(variant, cut, split, p);
+    const size_t partials = device && counted > 0 ? 1 : counted;
     const size_t scheduler = family->dynamic ? 2 * counter : 0;
     geometry->workspace = scheduler;
-    if (splits > 1) {
+    if (partials > 0) {
         const size_t partial = ATTN_PARTIAL_BYTES((size_t)variant->info.head_dim_max);
         const size_t counters = scheduler + tiles * counter;
         const size_t lines = (counters + ATTN_PARTIALS_ALIGN - 1) / ATTN_PARTIALS_ALIGN;
@@ -620,7 +640,7 @@ static attn_status fill_geometry(struct cuda *cuda, const struct variant *varian
                 .num_splits = (int)split.num_splits,
             },
     };
-    size_workspace(variant, &cut, &split, geometry);
+    size_workspace(variant, &cut, &split, p, geometry);
     fill_grid(cuda, family, &cut, split.num_splits, p, geometry->grid);
     plan_fill_args(&geometry->args, p);
     if (family->tma != TMA_NONE) {

@@ -146,8 +146,19 @@ static bool has_clusters(const attn_variant *variant) {
     return strncmp(variant->family, "fwd_hopper_decode", 17) == 0;
 }
 
+/* batch_invariant: splits of CHUNK_KEYS keys. */
+static bool is_invariant(const attn_variant *variant) {
+    return (variant->options & ATTN_OPTION_BATCH_INVARIANT) != 0;
+}
+
+enum { CHUNK_KEYS = 1024 };
+
 /* Splits of a Q tile: two CTAs per SM, at least two KV tiles each. `tiles` of all heads. */
 static long long parts_of(const attn_problem *p, const attn_variant *variant, long long tiles) {
+    if (is_invariant(variant)) {
+        const long long chunks = (p->seq_kv + CHUNK_KEYS - 1) / CHUNK_KEYS;
+        return tiles < 2 * SM_COUNT && chunks > 1 ? chunks : 1;
+    }
     const long long keys = (p->seq_kv + variant->block_kv - 1) / variant->block_kv / 2;
     const long long room = 2 * SM_COUNT / tiles, parts = room < keys ? room : keys;
     const bool shares = strncmp(variant->family, "fwd_mma_decode", 14) == 0 ||
@@ -178,8 +189,19 @@ static void check_items(const attn_problem *p, const attn_variant *variant, long
 
 /* Counters: two, or one for each tile whose keys are shared by more than a cluster, in whole 256
  * bytes, and 16 rows of O, a reference and a sum for each part. fwd_hopper_chunk: both, the latter
- * for each 16 rows of a tile. fwd_hopper_mixed: likewise, one part for each slot. */
-static size_t workspace_of(const attn_variant *variant, long long tiles, long long parts) {
+ * for each 16 rows of a tile. fwd_hopper_mixed: likewise, one part for each slot. batch_invariant:
+ * as soon as there are several chunks, for each 16 of the `rows` of a group of heads, of one tile at
+ * most. */
+static size_t workspace_of(const attn_problem *p, const attn_variant *variant, long long rows,
+                           long long tiles, long long parts) {
+    if (is_invariant(variant)) {
+        const long long warps = (rows < variant->block_q ? rows + 15 : variant->block_q) / 16;
+        return p->seq_kv <= CHUNK_KEYS
+                   ? 0
+                   : (8 * (size_t)tiles + 255) / 256 * 256 +
+                         (size_t)(tiles * parts * warps) *
+                             (size_t)(4 * 16 * variant->head_dim_max + 4 * 32 * 4);
+    }
     if (is_mixed(variant)) {
         tiles = parts;
         parts = 1;
@@ -270,7 +292,8 @@ static void check_launch(const struct fake_call *launch, const attn_problem *p,
         CHECK_EQ(launch->cluster, 0);
     }
     const long long meeting = args.num_splits / (launch->cluster > 0 ? launch->cluster : 1);
-    CHECK_EQ(workspace, workspace_of(variant, tiles * args.heads_all, meeting));
+    CHECK_EQ(workspace, workspace_of(p, variant, p->seq_q * args.packed_heads,
+                                     tiles * args.heads_all, meeting));
     CHECK(args.counters == (workspace > 0 ? COUNTERS : NULL));
     CHECK_EQ(args.packed_heads, packed);
     CHECK_EQ(args.heads_all, p->batch * p->heads_q / packed);

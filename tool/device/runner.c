@@ -30,6 +30,8 @@ void runner_args(struct runner *runner, struct arg args[RUNNER_ARGS]) {
         arg_flag("--ptx", &runner->ptx, "run the PTX of a GPU variant instead of its cubin"),
         arg_int("--threads", &runner->threads, 1, MAX_THREADS,
                 "CPU threads [what affinity and cgroup allow]"),
+        arg_flag("--batch-invariant", &runner->invariant,
+                 "bits of a row that do not depend on the rest of the batch"),
     };
     memcpy(args, table, sizeof table);
 }
@@ -120,9 +122,9 @@ static void explain_device(const struct runner *runner, const char *name, attn_e
 static attn_status plan_for(struct runner *runner, const attn_problem *problem, const char *variant,
                             attn_error *why) {
     forget_plan(runner);
-    return attn_plan_create(runner->context, problem,
-                            PLAN_BY_NAME((attn_direction)runner->direction, variant), &runner->plan,
-                            why);
+    attn_plan_options options = *PLAN_BY_NAME((attn_direction)runner->direction, variant);
+    options.batch_invariant = runner->invariant;
+    return attn_plan_create(runner->context, problem, &options, &runner->plan, why);
 }
 
 static attn_status choose(struct runner *runner, const attn_problem *problem, attn_error *why) {

@@ -25,14 +25,15 @@ struct runner {
     const char *image;   /* file with the code to run instead of the variant's, or NULL */
     int direction;       /* attn_direction of the plans; that of `variant` where this is named */
     bool ptx;            /* run the variant's PTX, not its cubin */
+    bool invariant;      /* batch_invariant of the plans */
     int64_t threads;     /* requested; 0 = what the machine allows */
     bool absent;         /* runner_open failed because there is no such device */
     bool unsupported;    /* runner_plan failed because no variant, or not the one, takes it */
 };
-enum { RUNNER_ARGS = 6 };
+enum { RUNNER_ARGS = 7 };
 
-/* Empties the runner and fills a table with --device, --driver, --variant, --image, --ptx and
- * --threads. */
+/* Empties the runner and fills a table with --device, --driver, --variant, --image, --ptx,
+ * --threads and --batch-invariant. */
 void runner_args(struct runner *runner, struct arg args[RUNNER_ARGS]);
 
 /* True if a GPU was requested. */

@@ -201,6 +201,8 @@ struct attn_merge_args {
  * of 16 rows (O, m and l, fp32, as the lanes of a warp hold them). */
 #define ATTN_PARTIALS_ALIGN 256
 #define ATTN_PARTIAL_BYTES(d) (((d) / 2 + 4) * 32 * 4)
+/* batch_invariant: keys of a split, counted from key 0 (portable/invariant.h). */
+#define ATTN_CHUNK_KEYS 1024
 
 /* Dynamic shared memory of a CTA, in bytes; families.def says which formula is whose. Maps are in
  * the heads of the kernels. */

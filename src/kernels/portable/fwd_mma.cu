@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * fwd_mma.cu - forward attention on tensor cores for every GPU since Ampere: mma.sync, ldmatrix,
- * cp.async, P in registers. fwd_mma_full.cu adds the options, fwd_mma_decode.cu also split-KV.
+ * cp.async, P in registers. fwd_mma_full.cu adds the options, fwd_mma_decode.cu also split-KV,
+ * fwd_mma_invariant.cu the same with splits that follow from the keys alone (invariant.h).
  *
  * A CTA computes one Q tile of BM rows. Its warps are arranged WARP_ROWS x WARP_KEYS: a warp has
  * ROW_TILES x 16 of the rows and, of each KV tile of BN keys, one of WARP_KEYS shares.
@@ -35,15 +36,15 @@
 #ifdef ATTN_FP8
 #include "portable/copy_fp8.h"
 #endif
-#include "portable/split_kv.h"
+#include "portable/invariant.h"
 
 /* ---- epilogue -------------------------------------------------------------------------------- */
 
 /* O / l, in place; the LSE to global memory. Returns whether a lane of the warp met NaN or
- * infinity. */
-INLINE bool normalise_rows(struct rows &rows, const struct attn_args &a, const struct work &w,
-                           const struct place &at) {
-    float zero = 0.0f; /* the sum of x * 0: NaN if an x is not finite */
+ * infinity; INVARIANT: four bits for each row of the warp. */
+INLINE unsigned long long normalise_rows(struct rows &rows, const struct attn_args &a,
+                                         const struct work &w, const struct place &at) {
+    float zero[1 + INVARIANT] = {}; /* the sum of x * 0: NaN if an x is not finite */
 #pragma unroll
     for (int r = 0; r < ROW_TILES; r++) {
 #pragma unroll
@@ -63,12 +64,32 @@ INLINE bool normalise_rows(struct rows &rows, const struct attn_args &a, const s
             for (int i = 0; i < 2 * COLUMN_TILES; i++) {
                 float &o = rows.o[r][i / 2][2 * half + i % 2];
                 o = sees_none ? 0.0f : o * alpha;
-                zero = fmaf(o, 0.0f, zero);
+                zero[half * INVARIANT] = fmaf(o, 0.0f, zero[half * INVARIANT]);
                 o = normalise(o, *l);
             }
         }
     }
-    return __any_sync(~0U, !(zero == 0.0f));
+    if (INVARIANT) {
+        return __ballot_sync(~0U, !(zero[0] == 0.0f)) |
+               (unsigned long long)__ballot_sync(~0U, !(zero[INVARIANT] == 0.0f)) << 32;
+    }
+    return __any_sync(~0U, !(zero[0] == 0.0f));
+}
+
+/* INVARIANT: the rows that are not finite alone. */
+INLINE void repair_warp(const struct attn_args &a, const struct work &w, const struct place &at,
+                        unsigned long long bad) {
+    const int first = w.first_row + at.row;
+    if (INVARIANT) {
+#pragma unroll 1
+        for (int row = first; bad != 0; row++, bad >>= 4) {
+            if (row < w.rows && (bad & 15U) != 0) {
+                repair_columns(a, w, row, at.lane * 8, REPAIRS_LSE);
+            }
+        }
+    } else {
+        repair_rows(a, w, first, ROW_TILES * MMA_M, at.lane, REPAIRS_LSE);
+    }
 }
 
 /* ---- the kernel ------------------------------------------------------------------------------ */
@@ -140,7 +161,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     int end = last.end / ATTN_BN + (last.end % ATTN_BN != 0);
     struct split split = {};
     if (SPLIT_KV) {
-        split = split_of_cta(a, tile, cta_number() % a.num_splits, begin, end);
+        const int number = cta_number() % a.num_splits;
+        split = INVARIANT ? chunk_of_cta(a, tile, number, begin, end)
+                          : split_of_cta(a, tile, number, begin, end);
         if (split.number >= split.count) {
             return;
         }
@@ -152,19 +175,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     const struct cache cache = {k_of(a, w), v_of(a, w), w.batch};
 
     struct rows rows;
-#pragma unroll
-    for (int r = 0; r < ROW_TILES; r++) {
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            rows.m[r][half] = NO_MAX;
-            rows.l[r][half] = 0.0f;
-        }
-#pragma unroll
-        for (int i = 0; i < COLUMN_TILES * 4; i++) {
-            rows.o[r][i / 4][i % 4] = 0.0f;
-        }
-    }
-
+    clear_rows(rows);
     copy_q(a, w, shared_q);
 #pragma unroll
     for (int n = begin; n < begin + ATTN_STAGES - 1; n++) {
@@ -186,6 +197,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
         if (PREPARES_Q && n == begin) {
             prepare_q(q, shared_q, at);
         }
+        if (INVARIANT && w.first_row + at.row >= w.rows) {
+            continue; /* decode: most warps have no rows and only copy */
+        }
+        const bool starts = n == begin || (INVARIANT && n % CHUNK_TILES == 0);
+        if (INVARIANT && starts && n > begin) {
+            close_chunk(rows, partial_of(a, tile, 0, warp), begin, n, at.lane);
+        }
         const unsigned stage = tile_of_keys(a, dynamic + Q_BYTES, shared_k, n);
         const int first_key = n * ATTN_BN + at.key + at.lane % 4 * 2;
         float s[ROW_TILES][KEY_TILES][4];
@@ -206,20 +224,25 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
                     mask(s[r], visible, first_key, copysignf(MINUS_INFINITY, -scale));
                 }
             }
-            softmax(p[r], s[r], scale, n == begin, rows.m[r], rows.l[r], rows.o[r]);
+            softmax(p[r], s[r], scale, starts, rows.m[r], rows.l[r], rows.o[r]);
         }
         gemm_pv(rows, p, stage + TO_V, at);
     }
 
     cp_async_wait<0>();
     reduce_sums(rows);
+    if (INVARIANT && end > begin && (end - 1) / CHUNK_TILES > begin / CHUNK_TILES &&
+        w.first_row + at.row < w.rows) {
+        merge_before(rows, partial_of(a, tile, 0, warp), at.lane);
+    }
     if (WARP_KEYS > 1 || begin >= end) {
         __syncthreads(); /* Q has landed; K and V are dead, their memory takes partial results */
     }
     struct partial *const partials = (struct partial *)(dynamic + Q_BYTES);
     bool owns_rows = merge_warps(rows, partials, warp, at.lane);
     if (SPLIT_KV && split.count > 1) {
-        owns_rows = merge_splits(rows, partials, a, split, warp, at.lane);
+        owns_rows = INVARIANT ? merge_chunks(rows, partials, a, split, warp, at.lane)
+                              : merge_splits(rows, partials, a, split, warp, at.lane);
     }
     if (!owns_rows) {
         return;
@@ -227,10 +250,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     /* recomputed: cheaper than kept in registers */
     const struct work same = work_of_cta(a);
     __syncwarp(); /* no lane reads Q any more */
-    const bool bad = normalise_rows(rows, a, same, at);
+    const unsigned long long bad = normalise_rows(rows, a, same, at);
     store_rows(rows, a, same, dynamic, at);
-    if (bad) {
+    if (bad != 0) {
         __syncwarp(); /* the rows above are stored: repair overwrites them */
-        repair_rows(a, same, same.first_row + at.row, ROW_TILES * MMA_M, at.lane, REPAIRS_LSE);
+        repair_warp(a, same, at, bad);
     }
 }

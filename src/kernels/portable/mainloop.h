@@ -161,11 +161,14 @@ INLINE void exponentiate(p_fragments p, float l[2], const float s[KEY_TILES][4],
     }
 }
 
-/* m of both rows advances to their max so far; l and O are rescaled by alpha. */
-INLINE void rescale(const float s[KEY_TILES][4], float m[2], float l[2], float o[COLUMN_TILES][4]) {
+/* m of both rows, or of those that need it, advances to their max so far; l and O are rescaled by
+ * alpha. */
+INLINE void rescale(const float s[KEY_TILES][4], const bool needs[2], float m[2], float l[2],
+                    float o[COLUMN_TILES][4]) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        const float m_new = max_of_row(s, half, m[half]);
+        const float highest = max_of_row(s, half, m[half]);
+        const float m_new = needs[half] ? highest : m[half];
         const float alpha = exp2_fast(m[half] - m_new);
         m[half] = m_new;
         l[half] *= alpha;
@@ -177,12 +180,18 @@ INLINE void rescale(const float s[KEY_TILES][4], float m[2], float l[2], float o
     }
 }
 
+/* Whether the sum of a row reaches the threshold in one of its four lanes. */
+INLINE bool row_overflows(float added) {
+    return (__ballot_sync(~0U, !(added < RESCALE_THRESHOLD)) >> (threadIdx.x & 28U) & 15U) != 0;
+}
+
 /* FULL: scores are in base 2 already, and `scale` is 1. Else the scale is part of the fused
- * multiply-add; where m advances or is large it is applied first. */
+ * multiply-add; where m advances or is large it is applied first. All rows of a warp rescale at one
+ * time; INVARIANT: each by its own sum. */
 INLINE void softmax(p_fragments p, float s[KEY_TILES][4], float scale, bool first, float m[2],
                     float l[2], float o[COLUMN_TILES][4]) {
     float added[2];
-    bool rescales = first;
+    bool rescales = first, needs[2] = {true, true};
     if (!first) {
         exponentiate(p, added, s, m, scale);
         const bool fits = added[0] < RESCALE_THRESHOLD && added[1] < RESCALE_THRESHOLD;
@@ -190,10 +199,14 @@ INLINE void softmax(p_fragments p, float s[KEY_TILES][4], float scale, bool firs
         rescales = __any_sync(~0U, large || !fits);
     }
     if (rescales) {
+        if (INVARIANT && !first) {
+            needs[0] = row_overflows(added[0]);
+            needs[1] = row_overflows(added[1]);
+        }
         if (!FULL) {
             scale_scores(s, scale);
         }
-        rescale(s, m, l, o);
+        rescale(s, needs, m, l, o);
         exponentiate(p, added, s, m, 1.0f);
     }
     l[0] += added[0];

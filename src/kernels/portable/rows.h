@@ -16,6 +16,13 @@ enum { SPLIT_KV = 1 };
 enum { SPLIT_KV = 0 };
 #endif
 
+/* batch_invariant: portable/invariant.h. */
+#ifdef ATTN_INVARIANT
+enum { INVARIANT = 1 };
+#else
+enum { INVARIANT = 0 };
+#endif
+
 enum {
     MMA_M = 16, /* rows of an MMA */
     WARP_ROWS = ATTN_BM / MMA_M < ATTN_WARPS ? ATTN_BM / MMA_M : ATTN_WARPS,
@@ -47,7 +54,7 @@ enum {
 static_assert(ATTN_BM % (MMA_M * WARP_ROWS) == 0 && ATTN_WARPS % WARP_ROWS == 0,
               "warps share rows");
 static_assert(KEYS % 16 == 0 && ATTN_STAGES >= 2, "a KV tile has no such shares");
-static_assert(!SPLIT_KV || ATTN_BM == MMA_M, "splits of one warp's rows are merged");
+static_assert(!SPLIT_KV || INVARIANT || ATTN_BM == MMA_M, "splits of one warp's rows are merged");
 
 /* The state of a lane: of each of its row tiles, rows lane / 4 and lane / 4 + 8. */
 struct rows {
@@ -55,6 +62,22 @@ struct rows {
     float m[ROW_TILES][2]; /* stale max */
     float l[ROW_TILES][2]; /* row sum; of this lane's keys until reduce_sums */
 };
+
+/* No key has been seen. */
+INLINE void clear_rows(struct rows &rows) {
+#pragma unroll
+    for (int r = 0; r < ROW_TILES; r++) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            rows.m[r][half] = NO_MAX;
+            rows.l[r][half] = 0.0f;
+        }
+#pragma unroll
+        for (int i = 0; i < COLUMN_TILES * 4; i++) {
+            rows.o[r][i / 4][i % 4] = 0.0f;
+        }
+    }
+}
 
 /* ---- partial results ------------------------------------------------------------------------- */
 
@@ -81,6 +104,19 @@ INLINE void store_partial(struct partial *to, const struct rows &rows, int lane)
             to->m[2 * r + half][lane] = rows.m[r][half];
             to->l[2 * r + half][lane] = rows.l[r][half];
         }
+    }
+}
+
+/* Of one row tile. */
+INLINE void load_partial(struct rows &rows, const struct partial *from, int lane) {
+#pragma unroll
+    for (int i = 0; i < COLUMN_TILES * 4; i++) {
+        rows.o[0][i / 4][i % 4] = from->o[i][lane];
+    }
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        rows.m[0][half] = from->m[half][lane];
+        rows.l[0][half] = from->l[half][lane];
     }
 }
 

@@ -90,15 +90,7 @@ INLINE bool merge_splits(struct rows &rows, struct partial *merged, const struct
     if (lane == 0) {
         reset_counter(&a.counters[split.tile]);
     }
-#pragma unroll
-    for (int i = 0; i < COLUMN_TILES * 4; i++) {
-        rows.o[0][i / 4][i % 4] = merged->o[i][lane];
-    }
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        rows.m[0][half] = merged->m[half][lane];
-        rows.l[0][half] = merged->l[half][lane];
-    }
+    load_partial(rows, merged, lane);
     return true;
 }
 
