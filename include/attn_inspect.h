@@ -95,7 +95,7 @@ typedef struct attn_variant {
                              "fwd_tf32_decode", "fwd_hopper", "fwd_hopper_causal",
                              "fwd_hopper_full", "fwd_hopper_mask", "fwd_hopper_bias",
                              "fwd_hopper_chunk", "fwd_hopper_split", "fwd_hopper_decode",
-                             "bwd_mma", "bwd_hopper" */
+                             "bwd_mma", "bwd_tf32", "bwd_hopper" */
     const char *arch;     /* cpu: the instruction set ("c", "neon"); cuda: the oldest it runs on */
     uint32_t dtypes;      /* bit (1 << attn_dtype) for each dtype it takes */
     uint32_t options;     /* attn_option bits */

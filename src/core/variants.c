@@ -51,6 +51,7 @@ enum {
 #define SMEM_hopper_bias 7
 #define SMEM_bwd_mma 8
 #define SMEM_bwd_hopper 9
+#define SMEM_bwd_tf32 10
 #define SMEM_BYTES(formula, ...)                                                                   \
     ((formula) == SMEM_wmma             ? ATTN_SMEM_wmma(__VA_ARGS__)                              \
      : (formula) == SMEM_mma            ? ATTN_SMEM_mma(__VA_ARGS__)                               \
@@ -61,6 +62,7 @@ enum {
      : (formula) == SMEM_hopper_bias    ? ATTN_SMEM_hopper_bias(__VA_ARGS__)                       \
      : (formula) == SMEM_bwd_mma        ? ATTN_SMEM_bwd_mma(__VA_ARGS__)                           \
      : (formula) == SMEM_bwd_hopper     ? ATTN_SMEM_bwd_hopper(__VA_ARGS__)                        \
+     : (formula) == SMEM_bwd_tf32       ? ATTN_SMEM_bwd_tf32(__VA_ARGS__)                          \
                                         : 0)
 
 enum instruction { INSTRUCTION_fma, INSTRUCTION_wmma, INSTRUCTION_mma, INSTRUCTION_wgmma };

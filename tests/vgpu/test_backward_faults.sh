@@ -3,18 +3,19 @@
 #
 # test_backward_faults.sh SOURCE_DIR BUILD_DIR [all | NAME...]
 #
-# Bugs planted in a backward kernel, found by test_vgpu_backward and its laws. tests/faults/backward.txt
-# has them: where, what is replaced by what, which test must fail and with which words. The kernel as
-# it is must pass each of those tests. Without names those with a star are tried.
+# Bugs planted in the backward kernels, found by test_vgpu_backward and its laws. tests/faults/backward.txt
+# has them: where, what is replaced by what, which test must fail and with which words. A file of
+# hopper/ is compiled as bwd_hopper, any other as bwd_mma. The kernels as they are must pass each of
+# those tests. Without names those with a star are tried.
 #
-# Exit code 0 all as expected, 1 not, 77 no nvcc or no kernel to replace.
+# Exit code 0 all as expected, 1 not, 77 no nvcc or no kernels to replace.
 set -u
 
 source=$1
 build=$2
 shift 2
 table=$source/tests/faults/backward.txt
-variant=bwd_mma_fp16_d64_64x32_w4_s2
+variants="bwd_mma_fp16_d64_64x32_w4_s2 bwd_hopper_fp16_d64_128x128_w12_s2"
 work=$(mktemp -d) || exit 2
 trap 'rm -rf "$work"' EXIT
 passed=0
@@ -24,21 +25,35 @@ nvcc=$(PATH=$PATH:/usr/local/cuda/bin command -v nvcc) || {
     echo "skip all: there is no nvcc to compile the kernels with"
     exit 77
 }
-"$build/attest" inspect --variant "^$variant\$" >/dev/null 2>&1 || {
-    echo "skip all: this build has no $variant"
-    exit 77
-}
+for variant in $variants; do
+    "$build/attest" inspect --variant "^$variant\$" >/dev/null 2>&1 || {
+        echo "skip all: this build has no $variant"
+        exit 77
+    }
+done
 
 fail() {
     echo "FAIL $1"
     failed=$((failed + 1))
 }
 
+# The kernel that FILE is part of, with the arguments of its compiler.
+choose() { # FILE
+    case $1 in
+    hopper/*)
+        variant=bwd_hopper_fp16_d64_128x128_w12_s2
+        code="-arch=compute_90a -DATTN_BM=128 -DATTN_BN=128 -DATTN_WARPS=12 $work/kernels/hopper/backward.cu"
+        ;;
+    *)
+        variant=bwd_mma_fp16_d64_64x32_w4_s2
+        code="-arch=compute_80 -DATTN_BM=64 -DATTN_BN=32 -DATTN_WARPS=4 $work/kernels/portable/bwd_mma.cu"
+        ;;
+    esac
+}
+
 compile() { # of the sources in $work/kernels
-    "$nvcc" -ptx -arch=compute_80 -std=c++17 -lineinfo -I"$work/kernels" \
-        -DATTN_ENTRY=$variant -DATTN_DTYPE_fp16=1 -DATTN_D=64 -DATTN_BM=64 -DATTN_BN=32 \
-        -DATTN_WARPS=4 -DATTN_STAGES=2 -o "$work/k.ptx" "$work/kernels/portable/bwd_mma.cu" \
-        >"$work/nvcc.txt" 2>&1
+    "$nvcc" -ptx -std=c++17 -lineinfo -I"$work/kernels" -DATTN_ENTRY=$variant -DATTN_DTYPE_fp16=1 \
+        -DATTN_D=64 -DATTN_STAGES=2 -o "$work/k.ptx" $code >"$work/nvcc.txt" 2>&1
 }
 
 run_test() { # PROGRAM/TEST: backward/NAME or laws/NAME
@@ -63,6 +78,7 @@ edit() { # FILE FROM TO
 try_fault() { # NAME FILE TEST WORDS FROM TO
     rm -rf "$work/kernels"
     cp -r "$source/src/kernels" "$work/kernels"
+    choose "$2"
     if ! edit "$2" "$5" "$6"; then
         fail "$1: $2 has no: $5"
     elif ! compile; then
@@ -85,15 +101,19 @@ wanted() { # NAME
 
 names=$*
 cp -r "$source/src/kernels" "$work/kernels"
-compile || fail "the kernel as it is does not compile: $(grep -m1 error "$work/nvcc.txt")"
-grep -v '^ ' "$table" | sed -n 's/^[^#|]*|[^|]*| *\([a-z_/]*\) .*/\1/p' | sort -u >"$work/tests"
-while read -r test; do
-    if run_test "$test"; then
-        passed=$((passed + 1))
-    else
-        fail "the kernel as it is: $test: $(head -1 "$work/out.txt" | cut -c1-300)"
-    fi
-done <"$work/tests"
+for kernel in hopper/ portable/; do
+    choose $kernel
+    compile || fail "$variant as it is does not compile: $(grep -m1 error "$work/nvcc.txt")"
+    grep -v '^ ' "$table" | case $kernel in hopper/) grep '| hopper/' ;; *) grep -v '| hopper/' ;; esac |
+        sed -n 's/^[^#|]*|[^|]*| *\([a-z_/]*\) .*/\1/p' | sort -u >"$work/tests"
+    while read -r test; do
+        if run_test "$test"; then
+            passed=$((passed + 1))
+        else
+            fail "$variant as it is: $test: $(head -1 "$work/out.txt" | cut -c1-300)"
+        fi
+    done <"$work/tests"
+done
 
 while IFS='|' read -r name file test words; do
     case $name in '#'* | '') continue ;; esac
