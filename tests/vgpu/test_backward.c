@@ -112,7 +112,7 @@ TEST(windows) {
 TEST(many_tiles) {
     NEEDS_BACKWARD_KERNELS();
     for (int i = 0; i < 3; i++) {
-        struct edge edge = plain(1, 1, 270, 300);
+        struct edge edge = plain(1, i == 0 ? 2 : 1, 270, 300);
         edge.problem.causal = i == 1 ? ATTN_CAUSAL_BOTTOM_RIGHT : ATTN_CAUSAL_NONE;
         edge.problem.window_left = edge.problem.window_right = i == 2 ? 40 : -1;
         try_edge(&edge);

@@ -104,8 +104,11 @@ cp -r "$source/src/kernels" "$work/kernels"
 for kernel in hopper/ portable/; do
     choose $kernel
     compile || fail "$variant as it is does not compile: $(grep -m1 error "$work/nvcc.txt")"
-    grep -v '^ ' "$table" | case $kernel in hopper/) grep '| hopper/' ;; *) grep -v '| hopper/' ;; esac |
-        sed -n 's/^[^#|]*|[^|]*| *\([a-z_/]*\) .*/\1/p' | sort -u >"$work/tests"
+    grep '^[*a-z]' "$table" | while IFS='|' read -r name file test words; do
+        case "$kernel $file" in 'hopper/  hopper/'* | 'portable/  portable/'* | 'portable/  common/'*)
+            wanted "$(echo $name)" && echo $test ;;
+        esac
+    done | sort -u >"$work/tests"
     while read -r test; do
         if run_test "$test"; then
             passed=$((passed + 1))
