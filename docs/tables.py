@@ -23,9 +23,9 @@ import textwrap
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 BLOCKS = {  # which file has which tables, each once
-    "README.md": ["headline", "summary_text"],
-    "docs/benchmarks.md": ["summary", "fp16", "bf16", "middle", "decode", "use", "pack", "pack_run",
-                           "eager", "host", "cpu", "cpu_run"],
+    "README.md": ["charts", "headline", "summary_text"],
+    "docs/benchmarks.md": ["summary", "fp16", "bf16", "middle", "decode", "use", "bwd", "pack",
+                           "pack_run", "eager", "host", "cpu", "cpu_run"],
 }
 HEADLINE = [  # the rows of README: file, shape
     ("fp16", "B2 H8 S512 D64"),
@@ -61,6 +61,11 @@ def load(name):
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise Bad(f"results/{name}: {error}") from None
+
+
+def is_measured(name):
+    """Of a run that there need not be."""
+    return (ROOT / "results" / f"h200-peers-{name}.json").is_file()
 
 
 def number(value, *path):
@@ -145,8 +150,8 @@ def peer_line(shape, row, columns, tflops=True):
             [times(row["ratio"]) if "ratio" in row else ""])
 
 
-def peer_table(name, tflops=True):
-    rows = peers(name)
+def peer_table(name, tflops=True, rows=None):
+    rows = rows or peers(name)
     columns = [k for k in PEERS if any(k in row for row in rows.values())]
     head = (["problem", "libattn"] + (["TFLOP/s"] if tflops else []) +
             [PEERS[k] for k in columns] + ["ratio"])
@@ -171,11 +176,34 @@ def headline():
                  [peer_line(shape, row, columns, False) for shape, row in rows])
 
 
+def charts():
+    """In one line: a picture for each run, beside each other."""
+    found = [("fp16", "libattn beside the best peer on an H200, fp16"),
+             ("use", "the same in real use: options, masks, chunks, packed")]
+    if is_measured("bwd"):
+        found.append(("bwd", "the same for gradients"))
+    for name, _ in found:
+        if not (ROOT / "results" / f"h200-peers-{name}.svg").is_file():
+            raise Bad(f"no picture results/h200-peers-{name}.svg")
+    return " ".join(f"![{words}](results/h200-peers-{name}.svg)" for name, words in found)
+
+
+def bwd():
+    """Nothing as long as there is no run."""
+    if not is_measured("bwd"):
+        return ""
+    rows = {shape.replace(" backward", ""): row for shape, row in peers("bwd").items()}
+    return "### Gradients, fp16\n\n" + peer_table("bwd", rows=rows)
+
+
 def spreads():
     """Of each run: its name, the number of shapes, the geometric mean and the lowest ratio."""
     for name, words in (("fp16", "fp16"), ("bf16", "bf16, without FlashAttention-3"),
                         ("middle", "fp16, sizes between those"), ("decode", "fp16 decode"),
-                        ("use", "fp16, options, masks, chunks, odd groups, packed")):
+                        ("use", "fp16, options, masks, chunks, odd groups, packed"),
+                        ("bwd", "fp16 gradients")):
+        if name == "bwd" and not is_measured(name):
+            continue
         ratios = [row["ratio"] for row in peers(name).values() if "ratio" in row]
         mean = math.exp(sum(math.log(r) for r in ratios) / len(ratios))
         yield [words, str(len(ratios)), times(mean), times(min(ratios))]
@@ -267,7 +295,7 @@ def cpu_run():
 TABLES = {
     "headline": headline, "summary": summary, "summary_text": summary_text,
     "pack": pack, "pack_run": pack_run, "eager": eager, "host": host, "cpu": cpu,
-    "cpu_run": cpu_run,
+    "cpu_run": cpu_run, "charts": charts, "bwd": bwd,
     "fp16": lambda: peer_table("fp16"), "bf16": lambda: peer_table("bf16"),
     "middle": lambda: peer_table("middle"), "decode": lambda: peer_table("decode", tflops=False),
     "use": lambda: peer_table("use", tflops=False),
@@ -287,8 +315,8 @@ def rewrite(name, text):
     for match in (STRAY_README if name == "README.md" else STRAY).finditer(BLOCK.sub("", text)):
         if name not in FREE:
             raise Bad(f"{name}: {match[0]!r} stands outside of a table")
-    return BLOCK.sub(lambda m: f"<!-- table {m[1]} -->\n{TABLES[m[1]]()}\n<!-- /table -->",
-                     text)
+    return BLOCK.sub(lambda m: f"<!-- table {m[1]} -->\n{TABLES[m[1]]()}\n<!-- /table -->"
+                     .replace("\n\n<!--", "\n<!--"), text)
 
 
 def main():

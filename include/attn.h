@@ -304,7 +304,7 @@ typedef struct attn_plan attn_plan;
 
 typedef enum attn_direction {
     ATTN_FORWARD = 0,
-    ATTN_BACKWARD = 1, /* gradients; on GPUs fp16 and bf16, none of bias and ALiBi slopes */
+    ATTN_BACKWARD = 1, /* gradients */
     ATTN_APPEND = 2,   /* attn_append */
     ATTN_MERGE = 3     /* attn_merge */
 } attn_direction;
@@ -358,7 +358,7 @@ typedef struct attn_tensors {
     const int32_t *cu_seqlens_kv; /* likewise for K and V, unless they are paged */
     const int32_t *used_kv;       /* batch numbers */
 
-    /* Backward only. o and lse are inputs there. On GPUs d_bias and d_alibi_slopes must be NULL. */
+    /* Backward only. o and lse are inputs there. */
     const void *d_o;       /* dL/dO, shape and dtype of O */
     void *dq, *dk, *dv;    /* out: shapes and dtype of Q, K and V */
     void *d_bias;          /* out, or NULL: dL/dbias with the dtype and strides of the bias, summed
@@ -407,9 +407,9 @@ ATTN_API attn_status attn_forward(const attn_plan *plan, const attn_tensors *ten
  * see nothing and keys that nothing sees get 0. NaN and Inf propagate from a row of Q, O, LSE and
  * dO to the keys that it sees, and from a key to the rows that see it; through a mask they may
  * propagate. P comes from the LSE, which is fp32: its relative error is about 2^-24 |LSE|. The bits
- * are the same at every call. GPUs: fp16 and bf16, head_dim up to 256, neither d_bias nor
- * d_alibi_slopes. A paged or fp8 KV cache is refused. Else as attn_forward; outputs may not share
- * memory with inputs or each other. */
+ * are the same at every call. GPUs: head_dim up to 256, in fp32 up to 128; d_bias and
+ * d_alibi_slopes take one more launch. A paged or fp8 KV cache is refused. Else as attn_forward;
+ * outputs may not share memory with inputs or each other. */
 ATTN_API attn_status attn_backward(const attn_plan *plan, const attn_tensors *tensors,
                                    void *workspace, size_t workspace_size, void *stream,
                                    attn_error *error);

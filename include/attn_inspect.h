@@ -101,7 +101,7 @@ typedef struct attn_variant {
                              "fwd_hopper", "fwd_hopper_causal",
                              "fwd_hopper_full", "fwd_hopper_mask", "fwd_hopper_bias",
                              "fwd_hopper_chunk", "fwd_hopper_mixed", "fwd_hopper_split",
-                             "fwd_hopper_decode", "fwd_hopper_decode_fp8", "bwd_mma",
+                             "fwd_hopper_decode", "fwd_hopper_decode_fp8", "bwd_mma", "bwd_tf32",
                              "bwd_hopper", "append", "merge", "cpu_append", "cpu_merge" */
     const char *arch;     /* cpu: the instruction set ("c", "neon"); cuda: the oldest it runs on */
     uint32_t dtypes;      /* bit (1 << attn_dtype) for each dtype it takes; with those of fp8: K and

@@ -32,14 +32,6 @@ NO_SECOND = ("the gradient of attention has no gradient of its own: a second der
              "supported, expected one backward pass")
 
 
-def refuse_score_gradients(query: Tensor, *tensors: Any) -> None:
-    """Raises for a bias or slopes that require a gradient on a GPU: before forward, so that the
-    caller can still fall back."""
-    if query.is_cuda and needs_gradient(*tensors):
-        raise Unsupported("a bias or alibi slopes on a GPU require a gradient, which no GPU kernel "
-                          "computes yet: expected q, k, v and sink alone to require one")
-
-
 def needs_gradient(*tensors: Any) -> bool:
     if _is_grad_enabled():
         for x in tensors:
@@ -198,7 +190,6 @@ def train(q: Tensor, k: Tensor, v: Tensor, causal: Optional[str], scale: Optiona
           window: Tuple[int, int] = NO_WINDOW, softcap: float = 0.0,
           grouped: bool = True) -> Optional[Tensor]:
     """As forward() of _fast.py with the form SDPA, and with gradients; None likewise."""
-    refuse_score_gradients(q, bias)
     try:
         return _Attention.apply(q, k, v, bias, None, sink, mask, used_kv, None, None, (
             causal, scale, SDPA + TRAIN, grouped, None, "bhsd", window, softcap, False, None,
@@ -220,7 +211,6 @@ def attention(q: Tensor, k: Any, v: Any, causal: Any, scale: Any, window: Any, s
               max_kv: Any, used_kv: Any, layout: str,
               threads: Any) -> Optional[Tuple[Tensor, Tensor]]:
     """out and lse of attn.attention; None: it is wrong or has no elements."""
-    refuse_score_gradients(q, bias, alibi)
     try:
         cu_q, cu_kv, used_kv = (_as_tensor(x) for x in (cu_q, cu_kv, used_kv))
         if cu_q is not None and cu_kv is not None:

@@ -21,7 +21,7 @@ import torch
 from ._attention import attention, differentiable, needs_gradient
 from ._library import InvalidArgument, Unsupported
 from ._serving import append
-from .torch import _is_dynamo_compiling, _refuse_training, _rows
+from .torch import _is_dynamo_compiling, _refuse_dropout, _rows
 
 Tensor = torch.Tensor
 _INT = torch.int32
@@ -112,7 +112,7 @@ def compute(q: Tensor, k: Tensor, v: Tensor, dropout_p: float, scale: Optional[f
                                   table)
     if sink is not None:
         sink = sink.reshape(-1).float()
-    _refuse_training(dropout_p, q, alibi)
+    _refuse_dropout(dropout_p)
     left, right = window
     window = (-1 if left is None or left < 0 else left, -1 if right is None or right < 0 else right)
     q, k, v = _rows(q), _rows(k), _rows(v)

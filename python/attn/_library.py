@@ -251,6 +251,14 @@ def _declare(lib: ctypes.CDLL) -> None:
         function.argtypes = arguments
     if hasattr(lib, "attn_backward"):  # a library without it refuses every backward plan
         lib.attn_backward.restype, lib.attn_backward.argtypes = c_int, arguments
+        for name, arguments in (
+                ("attn_variant_get_backward", [c_void_p, c_int32, POINTER(Variant), error]),
+                ("attn_gradient_sample", [POINTER(Problem), c_int, c_uint64, POINTER(Row), c_size_t,
+                                          error]),
+                ("attn_verify_backward", [c_void_p, POINTER(Problem), c_char_p, c_int,
+                                          POINTER(Row), c_size_t, POINTER(Comparison), error])):
+            function = getattr(lib, name)
+            function.restype, function.argtypes = c_int, arguments
     if hasattr(lib, "attn_append"):  # likewise
         lib.attn_append.argtypes = [c_void_p, POINTER(Tensors), c_void_p, error]
         lib.attn_merge.argtypes = [c_void_p, pointer, pointer, c_int32, c_void_p, c_void_p, c_void_p,

@@ -18,8 +18,7 @@ from typing import Callable, Dict, Iterator, NamedTuple, Optional, Tuple
 import torch
 import torch.nn.functional
 
-from ._autograd import (NO_GRADIENT, attention_lse, functorch_is_active, needs_gradient,
-                        refuse_score_gradients, train)
+from ._autograd import NO_GRADIENT, attention_lse, functorch_is_active, needs_gradient, train
 from ._fast import DTYPES, PLAIN, SDPA, forward
 from ._library import InvalidArgument, Unsupported
 from ._tangents import refuse_tangents
@@ -43,14 +42,11 @@ MOST_REASONS = 64  # that replace_sdpa() keeps
 # ---- what is supported -----------------------------------------------------------------------
 
 
-def _refuse_training(dropout_p: float, query: torch.Tensor,
-                     *scores: Optional[torch.Tensor]) -> None:
-    """scores: tensors that are added to the scores, a bias or ALiBi slopes."""
+def _refuse_dropout(dropout_p: float) -> None:
     if dropout_p > 0.0:
         raise Unsupported(f"dropout_p is {dropout_p}, expected 0: there is no dropout")
     if dropout_p < 0.0:
         raise InvalidArgument(f"dropout_p is {dropout_p}, expected 0")
-    refuse_score_gradients(query, *scores)
 
 
 def _check(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
@@ -266,8 +262,8 @@ def sdpa(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
     masks (True is visible) and additive ones, broadcast; leading dimensions broadcast; any strides.
     Rows that see no key are 0. On the CPU it uses torch.get_num_threads() threads.
 
-    It has gradients, on CPUs also of an additive mask; on GPUs in float16 and bfloat16. Raises
-    attn.Unsupported for dropout_p > 0, second derivatives, forward mode, and other dtypes.
+    It has gradients, also of an additive mask. Raises attn.Unsupported for dropout_p > 0, second
+    derivatives, forward mode, and other dtypes.
 
     >>> import torch, attn.torch
     >>> q, k, v = torch.randn(3, 1, 4, 10, 16).unbind(0)
@@ -284,7 +280,7 @@ def sdpa(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
         if not (_is_compiling() or _is_tracing()) \
                 and all(type(x) in PLAIN and not x.is_neg() for x in tensors):
             refuse_tangents(query=query, key=key, value=value, attn_mask=attn_mask)
-            _refuse_training(dropout_p, query, attn_mask)
+            _refuse_dropout(dropout_p)
             if not needs_gradient(*tensors) and not functorch_is_active():
                 return _slow(query, key, value, attn_mask, is_causal, scale, enable_gqa)
             boolean = attn_mask is not None and attn_mask.dtype is torch.bool
@@ -305,7 +301,7 @@ def _traced(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
     """sdpa through the dispatcher: under a compiler, a tracer, autocast or a subclass of Tensor,
     and for tensors with the negative bit set, which PyTorch resolves for operators."""
     refuse_tangents(query=query, key=key, value=value, attn_mask=attn_mask)
-    _refuse_training(dropout_p, query, attn_mask)
+    _refuse_dropout(dropout_p)
     if torch.is_autocast_enabled("cuda" if query.is_cuda else "cpu"):
         return _autocast(query, key, value, attn_mask, is_causal, scale, enable_gqa)
     if query.is_nested:

@@ -274,14 +274,14 @@ def test_wrong_arguments_are_named():
         attn.torch.sdpa(q, k, v, dropout_p=0.1)
 
 
-def test_scores_on_gpus_are_refused():
+def test_scores_on_gpus():
     """As tensors that say so and hold nothing. (test_torch_cuda has real ones.)"""
     with torch._subclasses.FakeTensorMode():
         q, k, v = (torch.empty(2, 4, 13, 16, device="cuda:0", requires_grad=True) for _ in range(3))
-        bias = torch.empty(13, 13, device="cuda:0", requires_grad=True)
-        with pytest.raises(attn.Unsupported, match="a bias or alibi slopes on a GPU"):
-            attn.torch.sdpa(q, k, v, bias)
-        assert attn.torch.sdpa(q.detach(), k.detach(), v.detach()).is_cuda
+        bias = torch.empty(4, 1, 13, device="cuda:0", requires_grad=True)
+        found = torch.autograd.grad(attn.torch.sdpa(q, k, v, bias).sum(), (q, k, v, bias))
+        assert [x.shape for x in found] == [x.shape for x in (q, k, v, bias)]
+        assert all(x.is_cuda for x in found)
 
 
 def test_a_refusal_comes_with_forward(monkeypatch):

@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch", minversion="2.5")
 
 import attn  # noqa: E402
 from attn import _plans  # noqa: E402
-from attn.peers import cpu, host, program  # noqa: E402
+from attn.peers import backward, cpu, grids, host, program  # noqa: E402
 
 FAST = ["--device", "cpu", "--quick", "--seconds", "0.05", "--grid", "small", "--only", "H12 S128",
         "--dtype"]
@@ -39,6 +39,28 @@ def test_a_run(tmp_path, capsys):
     assert row["summary"]["modes"]["eager"]["best"] == "sdpa"
     assert any(side["role"] == "variant" for side in row["sides"].values())
     assert "control, ours beside ours" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_gradients(dtype, tmp_path, capsys, monkeypatch):
+    """GQA, causal or not: verified, beside PyTorch's, and a wrong one of PyTorch's is not timed."""
+    shapes = [grids.square(1, 4, 2, 96, 32, causal, "backward") for causal in (False, True)]
+    monkeypatch.setitem(grids.GRIDS, "bwd", lambda: shapes)
+    arguments = ["--device", "cpu", "--quick", "--seconds", "0.05", "--grid", "bwd", "--dtype", dtype]
+    code, report = run(arguments, tmp_path)
+    assert code == 0 and report["complete"] and len(report["rows"]) == 2
+    for row in report["rows"]:
+        assert row["verified"]["after"]["gradients"] == ["dq", "dk", "dv"]
+        assert row["verified"]["before"]["passed"] and row["verified"]["after"]["passed"]
+        assert row["variant"].startswith("cpu_backward") and row["sides"]["sdpa"]["proven"]
+        assert row["summary"]["modes"]["eager"]["best"] == "sdpa"
+        assert row["flops"] == 2.5 * 4 * 4 * 96 * 32 * (96 if "causal" not in row["name"] else 48.5)
+    right = backward.summed
+    monkeypatch.setattr(backward, "summed", lambda *arguments: tuple(
+        1.1 * x for x in right(*arguments)))
+    code, report = run(arguments, tmp_path)
+    assert "off by 0.1" in report["rows"][0]["sides"]["sdpa"]["error"]
+    assert "backward" in capsys.readouterr().out
 
 
 def test_variants_beside_it_by_a_pattern(tmp_path, capsys):

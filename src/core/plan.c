@@ -140,6 +140,23 @@ static attn_status work_out_cpu(attn_plan *plan, const struct variant *variant, 
     return ATTN_OK;
 }
 
+/* The gradient of ALiBi slopes is requested by a call, and bwd_hopper has none: a plan of it holds
+ * a kernel of bwd_mma, too. */
+static attn_status add_scores(attn_plan *plan, attn_error *error) {
+    attn_context *context = plan->context;
+    if (!plan->problem.alibi || plan->cuda.scores.kernel != NULL) {
+        return ATTN_OK;
+    }
+    for (int32_t i = 0; i < context->variant_count; i++) {
+        struct variant *variant = &context->variants[i];
+        if (variant->family == FAMILY_bwd_mma && !variant->added &&
+            variant_applies(context, variant, &plan->problem, NULL) == ATTN_OK) {
+            return cuda_plan_scores(context->cuda, variant, &plan->problem, &plan->cuda, error);
+        }
+    }
+    return ATTN_OK;
+}
+
 static attn_status work_out(attn_plan *plan, attn_error *error) {
     struct variant *variant = &plan->context->variants[plan->variant];
     plan->name = variant->info.name;
@@ -149,8 +166,11 @@ static attn_status work_out(attn_plan *plan, attn_error *error) {
     }
     plan->block_q = variant->info.block_q;
     plan->block_kv = variant->info.block_kv;
-    const attn_status status =
+    attn_status status =
         cuda_plan(plan->context->cuda, variant, &plan->problem, &plan->cuda, error);
+    if (status == ATTN_OK && plan->direction == ATTN_BACKWARD) {
+        status = add_scores(plan, error);
+    }
     plan->workspace = plan->cuda.workspace;
     return status;
 }

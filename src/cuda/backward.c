@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * backward.c - the launches of a backward kernel: LSE and D of every row into the workspace, then
- * the tiles of dQ, dK and dV (kernels/common/backward.h).
+ * backward.c - the launches of a backward kernel: LSE and D of every row into the workspace; d_bias
+ * and parts of d_alibi_slopes, where they are wanted; the tiles of dQ, dK and dV
+ * (kernels/common/backward.h).
  *
  * Workspace: lse_log2 | delta, fp32, one of each for every row of every query head, sequences
  * padded to ATTN_STAT_ROWS. Where CTAs add up dQ (bwd_hopper): | dq_sum, kv_sum, fp32 | turns |
- * kv_turns | ticket.
- * It needs no initialisation: the first launch writes what the second one reads.
+ * kv_turns | ticket. With ALiBi: | slope_sums, fp32. It needs no initialisation: a launch writes
+ * what a later one reads.
  */
 #include <stdio.h>
 #include <string.h>
@@ -58,17 +59,19 @@ static int64_t cluster_of(const struct variant *variant, const attn_problem *p) 
 static double tile_ctas(const struct variant *variant, const attn_problem *p, int64_t parts) {
     const attn_variant *v = &variant->info;
     const double groups = (double)p->batch * (double)p->heads_kv;
-    const double sinks = p->sink ? (double)p->heads_q : 0.0;
     if (sums_dq(variant)) {
-        const int64_t cluster = cluster_of(variant, p);
-        return groups * (double)parts * (double)divide_up(p->seq_kv, v->block_kv) +
-               (cluster > 0 ? (double)(divide_up((int64_t)sinks, cluster) * cluster) : sinks);
+        return groups * (double)parts * (double)divide_up(p->seq_kv, v->block_kv);
     }
     const double keys = groups * (double)divide_up(p->seq_kv, v->block_q) *
-                        (double)ATTN_BWD_KEY_ROLES(v->head_dim_max);
+                        (double)ATTN_BWD_KEY_ROLES(v->head_dim_max, (int)attn_dtype_size(p->dtype));
     const double queries =
         (double)p->batch * (double)p->heads_q * (double)divide_up(p->seq_q, v->block_q);
-    return keys + queries + sinks;
+    return keys + queries;
+}
+
+/* CTAs of d_sink, and of d_alibi_slopes. */
+static double most_sum_ctas(const attn_problem *p) {
+    return (double)p->heads_q * (p->sink + p->alibi);
 }
 
 /* Warps of the first launch, 8 columns a lane and four rows each (rows_phase). */
@@ -103,7 +106,8 @@ attn_status backward_check(const struct variant *variant, const attn_problem *p,
         return attn_fail(error, ATTN_UNSUPPORTED, "softcap = %g, it takes 0 or at least %g",
                          (double)p->softcap, (double)LEAST_SOFTCAP);
     }
-    if (tile_ctas(variant, p, 1) > INT32_MAX || row_warps(variant, p) > INT32_MAX ||
+    if (tile_ctas(variant, p, 1) + most_sum_ctas(p) > INT32_MAX ||
+        row_warps(variant, p) > INT32_MAX ||
         p->seq_q > INT32_MAX - 256 || p->seq_kv > INT32_MAX - 256) {
         return attn_fail(error, ATTN_UNSUPPORTED,
                          "seq_q = %lld and seq_kv = %lld with %lld heads in all: more CTAs than a "
@@ -112,6 +116,36 @@ attn_status backward_check(const struct variant *variant, const attn_problem *p,
                          (long long)p->batch * (long long)p->heads_q);
     }
     return ATTN_OK;
+}
+
+/* PHASE_SCORES is the work of bwd_mma, also where bwd_hopper has the other phases. */
+static void set_scores(const struct variant *variant, const attn_problem *p,
+                       struct cuda_geometry *geometry) {
+    const attn_variant *v = &variant->info;
+    geometry->scores = (struct cuda_scores){.kernel = variant->kernel,
+                                            .block = (unsigned)(32 * v->warps),
+                                            .shared_bytes = (unsigned)v->shared_bytes,
+                                            .rows = v->block_q,
+                                            .keys = v->block_kv};
+    if (p->alibi) {
+        geometry->scores.sums = geometry->workspace / sizeof(float);
+        geometry->workspace +=
+            (size_t)(p->batch * p->heads_q * divide_up(p->seq_q, v->block_q)) * sizeof(float);
+    }
+}
+
+attn_status cuda_plan_scores(struct cuda *cuda, struct variant *variant, const attn_problem *p,
+                             struct cuda_geometry *geometry, attn_error *error) {
+    bool pushed = false;
+    attn_status status = cuda_enter(cuda, &pushed, error);
+    if (status == ATTN_OK) {
+        status = cuda_load(cuda, variant, error);
+        cuda_leave(cuda, pushed);
+    }
+    if (status == ATTN_OK) {
+        set_scores(variant, p, geometry);
+    }
+    return status;
 }
 
 attn_status backward_geometry(struct cuda *cuda, const struct variant *variant,
@@ -147,6 +181,7 @@ attn_status backward_geometry(struct cuda *cuda, const struct variant *variant,
     };
     plan_fill_args(&geometry->args, p);
     if (!sums_dq(variant)) {
+        set_scores(variant, p, geometry);
         return ATTN_OK;
     }
     /* Q, dO and the sums of dQ of the heads that are worked on at one time stay in L2. With a
@@ -190,6 +225,8 @@ static struct attn_backward_args arguments_of(const attn_problem *p,
         .s_dk = strides_of(&p->dk),
         .s_dv = strides_of(&p->dv),
         .d_sink = p->sink ? t->d_sink : NULL,
+        .d_bias = p->bias ? t->d_bias : NULL,
+        .d_slopes = p->alibi ? t->d_alibi_slopes : NULL,
         .lse_log2 = workspace,
         .stat_rows = stat_rows(p),
         .scale = p->scale,
@@ -197,8 +234,12 @@ static struct attn_backward_args arguments_of(const attn_problem *p,
         .part_heads = geometry->part_heads,
         .cluster = (int)geometry->cluster,
     };
+    if (geometry->scores.kernel != NULL) {
+        b.score_tiles = (int)divide_up(p->seq_q, geometry->scores.rows);
+    }
     if (workspace != NULL) {
         b.delta = b.lse_log2 + all_stat_rows(p);
+        b.slope_sums = b.d_slopes != NULL ? b.lse_log2 + geometry->scores.sums : NULL;
     }
     if (workspace != NULL && geometry->has_maps) {
         b.dq_sum = b.delta + all_stat_rows(p);
@@ -211,12 +252,40 @@ static struct attn_backward_args arguments_of(const attn_problem *p,
     return b;
 }
 
-static attn_status check_requests(const attn_problem *p, const attn_tensors *t, attn_error *error) {
-    const bool bias = p->bias && t->d_bias != NULL;
-    if (bias || (p->alibi && t->d_alibi_slopes != NULL)) {
+/* Tiles of d_bias, as bias_phase of kernels/portable/bwd_scores.h counts them, and tiles of rows of
+ * all heads for d_alibi_slopes. */
+static double score_ctas(const attn_problem *p, const struct cuda_scores *scores,
+                         const struct attn_backward_args *b) {
+    const attn_bias_strides *s = &p->bias_strides;
+    const double tiles_q = b->score_tiles;
+    double ctas = 0;
+    if (b->d_bias != NULL) {
+        ctas = (s->batch == 0 ? 1.0 : (double)p->batch) *
+               (s->head == 0 ? 1.0 : (double)p->heads_q) * (s->row == 0 ? 1.0 : tiles_q) *
+               (s->col == 0 ? 1.0 : (double)divide_up(p->seq_kv, scores->keys));
+    }
+    if (b->d_slopes != NULL) {
+        ctas += (double)p->batch * (double)p->heads_q * tiles_q;
+    }
+    return ctas;
+}
+
+static attn_status check_requests(const attn_problem *p, const struct cuda_scores *scores,
+                                  const struct attn_backward_args *b, attn_error *error) {
+    const char *name = b->d_bias != NULL ? "d_bias" : "d_alibi_slopes";
+    if (b->d_bias == NULL && b->d_slopes == NULL) {
+        return ATTN_OK;
+    }
+    if (scores->kernel == NULL) {
         return attn_fail(error, ATTN_UNSUPPORTED,
-                         "tensors.%s is not NULL, and no GPU kernel computes it yet",
-                         bias ? "d_bias" : "d_alibi_slopes");
+                         "tensors.%s is not NULL, and this build has no bwd_mma that computes it",
+                         name);
+    }
+    const double ctas = score_ctas(p, scores, b);
+    if (ctas > INT32_MAX) {
+        return attn_fail(error, ATTN_UNSUPPORTED,
+                         "tensors.%s is not NULL: %.0f CTAs, a grid has at most %d", name, ctas,
+                         INT32_MAX);
     }
     return ATTN_OK;
 }
@@ -225,55 +294,67 @@ attn_status cuda_backward(struct cuda *cuda, const char *name, const attn_proble
                           const struct cuda_geometry *geometry, const attn_tensors *tensors,
                           void *workspace, void *stream, attn_error *error) {
     bool pushed = false;
-    attn_status status = check_requests(p, tensors, error);
+    struct attn_backward_tma_args args;
+    struct attn_backward_args *const b = &args.b;
+    *b = arguments_of(p, geometry, tensors, workspace);
+    attn_status status = check_requests(p, &geometry->scores, b, error);
     if (status == ATTN_OK) {
         status = cuda_enter(cuda, &pushed, error);
     }
     if (status != ATTN_OK) {
         return status;
     }
-    struct attn_backward_tma_args args;
-    struct attn_backward_args *const b = &args.b;
-    *b = arguments_of(p, geometry, tensors, workspace);
-    void *arguments[] = {b};
     cu_result code = CU_SUCCESS;
     if (geometry->has_maps) {
         const void *const addresses[CUDA_MAPS] = {b->a.q, b->a.k, b->a.v, b->d_o};
-        arguments[0] = &args;
         struct attn_tensor_map *const maps[CUDA_MAPS] = {&args.q, &args.k, &args.v, &args.d_o};
         code = maps_fill(cuda, geometry, addresses, maps);
     }
+    void *const own = geometry->has_maps ? (void *)&args : (void *)b;
+    const struct cuda_scores *scores = &geometry->scores;
+    const unsigned wanted = (b->d_sink != NULL ? 1U : 0U) + (b->d_slopes != NULL ? 1U : 0U);
+    const unsigned step = geometry->cluster > 0 ? geometry->cluster : 1; /* whole clusters */
+    const unsigned sums = ((unsigned)p->heads_q * wanted + step - 1) / step * step;
     const struct cu_launch_attribute attributes[2] = {
         {.id = CU_LAUNCH_PROGRAMMATIC_SERIALIZATION, .value = {.flag = 1}},
         {.id = CU_LAUNCH_CLUSTER, .value = {.cluster = {geometry->cluster, 1, 1}}}};
-    struct cu_launch launch = {
-        .block = {geometry->block, 1, 1}, .stream = stream, .attributes = attributes};
-    /* without d_sink the last CTAs are not needed */
-    const unsigned step = geometry->cluster > 0 ? geometry->cluster : 1;
-    const unsigned unwanted =
-        p->sink && b->d_sink == NULL ? ((unsigned)p->heads_q + step - 1) / step * step : 0;
-    const unsigned grids[2] = {geometry->rows_grid, geometry->grid[0] - unwanted};
-    for (int phase = 0; phase < 2 && code == CU_SUCCESS; phase++) {
-        if (grids[phase] == 0) {
-            continue; /* no queries, or nothing at all */
+    const unsigned tile_attributes = !geometry->has_maps ? 0 : geometry->cluster > 0 ? 2 : 1;
+    const struct {
+        int phase;
+        const struct cuda_kernel *kernel;
+        void *argument;
+        unsigned grid, block, shared_bytes, attributes;
+    } launches[] = {
+        {ATTN_PHASE_ROWS, geometry->kernel, own, geometry->rows_grid, geometry->block, 0, 0},
+        {ATTN_PHASE_SCORES, scores->kernel, b, (unsigned)score_ctas(p, scores, b), scores->block,
+         scores->shared_bytes, 0},
+        {ATTN_PHASE_TILES, geometry->kernel, own, geometry->grid[0] + sums, geometry->block,
+         geometry->shared_bytes, tile_attributes},
+    };
+    int n = 0;
+    for (; n < 3 && code == CU_SUCCESS; n++) {
+        const struct cu_launch launch = {.grid = {launches[n].grid, 1, 1},
+                                         .block = {launches[n].block, 1, 1},
+                                         .shared_bytes = launches[n].shared_bytes,
+                                         .stream = stream,
+                                         .attributes = attributes,
+                                         .attribute_count = launches[n].attributes};
+        void *arguments[] = {launches[n].argument};
+        b->phase = launches[n].phase;
+        if (launches[n].grid > 0) { /* 0: no queries, not wanted, or nothing at all */
+            code = cuda->driver.cuLaunchKernelEx(
+                &launch, (cu_function)(void *)launches[n].kernel->kernel, arguments, NULL);
         }
-        b->phase = phase;
-        launch.grid[0] = grids[phase];
-        launch.grid[1] = launch.grid[2] = 1;
-        launch.attribute_count = phase == ATTN_PHASE_ROWS || !geometry->has_maps ? 0
-                                 : geometry->cluster > 0                         ? 2
-                                                                                 : 1;
-        launch.shared_bytes = phase == ATTN_PHASE_TILES ? geometry->shared_bytes : 0;
-        code = cuda->driver.cuLaunchKernelEx(&launch, (cu_function)(void *)geometry->kernel->kernel,
-                                             arguments, NULL);
     }
     cuda_leave(cuda, pushed);
     if (code != CU_SUCCESS) {
         char what[256];
+        n -= n > 0; /* 0: no launch, but the maps */
         snprintf(what, sizeof what,
-                 "a launch of %.127s failed (grids %u and %u, block %u, %u bytes of dynamic shared "
-                 "memory)",
-                 name, grids[0], grids[1], geometry->block, geometry->shared_bytes);
+                 "a launch of %.127s failed (phase %d, grid %u, block %u, %u bytes of dynamic "
+                 "shared memory)",
+                 name, launches[n].phase, launches[n].grid, launches[n].block,
+                 launches[n].shared_bytes);
         return cuda_fail(cuda, code, error, what);
     }
     return ATTN_OK;

@@ -19,6 +19,14 @@ struct cuda_kernel;
 
 enum { CUDA_MAPS = 4 }; /* of Q, K, V and O, in the order of struct attn_tma_args */
 
+/* PHASE_SCORES of backward. kernel NULL: this build has none that computes it. */
+struct cuda_scores {
+    const struct cuda_kernel *kernel;
+    unsigned block, shared_bytes;
+    int rows, keys; /* of a tile */
+    size_t sums;    /* floats of the workspace before slope_sums */
+};
+
 /* What a plan needs to launch. The pointers in `args` are filled in by each call, and so are the
  * addresses in the maps: those of a plan are of no memory. They lie here as bytes, since a plan is
  * aligned no better than malloc does. */
@@ -34,6 +42,7 @@ struct cuda_geometry {
     size_t dq_floats, turns;    /* backward: of the sums of dQ in the workspace */
     size_t kv_floats, kv_turns; /* ... and of dK and dV, where a group's heads are cut into parts */
     int part_heads;             /* ... of so many heads */
+    struct cuda_scores scores;
     unsigned char maps[CUDA_MAPS][sizeof(struct attn_tensor_map)];
     struct attn_args args;
 };
@@ -63,6 +72,11 @@ bool cuda_prefers(const struct cuda *cuda, const struct variant *variant,
 attn_status cuda_plan(struct cuda *cuda, struct variant *variant, const attn_problem *resolved,
                       struct cuda_geometry *geometry, attn_error *error);
 
+/* Adds PHASE_SCORES to the plan of a backward variant that lacks it, by this one of bwd_mma. */
+attn_status cuda_plan_scores(struct cuda *cuda, struct variant *variant,
+                             const attn_problem *resolved, struct cuda_geometry *geometry,
+                             attn_error *error);
+
 /* Unloads; NULL is fine. */
 void cuda_unload(struct cuda *cuda, struct cuda_kernel *kernel);
 
@@ -70,7 +84,7 @@ attn_status cuda_forward(struct cuda *cuda, const char *name, const attn_problem
                          const struct cuda_geometry *geometry, const attn_tensors *tensors,
                          void *workspace, void *stream, attn_error *error);
 
-/* Likewise of a plan with direction = ATTN_BACKWARD: two launches. */
+/* Likewise of a plan with direction = ATTN_BACKWARD: two launches, or three. */
 attn_status cuda_backward(struct cuda *cuda, const char *name, const attn_problem *resolved,
                           const struct cuda_geometry *geometry, const attn_tensors *tensors,
                           void *workspace, void *stream, attn_error *error);

@@ -260,6 +260,14 @@ if [ -f "$fake" ]; then
             run $gpu --direction backward --case $case
             grep -q "cuda has no backward variant" stderr || ends "fake GPU, backward, case $case" 0
         done
+        one=$(awk '/^bwd_/ { print $1; exit }' stdout)
+        if [ -n "$one" ]; then
+            run inspect --variant "^$one\$" --dump images
+            mv images/*.ptx image.ptx
+            run $gpu --direction backward --case 0 --variant "^$one\$" --image image.ptx
+            ends "image of a backward variant" 0
+            says "image of a backward variant: says so" "$one"
+        fi
         FAKE_DRIVER_COMPUTE=0
         run $gpu --case 0
         ends "fake GPU that computes nothing" 1

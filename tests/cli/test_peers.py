@@ -245,6 +245,22 @@ class Statistics(unittest.TestCase):
 
 
 class Grids(unittest.TestCase):
+    def test_gradients(self):
+        shapes = grids.bwd()
+        self.assertEqual({shape.option for shape in shapes}, {"backward"})
+        self.assertEqual({shape.head_dim for shape in shapes}, {64, 128, 256})
+        self.assertEqual({min(shape.seq_q for shape in shapes), max(shape.seq_q for shape in shapes)},
+                         {512, 16384})
+        self.assertTrue(any(shape.heads_q != shape.heads_kv for shape in shapes))
+        code, report, text = run(arguments=["--grid", "bwd", "--only", "S512 D64"])
+        self.assertEqual((code, len(report["rows"])), (0, 2))
+        self.assertIn("B32 H32 S512 D64 causal backward", text)
+        self.assertIn(", fp16, backward", picture.picture(report))
+        for launches, passes in ((1, 0), (2, 1)):  # of ours
+            machine = FakeMachine()
+            side = Side("ours", "ours", ENTRY, None, launches=2)
+            self.assertEqual(machine.proves(side, [ENTRY] * launches), bool(passes))
+
     def test_every_recorded_row_is_in_a_grid(self):
         recorded = grids.load_recorded()
         shapes = [shape for _, shape in grids.shapes_of(["canonical", "small", "full", "decode"])]

@@ -550,7 +550,7 @@ static long long gradient_start(const struct attn_gradient_strides *s, const int
 /* What one query adds to the gradients of its KV head. */
 static void query_backward(const struct job *job, const struct attn_backward_args *b,
                            const struct sequence *s, long long head, long long query, double *dk,
-                           double *dv) {
+                           double *dv, double *d_bias) {
     const struct attn_args *a = &job->args;
     const struct dtype *t = job->dtype;
     const long long q = head * a->q_head + query * a->q_row, kv = head / a->heads_per_kv;
@@ -577,7 +577,17 @@ static void query_backward(const struct job *job, const struct attn_backward_arg
         }
         const double cap = tanh(product * (double)a->softcap_scale); /* 0 without a softcap */
         const double p = exp2((double)score_of(job, s, head, query, j, (float)product) - lse);
-        const double ds = p * (dp - delta) * (1 - cap * cap) * (double)b->scale;
+        const double raw = p <= 0 ? 0 : p * (dp - delta); /* of the score */
+        const double ds = raw * (1 - cap * cap) * (double)b->scale;
+        const long long diagonal = a->top_left ? query : query + s->keys - s->queries;
+        if (b->d_slopes != NULL) {
+            b->d_slopes[s->batch * a->alibi_batch + head] -=
+                (float)(raw * fabs((double)(diagonal - j)));
+        }
+        if (b->d_bias != NULL) {
+            d_bias[s->batch * a->bias_batch + head * a->bias_head + query * a->bias_row +
+                   j * a->bias_col] += raw;
+        }
         for (int d = 0; d < a->head_dim && !(p <= 0); d++) {
             sums[d] += ds * (double)load(t, s->k, k + d);
             dk[j * a->head_dim + d] += ds * (double)load(t, s->q, q + d);
@@ -596,7 +606,8 @@ static void query_backward(const struct job *job, const struct attn_backward_arg
 }
 
 static void head_backward(const struct job *job, const struct attn_backward_args *b,
-                          const struct sequence *s, long long head_kv, long long stored) {
+                          const struct sequence *s, long long head_kv, long long stored,
+                          double *d_bias) {
     const struct attn_args *a = &job->args;
     const size_t keys = (size_t)stored * (size_t)(a->head_dim + a->head_dim_v);
     double *dk = calloc(keys + 1, sizeof *dk), *dv = dk + stored * a->head_dim;
@@ -604,7 +615,7 @@ static void head_backward(const struct job *job, const struct attn_backward_args
     const long long v = gradient_start(&b->s_dv, a->cu_seqlens_kv, s->batch, head_kv);
     for (long long n = 0; dk != NULL && n < a->heads_per_kv * s->queries; n++) {
         query_backward(job, b, s, head_kv * a->heads_per_kv + n / s->queries, n % s->queries, dk,
-                       dv);
+                       dv, d_bias);
     }
     for (long long n = 0; dk != NULL && n < stored * a->head_dim; n++) {
         store(job->dtype, b->dk, k + n / a->head_dim * b->s_dk.row + n % a->head_dim, dk[n]);
@@ -613,6 +624,26 @@ static void head_backward(const struct job *job, const struct attn_backward_args
         store(job->dtype, b->dv, v + n / a->head_dim_v * b->s_dv.row + n % a->head_dim_v, dv[n]);
     }
     free(dk);
+}
+
+/* Elements of d_bias that the bias can name, of all or only the last of a dimension. */
+static long long bias_extent(const struct attn_args *a) {
+    return (a->heads_all / a->heads_q - 1) * a->bias_batch + (a->heads_q - 1) * a->bias_head +
+           (a->seq_q - 1) * a->bias_row + (a->seq_kv - 1) * a->bias_col + 1;
+}
+
+static void store_d_bias(const struct attn_backward_args *b, const double *d_bias) {
+    const struct attn_args *a = &b->a;
+    const struct dtype *t = a->bias_dtype == 0   ? dtype_of("fp32")
+                            : a->bias_dtype == 1 ? dtype_of("fp16")
+                                                 : dtype_of("bf16");
+    for (long long n = 0; n < (long long)a->heads_all * a->seq_q * a->seq_kv; n++) {
+        const long long key = n % a->seq_kv, query = n / a->seq_kv % a->seq_q;
+        const long long head = n / a->seq_kv / a->seq_q;
+        const long long at = head / a->heads_q * a->bias_batch + head % a->heads_q * a->bias_head +
+                             query * a->bias_row + key * a->bias_col;
+        store(t, b->d_bias, at, d_bias[at]);
+    }
 }
 
 void fake_compute_backward(const char *kernel, const struct attn_backward_args *b) {
@@ -626,11 +657,21 @@ void fake_compute_backward(const char *kernel, const struct attn_backward_args *
     if (b->d_sink != NULL) {
         memset(b->d_sink, 0, (size_t)a->heads_q * sizeof *b->d_sink);
     }
+    for (long long n = 0; b->d_slopes != NULL && n < a->heads_all; n++) {
+        b->d_slopes[n / a->heads_q * a->alibi_batch + n % a->heads_q] = 0;
+    }
+    const bool empty = a->heads_all == 0 || a->seq_q == 0 || a->seq_kv == 0;
+    double *d_bias =
+        b->d_bias != NULL && !empty ? calloc((size_t)bias_extent(a), sizeof *d_bias) : NULL;
     for (long long n = 0; n < a->heads_all / a->heads_per_kv; n++) {
         const long long heads_kv = a->heads_q / a->heads_per_kv, batch = n / heads_kv;
         const int *cu = a->cu_seqlens_kv;
         const struct sequence s = sequence_of(&job, batch);
-        head_backward(&job, b, &s, n % heads_kv,
-                      cu != NULL ? cu[batch + 1] - cu[batch] : a->seq_kv);
+        head_backward(&job, b, &s, n % heads_kv, cu != NULL ? cu[batch + 1] - cu[batch] : a->seq_kv,
+                      d_bias);
     }
+    if (d_bias != NULL) {
+        store_d_bias(b, d_bias);
+    }
+    free(d_bias);
 }

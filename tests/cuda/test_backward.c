@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * test_backward.c - the arguments of a backward kernel. Every field of struct attn_backward_args
- * and both grids against the problem, for many random problems; the layout of the struct; that
- * attn_backward only reads the current context and launches, at most twice; what is refused.
+ * and the grids against the problem, for many random problems; the layout of the struct; that
+ * attn_backward only reads the current context and launches, at most three times; what is
+ * refused.
  *
  * Invariant: expectations are computed here from attn.h and args.h alone.
  */
@@ -42,7 +43,11 @@ AT(part_heads, 196);
 AT(kv_sum, 200);
 AT(kv_turns, 208);
 AT(cluster, 216);
-_Static_assert(sizeof(struct attn_backward_args) == sizeof(struct attn_args) + 224,
+AT(score_tiles, 220);
+AT(d_bias, 224);
+AT(d_slopes, 232);
+AT(slope_sums, 240);
+_Static_assert(sizeof(struct attn_backward_args) == sizeof(struct attn_args) + 248,
                "struct attn_backward_args has another size");
 
 static bool is_bwd_mma(const attn_variant *variant) {
@@ -84,6 +89,24 @@ static void check_statistics(const struct attn_backward_args *args, const attn_p
     const long long rows = p->heads_q * (p->packed ? p->total_q : p->batch * p->seq_q);
     CHECK(args->lse_log2 == WORKSPACE);
     CHECK(args->delta - args->lse_log2 >= rows && end - args->delta >= rows);
+    if (args->d_slopes != NULL) {
+        CHECK(args->slope_sums - args->delta >= rows &&
+              end - args->slope_sums >= p->batch * p->heads_q * args->score_tiles);
+    }
+}
+
+/* CTAs of d_bias, one for each tile of what is not summed, and of d_alibi_slopes. */
+static long long score_ctas(const struct attn_backward_args *args, const attn_problem *p,
+                            const attn_variant *variant) {
+    const attn_bias_strides *s = &p->bias_strides;
+    long long ctas = args->d_bias != NULL ? 1 : 0;
+    ctas *= s->batch != 0 ? p->batch : 1;
+    ctas *= s->head != 0 ? p->heads_q : 1;
+    ctas *= s->row != 0 ? tiles_of(p->seq_q, variant->block_q) : 1;
+    ctas *= s->col != 0 ? tiles_of(p->seq_kv, variant->block_kv) : 1;
+    return ctas + (args->d_slopes != NULL
+                       ? p->batch * p->heads_q * tiles_of(p->seq_q, variant->block_q)
+                       : 0);
 }
 
 static void check_launch(const struct fake_call *launch, int phase, const attn_problem *p,
@@ -102,6 +125,9 @@ static void check_launch(const struct fake_call *launch, int phase, const attn_p
     check_gradient_strides("dk", p->dk, args.s_dk, p);
     check_gradient_strides("dv", p->dv, args.s_dv, p);
     CHECK(args.d_sink == (p->sink ? t->d_sink : NULL));
+    CHECK(args.d_bias == (p->bias ? t->d_bias : NULL));
+    CHECK(args.d_slopes == (p->alibi ? t->d_alibi_slopes : NULL));
+    CHECK_EQ(args.score_tiles, tiles_of(p->seq_q, variant->block_q));
     check_statistics(&args, p, workspace);
     CHECK(memcmp(&args.scale, &p->scale, sizeof args.scale) == 0);
     CHECK_EQ(args.tiles_kv, tiles_of(p->seq_kv, variant->block_q));
@@ -109,8 +135,11 @@ static void check_launch(const struct fake_call *launch, int phase, const attn_p
     const long long roles = variant->head_dim_max > 64 ? 2 : 1;
     const long long tiles =
         p->batch * (p->heads_q * args.a.tiles_q + p->heads_kv * args.tiles_kv * roles) +
-        (args.d_sink != NULL ? p->heads_q : 0);
-    CHECK(phase == ATTN_PHASE_ROWS ? launch->grid[0] > 0 : launch->grid[0] == tiles);
+        p->heads_q * ((args.d_sink != NULL) + (args.d_slopes != NULL));
+    const long long scores = score_ctas(&args, p, variant);
+    CHECK(phase == ATTN_PHASE_ROWS    ? launch->grid[0] > 0
+          : phase == ATTN_PHASE_TILES ? launch->grid[0] == tiles
+                                      : launch->grid[0] == scores);
     CHECK_EQ(launch->grid[1], 1);
     CHECK_EQ(launch->grid[2], 1);
     CHECK_EQ(launch->block[0], 32 * variant->warps);
@@ -139,6 +168,14 @@ static attn_problem draw(const attn_variant *variant, uint64_t seed) {
     p.head_dim = step * rng_range(&rng, 1, most);
     p.head_dim_v = step * rng_range(&rng, 1, most);
     draw_options(&rng, variant->options, &p);
+    if (p.bias) { /* dense, for the sake of d_bias, or broadcast */
+        const int64_t dense[] = {p.heads_q * p.seq_q * p.seq_kv, p.seq_q * p.seq_kv, p.seq_kv, 1};
+        int64_t *const strides[] = {&p.bias_strides.batch, &p.bias_strides.head,
+                                    &p.bias_strides.row, &p.bias_strides.col};
+        for (int i = 0; i < 4; i++) {
+            *strides[i] = rng_chance(&rng, 50) ? dense[i] : 0;
+        }
+    }
     p.packed = p.seq_q > 0 && p.seq_kv > 0 && rng_chance(&rng, 20);
     if (p.packed) {
         p.total_q = p.batch * p.seq_q;
@@ -186,19 +223,28 @@ static void run_one(attn_context *context, const attn_variant *variant, uint64_t
     CHECK_STR(attn_plan_variant(plan), variant->name);
     const size_t workspace = attn_workspace_size(plan);
     t.d_sink = rng_chance(&rng, 50) ? t.d_sink : NULL;
+    t.d_bias = rng_chance(&rng, 50) ? (void *)0x660000000000 : NULL;
+    t.d_alibi_slopes = rng_chance(&rng, 50) ? (float *)0x670000000000 : NULL;
     void *stream = rng_chance(&rng, 50) ? (void *)(uintptr_t)rng_range(&rng, 1, 2) : NULL;
     fake->forget();
     if (CHECK_STATUS(attn_backward(plan, &t, WORKSPACE, workspace, stream, &why), ATTN_OK, &why)) {
-        const bool queries = p.seq_q > 0;
-        const bool tiles = queries || p.seq_kv > 0 || (p.sink && t.d_sink != NULL);
-        check_calls("attn_backward", queries + tiles, 0);
-        for (int i = 0; i < queries + tiles; i++) {
-            const struct fake_call *launch = launch_at(i);
-            if (CHECK(launch != NULL)) {
-                check_launch(launch, queries ? i : ATTN_PHASE_TILES, &full, &t, variant, workspace,
-                             stream);
+        const struct attn_backward_args wanted = {.d_bias = p.bias ? t.d_bias : NULL,
+                                                  .d_slopes = p.alibi ? t.d_alibi_slopes : NULL};
+        const bool sums = (p.sink && t.d_sink != NULL) || wanted.d_slopes != NULL;
+        const bool launched[] = {
+            [ATTN_PHASE_ROWS] = p.seq_q > 0,
+            [ATTN_PHASE_SCORES] = score_ctas(&wanted, &full, variant) > 0,
+            [ATTN_PHASE_TILES] = p.seq_q > 0 || p.seq_kv > 0 || sums,
+        };
+        static const int order[] = {ATTN_PHASE_ROWS, ATTN_PHASE_SCORES, ATTN_PHASE_TILES};
+        int count = 0;
+        for (int i = 0; i < 3; i++) {
+            const struct fake_call *launch = launched[order[i]] ? launch_at(count++) : NULL;
+            if (launched[order[i]] && CHECK(launch != NULL)) {
+                check_launch(launch, order[i], &full, &t, variant, workspace, stream);
             }
         }
+        check_calls("attn_backward", count, 0);
     }
     attn_plan_destroy(plan);
 }
@@ -251,26 +297,25 @@ TEST(strides_of_gradients) {
     fake_end();
 }
 
-/* What no GPU kernel computes is refused by the call that asks for it, before any launch. */
-TEST(unsupported_gradients) {
+/* What would take more CTAs than a grid has is refused by the call that requests it, before any
+ * launch. */
+TEST(too_large_gradients_of_bias) {
     attn_context *context = open_with_made_up();
     attn_problem p = gpu_problem();
     attn_error why = {""};
     if (context == NULL) {
         return;
     }
-    p.bias = p.alibi = true;
+    p.bias = true;
+    p.seq_q = p.seq_kv = 3000000;
     attn_plan *plan = plan_backward(context, &p, MADE_UP);
-    for (int i = 0; i < 2 && plan != NULL; i++) {
-        attn_tensors t = stand_ins();
-        t.d_bias = i == 0 ? (void *)0x660000000000 : NULL;
-        t.d_alibi_slopes = i == 0 ? NULL : (float *)0x670000000000;
-        fake->forget();
-        CHECK_STATUS(attn_backward(plan, &t, WORKSPACE, attn_workspace_size(plan), NULL, &why),
-                     ATTN_UNSUPPORTED, &why);
-        CHECK_CONTAINS(why.text, i == 0 ? "d_bias" : "d_alibi_slopes");
-        CHECK_EQ(calls_of("cuLaunchKernelEx"), 0);
-    }
+    attn_tensors t = stand_ins();
+    t.d_bias = (void *)0x660000000000;
+    fake->forget();
+    CHECK_STATUS(attn_backward(plan, &t, WORKSPACE, attn_workspace_size(plan), NULL, &why),
+                 ATTN_UNSUPPORTED, &why);
+    CHECK_CONTAINS(why.text, "d_bias");
+    CHECK_EQ(calls_of("cuLaunchKernelEx"), 0);
     attn_plan_destroy(plan);
     attn_close(context);
     fake_end();

@@ -25,7 +25,7 @@ fresh() {
     mkdir -p "$work/tree/docs" "$work/tree/results/h200"
     cp "$source/README.md" "$work/tree"
     cp "$source"/docs/*.md "$work/tree/docs"
-    cp "$source"/results/*.json "$work/tree/results"
+    cp "$source"/results/*.json "$source"/results/*.svg "$work/tree/results"
     cp "$source/results/h200/evidence.json" "$work/tree/results/h200"
 }
 
@@ -94,6 +94,22 @@ fresh && spoil h200/evidence.json "d['verdict'] = 'FAIL'"
 refuses "a pack that is not PASS" "'FAIL'"
 fresh && rm "$work/tree/results/host-h200.json"
 refuses "a missing file" 'host-h200.json'
+
+# A run of gradients, made up from one of forward: its table, its ratios and its picture appear.
+backward() {
+    fresh
+    cp "$work/tree/results/h200-peers-fp16.json" "$work/tree/results/h200-peers-bwd.json"
+    spoil h200-peers-bwd.json "for r in d['rows']: r['name'] += ' backward'"
+    rm -f "$work/tree/results/h200-peers-bwd.svg"
+}
+backward
+refuses "no picture of gradients" 'no picture results/h200-peers-bwd.svg'
+cp "$work/tree/results/h200-peers-fp16.svg" "$work/tree/results/h200-peers-bwd.svg"
+tables && tables --check || fail "a run of gradients: $(cat "$work/out")"
+grep -q '(results/h200-peers-bwd.svg)' "$work/tree/README.md" || fail "README.md lacks its picture"
+tr '\n' ' ' <"$work/tree/README.md" | grep -q 'fp16 gradients (' || fail "README.md lacks its ratio"
+sed -n '/<!-- table bwd -->/,/<!-- \/table -->/p' "$work/tree/docs/benchmarks.md" |
+    grep -q '^| B2 H8 S512 D64 | [0-9]' || fail "benchmarks.md lacks its table"
 
 echo "$failures failed"
 [ "$failures" -eq 0 ]

@@ -3,10 +3,17 @@
 #
 # test_backward_faults.sh SOURCE_DIR BUILD_DIR [all | NAME...]
 #
-# Bugs planted in a backward kernel, found by test_vgpu_backward and its laws: faults.sh.
+# Bugs planted in the backward kernels, found by test_vgpu_backward and its laws: faults.sh.
 set -u
 
 source=$1 build=$2
 shift 2
-exec sh "$source/tests/vgpu/faults.sh" "$source" "$build" backward.txt bwd_mma_fp16_d64_64x32_w4_s2 \
-    portable/bwd_mma.cu backward "$@"
+
+plant() { # TABLE VARIANT KERNEL
+    table=$1 variant=$2 kernel=$3
+    shift 3
+    sh "$source/tests/vgpu/faults.sh" "$source" "$build" "$table" "$variant" "$kernel" backward "$@"
+}
+
+plant backward.txt bwd_mma_fp16_d64_64x32_w4_s2 portable/bwd_mma.cu "$@" || exit $?
+plant backward_hopper.txt bwd_hopper_fp16_d64_128x128_w12_s2 hopper/backward.cu "$@"

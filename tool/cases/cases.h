@@ -189,9 +189,6 @@ bool sample_add_gradients(struct sample *sample, int64_t hidden);
 /* Its place among the tensors. */
 void **gradient_pointer(attn_tensors *tensors, attn_gradient which);
 
-/* An output that is not wanted. */
-void gradients_drop(struct gradients *gradients, attn_gradient which);
-
 /* The outputs back to 0xFF. O and LSE are as forward left them and must stay so. */
 void gradients_poison(struct gradients *gradients, const struct sample *sample);
 

@@ -181,12 +181,6 @@ void **gradient_pointer(attn_tensors *t, attn_gradient which) {
     return pointers[which];
 }
 
-void gradients_drop(struct gradients *g, attn_gradient which) {
-    guarded_free(&g->outputs[which]);
-    g->outputs[which] = (struct guarded){0};
-    *gradient_pointer(&g->tensors, which) = NULL;
-}
-
 void gradients_free(struct gradients *g) {
     guarded_free(&g->d_o);
     for (int i = 0; i < GRADIENTS; i++) {

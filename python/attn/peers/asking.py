@@ -29,15 +29,15 @@ def device(context: Context) -> Device:
     return found
 
 
-def variants(context: Context) -> List[Variant]:
+def variants(context: Context, function: str = "attn_variant_get") -> List[Variant]:
     """Every variant of the context, best first, also those that this machine cannot run."""
     found: List[Variant] = []
     while True:
         variant = Variant(size=ctypes.sizeof(Variant))
         try:
-            call(context, "attn_variant_get", context.handle, len(found), byref(variant))
+            call(context, function, context.handle, len(found), byref(variant))
         except AttnError:
-            if not found:
+            if not found and function == "attn_variant_get":
                 raise
             return found
         found.append(variant)
@@ -72,6 +72,20 @@ def verified(context: Context, problem: Problem, tensors: bytes, count: int,
     call(context, "attn_rows_sample", byref(problem), seed, rows, count)
     call(context, "attn_verify", context.handle, byref(problem), tensors, rows, count,
          byref(result))
+    return result
+
+
+def verified_gradient(context: Context, problem: Problem, tensors: bytes, gradient: int,
+                      count: int, seed: int) -> Comparison:
+    """Likewise of dq (0), dk (1) or dv (2); of the latter rows of one head."""
+    rows = (Row * count)()
+    result = Comparison(size=ctypes.sizeof(Comparison))
+    call(context, "attn_gradient_sample", byref(problem), gradient, seed, rows, count)
+    for row in rows:
+        if gradient:
+            row.batch, row.head = rows[0].batch, rows[0].head
+    call(context, "attn_verify_backward", context.handle, byref(problem), tensors, gradient, rows,
+         count, byref(result))
     return result
 
 

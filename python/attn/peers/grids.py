@@ -160,6 +160,11 @@ def masks() -> List[Shape]:
             square(1, 32, 32, 4096, 128, False, "mask dense")]
 
 
+def bwd() -> List[Shape]:
+    """The gradients of training shapes, with GQA as well."""
+    return [shape._replace(option="backward") for shape in full() if shape.seq_q <= 16384]
+
+
 def cpu() -> List[Shape]:
     """One of each kind, of a size that a CPU computes in milliseconds."""
     return [square(2, 8, 8, 512, 64, False), square(1, 16, 16, 2048, 128, True),
@@ -169,7 +174,7 @@ def cpu() -> List[Shape]:
 
 GRIDS = {"canonical": canonical, "small": small, "middle": middle, "full": full, "decode": decode,
          "chunk": chunk, "groups": groups, "ragged": ragged, "options": options, "masks": masks,
-         "cpu": cpu}
+         "bwd": bwd, "cpu": cpu}
 
 
 def shapes_of(names: Iterable[str]) -> List[Tuple[str, Shape]]:

@@ -20,8 +20,9 @@ from typing import (Any, Callable, ContextManager, Dict, List, Optional, Pattern
 from .. import _library
 from .._library import BF16, FP16, FP32, InvalidArgument, Problem
 from .._plans import Context, Plan
-from . import asking
+from . import asking, backward
 from .grids import Shape
+from .sides import Inputs, Side
 from .options import Extra, extra_of
 
 ROWS_VERIFIED = 96
@@ -50,29 +51,23 @@ def per_call_us(seconds: float, calls: int) -> float:
     return round(seconds * 1e6 / calls, 3)
 
 
-class Side:
-    """An implementation: computes attention of input set i. role: ours, variant, peer or host (only
-    the host time is measured); kernel: the name (ours) or the pattern (peers) that the
-    profiler must show; outputs: what every call writes to, if it is always the same."""
-
-    def __init__(self, name: str, role: str, kernel: Optional[str],
-                 call: Callable[[int, ctypes.c_void_p], Any],
-                 context: Callable[[], ContextManager[Any]] = contextlib.nullcontext,
-                 outputs: Sequence[Any] = ()) -> None:
-        self.name, self.role, self.kernel = name, role, kernel
-        self.call, self.context, self.outputs = call, context, outputs
+def parts_of(outputs: Sequence[Any]) -> List[Any]:
+    """Tensors, of outputs that are tensors or tuples of them."""
+    return [part for one in outputs for part in (one if isinstance(one, tuple) else (one,))]
 
 
 class Case:
     """One shape with its inputs on the device and all sides that compute it."""
 
-    def __init__(self, problem: Problem, extra: Extra, inputs: List[Tuple[Any, Any, Any]],
+    def __init__(self, problem: Problem, extra: Extra, inputs: List[Inputs],
                  variant: str, sides: List[Side], hosts: List[Side], flops: float) -> None:
         self.problem, self.extra, self.inputs, self.variant = problem, extra, inputs, variant
         self.ours, *self.others = sides
         self.hosts, self.flops, self.sets = hosts, flops, len(inputs)
         q, k, v = inputs[0]
         self.set_bytes = (2 * q.numel() + k.numel() + v.numel()) * q.element_size()
+        if extra.d_o:
+            self.set_bytes *= 2
 
     def close(self) -> None:
         del self.extra, self.inputs, self.ours, self.others, self.hosts
@@ -105,7 +100,10 @@ class Machine:
         self.beside = beside(variant)
         self.entries = {known.name.decode(): (known.entry or b"").decode()
                         for known in asking.variants(context)}
-        if variant is not None and self.beside is None and variant not in self.entries:
+        self.entries_backward = {known.name.decode(): (known.entry or b"").decode()
+                                 for known in asking.variants(context, "attn_variant_get_backward")}
+        if variant is not None and self.beside is None \
+                and variant not in {**self.entries, **self.entries_backward}:
             raise InvalidArgument(f"--variant: {variant!r} is no variant of this library")
 
     # -- building a case
@@ -121,8 +119,10 @@ class Machine:
             for part, heads in ((problem.q, shape.heads_q), (problem.k, shape.heads_kv),
                                 (problem.v, shape.heads_kv), (problem.o, shape.heads_q)):
                 part.head, part.row = shape.head_dim, heads * shape.head_dim
+        if extra.backward:
+            flops *= 2.5  # five GEMMs for two
         self.check_size(flops)
-        plans = self.plans(problem)  # first: a refusal costs no memory
+        plans = self.plans(problem, extra.backward)  # first: a refusal costs no memory
         generator = self.torch.Generator(device=self.device)
         generator.manual_seed(self.seed)
 
@@ -136,21 +136,38 @@ class Machine:
 
         inputs = [(random(shape.heads_q, shape.seq_q), random(shape.heads_kv, shape.seq_kv),
                    random(shape.heads_kv, shape.seq_kv)) for _ in range(sets)]
-        sides = [self.our_side(plan, inputs, extra, plan is plans[0]) for plan in plans]
-        sides += [self.peer_side(name, shape, inputs, extra) for name in peers
-                  if self.can(name, shape, extra)]
+        if extra.backward:
+            extra.d_o = [random(shape.heads_q, shape.seq_q) for _ in range(sets)]
+            sides = self.backward_sides(plans, problem, shape, inputs, extra.d_o, peers)
+        else:
+            sides = [self.our_side(plan, inputs, extra, plan is plans[0]) for plan in plans]
+            sides += [self.peer_side(name, shape, inputs, extra) for name in peers
+                      if self.can(name, shape, extra)]
         hosts = [] if shape.option else self.host_sides(shape, inputs)
         return Case(problem, extra, inputs, plans[0].variant, sides, hosts, flops)
 
     def check_size(self, flops: float) -> None:
         """NotRun where a call takes too long here to be worth anyone's time."""
 
-    def plans(self, problem: Problem) -> List[Plan]:
+    def backward_sides(self, plans: List[Plan], problem: Problem, shape: Shape,
+                       inputs: List[Inputs], d_o: List[Any], peers: Sequence[str]) -> List[Side]:
+        forward = Plan(self.context, bytes(problem))
+        sides = [backward.our_side(self, plan, forward, inputs, d_o,
+                                   *(("ours", "ours") if plan is plans[0]
+                                     else (plan.variant, "variant")),
+                                   self.entries_backward[plan.variant]) for plan in plans]
+        return sides + [backward.peer_side(self, name, shape, inputs, d_o) for name in peers
+                        if name in backward.KERNELS
+                        and (name != "fa3" or getattr(self, "fa3", None) is not None)]
+
+    def plans(self, problem: Problem, backward: bool = False) -> List[Plan]:
         """The plan's choice (or the requested one) first, then what `all` adds."""
+        direction = _library.BACKWARD if backward else _library.FORWARD
         if self.beside is None:
-            return [Plan(self.context, bytes(problem), self.variant)]
-        plans = [Plan(self.context, bytes(problem))]
-        return plans + [Plan(self.context, bytes(problem), name) for name in self.entries
+            return [Plan(self.context, bytes(problem), self.variant, direction)]
+        plans = [Plan(self.context, bytes(problem), None, direction)]
+        return plans + [Plan(self.context, bytes(problem), name, direction)
+                        for name in (self.entries_backward if backward else self.entries)
                         if name != plans[0].variant and self.beside.search(name)
                         and not asking.refusal(self.context, name, problem)]
 
@@ -163,7 +180,7 @@ class Machine:
         """Whether that peer computes the same formula."""
         return not extra.only_native
 
-    def our_side(self, plan: Plan, inputs: List[Tuple[Any, Any, Any]], extra: Extra,
+    def our_side(self, plan: Plan, inputs: List[Inputs], extra: Extra,
                  chosen: bool) -> Side:
         outputs = [self.torch.full_like(q, math.nan) for q, _, _ in inputs]  # poisoned
         memory, address = self.workspace(plan)
@@ -180,7 +197,7 @@ class Machine:
         return Side(name, role, self.entries[plan.variant], call, outputs=outputs)
 
     def sdpa_side(self, name: str, role: str, kernel: Optional[str], shape: Shape,
-                  inputs: List[Tuple[Any, Any, Any]],
+                  inputs: List[Inputs],
                   context: Callable[[], ContextManager[Any]] = contextlib.nullcontext,
                   sdpa: Optional[Callable[..., Any]] = None, mask: Any = None) -> Side:
         sdpa = sdpa or self.torch.nn.functional.scaled_dot_product_attention
@@ -194,11 +211,11 @@ class Machine:
             return sdpa(*inputs[index], attn_mask=mask, is_causal=causal, enable_gqa=grouped)
         return Side(name, role, kernel, call, context)
 
-    def peer_side(self, name: str, shape: Shape, inputs: List[Tuple[Any, Any, Any]],
+    def peer_side(self, name: str, shape: Shape, inputs: List[Inputs],
                   extra: Extra) -> Side:
         raise NotImplementedError
 
-    def host_sides(self, shape: Shape, inputs: List[Tuple[Any, Any, Any]]) -> List[Side]:
+    def host_sides(self, shape: Shape, inputs: List[Inputs]) -> List[Side]:
         """Whose cost for the caller is of interest: the operator, and PyTorch's as it chooses."""
         import attn.torch
         return [self.sdpa_side("attn.torch.sdpa", "host", None, shape, inputs,
@@ -220,6 +237,8 @@ class Machine:
 
     def verify(self, case: Case, outputs: Sequence[Any], which: int) -> Dict[str, Any]:
         """Sampled rows of one set against the double-precision reference."""
+        if case.extra.backward:
+            return backward.verify(self, case, outputs[which], which, ROWS_VERIFIED)
         host = [tensor.cpu() for tensor in (*case.inputs[which], outputs[which])]
         others = {name: tensor.cpu() for name, tensor in case.extra.tensors.items()}
         tensors = _library.tensors(*(tensor.data_ptr() for tensor in host),
@@ -231,21 +250,26 @@ class Machine:
 
     def difference(self, outputs: Sequence[Any], expected: Sequence[Any]) -> float:
         """The largest distance of a row of O from the expected one, over that one's length;
-        infinite where something is missing or NaN."""
+        infinite where something is missing or NaN. Rows of gradients may be 0 but for rounding: the
+        length is at least that of a usual row."""
         if len(outputs) != len(expected):
             return math.inf
         worst = 0.0
-        for one, other in zip(outputs, expected):
+        several = any(isinstance(one, tuple) for one in expected)
+        for one, other in zip(parts_of(outputs), parts_of(expected)):
             if one.shape != other.shape or one.dtype != other.dtype:
                 return math.inf
             right = other.float()
-            distance = (one.float() - right).norm(dim=-1)
-            ratio = (distance / right.norm(dim=-1).clamp_min(1e-30)).max().item()
+            distance, length = (one.float() - right).norm(dim=-1), right.norm(dim=-1)
+            least = length.square().mean().sqrt().item() if several else 1e-30
+            ratio = (distance / length.clamp_min(max(least, 1e-30))).max().item()
             worst = max(worst, ratio if math.isfinite(ratio) else math.inf)
         return worst
 
     def negative_control(self, case: Case) -> List[Any]:
-        """The output of a kernel that ignores Q and K: the mean of V."""
+        """The output of a kernel that ignores Q and K: the mean of V; gradients of 0."""
+        if case.extra.backward:
+            return [tuple(self.torch.zeros_like(x) for x in three) for three in case.inputs]
         return [v.float().mean(2, keepdim=True).repeat_interleave(q.shape[1] // v.shape[1], 1)
                 .expand(q.shape).to(q.dtype) for q, _, v in case.inputs]
 
@@ -254,7 +278,7 @@ class Machine:
                 for inputs in case.inputs for tensor in inputs]
 
     def blank(self, outputs: Sequence[Any]) -> None:
-        for output in outputs:
+        for output in parts_of(outputs):
             output.fill_(math.nan)
 
     # -- timing

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The options of a grid's shapes: what they mean to libattn, to SDPA's mask and to FlexAttention.
 
-A shape's `option` is words: "sink", "alibi", "bias", "window1024", "softcap50", "mask dense",
+A shape's `option` is words: "backward" (backward.py), "sink", "alibi", "bias", "window1024", "softcap50", "mask dense",
 "mask padding", "mask causal+padding", "packed 32x100-2000"; several may stand together.
 
 Invariant: all sides compute the same formula; a side that cannot is left out, never approximated.
@@ -29,6 +29,8 @@ class Extra:
         self.mask_mod: Optional[ScoreMod] = None
         self.lengths: Optional[List[int]] = None  # packed sequences
         self.visible = 1.0                  # part of the scores that a mask leaves
+        self.backward = False               # gradients
+        self.d_o: List[Any] = []            # ... of each set
 
     def set(self, problem: Problem) -> None:
         for name, value in self.fields.items():
@@ -119,6 +121,8 @@ def extra_of(torch: Any, shape: Shape, dtype: Any, device: Any) -> Extra:
             extra.fields["softcap"] = cap
             extra.only_native = True
             extra.score_mod = lambda s, b, h, q, k: cap * torch.tanh(s / cap)
+        elif word == "backward":
+            extra.backward = True
         elif word == "sink":
             _sink(extra, torch, shape, device)
         elif word == "alibi":

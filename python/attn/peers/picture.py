@@ -66,7 +66,9 @@ def heading(report: Dict[str, Any], ratios: List[float]) -> Tuple[str, str]:
     on_gpu = any(name in GPU_PEERS for row in rows for name in row["sides"])
     how = "calls replayed from a CUDA graph" if on_gpu else f"{environment.get('threads')} threads"
     below = sum(ratio < 1 for ratio in ratios)
-    return (f"libattn beside the fastest of its peers: {device}, {dtypes}, forward",
+    backward = all("backward" in row["shape"].get("option", "").split() for row in rows)
+    return (f"libattn beside the fastest of its peers: {device}, {dtypes}, "
+            f"{'backward' if backward else 'forward'}",
             f"time of the fastest peer over libattn's, {how}; geometric mean "
             f"{geometric_mean(ratios):.2f}× over {len(ratios)} shapes, {below} of them below 1")
 

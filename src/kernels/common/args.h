@@ -107,7 +107,7 @@ struct attn_gradient_strides {
     long long batch, head, row;
 };
 
-enum { ATTN_PHASE_ROWS = 0, ATTN_PHASE_TILES = 1 };
+enum { ATTN_PHASE_ROWS, ATTN_PHASE_TILES, ATTN_PHASE_SCORES };
 
 struct attn_backward_args {
     struct attn_args a;
@@ -116,7 +116,7 @@ struct attn_backward_args {
     struct attn_gradient_strides s_d_o, s_dq, s_dk, s_dv;
     float *d_sink; /* NULL: not wanted */
     /* In the workspace. Each sequence has rows of its own there, a multiple of ATTN_STAT_ROWS. */
-    float *lse_log2, *delta; /* of every row */
+    float *lse_log2, *delta; /* of every row; fp32: the LSE itself */
     float *dq_sum;           /* NULL: no sums between CTAs. Tiles of dQ, fp32 (hopper/dq.h) */
     unsigned *turns;         /* ... and for each how many CTAs have added */
     unsigned *ticket;        /* ... and which tiles are taken */
@@ -128,7 +128,10 @@ struct attn_backward_args {
     float *kv_sum;      /* part_heads < heads_per_kv: dK and dV of key tiles, fp32 (hopper/dkv.h) */
     unsigned *kv_turns; /* ... and for each half of a tile how many CTAs have added */
     int cluster;        /* CTAs of a cluster: the key tiles of a sequence; 0: none */
-    int reserved;
+    int score_tiles;    /* tiles of rows of a (batch, head) in PHASE_SCORES */
+    void *d_bias;       /* NULL: not wanted */
+    float *d_slopes;    /* likewise */
+    float *slope_sums;  /* in the workspace: for each tile of rows its part of d_slopes */
 };
 
 struct attn_backward_tma_args {
@@ -217,9 +220,11 @@ struct attn_merge_args {
 #define ATTN_SMEM_mma_fp8(bm, bn, d, warps, stages)                                                \
     (2 * ((bm) + 2 * (bn)) * (d) + 2 * (stages) * (bn) * ((d) + 4))
 /* Roles of a tile of keys: dK and dV in one CTA, or each in its own (portable/bwd_mma.cu). */
-#define ATTN_BWD_KEY_ROLES(d) ((d) > 64 ? 2 : 1)
+#define ATTN_BWD_KEY_ROLES(d, element_bytes) ((d) * (element_bytes) > 128 ? 2 : 1)
 #define ATTN_SMEM_bwd_mma(bm, bn, d, warps, stages)                                                \
     (2 * (2 * (bm) + 2 * (stages) * (bn)) * (d)) /* X1, X2, Y1, Y2: 16 bits */
+#define ATTN_SMEM_bwd_tf32(bm, bn, d, warps, stages)                                               \
+    (2 * ATTN_SMEM_bwd_mma(bm, bn, d, warps, stages)) /* fp32 */
 /* K, V; Q and dO in stages, each with LSE and D of its rows; dS and dQ (fp32) twice. */
 #define ATTN_SMEM_bwd_hopper(bm, bn, d, warps, stages)                                             \
     (2 * (2 * (bn) * (d) + 2 * (stages) * (bm) * (d) + 2 * (bm) * (bn)) + 8 * (bm) * (d) +         \

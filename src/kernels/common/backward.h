@@ -4,8 +4,9 @@
  * D = rowsum(dO * O), and rows that are not finite.
  *
  * A launch has one phase. PHASE_ROWS: D and the LSE in base 2 of every row, into the workspace.
- * PHASE_TILES: dQ, dK and dV. What several CTAs add up, they add in a fixed order: the bits do not
- * depend on the order in which they run.
+ * PHASE_SCORES (portable/bwd_scores.h), where they are wanted: d_bias, and parts of
+ * d_alibi_slopes. PHASE_TILES: dQ, dK and dV, d_sink, and the sums of those parts. What several
+ * CTAs add up, they add in a fixed order: the bits do not depend on the order in which they run.
  *
  * Invariant: P = dS = 0 for a pair that is not visible, whatever Q, K, V and dO hold there.
  */
@@ -42,7 +43,11 @@ AT(part_heads, 196);
 AT(kv_sum, 200);
 AT(kv_turns, 208);
 AT(cluster, 216);
-static_assert(sizeof(struct attn_backward_args) == sizeof(struct attn_args) + 224,
+AT(score_tiles, 220);
+AT(d_bias, 224);
+AT(d_slopes, 232);
+AT(slope_sums, 240);
+static_assert(sizeof(struct attn_backward_args) == sizeof(struct attn_args) + 248,
               "struct attn_backward_args has another size");
 #undef AT
 
@@ -98,27 +103,53 @@ INLINE struct keys queries_of_key(const struct attn_args &a, const struct work &
 
 /* ---- P and dS -------------------------------------------------------------------------------- */
 
+/* lse_log2 is the LSE in base 2; in fp32 the LSE itself, since an ulp of a product with log2(e)
+ * would show: where score and LSE cancel, their difference is multiplied by it. */
+INLINE float lse_in_base_2(float stored) {
+    return sizeof(element) == 4 ? stored * LOG2_E : stored;
+}
+
+/* The exponent of P, in base 2, without options. */
+INLINE float plain_exponent(const struct attn_backward_args &b, float product, float stored) {
+    return sizeof(element) == 4 ? fmaf(product, b.scale, -stored) * LOG2_E
+                                : fmaf(product, b.a.scale_log2, -stored);
+}
+
+/* ... with every option but the mask. */
+INLINE float exponent_of(const struct attn_backward_args &b, const struct row_options &r,
+                         float product, int key, float stored) {
+    const struct attn_args &a = b.a;
+    if (sizeof(element) == 4 && !(a.softcap_log2 > 0.0f) && !a.alibi) {
+        const float bias = a.bias != 0 ? bias_at(a, r.bias + key * a.bias_col) : 0.0f;
+        return (fmaf(product, b.scale, -stored) + bias) * LOG2_E;
+    }
+    return score_of(a, r, product, key) - lse_in_base_2(stored);
+}
+
 /* Of a visible pair without options. P <= 1, however far the LSE of large scores was rounded. */
-INLINE struct pair plain_pair(const struct attn_args &a, float product, float dp, float lse_log2,
-                              float delta) {
-    const float d = fmaf(product, a.scale_log2, -lse_log2);
+INLINE struct pair plain_pair(const struct attn_backward_args &b, float product, float dp,
+                              float lse_log2, float delta) {
+    const float d = plain_exponent(b, product, lse_log2);
     struct pair pair;
     pair.p = exp2_fast(d > 0.0f ? 0.0f : d); /* not fminf: NaN stays */
     pair.ds = pair.p * (dp - delta);
     return pair;
 }
 
-/* Of a pair whose key exists, with every option. */
-INLINE struct pair pair_of(const struct attn_args &a, const struct row_options &r, int key,
+/* Of a pair whose key exists, with every option. OF_SCORE: ds is the gradient of the score, not of
+ * scale q.k, which the softcap takes. */
+template <bool OF_SCORE = false>
+INLINE struct pair pair_of(const struct attn_backward_args &b, const struct row_options &r, int key,
                            float product, float dp, float lse_log2, float delta) {
+    const struct attn_args &a = b.a;
     struct pair pair = {0.0f, 0.0f};
     if (key < r.visible.begin || key >= r.visible.end || (a.mask != 0 && is_hidden(a, r, key))) {
         return pair;
     }
-    const float d = score_of(a, r, product, key) - lse_log2;
+    const float d = exponent_of(b, r, product, key, lse_log2);
     pair.p = exp2_fast(d > 0.0f ? 0.0f : d);
     pair.ds = pair.p * (dp - delta);
-    if (a.softcap_log2 > 0.0f) {
+    if (!OF_SCORE && a.softcap_log2 > 0.0f) {
         const float t = capped(product * a.softcap_scale, 1.0f);
         pair.ds *= fmaf(-t, t, 1.0f);
     }
@@ -134,6 +165,14 @@ enum {
     PHASE_GROUPS = 4,                             /* loads in flight */
     PHASE_ROWS = PHASE_GROUPS * LANES / ROW_LANES /* of a warp */
 };
+
+/* 8 columns. */
+INLINE void clear_chunk(element *to) {
+    *(uint4 *)to = make_uint4(0, 0, 0, 0);
+    if (sizeof(element) == 4) {
+        *(uint4 *)(to + 4) = make_uint4(0, 0, 0, 0);
+    }
+}
 
 /* D and LSE of PHASE_ROWS rows of a head, by one warp; dQ = 0 where a row sees nothing. Rows past
  * the end of the sequence get P = 0. */
@@ -193,13 +232,14 @@ INLINE void rows_phase(const struct attn_backward_args &b) {
         const struct keys keys = keys_of_query(b.a, w, min(row, w.seq_q - 1));
         const bool sees = row < w.seq_q && keys.end > keys.begin;
         if (row < w.seq_q && !sees && column < b.a.head_dim) {
-            *(uint4 *)((element *)b.dq + start_of_q(b, w, b.s_dq) + row * b.s_dq.row + column) =
-                make_uint4(0, 0, 0, 0);
+            clear_chunk((element *)b.dq + start_of_q(b, w, b.s_dq) + row * b.s_dq.row + column);
         }
         if (column == 0 && padded) {
             const float lse = row < w.seq_q ? lse_of(b.a, w)[row * b.a.lse_row] : MINUS_INFINITY;
             b.delta[at + row] = sees ? sum[i] : 0.0f; /* else its dO may be NaN */
-            b.lse_log2[at + row] = lse == MINUS_INFINITY ? -MINUS_INFINITY : lse * LOG2_E;
+            b.lse_log2[at + row] = lse == MINUS_INFINITY  ? -MINUS_INFINITY
+                                   : sizeof(element) == 4 ? lse
+                                                          : lse * LOG2_E;
             if (b.turns != 0 && row % ATTN_BM == 0) {
                 b.turns[(at + row) / ATTN_BM] = 0;
             }
@@ -207,7 +247,24 @@ INLINE void rows_phase(const struct attn_backward_args &b) {
     }
 }
 
-/* d_sink of a head, by one CTA: a sum in a fixed order. */
+/* ---- sums of a head, by one CTA, in a fixed order -------------------------------------------- */
+
+/* Over all threads: thread 0 returns it. */
+INLINE float sum_of_cta(float sum, float *shared) {
+#pragma unroll
+    for (int step = LANES / 2; step > 0; step /= 2) {
+        sum += __shfl_xor_sync(~0U, sum, step);
+    }
+    if (threadIdx.x % LANES == 0) {
+        shared[threadIdx.x / LANES] = sum;
+    }
+    __syncthreads();
+    for (int i = 1; threadIdx.x == 0 && i < ATTN_WARPS; i++) {
+        sum += shared[i];
+    }
+    return sum;
+}
+
 INLINE void sink_of_head(const struct attn_backward_args &b, int head, float *shared) {
     const float sink = in_base_2(b.a.sink[head]);
     float sum = 0.0f;
@@ -219,23 +276,42 @@ INLINE void sink_of_head(const struct attn_backward_args &b, int head, float *sh
         for (int row = (int)threadIdx.x; row < w.seq_q; row += THREADS) {
             const float lse = b.lse_log2[at + row];
             if (lse != -MINUS_INFINITY) {
-                sum -= exp2_fast(sink - lse) * b.delta[at + row];
+                sum -= exp2_fast(sink - lse_in_base_2(lse)) * b.delta[at + row];
             }
         }
     }
-#pragma unroll
-    for (int step = LANES / 2; step > 0; step /= 2) {
-        sum += __shfl_xor_sync(~0U, sum, step);
-    }
-    if (threadIdx.x % LANES == 0) {
-        shared[threadIdx.x / LANES] = sum;
-    }
-    __syncthreads();
+    sum = sum_of_cta(sum, shared);
     if (threadIdx.x == 0) {
-        for (int i = 1; i < ATTN_WARPS; i++) {
-            sum += shared[i];
-        }
         b.d_sink[head] = sum;
+    }
+}
+
+/* From the parts that PHASE_SCORES has left; one slope, or one for each batch entry. */
+INLINE void slopes_of_head(const struct attn_backward_args &b, int head, float *shared) {
+    const int batch = b.a.heads_all / b.a.heads_q, slopes = b.a.alibi_batch != 0 ? batch : 1;
+    for (int n = 0; n < slopes; n++) {
+        float sum = 0.0f;
+        for (int entry = n; entry < (slopes == 1 ? batch : n + 1); entry++) {
+            const float *const parts =
+                b.slope_sums + ((long long)entry * b.a.heads_q + head) * b.score_tiles;
+            for (int i = (int)threadIdx.x; i < b.score_tiles; i += THREADS) {
+                sum += parts[i];
+            }
+        }
+        sum = sum_of_cta(sum, shared);
+        if (threadIdx.x == 0) {
+            b.d_slopes[n * b.a.alibi_batch + head] = sum;
+        }
+        __syncthreads(); /* the next one writes where this one has read */
+    }
+}
+
+/* The CTAs after those of tiles: of d_sink, if it is wanted, then of slopes. */
+INLINE void sums_of_head(const struct attn_backward_args &b, int number, float *shared) {
+    if (b.d_sink != 0 && number < b.a.heads_q) {
+        sink_of_head(b, number, shared);
+    } else {
+        slopes_of_head(b, number % b.a.heads_q, shared);
     }
 }
 
@@ -250,7 +326,7 @@ INLINE struct pair pair_again(const struct attn_backward_args &b, const struct w
     const long long at = statistics_of(b, w) + query;
     const float product = product_of(b.a, q_of(b.a, w) + query * b.a.q_row, k, b.a.head_dim, 1.0f);
     const float dp = product_of(b.a, d_o_of(b, w) + query * b.s_d_o.row, v, b.a.head_dim_v, 1.0f);
-    return pair_of(b.a, r, key, product, dp, b.lse_log2[at], b.delta[at]);
+    return pair_of(b, r, key, product, dp, b.lse_log2[at], b.delta[at]);
 }
 
 INLINE void add_chunk(float sum[8], float weight, const element *row) {
@@ -264,9 +340,18 @@ INLINE void add_chunk(float sum[8], float weight, const element *row) {
 
 /* Whether 8 columns as they were stored are finite: then they stay. */
 INLINE bool is_finite(const element *at) {
+#ifdef ATTN_DTYPE_fp32
+    float zero = 0.0f;
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        zero = fmaf(at[i], 0.0f, zero);
+    }
+    return zero == 0.0f;
+#else
     const uint4 x = *(const uint4 *)at;
     return !has_non_finite(x.x) && !has_non_finite(x.y) && !has_non_finite(x.z) &&
            !has_non_finite(x.w);
+#endif
 }
 
 /* Nothing more can change them: a pair that is visible is NaN. */

@@ -38,6 +38,7 @@
 #include "hopper/dkv.h"
 #include "hopper/dq.h"
 #include "hopper/dsmem.h"
+#include "hopper/tile.h"
 #include "hopper/wgmma.h"
 
 /* ---- shared memory --------------------------------------------------------------------------- */
@@ -54,14 +55,6 @@ struct barriers {
 };
 
 /* ---- producer -------------------------------------------------------------------------------- */
-
-INLINE void load_box(unsigned to, const struct attn_tensor_map *map, unsigned barrier, int chunk,
-                     int row, int head, int batch) {
-#pragma unroll
-    for (int c = 0; c < CHUNKS; c++) {
-        tma_load(to + (unsigned)(c * chunk), map, barrier, 64 * c, row, head, batch);
-    }
-}
 
 INLINE void bulk_load(unsigned to, const void *from, unsigned bytes, unsigned barrier) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
@@ -80,8 +73,8 @@ INLINE void produce(const struct attn_backward_tma_args &t, const struct key_til
     const int row_q = packed ? b.a.cu_seqlens_q[tile.w.batch] : 0;
     const int row_kv = packed ? b.a.cu_seqlens_kv[tile.w.batch] : 0;
     mbarrier_arrive_expect(bar.kv_full, 2 * KV_BYTES);
-    load_box(at.k, &t.k, bar.kv_full, KV_CHUNK, row_kv + tile.first, tile.head_kv, batch);
-    load_box(at.v, &t.v, bar.kv_full, KV_CHUNK, row_kv + tile.first, tile.head_kv, batch);
+    load_boxes(at.k, &t.k, bar.kv_full, KV_CHUNK, row_kv + tile.first, tile.head_kv, batch);
+    load_boxes(at.v, &t.v, bar.kv_full, KV_CHUNK, row_kv + tile.first, tile.head_kv, batch);
     struct ring ring = {0, 1};
     struct work w = tile.w;
     unsigned n = 0;
@@ -97,14 +90,14 @@ INLINE void produce(const struct attn_backward_tma_args &t, const struct key_til
             mbarrier_wait(bar.q_empty + skip, ring.parity);
             posted[n % POSTED] = q;
             mbarrier_arrive_expect(bar.q_full + skip, Q_BYTES + STAT_BYTES);
-            load_box(at.q + (unsigned)(ring.stage * Q_BYTES), &t.q, bar.q_full + skip, Q_CHUNK,
-                     row_q + m * ATTN_BM, w.head, batch);
+            load_boxes(at.q + (unsigned)(ring.stage * Q_BYTES), &t.q, bar.q_full + skip, Q_CHUNK,
+                       row_q + m * ATTN_BM, w.head, batch);
             bulk_load(at.lse + (unsigned)(ring.stage * STAT_BYTES), b.lse_log2 + stat + m * ATTN_BM,
                       STAT_BYTES, bar.q_full + skip);
             mbarrier_wait(bar.do_empty + skip, ring.parity);
             mbarrier_arrive_expect(bar.do_full + skip, Q_BYTES + STAT_BYTES);
-            load_box(at.d_o + (unsigned)(ring.stage * Q_BYTES), &t.d_o, bar.do_full + skip, Q_CHUNK,
-                     row_q + m * ATTN_BM, w.head, batch);
+            load_boxes(at.d_o + (unsigned)(ring.stage * Q_BYTES), &t.d_o, bar.do_full + skip,
+                       Q_CHUNK, row_q + m * ATTN_BM, w.head, batch);
             bulk_load(at.delta + (unsigned)(ring.stage * STAT_BYTES), b.delta + stat + m * ATTN_BM,
                       STAT_BYTES, bar.do_full + skip);
             advance<ATTN_STAGES>(ring);
@@ -437,9 +430,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const int parts = b.a.heads_all / b.part_heads;
     const int tiles = b.cluster > 0 ? parts : parts * b.tiles_kv; /* or clusters */
     if (ticket >= tiles) {
-        const int head = b.cluster > 0 ? (ticket - tiles) * b.cluster + rank : ticket - tiles;
-        if (head < b.a.heads_q) {
-            sink_of_head(b, head, (float *)dynamic);
+        const int number = b.cluster > 0 ? (ticket - tiles) * b.cluster + rank : ticket - tiles;
+        if (number < b.a.heads_q * ((b.d_sink != 0) + (b.d_slopes != 0))) {
+            sums_of_head(b, number, (float *)dynamic);
         }
         return;
     }

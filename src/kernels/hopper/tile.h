@@ -62,13 +62,19 @@ INLINE struct keys keys_of_rows(const struct attn_args &a, const struct work &w,
 /* ---- loads ----------------------------------------------------------------------------------- */
 
 /* All columns of a tile: one TMA box for each 64. */
-INLINE void load_tile(unsigned to, const struct attn_tensor_map *map, unsigned barrier, int chunk,
-                      unsigned bytes, int row, int head, int batch) {
-    mbarrier_arrive_expect(barrier, bytes);
+INLINE void load_boxes(unsigned to, const struct attn_tensor_map *map, unsigned barrier, int chunk,
+                       int row, int head, int batch) {
 #pragma unroll
     for (int c = 0; c < CHUNKS; c++) {
         tma_load(to + (unsigned)(c * chunk), map, barrier, 64 * c, row, head, batch);
     }
+}
+
+/* ... and the bytes that the barrier is to expect. */
+INLINE void load_tile(unsigned to, const struct attn_tensor_map *map, unsigned barrier, int chunk,
+                      unsigned bytes, int row, int head, int batch) {
+    mbarrier_arrive_expect(barrier, bytes);
+    load_boxes(to, map, barrier, chunk, row, head, batch);
 }
 
 INLINE void prefetch_tile(const struct attn_tensor_map *map, int row, int head, int batch) {

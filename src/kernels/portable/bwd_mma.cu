@@ -2,7 +2,7 @@
  *
  * bwd_mma.cu - gradients on tensor cores for every GPU since Ampere: mma.sync, ldmatrix, cp.async.
  * Every option. Deterministic: each tile of dQ, dK and dV is the work of one CTA (common/backward.h
- * has the two launches).
+ * has the launches; bwd_scores.h has d_bias and d_alibi_slopes).
  *
  * A CTA holds a tile of BM rows of two tensors, X1 and X2, and streams tiles of BN rows of two
  * others, Y1 and Y2:
@@ -17,12 +17,12 @@
  *                    sums += P Y2, dS Y1
  *     epilogue   sums through shared memory to global; rows that are not finite: backward.h
  *
- * With head_dim above 64 the registers hold one sum, and dK and dV are roles of their own. S and
- * dP of a pair are computed by two CTAs (three), so that there are 7 (8) GEMMs, not 5: the price of
- * adding nothing up between CTAs.
+ * With head_dim above 64, and in fp32, the registers hold one sum, and dK and dV are roles of their
+ * own. S and dP of a pair are computed by two CTAs (three), so that there are 7 (8) GEMMs, not 5:
+ * the price of adding nothing up between CTAs.
  *
  * Shared memory map, dynamic, in bytes (mma.h has the swizzle):
- *     x1     BM x D x 2              epilogue: a sum, 16 bits
+ *     x1     BM x D x 2 (fp32: 4)    epilogue: a sum, 16 bits
  *     x2     BM x D x 2
  *     y1     STAGES x BN x D x 2
  *     y2     STAGES x BN x D x 2
@@ -30,13 +30,12 @@
 #define ATTN_FULL 1
 #define ATTN_MASK 1
 #define MOST_Q_REGISTERS 16 /* of X1 and of X2; 32 spill */
-#include "common/backward.h"
-#include "portable/mainloop.h"
+#include "portable/bwd_scores.h"
 
 static_assert(WARP_KEYS == 1, "a warp has its rows for itself");
 
 enum { ROLE_DKV, ROLE_DK, ROLE_DV, ROLE_DQ };
-enum { SPLITS_DKV = ATTN_BWD_KEY_ROLES(ATTN_D) > 1 };
+enum { SPLITS_DKV = ATTN_BWD_KEY_ROLES(ATTN_D, (int)sizeof(element)) > 1 };
 
 /* Four tiles of a CTA, in shared memory. */
 struct tiles {
@@ -86,18 +85,20 @@ INLINE void differentiate_queries(float s[KEY_TILES][4], float dp[KEY_TILES][4],
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const struct row_options r = row_options_of(b.a, w, min(first_row + 8 * half, w.seq_q - 1));
-#pragma unroll
-        for (int n = 0; n < KEY_TILES; n++) {
-#pragma unroll
-            for (int i = 2 * half; i < 2 * half + 2; i++) {
-                const int key = first_key + 8 * n + i % 2;
-                const struct pair pair =
-                    plain ? plain_pair(b.a, s[n][i], dp[n][i], lse[half], delta[half])
-                          : pair_of(b.a, r, key, s[n][i], dp[n][i], lse[half], delta[half]);
-                s[n][i] = pair.p;
-                dp[n][i] = pair.ds;
-            }
+        float p[2 * KEY_TILES], ds[2 * KEY_TILES];
+        take_half(p, s, half);
+        take_half(ds, dp, half);
+#pragma unroll(PAIRS_AT_ONCE)
+        for (int i = 0; i < 2 * KEY_TILES; i++) {
+            const int key = first_key + 8 * (i / 2) + i % 2;
+            const struct pair pair = plain
+                                         ? plain_pair(b, p[0], ds[0], lse[half], delta[half])
+                                         : pair_of(b, r, key, p[0], ds[0], lse[half], delta[half]);
+            shift_in(p, pair.p);
+            shift_in(ds, pair.ds);
         }
+        put_half(s, p, half);
+        put_half(dp, ds, half);
     }
 }
 
@@ -106,45 +107,67 @@ INLINE void differentiate_keys(float s[KEY_TILES][4], float dp[KEY_TILES][4],
                                const struct attn_backward_args &b, const struct work &w,
                                int first_key, int first_query, bool plain) {
     const long long at = statistics_of(b, w);
+    float p[2][2 * KEY_TILES], ds[2][2 * KEY_TILES];
 #pragma unroll
-    for (int n = 0; n < KEY_TILES; n++) {
-#pragma unroll
-        for (int c = 0; c < 2; c++) {
-            const int query = first_query + 8 * n + c;
-            const bool there = query < w.seq_q;
-            const float lse = there ? b.lse_log2[at + query] : -MINUS_INFINITY;
-            const float delta = there ? b.delta[at + query] : 0.0f;
-            const struct row_options r = row_options_of(b.a, w, min(query, w.seq_q - 1));
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                const int i = 2 * half + c, key = first_key + 8 * half;
-                struct pair pair = {0.0f, 0.0f};
-                if (plain) {
-                    pair = plain_pair(b.a, s[n][i], dp[n][i], lse, delta);
-                } else if (there && key < w.seq_kv) {
-                    pair = pair_of(b.a, r, key, s[n][i], dp[n][i], lse, delta);
-                }
-                s[n][i] = pair.p;
-                dp[n][i] = pair.ds;
-            }
-        }
+    for (int half = 0; half < 2; half++) {
+        take_half(p[half], s, half);
+        take_half(ds[half], dp, half);
     }
-}
-
-/* As the A operand of the next GEMM. */
-INLINE void round_to(p_fragments p, const float x[KEY_TILES][4]) {
-#pragma unroll
-    for (int n = 0; n < KEY_TILES; n++) {
+#pragma unroll(PAIRS_AT_ONCE)
+    for (int i = 0; i < 2 * KEY_TILES; i++) {
+        const int query = first_query + 8 * (i / 2) + i % 2;
+        const bool there = query < w.seq_q;
+        const float lse = there ? b.lse_log2[at + query] : -MINUS_INFINITY;
+        const float delta = there ? b.delta[at + query] : 0.0f;
+        const struct row_options r = row_options_of(b.a, w, min(query, w.seq_q - 1));
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            p[n][half] = pack(x[n][2 * half], x[n][2 * half + 1]);
+            const int key = first_key + 8 * half;
+            struct pair pair = {0.0f, 0.0f};
+            if (plain) {
+                pair = plain_pair(b, p[half][0], ds[half][0], lse, delta);
+            } else if (there && key < w.seq_kv) {
+                pair = pair_of(b, r, key, p[half][0], ds[half][0], lse, delta);
+            }
+            shift_in(p[half], pair.p);
+            shift_in(ds[half], pair.ds);
         }
+    }
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        put_half(s, p[half], half);
+        put_half(dp, ds[half], half);
     }
 }
 
-/* The warp's rows of a sum to global memory, through its rows of X1, which no lane reads any more:
- * the first `there` of the tile's `rows`, then zeros. Returns whether one of them is not finite
- * before rounding. */
+/* The warp's rows of a sum to global memory: the first `there` of the tile's `rows`, then zeros.
+ * Returns whether one of them is not finite before rounding. */
+#ifdef ATTN_DTYPE_fp32
+/* From registers: a lane has 8 neighbouring columns of each group (tf32.h). */
+INLINE bool store_sum(struct rows &sum, float factor, unsigned char *, element *to,
+                      long long row_stride, int there, int rows, int columns,
+                      const struct place &at) {
+    float zero = 0.0f;
+#pragma unroll
+    for (int i = 0; i < ROW_TILES * 2 * GROUPS; i++) {
+        const int r = i / GROUPS / 2, half = i / GROUPS % 2, group = i % GROUPS;
+        const int tile_row = at.row + r * MMA_M + at.lane / 4 + 8 * half;
+        const int column = group * GROUP + at.lane % 4 * 8;
+        float x[8];
+#pragma unroll
+        for (int c = 0; c < 8; c++) {
+            x[c] = tile_row < there ? sum.o[r][4 * group + c % 4][2 * half + c / 4] * factor : 0.0f;
+            zero = fmaf(x[c], 0.0f, zero);
+        }
+        if (tile_row < rows && column < columns) {
+            store_chunk(to + tile_row * row_stride + column, x);
+        }
+    }
+    __syncwarp();
+    return __any_sync(~0U, !(zero == 0.0f));
+}
+#else
+/* Through the warp's rows of X1, which no lane reads any more. */
 INLINE bool store_sum(struct rows &sum, float factor, unsigned char *shared, element *to,
                       long long row_stride, int there, int rows, int columns,
                       const struct place &at) {
@@ -178,6 +201,7 @@ INLINE bool store_sum(struct rows &sum, float factor, unsigned char *shared, ele
     __syncwarp();
     return __any_sync(~0U, !(zero == 0.0f));
 }
+#endif
 
 INLINE void clear(struct rows &sum) {
 #pragma unroll
@@ -329,25 +353,29 @@ INLINE void tile_phase(const struct attn_backward_args &b, struct work w, int he
     }
     for (int i = row; i < min(row + ROW_TILES * MMA_M, x_rows) && (bad || bad_v); i++) {
         if (ROLE == ROLE_DQ) {
-            repair_dq(b, w, i, at.lane * CHUNK);
+            repair_dq(b, w, i, at.lane * 8);
         } else {
             if (bad) {
-                repair_dkv(b, w, head_kv, i, at.lane * CHUNK, false);
+                repair_dkv(b, w, head_kv, i, at.lane * 8, false);
             }
             if (bad_v) {
-                repair_dkv(b, w, head_kv, i, at.lane * CHUNK, true);
+                repair_dkv(b, w, head_kv, i, at.lane * 8, true);
             }
         }
     }
 }
 
 /* Tiles of keys first, from the first key on: they are the longest, and a causal mask hides fewest
- * queries from the first. Then dQ, from the last tile on; then sinks. */
+ * queries from the first. Then dQ, from the last tile on; then sums. */
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     ATTN_ENTRY(const __grid_constant__ struct attn_backward_args b) {
     extern __shared__ __align__(128) unsigned char dynamic[];
     if (b.phase == ATTN_PHASE_ROWS) {
         rows_phase(b);
+        return;
+    }
+    if (b.phase == ATTN_PHASE_SCORES) {
+        scores_phase(b, dynamic);
         return;
     }
     const int heads_kv = b.a.heads_q / b.a.heads_per_kv;
@@ -385,5 +413,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
         }
         return;
     }
-    sink_of_head(b, number - b.a.heads_all * b.a.tiles_q, (float *)dynamic);
+    sums_of_head(b, number - b.a.heads_all * b.a.tiles_q, (float *)dynamic);
 }

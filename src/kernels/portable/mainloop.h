@@ -213,6 +213,17 @@ INLINE void softmax(p_fragments p, float s[KEY_TILES][4], float scale, bool firs
     l[1] += added[1];
 }
 
+/* As the A operand of the next GEMM. */
+INLINE void round_to(p_fragments p, const float x[KEY_TILES][4]) {
+#pragma unroll
+    for (int n = 0; n < KEY_TILES; n++) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            p[n][half] = pack(x[n][2 * half], x[n][2 * half + 1]);
+        }
+    }
+}
+
 /* ---- epilogue -------------------------------------------------------------------------------- */
 
 /* O to global memory through the warp's own rows of Q in shared memory, which no lane reads any

@@ -20,7 +20,13 @@ enum {
     Q_TILE_BYTES = Q_BYTES / Q_TILES,
     PREPARES_Q = Q_TILES == 2,
     SKIPS_OPTIONS = 1, /* where a problem has no option, a branch skips their code */
-    REPAIRS_LSE = 1    /* a finite K that rounds to infinity in tf32 makes a score NaN */
+    REPAIRS_LSE = 1,   /* a finite K that rounds to infinity in tf32 makes a score NaN */
+/* fp32 units add up every MMA of hi hi: S is compared with an LSE from elsewhere. */
+#ifdef ATTN_SHORT_CHAINS
+    SHORT_CHAINS = 1
+#else
+    SHORT_CHAINS = 0
+#endif
 };
 
 /* Q of one group, split. */
@@ -139,10 +145,11 @@ INLINE void gemm_qk_group(float s[ROW_TILES][KEY_TILES][4], int n, const struct 
 #pragma unroll
         for (int step = 0; step < GROUP_STEPS; step++) {
             mma_m16n8k8(sum, q.hi[r][step], hi[step]);
-        }
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            s[r][n][i] += sum[i];
+            for (int i = 0; i < 4 && (SHORT_CHAINS || step == GROUP_STEPS - 1); i++) {
+                s[r][n][i] += sum[i];
+                sum[i] = 0.0f;
+            }
         }
     }
 }
@@ -230,6 +237,16 @@ INLINE void softmax(struct p_fragments &p, float s[KEY_TILES][4], float scale, b
         }
         l[half] = fmaf(l[half], p.alpha[half], sum);
     }
+}
+
+/* As the A operand of a GEMM that adds to what is there. */
+INLINE void round_to(struct p_fragments &p, const float x[KEY_TILES][4]) {
+#pragma unroll
+    for (int i = 0; i < KEY_TILES * 4; i++) {
+        split_tf32(x[i / 4][i % 4], p.hi[i / 4][i % 4 / 2 + i % 2 * 2],
+                   p.lo[i / 4][i % 4 / 2 + i % 2 * 2]);
+    }
+    p.alpha[0] = p.alpha[1] = 1.0f;
 }
 
 /* ---- epilogue -------------------------------------------------------------------------------- */

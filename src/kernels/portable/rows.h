@@ -36,7 +36,7 @@ enum {
 #endif
     KEY_TILES = KEYS / 8,
     COLUMN_TILES = ATTN_D / 8,
-#ifdef ATTN_DTYPE_fp32
+#if defined(ATTN_DTYPE_fp32) && !defined(ATTN_ONE_Q_TILE)
     Q_TILES = ATTN_TF32_Q_TILES(ATTN_D), /* 2: hi, then lo (portable/tf32.h) */
 #else
     Q_TILES = 1,

@@ -125,7 +125,7 @@ static void count(struct inspected *row) {
 /* wgmma: 64 rows of a warpgroup, 16 of the inner dimension, all columns at once. Elsewhere one
  * instruction of a warp is 16 x 8 x 16; in fp32 three are 16 x 8 x 8, and QK^T is a loop over 32 of
  * the head dimension. Backward: S and dP at least (wgmma), or 7 GEMMs of a tile, and 8 where dK and
- * dV are apart (portable/bwd_mma.cu). */
+ * dV are apart (portable/bwd_mma.cu); in fp32 dK, dV and dQ have S, dP and a sum each. */
 int64_t inspect_demand(const attn_variant *v) {
     const int64_t dim = v->head_dim_max;
     if (!v->tensor_cores || v->warps < 1) {
@@ -136,12 +136,13 @@ int64_t inspect_demand(const attn_variant *v) {
         return backward ? 2 * dim / 16 : dim / 16 + v->block_kv / 16;
     }
     const int64_t key_tiles = v->block_kv / 8;
-    if (backward) {
+    const bool fp32 = (v->dtypes >> ATTN_FP32 & 1) != 0;
+    if (backward && !fp32) {
         return (dim > 64 ? 8 : 7) * (v->block_q / 16 * key_tiles * (dim / 16)) / v->warps;
     }
-    const int64_t mmas = (v->dtypes >> ATTN_FP32 & 1) != 0
-                             ? key_tiles * 3 * (32 / 8 + dim / 8)
-                             : key_tiles * (dim / 16) + dim / 8 * (v->block_kv / 16);
+    const int64_t mmas = backward ? 3 * key_tiles * 3 * (2 * 32 / 8 + dim / 8)
+                         : fp32   ? key_tiles * 3 * (32 / 8 + dim / 8)
+                                  : key_tiles * (dim / 16) + dim / 8 * (v->block_kv / 16);
     return v->block_q / 16 * mmas / v->warps;
 }
 

@@ -106,10 +106,8 @@ static bool make_sets(struct bench *b, const attn_problem *problem, attn_error *
         if (!sample_make(s, &recipe)) {
             return false;
         }
-        bool good = !backward || sample_add_gradients(s, 0);
-        drop_unsupported(b->target, s);
-        good = good && (!backward || run_forward(s, why)) &&
-               mirror_make(&b->mirrors[b->sets], b->target->device, s, why);
+        const bool good = (!backward || (sample_add_gradients(s, 0) && run_forward(s, why))) &&
+                          mirror_make(&b->mirrors[b->sets], b->target->device, s, why);
         if (!good) {
             sample_free(s);
             return false;

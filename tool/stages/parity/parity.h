@@ -99,9 +99,6 @@ attn_status run_direction(const struct target *target, const attn_plan *plan,
 enum { RUN_OUTPUTS = GRADIENTS };
 int run_outputs(const struct sample *sample, const struct guarded *outputs[RUN_OUTPUTS]);
 
-/* Leaves the gradients that the device's kernels compute: d_bias and d_alibi_slopes no GPU's do. */
-void drop_unsupported(const struct target *target, struct sample *sample);
-
 /* O and LSE of a sample with gradients, on the CPU; poisons the gradients. */
 bool run_forward(struct sample *sample, attn_error *why);
 

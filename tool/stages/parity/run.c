@@ -194,13 +194,6 @@ int run_outputs(const struct sample *s, const struct guarded *outputs[RUN_OUTPUT
     return GRADIENTS;
 }
 
-void drop_unsupported(const struct target *t, struct sample *s) {
-    if (s->gradients != NULL && device_is_gpu(t->device)) {
-        gradients_drop(s->gradients, ATTN_GRADIENT_BIAS);
-        gradients_drop(s->gradients, ATTN_GRADIENT_ALIBI);
-    }
-}
-
 /* ---- the run --------------------------------------------------------------------------------- */
 
 struct run {
@@ -350,7 +343,6 @@ bool run_forward(struct sample *s, attn_error *why) {
 }
 
 enum run_result run_sample(const struct target *t, struct sample *s, attn_error *why) {
-    drop_unsupported(t, s);
     struct run r = {.target = t, .sample = s, .why = why};
     const attn_problem *problem = s->gradients != NULL ? &s->gradients->problem : &s->problem;
     if (s->gradients != NULL && !run_forward(s, why)) {
