@@ -107,8 +107,8 @@ attn_status backward_check(const struct variant *variant, const attn_problem *p,
                          (double)p->softcap, (double)LEAST_SOFTCAP);
     }
     if (tile_ctas(variant, p, 1) + most_sum_ctas(p) > INT32_MAX ||
-        row_warps(variant, p) > INT32_MAX ||
-        p->seq_q > INT32_MAX - 256 || p->seq_kv > INT32_MAX - 256) {
+        row_warps(variant, p) > INT32_MAX || p->seq_q > INT32_MAX - 256 ||
+        p->seq_kv > INT32_MAX - 256) {
         return attn_fail(error, ATTN_UNSUPPORTED,
                          "seq_q = %lld and seq_kv = %lld with %lld heads in all: more CTAs than a "
                          "grid has",
