@@ -8,7 +8,7 @@
 #ifndef ATTN_KERNELS_HOPPER_DSMEM_H
 #define ATTN_KERNELS_HOPPER_DSMEM_H
 
-#include "hopper/config.h"
+#include "common/device.h"
 
 /* The rank of this CTA, and the CTAs of a cluster. */
 INLINE int cta_rank(void) {
