@@ -235,8 +235,8 @@ def merge(o: Sequence[Any], lse: Sequence[Any], *, out: Any = None, out_lse: Any
     """
     o, lse = list(o), list(lse)
     if not o or len(o) != len(lse):
-        raise InvalidArgument(f"o has {len(o)} and lse {len(lse)} arrays, expected as many of both, "
-                              "and one or more")
+        raise InvalidArgument(f"o has {len(o)} and lse {len(lse)} arrays, expected as many of both "
+                              "and at least one")
     where = _arrays.current_stream(o[0], stream) if _arrays.is_on_gpu(o[0]) else None
     bshd = choice("layout", layout, LAYOUT)
     parts = [_arrays.view(f"o[{i}]", x, where, FLOATS) for i, x in enumerate(o)]
@@ -244,8 +244,8 @@ def merge(o: Sequence[Any], lse: Sequence[Any], *, out: Any = None, out_lse: Any
     first = parts[0]
     packed = len(first.shape) == 3
     if len(first.shape) not in (3, 4):
-        raise InvalidArgument(f"o[0] has the shape {first.shape}, expected (batch, heads, seq, dim) "
-                              "or (heads, total, dim)")
+        raise InvalidArgument(f"o[0] has the shape {first.shape}, expected (batch, heads, seq, "
+                              "dim) or (heads, total, dim)")
     head, row = (-2, -3) if bshd else (-3, -2)
     names = {name: code for code, name in DTYPE_NAMES.items() if code in FLOATS}
     wanted = first.dtype if dtype is None else choice("dtype", dtype, names)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""attn.append and attn.merge: NumPy and PyTorch on the CPU, against plain loops; what is refused."""
+"""attn.append and attn.merge: NumPy and PyTorch on the CPU against plain loops, and refusals."""
 
 import attn
 import numpy as np

@@ -150,7 +150,7 @@ static attn_status add_scores(attn_plan *plan, attn_error *error) {
     for (int32_t i = 0; i < context->variant_count; i++) {
         struct variant *variant = &context->variants[i];
         if (variant->family == FAMILY_bwd_mma && !variant->added &&
-            variant_applies(context, variant, &plan->problem, NULL) == ATTN_OK) {
+            variant_applies(context, variant, &plan->problem, 0, NULL) == ATTN_OK) {
             return cuda_plan_scores(context->cuda, variant, &plan->problem, &plan->cuda, error);
         }
     }

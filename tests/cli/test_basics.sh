@@ -68,6 +68,10 @@ is_json "plan of several sizes as JSON"
 holds "plan of several sizes as JSON: a list" [ "$(head -c 1 stdout)" = "[" ]
 accepts "plan --direction" plan --direction backward --dtype bf16
 says "plan --direction: variant" "variant    cpu_backward_"
+accepts "plan --direction append" plan --direction append
+says "plan --direction append: variant" "variant    cpu_append_c"
+accepts "plan --direction merge" plan --direction merge --dtype bf16
+says "plan --direction merge: variant" "variant    cpu_merge_c"
 accepts "plan --all" plan --all
 says "plan --all: portable variant" "cpu_tile_c"
 accepts "plan --json" plan --json --all --seq-q 1 --seq-kv 100 --heads 8 --heads-kv=2 --dtype bf16

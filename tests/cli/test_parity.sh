@@ -83,6 +83,7 @@ says "no GPU, as JSON: verdict" '"verdict": "NOT_RUN"'
 
 refuses "device" 'device = "gpu"' parity --device gpu
 refuses "no such variant" "no variant of cpu matches 'zebra'" parity --variant zebra
+refuses "no attention" "append and merge compute no attention" parity --variant cpu_merge
 refuses "bad expression" "is no regular expression" parity --variant '(('
 refuses "case without seed" "--seed" parity --case 3
 refuses "PTX of a CPU" "--ptx is for GPUs" parity --ptx

@@ -104,6 +104,29 @@ AT(v, 256);
 AT(o, 384);
 AT(a, 512);
 _Static_assert(sizeof(struct attn_tma_args) == 1024, "struct attn_tma_args has another size");
+#undef AT
+#define AT(field, offset)                                                                          \
+    _Static_assert(offsetof(struct attn_append_args, field) == (offset), #field " has moved")
+AT(q, 0);
+AT(q_out, 24);
+AT(s_q, 48);
+AT(s_v, 168);
+AT(rope_cos, 192);
+AT(cu_seqlens_q, 216);
+AT(block_table_stride, 248);
+AT(batch, 256);
+AT(ctas_of_row, 324);
+_Static_assert(sizeof(struct attn_append_args) == 328, "struct attn_append_args has another size");
+#undef AT
+#define AT(field, offset)                                                                          \
+    _Static_assert(offsetof(struct attn_merge_args, field) == (offset), #field " has moved")
+AT(lse_parts, 256);
+AT(o, 512);
+AT(o_inner, 528);
+AT(rows, 576);
+AT(inner, 580);
+AT(threads_of_row, 604);
+_Static_assert(sizeof(struct attn_merge_args) == 608, "struct attn_merge_args has another size");
 
 static bool is_hopper(const attn_variant *variant) {
     return strncmp(variant->family, "fwd_hopper", 10) == 0;

@@ -4,6 +4,7 @@
  */
 #include "device/kernels.h"
 
+#include <regex.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -35,6 +36,21 @@ bool variant_next(const attn_context *context, int32_t *index, attn_variant *var
 
 bool variant_next_of_all(const attn_context *context, int32_t *index, attn_variant *variant) {
     return next_up_to(ATTN_MERGE, context, index, variant);
+}
+
+const char *variant_no_attention(const char *pattern) {
+    bool found = false;
+    attn_variant variant;
+    regex_t regex;
+    if (regcomp(&regex, pattern != NULL ? pattern : "", REG_EXTENDED | REG_NOSUB) != 0) {
+        return "";
+    }
+    for (int32_t i = 0; !found && variant_next_of_all(NULL, &i, &variant);) {
+        found = variant.direction > ATTN_BACKWARD && regexec(&regex, variant.name, 0, NULL, 0) == 0;
+    }
+    regfree(&regex);
+    return found ? ": kernels of append and merge compute no attention (attest inspect takes them)"
+                 : "";
 }
 
 bool variant_by_name(const attn_context *context, const char *name, attn_variant *variant,

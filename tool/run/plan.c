@@ -65,8 +65,8 @@ static bool check_pattern(const struct making *making, attn_error *why) {
             return true;
         }
     }
-    return explain(why, "--variant: '%.80s' matches no variant of the library",
-                   making->request->variant);
+    return explain(why, "--variant: '%.80s' matches no variant of the library%s",
+                   making->request->variant, variant_no_attention(making->request->variant));
 }
 
 /* ---- rows ------------------------------------------------------------------------------------ */

@@ -140,9 +140,9 @@ static int find_variants(struct request *request) {
                         DIRECTION_NAMES[setup->direction]);
     }
     if (report->count == 0) {
-        return complain("parity: --variant: no %svariant of %s matches '%s'",
+        return complain("parity: --variant: no %svariant of %s matches '%s'%s",
                         setup->direction == ATTN_BACKWARD ? "backward " : "", setup->device,
-                        setup->variant);
+                        setup->variant, variant_no_attention(setup->variant));
     }
     const struct variant_report *first = &report->variants[0];
     if (setup->image != NULL && report->count != 1) {

@@ -16,6 +16,7 @@
 #include "base/message.h"
 #include "cases/problems.h"
 #include "cli/verbs.h"
+#include "device/kernels.h"
 #include "stages/profile/ncu_run.h"
 #include "stages/stage.h"
 
@@ -59,8 +60,9 @@ static bool list_subjects(struct profile *p, const attn_context *context, const 
             snprintf(p->subjects[p->count++].name, NAME, "%s", variant.name);
         }
     }
-    return p->count > 0 || explain(why, "--variant: '%s' matches no variant that this GPU runs",
-                                   p->pattern != NULL ? p->pattern : "");
+    return p->count > 0 ||
+           explain(why, "--variant: '%s' matches no variant that this GPU runs%s",
+                   p->pattern != NULL ? p->pattern : "", variant_no_attention(p->pattern));
 }
 
 /* ---- run ------------------------------------------------------------------------------------- */

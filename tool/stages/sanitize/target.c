@@ -126,8 +126,9 @@ bool target_candidates(const attn_context *context, const struct target_request 
     }
     regfree(&regex);
     if (fine && *count == 0) {
-        fine = explain(why, "--variant: '%s' matches no variant of this device",
-                       request->pattern != NULL ? request->pattern : "");
+        fine = explain(why, "--variant: '%s' matches no variant of this device%s",
+                       request->pattern != NULL ? request->pattern : "",
+                       variant_no_attention(request->pattern));
     }
     if (!fine) {
         free(*list);
