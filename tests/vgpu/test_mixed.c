@@ -63,6 +63,7 @@ TEST(mixed_steps) {
         edge.problem.draft = n % 3 == 1;
         edge.problem.sink = n % 4 == 3;
         edge.problem.window_left = n == 4 ? 200 : -1;
+        edge.problem.causal = n == 3 ? ATTN_CAUSAL_TOP_LEFT : ATTN_CAUSAL_BOTTOM_RIGHT;
         edge.problem.heads_q = n == 3 ? 6 : 8; /* 3 heads are not packed */
         try_mixed(&edge);
     }
@@ -84,12 +85,17 @@ TEST(one_long_decode) {
 
 TEST(drafts) {
     NEEDS_KERNELS(ATTN_OPTION_DRAFT);
-    for (int n = 0; n < 4; n++) {
-        struct edge edge = {.problem = step_of(n < 2 ? 6 : 70, 150, n % 2 ? 16 : 0)};
+    for (int n = 0; n < 5; n++) { /* the last: whole KV tiles, which no other mask crosses */
+        struct edge edge = {.problem = step_of(n == 2 || n == 3 ? 70 : 6, 150, n % 2 ? 16 : 0)};
         edge.problem.draft = true;
         edge.problem.used_q = n % 2 == 0;
         edge.problem.causal = n % 2 ? ATTN_CAUSAL_NONE : ATTN_CAUSAL_BOTTOM_RIGHT;
         edge.problem.softcap = n == 3 ? 5.0F : 0.0F;
+        if (n == 4) {
+            edge.problem.used_kv = false;
+            edge.problem.causal = ATTN_CAUSAL_NONE;
+            edge.problem.seq_kv = 128;
+        }
         try_each(ATTN_OPTION_DRAFT, &edge);
     }
 }
