@@ -242,6 +242,9 @@ static void ask_pages(attn_problem *p) {
     p->used_kv = true;
     p->page_size = 16;
 }
+static void ask_fp8(attn_problem *p) {
+    p->dtype_kv = ATTN_E4M3;
+}
 static void ask_scale_0(attn_problem *p) {
     p->scale = 0.0f;
 }
@@ -266,6 +269,7 @@ static const struct {
     {ATTN_OPTION_PACKED, "packed", ask_packed},
     {ATTN_OPTION_USED_KV, "used_kv", ask_used_kv},
     {ATTN_OPTION_PAGED, "pages", ask_pages},
+    {ATTN_OPTION_FP8_KV, "fp8_kv", ask_fp8},
     {ATTN_OPTION_ANY_SCALE, "scale 0", ask_scale_0},
     {ATTN_OPTION_ANY_SCALE, "large scale", ask_scale_large},
     {ATTN_OPTION_ANY_SCALE, "small scale", ask_scale_small},

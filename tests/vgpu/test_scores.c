@@ -64,7 +64,7 @@ static void try_everywhere(struct edge edge) {
     for (int32_t i = 0; attn_variant_get(context, i, &variant, NULL) == ATTN_OK; i++) {
         const attn_dtype dtype = (attn_dtype)__builtin_ctz(variant.dtypes);
         CHECK_MSG(strcmp(variant.device, "cuda") != 0 || !(edge.problem.scale >= 0.0F) ||
-                      contains(&done, variant.family, dtype),
+                      dtype_kv_of(&variant) >= 0 || contains(&done, variant.family, dtype),
                   "%s was not tried", variant.name);
     }
 }
