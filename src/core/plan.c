@@ -78,6 +78,7 @@ static attn_status refuse_all(const attn_plan *plan, attn_error *error) {
     for (int32_t i; (i = candidates_next(&candidates, NULL)) >= 0;) {
         const struct variant *variant = &context->variants[i];
         if ((variant->info.dtypes & (1U << plan->problem.dtype)) != 0 &&
+            variant_is_fp8(variant) <= problem_is_fp8(&plan->problem) &&
             wish != (variant->info.tensor_cores ? ATTN_TENSOR_CORES_NEVER
                                                 : ATTN_TENSOR_CORES_REQUIRE) &&
             (most == NULL || takes_more(&variant->info, &most->info))) {

@@ -22,6 +22,11 @@ struct variant {
     struct cuda_kernel *kernel; /* of a GPU variant that a plan has loaded; else NULL */
 };
 
+/* A GPU kernel for an fp8 KV cache, which takes no other. */
+static inline bool variant_is_fp8(const struct variant *variant) {
+    return (variant->info.dtypes >> ATTN_E4M3 & 1) != 0;
+}
+
 struct attn_context {
     struct pool *pool;
     struct cuda *cuda;        /* NULL: the context computes on the CPU */

@@ -27,6 +27,7 @@ static void prefer(attn_context *context, const struct tuned_line *line, attn_dt
     }
     context->preferences[context->preference_count++] = (struct preference){
         .dtype = dtype,
+        .fp8 = variant_is_fp8(&context->variants[index]),
         .dim_above = variant_tile_below(line->family, line->head_dim),
         .dim_most = line->head_dim,
         .causal = line->causal,
@@ -69,9 +70,9 @@ attn_status tuned_load(attn_context *context, const struct tuned_line *lines, in
 static bool holds(const struct preference *class, const attn_problem *p) {
     const int64_t dim = p->head_dim > p->head_dim_v ? p->head_dim : p->head_dim_v;
     const int causal = p->causal != ATTN_CAUSAL_NONE;
-    if (class->dtype != p->dtype || dim <= class->dim_above || dim > class->dim_most ||
-        (class->causal >= 0 && class->causal != causal) || p->seq_kv > class->keys_most ||
-        p->seq_q > class->queries_most) {
+    if (class->dtype != p->dtype || class->fp8 != problem_is_fp8(p) || dim <= class->dim_above ||
+        dim > class->dim_most || (class->causal >= 0 && class->causal != causal) ||
+        p->seq_kv > class->keys_most || p->seq_q > class->queries_most) {
         return false;
     }
     const double heads = (double)p->batch * (double)p->heads_q;

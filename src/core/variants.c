@@ -341,7 +341,7 @@ attn_status variant_applies(const attn_context *context, const struct variant *v
         return attn_fail(error, ATTN_UNSUPPORTED, "dtype is %s, which it does not take",
                          dtype_name(p->dtype));
     }
-    if ((v->dtypes & FP8) != 0 && !problem_is_fp8(p)) {
+    if (variant_is_fp8(variant) && !problem_is_fp8(p)) {
         return attn_fail(error, ATTN_UNSUPPORTED, "dtype_kv is %s, it takes an fp8 KV cache only",
                          dtype_name(p->dtype));
     }

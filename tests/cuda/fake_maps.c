@@ -29,10 +29,11 @@ _Static_assert(sizeof(struct fake_map) == sizeof(struct attn_tensor_map), "a map
 /* ---- the driver's functions ------------------------------------------------------------------ */
 
 static bool is_legal(const struct fake_map *map) {
-    const unsigned int inner = map->box[0] * 2U; /* elements of 16 bits are all that it knows */
-    if ((map->type != TYPE_FP16 && map->type != TYPE_BF16) || map->interleave != 0 ||
-        map->swizzle > 3 || map->promotion > 3 || map->fill > 1 || map->address % 16 != 0 ||
-        inner % 16 != 0 || (map->swizzle != 0 && inner > 16U << map->swizzle)) {
+    const unsigned int inner = map->box[0] * (map->type == TYPE_UINT8 ? 1U : 2U);
+    if ((map->type != TYPE_UINT8 && map->type != TYPE_FP16 && map->type != TYPE_BF16) ||
+        map->interleave != 0 || map->swizzle > 3 || map->promotion > 3 || map->fill > 1 ||
+        map->address % 16 != 0 || inner % 16 != 0 ||
+        (map->swizzle != 0 && inner > 16U << map->swizzle)) {
         return false;
     }
     for (int i = 0; i < map->rank; i++) {

@@ -460,6 +460,7 @@ static void check_shared_keys(attn_context *context, const attn_variant *variant
     const attn_tensors t = stand_ins();
     attn_error why;
     p.dtype = (attn_dtype)__builtin_ctz(variant->dtypes);
+    p.dtype_kv = (variant->dtypes >> ATTN_E4M3 & 1) != 0 ? (int32_t)ATTN_E4M3 : -1;
     p.batch = 1;
     p.heads_q = p.heads_kv = SHARED_KEYS[row].tiles;
     p.seq_q = 1;

@@ -15,7 +15,7 @@
 static const char CLUSTER[] = "fwd_hopper_decode";
 
 static bool shares_keys(const attn_variant *variant) {
-    return strstr(variant->family, "_decode") != NULL;
+    return strstr(variant->family, "_decode") != NULL && dtype_kv_of(variant) < 0;
 }
 
 /* A use_variant; user is the edge. */

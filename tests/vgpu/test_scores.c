@@ -71,7 +71,7 @@ static void try_everywhere(struct edge edge, attn_dtype half) {
     for (int32_t i = 0; attn_variant_get(context, i, &variant, NULL) == ATTN_OK; i++) {
         const attn_dtype dtype = (attn_dtype)__builtin_ctz(variant.dtypes);
         CHECK_MSG(!is_meant(&variant, half) || !(edge.problem.scale >= 0.0F) ||
-                      contains(&done, variant.family, dtype),
+                      dtype_kv_of(&variant) >= 0 || contains(&done, variant.family, dtype),
                   "%s was not tried", variant.name);
     }
 }
