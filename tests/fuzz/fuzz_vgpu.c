@@ -3,10 +3,10 @@
  * fuzz_vgpu.c - any bytes as a module for the virtual GPU: loaded or refused with one sentence, and
  * its first kernels run to an end, whatever they do, within the limits on steps and memory.
  *
- * The order of completion, the checks and the number of threads come from the input's size and
- * sum. Parameters of 8 bytes get a buffer, those of 128 a tensor map. Seeds are in
- * tests/data/fuzz_vgpu; for libFuzzer a mutator of its own exchanges words and lines, since few
- * changes of single bytes are PTX.
+ * The order of completion, the checks, the number of threads and whether unknown instructions are
+ * errors of the launch come from the input's size and sum. Parameters of 8 bytes get a buffer, those
+ * of 128 a tensor map. Seeds are in tests/data/fuzz_vgpu; for libFuzzer a mutator of its own
+ * exchanges words and lines, since few changes of single bytes are PTX.
  *
  * Held by abort(): a sentence exactly where a call failed, with a place in the text if it was the
  * text's fault; a launch that faulted has a finding; the limit on steps; reports in every format.
@@ -138,6 +138,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     config.max_steps = STEPS;
     config.max_memory = MEMORY;
     HOLDS(vgpu_open(&config, &gpu, &why) == VGPU_OK);
+    vgpu_set_late_errors(gpu, (sum >> 7 & 1) != 0);
     const vgpu_status status = vgpu_load(gpu, (const char *)data, size, &module, &why);
     HOLDS((status == VGPU_OK) == (module != NULL) && (status == VGPU_OK) == (why.text[0] == '\0'));
     HOLDS(why.line == 0 || strchr(why.text, '^') != NULL);

@@ -513,4 +513,50 @@ TEST(the_limit_of_steps_is_that_of_the_launch) {
     }
 }
 
+/* ---- errors that come late ------------------------------------------------------------------- */
+
+/* What cannot be parsed (a declaration, a statement, a head) and what cannot be decoded,
+ * each on a path of its own: 0 is taken by the parameter. */
+static const char PARTLY[] =
+    HEADER ".global .texref picture;\n"
+           ".global .u64 table[2] = {one, two};\n"
+           ".visible .entry strange(.param .u32 way)\n{\n"
+           "\t.reg .pred %p<4>;\n\t.reg .b32 %r<4>;\n\t.reg .b64 %rd<4>;\n"
+           "\tld.param.u32 %r1, [way];\n"
+           "\tsetp.eq.u32 %p1, %r1, 1;\n\tsetp.eq.u32 %p2, %r1, 2;\n"
+           "\tsetp.eq.u32 %p3, %r1, 3;\n"
+           "\t@%p1 bra PARSE;\n\t@%p2 bra DECODE;\n\t@%p3 bra NAME;\n\tret;\n"
+           "PARSE:\n\tadd.s32 %r2, %q9, {1};\n\tret;\n"
+           "DECODE:\n\tadd.s77 %r2, %r1, 1;\n\tret;\n"
+           "NAME:\n\tmov.u64 %rd1, picture;\n\tret;\n}\n"
+           ".visible .entry odd(.parameter .u32 x)\n{\n\tret;\n}\n"
+           ".visible .entry fine()\n{\n\tret;\n}\n";
+
+TEST(unknown_instructions_fail_the_launch_that_reaches_them) {
+    static const char *const WORDS[] = {NULL, "%q9", "add", "picture"};
+    vgpu_error why;
+    vgpu_module *module = NULL;
+    vgpu *gpu = open_gpu(1, 1 << 20);
+    CHECK_EQ(vgpu_load(gpu, PARTLY, strlen(PARTLY), &module, &why), VGPU_LOAD);
+    vgpu_set_late_errors(gpu, true);
+    module = load(gpu, PARTLY);
+    CHECK_EQ(vgpu_launch(gpu, module, "fine", &ONE_WARP, NULL, NULL), VGPU_OK);
+    CHECK_EQ(vgpu_launch(gpu, module, "odd", &ONE_WARP, NULL, NULL), VGPU_NOT_FOUND);
+    for (uint32_t way = 0; way < 4; way++) {
+        void *arguments[] = {&way};
+        vgpu_finding finding;
+        vgpu_findings_clear(gpu);
+        CHECK_EQ(vgpu_launch(gpu, module, "strange", &ONE_WARP, arguments, &why),
+                 way == 0 ? VGPU_OK : VGPU_FAULT);
+        CHECK_EQ(vgpu_error_count(gpu), way > 0);
+        if (way > 0 && CHECK(vgpu_finding_get(gpu, 0, &finding))) {
+            CHECK_STR(finding.kind, "unknown");
+            CHECK_CONTAINS(finding.text, WORDS[way]);
+            CHECK_EQ(finding.ptx_line, 17 + 3 * way);
+        }
+    }
+    vgpu_unload(module);
+    vgpu_close(gpu);
+}
+
 TEST_MAIN()

@@ -91,6 +91,9 @@ int kernel_run(const struct node *node) {
     }
     if (driver_state.fault != CU_SUCCESS) {
         explain_fault();
+        if (getenv("VGPU_EXIT_CODE") != NULL) {
+            driver_report(driver_state.gpu); /* before the program reports it, or aborts */
+        }
     }
     return CU_SUCCESS;
 }

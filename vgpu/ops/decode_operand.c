@@ -314,6 +314,9 @@ uint32_t decode_source(struct decoder *decoder, const struct ptx_operand *operan
         }
         return decode_constant(decoder, operand->variable->address + (uint64_t)operand->value,
                                width);
+    case PTX_OPERAND_FUNCTION:
+        decode_fail(decoder, "the address of %.100s, a function or not known", operand->name);
+        return 0;
     default: decode_fail(decoder, "an operand that is no value"); return 0;
     }
 }

@@ -84,7 +84,10 @@ static void parse_statement(struct parser *p) {
 /* ---- what cannot be parsed ---- */
 
 static void mark_statement(struct parser *p) {
-    p->in_statement = true;
+    if (!p->skips) {
+        return;
+    }
+    p->in_statement = p->token.kind != TOKEN_END;
     p->mark = (struct mark){.token = p->token,
                             .cursor = p->cursor,
                             .line_start = p->line_start,
@@ -187,9 +190,6 @@ static bool step_body(struct parser *p) {
         return p->depth > p->body_depth;
     }
     mark_statement(p);
-    if (p->token.kind == TOKEN_END) {
-        p->in_statement = false;
-    }
     parse_statement(p);
     return true;
 }

@@ -81,9 +81,9 @@ char *fatbin_ptx(const void *fatbin, int sm, char *why, size_t why_size) {
         snprintf(why, why_size, "its PTX is for sm_%u, which an sm_%d does not run", other_arch,
                  sm);
     } else {
-        snprintf(why, why_size, "its PTX is %s: compile it by attest nvcc, or with nvcc %s",
+        snprintf(why, why_size, "its PTX is %s: compile it by attest nvcc%s",
                  compressed ? "compressed" : "missing",
-                 compressed ? "-no-compress" : "-gencode arch=compute_90,code=compute_90");
+                 compressed ? ", or with nvcc -no-compress" : ", without -rdc=true");
     }
     return NULL;
 }
