@@ -257,14 +257,13 @@ static attn_status check_lengths(const attn_problem *p, const attn_tensors *t, a
 static attn_status check_block_table(const attn_problem *p, const attn_tensors *t,
                                      attn_error *error) {
     for (int64_t b = 0; b < p->batch; b++) {
-        const int32_t *pages = t->block_table + b * p->block_table_stride;
         for (int64_t i = 0; i < problem_pages(p, t->used_kv[b]); i++) {
-            if (pages[i] < 0 || pages[i] >= p->num_pages) {
+            const int32_t page = t->block_table[b * p->block_table_stride + i];
+            if (page < 0 || page >= p->num_pages) {
                 return attn_fail(error, ATTN_INVALID,
                                  "tensors.block_table[%lld][%lld] = %d, expected 0 or more and "
                                  "below num_pages = %lld",
-                                 (long long)b, (long long)i, (int)pages[i],
-                                 (long long)p->num_pages);
+                                 (long long)b, (long long)i, (int)page, (long long)p->num_pages);
             }
         }
     }
