@@ -271,17 +271,16 @@ static attn_status check_lengths(const attn_problem *p, const attn_tensors *t, a
 static attn_status check_block_table(const attn_problem *p, const attn_tensors *t, bool append,
                                      attn_error *error) {
     for (int64_t b = 0; b < p->batch; b++) {
-        const int32_t *pages = t->block_table + b * p->block_table_stride;
         const struct sequence s = sequence_of(p, t, b);
         const int64_t first = append && s.q_len < s.kv_len ? s.kv_len - s.q_len : 0;
         const int64_t end = append && s.q_len == 0 ? 0 : problem_pages(p, s.kv_len);
         for (int64_t i = first / p->page_size; i < end; i++) {
-            if (pages[i] < 0 || pages[i] >= p->num_pages) {
+            const int32_t page = t->block_table[b * p->block_table_stride + i];
+            if (page < 0 || page >= p->num_pages) {
                 return attn_fail(error, ATTN_INVALID,
                                  "tensors.block_table[%lld][%lld] = %d, expected 0 or more and "
                                  "below num_pages = %lld",
-                                 (long long)b, (long long)i, (int)pages[i],
-                                 (long long)p->num_pages);
+                                 (long long)b, (long long)i, (int)page, (long long)p->num_pages);
             }
         }
     }

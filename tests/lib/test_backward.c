@@ -206,7 +206,7 @@ TEST(edges_of_blocks) {
             p.head_dim = 16;
             p.causal = (attn_causal)(i * 2 + j) % 3;
             recipe_init(&recipe, &p, i * 100 + j);
-            if (TEST_FEWER == 1 || (i + j) % 4 == 0) {
+            if ((i * 5 + j) % TEST_FEWER == 0) {
                 verify(&recipe, &runs);
             }
         }
