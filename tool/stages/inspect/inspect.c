@@ -43,7 +43,7 @@ bool budgets_built_in(struct budgets *budgets, attn_error *why) {
     for (int i = 0; i < LINE_COUNT * DTYPES; i++) {
         char archs[ARCHS][16];
         const int line = i / DTYPES;
-        const bool fp32 = strncmp(LINES[line].family, "fwd_tf32", strlen("fwd_tf32")) == 0;
+        const bool fp32 = strstr(LINES[line].family, "_tf32") != NULL;
         if (fp32 && i % DTYPES > 0) {
             continue;
         }
