@@ -18,7 +18,7 @@ static bool has_kernel(attn_dtype dtype, uint32_t invariant) {
     for (int32_t i = 0; attn_variant_get(context, i, &variant, NULL) == ATTN_OK; i++) {
         if ((variant.options & ATTN_OPTION_BATCH_INVARIANT) == invariant &&
             (variant.options & ATTN_OPTION_PAGED) != 0 && (variant.dtypes & 1U << dtype) != 0 &&
-            variant.head_dim_max == 64) {
+            variant.head_dim_max >= 64) {
             return true;
         }
     }
