@@ -4,8 +4,8 @@
  * its first kernels run to an end, whatever they do, within the limits on steps and memory.
  *
  * The order of completion, the checks, the number of threads and whether unknown instructions are
- * errors of the launch come from the input's size and sum. Parameters of 8 bytes get a buffer, those
- * of 128 a tensor map. Seeds are in tests/data/fuzz_vgpu; for libFuzzer a mutator of its own
+ * errors of the launch come from the input's size and sum. Parameters of 8 bytes get a buffer,
+ * those of 128 a tensor map. Seeds are in tests/data/fuzz_vgpu; for libFuzzer a mutator of its own
  * exchanges words and lines, since few changes of single bytes are PTX.
  *
  * Held by abort(): a sentence exactly where a call failed, with a place in the text if it was the
