@@ -112,8 +112,9 @@ struct edge {
     enum arrangement arrangement;
     change_inputs *change; /* NULL: the sample is the edge */
     bool shows;            /* NaN and infinity are expected, in the right places */
-    bool slopes;           /* of ALiBi are given */
 };
+
+static bool slopes_given; /* of ALiBi, in the edges that follow */
 
 static attn_problem problem_of(int64_t batch, int64_t heads, int64_t queries, int64_t keys) {
     attn_problem p;
@@ -192,7 +193,7 @@ static bool edge_sample(const struct edge *edge, const attn_variant *variant, bo
         recipe.problem.head_dim = variant->head_dim_max;
     }
     recipe.arrangement = edge->arrangement;
-    recipe.slopes = edge->slopes;
+    recipe.slopes = slopes_given;
     recipe.granule = 8;
     if (attn_variant_check(context, variant->name, &recipe.problem, &why) != ATTN_OK ||
         !CHECK(sample_make(sample, &recipe))) {

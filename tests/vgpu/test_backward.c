@@ -207,12 +207,13 @@ TEST(slopes) {
     NEEDS_BACKWARD_KERNELS();
     for (int i = 0; i < 4; i++) {
         struct edge edge = plain(3, 2, i % 2 == 0 ? 130 : 40, 70);
-        edge.slopes = edge.problem.alibi = true;
+        slopes_given = edge.problem.alibi = true;
         edge.problem.alibi_batch_stride = i < 2 ? 0 : 5;
         edge.problem.causal = i == 3 ? ATTN_CAUSAL_TOP_LEFT : ATTN_CAUSAL_NONE;
         edge.problem.used_kv = i == 2;
         try_edge(&edge);
     }
+    slopes_given = false;
 }
 
 /* A bias of -inf is a mask: every fifth row, every seventh key, and of every third row all keys but
