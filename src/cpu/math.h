@@ -218,6 +218,8 @@ OUT_OF_LINE void row_from_float(attn_dtype dtype, const float *in, int count, fl
 /* ---- fp8 ------------------------------------------------------------------------------------- */
 
 enum { FP8_STEP = 16 };
+typedef uint8_t fp8_codes __attribute__((vector_size(FP8_STEP)));
+typedef uint16_t fp8_words __attribute__((vector_size(2 * FP8_STEP)));
 
 /* Numbers of fp8 as fp16 first: e5m2 is its upper half; exponent and fraction of e4m3, at their
  * places in fp16, are the number times 2^-8. That factor has its own product: scale x 2^8 may be
@@ -226,13 +228,14 @@ INLINE void dequantize_step(attn_dtype from, const uint8_t *in, float scale, att
                             void *out) {
     const bool e4m3 = from == ATTN_E4M3;
     const vf unit = vdup(e4m3 ? 0x1p8F : 1.0F);
+    fp8_codes codes;
     uint16_t half[FP8_STEP];
-    for (int i = 0; i < FP8_STEP; i++) {
-        const unsigned sign = in[i] & 0x80U;
-        const unsigned magnitude = in[i] & 0x7fU;
-        const unsigned nan = magnitude == 0x7fU ? 0x7c00U : 0U;
-        half[i] = (uint16_t)(e4m3 ? sign << 8 | magnitude << 7 | nan : (unsigned)in[i] << 8);
-    }
+    memcpy(&codes, in, sizeof codes);
+    const fp8_words word = __builtin_convertvector(codes, fp8_words);
+    const fp8_words magnitude = word & 0x7f;
+    const fp8_words nan = (fp8_words)(magnitude == 0x7f) & 0x7c00;
+    const fp8_words bits = e4m3 ? (word & 0x80) << 8 | magnitude << 7 | nan : word << 8;
+    memcpy(half, &bits, sizeof half);
     EACH(i, FP8_STEP / VL) {
         const vf x = vmul(vmul(vload_half(half + i * VL), unit), vdup(scale));
         switch (to) {
