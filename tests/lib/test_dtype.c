@@ -74,7 +74,7 @@ TEST(element_sizes) {
     CHECK_EQ(attn_dtype_size(ATTN_FP32), 4);
     CHECK_EQ(attn_dtype_size(ATTN_FP16), 2);
     CHECK_EQ(attn_dtype_size(ATTN_BF16), 2);
-    CHECK_EQ(attn_dtype_size((attn_dtype)3), 0);
+    CHECK_EQ(attn_dtype_size((attn_dtype)5), 0);
     CHECK_EQ(attn_dtype_size((attn_dtype)-1), 0);
 }
 

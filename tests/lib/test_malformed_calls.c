@@ -340,7 +340,7 @@ TEST(names_of_unknown_values) {
     CHECK(attn_status_name((attn_status)99) && attn_status_name((attn_status)-1));
     CHECK_STR(attn_status_name(ATTN_OK), "ok");
     CHECK_STR(attn_status_name(ATTN_INVALID), "invalid argument");
-    CHECK_EQ(attn_dtype_size((attn_dtype)3), 0);
+    CHECK_EQ(attn_dtype_size((attn_dtype)5), 0);
     CHECK_EQ(attn_dtype_size((attn_dtype)-1), 0);
 }
 

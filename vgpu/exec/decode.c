@@ -352,7 +352,7 @@ static bool decode_kernel(struct vgpu_module *module, struct kernel *kernel,
     for (uint32_t i = 0; good && i < kernel->code_count; i++) {
         struct op *op = &kernel->code[i];
         good = decode_instruction(&decoder, &kernel->function->code[i], op) ||
-               (module->gpu->late_errors && decode_unknown(&decoder, op));
+               (module->gpu != NULL && module->gpu->late_errors && decode_unknown(&decoder, op));
     }
     decoder.in = NULL;
     good = good && make_constants(&decoder);
