@@ -56,7 +56,7 @@ static attn_problem step_of(int64_t queries, int64_t keys, int64_t page_size) {
 
 TEST(mixed_steps) {
     NEEDS_KERNELS(ATTN_OPTION_PAGED);
-    static const int64_t sizes[] = {8, 16, 32, 64, 128};
+    static const int64_t sizes[] = {128, 16, 32, 64, 8};
     for (int n = 0; n < 5; n++) {
         struct edge edge = {.problem = step_of(n % 2 ? 50 : 7, 700, sizes[n])};
         edge.problem.packed = n != 2;
