@@ -213,8 +213,8 @@ static void check_items(const attn_problem *p, const attn_variant *variant, long
 /* Counters: two, or one for each tile whose keys are shared by more than a cluster, in whole 256
  * bytes, and 16 rows of O, a reference and a sum for each part. fwd_hopper_chunk: both, the latter
  * for each 16 rows of a tile. fwd_hopper_mixed: likewise, one part for each slot. batch_invariant:
- * as soon as there are several chunks, for each 16 of the `rows` of a group of heads, of one tile at
- * most. */
+ * as soon as there are several chunks, for each 16 of the `rows` of a group of heads, of one tile
+ * at most. */
 static size_t workspace_of(const attn_problem *p, const attn_variant *variant, long long rows,
                            long long tiles, long long parts) {
     if (is_invariant(variant)) {

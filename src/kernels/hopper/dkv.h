@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * dkv.h - dK and dV of a key tile whose group of query heads is spread over several CTAs: their sum,
- * in a fixed order, from the group's first heads to its last.
+ * dkv.h - dK and dV of a key tile whose group of query heads is spread over several CTAs: their
+ * sum, in a fixed order, from the group's first heads to its last.
  *
  *     the first of them    stores its part to kv_sum
  *     others               wait for their turn, and add theirs to it
  *     the last             waits, adds the sum to its own, and goes on to store dK and dV
  *
- * A consumer warpgroup has a sum of its own, in the order of its fragments. kv_turns[2 tile + group]:
- * how many CTAs have added.
+ * A consumer warpgroup has a sum of its own, in the order of its fragments.
+ * kv_turns[2 tile + group]: how many CTAs have added.
  *
  * Invariant: as for dQ, a CTA waits only for CTAs that have started.
  */

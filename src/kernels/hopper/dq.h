@@ -11,8 +11,8 @@
  * A tile has ATTN_DQ_PARTS parts, one for each consumer warp; a part is 16 rows of 64 columns, in
  * the order of the warp's fragments. turns[tile]: how many CTAs have added.
  *
- * Invariant: a CTA waits only for CTAs of its cluster and for those with a smaller ticket: both have
- * started.
+ * Invariant: a CTA waits only for CTAs of its cluster and for those with a smaller ticket, which
+ * have started.
  */
 #ifndef ATTN_KERNELS_HOPPER_DQ_H
 #define ATTN_KERNELS_HOPPER_DQ_H

@@ -33,7 +33,7 @@ static const struct {
 };
 enum { LINE_COUNT = sizeof LINES / sizeof *LINES };
 
-/* tf32 families are fp32 alone, append_kv and merge_lse are of all dtypes, the others of 16 bits. */
+/* tf32 families are fp32 alone, append_kv and merge_lse are of all dtypes, others of 16 bits. */
 static bool has_dtype(const char *family, bool fp32) {
     const bool tf32 = strstr(family, "_tf32") != NULL;
     return tf32 == fp32 || strcmp(family, "append_kv") == 0 || strcmp(family, "merge_lse") == 0;
