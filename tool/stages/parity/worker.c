@@ -57,9 +57,9 @@ static bool take_variant(struct worker *w, attn_error *why) {
     if (setup->image != NULL) { /* a plan loads it: what it is shows then */
         attn_plan *plan = NULL;
         attn_error cause = {""};
-        w->image_bad = attn_plan_create(t->context, &problem,
-                                        PLAN_BY_NAME(t->variant.direction, t->runs_as), &plan,
-                                        &cause) != ATTN_OK;
+        w->image_bad =
+            attn_plan_create(t->context, &problem, PLAN_BY_NAME(t->variant.direction, t->runs_as),
+                             &plan, &cause) != ATTN_OK;
         attn_plan_destroy(plan);
         explain(why, "%.100s: %.280s", setup->image, cause.text);
     }
