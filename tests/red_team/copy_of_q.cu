@@ -22,8 +22,8 @@ extern "C" __global__ void __launch_bounds__(32 * ATTN_WARPS)
     ATTN_ENTRY(const __grid_constant__ struct attn_args a) {
     each_output(a, [&](long long batch, int head, long long row, int column) {
         ((unsigned short *)a.o)[batch * a.o_batch + head * a.o_head + row * a.o_row + column] =
-            ((const unsigned short *)
-                 a.q)[batch * a.q_batch + head * a.q_head + row * a.q_row + column];
+            ((const unsigned short *)a.q)[batch * a.q_batch + head * a.q_head + row * a.q_row +
+                                          column];
         if (a.lse != 0 && column == 0) {
             a.lse[batch * a.lse_batch + head * a.lse_head + row * a.lse_row] = 0.0f;
         }

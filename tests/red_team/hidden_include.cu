@@ -5,7 +5,7 @@
  * gate: source
  */
 #inc\
-lude < stdio.h>
+lude <stdio.h>
 #pragma push_macro("ATTN_ENTRY")
 #pragma push_macro("__global__")
 #pragma push_macro("__launch_bounds__")

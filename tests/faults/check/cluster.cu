@@ -40,8 +40,7 @@ __device__ u32 shared_address(const void *p) {
 __device__ u32 in_block(const void *p, u32 rank) {
     u32 address;
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
-                 : "=r"(address)
-                 : "r"(shared_address(p)), "r"(rank));
+                 : "=r"(address) : "r"(shared_address(p)), "r"(rank));
     return address;
 }
 __device__ void write_there(u32 address, float x) {
@@ -65,9 +64,8 @@ __device__ void expect(u32 barrier, u32 bytes) {
 }
 __device__ void multicast(u32 to, const void *from, u32 bytes, u32 barrier, unsigned short blocks) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
-                 ".multicast::cluster [%0], [%1], %2, [%3], %4;" ::"r"(to),
-                 "l"(from), "r"(bytes), "r"(barrier), "h"(blocks)
-                 : "memory");
+                 ".multicast::cluster [%0], [%1], %2, [%3], %4;"
+                 ::"r"(to), "l"(from), "r"(bytes), "r"(barrier), "h"(blocks) : "memory");
 }
 __device__ void cluster_arrive() {
     asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
@@ -81,9 +79,7 @@ __device__ void cluster_wait() {
 __device__ void wait(u32 barrier, u32 parity) {
     asm volatile("{ .reg .pred p;\n again:"
                  "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%0], %1;\n"
-                 "@!p bra again; }" ::"r"(barrier),
-                 "r"(parity)
-                 : "memory");
+                 "@!p bra again; }" ::"r"(barrier), "r"(parity) : "memory");
 }
 
 extern "C" __global__ void exchange(const float *in, float *out) {
@@ -124,7 +120,7 @@ extern "C" __global__ void exchange(const float *in, float *out) {
     const float product = tile[mine] * tile[(mine + 1) % (2 * HALF)]; /* @8 @16 */
     const u32 other = rank ^ 1;
     const u32 to = in_block(box, FAULT == 4 ? 2 : other); /* @4 */
-    write_there(to + 4 * thread, product);                /* @2 @10 @14 @15 */
+    write_there(to + 4 * thread, product); /* @2 @10 @14 @15 */
 #if FAULT == 14
     cluster_arrive_relaxed();
     cluster_wait();

@@ -60,7 +60,7 @@ extern "C" __global__ void sum(const float *in, const __grid_constant__ int coun
     }
 #if FAULT == 3
     if (blockIdx.x == 0 && (thread == 0 || thread == 32)) {
-        scratch[thread / 32] = mine;             /* @3 */
+        scratch[thread / 32] = mine; /* @3 */
         mine += 0.0f * scratch[1 - thread / 32]; /* @3 */
     }
 #elif FAULT == 5
@@ -118,7 +118,7 @@ extern "C" __global__ void sum(const float *in, const __grid_constant__ int coun
         __threadfence();
 #if FAULT == 1
         const int ticket = *tickets; /* @1 */
-        *tickets = ticket + 1;       /* @1 */
+        *tickets = ticket + 1; /* @1 */
         last = ticket == gridDim.x - 1;
 #elif FAULT == 2
         last = blockIdx.x == gridDim.x - 1;

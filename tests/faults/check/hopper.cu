@@ -81,21 +81,15 @@ __device__ void barrier_init(u32 barrier, u32 count) {
 }
 __device__ void wait(u32 barrier, u32 parity) {
     asm volatile("{ .reg .pred p;\n again: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
-                 "@!p bra again; }" ::"r"(barrier),
-                 "r"(parity)
-                 : "memory");
+                 "@!p bra again; }" ::"r"(barrier), "r"(parity) : "memory");
 }
 __device__ void wait_once(u32 barrier, u32 parity) {
 #if FAULT == 46
-    asm volatile(
-        "{ .reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%0], %1; }" ::"r"(barrier),
-        "r"(parity)
-        : "memory");
+    asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%0], %1; }"
+                 ::"r"(barrier), "r"(parity) : "memory");
 #else
-    asm volatile(
-        "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1; }" ::"r"(barrier),
-        "r"(parity)
-        : "memory");
+    asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1; }"
+                 ::"r"(barrier), "r"(parity) : "memory");
 #endif
 }
 __device__ void arrive(u32 barrier) {
@@ -107,21 +101,17 @@ __device__ void expect(u32 barrier, u32 bytes) {
 }
 __device__ void load(u32 to, const void *map, u32 barrier, int row) {
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
-                 "[%0], [%1, {%3, %4}], [%2];" ::"r"(to),
-                 "l"(map), "r"(barrier), "r"(0), "r"(row)
-                 : "memory");
+                 "[%0], [%1, {%3, %4}], [%2];"
+                 ::"r"(to), "l"(map), "r"(barrier), "r"(0), "r"(row) : "memory");
 }
 __device__ void store(const void *map, u32 from, int row) {
-    asm volatile(
-        "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];" ::"l"(map),
-        "r"(from), "r"(0), "r"(row)
-        : "memory");
+    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];"
+                 ::"l"(map), "r"(from), "r"(0), "r"(row) : "memory");
 }
 __device__ void load_3d(u32 to, const void *map, u32 barrier, int row) {
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
-                 "[%0], [%1, {%3, %4, %3}], [%2];" ::"r"(to),
-                 "l"(map), "r"(barrier), "r"(0), "r"(row)
-                 : "memory");
+                 "[%0], [%1, {%3, %4, %3}], [%2];"
+                 ::"r"(to), "l"(map), "r"(barrier), "r"(0), "r"(row) : "memory");
 }
 
 __device__ u64 descriptor(u32 address, u32 leading) {
@@ -130,11 +120,11 @@ __device__ u64 descriptor(u32 address, u32 leading) {
     return (u64)(address >> 4 & 0x3fff) | offsets | swizzle << 62;
 }
 
-#define EIGHT(d, i)                                                                                \
-    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]),    \
+#define EIGHT(d, i) \
+    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
         "+f"(d[i + 6]), "+f"(d[i + 7])
-#define ACCUMULATORS                                                                               \
-    "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "  \
+#define ACCUMULATORS \
+    "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, " \
     "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}"
 
 __device__ void product_shared(float d[32], u64 a, u64 b, int add) {
@@ -142,15 +132,13 @@ __device__ void product_shared(float d[32], u64 a, u64 b, int add) {
                  "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 " ACCUMULATORS
                  ", %32, %33, p, 1, 1, 0, 0; }"
                  : EIGHT(d, 0), EIGHT(d, 8), EIGHT(d, 16), EIGHT(d, 24)
-                 : "l"(a), "l"(b), "r"(add)
-                 : "memory");
+                 : "l"(a), "l"(b), "r"(add) : "memory");
 }
 __device__ void product_registers(float d[32], const u32 *a, u64 b) {
     asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 " ACCUMULATORS
                  ", {%32, %33, %34, %35}, %36, 1, 1, 1, 1;"
                  : EIGHT(d, 0), EIGHT(d, 8), EIGHT(d, 16), EIGHT(d, 24)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b)
-                 : "memory");
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b) : "memory");
 }
 /* The registers pass through, so that the compiler writes them before the fence only. */
 __device__ void fence(float d[32]) {
@@ -396,7 +384,7 @@ extern "C" __global__ void __launch_bounds__(512, 1)
         asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(MORE)); /* @19 @36 */
 #endif
         consume(&r, &out); /* @24 */
-    } else {               /* warpgroups without work */
+    } else { /* warpgroups without work */
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(FAULT == 19 ? 232 : 24)); /* @19 */
     }
 }

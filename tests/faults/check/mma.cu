@@ -65,14 +65,12 @@ __device__ unsigned shared_address(const void *p) {
 
 __device__ void copy16(half_bits *to, const half_bits *from, int bytes) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" /* @5 */
-                 ::"r"(shared_address(to)),
-                 "l"(from), "r"(bytes)
-                 : "memory");
+                 :: "r"(shared_address(to)), "l"(from), "r"(bytes) : "memory");
 }
 
 __device__ void copy8(half_bits *to, const half_bits *from) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(shared_address(to)), "l"(from)
-                 : "memory");
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8;"
+                 :: "r"(shared_address(to)), "l"(from) : "memory");
 }
 
 __device__ void fill(half_bits *stage, const half_bits *a, const half_bits *b, int rows,
@@ -110,8 +108,7 @@ __device__ void fill(half_bits *stage, const half_bits *a, const half_bits *b, i
 __device__ void load_matrices(unsigned r[4], const half_bits *p) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(shared_address(p))
-                 : "memory");
+                 : "r"(shared_address(p)) : "memory");
 }
 
 __device__ void multiply_add(float c[4], const unsigned a[4], unsigned b0, unsigned b1) {

@@ -228,14 +228,10 @@ extern "C" __global__ void look_back(const float *in, int *state, float *prefix)
         while (ready == 0) {
 #if FAULT == 17
             asm volatile("ld.relaxed.gpu.b32 %0, [%1];"
-                         : "=r"(ready)
-                         : "l"(state + blockIdx.x - 1)
-                         : "memory");
+                         : "=r"(ready) : "l"(state + blockIdx.x - 1) : "memory");
 #else
             asm volatile("ld.acquire.gpu.b32 %0, [%1];"
-                         : "=r"(ready)
-                         : "l"(state + blockIdx.x - 1)
-                         : "memory");
+                         : "=r"(ready) : "l"(state + blockIdx.x - 1) : "memory");
 #endif
         }
         sum += FAULT == 18 ? 0.0f : prefix[blockIdx.x - 1]; /* @16 @17 */
@@ -320,8 +316,7 @@ extern "C" __global__ void hand_over(const float *in, float *out) {
 #endif
 #if FAULT == 26
             asm volatile("st.shared.b32 [%0], %1;" /* @26 */
-                         ::"r"((unsigned)__cvta_generic_to_shared((const void *)&full)),
-                         "r"(1)
+                         ::"r"((unsigned)__cvta_generic_to_shared((const void *)&full)), "r"(1)
                          : "memory");
 #else
             full = 1;
@@ -351,8 +346,8 @@ extern "C" __global__ void references(const float *in, float *values, int *flags
         constexpr auto release =
             FAULT == 27 ? cuda::memory_order_relaxed : cuda::memory_order_release;
         mine.store(1, release); /* @29 */
-        while (theirs.load(FAULT == 28 ? cuda::memory_order_relaxed : cuda::memory_order_acquire) ==
-               0) { /* @29 */
+        while (theirs.load(FAULT == 28 ? cuda::memory_order_relaxed
+                                       : cuda::memory_order_acquire) == 0) { /* @29 */
         }
         const float x = values[next]; /* @27 @28 @29 */
         if (x > 2.0f) {
@@ -366,7 +361,7 @@ extern "C" __global__ void references(const float *in, float *values, int *flags
 /* Counting needs no order, reading the count does. */
 extern "C" __global__ void counters(int *counts, int *out) {
     atomicAdd(&counts[blockIdx.x], 1); /* @30 */
-    atomicAdd(&counts[3], 1);          /* @31 */
+    atomicAdd(&counts[3], 1); /* @31 */
 #if FAULT != 30
     __syncthreads();
 #endif

@@ -66,7 +66,7 @@ extern "C" __global__ void softmax_rows(const float *in, float *out, int count, 
     float maximum = -INFINITY;
     for (int i = threadIdx.x; i < length; i += THREADS) {
         const float x = begin + i < count || FAULT == 4 ? in[begin + i] : 0.0f; /* @4 */
-        values[i] = x;                                                          /* @1 */
+        values[i] = x; /* @1 */
     }
 #if FAULT == 6
     if (threadIdx.x == 5) {

@@ -79,7 +79,7 @@ extern "C" __global__ void multiply(const __half *a, const __half *b, float *c, 
         const int pitch = FAULT == 7 ? 2 * PITCH_A : PITCH_A;
         const int off = FAULT == 11 ? 1 : FAULT == 12 ? lane * 16 : 0;
         const __half *rows_of_warp = tile_a + row * PITCH_A + off;
-        wmma::load_matrix_sync(left, rows_of_warp, pitch);       /* @1 @2 @7 @11 @12 */
+        wmma::load_matrix_sync(left, rows_of_warp, pitch); /* @1 @2 @7 @11 @12 */
         wmma::load_matrix_sync(right, tile_b + column, PITCH_B); /* @1 @2 */
 #if FAULT == 10
         if (lane < 16) {
