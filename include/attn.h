@@ -418,7 +418,8 @@ ATTN_API attn_status attn_backward(const attn_plan *plan, const attn_tensors *te
  * and the lengths are those of the attn_forward that follows: one attn_problem, one attn_tensors
  * and one used_kv in device memory serve both calls.
  *
- *   n           = rows of the sequence: seq_q, packed cu_seqlens_q[b + 1] - cu_seqlens_q[b]
+ *   n           = rows of the sequence: seq_q, packed cu_seqlens_q[b + 1] - cu_seqlens_q[b], or
+ *                 used_q[b]
  *   position(i) = seq_kv - n + i, with seq_kv of the formulas above: used_kv[b] is the length AFTER
  *                 the append, and query i of a causal attn_forward is at the same position
  *   k_cache[b][position(i)] = rope(k_new[b][i], position(i))

@@ -144,7 +144,8 @@ struct append {
     const struct append_case *c;
     attn_problem p; /* resolved */
     struct memory m;
-    struct block *q, *q_out, *k_new, *v_new, *k, *v, *cos, *sin, *cu_q, *cu_kv, *used, *table;
+    struct block *q, *q_out, *k_new, *v_new, *k, *v, *cos, *sin, *cu_q, *cu_kv, *used, *used_q,
+        *table;
 };
 
 static int32_t *ints(const struct block *block) {
@@ -152,7 +153,9 @@ static int32_t *ints(const struct block *block) {
 }
 
 static int64_t rows_of(const struct append *a, int64_t b) {
-    return a->p.packed ? ints(a->cu_q)[b + 1] - ints(a->cu_q)[b] : a->p.seq_q;
+    return a->used_q != NULL ? ints(a->used_q)[b]
+           : a->p.packed     ? ints(a->cu_q)[b + 1] - ints(a->cu_q)[b]
+                             : a->p.seq_q;
 }
 
 /* Bounds of packed sequences, in ints(cu): up to `most` each, `total` at most in all. */
@@ -175,6 +178,13 @@ static void draw_lengths(struct append *a) {
     if (p->packed && p->page_size == 0) {
         a->cu_kv = block_add(&a->m, "cu_seqlens_kv", p->batch + 1, sizeof(int32_t));
         draw_bounds(a, a->cu_kv, p->seq_kv, p->total_kv);
+    }
+    if (p->used_q) {
+        struct block *used = block_add(&a->m, "used_q", p->batch, sizeof(int32_t));
+        for (int64_t b = 0; b < p->batch; b++) {
+            ints(used)[b] = (int32_t)draw(&a->m, (uint64_t)rows_of(a, b) + 1);
+        }
+        a->used_q = used;
     }
     for (int64_t b = 0; b < p->batch; b++) {
         const int64_t most =
@@ -332,6 +342,7 @@ static const char *run_append(struct append *a, attn_context *context, const cha
     t.cu_seqlens_q = device_of(a->cu_q);
     t.cu_seqlens_kv = device_of(a->cu_kv);
     t.used_kv = device_of(a->used);
+    t.used_q = device_of(a->used_q);
     t.block_table = device_of(a->table);
     if (attn_plan_create(context, &a->c->p, &options, &plan, &why) != ATTN_OK) {
         return say("%s", why.text);
@@ -390,6 +401,8 @@ struct append_case append_case_of(int index) {
     p->seq_kv = 17 + pick(&s, 40);
     p->page_size = pages[pick(&s, 7)];
     p->used_kv = p->page_size > 0 || pick(&s, 4) > 0;
+    p->used_q = index % 3 == 1;
+    p->draft = index % 5 == 1; /* ignored */
     p->packed = pick(&s, 2) > 0;
     p->total_q = p->packed ? p->batch * p->seq_q : 0;
     p->total_kv = p->packed ? p->batch * p->seq_kv : 0;

@@ -543,7 +543,7 @@ static void ignore_scores(attn_problem *p) {
     p->causal = ATTN_CAUSAL_NONE;
     p->window_left = p->window_right = -1;
     p->softcap = 0.0F;
-    p->alibi = p->bias = p->mask = p->sink = false;
+    p->alibi = p->bias = p->mask = p->sink = p->draft = false;
     p->tensor_cores = ATTN_TENSOR_CORES_AUTO;
 }
 

@@ -37,7 +37,7 @@ enum {
     OPTIONS_row = ALL_AND_FP8, /* of CPU families */
     OPTIONS_tile = ALL_AND_FP8 | ATTN_OPTION_BATCH_INVARIANT,
     OPTIONS_backward = ALL_OPTIONS,
-    OPTIONS_append = WHERE_ROWS_LIE,
+    OPTIONS_append = WHERE_ROWS_LIE | ATTN_OPTION_USED_Q,
     OPTIONS_merge = WHERE_ROWS_LIE,
     ALIBI_UP_TO_128 =
         1 << 30, /* of a family: ALiBi, pages and drafts in tiles of head_dim up to 128 */

@@ -96,6 +96,7 @@ static struct attn_append_args arguments_of(const attn_problem *p, const attn_te
         .cu_seqlens_q = p->packed ? t->cu_seqlens_q : NULL,
         .cu_seqlens_kv = p->packed && p->page_size == 0 ? t->cu_seqlens_kv : NULL,
         .used_kv = p->used_kv ? t->used_kv : NULL,
+        .used_q = p->used_q ? t->used_q : NULL,
         .block_table = p->page_size > 0 ? t->block_table : NULL,
         .block_table_stride = p->block_table_stride,
         .batch = (int)p->batch,

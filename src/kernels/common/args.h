@@ -149,6 +149,7 @@ struct attn_append_args {
     long long rope_stride;
     const int *cu_seqlens_q, *cu_seqlens_kv; /* NULL: not packed; paged: the latter is NULL */
     const int *used_kv;                      /* NULL: seq_kv, packed the whole sequence */
+    const int *used_q;                       /* NULL: all rows of a sequence exist */
     const int *block_table;                  /* NULL: the cache is contiguous */
     long long block_table_stride;
     int batch, seq_q, seq_kv;

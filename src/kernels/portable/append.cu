@@ -20,10 +20,11 @@ AT(s_q, 48);
 AT(s_v, 168);
 AT(rope_cos, 192);
 AT(cu_seqlens_q, 216);
-AT(block_table_stride, 248);
-AT(batch, 256);
-AT(ctas_of_row, 324);
-static_assert(sizeof(struct attn_append_args) == 328, "struct attn_append_args has another size");
+AT(used_q, 240);
+AT(block_table_stride, 256);
+AT(batch, 264);
+AT(ctas_of_row, 332);
+static_assert(sizeof(struct attn_append_args) == 336, "struct attn_append_args has another size");
 #undef AT
 
 enum { VECTOR = 16 / sizeof(element) };
@@ -64,13 +65,15 @@ INLINE struct token token_of_row(const struct attn_append_args &a, int row) {
     }
     const int batch = packed ? sequence_of_row(a.cu_seqlens_q, a.batch, row) : row / a.seq_q;
     const int first = packed ? a.cu_seqlens_q[batch] : 0;
-    const int rows = packed ? a.cu_seqlens_q[batch + 1] - first : a.seq_q;
+    const int rows = a.used_q != 0 ? a.used_q[batch]
+                     : packed      ? a.cu_seqlens_q[batch + 1] - first
+                                   : a.seq_q;
     const int index = packed ? row - first : row % a.seq_q;
     const int begin = a.cu_seqlens_kv != 0 ? a.cu_seqlens_kv[batch] : 0;
     const int used = a.used_kv != 0         ? a.used_kv[batch]
                      : a.cu_seqlens_kv != 0 ? a.cu_seqlens_kv[batch + 1] - begin
                                             : a.seq_kv;
-    t.position = used - rows + index;
+    t.position = index < rows ? used - rows + index : -1;
     if (t.position < 0) {
         return t;
     }
