@@ -25,7 +25,7 @@ bool variant_next(const attn_context *context, int32_t *index, attn_variant *var
 /* Likewise, and then those of attn_append and attn_merge. */
 bool variant_next_of_all(const attn_context *context, int32_t *index, attn_variant *variant);
 
-/* The end of a sentence about a regular expression that matches no variant which computes attention:
+/* The end of a sentence about a regular expression that matches no variant that computes attention:
  * a reason, if it matches a kernel of append or merge; else "". */
 const char *variant_no_attention(const char *pattern);
 

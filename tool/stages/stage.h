@@ -17,8 +17,8 @@
 /* Compiles --variant; NULL matches every name. Free it with regfree. */
 bool stage_pattern(const char *pattern, regex_t *regex, attn_error *why);
 
-/* The next variant of the context that computes attention, from *index on, whose name matches; moves
- * *index past it. */
+/* The next variant of the context that computes attention, from *index on, whose name matches;
+ * moves *index past it. */
 bool stage_next(const attn_context *context, const regex_t *regex, int32_t *index,
                 attn_variant *variant);
 
