@@ -26,6 +26,8 @@
 enum { CHUNK_TILES = ATTN_CHUNK_KEYS / ATTN_BN };
 static_assert(!INVARIANT || (ATTN_CHUNK_KEYS % ATTN_BN == 0 && ROW_TILES == 1 && WARP_KEYS == 1),
               "a chunk is whole tiles, and a warp has 16 rows and all keys");
+static_assert(!INVARIANT || (int)sizeof(struct partial) <= 2 * ATTN_STAGES * TILE_BYTES,
+              "K and V leave too little room to merge chunks");
 
 /* Warps of a CTA whose rows may exist: those have partial results. */
 INLINE int row_warps(const struct attn_args &a) {
@@ -136,19 +138,19 @@ INLINE bool merge_chunks(struct rows &rows, struct partial *merged_rows, const s
         return false;
     }
 #pragma unroll 1
-    for (int i = 0; i < warps; i++) {
-        merge_in_order(&merged_rows[i], partial_of(a, split.tile, 0, i), warps, split.count, warp,
+    for (int i = 0; i < warps; i++) { /* there is room for the rows of one warp */
+        merge_in_order(merged_rows, partial_of(a, split.tile, 0, i), warps, split.count, warp,
                        lane);
+        __syncthreads();
+        if (warp == i) {
+            load_partial(rows, merged_rows, lane);
+        }
+        __syncthreads();
     }
-    __syncthreads();
     if (threadIdx.x == 0) {
         reset_counter(&a.counters[split.tile]);
     }
-    if (warp >= warps) {
-        return false;
-    }
-    load_partial(rows, &merged_rows[warp], lane);
-    return true;
+    return warp < warps;
 }
 
 #endif /* ATTN_KERNELS_PORTABLE_INVARIANT_H */
