@@ -119,11 +119,20 @@ INLINE float plain_exponent(const struct attn_backward_args &b, float product, f
 INLINE float exponent_of(const struct attn_backward_args &b, const struct row_options &r,
                          float product, int key, float stored) {
     const struct attn_args &a = b.a;
-    if (sizeof(element) == 4 && !(a.softcap_log2 > 0.0f) && !a.alibi) {
-        const float bias = a.bias != 0 ? bias_at(a, r.bias + key * a.bias_col) : 0.0f;
-        return (fmaf(product, b.scale, -stored) + bias) * LOG2_E;
+#ifdef ATTN_BASE_E
+    float score = a.softcap_log2 > 0.0f
+                      ? capped(product * a.softcap_scale, a.softcap_log2 * LN_2) - stored
+                      : fmaf(product, b.scale, -stored);
+    if (a.alibi) {
+        score = fmaf(-r.slope, fabsf((float)(r.diagonal - key)), score);
     }
-    return score_of(a, r, product, key) - lse_in_base_2(stored);
+    if (a.bias != 0) {
+        score += bias_at(a, r.bias + key * a.bias_col);
+    }
+    return score * LOG2_E;
+#else
+    return score_of(a, r, product, key) - stored;
+#endif
 }
 
 /* Of a visible pair without options. P <= 1, however far the LSE of large scores was rounded. */

@@ -258,12 +258,16 @@ struct row_options {
     long long mask; /* likewise */
 };
 
-/* Of a head, in base 2. */
+/* Of a head, in base 2; in base e in bwd_tf32.cu (common/backward.h). */
 INLINE float alibi_slope(const struct attn_args &a, int batch, int head) {
     const float slope = a.alibi_slopes != 0
                             ? a.alibi_slopes[batch * a.alibi_batch + head]
                             : exp2_fast(-8.0f * (float)(head + 1) / (float)a.heads_q);
+#ifdef ATTN_BASE_E
+    return slope;
+#else
     return slope * LOG2_E;
+#endif
 }
 
 INLINE struct row_options row_options_of(const struct attn_args &a, const struct work &w, int row) {

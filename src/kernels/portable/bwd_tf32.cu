@@ -4,4 +4,5 @@
  */
 #define ATTN_ONE_Q_TILE 1 /* X is split where it is used: there is no room for two tiles of it */
 #define ATTN_SHORT_CHAINS 1
+#define ATTN_BASE_E 1
 #include "portable/bwd_mma.cu"
