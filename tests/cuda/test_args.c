@@ -113,10 +113,10 @@ AT(s_q, 48);
 AT(s_v, 168);
 AT(rope_cos, 192);
 AT(cu_seqlens_q, 216);
-AT(block_table_stride, 248);
-AT(batch, 256);
-AT(ctas_of_row, 324);
-_Static_assert(sizeof(struct attn_append_args) == 328, "struct attn_append_args has another size");
+AT(block_table_stride, 256);
+AT(batch, 264);
+AT(ctas_of_row, 332);
+_Static_assert(sizeof(struct attn_append_args) == 336, "struct attn_append_args has another size");
 #undef AT
 #define AT(field, offset)                                                                          \
     _Static_assert(offsetof(struct attn_merge_args, field) == (offset), #field " has moved")

@@ -18,8 +18,8 @@ static const char ABSENT[] = "the virtual GPU is not built in (-DATTN_VGPU=ON)";
 
 static int absent(int argc, char **argv, const char *verb, const char *summary) {
     if (argc > 0 && strcmp(argv[0], "--help") == 0) {
-        printf("attest %s - %s\n\nusage: attest %s ...\n\nNot run here: %s.\n", verb, summary,
-               verb, ABSENT);
+        printf("attest %s - %s\n\nusage: attest %s ...\n\nNot run here: %s.\n", verb, summary, verb,
+               ABSENT);
         return EXIT_DONE;
     }
     complain("%s: not run: %s", verb, ABSENT);
