@@ -67,6 +67,7 @@ TEST(least_seconds_of_a_call) {
     /* Decoding is bound by the keys and values, at 10 TB a second. */
     p = problem_at(GRID_DECODE, 7);
     p.dtype = ATTN_FP16;
+    p.dtype_kv = ATTN_FP16;
     CHECK(near(least_seconds(&p), 2.0 * 2 * 128 * (64.0 * 8 * 8192 + 64 * 32) / 10e12));
     /* From the top left one query sees one key: what the others weigh does not count. */
     p.causal = ATTN_CAUSAL_TOP_LEFT;

@@ -152,10 +152,9 @@ double least_seconds(const attn_problem *p) {
     const double queries = (double)p->batch * (double)p->heads_q * (double)p->seq_q;
     const double keys =
         all && p->seq_q > 0 ? (double)p->batch * (double)p->heads_kv * (double)p->seq_kv : 0.0;
-    const attn_dtype of_keys = p->dtype_kv < 0 ? p->dtype : (attn_dtype)p->dtype_kv;
-    const double bytes =
-        (double)(p->head_dim + p->head_dim_v) *
-        (queries * (double)attn_dtype_size(p->dtype) + keys * (double)attn_dtype_size(of_keys));
+    const double bytes = (double)(p->head_dim + p->head_dim_v) *
+                         (queries * (double)attn_dtype_size(p->dtype) +
+                          keys * (double)attn_dtype_size((attn_dtype)p->dtype_kv));
     return fmax(attn_problem_flops(p) / MOST_FLOPS, bytes / MOST_BYTES);
 }
 
