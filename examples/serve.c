@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * serve.c - continuous batching over a paged KV cache: the loop of an inference server, with a small
- * model of random weights.
+ * serve.c - continuous batching over a paged KV cache: the loop of an inference server, with a
+ * small model of random weights.
  *
  *     cc serve.c $(pkg-config --cflags --libs attn) -lm && ./a.out [cpu | cuda]
  *
