@@ -498,7 +498,7 @@ void fake_compute(const char *kernel, unsigned int blocks, const struct attn_arg
     const bool hopper = strstr(kernel, "fwd_hopper") != NULL;
     const bool tf32 = strstr(kernel, "fwd_tf32") != NULL;
     job.bounds = hopper || tf32 || strstr(kernel, "fwd_mma") != NULL;
-    const bool shares = strstr(kernel, "_decode") != NULL;
+    const bool shares = strstr(kernel, "_decode") != NULL || strstr(kernel, "_invariant") != NULL;
     const bool bias = strstr(kernel, "_bias") != NULL;
     const bool mask = bias || strstr(kernel, "_mask") != NULL;
     job.options =
