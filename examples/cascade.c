@@ -9,12 +9,12 @@
  *   append   K and V of the new token, Q rotated in place                 attn_append
  *   prefix   the queries of all sequences against the prefix, as one      attn_forward
  *            sequence with SEQUENCES rows: its keys are loaded once
- *   own      each query against the keys of its sequence after it        attn_forward
+ *   own      each query against the keys of its sequence after the prefix attn_forward
  *   merge    both into O                                                  attn_merge
  *
- * All of it reads lengths and tables where the kernels run: on a GPU the four calls can be captured
- * into one graph and replayed for each token. At the end the last step is computed again with the
- * prefix in every sequence's table, and compared.
+ * The four calls read lengths and tables on the device: on a GPU they can be captured into one
+ * graph and replayed for each token. At the end the last step is computed again with the prefix in
+ * every sequence's table, and compared.
  */
 #include <attn.h>
 
@@ -32,7 +32,7 @@ static float q[SEQUENCES][HEADS][DIM], k[SEQUENCES][HEADS_KV][DIM], v[SEQUENCES]
 static float cosines[LONGEST][DIM / 2], sines[LONGEST][DIM / 2];
 static float o[2][SEQUENCES][HEADS][DIM], lse[2][SEQUENCES][HEADS], whole[SEQUENCES][HEADS][DIM];
 
-/* Of a sequence: the pages of the prefix, then its own. */
+/* A row of the table: the pages of the prefix, then those of the sequence. */
 static int32_t table[SEQUENCES][ROW], used[SEQUENCES], used_own[SEQUENCES], prefix = PREFIX;
 
 static void need(attn_status status, const attn_error *why) {

@@ -8,8 +8,8 @@
  *   admit    a waiting request gets a free slot, if there are pages for its tokens
  *   plan     rows of a step: one for each sequence that decodes, chunks of prompts for the others;
  *            pages come from a free list
- *   evict    no page is left: the youngest sequence gives its pages back, and waits with the tokens
- *            that it has
+ *   evict    if no page is left, the youngest sequence gives its pages back; it keeps its tokens
+ *            and waits
  *   compute  for each layer attn_append (new keys and values, RoPE) and attn_forward, both over all
  *            rows: two plans serve every step
  *
@@ -226,7 +226,7 @@ static int running(void) {
     return count;
 }
 
-/* Requests whose tokens have room in the cache. */
+/* Waiting requests get free slots, as long as there are pages for their tokens. */
 static void admit(void) {
     for (int i = 0; i < SLOTS && waiting_count > 0; i++) {
         if (slots[i].request == NULL && waiting[0]->length < free_count * PAGE) {
@@ -236,7 +236,7 @@ static void admit(void) {
     }
 }
 
-/* Pages for the rows of this step; false: there are none, and the sequence itself was evicted. */
+/* Takes pages for the rows of this step. False: none is left, and this sequence was evicted. */
 static bool give_pages(struct slot *slot) {
     while (slot->pages * PAGE < slot->cached + slot->rows) {
         if (free_count > 0) {
@@ -388,7 +388,7 @@ static int step(void) {
     return generated;
 }
 
-/* Until all are complete. Returns the steps. */
+/* Runs steps until all requests are complete. Returns their number. */
 static int serve(struct request *requests, int count, int *generated) {
     int steps = 0;
     for (int i = 0; i < count; i++) {

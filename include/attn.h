@@ -29,7 +29,7 @@
  *    process-global state: contexts are independent. (On x86 a bf16 plan
  *    requests AMX permission for the process once; an opened CUDA driver stays loaded.)
  *  - Calls of a plan (attn_forward, attn_backward, attn_append, attn_merge) allocate nothing and
- *    fall back to nothing: the plan said which variant runs.
+ *    never fall back: the plan names the variant that runs.
  *  - Programs keep running with newer libraries. A struct begins with its size as the program was
  *    compiled, set by its _init function. Structs only grow, and the default of every later field
  *    is zero: a library fills fields that the program does not know with their defaults, and
@@ -113,7 +113,7 @@ typedef enum attn_dtype {
     ATTN_FP32 = 0,
     ATTN_FP16 = 1,
     ATTN_BF16 = 2,
-    ATTN_E4M3 = 3, /* fp8, of K and V alone: no infinity, largest 448 (float8_e4m3fn) */
+    ATTN_E4M3 = 3, /* fp8, of K and V only: no infinity, largest 448 (float8_e4m3fn) */
     ATTN_E5M2 = 4  /* likewise: fp16 without its lower 8 bits, largest 57344 */
 } attn_dtype;
 
@@ -248,9 +248,9 @@ typedef struct attn_problem {
     int64_t block_table_stride; /* entries between the table's rows; 0: ceil(seq_kv / page_size)
                                    [0] */
 
-    /* Steps of a server, whose numbers of queries are in the device's memory. */
+    /* Steps of a server; the numbers of queries are in the device's memory. */
     bool used_q;              /* tensors.used_q[b] of the query rows of sequence b exist; rows of Q
-                                 after them are never used, those of O, LSE and dQ are not written.
+                                 after them are never used; those of O, LSE and dQ are not written.
                                  seq_q of the formulas is then that number [false] */
     bool draft;               /* tensors.draft_mask, a tree of drafts: of a sequence of n <= 64
                                  queries, query i sees key seq_kv - n + t, 0 <= t < n, only if bit t
@@ -258,16 +258,16 @@ typedef struct attn_problem {
     bool reserved_serving[6]; /* [false] */
 
     /* fp8 KV cache, if dtype_kv is ATTN_E4M3 or ATTN_E5M2; forward only. Strides of
-     * tensors.k_scale and v_scale in floats: the scale of key j is where that key is, with these
-     * strides and without columns (paged: batch is the distance between pages; packed: batch is
-     * not used). 0 broadcasts: all three 0 is one scale per tensor, head alone one per KV head, row
-     * one per token. With another dtype_kv all are 0. The keys of the formulas are
+     * tensors.k_scale and v_scale in floats, over (batch, KV head, row) as those of k and v (paged:
+     * batch is the distance between pages; packed: batch is not used). A stride of 0 broadcasts.
+     * All three 0: one scale per tensor; only head not 0: one per KV head; row not 0: one per
+     * token. With another dtype_kv all must be 0. The keys and values of the formulas are
      *
      *   k' = round(k * k_scale),  v' = round(v * v_scale)
      *
      * k * k_scale is the product in fp32, rounded to fp32; round() is to `dtype`, nearest even,
      * overflow to infinity. With k' and v' in a cache of `dtype` a kernel of the same family and
-     * tile gives the same bits. A scale may be any number: 0, negative, infinite, NaN. Those of
+     * tile gives the same bits. A scale may be any number: 0, negative, infinite, NaN. Scales of
      * keys that no query sees are not used. */
     attn_strides k_scale, v_scale; /* [0] */
 
@@ -283,8 +283,8 @@ typedef struct attn_problem {
     int64_t rope_stride;       /* elements between them; 0: rope_dim / 2 [0] */
 } attn_problem;
 
-/* ATTN_OK, or ATTN_INVALID and the first thing that is wrong with it (different dtypes of Q, K and
- * O, but for an fp8 KV cache and attn_merge: ATTN_UNSUPPORTED so far). Needs no device. */
+/* ATTN_OK, or ATTN_INVALID and the first thing that is wrong with it. ATTN_UNSUPPORTED so far: Q, K
+ * and O of different dtypes, except for an fp8 KV cache and attn_merge. Needs no device. */
 ATTN_API attn_status attn_problem_check(const attn_problem *problem, attn_error *error);
 
 /* A copy in which every default (-1, NaN, ATTN_AUTO) is replaced by the value it stands for, of
@@ -315,12 +315,11 @@ typedef struct attn_plan_options {
                                  that applies */
     attn_direction direction; /* [ATTN_FORWARD] */
     bool deterministic;       /* the same inputs give the same bits. Every kernel does [false] */
-    bool batch_invariant;     /* a row's bits follow from its own query, keys and options alone: not
-                                 from the other sequences of the call, its sizes, packing, pages or
-                                 strides. So with ATTN_CAUSAL_BOTTOM_RIGHT prefill in one piece, in
-                                 chunks and token by token agree bit for bit, if they run on one
-                                 device (on GPUs: and if K and V of the sequence are finite).
-                                 Forward only [false] */
+    bool batch_invariant;     /* a row's bits depend only on its own query, keys and options, not on
+                                 other sequences of the call, its sizes, packing, pages or strides.
+                                 So with ATTN_CAUSAL_BOTTOM_RIGHT prefill in one piece, in chunks
+                                 and token by token give the same bits on one device. On GPUs this
+                                 needs finite K and V of the sequence. Forward only [false] */
     bool reserved[2];         /* [false] */
 } attn_plan_options;
 
@@ -371,14 +370,14 @@ typedef struct attn_tensors {
 
     const int32_t *used_q;      /* batch numbers */
     const uint64_t *draft_mask; /* a word for each query row: (batch, seq_q), packed (total_q);
-                                   those of more than 64 queries of a sequence are not used */
+                                   words of a sequence of more than 64 queries are not used */
 
     /* fp8 KV cache; NULL: every scale is 1. */
     const float *k_scale, *v_scale;
 
     /* attn_append only. */
     const void *k_new, *v_new;       /* the new rows */
-    void *k_cache, *v_cache;         /* out: the memory that k and v of attn_forward are */
+    void *k_cache, *v_cache;         /* out: the memory of k and v of attn_forward */
     void *q_out;                     /* out: Q, rotated; may be q. NULL: Q is not touched */
     const void *rope_cos, *rope_sin; /* (rope_rows, rope_dim / 2) */
 } attn_tensors;
@@ -404,7 +403,7 @@ ATTN_API attn_status attn_forward(const attn_plan *plan, const attn_tensors *ten
  *
  * from o and lse as attn_forward left them. dK and dV of a KV head are sums over its group. All
  * elements of an output are written (packed, used_q: those of rows that exist): rows that
- * see nothing and keys that nothing sees get 0. NaN and Inf propagate from a row of Q, O, LSE and
+ * see no key and keys that no row sees get 0. NaN and Inf propagate from a row of Q, O, LSE and
  * dO to the keys that it sees, and from a key to the rows that see it; through a mask they may
  * propagate. P comes from the LSE, which is fp32: its relative error is about 2^-24 |LSE|. The bits
  * are the same at every call. GPUs: head_dim up to 256, in fp32 up to 128; d_bias and
@@ -414,9 +413,9 @@ ATTN_API attn_status attn_backward(const attn_plan *plan, const attn_tensors *te
                                    void *workspace, size_t workspace_size, void *stream,
                                    attn_error *error);
 
-/* Writes new rows of K and V into a KV cache, of a plan with direction = ATTN_APPEND. The problem
- * and the lengths are those of the attn_forward that follows: one attn_problem, one attn_tensors
- * and one used_kv in device memory serve both calls.
+/* Writes new rows of K and V into a KV cache; the plan has direction = ATTN_APPEND. The problem and
+ * the lengths are those of the attn_forward that follows: one attn_problem, one attn_tensors and
+ * one used_kv in device memory serve both calls.
  *
  *   n           = rows of the sequence: seq_q, packed cu_seqlens_q[b + 1] - cu_seqlens_q[b], or
  *                 used_q[b]
@@ -431,29 +430,30 @@ ATTN_API attn_status attn_backward(const attn_plan *plan, const attn_tensors *te
  * Strides, pages and packing of the cache are those of k and v (no two elements at one address).
  * Rows with a position below 0 are skipped, in Q too: used_kv[b] = 0 marks an unused slot of a
  * captured batch. All other rows of the cache keep their bits. Fields about scores (causal, window,
- * bias ...) are ignored. q_out may be q with equal strides; else no output may share memory with an
- * input or another output. Sequences may share pages that none of them appends to. rope_rows must
- * be larger than every position. One launch, no workspace; a captured call reads lengths and table
- * when it runs. The bits do not depend on the device. stream: as attn_forward. The CPU backend
- * checks cu_seqlens, used_kv and block_table. */
+ * bias ...) are ignored. q_out may be q with equal strides; otherwise no output may share memory
+ * with an input or another output. Sequences may share pages that none of them appends to.
+ * rope_rows must be larger than every position. One launch, no workspace; a captured call reads
+ * lengths and table when it runs. The bits do not depend on the device. stream: as attn_forward.
+ * The CPU backend checks cu_seqlens, used_kv, used_q and block_table. */
 ATTN_API attn_status attn_append(const attn_plan *plan, const attn_tensors *tensors, void *stream,
                                  attn_error *error);
 
 #define ATTN_MERGE_PARTS 32 /* at most, in one call */
 
-/* Merges `count` partial results of the same rows, each over other keys, into one:
+/* Merges `count` partial results of the same rows, each over different keys, into one:
  *
  *   m = max_p LSE_p,  O = sum_p exp(LSE_p - LSE) O_p,  LSE = m + ln(sum_p exp(LSE_p - m))
  *
- * of a plan with direction = ATTN_MERGE, whose problem has the shape and the strides of O and LSE
- * (batch, heads_q, seq_q, head_dim_v, layout, packed and total_q, o, lse): those of every part and
- * of the result. dtype: of the parts' O; dtype_o: of the result's, any of the three. The problem of
- * the attn_forward that made the parts will do. Packed: all total_q rows are merged.
+ * The plan has direction = ATTN_MERGE. Its problem has the shape and the strides of O and LSE,
+ * which are the same in every part and in the result (batch, heads_q, seq_q, head_dim_v, layout,
+ * packed and total_q, o, lse). dtype: of the parts' O; dtype_o: of the result's O, fp32, fp16 or
+ * bf16. The problem of the attn_forward that computed the parts can be used. Packed: all total_q
+ * rows are merged.
  *
- * Sums run in fp32 in the order of the parts, so that the bits depend on nothing else. A part with
- * LSE = -inf saw no key: its O may hold anything, NaN too, and is not used; if all are such, O = 0
- * and LSE = -inf. NaN in any other part propagates. A row that one part alone has seen is copied,
- * bit by bit where the dtypes are equal. A sink belongs to one part only.
+ * Sums are in fp32, in the order of the parts; the bits depend on nothing else. A part with
+ * LSE = -inf saw no key: its O may hold anything, NaN too, and is not used. If no part saw a key,
+ * O = 0 and LSE = -inf. NaN in any other part propagates. If only one part saw a key, its row is
+ * copied, bit by bit where the dtypes are equal. A sink belongs to one part only.
  *
  * o_parts, lse_parts: `count` addresses in the device's memory, 1 to ATTN_MERGE_PARTS; the arrays
  * themselves are read on the host, before the call returns. o: out, may be o_parts[0] if dtype_o is

@@ -102,10 +102,11 @@ typedef struct attn_variant {
                              "fwd_hopper_full", "fwd_hopper_mask", "fwd_hopper_bias",
                              "fwd_hopper_chunk", "fwd_hopper_mixed", "fwd_hopper_split",
                              "fwd_hopper_decode", "fwd_hopper_decode_fp8", "bwd_mma", "bwd_tf32",
-                             "bwd_hopper", "append", "merge", "cpu_append", "cpu_merge" */
+                             "bwd_hopper", "append_kv", "merge_lse", "cpu_append",
+                             "cpu_merge" */
     const char *arch;     /* cpu: the instruction set ("c", "neon"); cuda: the oldest it runs on */
-    uint32_t dtypes;      /* bit (1 << attn_dtype) for each dtype it takes; with those of fp8: K and
-                             V must be fp8 */
+    uint32_t dtypes;      /* bit (1 << attn_dtype) for each dtype it takes; if the bits of fp8 are
+                             set, K and V must be fp8 */
     uint32_t options;     /* attn_option bits */
     bool tensor_cores;    /* uses matrix instructions */
     int32_t head_dim_max; /* of Q, K and of V; 0 = any. On a GPU: of the tile in shared memory */
@@ -133,7 +134,7 @@ ATTN_API attn_status attn_variant_get(const attn_context *context, int32_t index
 ATTN_API attn_status attn_variant_get_backward(const attn_context *context, int32_t index,
                                                attn_variant *variant, attn_error *error);
 
-/* Likewise of the variants of any direction. */
+/* Likewise, the variants of any direction. */
 ATTN_API attn_status attn_variant_get_direction(const attn_context *context,
                                                 attn_direction direction, int32_t index,
                                                 attn_variant *variant, attn_error *error);

@@ -31,7 +31,7 @@ ATTN_API void attn_visible_keys(const attn_problem *problem, int64_t i, int64_t 
                                 int64_t kv_len, int64_t *begin, int64_t *end);
 
 /* Spreads `count` rows over the problem, the first and the last among them; the same for the same
- * seed. Lengths in tensors are not known here: rows past a sequence's end are absent. */
+ * seed. Lengths in tensors are not known here: some rows may be past a sequence's end (absent). */
 ATTN_API attn_status attn_rows_sample(const attn_problem *problem, uint64_t seed, attn_row *rows,
                                       size_t count, attn_error *error);
 
@@ -178,8 +178,8 @@ ATTN_API attn_verdict attn_judge(attn_dtype dtype, const attn_statistics *statis
 /* ---- dtypes ---------------------------------------------------------------------------------- */
 
 /* n values between fp32 and a dtype (round to nearest even, NaN stays NaN). dst and src may not
- * overlap. To fp8: what is beyond the largest number, infinities too, becomes that number with its
- * sign, and NaN becomes 0x7f. So the fp8 cache of a row x with a scale is that of x / scale. */
+ * overlap. To fp8: numbers beyond the largest one, infinities too, saturate to it with their sign,
+ * and NaN becomes 0x7f. To write a row x to an fp8 KV cache, convert x / scale. */
 ATTN_API void attn_from_float(attn_dtype dtype, void *dst, const float *src, size_t n);
 ATTN_API void attn_to_float(attn_dtype dtype, float *dst, const void *src, size_t n);
 

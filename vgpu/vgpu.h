@@ -85,8 +85,8 @@ VGPU_API vgpu_status vgpu_open(const vgpu_config *config, vgpu **gpu, vgpu_error
 VGPU_API void vgpu_close(vgpu *gpu);
 /* Between launches. */
 VGPU_API void vgpu_set_async(vgpu *gpu, vgpu_async async, uint64_t seed);
-/* Whether vgpu_load takes PTX of which a part is not known: a launch that reaches the instruction
- * fails, with its line, and what a module declares in vain is missing. [false] */
+/* Whether vgpu_load accepts PTX with unknown instructions and declarations: a launch that reaches
+ * such an instruction fails, with its line; such a declaration is left out. [false] */
 VGPU_API void vgpu_set_late_errors(vgpu *gpu, bool late);
 
 /* ---- memory: addresses are those that kernels see ------------------------------------------- */

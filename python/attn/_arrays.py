@@ -182,8 +182,8 @@ def _view_of_torch(name: str, array: Any, dtypes: Tuple[int, ...]) -> View:
     if array.requires_grad and torch.is_grad_enabled():
         # calls that attention() can differentiate do not come here
         raise Unsupported(f"{name} requires a gradient, and a call with out, lse, return_lse, "
-                          "variant, tensor_cores, stream, used_q or draft_mask gives none: call it "
-                          "under torch.no_grad()")
+                          "variant, tensor_cores, stream, used_q, draft_mask or "
+                          "batch_invariant gives none: call it under torch.no_grad()")
     device = "cpu" if array.device.type == "cpu" else f"cuda:{array.device.index or 0}"
     try:
         return View(array.data_ptr(), tuple(array.shape), tuple(array.stride()), dtype, device,

@@ -481,9 +481,9 @@ def attention(q: Any, k: Any, v: Any, *, causal: Optional[str] = None,
     batch_invariant: a row has the same bits whatever else is in the call, and whether it is
         computed by prefill, in chunks or token by token (causal "bottom-right").
 
-    Rows that see no key are 0, with lse = -inf. Of tensors of PyTorch on the CPU the result has
-    gradients, by q, k, v, bias, alibi and sink (not with out, lse, return_lse, variant,
-    tensor_cores, stream, used_q, draft_mask or batch_invariant).
+    Rows that see no key are 0, with lse = -inf. For PyTorch's tensors the result has gradients of
+    q, k, v, bias, alibi and sink (not with out, lse, return_lse, variant, tensor_cores, stream,
+    used_q, draft_mask or batch_invariant).
 
     >>> import numpy as np, attn
     >>> q = np.ones((1, 2, 3, 8), np.float32)

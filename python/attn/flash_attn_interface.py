@@ -72,7 +72,8 @@ def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor
                            s_aux: Optional[Tensor] = None) -> Any:
     """As attn.flash_attn.flash_attn_varlen_func. seqused_q, seqused_k: how many rows of each
     sequence exist, from its first on. Rows of the result after them are not written, as in
-    FlashAttention-3; where there are gradients they are 0, with lse = -inf. return_attn_probs gives (out, lse)."""
+    FlashAttention-3; where there are gradients they are 0, with lse = -inf. return_attn_probs gives
+    (out, lse)."""
     refuse(qv=qv, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale,
            attention_chunk=attention_chunk)
     found = compute(q, k, v, 0.0, softmax_scale, causal, window_size, softcap, None, s_aux,

@@ -115,8 +115,8 @@ static inline int64_t problem_pages(const attn_problem *problem, int64_t keys) {
 /* attn_problem_resolve into a struct of the library's own size, which may be uninitialised. */
 attn_status problem_resolve(const attn_problem *problem, attn_problem *resolved, attn_error *error);
 
-/* Likewise, for a plan of that direction: checks what else it requires. Append and merge get a
- * problem without what concerns scores, which they ignore; merge may have another dtype_o. */
+/* Likewise, for a plan of that direction, with the checks that the direction adds. Append and merge
+ * ignore options of the scores, and get a problem without them; merge may have another dtype_o. */
 attn_status problem_resolve_for(attn_direction direction, const attn_problem *problem,
                                 attn_problem *resolved, attn_error *error);
 
@@ -152,7 +152,7 @@ enum tensors_use {
 attn_status tensors_check(const attn_problem *resolved, const attn_tensors *tensors,
                           enum tensors_use use, bool host, attn_error *error);
 
-/* Whether it is there where it is wanted, and aligned. `name`: as the caller calls it. */
+/* Whether a wanted pointer is not NULL, and is aligned. `name`: the caller's name for it. */
 attn_status pointer_check(const char *name, const void *pointer, size_t alignment, bool wanted,
                           attn_error *error);
 

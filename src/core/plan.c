@@ -30,7 +30,7 @@ attn_status plan_check_direction(const attn_plan *plan, attn_direction direction
         return attn_fail(error, ATTN_INVALID, "plan = NULL, expected one from attn_plan_create");
     }
     if (plan->direction != direction) {
-        return attn_fail(error, ATTN_INVALID, "plan is one of direction %s, expected %s",
+        return attn_fail(error, ATTN_INVALID, "plan has direction %s, expected %s",
                          direction_name(plan->direction), direction_name(direction));
     }
     return ATTN_OK;

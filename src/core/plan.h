@@ -85,8 +85,8 @@ bool variant_is_declared(const char *name);
 /* The attn_option bits of the problem. */
 uint32_t problem_options(const attn_problem *resolved);
 
-/* The clauses, in order: ATTN_OK or the first that refuses. The problem is resolved; options: of
- * the plan, beside those of the problem. */
+/* The clauses, in order: ATTN_OK or the first that refuses. The problem is resolved; options: those
+ * that the plan adds to the problem's. */
 attn_status variant_applies(const attn_context *context, const struct variant *variant,
                             const attn_problem *resolved, uint32_t options, attn_error *error);
 

@@ -37,7 +37,7 @@ extern const int tuned_line_count;
 /* What a line comes to in one context. */
 struct preference {
     attn_dtype dtype;
-    bool fp8;                    /* of problems with an fp8 KV cache, else of all others */
+    bool fp8;                    /* problems with an fp8 KV cache; false: all others */
     int64_t dim_above, dim_most; /* of the larger head dimension: above the one, up to the other */
     int causal;                  /* 0, 1, or -1: both */
     int64_t queries_most;        /* of one sequence */

@@ -20,7 +20,7 @@ struct merging {
     float *lse;
 };
 
-/* The share of each part in a row; -1: it saw nothing. */
+/* The weight of each part in a row; -1: it saw no key. */
 static void weigh_parts(const struct merging *m, int64_t at, float weights[ATTN_MERGE_PARTS]) {
     float top = -INFINITY, sum = 0.0F;
     for (int32_t i = 0; i < m->count; i++) {

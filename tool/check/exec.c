@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * exec.c - attest exec and attest nvcc: whole CUDA programs on the virtual GPU. Both become the
- * program that they start: the CUDA runtime beside libvgpu.so reports and sets the exit code.
+ * exec.c - attest exec and attest nvcc: whole CUDA programs on the virtual GPU. Both replace
+ * themselves by the program (exec): the CUDA runtime next to libvgpu.so reports the findings and
+ * sets the exit code.
  *
  * Invariant: only LD_LIBRARY_PATH and VGPU_* of the environment change.
  */
@@ -39,7 +40,7 @@ static bool find_runtime(void) {
     return setenv("LD_LIBRARY_PATH", paths, 1) == 0;
 }
 
-/* It has GPU code, and the CUDA runtime in itself: ours would never be called. */
+/* It has GPU code and the static CUDA runtime: our runtime would never be called. */
 static bool is_static(const char *path) {
     size_t size = 0;
     attn_error why;
@@ -91,8 +92,8 @@ int verb_exec(int argc, char **argv) {
         return complain("exec: no program given");
     }
     if (is_static(program)) {
-        return complain("exec: %s has the CUDA runtime in itself; compile it by attest nvcc, or "
-                        "with nvcc -cudart shared",
+        return complain("exec: %s is linked with the static CUDA runtime; compile it by attest "
+                        "nvcc, or with nvcc -cudart shared",
                         program);
     }
     for (int i = 0; i < OPTIONS; i++) {

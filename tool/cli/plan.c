@@ -320,7 +320,7 @@ int verb_plan(int argc, char **argv) {
         "as attest devices lists them, or sm_80 to sm_90: a GPU that is not here [cpu]";
     struct arg own[] = {
         arg_choice("--direction", &request.runner.direction, ALL_DIRECTION_NAMES,
-                   "backward: of the gradients; append: of attn_append; merge [forward]"),
+                   "backward: gradients; append, merge: attn_append, attn_merge [forward]"),
         arg_flag("--all", &request.all,
                  "also every variant: yes, or the first clause that refuses it"),
         arg_flag("--json", &request.json, "the same as JSON"),

@@ -10,7 +10,7 @@
 
 #include "attn_inspect.h"
 
-/* End with NULL: of what computes attention; and with append and merge. */
+/* Directions that compute attention; all directions. Both end with NULL. */
 extern const char *const DIRECTION_NAMES[], *const ALL_DIRECTION_NAMES[];
 
 /* As ATTN_BY_NAME, of any direction. */
@@ -25,8 +25,8 @@ bool variant_next(const attn_context *context, int32_t *index, attn_variant *var
 /* Likewise, and then those of attn_append and attn_merge. */
 bool variant_next_of_all(const attn_context *context, int32_t *index, attn_variant *variant);
 
-/* The end of a sentence about a regular expression that matches no variant which computes
- * attention: a reason, if it matches a kernel of append or merge; else "". */
+/* For a regular expression that matches no variant which computes attention, the end of the
+ * message: a reason, if it matches a kernel of append or merge; else "". */
 const char *variant_no_attention(const char *pattern);
 
 /* Of the context's device, those that were added to it included. False and the reason: it has none

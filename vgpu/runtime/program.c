@@ -122,7 +122,7 @@ static int function_of(struct item *item) {
     int code = load(item->program);
     if (code == RT_SUCCESS &&
         rt_driver.cuLibraryGetKernel(&item->function, item->program->library, item->name) != 0) {
-        rt_say("the PTX has no kernel %s, or its head is not understood", item->name);
+        rt_say("the PTX has no kernel %s, or its declaration is not supported", item->name);
         code = RT_INVALID_FUNCTION;
     }
     return code;

@@ -10,8 +10,7 @@
  *   graph.c    graphs                                 unsupported.c  the rest, by name
  *
  * Numbers and layouts are those of CUDA 13 and are part of its ABI; names of exported functions are
- * the runtime's. Functions that are not here are missing at link time of the program's loader,
- * which names them.
+ * the runtime's. If a program needs a function that is not here, the dynamic loader names it.
  *
  * Invariant: every exported function returns through rt_keep, so that cudaGetLastError knows.
  */

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The options of a grid's shapes: what they mean to libattn, to SDPA's mask and to FlexAttention.
 
-A shape's `option` is words: "backward" (backward.py), "sink", "alibi", "bias", "window1024", "softcap50", "mask dense",
-"mask padding", "mask causal+padding", "packed 32x100-2000"; several may stand together.
+A shape's `option` is words: "backward" (backward.py), "sink", "alibi", "bias", "window1024",
+"softcap50", "mask dense", "mask padding", "mask causal+padding", "packed 32x100-2000"; several may
+stand together.
 
 Invariant: all sides compute the same formula; a side that cannot is left out, never approximated.
 """
