@@ -450,8 +450,15 @@ static attn_status check_new(attn_strides *s, const attn_strides *of, attn_layou
     return check_gradient(s, of != NULL ? of : &automatic, layout, e, error);
 }
 
-/* Places for all elements of the cache and of q_out. */
-static attn_status check_append(const attn_problem *p, attn_error *error) {
+/* What only attn_append reads, and places for all elements of the cache and of q_out. */
+static attn_status check_append(attn_problem *p, attn_error *error) {
+    struct extent k_new = extent_of_q(p, "k_new", p->head_dim);
+    struct extent v_new = extent_of_q(p, "v_new", p->head_dim_v);
+    k_new.heads = v_new.heads = p->heads_kv;
+    TRY(check_rope(p, error));
+    TRY(check_new(&p->k_new, NULL, p->layout, k_new, error));
+    TRY(check_new(&p->v_new, NULL, p->layout, v_new, error));
+    TRY(check_new(&p->q_out, &p->q, p->layout, extent_of_q(p, "q_out", p->head_dim), error));
     const struct extent k = extent_of_kv(p, "k", p->head_dim);
     const struct extent v = extent_of_kv(p, "v", p->head_dim_v);
     const struct extent q_out = extent_of_q(p, "q_out", p->head_dim);
@@ -498,12 +505,6 @@ static attn_status check_tensors(attn_problem *p, attn_error *error) {
     TRY(check_gradient(&p->dk, &p->k, p->layout, extent_of_kv(p, "dk", p->head_dim), error));
     TRY(check_gradient(&p->dv, &p->v, p->layout, extent_of_kv(p, "dv", p->head_dim_v), error));
     TRY(check_gradient(&p->d_o, &p->o, p->layout, extent_of_q(p, "d_o", p->head_dim_v), error));
-    struct extent k_new = extent_of_q(p, "k_new", p->head_dim);
-    struct extent v_new = extent_of_q(p, "v_new", p->head_dim_v);
-    k_new.heads = v_new.heads = p->heads_kv;
-    TRY(check_new(&p->k_new, NULL, p->layout, k_new, error));
-    TRY(check_new(&p->v_new, NULL, p->layout, v_new, error));
-    TRY(check_new(&p->q_out, &p->q, p->layout, extent_of_q(p, "q_out", p->head_dim), error));
     TRY(check_scales(p, "k_scale", &p->k_scale, error));
     TRY(check_scales(p, "v_scale", &p->v_scale, error));
     if (p->alibi) {
@@ -558,9 +559,13 @@ attn_status problem_resolve_for(attn_direction direction, const attn_problem *pr
     if (direction == ATTN_APPEND || direction == ATTN_MERGE) {
         ignore_scores(&p);
     }
+    if (direction == ATTN_MERGE) { /* all rows of the parts, which have no keys */
+        p.dtype_kv = (int32_t)p.dtype;
+        p.k_scale = p.v_scale = (attn_strides){0, 0, 0};
+        p.used_q = false;
+    }
     TRY(check_sizes(&p, error));
     TRY(check_pages(&p, error));
-    TRY(check_rope(&p, error));
     TRY(check_rows(&p, error));
     TRY(check_numbers(&p, error));
     TRY(check_tensors(&p, error));

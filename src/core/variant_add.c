@@ -105,7 +105,8 @@ static attn_status check_gpu_fields(const attn_variant *v, const attn_variant *f
         return attn_fail(error, ATTN_INVALID, "variant.arch = \"%.64s\", expected sm_NN", v->arch);
     }
     const uint32_t dtypes = variant_dtypes(family->family);
-    if (v->dtypes == 0 || (v->dtypes & ~dtypes) != 0) {
+    const uint32_t fp8 = dtypes & (1U << ATTN_E4M3 | 1U << ATTN_E5M2); /* all or none */
+    if ((v->dtypes & ~fp8) == 0 || (v->dtypes & ~dtypes) != 0 || (v->dtypes & fp8) != fp8) {
         return attn_fail(error, ATTN_INVALID, "variant.dtypes = 0x%x, expected bits of 0x%x",
                          v->dtypes, dtypes);
     }

@@ -162,6 +162,7 @@ attn_status backward_geometry(struct cuda *cuda, const struct variant *variant,
         .shared_bytes = (unsigned)v->shared_bytes,
         .block_rows = sums_dq(variant) ? v->block_kv : v->block_q,
         .workspace = 2 * rows * sizeof(float),
+        .pdl = sums_dq(variant) && cuda->driver.version >= 12030, /* as in plan.c */
         .has_maps = sums_dq(variant),
         .part_heads = (int)(p->heads_q / p->heads_kv / parts),
         .args =
@@ -315,10 +316,16 @@ attn_status cuda_backward(struct cuda *cuda, const char *name, const attn_proble
     const unsigned wanted = (b->d_sink != NULL ? 1U : 0U) + (b->d_slopes != NULL ? 1U : 0U);
     const unsigned step = geometry->cluster > 0 ? geometry->cluster : 1; /* whole clusters */
     const unsigned sums = ((unsigned)p->heads_q * wanted + step - 1) / step * step;
-    const struct cu_launch_attribute attributes[2] = {
-        {.id = CU_LAUNCH_PROGRAMMATIC_SERIALIZATION, .value = {.flag = 1}},
-        {.id = CU_LAUNCH_CLUSTER, .value = {.cluster = {geometry->cluster, 1, 1}}}};
-    const unsigned tile_attributes = !geometry->has_maps ? 0 : geometry->cluster > 0 ? 2 : 1;
+    struct cu_launch_attribute attributes[2];
+    unsigned tile_attributes = 0;
+    if (geometry->pdl) {
+        attributes[tile_attributes++] = (struct cu_launch_attribute){
+            .id = CU_LAUNCH_PROGRAMMATIC_SERIALIZATION, .value = {.flag = 1}};
+    }
+    if (geometry->cluster > 0) {
+        attributes[tile_attributes++] = (struct cu_launch_attribute){
+            .id = CU_LAUNCH_CLUSTER, .value = {.cluster = {geometry->cluster, 1, 1}}};
+    }
     const struct {
         int phase;
         const struct cuda_kernel *kernel;

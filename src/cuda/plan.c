@@ -25,6 +25,7 @@ enum {
     ITEMS_KEYS = 1024, /* at least, for a plan to prefer such a variant ... */
     ITEMS_CACHE = 2,   /* ... and so many times as many as queries */
     PARTIAL_ROWS = 16,
+    MOST_CHUNK_BYTES = 256 << 20, /* of partial results, batch_invariant */
     SPLIT_KEYS = 128, /* of a split that a kernel chooses, at least (kernels/hopper/mixed.h) */
     GRID_YZ = 65535,  /* CTAs in the second and third dimension of a grid */
     MOST_SMS = 65536  /* a persistent CTA counts up to so far past the last tile */
@@ -197,7 +198,10 @@ static struct split choose_num_splits(const struct cuda *cuda, const struct vari
     }
     if (family->chunk_keys > 0) { /* all chunks or none: bits do not depend on it */
         const int64_t chunks = (p->seq_kv + family->chunk_keys - 1) / family->chunk_keys;
-        const bool few = tiles < SPLIT_CTAS_PER_SM * (int64_t)cuda->units;
+        const double bytes = (double)tiles * (double)chunks * variant->info.block_q / PARTIAL_ROWS *
+                             ATTN_PARTIAL_BYTES(variant->info.head_dim_max);
+        const bool few =
+            tiles < SPLIT_CTAS_PER_SM * (int64_t)cuda->units && bytes < MOST_CHUNK_BYTES;
         return (struct split){.num_splits = few && chunks > 1 ? chunks : 1};
     }
     const int64_t most = tiles_kv / SPLIT_KV_TILES;

@@ -394,7 +394,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     bar.sum_full = bar.do_empty + ATTN_STAGES * MBARRIER_BYTES;
     bar.sum_filled = bar.sum_full + 2 * MBARRIER_BYTES;
     bar.sum_empty = bar.sum_filled + 2 * MBARRIER_BYTES;
+    if (b.cluster > 0) {
+        cluster_arrive();
+    }
     pdl_wait(); /* for LSE, D and the counters */
+    if (b.cluster > 0) {
+        cluster_wait(); /* all CTAs run: their shared memory exists */
+    }
     const int rank = b.cluster > 0 ? cta_rank() : 0;
     if (threadIdx.x == 0) {
         if (rank == 0) {

@@ -2,8 +2,8 @@
  *
  * dsmem.h - clusters and their distributed shared memory: thin names for PTX.
  *
- * Invariant: a CTA writes to another one's shared memory only between two cluster barriers, or
- * before the only one.
+ * Invariant: a CTA writes to another one's shared memory only after a cluster barrier, which says
+ * that the other one runs.
  */
 #ifndef ATTN_KERNELS_HOPPER_DSMEM_H
 #define ATTN_KERNELS_HOPPER_DSMEM_H

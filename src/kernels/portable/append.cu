@@ -79,6 +79,10 @@ INLINE struct token token_of_row(const struct attn_append_args &a, int row) {
     }
     DEVICE_ASSERT(used <= a.seq_kv);
     DEVICE_ASSERT(a.rope_half == 0 || t.position < a.rope_rows);
+    if (t.position >= a.seq_kv) { /* the cache is full */
+        t.position = -1;
+        return t;
+    }
     const long long entry = packed ? 0 : batch, source = packed ? row : index;
     t.q = offset_of(a.s_q, entry, source);
     t.q_out = offset_of(a.s_q_out, entry, source);
