@@ -450,15 +450,9 @@ static attn_status check_new(attn_strides *s, const attn_strides *of, attn_layou
     return check_gradient(s, of != NULL ? of : &automatic, layout, e, error);
 }
 
-/* What only attn_append reads, and places for all elements of the cache and of q_out. */
+/* RoPE, and places for all elements of the cache and of q_out. */
 static attn_status check_append(attn_problem *p, attn_error *error) {
-    struct extent k_new = extent_of_q(p, "k_new", p->head_dim);
-    struct extent v_new = extent_of_q(p, "v_new", p->head_dim_v);
-    k_new.heads = v_new.heads = p->heads_kv;
     TRY(check_rope(p, error));
-    TRY(check_new(&p->k_new, NULL, p->layout, k_new, error));
-    TRY(check_new(&p->v_new, NULL, p->layout, v_new, error));
-    TRY(check_new(&p->q_out, &p->q, p->layout, extent_of_q(p, "q_out", p->head_dim), error));
     const struct extent k = extent_of_kv(p, "k", p->head_dim);
     const struct extent v = extent_of_kv(p, "v", p->head_dim_v);
     const struct extent q_out = extent_of_q(p, "q_out", p->head_dim);
@@ -505,6 +499,12 @@ static attn_status check_tensors(attn_problem *p, attn_error *error) {
     TRY(check_gradient(&p->dk, &p->k, p->layout, extent_of_kv(p, "dk", p->head_dim), error));
     TRY(check_gradient(&p->dv, &p->v, p->layout, extent_of_kv(p, "dv", p->head_dim_v), error));
     TRY(check_gradient(&p->d_o, &p->o, p->layout, extent_of_q(p, "d_o", p->head_dim_v), error));
+    struct extent k_new = extent_of_q(p, "k_new", p->head_dim);
+    struct extent v_new = extent_of_q(p, "v_new", p->head_dim_v);
+    k_new.heads = v_new.heads = p->heads_kv;
+    TRY(check_new(&p->k_new, NULL, p->layout, k_new, error));
+    TRY(check_new(&p->v_new, NULL, p->layout, v_new, error));
+    TRY(check_new(&p->q_out, &p->q, p->layout, extent_of_q(p, "q_out", p->head_dim), error));
     TRY(check_scales(p, "k_scale", &p->k_scale, error));
     TRY(check_scales(p, "v_scale", &p->v_scale, error));
     if (p->alibi) {

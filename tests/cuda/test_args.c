@@ -180,7 +180,9 @@ enum { CHUNK_KEYS = 1024 };
 static long long parts_of(const attn_problem *p, const attn_variant *variant, long long tiles) {
     if (is_invariant(variant)) {
         const long long chunks = (p->seq_kv + CHUNK_KEYS - 1) / CHUNK_KEYS;
-        return tiles < 2 * SM_COUNT && chunks > 1 ? chunks : 1;
+        const double bytes = (double)tiles * (double)chunks * variant->block_q / 16 *
+                             (4 * 16 * variant->head_dim_max + 4 * 32 * 4);
+        return tiles < 2 * SM_COUNT && chunks > 1 && bytes < 0x1p28 ? chunks : 1;
     }
     const long long keys = (p->seq_kv + variant->block_kv - 1) / variant->block_kv / 2;
     const long long room = 2 * SM_COUNT / tiles, parts = room < keys ? room : keys;
