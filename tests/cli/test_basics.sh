@@ -82,8 +82,8 @@ accepts "plan of a variant" plan --variant cpu_tile_c --causal top-left --window
 says "plan of a variant" "variant    cpu_tile_c"
 says "plan says the options" "causal window 3,0 softcap 30 alibi bias mask sink bshd"
 accepts "plan of pages" plan --page-size 16 --seq-q 1
-accepts "plan of fp8" plan --kv-dtype e4m3 --seq-q 1
 says "plan says the pages" "used_kv pages of 16"
+accepts "plan of fp8" plan --kv-dtype e4m3 --seq-q 1
 
 # ---- attn: values that are known -------------------------------------------------------------
 
@@ -288,8 +288,8 @@ for dtype in fp32 fp16 bf16; do
     says "bench $dtype as JSON: number" '"p50_seconds"'
 done
 accepts "bench of pages" bench $small --page-size 3 --json
-accepts "bench of fp8" bench $small --kv-dtype e5m2 --json
 says "bench of pages: their size" '"page_size": 3'
+accepts "bench of fp8" bench $small --kv-dtype e5m2 --json
 accepts "bench of nothing" bench --batch 0 --seconds 0.01
 
 finish

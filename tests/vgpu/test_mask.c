@@ -203,6 +203,7 @@ static bool try_law(const attn_variant *variant, void *user) {
     }
     recipe_init(&recipe, &law->problem, 77);
     recipe.problem.dtype = (attn_dtype)__builtin_ctz(variant->dtypes);
+    recipe.problem.dtype_kv = dtype_kv_of(variant);
     recipe.problem.head_dim = 32;
     const bool made = sample_make(&plain, &recipe);
     recipe.problem.mask = true;
