@@ -5,8 +5,9 @@
  * The last result is kept: tests launch the same thing a thousand times. It is used again only if
  * the arguments and every byte of the inputs are the same.
  *
- * Which arguments a kernel reads depends on its family: names with fwd_mma_full, fwd_mma_decode,
- * fwd_tf32, fwd_hopper_bias and fwd_hopper_decode take everything (of the decode ones, num_splits
+ * Which arguments a kernel reads depends on its family: names with fwd_mma_full, fwd_mma_fp8,
+ * fwd_mma_decode, _invariant, fwd_tf32, fwd_hopper_bias and fwd_hopper_decode take everything (of
+ * the decode and invariant ones, num_splits
  * CTAs share a tile: split-KV), with fwd_hopper_mask everything but a bias, with fwd_hopper_full,
  * fwd_hopper_chunk and fwd_hopper_mixed everything but bias and mask, with fwd_hopper a sink and no
  * other option, with fwd_mma no option, others causal and diagonal alone. The CTAs of other
@@ -86,6 +87,22 @@ static float load(const struct dtype *dtype, const char *first, long long at) {
     return dtype->from != NULL ? (float)dtype->from(bits) : x;
 }
 
+/* e4m3 has no infinity, and NaN in its last code of each sign. */
+static double from_fp8(uint8_t code, bool e5m2) {
+    const int mantissa_bits = e5m2 ? 2 : 3, bias = e5m2 ? 15 : 7;
+    const int exponent = (code & 0x7f) >> mantissa_bits,
+              mantissa = code & ((1 << mantissa_bits) - 1);
+    double x = exponent == 0
+                   ? ldexp(mantissa, 1 - bias - mantissa_bits)
+                   : ldexp((1 << mantissa_bits) + mantissa, exponent - bias - mantissa_bits);
+    if (e5m2 && exponent == 31) {
+        x = mantissa == 0 ? INFINITY : NAN;
+    } else if (!e5m2 && (code & 0x7f) == 0x7f) {
+        x = NAN;
+    }
+    return code >= 0x80 ? -x : x;
+}
+
 static void store(const struct dtype *dtype, char *first, long long at, double value) {
     const uint16_t bits = dtype->to != NULL ? dtype->to(value) : 0;
     const float x = (float)value;
@@ -132,6 +149,7 @@ __attribute__((destructor)) static void forget_last(void) {
 
 struct sequence {
     const char *q, *k, *v;
+    const float *k_scale, *v_scale;
     char *o;
     float *lse;
     long long batch, queries, keys;
@@ -139,6 +157,16 @@ struct sequence {
 
 static bool is_paged(const struct job *job) {
     return job->options && job->args.block_table != NULL;
+}
+
+enum { E4M3 = 3, E5M2 = 4 }; /* of enum attn_dtype */
+
+static bool is_fp8(const struct job *job) {
+    return job->args.dtype_kv >= E4M3;
+}
+
+static long long bytes_of_key(const struct job *job) {
+    return is_fp8(job) ? 1 : bytes_of(job->dtype, 1);
 }
 
 static struct sequence sequence_of(const struct job *job, long long batch) {
@@ -163,14 +191,21 @@ static struct sequence sequence_of(const struct job *job, long long batch) {
         k = v = 0;
     }
     s.q = (const char *)a->q + bytes_of(job->dtype, q);
-    s.k = (const char *)a->k + bytes_of(job->dtype, k);
-    s.v = (const char *)a->v + bytes_of(job->dtype, v);
+    s.k = (const char *)a->k + k * bytes_of_key(job);
+    s.v = (const char *)a->v + v * bytes_of_key(job);
+    const bool packed = job->options && a->cu_seqlens_q != NULL;
+    const long long first = packed && !is_paged(job) ? a->cu_seqlens_kv[batch] : 0;
+    const long long entry = packed || is_paged(job) ? 0 : batch;
+    s.k_scale =
+        a->k_scale == NULL ? NULL : a->k_scale + entry * a->k_scale_batch + first * a->k_scale_row;
+    s.v_scale =
+        a->v_scale == NULL ? NULL : a->v_scale + entry * a->v_scale_batch + first * a->v_scale_row;
     s.o = (char *)a->o + bytes_of(job->dtype, o);
     s.lse = a->lse != NULL ? a->lse + lse : NULL;
     return s;
 }
 
-/* From a sequence's K or V, or from the pool, to a key. */
+/* From a sequence's K or V, its scales, or from the pool, to a key. */
 static long long key_offset(const struct job *job, const struct sequence *s, long long key,
                             long long page_stride, long long row_stride) {
     const struct attn_args *a = &job->args;
@@ -282,6 +317,33 @@ static uint64_t hash_scores(uint64_t hash, const struct job *job, const struct s
     return hash;
 }
 
+/* An element of K or V as the kernel's MMA takes it. */
+static float load_kv(const struct job *job, const char *first, long long at, float scale) {
+    if (!is_fp8(job)) {
+        return load(job->dtype, first, at);
+    }
+    const float product = (float)from_fp8((uint8_t)first[at], job->args.dtype_kv == E5M2) * scale;
+    return (float)job->dtype->from(job->dtype->to((double)product));
+}
+
+static float k_scale_of(const struct job *job, const struct sequence *s, long long head,
+                        long long key) {
+    const struct attn_args *a = &job->args;
+    return s->k_scale == NULL
+               ? 1.0F
+               : s->k_scale[head * a->k_scale_head +
+                            key_offset(job, s, key, a->k_scale_batch, a->k_scale_row)];
+}
+
+static float v_scale_of(const struct job *job, const struct sequence *s, long long head,
+                        long long key) {
+    const struct attn_args *a = &job->args;
+    return s->v_scale == NULL
+               ? 1.0F
+               : s->v_scale[head * a->v_scale_head +
+                            key_offset(job, s, key, a->v_scale_batch, a->v_scale_row)];
+}
+
 static uint64_t hash_inputs(const struct job *job) {
     const struct attn_args *a = &job->args;
     const long long heads_kv = a->heads_q / a->heads_per_kv;
@@ -296,8 +358,12 @@ static uint64_t hash_inputs(const struct job *job) {
             const long long head = n / s.keys, key = n % s.keys;
             const long long k = head * a->k_head + key_offset(job, &s, key, a->k_batch, a->k_row);
             const long long v = head * a->v_head + key_offset(job, &s, key, a->v_batch, a->v_row);
-            hash = mix_bytes(hash, s.k + one * k, (size_t)(one * a->head_dim));
-            hash = mix_bytes(hash, s.v + one * v, (size_t)(one * a->head_dim_v));
+            const long long of_key = bytes_of_key(job);
+            const float scales[2] = {k_scale_of(job, &s, head, key),
+                                     v_scale_of(job, &s, head, key)};
+            hash = mix_bytes(hash, s.k + of_key * k, (size_t)(of_key * a->head_dim));
+            hash = mix_bytes(hash, s.v + of_key * v, (size_t)(of_key * a->head_dim_v));
+            hash = is_fp8(job) ? mix_bytes(hash, scales, sizeof scales) : hash;
         }
         for (long long h = 0; job->options && a->alibi && h < a->heads_q; h++) {
             const double slope = slope_of(a, b, h);
@@ -320,10 +386,11 @@ static void unpack_head(struct job *job, const struct sequence *s, long long hea
         const long long k = head_kv * a->k_head + key_offset(job, s, j, a->k_batch, a->k_row);
         const long long v = head_kv * a->v_head + key_offset(job, s, j, a->v_batch, a->v_row);
         for (int d = 0; d < a->head_dim; d++) {
-            job->k[d * s->keys + j] = load(job->dtype, s->k, k + d);
+            job->k[d * s->keys + j] = load_kv(job, s->k, k + d, k_scale_of(job, s, head_kv, j));
         }
         for (int d = 0; d < a->head_dim_v; d++) {
-            job->v[j * a->head_dim_v + d] = load(job->dtype, s->v, v + d);
+            job->v[j * a->head_dim_v + d] =
+                load_kv(job, s->v, v + d, v_scale_of(job, s, head_kv, j));
         }
     }
 }
@@ -503,7 +570,8 @@ void fake_compute(const char *kernel, unsigned int blocks, const struct attn_arg
     const bool mask = bias || strstr(kernel, "_mask") != NULL;
     job.options =
         job.bounds && (strstr(kernel, "_full") != NULL || strstr(kernel, "_chunk") != NULL ||
-                       strstr(kernel, "_mixed") != NULL || tf32 || mask || shares);
+                       strstr(kernel, "_mixed") != NULL || strstr(kernel, "_fp8") != NULL || tf32 ||
+                       mask || shares);
     job.sinks = job.options || hopper;
     if (shares) {
         job.blocks /= (unsigned int)args->num_splits;
