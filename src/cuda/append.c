@@ -60,7 +60,7 @@ attn_status append_check(const struct variant *variant, const attn_problem *p, a
         p->rope_rows > INT32_MAX) {
         return attn_fail(error, ATTN_UNSUPPORTED,
                          "%lld rows of %lld heads in all: more CTAs than a grid has",
-                         (long long)rows_of(p), (long long)(p->heads_q + 2 * p->heads_kv));
+                         (long long)rows_of(p), (long long)p->heads_q + 2 * (long long)p->heads_kv);
     }
     return ATTN_OK;
 }

@@ -348,7 +348,8 @@ attn_status cuda_backward(struct cuda *cuda, const char *name, const attn_proble
                                          .attribute_count = launches[n].attributes};
         void *arguments[] = {launches[n].argument};
         b->phase = launches[n].phase;
-        if (launches[n].grid > 0) { /* 0: no queries, not wanted, or nothing at all */
+        /* 0: no queries, not wanted, or nothing at all */
+        if (launches[n].grid > 0 && launches[n].kernel != NULL) {
             code = cuda->driver.cuLaunchKernelEx(
                 &launch, (cu_function)(void *)launches[n].kernel->kernel, arguments, NULL);
         }

@@ -198,8 +198,9 @@ static struct split choose_num_splits(const struct cuda *cuda, const struct vari
     }
     if (family->chunk_keys > 0) { /* all chunks or none: bits do not depend on it */
         const int64_t chunks = (p->seq_kv + family->chunk_keys - 1) / family->chunk_keys;
-        const double bytes = (double)tiles * (double)chunks * variant->info.block_q / PARTIAL_ROWS *
-                             ATTN_PARTIAL_BYTES(variant->info.head_dim_max);
+        const size_t partial = ATTN_PARTIAL_BYTES((size_t)variant->info.head_dim_max);
+        const double bytes = (double)tiles * (double)chunks * (double)partial *
+                             (double)variant->info.block_q / PARTIAL_ROWS;
         const bool few =
             tiles < SPLIT_CTAS_PER_SM * (int64_t)cuda->units && bytes < MOST_CHUNK_BYTES;
         return (struct split){.num_splits = few && chunks > 1 ? chunks : 1};

@@ -263,7 +263,7 @@ static void add_row(const struct scratch *scratch, int mode, double weight, cons
         twin_add(scratch->sums.twin, (float)weight, x, padded(n));
     } else if (mode == ATTN_EXACT) {
         exact_add(scratch->sums.exact, weight, x, padded(n));
-    } else {
+    } else if (x != NULL) { /* else there are no columns */
         for (int64_t d = 0; d < n; d++) {
             scratch->squares[d] += weight * weight * (double)x[d] * (double)x[d];
         }
