@@ -274,15 +274,6 @@ def test_wrong_arguments_are_named():
         attn.torch.sdpa(q, k, v, dropout_p=0.1)
 
 
-def test_scores_on_gpus():
-    """As tensors that say so and hold nothing. (test_torch_cuda has real ones.)"""
-    with torch._subclasses.FakeTensorMode():
-        q, k, v = (torch.empty(2, 4, 13, 16, device="cuda:0", requires_grad=True) for _ in range(3))
-        bias = torch.empty(4, 1, 13, device="cuda:0", requires_grad=True)
-        out = attn.torch.sdpa(q, k, v, bias)
-        assert out.is_cuda and out.requires_grad and out.shape == q.shape
-
-
 def test_a_refusal_comes_with_forward(monkeypatch):
     """Of a library that has no backward pass: there PyTorch can still take the call."""
     create = _plans.Plan.__init__
