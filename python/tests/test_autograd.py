@@ -278,10 +278,10 @@ def test_a_refusal_comes_with_forward(monkeypatch):
     """Of a library that has no backward pass: there PyTorch can still take the call."""
     create = _plans.Plan.__init__
 
-    def refuse(self, context, problem, variant=None, direction=0):
+    def refuse(self, context, problem, variant=None, direction=0, *others):
         if direction:
             raise attn.Unsupported("no backward here")
-        create(self, context, problem, variant)
+        create(self, context, problem, variant, direction, *others)
     monkeypatch.setattr(_plans.Plan, "__init__", refuse)
     attn.clear_plans()
     q, k, v = (x.requires_grad_() for x in qkv())
