@@ -281,7 +281,7 @@ def seen(monkeypatch):
     class Recorded:
         size = 0
 
-        def __init__(self, context, problem, variant=None, direction=0):
+        def __init__(self, context, problem, variant=None, direction=0, *others):
             self.problem = problem
 
         def run_on_cpu(self, tensors):
