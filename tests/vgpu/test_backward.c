@@ -352,7 +352,7 @@ TEST(unaligned_rows_are_refused) {
             attn_error why = {""};
             p.dtype = (attn_dtype)__builtin_ctz(variant.dtypes);
             if (n < 4) {
-                *all[n] = (attn_strides){40 * 68, 40 * 68, 68};
+                *all[n] = (attn_strides){40 * 66, 40 * 66, 66};
             } else {
                 p.alignment = 8;
             }
