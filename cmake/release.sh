@@ -22,6 +22,7 @@ fail() {
 
 [ -z "$(git status --porcelain)" ] || fail "the tree has changes that are not committed"
 grep -q "^## $version\b" CHANGELOG.md || fail "CHANGELOG.md has no heading '## $version'"
+! grep -q '^## Unreleased' CHANGELOG.md || fail "CHANGELOG.md has changes under '## Unreleased'"
 if git rev-parse -q --verify "refs/tags/$tag" >/dev/null; then
     [ "$(git rev-list -n 1 "$tag")" = "$(git rev-parse HEAD)" ] || fail "$tag is another commit"
 fi
