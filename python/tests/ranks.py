@@ -19,6 +19,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+import torch.fx.experimental.symbolic_shapes  # noqa: F401 - by torch.autograd.grad, in each rank
 
 import attn
 import attn.distributed as ad

@@ -63,14 +63,14 @@ def chunks(lengths: Lengths, order: str) -> Tuple[Tuple[Segment, ...], ...]:
 
 class Block(NamedTuple):
     """Rows [q0, q1) of a chunk of queries and [k0, k1) of a chunk of keys; window: keys visible
-    (before, after) the diagonal that ends in the last row and key, -1 for no bound; q_at, k_at:
-    positions of the first row and the first key."""
+    (before, after) the diagonal that ends in the last row and key, -1 for no bound; offset: from
+    that diagonal to the one of equal positions; k_at: the position of the first key."""
     q0: int
     q1: int
     k0: int
     k1: int
     window: Tuple[int, int]
-    q_at: int
+    offset: int
     k_at: int
 
 
@@ -86,7 +86,7 @@ def _block(q0: int, q1: int, k0: int, k1: int, left: int, right: int) -> Optiona
     if q0 >= q1 or k0 >= k1:
         return None
     return Block(q0, q1, k0, k1, (left + k1 - q1 if left >= 0 else -1,
-                                  right + q1 - k1 if right >= 0 else -1), q0, k0)
+                                  right + q1 - k1 if right >= 0 else -1), q1 - k1, k0)
 
 
 class Run(NamedTuple):
@@ -101,7 +101,8 @@ def _runs(blocks: List[Block]) -> List[Run]:
     found: List[List[Block]] = []
     for block in blocks:
         last = found[-1][-1] if found else None
-        if last and (last.q1, last.k1, last.window) == (block.q0, block.k0, block.window):
+        if last and (last.q1, last.k1, last.window, last.offset) == \
+                (block.q0, block.k0, block.window, block.offset):
             found[-1].append(block)
         else:
             found.append([block])
@@ -155,9 +156,7 @@ class Geometry:
                 if found:
                     row, key = q.row - q.start - self.shift, keys.row - keys.start
                     blocks.append(found._replace(q0=found.q0 + row, q1=found.q1 + row,
-                                                 k0=found.k0 + key, k1=found.k1 + key,
-                                                 q_at=found.q_at - (first if self.cu else 0),
-                                                 k_at=found.k_at - (first if self.cu else 0)))
+                                                 k0=found.k0 + key, k1=found.k1 + key))
         return _runs(blocks)
 
     def _sequences(self, q: Segment) -> List[Tuple[int, int]]:

@@ -36,7 +36,7 @@ def decode(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, used_kv: Any = 
     n, rank = size_and_rank(group)
 
     def describe() -> Tuple[Tuple[int, ...], Dict[str, Any]]:
-        check_tensors(q, k if not cache else q, v if not cache else q, group)
+        check_tensors(q, k, v, group, alike=not cache)
         return (), {"the dtype of q": str(q.dtype), "the shape of q": list(q.shape),
                     "the last dimension of v": v.shape[-1], "layout": layout,
                     "scale": None if scale is None else number("scale", scale),

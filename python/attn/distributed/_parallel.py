@@ -141,7 +141,8 @@ def _vector(name: str, x: Any, q: Tensor, shapes: List[Tuple[int, ...]]) -> None
                               f"{' or '.join(map(str, shapes))} on {q.device}")
 
 
-def check_tensors(q: Tensor, k: Tensor, v: Tensor, group: Any) -> None:
+def check_tensors(q: Tensor, k: Tensor, v: Tensor, group: Any, alike: bool = True) -> None:
+    """alike: k and v have the dtype of q."""
     for name, x in (("q", q), ("k", k), ("v", v)):
         if not isinstance(x, Tensor):
             raise InvalidArgument(f"{name} is a {type(x).__name__}, expected a tensor of PyTorch")
@@ -153,7 +154,7 @@ def check_tensors(q: Tensor, k: Tensor, v: Tensor, group: Any) -> None:
         raise InvalidArgument(f"q lies on {q.device} and the group has the backends {backends}, "
                               f"expected one for {q.device.type}")
     for name, x in (("k", k), ("v", v)):
-        _expect(f"the dtype of {name}", x.dtype, q.dtype)
+        _expect(f"the dtype of {name}", x.dtype if alike else q.dtype, q.dtype)
         _expect(f"the device of {name}", x.device, q.device)
 
 

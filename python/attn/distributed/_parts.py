@@ -41,9 +41,15 @@ def _scores(x: Optional[Tensor], block: Block) -> Optional[Tensor]:
     return x
 
 
-def _mask_of(run: Run) -> Tuple[Optional[str], Tuple[int, int]]:
+def _mask_of(run: Run, options: Options) -> Tuple[Optional[str], Tuple[int, int], int]:
+    """causal, window and the offset of queries. Only ALiBi needs to know positions; windows are
+    counted from the diagonal of the block, which every kernel has."""
     left, right = run.block.window
-    return ("bottom-right", (left, -1)) if right == 0 else (None, (left, right))
+    offset = 0 if options.alibi is None else run.block.offset
+    if offset:
+        return None, (left + offset if left >= 0 else -1, right - offset if right >= 0 else -1), \
+            offset
+    return ("bottom-right", (left, -1), 0) if right == 0 else (None, (left, right), 0)
 
 
 def _packed(run: Run, device: torch.device) -> Tuple[Optional[Tensor], ...]:
@@ -57,7 +63,7 @@ def _packed(run: Run, device: torch.device) -> Tuple[Optional[Tensor], ...]:
 def forward(run: Run, q: Tensor, k: Tensor, v: Tensor, options: Options) \
         -> Tuple[Tensor, Tensor]:
     """O and LSE of a run's rows."""
-    block, (causal, window) = run.block, _mask_of(run)
+    block, (causal, window, offset) = run.block, _mask_of(run, options)
     q, k, v = q[:, :, block.q0:block.q1], k[:, :, block.k0:block.k1], v[:, :, block.k0:block.k1]
     cu_q, cu_kv = _packed(run, q.device)
     packed = {}
@@ -69,7 +75,7 @@ def forward(run: Run, q: Tensor, k: Tensor, v: Tensor, options: Options) \
                        softcap=options.softcap, alibi=options.alibi,
                        bias=_scores(options.bias, block),
                        mask=_scores(options.mask, block), return_lse=True,
-                       threads=torch.get_num_threads(), **packed)
+                       threads=torch.get_num_threads(), q_offset=offset, **packed)
     return (o, lse) if o.dim() == 4 else (o[None], lse[None])
 
 
@@ -113,7 +119,7 @@ def backward(run: Run, d_o: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, 
              options: Options, sums: Sums, dk: Tensor, dv: Tensor) -> None:
     """Adds a run's gradients to sums, dk and dv. o and lse are those of all keys, so that
     P = exp(S - LSE) is exact; a sink is in lse, and needs no more."""
-    block, (causal, window) = run.block, _mask_of(run)
+    block, (causal, window, offset) = run.block, _mask_of(run, options)
     rows, keys = slice(block.q0, block.q1), slice(block.k0, block.k1)
     cu_q, cu_kv = _packed(run, q.device)
     given = [d_o[:, :, rows], q[:, :, rows], k[:, :, keys], v[:, :, keys], o[:, :, rows],
@@ -124,9 +130,9 @@ def backward(run: Run, d_o: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, 
     usual = options.alibi is True
     found = _autograd.backward(
         *given, _scores(options.bias, block), None if usual else options.alibi, None,
-        _scores(options.mask, block), None, cu_q, cu_kv,
+        _scores(options.mask, block), None, cu_q, cu_kv, None,
         (causal, options.scale, ATTENTION + TRAIN, True, torch.get_num_threads(), "bhsd", window,
-         options.softcap, usual, *most), (sums.bias is not None, sums.alibi is not None, False))
+         options.softcap, usual, *most, offset), (sums.bias is not None, sums.alibi is not None, False))
     for total, part in zip((sums.q[:, :, rows], dk[:, :, keys], dv[:, :, keys]), found):
         total += part if part.dim() == 4 else part[None]
     if sums.bias is not None:

@@ -94,8 +94,8 @@ class _Model(NamedTuple):
         return Estimate(method, seconds, compute, sent, memory if steps > 1 else 0)
 
     def _passes(self, balanced: bool) -> float:
-        share = self.keys or (self.n / 2 if balanced else self.n - 0.5) if self.keys or \
-            self.causal else self.n
+        causal = self.n / 2 if balanced else self.n - 0.5
+        share = self.keys or (causal if self.causal else self.n)
         return share * self.pair * (1 + BACKWARD * self.gradients)
 
     def allgather(self) -> Estimate:
