@@ -6,7 +6,7 @@
     q, k, v = (attn.distributed.shard(x, 2, method="zigzag") for x in (q, k, v))
     o = attn.distributed.attention(q, k, v, method="zigzag", causal=True)
 
-Each rank has a chunk of the rows of q, k and v and computes its chunk of the result, with gradients.
+Each rank has a chunk of the rows of q, k and v and computes that of the result, with gradients.
 docs/scale.md has the methods; examples/long_context.py is a program.
 """
 

@@ -132,7 +132,8 @@ def backward(run: Run, d_o: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, 
         *given, _scores(options.bias, block), None if usual else options.alibi, None,
         _scores(options.mask, block), None, cu_q, cu_kv, None,
         (causal, options.scale, ATTENTION + TRAIN, True, torch.get_num_threads(), "bhsd", window,
-         options.softcap, usual, *most, offset), (sums.bias is not None, sums.alibi is not None, False))
+         options.softcap, usual, *most, offset),
+        (sums.bias is not None, sums.alibi is not None, False))
     for total, part in zip((sums.q[:, :, rows], dk[:, :, keys], dv[:, :, keys]), found):
         total += part if part.dim() == 4 else part[None]
     if sums.bias is not None:
