@@ -18,7 +18,7 @@ if not (torch.distributed.is_available() and torch.distributed.is_gloo_available
 
 import attn.distributed as ad  # noqa: E402
 from attn.distributed._chunks import chunks, geometry, rows_of  # noqa: E402
-from ranks import ALL, FAULTS, WORLDS  # noqa: E402
+from ranks import ALL, FAULTS, LOST, WORLDS  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -43,9 +43,9 @@ def test_planted_fault_is_found(said, fault):
     assert "AssertionError" in found and "differ" in found, found or "all ranks passed"
 
 
-@pytest.mark.parametrize("case", ["checked", "unchecked"])
-def test_rank_that_dies(said, case):
-    found = said[f"dying, {case}"][case]
+@pytest.mark.parametrize("case", LOST)
+def test_rank_is_lost(said, case):
+    found = said[case][case]
     assert found == ["", "rank 1 did not end it", ""]
 
 

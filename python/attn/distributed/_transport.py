@@ -24,13 +24,14 @@ class _Shape:
         batch, heads, _, dim = k.shape
         self.forms = [((batch, heads, rows, dim), (batch, heads, rows, v.shape[3]))
                       for rows in lengths]
-        self.sizes = [batch * heads * rows * (dim + v.shape[3]) for rows in lengths]
+        # Never 0: every rank takes part in every transfer.
+        self.sizes = [max(batch * heads * rows * (dim + v.shape[3]), 1) for rows in lengths]
 
     def views(self, flat: Tensor, chunk: int) -> Tuple[Tensor, Tensor]:
         form_k, form_v = self.forms[chunk]
         rows = form_k[0] * form_k[1] * form_k[2]
-        k, v = flat[:self.sizes[chunk]].split([rows * form_k[3], rows * form_v[3]])
-        return k.view(form_k), v.view(form_v)
+        end_k, end_v = rows * form_k[3], rows * (form_k[3] + form_v[3])
+        return flat[:end_k].view(form_k), flat[end_k:end_v].view(form_v)
 
     def pack(self, k: Tensor, v: Tensor, chunk: int, dtype: torch.dtype) -> Tensor:
         """In a new vector that has room for any chunk."""
@@ -55,17 +56,13 @@ class Ring:
         return rank if self.group is None else dist.get_global_rank(self.group, rank)
 
     def _start(self, moves: List[Tuple[Tensor, int, Tensor, int]], hop: int = 1) -> List[Any]:
-        """moves: (vector to send, its length, vector to receive, its length). Lengths of 0 are not
-        sent, which both sides know."""
+        """moves: (vector to send, its length, vector to receive, its length)."""
         operations = []
         for tag, (sent, n_sent, received, n_received) in enumerate(moves):
-            if n_sent:
-                operations.append(dist.P2POp(dist.isend, sent[:n_sent], self._peer(hop),
-                                             self.group, tag))
-            if n_received:
-                operations.append(dist.P2POp(dist.irecv, received[:n_received], self._peer(-hop),
-                                             self.group, tag))
-        return dist.batch_isend_irecv(operations) if operations else []
+            operations += [
+                dist.P2POp(dist.isend, sent[:n_sent], self._peer(hop), self.group, tag),
+                dist.P2POp(dist.irecv, received[:n_received], self._peer(-hop), self.group, tag)]
+        return dist.batch_isend_irecv(operations)
 
     def forward(self, k: Tensor, v: Tensor, use: Use) -> None:
         if self.steps == 1:
@@ -101,7 +98,7 @@ class Ring:
             if step > 0:  # the sums of the chunk before go on, those of this one come
                 before = (self.rank - step + 1) % self.n
                 moves.append((total, sizes[before], incoming, sizes[chunk]))
-            works = self._start(moves)
+            works = self._start(moves) if moves else []
             found = use(chunk, *shape.views(mine, chunk))
             for work in works:
                 work.wait()
@@ -151,12 +148,13 @@ class Gathered:
             return found
         sent = torch.cat([x.flatten() for pair in zip(*(x.split(list(self.lengths), 2)
                                                         for x in found)) for x in pair])
-        mine = shape.sizes[self.rank]
-        received = sent.new_empty(len(self.lengths) * mine)
-        dist.all_to_all_single(received, sent, [mine] * len(self.lengths), shape.sizes,
+        n, row = len(self.lengths), sent.numel() // max(sum(self.lengths), 1)
+        sizes = [rows * row for rows in self.lengths]
+        received = sent.new_empty((n, sizes[self.rank]))
+        dist.all_to_all_single(received.view(-1), sent, [sizes[self.rank]] * n, sizes,
                                group=self.group)
-        total = torch.zeros_like(received[:mine])
-        for part in received.split(mine) if mine else ():
+        total = torch.zeros_like(received[0])
+        for part in received:
             total += part
         return shape.views(total, self.rank)
 
