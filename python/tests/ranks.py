@@ -189,6 +189,11 @@ def case_layout(rank, n):
         c = ad.attention(*mine, method=method, causal=True, check=False) \
             if (6 * n + 1) % n == 0 else a
         assert torch.equal(a, c), f"{method}: check=False differs"
+        leaves = [x.clone().requires_grad_() for x in mine]
+        o = ad.attention(*leaves, method=method, causal=True)
+        d = torch.autograd.grad(o, leaves, torch.ones_like(o), retain_graph=True)
+        for x, y in zip(d, torch.autograd.grad(o.sum(), leaves)):  # of one number, expanded
+            assert torch.equal(x, y), f"{method}: the gradient of a sum differs"
         for dim in (2, -2):
             assert torch.equal(ad.unshard(cut(tensors[0], dim, method), dim, method=method),
                                tensors[0]), f"{method}: unshard is not the inverse of shard"

@@ -63,15 +63,17 @@ def visible(i, j, total_q, total_kv, causal, window, cu):
 @pytest.mark.parametrize("cu", [None, (0, 3, 3, 11, 19)])
 @pytest.mark.parametrize("causal", [None, "top-left", "bottom-right"])
 @pytest.mark.parametrize("window", [(-1, -1), (4, -1), (-1, 3), (2, 5), (0, 0)])
-@pytest.mark.parametrize("method", ["ring", "zigzag", "allgather"])
-def test_every_visible_pair_is_in_one_block(method, window, causal, cu):
+@pytest.mark.parametrize("method, join", [("ring", False), ("zigzag", False), ("zigzag", True),
+                                          ("allgather", True)])
+def test_every_visible_pair_is_in_one_block(method, join, window, causal, cu):
     n, order = 3, ad._chunks.ORDER[method]
     q_rows, kv_rows = ((rows_of(19, n, order), rows_of(19 if cu else 25, n, order)))
     if method == "ring" and not cu:
         q_rows = (0, 12, 7)
     seen = {}
     for rank in range(n):
-        where = geometry(rank, q_rows, kv_rows, order, method == "allgather", causal, window, cu)
+        where = geometry(rank, q_rows, kv_rows, order, method == "allgather", join, causal,
+                         window, cu)
         at_q = [p for one in where.q_chunks[rank] for p in range(one.start, one.stop)]
         for chunk in range(len(where.kv_chunks)):
             at_k = [p for one in where.kv_chunks[chunk] for p in range(one.start, one.stop)]
@@ -97,13 +99,17 @@ def test_every_visible_pair_is_in_one_block(method, window, causal, cu):
     assert set(seen) == expected and set(seen.values()) <= {1}
 
 
-def test_zigzag_is_balanced():
-    n = 8
-    pairs = [sum((run.block.q1 - run.block.q0) * (run.block.k1 - run.block.k0)
-                 for chunk in range(n) for runs in geometry(
-                     rank, rows_of(1024, n, "zigzag"), rows_of(1024, n, "zigzag"), "zigzag", False,
-                     "top-left", (-1, -1), None).runs(chunk) for run in runs) for rank in range(n)]
-    assert max(pairs) == min(pairs)
+def test_zigzag_is_balanced_and_joined():
+    """All ranks compute as many scores, one call and one merge for each chunk but the own one."""
+    n, rows = 8, rows_of(1024, 8, "zigzag")
+    pairs = []
+    for rank in range(n):
+        where = geometry(rank, rows, rows, "zigzag", False, True, "top-left", (-1, -1), None)
+        calls = [[len(runs) for runs in where.runs(chunk)] for chunk in range(n)]
+        assert calls == [[2] if chunk == rank else [1] for chunk in range(n)]
+        pairs.append([sum((run.block.q1 - run.block.q0) * (run.block.k1 - run.block.k0)
+                          for run in where.runs((rank - step) % n)[0]) for step in range(n)])
+    assert all(one == pairs[0] for one in pairs)
 
 
 def test_zigzag_lengths():

@@ -121,13 +121,48 @@ def _runs(blocks: List[Block]) -> List[Run]:
     return runs
 
 
+_UNMASKED = (-1, -1)
+
+
+def _join(each: List[List[Run]]) -> List[List[Run]]:
+    """Blocks that are neighbours in a rank's memory, though not in their positions, in one call:
+    keys before those of a block that all its rows see, and rows that see the same keys."""
+    found: List[List[Run]] = []
+    for runs in each:
+        rest = []
+        for run in runs:
+            one, before = run.block, [(i, j) for i, some in enumerate(found)
+                                      for j, other in enumerate(some)
+                                      if (other.block.q0, other.block.q1, other.block.k1) ==
+                                      (run.block.q0, run.block.q1, run.block.k0)
+                                      and other.block.window == _UNMASKED]
+            if before and one.window[0] < 0:
+                i, j = before[0]
+                found[i][j] = Run(one._replace(k0=found[i][j].block.k0), (), ())
+            else:
+                rest.append(run)
+        found.append(rest)
+    for i, runs in enumerate(found):
+        joined: List[Run] = []
+        for run in runs:
+            last, one = joined[-1].block if joined else None, run.block
+            if last and last.window == one.window == _UNMASKED and \
+                    (last.q1, last.k0, last.k1) == (one.q0, one.k0, one.k1):
+                joined[-1] = Run(last._replace(q1=one.q1), (), ())
+            else:
+                joined.append(run)
+        found[i] = joined
+    return found
+
+
 class Geometry:
-    """Of one rank. whole: all keys are one chunk."""
+    """Of one rank. whole: all keys are one chunk. join: scores do not depend on positions but for
+    their visibility."""
 
     def __init__(self, rank: int, q_lengths: Lengths, kv_lengths: Lengths, order: str, whole: bool,
-                 causal: Optional[str], window: Tuple[int, int],
+                 join: bool, causal: Optional[str], window: Tuple[int, int],
                  cu_seqlens: Optional[Lengths]) -> None:
-        self.rank, self.cu = rank, cu_seqlens
+        self.rank, self.cu, self.join = rank, cu_seqlens, join and cu_seqlens is None
         self.left, self.right = window[0], 0 if causal else window[1]
         self.q_chunks, self.kv_chunks = chunks(q_lengths, order), chunks(kv_lengths, order)
         total_q, total_kv = sum(q_lengths), sum(kv_lengths)
@@ -142,6 +177,8 @@ class Geometry:
         found = self._known.get(chunk)
         if found is None:
             found = [self._of(segment) for segment in self.kv_chunks[chunk]]
+            if self.join:
+                found = _join(found)
             found = self._known[chunk] = [runs for runs in found if runs]
         return found
 

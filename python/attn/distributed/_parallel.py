@@ -290,7 +290,9 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, group: Optional[dist.ProcessGr
                           slopes, sink, cu, return_lse)
     else:
         whole = method == "allgather"
-        where = geometry(rank, q_rows, kv_rows, ORDER[method], whole, causal, window_of(window), cu)
+        join = not scores and (alibi is None or alibi is False)
+        where = geometry(rank, q_rows, kv_rows, ORDER[method], whole, join, causal,
+                         window_of(window), cu)
         transport = Gathered(group, kv_rows) if whole else Ring(group, kv_rows, where.steps)
         o, lse = _Parallel.apply(_Call(where, transport, scale, softcap, usual), q, k, v, bias,
                                  slopes, sink, mask)

@@ -166,7 +166,7 @@ def exchange(x: Tensor, lengths: Tuple[int, ...], group: Optional[dist.ProcessGr
     batch, heads, rows, dim = x.shape
     if gather:
         heads //= n
-        sent = x.reshape(batch, n, heads, rows, dim).movedim(1, 0).flatten()
+        sent = x.reshape(batch, n, heads, rows, dim).movedim(1, 0).contiguous().view(-1)
     else:
         rows = lengths[rank]
         sent = torch.cat([part.flatten() for part in x.split(list(lengths), 2)])
