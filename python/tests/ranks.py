@@ -227,6 +227,39 @@ def case_bits(rank, n):
     assert delayed
 
 
+def case_overlap(rank, n):
+    """The next chunk is on its way before the current one is computed with."""
+    events, originals = [], (_parts.forward, _transport.Ring._start)
+
+    def noting(name, function):
+        return lambda *arguments: (events.append(name), function(*arguments))[1]
+
+    _parts.forward = noting("compute", originals[0])
+    _transport.Ring._start = noting("start", originals[1])
+    mine = [cut(x, 2, "ring") for x in problem(n, 4 * n)[:3]]
+    ad.attention(*mine, method="ring")
+    _parts.forward, _transport.Ring._start = originals
+    assert events == ["start", "compute"] * (n - 1) + ["compute"], events
+    # As many bytes as the plan says, with gradients.
+    sent = []
+    _transport.Ring._start = lambda self, moves, hop=1: (
+        sent.extend(x.element_size() * size for x, size, _, _ in moves),
+        originals[1](self, moves, hop))[1]
+    leaves = [x.requires_grad_() for x in mine]
+    torch.autograd.grad(ad.attention(*leaves, method="ring").sum(), leaves)
+    batch, heads, rows, dim = leaves[0].shape
+    expected, = ad.plan(batch, heads, n * rows, dim, ranks=n, heads_kv=leaves[1].shape[1],
+                        item_bytes=4, gradients=True, methods=["ring"]).estimates
+    assert sum(sent) == expected.sent, f"{sum(sent)} bytes, expected {expected.sent}"
+    # A window ends the ring early.
+    mine = [x.detach() for x in mine]
+    events.clear()
+    _transport.Ring._start = noting("start", originals[1])
+    ad.attention(*mine, method="ring", causal=True, window=(4, -1))
+    _transport.Ring._start = originals[1]
+    assert events == ["start"] * (n > 1), events
+
+
 def case_refusals(rank, n):
     """One rank passes something else: all ranks raise one sentence, and then still work."""
     q, k, v, _ = problem(n, 4 * n)

@@ -29,27 +29,27 @@ def size_and_rank(group: Optional[dist.ProcessGroup]) -> Tuple[int, int]:
     return dist.get_world_size(group), rank
 
 
-def _device(group: Optional[dist.ProcessGroup], device: torch.device) -> torch.device:
+def _device(group: Optional[dist.ProcessGroup], x: Any) -> torch.device:
     """Of the descriptions: the CPU if the group has a backend for it, as a group made without a
     backend's name does. Else they are read back from the GPU, which waits for its stream."""
-    return torch.device("cpu") if "cpu:" in str(dist.get_backend_config(group)) else device
+    if "cpu:" in str(dist.get_backend_config(group)):
+        return torch.device("cpu")
+    on_gpu = isinstance(x, torch.Tensor) and x.is_cuda
+    return x.device if on_gpu else torch.device("cuda", torch.cuda.current_device())
 
 
-def agree(group: Optional[dist.ProcessGroup], device: torch.device,
+def agree(group: Optional[dist.ProcessGroup], x: Any,
           describe: Callable[[], Tuple[Tuple[int, ...], Dict[str, Any]]]) -> List[Tuple[int, ...]]:
-    """describe: gives numbers that may differ among ranks, and what must not, by name; what it
-    raises all ranks raise. Returns the numbers of each rank."""
+    """x: what the call is about, a tensor if it is right. describe: gives numbers that may differ
+    among ranks, and what must not, by name; what it raises all ranks raise. Returns the numbers of
+    each rank."""
     n, _ = size_and_rank(group)
     try:
         mine: Dict[str, Any] = dict(zip(("own", "same"), describe()))
     except (AttnError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-        mine = {"error": str(error)[:BYTES // 4]}
-    text = json.dumps(mine).encode()
-    if len(text) > BYTES:
-        raise InvalidArgument(f"the description of the arguments has {len(text)} bytes, expected "
-                              f"at most {BYTES}")
-    where = _device(group, device)
-    sent = torch.frombuffer(bytearray(text.ljust(BYTES)), dtype=torch.uint8).to(where)
+        mine = {"error": str(error).encode("ascii", "replace").decode()[:BYTES // 4]}
+    text = bytearray(json.dumps(mine).encode().ljust(BYTES))
+    sent = torch.frombuffer(text, dtype=torch.uint8).to(_device(group, x))
     received = [torch.empty_like(sent) for _ in range(n)]
     dist.all_gather(received, sent, group=group)
     all_ranks = [json.loads(bytes(x.tolist())) for x in torch.stack(received).cpu()]

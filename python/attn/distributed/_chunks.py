@@ -131,14 +131,17 @@ def _join(each: List[List[Run]]) -> List[List[Run]]:
     for runs in each:
         rest = []
         for run in runs:
-            one, before = run.block, [(i, j) for i, some in enumerate(found)
-                                      for j, other in enumerate(some)
-                                      if (other.block.q0, other.block.q1, other.block.k1) ==
-                                      (run.block.q0, run.block.q1, run.block.k0)
-                                      and other.block.window == _UNMASKED]
-            if before and one.window[0] < 0:
-                i, j = before[0]
-                found[i][j] = Run(one._replace(k0=found[i][j].block.k0), (), ())
+            one = run.block
+            for some in found:
+                for i, other in enumerate(some):
+                    before = other.block
+                    if before.window == _UNMASKED and one.window[0] < 0 and \
+                            (before.q0, before.q1, before.k1) == (one.q0, one.q1, one.k0):
+                        some[i] = Run(one._replace(k0=before.k0), (), ())
+                        break
+                else:
+                    continue
+                break
             else:
                 rest.append(run)
         found.append(rest)

@@ -43,7 +43,7 @@ def decode(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, used_kv: Any = 
                     "softcap": number("softcap", softcap), "sink": sink is not None}
 
     if check:
-        agree(group, getattr(q, "device", torch.device("cpu")), describe)
+        agree(group, q, describe)
     with torch.no_grad():
         o, lse = attention(q, k, v, scale=scale, softcap=softcap, used_kv=used_kv,
                            sink=sink if rank == 0 else None, layout=layout, return_lse=True,

@@ -267,8 +267,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, group: Optional[dist.ProcessGr
         return _describe(q, k, v, group, method, causal, scale, window, softcap, alibi, bias, mask,
                          sink, cu, layout, gradients)
 
-    own = agree(group, getattr(q, "device", torch.device("cpu")), describe) if check \
-        else [describe()[0]] * n
+    own = agree(group, q, describe) if check else [describe()[0]] * n
     q_rows, kv_rows = _lengths(own, cu)
     usual = alibi is True
     slopes = None if isinstance(alibi, bool) else alibi
@@ -357,7 +356,7 @@ def unshard(x: Tensor, dim: int, group: Optional[dist.ProcessGroup] = None,
         return (x.shape[at],), {"the shape of x without dim": [*x.shape[:at], *x.shape[at + 1:]],
                                 "dim": at, "the dtype of x": str(x.dtype), "method": method}
 
-    rows = tuple(one[0] for one in agree(group, x.device, describe))
+    rows = tuple(one[0] for one in agree(group, x, describe))
     dim %= x.dim()
     x = x.detach().movedim(dim, 0)
     sent = x.new_zeros((max(rows), *x.shape[1:]))
