@@ -21,6 +21,7 @@ from torch.autograd.function import once_differentiable
 from .._arguments import NO_WINDOW, choice, number
 from .._arguments import window as window_of
 from .._attention import attention as _attention
+from .._attention import differentiable
 from .._autograd import needs_gradient
 from .._fast import DTYPES
 from .._library import CAUSAL, LAYOUT, InvalidArgument
@@ -312,23 +313,24 @@ def _ulysses(q: Tensor, k: Tensor, v: Tensor, group: Any, q_rows: Tuple[int, ...
     slopes, sink = (None if x is None else x[..., mine].contiguous() for x in (slopes, sink))
     q, k, v = (_Exchange.apply(x, rows, group, True)
                for x, rows in ((q, q_rows), (k, kv_rows), (v, kv_rows)))
-    packed: Dict[str, Any] = {}
+    bounds = most = None
     if cu is not None:
         bounds = torch.tensor(cu, dtype=torch.int32).to(q.device)
         most = max((b - a for a, b in zip(cu, cu[1:])), default=0)
-        packed = {"cu_seqlens_q": bounds, "cu_seqlens_kv": bounds, "max_seqlen_q": most,
-                  "max_seqlen_kv": most}
         q, k, v = q[0], k[0], v[0]
-    options = dict(causal=causal, scale=scale, window=window, softcap=softcap, alibi=slopes,
-                   sink=sink, threads=torch.get_num_threads(), **packed)
-    lse = None
-    o = _attention(q, k, v, **options)
-    if return_lse:
-        with torch.no_grad():
-            lse = _attention(q, k, v, return_lse=True, **options)[1]
-            lse = lse if cu is None else lse[None]
-            lse = exchange(lse[..., None], q_rows, group, False)[..., 0]
-    return _Exchange.apply(o if cu is None else o[None], q_rows, group, False), lse
+    threads = torch.get_num_threads()
+    if needs_gradient(q, k, v, slopes, sink):
+        o, lse = differentiable(q, k, v, causal, scale, window, softcap, slopes, None, None, sink,
+                                bounds, bounds, most, most, None, "bhsd", threads)
+    else:
+        o, lse = _attention(q, k, v, causal=causal, scale=scale, window=window, softcap=softcap,
+                            alibi=slopes, sink=sink, cu_seqlens_q=bounds, cu_seqlens_kv=bounds,
+                            max_seqlen_q=most, max_seqlen_kv=most, return_lse=True,
+                            threads=threads)
+    if cu is not None:
+        o, lse = o[None], lse[None]
+    lse = exchange(lse[..., None], q_rows, group, False)[..., 0] if return_lse else None
+    return _Exchange.apply(o, q_rows, group, False), lse
 
 
 # ---- rows of a whole tensor --------------------------------------------------------------------
