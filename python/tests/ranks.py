@@ -227,6 +227,29 @@ def case_bits(rank, n):
     assert delayed
 
 
+def case_subgroup(rank, n):
+    """Ranks of a group are not those of the world."""
+    members = sorted({n // 2, n - 1})
+    group = dist.new_group(members)
+    tensors = problem(len(members), 9)
+    if rank not in members:
+        with contextlib.suppress(attn.InvalidArgument):
+            ad.shard(tensors[0], 2, group)
+            raise AssertionError("a process outside of the group")
+        return
+    whole = [x.clone().requires_grad_() for x in tensors[:3]]
+    o = attn.attention(*whole, causal="top-left", threads=1)
+    expected = torch.autograd.grad(o, whole, tensors[3])
+    for method in METHODS:
+        mine = [ad.shard(x, 2, group, method).requires_grad_() for x in tensors]
+        found = ad.attention(*mine[:3], group=group, method=method, causal=True)
+        same(f"{method}: o", ad.unshard(found, 2, group, method), o, 3e-6)
+        for x, y in zip(torch.autograd.grad(found, mine[:3], mine[3].detach()), expected):
+            same(f"{method}: a gradient", ad.unshard(x, 2, group, method), y, 2e-5)
+    same("decode", ad.decode(tensors[0], *(ad.shard(x, 2, group) for x in tensors[1:3]),
+                             group=group), attn.attention(*tensors[:3]), 3e-6)
+
+
 def case_overlap(rank, n):
     """The next chunk is on its way before the current one is computed with."""
     events, originals = [], (_parts.forward, _transport.Ring._start)
