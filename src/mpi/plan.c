@@ -124,11 +124,12 @@ static attn_status check_sizes(const attn_mpi_plan *plan, attn_error *error) {
         return fail(error, ATTN_UNSUPPORTED, "alignment = %d, attn_mpi needs at least 4",
                     (int)p->alignment);
     }
-    if (p->heads_kv * p->seq_kv > INT_MAX / p->batch) {
+    const int64_t rows = p->batch * p->heads_kv * p->seq_kv;
+    if (rows > INT_MAX) {
         return fail(error, ATTN_UNSUPPORTED,
                     "a chunk of K has batch * heads_kv * seq_kv = %lld rows, at most %d fit a "
                     "message",
-                    (long long)(p->batch * p->heads_kv * p->seq_kv), INT_MAX);
+                    (long long)rows, INT_MAX);
     }
     return ATTN_OK;
 }
