@@ -19,7 +19,7 @@ build = cmake --preset $(1) >/dev/null && cmake --build --preset $(1) --parallel
 test = JOBS=$(JOBS) sh tests/run.sh $(1) $(2) $(if $(WITHOUT),--label-exclude '$(WITHOUT)')
 
 .PHONY: all debug gpu deps nvcc test-all deps-to-test run test bench bench-vgpu install uninstall asan tsan bare x86 fuzz format clean help
-.PHONY: wheel deb lint lint-includes lint-style lint-docs lint-format lint-tidy tables
+.PHONY: wheel deb docs release lint lint-includes lint-style lint-docs lint-format lint-tidy tables
 
 all:
 	@$(call build,dev)
@@ -40,6 +40,8 @@ help:
 	@echo "make uninstall  remove what the last make install wrote"
 	@echo "make wheel    dist/*.whl for x86_64 and aarch64, and the sdist (some minutes; PyPI's ziglang is the compiler)"
 	@echo "make deb      dist/*.deb for this machine's architecture"
+	@echo "make docs     the documentation as a site, build-docs/site/index.html (PyPI's mkdocs-material)"
+	@echo "make release  wheels, packages, site and pack in dist/release, with checksums, signed by RELEASE_KEY; and the tag"
 	@echo "make deps     install missing packages with apt, for every target (run and test install their own)"
 	@echo "make nvcc     install NVIDIA's compiler into build-nvcc/ (from the Python package index; NVIDIA's licence)"
 	@echo "make asan     the tests under AddressSanitizer and UndefinedBehaviorSanitizer (clang)"
@@ -94,6 +96,12 @@ wheel:
 
 deb:
 	@JOBS=$(JOBS) sh cmake/deb.sh dist
+
+docs:
+	@sh docs/site/make.sh build-docs
+
+release:
+	@sh cmake/release.sh dist/release
 
 test-all:
 	@.ci/run --all

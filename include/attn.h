@@ -166,7 +166,7 @@ typedef struct attn_bias_strides {
  *   s  += -slope[head] * |i + off - j|                    if alibi
  *   s  += bias[i][j]                                      if bias
  *   s   = -inf where mask[i][j] is 0                      if mask
- *   off = seq_kv - seq_q; with ATTN_CAUSAL_TOP_LEFT off = 0
+ *   off = (ATTN_CAUSAL_TOP_LEFT: 0, else seq_kv - seq_q) + q_offset - kv_offset + offsets[b]
  *   key j is visible  iff  j < seq_kv,  j <= i + off (causal),
  *                          i + off - window_left <= j <= i + off + window_right  (-1 = no bound)
  *   O   = sum_j softmax(s)_j v_j over the visible keys;  LSE = ln(sum_j exp(s_j)), fp32
@@ -282,6 +282,15 @@ typedef struct attn_problem {
                                   head_dim [0] */
     int64_t rope_rows;         /* rows of the tables, one for each position; 0: seq_kv [0] */
     int64_t rope_stride;       /* elements between them; 0: rope_dim / 2 [0] */
+
+    /* A chunk of a longer sequence, for context parallelism: causal masks, windows and ALiBi count
+     * from its place. With ATTN_CAUSAL_TOP_LEFT or seq_q = seq_kv, these are the positions of the
+     * first query and of the first key. Only their difference matters. ATTN_BACKWARD takes O and
+     * LSE of the whole sequence and gives the chunk's part of each gradient. GPUs with ALiBi:
+     * distances up to 2^31 - 1. */
+    int64_t q_offset, kv_offset; /* -2^40 to 2^40 [0] */
+    bool offsets;                /* tensors.offsets[b] is added to off of sequence b [false] */
+    bool reserved_offsets[7];    /* [false] */
 } attn_problem;
 
 /* ATTN_OK, or ATTN_INVALID and the first thing that is wrong with it. ATTN_UNSUPPORTED so far: Q, K
@@ -295,8 +304,9 @@ ATTN_API attn_status attn_problem_resolve(const attn_problem *problem, attn_prob
 
 /* Floating-point operations of forward: 2 (head_dim + head_dim_v) for each visible (query, key)
  * pair; backward: 2.5 times as many with head_dim_v = head_dim (five GEMMs, not two). Packed,
- * used_q and used_kv problems are counted at their longest; masks are not looked at. 0 for a
- * problem that attn_problem_check refuses. This is the only FLOP formula of the project. */
+ * used_q and used_kv problems are counted at their longest; masks and tensors.offsets are not
+ * looked at. 0 for a problem that attn_problem_check refuses. This is the only FLOP formula of the
+ * project. */
 ATTN_API double attn_problem_flops(const attn_problem *problem);
 
 /* ---- plan: which kernel computes it, and what it needs -------------------------------------- */
@@ -381,6 +391,8 @@ typedef struct attn_tensors {
     void *k_cache, *v_cache;         /* out: the memory of k and v of attn_forward */
     void *q_out;                     /* out: Q, rotated; may be q. NULL: Q is not touched */
     const void *rope_cos, *rope_sin; /* (rope_rows, rope_dim / 2) */
+
+    const int32_t *offsets; /* batch numbers */
 } attn_tensors;
 
 /* Computes O (and LSE). No allocation, no synchronisation, no printing; one workspace per call in

@@ -85,8 +85,9 @@ typedef enum attn_option {
     ATTN_OPTION_PAGED = 512,
     ATTN_OPTION_USED_Q = 1024,
     ATTN_OPTION_DRAFT = 2048,
-    ATTN_OPTION_FP8_KV = 4096,         /* dtype_kv = ATTN_E4M3 or ATTN_E5M2 */
-    ATTN_OPTION_BATCH_INVARIANT = 8192 /* of the plan, not of the problem */
+    ATTN_OPTION_FP8_KV = 4096,          /* dtype_kv = ATTN_E4M3 or ATTN_E5M2 */
+    ATTN_OPTION_BATCH_INVARIANT = 8192, /* of the plan, not of the problem */
+    ATTN_OPTION_OFFSETS = 16384         /* tensors.offsets; every variant has q_offset, kv_offset */
 } attn_option;
 
 /* One kernel with its knobs. name is the key. */

@@ -72,8 +72,8 @@ typedef struct attn_mpi_plan attn_mpi_plan;
  * of the whole sequence, and needs seq_q = seq_kv; zigzag needs an even number of both. Taken:
  * fp32, fp16 and bf16, GQA, scale, softcap, both layouts; tensors are contiguous (ATTN_AUTO
  * strides). Refused, as ATTN_UNSUPPORTED: windows, ALiBi, bias, masks, sinks, packed, paged, fp8,
- * used lengths. options may be NULL. On failure *plan is NULL. The plan must not outlive its
- * context, and is destroyed before MPI_Finalize. */
+ * used lengths, offsets. options may be NULL. On failure *plan is NULL. The plan must not outlive
+ * its context, and is destroyed before MPI_Finalize. */
 ATTN_API attn_status attn_mpi_plan_create(attn_context *context, MPI_Comm comm,
                                           const attn_problem *problem,
                                           const attn_mpi_options *options, attn_mpi_plan **plan,

@@ -25,8 +25,9 @@ typedef enum attn_precision {
 } attn_precision;
 
 /* The keys [*begin, *end) that query i of a sequence of q_len queries and kv_len keys sees: the
- * problem's causal and window bounds, as attn.h has them; of no key *begin = *end = 0. A mask hides
- * keys among them. Of the problem nothing else is read, and nothing is checked. */
+ * problem's causal and window bounds, as attn.h has them, with tensors.offsets[b] = 0 (to have
+ * another, add it to q_offset); of no key *begin = *end = 0. A mask hides keys among them. Nothing
+ * but the struct's size is checked: if that is wrong, no key is seen. */
 ATTN_API void attn_visible_keys(const attn_problem *problem, int64_t i, int64_t q_len,
                                 int64_t kv_len, int64_t *begin, int64_t *end);
 

@@ -38,5 +38,6 @@ python=$(sh "$root/python/environment.sh" "$root/build/python-venv")
 "$python" -m attn.peers --show ../peers.json --picture ../peers.svg >/dev/null
 "$python" -m pytest -q -p no:cacheprovider -rs --doctest-modules --pyargs attn \
     "$root/python/tests" --expect-skips "$skips"
+"$python" -m torch.distributed.run --nproc-per-node 2 "$root/examples/long_context.py" 512 3
 version=$("$python" -c 'import torch; print(torch.__version__)')
 echo "python/ci.sh: passed, torch $version, $(uname -m)"

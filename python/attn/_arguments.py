@@ -15,6 +15,7 @@ from ._library import InvalidArgument
 INT64_MAX = (1 << 63) - 1
 MOST_ROWS = (1 << 31) - 1  # of one sequence: cu_seqlens are int32
 MOST_THREADS = 1024  # attn_open takes no more
+MOST_POSITION = 1 << 40  # of a query or a key
 NO_WINDOW = (-1, -1)
 
 
@@ -61,6 +62,12 @@ def window(value: Any) -> Tuple[int, int]:
         raise InvalidArgument(f"window is {value!r}, expected (left, right), integers of 0 or "
                               "more, -1 for no bound")
     return min(left, INT64_MAX), min(right, INT64_MAX)
+
+
+def offset_of(q_offset: Any, kv_offset: Any) -> int:
+    """The difference, which alone matters."""
+    return (integer("q_offset", q_offset, -MOST_POSITION, MOST_POSITION)
+            - integer("kv_offset", kv_offset, -MOST_POSITION, MOST_POSITION))
 
 
 def variant_name(value: Any) -> Optional[str]:

@@ -16,7 +16,7 @@ import numpy as np
 
 from . import _arrays, _library
 from ._arguments import (MOST_ROWS, MOST_THREADS, NO_WINDOW, choice, integer, number,
-                         variant_name)
+                         offset_of, variant_name)
 from ._arguments import window as window_of
 from ._arrays import BITS, CACHE, FLOATS, INT32, MASK, View
 from ._library import (AUTO, BF16, CAUSAL, E4M3, E5M2, FP32, LAYOUT, PAGE_LAYOUT, TENSOR_CORES,
@@ -218,7 +218,8 @@ def _general(q: Any, k: Any, v: Any, causal: Any, scale: Any, window: Any, softc
              return_lse: bool, variant: Any, tensor_cores: Any, threads: Any, stream: Any,
              block_table: Any = None, page_layout: Any = "nhd", used_q: Any = None,
              draft_mask: Any = None, k_scale: Any = None, v_scale: Any = None,
-             kv_dtype: Any = None, batch_invariant: bool = False) -> Any:
+             kv_dtype: Any = None, batch_invariant: bool = False, offset: int = 0,
+             offsets: Any = None) -> Any:
     where = _arrays.current_stream(q, stream) if _arrays.is_on_gpu(q) else None
     vq = _arrays.view("q", q, where, FLOATS)
     vk, vv = _cache("k", k, kv_dtype, where), _cache("v", v, kv_dtype, where)
@@ -294,7 +295,7 @@ def _general(q: Any, k: Any, v: Any, causal: Any, scale: Any, window: Any, softc
                 free_strides(vl.shape, _arrays.contiguous(vl.shape)):
             raise InvalidArgument(f"lse has the strides {vl.strides}, expected a contiguous array")
 
-    slopes = biases = masks = sinks = used = used_rows = drafts = None
+    slopes = biases = masks = sinks = used = used_rows = drafts = shifts = None
     scales: List[Optional[View]] = [None, None]
     scale_strides: Strides = ()
     for i, (name, value, array) in enumerate((("k_scale", k_scale, vk), ("v_scale", v_scale, vv))):
@@ -324,6 +325,9 @@ def _general(q: Any, k: Any, v: Any, causal: Any, scale: Any, window: Any, softc
     if used_q is not None:
         used_rows = _small("used_q", used_q, INT32, vq, where)
         _expect("the shape of used_q", used_rows.shape, (batch,))
+    if offsets is not None:
+        shifts = _small("offsets", offsets, INT32, vq, where)
+        _expect("the shape of offsets", shifts.shape, (batch,))
     if draft_mask is not None:
         drafts = _arrays.view("draft_mask", draft_mask, where, (BITS,))
         _expect("the shape of draft_mask", drafts.shape, (rows_q,) if packed else (batch, rows_q))
@@ -336,7 +340,7 @@ def _general(q: Any, k: Any, v: Any, causal: Any, scale: Any, window: Any, softc
               "sink": sinks, "cu_seqlens_q": lengths and lengths.q,
               "cu_seqlens_kv": lengths and lengths.kv, "used_kv": used,
               "block_table": pages and pages.table, "used_q": used_rows, "draft_mask": drafts,
-              "k_scale": scales[0], "v_scale": scales[1],
+              "k_scale": scales[0], "v_scale": scales[1], "offsets": shifts,
               "lse": vl, "out": vo}
     for name in given:
         _own_memory(name, others)
@@ -357,7 +361,8 @@ def _general(q: Any, k: Any, v: Any, causal: Any, scale: Any, window: Any, softc
         used_kv=used is not None, tensor_cores=choice("tensor_cores", tensor_cores, TENSOR_CORES),
         alignment=alignment_of(*(x.address for x in (vq, vk, vv, vo) if x.size())),
         pages=pages and (pages.size, pages.count, pages.stride), used_q=used_rows is not None,
-        draft=drafts is not None, dtype_kv=dtype_kv, scales=scale_strides)
+        draft=drafts is not None, dtype_kv=dtype_kv, scales=scale_strides, offset=offset,
+        offsets=shifts is not None)
 
     def at(array: Optional[View]) -> int:
         return 0 if array is None else array.address
@@ -367,7 +372,7 @@ def _general(q: Any, k: Any, v: Any, causal: Any, scale: Any, window: Any, softc
                                at(lengths and lengths.kv), at(used),
                                block_table=at(pages and pages.table), used_q=at(used_rows),
                                draft_mask=at(drafts), k_scale=at(scales[0]),
-                               v_scale=at(scales[1]))
+                               v_scale=at(scales[1]), offsets=at(shifts))
     _run(vq.device, threads, bytes_, variant_name(variant), tensors,
          None if _arrays.is_torch(q) and stream is None else where or 0, bool(batch_invariant))
     return (out, lse) if return_lse else out
@@ -381,16 +386,18 @@ def needs_gradient(q: Any, *others: Any) -> bool:
     return _autograd.needs_gradient(q, *others) or _autograd.functorch_is_active()
 
 
-def differentiable(q: Any, k: Any, v: Any, *options: Any) -> Any:
+def differentiable(q: Any, k: Any, v: Any, *options: Any, offset: int = 0,
+                   offsets: Any = None) -> Any:
     """out, which has a gradient, and lse, which has none."""
     import torch
 
     from . import _autograd
     *given, threads = options
-    found = _autograd.attention(q, k, v, *given, threads)
+    found = _autograd.attention(q, k, v, *given, threads, offset, offsets)
     if found is None:
         with torch.no_grad():  # it names what is wrong
-            out, lse = _general(q, k, v, *given, None, None, True, None, "auto", threads, None)
+            out, lse = _general(q, k, v, *given, None, None, True, None, "auto", threads, None,
+                                offset=offset, offsets=offsets)
         if out.numel():
             raise _library.Unsupported(_autograd.NO_GRADIENT)
         found = out + 0 * sum(x.sum() for x in (q, k, v)), lse  # whose gradients are 0
@@ -405,11 +412,13 @@ _fast_paths: Dict[type, Optional[Callable[..., Any]]] = {}  # by the type of q
 def _by_jax(q: Any, k: Any, v: Any, causal: Any, scale: Any, bias: Any, mask: Any, _: Any, __: Any,
             threads: Any, ___: Any, layout: Any, window: Any, softcap: Any, alibi: Any, sink: Any,
             used_kv: Any, cu_q: Any, cu_kv: Any, max_q: Any, max_kv: Any, return_lse: bool,
-            block_table: Any, ____: Any, used_q: Any, draft_mask: Any) -> Any:
-    """As forward() of _fast.py, for arrays of JAX, which cannot be written. None: on a GPU, and
-    with what only servers need."""
+            block_table: Any, ____: Any, used_q: Any, draft_mask: Any, offset: int,
+            offsets: Any) -> Any:
+    """As forward() of _fast.py, for arrays of JAX, which cannot be written. None: on a GPU, with
+    offsets, and with what only servers need."""
     from . import jax
-    if not (block_table is used_q is draft_mask is None) or (not jax.is_traced(q) and q.device.platform != "cpu"):
+    if (not (block_table is used_q is draft_mask is offsets is None) or offset
+            or (not jax.is_traced(q) and q.device.platform != "cpu")):
         return None
     return jax.attention(q, k, v, causal=causal, scale=scale, window=window, softcap=softcap,
                          alibi=alibi, bias=bias, mask=mask, sink=sink, cu_seqlens_q=cu_q,
@@ -436,7 +445,8 @@ def attention(q: Any, k: Any, v: Any, *, causal: Optional[str] = None,
               tensor_cores: str = "auto", threads: int = 0, stream: Any = None,
               block_table: Any = None, page_layout: str = "nhd", used_q: Any = None,
               draft_mask: Any = None, k_scale: Any = None, v_scale: Any = None,
-              kv_dtype: Optional[str] = None, batch_invariant: bool = False) -> Any:
+              kv_dtype: Optional[str] = None, batch_invariant: bool = False, q_offset: int = 0,
+              kv_offset: int = 0, offsets: Any = None) -> Any:
     """softmax(scale * q k^T + bias, masked) v.
 
     q, k, v: float32, float16 or bfloat16 (of ml_dtypes, or its bits as uint16), all three alike.
@@ -480,6 +490,10 @@ def attention(q: Any, k: Any, v: Any, *, causal: Optional[str] = None,
         one of the framework of q (the legacy default stream where there is no such thing).
     batch_invariant: a row has the same bits whatever else is in the call, and whether it is
         computed by prefill, in chunks or token by token (causal "bottom-right").
+    q_offset, kv_offset: q, k and v are chunks of longer sequences: positions of their first query
+        and first key, for the causal mask "top-left", windows and ALiBi (the other mask and
+        causal=None add seq_kv - seq_q). offsets: int32 (batch,), added to q_offset - kv_offset of
+        each batch entry. Only the difference matters.
 
     Rows that see no key are 0, with lse = -inf. For PyTorch's tensors the result has gradients of
     q, k, v, bias, alibi and sink (not with out, lse, return_lse, variant, tensor_cores, stream,
@@ -499,6 +513,7 @@ def attention(q: Any, k: Any, v: Any, *, causal: Optional[str] = None,
     >>> o[0, :, 0], lse.shape
     (array([ 0., 12., 12.], dtype=float32), (2, 3))
     """
+    offset = offset_of(q_offset, kv_offset) if q_offset != 0 or kv_offset != 0 else 0
     try:
         forward = _fast_paths[type(q)]
     except KeyError:
@@ -509,7 +524,7 @@ def attention(q: Any, k: Any, v: Any, *, causal: Optional[str] = None,
         found = forward(q, k, v, causal, scale, bias, mask, 0, True, threads, None, layout,
                         window, softcap, alibi, sink, used_kv, cu_seqlens_q, cu_seqlens_kv,
                         max_seqlen_q, max_seqlen_kv, return_lse, block_table, page_layout,
-                        used_q, draft_mask)
+                        used_q, draft_mask, offset, offsets)
         if found is not None:
             return found
         if (return_lse is False and block_table is used_q is draft_mask is None
@@ -517,8 +532,10 @@ def attention(q: Any, k: Any, v: Any, *, causal: Optional[str] = None,
                 and needs_gradient(q, k, v, bias, alibi, sink)):
             return differentiable(q, k, v, causal, scale, window, softcap, alibi, bias, mask, sink,
                                   cu_seqlens_q, cu_seqlens_kv, max_seqlen_q, max_seqlen_kv,
-                                  used_kv, layout, threads)[0]
+                                  used_kv, layout, threads, offset=offset,
+                                  offsets=offsets)[0]
     return _general(q, k, v, causal, scale, window, softcap, alibi, bias, mask, sink, cu_seqlens_q,
                     cu_seqlens_kv, max_seqlen_q, max_seqlen_kv, used_kv, layout, out, lse,
                     return_lse, variant, tensor_cores, threads, stream, block_table, page_layout,
-                    used_q, draft_mask, k_scale, v_scale, kv_dtype, batch_invariant)
+                    used_q, draft_mask, k_scale, v_scale, kv_dtype, batch_invariant, offset,
+                    offsets)

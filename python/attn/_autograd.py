@@ -18,7 +18,8 @@ from . import _plans
 from ._arguments import NO_WINDOW
 from ._fast import (ATTENTION, SDPA, TRAIN, Unusual, _form, _get_num_threads, _new_backward,
                     allocator, forward, gradient_strides, run)
-from ._library import TENSORS_SIZE, AttnError, Unsupported, pack_gradients, pack_tensors
+from ._library import (TENSORS_SIZE, AttnError, Unsupported, pack_gradients, pack_tensors,
+                       tensors_with_offsets)
 
 Tensor = torch.Tensor
 _is_grad_enabled = torch.is_grad_enabled
@@ -56,10 +57,11 @@ def _dense(x: Tensor) -> Tuple[Tensor, Tensor]:
 def backward(d_o: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor,
              bias: Optional[Tensor], alibi: Optional[Tensor], sink: Optional[Tensor],
              mask: Optional[Tensor], used_kv: Optional[Tensor], cu_q: Optional[Tensor],
-             cu_kv: Optional[Tensor], options: Tuple[Any, ...],
+             cu_kv: Optional[Tensor], offsets: Optional[Tensor], options: Tuple[Any, ...],
              wanted: Tuple[bool, bool, bool]) -> Tuple[Optional[Tensor], ...]:
     """dq, dk, dv, and where wanted those of bias, alibi and sink. options: as in _Attention."""
-    causal, scale, form, grouped, threads, layout, window, softcap, usual, max_q, max_kv = options
+    (causal, scale, form, grouped, threads, layout, window, softcap, usual, max_q, max_kv,
+     offset) = options
     steps = d_o.stride()
     if 0 in steps or steps[-1] != 1 or d_o.is_neg():
         d_o = d_o.resolve_neg().contiguous()  # of sum() it is one number, expanded
@@ -78,11 +80,15 @@ def backward(d_o: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tenso
         d_sink = torch.empty_like(sink)
     rare, at_others = None, (0,) * 7
     if not (bias is mask is alibi is sink is used_kv is cu_q is None and window == NO_WINDOW
-            and softcap == 0.0 and layout == "bhsd" and not usual):
+            and softcap == 0.0 and layout == "bhsd" and not usual and offsets is None
+            and not offset):
         others = bias, mask, alibi, sink, cu_q, cu_kv, used_kv
         rare = (None, layout, window, softcap, usual, max_q, max_kv,
                 tuple([None if x is None else _form(x, gpu) for x in others]))
         at_others = [0 if x is None else x.data_ptr() for x in others]
+        if offset or offsets is not None:
+            rare += ((None, "nhd", None, None, offset,
+                      None if offsets is None else _form(offsets, gpu)),)
     at_q, at_k, at_v = q.data_ptr(), k.data_ptr(), v.data_ptr()
     at_o, at_do = o.data_ptr(), d_o.data_ptr()
     calls = _plans.calls
@@ -99,8 +105,9 @@ def backward(d_o: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tenso
         *at_others, at_do, dq.data_ptr(), dk.data_ptr(), dv.data_ptr(),
         0 if d_bias is None else d_bias.data_ptr(), 0 if d_sink is None else d_sink.data_ptr(),
         0 if d_alibi is None else d_alibi.data_ptr())
-    run(plan, gpu, pack_tensors(TENSORS_SIZE, at_q, at_k, at_v, at_o, lse.data_ptr(),
-                                at_gradients), empty)
+    tensors = pack_tensors(TENSORS_SIZE, at_q, at_k, at_v, at_o, lse.data_ptr(), at_gradients)
+    run(plan, gpu, tensors_with_offsets(tensors, 0 if offsets is None else offsets.data_ptr()),
+        empty)
     return dq, dk, dv, d_bias, d_alibi, d_sink
 
 
@@ -126,13 +133,13 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(q: Tensor, k: Tensor, v: Tensor, bias: Optional[Tensor], alibi: Optional[Tensor],
                 sink: Optional[Tensor], mask: Optional[Tensor], used_kv: Optional[Tensor],
-                cu_q: Optional[Tensor], cu_kv: Optional[Tensor],
+                cu_q: Optional[Tensor], cu_kv: Optional[Tensor], offsets: Optional[Tensor],
                 options: Tuple[Any, ...]) -> Tuple[Tensor, Tensor]:
         (causal, scale, form, grouped, threads, layout, window, softcap, usual, max_q,
-         max_kv) = options
+         max_kv, offset) = options
         found = forward(q, k, v, causal, scale, bias, mask, form, grouped, threads, None, layout,
                         window, softcap, usual or alibi, sink, used_kv, cu_q, cu_kv, max_q, max_kv,
-                        True)
+                        True, offset=offset, offsets=offsets)
         if found is None:
             raise Unusual
         return found
@@ -148,7 +155,7 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, d_o: Optional[Tensor], _: None) -> Tuple[Optional[Tensor], ...]:
         if d_o is None:
-            return (None,) * 11
+            return (None,) * 12
         arguments = d_o, *ctx.saved_tensors, ctx.options, ctx.needs_input_grad[3:6]
         found = None
         if not (_is_grad_enabled() or functorch_is_active()):
@@ -158,7 +165,7 @@ class _Attention(torch.autograd.Function):
                 raise
             except RuntimeError:  # a tensor of torch.func, whose memory is that of another one
                 pass
-        return (*(found or _Gradients.apply(*arguments)), None, None, None, None, None)
+        return (*(found or _Gradients.apply(*arguments)), *(None,) * 6)
 
 
 class _Gradients(torch.autograd.Function):
@@ -191,9 +198,9 @@ def train(q: Tensor, k: Tensor, v: Tensor, causal: Optional[str], scale: Optiona
           grouped: bool = True) -> Optional[Tensor]:
     """As forward() of _fast.py with the form SDPA, and with gradients; None likewise."""
     try:
-        return _Attention.apply(q, k, v, bias, None, sink, mask, used_kv, None, None, (
+        return _Attention.apply(q, k, v, bias, None, sink, mask, used_kv, None, None, None, (
             causal, scale, SDPA + TRAIN, grouped, None, "bhsd", window, softcap, False, None,
-            None))[0]
+            None, 0))[0]
     except Unusual:
         return None
 
@@ -208,19 +215,19 @@ def _as_tensor(x: Any) -> Any:
 
 def attention(q: Tensor, k: Any, v: Any, causal: Any, scale: Any, window: Any, softcap: Any,
               alibi: Any, bias: Any, mask: Any, sink: Any, cu_q: Any, cu_kv: Any, max_q: Any,
-              max_kv: Any, used_kv: Any, layout: str,
-              threads: Any) -> Optional[Tuple[Tensor, Tensor]]:
+              max_kv: Any, used_kv: Any, layout: str, threads: Any, offset: int = 0,
+              offsets: Any = None) -> Optional[Tuple[Tensor, Tensor]]:
     """out and lse of attn.attention; None: it is wrong or has no elements."""
     try:
-        cu_q, cu_kv, used_kv = (_as_tensor(x) for x in (cu_q, cu_kv, used_kv))
+        cu_q, cu_kv, used_kv, offsets = (_as_tensor(x) for x in (cu_q, cu_kv, used_kv, offsets))
         if cu_q is not None and cu_kv is not None:
             max_q, max_kv = (int((cu[1:] - cu[:-1]).max()) if most is None else most
                              for cu, most in ((cu_q, max_q), (cu_kv, max_kv)))
         usual = alibi is True
         return _Attention.apply(
             q, k, v, bias, None if usual or alibi is False else alibi, sink, mask, used_kv, cu_q,
-            cu_kv, (causal, scale, ATTENTION + TRAIN, True, threads, layout, window, softcap, usual,
-                    max_q, max_kv))
+            cu_kv, offsets, (causal, scale, ATTENTION + TRAIN, True, threads, layout, window,
+                             softcap, usual, max_q, max_kv, offset))
     except (Unusual, TypeError, ValueError, RuntimeError) as error:
         if isinstance(error, Unsupported):
             raise
@@ -260,10 +267,10 @@ def _(query, key, value, *_):
 def attention_backward(d_out, query, key, value, out, lse, bias, sink, mask, used_kv, causal, scale,
                        left, right, softcap, of_bias, of_sink):
     options = (causal, scale, SDPA + TRAIN, True, None, "bhsd", (left, right), softcap, False, None,
-               None)
+               None, 0)
     dq, dk, dv, d_bias, _, d_sink = backward(
-        d_out, query, key, value, out, lse, bias, None, sink, mask, used_kv, None, None, options,
-        (of_bias, False, of_sink))
+        d_out, query, key, value, out, lse, bias, None, sink, mask, used_kv, None, None, None,
+        options, (of_bias, False, of_sink))
     nothing = d_out.new_empty(0)
     return (dq, dk, dv, nothing if d_bias is None else d_bias,
             nothing.clone() if d_sink is None else d_sink)

@@ -27,7 +27,7 @@ from ._arguments import MOST_ROWS, MOST_THREADS, NO_WINDOW, integer
 from ._library import (AUTO_LSE, BACKWARD, BF16, CAUSAL, FP16, FP32, LAYOUT, NO_OTHERS, PAGE_LAYOUT,
                        PLAIN_OPTIONS, TENSORS_SIZE, OutOfMemory, Unsupported, pack_options,
                        pack_others, pack_problem, pack_tensors, problem_head, with_gradients,
-                       with_addresses, with_serving)
+                       tensors_with_offsets, with_addresses, with_offsets, with_serving)
 from ._plans import Cache, Plan, caches, keep, open_cache
 
 DTYPES = {torch.float32: FP32, torch.float16: FP16, torch.bfloat16: BF16}
@@ -194,9 +194,9 @@ def _describe(key: Tuple[Any, ...], o_strides: Any = None) -> Tuple[Cache, bytes
     form %= TRAIN
     bshd, cu_q = LAYOUT[layout], forms[4]
     packed, sequences, length = cu_q is not None, each[0][0], each[0][2]
-    table, pages, used_q, drafts = None, (0, 0, 0), None, None
+    table, pages, used_q, drafts, offset, offsets = None, (0, 0, 0), None, None, 0, None
     if paged:
-        table, page_layout, used_q, drafts = paged[0]
+        table, page_layout, used_q, drafts, offset, offsets = paged[0]
     if table is not None:
         each, pages, room = _from_pages(each, bshd, packed, table, PAGE_LAYOUT[page_layout])
         max_kv = room if max_kv is None else integer("max_seqlen_kv", max_kv, 0, room)
@@ -243,6 +243,9 @@ def _describe(key: Tuple[Any, ...], o_strides: Any = None) -> Tuple[Cache, bytes
                 raise Unusual
             _check_vector(drafts, drafts[2], *((rows,) if packed else (batch, rows)))
         problem = with_serving(problem, *pages, used_q is not None, drafts is not None)
+        if offset or offsets is not None:
+            _check_vector(offsets, _INT, batch)
+            problem = with_offsets(problem, offset, offsets is not None)
     if gpu >= 0 and threads is not None and threads != 0:
         integer("threads", threads, 0, MOST_THREADS)
     where = (gpu, 0 if gpu >= 0 else threads)
@@ -321,12 +324,13 @@ def forward(q: Any, k: Any, v: Any, causal: Optional[str], scale: Any, bias: Any
             window: Any = NO_WINDOW, softcap: Any = 0.0, alibi: Any = None, sink: Any = None,
             used_kv: Any = None, cu_q: Any = None, cu_kv: Any = None, max_q: Any = None,
             max_kv: Any = None, want_lse: bool = False, block_table: Any = None,
-            page_layout: str = "nhd", used_q: Any = None, draft_mask: Any = None) -> Any:
+            page_layout: str = "nhd", used_q: Any = None, draft_mask: Any = None,
+            offset: int = 0, offsets: Any = None) -> Any:
     """As attention(), or None. form: SDPA is as PyTorch's function, whose attn_mask is bias here: a
     new output has heads and rows in the order of q's in memory. MODEL: with cu_q and cu_kv they
     count the rows of all sequences from the first of q and of k on. grouped: heads of q may share
     one of k. threads: None is torch.get_num_threads(). out: of the right shape, and memory of its
-    own."""
+    own. offset: q_offset - kv_offset."""
     try:
         dtype, gpu = q.dtype, q.get_device()
         if not (type(q) in PLAIN and type(k) in PLAIN and type(v) in PLAIN
@@ -340,7 +344,8 @@ def forward(q: Any, k: Any, v: Any, causal: Optional[str], scale: Any, bias: Any
         at_q, at_k, at_v = q.data_ptr(), k.data_ptr(), v.data_ptr()
         low, rare, at_others = (at_q | at_k | at_v) & 15, None, NO_OTHERS
         if not (bias is mask is alibi is sink is used_kv is cu_q is cu_kv is out is block_table is
-                used_q is draft_mask is None and window == NO_WINDOW and softcap == 0.0 and layout == "bhsd"):
+                used_q is draft_mask is offsets is None and window == NO_WINDOW and softcap == 0.0
+                and layout == "bhsd" and not offset):
             out_strides = None
             if out is not None:
                 low, out_strides = low | out.data_ptr() & 15, out.stride()
@@ -364,10 +369,11 @@ def forward(q: Any, k: Any, v: Any, causal: Optional[str], scale: Any, bias: Any
                                     0 if cu_q is None else cu_q.data_ptr(),
                                     0 if cu_kv is None else cu_kv.data_ptr(),
                                     0 if used_kv is None else used_kv.data_ptr())
-            if not (block_table is used_q is draft_mask is None):
+            if not (block_table is used_q is draft_mask is offsets is None and not offset):
                 rare += ((None if block_table is None else _form(block_table, gpu), page_layout,
                           None if used_q is None else _form(used_q, gpu),
-                          None if draft_mask is None else _form(draft_mask, gpu)),)
+                          None if draft_mask is None else _form(draft_mask, gpu), offset,
+                          None if offsets is None else _form(offsets, gpu)),)
                 at_others = with_addresses(at_others,
                                            0 if block_table is None else block_table.data_ptr(),
                                            0 if used_q is None else used_q.data_ptr(),
@@ -388,8 +394,10 @@ def forward(q: Any, k: Any, v: Any, causal: Optional[str], scale: Any, bias: Any
             *_, heads, rows = lse_shape
             lse = empty(lse_shape, (heads * rows, rows, 1)[-len(lse_shape):], _FLOAT)
             at_lse = lse.data_ptr()
-        run(plan, gpu, pack_tensors(TENSORS_SIZE, at_q, at_k, at_v, at_out, at_lse, at_others),
-            empty)
+        tensors = pack_tensors(TENSORS_SIZE, at_q, at_k, at_v, at_out, at_lse, at_others)
+        if offsets is not None:
+            tensors = tensors_with_offsets(tensors, offsets.data_ptr())
+        run(plan, gpu, tensors, empty)
         return (out, lse) if want_lse else out
     except _LEFT_TO_GENERAL as error:
         # The general path has no gradients: it cannot repeat the call to name what is wrong.

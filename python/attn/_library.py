@@ -62,7 +62,8 @@ class Problem(Structure):
         ("draft", c_bool), ("reserved_serving", c_bool * 6), ("k_scale", Strides),
         ("v_scale", Strides), ("k_new", Strides), ("v_new", Strides), ("q_out", Strides),
         ("rope", c_int), ("rope_dtype", c_int), ("rope_dim", c_int64), ("rope_rows", c_int64),
-        ("rope_stride", c_int64),
+        ("rope_stride", c_int64), ("q_offset", c_int64), ("kv_offset", c_int64),
+        ("offsets", c_bool), ("reserved_offsets", c_bool * 7),
     ]
 
 
@@ -81,7 +82,7 @@ class Tensors(Structure):
         ("block_table", c_void_p), ("used_q", c_void_p), ("draft_mask", c_void_p),
         ("k_scale", c_void_p), ("v_scale", c_void_p), ("k_new", c_void_p), ("v_new", c_void_p),
         ("k_cache", c_void_p), ("v_cache", c_void_p), ("q_out", c_void_p), ("rope_cos", c_void_p),
-        ("rope_sin", c_void_p),
+        ("rope_sin", c_void_p), ("offsets", c_void_p),
     ]
 
 
@@ -122,13 +123,15 @@ class Device(Structure):
 # themselves: up to layout (problem_head), the strides of lse (AUTO_LSE), and from window_left to
 # tensor_cores (pack_options). The last fields are zero: with_gradients() sets the strides of
 # gradients, with_serving() what a paged or an fp8 KV cache and a step of a server need. Fields of
-# attn_append are not among them.
+# attn_append are not among them, but before those of with_offsets(), which makes it longer.
 _head = struct.Struct("N4i")
 _options = struct.Struct("2qfi8?8q3qi")
 _gradients = struct.Struct("12q")
 _serving = struct.Struct("3q2?6x6q")
 _problem = struct.Struct(
     f"{_head.size}s19q24sfi{_options.size}si{_gradients.size}x{_serving.size}x")
+_offsets = struct.Struct(f"{Problem.q_offset.offset - _problem.size}x2q?7x")
+_size = struct.Struct("N")
 pack_options, pack_problem = _options.pack, _problem.pack
 AUTO_LSE = struct.pack("3q", AUTO, AUTO, AUTO)
 PLAIN_OPTIONS = pack_options(-1, -1, *(0,) * 22)
@@ -138,27 +141,38 @@ def problem_head(dtype: int, dtype_kv: int = -1) -> bytes:
     return _head.pack(_problem.size, dtype, dtype_kv, -1, 0)
 
 
-def _replaced(problem: bytes, fields: bytes, after: int) -> bytes:
-    """`fields` in their place, `after` bytes before the end."""
-    end = len(problem) - after
+def _replaced(problem: bytes, fields: bytes, end: int) -> bytes:
+    """`fields` in their place, which ends there."""
     return problem[:end - len(fields)] + fields + problem[end:]
 
 
 def with_gradients(problem: bytes, *strides: int) -> bytes:
     """strides: (batch, head, row) of dq, dk, dv and d_o."""
-    return _replaced(problem, _gradients.pack(*strides), _serving.size)
+    return _replaced(problem, _gradients.pack(*strides), _problem.size - _serving.size)
 
 
 def with_serving(problem: bytes, page_size: int, num_pages: int, table_stride: int, used_q: bool,
                  draft: bool, *scales: int) -> bytes:
     """scales: strides (batch, head, row) of k_scale and v_scale; none: 0."""
     return _replaced(problem, _serving.pack(page_size, num_pages, table_stride, used_q, draft,
-                                            *(scales or (0,) * 6)), 0)
+                                            *(scales or (0,) * 6)), _problem.size)
+
+
+def _longer(fields: bytes, more: bytes) -> bytes:
+    """A struct, whose first field is its size, with `more` at its end."""
+    return _size.pack(len(fields) + len(more)) + fields[_size.size:] + more
+
+
+def with_offsets(problem: bytes, offset: int, offsets: bool) -> bytes:
+    """The last of all. offset: q_offset - kv_offset."""
+    kv_offset = -(offset // 2)  # each of the two is at most 2^40
+    return _longer(problem, _offsets.pack(offset + kv_offset, kv_offset, offsets))
 
 
 # attn_tensors as bytes: made in a fifth of the time of the struct, and never shared by threads. The
 # last field of pack_tensors, from bias on, is the bytes of pack_others, or of pack_gradients, which
-# adds the fields of backward. Those of with_addresses() come last.
+# adds the fields of backward. Those of with_addresses() come last; tensors_with_offsets() makes it
+# longer.
 _others = struct.Struct("7Q96x")
 _tensors = struct.Struct(f"6Q{_others.size}s")
 TENSORS_SIZE = _tensors.size
@@ -167,10 +181,17 @@ pack_gradients = struct.Struct("14Q40x").pack
 _all = struct.Struct("19Q")
 NO_OTHERS = bytes(_others.size)
 _addresses = struct.Struct("3Q")
+_tail = struct.Struct(f"{Tensors.offsets.offset - _tensors.size}xQ")
 
 
 def with_addresses(others: bytes, block_table: int, used_q: int, draft_mask: int) -> bytes:
-    return _replaced(others, _addresses.pack(block_table, used_q, draft_mask), 16)
+    return _replaced(others, _addresses.pack(block_table, used_q, draft_mask),
+                     _others.size - 16)
+
+
+def tensors_with_offsets(found: bytes, offsets: int) -> bytes:
+    """The result of pack_tensors() with the address of tensors.offsets; 0 is absent."""
+    return _longer(found, _tail.pack(offsets)) if offsets else found
 
 
 def tensors(q: int, k: int, v: int, o: int, lse: int = 0, bias: int = 0, mask: int = 0,
@@ -178,11 +199,11 @@ def tensors(q: int, k: int, v: int, o: int, lse: int = 0, bias: int = 0, mask: i
             used_kv: int = 0, d_o: int = 0, dq: int = 0, dk: int = 0, dv: int = 0,
             d_bias: int = 0, d_sink: int = 0, d_alibi_slopes: int = 0,
             block_table: int = 0, used_q: int = 0, draft_mask: int = 0, k_scale: int = 0,
-            v_scale: int = 0) -> bytes:
+            v_scale: int = 0, offsets: int = 0) -> bytes:
     """attn_tensors with these addresses; 0 is absent."""
-    return pack_tensors(TENSORS_SIZE, q, k, v, o, lse, _all.pack(
+    return tensors_with_offsets(pack_tensors(TENSORS_SIZE, q, k, v, o, lse, _all.pack(
         bias, mask, alibi_slopes, sink, cu_seqlens_q, cu_seqlens_kv, used_kv, d_o, dq, dk, dv,
-        d_bias, d_sink, d_alibi_slopes, block_table, used_q, draft_mask, k_scale, v_scale))
+        d_bias, d_sink, d_alibi_slopes, block_table, used_q, draft_mask, k_scale, v_scale)), offsets)
 
 
 class AttnError(RuntimeError):

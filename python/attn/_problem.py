@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import Optional, Sequence, Tuple
 
-from ._library import AUTO, AUTO_LSE, pack_options, pack_problem, problem_head, with_serving
+from ._library import AUTO, AUTO_LSE, pack_options, pack_problem, problem_head, with_offsets, with_serving
 
 Strides = Tuple[int, ...]  # (batch, head, row), of bias and mask also col
 _ANY = (0, 0, 0, 0)
@@ -23,10 +23,12 @@ def problem(*, dtype: int, sizes: Strides, q: Strides, k: Strides, v: Strides, o
             packed: Optional[Tuple[int, int]] = None, used_kv: bool = False,
             tensor_cores: int = 0, alignment: int = 16,
             pages: Optional[Tuple[int, int, int]] = None, used_q: bool = False,
-            draft: bool = False, dtype_kv: int = -1, scales: Strides = ()) -> bytes:
+            draft: bool = False, dtype_kv: int = -1, scales: Strides = (), offset: int = 0,
+            offsets: bool = False) -> bytes:
     """sizes: batch, heads_q, heads_kv, seq_q, seq_kv, head_dim, head_dim_v. bias: dtype and
     strides. alibi: the batch stride of the slopes. packed: total_q and total_kv. pages: page_size,
-    num_pages and the stride of the block table. scales: strides of k_scale, then of v_scale."""
+    num_pages and the stride of the block table. scales: strides of k_scale, then of v_scale.
+    offset: q_offset - kv_offset."""
     bias_dtype, bias_strides = bias or (0, _ANY)
     options = pack_options(
         *window, softcap, bias_dtype, bias is not None, mask is not None, alibi is not None, sink,
@@ -35,8 +37,9 @@ def problem(*, dtype: int, sizes: Strides, q: Strides, k: Strides, v: Strides, o
     packed_problem = pack_problem(problem_head(dtype, dtype_kv), *sizes, *q, *k, *v, *o, AUTO_LSE,
                                   math.nan if scale is None else scale, causal, options, alignment)
     if pages or used_q or draft or any(scales):
-        return with_serving(packed_problem, *(pages or (0, 0, 0)), used_q, draft, *scales)
-    return packed_problem
+        packed_problem = with_serving(packed_problem, *(pages or (0, 0, 0)), used_q, draft,
+                                      *scales)
+    return with_offsets(packed_problem, offset, offsets) if offset or offsets else packed_problem
 
 
 def alignment_of(*addresses: int) -> int:

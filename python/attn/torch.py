@@ -366,6 +366,14 @@ def replace_sdpa(fallback: bool = False) -> Iterator[Replacement]:
     >>> seen.reasons
     {'dropout_p is 0.1, expected 0: there is no dropout': 1}
     """
+    with replaced(sdpa, fallback) as seen:
+        yield seen
+
+
+@contextlib.contextmanager
+def replaced(function: Callable[..., torch.Tensor],
+             fallback: bool = False) -> Iterator[Replacement]:
+    """As replace_sdpa(), by any function with sdpa's arguments."""
     original = torch.nn.functional.scaled_dot_product_attention
     seen = Replacement()
 
@@ -378,9 +386,9 @@ def replace_sdpa(fallback: bool = False) -> Iterator[Replacement]:
         if not compiling:
             seen.calls += 1
         if not fallback:
-            return sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+            return function(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
         try:
-            return sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+            return function(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
         except Unsupported as error:
             if not compiling:
                 seen._note(str(error))

@@ -12,14 +12,14 @@ def usual_slopes(heads):
 
 
 def one_head(q, k, v, *, scale, causal=None, window=(-1, -1), softcap=0.0, slope=None, bias=None,
-             mask=None, sink=None):
+             mask=None, sink=None, offset=0):
     """q (rows, dim), k and v (keys, dim): O and LSE."""
     rows, keys = len(q), len(k)
     s = scale * (q @ k.T)
     if softcap:
         s = softcap * np.tanh(s / softcap)
     i, j = np.arange(rows)[:, None], np.arange(keys)[None, :]
-    diagonal = i + (0 if causal == "top-left" else keys - rows)
+    diagonal = i + (0 if causal == "top-left" else keys - rows) + offset
     if slope is not None:
         s = s - slope * np.abs(diagonal - j)
     if bias is not None:
@@ -44,7 +44,7 @@ def one_head(q, k, v, *, scale, causal=None, window=(-1, -1), softcap=0.0, slope
 
 
 def attention(q, k, v, *, scale=None, alibi=None, bias=None, mask=None, sink=None,
-              cu_seqlens_q=None, cu_seqlens_kv=None, used_kv=None, layout="bhsd", **options):
+              cu_seqlens_q=None, cu_seqlens_kv=None, used_kv=None, layout="bhsd", offsets=None, **options):
     """As attn.attention with return_lse=True, in float64."""
     q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
     if layout == "bshd":
@@ -80,7 +80,8 @@ def attention(q, k, v, *, scale=None, alibi=None, bias=None, mask=None, sink=Non
             found = one_head(qs, ks, vs, scale=q.shape[-1] ** -0.5 if scale is None else scale,
                              slope=None if slopes is None else slopes[b, h],
                              bias=scores(bias), mask=scores(mask),
-                             sink=None if sink is None else sink[h], **options)
+                             sink=None if sink is None else sink[h],
+                             offset=0 if offsets is None else offsets[b], **options)
             where = (h, at_q) if packed else (b, h)
             o[where], lse[where] = found
     return (np.swapaxes(o, -3, -2) if layout == "bshd" else o), lse

@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """attn.append, attn.merge and attn.accumulate: NumPy and PyTorch on the CPU against plain loops, and refusals."""
 
+import pathlib
+import runpy
+import sys
+
 import attn
 import numpy as np
 import pytest
@@ -204,3 +208,19 @@ def test_merged_refusals():
             ("count = 33", ([o] * 33, [lse] * 33), {})):
         with pytest.raises(attn.InvalidArgument, match=words):
             attn.merge(*arguments, **options)
+
+
+def test_the_example(monkeypatch, capsys):
+    """Evictions happen, and each request gives the same tokens alone."""
+    path = pathlib.Path(__file__).resolve().parents[2] / "examples" / "serve.py"
+    names = runpy.run_path(str(path))
+    names["main"].__globals__.update(LAYERS=2, PAGES=40)
+    monkeypatch.setattr(sys, "argv", [str(path), "cpu", "5"])
+    usual = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        names["main"]()
+    finally:
+        torch.set_num_threads(usual)
+    said = capsys.readouterr().out
+    assert "the same tokens" in said and " 0 evictions" not in said

@@ -393,6 +393,7 @@ attn_status tensors_check(const attn_problem *p, const attn_tensors *t, enum ten
         {"tensors.cu_seqlens_kv", t->cu_seqlens_kv, sizeof(int32_t), contiguous, true},
         {"tensors.used_kv", t->used_kv, sizeof(int32_t), p->used_kv, p->batch > 0},
         {"tensors.used_q", t->used_q, sizeof(int32_t), p->used_q, p->batch > 0},
+        {"tensors.offsets", t->offsets, sizeof(int32_t), p->offsets, p->batch > 0},
         {"tensors.draft_mask", t->draft_mask, sizeof(uint64_t), p->draft && q, true},
         {"tensors.block_table", t->block_table, sizeof(int32_t), paged && kv, true},
         {"tensors.k_scale", t->k_scale, sizeof(float), problem_is_fp8(p) && kv, false},

@@ -66,14 +66,18 @@ float load_element(attn_dtype dtype, const void *base, int64_t index);
 /* ---- lengths of one sequence ----------------------------------------------------------------- */
 
 /* Where the rows of batch entry b lie and how many there are: the one place that knows about
- * packing, used_q and used_kv. Rows of Q, O: q_begin + i; keys: kv_begin + j, paged: by the
- * table. */
+ * packing, used_q, used_kv and offsets. Rows of Q, O: q_begin + i; keys: kv_begin + j, paged: by
+ * the table. */
 struct sequence {
     int64_t q_begin, q_len; /* q_begin in rows, not elements; 0 unless packed */
     int64_t kv_begin, kv_len;
+    int64_t off; /* of the formulas: query i is at distance 0 from key i + off */
 };
 
 struct sequence sequence_of(const attn_problem *resolved, const attn_tensors *tensors, int64_t b);
+
+/* off without tensors.offsets. */
+int64_t diagonal_offset(const attn_problem *resolved, int64_t q_len, int64_t kv_len);
 
 /* Bit t: whether query i sees key s->kv_len - s->q_len + t, as far as its draft mask says. */
 enum { DRAFT_KEYS = 64 };
@@ -88,12 +92,10 @@ struct key_range {
     int64_t begin, end;
 };
 
-struct key_range visible_keys(const attn_problem *resolved, int64_t i, int64_t q_len,
-                              int64_t kv_len);
+struct key_range visible_keys(const attn_problem *resolved, const struct sequence *s, int64_t i);
 
 /* The queries [begin, end) that see key j < kv_len; empty is [0, 0). */
-struct key_range visible_queries(const attn_problem *resolved, int64_t j, int64_t q_len,
-                                 int64_t kv_len);
+struct key_range visible_queries(const attn_problem *resolved, const struct sequence *s, int64_t j);
 
 /* Of all that is about gradients. */
 attn_status problem_refuse_gradients(const attn_problem *resolved, attn_error *error);

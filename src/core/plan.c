@@ -358,6 +358,10 @@ static void append_problem(struct line *line, const attn_problem *p) {
     append(line, "%s%s%s%s%s%s%s%s", p->alibi ? " alibi" : "", p->bias ? " bias" : "",
            p->mask ? " mask" : "", p->sink ? " sink" : "", p->packed ? " packed" : "",
            p->used_q ? " used_q" : "", p->used_kv ? " used_kv" : "", p->draft ? " draft" : "");
+    if (p->q_offset != p->kv_offset || p->offsets) {
+        append(line, " offset %" PRId64 "%s", p->q_offset - p->kv_offset,
+               p->offsets ? " offsets" : "");
+    }
     if (p->page_size > 0) {
         append(line, " pages of %" PRId64, p->page_size);
     }

@@ -9,10 +9,11 @@
 
 #include <math.h>
 
-#define MAX_SIZE INT32_MAX            /* of one dimension: cu_seqlens are int32 */
-#define MAX_HEAD_DIM (1 << 20)        /* keeps one row's scratch in reason */
-#define MAX_OFFSET ((int64_t)1 << 58) /* elements; times 4 bytes still far from overflow */
-#define MAX_ROWS ((int64_t)1 << 48)   /* batch x heads x rows: what loops and counters run over */
+#define MAX_SIZE INT32_MAX              /* of one dimension: cu_seqlens are int32 */
+#define MAX_HEAD_DIM (1 << 20)          /* keeps one row's scratch in reason */
+#define MAX_OFFSET ((int64_t)1 << 58)   /* elements; times 4 bytes still far from overflow */
+#define MAX_ROWS ((int64_t)1 << 48)     /* batch x heads x rows: what loops and counters run over */
+#define MAX_POSITION ((int64_t)1 << 40) /* of a query or key; sums with windows do not overflow */
 
 #define AUTOMATIC                                                                                  \
     { ATTN_AUTO, ATTN_AUTO, ATTN_AUTO }
@@ -143,6 +144,13 @@ static attn_status check_enums(attn_problem *p, bool mixed, attn_error *error) {
             return attn_fail(error, ATTN_INVALID, "reserved_serving = true, expected false");
         }
     }
+    TRY(check_bool("offsets", &p->offsets, error));
+    for (size_t i = 0; i < sizeof p->reserved_offsets; i++) {
+        TRY(check_bool("reserved_offsets", &p->reserved_offsets[i], error));
+        if (p->reserved_offsets[i]) {
+            return attn_fail(error, ATTN_INVALID, "reserved_offsets = true, expected false");
+        }
+    }
     return ATTN_OK;
 }
 
@@ -257,6 +265,8 @@ static attn_status check_numbers(attn_problem *p, attn_error *error) {
     }
     TRY(check_window("window_left", &p->window_left, error));
     TRY(check_window("window_right", &p->window_right, error));
+    TRY(check_range("q_offset", p->q_offset, -MAX_POSITION, MAX_POSITION, error));
+    TRY(check_range("kv_offset", p->kv_offset, -MAX_POSITION, MAX_POSITION, error));
     const int64_t element = (int64_t)attn_dtype_size(p->dtype);
     if (p->alignment < element || p->alignment > 4096 || (p->alignment & (p->alignment - 1)) != 0) {
         return attn_fail(error, ATTN_INVALID,
@@ -544,7 +554,8 @@ static void ignore_scores(attn_problem *p) {
     p->causal = ATTN_CAUSAL_NONE;
     p->window_left = p->window_right = -1;
     p->softcap = 0.0F;
-    p->alibi = p->bias = p->mask = p->sink = p->draft = false;
+    p->alibi = p->bias = p->mask = p->sink = p->draft = p->offsets = false;
+    p->q_offset = p->kv_offset = 0;
     p->tensor_cores = ATTN_TENSOR_CORES_AUTO;
 }
 
@@ -586,10 +597,10 @@ attn_status attn_problem_check(const attn_problem *problem, attn_error *error) {
 
 /* ---- FLOPs ----------------------------------------------------------------------------------- */
 
-struct key_range visible_keys(const attn_problem *p, int64_t i, int64_t q_len, int64_t kv_len) {
-    const int64_t diagonal = i + (p->causal == ATTN_CAUSAL_TOP_LEFT ? 0 : kv_len - q_len);
+struct key_range visible_keys(const attn_problem *p, const struct sequence *s, int64_t i) {
+    const int64_t diagonal = i + s->off;
     int64_t begin = 0;
-    int64_t end = kv_len;
+    int64_t end = s->kv_len;
     if (p->causal != ATTN_CAUSAL_NONE && diagonal + 1 < end) {
         end = diagonal + 1;
     }
@@ -606,10 +617,10 @@ struct key_range visible_keys(const attn_problem *p, int64_t i, int64_t q_len, i
 }
 
 /* Of visible_keys' inequalities, solved for the query. */
-struct key_range visible_queries(const attn_problem *p, int64_t j, int64_t q_len, int64_t kv_len) {
-    const int64_t diagonal = j - (p->causal == ATTN_CAUSAL_TOP_LEFT ? 0 : kv_len - q_len);
+struct key_range visible_queries(const attn_problem *p, const struct sequence *s, int64_t j) {
+    const int64_t diagonal = j - s->off;
     int64_t begin = 0;
-    int64_t end = q_len;
+    int64_t end = s->q_len;
     if (p->causal != ATTN_CAUSAL_NONE && diagonal > begin) {
         begin = diagonal;
     }
@@ -640,7 +651,7 @@ double attn_problem_flops(const attn_problem *problem) {
     if (problem_resolve(problem, &p, NULL) != ATTN_OK) {
         return 0.0;
     }
-    const int64_t diagonal = p.causal == ATTN_CAUSAL_TOP_LEFT ? 0 : p.seq_kv - p.seq_q;
+    const int64_t diagonal = diagonal_offset(&p, p.seq_q, p.seq_kv);
     double pairs = (double)p.seq_q * (double)p.seq_kv;
     if (p.causal != ATTN_CAUSAL_NONE) {
         pairs = sum_of_ramp(diagonal + 1, p.seq_q, p.seq_kv);

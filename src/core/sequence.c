@@ -2,12 +2,16 @@
  *
  * sequence.c - what belongs to one batch entry: where its rows lie, how many there are, its slopes.
  *
- * Invariant: lengths come from here only, so that packing, used_q and used_kv mean the same
- * everywhere.
+ * Invariant: lengths and off come from here only, so that packing, used_q, used_kv and offsets mean
+ * the same everywhere.
  */
 #include "core/internal.h"
 
 #include <math.h>
+
+int64_t diagonal_offset(const attn_problem *p, int64_t q_len, int64_t kv_len) {
+    return (p->causal == ATTN_CAUSAL_TOP_LEFT ? 0 : kv_len - q_len) + p->q_offset - p->kv_offset;
+}
 
 struct sequence sequence_of(const attn_problem *resolved, const attn_tensors *tensors, int64_t b) {
     struct sequence s = {.q_len = resolved->seq_q, .kv_len = resolved->seq_kv};
@@ -24,6 +28,10 @@ struct sequence sequence_of(const attn_problem *resolved, const attn_tensors *te
     }
     if (resolved->used_kv) {
         s.kv_len = tensors->used_kv[b];
+    }
+    s.off = diagonal_offset(resolved, s.q_len, s.kv_len);
+    if (resolved->offsets) {
+        s.off += tensors->offsets[b];
     }
     return s;
 }

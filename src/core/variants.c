@@ -34,9 +34,9 @@ enum {
     ALL_AND_PAGED = ALL_OPTIONS | ATTN_OPTION_PAGED | ATTN_OPTION_DRAFT,
     ALL_AND_FP8 = ALL_AND_PAGED | ATTN_OPTION_FP8_KV,
     WHERE_ROWS_LIE = ATTN_OPTION_PACKED | ATTN_OPTION_USED_KV | ATTN_OPTION_PAGED,
-    OPTIONS_row = ALL_AND_FP8, /* of CPU families */
-    OPTIONS_tile = ALL_AND_FP8 | ATTN_OPTION_BATCH_INVARIANT,
-    OPTIONS_backward = ALL_OPTIONS,
+    OPTIONS_row = ALL_AND_FP8 | ATTN_OPTION_OFFSETS, /* of CPU families */
+    OPTIONS_tile = OPTIONS_row | ATTN_OPTION_BATCH_INVARIANT,
+    OPTIONS_backward = ALL_OPTIONS | ATTN_OPTION_OFFSETS,
     OPTIONS_append = WHERE_ROWS_LIE | ATTN_OPTION_USED_Q,
     OPTIONS_merge = WHERE_ROWS_LIE,
     ALIBI_UP_TO_128 =
@@ -299,6 +299,7 @@ static const struct {
     {ATTN_OPTION_PAGED, "a paged KV cache"},
     {ATTN_OPTION_FP8_KV, "an fp8 KV cache"},
     {ATTN_OPTION_BATCH_INVARIANT, "batch_invariant"},
+    {ATTN_OPTION_OFFSETS, "offsets"},
 };
 
 uint32_t problem_options(const attn_problem *p) {
@@ -309,7 +310,7 @@ uint32_t problem_options(const attn_problem *p) {
            (p->sink ? ATTN_OPTION_SINK : 0U) | (p->packed ? ATTN_OPTION_PACKED : 0U) |
            (p->used_kv ? ATTN_OPTION_USED_KV : 0U) | (p->used_q ? ATTN_OPTION_USED_Q : 0U) |
            (p->draft ? ATTN_OPTION_DRAFT : 0U) | (p->page_size > 0 ? ATTN_OPTION_PAGED : 0U) |
-           (problem_is_fp8(p) ? ATTN_OPTION_FP8_KV : 0U);
+           (problem_is_fp8(p) ? ATTN_OPTION_FP8_KV : 0U) | (p->offsets ? ATTN_OPTION_OFFSETS : 0U);
 }
 
 static attn_status refuse_options(uint32_t taken, uint32_t wanted, attn_error *error) {

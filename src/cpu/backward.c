@@ -223,8 +223,7 @@ static bool see(const struct backward_unit *u, int64_t first_key, int rows, stru
     for (int r = 0; r < u->kernel->tile_rows; r++) {
         struct key_range seen = {0, 0};
         if (r < rows) {
-            seen = cut(visible_queries(p, first_key + r, s->q_len, s->kv_len), u->first_query,
-                       u->queries);
+            seen = cut(visible_queries(p, s, first_key + r), u->first_query, u->queries);
         }
         tile->row_begin[r] = (int)seen.begin;
         tile->row_end[r] = (int)seen.end;
@@ -234,8 +233,7 @@ static bool see(const struct backward_unit *u, int64_t first_key, int rows, stru
         }
     }
     for (int i = tile->begin; i < tile->end; i++) {
-        const struct key_range keys =
-            cut(visible_keys(p, u->first_query + i, s->q_len, s->kv_len), first_key, rows);
+        const struct key_range keys = cut(visible_keys(p, s, u->first_query + i), first_key, rows);
         low[i] = (int)keys.begin;
         high[i] = (int)keys.end;
     }
@@ -256,7 +254,6 @@ static bool hides_all(const struct backward_unit *u, int64_t first_key, int rows
 static struct cpu_gradient gradient_of(const struct backward_unit *u, int64_t first_key, int rows) {
     const attn_problem *p = u->job->problem;
     const struct sequence *s = &u->sequence;
-    const int64_t off = p->causal == ATTN_CAUSAL_TOP_LEFT ? 0 : s->kv_len - s->q_len;
     const size_t place = row_place(p, s, u->batch, u->head, u->first_query);
     struct cpu_gradient g = {
         .factor = cpu_softmax_factor(p),
@@ -264,7 +261,7 @@ static struct cpu_gradient gradient_of(const struct backward_unit *u, int64_t fi
         .softcap = problem_softcap(p),
         .alibi = p->alibi,
         .slope = p->alibi ? alibi_slope(p, u->job->tensors, u->batch, u->head) : 0.0F,
-        .diagonal = (float)(u->first_query + off - first_key),
+        .diagonal = (float)(u->first_query + s->off - first_key),
         .bias_dtype = p->bias_dtype,
         .bias_row = p->bias_strides.row,
         .bias_col = p->bias_strides.col,
@@ -341,7 +338,7 @@ static void run_rows(void *argument, int64_t index, int slot) {
         const float given =
             t->lse[(p->packed ? 0 : u.batch * p->lse.batch) + h * p->lse.head + row * p->lse.row];
         lse[place] = given == -INFINITY ? INFINITY : (float)((double)given * unit);
-        const struct key_range keys = visible_keys(p, i, u.sequence.q_len, u.sequence.kv_len);
+        const struct key_range keys = visible_keys(p, &u.sequence, i);
         delta[place] =
             keys.end == keys.begin /* O is 0 and dO may be NaN */
                 ? 0.0F
@@ -416,7 +413,7 @@ static struct key_range chunk_queries(const struct backward_unit *u) {
     const struct sequence *s = &u->sequence;
     struct key_range all = {s->q_len, 0};
     for (int64_t j = u->first_key; j < u->first_key + u->keys; j++) {
-        const struct key_range seen = visible_queries(u->job->problem, j, s->q_len, s->kv_len);
+        const struct key_range seen = visible_queries(u->job->problem, s, j);
         if (seen.end > seen.begin) {
             all.begin = at_most(all.begin, seen.begin);
             all.end = at_least(all.end, seen.end);

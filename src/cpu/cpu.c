@@ -212,8 +212,7 @@ void cpu_adjust_init(const struct cpu_job *job, struct cpu_adjust *adjust) {
 void cpu_adjust_row(const struct cpu_job *job, const struct sequence *s, int64_t b, int64_t h,
                     int64_t i, int64_t first, int r, struct cpu_adjust *adjust) {
     const attn_problem *p = job->problem;
-    const int64_t off = p->causal == ATTN_CAUSAL_TOP_LEFT ? 0 : s->kv_len - s->q_len;
-    adjust->diagonal[r] = (float)(i + off - first);
+    adjust->diagonal[r] = (float)(i + s->off - first);
     if (p->bias) {
         adjust->bias_row[r] = cpu_bias_row(job, b, h, i, first);
     }

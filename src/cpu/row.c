@@ -179,8 +179,7 @@ static struct key_range see_keys(const struct unit *u, int64_t first, int64_t co
                                  struct key_range *keys) {
     struct key_range all = {count, 0};
     for (int r = 0; r < u->rows; r++) {
-        const struct key_range seen =
-            visible_keys(u->job->problem, row_query(u, r), u->sequence.q_len, u->sequence.kv_len);
+        const struct key_range seen = visible_keys(u->job->problem, &u->sequence, row_query(u, r));
         struct key_range *own = &keys[r];
         own->begin = seen.begin - first > 0 ? seen.begin - first : 0;
         own->end = seen.end - first < count ? seen.end - first : count;

@@ -177,8 +177,8 @@ static bool see_all_alike(const struct unit *u, int64_t first_row, int64_t first
     const struct sequence *s = &u->sequence;
     const int64_t low = row_query(u, first_row);
     const int64_t high = row_query(u, first_row + tile->rows - 1);
-    const struct key_range a = cut(visible_keys(p, low, s->q_len, s->kv_len), first, count);
-    const struct key_range b = cut(visible_keys(p, high, s->q_len, s->kv_len), first, count);
+    const struct key_range a = cut(visible_keys(p, s, low), first, count);
+    const struct key_range b = cut(visible_keys(p, s, high), first, count);
     if (a.begin != b.begin || a.end != b.end || a.end == a.begin) {
         return false;
     }
@@ -230,8 +230,7 @@ static bool see_keys(const struct unit *u, int index, int64_t first, int count,
     for (int r = 0; r < tile->rows; r++) {
         const int64_t query = row_query(u, first_row + r);
         if (query != last_query) {
-            seen = cut(visible_keys(u->job->problem, query, u->sequence.q_len, u->sequence.kv_len),
-                       first, count);
+            seen = cut(visible_keys(u->job->problem, &u->sequence, query), first, count);
             last_query = query;
         }
         tile->row_begin[r] = (int)seen.begin;
@@ -466,7 +465,7 @@ static struct key_range unit_keys(const struct unit *u) {
     const struct sequence *s = &u->sequence;
     struct key_range all = {s->kv_len, 0};
     for (int64_t i = u->first_query; i < u->first_query + u->rows / u->heads; i++) {
-        const struct key_range keys = visible_keys(p, i, s->q_len, s->kv_len);
+        const struct key_range keys = visible_keys(p, s, i);
         if (keys.end > keys.begin) {
             all.begin = at_most(all.begin, keys.begin);
             all.end = at_least(all.end, keys.end);

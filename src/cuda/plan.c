@@ -484,6 +484,10 @@ attn_status cuda_applies(const struct cuda *cuda, const struct variant *variant,
     }
     const bool backward = family->direction == ATTN_BACKWARD;
     attn_status status = check_causal(family->causal, p, error);
+    if (status == ATTN_OK && p->q_offset != p->kv_offset) {
+        status = attn_fail(error, ATTN_UNSUPPORTED, "q_offset = %lld, it takes kv_offset = %lld",
+                           (long long)p->q_offset, (long long)p->kv_offset);
+    }
     if (status == ATTN_OK) {
         status = check_head_dims(variant, p, error);
     }

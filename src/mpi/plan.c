@@ -62,6 +62,7 @@ static attn_status check_taken(const attn_problem *p, attn_error *error) {
         {p->page_size > 0, "a paged KV cache"},
         {p->dtype_kv != (int32_t)p->dtype, "an fp8 KV cache"},
         {p->draft, "a draft mask"},
+        {p->q_offset != 0 || p->kv_offset != 0 || p->offsets, "offsets: it knows its own"},
     };
     for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
         if (refused[i].wanted) {

@@ -41,10 +41,8 @@ struct row row_of(const attn_problem *p, const attn_tensors *tensors, attn_row a
         .slope = p->alibi ? alibi_slope(p, tensors, at.batch, at.head) : 0.0F,
         .sink = p->sink ? tensors->sink[at.head] : -INFINITY,
     };
-    const int64_t off =
-        p->causal == ATTN_CAUSAL_TOP_LEFT ? 0 : row.sequence.kv_len - row.sequence.q_len;
-    row.diagonal = row.i + off;
-    row.keys = visible_keys(p, row.i, row.sequence.q_len, row.sequence.kv_len);
+    row.diagonal = row.i + row.sequence.off;
+    row.keys = visible_keys(p, &row.sequence, row.i);
     return row;
 }
 

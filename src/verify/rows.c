@@ -5,6 +5,7 @@
  * Invariant: the sample depends on the problem, the seed and the count alone.
  */
 #include "verify/rows.h"
+#include "core/abi.h"
 
 int64_t rows_total(attn_row shape) {
     int64_t total;
@@ -71,7 +72,11 @@ static uint64_t next_random(uint64_t *state) {
 
 void attn_visible_keys(const attn_problem *problem, int64_t i, int64_t q_len, int64_t kv_len,
                        int64_t *begin, int64_t *end) {
-    const struct key_range keys = visible_keys(problem, i, q_len, kv_len);
+    attn_problem p = {0};
+    abi_read("problem", problem, PROBLEM_0_2, &p, sizeof p, NULL);
+    const struct sequence s = {
+        .q_len = q_len, .kv_len = kv_len, .off = diagonal_offset(&p, q_len, kv_len)};
+    const struct key_range keys = visible_keys(&p, &s, i);
     *begin = keys.begin;
     *end = keys.end;
 }

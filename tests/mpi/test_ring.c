@@ -331,6 +331,9 @@ TEST(plans_refused) {
     p.alibi = last;
     refused(&p, &options, ATTN_UNSUPPORTED, "ALiBi");
     p = problem_of(&small, 1);
+    p.q_offset = last ? 8 : 0;
+    refused(&p, &options, ATTN_UNSUPPORTED, "offsets");
+    p = problem_of(&small, 1);
     p.seq_kv = 9;
     refused(&p, &options, ATTN_INVALID, "expected equal chunks");
     p = problem_of(&small, 1);
