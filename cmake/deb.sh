@@ -33,7 +33,7 @@ flags=$(dpkg-buildflags --get CFLAGS | sed 's/-g //; s/-ffile-prefix-map=[^ ]*//
     CFLAGS="$flags $(dpkg-buildflags --get CPPFLAGS)" \
         LDFLAGS="$(dpkg-buildflags --get LDFLAGS) -Wl,-z,now" cmake -B "$build" \
         -DCMAKE_INSTALL_PREFIX=/usr -DCMAKE_C_FLAGS_RELWITHDEBINFO=-O2 \
-        -DCMAKE_SKIP_INSTALL_RPATH=ON -DBUILD_TESTING=OFF -DATTN_STATIC=ON \
+        -DCMAKE_SKIP_INSTALL_RPATH=ON -DBUILD_TESTING=OFF -DATTN_STATIC=ON -DATTN_MPI=OFF \
         -DATTN_PYTHON_DIR=lib/python3/dist-packages &&
         cmake --build "$build" --parallel "${JOBS:-$(nproc)}"
 } >"$log" 2>&1 || {

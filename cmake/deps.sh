@@ -23,6 +23,8 @@ missing_packages() {
     have pkg-config || echo pkg-config
     have python3 || echo python3
     have abidiff || echo abigail-tools
+    have mpicc || echo libopenmpi-dev
+    have mpirun || echo openmpi-bin
     [ "$scope" = all ] || return 0
     python3 -c 'import venv, ensurepip' 2>/dev/null || echo python3-venv
     have ccache || echo ccache

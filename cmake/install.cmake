@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # `cmake --install`: headers, library, program, man pages, completion, pkg-config file and CMake
-# package (attn::attn, attn::attn_static); the virtual GPU's library and header, and the PTX that it
+# package (attn::attn, attn::attn_static, with MPI attn::attn_mpi); the virtual GPU's library and header, and the PTX that it
 # runs; kernels with planted faults for attest. Components are the packages of cmake/deb.sh.
 #
 # Invariant: the installed files find each other by relative paths, so that --prefix and DESTDIR may
@@ -21,6 +21,11 @@ if(ATTN_STATIC)
 endif()
 if(TARGET attn_ptx) # the library looks for it in its own folder; only attest and the tests need it
     install(TARGETS attn_ptx LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT attest)
+endif()
+if(TARGET attn_mpi) # its own export: a user without MPI gets attn::attn all the same
+    install(FILES include/attn_mpi.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT mpi)
+    install(TARGETS attn_mpi EXPORT attnMpiTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
+            COMPONENT mpi)
 endif()
 if(TARGET vgpu)
     install(FILES vgpu/vgpu.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT development)
@@ -48,7 +53,7 @@ find_package(Python3 COMPONENTS Interpreter QUIET)
 if(Python3_FOUND AND TARGET attest AND NOT CMAKE_CROSSCOMPILING AND NOT ATTN_SANITIZE)
     set(man_folder ${PROJECT_BINARY_DIR}/man)
     set(pages ${man_folder}/attest.1 ${man_folder}/attn.3 ${man_folder}/attest.bash)
-    set(headers include/attn.h include/attn_inspect.h include/attn_verify.h)
+    set(headers include/attn.h include/attn_inspect.h include/attn_verify.h include/attn_mpi.h)
     add_custom_command(
         OUTPUT ${pages}
         COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/docs/man.py $<TARGET_FILE:attest>
@@ -80,6 +85,11 @@ endif()
 configure_file(cmake/attn.pc.in attn.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/attn.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig
         COMPONENT development)
+if(TARGET attn_mpi)
+    configure_file(cmake/attn_mpi.pc.in attn_mpi.pc @ONLY)
+    install(FILES ${PROJECT_BINARY_DIR}/attn_mpi.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig
+            COMPONENT mpi)
+endif()
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/attn)
 configure_package_config_file(cmake/attnConfig.cmake.in attnConfig.cmake
@@ -88,3 +98,6 @@ write_basic_package_version_file(attnConfigVersion.cmake COMPATIBILITY SameMajor
 install(FILES ${PROJECT_BINARY_DIR}/attnConfig.cmake ${PROJECT_BINARY_DIR}/attnConfigVersion.cmake
         DESTINATION ${package_dir} COMPONENT development)
 install(EXPORT attnTargets NAMESPACE attn:: DESTINATION ${package_dir} COMPONENT development)
+if(TARGET attn_mpi)
+    install(EXPORT attnMpiTargets NAMESPACE attn:: DESTINATION ${package_dir} COMPONENT mpi)
+endif()

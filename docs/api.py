@@ -17,7 +17,7 @@ import sys
 from typing import NamedTuple
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-HEADERS = ("attn.h", "attn_inspect.h", "attn_verify.h")
+HEADERS = ("attn.h", "attn_inspect.h", "attn_verify.h", "attn_mpi.h")
 BOILERPLATE = re.compile(r"#ifdef __cplusplus\n.*?#endif\n|^#if.*?^#endif[^\n]*\n|^#include.*?\n|"
                          r"^#ifndef ATTN_\w+_?H\n#define ATTN_\w+_?H\n|^#endif[^\n]*\n", re.S | re.M)
 

@@ -16,7 +16,8 @@
  *     attn_forward(plan, &t, workspace, size, NULL, &why);
  *
  * Gradients: a plan with direction = ATTN_BACKWARD, and attn_backward. Serving: ATTN_APPEND and
- * attn_append write new keys into a KV cache, ATTN_MERGE and attn_merge merge partial results.
+ * attn_append write new keys into a KV cache, ATTN_MERGE and attn_merge or attn_accumulate merge
+ * partial results.
  *
  * Two more headers: attn_inspect.h (devices, variants, images, why a kernel was not chosen) and
  * attn_verify.h (a double-precision reference and the one comparison).
@@ -28,8 +29,8 @@
  *  - The library never prints, exits, aborts or changes signal handlers, and keeps no
  *    process-global state: contexts are independent. (On x86 a bf16 plan
  *    requests AMX permission for the process once; an opened CUDA driver stays loaded.)
- *  - Calls of a plan (attn_forward, attn_backward, attn_append, attn_merge) allocate nothing and
- *    never fall back: the plan names the variant that runs.
+ *  - Calls of a plan (attn_forward, attn_backward, attn_append, attn_merge, attn_accumulate)
+ *    allocate nothing and never fall back: the plan names the variant that runs.
  *  - Programs keep running with newer libraries. A struct begins with its size as the program was
  *    compiled, set by its _init function. Structs only grow, and the default of every later field
  *    is zero: a library fills fields that the program does not know with their defaults, and
@@ -316,7 +317,7 @@ typedef enum attn_direction {
     ATTN_FORWARD = 0,
     ATTN_BACKWARD = 1, /* gradients */
     ATTN_APPEND = 2,   /* attn_append */
-    ATTN_MERGE = 3     /* attn_merge */
+    ATTN_MERGE = 3     /* attn_merge, attn_accumulate */
 } attn_direction;
 
 typedef struct attn_plan_options {
@@ -465,7 +466,8 @@ ATTN_API attn_status attn_append(const attn_plan *plan, const attn_tensors *tens
  * Sums are in fp32, in the order of the parts; the bits depend on nothing else. A part with
  * LSE = -inf saw no key: its O may hold anything, NaN too, and is not used. If no part saw a key,
  * O = 0 and LSE = -inf. NaN in any other part propagates. If only one part saw a key, its row is
- * copied, bit by bit where the dtypes are equal. A sink belongs to one part only.
+ * copied, bit by bit where the dtypes are equal. A sink belongs to one part only. lse_parts and
+ * lse = NULL: the plain sum O = sum_p O_p, such as that of partial gradients.
  *
  * o_parts, lse_parts: `count` addresses in the device's memory, 1 to ATTN_MERGE_PARTS; the arrays
  * themselves are read on the host, before the call returns. o: out, may be o_parts[0] if dtype_o is
@@ -474,6 +476,23 @@ ATTN_API attn_status attn_append(const attn_plan *plan, const attn_tensors *tens
 ATTN_API attn_status attn_merge(const attn_plan *plan, const void *const *o_parts,
                                 const float *const *lse_parts, int32_t count, void *o, float *lse,
                                 void *stream, attn_error *error);
+
+/* Merges one partial result into a running sum (o_sum, lse_sum), for keys that arrive in chunks:
+ *
+ *   (O_sum, LSE_sum) = attn_merge of (O_sum, LSE_sum) and (O_part, LSE_part)
+ *
+ * with the plan of an attn_merge of such parts. o_sum: fp32, with the strides of o; in and out.
+ * lse_sum: in and out. lse_sum = -inf begins a sum: o_sum may then hold anything, NaN too. The last
+ * call writes O as dtype_o into `o`, and o_sum is only read; NULL in the calls before. o may be
+ * o_sum if dtype_o is fp32; otherwise no two of the five tensors share memory. lse_part and
+ * lse_sum = NULL: O_sum += O_part; attn_merge of one part begins such a sum.
+ *
+ * An accumulation has the bits of attn_merge of its two parts in fp32. They depend on the order of
+ * the calls and nothing else; one attn_merge of all parts rounds less often and differs. Else as
+ * attn_merge. */
+ATTN_API attn_status attn_accumulate(const attn_plan *plan, const void *o_part,
+                                     const float *lse_part, float *o_sum, float *lse_sum, void *o,
+                                     void *stream, attn_error *error);
 
 /* ---- defaults ------------------------------------------------------------------------------ */
 

@@ -207,6 +207,11 @@ class plan {
         attn_error why;
         return done(attn_merge(get(), o_parts, lse_parts, count, o, lse, stream, &why), why);
     }
+    expected<void> accumulate(const void *o_part, const float *lse_part, float *o_sum,
+                              float *lse_sum, void *o = nullptr, void *stream = nullptr) const {
+        attn_error why;
+        return done(attn_accumulate(get(), o_part, lse_part, o_sum, lse_sum, o, stream, &why), why);
+    }
 
   private:
     expected<void> call(decltype(&attn_forward) function, const attn_tensors &t, void *workspace,

@@ -438,12 +438,16 @@ struct merge {
     int64_t entries, rows;
 };
 
+static attn_dtype dtype_of(const struct merge *g, int32_t part) {
+    return g->c->running && part == 0 ? ATTN_FP32 : g->p.dtype;
+}
+
 static void draw_parts(struct merge *g) {
     const attn_problem *p = &g->p;
     const int64_t elements = span(&p->o, g->entries, p->heads_q, g->rows, p->head_dim_v);
     const int64_t sums = span(&p->lse, g->entries, p->heads_q, g->rows, 1);
     for (int32_t i = 0; i < g->c->count; i++) {
-        g->o_parts[i] = block_add(&g->m, "a part's O", elements, attn_dtype_size(p->dtype));
+        g->o_parts[i] = block_add(&g->m, "a part's O", elements, attn_dtype_size(dtype_of(g, i)));
         g->lse_parts[i] = block_add(&g->m, "a part's LSE", sums, sizeof(float));
     }
     for (int64_t n = 0; n < g->entries * p->heads_q * g->rows; n++) {
@@ -451,21 +455,25 @@ static void draw_parts(struct merge *g) {
         const int64_t kind = (int64_t)draw(&g->m, 8); /* 0: nothing; 1: one part */
         const int64_t only = (int64_t)draw(&g->m, (uint64_t)g->c->count);
         for (int32_t i = 0; i < g->c->count; i++) {
-            const bool seen = kind > 1 ? draw(&g->m, 4) > 0 : kind == 1 && i == only;
+            const bool seen =
+                g->c->plain || (kind > 1 ? draw(&g->m, 4) > 0 : kind == 1 && i == only);
             put(ATTN_FP32, host_of(g->lse_parts[i]), at(&p->lse, e, h, r),
-                seen ? 4.0F * rng_normal(&g->m.state) : -INFINITY);
+                g->c->plain ? 0.0F
+                : seen      ? 4.0F * rng_normal(&g->m.state)
+                            : -INFINITY);
             for (int64_t c = 0; c < p->head_dim_v; c++) {
                 const float x = n % 5 == 1 && c == 2 ? -0.0F : rng_normal(&g->m.state);
-                put(p->dtype, host_of(g->o_parts[i]), at(&p->o, e, h, r) + c,
+                put(dtype_of(g, i), host_of(g->o_parts[i]), at(&p->o, e, h, r) + c,
                     !seen || (n % 11 == 3 && c == 5) ? NAN : x);
             }
         }
     }
-    const bool here = g->c->in_place && p->dtype_o == (int32_t)p->dtype;
+    const bool here = g->c->in_place && p->dtype_o == (int32_t)dtype_of(g, 0);
     g->o = here ? g->o_parts[0]
                 : block_add(&g->m, "o", elements, attn_dtype_size((attn_dtype)p->dtype_o));
     if (g->c->lse) {
-        g->lse = g->c->in_place ? g->lse_parts[0] : block_add(&g->m, "lse", sums, sizeof(float));
+        g->lse = g->c->in_place || g->c->running ? g->lse_parts[0]
+                                                 : block_add(&g->m, "lse", sums, sizeof(float));
     }
 }
 
@@ -474,14 +482,14 @@ static const char *compare_row(const struct merge *g, int64_t o, int64_t lse) {
     const attn_problem *p = &g->p;
     const attn_dtype dtype = (attn_dtype)p->dtype_o;
     static const double tolerance[] = {2e-6, 1e-3, 8e-3};
-    double top = -INFINITY, sum = 0.0;
+    double top = -INFINITY, sum = g->c->plain ? 1.0 : 0.0;
     int seen = 0;
     for (int32_t i = 0; i < g->c->count; i++) {
         const double x = (double)get(ATTN_FP32, after_of(g->lse_parts[i]), lse);
         top = x > top ? x : top;
         seen += x != -INFINITY;
     }
-    for (int32_t i = 0; seen > 0 && i < g->c->count; i++) {
+    for (int32_t i = 0; seen > 0 && !g->c->plain && i < g->c->count; i++) {
         sum += exp((double)get(ATTN_FP32, after_of(g->lse_parts[i]), lse) - top);
     }
     if (g->lse != NULL) {
@@ -497,7 +505,8 @@ static const char *compare_row(const struct merge *g, int64_t o, int64_t lse) {
         for (int32_t i = 0; i < g->c->count; i++) {
             const double x = (double)get(ATTN_FP32, after_of(g->lse_parts[i]), lse);
             if (x != -INFINITY) {
-                want += exp(x - top) / sum * (double)get(p->dtype, after_of(g->o_parts[i]), o + c);
+                want += exp(x - top) / sum *
+                        (double)get(dtype_of(g, i), after_of(g->o_parts[i]), o + c);
             }
         }
         const float got = get(dtype, host_of(g->o), o + c);
@@ -552,8 +561,12 @@ static const char *run_merge(struct merge *g, attn_context *context, const char 
     if (attn_plan_create(context, &g->c->p, &options, &plan, &why) != ATTN_OK) {
         return say("%s", why.text);
     }
-    const attn_status status = attn_merge(plan, o_parts, lse_parts, g->c->count, device_of(g->o),
-                                          device_of(g->lse), NULL, &why);
+    const attn_status status =
+        g->c->running ? attn_accumulate(plan, o_parts[1], g->c->plain ? NULL : lse_parts[1],
+                                        device_of(g->o_parts[0]), device_of(g->lse),
+                                        g->c->in_place ? NULL : device_of(g->o), NULL, &why)
+                      : attn_merge(plan, o_parts, g->c->plain ? NULL : lse_parts, g->c->count,
+                                   device_of(g->o), device_of(g->lse), NULL, &why);
     attn_plan_destroy(plan);
     return status == ATTN_OK && device_wait(g->m.device, &why) ? NULL : say("%s", why.text);
 }
@@ -568,6 +581,7 @@ const char *merge_try(attn_context *context, struct device *device, const char *
         return say("%s", why.text);
     }
     g.p.dtype_o = c->p.dtype_o >= 0 ? c->p.dtype_o : (int32_t)c->p.dtype;
+    g.p.dtype_o = c->running && c->in_place ? (int32_t)ATTN_FP32 : g.p.dtype_o;
     g.entries = g.p.packed ? 1 : g.p.batch;
     g.rows = g.p.packed ? g.p.total_q : g.p.seq_q;
     draw_parts(&g);
@@ -604,5 +618,15 @@ struct merge_case merge_case_of(int index) {
         p->o = (attn_strides){p->seq_q * p->heads_q * 320, 320, p->heads_q * 320};
         p->lse = (attn_strides){p->seq_q * p->heads_q, 1, p->heads_q};
     }
+    c.plain = pick(&s, 4) == 0;
+    c.lse = c.lse && !c.plain;
+    return c;
+}
+
+struct merge_case accumulate_case_of(int index) {
+    struct merge_case c = merge_case_of(index);
+    c.count = 2;
+    c.running = true;
+    c.lse = !c.plain;
     return c;
 }

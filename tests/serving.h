@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * serving.h - random cases of attn_append and attn_merge on any device, and what must come out by
- * plain loops in double.
+ * serving.h - random cases of attn_append, attn_merge and attn_accumulate on any device, and what
+ * must come out by plain loops in double.
  *
  * Invariant: every byte of every tensor is compared, with a band around each: what a call does not
  * write keeps its bits.
@@ -31,6 +31,8 @@ struct merge_case {
     attn_problem p;
     int32_t count;
     bool lse, in_place;
+    bool plain;   /* no LSEs: the sum */
+    bool running; /* attn_accumulate: the first of two parts is the sum; in_place: o = NULL */
     uint64_t seed;
 };
 
@@ -41,5 +43,6 @@ const char *merge_try(attn_context *context, struct device *device, const char *
  * oddity. */
 struct append_case append_case_of(int index);
 struct merge_case merge_case_of(int index);
+struct merge_case accumulate_case_of(int index);
 
 #endif /* SERVING_H */

@@ -2,8 +2,8 @@
 """Fused attention: O = softmax(scale * Q K^T + bias, masked) V, by libattn.
 
 attention() takes arrays of NumPy on the CPU, and on the GPU whatever speaks DLPack; so do append(),
-which writes into a KV cache, and merge(), which merges partial results. attn.torch has
-PyTorch's scaled_dot_product_attention. Errors are exceptions that say what was expected:
+which writes into a KV cache, merge(), which merges partial results, and accumulate(), which merges
+one into a running sum. attn.torch has PyTorch's scaled_dot_product_attention. Errors are exceptions that say what was expected:
 
 >>> import numpy as np, attn
 >>> q = np.zeros((1, 2, 5, 64), np.float32)
@@ -23,14 +23,14 @@ from ._plans import clear_plans
 
 if TYPE_CHECKING:
     from ._attention import attention
-    from ._serving import append, merge
+    from ._serving import accumulate, append, merge
 
 for _error in (AttnError, DeviceError, InvalidArgument, OutOfMemory, Unsupported):
     _error.__module__ = "attn"
 del _error
 
-__all__ = ["append", "attention", "clear_plans", "library_path", "merge", "version", "AttnError",
-           "DeviceError", "InvalidArgument", "OutOfMemory", "Unsupported"]
+__all__ = ["accumulate", "append", "attention", "clear_plans", "library_path", "merge", "version",
+           "AttnError", "DeviceError", "InvalidArgument", "OutOfMemory", "Unsupported"]
 
 
 def version() -> str:
@@ -49,7 +49,7 @@ def __getattr__(name: str) -> Any:
         from ._attention import attention
         globals()["attention"] = attention
         return attention
-    if name in ("append", "merge"):
+    if name in ("accumulate", "append", "merge"):
         from . import _serving
         globals()[name] = getattr(_serving, name)
         return globals()[name]

@@ -284,6 +284,8 @@ def _declare(lib: ctypes.CDLL) -> None:
         lib.attn_append.argtypes = [c_void_p, POINTER(Tensors), c_void_p, error]
         lib.attn_merge.argtypes = [c_void_p, pointer, pointer, c_int32, c_void_p, c_void_p, c_void_p,
                                    error]
+    if hasattr(lib, "attn_accumulate"):
+        lib.attn_accumulate.argtypes = [c_void_p] * 7 + [error]
 
 
 _locks: "weakref.WeakSet[Any]" = weakref.WeakSet()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""append() and merge(): new rows into a KV cache, and partial results into one.
+"""append(), merge() and accumulate(): new rows into a KV cache, and partial results into one.
 
 Invariant: an argument that is wrong is named before anything is written.
 """
@@ -207,6 +207,41 @@ def append(k_new: Any, v_new: Any, k_cache: Any, v_cache: Any, *, used_kv: Any,
     return q_out
 
 
+# ---- merge and accumulate ------------------------------------------------------------------------
+
+
+def _check_dims(name: str, part: View) -> None:
+    if len(part.shape) not in (3, 4):
+        raise InvalidArgument(f"{name} has the shape {part.shape}, expected (batch, heads, seq, "
+                              "dim) or (heads, total, dim)")
+
+
+def _shape_lse(part: View, head: int, row: int) -> Tuple[int, ...]:
+    return (*part.shape[:-3], part.shape[head], part.shape[row])
+
+
+def _check_lse(name: str, lse: View, part: View, shape: Tuple[int, ...]) -> None:
+    _expect(f"the device of {name}", lse.device, part.device)
+    _expect(f"the shape of {name}", lse.shape, shape)
+    _expect(f"the strides of {name}", free_strides(lse.shape, lse.strides),
+            free_strides(lse.shape, _arrays.contiguous(lse.shape)))
+
+
+def _merge_plan(name: str, threads: Any, part: View, views: Sequence[View], dtype_o: int,
+                bshd: int) -> Any:
+    head, row = (-2, -3) if bshd else (-3, -2)
+    packed = len(part.shape) == 3
+    problem = _new_problem(part.dtype, views)
+    problem.alignment = max(problem.alignment, _arrays.ITEM_BYTES[part.dtype])
+    problem.dtype_o, problem.layout, problem.packed = dtype_o, bshd, packed
+    problem.batch = 1 if packed else part.shape[0]
+    problem.heads_q, problem.seq_q = part.shape[head], part.shape[row]
+    problem.total_q = part.shape[row] if packed else 0
+    problem.head_dim = part.shape[-1]
+    _set(problem.o, part, head, row, packed)
+    return _plan(name, part.device, threads, problem, MERGE)
+
+
 def merge(o: Sequence[Any], lse: Sequence[Any], *, out: Any = None, out_lse: Any = None,
           dtype: Optional[str] = None, layout: str = "bhsd", threads: int = 0,
           stream: Any = None) -> Tuple[Any, Any]:
@@ -242,16 +277,13 @@ def merge(o: Sequence[Any], lse: Sequence[Any], *, out: Any = None, out_lse: Any
     parts = [_arrays.view(f"o[{i}]", x, where, FLOATS) for i, x in enumerate(o)]
     sums = [_arrays.view(f"lse[{i}]", x, where, (FP32,)) for i, x in enumerate(lse)]
     first = parts[0]
-    packed = len(first.shape) == 3
-    if len(first.shape) not in (3, 4):
-        raise InvalidArgument(f"o[0] has the shape {first.shape}, expected (batch, heads, seq, "
-                              "dim) or (heads, total, dim)")
+    _check_dims("o[0]", first)
     head, row = (-2, -3) if bshd else (-3, -2)
     names = {name: code for code, name in DTYPE_NAMES.items() if code in FLOATS}
     wanted = first.dtype if dtype is None else choice("dtype", dtype, names)
     if out is not None and dtype is None:
         wanted = _arrays.view("out", out, where, FLOATS).dtype
-    shape_lse = (*first.shape[:-3], first.shape[head], first.shape[row])
+    shape_lse = _shape_lse(first, head, row)
     if out is None:
         out = _empty_like(first, wanted, o[0])
     out, vo = _output("out", out, first.shape, wanted, o[0], first.device, where)
@@ -266,29 +298,71 @@ def merge(o: Sequence[Any], lse: Sequence[Any], *, out: Any = None, out_lse: Any
         if name != "out":
             _expect(f"the dtype of {name}", DTYPE_NAMES[part.dtype], DTYPE_NAMES[first.dtype])
     for name, part in (*((f"lse[{i}]", x) for i, x in enumerate(sums)), ("out_lse", vl)):
-        _expect(f"the device of {name}", part.device, first.device)
-        _expect(f"the shape of {name}", part.shape, shape_lse)
-        _expect(f"the strides of {name}", free_strides(part.shape, part.strides),
-                free_strides(part.shape, _arrays.contiguous(part.shape)))
+        _check_lse(name, part, first, shape_lse)
     for name, mine, given in (("out", vo, parts), ("out_lse", vl, sums)):
         others = {f"{'o' if name == 'out' else 'lse'}[{i}]": x for i, x in enumerate(given)
                   if i or x.address != mine.address}
         _own_memory(name, {**others, name: mine})
 
-    problem = _new_problem(first.dtype, [*parts, vo])
-    item = _arrays.ITEM_BYTES[first.dtype]
-    problem.alignment = max(problem.alignment, item)
-    problem.dtype_o, problem.layout, problem.packed = wanted, bshd, packed
-    problem.batch = 1 if packed else first.shape[0]
-    problem.heads_q, problem.seq_q = first.shape[head], first.shape[row]
-    problem.total_q = first.shape[row] if packed else 0
-    problem.head_dim = first.shape[-1]
-    _set(problem.o, first, head, row, packed)
-    plan = _plan("attn_merge", first.device, threads, problem, MERGE)
+    plan = _merge_plan("attn_merge", threads, first, [*parts, vo], wanted, bshd)
     addresses = c_void_p * len(parts)
     _check(plan.context.lib.attn_merge, plan.handle, addresses(*(x.address for x in parts)),
            addresses(*(x.address for x in sums)), len(parts), vo.address, vl.address, where)
     return out, out_lse
+
+
+def accumulate(o: Any, lse: Any, o_part: Any, lse_part: Any, *, out: Any = None,
+               layout: str = "bhsd", threads: int = 0, stream: Any = None) -> Tuple[Any, Any]:
+    """Merges a partial result into a running sum (o, lse), in place: keys that arrive in chunks.
+
+    o, lse: the sum, float32; o has the shape and the strides of o_part. lse = -inf begins a sum: o
+        may then hold anything, NaN too.
+    o_part, lse_part: a part, as merge() takes them: float32, float16 or bfloat16, and float32.
+    out: for the last part: takes the result, in float32, float16 or bfloat16; o is only read.
+    layout, threads, stream: as in merge().
+
+    Returns (o, lse), or (out, lse). The bits depend on the order of the calls and nothing else.
+
+    >>> import numpy as np, attn
+    >>> q, k, v = np.random.default_rng(0).normal(size=(3, 1, 2, 6, 8)).astype(np.float32)
+    >>> o, lse = np.empty_like(q), np.full((1, 2, 6), -np.inf, np.float32)
+    >>> for s in (slice(0, 2), slice(2, 6)):
+    ...     part = attn.attention(q, k[:, :, s], v[:, :, s], return_lse=True)
+    ...     o, lse = attn.accumulate(o, lse, *part)
+    >>> bool(np.abs(o - attn.attention(q, k, v)).max() < 1e-6)
+    True
+    """
+    where = _arrays.current_stream(o_part, stream) if _arrays.is_on_gpu(o_part) else None
+    bshd = choice("layout", layout, LAYOUT)
+    head, row = (-2, -3) if bshd else (-3, -2)
+    part = _arrays.view("o_part", o_part, where, FLOATS)
+    _check_dims("o_part", part)
+    _check_rows("o_part", part)
+    shape = _shape_lse(part, head, row)
+    _, total = _output("o", o, part.shape, FP32, o_part, part.device, where)
+    _, sums = _output("lse", lse, shape, FP32, o_part, part.device, where)
+    part_sums = _arrays.view("lse_part", lse_part, where, (FP32,))
+    views = {"o_part": part, "o": total}
+    if out is not None:
+        dtype = _arrays.view("out", out, where, FLOATS).dtype
+        views["out"] = _output("out", out, part.shape, dtype, o_part, part.device, where)[1]
+    for name, array in views.items():
+        _check_rows(name, array)
+        _expect(f"the strides of {name}", free_strides(array.shape, array.strides),
+                free_strides(part.shape, part.strides))
+    for name, array in (("lse", sums), ("lse_part", part_sums)):
+        _check_lse(name, array, part, shape)
+    for name in ("o", "out"):
+        if name in views:
+            _own_memory(name, views)
+    _own_memory("lse", {"lse": sums, "lse_part": part_sums})
+
+    target = views.get("out")
+    plan = _merge_plan("attn_accumulate", threads, part, list(views.values()),
+                       target.dtype if target else FP32, bshd)
+    _check(plan.context.lib.attn_accumulate, plan.handle, part.address, part_sums.address,
+           total.address, sums.address, target.address if target else None, where)
+    return o if out is None else out, lse
 
 
 def _empty_like(part: View, dtype: int, like: Any) -> Any:

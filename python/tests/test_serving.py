@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""attn.append and attn.merge: NumPy and PyTorch on the CPU against plain loops, and refusals."""
+"""attn.append, attn.merge and attn.accumulate: NumPy and PyTorch on the CPU against plain loops, and refusals."""
 
 import pathlib
 import runpy
@@ -156,6 +156,42 @@ def test_dtypes_and_strides():
         assert narrow.dtype == dtype and torch.equal(narrow, exact.to(dtype))
         wide, _ = attn.merge([x.to(dtype) for x in parts], lse, dtype="float32")
         assert wide.dtype == torch.float32
+
+
+@pytest.mark.parametrize("layout", ["bhsd", "bshd"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_accumulated(dtype, layout):
+    shape = (2, HQ, 5, D) if layout == "bhsd" else (2, 5, HQ, D)
+    parts = [torch.randn(shape).to(dtype) for _ in range(3)]
+    sums = [torch.randn(2, HQ, 5) for _ in range(3)]
+    sums[1][0] = -np.inf
+    parts[1][0] = np.nan
+    wide, lse = torch.full(shape, np.nan), torch.full((2, HQ, 5), -np.inf)
+    for n, (part, part_lse) in enumerate(zip(parts, sums)):
+        want, want_lse = attn.merge([wide.clone(), part.float()], [lse, part_lse], layout=layout)
+        out = torch.empty(shape, dtype=dtype) if n == 2 else None
+        got, same = attn.accumulate(wide, lse, part, part_lse, out=out, layout=layout)
+        assert got is (wide if out is None else out) and same is lse
+        assert torch.equal(got, want.to(got.dtype)) and torch.equal(lse, want_lse)
+    whole, _ = attn.merge([x.float() for x in parts], sums, layout=layout)
+    torch.testing.assert_close(got.float(), whole, atol=1e-2 if dtype != torch.float32 else 2e-6,
+                               rtol=1e-2 if dtype != torch.float32 else 1e-5)
+
+
+def test_accumulated_refusals():
+    o, lse = np.zeros((2, 3, 4, 8), np.float32), np.zeros((2, 3, 4), np.float32)
+    part, part_lse = o.astype(np.float16), lse.copy()
+    for words, arguments, options in (
+            ("the dtype of o is float16", (part, lse, part.copy(), part_lse), {}),
+            ("the shape of o is", (o[:1], lse, part, part_lse), {}),
+            ("the shape of lse_part", (o, lse, part, lse[:1]), {}),
+            ("lse shares memory", (o, lse, part, lse), {}),
+            ("the strides of o", (o.transpose(1, 0, 2, 3).copy().transpose(1, 0, 2, 3), lse, part,
+                                  part_lse), {}),
+            ("o shares memory with out", (o, lse, part, part_lse), {"out": o}),
+            ("the shape of out", (o, lse, part, part_lse), {"out": part[:1]})):
+        with pytest.raises(attn.InvalidArgument, match=words):
+            attn.accumulate(*arguments, **options)
 
 
 def test_merged_refusals():

@@ -5,7 +5,7 @@
  *   core/attn.c          entry points: contexts, forward and backward, pointer checks, status names
  *   core/abi.c           structs of programs that were compiled with another header
  *   core/problem.c       the problem: defaults, its one check, visible keys, FLOPs
- *   core/merge.c         attn_merge
+ *   core/merge.c         attn_merge, attn_accumulate
  *   core/plan.c          problem -> applicable variants -> choice, refusals, the line
  *   core/tuned.c         the order in which variants are tried
  *   core/variants.c      the table of variants and the clauses that refuse; variant_add.c
@@ -121,6 +121,17 @@ attn_status problem_resolve(const attn_problem *problem, attn_problem *resolved,
  * ignore options of the scores, and get a problem without them; merge may have another dtype_o. */
 attn_status problem_resolve_for(attn_direction direction, const attn_problem *problem,
                                 attn_problem *resolved, attn_error *error);
+
+/* What attn_merge and attn_accumulate give a backend: checked, with rows. */
+struct merging {
+    const void *const *o_parts;
+    const float *const *lse_parts; /* NULL: plain sums, and no lse */
+    int32_t count;
+    void *o;
+    float *lse; /* NULL: not wanted */
+    attn_dtype dtype_o;
+    bool running; /* two parts, of which the first is fp32 */
+};
 
 /* The softcap as kernels have it: at most 2^90 times the scale, since a quotient of the two that is
  * no normal number of fp32 has lost digits. */

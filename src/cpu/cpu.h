@@ -207,10 +207,8 @@ void cpu_row_forward(const struct cpu_job *job, struct pool *pool);
 bool cpu_backward_plan(const attn_problem *problem, struct cpu_geometry *geometry);
 void cpu_backward(const struct cpu_job *job, struct pool *pool);
 void cpu_append(const struct cpu_job *job, struct pool *pool);
-/* attn_merge, of a resolved problem. */
-void cpu_merge(const attn_problem *problem, const void *const *o_parts,
-               const float *const *lse_parts, int32_t count, void *o, float *lse,
-               struct pool *pool);
+/* attn_merge and attn_accumulate, of a resolved problem. */
+void cpu_merge(const attn_problem *problem, const struct merging *merging, struct pool *pool);
 
 /* ---- shared by the two drivers (cpu.c) ------------------------------------------------------- */
 

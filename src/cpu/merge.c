@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * merge.c - attn_merge on the CPU.
+ * merge.c - attn_merge and attn_accumulate on the CPU.
  *
  * Invariant: a block of columns is written after it was read from all parts, so that the result may
  * lie where the first part does.
@@ -11,18 +11,20 @@
 
 enum { ROWS_OF_TASK = 32 };
 
-struct merging {
+struct job {
     const attn_problem *p;
-    const void *const *o_parts;
-    const float *const *lse_parts;
-    int32_t count;
-    void *o;
-    float *lse;
+    const struct merging *m;
 };
 
 /* The weight of each part in a row; -1: it saw no key. */
 static void weigh_parts(const struct merging *m, int64_t at, float weights[ATTN_MERGE_PARTS]) {
     float top = -INFINITY, sum = 0.0F;
+    for (int32_t i = 0; m->lse_parts == NULL && i < m->count; i++) {
+        weights[i] = 1.0F;
+    }
+    if (m->lse_parts == NULL) {
+        return;
+    }
     for (int32_t i = 0; i < m->count; i++) {
         weights[i] = m->lse_parts[i][at];
         top = fmaxf(top, weights[i]); /* NaN comes back below */
@@ -40,11 +42,11 @@ static void weigh_parts(const struct merging *m, int64_t at, float weights[ATTN_
     }
 }
 
-static void add_parts(const struct merging *m, int64_t at, const float weights[ATTN_MERGE_PARTS]) {
+static void add_parts(const struct job *job, int64_t at, const float weights[ATTN_MERGE_PARTS]) {
     enum { BLOCK = 64 };
-    const attn_problem *p = m->p;
-    const int64_t size = (int64_t)attn_dtype_size(p->dtype);
-    const int64_t size_o = (int64_t)attn_dtype_size((attn_dtype)p->dtype_o);
+    const attn_problem *p = job->p;
+    const struct merging *m = job->m;
+    const int64_t size_o = (int64_t)attn_dtype_size(m->dtype_o);
     for (int64_t c = 0; c < p->head_dim_v; c += BLOCK) {
         const size_t n = (size_t)(p->head_dim_v - c < BLOCK ? p->head_dim_v - c : BLOCK);
         float sum[BLOCK] = {0}, x[BLOCK];
@@ -53,19 +55,21 @@ static void add_parts(const struct merging *m, int64_t at, const float weights[A
             if (weights[i] == -1.0F) {
                 continue;
             }
-            attn_to_float(p->dtype, x, (const char *)m->o_parts[i] + (at + c) * size, n);
+            const attn_dtype dtype = m->running && i == 0 ? ATTN_FP32 : p->dtype;
+            const int64_t size = (int64_t)attn_dtype_size(dtype);
+            attn_to_float(dtype, x, (const char *)m->o_parts[i] + (at + c) * size, n);
             for (size_t j = 0; j < n; j++) { /* the first one is not added to 0: -0 stays */
                 sum[j] = first ? weights[i] * x[j] : sum[j] + weights[i] * x[j];
             }
             first = false;
         }
-        attn_from_float((attn_dtype)p->dtype_o, (char *)m->o + (at + c) * size_o, sum, n);
+        attn_from_float(m->dtype_o, (char *)m->o + (at + c) * size_o, sum, n);
     }
 }
 
 static void run_rows(void *argument, int64_t index, int slot) {
-    const struct merging *m = argument;
-    const attn_problem *p = m->p;
+    const struct job *job = argument;
+    const attn_problem *p = job->p;
     const int64_t rows = p->packed ? p->total_q : p->seq_q;
     const int64_t blocks = divide_up(rows, ROWS_OF_TASK);
     const int64_t h = index / blocks % p->heads_q, b = index / blocks / p->heads_q;
@@ -73,15 +77,14 @@ static void run_rows(void *argument, int64_t index, int slot) {
     for (int64_t i = index % blocks * ROWS_OF_TASK, end = i + ROWS_OF_TASK; i < end && i < rows;
          i++) {
         float weights[ATTN_MERGE_PARTS];
-        weigh_parts(m, b * p->lse.batch + h * p->lse.head + i * p->lse.row, weights);
-        add_parts(m, b * p->o.batch + h * p->o.head + i * p->o.row, weights);
+        weigh_parts(job->m, b * p->lse.batch + h * p->lse.head + i * p->lse.row, weights);
+        add_parts(job, b * p->o.batch + h * p->o.head + i * p->o.row, weights);
     }
 }
 
-void cpu_merge(const attn_problem *p, const void *const *o_parts, const float *const *lse_parts,
-               int32_t count, void *o, float *lse, struct pool *pool) {
-    struct merging m = {p, o_parts, lse_parts, count, o, lse};
+void cpu_merge(const attn_problem *p, const struct merging *merging, struct pool *pool) {
+    struct job job = {p, merging};
     const int64_t rows = p->packed ? p->total_q : p->seq_q;
     pool_run(pool, (p->packed ? 1 : p->batch) * p->heads_q * divide_up(rows, ROWS_OF_TASK),
-             run_rows, &m);
+             run_rows, &job);
 }

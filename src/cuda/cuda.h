@@ -96,8 +96,7 @@ attn_status cuda_append(struct cuda *cuda, const char *name, const attn_problem 
 
 /* Of a plan with direction = ATTN_MERGE. */
 attn_status cuda_merge(struct cuda *cuda, const char *name, const attn_problem *resolved,
-                       const struct cuda_geometry *geometry, const void *const *o_parts,
-                       const float *const *lse_parts, int32_t count, void *o, float *lse,
+                       const struct cuda_geometry *geometry, const struct merging *merging,
                        void *stream, attn_error *error);
 
 #endif /* ATTN_CUDA_CUDA_H */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * merge.c - the launch of attn_merge: the argument of kernels/portable/merge.cu.
+ * merge.c - the launch of attn_merge and attn_accumulate: the argument of portable/merge.cu.
  */
 #include <string.h>
 
@@ -52,14 +52,13 @@ void merge_geometry(const struct variant *variant, const attn_problem *p,
 }
 
 attn_status cuda_merge(struct cuda *cuda, const char *name, const attn_problem *p,
-                       const struct cuda_geometry *geometry, const void *const *o_parts,
-                       const float *const *lse_parts, int32_t count, void *o, float *lse,
-                       void *stream, attn_error *error) {
+                       const struct cuda_geometry *geometry, const struct merging *m, void *stream,
+                       attn_error *error) {
     const int64_t rows = p->packed ? p->total_q : p->seq_q;
     const bool heads_first = p->o.head < p->o.row; /* (batch, seq, heads, dim) in memory */
     struct attn_merge_args args = {
-        .o = o,
-        .lse = lse,
+        .o = m->o,
+        .lse = m->lse,
         .o_inner = heads_first ? p->o.head : p->o.row,
         .o_outer = heads_first ? p->o.row : p->o.head,
         .o_batch = p->o.batch,
@@ -69,13 +68,16 @@ attn_status cuda_merge(struct cuda *cuda, const char *name, const attn_problem *
         .rows = (unsigned)rows_of(p),
         .inner = (unsigned)(heads_first ? p->heads_q : rows),
         .outer = (unsigned)(heads_first ? rows : p->heads_q),
-        .count = count,
+        .count = m->count,
         .columns = (int)p->head_dim_v,
-        .dtype_o = p->dtype_o,
+        .dtype_o = (int)m->dtype_o,
         .vector = width_of(p) > 1,
         .threads_of_row = (int)geometry->block / geometry->block_rows,
+        .running = m->running,
     };
-    memcpy(args.o_parts, o_parts, (size_t)count * sizeof *o_parts);
-    memcpy(args.lse_parts, lse_parts, (size_t)count * sizeof *lse_parts);
+    memcpy(args.o_parts, m->o_parts, (size_t)m->count * sizeof *m->o_parts);
+    if (m->lse_parts != NULL) {
+        memcpy(args.lse_parts, m->lse_parts, (size_t)m->count * sizeof *m->lse_parts);
+    }
     return cuda_launch_rows(cuda, name, geometry, geometry->grid[0], &args, stream, error);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * test_serving.c - attn_append and attn_merge on the CPU: random cases against plain loops
- * (serving.h), the attention that follows an append, what is refused. Kernels of GPUs are in
- * test_vgpu_serving.
+ * test_serving.c - attn_append, attn_merge and attn_accumulate on the CPU: random cases against
+ * plain loops (serving.h), the attention that follows an append, what is refused. Kernels of GPUs
+ * are in test_vgpu_serving.
  */
 #include <math.h>
 
@@ -49,8 +49,59 @@ TEST(merges) {
             const struct merge_case c = merge_case_of(i);
             const char *failed = merge_try(context, device, NULL, &c);
             CHECK_MSG(failed == NULL, "case %d: %s", i, failed);
+            const struct merge_case running = accumulate_case_of(i);
+            failed = merge_try(context, device, NULL, &running);
+            CHECK_MSG(failed == NULL, "accumulate, case %d: %s", i, failed);
         }
     }
+}
+
+/* Parts one by one, from a sum of NaN: each call has the bits of attn_merge of sum and part in
+ * fp32, and the last call's O is the sum, rounded. */
+TEST(accumulates_as_it_merges) {
+    enum { PARTS = 4, ROWS = 5, COLUMNS = 24, SIZE = ROWS * COLUMNS };
+    attn_plan_options options;
+    attn_plan *plan = NULL, *wide = NULL;
+    attn_problem p;
+    attn_error why;
+    uint16_t part[SIZE], last[SIZE], rounded[SIZE];
+    float lse[ROWS], part32[SIZE], sum[SIZE], lse_sum[ROWS], want[SIZE], lse_want[ROWS];
+    if (!open_cpu(1)) {
+        return;
+    }
+    attn_problem_init(&p);
+    attn_plan_options_init(&options);
+    options.direction = ATTN_MERGE;
+    p.seq_q = ROWS;
+    p.head_dim = COLUMNS;
+    CHECK_STATUS(attn_plan_create(context, &p, &options, &wide, &why), ATTN_OK, &why);
+    p.dtype = ATTN_BF16;
+    CHECK_STATUS(attn_plan_create(context, &p, &options, &plan, &why), ATTN_OK, &why);
+    for (int i = 0; i < SIZE; i++) {
+        sum[i] = want[i] = NAN;
+        lse_sum[i / COLUMNS] = lse_want[i / COLUMNS] = -INFINITY;
+    }
+    for (int n = 0; n < PARTS; n++) {
+        for (int i = 0; i < SIZE; i++) {
+            part32[i] = (float)((i * 37 + n * 11) % 101) / 16.0F - 3.0F;
+            lse[i / COLUMNS] = i / COLUMNS == n ? -INFINITY : (float)(n - i / COLUMNS) / 3.0F;
+        }
+        attn_from_float(ATTN_BF16, part, part32, SIZE);
+        attn_to_float(ATTN_BF16, part32, part, SIZE);
+        const void *o_parts[] = {want, part32};
+        const float *lse_parts[] = {lse_want, lse};
+        CHECK_STATUS(attn_merge(wide, o_parts, lse_parts, 2, want, lse_want, NULL, &why), ATTN_OK,
+                     &why);
+        CHECK_STATUS(
+            attn_accumulate(plan, part, lse, sum, lse_sum, n < PARTS - 1 ? NULL : last, NULL, &why),
+            ATTN_OK, &why);
+        CHECK_MSG(memcmp(lse_sum, lse_want, sizeof lse_sum) == 0, "LSE after part %d", n);
+        CHECK_MSG(n == PARTS - 1 || memcmp(sum, want, sizeof sum) == 0, "O after part %d", n);
+    }
+    attn_from_float(ATTN_BF16, rounded, want, SIZE);
+    CHECK_MSG(memcmp(last, rounded, sizeof last) == 0, "the last call's O is not the rounded sum");
+    attn_plan_destroy(plan);
+    attn_plan_destroy(wide);
 }
 
 /* ---- refusals -------------------------------------------------------------------------------- */
@@ -236,6 +287,31 @@ TEST(merges_refused) {
     CHECK_CONTAINS(why.text, "expected ATTN_MERGE");
     CHECK_STATUS(attn_append(plan, NULL, NULL, &why), ATTN_INVALID, &why);
     CHECK_STATUS(attn_append(append, NULL, NULL, &why), ATTN_INVALID, &why);
+    float *sum = memory[1], *lse_sum = memory[3];
+    CHECK_STATUS(attn_accumulate(plan, memory[0], lse[0], sum, lse_sum, NULL, NULL, &why), ATTN_OK,
+                 &why);
+    CHECK_STATUS(attn_accumulate(plan, memory[0], lse[0], sum, lse_sum, out, NULL, &why), ATTN_OK,
+                 &why);
+    CHECK_STATUS(attn_accumulate(append, memory[0], lse[0], sum, lse_sum, out, NULL, &why),
+                 ATTN_INVALID, &why);
+    CHECK_CONTAINS(why.text, "expected ATTN_MERGE");
+    CHECK_STATUS(attn_accumulate(plan, NULL, lse[0], sum, lse_sum, out, NULL, &why), ATTN_INVALID,
+                 &why);
+    CHECK_CONTAINS(why.text, "o_part = NULL");
+    CHECK_STATUS(attn_accumulate(plan, memory[0], lse[0], sum, NULL, out, NULL, &why), ATTN_INVALID,
+                 &why);
+    CHECK_CONTAINS(why.text, "lse_sum = NULL");
+    CHECK_STATUS(attn_accumulate(plan, memory[0], NULL, sum, lse_sum, out, NULL, &why),
+                 ATTN_INVALID, &why);
+    CHECK_CONTAINS(why.text, "lse_part = NULL");
+    CHECK_STATUS(attn_merge(plan, o, NULL, 1, out, lse_sum, NULL, &why), ATTN_INVALID, &why);
+    CHECK_CONTAINS(why.text, "lse_parts = NULL");
+    CHECK_STATUS(attn_accumulate(plan, memory[0], lse[0], sum, lse_sum, sum, NULL, &why),
+                 ATTN_INVALID, &why); /* fp16 over the sum that other threads still read */
+    CHECK_CONTAINS(why.text, "is o_sum");
+    CHECK_STATUS(attn_accumulate(plan, memory[0], lse_sum, sum, lse_sum, out, NULL, &why),
+                 ATTN_INVALID, &why);
+    CHECK_CONTAINS(why.text, "is lse_part");
     attn_plan_destroy(plan);
     attn_plan_destroy(append);
 }

@@ -5,10 +5,11 @@
 # check_includes.sh --self-test    plants violations and expects each to be found
 #
 #   from                may include
-#   include/            stdint, stddef, stdbool; attn_*.h include attn.h
+#   include/            stdint, stddef, stdbool; attn_*.h include attn.h, attn_mpi.h includes mpi.h
 #   src/core            include/, src/core, cpu/cpu.h, cuda/cuda.h, cuda/images.h, kernels/*.def
 #   src/cpu verify      include/, src/core, its own folder
 #   src/cuda            include/, src/core, its own folder, kernels/common/args.h
+#   src/mpi             include/, mpi.h, its own folder (a library of its own over libattn)
 #   src/kernels         no libc, no CUDA header; common: itself; portable: common and itself;
 #                       hopper: common, portable, itself
 #   vgpu/               vgpu.h (ptx: not), libc, its own folder and those after it; not attn.h, not src
@@ -90,11 +91,13 @@ vgpu_allowed() {
 allowed() {
     case $3 in *..* | /*) return 1 ;; esac
     case $1 in
+    include/attn_mpi.h) among "$3" 'attn.h mpi.h' ;;
     include/attn_*.h) [ "$3" = attn.h ] || system "$2" "$3" 'stdint stddef stdbool' ;;
     include/*) system "$2" "$3" 'stdint stddef stdbool' ;;
     src/kernels/common/*) [ "$2" = '"' ] && below src/kernels "$3" common ;;
     src/kernels/portable/*) [ "$2" = '"' ] && below src/kernels "$3" common portable ;;
     src/kernels/*) [ "$2" = '"' ] && below src/kernels "$3" common portable hopper ;;
+    src/mpi/*) system "$2" "$3" "$libc" || below src "$3" mpi || among "$3" "attn_mpi.h $ours" ;;
     src/*)
         [ "$2" = '"' ] && among "$3" "$ours" && return 0
         case $1 in
@@ -130,6 +133,7 @@ allowed() {
         ;;
     tests/faults/check/*.cu | tests/golden/*.cu | tests/data/*) true ;; # as a user would write them
     tests/red_team/*.cu) true ;; # as a cheat would
+    tests/mpi/*) system "$2" "$3" "$libc attn_mpi" || [ -f "tests/$3" ] ;;
     tests/faults/*.cu) [ "$2" = '"' ] && [ "$3" != "${3%.h}" ] && below src/kernels "$3" common portable hopper ;;
     tests/*)
         system "$2" "$3" "$libc $vector attn vgpu" ||
@@ -193,6 +197,9 @@ self_test() {
     cd clean || exit 2
     echo '#include <stdint.h>' >include/attn.h
     printf '#include "attn.h"\n#  include <pthread.h> /* why */\n' >src/core/plan.h
+    mkdir -p src/mpi
+    printf '#include "attn.h"\n#include <mpi.h>\n' >include/attn_mpi.h
+    printf '#include "attn_mpi.h"\n#include <stdlib.h>\n' >src/mpi/ring.h
     : >src/cuda/cuda.h
     printf '#include "core/plan.h"\n#include "cuda/cuda.h"\n' >src/core/plan.c
     printf '#include <arm_neon.h>\n#include "core/plan.h"\n' >src/cpu/neon.c
@@ -229,6 +236,10 @@ self_test() {
     fi
     plant include/attn.h '#include <stdio.h>'
     plant include/attn.h '#include "core/plan.h"'
+    plant include/attn.h '#include <mpi.h>'
+    plant src/core/plan.c '#include <mpi.h>'
+    plant src/core/plan.c '#include "attn_mpi.h"'
+    plant src/mpi/ring.h '#include "core/plan.h"'
     plant include/attn.h '#include "attn_verify.h"'
     plant src/core/plan.c '#include "vgpu.h"'
     plant src/core/plan.c '#include "../vgpu/vgpu.h"'

@@ -30,6 +30,7 @@ unexpected=$(sed -E \
     -e '\|^\./opt/attn/include/attn[_a-z]*\.h(pp)?$|d' \
     -e '\|^\./opt/attn/lib[^/]*/([^/]*-linux-gnu/)?libattn\.so(\.[0-9.]+)?$|d' \
     -e '\|^\./opt/attn/lib[^/]*/([^/]*-linux-gnu/)?libattn_ptx\.so$|d' \
+    -e '\|^\./opt/attn/lib[^/]*/([^/]*-linux-gnu/)?libattn_mpi\.so(\.[0-9.]+)?$|d' \
     -e '\|^\./opt/attn/include/vgpu\.h$|d' \
     -e '\|^\./opt/attn/share/man/man1/attest\.1$|d' \
     -e '\|^\./opt/attn/share/man/man3/attn\.3$|d' \
@@ -38,7 +39,7 @@ unexpected=$(sed -E \
     -e '\#^\./opt/attn/libexec/attest/faults/[a-z]*(\.sm_90)?\.(cubin|ptx)$#d' \
     -e '\|^\./opt/attn/lib[^/]*/([^/]*-linux-gnu/)?libvgpu\.so(\.0(\.[0-9]+\.[0-9]+)?)?$|d' \
     -e '\|^\./opt/attn/lib[^/]*/([^/]*-linux-gnu/)?vgpu/libcudart\.so\.13$|d' \
-    -e '\|^\./opt/attn/lib.*/pkgconfig/attn\.pc$|d' \
+    -e '\|^\./opt/attn/lib.*/pkgconfig/attn(_mpi)?\.pc$|d' \
     -e '\|^\./opt/attn/lib.*/cmake/attn/attn[A-Za-z-]*\.cmake$|d' "$work/installed")
 [ -z "$unexpected" ] || fail "installed too much: $unexpected"
 
@@ -90,6 +91,10 @@ find_package(attn ${version%.*} REQUIRED)
 add_executable(use use.c)
 target_compile_definitions(use PRIVATE EXPECTED="$version")
 target_link_libraries(use PRIVATE attn::attn)
+if(WITH_MPI)
+    add_executable(ring $source/examples/ring.c)
+    target_link_libraries(ring PRIVATE attn::attn_mpi m)
+endif()
 CMAKE
 {
     cmake -S "$work" -B "$work/build" -DCMAKE_PREFIX_PATH="$work/moved" \
@@ -97,6 +102,16 @@ CMAKE
         cmake --build "$work/build"
 } >"$work/log" 2>&1 || fail "find_package: $(cat "$work/log")"
 "$work/build/use" || fail "run by find_package"
+
+if [ -e "$libdir/libattn_mpi.so" ]; then
+    # shellcheck disable=SC2046 # a list of words
+    mpicc -Wall -Werror "$source/examples/ring.c" -o "$work/ring" \
+        $(pkg-config --cflags --libs attn_mpi) -lm || fail "compile by pkg-config with MPI"
+    {
+        cmake -S "$work" -B "$work/build" -DWITH_MPI=ON && cmake --build "$work/build"
+    } >"$work/log" 2>&1 || fail "find_package with MPI: $(cat "$work/log")"
+    echo "ok   install_mpi"
+fi
 
 if [ -e "$build/attest" ]; then
     "$work/moved/bin/attest" --help >/dev/null || fail "the installed attest does not start"

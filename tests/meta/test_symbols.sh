@@ -5,7 +5,8 @@
 #
 # Proves that libattn.so exports the functions of include/, all of them and nothing else, and
 # that it needs no library beyond libc, libm, the loader, threads and a sanitizer's runtime; and that
-# libattn_ptx.so, where there is one, exports its table alone.
+# libattn_ptx.so, where there is one, exports its table alone, and libattn_mpi.so the functions of
+# attn_mpi.h.
 #
 # Invariant: the list of functions is read from the headers, so a new one needs no change here.
 set -eu
@@ -32,9 +33,16 @@ verdict() { # verdict NAME FILE: the file must be empty
 }
 
 # Declarations begin with ATTN_API and end with a semicolon; the name stands before the bracket.
-cat "$source"/include/*.h | tr '\n' ' ' | tr ';' '\n' |
-    sed -n 's/.*ATTN_API [^()]*[ *]\(attn_[a-z0-9_]*\)(.*/\1/p' | sort -u >"$work/declared"
-nm -D --defined-only "$library" | awk '{ print $NF }' | sed 's/@.*//' | sort -u >"$work/exported"
+declared() { # HEADER...
+    cat "$@" | tr '\n' ' ' | tr ';' '\n' |
+        sed -n 's/.*ATTN_API [^()]*[ *]\(attn_[a-z0-9_]*\)(.*/\1/p' | sort -u
+}
+exported() { # LIBRARY
+    nm -D --defined-only "$1" | awk '{ print $NF }' | sed 's/@.*//' | sort -u
+}
+declared "$source/include/attn.h" "$source/include/attn_inspect.h" \
+    "$source/include/attn_verify.h" >"$work/declared"
+exported "$library" >"$work/exported"
 
 [ "$(wc -l <"$work/declared")" -ge 30 ] || echo "only $(wc -l <"$work/declared")" >"$work/few"
 : >>"$work/few"
@@ -53,6 +61,14 @@ if [ -e "$companion" ]; then
         grep -v '^[DR] attn_ptx$' >"$work/extra" || :
     nm -D --defined-only "$companion" | grep -q ' attn_ptx$' || echo "no attn_ptx" >>"$work/extra"
     verdict the_companion_exports_its_table "$work/extra"
+fi
+
+mpi=$(dirname "$library")/libattn_mpi.so
+if [ -e "$mpi" ]; then
+    declared "$source/include/attn_mpi.h" >"$work/declared"
+    exported "$mpi" | grep -v -E "$added" | comm -3 "$work/declared" - >"$work/extra"
+    [ -s "$work/declared" ] || echo "attn_mpi.h was not read" >"$work/extra"
+    verdict libattn_mpi_exports_its_functions "$work/extra"
 fi
 
 readelf -d "$library" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' |

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * test_serving.c - the kernels of attn_append and attn_merge on the virtual GPU: random cases
- * against plain loops (serving.h), launches in the four completion orders in turn; one captured
- * append that is replayed for every token. With $FAULT_IMAGE (PTX) and $FAULT_VARIANT it is that
- * image of this variant alone, which has a planted fault (test_serving_faults.sh).
+ * test_serving.c - the kernels of attn_append, attn_merge and attn_accumulate on the virtual GPU:
+ * random cases against plain loops (serving.h), launches in the four completion orders in turn; one
+ * captured append that is replayed for every token. With $FAULT_IMAGE (PTX) and $FAULT_VARIANT it
+ * is that image of this variant alone, which has a planted fault (test_serving_faults.sh).
  */
 #include <stdlib.h>
 
@@ -69,6 +69,24 @@ TEST(merge) {
     }
     for (int i = 0; i < 120 / TEST_FEWER; i++) {
         const struct merge_case c = merge_case_of(i);
+        attn_variant variant;
+        for (int32_t at = 0; next_kernel(ATTN_MERGE, c.p.dtype, &at, &variant); ran++) {
+            next_order();
+            judge(variant.name, i, merge_try(context, device, variant.name, &c));
+        }
+    }
+    if (ran == 0) {
+        SKIP("no kernel that takes it is compiled in");
+    }
+}
+
+TEST(accumulate) {
+    int ran = 0;
+    if (!open_gpu()) {
+        return;
+    }
+    for (int i = 0; i < 120 / TEST_FEWER; i++) {
+        const struct merge_case c = accumulate_case_of(i);
         attn_variant variant;
         for (int32_t at = 0; next_kernel(ATTN_MERGE, c.p.dtype, &at, &variant); ran++) {
             next_order();

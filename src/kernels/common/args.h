@@ -168,8 +168,9 @@ struct attn_append_args {
 
 #define ATTN_MERGE_MOST 32 /* ATTN_MERGE_PARTS of attn.h */
 
-/* The parameter of merge.cu (attn_merge). Rows are counted over inner, outer and batch entries;
- * inner is the one of heads and rows of a sequence whose stride in O is the smaller. */
+/* The parameter of merge.cu (attn_merge, attn_accumulate). Rows are counted over inner, outer and
+ * batch entries; inner is the one of heads and rows of a sequence whose stride in O is the smaller.
+ */
 struct attn_merge_args {
     const void *o_parts[ATTN_MERGE_MOST];
     const float *lse_parts[ATTN_MERGE_MOST];
@@ -183,6 +184,8 @@ struct attn_merge_args {
     int dtype_o;        /* enum attn_dtype */
     int vector;         /* columns are moved in 16 bytes of a part, else one by one */
     int threads_of_row; /* a power of two from ATTN_MERGE_THREADS on */
+    int running;        /* two parts, of which the first is fp32 */
+    int reserved;
 };
 
 /* So that the weights of all rows of a CTA fit into shared memory. */

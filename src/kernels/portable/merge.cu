@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * merge.cu - partial results (O, LSE) of the same rows into one (attn_merge).
+ * merge.cu - partial results (O, LSE) of the same rows into one (attn_merge), or one of them into a
+ * running sum (attn_accumulate).
  *
  * A CTA takes a few rows. First one thread of each row turns the LSEs of all parts into weights,
  * which lie in shared memory; then all threads of a row add up its columns, 16 bytes of a part at a
@@ -21,7 +22,8 @@ AT(o_inner, 528);
 AT(rows, 576);
 AT(inner, 580);
 AT(threads_of_row, 604);
-static_assert(sizeof(struct attn_merge_args) == 608, "struct attn_merge_args has another size");
+AT(running, 608);
+static_assert(sizeof(struct attn_merge_args) == 616, "struct attn_merge_args has another size");
 #undef AT
 
 enum { VECTOR = 16 / sizeof(element), ROWS = THREADS / ATTN_MERGE_THREADS };
@@ -48,6 +50,12 @@ INLINE struct place place_of_row(const struct attn_merge_args &a, unsigned row) 
 /* The weights of a row's parts, which are its own column of `weights`; LSE. */
 INLINE void weigh_parts(const struct attn_merge_args &a, float (*weights)[ROWS], int column,
                         long long at) {
+    if (a.lse_parts[0] == 0) { /* a plain sum */
+        for (int p = 0; p < a.count; p++) {
+            weights[p][column] = 1.0f;
+        }
+        return;
+    }
     float m = MINUS_INFINITY, l = 0.0f;
 #pragma unroll 4
     for (int p = 0; p < a.count; p++) {
@@ -166,6 +174,42 @@ INLINE void add_parts(const struct attn_merge_args &a, const float (*weights)[RO
     store(a, at, sum);
 }
 
+INLINE void load(const float *from, float (&x)[1]) {
+    x[0] = from[0];
+}
+
+INLINE void load(const float *from, float (&x)[VECTOR]) {
+#pragma unroll
+    for (int i = 0; i < VECTOR; i += 4) {
+        const float4 four = *(const float4 *)(from + i);
+        x[i] = four.x, x[i + 1] = four.y, x[i + 2] = four.z, x[i + 3] = four.w;
+    }
+}
+
+/* Likewise of two parts, the first of fp32: the operations, and so the bits, of two fp32 parts. */
+template <int WIDTH>
+INLINE void add_to_sum(const struct attn_merge_args &a, const float (*weights)[ROWS], int column,
+                       long long at) {
+    const float weight_sum = weights[0][column], weight = weights[1][column];
+    float sum[WIDTH];
+    columns<WIDTH> x;
+    if (weight_sum != NOT_SEEN) {
+        load((const float *)a.o_parts[0] + at, sum);
+    }
+    if (weight != NOT_SEEN) {
+        x = *(const columns<WIDTH> *)((const element *)a.o_parts[1] + at);
+    }
+#pragma unroll
+    for (int i = 0; i < WIDTH; i++) {
+        sum[i] = weight_sum != NOT_SEEN ? weight_sum * sum[i] : 0.0f;
+        if (weight != NOT_SEEN) {
+            const float value = to_float(x.at[i]);
+            sum[i] = weight_sum != NOT_SEEN ? fmaf(weight, value, sum[i]) : weight * value;
+        }
+    }
+    store(a, at, sum);
+}
+
 /* ---- the kernel ------------------------------------------------------------------------------ */
 
 extern "C" __global__ void __launch_bounds__(THREADS)
@@ -183,6 +227,17 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
     const long long o = place_of_row(a, first + of_cta).o;
     const int width = a.vector ? VECTOR : 1;
+    const int step = a.threads_of_row * width;
+    if (a.running) { /* a loop of its own: in the one below it would cost registers */
+        for (int c = thread % a.threads_of_row * width; c < a.columns; c += step) {
+            if (a.vector) {
+                add_to_sum<VECTOR>(a, weights, of_cta, o + c);
+            } else {
+                add_to_sum<1>(a, weights, of_cta, o + c);
+            }
+        }
+        return;
+    }
     for (int c = thread % a.threads_of_row * width; c < a.columns; c += a.threads_of_row * width) {
         if (a.vector) {
             add_parts<VECTOR>(a, weights, of_cta, o + c);
