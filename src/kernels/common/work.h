@@ -79,10 +79,13 @@ INLINE long long row_offset(const struct attn_args &a, int row, long long row_st
 }
 
 /* Query i is at distance 0 from key i + off. Computed at each use: portable/bwd_mma.cu has no
- * register for it. */
+ * register for it. The lengths last: else portable/fwd_mma_decode.cu takes 4 registers more. */
 INLINE int off_of(const struct attn_args &a, const struct work &w) {
-    const int off = (a.top_left ? 0 : w.seq_kv - w.seq_q) + a.shift;
-    return FULL && a.offsets != 0 ? off + a.offsets[w.batch] : off;
+    int off = a.shift;
+    if (FULL && a.offsets != 0) {
+        off += a.offsets[w.batch];
+    }
+    return a.top_left ? off : off + w.seq_kv - w.seq_q;
 }
 
 INLINE int clamp_key(const struct work &w, long long key) {
