@@ -343,6 +343,7 @@ void cuda_fill_pointers(struct attn_args *args, const attn_problem *p, const att
     args->cu_seqlens_kv = !p->packed ? NULL : p->page_size > 0 ? t->cu_seqlens_q : t->cu_seqlens_kv;
     args->used_kv = p->used_kv ? t->used_kv : NULL;
     args->used_q = p->used_q ? t->used_q : NULL;
+    args->offsets = p->offsets ? t->offsets : NULL;
     args->draft_mask = p->draft ? (const unsigned long long *)t->draft_mask : NULL;
     args->block_table = p->page_size > 0 ? t->block_table : NULL;
     args->k_scale = problem_is_fp8(p) ? t->k_scale : NULL;

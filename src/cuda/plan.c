@@ -312,6 +312,19 @@ static attn_status check_causal(enum causal_support support, const attn_problem 
     return ATTN_OK;
 }
 
+/* Kernels count positions from the first query in 32 bits. */
+static attn_status check_offset(const attn_problem *p, attn_error *error) {
+    const int64_t shift = p->q_offset - p->kv_offset;
+    const int64_t most = INT32_MAX - p->seq_q - p->seq_kv;
+    if (shift != 0 && (shift > most || -shift > most)) {
+        return attn_fail(error, ATTN_UNSUPPORTED,
+                         "q_offset - kv_offset = %lld with sequences of %lld and %lld, expected "
+                         "distances below 2^31",
+                         (long long)shift, (long long)p->seq_q, (long long)p->seq_kv);
+    }
+    return ATTN_OK;
+}
+
 static attn_status check_dim(const char *name, int64_t dim, const attn_variant *v,
                              attn_error *error) {
     if (dim <= v->head_dim_max && dim % v->head_dim_multiple == 0) {
@@ -484,9 +497,8 @@ attn_status cuda_applies(const struct cuda *cuda, const struct variant *variant,
     }
     const bool backward = family->direction == ATTN_BACKWARD;
     attn_status status = check_causal(family->causal, p, error);
-    if (status == ATTN_OK && p->q_offset != p->kv_offset) {
-        status = attn_fail(error, ATTN_UNSUPPORTED, "q_offset = %lld, it takes kv_offset = %lld",
-                           (long long)p->q_offset, (long long)p->kv_offset);
+    if (status == ATTN_OK) {
+        status = check_offset(p, error);
     }
     if (status == ATTN_OK) {
         status = check_head_dims(variant, p, error);
@@ -541,10 +553,11 @@ static void fill_scales(struct attn_args *args, const attn_problem *p) {
 
 static void fill_mask(struct attn_args *args, const attn_problem *p) {
     args->causal = p->causal != ATTN_CAUSAL_NONE;
-    args->diagonal = p->causal == ATTN_CAUSAL_BOTTOM_RIGHT ? p->seq_kv - p->seq_q : 0;
+    args->diagonal = diagonal_offset(p, p->seq_q, p->seq_kv);
     args->top_left = p->causal == ATTN_CAUSAL_TOP_LEFT;
     args->left = p->window_left;
     args->right = args->causal ? 0 : p->window_right;
+    args->shift = (int)(p->q_offset - p->kv_offset);
 }
 
 static void fill_pages(struct attn_args *args, const attn_problem *p) {

@@ -164,6 +164,8 @@ i4 four.npy 1 '\004\000\000\000'
 accepts "used_kv" attn $files3 --used-kv four.npy
 accepts "used_q" attn $files3 --used-q four.npy --lse l.npy
 says "used_q: problem" "used_q sink"
+accepts "offsets" attn $files3 --q-offset 7 --kv-offset 9 --offsets four.npy
+says "offsets: problem" "offset -2 offsets sink"
 "$attest" attn --q q3.npy --k k3.npy --v v3.npy -o - --causal bottom-right --sink s.npy >piped.npy \
     2>stderr
 same "an output to stdout" piped.npy three.npy

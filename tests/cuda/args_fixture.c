@@ -39,9 +39,10 @@ void draw_options(uint64_t *rng, uint32_t options, attn_problem *p) {
     } all[] = {{ATTN_OPTION_WINDOW, 40}, {ATTN_OPTION_SOFTCAP, 40}, {ATTN_OPTION_ALIBI, 40},
                {ATTN_OPTION_BIAS, 40},   {ATTN_OPTION_SINK, 40},    {ATTN_OPTION_USED_KV, 40},
                {ATTN_OPTION_MASK, 40},   {ATTN_OPTION_PAGED, 40},   {ATTN_OPTION_USED_Q, 40},
-               {ATTN_OPTION_DRAFT, 40}};
-    bool wants[10];
-    for (int i = 0; i < 10; i++) {
+               {ATTN_OPTION_DRAFT, 40},  {ATTN_OPTION_OFFSETS, 40}};
+    enum { OPTIONS = sizeof all / sizeof *all };
+    bool wants[OPTIONS];
+    for (int i = 0; i < OPTIONS; i++) {
         wants[i] = rng_chance(rng, all[i].percent) && (options & (uint32_t)all[i].option) != 0;
     }
     if (wants[0]) {
@@ -72,6 +73,12 @@ void draw_options(uint64_t *rng, uint32_t options, attn_problem *p) {
     p->sink = wants[4];
     p->used_kv = wants[5] || wants[7];
     p->used_q = wants[8];
+    p->offsets = wants[10];
+    const int64_t most = INT32_MAX - p->seq_q - p->seq_kv; /* distances fit an int */
+    if (most > 0 && rng_chance(rng, 40)) {
+        p->kv_offset = rng_range(rng, -9, 9);
+        p->q_offset = p->kv_offset + rng_range(rng, -most, most);
+    }
     p->draft = wants[9];
     if (wants[7]) {
         p->page_size = rng_chance(rng, 50) ? 1 << rng_range(rng, 0, 30) : rng_range(rng, 1, 1000);
@@ -116,9 +123,9 @@ static void check_bounds(const struct attn_args *args, const attn_problem *p) {
     CHECK_EQ(args->top_left, p->causal == ATTN_CAUSAL_TOP_LEFT);
     CHECK_EQ(args->left, p->window_left);
     CHECK_EQ(args->right, p->causal != ATTN_CAUSAL_NONE ? 0 : p->window_right);
-    if (p->causal != ATTN_CAUSAL_NONE) {
-        CHECK_EQ(args->diagonal, p->causal == ATTN_CAUSAL_TOP_LEFT ? 0 : p->seq_kv - p->seq_q);
-    }
+    CHECK_EQ(args->shift, p->q_offset - p->kv_offset);
+    CHECK_EQ(args->diagonal, (p->causal == ATTN_CAUSAL_TOP_LEFT ? 0 : p->seq_kv - p->seq_q) +
+                                 p->q_offset - p->kv_offset);
 }
 
 static void check_near(const char *name, float value, double expected) {
@@ -181,6 +188,7 @@ static void check_options(const struct attn_args *args, const attn_problem *p,
     CHECK_EQ(args->dtype_kv, p->dtype_kv);
     CHECK(args->used_kv == (p->used_kv ? t->used_kv : NULL));
     CHECK(args->used_q == (p->used_q ? t->used_q : NULL));
+    CHECK(args->offsets == (p->offsets ? t->offsets : NULL));
     CHECK((const void *)args->draft_mask == (p->draft ? t->draft_mask : NULL));
 }
 

@@ -303,6 +303,7 @@ attn_tensors stand_ins(void) {
     t.mask = (const uint8_t *)0x570000000001;
     t.block_table = (const int32_t *)0x580000000000;
     t.used_q = (const int32_t *)0x590000000000;
+    t.offsets = (const int32_t *)0x5d0000000000;
     t.draft_mask = (const uint64_t *)0x5a0000000000;
     t.k_scale = (const float *)0x5b0000000000;
     t.v_scale = (const float *)0x5c0000000000;

@@ -52,7 +52,8 @@ int built_in_variants(attn_variant list[BUILT_IN_MAX]);
 enum {
     ALL_OPTIONS = ATTN_OPTION_WINDOW | ATTN_OPTION_SOFTCAP | ATTN_OPTION_ALIBI | ATTN_OPTION_BIAS |
                   ATTN_OPTION_MASK | ATTN_OPTION_SINK | ATTN_OPTION_PACKED | ATTN_OPTION_USED_KV |
-                  ATTN_OPTION_PAGED | ATTN_OPTION_ANY_SCALE | ATTN_OPTION_USED_Q | ATTN_OPTION_DRAFT
+                  ATTN_OPTION_PAGED | ATTN_OPTION_ANY_SCALE | ATTN_OPTION_USED_Q |
+                  ATTN_OPTION_DRAFT | ATTN_OPTION_OFFSETS
 };
 
 /* A descriptor of family fwd_scalar for 16-bit floats of head_dim 64, and PTX with that entry. */

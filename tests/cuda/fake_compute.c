@@ -219,7 +219,12 @@ static long long key_offset(const struct job *job, const struct sequence *s, lon
 
 /* The key at distance 0 from a query. */
 static long long diagonal_of(const struct job *job, const struct sequence *s, long long query) {
-    return query + (job->args.top_left ? 0 : s->keys - s->queries);
+    const struct attn_args *a = &job->args;
+    if (!job->options) {
+        return query + a->diagonal;
+    }
+    return query + (a->top_left ? 0 : s->keys - s->queries) + a->shift +
+           (a->offsets != NULL ? a->offsets[s->batch] : 0);
 }
 
 static long long clamp(long long key, long long keys) {
@@ -234,7 +239,7 @@ static void visible_keys(const struct job *job, const struct sequence *s, long l
     *begin = 0;
     *end = s->keys;
     if (!job->bounds) {
-        *end = a->causal ? clamp(query + a->diagonal + 1, s->keys) : s->keys;
+        *end = a->causal ? clamp(diagonal + 1, s->keys) : s->keys;
         return;
     }
     if (a->right >= 0) {
@@ -647,7 +652,7 @@ static void query_backward(const struct job *job, const struct attn_backward_arg
         const double p = exp2((double)score_of(job, s, head, query, j, (float)product) - lse);
         const double raw = p <= 0 ? 0 : p * (dp - delta); /* of the score */
         const double ds = raw * (1 - cap * cap) * (double)b->scale;
-        const long long diagonal = a->top_left ? query : query + s->keys - s->queries;
+        const long long diagonal = diagonal_of(job, s, query);
         if (b->d_slopes != NULL) {
             b->d_slopes[s->batch * a->alibi_batch + head] -=
                 (float)(raw * fabs((double)(diagonal - j)));

@@ -94,7 +94,9 @@ AT(v_scale_batch, 480);
 AT(v_scale_head, 488);
 AT(v_scale_row, 496);
 AT(dtype_kv, 504);
-_Static_assert(sizeof(struct attn_args) == 512, "struct attn_args has another size");
+AT(shift, 508);
+AT(offsets, 512);
+_Static_assert(sizeof(struct attn_args) == 520, "struct attn_args has another size");
 #undef AT
 #define AT(field, offset)                                                                          \
     _Static_assert(offsetof(struct attn_tma_args, field) == (offset), #field " has moved")
@@ -103,7 +105,7 @@ AT(k, 128);
 AT(v, 256);
 AT(o, 384);
 AT(a, 512);
-_Static_assert(sizeof(struct attn_tma_args) == 1024, "struct attn_tma_args has another size");
+_Static_assert(sizeof(struct attn_tma_args) == 1088, "struct attn_tma_args has another size");
 #undef AT
 #define AT(field, offset)                                                                          \
     _Static_assert(offsetof(struct attn_append_args, field) == (offset), #field " has moved")

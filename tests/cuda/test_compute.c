@@ -62,7 +62,8 @@ static void draw(struct recipe *recipe, uint64_t seed) {
     p->window_left = p->window_right = -1;
     p->softcap = 0;
     p->scale = seed % 4 ? (float)NAN : 0.3f;
-    p->alibi = p->sink = p->bias = p->mask = p->packed = p->used_kv = p->used_q = p->draft = false;
+    p->alibi = p->sink = p->bias = p->mask = p->packed = p->used_kv = p->used_q = p->draft =
+        p->offsets = false;
     p->page_size = 0;
     p->dtype_kv = -1;
     p->tensor_cores = ATTN_TENSOR_CORES_AUTO;

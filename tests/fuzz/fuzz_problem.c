@@ -152,6 +152,11 @@ static void take_problem(struct bytes *b, attn_problem *p) {
         p->k_scale = take_strides(b);
         p->v_scale = (attn_strides){0, 1, 0};
     }
+    if (last & 16) {
+        p->q_offset = take_size(b);
+        p->kv_offset = take_size(b);
+        p->offsets = last & 32;
+    }
     if (p->mask) {
         p->mask_strides.batch = take_stride(b);
         p->mask_strides.head = take_stride(b);
@@ -285,7 +290,8 @@ static void compute(const attn_plan *plan, struct bytes *b) {
                       lengths(p->batch, false, b),
                       block(p->packed ? p->total_q : p->batch * p->seq_q, 8, b),
                       block(sizes[5], 4, b),
-                      block(sizes[6], 4, b)};
+                      block(sizes[6], 4, b),
+                      block(p->batch, 4, b)};
     const size_t size = attn_workspace_size(plan), alignment = attn_workspace_alignment(plan);
     void *const workspace = aligned_alloc(alignment, (size / alignment + 1) * alignment);
     attn_tensors tensors;
@@ -308,6 +314,7 @@ static void compute(const attn_plan *plan, struct bytes *b) {
     tensors.draft_mask = memory[14];
     tensors.k_scale = memory[15];
     tensors.v_scale = memory[16];
+    tensors.offsets = memory[17];
     if (workspace) {
         const attn_status status = attn_forward(plan, &tensors, workspace, size, NULL, &why);
         HOLDS(status == ATTN_OK || status == ATTN_INVALID);

@@ -62,8 +62,10 @@ static double score(const struct sample *s, int64_t b, int64_t h, int64_t i, int
         value = (double)p->softcap * tanh(value / (double)p->softcap);
     }
     if (p->alibi) {
+        const int64_t shift = p->q_offset - p->kv_offset + (p->offsets ? s->tensors.offsets[b] : 0);
         const int64_t off =
-            p->causal == ATTN_CAUSAL_TOP_LEFT ? 0 : sample_rows_kv(s, b) - sample_rows_q(s, b);
+            (p->causal == ATTN_CAUSAL_TOP_LEFT ? 0 : sample_rows_kv(s, b) - sample_rows_q(s, b)) +
+            shift;
         value -= slope_of(s, b, h) * fabs((double)(i + off - j));
     }
     if (p->bias) {

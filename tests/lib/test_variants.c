@@ -251,6 +251,9 @@ static void ask_drafts(attn_problem *p) {
 static void ask_fp8(attn_problem *p) {
     p->dtype_kv = ATTN_E4M3;
 }
+static void ask_offsets(attn_problem *p) {
+    p->offsets = true;
+}
 static void ask_scale_0(attn_problem *p) {
     p->scale = 0.0f;
 }
@@ -278,6 +281,7 @@ static const struct {
     {ATTN_OPTION_USED_Q, "used_q", ask_used_q},
     {ATTN_OPTION_DRAFT, "drafts", ask_drafts},
     {ATTN_OPTION_FP8_KV, "fp8_kv", ask_fp8},
+    {ATTN_OPTION_OFFSETS, "offsets", ask_offsets},
     {ATTN_OPTION_ANY_SCALE, "scale 0", ask_scale_0},
     {ATTN_OPTION_ANY_SCALE, "large scale", ask_scale_large},
     {ATTN_OPTION_ANY_SCALE, "small scale", ask_scale_small},

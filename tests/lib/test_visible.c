@@ -9,7 +9,8 @@
 enum { MOST = 7 };
 
 static bool is_visible(const attn_problem *p, int64_t i, int64_t q_len, int64_t kv_len, int64_t j) {
-    const int64_t off = p->causal == ATTN_CAUSAL_TOP_LEFT ? 0 : kv_len - q_len;
+    const int64_t off =
+        (p->causal == ATTN_CAUSAL_TOP_LEFT ? 0 : kv_len - q_len) + p->q_offset - p->kv_offset;
     return j < kv_len && (p->causal == ATTN_CAUSAL_NONE || j <= i + off) &&
            (p->window_left == -1 || i + off - p->window_left <= j) &&
            (p->window_right == -1 || j <= i + off + p->window_right);
@@ -38,6 +39,23 @@ TEST(every_small_problem) {
                     for (int64_t row = 0; row < q_len * (MOST + 1); row++) {
                         check_row(&p, row % q_len, q_len, row / q_len);
                     }
+                }
+            }
+        }
+    }
+}
+
+TEST(chunks) {
+    attn_problem p;
+    attn_problem_init(&p);
+    for (int n = 0; n < 3 * 3 * 3; n++) {
+        p.causal = (attn_causal)(n % 3);
+        p.window_left = n / 3 % 3 * 2 - 1;
+        p.window_right = n / 9 * 2 - 1;
+        for (p.q_offset = -MOST; p.q_offset <= 2 * MOST; p.q_offset++) {
+            for (p.kv_offset = 0; p.kv_offset <= MOST; p.kv_offset += MOST) {
+                for (int64_t row = 0; row < MOST * MOST; row++) {
+                    check_row(&p, row % MOST, MOST, row / MOST);
                 }
             }
         }

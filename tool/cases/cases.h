@@ -114,7 +114,7 @@ void recipe_draw(struct recipe *recipe, uint64_t seed);
 const char *recipe_print(const struct recipe *recipe, char *buffer, size_t size);
 
 /* The blocks of memory of a sample; fused Q, K and V lie in the first. */
-enum { SAMPLE_BLOCKS = 17, BLOCK_O = 3, BLOCK_LSE = 4, BLOCK_TABLE = 14 };
+enum { SAMPLE_BLOCKS = 18, BLOCK_O = 3, BLOCK_LSE = 4, BLOCK_TABLE = 14 };
 extern const char *const SAMPLE_BLOCK_NAMES[SAMPLE_BLOCKS];
 
 struct sample {
@@ -126,7 +126,7 @@ struct sample {
         struct guarded blocks[SAMPLE_BLOCKS];
         struct {
             struct guarded qkv[3], o, lse, bias, mask, slopes, sink, cu_q, cu_kv, used, scales[2],
-                table, used_q, drafts;
+                table, used_q, drafts, offsets;
         };
     };
     uint64_t inputs;             /* hash of every input byte */

@@ -224,6 +224,20 @@ static void draw_drafts(struct recipe *recipe, uint32_t options) {
     recipe->problem.draft = draft && rng_chance(rng, 16);
 }
 
+/* Likewise of positions: one problem in four with a mask or ALiBi, half of these for each
+ * sequence. Not beyond the keys, where every query would see all or none. */
+static void draw_offsets(struct recipe *recipe, uint32_t options) {
+    uint64_t state = recipe->seed ^ 0x0FF5E7, *rng = &state;
+    attn_problem *p = &recipe->problem;
+    const bool counts =
+        p->causal != ATTN_CAUSAL_NONE || p->window_left >= 0 || p->window_right >= 0 || p->alibi;
+    if (counts && rng_chance(rng, 25)) {
+        p->kv_offset = rng_range(rng, 0, 1000);
+        p->q_offset = p->kv_offset + rng_range(rng, -p->seq_q, p->seq_kv);
+        p->offsets = rng_chance(rng, 50) && (options & (uint32_t)ATTN_OPTION_OFFSETS) != 0;
+    }
+}
+
 /* Likewise of an fp8 KV cache. */
 static void draw_fp8(struct recipe *recipe, bool gpu, bool always) {
     uint64_t state = recipe->seed ^ 0xF8CAC, *rng = &state;
@@ -343,6 +357,7 @@ void recipe_draw_within(struct recipe *recipe, uint64_t seed, const struct recip
     }
     if (plain && attempt < SIMPLEST_AFTER) {
         draw_drafts(recipe, limits->options);
+        draw_offsets(recipe, limits->options);
     }
     if (limits->fp8_only || (plain && attempt < SIMPLEST_AFTER &&
                              (limits->options & (uint32_t)ATTN_OPTION_FP8_KV) != 0)) {

@@ -42,8 +42,10 @@ int64_t sample_rows_kv(const struct sample *sample, int64_t batch) {
 
 void sample_visible(const struct sample *sample, int64_t batch, int64_t i, int64_t *low,
                     int64_t *high) {
-    attn_visible_keys(&sample->full, i, sample_rows_q(sample, batch), sample_rows_kv(sample, batch),
-                      low, high);
+    attn_problem p = sample->full;
+    p.q_offset += p.offsets ? ints(&sample->offsets)[batch] : 0;
+    attn_visible_keys(&p, i, sample_rows_q(sample, batch), sample_rows_kv(sample, batch), low,
+                      high);
     --*high;
 }
 
@@ -267,6 +269,19 @@ static bool make_drafts(struct sample *s, uint64_t *rng) {
     return true;
 }
 
+/* As far as a mask can tell. */
+static bool make_offsets(struct sample *s, uint64_t *rng) {
+    const attn_problem *p = &s->problem;
+    if (!guarded_alloc(&s->offsets, (size_t)p->batch * sizeof(int32_t), sizeof(int32_t), true)) {
+        return false;
+    }
+    for (int64_t b = 0; b < p->batch; b++) {
+        ((int32_t *)(void *)s->offsets.data)[b] =
+            (int32_t)rng_range(rng, -p->seq_q - p->seq_kv, p->seq_q + p->seq_kv);
+    }
+    return true;
+}
+
 static bool make_lengths(struct sample *s, uint64_t *rng) {
     attn_problem *p = &s->problem;
     const size_t batch = (size_t)p->batch;
@@ -288,7 +303,7 @@ static bool make_lengths(struct sample *s, uint64_t *rng) {
     return (!p->used_kv || draw_used(s, &s->used, rows_kv_stored, rng)) &&
            (p->page_size == 0 || make_table(s, rng)) &&
            (!p->used_q || draw_used(s, &s->used_q, rows_q_stored, rng)) &&
-           (!p->draft || make_drafts(s, rng));
+           (!p->draft || make_drafts(s, rng)) && (!p->offsets || make_offsets(s, rng));
 }
 
 /* Q, K and V as slices of one tensor: all lie in qkv[0], and the problem's alignment shrinks to
@@ -348,6 +363,7 @@ static bool place_tensors(struct sample *s, uint64_t *rng) {
     s->tensors.block_table = p->page_size > 0 ? ints(&s->table) : NULL;
     s->tensors.used_q = p->used_q ? ints(&s->used_q) : NULL;
     s->tensors.draft_mask = p->draft ? (const uint64_t *)(const void *)s->drafts.data : NULL;
+    s->tensors.offsets = p->offsets ? ints(&s->offsets) : NULL;
     return true;
 }
 
@@ -597,7 +613,8 @@ const char *const SAMPLE_BLOCK_NAMES[SAMPLE_BLOCKS] = {"Q (or fused QKV)",
                                                        "the scales of V",
                                                        "block_table",
                                                        "used_q",
-                                                       "the draft mask"};
+                                                       "the draft mask",
+                                                       "offsets"};
 
 const char *sample_damage(const struct sample *s) {
     static _Thread_local char text[80];

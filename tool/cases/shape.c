@@ -10,6 +10,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#define MOST_POSITION ((int64_t)1 << 40) /* attn_problem_check takes no other */
+
 const char *const DTYPE_NAMES[] = {"fp32", "fp16", "bf16", NULL};
 const char *const DTYPE_KV_NAMES[] = {"fp32", "fp16", "bf16", "e4m3", "e5m2", NULL};
 static const char *const DTYPE_ALIASES[] = {"float32", "float16", "bfloat16", NULL};
@@ -56,6 +58,10 @@ void semantics_args(struct semantics *s, struct arg args[SEMANTICS_ARGS]) {
         arg_real("--softcap", &s->softcap, "scores become X tanh(score / X); 0: none [0]"),
         arg_real("--scale", &s->scale, "factor of Q K^T [1 / sqrt(dim)]"),
         arg_flag("--alibi", &s->alibi, "ALiBi with the usual slopes, 2^(-8 (h+1) / heads)"),
+        arg_int("--q-offset", &s->q_offset, -MOST_POSITION, MOST_POSITION,
+                "position of the first query, where Q is a chunk of a longer sequence [0]"),
+        arg_int("--kv-offset", &s->kv_offset, -MOST_POSITION, MOST_POSITION,
+                "position of the first key, likewise [0]"),
     };
     memcpy(args, table, sizeof table);
     args[SEMANTICS_DTYPE].aliases = DTYPE_ALIASES;
@@ -122,6 +128,8 @@ void semantics_apply(const struct semantics *semantics, attn_problem *problem) {
     problem->softcap = (float)semantics->softcap;
     problem->scale = (float)semantics->scale;
     problem->alibi = semantics->alibi;
+    problem->q_offset = semantics->q_offset;
+    problem->kv_offset = semantics->kv_offset;
 }
 
 int64_t pages_of(const attn_problem *p) {
@@ -188,8 +196,11 @@ const char *problem_text(const attn_problem *p, char *buffer, size_t size) {
     if (p->dtype_kv > (int32_t)ATTN_BF16) {
         append(buffer, size, " kv %s", DTYPE_KV_NAMES[p->dtype_kv]);
     }
-    append(buffer, size, "%s%s%s", p->packed ? " packed" : "", p->used_q ? " used_q" : "",
-           p->used_kv ? " used_kv" : "");
+    if (p->q_offset != p->kv_offset) {
+        append(buffer, size, " offset %lld", (long long)(p->q_offset - p->kv_offset));
+    }
+    append(buffer, size, "%s%s%s%s", p->packed ? " packed" : "", p->used_q ? " used_q" : "",
+           p->used_kv ? " used_kv" : "", p->offsets ? " offsets" : "");
     if (p->page_size > 0) {
         append(buffer, size, " pages of %lld", (long long)p->page_size);
     }
@@ -226,6 +237,10 @@ void problem_json(struct json *json, const char *key, const attn_problem *p) {
     }
     if (p->dtype_kv > (int32_t)ATTN_BF16) {
         json_text(json, "dtype_kv", DTYPE_KV_NAMES[p->dtype_kv]);
+    }
+    if (p->q_offset != p->kv_offset) {
+        json_int(json, "q_offset", p->q_offset);
+        json_int(json, "kv_offset", p->kv_offset);
     }
     json_bool(json, "sink", p->sink);
     json_text(json, "tensor_cores", TENSOR_CORES_NAMES[p->tensor_cores]);
@@ -290,6 +305,10 @@ bool problem_read(const struct json_value *from, attn_problem *p) {
         p->used_kv = true;
         p->page_size = json_int_of(json_at(from, "page_size"), 0);
         p->num_pages = json_int_of(json_at(from, "num_pages"), 0);
+    }
+    if (json_at(from, "q_offset") != NULL) {
+        p->q_offset = json_int_of(json_at(from, "q_offset"), -MOST_POSITION);
+        p->kv_offset = json_int_of(json_at(from, "kv_offset"), -MOST_POSITION);
     }
     return good && dtype >= 0 && causal >= 0 && layout >= 0 && cores >= 0 &&
            attn_problem_resolve(p, p, NULL) == ATTN_OK;

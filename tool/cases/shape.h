@@ -26,11 +26,11 @@ struct sizes {
 /* What is computed. */
 struct semantics {
     int dtype, causal, layout;
-    int64_t window[2];
+    int64_t window[2], q_offset, kv_offset;
     double scale, softcap;
     bool alibi;
 };
-enum { SEMANTICS_ARGS = 7, SEMANTICS_DTYPE = 0 }; /* --dtype is the first of its table */
+enum { SEMANTICS_ARGS = 9, SEMANTICS_DTYPE = 0 }; /* --dtype is the first of its table */
 
 /* What only random inputs have: those of plan and bench. */
 struct extras {

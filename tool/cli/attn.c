@@ -45,7 +45,7 @@ struct product {
     struct output output;
 };
 
-enum { Q, K, V, BIAS, MASK, SINK, CU_Q, CU_KV, USED_KV, USED_Q, INPUTS };
+enum { Q, K, V, BIAS, MASK, SINK, CU_Q, CU_KV, USED_KV, USED_Q, OFFSETS, INPUTS };
 enum { O, LSE, PRODUCTS };
 
 struct job {
@@ -87,6 +87,8 @@ static const struct {
                  FIELD(used_kv)},
     [USED_Q] = {"--used-q", "how many rows of each sequence of Q exist; O of the others is 0",
                 NPY_LENGTHS, FIELD(used_q)},
+    [OFFSETS] = {"--offsets", "added to --q-offset - --kv-offset of each sequence: batch integers",
+                 NPY_LENGTHS, FIELD(offsets)},
 };
 static const struct {
     const char *name, *help;
@@ -257,6 +259,10 @@ static int check_shapes(struct job *job) {
     problem->sink = job->in[SINK].path != NULL;
     if (check_vector(&job->in[SINK], "the heads of Q", q.heads) != EXIT_DONE ||
         check_packed(job, problem) != EXIT_DONE) {
+        return EXIT_BAD_INPUT;
+    }
+    problem->offsets = job->in[OFFSETS].path != NULL;
+    if (check_vector(&job->in[OFFSETS], "the batch", problem->batch) != EXIT_DONE) {
         return EXIT_BAD_INPUT;
     }
     problem->used_q = job->in[USED_Q].path != NULL;

@@ -56,6 +56,7 @@ static const struct {
     {ATTN_OPTION_ANY_SCALE, "any_scale"}, {ATTN_OPTION_PAGED, "paged"},
     {ATTN_OPTION_USED_Q, "used_q"},       {ATTN_OPTION_DRAFT, "draft"},
     {ATTN_OPTION_FP8_KV, "fp8_kv"},       {ATTN_OPTION_BATCH_INVARIANT, "batch_invariant"},
+    {ATTN_OPTION_OFFSETS, "offsets"},
 };
 enum { OPTION_COUNT = sizeof OPTIONS / sizeof *OPTIONS };
 

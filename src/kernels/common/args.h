@@ -4,10 +4,10 @@
  * memory and workspace that host and kernels must agree on.
  *
  * Read by C (the launch) and by CUDA (the kernels), so it includes nothing and uses plain types.
- * Strides are in elements. With off = a sequence's keys - its queries (0 if top_left), query i sees
- * key j iff j < its keys, j <= i + off + right (unless right < 0) and
- * j >= i + off - left (unless left < 0). Kernels without windows use causal and diagonal instead:
- * j <= i + diagonal.
+ * Strides are in elements. With off = a sequence's keys - its queries (0 if top_left) + shift +
+ * offsets[sequence], query i sees key j iff j < its keys, j <= i + off + right (unless right < 0)
+ * and j >= i + off - left (unless left < 0). Kernels without windows use causal and diagonal
+ * instead: j <= i + diagonal. diagonal and all distances fit an int.
  *
  * Invariant: every field has the same offset for both compilers; test_cuda_args pins them.
  */
@@ -80,8 +80,9 @@ struct attn_args {
     const float *k_scale, *v_scale; /* NULL: 1 */
     long long k_scale_batch, k_scale_head, k_scale_row;
     long long v_scale_batch, v_scale_head, v_scale_row;
-    int dtype_kv; /* enum attn_dtype */
-    int reserved;
+    int dtype_kv;       /* enum attn_dtype */
+    int shift;          /* q_offset - kv_offset */
+    const int *offsets; /* NULL: none */
 };
 
 /* Sequences of more queries have no draft mask. */

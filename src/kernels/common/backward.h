@@ -94,7 +94,7 @@ INLINE int clamp_query(const struct work &w, long long query) {
 
 /* The queries that see a key: keys_of_query, solved for the query. */
 INLINE struct keys queries_of_key(const struct attn_args &a, const struct work &w, int key) {
-    const long long diagonal = a.top_left ? key : (long long)key - w.seq_kv + w.seq_q;
+    const long long diagonal = (long long)key - off_of(a, w);
     struct keys queries;
     queries.begin = a.right >= 0 ? clamp_query(w, diagonal - a.right) : 0;
     queries.end = a.left >= 0 ? clamp_query(w, diagonal + a.left + 1) : w.seq_q;

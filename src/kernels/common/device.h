@@ -130,7 +130,9 @@ AT(v_scale_batch, 480);
 AT(v_scale_head, 488);
 AT(v_scale_row, 496);
 AT(dtype_kv, 504);
-static_assert(sizeof(struct attn_args) == 512, "struct attn_args has another size");
+AT(shift, 508);
+AT(offsets, 512);
+static_assert(sizeof(struct attn_args) == 520, "struct attn_args has another size");
 #undef AT
 #define AT(field, offset)                                                                          \
     static_assert(__builtin_offsetof(struct attn_tma_args, field) == (offset), #field " has "      \
@@ -140,7 +142,7 @@ AT(k, 128);
 AT(v, 256);
 AT(o, 384);
 AT(a, 512);
-static_assert(sizeof(struct attn_tma_args) == 1024, "struct attn_tma_args has another size");
+static_assert(sizeof(struct attn_tma_args) == 1088, "struct attn_tma_args has another size");
 #undef AT
 
 /* ---- elements -------------------------------------------------------------------------------- */

@@ -78,16 +78,28 @@ INLINE long long row_offset(const struct attn_args &a, int row, long long row_st
     return query_of_row(a, row) * row_stride + head_of_row(a, row) * head_stride;
 }
 
+/* Query i is at distance 0 from key i + off. Computed at each use: portable/bwd_mma.cu has no
+ * register for it. The lengths last: else portable/fwd_mma_decode.cu takes 4 registers more. */
+INLINE int off_of(const struct attn_args &a, const struct work &w) {
+    int off = a.shift;
+    if (FULL && a.offsets != 0) {
+        off += a.offsets[w.batch];
+    }
+    return a.top_left ? off : off + w.seq_kv - w.seq_q;
+}
+
 INLINE int clamp_key(const struct work &w, long long key) {
     return key < 0 ? 0 : key > w.seq_kv ? w.seq_kv : (int)key;
 }
 
-/* The keys that a query sees. */
+/* The keys that a query sees. Without FULL there is no window: the shift takes the place of
+ * a.right, since portable/fwd_mma.cu has no register for the sum. */
 INLINE struct keys keys_of_query(const struct attn_args &a, const struct work &w, int query) {
-    const long long diagonal = a.top_left ? query : (long long)query + w.seq_kv - w.seq_q;
+    const long long off = FULL ? off_of(a, w) : a.top_left ? 0 : (long long)w.seq_kv - w.seq_q;
+    const long long right = FULL ? a.right : a.shift;
     struct keys keys;
-    keys.begin = FULL && a.left >= 0 ? clamp_key(w, diagonal - a.left) : 0;
-    keys.end = a.right >= 0 ? clamp_key(w, diagonal + a.right + 1) : w.seq_kv;
+    keys.begin = FULL && a.left >= 0 ? clamp_key(w, query + off - a.left) : 0;
+    keys.end = a.right >= 0 ? clamp_key(w, query + off + right + 1) : w.seq_kv;
     return keys;
 }
 
@@ -274,7 +286,7 @@ INLINE struct row_options row_options_of(const struct attn_args &a, const struct
     const int query = query_of_row(a, row), head = w.head + head_of_row(a, row);
     struct row_options r;
     r.visible = keys_of_query(a, w, query);
-    r.diagonal = a.top_left ? query : (int)((long long)query + w.seq_kv - w.seq_q);
+    r.diagonal = query + off_of(a, w);
     r.slope = 0.0f;
     if (a.alibi) {
         r.slope = alibi_slope(a, w.batch, head);

@@ -24,7 +24,7 @@ INLINE struct lane_keys keys_of_lane(const struct attn_args &a, const struct wor
                                      int first) {
     struct lane_keys keys;
     keys.key = first + (int)threadIdx.x % WG_THREADS / LANES * 16 + (int)threadIdx.x % LANES / 4;
-    keys.diagonal = a.top_left ? 0 : w.seq_kv - w.seq_q;
+    keys.diagonal = off_of(a, w);
     keys.slope = a.alibi ? alibi_slope(a, w.batch, head) : 0.0f;
 #pragma unroll
     for (int half = 0; half < 2; half++) {

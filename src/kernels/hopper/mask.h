@@ -30,7 +30,7 @@ INLINE void begin_options(struct warpgroup_rows &rows, const struct attn_args &a
     rows.scale = FULL && a.softcap_log2 > 0.0f ? 1.0f : a.scale_log2;
     if (ALIBI) {
         rows.slope = a.alibi ? -alibi_slope(a, w.batch, w.head) / rows.scale : 0.0f;
-        rows.diagonal = a.top_left ? rows.row : rows.row + w.seq_kv - w.seq_q;
+        rows.diagonal = rows.row + off_of(a, w);
     }
 }
 

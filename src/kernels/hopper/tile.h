@@ -45,8 +45,7 @@ INLINE struct keys keys_of_row(const struct attn_args &a, const struct work &w, 
     if (FULL) {
         return keys_of_query(a, w, query_of(a, row));
     }
-    const int end = (a.top_left ? row : row - w.seq_q + w.seq_kv) + 1;
-    return {0, a.right < 0 ? w.seq_kv : max(min(end, w.seq_kv), 0)};
+    return {0, a.right < 0 ? w.seq_kv : max(min(row + (int)a.diagonal + 1, w.seq_kv), 0)};
 }
 
 /* The keys that any of the rows [first, first + count) sees; `common`: those that all of them

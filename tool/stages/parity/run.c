@@ -82,6 +82,7 @@ static void translate_tensors(const struct mirror *mirror, const struct sample *
     t->used_kv = translate(mirror, s, t->used_kv);
     t->block_table = translate(mirror, s, t->block_table);
     t->used_q = translate(mirror, s, t->used_q);
+    t->offsets = translate(mirror, s, t->offsets);
     t->draft_mask = translate(mirror, s, t->draft_mask);
     t->k_scale = translate(mirror, s, t->k_scale);
     t->v_scale = translate(mirror, s, t->v_scale);
