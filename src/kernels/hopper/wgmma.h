@@ -60,6 +60,12 @@ INLINE unsigned long long smem_descriptor(unsigned address, unsigned pitch) {
     return both;
 }
 
+/* `bytes` further on, a multiple of 16. One addition, where a descriptor of each address would take
+ * four operations: an address has 18 bits, so nothing carries into the next field. */
+INLINE unsigned long long descriptor_at(unsigned long long descriptor, int bytes) {
+    return descriptor + (unsigned)(bytes / 16);
+}
+
 /* ---- instructions ---------------------------------------------------------------------------- */
 
 #ifdef ATTN_DTYPE_fp16
