@@ -41,6 +41,8 @@
 #include "hopper/tile.h"
 #include "hopper/wgmma.h"
 
+static_assert(!SAME_KEYS, "64 keys for each warpgroup");
+
 /* ---- shared memory --------------------------------------------------------------------------- */
 
 struct stages {

@@ -38,6 +38,7 @@ enum {
 static_assert(SAME_KEYS || ATTN_BN == CONSUMERS * WG_ROWS, "64 keys for a warpgroup");
 static_assert(ATTN_WARPS == 12, "two consumer warpgroups and a producer");
 static_assert(ATTN_BM * ATTN_D == DQ_SUMS * CONSUMERS * DQ_REGS * WG_THREADS, "64 x 64 each");
+static_assert(SUM_BYTES == 4 * ATTN_DQ_FLOATS, "as the host has it");
 static_assert(ATTN_STAGES == 2, "as many of Q and dO as of dS and dQ");
 static_assert(ATTN_D == COLUMNS, "whole TMA boxes");
 
