@@ -103,8 +103,8 @@ typedef struct attn_variant {
                              "fwd_hopper_full", "fwd_hopper_mask", "fwd_hopper_bias",
                              "fwd_hopper_chunk", "fwd_hopper_mixed", "fwd_hopper_split",
                              "fwd_hopper_decode", "fwd_hopper_decode_fp8", "bwd_mma", "bwd_tf32",
-                             "bwd_hopper", "append_kv", "merge_lse", "cpu_append",
-                             "cpu_merge" */
+                             "bwd_hopper", "bwd_hopper_wide", "append_kv", "merge_lse",
+                             "cpu_append", "cpu_merge" */
     const char *arch;     /* cpu: the instruction set ("c", "neon"); cuda: the oldest it runs on */
     uint32_t dtypes;      /* bit (1 << attn_dtype) for each dtype it takes; if the bits of fp8 are
                              set, K and V must be fp8 */

@@ -66,6 +66,7 @@ enum {
 #define SMEM_mma_fp8 10
 #define SMEM_hopper_decode_fp8 11
 #define SMEM_bwd_tf32 12
+#define SMEM_bwd_hopper_wide 13
 #define SMEM_BYTES(formula, ...)                                                                   \
     ((formula) == SMEM_wmma                ? ATTN_SMEM_wmma(__VA_ARGS__)                           \
      : (formula) == SMEM_mma               ? ATTN_SMEM_mma(__VA_ARGS__)                            \
@@ -76,6 +77,7 @@ enum {
      : (formula) == SMEM_hopper_bias       ? ATTN_SMEM_hopper_bias(__VA_ARGS__)                    \
      : (formula) == SMEM_bwd_mma           ? ATTN_SMEM_bwd_mma(__VA_ARGS__)                        \
      : (formula) == SMEM_bwd_hopper        ? ATTN_SMEM_bwd_hopper(__VA_ARGS__)                     \
+     : (formula) == SMEM_bwd_hopper_wide   ? ATTN_SMEM_bwd_hopper_wide(__VA_ARGS__)                \
      : (formula) == SMEM_bwd_tf32          ? ATTN_SMEM_bwd_tf32(__VA_ARGS__)                       \
      : (formula) == SMEM_mma_fp8           ? ATTN_SMEM_mma_fp8(__VA_ARGS__)                        \
      : (formula) == SMEM_hopper_decode_fp8 ? ATTN_SMEM_hopper_decode_fp8(__VA_ARGS__)              \

@@ -49,10 +49,10 @@ static int64_t group_parts(const struct variant *variant, const attn_problem *p,
     return parts;
 }
 
-/* bwd_hopper: the key tiles of a short sequence are a cluster. */
+/* bwd_hopper, not bwd_hopper_wide: the key tiles of a short sequence are a cluster. */
 static int64_t cluster_of(const struct variant *variant, const attn_problem *p) {
     const int64_t tiles = divide_up(p->seq_kv, variant->info.block_kv);
-    return tiles > 1 && tiles <= MOST_CTAS ? tiles : 0;
+    return variant->family == FAMILY_bwd_hopper && tiles > 1 && tiles <= MOST_CTAS ? tiles : 0;
 }
 
 /* Tiles of keys: dK and dV apart where one CTA has no registers for both. `parts`: group_parts. */
@@ -196,7 +196,7 @@ attn_status backward_geometry(struct cuda *cuda, const struct variant *variant,
     geometry->args.section_heads = (int)(heads < 1 ? 1 : heads > all ? all : heads);
     geometry->rows_grid += geometry->rows_grid == 0; /* it resets the ticket */
     geometry->dq_floats = rows * (size_t)v->head_dim_max;
-    geometry->turns = rows / (size_t)v->block_q;
+    geometry->turns = geometry->dq_floats / ATTN_DQ_FLOATS;
     geometry->cluster = (unsigned)cluster_of(variant, p);
     if (parts > 1) {
         const size_t tiles = (size_t)(p->batch * p->heads_kv * divide_up(p->seq_kv, v->block_kv));

@@ -194,8 +194,9 @@ struct attn_merge_args {
 
 /* The rows of a sequence in the workspace of backward begin at a multiple: of a tile, too. */
 #define ATTN_STAT_ROWS 128
-/* bwd_hopper: parts of a tile of dQ, one for each consumer warp, which are added up apart. */
+/* bwd_hopper: parts of a sum of dQ, one for each consumer warp; its floats. */
 #define ATTN_DQ_PARTS 8
+#define ATTN_DQ_FLOATS (ATTN_DQ_PARTS * 1024)
 
 /* A counter at 0 (counter.h). Its upper half is a signalling NaN as fp32, also after a carry. */
 #define ATTN_COUNTER_ZERO 0x7fa4ffffffffffffULL
@@ -234,6 +235,10 @@ struct attn_merge_args {
 #define ATTN_SMEM_bwd_hopper(bm, bn, d, warps, stages)                                             \
     (2 * (2 * (bn) * (d) + 2 * (stages) * (bm) * (d) + 2 * (bm) * (bn)) + 8 * (bm) * (d) +         \
      8 * (stages) * (bm))
+/* K, V; Q in stages, with LSE, and dO once, with D; P and dS twice; half of dQ. */
+#define ATTN_SMEM_bwd_hopper_wide(bm, bn, d, warps, stages)                                        \
+    (2 * (2 * (bn) * (d) + ((stages) + 1) * (bm) * (d) + 4 * (bm) * (bn)) + 2 * (bm) * (d) +       \
+     4 * ((stages) + 1) * (bm))
 /* Q (split in two where there is room), K, V: fp32. */
 #define ATTN_TF32_Q_TILES(d) ((d) <= 128 ? 2 : 1)
 #define ATTN_SMEM_tf32(bm, bn, d, warps, stages)                                                   \

@@ -15,6 +15,11 @@
 
 #include "common/repair.h"
 
+/* There is a sum of dQ between CTAs for so many rows. */
+#ifndef ATTN_TURN_ROWS
+#define ATTN_TURN_ROWS ATTN_BM
+#endif
+
 /* As in device.h; tests/cuda/test_backward.c has the same numbers. */
 #define AT(field, offset)                                                                          \
     static_assert(__builtin_offsetof(struct attn_backward_args, field) ==                          \
@@ -249,8 +254,8 @@ INLINE void rows_phase(const struct attn_backward_args &b) {
             b.lse_log2[at + row] = lse == MINUS_INFINITY  ? -MINUS_INFINITY
                                    : sizeof(element) == 4 ? lse
                                                           : lse * LOG2_E;
-            if (b.turns != 0 && row % ATTN_BM == 0) {
-                b.turns[(at + row) / ATTN_BM] = 0;
+            if (b.turns != 0 && row % ATTN_TURN_ROWS == 0) {
+                b.turns[(at + row) / ATTN_TURN_ROWS] = 0;
             }
         }
     }

@@ -41,6 +41,8 @@
 #include "hopper/tile.h"
 #include "hopper/wgmma.h"
 
+static_assert(!SAME_KEYS, "64 keys for each warpgroup");
+
 /* ---- shared memory --------------------------------------------------------------------------- */
 
 struct stages {
@@ -55,14 +57,6 @@ struct barriers {
 };
 
 /* ---- producer -------------------------------------------------------------------------------- */
-
-INLINE void bulk_load(unsigned to, const void *from, unsigned bytes, unsigned barrier) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
-                 "[%0], [%1], %2, [%3];"
-                 :
-                 : "r"(to), "l"(from), "r"(bytes), "r"(barrier)
-                 : "memory");
-}
 
 INLINE void produce(const struct attn_backward_tma_args &t, const struct key_tile &tile,
                     const struct stages &at, const struct barriers &bar,
@@ -193,80 +187,6 @@ INLINE void gemm_dq(float (&dq)[DQ_REGS], unsigned ds, unsigned k) {
     wgmma_commit();
 }
 
-/* ---- epilogue -------------------------------------------------------------------------------- */
-
-/* The warp's 16 rows of dK or dV through shared memory, in which no warp reads any more. `there`
- * of the tile's keys exist, `rows` lie in memory. Returns whether one is not finite before it is
- * rounded. */
-INLINE bool store_keys(float (&sum)[SUM_REGS], float factor, unsigned tile, element *to,
-                       long long row_stride, int there, int rows, int columns, int row, int lane) {
-    float zero = 0.0f;
-#pragma unroll
-    for (int i = 0; i < SUM_REGS; i++) {
-        const bool exists = row + lane / 4 + 8 * (i / 2 % 2) < there;
-        sum[i] = exists ? sum[i] * factor : 0.0f;
-        zero = fmaf(sum[i], 0.0f, zero);
-    }
-    const unsigned own = (unsigned)(row + lane / 8 % 2 * 8 + lane % 8);
-#pragma unroll
-    for (int i = 0; i < ATTN_D / 16; i++) {
-        const unsigned column = (unsigned)(i % 4 * 2 + lane / 16) ^ (unsigned)lane % 8;
-        stmatrix_x4(tile + (unsigned)(i / 4 * KV_CHUNK) + own * SWIZZLE_BYTES + column * 16,
-                    pack(sum[8 * i], sum[8 * i + 1]), pack(sum[8 * i + 2], sum[8 * i + 3]),
-                    pack(sum[8 * i + 4], sum[8 * i + 5]), pack(sum[8 * i + 6], sum[8 * i + 7]));
-    }
-    __syncwarp();
-#pragma unroll
-    for (int i = lane; i < 16 * ATTN_D / 8; i += LANES) {
-        const int r = row + i / (ATTN_D / 8), chunk = i % (ATTN_D / 8);
-        if (r < rows && chunk * 8 < columns) {
-            const unsigned from = tile + (unsigned)(chunk / 8 * KV_CHUNK + r * SWIZZLE_BYTES) +
-                                  (((unsigned)chunk ^ (unsigned)r) % 8) * 16;
-            uint4 x;
-            asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-                         : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
-                         : "r"(from));
-            *(uint4 *)(to + r * row_stride + chunk * 8) = x;
-        }
-    }
-    __syncwarp(); /* repair_dkv writes rows that other lanes have stored */
-    return __any_sync(~0U, !(zero == 0.0f));
-}
-
-/* The warp's 16 rows of dK and dV, from `row` of the tile on. */
-INLINE void store_tile(const struct attn_backward_args &b, const struct key_tile &tile,
-                       const struct stages &at, float (&dk)[SUM_REGS], float (&dv)[SUM_REGS],
-                       int row) {
-    const int lane = (int)threadIdx.x % LANES;
-    const int there = tile.w.seq_kv - tile.first, rows = keys_stored(b, tile.w) - tile.first;
-    element *const to_k = (element *)b.dk + start_of_kv(b, tile.w, tile.head_kv, b.s_dk);
-    element *const to_v = (element *)b.dv + start_of_kv(b, tile.w, tile.head_kv, b.s_dv);
-    const bool bad_v = store_keys(dv, 1.0f, at.v, to_v + tile.first * b.s_dv.row, b.s_dv.row, there,
-                                  rows, b.a.head_dim_v, row, lane);
-    const bool bad_k = store_keys(dk, b.scale, at.k, to_k + tile.first * b.s_dk.row, b.s_dk.row,
-                                  there, rows, b.a.head_dim, row, lane);
-    if (bad_k || bad_v) {
-        for (int i = tile.first + row; i < min(tile.first + row + 16, tile.w.seq_kv); i++) {
-            if (bad_k) {
-                repair_dkv(b, tile.w, tile.head_kv, i, lane * 8, false);
-            }
-            if (bad_v) {
-                repair_dkv(b, tile.w, tile.head_kv, i, lane * 8, true);
-            }
-        }
-    }
-}
-
-/* Keys that no query sees. */
-INLINE void clear_keys(element *to, long long row_stride, int rows, int columns) {
-    for (int i = (int)threadIdx.x; i < min(rows, (int)ATTN_BN) * (ATTN_D / 8); i += THREADS) {
-        const int row = i / (ATTN_D / 8), column = i % (ATTN_D / 8) * 8;
-        if (column < columns) {
-            *(uint4 *)(to + row * row_stride + column) = make_uint4(0, 0, 0, 0);
-        }
-    }
-}
-
 /* ---- consumer -------------------------------------------------------------------------------- */
 
 INLINE void consume(const struct attn_backward_args &b, const struct key_tile &tile,
@@ -363,7 +283,7 @@ INLINE void consume(const struct attn_backward_args &b, const struct key_tile &t
 
     if (b.kv_sum == 0 || add_part(b, tile, dk, dv, group)) {
         named_barrier_sync(CONSUMER_BARRIER, CONSUMERS * WG_THREADS); /* no warp reads K or V */
-        store_tile(b, tile, at, dk, dv, group * WG_ROWS + warp * 16);
+        store_tile(b, tile, at.k, at.v, dk, dv, group * WG_ROWS + warp * 16, 0);
     }
     if (bad_parts[group * 4 + warp] != 0) {
         repair_stored(b, tile, dq_row, dq_column);
@@ -432,27 +352,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     } else {
         __syncthreads();
     }
-    const int ticket = shared_ticket;
-    const int parts = b.a.heads_all / b.part_heads;
-    const int tiles = b.cluster > 0 ? parts : parts * b.tiles_kv; /* or clusters */
-    if (ticket >= tiles) {
-        const int number = b.cluster > 0 ? (ticket - tiles) * b.cluster + rank : ticket - tiles;
-        if (number < b.a.heads_q * ((b.d_sink != 0) + (b.d_slopes != 0))) {
-            sums_of_head(b, number, (float *)dynamic);
-        }
-        return;
-    }
-    const struct key_tile tile = key_tile_of(b, ticket, rank);
-    const bool unseen = tile.begin >= tile.end;
-    if (tile.first >= keys_stored(b, tile.w) || (unseen && tile.w.head % b.a.heads_per_kv != 0)) {
-        return; /* a sequence that is shorter than the longest; another part clears it */
-    }
-    if (unseen) {
-        const int rows = keys_stored(b, tile.w) - tile.first;
-        element *const dk = (element *)b.dk + start_of_kv(b, tile.w, tile.head_kv, b.s_dk);
-        element *const dv = (element *)b.dv + start_of_kv(b, tile.w, tile.head_kv, b.s_dv);
-        clear_keys(dk + tile.first * b.s_dk.row, b.s_dk.row, rows, b.a.head_dim);
-        clear_keys(dv + tile.first * b.s_dv.row, b.s_dv.row, rows, b.a.head_dim_v);
+    struct key_tile tile;
+    if (!take_tile(b, shared_ticket, rank, (float *)dynamic, tile)) {
         return;
     }
     struct stages at;

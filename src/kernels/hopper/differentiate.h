@@ -45,7 +45,7 @@ INLINE float2 load_pair(unsigned address) {
 /* P^T in place of S^T. lse: of this lane's first query. */
 INLINE void probabilities(float (&s)[SCORE_REGS], const struct attn_args &a, unsigned lse) {
 #pragma unroll
-    for (int n = 0; n < ATTN_BM / 8; n++) {
+    for (int n = 0; n < SCORE_QUERIES / 8; n++) {
         const float2 l = load_pair(lse + (unsigned)(n * 32));
 #pragma unroll
         for (int i = 0; i < 4; i++) {
@@ -58,7 +58,7 @@ INLINE void probabilities(float (&s)[SCORE_REGS], const struct attn_args &a, uns
 /* dS^T in place of dP^T. */
 INLINE void differentiate(float (&dp)[SCORE_REGS], const float (&p)[SCORE_REGS], unsigned delta) {
 #pragma unroll
-    for (int n = 0; n < ATTN_BM / 8; n++) {
+    for (int n = 0; n < SCORE_QUERIES / 8; n++) {
         const float2 d = load_pair(delta + (unsigned)(n * 32));
 #pragma unroll
         for (int i = 0; i < 4; i++) {
@@ -80,7 +80,7 @@ INLINE float alibi_of(const struct lane_keys &keys, int half, int query) {
 INLINE void probabilities_with(float (&s)[SCORE_REGS], const struct attn_args &a,
                                const struct lane_keys &keys, int query, unsigned lse) {
 #pragma unroll
-    for (int n = 0; n < ATTN_BM / 8; n++) {
+    for (int n = 0; n < SCORE_QUERIES / 8; n++) {
         const float2 l = load_pair(lse + (unsigned)(n * 32));
 #pragma unroll
         for (int i = 0; i < 4; i++) {
@@ -100,7 +100,7 @@ INLINE void differentiate_with(float (&dp)[SCORE_REGS], const float (&source)[SC
                                unsigned lse, unsigned delta) {
     const float factor = a.softcap_log2 > 0.0f ? reciprocal_fast(a.softcap_log2) : 0.0f;
 #pragma unroll
-    for (int n = 0; n < ATTN_BM / 8; n++) {
+    for (int n = 0; n < SCORE_QUERIES / 8; n++) {
         const float2 l = load_pair(lse + (unsigned)(n * 32));
         const float2 d = load_pair(delta + (unsigned)(n * 32));
 #pragma unroll
@@ -126,7 +126,7 @@ INLINE void to_probabilities(float (&s)[SCORE_REGS], const struct attn_args &a,
         probabilities(s, a, lse);
     } else {
         const struct lane_keys keys = keys_of_lane(a, w, q.head, first);
-        probabilities_with(s, a, keys, q.number * ATTN_BM + (int)threadIdx.x % 4 * 2, lse);
+        probabilities_with(s, a, keys, query_of_lane(q), lse);
     }
 }
 
@@ -138,8 +138,7 @@ INLINE void to_gradients(float (&dp)[SCORE_REGS], const float (&p)[SCORE_REGS],
         differentiate(dp, p, delta);
     } else {
         const struct lane_keys keys = keys_of_lane(a, w, q.head, first);
-        differentiate_with(dp, p, a, keys, q.number * ATTN_BM + (int)threadIdx.x % 4 * 2, lse,
-                           delta);
+        differentiate_with(dp, p, a, keys, query_of_lane(q), lse, delta);
     }
 }
 

@@ -20,14 +20,14 @@
 #include "hopper/key_tile.h"
 #include "hopper/tma.h"
 
-/* How many CTAs have added to a tile of queries. */
-INLINE unsigned *turn_of(const struct attn_backward_args &b, const struct work &w, int tile) {
-    return b.turns + statistics_of(b, w) / ATTN_BM + tile;
+/* How many CTAs have added to a sum. Tile of queries m has sums DQ_SUMS m and on. */
+INLINE unsigned *turn_of(const struct attn_backward_args &b, const struct work &w, int sum) {
+    return b.turns + statistics_of(b, w) / ATTN_TURN_ROWS + sum;
 }
 
-INLINE float *dq_tile(const struct attn_backward_args &b, const struct work &w, int tile) {
+INLINE float *dq_tile(const struct attn_backward_args &b, const struct work &w, int sum) {
     return b.dq_sum +
-           (statistics_of(b, w) / ATTN_BM + tile) * (long long)(ATTN_DQ_PARTS * PART_FLOATS);
+           (statistics_of(b, w) / ATTN_TURN_ROWS + sum) * (long long)(ATTN_DQ_PARTS * PART_FLOATS);
 }
 
 /* By one thread. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * key_tile.h - what a CTA of backward.cu works on: a tile of keys, and the tiles of queries that
+ * key_tile.h - what a CTA of backward.cu or backward_wide.cu works on: a tile of keys, and the tiles of queries that
  * see one of them.
  *
  * Invariant: a CTA goes through a tile of queries if and only if one of them sees one of its keys;
@@ -13,24 +13,32 @@
 #include "hopper/config.h"
 
 enum {
-    CONSUMERS = ATTN_BN / WG_ROWS,
-    SCORE_REGS = ATTN_BM / 2, /* S^T, dP^T: 64 keys x BM queries */
-    PAIR_REGS = ATTN_BM / 4,  /* P^T, dS^T in pairs */
-    SUM_REGS = ATTN_D / 2,    /* dK, dV: 64 keys x D */
+    CONSUMERS = 2,
+    /* backward_wide.cu: both warpgroups have the same 64 keys, and each half of the queries of S^T
+     * and dP^T, half of the columns of dK and dV. */
+    SAME_KEYS = ATTN_BN == WG_ROWS,
+    SCORE_QUERIES = SAME_KEYS ? ATTN_BM / 2 : ATTN_BM,
+    SUM_COLUMNS = SAME_KEYS ? ATTN_D / 2 : ATTN_D,
+    SCORE_REGS = SCORE_QUERIES / 2, /* S^T, dP^T */
+    PAIR_REGS = SCORE_QUERIES / 4,  /* P^T, dS^T in pairs */
+    SUM_REGS = SUM_COLUMNS / 2,     /* dK, dV */
     QUERY_STEPS = ATTN_BM / 16,
     KEY_STEPS = ATTN_BN / 16,
     DS_CHUNK = ATTN_BM * SWIZZLE_BYTES,
-    DS_BYTES = CONSUMERS * DS_CHUNK,
+    DS_BYTES = ATTN_BM * ATTN_BN * 2,
     STAT_BYTES = ATTN_BM * 4,
     DQ_REGS = 32, /* dQ: 64 x 64 of a warpgroup */
     PART_FLOATS = DQ_REGS * LANES,
     SUM_BYTES = ATTN_DQ_PARTS * PART_FLOATS * 4,
+    DQ_SUMS = ATTN_BM / ATTN_TURN_ROWS, /* of a tile of dQ: it is added up whole, or in two */
     CONSUMER_BARRIER = 1,
     PRODUCER_REGISTERS = 24,
     CONSUMER_REGISTERS = 240
 };
-static_assert(CONSUMERS == 2 && ATTN_WARPS == 12, "two consumer warpgroups and a producer");
-static_assert(ATTN_BM * ATTN_D == CONSUMERS * DQ_REGS * WG_THREADS, "dQ of a warpgroup: 64 x 64");
+static_assert(SAME_KEYS || ATTN_BN == CONSUMERS * WG_ROWS, "64 keys for a warpgroup");
+static_assert(ATTN_WARPS == 12, "two consumer warpgroups and a producer");
+static_assert(ATTN_BM * ATTN_D == DQ_SUMS * CONSUMERS * DQ_REGS * WG_THREADS, "64 x 64 each");
+static_assert(SUM_BYTES == 4 * ATTN_DQ_FLOATS, "as the host has it");
 static_assert(ATTN_STAGES == 2, "as many of Q and dO as of dS and dQ");
 static_assert(ATTN_D == COLUMNS, "whole TMA boxes");
 
@@ -109,6 +117,12 @@ INLINE struct query_tile read_posted(const struct query_tile *posted, unsigned n
     return q;
 }
 
+/* The lane's first query. */
+INLINE int query_of_lane(const struct query_tile &q) {
+    const int half = SAME_KEYS ? (int)threadIdx.x / WG_THREADS * SCORE_QUERIES : 0;
+    return q.number * ATTN_BM + half + (int)threadIdx.x % 4 * 2;
+}
+
 /* The step at which the CTA of a key tile comes to a tile of queries, with those that it skips. */
 INLINE int time_of(const struct work &w, int key_tile, int number) {
     const int steps = number - start_of(w, key_tile);
@@ -142,7 +156,7 @@ INLINE unsigned plain_flags(const struct attn_backward_args &b, const struct key
                             int number) {
     unsigned flags = 0;
     for (int group = 0; group < CONSUMERS; group++) {
-        const int low = tile.first + group * WG_ROWS, high = low + WG_ROWS - 1;
+        const int low = tile.first + (SAME_KEYS ? 0 : group * WG_ROWS), high = low + WG_ROWS - 1;
         if (high < tile.w.seq_kv && !(b.a.softcap_log2 > 0.0f) && !b.a.alibi &&
             number * ATTN_BM >= queries_of_key(b.a, tile.w, high).begin &&
             (number + 1) * ATTN_BM <= queries_of_key(b.a, tile.w, low).end) {

@@ -82,6 +82,15 @@ INLINE void tma_load(unsigned to, const struct attn_tensor_map *map, unsigned ba
                  : "memory");
 }
 
+/* A row of bytes: a multiple of 16. */
+INLINE void bulk_load(unsigned to, const void *from, unsigned bytes, unsigned barrier) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1], %2, [%3];"
+                 :
+                 : "r"(to), "l"(from), "r"(bytes), "r"(barrier)
+                 : "memory");
+}
+
 /* L2 eviction policy of a load: evict first what no other CTA will read. */
 INLINE unsigned long long l2_policy(bool read_once) {
     unsigned long long first, normal;

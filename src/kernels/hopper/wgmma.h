@@ -60,6 +60,12 @@ INLINE unsigned long long smem_descriptor(unsigned address, unsigned pitch) {
     return both;
 }
 
+/* `bytes` further on, a multiple of 16. One addition, where a descriptor of each address would take
+ * four operations: an address has 18 bits, so nothing carries into the next field. */
+INLINE unsigned long long descriptor_at(unsigned long long descriptor, int bytes) {
+    return descriptor + (unsigned)(bytes / 16);
+}
+
 /* ---- instructions ---------------------------------------------------------------------------- */
 
 #ifdef ATTN_DTYPE_fp16
@@ -124,6 +130,17 @@ INLINE unsigned long long smem_descriptor(unsigned address, unsigned pitch) {
                      : "l"(left), "l"(right), "r"((int)more));                                     \
     }
 
+/* Likewise; and A's k along its columns: d = a^T b, or += if `add`. */
+#define DEFINE_WGMMA_STST(n, count, a, b, add)                                                     \
+    INLINE void wgmma_stst(float(&d)[count], unsigned long long left, unsigned long long right,    \
+                           bool more) {                                                            \
+        asm volatile("{ .reg .pred more;\n\tsetp.ne.b32 more, " add ", 0;\n\t"                     \
+                     "wgmma.mma_async.sync.aligned.m64n" #n WGMMA_TYPES "{" ACCUMULATORS_##count   \
+                     "}, " a ", " b ", more, 1, 1, 1, 1; }"                                        \
+                     : REGISTERS_##count(d, 0)                                                     \
+                     : "l"(left), "l"(right), "r"((int)more));                                     \
+    }
+
 /* A in registers; B's k along its columns: d += a b. */
 #define DEFINE_WGMMA_RS(n, count, a, b)                                                            \
     INLINE void wgmma_rs(float(&d)[count], const unsigned *left, unsigned long long right) {       \
@@ -138,6 +155,8 @@ DEFINE_WGMMA_SS(32, 16, "%16", "%17", "%18")
 DEFINE_WGMMA_SS(64, 32, "%32", "%33", "%34")
 DEFINE_WGMMA_SS(128, 64, "%64", "%65", "%66")
 DEFINE_WGMMA_SST(64, 32, "%32", "%33", "%34")
+DEFINE_WGMMA_SST(128, 64, "%64", "%65", "%66")
+DEFINE_WGMMA_STST(64, 32, "%32", "%33", "%34")
 DEFINE_WGMMA_RS(64, 32, "%32, %33, %34, %35", "%36")
 DEFINE_WGMMA_RS(96, 48, "%48, %49, %50, %51", "%52")
 DEFINE_WGMMA_RS(128, 64, "%64, %65, %66, %67", "%68")
