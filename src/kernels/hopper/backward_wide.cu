@@ -22,9 +22,9 @@
  *              a time
  *   epilogue   dK, dV of the group's parts, in turn (dkv.h); through shared memory
  *
- * Cycles of a tile (64 queries x 64 keys, D 256): 2560 of the tensor cores. Of shared memory, at 128
- * bytes a cycle: S^T and dP^T 768 each (A, K or V, is read for 32 queries only), dV and dK 384 each,
- * dQ 512, P and dS 128, dQ through shared memory 1024, TMA 512: 4480.
+ * Cycles of a tile (64 queries x 64 keys, D 256): 2560 of the tensor cores. Of shared memory, at
+ * 128 bytes a cycle: S^T and dP^T 768 each (A, K or V, is read for 32 queries only), dV and dK 384
+ * each, dQ 512, P and dS 128, dQ through shared memory 1024, TMA 512: 4480.
  *
  * Shared memory map, dynamic, in bytes:
  *     k, v     BN x D x 2 each           epilogue: dK, dV, 16 bits

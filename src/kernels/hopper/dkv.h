@@ -81,9 +81,9 @@ INLINE bool add_part(const struct attn_backward_args &b, const struct key_tile &
 
 /* ---- stores ---------------------------------------------------------------------------------- */
 
-/* The warp's 16 rows of dK or dV, SUM_COLUMNS of them, through shared memory, in which no warp reads
- * any more. `there` of the tile's keys exist, `rows` lie in memory. Returns whether one is not
- * finite before it is rounded. */
+/* The warp's 16 rows of dK or dV, SUM_COLUMNS of them, through shared memory, in which no warp
+ * reads any more. `there` of the tile's keys exist, `rows` lie in memory. Returns whether one is
+ * not finite before it is rounded. */
 INLINE bool store_keys(float (&sum)[SUM_REGS], float factor, unsigned tile, element *to,
                        long long row_stride, int there, int rows, int columns, int row, int lane) {
     float zero = 0.0f;

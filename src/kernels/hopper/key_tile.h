@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * key_tile.h - what a CTA of backward.cu or backward_wide.cu works on: a tile of keys, and the tiles of queries that
- * see one of them.
+ * key_tile.h - what a CTA of backward.cu or backward_wide.cu works on: a tile of keys, and the
+ * tiles of queries that see one of them.
  *
  * Invariant: a CTA goes through a tile of queries if and only if one of them sees one of its keys;
  * the same bounds say whose turn it is to add to dQ.
