@@ -50,7 +50,7 @@ grown_library() {
         echo 'const char *const built_in_images_missing = "it is a test";'
         echo 'const char built_in_identity[] = "";'
     } >"$work/images.c"
-    files=$(find "$source/src" -name '*.c' ! -name 'neon*' ! -name 'avx*' ! -name 'amx*')
+    files=$(find "$source/src" -name '*.c' ! -path '*/mpi/*' ! -name 'neon*' ! -name 'avx*' ! -name 'amx*')
     # shellcheck disable=SC2086 # a list of files; $sanitize may be empty
     "$compiler" -std=c11 -D_GNU_SOURCE -DATTN_PORTABLE_ONLY -DLIBRARY -O1 -fPIC -shared $sanitize \
         -fvisibility=hidden "-I$work/include" "-I$source/src" "-I$source" $files "$work/images.c" \
