@@ -286,8 +286,8 @@ typedef struct attn_problem {
     /* A chunk of a longer sequence, for context parallelism: causal masks, windows and ALiBi count
      * from its place. With ATTN_CAUSAL_TOP_LEFT or seq_q = seq_kv, these are the positions of the
      * first query and of the first key. Only their difference matters. ATTN_BACKWARD takes O and
-     * LSE of the whole sequence and gives the chunk's part of each gradient. GPUs with ALiBi:
-     * distances up to 2^31 - 1. */
+     * LSE of the whole sequence and gives the chunk's part of each gradient. GPUs: |q_offset -
+     * kv_offset| + seq_q + seq_kv below 2^31. */
     int64_t q_offset, kv_offset; /* -2^40 to 2^40 [0] */
     bool offsets;                /* tensors.offsets[b] is added to off of sequence b [false] */
     bool reserved_offsets[7];    /* [false] */
